@@ -1,0 +1,292 @@
+//! What a blob holds: its tensors, and digests of them and of every MiB of the file.
+
+use std::collections::HashSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::{CHUNK_BYTES, Digest};
+use crate::dtype::{Dtype, SizeError};
+use crate::safetensors::writer::{Entry, header_bytes};
+
+/// Longest manifest accepted. A layer of 24 GiB, the largest in use, has 2 MiB of chunk digests.
+pub const MAX_MANIFEST_BYTES: usize = 16 << 20;
+/// Most tensors accepted in one blob; a layer with 256 experts in 8 bits has 1558.
+const MAX_TENSORS: usize = 65_536;
+/// Most dimensions accepted; the largest in use is 4.
+const MAX_RANK: usize = 16;
+/// First bytes of what a blob's name is the digest of; the number changes with the layout.
+const NAME_DOMAIN: &[u8] = b"cake blob 1\n";
+
+/// One tensor of a blob.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TensorEntry {
+    /// Name as in the checkpoint.
+    pub name: String,
+    /// Element type.
+    pub dtype: Dtype,
+    /// Dimensions, outermost first.
+    pub shape: Vec<u64>,
+    /// Digest of its bytes.
+    pub digest: Digest,
+}
+
+/// Everything about a blob except its bytes, and enough to check each of them.
+///
+/// One built here or accepted by [`Manifest::from_json`] is consistent: sizes fit, tensors are in
+/// blob order, and `file_bytes` and the number of chunks follow from the tensors.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// The tensors, in blob order.
+    pub tensors: Vec<TensorEntry>,
+    /// Length of the whole blob file, header included.
+    pub file_bytes: u64,
+    /// Digest of each [`CHUNK_BYTES`] piece of the file from its first byte; the last may be shorter.
+    pub chunks: Vec<Digest>,
+}
+
+/// Why bytes are not a manifest.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the sentences say what the fields are")]
+pub enum ManifestError {
+    #[error("manifest of {bytes} bytes is longer than {MAX_MANIFEST_BYTES}")]
+    TooLarge { bytes: usize },
+    #[error("manifest is not valid: {0}")]
+    Json(serde_json::Error),
+    #[error("manifest lists {tensors} tensors, more than {MAX_TENSORS}")]
+    TooManyTensors { tensors: usize },
+    #[error("manifest: tensor {tensor:?} has {dimensions} dimensions, more than {MAX_RANK}")]
+    TooManyDimensions { tensor: String, dimensions: usize },
+    #[error("manifest: tensor {tensor:?} of {dtype} {shape:?} has no size: {cause}")]
+    Size { tensor: String, dtype: Dtype, shape: Vec<u64>, cause: SizeError },
+    #[error("manifest: tensor {tensor:?} appears twice")]
+    DuplicateTensor { tensor: String },
+    #[error("manifest: no tensor may be called {tensor:?}")]
+    ReservedName { tensor: String },
+    #[error("manifest: tensor {tensor:?} is out of blob order")]
+    OutOfOrder { tensor: String },
+    #[error("manifest says the file has {found} bytes; its tensors make {expected}")]
+    WrongFileBytes { expected: u64, found: u64 },
+    #[error("manifest has {found} chunk digests; a file of {file_bytes} bytes needs {expected}")]
+    WrongChunkCount { file_bytes: u64, expected: u64, found: u64 },
+}
+
+impl Manifest {
+    /// The blob's name: the digest of everything in the manifest. Equal content, equal name.
+    pub fn name(&self) -> Digest {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(NAME_DOMAIN);
+        hasher.update(&self.header()); // Carries its own length, and names, types, shapes and order.
+        for tensor in &self.tensors {
+            hasher.update(tensor.digest.as_bytes());
+        }
+        for chunk in &self.chunks {
+            hasher.update(chunk.as_bytes());
+        }
+        Digest::finish(&hasher)
+    }
+
+    /// As JSON text.
+    pub fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("strings and numbers always serialise")
+    }
+
+    /// Reads and checks a manifest from a peer or a disk.
+    ///
+    /// # Errors
+    /// [`ManifestError`] when it is too large, malformed, or contradicts itself.
+    pub fn from_json(json: &[u8]) -> Result<Manifest, ManifestError> {
+        if json.len() > MAX_MANIFEST_BYTES {
+            return Err(ManifestError::TooLarge { bytes: json.len() });
+        }
+        let manifest: Manifest = serde_json::from_slice(json).map_err(ManifestError::Json)?;
+        manifest.check()?;
+        Ok(manifest)
+    }
+
+    /// Checks that the manifest does not contradict itself.
+    ///
+    /// # Errors
+    /// [`ManifestError`], naming the contradiction.
+    pub fn check(&self) -> Result<(), ManifestError> {
+        if self.tensors.len() > MAX_TENSORS {
+            return Err(ManifestError::TooManyTensors { tensors: self.tensors.len() });
+        }
+        let mut names = HashSet::new();
+        let mut data_bytes = 0u64;
+        for tensor in &self.tensors {
+            let name = || tensor.name.clone();
+            if tensor.shape.len() > MAX_RANK {
+                let dimensions = tensor.shape.len();
+                return Err(ManifestError::TooManyDimensions { tensor: name(), dimensions });
+            }
+            if tensor.name == "__metadata__" {
+                return Err(ManifestError::ReservedName { tensor: name() });
+            }
+            if !names.insert(tensor.name.as_str()) {
+                return Err(ManifestError::DuplicateTensor { tensor: name() });
+            }
+            let size_error = |cause| ManifestError::Size {
+                tensor: name(),
+                dtype: tensor.dtype,
+                shape: tensor.shape.clone(),
+                cause,
+            };
+            let bytes = tensor.dtype.tensor_bytes(&tensor.shape).map_err(size_error)?;
+            data_bytes = data_bytes
+                .checked_add(bytes)
+                .filter(|&sum| sum <= u64::MAX >> 1) // Leaves room for the header and for rounding.
+                .ok_or_else(|| size_error(SizeError::Overflow))?;
+        }
+        let entries = self.entries();
+        let sorted = |pair: &[Entry<'_>]| pair[0].order() < pair[1].order();
+        if let Some(pair) = entries.windows(2).find(|pair| !sorted(pair)) {
+            return Err(ManifestError::OutOfOrder { tensor: pair[1].name.to_owned() });
+        }
+        let expected = header_bytes(&entries).len() as u64 + data_bytes;
+        if self.file_bytes != expected {
+            return Err(ManifestError::WrongFileBytes { expected, found: self.file_bytes });
+        }
+        let (expected, found) = (expected.div_ceil(CHUNK_BYTES), self.chunks.len() as u64);
+        if found != expected {
+            let file_bytes = self.file_bytes;
+            return Err(ManifestError::WrongChunkCount { file_bytes, expected, found });
+        }
+        Ok(())
+    }
+
+    /// The first bytes of the blob file, up to its data; their number is a multiple of 64.
+    pub fn header(&self) -> Vec<u8> {
+        header_bytes(&self.entries())
+    }
+
+    /// Bytes of all its tensors: the file without its header.
+    pub fn data_bytes(&self) -> u64 {
+        self.entries().iter().map(|entry| entry.bytes).sum()
+    }
+
+    /// The length of chunk `index` of the file; 0 past its end.
+    pub fn chunk_bytes(&self, index: u64) -> u64 {
+        let start = index.saturating_mul(CHUNK_BYTES);
+        self.file_bytes.saturating_sub(start).min(CHUNK_BYTES)
+    }
+
+    /// Each tensor with its size. A size that does not fit counts as 0, so that a manifest nobody
+    /// checked gives a wrong header and never a panic.
+    pub(crate) fn entries(&self) -> Vec<Entry<'_>> {
+        let mut total = 0u64;
+        let sized = |tensor: &TensorEntry| {
+            let bytes = tensor.dtype.tensor_bytes(&tensor.shape).ok()?;
+            total = total.checked_add(bytes)?;
+            Some(bytes)
+        };
+        let sizes: Vec<u64> =
+            self.tensors.iter().map(sized).map(Option::unwrap_or_default).collect();
+        let entry = |(tensor, bytes)| {
+            let TensorEntry { name, dtype, shape, .. }: &TensorEntry = tensor;
+            Entry { name, dtype: *dtype, shape, bytes }
+        };
+        self.tensors.iter().zip(sizes).map(entry).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tensor(name: &str, dtype: Dtype, shape: &[u64]) -> TensorEntry {
+        TensorEntry { name: name.into(), dtype, shape: shape.into(), digest: Digest::of(b"x") }
+    }
+
+    fn manifest(tensors: Vec<TensorEntry>) -> Manifest {
+        let mut manifest = Manifest { tensors, file_bytes: 0, chunks: vec![] };
+        manifest.file_bytes = manifest.header().len() as u64 + manifest.data_bytes();
+        let chunks = manifest.file_bytes.div_ceil(CHUNK_BYTES);
+        manifest.chunks = (0..chunks).map(|i| Digest::of(&i.to_le_bytes())).collect();
+        manifest
+    }
+
+    fn sample() -> Manifest {
+        manifest(vec![
+            tensor("w", Dtype::F32, &[1024, 300]),
+            tensor("v", Dtype::BF16, &[32]),
+            tensor("odd", Dtype::BF16, &[3]),
+        ])
+    }
+
+    fn refusal(change: impl FnOnce(&mut Manifest)) -> ManifestError {
+        let mut manifest = sample();
+        change(&mut manifest);
+        Manifest::from_json(&manifest.to_json()).unwrap_err()
+    }
+
+    #[test]
+    fn round_trips_and_keeps_its_name() {
+        let manifest = sample();
+        let read = Manifest::from_json(&manifest.to_json()).unwrap();
+        assert_eq!(read, manifest);
+        assert_eq!(read.name(), manifest.name());
+        assert_eq!(manifest.data_bytes(), 1024 * 300 * 4 + 64 + 6);
+        assert_eq!(manifest.chunk_bytes(0), CHUNK_BYTES);
+        assert_eq!(manifest.chunk_bytes(1), manifest.file_bytes - CHUNK_BYTES);
+        assert_eq!(manifest.chunk_bytes(2), 0);
+        assert_eq!(manifest.chunk_bytes(u64::MAX), 0);
+    }
+
+    #[test]
+    fn the_name_covers_everything() {
+        let name = sample().name();
+        let changes: [fn(&mut Manifest); 4] = [
+            |m| m.tensors[0].name = "x".into(),
+            |m| m.tensors[0].shape = vec![300, 1024],
+            |m| m.tensors[1].digest = Digest::of(b"y"),
+            |m| m.chunks[1] = Digest::of(b"y"),
+        ];
+        for change in changes {
+            let mut other = sample();
+            change(&mut other);
+            assert_ne!(other.name(), name);
+        }
+    }
+
+    #[test]
+    fn rejects_contradictions() {
+        use ManifestError::*;
+        assert!(matches!(refusal(|m| m.file_bytes += 1), WrongFileBytes { .. }));
+        assert!(matches!(refusal(|m| m.chunks.truncate(1)), WrongChunkCount { .. }));
+        assert!(matches!(refusal(|m| m.tensors.swap(0, 2)), OutOfOrder { .. }));
+        assert!(matches!(refusal(|m| m.tensors[1].name = "w".into()), DuplicateTensor { .. }));
+        assert!(matches!(
+            refusal(|m| m.tensors[1].name = "__metadata__".into()),
+            ReservedName { .. }
+        ));
+        assert!(matches!(refusal(|m| m.tensors[0].shape = vec![1 << 63, 4]), Size { .. }));
+        assert!(matches!(refusal(|m| m.tensors[0].shape = vec![1 << 60, 2]), Size { .. }));
+        assert!(matches!(refusal(|m| m.tensors[0].shape = vec![1; 17]), TooManyDimensions { .. }));
+        let many = |m: &mut Manifest| m.tensors = vec![m.tensors[0].clone(); MAX_TENSORS + 1];
+        assert!(matches!(refusal(many), TooManyTensors { .. }));
+    }
+
+    #[test]
+    fn rejects_garbage_and_oversized_text() {
+        for text in ["", "{}", "[]", "null", r#"{"tensors":[],"file_bytes":-1,"chunks":[]}"#] {
+            assert!(matches!(Manifest::from_json(text.as_bytes()), Err(ManifestError::Json(_))));
+        }
+        let long = vec![b' '; MAX_MANIFEST_BYTES + 1];
+        assert!(matches!(Manifest::from_json(&long), Err(ManifestError::TooLarge { .. })));
+    }
+
+    #[test]
+    fn an_unchecked_manifest_never_panics() {
+        let wild = Manifest {
+            tensors: vec![
+                tensor("a", Dtype::U64, &[u64::MAX, 2]),
+                tensor("b", Dtype::U8, &[u64::MAX]),
+            ],
+            file_bytes: u64::MAX,
+            chunks: vec![],
+        };
+        let _ = (wild.header(), wild.name(), wild.data_bytes(), wild.check());
+    }
+}

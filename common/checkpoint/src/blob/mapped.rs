@@ -1,0 +1,128 @@
+//! A blob on a worker's disk, mapped.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use memmap2::Mmap;
+
+use super::{CHUNK_BYTES, Digest, Manifest};
+use crate::error::Error;
+use crate::mapped::{MappedTensor, map_file};
+
+/// How far ahead of the hash the file is asked for.
+const PREFETCH_CHUNKS: usize = 8;
+
+/// A blob file, mapped for reading. Its tensors are used in place.
+///
+/// The file must not be changed while it is open: the store that owns it writes a blob under another
+/// name and renames it only when it is whole.
+#[derive(Debug)]
+pub struct Blob {
+    path: PathBuf,
+    map: Arc<Mmap>,
+    chunks: Vec<Digest>,
+    tensors: Vec<(String, MappedTensor)>,
+}
+
+/// Why a file is not the blob its manifest describes.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the sentences say what the fields are")]
+pub enum BlobError {
+    #[error("{}: blob has {found} bytes, its manifest says {expected}", path.display())]
+    WrongLength { path: PathBuf, expected: u64, found: u64 },
+    #[error("{}: the blob's header is not the one its manifest describes", path.display())]
+    WrongHeader { path: PathBuf },
+    #[error("{}: chunk {chunk} (at byte {offset}) has digest {found}, expected {expected}", path.display())]
+    WrongDigest { path: PathBuf, chunk: u64, offset: u64, expected: Digest, found: Digest },
+}
+
+impl Blob {
+    /// Maps the file and checks its length and header against the manifest; see [`Blob::verify`] for
+    /// its data.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if it cannot be opened or mapped, [`Error::Manifest`] if the manifest contradicts
+    /// itself, [`Error::Blob`] if the file is another one.
+    pub fn open(path: &Path, manifest: &Manifest) -> Result<Blob, Error> {
+        manifest.check()?;
+        let file = File::open(path).map_err(|cause| Error::io("open", path, cause))?;
+        let map = map_file(&file, path)?;
+        if map.len() as u64 != manifest.file_bytes {
+            let (expected, found) = (manifest.file_bytes, map.len() as u64);
+            return Err(BlobError::WrongLength { path: path.into(), expected, found }.into());
+        }
+        let header = manifest.header();
+        if !map.starts_with(&header) {
+            return Err(BlobError::WrongHeader { path: path.into() }.into());
+        }
+        let mut start = header.len();
+        let mut tensors = Vec::with_capacity(manifest.tensors.len());
+        for entry in manifest.entries() {
+            let end = start + entry.bytes as usize; // At most the length of the map, checked above.
+            let tensor = MappedTensor::from_map(map.clone(), start..end, entry.dtype, entry.shape)
+                .expect("the manifest's tensors fill the file, whose length is right");
+            tensors.push((entry.name.to_owned(), tensor));
+            start = end;
+        }
+        Ok(Blob { path: path.into(), map, chunks: manifest.chunks.clone(), tensors })
+    }
+
+    /// Reads the whole file once, bringing it into memory, and compares every MiB with the manifest.
+    ///
+    /// `progress` is told the bytes checked so far after each chunk.
+    ///
+    /// # Errors
+    /// [`BlobError::WrongDigest`] names the first chunk that differs.
+    pub fn verify(&self, progress: &mut dyn FnMut(u64)) -> Result<(), Error> {
+        let chunk_bytes = CHUNK_BYTES as usize;
+        let mut checked = 0u64;
+        for (index, (piece, &expected)) in
+            self.map.chunks(chunk_bytes).zip(&self.chunks).enumerate()
+        {
+            if index % PREFETCH_CHUNKS == 0 {
+                self.prefetch(index * chunk_bytes, 2 * PREFETCH_CHUNKS * chunk_bytes);
+            }
+            let found = Digest::of(piece);
+            if found != expected {
+                let path = self.path.clone();
+                let chunk = index as u64;
+                let offset = checked;
+                return Err(BlobError::WrongDigest { path, chunk, offset, expected, found }.into());
+            }
+            checked += piece.len() as u64;
+            progress(checked);
+        }
+        Ok(())
+    }
+
+    /// The tensor of that name.
+    pub fn tensor(&self, name: &str) -> Option<MappedTensor> {
+        self.tensors.iter().find(|(own, _)| own == name).map(|(_, tensor)| tensor.clone())
+    }
+
+    /// Every tensor with its name, in blob order.
+    pub fn tensors(&self) -> impl Iterator<Item = (&str, &MappedTensor)> {
+        self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor))
+    }
+
+    /// Where the file is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Length of the file.
+    pub fn file_bytes(&self) -> u64 {
+        self.map.len() as u64
+    }
+
+    fn prefetch(&self, start: usize, length: usize) {
+        #[cfg(unix)]
+        {
+            let length = length.min(self.map.len().saturating_sub(start));
+            let _ = self.map.advise_range(memmap2::Advice::WillNeed, start, length); // Only a hint.
+        }
+        #[cfg(not(unix))]
+        let _ = (start, length);
+    }
+}

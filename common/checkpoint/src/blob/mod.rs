@@ -1,0 +1,19 @@
+//! Blobs: one layer as a safetensors file of its own, named by the digest of its manifest.
+//!
+//! [`BlobSource`] streams a layer of a checkpoint as blob bytes, [`Manifest`] says what those bytes
+//! must be, [`Blob`] is the file on a worker's disk.
+
+mod digest;
+mod manifest;
+mod mapped;
+mod source;
+#[cfg(test)]
+mod tests;
+
+pub use digest::{Digest, DigestParseError};
+pub use manifest::{MAX_MANIFEST_BYTES, Manifest, ManifestError, TensorEntry};
+pub use mapped::{Blob, BlobError};
+pub use source::BlobSource;
+
+/// A blob is hashed, sent and resumed in pieces of this size.
+pub const CHUNK_BYTES: u64 = 1 << 20;

@@ -1,0 +1,149 @@
+//! Layers of a checkpoint as the bytes of a blob, without holding them.
+
+use std::io::Write;
+
+use super::{CHUNK_BYTES, Digest, Manifest, TensorEntry};
+use crate::catalog::{Checkpoint, Tensor};
+use crate::error::Error;
+use crate::range::LayerRange;
+use crate::safetensors::writer::{Entry, header_bytes};
+
+/// One layer (or a range of them) of a checkpoint, readable at any position as a blob file.
+///
+/// Nothing is copied or cached: every read goes to the checkpoint file at the right place, so memory
+/// does not grow with the layer.
+#[derive(Debug)]
+pub struct BlobSource<'a> {
+    checkpoint: &'a Checkpoint,
+    /// In blob order.
+    tensors: Vec<&'a Tensor>,
+    header: Vec<u8>,
+    /// Where each tensor starts in the blob file.
+    starts: Vec<u64>,
+    file_bytes: u64,
+}
+
+impl<'a> BlobSource<'a> {
+    /// The blob of one layer. A layer the model does not have gives a blob without tensors.
+    pub fn new(checkpoint: &'a Checkpoint, layer: usize) -> BlobSource<'a> {
+        BlobSource::of_tensors(checkpoint, checkpoint.layer_tensors(layer))
+    }
+
+    /// A file with the tensors of several layers, in blob order and ready to be written.
+    pub fn of_layers(checkpoint: &'a Checkpoint, layers: LayerRange) -> BlobSource<'a> {
+        let known = layers.start..layers.end.min(checkpoint.config.num_layers);
+        let tensors = known.flat_map(|layer| checkpoint.layer_tensors(layer)).collect();
+        BlobSource::of_tensors(checkpoint, tensors)
+    }
+
+    fn of_tensors(checkpoint: &'a Checkpoint, mut tensors: Vec<&'a Tensor>) -> BlobSource<'a> {
+        tensors.sort_by(|a, b| a.entry().order().cmp(&b.entry().order()));
+        let entries: Vec<Entry<'_>> = tensors.iter().map(|tensor| tensor.entry()).collect();
+        let header = header_bytes(&entries);
+        let mut end = header.len() as u64;
+        let starts = tensors
+            .iter()
+            .map(|tensor| {
+                let start = end;
+                end += tensor.bytes; // Fits: each is part of a file on this machine.
+                start
+            })
+            .collect();
+        BlobSource { checkpoint, tensors, header, starts, file_bytes: end }
+    }
+
+    /// Length of the blob file.
+    pub fn file_bytes(&self) -> u64 {
+        self.file_bytes
+    }
+
+    /// Fills `buffer` with the bytes of the blob file from `offset` on.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] past the end; [`Error::Io`] if the checkpoint cannot be read.
+    pub fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), Error> {
+        let end = offset.saturating_add(buffer.len() as u64);
+        if end > self.file_bytes {
+            let what = "a blob".to_owned();
+            return Err(Error::OutOfRange { what, offset, end, bytes: self.file_bytes });
+        }
+        let mut rest = buffer;
+        let mut position = offset;
+        let skipped = usize::try_from(position).unwrap_or(usize::MAX);
+        let header_left = self.header.get(skipped..).unwrap_or_default();
+        let (head, tail) = rest.split_at_mut(header_left.len().min(rest.len()));
+        head.copy_from_slice(&header_left[..head.len()]);
+        position += head.len() as u64;
+        rest = tail;
+        // The last tensor that starts at or before the position; empty ones are passed over.
+        let mut index = self.starts.partition_point(|&start| start <= position).saturating_sub(1);
+        while !rest.is_empty() {
+            let (tensor, inside) = (self.tensors[index], position - self.starts[index]);
+            let piece = (tensor.bytes - inside).min(rest.len() as u64) as usize;
+            let (head, tail) = rest.split_at_mut(piece);
+            self.checkpoint.read_at(tensor, inside, head)?;
+            position += piece as u64;
+            rest = tail;
+            index += 1;
+        }
+        Ok(())
+    }
+
+    /// Reads the blob once, in pieces of a MiB, and describes it.
+    ///
+    /// # Errors
+    /// As [`BlobSource::read`].
+    pub fn manifest(&self) -> Result<Manifest, Error> {
+        let mut chunks = Vec::new();
+        let mut entries: Vec<TensorEntry> = Vec::with_capacity(self.tensors.len());
+        let mut hasher = blake3::Hasher::new();
+        self.for_each_chunk(|offset, piece| {
+            chunks.push(Digest::of(piece));
+            let piece_end = offset + piece.len() as u64;
+            while let Some(tensor) = self.tensors.get(entries.len()) {
+                let start = self.starts[entries.len()];
+                let end = start + tensor.bytes;
+                let from = start.max(offset).min(piece_end) - offset;
+                let to = end.min(piece_end).max(offset) - offset;
+                if from < to {
+                    hasher.update(&piece[from as usize..to as usize]);
+                }
+                if end > piece_end {
+                    break; // Goes on in the next piece.
+                }
+                entries.push(TensorEntry {
+                    name: tensor.name.clone(),
+                    dtype: tensor.dtype,
+                    shape: tensor.shape.clone(),
+                    digest: Digest::finish(&hasher),
+                });
+                hasher.reset();
+            }
+            Ok(())
+        })?;
+        Ok(Manifest { tensors: entries, file_bytes: self.file_bytes, chunks })
+    }
+
+    /// Writes the whole blob file to `out`, in pieces of a MiB.
+    ///
+    /// # Errors
+    /// As [`BlobSource::read`], and [`Error::Write`].
+    pub fn write_to(&self, out: &mut dyn Write) -> Result<(), Error> {
+        self.for_each_chunk(|_, piece| out.write_all(piece).map_err(Error::Write))
+    }
+
+    fn for_each_chunk(
+        &self,
+        mut visit: impl FnMut(u64, &[u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut buffer = vec![0; CHUNK_BYTES.min(self.file_bytes) as usize];
+        let mut offset = 0;
+        while offset < self.file_bytes {
+            let length = CHUNK_BYTES.min(self.file_bytes - offset) as usize;
+            self.read(offset, &mut buffer[..length])?;
+            visit(offset, &buffer[..length])?;
+            offset += length as u64;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,251 @@
+//! The catalog of a checkpoint: every tensor, in which file, at which bytes, in which layer.
+
+mod error;
+mod open;
+#[cfg(test)]
+mod tests;
+mod weights;
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use memmap2::Mmap;
+
+use crate::blob::Digest;
+use crate::config::ModelConfig;
+use crate::dtype::Dtype;
+use crate::error::Error;
+use crate::family::Role;
+use crate::file::read_exact_at;
+use crate::generation::GenerationConfig;
+use crate::locate::{Location, locate};
+use crate::mapped::MappedTensor;
+use crate::safetensors::writer::Entry;
+pub use error::CatalogError;
+
+/// One tensor of a checkpoint.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Tensor {
+    /// Name as in the file.
+    pub name: String,
+    /// Index into [`Checkpoint::files`].
+    pub file: usize,
+    /// Element type.
+    pub dtype: Dtype,
+    /// Dimensions, outermost first.
+    pub shape: Vec<u64>,
+    /// First byte in the file (not in its data).
+    pub offset: u64,
+    /// Size in bytes: what its offsets say.
+    pub bytes: u64,
+    /// What it is for.
+    pub role: Role,
+}
+
+impl Tensor {
+    pub(crate) fn entry(&self) -> Entry<'_> {
+        let Tensor { name, dtype, shape, bytes, .. } = self;
+        Entry { name, dtype: *dtype, shape, bytes: *bytes }
+    }
+}
+
+/// One file of a checkpoint.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CheckpointFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its length.
+    pub bytes: u64,
+    /// BLAKE3 of its header.
+    pub header_digest: [u8; 32],
+}
+
+/// An opened and fully checked checkpoint: each tensor the model needs is there, once, in the right
+/// shape. Only headers were read.
+#[derive(Debug)]
+pub struct Checkpoint {
+    /// Where it is.
+    pub location: Location,
+    /// `config.json` as it is on disk; this is what workers are sent.
+    pub config_json: Vec<u8>,
+    /// The same, read.
+    pub config: ModelConfig,
+    /// Defaults for generation.
+    pub generation: GenerationConfig,
+    /// Its files.
+    pub files: Vec<CheckpointFile>,
+    /// Its tensors, by file and offset.
+    pub tensors: Vec<Tensor>,
+    /// What is odd but does not matter, as sentences.
+    pub warnings: Vec<String>,
+    /// For each file: the handle its header was read from.
+    handles: Vec<File>,
+    /// For each file: its map, once someone asked for one.
+    maps: Vec<Mutex<Option<Arc<Mmap>>>>,
+    /// For each layer: its tensors in blob order, as indices into `tensors`.
+    layers: Vec<Vec<usize>>,
+    outer: OuterTensors,
+}
+
+/// Indices into [`Checkpoint::tensors`].
+#[derive(Debug)]
+struct OuterTensors {
+    embedding: usize,
+    final_norm: usize,
+    /// `None` when the embedding serves as head.
+    head: Option<usize>,
+}
+
+impl Checkpoint {
+    /// Finds (see [`locate`]) and opens a checkpoint.
+    ///
+    /// # Errors
+    /// [`Error`]: it is not there, a file is malformed, or the files do not make the model that the
+    /// configuration describes.
+    pub fn open(model: &str) -> Result<Checkpoint, Error> {
+        Checkpoint::open_at(locate(model)?)
+    }
+
+    /// Opens the checkpoint at a known place: reads its configuration and headers and checks them.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`].
+    pub fn open_at(location: Location) -> Result<Checkpoint, Error> {
+        open::open(location)
+    }
+
+    /// The tensors of one layer in blob order; none for a layer the model does not have.
+    pub fn layer_tensors(&self, layer: usize) -> Vec<&Tensor> {
+        let indices = self.layers.get(layer).map(Vec::as_slice).unwrap_or_default();
+        indices.iter().map(|&index| &self.tensors[index]).collect()
+    }
+
+    /// The embedding matrix, `[vocab_size, hidden_size]`.
+    pub fn embedding(&self) -> &Tensor {
+        &self.tensors[self.outer.embedding]
+    }
+
+    /// The norm after the last layer, `[hidden_size]`.
+    pub fn final_norm(&self) -> &Tensor {
+        &self.tensors[self.outer.final_norm]
+    }
+
+    /// The output head, `[vocab_size, hidden_size]`; `None` when the embedding serves as head, even
+    /// if the file also stores one.
+    pub fn head(&self) -> Option<&Tensor> {
+        self.outer.head.map(|index| &self.tensors[index])
+    }
+
+    /// Bytes of the tensors of one layer.
+    pub fn layer_bytes(&self, layer: usize) -> u64 {
+        self.layer_tensors(layer).iter().map(|tensor| tensor.bytes).sum()
+    }
+
+    /// Bytes of all tensors that inference uses.
+    pub fn total_bytes(&self) -> u64 {
+        let used = self.tensors.iter().filter(|tensor| tensor.role != Role::Ignored);
+        used.map(|tensor| tensor.bytes).sum()
+    }
+
+    /// Tokens that end an answer: those of `generation_config.json`, else those of `config.json`,
+    /// ascending. The tokenizer may know one more.
+    pub fn stop_token_ids(&self) -> Vec<u32> {
+        let mut ids = match self.generation.eos_token_ids.as_slice() {
+            [] => self.config.eos_token_ids.clone(),
+            given => given.to_vec(),
+        };
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+
+    /// Fills `buffer` from the tensor's bytes, beginning `offset_in_tensor` into it.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] beyond the tensor; [`Error::Io`] when the file cannot be read, also
+    /// because it was cut since it was opened.
+    pub fn read_at(
+        &self,
+        tensor: &Tensor,
+        offset_in_tensor: u64,
+        buffer: &mut [u8],
+    ) -> Result<(), Error> {
+        let end = offset_in_tensor.saturating_add(buffer.len() as u64);
+        if end > tensor.bytes {
+            let what = format!("tensor {:?}", tensor.name);
+            return Err(Error::OutOfRange {
+                what,
+                offset: offset_in_tensor,
+                end,
+                bytes: tensor.bytes,
+            });
+        }
+        let offset = tensor.offset + offset_in_tensor;
+        read_exact_at(&self.handles[tensor.file], buffer, offset)
+            .map_err(|cause| Error::io("read", &self.files[tensor.file].path, cause))
+    }
+
+    /// The tensor's bytes in place, through a map of its file that all its tensors share.
+    ///
+    /// Pages that are touched count as memory of this process: for what it computes with itself, not
+    /// for what it sends.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the file cannot be mapped; [`Error::OutOfRange`] if it was cut since it was
+    /// opened.
+    pub fn map(&self, tensor: &Tensor) -> Result<MappedTensor, Error> {
+        let path = &self.files[tensor.file].path;
+        // A panic while the lock is held leaves either no map or a whole one.
+        let mut slot = self.maps[tensor.file].lock().unwrap_or_else(PoisonError::into_inner);
+        let map = match &*slot {
+            Some(map) => map.clone(),
+            None => {
+                let map = crate::mapped::map_file(&self.handles[tensor.file], path)?;
+                slot.insert(map).clone()
+            }
+        };
+        drop(slot);
+        let (offset, end) = (tensor.offset, tensor.offset + tensor.bytes);
+        let bytes = map.len() as u64;
+        MappedTensor::from_map(map, offset as usize..end as usize, tensor.dtype, &tensor.shape)
+            .ok_or_else(|| Error::OutOfRange {
+                what: path.display().to_string(),
+                offset,
+                end,
+                bytes,
+            })
+    }
+
+    /// A text that changes whenever a file of the checkpoint may have: the key under which what was
+    /// computed from the weights is remembered.
+    ///
+    /// It covers device, inode, length, time of modification and header of every file.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if a file's metadata cannot be read.
+    pub fn identity(&self) -> Result<String, Error> {
+        let mut hasher = blake3::Hasher::new();
+        for (file, handle) in self.files.iter().zip(&self.handles) {
+            let metadata =
+                handle.metadata().map_err(|cause| Error::io("read", &file.path, cause))?;
+            hasher.update(&stamp(&metadata, file));
+            hasher.update(&file.header_digest);
+        }
+        Ok(Digest::finish(&hasher).to_string())
+    }
+}
+
+#[cfg(unix)]
+fn stamp(metadata: &std::fs::Metadata, _: &CheckpointFile) -> Vec<u8> {
+    use std::os::unix::fs::MetadataExt;
+    let numbers = [metadata.dev(), metadata.ino(), metadata.size()];
+    let times = [metadata.mtime(), metadata.mtime_nsec()];
+    let numbers = numbers.iter().flat_map(|number| number.to_le_bytes());
+    numbers.chain(times.iter().flat_map(|time| time.to_le_bytes())).collect()
+}
+
+#[cfg(not(unix))]
+fn stamp(metadata: &std::fs::Metadata, file: &CheckpointFile) -> Vec<u8> {
+    format!("{:?} {} {:?}", file.path, metadata.len(), metadata.modified().ok()).into_bytes()
+}

@@ -1,0 +1,202 @@
+//! Whole checkpoints: golden ones, and tensors that do not make the model.
+
+mod files;
+
+use serde_json::{Value, json};
+
+use super::{CatalogError, Checkpoint};
+use crate::dtype::Dtype;
+use crate::error::Error;
+use crate::family::Role;
+use crate::testing::{TinyCheckpoint, file_name, golden, golden_path, made, open};
+
+const NORM: &str = "model.layers.1.input_layernorm.weight";
+
+fn warned(checkpoint: &Checkpoint, words: &str) -> bool {
+    checkpoint.warnings.iter().any(|warning| warning.contains(words))
+}
+
+fn catalog_error(tiny: &TinyCheckpoint) -> CatalogError {
+    match tiny.refusal() {
+        Error::Catalog(error) => error,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn golden_checkpoints_open_without_a_warning() {
+    for (name, layers, tensors, files) in [
+        ("llama", 5, 9, 1),
+        ("llama-sharded", 12, 9, 6),
+        ("llama3-tied", 5, 9, 1),
+        ("mistral", 5, 9, 1),
+        ("phi3", 5, 6, 1),
+        ("qwen2", 5, 12, 1),
+        ("qwen3", 5, 11, 1),
+    ] {
+        let checkpoint = golden(name);
+        assert!(checkpoint.warnings.is_empty(), "{name}: {:?}", checkpoint.warnings);
+        assert_eq!(checkpoint.files.len(), files);
+        assert_eq!(checkpoint.config.num_layers, layers);
+        for layer in 0..layers {
+            assert_eq!(checkpoint.layer_tensors(layer).len(), tensors, "{name} layer {layer}");
+        }
+        assert_eq!(checkpoint.head().is_none(), checkpoint.config.tie_word_embeddings);
+        assert_eq!(checkpoint.stop_token_ids(), [1]);
+        let layer_bytes: u64 = (0..layers).map(|layer| checkpoint.layer_bytes(layer)).sum();
+        let outer =
+            [Some(checkpoint.embedding()), Some(checkpoint.final_norm()), checkpoint.head()];
+        let outer: u64 = outer.into_iter().flatten().map(|tensor| tensor.bytes).sum();
+        assert_eq!(checkpoint.total_bytes(), layer_bytes + outer);
+    }
+}
+
+#[test]
+fn layer_1_is_not_layer_10() {
+    let checkpoint = golden("llama-sharded");
+    for layer in [1, 10, 11] {
+        for tensor in checkpoint.layer_tensors(layer) {
+            assert!(tensor.name.starts_with(&format!("model.layers.{layer}.")), "{}", tensor.name);
+            assert!(matches!(tensor.role, Role::Layer { layer: own, .. } if own == layer));
+        }
+    }
+    assert!(checkpoint.layer_tensors(12).is_empty());
+}
+
+#[test]
+fn a_map_and_a_read_give_the_same_bytes() {
+    let checkpoint = golden("qwen3");
+    for tensor in &checkpoint.tensors {
+        let mut bytes = vec![0; tensor.bytes as usize];
+        checkpoint.read_at(tensor, 0, &mut bytes).unwrap();
+        let mapped = checkpoint.map(tensor).unwrap();
+        assert_eq!(mapped.bytes(), bytes);
+        assert_eq!((mapped.dtype(), mapped.shape()), (tensor.dtype, &tensor.shape[..]));
+    }
+    let norm = checkpoint.final_norm();
+    let past = checkpoint.read_at(norm, norm.bytes - 1, &mut [0; 2]);
+    assert!(matches!(past, Err(Error::OutOfRange { .. })));
+    assert!(checkpoint.read_at(norm, u64::MAX, &mut [0; 2]).is_err());
+}
+
+#[test]
+fn one_file_of_an_indexed_checkpoint_is_not_the_model() {
+    let path = golden_path("llama-sharded").join("model-00002-of-00006.safetensors");
+    let error = open(&path).unwrap_err().to_string();
+    assert!(error.contains("no tensors for layers 0..1, 5..12"), "{error}");
+}
+
+#[test]
+fn an_index_can_be_named() {
+    let path = golden_path("llama-sharded").join("model.safetensors.index.json");
+    assert_eq!(open(&path).unwrap().tensors.len(), 12 * 9 + 3);
+}
+
+#[test]
+fn tiny_checkpoints_open_with_null_metadata_and_no_padding() {
+    assert!(TinyCheckpoint::single(3).open().unwrap().warnings.is_empty());
+    let mut tiny = TinyCheckpoint::indexed();
+    assert!(tiny.open().unwrap().warnings.is_empty());
+    tiny.index["metadata"] = Value::Null;
+    assert!(tiny.open().unwrap().warnings.is_empty(), "an index without metadata");
+}
+
+// Faults of the tensors themselves.
+
+#[test]
+fn an_unknown_weight_is_an_unknown_model() {
+    let mut tiny = TinyCheckpoint::single(1);
+    tiny.file("model.safetensors").push(made("model.layers.0.self_attn.sinks", &[2]));
+    assert!(catalog_error(&tiny).to_string().contains("model.layers.0.self_attn.sinks"));
+}
+
+#[test]
+fn a_bias_that_the_configuration_does_not_ask_for() {
+    let mut tiny = TinyCheckpoint::single(1);
+    tiny.file("model.safetensors").push(made("model.layers.0.self_attn.q_proj.bias", &[4]));
+    assert!(matches!(catalog_error(&tiny), CatalogError::UnexpectedTensor { .. }));
+    tiny.config["attention_bias"] = json!(true);
+    let error = catalog_error(&tiny);
+    let CatalogError::MissingTensors { tensors } = error else { panic!("{error}") };
+    let leaf = |name| format!("model.layers.0.self_attn.{name}_proj.bias");
+    assert_eq!(tensors, [leaf("k"), leaf("v"), leaf("o")]);
+}
+
+#[test]
+fn an_untied_model_without_a_head() {
+    let mut tiny = TinyCheckpoint::single(1);
+    tiny.file("model.safetensors").retain(|made| made.0 != "lm_head.weight");
+    let error = catalog_error(&tiny);
+    assert!(
+        matches!(&error, CatalogError::MissingTensors { tensors } if tensors[..] == ["lm_head.weight"])
+    );
+    tiny.config["tie_word_embeddings"] = json!(true);
+    assert!(tiny.open().unwrap().head().is_none());
+}
+
+#[test]
+fn a_tied_model_that_stores_a_head_uses_the_embedding() {
+    let mut tiny = TinyCheckpoint::single(1);
+    tiny.config["tie_word_embeddings"] = json!(true);
+    let checkpoint = tiny.open().unwrap();
+    assert!(checkpoint.head().is_none());
+    assert_eq!(checkpoint.embedding().name, "model.embed_tokens.weight");
+}
+
+#[test]
+fn a_shape_that_is_not_the_configurations() {
+    let mut tiny = TinyCheckpoint::single(1);
+    *tiny.tensor("model.layers.0.mlp.up_proj.weight") =
+        made("model.layers.0.mlp.up_proj.weight", &[4, 6]);
+    match catalog_error(&tiny) {
+        CatalogError::ShapeMismatch { tensor, expected, found } => {
+            assert_eq!(tensor, "model.layers.0.mlp.up_proj.weight");
+            assert_eq!((expected, found), (vec![6, 4], vec![4, 6]));
+        }
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_weight_of_a_type_that_is_not_computed_with() {
+    let mut tiny = TinyCheckpoint::single(1);
+    tiny.tensor("model.layers.0.mlp.up_proj.weight").1 = "I16";
+    let error = catalog_error(&tiny);
+    assert!(matches!(error, CatalogError::UnsupportedDtype { dtype: Dtype::I16, .. }), "{error}");
+}
+
+#[test]
+fn the_identity_changes_with_the_files() {
+    let tiny = TinyCheckpoint::indexed();
+    let first = tiny.open().unwrap().identity().unwrap();
+    assert_eq!(open(tiny.directory.path()).unwrap().identity().unwrap(), first);
+    let path = tiny.directory.path().join(file_name(2));
+    let file = std::fs::File::options().append(true).open(&path).unwrap();
+    let later = std::time::SystemTime::now() + std::time::Duration::from_secs(5);
+    file.set_modified(later).unwrap();
+    assert_ne!(open(tiny.directory.path()).unwrap().identity().unwrap(), first);
+}
+
+#[test]
+fn a_file_cut_after_opening_is_an_error_and_no_crash() {
+    let tiny = TinyCheckpoint::single(1);
+    let checkpoint = tiny.open().unwrap();
+    let path = tiny.directory.path().join("model.safetensors");
+    std::fs::File::options().write(true).open(path).unwrap().set_len(100).unwrap();
+    let tensor = checkpoint.final_norm();
+    assert!(checkpoint.read_at(tensor, 0, &mut [0; 2]).is_err());
+    assert!(checkpoint.map(tensor).is_err());
+}
+
+#[test]
+fn generation_defaults_override_end_tokens() {
+    let tiny = TinyCheckpoint::single(1);
+    let path = tiny.write().join("generation_config.json");
+    assert_eq!(tiny.open().unwrap().stop_token_ids(), [1]);
+    std::fs::write(&path, r#"{"eos_token_id":[4,3,4]}"#).unwrap();
+    assert_eq!(tiny.open().unwrap().stop_token_ids(), [3, 4]);
+    std::fs::write(&path, "{").unwrap();
+    let checkpoint = tiny.open().unwrap();
+    assert!(warned(&checkpoint, "generation_config.json"));
+    assert_eq!(checkpoint.stop_token_ids(), [1]);
+}

@@ -1,0 +1,262 @@
+//! Which files hold the weights, and which tensor of which file counts.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use super::CatalogError;
+use super::error::listed;
+use super::open::required_tensors;
+use crate::config::ModelConfig;
+use crate::error::Error;
+use crate::family::Role;
+use crate::locate::{Location, WeightsPath};
+use crate::safetensors::header::{FileError, Header, TensorInfo};
+use crate::safetensors::index::{Index, MAX_INDEX_BYTES};
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// The opened files of a checkpoint and the tensors in them that count.
+pub(super) struct Weights {
+    pub(super) files: Vec<OpenFile>,
+    /// File index and tensor, by file and offset.
+    pub(super) tensors: Vec<(usize, TensorInfo)>,
+}
+
+pub(super) struct OpenFile {
+    /// As the index calls it.
+    name: String,
+    pub(super) path: PathBuf,
+    pub(super) handle: File,
+    pub(super) bytes: u64,
+    pub(super) header: Header,
+}
+
+/// Opens what the location asks for.
+///
+/// Where both forms are there the single file counts, as in the reference, if it has the whole model.
+pub(super) fn gather(
+    location: &Location,
+    config: &ModelConfig,
+    warnings: &mut Vec<String>,
+) -> Result<Weights, Error> {
+    let directory = location.directory.as_path();
+    let (single, index) = (directory.join(SINGLE), directory.join(INDEX));
+    match &location.weights {
+        WeightsPath::Single(path) => from_single(directory, path),
+        WeightsPath::Index(path) => from_index(path, &read_index(path)?, config, warnings),
+        // A link that leads nowhere is there too: it is a file that is missing.
+        WeightsPath::Auto => match (is_there(&single), is_there(&index)) {
+            (true, false) => from_single(directory, &single),
+            (false, true) => from_index(&index, &read_index(&index)?, config, warnings),
+            (false, false) => Err(no_weights(directory).into()),
+            (true, true) => from_either(directory, &single, &index, config, warnings),
+        },
+    }
+}
+
+fn from_single(directory: &Path, path: &Path) -> Result<Weights, Error> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    if !path.is_file() {
+        let (directory, files) = (directory.into(), vec![name]);
+        return Err(CatalogError::FilesMissing { directory, expected: 1, files }.into());
+    }
+    let file = open_file(name, path.into())?;
+    let tensors = file.header.tensors.iter().map(|tensor| (0, tensor.clone())).collect();
+    Ok(Weights { files: vec![file], tensors })
+}
+
+/// Both a single file and an index are there.
+fn from_either(
+    directory: &Path,
+    single: &Path,
+    index_path: &Path,
+    config: &ModelConfig,
+    warnings: &mut Vec<String>,
+) -> Result<Weights, Error> {
+    let weights = from_single(directory, single)?;
+    let index = match read_index(index_path) {
+        Ok(index) => index,
+        Err(error) => {
+            warnings.push(format!("{SINGLE} is used; the index beside it is not usable: {error}"));
+            return Ok(weights);
+        }
+    };
+    let files = index.files();
+    if files == [SINGLE] || files.iter().any(|file| !directory.join(file).is_file()) {
+        return Ok(weights);
+    }
+    let names: HashSet<&str> = weights.tensors.iter().map(|(_, t)| t.name.as_str()).collect();
+    let required = required_tensors(config).into_iter().map(|required| required.name);
+    let missing: Vec<String> = required.filter(|name| !names.contains(name.as_str())).collect();
+    if !missing.is_empty() {
+        return Err(CatalogError::Ambiguous { directory: directory.into(), missing }.into());
+    }
+    warnings.push(format!(
+        "both {SINGLE} and an index of other files are there; the single file is used"
+    ));
+    Ok(weights)
+}
+
+fn from_index(
+    index_path: &Path,
+    index: &Index,
+    config: &ModelConfig,
+    warnings: &mut Vec<String>,
+) -> Result<Weights, Error> {
+    let directory = index_path.parent().unwrap_or(Path::new(""));
+    let names = index.files();
+    let absent = |name: &&&str| !directory.join(name).is_file();
+    let missing: Vec<String> = names.iter().filter(absent).map(ToString::to_string).collect();
+    if !missing.is_empty() {
+        let (directory, expected) = (directory.into(), names.len());
+        return Err(CatalogError::FilesMissing { directory, expected, files: missing }.into());
+    }
+    let open = |name: &&str| open_file(name.to_string(), directory.join(name));
+    let files = names.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    let tensors = choose(index, &files, config, warnings)?;
+    let total: u64 = tensors.iter().map(|(_, tensor)| tensor.end - tensor.start).sum();
+    if let Some(claimed) = index.total_size.filter(|&claimed| claimed != total as f64) {
+        warnings.push(format!(
+            "the index says the tensors have {claimed} bytes in all, they have {total}"
+        ));
+    }
+    Ok(Weights { files, tensors })
+}
+
+/// Decides which tensors count where the index and the headers disagree. Headers say what exists, the
+/// index says which of two counts; what the model needs must be where the index says.
+fn choose(
+    index: &Index,
+    files: &[OpenFile],
+    config: &ModelConfig,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<(usize, TensorInfo)>, CatalogError> {
+    let mut holders: HashMap<&str, Vec<usize>> = HashMap::new();
+    for (number, file) in files.iter().enumerate() {
+        for tensor in &file.header.tensors {
+            holders.entry(&tensor.name).or_default().push(number);
+        }
+    }
+    let holds = |tensor: &str| holders.get(tensor).map(Vec::as_slice).unwrap_or_default();
+    let file_number: BTreeMap<&str, usize> =
+        files.iter().enumerate().map(|(number, file)| (file.name.as_str(), number)).collect();
+
+    let mut unneeded = Vec::new();
+    for (tensor, mapped) in &index.weight_map {
+        let found = holds(tensor);
+        if found.iter().any(|&number| files[number].name == *mapped) {
+            continue;
+        }
+        let (tensor, file) = (tensor.clone(), mapped.clone());
+        match found.first() {
+            _ if !needed(&tensor, config) => unneeded.push(tensor),
+            None => return Err(CatalogError::IndexTensorMissing { tensor, file }),
+            Some(&number) => {
+                let found = files[number].name.clone();
+                return Err(CatalogError::IndexWrongFile { tensor, mapped: file, found });
+            }
+        }
+    }
+    if !unneeded.is_empty() {
+        warnings.push(format!(
+            "the index maps {} tensors to files that do not hold them; the model does not need them: {}",
+            unneeded.len(),
+            listed(&unneeded)
+        ));
+    }
+
+    let mut chosen = Vec::new();
+    let (mut unindexed, mut doubled) = (Vec::new(), Vec::new());
+    for (number, file) in files.iter().enumerate() {
+        for tensor in &file.header.tensors {
+            let found = holds(&tensor.name);
+            let mapped =
+                index.weight_map.get(&tensor.name).and_then(|f| file_number.get(f.as_str()));
+            match mapped {
+                Some(mapped) if *mapped == number => {}
+                Some(mapped) if found.contains(mapped) => {
+                    doubled.push(format!("{} (in {})", tensor.name, file.name));
+                    continue;
+                }
+                _ if found.len() > 1 => {
+                    let name = |position: usize| files[found[position]].name.clone();
+                    let (tensor, first, second) = (tensor.name.clone(), name(0), name(1));
+                    return Err(CatalogError::DuplicateTensor { tensor, first, second });
+                }
+                _ => unindexed.push(tensor.name.clone()),
+            }
+            chosen.push((number, tensor.clone()));
+        }
+    }
+    if !unindexed.is_empty() {
+        warnings.push(format!(
+            "{} tensors are not in the index: {}",
+            unindexed.len(),
+            listed(&unindexed)
+        ));
+    }
+    if !doubled.is_empty() {
+        warnings.push(format!(
+            "{} tensors are in two files; the index decides, and these are not used: {}",
+            doubled.len(),
+            listed(&doubled)
+        ));
+    }
+    Ok(chosen)
+}
+
+/// Whether the model needs a tensor of that name.
+fn needed(tensor: &str, config: &ModelConfig) -> bool {
+    match config.family.classify(tensor, config.num_layers) {
+        Ok(Role::Head) => !config.tie_word_embeddings,
+        Ok(Role::Ignored) | Err(_) => false,
+        Ok(_) => true,
+    }
+}
+
+fn open_file(name: String, path: PathBuf) -> Result<OpenFile, FileError> {
+    let handle = File::open(&path).map_err(|cause| FileError::Io { path: path.clone(), cause })?;
+    let (header, bytes) = Header::read_from(&handle, &path)?;
+    Ok(OpenFile { name, path, handle, bytes, header })
+}
+
+fn read_index(path: &Path) -> Result<Index, Error> {
+    // One byte more than allowed is enough to tell that it is too long.
+    let json = read_bounded(path, MAX_INDEX_BYTES + 1)?;
+    Index::parse(&json).map_err(|cause| Error::Index { path: path.into(), cause })
+}
+
+/// The first `most` bytes of a small file.
+pub(super) fn read_bounded(path: &Path, most: u64) -> Result<Vec<u8>, Error> {
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(most).read_to_end(&mut bytes))
+        .map_err(|cause| Error::io("read", path, cause))?;
+    Ok(bytes)
+}
+
+fn is_there(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
+}
+
+fn no_weights(directory: &Path) -> CatalogError {
+    let others = [
+        (
+            "pytorch_model.bin",
+            "; there are pickled PyTorch weights, convert them to safetensors first",
+        ),
+        (
+            "pytorch_model.bin.index.json",
+            "; there are pickled PyTorch weights, convert them to safetensors first",
+        ),
+        (
+            "consolidated.safetensors",
+            "; consolidated.safetensors has other tensor names and is not supported",
+        ),
+    ];
+    let hint = others.iter().find(|(name, _)| is_there(&directory.join(name)));
+    CatalogError::NoWeights { directory: directory.into(), hint: hint.map_or("", |(_, hint)| hint) }
+}

@@ -1,0 +1,184 @@
+//! Typed access to the fields of a configuration; every refusal names the field.
+
+use serde_json::{Map, Value};
+
+use super::ConfigError;
+
+/// Most end tokens accepted in a list.
+const MAX_TOKEN_IDS: usize = 64;
+
+/// A JSON object whose null fields count as absent.
+#[derive(Clone, Copy)]
+pub(super) struct Fields<'a> {
+    map: &'a Map<String, Value>,
+}
+
+impl<'a> Fields<'a> {
+    pub(super) fn new(value: &'a Value) -> Result<Self, ConfigError> {
+        let map = value.as_object();
+        map.map(|map| Fields { map }).ok_or(ConfigError::NotAnObject { found: kind(value) })
+    }
+
+    /// The value, unless absent or null.
+    pub(super) fn get(&self, field: &str) -> Option<&'a Value> {
+        self.map.get(field).filter(|value| !value.is_null())
+    }
+
+    /// Whether the key is there, even if null.
+    pub(super) fn has(&self, field: &str) -> bool {
+        self.map.contains_key(field)
+    }
+
+    /// An object, unless absent or null.
+    pub(super) fn object(&self, field: &str) -> Result<Option<Fields<'a>>, ConfigError> {
+        self.get(field)
+            .map(|value| match value.as_object() {
+                Some(map) => Ok(Fields { map }),
+                None => Err(wrong(field, "an object", value)),
+            })
+            .transpose()
+    }
+
+    /// The values of the object.
+    pub(super) fn values(&self) -> impl Iterator<Item = &'a Value> {
+        self.map.values()
+    }
+
+    pub(super) fn text(&self, field: &str) -> Result<Option<&'a str>, ConfigError> {
+        self.get(field)
+            .map(|value| value.as_str().ok_or_else(|| wrong(field, "a string", value)))
+            .transpose()
+    }
+
+    /// The first string of a list of strings; `None` for an absent or empty list.
+    pub(super) fn first_text(&self, field: &str) -> Result<Option<&'a str>, ConfigError> {
+        let Some(value) = self.get(field) else {
+            return Ok(None);
+        };
+        let list = value.as_array().ok_or_else(|| wrong(field, "a list of strings", value))?;
+        let text =
+            |item: &'a Value| item.as_str().ok_or_else(|| wrong(field, "a list of strings", value));
+        list.first().map(text).transpose()
+    }
+
+    pub(super) fn flag(&self, field: &str) -> Result<Option<bool>, ConfigError> {
+        self.get(field)
+            .map(|value| value.as_bool().ok_or_else(|| wrong(field, "true or false", value)))
+            .transpose()
+    }
+
+    /// A whole number from 1 to `most`; it must be there.
+    pub(super) fn size(&self, field: &str, most: usize) -> Result<usize, ConfigError> {
+        self.optional_size(field, most)?
+            .ok_or_else(|| ConfigError::Missing { field: field.to_owned() })
+    }
+
+    /// A whole number from 1 to `most`, if it is there.
+    pub(super) fn optional_size(
+        &self,
+        field: &str,
+        most: usize,
+    ) -> Result<Option<usize>, ConfigError> {
+        self.optional_whole(field, 1, most)
+    }
+
+    /// A whole number from `least` to `most`, if it is there.
+    pub(super) fn optional_whole(
+        &self,
+        field: &str,
+        least: usize,
+        most: usize,
+    ) -> Result<Option<usize>, ConfigError> {
+        let Some(value) = self.get(field) else {
+            return Ok(None);
+        };
+        if !value.is_i64() && !value.is_u64() {
+            return Err(wrong(field, "a whole number", value));
+        }
+        let found = value.as_u64().and_then(|number| usize::try_from(number).ok());
+        found.filter(|number| (least..=most).contains(number)).map(Some).ok_or_else(|| {
+            ConfigError::OutOfRange {
+                field: field.to_owned(),
+                found: shown(value),
+                least: least.to_string(),
+                most: most.to_string(),
+            }
+        })
+    }
+
+    /// A number greater than `above`, at most `most`; it must be there.
+    pub(super) fn number(&self, field: &str, above: f64, most: f64) -> Result<f64, ConfigError> {
+        self.optional_number(field, above, most)?
+            .ok_or_else(|| ConfigError::Missing { field: field.to_owned() })
+    }
+
+    /// A number greater than `above`, at most `most`, if it is there; written as integer or float.
+    pub(super) fn optional_number(
+        &self,
+        field: &str,
+        above: f64,
+        most: f64,
+    ) -> Result<Option<f64>, ConfigError> {
+        let Some(value) = self.get(field) else {
+            return Ok(None);
+        };
+        let number = value.as_f64().ok_or_else(|| wrong(field, "a number", value))?;
+        if number > above && number <= most {
+            return Ok(Some(number));
+        }
+        Err(ConfigError::OutOfRange {
+            field: field.to_owned(),
+            found: shown(value),
+            least: format!("more than {above}"),
+            most: most.to_string(),
+        })
+    }
+
+    /// One token id, a list of them, or none. Negative ids mean "no token" in some files.
+    pub(super) fn token_ids(&self, field: &str) -> Result<Vec<u32>, ConfigError> {
+        let Some(value) = self.get(field) else {
+            return Ok(Vec::new());
+        };
+        let one = |item: &Value| match item.as_i64() {
+            Some(id) if id < 0 => Ok(None),
+            Some(id) if id <= i64::from(u32::MAX) => Ok(u32::try_from(id).ok()),
+            _ => Err(wrong(field, "a token id or a list of them", value)),
+        };
+        let items = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+        if items.len() > MAX_TOKEN_IDS {
+            return Err(wrong(field, "at most 64 token ids", value));
+        }
+        items.iter().filter_map(|item| one(item).transpose()).collect()
+    }
+}
+
+/// A wrong-type refusal.
+pub(super) fn wrong(field: &str, expected: &'static str, value: &Value) -> ConfigError {
+    ConfigError::WrongType { field: field.to_owned(), expected, found: shown(value) }
+}
+
+/// A value as text, cut to a length that fits a sentence.
+pub(super) fn shown(value: &Value) -> String {
+    const LONGEST: usize = 60;
+    match value {
+        Value::Array(_) | Value::Object(_) => kind(value).to_owned(),
+        _ => {
+            let text = value.to_string();
+            match text.char_indices().nth(LONGEST) {
+                Some((cut, _)) => format!("{}…", &text[..cut]),
+                None => text,
+            }
+        }
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}

@@ -1,0 +1,319 @@
+//! Configurations in both spellings, and one test for each that must be refused.
+
+use serde_json::{Value, json};
+
+use super::{ConfigError, KvDtype, ModelConfig, RopeScaling};
+use crate::testing::golden_path;
+
+/// A plain Llama; tests change one field.
+fn llama() -> Value {
+    json!({
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64,
+        "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "intermediate_size": 160, "vocab_size": 384, "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 256, "hidden_act": "silu",
+    })
+}
+
+fn family(architecture: &str, model_type: &str) -> Value {
+    with(llama(), json!({"architectures": [architecture], "model_type": model_type}))
+}
+
+/// `base` with the fields of `changes`.
+fn with(mut base: Value, changes: Value) -> Value {
+    for (field, value) in changes.as_object().unwrap() {
+        base[field] = value.clone();
+    }
+    base
+}
+
+fn without(mut base: Value, field: &str) -> Value {
+    base.as_object_mut().unwrap().remove(field);
+    base
+}
+
+fn parse(config: &Value) -> Result<ModelConfig, ConfigError> {
+    ModelConfig::parse(config.to_string().as_bytes())
+}
+
+fn accepted(changes: Value) -> ModelConfig {
+    parse(&with(llama(), changes)).unwrap()
+}
+
+fn refused(changes: Value) -> ConfigError {
+    parse(&with(llama(), changes)).expect_err("must be refused")
+}
+
+fn golden(name: &str) -> ModelConfig {
+    ModelConfig::parse(&std::fs::read(golden_path(name).join("config.json")).unwrap()).unwrap()
+}
+
+macro_rules! refuses {
+    ($($name:ident: $config:expr, $pattern:pat, $words:expr;)*) => {$(
+        #[test]
+        fn $name() {
+            let error = parse(&$config).expect_err("must be refused");
+            assert!(matches!(error, $pattern), "{error:?}");
+            let text = error.to_string();
+            assert!(text.contains($words), "{text}");
+        }
+    )*};
+}
+
+use ConfigError as E;
+refuses! {
+    refuses_a_list: json!([]), E::NotAnObject { .. }, "a list";
+    refuses_no_architecture_at_all:
+        without(without(llama(), "architectures"), "model_type"), E::NoArchitecture, "model_type";
+    refuses_an_unknown_architecture: family("GemmaForCausalLM", "gemma"),
+        E::UnsupportedArchitecture { .. }, "GemmaForCausalLM";
+    refuses_an_unknown_model_type: without(family("x", "gemma3_text"), "architectures"),
+        E::UnsupportedArchitecture { .. }, "gemma3_text";
+    refuses_a_known_architecture_of_another_type: family("LlamaForCausalLM", "granite"),
+        E::ConflictingArchitecture { .. }, "granite";
+    refuses_absent_num_hidden_layers: without(llama(), "num_hidden_layers"),
+        E::Missing { .. }, "num_hidden_layers";
+    refuses_zero_layers: with(llama(), json!({"num_hidden_layers": 0})),
+        E::OutOfRange { .. }, "num_hidden_layers";
+    refuses_heads_that_do_not_share_kv_heads: with(llama(), json!({"num_key_value_heads": 3})),
+        E::HeadsNotDivisible { heads: 4, kv_heads: 3 }, "num_key_value_heads 3";
+    refuses_a_hidden_size_that_heads_do_not_divide: with(llama(), json!({"hidden_size": 66})),
+        E::HiddenNotDivisible { .. }, "head_dim";
+    refuses_an_odd_rotary_dim: with(llama(), json!({"head_dim": 15})),
+        E::RotaryDim { rotary_dim: 15, .. }, "even";
+    refuses_layer_types_of_another_length: with(llama(), json!({"layer_types": ["full_attention"]})),
+        E::LayerTypesLength { expected: 3, found: 1 }, "layer_types";
+    refuses_linear_attention: with(llama(), json!({"layer_types":
+        ["full_attention", "linear_attention", "full_attention"]})),
+        E::UnsupportedLayerType { layer: 1, .. }, "linear_attention";
+    refuses_chunked_attention: with(llama(), json!({"layer_types":
+        ["chunked_attention", "full_attention", "full_attention"]})),
+        E::UnsupportedLayerType { layer: 0, .. }, "chunked_attention";
+    refuses_an_unknown_rope_type: with(llama(), json!({"rope_scaling": {"rope_type": "spiral"}})),
+        E::UnsupportedRope { .. }, "spiral";
+    refuses_dynamic_rope: with(llama(), json!({"rope_scaling": {"type": "dynamic", "factor": 2}})),
+        E::UnsupportedRope { .. }, "dynamic";
+    refuses_yarn: with(llama(), json!({"rope_parameters": {"rope_type": "yarn", "factor": 2}})),
+        E::UnsupportedRope { .. }, "yarn";
+    refuses_longrope_whatever_the_length_of_its_factors: with(family("Phi3ForCausalLM", "phi3"),
+        json!({"rope_scaling": {"type": "su", "long_factor": [1.0], "short_factor": [1.0]}})),
+        E::UnsupportedRope { .. }, "su";
+    refuses_llama3_without_a_factor: with(llama(), json!({"rope_scaling":
+        {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}})),
+        E::Missing { .. }, "rope_scaling.factor";
+    refuses_linear_without_a_factor: with(llama(), json!({"rope_scaling": {"type": "linear"}})),
+        E::Missing { .. }, "rope_scaling.factor";
+    refuses_equal_llama3_frequencies: with(llama(), json!({"rope_scaling":
+        {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4.0, "high_freq_factor": 4.0}})),
+        E::OutOfRange { .. }, "high_freq_factor";
+    refuses_rope_per_layer_type: with(llama(), json!({"rope_parameters":
+        {"full_attention": {"rope_type": "default"}}})), E::Unsupported { .. }, "rope_parameters";
+    refuses_mlx_quantization: with(llama(), json!({"quantization": {"group_size": 64, "bits": 4}})),
+        E::UnsupportedQuantization { .. }, "quantization";
+    refuses_an_unknown_quant_method: with(llama(), json!({"quantization_config":
+        {"quant_method": "mystery", "bits": 7}})), E::UnsupportedQuantization { .. }, "mystery";
+    refuses_gptq: with(llama(), json!({"quantization_config": {"quant_method": "gptq", "bits": 4}})),
+        E::UnsupportedQuantization { .. }, "gptq";
+    refuses_another_activation: with(llama(), json!({"hidden_act": "gelu"})),
+        E::Unsupported { field: "hidden_act", .. }, "gelu";
+    refuses_partial_rotation_where_the_family_has_none:
+        with(llama(), json!({"partial_rotary_factor": 0.5})),
+        E::Unsupported { .. }, "partial_rotary_factor";
+    refuses_soft_caps: with(llama(), json!({"attn_logit_softcapping": 50.0})),
+        E::Unsupported { .. }, "attn_logit_softcapping";
+    refuses_experts: with(llama(), json!({"num_local_experts": 8})),
+        E::Unsupported { .. }, "num_local_experts";
+    refuses_biases_the_family_does_not_have:
+        with(family("MistralForCausalLM", "mistral"), json!({"attention_bias": true})),
+        E::Unsupported { .. }, "attention_bias";
+    refuses_sliding_layers_without_a_window: with(family("Qwen2ForCausalLM", "qwen2"),
+        json!({"layer_types": ["full_attention", "full_attention", "sliding_attention"]})),
+        E::NoWindow { layer: 2, .. }, "use_sliding_window";
+    refuses_sliding_layers_of_llama: with(llama(), json!({"layer_types":
+        ["full_attention", "full_attention", "sliding_attention"], "sliding_window": 8})),
+        E::UnsupportedLayerType { layer: 2, .. }, "sliding_attention";
+    refuses_a_size_as_text: with(llama(), json!({"vocab_size": "384"})),
+        E::WrongType { .. }, "vocab_size";
+    refuses_a_fractional_size: with(llama(), json!({"hidden_size": 64.5})),
+        E::WrongType { .. }, "hidden_size";
+    refuses_a_negative_size: with(llama(), json!({"intermediate_size": -1})),
+        E::OutOfRange { .. }, "intermediate_size";
+    refuses_an_absurd_number_of_layers: with(llama(), json!({"num_hidden_layers": 1_000_000_000})),
+        E::OutOfRange { .. }, "num_hidden_layers";
+    refuses_an_absurd_vocabulary: with(llama(), json!({"vocab_size": u64::MAX})),
+        E::OutOfRange { .. }, "vocab_size";
+    refuses_a_theta_of_zero: with(llama(), json!({"rope_theta": 0})),
+        E::OutOfRange { .. }, "rope_theta";
+    refuses_an_end_token_as_text: with(llama(), json!({"eos_token_id": "</s>"})),
+        E::WrongType { .. }, "eos_token_id";
+    refuses_a_multimodal_wrapper: json!({"architectures": ["Gemma3ForConditionalGeneration"],
+        "model_type": "gemma3", "text_config": {}}),
+        E::UnsupportedArchitecture { .. }, "Gemma3ForConditionalGeneration";
+}
+
+#[test]
+fn refuses_what_is_not_json() {
+    for text in [&b""[..], b"{", b"<html>", b"\xff\xfe", b"{\"rms_norm_eps\": NaN}"] {
+        assert!(matches!(ModelConfig::parse(text), Err(ConfigError::Json(_))), "{text:?}");
+    }
+    let nested = "[".repeat(1_000_000);
+    assert!(matches!(ModelConfig::parse(nested.as_bytes()), Err(ConfigError::Json(_))));
+    let long = vec![b' '; super::MAX_CONFIG_BYTES + 1];
+    assert!(matches!(ModelConfig::parse(&long), Err(ConfigError::TooLarge { .. })));
+}
+
+#[test]
+fn every_required_field_is_named_when_absent() {
+    for field in [
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "vocab_size",
+        "rms_norm_eps",
+        "max_position_embeddings",
+    ] {
+        for config in [without(llama(), field), with(llama(), json!({field: null}))] {
+            let error = parse(&config).unwrap_err();
+            assert!(matches!(error, ConfigError::Missing { .. }), "{error:?}");
+            assert!(error.to_string().contains(field));
+        }
+    }
+}
+
+#[test]
+fn reads_the_golden_configurations() {
+    let sharded = golden("llama-sharded");
+    assert_eq!((sharded.num_layers, sharded.head_dim, sharded.num_kv_heads), (12, 16, 2));
+    assert_eq!((sharded.rope.theta, &sharded.rope.scaling), (10_000.0, &RopeScaling::None));
+    assert_eq!(sharded.eos_token_ids, [1]);
+    assert_eq!(sharded.bos_token_id, Some(0));
+
+    let tied = golden("llama3-tied");
+    assert!(tied.tie_word_embeddings);
+    assert_eq!((tied.head_dim, tied.q_dim(), tied.rope.theta), (32, 128, 50_000.0));
+    let expected = RopeScaling::Llama3 {
+        factor: 8.0,
+        low_freq_factor: 1.0,
+        high_freq_factor: 4.0,
+        original_max_position: 32.0,
+    };
+    assert_eq!(tied.rope.scaling, expected);
+
+    assert_eq!(golden("mistral").sliding_window, [Some(8); 5]);
+    let qwen2 = golden("qwen2");
+    assert!(qwen2.attention_bias && !qwen2.output_bias && !qwen2.mlp_bias);
+    assert_eq!(qwen2.sliding_window, [None; 5]);
+    let qwen3 = golden("qwen3");
+    assert_eq!((qwen3.head_dim, qwen3.q_dim(), qwen3.hidden_size), (24, 96, 64));
+    assert!(!qwen3.attention_bias && !qwen3.output_bias);
+    assert_eq!(golden("phi3").sliding_window, [None; 5]);
+    assert_eq!(golden("phi3").rotary_dim, 16);
+}
+
+#[test]
+fn both_spellings_mean_the_same() {
+    let scaling = json!({"rope_type": "llama3", "factor": 8, "low_freq_factor": 1,
+        "high_freq_factor": 4, "original_max_position_embeddings": 64});
+    let old = accepted(json!({"rope_theta": 500000, "rope_scaling": scaling}));
+    let mut parameters = scaling.clone();
+    parameters["rope_theta"] = json!(5e5);
+    assert_eq!(accepted(json!({"rope_parameters": parameters})), old);
+    let mut older = scaling;
+    older["type"] = older["rope_type"].take();
+    assert_eq!(accepted(json!({"rope_theta": 5e5, "rope_scaling": older})), old);
+    for none in [json!(null), json!({"rope_type": "default"}), json!({"type": null})] {
+        assert_eq!(accepted(json!({"rope_scaling": none})).rope.scaling, RopeScaling::None);
+    }
+}
+
+#[test]
+fn a_top_level_original_context_takes_priority_and_the_longest_is_the_fallback() {
+    let original = |changes| match accepted(changes).rope.scaling {
+        RopeScaling::Llama3 { original_max_position, .. } => original_max_position,
+        other => panic!("{other:?}"),
+    };
+    let mut dict = json!({"rope_type": "llama3", "factor": 8, "low_freq_factor": 1,
+        "high_freq_factor": 4});
+    assert_eq!(original(json!({"rope_scaling": dict})), 256.0);
+    dict["original_max_position_embeddings"] = json!(64);
+    assert_eq!(original(json!({"rope_scaling": dict})), 64.0);
+    let top = json!({"rope_scaling": dict, "original_max_position_embeddings": 128});
+    assert_eq!(original(top), 128.0);
+}
+
+#[test]
+fn absent_and_null_fields_take_the_reference_defaults() {
+    let config = accepted(json!({"num_key_value_heads": null, "head_dim": null}));
+    assert_eq!((config.num_kv_heads, config.head_dim), (4, 16));
+    assert!(!config.tie_word_embeddings && !config.attention_bias);
+    assert_eq!(config.rope.theta, 10_000.0);
+    assert!(config.eos_token_ids.is_empty() && config.bos_token_id.is_none());
+    let by_type = parse(&without(llama(), "architectures")).unwrap();
+    assert_eq!(by_type.family.architecture, "LlamaForCausalLM");
+    parse(&without(llama(), "model_type")).unwrap();
+}
+
+#[test]
+fn end_tokens_are_one_a_list_or_none() {
+    assert_eq!(accepted(json!({"eos_token_id": 2})).eos_token_ids, [2]);
+    assert_eq!(accepted(json!({"eos_token_id": [3, 2]})).eos_token_ids, [3, 2]);
+    assert!(accepted(json!({"eos_token_id": null})).eos_token_ids.is_empty());
+    assert!(accepted(json!({"eos_token_id": -1})).eos_token_ids.is_empty());
+    let many = refused(json!({"eos_token_id": vec![1; 65]}));
+    assert!(matches!(many, ConfigError::WrongType { .. }));
+}
+
+#[test]
+fn windows_follow_the_family_and_layer_types() {
+    let windows = |base: Value, changes: Value| parse(&with(base, changes)).unwrap().sliding_window;
+    let mistral = || family("MistralForCausalLM", "mistral");
+    assert_eq!(windows(mistral(), json!({})), [Some(4096); 3], "the class default");
+    assert_eq!(windows(mistral(), json!({"sliding_window": null})), [None; 3]);
+    assert_eq!(windows(family("Phi3ForCausalLM", "phi3"), json!({})), [None; 3]);
+    assert_eq!(windows(llama(), json!({"sliding_window": 8})), [None; 3]);
+
+    let qwen = || family("Qwen2ForCausalLM", "qwen2");
+    let on = json!({"use_sliding_window": true, "sliding_window": 8, "max_window_layers": 1});
+    assert_eq!(windows(qwen(), on.clone()), [None, Some(8), Some(8)]);
+    assert_eq!(windows(qwen(), with(on.clone(), json!({"use_sliding_window": false}))), [None; 3]);
+    assert_eq!(windows(qwen(), with(on.clone(), json!({"max_window_layers": 28}))), [None; 3]);
+    let types = json!({"layer_types": ["sliding_attention", "full_attention", "full_attention"]});
+    assert_eq!(windows(qwen(), with(on, types)), [Some(8), None, None]);
+}
+
+#[test]
+fn biases_follow_the_family_and_the_configuration() {
+    let config = accepted(json!({"attention_bias": true, "mlp_bias": true}));
+    assert!(config.attention_bias && config.output_bias && config.mlp_bias);
+    let qwen2 = parse(&with(family("Qwen2ForCausalLM", "qwen2"), json!({"attention_bias": false})))
+        .unwrap();
+    assert!(qwen2.attention_bias && !qwen2.output_bias, "always there, whatever the key says");
+    let phi3 =
+        parse(&with(family("Phi3ForCausalLM", "phi3"), json!({"partial_rotary_factor": 0.75})));
+    assert_eq!(phi3.unwrap().rotary_dim, 12);
+}
+
+#[test]
+fn key_value_bytes_per_position() {
+    let config = golden("llama");
+    assert_eq!(config.kv_bytes_per_token_layer(KvDtype::F32), 2 * 2 * 16 * 4);
+    assert_eq!(config.kv_bytes_per_token_layer(KvDtype::F16), 2 * 2 * 16 * 2);
+    assert_eq!("f16".parse(), Ok(KvDtype::F16));
+    assert_eq!(KvDtype::F32.to_string(), "f32");
+    assert!("bf16".parse::<KvDtype>().unwrap_err().to_string().contains("f16"));
+}
+
+proptest::proptest! {
+    /// A damaged configuration is refused or read, and never panics.
+    #[test]
+    fn no_damage_panics(place in 0usize..2000, byte: u8, name in 0usize..7) {
+        let names = ["llama", "llama-sharded", "llama3-tied", "mistral", "phi3", "qwen2", "qwen3"];
+        let mut json = std::fs::read(golden_path(names[name]).join("config.json")).unwrap();
+        let place = place % json.len();
+        json[place] = byte;
+        if let Ok(config) = ModelConfig::parse(&json) {
+            proptest::prop_assert_eq!(config.sliding_window.len(), config.num_layers);
+        }
+    }
+}

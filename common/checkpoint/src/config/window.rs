@@ -1,0 +1,64 @@
+//! Which layers see only a window of the past.
+
+use super::fields::{Fields, wrong};
+use super::{ConfigError, limit};
+use crate::family::{Family, WindowRule};
+
+/// The window of every layer. `layer_types`, where given, decides; else the family's rule.
+pub(super) fn read(
+    fields: &Fields<'_>,
+    family: &Family,
+    num_layers: usize,
+) -> Result<Vec<Option<usize>>, ConfigError> {
+    let given = fields.optional_whole("sliding_window", 1, limit::POSITIONS);
+    let window = match family.window {
+        WindowRule::Never => None,
+        WindowRule::All { default } => {
+            if fields.has("sliding_window") {
+                given?
+            } else {
+                default
+            }
+        }
+        WindowRule::FromLayer { default_window, .. } => {
+            if !fields.flag("use_sliding_window")?.unwrap_or(false) {
+                None
+            } else if fields.has("sliding_window") {
+                given?
+            } else {
+                Some(default_window)
+            }
+        }
+    };
+    let Some(value) = fields.get("layer_types") else {
+        let first = match family.window {
+            WindowRule::FromLayer { default_first, .. } => fields
+                .optional_whole("max_window_layers", 0, limit::POSITIONS)?
+                .unwrap_or(default_first),
+            _ => 0,
+        };
+        return Ok((0..num_layers).map(|layer| window.filter(|_| layer >= first)).collect());
+    };
+    let types = value.as_array().ok_or_else(|| wrong("layer_types", "a list", value))?;
+    if types.len() != num_layers {
+        return Err(ConfigError::LayerTypesLength { expected: num_layers, found: types.len() });
+    }
+    let of_layer = |(layer, value): (usize, &serde_json::Value)| match value.as_str() {
+        Some("full_attention") => Ok(None),
+        Some("sliding_attention") if family.window != WindowRule::Never => match window {
+            Some(window) => Ok(Some(window)),
+            None if matches!(family.window, WindowRule::FromLayer { .. }) => {
+                let reason = "use_sliding_window is false or sliding_window is null";
+                Err(ConfigError::NoWindow { layer, reason })
+            }
+            None => Err(ConfigError::NoWindow { layer, reason: "sliding_window is null" }),
+        },
+        Some(other) => Err(ConfigError::UnsupportedLayerType {
+            layer,
+            found: other.to_owned(),
+            architecture: family.architecture,
+        }),
+        None => Err(wrong("layer_types", "a list of strings", value)),
+    };
+    types.iter().enumerate().map(of_layer).collect()
+}

@@ -1,0 +1,78 @@
+//! The crate's error: one variant per module that can fail.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::blob::{BlobError, ManifestError};
+use crate::catalog::CatalogError;
+use crate::config::ConfigError;
+use crate::locate::LocateError;
+use crate::safetensors::header::FileError;
+use crate::safetensors::index::IndexError;
+
+/// Whatever can go wrong with a checkpoint or a blob. Its text is a whole sentence.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The model was not found.
+    #[error(transparent)]
+    Locate(#[from] LocateError),
+    /// A configuration that is malformed or asks for what is not supported.
+    #[error("{}: {cause}", path.display())]
+    Config {
+        /// The configuration file.
+        path: PathBuf,
+        /// What is wrong in it.
+        cause: ConfigError,
+    },
+    /// A checkpoint file that cannot be read or is malformed.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// An index file that is malformed.
+    #[error("{}: {cause}", path.display())]
+    Index {
+        /// The index file.
+        path: PathBuf,
+        /// What is wrong in it.
+        cause: IndexError,
+    },
+    /// Files that are each valid but do not make this model.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+    /// A manifest that is malformed.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// A file that is not the blob it should be.
+    #[error(transparent)]
+    Blob(#[from] BlobError),
+    /// The system refused.
+    #[error("cannot {action} {}: {cause}", path.display())]
+    Io {
+        /// What was tried: "open", "read", "map", "write".
+        action: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// A stream that blob bytes were written to refused them.
+    #[error("cannot write blob bytes: {0}")]
+    Write(io::Error),
+    /// A range outside a tensor or a blob was asked for.
+    #[error("bytes {offset}..{end} were asked of {what}, which has {bytes}")]
+    OutOfRange {
+        /// The tensor or blob.
+        what: String,
+        /// First byte asked for.
+        offset: u64,
+        /// First byte after those asked for; saturates.
+        end: u64,
+        /// How many there are.
+        bytes: u64,
+    },
+}
+
+impl Error {
+    pub(crate) fn io(action: &'static str, path: &Path, cause: io::Error) -> Self {
+        Error::Io { action, path: path.into(), cause }
+    }
+}

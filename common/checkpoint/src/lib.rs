@@ -1,0 +1,47 @@
+//! The bytes of a model: checkpoint files, catalog, families, configuration and blobs.
+//!
+//! Start reading at [`Checkpoint`], which opens a checkpoint and knows every tensor of it, then at
+//! [`BlobSource`] (one layer streamed as a file of its own) and [`Blob`] (such a file on a worker's
+//! disk, mapped).
+//!
+//! Invariants:
+//! * Pure and synchronous: no network, no runtime, no tensor math.
+//! * Sizes come from headers, never from a formula over the configuration.
+//! * Tensor bytes are streamed in bounded pieces or mapped, never collected; a tensor may start at
+//!   any address, so no slice of a file is ever cast to wider numbers.
+//! * Bytes from a file or a peer never panic, and sizes are bounded before anything is allocated.
+//! * The text of an error is a whole sentence: a wrapper prints its cause, so callers need not walk
+//!   a chain to tell a person which file, which tensor, what was expected and what was found.
+
+pub mod blob;
+pub mod catalog;
+pub mod config;
+pub mod digest_cache;
+pub mod dtype;
+pub mod error;
+pub mod family;
+mod file;
+pub mod generation;
+pub mod locate;
+pub mod mapped;
+pub mod range;
+pub mod safetensors;
+#[cfg(test)]
+mod testing;
+pub mod units;
+
+pub use blob::{
+    Blob, BlobError, BlobSource, CHUNK_BYTES, Digest, DigestParseError, Manifest, ManifestError,
+    TensorEntry,
+};
+pub use catalog::{CatalogError, Checkpoint, CheckpointFile, Tensor};
+pub use config::{ConfigError, KvDtype, ModelConfig, Rope, RopeScaling};
+pub use digest_cache::DigestCache;
+pub use dtype::Dtype;
+pub use error::Error;
+pub use family::{Bias, FAMILIES, Family, Projections, QkNorm, Role, Rotary, WindowRule};
+pub use generation::GenerationConfig;
+pub use locate::{LocateError, Location, WeightsPath, locate, locate_in};
+pub use mapped::MappedTensor;
+pub use range::LayerRange;
+pub use safetensors::header::{FileError, Header, HeaderError, TensorInfo};

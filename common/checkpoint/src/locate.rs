@@ -1,0 +1,286 @@
+//! From what a person typed to the files of a checkpoint.
+
+use std::path::{Path, PathBuf};
+
+/// Where a checkpoint is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Location {
+    /// The directory with `config.json` and the tokenizer.
+    pub directory: PathBuf,
+    /// Which weights in it to use.
+    pub weights: WeightsPath,
+    /// What to call the model before people.
+    pub name: String,
+}
+
+/// Which weights of a directory to use.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum WeightsPath {
+    /// This one file.
+    Single(PathBuf),
+    /// The files of this index.
+    Index(PathBuf),
+    /// Whatever is there: `model.safetensors`, else the index.
+    Auto,
+}
+
+/// Why no checkpoint was found. Each sentence says where was looked.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the sentences say what the fields are")]
+pub enum LocateError {
+    #[error(
+        "no checkpoint {model:?}: looked for {}; give a directory with config.json and safetensors files, a .safetensors file, or org/name of a model in the local Hub cache",
+        paths(looked)
+    )]
+    NotFound { model: String, looked: Vec<PathBuf> },
+    #[error("{}: {found} is not a checkpoint; expected a directory, a .safetensors file or an .index.json file", path.display())]
+    UnsupportedFile { path: PathBuf, found: &'static str },
+    #[error("{}: the Hub cache knows this model but holds no snapshot of it; download it again", path.display())]
+    NoSnapshot { path: PathBuf },
+}
+
+fn paths(looked: &[PathBuf]) -> String {
+    looked.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// Finds a checkpoint: a directory, a `.safetensors` file (that file only), an index, or `org/name`
+/// in the local Hub cache. Nothing is downloaded.
+///
+/// # Errors
+/// [`LocateError`], which lists where it looked.
+pub fn locate(model: &str) -> Result<Location, LocateError> {
+    locate_in(model, &hub_caches())
+}
+
+/// The same with the Hub caches to look in, in order.
+///
+/// # Errors
+/// As [`locate`].
+pub fn locate_in(model: &str, hub_caches: &[PathBuf]) -> Result<Location, LocateError> {
+    let path = Path::new(model);
+    if path.is_dir() {
+        return if path.join("snapshots").is_dir() && !path.join("config.json").exists() {
+            in_hub_folder(path, file_name(path))
+        } else {
+            let weights = WeightsPath::Auto;
+            Ok(Location { directory: path.into(), weights, name: file_name(path) })
+        };
+    }
+    if path.is_file() {
+        return explicit_file(path);
+    }
+    let mut looked = vec![path.to_owned()];
+    if let Some(folder) = hub_folder(model) {
+        for cache in hub_caches {
+            let directory = cache.join(&folder);
+            if directory.is_dir() {
+                return in_hub_folder(&directory, model.to_owned());
+            }
+            looked.push(directory);
+        }
+    }
+    Err(LocateError::NotFound { model: model.to_owned(), looked })
+}
+
+/// Where the Hub's tools keep models, most specific first; without repetition.
+fn hub_caches() -> Vec<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let in_cache = |cache: PathBuf| cache.join("huggingface").join("hub");
+    let candidates = [
+        variable("HF_HUB_CACHE"),
+        variable("HF_HOME").map(|home| home.join("hub")),
+        variable("XDG_CACHE_HOME").map(in_cache),
+        std::env::home_dir().map(|home| in_cache(home.join(".cache"))),
+    ];
+    let mut caches: Vec<PathBuf> = Vec::new();
+    for cache in candidates.into_iter().flatten() {
+        if !caches.contains(&cache) {
+            caches.push(cache);
+        }
+    }
+    caches
+}
+
+fn explicit_file(path: &Path) -> Result<Location, LocateError> {
+    let name = file_name(path);
+    let weights = if name.ends_with(".safetensors") {
+        WeightsPath::Single(path.into())
+    } else if name.ends_with(".index.json") {
+        WeightsPath::Index(path.into())
+    } else {
+        let found = match path.extension().and_then(|extension| extension.to_str()) {
+            Some("gguf") => "a GGUF file",
+            Some("bin" | "pt" | "pth") => "a pickled PyTorch file",
+            _ => "this file",
+        };
+        return Err(LocateError::UnsupportedFile { path: path.into(), found });
+    };
+    let directory = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    Ok(Location { name: file_name(&directory), directory, weights })
+}
+
+/// `models--org--name` for `org/name` (or `models--name`), if the text can be a model of the Hub.
+fn hub_folder(model: &str) -> Option<String> {
+    let parts: Vec<&str> = model.split('/').collect();
+    let allowed = |part: &&str| {
+        let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+        !part.is_empty() && part.bytes().all(plain) && !part.starts_with('.')
+    };
+    (parts.len() <= 2 && parts.iter().all(allowed)).then(|| format!("models--{}", parts.join("--")))
+}
+
+/// The snapshot that `refs/main` names, else the newest. Its files may be links out of it.
+fn in_hub_folder(folder: &Path, name: String) -> Result<Location, LocateError> {
+    let snapshots = folder.join("snapshots");
+    let commit = std::fs::read_to_string(folder.join("refs").join("main")).unwrap_or_default();
+    let commit = commit.trim();
+    let hexadecimal = !commit.is_empty() && commit.bytes().all(|b| b.is_ascii_hexdigit());
+    let main = hexadecimal.then(|| snapshots.join(commit)).filter(|path| path.is_dir());
+    let newest = || {
+        let entries = std::fs::read_dir(&snapshots).ok()?;
+        let dated = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir());
+        dated.max_by_key(|path| (path.metadata().and_then(|m| m.modified()).ok(), path.clone()))
+    };
+    let directory =
+        main.or_else(newest).ok_or_else(|| LocateError::NoSnapshot { path: folder.to_owned() })?;
+    Ok(Location { directory, weights: WeightsPath::Auto, name })
+}
+
+/// The last part of a path, also of `.` and `..`.
+fn file_name(path: &Path) -> String {
+    let last = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    last(path)
+        .or_else(|| path.canonicalize().ok().and_then(|whole| last(&whole)))
+        .unwrap_or_else(|| path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::golden_path;
+
+    fn find(path: &Path) -> Result<Location, LocateError> {
+        locate_in(path.to_str().unwrap(), &[])
+    }
+
+    #[test]
+    fn finds_a_directory_a_file_and_an_index() {
+        let golden = golden_path("llama-sharded");
+        let location = find(&golden).unwrap();
+        assert_eq!(
+            (location.weights, location.name.as_str()),
+            (WeightsPath::Auto, "llama-sharded")
+        );
+        let index = golden.join("model.safetensors.index.json");
+        let location = find(&index).unwrap();
+        assert_eq!(location.directory, golden);
+        assert_eq!(location.weights, WeightsPath::Index(index));
+        assert_eq!(location.name, "llama-sharded");
+        let file = golden_path("llama").join("model.safetensors");
+        assert_eq!(find(&file).unwrap().weights, WeightsPath::Single(file));
+    }
+
+    #[test]
+    fn says_where_it_looked() {
+        let cache = tempfile::tempdir().unwrap();
+        let caches = [cache.path().join("a"), cache.path().join("b")];
+        let error = locate_in("some/model", &caches).unwrap_err().to_string();
+        for cache in caches {
+            let folder = cache.join("models--some--model");
+            assert!(error.contains(&folder.display().to_string()), "{error}");
+        }
+        assert!(error.contains("some/model"));
+    }
+
+    #[test]
+    fn only_names_of_the_hub_are_looked_up_there() {
+        for text in ["/etc", "../x", "a/b/c", "a/", "", ".hidden/x", "a b/c", "a\\b"] {
+            assert_eq!(hub_folder(text), None, "{text}");
+        }
+        assert_eq!(hub_folder("Qwen/Qwen2.5-0.5B").unwrap(), "models--Qwen--Qwen2.5-0.5B");
+        assert_eq!(hub_folder("gpt2").unwrap(), "models--gpt2");
+    }
+
+    #[test]
+    fn refuses_files_of_other_kinds() {
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["model.gguf", "pytorch_model.bin", "notes.txt"] {
+            let path = directory.path().join(name);
+            std::fs::write(&path, "x").unwrap();
+            assert!(matches!(find(&path), Err(LocateError::UnsupportedFile { .. })), "{name}");
+        }
+    }
+
+    /// A Hub cache whose snapshots link into `blobs`, which lies outside them.
+    #[cfg(unix)]
+    fn hub_cache(commits: &[&str]) -> tempfile::TempDir {
+        let cache = tempfile::tempdir().unwrap();
+        let folder = cache.path().join("models--org--tiny");
+        for part in ["refs", "blobs"] {
+            std::fs::create_dir_all(folder.join(part)).unwrap();
+        }
+        for entry in std::fs::read_dir(golden_path("llama-sharded")).unwrap().flatten() {
+            std::fs::copy(entry.path(), folder.join("blobs").join(entry.file_name())).unwrap();
+        }
+        for commit in commits {
+            let snapshot = folder.join("snapshots").join(commit);
+            std::fs::create_dir_all(&snapshot).unwrap();
+            for entry in std::fs::read_dir(folder.join("blobs")).unwrap().flatten() {
+                let name = entry.file_name();
+                let target = Path::new("../../blobs").join(&name);
+                std::os::unix::fs::symlink(target, snapshot.join(name)).unwrap();
+            }
+        }
+        cache
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn follows_the_hub_cache_through_its_links() {
+        let cache = hub_cache(&["0a1b", "ffff"]);
+        let folder = cache.path().join("models--org--tiny");
+        std::fs::write(folder.join("refs/main"), "0a1b\n").unwrap();
+        let missing = cache.path().join("no-such-cache");
+        let caches = [missing, cache.path().to_owned()];
+        let location = locate_in("org/tiny", &caches).unwrap();
+        assert_eq!(location.name, "org/tiny");
+        assert_eq!(location.directory, folder.join("snapshots/0a1b"));
+        let checkpoint = crate::Checkpoint::open_at(location).unwrap();
+        assert_eq!((checkpoint.files.len(), checkpoint.config.num_layers), (6, 12));
+        // The folder itself may be named, too.
+        assert_eq!(find(&folder).unwrap().directory, folder.join("snapshots/0a1b"));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn without_a_usable_ref_the_newest_snapshot_counts() {
+        let cache = hub_cache(&["aaaa"]);
+        let folder = cache.path().join("models--org--tiny");
+        let caches = [cache.path().to_owned()];
+        for main in [None, Some("bbbb"), Some("../../../etc"), Some("")] {
+            if let Some(main) = main {
+                std::fs::write(folder.join("refs/main"), main).unwrap();
+            }
+            let location = locate_in("org/tiny", &caches).unwrap();
+            assert_eq!(location.directory, folder.join("snapshots/aaaa"), "{main:?}");
+        }
+        std::fs::remove_dir_all(folder.join("snapshots")).unwrap();
+        let error = locate_in("org/tiny", &caches).unwrap_err();
+        assert!(matches!(error, LocateError::NoSnapshot { .. }), "{error}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_that_leads_nowhere_is_a_missing_file() {
+        let cache = hub_cache(&["aaaa"]);
+        let blobs = cache.path().join("models--org--tiny/blobs");
+        std::fs::remove_file(blobs.join("model-00003-of-00006.safetensors")).unwrap();
+        let location = locate_in("org/tiny", &[cache.path().to_owned()]).unwrap();
+        let error = crate::Checkpoint::open_at(location).unwrap_err().to_string();
+        assert!(error.contains("1 of 6 checkpoint files are missing"), "{error}");
+        assert!(error.contains("model-00003-of-00006.safetensors"), "{error}");
+    }
+}

@@ -1,0 +1,28 @@
+//! The wire between a master and its workers.
+//!
+//! Start with `cake/v1/worker.proto`, then [`step`] (how one step is cut into frames and put together again)
+//! and [`connect`] (how a connection is opened and tagged).
+//!
+//! Invariants:
+//! - Knows only the wire: no tensor math, no checkpoint, no store.
+//! - Everything a peer announces is bounded before it is allocated ([`limits`]).
+//! - Only a service's first and last lines name [`wire`] messages; past them there are plain checked types.
+
+pub mod client;
+pub mod limits;
+pub mod step;
+
+pub use client::{Client, ConnectError, Tag, connect};
+pub use step::{Assembler, Incoming, ProtocolError, Step, StepItem};
+
+/// Version of the wire protocol. Raised whenever an old peer could misread a new one.
+pub const PROTOCOL: u32 = 1;
+
+/// Version of this build, sent for people to read.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Messages and services as generated from `cake/v1/worker.proto`.
+#[allow(missing_docs, unreachable_pub, clippy::all)]
+pub mod wire {
+    tonic::include_proto!("cake.v1");
+}

@@ -1,0 +1,24 @@
+//! Bounds on what a peer may announce. Each is generous for real models and far below what would hurt a small device.
+
+/// Most payload bytes in one message; bulk data is cut into pieces of this size.
+pub const FRAME_BYTES: usize = 1 << 20;
+/// Largest message accepted: a frame with its head.
+pub const MESSAGE_BYTES: usize = 2 << 20;
+/// Most rows in one step.
+pub const ROWS: usize = 8192;
+/// Most sequences in one step.
+pub const ITEMS: usize = 1024;
+/// Most KV blocks named by one step item.
+pub const BLOCKS: usize = 1 << 17;
+/// Widest hidden state accepted.
+pub const HIDDEN_SIZE: usize = 1 << 16;
+/// Most stages in a pipeline.
+pub const STAGES: usize = 256;
+/// Most blobs in one query or load.
+pub const BLOBS: usize = 4096;
+/// Largest `config.json` accepted over the wire.
+pub const CONFIG_BYTES: usize = 1 << 20;
+/// Largest manifest accepted over the wire.
+pub const MANIFEST_BYTES: usize = 1 << 20;
+/// Steps that one stage may have queued; the master keeps fewer in flight.
+pub const STEPS_IN_FLIGHT: usize = 64;

@@ -1,0 +1,386 @@
+//! One step of the pipeline as a checked value, and its way into frames and back.
+use bytes::{Bytes, BytesMut};
+
+use crate::{limits, wire};
+
+/// The tokens of several sequences on their way through the stages.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// Number of the step, chosen by the master; never reused within a generation.
+    pub step: u64,
+    /// Generation of the plan it belongs to.
+    pub generation: u64,
+    /// Sequences in row order. Empty in an answer.
+    pub items: Vec<StepItem>,
+    /// Rows of `hidden`.
+    pub rows: usize,
+    /// Rows wanted back from the last stage, ascending.
+    pub wanted: Vec<u32>,
+    /// Microseconds each stage so far spent computing.
+    pub stage_us: Vec<u32>,
+    /// `[rows, hidden_size]`, row-major.
+    pub hidden: Vec<f32>,
+}
+
+/// One sequence's part of a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepItem {
+    /// The sequence.
+    pub sequence: u64,
+    /// Tokens that its KV cache holds before this item.
+    pub position: usize,
+    /// Rows of this item.
+    pub rows: usize,
+    /// KV blocks that hold positions `[0, position + rows)`.
+    pub blocks: Vec<u32>,
+}
+
+/// What a stream of frames says, one step at a time.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Incoming {
+    /// A step, or an answer to one.
+    Step(Step),
+    /// A step that its stage asks the master to carry to the next one.
+    Relay(Step),
+    /// A stage could not do a step (`step` 0: every step in flight).
+    Failure {
+        /// The step.
+        step: u64,
+        /// Name of the worker that says so.
+        worker: String,
+        /// One sentence.
+        message: String,
+        /// Whether sending the same step again may succeed.
+        retryable: bool,
+    },
+}
+
+/// A peer's frames break the protocol; its stream ends.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ProtocolError {
+    /// A first frame without a head.
+    #[error("step {step} begins without a head")]
+    NoHead {
+        /// The step.
+        step: u64,
+    },
+    /// Frames of two steps were mixed.
+    #[error("a frame of step {found} came before step {expected} was complete")]
+    Interleaved {
+        /// The unfinished step.
+        expected: u64,
+        /// The other one.
+        found: u64,
+    },
+    /// A head announces more than the bounds allow, or numbers that do not agree.
+    #[error("step {step} announces {what}: {found}, at most {limit}")]
+    TooMany {
+        /// The step.
+        step: u64,
+        /// What there is too much of.
+        what: &'static str,
+        /// How many.
+        found: usize,
+        /// The bound.
+        limit: usize,
+    },
+    /// Rows of the items do not add up.
+    #[error("step {step} has {rows} rows but its items have {item_rows}")]
+    Rows {
+        /// The step.
+        step: u64,
+        /// Rows announced.
+        rows: usize,
+        /// Sum over the items.
+        item_rows: usize,
+    },
+    /// The hidden bytes do not match the rows.
+    #[error("step {step} carries {found} bytes of hidden states, expected {expected}")]
+    HiddenBytes {
+        /// The step.
+        step: u64,
+        /// rows × hidden_size × 4.
+        expected: usize,
+        /// Received so far.
+        found: usize,
+    },
+    /// A wanted row does not exist.
+    #[error("step {step} wants row {row} of {rows}")]
+    Wanted {
+        /// The step.
+        step: u64,
+        /// The row.
+        row: u32,
+        /// Rows there are.
+        rows: usize,
+    },
+}
+
+impl From<ProtocolError> for tonic::Status {
+    fn from(error: ProtocolError) -> Self {
+        Self::invalid_argument(error.to_string())
+    }
+}
+
+impl Step {
+    /// Cuts the step into frames of at most [`limits::FRAME_BYTES`] of hidden states, in order.
+    pub fn into_frames(self, relay: bool) -> Vec<wire::StepFrame> {
+        let mut hidden = to_bytes(&self.hidden);
+        let head = wire::StepHead {
+            items: self
+                .items
+                .into_iter()
+                .map(|item| wire::StepItem {
+                    sequence: item.sequence,
+                    position: item.position as u32,
+                    rows: item.rows as u32,
+                    blocks: item.blocks,
+                })
+                .collect(),
+            rows: self.rows as u32,
+            wanted: self.wanted,
+            stage_us: self.stage_us,
+        };
+        let mut head = Some(head);
+        let mut frames = Vec::with_capacity(hidden.len() / limits::FRAME_BYTES + 1);
+        loop {
+            let piece = hidden.split_to(hidden.len().min(limits::FRAME_BYTES));
+            let last = hidden.is_empty();
+            frames.push(wire::StepFrame {
+                step: self.step,
+                generation: self.generation,
+                head: head.take(),
+                hidden: piece,
+                last,
+                failure: None,
+                relay,
+            });
+            if last {
+                return frames;
+            }
+        }
+    }
+}
+
+/// The frame that says a step failed.
+pub fn failure_frame(step: u64, worker: &str, message: String, retryable: bool) -> wire::StepFrame {
+    wire::StepFrame {
+        step,
+        last: true,
+        failure: Some(wire::StepFailure { worker: worker.to_owned(), message, retryable }),
+        ..Default::default()
+    }
+}
+
+/// Puts the frames of one stream together again. Holds at most one step, of at most `max_rows` rows.
+#[derive(Debug)]
+pub struct Assembler {
+    hidden_size: usize,
+    max_rows: usize,
+    partial: Option<Partial>,
+}
+
+#[derive(Debug)]
+struct Partial {
+    step: Step,
+    relay: bool,
+    hidden_bytes: usize,
+    tail: BytesMut, // Bytes of a value cut by a frame's edge.
+}
+
+impl Assembler {
+    /// For hidden states of `hidden_size` values and steps of at most `max_rows` rows.
+    pub fn new(hidden_size: usize, max_rows: usize) -> Self {
+        Self { hidden_size, max_rows: max_rows.min(limits::ROWS), partial: None }
+    }
+
+    /// Takes the next frame; gives the step that it completes, if it does.
+    ///
+    /// # Errors
+    /// [`ProtocolError`]; the stream must then be closed.
+    pub fn push(&mut self, frame: wire::StepFrame) -> Result<Option<Incoming>, ProtocolError> {
+        if let Some(failure) = frame.failure {
+            return Ok(Some(Incoming::Failure {
+                step: frame.step,
+                worker: failure.worker,
+                message: failure.message,
+                retryable: failure.retryable,
+            }));
+        }
+        let mut partial = match (self.partial.take(), frame.head) {
+            (Some(partial), None) if partial.step.step == frame.step => partial,
+            (Some(partial), _) => {
+                return Err(ProtocolError::Interleaved {
+                    expected: partial.step.step,
+                    found: frame.step,
+                });
+            }
+            (None, Some(head)) => self.begin(frame.step, frame.generation, head, frame.relay)?,
+            (None, None) => return Err(ProtocolError::NoHead { step: frame.step }),
+        };
+        let found = partial.step.hidden.len() * 4 + partial.tail.len() + frame.hidden.len();
+        if found > partial.hidden_bytes || (frame.last && found != partial.hidden_bytes) {
+            return Err(ProtocolError::HiddenBytes {
+                step: frame.step,
+                expected: partial.hidden_bytes,
+                found,
+            });
+        }
+        append(&mut partial, &frame.hidden);
+        if !frame.last {
+            self.partial = Some(partial);
+            return Ok(None);
+        }
+        let Partial { step, relay, .. } = partial;
+        Ok(Some(if relay { Incoming::Relay(step) } else { Incoming::Step(step) }))
+    }
+
+    /// Checks a head against the bounds.
+    fn begin(
+        &self,
+        step: u64,
+        generation: u64,
+        head: wire::StepHead,
+        relay: bool,
+    ) -> Result<Partial, ProtocolError> {
+        let check = |what, found: usize, limit: usize| {
+            if found > limit {
+                return Err(ProtocolError::TooMany { step, what, found, limit });
+            }
+            Ok(())
+        };
+        let rows = head.rows as usize;
+        check("rows", rows, self.max_rows)?;
+        check("sequences", head.items.len(), limits::ITEMS)?;
+        check("wanted rows", head.wanted.len(), rows)?;
+        check("stages", head.stage_us.len(), limits::STAGES)?;
+        if let Some(&row) = head.wanted.iter().find(|&&row| row as usize >= rows) {
+            return Err(ProtocolError::Wanted { step, row, rows });
+        }
+        let mut items = Vec::with_capacity(head.items.len());
+        let mut item_rows = 0usize;
+        for item in head.items {
+            check("KV blocks", item.blocks.len(), limits::BLOCKS)?;
+            check("rows of a sequence", item.rows as usize, rows)?;
+            item_rows += item.rows as usize;
+            items.push(StepItem {
+                sequence: item.sequence,
+                position: item.position as usize,
+                rows: item.rows as usize,
+                blocks: item.blocks,
+            });
+        }
+        if !items.is_empty() && item_rows != rows {
+            return Err(ProtocolError::Rows { step, rows, item_rows });
+        }
+        let hidden = Vec::with_capacity(rows * self.hidden_size);
+        let (wanted, stage_us) = (head.wanted, head.stage_us);
+        let step = Step { step, generation, items, rows, wanted, stage_us, hidden };
+        let hidden_bytes = rows * self.hidden_size * 4;
+        Ok(Partial { step, relay, hidden_bytes, tail: BytesMut::new() })
+    }
+}
+
+/// Little-endian bytes of `values`.
+fn to_bytes(values: &[f32]) -> Bytes {
+    let mut bytes = vec![0u8; values.len() * 4];
+    for (out, value) in bytes.chunks_exact_mut(4).zip(values) {
+        out.copy_from_slice(&value.to_le_bytes());
+    }
+    bytes.into()
+}
+
+/// Adds `bytes` to the values, keeping what is left of a cut value for the next frame.
+fn append(partial: &mut Partial, mut bytes: &[u8]) {
+    while !partial.tail.is_empty() && !bytes.is_empty() {
+        let (first, rest) = bytes.split_at(1);
+        partial.tail.extend_from_slice(first);
+        bytes = rest;
+        if let Some(&value) = partial.tail.first_chunk::<4>() {
+            partial.step.hidden.push(f32::from_le_bytes(value));
+            partial.tail.clear();
+        }
+    }
+    let (values, tail) = bytes.as_chunks::<4>();
+    partial.step.hidden.extend(values.iter().map(|&value| f32::from_le_bytes(value)));
+    partial.tail.extend_from_slice(tail);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HIDDEN: usize = 700; // Not a divisor of a frame, so frames end inside a row.
+
+    fn step(rows: usize) -> Step {
+        Step {
+            step: 3,
+            generation: 9,
+            items: vec![StepItem { sequence: 5, position: 2, rows, blocks: vec![0, 4] }],
+            rows,
+            wanted: vec![0],
+            stage_us: vec![17],
+            hidden: (0..rows * HIDDEN).map(|index| index as f32 * 0.5).collect(),
+        }
+    }
+
+    fn assemble(frames: Vec<wire::StepFrame>) -> Result<Option<Incoming>, ProtocolError> {
+        let mut assembler = Assembler::new(HIDDEN, 2048);
+        let mut done = None;
+        for frame in frames {
+            done = assembler.push(frame)?;
+        }
+        Ok(done)
+    }
+
+    #[test]
+    fn a_step_of_many_frames_comes_back_whole() {
+        for rows in [1, 374, 375, 1500] {
+            let frames = step(rows).into_frames(false);
+            assert_eq!(frames.len(), (rows * HIDDEN * 4).div_ceil(limits::FRAME_BYTES));
+            assert_eq!(assemble(frames), Ok(Some(Incoming::Step(step(rows)))));
+        }
+        assert_eq!(assemble(step(2).into_frames(true)), Ok(Some(Incoming::Relay(step(2)))));
+    }
+
+    #[test]
+    fn frames_cut_inside_a_value_come_back_whole() {
+        let mut frames = step(1).into_frames(false);
+        let mut second = frames[0].clone();
+        second.hidden = frames[0].hidden.split_off(7);
+        second.head = None;
+        frames[0].last = false;
+        assert_eq!(assemble(vec![frames.remove(0), second]), Ok(Some(Incoming::Step(step(1)))));
+    }
+
+    #[test]
+    fn rejects_what_breaks_the_protocol() {
+        let frame = |change: fn(&mut wire::StepFrame)| {
+            let mut frame = step(2).into_frames(false).remove(0);
+            change(&mut frame);
+            assemble(vec![frame]).expect_err("refused").to_string()
+        };
+        assert_eq!(frame(|f| f.head = None), "step 3 begins without a head");
+        let rows = frame(|f| f.head.as_mut().expect("head").rows = 4000);
+        assert_eq!(rows, "step 3 announces rows: 4000, at most 2048");
+        let items = frame(|f| f.head.as_mut().expect("head").items[0].rows = 1);
+        assert_eq!(items, "step 3 has 2 rows but its items have 1");
+        let wanted = frame(|f| f.head.as_mut().expect("head").wanted = vec![2]);
+        assert_eq!(wanted, "step 3 wants row 2 of 2");
+        let short = frame(|f| f.hidden = f.hidden.slice(..8));
+        assert_eq!(short, "step 3 carries 8 bytes of hidden states, expected 5600");
+        let long = frame(|f| f.hidden = vec![0; 5601].into());
+        assert_eq!(long, "step 3 carries 5601 bytes of hidden states, expected 5600");
+    }
+
+    #[test]
+    fn rejects_two_steps_mixed() {
+        let mut first = step(1).into_frames(false).remove(0);
+        first.last = false;
+        first.hidden = Bytes::new();
+        let mut other = first.clone();
+        other.step = 4;
+        let error = assemble(vec![first, other]).expect_err("refused");
+        assert_eq!(error, ProtocolError::Interleaved { expected: 3, found: 4 });
+    }
+}
