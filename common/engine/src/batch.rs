@@ -1,0 +1,109 @@
+//! The layout of one step: which rows belong to which sequence, and where their past lies.
+
+use crate::error::Error;
+use crate::kernel::AttendRow;
+use crate::options::EngineOptions;
+
+/// One step's layout; the rows of `hidden` follow in item order.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Batch {
+    /// The parts of the step.
+    pub items: Vec<BatchItem>,
+}
+
+/// Consecutive rows of one sequence.
+///
+/// A stage keeps no length of a sequence, so rolling back needs no call: an item whose `position` is
+/// lower than before overwrites what lay there, and rows see no position after their own.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BatchItem {
+    /// The sequence, for messages only.
+    pub sequence: u64,
+    /// Positions of this sequence that are in the KV cache already; the index of the first row.
+    pub position: usize,
+    /// Rows of this item.
+    pub rows: usize,
+    /// The blocks that hold positions `0..position + rows`, in order; more are ignored.
+    pub blocks: Vec<u32>,
+}
+
+impl Batch {
+    /// The rows of all items, each with its position and blocks, after checking every number.
+    pub(crate) fn rows(&self, options: &EngineOptions) -> Result<Vec<AttendRow<'_>>, Error> {
+        let mut rows = Vec::new();
+        for item in &self.items {
+            item.check(options)?;
+            // `rows` is at most `max_positions` here, and the caller compares with `hidden`.
+            rows.extend(
+                (0..item.rows)
+                    .map(|row| AttendRow { position: item.position + row, blocks: &item.blocks }),
+            );
+        }
+        Ok(rows)
+    }
+
+    /// Rows of all items together, or `None` when that overflows.
+    pub(crate) fn row_count(&self) -> Option<usize> {
+        self.items.iter().try_fold(0usize, |sum, item| sum.checked_add(item.rows))
+    }
+}
+
+impl BatchItem {
+    fn check(&self, options: &EngineOptions) -> Result<(), Error> {
+        let &BatchItem { sequence, position, rows, .. } = self;
+        let max_positions = options.max_positions;
+        let positions = position
+            .checked_add(rows)
+            .filter(|&end| end <= max_positions)
+            .ok_or(Error::ContextFull { sequence, position, rows, max_positions })?;
+        let (need, have) = (positions.div_ceil(options.block_positions), self.blocks.len());
+        if have < need {
+            return Err(Error::TooFewBlocks { sequence, positions, need, have });
+        }
+        let kv_blocks = options.kv_blocks;
+        match self.blocks.iter().find(|&&block| block as usize >= kv_blocks) {
+            Some(&block) => Err(Error::NoSuchBlock { sequence, block, kv_blocks }),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(position: usize, rows: usize, blocks: &[u32]) -> BatchItem {
+        BatchItem { sequence: 7, position, rows, blocks: blocks.to_vec() }
+    }
+
+    fn check(item: BatchItem) -> Result<usize, Error> {
+        let options = EngineOptions { max_positions: 40, ..EngineOptions::new(4) };
+        Batch { items: vec![item] }.rows(&options).map(|rows| rows.len())
+    }
+
+    #[test]
+    fn accepts_rows_that_their_blocks_hold() {
+        assert_eq!(check(item(14, 3, &[3, 0])).unwrap(), 3);
+        assert_eq!(check(item(0, 16, &[1, 2, 3])).unwrap(), 16);
+    }
+
+    #[test]
+    fn rejects_too_few_blocks() {
+        let error = check(item(14, 3, &[3])).unwrap_err();
+        assert!(matches!(error, Error::TooFewBlocks { need: 2, have: 1, positions: 17, .. }));
+    }
+
+    #[test]
+    fn rejects_a_block_outside_the_pool() {
+        let error = check(item(0, 1, &[4])).unwrap_err();
+        assert!(matches!(error, Error::NoSuchBlock { block: 4, kv_blocks: 4, .. }));
+    }
+
+    #[test]
+    fn rejects_positions_past_the_context_and_past_arithmetic() {
+        for (position, rows) in [(40, 1), (0, 41), (usize::MAX, 2)] {
+            let error = check(item(position, rows, &[0, 1, 2, 3])).unwrap_err();
+            assert!(matches!(error, Error::ContextFull { max_positions: 40, .. }));
+        }
+    }
+}

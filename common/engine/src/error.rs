@@ -1,0 +1,51 @@
+//! What can go wrong in the engine, with the facts to act on.
+
+use cake_checkpoint::{Dtype, LayerRange};
+
+/// Why a stage, an embedding or a head could not be built or run.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the sentences say what the fields are")]
+pub enum Error {
+    /// The plan, the blobs and the configuration do not belong together.
+    #[error("layers {layers} are not in a model of {num_layers} layers")]
+    NoSuchLayers { layers: LayerRange, num_layers: usize },
+    #[error("tensor {name:?} is missing")]
+    MissingTensor { name: String },
+    #[error("tensor {name:?} has shape {found:?}, expected {expected:?}")]
+    WrongShape { name: String, expected: Vec<u64>, found: Vec<u64> },
+    #[error("tensor {name:?} is stored as {dtype}, which is not F32, F16 or BF16")]
+    UnsupportedDtype { name: String, dtype: Dtype },
+    #[error("tensor {name:?} has {found} bytes, expected {expected}")]
+    WrongLength { name: String, expected: u64, found: u64 },
+
+    /// The system refused memory for keys and values.
+    #[error("cannot reserve {bytes} bytes for the KV cache: {source}")]
+    KvMemory { bytes: u64, source: std::io::Error },
+    #[error("a KV pool of {blocks} blocks of {block_positions} positions does not fit in memory")]
+    KvTooLarge { blocks: usize, block_positions: usize },
+    #[error("cannot start {threads} threads: {source}")]
+    Threads { threads: usize, source: rayon::ThreadPoolBuildError },
+    #[error("CAKE_OPS is {found:?}, expected \"cake\" or \"candle\"")]
+    UnknownOps { found: String },
+
+    /// The step breaks the contract between master and stage.
+    #[error("hidden has {found} values, expected {rows} rows of {width}")]
+    WrongHidden { rows: usize, width: usize, found: usize },
+    #[error("sequence {sequence} names block {block}, the pool has {kv_blocks}")]
+    NoSuchBlock { sequence: u64, block: u32, kv_blocks: usize },
+    #[error("sequence {sequence} needs {need} blocks for {positions} positions, has {have}")]
+    TooFewBlocks { sequence: u64, positions: usize, need: usize, have: usize },
+    #[error(
+        "sequence {sequence} at position {position} cannot take {rows} more rows: \
+         the context ends at {max_positions}"
+    )]
+    ContextFull { sequence: u64, position: usize, rows: usize, max_positions: usize },
+    #[error("token {token} is not in a vocabulary of {vocab_size}")]
+    NoSuchToken { token: u32, vocab_size: usize },
+
+    #[error("a probe of one layer needs at least {need} bytes, may use {max_bytes}")]
+    ProbeMemory { need: u64, max_bytes: u64 },
+    /// A tensor operation failed: a bug here, since shapes are checked before.
+    #[error("tensor operation failed: {0}")]
+    Tensor(#[from] candle_core::Error),
+}

@@ -1,0 +1,240 @@
+//! The whole decoder against what Hugging Face transformers says for tiny checkpoints of each family.
+
+use std::path::PathBuf;
+
+use cake_checkpoint::{Checkpoint, KvDtype, LayerRange};
+
+use crate::{
+    Batch, BatchItem, Embedding, EngineOptions, Head, Ops, SamplingOptions, Stage, sample,
+};
+
+const GOLDEN: &[&str] =
+    &["llama", "llama3-tied", "llama-sharded", "mistral", "qwen2", "qwen3", "phi3"];
+
+/// Largest difference of a logit from the reference's: both compute in f32, in different orders; the
+/// logits are some units large and pass through five to twelve layers.
+const LOGIT_TOLERANCE: f32 = 2e-3;
+/// The same with keys and values rounded to 11 bits, which moves every score a little.
+const LOGIT_TOLERANCE_KV_F16: f32 = 5e-2;
+/// Largest difference of a log-probability: as a logit's.
+const LOGPROB_TOLERANCE: f32 = 2e-3;
+
+/// What the reference answers.
+struct Expected {
+    prompt_ids: Vec<u32>,
+    greedy_ids: Vec<u32>,
+    greedy_logprobs: Vec<f32>,
+    /// `[prompt_ids, vocab_size]`.
+    logits: Vec<f32>,
+}
+
+fn directory(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(name)
+}
+
+fn expected(name: &str) -> Expected {
+    let json = std::fs::read(directory(name).join("expected.json")).unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    let ids = |key: &str| -> Vec<u32> {
+        json[key].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+    };
+    let greedy_logprobs = json["greedy_logprobs"].as_array().unwrap();
+    let file = std::fs::read(directory(name).join("expected.safetensors")).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&file).unwrap();
+    let logits = tensors.tensor("logits").unwrap();
+    Expected {
+        prompt_ids: ids("prompt_ids"),
+        greedy_ids: ids("greedy_ids"),
+        greedy_logprobs: greedy_logprobs.iter().map(|p| p.as_f64().unwrap() as f32).collect(),
+        logits: logits.data().as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
+    }
+}
+
+/// A whole model over one or more stages in this process.
+struct Model {
+    embedding: Embedding,
+    stages: Vec<Stage>,
+    head: Head,
+    blocks: Vec<u32>,
+}
+
+fn options(ops: Ops, threads: usize) -> EngineOptions {
+    EngineOptions { threads, ops, ..EngineOptions::new(16) }
+}
+
+impl Model {
+    /// `cuts`: the layers that start a new stage.
+    fn load(name: &str, cuts: &[usize], options: &EngineOptions) -> Model {
+        let checkpoint = Checkpoint::open(directory(name).to_str().unwrap()).unwrap();
+        let config = &checkpoint.config;
+        let weights = |name: &str| {
+            let tensor = checkpoint.tensors.iter().find(|tensor| tensor.name == name)?;
+            Some(checkpoint.map(tensor).unwrap())
+        };
+        let mut bounds = vec![0];
+        bounds.extend(cuts);
+        bounds.push(config.num_layers);
+        let stages = bounds
+            .windows(2)
+            .map(|pair| LayerRange::new(pair[0], pair[1]))
+            .map(|layers| Stage::load(config, layers, &weights, options).unwrap())
+            .collect();
+        let embedding = checkpoint.map(checkpoint.embedding()).unwrap();
+        let norm = checkpoint.map(checkpoint.final_norm()).unwrap();
+        let head = checkpoint.head().map(|head| checkpoint.map(head).unwrap());
+        let head = head.unwrap_or_else(|| embedding.clone());
+        Model {
+            embedding: Embedding::new(embedding, config.hidden_size).unwrap(),
+            stages,
+            head: Head::new(config, norm, head, options).unwrap(),
+            // Out of order, so that a position that is taken for a slot is found out.
+            blocks: vec![5, 2, 11, 0, 7, 15],
+        }
+    }
+
+    fn item(&self, sequence: u64, position: usize, rows: usize) -> BatchItem {
+        BatchItem { sequence, position, rows, blocks: self.blocks.clone() }
+    }
+
+    /// Logits of every row of one step.
+    fn step(&mut self, batch: &Batch, ids: &[u32]) -> Vec<f32> {
+        let mut hidden = self.embedding.forward(ids).unwrap();
+        for stage in &mut self.stages {
+            hidden = stage.forward(batch, hidden).unwrap();
+        }
+        self.head.forward(hidden, ids.len()).unwrap()
+    }
+
+    /// Logits of `ids` from `position` on.
+    fn logits(&mut self, position: usize, ids: &[u32]) -> Vec<f32> {
+        let batch = Batch { items: vec![self.item(1, position, ids.len())] };
+        self.step(&batch, ids)
+    }
+
+    /// Logits of all of `ids`, in chunks of `chunk`.
+    fn chunked(&mut self, ids: &[u32], chunk: usize) -> Vec<f32> {
+        let chunks = ids.chunks(chunk).enumerate();
+        chunks.flat_map(|(index, ids)| self.logits(index * chunk, ids)).collect()
+    }
+}
+
+fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+/// Checks prompt logits and 24 greedy tokens; returns the largest difference of a logit.
+fn check(name: &str, options: &EngineOptions, tolerance: f32) -> f32 {
+    let expected = expected(name);
+    let mut model = Model::load(name, &[], options);
+    let mut logits = model.logits(0, &expected.prompt_ids);
+    let difference = largest_difference(&logits, &expected.logits);
+    assert!(difference <= tolerance, "{name}: logits differ by {difference}");
+
+    let vocab_size = logits.len() / expected.prompt_ids.len();
+    let mut ids = expected.prompt_ids.clone();
+    for (&token, logprob) in expected.greedy_ids.iter().zip(&expected.greedy_logprobs) {
+        let last = &logits[logits.len() - vocab_size..];
+        let sampled = sample(last, &ids, ids.len() as u64, &SamplingOptions::default());
+        assert_eq!(sampled.token, token, "{name} after {} tokens", ids.len());
+        let difference = (sampled.logprob - logprob).abs();
+        let allowed = LOGPROB_TOLERANCE.max(tolerance);
+        assert!(difference <= allowed, "{name}: logprob differs by {difference}");
+        logits = model.logits(ids.len(), &[token]);
+        ids.push(token);
+    }
+    difference
+}
+
+#[test]
+fn our_kernels_say_what_the_reference_says() {
+    for name in GOLDEN {
+        check(name, &options(Ops::Cake, 2), LOGIT_TOLERANCE);
+    }
+}
+
+#[test]
+fn candle_operations_say_what_the_reference_says() {
+    for name in GOLDEN {
+        check(name, &options(Ops::Candle, 2), LOGIT_TOLERANCE);
+    }
+}
+
+#[test]
+fn half_precision_keys_and_values_say_nearly_the_same() {
+    for name in GOLDEN {
+        let options = EngineOptions { kv: KvDtype::F16, ..options(Ops::Cake, 1) };
+        check(name, &options, LOGIT_TOLERANCE_KV_F16);
+    }
+}
+
+#[test]
+fn chunks_stages_and_threads_do_not_change_a_bit() {
+    for name in GOLDEN {
+        let prompt = expected(name).prompt_ids;
+        let whole = Model::load(name, &[], &options(Ops::Cake, 1)).chunked(&prompt, 21);
+        for threads in [1, 2, 3] {
+            let options = options(Ops::Cake, threads);
+            for cuts in [&[][..], &[2], &[1, 3, 4], &[1, 1]] {
+                let mut model = Model::load(name, cuts, &options);
+                for chunk in [1, 4, 16, 21] {
+                    let same = model.chunked(&prompt, chunk) == whole;
+                    assert!(same, "{name} {threads} threads, cuts {cuts:?}, chunks of {chunk}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn going_back_does_not_change_a_bit() {
+    for name in GOLDEN {
+        let prompt = expected(name).prompt_ids;
+        let mut model = Model::load(name, &[], &options(Ops::Cake, 2));
+        let whole = model.logits(0, &prompt);
+        let tail = whole.len() / prompt.len() * 9;
+        // Other tokens from position 9 on and past the end, then the right ones again.
+        model.logits(9, &[3; 20]);
+        let again = model.logits(9, &prompt[9..]);
+        assert!(again == whole[tail..], "{name}");
+    }
+}
+
+#[test]
+fn sequences_in_one_step_do_not_change_a_bit() {
+    for name in GOLDEN {
+        let prompt = expected(name).prompt_ids;
+        let mut model = Model::load(name, &[], &options(Ops::Cake, 2));
+        let whole = model.logits(0, &prompt);
+        let vocab_size = whole.len() / prompt.len();
+        // One sequence decodes its last token while another takes all of the prompt.
+        let other = BatchItem { blocks: vec![9, 1, 3], ..model.item(2, 0, prompt.len()) };
+        let batch = Batch { items: vec![model.item(1, prompt.len() - 1, 1), other] };
+        let mut ids = vec![prompt[prompt.len() - 1]];
+        ids.extend(&prompt);
+        let together = model.step(&batch, &ids);
+        assert!(together[..vocab_size] == whole[whole.len() - vocab_size..], "{name}");
+        assert!(together[vocab_size..] == whole, "{name}");
+    }
+}
+
+#[test]
+fn a_stage_refuses_weights_and_layers_that_are_not_there() {
+    let checkpoint = Checkpoint::open(directory("llama").to_str().unwrap()).unwrap();
+    let options = options(Ops::Cake, 1);
+    let load = |layers| Stage::load(&checkpoint.config, layers, &|_| None, &options).err();
+    let error = load(LayerRange::new(0, 1)).unwrap().to_string();
+    assert_eq!(error, "tensor \"model.layers.0.input_layernorm.weight\" is missing");
+    let error = load(LayerRange::new(3, 9)).unwrap().to_string();
+    assert_eq!(error, "layers 3..9 are not in a model of 5 layers");
+}
+
+#[test]
+fn a_stage_refuses_hidden_states_of_another_shape() {
+    let mut model = Model::load("llama", &[], &options(Ops::Cake, 1));
+    let batch = Batch { items: vec![model.item(1, 0, 2)] };
+    let error = model.stages[0].forward(&batch, vec![0.0; 64]).unwrap_err();
+    assert_eq!(error.to_string(), "hidden has 64 values, expected 2 rows of 64");
+    let none = model.stages[0].forward(&Batch::default(), Vec::new()).unwrap();
+    assert!(none.is_empty());
+}

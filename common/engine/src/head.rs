@@ -1,0 +1,61 @@
+//! Hidden states to logits: the final norm and the output head.
+
+use cake_checkpoint::{MappedTensor, ModelConfig};
+use rayon::ThreadPool;
+
+use crate::error::Error;
+use crate::linear::Linear;
+use crate::loader::vector;
+use crate::norm::RmsNorm;
+use crate::options::EngineOptions;
+use crate::tensors;
+
+/// The final norm and the output head of a model, with threads of their own.
+pub struct Head {
+    norm: RmsNorm,
+    head: Linear,
+    hidden_size: usize,
+    pool: ThreadPool,
+}
+
+impl Head {
+    /// `norm` is `[hidden_size]`, `head` is `[vocab_size, hidden_size]` (the embedding when tied).
+    ///
+    /// # Errors
+    /// If a tensor is not that, or threads cannot be started.
+    pub fn new(
+        config: &ModelConfig,
+        norm: MappedTensor,
+        head: MappedTensor,
+        options: &EngineOptions,
+    ) -> Result<Head, Error> {
+        let (hidden_size, vocab_size) = (config.hidden_size, config.vocab_size);
+        let norm = vector("final norm", &norm, hidden_size)?;
+        let name = "output head";
+        Ok(Head {
+            norm: RmsNorm::new(norm, config.rms_norm_eps, options.ops),
+            head: Linear::new(name, head, 0..vocab_size, hidden_size, None, options.ops)?,
+            hidden_size,
+            pool: options.thread_pool()?,
+        })
+    }
+
+    /// Logits `[rows, vocab_size]` of `hidden`, `[rows, hidden_size]`.
+    ///
+    /// # Errors
+    /// [`Error::WrongHidden`] if `hidden` is not `rows` rows.
+    pub fn forward(&self, hidden: Vec<f32>, rows: usize) -> Result<Vec<f32>, Error> {
+        let width = self.hidden_size;
+        if rows.checked_mul(width) != Some(hidden.len()) {
+            return Err(Error::WrongHidden { rows, width, found: hidden.len() });
+        }
+        if rows == 0 {
+            return Ok(Vec::new());
+        }
+        self.pool.install(|| {
+            let hidden = tensors::matrix(hidden, rows, width)?;
+            let logits = self.head.forward(&self.norm.forward(&hidden)?)?;
+            Ok(logits.flatten_all()?.to_vec1()?)
+        })
+    }
+}

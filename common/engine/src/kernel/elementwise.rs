@@ -1,0 +1,248 @@
+//! What happens between the products, row by row: norms, rotation, activation, residual sums.
+
+use rayon::prelude::*;
+
+use super::simd::{Kernel, LANES, Simd};
+use super::{PARALLEL_WORK, Tier};
+
+/// Calls `work(first row, rows)` on pieces of `out`, `[rows, width]`, in parallel if it pays.
+fn by_rows(out: &mut [f32], width: usize, work: impl Fn(usize, &mut [f32]) + Sync) {
+    let rows = out.len() / width;
+    if rows < 2 || out.len() < PARALLEL_WORK {
+        return work(0, out);
+    }
+    let piece = rows.div_ceil(rayon::current_num_threads() * 2);
+    out.par_chunks_mut(piece * width).enumerate().for_each(|(index, out)| work(index * piece, out));
+}
+
+/// `weight · x / sqrt(mean(x²) + eps)` of every row of `x`, `[rows, width]`; `weight` is `[width]`.
+pub(crate) fn rms_norm(tier: Tier, x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
+    let width = weight.len();
+    let mut out = vec![0.0; x.len()];
+    by_rows(&mut out, width, |row, out| {
+        let x = &x[row * width..][..out.len()];
+        tier.run(RmsNorm { x, weight, eps, out });
+    });
+    out
+}
+
+struct RmsNorm<'a> {
+    x: &'a [f32],
+    weight: &'a [f32],
+    eps: f32,
+    out: &'a mut [f32],
+}
+
+impl Kernel for RmsNorm<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let width = self.weight.len();
+        for (x, out) in self.x.chunks_exact(width).zip(self.out.chunks_exact_mut(width)) {
+            let (whole, tail) = x.as_chunks::<LANES>();
+            let mut squares = simd.splat(0.0);
+            for chunk in whole {
+                let x = simd.load(chunk);
+                squares = simd.mul_add(x, x, squares);
+            }
+            let x_tail = load_tail(simd, tail, 0.0);
+            squares = simd.mul_add(x_tail, x_tail, squares);
+            let mean = simd.sum(squares) / width as f32;
+            let scale = 1.0 / (mean + self.eps).sqrt();
+            for ((out, x), weight) in out.iter_mut().zip(x).zip(self.weight) {
+                *out = weight * (x * scale);
+            }
+        }
+    }
+}
+
+/// Fewer than sixteen values, the other lanes `rest`.
+#[inline(always)]
+pub(super) fn load_tail<S: Simd>(simd: S, tail: &[f32], rest: f32) -> S::V {
+    let mut padded = [rest; LANES];
+    padded[..tail.len()].copy_from_slice(tail);
+    simd.load(&padded)
+}
+
+/// `silu(gate) · up`, elementwise, with `silu(x) = x / (1 + exp(-x))`.
+pub(crate) fn silu_mul(tier: Tier, gate: &[f32], up: &[f32]) -> Vec<f32> {
+    assert_eq!(gate.len(), up.len(), "one up for each gate");
+    let mut out = vec![0.0; gate.len()];
+    by_rows(&mut out, LANES, |row, out| {
+        let start = row * LANES;
+        let (gate, up) = (&gate[start..][..out.len()], &up[start..][..out.len()]);
+        tier.run(SiluMul { gate, up, out });
+    });
+    out
+}
+
+struct SiluMul<'a> {
+    gate: &'a [f32],
+    up: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Kernel for SiluMul<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let (gates, gate_tail) = self.gate.as_chunks::<LANES>();
+        let (ups, up_tail) = self.up.as_chunks::<LANES>();
+        let (outs, out_tail) = self.out.as_chunks_mut::<LANES>();
+        for ((gate, up), out) in gates.iter().zip(ups).zip(outs) {
+            simd.store(silu_mul_lanes(simd, simd.load(gate), simd.load(up)), out);
+        }
+        let (gate, up) = (load_tail(simd, gate_tail, 0.0), load_tail(simd, up_tail, 0.0));
+        let mut last = [0.0; LANES];
+        simd.store(silu_mul_lanes(simd, gate, up), &mut last);
+        out_tail.copy_from_slice(&last[..out_tail.len()]);
+    }
+}
+
+#[inline(always)]
+fn silu_mul_lanes<S: Simd>(simd: S, gate: S::V, up: S::V) -> S::V {
+    let negative = simd.sub(simd.splat(0.0), gate);
+    let denominator = simd.add(simd.splat(1.0), exp(simd, negative));
+    simd.mul(simd.div(gate, denominator), up)
+}
+
+/// `e^x` within 2 units in the last place for -87 <= x <= 88, saturating outside; NaN stays NaN.
+///
+/// Our own, so that every device and C library gives the same bits. The Cephes `expf` polynomial:
+/// `e^x = 2^n · e^r` with `n = round(x / ln 2)` and `|r| <= ln 2 / 2`.
+#[inline(always)]
+pub(super) fn exp<S: Simd>(simd: S, x: S::V) -> S::V {
+    const LOG2_E: f32 = std::f32::consts::LOG2_E;
+    const LN_2_HIGH: f32 = 355.0 / 512.0; // Few enough bits for n · LN_2_HIGH to be exact.
+    const LN_2_LOW: f32 = -2.121_944_4e-4; // ln 2 - LN_2_HIGH
+    const ROUND: f32 = 12_582_912.0; // 1.5 · 2^23: adding it leaves the nearest integer.
+    const POLYNOMIAL: [f32; 6] =
+        [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5e-1];
+    let x = simd.max(simd.splat(-87.0), x);
+    let x = simd.min(simd.splat(88.0), x);
+    let shifted = simd.add(simd.mul(x, simd.splat(LOG2_E)), simd.splat(ROUND));
+    let n = simd.sub(shifted, simd.splat(ROUND));
+    let r = simd.mul_add(n, simd.splat(-LN_2_HIGH), x);
+    let r = simd.mul_add(n, simd.splat(-LN_2_LOW), r);
+    let mut p = simd.splat(POLYNOMIAL[0]);
+    for &coefficient in &POLYNOMIAL[1..] {
+        p = simd.mul_add(p, r, simd.splat(coefficient));
+    }
+    let p = simd.mul_add(p, simd.mul(r, r), r);
+    simd.mul(simd.add(p, simd.splat(1.0)), simd.pow2_of_shifted(shifted))
+}
+
+/// `a + b`, elementwise.
+pub(crate) fn add(a: &[f32], b: &[f32]) -> Vec<f32> {
+    a.iter().zip(b).map(|(a, b)| a + b).collect()
+}
+
+/// Rotates the first `2 · half` elements of every head by its row's angles, half against half.
+///
+/// `x` is `[rows, heads, head_dim]`, `cos` and `sin` are `[rows, half]`; the rest of a head passes.
+pub(crate) fn rotate(
+    x: &[f32],
+    cos: &[f32],
+    sin: &[f32],
+    (heads, head_dim, half): (usize, usize, usize),
+) -> Vec<f32> {
+    let mut out = vec![0.0; x.len()];
+    let width = heads * head_dim;
+    by_rows(&mut out, width, |first, out| {
+        for (index, out) in out.chunks_exact_mut(width).enumerate() {
+            let row = first + index;
+            let (cos, sin) = (&cos[row * half..][..half], &sin[row * half..][..half]);
+            let x = &x[row * width..][..width];
+            for (x, out) in x.chunks_exact(head_dim).zip(out.chunks_exact_mut(head_dim)) {
+                let (low, high) = (&x[..half], &x[half..2 * half]);
+                for i in 0..half {
+                    out[i] = low[i] * cos[i] - high[i] * sin[i];
+                    out[half + i] = high[i] * cos[i] + low[i] * sin[i];
+                }
+                out[2 * half..].copy_from_slice(&x[2 * half..]);
+            }
+        }
+    });
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Random;
+
+    struct Exp<'a>(&'a mut [f32; LANES]);
+
+    impl Kernel for Exp<'_> {
+        type Output = ();
+
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) {
+            let value = exp(simd, simd.load(self.0));
+            simd.store(value, self.0);
+        }
+    }
+
+    #[test]
+    fn exp_is_close_saturates_and_keeps_nan() {
+        for tier in Tier::all() {
+            let mut x = -87.0f32;
+            while x < 88.0 {
+                let mut lanes = [x; LANES];
+                tier.run(Exp(&mut lanes));
+                let exact = f64::from(x).exp();
+                let error = (f64::from(lanes[3]) - exact).abs() / exact;
+                assert!(error < 2.5e-7, "{tier:?} exp({x}): {} {exact}", lanes[3]);
+                x += 0.0173;
+            }
+            let mut lanes = [0.0; LANES];
+            lanes[..4].copy_from_slice(&[f32::INFINITY, f32::NEG_INFINITY, f32::NAN, -0.0]);
+            tier.run(Exp(&mut lanes));
+            assert!(lanes[0] > 1e38 && lanes[1] < 1e-37 && lanes[2].is_nan() && lanes[3] == 1.0);
+        }
+    }
+
+    #[test]
+    fn silu_mul_agrees_with_f64_at_any_length() {
+        let mut random = Random::new(21);
+        for length in [1, 15, 16, 17, 100] {
+            let gate: Vec<f32> = (0..length).map(|_| random.signed() * 20.0).collect();
+            let up: Vec<f32> = (0..length).map(|_| random.signed()).collect();
+            for tier in Tier::all() {
+                for (i, found) in silu_mul(tier, &gate, &up).into_iter().enumerate() {
+                    let (gate, up) = (f64::from(gate[i]), f64::from(up[i]));
+                    let exact = gate / (1.0 + (-gate).exp()) * up;
+                    assert!((f64::from(found) - exact).abs() <= 1e-6 * exact.abs() + 1e-12);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rms_norm_agrees_with_f64() {
+        let mut random = Random::new(22);
+        for width in [1, 24, 64, 100] {
+            let x: Vec<f32> = (0..3 * width).map(|_| random.signed()).collect();
+            let weight: Vec<f32> = (0..width).map(|_| random.signed()).collect();
+            for tier in Tier::all() {
+                let found = rms_norm(tier, &x, &weight, 1e-5);
+                for (at, found) in found.into_iter().enumerate() {
+                    let row = &x[at / width * width..][..width];
+                    let squares: f64 = row.iter().map(|&x| f64::from(x).powi(2)).sum();
+                    let scale = (squares / width as f64 + 1e-5).sqrt();
+                    let exact = f64::from(x[at]) / scale * f64::from(weight[at % width]);
+                    assert!((f64::from(found) - exact).abs() <= 1e-6 * (1.0 + exact.abs()));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rotation_leaves_what_is_past_the_rotary_part() {
+        let x = [1.0, 2.0, 3.0, 4.0, 5.0];
+        let out = rotate(&x, &[0.0, 1.0], &[1.0, 0.0], (1, 5, 2));
+        assert_eq!(out, [-3.0, 2.0, 1.0, 4.0, 5.0]);
+    }
+}

@@ -1,0 +1,319 @@
+//! The product of activations with a stored matrix: nearly all the time of a step is spent here.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::element::{Bf16, Element, F16, F32, FloatType};
+use super::simd::{Kernel, LANES, Simd};
+use super::{PARALLEL_WORK, Tier};
+
+/// Outputs computed together. Part of no contract: results do not depend on it.
+const STRIP: usize = 4;
+/// Weight bytes that a task reads again and again when there are several rows: what stays in a
+/// second-level cache beside the activations.
+const TASK_BYTES: usize = 256 << 10;
+/// Tasks per thread, so that a thread that is held up leaves its share to others.
+const TASKS_PER_THREAD: usize = 4;
+
+/// A stored matrix `[outputs, inputs]`, row-major, at any address.
+#[derive(Clone, Copy)]
+pub(crate) struct Matrix<'a> {
+    /// The elements; `outputs * inputs` of them, little-endian.
+    pub(crate) bytes: &'a [u8],
+    /// Their type.
+    pub(crate) float: FloatType,
+    /// Elements per row, at least 1.
+    pub(crate) inputs: usize,
+}
+
+impl Matrix<'_> {
+    fn row_bytes(&self) -> usize {
+        self.inputs * self.float.bytes()
+    }
+
+    /// Number of rows of the matrix, which is the number of outputs.
+    pub(crate) fn outputs(&self) -> usize {
+        self.bytes.len() / self.row_bytes()
+    }
+}
+
+/// `x · weightᵀ + bias`: `x` is `[rows, inputs]`, the result `[rows, outputs]`, both row-major.
+///
+/// Runs on the current rayon pool. `bias` has one element per output.
+pub(crate) fn matmul(tier: Tier, weight: Matrix<'_>, bias: Option<&[f32]>, x: &[f32]) -> Vec<f32> {
+    let outputs = weight.outputs();
+    let rows = x.len() / weight.inputs;
+    assert_eq!(x.len(), rows * weight.inputs, "whole rows");
+    assert!(bias.is_none_or(|bias| bias.len() == outputs), "a bias each");
+    let mut y = vec![0.0; rows * outputs];
+    let target = Target { start: y.as_mut_ptr(), rows, outputs };
+    let task_outputs = task_outputs(&weight, outputs, rows);
+    let run = |task: usize| {
+        let start = task * task_outputs;
+        let range = start..(start + task_outputs).min(outputs);
+        // Ranges of different tasks do not overlap, as `Target::write` demands.
+        tier.run(Product { weight, bias, x, rows, range, target });
+    };
+    let tasks = outputs.div_ceil(task_outputs);
+    if tasks < 2 || rows * outputs * weight.inputs < PARALLEL_WORK {
+        (0..tasks).for_each(run);
+    } else {
+        (0..tasks).into_par_iter().with_max_len(1).for_each(run);
+    }
+    y
+}
+
+/// Outputs of one task: a multiple of the strip, small enough to share out and, with several
+/// rows, to stay in cache while the rows pass.
+fn task_outputs(weight: &Matrix<'_>, outputs: usize, rows: usize) -> usize {
+    let tasks = rayon::current_num_threads() * TASKS_PER_THREAD;
+    let share = outputs.div_ceil(tasks);
+    let fits = TASK_BYTES / weight.row_bytes();
+    let wanted = if rows > 1 { share.min(fits) } else { share };
+    wanted.next_multiple_of(STRIP).max(STRIP)
+}
+
+/// Where a product goes: `[rows, outputs]`, written by several threads.
+#[derive(Clone, Copy)]
+struct Target {
+    start: *mut f32,
+    rows: usize,
+    outputs: usize,
+}
+
+// SAFETY: the pointer is used by `write` alone, whose callers write different elements.
+unsafe impl Send for Target {}
+// SAFETY: as above.
+unsafe impl Sync for Target {}
+
+impl Target {
+    /// Writes one element.
+    ///
+    /// # Safety
+    /// The vector that `start` points into is alive, and no other thread touches this element.
+    #[inline(always)]
+    unsafe fn write(&self, row: usize, output: usize, value: f32) {
+        assert!(row < self.rows && output < self.outputs);
+        // SAFETY: inside the vector by the line above; exclusive by the caller's promise.
+        unsafe { *self.start.add(row * self.outputs + output) = value }
+    }
+}
+
+/// One task of a product: all rows, some outputs.
+struct Product<'a> {
+    weight: Matrix<'a>,
+    bias: Option<&'a [f32]>,
+    x: &'a [f32],
+    rows: usize,
+    range: Range<usize>,
+    target: Target,
+}
+
+impl Kernel for Product<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        match self.weight.float {
+            FloatType::F32 => self.run_as::<S, F32>(simd),
+            FloatType::F16 => self.run_as::<S, F16>(simd),
+            FloatType::Bf16 => self.run_as::<S, Bf16>(simd),
+        }
+    }
+}
+
+impl Product<'_> {
+    /// Tiles of rows outside, strips of outputs inside: the activations of a tile stay in the
+    /// first-level cache, the weights of the task in the second.
+    #[inline(always)]
+    fn run_as<S: Simd, E: Element>(&self, simd: S) {
+        let mut row = 0;
+        while row < self.rows {
+            let left = self.rows - row;
+            if S::WIDE_TILES && left >= 4 {
+                self.strips::<S, E, STRIP, 4>(simd, row);
+                row += 4;
+            } else if S::WIDE_TILES && left >= 2 {
+                self.strips::<S, E, STRIP, 2>(simd, row);
+                row += 2;
+            } else if left >= 2 {
+                self.strips::<S, E, 2, 2>(simd, row);
+                row += 2;
+            } else {
+                self.strips::<S, E, STRIP, 1>(simd, row);
+                row += 1;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn strips<S: Simd, E: Element, const OUTS: usize, const ROWS: usize>(
+        &self,
+        simd: S,
+        row: usize,
+    ) {
+        let mut output = self.range.start;
+        while output + OUTS <= self.range.end {
+            self.tile::<S, E, OUTS, ROWS>(simd, output, row);
+            output += OUTS;
+        }
+        while output < self.range.end {
+            self.tile::<S, E, 1, ROWS>(simd, output, row);
+            output += 1;
+        }
+    }
+
+    /// `OUTS × ROWS` elements of the product from `(row, output)` on.
+    #[inline(always)]
+    fn tile<S: Simd, E: Element, const OUTS: usize, const ROWS: usize>(
+        &self,
+        simd: S,
+        output: usize,
+        row: usize,
+    ) {
+        let inputs = self.weight.inputs;
+        let row_bytes = inputs * E::BYTES;
+        let vectors = inputs / LANES;
+        let mut x: [(&[[f32; LANES]], &[f32]); ROWS] = [(&[], &[]); ROWS];
+        for (r, x) in x.iter_mut().enumerate() {
+            let (whole, tail) = self.x[(row + r) * inputs..][..inputs].as_chunks();
+            *x = (&whole[..vectors], tail);
+        }
+        let mut w: [(&[E::Chunk], &[u8]); OUTS] = [(&[], &[]); OUTS];
+        for (o, w) in w.iter_mut().enumerate() {
+            let bytes = &self.weight.bytes[(output + o) * row_bytes..][..row_bytes];
+            let (whole, tail) = E::chunks(bytes);
+            *w = (&whole[..vectors], tail);
+        }
+
+        let mut sums = [[simd.splat(0.0); ROWS]; OUTS];
+        for i in 0..vectors {
+            let mut xs = [simd.splat(0.0); ROWS];
+            for r in 0..ROWS {
+                xs[r] = simd.load(&x[r].0[i]);
+            }
+            for o in 0..OUTS {
+                let chunk = &w[o].0[i];
+                // The same place in the next strip: its rows start new pages, which the hardware
+                // does not foresee.
+                let ahead = std::ptr::from_ref(chunk).cast::<u8>();
+                simd.prefetch(ahead.wrapping_add(OUTS * row_bytes));
+                let wide = E::load(simd, chunk);
+                for r in 0..ROWS {
+                    sums[o][r] = simd.mul_add(wide, xs[r], sums[o][r]);
+                }
+            }
+        }
+        if !inputs.is_multiple_of(LANES) {
+            for r in 0..ROWS {
+                let mut padded = [0.0; LANES];
+                padded[..x[r].1.len()].copy_from_slice(x[r].1);
+                let x = simd.load(&padded);
+                for o in 0..OUTS {
+                    sums[o][r] = simd.mul_add(E::load_tail(simd, w[o].1), x, sums[o][r]);
+                }
+            }
+        }
+        for (o, sums) in sums.into_iter().enumerate() {
+            let bias = self.bias.map_or(0.0, |bias| bias[output + o]);
+            for (r, sum) in sums.into_iter().enumerate() {
+                let value = simd.sum(sum) + bias;
+                // SAFETY: `matmul` keeps the vector alive until its tasks are done and gives
+                // every output to one task.
+                unsafe { self.target.write(row + r, output + o, value) }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Random;
+
+    /// Relative to the sum of absolute products: 2^-24 per rounding, some hundred in a row at most.
+    const TOLERANCE: f64 = 1e-5;
+
+    /// `outputs × inputs` random weights from an odd address on, with their values.
+    fn weights(random: &mut Random, float: FloatType, elements: usize) -> (Vec<u8>, Vec<f32>) {
+        let values: Vec<f32> = (0..elements).map(|_| random.signed()).collect();
+        let mut bytes = vec![0; 1 + elements * float.bytes()];
+        match float {
+            FloatType::F32 => F32::store(&values, &mut bytes[1..]),
+            FloatType::F16 => F16::store(&values, &mut bytes[1..]),
+            FloatType::Bf16 => Bf16::store(&values, &mut bytes[1..]),
+        }
+        let stored = float.widen(&bytes[1..]);
+        (bytes, stored)
+    }
+
+    #[test]
+    fn agrees_with_f64_for_odd_shapes_types_and_addresses() {
+        let mut random = Random::new(11);
+        for case in 0..60 {
+            let inputs = 1 + random.below(130);
+            let outputs = 1 + random.below(40);
+            let rows = 1 + random.below(9);
+            for float in [FloatType::F32, FloatType::F16, FloatType::Bf16] {
+                let (bytes, stored) = weights(&mut random, float, inputs * outputs);
+                let x: Vec<f32> = (0..rows * inputs).map(|_| random.signed()).collect();
+                let bias: Vec<f32> = (0..outputs).map(|_| random.signed()).collect();
+                let matrix = Matrix { bytes: &bytes[1..], float, inputs };
+                for tier in Tier::all() {
+                    let y = matmul(tier, matrix, Some(&bias), &x);
+                    for (at, &found) in y.iter().enumerate() {
+                        let (row, output) = (at / outputs, at % outputs);
+                        let mut exact = f64::from(bias[output]);
+                        let mut scale = exact.abs();
+                        for i in 0..inputs {
+                            let product = f64::from(x[row * inputs + i])
+                                * f64::from(stored[output * inputs + i]);
+                            exact += product;
+                            scale += product.abs();
+                        }
+                        assert!(
+                            (f64::from(found) - exact).abs() <= TOLERANCE * scale,
+                            "case {case} {float:?} {tier:?} at {row},{output}: {found} {exact}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rows_and_threads_do_not_change_a_bit() {
+        let mut random = Random::new(12);
+        let (inputs, outputs, rows) = (203, 301, 7);
+        let (bytes, _) = weights(&mut random, FloatType::Bf16, inputs * outputs);
+        let matrix = Matrix { bytes: &bytes[1..], float: FloatType::Bf16, inputs };
+        let x: Vec<f32> = (0..rows * inputs).map(|_| random.signed()).collect();
+        for tier in Tier::all() {
+            let together = matmul(tier, matrix, None, &x);
+            for threads in [1, 2, 3, 5] {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                let again = pool.install(|| matmul(tier, matrix, None, &x));
+                assert_eq!(together, again, "{tier:?} {threads} threads");
+            }
+            for row in 0..rows {
+                let alone = matmul(tier, matrix, None, &x[row * inputs..][..inputs]);
+                assert_eq!(together[row * outputs..][..outputs], alone, "{tier:?} row {row}");
+            }
+        }
+    }
+
+    #[test]
+    fn fused_tiers_agree_to_the_bit() {
+        let mut random = Random::new(13);
+        let (inputs, outputs) = (150, 33);
+        for float in [FloatType::F32, FloatType::F16, FloatType::Bf16] {
+            let (bytes, _) = weights(&mut random, float, inputs * outputs);
+            let matrix = Matrix { bytes: &bytes[1..], float, inputs };
+            let x: Vec<f32> = (0..5 * inputs).map(|_| random.signed()).collect();
+            let fused: Vec<_> =
+                Tier::all().iter().skip(1).map(|&tier| matmul(tier, matrix, None, &x)).collect();
+            assert!(fused.windows(2).all(|pair| pair[0] == pair[1]), "{float:?}");
+        }
+    }
+}

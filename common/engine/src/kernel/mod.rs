@@ -1,0 +1,86 @@
+//! CPU kernels: f32 arithmetic on weights that stay as they are stored.
+//!
+//! Start at [`Tier`], which picks the instructions at run time, and [`matmul`], where the time goes.
+//! Candle code reaches the kernels through custom operations in the modules above this one.
+//!
+//! Invariants:
+//! - Every output element has one order of summation: 16 lanes over the summed axis (element `i`
+//!   belongs to lane `i % 16`, a short last vector is padded with zeros), then the tree of
+//!   `Simd::sum`. Neither the number of rows, nor the number of threads, nor the tile an element
+//!   falls into changes a bit of it.
+//! - The tiers with fused multiply-add agree with each other to the bit; the portable tier of
+//!   processors without it rounds twice per step and agrees within rounding.
+//! - No matrix is ever widened as a whole.
+
+mod attention;
+mod element;
+mod elementwise;
+mod matmul;
+mod simd;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+pub(crate) use attention::{Attend, AttendRow, KvView, attend};
+pub(crate) use element::{Element, F16, F32, FloatType};
+pub(crate) use elementwise::{add, rms_norm, rotate, silu_mul};
+pub(crate) use matmul::{Matrix, matmul};
+use simd::Kernel;
+
+/// The instructions that the kernels use, chosen once per process from what the processor has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Tier {
+    /// Plain Rust; also the oracle of the others.
+    Portable(simd::Portable),
+    /// AVX2 with FMA and F16C.
+    #[cfg(target_arch = "x86_64")]
+    Avx2(x86::Avx2),
+    /// AVX-512 (F, BW, DQ, VL).
+    #[cfg(target_arch = "x86_64")]
+    Avx512(x86::Avx512),
+}
+
+impl Tier {
+    /// The best tier of this processor.
+    pub(crate) fn detect() -> Tier {
+        #[cfg(target_arch = "x86_64")]
+        {
+            if let Some(tier) = x86::Avx512::detect() {
+                return Tier::Avx512(tier);
+            }
+            if let Some(tier) = x86::Avx2::detect() {
+                return Tier::Avx2(tier);
+            }
+        }
+        Tier::Portable(simd::Portable)
+    }
+
+    /// Every tier this processor has, the portable one first.
+    #[cfg(test)]
+    pub(crate) fn all() -> Vec<Tier> {
+        let mut tiers = vec![Tier::Portable(simd::Portable)];
+        #[cfg(target_arch = "x86_64")]
+        {
+            tiers.extend(x86::Avx2::detect().map(Tier::Avx2));
+            tiers.extend(x86::Avx512::detect().map(Tier::Avx512));
+        }
+        tiers
+    }
+
+    /// Runs `kernel` compiled for this tier.
+    #[inline]
+    pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        match self {
+            Tier::Portable(simd) => kernel.run(simd),
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx2(simd) => simd.run(kernel),
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx512(simd) => simd.run(kernel),
+        }
+    }
+}
+
+/// Least number of element operations worth waking another thread for.
+///
+/// A wake-up costs some ten microseconds, in which one core does about this much. In tests nothing is
+/// too little, so that tiny models run on several threads too.
+const PARALLEL_WORK: usize = if cfg!(test) { 1 } else { 1 << 16 };

@@ -1,0 +1,222 @@
+//! Sixteen f32 lanes: the one vector type that kernels are written against, and its portable form.
+
+/// Lanes of a vector. Part of the numerics: it fixes the order of every sum.
+pub(crate) const LANES: usize = 16;
+
+/// Code that is compiled once per tier.
+pub(crate) trait Kernel {
+    /// What the kernel returns.
+    type Output;
+
+    /// The body. Implementations are `#[inline(always)]`, so that the caller's tier reaches them.
+    fn run<S: Simd>(self, simd: S) -> Self::Output;
+}
+
+/// Vector arithmetic of one tier. A value of the type proves that the processor has the tier.
+pub(crate) trait Simd: Copy + Send + Sync {
+    /// Sixteen f32 lanes.
+    type V: Copy;
+    /// Whether sixteen and more vectors can be kept in registers at once.
+    const WIDE_TILES: bool;
+
+    /// All lanes `value`.
+    fn splat(self, value: f32) -> Self::V;
+    /// Reads sixteen values.
+    fn load(self, from: &[f32; LANES]) -> Self::V;
+    /// Reads sixteen little-endian f32 at any address.
+    fn load_f32(self, from: &[u8; 64]) -> Self::V;
+    /// Reads sixteen little-endian f16 at any address; exact for subnormals, infinities and NaN.
+    fn load_f16(self, from: &[u8; 32]) -> Self::V;
+    /// Reads sixteen little-endian bf16 at any address; exact.
+    fn load_bf16(self, from: &[u8; 32]) -> Self::V;
+    /// Writes sixteen values.
+    fn store(self, value: Self::V, to: &mut [f32; LANES]);
+    /// `a + b`.
+    fn add(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a - b`.
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a * b`.
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a / b`.
+    fn div(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a * b + c`, rounded once where the tier fuses.
+    fn mul_add(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// `a` where `a > b`, else `b` (so a NaN in `b` stays).
+    fn max(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a` where `a < b`, else `b` (so a NaN in `b` stays).
+    fn min(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `2^n` for lanes that hold `1.5 * 2^23 + n`, `-126 <= n <= 127`.
+    fn pow2_of_shifted(self, shifted: Self::V) -> Self::V;
+    /// Sum of the lanes: lane `i` with `i + 8`, then `+ 4`, `+ 2`, `+ 1`.
+    fn sum(self, value: Self::V) -> f32;
+    /// Asks for the cache line at `address`, which need not be valid.
+    fn prefetch(self, address: *const u8);
+}
+
+/// Plain Rust on arrays.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Portable;
+
+/// Multiplies and adds: fused where every processor of the architecture has the instruction.
+#[inline(always)]
+fn mul_add(a: f32, b: f32, c: f32) -> f32 {
+    if cfg!(target_arch = "aarch64") || cfg!(target_feature = "fma") {
+        a.mul_add(b, c)
+    } else {
+        a * b + c // A call to a software fma would be a hundred times slower.
+    }
+}
+
+/// Widens an IEEE half by moving its bits and rescaling the exponent.
+#[inline(always)]
+pub(crate) fn widen_f16(bits: u16) -> f32 {
+    let magnitude = u32::from(bits & 0x7fff);
+    let sign = u32::from(bits & 0x8000) << 16;
+    // Multiplying by 2^112 moves the exponent bias from 15 to 127 and normalises subnormals.
+    let rescaled = f32::from_bits(magnitude << 13) * f32::from_bits(0x7780_0000);
+    let special = if magnitude >= 0x7c00 { 0x7f80_0000 } else { 0 };
+    f32::from_bits(rescaled.to_bits() | special | sign)
+}
+
+impl Simd for Portable {
+    type V = [f32; LANES];
+    const WIDE_TILES: bool = cfg!(target_arch = "aarch64");
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> Self::V {
+        [value; LANES]
+    }
+
+    #[inline(always)]
+    fn load(self, from: &[f32; LANES]) -> Self::V {
+        *from
+    }
+
+    #[inline(always)]
+    fn load_f32(self, from: &[u8; 64]) -> Self::V {
+        let mut value = [0.0; LANES];
+        for (lane, bytes) in value.iter_mut().zip(from.as_chunks::<4>().0) {
+            *lane = f32::from_le_bytes(*bytes);
+        }
+        value
+    }
+
+    #[inline(always)]
+    fn load_f16(self, from: &[u8; 32]) -> Self::V {
+        let mut value = [0.0; LANES];
+        for (lane, bytes) in value.iter_mut().zip(from.as_chunks::<2>().0) {
+            *lane = widen_f16(u16::from_le_bytes(*bytes));
+        }
+        value
+    }
+
+    #[inline(always)]
+    fn load_bf16(self, from: &[u8; 32]) -> Self::V {
+        let mut value = [0.0; LANES];
+        for (lane, bytes) in value.iter_mut().zip(from.as_chunks::<2>().0) {
+            *lane = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
+        }
+        value
+    }
+
+    #[inline(always)]
+    fn store(self, value: Self::V, to: &mut [f32; LANES]) {
+        *to = value;
+    }
+
+    #[inline(always)]
+    fn add(self, mut a: Self::V, b: Self::V) -> Self::V {
+        for (a, b) in a.iter_mut().zip(&b) {
+            *a += b;
+        }
+        a
+    }
+
+    #[inline(always)]
+    fn sub(self, mut a: Self::V, b: Self::V) -> Self::V {
+        for (a, b) in a.iter_mut().zip(&b) {
+            *a -= b;
+        }
+        a
+    }
+
+    #[inline(always)]
+    fn mul(self, mut a: Self::V, b: Self::V) -> Self::V {
+        for (a, b) in a.iter_mut().zip(&b) {
+            *a *= b;
+        }
+        a
+    }
+
+    #[inline(always)]
+    fn div(self, mut a: Self::V, b: Self::V) -> Self::V {
+        for (a, b) in a.iter_mut().zip(&b) {
+            *a /= b;
+        }
+        a
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: Self::V, b: Self::V, mut c: Self::V) -> Self::V {
+        for lane in 0..LANES {
+            c[lane] = mul_add(a[lane], b[lane], c[lane]);
+        }
+        c
+    }
+
+    #[inline(always)]
+    fn max(self, mut a: Self::V, b: Self::V) -> Self::V {
+        for (a, &b) in a.iter_mut().zip(&b) {
+            *a = if *a > b { *a } else { b };
+        }
+        a
+    }
+
+    #[inline(always)]
+    fn min(self, mut a: Self::V, b: Self::V) -> Self::V {
+        for (a, &b) in a.iter_mut().zip(&b) {
+            *a = if *a < b { *a } else { b };
+        }
+        a
+    }
+
+    #[inline(always)]
+    fn pow2_of_shifted(self, mut shifted: Self::V) -> Self::V {
+        for lane in &mut shifted {
+            *lane = f32::from_bits((lane.to_bits() << 23).wrapping_add(127 << 23));
+        }
+        shifted
+    }
+
+    #[inline(always)]
+    fn sum(self, mut value: Self::V) -> f32 {
+        let mut half = LANES / 2;
+        while half > 0 {
+            for lane in 0..half {
+                value[lane] += value[lane + half];
+            }
+            half /= 2;
+        }
+        value[0]
+    }
+
+    #[inline(always)]
+    fn prefetch(self, _address: *const u8) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_half_widens_exactly() {
+        for bits in 0..=u16::MAX {
+            let expected = half::f16::from_bits(bits).to_f32();
+            let found = widen_f16(bits);
+            assert!(
+                found.to_bits() == expected.to_bits() || (found.is_nan() && expected.is_nan()),
+                "{bits:#06x}: {found} is not {expected}"
+            );
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! The vector tiers of x86-64. Values of [`Avx2`] and [`Avx512`] exist only where the processor
+//! has their instructions, which is what makes the methods safe.
+
+use std::arch::x86_64::*;
+
+use super::simd::{Kernel, LANES, Simd};
+
+/// Wraps calls of intrinsics that need nothing but their instructions.
+macro_rules! instructions {
+    ($($body:tt)*) => {{
+        // SAFETY: `self` is made by `detect` alone, after the processor said it has these
+        // instructions; loads and stores go through references to whole arrays.
+        unsafe { $($body)* }
+    }};
+}
+
+/// Proof of AVX2, FMA and F16C.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Avx2(());
+
+impl Avx2 {
+    /// The tier, if this processor has it.
+    pub(super) fn detect() -> Option<Avx2> {
+        let found = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c");
+        found.then_some(Avx2(()))
+    }
+
+    /// Runs `kernel` with these instructions.
+    #[inline]
+    pub(super) fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn compiled<K: Kernel>(simd: Avx2, kernel: K) -> K::Output {
+            kernel.run(simd)
+        }
+        instructions!(compiled(self, kernel))
+    }
+}
+
+/// Proof of AVX-512 F, BW, DQ and VL beside AVX2, FMA and F16C.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Avx512(());
+
+impl Avx512 {
+    /// The tier, if this processor has it.
+    pub(super) fn detect() -> Option<Avx512> {
+        let found = Avx2::detect().is_some()
+            && is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl");
+        found.then_some(Avx512(()))
+    }
+
+    /// Runs `kernel` with these instructions.
+    #[inline]
+    pub(super) fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+        fn compiled<K: Kernel>(simd: Avx512, kernel: K) -> K::Output {
+            kernel.run(simd)
+        }
+        instructions!(compiled(self, kernel))
+    }
+}
+
+/// Sum of eight lanes: `i` with `i + 4`, then `+ 2`, `+ 1`.
+#[inline(always)]
+unsafe fn sum8(value: __m256) -> f32 {
+    // SAFETY: called by the methods below only, whose `self` proves AVX2 (and with it SSE3).
+    unsafe {
+        let four = _mm_add_ps(_mm256_castps256_ps128(value), _mm256_extractf128_ps::<1>(value));
+        let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+        let one = _mm_add_ss(two, _mm_movehdup_ps(two));
+        _mm_cvtss_f32(one)
+    }
+}
+
+impl Simd for Avx2 {
+    type V = (__m256, __m256); // Lanes 0..8 and 8..16.
+    const WIDE_TILES: bool = false;
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> Self::V {
+        instructions!((_mm256_set1_ps(value), _mm256_set1_ps(value)))
+    }
+
+    #[inline(always)]
+    fn load(self, from: &[f32; LANES]) -> Self::V {
+        let from = from.as_ptr();
+        instructions!((_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))))
+    }
+
+    #[inline(always)]
+    fn load_f32(self, from: &[u8; 64]) -> Self::V {
+        let from = from.as_ptr().cast::<f32>();
+        instructions!((_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))))
+    }
+
+    #[inline(always)]
+    fn load_f16(self, from: &[u8; 32]) -> Self::V {
+        let from = from.as_ptr().cast::<__m128i>();
+        instructions!((
+            _mm256_cvtph_ps(_mm_loadu_si128(from)),
+            _mm256_cvtph_ps(_mm_loadu_si128(from.add(1))),
+        ))
+    }
+
+    #[inline(always)]
+    fn load_bf16(self, from: &[u8; 32]) -> Self::V {
+        let from = from.as_ptr().cast::<__m128i>();
+        instructions!({
+            let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(from));
+            let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.add(1)));
+            (
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)),
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)),
+            )
+        })
+    }
+
+    #[inline(always)]
+    fn store(self, value: Self::V, to: &mut [f32; LANES]) {
+        let to = to.as_mut_ptr();
+        instructions!({
+            _mm256_storeu_ps(to, value.0);
+            _mm256_storeu_ps(to.add(8), value.1);
+        })
+    }
+
+    #[inline(always)]
+    fn add(self, a: Self::V, b: Self::V) -> Self::V {
+        instructions!((_mm256_add_ps(a.0, b.0), _mm256_add_ps(a.1, b.1)))
+    }
+
+    #[inline(always)]
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V {
+        instructions!((_mm256_sub_ps(a.0, b.0), _mm256_sub_ps(a.1, b.1)))
+    }
+
+    #[inline(always)]
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V {
+        instructions!((_mm256_mul_ps(a.0, b.0), _mm256_mul_ps(a.1, b.1)))
+    }
+
+    #[inline(always)]
+    fn div(self, a: Self::V, b: Self::V) -> Self::V {
+        instructions!((_mm256_div_ps(a.0, b.0), _mm256_div_ps(a.1, b.1)))
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        instructions!((_mm256_fmadd_ps(a.0, b.0, c.0), _mm256_fmadd_ps(a.1, b.1, c.1),))
+    }
+
+    #[inline(always)]
+    fn max(self, a: Self::V, b: Self::V) -> Self::V {
+        instructions!((_mm256_max_ps(a.0, b.0), _mm256_max_ps(a.1, b.1)))
+    }
+
+    #[inline(always)]
+    fn min(self, a: Self::V, b: Self::V) -> Self::V {
+        instructions!((_mm256_min_ps(a.0, b.0), _mm256_min_ps(a.1, b.1)))
+    }
+
+    #[inline(always)]
+    fn pow2_of_shifted(self, shifted: Self::V) -> Self::V {
+        instructions!({
+            let bias = _mm256_set1_epi32(127 << 23);
+            let low = _mm256_slli_epi32::<23>(_mm256_castps_si256(shifted.0));
+            let high = _mm256_slli_epi32::<23>(_mm256_castps_si256(shifted.1));
+            (
+                _mm256_castsi256_ps(_mm256_add_epi32(low, bias)),
+                _mm256_castsi256_ps(_mm256_add_epi32(high, bias)),
+            )
+        })
+    }
+
+    #[inline(always)]
+    fn sum(self, value: Self::V) -> f32 {
+        instructions!(sum8(_mm256_add_ps(value.0, value.1)))
+    }
+
+    #[inline(always)]
+    fn prefetch(self, address: *const u8) {
+        instructions!(_mm_prefetch::<_MM_HINT_T0>(address.cast()))
+    }
+}
+
+impl Simd for Avx512 {
+    type V = __m512;
+    const WIDE_TILES: bool = true;
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> Self::V {
+        instructions!(_mm512_set1_ps(value))
+    }
+
+    #[inline(always)]
+    fn load(self, from: &[f32; LANES]) -> Self::V {
+        instructions!(_mm512_loadu_ps(from.as_ptr()))
+    }
+
+    #[inline(always)]
+    fn load_f32(self, from: &[u8; 64]) -> Self::V {
+        instructions!(_mm512_loadu_ps(from.as_ptr().cast()))
+    }
+
+    #[inline(always)]
+    fn load_f16(self, from: &[u8; 32]) -> Self::V {
+        instructions!(_mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast())))
+    }
+
+    #[inline(always)]
+    fn load_bf16(self, from: &[u8; 32]) -> Self::V {
+        instructions!({
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.as_ptr().cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        })
+    }
+
+    #[inline(always)]
+    fn store(self, value: Self::V, to: &mut [f32; LANES]) {
+        instructions!(_mm512_storeu_ps(to.as_mut_ptr(), value))
+    }
+
+    #[inline(always)]
+    fn add(self, a: Self::V, b: Self::V) -> Self::V {
+        instructions!(_mm512_add_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V {
+        instructions!(_mm512_sub_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V {
+        instructions!(_mm512_mul_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn div(self, a: Self::V, b: Self::V) -> Self::V {
+        instructions!(_mm512_div_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        instructions!(_mm512_fmadd_ps(a, b, c))
+    }
+
+    #[inline(always)]
+    fn max(self, a: Self::V, b: Self::V) -> Self::V {
+        instructions!(_mm512_max_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn min(self, a: Self::V, b: Self::V) -> Self::V {
+        instructions!(_mm512_min_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn pow2_of_shifted(self, shifted: Self::V) -> Self::V {
+        instructions!({
+            let exponent = _mm512_slli_epi32::<23>(_mm512_castps_si512(shifted));
+            _mm512_castsi512_ps(_mm512_add_epi32(exponent, _mm512_set1_epi32(127 << 23)))
+        })
+    }
+
+    #[inline(always)]
+    fn sum(self, value: Self::V) -> f32 {
+        instructions!(sum8(_mm256_add_ps(
+            _mm512_castps512_ps256(value),
+            _mm512_extractf32x8_ps::<1>(value),
+        )))
+    }
+
+    #[inline(always)]
+    fn prefetch(self, address: *const u8) {
+        instructions!(_mm_prefetch::<_MM_HINT_T0>(address.cast()))
+    }
+}

@@ -1,0 +1,101 @@
+//! The KV pool of one layer: an array of blocks, indexed by the numbers that the master gives out.
+
+use cake_checkpoint::{KvDtype, ModelConfig};
+use memmap2::MmapMut;
+
+use crate::error::Error;
+use crate::kernel::{AttendRow, Element, F16, F32, FloatType, KvView};
+use crate::options::EngineOptions;
+
+/// Keys and values of one layer, each `[blocks, block_positions, kv_heads, head_dim]`.
+///
+/// Anonymous zeroed memory: a block that was never written costs no page.
+pub(crate) struct KvPool {
+    keys: MmapMut,
+    values: MmapMut,
+    float: FloatType,
+    block_positions: usize,
+    kv_heads: usize,
+    head_dim: usize,
+}
+
+impl KvPool {
+    /// A pool for one layer of `config`.
+    ///
+    /// # Errors
+    /// [`Error::KvTooLarge`] or [`Error::KvMemory`] if there cannot be so much memory.
+    pub(crate) fn new(config: &ModelConfig, options: &EngineOptions) -> Result<KvPool, Error> {
+        let (blocks, block_positions) = (options.kv_blocks, options.block_positions);
+        let float = match options.kv {
+            KvDtype::F32 => FloatType::F32,
+            KvDtype::F16 => FloatType::F16,
+        };
+        let bytes = blocks
+            .checked_mul(block_positions)
+            .and_then(|positions| positions.checked_mul(config.kv_dim() * float.bytes()))
+            .filter(|&bytes| isize::try_from(bytes).is_ok())
+            .ok_or(Error::KvTooLarge { blocks, block_positions })?;
+        let reserve = || {
+            MmapMut::map_anon(bytes.max(1)) // A pool without blocks is allowed; an empty map is not.
+                .map_err(|source| Error::KvMemory { bytes: bytes as u64, source })
+        };
+        Ok(KvPool {
+            keys: reserve()?,
+            values: reserve()?,
+            float,
+            block_positions,
+            kv_heads: config.num_kv_heads,
+            head_dim: config.head_dim,
+        })
+    }
+
+    /// Writes the keys and values of `rows`, each `[rows, kv_heads × head_dim]`.
+    pub(crate) fn append(&mut self, rows: &[AttendRow<'_>], keys: &[f32], values: &[f32]) {
+        match self.float {
+            FloatType::F16 => self.append_as::<F16>(rows, keys, values),
+            _ => self.append_as::<F32>(rows, keys, values),
+        }
+    }
+
+    fn append_as<E: Element>(&mut self, rows: &[AttendRow<'_>], keys: &[f32], values: &[f32]) {
+        let width = self.kv_heads * self.head_dim;
+        for (index, row) in rows.iter().enumerate() {
+            let start = self.slot(row.position, row.blocks) * width * E::BYTES;
+            let range = start..start + width * E::BYTES;
+            E::store(&keys[index * width..][..width], &mut self.keys[range.clone()]);
+            E::store(&values[index * width..][..width], &mut self.values[range]);
+        }
+    }
+
+    /// Where a position lies, counted in positions from the start of the pool.
+    fn slot(&self, position: usize, blocks: &[u32]) -> usize {
+        let block = blocks[position / self.block_positions] as usize;
+        block * self.block_positions + position % self.block_positions
+    }
+
+    /// The pool as kernels read it.
+    pub(crate) fn view(&self) -> KvView<'_> {
+        KvView {
+            keys: &self.keys,
+            values: &self.values,
+            float: self.float,
+            block_positions: self.block_positions,
+            kv_heads: self.kv_heads,
+            head_dim: self.head_dim,
+        }
+    }
+
+    /// Keys and values of the first `positions` positions of a sequence, gathered:
+    /// each `[positions, kv_heads × head_dim]`.
+    pub(crate) fn gather(&self, positions: usize, blocks: &[u32]) -> (Vec<f32>, Vec<f32>) {
+        let bytes = self.kv_heads * self.head_dim * self.float.bytes();
+        let gather = |pool: &[u8]| {
+            (0..positions)
+                .flat_map(|position| {
+                    self.float.widen(&pool[self.slot(position, blocks) * bytes..][..bytes])
+                })
+                .collect()
+        };
+        (gather(&self.keys), gather(&self.values))
+    }
+}

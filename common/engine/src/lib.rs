@@ -1,0 +1,47 @@
+//! Tensor math: decoder layers on a processor, from stored weights to hidden states and tokens.
+//!
+//! Start at [`Stage`], a range of decoder layers with its KV pool and threads. [`Embedding`] comes
+//! before the first stage, [`Head`] and [`sample`] after the last. Inside, `decoder` is one layer as
+//! candle code, `linear` is the one door to weights and `kernel` is where the time goes.
+//!
+//! Invariants:
+//! - No network, no runtime, no clock (but for [`probe_layer`], which measures).
+//! - Only this crate and its users' thin calls see candle; nothing of it is in the public types.
+//! - Arithmetic is f32 throughout; weights stay as they are stored and are widened in the kernel.
+//! - With [`Ops::Cake`], every row of a result depends on that row and its past alone, never on how
+//!   many rows, chunks, stages or threads there are: to the bit.
+//! - Stages keep no state of sequences but the blocks that the master numbers.
+
+mod attention;
+mod batch;
+mod decoder;
+mod embedding;
+mod error;
+#[cfg(test)]
+mod golden_tests;
+mod head;
+mod kernel;
+mod kv;
+mod linear;
+mod loader;
+mod memory;
+mod norm;
+mod options;
+mod probe;
+mod random;
+mod rope;
+mod sampling;
+mod stage;
+mod tensors;
+#[cfg(test)]
+mod testing;
+
+pub use batch::{Batch, BatchItem};
+pub use embedding::Embedding;
+pub use error::Error;
+pub use head::Head;
+pub use memory::{blocks_for, head_scratch_bytes, kv_bytes, resident_bytes, scratch_bytes};
+pub use options::{BLOCK_POSITIONS, EngineOptions, Ops};
+pub use probe::{LayerProbe, probe_layer};
+pub use sampling::{Sampled, SamplingOptions, sample};
+pub use stage::Stage;

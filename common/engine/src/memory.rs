@@ -1,0 +1,112 @@
+//! What a stage costs in memory: the numbers that the planner, the worker and the master share.
+
+use cake_checkpoint::{Dtype, KvDtype, ModelConfig};
+
+use crate::options::BLOCK_POSITIONS;
+
+/// Bytes of one f32.
+const F32_BYTES: u64 = 4;
+/// Room for the allocator's rounding and what it keeps between steps, as a divisor: a quarter more.
+const ALLOCATOR_SLACK: u64 = 4;
+
+/// Bytes that `elements` weights of type `dtype` occupy here: their own, since they stay mapped as
+/// they are stored.
+pub fn resident_bytes(dtype: Dtype, elements: u64) -> u64 {
+    let bits = u128::from(elements) * u128::from(dtype.bits());
+    u64::try_from(bits.div_ceil(8)).unwrap_or(u64::MAX)
+}
+
+/// Blocks of [`BLOCK_POSITIONS`] positions that hold `tokens` tokens.
+pub fn blocks_for(tokens: usize) -> usize {
+    tokens.div_ceil(BLOCK_POSITIONS)
+}
+
+/// Bytes of keys and values of `layers` layers for `sequences` sequences of `context_tokens` tokens,
+/// each rounded up to whole blocks.
+pub fn kv_bytes(
+    config: &ModelConfig,
+    layers: usize,
+    context_tokens: usize,
+    sequences: usize,
+    kv: KvDtype,
+) -> u64 {
+    let positions = (blocks_for(context_tokens) as u64).saturating_mul(BLOCK_POSITIONS as u64);
+    config
+        .kv_bytes_per_token_layer(kv)
+        .saturating_mul(positions)
+        .saturating_mul(sequences as u64)
+        .saturating_mul(layers as u64)
+}
+
+/// An upper bound of the bytes that a stage allocates during a step of `rows` rows whose sequences
+/// have up to `context` positions, on `threads` threads, the step's messages included.
+///
+/// Counted: hidden states as they arrive, as a tensor, beside their norm and the two sums, and twice
+/// more on the way out; then the larger of what attention and the MLP hold at once; the scores of
+/// every thread; and a quarter more for the allocator.
+pub fn scratch_bytes(config: &ModelConfig, rows: usize, context: usize, threads: usize) -> u64 {
+    let row = |width: usize| (width as u64).saturating_mul(rows as u64);
+    let hidden = row(config.hidden_size).saturating_mul(8);
+    // q and k before and after norm and rotation, v, the weighted values, the output.
+    let (q, kv) = (row(config.q_dim()), row(config.kv_dim()));
+    let attention = q.saturating_mul(4).saturating_add(kv.saturating_mul(4));
+    // gate, up, their product.
+    let mlp = row(config.intermediate_size).saturating_mul(3);
+    let rotation = row(config.rotary_dim);
+    // Per thread one group of query heads: a score per position, queries and sums in whole vectors.
+    let group = config.num_heads.div_ceil(config.num_kv_heads.max(1)) as u64;
+    let per_head = (context as u64).saturating_add(2 * (config.head_dim as u64 + 16));
+    let scores = group.saturating_mul(per_head).saturating_mul(threads.max(1) as u64);
+    let floats =
+        hidden.saturating_add(attention.max(mlp)).saturating_add(rotation).saturating_add(scores);
+    let bytes = floats.saturating_mul(F32_BYTES);
+    bytes.saturating_add(bytes / ALLOCATOR_SLACK)
+}
+
+/// An upper bound of the bytes that a head allocates for the logits of `rows` rows: the hidden
+/// states and their norm, the logits as a tensor and as they are returned.
+pub fn head_scratch_bytes(config: &ModelConfig, rows: usize) -> u64 {
+    let widths = 3 * config.hidden_size as u64 + 2 * config.vocab_size as u64;
+    widths.saturating_mul(rows as u64).saturating_mul(F32_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> ModelConfig {
+        let json = r#"{"architectures":["LlamaForCausalLM"],"hidden_size":64,
+            "num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":16,
+            "intermediate_size":160,"vocab_size":384,"rms_norm_eps":1e-5,
+            "max_position_embeddings":256}"#;
+        ModelConfig::parse(json.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn weights_cost_what_they_are_stored_in() {
+        assert_eq!(resident_bytes(Dtype::BF16, 10), 20);
+        assert_eq!(resident_bytes(Dtype::F32, 10), 40);
+        assert_eq!(resident_bytes(Dtype::F4, 3), 2);
+        assert_eq!(resident_bytes(Dtype::F64, u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn keys_and_values_come_in_whole_blocks_per_sequence() {
+        assert_eq!((blocks_for(0), blocks_for(16), blocks_for(17)), (0, 1, 2));
+        // Two of 2 heads × 16 per token and layer; 17 tokens take 32 positions.
+        assert_eq!(kv_bytes(&config(), 3, 17, 2, KvDtype::F32), 2 * 32 * 4 * 32 * 2 * 3);
+        assert_eq!(kv_bytes(&config(), 3, 17, 2, KvDtype::F16), 2 * 32 * 2 * 32 * 2 * 3);
+        assert_eq!(kv_bytes(&config(), 1, usize::MAX, usize::MAX, KvDtype::F32), u64::MAX);
+    }
+
+    #[test]
+    fn scratch_grows_with_rows_context_and_threads_and_never_overflows() {
+        let config = config();
+        let least = scratch_bytes(&config, 1, 16, 1);
+        assert!(least >= 4 * (8 * 64 + 3 * 160));
+        for (rows, context, threads) in [(2, 16, 1), (1, 17, 1), (1, 16, 2)] {
+            assert!(scratch_bytes(&config, rows, context, threads) > least);
+        }
+        assert_eq!(scratch_bytes(&config, usize::MAX, usize::MAX, usize::MAX), u64::MAX);
+    }
+}

@@ -1,0 +1,96 @@
+//! How a stage is to be run: what a worker or the master chooses, as opposed to what the model says.
+
+use cake_checkpoint::KvDtype;
+
+use crate::error::Error;
+
+/// Positions in one KV block unless told otherwise: small enough to waste little at the end of a
+/// sequence, large enough for block lists to stay short.
+pub const BLOCK_POSITIONS: usize = 16;
+
+/// Whose operations do the arithmetic.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Ops {
+    /// Our kernels, on weights as they are stored.
+    #[default]
+    Cake,
+    /// Candle's own operations on weights widened to f32: slow, large and readable, the reference
+    /// that our kernels are tested against.
+    Candle,
+}
+
+impl Ops {
+    /// What the environment variable `CAKE_OPS` says: `candle`, or `cake`, empty or absent.
+    ///
+    /// # Errors
+    /// [`Error::UnknownOps`] for any other value.
+    pub fn from_env() -> Result<Ops, Error> {
+        match std::env::var_os("CAKE_OPS") {
+            None => Ok(Ops::Cake),
+            Some(value) => Ops::parse(&value.to_string_lossy()),
+        }
+    }
+
+    fn parse(value: &str) -> Result<Ops, Error> {
+        match value {
+            "" | "cake" => Ok(Ops::Cake),
+            "candle" => Ok(Ops::Candle),
+            _ => Err(Error::UnknownOps { found: value.to_owned() }),
+        }
+    }
+}
+
+/// How a [`Stage`](crate::Stage) or a [`Head`](crate::Head) runs.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// How keys and values are stored.
+    pub kv: KvDtype,
+    /// Blocks in the pool of every layer; block numbers are below this.
+    pub kv_blocks: usize,
+    /// Positions in one block.
+    pub block_positions: usize,
+    /// Positions a sequence may have at most.
+    pub max_positions: usize,
+    /// Threads for the arithmetic; 0 for one per processor.
+    pub threads: usize,
+    /// Whose operations do the arithmetic.
+    pub ops: Ops,
+}
+
+impl EngineOptions {
+    /// Options for `kv_blocks` blocks of [`BLOCK_POSITIONS`] positions in f32 and sequences as long
+    /// as all of them, on all processors, with our operations.
+    pub fn new(kv_blocks: usize) -> EngineOptions {
+        EngineOptions {
+            kv: KvDtype::F32,
+            kv_blocks,
+            block_positions: BLOCK_POSITIONS,
+            max_positions: kv_blocks.saturating_mul(BLOCK_POSITIONS),
+            threads: 0,
+            ops: Ops::Cake,
+        }
+    }
+
+    /// The threads that the arithmetic runs on.
+    pub(crate) fn thread_pool(&self) -> Result<rayon::ThreadPool, Error> {
+        let threads = self.threads;
+        rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .thread_name(|index| format!("cake-math-{index}"))
+            .build()
+            .map_err(|source| Error::Threads { threads, source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ops_are_cake_candle_or_refused() {
+        assert_eq!(Ops::parse("").unwrap(), Ops::Cake);
+        assert_eq!(Ops::parse("cake").unwrap(), Ops::Cake);
+        assert_eq!(Ops::parse("candle").unwrap(), Ops::Candle);
+        assert!(matches!(Ops::parse("cuda"), Err(Error::UnknownOps { found }) if found == "cuda"));
+    }
+}

@@ -1,0 +1,174 @@
+//! Measuring how long this machine takes for one layer of a given shape.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use cake_checkpoint::{Dtype, LayerRange, MappedTensor, ModelConfig};
+
+use crate::batch::{Batch, BatchItem};
+use crate::error::Error;
+use crate::memory::resident_bytes;
+use crate::options::EngineOptions;
+use crate::random::mix;
+use crate::stage::Stage;
+
+/// Rows of the prefill that is timed.
+const PREFILL_ROWS: usize = 16;
+/// Time that each of the two measurements may take.
+const BUDGET: Duration = Duration::from_millis(150);
+/// Runs of one measurement: the median is taken, so an odd number; the first is for warming up.
+const MAX_RUNS: usize = 15;
+
+/// What one layer costs here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LayerProbe {
+    /// Time for one row.
+    pub decode: Duration,
+    /// Time for sixteen rows of one sequence.
+    pub prefill_16: Duration,
+    /// Bytes of the layer's weights.
+    pub bytes: u64,
+}
+
+/// Times one layer shaped like those of `config` with weights of type `dtype` on `threads` threads
+/// (0 for all), using scratch memory of at most `max_bytes` for the weights.
+///
+/// A layer that does not fit is measured with fewer heads and a narrower MLP, and the times are
+/// scaled by the bytes left out. Takes about a third of a second beside filling the memory.
+///
+/// # Errors
+/// [`Error::ProbeMemory`] if `max_bytes` is too little for even the narrowest layer, and the errors of
+/// [`Stage::load`].
+pub fn probe_layer(
+    config: &ModelConfig,
+    dtype: Dtype,
+    threads: usize,
+    max_bytes: u64,
+) -> Result<LayerProbe, Error> {
+    let bytes = layer_bytes(config, dtype);
+    let narrow = narrowed(config, dtype, max_bytes)?;
+    let scale = bytes as f64 / layer_bytes(&narrow, dtype).max(1) as f64;
+    let weights: HashMap<String, MappedTensor> = layer_names(&narrow)
+        .map(|(name, shape)| {
+            let tensor = scratch_weights(dtype, &shape);
+            (name, tensor)
+        })
+        .collect();
+    let options = EngineOptions { threads, ..EngineOptions::new(1) };
+    let layers = LayerRange::new(0, 1);
+    let mut stage = Stage::load(&narrow, layers, &|name| weights.get(name).cloned(), &options)?;
+    let mut time = |rows| Ok::<_, Error>(median_time(&mut stage, &narrow, rows)?.mul_f64(scale));
+    Ok(LayerProbe { decode: time(1)?, prefill_16: time(PREFILL_ROWS)?, bytes })
+}
+
+fn layer_names(config: &ModelConfig) -> impl Iterator<Item = (String, Vec<u64>)> {
+    let prefix = config.family.layer_prefix;
+    let tensors = config.family.layer_tensors(config);
+    tensors.into_iter().map(move |(leaf, shape)| (format!("{prefix}0.{leaf}"), shape))
+}
+
+fn layer_bytes(config: &ModelConfig, dtype: Dtype) -> u64 {
+    layer_names(config).map(|(_, shape)| resident_bytes(dtype, shape.iter().product())).sum()
+}
+
+/// `config` with as many heads and as wide an MLP as fit in `max_bytes`, in equal proportion.
+fn narrowed(config: &ModelConfig, dtype: Dtype, max_bytes: u64) -> Result<ModelConfig, Error> {
+    let group = config.num_heads / config.num_kv_heads;
+    let mut share = 1.0;
+    loop {
+        let part = |whole: usize| ((whole as f64 * share) as usize).max(1);
+        let num_kv_heads = part(config.num_kv_heads);
+        let narrow = ModelConfig {
+            num_layers: 1,
+            num_kv_heads,
+            num_heads: num_kv_heads * group,
+            intermediate_size: part(config.intermediate_size),
+            sliding_window: vec![None],
+            ..config.clone()
+        };
+        let need = layer_bytes(&narrow, dtype);
+        if need <= max_bytes {
+            return Ok(narrow);
+        }
+        if narrow.num_kv_heads == 1 && narrow.intermediate_size == 1 {
+            return Err(Error::ProbeMemory { need, max_bytes });
+        }
+        share /= 2.0;
+    }
+}
+
+/// Small numbers of no meaning, written so that every page is really there.
+fn scratch_weights(dtype: Dtype, shape: &[u64]) -> MappedTensor {
+    /// Longer than a page and no multiple of one, so that pages differ.
+    const PATTERN_WORDS: u64 = 1031;
+    let pattern: Vec<u8> = (0..PATTERN_WORDS)
+        .flat_map(|word| {
+            // Exponent bits of about 2^-7 whether read as one f32, two bf16 or two f16.
+            let bits = (mix(word) as u32 & 0x83ff_83ff) | 0x3c00_3c00;
+            bits.to_le_bytes()
+        })
+        .collect();
+    let mut left = resident_bytes(dtype, shape.iter().product()) as usize;
+    let mut bytes = Vec::with_capacity(left);
+    while left > 0 {
+        let piece = left.min(pattern.len());
+        bytes.extend_from_slice(&pattern[..piece]);
+        left -= piece;
+    }
+    MappedTensor::from_vec(bytes, dtype, shape.to_vec())
+}
+
+fn median_time(stage: &mut Stage, config: &ModelConfig, rows: usize) -> Result<Duration, Error> {
+    let item = BatchItem { sequence: 0, position: 0, rows, blocks: vec![0] };
+    let batch = Batch { items: vec![item] };
+    let hidden = vec![0.01; rows * config.hidden_size];
+    let begin = Instant::now();
+    let mut times = Vec::new();
+    while times.len() <= MAX_RUNS && (times.len() < 2 || begin.elapsed() < BUDGET) {
+        let input = hidden.clone();
+        let start = Instant::now();
+        stage.forward(&batch, input)?;
+        times.push(start.elapsed());
+    }
+    let measured = &mut times[1..];
+    measured.sort_unstable();
+    Ok(measured[measured.len() / 2])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> ModelConfig {
+        let json = r#"{"architectures":["LlamaForCausalLM"],"hidden_size":256,
+            "num_hidden_layers":8,"num_attention_heads":8,"num_key_value_heads":4,
+            "intermediate_size":1024,"vocab_size":384,"rms_norm_eps":1e-5,
+            "max_position_embeddings":256}"#;
+        ModelConfig::parse(json.as_bytes()).unwrap()
+    }
+
+    /// Weights of one layer in bf16: two norms, attention with half as many KV heads, the MLP.
+    const BYTES: u64 = 2 * (2 * 256 + 3 * 256 * 256 + 3 * 256 * 1024);
+
+    #[test]
+    fn times_a_whole_layer_when_it_fits() {
+        let probe = probe_layer(&config(), Dtype::BF16, 1, u64::MAX).unwrap();
+        assert_eq!(probe.bytes, BYTES);
+        assert!(probe.decode > Duration::ZERO && probe.prefill_16 > probe.decode);
+    }
+
+    #[test]
+    fn scales_what_does_not_fit() {
+        let narrow = narrowed(&config(), Dtype::BF16, BYTES / 3).unwrap();
+        assert!((1..=2).contains(&narrow.num_kv_heads));
+        assert!(layer_bytes(&narrow, Dtype::BF16) <= BYTES / 3);
+        let probe = probe_layer(&config(), Dtype::BF16, 1, BYTES / 3).unwrap();
+        assert_eq!(probe.bytes, BYTES);
+    }
+
+    #[test]
+    fn refuses_memory_for_less_than_the_narrowest_layer() {
+        let error = probe_layer(&config(), Dtype::F32, 1, 1000).unwrap_err();
+        assert!(matches!(error, Error::ProbeMemory { max_bytes: 1000, .. }));
+    }
+}

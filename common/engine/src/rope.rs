@@ -1,0 +1,177 @@
+//! Rotary position embedding: frequencies from the configuration, rotation of queries and keys.
+//!
+//! Half rotation, as all checkpoints of the families here have it: element `i` of the rotating part
+//! of a head pairs with element `i + rotary_dim / 2`; what follows that part passes through.
+
+use cake_checkpoint::{ModelConfig, Rope, RopeScaling};
+use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
+
+use crate::kernel::{AttendRow, rotate};
+use crate::options::Ops;
+use crate::tensors;
+
+/// The frequencies of one model.
+pub(crate) struct Frequencies {
+    /// One per pair, in f32 as the reference computes them.
+    inverse: Vec<f32>,
+}
+
+impl Frequencies {
+    /// The frequencies of `config`, scaled as it says.
+    pub(crate) fn new(config: &ModelConfig) -> Frequencies {
+        Frequencies { inverse: inverse_frequencies(&config.rope, config.rotary_dim) }
+    }
+
+    /// The angles of one step's rows. Computed per step rather than for every position there could
+    /// be: a row takes `rotary_dim / 2` of them once for all layers.
+    pub(crate) fn rotation(&self, rows: &[AttendRow<'_>]) -> Rotation {
+        let half = self.inverse.len();
+        let mut cos = Vec::with_capacity(rows.len() * half);
+        let mut sin = Vec::with_capacity(rows.len() * half);
+        for row in rows {
+            for frequency in &self.inverse {
+                // Through f64, whose sine every library rounds to the same f32.
+                let (sin_angle, cos_angle) = f64::from(row.position as f32 * frequency).sin_cos();
+                cos.push(cos_angle as f32);
+                sin.push(sin_angle as f32);
+            }
+        }
+        Rotation { cos, sin, half }
+    }
+}
+
+/// `1 / theta^(2i / rotary_dim)` for each pair `i`, then scaled; in f32 like the reference
+/// (`modeling_rope_utils` of Hugging Face transformers).
+fn inverse_frequencies(rope: &Rope, rotary_dim: usize) -> Vec<f32> {
+    let theta = f64::from(rope.theta as f32);
+    let plain = (0..rotary_dim / 2).map(|pair| {
+        let exponent = (2 * pair) as f32 / rotary_dim as f32;
+        1.0 / theta.powf(f64::from(exponent)) as f32
+    });
+    match rope.scaling {
+        RopeScaling::None => plain.collect(),
+        RopeScaling::Linear { factor } => plain.map(|f| f / factor as f32).collect(),
+        RopeScaling::Llama3 {
+            factor,
+            low_freq_factor,
+            high_freq_factor,
+            original_max_position,
+        } => {
+            let factor = factor as f32;
+            let longest = (original_max_position / low_freq_factor) as f32;
+            let shortest = (original_max_position / high_freq_factor) as f32;
+            let scale = |frequency: f32| {
+                let wavelength = std::f32::consts::TAU / frequency;
+                if wavelength < shortest {
+                    frequency
+                } else if wavelength > longest {
+                    frequency / factor
+                } else {
+                    let smooth = (original_max_position as f32 / wavelength
+                        - low_freq_factor as f32)
+                        / (high_freq_factor - low_freq_factor) as f32;
+                    (1.0 - smooth) * frequency / factor + smooth * frequency
+                }
+            };
+            plain.map(scale).collect()
+        }
+    }
+}
+
+/// The rotation of one step: `cos` and `sin` are `[rows, half]`.
+pub(crate) struct Rotation {
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+    half: usize,
+}
+
+impl Rotation {
+    /// Rotates `x`, `[rows, heads × head_dim]`.
+    pub(crate) fn apply(
+        &self,
+        x: &Tensor,
+        heads: usize,
+        head_dim: usize,
+        ops: Ops,
+    ) -> candle_core::Result<Tensor> {
+        match ops {
+            Ops::Cake => x.apply_op1_no_bwd(&Rotate { rotation: self, heads, head_dim }),
+            Ops::Candle => self.apply_candle(x, heads, head_dim),
+        }
+    }
+
+    fn apply_candle(
+        &self,
+        x: &Tensor,
+        heads: usize,
+        head_dim: usize,
+    ) -> candle_core::Result<Tensor> {
+        let rows = x.dim(0)?;
+        let cos = tensors::matrix(self.cos.clone(), rows, self.half)?;
+        let sin = tensors::matrix(self.sin.clone(), rows, self.half)?;
+        let by_head = x.reshape((1, rows, heads, head_dim))?.transpose(1, 2)?; // [1, heads, rows, head_dim]
+        let turning = by_head.narrow(3, 0, 2 * self.half)?.contiguous()?;
+        let turned = candle_nn::rotary_emb::rope(&turning, &cos, &sin)?;
+        let rest = by_head.narrow(3, 2 * self.half, head_dim - 2 * self.half)?;
+        Tensor::cat(&[&turned, &rest.contiguous()?], 3)?
+            .transpose(1, 2)?
+            .reshape((rows, heads * head_dim))
+    }
+}
+
+struct Rotate<'a> {
+    rotation: &'a Rotation,
+    heads: usize,
+    head_dim: usize,
+}
+
+impl CustomOp1 for Rotate<'_> {
+    fn name(&self) -> &'static str {
+        "cake-rotate"
+    }
+
+    fn cpu_fwd(
+        &self,
+        storage: &CpuStorage,
+        layout: &Layout,
+    ) -> candle_core::Result<(CpuStorage, Shape)> {
+        let Rotation { cos, sin, half } = self.rotation;
+        let x = tensors::values(storage, layout)?;
+        let y = rotate(x, cos, sin, (self.heads, self.head_dim, *half));
+        Ok((CpuStorage::F32(y), layout.shape().clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn close(found: &[f32], expected: &[f32]) {
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((found - expected).abs() <= 1e-6 * expected, "{found} {expected}");
+        }
+    }
+
+    #[test]
+    fn plain_and_linear_follow_their_formulas() {
+        let rope = Rope { theta: 10000.0, scaling: RopeScaling::None };
+        close(&inverse_frequencies(&rope, 8), &[1.0, 0.1, 0.01, 0.001]);
+        let rope = Rope { theta: 10000.0, scaling: RopeScaling::Linear { factor: 4.0 } };
+        close(&inverse_frequencies(&rope, 8), &[0.25, 0.025, 0.0025, 0.00025]);
+    }
+
+    #[test]
+    fn llama3_keeps_short_waves_stretches_long_ones_and_blends_between() {
+        let scaling = RopeScaling::Llama3 {
+            factor: 8.0,
+            low_freq_factor: 1.0,
+            high_freq_factor: 4.0,
+            original_max_position: 100.0,
+        };
+        let rope = Rope { theta: 10000.0, scaling };
+        // Wavelengths 6.28 (short), 62.8 (between 25 and 100), 628 and 6283 (long).
+        let smooth = (100.0 / 62.831_853 - 1.0) / 3.0;
+        let blended = (1.0 - smooth) * 0.1 / 8.0 + smooth * 0.1;
+        close(&inverse_frequencies(&rope, 8), &[1.0, blended, 0.00125, 0.000125]);
+    }
+}

@@ -1,0 +1,112 @@
+//! A stage: a contiguous range of decoder layers with its KV pool and its threads.
+
+use cake_checkpoint::{LayerRange, MappedTensor, ModelConfig};
+use rayon::ThreadPool;
+
+use crate::batch::Batch;
+use crate::decoder::{DecoderLayer, Step};
+use crate::error::Error;
+use crate::kv::KvPool;
+use crate::loader::LayerLoader;
+use crate::options::EngineOptions;
+use crate::rope::Frequencies;
+use crate::tensors;
+
+/// Decoder layers `[start, end)` of a model, ready to run steps.
+///
+/// The weights stay in the memory they were mapped to. Steps are idempotent: running one again
+/// writes the same keys and values and returns the same hidden states.
+pub struct Stage {
+    layers: LayerRange,
+    hidden_size: usize,
+    frequencies: Frequencies,
+    /// One per layer of the range, with its part of the KV cache.
+    parts: Vec<(DecoderLayer, KvPool)>,
+    options: EngineOptions,
+    pool: ThreadPool,
+}
+
+impl Stage {
+    /// Builds the stage from the tensors that `weights` finds by full checkpoint name.
+    ///
+    /// # Errors
+    /// If the layers are not in the model, a tensor is missing or is not what `config` says, or the
+    /// system refuses memory for the KV cache or threads.
+    pub fn load(
+        config: &ModelConfig,
+        layers: LayerRange,
+        weights: &dyn Fn(&str) -> Option<MappedTensor>,
+        options: &EngineOptions,
+    ) -> Result<Stage, Error> {
+        let num_layers = config.num_layers;
+        if layers.start > layers.end || layers.end > num_layers {
+            return Err(Error::NoSuchLayers { layers, num_layers });
+        }
+        let options = EngineOptions {
+            block_positions: options.block_positions.max(1), // Zero would divide nothing.
+            ..options.clone()
+        };
+        let parts = layers
+            .iter()
+            .map(|layer| {
+                let loader = LayerLoader { weights, config, layer, ops: options.ops };
+                Ok((DecoderLayer::load(&loader)?, KvPool::new(config, &options)?))
+            })
+            .collect::<Result<Vec<_>, Error>>()?;
+        Ok(Stage {
+            layers,
+            hidden_size: config.hidden_size,
+            frequencies: Frequencies::new(config),
+            parts,
+            pool: options.thread_pool()?,
+            options,
+        })
+    }
+
+    /// Runs one step: `hidden` and the result are `[rows, hidden_size]`, row-major, the rows in the
+    /// order of the batch's items.
+    ///
+    /// Keys and values of the rows are written into the blocks the items name, over what was there.
+    /// Blocks until done; the work is spread over the stage's own threads.
+    ///
+    /// # Errors
+    /// If the batch and `hidden` disagree or name positions or blocks that do not exist; the KV cache
+    /// is then unchanged.
+    pub fn forward(&mut self, batch: &Batch, hidden: Vec<f32>) -> Result<Vec<f32>, Error> {
+        let width = self.hidden_size;
+        let rows = batch.row_count().unwrap_or(usize::MAX);
+        if rows.checked_mul(width) != Some(hidden.len()) {
+            return Err(Error::WrongHidden { rows, width, found: hidden.len() });
+        }
+        let rows = batch.rows(&self.options)?;
+        if rows.is_empty() {
+            return Ok(hidden);
+        }
+        let rotation = self.frequencies.rotation(&rows);
+        let step = Step { items: &batch.items, rows, rotation };
+        let parts = &mut self.parts;
+        self.pool.install(|| {
+            let mut hidden = tensors::matrix(hidden, step.rows.len(), width)?;
+            for (layer, kv) in parts {
+                hidden = layer.forward(&hidden, &step, kv)?;
+            }
+            Ok(hidden.flatten_all()?.to_vec1()?)
+        })
+    }
+
+    /// The layers of this stage.
+    pub fn layers(&self) -> LayerRange {
+        self.layers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn can_move_to_another_thread() {
+        fn check<T: Send>() {}
+        check::<Stage>();
+    }
+}
