@@ -1,0 +1,233 @@
+//! The command line of a worker, shared by `cake-worker` and the master's demo.
+use std::io::Read;
+use std::path::PathBuf;
+
+use cake_checkpoint::units::{format_bytes, parse_bytes};
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{self, Config};
+use crate::server::{self, Worker};
+use crate::store::cli as store_cli;
+use crate::store::{self, Store};
+use crate::{DEFAULT_PORT, platform};
+
+/// Why a worker's command failed: one sentence for the person who typed it.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A setting cannot be used.
+    #[error(transparent)]
+    Config(#[from] config::Error),
+    /// The worker cannot start, or stopped.
+    #[error(transparent)]
+    Server(#[from] server::Error),
+    /// The store cannot be used.
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    /// Neither an argument nor the environment says where the store is.
+    #[error("no place for the store: give --store DIR, or set HOME")]
+    NoPlace,
+    /// The runtime could not start.
+    #[error("cannot start: {0}")]
+    Start(#[source] std::io::Error),
+}
+
+/// Runs some layers of a model for a cake-master on the network.
+#[derive(Debug, Parser)]
+#[command(name = "cake-worker", version, about, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: ServeArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Look at or clean the blobs kept on this device.
+    Store(StoreArgs),
+}
+
+/// Arguments of a serving worker.
+#[derive(Args, Debug)]
+pub struct ServeArgs {
+    /// Address to listen on (HOST:PORT); port 0 lets the system choose.
+    #[arg(long, value_name = "ADDR", default_value_t = format!("127.0.0.1:{DEFAULT_PORT}"))]
+    listen: String,
+    /// Memory to offer for weights, KV cache, scratch and the process together (such as 3GiB).
+    /// Default: what the system or its cgroup has free, less a reserve.
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    memory: Option<u64>,
+    /// Directory of the blob store. Default: cake/store in the user's data directory.
+    #[arg(long, value_name = "DIR")]
+    store: Option<PathBuf>,
+    /// Most bytes the store may keep (such as 20GiB); least recently used blobs go first.
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    store_limit: Option<u64>,
+    /// Name shown to people. Default: the host's name.
+    #[arg(long)]
+    name: Option<String>,
+    /// Threads for arithmetic. Default: the cores this process may use.
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Allow an address that others can reach, without encryption.
+    #[arg(long)]
+    insecure: bool,
+    /// Stop when standard input closes, as it does when the parent process ends.
+    #[arg(long, hide = true)]
+    exit_with_parent: bool,
+}
+
+#[derive(Args, Debug)]
+struct StoreArgs {
+    #[command(subcommand)]
+    action: StoreAction,
+}
+
+#[derive(Debug, Subcommand)]
+enum StoreAction {
+    /// List the blobs with their sizes and when each was last used.
+    List {
+        /// Directory of the blob store.
+        #[arg(long, value_name = "DIR")]
+        store: Option<PathBuf>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Delete least recently used blobs and half-pushed ones.
+    Prune {
+        /// Directory of the blob store.
+        #[arg(long, value_name = "DIR")]
+        store: Option<PathBuf>,
+        /// Keep this much (such as 2GiB); nothing is kept by default.
+        #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "0")]
+        keep: u64,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+impl Cli {
+    /// Does what the arguments say; returns when it is done or the worker was asked to stop.
+    ///
+    /// # Errors
+    /// One sentence for the person who started it.
+    pub fn run(self) -> Result<(), Error> {
+        match self.command {
+            None => self.serve.run(),
+            Some(Command::Store(StoreArgs { action })) => action.run(),
+        }
+    }
+}
+
+impl ServeArgs {
+    /// Serves until interrupted.
+    ///
+    /// # Errors
+    /// One sentence: a setting, the store or the address cannot be used.
+    pub fn run(self) -> Result<(), Error> {
+        let exit_with_parent = self.exit_with_parent;
+        let (config, why) = self.config()?;
+        let (budget, threads) = (config.budget_bytes, config.threads);
+        let (name, store) = (config.name.clone(), config.store.display().to_string());
+        // Two threads move bytes; the stage computes on threads of its own.
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .map_err(Error::Start)?;
+        runtime.block_on(async {
+            let worker = Worker::bind(config).await?;
+            println!("listening on {}", worker.address());
+            eprintln!(
+                "worker {name:?} offers {} ({why}), {threads} threads, store {store}",
+                format_bytes(budget)
+            );
+            worker.run(stop_signal(exit_with_parent)).await?;
+            Ok::<_, Error>(())
+        })?;
+        runtime.shutdown_timeout(std::time::Duration::from_millis(200));
+        Ok(())
+    }
+
+    /// The checked settings, and where the budget comes from.
+    fn config(self) -> Result<(Config, String), Error> {
+        let (budget, why) = match self.memory {
+            Some(bytes) => (bytes, "as asked".to_owned()),
+            None => {
+                let offer = platform::default_budget();
+                (offer.bytes, offer.why)
+            }
+        };
+        let config = Config::checked(
+            &self.listen,
+            budget,
+            store_directory(self.store)?,
+            self.store_limit,
+            self.name.unwrap_or_else(platform::host_name),
+            self.threads.unwrap_or_else(platform::default_threads),
+            self.insecure,
+        )?;
+        Ok((config, why))
+    }
+}
+
+impl StoreAction {
+    fn run(self) -> Result<(), Error> {
+        match self {
+            Self::List { store, json } => {
+                print!("{}", store_cli::list_directory(&store_directory(store)?, json)?);
+            }
+            Self::Prune { store, keep, json } => {
+                let store = Store::open(&store_directory(store)?, None)?;
+                print!("{}", store_cli::prune(&store, keep, json)?);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The store asked for, or the default one.
+fn store_directory(asked: Option<PathBuf>) -> Result<PathBuf, Error> {
+    if let Some(path) = asked {
+        return Ok(path);
+    }
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    let data = variable("XDG_DATA_HOME")
+        .map(PathBuf::from)
+        .or_else(|| variable("HOME").map(|home| PathBuf::from(home).join(".local/share")))
+        .ok_or(Error::NoPlace)?;
+    Ok(data.join("cake/store"))
+}
+
+/// Completes when the process is asked to stop.
+async fn stop_signal(exit_with_parent: bool) {
+    let parent = async {
+        if exit_with_parent {
+            let wait = || std::io::stdin().read(&mut [0; 1]);
+            tokio::task::spawn_blocking(wait).await.ok();
+        } else {
+            std::future::pending().await
+        }
+    };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        () = terminated() => {}
+        () = parent => {}
+    }
+}
+
+#[cfg(unix)]
+async fn terminated() {
+    use tokio::signal::unix::{SignalKind, signal};
+    match signal(SignalKind::terminate()) {
+        Ok(mut signal) => drop(signal.recv().await),
+        Err(_) => std::future::pending().await,
+    }
+}
+
+#[cfg(not(unix))]
+async fn terminated() {
+    std::future::pending().await
+}

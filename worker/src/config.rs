@@ -1,0 +1,124 @@
+//! What a worker was told to be, checked.
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+
+use crate::OVERHEAD_BYTES;
+use cake_checkpoint::units::format_bytes;
+
+/// A worker's settings. Built by [`Config::checked`], so a value of this type is usable.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Address to listen on; port 0 lets the system choose.
+    pub listen: SocketAddr,
+    /// Bytes offered for weights, KV cache, scratch and the process together.
+    pub budget_bytes: u64,
+    /// Directory of the blob store.
+    pub store: PathBuf,
+    /// Most bytes the store may keep; `None` is bounded by the disk alone.
+    pub store_limit: Option<u64>,
+    /// Name for people.
+    pub name: String,
+    /// Threads for arithmetic.
+    pub threads: usize,
+}
+
+/// Settings that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The address does not resolve.
+    #[error("cannot listen on {address:?}: expected HOST:PORT, such as 127.0.0.1:7117")]
+    Address {
+        /// As given.
+        address: String,
+    },
+    /// Plain text on a network, unasked.
+    #[error(
+        "{address} is reachable from the network and connections are not encrypted yet; \
+         add --insecure to accept that, or listen on 127.0.0.1"
+    )]
+    NotLoopback {
+        /// As resolved.
+        address: SocketAddr,
+    },
+    /// Not even the process itself fits.
+    #[error("a budget of {} is too small: the worker's own process takes {}",
+        format_bytes(*budget), format_bytes(OVERHEAD_BYTES))]
+    Budget {
+        /// As given.
+        budget: u64,
+    },
+    /// A name that tables and messages could not show.
+    #[error("{name:?} is not a usable name: expected 1 to 63 letters, digits, '-', '_' or '.'")]
+    Name {
+        /// As given.
+        name: String,
+    },
+    /// Zero or absurdly many threads.
+    #[error("{threads} threads: expected 1 to 1024")]
+    Threads {
+        /// As given.
+        threads: usize,
+    },
+}
+
+impl Config {
+    /// Checks the settings. `insecure` allows an address that others can reach.
+    ///
+    /// # Errors
+    /// [`Error`], one sentence for the person who typed them.
+    pub fn checked(
+        listen: &str,
+        budget_bytes: u64,
+        store: PathBuf,
+        store_limit: Option<u64>,
+        name: String,
+        threads: usize,
+        insecure: bool,
+    ) -> Result<Self, Error> {
+        let listen = resolve(listen)?;
+        if !listen.ip().is_loopback() && !insecure {
+            return Err(Error::NotLoopback { address: listen });
+        }
+        if budget_bytes <= OVERHEAD_BYTES {
+            return Err(Error::Budget { budget: budget_bytes });
+        }
+        if !(1..=1024).contains(&threads) {
+            return Err(Error::Threads { threads });
+        }
+        let usable = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if name.is_empty() || name.len() > 63 || !name.chars().all(usable) {
+            return Err(Error::Name { name });
+        }
+        Ok(Self { listen, budget_bytes, store, store_limit, name, threads })
+    }
+}
+
+fn resolve(address: &str) -> Result<SocketAddr, Error> {
+    let resolved = address.to_socket_addrs().ok().and_then(|mut found| found.next());
+    resolved.ok_or_else(|| Error::Address { address: address.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(listen: &str, budget: u64, name: &str, insecure: bool) -> Result<Config, Error> {
+        let store = PathBuf::from("store");
+        Config::checked(listen, budget, store, None, name.to_owned(), 1, insecure)
+    }
+
+    #[test]
+    fn plain_text_on_a_network_must_be_asked_for() {
+        let error = check("0.0.0.0:7117", 1 << 30, "phone", false).expect_err("refused");
+        assert!(error.to_string().contains("--insecure"), "{error}");
+        assert!(check("0.0.0.0:7117", 1 << 30, "phone", true).is_ok());
+        assert!(check("127.0.0.1:0", 1 << 30, "phone", false).is_ok());
+    }
+
+    #[test]
+    fn rejects_unusable_settings() {
+        assert!(matches!(check("nowhere", 1 << 30, "phone", false), Err(Error::Address { .. })));
+        assert!(matches!(check("127.0.0.1:0", 1, "phone", false), Err(Error::Budget { .. })));
+        assert!(matches!(check("127.0.0.1:0", 1 << 30, "a b", false), Err(Error::Name { .. })));
+    }
+}

@@ -1,0 +1,135 @@
+//! One master at a time: who holds this worker, and the token that proves it.
+//!
+//! A lease lives exactly as long as the stream that granted it, so a master that is killed frees
+//! its workers at once and nobody waits for a clock.
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use cake_proto::client::LEASE_KEY;
+use tonic::metadata::MetadataMap;
+
+/// Who holds the worker. A handle: clones share one book.
+#[derive(Clone, Debug, Default)]
+pub struct LeaseBook {
+    current: Arc<Mutex<Option<Lease>>>,
+}
+
+#[derive(Clone, Debug)]
+struct Lease {
+    token: String,
+    master: String,
+}
+
+/// A call came from somebody who does not hold the worker.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Error {
+    /// Another master holds it.
+    #[error("held by master {holder:?}; one master at a time")]
+    Held {
+        /// Name of that master.
+        holder: String,
+    },
+    /// Nobody holds it, or the caller's lease has ended.
+    #[error("the caller holds no lease on this worker")]
+    NoLease,
+}
+
+impl From<Error> for tonic::Status {
+    fn from(error: Error) -> Self {
+        Self::failed_precondition(error.to_string())
+    }
+}
+
+impl LeaseBook {
+    /// Grants the lease to `master` if nobody has it; it ends when the guard is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Held`] with the holder's name.
+    pub fn acquire(&self, master: &str) -> Result<LeaseGuard, Error> {
+        let mut current = self.lock();
+        if let Some(lease) = &*current {
+            return Err(Error::Held { holder: lease.master.clone() });
+        }
+        let token = random_token();
+        *current = Some(Lease { token: token.clone(), master: master.to_owned() });
+        Ok(LeaseGuard { book: self.clone(), token })
+    }
+
+    /// Name of the master that holds the worker.
+    pub fn holder(&self) -> Option<String> {
+        self.lock().as_ref().map(|lease| lease.master.clone())
+    }
+
+    /// Lets a call through if its metadata carry the current lease.
+    ///
+    /// # Errors
+    /// [`Error::Held`] or [`Error::NoLease`].
+    pub fn check(&self, metadata: &MetadataMap) -> Result<(), Error> {
+        let given = metadata.get(LEASE_KEY).and_then(|value| value.to_str().ok());
+        match &*self.lock() {
+            None => Err(Error::NoLease),
+            Some(lease) if given == Some(lease.token.as_str()) => Ok(()),
+            Some(lease) => Err(Error::Held { holder: lease.master.clone() }),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Lease>> {
+        // Every critical section is a plain assignment: a poisoned lock still holds a whole value.
+        self.current.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// Ends its lease when dropped.
+#[derive(Debug)]
+pub struct LeaseGuard {
+    book: LeaseBook,
+    token: String,
+}
+
+impl LeaseGuard {
+    /// The token that the holder's calls carry.
+    pub fn token(&self) -> &str {
+        &self.token
+    }
+}
+
+impl Drop for LeaseGuard {
+    fn drop(&mut self) {
+        let mut current = self.book.lock();
+        if current.as_ref().is_some_and(|lease| lease.token == self.token) {
+            *current = None;
+        }
+    }
+}
+
+/// 128 bits that a bystander cannot guess, from the standard library's per-process random keys.
+pub fn random_token() -> String {
+    let word = || RandomState::new().build_hasher().finish();
+    format!("{:016x}{:016x}", word(), word())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_master_is_refused_with_the_holders_name_until_the_first_leaves() {
+        let book = LeaseBook::default();
+        let first = book.acquire("desk").expect("free");
+        let refused = book.acquire("laptop").expect_err("taken");
+        assert_eq!(refused, Error::Held { holder: "desk".into() });
+        drop(first);
+        let second = book.acquire("laptop").expect("free again");
+        let mut metadata = MetadataMap::new();
+        assert_eq!(book.check(&metadata), Err(Error::Held { holder: "laptop".into() }));
+        metadata.insert(LEASE_KEY, second.token().parse().expect("ascii"));
+        assert_eq!(book.check(&metadata), Ok(()));
+        drop(second);
+        assert_eq!(book.check(&metadata), Err(Error::NoLease));
+    }
+
+    #[test]
+    fn tokens_differ() {
+        assert_ne!(random_token(), random_token());
+    }
+}

@@ -1,0 +1,31 @@
+//! A worker: keeps the blobs it was given, runs its layers and hands hidden states to the next stage.
+//!
+//! Start with [`server`] (what runs), then [`service`] (the RPCs, thin), [`store`] (blobs on disk),
+//! [`runtime`] (the loaded stage on threads of its own) and [`routes`] (where its output goes).
+//!
+//! Invariants:
+//! - A library first: an app on a phone embeds [`server::Worker`]; the binary only parses arguments.
+//! - Never depends on the master.
+//! - Writes nothing outside its store, and holds nothing that its plan did not give it.
+//! - Arithmetic runs on the stage's own threads, never on the runtime that moves the bytes.
+//! - Bytes from a peer never panic the process, and sizes are bounded before they are allocated.
+
+pub mod cli;
+pub mod config;
+pub mod lease;
+pub mod load;
+pub mod platform;
+pub mod push;
+pub mod routes;
+pub mod runtime;
+pub mod server;
+pub mod service;
+pub mod store;
+
+/// Memory a worker's process takes besides its stage: the program, its threads' stacks, the
+/// connections' windows and the allocator's slack. Measured with an idle worker after a push of
+/// 1 GiB, rounded up.
+pub const OVERHEAD_BYTES: u64 = 40 << 20;
+
+/// Port that workers listen on unless told otherwise.
+pub const DEFAULT_PORT: u16 = 7117;

@@ -1,0 +1,220 @@
+//! From held blobs to a loaded stage: check the request, map and verify the blobs, build the layers.
+use cake_checkpoint::units::format_bytes;
+use cake_checkpoint::{Digest, KvDtype, LayerRange, ModelConfig};
+use cake_engine::{EngineOptions, Ops, Stage};
+use cake_proto::{limits, wire};
+use tonic::Status;
+
+use crate::OVERHEAD_BYTES;
+use crate::runtime::{About, Runtime};
+use crate::store::{self, OpenBlob, Store};
+
+/// A load request, checked.
+#[derive(Debug)]
+pub struct Load {
+    generation: u64,
+    config: ModelConfig,
+    layers: LayerRange,
+    blobs: Vec<Digest>,
+    kv: KvDtype,
+    kv_blocks: usize,
+    max_positions: usize,
+    max_rows: usize,
+    planned_bytes: u64,
+}
+
+/// How a load ended, when it did not fail.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The stage runs.
+    Loaded,
+    /// These blobs were damaged on disk and are discarded; they must be pushed again.
+    Corrupt(Vec<Digest>),
+}
+
+/// Why a stage could not be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The model's configuration is not one we run.
+    #[error(transparent)]
+    Config(#[from] cake_checkpoint::ConfigError),
+    /// Numbers that do not agree, or out of bounds.
+    #[error("cannot load: {what} is {found}, expected {expected}")]
+    Field {
+        /// Which one.
+        what: &'static str,
+        /// As requested.
+        found: String,
+        /// What would be accepted.
+        expected: String,
+    },
+    /// The plan gives more than was offered.
+    #[error("the plan needs {} here, this worker offers {}",
+        format_bytes(*planned), format_bytes(*budget))]
+    Budget {
+        /// Bytes of the plan, or what loading would take if that is more.
+        planned: u64,
+        /// Bytes offered.
+        budget: u64,
+    },
+    /// A blob is missing or unreadable.
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    /// The layers cannot be built.
+    #[error(transparent)]
+    Engine(#[from] cake_engine::Error),
+    /// No thread for the stage.
+    #[error("cannot start the stage's thread: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+impl From<Error> for Status {
+    fn from(error: Error) -> Self {
+        let message = error.to_string();
+        match error {
+            Error::Config(_) | Error::Field { .. } => Self::invalid_argument(message),
+            Error::Budget { .. } => Self::resource_exhausted(message),
+            Error::Store(error) => error.into(),
+            Error::Engine(_) => Self::failed_precondition(message),
+            Error::Thread(_) => Self::internal(message),
+        }
+    }
+}
+
+impl TryFrom<wire::LoadRequest> for Load {
+    type Error = Error;
+
+    fn try_from(request: wire::LoadRequest) -> Result<Self, Error> {
+        at_most("config_json bytes", request.config_json.len(), limits::CONFIG_BYTES)?;
+        at_most("blobs", request.blobs.len(), limits::BLOBS)?;
+        at_most("max_rows", request.max_rows as usize, limits::ROWS)?;
+        at_most("kv_blocks", request.kv_blocks as usize, limits::BLOCKS)?;
+        let config = ModelConfig::parse(&request.config_json)?;
+        at_most("hidden_size", config.hidden_size, limits::HIDDEN_SIZE)?;
+        at_most("max_positions", request.max_positions as usize, config.max_position_embeddings)?;
+        at_most("layer_end", request.layer_end as usize, config.num_layers)?;
+        if request.layer_start >= request.layer_end {
+            return Err(field("layer_start", request.layer_start, "less than layer_end"));
+        }
+        let layers = LayerRange::new(request.layer_start as usize, request.layer_end as usize);
+        if request.blobs.len() != layers.len() {
+            let expected = format!("{}, one per layer of {layers}", layers.len());
+            return Err(field("blobs", request.blobs.len(), &expected));
+        }
+        let digest =
+            |text: &String| text.parse().map_err(|_| field("blob", text, "64 hexadecimal digits"));
+        let kv = request.kv_dtype.parse();
+        Ok(Self {
+            generation: request.generation,
+            layers,
+            blobs: request.blobs.iter().map(digest).collect::<Result<_, _>>()?,
+            kv: kv.map_err(|_| field("kv_dtype", &request.kv_dtype, "f32 or f16"))?,
+            kv_blocks: request.kv_blocks as usize,
+            max_positions: request.max_positions as usize,
+            max_rows: request.max_rows as usize,
+            planned_bytes: request.planned_bytes,
+            config,
+        })
+    }
+}
+
+impl Load {
+    /// Maps, verifies and loads; `progress` is told (verified, total) bytes. Blocks.
+    ///
+    /// # Errors
+    /// [`Error`]; nothing is loaded then.
+    pub fn run(
+        self,
+        store: &Store,
+        runtime: &Runtime,
+        budget: u64,
+        threads: usize,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Outcome, Error> {
+        runtime.unload(); // Two stages at once could exceed the budget.
+        let (blobs, mut corrupt) = open_all(store, &self.blobs)?;
+        self.check_budget(&blobs, budget, threads)?;
+        corrupt.extend(verify(&blobs, progress));
+        if !corrupt.is_empty() {
+            drop(blobs);
+            for name in &corrupt {
+                store.discard(name)?;
+            }
+            return Ok(Outcome::Corrupt(corrupt));
+        }
+        let options = EngineOptions {
+            kv: self.kv,
+            kv_blocks: self.kv_blocks,
+            block_positions: cake_engine::BLOCK_POSITIONS,
+            max_positions: self.max_positions,
+            threads,
+            ops: Ops::from_env()?,
+        };
+        let find = |name: &str| blobs.iter().find_map(|open| open.blob.tensor(name));
+        let stage = Stage::load(&self.config, self.layers, &find, &options)?;
+        let about = About {
+            generation: self.generation,
+            layers: self.layers,
+            hidden_size: self.config.hidden_size,
+            max_rows: self.max_rows,
+        };
+        runtime.install(stage, about, blobs)?;
+        Ok(Outcome::Loaded)
+    }
+
+    /// What the plan says must fit the budget, and what will really be taken must fit the plan.
+    fn check_budget(&self, blobs: &[OpenBlob], budget: u64, threads: usize) -> Result<(), Error> {
+        let weights: u64 = blobs.iter().map(|open| open.manifest.file_bytes).sum();
+        let positions = self.kv_blocks as u64 * cake_engine::BLOCK_POSITIONS as u64;
+        let kv =
+            positions * self.layers.len() as u64 * self.config.kv_bytes_per_token_layer(self.kv);
+        let scratch =
+            cake_engine::scratch_bytes(&self.config, self.max_rows, self.max_positions, threads);
+        let needed = weights.saturating_add(kv).saturating_add(scratch + OVERHEAD_BYTES);
+        let planned = self.planned_bytes.max(needed);
+        if planned > budget {
+            return Err(Error::Budget { planned, budget });
+        }
+        Ok(())
+    }
+}
+
+/// Maps the blobs; names those that are gone or whose files are damaged.
+fn open_all(store: &Store, names: &[Digest]) -> Result<(Vec<OpenBlob>, Vec<Digest>), Error> {
+    let (mut blobs, mut bad) = (Vec::with_capacity(names.len()), Vec::new());
+    for name in names {
+        match store.open_blob(name) {
+            Ok(blob) => blobs.push(blob),
+            Err(store::Error::Corrupt { .. } | store::Error::NotHeld { .. }) => bad.push(*name),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok((blobs, bad))
+}
+
+/// Re-hashes every blob in one pass that also brings it into memory; names those that are damaged.
+fn verify(blobs: &[OpenBlob], progress: &mut dyn FnMut(u64, u64)) -> Vec<Digest> {
+    let total = blobs.iter().map(|open| open.manifest.file_bytes).sum();
+    let mut done = 0;
+    let mut corrupt = Vec::new();
+    for open in blobs {
+        let result = open.blob.verify(&mut |bytes| progress(done + bytes, total));
+        if let Err(error) = result {
+            tracing::warn!(blob = %open.manifest.name(), %error, "held blob is damaged");
+            corrupt.push(open.manifest.name());
+        }
+        done += open.manifest.file_bytes;
+    }
+    corrupt
+}
+
+fn at_most(what: &'static str, found: usize, limit: usize) -> Result<(), Error> {
+    if found > limit {
+        return Err(field(what, found, &format!("at most {limit}")));
+    }
+    Ok(())
+}
+
+fn field(what: &'static str, found: impl std::fmt::Display, expected: &str) -> Error {
+    Error::Field { what, found: found.to_string(), expected: expected.to_owned() }
+}

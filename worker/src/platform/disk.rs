@@ -1,0 +1,64 @@
+//! Disk space and durable directories.
+
+use std::io;
+use std::path::Path;
+
+/// Room on the file system that holds a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DiskSpace {
+    /// Bytes an ordinary process may still write.
+    pub(crate) free_bytes: u64,
+    /// Size of the whole file system.
+    pub(crate) total_bytes: u64,
+}
+
+/// Room on the file system of `path`. Where the system cannot be asked, room without limit: writes
+/// then fail by themselves when the disk is full.
+#[cfg(unix)]
+pub(crate) fn free_space(path: &Path) -> io::Result<DiskSpace> {
+    let stat = rustix::fs::statvfs(path)?;
+    let block = if stat.f_frsize == 0 { stat.f_bsize } else { stat.f_frsize };
+    Ok(DiskSpace {
+        free_bytes: stat.f_bavail.saturating_mul(block),
+        total_bytes: stat.f_blocks.saturating_mul(block),
+    })
+}
+
+/// Room without limit: this system is not asked.
+#[cfg(not(unix))]
+pub(crate) fn free_space(path: &Path) -> io::Result<DiskSpace> {
+    path.metadata()?;
+    Ok(DiskSpace { free_bytes: u64::MAX, total_bytes: u64::MAX })
+}
+
+/// Makes renames inside `directory` survive a power cut.
+#[cfg(unix)]
+pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
+    match std::fs::File::open(directory)?.sync_all() {
+        // Some file systems (FUSE, SMB) have nothing to flush for a directory and say so.
+        Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput) => Ok(()),
+        Err(error) if matches!(error.kind(), io::ErrorKind::Unsupported) => Ok(()),
+        result => result,
+    }
+}
+
+/// Directories cannot be flushed here; the file system keeps its own order.
+#[cfg(not(unix))]
+pub(crate) fn sync_directory(_directory: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_has_room_and_can_be_flushed() {
+        let directory = tempfile::tempdir().unwrap();
+        let space = free_space(directory.path()).unwrap();
+        assert!(space.free_bytes <= space.total_bytes);
+        assert!(space.total_bytes > 0);
+        sync_directory(directory.path()).unwrap();
+        assert!(free_space(&directory.path().join("absent")).is_err());
+    }
+}

@@ -1,0 +1,105 @@
+//! Receiving one blob: the network on one side, the store's blocking writer on the other.
+use bytes::Bytes;
+use cake_checkpoint::{Digest, Manifest};
+use cake_proto::{limits, wire};
+use tokio::sync::mpsc;
+use tonic::{Status, Streaming};
+use tracing::info;
+
+use crate::store::{Store, Writer};
+
+/// Pieces of at most 1 MiB between the network and the disk: enough to overlap the two.
+const PIECES_QUEUED: usize = 4;
+
+/// Events of a push on their way to the master.
+pub type Events = mpsc::Sender<Result<wire::PushEvent, Status>>;
+
+/// Takes one blob from `frames` into `store`: says where to go on from, then that it is stored.
+///
+/// # Errors
+/// The status that ends the stream. What arrived and was verified stays for the next try.
+pub async fn receive(
+    store: Store,
+    mut frames: Streaming<wire::PushFrame>,
+    events: &Events,
+) -> Result<(), Status> {
+    let first = frames
+        .message()
+        .await?
+        .ok_or_else(|| Status::invalid_argument("a push begins with a manifest, found nothing"))?;
+    if first.manifest.len() > limits::MANIFEST_BYTES {
+        return Err(Status::invalid_argument(format!(
+            "a manifest has at most {} bytes, found {}",
+            limits::MANIFEST_BYTES,
+            first.manifest.len()
+        )));
+    }
+    let manifest = Manifest::from_json(&first.manifest)
+        .map_err(|error| Status::invalid_argument(error.to_string()))?;
+    let name = manifest.name();
+    if store.holds(&name) {
+        say(events, manifest.file_bytes, true).await;
+        return Ok(());
+    }
+    let begin = store.clone();
+    let writer = blocking(move || begin.begin(manifest).map_err(Status::from)).await?;
+    say(events, writer.offset(), false).await;
+    let (pieces, queue) = mpsc::channel(PIECES_QUEUED);
+    let disk = tokio::task::spawn_blocking(move || write(writer, queue));
+    let received = feed(&mut frames, pieces).await;
+    let stored = disk.await.map_err(|_| Status::internal("the store's writer panicked"))?;
+    // A full disk or a wrong digest explains a broken feed, not the other way round.
+    let stored = stored?;
+    received?;
+    let Some(name) = stored else {
+        return Err(Status::aborted(format!("the push of blob {name} ended early")));
+    };
+    info!(blob = %name, "blob stored");
+    say(events, 0, true).await;
+    Ok(())
+}
+
+/// Moves data frames into the writer's queue until the sender has said everything.
+async fn feed(
+    frames: &mut Streaming<wire::PushFrame>,
+    pieces: mpsc::Sender<Bytes>,
+) -> Result<(), Status> {
+    while let Some(frame) = frames.message().await? {
+        if frame.data.len() > limits::FRAME_BYTES {
+            return Err(Status::invalid_argument(format!(
+                "a piece has at most {} bytes, found {}",
+                limits::FRAME_BYTES,
+                frame.data.len()
+            )));
+        }
+        if pieces.send(frame.data).await.is_err() {
+            return Ok(()); // The writer stopped; its own error says why.
+        }
+    }
+    Ok(())
+}
+
+/// Writes pieces as they come. `None` if they ended before the blob did: the rest may follow later.
+fn write(mut writer: Writer, mut queue: mpsc::Receiver<Bytes>) -> Result<Option<Digest>, Status> {
+    while let Some(piece) = queue.blocking_recv() {
+        writer.write(&piece)?;
+    }
+    if writer.offset() < writer.blob_bytes() {
+        return Ok(None);
+    }
+    Ok(Some(writer.finish()?))
+}
+
+async fn say(events: &Events, resume_at: u64, stored: bool) {
+    // If the master is gone there is nobody to tell; what is stored stays stored.
+    events.send(Ok(wire::PushEvent { resume_at, stored })).await.ok();
+}
+
+/// Runs `work` where it may block.
+pub async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Status> + Send + 'static,
+) -> Result<T, Status> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|_| Status::internal("a blocking task panicked"))?
+}

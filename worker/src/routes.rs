@@ -1,0 +1,249 @@
+//! Where a stage's output goes: directly to the next stage, or to the master.
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use cake_proto::step::failure_frame;
+use cake_proto::{Client, ConnectError, Step, Tag, connect, wire};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+use tracing::{info, warn};
+
+/// Frames that may wait for a slow link before the stage itself waits.
+const FRAMES_QUEUED: usize = 32;
+/// How long the next stage may take to say who it is.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Frames on their way to the master.
+pub type MasterSender = mpsc::Sender<Result<wire::StepFrame, Status>>;
+
+/// The way out of a loaded stage. A handle: clones share one route.
+#[derive(Clone, Debug)]
+pub struct Routes {
+    worker: String,
+    shared: Arc<Mutex<Shared>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    master: Option<MasterSender>,
+    next: Next,
+}
+
+/// What is done with a step that this stage has computed.
+#[derive(Clone, Debug)]
+enum Next {
+    /// Answer the master with the wanted rows.
+    Answer,
+    /// Ask the master to carry it to the next stage.
+    Relay,
+    /// Send it to the next stage.
+    Direct(mpsc::Sender<wire::StepFrame>),
+}
+
+/// Why the next stage cannot be reached directly; the master then relays.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No connection.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// Connected, but it does not answer.
+    #[error("{address} does not answer: {reason}")]
+    Silent {
+        /// The address.
+        address: String,
+        /// What the call ended with.
+        reason: String,
+    },
+    /// Another worker answers at that address.
+    #[error("{address} is worker {found}, expected {expected}")]
+    WrongWorker {
+        /// The address.
+        address: String,
+        /// The worker expected there.
+        expected: String,
+        /// The one that answered.
+        found: String,
+    },
+}
+
+impl Routes {
+    /// A route to the master, for the worker called `worker`.
+    pub fn new(worker: &str) -> Self {
+        let shared = Shared { master: None, next: Next::Answer };
+        Self { worker: worker.to_owned(), shared: Arc::new(Mutex::new(shared)) }
+    }
+
+    /// Answers and failures go to `master` from now on.
+    pub fn set_master(&self, master: MasterSender) {
+        self.lock().master = Some(master);
+    }
+
+    /// This is the last stage: it answers the master.
+    pub fn answer_master(&self) {
+        self.lock().next = Next::Answer;
+    }
+
+    /// The next stage cannot be reached from here: the master carries every step to it.
+    pub fn relay(&self) {
+        self.lock().next = Next::Relay;
+    }
+
+    /// Opens a stream of steps to the next stage at `address`, which must be `worker_id`.
+    ///
+    /// # Errors
+    /// [`Error`]; the route is unchanged.
+    pub async fn direct(
+        &self,
+        address: &str,
+        worker_id: &str,
+        pipeline: &str,
+    ) -> Result<(), Error> {
+        let mut client = connect(address, Tag::pipeline(pipeline)).await?;
+        identify(&mut client, address, worker_id).await?;
+        let (frames, outgoing) = mpsc::channel(FRAMES_QUEUED);
+        self.lock().next = Next::Direct(frames);
+        let routes = self.clone();
+        let address = address.to_owned();
+        // Ends with the stream: when this route is replaced or either side goes.
+        tokio::spawn(async move {
+            match client.forward(ReceiverStream::new(outgoing)).await {
+                Ok(_) => info!(%address, "stream to the next stage closed"),
+                Err(status) => {
+                    warn!(%address, error = status.message(), "stream to the next stage broke");
+                    routes.fail(0, format!("the stream to {address} broke: {}", status.message()));
+                }
+            }
+        });
+        Ok(())
+    }
+
+    /// Sends a computed step on its way. Waits if the link is slow.
+    pub async fn send(&self, step: Step) {
+        let (next, master) = {
+            let shared = self.lock();
+            (shared.next.clone(), shared.master.clone())
+        };
+        match (next, master) {
+            (Next::Direct(frames), _) => {
+                for frame in step.into_frames(false) {
+                    if frames.send(frame).await.is_err() {
+                        return; // The task that owns the stream has told the master.
+                    }
+                }
+            }
+            (next, Some(master)) => {
+                let relay = matches!(next, Next::Relay);
+                let step = if relay { step } else { answer(step) };
+                for frame in step.into_frames(relay) {
+                    if master.send(Ok(frame)).await.is_err() {
+                        return; // The master is gone; its lease ends with it.
+                    }
+                }
+            }
+            (_, None) => warn!(step = step.step, "computed a step that nobody waits for"),
+        }
+    }
+
+    /// Tells the master that a step (0: all in flight) failed here.
+    pub fn fail(&self, step: u64, message: String) {
+        let master = self.lock().master.clone();
+        let frame = failure_frame(step, &self.worker, message, true);
+        if let Some(master) = master {
+            tokio::spawn(async move { master.send(Ok(frame)).await.ok() });
+        }
+    }
+
+    /// Drops the streams, so that their tasks end.
+    pub fn close(&self) {
+        let mut shared = self.lock();
+        shared.master = None;
+        shared.next = Next::Answer;
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Shared> {
+        // Critical sections only assign: a poisoned lock still holds a whole value.
+        self.shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// Asks the worker at the other end who it is.
+async fn identify(client: &mut Client, address: &str, expected: &str) -> Result<(), Error> {
+    let silent = |reason: String| Error::Silent { address: address.to_owned(), reason };
+    let call = client.describe(wire::DescribeRequest {});
+    let description = tokio::time::timeout(ANSWER_TIMEOUT, call)
+        .await
+        .map_err(|_| silent(format!("no answer within {ANSWER_TIMEOUT:?}")))?
+        .map_err(|status| silent(status.message().to_owned()))?
+        .into_inner();
+    if description.worker_id != expected {
+        return Err(Error::WrongWorker {
+            address: address.to_owned(),
+            expected: expected.to_owned(),
+            found: description.worker_id,
+        });
+    }
+    Ok(())
+}
+
+/// What the master gets of a finished step: the wanted rows only.
+fn answer(mut step: Step) -> Step {
+    let hidden_size = step.hidden.len().checked_div(step.rows).unwrap_or(0);
+    let mut hidden = Vec::with_capacity(step.wanted.len() * hidden_size);
+    for &row in &step.wanted {
+        let start = row as usize * hidden_size; // In range: the assembler checked every wanted row.
+        hidden.extend_from_slice(&step.hidden[start..start + hidden_size]);
+    }
+    step.rows = step.wanted.len();
+    step.wanted.clear();
+    step.items.clear();
+    step.hidden = hidden;
+    step
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step() -> Step {
+        Step {
+            step: 1,
+            generation: 1,
+            items: Vec::new(),
+            rows: 3,
+            wanted: vec![0, 2],
+            stage_us: vec![],
+            hidden: vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
+        }
+    }
+
+    #[test]
+    fn an_answer_holds_the_wanted_rows_only() {
+        let answer = answer(step());
+        assert_eq!((answer.rows, answer.hidden), (2, vec![1.0, 2.0, 5.0, 6.0]));
+    }
+
+    #[tokio::test]
+    async fn a_relayed_step_keeps_all_its_rows_and_says_so() {
+        let routes = Routes::new("phone");
+        let (sender, mut frames) = mpsc::channel(4);
+        routes.set_master(sender);
+        routes.relay();
+        routes.send(step()).await;
+        let frame = frames.recv().await.expect("a frame").expect("no status");
+        assert!(frame.relay);
+        assert_eq!(frame.hidden.len(), 3 * 2 * 4);
+    }
+
+    #[tokio::test]
+    async fn an_unreachable_next_stage_leaves_the_route_as_it_was() {
+        let routes = Routes::new("phone");
+        let (sender, mut frames) = mpsc::channel(4);
+        routes.set_master(sender);
+        routes.relay();
+        let error = routes.direct("127.0.0.1:1", "id", "token").await.expect_err("nobody there");
+        assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
+        routes.send(step()).await;
+        assert!(frames.recv().await.expect("a frame").expect("no status").relay);
+    }
+}

@@ -1,0 +1,217 @@
+//! The loaded stage: a thread that computes, a bounded queue in front of it, a route behind it.
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
+
+use cake_checkpoint::LayerRange;
+use cake_engine::{Batch, BatchItem, Stage};
+use cake_proto::{Step, StepItem, limits};
+use tokio::sync::mpsc;
+use tracing::{info, warn};
+
+use crate::routes::Routes;
+use crate::store::OpenBlob;
+
+/// What this worker computes at the moment. A handle: clones share one stage.
+#[derive(Clone, Debug)]
+pub struct Runtime {
+    worker: String,
+    loaded: Arc<Mutex<Option<Loaded>>>,
+}
+
+/// A stage ready to take steps.
+#[derive(Debug)]
+struct Loaded {
+    about: About,
+    jobs: mpsc::Sender<Step>,
+    routes: Routes,
+    pipeline: Option<String>,
+    engine: std::thread::JoinHandle<()>,
+}
+
+/// What callers may know of the loaded stage.
+#[derive(Clone, Debug)]
+pub struct About {
+    /// Generation of the plan.
+    pub generation: u64,
+    /// Its layers.
+    pub layers: LayerRange,
+    /// Width of hidden states.
+    pub hidden_size: usize,
+    /// Most rows in a step.
+    pub max_rows: usize,
+}
+
+/// A step or route that does not fit what is loaded.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Error {
+    /// No stage.
+    #[error("worker {worker:?} has no stage loaded")]
+    NotLoaded {
+        /// This worker.
+        worker: String,
+    },
+    /// Made for another plan.
+    #[error("worker {worker:?} runs plan generation {loaded}, the step is of {found}")]
+    Generation {
+        /// This worker.
+        worker: String,
+        /// Generation loaded.
+        loaded: u64,
+        /// Generation of the step.
+        found: u64,
+    },
+    /// A stream of another pipeline.
+    #[error("worker {worker:?} does not take steps from this pipeline")]
+    Pipeline {
+        /// This worker.
+        worker: String,
+    },
+}
+
+impl From<Error> for tonic::Status {
+    fn from(error: Error) -> Self {
+        Self::failed_precondition(error.to_string())
+    }
+}
+
+impl Runtime {
+    /// No stage yet.
+    pub fn new(worker: &str) -> Self {
+        Self { worker: worker.to_owned(), loaded: Arc::default() }
+    }
+
+    /// Puts `stage` to work. What was loaded before must have been unloaded.
+    ///
+    /// `blobs` keeps the mapped files from being evicted for as long as the stage lives.
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    pub fn install(&self, stage: Stage, about: About, blobs: Vec<OpenBlob>) -> std::io::Result<()> {
+        let routes = Routes::new(&self.worker);
+        let (jobs, queue) = mpsc::channel(limits::STEPS_IN_FLIGHT);
+        let (results, outgoing) = mpsc::channel(limits::STEPS_IN_FLIGHT);
+        tokio::spawn(send_results(outgoing, routes.clone()));
+        let out = routes.clone();
+        let handle = tokio::runtime::Handle::current();
+        let engine = std::thread::Builder::new().name("cake-stage".into()).spawn(move || {
+            let _runtime = handle.enter(); // `Routes::fail` spawns a task.
+            compute(stage, queue, &results, &out);
+            drop(blobs);
+        })?;
+        info!(layers = %about.layers, generation = about.generation, "stage loaded");
+        *self.lock() = Some(Loaded { about, jobs, routes, pipeline: None, engine });
+        Ok(())
+    }
+
+    /// Drops the stage and waits until its memory is back. Call from a thread that may block.
+    pub fn unload(&self) {
+        let Some(loaded) = self.lock().take() else { return };
+        loaded.routes.close();
+        drop(loaded.jobs);
+        if loaded.engine.join().is_err() {
+            warn!("the stage's thread had panicked");
+        }
+        info!(layers = %loaded.about.layers, "stage unloaded");
+    }
+
+    /// The loaded stage, if any.
+    pub fn about(&self) -> Option<About> {
+        self.lock().as_ref().map(|loaded| loaded.about.clone())
+    }
+
+    /// The way out of the stage of `generation`; `pipeline` is what the previous stage must show.
+    ///
+    /// # Errors
+    /// [`Error::NotLoaded`] or [`Error::Generation`].
+    pub fn routes(&self, generation: u64, pipeline: Option<&str>) -> Result<Routes, Error> {
+        let mut guard = self.lock();
+        let loaded = guard.as_mut().ok_or_else(|| self.not_loaded())?;
+        self.check_generation(&loaded.about, generation)?;
+        if let Some(token) = pipeline {
+            loaded.pipeline = Some(token.to_owned());
+        }
+        Ok(loaded.routes.clone())
+    }
+
+    /// Lets a stream of the previous stage in.
+    ///
+    /// # Errors
+    /// [`Error::NotLoaded`] or [`Error::Pipeline`].
+    pub fn check_pipeline(&self, token: Option<&str>) -> Result<About, Error> {
+        let guard = self.lock();
+        let loaded = guard.as_ref().ok_or_else(|| self.not_loaded())?;
+        if token.is_none() || loaded.pipeline.as_deref() != token {
+            return Err(Error::Pipeline { worker: self.worker.clone() });
+        }
+        Ok(loaded.about.clone())
+    }
+
+    /// Queues a step; waits while the queue is full, so that a slow stage slows its caller.
+    ///
+    /// # Errors
+    /// [`Error`] if it was made for another plan or nothing is loaded.
+    pub async fn submit(&self, step: Step) -> Result<(), Error> {
+        let jobs = {
+            let guard = self.lock();
+            let loaded = guard.as_ref().ok_or_else(|| self.not_loaded())?;
+            self.check_generation(&loaded.about, step.generation)?;
+            loaded.jobs.clone()
+        };
+        jobs.send(step).await.map_err(|_| self.not_loaded())
+    }
+
+    fn check_generation(&self, about: &About, found: u64) -> Result<(), Error> {
+        if about.generation == found {
+            return Ok(());
+        }
+        Err(Error::Generation { worker: self.worker.clone(), loaded: about.generation, found })
+    }
+
+    fn not_loaded(&self) -> Error {
+        Error::NotLoaded { worker: self.worker.clone() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Loaded>> {
+        // Critical sections only assign: a poisoned lock still holds a whole value.
+        self.loaded.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// The body of the stage's thread: until every sender of the queue is gone.
+fn compute(
+    mut stage: Stage,
+    mut queue: mpsc::Receiver<Step>,
+    results: &mpsc::Sender<Step>,
+    routes: &Routes,
+) {
+    while let Some(mut step) = queue.blocking_recv() {
+        let started = Instant::now();
+        let batch = Batch { items: step.items.iter().map(item).collect() };
+        match stage.forward(&batch, std::mem::take(&mut step.hidden)) {
+            Ok(hidden) => {
+                step.hidden = hidden;
+                let spent = started.elapsed().as_micros();
+                step.stage_us.push(u32::try_from(spent).unwrap_or(u32::MAX));
+                if results.blocking_send(step).is_err() {
+                    return;
+                }
+            }
+            Err(error) => routes.fail(step.step, error.to_string()),
+        }
+    }
+}
+
+fn item(item: &StepItem) -> BatchItem {
+    BatchItem {
+        sequence: item.sequence,
+        position: item.position,
+        rows: item.rows,
+        blocks: item.blocks.clone(),
+    }
+}
+
+async fn send_results(mut outgoing: mpsc::Receiver<Step>, routes: Routes) {
+    while let Some(step) = outgoing.recv().await {
+        routes.send(step).await;
+    }
+}

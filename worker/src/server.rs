@@ -1,0 +1,140 @@
+//! A running worker: its store, its listener, its end.
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use cake_proto::limits;
+use cake_proto::wire::worker_server::WorkerServer;
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::transport::Server;
+use tracing::{info, warn};
+
+use crate::config::Config;
+use crate::lease::random_token;
+use crate::service::Service;
+use crate::store::{self, Store};
+
+/// Flow-control windows (bytes): enough to keep a fast link full while the disk writes.
+const STREAM_WINDOW: u32 = 4 << 20;
+const CONNECTION_WINDOW: u32 = 8 << 20;
+/// A master that answers no ping for this long is gone, and its lease with it.
+const KEEPALIVE: Duration = Duration::from_secs(5);
+/// How long open calls may take to end once the worker was asked to stop.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// A worker bound to its address, not yet serving.
+pub struct Worker {
+    service: Service,
+    listener: TcpListener,
+    address: SocketAddr,
+    worker_id: String,
+}
+
+/// Why a worker cannot start, or stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The store cannot be used.
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    /// The address cannot be used.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The worker's identity cannot be kept.
+    #[error("cannot keep the worker's id in {path}: {source}")]
+    Identity {
+        /// The file.
+        path: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Serving failed.
+    #[error("the server stopped: {0}")]
+    Serve(#[from] tonic::transport::Error),
+}
+
+impl Worker {
+    /// Opens the store and binds the listener.
+    ///
+    /// # Errors
+    /// [`Error`], one sentence each.
+    pub async fn bind(config: Config) -> Result<Self, Error> {
+        let store = Store::open(&config.store, config.store_limit)?;
+        let worker_id = identity(&config.store)?;
+        let listen = |source| Error::Listen { address: config.listen, source };
+        let listener = TcpListener::bind(config.listen).await.map_err(listen)?;
+        let address = listener.local_addr().map_err(listen)?;
+        let service = Service::new(config, worker_id.clone(), store);
+        Ok(Self { service, listener, address, worker_id })
+    }
+
+    /// Where it listens, with the port that the system chose.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The id that stays with the store.
+    pub fn worker_id(&self) -> &str {
+        &self.worker_id
+    }
+
+    /// Serves until `shutdown` completes, then lets open calls end for a short while.
+    ///
+    /// # Errors
+    /// [`Error::Serve`] if the listener breaks.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
+        let runtime = self.service.runtime();
+        let service = WorkerServer::new(self.service)
+            .max_decoding_message_size(limits::MESSAGE_BYTES)
+            .max_encoding_message_size(limits::MESSAGE_BYTES);
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let serve = Server::builder()
+            .tcp_nodelay(true)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_frame_size(limits::FRAME_BYTES as u32)
+            .http2_keepalive_interval(Some(KEEPALIVE))
+            .http2_keepalive_timeout(Some(KEEPALIVE))
+            .add_service(service)
+            .serve_with_incoming_shutdown(TcpListenerStream::new(self.listener), async {
+                stopped.await.ok();
+            });
+        tokio::pin!(serve);
+        tokio::select! {
+            ended = &mut serve => return Ok(ended?),
+            () = shutdown => info!("stopping"),
+        }
+        stop.send(()).ok();
+        if tokio::time::timeout(GRACE, &mut serve).await.is_err() {
+            warn!("closing connections that a master still holds");
+        }
+        tokio::task::spawn_blocking(move || runtime.unload()).await.ok();
+        Ok(())
+    }
+}
+
+/// The id kept beside the store, made on first use.
+fn identity(store: &Path) -> Result<String, Error> {
+    let path = store.join("worker-id");
+    let failed = |source| Error::Identity { path: path.display().to_string(), source };
+    match std::fs::read_to_string(&path) {
+        Ok(text) if text.trim().len() == 32 => Ok(text.trim().to_owned()),
+        Ok(_) => write_identity(&path).map_err(failed),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            write_identity(&path).map_err(failed)
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
+fn write_identity(path: &Path) -> std::io::Result<String> {
+    let worker_id = random_token();
+    std::fs::write(path, &worker_id)?;
+    Ok(worker_id)
+}

@@ -1,0 +1,428 @@
+//! The RPCs: convert, delegate, convert back. What they delegate to is tested without a network.
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use cake_checkpoint::{Digest, Dtype, ModelConfig};
+use cake_proto::client::{PIPELINE_KEY, check_protocol};
+use cake_proto::wire::worker_server::Worker as WorkerRpc;
+use cake_proto::{Assembler, Incoming, PROTOCOL, Tag, VERSION, connect, limits, wire};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt};
+use tonic::{Request, Response, Status, Streaming};
+use tracing::info;
+
+use crate::config::Config;
+use crate::lease::{LeaseBook, LeaseGuard, random_token};
+use crate::load::{Load, Outcome};
+use crate::push;
+use crate::push::blocking;
+use crate::runtime::Runtime;
+use crate::store::{self, InUse, Store};
+use crate::{OVERHEAD_BYTES, platform};
+
+/// Events that may wait for a slow reader of a progress stream.
+const EVENTS_QUEUED: usize = 16;
+/// How long another worker may take to answer when the master asks whether it can be reached.
+const PEER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Most bytes a link probe may ask back.
+const PROBE_REPLY_BYTES: u32 = limits::FRAME_BYTES as u32;
+
+type EventStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// The service of one worker. Clones share everything.
+#[derive(Clone)]
+pub struct Service {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    config: Config,
+    worker_id: String,
+    instance: String,
+    store: Store,
+    runtime: Runtime,
+    leases: LeaseBook,
+    pins: Mutex<HashMap<Digest, InUse>>, // Blobs that the present master has asked for.
+}
+
+impl Shared {
+    fn lock_pins(&self) -> MutexGuard<'_, HashMap<Digest, InUse>> {
+        // Only whole entries come and go: a poisoned lock still holds a usable map.
+        self.pins.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Service {
+    /// A service over an open store.
+    pub fn new(config: Config, worker_id: String, store: Store) -> Self {
+        let runtime = Runtime::new(&config.name);
+        let (leases, instance) = (LeaseBook::default(), random_token());
+        Self {
+            shared: Arc::new(Shared {
+                config,
+                worker_id,
+                instance,
+                store,
+                runtime,
+                leases,
+                pins: Mutex::default(),
+            }),
+        }
+    }
+
+    /// The stage's runtime, for an orderly end.
+    pub fn runtime(&self) -> Runtime {
+        self.shared.runtime.clone()
+    }
+
+    /// Refuses a caller of another protocol, or one that does not hold the worker.
+    fn admit<T>(&self, request: &Request<T>) -> Result<(), Status> {
+        check_protocol(request.metadata())?;
+        Ok(self.shared.leases.check(request.metadata())?)
+    }
+
+    fn describe_now(&self) -> wire::Description {
+        let Shared { config, worker_id, store, leases, .. } = &*self.shared;
+        let memory = platform::process_memory();
+        let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let dtypes = [Dtype::F32, Dtype::F16, Dtype::BF16];
+        wire::Description {
+            worker_id: worker_id.clone(),
+            name: config.name.clone(),
+            version: VERSION.to_owned(),
+            protocol: PROTOCOL,
+            budget_bytes: config.budget_bytes,
+            overhead_bytes: OVERHEAD_BYTES,
+            threads: config.threads as u32,
+            free_disk_bytes: store.free_disk().unwrap_or(0),
+            clock_ms: u64::try_from(clock.as_millis()).unwrap_or(u64::MAX),
+            held_by: leases.holder().unwrap_or_default(),
+            blobs: store
+                .list()
+                .iter()
+                .take(limits::BLOBS)
+                .map(|blob| blob.name.to_string())
+                .collect(),
+            // Mapped weights cost their own bytes here, whatever the dtype.
+            resident_permille: dtypes.map(|dtype| (dtype.name().to_owned(), 1000)).into(),
+            resident_bytes: memory.resident_bytes,
+            peak_bytes: memory.peak_bytes,
+            store: config.store.display().to_string(),
+            system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+            instance: self.shared.instance.clone(),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl WorkerRpc for Service {
+    type HoldStream = EventStream<wire::HoldEvent>;
+    type PushStream = EventStream<wire::PushEvent>;
+    type LoadStream = EventStream<wire::LoadEvent>;
+    type StepsStream = EventStream<wire::StepFrame>;
+
+    async fn describe(
+        &self,
+        _: Request<wire::DescribeRequest>,
+    ) -> Result<Response<wire::Description>, Status> {
+        // No protocol check: a master must be able to learn which version it found.
+        Ok(Response::new(self.describe_now()))
+    }
+
+    async fn hold(
+        &self,
+        request: Request<wire::HoldRequest>,
+    ) -> Result<Response<Self::HoldStream>, Status> {
+        check_protocol(request.metadata())?;
+        let mut master = request.into_inner().master_name;
+        master.truncate(master.floor_char_boundary(64));
+        let guard = self.shared.leases.acquire(&master)?;
+        info!(%master, "held");
+        let lease = guard.token().to_owned();
+        let held = Held { guard: Some(guard), shared: self.shared.clone(), master };
+        let granted = tokio_stream::once(Ok(wire::HoldEvent { lease }));
+        // The stream owns the lease: when the connection goes, tonic drops it and the worker is free.
+        let rest = futures_util::stream::unfold(held, |held| async move {
+            std::future::pending::<()>().await;
+            Some((Ok(wire::HoldEvent::default()), held))
+        });
+        Ok(Response::new(Box::pin(granted.chain(rest))))
+    }
+
+    async fn probe_compute(
+        &self,
+        request: Request<wire::ProbeComputeRequest>,
+    ) -> Result<Response<wire::ProbeComputeReply>, Status> {
+        self.admit(&request)?;
+        let request = request.into_inner();
+        if request.config_json.len() > limits::CONFIG_BYTES {
+            return Err(Status::invalid_argument("config_json is longer than 1 MiB"));
+        }
+        let config = ModelConfig::parse(&request.config_json)
+            .map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let dtype = Dtype::parse(&request.dtype)
+            .ok_or_else(|| Status::invalid_argument(format!("{:?} is no dtype", request.dtype)))?;
+        let Config { threads, budget_bytes, .. } = self.shared.config;
+        let scratch = budget_bytes.saturating_sub(OVERHEAD_BYTES);
+        let runtime = self.shared.runtime.clone();
+        let probe = blocking(move || {
+            runtime.unload(); // The probe's scratch memory needs the room.
+            cake_engine::probe_layer(&config, dtype, threads, scratch)
+                .map_err(|error| Status::failed_precondition(error.to_string()))
+        })
+        .await?;
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        Ok(Response::new(wire::ProbeComputeReply {
+            decode_ns: nanos(probe.decode),
+            prefill_16_ns: nanos(probe.prefill_16),
+            bytes: probe.bytes,
+        }))
+    }
+
+    async fn probe_link(
+        &self,
+        request: Request<wire::ProbeLinkRequest>,
+    ) -> Result<Response<wire::ProbeLinkReply>, Status> {
+        check_protocol(request.metadata())?;
+        let reply = request.into_inner().reply_bytes.min(PROBE_REPLY_BYTES);
+        Ok(Response::new(wire::ProbeLinkReply { payload: vec![0; reply as usize].into() }))
+    }
+
+    async fn probe_peer(
+        &self,
+        request: Request<wire::ProbePeerRequest>,
+    ) -> Result<Response<wire::ProbePeerReply>, Status> {
+        self.admit(&request)?;
+        let address = request.into_inner().address;
+        let ask = async {
+            let mut client =
+                connect(&address, Tag::default()).await.map_err(|error| error.to_string())?;
+            let answer = client.describe(wire::DescribeRequest {}).await;
+            Ok(answer.map_err(|status| status.message().to_owned())?.into_inner().worker_id)
+        };
+        let answer = tokio::time::timeout(PEER_TIMEOUT, ask)
+            .await
+            .unwrap_or_else(|_| Err(format!("no answer within {PEER_TIMEOUT:?}")));
+        Ok(Response::new(match answer {
+            Ok(worker_id) => {
+                wire::ProbePeerReply { reachable: true, detail: String::new(), worker_id }
+            }
+            Err(detail) => {
+                wire::ProbePeerReply { reachable: false, detail, worker_id: String::new() }
+            }
+        }))
+    }
+
+    async fn query(
+        &self,
+        request: Request<wire::QueryRequest>,
+    ) -> Result<Response<wire::QueryReply>, Status> {
+        self.admit(&request)?;
+        let mut asked = request.into_inner().blobs;
+        asked.truncate(limits::BLOBS);
+        let mut pins = self.shared.lock_pins();
+        let mut held = Vec::new();
+        for (name, digest) in asked.iter().filter_map(|name| Some((name, name.parse().ok()?))) {
+            // Asked for means planned: making room for one blob must not evict another of the plan.
+            pins.entry(digest).or_insert_with(|| self.shared.store.pin(&digest));
+            if self.shared.store.holds(&digest) {
+                held.push(name.clone());
+            }
+        }
+        Ok(Response::new(wire::QueryReply { held }))
+    }
+
+    async fn push(
+        &self,
+        request: Request<Streaming<wire::PushFrame>>,
+    ) -> Result<Response<Self::PushStream>, Status> {
+        self.admit(&request)?;
+        let store = self.shared.store.clone();
+        let (events, stream) = mpsc::channel(EVENTS_QUEUED);
+        // Ends with the request's stream, which ends with the connection at the latest.
+        tokio::spawn(async move {
+            if let Err(status) = push::receive(store, request.into_inner(), &events).await {
+                info!(error = status.message(), "push ended");
+                events.send(Err(status)).await.ok();
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    async fn load(
+        &self,
+        request: Request<wire::LoadRequest>,
+    ) -> Result<Response<Self::LoadStream>, Status> {
+        self.admit(&request)?;
+        let load = Load::try_from(request.into_inner())?;
+        let (events, stream) = mpsc::channel(EVENTS_QUEUED);
+        let service = self.clone();
+        let handle = tokio::runtime::Handle::current();
+        tokio::task::spawn_blocking(move || {
+            let _runtime = handle.enter(); // Installing the stage spawns its sender task.
+            let result = service.load_now(load, &events);
+            events.blocking_send(result.map_err(Status::from)).ok();
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    async fn route(
+        &self,
+        request: Request<wire::RouteRequest>,
+    ) -> Result<Response<wire::RouteReply>, Status> {
+        self.admit(&request)?;
+        let request = request.into_inner();
+        let routes = self.shared.runtime.routes(request.generation, Some(&request.pipeline))?;
+        let mut reply = wire::RouteReply { direct: true, detail: String::new() };
+        if request.last {
+            routes.answer_master();
+        } else if request.next_address.is_empty() {
+            routes.relay();
+            reply.direct = false;
+        } else if let Err(error) =
+            routes.direct(&request.next_address, &request.next_worker_id, &request.pipeline).await
+        {
+            routes.relay();
+            reply = wire::RouteReply { direct: false, detail: error.to_string() };
+        }
+        Ok(Response::new(reply))
+    }
+
+    async fn steps(
+        &self,
+        request: Request<Streaming<wire::StepFrame>>,
+    ) -> Result<Response<Self::StepsStream>, Status> {
+        self.admit(&request)?;
+        let about = self
+            .shared
+            .runtime
+            .about()
+            .ok_or_else(|| Status::failed_precondition("no stage is loaded"))?;
+        let (answers, stream) = mpsc::channel(limits::STEPS_IN_FLIGHT);
+        self.shared.runtime.routes(about.generation, None)?.set_master(answers.clone());
+        let service = self.clone();
+        let frames = request.into_inner();
+        // Ends when the master closes its side.
+        tokio::spawn(async move {
+            let assembler = Assembler::new(about.hidden_size, about.max_rows);
+            if let Err(status) = service.take_steps(frames, assembler).await {
+                answers.send(Err(status)).await.ok();
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    async fn forward(
+        &self,
+        request: Request<Streaming<wire::StepFrame>>,
+    ) -> Result<Response<wire::ForwardReply>, Status> {
+        check_protocol(request.metadata())?;
+        let token = request.metadata().get(PIPELINE_KEY).and_then(|value| value.to_str().ok());
+        let about = self.shared.runtime.check_pipeline(token)?;
+        let assembler = Assembler::new(about.hidden_size, about.max_rows);
+        self.take_steps(request.into_inner(), assembler).await?;
+        Ok(Response::new(wire::ForwardReply {}))
+    }
+
+    async fn release(
+        &self,
+        request: Request<wire::ReleaseRequest>,
+    ) -> Result<Response<wire::ReleaseReply>, Status> {
+        self.admit(&request)?;
+        let runtime = self.shared.runtime.clone();
+        blocking(move || {
+            runtime.unload();
+            Ok(())
+        })
+        .await?;
+        let memory = platform::process_memory();
+        Ok(Response::new(wire::ReleaseReply {
+            peak_bytes: memory.peak_bytes,
+            resident_bytes: memory.resident_bytes,
+        }))
+    }
+}
+
+impl Service {
+    /// Feeds the stage from one stream until its sender says goodbye.
+    async fn take_steps(
+        &self,
+        mut frames: Streaming<wire::StepFrame>,
+        mut assembler: Assembler,
+    ) -> Result<(), Status> {
+        while let Some(frame) = frames.message().await? {
+            let (number, generation) = (frame.step, frame.generation);
+            let Some(Incoming::Step(step)) = assembler.push(frame)? else { continue };
+            if let Err(error) = self.shared.runtime.submit(step).await {
+                let Ok(routes) = self.shared.runtime.routes(generation, None) else {
+                    return Err(error.into());
+                };
+                routes.fail(number, error.to_string());
+            }
+        }
+        Ok(())
+    }
+
+    /// Loads and reports; returns the last event.
+    fn load_now(
+        &self,
+        load: Load,
+        events: &mpsc::Sender<Result<wire::LoadEvent, Status>>,
+    ) -> Result<wire::LoadEvent, crate::load::Error> {
+        let Shared { config, store, runtime, .. } = &*self.shared;
+        let mut report = |verified_bytes, total_bytes| {
+            let event = wire::LoadEvent { verified_bytes, total_bytes, ..Default::default() };
+            events.try_send(Ok(event)).ok(); // Progress may be skipped, never waited for.
+        };
+        let outcome = load.run(store, runtime, config.budget_bytes, config.threads, &mut report)?;
+        let corrupt = match outcome {
+            Outcome::Loaded => Vec::new(),
+            Outcome::Corrupt(names) => names.iter().map(ToString::to_string).collect(),
+        };
+        let resident_bytes = platform::process_memory().resident_bytes;
+        Ok(wire::LoadEvent { done: true, resident_bytes, corrupt, ..Default::default() })
+    }
+}
+
+/// What a master's hold keeps alive; dropped with its stream.
+struct Held {
+    guard: Option<LeaseGuard>, // Some until dropped.
+    shared: Arc<Shared>,
+    master: String,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        info!(master = %self.master, "released");
+        let (shared, guard) = (self.shared.clone(), self.guard.take());
+        // The next master may only come once the stage is gone, else we would unload its stage.
+        let free = move || {
+            shared.runtime.unload();
+            shared.lock_pins().clear();
+            drop(guard);
+        };
+        // Joins the stage's thread: not on a thread that moves bytes.
+        match tokio::runtime::Handle::try_current() {
+            Ok(handle) => drop(handle.spawn_blocking(free)),
+            Err(_) => free(),
+        }
+    }
+}
+
+/// Which status each store failure becomes.
+impl From<store::Error> for Status {
+    fn from(error: store::Error) -> Self {
+        use store::Error as E;
+        let message = error.to_string();
+        match error {
+            E::DiskFull { .. } | E::StoreFull { .. } => Self::resource_exhausted(message),
+            E::WrongDigest { .. } => Self::data_loss(message),
+            E::NotHeld { .. } => Self::not_found(message),
+            E::Busy { .. } => Self::unavailable(message),
+            _ => Self::internal(message),
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! The store's files: their names, the lock, and what a restart finds.
+//!
+//! ```text
+//! DIR/lock                            held by the worker that has the store open
+//! DIR/blobs/<digest>.safetensors      a whole blob, every MiB verified before it was named so
+//! DIR/blobs/<digest>.json             its manifest; its modification time is the blob's last use
+//! DIR/partial/<digest>.part           the beginning of a blob
+//! DIR/partial/<digest>.json           its manifest
+//! ```
+//!
+//! A worker may be killed at any instant, so a restart trusts names for nothing but this: a blob
+//! counts as held if its manifest is the one it is named by and its length is right (its content is
+//! hashed again when it is loaded). Anything less is kept as a partial blob, whose every MiB is
+//! hashed before it counts. Files that are not named like ours are left alone.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::SystemTime;
+
+use cake_checkpoint::{Digest, Manifest};
+
+use super::{Error, HeldBlob, PartialBlob};
+use crate::platform;
+
+/// Longest manifest read from disk; [`Manifest::from_json`] accepts no longer one.
+const MAX_MANIFEST_BYTES: u64 = 16 << 20;
+
+const BLOB: &str = "safetensors";
+const PART: &str = "part";
+const MANIFEST: &str = "json";
+/// Of files being written, renamed when complete.
+const UNFINISHED: &str = "tmp";
+
+/// Where the store's files are.
+#[derive(Debug)]
+pub(super) struct Folders {
+    pub(super) root: PathBuf,
+    blobs: PathBuf,
+    partial: PathBuf,
+}
+
+/// What a store holds.
+#[derive(Debug, Default)]
+pub(super) struct Contents {
+    pub(super) held: Vec<HeldBlob>,
+    pub(super) partial: Vec<PartialBlob>,
+}
+
+impl Folders {
+    pub(super) fn new(root: &Path) -> Folders {
+        let (blobs, partial) = (root.join("blobs"), root.join("partial"));
+        Folders { root: root.to_owned(), blobs, partial }
+    }
+
+    pub(super) fn blob(&self, name: &Digest) -> PathBuf {
+        self.blobs.join(format!("{name}.{BLOB}"))
+    }
+
+    pub(super) fn manifest(&self, name: &Digest) -> PathBuf {
+        self.blobs.join(format!("{name}.{MANIFEST}"))
+    }
+
+    pub(super) fn part(&self, name: &Digest) -> PathBuf {
+        self.partial.join(format!("{name}.{PART}"))
+    }
+
+    fn part_manifest(&self, name: &Digest) -> PathBuf {
+        self.partial.join(format!("{name}.{MANIFEST}"))
+    }
+
+    /// Makes the folders and shows that files can be created in both.
+    pub(super) fn create(&self) -> Result<(), Error> {
+        for folder in [&self.blobs, &self.partial] {
+            let probe = folder.join(format!("probe.{UNFINISHED}"));
+            fs::create_dir_all(folder)
+                .and_then(|()| File::create(&probe))
+                .and_then(|_| fs::remove_file(&probe))
+                .map_err(|cause| Error::Unusable { path: folder.clone(), cause })?;
+        }
+        Ok(())
+    }
+
+    /// Takes the store for this process until the returned file is closed. The system releases it
+    /// when the process ends, however it ends.
+    pub(super) fn lock(&self) -> Result<File, Error> {
+        let path = self.root.join("lock");
+        let unusable = |cause| Error::Unusable { path: path.clone(), cause };
+        let mut options = File::options();
+        let mut file = options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(unusable)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut text = String::new();
+                // Whoever has the lock may be writing its number just now; then it stays unknown.
+                let holder = (&mut file).take(32).read_to_string(&mut text).ok();
+                let holder = holder.and_then(|_| text.trim().parse().ok());
+                return Err(Error::Locked { path: self.root.clone(), holder });
+            }
+            Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {
+                tracing::warn!(store = %self.root.display(), "file locks are not supported here");
+            }
+            Err(TryLockError::Error(error)) => return Err(unusable(error)),
+        }
+        file.set_len(0)
+            .and_then(|()| writeln!(file, "{}", std::process::id()))
+            .map_err(unusable)?;
+        Ok(file)
+    }
+
+    /// What is in the folders, without changing anything; also while another process writes.
+    pub(super) fn survey(&self) -> Result<Contents, Error> {
+        let mut contents = Contents::default();
+        for name in self.names()? {
+            match self.classify(&name) {
+                Form::Held(held, _) => contents.held.push(held),
+                Form::Partial(partial) => contents.partial.push(partial),
+                Form::Remains => {}
+            }
+        }
+        Ok(contents)
+    }
+
+    /// What is in the folders after putting them in order: each digest either a held blob, a
+    /// partial blob, or gone. Only called before anything is mapped.
+    pub(super) fn recover(&self) -> Result<Contents, Error> {
+        self.remove_unfinished()?;
+        let mut contents = Contents::default();
+        for name in self.names()? {
+            match self.classify(&name) {
+                Form::Held(held, place) => {
+                    if place == ManifestPlace::Partial {
+                        rename(&self.part_manifest(&name), &self.manifest(&name))?;
+                    }
+                    self.remove_partial(&name)?;
+                    contents.held.push(held);
+                }
+                Form::Partial(partial) => {
+                    remove(&self.manifest(&name))?;
+                    if !self.part(&name).exists() {
+                        rename(&self.blob(&name), &self.part(&name))?;
+                    }
+                    remove(&self.blob(&name))?;
+                    contents.partial.push(partial);
+                }
+                Form::Remains => {
+                    remove(&self.manifest(&name))?;
+                    remove(&self.part_manifest(&name))?;
+                }
+            }
+        }
+        Ok(contents)
+    }
+
+    /// The manifest of a held blob, or `None` if it cannot be read or is not the one it is named by.
+    pub(super) fn read_manifest(&self, name: &Digest) -> Option<Manifest> {
+        read_manifest(&self.manifest(name), name)
+    }
+
+    /// Writes the manifest of a blob about to be received.
+    pub(super) fn write_part_manifest(
+        &self,
+        name: &Digest,
+        manifest: &Manifest,
+    ) -> Result<(), Error> {
+        let path = self.part_manifest(name);
+        let unfinished = path.with_extension(UNFINISHED);
+        let json = manifest.to_json();
+        File::create(&unfinished)
+            .and_then(|mut file| file.write_all(&json).and_then(|()| file.sync_all()))
+            .map_err(|cause| Error::write(&self.root, &unfinished, json.len() as u64, cause))?;
+        rename(&unfinished, &path)
+    }
+
+    /// Turns a received and flushed part into a held blob. Its manifest goes first; a crash in
+    /// between leaves a part whose every MiB is there.
+    pub(super) fn promote(&self, name: &Digest) -> Result<(), Error> {
+        set_last_use(&self.part_manifest(name), SystemTime::now());
+        rename(&self.part_manifest(name), &self.manifest(name))?;
+        rename(&self.part(name), &self.blob(name))?;
+        for folder in [&self.blobs, &self.partial] {
+            platform::sync_directory(folder).map_err(|cause| Error::io("flush", folder, cause))?;
+        }
+        Ok(())
+    }
+
+    /// Removes a held blob. The file goes, not its content: who has it mapped keeps it.
+    pub(super) fn remove_blob(&self, name: &Digest) -> Result<(), Error> {
+        remove(&self.blob(name))?;
+        remove(&self.manifest(name))
+    }
+
+    /// Removes a partial blob.
+    pub(super) fn remove_partial(&self, name: &Digest) -> Result<(), Error> {
+        remove(&self.part(name))?;
+        remove(&self.part_manifest(name))
+    }
+
+    /// The partial blob of this name, if there is one.
+    pub(super) fn partial(&self, name: &Digest) -> Option<PartialBlob> {
+        let facts = self.part(name).metadata().ok().filter(fs::Metadata::is_file)?;
+        Some(PartialBlob { name: *name, bytes: facts.len(), last_used: modified(&facts) })
+    }
+
+    /// Digests that any of our files is named by.
+    fn names(&self) -> Result<BTreeSet<Digest>, Error> {
+        let mut names = BTreeSet::new();
+        for folder in [&self.blobs, &self.partial] {
+            for path in entries(folder)? {
+                if let Some((name, BLOB | PART | MANIFEST)) = parse_name(&path) {
+                    names.insert(name);
+                }
+            }
+        }
+        Ok(names)
+    }
+
+    fn remove_unfinished(&self) -> Result<(), Error> {
+        for path in entries(&self.partial)? {
+            if let Some((_, UNFINISHED)) = parse_name(&path) {
+                remove(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn classify(&self, name: &Digest) -> Form {
+        let blob = self.blob(name).metadata().ok().filter(fs::Metadata::is_file);
+        let Some(blob) = blob else {
+            return self.partial(name).map_or(Form::Remains, Form::Partial);
+        };
+        let places = [
+            (self.manifest(name), ManifestPlace::Blobs),
+            (self.part_manifest(name), ManifestPlace::Partial),
+        ];
+        for (path, place) in places {
+            let Some(manifest) = read_manifest(&path, name) else {
+                continue;
+            };
+            if manifest.file_bytes == blob.len() {
+                let last_used = path.metadata().map_or(modified(&blob), |facts| modified(&facts));
+                return Form::Held(HeldBlob::new(*name, &manifest, last_used), place);
+            }
+        }
+        Form::Partial(self.partial(name).unwrap_or(PartialBlob {
+            name: *name,
+            bytes: blob.len(),
+            last_used: modified(&blob),
+        }))
+    }
+}
+
+/// What the files of one digest amount to.
+enum Form {
+    Held(HeldBlob, ManifestPlace),
+    /// A part, or a blob file that has to be proven again.
+    Partial(PartialBlob),
+    /// Manifests without bytes.
+    Remains,
+}
+
+#[derive(PartialEq, Eq)]
+enum ManifestPlace {
+    Blobs,
+    Partial,
+}
+
+/// Notes a use of the blob whose manifest this is. Best effort: a missed note costs an eviction in
+/// the wrong order.
+pub(super) fn set_last_use(manifest: &Path, time: SystemTime) {
+    let touched = File::options().write(true).open(manifest);
+    if let Err(error) = touched.and_then(|file| file.set_modified(time)) {
+        tracing::debug!(path = %manifest.display(), %error, "last use not noted");
+    }
+}
+
+/// The digest and the extension of a file named like ours: 64 lower-case hexadecimal digits.
+fn parse_name(path: &Path) -> Option<(Digest, &str)> {
+    let (stem, extension) = path.file_name()?.to_str()?.split_once('.')?;
+    let name = Digest::from_str(stem).ok()?;
+    (name.to_string() == stem).then_some((name, extension))
+}
+
+fn read_manifest(path: &Path, name: &Digest) -> Option<Manifest> {
+    let file = File::open(path).ok()?;
+    if file.metadata().ok()?.len() > MAX_MANIFEST_BYTES {
+        return None;
+    }
+    let mut json = Vec::new();
+    file.take(MAX_MANIFEST_BYTES).read_to_end(&mut json).ok()?;
+    Manifest::from_json(&json).ok().filter(|manifest| manifest.name() == *name)
+}
+
+fn entries(folder: &Path) -> Result<Vec<PathBuf>, Error> {
+    let list = |entries: fs::ReadDir| entries.map(|entry| Ok(entry?.path())).collect();
+    match fs::read_dir(folder).and_then(list) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        result => result.map_err(|cause| Error::io("list", folder, cause)),
+    }
+}
+
+fn modified(facts: &fs::Metadata) -> SystemTime {
+    facts.modified().unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+fn rename(from: &Path, to: &Path) -> Result<(), Error> {
+    fs::rename(from, to).map_err(|cause| Error::io("rename", from, cause))
+}
+
+/// Removes a file; that it is not there is as good.
+fn remove(path: &Path) -> Result<(), Error> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Error::io("remove", path, error))
+        }
+        _ => Ok(()),
+    }
+}

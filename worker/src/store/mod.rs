@@ -1,0 +1,382 @@
+//! What a worker keeps on disk: blobs named by the digest of their manifest, and blobs under way.
+//!
+//! Start at [`Store`]. Its promises:
+//! - A blob is held only after every MiB of it matched the manifest it is named by.
+//! - A worker killed at any instant loses at most the unverified end of the blobs under way.
+//! - A blob that is in use is never evicted, and nothing outside the store's folders is touched.
+//!
+//! Everything here blocks; an asynchronous caller moves it to a thread that may.
+
+pub mod cli;
+mod error;
+mod evict;
+mod folders;
+mod state;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use cake_checkpoint::{Blob, Digest, Manifest};
+
+pub use error::Error;
+pub use writer::Writer;
+
+use crate::platform;
+use folders::Folders;
+use state::{State, Transfer};
+
+/// Disk space a transfer leaves to others, at most; a fiftieth of a small file system.
+const MAX_RESERVE_BYTES: u64 = 64 << 20;
+
+/// A content-addressed store of blobs in one directory. Clones are handles of the same store.
+///
+/// The directory is locked for this process until the last handle, [`Writer`] and [`InUse`] is gone.
+#[derive(Debug, Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    folders: Folders,
+    limit_bytes: Option<u64>,
+    /// Also orders every change of the set of files.
+    state: Mutex<State>,
+    /// Closing it releases the store.
+    _lock: File,
+}
+
+/// A whole blob in the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldBlob {
+    /// Its name, the digest of its manifest.
+    pub name: Digest,
+    /// Size of its file.
+    pub bytes: u64,
+    /// When it was last opened, or received if it never was.
+    pub last_used: SystemTime,
+    /// What its tensors have in common, for people: `model.layers.7`.
+    pub label: String,
+    /// How many tensors it has.
+    pub tensors: usize,
+    /// Whether someone holds an [`InUse`] of it, so that it cannot be evicted.
+    pub in_use: bool,
+}
+
+/// The beginning of a blob whose transfer was interrupted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartialBlob {
+    /// Name of the blob it begins.
+    pub name: Digest,
+    /// Bytes on disk, of which [`Store::resume_at`] tells how many are right.
+    pub bytes: u64,
+    /// When it was last written.
+    pub last_used: SystemTime,
+}
+
+/// What [`Store::prune`] did.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PruneReport {
+    /// Whole blobs removed, least recently used first.
+    pub removed: Vec<HeldBlob>,
+    /// Partial blobs removed.
+    pub removed_partial: Vec<PartialBlob>,
+    /// Bytes freed by both.
+    pub freed_bytes: u64,
+    /// Bytes still stored.
+    pub kept_bytes: u64,
+}
+
+/// A held blob, open for loading.
+#[derive(Debug)]
+pub struct OpenBlob {
+    /// Its manifest.
+    pub manifest: Manifest,
+    /// Its mapped file; not yet verified.
+    pub blob: Blob,
+    /// Spares it from eviction for as long as this is kept.
+    pub in_use: InUse,
+}
+
+/// Spares one blob from eviction until dropped.
+#[derive(Debug)]
+pub struct InUse {
+    store: Store,
+    name: Digest,
+}
+
+impl Store {
+    /// Opens the store at `dir`, making its folders where they are missing, and takes it for this
+    /// process. `limit_bytes` bounds what it keeps; least recently used blobs go first.
+    ///
+    /// # Errors
+    /// [`Error::Unusable`] if the directory cannot be made or written, [`Error::Locked`] if another
+    /// worker has it open, [`Error::Io`] if its content cannot be listed or put in order.
+    pub fn open(dir: &Path, limit_bytes: Option<u64>) -> Result<Store, Error> {
+        let folders = Folders::new(dir);
+        folders.create()?;
+        let lock = folders.lock()?;
+        let found = folders.recover()?;
+        let state = State {
+            held: found.held.into_iter().map(|blob| (blob.name, blob)).collect(),
+            partial: found.partial.into_iter().map(|blob| (blob.name, blob)).collect(),
+            ..State::default()
+        };
+        tracing::info!(
+            store = %dir.display(), blobs = state.held.len(), partial = state.partial.len(),
+            bytes = state.stored_bytes(), "store opened"
+        );
+        let inner = Inner { folders, limit_bytes, state: Mutex::new(state), _lock: lock };
+        Ok(Store { inner: Arc::new(inner) })
+    }
+
+    /// The blobs held, in the order of their names.
+    pub fn list(&self) -> Vec<HeldBlob> {
+        let state = self.state();
+        let with_use =
+            |blob: &HeldBlob| HeldBlob { in_use: state.pinned(&blob.name), ..blob.clone() };
+        state.held.values().map(with_use).collect()
+    }
+
+    /// The partial blobs that nobody is writing, in the order of their names.
+    pub fn list_partial(&self) -> Vec<PartialBlob> {
+        self.state().partial.values().cloned().collect()
+    }
+
+    /// Whether the whole blob is here.
+    pub fn holds(&self, name: &Digest) -> bool {
+        self.state().held.contains_key(name)
+    }
+
+    /// The manifest of a held blob; `None` if the blob is not held.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if the manifest on disk is no longer the one the blob is named by.
+    pub fn manifest(&self, name: &Digest) -> Result<Option<Manifest>, Error> {
+        if !self.holds(name) {
+            return Ok(None);
+        }
+        let manifest = self.inner.folders.read_manifest(name);
+        manifest.map(Some).ok_or(Error::Corrupt { blob: *name, cause: None })
+    }
+
+    /// Bytes of the blob that are already here and right, where a transfer would resume: all of a
+    /// held blob, else the MiBs at the start of a partial one that match their digests. Reads and
+    /// hashes the partial blob; [`Store::begin`] does the same, so a caller that is about to write
+    /// asks [`Writer::offset`] instead.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the partial blob cannot be read.
+    pub fn resume_at(&self, manifest: &Manifest) -> Result<u64, Error> {
+        let name = manifest.name();
+        if self.holds(&name) {
+            return Ok(manifest.file_bytes);
+        }
+        writer::verified_bytes(&self.inner.folders.part(&name), manifest)
+    }
+
+    /// Starts or continues a blob. Makes room first, by evicting blobs least recently used where
+    /// the limit asks for it. For a held blob the writer is complete from the start.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if someone else writes this blob, [`Error::StoreFull`] and
+    /// [`Error::DiskFull`] if there is no room for it (nothing is evicted then), [`Error::Io`] if
+    /// its files cannot be made.
+    pub fn begin(&self, manifest: Manifest) -> Result<Writer, Error> {
+        Writer::begin(self, manifest)
+    }
+
+    /// Opens a held blob for loading, notes the use, and spares it from eviction for as long as the
+    /// result's [`InUse`] is kept. The content is not verified yet: that is [`Blob::verify`].
+    ///
+    /// # Errors
+    /// [`Error::NotHeld`], or [`Error::Corrupt`] if its files are not what they were.
+    pub fn open_blob(&self, name: &Digest) -> Result<OpenBlob, Error> {
+        let in_use = self.pin(name);
+        let now = SystemTime::now();
+        match self.state().held.get_mut(name) {
+            Some(blob) => blob.last_used = now,
+            None => return Err(Error::NotHeld { blob: *name }),
+        }
+        let folders = &self.inner.folders;
+        let manifest =
+            folders.read_manifest(name).ok_or(Error::Corrupt { blob: *name, cause: None })?;
+        let blob = Blob::open(&folders.blob(name), &manifest)
+            .map_err(|cause| Error::Corrupt { blob: *name, cause: Some(Box::new(cause)) })?;
+        folders::set_last_use(&folders.manifest(name), now);
+        Ok(OpenBlob { manifest, blob, in_use })
+    }
+
+    /// Spares a blob from eviction until the result is dropped, whether it is held, partial or yet
+    /// to come. Pinning all blobs of a plan before the first transfer keeps one from evicting
+    /// another.
+    pub fn pin(&self, name: &Digest) -> InUse {
+        *self.state().pins.entry(*name).or_default() += 1;
+        InUse { store: self.clone(), name: *name }
+    }
+
+    /// Removes a held blob, as after a digest mismatch; that it is not held is fine. Whoever still
+    /// has it mapped keeps its content.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if its file cannot be removed.
+    pub fn discard(&self, name: &Digest) -> Result<(), Error> {
+        let mut state = self.state();
+        if state.held.contains_key(name) {
+            self.inner.folders.remove_blob(name)?;
+            state.held.remove(name);
+            tracing::warn!(blob = %name, "blob discarded");
+        }
+        Ok(())
+    }
+
+    /// Removes blobs, partial ones included, least recently used first, until at most `keep` bytes
+    /// are stored. What is in use or being received stays.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if a file cannot be removed; what was removed before it stays removed.
+    pub fn prune(&self, keep: u64) -> Result<PruneReport, Error> {
+        let mut state = self.state();
+        let victims = evict::choose(&state.candidates(), state.stored_bytes(), keep).victims;
+        let mut report = self.remove(&mut state, &victims)?;
+        report.kept_bytes = state.stored_bytes();
+        Ok(report)
+    }
+
+    /// Bytes stored, partial blobs included.
+    pub fn stored_bytes(&self) -> u64 {
+        self.state().stored_bytes()
+    }
+
+    /// The eviction limit, if there is one.
+    pub fn limit_bytes(&self) -> Option<u64> {
+        self.inner.limit_bytes
+    }
+
+    /// Bytes that can still be written to the store's file system.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the system cannot tell.
+    pub fn free_disk(&self) -> Result<u64, Error> {
+        Ok(self.disk()?.free_bytes)
+    }
+
+    fn disk(&self) -> Result<platform::DiskSpace, Error> {
+        let root = &self.inner.folders.root;
+        platform::free_space(root)
+            .map_err(|cause| Error::io("ask for the free space of", root, cause))
+    }
+
+    /// Every change under the lock is complete before anything that can panic, so a poisoned lock
+    /// guards a sound state.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Promises `transfer` room for a blob of which `verified_bytes` are on disk, evicting what the
+    /// limit asks for. Refuses before anything is evicted.
+    fn make_room(
+        &self,
+        transfer: &Transfer,
+        blob_bytes: u64,
+        verified_bytes: u64,
+    ) -> Result<(), Error> {
+        let path = &self.inner.folders.root;
+        let disk = self.disk()?;
+        let mut state = self.state();
+        let mut eviction = evict::Choice::default();
+        if let Some(limit_bytes) = self.inner.limit_bytes {
+            let target = limit_bytes.checked_sub(blob_bytes);
+            let stored_bytes = state.stored_bytes();
+            eviction = evict::choose(&state.candidates(), stored_bytes, target.unwrap_or(0));
+            if target.is_none_or(|target| eviction.kept_bytes > target) {
+                let (path, in_use_bytes) = (path.clone(), eviction.kept_bytes);
+                return Err(Error::StoreFull { path, blob_bytes, limit_bytes, in_use_bytes });
+            }
+        }
+        let need_bytes = blob_bytes
+            .saturating_sub(verified_bytes)
+            .saturating_add(state.promised_bytes())
+            .saturating_add(MAX_RESERVE_BYTES.min(disk.total_bytes / 50));
+        if need_bytes > disk.free_bytes.saturating_add(eviction.freed_bytes) {
+            let prunable_bytes = evict::evictable_bytes(&state.candidates());
+            let (path, free_bytes) = (path.clone(), disk.free_bytes);
+            return Err(Error::DiskFull { path, need_bytes, free_bytes, prunable_bytes });
+        }
+        self.remove(&mut state, &eviction.victims)?;
+        transfer.blob_bytes.store(blob_bytes, Ordering::Relaxed);
+        transfer.verified_bytes.store(verified_bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Removes blobs from disk and from `state`.
+    fn remove(&self, state: &mut State, victims: &[Digest]) -> Result<PruneReport, Error> {
+        let mut report = PruneReport::default();
+        for name in victims {
+            if let Some(blob) = state.held.get(name) {
+                self.inner.folders.remove_blob(name)?;
+                tracing::info!(blob = %name, content = blob.label, bytes = blob.bytes, "evicted");
+                report.freed_bytes += blob.bytes;
+                report.removed.extend(state.held.remove(name));
+            } else if let Some(blob) = state.partial.get(name) {
+                self.inner.folders.remove_partial(name)?;
+                tracing::info!(blob = %name, bytes = blob.bytes, "partial blob evicted");
+                report.freed_bytes += blob.bytes;
+                report.removed_partial.extend(state.partial.remove(name));
+            }
+        }
+        Ok(report)
+    }
+}
+
+impl HeldBlob {
+    fn new(name: Digest, manifest: &Manifest, last_used: SystemTime) -> HeldBlob {
+        let names: Vec<&str> = manifest.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+        HeldBlob {
+            name,
+            bytes: manifest.file_bytes,
+            last_used,
+            label: common_label(&names),
+            tensors: names.len(),
+            in_use: false,
+        }
+    }
+}
+
+impl InUse {
+    /// The blob that is spared.
+    pub fn name(&self) -> Digest {
+        self.name
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        let mut state = self.store.state();
+        if let Some(count) = state.pins.get_mut(&self.name) {
+            *count -= 1;
+            if *count == 0 {
+                state.pins.remove(&self.name);
+            }
+        }
+    }
+}
+
+/// The dotted parts that all names start with, or the first name where they share none.
+fn common_label(names: &[&str]) -> String {
+    let Some((first, rest)) = names.split_first() else {
+        return String::new();
+    };
+    let mut parts: Vec<&str> = first.split('.').collect();
+    for name in rest {
+        let same = parts.iter().zip(name.split('.')).take_while(|(a, b)| **a == *b).count();
+        parts.truncate(same);
+    }
+    if parts.is_empty() { (*first).to_owned() } else { parts.join(".") }
+}

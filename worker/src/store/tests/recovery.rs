@@ -1,0 +1,176 @@
+//! The store after restarts, crashes and damage.
+
+use super::*;
+
+#[test]
+fn blobs_and_parts_survive_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let (whole, begun) = (TestBlob::new(1, MIB), TestBlob::new(2, 4 * MIB));
+    let store = open(&directory);
+    receive(&store, &whole);
+    receive_part(&store, &begun, 2 * MIB + MIB / 2);
+    let before = store.list();
+    drop(store);
+
+    let store = open(&directory);
+    assert_eq!(store.list().len(), 1);
+    assert_eq!(store.list()[0].label, before[0].label);
+    assert_eq!(store.list_partial()[0].bytes, 2 * CHUNK_BYTES);
+    assert_eq!(store.resume_at(&begun.manifest).unwrap(), 2 * CHUNK_BYTES);
+    receive(&store, &begun);
+    assert_eq!(store.list().len(), 2);
+    assert!(store.list_partial().is_empty());
+    store.open_blob(&begun.name()).unwrap().blob.verify(&mut |_| {}).unwrap();
+}
+
+#[test]
+fn resumes_before_the_first_torn_or_damaged_chunk() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(&directory);
+    let blob = TestBlob::new(0, 5 * MIB);
+    let path = part_path(&directory, &blob);
+    assert_eq!(store.resume_at(&blob.manifest).unwrap(), 0);
+
+    fs::write(&path, &blob.bytes[..3 * MIB + 17]).unwrap(); // Torn in the fourth chunk.
+    assert_eq!(store.resume_at(&blob.manifest).unwrap(), 3 * CHUNK_BYTES);
+
+    let mut damaged = blob.bytes.clone();
+    damaged[MIB + 5] ^= 1;
+    fs::write(&path, &damaged).unwrap();
+    assert_eq!(store.resume_at(&blob.manifest).unwrap(), CHUNK_BYTES);
+    let writer = store.begin(blob.manifest.clone()).unwrap();
+    assert_eq!(writer.offset(), CHUNK_BYTES);
+    assert_eq!(fs::metadata(&path).unwrap().len(), CHUNK_BYTES);
+    drop(writer);
+
+    let mut longer = blob.bytes.clone();
+    longer.extend_from_slice(b"more");
+    fs::write(&path, &longer).unwrap();
+    assert_eq!(store.resume_at(&blob.manifest).unwrap(), blob.bytes.len() as u64);
+    assert_eq!(receive(&store, &blob), blob.name());
+    store.open_blob(&blob.name()).unwrap().blob.verify(&mut |_| {}).unwrap();
+}
+
+#[test]
+fn damaged_manifests_cost_no_bytes_and_foreign_files_stay() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(&directory);
+    let blob = TestBlob::new(0, 2 * MIB);
+    receive(&store, &blob);
+    drop(store);
+    let folder = directory.path().join("blobs");
+    let manifest = folder.join(format!("{}.json", blob.name()));
+    let foreign = [folder.join("notes.txt"), folder.join("ABC.json"), folder.join("..tmp")];
+    for path in foreign.iter().chain([&manifest]) {
+        fs::write(path, "{\"tensors\": 1").unwrap();
+    }
+    let orphan = folder.join(format!("{}.json", digest(b"orphan")));
+    fs::write(&orphan, blob.manifest.to_json()).unwrap();
+    let unfinished = directory.path().join(format!("partial/{}.tmp", digest(b"unfinished")));
+    fs::write(&unfinished, "{").unwrap();
+
+    let store = open(&directory);
+    assert!(!store.holds(&blob.name()));
+    assert_eq!(store.list_partial().len(), 1);
+    assert!(foreign.iter().all(|path| path.exists()));
+    assert!(!manifest.exists() && !orphan.exists() && !unfinished.exists());
+    let writer = store.begin(blob.manifest.clone()).unwrap();
+    assert_eq!(writer.offset(), blob.bytes.len() as u64, "every chunk is still there and right");
+    writer.finish().unwrap();
+    store.open_blob(&blob.name()).unwrap().blob.verify(&mut |_| {}).unwrap();
+}
+
+#[test]
+fn a_shortened_blob_is_completed_by_the_next_transfer() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(&directory);
+    let blob = TestBlob::new(0, 2 * MIB);
+    receive(&store, &blob);
+    let path = store.inner.folders.blob(&blob.name());
+    drop(store);
+    fs::File::options().write(true).open(path).unwrap().set_len(CHUNK_BYTES + 5).unwrap();
+    let store = open(&directory);
+    assert!(!store.holds(&blob.name()));
+    assert_eq!(store.resume_at(&blob.manifest).unwrap(), CHUNK_BYTES);
+    receive(&store, &blob);
+}
+
+#[test]
+fn a_crash_between_the_two_renames_loses_nothing() {
+    for blob_first in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let store = open(&directory);
+        let blob = TestBlob::new(0, MIB);
+        receive(&store, &blob);
+        let (name, root) = (blob.name(), directory.path().to_owned());
+        drop(store);
+        let file = |folder: &str, end: &str| root.join(folder).join(format!("{name}.{end}"));
+        if blob_first {
+            fs::rename(file("blobs", "json"), file("partial", "json")).unwrap();
+        } else {
+            fs::rename(file("blobs", "safetensors"), file("partial", "part")).unwrap();
+        }
+        let store = open(&directory);
+        assert_eq!(store.holds(&name), blob_first);
+        let writer = store.begin(blob.manifest.clone()).unwrap();
+        assert_eq!(writer.offset(), blob.bytes.len() as u64);
+        writer.finish().unwrap();
+        drop(store);
+        assert!(open(&directory).holds(&name));
+        assert_eq!(files(&root.join("partial")), 0);
+    }
+}
+
+#[test]
+fn a_damaged_blob_is_found_when_verified_and_discarded() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(&directory);
+    let blob = TestBlob::new(0, 2 * MIB);
+    receive(&store, &blob);
+    let path = store.inner.folders.blob(&blob.name());
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[MIB + MIB / 2] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    let opened = store.open_blob(&blob.name()).unwrap();
+    assert!(opened.blob.verify(&mut |_| {}).is_err());
+    store.discard(&blob.name()).unwrap();
+    store.discard(&blob.name()).unwrap();
+    drop(opened);
+    assert!(!store.holds(&blob.name()));
+    assert!(matches!(store.open_blob(&blob.name()), Err(Error::NotHeld { .. })));
+    assert_eq!(store.manifest(&blob.name()).unwrap(), None);
+    assert_eq!(files(&directory.path().join("blobs")), 0);
+
+    receive(&store, &blob);
+    fs::write(&path, b"short").unwrap();
+    assert!(matches!(store.open_blob(&blob.name()), Err(Error::Corrupt { cause: Some(_), .. })));
+    fs::write(store.inner.folders.manifest(&blob.name()), b"{}").unwrap();
+    assert!(matches!(store.manifest(&blob.name()), Err(Error::Corrupt { .. })));
+}
+
+#[test]
+fn a_store_belongs_to_one_worker() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(&directory);
+    let second = store.clone();
+    drop(store);
+    match Store::open(directory.path(), None) {
+        Err(Error::Locked { path, holder }) => {
+            assert_eq!((path.as_path(), holder), (directory.path(), Some(std::process::id())));
+        }
+        other => panic!("{other:?}"),
+    }
+    drop(second);
+    open(&directory);
+}
+
+#[test]
+fn a_place_that_cannot_be_a_store_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("file");
+    fs::write(&file, "in the way").unwrap();
+    match Store::open(&file.join("store"), None) {
+        Err(Error::Unusable { path, .. }) => assert!(path.starts_with(&file)),
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,310 @@
+//! Receiving a blob: every MiB is hashed before it is written, so what is on disk is right.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::SystemTime;
+
+use cake_checkpoint::{CHUNK_BYTES, Digest, Manifest};
+
+use super::{Error, HeldBlob, PartialBlob, Store, Transfer};
+
+/// Bytes after which the system is asked to write to the disk what it has, so that the flush at the
+/// end of a blob is short.
+const WRITEBACK_BYTES: u64 = 64 << 20;
+
+/// Writes one blob, in order, from where an earlier transfer ended.
+///
+/// Dropped before [`Writer::finish`], what was verified stays for the next writer.
+#[derive(Debug)]
+pub struct Writer {
+    manifest: Manifest,
+    name: Digest,
+    /// Whole chunks that matched their digests, in bytes; the length of the part on disk.
+    verified_bytes: u64,
+    /// The beginning of the next chunk.
+    pending: Vec<u8>,
+    /// `None` if the blob was held already.
+    part: Option<Part>,
+}
+
+/// The file being written.
+#[derive(Debug)]
+struct Part {
+    file: File,
+    path: PathBuf,
+    writeback: Writeback,
+    claim: Claim,
+}
+
+/// The right to write one blob, given back when dropped.
+#[derive(Debug)]
+struct Claim {
+    store: Store,
+    name: Digest,
+    transfer: Arc<Transfer>,
+}
+
+impl Writer {
+    /// See [`Store::begin`].
+    pub(super) fn begin(store: &Store, manifest: Manifest) -> Result<Writer, Error> {
+        let name = manifest.name();
+        let Some(claim) = Claim::take(store, name)? else {
+            let verified_bytes = manifest.file_bytes;
+            return Ok(Writer { manifest, name, verified_bytes, pending: Vec::new(), part: None });
+        };
+        let folders = &store.inner.folders;
+        let path = folders.part(&name);
+        let verified_bytes = verified_bytes(&path, &manifest)?;
+        store.make_room(&claim.transfer, manifest.file_bytes, verified_bytes)?;
+        folders.write_part_manifest(&name, &manifest)?;
+        let open = || {
+            let mut options = File::options();
+            options.read(true).write(true).create(true).truncate(false);
+            let mut file = options.open(&path)?;
+            file.set_len(verified_bytes)?;
+            file.seek(SeekFrom::End(0))?;
+            Ok(file)
+        };
+        let missing_bytes = manifest.file_bytes - verified_bytes;
+        let file =
+            open().map_err(|cause| Error::write(&folders.root, &path, missing_bytes, cause))?;
+        let part = Some(Part { file, path, writeback: Writeback::default(), claim });
+        Ok(Writer { manifest, name, verified_bytes, pending: Vec::new(), part })
+    }
+
+    /// Name of the blob being written.
+    pub fn name(&self) -> Digest {
+        self.name
+    }
+
+    /// Size of the whole blob.
+    pub fn blob_bytes(&self) -> u64 {
+        self.manifest.file_bytes
+    }
+
+    /// The byte of the blob that [`Writer::write`] expects next.
+    pub fn offset(&self) -> u64 {
+        self.verified_bytes + self.pending.len() as u64
+    }
+
+    /// Appends the blob's next bytes. Each chunk of [`CHUNK_BYTES`], and the shorter last one, is
+    /// compared with the manifest when it is whole and written only if it matches.
+    ///
+    /// # Errors
+    /// [`Error::WrongDigest`] if a chunk is not what the manifest says, [`Error::TooLong`] if there
+    /// are more bytes than the blob has, [`Error::DiskFull`] or [`Error::Io`] if a chunk cannot be
+    /// written. The part then ends after the last good chunk and [`Writer::offset`] is there: a
+    /// caller may send again from it.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let missing_bytes = self.manifest.file_bytes - self.offset();
+        let extra_bytes = (bytes.len() as u64).saturating_sub(missing_bytes);
+        if extra_bytes > 0 {
+            self.pending.clear();
+            let (blob, blob_bytes) = (self.name, self.manifest.file_bytes);
+            return Err(Error::TooLong { blob, blob_bytes, extra_bytes });
+        }
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let chunk_bytes = chunk_bytes(&self.manifest, self.verified_bytes);
+            let take = rest.len().min(chunk_bytes - self.pending.len());
+            let (next, after) = rest.split_at(take);
+            rest = after;
+            if take == chunk_bytes {
+                self.commit(next)?; // Nothing pending: hashed and written where it lies.
+                continue;
+            }
+            self.pending.reserve_exact(chunk_bytes - self.pending.len());
+            self.pending.extend_from_slice(next);
+            if self.pending.len() == chunk_bytes {
+                let chunk = std::mem::take(&mut self.pending);
+                self.commit(&chunk)?;
+                self.pending = chunk;
+                self.pending.clear();
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the complete blob durable and held, and returns its name.
+    ///
+    /// # Errors
+    /// [`Error::Incomplete`] if bytes are missing, [`Error::WrongHeader`] if the file is not the
+    /// one its tensors make (it is removed: no transfer could complete it), [`Error::DiskFull`] or
+    /// [`Error::Io`] if it cannot be flushed or renamed.
+    pub fn finish(self) -> Result<Digest, Error> {
+        let (blob, blob_bytes) = (self.name, self.manifest.file_bytes);
+        if self.offset() != blob_bytes {
+            return Err(Error::Incomplete { blob, have_bytes: self.offset(), blob_bytes });
+        }
+        let Some(mut part) = self.part else {
+            return Ok(blob);
+        };
+        let folders = &part.claim.store.inner.folders;
+        let expected = self.manifest.header();
+        let mut found = vec![0; expected.len()];
+        part.file
+            .seek(SeekFrom::Start(0))
+            .and_then(|_| part.file.read_exact(&mut found))
+            .map_err(|cause| Error::io("read", &part.path, cause))?;
+        if found != expected {
+            folders.remove_partial(&blob)?;
+            return Err(Error::WrongHeader { blob });
+        }
+        part.writeback
+            .complete(&part.file)
+            .map_err(|cause| Error::write(&folders.root, &part.path, 0, cause))?;
+        let Part { file, claim, .. } = part;
+        drop(file); // Some systems do not rename an open file.
+        claim.promote(&self.manifest)?;
+        Ok(blob)
+    }
+
+    /// Verifies and writes the chunk after those verified; nothing is pending.
+    fn commit(&mut self, chunk: &[u8]) -> Result<(), Error> {
+        let index = chunk_index(self.verified_bytes);
+        if self.manifest.chunks.get(index) != Some(&Digest::of(chunk)) {
+            let offset = self.verified_bytes;
+            return Err(Error::WrongDigest { blob: self.name, chunk: index, offset });
+        }
+        let missing_bytes = self.manifest.file_bytes - self.verified_bytes;
+        // A held blob has no room for a single byte more, so there is a part whenever one arrives.
+        let Some(part) = &mut self.part else {
+            return Ok(());
+        };
+        let written =
+            part.file.write_all(chunk).and_then(|()| part.writeback.wrote(&part.file, chunk.len()));
+        if let Err(cause) = written {
+            // Best effort: a torn end is found out when the blob is resumed.
+            let _ = part.file.set_len(self.verified_bytes);
+            let _ = part.file.seek(SeekFrom::Start(self.verified_bytes));
+            let root = &part.claim.store.inner.folders.root;
+            return Err(Error::write(root, &part.path, missing_bytes, cause));
+        }
+        self.verified_bytes += chunk.len() as u64;
+        part.claim.transfer.verified_bytes.store(self.verified_bytes, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Bytes at the start of a partial blob that match the manifest, in whole chunks (the shorter last
+/// chunk included); 0 if there is no such file.
+///
+/// # Errors
+/// [`Error::Io`] if the file exists and cannot be read.
+pub(super) fn verified_bytes(part: &Path, manifest: &Manifest) -> Result<u64, Error> {
+    let mut file = match File::open(part) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        result => result.map_err(|cause| Error::io("open", part, cause))?,
+    };
+    let mut verified_bytes = 0;
+    let mut chunk = Vec::new();
+    for expected in &manifest.chunks {
+        chunk.resize(chunk_bytes(manifest, verified_bytes), 0);
+        match file.read_exact(&mut chunk) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
+            result => result.map_err(|cause| Error::io("read", part, cause))?,
+        }
+        if Digest::of(&chunk) != *expected {
+            break;
+        }
+        verified_bytes += chunk.len() as u64;
+    }
+    Ok(verified_bytes)
+}
+
+/// Number of the chunk that starts at `offset`, a multiple of [`CHUNK_BYTES`].
+fn chunk_index(offset: u64) -> usize {
+    // A manifest lists every chunk, so their number fits where a manifest fits.
+    usize::try_from(offset / CHUNK_BYTES).unwrap_or(usize::MAX)
+}
+
+/// Length of the chunk that starts at `offset`; only the last is shorter than [`CHUNK_BYTES`].
+fn chunk_bytes(manifest: &Manifest, offset: u64) -> usize {
+    (manifest.file_bytes - offset).min(CHUNK_BYTES) as usize // At most CHUNK_BYTES: fits.
+}
+
+impl Claim {
+    /// The right to write this blob; `None` if it is held already.
+    fn take(store: &Store, name: Digest) -> Result<Option<Claim>, Error> {
+        let mut state = store.state();
+        if state.held.contains_key(&name) {
+            return Ok(None);
+        }
+        if state.writing.contains_key(&name) {
+            return Err(Error::Busy { blob: name });
+        }
+        let transfer = Arc::new(Transfer::default());
+        state.writing.insert(name, transfer.clone());
+        state.partial.remove(&name);
+        Ok(Some(Claim { store: store.clone(), name, transfer }))
+    }
+
+    /// Makes the flushed part a held blob. The claim ends either way.
+    fn promote(self, manifest: &Manifest) -> Result<(), Error> {
+        let mut state = self.store.state();
+        self.store.inner.folders.promote(&self.name)?;
+        state.held.insert(self.name, HeldBlob::new(self.name, manifest, SystemTime::now()));
+        drop(state); // Dropping the claim takes it again.
+        Ok(())
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let mut state = self.store.state();
+        state.writing.remove(&self.name);
+        if !state.held.contains_key(&self.name)
+            && let Some(partial) = self.store.inner.folders.partial(&self.name)
+        {
+            // By the same clock as held blobs: file times of the system lag behind it by a tick.
+            let partial = PartialBlob { last_used: SystemTime::now(), ..partial };
+            state.partial.insert(self.name, partial);
+        }
+    }
+}
+
+/// Flushes a growing file on a thread of its own, so that disk and network work at the same time.
+#[derive(Debug, Default)]
+struct Writeback {
+    /// Bytes written since the last flush began.
+    unflushed_bytes: u64,
+    running: Option<JoinHandle<io::Result<()>>>,
+}
+
+impl Writeback {
+    /// Notes a write, and starts a flush if there is enough to flush and none is running.
+    fn wrote(&mut self, file: &File, bytes: usize) -> io::Result<()> {
+        self.unflushed_bytes += bytes as u64;
+        if self.unflushed_bytes < WRITEBACK_BYTES {
+            return Ok(());
+        }
+        if self.running.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            return Ok(());
+        }
+        self.join()?;
+        let same_file = file.try_clone()?;
+        let flush = move || same_file.sync_data();
+        // Without a thread the flush at the end does all the work.
+        self.running = std::thread::Builder::new().name("store-flush".into()).spawn(flush).ok();
+        self.unflushed_bytes = 0;
+        Ok(())
+    }
+
+    /// Flushes everything. A failure that the thread saw is reported here: the system tells it once.
+    fn complete(&mut self, file: &File) -> io::Result<()> {
+        self.join()?;
+        file.sync_all()
+    }
+
+    fn join(&mut self) -> io::Result<()> {
+        match self.running.take().map(JoinHandle::join) {
+            Some(Ok(result)) => result,
+            // Flushing does not panic; if it did, the flush at the end still counts.
+            Some(Err(_)) | None => Ok(()),
+        }
+    }
+}
