@@ -1,0 +1,192 @@
+//! Arguments that several commands share, and what they become once checked.
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use cake_checkpoint::units::parse_bytes;
+use cake_checkpoint::{Checkpoint, KvDtype, LayerRange};
+use cake_engine::SamplingOptions;
+use clap::Args;
+
+use super::Error;
+use crate::planner::Pin;
+use crate::sizing::{DEFAULT_CHUNK, DEFAULT_CONTEXT, Promise};
+
+/// Largest prompt chunk and number of sequences accepted.
+const MAX_CHUNK: usize = 4096;
+const MAX_PARALLEL: usize = 1024;
+
+/// Where the workers are.
+#[derive(Args, Clone, Debug, Default)]
+pub(super) struct ClusterArgs {
+    /// A worker's address (HOST:PORT); repeat it, or separate several by commas.
+    #[arg(long = "worker", value_name = "ADDR", env = "CAKE_WORKERS", value_delimiter = ',')]
+    pub workers: Vec<String>,
+    /// A file with one worker's address per line.
+    #[arg(long, value_name = "FILE")]
+    pub cluster: Option<PathBuf>,
+}
+
+impl ClusterArgs {
+    /// All addresses, each once.
+    pub(super) fn addresses(&self) -> Result<Vec<String>, Error> {
+        Ok(crate::cluster::addresses::gather(&self.workers, self.cluster.as_deref())?)
+    }
+}
+
+/// What is promised, and who may hold what.
+#[derive(Args, Clone, Debug)]
+pub(super) struct PlanArgs {
+    /// Longest sequence to make room for (tokens). Default: what the model has, at most 4096.
+    #[arg(long, value_name = "TOKENS")]
+    pub context: Option<usize>,
+    /// Sequences at once to make room for.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub parallel: usize,
+    /// Element type of the KV cache: f32 is exact, f16 takes half the memory.
+    #[arg(long, value_name = "f32|f16", default_value = "f32")]
+    pub kv: KvDtype,
+    /// Prompt tokens in one step.
+    #[arg(long, value_name = "TOKENS", default_value_t = DEFAULT_CHUNK)]
+    pub chunk: usize,
+    /// Memory the master itself may use for layers (such as 2GiB).
+    /// Default: what it needs when there is no worker, else 0.
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub local_memory: Option<u64>,
+    /// Give a worker exactly these layers (such as phone=0..8); repeatable.
+    #[arg(long, value_name = "NAME=A..B", value_parser = parse_pin)]
+    pub place: Vec<(String, LayerRange)>,
+    /// Leave a worker out; repeatable.
+    #[arg(long, value_name = "NAME")]
+    pub exclude: Vec<String>,
+    /// Time the workers again even if they were timed before.
+    #[arg(long)]
+    pub reprobe: bool,
+}
+
+impl PlanArgs {
+    /// What to make room for with this model.
+    pub(super) fn promise(&self, checkpoint: &Checkpoint) -> Result<Promise, Error> {
+        let most = checkpoint.config.max_position_embeddings;
+        let context = self.context.unwrap_or(most.min(DEFAULT_CONTEXT));
+        let within = |argument, found: usize, most: usize| {
+            if (1..=most).contains(&found) {
+                return Ok(found);
+            }
+            Err(Error::argument(argument, found, format!("1 to {most}")))
+        };
+        Ok(Promise {
+            context: within("--context", context, most)?,
+            parallel: within("--parallel", self.parallel, MAX_PARALLEL)?,
+            kv: self.kv,
+            chunk: within("--chunk", self.chunk, MAX_CHUNK)?,
+        })
+    }
+
+    /// Pins for the planner.
+    pub(super) fn pins(&self) -> Vec<Pin> {
+        let pin = |(device, layers): &(String, LayerRange)| Pin {
+            device: device.clone(),
+            layers: *layers,
+        };
+        self.place.iter().map(pin).collect()
+    }
+}
+
+/// How tokens are chosen; what is not given comes from the model's generation_config.json.
+#[derive(Args, Clone, Debug)]
+pub(super) struct SampleArgs {
+    /// Most new tokens.
+    #[arg(long, value_name = "N")]
+    pub max_tokens: Option<usize>,
+    /// Randomness: 0 takes the likeliest token every time.
+    #[arg(long, value_name = "T")]
+    pub temperature: Option<f32>,
+    /// Choose among the N likeliest tokens; 0 for all.
+    #[arg(long, value_name = "N")]
+    pub top_k: Option<usize>,
+    /// Choose among the likeliest tokens that together have this probability; 1 for all.
+    #[arg(long, value_name = "P")]
+    pub top_p: Option<f32>,
+    /// Leave out tokens less likely than this fraction of the likeliest; 0 for none.
+    #[arg(long, value_name = "P")]
+    pub min_p: Option<f32>,
+    /// Make tokens that occurred already less likely; 1 for no change.
+    #[arg(long, value_name = "R")]
+    pub repetition_penalty: Option<f32>,
+    /// The same seed gives the same answer. Default: a new one each time.
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// End the answer at this text; repeatable.
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
+    /// Go on past the model's end token.
+    #[arg(long)]
+    pub ignore_eos: bool,
+}
+
+/// New tokens when neither the person nor the model says how many.
+const DEFAULT_MAX_TOKENS: usize = 512;
+
+impl SampleArgs {
+    /// The options in force for this model.
+    pub(super) fn options(&self, checkpoint: &Checkpoint) -> Result<SamplingOptions, Error> {
+        let model = &checkpoint.generation;
+        let sampling = model.do_sample || self.temperature.is_some_and(|t| t > 0.0);
+        let default =
+            |value: Option<f32>, neutral| if sampling { value.unwrap_or(neutral) } else { neutral };
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let options = SamplingOptions {
+            temperature: self
+                .temperature
+                .unwrap_or(default(model.temperature, if sampling { 1.0 } else { 0.0 })),
+            top_k: self.top_k.unwrap_or(if sampling { model.top_k.unwrap_or(0) } else { 0 }),
+            top_p: self.top_p.unwrap_or(default(model.top_p, 1.0)),
+            min_p: self.min_p.unwrap_or(default(model.min_p, 0.0)),
+            repetition_penalty: self
+                .repetition_penalty
+                .unwrap_or(model.repetition_penalty.unwrap_or(1.0)),
+            seed: self.seed.unwrap_or(time.as_nanos() as u64 & 0xffff_ffff),
+        };
+        let check = |argument, value: f32, low: f32, high: f32| {
+            if (low..=high).contains(&value) {
+                return Ok(());
+            }
+            Err(Error::argument(argument, value, format!("{low} to {high}")))
+        };
+        check("--temperature", options.temperature, 0.0, 100.0)?;
+        check("--top-p", options.top_p, 0.0, 1.0)?;
+        check("--min-p", options.min_p, 0.0, 1.0)?;
+        check("--repetition-penalty", options.repetition_penalty, 0.01, 100.0)?;
+        Ok(options)
+    }
+
+    /// Most new tokens for this model.
+    pub(super) fn max_tokens(&self, checkpoint: &Checkpoint) -> usize {
+        self.max_tokens.or(checkpoint.generation.max_new_tokens).unwrap_or(DEFAULT_MAX_TOKENS)
+    }
+
+    /// Ids that end the answer.
+    pub(super) fn stop_ids(&self, checkpoint: &Checkpoint, eos: Option<u32>) -> HashSet<u32> {
+        if self.ignore_eos {
+            return HashSet::new();
+        }
+        checkpoint.stop_token_ids().into_iter().chain(eos).collect()
+    }
+}
+
+/// `phone=0..8`
+fn parse_pin(text: &str) -> Result<(String, LayerRange), String> {
+    let expected = || format!("expected NAME=A..B, such as phone=0..8, found {text:?}");
+    let (name, layers) = text.split_once('=').ok_or_else(expected)?;
+    let layers = layers.parse().map_err(|_| expected())?;
+    Ok((name.to_owned(), layers))
+}
+
+/// `phone:3GiB`
+pub(super) fn parse_what_if(text: &str) -> Result<(String, u64), String> {
+    let expected = || format!("expected NAME:SIZE, such as phone:3GiB, found {text:?}");
+    let (name, size) = text.rsplit_once(':').ok_or_else(expected)?;
+    let bytes = parse_bytes(size).map_err(|error| error.to_string())?;
+    Ok((name.to_owned(), bytes))
+}

@@ -1,0 +1,114 @@
+//! `cake-master chat MODEL`: turn after turn; what earlier turns computed is not computed again.
+use std::io::{BufRead, IsTerminal, Write};
+
+use tokio::sync::mpsc;
+
+use super::args::{ClusterArgs, PlanArgs, SampleArgs};
+use super::prepare::prepare;
+use super::run::Writer;
+use super::{Error, report};
+use crate::generate::{Generator, Options, Sequence};
+use crate::pipeline::Blocks;
+use crate::text::{Message, Text};
+
+/// Arguments of `chat`.
+#[derive(clap::Args, Debug)]
+pub(super) struct Args {
+    /// A checkpoint directory, a .safetensors file, or org/name in the local Hub cache.
+    model: String,
+    /// A system message before the first turn.
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    #[command(flatten)]
+    sample: SampleArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    plan: PlanArgs,
+}
+
+impl Args {
+    /// Talks until the input ends.
+    pub(super) async fn run(self) -> Result<(), Error> {
+        let prepared = prepare(&self.model, &self.cluster, &self.plan, &[]).await?;
+        let checkpoint = &prepared.checkpoint;
+        let text = Text::open(&checkpoint.location.directory)?;
+        let options = Options {
+            sampling: self.sample.options(checkpoint)?,
+            max_tokens: self.sample.max_tokens(checkpoint),
+            stop_ids: self.sample.stop_ids(checkpoint, text.eos_id()),
+            chunk: prepared.promise.chunk,
+            context: prepared.promise.context,
+            keep_prompt_logits: false,
+        };
+        let workers = !prepared.assignments().is_empty();
+        if workers {
+            eprint!("{}", report::plan_text(&prepared));
+        }
+        let pushed = prepared.push(!workers).await?;
+        let pipeline = prepared.open(false).await?;
+        let ends = prepared.ends()?;
+        let generator = Generator { pipeline: &pipeline, ends: &ends };
+        let mut blocks = Blocks::new(prepared.promise.kv_blocks());
+        let mut sequence = Sequence::new(1);
+        let mut messages: Vec<Message> =
+            self.system.iter().map(|content| Message::new("system", content)).collect();
+        let mut turns = read_turns();
+        eprintln!("Type a message; an empty line or Ctrl-D ends the chat.");
+        while let Some(turn) = turns.recv().await {
+            messages.push(Message::new("user", &turn));
+            let prompt = encode(&text, &messages)?;
+            let mut writer = Writer::new(&text, &self.sample.stop, true);
+            let answer = generator
+                .generate(&mut sequence, &mut blocks, &prompt, &options, |id| writer.token(id))
+                .await;
+            let said = writer.finish();
+            println!();
+            match answer {
+                Ok(answer) => {
+                    eprintln!("({})", report::timing_summary(&answer.timing, &pushed));
+                    messages.push(Message::new("assistant", &said));
+                }
+                Err(error @ crate::generate::Error::PromptTooLong { .. }) => {
+                    eprintln!("{error}; the last message is forgotten");
+                    messages.pop();
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The conversation as ids; without a template, its plain text.
+fn encode(text: &Text, messages: &[Message]) -> Result<Vec<u32>, Error> {
+    if text.has_chat_template() {
+        return Ok(text.encode_chat(messages)?);
+    }
+    let plain: Vec<&str> = messages.iter().map(|message| message.content.as_str()).collect();
+    Ok(text.encode(&plain.join("\n"), true)?)
+}
+
+/// Lines of standard input, read on a thread of their own so that Ctrl-C is always heard.
+fn read_turns() -> mpsc::Receiver<String> {
+    let (lines, turns) = mpsc::channel(1);
+    std::thread::spawn(move || {
+        let input = std::io::stdin();
+        let prompt = input.is_terminal();
+        loop {
+            if prompt {
+                eprint!("> ");
+                std::io::stderr().flush().ok();
+            }
+            let mut line = String::new();
+            match input.lock().read_line(&mut line) {
+                Ok(1..) if !line.trim().is_empty() => {}
+                _ => return,
+            }
+            if lines.blocking_send(line.trim().to_owned()).is_err() {
+                return;
+            }
+        }
+    });
+    turns
+}

@@ -1,0 +1,231 @@
+//! `cake-master demo`: three worker processes on this machine, a model too big for each, one answer.
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use cake_checkpoint::units::format_bytes;
+use cake_checkpoint::{Checkpoint, KvDtype};
+
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+use super::args::{ClusterArgs, PlanArgs};
+use super::prepare::{Prepared, prepare};
+use super::run::Writer;
+use super::{Error, report};
+use crate::generate::{Generator, Options, Sequence};
+use crate::pipeline::Blocks;
+use crate::sizing::{DEFAULT_CHUNK, Promise, blob_bytes};
+use crate::text::{Message, Text};
+use cake_engine::SamplingOptions;
+
+/// The model that ships inside: file name and content.
+const MODEL: &[(&str, &[u8])] = &[
+    ("config.json", include_bytes!("../../demo-model/config.json")),
+    ("generation_config.json", include_bytes!("../../demo-model/generation_config.json")),
+    ("tokenizer.json", include_bytes!("../../demo-model/tokenizer.json")),
+    ("tokenizer_config.json", include_bytes!("../../demo-model/tokenizer_config.json")),
+    ("chat_template.jinja", include_bytes!("../../demo-model/chat_template.jinja")),
+    ("model.safetensors", include_bytes!("../../demo-model/model.safetensors")),
+];
+/// The workers, and how many layers each has room for: none for all twelve.
+const WORKERS: &[(&str, usize)] = &[("phone", 4), ("tablet", 5), ("laptop", 5)];
+const CONTEXT: usize = 512;
+const MAX_TOKENS: usize = 200;
+/// How long a worker process may take to listen.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Arguments of `demo`.
+#[derive(clap::Args, Debug)]
+pub(super) struct Args {
+    /// What to ask.
+    #[arg(default_value = "Tell me a story about an owl.")]
+    question: String,
+}
+
+impl Args {
+    /// Starts the workers, answers, tells what each held, and leaves nothing behind.
+    pub(super) async fn run(self) -> Result<(), Error> {
+        let started = Instant::now();
+        let home = TempDir::with_prefix("cake-demo-").map_err(|source| Error::File {
+            action: "write",
+            path: std::env::temp_dir(),
+            source,
+        })?;
+        let model = unpack(home.path())?;
+        let checkpoint = Checkpoint::open(&model.display().to_string())?;
+        println!(
+            "The model: {} layers, {}. No worker below has room for all of it.",
+            checkpoint.config.num_layers,
+            format_bytes(checkpoint.total_bytes())
+        );
+        let workers = start_workers(home.path(), &checkpoint).await?;
+        let cluster = ClusterArgs {
+            workers: workers.iter().map(|worker| worker.address.clone()).collect(),
+            cluster: None,
+        };
+        let prepared = prepare(&model.display().to_string(), &cluster, &plan_args(), &[]).await?;
+        println!("\n{}", report::plan_text(&prepared));
+        let pushed = prepared.push(false).await?;
+        println!("{}", report::push_summary(&pushed));
+        let result = answer(&self.question, &prepared, started).await;
+        let peaks = prepared.release().await;
+        println!();
+        for (name, peak) in peaks {
+            let stage = prepared.plan.stages.iter().find(|stage| stage.device == name);
+            if let Some(stage) = stage {
+                println!(
+                    "{name} held layers {}, offered {}, peaked at {}",
+                    stage.layers,
+                    format_bytes(stage.memory.budget),
+                    format_bytes(peak)
+                );
+            }
+        }
+        drop(prepared);
+        for worker in workers {
+            worker.stop().await;
+        }
+        result
+    }
+}
+
+async fn answer(question: &str, prepared: &Prepared, started: Instant) -> Result<(), Error> {
+    let checkpoint = &prepared.checkpoint;
+    let text = Text::open(&checkpoint.location.directory)?;
+    let prompt = text.encode_chat(&[Message::new("user", question)])?;
+    let pipeline = prepared.open(false).await?;
+    let ends = prepared.ends()?;
+    let options = Options {
+        sampling: SamplingOptions::default(),
+        max_tokens: MAX_TOKENS,
+        stop_ids: checkpoint.stop_token_ids().into_iter().collect(),
+        chunk: prepared.promise.chunk,
+        context: prepared.promise.context,
+        keep_prompt_logits: false,
+    };
+    println!("\n> {question}\n");
+    let mut writer = Writer::new(&text, &[], true);
+    let mut first_token = None;
+    let generator = Generator { pipeline: &pipeline, ends: &ends };
+    let mut blocks = Blocks::new(prepared.promise.kv_blocks());
+    let answer = generator
+        .generate(&mut Sequence::new(1), &mut blocks, &prompt, &options, |id| {
+            first_token.get_or_insert_with(|| started.elapsed());
+            writer.token(id)
+        })
+        .await?;
+    writer.finish();
+    let first_token = first_token.unwrap_or_else(|| started.elapsed());
+    println!(
+        "\n\n{} tokens at {:.0} tok/s; the first came {} after the start of this demo",
+        answer.output_ids.len(),
+        answer.timing.decode_tokens_per_second,
+        report::duration(first_token.as_secs_f64())
+    );
+    Ok(())
+}
+
+/// Writes the embedded model below `home`.
+fn unpack(home: &Path) -> Result<PathBuf, Error> {
+    let directory = home.join("crumb");
+    let write = || {
+        std::fs::create_dir_all(&directory)?;
+        MODEL.iter().try_for_each(|(name, bytes)| std::fs::write(directory.join(name), bytes))
+    };
+    write().map_err(|source| Error::File { action: "write", path: directory.clone(), source })?;
+    Ok(directory)
+}
+
+fn plan_args() -> PlanArgs {
+    PlanArgs {
+        context: Some(CONTEXT),
+        parallel: 1,
+        kv: KvDtype::F32,
+        chunk: DEFAULT_CHUNK,
+        local_memory: None,
+        place: Vec::new(),
+        exclude: Vec::new(),
+        reprobe: false,
+    }
+}
+
+/// A worker process of the demo; killed when dropped.
+struct DemoWorker {
+    child: Child,
+    address: String,
+}
+
+impl DemoWorker {
+    /// Ends the process by closing its standard input, as a parent's death would.
+    async fn stop(mut self) {
+        drop(self.child.stdin.take());
+        if tokio::time::timeout(Duration::from_secs(3), self.child.wait()).await.is_err() {
+            self.child.kill().await.ok();
+        }
+    }
+}
+
+async fn start_workers(home: &Path, checkpoint: &Checkpoint) -> Result<Vec<DemoWorker>, Error> {
+    let mut workers = Vec::new();
+    for (name, layers) in WORKERS {
+        let budget = room_for(*layers, checkpoint);
+        let worker = start_worker(home, name, budget).await?;
+        println!(
+            "started worker {name:<7} pid {:<7} {} offering {}",
+            worker.child.id().unwrap_or(0),
+            worker.address,
+            format_bytes(budget)
+        );
+        workers.push(worker);
+    }
+    Ok(workers)
+}
+
+/// The budget that holds this many layers and not one more.
+fn room_for(layers: usize, checkpoint: &Checkpoint) -> u64 {
+    let config = &checkpoint.config;
+    let args = plan_args();
+    let promise =
+        Promise { context: CONTEXT, parallel: args.parallel, kv: args.kv, chunk: args.chunk };
+    let kv = cake_engine::kv_bytes(config, 1, CONTEXT, promise.parallel, promise.kv);
+    let layer = blob_bytes(checkpoint, 0) + kv;
+    let scratch = cake_engine::scratch_bytes(config, promise.max_rows(), CONTEXT, 1);
+    cake_worker::OVERHEAD_BYTES + scratch + layer * layers as u64 + layer / 2
+}
+
+/// This program again, as a worker on a port that the system chooses.
+async fn start_worker(home: &Path, name: &str, budget: u64) -> Result<DemoWorker, Error> {
+    let failed = |reason: String| Error::DemoWorker { name: name.to_owned(), reason };
+    let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
+    let directory = home.join(name);
+    std::fs::create_dir_all(&directory).map_err(|error| failed(error.to_string()))?;
+    let mut child = Command::new(program)
+        .args(["worker", "--listen", "127.0.0.1:0", "--threads", "1", "--exit-with-parent"])
+        .args(["--name", name, "--memory", &budget.to_string(), "--store"])
+        .arg(directory.join("store"))
+        .current_dir(&directory)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|error| failed(error.to_string()))?;
+    let stdout = child.stdout.take().ok_or_else(|| failed("it has no output".to_owned()))?;
+    let mut line = String::new();
+    let mut reader = BufReader::new(stdout);
+    let read = tokio::time::timeout(START_TIMEOUT, reader.read_line(&mut line)).await;
+    let address = line.trim().strip_prefix("listening on ").map(str::to_owned);
+    match (read, address) {
+        (Ok(Ok(_)), Some(address)) => Ok(DemoWorker { child, address }),
+        _ => {
+            let mut said = String::new();
+            child.kill().await.ok();
+            if let Some(mut stderr) = child.stderr.take() {
+                stderr.read_to_string(&mut said).await.ok();
+            }
+            Err(failed(if said.is_empty() { "it did not listen".to_owned() } else { said }))
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Everything a command can fail with.
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::{cluster, distributor, generate, pipeline, planner, state, text};
+
+/// A command's failure: one sentence for a person, an exit code for a program.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The checkpoint cannot be used.
+    #[error(transparent)]
+    Checkpoint(#[from] cake_checkpoint::Error),
+    /// A worker cannot be used.
+    #[error(transparent)]
+    Cluster(#[from] cluster::Error),
+    /// The cluster file cannot be used.
+    #[error(transparent)]
+    Addresses(#[from] cluster::addresses::Error),
+    /// No plan fits.
+    #[error(transparent)]
+    Plan(#[from] planner::Refusal),
+    /// Blobs could not be pushed.
+    #[error(transparent)]
+    Push(#[from] distributor::Error),
+    /// The stages could not be started.
+    #[error(transparent)]
+    Open(#[from] pipeline::OpenError),
+    /// Generation failed.
+    #[error(transparent)]
+    Generate(#[from] generate::Error),
+    /// Arithmetic of the master's own part failed.
+    #[error(transparent)]
+    Engine(#[from] cake_engine::Error),
+    /// The tokenizer or chat template cannot be used.
+    #[error(transparent)]
+    Text(#[from] text::Error),
+    /// The master's state directory cannot be used.
+    #[error(transparent)]
+    State(#[from] state::Error),
+    /// The hidden worker failed.
+    #[error(transparent)]
+    Worker(#[from] cake_worker::cli::Error),
+    /// The runtime could not start.
+    #[error("cannot start: {source}")]
+    Start {
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A file of the person's cannot be read or written.
+    #[error("cannot {action} {path}: {source}")]
+    File {
+        /// `read` or `write`.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// An argument that parses but makes no sense here.
+    #[error("{argument} is {found}, expected {expected}")]
+    Argument {
+        /// The argument.
+        argument: &'static str,
+        /// As given.
+        found: String,
+        /// What would be accepted.
+        expected: String,
+    },
+    /// A worker of the demo did not come up.
+    #[error("the demo's worker {name:?} did not start: {reason}")]
+    DemoWorker {
+        /// Its name.
+        name: String,
+        /// What it said, or how it ended.
+        reason: String,
+    },
+    /// Something that doctor checks is not well.
+    #[error("{problems} of {checks} checks failed; each line above says what to do")]
+    Unwell {
+        /// Failed checks.
+        problems: usize,
+        /// Checks made.
+        checks: usize,
+    },
+    /// Ctrl-C.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl Error {
+    /// A wrong argument.
+    pub fn argument(
+        argument: &'static str,
+        found: impl std::fmt::Display,
+        expected: impl Into<String>,
+    ) -> Self {
+        Self::Argument { argument, found: found.to_string(), expected: expected.into() }
+    }
+
+    /// 130 for an interruption, as shells have it; 1 otherwise.
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Interrupted => ExitCode::from(130),
+            _ => ExitCode::FAILURE,
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The command line of `cake-master`: one file per command, what they share in `args` and `prepare`.
+mod args;
+mod chat;
+mod demo;
+mod doctor;
+mod error;
+mod extract;
+mod inspect;
+mod plan;
+mod prepare;
+mod push;
+mod report;
+mod run;
+mod show;
+
+use clap::{Parser, Subcommand};
+
+pub use error::Error;
+
+/// Runs a language model that no single device could hold, its layers spread over workers.
+#[derive(Debug, Parser)]
+#[command(name = "cake-master", version, about, propagate_version = true)]
+pub struct Cli {
+    /// Log more: -v changes of state, -vv every step. CAKE_LOG takes a full filter.
+    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    pub verbose: u8,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Start three small workers on this machine and answer a question with the model that ships inside.
+    Demo(demo::Args),
+    /// Answer one prompt, over workers or alone.
+    Run(Box<run::Args>),
+    /// Talk with the model, turn after turn.
+    Chat(Box<chat::Args>),
+    /// Show which worker would hold which layers, and change nothing.
+    Plan(plan::Args),
+    /// Plan and push the blobs, then leave: the next run starts warm.
+    Push(push::Args),
+    /// Show what a checkpoint contains.
+    Inspect(inspect::Args),
+    /// Write some layers to a file of their own.
+    Extract(extract::Args),
+    /// Check every worker: reachable, versions, disk, clock, links. One fix per line.
+    Doctor(doctor::Args),
+    /// A worker in this process; `demo` starts three.
+    #[command(hide = true)]
+    Worker(cake_worker::cli::ServeArgs),
+}
+
+impl Cli {
+    /// Does what the arguments say.
+    ///
+    /// # Errors
+    /// [`Error`], one sentence for the person who typed them.
+    pub fn run(self) -> Result<(), Error> {
+        let command = match self.command {
+            Command::Worker(args) => return Ok(args.run()?), // Has a runtime of its own.
+            command => command,
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .map_err(|source| Error::Start { source })?;
+        let result = runtime.block_on(async {
+            tokio::select! {
+                result = dispatch(command) => result,
+                () = interrupted() => Err(Error::Interrupted),
+            }
+        });
+        // A read or a hash that is under way must not hold up the end.
+        runtime.shutdown_timeout(std::time::Duration::from_millis(500));
+        result
+    }
+}
+
+async fn dispatch(command: Command) -> Result<(), Error> {
+    match command {
+        Command::Demo(args) => args.run().await,
+        Command::Run(args) => args.run().await,
+        Command::Chat(args) => args.run().await,
+        Command::Plan(args) => args.run().await,
+        Command::Push(args) => args.run().await,
+        Command::Inspect(args) => args.run(),
+        Command::Extract(args) => args.run(),
+        Command::Doctor(args) => args.run().await,
+        Command::Worker(args) => Ok(args.run()?),
+    }
+}
+
+/// Completes on Ctrl-C or a request to terminate.
+async fn interrupted() {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
+            tokio::select! {
+                _ = tokio::signal::ctrl_c() => {}
+                _ = terminate.recv() => {}
+            }
+            return;
+        }
+    }
+    tokio::signal::ctrl_c().await.ok();
+}

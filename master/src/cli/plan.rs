@@ -1,0 +1,37 @@
+//! `cake-master plan`: who would hold what. Changes nothing.
+use super::args::{ClusterArgs, PlanArgs, parse_what_if};
+use super::prepare::prepare;
+use super::{Error, report};
+
+/// Arguments of `plan`.
+#[derive(clap::Args, Debug)]
+pub(super) struct Args {
+    /// A checkpoint directory, a .safetensors file, or org/name in the local Hub cache.
+    model: String,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    plan: PlanArgs,
+    /// Plan as if there were one more worker (such as phone:3GiB); repeatable.
+    #[arg(long, value_name = "NAME:SIZE", value_parser = parse_what_if)]
+    what_if: Vec<(String, u64)>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    /// Plans and prints.
+    pub(super) async fn run(self) -> Result<(), Error> {
+        let prepared = prepare(&self.model, &self.cluster, &self.plan, &self.what_if).await?;
+        if self.json {
+            report::print_json(&report::PlanReport::new(&prepared, None));
+            return Ok(());
+        }
+        print!("{}", report::plan_text(&prepared));
+        for line in report::push_forecast(&prepared) {
+            println!("would {line}");
+        }
+        Ok(())
+    }
+}

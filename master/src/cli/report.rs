@@ -1,0 +1,186 @@
+//! Words and JSON about plans, pushes and answers.
+use cake_checkpoint::units::{format_bytes, format_rate};
+use serde::Serialize;
+
+use super::prepare::{Prepared, PushReport};
+use crate::distributor::Pushed;
+use crate::generate::Timing;
+use crate::pipeline::StageInfo;
+use crate::planner::Plan;
+
+/// `run --json` prints exactly one of these.
+#[derive(Debug, Serialize)]
+pub(super) struct RunReport<'a> {
+    /// Ids of the prompt, as given to the model.
+    pub prompt_ids: &'a [u32],
+    /// Ids of the answer.
+    pub output_ids: &'a [u32],
+    /// Log-probability of each output id.
+    pub logprobs: &'a [f32],
+    /// The answer.
+    pub text: &'a str,
+    /// Why it ended.
+    pub finish: crate::generate::Finish,
+    /// Seed that sampling used.
+    pub seed: u64,
+    /// What it took.
+    pub timing: RunTiming<'a>,
+    /// Who computed what.
+    pub stages: &'a [StageInfo],
+    /// Blob bytes sent to workers.
+    pub pushed_bytes: u64,
+    /// Blob bytes that workers had already.
+    pub reused_bytes: u64,
+}
+
+/// Times of a run, in seconds.
+#[derive(Debug, Serialize)]
+pub(super) struct RunTiming<'a> {
+    /// From the start of the program to a pipeline that takes steps.
+    pub ready_seconds: f64,
+    /// Of that, pushing blobs.
+    pub push_seconds: f64,
+    /// From the start of the program to the first token.
+    pub total_first_token_seconds: f64,
+    /// The answer itself.
+    #[serde(flatten)]
+    pub answer: &'a Timing,
+}
+
+/// What will be pushed where, and how long that may take. Empty if nothing is missing.
+pub(super) fn push_forecast(prepared: &Prepared) -> Vec<String> {
+    let missing = prepared.missing_bytes();
+    let rates = &prepared.plan.stages;
+    let assignments = prepared.assignments();
+    let lines = assignments.iter().zip(&missing).filter(|(_, missing)| **missing > 0);
+    lines
+        .map(|(assignment, missing)| {
+            let name = assignment.member.name();
+            let rate = rates
+                .iter()
+                .find(|stage| stage.device == name)
+                .and_then(|stage| stage.push_seconds);
+            let time =
+                rate.map_or(String::new(), |seconds| format!(", about {}", duration(seconds)));
+            format!(
+                "push {} to {name}{time} ({} of disk free there)",
+                format_bytes(*missing),
+                format_bytes(assignment.member.offer.free_disk_bytes),
+            )
+        })
+        .collect()
+}
+
+/// One line about a finished push.
+pub(super) fn push_summary(report: &PushReport) -> String {
+    if report.pushed_bytes == 0 {
+        return format!("nothing to push: {} already there", format_bytes(report.reused_bytes));
+    }
+    let reused = match report.reused_bytes {
+        0 => String::new(),
+        bytes => format!(", {} were there already", format_bytes(bytes)),
+    };
+    format!(
+        "pushed {} in {} ({}){reused}",
+        format_bytes(report.pushed_bytes),
+        duration(report.seconds),
+        format_rate(report.pushed_bytes as f64 / report.seconds.max(1e-9)),
+    )
+}
+
+/// One line about an answer.
+pub(super) fn timing_summary(timing: &Timing, push: &PushReport) -> String {
+    let reused = match timing.reused_tokens {
+        0 => String::new(),
+        tokens => format!(", {tokens} reused"),
+    };
+    format!(
+        "{} prompt tokens{reused} ({:.1} tok/s), first token after {}, then {:.1} tok/s; \
+         {} pushed, {} reused",
+        timing.prompt_tokens,
+        timing.prefill_tokens_per_second,
+        duration(timing.first_token_seconds),
+        timing.decode_tokens_per_second,
+        format_bytes(push.pushed_bytes),
+        format_bytes(push.reused_bytes),
+    )
+}
+
+/// `plan --json` and `push --json`.
+#[derive(Debug, Serialize)]
+pub(super) struct PlanReport<'a> {
+    /// Model as people call it.
+    pub model: &'a str,
+    /// Tokens of context planned for.
+    pub context: usize,
+    /// Sequences planned for.
+    pub parallel: usize,
+    /// The plan.
+    pub plan: &'a Plan,
+    /// Blob bytes that workers lack.
+    pub missing_bytes: u64,
+    /// What was pushed, by `push`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pushed: Option<&'a [Pushed]>,
+    /// Wall time of the push, by `push`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub push_seconds: Option<f64>,
+}
+
+impl<'a> PlanReport<'a> {
+    /// A report on a plan, and on its push if there was one.
+    pub(super) fn new(prepared: &'a Prepared, push: Option<&'a PushReport>) -> Self {
+        Self {
+            model: &prepared.checkpoint.location.name,
+            context: prepared.promise.context,
+            parallel: prepared.promise.parallel,
+            plan: &prepared.plan,
+            missing_bytes: prepared.missing_bytes().iter().sum(),
+            pushed: push.map(|push| push.workers.as_slice()),
+            push_seconds: push.map(|push| push.seconds),
+        }
+    }
+}
+
+/// The plan as people read it, with what stays on the master.
+pub(super) fn plan_text(prepared: &Prepared) -> String {
+    let checkpoint = &prepared.checkpoint;
+    let head = checkpoint.head().map_or(0, |head| head.bytes);
+    let ends = checkpoint.embedding().bytes + checkpoint.final_norm().bytes + head;
+    format!(
+        "{}\nembedding and head stay on the master ({}); context {} tokens × {}\n",
+        crate::planner::table::render(&prepared.plan).trim_end(),
+        format_bytes(ends),
+        prepared.promise.context,
+        prepared.promise.parallel,
+    )
+}
+
+/// Pretty JSON on standard output.
+pub(super) fn print_json(value: &impl Serialize) {
+    match serde_json::to_string_pretty(value) {
+        Ok(text) => println!("{text}"),
+        Err(error) => tracing::error!(%error, "a report that JSON cannot hold"),
+    }
+}
+
+/// Seconds for people: `0.12 s`, `3.4 s`, `2 min 5 s`.
+pub(super) fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s < 1.0 => format!("{s:.2} s"),
+        s if s < 60.0 => format!("{s:.1} s"),
+        s => format!("{} min {:.0} s", (s / 60.0).floor(), s % 60.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::duration;
+
+    #[test]
+    fn durations_read_well() {
+        assert_eq!(duration(0.1234), "0.12 s");
+        assert_eq!(duration(3.44), "3.4 s");
+        assert_eq!(duration(125.2), "2 min 5 s");
+    }
+}

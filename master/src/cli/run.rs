@@ -1,0 +1,204 @@
+//! `cake-master run MODEL PROMPT`: one answer, over workers or alone.
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use super::args::{ClusterArgs, PlanArgs, SampleArgs};
+use super::prepare::{Prepared, prepare};
+use super::{Error, report};
+use crate::generate::{Answer, Finish, Generator, Options, Sequence};
+use crate::pipeline::Blocks;
+use crate::text::{Detokenizer, Message, StopStrings, Text};
+
+/// Arguments of `run`.
+#[derive(clap::Args, Debug)]
+pub(super) struct Args {
+    /// A checkpoint directory, a .safetensors file, or org/name in the local Hub cache.
+    model: String,
+    /// What to ask, or to continue with --raw.
+    #[arg(required_unless_present = "prompt_ids")]
+    prompt: Option<String>,
+    /// Token ids instead of text, separated by commas; no template is applied.
+    #[arg(long, value_name = "IDS", value_delimiter = ',', conflicts_with_all = ["prompt", "system"])]
+    prompt_ids: Option<Vec<u32>>,
+    /// A system message before the prompt.
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    system: Option<String>,
+    /// Continue the text as it is, without the model's chat template.
+    #[arg(long)]
+    raw: bool,
+    #[command(flatten)]
+    sample: SampleArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    plan: PlanArgs,
+    /// Write the logits of every prompt position to a safetensors file (`logits`, f32).
+    #[arg(long, value_name = "FILE")]
+    logits_out: Option<PathBuf>,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    /// Plans, pushes, generates, prints.
+    pub(super) async fn run(self) -> Result<(), Error> {
+        let started = Instant::now();
+        let prepared = prepare(&self.model, &self.cluster, &self.plan, &[]).await?;
+        let checkpoint = &prepared.checkpoint;
+        let text = Text::open(&checkpoint.location.directory)?;
+        let prompt = self.prompt_ids(&text)?;
+        let sampling = self.sample.options(checkpoint)?;
+        let seed = sampling.seed;
+        let options = Options {
+            sampling,
+            max_tokens: self.sample.max_tokens(checkpoint),
+            stop_ids: self.sample.stop_ids(checkpoint, text.eos_id()),
+            chunk: prepared.promise.chunk,
+            context: prepared.promise.context,
+            keep_prompt_logits: self.logits_out.is_some(),
+        };
+        let workers = !prepared.assignments().is_empty();
+        if workers && !self.json {
+            eprint!("{}", report::plan_text(&prepared));
+            report::push_forecast(&prepared).iter().for_each(|line| eprintln!("{line}"));
+        }
+        let pushed = prepared.push(self.json || !workers).await?;
+        if workers && !self.json {
+            eprintln!("{}", report::push_summary(&pushed));
+        }
+        let pipeline = prepared.open(self.json).await?;
+        let ends = prepared.ends()?;
+        let ready_seconds = started.elapsed().as_secs_f64();
+        let generator = Generator { pipeline: &pipeline, ends: &ends };
+        let mut blocks = Blocks::new(prepared.promise.kv_blocks());
+        let mut sequence = Sequence::new(1);
+        let mut writer = Writer::new(&text, &self.sample.stop, !self.json);
+        let answer = generator
+            .generate(&mut sequence, &mut blocks, &prompt, &options, |id| writer.token(id))
+            .await?;
+        let output = writer.finish();
+        if let Some(path) = &self.logits_out {
+            write_logits(path, &answer, checkpoint.config.vocab_size)?;
+        }
+        if self.json {
+            let timing = report::RunTiming {
+                ready_seconds,
+                push_seconds: pushed.seconds,
+                total_first_token_seconds: ready_seconds + answer.timing.first_token_seconds,
+                answer: &answer.timing,
+            };
+            report::print_json(&report::RunReport {
+                prompt_ids: &prompt,
+                output_ids: &answer.output_ids,
+                logprobs: &answer.logprobs,
+                text: &output,
+                finish: answer.finish,
+                seed,
+                timing,
+                stages: pipeline.stages(),
+                pushed_bytes: pushed.pushed_bytes,
+                reused_bytes: pushed.reused_bytes,
+            });
+        } else {
+            println!();
+            tell_ending(&answer, &prepared);
+            eprintln!("{}", report::timing_summary(&answer.timing, &pushed));
+        }
+        Ok(())
+    }
+
+    /// The prompt as ids: given, templated, or raw.
+    fn prompt_ids(&self, text: &Text) -> Result<Vec<u32>, Error> {
+        if let Some(ids) = &self.prompt_ids {
+            return Ok(ids.clone());
+        }
+        let prompt = self.prompt.as_deref().unwrap_or_default();
+        if self.raw || !text.has_chat_template() {
+            return Ok(text.encode(prompt, true)?);
+        }
+        let system = self.system.as_deref().map(|content| Message::new("system", content));
+        let messages: Vec<Message> =
+            system.into_iter().chain([Message::new("user", prompt)]).collect();
+        Ok(text.encode_chat(&messages)?)
+    }
+}
+
+/// Says why an answer ended, where that is not obvious.
+fn tell_ending(answer: &Answer, prepared: &Prepared) {
+    match answer.finish {
+        Finish::Stop => {}
+        Finish::Length => eprintln!("(stopped after {} tokens)", answer.output_ids.len()),
+        Finish::Context => eprintln!(
+            "(stopped: the context of {} tokens is full; --context makes more room)",
+            prepared.promise.context
+        ),
+    }
+}
+
+/// Turns ids into text as they come, stops at stop strings, and shows what is certain.
+pub(super) struct Writer<'a> {
+    detokenizer: Detokenizer<'a>,
+    stops: StopStrings,
+    text: String,
+    show: bool,
+}
+
+impl<'a> Writer<'a> {
+    /// Shows the text on standard output as it comes if `show`.
+    pub(super) fn new(text: &'a Text, stops: &[String], show: bool) -> Self {
+        Self {
+            detokenizer: Detokenizer::new(text),
+            stops: StopStrings::new(stops.to_vec()),
+            text: String::new(),
+            show,
+        }
+    }
+
+    /// Takes the next id; false once a stop string is complete.
+    pub(super) fn token(&mut self, id: u32) -> bool {
+        // An id that no tokenizer entry has is no text, and no reason to stop either.
+        let Ok(piece) = self.detokenizer.push(id) else { return true };
+        let scan = self.stops.push(&piece);
+        self.emit(&scan.emit);
+        !scan.stopped
+    }
+
+    /// The whole text.
+    pub(super) fn finish(mut self) -> String {
+        let rest = self.detokenizer.finish().unwrap_or_default();
+        let scan = self.stops.push(&rest);
+        self.emit(&scan.emit);
+        if !scan.stopped {
+            let tail = self.stops.finish();
+            self.emit(&tail);
+        }
+        self.text
+    }
+
+    fn emit(&mut self, piece: &str) {
+        self.text.push_str(piece);
+        if self.show {
+            let mut out = std::io::stdout().lock();
+            // A closed pipe ends the showing, not the answer.
+            self.show = out.write_all(piece.as_bytes()).and_then(|()| out.flush()).is_ok();
+        }
+    }
+}
+
+/// Writes `logits` f32 `[positions, vocab_size]`.
+fn write_logits(path: &Path, answer: &Answer, vocab_size: usize) -> Result<(), Error> {
+    let logits = answer.prompt_logits.as_deref().unwrap_or_default();
+    let header = format!(
+        r#"{{"logits":{{"dtype":"F32","shape":[{},{vocab_size}],"data_offsets":[0,{}]}}}}"#,
+        logits.len() / vocab_size,
+        logits.len() * 4,
+    );
+    let padded = format!("{header:<width$}", width = header.len().next_multiple_of(8));
+    let mut bytes = (padded.len() as u64).to_le_bytes().to_vec();
+    bytes.extend_from_slice(padded.as_bytes());
+    bytes.extend(logits.iter().flat_map(|value| value.to_le_bytes()));
+    let failed = |source| Error::File { action: "write", path: path.to_owned(), source };
+    std::fs::write(path, bytes).map_err(failed)
+}

@@ -1,0 +1,65 @@
+//! What a worker and its link can do, measured.
+use std::time::Instant;
+
+use bytes::Bytes;
+use cake_proto::{limits, wire};
+use serde::{Deserialize, Serialize};
+
+use super::{Error, Member, within};
+
+/// Round trips timed; the median counts.
+const ROUND_TRIPS: usize = 5;
+/// Payloads of 1 MiB sent to time the link; the fastest counts, since others share it.
+const PAYLOADS: usize = 3;
+
+/// Rates of one worker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// Seconds for one decode row through one layer.
+    pub decode_seconds: f64,
+    /// Weight bytes of that layer.
+    pub probe_bytes: u64,
+    /// Seconds for a message there and back.
+    pub rtt_seconds: f64,
+    /// Bytes per second from the master to it.
+    pub bytes_per_second: f64,
+}
+
+/// Times a layer of this model on the worker, and the link to it.
+///
+/// # Errors
+/// [`Error::Call`].
+pub async fn measure(member: &Member, config_json: &[u8], dtype: &str) -> Result<Measured, Error> {
+    let mut client = member.client.clone();
+    let name = member.name();
+    let mut trips = Vec::with_capacity(ROUND_TRIPS);
+    for _ in 0..ROUND_TRIPS {
+        let started = Instant::now();
+        let request = wire::ProbeLinkRequest::default();
+        within(name, "answer a link probe", client.probe_link(request)).await?;
+        trips.push(started.elapsed().as_secs_f64());
+    }
+    trips.sort_by(f64::total_cmp);
+    let rtt_seconds = trips[ROUND_TRIPS / 2];
+    let payload = Bytes::from(vec![0; limits::FRAME_BYTES]);
+    let mut fastest = f64::INFINITY;
+    for _ in 0..PAYLOADS {
+        let started = Instant::now();
+        let request = wire::ProbeLinkRequest { payload: payload.clone(), reply_bytes: 0 };
+        within(name, "answer a link probe", client.probe_link(request)).await?;
+        fastest = fastest.min(started.elapsed().as_secs_f64());
+    }
+    // The answer's way back is not the payload's; never below 1 µs, so the rate stays finite.
+    let sending = (fastest - rtt_seconds / 2.0).max(1e-6);
+    let request = wire::ProbeComputeRequest {
+        config_json: config_json.to_vec().into(),
+        dtype: dtype.to_owned(),
+    };
+    let probe = within(name, "time a layer", client.probe_compute(request)).await?;
+    Ok(Measured {
+        decode_seconds: probe.decode_ns as f64 * 1e-9,
+        probe_bytes: probe.bytes.max(1),
+        rtt_seconds,
+        bytes_per_second: limits::FRAME_BYTES as f64 / sending,
+    })
+}

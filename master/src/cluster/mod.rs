@@ -1,0 +1,276 @@
+//! Who is there: connections to workers, what they offer, what they can do.
+//!
+//! A [`Member`] is a worker that this master holds; dropping it lets the worker go.
+pub mod addresses;
+mod measure;
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use cake_checkpoint::Digest;
+use cake_proto::{Client, ConnectError, PROTOCOL, Tag, VERSION, connect, wire};
+use serde::Serialize;
+use tonic::{Code, Status, Streaming};
+
+pub use measure::{Measured, measure};
+
+/// How long a worker may take to answer a small question.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// A lease that has just ended is freed once the old stage is unloaded: wait so long for that.
+const LEASE_PATIENCE: Duration = Duration::from_secs(3);
+const LEASE_RETRY: Duration = Duration::from_millis(50);
+
+/// A worker held by this master.
+#[derive(Debug)]
+pub struct Member {
+    /// Where the master reaches it (HOST:PORT).
+    pub address: String,
+    /// What it said of itself; its name made unique among the members.
+    pub offer: Offer,
+    /// Its services, calls tagged with the lease.
+    pub client: Client,
+    lease: String,
+    _hold: Streaming<wire::HoldEvent>, // The lease lives as long as this stream.
+}
+
+/// What a worker says of itself, checked.
+#[derive(Clone, Debug, Serialize)]
+pub struct Offer {
+    /// The id that stays with its store.
+    pub worker_id: String,
+    /// Name for people.
+    pub name: String,
+    /// Version of its build.
+    pub version: String,
+    /// Bytes for weights, KV cache, scratch and process together.
+    pub budget_bytes: u64,
+    /// Bytes of the process alone.
+    pub overhead_bytes: u64,
+    /// Threads it computes with.
+    pub threads: usize,
+    /// Free bytes where its store is.
+    pub free_disk_bytes: u64,
+    /// Its clock, in milliseconds since 1970.
+    pub clock_ms: u64,
+    /// Master that holds it, if any.
+    pub held_by: Option<String>,
+    /// Resident bytes per thousand stored bytes, per dtype.
+    pub resident_permille: HashMap<String, u32>,
+    /// Blobs in its store.
+    #[serde(skip)]
+    pub blobs: HashSet<Digest>,
+    /// Differs each time its process starts.
+    #[serde(skip)]
+    pub instance: String,
+    /// Operating system and architecture.
+    pub system: String,
+}
+
+/// Why a worker cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Nobody answers.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// It answers, but not as a worker of this protocol.
+    #[error(
+        "worker at {address} is cake {version}, which speaks protocol {protocol}; \
+             this master is cake {VERSION} and speaks {PROTOCOL}: install the same version on both"
+    )]
+    Protocol {
+        /// Where.
+        address: String,
+        /// Its version.
+        version: String,
+        /// Its protocol.
+        protocol: u32,
+    },
+    /// Held by another master.
+    #[error("worker {name:?} at {address} is {reason}")]
+    Held {
+        /// Its name.
+        name: String,
+        /// Where.
+        address: String,
+        /// Who holds it, in the worker's words.
+        reason: String,
+    },
+    /// A call failed.
+    #[error("worker {name:?} could not {action}: {reason}")]
+    Call {
+        /// Its name or address.
+        name: String,
+        /// What was asked.
+        action: &'static str,
+        /// What it answered.
+        reason: String,
+    },
+    /// Several workers cannot be used; all are named at once.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Several(Vec<Error>),
+}
+
+impl Error {
+    /// A failed call, in one sentence.
+    pub fn call(name: &str, action: &'static str, status: &Status) -> Self {
+        let reason = match status.code() {
+            Code::DeadlineExceeded | Code::Cancelled => "no answer in time".to_owned(),
+            Code::Unavailable => format!("the connection is lost ({})", status.message()),
+            _ => status.message().to_owned(),
+        };
+        Self::Call { name: name.to_owned(), action, reason }
+    }
+
+    fn silent(name: &str, action: &'static str) -> Self {
+        Self::call(name, action, &Status::deadline_exceeded(""))
+    }
+}
+
+impl Member {
+    /// Connects to the worker at `address` and takes it for the master called `master`.
+    ///
+    /// # Errors
+    /// [`Error`]: unreachable, another protocol, or held by another master.
+    pub async fn hold(address: &str, master: &str) -> Result<Self, Error> {
+        let (mut client, offer) = look(address).await?;
+        let mut hold = take(&mut client, &offer.name, address, master).await?;
+        let granted = tokio::time::timeout(ANSWER_TIMEOUT, hold.message())
+            .await
+            .map_err(|_| Error::silent(&offer.name, "grant a lease"))?
+            .map_err(|status| Error::call(&offer.name, "grant a lease", &status))?;
+        let lease = granted.map(|event| event.lease).unwrap_or_default();
+        let client = connect(address, Tag::lease(&lease)).await?;
+        Ok(Self { address: address.to_owned(), offer, client, lease, _hold: hold })
+    }
+
+    /// Name for people, unique among the members.
+    pub fn name(&self) -> &str {
+        &self.offer.name
+    }
+
+    /// A connection of its own, so that bulk bytes never stand before steps.
+    ///
+    /// # Errors
+    /// [`Error::Connect`].
+    pub async fn connection(&self) -> Result<Client, Error> {
+        Ok(connect(&self.address, Tag::lease(&self.lease)).await?)
+    }
+}
+
+/// Asks for the lease; waits a little while one that has just ended is being freed.
+async fn take(
+    client: &mut Client,
+    name: &str,
+    address: &str,
+    master: &str,
+) -> Result<Streaming<wire::HoldEvent>, Error> {
+    let started = tokio::time::Instant::now();
+    loop {
+        let request = wire::HoldRequest { master_name: master.to_owned() };
+        let call = tokio::time::timeout(ANSWER_TIMEOUT, client.hold(request)).await;
+        match call.unwrap_or_else(|_| Err(Status::deadline_exceeded(""))) {
+            Ok(hold) => return Ok(hold.into_inner()),
+            Err(status) if status.code() != Code::FailedPrecondition => {
+                return Err(Error::call(name, "be held", &status));
+            }
+            Err(_) if started.elapsed() < LEASE_PATIENCE => {
+                tokio::time::sleep(LEASE_RETRY).await;
+            }
+            Err(status) => {
+                let (name, address) = (name.to_owned(), address.to_owned());
+                return Err(Error::Held { name, address, reason: status.message().to_owned() });
+            }
+        }
+    }
+}
+
+/// Connects to every address and holds each worker; all that cannot be used are named at once.
+///
+/// # Errors
+/// [`Error`], or [`Error::Several`].
+pub async fn hold_all(addresses: &[String], master: &str) -> Result<Vec<Member>, Error> {
+    let holds = addresses.iter().map(|address| Member::hold(address, master));
+    let mut members = Vec::new();
+    let mut errors = Vec::new();
+    for result in futures_util::future::join_all(holds).await {
+        match result {
+            Ok(member) => members.push(member),
+            Err(error) => errors.push(error),
+        }
+    }
+    if errors.len() > 1 {
+        return Err(Error::Several(errors));
+    }
+    if let Some(error) = errors.pop() {
+        return Err(error);
+    }
+    make_names_unique(&mut members);
+    Ok(members)
+}
+
+/// Connects and asks the worker what it is, without holding it.
+///
+/// # Errors
+/// [`Error::Connect`], [`Error::Protocol`] or [`Error::Call`].
+pub async fn look(address: &str) -> Result<(Client, Offer), Error> {
+    let mut client = connect(address, Tag::default()).await?;
+    let request = client.describe(wire::DescribeRequest {});
+    let said = within(address, "describe itself", request).await?;
+    if said.protocol != PROTOCOL {
+        let (version, protocol) = (said.version, said.protocol);
+        return Err(Error::Protocol { address: address.to_owned(), version, protocol });
+    }
+    Ok((client, Offer::from(said)))
+}
+
+/// A call with a deadline, its failure put in a sentence.
+///
+/// # Errors
+/// [`Error::Call`].
+pub async fn within<T>(
+    name: &str,
+    action: &'static str,
+    call: impl Future<Output = Result<tonic::Response<T>, Status>>,
+) -> Result<T, Error> {
+    match tokio::time::timeout(ANSWER_TIMEOUT, call).await {
+        Ok(Ok(response)) => Ok(response.into_inner()),
+        Ok(Err(status)) => Err(Error::call(name, action, &status)),
+        Err(_) => Err(Error::silent(name, action)),
+    }
+}
+
+impl From<wire::Description> for Offer {
+    fn from(said: wire::Description) -> Self {
+        let mut name = said.name;
+        name.retain(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)); // It goes to a terminal.
+        name.truncate(63);
+        Self {
+            worker_id: said.worker_id,
+            name,
+            version: said.version,
+            budget_bytes: said.budget_bytes,
+            overhead_bytes: said.overhead_bytes,
+            threads: said.threads as usize,
+            free_disk_bytes: said.free_disk_bytes,
+            clock_ms: said.clock_ms,
+            held_by: Some(said.held_by).filter(|holder| !holder.is_empty()),
+            resident_permille: said.resident_permille,
+            blobs: said.blobs.iter().filter_map(|name| name.parse().ok()).collect(),
+            instance: said.instance,
+            system: said.system,
+        }
+    }
+}
+
+/// Two workers on one host have its name: the later ones get `-2`, `-3`, ….
+fn make_names_unique(members: &mut [Member]) {
+    let mut taken = HashSet::new();
+    for member in members {
+        let name = member.offer.name.clone();
+        let mut number = 2;
+        while !taken.insert(member.offer.name.clone()) {
+            member.offer.name = format!("{name}-{number}");
+            number += 1;
+        }
+    }
+}

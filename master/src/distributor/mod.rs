@@ -1,0 +1,273 @@
+//! Blobs to workers: what is missing, in parallel over workers, resumable, never held whole.
+mod manifests;
+mod progress;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cake_checkpoint::units::format_bytes;
+use cake_checkpoint::{BlobSource, Checkpoint, LayerRange, Manifest};
+use cake_proto::{Client, limits, wire};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming};
+
+use crate::cluster::{self, Member};
+
+pub use manifests::Manifests;
+pub use progress::{Progress, WorkerProgress};
+
+/// Pieces of 1 MiB between the disk and the connection.
+const PIECES_QUEUED: usize = 4;
+/// A push that moves nothing for this long has failed.
+const STALL: Duration = Duration::from_secs(30);
+/// Free bytes that a push leaves on a worker's disk.
+const DISK_RESERVE: u64 = 64 << 20;
+
+/// One worker and the layers whose blobs it must hold.
+#[derive(Clone, Copy, Debug)]
+pub struct Assignment<'a> {
+    /// The worker.
+    pub member: &'a Member,
+    /// Its layers.
+    pub layers: LayerRange,
+}
+
+/// What pushing to one worker came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Pushed {
+    /// Worker name.
+    pub worker: String,
+    /// Blob bytes sent now.
+    pub pushed_bytes: u64,
+    /// Blob bytes it had already, whole or in part.
+    pub reused_bytes: u64,
+}
+
+/// Why blobs could not be pushed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A call to the worker failed.
+    #[error(transparent)]
+    Cluster(#[from] cluster::Error),
+    /// The checkpoint cannot be read.
+    #[error(transparent)]
+    Checkpoint(#[from] cake_checkpoint::Error),
+    /// The worker refused or lost a blob.
+    #[error("pushing layer {layer} to {worker:?} failed: {reason}")]
+    Push {
+        /// The worker.
+        worker: String,
+        /// The layer.
+        layer: usize,
+        /// What it said.
+        reason: String,
+    },
+    /// Nothing moved.
+    #[error("pushing layer {layer} to {worker:?} stalled: no byte moved for {} s", STALL.as_secs())]
+    Stalled {
+        /// The worker.
+        worker: String,
+        /// The layer.
+        layer: usize,
+    },
+    /// Not enough disk over there.
+    #[error("{worker:?} has {} of disk free, needs {} for its layers {layers} \
+             (and {} to spare): free some, or give its store another directory",
+        format_bytes(*free), format_bytes(*need), format_bytes(DISK_RESERVE))]
+    Disk {
+        /// The worker.
+        worker: String,
+        /// Its layers.
+        layers: LayerRange,
+        /// Bytes still to be sent.
+        need: u64,
+        /// Bytes free.
+        free: u64,
+    },
+    /// A task of ours panicked.
+    #[error("a pushing task ended unexpectedly")]
+    Task,
+}
+
+/// Checks that every worker has the disk for what it will be sent.
+///
+/// # Errors
+/// [`Error::Disk`] naming the first that has not.
+pub fn check_disk(assignments: &[Assignment<'_>], manifests: &Manifests) -> Result<(), Error> {
+    for assignment in assignments {
+        let need = missing_bytes(assignment, manifests);
+        let free = assignment.member.offer.free_disk_bytes;
+        if need > 0 && need.saturating_add(DISK_RESERVE) > free {
+            let worker = assignment.member.name().to_owned();
+            return Err(Error::Disk { worker, layers: assignment.layers, need, free });
+        }
+    }
+    Ok(())
+}
+
+/// Blob bytes of an assignment that the worker is not known to hold.
+pub fn missing_bytes(assignment: &Assignment<'_>, manifests: &Manifests) -> u64 {
+    let held = |layer: &usize| {
+        let known = manifests.known(*layer);
+        known.is_some_and(|manifest| assignment.member.offer.blobs.contains(&manifest.name()))
+    };
+    let missing = assignment.layers.iter().filter(|layer| !held(layer));
+    missing.map(|layer| manifests.blob_bytes(layer)).sum()
+}
+
+/// Brings every worker the blobs it lacks; workers in parallel, layers in order.
+///
+/// # Errors
+/// The first [`Error`]; what was stored until then stays and is not sent again next time.
+pub async fn push_all(
+    assignments: &[Assignment<'_>],
+    manifests: &Arc<Manifests>,
+    progress: &Arc<Progress>,
+) -> Result<Vec<Pushed>, Error> {
+    let pushes = assignments
+        .iter()
+        .zip(&progress.workers)
+        .map(|(assignment, progress)| push_to(*assignment, manifests.clone(), progress.clone()));
+    futures_util::future::try_join_all(pushes).await
+}
+
+/// Brings one worker its blobs, hashing layer N+1 while N is sent.
+async fn push_to(
+    assignment: Assignment<'_>,
+    manifests: Arc<Manifests>,
+    progress: Arc<WorkerProgress>,
+) -> Result<Pushed, Error> {
+    let Assignment { member, layers } = assignment;
+    let mut client = member.connection().await?;
+    let mut pushed = Pushed { worker: member.name().to_owned(), ..Pushed::default() };
+    // All at once first: the worker then keeps what the plan needs while it makes room for the rest.
+    let known = layers.iter().filter_map(|layer| manifests.known(layer));
+    let known = known.map(|manifest| manifest.name().to_string()).collect();
+    held_of(&mut client, member.name(), known).await?;
+    for layer in layers.iter() {
+        let manifest = manifests.get(layer).await?;
+        let ahead = (layer + 1 < layers.end).then(|| {
+            let manifests = manifests.clone();
+            tokio::spawn(async move { manifests.get(layer + 1).await.map(drop) })
+        });
+        let bytes = manifest.file_bytes;
+        let name = manifest.name().to_string();
+        let held = held_of(&mut client, member.name(), vec![name]).await?;
+        let sent = if held.is_empty() {
+            let source = manifests.checkpoint().clone();
+            push_blob(&mut client, member.name(), source, layer, &manifest, &progress).await?
+        } else {
+            0
+        };
+        pushed.pushed_bytes += sent;
+        pushed.reused_bytes += bytes - sent;
+        progress.reuse(bytes - sent);
+        if let Some(ahead) = ahead {
+            ahead.await.map_err(|_| Error::Task)??;
+        }
+    }
+    progress.finish();
+    Ok(pushed)
+}
+
+/// Which of these blobs the worker holds; it keeps them, and a place for the others, from now on.
+async fn held_of(
+    client: &mut Client,
+    worker: &str,
+    blobs: Vec<String>,
+) -> Result<Vec<String>, cluster::Error> {
+    let call = client.query(wire::QueryRequest { blobs });
+    Ok(cluster::within(worker, "say which blobs it holds", call).await?.held)
+}
+
+/// Sends one blob from where the worker's verified part ends. Returns the bytes sent.
+async fn push_blob(
+    client: &mut Client,
+    worker: &str,
+    checkpoint: Arc<Checkpoint>,
+    layer: usize,
+    manifest: &Arc<Manifest>,
+    progress: &Arc<WorkerProgress>,
+) -> Result<u64, Error> {
+    let failed = |status: &Status| Error::Push {
+        worker: worker.to_owned(),
+        layer,
+        reason: match status.code() {
+            tonic::Code::Unavailable | tonic::Code::Unknown => {
+                format!("the connection is lost ({})", status.message())
+            }
+            _ => status.message().to_owned(),
+        },
+    };
+    let (frames, outgoing) = mpsc::channel(PIECES_QUEUED);
+    let first = wire::PushFrame { manifest: manifest.to_json().into(), ..Default::default() };
+    frames.send(first).await.map_err(|_| Error::Task)?;
+    let call = client.push(ReceiverStream::new(outgoing));
+    let mut events = tokio::time::timeout(STALL, call)
+        .await
+        .map_err(|_| Error::Stalled { worker: worker.to_owned(), layer })?
+        .map_err(|status| failed(&status))?
+        .into_inner();
+    let next = async |events: &mut Streaming<wire::PushEvent>| {
+        let event = watch(events, progress).await;
+        let event = event.ok_or(Error::Stalled { worker: worker.to_owned(), layer })?;
+        let event = event.map_err(|status| failed(&status))?;
+        event.ok_or_else(|| failed(&Status::aborted("the worker ended the push")))
+    };
+    let start = next(&mut events).await?;
+    if start.stored {
+        return Ok(0);
+    }
+    let (total, counter) = (manifest.file_bytes, progress.clone());
+    let begin = start.resume_at.min(total);
+    // Read errors come first: the worker only sees a push that ended early.
+    let reader = tokio::task::spawn_blocking(move || {
+        let source = BlobSource::new(&checkpoint, layer);
+        send_pieces(&source, begin, total, &frames, &counter)
+    });
+    let stored = next(&mut events).await;
+    reader.await.map_err(|_| Error::Task)??;
+    if !stored?.stored {
+        return Err(failed(&Status::aborted("the worker did not confirm the blob")));
+    }
+    Ok(total - begin)
+}
+
+/// Reads the blob piece by piece into the connection; stops quietly if the worker hangs up.
+fn send_pieces(
+    source: &BlobSource<'_>,
+    begin: u64,
+    total: u64,
+    frames: &mpsc::Sender<wire::PushFrame>,
+    progress: &WorkerProgress,
+) -> Result<(), cake_checkpoint::Error> {
+    let mut offset = begin;
+    while offset < total {
+        let length = (total - offset).min(limits::FRAME_BYTES as u64);
+        let mut piece = vec![0; length as usize];
+        source.read(offset, &mut piece)?;
+        let frame = wire::PushFrame { data: piece.into(), ..Default::default() };
+        if frames.blocking_send(frame).is_err() {
+            return Ok(());
+        }
+        offset += length;
+        progress.send(length);
+    }
+    Ok(())
+}
+
+/// The next event, or `None` if nothing moved for [`STALL`].
+async fn watch(
+    events: &mut Streaming<wire::PushEvent>,
+    progress: &WorkerProgress,
+) -> Option<Result<Option<wire::PushEvent>, Status>> {
+    loop {
+        let before = progress.sent();
+        match tokio::time::timeout(STALL, events.message()).await {
+            Ok(event) => return Some(event),
+            Err(_) if progress.sent() == before => return None,
+            Err(_) => {} // `message` is cancel-safe: wait on.
+        }
+    }
+}

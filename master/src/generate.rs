@@ -1,0 +1,359 @@
+//! From token ids to more token ids: prompt in chunks, then one token at a time.
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use cake_checkpoint::Checkpoint;
+use cake_engine::{Embedding, EngineOptions, Head};
+use cake_engine::{SamplingOptions, sample};
+use cake_proto::StepItem;
+use serde::Serialize;
+
+use crate::pipeline::{self, Blocks, Pipeline};
+
+/// What the master computes itself: embedding before the first stage, norm and head after the last.
+pub struct Ends {
+    embedding: Embedding,
+    head: Head,
+    vocab_size: usize,
+}
+
+/// What to generate and when to stop.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How tokens are chosen.
+    pub sampling: SamplingOptions,
+    /// Most new tokens.
+    pub max_tokens: usize,
+    /// Ids that end the answer; empty to go on past them.
+    pub stop_ids: HashSet<u32>,
+    /// Prompt rows in one step.
+    pub chunk: usize,
+    /// Longest sequence in tokens.
+    pub context: usize,
+    /// Keep the logits of every prompt position.
+    pub keep_prompt_logits: bool,
+}
+
+/// Why an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Finish {
+    /// The model said so, or a stop string was found.
+    Stop,
+    /// As many tokens as asked for.
+    Length,
+    /// The context is full.
+    Context,
+}
+
+/// An answer and what it took.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// New ids, without the one that ended it.
+    pub output_ids: Vec<u32>,
+    /// Log-probability of each.
+    pub logprobs: Vec<f32>,
+    /// Why it ended.
+    pub finish: Finish,
+    /// `[prompt positions, vocab_size]` if asked for; only of the positions computed now.
+    pub prompt_logits: Option<Vec<f32>>,
+    /// What it took.
+    pub timing: Timing,
+}
+
+/// Times of one answer.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Timing {
+    /// Prompt tokens computed now.
+    pub prompt_tokens: usize,
+    /// Prompt tokens whose KV entries were there from an earlier turn.
+    pub reused_tokens: usize,
+    /// From the start of the prompt to its last row's answer.
+    pub prefill_seconds: f64,
+    /// From the start of the prompt to the first token.
+    pub first_token_seconds: f64,
+    /// Tokens made after the first one.
+    pub decode_tokens: usize,
+    /// Time of these.
+    pub decode_seconds: f64,
+    /// Prompt tokens per second.
+    pub prefill_tokens_per_second: f64,
+    /// Tokens per second after the first one.
+    pub decode_tokens_per_second: f64,
+    /// Seconds that each stage computed, prompt and answer together.
+    pub stage_seconds: Vec<f64>,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A step failed.
+    #[error(transparent)]
+    Pipeline(#[from] pipeline::Error),
+    /// Embedding or head failed.
+    #[error(transparent)]
+    Engine(#[from] cake_engine::Error),
+    /// The checkpoint cannot be mapped.
+    #[error(transparent)]
+    Checkpoint(#[from] cake_checkpoint::Error),
+    /// Nothing to start from.
+    #[error("the prompt is empty")]
+    EmptyPrompt,
+    /// Longer than what was planned for.
+    #[error(
+        "the prompt has {tokens} tokens, the planned context is {context}: give a larger --context"
+    )]
+    PromptTooLong {
+        /// Its tokens.
+        tokens: usize,
+        /// Tokens that fit.
+        context: usize,
+    },
+    /// An id that the model does not have.
+    #[error("token id {id} is not in the vocabulary of {vocab_size}")]
+    UnknownId {
+        /// The id.
+        id: u32,
+        /// Ids there are.
+        vocab_size: usize,
+    },
+    /// No block is free.
+    #[error("the KV cache has no room for another sequence")]
+    NoBlocks,
+}
+
+impl Ends {
+    /// Maps embedding, final norm and head.
+    ///
+    /// # Errors
+    /// [`Error`] if they cannot be mapped or have the wrong shape.
+    pub fn open(checkpoint: &Checkpoint, options: &EngineOptions) -> Result<Self, Error> {
+        let config = &checkpoint.config;
+        let embedding = checkpoint.map(checkpoint.embedding())?;
+        let head = checkpoint.map(checkpoint.head().unwrap_or_else(|| checkpoint.embedding()))?;
+        let norm = checkpoint.map(checkpoint.final_norm())?;
+        Ok(Self {
+            embedding: Embedding::new(embedding, config.hidden_size)?,
+            head: Head::new(config, norm, head, options)?,
+            vocab_size: config.vocab_size,
+        })
+    }
+
+    /// Logits `[rows, vocab_size]` of hidden states.
+    fn logits(&self, hidden: Vec<f32>, rows: usize) -> Result<Vec<f32>, Error> {
+        Ok(tokio::task::block_in_place(|| self.head.forward(hidden, rows))?)
+    }
+}
+
+/// One sequence: its ids, and the KV blocks that hold them on every stage.
+#[derive(Debug, Default)]
+pub struct Sequence {
+    number: u64,
+    computed: Vec<u32>, // Ids whose KV entries are on the stages.
+    blocks: Vec<u32>,
+}
+
+impl Sequence {
+    /// An empty sequence.
+    pub fn new(number: u64) -> Self {
+        Self { number, ..Self::default() }
+    }
+
+    fn item(&self, rows: usize) -> StepItem {
+        let position = self.computed.len();
+        StepItem { sequence: self.number, position, rows, blocks: self.blocks.clone() }
+    }
+}
+
+/// Generates over a pipeline.
+pub struct Generator<'a> {
+    /// The stages.
+    pub pipeline: &'a Pipeline,
+    /// The master's own parts.
+    pub ends: &'a Ends,
+}
+
+impl Generator<'_> {
+    /// Continues `prompt`; `on_token` sees each id as it is made and says whether to go on.
+    ///
+    /// What `sequence` has computed already and `prompt` begins with is not computed again.
+    ///
+    /// # Errors
+    /// [`Error`]; the sequence can be used again: its next prompt starts from what was computed.
+    pub async fn generate(
+        &self,
+        sequence: &mut Sequence,
+        blocks: &mut Blocks,
+        prompt: &[u32],
+        options: &Options,
+        mut on_token: impl FnMut(u32) -> bool,
+    ) -> Result<Answer, Error> {
+        self.check(prompt, options)?;
+        let started = Instant::now();
+        let mut timing = Timing::default();
+        let reused = keep_common_prefix(sequence, prompt);
+        timing.reused_tokens = reused;
+        timing.prompt_tokens = prompt.len() - reused;
+        let (mut logits, prompt_logits) =
+            self.prefill(sequence, blocks, prompt, options, &mut timing).await?;
+        timing.prefill_seconds = started.elapsed().as_secs_f64();
+        let mut ids = prompt.to_vec();
+        let mut answer = Answer {
+            output_ids: vec![],
+            logprobs: vec![],
+            finish: Finish::Length,
+            prompt_logits,
+            timing,
+        };
+        let mut decode_started = Instant::now();
+        while answer.output_ids.len() < options.max_tokens {
+            let position = ids.len() as u64;
+            let sampled = sample(&logits, &ids, position, &options.sampling);
+            if answer.output_ids.is_empty() {
+                answer.timing.first_token_seconds = started.elapsed().as_secs_f64();
+                decode_started = Instant::now();
+            }
+            if options.stop_ids.contains(&sampled.token) {
+                answer.finish = Finish::Stop;
+                break;
+            }
+            ids.push(sampled.token);
+            answer.output_ids.push(sampled.token);
+            answer.logprobs.push(sampled.logprob);
+            if !on_token(sampled.token) {
+                answer.finish = Finish::Stop;
+                break;
+            }
+            if ids.len() >= options.context {
+                answer.finish = Finish::Context;
+                break;
+            }
+            if answer.output_ids.len() < options.max_tokens {
+                logits = self.step(sequence, blocks, sampled.token, &mut answer.timing).await?;
+            }
+        }
+        answer.timing.finish(answer.output_ids.len(), decode_started.elapsed());
+        Ok(answer)
+    }
+
+    fn check(&self, prompt: &[u32], options: &Options) -> Result<(), Error> {
+        if prompt.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        if prompt.len() > options.context {
+            return Err(Error::PromptTooLong { tokens: prompt.len(), context: options.context });
+        }
+        let vocab_size = self.ends.vocab_size;
+        match prompt.iter().find(|&&id| id as usize >= vocab_size) {
+            Some(&id) => Err(Error::UnknownId { id, vocab_size }),
+            None => Ok(()),
+        }
+    }
+
+    /// Computes what is missing of the prompt, chunk after chunk without waiting for answers.
+    /// Returns the last row's logits, and all rows' if asked for.
+    async fn prefill(
+        &self,
+        sequence: &mut Sequence,
+        blocks: &mut Blocks,
+        prompt: &[u32],
+        options: &Options,
+        timing: &mut Timing,
+    ) -> Result<(Vec<f32>, Option<Vec<f32>>), Error> {
+        blocks.cover(&mut sequence.blocks, prompt.len()).map_err(|_| Error::NoBlocks)?;
+        let mut tickets = Vec::new();
+        while sequence.computed.len() < prompt.len() {
+            let begin = sequence.computed.len();
+            let end = prompt.len().min(begin + options.chunk.max(1));
+            let ids = &prompt[begin..end];
+            let last = end == prompt.len();
+            let wanted = match (options.keep_prompt_logits, last) {
+                (true, _) => (0..ids.len() as u32).collect(),
+                (false, true) => vec![ids.len() as u32 - 1],
+                (false, false) => vec![],
+            };
+            let hidden = self.ends.embedding.forward(ids)?;
+            let item = sequence.item(ids.len());
+            tickets.push(self.pipeline.submit(vec![item], hidden, wanted).await?);
+            sequence.computed.extend_from_slice(ids);
+        }
+        let mut all = Vec::new();
+        let mut last = Vec::new();
+        for ticket in tickets {
+            let answer = match ticket.answer().await {
+                Ok(answer) => answer,
+                Err(error) => {
+                    sequence.computed.clear(); // What the stages hold of it is not known.
+                    return Err(error.into());
+                }
+            };
+            timing.add(&answer.stage_us);
+            if answer.rows > 0 {
+                last = self.ends.logits(answer.hidden, answer.rows)?;
+                if options.keep_prompt_logits {
+                    all.extend_from_slice(&last);
+                }
+            }
+        }
+        let last = last.split_off(last.len().saturating_sub(self.ends.vocab_size));
+        Ok((last, options.keep_prompt_logits.then_some(all)))
+    }
+
+    /// One more token through the pipeline; returns the logits of the next.
+    async fn step(
+        &self,
+        sequence: &mut Sequence,
+        blocks: &mut Blocks,
+        token: u32,
+        timing: &mut Timing,
+    ) -> Result<Vec<f32>, Error> {
+        let positions = sequence.computed.len() + 1;
+        blocks.cover(&mut sequence.blocks, positions).map_err(|_| Error::NoBlocks)?;
+        let hidden = self.ends.embedding.forward(&[token])?;
+        let ticket = self.pipeline.submit(vec![sequence.item(1)], hidden, vec![0]).await?;
+        let answer = ticket.answer().await?;
+        sequence.computed.push(token);
+        timing.add(&answer.stage_us);
+        self.ends.logits(answer.hidden, answer.rows)
+    }
+}
+
+/// Forgets what the sequence computed beyond its common prefix with `prompt`; at least the last
+/// prompt token is computed, since its logits are needed. Returns the length of what is kept.
+fn keep_common_prefix(sequence: &mut Sequence, prompt: &[u32]) -> usize {
+    let same = sequence.computed.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+    sequence.computed.truncate(same.min(prompt.len().saturating_sub(1)));
+    sequence.computed.len()
+}
+
+impl Timing {
+    fn add(&mut self, stage_us: &[u32]) {
+        self.stage_seconds.resize(self.stage_seconds.len().max(stage_us.len()), 0.0);
+        for (total, &us) in self.stage_seconds.iter_mut().zip(stage_us) {
+            *total += f64::from(us) * 1e-6;
+        }
+    }
+
+    fn finish(&mut self, tokens: usize, decode: Duration) {
+        self.decode_tokens = tokens.saturating_sub(1);
+        self.decode_seconds = decode.as_secs_f64();
+        let rate = |tokens: usize, seconds: f64| {
+            if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 }
+        };
+        self.prefill_tokens_per_second = rate(self.prompt_tokens, self.prefill_seconds);
+        self.decode_tokens_per_second = rate(self.decode_tokens, self.decode_seconds);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_turn_keeps_the_common_prefix_and_computes_at_least_one_token() {
+        let mut sequence = Sequence { computed: vec![1, 2, 3, 4], ..Sequence::new(1) };
+        assert_eq!(keep_common_prefix(&mut sequence, &[1, 2, 3, 9, 9]), 3);
+        assert_eq!(keep_common_prefix(&mut sequence, &[1, 2, 3]), 2);
+        assert_eq!(keep_common_prefix(&mut sequence, &[7]), 0);
+    }
+}

@@ -1,0 +1,22 @@
+//! The master: plans which device holds which layers, pushes the blobs, drives the pipeline, talks to people.
+//!
+//! Start with [`cli`] for what it can be asked, then follow a run: [`cluster`] (who is there, what they
+//! offer), [`sizing`] (numbers for the planner), [`planner`] (pure), [`distributor`] (blobs to workers),
+//! [`pipeline`] (steps through the stages), [`generate`] (tokens), [`text`] (words).
+//!
+//! Invariants:
+//! - The planner is a pure function: numbers in, plan or refusal out.
+//! - The master alone allocates KV blocks; a stage only indexes its pool with them.
+//! - Tensor bytes are streamed in pieces of 1 MiB, never held whole: memory does not grow with the model.
+//! - Sampling is a pure function of seed, position and token ids.
+//! - The worker crate is used for the hidden `worker` subcommand alone, which the demo starts.
+
+pub mod cli;
+pub mod cluster;
+pub mod distributor;
+pub mod generate;
+pub mod pipeline;
+pub mod planner;
+pub mod sizing;
+pub mod state;
+pub mod text;

@@ -1,0 +1,263 @@
+//! Steps through the stages: master → stage 0 → … → last stage → master, several in flight.
+//!
+//! [`open`] loads the stages and wires them; [`Pipeline::submit`] sends a step. A stage that cannot
+//! reach the next one hands its output to the master, which relays it.
+mod blocks;
+mod local;
+mod open;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use cake_checkpoint::LayerRange;
+use cake_proto::{Assembler, Incoming, Step, StepItem, wire};
+use serde::Serialize;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::task::JoinSet;
+use tonic::Streaming;
+use tracing::debug;
+
+pub use blocks::Blocks;
+pub use local::LocalStage;
+pub use open::{Error as OpenError, Opening, StageSpec, open};
+
+/// A step that takes longer has failed: slower than any device worth using.
+const STEP_TIMEOUT: Duration = Duration::from_secs(300);
+/// Frames that may wait for a slow link.
+const FRAMES_QUEUED: usize = 32;
+
+/// A running pipeline. Dropping it ends its streams.
+#[derive(Debug)]
+pub struct Pipeline {
+    shared: Arc<Shared>,
+    local: Option<LocalStage>,
+    stages: Vec<StageInfo>,
+    in_flight: Arc<Semaphore>,
+    _tasks: JoinSet<()>,
+}
+
+/// One stage, for reports.
+#[derive(Clone, Debug, Serialize)]
+pub struct StageInfo {
+    /// Device name.
+    pub worker: String,
+    /// Its layers.
+    pub layers: LayerRange,
+    /// False if the master carries this stage's output to the next one.
+    pub direct: bool,
+}
+
+/// What the last stage answered.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// `[wanted rows, hidden_size]`, row-major.
+    pub hidden: Vec<f32>,
+    /// Rows of `hidden`.
+    pub rows: usize,
+    /// Microseconds each stage computed.
+    pub stage_us: Vec<u32>,
+}
+
+/// Why a step has no answer.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Error {
+    /// A stage says that it could not do it.
+    #[error("worker {worker:?} could not do its layers: {message}")]
+    Stage {
+        /// The worker.
+        worker: String,
+        /// What it said.
+        message: String,
+    },
+    /// The connection to a worker is gone.
+    #[error("lost worker {worker:?}: {reason}")]
+    Lost {
+        /// The worker.
+        worker: String,
+        /// How its stream ended.
+        reason: String,
+    },
+    /// Nothing came back.
+    #[error("no answer from the pipeline for {} s", STEP_TIMEOUT.as_secs())]
+    Silent,
+    /// The pipeline has ended.
+    #[error("the pipeline is closed")]
+    Closed,
+}
+
+#[derive(Debug)]
+struct Shared {
+    generation: u64,
+    hidden_size: usize,
+    next_step: AtomicU64,
+    pending: Mutex<Pending>,
+    remotes: Vec<Remote>,
+}
+
+#[derive(Debug, Default)]
+struct Pending {
+    steps: HashMap<u64, Waiting>,
+    broken: Option<Error>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    answer: oneshot::Sender<Result<Answer, Error>>,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// The stream to one worker.
+#[derive(Debug)]
+struct Remote {
+    name: String,
+    frames: mpsc::Sender<wire::StepFrame>,
+}
+
+/// A step on its way.
+#[derive(Debug)]
+pub struct Ticket(oneshot::Receiver<Result<Answer, Error>>);
+
+impl Ticket {
+    /// Waits for the answer.
+    ///
+    /// # Errors
+    /// [`Error`] if a stage failed or nothing came back in time.
+    pub async fn answer(self) -> Result<Answer, Error> {
+        match tokio::time::timeout(STEP_TIMEOUT, self.0).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(Error::Closed),
+            Err(_) => Err(Error::Silent),
+        }
+    }
+}
+
+impl Pipeline {
+    /// The stages in order.
+    pub fn stages(&self) -> &[StageInfo] {
+        &self.stages
+    }
+
+    /// Sends a step; waits while as many are in flight as the pipeline takes.
+    ///
+    /// * `hidden`: `[rows, hidden_size]`, rows in the order of `items`.
+    /// * `wanted`: rows wanted back, ascending.
+    ///
+    /// # Errors
+    /// [`Error`] if the pipeline is broken or closed.
+    pub async fn submit(
+        &self,
+        items: Vec<StepItem>,
+        hidden: Vec<f32>,
+        wanted: Vec<u32>,
+    ) -> Result<Ticket, Error> {
+        let permit = self.in_flight.clone().acquire_owned().await.map_err(|_| Error::Closed)?;
+        let rows = items.iter().map(|item| item.rows).sum();
+        let number = self.shared.next_step.fetch_add(1, Ordering::Relaxed);
+        let generation = self.shared.generation;
+        let stage_us = Vec::new();
+        let step = Step { step: number, generation, items, rows, wanted, stage_us, hidden };
+        let (answer, ticket) = oneshot::channel();
+        {
+            let mut pending = self.shared.lock();
+            if let Some(error) = &pending.broken {
+                return Err(error.clone());
+            }
+            pending.steps.insert(number, Waiting { answer, _permit: permit });
+        }
+        match &self.local {
+            Some(local) => local.submit(step).await?,
+            None => self.shared.forward(0, step).await,
+        }
+        Ok(Ticket(ticket))
+    }
+}
+
+impl Shared {
+    /// Sends a step to the remote stage at `index`.
+    async fn forward(&self, index: usize, step: Step) {
+        let Some(remote) = self.remotes.get(index) else {
+            let worker = self.remotes.last().map_or("master", |last| &last.name).to_owned();
+            let message = "it asked for a relay past the last stage".to_owned();
+            return self.complete(step.step, Err(Error::Stage { worker, message }));
+        };
+        for frame in step.into_frames(false) {
+            if remote.frames.send(frame).await.is_err() {
+                let reason = "its stream is closed".to_owned();
+                return self.break_down(Error::Lost { worker: remote.name.clone(), reason });
+            }
+        }
+    }
+
+    /// What the local stage computed goes on to the first remote one, or is the answer.
+    async fn after_local(&self, result: Result<Step, (u64, String)>) {
+        match result {
+            Err((step, message)) => {
+                let worker = crate::sizing::LOCAL.to_owned();
+                self.complete(step, Err(Error::Stage { worker, message }));
+            }
+            Ok(step) if self.remotes.is_empty() => {
+                let mut hidden = Vec::with_capacity(step.wanted.len() * self.hidden_size);
+                for &row in &step.wanted {
+                    let start = row as usize * self.hidden_size;
+                    hidden.extend_from_slice(&step.hidden[start..start + self.hidden_size]);
+                }
+                let (rows, stage_us) = (step.wanted.len(), step.stage_us);
+                self.complete(step.step, Ok(Answer { hidden, rows, stage_us }));
+            }
+            Ok(step) => self.forward(0, step).await,
+        }
+    }
+
+    /// Reads what the remote stage at `index` says until its stream ends.
+    async fn listen(&self, index: usize, mut stream: Streaming<wire::StepFrame>, max_rows: usize) {
+        let worker = || self.remotes[index].name.clone();
+        let mut assembler = Assembler::new(self.hidden_size, max_rows);
+        let reason = loop {
+            let frame = match stream.message().await {
+                Ok(Some(frame)) => frame,
+                Ok(None) => break "it closed the stream".to_owned(),
+                Err(status) => break status.message().to_owned(),
+            };
+            match assembler.push(frame) {
+                Ok(None) => {}
+                Ok(Some(Incoming::Step(step))) => {
+                    let Step { rows, hidden, stage_us, .. } = step;
+                    self.complete(step.step, Ok(Answer { hidden, rows, stage_us }));
+                }
+                Ok(Some(Incoming::Relay(step))) => self.forward(index + 1, step).await,
+                Ok(Some(Incoming::Failure { step: 0, worker, message, .. })) => {
+                    self.break_down(Error::Stage { worker, message });
+                }
+                Ok(Some(Incoming::Failure { step, worker, message, .. })) => {
+                    self.complete(step, Err(Error::Stage { worker, message }));
+                }
+                Err(error) => break error.to_string(),
+            }
+        };
+        self.break_down(Error::Lost { worker: worker(), reason });
+    }
+
+    fn complete(&self, step: u64, result: Result<Answer, Error>) {
+        match self.lock().steps.remove(&step) {
+            // A dropped ticket means that nobody waits any more.
+            Some(waiting) => drop(waiting.answer.send(result)),
+            None => debug!(step, "an answer to a step that is not pending"),
+        }
+    }
+
+    /// Ends every step in flight with `error`, and every later one.
+    fn break_down(&self, error: Error) {
+        let mut pending = self.lock();
+        for (_, waiting) in pending.steps.drain() {
+            waiting.answer.send(Err(error.clone())).ok();
+        }
+        pending.broken.get_or_insert(error);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pending> {
+        // Critical sections cannot leave the map half changed: a poisoned lock is still whole.
+        self.pending.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}

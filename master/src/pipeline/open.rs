@@ -1,0 +1,179 @@
+//! Making a pipeline of a plan: load every stage, tell each where its output goes, open the streams.
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use cake_checkpoint::{Digest, LayerRange};
+use cake_engine::Stage;
+use cake_proto::wire;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
+use tokio_stream::wrappers::ReceiverStream;
+use tracing::{info, warn};
+
+use super::{FRAMES_QUEUED, LocalStage, Pending, Pipeline, Remote, Shared, StageInfo};
+use crate::cluster::{self, Member, within};
+use crate::sizing::{LOCAL, Promise};
+
+/// Loading moves something at least this often: it re-hashes at the speed of the disk.
+const LOAD_STALL: Duration = Duration::from_secs(120);
+
+/// Everything a pipeline is made of.
+pub struct Opening<'a> {
+    /// Generation of the plan.
+    pub generation: u64,
+    /// The model's configuration, as its file has it.
+    pub config_json: &'a [u8],
+    /// Width of hidden states.
+    pub hidden_size: usize,
+    /// What every stage must have room for.
+    pub promise: Promise,
+    /// The master's own layers, first in the chain.
+    pub local: Option<(Stage, LayerRange)>,
+    /// Workers in the order of the chain.
+    pub remotes: Vec<StageSpec<'a>>,
+}
+
+/// One worker's part.
+#[derive(Debug)]
+pub struct StageSpec<'a> {
+    /// The worker.
+    pub member: &'a Member,
+    /// Its layers.
+    pub layers: LayerRange,
+    /// Their blobs, in layer order.
+    pub blobs: Vec<Digest>,
+    /// Bytes that the plan gives it.
+    pub planned_bytes: u64,
+}
+
+/// Why no pipeline came of it.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A call failed.
+    #[error(transparent)]
+    Cluster(#[from] cluster::Error),
+    /// Blobs on a worker's disk were damaged; it has discarded them.
+    #[error("{} damaged on the disk of {worker:?}", if *count == 1 { "one blob is".into() } else { format!("{count} blobs are") })]
+    Corrupt {
+        /// The worker.
+        worker: String,
+        /// How many.
+        count: usize,
+    },
+    /// The master's own stage could not start.
+    #[error("cannot start the master's own stage: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// Loads the stages and connects them.
+///
+/// # Errors
+/// [`Error`]; after [`Error::Corrupt`] the blobs must be pushed again.
+pub async fn open(opening: Opening<'_>) -> Result<Pipeline, Error> {
+    let loads = opening.remotes.iter().map(|stage| load(stage, &opening));
+    futures_util::future::try_join_all(loads).await?;
+    let directs = route(&opening).await?;
+    let mut tasks = JoinSet::new();
+    let mut remotes = Vec::new();
+    let mut streams = Vec::new();
+    for spec in &opening.remotes {
+        let (frames, outgoing) = mpsc::channel(FRAMES_QUEUED);
+        let mut client = spec.member.client.clone();
+        let call = client.steps(ReceiverStream::new(outgoing));
+        streams.push(within(spec.member.name(), "open a stream of steps", call).await?);
+        remotes.push(Remote { name: spec.member.name().to_owned(), frames });
+    }
+    let mut stages = Vec::new();
+    let shared = Arc::new(Shared {
+        generation: opening.generation,
+        hidden_size: opening.hidden_size,
+        next_step: AtomicU64::new(1), // 0 stands for every step in flight.
+        pending: Mutex::new(Pending::default()),
+        remotes,
+    });
+    for (index, stream) in streams.into_iter().enumerate() {
+        let (shared, max_rows) = (shared.clone(), opening.promise.max_rows());
+        tasks.spawn(async move { shared.listen(index, stream, max_rows).await });
+    }
+    let mut local = None;
+    if let Some((stage, layers)) = opening.local {
+        let (handle, mut results) = LocalStage::start(stage)?;
+        let shared = shared.clone();
+        tasks.spawn(async move {
+            while let Some(result) = results.recv().await {
+                shared.after_local(result).await;
+            }
+        });
+        stages.push(StageInfo { worker: LOCAL.to_owned(), layers, direct: true });
+        local = Some(handle);
+    }
+    for (spec, direct) in opening.remotes.iter().zip(directs) {
+        let worker = spec.member.name().to_owned();
+        stages.push(StageInfo { worker, layers: spec.layers, direct });
+    }
+    // At least one step per stage, and one more on the way into each.
+    let in_flight = Arc::new(Semaphore::new(2 * stages.len().max(1)));
+    Ok(Pipeline { shared, local, stages, in_flight, _tasks: tasks })
+}
+
+/// Loads one stage on its worker; waits until its blobs are verified and mapped.
+async fn load(spec: &StageSpec<'_>, opening: &Opening<'_>) -> Result<(), Error> {
+    let name = spec.member.name();
+    let promise = &opening.promise;
+    let request = wire::LoadRequest {
+        generation: opening.generation,
+        config_json: opening.config_json.to_vec().into(),
+        layer_start: spec.layers.start as u32,
+        layer_end: spec.layers.end as u32,
+        blobs: spec.blobs.iter().map(ToString::to_string).collect(),
+        kv_dtype: promise.kv.to_string(),
+        kv_blocks: promise.kv_blocks() as u32,
+        max_positions: promise.context as u32,
+        max_rows: promise.max_rows() as u32,
+        planned_bytes: spec.planned_bytes,
+    };
+    let mut client = spec.member.client.clone();
+    let mut events = within(name, "load its layers", client.load(request)).await?;
+    loop {
+        let event = tokio::time::timeout(LOAD_STALL, events.message()).await;
+        let event = event.unwrap_or_else(|_| Err(tonic::Status::deadline_exceeded("")));
+        let failed = |status| cluster::Error::call(name, "load its layers", &status);
+        let event = event.map_err(failed)?;
+        let event = event.ok_or_else(|| failed(tonic::Status::aborted("it ended the load")))?;
+        if !event.corrupt.is_empty() {
+            return Err(Error::Corrupt { worker: name.to_owned(), count: event.corrupt.len() });
+        }
+        if event.done {
+            info!(worker = name, layers = %spec.layers, "loaded");
+            return Ok(());
+        }
+    }
+}
+
+/// Tells each stage where its output goes, the last one first: a stage lets the previous one in
+/// only once it knows their pipeline. Returns whether each hop is direct.
+async fn route(opening: &Opening<'_>) -> Result<Vec<bool>, Error> {
+    let pipeline = cake_worker::lease::random_token();
+    let mut directs = vec![true; opening.remotes.len()];
+    let mut next: Option<&Member> = None;
+    for (index, spec) in opening.remotes.iter().enumerate().rev() {
+        let request = wire::RouteRequest {
+            generation: opening.generation,
+            next_address: next.map(|member| member.address.clone()).unwrap_or_default(),
+            next_worker_id: next.map(|member| member.offer.worker_id.clone()).unwrap_or_default(),
+            pipeline: pipeline.clone(),
+            last: next.is_none(),
+        };
+        let mut client = spec.member.client.clone();
+        let name = spec.member.name();
+        let reply = within(name, "connect to the next stage", client.route(request)).await?;
+        if !reply.direct {
+            let next = next.map_or("the master", Member::name);
+            warn!(worker = name, %next, reason = %reply.detail, "no direct way: the master relays this hop");
+        }
+        directs[index] = reply.direct;
+        next = Some(spec.member);
+    }
+    Ok(directs)
+}

@@ -1,0 +1,187 @@
+//! From a checkpoint and what the devices offer to the numbers that the planner works with.
+use std::collections::{HashMap, HashSet};
+
+use cake_checkpoint::{Checkpoint, Digest, Dtype, KvDtype, Manifest};
+
+use crate::cluster::{Measured, Member};
+use crate::planner::{Device, Input, LayerCost, Pin};
+
+/// Prompt rows in one step unless told otherwise: enough to overlap stages, little scratch.
+pub const DEFAULT_CHUNK: usize = 64;
+/// Longest context planned for unless told otherwise (tokens).
+pub const DEFAULT_CONTEXT: usize = 4096;
+/// Name of the master among the devices.
+pub const LOCAL: &str = "master";
+/// Memory speed assumed of a device that was not measured (bytes per second).
+const NOMINAL_BYTES_PER_SECOND: f64 = 8e9;
+/// Round trip assumed of a link that was not measured (seconds).
+const NOMINAL_RTT: f64 = 1e-3;
+/// Throughput assumed of a link that was not measured: gigabit Ethernet (bytes per second).
+const NOMINAL_LINK: f64 = 110e6;
+
+/// What is promised to the person: it fixes memory beyond the weights.
+#[derive(Clone, Copy, Debug)]
+pub struct Promise {
+    /// Longest sequence in tokens.
+    pub context: usize,
+    /// Sequences at once.
+    pub parallel: usize,
+    /// Element type of the KV cache.
+    pub kv: KvDtype,
+    /// Prompt rows in one step.
+    pub chunk: usize,
+}
+
+impl Promise {
+    /// KV blocks that every stage's pool has.
+    pub fn kv_blocks(&self) -> usize {
+        cake_engine::blocks_for(self.context) * self.parallel
+    }
+
+    /// Most rows in one step: a prompt chunk beside a decode row of every sequence.
+    pub fn max_rows(&self) -> usize {
+        self.chunk + self.parallel
+    }
+}
+
+/// A device that could hold layers.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// Name for people, unique.
+    pub name: String,
+    /// Bytes offered.
+    pub budget_bytes: u64,
+    /// Bytes of its process.
+    pub overhead_bytes: u64,
+    /// Threads it computes with.
+    pub threads: usize,
+    /// Resident bytes per thousand stored bytes, per dtype.
+    pub resident_permille: HashMap<String, u32>,
+    /// Its rates, if measured.
+    pub measured: Option<Measured>,
+    /// Blobs it holds.
+    pub blobs: HashSet<Digest>,
+    /// The master itself.
+    pub local: bool,
+}
+
+impl Candidate {
+    /// A connected worker.
+    pub fn worker(member: &Member, measured: Option<Measured>) -> Self {
+        Self {
+            name: member.offer.name.clone(),
+            budget_bytes: member.offer.budget_bytes,
+            overhead_bytes: member.offer.overhead_bytes,
+            threads: member.offer.threads,
+            resident_permille: member.offer.resident_permille.clone(),
+            measured,
+            blobs: member.offer.blobs.clone(),
+            local: false,
+        }
+    }
+
+    /// A worker that does not exist yet: what if there were one of this size?
+    pub fn what_if(name: &str, budget_bytes: u64) -> Self {
+        Self {
+            name: name.to_owned(),
+            budget_bytes,
+            overhead_bytes: cake_worker::OVERHEAD_BYTES,
+            threads: 4,
+            resident_permille: HashMap::new(),
+            measured: None,
+            blobs: HashSet::new(),
+            local: false,
+        }
+    }
+
+    /// The master, with this much memory for layers. Its own process is not counted in it.
+    pub fn local(budget_bytes: u64, threads: usize, measured: Option<Measured>) -> Self {
+        Self {
+            overhead_bytes: 0,
+            threads,
+            measured,
+            local: true,
+            ..Self::what_if(LOCAL, budget_bytes)
+        }
+    }
+
+    /// Bytes that one stored layer costs here; unknown dtypes cost what they are stored as.
+    fn resident(&self, bytes: u64, dtype: Dtype) -> u64 {
+        let permille = self.resident_permille.get(dtype.name()).copied().unwrap_or(1000);
+        bytes.saturating_mul(u64::from(permille)).div_ceil(1000)
+    }
+
+    fn layer_seconds(&self, bytes: u64) -> f64 {
+        match &self.measured {
+            Some(rate) => rate.decode_seconds * bytes as f64 / rate.probe_bytes as f64,
+            None => bytes as f64 / NOMINAL_BYTES_PER_SECOND,
+        }
+    }
+
+    fn hop_seconds(&self, activation_bytes: u64) -> f64 {
+        let (rtt, rate) = self
+            .measured
+            .as_ref()
+            .map_or((NOMINAL_RTT, NOMINAL_LINK), |m| (m.rtt_seconds, m.bytes_per_second));
+        if self.local { 0.0 } else { rtt / 2.0 + activation_bytes as f64 / rate }
+    }
+}
+
+/// The planner's input. `manifests[layer]` is known for layers that were hashed before.
+pub fn input(
+    checkpoint: &Checkpoint,
+    promise: &Promise,
+    candidates: &[Candidate],
+    manifests: &[Option<Manifest>],
+    pins: Vec<Pin>,
+) -> Input {
+    let config = &checkpoint.config;
+    let kv_bytes = cake_engine::kv_bytes(config, 1, promise.context, promise.parallel, promise.kv);
+    let layers: Vec<LayerCost> = (0..config.num_layers)
+        .map(|layer| LayerCost { bytes: blob_bytes(checkpoint, layer), kv_bytes })
+        .collect();
+    let dtype = main_dtype(checkpoint);
+    let activation_bytes = config.hidden_size as u64 * 4;
+    let devices = candidates.iter().map(|device| Device {
+        name: device.name.clone(),
+        budget_bytes: device.budget_bytes,
+        overhead_bytes: device.overhead_bytes,
+        scratch_bytes: cake_engine::scratch_bytes(
+            config,
+            promise.max_rows(),
+            promise.context,
+            device.threads,
+        ),
+        layer_resident_bytes: layers
+            .iter()
+            .map(|layer| device.resident(layer.bytes, dtype))
+            .collect(),
+        layer_time: layers.iter().map(|layer| device.layer_seconds(layer.bytes)).collect(),
+        hop: device.hop_seconds(activation_bytes),
+        push_bytes_per_second: device.measured.as_ref().map(|rate| rate.bytes_per_second),
+        held: manifests
+            .iter()
+            .map(|known| known.as_ref().is_some_and(|m| device.blobs.contains(&m.name())))
+            .collect(),
+        local: device.local,
+    });
+    Input {
+        devices: devices.collect(),
+        parallel: promise.parallel,
+        pins,
+        activation_bytes,
+        context_tokens: promise.context as u64,
+        layers,
+    }
+}
+
+/// Bytes of one layer's blob, header included: what is pushed, stored and mapped.
+pub fn blob_bytes(checkpoint: &Checkpoint, layer: usize) -> u64 {
+    cake_checkpoint::BlobSource::new(checkpoint, layer).file_bytes()
+}
+
+/// The dtype that most of the first layer's bytes have: what the probe times.
+pub fn main_dtype(checkpoint: &Checkpoint) -> Dtype {
+    let largest = checkpoint.layer_tensors(0).into_iter().max_by_key(|tensor| tensor.bytes);
+    largest.map_or(Dtype::F32, |tensor| tensor.dtype)
+}

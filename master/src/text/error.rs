@@ -1,0 +1,172 @@
+//! Why text could not become tokens, or tokens text.
+
+use std::path::PathBuf;
+
+/// A failure of reading a checkpoint's text files or of using them.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The directory holds no `tokenizer.json`, the only tokenizer format that is read.
+    #[error("no tokenizer.json in {}{}", directory.display(), instead(*.found))]
+    MissingTokenizer {
+        /// Where it was looked for.
+        directory: PathBuf,
+        /// A tokenizer of another format that lies there.
+        found: Option<&'static str>,
+    },
+    /// The tokenizer's file exists but cannot be read.
+    #[error("cannot read {}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The tokenizer's file is longer than any real one.
+    #[error("{} has {bytes} bytes, more than the {limit_bytes} that are read", path.display())]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// Its length, or as much as was seen of it.
+        bytes: u64,
+        /// The longest that is accepted.
+        limit_bytes: u64,
+    },
+    /// `tokenizer.json` is not JSON, or describes no tokenizer.
+    #[error("{} is not a valid tokenizer", path.display())]
+    InvalidTokenizer {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: tokenizers::Error,
+    },
+    /// `tokenizer.json` asks for a decoder that cannot be trusted with every token.
+    #[error("{} has a decoder that is not supported: {detail}", path.display())]
+    UnsupportedDecoder {
+        /// The file.
+        path: PathBuf,
+        /// Which decoder, with which setting.
+        detail: String,
+    },
+    /// A token that generation relies on has no id.
+    #[error("{field} {token:?} is not in the tokenizer's vocabulary")]
+    UnknownSpecialToken {
+        /// The key that names it, such as `eos_token`.
+        field: &'static str,
+        /// The token's text.
+        token: String,
+    },
+    /// The checkpoint brings no chat template, so messages have no written form.
+    #[error("the model has no chat template; give it plain text instead")]
+    NoChatTemplate,
+    /// The chat template does not parse, or fails for a reason of its own.
+    #[error("the chat template in {origin} cannot be used")]
+    ChatTemplate {
+        /// The file that holds it.
+        origin: String,
+        /// What is wrong, and in which line.
+        #[source]
+        source: minijinja::Error,
+    },
+    /// The chat template called `raise_exception`: it does not accept these messages.
+    #[error("the chat template in {origin} refuses these messages: {message}")]
+    MessagesRefused {
+        /// The file that holds the template.
+        origin: String,
+        /// What the template said.
+        message: String,
+    },
+    /// The tokenizer could not split a text.
+    #[error("cannot turn text of {bytes} bytes into tokens")]
+    Encode {
+        /// Length of the text in UTF-8.
+        bytes: usize,
+        /// What the tokenizer said.
+        #[source]
+        source: tokenizers::Error,
+    },
+    /// The tokenizer could not join tokens.
+    #[error("cannot turn {tokens} tokens into text")]
+    Decode {
+        /// How many token ids were given.
+        tokens: usize,
+        /// What the tokenizer said.
+        #[source]
+        source: tokenizers::Error,
+    },
+}
+
+/// The half sentence that names the tokenizer which was found in place of `tokenizer.json`.
+fn instead(found: Option<&'static str>) -> String {
+    found
+        .map(|name| format!("; {name} is there, but must be converted to tokenizer.json first"))
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_error_is_one_clear_sentence() {
+        let inner = || -> tokenizers::Error { "inner cause".into() };
+        let path = || PathBuf::from("model/tokenizer.json");
+        let broken = minijinja::Error::new(minijinja::ErrorKind::SyntaxError, "unexpected end");
+        let table: [(Error, &str); 12] = [
+            (
+                Error::MissingTokenizer { directory: "model".into(), found: None },
+                "no tokenizer.json in model",
+            ),
+            (
+                Error::MissingTokenizer {
+                    directory: "model".into(),
+                    found: Some("tokenizer.model"),
+                },
+                "no tokenizer.json in model; tokenizer.model is there, but must be converted to \
+                 tokenizer.json first",
+            ),
+            (
+                Error::Unreadable { path: path(), source: std::io::ErrorKind::NotFound.into() },
+                "cannot read model/tokenizer.json",
+            ),
+            (
+                Error::TooLong { path: path(), bytes: 30, limit_bytes: 20 },
+                "model/tokenizer.json has 30 bytes, more than the 20 that are read",
+            ),
+            (
+                Error::InvalidTokenizer { path: path(), source: inner() },
+                "model/tokenizer.json is not a valid tokenizer",
+            ),
+            (
+                Error::UnsupportedDecoder { path: path(), detail: "Strip with stop 1".into() },
+                "model/tokenizer.json has a decoder that is not supported: Strip with stop 1",
+            ),
+            (
+                Error::UnknownSpecialToken { field: "eos_token", token: "</s>".into() },
+                "eos_token \"</s>\" is not in the tokenizer's vocabulary",
+            ),
+            (Error::NoChatTemplate, "the model has no chat template; give it plain text instead"),
+            (
+                Error::ChatTemplate { origin: "chat_template.jinja".into(), source: broken },
+                "the chat template in chat_template.jinja cannot be used",
+            ),
+            (
+                Error::MessagesRefused {
+                    origin: "chat_template.jinja".into(),
+                    message: "roles must alternate".into(),
+                },
+                "the chat template in chat_template.jinja refuses these messages: roles must \
+                 alternate",
+            ),
+            (
+                Error::Encode { bytes: 5, source: inner() },
+                "cannot turn text of 5 bytes into tokens",
+            ),
+            (Error::Decode { tokens: 3, source: inner() }, "cannot turn 3 tokens into text"),
+        ];
+        for (error, sentence) in table {
+            assert_eq!(error.to_string(), sentence);
+        }
+    }
+}

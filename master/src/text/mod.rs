@@ -1,0 +1,377 @@
+//! From people's words to token ids and back: tokenizer, chat template, streaming, stop strings.
+//!
+//! Start at [`Text`]. Everything is read once from the checkpoint directory; there is no network
+//! and no async here. What transformers makes of the same files is the reference throughout.
+
+mod bounded;
+mod config;
+mod detokenize;
+mod error;
+mod json;
+mod message;
+#[cfg(test)]
+mod samples;
+mod stop;
+mod strftime;
+mod template;
+mod tokenizer;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+use tokenizers::Tokenizer;
+
+pub use detokenize::Detokenizer;
+pub use error::Error;
+pub use stop::{StopScan, StopStrings};
+
+use config::TextConfig;
+use template::ChatTemplate;
+use tokenizer::{guarded, named_id};
+
+/// The tokenizer, special tokens and chat template of one checkpoint.
+pub struct Text {
+    tokenizer: Tokenizer,
+    template: Option<ChatTemplate>,
+    /// Special tokens by their key, such as `bos_token`; templates see them under these names.
+    special: BTreeMap<String, String>,
+    eos_id: Option<u32>,
+    around: Around,
+    model_max_length: Option<u64>,
+    /// Whether tokens like `<0x0A>` are decoded as bytes.
+    byte_fallback: bool,
+    /// What was wrong with optional files, one sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// One turn of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    /// Who speaks: `system`, `user` or `assistant`, or what else the template knows.
+    pub role: String,
+    /// What is said.
+    pub content: String,
+}
+
+/// What plain text gets around it when special tokens are wanted.
+enum Around {
+    /// What the post-processor of `tokenizer.json` says.
+    PostProcessor,
+    /// These, because `tokenizer_config.json` says so; it overrides the post-processor.
+    Tokens { bos: Option<u32>, eos: Option<u32> },
+}
+
+impl Text {
+    /// Reads the text files of a checkpoint directory; only `tokenizer.json` must be there.
+    ///
+    /// # Errors
+    /// [`Error::MissingTokenizer`], [`Error::Unreadable`], [`Error::TooLong`],
+    /// [`Error::InvalidTokenizer`] and [`Error::UnsupportedDecoder`] about `tokenizer.json`;
+    /// [`Error::UnknownSpecialToken`] if `eos_token`, or a `bos_token` that is to be added, has no
+    /// id. Anything wrong with an optional file is one of [`Text::warnings`]; a chat template that
+    /// does not parse also fails when it is used.
+    pub fn open(directory: &Path) -> Result<Text, Error> {
+        let mut warnings = Vec::new();
+        let config = config::read(directory, &mut warnings);
+        let (tokenizer, byte_fallback) = tokenizer::open(directory, &config, &mut warnings)?;
+        let eos_id = named_id(&tokenizer, &config, "eos_token")?;
+        let around = Around::new(&tokenizer, &config, eos_id, &mut warnings)?;
+        let template = config
+            .template
+            .map(|found| ChatTemplate::new(&found.source, found.origin, SystemTime::now));
+        if let Some(Err(error)) = template.as_ref().map(ChatTemplate::check) {
+            let cause = std::error::Error::source(&error).map(ToString::to_string);
+            warnings.push(format!("{error}: {}", cause.unwrap_or_default()));
+        }
+        Ok(Text {
+            tokenizer,
+            template,
+            special: config.named,
+            eos_id,
+            around,
+            model_max_length: config.model_max_length,
+            byte_fallback,
+            warnings,
+        })
+    }
+
+    /// Splits `text` into tokens. Special tokens written in the text become their ids.
+    ///
+    /// With `add_special` the text gets what the model expects around plain text: `bos_token` and
+    /// `eos_token` if `tokenizer_config.json` has `add_bos_token` or `add_eos_token`, else what the
+    /// tokenizer's post-processor adds.
+    ///
+    /// # Errors
+    /// [`Error::Encode`] if the tokenizer fails.
+    pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, Error> {
+        let (by_post_processor, bos, eos) = match &self.around {
+            _ if !add_special => (false, None, None),
+            Around::PostProcessor => (true, None, None),
+            Around::Tokens { bos, eos } => (false, *bos, *eos),
+        };
+        let encoding = self
+            .tokenizer
+            .encode_fast(text, by_post_processor)
+            .map_err(|source| Error::Encode { bytes: text.len(), source })?;
+        let ids = encoding.get_ids().iter().copied();
+        Ok(bos.into_iter().chain(ids).chain(eos).collect())
+    }
+
+    /// Joins tokens to text. Special tokens and ids without a token are left out.
+    ///
+    /// The text is as the model wrote it: `clean_up_tokenization_spaces` is not applied.
+    ///
+    /// # Errors
+    /// [`Error::Decode`] if the tokenizer fails.
+    pub fn decode(&self, ids: &[u32]) -> Result<String, Error> {
+        guarded(|| self.tokenizer.decode(ids, true))
+            .map_err(|source| Error::Decode { tokens: ids.len(), source })
+    }
+
+    /// Whether the checkpoint brings a chat template (that it works is not promised).
+    pub fn has_chat_template(&self) -> bool {
+        self.template.is_some()
+    }
+
+    /// Writes a conversation as the text the model was trained on.
+    ///
+    /// With `add_generation_prompt` the text ends where the assistant's answer begins. Dates that
+    /// a template asks for are in UTC.
+    ///
+    /// # Errors
+    /// [`Error::NoChatTemplate`]; [`Error::ChatTemplate`] if it does not parse or fails;
+    /// [`Error::MessagesRefused`] if it refuses these messages.
+    pub fn render_chat(
+        &self,
+        messages: &[Message],
+        add_generation_prompt: bool,
+    ) -> Result<String, Error> {
+        let template = self.template.as_ref().ok_or(Error::NoChatTemplate)?;
+        template.render(messages, add_generation_prompt, &self.special)
+    }
+
+    /// The tokens of a conversation up to where the assistant's answer begins.
+    ///
+    /// The template writes the special tokens itself, so none are added around its text.
+    ///
+    /// # Errors
+    /// As [`Text::render_chat`] and [`Text::encode`].
+    pub fn encode_chat(&self, messages: &[Message]) -> Result<Vec<u32>, Error> {
+        self.encode(&self.render_chat(messages, true)?, false)
+    }
+
+    /// The id of a token by its exact text.
+    pub fn token_id(&self, token: &str) -> Option<u32> {
+        self.tokenizer.token_to_id(token)
+    }
+
+    /// The id of `eos_token`, if one is named. The model's own files may name more ids that end
+    /// an answer.
+    pub fn eos_id(&self) -> Option<u32> {
+        self.eos_id
+    }
+
+    /// How many tokens there are, added ones included. Where ids have gaps some are not below it,
+    /// and the model's own vocabulary is often larger.
+    pub fn vocab_size(&self) -> usize {
+        self.tokenizer.get_vocab_size(true)
+    }
+
+    /// Most tokens the tokenizer's configuration promises for one sequence, if it sets a limit.
+    pub fn model_max_length(&self) -> Option<u64> {
+        self.model_max_length
+    }
+
+    /// The token that [`Text::decode`] sees behind `id`: none for special and unknown ones.
+    fn visible_token(&self, id: u32) -> Option<String> {
+        let token = self.tokenizer.id_to_token(id)?;
+        let special = self.tokenizer.get_added_vocabulary().is_special_token(&token);
+        (!special).then_some(token)
+    }
+}
+
+impl Around {
+    fn new(
+        tokenizer: &Tokenizer,
+        config: &TextConfig,
+        eos_id: Option<u32>,
+        warnings: &mut Vec<String>,
+    ) -> Result<Around, Error> {
+        if config.add_bos.is_none() && config.add_eos.is_none() {
+            return Ok(Around::PostProcessor);
+        }
+        let bos = match config.add_bos {
+            Some(true) => named_id(tokenizer, config, "bos_token")?,
+            _ => None,
+        };
+        let eos = eos_id.filter(|_| config.add_eos == Some(true));
+        for (wanted, found, name) in [(config.add_bos, bos, "bos"), (config.add_eos, eos, "eos")] {
+            if wanted == Some(true) && found.is_none() {
+                warnings.push(format!("add_{name}_token is ignored: there is no {name}_token"));
+            }
+        }
+        Ok(Around::Tokens { bos, eos })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::samples::{self, TOKENIZER_CONFIG, directory_with};
+    use serde_json::{Value, json};
+    use std::fs;
+
+    fn user(content: &str) -> Vec<Message> {
+        vec![Message { role: "user".into(), content: content.into() }]
+    }
+
+    #[test]
+    fn text_can_be_shared_between_threads() {
+        fn shared<T: Send + Sync>() {}
+        shared::<Text>();
+    }
+
+    #[test]
+    fn the_demo_model_reads_and_writes_as_its_reference_did() {
+        let text = samples::demo();
+        assert_eq!(text.warnings, [""; 0]);
+        assert_eq!((text.vocab_size(), text.eos_id()), (1024, Some(2)));
+        assert_eq!(text.model_max_length(), Some(1024));
+        let expected = fs::read(samples::demo_directory().join("expected.json")).expect("reads");
+        let expected: Value = serde_json::from_slice(&expected).expect("is JSON");
+        let cases = expected["cases"].as_array().expect("has cases");
+        assert!(cases.len() > 3);
+        for case in cases {
+            let ids = |key: &str| -> Vec<u32> {
+                serde_json::from_value(case[key].clone()).expect("token ids")
+            };
+            let question = case["question"].as_str().expect("a question");
+            assert_eq!(text.encode_chat(&user(question)).expect("encodes"), ids("prompt_ids"));
+            assert_eq!(text.decode(&ids("greedy_ids")).expect("decodes"), case["text"]);
+            let mut detokenizer = Detokenizer::new(text);
+            let mut streamed = String::new();
+            for id in ids("greedy_ids") {
+                streamed += &detokenizer.push(id).expect("decodes");
+            }
+            streamed += &detokenizer.finish().expect("decodes");
+            assert_eq!(streamed, case["text"]);
+        }
+    }
+
+    #[test]
+    fn the_golden_checkpoints_open() {
+        let mut opened = 0;
+        for entry in fs::read_dir(samples::golden_directory()).expect("lists") {
+            let path = entry.expect("an entry").path();
+            if !path.is_dir() {
+                continue;
+            }
+            let text = Text::open(&path).expect("opens");
+            assert_eq!(text.warnings, [""; 0], "{}", path.display());
+            assert!(text.has_chat_template() && text.eos_id().is_some(), "{}", path.display());
+            let ids = text.encode("Hello, wörld 🦉!", false).expect("encodes");
+            assert_eq!(text.decode(&ids).expect("decodes"), "Hello, wörld 🦉!");
+            assert!(!text.encode_chat(&user("Hello")).expect("encodes").is_empty());
+            opened += 1;
+        }
+        assert!(opened >= 7, "only {opened} golden checkpoints");
+    }
+
+    #[test]
+    fn special_tokens_in_text_become_their_ids() {
+        let text = samples::demo();
+        let ids = text.encode("<|im_start|>user", false).expect("encodes");
+        assert_eq!(ids.first(), text.token_id("<|im_start|>").as_ref());
+        assert_eq!(text.token_id("no such token"), None);
+    }
+
+    #[test]
+    fn the_post_processor_adds_special_tokens_unless_told_otherwise() {
+        let encode = |config: Value, text: &str, add_special: bool| {
+            let directory = directory_with(&[(TOKENIZER_CONFIG, config)]);
+            let opened = Text::open(directory.path()).expect("opens");
+            assert_eq!(opened.warnings, [""; 0]);
+            opened.encode(text, add_special).expect("encodes")
+        };
+        let tokens = || json!({"bos_token": "<s>", "eos_token": "</s>"});
+        let with = |more: &[(&str, bool)]| {
+            let mut config = tokens();
+            for (key, value) in more {
+                config[*key] = json!(value);
+            }
+            config
+        };
+        let plain = encode(tokens(), "a", false);
+        let around = |bos: &[u32], eos: &[u32]| [bos, &plain[..], eos].concat();
+        assert_eq!(encode(tokens(), "a", true), around(&[1], &[]));
+        assert_eq!(encode(with(&[("add_bos_token", true)]), "a", true), around(&[1], &[]));
+        assert_eq!(encode(with(&[("add_bos_token", false)]), "a", true), plain);
+        assert_eq!(encode(with(&[("add_eos_token", true)]), "a", true), around(&[], &[2]));
+        let both = [("add_bos_token", true), ("add_eos_token", true)];
+        assert_eq!(encode(with(&both), "a", true), around(&[1], &[2]));
+        assert_eq!(encode(with(&both), "a", false), plain);
+    }
+
+    #[test]
+    fn a_chat_has_its_first_token_once() {
+        let directory = directory_with(&[(
+            TOKENIZER_CONFIG,
+            json!({"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": true,
+                   "chat_template": [{"name": "tool_use", "template": "wrong"},
+                       {"name": "default", "template": "{{ bos_token }}{{ messages[0].content }}"}]}),
+        )]);
+        let text = Text::open(directory.path()).expect("opens");
+        assert_eq!(text.render_chat(&user("ab"), true).expect("renders"), "<s>ab");
+        let ids = text.encode_chat(&user("ab")).expect("encodes");
+        assert_eq!(ids.iter().filter(|&&id| id == 1).count(), 1);
+        assert_eq!(ids.first(), Some(&1));
+        assert_eq!(text.decode(&ids).expect("decodes"), "ab");
+    }
+
+    #[test]
+    fn a_token_to_add_that_is_not_named_is_a_warning() {
+        let config = json!({"add_bos_token": true, "add_eos_token": true});
+        let directory = directory_with(&[(TOKENIZER_CONFIG, config)]);
+        let text = Text::open(directory.path()).expect("opens");
+        assert_eq!(
+            text.warnings,
+            [
+                "add_bos_token is ignored: there is no bos_token",
+                "add_eos_token is ignored: there is no eos_token"
+            ]
+        );
+        assert_eq!(
+            text.encode("a", true).expect("encodes"),
+            text.encode("a", false).expect("encodes")
+        );
+        assert_eq!(text.eos_id(), None);
+    }
+
+    #[test]
+    fn a_broken_template_does_not_stop_plain_text() {
+        let directory = directory_with(&[(TOKENIZER_CONFIG, json!({"chat_template": "{% if %}"}))]);
+        let text = Text::open(directory.path()).expect("opens");
+        assert_eq!(text.warnings.len(), 1);
+        assert!(
+            text.warnings[0].starts_with(
+                "the chat template in tokenizer_config.json cannot be used: syntax error"
+            ),
+            "{}",
+            text.warnings[0]
+        );
+        assert!(text.has_chat_template());
+        assert!(matches!(text.render_chat(&user("a"), true), Err(Error::ChatTemplate { .. })));
+        assert!(text.encode("a", true).is_ok());
+    }
+
+    #[test]
+    fn without_a_template_there_is_no_chat() {
+        let directory = directory_with(&[]);
+        let text = Text::open(directory.path()).expect("opens");
+        assert!(!text.has_chat_template());
+        let error = text.encode_chat(&user("a")).expect_err("no template");
+        assert_eq!(error.to_string(), "the model has no chat template; give it plain text instead");
+    }
+}
