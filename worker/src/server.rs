@@ -7,8 +7,8 @@ use std::time::Duration;
 use cake_proto::limits;
 use cake_proto::wire::worker_server::WorkerServer;
 use tokio::net::TcpListener;
-use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
 use tracing::{info, warn};
 
 use crate::config::Config;
@@ -94,15 +94,17 @@ impl Worker {
             .max_decoding_message_size(limits::MESSAGE_BYTES)
             .max_encoding_message_size(limits::MESSAGE_BYTES);
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        // Set here: the builder's own switch does not reach a listener that it did not open, and
+        // without it every small step waits for an acknowledgement.
+        let incoming = TcpIncoming::from(self.listener).with_nodelay(Some(true));
         let serve = Server::builder()
-            .tcp_nodelay(true)
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_frame_size(limits::FRAME_BYTES as u32)
             .http2_keepalive_interval(Some(KEEPALIVE))
             .http2_keepalive_timeout(Some(KEEPALIVE))
             .add_service(service)
-            .serve_with_incoming_shutdown(TcpListenerStream::new(self.listener), async {
+            .serve_with_incoming_shutdown(incoming, async {
                 stopped.await.ok();
             });
         tokio::pin!(serve);
