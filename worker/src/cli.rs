@@ -127,6 +127,7 @@ impl ServeArgs {
     /// # Errors
     /// One sentence: a setting, the store or the address cannot be used.
     pub fn run(self) -> Result<(), Error> {
+        platform::return_freed_memory();
         let exit_with_parent = self.exit_with_parent;
         let (config, why) = self.config()?;
         let (budget, threads) = (config.budget_bytes, config.threads);

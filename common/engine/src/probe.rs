@@ -14,10 +14,9 @@ use crate::stage::Stage;
 
 /// Rows of the prefill that is timed.
 const PREFILL_ROWS: usize = 16;
-/// Time that each of the two measurements may take.
-const BUDGET: Duration = Duration::from_millis(150);
-/// Runs of one measurement: the median is taken, so an odd number; the first is for warming up.
-const MAX_RUNS: usize = 15;
+/// Time that each of the two measurements takes. Longer than the 100 ms in which a system hands out a
+/// process's share of a CPU: in less, a process held to a quarter of one may look as fast as any.
+const WINDOW: Duration = Duration::from_millis(150);
 
 /// What one layer costs here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,7 +56,7 @@ pub fn probe_layer(
     let options = EngineOptions { threads, ..EngineOptions::new(1) };
     let layers = LayerRange::new(0, 1);
     let mut stage = Stage::load(&narrow, layers, &|name| weights.get(name).cloned(), &options)?;
-    let mut time = |rows| Ok::<_, Error>(median_time(&mut stage, &narrow, rows)?.mul_f64(scale));
+    let mut time = |rows| Ok::<_, Error>(sustained_time(&mut stage, &narrow, rows)?.mul_f64(scale));
     Ok(LayerProbe { decode: time(1)?, prefill_16: time(PREFILL_ROWS)?, bytes })
 }
 
@@ -118,21 +117,20 @@ fn scratch_weights(dtype: Dtype, shape: &[u64]) -> MappedTensor {
     MappedTensor::from_vec(bytes, dtype, shape.to_vec())
 }
 
-fn median_time(stage: &mut Stage, config: &ModelConfig, rows: usize) -> Result<Duration, Error> {
+/// The mean over a window, after one run to warm up: what the layer costs when it runs for long. The
+/// median would overlook the pauses of a process that may not always run.
+fn sustained_time(stage: &mut Stage, config: &ModelConfig, rows: usize) -> Result<Duration, Error> {
     let item = BatchItem { sequence: 0, position: 0, rows, blocks: vec![0] };
     let batch = Batch { items: vec![item] };
     let hidden = vec![0.01; rows * config.hidden_size];
+    stage.forward(&batch, hidden.clone())?;
     let begin = Instant::now();
-    let mut times = Vec::new();
-    while times.len() <= MAX_RUNS && (times.len() < 2 || begin.elapsed() < BUDGET) {
-        let input = hidden.clone();
-        let start = Instant::now();
-        stage.forward(&batch, input)?;
-        times.push(start.elapsed());
+    let mut runs = 0;
+    while runs == 0 || begin.elapsed() < WINDOW {
+        stage.forward(&batch, hidden.clone())?;
+        runs += 1;
     }
-    let measured = &mut times[1..];
-    measured.sort_unstable();
-    Ok(measured[measured.len() / 2])
+    Ok(begin.elapsed() / runs)
 }
 
 #[cfg(test)]

@@ -45,8 +45,8 @@ impl Args {
         if workers {
             eprint!("{}", report::plan_text(&prepared));
         }
-        let pushed = prepared.push(!workers).await?;
-        let pipeline = prepared.open(false).await?;
+        let mut pushed = prepared.push(!workers).await?;
+        let pipeline = prepared.open(false, &mut pushed).await?;
         let ends = prepared.ends()?;
         let generator = Generator { pipeline: &pipeline, ends: &ends };
         let mut blocks = Blocks::new(prepared.promise.kv_blocks());

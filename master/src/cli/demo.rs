@@ -11,7 +11,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use super::args::{ClusterArgs, PlanArgs};
-use super::prepare::{Prepared, prepare};
+use super::prepare::{Prepared, PushReport, prepare};
 use super::run::Writer;
 use super::{Error, report};
 use crate::generate::{Generator, Options, Sequence};
@@ -67,9 +67,9 @@ impl Args {
         };
         let prepared = prepare(&model.display().to_string(), &cluster, &plan_args(), &[]).await?;
         println!("\n{}", report::plan_text(&prepared));
-        let pushed = prepared.push(false).await?;
+        let mut pushed = prepared.push(false).await?;
         println!("{}", report::push_summary(&pushed));
-        let result = answer(&self.question, &prepared, started).await;
+        let result = answer(&self.question, &prepared, &mut pushed, started).await;
         let peaks = prepared.release().await;
         println!();
         for (name, peak) in peaks {
@@ -91,11 +91,16 @@ impl Args {
     }
 }
 
-async fn answer(question: &str, prepared: &Prepared, started: Instant) -> Result<(), Error> {
+async fn answer(
+    question: &str,
+    prepared: &Prepared,
+    pushed: &mut PushReport,
+    started: Instant,
+) -> Result<(), Error> {
     let checkpoint = &prepared.checkpoint;
     let text = Text::open(&checkpoint.location.directory)?;
     let prompt = text.encode_chat(&[Message::new("user", question)])?;
-    let pipeline = prepared.open(false).await?;
+    let pipeline = prepared.open(false, pushed).await?;
     let ends = prepared.ends()?;
     let options = Options {
         sampling: SamplingOptions::default(),

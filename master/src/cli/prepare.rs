@@ -43,6 +43,19 @@ pub(super) struct PushReport {
     pub seconds: f64,
 }
 
+impl PushReport {
+    /// Counts a second push, of blobs that the first one took for whole.
+    fn repair(&mut self, second: &Self) {
+        self.pushed_bytes += second.pushed_bytes;
+        self.reused_bytes = self.reused_bytes.saturating_sub(second.pushed_bytes);
+        self.seconds += second.seconds;
+        for (worker, again) in self.workers.iter_mut().zip(&second.workers) {
+            worker.pushed_bytes += again.pushed_bytes;
+            worker.reused_bytes = worker.reused_bytes.saturating_sub(again.pushed_bytes);
+        }
+    }
+}
+
 /// Opens the model, takes the workers, measures them and plans.
 pub(super) async fn prepare(
     model: &str,
@@ -174,14 +187,20 @@ impl Prepared {
         })
     }
 
-    /// Loads the stages and connects them. Blobs found damaged on a worker are pushed once more.
-    pub(super) async fn open(&self, quiet: bool) -> Result<Pipeline, Error> {
+    /// Loads the stages and connects them. Blobs found damaged on workers are pushed once more,
+    /// which `pushed` then includes.
+    pub(super) async fn open(
+        &self,
+        quiet: bool,
+        pushed: &mut PushReport,
+    ) -> Result<Pipeline, Error> {
         match self.open_once().await {
             Err(Error::Open(pipeline::OpenError::Corrupt { worker, count })) => {
+                let blobs = if count == 1 { "blob" } else { "blobs" };
                 eprintln!(
-                    "worker {worker:?} found {count} damaged blobs and discarded them: pushing again"
+                    "worker {worker:?} found {count} damaged {blobs} and discarded them: pushing again"
                 );
-                self.push(quiet).await?;
+                pushed.repair(&self.push(quiet).await?);
                 self.open_once().await
             }
             result => result,

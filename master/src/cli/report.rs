@@ -164,9 +164,10 @@ pub(super) fn print_json(value: &impl Serialize) {
     }
 }
 
-/// Seconds for people: `0.12 s`, `3.4 s`, `2 min 5 s`.
+/// Seconds for people: `3.4 ms`, `0.12 s`, `3.4 s`, `2 min 5 s`.
 pub(super) fn duration(seconds: f64) -> String {
     match seconds {
+        s if s < 0.1 => format!("{:.1} ms", s * 1e3),
         s if s < 1.0 => format!("{s:.2} s"),
         s if s < 60.0 => format!("{s:.1} s"),
         s => format!("{} min {:.0} s", (s / 60.0).floor(), s % 60.0),
@@ -179,6 +180,7 @@ mod tests {
 
     #[test]
     fn durations_read_well() {
+        assert_eq!(duration(0.01234), "12.3 ms");
         assert_eq!(duration(0.1234), "0.12 s");
         assert_eq!(duration(3.44), "3.4 s");
         assert_eq!(duration(125.2), "2 min 5 s");

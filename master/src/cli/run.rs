@@ -64,11 +64,11 @@ impl Args {
             eprint!("{}", report::plan_text(&prepared));
             report::push_forecast(&prepared).iter().for_each(|line| eprintln!("{line}"));
         }
-        let pushed = prepared.push(self.json || !workers).await?;
+        let mut pushed = prepared.push(self.json || !workers).await?;
         if workers && !self.json {
             eprintln!("{}", report::push_summary(&pushed));
         }
-        let pipeline = prepared.open(self.json).await?;
+        let pipeline = prepared.open(self.json, &mut pushed).await?;
         let ends = prepared.ends()?;
         let ready_seconds = started.elapsed().as_secs_f64();
         let generator = Generator { pipeline: &pipeline, ends: &ends };

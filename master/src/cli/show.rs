@@ -96,6 +96,9 @@ async fn lines(progress: &Progress, mut stopped: oneshot::Receiver<()>) {
         let seconds = started.elapsed().as_secs_f64();
         for worker in &progress.workers {
             let (sent, reused) = (worker.sent(), worker.reused());
+            if done && sent == 0 {
+                continue; // The summary says that nothing had to be sent.
+            }
             eprintln!(
                 "{}: {} of {} there, {} sent ({})",
                 worker.name,

@@ -227,8 +227,15 @@ impl Shared {
                     self.complete(step.step, Ok(Answer { hidden, rows, stage_us }));
                 }
                 Ok(Some(Incoming::Relay(step))) => self.forward(index + 1, step).await,
+                // Of every step at once: its stream to the next stage broke, so that one is lost.
                 Ok(Some(Incoming::Failure { step: 0, worker, message, .. })) => {
-                    self.break_down(Error::Stage { worker, message });
+                    self.break_down(match self.remotes.get(index + 1) {
+                        Some(next) => {
+                            let reason = format!("{worker:?} says: {message}");
+                            Error::Lost { worker: next.name.clone(), reason }
+                        }
+                        None => Error::Stage { worker, message },
+                    });
                 }
                 Ok(Some(Incoming::Failure { step, worker, message, .. })) => {
                     self.complete(step, Err(Error::Stage { worker, message }));

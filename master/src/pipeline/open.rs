@@ -72,7 +72,8 @@ pub enum Error {
 /// [`Error`]; after [`Error::Corrupt`] the blobs must be pushed again.
 pub async fn open(opening: Opening<'_>) -> Result<Pipeline, Error> {
     let loads = opening.remotes.iter().map(|stage| load(stage, &opening));
-    futures_util::future::try_join_all(loads).await?;
+    // All are waited for: after damage on two workers, both have discarded what they must be sent.
+    futures_util::future::join_all(loads).await.into_iter().collect::<Result<(), _>>()?;
     let directs = route(&opening).await?;
     let mut tasks = JoinSet::new();
     let mut remotes = Vec::new();

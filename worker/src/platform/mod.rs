@@ -3,10 +3,12 @@
 //! Nothing here decides anything: the store asks for disk space and durable renames, the worker
 //! asks what memory and how many threads it may offer, and who it is.
 
+mod allocator;
 mod cgroup;
 mod disk;
 mod memory;
 
+pub(crate) use allocator::return_freed_memory;
 pub(crate) use disk::{DiskSpace, free_space, sync_directory};
 pub use memory::{MemoryOffer, ProcessMemory, default_budget, process_memory};
 
