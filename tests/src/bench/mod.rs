@@ -1,0 +1,121 @@
+//! The figures that this project promises, measured with real processes from outside of them.
+//!
+//! [`lab`] is where it happens, [`cluster`] two workers and commands to a master, [`files`] the
+//! page cache, [`table`] the outcome; the figures themselves are in [`push`], [`memory`], [`speed`]
+//! and [`demo`].
+mod cluster;
+mod demo;
+mod files;
+mod lab;
+mod memory;
+mod push;
+mod speed;
+mod table;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+
+use anyhow::{Result, anyhow};
+use cake_tests::ModelShape;
+
+pub(crate) use table::Table;
+
+use lab::Lab;
+
+/// Name of the model that most figures are about.
+const ONE_B: &str = "llama-1b";
+/// How many of its layers the first of two workers holds.
+const CUT: usize = 8;
+
+/// Its shape: that of a Llama of one billion parameters, 2.3 GiB of bf16 in one file.
+fn one_b() -> ModelShape {
+    ModelShape::llama_1b()
+}
+
+/// Figures that are measured together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Part {
+    /// Everything below.
+    Main,
+    /// Bytes on the wire, pushed once, resumed.
+    Push,
+    /// The workers' and the master's memory; makes and deletes a model of 10 GiB.
+    Memory,
+    /// The time to the demo's first word.
+    FirstAnswer,
+    /// A push beside `cp`, tokens per second.
+    Speed,
+}
+
+/// How a figure is measured, with its name and bar for when it cannot be.
+struct Figure {
+    name: &'static str,
+    bar: &'static str,
+    measure: fn(&Lab, bool, &mut Table) -> Result<()>,
+}
+
+const FIRST_ANSWER: &[Figure] = &[Figure {
+    name: "first answer",
+    bar: "≤ 5 s",
+    measure: |lab, _, table| demo::first_answer(lab, table),
+}];
+const PUSH: &[Figure] = &[
+    Figure {
+        name: "minimal, pushed once",
+        bar: "≤ 1.01; 0 B; ≤ 0.01",
+        measure: |lab, _, table| push::minimal_and_once(lab, table),
+    },
+    Figure {
+        name: "resumes",
+        bar: "≤ 1 MiB per blob under way",
+        measure: |lab, _, table| push::resumes(lab, table),
+    },
+];
+const SPEED: &[Figure] = &[
+    Figure {
+        name: "push speed",
+        bar: "≥ 0.6 of cp, or ≥ 400 MB/s",
+        measure: |lab, _, table| speed::push(lab, table),
+    },
+    Figure { name: "speed", bar: "", measure: |lab, _, table| speed::answers(lab, table) },
+];
+const MEMORY: &[Figure] = &[
+    Figure {
+        name: "worker's memory",
+        bar: "≤ 1.10",
+        measure: |lab, _, table| memory::workers(lab, table),
+    },
+    Figure {
+        name: "worker's memory, limited",
+        bar: "the run completes, no kill",
+        measure: |lab, _, table| memory::limited(lab, table),
+    },
+    Figure { name: "master's memory", bar: "≤ 150 MiB", measure: memory::master },
+];
+
+/// Measures a part; what goes wrong is in the table too. `keep` leaves the model of 10 GiB there.
+///
+/// # Errors
+/// If nothing at all can be measured.
+pub(crate) fn measure(part: Part, directory: Option<PathBuf>, keep: bool) -> Result<Table> {
+    let lab = Lab::open(directory)?;
+    let figures: &[&[Figure]] = match part {
+        Part::Main => &[FIRST_ANSWER, PUSH, SPEED, MEMORY],
+        Part::Push => &[PUSH],
+        Part::Memory => &[MEMORY],
+        Part::FirstAnswer => &[FIRST_ANSWER],
+        Part::Speed => &[SPEED],
+    };
+    let mut table = Table::new(lab.describe());
+    for figure in figures.iter().copied().flatten() {
+        eprintln!("{}:", figure.name);
+        // The harness panics where a scenario would fail; here the other figures go on.
+        let attempt = || (figure.measure)(&lab, keep, &mut table);
+        let outcome = catch_unwind(AssertUnwindSafe(attempt))
+            .unwrap_or_else(|_| Err(anyhow!("the harness gave up, see above")));
+        if let Err(error) = outcome {
+            table.not_shown(figure.name, figure.bar, format!("{error:#}"));
+        }
+    }
+    Ok(table)
+}

@@ -1,0 +1,37 @@
+//! Measures what this project promises and prints a table; `tests/benches/README.md` says more.
+#[path = "../bench/mod.rs"]
+mod bench;
+
+use std::path::PathBuf;
+
+use clap::Parser;
+
+/// Measures bytes, memory and times of the release binaries on this machine, from outside.
+#[derive(Debug, Parser)]
+#[command(name = "cake-bench")]
+struct Cli {
+    /// What to measure.
+    #[arg(value_enum, default_value = "main")]
+    part: bench::Part,
+    /// Directory for models and stores, on a real disk. Default: bench-models beside this program.
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Keep the model of 10 GiB for the next time.
+    #[arg(long)]
+    keep: bool,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() -> anyhow::Result<()> {
+    let cli = Cli::parse();
+    anyhow::ensure!(!cfg!(debug_assertions), "measure what people use: cargo run --release");
+    let table = bench::measure(cli.part, cli.dir, cli.keep)?;
+    if cli.json {
+        println!("{}", serde_json::to_string_pretty(&table)?);
+    } else {
+        print!("{}", table.render());
+    }
+    Ok(())
+}

@@ -1,0 +1,83 @@
+//! Tiny checkpoints with what the reference implementation answers for them.
+use std::path::PathBuf;
+
+use safetensors::SafeTensors;
+use serde_json::Value;
+
+/// Golden checkpoints of the families that run.
+pub const NAMES: &[&str] =
+    &["llama", "llama3-tied", "llama-sharded", "mistral", "qwen2", "qwen3", "phi3"];
+
+/// A golden checkpoint.
+#[derive(Clone, Debug)]
+pub struct Golden {
+    /// Its directory.
+    pub path: PathBuf,
+    /// Decoder layers.
+    pub num_layers: usize,
+    /// Prompt of the recorded answers.
+    pub prompt_ids: Vec<u32>,
+    /// The greedy answer, going on past any end token.
+    pub greedy_ids: Vec<u32>,
+    /// Logits of the prompt, `[prompt_ids.len(), vocab_size]` row-major.
+    pub logits: Vec<f32>,
+}
+
+/// Where golden checkpoints are.
+pub fn directory() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/golden"))
+}
+
+/// The golden checkpoint of that name.
+///
+/// # Panics
+/// If it is not there whole.
+#[track_caller]
+pub fn golden(name: &str) -> Golden {
+    let path = directory().join(name);
+    let json = |file: &str| -> Value {
+        let text = std::fs::read(path.join(file)).unwrap_or_else(|e| panic!("{name}/{file}: {e}"));
+        serde_json::from_slice(&text).unwrap_or_else(|e| panic!("{name}/{file}: {e}"))
+    };
+    let (expected, config) = (json("expected.json"), json("config.json"));
+    let ids = |field: &str| -> Vec<u32> {
+        let ids = expected[field].as_array().unwrap_or_else(|| panic!("{name}: no {field}"));
+        ids.iter().map(|id| id.as_u64().expect("an id") as u32).collect()
+    };
+    let num_layers = config["num_hidden_layers"].as_u64().expect("a number of layers") as usize;
+    let logits = read_logits(&path.join("expected.safetensors"));
+    Golden {
+        num_layers,
+        prompt_ids: ids("prompt_ids"),
+        greedy_ids: ids("greedy_ids"),
+        logits,
+        path,
+    }
+}
+
+/// The tensor `logits` of a safetensors file, f32.
+///
+/// # Panics
+/// If there is none.
+#[track_caller]
+pub fn read_logits(path: &std::path::Path) -> Vec<f32> {
+    let bytes = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let tensors = SafeTensors::deserialize(&bytes).expect("a safetensors file");
+    let logits = tensors.tensor("logits").expect("a tensor called logits");
+    assert_eq!(logits.dtype(), safetensors::Dtype::F32);
+    logits.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+/// Largest absolute difference, element by element.
+///
+/// # Panics
+/// If the lengths differ.
+#[track_caller]
+pub fn max_difference(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    let worst = |worst: f32, (x, y): (&f32, &f32)| {
+        let difference = (x - y).abs();
+        if difference.is_nan() { f32::INFINITY } else { worst.max(difference) }
+    };
+    a.iter().zip(b).fold(0.0, worst)
+}

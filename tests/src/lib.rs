@@ -1,0 +1,36 @@
+//! The harness of the scenarios and benchmarks: real processes, a proxy that counts, made-up models.
+//!
+//! Start with [`TestWorker`] and [`Master`]; [`mod@golden`] has what the reference implementation
+//! answers, [`mod@model`] writes checkpoints of any size.
+//!
+//! Invariants:
+//! - Programs are the real binaries, run as a person would; what they do is counted from outside.
+//! - Every wait has a deadline, and says what it waited for.
+//! - A worker runs in a directory of its own and is never told where the checkpoint is.
+
+pub mod cgroup;
+pub mod golden;
+mod held;
+pub mod master;
+pub mod model;
+pub mod process;
+pub mod programs;
+pub mod proxy;
+pub mod wait;
+pub mod worker;
+
+pub use cgroup::Cgroup;
+pub use golden::{Golden, golden};
+pub use held::HeldBlobs;
+pub use master::{Master, Placement};
+pub use model::ModelShape;
+pub use process::{Finished, Running};
+pub use programs::programs;
+pub use proxy::CountingProxy;
+pub use wait::until;
+pub use worker::{TestWorker, WorkerOptions};
+
+/// Says that a check could not run here, and why. The scenario returns after it.
+pub fn not_shown(why: impl std::fmt::Display) {
+    eprintln!("NOT SHOWN: {why}");
+}

@@ -1,0 +1,347 @@
+//! Llama checkpoints of any size with random weights, written as they are made up.
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use cake_checkpoint::Dtype;
+use cake_checkpoint::units::format_bytes;
+use serde_json::{Map, Value, json};
+
+mod random;
+
+use random::Weights;
+
+/// Files beside the weights, taken from a golden checkpoint.
+const TEXT_FILES: &[&str] =
+    &["tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"];
+/// Bytes written at once.
+const BUFFER: usize = 1 << 20;
+
+/// What a made-up model looks like. All are Llama.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelShape {
+    /// Width of hidden states.
+    pub hidden_size: usize,
+    /// Width of the feed-forward part.
+    pub intermediate_size: usize,
+    /// Decoder layers.
+    pub layers: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Width of one head.
+    pub head_dim: usize,
+    /// Tokens.
+    pub vocab_size: usize,
+    /// Longest sequence.
+    pub max_positions: usize,
+    /// The head is the embedding.
+    pub tied: bool,
+    /// Base of the rotary embedding.
+    pub rope_theta: f64,
+    /// Llama 3's scaling of it (factor 32, from 8192 positions).
+    pub rope_llama3: bool,
+    /// Element type of every tensor: F32, F16 or BF16.
+    pub dtype: Dtype,
+    /// Start another file once one has so many bytes; one file if `None`.
+    pub shard_bytes: Option<u64>,
+}
+
+impl ModelShape {
+    /// Names that [`ModelShape::named`] knows.
+    pub const NAMES: &[&str] = &["llama-1b", "llama-small", "llama-tiny"];
+
+    /// A shape by name.
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "llama-1b" => Some(Self::llama_1b()),
+            "llama-small" => Some(Self::small()),
+            "llama-tiny" => Some(Self::tiny()),
+            _ => None,
+        }
+    }
+
+    /// Llama 3.2 1B: 2.3 GiB in bf16.
+    pub fn llama_1b() -> Self {
+        Self {
+            hidden_size: 2048,
+            intermediate_size: 8192,
+            layers: 16,
+            heads: 32,
+            kv_heads: 8,
+            head_dim: 64,
+            vocab_size: 128_256,
+            max_positions: 131_072,
+            tied: true,
+            rope_theta: 500_000.0,
+            rope_llama3: true,
+            dtype: Dtype::BF16,
+            shard_bytes: None,
+        }
+    }
+
+    /// Layers of 6 MiB: large enough to be cut in the middle, small enough for a test.
+    pub fn small() -> Self {
+        Self {
+            hidden_size: 512,
+            intermediate_size: 1536,
+            layers: 8,
+            heads: 8,
+            kv_heads: 4,
+            head_dim: 64,
+            vocab_size: 384,
+            max_positions: 512,
+            tied: true,
+            rope_theta: 10_000.0,
+            rope_llama3: false,
+            dtype: Dtype::BF16,
+            shard_bytes: None,
+        }
+    }
+
+    /// As small as the golden checkpoints.
+    pub fn tiny() -> Self {
+        Self {
+            hidden_size: 64,
+            intermediate_size: 160,
+            layers: 5,
+            heads: 4,
+            kv_heads: 2,
+            head_dim: 16,
+            dtype: Dtype::F32,
+            ..Self::small()
+        }
+    }
+
+    /// Bytes of all tensors.
+    pub fn bytes(&self) -> u64 {
+        self.tensors().iter().map(|tensor| self.bytes_of(tensor)).sum()
+    }
+
+    /// Bytes of one layer's tensors.
+    pub fn layer_bytes(&self) -> u64 {
+        let prefix = "model.layers.0.";
+        let tensors = self.tensors();
+        let layer = tensors.iter().filter(|tensor| tensor.name.starts_with(prefix));
+        layer.map(|tensor| self.bytes_of(tensor)).sum()
+    }
+
+    fn bytes_of(&self, tensor: &Tensor) -> u64 {
+        self.dtype.bits() / 8 * tensor.elements()
+    }
+
+    /// All tensors in the order of the file.
+    fn tensors(&self) -> Vec<Tensor> {
+        let (hidden, wide) = (self.hidden_size, self.intermediate_size);
+        let (query, key) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
+        let norm = |name: String| Tensor { name, shape: vec![hidden] };
+        let matrix = |name: String, rows, columns| Tensor { name, shape: vec![rows, columns] };
+        let mut all = vec![matrix("model.embed_tokens.weight".into(), self.vocab_size, hidden)];
+        for layer in 0..self.layers {
+            let name = |part: &str| format!("model.layers.{layer}.{part}.weight");
+            all.push(norm(name("input_layernorm")));
+            all.push(matrix(name("self_attn.q_proj"), query, hidden));
+            all.push(matrix(name("self_attn.k_proj"), key, hidden));
+            all.push(matrix(name("self_attn.v_proj"), key, hidden));
+            all.push(matrix(name("self_attn.o_proj"), hidden, query));
+            all.push(norm(name("post_attention_layernorm")));
+            all.push(matrix(name("mlp.gate_proj"), wide, hidden));
+            all.push(matrix(name("mlp.up_proj"), wide, hidden));
+            all.push(matrix(name("mlp.down_proj"), hidden, wide));
+        }
+        all.push(norm("model.norm.weight".into()));
+        if !self.tied {
+            all.push(matrix("lm_head.weight".into(), self.vocab_size, hidden));
+        }
+        all
+    }
+
+    fn config(&self) -> Value {
+        let dtype = match self.dtype {
+            Dtype::F32 => "float32",
+            Dtype::F16 => "float16",
+            _ => "bfloat16",
+        };
+        let scaling = json!({
+            "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        });
+        json!({
+            "architectures": ["LlamaForCausalLM"],
+            "attention_bias": false,
+            "bos_token_id": 0,
+            "eos_token_id": 1,
+            "head_dim": self.head_dim,
+            "hidden_act": "silu",
+            "hidden_size": self.hidden_size,
+            "intermediate_size": self.intermediate_size,
+            "max_position_embeddings": self.max_positions,
+            "mlp_bias": false,
+            "model_type": "llama",
+            "num_attention_heads": self.heads,
+            "num_hidden_layers": self.layers,
+            "num_key_value_heads": self.kv_heads,
+            "rms_norm_eps": 1e-5,
+            "rope_scaling": if self.rope_llama3 { scaling } else { Value::Null },
+            "rope_theta": self.rope_theta,
+            "tie_word_embeddings": self.tied,
+            "torch_dtype": dtype,
+            "vocab_size": self.vocab_size,
+        })
+    }
+}
+
+/// Writes a checkpoint into `directory`, which is made. The same shape and seed give the same
+/// tensors, however many files they are spread over.
+///
+/// # Errors
+/// If the directory cannot be written, or the dtype is none that weights can have.
+pub fn make(directory: &Path, shape: &ModelShape, seed: u64) -> io::Result<()> {
+    std::fs::create_dir_all(directory)?;
+    std::fs::write(directory.join("config.json"), serde_json::to_vec_pretty(&shape.config())?)?;
+    let golden = crate::golden::directory().join("llama");
+    for name in TEXT_FILES {
+        std::fs::copy(golden.join(name), directory.join(name))?;
+    }
+    let files = files(shape);
+    let mut map = Map::new();
+    let mut weights = Weights::new(shape.dtype, seed)?;
+    for (index, tensors) in files.iter().enumerate() {
+        let name = match files.len() {
+            1 => "model.safetensors".to_owned(),
+            count => format!("model-{:05}-of-{count:05}.safetensors", index + 1),
+        };
+        write_file(&directory.join(&name), shape, tensors, &mut weights)?;
+        map.extend(tensors.iter().map(|tensor| (tensor.name.clone(), json!(name))));
+    }
+    if files.len() > 1 {
+        let index = json!({ "metadata": { "total_size": shape.bytes() }, "weight_map": map });
+        let path = directory.join("model.safetensors.index.json");
+        std::fs::write(path, serde_json::to_vec_pretty(&index)?)?;
+    }
+    Ok(())
+}
+
+/// One line for people.
+pub fn describe(shape: &ModelShape) -> String {
+    format!("{} layers, {}, {}", shape.layers, format_bytes(shape.bytes()), shape.dtype)
+}
+
+#[derive(Debug)]
+struct Tensor {
+    name: String,
+    shape: Vec<usize>,
+}
+
+impl Tensor {
+    fn elements(&self) -> u64 {
+        self.shape.iter().map(|axis| *axis as u64).product()
+    }
+
+    /// Largest absolute weight of a matrix: keeps the size of what it is applied to about the same.
+    fn bound(&self) -> f32 {
+        let inputs = self.shape.last().copied().unwrap_or(1);
+        (1.0 / inputs as f32).sqrt()
+    }
+}
+
+/// Which tensors go into which file.
+fn files(shape: &ModelShape) -> Vec<Vec<Tensor>> {
+    let limit = shape.shard_bytes.unwrap_or(u64::MAX);
+    let mut files: Vec<Vec<Tensor>> = vec![Vec::new()];
+    let mut bytes = 0;
+    for tensor in shape.tensors() {
+        let size = shape.bytes_of(&tensor);
+        if bytes > 0 && bytes + size > limit {
+            files.push(Vec::new());
+            bytes = 0;
+        }
+        bytes += size;
+        files.last_mut().expect("there is always one").push(tensor);
+    }
+    files
+}
+
+fn write_file(
+    path: &Path,
+    shape: &ModelShape,
+    tensors: &[Tensor],
+    weights: &mut Weights,
+) -> io::Result<()> {
+    let mut header = Map::new();
+    header.insert("__metadata__".into(), json!({ "format": "pt" }));
+    let mut start = 0;
+    for tensor in tensors {
+        let end = start + shape.bytes_of(tensor);
+        let entry = json!({
+            "dtype": shape.dtype.name(), "shape": tensor.shape, "data_offsets": [start, end],
+        });
+        header.insert(tensor.name.clone(), entry);
+        start = end;
+    }
+    let mut header = serde_json::to_vec(&header)?;
+    header.resize(header.len().next_multiple_of(8), b' ');
+    let mut out = BufWriter::with_capacity(BUFFER, File::create(path)?);
+    out.write_all(&(header.len() as u64).to_le_bytes())?;
+    out.write_all(&header)?;
+    for tensor in tensors {
+        if tensor.shape.len() == 1 {
+            weights.write_around_one(&mut out, &tensor.name, tensor.elements())?;
+        } else {
+            weights.write_matrix(&mut out, &tensor.name, tensor.elements(), tensor.bound())?;
+        }
+    }
+    out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cake_checkpoint::Checkpoint;
+
+    fn made(shape: &ModelShape, seed: u64) -> (tempfile::TempDir, Checkpoint) {
+        let home = tempfile::tempdir().expect("a temporary folder");
+        make(home.path(), shape, seed).expect("written");
+        let checkpoint =
+            Checkpoint::open(&home.path().display().to_string()).expect("a checkpoint");
+        (home, checkpoint)
+    }
+
+    fn layer(checkpoint: &Checkpoint, layer: usize) -> Vec<u8> {
+        let source = cake_checkpoint::BlobSource::new(checkpoint, layer);
+        let mut bytes = Vec::new();
+        source.write_to(&mut bytes).expect("read");
+        bytes
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_tensors_in_one_file_or_in_several() {
+        let shape = ModelShape::tiny();
+        let spread = ModelShape { shard_bytes: Some(200_000), ..shape.clone() };
+        let (_one, a) = made(&shape, 3);
+        let (several, b) = made(&spread, 3);
+        let (_other, c) = made(&shape, 4);
+        assert!(several.path().join("model.safetensors.index.json").exists());
+        assert_eq!(a.total_bytes(), shape.bytes());
+        for number in 0..shape.layers {
+            assert_eq!(layer(&a, number), layer(&b, number));
+            assert_ne!(layer(&a, number), layer(&c, number));
+        }
+    }
+
+    #[test]
+    fn every_dtype_is_read_as_what_it_says() {
+        for dtype in [Dtype::F32, Dtype::F16, Dtype::BF16] {
+            let shape = ModelShape { dtype, tied: false, ..ModelShape::tiny() };
+            let (_home, checkpoint) = made(&shape, 1);
+            assert_eq!(checkpoint.layer_tensors(0)[0].dtype, dtype);
+        }
+    }
+
+    #[test]
+    fn the_1b_shape_has_the_size_of_llama_3_2_1b() {
+        // 1,235,814,400 parameters in bf16.
+        assert_eq!(ModelShape::llama_1b().bytes(), 2 * 1_235_814_400);
+    }
+}

@@ -1,0 +1,86 @@
+//! Right: every family answers as the reference implementation does, alone and over workers.
+use cake_tests::golden::{max_difference, read_logits};
+use cake_tests::master::path;
+use cake_tests::{Golden, Master, TestWorker, WorkerOptions, golden, not_shown};
+
+/// Largest difference of a prompt logit from the reference, which sums in another order: the
+/// golden checkpoints' logits are of order 1 to 10, f32 carries 7 digits, and a wrong rotation or
+/// norm moves them by 0.1 and more.
+const LOGITS_TOLERANCE: f32 = 2e-3;
+
+/// Answers the golden prompt and compares ids and logits; says where the layers were.
+#[track_caller]
+fn check(name: &str, golden: &Golden, master: &Master, place: &[(&str, usize, usize)]) {
+    let home = tempfile::tempdir().expect("a temporary folder");
+    let file = home.path().join("logits.safetensors");
+    let answer = master.answer(golden, place, &["--logits-out", &path(&file)]);
+    assert_eq!(answer.output_ids, golden.greedy_ids, "{name} over {place:?}");
+    let difference = max_difference(&read_logits(&file), &golden.logits);
+    println!("{name} over {} stages: logits differ by {difference:e}", answer.stages.len());
+    assert!(difference <= LOGITS_TOLERANCE, "{name} over {place:?}: logits differ by {difference}");
+    let expected: Vec<(String, String, bool)> = match place {
+        [] => vec![("master".into(), format!("0..{}", golden.num_layers), true)],
+        place => place
+            .iter()
+            .map(|(name, start, end)| ((*name).to_owned(), format!("{start}..{end}"), true))
+            .collect(),
+    };
+    assert_eq!(answer.stages, expected, "{name}: who computed what");
+}
+
+/// The layers in as equal parts as they have.
+fn spread<'a>(layers: usize, workers: &[&'a str]) -> Vec<(&'a str, usize, usize)> {
+    let count = workers.len();
+    let cut = |part: usize| layers * part / count;
+    let part = |(index, name): (usize, &&'a str)| (*name, cut(index), cut(index + 1));
+    workers.iter().enumerate().map(part).collect()
+}
+
+fn check_everywhere(name: &str) {
+    let golden = golden(name);
+    check(name, &golden, &Master::alone(), &[]);
+    let names = ["a", "b", "c", "d"];
+    let workers = TestWorker::several(&names);
+    let two = Master::over(&workers[..2]);
+    check(name, &golden, &two, &spread(golden.num_layers, &names[..2]));
+    let four = Master::over(&workers);
+    check(name, &golden, &four, &spread(golden.num_layers, &names));
+}
+
+macro_rules! answers_as_the_reference_does {
+    ($($test:ident: $name:literal,)*) => {$(
+        #[test]
+        fn $test() {
+            check_everywhere($name);
+        }
+    )*};
+}
+
+answers_as_the_reference_does! {
+    llama: "llama",
+    llama3_with_tied_head: "llama3-tied",
+    llama_in_six_files: "llama-sharded",
+    mistral: "mistral",
+    qwen2: "qwen2",
+    qwen3: "qwen3",
+    phi3: "phi3",
+}
+
+#[test]
+fn workers_that_find_no_checkpoint_where_it_lies_answer_all_the_same() {
+    if !rustix::process::geteuid().is_root() {
+        return not_shown("hiding the checkpoint from a worker needs root (a mount of its own)");
+    }
+    let golden = golden("llama");
+    let hide = Some(cake_tests::golden::directory());
+    let worker = |name| {
+        TestWorker::start(name, WorkerOptions { hide: hide.clone(), ..WorkerOptions::default() })
+    };
+    let workers = [worker("a"), worker("b")];
+    for worker in &workers {
+        let seen = format!("/proc/{}/root{}", worker.pid(), golden.path.display());
+        assert!(!std::path::Path::new(&seen).exists(), "{} sees the checkpoint", worker.name);
+    }
+    let place = spread(golden.num_layers, &["a", "b"]);
+    check("llama, hidden from the workers", &golden, &Master::over(&workers), &place);
+}

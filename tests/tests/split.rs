@@ -1,0 +1,121 @@
+//! Splitting changes nothing: any split and any prompt chunk gives the tokens, and the bits, of one process.
+use cake_tests::master::Answer;
+use cake_tests::{Golden, Master, TestWorker, golden};
+
+/// Seed of the random splits; printed with them.
+const SEED: u64 = 20_240_711;
+
+#[track_caller]
+fn assert_same(found: &Answer, alone: &Answer, what: &str) {
+    assert_eq!(found.output_ids, alone.output_ids, "{what}: other tokens");
+    assert_eq!(found.logprob_bits, alone.logprob_bits, "{what}: other log-probabilities");
+}
+
+/// Every way to cut the layers in two, over the same two workers.
+fn every_cut(golden: &Golden) {
+    let workers = TestWorker::several(&["a", "b"]);
+    let master = Master::over(&workers);
+    let chunk = ["--chunk", "8"];
+    let alone = Master::alone().answer(golden, &[], &chunk);
+    assert_eq!(alone.output_ids, golden.greedy_ids);
+    for cut in 1..golden.num_layers {
+        let place = [("a", 0, cut), ("b", cut, golden.num_layers)];
+        let split = master.answer(golden, &place, &chunk);
+        assert_eq!(split.stages.len(), 2, "cut at {cut}");
+        assert_same(&split, &alone, &format!("cut at {cut}"));
+    }
+}
+
+#[test]
+fn every_cut_of_twelve_layers_gives_the_same_bits() {
+    every_cut(&golden("llama-sharded"));
+}
+
+#[test]
+fn every_cut_of_a_model_with_biases_gives_the_same_bits() {
+    every_cut(&golden("qwen2"));
+}
+
+#[test]
+fn random_splits_over_one_to_four_workers_give_the_same_bits() {
+    println!("seed {SEED}");
+    let golden = golden("llama-sharded");
+    let names = ["a", "b", "c", "d"];
+    let workers = TestWorker::several(&names);
+    let master = Master::over(&workers);
+    let alone = Master::alone().answer(&golden, &[], &[]);
+    let mut random = SEED;
+    for _ in 0..10 {
+        let place = random_split(golden.num_layers, &names, &mut random);
+        let more: Vec<&str> = names
+            .iter()
+            .filter(|name| place.iter().all(|(used, ..)| used != *name))
+            .flat_map(|unused| ["--exclude", unused])
+            .collect();
+        let split = master.answer(&golden, &place, &more);
+        assert_eq!(split.stages.len(), place.len(), "{place:?}");
+        assert_same(&split, &alone, &format!("{place:?}"));
+    }
+}
+
+#[test]
+fn the_prompt_chunk_changes_nothing_alone_or_over_workers() {
+    for name in ["llama-sharded", "qwen2"] {
+        let golden = golden(name);
+        let workers = TestWorker::several(&["a", "b"]);
+        let master = Master::over(&workers);
+        let place = [("a", 0, 2), ("b", 2, golden.num_layers)];
+        let whole = Master::alone().answer(&golden, &[], &["--chunk", "64"]);
+        for chunk in ["1", "2", "3", "5", "7", "16", "64"] {
+            let alone = Master::alone().answer(&golden, &[], &["--chunk", chunk]);
+            let split = master.answer(&golden, &place, &["--chunk", chunk]);
+            assert_eq!(split.output_ids, golden.greedy_ids, "{name}, chunk {chunk}");
+            assert_same(&split, &alone, &format!("{name}, chunk {chunk}"));
+            // Stronger than promised: a row's arithmetic does not depend on the rows beside it.
+            assert_same(&alone, &whole, &format!("{name}, chunk {chunk} against 64"));
+        }
+    }
+}
+
+#[test]
+fn a_seeded_random_answer_is_the_same_over_workers() {
+    let golden = golden("llama-sharded");
+    let workers = TestWorker::several(&["a", "b", "c"]);
+    let sampled = ["--temperature", "0.9", "--top-k", "40", "--top-p", "0.95", "--seed", "11"];
+    let args = |master: &Master, place: &[(&str, usize, usize)]| {
+        let ids: Vec<String> = golden.prompt_ids.iter().map(u32::to_string).collect();
+        let (model, ids) = (cake_tests::master::path(&golden.path), ids.join(","));
+        let fixed =
+            ["run", &model, "--prompt-ids", &ids, "--max-tokens", "24", "--ignore-eos", "--json"];
+        let pins = cake_tests::master::pins(place);
+        let pins = cake_tests::master::strs(&pins);
+        let said = master.json(&[&fixed[..], &sampled[..], &pins[..]].concat());
+        (said["output_ids"].clone(), said["logprobs"].clone())
+    };
+    let alone = args(&Master::alone(), &[]);
+    let split = args(&Master::over(&workers), &[("a", 0, 3), ("b", 3, 8), ("c", 8, 12)]);
+    assert_eq!(split, alone);
+    assert_ne!(alone.0, serde_json::json!(golden.greedy_ids), "nothing was sampled");
+}
+
+/// One to four stages over the workers in order, each with at least one layer.
+fn random_split<'a>(
+    layers: usize,
+    names: &[&'a str],
+    random: &mut u64,
+) -> Vec<(&'a str, usize, usize)> {
+    let mut next = |below: usize| {
+        *random ^= *random << 13;
+        *random ^= *random >> 7;
+        *random ^= *random << 17;
+        (*random % below as u64) as usize
+    };
+    let stages = 1 + next(names.len());
+    let mut cuts = std::collections::BTreeSet::from([0, layers]);
+    while cuts.len() < stages + 1 {
+        cuts.insert(1 + next(layers - 1));
+    }
+    let cuts: Vec<usize> = cuts.into_iter().collect();
+    let bounds = cuts.windows(2).map(|pair| (pair[0], pair[1]));
+    bounds.zip(names).map(|((start, end), name)| (*name, start, end)).collect()
+}
