@@ -179,8 +179,24 @@ impl Generator<'_> {
     /// What `sequence` has computed already and `prompt` begins with is not computed again.
     ///
     /// # Errors
-    /// [`Error`]; the sequence can be used again: its next prompt starts from what was computed.
+    /// [`Error`]; the sequence can be used again and is then computed anew.
     pub async fn generate(
+        &self,
+        sequence: &mut Sequence,
+        blocks: &mut Blocks,
+        prompt: &[u32],
+        options: &Options,
+        on_token: impl FnMut(u32) -> bool,
+    ) -> Result<Answer, Error> {
+        self.check(prompt, options)?;
+        let result = self.generate_checked(sequence, blocks, prompt, options, on_token).await;
+        if result.is_err() {
+            sequence.computed.clear(); // What the stages hold of it is not known.
+        }
+        result
+    }
+
+    async fn generate_checked(
         &self,
         sequence: &mut Sequence,
         blocks: &mut Blocks,
@@ -188,7 +204,6 @@ impl Generator<'_> {
         options: &Options,
         mut on_token: impl FnMut(u32) -> bool,
     ) -> Result<Answer, Error> {
-        self.check(prompt, options)?;
         let started = Instant::now();
         let mut timing = Timing::default();
         let reused = keep_common_prefix(sequence, prompt);
@@ -280,13 +295,7 @@ impl Generator<'_> {
         let mut all = Vec::new();
         let mut last = Vec::new();
         for ticket in tickets {
-            let answer = match ticket.answer().await {
-                Ok(answer) => answer,
-                Err(error) => {
-                    sequence.computed.clear(); // What the stages hold of it is not known.
-                    return Err(error.into());
-                }
-            };
+            let answer = ticket.answer().await?;
             timing.add(&answer.stage_us);
             if answer.rows > 0 {
                 last = self.ends.logits(answer.hidden, answer.rows)?;

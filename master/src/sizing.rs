@@ -3,6 +3,8 @@ use std::collections::{HashMap, HashSet};
 
 use cake_checkpoint::{Checkpoint, Digest, Dtype, KvDtype, Manifest};
 
+use cake_worker::load::stage_scratch_bytes;
+
 use crate::cluster::{Measured, Member};
 use crate::planner::{Device, Input, LayerCost, Pin};
 
@@ -146,7 +148,7 @@ pub fn input(
         name: device.name.clone(),
         budget_bytes: device.budget_bytes,
         overhead_bytes: device.overhead_bytes,
-        scratch_bytes: cake_engine::scratch_bytes(
+        scratch_bytes: stage_scratch_bytes(
             config,
             promise.max_rows(),
             promise.context,

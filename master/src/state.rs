@@ -1,6 +1,6 @@
 //! What the master keeps on its own disk between runs: digests, measurements, the plan counter.
 use std::collections::HashMap;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -84,8 +84,12 @@ impl State {
         // Two masters on one machine take turns.
         let lock = std::fs::File::create(self.directory.join("generation.lock")).map_err(failed)?;
         lock.lock().map_err(failed)?;
-        let last = std::fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());
-        let next = last.unwrap_or(0u64) + 1;
+        let last: u64 = match std::fs::read_to_string(&path) {
+            Ok(text) => text.trim().parse().map_err(|_| failed(ErrorKind::InvalidData.into()))?,
+            Err(error) if error.kind() == ErrorKind::NotFound => 0,
+            Err(error) => return Err(failed(error)),
+        };
+        let next = last.checked_add(1).ok_or_else(|| failed(ErrorKind::InvalidData.into()))?;
         write_atomically(&path, next.to_string().as_bytes()).map_err(failed)?;
         Ok(next)
     }
@@ -137,6 +141,8 @@ mod tests {
         assert_eq!(state.next_generation().expect("written"), 1);
         let again = State::at(directory.path().join("state")).expect("there");
         assert_eq!(again.next_generation().expect("written"), 2);
+        std::fs::write(directory.path().join("state/generation"), "?").expect("written");
+        again.next_generation().expect_err("it could repeat one that was used");
     }
 
     #[test]

@@ -20,5 +20,8 @@ pub const BLOBS: usize = 4096;
 pub const CONFIG_BYTES: usize = 1 << 20;
 /// Largest manifest accepted over the wire.
 pub const MANIFEST_BYTES: usize = 1 << 20;
-/// Steps that one stage may have queued; the master keeps fewer in flight.
-pub const STEPS_IN_FLIGHT: usize = 64;
+/// Steps that wait before a stage, and as many computed ones behind it. A full queue holds up its
+/// sender, so a slow stage never has to keep more.
+pub const STEPS_QUEUED: usize = 2;
+/// Frames on their way to a master that is slow to read.
+pub const ANSWERS_QUEUED: usize = 64;

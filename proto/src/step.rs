@@ -50,8 +50,6 @@ pub enum Incoming {
         worker: String,
         /// One sentence.
         message: String,
-        /// Whether sending the same step again may succeed.
-        retryable: bool,
     },
 }
 
@@ -123,6 +121,19 @@ impl From<ProtocolError> for tonic::Status {
 }
 
 impl Step {
+    /// Keeps of the hidden states what was wanted back: the answer to a step.
+    pub fn into_answer(mut self) -> Self {
+        let hidden_size = self.hidden.len().checked_div(self.rows).unwrap_or(0);
+        let row = |row: &u32| *row as usize * hidden_size..(*row as usize + 1) * hidden_size;
+        // Every wanted row is one of the step's: the assembler, or the master itself, saw to it.
+        let wanted = self.wanted.iter().filter_map(|wanted| self.hidden.get(row(wanted)));
+        self.hidden = wanted.flatten().copied().collect();
+        self.rows = self.wanted.len();
+        self.wanted.clear();
+        self.items.clear();
+        self
+    }
+
     /// Cuts the step into frames of at most [`limits::FRAME_BYTES`] of hidden states, in order.
     pub fn into_frames(self, relay: bool) -> Vec<wire::StepFrame> {
         let mut hidden = to_bytes(&self.hidden);
@@ -163,11 +174,11 @@ impl Step {
 }
 
 /// The frame that says a step failed.
-pub fn failure_frame(step: u64, worker: &str, message: String, retryable: bool) -> wire::StepFrame {
+pub fn failure_frame(step: u64, worker: &str, message: String) -> wire::StepFrame {
     wire::StepFrame {
         step,
         last: true,
-        failure: Some(wire::StepFailure { worker: worker.to_owned(), message, retryable }),
+        failure: Some(wire::StepFailure { worker: worker.to_owned(), message }),
         ..Default::default()
     }
 }
@@ -204,7 +215,6 @@ impl Assembler {
                 step: frame.step,
                 worker: failure.worker,
                 message: failure.message,
-                retryable: failure.retryable,
             }));
         }
         let mut partial = match (self.partial.take(), frame.head) {
@@ -371,6 +381,14 @@ mod tests {
         assert_eq!(short, "step 3 carries 8 bytes of hidden states, expected 5600");
         let long = frame(|f| f.hidden = vec![0; 5601].into());
         assert_eq!(long, "step 3 carries 5601 bytes of hidden states, expected 5600");
+    }
+
+    #[test]
+    fn an_answer_holds_the_wanted_rows_only() {
+        let hidden = vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
+        let answer = Step { wanted: vec![0, 2], hidden, ..step(3) }.into_answer();
+        assert_eq!((answer.rows, answer.hidden), (2, vec![1.0, 2.0, 5.0, 6.0]));
+        assert!(answer.items.is_empty() && answer.wanted.is_empty());
     }
 
     #[test]

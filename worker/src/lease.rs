@@ -18,6 +18,7 @@ pub struct LeaseBook {
 struct Lease {
     token: String,
     master: String,
+    ending: bool, // The master has gone; what it had here is being put away.
 }
 
 /// A call came from somebody who does not hold the worker.
@@ -29,6 +30,12 @@ pub enum Error {
         /// Name of that master.
         holder: String,
     },
+    /// The last master has gone, its work here has not quite ended.
+    #[error("still putting away what master {holder:?} left")]
+    Ending {
+        /// Name of that master.
+        holder: String,
+    },
     /// Nobody holds it, or the caller's lease has ended.
     #[error("the caller holds no lease on this worker")]
     NoLease,
@@ -36,7 +43,11 @@ pub enum Error {
 
 impl From<Error> for tonic::Status {
     fn from(error: Error) -> Self {
-        Self::failed_precondition(error.to_string())
+        let message = error.to_string();
+        match error {
+            Error::Ending { .. } => Self::aborted(message), // Worth another try.
+            Error::Held { .. } | Error::NoLease => Self::failed_precondition(message),
+        }
     }
 }
 
@@ -44,14 +55,19 @@ impl LeaseBook {
     /// Grants the lease to `master` if nobody has it; it ends when the guard is dropped.
     ///
     /// # Errors
-    /// [`Error::Held`] with the holder's name.
+    /// [`Error::Held`] with the holder's name, or [`Error::Ending`].
     pub fn acquire(&self, master: &str) -> Result<LeaseGuard, Error> {
         let mut current = self.lock();
         if let Some(lease) = &*current {
-            return Err(Error::Held { holder: lease.master.clone() });
+            let holder = lease.master.clone();
+            return Err(if lease.ending {
+                Error::Ending { holder }
+            } else {
+                Error::Held { holder }
+            });
         }
         let token = random_token();
-        *current = Some(Lease { token: token.clone(), master: master.to_owned() });
+        *current = Some(Lease { token: token.clone(), master: master.to_owned(), ending: false });
         Ok(LeaseGuard { book: self.clone(), token })
     }
 
@@ -68,6 +84,7 @@ impl LeaseBook {
         let given = metadata.get(LEASE_KEY).and_then(|value| value.to_str().ok());
         match &*self.lock() {
             None => Err(Error::NoLease),
+            Some(lease) if lease.ending => Err(Error::NoLease),
             Some(lease) if given == Some(lease.token.as_str()) => Ok(()),
             Some(lease) => Err(Error::Held { holder: lease.master.clone() }),
         }
@@ -87,6 +104,13 @@ pub struct LeaseGuard {
 }
 
 impl LeaseGuard {
+    /// The master has gone: its calls count no more, but nobody else comes in before the drop.
+    pub fn end(&self) {
+        if let Some(lease) = self.book.lock().as_mut().filter(|lease| lease.token == self.token) {
+            lease.ending = true;
+        }
+    }
+
     /// The token that the holder's calls carry.
     pub fn token(&self) -> &str {
         &self.token
@@ -124,8 +148,13 @@ mod tests {
         assert_eq!(book.check(&metadata), Err(Error::Held { holder: "laptop".into() }));
         metadata.insert(LEASE_KEY, second.token().parse().expect("ascii"));
         assert_eq!(book.check(&metadata), Ok(()));
+        second.end();
+        assert_eq!(book.check(&metadata), Err(Error::NoLease));
+        let early = book.acquire("desk").expect_err("not put away yet");
+        assert_eq!(early, Error::Ending { holder: "laptop".into() });
         drop(second);
         assert_eq!(book.check(&metadata), Err(Error::NoLease));
+        book.acquire("desk").expect("free");
     }
 
     #[test]

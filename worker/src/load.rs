@@ -1,11 +1,12 @@
 //! From held blobs to a loaded stage: check the request, map and verify the blobs, build the layers.
 use cake_checkpoint::units::format_bytes;
-use cake_checkpoint::{Digest, KvDtype, LayerRange, ModelConfig};
+use cake_checkpoint::{Digest, Dtype, KvDtype, LayerRange, ModelConfig, TensorEntry};
 use cake_engine::{EngineOptions, Ops, Stage};
 use cake_proto::{limits, wire};
 use tonic::Status;
 
 use crate::OVERHEAD_BYTES;
+use crate::lease;
 use crate::runtime::{About, Runtime};
 use crate::store::{self, OpenBlob, Store};
 
@@ -63,6 +64,9 @@ pub enum Error {
     /// The layers cannot be built.
     #[error(transparent)]
     Engine(#[from] cake_engine::Error),
+    /// The master that asked for it has gone.
+    #[error("the load is no longer wanted: {0}")]
+    Unwanted(#[from] lease::Error),
     /// No thread for the stage.
     #[error("cannot start the stage's thread: {0}")]
     Thread(#[from] std::io::Error),
@@ -76,8 +80,45 @@ impl From<Error> for Status {
             Error::Budget { .. } => Self::resource_exhausted(message),
             Error::Store(error) => error.into(),
             Error::Engine(_) => Self::failed_precondition(message),
+            Error::Unwanted(_) => Self::cancelled(message),
             Error::Thread(_) => Self::internal(message),
         }
+    }
+}
+
+/// Where a load happens.
+pub struct Place<'a> {
+    /// The blobs.
+    pub store: &'a Store,
+    /// What runs the stage.
+    pub runtime: &'a Runtime,
+    /// Bytes offered.
+    pub budget: u64,
+    /// Threads for arithmetic.
+    pub threads: usize,
+    /// Fails once the master that asked has gone.
+    pub still_wanted: &'a dyn Fn() -> Result<(), lease::Error>,
+}
+
+/// An upper bound of what a stage allocates while it runs: the engine's buffers for one step, and
+/// the steps that wait before and behind it or are being received (bytes).
+pub fn stage_scratch_bytes(
+    config: &ModelConfig,
+    rows: usize,
+    context: usize,
+    threads: usize,
+) -> u64 {
+    let step = (rows as u64).saturating_mul(config.hidden_size as u64).saturating_mul(4);
+    let waiting = step.saturating_mul(2 * limits::STEPS_QUEUED as u64 + 1);
+    cake_engine::scratch_bytes(config, rows, context, threads).saturating_add(waiting)
+}
+
+/// Resident bytes for each thousand stored bytes of a weight. Mapped weights cost their own bytes;
+/// candle's operations keep a copy widened to f32 beside them.
+pub fn resident_permille(dtype: Dtype) -> u32 {
+    match Ops::from_env() {
+        Ok(Ops::Candle) => 1000 + 32_000 / u32::try_from(dtype.bits()).unwrap_or(32).max(1),
+        _ => 1000,
     }
 }
 
@@ -125,16 +166,14 @@ impl Load {
     /// [`Error`]; nothing is loaded then.
     pub fn run(
         self,
-        store: &Store,
-        runtime: &Runtime,
-        budget: u64,
-        threads: usize,
+        place: &Place<'_>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Outcome, Error> {
+        let Place { store, runtime, threads, .. } = *place;
         runtime.unload(); // Two stages at once could exceed the budget.
         let (blobs, mut corrupt) = open_all(store, &self.blobs)?;
-        self.check_budget(&blobs, budget, threads)?;
-        corrupt.extend(verify(&blobs, progress));
+        self.check_budget(&blobs, place.budget, threads)?;
+        corrupt.extend(verify(&blobs, place, progress)?);
         if !corrupt.is_empty() {
             drop(blobs);
             for name in &corrupt {
@@ -158,19 +197,23 @@ impl Load {
             hidden_size: self.config.hidden_size,
             max_rows: self.max_rows,
         };
+        (place.still_wanted)()?;
         runtime.install(stage, about, blobs)?;
         Ok(Outcome::Loaded)
     }
 
     /// What the plan says must fit the budget, and what will really be taken must fit the plan.
     fn check_budget(&self, blobs: &[OpenBlob], budget: u64, threads: usize) -> Result<(), Error> {
-        let weights: u64 = blobs.iter().map(|open| open.manifest.file_bytes).sum();
+        let weights = blobs.iter().map(resident_bytes).fold(0, u64::saturating_add);
         let positions = self.kv_blocks as u64 * cake_engine::BLOCK_POSITIONS as u64;
-        let kv =
-            positions * self.layers.len() as u64 * self.config.kv_bytes_per_token_layer(self.kv);
-        let scratch =
-            cake_engine::scratch_bytes(&self.config, self.max_rows, self.max_positions, threads);
-        let needed = weights.saturating_add(kv).saturating_add(scratch + OVERHEAD_BYTES);
+        let kv = self
+            .config
+            .kv_bytes_per_token_layer(self.kv)
+            .saturating_mul(positions)
+            .saturating_mul(self.layers.len() as u64);
+        let scratch = stage_scratch_bytes(&self.config, self.max_rows, self.max_positions, threads);
+        let needed =
+            [weights, kv, scratch, OVERHEAD_BYTES].into_iter().fold(0, u64::saturating_add);
         let planned = self.planned_bytes.max(needed);
         if planned > budget {
             return Err(Error::Budget { planned, budget });
@@ -192,12 +235,28 @@ fn open_all(store: &Store, names: &[Digest]) -> Result<(Vec<OpenBlob>, Vec<Diges
     Ok((blobs, bad))
 }
 
+/// What a blob costs in memory, by the dtype of its largest tensor.
+fn resident_bytes(open: &OpenBlob) -> u64 {
+    let size = |tensor: &&TensorEntry| {
+        let elements = tensor.shape.iter().copied().fold(1, u64::saturating_mul);
+        elements.saturating_mul(tensor.dtype.bits())
+    };
+    let largest = open.manifest.tensors.iter().max_by_key(size);
+    let permille = largest.map_or(1000, |tensor| resident_permille(tensor.dtype));
+    open.manifest.file_bytes.saturating_mul(u64::from(permille)).div_ceil(1000)
+}
+
 /// Re-hashes every blob in one pass that also brings it into memory; names those that are damaged.
-fn verify(blobs: &[OpenBlob], progress: &mut dyn FnMut(u64, u64)) -> Vec<Digest> {
+fn verify(
+    blobs: &[OpenBlob],
+    place: &Place<'_>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Vec<Digest>, Error> {
     let total = blobs.iter().map(|open| open.manifest.file_bytes).sum();
     let mut done = 0;
     let mut corrupt = Vec::new();
     for open in blobs {
+        (place.still_wanted)()?;
         let result = open.blob.verify(&mut |bytes| progress(done + bytes, total));
         if let Err(error) = result {
             tracing::warn!(blob = %open.manifest.name(), %error, "held blob is damaged");
@@ -205,7 +264,7 @@ fn verify(blobs: &[OpenBlob], progress: &mut dyn FnMut(u64, u64)) -> Vec<Digest>
         }
         done += open.manifest.file_bytes;
     }
-    corrupt
+    Ok(corrupt)
 }
 
 fn at_most(what: &'static str, found: usize, limit: usize) -> Result<(), Error> {

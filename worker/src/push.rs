@@ -1,4 +1,6 @@
 //! Receiving one blob: the network on one side, the store's blocking writer on the other.
+use std::time::Duration;
+
 use bytes::Bytes;
 use cake_checkpoint::{Digest, Manifest};
 use cake_proto::{limits, wire};
@@ -8,8 +10,13 @@ use tracing::info;
 
 use crate::store::{Store, Writer};
 
-/// Pieces of at most 1 MiB between the network and the disk: enough to overlap the two.
-const PIECES_QUEUED: usize = 4;
+/// Pieces between the network and the disk: enough to overlap the two.
+const PIECES_QUEUED: usize = 16;
+
+/// How often a worker that verifies or flushes says so.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
+/// Verifying or flushing one blob takes no longer than this, even on a memory card.
+const WORK_LIMIT: Duration = Duration::from_secs(600);
 
 /// Events of a push on their way to the master.
 pub type Events = mpsc::Sender<Result<wire::PushEvent, Status>>;
@@ -42,17 +49,19 @@ pub async fn receive(
         return Ok(());
     }
     let begin = store.clone();
-    let writer = blocking(move || begin.begin(manifest).map_err(Status::from)).await?;
+    let beginning = blocking(move || begin.begin(manifest).map_err(Status::from));
+    let writer = while_working(events, beginning).await?;
     say(events, writer.offset(), false).await;
     let (pieces, queue) = mpsc::channel(PIECES_QUEUED);
     let disk = tokio::task::spawn_blocking(move || write(writer, queue));
     let received = feed(&mut frames, pieces).await;
-    let stored = disk.await.map_err(|_| Status::internal("the store's writer panicked"))?;
+    let stored = while_working(events, disk).await;
+    let stored = stored.map_err(|_| Status::internal("the store's writer panicked"))?;
     // A full disk or a wrong digest explains a broken feed, not the other way round.
     let stored = stored?;
     received?;
     let Some(name) = stored else {
-        return Err(Status::aborted(format!("the push of blob {name} ended early")));
+        return Err(Status::cancelled(format!("the push of blob {name} ended early")));
     };
     info!(blob = %name, "blob stored");
     say(events, 0, true).await;
@@ -92,7 +101,25 @@ fn write(mut writer: Writer, mut queue: mpsc::Receiver<Bytes>) -> Result<Option<
 
 async fn say(events: &Events, resume_at: u64, stored: bool) {
     // If the master is gone there is nobody to tell; what is stored stays stored.
-    events.send(Ok(wire::PushEvent { resume_at, stored })).await.ok();
+    let event = wire::PushEvent { resume_at, stored, working: false };
+    events.send(Ok(event)).await.ok();
+}
+
+/// Waits for `work` and tells the master now and then that it goes on, so that a slow disk does not
+/// look like a dead worker; after [`WORK_LIMIT`] it does.
+async fn while_working<T>(events: &Events, work: impl Future<Output = T>) -> T {
+    let started = tokio::time::Instant::now();
+    tokio::pin!(work);
+    loop {
+        tokio::select! {
+            done = &mut work => return done,
+            () = tokio::time::sleep(SIGN_OF_LIFE) => {}
+        }
+        if started.elapsed() < WORK_LIMIT {
+            let event = wire::PushEvent { working: true, ..Default::default() };
+            events.try_send(Ok(event)).ok(); // A full queue is a sign of life as well.
+        }
+    }
 }
 
 /// Runs `work` where it may block.

@@ -28,6 +28,7 @@ pub struct Routes {
 struct Shared {
     master: Option<MasterSender>,
     next: Next,
+    broken: Option<String>, // Why the stream to the next stage ended.
 }
 
 /// What is done with a step that this stage has computed.
@@ -70,23 +71,30 @@ pub enum Error {
 impl Routes {
     /// A route to the master, for the worker called `worker`.
     pub fn new(worker: &str) -> Self {
-        let shared = Shared { master: None, next: Next::Answer };
+        let shared = Shared { master: None, next: Next::Answer, broken: None };
         Self { worker: worker.to_owned(), shared: Arc::new(Mutex::new(shared)) }
     }
 
     /// Answers and failures go to `master` from now on.
     pub fn set_master(&self, master: MasterSender) {
-        self.lock().master = Some(master);
+        let broken = {
+            let mut shared = self.lock();
+            shared.master = Some(master);
+            shared.broken.clone()
+        };
+        if let Some(reason) = broken {
+            self.fail(0, reason); // It broke before anybody could be told.
+        }
     }
 
     /// This is the last stage: it answers the master.
     pub fn answer_master(&self) {
-        self.lock().next = Next::Answer;
+        self.set_next(Next::Answer);
     }
 
     /// The next stage cannot be reached from here: the master carries every step to it.
     pub fn relay(&self) {
-        self.lock().next = Next::Relay;
+        self.set_next(Next::Relay);
     }
 
     /// Opens a stream of steps to the next stage at `address`, which must be `worker_id`.
@@ -102,7 +110,7 @@ impl Routes {
         let mut client = connect(address, Tag::pipeline(pipeline)).await?;
         identify(&mut client, address, worker_id).await?;
         let (frames, outgoing) = mpsc::channel(FRAMES_QUEUED);
-        self.lock().next = Next::Direct(frames);
+        self.set_next(Next::Direct(frames));
         let routes = self.clone();
         let address = address.to_owned();
         // Ends with the stream: when this route is replaced or either side goes.
@@ -111,7 +119,9 @@ impl Routes {
                 Ok(_) => info!(%address, "stream to the next stage closed"),
                 Err(status) => {
                     warn!(%address, error = status.message(), "stream to the next stage broke");
-                    routes.fail(0, format!("the stream to {address} broke: {}", status.message()));
+                    let reason = format!("the stream to {address} broke: {}", status.message());
+                    routes.lock().broken = Some(reason.clone());
+                    routes.fail(0, reason);
                 }
             }
         });
@@ -128,13 +138,13 @@ impl Routes {
             (Next::Direct(frames), _) => {
                 for frame in step.into_frames(false) {
                     if frames.send(frame).await.is_err() {
-                        return; // The task that owns the stream has told the master.
+                        return; // The task that owns the stream tells the master.
                     }
                 }
             }
             (next, Some(master)) => {
                 let relay = matches!(next, Next::Relay);
-                let step = if relay { step } else { answer(step) };
+                let step = if relay { step } else { step.into_answer() };
                 for frame in step.into_frames(relay) {
                     if master.send(Ok(frame)).await.is_err() {
                         return; // The master is gone; its lease ends with it.
@@ -148,7 +158,7 @@ impl Routes {
     /// Tells the master that a step (0: all in flight) failed here.
     pub fn fail(&self, step: u64, message: String) {
         let master = self.lock().master.clone();
-        let frame = failure_frame(step, &self.worker, message, true);
+        let frame = failure_frame(step, &self.worker, message);
         if let Some(master) = master {
             tokio::spawn(async move { master.send(Ok(frame)).await.ok() });
         }
@@ -159,6 +169,12 @@ impl Routes {
         let mut shared = self.lock();
         shared.master = None;
         shared.next = Next::Answer;
+    }
+
+    fn set_next(&self, next: Next) {
+        let mut shared = self.lock();
+        shared.next = next;
+        shared.broken = None;
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Shared> {
@@ -186,21 +202,6 @@ async fn identify(client: &mut Client, address: &str, expected: &str) -> Result<
     Ok(())
 }
 
-/// What the master gets of a finished step: the wanted rows only.
-fn answer(mut step: Step) -> Step {
-    let hidden_size = step.hidden.len().checked_div(step.rows).unwrap_or(0);
-    let mut hidden = Vec::with_capacity(step.wanted.len() * hidden_size);
-    for &row in &step.wanted {
-        let start = row as usize * hidden_size; // In range: the assembler checked every wanted row.
-        hidden.extend_from_slice(&step.hidden[start..start + hidden_size]);
-    }
-    step.rows = step.wanted.len();
-    step.wanted.clear();
-    step.items.clear();
-    step.hidden = hidden;
-    step
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -215,12 +216,6 @@ mod tests {
             stage_us: vec![],
             hidden: vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
         }
-    }
-
-    #[test]
-    fn an_answer_holds_the_wanted_rows_only() {
-        let answer = answer(step());
-        assert_eq!((answer.rows, answer.hidden), (2, vec![1.0, 2.0, 5.0, 6.0]));
     }
 
     #[tokio::test]

@@ -1,4 +1,6 @@
 //! The loaded stage: a thread that computes, a bounded queue in front of it, a route behind it.
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
@@ -25,6 +27,7 @@ struct Loaded {
     jobs: mpsc::Sender<Step>,
     routes: Routes,
     pipeline: Option<String>,
+    stopping: Arc<AtomicBool>,
     engine: std::thread::JoinHandle<()>,
 }
 
@@ -88,24 +91,37 @@ impl Runtime {
     /// If the system gives no thread.
     pub fn install(&self, stage: Stage, about: About, blobs: Vec<OpenBlob>) -> std::io::Result<()> {
         let routes = Routes::new(&self.worker);
-        let (jobs, queue) = mpsc::channel(limits::STEPS_IN_FLIGHT);
-        let (results, outgoing) = mpsc::channel(limits::STEPS_IN_FLIGHT);
+        let (jobs, queue) = mpsc::channel(limits::STEPS_QUEUED);
+        let (results, outgoing) = mpsc::channel(limits::STEPS_QUEUED);
         tokio::spawn(send_results(outgoing, routes.clone()));
         let out = routes.clone();
+        let stopping = Arc::new(AtomicBool::new(false));
+        let stop = stopping.clone();
         let handle = tokio::runtime::Handle::current();
         let engine = std::thread::Builder::new().name("cake-stage".into()).spawn(move || {
             let _runtime = handle.enter(); // `Routes::fail` spawns a task.
-            compute(stage, queue, &results, &out);
+            compute(stage, queue, &results, &out, &stop);
             drop(blobs);
         })?;
         info!(layers = %about.layers, generation = about.generation, "stage loaded");
-        *self.lock() = Some(Loaded { about, jobs, routes, pipeline: None, engine });
+        let loaded = Loaded { about, jobs, routes, pipeline: None, stopping, engine };
+        if let Some(replaced) = self.lock().replace(loaded) {
+            replaced.routes.close();
+        }
         Ok(())
+    }
+
+    /// Lets the stage compute nothing more than the step it is at.
+    pub fn stop(&self) {
+        if let Some(loaded) = &*self.lock() {
+            loaded.stopping.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Drops the stage and waits until its memory is back. Call from a thread that may block.
     pub fn unload(&self) {
         let Some(loaded) = self.lock().take() else { return };
+        loaded.stopping.store(true, Ordering::Relaxed);
         loaded.routes.close();
         drop(loaded.jobs);
         if loaded.engine.join().is_err() {
@@ -177,28 +193,43 @@ impl Runtime {
     }
 }
 
-/// The body of the stage's thread: until every sender of the queue is gone.
+/// The body of the stage's thread: until every sender of the queue is gone, or it is to stop.
 fn compute(
     mut stage: Stage,
     mut queue: mpsc::Receiver<Step>,
     results: &mpsc::Sender<Step>,
     routes: &Routes,
+    stopping: &AtomicBool,
 ) {
-    while let Some(mut step) = queue.blocking_recv() {
-        let started = Instant::now();
-        let batch = Batch { items: step.items.iter().map(item).collect() };
-        match stage.forward(&batch, std::mem::take(&mut step.hidden)) {
-            Ok(hidden) => {
-                step.hidden = hidden;
-                let spent = started.elapsed().as_micros();
-                step.stage_us.push(u32::try_from(spent).unwrap_or(u32::MAX));
+    while let Some(step) = queue.blocking_recv() {
+        if stopping.load(Ordering::Relaxed) {
+            return; // Nobody waits for what is queued.
+        }
+        let number = step.step;
+        match run_step(&mut stage, step) {
+            Ok(step) => {
                 if results.blocking_send(step).is_err() {
                     return;
                 }
             }
-            Err(error) => routes.fail(step.step, error.to_string()),
+            Err(message) => routes.fail(number, message),
         }
     }
+}
+
+/// Runs one step through a stage: `hidden` becomes its output, the time it took is noted.
+///
+/// # Errors
+/// One sentence. A panic of the arithmetic is a bug; it fails the step, not the device.
+pub fn run_step(stage: &mut Stage, mut step: Step) -> Result<Step, String> {
+    let started = Instant::now();
+    let batch = Batch { items: step.items.iter().map(item).collect() };
+    let hidden = std::mem::take(&mut step.hidden);
+    let result = catch_unwind(AssertUnwindSafe(|| stage.forward(&batch, hidden)));
+    let result = result.map_err(|_| "the arithmetic panicked; its log says where".to_owned())?;
+    step.hidden = result.map_err(|error| error.to_string())?;
+    step.stage_us.push(u32::try_from(started.elapsed().as_micros()).unwrap_or(u32::MAX));
+    Ok(step)
 }
 
 fn item(item: &StepItem) -> BatchItem {

@@ -8,15 +8,15 @@ use cake_checkpoint::{Digest, Dtype, ModelConfig};
 use cake_proto::client::{PIPELINE_KEY, check_protocol};
 use cake_proto::wire::worker_server::Worker as WorkerRpc;
 use cake_proto::{Assembler, Incoming, PROTOCOL, Tag, VERSION, connect, limits, wire};
-use tokio::sync::mpsc;
+use tokio::sync::{RwLock, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 use tracing::info;
 
 use crate::config::Config;
-use crate::lease::{LeaseBook, LeaseGuard, random_token};
-use crate::load::{Load, Outcome};
+use crate::lease::{self, LeaseBook, LeaseGuard, random_token};
+use crate::load::{Load, Outcome, Place, resident_permille, stage_scratch_bytes};
 use crate::push;
 use crate::push::blocking;
 use crate::runtime::Runtime;
@@ -46,6 +46,9 @@ struct Shared {
     runtime: Runtime,
     leases: LeaseBook,
     pins: Mutex<HashMap<Digest, InUse>>, // Blobs that the present master has asked for.
+    /// Pushes share it; a probe, a load and the putting away after a master each have it alone, so
+    /// that the budget never holds two stages and no work outlives its lease.
+    work: Arc<RwLock<()>>,
 }
 
 impl Shared {
@@ -69,6 +72,7 @@ impl Service {
                 runtime,
                 leases,
                 pins: Mutex::default(),
+                work: Arc::default(),
             }),
         }
     }
@@ -106,13 +110,16 @@ impl Service {
                 .take(limits::BLOBS)
                 .map(|blob| blob.name.to_string())
                 .collect(),
-            // Mapped weights cost their own bytes here, whatever the dtype.
-            resident_permille: dtypes.map(|dtype| (dtype.name().to_owned(), 1000)).into(),
+            resident_permille: dtypes
+                .map(|dtype| (dtype.name().to_owned(), resident_permille(dtype)))
+                .into(),
             resident_bytes: memory.resident_bytes,
             peak_bytes: memory.peak_bytes,
             store: config.store.display().to_string(),
             system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
             instance: self.shared.instance.clone(),
+            store_limit_bytes: store.limit_bytes().unwrap_or(0),
+            evictable_bytes: store.limit_bytes().map_or(0, |_| store.stored_bytes()),
         }
     }
 }
@@ -163,12 +170,15 @@ impl WorkerRpc for Service {
         }
         let config = ModelConfig::parse(&request.config_json)
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let work = self.shared.work.clone().write_owned().await;
         let dtype = Dtype::parse(&request.dtype)
             .ok_or_else(|| Status::invalid_argument(format!("{:?} is no dtype", request.dtype)))?;
         let Config { threads, budget_bytes, .. } = self.shared.config;
-        let scratch = budget_bytes.saturating_sub(OVERHEAD_BYTES);
+        let own = stage_scratch_bytes(&config, 1, 1, threads).saturating_add(OVERHEAD_BYTES);
+        let scratch = budget_bytes.saturating_sub(own);
         let runtime = self.shared.runtime.clone();
         let probe = blocking(move || {
+            let _work = work;
             runtime.unload(); // The probe's scratch memory needs the room.
             cake_engine::probe_layer(&config, dtype, threads, scratch)
                 .map_err(|error| Status::failed_precondition(error.to_string()))
@@ -177,7 +187,6 @@ impl WorkerRpc for Service {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         Ok(Response::new(wire::ProbeComputeReply {
             decode_ns: nanos(probe.decode),
-            prefill_16_ns: nanos(probe.prefill_16),
             bytes: probe.bytes,
         }))
     }
@@ -241,9 +250,11 @@ impl WorkerRpc for Service {
     ) -> Result<Response<Self::PushStream>, Status> {
         self.admit(&request)?;
         let store = self.shared.store.clone();
+        let work = self.shared.work.clone().read_owned().await;
         let (events, stream) = mpsc::channel(EVENTS_QUEUED);
         // Ends with the request's stream, which ends with the connection at the latest.
         tokio::spawn(async move {
+            let _work = work;
             if let Err(status) = push::receive(store, request.into_inner(), &events).await {
                 info!(error = status.message(), "push ended");
                 events.send(Err(status)).await.ok();
@@ -257,13 +268,17 @@ impl WorkerRpc for Service {
         request: Request<wire::LoadRequest>,
     ) -> Result<Response<Self::LoadStream>, Status> {
         self.admit(&request)?;
+        let metadata = request.metadata().clone();
         let load = Load::try_from(request.into_inner())?;
+        let work = self.shared.work.clone().write_owned().await;
         let (events, stream) = mpsc::channel(EVENTS_QUEUED);
         let service = self.clone();
         let handle = tokio::runtime::Handle::current();
         tokio::task::spawn_blocking(move || {
+            let _work = work;
             let _runtime = handle.enter(); // Installing the stage spawns its sender task.
-            let result = service.load_now(load, &events);
+            let leases = &service.shared.leases;
+            let result = service.load_now(load, &|| leases.check(&metadata), &events);
             events.blocking_send(result.map_err(Status::from)).ok();
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
@@ -301,7 +316,7 @@ impl WorkerRpc for Service {
             .runtime
             .about()
             .ok_or_else(|| Status::failed_precondition("no stage is loaded"))?;
-        let (answers, stream) = mpsc::channel(limits::STEPS_IN_FLIGHT);
+        let (answers, stream) = mpsc::channel(limits::ANSWERS_QUEUED);
         self.shared.runtime.routes(about.generation, None)?.set_master(answers.clone());
         let service = self.clone();
         let frames = request.into_inner();
@@ -332,8 +347,10 @@ impl WorkerRpc for Service {
         request: Request<wire::ReleaseRequest>,
     ) -> Result<Response<wire::ReleaseReply>, Status> {
         self.admit(&request)?;
+        let work = self.shared.work.clone().write_owned().await;
         let runtime = self.shared.runtime.clone();
         blocking(move || {
+            let _work = work;
             runtime.unload();
             Ok(())
         })
@@ -370,6 +387,7 @@ impl Service {
     fn load_now(
         &self,
         load: Load,
+        still_wanted: &dyn Fn() -> Result<(), lease::Error>,
         events: &mpsc::Sender<Result<wire::LoadEvent, Status>>,
     ) -> Result<wire::LoadEvent, crate::load::Error> {
         let Shared { config, store, runtime, .. } = &*self.shared;
@@ -377,13 +395,19 @@ impl Service {
             let event = wire::LoadEvent { verified_bytes, total_bytes, ..Default::default() };
             events.try_send(Ok(event)).ok(); // Progress may be skipped, never waited for.
         };
-        let outcome = load.run(store, runtime, config.budget_bytes, config.threads, &mut report)?;
+        let place = Place {
+            store,
+            runtime,
+            budget: config.budget_bytes,
+            threads: config.threads,
+            still_wanted,
+        };
+        let outcome = load.run(&place, &mut report)?;
         let corrupt = match outcome {
             Outcome::Loaded => Vec::new(),
             Outcome::Corrupt(names) => names.iter().map(ToString::to_string).collect(),
         };
-        let resident_bytes = platform::process_memory().resident_bytes;
-        Ok(wire::LoadEvent { done: true, resident_bytes, corrupt, ..Default::default() })
+        Ok(wire::LoadEvent { done: true, corrupt, ..Default::default() })
     }
 }
 
@@ -398,15 +422,27 @@ impl Drop for Held {
     fn drop(&mut self) {
         info!(master = %self.master, "released");
         let (shared, guard) = (self.shared.clone(), self.guard.take());
-        // The next master may only come once the stage is gone, else we would unload its stage.
+        if let Some(guard) = &guard {
+            guard.end(); // A load under way stops at the next blob.
+        }
+        shared.runtime.stop();
+        // The next master may only come once pushes have ended and the stage is gone.
+        let work = shared.work.clone();
         let free = move || {
             shared.runtime.unload();
             shared.lock_pins().clear();
             drop(guard);
         };
-        // Joins the stage's thread: not on a thread that moves bytes.
         match tokio::runtime::Handle::try_current() {
-            Ok(handle) => drop(handle.spawn_blocking(free)),
+            Ok(handle) => drop(handle.spawn(async move {
+                let work = work.write_owned().await;
+                // Joins the stage's thread: not on a thread that moves bytes.
+                let freeing = tokio::task::spawn_blocking(move || {
+                    let _work = work;
+                    free();
+                });
+                freeing.await.ok();
+            })),
             Err(_) => free(),
         }
     }
@@ -421,7 +457,7 @@ impl From<store::Error> for Status {
             E::DiskFull { .. } | E::StoreFull { .. } => Self::resource_exhausted(message),
             E::WrongDigest { .. } => Self::data_loss(message),
             E::NotHeld { .. } => Self::not_found(message),
-            E::Busy { .. } => Self::unavailable(message),
+            E::Busy { .. } => Self::aborted(message), // The last push of it is just ending.
             _ => Self::internal(message),
         }
     }

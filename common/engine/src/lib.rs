@@ -40,7 +40,7 @@ pub use batch::{Batch, BatchItem};
 pub use embedding::Embedding;
 pub use error::Error;
 pub use head::Head;
-pub use memory::{blocks_for, head_scratch_bytes, kv_bytes, resident_bytes, scratch_bytes};
+pub use memory::{blocks_for, kv_bytes, resident_bytes, scratch_bytes};
 pub use options::{BLOCK_POSITIONS, EngineOptions, Ops};
 pub use probe::{LayerProbe, probe_layer};
 pub use sampling::{Sampled, SamplingOptions, sample};

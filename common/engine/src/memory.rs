@@ -63,13 +63,6 @@ pub fn scratch_bytes(config: &ModelConfig, rows: usize, context: usize, threads:
     bytes.saturating_add(bytes / ALLOCATOR_SLACK)
 }
 
-/// An upper bound of the bytes that a head allocates for the logits of `rows` rows: the hidden
-/// states and their norm, the logits as a tensor and as they are returned.
-pub fn head_scratch_bytes(config: &ModelConfig, rows: usize) -> u64 {
-    let widths = 3 * config.hidden_size as u64 + 2 * config.vocab_size as u64;
-    widths.saturating_mul(rows as u64).saturating_mul(F32_BYTES)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,9 +12,7 @@ use crate::options::EngineOptions;
 use crate::random::mix;
 use crate::stage::Stage;
 
-/// Rows of the prefill that is timed.
-const PREFILL_ROWS: usize = 16;
-/// Time that each of the two measurements takes. Longer than the 100 ms in which a system hands out a
+/// Time that a measurement takes. Longer than the 100 ms in which a system hands out a
 /// process's share of a CPU: in less, a process held to a quarter of one may look as fast as any.
 const WINDOW: Duration = Duration::from_millis(150);
 
@@ -23,8 +21,6 @@ const WINDOW: Duration = Duration::from_millis(150);
 pub struct LayerProbe {
     /// Time for one row.
     pub decode: Duration,
-    /// Time for sixteen rows of one sequence.
-    pub prefill_16: Duration,
     /// Bytes of the layer's weights.
     pub bytes: u64,
 }
@@ -56,8 +52,7 @@ pub fn probe_layer(
     let options = EngineOptions { threads, ..EngineOptions::new(1) };
     let layers = LayerRange::new(0, 1);
     let mut stage = Stage::load(&narrow, layers, &|name| weights.get(name).cloned(), &options)?;
-    let mut time = |rows| Ok::<_, Error>(sustained_time(&mut stage, &narrow, rows)?.mul_f64(scale));
-    Ok(LayerProbe { decode: time(1)?, prefill_16: time(PREFILL_ROWS)?, bytes })
+    Ok(LayerProbe { decode: sustained_time(&mut stage, &narrow)?.mul_f64(scale), bytes })
 }
 
 fn layer_names(config: &ModelConfig) -> impl Iterator<Item = (String, Vec<u64>)> {
@@ -119,10 +114,10 @@ fn scratch_weights(dtype: Dtype, shape: &[u64]) -> MappedTensor {
 
 /// The mean over a window, after one run to warm up: what the layer costs when it runs for long. The
 /// median would overlook the pauses of a process that may not always run.
-fn sustained_time(stage: &mut Stage, config: &ModelConfig, rows: usize) -> Result<Duration, Error> {
-    let item = BatchItem { sequence: 0, position: 0, rows, blocks: vec![0] };
+fn sustained_time(stage: &mut Stage, config: &ModelConfig) -> Result<Duration, Error> {
+    let item = BatchItem { sequence: 0, position: 0, rows: 1, blocks: vec![0] };
     let batch = Batch { items: vec![item] };
-    let hidden = vec![0.01; rows * config.hidden_size];
+    let hidden = vec![0.01; config.hidden_size];
     stage.forward(&batch, hidden.clone())?;
     let begin = Instant::now();
     let mut runs = 0;
@@ -152,7 +147,7 @@ mod tests {
     fn times_a_whole_layer_when_it_fits() {
         let probe = probe_layer(&config(), Dtype::BF16, 1, u64::MAX).unwrap();
         assert_eq!(probe.bytes, BYTES);
-        assert!(probe.decode > Duration::ZERO && probe.prefill_16 > probe.decode);
+        assert!(probe.decode > Duration::ZERO);
     }
 
     #[test]

@@ -1,16 +1,19 @@
 //! What a worker and its link can do, measured.
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use cake_proto::{limits, wire};
 use serde::{Deserialize, Serialize};
 
-use super::{Error, Member, within};
+use super::{Error, Member, within, within_time};
 
 /// Round trips timed; the median counts.
 const ROUND_TRIPS: usize = 5;
 /// Payloads of 1 MiB sent to time the link; the fastest counts, since others share it.
 const PAYLOADS: usize = 3;
+/// Filling a layer's memory and running it a few times takes this long at most, even on a small
+/// board with a quarter of a CPU.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Rates of one worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -55,7 +58,8 @@ pub async fn measure(member: &Member, config_json: &[u8], dtype: &str) -> Result
         config_json: config_json.to_vec().into(),
         dtype: dtype.to_owned(),
     };
-    let probe = within(name, "time a layer", client.probe_compute(request)).await?;
+    let probe =
+        within_time(PROBE_TIMEOUT, name, "time a layer", client.probe_compute(request)).await?;
     Ok(Measured {
         decode_seconds: probe.decode_ns as f64 * 1e-9,
         probe_bytes: probe.bytes.max(1),

@@ -11,13 +11,18 @@ use cake_checkpoint::Digest;
 use cake_proto::{Client, ConnectError, PROTOCOL, Tag, VERSION, connect, wire};
 use serde::Serialize;
 use tonic::{Code, Status, Streaming};
+use tracing::warn;
+
+use crate::sizing::LOCAL;
 
 pub use measure::{Measured, measure};
 
 /// How long a worker may take to answer a small question.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// A lease that has just ended is freed once the old stage is unloaded: wait so long for that.
+/// A worker may not have heard yet that its last master is gone: wait so long for that.
 const LEASE_PATIENCE: Duration = Duration::from_secs(3);
+/// The worker says itself that it is putting away what the last master left.
+const ENDING_PATIENCE: Duration = Duration::from_secs(60);
 const LEASE_RETRY: Duration = Duration::from_millis(50);
 
 /// A worker held by this master.
@@ -50,6 +55,10 @@ pub struct Offer {
     pub threads: usize,
     /// Free bytes where its store is.
     pub free_disk_bytes: u64,
+    /// Most bytes its store keeps, if there is a limit.
+    pub store_limit_bytes: Option<u64>,
+    /// Stored bytes that make room for others under that limit.
+    pub evictable_bytes: u64,
     /// Its clock, in milliseconds since 1970.
     pub clock_ms: u64,
     /// Master that holds it, if any.
@@ -95,6 +104,16 @@ pub enum Error {
         /// Who holds it, in the worker's words.
         reason: String,
     },
+    /// Two addresses of one worker.
+    #[error("{first} and {second} are the same worker {name:?}: give one of them")]
+    SameWorker {
+        /// Its name.
+        name: String,
+        /// An address.
+        first: String,
+        /// Another one.
+        second: String,
+    },
     /// A call failed.
     #[error("worker {name:?} could not {action}: {reason}")]
     Call {
@@ -133,6 +152,10 @@ impl Member {
     /// [`Error`]: unreachable, another protocol, or held by another master.
     pub async fn hold(address: &str, master: &str) -> Result<Self, Error> {
         let (mut client, offer) = look(address).await?;
+        if offer.version != VERSION {
+            let (theirs, worker) = (&offer.version, &offer.name);
+            warn!(%worker, %theirs, ours = VERSION, "another version: answers may differ in the last digits");
+        }
         let mut hold = take(&mut client, &offer.name, address, master).await?;
         let granted = tokio::time::timeout(ANSWER_TIMEOUT, hold.message())
             .await
@@ -170,17 +193,19 @@ async fn take(
         let call = tokio::time::timeout(ANSWER_TIMEOUT, client.hold(request)).await;
         match call.unwrap_or_else(|_| Err(Status::deadline_exceeded(""))) {
             Ok(hold) => return Ok(hold.into_inner()),
-            Err(status) if status.code() != Code::FailedPrecondition => {
-                return Err(Error::call(name, "be held", &status));
-            }
-            Err(_) if started.elapsed() < LEASE_PATIENCE => {
-                tokio::time::sleep(LEASE_RETRY).await;
-            }
             Err(status) => {
-                let (name, address) = (name.to_owned(), address.to_owned());
-                return Err(Error::Held { name, address, reason: status.message().to_owned() });
+                let patience = match status.code() {
+                    Code::FailedPrecondition => LEASE_PATIENCE,
+                    Code::Aborted => ENDING_PATIENCE,
+                    _ => return Err(Error::call(name, "be held", &status)),
+                };
+                if started.elapsed() > patience {
+                    let (name, address) = (name.to_owned(), address.to_owned());
+                    return Err(Error::Held { name, address, reason: status.message().to_owned() });
+                }
             }
         }
+        tokio::time::sleep(LEASE_RETRY).await;
     }
 }
 
@@ -189,6 +214,7 @@ async fn take(
 /// # Errors
 /// [`Error`], or [`Error::Several`].
 pub async fn hold_all(addresses: &[String], master: &str) -> Result<Vec<Member>, Error> {
+    refuse_doubles(addresses).await?;
     let holds = addresses.iter().map(|address| Member::hold(address, master));
     let mut members = Vec::new();
     let mut errors = Vec::new();
@@ -206,6 +232,23 @@ pub async fn hold_all(addresses: &[String], master: &str) -> Result<Vec<Member>,
     }
     make_names_unique(&mut members);
     Ok(members)
+}
+
+/// Finds two addresses that lead to one worker; addresses that lead nowhere are not its concern.
+async fn refuse_doubles(addresses: &[String]) -> Result<(), Error> {
+    if addresses.len() < 2 {
+        return Ok(());
+    }
+    let looks = futures_util::future::join_all(addresses.iter().map(|address| look(address))).await;
+    let mut seen = HashMap::new();
+    for (address, look) in addresses.iter().zip(looks) {
+        let Ok((_, offer)) = look else { continue };
+        if let Some(first) = seen.insert(offer.instance, address.clone()) {
+            let (name, second) = (offer.name, address.clone());
+            return Err(Error::SameWorker { name, first, second });
+        }
+    }
+    Ok(())
 }
 
 /// Connects and asks the worker what it is, without holding it.
@@ -232,7 +275,20 @@ pub async fn within<T>(
     action: &'static str,
     call: impl Future<Output = Result<tonic::Response<T>, Status>>,
 ) -> Result<T, Error> {
-    match tokio::time::timeout(ANSWER_TIMEOUT, call).await {
+    within_time(ANSWER_TIMEOUT, name, action, call).await
+}
+
+/// As [`within`], with a deadline of the caller's choice.
+///
+/// # Errors
+/// [`Error::Call`].
+pub async fn within_time<T>(
+    limit: Duration,
+    name: &str,
+    action: &'static str,
+    call: impl Future<Output = Result<tonic::Response<T>, Status>>,
+) -> Result<T, Error> {
+    match tokio::time::timeout(limit, call).await {
         Ok(Ok(response)) => Ok(response.into_inner()),
         Ok(Err(status)) => Err(Error::call(name, action, &status)),
         Err(_) => Err(Error::silent(name, action)),
@@ -252,6 +308,8 @@ impl From<wire::Description> for Offer {
             overhead_bytes: said.overhead_bytes,
             threads: said.threads as usize,
             free_disk_bytes: said.free_disk_bytes,
+            store_limit_bytes: Some(said.store_limit_bytes).filter(|limit| *limit > 0),
+            evictable_bytes: said.evictable_bytes,
             clock_ms: said.clock_ms,
             held_by: Some(said.held_by).filter(|holder| !holder.is_empty()),
             resident_permille: said.resident_permille,
@@ -262,9 +320,10 @@ impl From<wire::Description> for Offer {
     }
 }
 
-/// Two workers on one host have its name: the later ones get `-2`, `-3`, ….
+/// Two workers on one host have its name, and one host may be called as the master is in plans: the
+/// later ones get `-2`, `-3`, ….
 fn make_names_unique(members: &mut [Member]) {
-    let mut taken = HashSet::new();
+    let mut taken = HashSet::from([LOCAL.to_owned()]);
     for member in members {
         let name = member.offer.name.clone();
         let mut number = 2;

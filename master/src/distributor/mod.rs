@@ -7,18 +7,24 @@ use std::time::Duration;
 
 use cake_checkpoint::units::format_bytes;
 use cake_checkpoint::{BlobSource, Checkpoint, LayerRange, Manifest};
-use cake_proto::{Client, limits, wire};
+use cake_proto::{Client, wire};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Status, Streaming};
+use tonic::{Code, Status, Streaming};
 
 use crate::cluster::{self, Member};
 
 pub use manifests::Manifests;
 pub use progress::{Progress, WorkerProgress};
 
-/// Pieces of 1 MiB between the disk and the connection.
-const PIECES_QUEUED: usize = 4;
+/// Bytes of a blob in one message: below the size from which allocators ask the system for every
+/// buffer and give it back, which cost a third of the speed with pieces of 1 MiB.
+const PIECE_BYTES: u64 = 64 << 10;
+/// Pieces between the disk and the connection.
+const PIECES_QUEUED: usize = 16;
+/// How often, and after which pause at first, a blob is offered again whose last push is just ending.
+const BUSY_TRIES: u32 = 7;
+const BUSY_PAUSE: Duration = Duration::from_millis(250);
 /// A push that moves nothing for this long has failed.
 const STALL: Duration = Duration::from_secs(30);
 /// Free bytes that a push leaves on a worker's disk.
@@ -63,6 +69,16 @@ pub enum Error {
         /// What it said.
         reason: String,
     },
+    /// The worker is still busy with an earlier push of the same blob.
+    #[error("pushing layer {layer} to {worker:?} failed: {reason}")]
+    Busy {
+        /// The worker.
+        worker: String,
+        /// The layer.
+        layer: usize,
+        /// What it said.
+        reason: String,
+    },
     /// Nothing moved.
     #[error("pushing layer {layer} to {worker:?} stalled: no byte moved for {} s", STALL.as_secs())]
     Stalled {
@@ -85,22 +101,42 @@ pub enum Error {
         /// Bytes free.
         free: u64,
     },
+    /// The store would have to keep more than it may.
+    #[error("{worker:?} keeps at most {} in its store, its layers {layers} need {}: \
+             start it with a larger --store-limit, or give it fewer layers",
+        format_bytes(*limit), format_bytes(*need))]
+    StoreLimit {
+        /// The worker.
+        worker: String,
+        /// Its layers.
+        layers: LayerRange,
+        /// Bytes of their blobs.
+        need: u64,
+        /// Bytes it keeps.
+        limit: u64,
+    },
     /// A task of ours panicked.
     #[error("a pushing task ended unexpectedly")]
     Task,
 }
 
-/// Checks that every worker has the disk for what it will be sent.
+/// Checks that every worker has the disk, and its store the room, for what it will be sent.
 ///
 /// # Errors
-/// [`Error::Disk`] naming the first that has not.
+/// [`Error::Disk`] or [`Error::StoreLimit`] naming the first that has not.
 pub fn check_disk(assignments: &[Assignment<'_>], manifests: &Manifests) -> Result<(), Error> {
     for assignment in assignments {
+        let (offer, layers) = (&assignment.member.offer, assignment.layers);
+        let worker = || assignment.member.name().to_owned();
+        let whole = layers.iter().map(|layer| manifests.blob_bytes(layer)).sum();
+        if let Some(limit) = offer.store_limit_bytes.filter(|limit| whole > *limit) {
+            return Err(Error::StoreLimit { worker: worker(), layers, need: whole, limit });
+        }
         let need = missing_bytes(assignment, manifests);
-        let free = assignment.member.offer.free_disk_bytes;
+        // Under a limit of its own the store makes room by itself.
+        let free = offer.free_disk_bytes.saturating_add(offer.evictable_bytes);
         if need > 0 && need.saturating_add(DISK_RESERVE) > free {
-            let worker = assignment.member.name().to_owned();
-            return Err(Error::Disk { worker, layers: assignment.layers, need, free });
+            return Err(Error::Disk { worker: worker(), layers, need, free });
         }
     }
     Ok(())
@@ -156,7 +192,7 @@ async fn push_to(
         let held = held_of(&mut client, member.name(), vec![name]).await?;
         let sent = if held.is_empty() {
             let source = manifests.checkpoint().clone();
-            push_blob(&mut client, member.name(), source, layer, &manifest, &progress).await?
+            push_patiently(&mut client, member.name(), source, layer, &manifest, &progress).await?
         } else {
             0
         };
@@ -181,6 +217,27 @@ async fn held_of(
     Ok(cluster::within(worker, "say which blobs it holds", call).await?.held)
 }
 
+/// Sends one blob; waits while the worker is still ending an earlier push of it.
+async fn push_patiently(
+    client: &mut Client,
+    worker: &str,
+    checkpoint: Arc<Checkpoint>,
+    layer: usize,
+    manifest: &Arc<Manifest>,
+    progress: &Arc<WorkerProgress>,
+) -> Result<u64, Error> {
+    let mut tries = 0;
+    loop {
+        match push_blob(client, worker, checkpoint.clone(), layer, manifest, progress).await {
+            Err(Error::Busy { .. }) if tries < BUSY_TRIES => {
+                tokio::time::sleep(BUSY_PAUSE * 2u32.pow(tries)).await;
+                tries += 1;
+            }
+            result => return result,
+        }
+    }
+}
+
 /// Sends one blob from where the worker's verified part ends. Returns the bytes sent.
 async fn push_blob(
     client: &mut Client,
@@ -190,15 +247,16 @@ async fn push_blob(
     manifest: &Arc<Manifest>,
     progress: &Arc<WorkerProgress>,
 ) -> Result<u64, Error> {
-    let failed = |status: &Status| Error::Push {
-        worker: worker.to_owned(),
-        layer,
-        reason: match status.code() {
-            tonic::Code::Unavailable | tonic::Code::Unknown => {
-                format!("the connection is lost ({})", status.message())
+    let failed = |status: &Status| {
+        let (worker, reason) = (worker.to_owned(), status.message().to_owned());
+        match status.code() {
+            Code::Aborted => Error::Busy { worker, layer, reason },
+            Code::Unavailable | Code::Unknown => {
+                let reason = format!("the connection is lost ({reason})");
+                Error::Push { worker, layer, reason }
             }
-            _ => status.message().to_owned(),
-        },
+            _ => Error::Push { worker, layer, reason },
+        }
     };
     let (frames, outgoing) = mpsc::channel(PIECES_QUEUED);
     let first = wire::PushFrame { manifest: manifest.to_json().into(), ..Default::default() };
@@ -213,7 +271,7 @@ async fn push_blob(
         let event = watch(events, progress).await;
         let event = event.ok_or(Error::Stalled { worker: worker.to_owned(), layer })?;
         let event = event.map_err(|status| failed(&status))?;
-        event.ok_or_else(|| failed(&Status::aborted("the worker ended the push")))
+        event.ok_or_else(|| failed(&Status::cancelled("the worker ended the push")))
     };
     let start = next(&mut events).await?;
     if start.stored {
@@ -227,9 +285,12 @@ async fn push_blob(
         send_pieces(&source, begin, total, &frames, &counter)
     });
     let stored = next(&mut events).await;
-    reader.await.map_err(|_| Error::Task)??;
+    // After a failure the reader may sit in a queue that nobody empties; it goes with the connection.
+    if stored.is_ok() || reader.is_finished() {
+        reader.await.map_err(|_| Error::Task)??;
+    }
     if !stored?.stored {
-        return Err(failed(&Status::aborted("the worker did not confirm the blob")));
+        return Err(failed(&Status::cancelled("the worker did not confirm the blob")));
     }
     Ok(total - begin)
 }
@@ -244,7 +305,7 @@ fn send_pieces(
 ) -> Result<(), cake_checkpoint::Error> {
     let mut offset = begin;
     while offset < total {
-        let length = (total - offset).min(limits::FRAME_BYTES as u64);
+        let length = (total - offset).min(PIECE_BYTES);
         let mut piece = vec![0; length as usize];
         source.read(offset, &mut piece)?;
         let frame = wire::PushFrame { data: piece.into(), ..Default::default() };
@@ -257,7 +318,7 @@ fn send_pieces(
     Ok(())
 }
 
-/// The next event, or `None` if nothing moved for [`STALL`].
+/// The next event that is more than a sign of life, or `None` if nothing moved for [`STALL`].
 async fn watch(
     events: &mut Streaming<wire::PushEvent>,
     progress: &WorkerProgress,
@@ -265,6 +326,7 @@ async fn watch(
     loop {
         let before = progress.sent();
         match tokio::time::timeout(STALL, events.message()).await {
+            Ok(Ok(Some(event))) if event.working => {}
             Ok(event) => return Some(event),
             Err(_) if progress.sent() == before => return None,
             Err(_) => {} // `message` is cancel-safe: wait on.

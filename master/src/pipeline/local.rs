@@ -1,8 +1,7 @@
 //! Layers that the master runs itself: a thread with a queue, like a worker's stage.
-use std::time::Instant;
-
-use cake_engine::{Batch, BatchItem, Stage};
+use cake_engine::Stage;
 use cake_proto::{Step, limits};
+use cake_worker::runtime::run_step;
 use tokio::sync::mpsc;
 
 use super::Error;
@@ -22,12 +21,14 @@ impl LocalStage {
     /// # Errors
     /// If the system gives no thread.
     pub(super) fn start(stage: Stage) -> std::io::Result<(Self, mpsc::Receiver<Output>)> {
-        let (jobs, mut queue) = mpsc::channel::<Step>(limits::STEPS_IN_FLIGHT);
-        let (results, outgoing) = mpsc::channel(limits::STEPS_IN_FLIGHT);
+        let (jobs, mut queue) = mpsc::channel::<Step>(limits::STEPS_QUEUED);
+        let (results, outgoing) = mpsc::channel(limits::STEPS_QUEUED);
         let mut stage = stage;
         std::thread::Builder::new().name("cake-stage".into()).spawn(move || {
             while let Some(step) = queue.blocking_recv() {
-                if results.blocking_send(run(&mut stage, step)).is_err() {
+                let number = step.step;
+                let result = run_step(&mut stage, step).map_err(|message| (number, message));
+                if results.blocking_send(result).is_err() {
                     return;
                 }
             }
@@ -39,19 +40,4 @@ impl LocalStage {
     pub(super) async fn submit(&self, step: Step) -> Result<(), Error> {
         self.jobs.send(step).await.map_err(|_| Error::Closed)
     }
-}
-
-fn run(stage: &mut Stage, mut step: Step) -> Output {
-    let started = Instant::now();
-    let items = step.items.iter().map(|item| BatchItem {
-        sequence: item.sequence,
-        position: item.position,
-        rows: item.rows,
-        blocks: item.blocks.clone(),
-    });
-    let batch = Batch { items: items.collect() };
-    let hidden = std::mem::take(&mut step.hidden);
-    step.hidden = stage.forward(&batch, hidden).map_err(|error| (step.step, error.to_string()))?;
-    step.stage_us.push(u32::try_from(started.elapsed().as_micros()).unwrap_or(u32::MAX));
-    Ok(step)
 }

@@ -19,6 +19,8 @@ use tokio::task::JoinSet;
 use tonic::Streaming;
 use tracing::debug;
 
+use crate::sizing::LOCAL;
+
 pub use blocks::Blocks;
 pub use local::LocalStage;
 pub use open::{Error as OpenError, Opening, StageSpec, open};
@@ -104,6 +106,7 @@ struct Pending {
 
 #[derive(Debug)]
 struct Waiting {
+    rows: usize, // As many as were wanted.
     answer: oneshot::Sender<Result<Answer, Error>>,
     _permit: OwnedSemaphorePermit,
 }
@@ -164,7 +167,8 @@ impl Pipeline {
             if let Some(error) = &pending.broken {
                 return Err(error.clone());
             }
-            pending.steps.insert(number, Waiting { answer, _permit: permit });
+            let rows = step.wanted.len();
+            pending.steps.insert(number, Waiting { rows, answer, _permit: permit });
         }
         match &self.local {
             Some(local) => local.submit(step).await?,
@@ -194,17 +198,12 @@ impl Shared {
     async fn after_local(&self, result: Result<Step, (u64, String)>) {
         match result {
             Err((step, message)) => {
-                let worker = crate::sizing::LOCAL.to_owned();
+                let worker = LOCAL.to_owned();
                 self.complete(step, Err(Error::Stage { worker, message }));
             }
             Ok(step) if self.remotes.is_empty() => {
-                let mut hidden = Vec::with_capacity(step.wanted.len() * self.hidden_size);
-                for &row in &step.wanted {
-                    let start = row as usize * self.hidden_size;
-                    hidden.extend_from_slice(&step.hidden[start..start + self.hidden_size]);
-                }
-                let (rows, stage_us) = (step.wanted.len(), step.stage_us);
-                self.complete(step.step, Ok(Answer { hidden, rows, stage_us }));
+                let Step { step, rows, hidden, stage_us, .. } = step.into_answer();
+                self.complete(step, Ok(Answer { hidden, rows, stage_us }));
             }
             Ok(step) => self.forward(0, step).await,
         }
@@ -249,7 +248,15 @@ impl Shared {
     fn complete(&self, step: u64, result: Result<Answer, Error>) {
         match self.lock().steps.remove(&step) {
             // A dropped ticket means that nobody waits any more.
-            Some(waiting) => drop(waiting.answer.send(result)),
+            Some(waiting) => drop(waiting.answer.send(result.and_then(|answer| {
+                if answer.rows == waiting.rows {
+                    return Ok(answer);
+                }
+                let worker = self.remotes.last().map_or(LOCAL, |last| &last.name).to_owned();
+                let message =
+                    format!("it answered {} rows, expected {}", answer.rows, waiting.rows);
+                Err(Error::Stage { worker, message })
+            }))),
             None => debug!(step, "an answer to a step that is not pending"),
         }
     }

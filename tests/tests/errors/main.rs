@@ -5,6 +5,7 @@ mod arguments;
 mod checkpoints;
 mod cluster;
 mod disk;
+mod leases;
 mod pushes;
 mod versions;
 

@@ -15,6 +15,9 @@ use super::{Error, HeldBlob, PartialBlob, Store, Transfer};
 /// Bytes after which the system is asked to write to the disk what it has, so that the flush at the
 /// end of a blob is short.
 const WRITEBACK_BYTES: u64 = 64 << 20;
+/// Bytes after which a write waits for the flush under way, so that a slow disk never has a backlog
+/// that takes minutes.
+const MOST_UNFLUSHED_BYTES: u64 = 256 << 20;
 
 /// Writes one blob, in order, from where an earlier transfer ended.
 ///
@@ -282,10 +285,11 @@ impl Writeback {
         if self.unflushed_bytes < WRITEBACK_BYTES {
             return Ok(());
         }
-        if self.running.as_ref().is_some_and(|thread| !thread.is_finished()) {
+        let busy = self.running.as_ref().is_some_and(|thread| !thread.is_finished());
+        if busy && self.unflushed_bytes < MOST_UNFLUSHED_BYTES {
             return Ok(());
         }
-        self.join()?;
+        self.join()?; // Waits if the disk is slower than the network.
         let same_file = file.try_clone()?;
         let flush = move || same_file.sync_data();
         // Without a thread the flush at the end does all the work.
