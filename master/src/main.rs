@@ -1,4 +1,5 @@
 //! `cake-master`: parse arguments, start logging, run, leave with a plain sentence.
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -12,7 +13,7 @@ fn main() -> ExitCode {
     match cli.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("cake-master: {error}");
+            writeln!(std::io::stderr(), "cake-master: {error}").ok(); // Read by nobody, perhaps.
             error.exit_code()
         }
     }

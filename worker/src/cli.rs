@@ -1,5 +1,5 @@
 //! The command line of a worker, shared by `cake-worker` and the master's demo.
-use std::io::Read;
+use std::io::{ErrorKind, Read, Write};
 use std::path::PathBuf;
 
 use cake_checkpoint::units::{format_bytes, parse_bytes};
@@ -26,6 +26,12 @@ pub enum Error {
     /// Neither an argument nor the environment says where the store is.
     #[error("no place for the store: give --store DIR, or set HOME")]
     NoPlace,
+    /// Standard output takes nothing more.
+    #[error("cannot write to standard output: {source}")]
+    Output {
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// The runtime could not start.
     #[error("cannot start: {0}")]
     Start(#[source] std::io::Error),
@@ -140,11 +146,14 @@ impl ServeArgs {
             .map_err(Error::Start)?;
         runtime.block_on(async {
             let worker = Worker::bind(config).await?;
-            println!("listening on {}", worker.address());
-            eprintln!(
+            // It serves whether or not anybody reads this.
+            writeln!(std::io::stdout(), "listening on {}", worker.address()).ok();
+            writeln!(
+                std::io::stderr(),
                 "worker {name:?} offers {} ({why}), {threads} threads, store {store}",
                 format_bytes(budget)
-            );
+            )
+            .ok();
             worker.run(stop_signal(exit_with_parent)).await?;
             Ok::<_, Error>(())
         })?;
@@ -178,14 +187,22 @@ impl StoreAction {
     fn run(self) -> Result<(), Error> {
         match self {
             Self::List { store, json } => {
-                print!("{}", store_cli::list_directory(&store_directory(store)?, json)?);
+                print(&store_cli::list_directory(&store_directory(store)?, json)?)
             }
             Self::Prune { store, keep, json } => {
                 let store = Store::open(&store_directory(store)?, None)?;
-                print!("{}", store_cli::prune(&store, keep, json)?);
+                print(&store_cli::prune(&store, keep, json)?)
             }
         }
-        Ok(())
+    }
+}
+
+/// Text on standard output. If nobody reads it any more, whoever did has seen enough.
+fn print(text: &str) -> Result<(), Error> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(source) if source.kind() != ErrorKind::BrokenPipe => Err(Error::Output { source }),
+        _ => Ok(()),
     }
 }
 

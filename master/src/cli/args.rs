@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use cake_checkpoint::units::parse_bytes;
 use cake_checkpoint::{Checkpoint, KvDtype, LayerRange};
 use cake_engine::SamplingOptions;
+use cake_proto::limits;
 use clap::Args;
 
 use super::Error;
@@ -75,12 +76,33 @@ impl PlanArgs {
             }
             Err(Error::argument(argument, found, format!("1 to {most}")))
         };
-        Ok(Promise {
+        let promise = Promise {
             context: within("--context", context, most)?,
             parallel: within("--parallel", self.parallel, MAX_PARALLEL)?,
             kv: self.kv,
             chunk: within("--chunk", self.chunk, MAX_CHUNK)?,
-        })
+        };
+        let blocks = cake_engine::blocks_for(promise.context).saturating_mul(promise.parallel);
+        if blocks > limits::BLOCKS {
+            let Promise { context, parallel, .. } = promise;
+            return Err(Error::TooManyBlocks { context, parallel, blocks });
+        }
+        Ok(promise)
+    }
+
+    /// What is in force where nothing is said.
+    #[cfg(test)]
+    pub(super) fn usual() -> Self {
+        Self {
+            context: None,
+            parallel: 1,
+            kv: KvDtype::F32,
+            chunk: DEFAULT_CHUNK,
+            local_memory: None,
+            place: Vec::new(),
+            exclude: Vec::new(),
+            reprobe: false,
+        }
     }
 
     /// Pins for the planner.
@@ -189,4 +211,23 @@ pub(super) fn parse_what_if(text: &str) -> Result<(String, u64), String> {
     let (name, size) = text.rsplit_once(':').ok_or_else(expected)?;
     let bytes = parse_bytes(size).map_err(|error| error.to_string())?;
     Ok((name.to_owned(), bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_promise_of_more_cache_than_steps_can_name_is_refused() {
+        let model = concat!(env!("CARGO_MANIFEST_DIR"), "/demo-model");
+        let mut checkpoint = Checkpoint::open(model).expect("the demo's model");
+        checkpoint.config.max_position_embeddings = 1 << 20;
+        let promise = |context, parallel| {
+            PlanArgs { context: Some(context), parallel, ..PlanArgs::usual() }.promise(&checkpoint)
+        };
+        let most = limits::BLOCKS * cake_engine::BLOCK_POSITIONS;
+        assert!(promise(1 << 20, most >> 20).is_ok());
+        let said = promise(1 << 20, (most >> 20) + 1).expect_err("refused").to_string();
+        assert!(said.contains("--context") && said.contains("--parallel"), "{said}");
+    }
 }

@@ -4,12 +4,16 @@ use std::io::{BufRead, IsTerminal, Write};
 use tokio::sync::mpsc;
 
 use super::args::{ClusterArgs, PlanArgs, SampleArgs};
-use super::prepare::prepare;
-use super::run::Writer;
-use super::{Error, report};
+use super::prepare::{prepare, warn};
+use super::run::{Writer, check_system, tell_ending};
+use super::{Error, out, report};
 use crate::generate::{Generator, Options, Sequence};
 use crate::pipeline::Blocks;
+use crate::state::State;
 use crate::text::{Message, Text};
+
+/// How to go on once the conversation fills the context.
+const WAY_OUT: &str = "start a new chat, with a larger --context if the model has one";
 
 /// Arguments of `chat`.
 #[derive(clap::Args, Debug)]
@@ -30,9 +34,11 @@ pub(super) struct Args {
 impl Args {
     /// Talks until the input ends.
     pub(super) async fn run(self) -> Result<(), Error> {
-        let prepared = prepare(&self.model, &self.cluster, &self.plan, &[]).await?;
+        let prepared = prepare(State::open()?, &self.model, &self.cluster, &self.plan, &[]).await?;
         let checkpoint = &prepared.checkpoint;
         let text = Text::open(&checkpoint.location.directory)?;
+        check_system(self.system.as_deref(), &text)?;
+        warn(&text.warnings);
         let options = Options {
             sampling: self.sample.options(checkpoint)?,
             max_tokens: self.sample.max_tokens(checkpoint),
@@ -41,12 +47,9 @@ impl Args {
             context: prepared.promise.context,
             keep_prompt_logits: false,
         };
-        let workers = !prepared.assignments().is_empty();
-        if workers {
-            eprint!("{}", report::plan_text(&prepared));
-        }
-        let mut pushed = prepared.push(!workers).await?;
-        let pipeline = prepared.open(false, &mut pushed).await?;
+        let tell = prepared.tell(false);
+        let mut pushed = prepared.announce_and_push(tell).await?;
+        let pipeline = prepared.open(tell, &mut pushed).await?;
         let ends = prepared.ends()?;
         let generator = Generator { pipeline: &pipeline, ends: &ends };
         let mut blocks = Blocks::new(prepared.promise.kv_blocks());
@@ -54,7 +57,7 @@ impl Args {
         let mut messages: Vec<Message> =
             self.system.iter().map(|content| Message::new("system", content)).collect();
         let mut turns = read_turns();
-        eprintln!("Type a message; an empty line or Ctrl-D ends the chat.");
+        out::note("Type a message; an empty line or Ctrl-D ends the chat.");
         while let Some(turn) = turns.recv().await {
             messages.push(Message::new("user", &turn));
             let prompt = encode(&text, &messages)?;
@@ -62,15 +65,21 @@ impl Args {
             let answer = generator
                 .generate(&mut sequence, &mut blocks, &prompt, &options, |id| writer.token(id))
                 .await;
-            let said = writer.finish();
-            println!();
+            let said = writer.finish()?;
+            out::line("")?;
             match answer {
                 Ok(answer) => {
-                    eprintln!("({})", report::timing_summary(&answer.timing, &pushed));
+                    tell_ending(&answer, options.context, WAY_OUT);
+                    out::note(format_args!(
+                        "({})",
+                        report::timing_summary(&answer.timing, &pushed)
+                    ));
                     messages.push(Message::new("assistant", &said));
                 }
                 Err(error @ crate::generate::Error::PromptTooLong { .. }) => {
-                    eprintln!("{error}; the last message is forgotten");
+                    out::note(format_args!(
+                        "{error}; your last message is forgotten: make it shorter, or {WAY_OUT}"
+                    ));
                     messages.pop();
                 }
                 Err(error) => return Err(error.into()),
@@ -97,8 +106,7 @@ fn read_turns() -> mpsc::Receiver<String> {
         let prompt = input.is_terminal();
         loop {
             if prompt {
-                eprint!("> ");
-                std::io::stderr().flush().ok();
+                write!(std::io::stderr(), "> ").ok();
             }
             let mut line = String::new();
             match input.lock().read_line(&mut line) {

@@ -1,24 +1,27 @@
 //! `cake-master demo`: three worker processes on this machine, a model too big for each, one answer.
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use cake_checkpoint::units::format_bytes;
 use cake_checkpoint::{Checkpoint, KvDtype};
-
+use cake_engine::SamplingOptions;
 use tempfile::TempDir;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::process::{Child, Command};
+use tokio::task::JoinHandle;
 
 use super::args::{ClusterArgs, PlanArgs};
+use super::out::{self, Tell};
 use super::prepare::{Prepared, PushReport, prepare};
 use super::run::Writer;
 use super::{Error, report};
 use crate::generate::{Generator, Options, Sequence};
 use crate::pipeline::Blocks;
 use crate::sizing::{DEFAULT_CHUNK, Promise, blob_bytes};
+use crate::state::State;
 use crate::text::{Message, Text};
-use cake_engine::SamplingOptions;
 
 /// The model that ships inside: file name and content.
 const MODEL: &[(&str, &[u8])] = &[
@@ -35,6 +38,9 @@ const CONTEXT: usize = 512;
 const MAX_TOKENS: usize = 200;
 /// How long a worker process may take to listen.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// What is kept of a worker's log, to be told if the demo fails.
+const LAST_BYTES: usize = 8 << 10;
+const LAST_LINES: usize = 8;
 
 /// Arguments of `demo`.
 #[derive(clap::Args, Debug)]
@@ -54,41 +60,51 @@ impl Args {
             source,
         })?;
         let model = unpack(home.path())?;
-        let checkpoint = Checkpoint::open(&model.display().to_string())?;
-        println!(
+        let name = model.display().to_string();
+        let checkpoint = Checkpoint::open(&name)?;
+        out::line(format_args!(
             "The model: {} layers, {}. No worker below has room for all of it.",
             checkpoint.config.num_layers,
             format_bytes(checkpoint.total_bytes())
-        );
-        let workers = start_workers(home.path(), &checkpoint).await?;
-        let cluster = ClusterArgs {
-            workers: workers.iter().map(|worker| worker.address.clone()).collect(),
-            cluster: None,
-        };
-        let prepared = prepare(&model.display().to_string(), &cluster, &plan_args(), &[]).await?;
-        println!("\n{}", report::plan_text(&prepared));
-        let mut pushed = prepared.push(false).await?;
-        println!("{}", report::push_summary(&pushed));
-        let result = answer(&self.question, &prepared, &mut pushed, started).await;
-        let peaks = prepared.release().await;
-        println!();
-        for (name, peak) in peaks {
-            let stage = prepared.plan.stages.iter().find(|stage| stage.device == name);
-            if let Some(stage) = stage {
-                println!(
-                    "{name} held layers {}, offered {}, peaked at {}",
-                    stage.layers,
-                    format_bytes(stage.memory.budget),
-                    format_bytes(peak)
-                );
-            }
+        ))?;
+        let mut workers = start_workers(home.path(), &checkpoint).await?;
+        let result = over(&workers, home.path(), &name, &self.question, started).await;
+        if result.is_err() {
+            workers.iter_mut().for_each(DemoWorker::tell_end);
         }
-        drop(prepared);
         for worker in workers {
             worker.stop().await;
         }
         result
     }
+}
+
+/// Plans, pushes and answers over the workers, then tells what each held.
+async fn over(
+    workers: &[DemoWorker],
+    home: &Path,
+    model: &str,
+    question: &str,
+    started: Instant,
+) -> Result<(), Error> {
+    let state = State::at(home.join("state"))?; // A person's own state has no use for any of this.
+    let addresses = workers.iter().map(|worker| worker.address.clone());
+    let cluster = ClusterArgs { workers: addresses.collect(), cluster: None };
+    let prepared = prepare(state, model, &cluster, &plan_args(), &[]).await?;
+    out::line("")?;
+    let mut pushed = prepared.announce_and_push(Tell::Output).await?;
+    answer(question, &prepared, &mut pushed, started).await?;
+    let peaks = prepared.release().await;
+    out::line("")?;
+    peaks.into_iter().try_for_each(|(stage, peak)| {
+        out::line(format_args!(
+            "{} held layers {}, offered {}, peaked at {}",
+            stage.device,
+            stage.layers,
+            format_bytes(stage.memory.budget),
+            format_bytes(peak)
+        ))
+    })
 }
 
 async fn answer(
@@ -100,7 +116,7 @@ async fn answer(
     let checkpoint = &prepared.checkpoint;
     let text = Text::open(&checkpoint.location.directory)?;
     let prompt = text.encode_chat(&[Message::new("user", question)])?;
-    let pipeline = prepared.open(false, pushed).await?;
+    let pipeline = prepared.open(Tell::Output, pushed).await?;
     let ends = prepared.ends()?;
     let options = Options {
         sampling: SamplingOptions::default(),
@@ -110,7 +126,7 @@ async fn answer(
         context: prepared.promise.context,
         keep_prompt_logits: false,
     };
-    println!("\n> {question}\n");
+    out::line(format_args!("\n> {question}\n"))?;
     let mut writer = Writer::new(&text, &[], true);
     let mut first_token = None;
     let generator = Generator { pipeline: &pipeline, ends: &ends };
@@ -121,15 +137,14 @@ async fn answer(
             writer.token(id)
         })
         .await?;
-    writer.finish();
+    writer.finish()?;
     let first_token = first_token.unwrap_or_else(|| started.elapsed());
-    println!(
+    out::line(format_args!(
         "\n\n{} tokens at {:.0} tok/s; the first came {} after the start of this demo",
         answer.output_ids.len(),
         answer.timing.decode_tokens_per_second,
         report::duration(first_token.as_secs_f64())
-    );
-    Ok(())
+    ))
 }
 
 /// Writes the embedded model below `home`.
@@ -158,8 +173,10 @@ fn plan_args() -> PlanArgs {
 
 /// A worker process of the demo; killed when dropped.
 struct DemoWorker {
+    name: String,
     child: Child,
     address: String,
+    said: LastWords,
 }
 
 impl DemoWorker {
@@ -170,6 +187,56 @@ impl DemoWorker {
             self.child.kill().await.ok();
         }
     }
+
+    /// Tells what the worker said last if it has ended: that explains a failure.
+    fn tell_end(&mut self) {
+        if let Ok(Some(status)) = self.child.try_wait() {
+            let (name, said) = (&self.name, self.said.text());
+            out::note(format_args!("worker {name:?} ended with {status}: {said}"));
+        }
+    }
+}
+
+/// The end of what a process writes to a pipe. A task reads it all, so that the process never waits.
+struct LastWords {
+    text: Arc<Mutex<Vec<u8>>>,
+    reading: JoinHandle<()>, // Ends with the process, which closes the pipe.
+}
+
+impl LastWords {
+    fn of(mut pipe: impl AsyncRead + Unpin + Send + 'static) -> Self {
+        let text = Arc::new(Mutex::new(Vec::new()));
+        let shared = text.clone();
+        let reading = tokio::spawn(async move {
+            let mut buffer = vec![0; LAST_BYTES];
+            while let Ok(count @ 1..) = pipe.read(&mut buffer).await {
+                let mut text = lock(&shared);
+                text.extend_from_slice(&buffer[..count]);
+                let surplus = text.len().saturating_sub(LAST_BYTES);
+                text.drain(..surplus);
+            }
+        });
+        Self { text, reading }
+    }
+
+    /// The last lines so far.
+    fn text(&self) -> String {
+        let text = lock(&self.text);
+        let said = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = said.lines().collect();
+        lines[lines.len().saturating_sub(LAST_LINES)..].join("\n")
+    }
+
+    /// The last lines of a process that has ended.
+    async fn whole(mut self) -> String {
+        tokio::time::timeout(Duration::from_secs(1), &mut self.reading).await.ok();
+        self.text()
+    }
+}
+
+/// Critical sections cannot leave the bytes half changed: a poisoned lock is still whole.
+fn lock(text: &Mutex<Vec<u8>>) -> MutexGuard<'_, Vec<u8>> {
+    text.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 async fn start_workers(home: &Path, checkpoint: &Checkpoint) -> Result<Vec<DemoWorker>, Error> {
@@ -177,12 +244,12 @@ async fn start_workers(home: &Path, checkpoint: &Checkpoint) -> Result<Vec<DemoW
     for (name, layers) in WORKERS {
         let budget = room_for(*layers, checkpoint);
         let worker = start_worker(home, name, budget).await?;
-        println!(
+        out::line(format_args!(
             "started worker {name:<7} pid {:<7} {} offering {}",
             worker.child.id().unwrap_or(0),
             worker.address,
             format_bytes(budget)
-        );
+        ))?;
         workers.push(worker);
     }
     Ok(workers)
@@ -196,7 +263,7 @@ fn room_for(layers: usize, checkpoint: &Checkpoint) -> u64 {
         Promise { context: CONTEXT, parallel: args.parallel, kv: args.kv, chunk: args.chunk };
     let kv = cake_engine::kv_bytes(config, 1, CONTEXT, promise.parallel, promise.kv);
     let layer = blob_bytes(checkpoint, 0) + kv;
-    let scratch = cake_engine::scratch_bytes(config, promise.max_rows(), CONTEXT, 1);
+    let scratch = cake_worker::load::stage_scratch_bytes(config, promise.max_rows(), CONTEXT, 1);
     cake_worker::OVERHEAD_BYTES + scratch + layer * layers as u64 + layer / 2
 }
 
@@ -217,20 +284,44 @@ async fn start_worker(home: &Path, name: &str, budget: u64) -> Result<DemoWorker
         .kill_on_drop(true)
         .spawn()
         .map_err(|error| failed(error.to_string()))?;
-    let stdout = child.stdout.take().ok_or_else(|| failed("it has no output".to_owned()))?;
+    let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
+        return Err(failed("it has no output".to_owned()));
+    };
+    let said = LastWords::of(stderr);
     let mut line = String::new();
     let mut reader = BufReader::new(stdout);
     let read = tokio::time::timeout(START_TIMEOUT, reader.read_line(&mut line)).await;
     let address = line.trim().strip_prefix("listening on ").map(str::to_owned);
     match (read, address) {
-        (Ok(Ok(_)), Some(address)) => Ok(DemoWorker { child, address }),
+        (Ok(Ok(_)), Some(address)) => {
+            Ok(DemoWorker { name: name.to_owned(), child, address, said })
+        }
         _ => {
-            let mut said = String::new();
             child.kill().await.ok();
-            if let Some(mut stderr) = child.stderr.take() {
-                stderr.read_to_string(&mut said).await.ok();
-            }
+            let said = said.whole().await;
             Err(failed(if said.is_empty() { "it did not listen".to_owned() } else { said }))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncWriteExt;
+
+    #[tokio::test]
+    async fn a_talkative_worker_never_waits_and_its_last_lines_are_kept() {
+        let (mut worker, pipe) = tokio::io::duplex(1024);
+        let said = LastWords::of(pipe);
+        let write = async {
+            for number in 0..100_000 {
+                worker.write_all(format!("line {number}\n").as_bytes()).await.expect("it is read");
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), write).await.expect("never waits for long");
+        drop(worker);
+        let text = said.whole().await;
+        assert_eq!(text.lines().count(), LAST_LINES);
+        assert!(text.ends_with("\nline 99999"), "{text}");
     }
 }

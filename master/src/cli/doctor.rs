@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::args::ClusterArgs;
 use super::prepare::master_name;
-use super::{Error, report};
+use super::{Error, out, report};
 use crate::cluster::{self, Member, look, within};
 
 /// Less free disk than this is worth a warning.
@@ -22,12 +22,13 @@ pub(super) struct Args {
     cluster: ClusterArgs,
     /// Print JSON.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 /// One check.
 #[derive(Debug, Serialize)]
 struct Check {
+    /// NAME@ADDRESS, since two workers may have one name; the address alone of one that did not answer.
     worker: String,
     check: &'static str,
     ok: bool,
@@ -57,9 +58,10 @@ impl Args {
         }
         let problems = checks.iter().filter(|check| !check.ok).count();
         if self.json {
-            report::print_json(&checks);
+            report::print_json(&checks)?;
         } else {
-            checks.iter().for_each(Check::print);
+            let width = checks.iter().map(|check| check.worker.len()).max().unwrap_or(0);
+            checks.iter().try_for_each(|check| out::line(check.text(width)))?;
         }
         match problems {
             0 => Ok(()),
@@ -77,10 +79,11 @@ impl Check {
         Self { worker: worker.to_owned(), check, ok: false, detail, fix: Some(fix.to_owned()) }
     }
 
-    fn print(&self) {
+    /// A line for people, the worker in a column of `width`.
+    fn text(&self, width: usize) -> String {
         let mark = if self.ok { "ok  " } else { "FAIL" };
         let fix = self.fix.as_ref().map_or(String::new(), |fix| format!(" -> {fix}"));
-        println!("{mark} {:<16} {:<8} {}{fix}", self.worker, self.check, self.detail);
+        format!("{mark} {:<width$} {:<8} {}{fix}", self.worker, self.check, self.detail)
     }
 }
 
@@ -100,8 +103,9 @@ async fn examine(address: &str, checks: &mut Vec<Check>) -> Option<Member> {
             return None;
         }
     };
-    let name = offer.name.as_str();
-    checks.push(Check::good(name, "reach", format!("{address}, {}", offer.system)));
+    let label = label(&offer.name, address);
+    let name = label.as_str();
+    checks.push(Check::good(name, "reach", offer.system.clone()));
     checks.push(if offer.version == VERSION {
         Check::good(name, "version", VERSION.to_owned())
     } else {
@@ -117,7 +121,8 @@ async fn examine(address: &str, checks: &mut Vec<Check>) -> Option<Member> {
     checks.push(if offer.free_disk_bytes >= LITTLE_DISK {
         Check::good(name, "disk", disk)
     } else {
-        let fix = "free some there: `cake-worker store prune`, or --store on another disk";
+        let fix = "stop it there, then `cake-worker store prune --keep SIZE`, or give --store on \
+                   another disk";
         Check::bad(name, "disk", disk, fix)
     });
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
@@ -142,10 +147,16 @@ async fn examine(address: &str, checks: &mut Vec<Check>) -> Option<Member> {
     }
 }
 
+/// How reports call a worker.
+fn label(name: &str, address: &str) -> String {
+    format!("{name}@{address}")
+}
+
 /// Round trip and throughput of the master's own link.
 async fn link(member: &Member) -> Check {
     let mut client = member.client.clone();
-    let name = member.name();
+    let label = label(member.name(), &member.address);
+    let name = label.as_str();
     let started = std::time::Instant::now();
     let empty = client.probe_link(wire::ProbeLinkRequest::default());
     if let Err(error) = within(name, "answer a link probe", empty).await {
@@ -171,16 +182,16 @@ async fn link(member: &Member) -> Check {
 async fn peer(from: &Member, to: &Member) -> Check {
     let mut client = from.client.clone();
     let request = wire::ProbePeerRequest { address: to.address.clone() };
+    let (name, other) = (label(from.name(), &from.address), label(to.name(), &to.address));
     let fix = "hidden states take a detour over the master until these two can connect: \
                check the firewall between them";
-    let detail = match within(from.name(), "try to reach another", client.probe_peer(request)).await
-    {
+    let detail = match within(&name, "try to reach another", client.probe_peer(request)).await {
         Ok(reply) if reply.reachable && reply.worker_id == to.offer.worker_id => {
-            return Check::good(from.name(), "peer", format!("reaches {}", to.name()));
+            return Check::good(&name, "peer", format!("reaches {other}"));
         }
         Ok(reply) if reply.reachable => format!("finds another worker at {}", to.address),
-        Ok(reply) => format!("does not reach {}: {}", to.name(), reply.detail),
+        Ok(reply) => format!("does not reach {other}: {}", reply.detail),
         Err(error) => error.to_string(),
     };
-    Check::bad(from.name(), "peer", detail, fix)
+    Check::bad(&name, "peer", detail, fix)
 }

@@ -2,6 +2,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use cake_proto::limits;
+
 use crate::{cluster, distributor, generate, pipeline, planner, state, text};
 
 /// A command's failure: one sentence for a person, an exit code for a program.
@@ -66,6 +68,26 @@ pub enum Error {
         /// What would be accepted.
         expected: String,
     },
+    /// More KV cache than the steps between stages can name.
+    #[error(
+        "--context {context} with --parallel {parallel} makes {blocks} KV blocks, at most {} can be \
+         named: give a smaller --context or --parallel",
+        limits::BLOCKS
+    )]
+    TooManyBlocks {
+        /// Tokens of each sequence.
+        context: usize,
+        /// Sequences.
+        parallel: usize,
+        /// Blocks for all of them.
+        blocks: usize,
+    },
+    /// A system message for a model that has no place for one.
+    #[error(
+        "this model has no chat template, so there is no place for --system: \
+         put that text into the prompt"
+    )]
+    NoSystem,
     /// A worker of the demo did not come up.
     #[error("the demo's worker {name:?} did not start: {reason}")]
     DemoWorker {
@@ -81,6 +103,21 @@ pub enum Error {
         problems: usize,
         /// Checks made.
         checks: usize,
+    },
+    /// Standard output takes nothing more.
+    #[error("cannot write to standard output: {source}")]
+    Output {
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Whoever read standard output has seen enough. Ends a command, and is no failure.
+    #[error("nobody reads standard output any more")]
+    OutputClosed,
+    /// A task of ours panicked.
+    #[error("writing {path} ended unexpectedly")]
+    Task {
+        /// The file.
+        path: PathBuf,
     },
     /// Ctrl-C.
     #[error("interrupted")]

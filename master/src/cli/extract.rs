@@ -1,13 +1,15 @@
 //! `cake-master extract MODEL --layers 4..8 --out F`: some layers as a file of their own.
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cake_checkpoint::units::format_bytes;
+use cake_checkpoint::{BlobSource, Checkpoint, LayerRange};
+use serde::Serialize;
 use tempfile::NamedTempFile;
 
-use cake_checkpoint::{BlobSource, Checkpoint, LayerRange};
-
-use super::Error;
+use super::{Error, out, report};
 
 /// Arguments of `extract`.
 #[derive(clap::Args, Debug)]
@@ -20,34 +22,100 @@ pub(super) struct Args {
     /// The safetensors file to write.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// What was written.
+#[derive(Debug, PartialEq, Serialize)]
+struct Written<'a> {
+    out: &'a Path,
+    layers: LayerRange,
+    bytes: u64,
 }
 
 impl Args {
-    /// Writes the file, streaming; a file that could not be completed is not left behind.
-    pub(super) fn run(self) -> Result<(), Error> {
-        let checkpoint = Checkpoint::open(&self.model)?;
-        let layers = checkpoint.config.num_layers;
-        if self.layers.is_empty() || self.layers.end > layers {
-            let expected = format!("layers within 0..{layers}");
-            return Err(Error::argument("--layers", self.layers, expected));
+    /// Writes the file, streaming. Neither an error nor `interrupted` leaves anything behind.
+    pub(super) async fn run(self, interrupted: impl Future<Output = ()>) -> Result<(), Error> {
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let (model, layers, path) = (self.model.clone(), self.layers, self.out.clone());
+        let seen = cancelled.clone();
+        let mut writing =
+            tokio::task::spawn_blocking(move || extract(&model, layers, &path, &seen));
+        let written = tokio::select! {
+            written = &mut writing => written,
+            () = interrupted => {
+                cancelled.store(true, Ordering::Relaxed);
+                writing.await // At most one piece later; then nothing is left, or it was done.
+            }
+        };
+        let bytes = written.map_err(|_| Error::Task { path: self.out.clone() })??;
+        if self.json {
+            return report::print_json(&Written { out: &self.out, layers, bytes });
         }
-        let failed = |source| Error::File { action: "write", path: self.out.clone(), source };
-        let directory = self.out.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let directory = directory.unwrap_or(Path::new("."));
-        let file = temporary(directory).map_err(failed)?;
-        let mut writer = BufWriter::with_capacity(1 << 20, file);
-        let source = BlobSource::of_layers(&checkpoint, self.layers);
-        source.write_to(&mut writer)?;
-        writer.flush().map_err(failed)?;
-        let file = writer.into_inner().map_err(|error| failed(error.into_error()))?;
-        file.persist(&self.out).map_err(|error| failed(error.error))?;
-        println!(
-            "wrote layers {} to {} ({})",
-            self.layers,
+        out::line(format_args!(
+            "wrote layers {layers} to {} ({})",
             self.out.display(),
-            format_bytes(source.file_bytes())
-        );
-        Ok(())
+            format_bytes(bytes)
+        ))
+    }
+}
+
+/// Writes the layers beside `path`, then puts the file in its place. Returns its length.
+fn extract(
+    model: &str,
+    layers: LayerRange,
+    path: &Path,
+    cancelled: &AtomicBool,
+) -> Result<u64, Error> {
+    let checkpoint = Checkpoint::open(model)?;
+    let num_layers = checkpoint.config.num_layers;
+    if layers.is_empty() || layers.end > num_layers {
+        let expected = format!("layers within 0..{num_layers}");
+        return Err(Error::argument("--layers", layers, expected));
+    }
+    let failed = |source| match cancelled.load(Ordering::Relaxed) {
+        true => Error::Interrupted,
+        false => Error::File { action: "write", path: path.to_owned(), source },
+    };
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let mut file = temporary(directory.unwrap_or(Path::new("."))).map_err(failed)?;
+    let source = BlobSource::of_layers(&checkpoint, layers);
+    let mut pieces = Cancellable { file: &mut file, cancelled };
+    source.write_to(&mut pieces).map_err(|error| match error {
+        cake_checkpoint::Error::Write(source) => failed(source),
+        error => error.into(),
+    })?;
+    pieces.flush().map_err(failed)?;
+    file.persist(path).map_err(|error| failed(error.error))?;
+    Ok(source.file_bytes())
+}
+
+/// A file that takes nothing more once it is cancelled.
+struct Cancellable<'a> {
+    file: &'a mut NamedTempFile,
+    cancelled: &'a AtomicBool,
+}
+
+impl Cancellable<'_> {
+    fn check(&self) -> std::io::Result<()> {
+        match self.cancelled.load(Ordering::Relaxed) {
+            true => Err(std::io::Error::other("cancelled")), // `Interrupted` would be tried again.
+            false => Ok(()),
+        }
+    }
+}
+
+impl Write for Cancellable<'_> {
+    fn write(&mut self, piece: &[u8]) -> std::io::Result<usize> {
+        self.check()?;
+        self.file.write(piece)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.check()?;
+        self.file.flush()
     }
 }
 
@@ -60,4 +128,37 @@ fn temporary(directory: &Path) -> std::io::Result<NamedTempFile> {
         builder.permissions(std::fs::Permissions::from_mode(0o666)); // The umask takes its part.
     }
     builder.tempfile_in(directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/demo-model");
+
+    fn extract_to(directory: &Path, cancelled: bool) -> Result<u64, Error> {
+        let path = directory.join("layers.safetensors");
+        extract(MODEL, LayerRange::new(2, 4), &path, &AtomicBool::new(cancelled))
+    }
+
+    fn entries(directory: &Path) -> usize {
+        std::fs::read_dir(directory).expect("it is there").count()
+    }
+
+    #[test]
+    fn a_cancelled_file_is_not_left_behind() {
+        let home = tempfile::tempdir().expect("a temporary folder");
+        let error = extract_to(home.path(), true).expect_err("cancelled");
+        assert!(matches!(error, Error::Interrupted), "{error}");
+        assert_eq!(entries(home.path()), 0);
+    }
+
+    #[test]
+    fn a_whole_file_is_all_that_is_left() {
+        let home = tempfile::tempdir().expect("a temporary folder");
+        let bytes = extract_to(home.path(), false).expect("written");
+        let file = home.path().join("layers.safetensors");
+        assert_eq!(file.metadata().expect("written").len(), bytes);
+        assert_eq!(entries(home.path()), 1);
+    }
 }

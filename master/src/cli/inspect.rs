@@ -1,9 +1,9 @@
 //! `cake-master inspect MODEL`: what a checkpoint contains.
 use cake_checkpoint::units::format_bytes;
-use cake_checkpoint::{Checkpoint, RopeScaling};
+use cake_checkpoint::{Checkpoint, LayerRange, RopeScaling};
 use serde::Serialize;
 
-use super::{Error, report};
+use super::{Error, out, report};
 
 /// Arguments of `inspect`.
 #[derive(clap::Args, Debug)]
@@ -15,7 +15,7 @@ pub(super) struct Args {
     tensors: bool,
     /// Print JSON.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -66,11 +66,9 @@ impl Args {
         let checkpoint = Checkpoint::open(&self.model)?;
         let summary = summary(&checkpoint, self.tensors);
         if self.json {
-            report::print_json(&summary);
-        } else {
-            print_text(&summary);
+            return report::print_json(&summary);
         }
-        Ok(())
+        out::text(describe(&summary))
     }
 }
 
@@ -118,48 +116,50 @@ fn summary(checkpoint: &Checkpoint, tensors: bool) -> Summary<'_> {
     }
 }
 
-fn print_text(summary: &Summary<'_>) {
+fn describe(summary: &Summary<'_>) -> String {
     let Summary { model, architecture, layers, hidden_size, .. } = summary;
-    println!("{model}: {architecture}, {layers} layers of width {hidden_size}");
-    println!(
-        "  attention    {} heads, {} KV heads, head_dim {}",
-        summary.num_heads, summary.num_kv_heads, summary.head_dim
-    );
-    println!("  feed-forward {}", summary.intermediate_size);
     let tied = if summary.tie_word_embeddings { "tied" } else { "untied" };
-    println!("  vocabulary   {} ({tied} head)", summary.vocab_size);
-    println!(
-        "  positions    {}, rope {} theta {}",
-        summary.max_position_embeddings, summary.rope, summary.rope_theta
+    let mut lines = vec![
+        format!("{model}: {architecture}, {layers} layers of width {hidden_size}"),
+        format!(
+            "  attention    {} heads, {} KV heads, head_dim {}",
+            summary.num_heads, summary.num_kv_heads, summary.head_dim
+        ),
+        format!("  feed-forward {}", summary.intermediate_size),
+        format!("  vocabulary   {} ({tied} head)", summary.vocab_size),
+        format!(
+            "  positions    {}, rope {} theta {}",
+            summary.max_position_embeddings, summary.rope, summary.rope_theta
+        ),
+        format!("  KV cache     {} per token (f32)", format_bytes(summary.kv_bytes_per_token_f32)),
+    ];
+    let files = summary.files.iter();
+    lines.extend(
+        files.map(|file| format!("  file         {} ({})", file.path, format_bytes(file.bytes))),
     );
-    println!("  KV cache     {} per token (f32)", format_bytes(summary.kv_bytes_per_token_f32));
-    for file in &summary.files {
-        println!("  file         {} ({})", file.path, format_bytes(file.bytes));
-    }
-    for (first, last, bytes) in runs(&summary.layer_bytes) {
-        let name =
-            if first == last { format!("layer {first}") } else { format!("layers {first}-{last}") };
-        println!("  {name:<12} {} each", format_bytes(bytes));
-    }
-    println!("  embedding    {}", format_bytes(summary.embedding_bytes));
-    println!("  head         {}", format_bytes(summary.head_bytes));
-    println!("  all weights  {}", format_bytes(summary.total_bytes));
-    for warning in summary.warnings {
-        println!("  warning: {warning}");
-    }
-    for tensor in summary.tensors.iter().flatten() {
+    lines.extend(runs(&summary.layer_bytes).into_iter().map(|(layers, bytes)| {
+        let name = format!("layers {layers}");
+        format!("  {name:<12} {} each", format_bytes(bytes))
+    }));
+    lines.push(format!("  embedding    {}", format_bytes(summary.embedding_bytes)));
+    lines.push(format!("  head         {}", format_bytes(summary.head_bytes)));
+    lines.push(format!("  all weights  {}", format_bytes(summary.total_bytes)));
+    lines.extend(summary.warnings.iter().map(|warning| format!("  warning: {warning}")));
+    lines.extend(summary.tensors.iter().flatten().map(|tensor| {
         let TensorLine { name, dtype, shape, bytes, .. } = tensor;
-        println!("  {name} {dtype} {shape:?} {bytes}");
-    }
+        format!("  {name} {dtype} {shape:?} {bytes}")
+    }));
+    lines.push(String::new());
+    lines.join("\n")
 }
 
-/// Neighbouring layers of equal size, as (first, last, bytes).
-fn runs(layer_bytes: &[u64]) -> Vec<(usize, usize, u64)> {
-    let mut runs: Vec<(usize, usize, u64)> = Vec::new();
+/// Neighbouring layers of equal size, with the bytes of each.
+fn runs(layer_bytes: &[u64]) -> Vec<(LayerRange, u64)> {
+    let mut runs: Vec<(LayerRange, u64)> = Vec::new();
     for (layer, &bytes) in layer_bytes.iter().enumerate() {
         match runs.last_mut() {
-            Some((_, last, same)) if *same == bytes => *last = layer,
-            _ => runs.push((layer, layer, bytes)),
+            Some((layers, same)) if *same == bytes => layers.end = layer + 1,
+            _ => runs.push((LayerRange::new(layer, layer + 1), bytes)),
         }
     }
     runs
@@ -167,10 +167,20 @@ fn runs(layer_bytes: &[u64]) -> Vec<(usize, usize, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::runs;
+    use super::*;
 
     #[test]
     fn equal_neighbours_are_one_line() {
-        assert_eq!(runs(&[5, 5, 7, 5]), [(0, 1, 5), (2, 2, 7), (3, 3, 5)]);
+        let range = LayerRange::new;
+        assert_eq!(runs(&[5, 5, 7, 5]), [(range(0, 2), 5), (range(2, 3), 7), (range(3, 4), 5)]);
+    }
+
+    #[test]
+    fn layers_are_printed_half_open() {
+        let model = concat!(env!("CARGO_MANIFEST_DIR"), "/demo-model");
+        let checkpoint = Checkpoint::open(model).expect("the demo's model");
+        let text = describe(&summary(&checkpoint, true));
+        assert!(text.contains("\n  layers 0..12 "), "{text}");
+        assert!(text.contains("\n  model.embed_tokens.weight ") && text.ends_with('\n'), "{text}");
     }
 }

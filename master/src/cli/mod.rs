@@ -1,11 +1,13 @@
 //! The command line of `cake-master`: one file per command, what they share in `args` and `prepare`.
 mod args;
+mod candidates;
 mod chat;
 mod demo;
 mod doctor;
 mod error;
 mod extract;
 mod inspect;
+mod out;
 mod plan;
 mod prepare;
 mod push;
@@ -61,6 +63,8 @@ impl Cli {
             Command::Worker(args) => return Ok(args.run()?), // Has a runtime of its own.
             command => command,
         };
+        let json = command.json();
+        let tidies_up = matches!(command, Command::Extract(_)); // It listens for Ctrl-C itself.
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()
@@ -68,12 +72,35 @@ impl Cli {
         let result = runtime.block_on(async {
             tokio::select! {
                 result = dispatch(command) => result,
-                () = interrupted() => Err(Error::Interrupted),
+                () = interrupted(), if !tidies_up => Err(Error::Interrupted),
             }
         });
         // A read or a hash that is under way must not hold up the end.
         runtime.shutdown_timeout(std::time::Duration::from_millis(500));
-        result
+        match result {
+            Err(Error::OutputClosed) => Ok(()),
+            // What doctor finds wrong stands in its report.
+            Err(error) if json && !matches!(error, Error::Unwell { .. }) => {
+                report::print_error(&error).ok(); // The sentence is told in any case.
+                Err(error)
+            }
+            result => result,
+        }
+    }
+}
+
+impl Command {
+    /// Whether it was asked to print JSON.
+    fn json(&self) -> bool {
+        match self {
+            Self::Run(args) => args.json,
+            Self::Plan(args) => args.json,
+            Self::Push(args) => args.json,
+            Self::Inspect(args) => args.json,
+            Self::Extract(args) => args.json,
+            Self::Doctor(args) => args.json,
+            Self::Demo(_) | Self::Chat(_) | Self::Worker(_) => false,
+        }
     }
 }
 
@@ -85,7 +112,7 @@ async fn dispatch(command: Command) -> Result<(), Error> {
         Command::Plan(args) => args.run().await,
         Command::Push(args) => args.run().await,
         Command::Inspect(args) => args.run(),
-        Command::Extract(args) => args.run(),
+        Command::Extract(args) => args.run(interrupted()).await,
         Command::Doctor(args) => args.run().await,
         Command::Worker(args) => Ok(args.run()?),
     }

@@ -1,7 +1,9 @@
 //! `cake-master plan`: who would hold what. Changes nothing.
 use super::args::{ClusterArgs, PlanArgs, parse_what_if};
+use super::out::Tell;
 use super::prepare::prepare;
 use super::{Error, report};
+use crate::state::State;
 
 /// Arguments of `plan`.
 #[derive(clap::Args, Debug)]
@@ -17,21 +19,18 @@ pub(super) struct Args {
     what_if: Vec<(String, u64)>,
     /// Print JSON.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 impl Args {
     /// Plans and prints.
     pub(super) async fn run(self) -> Result<(), Error> {
-        let prepared = prepare(&self.model, &self.cluster, &self.plan, &self.what_if).await?;
+        let state = State::open()?;
+        let prepared =
+            prepare(state, &self.model, &self.cluster, &self.plan, &self.what_if).await?;
         if self.json {
-            report::print_json(&report::PlanReport::new(&prepared, None));
-            return Ok(());
+            return report::print_json(&report::PlanReport::new(&prepared, None));
         }
-        print!("{}", report::plan_text(&prepared));
-        for line in report::push_forecast(&prepared) {
-            println!("would {line}");
-        }
-        Ok(())
+        prepared.announce(Tell::Output, "would ")
     }
 }

@@ -1,5 +1,4 @@
 //! From arguments to a plan, and from a plan to a running pipeline: what every command shares.
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use cake_checkpoint::{Checkpoint, Digest};
@@ -7,13 +6,15 @@ use cake_engine::{EngineOptions, Ops, Stage};
 use serde::Serialize;
 
 use super::args::{ClusterArgs, PlanArgs};
-use super::{Error, show};
-use crate::cluster::{self, Measured, Member};
+use super::candidates::{self, Candidates, Seat};
+use super::out::{self, Tell};
+use super::{Error, report, show};
+use crate::cluster::{self, Member};
 use crate::distributor::{self, Assignment, Manifests, Progress, Pushed, WorkerProgress};
 use crate::generate::Ends;
 use crate::pipeline::{self, Opening, Pipeline, StageSpec};
-use crate::planner::{self, Plan};
-use crate::sizing::{self, Candidate, LOCAL, Promise};
+use crate::planner::{self, Plan, PlannedStage};
+use crate::sizing::{self, Promise};
 use crate::state::State;
 
 /// A checkpoint, the workers held for it, and the plan.
@@ -24,6 +25,7 @@ pub(super) struct Prepared {
     pub promise: Promise,
     /// The plan.
     pub plan: Plan,
+    seats: Vec<Seat>, // Who each of the plan's devices is.
     members: Vec<Member>,
     manifests: Arc<Manifests>,
     state: State,
@@ -56,104 +58,55 @@ impl PushReport {
     }
 }
 
-/// Opens the model, takes the workers, measures them and plans.
+/// Opens the model, takes the workers, measures them and plans. `state` is where the master
+/// remembers digests and measurements.
 pub(super) async fn prepare(
+    state: State,
     model: &str,
     cluster: &ClusterArgs,
     args: &PlanArgs,
     what_if: &[(String, u64)],
 ) -> Result<Prepared, Error> {
     let checkpoint = Arc::new(Checkpoint::open(model)?);
-    for warning in &checkpoint.warnings {
-        eprintln!("warning: {warning}");
-    }
+    warn(&checkpoint.warnings);
     let promise = args.promise(&checkpoint)?;
-    let state = State::open()?;
     let manifests = Arc::new(Manifests::open(checkpoint.clone(), state.digests()?)?);
     let members = cluster::hold_all(&cluster.addresses()?, &master_name()).await?;
     let threads = cake_worker::platform::default_threads();
-    let candidates = candidates(&checkpoint, &state, &members, args, what_if, threads).await?;
-    let input =
-        sizing::input(&checkpoint, &promise, &candidates, &manifests.all_known(), args.pins());
+    let Candidates { all, seats, warnings } =
+        candidates::gather(&checkpoint, &state, &members, args, what_if, threads).await?;
+    let input = sizing::input(&checkpoint, &promise, &all, &manifests.all_known(), args.pins());
     let plan = planner::plan(&input)?;
-    Ok(Prepared { checkpoint, promise, plan, members, manifests, state, threads })
+    warn(&warnings);
+    Ok(Prepared { checkpoint, promise, plan, seats, members, manifests, state, threads })
 }
 
-/// Everyone who could hold layers: workers, wished-for workers, and the master itself.
-async fn candidates(
-    checkpoint: &Checkpoint,
-    state: &State,
-    members: &[Member],
-    args: &PlanArgs,
-    what_if: &[(String, u64)],
-    threads: usize,
-) -> Result<Vec<Candidate>, Error> {
-    let excluded: HashSet<&str> = args.exclude.iter().map(String::as_str).collect();
-    let names = members.iter().map(Member::name);
-    let known: Vec<&str> = names.chain(what_if.iter().map(|(name, _)| name.as_str())).collect();
-    if let Some(unknown) = excluded.iter().find(|name| !known.contains(*name)) {
-        let expected = format!("the name of a worker: {}", known.join(", "));
-        return Err(Error::argument("--exclude", unknown, expected));
-    }
-    let used: Vec<&Member> =
-        members.iter().filter(|member| !excluded.contains(member.name())).collect();
-    let measure = used.iter().map(|member| rates(checkpoint, state, member, args.reprobe));
-    let measured = futures_util::future::try_join_all(measure).await?;
-    let mut all: Vec<Candidate> = used
-        .iter()
-        .zip(measured)
-        .map(|(member, measured)| Candidate::worker(member, Some(measured)))
-        .collect();
-    let wished = what_if.iter().filter(|(name, _)| !excluded.contains(name.as_str()));
-    all.extend(wished.map(|(name, bytes)| Candidate::what_if(name, *bytes)));
-    let local = args.local_memory.unwrap_or(if all.is_empty() { u64::MAX } else { 0 });
-    if local > 0 {
-        let rate = if all.is_empty() { None } else { Some(local_rates(checkpoint, threads)?) };
-        all.insert(0, Candidate::local(local, threads, rate));
-    }
-    Ok(all)
-}
-
-/// The worker's rates: as measured before of the same process and shape, else measured now.
-async fn rates(
-    checkpoint: &Checkpoint,
-    state: &State,
-    member: &Member,
-    again: bool,
-) -> Result<Measured, Error> {
-    let dtype = sizing::main_dtype(checkpoint);
-    let shape = blake3::hash(&checkpoint.config_json).to_hex();
-    let key = format!("{}/{}/{dtype}/{shape}", member.offer.worker_id, member.offer.instance);
-    if let Some(known) = state.measured(&key).filter(|_| !again) {
-        return Ok(known);
-    }
-    let measured = cluster::measure(member, &checkpoint.config_json, dtype.name()).await?;
-    state.remember(&key, measured.clone());
-    Ok(measured)
-}
-
-/// The master's own rates, for a plan in which it competes with workers.
-fn local_rates(checkpoint: &Checkpoint, threads: usize) -> Result<Measured, Error> {
-    let dtype = sizing::main_dtype(checkpoint);
-    let config = &checkpoint.config;
-    let probe =
-        tokio::task::block_in_place(|| cake_engine::probe_layer(config, dtype, threads, u64::MAX))?;
-    Ok(Measured {
-        decode_seconds: probe.decode.as_secs_f64(),
-        probe_bytes: probe.bytes.max(1),
-        rtt_seconds: 0.0,
-        bytes_per_second: f64::MAX,
-    })
+/// Tells people what is not as it should be but does not stop anything.
+pub(super) fn warn(warnings: &[String]) {
+    warnings.iter().for_each(|warning| out::note(format_args!("warning: {warning}")));
 }
 
 impl Prepared {
+    /// The stages that workers run, in chain order. A stage is a worker's by its place among the
+    /// candidates, whatever its name.
+    pub(super) fn remotes(&self) -> Vec<(&PlannedStage, &Member)> {
+        let stages = self.plan.stages.iter();
+        let remote = |stage: &PlannedStage| match self.seats.get(stage.device_index)? {
+            Seat::Worker(index) => self.members.get(*index),
+            Seat::Master | Seat::Imagined => None,
+        };
+        stages.filter_map(|stage| Some((stage, remote(stage)?))).collect()
+    }
+
     /// The workers of the plan with their layers, in chain order.
     pub(super) fn assignments(&self) -> Vec<Assignment<'_>> {
-        let member = |name: &str| self.members.iter().find(|member| member.name() == name);
-        let assign = |stage: &planner::PlannedStage| {
-            Some(Assignment { member: member(&stage.device)?, layers: stage.layers })
-        };
-        self.plan.stages.iter().filter_map(assign).collect()
+        let remotes = self.remotes().into_iter();
+        remotes.map(|(stage, member)| Assignment { member, layers: stage.layers }).collect()
+    }
+
+    /// Where `run` and `chat` tell of plan and push: nowhere if nobody asked or no worker takes part.
+    pub(super) fn tell(&self, json: bool) -> Tell {
+        if json || self.remotes().is_empty() { Tell::Nobody } else { Tell::Notes }
     }
 
     /// Blob bytes that workers are not known to hold, per assignment.
@@ -162,8 +115,24 @@ impl Prepared {
         assignments.iter().map(|one| distributor::missing_bytes(one, &self.manifests)).collect()
     }
 
+    /// Tells the plan and what is (or `would` be) pushed: bytes, time and free disk of each worker.
+    pub(super) fn announce(&self, tell: Tell, would: &str) -> Result<(), Error> {
+        tell.line(report::plan_text(self))?;
+        report::push_forecast(self)
+            .iter()
+            .try_for_each(|line| tell.line(format_args!("{would}{line}")))
+    }
+
+    /// Tells the plan, pushes what is missing, and tells how that went.
+    pub(super) async fn announce_and_push(&self, tell: Tell) -> Result<PushReport, Error> {
+        self.announce(tell, "")?;
+        let pushed = self.push(tell == Tell::Nobody).await?;
+        tell.line(report::push_summary(&pushed))?;
+        Ok(pushed)
+    }
+
     /// Pushes what is missing, showing progress on standard error unless `quiet`.
-    pub(super) async fn push(&self, quiet: bool) -> Result<PushReport, Error> {
+    async fn push(&self, quiet: bool) -> Result<PushReport, Error> {
         let started = std::time::Instant::now();
         let assignments = self.assignments();
         distributor::check_disk(&assignments, &self.manifests)?;
@@ -191,16 +160,16 @@ impl Prepared {
     /// which `pushed` then includes.
     pub(super) async fn open(
         &self,
-        quiet: bool,
+        tell: Tell,
         pushed: &mut PushReport,
     ) -> Result<Pipeline, Error> {
         match self.open_once().await {
             Err(Error::Open(pipeline::OpenError::Corrupt { worker, count })) => {
                 let blobs = if count == 1 { "blob" } else { "blobs" };
-                eprintln!(
+                out::note(format_args!(
                     "worker {worker:?} found {count} damaged {blobs} and discarded them: pushing again"
-                );
-                pushed.repair(&self.push(quiet).await?);
+                ));
+                pushed.repair(&self.push(tell == Tell::Nobody).await?);
                 self.open_once().await
             }
             result => result,
@@ -209,19 +178,13 @@ impl Prepared {
 
     async fn open_once(&self) -> Result<Pipeline, Error> {
         let mut remotes = Vec::new();
-        for assignment in self.assignments() {
+        for (stage, member) in self.remotes() {
             let mut blobs: Vec<Digest> = Vec::new();
-            for layer in assignment.layers.iter() {
+            for layer in stage.layers.iter() {
                 blobs.push(self.manifests.get(layer).await?.name());
             }
-            let name = assignment.member.name();
-            let planned = self.plan.stages.iter().find(|stage| stage.device == name);
-            remotes.push(StageSpec {
-                member: assignment.member,
-                layers: assignment.layers,
-                blobs,
-                planned_bytes: planned.map_or(0, |stage| stage.memory.total()),
-            });
+            let (layers, planned_bytes) = (stage.layers, stage.memory.total());
+            remotes.push(StageSpec { member, layers, blobs, planned_bytes });
         }
         Ok(pipeline::open(Opening {
             generation: self.state.next_generation()?,
@@ -236,7 +199,8 @@ impl Prepared {
 
     /// The master's own layers, mapped from the checkpoint.
     fn local_stage(&self) -> Result<Option<(Stage, cake_checkpoint::LayerRange)>, Error> {
-        let Some(planned) = self.plan.stages.iter().find(|stage| stage.device == LOCAL) else {
+        let own = |stage: &&PlannedStage| self.seats.get(stage.device_index) == Some(&Seat::Master);
+        let Some(planned) = self.plan.stages.iter().find(own) else {
             return Ok(None);
         };
         let mut weights = std::collections::HashMap::new();
@@ -254,14 +218,14 @@ impl Prepared {
         Ok(Ends::open(&self.checkpoint, &self.engine_options()?)?)
     }
 
-    /// Asks every worker of the plan for its peak memory and lets it unload.
-    pub(super) async fn release(&self) -> Vec<(String, u64)> {
+    /// Lets every worker of the plan unload; returns their stages with the peak memory they tell.
+    pub(super) async fn release(&self) -> Vec<(&PlannedStage, u64)> {
         let mut peaks = Vec::new();
-        for Assignment { member, .. } in self.assignments() {
+        for (stage, member) in self.remotes() {
             let mut client = member.client.clone();
             let call = client.release(cake_proto::wire::ReleaseRequest::default());
             if let Ok(reply) = cluster::within(member.name(), "unload", call).await {
-                peaks.push((member.name().to_owned(), reply.peak_bytes));
+                peaks.push((stage, reply.peak_bytes));
             }
         }
         peaks

@@ -1,7 +1,9 @@
 //! `cake-master push`: plan and push, then leave. The next run finds everything there.
 use super::args::{ClusterArgs, PlanArgs};
+use super::out::Tell;
 use super::prepare::prepare;
 use super::{Error, report};
+use crate::state::State;
 
 /// Arguments of `push`.
 #[derive(clap::Args, Debug)]
@@ -14,7 +16,7 @@ pub(super) struct Args {
     plan: PlanArgs,
     /// Print JSON.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 impl Args {
@@ -23,16 +25,11 @@ impl Args {
         if self.cluster.addresses()?.is_empty() {
             return Err(Error::argument("--worker", "missing", "at least one worker to push to"));
         }
-        let prepared = prepare(&self.model, &self.cluster, &self.plan, &[]).await?;
-        if !self.json {
-            eprint!("{}", report::plan_text(&prepared));
-            report::push_forecast(&prepared).iter().for_each(|line| eprintln!("{line}"));
-        }
-        let pushed = prepared.push(self.json).await?;
+        let prepared = prepare(State::open()?, &self.model, &self.cluster, &self.plan, &[]).await?;
+        let tell = if self.json { Tell::Nobody } else { Tell::Output };
+        let pushed = prepared.announce_and_push(tell).await?;
         if self.json {
-            report::print_json(&report::PlanReport::new(&prepared, Some(&pushed)));
-        } else {
-            println!("{}", report::push_summary(&pushed));
+            report::print_json(&report::PlanReport::new(&prepared, Some(&pushed)))?;
         }
         Ok(())
     }

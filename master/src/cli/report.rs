@@ -3,10 +3,11 @@ use cake_checkpoint::units::{format_bytes, format_rate};
 use serde::Serialize;
 
 use super::prepare::{Prepared, PushReport};
+use super::{Error, out};
 use crate::distributor::Pushed;
 use crate::generate::Timing;
 use crate::pipeline::StageInfo;
-use crate::planner::Plan;
+use crate::planner::{Plan, Refusal, table};
 
 /// `run --json` prints exactly one of these.
 #[derive(Debug, Serialize)]
@@ -49,23 +50,18 @@ pub(super) struct RunTiming<'a> {
 
 /// What will be pushed where, and how long that may take. Empty if nothing is missing.
 pub(super) fn push_forecast(prepared: &Prepared) -> Vec<String> {
-    let missing = prepared.missing_bytes();
-    let rates = &prepared.plan.stages;
-    let assignments = prepared.assignments();
-    let lines = assignments.iter().zip(&missing).filter(|(_, missing)| **missing > 0);
-    lines
-        .map(|(assignment, missing)| {
-            let name = assignment.member.name();
-            let rate = rates
-                .iter()
-                .find(|stage| stage.device == name)
-                .and_then(|stage| stage.push_seconds);
-            let time =
-                rate.map_or(String::new(), |seconds| format!(", about {}", duration(seconds)));
+    let remotes = prepared.remotes().into_iter().zip(prepared.missing_bytes());
+    let lacking = remotes.filter(|(_, missing)| *missing > 0);
+    lacking
+        .map(|((stage, member), missing)| {
+            let time = stage.push_seconds.map_or("in a time not known".to_owned(), |seconds| {
+                format!("in about {}", duration(seconds))
+            });
             format!(
-                "push {} to {name}{time} ({} of disk free there)",
-                format_bytes(*missing),
-                format_bytes(assignment.member.offer.free_disk_bytes),
+                "push {} to {} {time} ({} of disk free there)",
+                format_bytes(missing),
+                stage.device,
+                format_bytes(member.offer.free_disk_bytes),
             )
         })
         .collect()
@@ -73,6 +69,9 @@ pub(super) fn push_forecast(prepared: &Prepared) -> Vec<String> {
 
 /// One line about a finished push.
 pub(super) fn push_summary(report: &PushReport) -> String {
+    if report.workers.is_empty() {
+        return "nothing to push: no worker takes part".to_owned();
+    }
     if report.pushed_bytes == 0 {
         return format!("nothing to push: {} already there", format_bytes(report.reused_bytes));
     }
@@ -142,25 +141,45 @@ impl<'a> PlanReport<'a> {
     }
 }
 
-/// The plan as people read it, with what stays on the master.
+/// The plan as people read it: who holds what, what to expect of it, what stays on the master.
 pub(super) fn plan_text(prepared: &Prepared) -> String {
     let checkpoint = &prepared.checkpoint;
     let head = checkpoint.head().map_or(0, |head| head.bytes);
     let ends = checkpoint.embedding().bytes + checkpoint.final_norm().bytes + head;
     format!(
-        "{}\nembedding and head stay on the master ({}); context {} tokens × {}\n",
-        crate::planner::table::render(&prepared.plan).trim_end(),
+        "{}predicted: {}\nembedding and head stay on the master ({}); context {} tokens × {}",
+        table::render(&prepared.plan),
+        table::summary(&prepared.plan),
         format_bytes(ends),
         prepared.promise.context,
         prepared.promise.parallel,
     )
 }
 
+/// What a command that was asked for JSON prints when it fails.
+#[derive(Debug, Serialize)]
+struct Failed<'a> {
+    /// The sentence that people get on standard error.
+    error: String,
+    /// Why there is no plan, in numbers, if that is what failed.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    refusal: Option<&'a Refusal>,
+}
+
+/// A failure as JSON on standard output, beside the sentence on standard error.
+pub(super) fn print_error(error: &Error) -> Result<(), Error> {
+    let refusal = match error {
+        Error::Plan(refusal) => Some(refusal),
+        _ => None,
+    };
+    print_json(&Failed { error: error.to_string(), refusal })
+}
+
 /// Pretty JSON on standard output.
-pub(super) fn print_json(value: &impl Serialize) {
+pub(super) fn print_json(value: &impl Serialize) -> Result<(), Error> {
     match serde_json::to_string_pretty(value) {
-        Ok(text) => println!("{text}"),
-        Err(error) => tracing::error!(%error, "a report that JSON cannot hold"),
+        Ok(text) => out::line(text),
+        Err(source) => Err(Error::Output { source: source.into() }),
     }
 }
 
@@ -176,7 +195,24 @@ pub(super) fn duration(seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::duration;
+    use super::*;
+
+    #[test]
+    fn a_refused_plan_is_told_in_numbers_too() {
+        let error = Error::Plan(Refusal::SameName { name: "phone".into() });
+        let refusal = match &error {
+            Error::Plan(refusal) => Some(refusal),
+            _ => None,
+        };
+        let failed = Failed { error: error.to_string(), refusal };
+        let expected = serde_json::json!({
+            "error": "two devices are named phone", "refusal": "same_name", "name": "phone",
+        });
+        assert_eq!(serde_json::to_value(failed).expect("JSON"), expected);
+        let failed = Failed { error: "interrupted".into(), refusal: None };
+        let expected = serde_json::json!({ "error": "interrupted" });
+        assert_eq!(serde_json::to_value(failed).expect("JSON"), expected);
+    }
 
     #[test]
     fn durations_read_well() {

@@ -1,13 +1,13 @@
 //! `cake-master run MODEL PROMPT`: one answer, over workers or alone.
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::args::{ClusterArgs, PlanArgs, SampleArgs};
-use super::prepare::{Prepared, prepare};
-use super::{Error, report};
+use super::prepare::{prepare, warn};
+use super::{Error, out, report};
 use crate::generate::{Answer, Finish, Generator, Options, Sequence};
 use crate::pipeline::Blocks;
+use crate::state::State;
 use crate::text::{Detokenizer, Message, StopStrings, Text};
 
 /// Arguments of `run`.
@@ -38,17 +38,18 @@ pub(super) struct Args {
     logits_out: Option<PathBuf>,
     /// Print one JSON object instead of text.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 impl Args {
     /// Plans, pushes, generates, prints.
     pub(super) async fn run(self) -> Result<(), Error> {
         let started = Instant::now();
-        let prepared = prepare(&self.model, &self.cluster, &self.plan, &[]).await?;
+        let prepared = prepare(State::open()?, &self.model, &self.cluster, &self.plan, &[]).await?;
         let checkpoint = &prepared.checkpoint;
         let text = Text::open(&checkpoint.location.directory)?;
         let prompt = self.prompt_ids(&text)?;
+        warn(&text.warnings);
         let sampling = self.sample.options(checkpoint)?;
         let seed = sampling.seed;
         let options = Options {
@@ -59,16 +60,9 @@ impl Args {
             context: prepared.promise.context,
             keep_prompt_logits: self.logits_out.is_some(),
         };
-        let workers = !prepared.assignments().is_empty();
-        if workers && !self.json {
-            eprint!("{}", report::plan_text(&prepared));
-            report::push_forecast(&prepared).iter().for_each(|line| eprintln!("{line}"));
-        }
-        let mut pushed = prepared.push(self.json || !workers).await?;
-        if workers && !self.json {
-            eprintln!("{}", report::push_summary(&pushed));
-        }
-        let pipeline = prepared.open(self.json, &mut pushed).await?;
+        let tell = prepared.tell(self.json);
+        let mut pushed = prepared.announce_and_push(tell).await?;
+        let pipeline = prepared.open(tell, &mut pushed).await?;
         let ends = prepared.ends()?;
         let ready_seconds = started.elapsed().as_secs_f64();
         let generator = Generator { pipeline: &pipeline, ends: &ends };
@@ -82,6 +76,7 @@ impl Args {
         if let Some(path) = &self.logits_out {
             write_logits(path, &answer, checkpoint.config.vocab_size)?;
         }
+        let output = output?;
         if self.json {
             let timing = report::RunTiming {
                 ready_seconds,
@@ -100,11 +95,11 @@ impl Args {
                 stages: pipeline.stages(),
                 pushed_bytes: pushed.pushed_bytes,
                 reused_bytes: pushed.reused_bytes,
-            });
+            })?;
         } else {
-            println!();
-            tell_ending(&answer, &prepared);
-            eprintln!("{}", report::timing_summary(&answer.timing, &pushed));
+            out::line("")?;
+            tell_ending(&answer, prepared.promise.context, "--context makes more room");
+            out::note(report::timing_summary(&answer.timing, &pushed));
         }
         Ok(())
     }
@@ -115,6 +110,7 @@ impl Args {
             return Ok(ids.clone());
         }
         let prompt = self.prompt.as_deref().unwrap_or_default();
+        check_system(self.system.as_deref(), text)?;
         if self.raw || !text.has_chat_template() {
             return Ok(text.encode(prompt, true)?);
         }
@@ -125,15 +121,24 @@ impl Args {
     }
 }
 
-/// Says why an answer ended, where that is not obvious.
-fn tell_ending(answer: &Answer, prepared: &Prepared) {
+/// Refuses a system message where no template would say it to the model.
+pub(super) fn check_system(system: Option<&str>, text: &Text) -> Result<(), Error> {
+    match system {
+        Some(_) if !text.has_chat_template() => Err(Error::NoSystem),
+        _ => Ok(()),
+    }
+}
+
+/// Says why an answer ended, where that is not obvious, and `way_out` of a full context.
+pub(super) fn tell_ending(answer: &Answer, context: usize, way_out: &str) {
     match answer.finish {
         Finish::Stop => {}
-        Finish::Length => eprintln!("(stopped after {} tokens)", answer.output_ids.len()),
-        Finish::Context => eprintln!(
-            "(stopped: the context of {} tokens is full; --context makes more room)",
-            prepared.promise.context
-        ),
+        Finish::Length => {
+            out::note(format_args!("(stopped after {} tokens)", answer.output_ids.len()));
+        }
+        Finish::Context => {
+            out::note(format_args!("(stopped: the context of {context} tokens is full; {way_out})"))
+        }
     }
 }
 
@@ -143,6 +148,7 @@ pub(super) struct Writer<'a> {
     stops: StopStrings,
     text: String,
     show: bool,
+    failed: Option<Error>, // Why it is not shown any more.
 }
 
 impl<'a> Writer<'a> {
@@ -153,20 +159,24 @@ impl<'a> Writer<'a> {
             stops: StopStrings::new(stops.to_vec()),
             text: String::new(),
             show,
+            failed: None,
         }
     }
 
-    /// Takes the next id; false once a stop string is complete.
+    /// Takes the next id; false once a stop string is complete or nobody takes the text any more.
     pub(super) fn token(&mut self, id: u32) -> bool {
         // An id that no tokenizer entry has is no text, and no reason to stop either.
         let Ok(piece) = self.detokenizer.push(id) else { return true };
         let scan = self.stops.push(&piece);
         self.emit(&scan.emit);
-        !scan.stopped
+        !scan.stopped && self.failed.is_none()
     }
 
     /// The whole text.
-    pub(super) fn finish(mut self) -> String {
+    ///
+    /// # Errors
+    /// If a part of it could not be shown.
+    pub(super) fn finish(mut self) -> Result<String, Error> {
         let rest = self.detokenizer.finish().unwrap_or_default();
         let scan = self.stops.push(&rest);
         self.emit(&scan.emit);
@@ -174,15 +184,13 @@ impl<'a> Writer<'a> {
             let tail = self.stops.finish();
             self.emit(&tail);
         }
-        self.text
+        self.failed.map_or(Ok(self.text), Err)
     }
 
     fn emit(&mut self, piece: &str) {
         self.text.push_str(piece);
-        if self.show {
-            let mut out = std::io::stdout().lock();
-            // A closed pipe ends the showing, not the answer.
-            self.show = out.write_all(piece.as_bytes()).and_then(|()| out.flush()).is_ok();
+        if self.show && self.failed.is_none() {
+            self.failed = out::text(piece).err();
         }
     }
 }

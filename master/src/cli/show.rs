@@ -8,7 +8,9 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::distributor::Progress;
+use super::out;
+use super::report::duration;
+use crate::distributor::{Progress, WorkerProgress};
 
 const REDRAW: Duration = Duration::from_millis(100);
 /// Plain lines are for logs: few of them.
@@ -67,19 +69,9 @@ async fn bars(progress: &Progress, mut stopped: oneshot::Receiver<()>) {
         let done = tokio::time::timeout(REDRAW, &mut stopped).await.is_ok();
         let seconds = started.elapsed().as_secs_f64();
         for (bar, worker) in bars.iter().zip(&progress.workers) {
-            let (sent, reused) = (worker.sent(), worker.reused());
-            bar.set_position((sent + reused).min(worker.total_bytes));
-            let rate = sent as f64 / seconds;
-            bar.set_message(match (worker.finished(), sent, reused) {
-                (true, 0, _) => "already there".to_owned(),
-                (true, ..) => format!("done, {}", format_rate(rate)),
-                (false, 0, 0) => "reading".to_owned(),
-                (false, 0, _) => "checking what is there".to_owned(),
-                (false, ..) => {
-                    let left = worker.total_bytes.saturating_sub(sent + reused) as f64 / rate;
-                    format!("{}, {left:.0} s left", format_rate(rate))
-                }
-            });
+            let moment = Moment::of(worker, seconds);
+            bar.set_position(moment.there().min(moment.total_bytes));
+            bar.set_message(moment.message());
         }
         if done {
             bars.iter().for_each(ProgressBar::abandon);
@@ -93,23 +85,88 @@ async fn lines(progress: &Progress, mut stopped: oneshot::Receiver<()>) {
     let started = Instant::now();
     loop {
         let done = tokio::time::timeout(LINE_EVERY, &mut stopped).await.is_ok();
-        let seconds = started.elapsed().as_secs_f64();
         for worker in &progress.workers {
-            let (sent, reused) = (worker.sent(), worker.reused());
-            if done && sent == 0 {
+            let moment = Moment::of(worker, started.elapsed().as_secs_f64());
+            if done && moment.sent == 0 {
                 continue; // The summary says that nothing had to be sent.
             }
-            eprintln!(
-                "{}: {} of {} there, {} sent ({})",
-                worker.name,
-                format_bytes(sent + reused),
-                format_bytes(worker.total_bytes),
-                format_bytes(sent),
-                format_rate(sent as f64 / seconds),
-            );
+            out::note(moment.line(&worker.name));
         }
         if done {
             return;
         }
+    }
+}
+
+/// How far the push to one worker is.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    total_bytes: u64,
+    sent: u64,
+    reused: u64,
+    finished: bool,
+    seconds: f64,
+}
+
+impl Moment {
+    fn of(worker: &WorkerProgress, seconds: f64) -> Self {
+        Self {
+            total_bytes: worker.total_bytes,
+            sent: worker.sent(),
+            reused: worker.reused(),
+            finished: worker.finished(),
+            seconds,
+        }
+    }
+
+    fn there(&self) -> u64 {
+        self.sent.saturating_add(self.reused)
+    }
+
+    /// What is going on, with rate and time left once bytes move.
+    fn message(&self) -> String {
+        let rate = self.sent as f64 / self.seconds.max(1e-9);
+        match (self.finished, self.sent, self.reused) {
+            (true, 0, _) => "already there".to_owned(),
+            (true, ..) => format!("done, {}", format_rate(rate)),
+            (false, 0, 0) => "reading".to_owned(),
+            (false, 0, _) => "checking what is there".to_owned(),
+            (false, ..) => {
+                let left = self.total_bytes.saturating_sub(self.there()) as f64 / rate;
+                format!("{}, {} left", format_rate(rate), duration(left))
+            }
+        }
+    }
+
+    fn line(&self, worker: &str) -> String {
+        format!(
+            "{worker}: {} of {} there, {} sent ({})",
+            format_bytes(self.there()),
+            format_bytes(self.total_bytes),
+            format_bytes(self.sent),
+            self.message(),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn a_line_has_bytes_rate_and_time_left() {
+        let (total_bytes, seconds) = (100 * MIB, 5.0);
+        let moment =
+            Moment { total_bytes, sent: 40 * MIB, reused: 20 * MIB, finished: false, seconds };
+        assert_eq!(
+            moment.line("phone"),
+            "phone: 60 MiB of 100 MiB there, 40 MiB sent (8 MiB/s, 5.0 s left)"
+        );
+        let done = Moment { sent: 80 * MIB, finished: true, ..moment };
+        assert_eq!(done.message(), "done, 16 MiB/s");
+        assert_eq!(Moment { sent: 0, ..done }.message(), "already there");
+        assert_eq!(Moment { sent: 0, reused: 0, seconds: 0.0, ..moment }.message(), "reading");
     }
 }

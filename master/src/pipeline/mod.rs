@@ -21,7 +21,7 @@ use tracing::debug;
 
 use crate::sizing::LOCAL;
 
-pub use blocks::Blocks;
+pub use blocks::{Blocks, Full};
 pub use local::LocalStage;
 pub use open::{Error as OpenError, Opening, StageSpec, open};
 

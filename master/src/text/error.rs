@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// A failure of reading a checkpoint's text files or of using them.
+/// A failure of reading a checkpoint's text files or of using them. Each sentence has its cause in it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The directory holds no `tokenizer.json`, the only tokenizer format that is read.
@@ -14,7 +14,7 @@ pub enum Error {
         found: Option<&'static str>,
     },
     /// The tokenizer's file exists but cannot be read.
-    #[error("cannot read {}", path.display())]
+    #[error("cannot read {}: {source}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -33,7 +33,7 @@ pub enum Error {
         limit_bytes: u64,
     },
     /// `tokenizer.json` is not JSON, or describes no tokenizer.
-    #[error("{} is not a valid tokenizer", path.display())]
+    #[error("{} is not a valid tokenizer: {source}", path.display())]
     InvalidTokenizer {
         /// The file.
         path: PathBuf,
@@ -61,7 +61,7 @@ pub enum Error {
     #[error("the model has no chat template; give it plain text instead")]
     NoChatTemplate,
     /// The chat template does not parse, or fails for a reason of its own.
-    #[error("the chat template in {origin} cannot be used")]
+    #[error("the chat template in {origin} cannot be used: {source}")]
     ChatTemplate {
         /// The file that holds it.
         origin: String,
@@ -78,7 +78,7 @@ pub enum Error {
         message: String,
     },
     /// The tokenizer could not split a text.
-    #[error("cannot turn text of {bytes} bytes into tokens")]
+    #[error("cannot turn text of {bytes} bytes into tokens: {source}")]
     Encode {
         /// Length of the text in UTF-8.
         bytes: usize,
@@ -87,7 +87,7 @@ pub enum Error {
         source: tokenizers::Error,
     },
     /// The tokenizer could not join tokens.
-    #[error("cannot turn {tokens} tokens into text")]
+    #[error("cannot turn {tokens} tokens into text: {source}")]
     Decode {
         /// How many token ids were given.
         tokens: usize,
@@ -128,7 +128,7 @@ mod tests {
             ),
             (
                 Error::Unreadable { path: path(), source: std::io::ErrorKind::NotFound.into() },
-                "cannot read model/tokenizer.json",
+                "cannot read model/tokenizer.json: entity not found",
             ),
             (
                 Error::TooLong { path: path(), bytes: 30, limit_bytes: 20 },
@@ -136,7 +136,7 @@ mod tests {
             ),
             (
                 Error::InvalidTokenizer { path: path(), source: inner() },
-                "model/tokenizer.json is not a valid tokenizer",
+                "model/tokenizer.json is not a valid tokenizer: inner cause",
             ),
             (
                 Error::UnsupportedDecoder { path: path(), detail: "Strip with stop 1".into() },
@@ -149,7 +149,8 @@ mod tests {
             (Error::NoChatTemplate, "the model has no chat template; give it plain text instead"),
             (
                 Error::ChatTemplate { origin: "chat_template.jinja".into(), source: broken },
-                "the chat template in chat_template.jinja cannot be used",
+                "the chat template in chat_template.jinja cannot be used: syntax error: unexpected \
+                 end",
             ),
             (
                 Error::MessagesRefused {
@@ -161,9 +162,12 @@ mod tests {
             ),
             (
                 Error::Encode { bytes: 5, source: inner() },
-                "cannot turn text of 5 bytes into tokens",
+                "cannot turn text of 5 bytes into tokens: inner cause",
             ),
-            (Error::Decode { tokens: 3, source: inner() }, "cannot turn 3 tokens into text"),
+            (
+                Error::Decode { tokens: 3, source: inner() },
+                "cannot turn 3 tokens into text: inner cause",
+            ),
         ];
         for (error, sentence) in table {
             assert_eq!(error.to_string(), sentence);

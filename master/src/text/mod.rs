@@ -8,7 +8,6 @@ mod config;
 mod detokenize;
 mod error;
 mod json;
-mod message;
 #[cfg(test)]
 mod samples;
 mod stop;
@@ -55,6 +54,13 @@ pub struct Message {
     pub content: String,
 }
 
+impl Message {
+    /// A message by `role` saying `content`.
+    pub fn new(role: &str, content: &str) -> Self {
+        Self { role: role.to_owned(), content: content.to_owned() }
+    }
+}
+
 /// What plain text gets around it when special tokens are wanted.
 enum Around {
     /// What the post-processor of `tokenizer.json` says.
@@ -82,8 +88,7 @@ impl Text {
             .template
             .map(|found| ChatTemplate::new(&found.source, found.origin, SystemTime::now));
         if let Some(Err(error)) = template.as_ref().map(ChatTemplate::check) {
-            let cause = std::error::Error::source(&error).map(ToString::to_string);
-            warnings.push(format!("{error}: {}", cause.unwrap_or_default()));
+            warnings.push(error.to_string());
         }
         Ok(Text {
             tokenizer,

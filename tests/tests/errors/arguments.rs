@@ -4,8 +4,9 @@ use std::process::Command;
 use cake_tests::master::path;
 use cake_tests::process::DEADLINE;
 use cake_tests::{Master, Running, TestWorker, golden, programs};
+use serde_json::json;
 
-use super::assert_says;
+use super::{assert_says, copy_of, edit_config};
 
 /// The sentence with which `cake-worker` refuses to start.
 #[track_caller]
@@ -59,6 +60,39 @@ fn workers_that_nobody_has() {
         let sentence = master.run(&[&["plan", llama.as_str()], &args[..]].concat()).refusal();
         assert_says(&sentence, &["attic"]);
     }
+}
+
+#[test]
+fn imagined_workers_need_names_of_their_own_and_somebody_must_be_left() {
+    let worker = TestWorker::new("a");
+    let llama = path(&golden("llama").path);
+    let refusal = |args: &[&str]| {
+        Master::over([&worker]).run(&[&["plan", llama.as_str()], args].concat()).refusal()
+    };
+    assert_says(&refusal(&["--what-if", "master:1GiB"]), &["--what-if", "\"master\""]);
+    assert_says(&refusal(&["--what-if", "a:1GiB"]), &["--what-if", "\"a\""]);
+    assert_says(&refusal(&["--exclude", "a"]), &["--exclude", "every worker", "--local-memory"]);
+}
+
+#[test]
+fn more_kv_cache_than_steps_can_name() {
+    let model = copy_of("llama");
+    edit_config(model.path(), |config| config["max_position_embeddings"] = json!(1 << 20));
+    let args = ["--context", "1000000", "--parallel", "1024"];
+    let sentence =
+        Master::alone().run(&[&["plan", &path(model.path())], &args[..]].concat()).refusal();
+    assert_says(&sentence, &["--context 1000000", "--parallel 1024", "smaller"]);
+}
+
+#[test]
+fn a_system_message_for_a_model_without_a_template() {
+    let model = copy_of("llama");
+    std::fs::remove_file(model.path().join("chat_template.jinja")).expect("removed");
+    let model = path(model.path());
+    let run = ["run", &model, "hello", "--system", "be brief", "--json"];
+    assert_says(&Master::alone().run(&run).refusal(), &["--system", "no chat template"]);
+    let chat = ["chat", &model, "--system", "be brief"];
+    assert_says(&Master::alone().run(&chat).refusal(), &["--system", "no chat template"]);
 }
 
 #[test]

@@ -129,6 +129,20 @@ fn a_missing_tokenizer() {
 }
 
 #[test]
+fn a_tokenizer_or_template_that_is_broken_and_why() {
+    let model = copy_of("llama");
+    std::fs::write(model.path().join("chat_template.jinja"), "hello\n{% if %}").expect("written");
+    let args = ["run", &path(model.path()), "hello", "--json"];
+    let sentence = Master::alone().run(&args).refusal();
+    assert_says(&sentence, &["chat_template.jinja", "syntax error", "2"]);
+    let raw = Master::alone().run(&[&args[..], &["--raw", "--max-tokens", "1"]].concat()).success();
+    assert_says(&raw.stderr, &["warning: the chat template", "syntax error"]);
+    std::fs::write(model.path().join("tokenizer.json"), "{\n\"a\": }").expect("written");
+    let sentence = Master::alone().run(&args).refusal();
+    assert_says(&sentence, &["tokenizer.json", "line 2"]);
+}
+
+#[test]
 fn a_model_that_is_nowhere_says_where_it_was_looked_for() {
     let master = Master::alone();
     let hub = tempfile::tempdir().expect("a temporary folder");

@@ -116,7 +116,7 @@ fn a_blob_that_breaks_off() {
     let status = refuses(async |hand, layer| {
         let mut frames = layer.frames();
         frames.truncate(frames.len() / 2);
-        (hand.push(frames).await, Code::Aborted)
+        (hand.push(frames).await, Code::Cancelled)
     });
     assert_says(status.message(), &["ended early"]);
 }

@@ -1,0 +1,204 @@
+//! Everyone who could hold layers: workers with their measured rates, imagined ones, the master itself.
+use std::collections::HashSet;
+
+use cake_checkpoint::Checkpoint;
+use cake_proto::wire;
+
+use super::Error;
+use super::args::PlanArgs;
+use crate::cluster::{self, Measured, Member};
+use crate::sizing::{self, Candidate, LOCAL};
+use crate::state::State;
+
+/// Who a candidate is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seat {
+    /// The master itself.
+    Master,
+    /// The worker at this place among the members.
+    Worker(usize),
+    /// A worker that does not exist (`--what-if`).
+    Imagined,
+}
+
+/// The candidates, in the order in which the planner sees them.
+pub(super) struct Candidates {
+    /// What the planner is told.
+    pub all: Vec<Candidate>,
+    /// Who each of them is.
+    pub seats: Vec<Seat>,
+    /// What went wrong and does not matter if there is a plan, one sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// Rates of one candidate, or why there are none.
+type Rates = Result<Measured, String>;
+
+impl Candidates {
+    fn add(&mut self, seat: Seat, candidate: Candidate) {
+        self.seats.push(seat);
+        self.all.push(candidate);
+    }
+
+    /// Rates that could not be measured are a warning: usual ones are assumed.
+    fn known(&mut self, rates: Rates) -> Option<Measured> {
+        let why = |reason| self.warnings.push(format!("{reason}; a usual speed is assumed"));
+        rates.map_err(why).ok()
+    }
+}
+
+/// Checks the names given, measures the workers, and lists who could hold layers.
+///
+/// # Errors
+/// A name that is not known or is taken; a worker that is gone.
+pub(super) async fn gather(
+    checkpoint: &Checkpoint,
+    state: &State,
+    members: &[Member],
+    args: &PlanArgs,
+    what_if: &[(String, u64)],
+    threads: usize,
+) -> Result<Candidates, Error> {
+    let names: Vec<&str> = members.iter().map(Member::name).collect();
+    check_names(&names, args, what_if)?;
+    let kept = |name: &str| args.exclude.iter().all(|excluded| excluded != name);
+    let used: Vec<usize> = (0..members.len()).filter(|index| kept(names[*index])).collect();
+    let wished: Vec<_> = what_if.iter().filter(|(name, _)| kept(name)).collect();
+    let measure = used.iter().map(|index| rates(checkpoint, state, &members[*index], args.reprobe));
+    let measured = futures_util::future::try_join_all(measure).await?;
+    let mut found = Candidates { all: Vec::new(), seats: Vec::new(), warnings: Vec::new() };
+    let alone = used.is_empty() && wished.is_empty();
+    let local = args.local_memory.unwrap_or(if alone { u64::MAX } else { 0 });
+    if local > 0 {
+        let compete = !alone; // Alone there is nobody to compare with.
+        let rates = compete.then(|| local_rates(checkpoint, threads, local));
+        let rates = rates.and_then(|rates| found.known(rates));
+        found.add(Seat::Master, Candidate::local(local, threads, rates));
+    }
+    for (index, rates) in used.into_iter().zip(measured) {
+        let rates = found.known(rates);
+        found.add(Seat::Worker(index), Candidate::worker(&members[index], rates));
+    }
+    for (name, bytes) in wished {
+        found.add(Seat::Imagined, Candidate::what_if(name, *bytes));
+    }
+    Ok(found)
+}
+
+/// Refuses names that nobody has, that somebody has already, and leaving everybody out.
+fn check_names(workers: &[&str], args: &PlanArgs, what_if: &[(String, u64)]) -> Result<(), Error> {
+    let mut taken: HashSet<&str> = workers.iter().copied().chain([LOCAL]).collect();
+    for (name, _) in what_if {
+        if name.is_empty() || !taken.insert(name) {
+            let expected = format!("a name other than {}", list(workers.iter().chain([&LOCAL])));
+            return Err(Error::argument("--what-if", format!("{name:?}"), expected));
+        }
+    }
+    let wished = what_if.iter().map(|(name, _)| name.as_str());
+    let known: Vec<&str> = workers.iter().copied().chain(wished).collect();
+    if let Some(unknown) = args.exclude.iter().find(|name| !known.contains(&name.as_str())) {
+        let expected = match known.is_empty() {
+            true => "nothing, since there is no worker".to_owned(),
+            false => format!("the name of a worker: {}", list(&known)),
+        };
+        return Err(Error::argument("--exclude", unknown, expected));
+    }
+    let left = known.iter().any(|name| args.exclude.iter().all(|excluded| excluded != name));
+    if !left && !known.is_empty() && args.local_memory.is_none() {
+        let expected = "at least one worker left, or --local-memory for the master itself";
+        return Err(Error::argument("--exclude", "every worker", expected));
+    }
+    Ok(())
+}
+
+fn list<'a>(names: impl IntoIterator<Item = &'a &'a str>) -> String {
+    names.into_iter().copied().collect::<Vec<_>>().join(", ")
+}
+
+/// The worker's rates: as measured before of the same process and shape, else measured now. A worker
+/// that cannot be measured but is there, such as one too small for the probe, is still a candidate.
+async fn rates(
+    checkpoint: &Checkpoint,
+    state: &State,
+    member: &Member,
+    again: bool,
+) -> Result<Rates, Error> {
+    let dtype = sizing::main_dtype(checkpoint);
+    let shape = blake3::hash(&checkpoint.config_json).to_hex();
+    let key = format!("{}/{}/{dtype}/{shape}", member.offer.worker_id, member.offer.instance);
+    if let Some(known) = state.measured(&key).filter(|_| !again) {
+        return Ok(Ok(known));
+    }
+    let error = match cluster::measure(member, &checkpoint.config_json, dtype.name()).await {
+        Ok(measured) => {
+            state.remember(&key, measured.clone());
+            return Ok(Ok(measured));
+        }
+        Err(error) => error,
+    };
+    let mut client = member.client.clone();
+    let alive = client.describe(wire::DescribeRequest {});
+    match cluster::within(member.name(), "describe itself", alive).await {
+        Ok(_) => Ok(Err(error.to_string())),
+        Err(_) => Err(error.into()),
+    }
+}
+
+/// The master's own rates, for a plan in which it competes with workers, measured within the memory
+/// that it may use.
+fn local_rates(checkpoint: &Checkpoint, threads: usize, max_bytes: u64) -> Rates {
+    let dtype = sizing::main_dtype(checkpoint);
+    let config = &checkpoint.config;
+    let probe = || cake_engine::probe_layer(config, dtype, threads, max_bytes);
+    let probe = tokio::task::block_in_place(probe)
+        .map_err(|error| format!("the master could not time a layer: {error}"))?;
+    Ok(Measured {
+        decode_seconds: probe.decode.as_secs_f64(),
+        probe_bytes: probe.bytes.max(1),
+        rtt_seconds: 0.0,
+        bytes_per_second: f64::MAX,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(workers: &[&str], exclude: &[&str], what_if: &[&str]) -> Option<String> {
+        let exclude = exclude.iter().map(|name| (*name).to_owned()).collect();
+        let args = PlanArgs { exclude, ..PlanArgs::usual() };
+        let what_if: Vec<_> = what_if.iter().map(|name| ((*name).to_owned(), 1 << 30)).collect();
+        check_names(workers, &args, &what_if).err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_imagined_worker_needs_a_name_of_its_own() {
+        assert_eq!(refusal(&["phone"], &[], &["tablet", "laptop"]), None);
+        for name in ["master", "phone", ""] {
+            let said = refusal(&["phone"], &[], &[name]).expect("refused");
+            assert_eq!(
+                said,
+                format!("--what-if is {name:?}, expected a name other than phone, master")
+            );
+        }
+        assert!(refusal(&[], &[], &["a", "a"]).is_some(), "twice the same");
+    }
+
+    #[test]
+    fn leaving_out_every_worker_is_refused() {
+        assert_eq!(refusal(&["phone", "tablet"], &["phone"], &[]), None);
+        assert_eq!(refusal(&["phone"], &["phone"], &["tablet"]), None);
+        let said = refusal(&["phone", "tablet"], &["phone", "tablet"], &[]).expect("refused");
+        assert!(said.contains("--local-memory"), "{said}");
+        let exclude = vec!["phone".to_owned()];
+        let args = PlanArgs { exclude, local_memory: Some(1), ..PlanArgs::usual() };
+        assert!(check_names(&["phone"], &args, &[]).is_ok(), "the master was named instead");
+    }
+
+    #[test]
+    fn leaving_out_somebody_unknown_is_refused() {
+        let said = refusal(&["phone"], &["attic"], &[]).expect("refused");
+        assert_eq!(said, "--exclude is attic, expected the name of a worker: phone");
+        assert!(refusal(&[], &["attic"], &[]).expect("refused").contains("no worker"));
+    }
+}

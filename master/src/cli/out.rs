@@ -1,0 +1,91 @@
+//! Standard output and standard error of the commands. Whoever reads them may have seen enough: then
+//! a command ends quietly, and nothing panics.
+use std::fmt::Display;
+use std::io::{ErrorKind, Write};
+
+use super::Error;
+
+/// Where a command tells how it goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tell {
+    /// Nowhere.
+    Nobody,
+    /// Standard error: beside an answer.
+    Notes,
+    /// Standard output: it is what was asked for.
+    Output,
+}
+
+impl Tell {
+    /// One line.
+    ///
+    /// # Errors
+    /// As [`line()`].
+    pub(super) fn line(self, words: impl Display) -> Result<(), Error> {
+        match self {
+            Self::Nobody => Ok(()),
+            Self::Notes => {
+                note(words);
+                Ok(())
+            }
+            Self::Output => line(words),
+        }
+    }
+}
+
+/// A line on standard output.
+///
+/// # Errors
+/// As [`text()`].
+pub(super) fn line(words: impl Display) -> Result<(), Error> {
+    text(format_args!("{words}\n"))
+}
+
+/// Text on standard output, shown at once.
+///
+/// # Errors
+/// [`Error::OutputClosed`] if nobody reads any more, [`Error::Output`] if it cannot be written.
+pub(super) fn text(words: impl Display) -> Result<(), Error> {
+    write_to(&mut std::io::stdout().lock(), words)
+}
+
+/// A line on standard error. If nobody reads it, nothing is lost but the line.
+pub(super) fn note(words: impl Display) {
+    writeln!(std::io::stderr().lock(), "{words}").ok();
+}
+
+fn write_to(out: &mut impl Write, words: impl Display) -> Result<(), Error> {
+    let written = write!(out, "{words}").and_then(|()| out.flush());
+    written.map_err(|source| match source.kind() {
+        ErrorKind::BrokenPipe => Error::OutputClosed,
+        _ => Error::Output { source },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes nothing.
+    struct Refusing(ErrorKind);
+
+    impl Write for Refusing {
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            Err(self.0.into())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_closed_pipe_is_told_from_a_full_disk() {
+        let closed = write_to(&mut Refusing(ErrorKind::BrokenPipe), "a").expect_err("refused");
+        assert!(matches!(closed, Error::OutputClosed), "{closed}");
+        let full = write_to(&mut Refusing(ErrorKind::StorageFull), "a").expect_err("refused");
+        assert!(matches!(full, Error::Output { .. }), "{full}");
+        let mut written = Vec::new();
+        write_to(&mut written, format_args!("{}\n", 7)).expect("a vector takes all");
+        assert_eq!(written, b"7\n");
+    }
+}
