@@ -23,5 +23,5 @@ pub const MANIFEST_BYTES: usize = 1 << 20;
 /// Steps that wait before a stage, and as many computed ones behind it. A full queue holds up its
 /// sender, so a slow stage never has to keep more.
 pub const STEPS_QUEUED: usize = 2;
-/// Frames on their way to a master that is slow to read.
-pub const ANSWERS_QUEUED: usize = 64;
+/// Frames behind a stage that wait for its link.
+pub const FRAMES_QUEUED: usize = 4;

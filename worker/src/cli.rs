@@ -144,7 +144,7 @@ impl ServeArgs {
             .enable_all()
             .build()
             .map_err(Error::Start)?;
-        runtime.block_on(async {
+        let result = runtime.block_on(async {
             let worker = Worker::bind(config).await?;
             // It serves whether or not anybody reads this.
             writeln!(std::io::stdout(), "listening on {}", worker.address()).ok();
@@ -156,9 +156,10 @@ impl ServeArgs {
             .ok();
             worker.run(stop_signal(exit_with_parent)).await?;
             Ok::<_, Error>(())
-        })?;
+        });
+        // Also after a failure: a thread that reads standard input must not hold up the end.
         runtime.shutdown_timeout(std::time::Duration::from_millis(200));
-        Ok(())
+        result
     }
 
     /// The checked settings, and where the budget comes from.

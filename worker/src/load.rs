@@ -109,7 +109,10 @@ pub fn stage_scratch_bytes(
     threads: usize,
 ) -> u64 {
     let step = (rows as u64).saturating_mul(config.hidden_size as u64).saturating_mul(4);
-    let waiting = step.saturating_mul(2 * limits::STEPS_QUEUED as u64 + 1);
+    // Being received, queued before and behind the stage, being sent, and in frames.
+    let steps = step.saturating_mul(2 * limits::STEPS_QUEUED as u64 + 2);
+    let frames = step.min(limits::FRAME_BYTES as u64) * limits::FRAMES_QUEUED as u64;
+    let waiting = steps.saturating_add(frames);
     cake_engine::scratch_bytes(config, rows, context, threads).saturating_add(waiting)
 }
 

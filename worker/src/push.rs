@@ -4,7 +4,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use cake_checkpoint::{Digest, Manifest};
 use cake_proto::{limits, wire};
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, error::TrySendError};
 use tonic::{Status, Streaming};
 use tracing::info;
 
@@ -54,7 +54,7 @@ pub async fn receive(
     say(events, writer.offset(), false).await;
     let (pieces, queue) = mpsc::channel(PIECES_QUEUED);
     let disk = tokio::task::spawn_blocking(move || write(writer, queue));
-    let received = feed(&mut frames, pieces).await;
+    let received = feed(events, &mut frames, pieces).await;
     let stored = while_working(events, disk).await;
     let stored = stored.map_err(|_| Status::internal("the store's writer panicked"))?;
     // A full disk or a wrong digest explains a broken feed, not the other way round.
@@ -70,6 +70,7 @@ pub async fn receive(
 
 /// Moves data frames into the writer's queue until the sender has said everything.
 async fn feed(
+    events: &Events,
     frames: &mut Streaming<wire::PushFrame>,
     pieces: mpsc::Sender<Bytes>,
 ) -> Result<(), Status> {
@@ -81,7 +82,11 @@ async fn feed(
                 frame.data.len()
             )));
         }
-        if pieces.send(frame.data).await.is_err() {
+        let sent = match pieces.try_send(frame.data) {
+            Err(TrySendError::Full(data)) => while_working(events, pieces.send(data)).await.is_ok(),
+            sent => sent.is_ok(),
+        };
+        if !sent {
             return Ok(()); // The writer stopped; its own error says why.
         }
     }
@@ -107,7 +112,7 @@ async fn say(events: &Events, resume_at: u64, stored: bool) {
 
 /// Waits for `work` and tells the master now and then that it goes on, so that a slow disk does not
 /// look like a dead worker; after [`WORK_LIMIT`] it does.
-async fn while_working<T>(events: &Events, work: impl Future<Output = T>) -> T {
+pub(crate) async fn while_working<T>(events: &Events, work: impl Future<Output = T>) -> T {
     let started = tokio::time::Instant::now();
     tokio::pin!(work);
     loop {

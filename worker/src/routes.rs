@@ -3,14 +3,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cake_proto::step::failure_frame;
-use cake_proto::{Client, ConnectError, Step, Tag, connect, wire};
+use cake_proto::{Client, ConnectError, Step, Tag, connect, limits, wire};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 use tracing::{info, warn};
 
 /// Frames that may wait for a slow link before the stage itself waits.
-const FRAMES_QUEUED: usize = 32;
+const FRAMES_QUEUED: usize = limits::FRAMES_QUEUED;
 /// How long the next stage may take to say who it is.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 use cake_checkpoint::LayerRange;
 use cake_engine::{Batch, BatchItem, Stage};
 use cake_proto::{Step, StepItem, limits};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
 use crate::routes::Routes;
@@ -28,6 +28,7 @@ struct Loaded {
     routes: Routes,
     pipeline: Option<String>,
     stopping: Arc<AtomicBool>,
+    ended: watch::Sender<()>, // Dropped with the stage: every stream that feeds it then ends.
     engine: std::thread::JoinHandle<()>,
 }
 
@@ -42,6 +43,22 @@ pub struct About {
     pub hidden_size: usize,
     /// Most rows in a step.
     pub max_rows: usize,
+}
+
+/// One stage as the streams that feed it know it: it tells this stage from the next one, even if a
+/// second master happens to use the same generation.
+#[derive(Clone, Debug)]
+pub struct Ticket {
+    /// What is loaded.
+    pub about: About,
+    ended: watch::Receiver<()>,
+}
+
+impl Ticket {
+    /// Completes when the stage is unloaded.
+    pub async fn ended(&mut self) {
+        self.ended.changed().await.ok(); // Nothing is ever sent: it ends with the sender.
+    }
 }
 
 /// A step or route that does not fit what is loaded.
@@ -77,6 +94,12 @@ impl From<Error> for tonic::Status {
     }
 }
 
+impl Loaded {
+    fn ticket(&self) -> Ticket {
+        Ticket { about: self.about.clone(), ended: self.ended.subscribe() }
+    }
+}
+
 impl Runtime {
     /// No stage yet.
     pub fn new(worker: &str) -> Self {
@@ -104,7 +127,8 @@ impl Runtime {
             drop(blobs);
         })?;
         info!(layers = %about.layers, generation = about.generation, "stage loaded");
-        let loaded = Loaded { about, jobs, routes, pipeline: None, stopping, engine };
+        let (ended, _) = watch::channel(());
+        let loaded = Loaded { about, jobs, routes, pipeline: None, stopping, ended, engine };
         if let Some(replaced) = self.lock().replace(loaded) {
             replaced.routes.close();
         }
@@ -123,6 +147,7 @@ impl Runtime {
         let Some(loaded) = self.lock().take() else { return };
         loaded.stopping.store(true, Ordering::Relaxed);
         loaded.routes.close();
+        drop(loaded.ended);
         drop(loaded.jobs);
         if loaded.engine.join().is_err() {
             warn!("the stage's thread had panicked");
@@ -130,9 +155,12 @@ impl Runtime {
         info!(layers = %loaded.about.layers, "stage unloaded");
     }
 
-    /// The loaded stage, if any.
-    pub fn about(&self) -> Option<About> {
-        self.lock().as_ref().map(|loaded| loaded.about.clone())
+    /// The loaded stage, for a stream that will feed it.
+    ///
+    /// # Errors
+    /// [`Error::NotLoaded`].
+    pub fn ticket(&self) -> Result<Ticket, Error> {
+        self.lock().as_ref().map(Loaded::ticket).ok_or_else(|| self.not_loaded())
     }
 
     /// The way out of the stage of `generation`; `pipeline` is what the previous stage must show.
@@ -153,23 +181,26 @@ impl Runtime {
     ///
     /// # Errors
     /// [`Error::NotLoaded`] or [`Error::Pipeline`].
-    pub fn check_pipeline(&self, token: Option<&str>) -> Result<About, Error> {
+    pub fn check_pipeline(&self, token: Option<&str>) -> Result<Ticket, Error> {
         let guard = self.lock();
         let loaded = guard.as_ref().ok_or_else(|| self.not_loaded())?;
         if token.is_none() || loaded.pipeline.as_deref() != token {
             return Err(Error::Pipeline { worker: self.worker.clone() });
         }
-        Ok(loaded.about.clone())
+        Ok(loaded.ticket())
     }
 
     /// Queues a step; waits while the queue is full, so that a slow stage slows its caller.
     ///
     /// # Errors
     /// [`Error`] if it was made for another plan or nothing is loaded.
-    pub async fn submit(&self, step: Step) -> Result<(), Error> {
+    pub async fn submit(&self, ticket: &Ticket, step: Step) -> Result<(), Error> {
         let jobs = {
             let guard = self.lock();
             let loaded = guard.as_ref().ok_or_else(|| self.not_loaded())?;
+            if !loaded.ended.subscribe().same_channel(&ticket.ended) {
+                return Err(self.not_loaded());
+            }
             self.check_generation(&loaded.about, step.generation)?;
             loaded.jobs.clone()
         };
@@ -183,7 +214,7 @@ impl Runtime {
         Err(Error::Generation { worker: self.worker.clone(), loaded: about.generation, found })
     }
 
-    fn not_loaded(&self) -> Error {
+    pub(crate) fn not_loaded(&self) -> Error {
         Error::NotLoaded { worker: self.worker.clone() }
     }
 

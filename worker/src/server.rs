@@ -116,7 +116,9 @@ impl Worker {
         if tokio::time::timeout(GRACE, &mut serve).await.is_err() {
             warn!("closing connections that a master still holds");
         }
-        tokio::task::spawn_blocking(move || runtime.unload()).await.ok();
+        // A step under way may take longer than anybody wants to wait for the process to end.
+        let unload = tokio::task::spawn_blocking(move || runtime.unload());
+        tokio::time::timeout(GRACE, unload).await.ok();
         Ok(())
     }
 }

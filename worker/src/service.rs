@@ -19,7 +19,7 @@ use crate::lease::{self, LeaseBook, LeaseGuard, random_token};
 use crate::load::{Load, Outcome, Place, resident_permille, stage_scratch_bytes};
 use crate::push;
 use crate::push::blocking;
-use crate::runtime::Runtime;
+use crate::runtime::{self, Runtime, Ticket};
 use crate::store::{self, InUse, Store};
 use crate::{OVERHEAD_BYTES, platform};
 
@@ -52,6 +52,20 @@ struct Shared {
 }
 
 impl Shared {
+    /// Which of these are held. Asked for means planned: from now on making room for one blob does
+    /// not evict another of them.
+    fn pin_and_list(&self, names: &[String]) -> Vec<String> {
+        let mut pins = self.lock_pins();
+        let mut held = Vec::new();
+        for (name, digest) in names.iter().filter_map(|name| Some((name, name.parse().ok()?))) {
+            pins.entry(digest).or_insert_with(|| self.store.pin(&digest));
+            if self.store.holds(&digest) {
+                held.push(name.clone());
+            }
+        }
+        held
+    }
+
     fn lock_pins(&self) -> MutexGuard<'_, HashMap<Digest, InUse>> {
         // Only whole entries come and go: a poisoned lock still holds a usable map.
         self.pins.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -119,7 +133,13 @@ impl Service {
             system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
             instance: self.shared.instance.clone(),
             store_limit_bytes: store.limit_bytes().unwrap_or(0),
-            evictable_bytes: store.limit_bytes().map_or(0, |_| store.stored_bytes()),
+            stored_bytes: store.stored_bytes(),
+            partial: store
+                .list_partial()
+                .iter()
+                .take(limits::BLOBS)
+                .map(|blob| (blob.name.to_string(), blob.bytes))
+                .collect(),
         }
     }
 }
@@ -136,7 +156,8 @@ impl WorkerRpc for Service {
         _: Request<wire::DescribeRequest>,
     ) -> Result<Response<wire::Description>, Status> {
         // No protocol check: a master must be able to learn which version it found.
-        Ok(Response::new(self.describe_now()))
+        let service = self.clone();
+        Ok(Response::new(blocking(move || Ok(service.describe_now())).await?))
     }
 
     async fn hold(
@@ -230,17 +251,11 @@ impl WorkerRpc for Service {
         request: Request<wire::QueryRequest>,
     ) -> Result<Response<wire::QueryReply>, Status> {
         self.admit(&request)?;
+        let shared = self.shared.clone();
         let mut asked = request.into_inner().blobs;
         asked.truncate(limits::BLOBS);
-        let mut pins = self.shared.lock_pins();
-        let mut held = Vec::new();
-        for (name, digest) in asked.iter().filter_map(|name| Some((name, name.parse().ok()?))) {
-            // Asked for means planned: making room for one blob must not evict another of the plan.
-            pins.entry(digest).or_insert_with(|| self.shared.store.pin(&digest));
-            if self.shared.store.holds(&digest) {
-                held.push(name.clone());
-            }
-        }
+        // The store's lock is held while a blob is made durable: not a thing to wait for here.
+        let held = blocking(move || Ok(shared.pin_and_list(&asked))).await?;
         Ok(Response::new(wire::QueryReply { held }))
     }
 
@@ -250,11 +265,11 @@ impl WorkerRpc for Service {
     ) -> Result<Response<Self::PushStream>, Status> {
         self.admit(&request)?;
         let store = self.shared.store.clone();
-        let work = self.shared.work.clone().read_owned().await;
+        let work = self.shared.work.clone();
         let (events, stream) = mpsc::channel(EVENTS_QUEUED);
         // Ends with the request's stream, which ends with the connection at the latest.
         tokio::spawn(async move {
-            let _work = work;
+            let _work = push::while_working(&events, work.read_owned()).await;
             if let Err(status) = push::receive(store, request.into_inner(), &events).await {
                 info!(error = status.message(), "push ended");
                 events.send(Err(status)).await.ok();
@@ -270,16 +285,20 @@ impl WorkerRpc for Service {
         self.admit(&request)?;
         let metadata = request.metadata().clone();
         let load = Load::try_from(request.into_inner())?;
-        let work = self.shared.work.clone().write_owned().await;
         let (events, stream) = mpsc::channel(EVENTS_QUEUED);
         let service = self.clone();
         let handle = tokio::runtime::Handle::current();
-        tokio::task::spawn_blocking(move || {
-            let _work = work;
-            let _runtime = handle.enter(); // Installing the stage spawns its sender task.
-            let leases = &service.shared.leases;
-            let result = service.load_now(load, &|| leases.check(&metadata), &events);
-            events.blocking_send(result.map_err(Status::from)).ok();
+        // Ends with the load, which ends early once the lease is gone.
+        tokio::spawn(async move {
+            let work = service.shared.work.clone().write_owned().await;
+            let loading = move || {
+                let _work = work;
+                let _runtime = handle.enter(); // Installing the stage spawns its sender task.
+                let leases = &service.shared.leases;
+                let result = service.load_now(load, &|| leases.check(&metadata), &events);
+                events.blocking_send(result.map_err(Status::from)).ok();
+            };
+            tokio::task::spawn_blocking(loading).await.ok();
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
     }
@@ -311,19 +330,14 @@ impl WorkerRpc for Service {
         request: Request<Streaming<wire::StepFrame>>,
     ) -> Result<Response<Self::StepsStream>, Status> {
         self.admit(&request)?;
-        let about = self
-            .shared
-            .runtime
-            .about()
-            .ok_or_else(|| Status::failed_precondition("no stage is loaded"))?;
-        let (answers, stream) = mpsc::channel(limits::ANSWERS_QUEUED);
-        self.shared.runtime.routes(about.generation, None)?.set_master(answers.clone());
+        let ticket = self.shared.runtime.ticket()?;
+        let (answers, stream) = mpsc::channel(limits::FRAMES_QUEUED);
+        self.shared.runtime.routes(ticket.about.generation, None)?.set_master(answers.clone());
         let service = self.clone();
         let frames = request.into_inner();
         // Ends when the master closes its side.
         tokio::spawn(async move {
-            let assembler = Assembler::new(about.hidden_size, about.max_rows);
-            if let Err(status) = service.take_steps(frames, assembler).await {
+            if let Err(status) = service.take_steps(frames, ticket).await {
                 answers.send(Err(status)).await.ok();
             }
         });
@@ -336,9 +350,8 @@ impl WorkerRpc for Service {
     ) -> Result<Response<wire::ForwardReply>, Status> {
         check_protocol(request.metadata())?;
         let token = request.metadata().get(PIPELINE_KEY).and_then(|value| value.to_str().ok());
-        let about = self.shared.runtime.check_pipeline(token)?;
-        let assembler = Assembler::new(about.hidden_size, about.max_rows);
-        self.take_steps(request.into_inner(), assembler).await?;
+        let ticket = self.shared.runtime.check_pipeline(token)?;
+        self.take_steps(request.into_inner(), ticket).await?;
         Ok(Response::new(wire::ForwardReply {}))
     }
 
@@ -364,23 +377,30 @@ impl WorkerRpc for Service {
 }
 
 impl Service {
-    /// Feeds the stage from one stream until its sender says goodbye.
+    /// Feeds the stage from one stream until its sender says goodbye, or the stage is gone.
     async fn take_steps(
         &self,
         mut frames: Streaming<wire::StepFrame>,
-        mut assembler: Assembler,
+        mut ticket: Ticket,
     ) -> Result<(), Status> {
-        while let Some(frame) = frames.message().await? {
-            let (number, generation) = (frame.step, frame.generation);
+        let mut assembler = Assembler::new(ticket.about.hidden_size, ticket.about.max_rows);
+        loop {
+            let frame = tokio::select! {
+                frame = frames.message() => frame?,
+                () = ticket.ended() => return Err(self.shared.runtime.not_loaded().into()),
+            };
+            let Some(frame) = frame else { return Ok(()) };
+            let number = frame.step;
             let Some(Incoming::Step(step)) = assembler.push(frame)? else { continue };
-            if let Err(error) = self.shared.runtime.submit(step).await {
-                let Ok(routes) = self.shared.runtime.routes(generation, None) else {
-                    return Err(error.into());
-                };
-                routes.fail(number, error.to_string());
+            match self.shared.runtime.submit(&ticket, step).await {
+                Ok(()) => {}
+                Err(error @ runtime::Error::Generation { .. }) => {
+                    let loaded = ticket.about.generation;
+                    self.shared.runtime.routes(loaded, None)?.fail(number, error.to_string());
+                }
+                Err(error) => return Err(error.into()),
             }
         }
-        Ok(())
     }
 
     /// Loads and reports; returns the last event.

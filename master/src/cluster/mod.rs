@@ -57,8 +57,11 @@ pub struct Offer {
     pub free_disk_bytes: u64,
     /// Most bytes its store keeps, if there is a limit.
     pub store_limit_bytes: Option<u64>,
-    /// Stored bytes that make room for others under that limit.
-    pub evictable_bytes: u64,
+    /// Bytes in its store.
+    pub stored_bytes: u64,
+    /// Half-pushed blobs in its store, and the bytes that are there of each.
+    #[serde(skip)]
+    pub partial: HashMap<Digest, u64>,
     /// Its clock, in milliseconds since 1970.
     pub clock_ms: u64,
     /// Master that holds it, if any.
@@ -309,7 +312,12 @@ impl From<wire::Description> for Offer {
             threads: said.threads as usize,
             free_disk_bytes: said.free_disk_bytes,
             store_limit_bytes: Some(said.store_limit_bytes).filter(|limit| *limit > 0),
-            evictable_bytes: said.evictable_bytes,
+            stored_bytes: said.stored_bytes,
+            partial: said
+                .partial
+                .iter()
+                .filter_map(|(name, bytes)| Some((name.parse().ok()?, *bytes)))
+                .collect(),
             clock_ms: said.clock_ms,
             held_by: Some(said.held_by).filter(|holder| !holder.is_empty()),
             resident_permille: said.resident_permille,

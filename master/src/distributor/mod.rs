@@ -133,8 +133,10 @@ pub fn check_disk(assignments: &[Assignment<'_>], manifests: &Manifests) -> Resu
             return Err(Error::StoreLimit { worker: worker(), layers, need: whole, limit });
         }
         let need = missing_bytes(assignment, manifests);
-        // Under a limit of its own the store makes room by itself.
-        let free = offer.free_disk_bytes.saturating_add(offer.evictable_bytes);
+        // To keep its limit the store deletes what was used longest ago.
+        let over = |limit| offer.stored_bytes.saturating_add(need).saturating_sub(limit);
+        let evicted = offer.store_limit_bytes.map_or(0, over).min(offer.stored_bytes);
+        let free = offer.free_disk_bytes.saturating_add(evicted);
         if need > 0 && need.saturating_add(DISK_RESERVE) > free {
             return Err(Error::Disk { worker: worker(), layers, need, free });
         }
@@ -142,14 +144,18 @@ pub fn check_disk(assignments: &[Assignment<'_>], manifests: &Manifests) -> Resu
     Ok(())
 }
 
-/// Blob bytes of an assignment that the worker is not known to hold.
+/// Blob bytes of an assignment that the worker is not known to hold, whole or in part.
 pub fn missing_bytes(assignment: &Assignment<'_>, manifests: &Manifests) -> u64 {
-    let held = |layer: &usize| {
-        let known = manifests.known(*layer);
-        known.is_some_and(|manifest| assignment.member.offer.blobs.contains(&manifest.name()))
+    let offer = &assignment.member.offer;
+    let missing = |layer| {
+        let whole = manifests.blob_bytes(layer);
+        let Some(name) = manifests.known(layer).map(|manifest| manifest.name()) else {
+            return whole;
+        };
+        let part = offer.partial.get(&name).copied().unwrap_or(0);
+        if offer.blobs.contains(&name) { 0 } else { whole.saturating_sub(part) }
     };
-    let missing = assignment.layers.iter().filter(|layer| !held(layer));
-    missing.map(|layer| manifests.blob_bytes(layer)).sum()
+    assignment.layers.iter().map(missing).sum()
 }
 
 /// Brings every worker the blobs it lacks; workers in parallel, layers in order.

@@ -155,7 +155,8 @@ impl Pipeline {
         hidden: Vec<f32>,
         wanted: Vec<u32>,
     ) -> Result<Ticket, Error> {
-        let permit = self.in_flight.clone().acquire_owned().await.map_err(|_| Error::Closed)?;
+        let place = tokio::time::timeout(STEP_TIMEOUT, self.in_flight.clone().acquire_owned());
+        let permit = place.await.map_err(|_| Error::Silent)?.map_err(|_| Error::Closed)?;
         let rows = items.iter().map(|item| item.rows).sum();
         let number = self.shared.next_step.fetch_add(1, Ordering::Relaxed);
         let generation = self.shared.generation;

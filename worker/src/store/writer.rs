@@ -17,7 +17,7 @@ use super::{Error, HeldBlob, PartialBlob, Store, Transfer};
 const WRITEBACK_BYTES: u64 = 64 << 20;
 /// Bytes after which a write waits for the flush under way, so that a slow disk never has a backlog
 /// that takes minutes.
-const MOST_UNFLUSHED_BYTES: u64 = 256 << 20;
+const MOST_UNFLUSHED_BYTES: u64 = 128 << 20;
 
 /// Writes one blob, in order, from where an earlier transfer ended.
 ///
