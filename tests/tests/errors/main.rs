@@ -7,6 +7,7 @@ mod cluster;
 mod disk;
 mod leases;
 mod pushes;
+mod streams;
 mod versions;
 
 use std::path::Path;

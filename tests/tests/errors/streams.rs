@@ -1,0 +1,138 @@
+//! Streams of steps whose lease, stage or pipeline is not theirs, by a master played by hand.
+use std::time::Duration;
+
+use cake_checkpoint::{BlobSource, Checkpoint};
+use cake_proto::{Client, Tag, connect, wire};
+use cake_tests::master::path;
+use cake_tests::{Golden, Master, TestWorker, golden};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Status, Streaming};
+
+use super::assert_says;
+
+/// Longer than anything here takes, much shorter than a step's own deadline.
+const SOON: Duration = Duration::from_secs(5);
+const GENERATION: u64 = 1;
+
+/// Layer 0 of a golden model on a worker held by hand; its blob is there already.
+struct Loaded {
+    client: Client,
+    hold: Streaming<wire::HoldEvent>,
+    request: wire::LoadRequest,
+}
+
+impl Loaded {
+    async fn hold(worker: &TestWorker, golden: &Golden) -> Self {
+        let mut client = connect(&worker.address, Tag::default()).await.expect("it listens");
+        let request = wire::HoldRequest { master_name: "by hand".to_owned() };
+        let hold = loop {
+            match client.hold(request.clone()).await {
+                Ok(hold) => break hold,
+                Err(status) => assert_eq!(status.code(), Code::Aborted, "{status:?}"),
+            }
+        };
+        let mut hold = hold.into_inner();
+        let lease = hold.message().await.expect("a lease").expect("a lease").lease;
+        let client = connect(&worker.address, Tag::lease(&lease)).await.expect("it listens");
+        let checkpoint = Checkpoint::open(&path(&golden.path)).expect("a checkpoint");
+        let manifest = BlobSource::new(&checkpoint, 0).manifest().expect("readable");
+        let request = wire::LoadRequest {
+            generation: GENERATION,
+            config_json: checkpoint.config_json.clone().into(),
+            layer_start: 0,
+            layer_end: 1,
+            blobs: vec![manifest.name().to_string()],
+            kv_dtype: "f32".to_owned(),
+            kv_blocks: 4,
+            max_positions: 64,
+            max_rows: 8,
+            planned_bytes: 1,
+        };
+        Self { client, hold, request }
+    }
+
+    async fn load(&mut self) -> Result<(), Status> {
+        let mut events = self.client.load(self.request.clone()).await?.into_inner();
+        while let Some(event) = events.message().await? {
+            if event.done {
+                assert!(event.corrupt.is_empty(), "{event:?}");
+                return Ok(());
+            }
+        }
+        panic!("the load ended without a word")
+    }
+}
+
+fn with_held_blob(play: impl AsyncFn(&TestWorker, Loaded)) {
+    let golden = golden("llama");
+    let worker = TestWorker::new("a");
+    Master::over([&worker]).push(&golden.path, &[]);
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async { play(&worker, Loaded::hold(&worker, &golden).await).await });
+    runtime.shutdown_background();
+    let answer = Master::over([&worker]).answer(&golden, &[], &[]);
+    assert_eq!(answer.output_ids, golden.greedy_ids);
+}
+
+#[test]
+fn a_stream_of_steps_ends_with_its_lease() {
+    with_held_blob(async |_, mut loaded| {
+        loaded.load().await.expect("loaded");
+        let (_frames, outgoing) = mpsc::channel::<wire::StepFrame>(1);
+        let answers = loaded.client.steps(ReceiverStream::new(outgoing)).await.expect("open");
+        let mut answers = answers.into_inner();
+        drop(loaded.hold); // The connection of the lease dies; that of the steps lives on.
+        let told = tokio::time::timeout(SOON, answers.message()).await.expect("told soon");
+        let status = told.expect_err("not an answer");
+        assert_says(status.message(), &["no stage loaded"]);
+    });
+}
+
+#[test]
+fn a_stage_takes_no_steps_from_another_pipeline() {
+    with_held_blob(async |worker, mut loaded| {
+        loaded.load().await.expect("loaded");
+        for token in ["", "somebody else's"] {
+            let stranger = connect(&worker.address, Tag::pipeline(token)).await;
+            let frames = tokio_stream::iter(Vec::<wire::StepFrame>::new());
+            let status = stranger.expect("it listens").forward(frames).await.expect_err("refused");
+            assert_eq!(status.code(), Code::FailedPrecondition, "{status:?}");
+        }
+    });
+}
+
+#[test]
+fn a_load_beyond_the_offer_is_refused_with_both_numbers() {
+    with_held_blob(async |_, mut loaded| {
+        loaded.request.planned_bytes = 3 << 30; // The worker offers 1 GiB.
+        let status = loaded.load().await.expect_err("refused");
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+        assert_says(status.message(), &["3 GiB", "1 GiB"]);
+    });
+}
+
+#[test]
+fn a_load_with_numbers_that_do_not_agree_names_the_field() {
+    with_held_blob(async |_, mut loaded| {
+        let good = loaded.request.clone();
+        let bad = [
+            ("layer_end", wire::LoadRequest { layer_end: 999, ..good.clone() }),
+            ("layer_start", wire::LoadRequest { layer_start: 1, ..good.clone() }),
+            ("blobs", wire::LoadRequest { blobs: vec![], ..good.clone() }),
+            ("blob", wire::LoadRequest { blobs: vec!["zz".to_owned()], ..good.clone() }),
+            ("kv_dtype", wire::LoadRequest { kv_dtype: "f8".to_owned(), ..good.clone() }),
+            ("kv_blocks", wire::LoadRequest { kv_blocks: u32::MAX, ..good.clone() }),
+            ("max_rows", wire::LoadRequest { max_rows: u32::MAX, ..good.clone() }),
+            ("max_positions", wire::LoadRequest { max_positions: u32::MAX, ..good.clone() }),
+        ];
+        for (field, request) in bad {
+            loaded.request = request;
+            let status = loaded.load().await.expect_err(field);
+            assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
+            assert_says(status.message(), &[field]);
+        }
+        loaded.request = good;
+        loaded.load().await.expect("nothing of that did harm");
+    });
+}
