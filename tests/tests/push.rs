@@ -313,3 +313,25 @@ fn flip_a_bit(file: &Path, offset: u64) {
     file.read_exact_at(&mut byte, offset).expect("within the blob");
     file.write_all_at(&[byte[0] ^ 0x10], offset).expect("written");
 }
+
+#[test]
+fn tensors_that_a_worker_holds_in_other_blobs_are_not_sent_again() {
+    let (model, shape) = small_model();
+    let tuned = TempDir::with_prefix("cake-model-").expect("a temporary folder");
+    model::make(tuned.path(), &shape, SEED).expect("the same model once more");
+    let checkpoint = Checkpoint::open(&path(tuned.path())).expect("a checkpoint");
+    let layer = checkpoint.layer_tensors(3);
+    let changed = layer.iter().find(|tensor| tensor.name.contains("o_proj")).expect("Llama has it");
+    // One value of one tensor differs, as if only that had been trained further.
+    let file = OpenOptions::new().write(true).open(&checkpoint.files[changed.file].path);
+    file.expect("ours").write_all_at(&[0x11, 0x3c], changed.offset).expect("written");
+    let worker = TestWorker::new("a");
+    let master = Master::over([&worker]);
+    master.push(model.path(), &[]);
+    let report = master.push(tuned.path(), &[]);
+    let sent = pushed(&report)[0].1;
+    println!("{sent} bytes sent for a tensor of {}", changed.bytes);
+    assert!(sent >= changed.bytes && sent <= changed.bytes + (64 << 10), "{sent} bytes sent");
+    assert_answers_like_one_process(&master, tuned.path(), &[]);
+    assert_answers_like_one_process(&master, model.path(), &[]);
+}

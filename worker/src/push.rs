@@ -1,4 +1,5 @@
 //! Receiving one blob: the network on one side, the store's blocking writer on the other.
+use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -45,13 +46,13 @@ pub async fn receive(
         .map_err(|error| Status::invalid_argument(error.to_string()))?;
     let name = manifest.name();
     if store.holds(&name) {
-        say(events, manifest.file_bytes, true).await;
+        say(events, Vec::new(), true).await;
         return Ok(());
     }
     let begin = store.clone();
     let beginning = blocking(move || begin.begin(manifest).map_err(Status::from));
     let writer = while_working(events, beginning).await?;
-    say(events, writer.offset(), false).await;
+    say(events, writer.wanted(), false).await;
     let (pieces, queue) = mpsc::channel(PIECES_QUEUED);
     let disk = tokio::task::spawn_blocking(move || write(writer, queue));
     let received = feed(events, &mut frames, pieces).await;
@@ -64,7 +65,7 @@ pub async fn receive(
         return Err(Status::cancelled(format!("the push of blob {name} ended early")));
     };
     info!(blob = %name, "blob stored");
-    say(events, 0, true).await;
+    say(events, Vec::new(), true).await;
     Ok(())
 }
 
@@ -104,9 +105,11 @@ fn write(mut writer: Writer, mut queue: mpsc::Receiver<Bytes>) -> Result<Option<
     Ok(Some(writer.finish()?))
 }
 
-async fn say(events: &Events, resume_at: u64, stored: bool) {
+async fn say(events: &Events, wanted: Vec<Range<u64>>, stored: bool) {
     // If the master is gone there is nobody to tell; what is stored stays stored.
-    let event = wire::PushEvent { resume_at, stored, working: false };
+    let range = |range: Range<u64>| wire::ByteRange { start: range.start, end: range.end };
+    let wanted = wanted.into_iter().map(range).collect();
+    let event = wire::PushEvent { wanted, stored, working: false };
     events.send(Ok(event)).await.ok();
 }
 

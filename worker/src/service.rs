@@ -477,7 +477,8 @@ impl From<store::Error> for Status {
             E::DiskFull { .. } | E::StoreFull { .. } => Self::resource_exhausted(message),
             E::WrongDigest { .. } => Self::data_loss(message),
             E::NotHeld { .. } => Self::not_found(message),
-            E::Busy { .. } => Self::aborted(message), // The last push of it is just ending.
+            // Worth another try: the last push of it is just ending, or it is asked for whole.
+            E::Busy { .. } | E::Spoilt { .. } => Self::aborted(message),
             _ => Self::internal(message),
         }
     }

@@ -2,6 +2,7 @@
 mod manifests;
 mod progress;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -244,7 +245,7 @@ async fn push_patiently(
     }
 }
 
-/// Sends one blob from where the worker's verified part ends. Returns the bytes sent.
+/// Sends what the worker lacks of one blob. Returns the bytes sent.
 async fn push_blob(
     client: &mut Client,
     worker: &str,
@@ -284,11 +285,14 @@ async fn push_blob(
         return Ok(0);
     }
     let (total, counter) = (manifest.file_bytes, progress.clone());
-    let begin = start.resume_at.min(total);
+    let wanted = wanted_ranges(&start, total).ok_or_else(|| {
+        failed(&Status::cancelled("the worker wants bytes that the blob does not have"))
+    })?;
+    let sent = wanted.iter().map(|range| range.end - range.start).sum();
     // Read errors come first: the worker only sees a push that ended early.
     let reader = tokio::task::spawn_blocking(move || {
         let source = BlobSource::new(&checkpoint, layer);
-        send_pieces(&source, begin, total, &frames, &counter)
+        send_pieces(&source, &wanted, &frames, &counter)
     });
     let stored = next(&mut events).await;
     // After a failure the reader may sit in a queue that nobody empties; it goes with the connection.
@@ -298,28 +302,41 @@ async fn push_blob(
     if !stored?.stored {
         return Err(failed(&Status::cancelled("the worker did not confirm the blob")));
     }
-    Ok(total - begin)
+    Ok(sent)
 }
 
-/// Reads the blob piece by piece into the connection; stops quietly if the worker hangs up.
+/// What the worker wants, if it is ascending and within the blob.
+fn wanted_ranges(event: &wire::PushEvent, total: u64) -> Option<Vec<Range<u64>>> {
+    let mut end = 0;
+    let range = |wanted: &wire::ByteRange| {
+        let range = wanted.start..wanted.end;
+        let fits = end <= range.start && range.start < range.end && range.end <= total;
+        end = range.end;
+        fits.then_some(range)
+    };
+    event.wanted.iter().map(range).collect()
+}
+
+/// Reads the wanted parts of the blob piece by piece into the connection; stops quietly if the worker hangs up.
 fn send_pieces(
     source: &BlobSource<'_>,
-    begin: u64,
-    total: u64,
+    wanted: &[Range<u64>],
     frames: &mpsc::Sender<wire::PushFrame>,
     progress: &WorkerProgress,
 ) -> Result<(), cake_checkpoint::Error> {
-    let mut offset = begin;
-    while offset < total {
-        let length = (total - offset).min(PIECE_BYTES);
-        let mut piece = vec![0; length as usize];
-        source.read(offset, &mut piece)?;
-        let frame = wire::PushFrame { data: piece.into(), ..Default::default() };
-        if frames.blocking_send(frame).is_err() {
-            return Ok(());
+    for range in wanted {
+        let mut offset = range.start;
+        while offset < range.end {
+            let length = (range.end - offset).min(PIECE_BYTES);
+            let mut piece = vec![0; length as usize];
+            source.read(offset, &mut piece)?;
+            let frame = wire::PushFrame { data: piece.into(), ..Default::default() };
+            if frames.blocking_send(frame).is_err() {
+                return Ok(());
+            }
+            offset += length;
+            progress.send(length);
         }
-        offset += length;
-        progress.send(length);
     }
     Ok(())
 }

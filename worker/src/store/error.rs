@@ -98,6 +98,17 @@ pub enum Error {
         /// Where it starts in the blob, and where to send from again.
         offset: u64,
     },
+    /// A part copied from another blob of the store is not what it was.
+    #[error(
+        "blob {blob} does not come out right at byte {offset} with tensors that other blobs here \
+         hold; it must be sent whole"
+    )]
+    Spoilt {
+        /// The blob being received.
+        blob: Digest,
+        /// Where to send from.
+        offset: u64,
+    },
     /// The blob's bytes match their digests but do not start with the header that its tensors need.
     #[error("blob {blob} does not start with the header of its own tensors")]
     WrongHeader {

@@ -11,6 +11,7 @@ pub mod cli;
 mod error;
 mod evict;
 mod folders;
+mod reuse;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -29,6 +30,7 @@ pub use writer::Writer;
 
 use crate::platform;
 use folders::Folders;
+use reuse::Tensors;
 use state::{State, Transfer};
 
 /// Disk space a transfer leaves to others, at most; a fiftieth of a small file system.
@@ -123,7 +125,14 @@ impl Store {
         folders.create()?;
         let lock = folders.lock()?;
         let found = folders.recover()?;
+        let mut tensors = Tensors::default();
+        for blob in &found.held {
+            if let Some(manifest) = folders.read_manifest(&blob.name) {
+                tensors.add(blob.name, &manifest);
+            }
+        }
         let state = State {
+            tensors,
             held: found.held.into_iter().map(|blob| (blob.name, blob)).collect(),
             partial: found.partial.into_iter().map(|blob| (blob.name, blob)).collect(),
             ..State::default()

@@ -1,11 +1,12 @@
 //! What the store knows about its files while it is open.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cake_checkpoint::Digest;
 
+use super::reuse::Tensors;
 use super::{HeldBlob, PartialBlob, evict};
 
 /// What the store knows; a digest is in at most one of the first three maps.
@@ -14,6 +15,10 @@ pub(super) struct State {
     pub(super) held: BTreeMap<Digest, HeldBlob>,
     pub(super) partial: BTreeMap<Digest, PartialBlob>,
     pub(super) writing: BTreeMap<Digest, Arc<Transfer>>,
+    /// Where the tensors of held blobs are.
+    pub(super) tensors: Tensors,
+    /// Blobs that did not come out right with tensors of others: these are sent whole.
+    pub(super) sent_whole: BTreeSet<Digest>,
     /// How many [`InUse`] guards each blob has.
     pub(super) pins: BTreeMap<Digest, usize>,
 }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,6 +11,7 @@ use std::time::SystemTime;
 
 use cake_checkpoint::{CHUNK_BYTES, Digest, Manifest};
 
+use super::reuse::{self, Segment};
 use super::{Error, HeldBlob, PartialBlob, Store, Transfer};
 
 /// Bytes after which the system is asked to write to the disk what it has, so that the flush at the
@@ -30,6 +32,10 @@ pub struct Writer {
     verified_bytes: u64,
     /// The beginning of the next chunk.
     pending: Vec<u8>,
+    /// Whether bytes of the chunk under way were copied from another blob.
+    copied: bool,
+    /// The whole blob, by where its bytes come from; empty if it was held already.
+    segments: Vec<Segment>,
     /// `None` if the blob was held already.
     part: Option<Part>,
 }
@@ -57,11 +63,23 @@ impl Writer {
         let name = manifest.name();
         let Some(claim) = Claim::take(store, name)? else {
             let verified_bytes = manifest.file_bytes;
-            return Ok(Writer { manifest, name, verified_bytes, pending: Vec::new(), part: None });
+            let (pending, segments) = (Vec::new(), Vec::new());
+            return Ok(Writer {
+                manifest,
+                name,
+                verified_bytes,
+                pending,
+                copied: false,
+                segments,
+                part: None,
+            });
         };
         let folders = &store.inner.folders;
         let path = folders.part(&name);
         let verified_bytes = verified_bytes(&path, &manifest)?;
+        let whole = Segment { range: 0..manifest.file_bytes, source: None };
+        let sent_whole = store.state().sent_whole.contains(&name);
+        let segments = if sent_whole { vec![whole] } else { reuse::segments(store, &manifest) };
         store.make_room(&claim.transfer, manifest.file_bytes, verified_bytes)?;
         folders.write_part_manifest(&name, &manifest)?;
         let open = || {
@@ -76,7 +94,20 @@ impl Writer {
         let file =
             open().map_err(|cause| Error::write(&folders.root, &path, missing_bytes, cause))?;
         let part = Some(Part { file, path, writeback: Writeback::default(), claim });
-        Ok(Writer { manifest, name, verified_bytes, pending: Vec::new(), part })
+        let pending = Vec::new();
+        let mut writer =
+            Writer { manifest, name, verified_bytes, pending, copied: false, segments, part };
+        writer.copy_held()?;
+        Ok(writer)
+    }
+
+    /// The bytes of the blob that must be sent, from [`Writer::offset`] on, in order; what lies
+    /// between them is copied from other blobs of the store.
+    pub fn wanted(&self) -> Vec<Range<u64>> {
+        let from = self.offset();
+        let sent = self.segments.iter().filter(|segment| segment.source.is_none());
+        let rest = sent.map(|segment| segment.range.start.max(from)..segment.range.end);
+        rest.filter(|range| !range.is_empty()).collect()
     }
 
     /// Name of the blob being written.
@@ -94,7 +125,7 @@ impl Writer {
         self.verified_bytes + self.pending.len() as u64
     }
 
-    /// Appends the blob's next bytes. Each chunk of [`CHUNK_BYTES`], and the shorter last one, is
+    /// Appends the next of the bytes that are [`Writer::wanted`]. Each chunk of [`CHUNK_BYTES`], and the shorter last one, is
     /// compared with the manifest when it is whole and written only if it matches.
     ///
     /// # Errors
@@ -103,13 +134,51 @@ impl Writer {
     /// written. The part then ends after the last good chunk and [`Writer::offset`] is there: a
     /// caller may send again from it.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        let missing_bytes = self.manifest.file_bytes - self.offset();
+        let missing_bytes = self.wanted().iter().map(|range| range.end - range.start).sum();
         let extra_bytes = (bytes.len() as u64).saturating_sub(missing_bytes);
         if extra_bytes > 0 {
             self.pending.clear();
             let (blob, blob_bytes) = (self.name, self.manifest.file_bytes);
             return Err(Error::TooLong { blob, blob_bytes, extra_bytes });
         }
+        let mut rest = bytes;
+        while let Some(range) = self.wanted().first().filter(|_| !rest.is_empty()).cloned() {
+            let length = rest.len().min((range.end - range.start) as usize);
+            let (next, after) = rest.split_at(length);
+            self.append(next)?;
+            rest = after;
+            self.copy_held()?;
+        }
+        Ok(())
+    }
+
+    /// Copies what other blobs of the store hold, as far as nothing must be sent before it.
+    fn copy_held(&mut self) -> Result<(), Error> {
+        let mut buffer = Vec::new();
+        loop {
+            let at = self.offset();
+            let held = self.segments.iter().find(|segment| segment.range.contains(&at));
+            let Some(Segment { range, source: Some(source) }) = held else { return Ok(()) };
+            buffer.resize((range.end - at).min(CHUNK_BYTES) as usize, 0);
+            let read = read_at(&source.file, &mut buffer, source.offset + (at - range.start));
+            if read.is_err() {
+                return Err(self.spoilt());
+            }
+            self.copied = true;
+            self.append(&buffer)?;
+        }
+    }
+
+    /// A copy did not come out right: from now on this blob is sent whole.
+    fn spoilt(&mut self) -> Error {
+        self.pending.clear();
+        if let Some(part) = &self.part {
+            part.claim.store.state().sent_whole.insert(self.name);
+        }
+        Error::Spoilt { blob: self.name, offset: self.verified_bytes }
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let mut rest = bytes;
         while !rest.is_empty() {
             let chunk_bytes = chunk_bytes(&self.manifest, self.verified_bytes);
@@ -170,6 +239,9 @@ impl Writer {
     fn commit(&mut self, chunk: &[u8]) -> Result<(), Error> {
         let index = chunk_index(self.verified_bytes);
         if self.manifest.chunks.get(index) != Some(&Digest::of(chunk)) {
+            if self.copied {
+                return Err(self.spoilt());
+            }
             let offset = self.verified_bytes;
             return Err(Error::WrongDigest { blob: self.name, chunk: index, offset });
         }
@@ -188,6 +260,7 @@ impl Writer {
             return Err(Error::write(root, &part.path, missing_bytes, cause));
         }
         self.verified_bytes += chunk.len() as u64;
+        self.copied = false;
         part.claim.transfer.verified_bytes.store(self.verified_bytes, Ordering::Relaxed);
         Ok(())
     }
@@ -217,6 +290,12 @@ pub(super) fn verified_bytes(part: &Path, manifest: &Manifest) -> Result<u64, Er
         verified_bytes += chunk.len() as u64;
     }
     Ok(verified_bytes)
+}
+
+/// Fills `buffer` from `offset` on.
+fn read_at(mut file: &File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+    file.seek(SeekFrom::Start(offset))?;
+    file.read_exact(buffer)
 }
 
 /// Number of the chunk that starts at `offset`, a multiple of [`CHUNK_BYTES`].
@@ -251,6 +330,8 @@ impl Claim {
         let mut state = self.store.state();
         self.store.inner.folders.promote(&self.name)?;
         state.held.insert(self.name, HeldBlob::new(self.name, manifest, SystemTime::now()));
+        state.tensors.add(self.name, manifest);
+        state.sent_whole.remove(&self.name);
         drop(state); // Dropping the claim takes it again.
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! What a blob holds: its tensors, and digests of them and of every MiB of the file.
 
 use std::collections::HashSet;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
@@ -164,6 +165,17 @@ impl Manifest {
     /// Bytes of all its tensors: the file without its header.
     pub fn data_bytes(&self) -> u64 {
         self.entries().iter().map(|entry| entry.bytes).sum()
+    }
+
+    /// Where each tensor's bytes lie in the blob file, in the order of `tensors`.
+    pub fn tensor_ranges(&self) -> Vec<Range<u64>> {
+        let mut end = self.header().len() as u64;
+        let range = |entry: &Entry<'_>| {
+            let start = end;
+            end = end.saturating_add(entry.bytes);
+            start..end
+        };
+        self.entries().iter().map(range).collect()
     }
 
     /// The length of chunk `index` of the file; 0 past its end.

@@ -2,6 +2,7 @@
 
 mod recovery;
 mod room;
+mod sharing;
 
 use std::fs;
 use std::path::Path;

@@ -1,0 +1,81 @@
+//! Tensors that the store holds already in other blobs: what of a new blob need not be sent.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::ops::Range;
+
+use cake_checkpoint::{Digest, Manifest};
+
+use super::{InUse, Store};
+
+/// Smaller tensors are sent: asking for the bytes around them would cost as much.
+const LEAST_BYTES: u64 = 64 << 10;
+
+/// Where tensors lie in the blobs held. An entry may be out of date; then its file is not there.
+#[derive(Debug, Default)]
+pub(super) struct Tensors {
+    places: HashMap<Digest, Place>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    blob: Digest,
+    offset: u64,
+    bytes: u64,
+}
+
+impl Tensors {
+    /// Notes the tensors of a held blob.
+    pub(super) fn add(&mut self, blob: Digest, manifest: &Manifest) {
+        for (tensor, range) in manifest.tensors.iter().zip(manifest.tensor_ranges()) {
+            let bytes = range.end - range.start;
+            if bytes >= LEAST_BYTES {
+                self.places.insert(tensor.digest, Place { blob, offset: range.start, bytes });
+            }
+        }
+    }
+}
+
+/// A part of a blob, and where it comes from.
+#[derive(Debug)]
+pub(super) struct Segment {
+    /// Bytes of the new blob.
+    pub(super) range: Range<u64>,
+    /// `None` if it must be sent.
+    pub(super) source: Option<Source>,
+}
+
+/// The same bytes in a held blob.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) file: File,
+    /// Where they begin there.
+    pub(super) offset: u64,
+    _in_use: InUse, // Making room for the new blob must not remove the old one first.
+}
+
+/// The whole blob in order, neighbours of one kind of origin joined where they must be sent.
+pub(super) fn segments(store: &Store, manifest: &Manifest) -> Vec<Segment> {
+    let mut segments: Vec<Segment> = Vec::new();
+    let mut end = 0; // Of what the segments cover.
+    for (tensor, range) in manifest.tensors.iter().zip(manifest.tensor_ranges()) {
+        if let Some(source) = source(store, &tensor.digest, range.end - range.start) {
+            if end < range.start {
+                segments.push(Segment { range: end..range.start, source: None });
+            }
+            end = range.end;
+            segments.push(Segment { range, source: Some(source) });
+        }
+    }
+    if end < manifest.file_bytes {
+        segments.push(Segment { range: end..manifest.file_bytes, source: None });
+    }
+    segments
+}
+
+fn source(store: &Store, digest: &Digest, bytes: u64) -> Option<Source> {
+    let place = *store.state().tensors.places.get(digest).filter(|place| place.bytes == bytes)?;
+    let in_use = store.pin(&place.blob);
+    let file = File::open(store.inner.folders.blob(&place.blob)).ok()?;
+    Some(Source { file, offset: place.offset, _in_use: in_use })
+}
