@@ -91,7 +91,6 @@ impl PlanArgs {
     }
 
     /// What is in force where nothing is said.
-    #[cfg(test)]
     pub(super) fn usual() -> Self {
         Self {
             context: None,

@@ -4,8 +4,8 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use cake_checkpoint::Checkpoint;
 use cake_checkpoint::units::format_bytes;
-use cake_checkpoint::{Checkpoint, KvDtype};
 use cake_engine::SamplingOptions;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
@@ -19,7 +19,7 @@ use super::run::Writer;
 use super::{Error, report};
 use crate::generate::{Generator, Options, Sequence};
 use crate::pipeline::Blocks;
-use crate::sizing::{DEFAULT_CHUNK, Promise, blob_bytes};
+use crate::sizing::{Promise, blob_bytes};
 use crate::state::State;
 use crate::text::{Message, Text};
 
@@ -159,16 +159,7 @@ fn unpack(home: &Path) -> Result<PathBuf, Error> {
 }
 
 fn plan_args() -> PlanArgs {
-    PlanArgs {
-        context: Some(CONTEXT),
-        parallel: 1,
-        kv: KvDtype::F32,
-        chunk: DEFAULT_CHUNK,
-        local_memory: None,
-        place: Vec::new(),
-        exclude: Vec::new(),
-        reprobe: false,
-    }
+    PlanArgs { context: Some(CONTEXT), ..PlanArgs::usual() }
 }
 
 /// A worker process of the demo; killed when dropped.

@@ -77,10 +77,16 @@ impl Writer {
         let folders = &store.inner.folders;
         let path = folders.part(&name);
         let verified_bytes = verified_bytes(&path, &manifest)?;
-        let whole = Segment { range: 0..manifest.file_bytes, source: None };
+        let whole = || vec![Segment { range: 0..manifest.file_bytes, source: None }];
         let sent_whole = store.state().sent_whole.contains(&name);
-        let segments = if sent_whole { vec![whole] } else { reuse::segments(store, &manifest) };
-        store.make_room(&claim.transfer, manifest.file_bytes, verified_bytes)?;
+        let mut segments = if sent_whole { whole() } else { reuse::segments(store, &manifest) };
+        let make_room = || store.make_room(&claim.transfer, manifest.file_bytes, verified_bytes);
+        if let Err(error) = make_room() {
+            let Error::StoreFull { .. } = error else { return Err(error) };
+            // Blobs that are copied from are spared; without them there may be room.
+            segments = whole();
+            make_room()?;
+        }
         folders.write_part_manifest(&name, &manifest)?;
         let open = || {
             let mut options = File::options();

@@ -100,3 +100,17 @@ fn a_source_that_was_evicted_is_no_source() {
     let wanted = writer.wanted();
     assert_eq!((wanted.len(), wanted[0].clone()), (1, 0..other.manifest.file_bytes));
 }
+
+#[test]
+fn a_source_gives_way_where_the_limit_leaves_no_room_beside_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let (held, other) = (blob(0), blob(4));
+    let limit = held.manifest.file_bytes + CHUNK_BYTES;
+    let store = Store::open(directory.path(), Some(limit)).unwrap();
+    receive(&store, &held);
+    let mut writer = store.begin(other.manifest.clone()).unwrap();
+    assert!(!store.holds(&held.name()));
+    assert_eq!(send(&mut writer, &other).unwrap(), other.manifest.file_bytes);
+    writer.finish().unwrap();
+    assert!(store.stored_bytes() <= limit);
+}
