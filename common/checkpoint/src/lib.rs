@@ -31,8 +31,8 @@ mod testing;
 pub mod units;
 
 pub use blob::{
-    Blob, BlobError, BlobSource, CHUNK_BYTES, Digest, DigestParseError, Manifest, ManifestError,
-    TensorEntry,
+    Blob, BlobError, BlobSource, CHUNK_BYTES, Digest, DigestParseError, Hasher, Manifest,
+    ManifestError, TensorEntry,
 };
 pub use catalog::{CatalogError, Checkpoint, CheckpointFile, Tensor};
 pub use config::{ConfigError, KvDtype, ModelConfig, Rope, RopeScaling};

@@ -1,5 +1,6 @@
 //! Where measurements happen: the models, and room on a real disk.
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 
 use anyhow::{Context, Result, ensure};
 use cake_checkpoint::units::format_bytes;
@@ -18,6 +19,8 @@ const DISK_RESERVE: u64 = 2 << 30;
 #[derive(Debug)]
 pub(crate) struct Lab {
     directory: PathBuf,
+    /// How far the zeros were read that fill the memory.
+    zeros: AtomicU64,
 }
 
 impl Lab {
@@ -28,7 +31,7 @@ impl Lab {
         let directory = directory.unwrap_or_else(|| beside.join("bench-models"));
         std::fs::create_dir_all(&directory)
             .with_context(|| format!("cannot make {}", directory.display()))?;
-        Ok(Lab { directory: directory.canonicalize()? })
+        Ok(Lab { directory: directory.canonicalize()?, zeros: AtomicU64::new(0) })
     }
 
     /// A random-weight model of this shape, made unless an earlier run made it.
@@ -56,6 +59,15 @@ impl Lab {
     /// An empty directory on the same disk as the models, gone when dropped.
     pub(crate) fn scratch(&self) -> Result<TempDir> {
         Ok(TempDir::with_prefix_in("scratch-", &self.directory)?)
+    }
+
+    /// Has everything written to the disk that waits for it, and memory full of page cache with the
+    /// weights in `warm` last, so that nobody pays for what came before.
+    pub(crate) fn settle(&self, warm: &[&Path]) -> Result<()> {
+        files::settle();
+        files::fill_memory(&self.directory.join("zeros"), &self.zeros)?;
+        // Twice: what was read once only is the first to make room.
+        warm.iter().chain(warm).try_for_each(|weights| files::warm(weights))
     }
 
     /// Makes sure that so many bytes may be written.

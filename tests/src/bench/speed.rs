@@ -17,8 +17,8 @@ const DEADLINE: Duration = Duration::from_secs(300);
 const RATIO: f64 = 0.6;
 /// Bytes per second that are enough where `cp` is faster.
 const ENOUGH: f64 = 400e6;
-/// Disk reads that do not come from the sources.
-const FEW_READS: u64 = 16 << 20;
+/// Part of the bytes pushed that may come from the disk where the page cache counts as warm.
+const FEW_READS: f64 = 0.01;
 /// Tokens of the prompt and of the answer that are timed.
 const PROMPT: usize = 128;
 const ANSWER: usize = 33;
@@ -30,16 +30,15 @@ pub(crate) fn push(lab: &Lab, table: &mut Table) -> Result<()> {
     lab.need_disk(3 * bytes)?;
     let source = lab.scratch()?;
     extract(&model, &source.path().join("layers.safetensors"))?;
-    files::warm(&model)?;
-    files::warm(source.path())?;
     let rate = |seconds: f64| bytes as f64 / seconds;
     let (mut ratios, mut pushes) = (Vec::new(), Vec::new());
     let (mut words, mut disk) = (Vec::new(), 0);
     for round in 0..ROUNDS {
         // Turn about who goes first: the first to touch free memory or disk may pay more.
-        let early = if round % 2 == 0 { Some(copy(lab, source.path())?) } else { None };
-        let run = first_push(lab, &model)?;
-        let copied = rate(early.map_or_else(|| copy(lab, source.path()), Ok)?);
+        let copy = || copy(lab, &model, source.path());
+        let early = if round % 2 == 0 { Some(copy()?) } else { None };
+        let run = first_push(lab, &model, source.path())?;
+        let copied = rate(early.map_or_else(copy, Ok)?);
         let sending = run.json()?["push_seconds"].as_f64().context("no push_seconds")?;
         let pushed = rate(run.seconds);
         disk += run.finished.disk_read_bytes;
@@ -49,7 +48,11 @@ pub(crate) fn push(lab: &Lab, table: &mut Table) -> Result<()> {
         words.push(format!("{pushed:.0} to {copied:.0} ({alone:.0} without planning)"));
     }
     let (ratio, pushed) = (median(ratios), median(pushes));
-    let cache = if disk < FEW_READS { "page cache warm" } else { "page cache NOT warm" };
+    let cache = if (disk as f64) < FEW_READS * (ROUNDS as u64 * bytes) as f64 {
+        "page cache warm".to_owned()
+    } else {
+        format!("page cache NOT warm: {} MB read from disk", disk / 1_000_000)
+    };
     let words = format!(
         "medians {ratio:.2} and {:.0} MB/s; rounds {} MB/s; {cache}",
         pushed / 1e6,
@@ -65,9 +68,9 @@ pub(crate) fn push(lab: &Lab, table: &mut Table) -> Result<()> {
 }
 
 /// A push to empty stores by a master that knows no digests.
-fn first_push(lab: &Lab, model: &Path) -> Result<Run> {
+fn first_push(lab: &Lab, model: &Path, source: &Path) -> Result<Run> {
     let pair = Pair::start(lab, Ways::Straight)?;
-    files::settle();
+    lab.settle(&[source, model])?;
     pair.run(&Ask::new("push", model).cut(CUT, &one_b()))
 }
 
@@ -82,11 +85,11 @@ fn extract(model: &Path, out: &Path) -> Result<()> {
 }
 
 /// Seconds that `cp` and `sync` take for the files of `source`.
-fn copy(lab: &Lab, source: &Path) -> Result<f64> {
+fn copy(lab: &Lab, model: &Path, source: &Path) -> Result<f64> {
     let target = lab.scratch()?;
     let mut command = Command::new("sh");
     command.args(["-c", r#"cp "$1"/* "$2" && sync "$2"/*"#, "sh"]).arg(source).arg(target.path());
-    files::settle();
+    lab.settle(&[model, source])?;
     let started = Instant::now();
     let finished = Running::start(&mut command).finish(DEADLINE);
     let seconds = started.elapsed().as_secs_f64();

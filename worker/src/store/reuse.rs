@@ -27,10 +27,10 @@ struct Place {
 impl Tensors {
     /// Notes the tensors of a held blob.
     pub(super) fn add(&mut self, blob: Digest, manifest: &Manifest) {
-        for (tensor, range) in manifest.tensors.iter().zip(manifest.tensor_ranges()) {
+        for (digest, range) in manifest.tensor_digests().into_iter().zip(manifest.tensor_ranges()) {
             let bytes = range.end - range.start;
             if bytes >= LEAST_BYTES {
-                self.places.insert(tensor.digest, Place { blob, offset: range.start, bytes });
+                self.places.insert(digest, Place { blob, offset: range.start, bytes });
             }
         }
     }
@@ -58,8 +58,8 @@ pub(super) struct Source {
 pub(super) fn segments(store: &Store, manifest: &Manifest) -> Vec<Segment> {
     let mut segments: Vec<Segment> = Vec::new();
     let mut end = 0; // Of what the segments cover.
-    for (tensor, range) in manifest.tensors.iter().zip(manifest.tensor_ranges()) {
-        if let Some(source) = source(store, &tensor.digest, range.end - range.start) {
+    for (digest, range) in manifest.tensor_digests().into_iter().zip(manifest.tensor_ranges()) {
+        if let Some(source) = source(store, &digest, range.end - range.start) {
             if end < range.start {
                 segments.push(Segment { range: end..range.start, source: None });
             }

@@ -1,4 +1,4 @@
-//! Receiving a blob: every MiB is hashed before it is written, so what is on disk is right.
+//! Receiving a blob: a chunk that is not what the manifest says is cut off again.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::SystemTime;
 
-use cake_checkpoint::{CHUNK_BYTES, Digest, Manifest};
+use cake_checkpoint::{CHUNK_BYTES, Digest, Hasher, Manifest};
 
 use super::reuse::{self, Segment};
 use super::{Error, HeldBlob, PartialBlob, Store, Transfer};
@@ -27,11 +27,13 @@ const MOST_UNFLUSHED_BYTES: u64 = 128 << 20;
 #[derive(Debug)]
 pub struct Writer {
     manifest: Manifest,
+    /// Where each chunk ends.
+    chunk_ends: Vec<u64>,
     name: Digest,
     /// Whole chunks that matched their digests, in bytes; the length of the part on disk.
     verified_bytes: u64,
-    /// The beginning of the next chunk.
-    pending: Vec<u8>,
+    /// The beginning of the next chunk, which is in the part as well.
+    begun: Hasher,
     /// Whether bytes of the chunk under way were copied from another blob.
     copied: bool,
     /// The whole blob, by where its bytes come from; empty if it was held already.
@@ -43,10 +45,17 @@ pub struct Writer {
 /// The file being written.
 #[derive(Debug)]
 struct Part {
-    file: File,
+    file: PartFile,
     path: PathBuf,
     writeback: Writeback,
     claim: Claim,
+}
+
+/// A partial blob on disk; the chunk under way is cut off when it is dropped.
+#[derive(Debug)]
+struct PartFile {
+    file: File,
+    verified_bytes: u64,
 }
 
 /// The right to write one blob, given back when dropped.
@@ -63,12 +72,13 @@ impl Writer {
         let name = manifest.name();
         let Some(claim) = Claim::take(store, name)? else {
             let verified_bytes = manifest.file_bytes;
-            let (pending, segments) = (Vec::new(), Vec::new());
+            let segments = Vec::new();
             return Ok(Writer {
                 manifest,
+                chunk_ends: Vec::new(),
                 name,
                 verified_bytes,
-                pending,
+                begun: Hasher::default(),
                 copied: false,
                 segments,
                 part: None,
@@ -91,18 +101,17 @@ impl Writer {
         let open = || {
             let mut options = File::options();
             options.read(true).write(true).create(true).truncate(false);
-            let mut file = options.open(&path)?;
-            file.set_len(verified_bytes)?;
-            file.seek(SeekFrom::End(0))?;
+            let mut file = PartFile { file: options.open(&path)?, verified_bytes };
+            file.cut()?;
             Ok(file)
         };
         let missing_bytes = manifest.file_bytes - verified_bytes;
         let file =
             open().map_err(|cause| Error::write(&folders.root, &path, missing_bytes, cause))?;
         let part = Some(Part { file, path, writeback: Writeback::default(), claim });
-        let pending = Vec::new();
+        let (chunk_ends, begun, copied) = (manifest.chunk_ends(), Hasher::default(), false);
         let mut writer =
-            Writer { manifest, name, verified_bytes, pending, copied: false, segments, part };
+            Writer { manifest, chunk_ends, name, verified_bytes, begun, copied, segments, part };
         writer.copy_held()?;
         Ok(writer)
     }
@@ -128,11 +137,11 @@ impl Writer {
 
     /// The byte of the blob that [`Writer::write`] expects next.
     pub fn offset(&self) -> u64 {
-        self.verified_bytes + self.pending.len() as u64
+        self.verified_bytes + self.begun.bytes()
     }
 
-    /// Appends the next of the bytes that are [`Writer::wanted`]. Each chunk of [`CHUNK_BYTES`], and the shorter last one, is
-    /// compared with the manifest when it is whole and written only if it matches.
+    /// Appends the next of the bytes that are [`Writer::wanted`]. Each chunk is compared with the
+    /// manifest when it is whole, and cut off again unless it matches.
     ///
     /// # Errors
     /// [`Error::WrongDigest`] if a chunk is not what the manifest says, [`Error::TooLong`] if there
@@ -143,7 +152,7 @@ impl Writer {
         let missing_bytes = self.wanted().iter().map(|range| range.end - range.start).sum();
         let extra_bytes = (bytes.len() as u64).saturating_sub(missing_bytes);
         if extra_bytes > 0 {
-            self.pending.clear();
+            self.give_up_chunk();
             let (blob, blob_bytes) = (self.name, self.manifest.file_bytes);
             return Err(Error::TooLong { blob, blob_bytes, extra_bytes });
         }
@@ -177,34 +186,84 @@ impl Writer {
 
     /// A copy did not come out right: from now on this blob is sent whole.
     fn spoilt(&mut self) -> Error {
-        self.pending.clear();
+        self.give_up_chunk();
         if let Some(part) = &self.part {
             part.claim.store.state().sent_whole.insert(self.name);
         }
         Error::Spoilt { blob: self.name, offset: self.verified_bytes }
     }
 
+    /// Index of the chunk under way.
+    fn chunk(&self) -> usize {
+        self.chunk_ends.partition_point(|&end| end <= self.verified_bytes)
+    }
+
+    /// Its bytes; 0 after the last.
+    fn chunk_bytes(&self) -> u64 {
+        let end = self.chunk_ends.get(self.chunk()).copied().unwrap_or(self.verified_bytes);
+        end - self.verified_bytes
+    }
+
     fn append(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let mut rest = bytes;
         while !rest.is_empty() {
-            let chunk_bytes = chunk_bytes(&self.manifest, self.verified_bytes);
-            let take = rest.len().min(chunk_bytes - self.pending.len());
-            let (next, after) = rest.split_at(take);
+            let missing = self.chunk_bytes() - self.begun.bytes();
+            let (next, after) = rest.split_at((rest.len() as u64).min(missing) as usize);
             rest = after;
-            if take == chunk_bytes {
-                self.commit(next)?; // Nothing pending: hashed and written where it lies.
-                continue;
-            }
-            self.pending.reserve_exact(chunk_bytes - self.pending.len());
-            self.pending.extend_from_slice(next);
-            if self.pending.len() == chunk_bytes {
-                let chunk = std::mem::take(&mut self.pending);
-                self.commit(&chunk)?;
-                self.pending = chunk;
-                self.pending.clear();
+            self.put(next)?;
+            if next.len() as u64 == missing {
+                self.commit()?;
             }
         }
         Ok(())
+    }
+
+    /// Writes the next bytes of the chunk under way.
+    fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        // A held blob has no room for a single byte more, so there is a part whenever one arrives.
+        let Some(part) = &mut self.part else {
+            return Ok(());
+        };
+        let file = &mut part.file.file;
+        let written = file.write_all(bytes).and_then(|()| part.writeback.wrote(file, bytes.len()));
+        if let Err(cause) = written {
+            let missing_bytes = self.manifest.file_bytes - self.verified_bytes;
+            let root = &part.claim.store.inner.folders.root;
+            let error = Error::write(root, &part.path, missing_bytes, cause);
+            self.give_up_chunk();
+            return Err(error);
+        }
+        self.begun.update(bytes);
+        Ok(())
+    }
+
+    /// Verifies the chunk under way, which is written whole.
+    fn commit(&mut self) -> Result<(), Error> {
+        let (index, bytes) = (self.chunk(), self.begun.bytes());
+        if self.manifest.chunks.get(index) != Some(&self.begun.finish()) {
+            if self.copied {
+                return Err(self.spoilt());
+            }
+            self.give_up_chunk();
+            let offset = self.verified_bytes;
+            return Err(Error::WrongDigest { blob: self.name, chunk: index, offset });
+        }
+        self.verified_bytes += bytes;
+        self.copied = false;
+        if let Some(part) = &mut self.part {
+            part.file.verified_bytes = self.verified_bytes;
+            part.claim.transfer.verified_bytes.store(self.verified_bytes, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Cuts off what there is of the chunk under way.
+    fn give_up_chunk(&mut self) {
+        self.begun = Hasher::default();
+        if let Some(part) = &mut self.part {
+            // Best effort: a torn end is found out when the blob is resumed.
+            let _ = part.file.cut();
+        }
     }
 
     /// Makes the complete blob durable and held, and returns its name.
@@ -224,56 +283,42 @@ impl Writer {
         let folders = &part.claim.store.inner.folders;
         let expected = self.manifest.header();
         let mut found = vec![0; expected.len()];
-        part.file
-            .seek(SeekFrom::Start(0))
-            .and_then(|_| part.file.read_exact(&mut found))
+        let file = &mut part.file.file;
+        file.seek(SeekFrom::Start(0))
+            .and_then(|_| file.read_exact(&mut found))
             .map_err(|cause| Error::io("read", &part.path, cause))?;
         if found != expected {
             folders.remove_partial(&blob)?;
             return Err(Error::WrongHeader { blob });
         }
         part.writeback
-            .complete(&part.file)
+            .complete(&part.file.file)
             .map_err(|cause| Error::write(&folders.root, &part.path, 0, cause))?;
         let Part { file, claim, .. } = part;
         drop(file); // Some systems do not rename an open file.
         claim.promote(&self.manifest)?;
         Ok(blob)
     }
+}
 
-    /// Verifies and writes the chunk after those verified; nothing is pending.
-    fn commit(&mut self, chunk: &[u8]) -> Result<(), Error> {
-        let index = chunk_index(self.verified_bytes);
-        if self.manifest.chunks.get(index) != Some(&Digest::of(chunk)) {
-            if self.copied {
-                return Err(self.spoilt());
-            }
-            let offset = self.verified_bytes;
-            return Err(Error::WrongDigest { blob: self.name, chunk: index, offset });
-        }
-        let missing_bytes = self.manifest.file_bytes - self.verified_bytes;
-        // A held blob has no room for a single byte more, so there is a part whenever one arrives.
-        let Some(part) = &mut self.part else {
-            return Ok(());
-        };
-        let written =
-            part.file.write_all(chunk).and_then(|()| part.writeback.wrote(&part.file, chunk.len()));
-        if let Err(cause) = written {
-            // Best effort: a torn end is found out when the blob is resumed.
-            let _ = part.file.set_len(self.verified_bytes);
-            let _ = part.file.seek(SeekFrom::Start(self.verified_bytes));
-            let root = &part.claim.store.inner.folders.root;
-            return Err(Error::write(root, &part.path, missing_bytes, cause));
-        }
-        self.verified_bytes += chunk.len() as u64;
-        self.copied = false;
-        part.claim.transfer.verified_bytes.store(self.verified_bytes, Ordering::Relaxed);
-        Ok(())
+impl PartFile {
+    /// Leaves what is verified, and goes on from there.
+    fn cut(&mut self) -> io::Result<()> {
+        self.file.set_len(self.verified_bytes)?;
+        self.file.seek(SeekFrom::End(0)).map(drop)
     }
 }
 
-/// Bytes at the start of a partial blob that match the manifest, in whole chunks (the shorter last
-/// chunk included); 0 if there is no such file.
+impl Drop for PartFile {
+    fn drop(&mut self) {
+        if self.file.metadata().is_ok_and(|metadata| metadata.len() > self.verified_bytes) {
+            let _ = self.cut(); // Best effort, as above.
+        }
+    }
+}
+
+/// Bytes at the start of a partial blob that match the manifest, in whole chunks; 0 if there is no
+/// such file.
 ///
 /// # Errors
 /// [`Error::Io`] if the file exists and cannot be read.
@@ -284,8 +329,8 @@ pub(super) fn verified_bytes(part: &Path, manifest: &Manifest) -> Result<u64, Er
     };
     let mut verified_bytes = 0;
     let mut chunk = Vec::new();
-    for expected in &manifest.chunks {
-        chunk.resize(chunk_bytes(manifest, verified_bytes), 0);
+    for (expected, end) in manifest.chunks.iter().zip(manifest.chunk_ends()) {
+        chunk.resize((end - verified_bytes) as usize, 0); // At most CHUNK_BYTES.
         match file.read_exact(&mut chunk) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
             result => result.map_err(|cause| Error::io("read", part, cause))?,
@@ -293,7 +338,7 @@ pub(super) fn verified_bytes(part: &Path, manifest: &Manifest) -> Result<u64, Er
         if Digest::of(&chunk) != *expected {
             break;
         }
-        verified_bytes += chunk.len() as u64;
+        verified_bytes = end;
     }
     Ok(verified_bytes)
 }
@@ -302,17 +347,6 @@ pub(super) fn verified_bytes(part: &Path, manifest: &Manifest) -> Result<u64, Er
 fn read_at(mut file: &File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
     file.seek(SeekFrom::Start(offset))?;
     file.read_exact(buffer)
-}
-
-/// Number of the chunk that starts at `offset`, a multiple of [`CHUNK_BYTES`].
-fn chunk_index(offset: u64) -> usize {
-    // A manifest lists every chunk, so their number fits where a manifest fits.
-    usize::try_from(offset / CHUNK_BYTES).unwrap_or(usize::MAX)
-}
-
-/// Length of the chunk that starts at `offset`; only the last is shorter than [`CHUNK_BYTES`].
-fn chunk_bytes(manifest: &Manifest, offset: u64) -> usize {
-    (manifest.file_bytes - offset).min(CHUNK_BYTES) as usize // At most CHUNK_BYTES: fits.
 }
 
 impl Claim {

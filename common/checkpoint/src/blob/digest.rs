@@ -32,9 +32,28 @@ impl Digest {
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
+}
 
-    pub(crate) fn finish(hasher: &blake3::Hasher) -> Self {
-        Digest(*hasher.finalize().as_bytes())
+/// The digest of bytes that come in pieces.
+#[derive(Clone, Debug, Default)]
+pub struct Hasher(blake3::Hasher);
+
+impl Hasher {
+    /// Adds the next bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// Bytes added so far.
+    pub fn bytes(&self) -> u64 {
+        self.0.count()
+    }
+
+    /// The digest of what was added; begins anew.
+    pub fn finish(&mut self) -> Digest {
+        let digest = Digest(*self.0.finalize().as_bytes());
+        self.0.reset();
+        digest
     }
 }
 
@@ -79,6 +98,17 @@ impl<'de> Deserialize<'de> for Digest {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pieces_have_the_digest_of_the_whole() {
+        let mut hasher = Hasher::default();
+        for bytes in [&b"one two"[..], b"", b"x"] {
+            hasher.update(&bytes[..bytes.len() / 2]);
+            hasher.update(&bytes[bytes.len() / 2..]);
+            assert_eq!(hasher.bytes(), bytes.len() as u64);
+            assert_eq!(hasher.finish(), Digest::of(bytes));
+        }
+    }
 
     #[test]
     fn text_round_trips_in_one_spelling() {

@@ -1,11 +1,11 @@
-//! What a blob holds: its tensors, and digests of them and of every MiB of the file.
+//! What a blob holds: its tensors, and digests of every MiB of each.
 
 use std::collections::HashSet;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::{CHUNK_BYTES, Digest};
+use super::{CHUNK_BYTES, Digest, Hasher};
 use crate::dtype::{Dtype, SizeError};
 use crate::safetensors::writer::{Entry, header_bytes};
 
@@ -16,7 +16,9 @@ const MAX_TENSORS: usize = 65_536;
 /// Most dimensions accepted; the largest in use is 4.
 const MAX_RANK: usize = 16;
 /// First bytes of what a blob's name is the digest of; the number changes with the layout.
-const NAME_DOMAIN: &[u8] = b"cake blob 1\n";
+const NAME_DOMAIN: &[u8] = b"cake blob 2\n";
+/// First bytes of what the digest of a tensor of several chunks is the digest of.
+const TENSOR_DOMAIN: &[u8] = b"cake tensor 1\n";
 
 /// One tensor of a blob.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -28,8 +30,6 @@ pub struct TensorEntry {
     pub dtype: Dtype,
     /// Dimensions, outermost first.
     pub shape: Vec<u64>,
-    /// Digest of its bytes.
-    pub digest: Digest,
 }
 
 /// Everything about a blob except its bytes, and enough to check each of them.
@@ -43,7 +43,8 @@ pub struct Manifest {
     pub tensors: Vec<TensorEntry>,
     /// Length of the whole blob file, header included.
     pub file_bytes: u64,
-    /// Digest of each [`CHUNK_BYTES`] piece of the file from its first byte; the last may be shorter.
+    /// Digest of each chunk, in file order. The header and each tensor are cut into chunks apart,
+    /// after every [`CHUNK_BYTES`]; the last of each may be shorter.
     pub chunks: Vec<Digest>,
 }
 
@@ -76,16 +77,13 @@ pub enum ManifestError {
 impl Manifest {
     /// The blob's name: the digest of everything in the manifest. Equal content, equal name.
     pub fn name(&self) -> Digest {
-        let mut hasher = blake3::Hasher::new();
+        let mut hasher = Hasher::default();
         hasher.update(NAME_DOMAIN);
         hasher.update(&self.header()); // Carries its own length, and names, types, shapes and order.
-        for tensor in &self.tensors {
-            hasher.update(tensor.digest.as_bytes());
-        }
         for chunk in &self.chunks {
             hasher.update(chunk.as_bytes());
         }
-        Digest::finish(&hasher)
+        hasher.finish()
     }
 
     /// As JSON text.
@@ -149,7 +147,9 @@ impl Manifest {
         if self.file_bytes != expected {
             return Err(ManifestError::WrongFileBytes { expected, found: self.file_bytes });
         }
-        let (expected, found) = (expected.div_ceil(CHUNK_BYTES), self.chunks.len() as u64);
+        let parts = std::iter::once(expected - data_bytes).chain(entries.iter().map(|e| e.bytes));
+        let expected = parts.map(|bytes| bytes.div_ceil(CHUNK_BYTES)).sum();
+        let found = self.chunks.len() as u64;
         if found != expected {
             let file_bytes = self.file_bytes;
             return Err(ManifestError::WrongChunkCount { file_bytes, expected, found });
@@ -178,10 +178,32 @@ impl Manifest {
         self.entries().iter().map(range).collect()
     }
 
-    /// The length of chunk `index` of the file; 0 past its end.
-    pub fn chunk_bytes(&self, index: u64) -> u64 {
-        let start = index.saturating_mul(CHUNK_BYTES);
-        self.file_bytes.saturating_sub(start).min(CHUNK_BYTES)
+    /// Where each chunk ends in the blob file, in the order of `chunks`; it begins where the one
+    /// before it ends.
+    pub fn chunk_ends(&self) -> Vec<u64> {
+        let header_bytes = self.header().len() as u64;
+        let parts = std::iter::once(0..header_bytes).chain(self.tensor_ranges());
+        // A manifest that nobody checked has more bytes than digests: no more chunks than those.
+        parts.flat_map(chunk_ends).take(self.chunks.len()).collect()
+    }
+
+    /// A digest of each tensor's bytes, in the order of `tensors`: that of its chunk, or of the
+    /// digests of its chunks if it has several or none. Equal bytes, equal digest, in every blob.
+    pub fn tensor_digests(&self) -> Vec<Digest> {
+        let header_bytes = self.header().len() as u64;
+        let mut rest = self.chunks.iter().skip(header_bytes.div_ceil(CHUNK_BYTES) as usize);
+        let of = |entry: &Entry<'_>| {
+            let count = usize::try_from(entry.bytes.div_ceil(CHUNK_BYTES)).unwrap_or(usize::MAX);
+            let chunks: Vec<&Digest> = rest.by_ref().take(count).collect();
+            if let [only] = chunks[..] {
+                return *only;
+            }
+            let mut hasher = Hasher::default();
+            hasher.update(TENSOR_DOMAIN);
+            chunks.iter().for_each(|chunk| hasher.update(chunk.as_bytes()));
+            hasher.finish()
+        };
+        self.entries().iter().map(of).collect()
     }
 
     /// Each tensor with its size. A size that does not fit counts as 0, so that a manifest nobody
@@ -203,18 +225,25 @@ impl Manifest {
     }
 }
 
+/// Where the chunks of one part of a blob file end.
+pub(super) fn chunk_ends(part: Range<u64>) -> impl Iterator<Item = u64> {
+    let count = (part.end - part.start).div_ceil(CHUNK_BYTES);
+    (1..=count).map(move |index| part.end.min(part.start.saturating_add(index * CHUNK_BYTES)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn tensor(name: &str, dtype: Dtype, shape: &[u64]) -> TensorEntry {
-        TensorEntry { name: name.into(), dtype, shape: shape.into(), digest: Digest::of(b"x") }
+        TensorEntry { name: name.into(), dtype, shape: shape.into() }
     }
 
     fn manifest(tensors: Vec<TensorEntry>) -> Manifest {
         let mut manifest = Manifest { tensors, file_bytes: 0, chunks: vec![] };
         manifest.file_bytes = manifest.header().len() as u64 + manifest.data_bytes();
-        let chunks = manifest.file_bytes.div_ceil(CHUNK_BYTES);
+        let parts = manifest.tensor_ranges().into_iter().chain(std::iter::once(0..1));
+        let chunks = parts.flat_map(chunk_ends).count() as u64;
         manifest.chunks = (0..chunks).map(|i| Digest::of(&i.to_le_bytes())).collect();
         manifest
     }
@@ -240,19 +269,30 @@ mod tests {
         assert_eq!(read, manifest);
         assert_eq!(read.name(), manifest.name());
         assert_eq!(manifest.data_bytes(), 1024 * 300 * 4 + 64 + 6);
-        assert_eq!(manifest.chunk_bytes(0), CHUNK_BYTES);
-        assert_eq!(manifest.chunk_bytes(1), manifest.file_bytes - CHUNK_BYTES);
-        assert_eq!(manifest.chunk_bytes(2), 0);
-        assert_eq!(manifest.chunk_bytes(u64::MAX), 0);
+        let header = manifest.header().len() as u64;
+        let w = header + 1024 * 300 * 4;
+        let ends = [header, header + CHUNK_BYTES, w, w + 64, w + 64 + 6];
+        assert_eq!(manifest.chunk_ends(), ends);
+    }
+
+    #[test]
+    fn a_tensor_has_the_digest_of_its_chunk_or_of_its_chunks() {
+        let manifest = sample();
+        let digests = manifest.tensor_digests();
+        assert_eq!(digests[1..], manifest.chunks[3..]);
+        let mut hasher = Hasher::default();
+        hasher.update(b"cake tensor 1\n");
+        manifest.chunks[1..3].iter().for_each(|chunk| hasher.update(chunk.as_bytes()));
+        assert_eq!(digests[0], hasher.finish());
     }
 
     #[test]
     fn the_name_covers_everything() {
         let name = sample().name();
         let changes: [fn(&mut Manifest); 4] = [
+            |m| m.tensors[2].dtype = Dtype::F16,
             |m| m.tensors[0].name = "x".into(),
             |m| m.tensors[0].shape = vec![300, 1024],
-            |m| m.tensors[1].digest = Digest::of(b"y"),
             |m| m.chunks[1] = Digest::of(b"y"),
         ];
         for change in changes {
@@ -300,5 +340,6 @@ mod tests {
             chunks: vec![],
         };
         let _ = (wild.header(), wild.name(), wild.data_bytes(), wild.check());
+        assert_eq!((wild.chunk_ends().len(), wild.tensor_digests().len()), (0, 2));
     }
 }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use memmap2::Mmap;
 
-use super::{CHUNK_BYTES, Digest, Manifest};
+use super::{Digest, Manifest};
 use crate::error::Error;
 use crate::mapped::{MappedTensor, map_file};
 
-/// How far ahead of the hash the file is asked for.
-const PREFETCH_CHUNKS: usize = 8;
+/// How far ahead of the hash the file is asked for, in bytes.
+const PREFETCH_BYTES: usize = 8 << 20;
 
 /// A blob file, mapped for reading. Its tensors are used in place.
 ///
@@ -21,7 +21,8 @@ const PREFETCH_CHUNKS: usize = 8;
 pub struct Blob {
     path: PathBuf,
     map: Arc<Mmap>,
-    chunks: Vec<Digest>,
+    /// Where each chunk ends, and its digest.
+    chunks: Vec<(u64, Digest)>,
     tensors: Vec<(String, MappedTensor)>,
 }
 
@@ -65,33 +66,31 @@ impl Blob {
             tensors.push((entry.name.to_owned(), tensor));
             start = end;
         }
-        Ok(Blob { path: path.into(), map, chunks: manifest.chunks.clone(), tensors })
+        let chunks = manifest.chunk_ends().into_iter().zip(manifest.chunks.iter().copied());
+        Ok(Blob { path: path.into(), map, chunks: chunks.collect(), tensors })
     }
 
-    /// Reads the whole file once, bringing it into memory, and compares every MiB with the manifest.
+    /// Reads the whole file once, bringing it into memory, and compares every chunk with the manifest.
     ///
     /// `progress` is told the bytes checked so far after each chunk.
     ///
     /// # Errors
     /// [`BlobError::WrongDigest`] names the first chunk that differs.
     pub fn verify(&self, progress: &mut dyn FnMut(u64)) -> Result<(), Error> {
-        let chunk_bytes = CHUNK_BYTES as usize;
-        let mut checked = 0u64;
-        for (index, (piece, &expected)) in
-            self.map.chunks(chunk_bytes).zip(&self.chunks).enumerate()
-        {
-            if index % PREFETCH_CHUNKS == 0 {
-                self.prefetch(index * chunk_bytes, 2 * PREFETCH_CHUNKS * chunk_bytes);
+        let (mut start, mut fetched) = (0, 0);
+        for (chunk, &(end, expected)) in self.chunks.iter().enumerate() {
+            if start >= fetched {
+                self.prefetch(start, 2 * PREFETCH_BYTES);
+                fetched = start + PREFETCH_BYTES;
             }
-            let found = Digest::of(piece);
+            let end = end as usize; // At most the length of the map, checked when it was opened.
+            let found = Digest::of(&self.map[start..end]);
             if found != expected {
-                let path = self.path.clone();
-                let chunk = index as u64;
-                let offset = checked;
+                let (path, chunk, offset) = (self.path.clone(), chunk as u64, start as u64);
                 return Err(BlobError::WrongDigest { path, chunk, offset, expected, found }.into());
             }
-            checked += piece.len() as u64;
-            progress(checked);
+            start = end;
+            progress(end as u64);
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-pub use digest::{Digest, DigestParseError};
+pub use digest::{Digest, DigestParseError, Hasher};
 pub use manifest::{MAX_MANIFEST_BYTES, Manifest, ManifestError, TensorEntry};
 pub use mapped::{Blob, BlobError};
 pub use source::BlobSource;

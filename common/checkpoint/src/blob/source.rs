@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use super::manifest::chunk_ends;
 use super::{CHUNK_BYTES, Digest, Manifest, TensorEntry};
 use crate::catalog::{Checkpoint, Tensor};
 use crate::error::Error;
@@ -89,60 +90,46 @@ impl<'a> BlobSource<'a> {
         Ok(())
     }
 
-    /// Reads the blob once, in pieces of a MiB, and describes it.
+    /// Reads the blob once, chunk by chunk, and describes it.
     ///
     /// # Errors
     /// As [`BlobSource::read`].
     pub fn manifest(&self) -> Result<Manifest, Error> {
         let mut chunks = Vec::new();
-        let mut entries: Vec<TensorEntry> = Vec::with_capacity(self.tensors.len());
-        let mut hasher = blake3::Hasher::new();
-        self.for_each_chunk(|offset, piece| {
-            chunks.push(Digest::of(piece));
-            let piece_end = offset + piece.len() as u64;
-            while let Some(tensor) = self.tensors.get(entries.len()) {
-                let start = self.starts[entries.len()];
-                let end = start + tensor.bytes;
-                let from = start.max(offset).min(piece_end) - offset;
-                let to = end.min(piece_end).max(offset) - offset;
-                if from < to {
-                    hasher.update(&piece[from as usize..to as usize]);
-                }
-                if end > piece_end {
-                    break; // Goes on in the next piece.
-                }
-                entries.push(TensorEntry {
-                    name: tensor.name.clone(),
-                    dtype: tensor.dtype,
-                    shape: tensor.shape.clone(),
-                    digest: Digest::finish(&hasher),
-                });
-                hasher.reset();
-            }
+        self.for_each_chunk(|chunk| {
+            chunks.push(Digest::of(chunk));
             Ok(())
         })?;
-        Ok(Manifest { tensors: entries, file_bytes: self.file_bytes, chunks })
+        let tensors = self.tensors.iter().map(|tensor| TensorEntry {
+            name: tensor.name.clone(),
+            dtype: tensor.dtype,
+            shape: tensor.shape.clone(),
+        });
+        Ok(Manifest { tensors: tensors.collect(), file_bytes: self.file_bytes, chunks })
     }
 
-    /// Writes the whole blob file to `out`, in pieces of a MiB.
+    /// Writes the whole blob file to `out`, in pieces of at most a MiB.
     ///
     /// # Errors
     /// As [`BlobSource::read`], and [`Error::Write`].
     pub fn write_to(&self, out: &mut dyn Write) -> Result<(), Error> {
-        self.for_each_chunk(|_, piece| out.write_all(piece).map_err(Error::Write))
+        self.for_each_chunk(|chunk| out.write_all(chunk).map_err(Error::Write))
     }
 
     fn for_each_chunk(
         &self,
-        mut visit: impl FnMut(u64, &[u8]) -> Result<(), Error>,
+        mut visit: impl FnMut(&[u8]) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let mut buffer = vec![0; CHUNK_BYTES.min(self.file_bytes) as usize];
+        let header = 0..self.header.len() as u64;
+        let tensors = self.tensors.iter().zip(&self.starts);
+        let parts = tensors.map(|(tensor, &start)| start..start + tensor.bytes);
         let mut offset = 0;
-        while offset < self.file_bytes {
-            let length = CHUNK_BYTES.min(self.file_bytes - offset) as usize;
-            self.read(offset, &mut buffer[..length])?;
-            visit(offset, &buffer[..length])?;
-            offset += length as u64;
+        for end in std::iter::once(header).chain(parts).flat_map(chunk_ends) {
+            let chunk = &mut buffer[..(end - offset) as usize]; // At most a chunk.
+            self.read(offset, chunk)?;
+            visit(chunk)?;
+            offset = end;
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use memmap2::Mmap;
 
-use crate::blob::Digest;
+use crate::blob::Hasher;
 use crate::config::ModelConfig;
 use crate::dtype::Dtype;
 use crate::error::Error;
@@ -225,14 +225,14 @@ impl Checkpoint {
     /// # Errors
     /// [`Error::Io`] if a file's metadata cannot be read.
     pub fn identity(&self) -> Result<String, Error> {
-        let mut hasher = blake3::Hasher::new();
+        let mut hasher = Hasher::default();
         for (file, handle) in self.files.iter().zip(&self.handles) {
             let metadata =
                 handle.metadata().map_err(|cause| Error::io("read", &file.path, cause))?;
             hasher.update(&stamp(&metadata, file));
             hasher.update(&file.header_digest);
         }
-        Ok(Digest::finish(&hasher).to_string())
+        Ok(hasher.finish().to_string())
     }
 }
 

@@ -31,13 +31,11 @@ impl TestBlob {
             name: format!("model.layers.{layer}.mlp.up_proj.weight"),
             dtype: Dtype::U8,
             shape: vec![data_bytes as u64],
-            digest: Digest::of(&data),
         };
         let norm = TensorEntry {
             name: format!("model.layers.{layer}.input_layernorm.weight"),
             dtype: Dtype::U8,
             shape: vec![0],
-            digest: Digest::of(&[]),
         };
         let mut manifest = Manifest { tensors: vec![tensor, norm], file_bytes: 0, chunks: vec![] };
         manifest.tensors.sort_by(|a, b| a.name.cmp(&b.name)); // The empty one first, as in a blob.
@@ -49,8 +47,18 @@ impl TestBlob {
     /// The manifest completed with the digests of these bytes, right or wrong as they are.
     fn describing(mut manifest: Manifest, bytes: Vec<u8>) -> TestBlob {
         manifest.file_bytes = bytes.len() as u64;
-        manifest.chunks = bytes.chunks(MIB).map(Digest::of).collect();
+        let header = 0..manifest.header().len() as u64;
+        let parts = std::iter::once(header).chain(manifest.tensor_ranges());
+        manifest.chunks = parts
+            .flat_map(|part| bytes[part.start as usize..part.end as usize].chunks(MIB))
+            .map(Digest::of)
+            .collect();
         TestBlob { manifest, bytes }
+    }
+
+    /// Where the header and that many whole chunks of the first tensor end.
+    pub(super) fn after(&self, chunks: u64) -> u64 {
+        self.manifest.header().len() as u64 + chunks * CHUNK_BYTES
     }
 
     fn name(&self) -> Digest {
@@ -133,21 +141,21 @@ fn a_wrong_chunk_is_refused_and_can_be_sent_again() {
     let store = open(&directory);
     let blob = TestBlob::new(0, 3 * MIB);
     let mut damaged = blob.bytes.clone();
-    damaged[MIB + 9] ^= 0x40;
+    damaged[blob.after(1) as usize + 9] ^= 0x40;
     for piece in [MIB, MIB / 2] {
         let mut writer = store.begin(blob.manifest.clone()).unwrap();
         let from = writer.offset() as usize;
         let error = damaged[from..].chunks(piece).find_map(|part| writer.write(part).err());
         match error {
-            Some(Error::WrongDigest { blob: name, chunk: 1, offset }) => {
-                assert_eq!((name, offset), (blob.name(), CHUNK_BYTES));
+            Some(Error::WrongDigest { blob: name, chunk: 2, offset }) => {
+                assert_eq!((name, offset), (blob.name(), blob.after(1)));
             }
             other => panic!("{other:?}"),
         }
-        assert_eq!(writer.offset(), CHUNK_BYTES);
-        assert_eq!(fs::metadata(part_path(&directory, &blob)).unwrap().len(), CHUNK_BYTES);
+        assert_eq!(writer.offset(), blob.after(1));
+        assert_eq!(fs::metadata(part_path(&directory, &blob)).unwrap().len(), blob.after(1));
         if piece != MIB {
-            writer.write(&blob.bytes[MIB..]).unwrap();
+            writer.write(&blob.bytes[blob.after(1) as usize..]).unwrap();
             writer.finish().unwrap();
         }
     }
@@ -160,16 +168,17 @@ fn too_many_and_too_few_bytes_are_refused() {
     let store = open(&directory);
     let blob = TestBlob::new(0, 2 * MIB);
     let mut writer = store.begin(blob.manifest.clone()).unwrap();
-    writer.write(&blob.bytes[..MIB + 1]).unwrap();
-    let rest = [&blob.bytes[MIB + 1..], b"xyz"].concat();
+    let some = blob.after(1) as usize + 1;
+    writer.write(&blob.bytes[..some]).unwrap();
+    let rest = [&blob.bytes[some..], b"xyz"].concat();
     assert!(matches!(writer.write(&rest), Err(Error::TooLong { extra_bytes: 3, .. })));
-    assert_eq!(writer.offset(), CHUNK_BYTES);
-    let have = CHUNK_BYTES;
+    let have = blob.after(1);
+    assert_eq!(writer.offset(), have);
     match writer.finish() {
         Err(Error::Incomplete { have_bytes, .. }) => assert_eq!(have_bytes, have),
         other => panic!("{other:?}"),
     }
-    assert_eq!(store.resume_at(&blob.manifest).unwrap(), CHUNK_BYTES);
+    assert_eq!(store.resume_at(&blob.manifest).unwrap(), have);
 }
 
 #[test]

@@ -15,8 +15,8 @@ fn blobs_and_parts_survive_a_restart() {
     let store = open(&directory);
     assert_eq!(store.list().len(), 1);
     assert_eq!(store.list()[0].label, before[0].label);
-    assert_eq!(store.list_partial()[0].bytes, 2 * CHUNK_BYTES);
-    assert_eq!(store.resume_at(&begun.manifest).unwrap(), 2 * CHUNK_BYTES);
+    assert_eq!(store.list_partial()[0].bytes, begun.after(2));
+    assert_eq!(store.resume_at(&begun.manifest).unwrap(), begun.after(2));
     receive(&store, &begun);
     assert_eq!(store.list().len(), 2);
     assert!(store.list_partial().is_empty());
@@ -31,16 +31,16 @@ fn resumes_before_the_first_torn_or_damaged_chunk() {
     let path = part_path(&directory, &blob);
     assert_eq!(store.resume_at(&blob.manifest).unwrap(), 0);
 
-    fs::write(&path, &blob.bytes[..3 * MIB + 17]).unwrap(); // Torn in the fourth chunk.
-    assert_eq!(store.resume_at(&blob.manifest).unwrap(), 3 * CHUNK_BYTES);
+    fs::write(&path, &blob.bytes[..blob.after(3) as usize + 17]).unwrap(); // Torn in a chunk.
+    assert_eq!(store.resume_at(&blob.manifest).unwrap(), blob.after(3));
 
     let mut damaged = blob.bytes.clone();
-    damaged[MIB + 5] ^= 1;
+    damaged[blob.after(1) as usize + 5] ^= 1;
     fs::write(&path, &damaged).unwrap();
-    assert_eq!(store.resume_at(&blob.manifest).unwrap(), CHUNK_BYTES);
+    assert_eq!(store.resume_at(&blob.manifest).unwrap(), blob.after(1));
     let writer = store.begin(blob.manifest.clone()).unwrap();
-    assert_eq!(writer.offset(), CHUNK_BYTES);
-    assert_eq!(fs::metadata(&path).unwrap().len(), CHUNK_BYTES);
+    assert_eq!(writer.offset(), blob.after(1));
+    assert_eq!(fs::metadata(&path).unwrap().len(), blob.after(1));
     drop(writer);
 
     let mut longer = blob.bytes.clone();
@@ -88,10 +88,10 @@ fn a_shortened_blob_is_completed_by_the_next_transfer() {
     receive(&store, &blob);
     let path = store.inner.folders.blob(&blob.name());
     drop(store);
-    fs::File::options().write(true).open(path).unwrap().set_len(CHUNK_BYTES + 5).unwrap();
+    fs::File::options().write(true).open(path).unwrap().set_len(blob.after(1) + 5).unwrap();
     let store = open(&directory);
     assert!(!store.holds(&blob.name()));
-    assert_eq!(store.resume_at(&blob.manifest).unwrap(), CHUNK_BYTES);
+    assert_eq!(store.resume_at(&blob.manifest).unwrap(), blob.after(1));
     receive(&store, &blob);
 }
 
