@@ -15,11 +15,11 @@ pub struct Family {
     pub model_type: &'static str,
     /// What precedes the number in the name of a layer's tensor.
     pub layer_prefix: &'static str,
-    /// Name of the embedding matrix, `[vocab_size, hidden_size]`.
+    /// Name of the weight of the embedding, `[vocab_size, hidden_size]`.
     pub embedding: &'static str,
     /// Name of the norm after the last layer, `[hidden_size]`.
     pub final_norm: &'static str,
-    /// Name of the output head, `[vocab_size, hidden_size]`; absent from tied checkpoints.
+    /// Name of the weight of the output head, `[vocab_size, hidden_size]`; absent from tied checkpoints.
     pub head: &'static str,
     /// Biases of the query, key and value projections.
     pub qkv_bias: Bias,
@@ -166,7 +166,7 @@ pub const FAMILIES: &[Family] = &[LLAMA, MISTRAL, QWEN2, QWEN3, PHI3];
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Role {
     /// The embedding matrix.
-    Embedding,
+    Embedding(Part),
     /// Part of one decoder layer.
     Layer {
         /// The layer's number.
@@ -177,11 +177,41 @@ pub enum Role {
     /// The norm after the last layer.
     FinalNorm,
     /// The output head.
-    Head,
+    Head(Part),
     /// Nothing that inference needs: buffers of old files, prediction layers past the last one.
     Ignored,
 }
 
+/// One of the tensors that a matrix is stored in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// Its numbers, or the codes of a packed matrix.
+    Weight,
+    /// The scales of a packed matrix.
+    Scales,
+    /// What a packed matrix adds to the products of scales and codes; not a layer's `bias`.
+    Biases,
+}
+
+impl Part {
+    /// What its name ends in, after the path of its module.
+    pub const fn ending(self) -> &'static str {
+        match self {
+            Part::Weight => ".weight",
+            Part::Scales => ".scales",
+            Part::Biases => ".biases",
+        }
+    }
+
+    /// The part that is called `name` in the module whose weight is called `weight`.
+    fn of(name: &str, weight: &str) -> Option<Part> {
+        let ending = name.strip_prefix(weight.strip_suffix(Part::Weight.ending())?)?;
+        [Part::Weight, Part::Scales, Part::Biases].into_iter().find(|part| part.ending() == ending)
+    }
+}
+
+/// End of the names of a layer's matrices; its norms end otherwise.
+const MATRIX_END: &str = "_proj.weight";
 /// Ends of names that old files carry and inference computes itself.
 const IGNORED_ENDS: &[&str] =
     &[".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias"];
@@ -202,14 +232,14 @@ impl Family {
             tensor: name.to_owned(),
             architecture: self.architecture,
         };
-        if name == self.embedding {
-            return Ok(Role::Embedding);
+        if let Some(part) = Part::of(name, self.embedding) {
+            return Ok(Role::Embedding(part));
         }
         if name == self.final_norm {
             return Ok(Role::FinalNorm);
         }
-        if name == self.head {
-            return Ok(Role::Head);
+        if let Some(part) = Part::of(name, self.head) {
+            return Ok(Role::Head(part));
         }
         if name.starts_with(PREDICTION_PREFIX) {
             return Ok(Role::Ignored);
@@ -227,7 +257,10 @@ impl Family {
         }
         match number.parse::<usize>() {
             Ok(layer) if layer < num_layers => {
-                if !self.leaves().contains(&leaf) {
+                let known = |known: &&str| {
+                    *known == leaf || known.ends_with(MATRIX_END) && Part::of(leaf, known).is_some()
+                };
+                if !self.leaves().iter().any(known) {
                     return Err(unknown());
                 }
                 Ok(Role::Layer { layer, leaf: leaf.to_owned() })
@@ -380,7 +413,10 @@ mod tests {
         for name in [
             "model.layers.0.self_attn.sinks",
             "model.layers.0.self_attn.q_norm.weight",
-            "model.layers.0.mlp.up_proj.scales",
+            "model.layers.0.input_layernorm.scales",
+            "model.layers.0.mlp.up_proj.scale",
+            "model.layers.0.mlp.up_proj",
+            "model.embed_tokens.bias",
             "vision_tower.encoder.layers.0.mlp.up_proj.weight",
             "language_model.model.layers.0.mlp.up_proj.weight",
             "model.layers.0",
@@ -395,6 +431,19 @@ mod tests {
         assert!(MISTRAL.classify("model.layers.0.self_attn.q_proj.bias", 4).is_err());
         assert!(QWEN3.classify("model.layers.0.self_attn.q_norm.weight", 4).is_ok());
         assert!(PHI3.classify("model.layers.0.self_attn.q_proj.weight", 4).is_err());
+    }
+
+    #[test]
+    fn a_matrix_may_have_scales_and_biases() {
+        for leaf in ["mlp.up_proj.scales", "mlp.up_proj.biases", "self_attn.q_proj.biases"] {
+            let name = format!("model.layers.3.{leaf}");
+            assert_eq!(MISTRAL.classify(&name, 4).unwrap(), layer(3, leaf));
+        }
+        let outer = |name: &str| MISTRAL.classify(name, 4).unwrap();
+        assert_eq!(outer("model.embed_tokens.scales"), Role::Embedding(Part::Scales));
+        assert_eq!(outer("model.embed_tokens.weight"), Role::Embedding(Part::Weight));
+        assert_eq!(outer("lm_head.biases"), Role::Head(Part::Biases));
+        assert!(MISTRAL.classify("model.norm.scales", 4).is_err());
     }
 
     #[test]

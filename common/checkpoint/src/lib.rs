@@ -24,6 +24,7 @@ mod file;
 pub mod generation;
 pub mod locate;
 pub mod mapped;
+pub mod quant;
 pub mod range;
 pub mod safetensors;
 #[cfg(test)]
@@ -34,14 +35,17 @@ pub use blob::{
     Blob, BlobError, BlobSource, CHUNK_BYTES, Digest, DigestParseError, Hasher, Manifest,
     ManifestError, TensorEntry,
 };
-pub use catalog::{CatalogError, Checkpoint, CheckpointFile, Tensor};
-pub use config::{ConfigError, KvDtype, ModelConfig, Rope, RopeScaling};
+pub use catalog::{CatalogError, Checkpoint, CheckpointFile, MatrixTensors, PackedTensors, Tensor};
+pub use config::{
+    ConfigError, KvDtype, ModelConfig, ModuleFormat, Quantization, Rope, RopeScaling,
+};
 pub use digest_cache::DigestCache;
 pub use dtype::Dtype;
 pub use error::Error;
-pub use family::{Bias, FAMILIES, Family, Projections, QkNorm, Role, Rotary, WindowRule};
+pub use family::{Bias, FAMILIES, Family, Part, Projections, QkNorm, Role, Rotary, WindowRule};
 pub use generation::GenerationConfig;
 pub use locate::{LocateError, Location, WeightsPath, locate, locate_in};
 pub use mapped::MappedTensor;
+pub use quant::Affine;
 pub use range::LayerRange;
 pub use safetensors::header::{FileError, Header, HeaderError, TensorInfo};

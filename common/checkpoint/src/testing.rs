@@ -10,6 +10,7 @@ use crate::catalog::Checkpoint;
 use crate::config::ModelConfig;
 use crate::error::Error;
 use crate::locate::locate_in;
+use crate::quant::Affine;
 
 /// Directory of a golden checkpoint.
 pub(crate) fn golden_path(name: &str) -> PathBuf {
@@ -81,6 +82,33 @@ impl TinyCheckpoint {
         tiny.files.insert(file_name(2), second);
         tiny.reindex();
         tiny
+    }
+
+    /// One layer whose matrices are all packed with 4 bits in groups of 32, scales in BF16.
+    pub(crate) fn packed() -> Self {
+        let mut tiny = TinyCheckpoint::single(1);
+        tiny.config["hidden_size"] = 64.into();
+        tiny.config["intermediate_size"] = 128.into();
+        tiny.config["quantization"] = json!({"group_size": 32, "bits": 4});
+        let format = Affine::new(4, 32).expect("supported");
+        tiny.files.insert("model.safetensors".into(), tensors(&tiny.config));
+        for (name, _, shape, _) in tensors(&tiny.config) {
+            if let Some(module) = name.strip_suffix(".weight").filter(|_| shape.len() == 2) {
+                tiny.pack(module, &shape, format);
+            }
+        }
+        tiny
+    }
+
+    /// Replaces the tensors of a module by packed ones.
+    pub(crate) fn pack(&mut self, module: &str, shape: &[u64], format: Affine) {
+        let file = self.file("model.safetensors");
+        file.retain(|made| !made.0.starts_with(&format!("{module}.")));
+        let (codes, params) = format.packed_shapes(shape[0], shape[1]).expect("whole groups");
+        let mut words = made(&format!("{module}.weight"), &[codes[0], codes[1] * 2]);
+        (words.1, words.2) = ("U32", codes);
+        file.push(words);
+        file.extend(["scales", "biases"].map(|end| made(&format!("{module}.{end}"), &params)));
     }
 
     /// Makes the index say what the files hold.

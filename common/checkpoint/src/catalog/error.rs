@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::dtype::Dtype;
+use crate::quant::Affine;
 use crate::range::LayerRange;
 
 /// How many names a sentence lists before it only counts.
@@ -39,8 +40,16 @@ pub enum CatalogError {
     MissingTensors { tensors: Vec<String> },
     #[error("tensor {tensor:?} has shape {found:?}, the configuration makes it {expected:?}")]
     ShapeMismatch { tensor: String, expected: Vec<u64>, found: Vec<u64> },
-    #[error("tensor {tensor:?} is {dtype}; weights must be F32, F16 or BF16")]
-    UnsupportedDtype { tensor: String, dtype: Dtype },
+    #[error("tensor {tensor:?} is {dtype}; {expected}")]
+    UnsupportedDtype { tensor: String, dtype: Dtype, expected: &'static str },
+    #[error("tensor {tensor:?} has shape {found:?}; packed with {format} it has {expected:?}")]
+    PackedShapeMismatch { tensor: String, format: Affine, expected: Vec<u64>, found: Vec<u64> },
+    #[error(
+        "tensor {tensor:?} has rows of {columns} weights, which cannot be packed with {format}"
+    )]
+    NotWholeGroups { tensor: String, columns: u64, format: Affine },
+    #[error("the scales of {module:?} are {scales} and its biases {biases}; they must be alike")]
+    ParamTypesDiffer { module: String, scales: Dtype, biases: Dtype },
 }
 
 /// A few names, then how many more there are.

@@ -1,6 +1,8 @@
 //! The catalog of a checkpoint: every tensor, in which file, at which bytes, in which layer.
 
 mod error;
+mod expected;
+mod matrix;
 mod open;
 #[cfg(test)]
 mod tests;
@@ -23,6 +25,7 @@ use crate::locate::{Location, locate};
 use crate::mapped::MappedTensor;
 use crate::safetensors::writer::Entry;
 pub use error::CatalogError;
+pub use matrix::{MatrixTensors, PackedTensors};
 
 /// One tensor of a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -121,7 +124,7 @@ impl Checkpoint {
         indices.iter().map(|&index| &self.tensors[index]).collect()
     }
 
-    /// The embedding matrix, `[vocab_size, hidden_size]`.
+    /// The weight of the embedding, `[vocab_size, hidden_size]`; its codes where it is packed.
     pub fn embedding(&self) -> &Tensor {
         &self.tensors[self.outer.embedding]
     }
@@ -131,7 +134,7 @@ impl Checkpoint {
         &self.tensors[self.outer.final_norm]
     }
 
-    /// The output head, `[vocab_size, hidden_size]`; `None` when the embedding serves as head, even
+    /// The weight of the output head, as [`Checkpoint::embedding`]; `None` when the embedding serves as head, even
     /// if the file also stores one.
     pub fn head(&self) -> Option<&Tensor> {
         self.outer.head.map(|index| &self.tensors[index])

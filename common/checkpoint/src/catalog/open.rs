@@ -1,21 +1,18 @@
 //! Opening a checkpoint: configuration, files, then the check that together they are the model.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Mutex;
 
+use super::expected::{Expected, check_params, expected_tensors};
 use super::weights::{gather, read_bounded};
 use super::{CatalogError, Checkpoint, CheckpointFile, OuterTensors, Tensor};
 use crate::config::{MAX_CONFIG_BYTES, ModelConfig};
-use crate::dtype::Dtype;
 use crate::error::Error;
-use crate::family::Role;
+use crate::family::{Part, Role};
 use crate::generation;
 use crate::locate::Location;
 use crate::range::LayerRange;
 use crate::safetensors::header::TensorInfo;
-
-/// Element types of weights that the engine computes with.
-const WEIGHT_TYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::BF16];
 
 /// See [`Checkpoint::open_at`].
 pub(super) fn open(location: Location) -> Result<Checkpoint, Error> {
@@ -48,9 +45,10 @@ pub(super) fn open(location: Location) -> Result<Checkpoint, Error> {
     }
     let find = |role: Role| tensors.iter().position(|tensor| tensor.role == role);
     let outer = OuterTensors {
-        embedding: find(Role::Embedding).expect("checked: every required tensor is there"),
+        embedding: find(Role::Embedding(Part::Weight))
+            .expect("checked: every required tensor is there"),
         final_norm: find(Role::FinalNorm).expect("checked: every required tensor is there"),
-        head: find(Role::Head),
+        head: find(Role::Head(Part::Weight)),
     };
     let maps = weights.files.iter().map(|_| Mutex::new(None)).collect();
     let mut files = Vec::with_capacity(weights.files.len());
@@ -75,68 +73,43 @@ pub(super) fn open(location: Location) -> Result<Checkpoint, Error> {
     })
 }
 
-/// A tensor the model cannot do without.
-pub(super) struct Required {
-    pub(super) name: String,
-    shape: Vec<u64>,
-    layer: Option<usize>,
-}
-
-/// Every tensor the model cannot do without: those outside the layers, then layer by layer.
-pub(super) fn required_tensors(config: &ModelConfig) -> Vec<Required> {
-    let family = config.family;
-    let outer = family.outer_tensors(config).into_iter();
-    let outer = outer.map(|(name, shape)| Required { name: name.to_owned(), shape, layer: None });
-    let leaves = family.layer_tensors(config);
-    let of_layer = |layer| {
-        leaves.iter().map(move |(leaf, shape)| Required {
-            name: family.layer_tensor_name(layer, leaf),
-            shape: shape.clone(),
-            layer: Some(layer),
-        })
-    };
-    outer.chain((0..config.num_layers).flat_map(of_layer)).collect()
-}
-
 fn role_of(tensor: &TensorInfo, config: &ModelConfig) -> Result<Role, CatalogError> {
     match config.family.classify(&tensor.name, config.num_layers)? {
         // Some tied files store the head as well; the embedding is what counts.
-        Role::Head if config.tie_word_embeddings => Ok(Role::Ignored),
+        Role::Head(_) if config.tie_word_embeddings => Ok(Role::Ignored),
         role => Ok(role),
     }
 }
 
 /// Checks types, shapes and completeness.
 fn check_model(tensors: &[Tensor], config: &ModelConfig) -> Result<(), CatalogError> {
-    let required = required_tensors(config);
-    let shapes: HashMap<&str, &[u64]> =
-        required.iter().map(|required| (&*required.name, &*required.shape)).collect();
     let used = || tensors.iter().filter(|tensor| tensor.role != Role::Ignored);
+    let there: HashMap<&str, &Tensor> =
+        used().map(|tensor| (tensor.name.as_str(), tensor)).collect();
+    let expected = expected_tensors(config, &there)?;
+    let by_name: HashMap<&str, &Expected> =
+        expected.iter().map(|expected| (expected.name.as_str(), expected)).collect();
     for tensor in used() {
-        let name = || tensor.name.clone();
-        let Some(&expected) = shapes.get(tensor.name.as_str()) else {
-            let reason = "the configuration asks for no such bias or norm";
-            return Err(CatalogError::UnexpectedTensor { tensor: name(), reason });
+        let Some(expected) = by_name.get(tensor.name.as_str()) else {
+            let packed = [Part::Scales, Part::Biases].map(Part::ending);
+            let reason = match packed.iter().any(|ending| tensor.name.ends_with(ending)) {
+                true => "its matrix is not packed",
+                false => "the configuration asks for no such bias or norm",
+            };
+            return Err(CatalogError::UnexpectedTensor { tensor: tensor.name.clone(), reason });
         };
-        if !WEIGHT_TYPES.contains(&tensor.dtype) {
-            let dtype = tensor.dtype;
-            return Err(CatalogError::UnsupportedDtype { tensor: name(), dtype });
-        }
-        if tensor.shape != expected {
-            let (expected, found) = (expected.to_vec(), tensor.shape.clone());
-            return Err(CatalogError::ShapeMismatch { tensor: name(), expected, found });
-        }
+        expected.check(tensor)?;
     }
-    let there: HashSet<&str> = used().map(|tensor| tensor.name.as_str()).collect();
-    let missing: Vec<&Required> =
-        required.iter().filter(|required| !there.contains(required.name.as_str())).collect();
+    check_params(&there)?;
+    let missing: Vec<&Expected> =
+        expected.iter().filter(|expected| !there.contains_key(expected.name.as_str())).collect();
     let mut has_tensors = vec![false; config.num_layers];
     for tensor in used() {
         if let Role::Layer { layer, .. } = tensor.role {
             has_tensors[layer] = true;
         }
     }
-    let bare = missing.iter().filter_map(|required| required.layer).filter(|&n| !has_tensors[n]);
+    let bare = missing.iter().filter_map(|expected| expected.layer).filter(|&n| !has_tensors[n]);
     let bare = runs(bare);
     if !bare.is_empty() {
         return Err(CatalogError::LayerCountMismatch {
@@ -145,7 +118,7 @@ fn check_model(tensors: &[Tensor], config: &ModelConfig) -> Result<(), CatalogEr
         });
     }
     if !missing.is_empty() {
-        let tensors = missing.iter().map(|required| required.name.clone()).collect();
+        let tensors = missing.iter().map(|expected| expected.name.clone()).collect();
         return Err(CatalogError::MissingTensors { tensors });
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! Whole checkpoints: golden ones, and tensors that do not make the model.
 
 mod files;
+mod packed;
 
 use serde_json::{Value, json};
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::CatalogError;
 use super::error::listed;
-use super::open::required_tensors;
+use super::expected::required_tensors;
 use crate::config::ModelConfig;
 use crate::error::Error;
 use crate::family::Role;
@@ -211,7 +211,7 @@ fn choose(
 /// Whether the model needs a tensor of that name.
 fn needed(tensor: &str, config: &ModelConfig) -> bool {
     match config.family.classify(tensor, config.num_layers) {
-        Ok(Role::Head) => !config.tie_word_embeddings,
+        Ok(Role::Head(_)) => !config.tie_word_embeddings,
         Ok(Role::Ignored) | Err(_) => false,
         Ok(_) => true,
     }

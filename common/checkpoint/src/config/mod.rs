@@ -3,6 +3,7 @@
 //! Whatever is not supported is refused here, naming the field: nothing is loaded as something else.
 
 mod fields;
+mod quantization;
 mod rope;
 #[cfg(test)]
 mod tests;
@@ -13,6 +14,7 @@ use std::str::FromStr;
 
 use crate::family::{Bias, FAMILIES, Family};
 use fields::Fields;
+pub use quantization::{ModuleFormat, Quantization};
 pub use rope::{Rope, RopeScaling};
 
 /// Longest configuration accepted; the longest in use, with one entry per quantized module, are
@@ -65,6 +67,8 @@ pub struct ModelConfig {
     pub output_bias: bool,
     /// Whether the MLP's projections have biases.
     pub mlp_bias: bool,
+    /// How matrices are packed; `None` when all are plain numbers.
+    pub quantization: Option<Quantization>,
     /// Longest sequence the model is made for.
     pub max_position_embeddings: usize,
     /// Token that starts a text, if any.
@@ -115,8 +119,10 @@ pub enum ConfigError {
     UnsupportedLayerType { layer: usize, found: String, architecture: &'static str },
     #[error("layer_types[{layer}] is sliding_attention, but there is no window: {reason}")]
     NoWindow { layer: usize, reason: &'static str },
-    #[error("{field} {found} is not supported: quantized weights cannot be loaded yet")]
-    UnsupportedQuantization { field: &'static str, found: String },
+    #[error(
+        "{field} {found} is not supported; quantized weights must be MLX's affine ones with 4 or 8 bits in groups of 32, 64 or 128"
+    )]
+    UnsupportedQuantization { field: String, found: String },
     #[error("{field} {found} is not supported for {architecture}")]
     Unsupported { field: &'static str, found: String, architecture: &'static str },
 }
@@ -199,6 +205,7 @@ impl ModelConfig {
                 Bias::Absent => false, // attention_bias was judged with the other three.
             },
             mlp_bias: bias(&fields, family, "mlp_bias", family.mlp_bias, fields.flag("mlp_bias")?)?,
+            quantization: quantization::read(&fields)?,
             max_position_embeddings,
             bos_token_id: fields.token_ids("bos_token_id")?.first().copied(),
             eos_token_ids: fields.token_ids("eos_token_id")?,
@@ -255,15 +262,6 @@ fn family_of(fields: &Fields<'_>) -> Result<&'static Family, ConfigError> {
 /// Refuses what would change the arithmetic or the meaning of the weights.
 fn refuse_unsupported(fields: &Fields<'_>, family: &Family) -> Result<(), ConfigError> {
     let architecture = family.architecture;
-    for field in ["quantization", "quantization_config"] {
-        if let Some(value) = fields.get(field) {
-            let method = value.get("quant_method").unwrap_or(value);
-            return Err(ConfigError::UnsupportedQuantization {
-                field,
-                found: fields::shown(method),
-            });
-        }
-    }
     for field in ["hidden_act", "hidden_activation"] {
         match fields.text(field)? {
             None | Some("silu" | "swish") => {}

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{ConfigError, KvDtype, ModelConfig, RopeScaling};
+use super::{ConfigError, KvDtype, ModelConfig, ModuleFormat, RopeScaling};
+use crate::quant::Affine;
 use crate::testing::golden_path;
 
 /// A plain Llama; tests change one field.
@@ -30,6 +31,10 @@ fn with(mut base: Value, changes: Value) -> Value {
 fn without(mut base: Value, field: &str) -> Value {
     base.as_object_mut().unwrap().remove(field);
     base
+}
+
+fn quantized(quantization: Value) -> Value {
+    with(llama(), json!({ "quantization": quantization }))
 }
 
 fn parse(config: &Value) -> Result<ModelConfig, ConfigError> {
@@ -108,12 +113,28 @@ refuses! {
         E::OutOfRange { .. }, "high_freq_factor";
     refuses_rope_per_layer_type: with(llama(), json!({"rope_parameters":
         {"full_attention": {"rope_type": "default"}}})), E::Unsupported { .. }, "rope_parameters";
-    refuses_mlx_quantization: with(llama(), json!({"quantization": {"group_size": 64, "bits": 4}})),
-        E::UnsupportedQuantization { .. }, "quantization";
     refuses_an_unknown_quant_method: with(llama(), json!({"quantization_config":
         {"quant_method": "mystery", "bits": 7}})), E::UnsupportedQuantization { .. }, "mystery";
-    refuses_gptq: with(llama(), json!({"quantization_config": {"quant_method": "gptq", "bits": 4}})),
-        E::UnsupportedQuantization { .. }, "gptq";
+    refuses_gptq: with(llama(), json!({"quantization_config":
+        {"quant_method": "gptq", "bits": 4, "group_size": 64}})),
+        E::UnsupportedQuantization { .. }, "quantization_config.quant_method \"gptq\"";
+    refuses_three_bits: quantized(json!({"group_size": 64, "bits": 3})),
+        E::UnsupportedQuantization { .. }, "quantization.bits 3 is not supported";
+    refuses_groups_of_16: quantized(json!({"group_size": 16, "bits": 4})),
+        E::UnsupportedQuantization { .. }, "quantization.group_size 16";
+    refuses_another_mode: quantized(json!({"group_size": 32, "bits": 4, "mode": "mxfp4"})),
+        E::UnsupportedQuantization { .. }, "quantization.mode \"mxfp4\"";
+    refuses_quantization_without_a_group: quantized(json!({"bits": 4})),
+        E::Missing { .. }, "quantization.group_size is missing";
+    refuses_quantization_that_is_no_object: quantized(json!(4)),
+        E::WrongType { .. }, "quantization is 4, expected an object";
+    refuses_bits_as_text: quantized(json!({"group_size": 64, "bits": "4"})),
+        E::WrongType { .. }, "quantization.bits";
+    refuses_two_bits_of_one_module: quantized(json!({"group_size": 64, "bits": 4,
+        "lm_head": {"group_size": 64, "bits": 2}})),
+        E::UnsupportedQuantization { .. }, "quantization[\"lm_head\"].bits 2";
+    refuses_a_module_given_as_a_number: quantized(json!({"group_size": 64, "bits": 4,
+        "lm_head": 8})), E::WrongType { .. }, "quantization[\"lm_head\"] is 8";
     refuses_another_activation: with(llama(), json!({"hidden_act": "gelu"})),
         E::Unsupported { field: "hidden_act", .. }, "gelu";
     refuses_partial_rotation_where_the_family_has_none:
@@ -295,6 +316,28 @@ fn biases_follow_the_family_and_the_configuration() {
 }
 
 #[test]
+fn quantization_is_per_module_and_may_stand_under_either_key() {
+    let mlx8 = golden("llama-mlx8").quantization.unwrap();
+    assert_eq!(Some(mlx8.default_format()), Affine::new(8, 32));
+    assert_eq!(golden("llama").quantization, None);
+    let path = |leaf: &str| format!("model.layers.0.{leaf}");
+    let both = json!({"group_size": 64, "bits": 4,
+        path("mlp.down_proj"): {"group_size": 32, "bits": 8, "mode": "affine"},
+        path("mlp.up_proj"): false, "lm_head": true, "model.embed_tokens": null});
+    let copied = accepted(json!({"quantization_config": both.clone()}));
+    let config = accepted(json!({"quantization": both, "quantization_config": {"bits": 4}}));
+    assert_eq!(copied, config);
+    let quantization = config.quantization.unwrap();
+    let eight = Affine::new(8, 32).unwrap();
+    assert_eq!(quantization.of(&path("mlp.down_proj")), ModuleFormat::Packed(eight));
+    assert_eq!(quantization.of(&path("mlp.up_proj")), ModuleFormat::Plain);
+    assert_eq!(quantization.of("lm_head"), ModuleFormat::Packed(Affine::Q4));
+    for module in ["model.embed_tokens", &path("mlp.down_pro"), ""] {
+        assert_eq!(quantization.of(module), ModuleFormat::IfPacked(Affine::Q4), "{module}");
+    }
+}
+
+#[test]
 fn key_value_bytes_per_position() {
     let config = golden("llama");
     assert_eq!(config.kv_bytes_per_token_layer(KvDtype::F32), 2 * 2 * 16 * 4);
@@ -307,8 +350,9 @@ fn key_value_bytes_per_position() {
 proptest::proptest! {
     /// A damaged configuration is refused or read, and never panics.
     #[test]
-    fn no_damage_panics(place in 0usize..2000, byte: u8, name in 0usize..7) {
-        let names = ["llama", "llama-sharded", "llama3-tied", "mistral", "phi3", "qwen2", "qwen3"];
+    fn no_damage_panics(place in 0usize..2000, byte: u8, name in 0usize..9) {
+        let names = ["llama", "llama-sharded", "llama3-tied", "mistral", "phi3", "qwen2", "qwen3",
+            "qwen2-mlx4", "llama-mlx8"];
         let mut json = std::fs::read(golden_path(names[name]).join("config.json")).unwrap();
         let place = place % json.len();
         json[place] = byte;

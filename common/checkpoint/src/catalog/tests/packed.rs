@@ -1,0 +1,180 @@
+//! Packed matrices: golden checkpoints of MLX, and each way their tensors can be wrong.
+
+use serde_json::json;
+
+use super::super::CatalogError;
+use super::catalog_error;
+use crate::dtype::Dtype;
+use crate::quant::Affine;
+use crate::testing::{TinyCheckpoint, golden, made};
+
+const UP: &str = "model.layers.0.mlp.up_proj";
+
+fn part(module: &str, ending: &str) -> String {
+    format!("{module}.{ending}")
+}
+
+/// The tensors of the tiny checkpoint.
+fn tensors(tiny: &mut TinyCheckpoint) -> &mut Vec<crate::testing::Made> {
+    tiny.file("model.safetensors")
+}
+
+/// Makes one matrix of the packed tiny checkpoint plain.
+fn unpack(tiny: &mut TinyCheckpoint, module: &str, shape: &[u64]) {
+    tensors(tiny).retain(|made| !made.0.starts_with(&format!("{module}.")));
+    tensors(tiny).push(made(&part(module, "weight"), shape));
+}
+
+#[test]
+fn golden_checkpoints_of_mlx_open_without_a_warning() {
+    for (name, tensors, format) in
+        [("qwen2-mlx4", 26, Affine::Q4), ("llama-mlx8", 23, Affine::new(8, 32).unwrap())]
+    {
+        let checkpoint = golden(name);
+        assert!(checkpoint.warnings.is_empty(), "{name}: {:?}", checkpoint.warnings);
+        for layer in 0..4 {
+            assert_eq!(checkpoint.layer_tensors(layer).len(), tensors, "{name} layer {layer}");
+        }
+        assert_eq!(checkpoint.head().is_none(), checkpoint.config.tie_word_embeddings);
+        let matrices = [Some(checkpoint.embedding_matrix()), checkpoint.head_matrix()];
+        for matrix in matrices.into_iter().flatten() {
+            let packed = matrix.packed.unwrap();
+            assert_eq!(packed.format, format, "{name}");
+            assert_eq!(matrix.weight.dtype, Dtype::U32);
+            let params = 384 * 128 / format.group() as u64 * 2;
+            assert_eq!((packed.scales.bytes, packed.biases.bytes), (params, params));
+            assert_eq!(matrix.bytes(), 384 * 128 * format.bits() as u64 / 8 + 2 * params);
+        }
+        assert!(checkpoint.tensor("model.norm.weight").is_some());
+        assert!(checkpoint.tensor("model.norm").is_none());
+    }
+    assert!(golden("llama").embedding_matrix().packed.is_none());
+}
+
+#[test]
+fn single_modules_may_be_plain_or_packed_otherwise() {
+    let mut tiny = TinyCheckpoint::packed();
+    tiny.open().unwrap();
+    unpack(&mut tiny, UP, &[128, 64]);
+    unpack(&mut tiny, "lm_head", &[5, 64]);
+    assert!(tiny.open().unwrap().head_matrix().unwrap().packed.is_none());
+    tiny.config["quantization"][UP] = json!(false);
+    tiny.config["quantization"]["model.embed_tokens"] = json!({"bits": 8, "group_size": 64});
+    let error = catalog_error(&tiny);
+    assert!(matches!(&error, CatalogError::PackedShapeMismatch { .. }), "{error}");
+    tiny.pack("model.embed_tokens", &[5, 64], Affine::Q8);
+    let checkpoint = tiny.open().unwrap();
+    assert_eq!(checkpoint.embedding_matrix().packed.unwrap().format, Affine::Q8);
+}
+
+#[test]
+fn a_tied_model_ignores_a_packed_head() {
+    let mut tiny = TinyCheckpoint::packed();
+    tiny.config["tie_word_embeddings"] = json!(true);
+    let with_head = tiny.open().unwrap();
+    assert!(with_head.head_matrix().is_none());
+    tensors(&mut tiny).retain(|made| !made.0.starts_with("lm_head"));
+    assert_eq!(tiny.open().unwrap().total_bytes(), with_head.total_bytes());
+}
+
+#[test]
+fn scales_where_the_configuration_says_plain() {
+    let mut tiny = TinyCheckpoint::packed();
+    tiny.config["quantization"][UP] = json!(false);
+    let error = catalog_error(&tiny);
+    let CatalogError::UnexpectedTensor { tensor, reason } = &error else { panic!("{error}") };
+    assert_eq!(*tensor, part(UP, "scales"));
+    assert!(reason.contains("not quantized"), "{error}");
+}
+
+#[test]
+fn packed_tensors_of_a_configuration_without_quantization() {
+    let mut tiny = TinyCheckpoint::packed();
+    tiny.config.as_object_mut().unwrap().remove("quantization");
+    let error = catalog_error(&tiny);
+    assert!(error.to_string().contains("nothing of quantization"), "{error}");
+}
+
+#[test]
+fn a_plain_matrix_that_the_configuration_says_is_packed() {
+    let mut tiny = TinyCheckpoint::packed();
+    unpack(&mut tiny, UP, &[128, 64]);
+    tiny.config["quantization"][UP] = json!({"bits": 4, "group_size": 32});
+    let error = catalog_error(&tiny);
+    let CatalogError::UnsupportedDtype { tensor, dtype, .. } = &error else { panic!("{error}") };
+    assert_eq!((tensor.as_str(), *dtype), (&*part(UP, "weight"), Dtype::BF16));
+}
+
+#[test]
+fn a_packed_matrix_without_its_scales_or_biases() {
+    for ending in ["scales", "biases"] {
+        let mut tiny = TinyCheckpoint::packed();
+        tensors(&mut tiny).retain(|made| made.0 != part(UP, ending));
+        let error = catalog_error(&tiny);
+        let CatalogError::MissingTensors { tensors } = &error else { panic!("{error}") };
+        assert_eq!(tensors[..], [part(UP, ending)]);
+    }
+}
+
+#[test]
+fn biases_beside_a_plain_matrix() {
+    let mut tiny = TinyCheckpoint::packed();
+    unpack(&mut tiny, UP, &[128, 64]);
+    tensors(&mut tiny).push(made(&part(UP, "biases"), &[128, 2]));
+    let error = catalog_error(&tiny);
+    assert!(error.to_string().contains("its matrix is not packed"), "{error}");
+}
+
+#[test]
+fn shapes_that_are_not_the_formats() {
+    for (ending, shape) in [("weight", [128, 16]), ("scales", [128, 1]), ("biases", [64, 4])] {
+        let mut tiny = TinyCheckpoint::packed();
+        let name = part(UP, ending);
+        let dtype = tiny.tensor(&name).1;
+        *tiny.tensor(&name) = made(&name, &shape);
+        tiny.tensor(&name).1 = dtype;
+        if dtype == "U32" {
+            tiny.tensor(&name).3.resize(128 * 16 * 4, 0);
+        }
+        let error = catalog_error(&tiny);
+        let CatalogError::PackedShapeMismatch { tensor, expected, found, .. } = &error else {
+            panic!("{error}")
+        };
+        assert_eq!((tensor, &found[..]), (&name, &shape[..]));
+        let (words, groups) = (64 * 4 / 32, 64 / 32);
+        assert_eq!(expected[..], [128, if ending == "weight" { words } else { groups }]);
+    }
+    let mut tiny = TinyCheckpoint::packed();
+    tiny.config["quantization"]["group_size"] = json!(64);
+    let error = catalog_error(&tiny).to_string();
+    assert!(error.contains("4 bits in groups of 64"), "{error}");
+}
+
+#[test]
+fn rows_that_are_not_whole_groups() {
+    let mut tiny = TinyCheckpoint::packed();
+    tiny.config["quantization"]["group_size"] = json!(128);
+    let error = catalog_error(&tiny);
+    let CatalogError::NotWholeGroups { columns, format, .. } = &error else { panic!("{error}") };
+    assert_eq!((*columns, Some(*format)), (64, Affine::new(4, 128)));
+}
+
+#[test]
+fn types_that_packed_tensors_cannot_have() {
+    for (ending, dtype) in [("weight", "I32"), ("scales", "I16"), ("biases", "U16")] {
+        let mut tiny = TinyCheckpoint::packed();
+        tiny.tensor(&part(UP, ending)).1 = dtype;
+        let error = catalog_error(&tiny);
+        let CatalogError::UnsupportedDtype { tensor, .. } = &error else { panic!("{error}") };
+        assert_eq!(*tensor, part(UP, ending));
+    }
+    let mut tiny = TinyCheckpoint::packed();
+    tiny.tensor(&part(UP, "scales")).1 = "F16";
+    let error = catalog_error(&tiny);
+    let CatalogError::ParamTypesDiffer { module, scales, biases } = &error else {
+        panic!("{error}")
+    };
+    assert_eq!((module.as_str(), *scales, *biases), (UP, Dtype::F16, Dtype::BF16));
+    tiny.tensor(&part(UP, "biases")).1 = "F16";
+    tiny.open().unwrap();
+}
