@@ -46,6 +46,6 @@ pub use family::{Bias, FAMILIES, Family, Part, Projections, QkNorm, Role, Rotary
 pub use generation::GenerationConfig;
 pub use locate::{LocateError, Location, WeightsPath, locate, locate_in};
 pub use mapped::MappedTensor;
-pub use quant::Affine;
+pub use quant::{Affine, FloatType};
 pub use range::LayerRange;
 pub use safetensors::header::{FileError, Header, HeaderError, TensorInfo};

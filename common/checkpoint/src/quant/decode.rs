@@ -1,0 +1,42 @@
+//! From codes, scales and biases to plain numbers.
+
+use super::{Affine, FloatType};
+
+/// Fills `out` with the weights of whole rows (or whole groups): `scale · code + bias` in f32, the
+/// product exact for F16 and BF16 scales. Bytes may lie at any address.
+///
+/// # Panics
+/// If the lengths do not belong together.
+pub fn decode_rows(
+    codes: &[u8],
+    scales: &[u8],
+    biases: &[u8],
+    format: Affine,
+    params: FloatType,
+    out: &mut [f32],
+) {
+    let groups = out.len() / format.group();
+    assert!(out.len().is_multiple_of(format.group()), "rows are whole groups");
+    assert_eq!(codes.len(), groups * format.group_bytes(), "as many codes as weights");
+    let widen = |bytes: &[u8]| {
+        let mut numbers = vec![0.0; groups];
+        params.widen(bytes, &mut numbers);
+        numbers
+    };
+    let (scales, biases) = (widen(scales), widen(biases));
+    let codes = codes.chunks_exact(format.group_bytes());
+    for (((out, codes), scale), bias) in
+        out.chunks_exact_mut(format.group()).zip(codes).zip(scales).zip(biases)
+    {
+        let weight = |code: u8| scale * f32::from(code) + bias;
+        match format.bits() {
+            8 => out.iter_mut().zip(codes).for_each(|(out, &code)| *out = weight(code)),
+            _ => {
+                let (pairs, _) = out.as_chunks_mut::<2>();
+                for (pair, &byte) in pairs.iter_mut().zip(codes) {
+                    *pair = [weight(byte & 15), weight(byte >> 4)];
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! From plain numbers to codes, scales and biases.
+//!
+//! As in MLX, the edge of a group's range that has the larger magnitude becomes the bias, and the
+//! scale leads from it to the other edge, so a scale may be negative. Unlike MLX, codes are chosen for
+//! the scale and the bias as they are stored: the scale is rounded away from zero, so that the codes
+//! span the whole range, and no weight is further than half a step from what it was.
+//!
+//! Only additions, divisions and comparisons of IEEE 754, in an order that does not depend on the
+//! machine: equal weights give equal bytes everywhere.
+
+use super::{Affine, FloatType};
+
+/// Changes whenever the same weights give other bytes than before.
+pub const ENCODER_VERSION: u32 = 1;
+
+/// Lanes in which the edges of a group are searched; each group is a multiple.
+const LANES: usize = 16;
+/// 2²³: added to a number from 0 to 2²², it leaves the nearest whole number in the lowest bits.
+const ROUNDER: f32 = 8_388_608.0;
+
+/// Why numbers cannot be encoded.
+#[derive(Clone, Copy, PartialEq, Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the sentences say what the fields are")]
+pub enum EncodeError {
+    #[error("weight {index} is {value}; only finite weights can be encoded")]
+    NotFinite { index: usize, value: f32 },
+    #[error("weight {index} is in a group that reaches {value}, too far for {params:?} scales")]
+    TooLarge { index: usize, value: f32, params: FloatType },
+}
+
+/// Rows packed, as three tensors of a file.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Packed {
+    /// The codes of the rows, little-endian.
+    pub codes: Vec<u8>,
+    /// One scale per group, little-endian.
+    pub scales: Vec<u8>,
+    /// One bias per group, little-endian.
+    pub biases: Vec<u8>,
+}
+
+/// Where to put which parts of what is encoded.
+#[derive(Debug, Default)]
+pub(crate) struct Sink<'a> {
+    pub(crate) codes: Option<&'a mut [u8]>,
+    pub(crate) scales: Option<&'a mut [u8]>,
+    pub(crate) biases: Option<&'a mut [u8]>,
+}
+
+/// Encodes whole rows (or whole groups), with scales and biases of type `params`.
+///
+/// # Errors
+/// [`EncodeError`] for a weight that is not finite, or too large for `params`.
+///
+/// # Panics
+/// If `values` are not whole groups.
+pub fn encode_rows(
+    values: &[f32],
+    format: Affine,
+    params: FloatType,
+) -> Result<Packed, EncodeError> {
+    let groups = values.len() / format.group();
+    let mut packed = Packed {
+        codes: vec![0; groups * format.group_bytes()],
+        scales: vec![0; groups * params.bytes()],
+        biases: vec![0; groups * params.bytes()],
+    };
+    let Packed { codes, scales, biases } = &mut packed;
+    let sink = Sink { codes: Some(codes), scales: Some(scales), biases: Some(biases) };
+    encode_into(values, format, params, sink)?;
+    Ok(packed)
+}
+
+/// As [`encode_rows`], into slices that are just long enough.
+pub(crate) fn encode_into(
+    values: &[f32],
+    format: Affine,
+    params: FloatType,
+    sink: Sink<'_>,
+) -> Result<(), EncodeError> {
+    assert!(values.len().is_multiple_of(format.group()), "rows are whole groups");
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has AVX2, as was just seen.
+        return unsafe { encode_avx2(values, format, params, sink) };
+    }
+    encode_portable(values, format, params, sink)
+}
+
+/// The same operations in wider registers: the same bytes.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn encode_avx2(
+    values: &[f32],
+    format: Affine,
+    params: FloatType,
+    sink: Sink<'_>,
+) -> Result<(), EncodeError> {
+    encode_portable(values, format, params, sink)
+}
+
+/// Always inlined, so that the compiler makes one for every kind of register.
+#[inline(always)]
+fn encode_portable(
+    values: &[f32],
+    format: Affine,
+    params: FloatType,
+    sink: Sink<'_>,
+) -> Result<(), EncodeError> {
+    match format.group() {
+        32 => encode_groups::<32>(values, format, params, sink),
+        64 => encode_groups::<64>(values, format, params, sink),
+        _ => encode_groups::<128>(values, format, params, sink),
+    }
+}
+
+#[inline(always)]
+fn encode_groups<const GROUP: usize>(
+    values: &[f32],
+    format: Affine,
+    params: FloatType,
+    mut sink: Sink<'_>,
+) -> Result<(), EncodeError> {
+    let (groups, _) = values.as_chunks::<GROUP>();
+    let code_bytes = format.group_bytes();
+    let largest = f32::from(format.largest_code());
+    for (index, group) in groups.iter().enumerate() {
+        let (low, high) = edges(group);
+        if !(low - low == 0.0 && high - high == 0.0) {
+            return Err(not_finite(group, index * GROUP));
+        }
+        let (bias, far) = if low.abs() > high.abs() { (low, high) } else { (high, low) };
+        let stored = scale_and_bias(bias, far, largest, params);
+        let Some((scale, bias)) = stored else {
+            return Err(EncodeError::TooLarge { index: index * GROUP, value: bias, params });
+        };
+        if let Some(scales) = &mut sink.scales {
+            params.store(scale, scales, index);
+        }
+        if let Some(biases) = &mut sink.biases {
+            params.store(bias, biases, index);
+        }
+        if let Some(codes) = &mut sink.codes {
+            let codes = &mut codes[index * code_bytes..][..code_bytes];
+            let unpacked = codes_of(group, scale, bias, largest);
+            match format.bits() {
+                8 => codes.copy_from_slice(&unpacked),
+                _ => {
+                    let (pairs, _) = unpacked.as_chunks::<2>();
+                    codes
+                        .iter_mut()
+                        .zip(pairs)
+                        .for_each(|(out, pair)| *out = pair[0] | pair[1] << 4);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The smallest and the largest number of a group; one of them is not finite if any number is not.
+#[inline(always)]
+fn edges<const GROUP: usize>(group: &[f32; GROUP]) -> (f32, f32) {
+    let (mut low, mut high) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES]);
+    let mut odd = [0f32; LANES]; // Becomes NaN where a number is NaN; comparisons would pass it over.
+    let (chunks, _) = group.as_chunks::<LANES>();
+    for chunk in chunks {
+        for lane in 0..LANES {
+            let value = chunk[lane];
+            low[lane] = if value < low[lane] { value } else { low[lane] };
+            high[lane] = if value > high[lane] { value } else { high[lane] };
+            odd[lane] += value * 0.0;
+        }
+    }
+    let smallest = reduce(low, |a, b| if b < a { b } else { a });
+    let largest = reduce(high, |a, b| if b > a { b } else { a });
+    let odd = reduce(odd, |a, b| a + b);
+    (smallest + odd, largest + odd)
+}
+
+/// Lanes joined in halves.
+#[inline(always)]
+fn reduce(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut half = LANES / 2;
+    while half > 0 {
+        for lane in 0..half {
+            lanes[lane] = join(lanes[lane], lanes[lane + half]);
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
+/// The scale and the bias as stored, so that codes from 0 to `largest` reach from `near` to `far`.
+#[inline(always)]
+fn scale_and_bias(near: f32, far: f32, largest: f32, params: FloatType) -> Option<(f32, f32)> {
+    let bias = params.round_away(f64::from(near))?;
+    let span = f64::from(far) - f64::from(bias);
+    let scale = params.round_away(span / f64::from(largest))?;
+    Some((scale, bias))
+}
+
+/// The nearest code of every weight of a group.
+#[inline(always)]
+fn codes_of<const GROUP: usize>(
+    group: &[f32; GROUP],
+    scale: f32,
+    bias: f32,
+    largest: f32,
+) -> [u8; GROUP] {
+    let step = if scale == 0.0 { 1.0 } else { scale }; // All weights are the bias then.
+    let mut codes = [0; GROUP];
+    for (code, weight) in codes.iter_mut().zip(group) {
+        let exact = (weight - bias) / step;
+        let exact = if exact > largest { largest } else { exact };
+        *code = (exact + ROUNDER).to_bits() as u8;
+    }
+    codes
+}
+
+fn not_finite(group: &[f32], start: usize) -> EncodeError {
+    let inside = group.iter().position(|value| !value.is_finite()).unwrap_or(0);
+    EncodeError::NotFinite { index: start + inside, value: group[inside] }
+}

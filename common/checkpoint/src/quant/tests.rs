@@ -1,0 +1,206 @@
+//! The codecs against their definition.
+
+use super::{Affine, EncodeError, FloatType, Packed, decode_rows, encode_rows};
+use crate::testing::golden;
+
+const TYPES: [FloatType; 3] = [FloatType::F32, FloatType::F16, FloatType::BF16];
+
+fn formats() -> Vec<Affine> {
+    let all = [4, 8].into_iter().flat_map(|bits| [32, 64, 128].map(|group| (bits, group)));
+    all.map(|(bits, group)| Affine::new(bits, group).unwrap()).collect()
+}
+
+/// Numbers of that type that look like weights: xorshift64, some large, some tiny.
+fn weights(count: usize, seed: u64, params: FloatType) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+    };
+    let value = |index: usize| {
+        let magnitude = [1.0, -0.02, 3.0, -1e-3, -1.0][index / 128 % 5];
+        let offset = [0.0, 0.0, 2.5, -0.01][index / 32 % 4];
+        let value = magnitude * (next() * next() + offset);
+        // Fewer bits, so that every type has the number.
+        let coarse = f32::from_bits(value.to_bits() & 0xffff_0000);
+        if params == FloatType::F32 { value } else { coarse }
+    };
+    (0..count).map(value).map(|v| if v.abs() < 1e-4 { 0.0 } else { v }).collect()
+}
+
+/// Every weight by the definition: codes as a bit stream, f64 arithmetic.
+fn by_definition(packed: &Packed, format: Affine, params: FloatType) -> Vec<f64> {
+    let number = |bytes: &[u8], index: usize| {
+        let mut value = [0.0];
+        params.widen(&bytes[index * params.bytes()..][..params.bytes()], &mut value);
+        f64::from(value[0])
+    };
+    let weight = |index: usize| {
+        let bit = |bit: usize| u32::from(packed.codes[bit / 8] >> (bit % 8) & 1);
+        let start = index * format.bits();
+        let code: u32 = (0..format.bits()).map(|at| bit(start + at) << at).sum();
+        let group = index / format.group();
+        number(&packed.scales, group) * f64::from(code) + number(&packed.biases, group)
+    };
+    (0..packed.codes.len() * 8 / format.bits()).map(weight).collect()
+}
+
+fn decoded(packed: &Packed, format: Affine, params: FloatType) -> Vec<f32> {
+    let mut out = vec![0.0; packed.codes.len() * 8 / format.bits()];
+    decode_rows(&packed.codes, &packed.scales, &packed.biases, format, params, &mut out);
+    out
+}
+
+#[test]
+fn no_weight_moves_by_more_than_half_a_step() {
+    for (seed, format) in formats().into_iter().enumerate() {
+        for params in TYPES {
+            let values = weights(5 * 3 * 128, seed as u64 + 1, params);
+            let packed = encode_rows(&values, format, params).unwrap();
+            let back = by_definition(&packed, format, params);
+            let mut scales = vec![0.0; values.len() / format.group()];
+            params.widen(&packed.scales, &mut scales);
+            assert!(scales.iter().any(|&s| s < 0.0) && scales.iter().any(|&s| s > 0.0));
+            for (index, (&value, &found)) in values.iter().zip(&back).enumerate() {
+                let step = f64::from(scales[index / format.group()].abs());
+                let error = (found - f64::from(value)).abs();
+                // The quotient that is rounded to a code is itself rounded to f32.
+                let bound = step * (0.5 + 1e-4);
+                assert!(error <= bound, "{format} {params:?} {index}: {value} became {found}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_edge_of_larger_magnitude_is_exact_and_both_edges_have_the_outer_codes() {
+    let mut values = weights(64, 3, FloatType::BF16);
+    (values[5], values[9]) = (-4.0, 3.5);
+    let packed = encode_rows(&values, Affine::Q8, FloatType::BF16).unwrap();
+    let back = by_definition(&packed, Affine::Q8, FloatType::BF16);
+    assert_eq!((back[5], packed.codes[5]), (-4.0, 0));
+    assert!(packed.codes[9] >= 253, "the scale is rounded up by less than one part in 128");
+    (values[5], values[9]) = (-3.5, 4.0);
+    let packed = encode_rows(&values, Affine::Q8, FloatType::BF16).unwrap();
+    assert_eq!(packed.codes[9], 0);
+    assert_eq!(by_definition(&packed, Affine::Q8, FloatType::BF16)[9], 4.0);
+    assert_eq!(packed.scales[1] >> 7, 1, "from the largest down");
+}
+
+#[test]
+fn constant_groups_and_zeros_are_exact() {
+    for format in formats() {
+        for (constant, params) in
+            [(0.0, FloatType::F16), (-0.75, FloatType::BF16), (1e-30, FloatType::F32)]
+        {
+            let packed = encode_rows(&[constant; 256], format, params).unwrap();
+            assert!(packed.codes.iter().all(|&code| code == 0));
+            assert_eq!(decoded(&packed, format, params), [constant; 256]);
+        }
+    }
+    assert_eq!(encode_rows(&[], Affine::Q4, FloatType::F16).unwrap(), Packed::default());
+}
+
+#[test]
+fn the_smallest_and_largest_numbers_survive() {
+    let mut values = vec![0.0; 64];
+    (values[0], values[1]) = (f32::MAX, f32::MIN);
+    let packed = encode_rows(&values, Affine::Q4, FloatType::F32).unwrap();
+    let back = by_definition(&packed, Affine::Q4, FloatType::F32);
+    assert_eq!(back[0], f64::from(f32::MAX));
+    (values[0], values[1]) = (f32::from_bits(1), f32::from_bits(3));
+    for params in TYPES {
+        let packed = encode_rows(&values, Affine::Q8, params).unwrap();
+        let back = by_definition(&packed, Affine::Q8, params);
+        assert!(back.iter().all(|weight| weight.abs() < 1e-6), "{params:?} {back:?}");
+    }
+}
+
+#[test]
+fn numbers_that_cannot_be_encoded_are_named() {
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        for place in [0, 70, 127] {
+            let mut values = weights(128, 9, FloatType::F32);
+            values[place] = bad;
+            match encode_rows(&values, Affine::Q4, FloatType::F32).unwrap_err() {
+                EncodeError::NotFinite { index, .. } => assert_eq!(index, place),
+                other => panic!("{other}"),
+            }
+        }
+    }
+    let values = [1e5; 64];
+    let error = encode_rows(&values, Affine::Q4, FloatType::F16).unwrap_err();
+    assert!(matches!(error, EncodeError::TooLarge { index: 0, .. }), "{error}");
+    assert!(encode_rows(&values, Affine::Q4, FloatType::BF16).is_ok());
+}
+
+#[test]
+fn decoding_is_the_definition_at_any_address() {
+    for (seed, format) in formats().into_iter().enumerate() {
+        for params in TYPES {
+            let values = weights(3 * 128, seed as u64 + 77, params);
+            let packed = encode_rows(&values, format, params).unwrap();
+            let expected = by_definition(&packed, format, params);
+            let moved = |bytes: &[u8]| [&[0xff], bytes].concat();
+            let parts = [&packed.codes, &packed.scales, &packed.biases].map(|p| moved(p));
+            let mut found = vec![0.0; values.len()];
+            let [codes, scales, biases] = [&parts[0][1..], &parts[1][1..], &parts[2][1..]];
+            decode_rows(codes, scales, biases, format, params, &mut found);
+            let mut biases = vec![0.0; values.len() / format.group()];
+            params.widen(&packed.biases, &mut biases);
+            for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
+                // Product and sum are each rounded to f32; neither exceeds twice the bias.
+                let bound = f64::from(biases[index / format.group()].abs()) * 2f64.powi(-22);
+                let error = (f64::from(*found) - expected).abs();
+                assert!(error <= bound, "{format} {params:?} {index}: {found} {expected}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_documented_examples_decode() {
+    let half = |value: f32| ((value.to_bits() >> 16) as u16).to_le_bytes();
+    let mut codes = vec![0x10, 0x32, 0x54, 0xf6];
+    codes.resize(32, 0);
+    let packed = Packed { codes, scales: half(0.5).into(), biases: half(-2.0).into() };
+    let back = decoded(&packed, Affine::Q4, FloatType::BF16);
+    assert_eq!(back[..8], [-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 5.5]);
+    let mut codes = vec![0x01, 0x80, 0xff, 0x00]; // The word 0x00ff8001.
+    codes.resize(64, 0);
+    let packed = Packed { codes, scales: half(1.0).into(), biases: half(0.0).into() };
+    assert_eq!(decoded(&packed, Affine::Q8, FloatType::BF16)[..4], [1.0, 128.0, 255.0, 0.0]);
+}
+
+#[test]
+fn what_mlx_packed_decodes_by_the_definition_and_encodes_again_within_half_a_step() {
+    for name in ["qwen2-mlx4", "llama-mlx8"] {
+        let params = FloatType::BF16;
+        let checkpoint = golden(name);
+        let matrix = checkpoint.embedding_matrix();
+        let parts = matrix.packed.unwrap();
+        let read = |tensor| checkpoint.map(tensor).unwrap().bytes().to_vec();
+        let packed = Packed {
+            codes: read(matrix.weight),
+            scales: read(parts.scales),
+            biases: read(parts.biases),
+        };
+        let expected = by_definition(&packed, parts.format, params);
+        let found = decoded(&packed, parts.format, params);
+        assert_eq!(found.len(), 384 * 128);
+        // Products are exact, sums are rounded once.
+        for (found, expected) in found.iter().zip(&expected) {
+            assert_eq!(*found, *expected as f32, "{name}");
+        }
+        let again = encode_rows(&found, parts.format, params).unwrap();
+        let back = by_definition(&again, parts.format, params);
+        let mut scales = vec![0.0; found.len() / parts.format.group()];
+        params.widen(&again.scales, &mut scales);
+        for (index, (&found, &back)) in found.iter().zip(&back).enumerate() {
+            let step = f64::from(scales[index / parts.format.group()].abs());
+            assert!((back - f64::from(found)).abs() <= 0.5001 * step, "{name} {index}");
+        }
+    }
+}
