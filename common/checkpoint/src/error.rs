@@ -7,6 +7,7 @@ use crate::blob::{BlobError, ManifestError};
 use crate::catalog::CatalogError;
 use crate::config::ConfigError;
 use crate::locate::LocateError;
+use crate::quant::EncodeError;
 use crate::safetensors::header::FileError;
 use crate::safetensors::index::IndexError;
 
@@ -57,6 +58,14 @@ pub enum Error {
     /// A stream that blob bytes were written to refused them.
     #[error("cannot write blob bytes: {0}")]
     Write(io::Error),
+    /// Weights that cannot be packed.
+    #[error("tensor {tensor:?} cannot be encoded: {cause}")]
+    Encode {
+        /// Which tensor.
+        tensor: String,
+        /// Which of its weights, and why.
+        cause: EncodeError,
+    },
     /// A range outside a tensor or a blob was asked for.
     #[error("bytes {offset}..{end} were asked of {what}, which has {bytes}")]
     OutOfRange {

@@ -5,7 +5,7 @@
 //! disk, mapped).
 //!
 //! Invariants:
-//! * Pure and synchronous: no network, no runtime, no tensor math.
+//! * Pure and synchronous: no network, no runtime, no tensor math beyond packing weights.
 //! * Sizes come from headers, never from a formula over the configuration.
 //! * Tensor bytes are streamed in bounded pieces or mapped, never collected; a tensor may start at
 //!   any address, so no slice of a file is ever cast to wider numbers.
@@ -32,8 +32,8 @@ mod testing;
 pub mod units;
 
 pub use blob::{
-    Blob, BlobError, BlobSource, CHUNK_BYTES, Digest, DigestParseError, Hasher, Manifest,
-    ManifestError, TensorEntry,
+    Blob, BlobError, BlobSource, BlobTensor, CHUNK_BYTES, Digest, DigestParseError, Hasher,
+    Manifest, ManifestError, TensorEntry, encoded_tensors,
 };
 pub use catalog::{CatalogError, Checkpoint, CheckpointFile, MatrixTensors, PackedTensors, Tensor};
 pub use config::{
@@ -46,6 +46,6 @@ pub use family::{Bias, FAMILIES, Family, Part, Projections, QkNorm, Role, Rotary
 pub use generation::GenerationConfig;
 pub use locate::{LocateError, Location, WeightsPath, locate, locate_in};
 pub use mapped::MappedTensor;
-pub use quant::{Affine, FloatType};
+pub use quant::{Affine, EncodeError, Encoding, EncodingParseError, FloatType};
 pub use range::LayerRange;
 pub use safetensors::header::{FileError, Header, HeaderError, TensorInfo};

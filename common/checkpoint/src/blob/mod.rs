@@ -7,6 +7,7 @@ mod digest;
 mod manifest;
 mod mapped;
 mod source;
+mod tensor;
 #[cfg(test)]
 mod tests;
 
@@ -14,6 +15,8 @@ pub use digest::{Digest, DigestParseError, Hasher};
 pub use manifest::{MAX_MANIFEST_BYTES, Manifest, ManifestError, TensorEntry};
 pub use mapped::{Blob, BlobError};
 pub use source::BlobSource;
+pub(crate) use tensor::encode_matrix;
+pub use tensor::{BlobTensor, encoded_tensors};
 
 /// A blob is hashed, sent and resumed in pieces of this size.
 pub const CHUNK_BYTES: u64 = 1 << 20;

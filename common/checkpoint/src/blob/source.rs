@@ -3,21 +3,22 @@
 use std::io::Write;
 
 use super::manifest::chunk_ends;
-use super::{CHUNK_BYTES, Digest, Manifest, TensorEntry};
-use crate::catalog::{Checkpoint, Tensor};
+use super::{BlobTensor, CHUNK_BYTES, Digest, Manifest, TensorEntry, encoded_tensors};
+use crate::catalog::Checkpoint;
 use crate::error::Error;
+use crate::quant::Encoding;
 use crate::range::LayerRange;
 use crate::safetensors::writer::{Entry, header_bytes};
 
 /// One layer (or a range of them) of a checkpoint, readable at any position as a blob file.
 ///
-/// Nothing is copied or cached: every read goes to the checkpoint file at the right place, so memory
-/// does not grow with the layer.
+/// Nothing is copied or cached: every read goes to the checkpoint file at the right place, and what is
+/// encoded is encoded for that read, so memory does not grow with the layer.
 #[derive(Debug)]
 pub struct BlobSource<'a> {
     checkpoint: &'a Checkpoint,
     /// In blob order.
-    tensors: Vec<&'a Tensor>,
+    tensors: Vec<BlobTensor<'a>>,
     header: Vec<u8>,
     /// Where each tensor starts in the blob file.
     starts: Vec<u64>,
@@ -27,17 +28,23 @@ pub struct BlobSource<'a> {
 impl<'a> BlobSource<'a> {
     /// The blob of one layer. A layer the model does not have gives a blob without tensors.
     pub fn new(checkpoint: &'a Checkpoint, layer: usize) -> BlobSource<'a> {
-        BlobSource::of_tensors(checkpoint, checkpoint.layer_tensors(layer))
+        BlobSource::encoded(checkpoint, layer, Encoding::AsStored)
+    }
+
+    /// The blob of one layer in that encoding; see [`encoded_tensors`].
+    pub fn encoded(checkpoint: &'a Checkpoint, layer: usize, encoding: Encoding) -> BlobSource<'a> {
+        let tensors = encoded_tensors(&checkpoint.layer_tensors(layer), encoding);
+        BlobSource::of_tensors(checkpoint, tensors)
     }
 
     /// A file with the tensors of several layers, in blob order and ready to be written.
     pub fn of_layers(checkpoint: &'a Checkpoint, layers: LayerRange) -> BlobSource<'a> {
         let known = layers.start..layers.end.min(checkpoint.config.num_layers);
-        let tensors = known.flat_map(|layer| checkpoint.layer_tensors(layer)).collect();
-        BlobSource::of_tensors(checkpoint, tensors)
+        let tensors: Vec<_> = known.flat_map(|layer| checkpoint.layer_tensors(layer)).collect();
+        BlobSource::of_tensors(checkpoint, encoded_tensors(&tensors, Encoding::AsStored))
     }
 
-    fn of_tensors(checkpoint: &'a Checkpoint, mut tensors: Vec<&'a Tensor>) -> BlobSource<'a> {
+    fn of_tensors(checkpoint: &'a Checkpoint, mut tensors: Vec<BlobTensor<'a>>) -> BlobSource<'a> {
         tensors.sort_by(|a, b| a.entry().order().cmp(&b.entry().order()));
         let entries: Vec<Entry<'_>> = tensors.iter().map(|tensor| tensor.entry()).collect();
         let header = header_bytes(&entries);
@@ -61,7 +68,8 @@ impl<'a> BlobSource<'a> {
     /// Fills `buffer` with the bytes of the blob file from `offset` on.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] past the end; [`Error::Io`] if the checkpoint cannot be read.
+    /// [`Error::OutOfRange`] past the end; [`Error::Io`] if the checkpoint cannot be read;
+    /// [`Error::Encode`] for weights that cannot be encoded.
     pub fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), Error> {
         let end = offset.saturating_add(buffer.len() as u64);
         if end > self.file_bytes {
@@ -79,10 +87,10 @@ impl<'a> BlobSource<'a> {
         // The last tensor that starts at or before the position; empty ones are passed over.
         let mut index = self.starts.partition_point(|&start| start <= position).saturating_sub(1);
         while !rest.is_empty() {
-            let (tensor, inside) = (self.tensors[index], position - self.starts[index]);
+            let (tensor, inside) = (&self.tensors[index], position - self.starts[index]);
             let piece = (tensor.bytes - inside).min(rest.len() as u64) as usize;
             let (head, tail) = rest.split_at_mut(piece);
-            self.checkpoint.read_at(tensor, inside, head)?;
+            tensor.read(self.checkpoint, inside, head)?;
             position += piece as u64;
             rest = tail;
             index += 1;

@@ -1,5 +1,7 @@
 //! Blobs made from checkpoints: read by the reference library, aligned, verified, refused.
 
+mod encoded;
+
 use std::collections::BTreeMap;
 
 use ::safetensors::SafeTensors;

@@ -1,8 +1,12 @@
 //! The matrices outside the layers, as the tensors they are stored in.
 
 use super::{Checkpoint, Tensor};
+use crate::blob::encode_matrix;
+use crate::dtype::Dtype;
+use crate::error::Error;
 use crate::family::Part;
-use crate::quant::Affine;
+use crate::mapped::MappedTensor;
+use crate::quant::{Affine, Encoding};
 
 /// The tensors of one matrix.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +24,26 @@ pub struct PackedTensors<'a> {
     pub scales: &'a Tensor,
     /// As the scales.
     pub biases: &'a Tensor,
+    /// How the codes are packed.
+    pub format: Affine,
+}
+
+/// A matrix in memory or mapped, ready to be computed with.
+#[derive(Clone, Debug)]
+pub struct MappedMatrix {
+    /// The numbers `[rows, columns]`; of a packed matrix the codes, U32.
+    pub weight: MappedTensor,
+    /// What else a packed matrix has.
+    pub packed: Option<MappedPacked>,
+}
+
+/// What a packed matrix has beside its codes.
+#[derive(Clone, Debug)]
+pub struct MappedPacked {
+    /// `[rows, columns / group]`, F32, F16 or BF16.
+    pub scales: MappedTensor,
+    /// As the scales.
+    pub biases: MappedTensor,
     /// How the codes are packed.
     pub format: Affine,
 }
@@ -47,6 +71,36 @@ impl Checkpoint {
     /// serves as head.
     pub fn head_matrix(&self) -> Option<MatrixTensors<'_>> {
         self.head().map(|weight| self.outer_matrix(weight))
+    }
+
+    /// Embedding or head as the master computes with it: mapped as stored, or encoded into memory as
+    /// [`Encoding::of_ends`] says. One that is packed, or whose rows are not whole groups, stays.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if it cannot be read or mapped, [`Error::Encode`] if it cannot be encoded.
+    pub fn encoded_matrix(
+        &self,
+        matrix: &MatrixTensors<'_>,
+        encoding: Encoding,
+    ) -> Result<MappedMatrix, Error> {
+        if let Some(packed) = matrix.packed {
+            let (scales, biases) = (self.map(packed.scales)?, self.map(packed.biases)?);
+            let packed = Some(MappedPacked { scales, biases, format: packed.format });
+            return Ok(MappedMatrix { weight: self.map(matrix.weight)?, packed });
+        }
+        if let Some(format) = encoding.of_ends()
+            && let Some((packed, [codes, params])) = encode_matrix(self, matrix.weight, format)?
+        {
+            let float = matrix.weight.dtype;
+            let scales = MappedTensor::from_vec(packed.scales, float, params.clone());
+            let biases = MappedTensor::from_vec(packed.biases, float, params);
+            let weight = MappedTensor::from_vec(packed.codes, Dtype::U32, codes);
+            return Ok(MappedMatrix {
+                weight,
+                packed: Some(MappedPacked { scales, biases, format }),
+            });
+        }
+        Ok(MappedMatrix { weight: self.map(matrix.weight)?, packed: None })
     }
 
     /// A matrix as wide as the hidden state.

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use memmap2::Mmap;
 
-use crate::blob::Hasher;
+use crate::blob::{Digest, Hasher};
 use crate::config::ModelConfig;
 use crate::dtype::Dtype;
 use crate::error::Error;
@@ -23,9 +23,10 @@ use crate::file::read_exact_at;
 use crate::generation::GenerationConfig;
 use crate::locate::{Location, locate};
 use crate::mapped::MappedTensor;
+use crate::quant::{ENCODER_VERSION, Encoding};
 use crate::safetensors::writer::Entry;
 pub use error::CatalogError;
-pub use matrix::{MatrixTensors, PackedTensors};
+pub use matrix::{MappedMatrix, MappedPacked, MatrixTensors, PackedTensors};
 
 /// One tensor of a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -236,6 +237,22 @@ impl Checkpoint {
             hasher.update(&file.header_digest);
         }
         Ok(hasher.finish().to_string())
+    }
+
+    /// As [`Checkpoint::identity`], for its layers in that encoding: another text for each encoding,
+    /// and for each encoder that gives other bytes.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::identity`].
+    pub fn identity_encoded(&self, encoding: Encoding) -> Result<String, Error> {
+        let identity = self.identity()?;
+        Ok(match encoding {
+            Encoding::AsStored => identity,
+            _ => {
+                let text = format!("{identity} {encoding} {ENCODER_VERSION}");
+                Digest::of(text.as_bytes()).to_string()
+            }
+        })
     }
 }
 

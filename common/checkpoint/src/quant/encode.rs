@@ -28,6 +28,20 @@ pub enum EncodeError {
     TooLarge { index: usize, value: f32, params: FloatType },
 }
 
+impl EncodeError {
+    /// The same of a weight that comes `before` weights later.
+    pub(crate) fn after(self, before: usize) -> Self {
+        match self {
+            EncodeError::NotFinite { index, value } => {
+                EncodeError::NotFinite { index: before + index, value }
+            }
+            EncodeError::TooLarge { index, value, params } => {
+                EncodeError::TooLarge { index: before + index, value, params }
+            }
+        }
+    }
+}
+
 /// Rows packed, as three tensors of a file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Packed {
@@ -126,7 +140,7 @@ fn encode_groups<const GROUP: usize>(
     let largest = f32::from(format.largest_code());
     for (index, group) in groups.iter().enumerate() {
         let (low, high) = edges(group);
-        if !(low - low == 0.0 && high - high == 0.0) {
+        if !(low.is_finite() && high.is_finite()) {
             return Err(not_finite(group, index * GROUP));
         }
         let (bias, far) = if low.abs() > high.abs() { (low, high) } else { (high, low) };

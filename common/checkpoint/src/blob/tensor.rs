@@ -1,0 +1,247 @@
+//! The tensors of a blob: those of the checkpoint, or what they are encoded as.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use crate::catalog::{Checkpoint, Tensor};
+use crate::dtype::Dtype;
+use crate::error::Error;
+use crate::family::Part;
+use crate::quant::{Affine, Encoding, FloatType, Packed, Sink, encode_into};
+use crate::safetensors::writer::Entry;
+
+/// Weights encoded at once: what is read of them, and what they are widened to, fits a core's cache.
+const PIECE_WEIGHTS: usize = 16 << 10;
+
+/// One tensor of a blob.
+#[derive(Clone, Debug)]
+pub struct BlobTensor<'a> {
+    /// Name in the blob.
+    pub name: String,
+    /// Element type in the blob.
+    pub dtype: Dtype,
+    /// Dimensions in the blob, outermost first.
+    pub shape: Vec<u64>,
+    /// Size in the blob.
+    pub bytes: u64,
+    /// What it is made from.
+    source: &'a Tensor,
+    /// How, if it is not copied.
+    recipe: Option<(Recipe, Part)>,
+}
+
+/// How a matrix of plain numbers is packed.
+#[derive(Clone, Copy, Debug)]
+struct Recipe {
+    format: Affine,
+    /// Element type of the matrix, and of its scales and biases.
+    float: FloatType,
+}
+
+/// What tensors of a layer become: a matrix whose rows are whole groups becomes codes, scales and
+/// biases (of the matrix's type) under the names that MLX gives them; all else stays.
+pub fn encoded_tensors<'a>(tensors: &[&'a Tensor], encoding: Encoding) -> Vec<BlobTensor<'a>> {
+    let format = encoding.of_layers();
+    tensors.iter().flat_map(|tensor| encoded(tensor, format)).collect()
+}
+
+/// The tensors that one becomes.
+fn encoded(source: &Tensor, format: Option<Affine>) -> Vec<BlobTensor<'_>> {
+    match format.and_then(|format| packable(source, format)) {
+        None => vec![BlobTensor {
+            name: source.name.clone(),
+            dtype: source.dtype,
+            shape: source.shape.clone(),
+            bytes: source.bytes,
+            source,
+            recipe: None,
+        }],
+        Some((recipe, module, [codes, params])) => {
+            let part = |part: Part, dtype: Dtype, shape: &[u64]| BlobTensor {
+                name: format!("{module}{}", part.ending()),
+                dtype,
+                shape: shape.to_vec(),
+                bytes: dtype.tensor_bytes(shape).expect("smaller than the tensor it is made from"),
+                source,
+                recipe: Some((recipe, part)),
+            };
+            let float = recipe.float.dtype();
+            vec![
+                part(Part::Weight, Dtype::U32, &codes),
+                part(Part::Scales, float, &params),
+                part(Part::Biases, float, &params),
+            ]
+        }
+    }
+}
+
+/// How to pack a tensor, the path of its module, and the shapes of codes and scales; `None` for what
+/// stays as it is.
+fn packable(source: &Tensor, format: Affine) -> Option<(Recipe, &str, [Vec<u64>; 2])> {
+    let module = source.name.strip_suffix(Part::Weight.ending())?;
+    let float = FloatType::of(source.dtype)?;
+    let &[rows, columns] = &source.shape[..] else { return None };
+    let (codes, params) = format.packed_shapes(rows, columns)?;
+    Some((Recipe { format, float }, module, [codes, params]))
+}
+
+impl BlobTensor<'_> {
+    pub(crate) fn entry(&self) -> Entry<'_> {
+        let BlobTensor { name, dtype, shape, bytes, .. } = self;
+        Entry { name, dtype: *dtype, shape, bytes: *bytes }
+    }
+
+    /// Fills `buffer` with the tensor's bytes from `offset` on. What must be encoded is encoded on all
+    /// cores, in small pieces: nothing is kept from one call to the next.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] past the end, [`Error::Io`], and [`Error::Encode`] for weights that cannot
+    /// be packed.
+    pub(crate) fn read(
+        &self,
+        checkpoint: &Checkpoint,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<(), Error> {
+        let Some((recipe, part)) = self.recipe else {
+            return checkpoint.read_at(self.source, offset, buffer);
+        };
+        let end = offset.saturating_add(buffer.len() as u64);
+        if end > self.bytes {
+            let what = format!("tensor {:?}", self.name);
+            return Err(Error::OutOfRange { what, offset, end, bytes: self.bytes });
+        }
+        let pieces = pieces(offset, buffer, recipe.part_bytes(part), recipe.format);
+        pieces.into_par_iter().try_for_each_init(Scratch::default, |scratch, piece| {
+            let Piece { groups, skip, out } = piece;
+            let weights = scratch.weights(checkpoint, self.source, recipe, groups.clone())?;
+            let bytes = groups.len() * recipe.part_bytes(part);
+            if out.len() == bytes {
+                return recipe.encode(self.source, groups.start, weights, recipe.sink(part, out));
+            }
+            let mut whole = vec![0; bytes];
+            recipe.encode(self.source, groups.start, weights, recipe.sink(part, &mut whole))?;
+            out.copy_from_slice(&whole[skip..skip + out.len()]);
+            Ok(())
+        })
+    }
+}
+
+/// Encodes a whole matrix into memory; `None` if it stays as it is.
+///
+/// # Errors
+/// [`Error::Io`], and [`Error::Encode`] for weights that cannot be packed.
+pub(crate) fn encode_matrix(
+    checkpoint: &Checkpoint,
+    source: &Tensor,
+    format: Affine,
+) -> Result<Option<(Packed, [Vec<u64>; 2])>, Error> {
+    let Some((recipe, _, shapes)) = packable(source, format) else { return Ok(None) };
+    let groups = (source.bytes / recipe.float.bytes() as u64) as usize / format.group();
+    let (code_bytes, param_bytes) = (format.group_bytes(), recipe.float.bytes());
+    let mut packed = Packed {
+        codes: vec![0; groups * code_bytes],
+        scales: vec![0; groups * param_bytes],
+        biases: vec![0; groups * param_bytes],
+    };
+    let step = PIECE_WEIGHTS / format.group();
+    let Packed { codes, scales, biases } = &mut packed;
+    codes
+        .par_chunks_mut(step * code_bytes)
+        .zip(scales.par_chunks_mut(step * param_bytes))
+        .zip(biases.par_chunks_mut(step * param_bytes))
+        .enumerate()
+        .try_for_each_init(Scratch::default, |scratch, (index, ((codes, scales), biases))| {
+            let start = index * step;
+            let range = start..start + codes.len() / code_bytes;
+            let weights = scratch.weights(checkpoint, source, recipe, range)?;
+            let sink = Sink { codes: Some(codes), scales: Some(scales), biases: Some(biases) };
+            recipe.encode(source, start, weights, sink)
+        })?;
+    Ok(Some((packed, shapes)))
+}
+
+impl Recipe {
+    /// Bytes of one part of one group.
+    fn part_bytes(self, part: Part) -> usize {
+        match part {
+            Part::Weight => self.format.group_bytes(),
+            Part::Scales | Part::Biases => self.float.bytes(),
+        }
+    }
+
+    /// Only that part.
+    fn sink(self, part: Part, out: &mut [u8]) -> Sink<'_> {
+        match part {
+            Part::Weight => Sink { codes: Some(out), ..Sink::default() },
+            Part::Scales => Sink { scales: Some(out), ..Sink::default() },
+            Part::Biases => Sink { biases: Some(out), ..Sink::default() },
+        }
+    }
+
+    /// Encodes weights that begin with the group `first` of `source`.
+    fn encode(
+        self,
+        source: &Tensor,
+        first: usize,
+        weights: &[f32],
+        sink: Sink<'_>,
+    ) -> Result<(), Error> {
+        encode_into(weights, self.format, self.float, sink).map_err(|cause| Error::Encode {
+            tensor: source.name.clone(),
+            cause: cause.after(first * self.format.group()),
+        })
+    }
+}
+
+/// What is read and widened before it is encoded, used again from piece to piece.
+#[derive(Default)]
+struct Scratch {
+    bytes: Vec<u8>,
+    weights: Vec<f32>,
+}
+
+impl Scratch {
+    /// The weights of those groups of `source`.
+    fn weights(
+        &mut self,
+        checkpoint: &Checkpoint,
+        source: &Tensor,
+        recipe: Recipe,
+        groups: Range<usize>,
+    ) -> Result<&[f32], Error> {
+        let count = groups.len() * recipe.format.group();
+        self.bytes.resize(count * recipe.float.bytes(), 0);
+        self.weights.resize(count, 0.0);
+        let start = groups.start * recipe.format.group() * recipe.float.bytes();
+        checkpoint.read_at(source, start as u64, &mut self.bytes)?;
+        recipe.float.widen(&self.bytes, &mut self.weights);
+        Ok(&self.weights)
+    }
+}
+
+/// Part of a buffer, and the groups of which it holds bytes.
+struct Piece<'a> {
+    groups: Range<usize>,
+    /// Bytes of the first group that come before those asked for.
+    skip: usize,
+    out: &'a mut [u8],
+}
+
+/// Cuts a read from `offset` on, of a part with `unit` bytes per group, into pieces of bounded size.
+fn pieces(offset: u64, mut buffer: &mut [u8], unit: usize, format: Affine) -> Vec<Piece<'_>> {
+    let step = PIECE_WEIGHTS / format.group();
+    let mut group = (offset / unit as u64) as usize; // Within a file on this machine.
+    let mut skip = (offset % unit as u64) as usize;
+    let mut pieces = Vec::with_capacity(buffer.len() / (step * unit) + 2);
+    while !buffer.is_empty() {
+        let length = (step * unit - skip).min(buffer.len());
+        let (out, rest) = buffer.split_at_mut(length);
+        let groups = group..group + (skip + length).div_ceil(unit);
+        group += step;
+        pieces.push(Piece { groups, skip, out });
+        (buffer, skip) = (rest, 0);
+    }
+    pieces
+}

@@ -1,0 +1,163 @@
+//! Blobs of layers that are encoded on the way.
+
+use ::safetensors::SafeTensors;
+
+use super::super::{BlobSource, encoded_tensors};
+use super::{Blob, CHUNK_BYTES, bytes_of};
+use crate::catalog::Checkpoint;
+use crate::dtype::Dtype;
+use crate::error::Error;
+use crate::quant::{Encoding, FloatType, Packed, encode_rows};
+use crate::testing::{TinyCheckpoint, golden, tensors};
+
+/// Two layers with rows of 192 and 4160 numbers: groups, pieces and chunks all cut each other.
+fn wide() -> (TinyCheckpoint, Checkpoint) {
+    let mut tiny = TinyCheckpoint::single(2);
+    for (field, value) in
+        [("hidden_size", 192), ("intermediate_size", 4160), ("num_attention_heads", 3)]
+    {
+        tiny.config[field] = value.into();
+    }
+    let mut tensors = tensors(&tiny.config);
+    for made in &mut tensors {
+        let bytes = made.3.as_chunks_mut::<2>().0.iter_mut().enumerate();
+        // Every weight a number, and each of its own kind.
+        bytes.for_each(|(index, bytes)| bytes[1] = 0x3c | ((index * 37) as u8 & 0x83));
+    }
+    tiny.files.insert("model.safetensors".into(), tensors);
+    let checkpoint = tiny.open().unwrap();
+    (tiny, checkpoint)
+}
+
+/// What the codec makes of a whole matrix at once.
+fn encoded_at_once(checkpoint: &Checkpoint, name: &str, encoding: Encoding) -> Packed {
+    let mapped = checkpoint.map(checkpoint.tensor(name).unwrap()).unwrap();
+    let float = FloatType::of(mapped.dtype()).unwrap();
+    let mut values = vec![0.0; mapped.bytes().len() / float.bytes()];
+    float.widen(mapped.bytes(), &mut values);
+    encode_rows(&values, encoding.of_layers().unwrap(), float).unwrap()
+}
+
+#[test]
+fn an_encoded_blob_holds_what_the_codec_makes_of_each_matrix() {
+    let (_directory, checkpoint) = wide();
+    for encoding in [Encoding::Q8, Encoding::Q4] {
+        let bytes = bytes_of(&BlobSource::encoded(&checkpoint, 1, encoding));
+        let blob = SafeTensors::deserialize(&bytes).unwrap();
+        assert_eq!(blob.len(), 2 + 7 * 3);
+        for tensor in checkpoint.layer_tensors(1) {
+            let data = |name: &str| blob.tensor(name).unwrap().data().to_vec();
+            if tensor.shape.len() == 1 {
+                assert_eq!(data(&tensor.name), checkpoint.map(tensor).unwrap().bytes());
+                continue;
+            }
+            let module = tensor.name.strip_suffix(".weight").unwrap();
+            let expected = encoded_at_once(&checkpoint, &tensor.name, encoding);
+            assert_eq!(data(&tensor.name), expected.codes, "{module}");
+            assert_eq!(data(&format!("{module}.scales")), expected.scales, "{module}");
+            assert_eq!(data(&format!("{module}.biases")), expected.biases, "{module}");
+        }
+    }
+}
+
+#[test]
+fn reads_of_any_range_encode_the_same_bytes() {
+    let (_directory, checkpoint) = wide();
+    let source = BlobSource::encoded(&checkpoint, 0, Encoding::Q4);
+    let whole = bytes_of(&source);
+    assert_eq!(source.file_bytes(), whole.len() as u64);
+    assert!(whole.len() as u64 > CHUNK_BYTES);
+    for seed in 0..300usize {
+        let start = seed * 7919 * 31 % whole.len();
+        let length = (seed * seed * 17 + seed % 3).min(whole.len() - start);
+        let mut piece = vec![0; length];
+        source.read(start as u64, &mut piece).unwrap();
+        assert!(piece == whole[start..start + length], "seed {seed}: {start} + {length}");
+    }
+    let past = source.read(source.file_bytes() - 1, &mut [0; 2]);
+    assert!(matches!(past, Err(Error::OutOfRange { .. })));
+}
+
+#[test]
+fn an_encoded_manifest_describes_the_bytes_and_the_blob_opens() {
+    let (_directory, checkpoint) = wide();
+    let source = BlobSource::encoded(&checkpoint, 0, Encoding::Q8);
+    let manifest = source.manifest().unwrap();
+    manifest.check().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("blob.safetensors");
+    std::fs::write(&path, bytes_of(&source)).unwrap();
+    let blob = Blob::open(&path, &manifest).unwrap();
+    blob.verify(&mut |_| {}).unwrap();
+    let scales = blob.tensor("model.layers.0.mlp.down_proj.scales").unwrap();
+    assert_eq!((scales.dtype(), scales.shape()), (Dtype::BF16, &[192, 65][..]));
+    let plain = BlobSource::new(&checkpoint, 0).manifest().unwrap();
+    assert_ne!(plain.name(), manifest.name());
+}
+
+#[test]
+fn what_cannot_or_need_not_be_packed_stays() {
+    let names = |checkpoint: &Checkpoint, encoding| {
+        let tensors = checkpoint.layer_tensors(0);
+        let encoded = encoded_tensors(&tensors, encoding);
+        encoded.iter().map(|tensor| (tensor.name.clone(), tensor.dtype)).collect::<Vec<_>>()
+    };
+    // Already packed; rows of 4 and 6 numbers.
+    for checkpoint in [golden("qwen2-mlx4"), TinyCheckpoint::single(1).open().unwrap()] {
+        let stored = names(&checkpoint, Encoding::AsStored);
+        assert_eq!(names(&checkpoint, Encoding::Q4), stored);
+    }
+    let qwen2 = golden("qwen2"); // hidden 64, inner 160: only the rows of down_proj do not fit.
+    let packed = names(&qwen2, Encoding::Q4);
+    let plain: Vec<_> = packed.iter().filter(|(_, dtype)| *dtype != Dtype::U32).collect();
+    assert!(plain.iter().any(|(name, _)| name.ends_with("mlp.down_proj.weight")));
+    assert!(plain.iter().any(|(name, _)| name.ends_with("q_proj.bias")));
+    assert_eq!(packed.len(), 12 + 6 * 2);
+}
+
+#[test]
+fn a_weight_that_is_not_finite_is_named() {
+    let (mut tiny, _) = wide();
+    let name = "model.layers.1.mlp.up_proj.weight";
+    let place = 2 * 70_000;
+    tiny.tensor(name).3[place..place + 2].copy_from_slice(&[0xc0, 0x7f]);
+    let checkpoint = tiny.open().unwrap();
+    let error = BlobSource::encoded(&checkpoint, 1, Encoding::Q4).manifest().unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, Error::Encode { .. }), "{text}");
+    assert!(text.contains(name) && text.contains("weight 70000 is NaN"), "{text}");
+}
+
+#[test]
+fn each_encoding_is_remembered_apart() {
+    let checkpoint = golden("llama");
+    let identity = |encoding| checkpoint.identity_encoded(encoding).unwrap();
+    assert_eq!(identity(Encoding::AsStored), checkpoint.identity().unwrap());
+    assert_ne!(identity(Encoding::Q8), identity(Encoding::AsStored));
+    assert_ne!(identity(Encoding::Q8), identity(Encoding::Q4));
+}
+
+#[test]
+fn the_ends_are_encoded_into_memory_with_8_bits() {
+    let (_directory, checkpoint) = wide();
+    let embedding = checkpoint.embedding_matrix();
+    let expected = encoded_at_once(&checkpoint, "model.embed_tokens.weight", Encoding::Q8);
+    for encoding in [Encoding::Q8, Encoding::Q4] {
+        let matrix = checkpoint.encoded_matrix(&embedding, encoding).unwrap();
+        let packed = matrix.packed.unwrap();
+        assert_eq!(packed.format.bits(), 8);
+        assert_eq!(matrix.weight.shape(), [5, 48]);
+        assert_eq!(matrix.weight.bytes(), expected.codes);
+        assert_eq!(packed.scales.bytes(), expected.scales);
+        assert_eq!(packed.biases.bytes(), expected.biases);
+        assert_eq!((packed.biases.dtype(), packed.biases.shape()), (Dtype::BF16, &[5, 3][..]));
+    }
+    let stored = checkpoint.encoded_matrix(&embedding, Encoding::AsStored).unwrap();
+    assert!(stored.packed.is_none() && stored.weight.dtype() == Dtype::BF16);
+
+    let mlx = golden("llama-mlx8");
+    let head = mlx.head_matrix().unwrap();
+    let matrix = mlx.encoded_matrix(&head, Encoding::Q4).unwrap();
+    assert_eq!(matrix.packed.unwrap().format, head.packed.unwrap().format);
+    assert_eq!(matrix.weight.bytes(), mlx.map(head.weight).unwrap().bytes());
+}
