@@ -1,6 +1,6 @@
 //! Blobs: one layer as a safetensors file of its own, named by the digest of its manifest.
 //!
-//! [`BlobSource`] streams a layer of a checkpoint as blob bytes, [`Manifest`] says what those bytes
+//! [`BlobSource`] streams a layer of a checkpoint, as it is or encoded, as blob bytes, [`Manifest`] says what those bytes
 //! must be, [`Blob`] is the file on a worker's disk.
 
 mod digest;
@@ -15,8 +15,8 @@ pub use digest::{Digest, DigestParseError, Hasher};
 pub use manifest::{MAX_MANIFEST_BYTES, Manifest, ManifestError, TensorEntry};
 pub use mapped::{Blob, BlobError};
 pub use source::BlobSource;
-pub(crate) use tensor::encode_matrix;
 pub use tensor::{BlobTensor, encoded_tensors};
+pub(crate) use tensor::{EncodedMatrix, encode_matrix};
 
 /// A blob is hashed, sent and resumed in pieces of this size.
 pub const CHUNK_BYTES: u64 = 1 << 20;

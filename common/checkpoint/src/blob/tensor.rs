@@ -128,6 +128,15 @@ impl BlobTensor<'_> {
     }
 }
 
+/// A matrix encoded in memory.
+pub(crate) struct EncodedMatrix {
+    pub(crate) packed: Packed,
+    /// Shape of the codes, in words.
+    pub(crate) code_shape: Vec<u64>,
+    /// Shape of the scales, and of the biases.
+    pub(crate) param_shape: Vec<u64>,
+}
+
 /// Encodes a whole matrix into memory; `None` if it stays as it is.
 ///
 /// # Errors
@@ -136,8 +145,10 @@ pub(crate) fn encode_matrix(
     checkpoint: &Checkpoint,
     source: &Tensor,
     format: Affine,
-) -> Result<Option<(Packed, [Vec<u64>; 2])>, Error> {
-    let Some((recipe, _, shapes)) = packable(source, format) else { return Ok(None) };
+) -> Result<Option<EncodedMatrix>, Error> {
+    let Some((recipe, _, [code_shape, param_shape])) = packable(source, format) else {
+        return Ok(None);
+    };
     let groups = (source.bytes / recipe.float.bytes() as u64) as usize / format.group();
     let (code_bytes, param_bytes) = (format.group_bytes(), recipe.float.bytes());
     let mut packed = Packed {
@@ -159,7 +170,7 @@ pub(crate) fn encode_matrix(
             let sink = Sink { codes: Some(codes), scales: Some(scales), biases: Some(biases) };
             recipe.encode(source, start, weights, sink)
         })?;
-    Ok(Some((packed, shapes)))
+    Ok(Some(EncodedMatrix { packed, code_shape, param_shape }))
 }
 
 impl Recipe {

@@ -1,7 +1,7 @@
 //! The matrices outside the layers, as the tensors they are stored in.
 
 use super::{Checkpoint, Tensor};
-use crate::blob::encode_matrix;
+use crate::blob::{EncodedMatrix, encode_matrix};
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::family::Part;
@@ -89,12 +89,13 @@ impl Checkpoint {
             return Ok(MappedMatrix { weight: self.map(matrix.weight)?, packed });
         }
         if let Some(format) = encoding.of_ends()
-            && let Some((packed, [codes, params])) = encode_matrix(self, matrix.weight, format)?
+            && let Some(encoded) = encode_matrix(self, matrix.weight, format)?
         {
+            let EncodedMatrix { packed, code_shape, param_shape } = encoded;
             let float = matrix.weight.dtype;
-            let scales = MappedTensor::from_vec(packed.scales, float, params.clone());
-            let biases = MappedTensor::from_vec(packed.biases, float, params);
-            let weight = MappedTensor::from_vec(packed.codes, Dtype::U32, codes);
+            let scales = MappedTensor::from_vec(packed.scales, float, param_shape.clone());
+            let biases = MappedTensor::from_vec(packed.biases, float, param_shape);
+            let weight = MappedTensor::from_vec(packed.codes, Dtype::U32, code_shape);
             return Ok(MappedMatrix {
                 weight,
                 packed: Some(MappedPacked { scales, biases, format }),
