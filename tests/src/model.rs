@@ -1,15 +1,17 @@
-//! Llama checkpoints of any size with random weights, written as they are made up.
+//! Checkpoints of any size with random weights, written as they are made up.
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-use cake_checkpoint::Dtype;
 use cake_checkpoint::units::format_bytes;
+use cake_checkpoint::{Affine, Dtype};
 use serde_json::{Map, Value, json};
 
 mod random;
+mod tensors;
 
 use random::Weights;
+use tensors::{Content, Tensor};
 
 /// Files beside the weights, taken from a golden checkpoint.
 const TEXT_FILES: &[&str] =
@@ -17,9 +19,13 @@ const TEXT_FILES: &[&str] =
 /// Bytes written at once.
 const BUFFER: usize = 1 << 20;
 
-/// What a made-up model looks like. All are Llama.
+/// What a made-up model looks like.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelShape {
+    /// Qwen2, with biases on queries, keys and values; else Llama.
+    pub qwen2: bool,
+    /// How matrices are packed, as MLX does it; plain numbers if `None`.
+    pub packed: Option<Affine>,
     /// Width of hidden states.
     pub hidden_size: usize,
     /// Width of the feed-forward part.
@@ -42,7 +48,7 @@ pub struct ModelShape {
     pub rope_theta: f64,
     /// Llama 3's scaling of it (factor 32, from 8192 positions).
     pub rope_llama3: bool,
-    /// Element type of every tensor: F32, F16 or BF16.
+    /// Element type of every tensor that is no codes: F32, F16 or BF16.
     pub dtype: Dtype,
     /// Start another file once one has so many bytes; one file if `None`.
     pub shard_bytes: Option<u64>,
@@ -50,7 +56,7 @@ pub struct ModelShape {
 
 impl ModelShape {
     /// Names that [`ModelShape::named`] knows.
-    pub const NAMES: &[&str] = &["llama-1b", "llama-small", "llama-tiny"];
+    pub const NAMES: &[&str] = &["llama-1b", "llama-small", "llama-tiny", "qwen2.5-7b-mlx4"];
 
     /// A shape by name.
     pub fn named(name: &str) -> Option<Self> {
@@ -58,6 +64,7 @@ impl ModelShape {
             "llama-1b" => Some(Self::llama_1b()),
             "llama-small" => Some(Self::small()),
             "llama-tiny" => Some(Self::tiny()),
+            "qwen2.5-7b-mlx4" => Some(Self::qwen_7b_mlx4()),
             _ => None,
         }
     }
@@ -65,6 +72,8 @@ impl ModelShape {
     /// Llama 3.2 1B: 2.3 GiB in bf16.
     pub fn llama_1b() -> Self {
         Self {
+            qwen2: false,
+            packed: None,
             hidden_size: 2048,
             intermediate_size: 8192,
             layers: 16,
@@ -84,6 +93,8 @@ impl ModelShape {
     /// Layers of 6 MiB: large enough to be cut in the middle, small enough for a test.
     pub fn small() -> Self {
         Self {
+            qwen2: false,
+            packed: None,
             hidden_size: 512,
             intermediate_size: 1536,
             layers: 8,
@@ -114,9 +125,30 @@ impl ModelShape {
         }
     }
 
+    /// Qwen2.5 7B as MLX packs it with 4 bits: 4.0 GiB.
+    pub fn qwen_7b_mlx4() -> Self {
+        Self {
+            qwen2: true,
+            packed: Some(Affine::Q4),
+            hidden_size: 3584,
+            intermediate_size: 18_944,
+            layers: 28,
+            heads: 28,
+            kv_heads: 4,
+            head_dim: 128,
+            vocab_size: 152_064,
+            max_positions: 32_768,
+            tied: false,
+            rope_theta: 1_000_000.0,
+            rope_llama3: false,
+            dtype: Dtype::F16,
+            shard_bytes: None,
+        }
+    }
+
     /// Bytes of all tensors.
     pub fn bytes(&self) -> u64 {
-        self.tensors().iter().map(|tensor| self.bytes_of(tensor)).sum()
+        self.tensors().iter().map(Tensor::bytes).sum()
     }
 
     /// Bytes of one layer's tensors.
@@ -124,37 +156,7 @@ impl ModelShape {
         let prefix = "model.layers.0.";
         let tensors = self.tensors();
         let layer = tensors.iter().filter(|tensor| tensor.name.starts_with(prefix));
-        layer.map(|tensor| self.bytes_of(tensor)).sum()
-    }
-
-    fn bytes_of(&self, tensor: &Tensor) -> u64 {
-        self.dtype.bits() / 8 * tensor.elements()
-    }
-
-    /// All tensors in the order of the file.
-    fn tensors(&self) -> Vec<Tensor> {
-        let (hidden, wide) = (self.hidden_size, self.intermediate_size);
-        let (query, key) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
-        let norm = |name: String| Tensor { name, shape: vec![hidden] };
-        let matrix = |name: String, rows, columns| Tensor { name, shape: vec![rows, columns] };
-        let mut all = vec![matrix("model.embed_tokens.weight".into(), self.vocab_size, hidden)];
-        for layer in 0..self.layers {
-            let name = |part: &str| format!("model.layers.{layer}.{part}.weight");
-            all.push(norm(name("input_layernorm")));
-            all.push(matrix(name("self_attn.q_proj"), query, hidden));
-            all.push(matrix(name("self_attn.k_proj"), key, hidden));
-            all.push(matrix(name("self_attn.v_proj"), key, hidden));
-            all.push(matrix(name("self_attn.o_proj"), hidden, query));
-            all.push(norm(name("post_attention_layernorm")));
-            all.push(matrix(name("mlp.gate_proj"), wide, hidden));
-            all.push(matrix(name("mlp.up_proj"), wide, hidden));
-            all.push(matrix(name("mlp.down_proj"), hidden, wide));
-        }
-        all.push(norm("model.norm.weight".into()));
-        if !self.tied {
-            all.push(matrix("lm_head.weight".into(), self.vocab_size, hidden));
-        }
-        all
+        layer.map(Tensor::bytes).sum()
     }
 
     fn config(&self) -> Value {
@@ -167,8 +169,13 @@ impl ModelShape {
             "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
             "original_max_position_embeddings": 8192,
         });
+        let quantization = self
+            .packed
+            .map(|format| json!({ "group_size": format.group(), "bits": format.bits() }));
+        let (architecture, model_type) =
+            if self.qwen2 { ("Qwen2ForCausalLM", "qwen2") } else { ("LlamaForCausalLM", "llama") };
         json!({
-            "architectures": ["LlamaForCausalLM"],
+            "architectures": [architecture],
             "attention_bias": false,
             "bos_token_id": 0,
             "eos_token_id": 1,
@@ -178,10 +185,11 @@ impl ModelShape {
             "intermediate_size": self.intermediate_size,
             "max_position_embeddings": self.max_positions,
             "mlp_bias": false,
-            "model_type": "llama",
+            "model_type": model_type,
             "num_attention_heads": self.heads,
             "num_hidden_layers": self.layers,
             "num_key_value_heads": self.kv_heads,
+            "quantization": quantization,
             "rms_norm_eps": 1e-5,
             "rope_scaling": if self.rope_llama3 { scaling } else { Value::Null },
             "rope_theta": self.rope_theta,
@@ -212,7 +220,7 @@ pub fn make(directory: &Path, shape: &ModelShape, seed: u64) -> io::Result<()> {
             1 => "model.safetensors".to_owned(),
             count => format!("model-{:05}-of-{count:05}.safetensors", index + 1),
         };
-        write_file(&directory.join(&name), shape, tensors, &mut weights)?;
+        write_file(&directory.join(&name), tensors, &mut weights)?;
         map.extend(tensors.iter().map(|tensor| (tensor.name.clone(), json!(name))));
     }
     if files.len() > 1 {
@@ -225,25 +233,9 @@ pub fn make(directory: &Path, shape: &ModelShape, seed: u64) -> io::Result<()> {
 
 /// One line for people.
 pub fn describe(shape: &ModelShape) -> String {
-    format!("{} layers, {}, {}", shape.layers, format_bytes(shape.bytes()), shape.dtype)
-}
-
-#[derive(Debug)]
-struct Tensor {
-    name: String,
-    shape: Vec<usize>,
-}
-
-impl Tensor {
-    fn elements(&self) -> u64 {
-        self.shape.iter().map(|axis| *axis as u64).product()
-    }
-
-    /// Largest absolute weight of a matrix: keeps the size of what it is applied to about the same.
-    fn bound(&self) -> f32 {
-        let inputs = self.shape.last().copied().unwrap_or(1);
-        (1.0 / inputs as f32).sqrt()
-    }
+    let packed = shape.packed.map(|format| format!(", packed with {format}")).unwrap_or_default();
+    let bytes = format_bytes(shape.bytes());
+    format!("{} layers, {bytes}, {}{packed}", shape.layers, shape.dtype)
 }
 
 /// Which tensors go into which file.
@@ -252,7 +244,7 @@ fn files(shape: &ModelShape) -> Vec<Vec<Tensor>> {
     let mut files: Vec<Vec<Tensor>> = vec![Vec::new()];
     let mut bytes = 0;
     for tensor in shape.tensors() {
-        let size = shape.bytes_of(&tensor);
+        let size = tensor.bytes();
         if bytes > 0 && bytes + size > limit {
             files.push(Vec::new());
             bytes = 0;
@@ -263,19 +255,14 @@ fn files(shape: &ModelShape) -> Vec<Vec<Tensor>> {
     files
 }
 
-fn write_file(
-    path: &Path,
-    shape: &ModelShape,
-    tensors: &[Tensor],
-    weights: &mut Weights,
-) -> io::Result<()> {
+fn write_file(path: &Path, tensors: &[Tensor], weights: &mut Weights) -> io::Result<()> {
     let mut header = Map::new();
     header.insert("__metadata__".into(), json!({ "format": "pt" }));
     let mut start = 0;
     for tensor in tensors {
-        let end = start + shape.bytes_of(tensor);
+        let end = start + tensor.bytes();
         let entry = json!({
-            "dtype": shape.dtype.name(), "shape": tensor.shape, "data_offsets": [start, end],
+            "dtype": tensor.dtype.name(), "shape": tensor.shape, "data_offsets": [start, end],
         });
         header.insert(tensor.name.clone(), entry);
         start = end;
@@ -286,10 +273,12 @@ fn write_file(
     out.write_all(&(header.len() as u64).to_le_bytes())?;
     out.write_all(&header)?;
     for tensor in tensors {
-        if tensor.shape.len() == 1 {
-            weights.write_around_one(&mut out, &tensor.name, tensor.elements())?;
-        } else {
-            weights.write_matrix(&mut out, &tensor.name, tensor.elements(), tensor.bound())?;
+        let (name, elements) = (&tensor.name, tensor.elements());
+        match tensor.content {
+            Content::Numbers { centre, spread } => {
+                weights.write(&mut out, name, elements, centre, spread)?;
+            }
+            Content::Codes => weights.write_codes(&mut out, name, elements)?,
         }
     }
     out.flush()
@@ -337,6 +326,27 @@ mod tests {
             let (_home, checkpoint) = made(&shape, 1);
             assert_eq!(checkpoint.layer_tensors(0)[0].dtype, dtype);
         }
+    }
+
+    #[test]
+    fn a_packed_model_is_what_mlx_writes() {
+        let shape = ModelShape {
+            qwen2: true,
+            packed: Affine::new(4, 32),
+            tied: false,
+            ..ModelShape::tiny()
+        };
+        let (_home, checkpoint) = made(&shape, 5);
+        assert_eq!(checkpoint.total_bytes(), shape.bytes());
+        assert_eq!(checkpoint.layer_tensors(0).len(), 26);
+        let head = checkpoint.head_matrix().and_then(|head| head.packed).expect("packed");
+        assert_eq!(Some(head.format), shape.packed);
+    }
+
+    #[test]
+    fn the_7b_shape_has_the_size_of_mlx_communitys_qwen() {
+        let shape = ModelShape::qwen_7b_mlx4();
+        assert_eq!((shape.bytes(), shape.layer_bytes()), (4_284_263_424, 131_111_936));
     }
 
     #[test]

@@ -9,17 +9,18 @@ use cake_tests::ModelShape;
 use cake_tests::model;
 use clap::Parser;
 
-/// Writes a Llama checkpoint with random weights.
+/// Writes a checkpoint with random weights.
 #[derive(Debug, Parser)]
 struct Cli {
-    /// llama-1b (2.3 GiB), llama-small (8 layers of 6 MiB) or llama-tiny.
+    /// llama-1b (2.3 GiB), llama-small (8 layers of 6 MiB), llama-tiny or qwen2.5-7b-mlx4 (4 GiB,
+    /// packed as MLX does it).
     shape: String,
     /// Directory to write; made if it is not there.
     out: PathBuf,
     /// Decoder layers, if not the shape's own number (llama-1b: 84 for 10 GiB).
     #[arg(long, value_name = "N")]
     layers: Option<usize>,
-    /// Element type of the weights, if not the shape's own.
+    /// Element type of the weights that are not packed, if not the shape's own.
     #[arg(long, value_name = "bf16|f16|f32")]
     dtype: Option<String>,
     /// Begin another file when one has so many bytes (such as 2GiB). Default: one file.

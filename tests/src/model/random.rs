@@ -5,8 +5,6 @@ use cake_checkpoint::Dtype;
 
 /// Different weights that a tensor can have: as many as 16 random bits tell apart.
 const LEVELS: usize = 1 << 16;
-/// How far norm weights lie from 1.
-const NORM_SPREAD: f32 = 0.1;
 
 /// Makes weights of one dtype. What a tensor gets depends on its name and the seed alone.
 pub(super) struct Weights {
@@ -31,28 +29,29 @@ impl Weights {
         Ok(Self { dtype, seed, table: Table { centre: f32::NAN, bound: f32::NAN, bytes: vec![] } })
     }
 
-    /// Uniform in ±`bound`.
-    pub(super) fn write_matrix(
-        &mut self,
+    /// Random words of 32 bits.
+    pub(super) fn write_codes(
+        &self,
         out: &mut dyn Write,
         name: &str,
-        elements: u64,
-        bound: f32,
+        words: u64,
     ) -> io::Result<()> {
-        self.write(out, name, elements, 0.0, bound)
+        let mut state = start(self.seed, name);
+        let mut buffer = vec![0u8; 64 << 10];
+        let mut left = words * 4;
+        while left > 0 {
+            for word in buffer.as_chunks_mut::<8>().0 {
+                *word = next(&mut state).to_le_bytes();
+            }
+            let piece = left.min(buffer.len() as u64);
+            out.write_all(&buffer[..piece as usize])?;
+            left -= piece;
+        }
+        Ok(())
     }
 
-    /// Near 1, as norm weights are.
-    pub(super) fn write_around_one(
-        &mut self,
-        out: &mut dyn Write,
-        name: &str,
-        elements: u64,
-    ) -> io::Result<()> {
-        self.write(out, name, elements, 1.0, NORM_SPREAD)
-    }
-
-    fn write(
+    /// Uniform in `centre` ± `bound`.
+    pub(super) fn write(
         &mut self,
         out: &mut dyn Write,
         name: &str,
@@ -85,18 +84,23 @@ fn fill<const SIZE: usize>(
         let count = elements.min(capacity as u64) as usize;
         let (entries, _) = buffer.as_chunks_mut::<SIZE>();
         for four in entries.chunks_mut(4) {
-            // xorshift64 (Marsaglia 2003): four indices of 16 bits from each word.
-            *state ^= *state << 13;
-            *state ^= *state >> 7;
-            *state ^= *state << 17;
+            let word = next(state); // Four indices of 16 bits.
             for (lane, entry) in four.iter_mut().enumerate() {
-                *entry = table[(*state >> (16 * lane)) as usize % LEVELS];
+                *entry = table[(word >> (16 * lane)) as usize % LEVELS];
             }
         }
         out.write_all(&buffer[..count * SIZE])?;
         elements -= count as u64;
     }
     Ok(())
+}
+
+/// xorshift64 (Marsaglia 2003).
+fn next(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
 }
 
 fn encode(dtype: Dtype, centre: f32, bound: f32) -> Vec<u8> {

@@ -236,3 +236,26 @@ fn not_finite(group: &[f32], start: usize) -> EncodeError {
     let inside = group.iter().position(|value| !value.is_finite()).unwrap_or(0);
     EncodeError::NotFinite { index: start + inside, value: group[inside] }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wider_registers_give_the_same_bytes() {
+        let values: Vec<f32> = (0..128 * 40u32)
+            .map(|index| f32::from_bits(index.wrapping_mul(0x9e37_79b9)))
+            .map(|value| if value.abs() < 1e4 && value.is_normal() { value } else { 0.25 })
+            .collect();
+        for (bits, group) in [(4, 32), (4, 128), (8, 64)] {
+            let format = Affine::new(bits, group).unwrap();
+            for params in [FloatType::F32, FloatType::F16, FloatType::BF16] {
+                let mut portable = encode_rows(&vec![0.0; values.len()], format, params).unwrap();
+                let Packed { codes, scales, biases } = &mut portable;
+                let sink = Sink { codes: Some(codes), scales: Some(scales), biases: Some(biases) };
+                encode_portable(&values, format, params, sink).unwrap();
+                assert_eq!(portable, encode_rows(&values, format, params).unwrap(), "{format}");
+            }
+        }
+    }
+}
