@@ -16,7 +16,10 @@ mod attention;
 mod element;
 mod elementwise;
 mod matmul;
+#[cfg(target_arch = "x86_64")]
+mod panel;
 mod simd;
+mod target;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 

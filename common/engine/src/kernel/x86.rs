@@ -64,6 +64,17 @@ impl Avx512 {
     }
 }
 
+/// Proof of AVX512-BF16 beside [`Avx512`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Avx512Bf16(());
+
+impl Avx512 {
+    /// Products of bf16 pairs, if this processor has them.
+    pub(super) fn bf16(self) -> Option<Avx512Bf16> {
+        is_x86_feature_detected!("avx512bf16").then_some(Avx512Bf16(()))
+    }
+}
+
 /// Sum of eight lanes: `i` with `i + 4`, then `+ 2`, `+ 1`.
 #[inline(always)]
 unsafe fn sum8(value: __m256) -> f32 {
