@@ -167,33 +167,35 @@ impl Task<'_> {
         }
     }
 
-    /// Transposes `block` of the weights' pairs into the panel; what it has past the last output is
-    /// of no meaning.
+    /// Transposes `block` of the weights' pairs into the panel; outputs past the last are zero.
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
     fn fill(&self, block: &Range<usize>, panel: &mut [Column]) {
         let row_bytes = self.weight.inputs * 2;
-        let bytes = block.start * 4..(block.end * 4).min(row_bytes);
+        let len = (block.len() * 4).min(row_bytes - block.start * 4);
         for vector in 0..VECTORS {
-            let rows: [(&[[u8; 64]], &[u8]); LANES] = std::array::from_fn(|lane| {
-                let output = self.outputs.start + vector * LANES + lane;
-                let row = output.min(self.outputs.end - 1) * row_bytes;
-                self.weight.bytes[row..][bytes.clone()].as_chunks()
-            });
+            let first = self.outputs.start + vector * LANES;
+            let present = self.outputs.end.saturating_sub(first).min(LANES);
+            let rows = &self.weight.bytes[(first * row_bytes).min(self.weight.bytes.len())..];
             let ahead = self.next_fill(block, vector, row_bytes);
-            let whole = bytes.len() / 64;
-            let (squares, rest) = panel[..block.len()].split_at_mut(whole * LANES);
-            for (index, columns) in squares.as_chunks_mut().0.iter_mut().enumerate() {
-                let square = rows.each_ref().map(|(whole, _)| &whole[index]);
-                transpose(square, columns, vector, ahead);
-            }
-            if !rest.is_empty() {
+            for (index, columns) in panel[..block.len()].chunks_mut(LANES).enumerate() {
+                let start = block.start * 4 + index * 64;
+                let bytes = (len - index * 64).min(64);
+                if let Ok(columns) = columns.try_into()
+                    && (present, bytes) == (LANES, 64)
+                {
+                    let rows = &rows[start..][..(LANES - 1) * row_bytes + 64];
+                    // SAFETY: the slice has all the vectors that are read.
+                    unsafe { transpose(rows.as_ptr(), row_bytes, ahead, columns, vector) }
+                    continue;
+                }
                 let mut padded = [[0; 64]; LANES];
-                for (padded, (_, tail)) in padded.iter_mut().zip(rows) {
-                    padded[..tail.len()].copy_from_slice(tail);
+                for (row, padded) in padded[..present].iter_mut().enumerate() {
+                    padded[..bytes].copy_from_slice(&rows[row * row_bytes + start..][..bytes]);
                 }
                 let mut square = [[0; OUTPUTS]; LANES];
-                transpose(padded.each_ref(), &mut square, vector, 0);
-                for (to, from) in rest.iter_mut().zip(square) {
+                // SAFETY: the array has sixteen rows of 64 bytes.
+                unsafe { transpose(padded.as_ptr().cast(), 64, 0, &mut square, vector) }
+                for (to, from) in columns.iter_mut().zip(square) {
                     to[vector * LANES..][..LANES].copy_from_slice(&from[vector * LANES..][..LANES]);
                 }
             }
@@ -275,20 +277,26 @@ fn bf16(pairs: __m512i) -> __m512bh {
     unsafe { std::mem::transmute(pairs) }
 }
 
-/// Rows become columns: lane `j` of row `i` goes to lane `i` of `vector` of column `j`. Asks for what
-/// lies `ahead` bytes past each row.
+/// Rows become columns: lane `j` of row `i` goes to lane `i` of `vector` of column `j`. Row `i` starts
+/// `i * stride` bytes past `rows`; asks for what lies `ahead` bytes past each.
+///
+/// # Safety
+/// All sixteen rows can be read. The processor has AVX-512.
 #[target_feature(enable = "avx512f")]
-fn transpose(
-    rows: [&[u8; 64]; LANES],
+#[inline(never)] // Inlined, its addresses would be kept and counted up in memory one by one.
+unsafe fn transpose(
+    rows: *const u8,
+    stride: usize,
+    ahead: isize,
     columns: &mut [Column; LANES],
     vector: usize,
-    ahead: isize,
 ) {
     let mut singles = [_mm512_setzero_si512(); LANES];
-    for i in 0..LANES {
-        // SAFETY: the array is one vector long.
-        singles[i] = unsafe { _mm512_loadu_si512(rows[i].as_ptr().cast()) };
-        _mm_prefetch::<_MM_HINT_T0>(rows[i].as_ptr().wrapping_offset(ahead).cast());
+    for (i, single) in singles.iter_mut().enumerate() {
+        let row = rows.wrapping_add(i * stride);
+        // SAFETY: by the caller's promise.
+        *single = unsafe { _mm512_loadu_si512(row.cast()) };
+        _mm_prefetch::<_MM_HINT_T0>(row.wrapping_offset(ahead).cast());
     }
     let mut pairs = singles; // Within 128 bits: 2 × 2 of 32 bits, then 2 × 2 of 64.
     for i in (0..LANES).step_by(2) {
