@@ -75,6 +75,17 @@ impl Avx512 {
     }
 }
 
+/// Proof of AVX512-VNNI beside [`Avx512`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Avx512Vnni(());
+
+impl Avx512 {
+    /// Products of bytes, if this processor has them.
+    pub(super) fn vnni(self) -> Option<Avx512Vnni> {
+        is_x86_feature_detected!("avx512vnni").then_some(Avx512Vnni(()))
+    }
+}
+
 /// Sum of eight lanes: `i` with `i + 4`, then `+ 2`, `+ 1`.
 #[inline(always)]
 unsafe fn sum8(value: __m256) -> f32 {
