@@ -10,7 +10,7 @@ use super::target::Target;
 use super::{PARALLEL_WORK, Tier};
 
 /// Outputs computed together. Part of no contract: results do not depend on it.
-const STRIP: usize = 4;
+pub(super) const STRIP: usize = 4;
 /// Weight bytes that a task reads again and again when there are several rows: what stays in a
 /// second-level cache beside the activations.
 const TASK_BYTES: usize = 256 << 10;
@@ -54,7 +54,7 @@ pub(crate) fn matmul(tier: Tier, weight: Matrix<'_>, bias: Option<&[f32]>, x: &[
         let start = task * task_outputs;
         let range = start..(start + task_outputs).min(outputs);
         // Ranges of different tasks do not overlap, as `Target` demands.
-        tier.run(Product { weight, bias, x, rows, range, target });
+        tier.run(Product { weight, origin: 0, bias, x, rows, range, target });
     };
     let tasks = outputs.div_ceil(task_outputs);
     if tasks < 2 || rows * outputs * weight.inputs < PARALLEL_WORK {
@@ -76,13 +76,21 @@ fn task_outputs(weight: &Matrix<'_>, outputs: usize, rows: usize) -> usize {
 }
 
 /// One task of a product: all rows, some outputs.
-struct Product<'a> {
-    weight: Matrix<'a>,
-    bias: Option<&'a [f32]>,
-    x: &'a [f32],
-    rows: usize,
-    range: Range<usize>,
-    target: Target<'a>,
+pub(super) struct Product<'a> {
+    /// The outputs from `origin` on.
+    pub(super) weight: Matrix<'a>,
+    /// The output that the first row of `weight` belongs to.
+    pub(super) origin: usize,
+    /// One element per output, counted from output 0.
+    pub(super) bias: Option<&'a [f32]>,
+    /// `[rows, inputs]`.
+    pub(super) x: &'a [f32],
+    /// Rows of activations.
+    pub(super) rows: usize,
+    /// The outputs to compute, from `origin` on.
+    pub(super) range: Range<usize>,
+    /// `[rows, outputs]`.
+    pub(super) target: Target<'a>,
 }
 
 impl Kernel for Product<'_> {
@@ -157,7 +165,8 @@ impl Product<'_> {
         }
         let mut w: [(&[E::Chunk], &[u8]); OUTS] = [(&[], &[]); OUTS];
         for (o, w) in w.iter_mut().enumerate() {
-            let bytes = &self.weight.bytes[(output + o) * row_bytes..][..row_bytes];
+            let row = output + o - self.origin;
+            let bytes = &self.weight.bytes[row * row_bytes..][..row_bytes];
             let (whole, tail) = E::chunks(bytes);
             *w = (&whole[..vectors], tail);
         }

@@ -12,6 +12,7 @@
 //!   processors without it rounds twice per step and agrees within rounding.
 //! - No matrix is ever widened as a whole.
 
+mod affine;
 mod attention;
 mod element;
 mod elementwise;
@@ -23,6 +24,7 @@ mod target;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+pub(crate) use affine::{AffineMatrix, Bits, affine_matmul};
 pub(crate) use attention::{Attend, AttendRow, KvView, attend};
 pub(crate) use element::{Element, F16, F32, FloatType};
 pub(crate) use elementwise::{add, rms_norm, rotate, silu_mul};

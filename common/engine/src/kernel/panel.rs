@@ -18,7 +18,7 @@ use super::PARALLEL_WORK;
 use super::matmul::Matrix;
 use super::simd::LANES;
 use super::target::Target;
-use super::x86::Avx512Bf16;
+use super::x86::{Avx512Bf16, transposed};
 
 /// Vectors of outputs in a panel.
 const VECTORS: usize = 4;
@@ -291,43 +291,19 @@ unsafe fn transpose(
     columns: &mut [Column; LANES],
     vector: usize,
 ) {
-    let mut singles = [_mm512_setzero_si512(); LANES];
-    for (i, single) in singles.iter_mut().enumerate() {
+    let mut square = [_mm512_setzero_si512(); LANES];
+    for (i, vector) in square.iter_mut().enumerate() {
         let row = rows.wrapping_add(i * stride);
         // SAFETY: by the caller's promise.
-        *single = unsafe { _mm512_loadu_si512(row.cast()) };
+        *vector = unsafe { _mm512_loadu_si512(row.cast()) };
         _mm_prefetch::<_MM_HINT_T0>(row.wrapping_offset(ahead).cast());
     }
-    let mut pairs = singles; // Within 128 bits: 2 × 2 of 32 bits, then 2 × 2 of 64.
-    for i in (0..LANES).step_by(2) {
-        pairs[i] = _mm512_unpacklo_epi32(singles[i], singles[i + 1]);
-        pairs[i + 1] = _mm512_unpackhi_epi32(singles[i], singles[i + 1]);
-    }
-    let mut quads = pairs;
-    for i in (0..LANES).step_by(4) {
-        quads[i] = _mm512_unpacklo_epi64(pairs[i], pairs[i + 2]);
-        quads[i + 1] = _mm512_unpackhi_epi64(pairs[i], pairs[i + 2]);
-        quads[i + 2] = _mm512_unpacklo_epi64(pairs[i + 1], pairs[i + 3]);
-        quads[i + 3] = _mm512_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
-    }
-    // `quads[4b + c]` has column `4l + c` of rows `4b..4b + 4` in its 128-bit lane `l`: now 4 × 4 of
-    // those.
-    for c in 0..4 {
-        let low = _mm512_shuffle_i32x4::<0x44>(quads[c], quads[4 + c]);
-        let high = _mm512_shuffle_i32x4::<0xee>(quads[c], quads[4 + c]);
-        let low_end = _mm512_shuffle_i32x4::<0x44>(quads[8 + c], quads[12 + c]);
-        let high_end = _mm512_shuffle_i32x4::<0xee>(quads[8 + c], quads[12 + c]);
-        let squares = [
-            _mm512_shuffle_i32x4::<0x88>(low, low_end),
-            _mm512_shuffle_i32x4::<0xdd>(low, low_end),
-            _mm512_shuffle_i32x4::<0x88>(high, high_end),
-            _mm512_shuffle_i32x4::<0xdd>(high, high_end),
-        ];
-        for (l, column) in squares.into_iter().enumerate() {
-            let to = columns[4 * l + c][vector * LANES..][..LANES].as_mut_ptr();
-            // SAFETY: the slice is one vector long.
-            unsafe { _mm512_storeu_si512(to.cast(), column) }
-        }
+    // SAFETY: the processor has AVX-512 by the caller's promise.
+    let square = unsafe { transposed(square) };
+    for (column, pairs) in columns.iter_mut().zip(square) {
+        let to = column[vector * LANES..][..LANES].as_mut_ptr();
+        // SAFETY: the slice is one vector long.
+        unsafe { _mm512_storeu_si512(to.cast(), pairs) }
     }
 }
 
