@@ -40,13 +40,14 @@ impl Ops {
     }
 }
 
-/// How products with quantized weights are computed.
+/// How exactly products with weights are computed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Numerics {
     /// Activations stay f32.
     Exact,
-    /// Activations are rounded to 8 bits, group by group: several times as fast, and as far from
-    /// the truth as 8-bit weights are.
+    /// With quantized weights, activations are rounded to 8 bits, group by group: several times as
+    /// fast, and as far from the truth as 8-bit weights are. With bf16 weights, rows of a prompt are
+    /// rounded to bf16 where the processor multiplies pairs of them.
     #[default]
     Fast,
 }
@@ -66,7 +67,7 @@ pub struct EngineOptions {
     pub threads: usize,
     /// Whose operations do the arithmetic.
     pub ops: Ops,
-    /// How our operations compute with quantized weights.
+    /// How exactly our operations compute products with weights.
     pub numerics: Numerics,
 }
 

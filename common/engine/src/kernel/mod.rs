@@ -84,6 +84,23 @@ impl Tier {
     }
 }
 
+/// [`matmul`] for rows of a prompt: where the processor multiplies pairs of bf16, activations are
+/// rounded to bf16 for weights in bf16.
+pub(crate) fn prompt_matmul(
+    tier: Tier,
+    weight: Matrix<'_>,
+    bias: Option<&[f32]>,
+    x: &[f32],
+) -> Vec<f32> {
+    #[cfg(target_arch = "x86_64")]
+    if let (Tier::Avx512(avx512), FloatType::Bf16) = (tier, weight.float)
+        && let Some(proof) = avx512.bf16()
+    {
+        return panel::panel_matmul_bf16(proof, weight, bias, x);
+    }
+    matmul(tier, weight, bias, x)
+}
+
 /// Least number of element operations worth waking another thread for.
 ///
 /// A wake-up costs some ten microseconds, in which one core does about this much. In tests nothing is

@@ -426,7 +426,8 @@ mod tests {
                         let begin = std::time::Instant::now();
                         let mut n = 0;
                         while begin.elapsed().as_millis() < 120 {
-                            let bytes = &all[copy % copies * outputs * inputs * 2..][..outputs * inputs * 2];
+                            let bytes = &all[copy % copies * outputs * inputs * 2..]
+                                [..outputs * inputs * 2];
                             copy += 1;
                             let weight = Matrix { bytes, float: FloatType::Bf16, inputs };
                             std::hint::black_box(pool.install(|| run(weight)));
@@ -435,12 +436,20 @@ mod tests {
                         begin.elapsed().as_secs_f64() / n as f64
                     };
                     let panel = time(&|w| panel_matmul_bf16(proof, w, None, &x));
-                    let plain = if rows <= 32 { time(&|w| matmul(Tier::detect(), w, None, &x)) } else { 0.0 };
+                    let plain = if rows <= 32 {
+                        time(&|w| matmul(Tier::detect(), w, None, &x))
+                    } else {
+                        0.0
+                    };
                     let macs = (rows * outputs * inputs) as f64;
                     eprintln!(
                         "{threads} thr [{outputs},{inputs}] rows {rows}: panel {:.3} ms {:.1} GMAC/s ({:.2} of 32/cycle at 3.7) {:.1} GB/s; f32 {:.3} ms ratio {:.2}",
-                        panel * 1e3, macs / panel / 1e9, macs / panel / (threads as f64 * 32.0 * 3.7e9),
-                        (outputs * inputs * 2) as f64 / panel / 1e9, plain * 1e3, panel / plain
+                        panel * 1e3,
+                        macs / panel / 1e9,
+                        macs / panel / (threads as f64 * 32.0 * 3.7e9),
+                        (outputs * inputs * 2) as f64 / panel / 1e9,
+                        plain * 1e3,
+                        panel / plain
                     );
                 }
             }
