@@ -16,7 +16,8 @@ const GOLDEN: &[&str] =
 const LOGIT_TOLERANCE: f32 = 2e-3;
 /// The same with keys and values rounded to 11 bits, which moves every score a little.
 const LOGIT_TOLERANCE_KV_F16: f32 = 5e-2;
-/// The same with the prompt's activations rounded to 8 bits before each product.
+/// The same with the prompt's activations rounded to 8 bits before each product; the greedy tokens of
+/// these small random models, often nearly as likely as others, may then differ.
 const LOGIT_TOLERANCE_FAST: f32 = 2e-1;
 /// Largest difference of a log-probability: as a logit's.
 const LOGPROB_TOLERANCE: f32 = 2e-3;
@@ -193,7 +194,10 @@ fn half_precision_keys_and_values_say_nearly_the_same() {
 #[test]
 fn rounded_prompts_say_nearly_the_same() {
     for name in GOLDEN {
-        check(name, &fast(2), LOGIT_TOLERANCE_FAST);
+        let expected = expected(name);
+        let logits = Model::load(name, &[], &fast(2)).logits(0, &expected.prompt_ids);
+        let difference = largest_difference(&logits, &expected.logits);
+        assert!(difference <= LOGIT_TOLERANCE_FAST, "{name}: logits differ by {difference}");
     }
 }
 
