@@ -135,6 +135,35 @@ pub(super) unsafe fn transposed(rows: [__m512i; LANES]) -> [__m512i; LANES] {
     }
 }
 
+/// Rows become columns: lane `j` of row `i` goes to lane `i` of row `j`.
+///
+/// # Safety
+/// The processor has AVX2, and the caller is compiled for it.
+#[inline(always)]
+unsafe fn transposed8(rows: [__m256; 8]) -> [__m256; 8] {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let mut pairs = rows; // Within 128 bits: 2 × 2 of 32 bits, then 2 × 2 of 64.
+        for i in (0..8).step_by(2) {
+            pairs[i] = _mm256_unpacklo_ps(rows[i], rows[i + 1]);
+            pairs[i + 1] = _mm256_unpackhi_ps(rows[i], rows[i + 1]);
+        }
+        let mut quads = pairs;
+        for i in (0..8).step_by(4) {
+            quads[i] = _mm256_shuffle_ps::<0x44>(pairs[i], pairs[i + 2]);
+            quads[i + 1] = _mm256_shuffle_ps::<0xee>(pairs[i], pairs[i + 2]);
+            quads[i + 2] = _mm256_shuffle_ps::<0x44>(pairs[i + 1], pairs[i + 3]);
+            quads[i + 3] = _mm256_shuffle_ps::<0xee>(pairs[i + 1], pairs[i + 3]);
+        }
+        let mut columns = rows;
+        for c in 0..4 {
+            columns[c] = _mm256_permute2f128_ps::<0x20>(quads[c], quads[4 + c]);
+            columns[4 + c] = _mm256_permute2f128_ps::<0x31>(quads[c], quads[4 + c]);
+        }
+        columns
+    }
+}
+
 impl Simd for Avx2 {
     type V = (__m256, __m256); // Lanes 0..8 and 8..16.
     const WIDE_TILES: bool = false;
@@ -241,6 +270,21 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn transpose(self, rows: [Self::V; LANES]) -> [Self::V; LANES] {
+        let quarter = |first: usize, high: bool| {
+            let half = |row: Self::V| if high { row.1 } else { row.0 };
+            // SAFETY: `self` proves AVX2.
+            unsafe { transposed8(std::array::from_fn(|i| half(rows[first + i]))) }
+        };
+        let (top, bottom) = (quarter(0, false), quarter(8, false));
+        let (top_high, bottom_high) = (quarter(0, true), quarter(8, true));
+        std::array::from_fn(|j| match j {
+            0..8 => (top[j], bottom[j]),
+            _ => (top_high[j - 8], bottom_high[j - 8]),
+        })
+    }
+
+    #[inline(always)]
     fn prefetch(self, address: *const u8) {
         instructions!(_mm_prefetch::<_MM_HINT_T0>(address.cast()))
     }
@@ -332,6 +376,13 @@ impl Simd for Avx512 {
             _mm512_castps512_ps256(value),
             _mm512_extractf32x8_ps::<1>(value),
         )))
+    }
+
+    #[inline(always)]
+    fn transpose(self, rows: [Self::V; LANES]) -> [Self::V; LANES] {
+        instructions!(
+            transposed(rows.map(|row| _mm512_castps_si512(row))).map(|row| _mm512_castsi512_ps(row))
+        )
     }
 
     #[inline(always)]
