@@ -271,17 +271,22 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn transpose(self, rows: [Self::V; LANES]) -> [Self::V; LANES] {
-        let quarter = |first: usize, high: bool| {
-            let half = |row: Self::V| if high { row.1 } else { row.0 };
-            // SAFETY: `self` proves AVX2.
-            unsafe { transposed8(std::array::from_fn(|i| half(rows[first + i]))) }
-        };
-        let (top, bottom) = (quarter(0, false), quarter(8, false));
-        let (top_high, bottom_high) = (quarter(0, true), quarter(8, true));
-        std::array::from_fn(|j| match j {
-            0..8 => (top[j], bottom[j]),
-            _ => (top_high[j - 8], bottom_high[j - 8]),
-        })
+        // Loops, since what a closure does may be compiled without these instructions.
+        let mut columns = rows;
+        for first in [0, 8] {
+            let (mut low, mut high) = ([rows[0].0; 8], [rows[0].1; 8]);
+            for i in 0..8 {
+                (low[i], high[i]) = rows[first + i];
+            }
+            let (low, high) = instructions!((transposed8(low), transposed8(high)));
+            for j in 0..8 {
+                match first {
+                    0 => (columns[j].0, columns[8 + j].0) = (low[j], high[j]),
+                    _ => (columns[j].1, columns[8 + j].1) = (low[j], high[j]),
+                }
+            }
+        }
+        columns
     }
 
     #[inline(always)]
@@ -380,9 +385,17 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn transpose(self, rows: [Self::V; LANES]) -> [Self::V; LANES] {
-        instructions!(
-            transposed(rows.map(|row| _mm512_castps_si512(row))).map(|row| _mm512_castsi512_ps(row))
-        )
+        // Loops, since what a closure does may be compiled without these instructions.
+        let mut bits = [instructions!(_mm512_setzero_si512()); LANES];
+        for (bits, row) in bits.iter_mut().zip(rows) {
+            *bits = instructions!(_mm512_castps_si512(row));
+        }
+        let bits = instructions!(transposed(bits));
+        let mut columns = rows;
+        for (column, bits) in columns.iter_mut().zip(bits) {
+            *column = instructions!(_mm512_castsi512_ps(bits));
+        }
+        columns
     }
 
     #[inline(always)]

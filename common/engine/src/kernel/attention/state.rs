@@ -44,14 +44,14 @@ impl State {
             let largest = self.largest[query].max(next.largest[query]);
             let scale = exp(simd, simd.splat(self.largest[query] - largest));
             let next_scale = exp(simd, simd.splat(next.largest[query] - largest));
-            let add = |sum, next| simd.mul_add(next, next_scale, simd.mul(sum, scale));
-            for (sum, next) in self.sums[all.clone()].iter_mut().zip(&next.sums[all]) {
-                simd.store(add(simd.load(sum), simd.load(next)), sum);
+            let mut total = [self.totals[query]; LANES];
+            let next_total = [next.totals[query]; LANES];
+            let sums = self.sums[all.clone()].iter_mut().chain([&mut total]);
+            for (sum, next) in sums.zip(next.sums[all].iter().chain([&next_total])) {
+                let scaled = simd.mul(simd.load(sum), scale);
+                simd.store(simd.mul_add(simd.load(next), next_scale, scaled), sum);
             }
-            let mut lanes = [0.0; LANES];
-            let total = add(simd.splat(self.totals[query]), simd.splat(next.totals[query]));
-            simd.store(total, &mut lanes);
-            self.totals[query] = lanes[0];
+            self.totals[query] = total[0];
             self.largest[query] = largest;
         }
     }

@@ -182,20 +182,24 @@ impl<E: Element> Part<'_, E> {
         block: usize,
         keys: &mut [[f32; LANES]],
     ) {
-        let heads: [&[u8]; LANES] = std::array::from_fn(|lane| {
-            self.head(simd, cache, block * LANES + lane).unwrap_or(&[])
-        });
+        let mut heads: [(&[E::Chunk], &[u8]); LANES] = [(&[], &[]); LANES];
+        for (lane, chunks) in heads.iter_mut().enumerate() {
+            if let Some(head) = self.head(simd, cache, block * LANES + lane) {
+                *chunks = E::chunks(head);
+            }
+        }
         for (vector, keys) in keys.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-            let square = heads.map(|head| {
-                let (whole, tail) = E::chunks(head);
-                match whole.get(vector) {
+            let mut square = [simd.splat(0.0); LANES];
+            for lane in 0..LANES {
+                let (whole, tail) = heads[lane];
+                square[lane] = match whole.get(vector) {
                     Some(chunk) => E::load(simd, chunk),
-                    None if vector == whole.len() => E::load_tail(simd, tail),
-                    None => simd.splat(0.0),
-                }
-            });
-            for (keys, column) in keys.iter_mut().zip(simd.transpose(square)) {
-                simd.store(column, keys);
+                    None => E::load_tail(simd, tail),
+                };
+            }
+            let columns = simd.transpose(square);
+            for lane in 0..LANES {
+                simd.store(columns[lane], &mut keys[lane]);
             }
         }
     }
@@ -298,15 +302,17 @@ fn weigh<S: Simd, const HEADS: usize>(
         return HEADS;
     }
     let weights = weights.as_flattened();
-    let weights: [&[f32]; HEADS] =
-        std::array::from_fn(|h| &weights[h * SPAN..][positions.clone()]);
+    let mut of_head: [&[f32]; HEADS] = [&[]; HEADS];
+    for (h, of_head) in of_head.iter_mut().enumerate() {
+        *of_head = &weights[h * SPAN..][positions.clone()];
+    }
     let values = &values[(positions.start - start) * vectors..][..positions.len() * vectors];
     let mut first = 0;
     while first < vectors {
         let target = &mut sums[first..];
         first += match S::WIDE_TILES && first + 4 <= vectors {
-            true => columns::<S, HEADS, 4>(simd, &weights, &values[first..], target, vectors),
-            false => columns::<S, HEADS, 1>(simd, &weights, &values[first..], target, vectors),
+            true => columns::<S, HEADS, 4>(simd, &of_head, &values[first..], target, vectors),
+            false => columns::<S, HEADS, 1>(simd, &of_head, &values[first..], target, vectors),
         };
     }
     HEADS
