@@ -23,7 +23,7 @@ use self::walk::{Scratch, Walk};
 use super::element::FloatType;
 use super::{PARALLEL_WORK, Tier};
 
-/// The cached keys and values of one layer, each `[blocks, block_positions, kv_heads, head_dim]`.
+/// The cached keys and values of one layer, each `[blocks, kv_heads, block_positions, head_dim]`.
 #[derive(Clone, Copy)]
 pub(crate) struct KvView<'a> {
     /// Keys, little-endian.
@@ -41,19 +41,24 @@ pub(crate) struct KvView<'a> {
 }
 
 impl KvView<'_> {
-    /// Where the head of each position starts, in bytes, in order.
+    /// Where the head of a position starts, in bytes; the next position of the block follows.
+    pub(crate) fn offset(&self, blocks: &[u32], position: usize, kv_head: usize) -> usize {
+        let block = blocks[position / self.block_positions] as usize;
+        let slot = (block * self.kv_heads + kv_head) * self.block_positions;
+        (slot + position % self.block_positions) * self.head_dim * self.float.bytes()
+    }
+
+    /// [`KvView::offset`] of all `positions`, in order.
     fn offsets(&self, blocks: &[u32], positions: Range<usize>, kv_head: usize) -> Vec<usize> {
         let head_bytes = self.head_dim * self.float.bytes();
-        let (mut block, mut slot) =
-            (positions.start / self.block_positions, positions.start % self.block_positions);
         let mut offsets = Vec::with_capacity(positions.len());
-        for _ in positions {
-            let position = blocks[block] as usize * self.block_positions + slot;
-            offsets.push((position * self.kv_heads + kv_head) * head_bytes);
-            slot += 1;
-            if slot == self.block_positions {
-                (block, slot) = (block + 1, 0);
-            }
+        let mut position = positions.start;
+        while position < positions.end {
+            let left = self.block_positions - position % self.block_positions;
+            let count = left.min(positions.end - position);
+            let first = self.offset(blocks, position, kv_head);
+            offsets.extend((0..count).map(|index| first + index * head_bytes));
+            position += count;
         }
         offsets
     }

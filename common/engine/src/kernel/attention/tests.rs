@@ -85,8 +85,10 @@ impl Case {
         attend(tier, &Attend { kv, rows: &rows, heads, scale: 0.5, window }, q)
     }
 
-    fn slot(&self, sequence: usize, position: usize) -> usize {
-        self.blocks[sequence][position / BLOCK] as usize * BLOCK + position % BLOCK
+    /// Where a head of the cache starts, in elements.
+    fn element(&self, sequence: usize, position: usize, kv_head: usize) -> usize {
+        let block = self.blocks[sequence][position / BLOCK] as usize;
+        ((block * self.kv_heads + kv_head) * BLOCK + position % BLOCK) * self.head_dim
     }
 
     /// The same in f64, from the definition.
@@ -102,8 +104,7 @@ impl Case {
                     if self.window.is_some_and(|window| j + window <= position) {
                         continue;
                     }
-                    let at =
-                        (self.slot(sequence, j) * self.kv_heads + kv_head) * self.head_dim;
+                    let at = self.element(sequence, j, kv_head);
                     let score: f64 =
                         (0..q.len()).map(|d| f64::from(q[d]) * f64::from(keys[at + d])).sum();
                     let weight = (score * 0.5).exp();
@@ -196,10 +197,11 @@ fn what_lies_past_a_row_or_before_its_window_is_not_seen() {
     let mut keys = case.float.widen(&case.keys);
     let mut values = case.float.widen(&case.values);
     for position in (0..=65 - 30).chain(75..POSITIONS) {
-        let width = case.kv_heads * case.head_dim;
-        let all = case.slot(0, position) * width..(case.slot(0, position) + 1) * width;
-        keys[all.clone()].fill(f32::NAN);
-        values[all].fill(f32::NAN);
+        for kv_head in 0..case.kv_heads {
+            let start = case.element(0, position, kv_head);
+            keys[start..start + case.head_dim].fill(f32::NAN);
+            values[start..start + case.head_dim].fill(f32::NAN);
+        }
     }
     (case.keys, case.values) = (store(case.float, &keys), store(case.float, &values));
     assert_eq!(case.run_rows(Tier::detect(), rows), before);
