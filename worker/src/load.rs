@@ -1,7 +1,7 @@
 //! From held blobs to a loaded stage: check the request, map and verify the blobs, build the layers.
 use cake_checkpoint::units::format_bytes;
 use cake_checkpoint::{Digest, Dtype, KvDtype, LayerRange, ModelConfig, TensorEntry};
-use cake_engine::{EngineOptions, Ops, Stage};
+use cake_engine::{EngineOptions, Numerics, Ops, Stage};
 use cake_proto::{limits, wire};
 use tonic::Status;
 
@@ -191,6 +191,7 @@ impl Load {
             max_positions: self.max_positions,
             threads,
             ops: Ops::from_env()?,
+            numerics: Numerics::default(),
         };
         let find = |name: &str| blobs.iter().find_map(|open| open.blob.tensor(name));
         let stage = Stage::load(&self.config, self.layers, &find, &options)?;

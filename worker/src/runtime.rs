@@ -268,6 +268,7 @@ fn item(item: &StepItem) -> BatchItem {
         sequence: item.sequence,
         position: item.position,
         rows: item.rows,
+        prompt: false,
         blocks: item.blocks.clone(),
     }
 }

@@ -80,9 +80,9 @@ impl Attention {
         step: &Step<'_>,
         kv: &mut KvPool,
     ) -> candle_core::Result<Tensor> {
-        let mut q = self.q_proj.forward(hidden)?; // [rows, num_heads × head_dim]
-        let mut k = self.k_proj.forward(hidden)?; // [rows, num_kv_heads × head_dim]
-        let v = self.v_proj.forward(hidden)?;
+        let mut q = self.q_proj.forward(hidden, &step.kinds)?; // [rows, num_heads × head_dim]
+        let mut k = self.k_proj.forward(hidden, &step.kinds)?; // [rows, num_kv_heads × head_dim]
+        let v = self.v_proj.forward(hidden, &step.kinds)?;
         if let Some((q_norm, k_norm)) = &self.qk_norm {
             q = q_norm.forward(&q)?;
             k = k_norm.forward(&k)?;
@@ -96,7 +96,7 @@ impl Attention {
             Ops::Cake => q.apply_op1_no_bwd(&Attended { layer: self, step, kv })?,
             Ops::Candle => self.attend_candle(&q, step, kv)?,
         };
-        self.o_proj.forward(&attended)
+        self.o_proj.forward(&attended, &step.kinds)
     }
 
     fn scale(&self) -> f64 {

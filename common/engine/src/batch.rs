@@ -1,8 +1,10 @@
 //! The layout of one step: which rows belong to which sequence, and where their past lies.
 
+use std::ops::Range;
+
 use crate::error::Error;
 use crate::kernel::AttendRow;
-use crate::options::EngineOptions;
+use crate::options::{EngineOptions, Numerics};
 
 /// One step's layout; the rows of `hidden` follow in item order.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -23,6 +25,9 @@ pub struct BatchItem {
     pub position: usize,
     /// Rows of this item.
     pub rows: usize,
+    /// Whether the rows are of a prompt, whose arithmetic may be coarser than that of generated rows
+    /// ([`Numerics`]). Running a step again must say the same.
+    pub prompt: bool,
     /// The blocks that hold positions `0..position + rows`, in order; more are ignored.
     pub blocks: Vec<u32>,
 }
@@ -42,9 +47,55 @@ impl Batch {
         Ok(rows)
     }
 
+    /// What kind of arithmetic each row gets.
+    pub(crate) fn kinds(&self, numerics: Numerics) -> RowKinds {
+        let mut kinds = RowKinds { runs: Vec::new() };
+        for item in &self.items {
+            kinds.push(item.prompt && numerics == Numerics::Fast, item.rows);
+        }
+        kinds
+    }
+
     /// Rows of all items together, or `None` when that overflows.
     pub(crate) fn row_count(&self) -> Option<usize> {
         self.items.iter().try_fold(0usize, |sum, item| sum.checked_add(item.rows))
+    }
+}
+
+/// Which rows of a step may have their activations rounded to bf16, as runs of rows of one kind.
+///
+/// The choice follows what a row is, never how many rows come with it, so that neither batches nor
+/// chunks of a prompt change a bit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct RowKinds {
+    /// Whether the rows may be rounded, and how many of them follow each other; none are empty and
+    /// neighbours differ.
+    runs: Vec<(bool, usize)>,
+}
+
+impl RowKinds {
+    /// `rows` rows in full precision.
+    pub(crate) fn generated(rows: usize) -> RowKinds {
+        let mut kinds = RowKinds { runs: Vec::new() };
+        kinds.push(false, rows);
+        kinds
+    }
+
+    fn push(&mut self, rounded: bool, rows: usize) {
+        match self.runs.last_mut() {
+            _ if rows == 0 => {}
+            Some((last, count)) if *last == rounded => *count += rows,
+            _ => self.runs.push((rounded, rows)),
+        }
+    }
+
+    /// The runs in order: rows, and whether they may be rounded.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (Range<usize>, bool)> {
+        self.runs.iter().scan(0, |start, &(rounded, rows)| {
+            let run = *start..*start + rows;
+            *start = run.end;
+            Some((run, rounded))
+        })
     }
 }
 
@@ -73,7 +124,7 @@ mod tests {
     use super::*;
 
     fn item(position: usize, rows: usize, blocks: &[u32]) -> BatchItem {
-        BatchItem { sequence: 7, position, rows, blocks: blocks.to_vec() }
+        BatchItem { sequence: 7, position, rows, prompt: false, blocks: blocks.to_vec() }
     }
 
     fn check(item: BatchItem) -> Result<usize, Error> {
@@ -85,6 +136,17 @@ mod tests {
     fn accepts_rows_that_their_blocks_hold() {
         assert_eq!(check(item(14, 3, &[3, 0])).unwrap(), 3);
         assert_eq!(check(item(0, 16, &[1, 2, 3])).unwrap(), 16);
+    }
+
+    #[test]
+    fn rows_of_one_kind_form_runs() {
+        let item = |rows, prompt| BatchItem { prompt, ..item(0, rows, &[]) };
+        let items = [(1, false), (1, false), (0, true), (4, true), (2, true), (1, false)];
+        let batch = Batch { items: items.map(|(rows, prompt)| item(rows, prompt)).to_vec() };
+        let runs: Vec<_> = batch.kinds(Numerics::Fast).runs().collect();
+        assert_eq!(runs, [(0..2, false), (2..8, true), (8..9, false)]);
+        assert_eq!(batch.kinds(Numerics::Exact), RowKinds::generated(9));
+        assert_eq!(RowKinds::generated(0).runs().count(), 0);
     }
 
     #[test]

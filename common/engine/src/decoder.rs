@@ -4,7 +4,7 @@ use cake_checkpoint::Projections;
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
 use crate::attention::Attention;
-use crate::batch::BatchItem;
+use crate::batch::{BatchItem, RowKinds};
 use crate::error::Error;
 use crate::kernel::{AttendRow, Tier, add, silu_mul};
 use crate::kv::KvPool;
@@ -21,6 +21,8 @@ pub(crate) struct Step<'a> {
     pub(crate) items: &'a [BatchItem],
     /// Every row of them, in order.
     pub(crate) rows: Vec<AttendRow<'a>>,
+    /// What kind of arithmetic each row gets.
+    pub(crate) kinds: RowKinds,
     /// The rows' rotation.
     pub(crate) rotation: Rotation,
 }
@@ -56,7 +58,8 @@ impl DecoderLayer {
     ) -> candle_core::Result<Tensor> {
         let attended = self.attention.forward(&self.input_norm.forward(hidden)?, step, kv)?;
         let hidden = self.sum(hidden, &attended)?;
-        let expanded = self.mlp.forward(&self.post_attention_norm.forward(&hidden)?)?;
+        let expanded =
+            self.mlp.forward(&self.post_attention_norm.forward(&hidden)?, &step.kinds)?;
         self.sum(&hidden, &expanded)
     }
 
@@ -96,14 +99,14 @@ impl Mlp {
         Ok(Mlp { gate_proj, up_proj, down_proj, ops: loader.ops })
     }
 
-    fn forward(&self, hidden: &Tensor) -> candle_core::Result<Tensor> {
-        let gate = self.gate_proj.forward(hidden)?; // [rows, intermediate_size]
-        let up = self.up_proj.forward(hidden)?;
+    fn forward(&self, hidden: &Tensor, kinds: &RowKinds) -> candle_core::Result<Tensor> {
+        let gate = self.gate_proj.forward(hidden, kinds)?; // [rows, intermediate_size]
+        let up = self.up_proj.forward(hidden, kinds)?;
         let product = match self.ops {
             Ops::Cake => gate.apply_op2_no_bwd(&up, &SiluMul(Tier::detect()))?,
             Ops::Candle => (gate.silu()? * up)?,
         };
-        self.down_proj.forward(&product)
+        self.down_proj.forward(&product, kinds)
     }
 }
 

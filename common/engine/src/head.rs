@@ -3,6 +3,7 @@
 use cake_checkpoint::{MappedTensor, ModelConfig};
 use rayon::ThreadPool;
 
+use crate::batch::RowKinds;
 use crate::error::Error;
 use crate::linear::Linear;
 use crate::loader::vector;
@@ -54,7 +55,8 @@ impl Head {
         }
         self.pool.install(|| {
             let hidden = tensors::matrix(hidden, rows, width)?;
-            let logits = self.head.forward(&self.norm.forward(&hidden)?)?;
+            let logits =
+                self.head.forward(&self.norm.forward(&hidden)?, &RowKinds::generated(rows))?;
             Ok(logits.flatten_all()?.to_vec1()?)
         })
     }

@@ -7,7 +7,8 @@ use crate::error::Error;
 use crate::kernel::{AttendRow, Element, F16, F32, FloatType, KvView};
 use crate::options::EngineOptions;
 
-/// Keys and values of one layer, each `[blocks, block_positions, kv_heads, head_dim]`.
+/// Keys and values of one layer, each `[blocks, kv_heads, block_positions, head_dim]`: what a head of
+/// the cache holds of a block lies together, since kernels read one head at a time.
 ///
 /// Anonymous zeroed memory: a block that was never written costs no page.
 pub(crate) struct KvPool {
@@ -58,19 +59,15 @@ impl KvPool {
     }
 
     fn append_as<E: Element>(&mut self, rows: &[AttendRow<'_>], keys: &[f32], values: &[f32]) {
-        let width = self.kv_heads * self.head_dim;
-        for (index, row) in rows.iter().enumerate() {
-            let start = self.slot(row.position, row.blocks) * width * E::BYTES;
-            let range = start..start + width * E::BYTES;
-            E::store(&keys[index * width..][..width], &mut self.keys[range.clone()]);
-            E::store(&values[index * width..][..width], &mut self.values[range]);
+        let head_bytes = self.head_dim * E::BYTES;
+        let heads = keys.chunks_exact(self.head_dim).zip(values.chunks_exact(self.head_dim));
+        for (index, (key, value)) in heads.enumerate() {
+            let (row, kv_head) = (&rows[index / self.kv_heads], index % self.kv_heads);
+            let start = self.view().offset(row.blocks, row.position, kv_head);
+            let range = start..start + head_bytes;
+            E::store(key, &mut self.keys[range.clone()]);
+            E::store(value, &mut self.values[range]);
         }
-    }
-
-    /// Where a position lies, counted in positions from the start of the pool.
-    fn slot(&self, position: usize, blocks: &[u32]) -> usize {
-        let block = blocks[position / self.block_positions] as usize;
-        block * self.block_positions + position % self.block_positions
     }
 
     /// The pool as kernels read it.
@@ -88,11 +85,14 @@ impl KvPool {
     /// Keys and values of the first `positions` positions of a sequence, gathered:
     /// each `[positions, kv_heads × head_dim]`.
     pub(crate) fn gather(&self, positions: usize, blocks: &[u32]) -> (Vec<f32>, Vec<f32>) {
-        let bytes = self.kv_heads * self.head_dim * self.float.bytes();
+        let head_bytes = self.head_dim * self.float.bytes();
+        let view = self.view();
         let gather = |pool: &[u8]| {
             (0..positions)
-                .flat_map(|position| {
-                    self.float.widen(&pool[self.slot(position, blocks) * bytes..][..bytes])
+                .flat_map(|position| (0..self.kv_heads).map(move |kv_head| (position, kv_head)))
+                .flat_map(|(position, kv_head)| {
+                    let start = view.offset(blocks, position, kv_head);
+                    self.float.widen(&pool[start..start + head_bytes])
                 })
                 .collect()
         };

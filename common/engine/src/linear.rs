@@ -5,8 +5,9 @@ use std::ops::Range;
 use cake_checkpoint::MappedTensor;
 use candle_core::{CpuStorage, CustomOp1, Device, Layout, Shape, Tensor};
 
+use crate::batch::RowKinds;
 use crate::error::Error;
-use crate::kernel::{FloatType, Matrix, Tier, matmul};
+use crate::kernel::{FloatType, Matrix, Tier, matmul, prompt_matmul};
 use crate::options::Ops;
 use crate::tensors;
 
@@ -68,10 +69,10 @@ impl Linear {
         Ok(Linear { inputs, outputs, weight })
     }
 
-    /// `x` is `[rows, inputs]`, the result `[rows, outputs]`.
-    pub(crate) fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+    /// `x` is `[rows, inputs]`, its rows of these `kinds`, the result `[rows, outputs]`.
+    pub(crate) fn forward(&self, x: &Tensor, kinds: &RowKinds) -> candle_core::Result<Tensor> {
         match &self.weight {
-            Weight::Stored { .. } => x.apply_op1_no_bwd(self),
+            Weight::Stored { .. } => x.apply_op1_no_bwd(&Product { layer: self, kinds }),
             Weight::Candle { transposed, bias } => {
                 let y = x.matmul(transposed)?;
                 match bias {
@@ -83,7 +84,13 @@ impl Linear {
     }
 }
 
-impl CustomOp1 for Linear {
+/// The kernels as candle sees them.
+struct Product<'a> {
+    layer: &'a Linear,
+    kinds: &'a RowKinds,
+}
+
+impl CustomOp1 for Product<'_> {
     fn name(&self) -> &'static str {
         "cake-linear"
     }
@@ -93,17 +100,27 @@ impl CustomOp1 for Linear {
         storage: &CpuStorage,
         layout: &Layout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let Weight::Stored { tensor, float, range, bias, tier } = &self.weight else {
+        let Weight::Stored { tensor, float, range, bias, tier } = &self.layer.weight else {
             candle_core::bail!("a widened weight has no kernel");
         };
         let (rows, inputs) = layout.shape().dims2()?;
-        if inputs != self.inputs {
-            candle_core::bail!("{inputs} inputs for a layer of {}", self.inputs);
+        if inputs != self.layer.inputs {
+            candle_core::bail!("{inputs} inputs for a layer of {}", self.layer.inputs);
         }
+        let x = tensors::values(storage, layout)?;
         let bytes = &tensor.bytes()[range.clone()];
         let weight = Matrix { bytes, float: *float, inputs };
-        let y = matmul(*tier, weight, bias.as_deref(), tensors::values(storage, layout)?);
-        Ok((CpuStorage::F32(y), (rows, self.outputs).into()))
+        let mut y = Vec::new();
+        for (run, rounded) in self.kinds.runs() {
+            let product = if rounded { prompt_matmul } else { matmul };
+            let x = &x[run.start * inputs..run.end * inputs];
+            let part = product(*tier, weight, bias.as_deref(), x);
+            match y.is_empty() {
+                true => y = part, // Moved: nearly every step has one run.
+                false => y.extend(part),
+            }
+        }
+        Ok((CpuStorage::F32(y), (rows, self.layer.outputs).into()))
     }
 }
 

@@ -115,7 +115,7 @@ fn scratch_weights(dtype: Dtype, shape: &[u64]) -> MappedTensor {
 /// The mean over a window, after one run to warm up: what the layer costs when it runs for long. The
 /// median would overlook the pauses of a process that may not always run.
 fn sustained_time(stage: &mut Stage, config: &ModelConfig) -> Result<Duration, Error> {
-    let item = BatchItem { sequence: 0, position: 0, rows: 1, blocks: vec![0] };
+    let item = BatchItem { sequence: 0, position: 0, rows: 1, prompt: false, blocks: vec![0] };
     let batch = Batch { items: vec![item] };
     let hidden = vec![0.01; config.hidden_size];
     stage.forward(&batch, hidden.clone())?;

@@ -83,7 +83,8 @@ impl Stage {
             return Ok(hidden);
         }
         let rotation = self.frequencies.rotation(&rows);
-        let step = Step { items: &batch.items, rows, rotation };
+        let kinds = batch.kinds(self.options.numerics);
+        let step = Step { items: &batch.items, rows, kinds, rotation };
         let parts = &mut self.parts;
         self.pool.install(|| {
             let mut hidden = tensors::matrix(hidden, step.rows.len(), width)?;

@@ -2,7 +2,7 @@
 use std::sync::Arc;
 
 use cake_checkpoint::{Checkpoint, Digest};
-use cake_engine::{EngineOptions, Ops, Stage};
+use cake_engine::{EngineOptions, Numerics, Ops, Stage};
 use serde::Serialize;
 
 use super::args::{ClusterArgs, PlanArgs};
@@ -239,6 +239,7 @@ impl Prepared {
             max_positions: self.promise.context,
             threads: self.threads,
             ops: Ops::from_env()?,
+            numerics: Numerics::default(),
         })
     }
 }

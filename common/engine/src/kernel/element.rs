@@ -2,7 +2,7 @@
 
 use cake_checkpoint::Dtype;
 
-use super::simd::{LANES, Simd};
+use super::simd::{LANES, Simd, widen_f16};
 
 /// The stored types that kernels read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,6 +32,18 @@ impl FloatType {
             FloatType::F32 => F32::BYTES,
             FloatType::F16 => F16::BYTES,
             FloatType::Bf16 => Bf16::BYTES,
+        }
+    }
+
+    /// Widens the element `index` of little-endian elements at any address.
+    #[inline(always)]
+    pub(super) fn value(self, bytes: &[u8], index: usize) -> f32 {
+        match self {
+            FloatType::F32 => f32::from_le_bytes(bytes.as_chunks().0[index]),
+            FloatType::F16 => widen_f16(u16::from_le_bytes(bytes.as_chunks().0[index])),
+            FloatType::Bf16 => {
+                f32::from_bits(u32::from(u16::from_le_bytes(bytes.as_chunks().0[index])) << 16)
+            }
         }
     }
 
@@ -135,6 +147,9 @@ mod tests {
                     FloatType::Bf16 => Bf16::store(&values, &mut bytes[1..]),
                 }
                 assert_eq!(float.widen(&bytes[1..]), values, "{float:?} of {length}");
+                for (index, value) in values.iter().enumerate() {
+                    assert_eq!(float.value(&bytes[1..], index), *value, "{float:?} {index}");
+                }
             }
         }
     }

@@ -6,10 +6,11 @@ use rayon::prelude::*;
 
 use super::element::{Bf16, Element, F16, F32, FloatType};
 use super::simd::{Kernel, LANES, Simd};
+use super::target::Target;
 use super::{PARALLEL_WORK, Tier};
 
 /// Outputs computed together. Part of no contract: results do not depend on it.
-const STRIP: usize = 4;
+pub(super) const STRIP: usize = 4;
 /// Weight bytes that a task reads again and again when there are several rows: what stays in a
 /// second-level cache beside the activations.
 const TASK_BYTES: usize = 256 << 10;
@@ -47,13 +48,13 @@ pub(crate) fn matmul(tier: Tier, weight: Matrix<'_>, bias: Option<&[f32]>, x: &[
     assert_eq!(x.len(), rows * weight.inputs, "whole rows");
     assert!(bias.is_none_or(|bias| bias.len() == outputs), "a bias each");
     let mut y = vec![0.0; rows * outputs];
-    let target = Target { start: y.as_mut_ptr(), rows, outputs };
+    let target = Target::new(&mut y, outputs);
     let task_outputs = task_outputs(&weight, outputs, rows);
     let run = |task: usize| {
         let start = task * task_outputs;
         let range = start..(start + task_outputs).min(outputs);
-        // Ranges of different tasks do not overlap, as `Target::write` demands.
-        tier.run(Product { weight, bias, x, rows, range, target });
+        // Ranges of different tasks do not overlap, as `Target` demands.
+        tier.run(Product { weight, origin: 0, bias, x, rows, range, target });
     };
     let tasks = outputs.div_ceil(task_outputs);
     if tasks < 2 || rows * outputs * weight.inputs < PARALLEL_WORK {
@@ -74,40 +75,22 @@ fn task_outputs(weight: &Matrix<'_>, outputs: usize, rows: usize) -> usize {
     wanted.next_multiple_of(STRIP).max(STRIP)
 }
 
-/// Where a product goes: `[rows, outputs]`, written by several threads.
-#[derive(Clone, Copy)]
-struct Target {
-    start: *mut f32,
-    rows: usize,
-    outputs: usize,
-}
-
-// SAFETY: the pointer is used by `write` alone, whose callers write different elements.
-unsafe impl Send for Target {}
-// SAFETY: as above.
-unsafe impl Sync for Target {}
-
-impl Target {
-    /// Writes one element.
-    ///
-    /// # Safety
-    /// The vector that `start` points into is alive, and no other thread touches this element.
-    #[inline(always)]
-    unsafe fn write(&self, row: usize, output: usize, value: f32) {
-        assert!(row < self.rows && output < self.outputs);
-        // SAFETY: inside the vector by the line above; exclusive by the caller's promise.
-        unsafe { *self.start.add(row * self.outputs + output) = value }
-    }
-}
-
 /// One task of a product: all rows, some outputs.
-struct Product<'a> {
-    weight: Matrix<'a>,
-    bias: Option<&'a [f32]>,
-    x: &'a [f32],
-    rows: usize,
-    range: Range<usize>,
-    target: Target,
+pub(super) struct Product<'a> {
+    /// The outputs from `origin` on.
+    pub(super) weight: Matrix<'a>,
+    /// The output that the first row of `weight` belongs to.
+    pub(super) origin: usize,
+    /// One element per output, counted from output 0.
+    pub(super) bias: Option<&'a [f32]>,
+    /// `[rows, inputs]`.
+    pub(super) x: &'a [f32],
+    /// Rows of activations.
+    pub(super) rows: usize,
+    /// The outputs to compute, from `origin` on.
+    pub(super) range: Range<usize>,
+    /// `[rows, outputs]`.
+    pub(super) target: Target<'a>,
 }
 
 impl Kernel for Product<'_> {
@@ -182,7 +165,8 @@ impl Product<'_> {
         }
         let mut w: [(&[E::Chunk], &[u8]); OUTS] = [(&[], &[]); OUTS];
         for (o, w) in w.iter_mut().enumerate() {
-            let bytes = &self.weight.bytes[(output + o) * row_bytes..][..row_bytes];
+            let row = output + o - self.origin;
+            let bytes = &self.weight.bytes[row * row_bytes..][..row_bytes];
             let (whole, tail) = E::chunks(bytes);
             *w = (&whole[..vectors], tail);
         }
@@ -221,7 +205,7 @@ impl Product<'_> {
                 let value = simd.sum(sum) + bias;
                 // SAFETY: `matmul` keeps the vector alive until its tasks are done and gives
                 // every output to one task.
-                unsafe { self.target.write(row + r, output + o, value) }
+                unsafe { self.target.part(row + r, output + o, 1)[0] = value }
             }
         }
     }

@@ -12,14 +12,19 @@
 //!   processors without it rounds twice per step and agrees within rounding.
 //! - No matrix is ever widened as a whole.
 
+mod affine;
 mod attention;
 mod element;
 mod elementwise;
 mod matmul;
+#[cfg(target_arch = "x86_64")]
+mod panel;
 mod simd;
+mod target;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+pub(crate) use affine::{AffineMatrix, Bits, affine_matmul};
 pub(crate) use attention::{Attend, AttendRow, KvView, attend};
 pub(crate) use element::{Element, F16, F32, FloatType};
 pub(crate) use elementwise::{add, rms_norm, rotate, silu_mul};
@@ -77,6 +82,23 @@ impl Tier {
             Tier::Avx512(simd) => simd.run(kernel),
         }
     }
+}
+
+/// [`matmul`] for rows of a prompt: where the processor multiplies pairs of bf16, activations are
+/// rounded to bf16 for weights in bf16.
+pub(crate) fn prompt_matmul(
+    tier: Tier,
+    weight: Matrix<'_>,
+    bias: Option<&[f32]>,
+    x: &[f32],
+) -> Vec<f32> {
+    #[cfg(target_arch = "x86_64")]
+    if let (Tier::Avx512(avx512), FloatType::Bf16) = (tier, weight.float)
+        && let Some(proof) = avx512.bf16()
+    {
+        return panel::panel_matmul_bf16(proof, weight, bias, x);
+    }
+    matmul(tier, weight, bias, x)
 }
 
 /// Least number of element operations worth waking another thread for.

@@ -49,6 +49,8 @@ pub(crate) trait Simd: Copy + Send + Sync {
     fn pow2_of_shifted(self, shifted: Self::V) -> Self::V;
     /// Sum of the lanes: lane `i` with `i + 8`, then `+ 4`, `+ 2`, `+ 1`.
     fn sum(self, value: Self::V) -> f32;
+    /// Rows become columns: lane `j` of row `i` goes to lane `i` of row `j`.
+    fn transpose(self, rows: [Self::V; LANES]) -> [Self::V; LANES];
     /// Asks for the cache line at `address`, which need not be valid.
     fn prefetch(self, address: *const u8);
 }
@@ -198,6 +200,11 @@ impl Simd for Portable {
             half /= 2;
         }
         value[0]
+    }
+
+    #[inline(always)]
+    fn transpose(self, rows: [Self::V; LANES]) -> [Self::V; LANES] {
+        std::array::from_fn(|j| std::array::from_fn(|i| rows[i][j]))
     }
 
     #[inline(always)]

@@ -64,6 +64,28 @@ impl Avx512 {
     }
 }
 
+/// Proof of AVX512-BF16 beside [`Avx512`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Avx512Bf16(());
+
+impl Avx512 {
+    /// Products of bf16 pairs, if this processor has them.
+    pub(super) fn bf16(self) -> Option<Avx512Bf16> {
+        is_x86_feature_detected!("avx512bf16").then_some(Avx512Bf16(()))
+    }
+}
+
+/// Proof of AVX512-VNNI beside [`Avx512`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Avx512Vnni(());
+
+impl Avx512 {
+    /// Products of bytes, if this processor has them.
+    pub(super) fn vnni(self) -> Option<Avx512Vnni> {
+        is_x86_feature_detected!("avx512vnni").then_some(Avx512Vnni(()))
+    }
+}
+
 /// Sum of eight lanes: `i` with `i + 4`, then `+ 2`, `+ 1`.
 #[inline(always)]
 unsafe fn sum8(value: __m256) -> f32 {
@@ -73,6 +95,72 @@ unsafe fn sum8(value: __m256) -> f32 {
         let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
         let one = _mm_add_ss(two, _mm_movehdup_ps(two));
         _mm_cvtss_f32(one)
+    }
+}
+
+/// Rows become columns: lane `j` of row `i` goes to lane `i` of row `j`.
+///
+/// # Safety
+/// The processor has AVX-512, and the caller is compiled for it.
+#[inline(always)]
+pub(super) unsafe fn transposed(rows: [__m512i; LANES]) -> [__m512i; LANES] {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let mut pairs = rows; // Within 128 bits: 2 × 2 of 32 bits, then 2 × 2 of 64.
+        for i in (0..LANES).step_by(2) {
+            pairs[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
+            pairs[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
+        }
+        let mut quads = pairs;
+        for i in (0..LANES).step_by(4) {
+            quads[i] = _mm512_unpacklo_epi64(pairs[i], pairs[i + 2]);
+            quads[i + 1] = _mm512_unpackhi_epi64(pairs[i], pairs[i + 2]);
+            quads[i + 2] = _mm512_unpacklo_epi64(pairs[i + 1], pairs[i + 3]);
+            quads[i + 3] = _mm512_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
+        }
+        // `quads[4b + c]` has column `4l + c` of rows `4b..4b + 4` in its 128-bit lane `l`: now
+        // 4 × 4 of those.
+        let mut columns = rows;
+        for c in 0..4 {
+            let low = _mm512_shuffle_i32x4::<0x44>(quads[c], quads[4 + c]);
+            let high = _mm512_shuffle_i32x4::<0xee>(quads[c], quads[4 + c]);
+            let low_end = _mm512_shuffle_i32x4::<0x44>(quads[8 + c], quads[12 + c]);
+            let high_end = _mm512_shuffle_i32x4::<0xee>(quads[8 + c], quads[12 + c]);
+            columns[c] = _mm512_shuffle_i32x4::<0x88>(low, low_end);
+            columns[4 + c] = _mm512_shuffle_i32x4::<0xdd>(low, low_end);
+            columns[8 + c] = _mm512_shuffle_i32x4::<0x88>(high, high_end);
+            columns[12 + c] = _mm512_shuffle_i32x4::<0xdd>(high, high_end);
+        }
+        columns
+    }
+}
+
+/// Rows become columns: lane `j` of row `i` goes to lane `i` of row `j`.
+///
+/// # Safety
+/// The processor has AVX2, and the caller is compiled for it.
+#[inline(always)]
+unsafe fn transposed8(rows: [__m256; 8]) -> [__m256; 8] {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let mut pairs = rows; // Within 128 bits: 2 × 2 of 32 bits, then 2 × 2 of 64.
+        for i in (0..8).step_by(2) {
+            pairs[i] = _mm256_unpacklo_ps(rows[i], rows[i + 1]);
+            pairs[i + 1] = _mm256_unpackhi_ps(rows[i], rows[i + 1]);
+        }
+        let mut quads = pairs;
+        for i in (0..8).step_by(4) {
+            quads[i] = _mm256_shuffle_ps::<0x44>(pairs[i], pairs[i + 2]);
+            quads[i + 1] = _mm256_shuffle_ps::<0xee>(pairs[i], pairs[i + 2]);
+            quads[i + 2] = _mm256_shuffle_ps::<0x44>(pairs[i + 1], pairs[i + 3]);
+            quads[i + 3] = _mm256_shuffle_ps::<0xee>(pairs[i + 1], pairs[i + 3]);
+        }
+        let mut columns = rows;
+        for c in 0..4 {
+            columns[c] = _mm256_permute2f128_ps::<0x20>(quads[c], quads[4 + c]);
+            columns[4 + c] = _mm256_permute2f128_ps::<0x31>(quads[c], quads[4 + c]);
+        }
+        columns
     }
 }
 
@@ -182,6 +270,26 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn transpose(self, rows: [Self::V; LANES]) -> [Self::V; LANES] {
+        // Loops, since what a closure does may be compiled without these instructions.
+        let mut columns = rows;
+        for first in [0, 8] {
+            let (mut low, mut high) = ([rows[0].0; 8], [rows[0].1; 8]);
+            for i in 0..8 {
+                (low[i], high[i]) = rows[first + i];
+            }
+            let (low, high) = instructions!((transposed8(low), transposed8(high)));
+            for j in 0..8 {
+                match first {
+                    0 => (columns[j].0, columns[8 + j].0) = (low[j], high[j]),
+                    _ => (columns[j].1, columns[8 + j].1) = (low[j], high[j]),
+                }
+            }
+        }
+        columns
+    }
+
+    #[inline(always)]
     fn prefetch(self, address: *const u8) {
         instructions!(_mm_prefetch::<_MM_HINT_T0>(address.cast()))
     }
@@ -273,6 +381,21 @@ impl Simd for Avx512 {
             _mm512_castps512_ps256(value),
             _mm512_extractf32x8_ps::<1>(value),
         )))
+    }
+
+    #[inline(always)]
+    fn transpose(self, rows: [Self::V; LANES]) -> [Self::V; LANES] {
+        // Loops, since what a closure does may be compiled without these instructions.
+        let mut bits = [instructions!(_mm512_setzero_si512()); LANES];
+        for (bits, row) in bits.iter_mut().zip(rows) {
+            *bits = instructions!(_mm512_castps_si512(row));
+        }
+        let bits = instructions!(transposed(bits));
+        let mut columns = rows;
+        for (column, bits) in columns.iter_mut().zip(bits) {
+            *column = instructions!(_mm512_castsi512_ps(bits));
+        }
+        columns
     }
 
     #[inline(always)]

@@ -1,0 +1,194 @@
+//! Products with grouped-affine matrices: unsigned codes with a scale and a bias per group of inputs.
+//!
+//! A weight is `scale · code + bias`. There are two kinds of arithmetic:
+//!
+//! - [`Numerics::Exact`]: activations stay f32; a weight is widened with one multiply-add and the
+//!   product is that of [`matmul`](super::matmul()), in its order of summation.
+//! - [`Numerics::Fast`]: each group of an activation row is rounded to 8 bits (`activations`) and
+//!   multiplied with the codes in whole numbers, which no order of summation changes. An output is
+//!   one chain over the groups in order, from a sum of zero:
+//!   `y = mul_add(scale · s, dot, y); y = mul_add(bias, s · sum, y)`, then `+ layer bias`, where `s`
+//!   is the scale of the activations of the group, `sum` the sum of their codes and `dot` the sum of
+//!   the products. All tiers with fused multiply-add give the same bits for any number of rows,
+//!   tiles and threads.
+
+mod activations;
+mod exact;
+mod plain;
+#[cfg(test)]
+mod tests;
+#[cfg(target_arch = "x86_64")]
+mod vnni;
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::element::FloatType;
+use super::target::Target;
+use super::{PARALLEL_WORK, Tier};
+use crate::options::Numerics;
+use activations::Activations;
+
+/// Tasks per thread, so that a thread that is held up leaves its share to others.
+const TASKS_PER_THREAD: usize = 4;
+/// Codes that the widest group has; groups of every size divide it.
+const MAX_GROUP: usize = 128;
+
+/// Width of a code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Bits {
+    /// Two codes in a byte, the earlier one in the low half.
+    Four,
+    /// One code in a byte.
+    Eight,
+}
+
+impl Bits {
+    /// Codes in one byte.
+    pub(crate) fn per_byte(self) -> usize {
+        match self {
+            Bits::Four => 2,
+            Bits::Eight => 1,
+        }
+    }
+}
+
+/// A grouped-affine matrix `[outputs, inputs]`, row-major, at any address.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AffineMatrix<'a> {
+    /// The codes, `outputs · inputs` of them.
+    pub(crate) codes: &'a [u8],
+    /// `[outputs, inputs / group]` of `params`.
+    pub(crate) scales: &'a [u8],
+    /// As `scales`.
+    pub(crate) biases: &'a [u8],
+    /// The type of scales and biases.
+    pub(crate) params: FloatType,
+    /// The width of a code.
+    pub(crate) bits: Bits,
+    /// Inputs that share a scale and a bias: 32, 64 or 128.
+    pub(crate) group: usize,
+    /// Inputs per output: whole groups, at least one.
+    pub(crate) inputs: usize,
+}
+
+impl<'a> AffineMatrix<'a> {
+    /// Bytes of the codes of one output.
+    fn row_bytes(&self) -> usize {
+        self.inputs / self.bits.per_byte()
+    }
+
+    /// Groups of one output.
+    fn groups(&self) -> usize {
+        self.inputs / self.group
+    }
+
+    /// Bytes of the scales of one output, and of its biases.
+    fn param_bytes(&self) -> usize {
+        self.groups() * self.params.bytes()
+    }
+
+    /// Number of outputs.
+    pub(crate) fn outputs(&self) -> usize {
+        self.codes.len() / self.row_bytes()
+    }
+
+    /// Some outputs of the matrix.
+    pub(crate) fn rows(&self, rows: Range<usize>) -> AffineMatrix<'a> {
+        let codes = rows.start * self.row_bytes()..rows.end * self.row_bytes();
+        let params = rows.start * self.param_bytes()..rows.end * self.param_bytes();
+        AffineMatrix {
+            codes: &self.codes[codes],
+            scales: &self.scales[params.clone()],
+            biases: &self.biases[params],
+            ..*self
+        }
+    }
+
+    /// The weights as f32, `[outputs, inputs]`: what [`Numerics::Exact`] computes with.
+    pub(crate) fn widen(&self, tier: Tier) -> Vec<f32> {
+        let mut values = vec![0.0; self.outputs() * self.inputs];
+        tier.run(exact::Widen { weight: *self, values: &mut values });
+        values
+    }
+}
+
+/// `x · weightᵀ + bias`: `x` is `[rows, inputs]`, the result `[rows, outputs]`, both row-major.
+///
+/// Runs on the current rayon pool. `bias` has one element per output.
+pub(crate) fn affine_matmul(
+    tier: Tier,
+    numerics: Numerics,
+    weight: AffineMatrix<'_>,
+    bias: Option<&[f32]>,
+    x: &[f32],
+) -> Vec<f32> {
+    let call = Call { weight, bias, x, parallel: x.len() * weight.outputs() >= PARALLEL_WORK };
+    assert!(weight.inputs > 0 && weight.inputs.is_multiple_of(weight.group), "whole groups");
+    assert!(matches!(weight.group, 32 | 64 | MAX_GROUP), "a group that kernels know");
+    assert_eq!(weight.codes.len(), weight.outputs() * weight.row_bytes(), "whole outputs");
+    assert_eq!(weight.scales.len(), weight.outputs() * weight.param_bytes(), "a scale a group");
+    assert_eq!(weight.biases.len(), weight.scales.len(), "a bias a scale");
+    assert_eq!(x.len(), call.rows() * weight.inputs, "whole rows");
+    assert!(bias.is_none_or(|bias| bias.len() == weight.outputs()), "a bias each");
+    match numerics {
+        Numerics::Exact => exact::matmul(tier, call),
+        Numerics::Fast => {
+            let x = Activations::quantize(tier, &call);
+            #[cfg(target_arch = "x86_64")]
+            if let Tier::Avx512(proof) = tier
+                && let Some(proof) = proof.vnni()
+            {
+                return vnni::matmul(proof, call, &x);
+            }
+            plain::matmul(tier, call, &x)
+        }
+    }
+}
+
+/// One product.
+#[derive(Clone, Copy)]
+struct Call<'a> {
+    weight: AffineMatrix<'a>,
+    bias: Option<&'a [f32]>,
+    /// `[rows, inputs]`.
+    x: &'a [f32],
+    /// Whether there is enough work for several threads.
+    parallel: bool,
+}
+
+impl Call<'_> {
+    fn rows(&self) -> usize {
+        self.x.len() / self.weight.inputs
+    }
+
+    /// Allocates the result and calls `task` for blocks of `block` outputs until every output had
+    /// its turn; different calls get different outputs and may run at the same time.
+    fn by_outputs(&self, block: usize, task: impl Fn(Range<usize>, Target<'_>) + Sync) -> Vec<f32> {
+        let outputs = self.weight.outputs();
+        let mut y = vec![0.0; self.rows() * outputs];
+        let target = Target::new(&mut y, outputs);
+        let run = |index: usize| {
+            let start = index * block;
+            task(start..(start + block).min(outputs), target);
+        };
+        for_each(outputs.div_ceil(block), self.parallel, run);
+        y
+    }
+
+    /// Outputs of a task when every thread gets some, a multiple of `multiple`.
+    fn share(&self, multiple: usize) -> usize {
+        let tasks = rayon::current_num_threads() * TASKS_PER_THREAD;
+        self.weight.outputs().div_ceil(tasks).next_multiple_of(multiple).max(multiple)
+    }
+}
+
+/// Runs the tasks `0..tasks`, on the current pool if `parallel`.
+fn for_each(tasks: usize, parallel: bool, run: impl Fn(usize) + Sync + Send) {
+    if parallel && tasks > 1 {
+        (0..tasks).into_par_iter().with_max_len(1).for_each(run);
+    } else {
+        (0..tasks).for_each(run);
+    }
+}

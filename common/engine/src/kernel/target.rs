@@ -1,0 +1,36 @@
+//! A result that several threads fill in, each some columns of some rows.
+
+use std::marker::PhantomData;
+
+/// `[rows, width]`, row-major.
+#[derive(Clone, Copy)]
+pub(super) struct Target<'a> {
+    start: *mut f32,
+    rows: usize,
+    width: usize,
+    values: PhantomData<&'a mut [f32]>,
+}
+
+// SAFETY: the pointer is used by `part` alone, whose callers ask for different elements.
+unsafe impl Send for Target<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Target<'_> {}
+
+impl<'a> Target<'a> {
+    /// The whole rows of `values`, which nothing else touches as long as this lives.
+    pub(super) fn new(values: &'a mut [f32], width: usize) -> Target<'a> {
+        let rows = values.len() / width.max(1);
+        Target { start: values.as_mut_ptr(), rows, width, values: PhantomData }
+    }
+
+    /// `len` elements of `row` from `column` on.
+    ///
+    /// # Safety
+    /// No other part with one of these elements is alive, on any thread.
+    #[inline(always)]
+    pub(super) unsafe fn part(&self, row: usize, column: usize, len: usize) -> &'a mut [f32] {
+        assert!(row < self.rows && column <= self.width && len <= self.width - column);
+        // SAFETY: inside the values by the line above; exclusive by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(row * self.width + column), len) }
+    }
+}
