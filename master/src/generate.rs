@@ -2,12 +2,12 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use cake_checkpoint::Checkpoint;
 use cake_engine::{Embedding, EngineOptions, Head};
 use cake_engine::{SamplingOptions, sample};
 use cake_proto::StepItem;
 use serde::Serialize;
 
+use crate::model::Model;
 use crate::pipeline::{self, Blocks, Pipeline};
 
 /// What the master computes itself: embedding before the first stage, norm and head after the last.
@@ -127,10 +127,13 @@ impl Ends {
     ///
     /// # Errors
     /// [`Error`] if they cannot be mapped or have the wrong shape.
-    pub fn open(checkpoint: &Checkpoint, options: &EngineOptions) -> Result<Self, Error> {
+    pub fn open(model: &Model, options: &EngineOptions) -> Result<Self, Error> {
+        let checkpoint = &model.checkpoint;
         let config = &checkpoint.config;
-        let embedding = checkpoint.map(checkpoint.embedding())?;
-        let head = checkpoint.map(checkpoint.head().unwrap_or_else(|| checkpoint.embedding()))?;
+        let encoded = |matrix| checkpoint.encoded_matrix(&matrix, model.encoding);
+        let embedding = encoded(checkpoint.embedding_matrix())?;
+        let head = checkpoint.head_matrix().map(encoded).transpose()?;
+        let head = head.unwrap_or_else(|| embedding.clone());
         let norm = checkpoint.map(checkpoint.final_norm())?;
         Ok(Self {
             embedding: Embedding::new(embedding, config.hidden_size)?,
@@ -159,9 +162,9 @@ impl Sequence {
         Self { number, ..Self::default() }
     }
 
-    fn item(&self, rows: usize) -> StepItem {
+    fn item(&self, rows: usize, prompt: bool) -> StepItem {
         let position = self.computed.len();
-        StepItem { sequence: self.number, position, rows, blocks: self.blocks.clone() }
+        StepItem { sequence: self.number, position, rows, prompt, blocks: self.blocks.clone() }
     }
 }
 
@@ -288,7 +291,7 @@ impl Generator<'_> {
                 (false, false) => vec![],
             };
             let hidden = self.ends.embedding.forward(ids)?;
-            let item = sequence.item(ids.len());
+            let item = sequence.item(ids.len(), true);
             tickets.push(self.pipeline.submit(vec![item], hidden, wanted).await?);
             sequence.computed.extend_from_slice(ids);
         }
@@ -319,7 +322,7 @@ impl Generator<'_> {
         let positions = sequence.computed.len() + 1;
         blocks.cover(&mut sequence.blocks, positions).map_err(|_| Error::NoBlocks)?;
         let hidden = self.ends.embedding.forward(&[token])?;
-        let ticket = self.pipeline.submit(vec![sequence.item(1)], hidden, vec![0]).await?;
+        let ticket = self.pipeline.submit(vec![sequence.item(1, false)], hidden, vec![0]).await?;
         let answer = ticket.answer().await?;
         sequence.computed.push(token);
         timing.add(&answer.stage_us);

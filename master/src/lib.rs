@@ -16,6 +16,7 @@ pub mod cli;
 pub mod cluster;
 pub mod distributor;
 pub mod generate;
+pub mod model;
 pub mod pipeline;
 pub mod planner;
 pub mod sizing;

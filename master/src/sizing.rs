@@ -1,11 +1,13 @@
 //! From a checkpoint and what the devices offer to the numbers that the planner works with.
 use std::collections::{HashMap, HashSet};
 
-use cake_checkpoint::{Checkpoint, Digest, Dtype, KvDtype, Manifest};
+use cake_checkpoint::{Digest, Dtype, KvDtype, Manifest};
+use cake_engine::Numerics;
 
 use cake_worker::load::stage_scratch_bytes;
 
 use crate::cluster::{Measured, Member};
+use crate::model::Model;
 use crate::planner::{Device, Input, LayerCost, Pin};
 
 /// Prompt rows in one step unless told otherwise: enough to overlap stages, little scratch.
@@ -30,6 +32,8 @@ pub struct Promise {
     pub parallel: usize,
     /// Element type of the KV cache.
     pub kv: KvDtype,
+    /// How exactly products are computed.
+    pub numerics: Numerics,
     /// Prompt rows in one step.
     pub chunk: usize,
 }
@@ -131,18 +135,18 @@ impl Candidate {
 
 /// The planner's input. `manifests[layer]` is known for layers that were hashed before.
 pub fn input(
-    checkpoint: &Checkpoint,
+    model: &Model,
     promise: &Promise,
     candidates: &[Candidate],
     manifests: &[Option<Manifest>],
     pins: Vec<Pin>,
 ) -> Input {
-    let config = &checkpoint.config;
+    let config = &model.checkpoint.config;
     let kv_bytes = cake_engine::kv_bytes(config, 1, promise.context, promise.parallel, promise.kv);
     let layers: Vec<LayerCost> = (0..config.num_layers)
-        .map(|layer| LayerCost { bytes: blob_bytes(checkpoint, layer), kv_bytes })
+        .map(|layer| LayerCost { bytes: model.blob_bytes(layer), kv_bytes })
         .collect();
-    let dtype = main_dtype(checkpoint);
+    let dtype = main_dtype(model);
     let activation_bytes = config.hidden_size as u64 * 4;
     let devices = candidates.iter().map(|device| Device {
         name: device.name.clone(),
@@ -177,13 +181,9 @@ pub fn input(
     }
 }
 
-/// Bytes of one layer's blob, header included: what is pushed, stored and mapped.
-pub fn blob_bytes(checkpoint: &Checkpoint, layer: usize) -> u64 {
-    cake_checkpoint::BlobSource::new(checkpoint, layer).file_bytes()
-}
-
 /// The dtype that most of the first layer's bytes have: what the probe times.
-pub fn main_dtype(checkpoint: &Checkpoint) -> Dtype {
-    let largest = checkpoint.layer_tensors(0).into_iter().max_by_key(|tensor| tensor.bytes);
+pub fn main_dtype(model: &Model) -> Dtype {
+    let blob = model.blob(0);
+    let largest = blob.tensors().iter().max_by_key(|tensor| tensor.bytes);
     largest.map_or(Dtype::F32, |tensor| tensor.dtype)
 }

@@ -31,6 +31,8 @@ pub struct StepItem {
     pub position: usize,
     /// Rows of this item.
     pub rows: usize,
+    /// Whether they are rows of a prompt, not generated ones.
+    pub prompt: bool,
     /// KV blocks that hold positions `[0, position + rows)`.
     pub blocks: Vec<u32>,
 }
@@ -145,6 +147,7 @@ impl Step {
                     sequence: item.sequence,
                     position: item.position as u32,
                     rows: item.rows as u32,
+                    prompt: item.prompt,
                     blocks: item.blocks,
                 })
                 .collect(),
@@ -277,6 +280,7 @@ impl Assembler {
                 sequence: item.sequence,
                 position: item.position as usize,
                 rows: item.rows as usize,
+                prompt: item.prompt,
                 blocks: item.blocks,
             });
         }
@@ -326,7 +330,13 @@ mod tests {
         Step {
             step: 3,
             generation: 9,
-            items: vec![StepItem { sequence: 5, position: 2, rows, blocks: vec![0, 4] }],
+            items: vec![StepItem {
+                sequence: 5,
+                position: 2,
+                rows,
+                prompt: true,
+                blocks: vec![0, 4],
+            }],
             rows,
             wanted: vec![0],
             stage_us: vec![17],

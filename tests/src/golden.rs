@@ -5,8 +5,17 @@ use safetensors::SafeTensors;
 use serde_json::Value;
 
 /// Golden checkpoints of the families that run.
-pub const NAMES: &[&str] =
-    &["llama", "llama3-tied", "llama-sharded", "mistral", "qwen2", "qwen3", "phi3"];
+pub const NAMES: &[&str] = &[
+    "llama",
+    "llama3-tied",
+    "llama-sharded",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "phi3",
+    "qwen2-mlx4",
+    "llama-mlx8",
+];
 
 /// A golden checkpoint.
 #[derive(Clone, Debug)]

@@ -141,13 +141,13 @@ impl Master {
     }
 }
 
-/// Arguments of a greedy `run --json`.
+/// Arguments of a greedy `run --json` in exact numerics; those given later win.
 pub fn answer_args(model: &Path, prompt_ids: &[u32], tokens: usize) -> Vec<String> {
     let ids: Vec<String> = prompt_ids.iter().map(u32::to_string).collect();
     let (ids, tokens) = (ids.join(","), tokens.to_string());
     let mut args = vec!["run".to_owned(), path(model)];
     args.extend(owned(&["--prompt-ids", &ids, "--max-tokens", &tokens, "--temperature", "0"]));
-    args.extend(owned(&["--ignore-eos", "--kv", "f32", "--json"]));
+    args.extend(owned(&["--ignore-eos", "--numerics", "exact", "--json"]));
     args
 }
 

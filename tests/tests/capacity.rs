@@ -7,7 +7,7 @@ use cake_tests::{Cgroup, Master, ModelShape, TestWorker, WorkerOptions, model, n
 /// A worker's peak, counted by the system, for each byte that was planned.
 const PEAK_BAR: f64 = 1.10;
 const SEED: u64 = 7;
-const CONTEXT: &[&str] = &["--context", "256"];
+const CONTEXT: &[&str] = &["--context", "256", "--numerics", "exact"];
 
 /// 8 layers of 30 MiB.
 fn shape() -> ModelShape {

@@ -59,6 +59,8 @@ macro_rules! answers_as_the_reference_does {
 answers_as_the_reference_does! {
     llama: "llama",
     llama3_with_tied_head: "llama3-tied",
+    llama_in_8_bits: "llama-mlx8",
+    qwen2_in_4_bits_with_biases: "qwen2-mlx4",
     llama_in_six_files: "llama-sharded",
     mistral: "mistral",
     qwen2: "qwen2",

@@ -18,6 +18,7 @@ pub struct Load {
     layers: LayerRange,
     blobs: Vec<Digest>,
     kv: KvDtype,
+    numerics: Numerics,
     kv_blocks: usize,
     max_positions: usize,
     max_rows: usize,
@@ -152,6 +153,7 @@ impl TryFrom<wire::LoadRequest> for Load {
             generation: request.generation,
             layers,
             blobs: request.blobs.iter().map(digest).collect::<Result<_, _>>()?,
+            numerics: request.numerics.parse()?,
             kv: kv.map_err(|_| field("kv_dtype", &request.kv_dtype, "f32 or f16"))?,
             kv_blocks: request.kv_blocks as usize,
             max_positions: request.max_positions as usize,
@@ -191,7 +193,7 @@ impl Load {
             max_positions: self.max_positions,
             threads,
             ops: Ops::from_env()?,
-            numerics: Numerics::default(),
+            numerics: self.numerics,
         };
         let find = |name: &str| blobs.iter().find_map(|open| open.blob.tensor(name));
         let stage = Stage::load(&self.config, self.layers, &find, &options)?;

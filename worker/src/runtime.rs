@@ -268,7 +268,7 @@ fn item(item: &StepItem) -> BatchItem {
         sequence: item.sequence,
         position: item.position,
         rows: item.rows,
-        prompt: false,
+        prompt: item.prompt,
         blocks: item.blocks.clone(),
     }
 }

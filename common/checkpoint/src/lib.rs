@@ -35,7 +35,10 @@ pub use blob::{
     Blob, BlobError, BlobSource, BlobTensor, CHUNK_BYTES, Digest, DigestParseError, Hasher,
     Manifest, ManifestError, TensorEntry, encoded_tensors,
 };
-pub use catalog::{CatalogError, Checkpoint, CheckpointFile, MatrixTensors, PackedTensors, Tensor};
+pub use catalog::{
+    CatalogError, Checkpoint, CheckpointFile, MappedMatrix, MappedPacked, MatrixTensors,
+    PackedTensors, Tensor,
+};
 pub use config::{
     ConfigError, KvDtype, ModelConfig, ModuleFormat, Quantization, Rope, RopeScaling,
 };

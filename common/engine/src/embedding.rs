@@ -1,36 +1,25 @@
 //! Token ids to hidden states.
 
-use cake_checkpoint::MappedTensor;
+use cake_checkpoint::MappedMatrix;
 
 use crate::error::Error;
-use crate::kernel::FloatType;
-use crate::linear::float_type;
+use crate::kernel::Tier;
+use crate::matrix::StoredMatrix;
 
 /// The embedding matrix, `[vocab_size, hidden_size]`; rows are looked up where they are stored.
 pub struct Embedding {
-    tensor: MappedTensor,
-    float: FloatType,
-    vocab_size: usize,
-    hidden_size: usize,
+    matrix: StoredMatrix,
+    tier: Tier,
 }
 
 impl Embedding {
     /// An embedding of `hidden_size` values per token.
     ///
     /// # Errors
-    /// If the tensor is not a matrix of that width in a supported type.
-    pub fn new(tensor: MappedTensor, hidden_size: usize) -> Result<Embedding, Error> {
-        const NAME: &str = "embedding";
-        let float = float_type(NAME, &tensor)?;
-        let vocab_size = tensor.shape().first().copied().unwrap_or(0);
-        if tensor.shape() != [vocab_size, hidden_size as u64] {
-            return Err(Error::WrongShape {
-                name: NAME.to_owned(),
-                expected: vec![vocab_size, hidden_size as u64],
-                found: tensor.shape().to_vec(),
-            });
-        }
-        Ok(Embedding { tensor, float, vocab_size: vocab_size as usize, hidden_size })
+    /// If it is not a matrix of that width in a supported type.
+    pub fn new(matrix: MappedMatrix, hidden_size: usize) -> Result<Embedding, Error> {
+        let matrix = StoredMatrix::new("embedding", matrix, hidden_size)?;
+        Ok(Embedding { matrix, tier: Tier::detect() })
     }
 
     /// The rows of `ids`, `[ids, hidden_size]`.
@@ -38,15 +27,14 @@ impl Embedding {
     /// # Errors
     /// [`Error::NoSuchToken`] for an id past the last row.
     pub fn forward(&self, ids: &[u32]) -> Result<Vec<f32>, Error> {
-        let row_bytes = self.hidden_size * self.float.bytes();
-        let mut hidden = Vec::with_capacity(ids.len() * self.hidden_size);
+        let vocab_size = self.matrix.rows();
+        let mut hidden = Vec::with_capacity(ids.len() * self.matrix.columns());
         for &token in ids {
-            let vocab_size = self.vocab_size;
-            if token as usize >= vocab_size {
+            let row = token as usize;
+            if row >= vocab_size {
                 return Err(Error::NoSuchToken { token, vocab_size });
             }
-            let row = &self.tensor.bytes()[token as usize * row_bytes..][..row_bytes];
-            hidden.extend(self.float.widen(row));
+            hidden.extend(self.matrix.widen(self.tier, row..row + 1));
         }
         Ok(hidden)
     }
@@ -55,12 +43,41 @@ impl Embedding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cake_checkpoint::Dtype;
+    use cake_checkpoint::{Affine, Dtype, MappedPacked, MappedTensor};
 
-    fn tensor(dtype: Dtype, shape: &[u64]) -> MappedTensor {
+    fn tensor(dtype: Dtype, shape: &[u64]) -> MappedMatrix {
         let elements: u64 = shape.iter().product();
         let bytes = vec![0x3f; (elements * dtype.bits() / 8) as usize];
-        MappedTensor::from_vec(bytes, dtype, shape.to_vec())
+        let weight = MappedTensor::from_vec(bytes, dtype, shape.to_vec());
+        MappedMatrix { weight, packed: None }
+    }
+
+    /// Three rows of 64: codes in 8 bits, the scale of row `r` is `r`, the bias 0.5.
+    fn packed() -> MappedMatrix {
+        let floats = |values: [f32; 3]| {
+            let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            MappedTensor::from_vec(bytes, Dtype::F32, vec![3, 1])
+        };
+        let codes = (0..3 * 64).collect();
+        MappedMatrix {
+            weight: MappedTensor::from_vec(codes, Dtype::U32, vec![3, 16]),
+            packed: Some(MappedPacked {
+                scales: floats([0.0, 1.0, 2.0]),
+                biases: floats([0.5; 3]),
+                format: Affine::Q8,
+            }),
+        }
+    }
+
+    #[test]
+    fn looks_packed_rows_up() {
+        let embedding = Embedding::new(packed(), 64).unwrap();
+        let rows = embedding.forward(&[2, 0]).unwrap();
+        let expected = (128..192).map(|code| 2.0 * code as f32 + 0.5);
+        assert_eq!(rows[..64], expected.collect::<Vec<_>>());
+        assert_eq!(rows[64..], [0.5; 64]);
+        assert!(matches!(Embedding::new(packed(), 128), Err(Error::WrongShape { .. })));
+        assert!(matches!(Embedding::new(packed(), 32), Err(Error::NotWholeGroups { .. })));
     }
 
     #[test]

@@ -18,6 +18,16 @@ pub enum Error {
     #[error("tensor {name:?} has {found} bytes, expected {expected}")]
     WrongLength { name: String, expected: u64, found: u64 },
 
+    #[error("tensor {name:?} has {found} rows, expected {expected}")]
+    WrongRows { name: String, expected: usize, found: usize },
+    #[error("tensor {name:?}: rows of {columns} are not whole groups of {group}")]
+    NotWholeGroups { name: String, columns: usize, group: usize },
+    #[error(
+        "tensor {name:?} packs {columns} columns in {words} words with {groups} scales: not 4 or 8 \
+         bits in groups of 32, 64 or 128"
+    )]
+    UnknownPacking { name: String, words: u64, groups: u64, columns: u64 },
+
     /// The system refused memory for keys and values.
     #[error("cannot reserve {bytes} bytes for the KV cache: {source}")]
     KvMemory { bytes: u64, source: std::io::Error },
@@ -25,6 +35,8 @@ pub enum Error {
     KvTooLarge { blocks: usize, block_positions: usize },
     #[error("cannot start {threads} threads: {source}")]
     Threads { threads: usize, source: rayon::ThreadPoolBuildError },
+    #[error("{found:?} is no numerics; write exact or fast")]
+    UnknownNumerics { found: String },
     #[error("CAKE_OPS is {found:?}, expected \"cake\" or \"candle\"")]
     UnknownOps { found: String },
 

@@ -1,12 +1,15 @@
 //! Hidden states to logits: the final norm and the output head.
 
-use cake_checkpoint::{MappedTensor, ModelConfig};
+use std::sync::Arc;
+
+use cake_checkpoint::{MappedMatrix, MappedTensor, ModelConfig};
 use rayon::ThreadPool;
 
 use crate::batch::RowKinds;
 use crate::error::Error;
 use crate::linear::Linear;
 use crate::loader::vector;
+use crate::matrix::StoredMatrix;
 use crate::norm::RmsNorm;
 use crate::options::EngineOptions;
 use crate::tensors;
@@ -27,15 +30,20 @@ impl Head {
     pub fn new(
         config: &ModelConfig,
         norm: MappedTensor,
-        head: MappedTensor,
+        head: MappedMatrix,
         options: &EngineOptions,
     ) -> Result<Head, Error> {
         let (hidden_size, vocab_size) = (config.hidden_size, config.vocab_size);
         let norm = vector("final norm", &norm, hidden_size)?;
-        let name = "output head";
+        let head = StoredMatrix::new("output head", head, hidden_size)?;
+        if head.rows() != vocab_size {
+            let (name, expected, found) = ("output head".to_owned(), vocab_size, head.rows());
+            return Err(Error::WrongRows { name, expected, found });
+        }
+        let EngineOptions { ops, numerics, .. } = *options;
         Ok(Head {
             norm: RmsNorm::new(norm, config.rms_norm_eps, options.ops),
-            head: Linear::new(name, head, 0..vocab_size, hidden_size, None, options.ops)?,
+            head: Linear::new(Arc::new(head), 0..vocab_size, None, (ops, numerics))?,
             hidden_size,
             pool: options.thread_pool()?,
         })

@@ -24,6 +24,7 @@ mod kernel;
 mod kv;
 mod linear;
 mod loader;
+mod matrix;
 mod memory;
 mod norm;
 mod options;

@@ -1,13 +1,15 @@
 //! Finding the weights of a layer by name and checking that they are what the configuration says.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use cake_checkpoint::{MappedTensor, ModelConfig};
+use cake_checkpoint::{Affine, MappedMatrix, MappedPacked, MappedTensor, ModelConfig};
 
 use crate::error::Error;
-use crate::linear::{Linear, float_type};
+use crate::linear::Linear;
+use crate::matrix::{StoredMatrix, check_shape, float_type};
 use crate::norm::RmsNorm;
-use crate::options::Ops;
+use crate::options::{Numerics, Ops};
 
 /// Where the tensors of a model come from, by full checkpoint name.
 pub(crate) type Weights<'a> = dyn Fn(&str) -> Option<MappedTensor> + 'a;
@@ -18,6 +20,7 @@ pub(crate) struct LayerLoader<'a> {
     pub(crate) config: &'a ModelConfig,
     pub(crate) layer: usize,
     pub(crate) ops: Ops,
+    pub(crate) numerics: Numerics,
 }
 
 impl LayerLoader<'_> {
@@ -54,8 +57,11 @@ impl LayerLoader<'_> {
         rows: Range<usize>,
         bias: bool,
     ) -> Result<Linear, Error> {
-        let (name, tensor) = self.find(&format!("{leaf}.weight"))?;
-        check_shape(&name, &tensor, &[outputs, inputs])?;
+        let (name, matrix) = self.matrix(leaf, inputs)?;
+        if matrix.rows() != outputs {
+            let (expected, found) = (outputs, matrix.rows());
+            return Err(Error::WrongRows { name, expected, found });
+        }
         let bias = match bias {
             true => {
                 let (name, tensor) = self.find(&format!("{leaf}.bias"))?;
@@ -63,21 +69,46 @@ impl LayerLoader<'_> {
             }
             false => None,
         };
-        Linear::new(&name, tensor, rows, inputs, bias, self.ops)
+        Linear::new(Arc::new(matrix), rows, bias, (self.ops, self.numerics))
     }
+
+    /// The matrix of the module `leaf`: packed if it has scales.
+    fn matrix(&self, leaf: &str, columns: usize) -> Result<(String, StoredMatrix), Error> {
+        let (name, weight) = self.find(&format!("{leaf}.weight"))?;
+        let packed = match self.find(&format!("{leaf}.scales")) {
+            Err(_) => None,
+            Ok((_, scales)) => {
+                let (_, biases) = self.find(&format!("{leaf}.biases"))?;
+                let format = packed_format(&name, &weight, &scales, columns)?;
+                Some(MappedPacked { scales, biases, format })
+            }
+        };
+        let matrix = StoredMatrix::new(&name, MappedMatrix { weight, packed }, columns)?;
+        Ok((name, matrix))
+    }
+}
+
+/// How a matrix is packed, from the widths of its codes and of its scales.
+fn packed_format(
+    name: &str,
+    weight: &MappedTensor,
+    scales: &MappedTensor,
+    columns: usize,
+) -> Result<Affine, Error> {
+    let width = |tensor: &MappedTensor| tensor.shape().get(1).copied().unwrap_or(0);
+    let (words, groups, columns) = (width(weight), width(scales), columns as u64);
+    let bits = words.checked_mul(32).and_then(|bits| bits.checked_div(columns));
+    let format = bits.zip(columns.checked_div(groups));
+    format.and_then(|(bits, group)| Affine::new(bits, group)).ok_or_else(|| Error::UnknownPacking {
+        name: name.to_owned(),
+        words,
+        groups,
+        columns,
+    })
 }
 
 /// A vector of `width` values, widened.
 pub(crate) fn vector(name: &str, tensor: &MappedTensor, width: usize) -> Result<Vec<f32>, Error> {
-    check_shape(name, tensor, &[width])?;
+    check_shape(name, tensor, &[width as u64])?;
     Ok(float_type(name, tensor)?.widen(tensor.bytes()))
-}
-
-fn check_shape(name: &str, tensor: &MappedTensor, expected: &[usize]) -> Result<(), Error> {
-    let expected: Vec<u64> = expected.iter().map(|&axis| axis as u64).collect();
-    if tensor.shape() == expected {
-        return Ok(());
-    }
-    let found = tensor.shape().to_vec();
-    Err(Error::WrongShape { name: name.to_owned(), expected, found })
 }

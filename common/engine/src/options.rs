@@ -1,5 +1,8 @@
 //! How a stage is to be run: what a worker or the master chooses, as opposed to what the model says.
 
+use std::fmt;
+use std::str::FromStr;
+
 use cake_checkpoint::KvDtype;
 
 use crate::error::Error;
@@ -52,6 +55,27 @@ pub enum Numerics {
     Fast,
 }
 
+impl fmt::Display for Numerics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Numerics::Exact => "exact",
+            Numerics::Fast => "fast",
+        })
+    }
+}
+
+impl FromStr for Numerics {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        match text {
+            "exact" => Ok(Numerics::Exact),
+            "fast" => Ok(Numerics::Fast),
+            _ => Err(Error::UnknownNumerics { found: text.to_owned() }),
+        }
+    }
+}
+
 /// How a [`Stage`](crate::Stage) or a [`Head`](crate::Head) runs.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
@@ -100,6 +124,15 @@ impl EngineOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numerics_are_exact_fast_or_refused() {
+        for numerics in [Numerics::Exact, Numerics::Fast] {
+            assert_eq!(numerics.to_string().parse::<Numerics>().unwrap(), numerics);
+        }
+        let refused = "rough".parse::<Numerics>().unwrap_err();
+        assert!(matches!(refused, Error::UnknownNumerics { found } if found == "rough"));
+    }
 
     #[test]
     fn ops_are_cake_candle_or_refused() {

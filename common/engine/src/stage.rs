@@ -49,7 +49,8 @@ impl Stage {
         let parts = layers
             .iter()
             .map(|layer| {
-                let loader = LayerLoader { weights, config, layer, ops: options.ops };
+                let EngineOptions { ops, numerics, .. } = options;
+                let loader = LayerLoader { weights, config, layer, ops, numerics };
                 Ok((DecoderLayer::load(&loader)?, KvPool::new(config, &options)?))
             })
             .collect::<Result<Vec<_>, Error>>()?;

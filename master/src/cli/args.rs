@@ -1,11 +1,12 @@
 //! Arguments that several commands share, and what they become once checked.
 use std::collections::HashSet;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cake_checkpoint::units::parse_bytes;
-use cake_checkpoint::{Checkpoint, KvDtype, LayerRange};
-use cake_engine::SamplingOptions;
+use cake_checkpoint::{Checkpoint, Encoding, EncodingParseError, KvDtype, LayerRange};
+use cake_engine::{Numerics, SamplingOptions};
 use cake_proto::limits;
 use clap::Args;
 
@@ -44,9 +45,16 @@ pub(super) struct PlanArgs {
     /// Sequences at once to make room for.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub parallel: usize,
-    /// Element type of the KV cache: f32 is exact, f16 takes half the memory.
-    #[arg(long, value_name = "f32|f16", default_value = "f32")]
-    pub kv: KvDtype,
+    /// Element type of the KV cache. Default: f16, or f32 with --numerics exact.
+    #[arg(long, value_name = "f32|f16")]
+    pub kv: Option<KvDtype>,
+    /// Turn weights into 8 or 4 bits on their way to the workers; auto takes the widest that fits.
+    #[arg(long, value_name = "as-stored|q8|q4|auto", default_value = "as-stored")]
+    pub encode: Encode,
+    /// Arithmetic: exact keeps activations in f32; fast rounds those of prompts to bf16, and those
+    /// beside 8- and 4-bit weights to 8 bits, where that is faster.
+    #[arg(long, value_name = "fast|exact", default_value = "fast", overrides_with = "numerics")]
+    pub numerics: Numerics,
     /// Prompt tokens in one step.
     #[arg(long, value_name = "TOKENS", default_value_t = DEFAULT_CHUNK)]
     pub chunk: usize,
@@ -79,7 +87,11 @@ impl PlanArgs {
         let promise = Promise {
             context: within("--context", context, most)?,
             parallel: within("--parallel", self.parallel, MAX_PARALLEL)?,
-            kv: self.kv,
+            kv: self.kv.unwrap_or(match self.numerics {
+                Numerics::Exact => KvDtype::F32,
+                Numerics::Fast => KvDtype::F16,
+            }),
+            numerics: self.numerics,
             chunk: within("--chunk", self.chunk, MAX_CHUNK)?,
         };
         let blocks = cake_engine::blocks_for(promise.context).saturating_mul(promise.parallel);
@@ -95,7 +107,9 @@ impl PlanArgs {
         Self {
             context: None,
             parallel: 1,
-            kv: KvDtype::F32,
+            kv: None,
+            encode: Encode(vec![Encoding::AsStored]),
+            numerics: Numerics::default(),
             chunk: DEFAULT_CHUNK,
             local_memory: None,
             place: Vec::new(),
@@ -111,6 +125,28 @@ impl PlanArgs {
             layers: *layers,
         };
         self.place.iter().map(pin).collect()
+    }
+}
+
+/// What `--encode` allows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Encode(Vec<Encoding>);
+
+impl Encode {
+    /// What may be used, widest first; never empty.
+    pub(super) fn tried(&self) -> &[Encoding] {
+        &self.0
+    }
+}
+
+impl FromStr for Encode {
+    type Err = EncodingParseError;
+
+    fn from_str(text: &str) -> Result<Self, EncodingParseError> {
+        match text {
+            "auto" => Ok(Self(Encoding::ALL.to_vec())),
+            _ => Ok(Self(vec![text.parse()?])),
+        }
     }
 }
 

@@ -1,12 +1,12 @@
 //! Everyone who could hold layers: workers with their measured rates, imagined ones, the master itself.
 use std::collections::HashSet;
 
-use cake_checkpoint::Checkpoint;
 use cake_proto::wire;
 
 use super::Error;
 use super::args::PlanArgs;
 use crate::cluster::{self, Measured, Member};
+use crate::model::Model;
 use crate::sizing::{self, Candidate, LOCAL};
 use crate::state::State;
 
@@ -52,7 +52,7 @@ impl Candidates {
 /// # Errors
 /// A name that is not known or is taken; a worker that is gone.
 pub(super) async fn gather(
-    checkpoint: &Checkpoint,
+    model: &Model,
     state: &State,
     members: &[Member],
     args: &PlanArgs,
@@ -64,14 +64,14 @@ pub(super) async fn gather(
     let kept = |name: &str| args.exclude.iter().all(|excluded| excluded != name);
     let used: Vec<usize> = (0..members.len()).filter(|index| kept(names[*index])).collect();
     let wished: Vec<_> = what_if.iter().filter(|(name, _)| kept(name)).collect();
-    let measure = used.iter().map(|index| rates(checkpoint, state, &members[*index], args.reprobe));
+    let measure = used.iter().map(|index| rates(model, state, &members[*index], args.reprobe));
     let measured = futures_util::future::try_join_all(measure).await?;
     let mut found = Candidates { all: Vec::new(), seats: Vec::new(), warnings: Vec::new() };
     let alone = used.is_empty() && wished.is_empty();
     let local = args.local_memory.unwrap_or(if alone { u64::MAX } else { 0 });
     if local > 0 {
         let compete = !alone; // Alone there is nobody to compare with.
-        let rates = compete.then(|| local_rates(checkpoint, threads, local));
+        let rates = compete.then(|| local_rates(model, threads, local));
         let rates = rates.and_then(|rates| found.known(rates));
         found.add(Seat::Master, Candidate::local(local, threads, rates));
     }
@@ -117,19 +117,14 @@ fn list<'a>(names: impl IntoIterator<Item = &'a &'a str>) -> String {
 
 /// The worker's rates: as measured before of the same process and shape, else measured now. A worker
 /// that cannot be measured but is there, such as one too small for the probe, is still a candidate.
-async fn rates(
-    checkpoint: &Checkpoint,
-    state: &State,
-    member: &Member,
-    again: bool,
-) -> Result<Rates, Error> {
-    let dtype = sizing::main_dtype(checkpoint);
-    let shape = blake3::hash(&checkpoint.config_json).to_hex();
+async fn rates(model: &Model, state: &State, member: &Member, again: bool) -> Result<Rates, Error> {
+    let dtype = sizing::main_dtype(model);
+    let shape = blake3::hash(&model.checkpoint.config_json).to_hex();
     let key = format!("{}/{}/{dtype}/{shape}", member.offer.worker_id, member.offer.instance);
     if let Some(known) = state.measured(&key).filter(|_| !again) {
         return Ok(Ok(known));
     }
-    let error = match cluster::measure(member, &checkpoint.config_json, dtype.name()).await {
+    let error = match cluster::measure(member, &model.checkpoint.config_json, dtype.name()).await {
         Ok(measured) => {
             state.remember(&key, measured.clone());
             return Ok(Ok(measured));
@@ -146,9 +141,9 @@ async fn rates(
 
 /// The master's own rates, for a plan in which it competes with workers, measured within the memory
 /// that it may use.
-fn local_rates(checkpoint: &Checkpoint, threads: usize, max_bytes: u64) -> Rates {
-    let dtype = sizing::main_dtype(checkpoint);
-    let config = &checkpoint.config;
+fn local_rates(model: &Model, threads: usize, max_bytes: u64) -> Rates {
+    let dtype = sizing::main_dtype(model);
+    let config = &model.checkpoint.config;
     let probe = || cake_engine::probe_layer(config, dtype, threads, max_bytes);
     let probe = tokio::task::block_in_place(probe)
         .map_err(|error| format!("the master could not time a layer: {error}"))?;

@@ -35,7 +35,7 @@ impl Args {
     /// Talks until the input ends.
     pub(super) async fn run(self) -> Result<(), Error> {
         let prepared = prepare(State::open()?, &self.model, &self.cluster, &self.plan, &[]).await?;
-        let checkpoint = &prepared.checkpoint;
+        let checkpoint = &prepared.model.checkpoint;
         let text = Text::open(&checkpoint.location.directory)?;
         check_system(self.system.as_deref(), &text)?;
         warn(&text.warnings);

@@ -4,8 +4,8 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use cake_checkpoint::Checkpoint;
 use cake_checkpoint::units::format_bytes;
+use cake_checkpoint::{Checkpoint, Encoding};
 use cake_engine::SamplingOptions;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
@@ -18,8 +18,9 @@ use super::prepare::{Prepared, PushReport, prepare};
 use super::run::Writer;
 use super::{Error, report};
 use crate::generate::{Generator, Options, Sequence};
+use crate::model::Model;
 use crate::pipeline::Blocks;
-use crate::sizing::{Promise, blob_bytes};
+use crate::sizing::Promise;
 use crate::state::State;
 use crate::text::{Message, Text};
 
@@ -67,7 +68,7 @@ impl Args {
             checkpoint.config.num_layers,
             format_bytes(checkpoint.total_bytes())
         ))?;
-        let mut workers = start_workers(home.path(), &checkpoint).await?;
+        let mut workers = start_workers(home.path(), checkpoint).await?;
         let result = over(&workers, home.path(), &name, &self.question, started).await;
         if result.is_err() {
             workers.iter_mut().for_each(DemoWorker::tell_end);
@@ -113,7 +114,7 @@ async fn answer(
     pushed: &mut PushReport,
     started: Instant,
 ) -> Result<(), Error> {
-    let checkpoint = &prepared.checkpoint;
+    let checkpoint = &prepared.model.checkpoint;
     let text = Text::open(&checkpoint.location.directory)?;
     let prompt = text.encode_chat(&[Message::new("user", question)])?;
     let pipeline = prepared.open(Tell::Output, pushed).await?;
@@ -230,10 +231,12 @@ fn lock(text: &Mutex<Vec<u8>>) -> MutexGuard<'_, Vec<u8>> {
     text.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-async fn start_workers(home: &Path, checkpoint: &Checkpoint) -> Result<Vec<DemoWorker>, Error> {
+async fn start_workers(home: &Path, checkpoint: Checkpoint) -> Result<Vec<DemoWorker>, Error> {
+    let promise = plan_args().promise(&checkpoint)?;
+    let model = Model { checkpoint: Arc::new(checkpoint), encoding: Encoding::AsStored };
     let mut workers = Vec::new();
     for (name, layers) in WORKERS {
-        let budget = room_for(*layers, checkpoint);
+        let budget = room_for(*layers, &model, &promise);
         let worker = start_worker(home, name, budget).await?;
         out::line(format_args!(
             "started worker {name:<7} pid {:<7} {} offering {}",
@@ -247,13 +250,10 @@ async fn start_workers(home: &Path, checkpoint: &Checkpoint) -> Result<Vec<DemoW
 }
 
 /// The budget that holds this many layers and not one more.
-fn room_for(layers: usize, checkpoint: &Checkpoint) -> u64 {
-    let config = &checkpoint.config;
-    let args = plan_args();
-    let promise =
-        Promise { context: CONTEXT, parallel: args.parallel, kv: args.kv, chunk: args.chunk };
+fn room_for(layers: usize, model: &Model, promise: &Promise) -> u64 {
+    let config = &model.checkpoint.config;
     let kv = cake_engine::kv_bytes(config, 1, CONTEXT, promise.parallel, promise.kv);
-    let layer = blob_bytes(checkpoint, 0) + kv;
+    let layer = model.blob_bytes(0) + kv;
     let scratch = cake_worker::load::stage_scratch_bytes(config, promise.max_rows(), CONTEXT, 1);
     cake_worker::OVERHEAD_BYTES + scratch + layer * layers as u64 + layer / 2
 }

@@ -1,8 +1,9 @@
 //! From arguments to a plan, and from a plan to a running pipeline: what every command shares.
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use cake_checkpoint::{Checkpoint, Digest};
-use cake_engine::{EngineOptions, Numerics, Ops, Stage};
+use cake_checkpoint::{Checkpoint, Digest, LayerRange, MappedTensor};
+use cake_engine::{EngineOptions, Ops, Stage};
 use serde::Serialize;
 
 use super::args::{ClusterArgs, PlanArgs};
@@ -12,6 +13,7 @@ use super::{Error, report, show};
 use crate::cluster::{self, Member};
 use crate::distributor::{self, Assignment, Manifests, Progress, Pushed, WorkerProgress};
 use crate::generate::Ends;
+use crate::model::Model;
 use crate::pipeline::{self, Opening, Pipeline, StageSpec};
 use crate::planner::{self, Plan, PlannedStage};
 use crate::sizing::{self, Promise};
@@ -20,7 +22,7 @@ use crate::state::State;
 /// A checkpoint, the workers held for it, and the plan.
 pub(super) struct Prepared {
     /// The model.
-    pub checkpoint: Arc<Checkpoint>,
+    pub model: Model,
     /// What was promised.
     pub promise: Promise,
     /// The plan.
@@ -70,15 +72,28 @@ pub(super) async fn prepare(
     let checkpoint = Arc::new(Checkpoint::open(model)?);
     warn(&checkpoint.warnings);
     let promise = args.promise(&checkpoint)?;
-    let manifests = Arc::new(Manifests::open(checkpoint.clone(), state.digests()?)?);
     let members = cluster::hold_all(&cluster.addresses()?, &master_name()).await?;
     let threads = cake_worker::platform::default_threads();
-    let Candidates { all, seats, warnings } =
-        candidates::gather(&checkpoint, &state, &members, args, what_if, threads).await?;
-    let input = sizing::input(&checkpoint, &promise, &all, &manifests.all_known(), args.pins());
-    let plan = planner::plan(&input)?;
-    warn(&warnings);
-    Ok(Prepared { checkpoint, promise, plan, seats, members, manifests, state, threads })
+    let (widest, narrower) = args.encode.tried().split_first().expect("a choice is never empty");
+    let mut encoding = *widest;
+    let mut narrower = narrower.iter();
+    loop {
+        let model = Model { checkpoint: checkpoint.clone(), encoding };
+        let manifests = Arc::new(Manifests::open(model.clone(), state.digests()?)?);
+        let Candidates { all, seats, warnings } =
+            candidates::gather(&model, &state, &members, args, what_if, threads).await?;
+        let input = sizing::input(&model, &promise, &all, &manifests.all_known(), args.pins());
+        let plan = match (planner::plan(&input), narrower.next()) {
+            (Ok(plan), _) => plan,
+            (Err(_), Some(next)) => {
+                encoding = *next;
+                continue;
+            }
+            (Err(refusal), None) => return Err(refusal.into()),
+        };
+        warn(&warnings);
+        return Ok(Prepared { model, promise, plan, seats, members, manifests, state, threads });
+    }
 }
 
 /// Tells people what is not as it should be but does not stop anything.
@@ -188,8 +203,8 @@ impl Prepared {
         }
         Ok(pipeline::open(Opening {
             generation: self.state.next_generation()?,
-            config_json: &self.checkpoint.config_json,
-            hidden_size: self.checkpoint.config.hidden_size,
+            config_json: &self.model.checkpoint.config_json,
+            hidden_size: self.model.checkpoint.config.hidden_size,
             promise: self.promise,
             local: self.local_stage()?,
             remotes,
@@ -197,25 +212,25 @@ impl Prepared {
         .await?)
     }
 
-    /// The master's own layers, mapped from the checkpoint.
-    fn local_stage(&self) -> Result<Option<(Stage, cake_checkpoint::LayerRange)>, Error> {
+    /// The master's own layers, mapped from the checkpoint or encoded into memory.
+    fn local_stage(&self) -> Result<Option<(Stage, LayerRange)>, Error> {
         let own = |stage: &&PlannedStage| self.seats.get(stage.device_index) == Some(&Seat::Master);
         let Some(planned) = self.plan.stages.iter().find(own) else {
             return Ok(None);
         };
-        let mut weights = std::collections::HashMap::new();
-        for tensor in planned.layers.iter().flat_map(|layer| self.checkpoint.layer_tensors(layer)) {
-            weights.insert(tensor.name.clone(), self.checkpoint.map(tensor)?);
+        let mut weights: HashMap<String, MappedTensor> = HashMap::new();
+        for layer in planned.layers.iter() {
+            weights.extend(self.model.mapped_layer(layer)?);
         }
         let find = |name: &str| weights.get(name).cloned();
-        let config = &self.checkpoint.config;
+        let config = &self.model.checkpoint.config;
         let stage = Stage::load(config, planned.layers, &find, &self.engine_options()?)?;
         Ok(Some((stage, planned.layers)))
     }
 
     /// The master's own part: embedding, norm and head.
     pub(super) fn ends(&self) -> Result<Ends, Error> {
-        Ok(Ends::open(&self.checkpoint, &self.engine_options()?)?)
+        Ok(Ends::open(&self.model, &self.engine_options()?)?)
     }
 
     /// Lets every worker of the plan unload; returns their stages with the peak memory they tell.
@@ -239,7 +254,7 @@ impl Prepared {
             max_positions: self.promise.context,
             threads: self.threads,
             ops: Ops::from_env()?,
-            numerics: Numerics::default(),
+            numerics: self.promise.numerics,
         })
     }
 }

@@ -1,4 +1,5 @@
 //! Words and JSON about plans, pushes and answers.
+use cake_checkpoint::Encoding;
 use cake_checkpoint::units::{format_bytes, format_rate};
 use serde::Serialize;
 
@@ -110,6 +111,8 @@ pub(super) fn timing_summary(timing: &Timing, push: &PushReport) -> String {
 pub(super) struct PlanReport<'a> {
     /// Model as people call it.
     pub model: &'a str,
+    /// What its weights are turned into.
+    pub encoding: String,
     /// Tokens of context planned for.
     pub context: usize,
     /// Sequences planned for.
@@ -130,7 +133,8 @@ impl<'a> PlanReport<'a> {
     /// A report on a plan, and on its push if there was one.
     pub(super) fn new(prepared: &'a Prepared, push: Option<&'a PushReport>) -> Self {
         Self {
-            model: &prepared.checkpoint.location.name,
+            model: &prepared.model.checkpoint.location.name,
+            encoding: prepared.model.encoding.to_string(),
             context: prepared.promise.context,
             parallel: prepared.promise.parallel,
             plan: &prepared.plan,
@@ -143,11 +147,13 @@ impl<'a> PlanReport<'a> {
 
 /// The plan as people read it: who holds what, what to expect of it, what stays on the master.
 pub(super) fn plan_text(prepared: &Prepared) -> String {
-    let checkpoint = &prepared.checkpoint;
-    let head = checkpoint.head().map_or(0, |head| head.bytes);
-    let ends = checkpoint.embedding().bytes + checkpoint.final_norm().bytes + head;
+    let ends = prepared.model.ends_bytes();
+    let encoding = match prepared.model.encoding {
+        Encoding::AsStored => String::new(),
+        encoding => format!("weights are encoded as {encoding}; "),
+    };
     format!(
-        "{}predicted: {}\nembedding and head stay on the master ({}); context {} tokens × {}",
+        "{}predicted: {}\n{encoding}embedding and head stay on the master ({}); context {} tokens × {}",
         table::render(&prepared.plan),
         table::summary(&prepared.plan),
         format_bytes(ends),

@@ -46,7 +46,7 @@ impl Args {
     pub(super) async fn run(self) -> Result<(), Error> {
         let started = Instant::now();
         let prepared = prepare(State::open()?, &self.model, &self.cluster, &self.plan, &[]).await?;
-        let checkpoint = &prepared.checkpoint;
+        let checkpoint = &prepared.model.checkpoint;
         let text = Text::open(&checkpoint.location.directory)?;
         let prompt = self.prompt_ids(&text)?;
         warn(&text.warnings);

@@ -1,15 +1,15 @@
-//! Manifests of a checkpoint's layers: from the digest cache, else hashed once, on demand.
+//! Manifests of a model's layers: from the digest cache, else hashed once, on demand.
 use std::sync::Arc;
 
-use cake_checkpoint::{BlobSource, Checkpoint, DigestCache, Error, Manifest};
+use cake_checkpoint::{DigestCache, Error, Manifest};
 use tokio::sync::OnceCell;
 
-use crate::sizing::blob_bytes;
+use crate::model::Model;
 
 /// Manifests of all layers, each made at most once. Share it by `Arc`.
 #[derive(Debug)]
 pub struct Manifests {
-    checkpoint: Arc<Checkpoint>,
+    model: Model,
     cache: Arc<DigestCache>,
     identity: String,
     layers: Vec<OnceCell<Arc<Manifest>>>,
@@ -20,18 +20,18 @@ impl Manifests {
     ///
     /// # Errors
     /// If the checkpoint's files cannot be examined.
-    pub fn open(checkpoint: Arc<Checkpoint>, cache: DigestCache) -> Result<Self, Error> {
-        let identity = checkpoint.identity()?;
+    pub fn open(model: Model, cache: DigestCache) -> Result<Self, Error> {
+        let identity = model.identity()?;
         let known = |layer| cache.get(&identity, layer).map(Arc::new);
-        let layers = (0..checkpoint.config.num_layers)
+        let layers = (0..model.checkpoint.config.num_layers)
             .map(|layer| OnceCell::new_with(known(layer)))
             .collect();
-        Ok(Self { checkpoint, cache: Arc::new(cache), identity, layers })
+        Ok(Self { model, cache: Arc::new(cache), identity, layers })
     }
 
-    /// The checkpoint they describe.
-    pub fn checkpoint(&self) -> &Arc<Checkpoint> {
-        &self.checkpoint
+    /// The model they describe.
+    pub fn model(&self) -> &Model {
+        &self.model
     }
 
     /// The manifest of a layer, if it was hashed before.
@@ -46,7 +46,7 @@ impl Manifests {
 
     /// Bytes of a layer's blob, from the headers alone.
     pub fn blob_bytes(&self, layer: usize) -> u64 {
-        blob_bytes(&self.checkpoint, layer)
+        self.model.blob_bytes(layer)
     }
 
     /// The manifest of a layer; hashes the layer now if it is not known.
@@ -58,10 +58,10 @@ impl Manifests {
     /// If `layer` is not one of the checkpoint's: callers take layers from a plan of it.
     pub async fn get(&self, layer: usize) -> Result<Arc<Manifest>, Error> {
         let made = self.layers[layer].get_or_try_init(|| async {
-            let (checkpoint, cache) = (self.checkpoint.clone(), self.cache.clone());
+            let (model, cache) = (self.model.clone(), self.cache.clone());
             let identity = self.identity.clone();
             let hashing = tokio::task::spawn_blocking(move || {
-                let manifest = BlobSource::new(&checkpoint, layer).manifest()?;
+                let manifest = model.blob(layer).manifest()?;
                 if let Err(error) = cache.put(&identity, layer, &manifest) {
                     tracing::warn!(%error, "cannot remember digests; they are computed again");
                 }

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cake_checkpoint::units::format_bytes;
-use cake_checkpoint::{BlobSource, Checkpoint, LayerRange, Manifest};
+use cake_checkpoint::{BlobSource, LayerRange, Manifest};
 use cake_proto::{Client, wire};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
 
 use crate::cluster::{self, Member};
+use crate::model::Model;
 
 pub use manifests::Manifests;
 pub use progress::{Progress, WorkerProgress};
@@ -198,7 +199,7 @@ async fn push_to(
         let name = manifest.name().to_string();
         let held = held_of(&mut client, member.name(), vec![name]).await?;
         let sent = if held.is_empty() {
-            let source = manifests.checkpoint().clone();
+            let source = manifests.model().clone();
             push_patiently(&mut client, member.name(), source, layer, &manifest, &progress).await?
         } else {
             0
@@ -228,14 +229,14 @@ async fn held_of(
 async fn push_patiently(
     client: &mut Client,
     worker: &str,
-    checkpoint: Arc<Checkpoint>,
+    model: Model,
     layer: usize,
     manifest: &Arc<Manifest>,
     progress: &Arc<WorkerProgress>,
 ) -> Result<u64, Error> {
     let mut tries = 0;
     loop {
-        match push_blob(client, worker, checkpoint.clone(), layer, manifest, progress).await {
+        match push_blob(client, worker, model.clone(), layer, manifest, progress).await {
             Err(Error::Busy { .. }) if tries < BUSY_TRIES => {
                 tokio::time::sleep(BUSY_PAUSE * 2u32.pow(tries)).await;
                 tries += 1;
@@ -249,7 +250,7 @@ async fn push_patiently(
 async fn push_blob(
     client: &mut Client,
     worker: &str,
-    checkpoint: Arc<Checkpoint>,
+    model: Model,
     layer: usize,
     manifest: &Arc<Manifest>,
     progress: &Arc<WorkerProgress>,
@@ -291,7 +292,7 @@ async fn push_blob(
     let sent = wanted.iter().map(|range| range.end - range.start).sum();
     // Read errors come first: the worker only sees a push that ended early.
     let reader = tokio::task::spawn_blocking(move || {
-        let source = BlobSource::new(&checkpoint, layer);
+        let source = model.blob(layer);
         send_pieces(&source, &wanted, &frames, &counter)
     });
     let stored = next(&mut events).await;

@@ -133,6 +133,7 @@ async fn load(spec: &StageSpec<'_>, opening: &Opening<'_>) -> Result<(), Error> 
         max_positions: promise.context as u32,
         max_rows: promise.max_rows() as u32,
         planned_bytes: spec.planned_bytes,
+        numerics: promise.numerics.to_string(),
     };
     let mut client = spec.member.client.clone();
     let mut events = within(name, "load its layers", client.load(request)).await?;

@@ -48,6 +48,7 @@ impl Loaded {
             max_positions: 64,
             max_rows: 8,
             planned_bytes: 1,
+            numerics: "exact".into(),
         };
         Self { client, hold, request }
     }

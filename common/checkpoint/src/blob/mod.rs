@@ -1,7 +1,7 @@
 //! Blobs: one layer as a safetensors file of its own, named by the digest of its manifest.
 //!
-//! [`BlobSource`] streams a layer of a checkpoint, as it is or encoded, as blob bytes, [`Manifest`] says what those bytes
-//! must be, [`Blob`] is the file on a worker's disk.
+//! [`BlobSource`] streams a layer of a checkpoint, as it is or encoded, as blob bytes, [`Manifest`]
+//! says what those bytes must be, [`Blob`] is the file on a worker's disk.
 
 mod digest;
 mod manifest;
@@ -16,7 +16,7 @@ pub use manifest::{MAX_MANIFEST_BYTES, Manifest, ManifestError, TensorEntry};
 pub use mapped::{Blob, BlobError};
 pub use source::BlobSource;
 pub use tensor::{BlobTensor, encoded_tensors};
-pub(crate) use tensor::{EncodedMatrix, encode_matrix};
+pub(crate) use tensor::{EncodedMatrix, encode_matrix, encoded_bytes};
 
 /// A blob is hashed, sent and resumed in pieces of this size.
 pub const CHUNK_BYTES: u64 = 1 << 20;

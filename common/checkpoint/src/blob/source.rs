@@ -60,6 +60,16 @@ impl<'a> BlobSource<'a> {
         BlobSource { checkpoint, tensors, header, starts, file_bytes: end }
     }
 
+    /// The tensors of the blob file, in its order.
+    pub fn tensors(&self) -> &[BlobTensor<'a>] {
+        &self.tensors
+    }
+
+    /// Length of what comes before the first tensor.
+    pub fn header_bytes(&self) -> u64 {
+        self.header.len() as u64
+    }
+
     /// Length of the blob file.
     pub fn file_bytes(&self) -> u64 {
         self.file_bytes

@@ -46,6 +46,11 @@ pub fn encoded_tensors<'a>(tensors: &[&'a Tensor], encoding: Encoding) -> Vec<Bl
     tensors.iter().flat_map(|tensor| encoded(tensor, format)).collect()
 }
 
+/// Bytes of what a tensor becomes.
+pub(crate) fn encoded_bytes(source: &Tensor, format: Option<Affine>) -> u64 {
+    encoded(source, format).iter().map(|tensor| tensor.bytes).sum()
+}
+
 /// The tensors that one becomes.
 fn encoded(source: &Tensor, format: Option<Affine>) -> Vec<BlobTensor<'_>> {
     match format.and_then(|format| packable(source, format)) {

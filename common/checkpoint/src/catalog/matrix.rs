@@ -1,7 +1,7 @@
 //! The matrices outside the layers, as the tensors they are stored in.
 
 use super::{Checkpoint, Tensor};
-use crate::blob::{EncodedMatrix, encode_matrix};
+use crate::blob::{EncodedMatrix, encode_matrix, encoded_bytes};
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::family::Part;
@@ -53,6 +53,14 @@ impl MatrixTensors<'_> {
     pub fn bytes(&self) -> u64 {
         let packed = self.packed.map_or(0, |packed| packed.scales.bytes + packed.biases.bytes);
         self.weight.bytes + packed
+    }
+
+    /// Bytes of what [`Checkpoint::encoded_matrix`] makes of it.
+    pub fn encoded_bytes(&self, encoding: Encoding) -> u64 {
+        match self.packed {
+            Some(_) => self.bytes(),
+            None => encoded_bytes(self.weight, encoding.of_ends()),
+        }
     }
 }
 

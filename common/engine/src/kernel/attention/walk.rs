@@ -139,7 +139,9 @@ impl Walk<'_> {
                         2 | 3 => {
                             weigh::<S, 2>(simd, weights, range, values, step.start, sums, vectors)
                         }
-                        _ => weigh::<S, QUAD>(simd, weights, range, values, step.start, sums, vectors),
+                        _ => weigh::<S, QUAD>(
+                            simd, weights, range, values, step.start, sums, vectors,
+                        ),
                     };
                 }
             }
@@ -175,13 +177,7 @@ impl<E: Element> Part<'_, E> {
     /// Widens and transposes the keys of the positions of `block`, sixteen of the span; those that
     /// the tile does not see are zero.
     #[inline(always)]
-    fn transpose<S: Simd>(
-        &self,
-        simd: S,
-        cache: &[u8],
-        block: usize,
-        keys: &mut [[f32; LANES]],
-    ) {
+    fn transpose<S: Simd>(&self, simd: S, cache: &[u8], block: usize, keys: &mut [[f32; LANES]]) {
         let mut heads: [(&[E::Chunk], &[u8]); LANES] = [(&[], &[]); LANES];
         for (lane, chunks) in heads.iter_mut().enumerate() {
             if let Some(head) = self.head(simd, cache, block * LANES + lane) {

@@ -1,0 +1,66 @@
+//! A checkpoint in the encoding that it is to run in.
+use std::sync::Arc;
+
+use cake_checkpoint::{
+    BlobSource, BlobTensor, Checkpoint, Encoding, Error, MappedTensor, MatrixTensors, Tensor,
+};
+
+/// What is planned, pushed and run. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// The weights and what describes them.
+    pub checkpoint: Arc<Checkpoint>,
+    /// What they are turned into on their way.
+    pub encoding: Encoding,
+}
+
+impl Model {
+    /// The blob of one layer: what is pushed, stored and mapped.
+    pub fn blob(&self, layer: usize) -> BlobSource<'_> {
+        BlobSource::encoded(&self.checkpoint, layer, self.encoding)
+    }
+
+    /// Bytes of that blob, header included, from the headers alone.
+    pub fn blob_bytes(&self, layer: usize) -> u64 {
+        self.blob(layer).file_bytes()
+    }
+
+    /// What digests of its blobs are remembered under.
+    ///
+    /// # Errors
+    /// If the checkpoint's files cannot be examined.
+    pub fn identity(&self) -> Result<String, Error> {
+        self.checkpoint.identity_encoded(self.encoding)
+    }
+
+    /// The tensors of one layer as the master computes with them itself, by name: mapped where they
+    /// stay as they are, else encoded into memory.
+    ///
+    /// # Errors
+    /// If the checkpoint cannot be read or mapped, or a tensor cannot be encoded.
+    pub fn mapped_layer(&self, layer: usize) -> Result<Vec<(String, MappedTensor)>, Error> {
+        if self.encoding == Encoding::AsStored {
+            let tensors = self.checkpoint.layer_tensors(layer).into_iter();
+            let mapped = |tensor: &Tensor| Ok((tensor.name.clone(), self.checkpoint.map(tensor)?));
+            return tensors.map(mapped).collect();
+        }
+        let blob = self.blob(layer);
+        let mut end = blob.header_bytes();
+        let mut read = |tensor: &BlobTensor<'_>| {
+            let mut bytes = vec![0; tensor.bytes as usize]; // Fits: smaller than its source on disk.
+            blob.read(end, &mut bytes)?;
+            end += tensor.bytes;
+            let mapped = MappedTensor::from_vec(bytes, tensor.dtype, tensor.shape.clone());
+            Ok((tensor.name.clone(), mapped))
+        };
+        blob.tensors().iter().map(&mut read).collect()
+    }
+
+    /// Bytes of embedding, final norm and head, as the master holds them.
+    pub fn ends_bytes(&self) -> u64 {
+        let checkpoint = &self.checkpoint;
+        let bytes = |matrix: MatrixTensors<'_>| matrix.encoded_bytes(self.encoding);
+        let head = checkpoint.head_matrix().map_or(0, bytes);
+        bytes(checkpoint.embedding_matrix()) + head + checkpoint.final_norm().bytes
+    }
+}
