@@ -207,37 +207,3 @@ fn what_lies_past_a_row_or_before_its_window_is_not_seen() {
     assert_eq!(case.run_rows(Tier::detect(), rows), before);
     assert!(case.run_rows(Tier::detect(), 15..16).iter().any(|value| value.is_nan()));
 }
-
-#[test]
-#[ignore]
-fn rate() {
-    for (rows, first, kv_heads, threads) in [(1, 99, 8, 2), (1, 3999, 8, 2), (1, 3999, 1, 2), (1, 3999, 8, 1), (512, 0, 8, 2), (512, 0, 8, 1), (512, 3584, 8, 2)] {
-        let (group, head_dim, block) = (4, 64, 16);
-        let heads = kv_heads * group;
-        let layers = 16;
-        let elements = 4096 * kv_heads * head_dim;
-        let pools: Vec<(Vec<u8>, Vec<u8>)> = (0..layers)
-            .map(|l| {
-                let values: Vec<f32> = (0..elements).map(|i| ((i + l) % 61) as f32 * 0.03 - 0.9).collect();
-                let bytes = store(FloatType::F16, &values);
-                (bytes.clone(), bytes)
-            })
-            .collect();
-        let blocks: Vec<u32> = (0..256).map(|b| (b * 7) % 256).collect();
-        let q: Vec<f32> = (0..rows * heads * head_dim).map(|i| (i % 67) as f32 * 0.01 - 0.3).collect();
-        let rows_of: Vec<_> = (first..first + rows).map(|position| AttendRow { position, blocks: &blocks }).collect();
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        let mut best = f64::MAX;
-        let begin = std::time::Instant::now();
-        while begin.elapsed().as_millis() < 1500 {
-            let begin = std::time::Instant::now();
-            for (keys, values) in &pools {
-                let kv = KvView { keys, values, float: FloatType::F16, block_positions: block, kv_heads, head_dim };
-                pool.install(|| attend(Tier::detect(), &Attend { kv, rows: &rows_of, heads, scale: 0.125, window: None }, &q));
-            }
-            best = best.min(begin.elapsed().as_secs_f64());
-        }
-        let macs = rows_of.iter().map(|r| r.position + 1).sum::<usize>() as f64 * (heads * head_dim * 2 * layers) as f64;
-        eprintln!("rows {rows} at {first}, {kv_heads} kv heads, {threads} threads: 16 layers {:.2} ms, {:.1} GMAC/s = {:.2} of 16/cycle at 3.7", best * 1e3, macs / best / 1e9, macs / best / (threads as f64 * 16.0 * 3.7e9));
-    }
-}
