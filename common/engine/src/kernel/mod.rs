@@ -1,6 +1,6 @@
 //! CPU kernels: f32 arithmetic on weights that stay as they are stored.
 //!
-//! Start at [`Tier`], which picks the instructions at run time, and [`matmul`], where the time goes.
+//! Start at [`Tier`], which picks the instructions at run time, and [`matmul()`], where the time goes.
 //! Candle code reaches the kernels through custom operations in the modules above this one.
 //!
 //! Invariants:
@@ -84,7 +84,7 @@ impl Tier {
     }
 }
 
-/// [`matmul`] for rows of a prompt: where the processor multiplies pairs of bf16, activations are
+/// [`matmul()`] for rows of a prompt: where the processor multiplies pairs of bf16, activations are
 /// rounded to bf16 for weights in bf16.
 pub(crate) fn prompt_matmul(
     tier: Tier,
