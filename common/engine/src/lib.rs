@@ -7,7 +7,8 @@
 //! Invariants:
 //! - No network, no runtime, no clock (but for [`probe_layer`], which measures).
 //! - Only this crate and its users' thin calls see candle; nothing of it is in the public types.
-//! - Arithmetic is f32 throughout; weights stay as they are stored and are widened in the kernel.
+//! - Arithmetic is f32, but for products as [`Numerics`] says; weights stay as they are stored and
+//!   are widened in the kernel.
 //! - With [`Ops::Cake`], every row of a result depends on that row and its past alone, never on how
 //!   many rows, chunks, stages or threads there are: to the bit.
 //! - Stages keep no state of sequences but the blocks that the master numbers.

@@ -2,6 +2,7 @@
 
 use cake_checkpoint::{Dtype, KvDtype, ModelConfig};
 
+use crate::kernel::{attend_floats, prompt_matmul_floats};
 use crate::options::BLOCK_POSITIONS;
 
 /// Bytes of one f32.
@@ -42,23 +43,26 @@ pub fn kv_bytes(
 /// have up to `context` positions, on `threads` threads, the step's messages included.
 ///
 /// Counted: hidden states as they arrive, as a tensor, beside their norm and the two sums, and twice
-/// more on the way out; then the larger of what attention and the MLP hold at once; the scores of
-/// every thread; and a quarter more for the allocator.
+/// more on the way out; then the larger of what attention and the MLP hold at once, with a product's
+/// rounded activations; what every thread keeps for attention and products; and a quarter more for
+/// the allocator.
 pub fn scratch_bytes(config: &ModelConfig, rows: usize, context: usize, threads: usize) -> u64 {
     let row = |width: usize| (width as u64).saturating_mul(rows as u64);
     let hidden = row(config.hidden_size).saturating_mul(8);
+    let rounded = |inputs: usize| prompt_matmul_floats(inputs).0.saturating_mul(rows as u64);
     // q and k before and after norm and rotation, v, the weighted values, the output.
     let (q, kv) = (row(config.q_dim()), row(config.kv_dim()));
     let attention = q.saturating_mul(4).saturating_add(kv.saturating_mul(4));
+    let attention = attention.saturating_add(rounded(config.q_dim().max(config.hidden_size)));
     // gate, up, their product.
     let mlp = row(config.intermediate_size).saturating_mul(3);
+    let mlp = mlp.saturating_add(rounded(config.intermediate_size.max(config.hidden_size)));
     let rotation = row(config.rotary_dim);
-    // Per thread one group of query heads: a score per position, queries and sums in whole vectors.
-    let group = config.num_heads.div_ceil(config.num_kv_heads.max(1)) as u64;
-    let per_head = (context as u64).saturating_add(2 * (config.head_dim as u64 + 16));
-    let scores = group.saturating_mul(per_head).saturating_mul(threads.max(1) as u64);
+    let group = config.num_heads.div_ceil(config.num_kv_heads.max(1));
+    let panels = prompt_matmul_floats(1).1.saturating_mul(threads.max(1) as u64);
+    let kept = attend_floats(group, config.head_dim, context, threads).saturating_add(panels);
     let floats =
-        hidden.saturating_add(attention.max(mlp)).saturating_add(rotation).saturating_add(scores);
+        hidden.saturating_add(attention.max(mlp)).saturating_add(rotation).saturating_add(kept);
     let bytes = floats.saturating_mul(F32_BYTES);
     bytes.saturating_add(bytes / ALLOCATOR_SLACK)
 }
@@ -97,7 +101,7 @@ mod tests {
         let config = config();
         let least = scratch_bytes(&config, 1, 16, 1);
         assert!(least >= 4 * (8 * 64 + 3 * 160));
-        for (rows, context, threads) in [(2, 16, 1), (1, 17, 1), (1, 16, 2)] {
+        for (rows, context, threads) in [(2, 16, 1), (1, 600, 1), (1, 16, 2)] {
             assert!(scratch_bytes(&config, rows, context, threads) > least);
         }
         assert_eq!(scratch_bytes(&config, usize::MAX, usize::MAX, usize::MAX), u64::MAX);

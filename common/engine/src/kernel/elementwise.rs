@@ -136,7 +136,15 @@ pub(super) fn exp<S: Simd>(simd: S, x: S::V) -> S::V {
 
 /// `a + b`, elementwise.
 pub(crate) fn add(a: &[f32], b: &[f32]) -> Vec<f32> {
-    a.iter().zip(b).map(|(a, b)| a + b).collect()
+    assert_eq!(a.len(), b.len(), "one b for each a");
+    let mut out = vec![0.0; a.len()];
+    by_rows(&mut out, LANES, |row, out| {
+        let start = row * LANES;
+        for ((out, a), b) in out.iter_mut().zip(&a[start..]).zip(&b[start..]) {
+            *out = a + b;
+        }
+    });
+    out
 }
 
 /// Rotates the first `2 · half` elements of every head by its row's angles, half against half.
@@ -217,6 +225,17 @@ mod tests {
                     assert!((f64::from(found) - exact).abs() <= 1e-6 * exact.abs() + 1e-12);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn add_adds_at_any_length() {
+        for length in [1, 15, 16, 17, 100] {
+            let a: Vec<f32> = (0..length).map(|i| i as f32).collect();
+            let b: Vec<f32> = (0..length).map(|i| 1000.0 * i as f32).collect();
+            let sums = add(&a, &b);
+            assert_eq!(sums.len(), length);
+            assert!(sums.iter().enumerate().all(|(i, &sum)| sum == 1001.0 * i as f32));
         }
     }
 

@@ -1,13 +1,13 @@
 //! CPU kernels: f32 arithmetic on weights that stay as they are stored.
 //!
-//! Start at [`Tier`], which picks the instructions at run time, and [`matmul`], where the time goes.
+//! Start at [`Tier`], which picks the instructions at run time, and [`matmul()`], where the time goes.
 //! Candle code reaches the kernels through custom operations in the modules above this one.
 //!
 //! Invariants:
-//! - Every output element has one order of summation: 16 lanes over the summed axis (element `i`
-//!   belongs to lane `i % 16`, a short last vector is padded with zeros), then the tree of
-//!   `Simd::sum`. Neither the number of rows, nor the number of threads, nor the tile an element
-//!   falls into changes a bit of it.
+//! - Every output element has one order of summation, which its kernel states; in `matmul`, 16 lanes
+//!   over the summed axis (element `i` belongs to lane `i % 16`, a short last vector is padded with
+//!   zeros), then the tree of `Simd::sum`. Neither the number of rows, nor the number of threads,
+//!   nor the tile an element falls into changes a bit of it.
 //! - The tiers with fused multiply-add agree with each other to the bit; the portable tier of
 //!   processors without it rounds twice per step and agrees within rounding.
 //! - No matrix is ever widened as a whole.
@@ -25,7 +25,7 @@ mod target;
 mod x86;
 
 pub(crate) use affine::{AffineMatrix, Bits, affine_matmul};
-pub(crate) use attention::{Attend, AttendRow, KvView, attend};
+pub(crate) use attention::{Attend, AttendRow, KvView, attend, attend_floats};
 pub(crate) use element::{Element, F16, F32, FloatType};
 pub(crate) use elementwise::{add, rms_norm, rotate, silu_mul};
 pub(crate) use matmul::{Matrix, matmul};
@@ -84,7 +84,7 @@ impl Tier {
     }
 }
 
-/// [`matmul`] for rows of a prompt: where the processor multiplies pairs of bf16, activations are
+/// [`matmul()`] for rows of a prompt: where the processor multiplies pairs of bf16, activations are
 /// rounded to bf16 for weights in bf16.
 pub(crate) fn prompt_matmul(
     tier: Tier,
@@ -99,6 +99,15 @@ pub(crate) fn prompt_matmul(
         return panel::panel_matmul_bf16(proof, weight, bias, x);
     }
     matmul(tier, weight, bias, x)
+}
+
+/// Upper bounds of the f32 that [`prompt_matmul`] holds beside its arguments and its result: for one
+/// row of activations of so many inputs, and for each thread.
+pub(crate) fn prompt_matmul_floats(inputs: usize) -> (u64, u64) {
+    #[cfg(target_arch = "x86_64")]
+    return panel::panel_floats(inputs as u64);
+    #[cfg(not(target_arch = "x86_64"))]
+    (0, 0)
 }
 
 /// Least number of element operations worth waking another thread for.

@@ -28,11 +28,20 @@ const OUTPUTS: usize = VECTORS * LANES;
 const ROWS: usize = 6;
 /// Pairs of inputs in a panel: 64 KiB of weights.
 const BLOCK: usize = 64;
+/// How far ahead in each row weights are asked for, in bytes: what is read while about a thousand
+/// cycles of work pass. Sixteen rows at once are more than the hardware follows.
+const AHEAD: usize = 512;
 /// Least rows that are worth transposing a panel once more for, so that another thread has work.
 const PART_ROWS: usize = 48;
 
 /// One pair of inputs of all outputs of a panel; the earlier input is in the lower half.
 type Column = [u32; OUTPUTS];
+
+/// Upper bounds of the f32 that a product holds beside its arguments and its result: for one row of
+/// activations of so many inputs, and for each thread.
+pub(crate) fn panel_floats(inputs: u64) -> (u64, u64) {
+    ((inputs / 2).saturating_add(2 * LANES as u64), (BLOCK * OUTPUTS) as u64)
+}
 
 thread_local! {
     /// The panel that a thread works on.
@@ -176,7 +185,6 @@ impl Task<'_> {
             let first = self.outputs.start + vector * LANES;
             let present = self.outputs.end.saturating_sub(first).min(LANES);
             let rows = &self.weight.bytes[(first * row_bytes).min(self.weight.bytes.len())..];
-            let ahead = self.next_fill(block, vector, row_bytes);
             for (index, columns) in panel[..block.len()].chunks_mut(LANES).enumerate() {
                 let start = block.start * 4 + index * 64;
                 let bytes = (len - index * 64).min(64);
@@ -185,7 +193,7 @@ impl Task<'_> {
                 {
                     let rows = &rows[start..][..(LANES - 1) * row_bytes + 64];
                     // SAFETY: the slice has all the vectors that are read.
-                    unsafe { transpose(rows.as_ptr(), row_bytes, ahead, columns, vector) }
+                    unsafe { transpose(rows.as_ptr(), row_bytes, columns, vector) }
                     continue;
                 }
                 let mut padded = [[0; 64]; LANES];
@@ -194,23 +202,11 @@ impl Task<'_> {
                 }
                 let mut square = [[0; OUTPUTS]; LANES];
                 // SAFETY: the array has sixteen rows of 64 bytes.
-                unsafe { transpose(padded.as_ptr().cast(), 64, 0, &mut square, vector) }
+                unsafe { transpose(padded.as_ptr().cast(), 64, &mut square, vector) }
                 for (to, from) in columns.iter_mut().zip(square) {
                     to[vector * LANES..][..LANES].copy_from_slice(&from[vector * LANES..][..LANES]);
                 }
             }
-        }
-    }
-
-    /// How many bytes past the weights of `vector` in `block` those lie that are transposed next: in
-    /// other rows, and so in other pages, which the hardware does not foresee.
-    fn next_fill(&self, block: &Range<usize>, vector: usize, row_bytes: usize) -> isize {
-        let (next_rows, block_bytes) = ((LANES * row_bytes) as isize, (BLOCK * 4) as isize);
-        let last = block.end * 4 >= row_bytes;
-        match (vector + 1 < VECTORS, last) {
-            (true, _) => next_rows,
-            (false, false) => block_bytes - (VECTORS as isize - 1) * next_rows,
-            (false, true) => next_rows - (block.start * 4) as isize,
         }
     }
 
@@ -222,26 +218,22 @@ impl Task<'_> {
         for (r, x) in x.iter_mut().enumerate() {
             *x = &self.x.pairs[(row + r) * self.x.stride + block.start..][..panel.len()];
         }
-        let masks = std::array::from_fn::<u16, VECTORS, _>(|vector| {
-            let present = self.outputs.len().saturating_sub(vector * LANES).min(LANES);
-            ((1u32 << present) - 1) as u16
-        });
         let (first, len) = (self.outputs.start, self.outputs.len());
-        // SAFETY (of every `part`): `panel_matmul_bf16` gives each of its tasks other elements, and
-        // this one holds one part at a time.
         let mut sums = [[_mm512_setzero_ps(); VECTORS]; R];
         if block.start > 0 {
-            for r in 0..R {
+            for (r, sums) in sums.iter_mut().enumerate() {
+                // SAFETY: `panel_matmul_bf16` gives each of its tasks other elements, and this one
+                // holds one part at a time.
                 let y = unsafe { self.target.part(row + r, first, len) };
-                for v in 0..VECTORS {
-                    let from = y.as_ptr().wrapping_add(v * LANES);
-                    sums[r][v] = unsafe { _mm512_maskz_loadu_ps(masks[v], from) };
+                for (v, sum) in sums.iter_mut().enumerate() {
+                    *sum = load_vector(y, v);
                 }
             }
         }
         for (i, column) in panel.iter().enumerate() {
             let mut w = [_mm512_setzero_si512(); VECTORS];
             for v in 0..VECTORS {
+                // SAFETY: the slice is one vector long.
                 w[v] = unsafe { _mm512_loadu_si512(column[v * LANES..][..LANES].as_ptr().cast()) };
             }
             for r in 0..R {
@@ -252,21 +244,44 @@ impl Task<'_> {
             }
         }
         let bias = self.bias.filter(|_| block.end == self.weight.inputs.div_ceil(2));
-        for r in 0..R {
+        for (r, sums) in sums.into_iter().enumerate() {
+            // SAFETY: as above.
             let y = unsafe { self.target.part(row + r, first, len) };
-            for v in 0..VECTORS {
-                let mut sum = sums[r][v];
-                if let Some(bias) = bias {
-                    let bias = &bias[first..][..len];
-                    let from = bias.as_ptr().wrapping_add(v * LANES);
-                    sum = _mm512_add_ps(sum, unsafe { _mm512_maskz_loadu_ps(masks[v], from) });
-                }
-                let to = y.as_mut_ptr().wrapping_add(v * LANES);
-                unsafe { _mm512_mask_storeu_ps(to, masks[v], sum) };
+            for (v, sum) in sums.into_iter().enumerate() {
+                let sum = match bias {
+                    Some(bias) => _mm512_add_ps(sum, load_vector(&bias[first..][..len], v)),
+                    None => sum,
+                };
+                store_vector(sum, y, v);
             }
         }
         R
     }
+}
+
+/// Which lanes of `vector` a row of `len` elements has.
+#[inline]
+fn mask(len: usize, vector: usize) -> u16 {
+    let present = len.saturating_sub(vector * LANES).min(LANES);
+    ((1u32 << present) - 1) as u16
+}
+
+/// The elements that `values` has of `vector`; the others are zero.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn load_vector(values: &[f32], vector: usize) -> __m512 {
+    let from = values.as_ptr().wrapping_add(vector * LANES);
+    // SAFETY: a masked load touches the elements of `values` alone.
+    unsafe { _mm512_maskz_loadu_ps(mask(values.len(), vector), from) }
+}
+
+/// Writes the elements that `values` has of `vector`.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn store_vector(sum: __m512, values: &mut [f32], vector: usize) {
+    let to = values.as_mut_ptr().wrapping_add(vector * LANES);
+    // SAFETY: a masked store touches the elements of `values` alone.
+    unsafe { _mm512_mask_storeu_ps(to, mask(values.len(), vector), sum) }
 }
 
 /// The same bits as pairs of bf16.
@@ -278,25 +293,19 @@ fn bf16(pairs: __m512i) -> __m512bh {
 }
 
 /// Rows become columns: lane `j` of row `i` goes to lane `i` of `vector` of column `j`. Row `i` starts
-/// `i * stride` bytes past `rows`; asks for what lies `ahead` bytes past each.
+/// `i * stride` bytes past `rows`.
 ///
 /// # Safety
 /// All sixteen rows can be read. The processor has AVX-512.
 #[target_feature(enable = "avx512f")]
 #[inline(never)] // Inlined, its addresses would be kept and counted up in memory one by one.
-unsafe fn transpose(
-    rows: *const u8,
-    stride: usize,
-    ahead: isize,
-    columns: &mut [Column; LANES],
-    vector: usize,
-) {
+unsafe fn transpose(rows: *const u8, stride: usize, columns: &mut [Column; LANES], vector: usize) {
     let mut square = [_mm512_setzero_si512(); LANES];
     for (i, vector) in square.iter_mut().enumerate() {
         let row = rows.wrapping_add(i * stride);
         // SAFETY: by the caller's promise.
         *vector = unsafe { _mm512_loadu_si512(row.cast()) };
-        _mm_prefetch::<_MM_HINT_T0>(row.wrapping_offset(ahead).cast());
+        _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(AHEAD).cast());
     }
     // SAFETY: the processor has AVX-512 by the caller's promise.
     let square = unsafe { transposed(square) };
@@ -309,8 +318,8 @@ unsafe fn transpose(
 
 #[cfg(test)]
 mod tests {
+    use super::super::Tier;
     use super::super::element::{Bf16, Element, FloatType};
-    use super::super::{Tier, matmul::matmul};
     use super::*;
     use crate::testing::Random;
 
@@ -404,55 +413,5 @@ mod tests {
         assert!(y[..outputs].iter().all(|&value| value == 35.0));
         assert!(y[outputs..2 * outputs].iter().all(|value| value.is_nan()));
         assert!(y[2 * outputs..].iter().all(|&value| value == f32::INFINITY));
-    }
-
-    #[test]
-    #[ignore]
-    fn rate() {
-        let proof = proof().unwrap();
-        for threads in [1, 2] {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            for (outputs, inputs) in [(256, 512), (8192, 2048), (2048, 8192)] {
-                let copies = if outputs == 256 { 1 } else { (1 << 28) / (outputs * inputs * 2) };
-                let all: Vec<u8> = (0..copies)
-                    .flat_map(|c| (0..outputs * inputs).map(move |i| i + c))
-                    .flat_map(|i| half::bf16::from_f32((i % 97) as f32 * 0.01 - 0.5).to_le_bytes())
-                    .collect();
-                for rows in [1, 4, 8] {
-                    let x: Vec<f32> =
-                        (0..rows * inputs).map(|i| (i % 89) as f32 * 0.02 - 0.9).collect();
-                    let mut copy = 0;
-                    let mut time = |run: &(dyn Fn(Matrix<'_>) -> Vec<f32> + Sync)| {
-                        let begin = std::time::Instant::now();
-                        let mut n = 0;
-                        while begin.elapsed().as_millis() < 120 {
-                            let bytes = &all[copy % copies * outputs * inputs * 2..]
-                                [..outputs * inputs * 2];
-                            copy += 1;
-                            let weight = Matrix { bytes, float: FloatType::Bf16, inputs };
-                            std::hint::black_box(pool.install(|| run(weight)));
-                            n += 1;
-                        }
-                        begin.elapsed().as_secs_f64() / n as f64
-                    };
-                    let panel = time(&|w| panel_matmul_bf16(proof, w, None, &x));
-                    let plain = if rows <= 32 {
-                        time(&|w| matmul(Tier::detect(), w, None, &x))
-                    } else {
-                        0.0
-                    };
-                    let macs = (rows * outputs * inputs) as f64;
-                    eprintln!(
-                        "{threads} thr [{outputs},{inputs}] rows {rows}: panel {:.3} ms {:.1} GMAC/s ({:.2} of 32/cycle at 3.7) {:.1} GB/s; f32 {:.3} ms ratio {:.2}",
-                        panel * 1e3,
-                        macs / panel / 1e9,
-                        macs / panel / (threads as f64 * 32.0 * 3.7e9),
-                        (outputs * inputs * 2) as f64 / panel / 1e9,
-                        plain * 1e3,
-                        panel / plain
-                    );
-                }
-            }
-        }
     }
 }

@@ -21,6 +21,7 @@ use rayon::prelude::*;
 use self::state::{Finish, State};
 use self::walk::{Scratch, Walk};
 use super::element::FloatType;
+use super::simd::LANES;
 use super::{PARALLEL_WORK, Tier};
 
 /// The cached keys and values of one layer, each `[blocks, kv_heads, block_positions, head_dim]`.
@@ -132,6 +133,18 @@ impl Attend<'_> {
         let last = self.rows[tile.end - 1].position;
         first / SPAN..last / SPAN + 1
     }
+}
+
+/// An upper bound of the f32 that [`attend`] holds beside its arguments and its result, for `group`
+/// query heads per head of the cache and rows that see up to `context` positions.
+pub(crate) fn attend_floats(group: usize, head_dim: usize, context: usize, threads: usize) -> u64 {
+    let queries = group.max(TILE_QUERIES) as u64;
+    let state = queries.saturating_mul(head_dim as u64 + LANES as u64 + 2);
+    let scratch = walk::scratch_floats(queries, head_dim as u64).saturating_add(state);
+    // A state for each span of each task where the past is shared out, and one per thread otherwise.
+    let spans = context.div_ceil(SPAN).max(1) as u64;
+    let states = state.saturating_mul(spans).saturating_mul(TASKS_PER_THREAD as u64);
+    scratch.saturating_add(states).saturating_mul(threads.max(1) as u64)
 }
 
 thread_local! {

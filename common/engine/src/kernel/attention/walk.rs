@@ -30,6 +30,15 @@ pub(super) struct Scratch {
     state: State,
 }
 
+/// An upper bound of the f32 that [`Scratch`] holds for a tile, its state aside.
+pub(super) fn scratch_floats(queries: u64, head_dim: u64) -> u64 {
+    let padded = head_dim.next_multiple_of(LANES as u64);
+    let per_query = (head_dim + SPAN as u64).saturating_mul(queries.next_multiple_of(QUAD as u64));
+    let cached = padded.saturating_mul((LANES + STEP) as u64);
+    let offsets = 2 * SPAN as u64; // One word of eight bytes per position.
+    per_query.saturating_add(cached).saturating_add(offsets)
+}
+
 /// The task: afterwards, `state` is that of the tile's queries over `spans`.
 ///
 /// Queries are numbered row by row, and in a row by query head.
