@@ -15,5 +15,6 @@ pub use manifest::{MAX_MANIFEST_BYTES, Manifest, ManifestError, TensorEntry};
 pub use mapped::{Blob, BlobError};
 pub use source::BlobSource;
 
-/// A blob is hashed, sent and resumed in pieces of this size.
+/// A blob is hashed, sent and resumed in pieces of at most this size; the header and each tensor are
+/// cut into such pieces apart.
 pub const CHUNK_BYTES: u64 = 1 << 20;
