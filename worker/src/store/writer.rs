@@ -27,8 +27,8 @@ pub struct Writer {
     verified_bytes: u64,
     /// The beginning of the next chunk, which is in the part on disk as well.
     begun: Hasher,
-    /// Whether the chunk under way is copied from another blob. As chunks do not cross the bounds of
-    /// tensors, all of it is or none.
+    /// Whether the chunk under way is copied from another blob. As chunks do not cross the bounds
+    /// of tensors, all of it is or none.
     copied: bool,
     /// The whole blob, by where its bytes come from; empty if it was held already.
     segments: Vec<Segment>,
@@ -261,10 +261,10 @@ impl Writer {
     /// Makes the complete blob durable and held, and returns its name.
     ///
     /// # Errors
-    /// [`Error::Incomplete`] if bytes are missing, [`Error::Torn`] if the file on disk is longer or
-    /// shorter than the blob, [`Error::WrongHeader`] if the file is not the one its tensors make (it
-    /// is removed: no transfer could complete it), [`Error::DiskFull`] or [`Error::Io`] if it cannot
-    /// be read, flushed or renamed.
+    /// [`Error::Incomplete`] if bytes are missing, [`Error::Torn`] if the file on disk is longer
+    /// or shorter than the blob, [`Error::WrongHeader`] if the file is not the one its tensors make
+    /// (it is removed: no transfer could complete it), [`Error::DiskFull`] or [`Error::Io`] if it
+    /// cannot be read, flushed or renamed.
     pub fn finish(self) -> Result<Digest, Error> {
         let (blob, blob_bytes) = (self.name, self.manifest.file_bytes);
         if self.offset() != blob_bytes {

@@ -74,7 +74,7 @@ pub(super) fn parts_blob(change: u8) -> TestBlob {
 /// A blob whose tensors have these bytes, in this order.
 fn blob_of(parts: &[Vec<u8>]) -> TestBlob {
     let tensor = |(index, data): (usize, &Vec<u8>)| TensorEntry {
-        name: format!("model.layers.0.{index}.weight"),
+        name: format!("model.layers.0.{index:05}.weight"),
         dtype: Dtype::U8,
         shape: vec![data.len() as u64],
     };

@@ -17,6 +17,24 @@ fn only_the_tensor_that_differs_is_sent() {
 }
 
 #[test]
+fn tensors_are_shared_also_where_they_lie_elsewhere() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(&directory);
+    let held = parts_blob(0);
+    receive(&store, &held);
+    let (first, last) = (data(1, MIB + 64), data(9, 2 * MIB + 192));
+    let own = data(77, 192);
+    let other = blob_of(&[last, own.clone(), first]);
+    let (here, there) = (other.manifest.tensor_ranges(), held.manifest.tensor_ranges());
+    assert!(here[0].start != there[2].start && here[2].start != there[0].start);
+    let mut writer = store.begin(other.manifest.clone()).unwrap();
+    let header_bytes = other.manifest.header().len();
+    assert_eq!(send(&mut writer, &other).unwrap(), (header_bytes + own.len()) as u64);
+    writer.finish().unwrap();
+    assert!(fs::read(store.inner.folders.blob(&other.name())).unwrap() == other.bytes);
+}
+
+#[test]
 fn sharing_and_resuming_go_together_also_after_a_restart() {
     let directory = tempfile::tempdir().unwrap();
     let other = parts_blob(4);
