@@ -1,12 +1,13 @@
 //! The wire between a master and its workers.
 //!
-//! Start with `cake/v1/worker.proto`, then [`step`] (how one step is cut into frames and put together again)
-//! and [`connect`] (how a connection is opened and tagged).
+//! Start with `cake/v1/worker.proto`, then [`step`] (how one step is cut into frames and put together
+//! again) and [`connect`] (how a connection is opened and tagged).
 //!
 //! Invariants:
 //! - Knows only the wire: no tensor math, no checkpoint, no store.
 //! - Everything a peer announces is bounded before it is allocated ([`limits`]).
-//! - Only a service's first and last lines name [`wire`] messages; past them there are plain checked types.
+//! - Only a service's first and last lines name [`wire`] messages; past them there are plain checked
+//!   types.
 
 pub mod client;
 pub mod limits;
@@ -15,8 +16,9 @@ pub mod step;
 pub use client::{Client, ConnectError, Tag, connect};
 pub use step::{Assembler, Incoming, ProtocolError, Step, StepItem};
 
-/// Version of the wire protocol. Raised whenever an old peer could misread a new one.
-pub const PROTOCOL: u32 = 1;
+/// Version of the wire protocol. Raised whenever an old peer could misread a new one, in what a
+/// message carries (a manifest, bytes of tensors) as well as in the messages.
+pub const PROTOCOL: u32 = 2;
 
 /// Version of this build, sent for people to read.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

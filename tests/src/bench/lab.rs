@@ -1,6 +1,5 @@
 //! Where measurements happen: the models, and room on a real disk.
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
 
 use anyhow::{Context, Result, ensure};
 use cake_checkpoint::units::format_bytes;
@@ -8,7 +7,7 @@ use cake_tests::model::{self, ModelShape};
 use cake_tests::programs;
 use tempfile::TempDir;
 
-use super::files;
+use super::{files, fill};
 
 /// Weights do not matter to what is measured here, only their number and that they stay the same.
 const SEED: u64 = 1;
@@ -19,8 +18,7 @@ const DISK_RESERVE: u64 = 2 << 30;
 #[derive(Debug)]
 pub(crate) struct Lab {
     directory: PathBuf,
-    /// How far the zeros were read that fill the memory.
-    zeros: AtomicU64,
+    zeros: fill::Zeros,
 }
 
 impl Lab {
@@ -31,7 +29,8 @@ impl Lab {
         let directory = directory.unwrap_or_else(|| beside.join("bench-models"));
         std::fs::create_dir_all(&directory)
             .with_context(|| format!("cannot make {}", directory.display()))?;
-        Ok(Lab { directory: directory.canonicalize()?, zeros: AtomicU64::new(0) })
+        let directory = directory.canonicalize()?;
+        Ok(Lab { zeros: fill::Zeros::new(&directory)?, directory })
     }
 
     /// A random-weight model of this shape, made unless an earlier run made it.
@@ -46,7 +45,7 @@ impl Lab {
             }
             model::make(&unfinished, shape, SEED)?;
             std::fs::rename(&unfinished, &model)?;
-            files::settle();
+            files::flush();
         }
         Ok(model)
     }
@@ -63,9 +62,9 @@ impl Lab {
 
     /// Has everything written to the disk that waits for it, and memory full of page cache with the
     /// weights in `warm` last, so that nobody pays for what came before.
-    pub(crate) fn settle(&self, warm: &[&Path]) -> Result<()> {
-        files::settle();
-        files::fill_memory(&self.directory.join("zeros"), &self.zeros)?;
+    pub(crate) fn prepare(&self, warm: &[&Path]) -> Result<()> {
+        files::flush();
+        self.zeros.fill_memory()?;
         // Twice: what was read once only is the first to make room.
         warm.iter().chain(warm).try_for_each(|weights| files::warm(weights))
     }
@@ -102,7 +101,7 @@ impl Lab {
             "{} × {}, {} memory, Linux {}, load {load}{noise}; models in {}",
             std::thread::available_parallelism().map_or(1, usize::from),
             after(&read("/proc/cpuinfo"), "model name"),
-            after(&read("/proc/meminfo"), "MemTotal"),
+            fill::memory_bytes("MemTotal").map_or("unknown".to_owned(), format_bytes),
             kernel.trim(),
             self.directory.display(),
         )

@@ -1,11 +1,12 @@
 //! The figures that this project promises, measured with real processes from outside of them.
 //!
-//! [`lab`] is where it happens, [`cluster`] two workers and commands to a master, [`files`] the
-//! page cache, [`table`] the outcome; the figures themselves are in [`push`], [`memory`], [`speed`]
-//! and [`demo`].
+//! [`lab`] is where it happens, [`cluster`] two workers and commands to a master, [`files`] and
+//! [`fill`] the page cache, [`table`] the outcome; the figures themselves are in [`push`],
+//! [`memory`], [`speed`] and [`demo`].
 mod cluster;
 mod demo;
 mod files;
+mod fill;
 mod lab;
 mod memory;
 mod push;

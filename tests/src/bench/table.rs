@@ -1,4 +1,5 @@
-//! What was measured, beside what was asked for: as an aligned table for people, as JSON for programs.
+//! What was measured, beside what was asked for: as an aligned table for people, as JSON for
+//! programs.
 use serde::Serialize;
 
 /// All figures of a run, in the order they were measured.

@@ -93,7 +93,7 @@ pub enum Error {
     WrongDigest {
         /// The blob being received.
         blob: Digest,
-        /// Number of the chunk of 1 MiB, from 0.
+        /// Number of the chunk, of at most 1 MiB, from 0.
         chunk: usize,
         /// Where it starts in the blob, and where to send from again.
         offset: u64,
@@ -108,6 +108,18 @@ pub enum Error {
         blob: Digest,
         /// Where to send from.
         offset: u64,
+    },
+    /// The file of a blob under way is not what was verified of it: something that was given up
+    /// could not be cut off, or someone else changed the file.
+    #[error(
+        "the file of blob {blob} does not end with the {verified_bytes} bytes that are verified; \
+         it must be begun again"
+    )]
+    Torn {
+        /// The blob being received.
+        blob: Digest,
+        /// Its bytes that matched their digests.
+        verified_bytes: u64,
     },
     /// The blob's bytes match their digests but do not start with the header that its tensors need.
     #[error("blob {blob} does not start with the header of its own tensors")]
@@ -138,7 +150,10 @@ pub enum Error {
     /// A held blob is damaged on disk; discard it and ask for it again.
     #[error(
         "blob {blob} is damaged: {}",
-        .cause.as_ref().map_or("its manifest is not the one it is named by".to_owned(), |e| e.to_string())
+        .cause.as_ref().map_or_else(
+            || "its manifest is not the one it is named by".to_owned(),
+            ToString::to_string
+        )
     )]
     Corrupt {
         /// The damaged blob.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! DIR/lock                            held by the worker that has the store open
-//! DIR/blobs/<digest>.safetensors      a whole blob, every MiB verified before it was named so
+//! DIR/blobs/<digest>.safetensors      a whole blob, every chunk verified before it was named so
 //! DIR/blobs/<digest>.json             its manifest; its modification time is the blob's last use
 //! DIR/partial/<digest>.part           the beginning of a blob
 //! DIR/partial/<digest>.json           its manifest
@@ -10,8 +10,9 @@
 //!
 //! A worker may be killed at any instant, so a restart trusts names for nothing but this: a blob
 //! counts as held if its manifest is the one it is named by and its length is right (its content is
-//! hashed again when it is loaded). Anything less is kept as a partial blob, whose every MiB is
-//! hashed before it counts. Files that are not named like ours are left alone.
+//! hashed again when it is loaded). Anything less is kept as a partial blob, whose every chunk is
+//! hashed before it counts, unless its manifest has the layout of another version: nobody will ask
+//! for that name again, so it goes. Files that are not named like ours are left alone.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
@@ -20,7 +21,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::SystemTime;
 
-use cake_checkpoint::{Digest, Manifest};
+use cake_checkpoint::{Digest, Manifest, ManifestError};
+use serde_json::Value;
 
 use super::{Error, HeldBlob, PartialBlob};
 use crate::platform;
@@ -123,7 +125,7 @@ impl Folders {
             match self.classify(&name) {
                 Form::Held(held, _) => contents.held.push(held),
                 Form::Partial(partial) => contents.partial.push(partial),
-                Form::Remains => {}
+                Form::Outdated(_) | Form::Remains => {}
             }
         }
         Ok(contents)
@@ -151,6 +153,14 @@ impl Folders {
                     remove(&self.blob(&name))?;
                     contents.partial.push(partial);
                 }
+                Form::Outdated(bytes) => {
+                    remove(&self.blob(&name))?;
+                    remove(&self.part(&name))?;
+                    // Last: bytes without a manifest would count as damaged, and stay.
+                    remove(&self.manifest(&name))?;
+                    remove(&self.part_manifest(&name))?;
+                    tracing::info!(blob = %name, bytes, "blob of another version dropped");
+                }
                 Form::Remains => {
                     remove(&self.manifest(&name))?;
                     remove(&self.part_manifest(&name))?;
@@ -160,9 +170,10 @@ impl Folders {
         Ok(contents)
     }
 
-    /// The manifest of a held blob, or `None` if it cannot be read or is not the one it is named by.
+    /// The manifest of a held blob, or `None` if it cannot be read or is not the one it is named
+    /// by.
     pub(super) fn read_manifest(&self, name: &Digest) -> Option<Manifest> {
-        read_manifest(&self.manifest(name), name)
+        read_manifest(&self.manifest(name), name).ok()
     }
 
     /// Writes the manifest of a blob about to be received.
@@ -181,7 +192,7 @@ impl Folders {
     }
 
     /// Turns a received and flushed part into a held blob. Its manifest goes first; a crash in
-    /// between leaves a part whose every MiB is there.
+    /// between leaves a part whose every chunk is there.
     pub(super) fn promote(&self, name: &Digest) -> Result<(), Error> {
         set_last_use(&self.part_manifest(name), SystemTime::now());
         rename(&self.part_manifest(name), &self.manifest(name))?;
@@ -234,27 +245,38 @@ impl Folders {
 
     fn classify(&self, name: &Digest) -> Form {
         let blob = self.blob(name).metadata().ok().filter(fs::Metadata::is_file);
-        let Some(blob) = blob else {
-            return self.partial(name).map_or(Form::Remains, Form::Partial);
-        };
+        let part = self.partial(name);
+        if blob.is_none() && part.is_none() {
+            return Form::Remains;
+        }
         let places = [
             (self.manifest(name), ManifestPlace::Blobs),
             (self.part_manifest(name), ManifestPlace::Partial),
         ];
-        for (path, place) in places {
-            let Some(manifest) = read_manifest(&path, name) else {
-                continue;
-            };
-            if manifest.file_bytes == blob.len() {
-                let last_used = path.metadata().map_or(modified(&blob), |facts| modified(&facts));
-                return Form::Held(HeldBlob::new(*name, &manifest, last_used), place);
+        let manifests = places.map(|(path, place)| (read_manifest(&path, name), path, place));
+        if let Some(blob) = &blob {
+            for (manifest, path, place) in &manifests {
+                let Some(manifest) =
+                    manifest.as_ref().ok().filter(|it| it.file_bytes == blob.len())
+                else {
+                    continue;
+                };
+                let last_used = path.metadata().map_or(modified(blob), |facts| modified(&facts));
+                return Form::Held(HeldBlob::new(*name, manifest, last_used), *place);
             }
         }
-        Form::Partial(self.partial(name).unwrap_or(PartialBlob {
-            name: *name,
-            bytes: blob.len(),
-            last_used: modified(&blob),
-        }))
+        let found = |wanted: fn(&Result<Manifest, Refused>) -> bool| {
+            manifests.iter().any(|(manifest, ..)| wanted(manifest))
+        };
+        if found(|it| matches!(it, Err(Refused::Outdated))) && !found(Result::is_ok) {
+            let part_bytes = part.map_or(0, |part| part.bytes);
+            return Form::Outdated(part_bytes + blob.map_or(0, |blob| blob.len()));
+        }
+        let of_blob = || {
+            let blob = blob.as_ref()?;
+            Some(PartialBlob { name: *name, bytes: blob.len(), last_used: modified(blob) })
+        };
+        part.or_else(of_blob).map_or(Form::Remains, Form::Partial)
     }
 }
 
@@ -263,11 +285,13 @@ enum Form {
     Held(HeldBlob, ManifestPlace),
     /// A part, or a blob file that has to be proven again.
     Partial(PartialBlob),
+    /// So many bytes under a name that no manifest of this version has.
+    Outdated(u64),
     /// Manifests without bytes.
     Remains,
 }
 
-#[derive(PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum ManifestPlace {
     Blobs,
     Partial,
@@ -289,14 +313,29 @@ fn parse_name(path: &Path) -> Option<(Digest, &str)> {
     (name.to_string() == stem).then_some((name, extension))
 }
 
-fn read_manifest(path: &Path, name: &Digest) -> Option<Manifest> {
-    let file = File::open(path).ok()?;
-    if file.metadata().ok()?.len() > MAX_MANIFEST_BYTES {
-        return None;
+/// Why there is no manifest to go by.
+enum Refused {
+    /// It is readable JSON, but no manifest as this version writes them.
+    Outdated,
+    /// It is not there, it cannot be read, or it is the manifest of another name.
+    Damaged,
+}
+
+fn read_manifest(path: &Path, name: &Digest) -> Result<Manifest, Refused> {
+    let read = || {
+        let file = File::open(path)?;
+        let mut json = Vec::new();
+        // One byte more, so that one that is too long is seen to be.
+        file.take(MAX_MANIFEST_BYTES + 1).read_to_end(&mut json).map(|_| json)
+    };
+    let json = read().map_err(|_: io::Error| Refused::Damaged)?;
+    let readable = || serde_json::from_slice(&json).is_ok_and(|it: Value| it.is_object());
+    match Manifest::from_json(&json) {
+        Ok(manifest) if manifest.name() == *name => Ok(manifest),
+        Ok(_) | Err(ManifestError::TooLarge { .. }) => Err(Refused::Damaged),
+        Err(_) if readable() => Err(Refused::Outdated),
+        Err(_) => Err(Refused::Damaged),
     }
-    let mut json = Vec::new();
-    file.take(MAX_MANIFEST_BYTES).read_to_end(&mut json).ok()?;
-    Manifest::from_json(&json).ok().filter(|manifest| manifest.name() == *name)
 }
 
 fn entries(folder: &Path) -> Result<Vec<PathBuf>, Error> {

@@ -1,7 +1,7 @@
 //! What a worker keeps on disk: blobs named by the digest of their manifest, and blobs under way.
 //!
 //! Start at [`Store`]. Its promises:
-//! - A blob is held only after every MiB of it matched the manifest it is named by.
+//! - A blob is held only after every chunk of it matched the manifest it is named by.
 //! - A worker killed at any instant loses at most the unverified end of the blobs under way.
 //! - A blob that is in use is never evicted, and nothing outside the store's folders is touched.
 //!
@@ -11,6 +11,7 @@ pub mod cli;
 mod error;
 mod evict;
 mod folders;
+mod part;
 mod reuse;
 mod state;
 #[cfg(test)]
@@ -38,7 +39,8 @@ const MAX_RESERVE_BYTES: u64 = 64 << 20;
 
 /// A content-addressed store of blobs in one directory. Clones are handles of the same store.
 ///
-/// The directory is locked for this process until the last handle, [`Writer`] and [`InUse`] is gone.
+/// The directory is locked for this process until the last handle, [`Writer`] and [`InUse`] is
+/// gone.
 #[derive(Debug, Clone)]
 pub struct Store {
     inner: Arc<Inner>,
@@ -176,7 +178,7 @@ impl Store {
     }
 
     /// Bytes of the blob that are already here and right, where a transfer would resume: all of a
-    /// held blob, else the MiBs at the start of a partial one that match their digests. Reads and
+    /// held blob, else the chunks at the start of a partial one that match their digests. Reads and
     /// hashes the partial blob; [`Store::begin`] does the same, so a caller that is about to write
     /// asks [`Writer::offset`] instead.
     ///
@@ -187,7 +189,7 @@ impl Store {
         if self.holds(&name) {
             return Ok(manifest.file_bytes);
         }
-        writer::verified_bytes(&self.inner.folders.part(&name), manifest)
+        part::verified_bytes(&self.inner.folders.part(&name), manifest)
     }
 
     /// Starts or continues a blob. Makes room first, by evicting blobs least recently used where

@@ -3,23 +3,16 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
 use std::time::SystemTime;
 
 use cake_checkpoint::{CHUNK_BYTES, Digest, Hasher, Manifest};
 
+use super::part::{self, PartFile, Writeback};
 use super::reuse::{self, Segment};
 use super::{Error, HeldBlob, PartialBlob, Store, Transfer};
-
-/// Bytes after which the system is asked to write to the disk what it has, so that the flush at the
-/// end of a blob is short.
-const WRITEBACK_BYTES: u64 = 64 << 20;
-/// Bytes after which a write waits for the flush under way, so that a slow disk never has a backlog
-/// that takes minutes.
-const MOST_UNFLUSHED_BYTES: u64 = 128 << 20;
 
 /// Writes one blob, in order, from where an earlier transfer ended.
 ///
@@ -30,11 +23,12 @@ pub struct Writer {
     /// Where each chunk ends.
     chunk_ends: Vec<u64>,
     name: Digest,
-    /// Whole chunks that matched their digests, in bytes; the length of the part on disk.
+    /// Whole chunks that matched their digests, in bytes.
     verified_bytes: u64,
-    /// The beginning of the next chunk, which is in the part as well.
+    /// The beginning of the next chunk, which is in the part on disk as well.
     begun: Hasher,
-    /// Whether bytes of the chunk under way were copied from another blob.
+    /// Whether the chunk under way is copied from another blob. As chunks do not cross the bounds
+    /// of tensors, all of it is or none.
     copied: bool,
     /// The whole blob, by where its bytes come from; empty if it was held already.
     segments: Vec<Segment>,
@@ -49,13 +43,6 @@ struct Part {
     path: PathBuf,
     writeback: Writeback,
     claim: Claim,
-}
-
-/// A partial blob on disk; the chunk under way is cut off when it is dropped.
-#[derive(Debug)]
-struct PartFile {
-    file: File,
-    verified_bytes: u64,
 }
 
 /// The right to write one blob, given back when dropped.
@@ -86,7 +73,7 @@ impl Writer {
         };
         let folders = &store.inner.folders;
         let path = folders.part(&name);
-        let verified_bytes = verified_bytes(&path, &manifest)?;
+        let verified_bytes = part::verified_bytes(&path, &manifest)?;
         let whole = || vec![Segment { range: 0..manifest.file_bytes, source: None }];
         let sent_whole = store.state().sent_whole.contains(&name);
         let mut segments = if sent_whole { whole() } else { reuse::segments(store, &manifest) };
@@ -98,16 +85,9 @@ impl Writer {
             make_room()?;
         }
         folders.write_part_manifest(&name, &manifest)?;
-        let open = || {
-            let mut options = File::options();
-            options.read(true).write(true).create(true).truncate(false);
-            let mut file = PartFile { file: options.open(&path)?, verified_bytes };
-            file.cut()?;
-            Ok(file)
-        };
         let missing_bytes = manifest.file_bytes - verified_bytes;
-        let file =
-            open().map_err(|cause| Error::write(&folders.root, &path, missing_bytes, cause))?;
+        let file = PartFile::open(&path, verified_bytes)
+            .map_err(|cause| Error::write(&folders.root, &path, missing_bytes, cause))?;
         let part = Some(Part { file, path, writeback: Writeback::default(), claim });
         let (chunk_ends, begun, copied) = (manifest.chunk_ends(), Hasher::default(), false);
         let mut writer =
@@ -147,8 +127,16 @@ impl Writer {
     /// [`Error::WrongDigest`] if a chunk is not what the manifest says, [`Error::TooLong`] if there
     /// are more bytes than the blob has, [`Error::DiskFull`] or [`Error::Io`] if a chunk cannot be
     /// written. The part then ends after the last good chunk and [`Writer::offset`] is there: a
-    /// caller may send again from it.
+    /// caller may send again from it what is wanted.
+    ///
+    /// [`Error::Spoilt`] if what another blob holds does not come out right, [`Error::Torn`] if the
+    /// end of a chunk that was given up could not be cut off. This writer takes no more bytes then;
+    /// one begun anew does, and after the first of the two it wants the whole rest of the blob.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        if self.part.as_ref().is_some_and(|part| part.file.torn()) {
+            return Err(self.torn());
+        }
+        self.copy_held()?; // Whatever stopped an earlier copy may be over.
         let missing_bytes = self.wanted().iter().map(|range| range.end - range.start).sum();
         let extra_bytes = (bytes.len() as u64).saturating_sub(missing_bytes);
         if extra_bytes > 0 {
@@ -191,6 +179,10 @@ impl Writer {
             part.claim.store.state().sent_whole.insert(self.name);
         }
         Error::Spoilt { blob: self.name, offset: self.verified_bytes }
+    }
+
+    fn torn(&self) -> Error {
+        Error::Torn { blob: self.name, verified_bytes: self.verified_bytes }
     }
 
     /// Index of the chunk under way.
@@ -260,26 +252,32 @@ impl Writer {
     /// Cuts off what there is of the chunk under way.
     fn give_up_chunk(&mut self) {
         self.begun = Hasher::default();
+        self.copied = false;
         if let Some(part) = &mut self.part {
-            // Best effort: a torn end is found out when the blob is resumed.
-            let _ = part.file.cut();
+            let _ = part.file.cut(); // If that fails, the file is torn, and the next write says so.
         }
     }
 
     /// Makes the complete blob durable and held, and returns its name.
     ///
     /// # Errors
-    /// [`Error::Incomplete`] if bytes are missing, [`Error::WrongHeader`] if the file is not the
-    /// one its tensors make (it is removed: no transfer could complete it), [`Error::DiskFull`] or
-    /// [`Error::Io`] if it cannot be flushed or renamed.
+    /// [`Error::Incomplete`] if bytes are missing, [`Error::Torn`] if the file on disk is longer
+    /// or shorter than the blob, [`Error::WrongHeader`] if the file is not the one its tensors make
+    /// (it is removed: no transfer could complete it), [`Error::DiskFull`] or [`Error::Io`] if it
+    /// cannot be read, flushed or renamed.
     pub fn finish(self) -> Result<Digest, Error> {
         let (blob, blob_bytes) = (self.name, self.manifest.file_bytes);
         if self.offset() != blob_bytes {
             return Err(Error::Incomplete { blob, have_bytes: self.offset(), blob_bytes });
         }
+        let torn = self.torn();
         let Some(mut part) = self.part else {
             return Ok(blob);
         };
+        let length = part.file.length().map_err(|cause| Error::io("read", &part.path, cause))?;
+        if length != blob_bytes {
+            return Err(torn);
+        }
         let folders = &part.claim.store.inner.folders;
         let expected = self.manifest.header();
         let mut found = vec![0; expected.len()];
@@ -299,48 +297,6 @@ impl Writer {
         claim.promote(&self.manifest)?;
         Ok(blob)
     }
-}
-
-impl PartFile {
-    /// Leaves what is verified, and goes on from there.
-    fn cut(&mut self) -> io::Result<()> {
-        self.file.set_len(self.verified_bytes)?;
-        self.file.seek(SeekFrom::End(0)).map(drop)
-    }
-}
-
-impl Drop for PartFile {
-    fn drop(&mut self) {
-        if self.file.metadata().is_ok_and(|metadata| metadata.len() > self.verified_bytes) {
-            let _ = self.cut(); // Best effort, as above.
-        }
-    }
-}
-
-/// Bytes at the start of a partial blob that match the manifest, in whole chunks; 0 if there is no
-/// such file.
-///
-/// # Errors
-/// [`Error::Io`] if the file exists and cannot be read.
-pub(super) fn verified_bytes(part: &Path, manifest: &Manifest) -> Result<u64, Error> {
-    let mut file = match File::open(part) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
-        result => result.map_err(|cause| Error::io("open", part, cause))?,
-    };
-    let mut verified_bytes = 0;
-    let mut chunk = Vec::new();
-    for (expected, end) in manifest.chunks.iter().zip(manifest.chunk_ends()) {
-        chunk.resize((end - verified_bytes) as usize, 0); // At most CHUNK_BYTES.
-        match file.read_exact(&mut chunk) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
-            result => result.map_err(|cause| Error::io("read", part, cause))?,
-        }
-        if Digest::of(&chunk) != *expected {
-            break;
-        }
-        verified_bytes = end;
-    }
-    Ok(verified_bytes)
 }
 
 /// Fills `buffer` from `offset` on.
@@ -391,45 +347,74 @@ impl Drop for Claim {
     }
 }
 
-/// Flushes a growing file on a thread of its own, so that disk and network work at the same time.
-#[derive(Debug, Default)]
-struct Writeback {
-    /// Bytes written since the last flush began.
-    unflushed_bytes: u64,
-    running: Option<JoinHandle<io::Result<()>>>,
-}
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{TestBlob, open, parts_blob, receive, send};
+    use super::*;
 
-impl Writeback {
-    /// Notes a write, and starts a flush if there is enough to flush and none is running.
-    fn wrote(&mut self, file: &File, bytes: usize) -> io::Result<()> {
-        self.unflushed_bytes += bytes as u64;
-        if self.unflushed_bytes < WRITEBACK_BYTES {
-            return Ok(());
-        }
-        let busy = self.running.as_ref().is_some_and(|thread| !thread.is_finished());
-        if busy && self.unflushed_bytes < MOST_UNFLUSHED_BYTES {
-            return Ok(());
-        }
-        self.join()?; // Waits if the disk is slower than the network.
-        let same_file = file.try_clone()?;
-        let flush = move || same_file.sync_data();
-        // Without a thread the flush at the end does all the work.
-        self.running = std::thread::Builder::new().name("store-flush".into()).spawn(flush).ok();
-        self.unflushed_bytes = 0;
-        Ok(())
+    #[test]
+    fn a_copy_that_could_not_be_written_is_made_up_for_by_the_next_write() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = open(&directory);
+        let (held, other) = (parts_blob(0), parts_blob(4));
+        receive(&store, &held);
+        let mut writer = store.begin(other.manifest.clone()).unwrap();
+        let header = writer.wanted()[0].clone();
+        let part = writer.part.as_mut().unwrap();
+        part.writeback = Writeback::failing_after(header.end + 1);
+        let error = writer.write(&other.bytes[..header.end as usize]).unwrap_err();
+        assert!(matches!(error, Error::Io { .. }), "{error}");
+        assert_eq!(writer.offset(), header.end, "of the copy that follows, nothing is there");
+        assert!(!writer.copied);
+        assert!(writer.wanted()[0].start > header.end);
+        send(&mut writer, &other).unwrap();
+        writer.finish().unwrap();
+        let bytes = std::fs::read(store.inner.folders.blob(&other.name())).unwrap();
+        assert!(bytes == other.bytes);
     }
 
-    /// Flushes everything. A failure that the thread saw is reported here: the system tells it once.
-    fn complete(&mut self, file: &File) -> io::Result<()> {
-        self.join()?;
-        file.sync_all()
+    #[test]
+    fn a_writer_whose_part_cannot_be_cut_takes_no_more_bytes() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = open(&directory);
+        let blob = TestBlob::new(0, 3 << 20);
+        let half = blob.after(1) as usize + 1000;
+        let mut writer = store.begin(blob.manifest.clone()).unwrap();
+        writer.write(&blob.bytes[..half]).unwrap();
+        let part = writer.part.as_mut().unwrap();
+        part.file.file = File::open(&part.path).unwrap(); // Neither written nor cut through this.
+        let error = writer.write(&blob.bytes[half..]).unwrap_err();
+        assert!(matches!(error, Error::Io { .. }), "{error}");
+        let verified = blob.after(1);
+        assert_eq!(writer.offset(), verified);
+        let error = writer.write(&blob.bytes[verified as usize..]).unwrap_err();
+        let Error::Torn { verified_bytes, .. } = error else { panic!("{error}") };
+        assert_eq!(verified_bytes, verified);
+        drop(writer);
+
+        let mut writer = store.begin(blob.manifest.clone()).unwrap();
+        assert_eq!(writer.offset(), verified, "the torn end is cut off now");
+        send(&mut writer, &blob).unwrap();
+        writer.finish().unwrap();
+        let bytes = std::fs::read(store.inner.folders.blob(&blob.name())).unwrap();
+        assert!(bytes == blob.bytes);
     }
 
-    fn join(&mut self) -> io::Result<()> {
-        match self.running.take().map(JoinHandle::join) {
-            Some(Ok(result)) => result,
-            // Flushing does not panic; if it did, the flush at the end still counts.
-            Some(Err(_)) | None => Ok(()),
+    #[test]
+    fn a_part_of_another_length_is_not_finished() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = open(&directory);
+        let blob = TestBlob::new(0, 1000);
+        for change in [-1, 1] {
+            let mut writer = store.begin(blob.manifest.clone()).unwrap();
+            send(&mut writer, &blob).unwrap();
+            let length = writer.blob_bytes().checked_add_signed(change).unwrap();
+            writer.part.as_ref().unwrap().file.file.set_len(length).unwrap();
+            assert!(matches!(writer.finish(), Err(Error::Torn { .. })));
+            assert!(!store.holds(&blob.name()));
         }
+        let mut writer = store.begin(blob.manifest.clone()).unwrap();
+        send(&mut writer, &blob).unwrap();
+        writer.finish().unwrap();
     }
 }

@@ -70,8 +70,8 @@ pub enum ManifestError {
     OutOfOrder { tensor: String },
     #[error("manifest says the file has {found} bytes; its tensors make {expected}")]
     WrongFileBytes { expected: u64, found: u64 },
-    #[error("manifest has {found} chunk digests; a file of {file_bytes} bytes needs {expected}")]
-    WrongChunkCount { file_bytes: u64, expected: u64, found: u64 },
+    #[error("manifest has {found} chunk digests; its header and tensors need {expected}")]
+    WrongChunkCount { expected: u64, found: u64 },
 }
 
 impl Manifest {
@@ -151,8 +151,7 @@ impl Manifest {
         let expected = parts.map(|bytes| bytes.div_ceil(CHUNK_BYTES)).sum();
         let found = self.chunks.len() as u64;
         if found != expected {
-            let file_bytes = self.file_bytes;
-            return Err(ManifestError::WrongChunkCount { file_bytes, expected, found });
+            return Err(ManifestError::WrongChunkCount { expected, found });
         }
         Ok(())
     }
@@ -183,7 +182,7 @@ impl Manifest {
     pub fn chunk_ends(&self) -> Vec<u64> {
         let header_bytes = self.header().len() as u64;
         let parts = std::iter::once(0..header_bytes).chain(self.tensor_ranges());
-        // A manifest that nobody checked has more bytes than digests: no more chunks than those.
+        // A manifest that nobody checked may have more bytes than digests: no more chunks then.
         parts.flat_map(chunk_ends).take(self.chunks.len()).collect()
     }
 
@@ -228,7 +227,8 @@ impl Manifest {
 /// Where the chunks of one part of a blob file end.
 pub(super) fn chunk_ends(part: Range<u64>) -> impl Iterator<Item = u64> {
     let count = (part.end - part.start).div_ceil(CHUNK_BYTES);
-    (1..=count).map(move |index| part.end.min(part.start.saturating_add(index * CHUNK_BYTES)))
+    let end = move |index: u64| part.start.saturating_add(index.saturating_mul(CHUNK_BYTES));
+    (1..=count).map(move |index| part.end.min(end(index)))
 }
 
 #[cfg(test)]
@@ -241,9 +241,11 @@ mod tests {
 
     fn manifest(tensors: Vec<TensorEntry>) -> Manifest {
         let mut manifest = Manifest { tensors, file_bytes: 0, chunks: vec![] };
-        manifest.file_bytes = manifest.header().len() as u64 + manifest.data_bytes();
-        let parts = manifest.tensor_ranges().into_iter().chain(std::iter::once(0..1));
-        let chunks = parts.flat_map(chunk_ends).count() as u64;
+        let header_bytes = manifest.header().len() as u64;
+        manifest.file_bytes = header_bytes + manifest.data_bytes();
+        let tensors = manifest.tensor_ranges().into_iter().map(|range| range.end - range.start);
+        let parts = std::iter::once(header_bytes).chain(tensors);
+        let chunks: u64 = parts.map(|bytes| bytes.div_ceil(CHUNK_BYTES)).sum();
         manifest.chunks = (0..chunks).map(|i| Digest::of(&i.to_le_bytes())).collect();
         manifest
     }
@@ -284,6 +286,73 @@ mod tests {
         hasher.update(b"cake tensor 1\n");
         manifest.chunks[1..3].iter().for_each(|chunk| hasher.update(chunk.as_bytes()));
         assert_eq!(digests[0], hasher.finish());
+    }
+
+    #[test]
+    fn tensors_about_as_large_as_chunks_are_cut_where_they_should_be() {
+        let sizes = [
+            2 * CHUNK_BYTES,
+            CHUNK_BYTES,
+            CHUNK_BYTES + 1,
+            CHUNK_BYTES - 1,
+            2 * CHUNK_BYTES - 1,
+            2 * CHUNK_BYTES + 1,
+            0,
+            1,
+        ];
+        let mut tensors: Vec<TensorEntry> =
+            (0..).zip(sizes).map(|(i, n)| tensor(&i.to_string(), Dtype::U8, &[n])).collect();
+        tensors.sort_by_key(|tensor| (tensor.shape[0] % 64 != 0, tensor.name.clone()));
+        let manifest = manifest(tensors);
+        manifest.check().unwrap();
+        let mut expected = vec![manifest.header().len() as u64];
+        let mut digests = Vec::new();
+        for tensor in &manifest.tensors {
+            let (start, mut left) = (expected.len(), tensor.shape[0]);
+            while left > 0 {
+                expected.push(expected[expected.len() - 1] + left.min(CHUNK_BYTES));
+                left = left.saturating_sub(CHUNK_BYTES);
+            }
+            digests.push(match &manifest.chunks[start..expected.len()] {
+                [only] => *only,
+                several => {
+                    let parts = several.iter().map(|chunk| chunk.as_bytes().as_slice());
+                    let parts: Vec<&[u8]> =
+                        std::iter::once(b"cake tensor 1\n".as_slice()).chain(parts).collect();
+                    Digest::of(&parts.concat())
+                }
+            });
+        }
+        assert_eq!(manifest.chunk_ends(), expected);
+        assert_eq!(manifest.tensor_digests(), digests);
+    }
+
+    #[test]
+    fn a_header_of_several_chunks_is_cut_like_a_tensor() {
+        let name = |index: u64| format!("model.layers.0.mlp.experts.{index:05}.{}", "n".repeat(60));
+        let tensors = (0..9000).map(|index| tensor(&name(index), Dtype::U8, &[index % 3]));
+        let mut tensors: Vec<TensorEntry> = tensors.collect();
+        tensors.sort_by_key(|tensor| (tensor.shape[0] != 0, tensor.name.clone()));
+        let manifest = manifest(tensors);
+        let header_bytes = manifest.header().len() as u64;
+        assert!(header_bytes > CHUNK_BYTES && header_bytes < 2 * CHUNK_BYTES, "{header_bytes}");
+        assert_eq!(Manifest::from_json(&manifest.to_json()).unwrap(), manifest);
+
+        // 3000 tensors without bytes, then 6000 of a chunk each.
+        let mut expected = vec![CHUNK_BYTES, header_bytes];
+        for tensor in &manifest.tensors[3000..] {
+            expected.push(expected[expected.len() - 1] + tensor.shape[0]);
+        }
+        assert_eq!(manifest.chunk_ends(), expected);
+        assert_eq!(expected.last(), Some(&manifest.file_bytes));
+        let digests = manifest.tensor_digests();
+        assert!(digests[..3000].iter().all(|digest| *digest == Digest::of(b"cake tensor 1\n")));
+        assert_eq!(digests[3000..], manifest.chunks[2..]);
+
+        let mut short = manifest;
+        short.chunks.pop();
+        let error = short.check().unwrap_err();
+        assert!(matches!(error, ManifestError::WrongChunkCount { expected: 6002, found: 6001 }));
     }
 
     #[test]
@@ -331,15 +400,24 @@ mod tests {
 
     #[test]
     fn an_unchecked_manifest_never_panics() {
-        let wild = Manifest {
+        let mut wild = Manifest {
             tensors: vec![
                 tensor("a", Dtype::U64, &[u64::MAX, 2]),
                 tensor("b", Dtype::U8, &[u64::MAX]),
+                tensor("c", Dtype::U8, &[u64::MAX / 8]),
             ],
             file_bytes: u64::MAX,
             chunks: vec![],
         };
         let _ = (wild.header(), wild.name(), wild.data_bytes(), wild.check());
-        assert_eq!((wild.chunk_ends().len(), wild.tensor_digests().len()), (0, 2));
+        assert_eq!((wild.chunk_ends().len(), wild.tensor_digests().len()), (0, 3));
+        wild.chunks = vec![Digest::of(b"chunk"); 5];
+        let header_bytes = wild.header().len() as u64;
+        let expected: Vec<u64> = (0..5).map(|index| header_bytes + index * CHUNK_BYTES).collect();
+        assert_eq!((wild.chunk_ends(), wild.tensor_digests().len()), (expected, 3));
+        assert!(wild.check().is_err());
+        // Its last chunk would end past what 64 bits count.
+        let last = CHUNK_BYTES - 1;
+        assert_eq!(chunk_ends(u64::MAX - last..u64::MAX).collect::<Vec<_>>(), [u64::MAX]);
     }
 }

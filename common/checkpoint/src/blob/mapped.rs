@@ -15,8 +15,8 @@ const PREFETCH_BYTES: usize = 8 << 20;
 
 /// A blob file, mapped for reading. Its tensors are used in place.
 ///
-/// The file must not be changed while it is open: the store that owns it writes a blob under another
-/// name and renames it only when it is whole.
+/// The file must not be changed while it is open: the store that owns it writes a blob under
+/// another name and renames it only when it is whole.
 #[derive(Debug)]
 pub struct Blob {
     path: PathBuf,
@@ -34,17 +34,20 @@ pub enum BlobError {
     WrongLength { path: PathBuf, expected: u64, found: u64 },
     #[error("{}: the blob's header is not the one its manifest describes", path.display())]
     WrongHeader { path: PathBuf },
-    #[error("{}: chunk {chunk} (at byte {offset}) has digest {found}, expected {expected}", path.display())]
+    #[error(
+        "{}: chunk {chunk} (at byte {offset}) has digest {found}, expected {expected}",
+        path.display()
+    )]
     WrongDigest { path: PathBuf, chunk: u64, offset: u64, expected: Digest, found: Digest },
 }
 
 impl Blob {
-    /// Maps the file and checks its length and header against the manifest; see [`Blob::verify`] for
-    /// its data.
+    /// Maps the file and checks its length and header against the manifest; see [`Blob::verify`]
+    /// for its data.
     ///
     /// # Errors
-    /// [`Error::Io`] if it cannot be opened or mapped, [`Error::Manifest`] if the manifest contradicts
-    /// itself, [`Error::Blob`] if the file is another one.
+    /// [`Error::Io`] if it cannot be opened or mapped, [`Error::Manifest`] if the manifest
+    /// contradicts itself, [`Error::Blob`] if the file is another one.
     pub fn open(path: &Path, manifest: &Manifest) -> Result<Blob, Error> {
         manifest.check()?;
         let file = File::open(path).map_err(|cause| Error::io("open", path, cause))?;
@@ -70,7 +73,8 @@ impl Blob {
         Ok(Blob { path: path.into(), map, chunks: chunks.collect(), tensors })
     }
 
-    /// Reads the whole file once, bringing it into memory, and compares every chunk with the manifest.
+    /// Reads the whole file once, bringing it into memory, and compares every chunk with the
+    /// manifest.
     ///
     /// `progress` is told the bytes checked so far after each chunk.
     ///

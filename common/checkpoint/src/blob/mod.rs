@@ -18,5 +18,6 @@ pub use source::BlobSource;
 pub use tensor::{BlobTensor, encoded_tensors};
 pub(crate) use tensor::{EncodedMatrix, encode_matrix, encoded_bytes};
 
-/// A blob is hashed, sent and resumed in pieces of this size.
+/// A blob is hashed, sent and resumed in pieces of at most this size; the header and each tensor are
+/// cut into such pieces apart.
 pub const CHUNK_BYTES: u64 = 1 << 20;

@@ -107,7 +107,7 @@ fn chunks(manifest: &Manifest, bytes: &[u8]) -> Vec<Digest> {
         .collect()
 }
 
-/// One layer of 3.5 MiB, so that chunks and tensors cut each other.
+/// One layer of 3.5 MiB, with tensors of several chunks.
 fn several_chunks() -> (TinyCheckpoint, Checkpoint) {
     let mut tiny = TinyCheckpoint::single(1);
     for (field, value) in
@@ -266,7 +266,7 @@ fn verify_names_the_damaged_chunk() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("blob.safetensors");
     let ends = manifest.chunk_ends();
-    assert!(ends.len() > 3, "chunks and tensors cut each other");
+    assert!(ends.len() > manifest.tensors.len() + 1, "some tensor has several chunks");
     let place = ends[1] as usize + 5;
     bytes[place] ^= 0x80;
     std::fs::write(&path, &bytes).unwrap();

@@ -61,12 +61,35 @@ impl TestBlob {
         self.manifest.header().len() as u64 + chunks * CHUNK_BYTES
     }
 
-    fn name(&self) -> Digest {
+    pub(super) fn name(&self) -> Digest {
         self.manifest.name()
     }
 }
 
-fn open(directory: &TempDir) -> Store {
+/// A blob of three tensors, each of several chunks; `change` makes the middle one its own.
+pub(super) fn parts_blob(change: u8) -> TestBlob {
+    blob_of(&[data(1, MIB + 64), data(2 + change, 3 * MIB / 2), data(9, 2 * MIB + 192)])
+}
+
+/// A blob whose tensors have these bytes, in this order.
+fn blob_of(parts: &[Vec<u8>]) -> TestBlob {
+    let tensor = |(index, data): (usize, &Vec<u8>)| TensorEntry {
+        name: format!("model.layers.0.{index:05}.weight"),
+        dtype: Dtype::U8,
+        shape: vec![data.len() as u64],
+    };
+    let tensors = parts.iter().enumerate().map(tensor).collect();
+    let manifest = Manifest { tensors, file_bytes: 0, chunks: vec![] };
+    let bytes = [manifest.header(), parts.concat()].concat();
+    TestBlob::describing(manifest, bytes)
+}
+
+/// Bytes that depend on `seed`.
+fn data(seed: u8, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| (at * 7 + at / 253) as u8 ^ seed).collect()
+}
+
+pub(super) fn open(directory: &TempDir) -> Store {
     Store::open(directory.path(), None).unwrap()
 }
 
@@ -76,6 +99,19 @@ pub(super) fn receive(store: &Store, blob: &TestBlob) -> Digest {
     let offset = writer.offset() as usize;
     writer.write(&blob.bytes[offset..]).unwrap();
     writer.finish().unwrap()
+}
+
+/// Sends what a writer wants, in pieces of an odd size. Returns the bytes sent.
+pub(super) fn send(writer: &mut Writer, blob: &TestBlob) -> Result<u64, Error> {
+    let mut sent = 0;
+    for range in writer.wanted() {
+        let bytes = &blob.bytes[range.start as usize..range.end as usize];
+        for piece in bytes.chunks(100_003) {
+            writer.write(piece)?;
+            sent += piece.len() as u64;
+        }
+    }
+    Ok(sent)
 }
 
 /// Sends the first `bytes` of a blob, and vanishes.

@@ -81,6 +81,84 @@ fn damaged_manifests_cost_no_bytes_and_foreign_files_stay() {
 }
 
 #[test]
+fn blobs_of_an_older_layout_are_dropped_as_nobody_will_ask_for_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(&directory);
+    let (kept, begun) = (TestBlob::new(0, 100), TestBlob::new(1, 2 * MIB));
+    receive(&store, &kept);
+    receive_part(&store, &begun, begun.after(1) as usize);
+    drop(store);
+    let tensor = format!(r#"{{"name":"w","dtype":"U8","shape":[3],"digest":"{}"}}"#, digest(b"w"));
+    let chunk = digest(b"file");
+    let older = format!(r#"{{"tensors":[{tensor}],"file_bytes":131,"chunks":["{chunk}"]}}"#);
+    let path = |folder: &str, name: &Digest, end: &str| {
+        directory.path().join(folder).join(format!("{name}.{end}"))
+    };
+    let [whole, part, between, damaged] =
+        [b"whole", b"parts", b"betwe", b"damag"].map(|n| digest(n));
+    for (name, folder, end, manifest_folder) in [
+        (&whole, "blobs", "safetensors", "blobs"),
+        (&part, "partial", "part", "partial"),
+        (&between, "partial", "part", "blobs"), // A crash between the two renames.
+    ] {
+        fs::write(path(folder, name, end), vec![7; 131]).unwrap();
+        fs::write(path(manifest_folder, name, "json"), &older).unwrap();
+    }
+    fs::write(path("partial", &damaged, "part"), b"some bytes").unwrap();
+    fs::write(path("partial", &damaged, "json"), &older[..7]).unwrap();
+    let before = cli::list_directory(directory.path(), true).unwrap();
+
+    let store = open(&directory);
+    assert!(store.holds(&kept.name()));
+    let partial: Vec<Digest> = store.list_partial().iter().map(|blob| blob.name).collect();
+    let mut expected = [begun.name(), damaged];
+    expected.sort();
+    assert_eq!(partial, expected);
+    assert_eq!(store.resume_at(&begun.manifest).unwrap(), begun.after(1));
+    assert_eq!(files(&directory.path().join("blobs")), 2);
+    assert_eq!(files(&directory.path().join("partial")), 4);
+    drop(store);
+    let after = cli::list_directory(directory.path(), true).unwrap();
+    assert_eq!(before, after, "a look that changes nothing says the same");
+}
+
+#[test]
+fn a_part_with_a_torn_end_becomes_the_blob_with_only_what_is_wanted() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(&directory);
+    let blob = TestBlob::new(0, 5 * MIB + 77);
+    let torn = [&blob.bytes[..blob.after(3) as usize + 17], &[0xee; 2 * MIB + 5]].concat();
+    fs::write(part_path(&directory, &blob), torn).unwrap();
+    let mut writer = store.begin(blob.manifest.clone()).unwrap();
+    let rest = blob.after(3)..blob.manifest.file_bytes;
+    assert_eq!(writer.wanted(), std::slice::from_ref(&rest));
+    let sent = send(&mut writer, &blob).unwrap();
+    assert_eq!(sent, rest.end - rest.start);
+    writer.finish().unwrap();
+    assert!(fs::read(store.inner.folders.blob(&blob.name())).unwrap() == blob.bytes);
+}
+
+#[test]
+fn a_blob_whose_header_has_several_chunks_is_sent_resumed_and_opened() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(&directory);
+    let tensors: Vec<Vec<u8>> = (0..12_345).map(|seed| data(seed as u8, 64)).collect();
+    let blob = blob_of(&tensors);
+    let header_bytes = blob.manifest.header().len();
+    assert!(header_bytes > MIB, "{header_bytes}");
+    receive_part(&store, &blob, MIB + 9);
+    let mut writer = store.begin(blob.manifest.clone()).unwrap();
+    let rest = CHUNK_BYTES..blob.manifest.file_bytes;
+    assert_eq!(writer.wanted(), std::slice::from_ref(&rest));
+    send(&mut writer, &blob).unwrap();
+    writer.finish().unwrap();
+    let opened = store.open_blob(&blob.name()).unwrap();
+    opened.blob.verify(&mut |_| {}).unwrap();
+    assert!(fs::read(opened.blob.path()).unwrap() == blob.bytes);
+    assert_eq!(opened.blob.tensor("model.layers.0.07777.weight").unwrap().bytes(), tensors[7777]);
+}
+
+#[test]
 fn a_shortened_blob_is_completed_by_the_next_transfer() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(&directory);
