@@ -478,7 +478,7 @@ impl From<store::Error> for Status {
             E::WrongDigest { .. } => Self::data_loss(message),
             E::NotHeld { .. } => Self::not_found(message),
             // Worth another try: the last push of it is just ending, or it is asked for whole.
-            E::Busy { .. } | E::Spoilt { .. } => Self::aborted(message),
+            E::Busy { .. } | E::Spoilt { .. } | E::Torn { .. } => Self::aborted(message),
             _ => Self::internal(message),
         }
     }
