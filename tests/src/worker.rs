@@ -30,6 +30,8 @@ pub struct WorkerOptions<'a> {
     pub env: Vec<(String, String)>,
     /// Groups that the process is put in before it starts.
     pub cgroups: Vec<&'a Cgroup>,
+    /// The only core that it may run on; any if not given.
+    pub core: Option<usize>,
     /// A directory that this worker shall find empty (needs root).
     pub hide: Option<PathBuf>,
 }
@@ -45,6 +47,7 @@ impl Default for WorkerOptions<'_> {
             args: Vec::new(),
             env: Vec::new(),
             cgroups: Vec::new(),
+            core: None,
             hide: None,
         }
     }
@@ -166,6 +169,9 @@ fn command(name: &str, options: &WorkerOptions<'_>, directory: &Path, store: &Pa
     let mut script = String::new();
     for file in options.cgroups.iter().map(|group| group.procs()) {
         script.push_str(&format!("echo $$ > '{}' && ", file.display()));
+    }
+    if let Some(core) = options.core {
+        script.push_str(&format!("taskset -p -c {core} $$ > /dev/null && "));
     }
     if let Some(hide) = &options.hide {
         script.push_str(&format!("mount -t tmpfs -o size=64k none '{}' && ", hide.display()));

@@ -171,7 +171,12 @@ impl Run {
 impl Ask {
     /// `cake-master COMMAND MODEL`, with the context promised in all measurements.
     pub(crate) fn new(command: &str, model: &Path) -> Ask {
-        let context = CONTEXT.to_string();
+        Ask::within(command, model, CONTEXT)
+    }
+
+    /// The same with room for another number of tokens.
+    pub(crate) fn within(command: &str, model: &Path, context: usize) -> Ask {
+        let context = context.to_string();
         Ask(vec![command.into(), path(model)]).and(&["--json", "--context", &context])
     }
 
@@ -204,8 +209,16 @@ impl Ask {
     /// # Errors
     /// If it fails, with what it said.
     pub(crate) fn alone(&self) -> Result<Run> {
+        self.with(&Master::alone())
+    }
+
+    /// Runs it with that master.
+    ///
+    /// # Errors
+    /// If it fails, with what it said.
+    pub(crate) fn with(&self, master: &Master) -> Result<Run> {
         let started = Instant::now();
-        let finished = Master::alone().start(&self.args()).finish(DEADLINE);
+        let finished = master.start(&self.args()).finish(DEADLINE);
         Run { finished, seconds: started.elapsed().as_secs_f64() }.ok()
     }
 

@@ -7,6 +7,7 @@ use cake_tests::model::{self, ModelShape};
 use cake_tests::programs;
 use tempfile::TempDir;
 
+use super::peers::Peers;
 use super::{files, fill};
 
 /// Weights do not matter to what is measured here, only their number and that they stay the same.
@@ -19,18 +20,24 @@ const DISK_RESERVE: u64 = 2 << 30;
 pub(crate) struct Lab {
     directory: PathBuf,
     zeros: fill::Zeros,
+    peers: Option<Peers>,
 }
 
 impl Lab {
     /// Uses `directory`, which is made if it is not there; if not given, one beside the programs
     /// under measurement. These are built first, so that they are never stale.
-    pub(crate) fn open(directory: Option<PathBuf>) -> Result<Lab> {
+    pub(crate) fn open(directory: Option<PathBuf>, peers: Option<PathBuf>) -> Result<Lab> {
         let beside = programs().master.parent().context("a program lies in a directory")?;
         let directory = directory.unwrap_or_else(|| beside.join("bench-models"));
         std::fs::create_dir_all(&directory)
             .with_context(|| format!("cannot make {}", directory.display()))?;
         let directory = directory.canonicalize()?;
-        Ok(Lab { zeros: fill::Zeros::new(&directory)?, directory })
+        Ok(Lab { zeros: fill::Zeros::new(&directory)?, directory, peers: Peers::at(peers) })
+    }
+
+    /// Other systems to compare with, if they are prepared.
+    pub(crate) fn peers(&self) -> Option<&Peers> {
+        self.peers.as_ref()
     }
 
     /// A random-weight model of this shape, made unless an earlier run made it.

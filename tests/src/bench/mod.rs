@@ -1,14 +1,17 @@
 //! The figures that this project promises, measured with real processes from outside of them.
 //!
 //! [`lab`] is where it happens, [`cluster`] two workers and commands to a master, [`files`] and
-//! [`fill`] the page cache, [`table`] the outcome; the figures themselves are in [`push`],
-//! [`memory`], [`speed`] and [`demo`].
+//! [`fill`] the page cache, [`peers`] other systems, [`table`] the outcome; the figures themselves
+//! are in [`push`], [`memory`], [`speed`], [`engine`] and [`demo`].
+mod bandwidth;
 mod cluster;
 mod demo;
+mod engine;
 mod files;
 mod fill;
 mod lab;
 mod memory;
+mod peers;
 mod push;
 mod speed;
 mod table;
@@ -46,6 +49,8 @@ pub(crate) enum Part {
     FirstAnswer,
     /// A push beside `cp`, tokens per second.
     Speed,
+    /// Prefill and decode in every encoding, beside llama.cpp and PyTorch (not part of the above).
+    Engine,
 }
 
 /// How a figure is measured, with its name and bar for when it cannot be.
@@ -80,6 +85,11 @@ const SPEED: &[Figure] = &[
     },
     Figure { name: "speed", bar: "", measure: |lab, _, table| speed::answers(lab, table) },
 ];
+const ENGINE: &[Figure] = &[Figure {
+    name: "engine",
+    bar: "ahead of llama.cpp",
+    measure: |lab, _, table| engine::measure(lab, table),
+}];
 const MEMORY: &[Figure] = &[
     Figure {
         name: "worker's memory",
@@ -98,14 +108,20 @@ const MEMORY: &[Figure] = &[
 ///
 /// # Errors
 /// If nothing at all can be measured.
-pub(crate) fn measure(part: Part, directory: Option<PathBuf>, keep: bool) -> Result<Table> {
-    let lab = Lab::open(directory)?;
+pub(crate) fn measure(
+    part: Part,
+    directory: Option<PathBuf>,
+    peers: Option<PathBuf>,
+    keep: bool,
+) -> Result<Table> {
+    let lab = Lab::open(directory, peers)?;
     let figures: &[&[Figure]] = match part {
         Part::Main => &[FIRST_ANSWER, PUSH, SPEED, MEMORY],
         Part::Push => &[PUSH],
         Part::Memory => &[MEMORY],
         Part::FirstAnswer => &[FIRST_ANSWER],
         Part::Speed => &[SPEED],
+        Part::Engine => &[ENGINE],
     };
     let mut table = Table::new(lab.describe());
     for figure in figures.iter().copied().flatten() {

@@ -16,6 +16,9 @@ struct Cli {
     /// Directory for models and stores, on a real disk. Default: bench-models beside this program.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// Directory of llama.cpp and PyTorch to compare with, made by tests/benches/peers.sh.
+    #[arg(long, value_name = "DIR")]
+    peers: Option<PathBuf>,
     /// Keep the model of 10 GiB for the next time.
     #[arg(long)]
     keep: bool,
@@ -27,7 +30,7 @@ struct Cli {
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
     anyhow::ensure!(!cfg!(debug_assertions), "measure what people use: cargo run --release");
-    let table = bench::measure(cli.part, cli.dir, cli.keep)?;
+    let table = bench::measure(cli.part, cli.dir, cli.peers, cli.keep)?;
     if cli.json {
         println!("{}", serde_json::to_string_pretty(&table)?);
     } else {

@@ -1,0 +1,221 @@
+//! Prefill and decode in every encoding, alone and over two pinned workers, beside others.
+use anyhow::{Context, Result};
+use cake_tests::{Master, TestWorker, WorkerOptions};
+
+use super::bandwidth::read_bandwidth;
+use super::cluster::{Ask, NAMES, Run};
+use super::lab::Lab;
+use super::peers::{Peers, Rates};
+use super::table::{Measured, Table};
+use super::{CUT, ONE_B, files, one_b};
+
+/// Turns of everybody; medians count.
+const ROUNDS: usize = 5;
+const PROMPT: usize = 512;
+const ANSWER: usize = 65;
+/// Room for prompt and answer.
+const CONTEXT: usize = 1024;
+
+/// One encoding, and what it is measured against.
+struct Kind {
+    encode: &'static str,
+    /// The peer's file of about the same precision.
+    gguf: &'static str,
+    /// Bytes of weights that a token reads: layers, then head.
+    layer_bits: f64,
+    head_bits: f64,
+    /// Decode alone, as a multiple of the peer and as a part of the limit.
+    decode: (f64, f64),
+    /// Prefill as a multiple of the peer; of PyTorch for bf16.
+    prefill: f64,
+    /// Decode over two workers, as a multiple of the peer.
+    workers: f64,
+}
+
+/// An affine group of 64 has a scale and a bias of 16 bits each.
+const GROUPED: f64 = 32.0 / 64.0;
+const KINDS: [Kind; 3] = [
+    Kind {
+        encode: "as-stored",
+        gguf: "bf16",
+        layer_bits: 16.0,
+        head_bits: 16.0,
+        decode: (1.2, 0.82),
+        prefill: 0.9,
+        workers: 1.15,
+    },
+    Kind {
+        encode: "q8",
+        gguf: "q8_0",
+        layer_bits: 8.0 + GROUPED,
+        head_bits: 8.0 + GROUPED,
+        decode: (1.05, 0.86),
+        prefill: 1.8,
+        workers: 1.5,
+    },
+    Kind {
+        encode: "q4",
+        gguf: "q4_0",
+        layer_bits: 4.0 + GROUPED,
+        head_bits: 8.0 + GROUPED,
+        decode: (1.15, 0.78),
+        prefill: 1.8,
+        workers: 2.3,
+    },
+];
+
+/// What one kind reached, a number per round.
+#[derive(Default)]
+struct Seen {
+    ours: Vec<Rates>,
+    peer: Vec<Rates>,
+    over: Vec<Rates>,
+    rpc: Vec<Rates>,
+}
+
+/// Measures all kinds, turn about with the peers that are there.
+pub(crate) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
+    let model = lab.model(ONE_B, &one_b())?;
+    files::warm(&model)?;
+    let limit = bandwidth(table)?;
+    let peers = lab.peers();
+    let mut seen: [Seen; KINDS.len()] = Default::default();
+    let mut torch = Vec::new();
+    for round in 0..ROUNDS {
+        for (kind, seen) in KINDS.iter().zip(&mut seen) {
+            eprintln!("round {} of {ROUNDS}: {}", round + 1, kind.encode);
+            let ask = Ask::within("run", &model, CONTEXT).answer(PROMPT, ANSWER);
+            let ask = ask.and(&["--encode", kind.encode]);
+            seen.ours.push(rates(&ask.alone()?)?);
+            if let Some(peers) = peers {
+                seen.peer.push(peers.llama(kind.gguf)?);
+            }
+            seen.over.push(over_workers(lab, &ask)?);
+            if let Some(peers) = peers {
+                seen.rpc.push(peers.llama_rpc(kind.gguf)?);
+            }
+        }
+        if let Some(peers) = peers {
+            torch.push(peers.torch_prefill()?);
+        }
+    }
+    for (kind, seen) in KINDS.iter().zip(&seen) {
+        report(kind, seen, &torch, limit, peers, table);
+    }
+    Ok(())
+}
+
+/// Tells how fast memory is; returns what two threads reach with huge pages.
+fn bandwidth(table: &mut Table) -> Result<f64> {
+    let mut best = 0.0;
+    for threads in [1, 2] {
+        let [small, huge] = [read_bandwidth(threads, false)?, read_bandwidth(threads, true)?];
+        let words = format!("{:.1} GB/s, with huge pages {:.1} GB/s", small / 1e9, huge / 1e9);
+        table.inform(&format!("memory read, {threads} threads"), Measured::new(huge, words));
+        best = huge;
+    }
+    Ok(best)
+}
+
+fn report(
+    kind: &Kind,
+    seen: &Seen,
+    torch: &[f64],
+    limit: f64,
+    peers: Option<&Peers>,
+    table: &mut Table,
+) {
+    let name = kind.encode;
+    let shape = one_b();
+    let head = (shape.hidden_size * shape.vocab_size) as f64;
+    let layers = shape.layers as f64 * shape.layer_bytes() as f64 / 2.0; // Two bytes per weight.
+    let bytes = (layers * kind.layer_bits + head * kind.head_bits) / 8.0;
+    let (ours, over) = (medians(&seen.ours), medians(&seen.over));
+    let part = ours.decode / (limit / bytes);
+    let (least_ratio, least_part) = kind.decode;
+    let bar = format!("≥ {least_ratio} × llama.cpp, ≥ {least_part} of limit");
+    let what = format!("decode, 2 threads, {name}");
+    let words = format!("{:.1} tok/s, {part:.2} of limit {:.1}", ours.decode, limit / bytes);
+    if peers.is_none() {
+        table.inform(&what, Measured::new(ours.decode, words));
+        let words = format!("{:.0} tok/s", ours.prefill);
+        table.inform(&format!("prefill {PROMPT}, {name}"), Measured::new(ours.prefill, words));
+        let words = format!("decode {:.1}, prefill {:.0} tok/s", over.decode, over.prefill);
+        table.inform(&format!("over 2 pinned workers, {name}"), Measured::new(over.decode, words));
+        table.not_shown(&format!("{name} beside peers"), &bar, "no --peers directory".into());
+        return;
+    }
+    let (peer, rpc) = (medians(&seen.peer), medians(&seen.rpc));
+    let ratio = ours.decode / peer.decode;
+    let words = format!("{words}; llama.cpp {:.1}: {ratio:.2} ×", peer.decode);
+    let met = ratio >= least_ratio && part >= least_part;
+    table.judged(&what, Measured::new(ratio, words), &bar, met);
+
+    let (other, rate) = match kind.encode {
+        "as-stored" => ("PyTorch", median(torch.to_vec())),
+        _ => ("llama.cpp", peer.prefill),
+    };
+    let ratio = ours.prefill / rate;
+    let words = format!("{:.0} tok/s; {other} {rate:.0}: {ratio:.2} ×", ours.prefill);
+    let bar = format!("≥ {} × {other}", kind.prefill);
+    let what = format!("prefill {PROMPT}, 2 threads, {name}");
+    table.judged(&what, Measured::new(ratio, words), &bar, ratio >= kind.prefill);
+
+    let ratio = over.decode / rpc.decode;
+    let words = format!("{:.1} tok/s; llama.cpp RPC {:.1}: {ratio:.2} ×", over.decode, rpc.decode);
+    let bar = format!("≥ {} × llama.cpp RPC", kind.workers);
+    let what = format!("decode over 2 pinned workers of 1 thread, {name}");
+    table.judged(&what, Measured::new(ratio, words), &bar, ratio >= kind.workers);
+
+    let ratio = over.prefill / rpc.prefill;
+    let words =
+        format!("{:.0} tok/s; llama.cpp RPC {:.0}: {ratio:.2} ×", over.prefill, rpc.prefill);
+    let what = format!("prefill {PROMPT} over 2 pinned workers, {name}");
+    match kind.encode {
+        "as-stored" => {
+            table.judged(&what, Measured::new(ratio, words), "≥ 5 × llama.cpp RPC", ratio >= 5.0);
+        }
+        _ => table.inform(&what, Measured::new(ratio, words)),
+    }
+}
+
+/// The same over two workers of one thread, each on a core of its own.
+fn over_workers(lab: &Lab, ask: &Ask) -> Result<Rates> {
+    let home = lab.scratch()?;
+    let start = |(core, name): (usize, &&str)| {
+        let directory = Some(home.path().join(name));
+        let options = WorkerOptions {
+            memory: 8 << 30,
+            core: Some(core),
+            directory,
+            ..WorkerOptions::default()
+        };
+        std::fs::create_dir(home.path().join(name))?;
+        Ok(TestWorker::start(name, options))
+    };
+    let workers = NAMES.iter().enumerate().map(start).collect::<Result<Vec<_>>>()?;
+    let run = ask.clone().cut(CUT, &one_b()).with(&Master::over(&workers))?;
+    rates(&run)
+}
+
+fn rates(run: &Run) -> Result<Rates> {
+    let report = run.json()?;
+    let rate = |name: &str| {
+        report["timing"][name].as_f64().with_context(|| format!("no {name} in the report"))
+    };
+    Ok(Rates {
+        prefill: rate("prefill_tokens_per_second")?,
+        decode: rate("decode_tokens_per_second")?,
+    })
+}
+
+fn medians(rates: &[Rates]) -> Rates {
+    let of = |rate: fn(&Rates) -> f64| median(rates.iter().map(rate).collect());
+    Rates { prefill: of(|rates| rates.prefill), decode: of(|rates| rates.decode) }
+}
+
+/// The middle one; 0 of none.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
