@@ -2,8 +2,10 @@
 use std::sync::Arc;
 
 use cake_checkpoint::{
-    BlobSource, BlobTensor, Checkpoint, Encoding, Error, MappedTensor, MatrixTensors, Tensor,
+    Affine, BlobSource, BlobTensor, Checkpoint, Dtype, Encoding, Error, MappedTensor,
+    MatrixTensors, Quantization, Tensor,
 };
+use cake_engine::WeightEncoding;
 
 /// What is planned, pushed and run. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -54,6 +56,24 @@ impl Model {
             Ok((tensor.name.clone(), mapped))
         };
         blob.tensors().iter().map(&mut read).collect()
+    }
+
+    /// The dtype that most of the first layer's bytes have.
+    pub fn main_dtype(&self) -> Dtype {
+        let blob = self.blob(0);
+        let largest = blob.tensors().iter().max_by_key(|tensor| tensor.bytes);
+        largest.map_or(Dtype::F32, |tensor| tensor.dtype)
+    }
+
+    /// How the largest matrix of the first layer is stored: what is timed on every device.
+    pub fn weight_encoding(&self) -> WeightEncoding {
+        let dtype = self.main_dtype();
+        if dtype != Dtype::U32 {
+            return WeightEncoding::Float(dtype);
+        }
+        let stored = self.checkpoint.config.quantization.as_ref().map(Quantization::default_format);
+        let format = self.encoding.of_layers().or(stored);
+        WeightEncoding::Affine(format.unwrap_or(Affine::Q4))
     }
 
     /// Bytes of embedding, final norm and head, as the master holds them.

@@ -146,7 +146,7 @@ pub fn input(
     let layers: Vec<LayerCost> = (0..config.num_layers)
         .map(|layer| LayerCost { bytes: model.blob_bytes(layer), kv_bytes })
         .collect();
-    let dtype = main_dtype(model);
+    let dtype = model.main_dtype();
     let activation_bytes = config.hidden_size as u64 * 4;
     let devices = candidates.iter().map(|device| Device {
         name: device.name.clone(),
@@ -179,11 +179,4 @@ pub fn input(
         context_tokens: promise.context as u64,
         layers,
     }
-}
-
-/// The dtype that most of the first layer's bytes have: what the probe times.
-pub fn main_dtype(model: &Model) -> Dtype {
-    let blob = model.blob(0);
-    let largest = blob.tensors().iter().max_by_key(|tensor| tensor.bytes);
-    largest.map_or(Dtype::F32, |tensor| tensor.dtype)
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cake_checkpoint::{Digest, Dtype, ModelConfig};
+use cake_engine::WeightEncoding;
 use cake_proto::client::{PIPELINE_KEY, check_protocol};
 use cake_proto::wire::worker_server::Worker as WorkerRpc;
 use cake_proto::{Assembler, Incoming, PROTOCOL, Tag, VERSION, connect, limits, wire};
@@ -192,8 +193,10 @@ impl WorkerRpc for Service {
         let config = ModelConfig::parse(&request.config_json)
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
         let work = self.shared.work.clone().write_owned().await;
-        let dtype = Dtype::parse(&request.dtype)
-            .ok_or_else(|| Status::invalid_argument(format!("{:?} is no dtype", request.dtype)))?;
+        let encoding: WeightEncoding = request
+            .encoding
+            .parse()
+            .map_err(|error: cake_engine::Error| Status::invalid_argument(error.to_string()))?;
         let Config { threads, budget_bytes, .. } = self.shared.config;
         let own = stage_scratch_bytes(&config, 1, 1, threads).saturating_add(OVERHEAD_BYTES);
         let scratch = budget_bytes.saturating_sub(own);
@@ -201,7 +204,7 @@ impl WorkerRpc for Service {
         let probe = blocking(move || {
             let _work = work;
             runtime.unload(); // The probe's scratch memory needs the room.
-            cake_engine::probe_layer(&config, dtype, threads, scratch)
+            cake_engine::probe_layer(&config, encoding, threads, scratch)
                 .map_err(|error| Status::failed_precondition(error.to_string()))
         })
         .await?;

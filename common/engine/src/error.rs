@@ -37,6 +37,8 @@ pub enum Error {
     Threads { threads: usize, source: rayon::ThreadPoolBuildError },
     #[error("{found:?} is no numerics; write exact or fast")]
     UnknownNumerics { found: String },
+    #[error("{found:?} is no encoding of weights; write a type such as BF16, or affine-4-64")]
+    UnknownEncoding { found: String },
     #[error("CAKE_OPS is {found:?}, expected \"cake\" or \"candle\"")]
     UnknownOps { found: String },
 

@@ -118,13 +118,13 @@ fn list<'a>(names: impl IntoIterator<Item = &'a &'a str>) -> String {
 /// The worker's rates: as measured before of the same process and shape, else measured now. A worker
 /// that cannot be measured but is there, such as one too small for the probe, is still a candidate.
 async fn rates(model: &Model, state: &State, member: &Member, again: bool) -> Result<Rates, Error> {
-    let dtype = sizing::main_dtype(model);
+    let encoding = model.weight_encoding();
     let shape = blake3::hash(&model.checkpoint.config_json).to_hex();
-    let key = format!("{}/{}/{dtype}/{shape}", member.offer.worker_id, member.offer.instance);
+    let key = format!("{}/{}/{encoding}/{shape}", member.offer.worker_id, member.offer.instance);
     if let Some(known) = state.measured(&key).filter(|_| !again) {
         return Ok(Ok(known));
     }
-    let error = match cluster::measure(member, &model.checkpoint.config_json, dtype.name()).await {
+    let error = match cluster::measure(member, &model.checkpoint.config_json, encoding).await {
         Ok(measured) => {
             state.remember(&key, measured.clone());
             return Ok(Ok(measured));
@@ -142,9 +142,9 @@ async fn rates(model: &Model, state: &State, member: &Member, again: bool) -> Re
 /// The master's own rates, for a plan in which it competes with workers, measured within the memory
 /// that it may use.
 fn local_rates(model: &Model, threads: usize, max_bytes: u64) -> Rates {
-    let dtype = sizing::main_dtype(model);
+    let encoding = model.weight_encoding();
     let config = &model.checkpoint.config;
-    let probe = || cake_engine::probe_layer(config, dtype, threads, max_bytes);
+    let probe = || cake_engine::probe_layer(config, encoding, threads, max_bytes);
     let probe = tokio::task::block_in_place(probe)
         .map_err(|error| format!("the master could not time a layer: {error}"))?;
     Ok(Measured {

@@ -2,6 +2,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use cake_engine::WeightEncoding;
 use cake_proto::{limits, wire};
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +33,11 @@ pub struct Measured {
 ///
 /// # Errors
 /// [`Error::Call`].
-pub async fn measure(member: &Member, config_json: &[u8], dtype: &str) -> Result<Measured, Error> {
+pub async fn measure(
+    member: &Member,
+    config_json: &[u8],
+    encoding: WeightEncoding,
+) -> Result<Measured, Error> {
     let mut client = member.client.clone();
     let name = member.name();
     let mut trips = Vec::with_capacity(ROUND_TRIPS);
@@ -56,7 +61,7 @@ pub async fn measure(member: &Member, config_json: &[u8], dtype: &str) -> Result
     let sending = (fastest - rtt_seconds / 2.0).max(1e-6);
     let request = wire::ProbeComputeRequest {
         config_json: config_json.to_vec().into(),
-        dtype: dtype.to_owned(),
+        encoding: encoding.to_string(),
     };
     let probe =
         within_time(PROBE_TIMEOUT, name, "time a layer", client.probe_compute(request)).await?;
