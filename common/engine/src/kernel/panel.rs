@@ -18,7 +18,7 @@ use super::PARALLEL_WORK;
 use super::matmul::Matrix;
 use super::simd::LANES;
 use super::target::Target;
-use super::x86::Avx512Bf16;
+use super::x86::{Avx512Bf16, transposed};
 
 /// Vectors of outputs in a panel.
 const VECTORS: usize = 4;
@@ -181,12 +181,14 @@ impl Task<'_> {
                 *row = &weights[output * row_bytes..][bytes.clone()];
             }
             for (index, columns) in panel[..block.len()].chunks_mut(LANES).enumerate() {
-                let square = transposed(rows.map(|row| {
+                let square = rows.map(|row| {
                     let rest = row.get(index * 64..).unwrap_or(&[]);
                     let mask = if rest.len() >= 64 { !0 } else { (1u64 << rest.len()) - 1 };
                     // SAFETY: the masked load touches the bytes of `rest` alone.
                     unsafe { _mm512_maskz_loadu_epi8(mask, rest.as_ptr().cast()) }
-                }));
+                });
+                // SAFETY: this function has the instructions.
+                let square = unsafe { transposed(square) };
                 for (column, pairs) in columns.iter_mut().zip(square) {
                     let to = column[vector * LANES..][..LANES].as_mut_ptr();
                     // SAFETY: the slice has one vector.
@@ -257,38 +259,6 @@ impl Task<'_> {
 fn bf16(pairs: __m512i) -> __m512bh {
     // SAFETY: both are 64 bytes without invalid values.
     unsafe { std::mem::transmute(pairs) }
-}
-
-/// Rows become columns: lane `j` of row `i` goes to lane `i` of row `j`.
-#[target_feature(enable = "avx512f")]
-#[inline]
-pub(super) fn transposed(rows: [__m512i; LANES]) -> [__m512i; LANES] {
-    let mut pairs = rows; // Within 128 bits: 2 × 2 of 32 bits, then 2 × 2 of 64.
-    for i in (0..LANES).step_by(2) {
-        pairs[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
-        pairs[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
-    }
-    let mut quads = pairs;
-    for i in (0..LANES).step_by(4) {
-        quads[i] = _mm512_unpacklo_epi64(pairs[i], pairs[i + 2]);
-        quads[i + 1] = _mm512_unpackhi_epi64(pairs[i], pairs[i + 2]);
-        quads[i + 2] = _mm512_unpacklo_epi64(pairs[i + 1], pairs[i + 3]);
-        quads[i + 3] = _mm512_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
-    }
-    // `quads[4b + c]` holds column `4l + c` of rows `4b..4b + 4` in its 128-bit lane `l`: now
-    // 4 × 4 of those.
-    let mut out = rows;
-    for c in 0..4 {
-        let low = _mm512_shuffle_i32x4::<0x44>(quads[c], quads[4 + c]);
-        let high = _mm512_shuffle_i32x4::<0xee>(quads[c], quads[4 + c]);
-        let low_b = _mm512_shuffle_i32x4::<0x44>(quads[8 + c], quads[12 + c]);
-        let high_b = _mm512_shuffle_i32x4::<0xee>(quads[8 + c], quads[12 + c]);
-        out[c] = _mm512_shuffle_i32x4::<0x88>(low, low_b);
-        out[4 + c] = _mm512_shuffle_i32x4::<0xdd>(low, low_b);
-        out[8 + c] = _mm512_shuffle_i32x4::<0x88>(high, high_b);
-        out[12 + c] = _mm512_shuffle_i32x4::<0xdd>(high, high_b);
-    }
-    out
 }
 
 #[cfg(test)]

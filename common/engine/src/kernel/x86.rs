@@ -86,6 +86,43 @@ impl Avx512 {
     }
 }
 
+/// Rows become columns: lane `j` of row `i` goes to lane `i` of row `j`.
+///
+/// # Safety
+/// The caller is compiled for AVX-512 F.
+#[inline(always)]
+pub(super) unsafe fn transposed(rows: [__m512i; LANES]) -> [__m512i; LANES] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut pairs = rows; // Within 128 bits: 2 × 2 of 32 bits, then 2 × 2 of 64.
+        for i in (0..LANES).step_by(2) {
+            pairs[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
+            pairs[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
+        }
+        let mut quads = pairs;
+        for i in (0..LANES).step_by(4) {
+            quads[i] = _mm512_unpacklo_epi64(pairs[i], pairs[i + 2]);
+            quads[i + 1] = _mm512_unpackhi_epi64(pairs[i], pairs[i + 2]);
+            quads[i + 2] = _mm512_unpacklo_epi64(pairs[i + 1], pairs[i + 3]);
+            quads[i + 3] = _mm512_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
+        }
+        // `quads[4b + c]` holds column `4l + c` of rows `4b..4b + 4` in its 128-bit lane `l`: now
+        // 4 × 4 of those.
+        let mut out = rows;
+        for c in 0..4 {
+            let low = _mm512_shuffle_i32x4::<0x44>(quads[c], quads[4 + c]);
+            let high = _mm512_shuffle_i32x4::<0xee>(quads[c], quads[4 + c]);
+            let low_b = _mm512_shuffle_i32x4::<0x44>(quads[8 + c], quads[12 + c]);
+            let high_b = _mm512_shuffle_i32x4::<0xee>(quads[8 + c], quads[12 + c]);
+            out[c] = _mm512_shuffle_i32x4::<0x88>(low, low_b);
+            out[4 + c] = _mm512_shuffle_i32x4::<0xdd>(low, low_b);
+            out[8 + c] = _mm512_shuffle_i32x4::<0x88>(high, high_b);
+            out[12 + c] = _mm512_shuffle_i32x4::<0xdd>(high, high_b);
+        }
+        out
+    }
+}
+
 /// Sum of eight lanes: `i` with `i + 4`, then `+ 2`, `+ 1`.
 #[inline(always)]
 unsafe fn sum8(value: __m256) -> f32 {
