@@ -12,9 +12,9 @@ const ORDER: usize = 32;
 const ROUND: f32 = 12_582_912.0; // 1.5 · 2^23
 /// Largest magnitude of a code.
 const MAX_CODE: f32 = 127.0;
-/// Bytes between rows beyond their codes, so that rows of a power of two do not compete for the
-/// same places of the cache.
-const PADDING: usize = 64;
+/// Bytes between rows beyond their codes: vectors may reach past the end of a row, and rows of a power
+/// of two do not compete for the same places of the cache.
+const PADDING: usize = 128;
 
 /// Quantized rows.
 ///
@@ -62,10 +62,10 @@ impl Activations {
         all
     }
 
-    /// The codes of one row.
+    /// The codes of one row and [`PADDING`] zeros.
     #[inline(always)]
-    pub(super) fn codes(&self, row: usize) -> &[i8] {
-        &self.codes[row * self.stride..][..self.inputs]
+    pub(super) fn padded_codes(&self, row: usize) -> &[i8] {
+        &self.codes[row * self.stride..][..self.stride]
     }
 
     /// The scales of the groups of one row.

@@ -1,0 +1,194 @@
+//! Few rows: weights are multiplied as they lie in memory, which sets the pace.
+//!
+//! A vector of codes belongs to one output, so its products have to be summed across lanes. That is
+//! done for 16 outputs at a time, by transposing and adding, and gives vectors of 16 outputs.
+
+use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use super::super::super::simd::LANES;
+use super::super::super::x86::Avx512Vnni;
+use super::super::activations::Activations;
+use super::super::{Bits, Call, MAX_GROUP};
+use super::{CHUNK, DIRECT_ROWS, Line, PARAM_GROUPS, Params, Task, padded_rows, prefetch};
+
+/// Inputs that are taken at once: whole groups of every size, and chunks of every width of code.
+const SPAN: usize = MAX_GROUP;
+
+/// The product with at most [`DIRECT_ROWS`] rows.
+pub(super) fn matmul(proof: Avx512Vnni, call: Call<'_>, x: &Activations) -> Vec<f32> {
+    let Call { weight, bias, .. } = call;
+    call.by_outputs(call.share(LANES), |outputs, target| {
+        let _: Avx512Vnni = proof;
+        let rows = 0..call.rows();
+        let task = Task { weight, bias, x, rows, outputs, target };
+        // SAFETY: `proof` is there, so the processor has the instructions.
+        unsafe {
+            match weight.bits {
+                Bits::Four => task.direct::<4, 1>(),
+                Bits::Eight => task.direct::<8, 2>(),
+            }
+        }
+    })
+}
+
+/// Where a span of the codes of 16 outputs is.
+struct Span {
+    /// The codes of the first output.
+    from: *const u8,
+    /// Bytes from those of one output to those of the next.
+    stride: usize,
+    /// What to ask memory for meanwhile.
+    ahead: *const u8,
+    /// The groups that the codes belong to; what is past them is zero.
+    groups: Range<usize>,
+}
+
+impl Task<'_> {
+    /// All of the task; `BITS` are those of the weight, `CHUNKS` what a span has of them.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
+    fn direct<const BITS: usize, const CHUNKS: usize>(&self) {
+        let mut params = Params::<1>::ZERO;
+        let row_bytes = self.weight.row_bytes();
+        let span = SPAN / self.weight.group; // Groups in a span.
+        for first in self.outputs.clone().step_by(LANES) {
+            let outputs = first..(first + LANES).min(self.outputs.end);
+            let codes = &self.weight.codes[first * row_bytes..];
+            let mut y = [_mm512_setzero_ps(); DIRECT_ROWS];
+            for first in (0..self.weight.groups()).step_by(PARAM_GROUPS) {
+                let held = first..(first + PARAM_GROUPS).min(self.weight.groups());
+                self.fill_params(&outputs, &held, &mut params);
+                for first in held.clone().step_by(span) {
+                    let groups = first..(first + span).min(held.end);
+                    let at = first * self.group_bytes();
+                    // The next rows in the order they lie in, which is the order that memory is
+                    // fastest in; this kernel's own is not.
+                    let ahead = codes.as_ptr().wrapping_add(LANES * (row_bytes + at));
+                    let mut padded = MaybeUninit::<[[Line; CHUNKS]; LANES]>::uninit();
+                    let whole =
+                        codes.len() >= LANES * row_bytes && at + CHUNKS * CHUNK <= row_bytes;
+                    let (from, stride) = match whole {
+                        true => (codes[at..].as_ptr(), row_bytes),
+                        false => {
+                            let padded = padded.write(padded_rows(codes, row_bytes, at));
+                            (padded.as_ptr().cast(), CHUNKS * CHUNK)
+                        }
+                    };
+                    let at = Span { from, stride, ahead, groups };
+                    // SAFETY: whole spans of whole rows by the condition, or a copy of that size.
+                    unsafe { self.span::<BITS, CHUNKS>(&at, &params, &mut y) };
+                }
+            }
+            for (row, y) in self.rows.clone().zip(y) {
+                self.write_target(row, &outputs, 0, y, true);
+            }
+        }
+    }
+
+    /// Continues the chains `y` of 16 outputs.
+    ///
+    /// # Safety
+    /// The codes of the span are where it says.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
+    unsafe fn span<const BITS: usize, const CHUNKS: usize>(
+        &self,
+        span: &Span,
+        params: &Params<1>,
+        y: &mut [__m512; DIRECT_ROWS],
+    ) {
+        let Span { from, stride, ahead, ref groups } = *span;
+        for line in 0..LANES * CHUNKS {
+            prefetch(ahead.wrapping_add(line * CHUNK));
+        }
+        let per_group = 4 * CHUNKS * self.weight.group / SPAN;
+        for (row, y) in self.rows.clone().zip(y) {
+            let x = &self.x.padded_codes(row)[groups.start * self.weight.group..][..SPAN];
+            let mut quarters = [[_mm512_setzero_si512(); 4]; CHUNKS];
+            for (chunk, x) in x.chunks_exact(SPAN / CHUNKS).enumerate() {
+                // SAFETY: the caller's promise.
+                quarters[chunk] =
+                    unsafe { chunk_sums::<BITS>(from.wrapping_add(chunk * CHUNK), stride, x) };
+            }
+            let quarters = quarters.as_flattened().chunks_exact(per_group);
+            for (group, quarters) in groups.clone().zip(quarters) {
+                let mut dot = quarters[0];
+                for &quarter in &quarters[1..] {
+                    dot = _mm512_add_epi32(dot, quarter);
+                }
+                let scale = _mm512_set1_ps(self.x.scales(row)[group]);
+                let sum = _mm512_set1_ps(self.x.sums(row)[group]);
+                *y = params.chain((group % PARAM_GROUPS, 0), (scale, sum), dot, *y);
+            }
+        }
+    }
+}
+
+/// Products of [`CHUNK`] bytes of codes of each of 16 outputs with the codes `x` of activations,
+/// summed over each quarter of the bytes: a vector of outputs per quarter.
+///
+/// # Safety
+/// The codes lie at `from` and after it, `stride` bytes apart.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+#[inline]
+unsafe fn chunk_sums<const BITS: usize>(from: *const u8, stride: usize, x: &[i8]) -> [__m512i; 4] {
+    let (even, odd) = operands::<BITS>(x);
+    let low = _mm512_set1_epi8(0xf);
+    let mut quads = [_mm512_setzero_si512(); 4];
+    for (quad, to) in quads.iter_mut().enumerate() {
+        let mut sums = [_mm512_setzero_si512(); 4];
+        for (lane, sum) in sums.iter_mut().enumerate() {
+            let from = from.wrapping_add((4 * quad + lane) * stride);
+            // SAFETY: the caller's promise.
+            let codes = unsafe { _mm512_loadu_si512(from.cast()) };
+            *sum = if BITS == 4 {
+                let high = _mm512_and_si512(_mm512_srli_epi16::<4>(codes), low);
+                let sum = _mm512_dpbusd_epi32(*sum, _mm512_and_si512(codes, low), even);
+                _mm512_dpbusd_epi32(sum, high, odd)
+            } else {
+                _mm512_dpbusd_epi32(*sum, codes, even)
+            };
+        }
+        *to = quarter_sums(sums);
+    }
+    // Quarter `q` of `quads[b]` has outputs `4b..4b + 4`: 4 × 4 quarters change places.
+    let low_a = _mm512_shuffle_i32x4::<0x44>(quads[0], quads[1]);
+    let high_a = _mm512_shuffle_i32x4::<0xee>(quads[0], quads[1]);
+    let low_b = _mm512_shuffle_i32x4::<0x44>(quads[2], quads[3]);
+    let high_b = _mm512_shuffle_i32x4::<0xee>(quads[2], quads[3]);
+    [
+        _mm512_shuffle_i32x4::<0x88>(low_a, low_b),
+        _mm512_shuffle_i32x4::<0xdd>(low_a, low_b),
+        _mm512_shuffle_i32x4::<0x88>(high_a, high_b),
+        _mm512_shuffle_i32x4::<0xdd>(high_a, high_b),
+    ]
+}
+
+/// What the bytes of a chunk of codes are multiplied with: for half bytes the activations of the low
+/// halves and those of the high ones, else the first of both.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn operands<const BITS: usize>(x: &[i8]) -> (__m512i, __m512i) {
+    let x: &[[i8; CHUNK]] = x.as_chunks().0;
+    // SAFETY: both read whole arrays.
+    let (first, last) = unsafe {
+        let last = x[x.len() - 1].as_ptr();
+        (_mm512_loadu_si512(x[0].as_ptr().cast()), _mm512_loadu_si512(last.cast()))
+    };
+    if BITS == 4 {
+        // 16 even ones, 16 odd ones, and so on.
+        let even = _mm512_shuffle_i32x4::<0x88>(first, last);
+        (even, _mm512_shuffle_i32x4::<0xdd>(first, last))
+    } else {
+        (first, last)
+    }
+}
+
+/// Sums of the four lanes of every quarter: lane `i` of a quarter is that of `sums[i]`.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn quarter_sums(sums: [__m512i; 4]) -> __m512i {
+    let pair = |a, b| _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+    let (a, b) = (pair(sums[0], sums[1]), pair(sums[2], sums[3]));
+    _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b))
+}

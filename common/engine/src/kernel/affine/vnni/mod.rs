@@ -1,0 +1,263 @@
+//! Whole-number products with AVX512-VNNI, which multiplies four pairs of bytes per lane.
+//!
+//! With few rows (`direct`) weights are multiplied as they lie and the sums are transposed; with many
+//! (`panel`) weights are transposed first and all rows pass over them.
+
+mod direct;
+mod panel;
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use super::super::element::FloatType;
+use super::super::simd::LANES;
+use super::super::target::Target;
+use super::super::x86::{Avx512Vnni, transposed};
+use super::activations::Activations;
+use super::{AffineMatrix, Call};
+
+/// Rows up to which transposing sums costs less than transposing weights.
+const DIRECT_ROWS: usize = 3;
+/// Groups whose scales and biases are transposed at once.
+const PARAM_GROUPS: usize = LANES;
+/// Bytes of each output's codes that are taken at once.
+const CHUNK: usize = 64;
+
+/// The product in the arithmetic of [`Numerics::Fast`](crate::options::Numerics::Fast).
+pub(super) fn matmul(proof: Avx512Vnni, call: Call<'_>, x: &Activations) -> Vec<f32> {
+    if call.rows() <= DIRECT_ROWS {
+        direct::matmul(proof, call, x)
+    } else {
+        panel::matmul(proof, call, x)
+    }
+}
+
+/// One vector in memory.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+impl Line {
+    const ZERO: Line = Line([0; 64]);
+}
+
+/// Some rows, some outputs.
+struct Task<'a> {
+    weight: AffineMatrix<'a>,
+    bias: Option<&'a [f32]>,
+    x: &'a Activations,
+    rows: Range<usize>,
+    outputs: Range<usize>,
+    /// Other tasks have other elements of it.
+    target: Target<'a>,
+}
+
+impl Task<'_> {
+    /// Bytes of the codes of one group.
+    fn group_bytes(&self) -> usize {
+        self.weight.group / self.weight.bits.per_byte()
+    }
+
+    /// Transposes scales and biases of `groups`, at most [`PARAM_GROUPS`], of `V` vectors of outputs
+    /// from `outputs.start` on; those past the end are of no meaning.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
+    fn fill_params<const V: usize>(
+        &self,
+        outputs: &Range<usize>,
+        groups: &Range<usize>,
+        params: &mut Params<V>,
+    ) {
+        let float = self.weight.params;
+        let row_bytes = self.weight.param_bytes();
+        let at = groups.start * float.bytes();
+        for vector in 0..V {
+            let first = (outputs.start + vector * LANES) * row_bytes;
+            let scales = self.weight.scales.get(first..).unwrap_or(&[]);
+            let biases = self.weight.biases.get(first..).unwrap_or(&[]);
+            let whole = scales.len() >= LANES * row_bytes;
+            let square = if whole && at + PARAM_GROUPS * float.bytes() <= row_bytes {
+                let (scales, biases) = (scales[at..].as_ptr(), biases[at..].as_ptr());
+                // SAFETY: whole squares by the condition.
+                unsafe { square(float, scales, biases, row_bytes) }
+            } else {
+                let scales: [[Line; 1]; LANES] = padded_rows(scales, row_bytes, at);
+                let biases: [[Line; 1]; LANES] = padded_rows(biases, row_bytes, at);
+                // SAFETY: the copies are as large as that.
+                unsafe { square(float, scales.as_ptr().cast(), biases.as_ptr().cast(), CHUNK) }
+            };
+            for (group, (scale, bias)) in square.into_iter().enumerate() {
+                store(&mut params.scales[group][vector], scale);
+                store(&mut params.biases[group][vector], bias);
+            }
+        }
+    }
+
+    /// The lanes of vector `vector` of `outputs` that there are.
+    fn mask(outputs: &Range<usize>, vector: usize) -> u16 {
+        ((1u32 << outputs.len().saturating_sub(vector * LANES).min(LANES)) - 1) as u16
+    }
+
+    /// What the target has of vector `vector` of `outputs`.
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn read_target(&self, row: usize, outputs: &Range<usize>, vector: usize) -> __m512 {
+        // SAFETY: no other task has these elements, and this one holds one part at a time.
+        let part = unsafe { self.target.part(row, outputs.start, outputs.len()) };
+        let from = part.as_ptr().wrapping_add(vector * LANES);
+        // SAFETY: the mask has the lanes that are inside the part.
+        unsafe { _mm512_maskz_loadu_ps(Self::mask(outputs, vector), from) }
+    }
+
+    /// Writes vector `vector` of `outputs`, with the layer's bias if it is `finished`.
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn write_target(
+        &self,
+        row: usize,
+        outputs: &Range<usize>,
+        vector: usize,
+        mut y: __m512,
+        finished: bool,
+    ) {
+        let mask = Self::mask(outputs, vector);
+        if let Some(bias) = self.bias.filter(|_| finished) {
+            let from = bias[outputs.clone()].as_ptr().wrapping_add(vector * LANES);
+            // SAFETY: the mask has the lanes that are inside the bias.
+            y = _mm512_add_ps(y, unsafe { _mm512_maskz_loadu_ps(mask, from) });
+        }
+        // SAFETY: no other task has these elements, and this one holds one part at a time.
+        let part = unsafe { self.target.part(row, outputs.start, outputs.len()) };
+        let to = part.as_mut_ptr().wrapping_add(vector * LANES);
+        // SAFETY: the mask has the lanes that are inside the part.
+        unsafe { _mm512_mask_storeu_ps(to, mask, y) };
+    }
+}
+
+/// Transposed scales and biases of some groups of `V` vectors of outputs.
+struct Params<const V: usize> {
+    scales: [[Line; V]; PARAM_GROUPS],
+    biases: [[Line; V]; PARAM_GROUPS],
+}
+
+impl<const V: usize> Params<V> {
+    const ZERO: Params<V> =
+        Params { scales: [[Line::ZERO; V]; PARAM_GROUPS], biases: [[Line::ZERO; V]; PARAM_GROUPS] };
+
+    /// One more link of the chain of vector `vector`: group `group` of those here, with the scale of
+    /// the activations and that times the sum of their codes.
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn chain(
+        &self,
+        (group, vector): (usize, usize),
+        (scale, sum): (__m512, __m512),
+        dot: __m512i,
+        y: __m512,
+    ) -> __m512 {
+        let weight_scale = _mm512_castsi512_ps(read(&self.scales[group][vector]));
+        let weight_bias = _mm512_castsi512_ps(read(&self.biases[group][vector]));
+        let scale = _mm512_mul_ps(weight_scale, scale);
+        let y = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(dot), y);
+        _mm512_fmadd_ps(weight_bias, sum, y)
+    }
+}
+
+/// `N` chunks from `at` on of the rows of `rows`; zeros past the end of a row or of the rows.
+#[cold]
+fn padded_rows<const N: usize>(rows: &[u8], row_bytes: usize, at: usize) -> [[Line; N]; LANES] {
+    let mut padded = [[Line::ZERO; N]; LANES];
+    for (row, padded) in rows.chunks_exact(row_bytes).zip(&mut padded) {
+        let rest = row.get(at..).unwrap_or(&[]).chunks(CHUNK);
+        for (bytes, line) in rest.zip(padded) {
+            line.0[..bytes.len()].copy_from_slice(bytes);
+        }
+    }
+    padded
+}
+
+/// Scales and biases of 16 groups of 16 outputs as f32: a vector of outputs for each group.
+///
+/// # Safety
+/// At `scales` and after it, `stride` bytes apart, 16 values of type `float` can be read for each
+/// output, and so at `biases`.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
+#[inline]
+unsafe fn square(
+    float: FloatType,
+    scales: *const u8,
+    biases: *const u8,
+    stride: usize,
+) -> [(__m512i, __m512i); LANES] {
+    let mut both = [(_mm512_setzero_si512(), _mm512_setzero_si512()); LANES];
+    let mut rows = [_mm512_setzero_si512(); LANES];
+    if float == FloatType::F32 {
+        let mut more = rows;
+        for lane in 0..LANES {
+            // SAFETY: the caller's promise.
+            unsafe {
+                rows[lane] = _mm512_loadu_si512(scales.wrapping_add(lane * stride).cast());
+                more[lane] = _mm512_loadu_si512(biases.wrapping_add(lane * stride).cast());
+            }
+        }
+        // SAFETY: this function has the instructions.
+        let (scales, biases) = unsafe { (transposed(rows), transposed(more)) };
+        for group in 0..LANES {
+            both[group] = (scales[group], biases[group]);
+        }
+        return both;
+    }
+    for (lane, row) in rows.iter_mut().enumerate() {
+        let (scales, biases) =
+            (scales.wrapping_add(lane * stride), biases.wrapping_add(lane * stride));
+        prefetch(scales.wrapping_add(LANES * stride));
+        prefetch(biases.wrapping_add(LANES * stride));
+        // SAFETY: the caller's promise.
+        let (scales, biases) =
+            unsafe { (_mm256_loadu_si256(scales.cast()), _mm256_loadu_si256(biases.cast())) };
+        *row = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(scales), biases);
+    }
+    // Columns of pairs: eight of scales, eight of biases.
+    // SAFETY: this function has the instructions.
+    let pairs = unsafe { transposed(rows) };
+    for pair in 0..LANES / 2 {
+        let (scales, biases) = (halves(float, pairs[pair]), halves(float, pairs[LANES / 2 + pair]));
+        both[2 * pair] = (scales.0, biases.0);
+        both[2 * pair + 1] = (scales.1, biases.1);
+    }
+    both
+}
+
+/// The lower and the upper 16 bits of every lane as f32.
+#[target_feature(enable = "avx512f,f16c")]
+#[inline]
+fn halves(float: FloatType, pairs: __m512i) -> (__m512i, __m512i) {
+    let upper = _mm512_srli_epi32::<16>(pairs);
+    if float == FloatType::F16 {
+        let widen = |half| _mm512_castps_si512(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(half)));
+        (widen(pairs), widen(upper))
+    } else {
+        (_mm512_slli_epi32::<16>(pairs), _mm512_slli_epi32::<16>(upper))
+    }
+}
+
+/// Asks for the cache line at `address`, which need not be valid: into the second-level cache, which
+/// waits for more lines at a time than the first.
+#[inline(always)]
+fn prefetch(address: *const u8) {
+    // SAFETY: a prefetch touches nothing; every processor of this architecture has it.
+    unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
+}
+
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn read(line: &Line) -> __m512i {
+    // SAFETY: a line is an aligned vector.
+    unsafe { _mm512_load_si512(line.0.as_ptr().cast()) }
+}
+
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn store(line: &mut Line, value: __m512i) {
+    // SAFETY: a line is an aligned vector.
+    unsafe { _mm512_store_si512(line.0.as_mut_ptr().cast(), value) }
+}
