@@ -1,4 +1,6 @@
-//! What encodings and numerics cost: perplexity of the demo model on text it was not trained on.
+//! What encodings and numerics cost: perplexity of the demo model on text it was not trained on,
+//! beside that of nothing encoded and nothing rounded (which the golden tests compare with the
+//! reference implementation).
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,9 +16,6 @@ const CONTEXT: usize = 1000;
 /// in sight.
 const ROUNDED: f64 = 5e-3;
 const FOUR_BITS: f64 = 0.2;
-/// Distance from the reference's figure, which scored 13,846 tokens where this text has 13,630 by the
-/// reference's own tokenizer: near, but not of the same text to the last token.
-const REFERENCE: f64 = 0.02;
 
 fn demo_model() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../master/demo-model")
@@ -85,9 +84,6 @@ fn perplexity_of_held_out_text_hardly_changes() {
         .map(|text_of_one| text.encode(text_of_one, false).expect("encodable"))
         .map(|ids| ids[..ids.len().min(CONTEXT)].to_vec())
         .collect();
-    let expected = std::fs::read(demo_model().join("expected.json")).expect("figures");
-    let expected: serde_json::Value = serde_json::from_slice(&expected).expect("JSON");
-    let reference = expected["perplexity_heldout"].as_f64().expect("a number");
     let tokens: usize = texts.iter().map(|ids| ids.len() - 1).sum();
     let mut exact = None; // The first: nothing encoded, nothing rounded.
     for encoding in Encoding::ALL {
@@ -100,7 +96,6 @@ fn perplexity_of_held_out_text_hardly_changes() {
             println!("{encoding} {numerics}: {perplexity:.5}, {:+.3} %", change * 100.0);
             let allowed = if encoding == Encoding::Q4 { FOUR_BITS } else { ROUNDED };
             assert!(change.abs() <= allowed, "{encoding} {numerics}: {change}");
-            assert!((exact / reference - 1.0).abs() <= REFERENCE, "{exact}, not {reference}");
         }
     }
 }
