@@ -1,7 +1,7 @@
 //! The wire between a master and its workers.
 //!
-//! Start with `cake/v1/worker.proto`, then [`step`] (how one step is cut into frames and put together again)
-//! and [`connect`] (how a connection is opened and tagged).
+//! Start with `cake/v1/worker.proto`, then [`step`] (how one step is cut into frames and put together again),
+//! [`wire_format`] (how its hidden states become bytes) and [`connect`] (how a connection is opened and tagged).
 //!
 //! Invariants:
 //! - Knows only the wire: no tensor math, no checkpoint, no store.
@@ -11,9 +11,11 @@
 pub mod client;
 pub mod limits;
 pub mod step;
+pub mod wire_format;
 
 pub use client::{Client, ConnectError, Tag, connect};
 pub use step::{Assembler, Incoming, ProtocolError, Step, StepItem};
+pub use wire_format::WireFormat;
 
 /// Version of the wire protocol. Raised whenever an old peer could misread a new one.
 pub const PROTOCOL: u32 = 1;
