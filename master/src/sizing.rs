@@ -3,7 +3,7 @@ use std::collections::{HashMap, HashSet};
 
 use cake_checkpoint::{Digest, Dtype, KvDtype, Manifest};
 use cake_engine::Numerics;
-
+use cake_proto::WireFormat;
 use cake_worker::load::stage_scratch_bytes;
 
 use crate::cluster::{Measured, Member};
@@ -36,6 +36,8 @@ pub struct Promise {
     pub numerics: Numerics,
     /// Prompt rows in one step.
     pub chunk: usize,
+    /// How hidden states travel between machines.
+    pub wire: WireFormat,
 }
 
 impl Promise {
@@ -147,7 +149,7 @@ pub fn input(
         .map(|layer| LayerCost { bytes: model.blob_bytes(layer), kv_bytes })
         .collect();
     let dtype = model.main_dtype();
-    let activation_bytes = config.hidden_size as u64 * 4;
+    let activation_bytes = promise.wire.row_bytes(config.hidden_size) as u64;
     let devices = candidates.iter().map(|device| Device {
         name: device.name.clone(),
         budget_bytes: device.budget_bytes,

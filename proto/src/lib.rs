@@ -1,7 +1,8 @@
 //! The wire between a master and its workers.
 //!
 //! Start with `cake/v1/worker.proto`, then [`step`] (how one step is cut into frames and put together
-//! again) and [`connect`] (how a connection is opened and tagged).
+//! again), [`wire_format`] (how its hidden states become bytes) and [`connect`] (how a connection is
+//! opened and tagged).
 //!
 //! Invariants:
 //! - Knows only the wire: no tensor math, no checkpoint, no store.
@@ -12,9 +13,11 @@
 pub mod client;
 pub mod limits;
 pub mod step;
+pub mod wire_format;
 
 pub use client::{Client, ConnectError, Tag, connect};
 pub use step::{Assembler, Incoming, ProtocolError, Step, StepItem};
+pub use wire_format::WireFormat;
 
 /// Version of the wire protocol. Raised whenever an old peer could misread a new one, in what a
 /// message carries (a manifest, bytes of tensors) as well as in the messages.

@@ -1,6 +1,7 @@
 //! One step of the pipeline as a checked value, and its way into frames and back.
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
+use crate::wire_format::{Decoder, WireFormat};
 use crate::{limits, wire};
 
 /// The tokens of several sequences on their way through the stages.
@@ -99,7 +100,7 @@ pub enum ProtocolError {
     HiddenBytes {
         /// The step.
         step: u64,
-        /// rows × hidden_size × 4.
+        /// Rows times the bytes of a row in the step's format.
         expected: usize,
         /// Received so far.
         found: usize,
@@ -113,6 +114,14 @@ pub enum ProtocolError {
         row: u32,
         /// Rows there are.
         rows: usize,
+    },
+    /// Hidden states in a format that this build does not know.
+    #[error("step {step} carries hidden states in the unknown format {found}")]
+    Format {
+        /// The step.
+        step: u64,
+        /// Number of the format.
+        found: i32,
     },
 }
 
@@ -136,9 +145,10 @@ impl Step {
         self
     }
 
-    /// Cuts the step into frames of at most [`limits::FRAME_BYTES`] of hidden states, in order.
-    pub fn into_frames(self, relay: bool) -> Vec<wire::StepFrame> {
-        let mut hidden = to_bytes(&self.hidden);
+    /// Cuts the step into frames of at most [`limits::FRAME_BYTES`] of hidden states in `format`, in order.
+    pub fn into_frames(self, relay: bool, format: WireFormat) -> Vec<wire::StepFrame> {
+        let hidden_size = self.hidden.len().checked_div(self.rows).unwrap_or(0);
+        let mut hidden = Bytes::from(format.encode(&self.hidden, hidden_size));
         let head = wire::StepHead {
             items: self
                 .items
@@ -154,6 +164,7 @@ impl Step {
             rows: self.rows as u32,
             wanted: self.wanted,
             stage_us: self.stage_us,
+            format: wire::WireFormat::from(format).into(),
         };
         let mut head = Some(head);
         let mut frames = Vec::with_capacity(hidden.len() / limits::FRAME_BYTES + 1);
@@ -199,7 +210,8 @@ struct Partial {
     step: Step,
     relay: bool,
     hidden_bytes: usize,
-    tail: BytesMut, // Bytes of a value cut by a frame's edge.
+    received_bytes: usize,
+    decoder: Decoder,
 }
 
 impl Assembler {
@@ -231,7 +243,7 @@ impl Assembler {
             (None, Some(head)) => self.begin(frame.step, frame.generation, head, frame.relay)?,
             (None, None) => return Err(ProtocolError::NoHead { step: frame.step }),
         };
-        let found = partial.step.hidden.len() * 4 + partial.tail.len() + frame.hidden.len();
+        let found = partial.received_bytes + frame.hidden.len();
         if found > partial.hidden_bytes || (frame.last && found != partial.hidden_bytes) {
             return Err(ProtocolError::HiddenBytes {
                 step: frame.step,
@@ -239,7 +251,8 @@ impl Assembler {
                 found,
             });
         }
-        append(&mut partial, &frame.hidden);
+        partial.received_bytes = found;
+        partial.decoder.push(&frame.hidden, &mut partial.step.hidden);
         if !frame.last {
             self.partial = Some(partial);
             return Ok(None);
@@ -262,6 +275,8 @@ impl Assembler {
             }
             Ok(())
         };
+        let format = WireFormat::try_from(head.format)
+            .map_err(|error| ProtocolError::Format { step, found: error.found })?;
         let rows = head.rows as usize;
         check("rows", rows, self.max_rows)?;
         check("sequences", head.items.len(), limits::ITEMS)?;
@@ -290,34 +305,10 @@ impl Assembler {
         let hidden = Vec::with_capacity(rows * self.hidden_size);
         let (wanted, stage_us) = (head.wanted, head.stage_us);
         let step = Step { step, generation, items, rows, wanted, stage_us, hidden };
-        let hidden_bytes = rows * self.hidden_size * 4;
-        Ok(Partial { step, relay, hidden_bytes, tail: BytesMut::new() })
+        let hidden_bytes = rows * format.row_bytes(self.hidden_size);
+        let decoder = Decoder::new(format, self.hidden_size);
+        Ok(Partial { step, relay, hidden_bytes, received_bytes: 0, decoder })
     }
-}
-
-/// Little-endian bytes of `values`.
-fn to_bytes(values: &[f32]) -> Bytes {
-    let mut bytes = vec![0u8; values.len() * 4];
-    for (out, value) in bytes.chunks_exact_mut(4).zip(values) {
-        out.copy_from_slice(&value.to_le_bytes());
-    }
-    bytes.into()
-}
-
-/// Adds `bytes` to the values, keeping what is left of a cut value for the next frame.
-fn append(partial: &mut Partial, mut bytes: &[u8]) {
-    while !partial.tail.is_empty() && !bytes.is_empty() {
-        let (first, rest) = bytes.split_at(1);
-        partial.tail.extend_from_slice(first);
-        bytes = rest;
-        if let Some(&value) = partial.tail.first_chunk::<4>() {
-            partial.step.hidden.push(f32::from_le_bytes(value));
-            partial.tail.clear();
-        }
-    }
-    let (values, tail) = bytes.as_chunks::<4>();
-    partial.step.hidden.extend(values.iter().map(|&value| f32::from_le_bytes(value)));
-    partial.tail.extend_from_slice(tail);
 }
 
 #[cfg(test)]
@@ -356,16 +347,43 @@ mod tests {
     #[test]
     fn a_step_of_many_frames_comes_back_whole() {
         for rows in [1, 374, 375, 1500] {
-            let frames = step(rows).into_frames(false);
+            let frames = step(rows).into_frames(false, WireFormat::F32);
             assert_eq!(frames.len(), (rows * HIDDEN * 4).div_ceil(limits::FRAME_BYTES));
             assert_eq!(assemble(frames), Ok(Some(Incoming::Step(step(rows)))));
         }
-        assert_eq!(assemble(step(2).into_frames(true)), Ok(Some(Incoming::Relay(step(2)))));
+        assert_eq!(
+            assemble(step(2).into_frames(true, WireFormat::F32)),
+            Ok(Some(Incoming::Relay(step(2))))
+        );
+    }
+
+    #[test]
+    fn the_head_tells_the_format_of_the_hidden_states() {
+        for (format, row_bytes) in
+            [(WireFormat::F32, 2800), (WireFormat::Bf16, 1400), (WireFormat::Q8, 744)]
+        {
+            let frames = step(1500).into_frames(false, format);
+            let bytes: usize = frames.iter().map(|frame| frame.hidden.len()).sum();
+            assert_eq!(bytes, 1500 * row_bytes);
+            let Ok(Some(Incoming::Step(found))) = assemble(frames) else {
+                panic!("{format}: no step");
+            };
+            let step = step(1500);
+            // Half of the last bit kept: of 8 in bf16, of the largest of a group's 127 steps in q8.
+            let bound = |sent: f32| match format {
+                WireFormat::F32 => 0.0,
+                WireFormat::Bf16 => sent / 256.0,
+                WireFormat::Q8 => (sent + 32.0) / 253.0, // Values of a group differ by less than 32.
+            };
+            let mut pairs = found.hidden.iter().zip(&step.hidden);
+            assert!(pairs.all(|(found, sent)| (found - sent).abs() <= bound(*sent)), "{format}");
+            assert_eq!(Step { hidden: Vec::new(), ..found }, Step { hidden: Vec::new(), ..step });
+        }
     }
 
     #[test]
     fn frames_cut_inside_a_value_come_back_whole() {
-        let mut frames = step(1).into_frames(false);
+        let mut frames = step(1).into_frames(false, WireFormat::F32);
         let mut second = frames[0].clone();
         second.hidden = frames[0].hidden.split_off(7);
         second.head = None;
@@ -376,7 +394,7 @@ mod tests {
     #[test]
     fn rejects_what_breaks_the_protocol() {
         let frame = |change: fn(&mut wire::StepFrame)| {
-            let mut frame = step(2).into_frames(false).remove(0);
+            let mut frame = step(2).into_frames(false, WireFormat::F32).remove(0);
             change(&mut frame);
             assemble(vec![frame]).expect_err("refused").to_string()
         };
@@ -385,6 +403,10 @@ mod tests {
         assert_eq!(rows, "step 3 announces rows: 4000, at most 2048");
         let items = frame(|f| f.head.as_mut().expect("head").items[0].rows = 1);
         assert_eq!(items, "step 3 has 2 rows but its items have 1");
+        let format = frame(|f| f.head.as_mut().expect("head").format = 3);
+        assert_eq!(format, "step 3 carries hidden states in the unknown format 3");
+        let bf16 = frame(|f| f.head.as_mut().expect("head").format = 1);
+        assert_eq!(bf16, "step 3 carries 5600 bytes of hidden states, expected 2800");
         let wanted = frame(|f| f.head.as_mut().expect("head").wanted = vec![2]);
         assert_eq!(wanted, "step 3 wants row 2 of 2");
         let short = frame(|f| f.hidden = f.hidden.slice(..8));
@@ -403,7 +425,7 @@ mod tests {
 
     #[test]
     fn rejects_two_steps_mixed() {
-        let mut first = step(1).into_frames(false).remove(0);
+        let mut first = step(1).into_frames(false, WireFormat::F32).remove(0);
         first.last = false;
         first.hidden = Bytes::new();
         let mut other = first.clone();

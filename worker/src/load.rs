@@ -2,7 +2,8 @@
 use cake_checkpoint::units::format_bytes;
 use cake_checkpoint::{Digest, Dtype, KvDtype, LayerRange, ModelConfig, TensorEntry};
 use cake_engine::{EngineOptions, Numerics, Ops, Stage};
-use cake_proto::{limits, wire};
+use cake_proto::wire_format::UnknownNumber;
+use cake_proto::{WireFormat, limits, wire};
 use tonic::Status;
 
 use crate::OVERHEAD_BYTES;
@@ -19,6 +20,7 @@ pub struct Load {
     blobs: Vec<Digest>,
     kv: KvDtype,
     numerics: Numerics,
+    wire: WireFormat,
     kv_blocks: usize,
     max_positions: usize,
     max_rows: usize,
@@ -149,11 +151,15 @@ impl TryFrom<wire::LoadRequest> for Load {
         let digest =
             |text: &String| text.parse().map_err(|_| field("blob", text, "64 hexadecimal digits"));
         let kv = request.kv_dtype.parse();
+        let unknown = |error: UnknownNumber| {
+            field("wire", error.found, "the number of a format that this worker knows")
+        };
         Ok(Self {
             generation: request.generation,
             layers,
             blobs: request.blobs.iter().map(digest).collect::<Result<_, _>>()?,
             numerics: request.numerics.parse()?,
+            wire: request.wire.try_into().map_err(unknown)?,
             kv: kv.map_err(|_| field("kv_dtype", &request.kv_dtype, "f32 or f16"))?,
             kv_blocks: request.kv_blocks as usize,
             max_positions: request.max_positions as usize,
@@ -202,6 +208,7 @@ impl Load {
             layers: self.layers,
             hidden_size: self.config.hidden_size,
             max_rows: self.max_rows,
+            wire: self.wire,
         };
         (place.still_wanted)()?;
         runtime.install(stage, about, blobs)?;

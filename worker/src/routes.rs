@@ -3,7 +3,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cake_proto::step::failure_frame;
-use cake_proto::{Client, ConnectError, Step, Tag, connect, limits, wire};
+use cake_proto::{Client, ConnectError, Step, Tag, WireFormat, connect, limits, wire};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
@@ -21,6 +21,7 @@ pub type MasterSender = mpsc::Sender<Result<wire::StepFrame, Status>>;
 #[derive(Clone, Debug)]
 pub struct Routes {
     worker: String,
+    format: WireFormat,
     shared: Arc<Mutex<Shared>>,
 }
 
@@ -69,10 +70,10 @@ pub enum Error {
 }
 
 impl Routes {
-    /// A route to the master, for the worker called `worker`.
-    pub fn new(worker: &str) -> Self {
+    /// A route to the master, for the worker called `worker`; hidden states leave in `format`.
+    pub fn new(worker: &str, format: WireFormat) -> Self {
         let shared = Shared { master: None, next: Next::Answer, broken: None };
-        Self { worker: worker.to_owned(), shared: Arc::new(Mutex::new(shared)) }
+        Self { worker: worker.to_owned(), format, shared: Arc::new(Mutex::new(shared)) }
     }
 
     /// Answers and failures go to `master` from now on.
@@ -136,7 +137,7 @@ impl Routes {
         };
         match (next, master) {
             (Next::Direct(frames), _) => {
-                for frame in step.into_frames(false) {
+                for frame in step.into_frames(false, self.format) {
                     if frames.send(frame).await.is_err() {
                         return; // The task that owns the stream tells the master.
                     }
@@ -145,7 +146,7 @@ impl Routes {
             (next, Some(master)) => {
                 let relay = matches!(next, Next::Relay);
                 let step = if relay { step } else { step.into_answer() };
-                for frame in step.into_frames(relay) {
+                for frame in step.into_frames(relay, self.format) {
                     if master.send(Ok(frame)).await.is_err() {
                         return; // The master is gone; its lease ends with it.
                     }
@@ -220,7 +221,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_relayed_step_keeps_all_its_rows_and_says_so() {
-        let routes = Routes::new("phone");
+        let routes = Routes::new("phone", WireFormat::F32);
         let (sender, mut frames) = mpsc::channel(4);
         routes.set_master(sender);
         routes.relay();
@@ -231,8 +232,24 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_leaves_is_in_the_format_that_was_asked_for() {
+        let routes = Routes::new("phone", WireFormat::Bf16);
+        let (sender, mut frames) = mpsc::channel(4);
+        routes.set_master(sender);
+        routes.relay();
+        routes.send(step()).await;
+        routes.answer_master();
+        routes.send(step()).await;
+        for rows in [3, 2] {
+            let frame = frames.recv().await.expect("a frame").expect("no status");
+            assert_eq!(frame.hidden.len(), rows * 2 * 2);
+            assert_eq!(frame.head.expect("a head").format(), wire::WireFormat::Bf16);
+        }
+    }
+
+    #[tokio::test]
     async fn an_unreachable_next_stage_leaves_the_route_as_it_was() {
-        let routes = Routes::new("phone");
+        let routes = Routes::new("phone", WireFormat::F32);
         let (sender, mut frames) = mpsc::channel(4);
         routes.set_master(sender);
         routes.relay();

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use cake_checkpoint::LayerRange;
 use cake_engine::{Batch, BatchItem, Stage};
-use cake_proto::{Step, StepItem, limits};
+use cake_proto::{Step, StepItem, WireFormat, limits};
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
@@ -43,6 +43,8 @@ pub struct About {
     pub hidden_size: usize,
     /// Most rows in a step.
     pub max_rows: usize,
+    /// How it sends hidden states.
+    pub wire: WireFormat,
 }
 
 /// One stage as the streams that feed it know it: it tells this stage from the next one, even if a
@@ -113,7 +115,7 @@ impl Runtime {
     /// # Errors
     /// If the system gives no thread.
     pub fn install(&self, stage: Stage, about: About, blobs: Vec<OpenBlob>) -> std::io::Result<()> {
-        let routes = Routes::new(&self.worker);
+        let routes = Routes::new(&self.worker, about.wire);
         let (jobs, queue) = mpsc::channel(limits::STEPS_QUEUED);
         let (results, outgoing) = mpsc::channel(limits::STEPS_QUEUED);
         tokio::spawn(send_results(outgoing, routes.clone()));

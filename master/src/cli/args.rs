@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use cake_checkpoint::units::parse_bytes;
 use cake_checkpoint::{Checkpoint, Encoding, EncodingParseError, KvDtype, LayerRange};
 use cake_engine::{Numerics, SamplingOptions};
-use cake_proto::limits;
+use cake_proto::{WireFormat, limits};
 use clap::Args;
 
 use super::Error;
@@ -58,6 +58,11 @@ pub(super) struct PlanArgs {
     /// Prompt tokens in one step.
     #[arg(long, value_name = "TOKENS", default_value_t = DEFAULT_CHUNK)]
     pub chunk: usize,
+    /// How activations travel between machines: f32 as they are; bf16 in half the bytes; q8 in about
+    /// a quarter, as 8-bit codes that share a scale by 64. With bf16 and q8 every hop rounds them, so
+    /// that answers differ a little with how the layers are split; with f32 no split changes anything.
+    #[arg(long, value_name = "f32|bf16|q8", default_value = "f32")]
+    pub wire: WireFormat,
     /// Memory the master itself may use for layers (such as 2GiB).
     /// Default: what it needs when there is no worker, else 0.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
@@ -93,6 +98,7 @@ impl PlanArgs {
             }),
             numerics: self.numerics,
             chunk: within("--chunk", self.chunk, MAX_CHUNK)?,
+            wire: self.wire,
         };
         let blocks = cake_engine::blocks_for(promise.context).saturating_mul(promise.parallel);
         if blocks > limits::BLOCKS {
@@ -111,6 +117,7 @@ impl PlanArgs {
             encode: Encode(vec![Encoding::AsStored]),
             numerics: Numerics::default(),
             chunk: DEFAULT_CHUNK,
+            wire: WireFormat::default(),
             local_memory: None,
             place: Vec::new(),
             exclude: Vec::new(),

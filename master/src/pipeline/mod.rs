@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use cake_checkpoint::LayerRange;
-use cake_proto::{Assembler, Incoming, Step, StepItem, wire};
+use cake_proto::{Assembler, Incoming, Step, StepItem, WireFormat, wire};
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -93,6 +93,7 @@ pub enum Error {
 struct Shared {
     generation: u64,
     hidden_size: usize,
+    wire: WireFormat,
     next_step: AtomicU64,
     pending: Mutex<Pending>,
     remotes: Vec<Remote>,
@@ -187,7 +188,7 @@ impl Shared {
             let message = "it asked for a relay past the last stage".to_owned();
             return self.complete(step.step, Err(Error::Stage { worker, message }));
         };
-        for frame in step.into_frames(false) {
+        for frame in step.into_frames(false, self.wire) {
             if remote.frames.send(frame).await.is_err() {
                 let reason = "its stream is closed".to_owned();
                 return self.break_down(Error::Lost { worker: remote.name.clone(), reason });

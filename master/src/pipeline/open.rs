@@ -89,6 +89,7 @@ pub async fn open(opening: Opening<'_>) -> Result<Pipeline, Error> {
     let shared = Arc::new(Shared {
         generation: opening.generation,
         hidden_size: opening.hidden_size,
+        wire: opening.promise.wire,
         next_step: AtomicU64::new(1), // 0 stands for every step in flight.
         pending: Mutex::new(Pending::default()),
         remotes,
@@ -134,6 +135,7 @@ async fn load(spec: &StageSpec<'_>, opening: &Opening<'_>) -> Result<(), Error> 
         max_rows: promise.max_rows() as u32,
         planned_bytes: spec.planned_bytes,
         numerics: promise.numerics.to_string(),
+        wire: wire::WireFormat::from(promise.wire).into(),
     };
     let mut client = spec.member.client.clone();
     let mut events = within(name, "load its layers", client.load(request)).await?;

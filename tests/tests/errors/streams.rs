@@ -49,6 +49,7 @@ impl Loaded {
             max_rows: 8,
             planned_bytes: 1,
             numerics: "exact".into(),
+            wire: 0,
         };
         Self { client, hold, request }
     }
@@ -126,6 +127,7 @@ fn a_load_with_numbers_that_do_not_agree_names_the_field() {
             ("kv_blocks", wire::LoadRequest { kv_blocks: u32::MAX, ..good.clone() }),
             ("max_rows", wire::LoadRequest { max_rows: u32::MAX, ..good.clone() }),
             ("max_positions", wire::LoadRequest { max_positions: u32::MAX, ..good.clone() }),
+            ("wire", wire::LoadRequest { wire: 99, ..good.clone() }),
         ];
         for (field, request) in bad {
             loaded.request = request;
