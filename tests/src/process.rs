@@ -242,8 +242,13 @@ impl Finished {
 
 /// Largest resident size of a process so far (`VmHWM`); `None` once it has ended.
 pub fn peak_bytes(pid: u32) -> Option<u64> {
+    status_bytes(pid, "VmHWM:")
+}
+
+/// A size that the system tells of a process, such as `RssAnon:`; `None` once it has ended.
+pub fn status_bytes(pid: u32, name: &str) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    Some(field(&status, "VmHWM:")? * 1024)
+    Some(field(&status, name)? * 1024)
 }
 
 /// Whether a process of that id exists and is no zombie.

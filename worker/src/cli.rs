@@ -9,6 +9,7 @@ use crate::config::{self, Config};
 use crate::server::{self, Worker};
 use crate::store::cli as store_cli;
 use crate::store::{self, Store};
+use crate::weights::Weights;
 use crate::{DEFAULT_PORT, platform};
 
 /// Why a worker's command failed: one sentence for the person who typed it.
@@ -75,6 +76,13 @@ pub struct ServeArgs {
     /// Threads for arithmetic. Default: the cores this process may use.
     #[arg(long)]
     threads: Option<usize>,
+    /// Where weights lie: in the mapped files of the store, whose pages the system may drop, or in
+    /// a copy in huge pages, which some systems read faster.
+    #[arg(long, value_name = "WHERE", value_enum, default_value_t)]
+    weights: Weights,
+    /// Keep weights in memory: the system neither drops nor swaps their pages.
+    #[arg(long)]
+    lock_memory: bool,
     /// Allow an address that others can reach, without encryption.
     #[arg(long)]
     insecure: bool,
@@ -171,7 +179,7 @@ impl ServeArgs {
                 (offer.bytes, offer.why)
             }
         };
-        let config = Config::checked(
+        let checked = Config::checked(
             &self.listen,
             budget,
             store_directory(self.store)?,
@@ -180,7 +188,8 @@ impl ServeArgs {
             self.threads.unwrap_or_else(platform::default_threads),
             self.insecure,
         )?;
-        Ok((config, why))
+        let (weights, lock_memory) = (self.weights, self.lock_memory);
+        Ok((Config { weights, lock_memory, ..checked }, why))
     }
 }
 

@@ -3,6 +3,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
 use crate::OVERHEAD_BYTES;
+use crate::weights::Weights;
 use cake_checkpoint::units::format_bytes;
 
 /// A worker's settings. Built by [`Config::checked`], so a value of this type is usable.
@@ -20,6 +21,10 @@ pub struct Config {
     pub name: String,
     /// Threads for arithmetic.
     pub threads: usize,
+    /// Where weights lie. Nothing to check: any value will do, so callers set it afterwards.
+    pub weights: Weights,
+    /// Whether weights are kept from being dropped or swapped. As `weights`.
+    pub lock_memory: bool,
 }
 
 /// Settings that cannot be used.
@@ -62,7 +67,8 @@ pub enum Error {
 }
 
 impl Config {
-    /// Checks the settings. `insecure` allows an address that others can reach.
+    /// Checks the settings. `insecure` allows an address that others can reach. Weights lie where
+    /// that is best, and are not locked.
     ///
     /// # Errors
     /// [`Error`], one sentence for the person who typed them.
@@ -89,7 +95,8 @@ impl Config {
         if name.is_empty() || name.len() > 63 || !name.chars().all(usable) {
             return Err(Error::Name { name });
         }
-        Ok(Self { listen, budget_bytes, store, store_limit, name, threads })
+        let (weights, lock_memory) = (Weights::default(), false);
+        Ok(Self { listen, budget_bytes, store, store_limit, name, threads, weights, lock_memory })
     }
 }
 

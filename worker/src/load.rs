@@ -8,8 +8,10 @@ use tonic::Status;
 
 use crate::OVERHEAD_BYTES;
 use crate::lease;
+use crate::platform;
 use crate::runtime::{About, Runtime};
 use crate::store::{self, OpenBlob, Store};
+use crate::weights::{Choice, Placement};
 
 /// A load request, checked.
 #[derive(Debug)]
@@ -64,6 +66,12 @@ pub enum Error {
     /// A blob is missing or unreadable.
     #[error(transparent)]
     Store(#[from] store::Error),
+    /// The weights cannot be copied.
+    #[error(transparent)]
+    Copy(#[from] cake_checkpoint::Error),
+    /// The weights cannot be kept in memory.
+    #[error(transparent)]
+    Lock(#[from] platform::LockError),
     /// The layers cannot be built.
     #[error(transparent)]
     Engine(#[from] cake_engine::Error),
@@ -80,7 +88,9 @@ impl From<Error> for Status {
         let message = error.to_string();
         match error {
             Error::Config(_) | Error::Field { .. } => Self::invalid_argument(message),
-            Error::Budget { .. } => Self::resource_exhausted(message),
+            Error::Budget { .. } | Error::Copy(_) | Error::Lock(_) => {
+                Self::resource_exhausted(message)
+            }
             Error::Store(error) => error.into(),
             Error::Engine(_) => Self::failed_precondition(message),
             Error::Unwanted(_) => Self::cancelled(message),
@@ -99,6 +109,10 @@ pub struct Place<'a> {
     pub budget: u64,
     /// Threads for arithmetic.
     pub threads: usize,
+    /// Where weights lie.
+    pub placement: &'a Placement,
+    /// Whether they are kept in memory.
+    pub lock_memory: bool,
     /// Fails once the master that asked has gone.
     pub still_wanted: &'a dyn Fn() -> Result<(), lease::Error>,
 }
@@ -182,8 +196,8 @@ impl Load {
     ) -> Result<Outcome, Error> {
         let Place { store, runtime, threads, .. } = *place;
         runtime.unload(); // Two stages at once could exceed the budget.
-        let (blobs, mut corrupt) = open_all(store, &self.blobs)?;
-        self.check_budget(&blobs, place.budget, threads)?;
+        let (mut blobs, mut corrupt) = open_all(store, &self.blobs)?;
+        let room = self.check_budget(&blobs, place)?;
         corrupt.extend(verify(&blobs, place, progress)?);
         if !corrupt.is_empty() {
             drop(blobs);
@@ -192,6 +206,7 @@ impl Load {
             }
             return Ok(Outcome::Corrupt(corrupt));
         }
+        settle(&mut blobs, room, place)?;
         let options = EngineOptions {
             kv: self.kv,
             kv_blocks: self.kv_blocks,
@@ -216,7 +231,11 @@ impl Load {
     }
 
     /// What the plan says must fit the budget, and what will really be taken must fit the plan.
-    fn check_budget(&self, blobs: &[OpenBlob], budget: u64, threads: usize) -> Result<(), Error> {
+    ///
+    /// Returns the bytes of the budget that nothing takes until the layers are built: the KV cache and
+    /// the scratch memory come after the weights are where they shall lie.
+    fn check_budget(&self, blobs: &[OpenBlob], place: &Place<'_>) -> Result<u64, Error> {
+        let Place { budget, threads, .. } = *place;
         let weights = blobs.iter().map(resident_bytes).fold(0, u64::saturating_add);
         let positions = self.kv_blocks as u64 * cake_engine::BLOCK_POSITIONS as u64;
         let kv = self
@@ -225,13 +244,13 @@ impl Load {
             .saturating_mul(positions)
             .saturating_mul(self.layers.len() as u64);
         let scratch = stage_scratch_bytes(&self.config, self.max_rows, self.max_positions, threads);
-        let needed =
-            [weights, kv, scratch, OVERHEAD_BYTES].into_iter().fold(0, u64::saturating_add);
+        let later = kv.saturating_add(scratch).max(place.placement.copy_bytes());
+        let needed = [weights, later, OVERHEAD_BYTES].into_iter().fold(0, u64::saturating_add);
         let planned = self.planned_bytes.max(needed);
         if planned > budget {
             return Err(Error::Budget { planned, budget });
         }
-        Ok(())
+        Ok(budget.saturating_sub(weights).saturating_sub(OVERHEAD_BYTES))
     }
 }
 
@@ -278,6 +297,33 @@ fn verify(
         done += open.manifest.file_bytes;
     }
     Ok(corrupt)
+}
+
+/// Copies the weights if that was asked for or pays, and keeps them in memory if that was asked for.
+/// They are verified; `room` is what the budget leaves beside them (bytes).
+fn settle(blobs: &mut [OpenBlob], room: u64, place: &Place<'_>) -> Result<(), Error> {
+    (place.still_wanted)()?;
+    let tensors = blobs.iter().flat_map(|open| open.blob.tensors()).map(|(_, tensor)| tensor);
+    let choice = place.placement.choose(tensors, room, place.threads);
+    tracing::info!(weights = %choice, "weights placed");
+    if choice.copies() {
+        for open in &mut *blobs {
+            (place.still_wanted)()?;
+            match open.blob.copy_tensors() {
+                Err(error) if choice != Choice::CopyAsked => {
+                    tracing::warn!(%error, "the rest of the weights stays mapped");
+                    break;
+                }
+                copied => copied?,
+            };
+        }
+    }
+    if place.lock_memory {
+        let tensors = blobs.iter().flat_map(|open| open.blob.tensors());
+        let parts: Vec<&[u8]> = tensors.map(|(_, tensor)| tensor.bytes()).collect();
+        platform::lock(&parts)?;
+    }
+    Ok(())
 }
 
 fn at_most(what: &'static str, found: usize, limit: usize) -> Result<(), Error> {

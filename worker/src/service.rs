@@ -22,6 +22,7 @@ use crate::push;
 use crate::push::blocking;
 use crate::runtime::{self, Runtime, Ticket};
 use crate::store::{self, InUse, Store};
+use crate::weights::Placement;
 use crate::{OVERHEAD_BYTES, platform};
 
 /// Events that may wait for a slow reader of a progress stream.
@@ -46,6 +47,7 @@ struct Shared {
     store: Store,
     runtime: Runtime,
     leases: LeaseBook,
+    placement: Placement,
     pins: Mutex<HashMap<Digest, InUse>>, // Blobs that the present master has asked for.
     /// Pushes share it; a probe, a load and the putting away after a master each have it alone, so
     /// that the budget never holds two stages and no work outlives its lease.
@@ -78,6 +80,7 @@ impl Service {
     pub fn new(config: Config, worker_id: String, store: Store) -> Self {
         let runtime = Runtime::new(&config.name);
         let (leases, instance) = (LeaseBook::default(), random_token());
+        let placement = Placement::new(config.weights);
         Self {
             shared: Arc::new(Shared {
                 config,
@@ -86,6 +89,7 @@ impl Service {
                 store,
                 runtime,
                 leases,
+                placement,
                 pins: Mutex::default(),
                 work: Arc::default(),
             }),
@@ -413,7 +417,7 @@ impl Service {
         still_wanted: &dyn Fn() -> Result<(), lease::Error>,
         events: &mpsc::Sender<Result<wire::LoadEvent, Status>>,
     ) -> Result<wire::LoadEvent, crate::load::Error> {
-        let Shared { config, store, runtime, .. } = &*self.shared;
+        let Shared { config, store, runtime, placement, .. } = &*self.shared;
         let mut report = |verified_bytes, total_bytes| {
             let event = wire::LoadEvent { verified_bytes, total_bytes, ..Default::default() };
             events.try_send(Ok(event)).ok(); // Progress may be skipped, never waited for.
@@ -423,6 +427,8 @@ impl Service {
             runtime,
             budget: config.budget_bytes,
             threads: config.threads,
+            placement,
+            lock_memory: config.lock_memory,
             still_wanted,
         };
         let outcome = load.run(&place, &mut report)?;

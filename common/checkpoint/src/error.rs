@@ -10,6 +10,7 @@ use crate::locate::LocateError;
 use crate::quant::EncodeError;
 use crate::safetensors::header::FileError;
 use crate::safetensors::index::IndexError;
+use crate::units::format_bytes;
 
 /// Whatever can go wrong with a checkpoint or a blob. Its text is a whole sentence.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +59,16 @@ pub enum Error {
     /// A stream that blob bytes were written to refused them.
     #[error("cannot write blob bytes: {0}")]
     Write(io::Error),
+    /// No memory for a copy of a tensor.
+    #[error("cannot copy tensor {tensor:?} of {} into memory: {cause}", format_bytes(*bytes))]
+    Copy {
+        /// Which tensor.
+        tensor: String,
+        /// Its size.
+        bytes: u64,
+        /// What the system said.
+        cause: io::Error,
+    },
     /// Weights that cannot be packed.
     #[error("tensor {tensor:?} cannot be encoded: {cause}")]
     Encode {

@@ -13,6 +13,7 @@
 //! * The text of an error is a whole sentence: a wrapper prints its cause, so callers need not walk
 //!   a chain to tell a person which file, which tensor, what was expected and what was found.
 
+mod anonymous;
 pub mod blob;
 pub mod catalog;
 pub mod config;
@@ -31,6 +32,7 @@ pub mod safetensors;
 mod testing;
 pub mod units;
 
+pub use anonymous::HUGE_PAGE_BYTES;
 pub use blob::{
     Blob, BlobError, BlobSource, BlobTensor, CHUNK_BYTES, Digest, DigestParseError, Hasher,
     Manifest, ManifestError, TensorEntry, encoded_tensors,

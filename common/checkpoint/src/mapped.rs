@@ -1,13 +1,15 @@
-//! The bytes of one tensor, shared: a piece of a mapped file, or a vector.
+//! The bytes of one tensor, shared: a piece of a mapped file, a copy of one, or a vector.
 
 use std::fmt;
 use std::fs::File;
+use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
 use memmap2::Mmap;
 
+use crate::anonymous;
 use crate::dtype::Dtype;
 use crate::error::Error;
 
@@ -25,7 +27,10 @@ pub struct MappedTensor {
 
 #[derive(Clone)]
 enum Storage {
+    /// A file: its pages are clean and can be dropped and read again.
     Map(Arc<Mmap>),
+    /// Memory of this process, which nothing but this holds.
+    Anonymous(Arc<Mmap>),
     Vec(Arc<Vec<u8>>),
 }
 
@@ -58,10 +63,29 @@ impl MappedTensor {
     /// The bytes, little-endian, row-major, at any alignment.
     pub fn bytes(&self) -> &[u8] {
         let all: &[u8] = match &self.storage {
-            Storage::Map(map) => map,
+            Storage::Map(map) | Storage::Anonymous(map) => map,
             Storage::Vec(bytes) => bytes,
         };
-        &all[self.range.clone()] // In bounds: checked by both constructors.
+        &all[self.range.clone()] // In bounds: checked by every constructor.
+    }
+
+    /// The same tensor in memory of its own, in huge pages where the system gives them, at the start
+    /// of one. Of a mapped file each piece is given back once it is copied: at any time no more than
+    /// one piece of [`HUGE_PAGE_BYTES`](anonymous::HUGE_PAGE_BYTES) is resident twice. `self` and
+    /// its clones stay usable; what is read of them then comes from the file again.
+    ///
+    /// # Errors
+    /// If the system gives no memory.
+    pub fn to_anonymous(&self) -> io::Result<MappedTensor> {
+        let mut give_back = |piece: Range<usize>| self.give_back(piece);
+        let (map, range) = anonymous::copy(self.bytes(), &mut give_back)?;
+        let storage = Storage::Anonymous(Arc::new(map));
+        Ok(MappedTensor { storage, range, dtype: self.dtype, shape: self.shape.clone() })
+    }
+
+    /// Whether the bytes are a piece of a mapped file.
+    pub fn is_mapped(&self) -> bool {
+        matches!(self.storage, Storage::Map(_))
     }
 
     /// Type of one element.
@@ -80,6 +104,22 @@ impl MappedTensor {
         if let Storage::Map(map) = &self.storage {
             let _ = map.advise_range(memmap2::Advice::WillNeed, self.range.start, self.range.len());
         }
+    }
+
+    /// Lets the pages of `piece` of the bytes go, if they are a file's. A hint.
+    fn give_back(&self, piece: Range<usize>) {
+        #[cfg(unix)]
+        if let Storage::Map(map) = &self.storage {
+            let start = self.range.start + piece.start;
+            // SAFETY: `Storage::Map` is a shared, read-only map of a file (`map_file` is the only
+            // maker), so nothing written is lost: the next read brings the same bytes from the file.
+            let advised = unsafe {
+                map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, piece.len())
+            };
+            let _ = advised;
+        }
+        #[cfg(not(unix))]
+        let _ = piece;
     }
 }
 
@@ -116,6 +156,49 @@ mod tests {
         assert_eq!(tensor.bytes(), [1, 2, 3, 4]);
         assert_eq!((tensor.dtype(), tensor.shape()), (Dtype::BF16, &[2][..]));
         tensor.prefetch();
+    }
+
+    #[test]
+    fn a_copy_has_the_same_bytes_and_needs_nothing_of_the_file() {
+        const BYTES: usize = (5 << 20) + 4098;
+        let source: Vec<u8> = (0..BYTES).map(|index| (index * 7 % 253) as u8).collect();
+        let (start, end) = (65, BYTES - 1); // Neither at the start of a page.
+        let (_directory, map) = file(&source);
+        let shape = [(end - start) as u64];
+        let tensor = MappedTensor::from_map(map.clone(), start..end, Dtype::U8, &shape)
+            .expect("inside the file");
+        assert!(tensor.bytes() == &source[start..end] && tensor.is_mapped());
+        assert!(resident(&map) > end - start - 8192, "read just now");
+        let copy = tensor.to_anonymous().expect("memory");
+        // What is around the last piece may come back with it.
+        let left = resident(&map);
+        assert!(!cfg!(target_os = "linux") || left <= 1 << 20, "{left} bytes of the map remain");
+        assert!(copy.bytes() == &source[start..end] && !copy.is_mapped());
+        assert_eq!(copy.bytes().as_ptr() as usize % 64, 0);
+        assert_eq!((copy.dtype(), copy.shape()), (Dtype::U8, &shape[..]));
+        assert!(tensor.bytes() == copy.bytes(), "the map is as it was");
+        let (clone, again) = (copy.clone(), copy.to_anonymous().expect("memory"));
+        copy.prefetch();
+        drop(copy);
+        assert!(clone.bytes() == &source[start..end] && again.bytes() == clone.bytes());
+    }
+
+    /// A file with these bytes, mapped.
+    fn file(bytes: &[u8]) -> (tempfile::TempDir, Arc<Mmap>) {
+        let directory = tempfile::tempdir().expect("a temporary folder");
+        let path = directory.path().join("bytes");
+        std::fs::write(&path, bytes).expect("written");
+        let file = File::open(&path).expect("there");
+        (directory, map_file(&file, &path).expect("mapped"))
+    }
+
+    /// Bytes of the map that this process holds; where the system does not tell, those of the map.
+    fn resident(map: &Mmap) -> usize {
+        let Ok(smaps) = std::fs::read_to_string("/proc/self/smaps") else { return map.len() };
+        let start = format!("{:x}-", map.as_ptr() as usize);
+        let own = smaps.lines().skip_while(|line| !line.starts_with(&start));
+        let rss = own.into_iter().find_map(|line| line.strip_prefix("Rss:")).expect("mapped");
+        rss.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") * 1024
     }
 
     #[test]

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use memmap2::Mmap;
 
 use super::{Digest, Manifest};
+use crate::anonymous::HUGE_PAGE_BYTES;
 use crate::error::Error;
 use crate::mapped::{MappedTensor, map_file};
 
 /// How far ahead of the hash the file is asked for, in bytes.
 const PREFETCH_BYTES: usize = 8 << 20;
 
-/// A blob file, mapped for reading. Its tensors are used in place.
+/// A blob file, mapped for reading. Its tensors are used in place, unless they were copied.
 ///
 /// The file must not be changed while it is open: the store that owns it writes a blob under
 /// another name and renames it only when it is whole.
@@ -97,6 +98,31 @@ impl Blob {
             progress(end as u64);
         }
         Ok(())
+    }
+
+    /// Copies the tensors of a huge page or more into memory of this process and gives the mapped
+    /// pages back as it goes, so that hardly more is resident than before; the smaller tensors stay
+    /// mapped. To be called once the blob is verified: what is copied is not looked at again.
+    ///
+    /// Returns the bytes copied by this call.
+    ///
+    /// # Errors
+    /// [`Error::Copy`] if the system gives no memory; the tensors copied until then stay copied, and
+    /// all of them are usable.
+    pub fn copy_tensors(&mut self) -> Result<u64, Error> {
+        let mut copied = 0;
+        for (name, tensor) in &mut self.tensors {
+            let bytes = tensor.bytes().len();
+            if bytes < HUGE_PAGE_BYTES || !tensor.is_mapped() {
+                continue;
+            }
+            *tensor = tensor.to_anonymous().map_err(|cause| {
+                let (tensor, bytes) = (name.clone(), bytes as u64);
+                Error::Copy { tensor, bytes, cause }
+            })?;
+            copied += bytes as u64;
+        }
+        Ok(copied)
     }
 
     /// The tensor of that name.

@@ -1,0 +1,120 @@
+//! Where weights lie: mapped or copied, the answers are the same and the memory is what was planned.
+use std::path::Path;
+use std::time::Duration;
+
+use cake_tests::master::{self, Answer, path, strs};
+use cake_tests::process::{Running, alive, status_bytes};
+use cake_tests::{Master, ModelShape, TestWorker, WorkerOptions, model, not_shown, until};
+
+/// A worker's peak, counted by the system, for each byte that was planned.
+const PEAK_BAR: f64 = 1.10;
+const SEED: u64 = 11;
+const CONTEXT: &[&str] = &["--context", "256", "--numerics", "exact"];
+/// Bytes of the weights of all layers that are large enough to be copied: 8 layers of 28 MiB.
+const LARGE_BYTES: u64 = 224 << 20;
+/// How long a load may take.
+const LOAD: Duration = Duration::from_secs(30);
+
+/// 8 layers of 30 MiB, of which keys and values (1 MiB each) are too small to be copied.
+fn shape() -> ModelShape {
+    ModelShape {
+        hidden_size: 1024,
+        intermediate_size: 4096,
+        heads: 16,
+        kv_heads: 8,
+        ..ModelShape::small()
+    }
+}
+
+fn home() -> tempfile::TempDir {
+    println!("seed {SEED}");
+    let home = tempfile::tempdir().expect("a temporary folder");
+    model::make(home.path(), &shape(), SEED).expect("the model can be written");
+    home
+}
+
+fn worker(args: &[&str], memory: u64) -> TestWorker {
+    let args = args.iter().map(|arg| (*arg).to_owned()).collect();
+    let env = vec![("CAKE_LOG".to_owned(), "info".to_owned())];
+    TestWorker::start("a", WorkerOptions { args, env, memory, ..WorkerOptions::default() })
+}
+
+/// Bytes that a plan gives the one worker.
+fn planned(model: &Path) -> u64 {
+    let worker = TestWorker::new("a");
+    let model = path(model);
+    let args = [&["plan", &model, "--json", "--place", "a=0..8"], CONTEXT].concat();
+    let report = Master::over([&worker]).json(&args);
+    let memory = &report["plan"]["stages"][0]["memory"];
+    let part = |name: &str| memory[name].as_u64().expect("bytes");
+    ["weights", "kv", "scratch", "overhead"].into_iter().map(part).sum()
+}
+
+fn answer(worker: &TestWorker, model: &Path) -> Answer {
+    let prompt: Vec<u32> = (2..202).collect();
+    Master::over([worker]).answer_of(model, &prompt, 20, &[("a", 0, 8)], CONTEXT)
+}
+
+/// A run that goes on for as long as the test looks at it.
+fn long_run(master: &Master, model: &Path) -> Running {
+    let args = [master::answer_args(model, &[2, 3, 4], 250), master::pins(&[("a", 0, 8)])].concat();
+    master.start(&[&strs(&args)[..], CONTEXT].concat())
+}
+
+#[test]
+fn copied_weights_give_the_same_bits_within_the_plan() {
+    let home = home();
+    let planned = planned(home.path());
+    // The offer is no more than the plan: the copy must do without memory of its own.
+    let mapped = worker(&["--weights", "map"], planned);
+    let copied = worker(&["--weights", "copy"], planned);
+    let expected = answer(&mapped, home.path());
+    assert_eq!(answer(&copied, home.path()).logprob_bits, expected.logprob_bits);
+    for (worker, said) in [(&mapped, "mapped, as asked"), (&copied, "copied, as asked")] {
+        let ratio = worker.vm_hwm() as f64 / planned as f64;
+        println!("{said}: peak {} of {planned} planned, {ratio:.3}", worker.vm_hwm());
+        assert!(ratio <= PEAK_BAR, "{said}: {ratio}");
+        assert!(worker.log().contains(said), "{}", worker.log());
+    }
+}
+
+#[test]
+fn copied_weights_lie_in_memory_of_the_process() {
+    let home = home();
+    for (weights, anonymous) in [("map", false), ("copy", true)] {
+        let worker = worker(&["--weights", weights], 1 << 30);
+        let master = Master::over([&worker]);
+        let run = long_run(&master, home.path());
+        let bytes = |name: &str| status_bytes(worker.pid(), name).expect("the worker runs");
+        let (where_to, where_not) =
+            if anonymous { ("RssAnon:", "RssFile:") } else { ("RssFile:", "RssAnon:") };
+        let placed = || bytes(where_to) >= LARGE_BYTES && bytes(where_not) < LARGE_BYTES / 2;
+        until(&format!("the weights to be placed by {weights}"), LOAD, placed);
+        run.kill();
+        let given_back = || bytes("RssAnon:") < LARGE_BYTES / 2;
+        until("the memory to be given back", LOAD, given_back);
+    }
+}
+
+#[test]
+fn locked_weights_are_counted_by_the_system_or_refused_with_its_limit() {
+    let home = home();
+    for weights in ["map", "copy"] {
+        let worker = worker(&["--weights", weights, "--lock-memory"], 1 << 30);
+        let master = Master::over([&worker]);
+        let mut locked = 0;
+        let run = long_run(&master, home.path());
+        let seen = || {
+            locked = status_bytes(worker.pid(), "VmLck:").unwrap_or(0);
+            locked >= LARGE_BYTES || !alive(run.pid())
+        };
+        until("the weights to be locked", LOAD, seen);
+        if locked >= LARGE_BYTES {
+            run.kill();
+            continue;
+        }
+        let refusal = run.finish(LOAD).refusal();
+        assert!(refusal.contains("RLIMIT_MEMLOCK"), "{refusal}");
+        not_shown(format!("locking {weights} weights: {refusal}"));
+    }
+}
