@@ -14,6 +14,7 @@ use super::super::target::Target;
 use super::super::x86::{Avx512Vnni, transposed};
 use super::activations::Activations;
 use super::{AffineMatrix, Bits, Call, MAX_GROUP, for_each};
+use crate::pool::current_threads;
 
 /// Rows up to which weights stream by: more than these are short of registers.
 const STREAM_ROWS: usize = 8;
@@ -63,7 +64,7 @@ pub(super) fn matmul(proof: Avx512Vnni, call: Call<'_>, x: &Activations) -> Vec<
     let target = Target::new(&mut y, outputs);
     let width = PANEL_VECTORS * LANES;
     let panels = outputs.div_ceil(width);
-    let wanted = (2 * rayon::current_num_threads()).div_ceil(panels);
+    let wanted = (2 * current_threads()).div_ceil(panels);
     let parts = wanted.min(rows / PART_ROWS).max(1);
     let part_rows = rows.div_ceil(parts).next_multiple_of(PANEL_ROWS);
     for_each(panels * parts, call.parallel, |task| {
