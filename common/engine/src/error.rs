@@ -34,7 +34,7 @@ pub enum Error {
     #[error("a KV pool of {blocks} blocks of {block_positions} positions does not fit in memory")]
     KvTooLarge { blocks: usize, block_positions: usize },
     #[error("cannot start {threads} threads: {source}")]
-    Threads { threads: usize, source: rayon::ThreadPoolBuildError },
+    Threads { threads: usize, source: std::io::Error },
     #[error("{found:?} is no numerics; write exact or fast")]
     UnknownNumerics { found: String },
     #[error("{found:?} is no encoding of weights; write a type such as BF16, or affine-4-64")]

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use cake_checkpoint::{MappedMatrix, MappedTensor, ModelConfig};
-use rayon::ThreadPool;
 
 use crate::batch::RowKinds;
 use crate::error::Error;
@@ -12,6 +11,7 @@ use crate::loader::vector;
 use crate::matrix::StoredMatrix;
 use crate::norm::RmsNorm;
 use crate::options::EngineOptions;
+use crate::pool::Pool;
 use crate::tensors;
 
 /// The final norm and the output head of a model, with threads of their own.
@@ -19,7 +19,7 @@ pub struct Head {
     norm: RmsNorm,
     head: Linear,
     hidden_size: usize,
-    pool: ThreadPool,
+    pool: Pool,
 }
 
 impl Head {

@@ -29,6 +29,7 @@ mod matrix;
 mod memory;
 mod norm;
 mod options;
+mod pool;
 mod probe;
 mod random;
 mod rope;

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use cake_checkpoint::{Affine, Dtype, KvDtype};
 
 use crate::error::Error;
+use crate::pool::Pool;
 
 /// Positions in one KV block unless told otherwise: small enough to waste little at the end of a
 /// sequence, large enough for block lists to stay short.
@@ -145,13 +146,11 @@ impl EngineOptions {
     }
 
     /// The threads that the arithmetic runs on.
-    pub(crate) fn thread_pool(&self) -> Result<rayon::ThreadPool, Error> {
-        let threads = self.threads;
-        rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .thread_name(|index| format!("cake-math-{index}"))
-            .build()
-            .map_err(|source| Error::Threads { threads, source })
+    ///
+    /// # Errors
+    /// [`Error::Threads`] if the system refuses one.
+    pub(crate) fn thread_pool(&self) -> Result<Pool, Error> {
+        Pool::new(self.threads)
     }
 }
 

@@ -1,7 +1,6 @@
 //! A stage: a contiguous range of decoder layers with its KV pool and its threads.
 
 use cake_checkpoint::{LayerRange, MappedTensor, ModelConfig};
-use rayon::ThreadPool;
 
 use crate::batch::Batch;
 use crate::decoder::{DecoderLayer, Step};
@@ -9,6 +8,7 @@ use crate::error::Error;
 use crate::kv::KvPool;
 use crate::loader::LayerLoader;
 use crate::options::EngineOptions;
+use crate::pool::Pool;
 use crate::rope::Frequencies;
 use crate::tensors;
 
@@ -23,7 +23,7 @@ pub struct Stage {
     /// One per layer of the range, with its part of the KV cache.
     parts: Vec<(DecoderLayer, KvPool)>,
     options: EngineOptions,
-    pool: ThreadPool,
+    pool: Pool,
 }
 
 impl Stage {
@@ -68,7 +68,7 @@ impl Stage {
     /// order of the batch's items.
     ///
     /// Keys and values of the rows are written into the blocks the items name, over what was there.
-    /// Blocks until done; the work is spread over the stage's own threads.
+    /// Blocks until done; the work is shared out between this thread and the stage's own.
     ///
     /// # Errors
     /// If the batch and `hidden` disagree or name positions or blocks that do not exist; the KV cache

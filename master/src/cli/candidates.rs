@@ -7,7 +7,7 @@ use super::Error;
 use super::args::PlanArgs;
 use crate::cluster::{self, Measured, Member};
 use crate::model::Model;
-use crate::sizing::{self, Candidate, LOCAL};
+use crate::sizing::{Candidate, LOCAL};
 use crate::state::State;
 
 /// Who a candidate is.

@@ -1,9 +1,8 @@
 //! What happens between the products, row by row: norms, rotation, activation, residual sums.
 
-use rayon::prelude::*;
-
 use super::simd::{Kernel, LANES, Simd};
 use super::{PARALLEL_WORK, Tier};
+use crate::pool::{current_threads, for_each_mut};
 
 /// Calls `work(first row, rows)` on pieces of `out`, `[rows, width]`, in parallel if it pays.
 fn by_rows(out: &mut [f32], width: usize, work: impl Fn(usize, &mut [f32]) + Sync) {
@@ -11,8 +10,9 @@ fn by_rows(out: &mut [f32], width: usize, work: impl Fn(usize, &mut [f32]) + Syn
     if rows < 2 || out.len() < PARALLEL_WORK {
         return work(0, out);
     }
-    let piece = rows.div_ceil(rayon::current_num_threads() * 2);
-    out.par_chunks_mut(piece * width).enumerate().for_each(|(index, out)| work(index * piece, out));
+    let piece = rows.div_ceil(current_threads() * 2);
+    let mut pieces: Vec<_> = out.chunks_mut(piece * width).collect();
+    for_each_mut(&mut pieces, |index, out| work(index * piece, out));
 }
 
 /// `weight · x / sqrt(mean(x²) + eps)` of every row of `x`, `[rows, width]`; `weight` is `[width]`.

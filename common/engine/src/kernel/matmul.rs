@@ -2,12 +2,11 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use super::element::{Bf16, Element, F16, F32, FloatType};
 use super::simd::{Kernel, LANES, Simd};
 use super::target::Target;
 use super::{PARALLEL_WORK, Tier};
+use crate::pool::{current_threads, for_each};
 
 /// Outputs computed together. Part of no contract: results do not depend on it.
 pub(super) const STRIP: usize = 4;
@@ -41,7 +40,7 @@ impl Matrix<'_> {
 
 /// `x · weightᵀ + bias`: `x` is `[rows, inputs]`, the result `[rows, outputs]`, both row-major.
 ///
-/// Runs on the current rayon pool. `bias` has one element per output.
+/// Runs on the current pool. `bias` has one element per output.
 pub(crate) fn matmul(tier: Tier, weight: Matrix<'_>, bias: Option<&[f32]>, x: &[f32]) -> Vec<f32> {
     let outputs = weight.outputs();
     let rows = x.len() / weight.inputs;
@@ -60,7 +59,7 @@ pub(crate) fn matmul(tier: Tier, weight: Matrix<'_>, bias: Option<&[f32]>, x: &[
     if tasks < 2 || rows * outputs * weight.inputs < PARALLEL_WORK {
         (0..tasks).for_each(run);
     } else {
-        (0..tasks).into_par_iter().with_max_len(1).for_each(run);
+        for_each(tasks, run);
     }
     y
 }
@@ -68,7 +67,7 @@ pub(crate) fn matmul(tier: Tier, weight: Matrix<'_>, bias: Option<&[f32]>, x: &[
 /// Outputs of one task: a multiple of the strip, small enough to share out and, with several
 /// rows, to stay in cache while the rows pass.
 fn task_outputs(weight: &Matrix<'_>, outputs: usize, rows: usize) -> usize {
-    let tasks = rayon::current_num_threads() * TASKS_PER_THREAD;
+    let tasks = current_threads() * TASKS_PER_THREAD;
     let share = outputs.div_ceil(tasks);
     let fits = TASK_BYTES / weight.row_bytes();
     let wanted = if rows > 1 { share.min(fits) } else { share };
@@ -214,6 +213,7 @@ impl Product<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pool::Pool;
     use crate::testing::Random;
 
     /// Relative to the sum of absolute products: 2^-24 per rounding, some hundred in a row at most.
@@ -276,7 +276,7 @@ mod tests {
         for tier in Tier::all() {
             let together = matmul(tier, matrix, None, &x);
             for threads in [1, 2, 3, 5] {
-                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                let pool = Pool::new(threads).unwrap();
                 let again = pool.install(|| matmul(tier, matrix, None, &x));
                 assert_eq!(together, again, "{tier:?} {threads} threads");
             }

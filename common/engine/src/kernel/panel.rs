@@ -12,13 +12,12 @@ use std::arch::x86_64::*;
 use std::cell::RefCell;
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use super::PARALLEL_WORK;
 use super::matmul::Matrix;
 use super::simd::LANES;
 use super::target::Target;
 use super::x86::{Avx512Bf16, transposed};
+use crate::pool::{current_threads, for_each, for_each_mut};
 
 /// Vectors of outputs in a panel.
 const VECTORS: usize = 4;
@@ -51,7 +50,7 @@ thread_local! {
 /// `x · weightᵀ + bias` with `x` rounded to bf16: `x` is `[rows, inputs]`, `weight` is bf16, the
 /// result `[rows, outputs]`, all row-major.
 ///
-/// Runs on the current rayon pool. `bias` has one element per output.
+/// Runs on the current pool. `bias` has one element per output.
 pub(crate) fn panel_matmul_bf16(
     proof: Avx512Bf16,
     weight: Matrix<'_>,
@@ -86,7 +85,7 @@ pub(crate) fn panel_matmul_bf16(
         });
     };
     if parallel {
-        (0..panels * parts).into_par_iter().with_max_len(1).for_each(run);
+        for_each(panels * parts, run);
     } else {
         (0..panels * parts).for_each(run);
     }
@@ -95,7 +94,7 @@ pub(crate) fn panel_matmul_bf16(
 
 /// How many parts to cut the rows into, so that few panels still employ all threads.
 fn row_parts(rows: usize, panels: usize) -> usize {
-    let wanted = (2 * rayon::current_num_threads()).div_ceil(panels.max(1));
+    let wanted = (2 * current_threads()).div_ceil(panels.max(1));
     wanted.min(rows / PART_ROWS).max(1)
 }
 
@@ -116,7 +115,10 @@ impl Activations {
             unsafe { round_row(x, pairs) }
         };
         if parallel {
-            pairs.par_chunks_exact_mut(stride).zip(x.par_chunks_exact(inputs)).for_each(round);
+            let blocks = pairs.chunks_mut(ROWS * stride).zip(x.chunks(ROWS * inputs));
+            for_each_mut(&mut blocks.collect::<Vec<_>>(), |_, (pairs, x)| {
+                pairs.chunks_exact_mut(stride).zip(x.chunks_exact(inputs)).for_each(round);
+            });
         } else {
             pairs.chunks_exact_mut(stride).zip(x.chunks_exact(inputs)).for_each(round);
         }
@@ -321,6 +323,7 @@ mod tests {
     use super::super::Tier;
     use super::super::element::{Bf16, Element, FloatType};
     use super::*;
+    use crate::pool::Pool;
     use crate::testing::Random;
 
     /// Relative to the sum of absolute products: some thousand roundings of 2^-24 at most.
@@ -392,7 +395,7 @@ mod tests {
         let product = |x: &[f32]| panel_matmul_bf16(proof, matrix, None, x);
         let whole = product(&x);
         for threads in [1, 2, 3, 5, 12] {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            let pool = Pool::new(threads).unwrap();
             assert!(pool.install(|| product(&x)) == whole, "{threads} threads");
         }
         for chunk in [1, 2, 7, 16, 64] {

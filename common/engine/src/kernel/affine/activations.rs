@@ -1,10 +1,9 @@
 //! Activations rounded to 8 bits, each group of inputs with a scale of its own.
 
-use rayon::prelude::*;
-
 use super::super::Tier;
 use super::super::simd::{Kernel, Simd};
 use super::{Bits, Call};
+use crate::pool::for_each_mut;
 
 /// Inputs within which the order of 4-bit codes is changed.
 const ORDER: usize = 32;
@@ -48,17 +47,19 @@ impl Activations {
             scales: vec![0.0; rows * groups],
             sums: vec![0.0; rows * groups],
         };
-        let codes = all.codes.par_chunks_exact_mut(stride);
-        let scales = all.scales.par_chunks_exact_mut(groups);
-        let sums = all.sums.par_chunks_exact_mut(groups);
-        let each = codes.zip(scales).zip(sums).zip(call.x.par_chunks_exact(inputs));
-        // One row takes a microsecond or two: less than waking a thread.
-        each.with_min_len(if call.parallel { 4 } else { rows.max(1) }).for_each(
-            |(((codes, scales), sums), x)| {
+        let codes = all.codes.chunks_exact_mut(stride);
+        let scales = all.scales.chunks_exact_mut(groups);
+        let sums = all.sums.chunks_exact_mut(groups);
+        let each = codes.zip(scales).zip(sums).zip(call.x.chunks_exact(inputs));
+        let mut each: Vec<_> = each.collect();
+        // One row takes a microsecond or two: less than a task costs.
+        let task_rows = if call.parallel { 4 } else { rows.max(1) };
+        for_each_mut(&mut each.chunks_mut(task_rows).collect::<Vec<_>>(), |_, some| {
+            for (((codes, scales), sums), x) in some.iter_mut() {
                 let (bits, group) = (call.weight.bits, call.weight.group);
                 tier.run(Row { x, bits, group, codes, scales, sums });
-            },
-        );
+            }
+        });
         all
     }
 

@@ -22,12 +22,11 @@ mod vnni;
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use super::element::FloatType;
 use super::target::Target;
 use super::{PARALLEL_WORK, Tier};
 use crate::options::Numerics;
+use crate::pool::{self, current_threads};
 use activations::Activations;
 
 /// Tasks per thread, so that a thread that is held up leaves its share to others.
@@ -116,7 +115,7 @@ impl<'a> AffineMatrix<'a> {
 
 /// `x · weightᵀ + bias`: `x` is `[rows, inputs]`, the result `[rows, outputs]`, both row-major.
 ///
-/// Runs on the current rayon pool. `bias` has one element per output.
+/// Runs on the current pool. `bias` has one element per output.
 pub(crate) fn affine_matmul(
     tier: Tier,
     numerics: Numerics,
@@ -179,15 +178,15 @@ impl Call<'_> {
 
     /// Outputs of a task when every thread gets some, a multiple of `multiple`.
     fn share(&self, multiple: usize) -> usize {
-        let tasks = rayon::current_num_threads() * TASKS_PER_THREAD;
+        let tasks = current_threads() * TASKS_PER_THREAD;
         self.weight.outputs().div_ceil(tasks).next_multiple_of(multiple).max(multiple)
     }
 }
 
 /// Runs the tasks `0..tasks`, on the current pool if `parallel`.
-fn for_each(tasks: usize, parallel: bool, run: impl Fn(usize) + Sync + Send) {
+fn for_each(tasks: usize, parallel: bool, run: impl Fn(usize) + Sync) {
     if parallel && tasks > 1 {
-        (0..tasks).into_par_iter().with_max_len(1).for_each(run);
+        pool::for_each(tasks, run);
     } else {
         (0..tasks).for_each(run);
     }

@@ -2,6 +2,7 @@
 
 use super::super::element::{Bf16, Element, F16, F32};
 use super::*;
+use crate::pool::Pool;
 use crate::testing::Random;
 
 /// Relative to the sum of absolute products: 2^-24 per rounding, some hundred in a row at most.
@@ -163,8 +164,7 @@ fn tiers_rows_and_threads_do_not_change_a_bit() {
                     assert!(together[..rows * outputs] == some, "{tier:?} {kind:?} {rows} rows");
                 }
                 for threads in [1, 2, 3, 5] {
-                    let pool =
-                        rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                    let pool = Pool::new(threads).unwrap();
                     for rows in [1, 110] {
                         let again = pool.install(|| product(tier, &x[..rows * inputs]));
                         let same = together[..rows * outputs] == again;

@@ -16,13 +16,12 @@ mod walk;
 use std::cell::RefCell;
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use self::state::{Finish, State};
 use self::walk::{Scratch, Walk};
 use super::element::FloatType;
 use super::simd::LANES;
 use super::{PARALLEL_WORK, Tier};
+use crate::pool::{current_threads, for_each_mut};
 
 /// The cached keys and values of one layer, each `[blocks, kv_heads, block_positions, head_dim]`.
 #[derive(Clone, Copy)]
@@ -153,7 +152,7 @@ thread_local! {
 
 /// `softmax(scale · q · keysᵀ) · values` for each row and head over the positions it sees.
 ///
-/// `q` and the result are `[rows, heads, head_dim]`. Runs on the current rayon pool.
+/// `q` and the result are `[rows, heads, head_dim]`. Runs on the current pool.
 pub(crate) fn attend(tier: Tier, attend: &Attend<'_>, q: &[f32]) -> Vec<f32> {
     let kv_heads = attend.kv.kv_heads;
     let tiles = attend.tiles();
@@ -173,20 +172,21 @@ pub(crate) fn attend(tier: Tier, attend: &Attend<'_>, q: &[f32]) -> Vec<f32> {
     let seen: usize = attend.rows.iter().map(|row| attend.seen(row.position).len()).sum();
     if seen * attend.heads * attend.kv.head_dim < PARALLEL_WORK {
         tasks.iter_mut().for_each(whole);
-    } else if tiles.len() * kv_heads >= TASKS_PER_THREAD * rayon::current_num_threads() {
-        tasks.par_iter_mut().with_max_len(1).for_each(whole);
+    } else if tiles.len() * kv_heads >= TASKS_PER_THREAD * current_threads() {
+        for_each_mut(&mut tasks, |_, task| whole(task));
     } else {
-        tasks.par_iter_mut().with_max_len(1).for_each(|task| {
-            let spans = attend.spans(&task.rows).into_par_iter().with_max_len(1);
-            let states: Vec<_> = spans
-                .map(|span| {
-                    let mut state = State::default();
-                    walk(task, span..span + 1, &mut state);
-                    state
-                })
-                .collect();
-            tier.run(Finish { states: &states, head_dim: attend.kv.head_dim, out: &mut task.out });
-        });
+        let spans = |task: &Task<'_>| attend.spans(&task.rows);
+        let pieces = tasks.iter().flat_map(|task| spans(task).map(move |span| (task, span)));
+        let mut pieces: Vec<_> =
+            pieces.map(|(task, span)| (task, span, State::default())).collect();
+        for_each_mut(&mut pieces, |_, (task, span, state)| walk(task, *span..*span + 1, state));
+        let states: Vec<_> = pieces.into_iter().map(|(_, _, state)| state).collect();
+        let mut left = &states[..];
+        for task in &mut tasks {
+            let (states, others) = left.split_at(spans(task).len());
+            tier.run(Finish { states, head_dim: attend.kv.head_dim, out: &mut task.out });
+            left = others;
+        }
     }
     out
 }

@@ -2,6 +2,7 @@
 
 use super::super::element::{Element, F16, F32};
 use super::*;
+use crate::pool::Pool;
 use crate::testing::Random;
 
 const BLOCK: usize = 4;
@@ -129,8 +130,8 @@ fn store(float: FloatType, values: &[f32]) -> Vec<u8> {
     bytes
 }
 
-fn with_threads<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> R {
-    rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(work)
+fn with_threads<R>(threads: usize, work: impl FnOnce() -> R) -> R {
+    Pool::new(threads).unwrap().install(work)
 }
 
 #[test]

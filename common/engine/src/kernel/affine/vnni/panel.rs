@@ -11,6 +11,7 @@ use super::super::super::x86::{Avx512Vnni, transposed};
 use super::super::activations::Activations;
 use super::super::{Bits, Call, MAX_GROUP, for_each};
 use super::{CHUNK, Line, PARAM_GROUPS, Params, Task, padded_rows, prefetch, read, store};
+use crate::pool::current_threads;
 
 /// Vectors of outputs in a panel.
 const VECTORS: usize = 4;
@@ -41,7 +42,7 @@ pub(super) fn matmul(proof: Avx512Vnni, call: Call<'_>, x: &Activations) -> Vec<
     let mut y = vec![0.0; rows * outputs];
     let target = Target::new(&mut y, outputs);
     let panels = outputs.div_ceil(OUTPUTS);
-    let wanted = (2 * rayon::current_num_threads()).div_ceil(panels.max(1));
+    let wanted = (2 * current_threads()).div_ceil(panels.max(1));
     let parts = wanted.min(rows / PART_ROWS).max(1);
     let part_rows = rows.div_ceil(parts).next_multiple_of(ROWS);
     for_each(panels * parts, call.parallel, |index| {
