@@ -98,6 +98,20 @@ pub(crate) fn for_each(tasks: usize, run: impl Fn(usize) + Sync) {
     }
 }
 
+/// [`for_each`] in turn from as many stretches of the tasks as there are threads: for tasks whose
+/// neighbours write to the same cache lines again and again, as those of neighbouring outputs do.
+pub(crate) fn for_each_apart(tasks: usize, run: impl Fn(usize) + Sync) {
+    let threads = current_threads();
+    for_each(tasks, |earlier| run(apart(earlier, tasks, threads)));
+}
+
+/// The task that comes after `earlier` others when `stretches` of them are taken from in turn.
+fn apart(earlier: usize, tasks: usize, stretches: usize) -> usize {
+    let (stretch, index) = (earlier % stretches, earlier / stretches);
+    // The first `tasks % stretches` are one task longer than the others.
+    stretch * (tasks / stretches) + stretch.min(tasks % stretches) + index
+}
+
 /// [`for_each`] with one task for each of `items`: `run(index, item)`.
 pub(crate) fn for_each_mut<T: Send>(items: &mut [T], run: impl Fn(usize, &mut T) + Sync) {
     let items: Vec<Mutex<&mut T>> = items.iter_mut().map(Mutex::new).collect();

@@ -17,7 +17,7 @@ use super::matmul::Matrix;
 use super::simd::LANES;
 use super::target::Target;
 use super::x86::{Avx512Bf16, transposed};
-use crate::pool::{current_threads, for_each, for_each_mut};
+use crate::pool::{current_threads, for_each_apart, for_each_mut};
 
 /// Vectors of outputs in a panel.
 const VECTORS: usize = 4;
@@ -85,7 +85,7 @@ pub(crate) fn panel_matmul_bf16(
         });
     };
     if parallel {
-        for_each(panels * parts, run);
+        for_each_apart(panels * parts, run);
     } else {
         (0..panels * parts).for_each(run);
     }

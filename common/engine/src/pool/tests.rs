@@ -35,6 +35,19 @@ fn every_task_of_many_short_sections_runs_once() {
 }
 
 #[test]
+fn tasks_apart_come_once_each_and_not_beside_the_one_before() {
+    for tasks in 0..40 {
+        for stretches in 1..12 {
+            let order: Vec<_> = (0..tasks).map(|task| apart(task, tasks, stretches)).collect();
+            let least = (tasks / stretches).saturating_sub(1); // From the last stretch to the first.
+            let far = |two: &[usize]| two[0].abs_diff(two[1]) >= least;
+            assert!(stretches == 1 || order.windows(2).all(far), "{order:?}");
+            assert_eq!(HashSet::from_iter(order), (0..tasks).collect::<HashSet<_>>());
+        }
+    }
+}
+
+#[test]
 fn sections_after_a_pause_find_their_helpers() {
     let pool = Pool::new(3).unwrap();
     for pause in [0, 1, 50, 120, 1000] {
