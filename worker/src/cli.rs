@@ -259,3 +259,20 @@ async fn terminated() {
 async fn terminated() {
     std::future::pending().await
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_lie_in_one_of_three_places() {
+        let parsed = |args: &[&str]| Cli::try_parse_from([&["cake-worker"], args].concat());
+        let place = |args: &[&str]| parsed(args).map(|cli| cli.serve.weights).ok();
+        assert_eq!(place(&[]), Some(Weights::Auto));
+        assert_eq!(place(&["--weights", "map"]), Some(Weights::Map));
+        assert_eq!(place(&["--weights", "copy", "--lock-memory"]), Some(Weights::Copy));
+        let refusal = parsed(&["--weights", "disk"]).expect_err("no such place").to_string();
+        assert!(refusal.contains("disk") && refusal.contains("map, copy, auto"), "{refusal}");
+        assert!(parsed(&["--weights"]).is_err() && parsed(&["--lock-memory=1"]).is_err());
+    }
+}

@@ -24,7 +24,7 @@ const MIN_SAMPLE_BYTES: usize = 64 << 20;
 const MIN_ROUNDS: usize = 4;
 /// Enough rounds, or enough time, whichever comes first.
 const MAX_ROUNDS: usize = 16;
-const MAX_TIME: Duration = Duration::from_millis(250);
+const MAX_TIME: Duration = Duration::from_millis(100);
 
 /// Where the person wants the weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -56,7 +56,7 @@ pub enum Choice {
     NoHugePages,
     /// The large tensors are too few to compare anything.
     TooSmall,
-    /// No memory is left in the offer for a measurement, or for one piece twice.
+    /// The offer has no room for one piece twice.
     NoRoom,
     /// A copy is not read enough faster.
     DoesNotPay(Measured),
@@ -132,13 +132,10 @@ impl Placement {
         if let Some(measured) = self.measured.get() {
             return verdict(*measured);
         }
-        let room = usize::try_from(room_bytes).unwrap_or(usize::MAX);
-        match sample(tensors, room) {
-            Err(choice) => choice,
-            Ok(sample) => match measure(&sample, threads) {
-                Ok(measured) => verdict(*self.measured.get_or_init(|| measured)),
-                Err(_) => Choice::NotMeasured,
-            },
+        let Some(sample) = sample(tensors) else { return Choice::TooSmall };
+        match measure(&sample, threads) {
+            Ok(measured) => verdict(*self.measured.get_or_init(|| measured)),
+            Err(_) => Choice::NotMeasured,
         }
     }
 }
@@ -151,46 +148,45 @@ fn verdict(measured: Measured) -> Choice {
     }
 }
 
-/// Large tensors to compare with, whose copies fit in `room` bytes; else why there are none.
-fn sample<'a>(
-    tensors: impl Iterator<Item = &'a MappedTensor>,
-    room: usize,
-) -> Result<Vec<MappedTensor>, Choice> {
-    let (mut taken, mut bytes, mut short) = (Vec::new(), 0, false);
+/// Large tensors to compare with; `None` if there are too few.
+fn sample<'a>(tensors: impl Iterator<Item = &'a MappedTensor>) -> Option<Vec<MappedTensor>> {
+    let (mut taken, mut bytes) = (Vec::new(), 0);
     for tensor in tensors.filter(|tensor| tensor.bytes().len() >= HUGE_PAGE_BYTES) {
         if bytes >= MIN_SAMPLE_BYTES {
             break;
         }
         let with = bytes + tensor.bytes().len();
-        if with > room {
-            short = true; // A smaller one may fit.
-        } else if with <= SAMPLE_BYTES || bytes == 0 {
+        if with <= SAMPLE_BYTES || bytes == 0 {
             bytes = with;
             taken.push(tensor.clone());
         }
     }
-    match bytes >= MIN_SAMPLE_BYTES {
-        true => Ok(taken),
-        false if short => Err(Choice::NoRoom),
-        false => Err(Choice::TooSmall),
-    }
+    (bytes >= MIN_SAMPLE_BYTES).then_some(taken)
 }
 
-/// Reads the tensors where they are mapped and from copies, in turn.
+/// Reads the tensors where they are mapped, then from copies, then where they are mapped again: not
+/// turn about, so that none is resident in both places and a load's peak stays what was planned.
 fn measure(sample: &[MappedTensor], threads: usize) -> std::io::Result<Measured> {
+    let before = best(sample, threads);
     let copies: Vec<_> = sample.iter().map(MappedTensor::to_anonymous).collect::<Result<_, _>>()?;
-    read(sample, threads); // Copying gave the mapped pages back.
-    let (started, mut map, mut copy) = (Instant::now(), Duration::MAX, Duration::MAX);
+    let copy = best(&copies, threads);
+    drop(copies);
+    let map = before.min(best(sample, threads));
+    let bytes: usize = sample.iter().map(|tensor| tensor.bytes().len()).sum();
+    let rate = |time: Duration| bytes as f64 / time.as_secs_f64().max(1e-9);
+    Ok(Measured { map: rate(map), copy: rate(copy) })
+}
+
+/// The shortest of several times to read all the tensors.
+fn best(tensors: &[MappedTensor], threads: usize) -> Duration {
+    let (started, mut best) = (Instant::now(), Duration::MAX);
     for round in 0..MAX_ROUNDS {
         if round >= MIN_ROUNDS && started.elapsed() > MAX_TIME {
             break;
         }
-        map = map.min(read(sample, threads));
-        copy = copy.min(read(&copies, threads));
+        best = best.min(read(tensors, threads));
     }
-    let bytes: usize = sample.iter().map(|tensor| tensor.bytes().len()).sum();
-    let rate = |time: Duration| bytes as f64 / time.as_secs_f64().max(1e-9);
-    Ok(Measured { map: rate(map), copy: rate(copy) })
+    best
 }
 
 /// Time to read all the tensors, a part of each by every thread.
@@ -229,10 +225,10 @@ mod tests {
         MappedTensor::from_vec(vec![1; bytes], Dtype::U8, vec![bytes as u64])
     }
 
-    fn sampled(sizes: &[usize], room: usize) -> Result<Vec<usize>, Choice> {
+    fn sampled(sizes: &[usize]) -> Option<Vec<usize>> {
         let tensors: Vec<MappedTensor> = sizes.iter().map(|mib| tensor(mib << 20)).collect();
-        let taken = sample(tensors.iter(), room)?;
-        Ok(taken.iter().map(|tensor| tensor.bytes().len() >> 20).collect())
+        let taken = sample(tensors.iter())?;
+        Some(taken.iter().map(|tensor| tensor.bytes().len() >> 20).collect())
     }
 
     #[test]
@@ -254,14 +250,12 @@ mod tests {
     }
 
     #[test]
-    fn samples_are_large_enough_and_fit() {
-        let ample = 1 << 30;
-        assert_eq!(sampled(&[1, 30, 1, 30, 30, 30], ample), Ok(vec![30, 30, 30]));
-        assert_eq!(sampled(&[30, 90, 34, 30], ample), Ok(vec![30, 34]));
-        assert_eq!(sampled(&[120], ample), Ok(vec![120]), "one matrix may be larger");
-        assert_eq!(sampled(&[30, 30], ample), Err(Choice::TooSmall));
-        assert_eq!(sampled(&[1; 100], ample), Err(Choice::TooSmall));
-        assert_eq!(sampled(&[30, 30, 30], 70 << 20), Err(Choice::NoRoom));
+    fn samples_are_large_enough() {
+        assert_eq!(sampled(&[1, 30, 1, 30, 30, 30]), Some(vec![30, 30, 30]));
+        assert_eq!(sampled(&[30, 90, 34, 30]), Some(vec![30, 34]));
+        assert_eq!(sampled(&[120]), Some(vec![120]), "one matrix may be larger");
+        assert_eq!(sampled(&[30, 30]), None);
+        assert_eq!(sampled(&[1; 100]), None);
     }
 
     #[test]
