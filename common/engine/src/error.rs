@@ -42,6 +42,11 @@ pub enum Error {
     #[error("CAKE_OPS is {found:?}, expected \"cake\" or \"candle\"")]
     UnknownOps { found: String },
 
+    #[error("CAKE_CPU is {found:?}, expected \"portable\", \"avx2\" or \"avx512\", or nothing")]
+    UnknownCpu { found: String },
+    #[error("CAKE_CPU is {wanted:?}, which is not available on this processor")]
+    UnavailableCpu { wanted: String },
+
     /// The step breaks the contract between master and stage.
     #[error("hidden has {found} values, expected {rows} rows of {width}")]
     WrongHidden { rows: usize, width: usize, found: usize },

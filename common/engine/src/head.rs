@@ -6,6 +6,7 @@ use cake_checkpoint::{MappedMatrix, MappedTensor, ModelConfig};
 
 use crate::batch::RowKinds;
 use crate::error::Error;
+use crate::kernel::chosen;
 use crate::linear::Linear;
 use crate::loader::vector;
 use crate::matrix::StoredMatrix;
@@ -26,13 +27,14 @@ impl Head {
     /// `norm` is `[hidden_size]`, `head` is `[vocab_size, hidden_size]` (the embedding when tied).
     ///
     /// # Errors
-    /// If a tensor is not that, or threads cannot be started.
+    /// If a tensor is not that, threads cannot be started, or [`cpu_tier`](crate::cpu_tier) fails.
     pub fn new(
         config: &ModelConfig,
         norm: MappedTensor,
         head: MappedMatrix,
         options: &EngineOptions,
     ) -> Result<Head, Error> {
+        chosen()?;
         let (hidden_size, vocab_size) = (config.hidden_size, config.vocab_size);
         let norm = vector("final norm", &norm, hidden_size)?;
         let head = StoredMatrix::new("output head", head, hidden_size)?;

@@ -43,6 +43,7 @@ pub use batch::{Batch, BatchItem};
 pub use embedding::Embedding;
 pub use error::Error;
 pub use head::Head;
+pub use kernel::cpu_tier;
 pub use memory::{blocks_for, kv_bytes, resident_bytes, scratch_bytes};
 pub use options::{BLOCK_POSITIONS, EngineOptions, Numerics, Ops, WeightEncoding};
 pub use probe::{LayerProbe, probe_layer};

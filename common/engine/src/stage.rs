@@ -5,6 +5,7 @@ use cake_checkpoint::{LayerRange, MappedTensor, ModelConfig};
 use crate::batch::Batch;
 use crate::decoder::{DecoderLayer, Step};
 use crate::error::Error;
+use crate::kernel::chosen;
 use crate::kv::KvPool;
 use crate::loader::LayerLoader;
 use crate::options::EngineOptions;
@@ -30,8 +31,8 @@ impl Stage {
     /// Builds the stage from the tensors that `weights` finds by full checkpoint name.
     ///
     /// # Errors
-    /// If the layers are not in the model, a tensor is missing or is not what `config` says, or the
-    /// system refuses memory for the KV cache or threads.
+    /// If the layers are not in the model, a tensor is missing or is not what `config` says, the system
+    /// refuses memory for the KV cache or threads, or [`cpu_tier`](crate::cpu_tier) fails.
     pub fn load(
         config: &ModelConfig,
         layers: LayerRange,
@@ -42,6 +43,7 @@ impl Stage {
         if layers.start > layers.end || layers.end > num_layers {
             return Err(Error::NoSuchLayers { layers, num_layers });
         }
+        chosen()?;
         let options = EngineOptions {
             block_positions: options.block_positions.max(1), // Zero would divide nothing.
             ..options.clone()

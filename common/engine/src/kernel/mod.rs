@@ -14,6 +14,7 @@
 
 mod affine;
 mod attention;
+mod choice;
 mod element;
 mod elementwise;
 mod matmul;
@@ -26,12 +27,14 @@ mod x86;
 
 pub(crate) use affine::{AffineMatrix, Bits, affine_matmul};
 pub(crate) use attention::{Attend, AttendRow, KvView, attend, attend_floats};
+pub(crate) use choice::chosen;
+pub use choice::cpu_tier;
 pub(crate) use element::{Element, F16, F32, FloatType};
 pub(crate) use elementwise::{add, rms_norm, rotate, silu_mul};
 pub(crate) use matmul::{Matrix, matmul};
 use simd::Kernel;
 
-/// The instructions that the kernels use, chosen once per process from what the processor has.
+/// The instructions that the kernels use, chosen once per process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Tier {
     /// Plain Rust; also the oracle of the others.
@@ -45,32 +48,6 @@ pub(crate) enum Tier {
 }
 
 impl Tier {
-    /// The best tier of this processor.
-    pub(crate) fn detect() -> Tier {
-        #[cfg(target_arch = "x86_64")]
-        {
-            if let Some(tier) = x86::Avx512::detect() {
-                return Tier::Avx512(tier);
-            }
-            if let Some(tier) = x86::Avx2::detect() {
-                return Tier::Avx2(tier);
-            }
-        }
-        Tier::Portable(simd::Portable)
-    }
-
-    /// Every tier this processor has, the portable one first.
-    #[cfg(test)]
-    pub(crate) fn all() -> Vec<Tier> {
-        let mut tiers = vec![Tier::Portable(simd::Portable)];
-        #[cfg(target_arch = "x86_64")]
-        {
-            tiers.extend(x86::Avx2::detect().map(Tier::Avx2));
-            tiers.extend(x86::Avx512::detect().map(Tier::Avx512));
-        }
-        tiers
-    }
-
     /// Runs `kernel` compiled for this tier.
     #[inline]
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
