@@ -13,10 +13,6 @@ use crate::runtime::{About, Runtime};
 use crate::store::{self, OpenBlob, Store};
 use crate::weights::{Choice, Placement};
 
-/// Placing the weights may take this part of the plan beyond it, for a moment: a plan is a promise to
-/// within a tenth.
-const PLACING_SHARE: u64 = 20;
-
 /// A load request, checked.
 #[derive(Debug)]
 pub struct Load {
@@ -236,8 +232,8 @@ impl Load {
 
     /// What the plan says must fit the budget, and what will really be taken must fit the plan.
     ///
-    /// Returns the bytes that nothing takes until the layers are built, for placing the weights: those
-    /// of the KV cache and the scratch memory, and a little more if the offer has it.
+    /// Returns the bytes of the budget that nothing takes until the layers are built: the KV cache and
+    /// the scratch memory come after the weights are where they shall lie.
     fn check_budget(&self, blobs: &[OpenBlob], place: &Place<'_>) -> Result<u64, Error> {
         let Place { budget, threads, .. } = *place;
         let weights = blobs.iter().map(resident_bytes).fold(0, u64::saturating_add);
@@ -254,8 +250,7 @@ impl Load {
         if planned > budget {
             return Err(Error::Budget { planned, budget });
         }
-        let most = planned.saturating_add(planned / PLACING_SHARE).min(budget);
-        Ok(most.saturating_sub(weights).saturating_sub(OVERHEAD_BYTES))
+        Ok(budget.saturating_sub(weights).saturating_sub(OVERHEAD_BYTES))
     }
 }
 

@@ -83,8 +83,7 @@ fn fast(threads: usize) -> EngineOptions {
 /// Whether prompts are rounded here.
 fn is_bf16_fast() -> bool {
     #[cfg(target_arch = "x86_64")]
-    return crate::cpu_tier().unwrap() == "avx512"
-        && std::is_x86_feature_detected!("avx512bf16");
+    return crate::cpu_tier().unwrap() == "avx512" && std::is_x86_feature_detected!("avx512bf16");
     #[cfg(not(target_arch = "x86_64"))]
     false
 }

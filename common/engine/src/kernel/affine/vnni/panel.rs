@@ -1,6 +1,8 @@
 //! Many rows: codes are transposed, widened to bytes, into a panel that all rows pass over, so that a
 //! lane belongs to one output and the sums of several rows fill the registers.
 
+#![allow(clippy::needless_range_loop, reason = "tiles are indexed by row and vector throughout")]
+
 use std::arch::x86_64::*;
 use std::cell::RefCell;
 use std::ops::Range;
@@ -9,9 +11,9 @@ use super::super::super::simd::LANES;
 use super::super::super::target::Target;
 use super::super::super::x86::{Avx512Vnni, transposed};
 use super::super::activations::Activations;
-use super::super::{Bits, Call, MAX_GROUP, for_each};
+use super::super::{Bits, Call, MAX_GROUP};
 use super::{CHUNK, Line, PARAM_GROUPS, Params, Task, padded_rows, prefetch, read, store};
-use crate::pool::current_threads;
+use crate::pool::{current_threads, for_each_apart};
 
 /// Vectors of outputs in a panel.
 const VECTORS: usize = 4;
@@ -45,7 +47,7 @@ pub(super) fn matmul(proof: Avx512Vnni, call: Call<'_>, x: &Activations) -> Vec<
     let wanted = (2 * current_threads()).div_ceil(panels.max(1));
     let parts = wanted.min(rows / PART_ROWS).max(1);
     let part_rows = rows.div_ceil(parts).next_multiple_of(ROWS);
-    for_each(panels * parts, call.parallel, |index| {
+    let run = |index: usize| {
         let (panel, part) = (index % panels, index / panels);
         let rows = (part * part_rows).min(rows)..((part + 1) * part_rows).min(rows);
         let outputs = panel * OUTPUTS..((panel + 1) * OUTPUTS).min(outputs);
@@ -53,7 +55,12 @@ pub(super) fn matmul(proof: Avx512Vnni, call: Call<'_>, x: &Activations) -> Vec<
         let _: Avx512Vnni = proof;
         // SAFETY: `proof` is there, so the processor has the instructions.
         PANEL.with_borrow_mut(|panel| unsafe { task.panel(panel) });
-    });
+    };
+    if call.parallel {
+        for_each_apart(panels * parts, run);
+    } else {
+        (0..panels * parts).for_each(run);
+    }
     y
 }
 
