@@ -11,7 +11,7 @@ use crate::model::Model;
 use crate::planner::{Device, Input, LayerCost, Pin};
 
 /// Prompt rows in one step unless told otherwise: enough to overlap stages, little scratch.
-pub const DEFAULT_CHUNK: usize = 64;
+pub const DEFAULT_CHUNK: usize = 128;
 /// Longest context planned for unless told otherwise (tokens).
 pub const DEFAULT_CONTEXT: usize = 4096;
 /// Name of the master among the devices.

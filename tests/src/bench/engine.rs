@@ -9,10 +9,10 @@ use super::peers::{Peers, Rates};
 use super::table::{Measured, Table};
 use super::{CUT, ONE_B, files, one_b};
 
-/// Turns of everybody; medians count.
-const ROUNDS: usize = 5;
 const PROMPT: usize = 512;
 const ANSWER: usize = 65;
+/// Prompt rows of a step where there is nobody to overlap with.
+const ALONE_CHUNK: &str = "512";
 /// Room for prompt and answer.
 const CONTEXT: usize = 1024;
 
@@ -81,12 +81,13 @@ pub(crate) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
     let peers = lab.peers();
     let mut seen: [Seen; KINDS.len()] = Default::default();
     let mut torch = Vec::new();
-    for round in 0..ROUNDS {
+    let rounds = lab.rounds();
+    for round in 0..rounds {
         for (kind, seen) in KINDS.iter().zip(&mut seen) {
-            eprintln!("round {} of {ROUNDS}: {}", round + 1, kind.encode);
+            eprintln!("round {} of {rounds}: {}", round + 1, kind.encode);
             let ask = Ask::within("run", &model, CONTEXT).answer(PROMPT, ANSWER);
             let ask = ask.and(&["--encode", kind.encode]);
-            seen.ours.push(rates(&ask.alone()?)?);
+            seen.ours.push(rates(&ask.clone().and(&["--chunk", ALONE_CHUNK]).alone()?)?);
             if let Some(peers) = peers {
                 seen.peer.push(peers.llama(kind.gguf)?);
             }

@@ -21,18 +21,28 @@ pub(crate) struct Lab {
     directory: PathBuf,
     zeros: fill::Zeros,
     peers: Option<Peers>,
+    rounds: usize,
 }
 
 impl Lab {
     /// Uses `directory`, which is made if it is not there; if not given, one beside the programs
     /// under measurement. These are built first, so that they are never stale.
-    pub(crate) fn open(directory: Option<PathBuf>, peers: Option<PathBuf>) -> Result<Lab> {
+    pub(crate) fn open(
+        directory: Option<PathBuf>,
+        peers: Option<PathBuf>,
+        rounds: usize,
+    ) -> Result<Lab> {
         let beside = programs().master.parent().context("a program lies in a directory")?;
         let directory = directory.unwrap_or_else(|| beside.join("bench-models"));
         std::fs::create_dir_all(&directory)
             .with_context(|| format!("cannot make {}", directory.display()))?;
         let directory = directory.canonicalize()?;
-        Ok(Lab { zeros: fill::Zeros::new(&directory)?, directory, peers: Peers::at(peers) })
+        Ok(Lab { zeros: fill::Zeros::new(&directory)?, directory, peers: Peers::at(peers), rounds })
+    }
+
+    /// Turns of everybody in comparisons with other systems.
+    pub(crate) fn rounds(&self) -> usize {
+        self.rounds
     }
 
     /// Other systems to compare with, if they are prepared.

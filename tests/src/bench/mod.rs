@@ -112,9 +112,10 @@ pub(crate) fn measure(
     part: Part,
     directory: Option<PathBuf>,
     peers: Option<PathBuf>,
+    rounds: usize,
     keep: bool,
 ) -> Result<Table> {
-    let lab = Lab::open(directory, peers)?;
+    let lab = Lab::open(directory, peers, rounds)?;
     let figures: &[&[Figure]] = match part {
         Part::Main => &[FIRST_ANSWER, PUSH, SPEED, MEMORY],
         Part::Push => &[PUSH],

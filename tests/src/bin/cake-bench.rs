@@ -19,6 +19,9 @@ struct Cli {
     /// Directory of llama.cpp and PyTorch to compare with, made by tests/benches/peers.sh.
     #[arg(long, value_name = "DIR")]
     peers: Option<PathBuf>,
+    /// Turns of everybody in `engine`; medians count.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    rounds: usize,
     /// Keep the model of 10 GiB for the next time.
     #[arg(long)]
     keep: bool,
@@ -30,7 +33,7 @@ struct Cli {
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
     anyhow::ensure!(!cfg!(debug_assertions), "measure what people use: cargo run --release");
-    let table = bench::measure(cli.part, cli.dir, cli.peers, cli.keep)?;
+    let table = bench::measure(cli.part, cli.dir, cli.peers, cli.rounds, cli.keep)?;
     if cli.json {
         println!("{}", serde_json::to_string_pretty(&table)?);
     } else {
