@@ -170,6 +170,7 @@ impl Product<'_> {
             *w = (&whole[..vectors], tail);
         }
 
+        let ahead = w[0].0.as_ptr().cast::<u8>().wrapping_add(OUTS * row_bytes);
         let mut sums = [[simd.splat(0.0); ROWS]; OUTS];
         for i in 0..vectors {
             let mut xs = [simd.splat(0.0); ROWS];
@@ -178,10 +179,9 @@ impl Product<'_> {
             }
             for o in 0..OUTS {
                 let chunk = &w[o].0[i];
-                // The same place in the next strip: its rows start new pages, which the hardware
-                // does not foresee.
-                let ahead = std::ptr::from_ref(chunk).cast::<u8>();
-                simd.prefetch(ahead.wrapping_add(OUTS * row_bytes));
+                // The next strip in the order it lies in, which is the order that memory is fastest
+                // in; this loop's own, row beside row, is not.
+                simd.prefetch(ahead.wrapping_add((i * OUTS + o) * size_of::<E::Chunk>()));
                 let wide = E::load(simd, chunk);
                 for r in 0..ROWS {
                     sums[o][r] = simd.mul_add(wide, xs[r], sums[o][r]);

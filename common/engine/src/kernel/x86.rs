@@ -291,7 +291,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn prefetch(self, address: *const u8) {
-        instructions!(_mm_prefetch::<_MM_HINT_T0>(address.cast()))
+        instructions!(_mm_prefetch::<_MM_HINT_T1>(address.cast()))
     }
 }
 
@@ -400,6 +400,6 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn prefetch(self, address: *const u8) {
-        instructions!(_mm_prefetch::<_MM_HINT_T0>(address.cast()))
+        instructions!(_mm_prefetch::<_MM_HINT_T1>(address.cast()))
     }
 }
