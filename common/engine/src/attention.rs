@@ -80,9 +80,9 @@ impl Attention {
         step: &Step<'_>,
         kv: &mut KvPool,
     ) -> candle_core::Result<Tensor> {
-        let mut q = self.q_proj.forward(hidden, &step.kinds)?; // [rows, num_heads × head_dim]
-        let mut k = self.k_proj.forward(hidden, &step.kinds)?; // [rows, num_kv_heads × head_dim]
-        let v = self.v_proj.forward(hidden, &step.kinds)?;
+        // [rows, num_heads × head_dim], and twice [rows, num_kv_heads × head_dim]
+        let layers = [&self.q_proj, &self.k_proj, &self.v_proj];
+        let [mut q, mut k, v] = Linear::forward_each(layers, hidden, &step.kinds)?;
         if let Some((q_norm, k_norm)) = &self.qk_norm {
             q = q_norm.forward(&q)?;
             k = k_norm.forward(&k)?;

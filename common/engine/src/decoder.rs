@@ -100,8 +100,8 @@ impl Mlp {
     }
 
     fn forward(&self, hidden: &Tensor, kinds: &RowKinds) -> candle_core::Result<Tensor> {
-        let gate = self.gate_proj.forward(hidden, kinds)?; // [rows, intermediate_size]
-        let up = self.up_proj.forward(hidden, kinds)?;
+        let layers = [&self.gate_proj, &self.up_proj];
+        let [gate, up] = Linear::forward_each(layers, hidden, kinds)?; // [rows, intermediate_size]
         let product = match self.ops {
             Ops::Cake => gate.apply_op2_no_bwd(&up, &SiluMul(Tier::detect()))?,
             Ops::Candle => (gate.silu()? * up)?,

@@ -42,7 +42,9 @@ pub enum Error {
     #[error("CAKE_OPS is {found:?}, expected \"cake\" or \"candle\"")]
     UnknownOps { found: String },
 
-    #[error("CAKE_CPU is {found:?}, expected \"portable\", \"avx2\" or \"avx512\", or nothing")]
+    #[error(
+        "CAKE_CPU is {found:?}, expected \"portable\", \"avx2\", \"avx512\" or \"amx\", or nothing"
+    )]
     UnknownCpu { found: String },
     #[error("CAKE_CPU is {wanted:?}, which is not available on this processor")]
     UnavailableCpu { wanted: String },

@@ -3,11 +3,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use candle_core::{CpuStorage, CustomOp1, Device, Layout, Shape, Tensor};
+use candle_core::{Device, Tensor};
 
 use crate::batch::RowKinds;
 use crate::error::Error;
-use crate::kernel::Tier;
+use crate::kernel::{Inputs, Tier};
 use crate::matrix::StoredMatrix;
 use crate::options::{Numerics, Ops};
 use crate::tensors;
@@ -61,52 +61,47 @@ impl Linear {
 
     /// `x` is `[rows, inputs]`, its rows of these `kinds`, the result `[rows, outputs]`.
     pub(crate) fn forward(&self, x: &Tensor, kinds: &RowKinds) -> candle_core::Result<Tensor> {
-        match &self.weight {
-            Weight::Stored { .. } => x.apply_op1_no_bwd(&Product { layer: self, kinds }),
-            Weight::Candle { transposed, bias } => {
-                let y = x.matmul(transposed)?;
-                match bias {
-                    Some(bias) => y.broadcast_add(bias),
-                    None => Ok(y),
+        let [y] = Linear::forward_each([self], x, kinds)?;
+        Ok(y)
+    }
+
+    /// [`Linear::forward`] of several layers with the same `x`, which is made ready for the kernels once.
+    pub(crate) fn forward_each<const N: usize>(
+        layers: [&Linear; N],
+        x: &Tensor,
+        kinds: &RowKinds,
+    ) -> candle_core::Result<[Tensor; N]> {
+        let (count, inputs) = x.dims2()?;
+        if let Some(layer) = layers.iter().find(|layer| layer.inputs != inputs) {
+            candle_core::bail!("{inputs} inputs for a layer of {}", layer.inputs);
+        }
+        let mut stored: [Vec<f32>; N] = std::array::from_fn(|_| Vec::new());
+        tensors::with_values(x, |x| {
+            for (run, rounded) in kinds.runs() {
+                let x = Inputs::new(&x[run.start * inputs..run.end * inputs]);
+                for (layer, y) in layers.iter().zip(&mut stored) {
+                    let Weight::Stored { matrix, rows, bias, arithmetic } = &layer.weight else {
+                        continue;
+                    };
+                    let part =
+                        matrix.multiply(*arithmetic, rows.clone(), bias.as_deref(), &x, rounded);
+                    match y.is_empty() {
+                        true => *y = part, // Moved: nearly every step has one run.
+                        false => y.extend(part),
+                    }
                 }
             }
+        })?;
+        let mut results = Vec::with_capacity(N);
+        for (layer, stored) in layers.iter().zip(stored) {
+            results.push(match &layer.weight {
+                Weight::Stored { .. } => tensors::matrix(stored, count, layer.outputs)?,
+                Weight::Candle { transposed, bias: None } => x.matmul(transposed)?,
+                Weight::Candle { transposed, bias: Some(bias) } => {
+                    x.matmul(transposed)?.broadcast_add(bias)?
+                }
+            });
         }
-    }
-}
-
-/// The kernels as candle sees them.
-struct Product<'a> {
-    layer: &'a Linear,
-    kinds: &'a RowKinds,
-}
-
-impl CustomOp1 for Product<'_> {
-    fn name(&self) -> &'static str {
-        "cake-linear"
-    }
-
-    fn cpu_fwd(
-        &self,
-        storage: &CpuStorage,
-        layout: &Layout,
-    ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let Weight::Stored { matrix, rows, bias, arithmetic } = &self.layer.weight else {
-            candle_core::bail!("a widened weight has no kernel");
-        };
-        let (count, inputs) = layout.shape().dims2()?;
-        if inputs != self.layer.inputs {
-            candle_core::bail!("{inputs} inputs for a layer of {}", self.layer.inputs);
-        }
-        let x = tensors::values(storage, layout)?;
-        let mut y = Vec::new();
-        for (run, rounded) in self.kinds.runs() {
-            let x = &x[run.start * inputs..run.end * inputs];
-            let part = matrix.multiply(*arithmetic, rows.clone(), bias.as_deref(), x, rounded);
-            match y.is_empty() {
-                true => y = part, // Moved: nearly every step has one run.
-                false => y.extend(part),
-            }
-        }
-        Ok((CpuStorage::F32(y), (count, self.layer.outputs).into()))
+        results.try_into().map_err(|_| candle_core::Error::Msg("a result per layer".into()))
     }
 }

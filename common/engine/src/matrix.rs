@@ -5,7 +5,7 @@ use std::ops::Range;
 use cake_checkpoint::{MappedMatrix, MappedTensor};
 
 use crate::error::Error;
-use crate::kernel::{AffineMatrix, Bits, FloatType, Matrix, Tier, affine_matmul};
+use crate::kernel::{AffineMatrix, Bits, FloatType, Inputs, Matrix, Tier, affine_matmul};
 use crate::kernel::{matmul, prompt_matmul};
 use crate::options::Numerics;
 
@@ -97,16 +97,19 @@ impl StoredMatrix {
         (tier, numerics): (Tier, Numerics),
         rows: Range<usize>,
         bias: Option<&[f32]>,
-        x: &[f32],
+        x: &Inputs<'_>,
         rounded: bool,
     ) -> Vec<f32> {
         match &self.encoding {
             Stored::Float(float) => {
-                let product = if rounded { prompt_matmul } else { matmul };
-                product(tier, self.float(*float, rows), bias, x)
+                let weight = self.float(*float, rows);
+                match rounded {
+                    true => prompt_matmul(tier, weight, bias, x),
+                    false => matmul(tier, weight, bias, x.values()),
+                }
             }
             Stored::Affine { .. } => {
-                affine_matmul(tier, numerics, self.affine().rows(rows), bias, x)
+                affine_matmul(tier, numerics, self.affine().rows(rows), bias, x.values())
             }
         }
     }

@@ -5,14 +5,14 @@ use std::sync::OnceLock;
 use super::Tier;
 use super::simd::Portable;
 #[cfg(target_arch = "x86_64")]
-use super::x86;
+use super::{amx, x86};
 use crate::error::Error;
 
 /// The environment variable that names a tier.
 const VARIABLE: &str = "CAKE_CPU";
 
-/// Name of the instructions that the arithmetic of this process uses: `"portable"`, `"avx2"` or
-/// `"avx512"`.
+/// Name of the instructions that the arithmetic of this process uses: `"portable"`, `"avx2"`,
+/// `"avx512"` or `"amx"`.
 ///
 /// That is the best this processor has, unless the environment variable `CAKE_CPU` names another. It
 /// is read once per process.
@@ -47,12 +47,11 @@ fn parse(wanted: &str) -> Result<Tier, Error> {
     match wanted.as_str() {
         "" => Ok(Tier::best()),
         "portable" => Ok(Tier::Portable(Portable)),
-        "avx2" | "avx512" => {
+        "avx2" | "avx512" | "amx" => {
             let mut tiers = Tier::all().into_iter();
             let found = tiers.find(|tier| tier.name() == wanted);
             found.ok_or(Error::UnavailableCpu { wanted })
         }
-        "amx" => Err(Error::UnavailableCpu { wanted }),
         _ => Err(Error::UnknownCpu { found: wanted }),
     }
 }
@@ -71,6 +70,7 @@ impl Tier {
         {
             tiers.extend(x86::Avx2::detect().map(Tier::Avx2));
             tiers.extend(x86::Avx512::detect().map(Tier::Avx512));
+            tiers.extend(amx::Amx::detect().map(Tier::Amx));
         }
         tiers
     }
@@ -88,6 +88,8 @@ impl Tier {
             Tier::Avx2(_) => "avx2",
             #[cfg(target_arch = "x86_64")]
             Tier::Avx512(_) => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Tier::Amx(_) => "amx",
         }
     }
 }
@@ -105,17 +107,22 @@ mod tests {
         let error = parse("sse9").unwrap_err().to_string();
         assert_eq!(
             error,
-            "CAKE_CPU is \"sse9\", expected \"portable\", \"avx2\" or \"avx512\", or nothing"
+            "CAKE_CPU is \"sse9\", expected \"portable\", \"avx2\", \"avx512\" or \"amx\", or nothing"
         );
-        let error = parse("amx").unwrap_err().to_string();
-        assert_eq!(error, "CAKE_CPU is \"amx\", which is not available on this processor");
     }
 
     #[test]
     fn names_it_lacks_are_refused() {
-        for name in ["avx2", "avx512"] {
+        for name in ["avx2", "avx512", "amx"] {
             let has = Tier::all().iter().any(|tier| tier.name() == name);
-            assert_eq!(parse(name).is_ok(), has, "{name}");
+            match parse(name) {
+                Ok(tier) => assert!(has && tier.name() == name),
+                Err(error) => {
+                    let expected = "which is not available on this processor";
+                    assert_eq!(error.to_string(), format!("CAKE_CPU is \"{name}\", {expected}"));
+                    assert!(!has);
+                }
+            }
         }
     }
 }

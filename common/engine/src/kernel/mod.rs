@@ -13,10 +13,13 @@
 //! - No matrix is ever widened as a whole.
 
 mod affine;
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod attention;
 mod choice;
 mod element;
 mod elementwise;
+mod inputs;
 mod matmul;
 #[cfg(target_arch = "x86_64")]
 mod panel;
@@ -31,6 +34,7 @@ pub(crate) use choice::chosen;
 pub use choice::cpu_tier;
 pub(crate) use element::{Element, F16, F32, FloatType};
 pub(crate) use elementwise::{add, rms_norm, rotate, silu_mul};
+pub(crate) use inputs::Inputs;
 pub(crate) use matmul::{Matrix, matmul};
 use simd::Kernel;
 
@@ -45,6 +49,9 @@ pub(crate) enum Tier {
     /// AVX-512 (F, BW, DQ, VL).
     #[cfg(target_arch = "x86_64")]
     Avx512(x86::Avx512),
+    /// AVX-512 with BF16 and VNNI, and tile registers (AMX).
+    #[cfg(target_arch = "x86_64")]
+    Amx(amx::Amx),
 }
 
 impl Tier {
@@ -57,32 +64,54 @@ impl Tier {
             Tier::Avx2(simd) => simd.run(kernel),
             #[cfg(target_arch = "x86_64")]
             Tier::Avx512(simd) => simd.run(kernel),
+            #[cfg(target_arch = "x86_64")]
+            Tier::Amx(amx) => amx.avx512().run(kernel),
+        }
+    }
+
+    /// Proof of AVX-512, if this tier has it.
+    #[cfg(target_arch = "x86_64")]
+    fn avx512(self) -> Option<x86::Avx512> {
+        match self {
+            Tier::Avx512(simd) => Some(simd),
+            Tier::Amx(amx) => Some(amx.avx512()),
+            _ => None,
         }
     }
 }
 
 /// [`matmul()`] for rows of a prompt: where the processor multiplies pairs of bf16, activations are
-/// rounded to bf16 for weights in bf16.
+/// rounded for weights in bf16, to two bf16 each where it has tile registers, else to one.
 pub(crate) fn prompt_matmul(
     tier: Tier,
     weight: Matrix<'_>,
     bias: Option<&[f32]>,
-    x: &[f32],
+    x: &Inputs<'_>,
 ) -> Vec<f32> {
     #[cfg(target_arch = "x86_64")]
-    if let (Tier::Avx512(avx512), FloatType::Bf16) = (tier, weight.float)
-        && let Some(proof) = avx512.bf16()
-    {
-        return panel::panel_matmul_bf16(proof, weight, bias, x);
+    match (tier, weight.float) {
+        (Tier::Amx(proof), FloatType::Bf16) => {
+            return amx::float_matmul(proof, weight, bias, x);
+        }
+        (Tier::Avx512(avx512), FloatType::Bf16) => {
+            if let Some(proof) = avx512.bf16() {
+                return panel::panel_matmul_bf16(proof, weight, bias, x);
+            }
+        }
+        _ => {}
     }
-    matmul(tier, weight, bias, x)
+    matmul(tier, weight, bias, x.x)
 }
 
-/// Upper bounds of the f32 that [`prompt_matmul`] holds beside its arguments and its result: for one
-/// row of activations of so many inputs, and for each thread.
-pub(crate) fn prompt_matmul_floats(inputs: usize) -> (u64, u64) {
+/// Upper bounds of the f32 that [`prompt_matmul`] holds beside its arguments and its result: for `rows`
+/// rows of activations of so many inputs, and for each thread.
+pub(crate) fn prompt_matmul_floats(inputs: usize, rows: usize) -> (u64, u64) {
     #[cfg(target_arch = "x86_64")]
-    return panel::panel_floats(inputs as u64);
+    {
+        let (inputs, rows) = (inputs as u64, rows as u64);
+        let (panel, tiles) = (panel::panel_floats(inputs), amx::float_matmul_floats(inputs, rows));
+        (panel.0.saturating_mul(rows).max(tiles.0), panel.1.max(tiles.1))
+    }
     #[cfg(not(target_arch = "x86_64"))]
     (0, 0)
 }

@@ -13,6 +13,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use super::PARALLEL_WORK;
+use super::inputs::Inputs;
 use super::matmul::Matrix;
 use super::simd::LANES;
 use super::target::Target;
@@ -55,15 +56,16 @@ pub(crate) fn panel_matmul_bf16(
     proof: Avx512Bf16,
     weight: Matrix<'_>,
     bias: Option<&[f32]>,
-    x: &[f32],
+    x: &Inputs<'_>,
 ) -> Vec<f32> {
     let outputs = weight.outputs();
-    let rows = x.len() / weight.inputs;
-    assert_eq!(x.len(), rows * weight.inputs, "whole rows");
+    let rows = x.x.len() / weight.inputs;
+    assert_eq!(x.x.len(), rows * weight.inputs, "whole rows");
     assert!(bias.is_none_or(|bias| bias.len() == outputs), "a bias each");
     let mut y = vec![0.0; rows * outputs];
     let parallel = rows * outputs * weight.inputs >= PARALLEL_WORK;
-    let x = Activations::round(proof, x, weight.inputs, parallel);
+    let round = || Activations::round(proof, x.x, weight.inputs, parallel);
+    let x = x.rounded.get_or_init(round);
     let panels = outputs.div_ceil(OUTPUTS);
     let parts = row_parts(rows, panels);
     let part_rows = rows.div_ceil(parts).next_multiple_of(ROWS);
@@ -74,7 +76,7 @@ pub(crate) fn panel_matmul_bf16(
         let task = Task {
             weight,
             bias,
-            x: &x,
+            x,
             outputs: first..(first + OUTPUTS).min(outputs),
             rows: (part * part_rows).min(rows)..((part + 1) * part_rows).min(rows),
             target,
@@ -100,7 +102,7 @@ fn row_parts(rows: usize, panels: usize) -> usize {
 
 /// Rows of activations as pairs of bf16, each row padded with zeros to whole vectors and a vector
 /// more, so that rows of a power of two do not compete for the same places of the cache.
-struct Activations {
+pub(super) struct Activations {
     pairs: Vec<u32>,
     stride: usize,
 }
@@ -330,10 +332,7 @@ mod tests {
     const TOLERANCE: f64 = 1e-5;
 
     fn proof() -> Option<Avx512Bf16> {
-        match Tier::detect() {
-            Tier::Avx512(avx512) => avx512.bf16(),
-            _ => None,
-        }
+        Tier::detect().avx512()?.bf16()
     }
 
     fn random(random: &mut Random, len: usize) -> Vec<f32> {
@@ -364,7 +363,7 @@ mod tests {
             let bias = random(&mut random_numbers, outputs);
             let bytes = stored(&weights);
             let weights = FloatType::Bf16.widen(&bytes[1..]);
-            let y = panel_matmul_bf16(proof, matrix(&bytes, inputs), Some(&bias), &x);
+            let y = panel_matmul_bf16(proof, matrix(&bytes, inputs), Some(&bias), &Inputs::new(&x));
             assert_eq!(y.len(), rows * outputs);
             for (at, &found) in y.iter().enumerate() {
                 let (row, output) = (at / outputs, at % outputs);
@@ -392,7 +391,7 @@ mod tests {
         let bytes = stored(&random(&mut random_numbers, inputs * outputs));
         let matrix = matrix(&bytes, inputs);
         let x = random(&mut random_numbers, rows * inputs);
-        let product = |x: &[f32]| panel_matmul_bf16(proof, matrix, None, x);
+        let product = |x: &[f32]| panel_matmul_bf16(proof, matrix, None, &Inputs::new(x));
         let whole = product(&x);
         for threads in [1, 2, 3, 5, 12] {
             let pool = Pool::new(threads).unwrap();
@@ -412,7 +411,7 @@ mod tests {
         let mut x = vec![1.0; 3 * inputs];
         x[inputs + 9] = f32::NAN;
         x[2 * inputs + 69] = f32::INFINITY;
-        let y = panel_matmul_bf16(proof, matrix(&bytes, inputs), None, &x);
+        let y = panel_matmul_bf16(proof, matrix(&bytes, inputs), None, &Inputs::new(&x));
         assert!(y[..outputs].iter().all(|&value| value == 35.0));
         assert!(y[outputs..2 * outputs].iter().all(|value| value.is_nan()));
         assert!(y[2 * outputs..].iter().all(|&value| value == f32::INFINITY));

@@ -136,9 +136,7 @@ pub(crate) fn affine_matmul(
         Numerics::Fast => {
             let x = Activations::quantize(tier, &call);
             #[cfg(target_arch = "x86_64")]
-            if let Tier::Avx512(proof) = tier
-                && let Some(proof) = proof.vnni()
-            {
+            if let Some(proof) = tier.avx512().and_then(|avx512| avx512.vnni()) {
                 return vnni::matmul(proof, call, &x);
             }
             plain::matmul(tier, call, &x)

@@ -113,9 +113,23 @@ impl Walk<'_> {
             for block in tile.start / LANES..tile.end.div_ceil(LANES) {
                 part.transpose(simd, self.attend.kv.keys, block, keys);
                 let keys = &keys[..head_dim];
-                let scores = scores.chunks_exact_mut(QUAD * SPAN_VECTORS);
-                for (queries, scores) in queries.chunks_exact(head_dim).zip(scores) {
-                    dots(simd, queries, keys, self.attend.scale, &mut scores[block..]);
+                let mut scores = scores.chunks_exact_mut(QUAD * SPAN_VECTORS);
+                let mut queries = queries.chunks_exact(head_dim);
+                while let (Some(a), Some(to)) = (queries.next(), scores.next()) {
+                    let scale = self.attend.scale;
+                    match (S::WIDE_TILES, queries.next(), scores.next()) {
+                        // As many chains as it takes to keep two multipliers busy.
+                        (true, Some(b), Some(other)) => {
+                            let to = [&mut to[block..], &mut other[block..]];
+                            dots(simd, [a, b], keys, scale, to);
+                        }
+                        (_, b, other) => {
+                            dots(simd, [a], keys, scale, [&mut to[block..]]);
+                            if let (Some(b), Some(other)) = (b, other) {
+                                dots(simd, [b], keys, scale, [&mut other[block..]]);
+                            }
+                        }
+                    }
                 }
             }
 
@@ -234,24 +248,31 @@ impl<E: Element> Part<'_, E> {
     }
 }
 
-/// Scaled scores of sixteen keys, transposed, with four queries; `scores[query * SPAN_VECTORS]`.
+/// Scaled scores of sixteen keys, transposed, with some quads of queries;
+/// `scores[quad][query * SPAN_VECTORS]`.
 #[inline(always)]
-fn dots<S: Simd>(
+fn dots<S: Simd, const QUADS: usize>(
     simd: S,
-    queries: &[[f32; QUAD]],
+    queries: [&[[f32; QUAD]]; QUADS],
     keys: &[[f32; LANES]],
     scale: f32,
-    scores: &mut [[f32; LANES]],
+    scores: [&mut [[f32; LANES]]; QUADS],
 ) {
-    let mut sums = [simd.splat(0.0); QUAD];
-    for (query, key) in queries.iter().zip(keys) {
+    let mut sums = [[simd.splat(0.0); QUAD]; QUADS];
+    let queries = queries.map(|queries| &queries[..keys.len()]);
+    for (index, key) in keys.iter().enumerate() {
         let key = simd.load(key);
-        for i in 0..QUAD {
-            sums[i] = simd.mul_add(simd.splat(query[i]), key, sums[i]);
+        for quad in 0..QUADS {
+            for i in 0..QUAD {
+                let query = simd.splat(queries[quad][index][i]);
+                sums[quad][i] = simd.mul_add(query, key, sums[quad][i]);
+            }
         }
     }
-    for i in 0..QUAD {
-        simd.store(simd.mul(sums[i], simd.splat(scale)), &mut scores[i * SPAN_VECTORS]);
+    for (sums, scores) in sums.into_iter().zip(scores) {
+        for i in 0..QUAD {
+            simd.store(simd.mul(sums[i], simd.splat(scale)), &mut scores[i * SPAN_VECTORS]);
+        }
     }
 }
 

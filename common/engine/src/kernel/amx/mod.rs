@@ -1,0 +1,206 @@
+//! Products of prompt rows on processors with tile registers (AMX), which multiply 16 × 16 blocks.
+//!
+//! Weights are the left operand, 16 outputs of one tile each, which is how they lie in memory:
+//! nothing is transposed but the activations, once for all outputs. A block of the result has its
+//! outputs in rows. Weights of some outputs are copied next to each other into a second-level cache,
+//! where all rows of activations pass over them.
+//!
+//! Both kinds of weights get activations of 16 bits, as two planes of 8 significant bits each (`float`)
+//! or of 8 bits (`affine`), so that the product is as good as one of f32 to within a few 2^-17 of its
+//! terms.
+//!
+//! The instructions come as inline assembly: their intrinsics are not stable in Rust.
+
+mod float;
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use super::simd::LANES;
+use super::target::Target;
+use super::x86::{Avx512, transposed};
+pub(super) use float::{Activations, float_matmul, float_matmul_floats};
+
+/// Proof of AMX-TILE, AMX-BF16 and AMX-INT8 beside AVX-512 with BF16 and VNNI, and of the system's
+/// leave to use the tile registers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Amx(Avx512);
+
+impl Amx {
+    /// The tier, if this processor and this system have it.
+    pub(super) fn detect() -> Option<Amx> {
+        static ALLOWED: OnceLock<bool> = OnceLock::new();
+        let simd = Avx512::detect()?;
+        let beside = simd.bf16().is_some() && simd.vnni().is_some();
+        let allowed = || has_instructions() && allow_tiles();
+        (beside && *ALLOWED.get_or_init(allowed)).then_some(Amx(simd))
+    }
+
+    /// What it has beside.
+    pub(super) fn avx512(self) -> Avx512 {
+        self.0
+    }
+}
+
+/// Whether the processor has AMX-TILE, AMX-BF16 and AMX-INT8.
+fn has_instructions() -> bool {
+    const BF16_TILE_INT8: u32 = 1 << 22 | 1 << 24 | 1 << 25;
+    if __cpuid(0).eax < 7 {
+        return false;
+    }
+    __cpuid_count(7, 0).edx & BF16_TILE_INT8 == BF16_TILE_INT8
+}
+
+/// Asks the system to save this process's tile registers when it switches threads; returns whether it
+/// does.
+#[cfg(target_os = "linux")]
+fn allow_tiles() -> bool {
+    // From the kernel's arch/x86/include/uapi/asm/prctl.h and its documentation of XSTATE features.
+    const ARCH_REQ_XCOMP_PERM: libc::c_int = 0x1023;
+    const XFEATURE_XTILEDATA: libc::c_ulong = 18;
+    // SAFETY: the call takes two numbers and changes nothing but what this process may use.
+    let refused =
+        unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) };
+    refused == 0
+}
+
+/// Other systems have ways of their own, which are not known here.
+#[cfg(not(target_os = "linux"))]
+fn allow_tiles() -> bool {
+    false
+}
+
+/// Bytes of one row of a tile.
+const LINE: usize = 64;
+/// Rows of a tile, which are outputs of weights and prompt rows of activations.
+pub(super) const TILE_ROWS: usize = LANES;
+
+/// One row of a tile in memory.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(super) struct Line(pub(super) [u8; LINE]);
+
+impl Line {
+    pub(super) const ZERO: Line = Line([0; LINE]);
+
+    /// Sets the f32 in one lane.
+    pub(super) fn set(&mut self, lane: usize, value: f32) {
+        self.0.as_chunks_mut().0[lane] = value.to_ne_bytes();
+    }
+
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    pub(super) fn read(&self) -> __m512i {
+        // SAFETY: a line is an aligned vector.
+        unsafe { _mm512_load_si512(self.0.as_ptr().cast()) }
+    }
+
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    pub(super) fn write(&mut self, value: __m512i) {
+        // SAFETY: a line is an aligned vector.
+        unsafe { _mm512_store_si512(self.0.as_mut_ptr().cast(), value) }
+    }
+}
+
+/// What `ldtilecfg` reads.
+#[repr(C, align(64))]
+struct Config {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+/// Tile registers of this thread, of which 0 to 3 hold sums, 4 and 5 weights, 6 and 7 activations; given back when it is dropped, so that the
+/// system need not save them.
+pub(super) struct Tiles(());
+
+impl Tiles {
+    /// Weights have so many bytes in a row of a tile, [`LINE`] at most, and activations as many rows as
+    /// go with them.
+    pub(super) fn new(_: Amx, weight_bytes: usize) -> Tiles {
+        assert!(matches!(weight_bytes, 32 | LINE), "half or whole tiles");
+        let mut config = Config {
+            palette: 1,
+            start_row: 0,
+            reserved: [0; 14],
+            row_bytes: [0; 16],
+            rows: [0; 16],
+        };
+        config.row_bytes[..8].fill(LINE as u16);
+        config.rows[..8].fill(TILE_ROWS as u8);
+        config.row_bytes[4..6].fill(weight_bytes as u16);
+        config.rows[6..8].fill((weight_bytes / 4) as u8);
+        // SAFETY: there is a proof of the instructions; it reads the 64 bytes of a valid
+        // configuration.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const config, options(nostack, readonly)) };
+        Tiles(())
+    }
+}
+
+impl Drop for Tiles {
+    fn drop(&mut self) {
+        // SAFETY: tiles exist only where there are the instructions.
+        unsafe { asm!("tilerelease", options(nostack, nomem)) };
+    }
+}
+
+/// Rows become columns: 16 rows of 16 words of 32 bits each, a tile.
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub(super) fn transpose_into(rows: [__m512i; LANES], tile: &mut [Line; TILE_ROWS]) {
+    // SAFETY: this function has the instructions.
+    let columns = unsafe { transposed(rows) };
+    for (line, column) in tile.iter_mut().zip(columns) {
+        line.write(column);
+    }
+}
+
+/// Where finished sums go.
+pub(super) struct Finish<'a> {
+    /// One element per output of the whole matrix.
+    pub(super) bias: Option<&'a [f32]>,
+    /// `[rows, outputs]`.
+    pub(super) target: Target<'a>,
+}
+
+impl Finish<'_> {
+    /// Writes a tile of sums, whose lines are `outputs` and whose lanes are `rows`, 16 of each at most.
+    ///
+    /// # Safety
+    /// Nobody else has these elements.
+    #[target_feature(enable = "avx512f")]
+    pub(super) unsafe fn write(
+        &self,
+        sums: &[Line; TILE_ROWS],
+        outputs: Range<usize>,
+        rows: Range<usize>,
+    ) {
+        if rows.is_empty() || outputs.is_empty() {
+            return;
+        }
+        let mut square = [_mm512_setzero_si512(); LANES];
+        for (vector, line) in square.iter_mut().zip(sums) {
+            *vector = line.read();
+        }
+        // SAFETY: this function has the instructions.
+        let square = unsafe { transposed(square) };
+        let mask = u16::MAX >> (TILE_ROWS - outputs.len());
+        for (row, sums) in rows.zip(square) {
+            let mut sums = _mm512_castsi512_ps(sums);
+            if let Some(bias) = self.bias {
+                let bias = bias[outputs.clone()].as_ptr();
+                // SAFETY: a masked load touches the elements of the slice alone.
+                sums = _mm512_add_ps(sums, unsafe { _mm512_maskz_loadu_ps(mask, bias) });
+            }
+            // SAFETY: the caller's promise; this holds one part at a time.
+            let to = unsafe { self.target.part(row, outputs.start, outputs.len()) };
+            // SAFETY: a masked store touches the elements of the slice alone.
+            unsafe { _mm512_mask_storeu_ps(to.as_mut_ptr(), mask, sums) };
+        }
+    }
+}
