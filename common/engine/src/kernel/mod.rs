@@ -78,13 +78,17 @@ pub(crate) fn prompt_matmul(
     matmul(tier, weight, bias, x)
 }
 
-/// Upper bounds of the f32 that [`prompt_matmul`] holds beside its arguments and its result: for one
-/// row of activations of so many inputs, and for each thread.
-pub(crate) fn prompt_matmul_floats(inputs: usize) -> (u64, u64) {
+/// Upper bounds of the bytes that [`prompt_matmul`] and [`affine_matmul`] hold beside their arguments
+/// and their result: for one row of activations of so many inputs, and for each thread.
+pub(crate) fn product_bytes(inputs: usize) -> (u64, u64) {
+    let (row, thread) = affine::product_bytes(inputs as u64);
     #[cfg(target_arch = "x86_64")]
-    return panel::panel_floats(inputs as u64);
+    {
+        let (panel_row, panel_thread) = panel::product_bytes(inputs as u64);
+        (row.max(panel_row), thread.max(panel_thread))
+    }
     #[cfg(not(target_arch = "x86_64"))]
-    (0, 0)
+    (row, thread)
 }
 
 /// Least number of element operations worth waking another thread for.

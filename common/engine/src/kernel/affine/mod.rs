@@ -4,12 +4,13 @@
 //!
 //! - [`Numerics::Exact`]: activations stay f32; a weight is widened with one multiply-add and the
 //!   product is that of [`matmul`](super::matmul()), in its order of summation.
-//! - [`Numerics::Fast`]: each group of an activation row is rounded to 8 bits (`activations`) and
+//! - [`Numerics::Fast`]: each group of an activation row is rounded to 16 bits (`activations`) and
 //!   multiplied with the codes in whole numbers, which no order of summation changes. An output is
 //!   one chain over the groups in order, from a sum of zero:
 //!   `y = mul_add(scale · s, dot, y); y = mul_add(bias, s · sum, y)`, then `+ layer bias`, where `s`
 //!   is the scale of the activations of the group, `sum` the sum of their codes and `dot` the sum of
-//!   the products. All tiers with fused multiply-add give the same bits for any number of rows,
+//!   the products, rounded to f32 once. Kernels that multiply bytes take the two bytes of an activation
+//!   one after the other. All tiers with fused multiply-add give the same bits for any number of rows,
 //!   tiles and threads.
 
 mod activations;
@@ -27,7 +28,7 @@ use super::target::Target;
 use super::{PARALLEL_WORK, Tier};
 use crate::options::Numerics;
 use crate::pool::{self, current_threads};
-use activations::Activations;
+use activations::{Activations, Form};
 
 /// Tasks per thread, so that a thread that is held up leaves its share to others.
 const TASKS_PER_THREAD: usize = 4;
@@ -134,16 +135,28 @@ pub(crate) fn affine_matmul(
     match numerics {
         Numerics::Exact => exact::matmul(tier, call),
         Numerics::Fast => {
-            let x = Activations::quantize(tier, &call);
             #[cfg(target_arch = "x86_64")]
             if let Tier::Avx512(proof) = tier
                 && let Some(proof) = proof.vnni()
             {
-                return vnni::matmul(proof, call, &x);
+                return vnni::matmul(
+                    proof,
+                    call,
+                    &Activations::quantize(tier, &call, Form::Planes),
+                );
             }
-            plain::matmul(tier, call, &x)
+            plain::matmul(tier, call, &Activations::quantize(tier, &call, Form::Words))
         }
     }
+}
+
+/// Upper bounds of the bytes that a product in the arithmetic of [`Numerics::Fast`] holds beside its
+/// arguments and its result: for one row of activations of so many inputs, and for each thread.
+pub(crate) fn product_bytes(inputs: u64) -> (u64, u64) {
+    #[cfg(target_arch = "x86_64")]
+    return (activations::row_bytes(inputs), vnni::PANEL_BYTES);
+    #[cfg(not(target_arch = "x86_64"))]
+    (activations::row_bytes(inputs), 0)
 }
 
 /// One product.

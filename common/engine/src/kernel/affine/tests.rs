@@ -80,7 +80,7 @@ fn rounded(x: &[f32], group: usize) -> Vec<f64> {
     x.chunks(group)
         .flat_map(|x| {
             let largest = x.iter().fold(0f32, |largest, x| largest.max(x.abs()));
-            let scale = largest / 127.0;
+            let scale = largest / 32639.0;
             let inverse = 1.0 / scale;
             x.iter().map(move |x| f64::from(scale) * f64::from((x * inverse).round_ties_even()))
         })
@@ -189,8 +189,29 @@ fn instructions_for_bytes_do_not_change_a_bit() {
         let call = Call { weight: stored.matrix(), bias: None, x: &x, parallel: false };
         for tier in Tier::all().iter().copied().filter(is_fused) {
             let with = affine_matmul(tier, Numerics::Fast, stored.matrix(), None, &x);
-            let without = plain::matmul(tier, call, &Activations::quantize(tier, &call));
+            let without =
+                plain::matmul(tier, call, &Activations::quantize(tier, &call, Form::Words));
             assert!(with == without, "{tier:?} {kind:?}");
+        }
+    }
+}
+
+#[test]
+fn the_largest_sums_of_products_do_not_overflow() {
+    for kind in kinds() {
+        let mut stored = Stored::random(&mut Random::new(27), (33, 2 * kind.1), kind);
+        stored.codes.fill(255);
+        stored.scales = store(kind.2, &[1.0; 66]);
+        stored.biases = store(kind.2, &[0.0; 66]);
+        let code = if kind.0 == Bits::Four { 15.0 } else { 255.0 };
+        for one in [1.0, -1.0] {
+            let x = vec![one; 5 * stored.inputs];
+            let expected = one * code * stored.inputs as f32;
+            for tier in Tier::all() {
+                let y = affine_matmul(tier, Numerics::Fast, stored.matrix(), None, &x);
+                let near = |y: &f32| (y - expected).abs() <= expected.abs() * TOLERANCE as f32;
+                assert!(y.iter().all(near), "{tier:?} {kind:?}: {} {expected}", y[0]);
+            }
         }
     }
 }

@@ -9,6 +9,8 @@ mod panel;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
+pub(super) use panel::PANEL_BYTES;
+
 use super::super::element::FloatType;
 use super::super::simd::LANES;
 use super::super::target::Target;
