@@ -109,7 +109,7 @@ impl StoredMatrix {
                 }
             }
             Stored::Affine { .. } => {
-                affine_matmul(tier, numerics, self.affine().rows(rows), bias, x.values())
+                affine_matmul(tier, numerics, self.affine().rows(rows), bias, x)
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use cake_checkpoint::{Dtype, KvDtype, ModelConfig};
 
-use crate::kernel::{attend_floats, prompt_matmul_floats};
+use crate::kernel::{attend_floats, product_bytes};
 use crate::options::BLOCK_POSITIONS;
 
 /// Bytes of one f32.
@@ -49,7 +49,7 @@ pub fn kv_bytes(
 pub fn scratch_bytes(config: &ModelConfig, rows: usize, context: usize, threads: usize) -> u64 {
     let row = |width: usize| (width as u64).saturating_mul(rows as u64);
     let hidden = row(config.hidden_size).saturating_mul(8);
-    let rounded = |inputs: usize| prompt_matmul_floats(inputs, rows).0;
+    let rounded = |inputs: usize| product_bytes(inputs, rows).0.div_ceil(F32_BYTES);
     // q and k before and after norm and rotation, v, the weighted values, the output.
     let (q, kv) = (row(config.q_dim()), row(config.kv_dim()));
     let attention = q.saturating_mul(4).saturating_add(kv.saturating_mul(4));
@@ -59,7 +59,7 @@ pub fn scratch_bytes(config: &ModelConfig, rows: usize, context: usize, threads:
     let mlp = mlp.saturating_add(rounded(config.intermediate_size.max(config.hidden_size)));
     let rotation = row(config.rotary_dim);
     let group = config.num_heads.div_ceil(config.num_kv_heads.max(1));
-    let panels = prompt_matmul_floats(1, 1).1.saturating_mul(threads.max(1) as u64);
+    let panels = product_bytes(1, 1).1.div_ceil(F32_BYTES).saturating_mul(threads.max(1) as u64);
     let kept = attend_floats(group, config.head_dim, context, threads).saturating_add(panels);
     let floats =
         hidden.saturating_add(attention.max(mlp)).saturating_add(rotation).saturating_add(kept);

@@ -2,6 +2,7 @@
 
 use std::cell::OnceCell;
 
+use super::affine;
 #[cfg(target_arch = "x86_64")]
 use super::{amx, panel};
 
@@ -10,6 +11,8 @@ use super::{amx, panel};
 pub(crate) struct Inputs<'a> {
     /// The activations.
     pub(super) x: &'a [f32],
+    /// As the kernels for packed weights take them.
+    pub(super) quantized: OnceCell<affine::Quantized>,
     /// As the kernel of processors with products of bf16 pairs takes them.
     #[cfg(target_arch = "x86_64")]
     pub(super) rounded: OnceCell<panel::Activations>,

@@ -103,17 +103,20 @@ pub(crate) fn prompt_matmul(
     matmul(tier, weight, bias, x.x)
 }
 
-/// Upper bounds of the f32 that [`prompt_matmul`] holds beside its arguments and its result: for `rows`
-/// rows of activations of so many inputs, and for each thread.
-pub(crate) fn prompt_matmul_floats(inputs: usize, rows: usize) -> (u64, u64) {
+/// Upper bounds of the bytes that [`prompt_matmul`] and [`affine_matmul`] hold beside their arguments
+/// and their result: for `rows` rows of activations of so many inputs, and for each thread.
+pub(crate) fn product_bytes(inputs: usize, rows: usize) -> (u64, u64) {
+    let (inputs, rows) = (inputs as u64, rows as u64);
+    let (for_rows, thread) = affine::product_bytes(inputs, rows);
     #[cfg(target_arch = "x86_64")]
     {
-        let (inputs, rows) = (inputs as u64, rows as u64);
-        let (panel, tiles) = (panel::panel_floats(inputs), amx::float_matmul_floats(inputs, rows));
-        (panel.0.saturating_mul(rows).max(tiles.0), panel.1.max(tiles.1))
+        let (panel_row, panel_thread) = panel::product_bytes(inputs);
+        let (tiles, tiles_thread) = amx::product_bytes(inputs, rows);
+        let for_rows = for_rows.max(panel_row.saturating_mul(rows)).max(tiles);
+        (for_rows, thread.max(panel_thread).max(tiles_thread))
     }
     #[cfg(not(target_arch = "x86_64"))]
-    (0, 0)
+    (row, thread)
 }
 
 /// Least number of element operations worth waking another thread for.

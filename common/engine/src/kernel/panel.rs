@@ -37,10 +37,11 @@ const PART_ROWS: usize = 48;
 /// One pair of inputs of all outputs of a panel; the earlier input is in the lower half.
 type Column = [u32; OUTPUTS];
 
-/// Upper bounds of the f32 that a product holds beside its arguments and its result: for one row of
+/// Upper bounds of the bytes that a product holds beside its arguments and its result: for one row of
 /// activations of so many inputs, and for each thread.
-pub(crate) fn panel_floats(inputs: u64) -> (u64, u64) {
-    ((inputs / 2).saturating_add(2 * LANES as u64), (BLOCK * OUTPUTS) as u64)
+pub(crate) fn product_bytes(inputs: u64) -> (u64, u64) {
+    let pairs = (inputs / 2).saturating_add(2 * LANES as u64);
+    (pairs.saturating_mul(size_of::<u32>() as u64), (BLOCK * size_of::<Column>()) as u64)
 }
 
 thread_local! {

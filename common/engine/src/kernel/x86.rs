@@ -86,6 +86,40 @@ impl Avx512 {
     }
 }
 
+/// One vector in memory.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(super) struct Line(pub(super) [u8; 64]);
+
+impl Line {
+    pub(super) const ZERO: Line = Line([0; 64]);
+
+    /// The f32 in one lane.
+    #[inline(always)]
+    pub(super) fn lane(&self, lane: usize) -> f32 {
+        f32::from_ne_bytes(self.0.as_chunks().0[lane])
+    }
+
+    /// Sets the f32 in one lane.
+    pub(super) fn set_lane(&mut self, lane: usize, value: f32) {
+        self.0.as_chunks_mut().0[lane] = value.to_ne_bytes();
+    }
+
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    pub(super) fn read(&self) -> __m512i {
+        // SAFETY: a line is an aligned vector.
+        unsafe { _mm512_load_si512(self.0.as_ptr().cast()) }
+    }
+
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    pub(super) fn write(&mut self, value: __m512i) {
+        // SAFETY: a line is an aligned vector.
+        unsafe { _mm512_store_si512(self.0.as_mut_ptr().cast(), value) }
+    }
+}
+
 /// Sum of eight lanes: `i` with `i + 4`, then `+ 2`, `+ 1`.
 #[inline(always)]
 unsafe fn sum8(value: __m256) -> f32 {

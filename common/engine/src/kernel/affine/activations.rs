@@ -1,32 +1,47 @@
-//! Activations rounded to 8 bits, each group of inputs with a scale of its own.
+//! Activations rounded to 16 bits, each group of inputs with a scale of its own.
 
 use super::super::Tier;
 use super::super::simd::{Kernel, Simd};
 use super::{Bits, Call};
 use crate::pool::for_each_mut;
 
-/// Inputs within which the order of 4-bit codes is changed.
+/// Inputs within which the order of codes beside 4-bit weights is changed.
 const ORDER: usize = 32;
 /// Adding it moves the whole number nearest to a small f32, ties to even, into the low bits.
 const ROUND: f32 = 12_582_912.0; // 1.5 · 2^23
-/// Largest magnitude of a code.
-const MAX_CODE: f32 = 127.0;
-/// Bytes between rows beyond their codes: vectors may reach past the end of a row, and rows of a power
-/// of two do not compete for the same places of the cache.
+/// Largest magnitude of a code: the largest whose bytes both have a sign, 127 · 256 + 127.
+const MAX_CODE: f32 = 32_639.0;
+/// Bytes between rows of a plane beyond their codes: vectors may reach past the end of a row, and rows
+/// of a power of two do not compete for the same places of the cache.
 const PADDING: usize = 128;
+
+/// How a kernel reads codes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Form {
+    /// As numbers of 16 bits.
+    Words,
+    /// As two bytes, `code = 256 · high + low`, both signed: for instructions that multiply bytes.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for bytes"))]
+    Planes,
+}
 
 /// Quantized rows.
 ///
-/// A group of activations is `scale · code` with `scale = max |x| / 127` and codes rounded to the
+/// A group of activations is `scale · code` with `scale = max |x| / 32639` and codes rounded to the
 /// nearest whole number, ties to even. A group of magnitudes below what f32 has full precision for
 /// counts as zero; a group with a value that is not finite gets a scale that is not a number, so
 /// that what is computed with it is none either.
+///
+/// Beside 4-bit weights, the codes of every 32 inputs come in another order: the 16 even ones, then
+/// the 16 odd ones, which is how half bytes come apart.
 pub(super) struct Activations {
-    /// Rows of codes, `stride` apart. Beside 4-bit weights, every 32 inputs come in another order:
-    /// the 16 even ones, then the 16 odd ones, which is how half bytes come apart.
-    codes: Vec<i8>,
+    /// `[rows, inputs]` of [`Form::Words`], else empty.
+    words: Vec<i16>,
+    /// Rows of the upper bytes of [`Form::Planes`], `stride` apart, else empty.
+    high: Vec<i8>,
+    /// As `high`, of the lower bytes.
+    low: Vec<i8>,
     stride: usize,
-    inputs: usize,
     groups: usize,
     /// `[rows, groups]`.
     scales: Vec<f32>,
@@ -34,39 +49,74 @@ pub(super) struct Activations {
     sums: Vec<f32>,
 }
 
+/// One row in [`Form::Planes`], each plane with [`PADDING`] zeros behind it; the next row follows.
+#[derive(Clone, Copy)]
+pub(super) struct Planes<'a> {
+    pub(super) high: &'a [i8],
+    pub(super) low: &'a [i8],
+}
+
+/// Most bytes that one row of so many inputs takes in any form, with groups of any size.
+pub(super) fn row_bytes(inputs: u64) -> u64 {
+    // Two planes; a scale and a sum for each of the smallest groups.
+    let planes = inputs.saturating_add(PADDING as u64).saturating_mul(2);
+    let params = inputs.div_ceil(ORDER as u64).saturating_mul(2 * size_of::<f32>() as u64);
+    planes.saturating_add(params)
+}
+
 impl Activations {
     /// Quantizes the rows of `call` for the groups and bits of its weight.
-    pub(super) fn quantize(tier: Tier, call: &Call<'_>) -> Activations {
+    pub(super) fn quantize(tier: Tier, call: &Call<'_>, form: Form) -> Activations {
         let (rows, inputs, groups) = (call.rows(), call.weight.inputs, call.weight.groups());
         let stride = inputs + PADDING;
+        let (word_count, plane_bytes) = match form {
+            Form::Words => (rows * inputs, 0),
+            Form::Planes => (0, rows * stride),
+        };
         let mut all = Activations {
-            codes: vec![0; rows * stride],
+            words: vec![0; word_count],
+            high: vec![0; plane_bytes],
+            low: vec![0; plane_bytes],
             stride,
-            inputs,
             groups,
             scales: vec![0.0; rows * groups],
             sums: vec![0.0; rows * groups],
         };
-        let codes = all.codes.chunks_exact_mut(stride);
-        let scales = all.scales.chunks_exact_mut(groups);
-        let sums = all.sums.chunks_exact_mut(groups);
-        let each = codes.zip(scales).zip(sums).zip(call.x.chunks_exact(inputs));
-        let mut each: Vec<_> = each.collect();
+        let codes: Vec<Codes<'_>> = match form {
+            Form::Words => all.words.chunks_exact_mut(inputs).map(Codes::Words).collect(),
+            Form::Planes => {
+                let low = all.low.chunks_exact_mut(stride);
+                let both = all.high.chunks_exact_mut(stride).zip(low);
+                both.map(|(high, low)| Codes::Planes { high, low }).collect()
+            }
+        };
+        let params = all.scales.chunks_exact_mut(groups).zip(all.sums.chunks_exact_mut(groups));
+        let (bits, group) = (call.weight.bits, call.weight.group);
+        let each = codes.into_iter().zip(params).zip(call.x.chunks_exact(inputs));
+        let row = |((codes, (scales, sums)), x)| Row { x, bits, group, codes, scales, sums };
+        let mut each: Vec<Row<'_>> = each.map(row).collect();
         // One row takes a microsecond or two: less than a task costs.
         let task_rows = if call.parallel { 4 } else { rows.max(1) };
         for_each_mut(&mut each.chunks_mut(task_rows).collect::<Vec<_>>(), |_, some| {
-            for (((codes, scales), sums), x) in some.iter_mut() {
-                let (bits, group) = (call.weight.bits, call.weight.group);
-                tier.run(Row { x, bits, group, codes, scales, sums });
+            for row in some.iter_mut() {
+                tier.run(row);
             }
         });
         all
     }
 
-    /// The codes of one row and [`PADDING`] zeros.
+    /// The bytes of the codes of one row, of [`Form::Planes`].
     #[inline(always)]
-    pub(super) fn padded_codes(&self, row: usize) -> &[i8] {
-        &self.codes[row * self.stride..][..self.stride]
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for bytes"))]
+    pub(super) fn planes(&self, row: usize) -> Planes<'_> {
+        let row = row * self.stride..(row + 1) * self.stride;
+        Planes { high: &self.high[row.clone()], low: &self.low[row] }
+    }
+
+    /// All codes, `[rows, inputs]`, of [`Form::Words`].
+    #[inline(always)]
+    pub(super) fn words(&self) -> &[i16] {
+        &self.words
     }
 
     /// The scales of the groups of one row.
@@ -80,11 +130,25 @@ impl Activations {
     pub(super) fn sums(&self, row: usize) -> &[f32] {
         &self.sums[row * self.groups..][..self.groups]
     }
+}
 
-    /// All codes as 16-bit numbers, `[rows, inputs]`.
-    pub(super) fn wide_codes(&self) -> Vec<i16> {
-        let rows = self.codes.chunks_exact(self.stride);
-        rows.flat_map(|row| row[..self.inputs].iter().map(|&code| i16::from(code))).collect()
+/// Where the codes of a row go.
+enum Codes<'a> {
+    Words(&'a mut [i16]),
+    Planes { high: &'a mut [i8], low: &'a mut [i8] },
+}
+
+impl Codes<'_> {
+    /// Writes the codes of block `block` of [`ORDER`] inputs.
+    #[inline(always)]
+    fn store(&mut self, block: usize, codes: &[i16; ORDER]) {
+        match self {
+            Codes::Words(to) => to.as_chunks_mut().0[block] = *codes,
+            Codes::Planes { high, low } => {
+                let (high, low) = (&mut high.as_chunks_mut().0[block], low.as_chunks_mut());
+                split(codes, high, &mut low.0[block]);
+            }
+        }
     }
 }
 
@@ -93,29 +157,33 @@ struct Row<'a> {
     x: &'a [f32],
     bits: Bits,
     group: usize,
-    codes: &'a mut [i8],
+    codes: Codes<'a>,
     scales: &'a mut [f32],
     sums: &'a mut [f32],
 }
 
-impl Kernel for Row<'_> {
+impl Kernel for &mut Row<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
-        let params = self.scales.iter_mut().zip(self.sums);
-        let groups = self.x.chunks_exact(self.group).zip(self.codes.chunks_exact_mut(self.group));
-        for ((x, codes), (scale_to, sum_to)) in groups.zip(params) {
+        let params = self.scales.iter_mut().zip(self.sums.iter_mut());
+        let blocks = self.group / ORDER;
+        for (group, (x, (scale_to, sum_to))) in
+            self.x.chunks_exact(self.group).zip(params).enumerate()
+        {
             let (scale, inverse) = scale(largest(x));
             let mut sum = 0;
-            for (x, codes) in x.as_chunks().0.iter().zip(codes.as_chunks_mut().0) {
-                sum += round(x, inverse, codes);
+            for (block, x) in x.as_chunks().0.iter().enumerate() {
+                let (mut codes, part) = round(x, inverse);
+                sum += part;
                 if self.bits == Bits::Four {
-                    *codes = evens_first(codes);
+                    codes = evens_first(&codes);
                 }
+                self.codes.store(group * blocks + block, &codes);
             }
             *scale_to = scale;
-            *sum_to = scale * sum as f32;
+            *sum_to = scale * sum as f32; // The sum is exact: at most 128 codes below 2^15.
         }
     }
 }
@@ -141,20 +209,29 @@ fn scale(largest: f32) -> (f32, f32) {
     }
 }
 
-/// Rounds `x · inverse`; returns the sum of the codes.
+/// Rounds `x · inverse`; returns the codes and their sum.
 #[inline(always)]
-fn round(x: &[f32; ORDER], inverse: f32, codes: &mut [i8; ORDER]) -> i32 {
-    let mut sum = 0;
-    for (x, code) in x.iter().zip(codes) {
+fn round(x: &[f32; ORDER], inverse: f32) -> ([i16; ORDER], i32) {
+    let (mut codes, mut sum) = ([0; ORDER], 0);
+    for (x, code) in x.iter().zip(&mut codes) {
         let rounded = (x * inverse + ROUND).to_bits().wrapping_sub(ROUND.to_bits());
-        *code = rounded as i8; // Within ±127 for finite x: x · inverse is, but for two roundings.
+        *code = rounded as i16; // Within ±32639 for finite x: x · inverse is, but for two roundings.
         sum += i32::from(*code);
     }
-    sum
+    (codes, sum)
+}
+
+/// The signed bytes of codes: `code = 256 · high + low`.
+#[inline(always)]
+fn split(codes: &[i16; ORDER], high: &mut [i8; ORDER], low: &mut [i8; ORDER]) {
+    for ((code, high), low) in codes.iter().zip(high).zip(low) {
+        *low = *code as i8;
+        *high = (code.wrapping_add(128) >> 8) as i8; // No code is so large that this wraps.
+    }
 }
 
 #[inline(always)]
-fn evens_first(codes: &[i8; ORDER]) -> [i8; ORDER] {
+fn evens_first(codes: &[i16; ORDER]) -> [i16; ORDER] {
     let mut ordered = [0; ORDER];
     for i in 0..ORDER / 2 {
         ordered[i] = codes[2 * i];
@@ -167,10 +244,11 @@ fn evens_first(codes: &[i8; ORDER]) -> [i8; ORDER] {
 mod tests {
     use super::*;
 
-    fn rounded(x: &[f32; ORDER]) -> (f32, [i8; ORDER]) {
+    const LARGEST: i16 = MAX_CODE as i16;
+
+    fn rounded(x: &[f32; ORDER]) -> (f32, [i16; ORDER]) {
         let (scale, inverse) = scale(largest(x));
-        let mut codes = [0; ORDER];
-        let sum = round(x, inverse, &mut codes);
+        let (codes, sum) = round(x, inverse);
         assert_eq!(sum, codes.iter().map(|&code| i32::from(code)).sum::<i32>());
         (scale, codes)
     }
@@ -178,10 +256,10 @@ mod tests {
     #[test]
     fn the_largest_gets_the_largest_code_and_ties_go_to_even() {
         let mut x = [0.0; ORDER];
-        x[..7].copy_from_slice(&[-254.0, 1.0, 3.0, 5.0, -3.0, 2.4, 253.9]);
+        x[..7].copy_from_slice(&[-65_278.0, 1.0, 3.0, 5.0, -3.0, 2.4, 65_277.9]);
         let (scale, codes) = rounded(&x);
         assert_eq!(scale, 2.0);
-        assert_eq!(codes[..8], [-127, 0, 2, 2, -2, 1, 127, 0]);
+        assert_eq!(codes[..8], [-LARGEST, 0, 2, 2, -2, 1, LARGEST, 0]);
     }
 
     #[test]
@@ -193,11 +271,24 @@ mod tests {
                 x[1] = -largest;
                 let (scale, codes) = rounded(&x);
                 if scale > 0.0 {
-                    assert_eq!(codes[..2], [127, -127], "{largest:e}");
+                    assert_eq!(codes[..2], [LARGEST, -LARGEST], "{largest:e}");
                 } else {
-                    assert!(largest < 127.0 * f32::MIN_POSITIVE * 1.001, "{largest:e}");
+                    assert!(largest < MAX_CODE * f32::MIN_POSITIVE * 1.001, "{largest:e}");
                     assert_eq!(codes, [0; ORDER]);
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn every_code_is_its_two_bytes() {
+        for first in (-LARGEST..=LARGEST).step_by(ORDER) {
+            let codes = std::array::from_fn(|i| first.saturating_add(i as i16).min(LARGEST));
+            let (mut high, mut low) = ([0; ORDER], [0; ORDER]);
+            split(&codes, &mut high, &mut low);
+            for ((code, high), low) in codes.iter().zip(high).zip(low) {
+                assert_eq!(i32::from(*code), 256 * i32::from(high) + i32::from(low));
+                assert!(high > i8::MIN, "{code}"); // Sums of the upper bytes have that bound.
             }
         }
     }
@@ -214,7 +305,7 @@ mod tests {
 
     #[test]
     fn evens_come_first() {
-        let ordered = evens_first(&std::array::from_fn(|i| i as i8));
+        let ordered = evens_first(&std::array::from_fn(|i| i as i16));
         assert_eq!(ordered[..3], [0, 2, 4]);
         assert_eq!(ordered[15..18], [30, 1, 3]);
     }

@@ -4,12 +4,13 @@
 //!
 //! - [`Numerics::Exact`]: activations stay f32; a weight is widened with one multiply-add and the
 //!   product is that of [`matmul`](super::matmul()), in its order of summation.
-//! - [`Numerics::Fast`]: each group of an activation row is rounded to 8 bits (`activations`) and
+//! - [`Numerics::Fast`]: each group of an activation row is rounded to 16 bits (`activations`) and
 //!   multiplied with the codes in whole numbers, which no order of summation changes. An output is
 //!   one chain over the groups in order, from a sum of zero:
 //!   `y = mul_add(scale · s, dot, y); y = mul_add(bias, s · sum, y)`, then `+ layer bias`, where `s`
 //!   is the scale of the activations of the group, `sum` the sum of their codes and `dot` the sum of
-//!   the products. All tiers with fused multiply-add give the same bits for any number of rows,
+//!   the products, rounded to f32 once. Kernels that multiply bytes take the two bytes of an activation
+//!   one after the other. All tiers with fused multiply-add give the same bits for any number of rows,
 //!   tiles and threads.
 
 mod activations;
@@ -18,21 +19,28 @@ mod plain;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
+mod tiles;
+#[cfg(target_arch = "x86_64")]
 mod vnni;
 
+use std::cell::OnceCell;
 use std::ops::Range;
 
 use super::element::FloatType;
+use super::inputs::Inputs;
 use super::target::Target;
 use super::{PARALLEL_WORK, Tier};
 use crate::options::Numerics;
 use crate::pool::{self, current_threads};
-use activations::Activations;
+use activations::{Activations, Form};
 
 /// Tasks per thread, so that a thread that is held up leaves its share to others.
 const TASKS_PER_THREAD: usize = 4;
 /// Codes that the widest group has; groups of every size divide it.
 const MAX_GROUP: usize = 128;
+/// Codes that the narrowest group has.
+#[cfg(target_arch = "x86_64")]
+const MIN_GROUP: usize = 32;
 
 /// Width of a code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -121,8 +129,9 @@ pub(crate) fn affine_matmul(
     numerics: Numerics,
     weight: AffineMatrix<'_>,
     bias: Option<&[f32]>,
-    x: &[f32],
+    inputs: &Inputs<'_>,
 ) -> Vec<f32> {
+    let x = inputs.x;
     let call = Call { weight, bias, x, parallel: x.len() * weight.outputs() >= PARALLEL_WORK };
     assert!(weight.inputs > 0 && weight.inputs.is_multiple_of(weight.group), "whole groups");
     assert!(matches!(weight.group, 32 | 64 | MAX_GROUP), "a group that kernels know");
@@ -134,12 +143,64 @@ pub(crate) fn affine_matmul(
     match numerics {
         Numerics::Exact => exact::matmul(tier, call),
         Numerics::Fast => {
-            let x = Activations::quantize(tier, &call);
             #[cfg(target_arch = "x86_64")]
-            if let Some(proof) = tier.avx512().and_then(|avx512| avx512.vnni()) {
-                return vnni::matmul(proof, call, &x);
+            if let Some(vnni) = tier.avx512().and_then(|avx512| avx512.vnni()) {
+                return Quantized::with(inputs, tier, &call, Form::Planes, |x| match tier {
+                    Tier::Amx(amx) if call.rows() > vnni::DIRECT_ROWS => {
+                        let pack = || tiles::Packed::new(amx, &call, &x.activations);
+                        tiles::matmul(amx, call, &x.activations, x.tiles.get_or_init(pack))
+                    }
+                    _ => vnni::matmul(vnni, call, &x.activations),
+                });
             }
-            plain::matmul(tier, call, &x)
+            Quantized::with(inputs, tier, &call, Form::Words, |x| {
+                plain::matmul(tier, call, &x.activations)
+            })
+        }
+    }
+}
+
+/// Upper bounds of the bytes that a product in the arithmetic of [`Numerics::Fast`] holds beside its
+/// arguments and its result: for one row of activations of so many inputs, and for each thread.
+pub(crate) fn product_bytes(inputs: u64, rows: u64) -> (u64, u64) {
+    let quantized = activations::row_bytes(inputs).saturating_mul(rows);
+    #[cfg(target_arch = "x86_64")]
+    {
+        let (packed, thread) = tiles::product_bytes(inputs, rows);
+        (quantized.saturating_add(packed), thread.max(vnni::PANEL_BYTES))
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    (quantized, 0)
+}
+
+/// Activations as the kernels of one form take them, beside weights of one kind.
+pub(super) struct Quantized {
+    kind: (Bits, usize, Form),
+    activations: Activations,
+    #[cfg(target_arch = "x86_64")]
+    tiles: OnceCell<tiles::Packed>,
+}
+
+impl Quantized {
+    /// Calls `multiply` with the rows of `call`, which are those of `inputs` and quantized only if they
+    /// were not before.
+    fn with<R>(
+        inputs: &Inputs<'_>,
+        tier: Tier,
+        call: &Call<'_>,
+        form: Form,
+        multiply: impl FnOnce(&Quantized) -> R,
+    ) -> R {
+        let kind = (call.weight.bits, call.weight.group, form);
+        let quantize = || Quantized {
+            kind,
+            activations: Activations::quantize(tier, call, form),
+            #[cfg(target_arch = "x86_64")]
+            tiles: OnceCell::new(),
+        };
+        match inputs.quantized.get_or_init(quantize) {
+            found if found.kind == kind => multiply(found),
+            _ => multiply(&quantize()),
         }
     }
 }

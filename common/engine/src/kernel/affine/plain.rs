@@ -12,20 +12,18 @@ use super::{AffineMatrix, Bits, Call, MAX_GROUP};
 /// Codes of [`LANES`] outputs that are widened at once.
 type Wide = [[i16; MAX_GROUP]; LANES];
 
-/// The product in the arithmetic of [`Numerics::Fast`](crate::options::Numerics::Fast).
+/// The product in the arithmetic of [`Numerics::Fast`](crate::options::Numerics::Fast); `x` is in words.
 pub(super) fn matmul(tier: Tier, call: Call<'_>, x: &Activations) -> Vec<f32> {
-    let codes = x.wide_codes();
     call.by_outputs(call.share(LANES), |outputs, target| {
-        tier.run(Task { call, x, codes: &codes, outputs, target });
+        tier.run(Task { call, x, outputs, target });
     })
 }
 
 /// All rows, some outputs.
 struct Task<'a> {
     call: Call<'a>,
+    /// In words.
     x: &'a Activations,
-    /// The codes of `x`, `[rows, inputs]`.
-    codes: &'a [i16],
     outputs: Range<usize>,
     target: Target<'a>,
 }
@@ -64,7 +62,7 @@ impl Task<'_> {
             let scale = params(simd, weight.params, weight.scales, weight.groups(), group);
             let bias = params(simd, weight.params, weight.biases, weight.groups(), group);
             for row in 0..self.call.rows() {
-                let x = &self.codes[row * weight.inputs + group * GROUP..][..GROUP];
+                let x = &self.x.words()[row * weight.inputs + group * GROUP..][..GROUP];
                 let mut dots = [0.0; LANES];
                 for (dot_to, wide) in dots.iter_mut().zip(&wide) {
                     *dot_to = dot(&wide[..GROUP], x) as f32;
@@ -128,7 +126,7 @@ fn params<S: Simd>(simd: S, float: FloatType, bytes: &[u8], groups: usize, group
     simd.load(&lanes)
 }
 
-/// Exact: at most 128 products below 2^15.
+/// Exact: at most 128 products, each at most 255 · 32639, which is below 2^23.
 #[inline(always)]
 fn dot(codes: &[i16], x: &[i16]) -> i32 {
     codes.iter().zip(x).map(|(code, x)| i32::from(*code) * i32::from(*x)).sum()

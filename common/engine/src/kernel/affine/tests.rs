@@ -80,7 +80,7 @@ fn rounded(x: &[f32], group: usize) -> Vec<f64> {
     x.chunks(group)
         .flat_map(|x| {
             let largest = x.iter().fold(0f32, |largest, x| largest.max(x.abs()));
-            let scale = largest / 127.0;
+            let scale = largest / 32639.0;
             let inverse = 1.0 / scale;
             x.iter().map(move |x| f64::from(scale) * f64::from((x * inverse).round_ties_even()))
         })
@@ -120,7 +120,15 @@ fn agrees_with_f64_for_odd_shapes_kinds_and_addresses() {
                 };
                 let results: Vec<Vec<f32>> = Tier::all()
                     .into_iter()
-                    .map(|tier| affine_matmul(tier, numerics, stored.matrix(), Some(&bias), &x))
+                    .map(|tier| {
+                        affine_matmul(
+                            tier,
+                            numerics,
+                            stored.matrix(),
+                            Some(&bias),
+                            &Inputs::new(&x),
+                        )
+                    })
                     .collect();
                 for at in 0..rows * outputs {
                     let (row, output) = (at / outputs, at % outputs);
@@ -154,8 +162,9 @@ fn tiers_rows_and_threads_do_not_change_a_bit() {
         let bias = signed(&mut random, outputs);
         let x = signed(&mut random, 110 * inputs);
         for numerics in [Numerics::Exact, Numerics::Fast] {
-            let product =
-                |tier, x: &[f32]| affine_matmul(tier, numerics, stored.matrix(), Some(&bias), x);
+            let product = |tier, x: &[f32]| {
+                affine_matmul(tier, numerics, stored.matrix(), Some(&bias), &Inputs::new(x))
+            };
             let mut fused = None;
             for tier in Tier::all() {
                 let together = product(tier, &x);
@@ -188,9 +197,31 @@ fn instructions_for_bytes_do_not_change_a_bit() {
         let x = signed(&mut random, 13 * stored.inputs);
         let call = Call { weight: stored.matrix(), bias: None, x: &x, parallel: false };
         for tier in Tier::all().iter().copied().filter(is_fused) {
-            let with = affine_matmul(tier, Numerics::Fast, stored.matrix(), None, &x);
-            let without = plain::matmul(tier, call, &Activations::quantize(tier, &call));
+            let with = affine_matmul(tier, Numerics::Fast, stored.matrix(), None, &Inputs::new(&x));
+            let without =
+                plain::matmul(tier, call, &Activations::quantize(tier, &call, Form::Words));
             assert!(with == without, "{tier:?} {kind:?}");
+        }
+    }
+}
+
+#[test]
+fn the_largest_sums_of_products_do_not_overflow() {
+    for kind in kinds() {
+        let mut stored = Stored::random(&mut Random::new(27), (33, 2 * kind.1), kind);
+        stored.codes.fill(255);
+        stored.scales = store(kind.2, &[1.0; 66]);
+        stored.biases = store(kind.2, &[0.0; 66]);
+        let code = if kind.0 == Bits::Four { 15.0 } else { 255.0 };
+        for one in [1.0, -1.0] {
+            let x = vec![one; 5 * stored.inputs];
+            let expected = one * code * stored.inputs as f32;
+            for tier in Tier::all() {
+                let y =
+                    affine_matmul(tier, Numerics::Fast, stored.matrix(), None, &Inputs::new(&x));
+                let near = |y: &f32| (y - expected).abs() <= expected.abs() * TOLERANCE as f32;
+                assert!(y.iter().all(near), "{tier:?} {kind:?}: {} {expected}", y[0]);
+            }
         }
     }
 }
@@ -205,7 +236,7 @@ fn what_is_not_finite_stays_so_and_stays_in_its_row() {
         x[2 * stored.inputs + 5] = f32::NAN;
         for tier in Tier::all() {
             for numerics in [Numerics::Exact, Numerics::Fast] {
-                let y = affine_matmul(tier, numerics, stored.matrix(), None, &x);
+                let y = affine_matmul(tier, numerics, stored.matrix(), None, &Inputs::new(&x));
                 assert!(y[..33].iter().all(|y| y.is_finite()), "{tier:?} {kind:?}");
                 assert!(y[33..].iter().all(|y| !y.is_finite()), "{tier:?} {kind:?}");
             }
@@ -220,8 +251,9 @@ fn zeros_give_the_bias_and_no_rows_give_nothing() {
     let bias = signed(&mut random, 20);
     for tier in Tier::all() {
         for numerics in [Numerics::Exact, Numerics::Fast] {
-            let product =
-                |x: &[f32]| affine_matmul(tier, numerics, stored.matrix(), Some(&bias), x);
+            let product = |x: &[f32]| {
+                affine_matmul(tier, numerics, stored.matrix(), Some(&bias), &Inputs::new(x))
+            };
             assert_eq!(product(&[0.0; 64]), bias);
             assert_eq!(product(&[]), [0.0; 0]);
         }

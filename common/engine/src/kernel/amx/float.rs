@@ -15,7 +15,8 @@ use super::super::inputs::Inputs;
 use super::super::matmul::Matrix;
 use super::super::simd::LANES;
 use super::super::target::Target;
-use super::{Amx, Finish, LINE, Line, TILE_ROWS, Tiles, transpose_into};
+use super::super::x86::Line;
+use super::{Amx, Finish, LINE, TILE_ROWS, Tiles, transpose_into};
 use crate::pool::{for_each_apart, for_each_mut};
 
 /// Inputs of one step: those of one row of a tile.
@@ -33,14 +34,15 @@ const PASS: usize = 16 * PAIR;
 /// Lines of the weights of one strip and one step.
 const STRIP_LINES: usize = 2 * TILE_ROWS;
 
-/// Upper bounds of the f32 that a product holds beside its arguments and its result: for `rows` rows
+/// Upper bounds of the bytes that a product holds beside its arguments and its result: for `rows` rows
 /// of activations of so many inputs, and for each thread.
-pub(in super::super) fn float_matmul_floats(inputs: u64, rows: u64) -> (u64, u64) {
-    let padded = inputs.saturating_add(STEP as u64 - 1) / STEP as u64 * STEP as u64;
-    let rows = rows.saturating_add(PAIR as u64 - 1) / PAIR as u64 * PAIR as u64;
+pub(in super::super) fn product_bytes(inputs: u64, rows: u64) -> (u64, u64) {
+    // Four bytes per input: a bf16 in each plane.
+    let row = inputs.div_ceil(STEP as u64).saturating_mul(4 * STEP as u64);
+    let rows = rows.div_ceil(PAIR as u64).saturating_mul(PAIR as u64);
     let weights = OUTPUTS * BLOCK_STEPS * LINE;
     let sums = OUTPUTS * PASS * size_of::<f32>();
-    (padded.saturating_mul(rows), ((weights + sums) / size_of::<f32>()) as u64)
+    (row.saturating_mul(rows), (weights + sums) as u64)
 }
 
 /// What a thread works on.

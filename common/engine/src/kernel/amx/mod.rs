@@ -20,8 +20,8 @@ use std::sync::OnceLock;
 
 use super::simd::LANES;
 use super::target::Target;
-use super::x86::{Avx512, transposed};
-pub(super) use float::{Activations, float_matmul, float_matmul_floats};
+use super::x86::{Avx512, Line, transposed};
+pub(super) use float::{Activations, float_matmul, product_bytes};
 
 /// Proof of AMX-TILE, AMX-BF16 and AMX-INT8 beside AVX-512 with BF16 and VNNI, and of the system's
 /// leave to use the tile registers.
@@ -73,37 +73,9 @@ fn allow_tiles() -> bool {
 }
 
 /// Bytes of one row of a tile.
-const LINE: usize = 64;
+const LINE: usize = size_of::<Line>();
 /// Rows of a tile, which are outputs of weights and prompt rows of activations.
 pub(super) const TILE_ROWS: usize = LANES;
-
-/// One row of a tile in memory.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-pub(super) struct Line(pub(super) [u8; LINE]);
-
-impl Line {
-    pub(super) const ZERO: Line = Line([0; LINE]);
-
-    /// Sets the f32 in one lane.
-    pub(super) fn set(&mut self, lane: usize, value: f32) {
-        self.0.as_chunks_mut().0[lane] = value.to_ne_bytes();
-    }
-
-    #[target_feature(enable = "avx512f")]
-    #[inline]
-    pub(super) fn read(&self) -> __m512i {
-        // SAFETY: a line is an aligned vector.
-        unsafe { _mm512_load_si512(self.0.as_ptr().cast()) }
-    }
-
-    #[target_feature(enable = "avx512f")]
-    #[inline]
-    pub(super) fn write(&mut self, value: __m512i) {
-        // SAFETY: a line is an aligned vector.
-        unsafe { _mm512_store_si512(self.0.as_mut_ptr().cast(), value) }
-    }
-}
 
 /// What `ldtilecfg` reads.
 #[repr(C, align(64))]

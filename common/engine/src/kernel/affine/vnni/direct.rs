@@ -8,10 +8,10 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::super::super::simd::LANES;
-use super::super::super::x86::Avx512Vnni;
+use super::super::super::x86::{Avx512Vnni, Line};
 use super::super::activations::Activations;
 use super::super::{Bits, Call, MAX_GROUP};
-use super::{CHUNK, DIRECT_ROWS, Line, PARAM_GROUPS, Params, Task, padded_rows, prefetch};
+use super::{CHUNK, DIRECT_ROWS, PARAM_GROUPS, Params, Task, padded_rows, prefetch};
 
 /// Inputs that are taken at once: whole groups of every size, and chunks of every width of code.
 const SPAN: usize = MAX_GROUP;
@@ -103,11 +103,13 @@ impl Task<'_> {
         }
         let per_group = 4 * CHUNKS * self.weight.group / SPAN;
         for (row, y) in self.rows.clone().zip(y) {
-            let x = &self.x.padded_codes(row)[groups.start * self.weight.group..][..SPAN];
+            let x = self.x.planes(row);
             let mut quarters = [[_mm512_setzero_si512(); 4]; CHUNKS];
-            for (chunk, x) in x.chunks_exact(SPAN / CHUNKS).enumerate() {
+            for (chunk, quarters) in quarters.iter_mut().enumerate() {
+                let at = groups.start * self.weight.group + chunk * (SPAN / CHUNKS);
+                let x = [x.high, x.low].map(|plane| &plane[at..][..SPAN / CHUNKS]);
                 // SAFETY: the caller's promise.
-                quarters[chunk] =
+                *quarters =
                     unsafe { chunk_sums::<BITS>(from.wrapping_add(chunk * CHUNK), stride, x) };
             }
             let quarters = quarters.as_flattened().chunks_exact(per_group);
@@ -124,16 +126,21 @@ impl Task<'_> {
     }
 }
 
-/// Products of [`CHUNK`] bytes of codes of each of 16 outputs with the codes `x` of activations,
-/// summed over each quarter of the bytes: a vector of outputs per quarter.
+/// Products of [`CHUNK`] bytes of codes of each of 16 outputs with the codes of activations, whose
+/// upper and lower bytes are `x`, summed over each quarter of the bytes: a vector of outputs per
+/// quarter.
 ///
 /// # Safety
 /// The codes lie at `from` and after it, `stride` bytes apart.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 #[inline]
-unsafe fn chunk_sums<const BITS: usize>(from: *const u8, stride: usize, x: &[i8]) -> [__m512i; 4] {
-    let (even, odd) = operands::<BITS>(x);
-    let low = _mm512_set1_epi8(0xf);
+unsafe fn chunk_sums<const BITS: usize>(
+    from: *const u8,
+    stride: usize,
+    [high, low]: [&[i8]; 2],
+) -> [__m512i; 4] {
+    let (high, low) = (operands::<BITS>(high), operands::<BITS>(low));
+    let half = _mm512_set1_epi8(0xf);
     let mut quads = [_mm512_setzero_si512(); 4];
     for (quad, to) in quads.iter_mut().enumerate() {
         let mut sums = [_mm512_setzero_si512(); 4];
@@ -142,11 +149,14 @@ unsafe fn chunk_sums<const BITS: usize>(from: *const u8, stride: usize, x: &[i8]
             // SAFETY: the caller's promise.
             let codes = unsafe { _mm512_loadu_si512(from.cast()) };
             *sum = if BITS == 4 {
-                let high = _mm512_and_si512(_mm512_srli_epi16::<4>(codes), low);
-                let sum = _mm512_dpbusd_epi32(*sum, _mm512_and_si512(codes, low), even);
-                _mm512_dpbusd_epi32(sum, high, odd)
+                let even = _mm512_and_si512(codes, half);
+                let odd = _mm512_and_si512(_mm512_srli_epi16::<4>(codes), half);
+                let sum = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(*sum, even, high.0), odd, high.1);
+                let sum = _mm512_slli_epi32::<8>(sum);
+                _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sum, even, low.0), odd, low.1)
             } else {
-                _mm512_dpbusd_epi32(*sum, codes, even)
+                let sum = _mm512_slli_epi32::<8>(_mm512_dpbusd_epi32(*sum, codes, high.0));
+                _mm512_dpbusd_epi32(sum, codes, low.0)
             };
         }
         *to = quarter_sums(sums);

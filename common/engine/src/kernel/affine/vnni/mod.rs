@@ -9,17 +9,19 @@ mod panel;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
+pub(super) use panel::PANEL_BYTES;
+
 use super::super::element::FloatType;
 use super::super::simd::LANES;
 use super::super::target::Target;
-use super::super::x86::{Avx512Vnni, transposed};
+use super::super::x86::{Avx512Vnni, Line, transposed};
 use super::activations::Activations;
 use super::{AffineMatrix, Call};
 
 /// Rows up to which transposing sums costs less than transposing weights.
-const DIRECT_ROWS: usize = 3;
+pub(super) const DIRECT_ROWS: usize = 3;
 /// Groups whose scales and biases are transposed at once.
-const PARAM_GROUPS: usize = LANES;
+pub(super) const PARAM_GROUPS: usize = LANES;
 /// Bytes of each output's codes that are taken at once.
 const CHUNK: usize = 64;
 
@@ -32,36 +34,27 @@ pub(super) fn matmul(proof: Avx512Vnni, call: Call<'_>, x: &Activations) -> Vec<
     }
 }
 
-/// One vector in memory.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Line([u8; 64]);
-
-impl Line {
-    const ZERO: Line = Line([0; 64]);
-}
-
 /// Some rows, some outputs.
-struct Task<'a> {
-    weight: AffineMatrix<'a>,
-    bias: Option<&'a [f32]>,
-    x: &'a Activations,
-    rows: Range<usize>,
-    outputs: Range<usize>,
+pub(super) struct Task<'a> {
+    pub(super) weight: AffineMatrix<'a>,
+    pub(super) bias: Option<&'a [f32]>,
+    pub(super) x: &'a Activations,
+    pub(super) rows: Range<usize>,
+    pub(super) outputs: Range<usize>,
     /// Other tasks have other elements of it.
-    target: Target<'a>,
+    pub(super) target: Target<'a>,
 }
 
 impl Task<'_> {
     /// Bytes of the codes of one group.
-    fn group_bytes(&self) -> usize {
+    pub(super) fn group_bytes(&self) -> usize {
         self.weight.group / self.weight.bits.per_byte()
     }
 
     /// Transposes scales and biases of `groups`, at most [`PARAM_GROUPS`], of `V` vectors of outputs
     /// from `outputs.start` on; those past the end are of no meaning.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
-    fn fill_params<const V: usize>(
+    pub(super) fn fill_params<const V: usize>(
         &self,
         outputs: &Range<usize>,
         groups: &Range<usize>,
@@ -86,8 +79,8 @@ impl Task<'_> {
                 unsafe { square(float, scales.as_ptr().cast(), biases.as_ptr().cast(), CHUNK) }
             };
             for (group, (scale, bias)) in square.into_iter().enumerate() {
-                store(&mut params.scales[group][vector], scale);
-                store(&mut params.biases[group][vector], bias);
+                params.scales[group][vector].write(scale);
+                params.biases[group][vector].write(bias);
             }
         }
     }
@@ -134,14 +127,19 @@ impl Task<'_> {
 }
 
 /// Transposed scales and biases of some groups of `V` vectors of outputs.
-struct Params<const V: usize> {
+pub(super) struct Params<const V: usize> {
     scales: [[Line; V]; PARAM_GROUPS],
     biases: [[Line; V]; PARAM_GROUPS],
 }
 
 impl<const V: usize> Params<V> {
-    const ZERO: Params<V> =
+    pub(super) const ZERO: Params<V> =
         Params { scales: [[Line::ZERO; V]; PARAM_GROUPS], biases: [[Line::ZERO; V]; PARAM_GROUPS] };
+
+    /// The scales and the biases of one group.
+    pub(super) fn group(&self, group: usize) -> [&[Line; V]; 2] {
+        [&self.scales[group], &self.biases[group]]
+    }
 
     /// One more link of the chain of vector `vector`: group `group` of those here, with the scale of
     /// the activations and that times the sum of their codes.
@@ -154,8 +152,8 @@ impl<const V: usize> Params<V> {
         dot: __m512i,
         y: __m512,
     ) -> __m512 {
-        let weight_scale = _mm512_castsi512_ps(read(&self.scales[group][vector]));
-        let weight_bias = _mm512_castsi512_ps(read(&self.biases[group][vector]));
+        let weight_scale = _mm512_castsi512_ps(self.scales[group][vector].read());
+        let weight_bias = _mm512_castsi512_ps(self.biases[group][vector].read());
         let scale = _mm512_mul_ps(weight_scale, scale);
         let y = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(dot), y);
         _mm512_fmadd_ps(weight_bias, sum, y)
@@ -243,21 +241,7 @@ fn halves(float: FloatType, pairs: __m512i) -> (__m512i, __m512i) {
 /// Asks for the cache line at `address`, which need not be valid: into the second-level cache, which
 /// waits for more lines at a time than the first.
 #[inline(always)]
-fn prefetch(address: *const u8) {
+pub(super) fn prefetch(address: *const u8) {
     // SAFETY: a prefetch touches nothing; every processor of this architecture has it.
     unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
-}
-
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn read(line: &Line) -> __m512i {
-    // SAFETY: a line is an aligned vector.
-    unsafe { _mm512_load_si512(line.0.as_ptr().cast()) }
-}
-
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn store(line: &mut Line, value: __m512i) {
-    // SAFETY: a line is an aligned vector.
-    unsafe { _mm512_store_si512(line.0.as_mut_ptr().cast(), value) }
 }

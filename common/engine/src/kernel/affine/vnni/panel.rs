@@ -9,10 +9,10 @@ use std::ops::Range;
 
 use super::super::super::simd::LANES;
 use super::super::super::target::Target;
-use super::super::super::x86::{Avx512Vnni, transposed};
-use super::super::activations::Activations;
+use super::super::super::x86::{Avx512Vnni, Line, transposed};
+use super::super::activations::{Activations, Planes};
 use super::super::{Bits, Call, MAX_GROUP};
-use super::{CHUNK, Line, PARAM_GROUPS, Params, Task, padded_rows, prefetch, read, store};
+use super::{CHUNK, PARAM_GROUPS, Params, Task, padded_rows, prefetch};
 use crate::pool::{current_threads, for_each_apart};
 
 /// Vectors of outputs in a panel.
@@ -31,6 +31,12 @@ const PART_ROWS: usize = 48;
 
 /// Four codes of every output of a panel.
 type Step = [Line; VECTORS];
+/// What the steps of a run are multiplied with.
+type Fours = [[i8; 4]; RUN];
+
+/// Most bytes of a panel.
+pub(in super::super) const PANEL_BYTES: u64 =
+    (PARAM_GROUPS * MAX_GROUP / 4 * size_of::<Step>()) as u64;
 
 thread_local! {
     /// The panel that a thread works on.
@@ -170,15 +176,15 @@ impl Task<'_> {
                     square.as_chunks::<4>().0.iter().zip(steps.as_chunks_mut::<8>().0)
                 {
                     for (step, &word) in words.iter().enumerate() {
-                        store(&mut steps[step][vector], _mm512_and_si512(word, low));
+                        steps[step][vector].write(_mm512_and_si512(word, low));
                         let high = _mm512_and_si512(_mm512_srli_epi16::<4>(word), low);
-                        store(&mut steps[4 + step][vector], high);
+                        steps[4 + step][vector].write(high);
                     }
                 }
             }
             Bits::Eight => {
                 for (step, word) in steps.iter_mut().zip(square) {
-                    store(&mut step[vector], word);
+                    step[vector].write(word);
                 }
             }
         }
@@ -199,30 +205,22 @@ impl Task<'_> {
         let runs = self.weight.group / (4 * RUN);
         let steps = held.steps.as_chunks::<RUN>().0.chunks_exact(runs);
         for (group, steps) in held.groups.clone().zip(steps) {
-            let mut x: [&[[[i8; 4]; RUN]]; R] = [&[]; R];
-            for r in 0..R {
-                let codes = self.x.padded_codes(row + r).as_chunks().0.as_chunks().0;
-                x[r] = &codes[group * runs..][..steps.len()];
-            }
             let mut dots = [[_mm512_setzero_si512(); VECTORS]; R];
-            for (run, steps) in steps.iter().enumerate() {
-                let mut fours = [&[[0; 4]; RUN]; R];
+            let mut planes: [[&[Fours]; R]; 2] = [[&[]; R]; 2];
+            for r in 0..R {
+                let Planes { high, low } = self.x.planes(row + r);
+                for (plane, to) in [high, low].into_iter().zip(&mut planes) {
+                    to[r] = &plane.as_chunks().0.as_chunks().0[group * runs..][..runs];
+                }
+            }
+            for x in planes {
+                // What the upper bytes gave counts 256 times.
                 for r in 0..R {
-                    fours[r] = &x[r][run];
-                }
-                for (at, step) in steps.iter().enumerate() {
-                    let mut codes = [_mm512_setzero_si512(); VECTORS];
                     for v in 0..VECTORS {
-                        codes[v] = read(&step[v]);
-                    }
-                    for r in 0..R {
-                        let four = i32::from_le_bytes(fours[r][at].map(|code| code as u8));
-                        let four = _mm512_set1_epi32(four);
-                        for v in 0..VECTORS {
-                            dots[r][v] = _mm512_dpbusd_epi32(dots[r][v], codes[v], four);
-                        }
+                        dots[r][v] = _mm512_slli_epi32::<8>(dots[r][v]);
                     }
                 }
+                multiply(steps, x, &mut dots);
             }
             let at = group % PARAM_GROUPS;
             for r in 0..R {
@@ -240,5 +238,34 @@ impl Task<'_> {
             }
         }
         R
+    }
+}
+
+/// Adds the products of the codes of a group and one plane `x` of the activations of `R` rows.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
+#[inline]
+fn multiply<const R: usize>(
+    steps: &[[Step; RUN]],
+    x: [&[Fours]; R],
+    dots: &mut [[__m512i; VECTORS]; R],
+) {
+    for (run, steps) in steps.iter().enumerate() {
+        let mut fours = [&[[0; 4]; RUN]; R];
+        for r in 0..R {
+            fours[r] = &x[r][run];
+        }
+        for (at, step) in steps.iter().enumerate() {
+            let mut codes = [_mm512_setzero_si512(); VECTORS];
+            for v in 0..VECTORS {
+                codes[v] = step[v].read();
+            }
+            for r in 0..R {
+                let four = i32::from_le_bytes(fours[r][at].map(|code| code as u8));
+                let four = _mm512_set1_epi32(four);
+                for v in 0..VECTORS {
+                    dots[r][v] = _mm512_dpbusd_epi32(dots[r][v], codes[v], four);
+                }
+            }
+        }
     }
 }

@@ -1,0 +1,359 @@
+//! Whole-number products with tile registers (AMX), which multiply 16 outputs with 16 rows at a time.
+//!
+//! The codes of some groups of some outputs are copied, widened to bytes, into tiles; all rows pass
+//! over them. A group takes a product with each plane of the activations, whose sums are joined and
+//! scaled while the next group is multiplied.
+
+#![allow(clippy::needless_range_loop, reason = "vectors are indexed by output throughout")]
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+use std::cell::RefCell;
+use std::ops::Range;
+
+use super::super::amx::{Amx, Finish, TILE_ROWS, Tiles, transpose_into};
+use super::super::simd::LANES;
+use super::super::target::Target;
+use super::super::x86::Line;
+use super::activations::Activations;
+use super::vnni::{PARAM_GROUPS, Params, Task, prefetch};
+use super::{Bits, Call};
+use crate::pool::{for_each_apart, for_each_mut};
+
+/// Codes of one step: those of one row of a tile.
+const STEP: usize = 64;
+/// Tiles of outputs of a task.
+const TILES: usize = 8;
+/// Outputs of a task.
+const OUTPUTS: usize = TILES * TILE_ROWS;
+/// Tiles of rows that pass over the weights of a task at a time: their sums are 256 KiB.
+const PASS: usize = 32;
+/// Most codes of each output in a block: [`PARAM_GROUPS`] of the widest groups.
+const BLOCK: usize = PARAM_GROUPS * super::MAX_GROUP;
+
+/// What a thread works on.
+#[derive(Default)]
+struct Scratch {
+    /// The codes of a block: `[tile of outputs, step, line]`.
+    codes: Vec<Line>,
+    /// Sums: `[tile of rows, tile of outputs, line]`.
+    sums: Vec<Line>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// Upper bounds of the bytes of [`Packed`] for `rows` rows of so many inputs, and of what each thread
+/// keeps.
+pub(super) fn product_bytes(inputs: u64, rows: u64) -> (u64, u64) {
+    // A scale and a sum for each of the smallest groups.
+    let params = inputs.div_ceil(super::MIN_GROUP as u64) * 2 * size_of::<f32>() as u64;
+    let row = inputs.next_multiple_of(STEP as u64) * 2 + params;
+    let rows = rows.div_ceil(TILE_ROWS as u64).saturating_mul(TILE_ROWS as u64);
+    let kept = OUTPUTS * BLOCK + PASS * TILES * size_of::<Tile>();
+    (row.saturating_mul(rows), kept as u64)
+}
+
+type Tile = [Line; TILE_ROWS];
+
+/// The product in the arithmetic of [`Numerics::Fast`](crate::options::Numerics::Fast).
+pub(super) fn matmul(proof: Amx, call: Call<'_>, x: &Activations, packed: &Packed) -> Vec<f32> {
+    let Call { weight, bias, .. } = call;
+    let (rows, outputs) = (call.rows(), weight.outputs());
+    let mut y = vec![0.0; rows * outputs];
+    let target = Target::new(&mut y, outputs);
+    let run = |task: usize| {
+        let outputs = task * OUTPUTS..((task + 1) * OUTPUTS).min(outputs);
+        let task = Task { weight, bias, x, rows: 0..rows, outputs, target };
+        SCRATCH.with_borrow_mut(|scratch| {
+            let tiles = Tiles::new(proof, weight.group.min(STEP));
+            // SAFETY: `proof` is there, so the processor has the instructions.
+            unsafe { task.run_tiles(&tiles, packed, scratch) }
+        });
+    };
+    let tasks = outputs.div_ceil(OUTPUTS);
+    if call.parallel {
+        for_each_apart(tasks, run);
+    } else {
+        (0..tasks).for_each(run);
+    }
+    y
+}
+
+/// Activations as tiles. Rows and inputs past the end are zero.
+pub(super) struct Packed {
+    /// `[tile of rows, step, plane, line]`, where a line has four codes of 16 rows.
+    planes: Vec<Tile>,
+    /// `[tile of rows, group]`: the scales of 16 rows, and the sums.
+    params: Vec<[Line; 2]>,
+    steps: usize,
+    groups: usize,
+}
+
+impl Packed {
+    /// Packs the activations of `call`, which `x` has as planes.
+    pub(super) fn new(proof: Amx, call: &Call<'_>, x: &Activations) -> Packed {
+        let (rows, groups) = (call.rows(), call.weight.groups());
+        let steps = call.weight.inputs.div_ceil(STEP);
+        let tiles = rows.div_ceil(TILE_ROWS);
+        let mut packed = Packed {
+            planes: vec![[Line::ZERO; TILE_ROWS]; tiles * steps * 2],
+            params: vec![[Line::ZERO; 2]; tiles * groups],
+            steps,
+            groups,
+        };
+        let planes = packed.planes.chunks_exact_mut(steps * 2);
+        let mut tiles: Vec<_> = planes.zip(packed.params.chunks_exact_mut(groups)).collect();
+        let run = |tile: usize, (planes, params): &mut (&mut [Tile], &mut [[Line; 2]])| {
+            let rows = tile * TILE_ROWS..((tile + 1) * TILE_ROWS).min(rows);
+            let _: Amx = proof;
+            // SAFETY: `proof` is there, so the processor has the instructions.
+            unsafe { pack(x, &rows, planes, params) }
+        };
+        match call.parallel {
+            true => for_each_mut(&mut tiles, run),
+            false => tiles.iter_mut().enumerate().for_each(|(index, tile)| run(index, tile)),
+        }
+        packed
+    }
+
+    /// The planes and parameters of a tile of rows for some groups of so many codes.
+    fn part(&self, tile: usize, groups: &Range<usize>, group: usize) -> (&[Tile], &[[Line; 2]]) {
+        let planes = &self.planes[tile * self.steps * 2..][..self.steps * 2];
+        let steps = groups.start * group / STEP..(groups.end * group).div_ceil(STEP);
+        let params = &self.params[tile * self.groups..][..self.groups];
+        (&planes[steps.start * 2..steps.end * 2], &params[groups.clone()])
+    }
+}
+
+/// Packs the rows of a tile.
+#[target_feature(enable = "avx512f")]
+fn pack(x: &Activations, rows: &Range<usize>, planes: &mut [Tile], params: &mut [[Line; 2]]) {
+    for (step, planes) in planes.chunks_exact_mut(2).enumerate() {
+        let mut high = [_mm512_setzero_si512(); LANES];
+        let mut low = high;
+        for (lane, row) in rows.clone().enumerate() {
+            let planes = x.planes(row);
+            let [a, b] =
+                [planes.high, planes.low].map(|plane| plane[step * STEP..][..STEP].as_ptr());
+            // SAFETY: the slices are a vector long.
+            (high[lane], low[lane]) =
+                unsafe { (_mm512_loadu_si512(a.cast()), _mm512_loadu_si512(b.cast())) };
+        }
+        transpose_into(high, &mut planes[0]);
+        transpose_into(low, &mut planes[1]);
+    }
+    for (lane, row) in rows.clone().enumerate() {
+        let values = x.scales(row).iter().zip(x.sums(row));
+        for (params, (scale, sum)) in params.iter_mut().zip(values) {
+            params[0].set_lane(lane, *scale);
+            params[1].set_lane(lane, *sum);
+        }
+    }
+}
+
+/// Some outputs' part of one block.
+struct Block<'a> {
+    /// `[step, line]`.
+    codes: &'a [Line],
+    /// `[step, plane]`.
+    planes: &'a [Tile],
+    /// Scales and sums of the rows, for each group.
+    x_params: &'a [[Line; 2]],
+    params: &'a Params<1>,
+    group: usize,
+    /// What to ask memory for, a line per group.
+    ahead: *const u8,
+}
+
+impl Task<'_> {
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
+    fn run_tiles(&self, tiles: &Tiles, packed: &Packed, scratch: &mut Scratch) {
+        let count = self.outputs.len().div_ceil(TILE_ROWS);
+        let row_tiles = self.rows.len().div_ceil(TILE_ROWS);
+        let mut params = [const { Params::<1>::ZERO }; TILES];
+        for first in (0..row_tiles).step_by(PASS) {
+            let pass = first..(first + PASS).min(row_tiles);
+            scratch.sums.resize(pass.len() * count * TILE_ROWS, Line::ZERO);
+            for first in (0..self.weight.groups()).step_by(PARAM_GROUPS) {
+                let groups = first..(first + PARAM_GROUPS).min(self.weight.groups());
+                for (tile, params) in params[..count].iter_mut().enumerate() {
+                    let first = self.outputs.start + tile * TILE_ROWS;
+                    let outputs = first..(first + TILE_ROWS).min(self.outputs.end);
+                    self.fill_params(&outputs, &groups, params);
+                }
+                self.fill_tiles(&groups, count, &mut scratch.codes);
+                self.pass_tiles(tiles, &pass, &groups, packed, &params[..count], scratch);
+            }
+        }
+    }
+
+    /// Copies the codes of some groups as bytes; outputs past the end are zero.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    fn fill_tiles(&self, groups: &Range<usize>, count: usize, lines: &mut Vec<Line>) {
+        let row_bytes = self.weight.row_bytes();
+        let bytes = groups.start * self.group_bytes()..groups.end * self.group_bytes();
+        let step_bytes = STEP / self.weight.bits.per_byte();
+        let steps = bytes.len().div_ceil(step_bytes);
+        lines.resize(count * steps * TILE_ROWS, Line::ZERO);
+        for (tile, lines) in lines.chunks_exact_mut(steps * TILE_ROWS).take(count).enumerate() {
+            let first = self.outputs.start + tile * TILE_ROWS;
+            let there = self.outputs.end.saturating_sub(first).min(TILE_ROWS);
+            let rows = &self.weight.codes[first * row_bytes..][..there * row_bytes];
+            for (lines, at) in
+                lines.chunks_exact_mut(TILE_ROWS).zip(bytes.clone().step_by(step_bytes))
+            {
+                let end = (at + step_bytes).min(bytes.end);
+                lines[there..].fill(Line::ZERO);
+                for (line, row) in lines.iter_mut().zip(rows.chunks_exact(row_bytes)) {
+                    widen(self.weight.bits, &row[at..end], line);
+                }
+            }
+        }
+    }
+
+    /// Continues the chains of some tiles of rows with the groups of a block.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
+    fn pass_tiles(
+        &self,
+        tiles: &Tiles,
+        rows: &Range<usize>,
+        groups: &Range<usize>,
+        packed: &Packed,
+        params: &[Params<1>],
+        scratch: &mut Scratch,
+    ) {
+        let mut sums = scratch.sums.as_chunks_mut::<TILE_ROWS>().0.iter_mut();
+        let tile_lines = scratch.codes.len() / params.len();
+        let mut ahead = self.ahead(groups);
+        let finish = Finish { bias: self.bias, target: self.target };
+        for row in rows.clone() {
+            let (planes, x_params) = packed.part(row, groups, self.weight.group);
+            let codes = scratch.codes.chunks_exact(tile_lines);
+            for (((tile, params), codes), sums) in
+                params.iter().enumerate().zip(codes).zip(&mut sums)
+            {
+                let group = self.weight.group;
+                let ahead = ahead.next().unwrap_or(planes.as_ptr().cast());
+                let block = Block { codes, planes, x_params, params, group, ahead };
+                block.multiply(tiles, sums, groups.start > 0);
+                if groups.end == self.weight.groups() {
+                    let output = self.outputs.start + tile * TILE_ROWS;
+                    let outputs = output..(output + TILE_ROWS).min(self.outputs.end);
+                    let rows = row * TILE_ROWS..((row + 1) * TILE_ROWS).min(self.rows.end);
+                    // SAFETY: `matmul` gives each of its tasks other outputs.
+                    unsafe { finish.write(sums, outputs, rows) };
+                }
+            }
+        }
+    }
+
+    /// The codes that are needed next, to be asked for meanwhile: those of the next block, or of the
+    /// first one of the next task.
+    fn ahead(&self, groups: &Range<usize>) -> impl Iterator<Item = *const u8> {
+        let row_bytes = self.weight.row_bytes();
+        let (first, at) = match groups.end < self.weight.groups() {
+            true => (self.outputs.start, groups.end * self.group_bytes()),
+            false => (self.outputs.end, 0),
+        };
+        let last = (first + OUTPUTS).min(self.weight.outputs());
+        let bytes = self.weight.codes.as_ptr();
+        (first..last).map(move |row| bytes.wrapping_add(row * row_bytes + at))
+    }
+}
+
+impl Block<'_> {
+    /// Sets the chains of 16 outputs, a line each with 16 rows, or continues them.
+    #[target_feature(enable = "avx512f")]
+    fn multiply(&self, tiles: &Tiles, sums: &mut Tile, go_on: bool) {
+        let groups = self.x_params.len();
+        let mut y = [_mm512_setzero_ps(); TILE_ROWS];
+        if go_on {
+            for output in 0..TILE_ROWS {
+                y[output] = _mm512_castsi512_ps(sums[output].read());
+            }
+        }
+        let mut dots = [[[Line::ZERO; TILE_ROWS]; 2]; 2];
+        self.dots(tiles, 0, &mut dots[0]);
+        for group in 0..groups {
+            prefetch(self.ahead.wrapping_add(group * size_of::<Line>()));
+            if group + 1 < groups {
+                self.dots(tiles, group + 1, &mut dots[(group + 1) % 2]);
+            }
+            let [high, low] = &dots[group % 2];
+            let [scale, sum] = self.x_params[group].map(|line| _mm512_castsi512_ps(line.read()));
+            let [[scales], [biases]] = self.params.group(group);
+            for output in 0..TILE_ROWS {
+                let high = _mm512_slli_epi32::<8>(high[output].read());
+                let dot = _mm512_cvtepi32_ps(_mm512_add_epi32(high, low[output].read()));
+                let scale = _mm512_mul_ps(_mm512_set1_ps(scales.lane(output)), scale);
+                y[output] = _mm512_fmadd_ps(scale, dot, y[output]);
+                y[output] = _mm512_fmadd_ps(_mm512_set1_ps(biases.lane(output)), sum, y[output]);
+            }
+        }
+        for output in 0..TILE_ROWS {
+            sums[output].write(_mm512_castps_si512(y[output]));
+        }
+    }
+
+    /// The sums of products of one group with both planes.
+    #[inline(always)]
+    fn dots(&self, _: &Tiles, group: usize, dots: &mut [Tile; 2]) {
+        let steps = (self.group / STEP).max(1);
+        let at = group * self.group;
+        // Of a group of half a step, the second half of a line of codes, and of the lines of a plane.
+        let (step, half) = (at / STEP, at % STEP);
+        let codes = &self.codes[step * TILE_ROWS..][..steps * TILE_ROWS];
+        let planes = &self.planes[step * 2..][..steps * 2];
+        // SAFETY: the slices have the tiles of all steps, and the second halves of the only one; the
+        // tile registers are set up for whole or half steps, by the group of the same weight.
+        unsafe {
+            asm!(
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "2:",
+                "tileloadd tmm4, [{w} + {s}]",
+                "tileloadd tmm6, [{x} + {s}]",
+                "tdpbusd tmm0, tmm4, tmm6",
+                "tileloadd tmm7, [{x} + {s} + 1024]",
+                "tdpbusd tmm1, tmm4, tmm7",
+                "add {w}, 1024",
+                "add {x}, 2048",
+                "dec {n}",
+                "jnz 2b",
+                "tilestored [{d} + {s}], tmm0",
+                "tilestored [{d} + {s} + 1024], tmm1",
+                w = inout(reg) codes.as_ptr().byte_add(half) => _,
+                x = inout(reg) planes.as_ptr().byte_add(half / 4 * size_of::<Line>()) => _,
+                n = inout(reg) steps => _,
+                d = in(reg) dots.as_mut_ptr(),
+                s = in(reg) size_of::<Line>(),
+                out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
+        }
+    }
+}
+
+/// Codes as bytes, in the order of [`Activations`]; the rest of the line is zero.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+#[inline]
+fn widen(bits: Bits, codes: &[u8], line: &mut Line) {
+    // SAFETY: masked loads touch the bytes of the slice alone.
+    let load = |most: usize| unsafe {
+        let mask = u64::MAX >> (64 - codes.len().min(most));
+        _mm512_maskz_loadu_epi8(mask, codes.as_ptr().cast())
+    };
+    line.write(match bits {
+        Bits::Eight => load(STEP),
+        Bits::Four => {
+            // 16 bytes are 32 codes: 16 low halves, then 16 high ones.
+            let codes = load(STEP / 2);
+            let low = _mm512_set1_epi8(0xf);
+            let high = _mm512_and_si512(_mm512_srli_epi16::<4>(codes), low);
+            let order = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
+            _mm512_permutex2var_epi64(_mm512_and_si512(codes, low), order, high)
+        }
+    });
+}
