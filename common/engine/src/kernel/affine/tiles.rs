@@ -22,9 +22,12 @@ use crate::pool::{for_each_apart, for_each_mut};
 
 /// Codes of one step: those of one row of a tile.
 const STEP: usize = 64;
-/// Tiles of outputs of a task.
-const TILES: usize = 8;
-/// Outputs of a task.
+/// Tiles of outputs computed together: so many that products of one are on their way while those of
+/// the other are stored.
+const STRIP: usize = 2;
+/// Most tiles of outputs of a task.
+const TILES: usize = 4 * STRIP;
+/// Most outputs of a task.
 const OUTPUTS: usize = TILES * TILE_ROWS;
 /// Tiles of rows that pass over the weights of a task at a time: their sums are 256 KiB.
 const PASS: usize = 32;
@@ -36,7 +39,7 @@ const BLOCK: usize = PARAM_GROUPS * super::MAX_GROUP;
 struct Scratch {
     /// The codes of a block: `[tile of outputs, step, line]`.
     codes: Vec<Line>,
-    /// Sums: `[tile of rows, tile of outputs, line]`.
+    /// Sums: `[tile of rows, tile of outputs, line]`, from zero on.
     sums: Vec<Line>,
 }
 
@@ -63,8 +66,9 @@ pub(super) fn matmul(proof: Amx, call: Call<'_>, x: &Activations, packed: &Packe
     let (rows, outputs) = (call.rows(), weight.outputs());
     let mut y = vec![0.0; rows * outputs];
     let target = Target::new(&mut y, outputs);
+    let share = call.share(STRIP * TILE_ROWS).min(OUTPUTS);
     let run = |task: usize| {
-        let outputs = task * OUTPUTS..((task + 1) * OUTPUTS).min(outputs);
+        let outputs = task * share..((task + 1) * share).min(outputs);
         let task = Task { weight, bias, x, rows: 0..rows, outputs, target };
         SCRATCH.with_borrow_mut(|scratch| {
             let tiles = Tiles::new(proof, weight.group.min(STEP));
@@ -72,7 +76,7 @@ pub(super) fn matmul(proof: Amx, call: Call<'_>, x: &Activations, packed: &Packe
             unsafe { task.run_tiles(&tiles, packed, scratch) }
         });
     };
-    let tasks = outputs.div_ceil(OUTPUTS);
+    let tasks = outputs.div_ceil(share);
     if call.parallel {
         for_each_apart(tasks, run);
     } else {
@@ -153,38 +157,41 @@ fn pack(x: &Activations, rows: &Range<usize>, planes: &mut [Tile], params: &mut 
     }
 }
 
-/// Some outputs' part of one block.
+/// One strip of one block with one tile of rows.
 struct Block<'a> {
-    /// `[step, line]`.
-    codes: &'a [Line],
+    /// `[tile of the strip, step, line]`.
+    codes: [&'a [Line]; STRIP],
     /// `[step, plane]`.
     planes: &'a [Tile],
     /// Scales and sums of the rows, for each group.
     x_params: &'a [[Line; 2]],
-    params: &'a Params<1>,
+    params: &'a [Params<1>; STRIP],
     group: usize,
     /// What to ask memory for, a line per group.
-    ahead: *const u8,
+    ahead: [*const u8; STRIP],
 }
 
 impl Task<'_> {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
     fn run_tiles(&self, tiles: &Tiles, packed: &Packed, scratch: &mut Scratch) {
-        let count = self.outputs.len().div_ceil(TILE_ROWS);
+        let count = self.outputs.len().div_ceil(STRIP * TILE_ROWS) * STRIP;
         let row_tiles = self.rows.len().div_ceil(TILE_ROWS);
-        let mut params = [const { Params::<1>::ZERO }; TILES];
+        let mut params = [const { [const { Params::<1>::ZERO }; STRIP] }; TILES / STRIP];
+        let params = &mut params[..count / STRIP];
         for first in (0..row_tiles).step_by(PASS) {
             let pass = first..(first + PASS).min(row_tiles);
+            scratch.sums.clear();
             scratch.sums.resize(pass.len() * count * TILE_ROWS, Line::ZERO);
             for first in (0..self.weight.groups()).step_by(PARAM_GROUPS) {
                 let groups = first..(first + PARAM_GROUPS).min(self.weight.groups());
-                for (tile, params) in params[..count].iter_mut().enumerate() {
+                for (tile, params) in params.as_flattened_mut().iter_mut().enumerate() {
                     let first = self.outputs.start + tile * TILE_ROWS;
-                    let outputs = first..(first + TILE_ROWS).min(self.outputs.end);
+                    let end = (first + TILE_ROWS).min(self.outputs.end);
+                    let outputs = first.min(end)..end;
                     self.fill_params(&outputs, &groups, params);
                 }
                 self.fill_tiles(&groups, count, &mut scratch.codes);
-                self.pass_tiles(tiles, &pass, &groups, packed, &params[..count], scratch);
+                self.pass_tiles(tiles, &pass, &groups, packed, params, scratch);
             }
         }
     }
@@ -200,7 +207,8 @@ impl Task<'_> {
         for (tile, lines) in lines.chunks_exact_mut(steps * TILE_ROWS).take(count).enumerate() {
             let first = self.outputs.start + tile * TILE_ROWS;
             let there = self.outputs.end.saturating_sub(first).min(TILE_ROWS);
-            let rows = &self.weight.codes[first * row_bytes..][..there * row_bytes];
+            let rows = self.weight.codes.get(first * row_bytes..).unwrap_or(&[]);
+            let rows = &rows[..there * row_bytes];
             for (lines, at) in
                 lines.chunks_exact_mut(TILE_ROWS).zip(bytes.clone().step_by(step_bytes))
             {
@@ -221,29 +229,36 @@ impl Task<'_> {
         rows: &Range<usize>,
         groups: &Range<usize>,
         packed: &Packed,
-        params: &[Params<1>],
+        params: &[[Params<1>; STRIP]],
         scratch: &mut Scratch,
     ) {
-        let mut sums = scratch.sums.as_chunks_mut::<TILE_ROWS>().0.iter_mut();
-        let tile_lines = scratch.codes.len() / params.len();
+        let sums = scratch.sums.as_chunks_mut::<TILE_ROWS>().0.as_chunks_mut().0;
+        let tile_lines = scratch.codes.len() / (params.len() * STRIP);
         let mut ahead = self.ahead(groups);
         let finish = Finish { bias: self.bias, target: self.target };
-        for row in rows.clone() {
+        for (row, sums) in rows.clone().zip(sums.chunks_exact_mut(params.len())) {
             let (planes, x_params) = packed.part(row, groups, self.weight.group);
-            let codes = scratch.codes.chunks_exact(tile_lines);
-            for (((tile, params), codes), sums) in
-                params.iter().enumerate().zip(codes).zip(&mut sums)
-            {
-                let group = self.weight.group;
-                let ahead = ahead.next().unwrap_or(planes.as_ptr().cast());
-                let block = Block { codes, planes, x_params, params, group, ahead };
-                block.multiply(tiles, sums, groups.start > 0);
+            let codes = scratch.codes.chunks_exact(STRIP * tile_lines);
+            for (((strip, params), codes), sums) in params.iter().enumerate().zip(codes).zip(sums) {
+                let (first, second) = codes.split_at(tile_lines);
+                let nothing = planes.as_ptr().cast();
+                let block = Block {
+                    codes: [first, second],
+                    planes,
+                    x_params,
+                    params,
+                    group: self.weight.group,
+                    ahead: [(); STRIP].map(|()| ahead.next().unwrap_or(nothing)),
+                };
+                block.multiply(tiles, sums);
                 if groups.end == self.weight.groups() {
-                    let output = self.outputs.start + tile * TILE_ROWS;
-                    let outputs = output..(output + TILE_ROWS).min(self.outputs.end);
-                    let rows = row * TILE_ROWS..((row + 1) * TILE_ROWS).min(self.rows.end);
-                    // SAFETY: `matmul` gives each of its tasks other outputs.
-                    unsafe { finish.write(sums, outputs, rows) };
+                    for (tile, sums) in sums.iter().enumerate() {
+                        let first = self.outputs.start + (strip * STRIP + tile) * TILE_ROWS;
+                        let outputs = first..(first + TILE_ROWS).min(self.outputs.end);
+                        let rows = row * TILE_ROWS..((row + 1) * TILE_ROWS).min(self.rows.end);
+                        // SAFETY: `matmul` gives each of its tasks other outputs.
+                        unsafe { finish.write(sums, outputs, rows) };
+                    }
                 }
             }
         }
@@ -257,54 +272,54 @@ impl Task<'_> {
             true => (self.outputs.start, groups.end * self.group_bytes()),
             false => (self.outputs.end, 0),
         };
-        let last = (first + OUTPUTS).min(self.weight.outputs());
+        let last = (first + self.outputs.len()).min(self.weight.outputs());
         let bytes = self.weight.codes.as_ptr();
         (first..last).map(move |row| bytes.wrapping_add(row * row_bytes + at))
     }
 }
 
+/// Sums of products of a strip with both planes: `[tile of the strip, plane]`.
+type Dots = [[Tile; 2]; STRIP];
+
 impl Block<'_> {
-    /// Sets the chains of 16 outputs, a line each with 16 rows, or continues them.
+    /// Continues the chains of a strip, which has a line of 16 rows for each output.
     #[target_feature(enable = "avx512f")]
-    fn multiply(&self, tiles: &Tiles, sums: &mut Tile, go_on: bool) {
+    fn multiply(&self, tiles: &Tiles, sums: &mut [Tile; STRIP]) {
         let groups = self.x_params.len();
-        let mut y = [_mm512_setzero_ps(); TILE_ROWS];
-        if go_on {
-            for output in 0..TILE_ROWS {
-                y[output] = _mm512_castsi512_ps(sums[output].read());
-            }
-        }
-        let mut dots = [[[Line::ZERO; TILE_ROWS]; 2]; 2];
+        let mut dots = [[[[Line::ZERO; TILE_ROWS]; 2]; STRIP]; 2];
         self.dots(tiles, 0, &mut dots[0]);
         for group in 0..groups {
-            prefetch(self.ahead.wrapping_add(group * size_of::<Line>()));
+            for ahead in self.ahead {
+                prefetch(ahead.wrapping_add(group * size_of::<Line>()));
+            }
             if group + 1 < groups {
                 self.dots(tiles, group + 1, &mut dots[(group + 1) % 2]);
             }
-            let [high, low] = &dots[group % 2];
             let [scale, sum] = self.x_params[group].map(|line| _mm512_castsi512_ps(line.read()));
-            let [[scales], [biases]] = self.params.group(group);
-            for output in 0..TILE_ROWS {
-                let high = _mm512_slli_epi32::<8>(high[output].read());
-                let dot = _mm512_cvtepi32_ps(_mm512_add_epi32(high, low[output].read()));
-                let scale = _mm512_mul_ps(_mm512_set1_ps(scales.lane(output)), scale);
-                y[output] = _mm512_fmadd_ps(scale, dot, y[output]);
-                y[output] = _mm512_fmadd_ps(_mm512_set1_ps(biases.lane(output)), sum, y[output]);
+            for tile in 0..STRIP {
+                let [high, low] = &dots[group % 2][tile];
+                let [[scales], [biases]] = self.params[tile].group(group);
+                for output in 0..TILE_ROWS {
+                    let high = _mm512_slli_epi32::<8>(high[output].read());
+                    let dot = _mm512_cvtepi32_ps(_mm512_add_epi32(high, low[output].read()));
+                    let scale = _mm512_mul_ps(_mm512_set1_ps(scales.lane(output)), scale);
+                    let y = &mut sums[tile][output];
+                    let chain = _mm512_fmadd_ps(scale, dot, _mm512_castsi512_ps(y.read()));
+                    let bias = _mm512_set1_ps(biases.lane(output));
+                    y.write(_mm512_castps_si512(_mm512_fmadd_ps(bias, sum, chain)));
+                }
             }
-        }
-        for output in 0..TILE_ROWS {
-            sums[output].write(_mm512_castps_si512(y[output]));
         }
     }
 
     /// The sums of products of one group with both planes.
     #[inline(always)]
-    fn dots(&self, _: &Tiles, group: usize, dots: &mut [Tile; 2]) {
+    fn dots(&self, _: &Tiles, group: usize, dots: &mut Dots) {
         let steps = (self.group / STEP).max(1);
         let at = group * self.group;
         // Of a group of half a step, the second half of a line of codes, and of the lines of a plane.
         let (step, half) = (at / STEP, at % STEP);
-        let codes = &self.codes[step * TILE_ROWS..][..steps * TILE_ROWS];
+        let codes = self.codes.map(|codes| &codes[step * TILE_ROWS..][..steps * TILE_ROWS]);
         let planes = &self.planes[step * 2..][..steps * 2];
         // SAFETY: the slices have the tiles of all steps, and the second halves of the only one; the
         // tile registers are set up for whole or half steps, by the group of the same weight.
@@ -312,24 +327,34 @@ impl Block<'_> {
             asm!(
                 "tilezero tmm0",
                 "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
                 "2:",
-                "tileloadd tmm4, [{w} + {s}]",
+                "tileloadd tmm4, [{v} + {s}]",
                 "tileloadd tmm6, [{x} + {s}]",
                 "tdpbusd tmm0, tmm4, tmm6",
                 "tileloadd tmm7, [{x} + {s} + 1024]",
                 "tdpbusd tmm1, tmm4, tmm7",
+                "tileloadd tmm5, [{w} + {s}]",
+                "tdpbusd tmm2, tmm5, tmm6",
+                "tdpbusd tmm3, tmm5, tmm7",
+                "add {v}, 1024",
                 "add {w}, 1024",
                 "add {x}, 2048",
                 "dec {n}",
                 "jnz 2b",
                 "tilestored [{d} + {s}], tmm0",
                 "tilestored [{d} + {s} + 1024], tmm1",
-                w = inout(reg) codes.as_ptr().byte_add(half) => _,
+                "tilestored [{d} + {s} + 2048], tmm2",
+                "tilestored [{d} + {s} + 3072], tmm3",
+                v = inout(reg) codes[0].as_ptr().byte_add(half) => _,
+                w = inout(reg) codes[1].as_ptr().byte_add(half) => _,
                 x = inout(reg) planes.as_ptr().byte_add(half / 4 * size_of::<Line>()) => _,
                 n = inout(reg) steps => _,
                 d = in(reg) dots.as_mut_ptr(),
                 s = in(reg) size_of::<Line>(),
-                out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm6") _, out("tmm7") _,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack),
             );
         }

@@ -17,19 +17,22 @@ use super::super::simd::LANES;
 use super::super::target::Target;
 use super::super::x86::Line;
 use super::{Amx, Finish, LINE, TILE_ROWS, Tiles, transpose_into};
-use crate::pool::{for_each_apart, for_each_mut};
+use crate::pool::{current_threads, for_each_apart, for_each_mut};
 
 /// Inputs of one step: those of one row of a tile.
 const STEP: usize = LINE / 2;
 /// Steps of a block, whose sums stay in registers: their way to memory and back costs as much as four.
-const BLOCK_STEPS: usize = 32;
+/// More, and the activations of a pass leave the second-level cache between two strips.
+const BLOCK_STEPS: usize = 16;
 /// Outputs computed together: two tiles.
 const STRIP: usize = 2 * TILE_ROWS;
-/// Outputs of a task, whose weights of one block are 256 KiB.
-const OUTPUTS: usize = 4 * STRIP;
+/// Most outputs of a task, whose weights of one block are then 256 KiB.
+const OUTPUTS: usize = 8 * STRIP;
+/// Tasks per thread below which tasks are made smaller.
+const TASKS_PER_THREAD: usize = 2;
 /// Rows computed together: two tiles.
 const PAIR: usize = 2 * TILE_ROWS;
-/// Rows that pass over the weights of a task at a time: their sums are 256 KiB.
+/// Rows that pass over the weights of a task at a time: their sums are 512 KiB.
 const PASS: usize = 16 * PAIR;
 /// Lines of the weights of one strip and one step.
 const STRIP_LINES: usize = 2 * TILE_ROWS;
@@ -77,9 +80,10 @@ pub(in super::super) fn float_matmul(
     let split = || Activations::split(proof, x.x, weight.inputs, parallel);
     let x = x.split.get_or_init(split);
     let target = Target::new(&mut y, outputs);
+    let share = outputs.div_ceil(TASKS_PER_THREAD * current_threads());
+    let share = share.next_multiple_of(STRIP).min(OUTPUTS);
     let run = |task: usize| {
-        let first = task * OUTPUTS;
-        let outputs = first..(first + OUTPUTS).min(outputs);
+        let outputs = task * share..((task + 1) * share).min(outputs);
         let task = Task { weight, bias, x, outputs, target };
         SCRATCH.with_borrow_mut(|scratch| {
             let tiles = Tiles::new(proof, LINE);
@@ -87,7 +91,7 @@ pub(in super::super) fn float_matmul(
             unsafe { task.run(&tiles, scratch) }
         });
     };
-    let tasks = outputs.div_ceil(OUTPUTS);
+    let tasks = outputs.div_ceil(share);
     if parallel {
         for_each_apart(tasks, run);
     } else {
@@ -295,7 +299,7 @@ impl Task<'_> {
             true => (self.outputs.start, block.end * LINE),
             false => (self.outputs.end, 0),
         };
-        let last = (first + OUTPUTS).min(self.weight.outputs());
+        let last = (first + self.outputs.len()).min(self.weight.outputs());
         let bytes = self.weight.bytes.as_ptr();
         (first..last).map(move |row| bytes.wrapping_add(row * row_bytes + at))
     }
