@@ -2,12 +2,13 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
+use cake_checkpoint::ModelConfig;
 use cake_engine::{Embedding, EngineOptions, Head};
 use cake_engine::{SamplingOptions, sample};
 use cake_proto::StepItem;
 use serde::Serialize;
 
-use crate::model::Model;
+use crate::model::EndWeights;
 use crate::pipeline::{self, Blocks, Pipeline};
 
 /// What the master computes itself: embedding before the first stage, norm and head after the last.
@@ -93,9 +94,6 @@ pub enum Error {
     /// Embedding or head failed.
     #[error(transparent)]
     Engine(#[from] cake_engine::Error),
-    /// The checkpoint cannot be mapped.
-    #[error(transparent)]
-    Checkpoint(#[from] cake_checkpoint::Error),
     /// Nothing to start from.
     #[error("the prompt is empty")]
     EmptyPrompt,
@@ -123,18 +121,17 @@ pub enum Error {
 }
 
 impl Ends {
-    /// Maps embedding, final norm and head.
+    /// Embedding, final norm and head with these weights.
     ///
     /// # Errors
-    /// [`Error`] if they cannot be mapped or have the wrong shape.
-    pub fn open(model: &Model, options: &EngineOptions) -> Result<Self, Error> {
-        let checkpoint = &model.checkpoint;
-        let config = &checkpoint.config;
-        let encoded = |matrix| checkpoint.encoded_matrix(&matrix, model.encoding);
-        let embedding = encoded(checkpoint.embedding_matrix())?;
-        let head = checkpoint.head_matrix().map(encoded).transpose()?;
+    /// If they have the wrong shape.
+    pub fn new(
+        config: &ModelConfig,
+        weights: EndWeights,
+        options: &EngineOptions,
+    ) -> Result<Self, cake_engine::Error> {
+        let EndWeights { embedding, head, norm } = weights;
         let head = head.unwrap_or_else(|| embedding.clone());
-        let norm = checkpoint.map(checkpoint.final_norm())?;
         Ok(Self {
             embedding: Embedding::new(embedding, config.hidden_size)?,
             head: Head::new(config, norm, head, options)?,

@@ -71,6 +71,8 @@ pub struct Candidate {
     pub blobs: HashSet<Digest>,
     /// The master itself.
     pub local: bool,
+    /// Bytes that placing weights takes before the KV cache and scratch memory are there.
+    pub copy_bytes: u64,
 }
 
 impl Candidate {
@@ -85,6 +87,7 @@ impl Candidate {
             measured,
             blobs: member.offer.blobs.clone(),
             local: false,
+            copy_bytes: 0, // The worker counts it.
         }
     }
 
@@ -99,16 +102,24 @@ impl Candidate {
             measured: None,
             blobs: HashSet::new(),
             local: false,
+            copy_bytes: 0,
         }
     }
 
-    /// The master, with this much memory for layers. Its own process is not counted in it.
-    pub fn local(budget_bytes: u64, threads: usize, measured: Option<Measured>) -> Self {
+    /// The master, with this much memory for layers, of which copying weights takes `copy_bytes` until
+    /// they are copied. Its own process is not counted in it.
+    pub fn local(
+        budget_bytes: u64,
+        threads: usize,
+        measured: Option<Measured>,
+        copy_bytes: u64,
+    ) -> Self {
         Self {
             overhead_bytes: 0,
             threads,
             measured,
             local: true,
+            copy_bytes,
             ..Self::what_if(LOCAL, budget_bytes)
         }
     }
@@ -159,7 +170,8 @@ pub fn input(
             promise.max_rows(),
             promise.context,
             device.threads,
-        ),
+        )
+        .max(device.copy_bytes),
         layer_resident_bytes: layers
             .iter()
             .map(|layer| device.resident(layer.bytes, dtype))

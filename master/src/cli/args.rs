@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use cake_checkpoint::units::parse_bytes;
 use cake_checkpoint::{Checkpoint, Encoding, EncodingParseError, KvDtype, LayerRange};
-use cake_engine::{Numerics, SamplingOptions};
+use cake_engine::{Numerics, SamplingOptions, Weights};
 use cake_proto::{WireFormat, limits};
 use clap::Args;
 
@@ -67,6 +67,14 @@ pub(super) struct PlanArgs {
     /// Default: what it needs when there is no worker, else 0.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub local_memory: Option<u64>,
+    /// Where the master's own layers and its output head lie: map uses them in the checkpoint's files,
+    /// whose pages the system may drop; copy puts them into as many bytes of memory, in huge pages,
+    /// which some systems read faster; auto copies where a short measurement says that it pays.
+    #[arg(long, value_name = "map|copy|auto", default_value_t)]
+    pub weights: Weights,
+    /// Keep the master's own weights in memory: the system neither drops nor swaps their pages.
+    #[arg(long)]
+    pub lock_memory: bool,
     /// Give a worker exactly these layers (such as phone=0..8); repeatable.
     #[arg(long, value_name = "NAME=A..B", value_parser = parse_pin)]
     pub place: Vec<(String, LayerRange)>,
@@ -119,6 +127,8 @@ impl PlanArgs {
             chunk: DEFAULT_CHUNK,
             wire: WireFormat::default(),
             local_memory: None,
+            weights: Weights::default(),
+            lock_memory: false,
             place: Vec::new(),
             exclude: Vec::new(),
             reprobe: false,

@@ -15,6 +15,7 @@ use crate::distributor::{self, Assignment, Manifests, Progress, Pushed, WorkerPr
 use crate::generate::Ends;
 use crate::model::Model;
 use crate::pipeline::{self, Opening, Pipeline, StageSpec};
+use crate::place::OwnWeights;
 use crate::planner::{self, Plan, PlannedStage};
 use crate::sizing::{self, Promise};
 use crate::state::State;
@@ -32,6 +33,7 @@ pub(super) struct Prepared {
     manifests: Arc<Manifests>,
     state: State,
     threads: usize,
+    own_weights: OwnWeights,
 }
 
 /// How a push went, for reports.
@@ -92,7 +94,18 @@ pub(super) async fn prepare(
             (Err(refusal), None) => return Err(refusal.into()),
         };
         warn(&warnings);
-        return Ok(Prepared { model, promise, plan, seats, members, manifests, state, threads });
+        let own_weights = OwnWeights::new(args.weights, args.lock_memory);
+        return Ok(Prepared {
+            model,
+            promise,
+            plan,
+            seats,
+            members,
+            manifests,
+            state,
+            threads,
+            own_weights,
+        });
     }
 }
 
@@ -212,25 +225,51 @@ impl Prepared {
         .await?)
     }
 
-    /// The master's own layers, mapped from the checkpoint or encoded into memory.
-    fn local_stage(&self) -> Result<Option<(Stage, LayerRange)>, Error> {
+    /// What of the plan the master runs itself.
+    fn local_plan(&self) -> Option<&PlannedStage> {
         let own = |stage: &&PlannedStage| self.seats.get(stage.device_index) == Some(&Seat::Master);
-        let Some(planned) = self.plan.stages.iter().find(own) else {
+        self.plan.stages.iter().find(own)
+    }
+
+    /// The master's own layers: mapped from the checkpoint, copied, or encoded into memory.
+    fn local_stage(&self) -> Result<Option<(Stage, LayerRange)>, Error> {
+        let Some(PlannedStage { layers, memory, .. }) = self.local_plan() else {
             return Ok(None);
         };
         let mut weights: HashMap<String, MappedTensor> = HashMap::new();
-        for layer in planned.layers.iter() {
+        for layer in layers.iter() {
             weights.extend(self.model.mapped_layer(layer)?);
         }
+        let tensors = weights.iter_mut().map(|(name, tensor)| (name.clone(), tensor)).collect();
+        let later = memory.kv.saturating_add(memory.scratch);
+        let offered = memory.free().saturating_add(later);
+        self.settle(tensors, offered, later)?;
         let find = |name: &str| weights.get(name).cloned();
         let config = &self.model.checkpoint.config;
-        let stage = Stage::load(config, planned.layers, &find, &self.engine_options()?)?;
-        Ok(Some((stage, planned.layers)))
+        let stage = Stage::load(config, *layers, &find, &self.engine_options()?)?;
+        Ok(Some((stage, *layers)))
     }
 
-    /// The master's own part: embedding, norm and head.
+    /// The master's own part: embedding, norm and head. To be called after [`Prepared::open`]: the
+    /// layers come first where memory is short.
     pub(super) fn ends(&self) -> Result<Ends, Error> {
-        Ok(Ends::open(&self.model, &self.engine_options()?)?)
+        let mut weights = self.model.ends()?;
+        // The KV cache of the master's own stage may still be without pages.
+        let later = self.local_plan().map_or(0, |stage| stage.memory.kv + stage.memory.scratch);
+        self.settle(weights.read_whole(), u64::MAX, later)?;
+        self.own_weights.keep(weights.embedding.tensors_mut().map(|tensor| &*tensor))?;
+        Ok(Ends::new(&self.model.checkpoint.config, weights, &self.engine_options()?)?)
+    }
+
+    /// Puts tensors where they shall lie; reads and copies, so it takes its time.
+    fn settle(
+        &self,
+        tensors: Vec<(String, &mut MappedTensor)>,
+        offered: u64,
+        later: u64,
+    ) -> Result<(), Error> {
+        let settle = || self.own_weights.settle(tensors, offered, later, self.threads);
+        Ok(tokio::task::block_in_place(settle)?)
     }
 
     /// Lets every worker of the plan unload; returns their stages with the peak memory they tell.
