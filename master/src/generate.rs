@@ -8,6 +8,7 @@ use cake_engine::{SamplingOptions, sample};
 use cake_proto::StepItem;
 use serde::Serialize;
 
+use crate::chunk::Chunk;
 use crate::model::EndWeights;
 use crate::pipeline::{self, Blocks, Pipeline};
 
@@ -27,8 +28,8 @@ pub struct Options {
     pub max_tokens: usize,
     /// Ids that end the answer; empty to go on past them.
     pub stop_ids: HashSet<u32>,
-    /// Prompt rows in one step.
-    pub chunk: usize,
+    /// How the prompt is cut into steps.
+    pub chunk: Chunk,
     /// Longest sequence in tokens.
     pub context: usize,
     /// Keep the logits of every prompt position.
@@ -67,6 +68,8 @@ pub struct Answer {
 pub struct Timing {
     /// Prompt tokens computed now.
     pub prompt_tokens: usize,
+    /// Of these, rows of each step but the last one.
+    pub prompt_chunk: usize,
     /// Prompt tokens whose KV entries were there from an earlier turn.
     pub reused_tokens: usize,
     /// From the start of the prompt to its last row's answer.
@@ -276,10 +279,12 @@ impl Generator<'_> {
         timing: &mut Timing,
     ) -> Result<(Vec<f32>, Option<Vec<f32>>), Error> {
         blocks.cover(&mut sequence.blocks, prompt.len()).map_err(|_| Error::NoBlocks)?;
+        let chunk = options.chunk.rows(timing.prompt_tokens);
+        timing.prompt_chunk = chunk;
         let mut tickets = Vec::new();
         while sequence.computed.len() < prompt.len() {
             let begin = sequence.computed.len();
-            let end = prompt.len().min(begin + options.chunk.max(1));
+            let end = prompt.len().min(begin + chunk);
             let ids = &prompt[begin..end];
             let last = end == prompt.len();
             let wanted = match (options.keep_prompt_logits, last) {

@@ -13,6 +13,7 @@
 //! - The worker crate is used for the hidden `worker` subcommand that the demo starts, for facts about
 //!   this machine, and for what a stage is on either side: its scratch memory and how it runs a step.
 
+pub mod chunk;
 pub mod cli;
 pub mod cluster;
 pub mod distributor;

@@ -10,8 +10,6 @@ use crate::cluster::{Measured, Member};
 use crate::model::Model;
 use crate::planner::{Device, Input, LayerCost, Pin};
 
-/// Prompt rows in one step unless told otherwise: enough to overlap stages, little scratch.
-pub const DEFAULT_CHUNK: usize = 128;
 /// Longest context planned for unless told otherwise (tokens).
 pub const DEFAULT_CONTEXT: usize = 4096;
 /// Name of the master among the devices.
@@ -34,7 +32,7 @@ pub struct Promise {
     pub kv: KvDtype,
     /// How exactly products are computed.
     pub numerics: Numerics,
-    /// Prompt rows in one step.
+    /// Most prompt rows in one step.
     pub chunk: usize,
     /// How hidden states travel between machines.
     pub wire: WireFormat,

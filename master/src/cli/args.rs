@@ -11,8 +11,9 @@ use cake_proto::{WireFormat, limits};
 use clap::Args;
 
 use super::Error;
+use crate::chunk::first_bound;
 use crate::planner::Pin;
-use crate::sizing::{DEFAULT_CHUNK, DEFAULT_CONTEXT, Promise};
+use crate::sizing::{DEFAULT_CONTEXT, Promise};
 
 /// Largest prompt chunk and number of sequences accepted.
 const MAX_CHUNK: usize = 4096;
@@ -55,9 +56,10 @@ pub(super) struct PlanArgs {
     /// beside 8- and 4-bit weights to 8 bits, where that is faster.
     #[arg(long, value_name = "fast|exact", default_value = "fast", overrides_with = "numerics")]
     pub numerics: Numerics,
-    /// Prompt tokens in one step.
-    #[arg(long, value_name = "TOKENS", default_value_t = DEFAULT_CHUNK)]
-    pub chunk: usize,
+    /// Prompt tokens in one step. Default: 512 where the master computes every layer; else by the
+    /// number of stages and the length of the prompt, 64 to 256.
+    #[arg(long, value_name = "TOKENS")]
+    pub chunk: Option<usize>,
     /// How activations travel between machines: f32 as they are; bf16 in half the bytes; q8 in about
     /// a quarter, as 8-bit codes that share a scale by 64. With bf16 and q8 every hop rounds them, so
     /// that answers differ a little with how the layers are split; with f32 no split changes anything.
@@ -87,7 +89,8 @@ pub(super) struct PlanArgs {
 }
 
 impl PlanArgs {
-    /// What to make room for with this model.
+    /// What to make room for with this model; where `--chunk` is not given, with as many prompt rows in
+    /// one step as are tried first over workers.
     pub(super) fn promise(&self, checkpoint: &Checkpoint) -> Result<Promise, Error> {
         let most = checkpoint.config.max_position_embeddings;
         let context = self.context.unwrap_or(most.min(DEFAULT_CONTEXT));
@@ -97,15 +100,18 @@ impl PlanArgs {
             }
             Err(Error::argument(argument, found, format!("1 to {most}")))
         };
+        let context = within("--context", context, most)?;
         let promise = Promise {
-            context: within("--context", context, most)?,
+            context,
             parallel: within("--parallel", self.parallel, MAX_PARALLEL)?,
             kv: self.kv.unwrap_or(match self.numerics {
                 Numerics::Exact => KvDtype::F32,
                 Numerics::Fast => KvDtype::F16,
             }),
             numerics: self.numerics,
-            chunk: within("--chunk", self.chunk, MAX_CHUNK)?,
+            chunk: self
+                .chunk
+                .map_or(Ok(first_bound(context)), |rows| within("--chunk", rows, MAX_CHUNK))?,
             wire: self.wire,
         };
         let blocks = cake_engine::blocks_for(promise.context).saturating_mul(promise.parallel);
@@ -124,7 +130,7 @@ impl PlanArgs {
             kv: None,
             encode: Encode(vec![Encoding::AsStored]),
             numerics: Numerics::default(),
-            chunk: DEFAULT_CHUNK,
+            chunk: None,
             wire: WireFormat::default(),
             local_memory: None,
             weights: Weights::default(),

@@ -10,13 +10,14 @@ use super::args::{ClusterArgs, PlanArgs};
 use super::candidates::{self, Candidates, Seat};
 use super::out::{self, Tell};
 use super::{Error, report, show};
+use crate::chunk::{self, Chunk};
 use crate::cluster::{self, Member};
 use crate::distributor::{self, Assignment, Manifests, Progress, Pushed, WorkerProgress};
 use crate::generate::Ends;
 use crate::model::Model;
 use crate::pipeline::{self, Opening, Pipeline, StageSpec};
 use crate::place::OwnWeights;
-use crate::planner::{self, Plan, PlannedStage};
+use crate::planner::{self, Plan, PlannedStage, Refusal};
 use crate::sizing::{self, Promise};
 use crate::state::State;
 
@@ -26,6 +27,8 @@ pub(super) struct Prepared {
     pub model: Model,
     /// What was promised.
     pub promise: Promise,
+    /// How prompts are cut into steps.
+    pub chunk: Chunk,
     /// The plan.
     pub plan: Plan,
     seats: Vec<Seat>, // Who each of the plan's devices is.
@@ -84,20 +87,25 @@ pub(super) async fn prepare(
         let manifests = Arc::new(Manifests::open(model.clone(), state.digests()?)?);
         let Candidates { all, seats, warnings } =
             candidates::gather(&model, &state, &members, args, what_if, threads).await?;
-        let input = sizing::input(&model, &promise, &all, &manifests.all_known(), args.pins());
-        let plan = match (planner::plan(&input), narrower.next()) {
-            (Ok(plan), _) => plan,
-            (Err(_), Some(next)) => {
-                encoding = *next;
-                continue;
-            }
-            (Err(refusal), None) => return Err(refusal.into()),
+        let known = manifests.all_known();
+        let plan = |promise: &Promise| {
+            planner::plan(&sizing::input(&model, promise, &all, &known, args.pins()))
         };
+        let (plan, promise, chunk) =
+            match (fitting(plan, promise, args.chunk, &seats), narrower.next()) {
+                (Ok(fitting), _) => fitting,
+                (Err(_), Some(next)) => {
+                    encoding = *next;
+                    continue;
+                }
+                (Err(refusal), None) => return Err((*refusal).into()),
+            };
         warn(&warnings);
         let own_weights = OwnWeights::new(args.weights, args.lock_memory);
         return Ok(Prepared {
             model,
             promise,
+            chunk,
             plan,
             seats,
             members,
@@ -107,6 +115,36 @@ pub(super) async fn prepare(
             own_weights,
         });
     }
+}
+
+/// The first plan that fits, with prompt steps as large as was `asked`, or else as pays most; what is
+/// promised by it, and how prompts are cut.
+fn fitting(
+    plan: impl Fn(&Promise) -> Result<Plan, Refusal>,
+    promise: Promise,
+    asked: Option<usize>,
+    seats: &[Seat],
+) -> Result<(Plan, Promise, Chunk), Box<Refusal>> {
+    if let Some(rows) = asked {
+        return Ok((plan(&promise)?, promise, Chunk::exactly(rows)));
+    }
+    let own = |stage: &PlannedStage| seats.get(stage.device_index) == Some(&Seat::Master);
+    let mut refusal = None;
+    for (most, only_alone) in chunk::bounds(promise.context, seats.contains(&Seat::Master)) {
+        let promise = Promise { chunk: most, ..promise };
+        match plan(&promise) {
+            Ok(plan) if plan.stages.iter().all(own) => {
+                return Ok((plan, promise, Chunk::exactly(most)));
+            }
+            Ok(_) if only_alone => {}
+            Ok(plan) => {
+                let chunk = Chunk::over_stages(plan.stages.len(), most);
+                return Ok((plan, promise, chunk));
+            }
+            Err(refused) => refusal = Some(refused),
+        }
+    }
+    Err(Box::new(refusal.expect("the last bound gives a plan or a refusal")))
 }
 
 /// Tells people what is not as it should be but does not stop anything.

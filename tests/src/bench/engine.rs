@@ -11,8 +11,6 @@ use super::{CUT, ONE_B, files, one_b};
 
 const PROMPT: usize = 512;
 const ANSWER: usize = 65;
-/// Prompt rows of a step where there is nobody to overlap with.
-const ALONE_CHUNK: &str = "512";
 /// Room for prompt and answer.
 const CONTEXT: usize = 1024;
 
@@ -87,7 +85,7 @@ pub(crate) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
             eprintln!("round {} of {rounds}: {}", round + 1, kind.encode);
             let ask = Ask::within("run", &model, CONTEXT).answer(PROMPT, ANSWER);
             let ask = ask.and(&["--encode", kind.encode]);
-            seen.ours.push(rates(&ask.clone().and(&["--chunk", ALONE_CHUNK]).alone()?)?);
+            seen.ours.push(rates(&ask.alone()?)?);
             if let Some(peers) = peers {
                 seen.peer.push(peers.llama(kind.gguf)?);
             }
