@@ -1,6 +1,40 @@
-//! What a run tells of how it went: prompts are cut by who computes.
+//! What a run tells of its time: every token's is shared out, and prompts are cut by who computes.
 use cake_tests::master::{answer_args, pins, strs};
-use cake_tests::{Master, ModelShape, TestWorker, model};
+use cake_tests::{Golden, Master, ModelShape, TestWorker, golden, model};
+use serde_json::Value;
+
+/// Tokens of the answers.
+const TOKENS: usize = 6;
+
+fn timing(master: &Master, golden: &Golden, place: &[(&str, usize, usize)]) -> Value {
+    let args = [answer_args(&golden.path, &golden.prompt_ids, TOKENS), pins(place)].concat();
+    master.json(&strs(&args))["timing"].clone()
+}
+
+fn number(value: &Value, name: &str) -> f64 {
+    value[name].as_f64().unwrap_or_else(|| panic!("no {name} in {value}"))
+}
+
+#[test]
+fn every_tokens_time_is_at_least_that_of_its_arithmetic() {
+    let golden = golden("llama-sharded");
+    let workers = TestWorker::several(&["a", "b"]);
+    let master = Master::over(&workers);
+    let cut = golden.num_layers / 2;
+    let over = timing(&master, &golden, &[("a", 0, cut), ("b", cut, golden.num_layers)]);
+    assert_eq!(over["hops"], 3, "there, on, and back");
+    let alone = timing(&Master::alone(), &golden, &[]);
+    assert_eq!(alone["hops"], 0);
+    for timing in [over, alone] {
+        let steps = timing["decode_steps"].as_array().expect("steps");
+        assert_eq!(steps.len(), TOKENS - 1, "one for each token after the first");
+        for step in steps {
+            let [all, stages, ends] =
+                ["seconds", "stage_seconds", "ends_seconds"].map(|name| number(step, name));
+            assert!(stages > 0.0 && ends > 0.0 && all >= stages + ends, "{step}");
+        }
+    }
+}
 
 #[test]
 fn prompts_are_cut_by_who_computes_and_as_asked() {

@@ -1,6 +1,7 @@
 //! Prefill and decode in every encoding, alone and over two pinned workers, beside others.
 use anyhow::{Context, Result};
 use cake_tests::{Master, TestWorker, WorkerOptions};
+use tempfile::TempDir;
 
 use super::bandwidth::read_bandwidth;
 use super::cluster::{Ask, NAMES, Run};
@@ -178,8 +179,15 @@ fn report(
     }
 }
 
-/// The same over two workers of one thread, each on a core of its own.
+/// The same over two pinned workers.
 fn over_workers(lab: &Lab, ask: &Ask) -> Result<Rates> {
+    let (_home, workers) = pinned(lab)?;
+    let run = ask.clone().cut(CUT, &one_b()).with(&Master::over(&workers))?;
+    rates(&run)
+}
+
+/// Two workers of one thread, each on a core of its own, and where their stores are.
+pub(super) fn pinned(lab: &Lab) -> Result<(TempDir, Vec<TestWorker>)> {
     let home = lab.scratch()?;
     let start = |(core, name): (usize, &&str)| {
         let directory = Some(home.path().join(name));
@@ -193,8 +201,7 @@ fn over_workers(lab: &Lab, ask: &Ask) -> Result<Rates> {
         Ok(TestWorker::start(name, options))
     };
     let workers = NAMES.iter().enumerate().map(start).collect::<Result<Vec<_>>>()?;
-    let run = ask.clone().cut(CUT, &one_b()).with(&Master::over(&workers))?;
-    rates(&run)
+    Ok((home, workers))
 }
 
 fn rates(run: &Run) -> Result<Rates> {
@@ -214,7 +221,7 @@ fn medians(rates: &[Rates]) -> Rates {
 }
 
 /// The middle one; 0 of none.
-fn median(mut values: Vec<f64>) -> f64 {
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
