@@ -33,9 +33,10 @@ struct Kind {
 
 /// An affine group of 64 has a scale and a bias of 16 bits each.
 const GROUPED: f64 = 32.0 / 64.0;
+const AS_STORED: &str = "as-stored";
 const KINDS: [Kind; 3] = [
     Kind {
-        encode: "as-stored",
+        encode: AS_STORED,
         gguf: "bf16",
         layer_bits: 16.0,
         head_bits: 16.0,
@@ -67,6 +68,8 @@ const KINDS: [Kind; 3] = [
 #[derive(Default)]
 struct Seen {
     ours: Vec<Rates>,
+    /// From the mapped checkpoint, where weights are not encoded into memory anyway.
+    mapped: Vec<Rates>,
     peer: Vec<Rates>,
     over: Vec<Rates>,
     rpc: Vec<Rates>,
@@ -87,6 +90,9 @@ pub(crate) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
             let ask = Ask::within("run", &model, CONTEXT).answer(PROMPT, ANSWER);
             let ask = ask.and(&["--encode", kind.encode]);
             seen.ours.push(rates(&ask.alone()?)?);
+            if kind.encode == AS_STORED {
+                seen.mapped.push(rates(&ask.clone().and(&["--weights", "map"]).alone()?)?);
+            }
             if let Some(peers) = peers {
                 seen.peer.push(peers.llama(kind.gguf)?);
             }
@@ -136,6 +142,12 @@ fn report(
     let bar = format!("≥ {least_ratio} × llama.cpp, ≥ {least_part} of limit");
     let what = format!("decode, 2 threads, {name}");
     let words = format!("{:.1} tok/s, {part:.2} of limit {:.1}", ours.decode, limit / bytes);
+    if !seen.mapped.is_empty() {
+        let mapped = medians(&seen.mapped).decode;
+        let gain = 100.0 * (ours.decode / mapped - 1.0);
+        let words = format!("{mapped:.1} tok/s mapped; auto {:.1}: {gain:+.1} %", ours.decode);
+        table.inform(&format!("{what}, --weights map"), Measured::new(mapped, words));
+    }
     if peers.is_none() {
         table.inform(&what, Measured::new(ours.decode, words));
         let words = format!("{:.0} tok/s", ours.prefill);
@@ -152,7 +164,7 @@ fn report(
     table.judged(&what, Measured::new(ratio, words), &bar, met);
 
     let (other, rate) = match kind.encode {
-        "as-stored" => ("PyTorch", median(torch.to_vec())),
+        AS_STORED => ("PyTorch", median(torch.to_vec())),
         _ => ("llama.cpp", peer.prefill),
     };
     let ratio = ours.prefill / rate;
@@ -172,7 +184,7 @@ fn report(
         format!("{:.0} tok/s; llama.cpp RPC {:.0}: {ratio:.2} ×", over.prefill, rpc.prefill);
     let what = format!("prefill {PROMPT} over 2 pinned workers, {name}");
     match kind.encode {
-        "as-stored" => {
+        AS_STORED => {
             table.judged(&what, Measured::new(ratio, words), "≥ 5 × llama.cpp RPC", ratio >= 5.0);
         }
         _ => table.inform(&what, Measured::new(ratio, words)),
