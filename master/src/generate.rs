@@ -2,12 +2,14 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
+use cake_checkpoint::ModelConfig;
 use cake_engine::{Embedding, EngineOptions, Head};
 use cake_engine::{SamplingOptions, sample};
 use cake_proto::StepItem;
 use serde::Serialize;
 
-use crate::model::Model;
+use crate::chunk::Chunk;
+use crate::model::EndWeights;
 use crate::pipeline::{self, Blocks, Pipeline};
 
 /// What the master computes itself: embedding before the first stage, norm and head after the last.
@@ -26,8 +28,8 @@ pub struct Options {
     pub max_tokens: usize,
     /// Ids that end the answer; empty to go on past them.
     pub stop_ids: HashSet<u32>,
-    /// Prompt rows in one step.
-    pub chunk: usize,
+    /// How the prompt is cut into steps.
+    pub chunk: Chunk,
     /// Longest sequence in tokens.
     pub context: usize,
     /// Keep the logits of every prompt position.
@@ -66,6 +68,8 @@ pub struct Answer {
 pub struct Timing {
     /// Prompt tokens computed now.
     pub prompt_tokens: usize,
+    /// Of these, rows of each step but the last one.
+    pub prompt_chunk: usize,
     /// Prompt tokens whose KV entries were there from an earlier turn.
     pub reused_tokens: usize,
     /// From the start of the prompt to its last row's answer.
@@ -82,6 +86,23 @@ pub struct Timing {
     pub decode_tokens_per_second: f64,
     /// Seconds that each stage computed, prompt and answer together.
     pub stage_seconds: Vec<f64>,
+    /// Messages between machines for each token after the first one: one to each worker, one back,
+    /// and one more where the master relays.
+    pub hops: usize,
+    /// Each token after the first one.
+    pub decode_steps: Vec<StepTiming>,
+}
+
+/// Where the time of one token went. What neither the stages nor the ends took is the network's and
+/// ours: queues, threads that wake up, messages made and read.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct StepTiming {
+    /// From choosing the token before it to its logits.
+    pub seconds: f64,
+    /// Of that, all stages' arithmetic.
+    pub stage_seconds: f64,
+    /// Of that, the master's embedding, norm, head and sampling.
+    pub ends_seconds: f64,
 }
 
 /// Why there is no answer.
@@ -93,9 +114,6 @@ pub enum Error {
     /// Embedding or head failed.
     #[error(transparent)]
     Engine(#[from] cake_engine::Error),
-    /// The checkpoint cannot be mapped.
-    #[error(transparent)]
-    Checkpoint(#[from] cake_checkpoint::Error),
     /// Nothing to start from.
     #[error("the prompt is empty")]
     EmptyPrompt,
@@ -123,18 +141,17 @@ pub enum Error {
 }
 
 impl Ends {
-    /// Maps embedding, final norm and head.
+    /// Embedding, final norm and head with these weights.
     ///
     /// # Errors
-    /// [`Error`] if they cannot be mapped or have the wrong shape.
-    pub fn open(model: &Model, options: &EngineOptions) -> Result<Self, Error> {
-        let checkpoint = &model.checkpoint;
-        let config = &checkpoint.config;
-        let encoded = |matrix| checkpoint.encoded_matrix(&matrix, model.encoding);
-        let embedding = encoded(checkpoint.embedding_matrix())?;
-        let head = checkpoint.head_matrix().map(encoded).transpose()?;
+    /// If they have the wrong shape.
+    pub fn new(
+        config: &ModelConfig,
+        weights: EndWeights,
+        options: &EngineOptions,
+    ) -> Result<Self, cake_engine::Error> {
+        let EndWeights { embedding, head, norm } = weights;
         let head = head.unwrap_or_else(|| embedding.clone());
-        let norm = checkpoint.map(checkpoint.final_norm())?;
         Ok(Self {
             embedding: Embedding::new(embedding, config.hidden_size)?,
             head: Head::new(config, norm, head, options)?,
@@ -208,7 +225,7 @@ impl Generator<'_> {
         mut on_token: impl FnMut(u32) -> bool,
     ) -> Result<Answer, Error> {
         let started = Instant::now();
-        let mut timing = Timing::default();
+        let mut timing = Timing { hops: self.pipeline.hops(), ..Timing::default() };
         let reused = keep_common_prefix(sequence, prompt);
         timing.reused_tokens = reused;
         timing.prompt_tokens = prompt.len() - reused;
@@ -226,7 +243,9 @@ impl Generator<'_> {
         let mut decode_started = Instant::now();
         while answer.output_ids.len() < options.max_tokens {
             let position = ids.len() as u64;
+            let began = Instant::now();
             let sampled = sample(&logits, &ids, position, &options.sampling);
+            let sampling = began.elapsed();
             if answer.output_ids.is_empty() {
                 answer.timing.first_token_seconds = started.elapsed().as_secs_f64();
                 decode_started = Instant::now();
@@ -247,7 +266,15 @@ impl Generator<'_> {
                 break;
             }
             if answer.output_ids.len() < options.max_tokens {
-                logits = self.step(sequence, blocks, sampled.token, &mut answer.timing).await?;
+                let timing = &mut answer.timing;
+                let (next, stages, ends) =
+                    self.step(sequence, blocks, sampled.token, timing).await?;
+                timing.decode_steps.push(StepTiming {
+                    seconds: began.elapsed().as_secs_f64(),
+                    stage_seconds: stages.as_secs_f64(),
+                    ends_seconds: (sampling + ends).as_secs_f64(),
+                });
+                logits = next;
             }
         }
         answer.timing.finish(answer.output_ids.len(), decode_started.elapsed());
@@ -279,10 +306,12 @@ impl Generator<'_> {
         timing: &mut Timing,
     ) -> Result<(Vec<f32>, Option<Vec<f32>>), Error> {
         blocks.cover(&mut sequence.blocks, prompt.len()).map_err(|_| Error::NoBlocks)?;
+        let chunk = options.chunk.rows(timing.prompt_tokens);
+        timing.prompt_chunk = chunk;
         let mut tickets = Vec::new();
         while sequence.computed.len() < prompt.len() {
             let begin = sequence.computed.len();
-            let end = prompt.len().min(begin + options.chunk.max(1));
+            let end = prompt.len().min(begin + chunk);
             let ids = &prompt[begin..end];
             let last = end == prompt.len();
             let wanted = match (options.keep_prompt_logits, last) {
@@ -311,22 +340,28 @@ impl Generator<'_> {
         Ok((last, options.keep_prompt_logits.then_some(all)))
     }
 
-    /// One more token through the pipeline; returns the logits of the next.
+    /// One more token through the pipeline; returns the logits of the next, and the time that the
+    /// stages and the master's own ends took for them.
     async fn step(
         &self,
         sequence: &mut Sequence,
         blocks: &mut Blocks,
         token: u32,
         timing: &mut Timing,
-    ) -> Result<Vec<f32>, Error> {
+    ) -> Result<(Vec<f32>, Duration, Duration), Error> {
         let positions = sequence.computed.len() + 1;
         blocks.cover(&mut sequence.blocks, positions).map_err(|_| Error::NoBlocks)?;
+        let began = Instant::now();
         let hidden = self.ends.embedding.forward(&[token])?;
+        let embedding = began.elapsed();
         let ticket = self.pipeline.submit(vec![sequence.item(1, false)], hidden, vec![0]).await?;
         let answer = ticket.answer().await?;
         sequence.computed.push(token);
         timing.add(&answer.stage_us);
-        self.ends.logits(answer.hidden, answer.rows)
+        let stages = answer.stage_us.iter().map(|us| u64::from(*us)).sum();
+        let began = Instant::now();
+        let logits = self.ends.logits(answer.hidden, answer.rows)?;
+        Ok((logits, Duration::from_micros(stages), embedding + began.elapsed()))
     }
 }
 

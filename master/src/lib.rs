@@ -2,7 +2,8 @@
 //!
 //! Start with [`cli`] for what it can be asked, then follow a run: [`cluster`] (who is there, what they
 //! offer), [`sizing`] (numbers for the planner), [`planner`] (pure), [`distributor`] (blobs to workers),
-//! [`pipeline`] (steps through the stages), [`generate`] (tokens), [`text`] (words).
+//! [`place`] (where the master's own weights lie), [`pipeline`] (steps through the stages), [`generate`]
+//! (tokens), [`text`] (words).
 //!
 //! Invariants:
 //! - The planner is a pure function: numbers in, plan or refusal out.
@@ -12,12 +13,14 @@
 //! - The worker crate is used for the hidden `worker` subcommand that the demo starts, for facts about
 //!   this machine, and for what a stage is on either side: its scratch memory and how it runs a step.
 
+pub mod chunk;
 pub mod cli;
 pub mod cluster;
 pub mod distributor;
 pub mod generate;
 pub mod model;
 pub mod pipeline;
+pub mod place;
 pub mod planner;
 pub mod sizing;
 pub mod state;

@@ -2,10 +2,30 @@
 use std::sync::Arc;
 
 use cake_checkpoint::{
-    Affine, BlobSource, BlobTensor, Checkpoint, Dtype, Encoding, Error, MappedTensor,
-    MatrixTensors, Quantization, Tensor,
+    Affine, BlobSource, BlobTensor, Checkpoint, Dtype, Encoding, Error, MappedMatrix, MappedTensor,
+    MatrixTensors, Memory, Quantization, Tensor,
 };
 use cake_engine::WeightEncoding;
+
+/// Embedding, head and final norm as the master computes with them.
+#[derive(Debug)]
+pub struct EndWeights {
+    /// `[vocab_size, hidden_size]`.
+    pub embedding: MappedMatrix,
+    /// The same; `None` when the embedding serves as head.
+    pub head: Option<MappedMatrix>,
+    /// `[hidden_size]`.
+    pub norm: MappedTensor,
+}
+
+impl EndWeights {
+    /// The tensors that every token reads as a whole, those of the head, with a name for messages. An
+    /// embedding that is not the head, too, is none of them: a token reads one row of it.
+    pub fn read_whole(&mut self) -> Vec<(String, &mut MappedTensor)> {
+        let head = self.head.as_mut().unwrap_or(&mut self.embedding);
+        head.tensors_mut().map(|tensor| ("output head".to_owned(), tensor)).collect()
+    }
+}
 
 /// What is planned, pushed and run. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -36,7 +56,7 @@ impl Model {
     }
 
     /// The tensors of one layer as the master computes with them itself, by name: mapped where they
-    /// stay as they are, else encoded into memory.
+    /// stay as they are, else encoded into memory, in huge pages where the system gives them.
     ///
     /// # Errors
     /// If the checkpoint cannot be read or mapped, or a tensor cannot be encoded.
@@ -49,13 +69,30 @@ impl Model {
         let blob = self.blob(layer);
         let mut end = blob.header_bytes();
         let mut read = |tensor: &BlobTensor<'_>| {
-            let mut bytes = vec![0; tensor.bytes as usize]; // Fits: smaller than its source on disk.
-            blob.read(end, &mut bytes)?;
+            let bytes = tensor.bytes as usize; // Fits: smaller than its source on disk.
+            let refused = |cause| Error::memory(&tensor.name, bytes, cause);
+            let mut memory = Memory::zeroed(bytes).map_err(refused)?;
+            blob.read(end, &mut memory)?;
             end += tensor.bytes;
-            let mapped = MappedTensor::from_vec(bytes, tensor.dtype, tensor.shape.clone());
-            Ok((tensor.name.clone(), mapped))
+            let encoded = MappedTensor::from_memory(memory, tensor.dtype, tensor.shape.clone());
+            Ok((tensor.name.clone(), encoded.map_err(refused)?))
         };
         blob.tensors().iter().map(&mut read).collect()
+    }
+
+    /// Embedding, head and final norm: mapped where they stay as they are, else encoded into memory, in
+    /// huge pages where the system gives them.
+    ///
+    /// # Errors
+    /// As [`Model::mapped_layer`].
+    pub fn ends(&self) -> Result<EndWeights, Error> {
+        let checkpoint = &self.checkpoint;
+        let encoded = |matrix| checkpoint.encoded_matrix(&matrix, self.encoding);
+        Ok(EndWeights {
+            embedding: encoded(checkpoint.embedding_matrix())?,
+            head: checkpoint.head_matrix().map(encoded).transpose()?,
+            norm: checkpoint.map(checkpoint.final_norm())?,
+        })
     }
 
     /// The dtype that most of the first layer's bytes have.

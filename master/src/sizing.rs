@@ -10,8 +10,6 @@ use crate::cluster::{Measured, Member};
 use crate::model::Model;
 use crate::planner::{Device, Input, LayerCost, Pin};
 
-/// Prompt rows in one step unless told otherwise: enough to overlap stages, little scratch.
-pub const DEFAULT_CHUNK: usize = 128;
 /// Longest context planned for unless told otherwise (tokens).
 pub const DEFAULT_CONTEXT: usize = 4096;
 /// Name of the master among the devices.
@@ -34,7 +32,7 @@ pub struct Promise {
     pub kv: KvDtype,
     /// How exactly products are computed.
     pub numerics: Numerics,
-    /// Prompt rows in one step.
+    /// Most prompt rows in one step.
     pub chunk: usize,
     /// How hidden states travel between machines.
     pub wire: WireFormat,
@@ -71,6 +69,8 @@ pub struct Candidate {
     pub blobs: HashSet<Digest>,
     /// The master itself.
     pub local: bool,
+    /// Bytes that placing weights takes before the KV cache and scratch memory are there.
+    pub copy_bytes: u64,
 }
 
 impl Candidate {
@@ -85,6 +85,7 @@ impl Candidate {
             measured,
             blobs: member.offer.blobs.clone(),
             local: false,
+            copy_bytes: 0, // The worker counts it.
         }
     }
 
@@ -99,16 +100,24 @@ impl Candidate {
             measured: None,
             blobs: HashSet::new(),
             local: false,
+            copy_bytes: 0,
         }
     }
 
-    /// The master, with this much memory for layers. Its own process is not counted in it.
-    pub fn local(budget_bytes: u64, threads: usize, measured: Option<Measured>) -> Self {
+    /// The master, with this much memory for layers, of which copying weights takes `copy_bytes` until
+    /// they are copied. Its own process is not counted in it.
+    pub fn local(
+        budget_bytes: u64,
+        threads: usize,
+        measured: Option<Measured>,
+        copy_bytes: u64,
+    ) -> Self {
         Self {
             overhead_bytes: 0,
             threads,
             measured,
             local: true,
+            copy_bytes,
             ..Self::what_if(LOCAL, budget_bytes)
         }
     }
@@ -159,7 +168,8 @@ pub fn input(
             promise.max_rows(),
             promise.context,
             device.threads,
-        ),
+        )
+        .max(device.copy_bytes),
         layer_resident_bytes: layers
             .iter()
             .map(|layer| device.resident(layer.bytes, dtype))

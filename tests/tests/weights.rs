@@ -118,3 +118,94 @@ fn locked_weights_are_counted_by_the_system_or_refused_with_its_limit() {
         not_shown(format!("locking {weights} weights: {refusal}"));
     }
 }
+
+/// A run of the master alone that goes on for as long as the test looks at it.
+fn long_run_alone(model: &Path, more: &[&str]) -> Running {
+    let args = master::answer_args(model, &[2, 3, 4], 250);
+    Master::alone().start(&[&strs(&args)[..], CONTEXT, more].concat())
+}
+
+#[test]
+fn the_masters_own_weights_give_the_same_bits_wherever_they_lie_and_are_never_there_twice() {
+    let home = home();
+    let model = path(home.path());
+    let prompt: Vec<u32> = (2..202).collect();
+    let run = |weights: &str| {
+        let args = master::answer_args(home.path(), &prompt, 20);
+        let more = [CONTEXT, &["--weights", weights, "-v"]].concat();
+        let finished = Master::alone().run(&[&strs(&args)[..], &more].concat()).success();
+        let said: serde_json::Value = serde_json::from_str(&finished.stdout).expect("JSON");
+        (said["logprobs"].clone(), finished)
+    };
+    let (expected, mapped) = run("map");
+    assert!(mapped.stderr.contains("mapped, as asked"), "{}", mapped.stderr);
+    let (logprobs, copied) = run("copy");
+    assert_eq!(logprobs, expected);
+    assert!(copied.stderr.contains("copied, as asked"), "{}", copied.stderr);
+    let ratio = copied.peak_bytes as f64 / mapped.peak_bytes as f64;
+    println!("peak {} copied, {} mapped, {ratio:.3}", copied.peak_bytes, mapped.peak_bytes);
+    assert!(ratio <= PEAK_BAR, "{ratio}");
+    let (logprobs, chosen) = run("auto");
+    assert_eq!(logprobs, expected);
+    assert!(chosen.stderr.contains("weights placed"), "{}", chosen.stderr);
+    let refused = Master::alone().run(&["plan", &model, "--weights", "disk"]);
+    assert!(!refused.status.success() && refused.stderr.contains("map, copy, auto"));
+}
+
+#[test]
+fn the_masters_copied_weights_lie_in_memory_of_the_process() {
+    let home = home();
+    for (weights, anonymous) in [("map", false), ("copy", true)] {
+        let run = long_run_alone(home.path(), &["--weights", weights]);
+        let (where_to, where_not) =
+            if anonymous { ("RssAnon:", "RssFile:") } else { ("RssFile:", "RssAnon:") };
+        let bytes = |name: &str| status_bytes(run.pid(), name).unwrap_or(0);
+        let placed = || bytes(where_to) >= LARGE_BYTES && bytes(where_not) < LARGE_BYTES / 2;
+        until(&format!("the master's weights to be placed by {weights}"), LOAD, placed);
+        run.kill();
+    }
+}
+
+#[test]
+fn the_masters_locked_weights_are_counted_by_the_system_or_refused_with_its_limit() {
+    let home = home();
+    for weights in ["map", "copy"] {
+        let run = long_run_alone(home.path(), &["--weights", weights, "--lock-memory"]);
+        let mut locked = 0;
+        let seen = || {
+            locked = status_bytes(run.pid(), "VmLck:").unwrap_or(0);
+            locked >= LARGE_BYTES || !alive(run.pid())
+        };
+        until("the master's weights to be locked", LOAD, seen);
+        if locked >= LARGE_BYTES {
+            run.kill();
+            continue;
+        }
+        let refusal = run.finish(LOAD).refusal();
+        assert!(refusal.contains("RLIMIT_MEMLOCK"), "{refusal}");
+        not_shown(format!("locking the master's {weights} weights: {refusal}"));
+    }
+}
+
+#[test]
+fn the_masters_encoded_weights_lie_in_huge_pages() {
+    /// Of each layer, three matrices of the MLP with 8 bits per weight; the others are smaller than a
+    /// huge page.
+    const ENCODED_BYTES: u64 = 8 * 3 * (4 << 20);
+    let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+    if !enabled.is_ok_and(|enabled| enabled.contains("[always]") || enabled.contains("[madvise]")) {
+        return not_shown("this system gives no huge pages".to_owned());
+    }
+    let home = home();
+    let run = long_run_alone(home.path(), &["--encode", "q8", "--weights", "map"]);
+    let huge = || {
+        let all = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", run.pid()));
+        let all = all.unwrap_or_default();
+        let line = all.lines().find_map(|line| line.strip_prefix("AnonHugePages:"));
+        let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+        // Memory may be so torn that a few pieces get small pages.
+        kib.unwrap_or(0) * 1024 >= ENCODED_BYTES / 4 * 3
+    };
+    until("the encoded weights to be in huge pages", LOAD, huge);
+    run.kill();
+}

@@ -3,13 +3,13 @@ use std::io::{ErrorKind, Read, Write};
 use std::path::PathBuf;
 
 use cake_checkpoint::units::{format_bytes, parse_bytes};
+use cake_engine::Weights;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{self, Config};
 use crate::server::{self, Worker};
 use crate::store::cli as store_cli;
 use crate::store::{self, Store};
-use crate::weights::Weights;
 use crate::{DEFAULT_PORT, platform};
 
 /// Why a worker's command failed: one sentence for the person who typed it.
@@ -78,7 +78,7 @@ pub struct ServeArgs {
     threads: Option<usize>,
     /// Where weights lie: in the mapped files of the store, whose pages the system may drop, or in
     /// a copy in huge pages, which some systems read faster.
-    #[arg(long, value_name = "WHERE", value_enum, default_value_t)]
+    #[arg(long, value_name = "map|copy|auto", default_value_t)]
     weights: Weights,
     /// Keep weights in memory: the system neither drops nor swaps their pages.
     #[arg(long)]

@@ -2,9 +2,10 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
-use crate::OVERHEAD_BYTES;
-use crate::weights::Weights;
 use cake_checkpoint::units::format_bytes;
+use cake_engine::Weights;
+
+use crate::OVERHEAD_BYTES;
 
 /// A worker's settings. Built by [`Config::checked`], so a value of this type is usable.
 #[derive(Clone, Debug)]

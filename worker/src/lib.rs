@@ -1,7 +1,7 @@
 //! A worker: keeps the blobs it was given, runs its layers and hands hidden states to the next stage.
 //!
 //! Start with [`server`] (what runs), then [`service`] (the RPCs, thin), [`store`] (blobs on disk),
-//! [`weights`] (mapped or copied), [`runtime`] (the loaded stage on threads of its own) and [`routes`] (where its output goes).
+//! [`runtime`] (the loaded stage on threads of its own) and [`routes`] (where its output goes).
 //!
 //! Invariants:
 //! - A library first: an app on a phone embeds [`server::Worker`]; the binary only parses arguments.
@@ -21,7 +21,6 @@ pub mod runtime;
 pub mod server;
 pub mod service;
 pub mod store;
-pub mod weights;
 
 /// Memory a worker's process takes besides its stage: the program, its threads' stacks, the
 /// connections' windows and the allocator's slack. Measured with an idle worker after a push of

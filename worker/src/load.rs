@@ -1,17 +1,15 @@
 //! From held blobs to a loaded stage: check the request, map and verify the blobs, build the layers.
 use cake_checkpoint::units::format_bytes;
 use cake_checkpoint::{Digest, Dtype, KvDtype, LayerRange, ModelConfig, TensorEntry};
-use cake_engine::{EngineOptions, Numerics, Ops, Stage};
+use cake_engine::{EngineOptions, Numerics, Ops, Placement, Stage, placement};
 use cake_proto::wire_format::UnknownNumber;
 use cake_proto::{WireFormat, limits, wire};
 use tonic::Status;
 
 use crate::OVERHEAD_BYTES;
 use crate::lease;
-use crate::platform;
 use crate::runtime::{About, Runtime};
 use crate::store::{self, OpenBlob, Store};
-use crate::weights::{Choice, Placement};
 
 /// A load request, checked.
 #[derive(Debug)]
@@ -66,12 +64,9 @@ pub enum Error {
     /// A blob is missing or unreadable.
     #[error(transparent)]
     Store(#[from] store::Error),
-    /// The weights cannot be copied.
+    /// The weights cannot be where they shall lie.
     #[error(transparent)]
-    Copy(#[from] cake_checkpoint::Error),
-    /// The weights cannot be kept in memory.
-    #[error(transparent)]
-    Lock(#[from] platform::LockError),
+    Place(#[from] placement::Error),
     /// The layers cannot be built.
     #[error(transparent)]
     Engine(#[from] cake_engine::Error),
@@ -88,9 +83,7 @@ impl From<Error> for Status {
         let message = error.to_string();
         match error {
             Error::Config(_) | Error::Field { .. } => Self::invalid_argument(message),
-            Error::Budget { .. } | Error::Copy(_) | Error::Lock(_) => {
-                Self::resource_exhausted(message)
-            }
+            Error::Budget { .. } | Error::Place(_) => Self::resource_exhausted(message),
             Error::Store(error) => error.into(),
             Error::Engine(_) => Self::failed_precondition(message),
             Error::Unwanted(_) => Self::cancelled(message),
@@ -111,8 +104,6 @@ pub struct Place<'a> {
     pub threads: usize,
     /// Where weights lie.
     pub placement: &'a Placement,
-    /// Whether they are kept in memory.
-    pub lock_memory: bool,
     /// Fails once the master that asked has gone.
     pub still_wanted: &'a dyn Fn() -> Result<(), lease::Error>,
 }
@@ -206,7 +197,10 @@ impl Load {
             }
             return Ok(Outcome::Corrupt(corrupt));
         }
-        settle(&mut blobs, room, place)?;
+        let tensors = blobs.iter_mut().flat_map(|open| open.blob.tensors_mut());
+        let mut tensors: Vec<_> = tensors.map(|(name, tensor)| (name.to_owned(), tensor)).collect();
+        let mut wanted = || (place.still_wanted)().map_err(Error::from);
+        place.placement.settle(&mut tensors, room, threads, &mut wanted)?;
         let options = EngineOptions {
             kv: self.kv,
             kv_blocks: self.kv_blocks,
@@ -297,33 +291,6 @@ fn verify(
         done += open.manifest.file_bytes;
     }
     Ok(corrupt)
-}
-
-/// Copies the weights if that was asked for or pays, and keeps them in memory if that was asked for.
-/// They are verified; `room` is what the budget leaves beside them (bytes).
-fn settle(blobs: &mut [OpenBlob], room: u64, place: &Place<'_>) -> Result<(), Error> {
-    (place.still_wanted)()?;
-    let tensors = blobs.iter().flat_map(|open| open.blob.tensors()).map(|(_, tensor)| tensor);
-    let choice = place.placement.choose(tensors, room, place.threads);
-    tracing::info!(weights = %choice, "weights placed");
-    if choice.copies() {
-        for open in &mut *blobs {
-            (place.still_wanted)()?;
-            match open.blob.copy_tensors() {
-                Err(error) if choice != Choice::CopyAsked => {
-                    tracing::warn!(%error, "the rest of the weights stays mapped");
-                    break;
-                }
-                copied => copied?,
-            };
-        }
-    }
-    if place.lock_memory {
-        let tensors = blobs.iter().flat_map(|open| open.blob.tensors());
-        let parts: Vec<&[u8]> = tensors.map(|(_, tensor)| tensor.bytes()).collect();
-        platform::lock(&parts)?;
-    }
-    Ok(())
 }
 
 fn at_most(what: &'static str, found: usize, limit: usize) -> Result<(), Error> {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cake_checkpoint::{Digest, Dtype, ModelConfig};
-use cake_engine::WeightEncoding;
+use cake_engine::{Placement, WeightEncoding};
 use cake_proto::client::{PIPELINE_KEY, check_protocol};
 use cake_proto::wire::worker_server::Worker as WorkerRpc;
 use cake_proto::{Assembler, Incoming, PROTOCOL, Tag, VERSION, connect, limits, wire};
@@ -22,7 +22,6 @@ use crate::push;
 use crate::push::blocking;
 use crate::runtime::{self, Runtime, Ticket};
 use crate::store::{self, InUse, Store};
-use crate::weights::Placement;
 use crate::{OVERHEAD_BYTES, platform};
 
 /// Events that may wait for a slow reader of a progress stream.
@@ -80,7 +79,7 @@ impl Service {
     pub fn new(config: Config, worker_id: String, store: Store) -> Self {
         let runtime = Runtime::new(&config.name);
         let (leases, instance) = (LeaseBook::default(), random_token());
-        let placement = Placement::new(config.weights);
+        let placement = Placement::new(config.weights, config.lock_memory);
         Self {
             shared: Arc::new(Shared {
                 config,
@@ -428,7 +427,6 @@ impl Service {
             budget: config.budget_bytes,
             threads: config.threads,
             placement,
-            lock_memory: config.lock_memory,
             still_wanted,
         };
         let outcome = load.run(&place, &mut report)?;

@@ -59,9 +59,9 @@ pub enum Error {
     /// A stream that blob bytes were written to refused them.
     #[error("cannot write blob bytes: {0}")]
     Write(io::Error),
-    /// No memory for a copy of a tensor.
-    #[error("cannot copy tensor {tensor:?} of {} into memory: {cause}", format_bytes(*bytes))]
-    Copy {
+    /// No memory for a copy of a tensor, or for what it is encoded as.
+    #[error("no memory for tensor {tensor:?} of {}: {cause}", format_bytes(*bytes))]
+    Memory {
         /// Which tensor.
         tensor: String,
         /// Its size.
@@ -92,6 +92,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// Memory was refused for `bytes` bytes of a tensor.
+    pub fn memory(tensor: &str, bytes: usize, cause: io::Error) -> Self {
+        Error::Memory { tensor: tensor.to_owned(), bytes: bytes as u64, cause }
+    }
+
     pub(crate) fn io(action: &'static str, path: &Path, cause: io::Error) -> Self {
         Error::Io { action, path: path.into(), cause }
     }

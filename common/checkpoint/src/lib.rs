@@ -32,7 +32,7 @@ pub mod safetensors;
 mod testing;
 pub mod units;
 
-pub use anonymous::HUGE_PAGE_BYTES;
+pub use anonymous::{HUGE_PAGE_BYTES, Memory};
 pub use blob::{
     Blob, BlobError, BlobSource, BlobTensor, CHUNK_BYTES, Digest, DigestParseError, Hasher,
     Manifest, ManifestError, TensorEntry, encoded_tensors,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use memmap2::Mmap;
 
-use crate::anonymous;
+use crate::anonymous::{self, Filled, HUGE_PAGE_BYTES, Memory};
 use crate::dtype::Dtype;
 use crate::error::Error;
 
@@ -49,6 +49,30 @@ impl MappedTensor {
         MappedTensor { storage: Storage::Vec(Arc::new(bytes)), range, dtype, shape: shape.into() }
     }
 
+    /// A tensor whose bytes were filled in by the caller.
+    ///
+    /// # Errors
+    /// If the system does not keep the memory.
+    ///
+    /// # Panics
+    /// If `memory` is not exactly what `dtype` and `shape` need.
+    pub fn from_memory(memory: Memory, dtype: Dtype, shape: Vec<u64>) -> io::Result<Self> {
+        assert_eq!(
+            dtype.tensor_bytes(&shape),
+            Ok(memory.len() as u64),
+            "the bytes of a {dtype} tensor of shape {shape:?}"
+        );
+        Ok(Self::from_filled(memory.fill_ends()?, dtype, shape.into()))
+    }
+
+    fn from_filled(filled: Filled, dtype: Dtype, shape: Arc<[u64]>) -> Self {
+        let (range, storage) = match filled {
+            Filled::Small(bytes) => (0..bytes.len(), Storage::Vec(Arc::new(bytes))),
+            Filled::Huge(map, range) => (range, Storage::Anonymous(Arc::new(map))),
+        };
+        MappedTensor { storage, range, dtype, shape }
+    }
+
     /// The piece `range` of a map; `None` when the map does not reach that far.
     pub(crate) fn from_map(
         map: Arc<Mmap>,
@@ -71,16 +95,21 @@ impl MappedTensor {
 
     /// The same tensor in memory of its own, in huge pages where the system gives them, at the start
     /// of one. Of a mapped file each piece is given back once it is copied: at any time no more than
-    /// one piece of [`HUGE_PAGE_BYTES`](anonymous::HUGE_PAGE_BYTES) is resident twice. `self` and
+    /// one piece of [`HUGE_PAGE_BYTES`] is resident twice. `self` and
     /// its clones stay usable; what is read of them then comes from the file again.
     ///
     /// # Errors
     /// If the system gives no memory.
     pub fn to_anonymous(&self) -> io::Result<MappedTensor> {
         let mut give_back = |piece: Range<usize>| self.give_back(piece);
-        let (map, range) = anonymous::copy(self.bytes(), &mut give_back)?;
-        let storage = Storage::Anonymous(Arc::new(map));
-        Ok(MappedTensor { storage, range, dtype: self.dtype, shape: self.shape.clone() })
+        let copy = anonymous::copy(self.bytes(), &mut give_back)?;
+        Ok(Self::from_filled(copy, self.dtype, self.shape.clone()))
+    }
+
+    /// Whether [`to_anonymous`](Self::to_anonymous) may make reading it faster: it is a piece of a
+    /// mapped file, of a huge page or more.
+    pub fn is_worth_copying(&self) -> bool {
+        self.is_mapped() && self.bytes().len() >= HUGE_PAGE_BYTES
     }
 
     /// Whether the bytes are a piece of a mapped file.

@@ -1,11 +1,12 @@
 //! Tensor math: decoder layers on a processor, from stored weights to hidden states and tokens.
 //!
 //! Start at [`Stage`], a range of decoder layers with its KV pool and threads. [`Embedding`] comes
-//! before the first stage, [`Head`] and [`sample`] after the last. Inside, `decoder` is one layer as
+//! before the first stage, [`Head`] and [`sample`] after the last; [`Placement`] puts weights where they
+//! are read fastest. Inside, `decoder` is one layer as
 //! candle code, `linear` is the one door to weights and `kernel` is where the time goes.
 //!
 //! Invariants:
-//! - No network, no runtime, no clock (but for [`probe_layer`], which measures).
+//! - No network, no runtime, no clock (but for [`probe_layer`] and [`Placement`], which measure).
 //! - Only this crate and its users' thin calls see candle; nothing of it is in the public types.
 //! - Arithmetic is f32, but for products as [`Numerics`] says; weights stay as they are stored and
 //!   are widened in the kernel.
@@ -29,6 +30,7 @@ mod matrix;
 mod memory;
 mod norm;
 mod options;
+pub mod placement;
 mod pool;
 mod probe;
 mod random;
@@ -46,6 +48,7 @@ pub use head::Head;
 pub use kernel::cpu_tier;
 pub use memory::{blocks_for, kv_bytes, resident_bytes, scratch_bytes};
 pub use options::{BLOCK_POSITIONS, EngineOptions, Numerics, Ops, WeightEncoding};
+pub use placement::{Placement, Weights};
 pub use probe::{LayerProbe, probe_layer};
 pub use sampling::{Sampled, SamplingOptions, sample};
 pub use stage::Stage;

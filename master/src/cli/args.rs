@@ -6,13 +6,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use cake_checkpoint::units::parse_bytes;
 use cake_checkpoint::{Checkpoint, Encoding, EncodingParseError, KvDtype, LayerRange};
-use cake_engine::{Numerics, SamplingOptions};
+use cake_engine::{Numerics, SamplingOptions, Weights};
 use cake_proto::{WireFormat, limits};
 use clap::Args;
 
 use super::Error;
+use crate::chunk::first_bound;
 use crate::planner::Pin;
-use crate::sizing::{DEFAULT_CHUNK, DEFAULT_CONTEXT, Promise};
+use crate::sizing::{DEFAULT_CONTEXT, Promise};
 
 /// Largest prompt chunk and number of sequences accepted.
 const MAX_CHUNK: usize = 4096;
@@ -55,9 +56,10 @@ pub(super) struct PlanArgs {
     /// beside 8- and 4-bit weights to 16 bits, where that is faster.
     #[arg(long, value_name = "fast|exact", default_value = "fast", overrides_with = "numerics")]
     pub numerics: Numerics,
-    /// Prompt tokens in one step.
-    #[arg(long, value_name = "TOKENS", default_value_t = DEFAULT_CHUNK)]
-    pub chunk: usize,
+    /// Prompt tokens in one step. Default: 512 where the master computes every layer; else by the
+    /// number of stages and the length of the prompt, 64 to 256.
+    #[arg(long, value_name = "TOKENS")]
+    pub chunk: Option<usize>,
     /// How activations travel between machines: f32 as they are; bf16 in half the bytes; q8 in about
     /// a quarter, as 8-bit codes that share a scale by 64. With bf16 and q8 every hop rounds them, so
     /// that answers differ a little with how the layers are split; with f32 no split changes anything.
@@ -67,6 +69,14 @@ pub(super) struct PlanArgs {
     /// Default: what it needs when there is no worker, else 0.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub local_memory: Option<u64>,
+    /// Where the master's own layers and its output head lie: map uses them in the checkpoint's files,
+    /// whose pages the system may drop; copy puts them into as many bytes of memory, in huge pages,
+    /// which some systems read faster; auto copies where a short measurement says that it pays.
+    #[arg(long, value_name = "map|copy|auto", default_value_t)]
+    pub weights: Weights,
+    /// Keep the master's own weights in memory: the system neither drops nor swaps their pages.
+    #[arg(long)]
+    pub lock_memory: bool,
     /// Give a worker exactly these layers (such as phone=0..8); repeatable.
     #[arg(long, value_name = "NAME=A..B", value_parser = parse_pin)]
     pub place: Vec<(String, LayerRange)>,
@@ -79,7 +89,8 @@ pub(super) struct PlanArgs {
 }
 
 impl PlanArgs {
-    /// What to make room for with this model.
+    /// What to make room for with this model; where `--chunk` is not given, with as many prompt rows in
+    /// one step as are tried first over workers.
     pub(super) fn promise(&self, checkpoint: &Checkpoint) -> Result<Promise, Error> {
         let most = checkpoint.config.max_position_embeddings;
         let context = self.context.unwrap_or(most.min(DEFAULT_CONTEXT));
@@ -89,15 +100,18 @@ impl PlanArgs {
             }
             Err(Error::argument(argument, found, format!("1 to {most}")))
         };
+        let context = within("--context", context, most)?;
         let promise = Promise {
-            context: within("--context", context, most)?,
+            context,
             parallel: within("--parallel", self.parallel, MAX_PARALLEL)?,
             kv: self.kv.unwrap_or(match self.numerics {
                 Numerics::Exact => KvDtype::F32,
                 Numerics::Fast => KvDtype::F16,
             }),
             numerics: self.numerics,
-            chunk: within("--chunk", self.chunk, MAX_CHUNK)?,
+            chunk: self
+                .chunk
+                .map_or(Ok(first_bound(context)), |rows| within("--chunk", rows, MAX_CHUNK))?,
             wire: self.wire,
         };
         let blocks = cake_engine::blocks_for(promise.context).saturating_mul(promise.parallel);
@@ -116,9 +130,11 @@ impl PlanArgs {
             kv: None,
             encode: Encode(vec![Encoding::AsStored]),
             numerics: Numerics::default(),
-            chunk: DEFAULT_CHUNK,
+            chunk: None,
             wire: WireFormat::default(),
             local_memory: None,
+            weights: Weights::default(),
+            lock_memory: false,
             place: Vec::new(),
             exclude: Vec::new(),
             reprobe: false,

@@ -1,6 +1,7 @@
 //! Everyone who could hold layers: workers with their measured rates, imagined ones, the master itself.
 use std::collections::HashSet;
 
+use cake_engine::Placement;
 use cake_proto::wire;
 
 use super::Error;
@@ -73,7 +74,8 @@ pub(super) async fn gather(
         let compete = !alone; // Alone there is nobody to compare with.
         let rates = compete.then(|| local_rates(model, threads, local));
         let rates = rates.and_then(|rates| found.known(rates));
-        found.add(Seat::Master, Candidate::local(local, threads, rates));
+        let copy_bytes = Placement::new(args.weights, false).copy_bytes();
+        found.add(Seat::Master, Candidate::local(local, threads, rates, copy_bytes));
     }
     for (index, rates) in used.into_iter().zip(measured) {
         let rates = found.known(rates);

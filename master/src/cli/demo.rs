@@ -123,7 +123,7 @@ async fn answer(
         sampling: SamplingOptions::default(),
         max_tokens: MAX_TOKENS,
         stop_ids: checkpoint.stop_token_ids().into_iter().collect(),
-        chunk: prepared.promise.chunk,
+        chunk: prepared.chunk,
         context: prepared.promise.context,
         keep_prompt_logits: false,
     };

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use cake_proto::limits;
 
-use crate::{cluster, distributor, generate, pipeline, planner, state, text};
+use crate::{cluster, distributor, generate, pipeline, place, planner, state, text};
 
 /// A command's failure: one sentence for a person, an exit code for a program.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +33,9 @@ pub enum Error {
     /// Arithmetic of the master's own part failed.
     #[error(transparent)]
     Engine(#[from] cake_engine::Error),
+    /// The master's own weights cannot be where they shall lie.
+    #[error(transparent)]
+    Place(#[from] place::Error),
     /// The tokenizer or chat template cannot be used.
     #[error(transparent)]
     Text(#[from] text::Error),

@@ -10,12 +10,14 @@ use super::args::{ClusterArgs, PlanArgs};
 use super::candidates::{self, Candidates, Seat};
 use super::out::{self, Tell};
 use super::{Error, report, show};
+use crate::chunk::{self, Chunk};
 use crate::cluster::{self, Member};
 use crate::distributor::{self, Assignment, Manifests, Progress, Pushed, WorkerProgress};
 use crate::generate::Ends;
 use crate::model::Model;
 use crate::pipeline::{self, Opening, Pipeline, StageSpec};
-use crate::planner::{self, Plan, PlannedStage};
+use crate::place::OwnWeights;
+use crate::planner::{self, Plan, PlannedStage, Refusal};
 use crate::sizing::{self, Promise};
 use crate::state::State;
 
@@ -25,6 +27,8 @@ pub(super) struct Prepared {
     pub model: Model,
     /// What was promised.
     pub promise: Promise,
+    /// How prompts are cut into steps.
+    pub chunk: Chunk,
     /// The plan.
     pub plan: Plan,
     seats: Vec<Seat>, // Who each of the plan's devices is.
@@ -32,6 +36,7 @@ pub(super) struct Prepared {
     manifests: Arc<Manifests>,
     state: State,
     threads: usize,
+    own_weights: OwnWeights,
 }
 
 /// How a push went, for reports.
@@ -82,18 +87,64 @@ pub(super) async fn prepare(
         let manifests = Arc::new(Manifests::open(model.clone(), state.digests()?)?);
         let Candidates { all, seats, warnings } =
             candidates::gather(&model, &state, &members, args, what_if, threads).await?;
-        let input = sizing::input(&model, &promise, &all, &manifests.all_known(), args.pins());
-        let plan = match (planner::plan(&input), narrower.next()) {
-            (Ok(plan), _) => plan,
-            (Err(_), Some(next)) => {
-                encoding = *next;
-                continue;
-            }
-            (Err(refusal), None) => return Err(refusal.into()),
+        let known = manifests.all_known();
+        let plan = |promise: &Promise| {
+            planner::plan(&sizing::input(&model, promise, &all, &known, args.pins()))
         };
+        let (plan, promise, chunk) =
+            match (fitting(plan, promise, args.chunk, &seats), narrower.next()) {
+                (Ok(fitting), _) => fitting,
+                (Err(_), Some(next)) => {
+                    encoding = *next;
+                    continue;
+                }
+                (Err(refusal), None) => return Err((*refusal).into()),
+            };
         warn(&warnings);
-        return Ok(Prepared { model, promise, plan, seats, members, manifests, state, threads });
+        let own_weights = OwnWeights::new(args.weights, args.lock_memory);
+        return Ok(Prepared {
+            model,
+            promise,
+            chunk,
+            plan,
+            seats,
+            members,
+            manifests,
+            state,
+            threads,
+            own_weights,
+        });
     }
+}
+
+/// The first plan that fits, with prompt steps as large as was `asked`, or else as pays most; what is
+/// promised by it, and how prompts are cut.
+fn fitting(
+    plan: impl Fn(&Promise) -> Result<Plan, Refusal>,
+    promise: Promise,
+    asked: Option<usize>,
+    seats: &[Seat],
+) -> Result<(Plan, Promise, Chunk), Box<Refusal>> {
+    if let Some(rows) = asked {
+        return Ok((plan(&promise)?, promise, Chunk::exactly(rows)));
+    }
+    let own = |stage: &PlannedStage| seats.get(stage.device_index) == Some(&Seat::Master);
+    let mut refusal = None;
+    for (most, only_alone) in chunk::bounds(promise.context, seats.contains(&Seat::Master)) {
+        let promise = Promise { chunk: most, ..promise };
+        match plan(&promise) {
+            Ok(plan) if plan.stages.iter().all(own) => {
+                return Ok((plan, promise, Chunk::exactly(most)));
+            }
+            Ok(_) if only_alone => {}
+            Ok(plan) => {
+                let chunk = Chunk::over_stages(plan.stages.len(), most);
+                return Ok((plan, promise, chunk));
+            }
+            Err(refused) => refusal = Some(refused),
+        }
+    }
+    Err(Box::new(refusal.expect("the last bound gives a plan or a refusal")))
 }
 
 /// Tells people what is not as it should be but does not stop anything.
@@ -212,25 +263,51 @@ impl Prepared {
         .await?)
     }
 
-    /// The master's own layers, mapped from the checkpoint or encoded into memory.
-    fn local_stage(&self) -> Result<Option<(Stage, LayerRange)>, Error> {
+    /// What of the plan the master runs itself.
+    fn local_plan(&self) -> Option<&PlannedStage> {
         let own = |stage: &&PlannedStage| self.seats.get(stage.device_index) == Some(&Seat::Master);
-        let Some(planned) = self.plan.stages.iter().find(own) else {
+        self.plan.stages.iter().find(own)
+    }
+
+    /// The master's own layers: mapped from the checkpoint, copied, or encoded into memory.
+    fn local_stage(&self) -> Result<Option<(Stage, LayerRange)>, Error> {
+        let Some(PlannedStage { layers, memory, .. }) = self.local_plan() else {
             return Ok(None);
         };
         let mut weights: HashMap<String, MappedTensor> = HashMap::new();
-        for layer in planned.layers.iter() {
+        for layer in layers.iter() {
             weights.extend(self.model.mapped_layer(layer)?);
         }
+        let tensors = weights.iter_mut().map(|(name, tensor)| (name.clone(), tensor)).collect();
+        let later = memory.kv.saturating_add(memory.scratch);
+        let offered = memory.free().saturating_add(later);
+        self.settle(tensors, offered, later)?;
         let find = |name: &str| weights.get(name).cloned();
         let config = &self.model.checkpoint.config;
-        let stage = Stage::load(config, planned.layers, &find, &self.engine_options()?)?;
-        Ok(Some((stage, planned.layers)))
+        let stage = Stage::load(config, *layers, &find, &self.engine_options()?)?;
+        Ok(Some((stage, *layers)))
     }
 
-    /// The master's own part: embedding, norm and head.
+    /// The master's own part: embedding, norm and head. To be called after [`Prepared::open`]: the
+    /// layers come first where memory is short.
     pub(super) fn ends(&self) -> Result<Ends, Error> {
-        Ok(Ends::open(&self.model, &self.engine_options()?)?)
+        let mut weights = self.model.ends()?;
+        // The KV cache of the master's own stage may still be without pages.
+        let later = self.local_plan().map_or(0, |stage| stage.memory.kv + stage.memory.scratch);
+        self.settle(weights.read_whole(), u64::MAX, later)?;
+        self.own_weights.keep(weights.embedding.tensors_mut().map(|tensor| &*tensor))?;
+        Ok(Ends::new(&self.model.checkpoint.config, weights, &self.engine_options()?)?)
+    }
+
+    /// Puts tensors where they shall lie; reads and copies, so it takes its time.
+    fn settle(
+        &self,
+        tensors: Vec<(String, &mut MappedTensor)>,
+        offered: u64,
+        later: u64,
+    ) -> Result<(), Error> {
+        let settle = || self.own_weights.settle(tensors, offered, later, self.threads);
+        Ok(tokio::task::block_in_place(settle)?)
     }
 
     /// Lets every worker of the plan unload; returns their stages with the peak memory they tell.

@@ -56,7 +56,7 @@ impl Args {
             sampling,
             max_tokens: self.sample.max_tokens(checkpoint),
             stop_ids: self.sample.stop_ids(checkpoint, text.eos_id()),
-            chunk: prepared.promise.chunk,
+            chunk: prepared.chunk,
             context: prepared.promise.context,
             keep_prompt_logits: self.logits_out.is_some(),
         };

@@ -143,6 +143,16 @@ impl Pipeline {
         &self.stages
     }
 
+    /// Messages between machines in one step: one to each worker, one back, and one more wherever the
+    /// master relays. None if no worker takes part.
+    pub fn hops(&self) -> usize {
+        let relayed = self.stages.iter().filter(|stage| !stage.direct).count();
+        match self.shared.remotes.len() {
+            0 => 0,
+            workers => workers + 1 + relayed,
+        }
+    }
+
     /// Sends a step; waits while as many are in flight as the pipeline takes.
     ///
     /// * `hidden`: `[rows, hidden_size]`, rows in the order of `items`.

@@ -1,6 +1,7 @@
 //! Prefill and decode in every encoding, alone and over two pinned workers, beside others.
 use anyhow::{Context, Result};
 use cake_tests::{Master, TestWorker, WorkerOptions};
+use tempfile::TempDir;
 
 use super::bandwidth::read_bandwidth;
 use super::cluster::{Ask, NAMES, Run};
@@ -11,8 +12,6 @@ use super::{CUT, ONE_B, files, one_b};
 
 const PROMPT: usize = 512;
 const ANSWER: usize = 65;
-/// Prompt rows of a step where there is nobody to overlap with.
-const ALONE_CHUNK: &str = "512";
 /// Room for prompt and answer.
 const CONTEXT: usize = 1024;
 
@@ -34,9 +33,10 @@ struct Kind {
 
 /// An affine group of 64 has a scale and a bias of 16 bits each.
 const GROUPED: f64 = 32.0 / 64.0;
+const AS_STORED: &str = "as-stored";
 const KINDS: [Kind; 3] = [
     Kind {
-        encode: "as-stored",
+        encode: AS_STORED,
         gguf: "bf16",
         layer_bits: 16.0,
         head_bits: 16.0,
@@ -68,6 +68,8 @@ const KINDS: [Kind; 3] = [
 #[derive(Default)]
 struct Seen {
     ours: Vec<Rates>,
+    /// From the mapped checkpoint, where weights are not encoded into memory anyway.
+    mapped: Vec<Rates>,
     peer: Vec<Rates>,
     over: Vec<Rates>,
     rpc: Vec<Rates>,
@@ -87,7 +89,10 @@ pub(crate) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
             eprintln!("round {} of {rounds}: {}", round + 1, kind.encode);
             let ask = Ask::within("run", &model, CONTEXT).answer(PROMPT, ANSWER);
             let ask = ask.and(&["--encode", kind.encode]);
-            seen.ours.push(rates(&ask.clone().and(&["--chunk", ALONE_CHUNK]).alone()?)?);
+            seen.ours.push(rates(&ask.alone()?)?);
+            if kind.encode == AS_STORED {
+                seen.mapped.push(rates(&ask.clone().and(&["--weights", "map"]).alone()?)?);
+            }
             if let Some(peers) = peers {
                 seen.peer.push(peers.llama(kind.gguf)?);
             }
@@ -137,6 +142,12 @@ fn report(
     let bar = format!("≥ {least_ratio} × llama.cpp, ≥ {least_part} of limit");
     let what = format!("decode, 2 threads, {name}");
     let words = format!("{:.1} tok/s, {part:.2} of limit {:.1}", ours.decode, limit / bytes);
+    if !seen.mapped.is_empty() {
+        let mapped = medians(&seen.mapped).decode;
+        let gain = 100.0 * (ours.decode / mapped - 1.0);
+        let words = format!("{mapped:.1} tok/s mapped; auto {:.1}: {gain:+.1} %", ours.decode);
+        table.inform(&format!("{what}, --weights map"), Measured::new(mapped, words));
+    }
     if peers.is_none() {
         table.inform(&what, Measured::new(ours.decode, words));
         let words = format!("{:.0} tok/s", ours.prefill);
@@ -153,7 +164,7 @@ fn report(
     table.judged(&what, Measured::new(ratio, words), &bar, met);
 
     let (other, rate) = match kind.encode {
-        "as-stored" => ("PyTorch", median(torch.to_vec())),
+        AS_STORED => ("PyTorch", median(torch.to_vec())),
         _ => ("llama.cpp", peer.prefill),
     };
     let ratio = ours.prefill / rate;
@@ -173,15 +184,22 @@ fn report(
         format!("{:.0} tok/s; llama.cpp RPC {:.0}: {ratio:.2} ×", over.prefill, rpc.prefill);
     let what = format!("prefill {PROMPT} over 2 pinned workers, {name}");
     match kind.encode {
-        "as-stored" => {
+        AS_STORED => {
             table.judged(&what, Measured::new(ratio, words), "≥ 5 × llama.cpp RPC", ratio >= 5.0);
         }
         _ => table.inform(&what, Measured::new(ratio, words)),
     }
 }
 
-/// The same over two workers of one thread, each on a core of its own.
+/// The same over two pinned workers.
 fn over_workers(lab: &Lab, ask: &Ask) -> Result<Rates> {
+    let (_home, workers) = pinned(lab)?;
+    let run = ask.clone().cut(CUT, &one_b()).with(&Master::over(&workers))?;
+    rates(&run)
+}
+
+/// Two workers of one thread, each on a core of its own, and where their stores are.
+pub(super) fn pinned(lab: &Lab) -> Result<(TempDir, Vec<TestWorker>)> {
     let home = lab.scratch()?;
     let start = |(core, name): (usize, &&str)| {
         let directory = Some(home.path().join(name));
@@ -195,8 +213,7 @@ fn over_workers(lab: &Lab, ask: &Ask) -> Result<Rates> {
         Ok(TestWorker::start(name, options))
     };
     let workers = NAMES.iter().enumerate().map(start).collect::<Result<Vec<_>>>()?;
-    let run = ask.clone().cut(CUT, &one_b()).with(&Master::over(&workers))?;
-    rates(&run)
+    Ok((home, workers))
 }
 
 fn rates(run: &Run) -> Result<Rates> {
@@ -216,7 +233,7 @@ fn medians(rates: &[Rates]) -> Rates {
 }
 
 /// The middle one; 0 of none.
-fn median(mut values: Vec<f64>) -> f64 {
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }

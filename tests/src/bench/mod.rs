@@ -2,13 +2,15 @@
 //!
 //! [`lab`] is where it happens, [`cluster`] two workers and commands to a master, [`files`] and
 //! [`fill`] the page cache, [`peers`] other systems, [`table`] the outcome; the figures themselves
-//! are in [`push`], [`memory`], [`speed`], [`engine`] and [`demo`].
+//! are in [`push`], [`memory`], [`speed`], [`engine`], [`hops`] and
+//! [`demo`].
 mod bandwidth;
 mod cluster;
 mod demo;
 mod engine;
 mod files;
 mod fill;
+mod hops;
 mod lab;
 mod memory;
 mod peers;
@@ -51,6 +53,8 @@ pub(crate) enum Part {
     Speed,
     /// Prefill and decode in every encoding, beside llama.cpp and PyTorch (not part of the above).
     Engine,
+    /// What a token costs on its way between machines (part of the last).
+    Hops,
 }
 
 /// How a figure is measured, with its name and bar for when it cannot be.
@@ -90,6 +94,8 @@ const ENGINE: &[Figure] = &[Figure {
     bar: "ahead of llama.cpp",
     measure: |lab, _, table| engine::measure(lab, table),
 }];
+const HOPS: &[Figure] =
+    &[Figure { name: "hops", bar: hops::BAR, measure: |lab, _, table| hops::measure(lab, table) }];
 const MEMORY: &[Figure] = &[
     Figure {
         name: "worker's memory",
@@ -122,7 +128,8 @@ pub(crate) fn measure(
         Part::Memory => &[MEMORY],
         Part::FirstAnswer => &[FIRST_ANSWER],
         Part::Speed => &[SPEED],
-        Part::Engine => &[ENGINE],
+        Part::Engine => &[ENGINE, HOPS],
+        Part::Hops => &[HOPS],
     };
     let mut table = Table::new(lab.describe());
     for figure in figures.iter().copied().flatten() {

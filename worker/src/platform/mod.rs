@@ -7,13 +7,10 @@ mod allocator;
 mod cgroup;
 mod disk;
 mod memory;
-mod pages;
 
 pub(crate) use allocator::return_freed_memory;
 pub(crate) use disk::{DiskSpace, free_space, sync_directory};
 pub use memory::{MemoryOffer, ProcessMemory, default_budget, process_memory};
-pub use pages::LockError;
-pub(crate) use pages::{gives_huge_pages, lock};
 
 /// Threads to compute with when the person names no number: the processors this process may use,
 /// which honours its affinity mask and the CPU quota of its control group.

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use memmap2::Mmap;
 
 use super::{Digest, Manifest};
-use crate::anonymous::HUGE_PAGE_BYTES;
 use crate::error::Error;
 use crate::mapped::{MappedTensor, map_file};
 
@@ -100,31 +99,6 @@ impl Blob {
         Ok(())
     }
 
-    /// Copies the tensors of a huge page or more into memory of this process and gives the mapped
-    /// pages back as it goes, so that hardly more is resident than before; the smaller tensors stay
-    /// mapped. To be called once the blob is verified: what is copied is not looked at again.
-    ///
-    /// Returns the bytes copied by this call.
-    ///
-    /// # Errors
-    /// [`Error::Copy`] if the system gives no memory; the tensors copied until then stay copied, and
-    /// all of them are usable.
-    pub fn copy_tensors(&mut self) -> Result<u64, Error> {
-        let mut copied = 0;
-        for (name, tensor) in &mut self.tensors {
-            let bytes = tensor.bytes().len();
-            if bytes < HUGE_PAGE_BYTES || !tensor.is_mapped() {
-                continue;
-            }
-            *tensor = tensor.to_anonymous().map_err(|cause| {
-                let (tensor, bytes) = (name.clone(), bytes as u64);
-                Error::Copy { tensor, bytes, cause }
-            })?;
-            copied += bytes as u64;
-        }
-        Ok(copied)
-    }
-
     /// The tensor of that name.
     pub fn tensor(&self, name: &str) -> Option<MappedTensor> {
         self.tensors.iter().find(|(own, _)| own == name).map(|(_, tensor)| tensor.clone())
@@ -133,6 +107,12 @@ impl Blob {
     /// Every tensor with its name, in blob order.
     pub fn tensors(&self) -> impl Iterator<Item = (&str, &MappedTensor)> {
         self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor))
+    }
+
+    /// The same to be replaced by copies. To be called once the blob is verified: what replaces a
+    /// tensor is not looked at again.
+    pub fn tensors_mut(&mut self) -> impl Iterator<Item = (&str, &mut MappedTensor)> {
+        self.tensors.iter_mut().map(|(name, tensor)| (name.as_str(), tensor))
     }
 
     /// Where the file is.

@@ -4,11 +4,13 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use crate::anonymous::Memory;
 use crate::catalog::{Checkpoint, Tensor};
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::family::Part;
-use crate::quant::{Affine, Encoding, FloatType, Packed, Sink, encode_into};
+use crate::mapped::MappedTensor;
+use crate::quant::{Affine, Encoding, FloatType, Sink, encode_into};
 use crate::safetensors::writer::Entry;
 
 /// Weights encoded at once: what is read of them, and what they are widened to, fits a core's cache.
@@ -135,17 +137,18 @@ impl BlobTensor<'_> {
 
 /// A matrix encoded in memory.
 pub(crate) struct EncodedMatrix {
-    pub(crate) packed: Packed,
-    /// Shape of the codes, in words.
-    pub(crate) code_shape: Vec<u64>,
-    /// Shape of the scales, and of the biases.
-    pub(crate) param_shape: Vec<u64>,
+    /// U32.
+    pub(crate) codes: MappedTensor,
+    /// Of the type of the matrix.
+    pub(crate) scales: MappedTensor,
+    /// As the scales.
+    pub(crate) biases: MappedTensor,
 }
 
 /// Encodes a whole matrix into memory; `None` if it stays as it is.
 ///
 /// # Errors
-/// [`Error::Io`], and [`Error::Encode`] for weights that cannot be packed.
+/// [`Error::Io`], [`Error::Memory`], and [`Error::Encode`] for weights that cannot be packed.
 pub(crate) fn encode_matrix(
     checkpoint: &Checkpoint,
     source: &Tensor,
@@ -156,13 +159,11 @@ pub(crate) fn encode_matrix(
     };
     let groups = (source.bytes / recipe.float.bytes() as u64) as usize / format.group();
     let (code_bytes, param_bytes) = (format.group_bytes(), recipe.float.bytes());
-    let mut packed = Packed {
-        codes: vec![0; groups * code_bytes],
-        scales: vec![0; groups * param_bytes],
-        biases: vec![0; groups * param_bytes],
-    };
+    let refused = |bytes: usize| move |cause| Error::memory(&source.name, bytes, cause);
+    let memory = |bytes: usize| Memory::zeroed(bytes).map_err(refused(bytes));
+    let (mut codes, mut scales) = (memory(groups * code_bytes)?, memory(groups * param_bytes)?);
+    let mut biases = memory(groups * param_bytes)?;
     let step = PIECE_WEIGHTS / format.group();
-    let Packed { codes, scales, biases } = &mut packed;
     codes
         .par_chunks_mut(step * code_bytes)
         .zip(scales.par_chunks_mut(step * param_bytes))
@@ -175,7 +176,15 @@ pub(crate) fn encode_matrix(
             let sink = Sink { codes: Some(codes), scales: Some(scales), biases: Some(biases) };
             recipe.encode(source, start, weights, sink)
         })?;
-    Ok(Some(EncodedMatrix { packed, code_shape, param_shape }))
+    let tensor = |memory: Memory, dtype: Dtype, shape: &[u64]| {
+        let bytes = memory.len();
+        MappedTensor::from_memory(memory, dtype, shape.to_vec()).map_err(refused(bytes))
+    };
+    Ok(Some(EncodedMatrix {
+        codes: tensor(codes, Dtype::U32, &code_shape)?,
+        scales: tensor(scales, source.dtype, &param_shape)?,
+        biases: tensor(biases, source.dtype, &param_shape)?,
+    }))
 }
 
 impl Recipe {

@@ -2,7 +2,6 @@
 
 use super::{Checkpoint, Tensor};
 use crate::blob::{EncodedMatrix, encode_matrix, encoded_bytes};
-use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::family::Part;
 use crate::mapped::MappedTensor;
@@ -48,6 +47,15 @@ pub struct MappedPacked {
     pub format: Affine,
 }
 
+impl MappedMatrix {
+    /// All of its tensors.
+    pub fn tensors_mut(&mut self) -> impl Iterator<Item = &mut MappedTensor> {
+        let packed = self.packed.iter_mut();
+        let packed = packed.flat_map(|packed| [&mut packed.scales, &mut packed.biases]);
+        std::iter::once(&mut self.weight).chain(packed)
+    }
+}
+
 impl MatrixTensors<'_> {
     /// Bytes of all of them.
     pub fn bytes(&self) -> u64 {
@@ -85,7 +93,8 @@ impl Checkpoint {
     /// [`Encoding::of_ends`] says. One that is packed, or whose rows are not whole groups, stays.
     ///
     /// # Errors
-    /// [`Error::Io`] if it cannot be read or mapped, [`Error::Encode`] if it cannot be encoded.
+    /// [`Error::Io`] if it cannot be read or mapped, [`Error::Encode`] or [`Error::Memory`] if it
+    /// cannot be encoded.
     pub fn encoded_matrix(
         &self,
         matrix: &MatrixTensors<'_>,
@@ -99,15 +108,9 @@ impl Checkpoint {
         if let Some(format) = encoding.of_ends()
             && let Some(encoded) = encode_matrix(self, matrix.weight, format)?
         {
-            let EncodedMatrix { packed, code_shape, param_shape } = encoded;
-            let float = matrix.weight.dtype;
-            let scales = MappedTensor::from_vec(packed.scales, float, param_shape.clone());
-            let biases = MappedTensor::from_vec(packed.biases, float, param_shape);
-            let weight = MappedTensor::from_vec(packed.codes, Dtype::U32, code_shape);
-            return Ok(MappedMatrix {
-                weight,
-                packed: Some(MappedPacked { scales, biases, format }),
-            });
+            let EncodedMatrix { codes, scales, biases } = encoded;
+            let packed = Some(MappedPacked { scales, biases, format });
+            return Ok(MappedMatrix { weight: codes, packed });
         }
         Ok(MappedMatrix { weight: self.map(matrix.weight)?, packed: None })
     }

@@ -29,7 +29,7 @@ fn advice(limit: Option<u64>) -> String {
 }
 
 /// Whether memory that asks for huge pages gets them.
-pub(crate) fn gives_huge_pages() -> bool {
+pub(super) fn gives_huge_pages() -> bool {
     std::fs::read_to_string(HUGE_PAGES).is_ok_and(|text| asked_for_is_given(&text))
 }
 
@@ -41,7 +41,7 @@ fn asked_for_is_given(enabled: &str) -> bool {
 ///
 /// # Errors
 /// [`LockError`]; some of the bytes may be locked then.
-pub(crate) fn lock(parts: &[&[u8]]) -> Result<(), LockError> {
+pub(super) fn lock(parts: &[&[u8]]) -> Result<(), LockError> {
     let needed = parts.iter().map(|part| part.len() as u64).sum();
     let locked = parts.iter().filter(|part| !part.is_empty()).try_for_each(|part| lock_one(part));
     locked.map_err(|source| LockError { needed, limit: lock_limit(), source })

@@ -1,0 +1,293 @@
+//! Where the weights lie: in mapped files, or in a copy in huge pages where that pays; and whether the
+//! system may drop them.
+//!
+//! A mapped file costs no memory of its own: its pages are clean, and the system drops them under
+//! pressure. A copy in huge pages is read somewhat faster on systems where walking the page tables
+//! of small pages holds up the memory. [`Placement`] knows when; what it measures it measures once.
+mod measure;
+mod pages;
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::OnceLock;
+
+use cake_checkpoint::units::format_rate;
+use cake_checkpoint::{HUGE_PAGE_BYTES, MappedTensor};
+
+pub use measure::Measured;
+pub use pages::LockError;
+
+use measure::{measure, sample};
+use pages::{gives_huge_pages, lock};
+
+/// A copy must be read this much faster (in hundredths) to be made.
+const GAIN_PERCENT: f64 = 5.0;
+
+/// Where the person wants the weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Weights {
+    /// Used in the mapped files, whose pages the system may drop under pressure.
+    Map,
+    /// Copied into memory of the process, in huge pages where the system gives them.
+    Copy,
+    /// A copy where huge pages are available and a short measurement says that it pays.
+    #[default]
+    Auto,
+}
+
+impl fmt::Display for Weights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Weights::Map => "map",
+            Weights::Copy => "copy",
+            Weights::Auto => "auto",
+        })
+    }
+}
+
+impl FromStr for Weights {
+    type Err = Unknown;
+
+    fn from_str(text: &str) -> Result<Self, Unknown> {
+        match text {
+            "map" => Ok(Weights::Map),
+            "copy" => Ok(Weights::Copy),
+            "auto" => Ok(Weights::Auto),
+            _ => Err(Unknown { found: text.to_owned() }),
+        }
+    }
+}
+
+/// A place for weights that does not exist.
+#[derive(Debug, thiserror::Error)]
+#[error("{found:?} is no place for weights; write one of map, copy, auto")]
+pub struct Unknown {
+    /// As given.
+    pub found: String,
+}
+
+/// Why weights cannot be where they shall be.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// They cannot be copied.
+    #[error(transparent)]
+    Copy(#[from] cake_checkpoint::Error),
+    /// They cannot be kept in memory.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+}
+
+/// What was chosen, and why. Its text is for people.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Choice {
+    /// The mapped files, as asked.
+    MapAsked,
+    /// A copy, as asked.
+    CopyAsked,
+    /// The system gives no huge pages.
+    NoHugePages,
+    /// The large tensors are too few to compare anything.
+    TooSmall,
+    /// There is no room for one piece twice.
+    NoRoom,
+    /// A copy is not read enough faster.
+    DoesNotPay(Measured),
+    /// It is.
+    Pays(Measured),
+    /// The system gave no memory for the measurement.
+    NotMeasured,
+}
+
+impl Choice {
+    /// Whether the weights are to be copied.
+    pub fn copies(&self) -> bool {
+        matches!(self, Self::CopyAsked | Self::Pays(_))
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.copies() { "copied" } else { "mapped" })?;
+        let speeds = |f: &mut fmt::Formatter<'_>, Measured { map, copy }: &Measured| {
+            write!(f, ": read at {} mapped, {} copied", format_rate(*map), format_rate(*copy))
+        };
+        match self {
+            Self::MapAsked | Self::CopyAsked => f.write_str(", as asked"),
+            Self::NoHugePages => f.write_str(": the system gives no huge pages"),
+            Self::TooSmall => f.write_str(": there is little to copy"),
+            Self::NoRoom => f.write_str(": there is no room to copy in"),
+            Self::NotMeasured => f.write_str(": the system gives no memory to measure with"),
+            Self::DoesNotPay(measured) | Self::Pays(measured) => speeds(f, measured),
+        }
+    }
+}
+
+/// Decides where weights lie; remembers what it measured.
+#[derive(Debug, Default)]
+pub struct Placement {
+    wanted: Weights,
+    lock: bool,
+    measured: OnceLock<Measured>,
+}
+
+impl Placement {
+    /// Nothing measured yet. `lock` keeps the system from dropping or swapping the weights' pages.
+    pub fn new(wanted: Weights, lock: bool) -> Self {
+        Self { wanted, lock, measured: OnceLock::new() }
+    }
+
+    /// Bytes that copying takes beside the weights, if it was asked for.
+    pub fn copy_bytes(&self) -> u64 {
+        if self.wanted == Weights::Copy { HUGE_PAGE_BYTES as u64 } else { 0 }
+    }
+
+    /// Puts tensors where they shall lie: copies those that are mapped and large, one after the other,
+    /// if that was asked for or pays, and keeps all of them in memory if that was asked for.
+    /// Returns what was chosen.
+    ///
+    /// * `tensors`: with their names, which are for messages; mapped ones were just read.
+    /// * `room_bytes`: what may be used beside them before anything else is allocated.
+    /// * `threads`: how many will compute with them.
+    /// * `go_on`: asked before each copy.
+    ///
+    /// # Errors
+    /// [`Error`], and whatever `go_on` fails with; tensors copied until then stay copied, and all of
+    /// them are usable.
+    pub fn settle<E: From<Error>>(
+        &self,
+        tensors: &mut [(String, &mut MappedTensor)],
+        room_bytes: u64,
+        threads: usize,
+        go_on: &mut dyn FnMut() -> Result<(), E>,
+    ) -> Result<Choice, E> {
+        go_on()?;
+        let mapped = tensors.iter().map(|(_, tensor)| &**tensor).filter(|one| one.is_mapped());
+        let choice = self.choose(mapped, room_bytes, threads);
+        tracing::info!(weights = %choice, "weights placed");
+        let copied =
+            tensors.iter_mut().filter(|(_, tensor)| choice.copies() && tensor.is_worth_copying());
+        for (name, tensor) in copied {
+            go_on()?;
+            let bytes = tensor.bytes().len();
+            match tensor.to_anonymous() {
+                Ok(copy) => **tensor = copy,
+                Err(cause) if choice == Choice::CopyAsked => {
+                    return Err(
+                        Error::Copy(cake_checkpoint::Error::memory(name, bytes, cause)).into()
+                    );
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the rest of the weights stays mapped");
+                    break;
+                }
+            }
+        }
+        let settled = tensors.iter().map(|(_, tensor)| &**tensor);
+        self.keep(settled).map_err(|error| E::from(error.into()))?;
+        Ok(choice)
+    }
+
+    /// Keeps tensors in memory, where they are, if that was asked for.
+    ///
+    /// # Errors
+    /// If the system does not; some of them may be kept then.
+    pub fn keep<'a>(
+        &self,
+        tensors: impl Iterator<Item = &'a MappedTensor>,
+    ) -> Result<(), LockError> {
+        if !self.lock {
+            return Ok(());
+        }
+        let parts: Vec<&[u8]> = tensors.map(MappedTensor::bytes).collect();
+        lock(&parts)
+    }
+
+    /// Where `tensors` shall lie, which are mapped and were just read. `room_bytes` is what may be used
+    /// beside them before anything else is allocated; `threads` will compute with them.
+    ///
+    /// Blocks for up to half a second, the first time it measures.
+    fn choose<'a>(
+        &self,
+        tensors: impl Iterator<Item = &'a MappedTensor>,
+        room_bytes: u64,
+        threads: usize,
+    ) -> Choice {
+        match self.wanted {
+            Weights::Map => return Choice::MapAsked,
+            Weights::Copy => return Choice::CopyAsked,
+            Weights::Auto => {}
+        }
+        if !gives_huge_pages() {
+            return Choice::NoHugePages;
+        }
+        if room_bytes < HUGE_PAGE_BYTES as u64 {
+            return Choice::NoRoom;
+        }
+        if let Some(measured) = self.measured.get() {
+            return verdict(*measured);
+        }
+        let Some(sample) = sample(tensors) else { return Choice::TooSmall };
+        match measure(&sample, threads) {
+            Ok(measured) => verdict(*self.measured.get_or_init(|| measured)),
+            Err(_) => Choice::NotMeasured,
+        }
+    }
+}
+
+fn verdict(measured: Measured) -> Choice {
+    if measured.copy > measured.map * (1.0 + GAIN_PERCENT / 100.0) {
+        Choice::Pays(measured)
+    } else {
+        Choice::DoesNotPay(measured)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cake_checkpoint::Dtype;
+
+    use super::*;
+
+    fn tensor(bytes: usize) -> MappedTensor {
+        MappedTensor::from_vec(vec![1; bytes], Dtype::U8, vec![bytes as u64])
+    }
+
+    #[test]
+    fn what_was_asked_for_is_chosen() {
+        let choose = |wanted| Placement::new(wanted, false).choose([].iter(), 0, 1);
+        assert_eq!(choose(Weights::Map), Choice::MapAsked);
+        assert_eq!(choose(Weights::Copy), Choice::CopyAsked);
+        assert!(!choose(Weights::Auto).copies(), "there is no room");
+        assert_eq!(Placement::new(Weights::Copy, false).copy_bytes(), 2 << 20);
+        assert_eq!(Placement::new(Weights::Auto, false).copy_bytes(), 0);
+    }
+
+    #[test]
+    fn a_copy_must_pay() {
+        let verdict = |copy| verdict(Measured { map: 100.0, copy });
+        assert!(!verdict(90.0).copies() && !verdict(104.0).copies());
+        assert!(verdict(106.0).copies());
+        assert!(verdict(106.0).to_string().starts_with("copied: read at"));
+    }
+
+    #[test]
+    fn what_was_measured_is_remembered() {
+        let tensors = [tensor(2 << 20)];
+        let placement = Placement::new(Weights::Auto, false);
+        let known = Measured { map: 1.0, copy: 2.0 };
+        placement.measured.set(known).expect("nothing measured");
+        if gives_huge_pages() {
+            assert_eq!(placement.choose(tensors.iter(), 2 << 20, 1), Choice::Pays(known));
+            assert_eq!(placement.choose(tensors.iter(), 1 << 20, 1), Choice::NoRoom);
+        }
+    }
+
+    #[test]
+    fn places_are_named_as_on_the_command_line() {
+        for weights in [Weights::Map, Weights::Copy, Weights::Auto] {
+            assert_eq!(weights.to_string().parse::<Weights>().ok(), Some(weights));
+        }
+        let refusal = "disk".parse::<Weights>().expect_err("no such place").to_string();
+        assert!(refusal.contains("disk") && refusal.contains("map, copy, auto"), "{refusal}");
+    }
+}

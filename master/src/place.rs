@@ -1,0 +1,104 @@
+//! Where the master's own weights lie: its layers and its head, mapped or copied as a worker's are.
+use cake_checkpoint::units::format_bytes;
+use cake_checkpoint::{HUGE_PAGE_BYTES, MappedTensor};
+use cake_engine::{Placement, Weights, placement};
+use cake_worker::platform;
+
+/// Puts the master's own weights where they shall lie.
+#[derive(Debug)]
+pub struct OwnWeights {
+    wanted: Weights,
+    placement: Placement,
+}
+
+/// Why they cannot be there.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A copy was asked for and would take the memory of others.
+    #[error(
+        "--weights copy takes {} of memory on the master, and what it computes with {} more; this \
+         machine can give {}: --weights map leaves weights in their files",
+        format_bytes(*weights), format_bytes(*later), format_bytes(*free)
+    )]
+    NoRoom {
+        /// Bytes to be copied.
+        weights: u64,
+        /// Bytes allocated after them.
+        later: u64,
+        /// Bytes that this machine has free, less a reserve.
+        free: u64,
+    },
+    /// The system refuses.
+    #[error(transparent)]
+    Place(#[from] placement::Error),
+}
+
+impl OwnWeights {
+    /// Weights lie where `wanted` says; `lock` keeps the system from dropping or swapping them.
+    pub fn new(wanted: Weights, lock: bool) -> Self {
+        Self { wanted, placement: Placement::new(wanted, lock) }
+    }
+
+    /// Puts `tensors`, with their names for messages, where they shall lie.
+    ///
+    /// * `offered_bytes`: what the plan leaves beside them before anything else is allocated.
+    /// * `later_bytes`: of that, what is allocated afterwards.
+    /// * `threads`: how many will compute with them.
+    ///
+    /// # Errors
+    /// [`Error`]; those copied until then stay copied.
+    pub fn settle(
+        &self,
+        mut tensors: Vec<(String, &mut MappedTensor)>,
+        offered_bytes: u64,
+        later_bytes: u64,
+        threads: usize,
+    ) -> Result<(), Error> {
+        let worth = tensors.iter().filter(|(_, tensor)| tensor.is_worth_copying());
+        let weights: u64 = worth.map(|(_, tensor)| tensor.bytes().len() as u64).sum();
+        let fits = fits(weights, later_bytes, platform::default_budget().bytes);
+        let room = match (fits, self.wanted) {
+            (Ok(()), _) => offered_bytes,
+            (Err(refusal), Weights::Copy) => return Err(refusal),
+            (Err(_), Weights::Map | Weights::Auto) => 0,
+        };
+        self.placement.settle(&mut tensors, room, threads, &mut || Ok::<_, Error>(()))?;
+        Ok(())
+    }
+
+    /// Keeps tensors in memory, where they are, if that was asked for.
+    ///
+    /// # Errors
+    /// If the system does not.
+    pub fn keep<'a>(&self, tensors: impl Iterator<Item = &'a MappedTensor>) -> Result<(), Error> {
+        Ok(self.placement.keep(tensors).map_err(placement::Error::from)?)
+    }
+}
+
+/// Whether `weights` bytes can be copied, and `later` bytes be allocated after that, where `free` are
+/// free. The page cache that the weights come from counts as free: the system drops it for them.
+fn fits(weights: u64, later: u64, free: u64) -> Result<(), Error> {
+    let needed = [weights, later, HUGE_PAGE_BYTES as u64].into_iter().fold(0, u64::saturating_add);
+    match weights > 0 && needed > free {
+        true => Err(Error::NoRoom { weights, later, free }),
+        false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn a_copy_needs_room_for_what_comes_later_and_for_one_piece() {
+        assert!(fits(10 * MIB, 3 * MIB, 15 * MIB).is_ok());
+        let refusal = fits(10 * MIB, 3 * MIB, 15 * MIB - 1).expect_err("no room").to_string();
+        for part in ["takes 10 MiB", "3 MiB more", "--weights map"] {
+            assert!(refusal.contains(part), "{part} in {refusal}");
+        }
+        assert!(fits(1, u64::MAX, u64::MAX - 1).is_err());
+        assert!(fits(0, u64::MAX, 0).is_ok(), "there is nothing to copy");
+    }
+}
