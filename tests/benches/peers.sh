@@ -17,7 +17,7 @@ fi
 cmake -S "$DIR/llama.cpp" -B "$DIR/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DGGML_RPC=ON -DGGML_NATIVE=ON \
   -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF \
   -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF
-cmake --build "$DIR/build" --target llama-bench ggml-rpc-server llama-quantize
+cmake --build "$DIR/build" --target llama-bench ggml-rpc-server llama-quantize llama-server
 ln -sfn "$MODEL" "$DIR/hf"
 # The converter looks the tokenizer up by its digest; for a tokenizer it does not know, any known one will do here.
 PYTHONPATH="$DIR/llama.cpp:$DIR/llama.cpp/gguf-py" "$PYTHON" - "$MODEL" --outfile "$DIR/gguf/bf16.gguf" --outtype bf16 <<PY

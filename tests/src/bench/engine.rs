@@ -12,7 +12,7 @@ use super::{CUT, ONE_B, files, one_b};
 const PROMPT: usize = 512;
 const ANSWER: usize = 65;
 /// Prompt rows of a step where there is nobody to overlap with.
-const ALONE_CHUNK: &str = "512";
+pub(super) const ALONE_CHUNK: &str = "512";
 /// Room for prompt and answer.
 const CONTEXT: usize = 1024;
 
@@ -199,7 +199,8 @@ fn over_workers(lab: &Lab, ask: &Ask) -> Result<Rates> {
     rates(&run)
 }
 
-fn rates(run: &Run) -> Result<Rates> {
+/// What a run said of its speed.
+pub(super) fn rates(run: &Run) -> Result<Rates> {
     let report = run.json()?;
     let rate = |name: &str| {
         report["timing"][name].as_f64().with_context(|| format!("no {name} in the report"))
@@ -210,13 +211,14 @@ fn rates(run: &Run) -> Result<Rates> {
     })
 }
 
-fn medians(rates: &[Rates]) -> Rates {
+/// The median of each.
+pub(super) fn medians(rates: &[Rates]) -> Rates {
     let of = |rate: fn(&Rates) -> f64| median(rates.iter().map(rate).collect());
     Rates { prefill: of(|rates| rates.prefill), decode: of(|rates| rates.decode) }
 }
 
 /// The middle one; 0 of none.
-fn median(mut values: Vec<f64>) -> f64 {
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
