@@ -212,6 +212,18 @@ impl Ask {
         self.with(&Master::alone())
     }
 
+    /// The same with an environment variable set.
+    ///
+    /// # Errors
+    /// If it fails, with what it said.
+    pub(crate) fn alone_with(&self, variable: &str, value: &str) -> Result<Run> {
+        let master = Master::alone();
+        let started = Instant::now();
+        let running = Running::start(master.command(&self.args()).env(variable, value));
+        let finished = running.finish(DEADLINE);
+        Run { finished, seconds: started.elapsed().as_secs_f64() }.ok()
+    }
+
     /// Runs it with that master.
     ///
     /// # Errors

@@ -216,7 +216,8 @@ pub(super) fn pinned(lab: &Lab) -> Result<(TempDir, Vec<TestWorker>)> {
     Ok((home, workers))
 }
 
-fn rates(run: &Run) -> Result<Rates> {
+/// What a run said of its speed.
+pub(super) fn rates(run: &Run) -> Result<Rates> {
     let report = run.json()?;
     let rate = |name: &str| {
         report["timing"][name].as_f64().with_context(|| format!("no {name} in the report"))
@@ -227,7 +228,8 @@ fn rates(run: &Run) -> Result<Rates> {
     })
 }
 
-fn medians(rates: &[Rates]) -> Rates {
+/// The median of each.
+pub(super) fn medians(rates: &[Rates]) -> Rates {
     let of = |rate: fn(&Rates) -> f64| median(rates.iter().map(rate).collect());
     Rates { prefill: of(|rates| rates.prefill), decode: of(|rates| rates.decode) }
 }

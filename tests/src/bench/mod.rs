@@ -2,10 +2,11 @@
 //!
 //! [`lab`] is where it happens, [`cluster`] two workers and commands to a master, [`files`] and
 //! [`fill`] the page cache, [`peers`] other systems, [`table`] the outcome; the figures themselves
-//! are in [`push`], [`memory`], [`speed`], [`engine`], [`hops`] and
-//! [`demo`].
+//! are in [`push`], [`memory`], [`speed`] and [`demo`]; those of the engine in [`engine`], [`hops`],
+//! [`together`], [`context`], [`tiers`] and [`packed7b`].
 mod bandwidth;
 mod cluster;
+mod context;
 mod demo;
 mod engine;
 mod files;
@@ -13,15 +14,18 @@ mod fill;
 mod hops;
 mod lab;
 mod memory;
+mod packed7b;
 mod peers;
 mod push;
 mod speed;
 mod table;
+mod tiers;
+mod together;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, ensure};
 use cake_tests::ModelShape;
 
 pub(crate) use table::Table;
@@ -51,10 +55,9 @@ pub(crate) enum Part {
     FirstAnswer,
     /// A push beside `cp`, tokens per second.
     Speed,
-    /// Prefill and decode in every encoding, beside llama.cpp and PyTorch (not part of the above).
+    /// Prefill and decode in every encoding, beside llama.cpp and PyTorch; several sequences
+    /// together; a long context; plain instructions; a packed 7B (not part of the above).
     Engine,
-    /// What a token costs on its way between machines (part of the last).
-    Hops,
 }
 
 /// How a figure is measured, with its name and bar for when it cannot be.
@@ -89,13 +92,26 @@ const SPEED: &[Figure] = &[
     },
     Figure { name: "speed", bar: "", measure: |lab, _, table| speed::answers(lab, table) },
 ];
-const ENGINE: &[Figure] = &[Figure {
-    name: "engine",
-    bar: "ahead of llama.cpp",
-    measure: |lab, _, table| engine::measure(lab, table),
-}];
-const HOPS: &[Figure] =
-    &[Figure { name: "hops", bar: hops::BAR, measure: |lab, _, table| hops::measure(lab, table) }];
+const ENGINE: &[Figure] = &[
+    Figure {
+        name: "encodings",
+        bar: "ahead of llama.cpp",
+        measure: |lab, _, table| engine::measure(lab, table),
+    },
+    Figure {
+        name: "together",
+        bar: together::BAR,
+        measure: |lab, _, table| together::measure(lab, table),
+    },
+    Figure {
+        name: "context",
+        bar: context::BAR,
+        measure: |lab, _, table| context::measure(lab, table),
+    },
+    Figure { name: "tiers", bar: tiers::BAR, measure: |lab, _, table| tiers::measure(lab, table) },
+    Figure { name: "hops", bar: hops::BAR, measure: |lab, _, table| hops::measure(lab, table) },
+    Figure { name: "packed 7B", bar: packed7b::BAR, measure: packed7b::measure },
+];
 const MEMORY: &[Figure] = &[
     Figure {
         name: "worker's memory",
@@ -110,29 +126,35 @@ const MEMORY: &[Figure] = &[
     Figure { name: "master's memory", bar: "≤ 150 MiB", measure: memory::master },
 ];
 
-/// Measures a part; what goes wrong is in the table too. `keep` leaves the model of 10 GiB there.
+/// Measures the figures of a part whose names contain `only`, if it is given; what goes wrong is in
+/// the table too. `keep` leaves the largest models there.
 ///
 /// # Errors
 /// If nothing at all can be measured.
 pub(crate) fn measure(
     part: Part,
+    only: Option<&str>,
     directory: Option<PathBuf>,
     peers: Option<PathBuf>,
     rounds: usize,
     keep: bool,
 ) -> Result<Table> {
-    let lab = Lab::open(directory, peers, rounds)?;
     let figures: &[&[Figure]] = match part {
         Part::Main => &[FIRST_ANSWER, PUSH, SPEED, MEMORY],
         Part::Push => &[PUSH],
         Part::Memory => &[MEMORY],
         Part::FirstAnswer => &[FIRST_ANSWER],
         Part::Speed => &[SPEED],
-        Part::Engine => &[ENGINE, HOPS],
-        Part::Hops => &[HOPS],
+        Part::Engine => &[ENGINE],
     };
+    let figures: Vec<&Figure> = figures.iter().copied().flatten().collect();
+    let names = figures.iter().map(|figure| figure.name).collect::<Vec<_>>().join(", ");
+    let wanted = |figure: &&Figure| only.is_none_or(|only| figure.name.contains(only));
+    let figures: Vec<&Figure> = figures.into_iter().filter(wanted).collect();
+    ensure!(!figures.is_empty(), "no figure of this part has that name: they are {names}");
+    let lab = Lab::open(directory, peers, rounds)?;
     let mut table = Table::new(lab.describe());
-    for figure in figures.iter().copied().flatten() {
+    for figure in figures {
         eprintln!("{}:", figure.name);
         // The harness panics where a scenario would fail; here the other figures go on.
         let attempt = || (figure.measure)(&lab, keep, &mut table);

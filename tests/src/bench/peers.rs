@@ -6,6 +6,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
+mod server;
+
+pub(crate) use server::Together;
+
 /// Ports of the RPC servers.
 const RPC_PORTS: [u16; 2] = [50_052, 50_053];
 /// Micro-batches that the RPC prefill is tried with; the best counts.

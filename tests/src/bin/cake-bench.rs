@@ -13,6 +13,10 @@ struct Cli {
     /// What to measure.
     #[arg(value_enum, default_value = "main")]
     part: bench::Part,
+    /// Only those figures of it whose name has this in it: `engine` has encodings, together, context,
+    /// tiers and packed 7B.
+    #[arg(long, value_name = "NAME")]
+    only: Option<String>,
     /// Directory for models and stores, on a real disk. Default: bench-models beside this program.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -22,7 +26,7 @@ struct Cli {
     /// Turns of everybody in `engine`; medians count.
     #[arg(long, value_name = "N", default_value_t = 5)]
     rounds: usize,
-    /// Keep the model of 10 GiB for the next time.
+    /// Keep the models of 4 and 10 GiB for the next time.
     #[arg(long)]
     keep: bool,
     /// Print JSON instead of a table.
@@ -33,7 +37,8 @@ struct Cli {
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
     anyhow::ensure!(!cfg!(debug_assertions), "measure what people use: cargo run --release");
-    let table = bench::measure(cli.part, cli.dir, cli.peers, cli.rounds, cli.keep)?;
+    let only = cli.only.as_deref();
+    let table = bench::measure(cli.part, only, cli.dir, cli.peers, cli.rounds, cli.keep)?;
     if cli.json {
         println!("{}", serde_json::to_string_pretty(&table)?);
     } else {
