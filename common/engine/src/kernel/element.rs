@@ -79,6 +79,9 @@ pub(crate) trait Element {
     fn chunks(bytes: &[u8]) -> (&[Self::Chunk], &[u8]);
     /// Widens sixteen elements.
     fn load<S: Simd>(simd: S, chunk: &Self::Chunk) -> S::V;
+    /// Widens 32 elements: the first and the last 16, or for [`Bf16`] those at even places and those at
+    /// odd ones.
+    fn load_two<S: Simd>(simd: S, chunks: &[Self::Chunk; 2]) -> (S::V, S::V);
     /// Widens fewer than sixteen elements; the other lanes are zero.
     fn load_tail<S: Simd>(simd: S, tail: &[u8]) -> S::V;
     /// Narrows `values` into `bytes`, rounding to nearest even.
@@ -86,13 +89,21 @@ pub(crate) trait Element {
 }
 
 macro_rules! element {
-    ($name:ident, $bytes:literal, $load:ident, $narrow:expr, $doc:literal) => {
+    ($name:ident, $bytes:literal, $load:ident, $paired:literal, $narrow:expr, $doc:literal) => {
         #[doc = $doc]
         pub(crate) struct $name;
 
         impl Element for $name {
             type Chunk = [u8; $bytes * LANES];
             const BYTES: usize = $bytes;
+
+            #[inline(always)]
+            fn load_two<S: Simd>(simd: S, chunks: &[Self::Chunk; 2]) -> (S::V, S::V) {
+                match chunks.as_flattened().try_into() {
+                    Ok(pairs) if $paired => simd.load_bf16_pairs(pairs),
+                    _ => (simd.$load(&chunks[0]), simd.$load(&chunks[1])),
+                }
+            }
 
             #[inline(always)]
             fn chunks(bytes: &[u8]) -> (&[Self::Chunk], &[u8]) {
@@ -121,12 +132,13 @@ macro_rules! element {
     };
 }
 
-element!(F32, 4, load_f32, f32::to_le_bytes, "IEEE single.");
-element!(F16, 2, load_f16, |value| half::f16::from_f32(value).to_le_bytes(), "IEEE half.");
+element!(F32, 4, load_f32, false, f32::to_le_bytes, "IEEE single.");
+element!(F16, 2, load_f16, false, |value| half::f16::from_f32(value).to_le_bytes(), "IEEE half.");
 element!(
     Bf16,
     2,
     load_bf16,
+    true,
     |value| half::bf16::from_f32(value).to_le_bytes(),
     "The upper half of an IEEE single."
 );

@@ -1,5 +1,6 @@
 //! The product of activations with a stored matrix: nearly all the time of a step is spent here.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use super::element::{Bf16, Element, F16, F32, FloatType};
@@ -13,6 +14,8 @@ pub(super) const STRIP: usize = 4;
 /// Weight bytes that a task reads again and again when there are several rows: what stays in a
 /// second-level cache beside the activations.
 const TASK_BYTES: usize = 256 << 10;
+/// Bytes that memory is asked for at a time.
+const CACHE_LINE: usize = 64;
 /// Tasks per thread, so that a thread that is held up leaves its share to others.
 const TASKS_PER_THREAD: usize = 4;
 
@@ -46,6 +49,10 @@ pub(crate) fn matmul(tier: Tier, weight: Matrix<'_>, bias: Option<&[f32]>, x: &[
     let rows = x.len() / weight.inputs;
     assert_eq!(x.len(), rows * weight.inputs, "whole rows");
     assert!(bias.is_none_or(|bias| bias.len() == outputs), "a bias each");
+    let paired = match weight.float {
+        FloatType::Bf16 => paired(x, weight.inputs),
+        FloatType::F32 | FloatType::F16 => Cow::Borrowed(x),
+    };
     let mut y = vec![0.0; rows * outputs];
     let target = Target::new(&mut y, outputs);
     let task_outputs = task_outputs(&weight, outputs, rows);
@@ -53,6 +60,7 @@ pub(crate) fn matmul(tier: Tier, weight: Matrix<'_>, bias: Option<&[f32]>, x: &[
         let start = task * task_outputs;
         let range = start..(start + task_outputs).min(outputs);
         // Ranges of different tasks do not overlap, as `Target` demands.
+        let x = &paired;
         tier.run(Product { weight, origin: 0, bias, x, rows, range, target });
     };
     let tasks = outputs.div_ceil(task_outputs);
@@ -62,6 +70,23 @@ pub(crate) fn matmul(tier: Tier, weight: Matrix<'_>, bias: Option<&[f32]>, x: &[
         for_each(tasks, run);
     }
     y
+}
+
+/// Rows of so many inputs as [`Element::load_two`] takes pairs: of every 32 inputs those at even places
+/// first; fewer at the end stay as they are.
+fn paired(x: &[f32], inputs: usize) -> Cow<'_, [f32]> {
+    let mut paired = x.to_vec();
+    let rows = paired.chunks_exact_mut(inputs).zip(x.chunks_exact(inputs));
+    for (to, from) in rows {
+        let blocks = to.as_chunks_mut::<{ 2 * LANES }>().0.iter_mut();
+        for (to, from) in blocks.zip(from.as_chunks::<{ 2 * LANES }>().0) {
+            for lane in 0..LANES {
+                to[lane] = from[2 * lane];
+                to[LANES + lane] = from[2 * lane + 1];
+            }
+        }
+    }
+    Cow::Owned(paired)
 }
 
 /// Outputs of one task: a multiple of the strip, small enough to share out and, with several
@@ -82,7 +107,7 @@ pub(super) struct Product<'a> {
     pub(super) origin: usize,
     /// One element per output, counted from output 0.
     pub(super) bias: Option<&'a [f32]>,
-    /// `[rows, inputs]`.
+    /// `[rows, inputs]`, as the elements of the weight are loaded.
     pub(super) x: &'a [f32],
     /// Rows of activations.
     pub(super) rows: usize,
@@ -172,19 +197,33 @@ impl Product<'_> {
 
         let ahead = w[0].0.as_ptr().cast::<u8>().wrapping_add(OUTS * row_bytes);
         let mut sums = [[simd.splat(0.0); ROWS]; OUTS];
-        for i in 0..vectors {
-            let mut xs = [simd.splat(0.0); ROWS];
+        for i in 0..vectors / 2 {
+            let mut xs = [(simd.splat(0.0), simd.splat(0.0)); ROWS];
             for r in 0..ROWS {
-                xs[r] = simd.load(&x[r].0[i]);
+                let [first, second] = &x[r].0.as_chunks().0[i];
+                xs[r] = (simd.load(first), simd.load(second));
             }
             for o in 0..OUTS {
-                let chunk = &w[o].0[i];
+                let chunks = &w[o].0.as_chunks().0[i];
                 // The next strip in the order it lies in, which is the order that memory is fastest
                 // in; this loop's own, row beside row, is not.
-                simd.prefetch(ahead.wrapping_add((i * OUTS + o) * size_of::<E::Chunk>()));
-                let wide = E::load(simd, chunk);
+                for line in (0..2 * size_of::<E::Chunk>()).step_by(CACHE_LINE) {
+                    let at = (i * OUTS + o) * 2 * size_of::<E::Chunk>() + line;
+                    simd.prefetch(ahead.wrapping_add(at));
+                }
+                let (first, second) = E::load_two(simd, chunks);
                 for r in 0..ROWS {
-                    sums[o][r] = simd.mul_add(wide, xs[r], sums[o][r]);
+                    sums[o][r] = simd.mul_add(first, xs[r].0, sums[o][r]);
+                    sums[o][r] = simd.mul_add(second, xs[r].1, sums[o][r]);
+                }
+            }
+        }
+        if vectors % 2 > 0 {
+            for r in 0..ROWS {
+                let x = simd.load(&x[r].0[vectors - 1]);
+                for o in 0..OUTS {
+                    let wide = E::load(simd, &w[o].0[vectors - 1]);
+                    sums[o][r] = simd.mul_add(wide, x, sums[o][r]);
                 }
             }
         }

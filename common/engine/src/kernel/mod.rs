@@ -5,8 +5,8 @@
 //!
 //! Invariants:
 //! - Every output element has one order of summation, which its kernel states; in `matmul`, 16 lanes
-//!   over the summed axis (element `i` belongs to lane `i % 16`, a short last vector is padded with
-//!   zeros), then the tree of `Simd::sum`. Neither the number of rows, nor the number of threads,
+//!   over the summed axis (element `i` belongs to lane `i % 16`, or in bf16 to lane `i / 2 % 16` but for
+//!   the last `inputs % 32`; a short last vector is padded with zeros), then the tree of `Simd::sum`. Neither the number of rows, nor the number of threads,
 //!   nor the tile an element falls into changes a bit of it.
 //! - The tiers with fused multiply-add agree with each other to the bit; the portable tier of
 //!   processors without it rounds twice per step and agrees within rounding.
@@ -108,6 +108,9 @@ pub(crate) fn prompt_matmul(
 pub(crate) fn product_bytes(inputs: usize, rows: usize) -> (u64, u64) {
     let (inputs, rows) = (inputs as u64, rows as u64);
     let (for_rows, thread) = affine::product_bytes(inputs, rows);
+    // In pairs, as `matmul` takes activations beside bf16.
+    let paired = inputs.saturating_mul(rows).saturating_mul(size_of::<f32>() as u64);
+    let for_rows = for_rows.max(paired);
     #[cfg(target_arch = "x86_64")]
     {
         let (panel_row, panel_thread) = panel::product_bytes(inputs);

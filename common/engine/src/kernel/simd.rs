@@ -29,6 +29,9 @@ pub(crate) trait Simd: Copy + Send + Sync {
     fn load_f16(self, from: &[u8; 32]) -> Self::V;
     /// Reads sixteen little-endian bf16 at any address; exact.
     fn load_bf16(self, from: &[u8; 32]) -> Self::V;
+    /// Reads 32 little-endian bf16 at any address: those at even places, then those at odd ones, which
+    /// are next to each other in a word of 32 bits. Exact.
+    fn load_bf16_pairs(self, from: &[u8; 64]) -> (Self::V, Self::V);
     /// Writes sixteen values.
     fn store(self, value: Self::V, to: &mut [f32; LANES]);
     /// `a + b`.
@@ -119,6 +122,17 @@ impl Simd for Portable {
             *lane = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
         }
         value
+    }
+
+    #[inline(always)]
+    fn load_bf16_pairs(self, from: &[u8; 64]) -> (Self::V, Self::V) {
+        let (mut even, mut odd) = ([0.0; LANES], [0.0; LANES]);
+        for (lane, bytes) in from.as_chunks::<4>().0.iter().enumerate() {
+            let pair = u32::from_le_bytes(*bytes);
+            even[lane] = f32::from_bits(pair << 16);
+            odd[lane] = f32::from_bits(pair & 0xffff_0000);
+        }
+        (even, odd)
     }
 
     #[inline(always)]

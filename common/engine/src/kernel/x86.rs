@@ -242,6 +242,21 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn load_bf16_pairs(self, from: &[u8; 64]) -> (Self::V, Self::V) {
+        let from = from.as_ptr().cast::<__m256i>();
+        instructions!({
+            let (low, high) = (_mm256_loadu_si256(from), _mm256_loadu_si256(from.add(1)));
+            let upper = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+            let even = (_mm256_slli_epi32::<16>(low), _mm256_slli_epi32::<16>(high));
+            let odd = (_mm256_and_si256(low, upper), _mm256_and_si256(high, upper));
+            (
+                (_mm256_castsi256_ps(even.0), _mm256_castsi256_ps(even.1)),
+                (_mm256_castsi256_ps(odd.0), _mm256_castsi256_ps(odd.1)),
+            )
+        })
+    }
+
+    #[inline(always)]
     fn store(self, value: Self::V, to: &mut [f32; LANES]) {
         let to = to.as_mut_ptr();
         instructions!({
@@ -358,6 +373,15 @@ impl Simd for Avx512 {
         instructions!({
             let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.as_ptr().cast()));
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        })
+    }
+
+    #[inline(always)]
+    fn load_bf16_pairs(self, from: &[u8; 64]) -> (Self::V, Self::V) {
+        instructions!({
+            let pairs = _mm512_loadu_si512(from.as_ptr().cast());
+            let odd = _mm512_and_si512(pairs, _mm512_set1_epi32(0xffff_0000_u32 as i32));
+            (_mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs)), _mm512_castsi512_ps(odd))
         })
     }
 

@@ -9,6 +9,7 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::cell::RefCell;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::super::amx::{Amx, Finish, TILE_ROWS, Tiles, transpose_into};
@@ -102,23 +103,28 @@ impl Packed {
         let steps = call.weight.inputs.div_ceil(STEP);
         let tiles = rows.div_ceil(TILE_ROWS);
         let mut packed = Packed {
-            planes: vec![[Line::ZERO; TILE_ROWS]; tiles * steps * 2],
+            planes: Vec::with_capacity(tiles * steps * 2),
             params: vec![[Line::ZERO; 2]; tiles * groups],
             steps,
             groups,
         };
-        let planes = packed.planes.chunks_exact_mut(steps * 2);
+        let spare = &mut packed.planes.spare_capacity_mut()[..tiles * steps * 2];
+        let planes = spare.chunks_exact_mut(steps * 2);
         let mut tiles: Vec<_> = planes.zip(packed.params.chunks_exact_mut(groups)).collect();
-        let run = |tile: usize, (planes, params): &mut (&mut [Tile], &mut [[Line; 2]])| {
-            let rows = tile * TILE_ROWS..((tile + 1) * TILE_ROWS).min(rows);
-            let _: Amx = proof;
-            // SAFETY: `proof` is there, so the processor has the instructions.
-            unsafe { pack(x, &rows, planes, params) }
-        };
+        let run =
+            |tile: usize, (planes, params): &mut (&mut [MaybeUninit<Tile>], &mut [[Line; 2]])| {
+                let rows = tile * TILE_ROWS..((tile + 1) * TILE_ROWS).min(rows);
+                let _: Amx = proof;
+                // SAFETY: `proof` is there, so the processor has the instructions.
+                unsafe { pack(x, &rows, planes, params) }
+            };
         match call.parallel {
             true => for_each_mut(&mut tiles, run),
             false => tiles.iter_mut().enumerate().for_each(|(index, tile)| run(index, tile)),
         }
+        let count = tiles.len() * steps * 2;
+        // SAFETY: `pack` writes all tiles of all steps.
+        unsafe { packed.planes.set_len(count) };
         packed
     }
 
@@ -133,7 +139,12 @@ impl Packed {
 
 /// Packs the rows of a tile.
 #[target_feature(enable = "avx512f")]
-fn pack(x: &Activations, rows: &Range<usize>, planes: &mut [Tile], params: &mut [[Line; 2]]) {
+fn pack(
+    x: &Activations,
+    rows: &Range<usize>,
+    planes: &mut [MaybeUninit<Tile>],
+    params: &mut [[Line; 2]],
+) {
     for (step, planes) in planes.chunks_exact_mut(2).enumerate() {
         let mut high = [_mm512_setzero_si512(); LANES];
         let mut low = high;
@@ -281,82 +292,143 @@ impl Task<'_> {
 /// Sums of products of a strip with both planes: `[tile of the strip, plane]`.
 type Dots = [[Tile; 2]; STRIP];
 
+/// Outputs whose chains go on between two instructions on tiles: what keeps both kinds of units busy,
+/// since the processor does not look far enough ahead to find the one kind behind the other.
+const PART: usize = TILE_ROWS * STRIP / 8;
+
+/// Instructions on tile registers that lie `s` bytes apart in memory. Nothing but this module uses the
+/// registers, so they keep what they hold from one to the next.
+macro_rules! tile {
+    ($($line:literal),+; $($name:ident = $value:expr),*) => {
+        asm!(
+            $($line,)+
+            $($name = in(reg) $value,)*
+            s = in(reg) size_of::<Line>(),
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack, preserves_flags),
+        )
+    };
+}
+
 impl Block<'_> {
     /// Continues the chains of a strip, which has a line of 16 rows for each output.
     #[target_feature(enable = "avx512f")]
     fn multiply(&self, tiles: &Tiles, sums: &mut [Tile; STRIP]) {
         let groups = self.x_params.len();
-        let mut dots = [[[[Line::ZERO; TILE_ROWS]; 2]; STRIP]; 2];
-        self.dots(tiles, 0, &mut dots[0]);
-        for group in 0..groups {
-            for ahead in self.ahead {
-                prefetch(ahead.wrapping_add(group * size_of::<Line>()));
-            }
-            if group + 1 < groups {
-                self.dots(tiles, group + 1, &mut dots[(group + 1) % 2]);
-            }
-            let [scale, sum] = self.x_params[group].map(|line| _mm512_castsi512_ps(line.read()));
-            for tile in 0..STRIP {
-                let [high, low] = &dots[group % 2][tile];
-                let [[scales], [biases]] = self.params[tile].group(group);
-                for output in 0..TILE_ROWS {
-                    let high = _mm512_slli_epi32::<8>(high[output].read());
-                    let dot = _mm512_cvtepi32_ps(_mm512_add_epi32(high, low[output].read()));
-                    let scale = _mm512_mul_ps(_mm512_set1_ps(scales.lane(output)), scale);
-                    let y = &mut sums[tile][output];
-                    let chain = _mm512_fmadd_ps(scale, dot, _mm512_castsi512_ps(y.read()));
-                    let bias = _mm512_set1_ps(biases.lane(output));
-                    y.write(_mm512_castps_si512(_mm512_fmadd_ps(bias, sum, chain)));
-                }
+        let [mut even, mut odd] = [[[[Line::ZERO; TILE_ROWS]; 2]; STRIP]; 2];
+        self.round::<true, false>(tiles, 0, &mut even, &odd, sums);
+        for group in 1..=groups {
+            let (next, last) = if group % 2 == 0 { (&mut even, &odd) } else { (&mut odd, &even) };
+            if group < groups {
+                self.round::<true, true>(tiles, group, next, last, sums);
+            } else {
+                self.round::<false, true>(tiles, group, next, last, sums);
             }
         }
     }
 
-    /// The sums of products of one group with both planes.
-    #[inline(always)]
-    fn dots(&self, _: &Tiles, group: usize, dots: &mut Dots) {
+    /// With `NEXT`, multiplies `group` into `next`; with `LAST`, continues the chains with the group
+    /// before, whose products are `last`. The two take turns.
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn round<const NEXT: bool, const LAST: bool>(
+        &self,
+        _: &Tiles,
+        group: usize,
+        next: &mut Dots,
+        last: &Dots,
+        sums: &mut [Tile; STRIP],
+    ) {
         let steps = (self.group / STEP).max(1);
-        let at = group * self.group;
         // Of a group of half a step, the second half of a line of codes, and of the lines of a plane.
-        let (step, half) = (at / STEP, at % STEP);
-        let codes = self.codes.map(|codes| &codes[step * TILE_ROWS..][..steps * TILE_ROWS]);
-        let planes = &self.planes[step * 2..][..steps * 2];
-        // SAFETY: the slices have the tiles of all steps, and the second halves of the only one; the
-        // tile registers are set up for whole or half steps, by the group of the same weight.
-        unsafe {
-            asm!(
-                "tilezero tmm0",
-                "tilezero tmm1",
-                "tilezero tmm2",
-                "tilezero tmm3",
-                "2:",
-                "tileloadd tmm4, [{v} + {s}]",
-                "tileloadd tmm6, [{x} + {s}]",
-                "tdpbusd tmm0, tmm4, tmm6",
-                "tileloadd tmm7, [{x} + {s} + 1024]",
-                "tdpbusd tmm1, tmm4, tmm7",
-                "tileloadd tmm5, [{w} + {s}]",
-                "tdpbusd tmm2, tmm5, tmm6",
-                "tdpbusd tmm3, tmm5, tmm7",
-                "add {v}, 1024",
-                "add {w}, 1024",
-                "add {x}, 2048",
-                "dec {n}",
-                "jnz 2b",
-                "tilestored [{d} + {s}], tmm0",
-                "tilestored [{d} + {s} + 1024], tmm1",
-                "tilestored [{d} + {s} + 2048], tmm2",
-                "tilestored [{d} + {s} + 3072], tmm3",
-                v = inout(reg) codes[0].as_ptr().byte_add(half) => _,
-                w = inout(reg) codes[1].as_ptr().byte_add(half) => _,
-                x = inout(reg) planes.as_ptr().byte_add(half / 4 * size_of::<Line>()) => _,
-                n = inout(reg) steps => _,
-                d = in(reg) dots.as_mut_ptr(),
-                s = in(reg) size_of::<Line>(),
-                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                options(nostack),
-            );
+        let (step, half) = (group * self.group / STEP, group * self.group % STEP);
+        let mut at = [std::ptr::null::<u8>(); 3];
+        if NEXT {
+            let lines = step * TILE_ROWS..(step + steps) * TILE_ROWS;
+            let planes = &self.planes[step * 2..(step + steps) * 2];
+            let half_planes = half / 4 * size_of::<Line>();
+            at = [
+                self.codes[0][lines.clone()].as_ptr().cast::<u8>().wrapping_add(half),
+                self.codes[1][lines].as_ptr().cast::<u8>().wrapping_add(half),
+                planes.as_ptr().cast::<u8>().wrapping_add(half_planes),
+            ];
+            for ahead in self.ahead {
+                prefetch(ahead.wrapping_add(group * size_of::<Line>()));
+            }
+            // SAFETY: the slices have the tiles of all steps, and the second halves of the only one;
+            // the tile registers are set up for whole or half steps, by the group of the same weight.
+            unsafe {
+                asm!(
+                    "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    options(nostack, nomem, preserves_flags),
+                );
+                for _ in 1..steps {
+                    tile!(
+                        "tileloadd tmm4, [{v} + {s}]", "tileloadd tmm6, [{x} + {s}]",
+                        "tdpbusd tmm0, tmm4, tmm6",
+                        "tileloadd tmm7, [{x} + {s} + 1024]", "tdpbusd tmm1, tmm4, tmm7",
+                        "tileloadd tmm5, [{w} + {s}]", "tdpbusd tmm2, tmm5, tmm6",
+                        "tdpbusd tmm3, tmm5, tmm7";
+                        v = at[0], w = at[1], x = at[2]
+                    );
+                    let tile = size_of::<Tile>();
+                    at = [at[0].add(tile), at[1].add(tile), at[2].add(2 * tile)];
+                }
+            }
+        }
+        let [v, w, x] = at;
+        let to = next.as_mut_ptr().cast::<u8>();
+        // One instruction or two on tiles, then a part of the chains: written out, as a loop might stay
+        // one.
+        macro_rules! turn {
+            ($part:literal, $tiles:expr) => {
+                if NEXT {
+                    // SAFETY: as above; `next` has four tiles.
+                    unsafe { $tiles }
+                }
+                if LAST {
+                    self.chain(group - 1, $part, last, sums);
+                }
+            };
+        }
+        turn!(
+            0,
+            tile!(
+                "tileloadd tmm4, [{v} + {s}]", "tileloadd tmm6, [{x} + {s}]",
+                "tdpbusd tmm0, tmm4, tmm6"; v = v, x = x
+            )
+        );
+        turn!(1, tile!("tileloadd tmm7, [{x} + {s} + 1024]", "tdpbusd tmm1, tmm4, tmm7"; x = x));
+        turn!(2, tile!("tileloadd tmm5, [{w} + {s}]", "tdpbusd tmm2, tmm5, tmm6"; w = w));
+        turn!(
+            3,
+            asm!("tdpbusd tmm3, tmm5, tmm7", out("tmm3") _, options(nostack, preserves_flags))
+        );
+        turn!(4, tile!("tilestored [{d} + {s}], tmm0"; d = to));
+        turn!(5, tile!("tilestored [{d} + {s} + 1024], tmm1"; d = to));
+        turn!(6, tile!("tilestored [{d} + {s} + 2048], tmm2"; d = to));
+        turn!(7, tile!("tilestored [{d} + {s} + 3072], tmm3"; d = to));
+    }
+
+    /// Continues the chains of one of eight parts of the outputs with the products of a group.
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn chain(&self, group: usize, part: usize, dots: &Dots, sums: &mut [Tile; STRIP]) {
+        let (tile, first) = (part * PART / TILE_ROWS, part * PART % TILE_ROWS);
+        let [high, low] = &dots[tile];
+        let [scale, sum] = &self.x_params[group];
+        let (scale, sum) = (_mm512_castsi512_ps(scale.read()), _mm512_castsi512_ps(sum.read()));
+        let [[scales], [biases]] = self.params[tile].group(group);
+        for output in first..first + PART {
+            let high = _mm512_slli_epi32::<8>(high[output].read());
+            let dot = _mm512_cvtepi32_ps(_mm512_add_epi32(high, low[output].read()));
+            let scale = _mm512_mul_ps(_mm512_set1_ps(scales.lane(output)), scale);
+            let y = &mut sums[tile][output];
+            let chain = _mm512_fmadd_ps(scale, dot, _mm512_castsi512_ps(y.read()));
+            let bias = _mm512_set1_ps(biases.lane(output));
+            y.write(_mm512_castps_si512(_mm512_fmadd_ps(bias, sum, chain)));
         }
     }
 }

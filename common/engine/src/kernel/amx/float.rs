@@ -8,6 +8,7 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::cell::RefCell;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::super::PARALLEL_WORK;
@@ -47,6 +48,9 @@ pub(in super::super) fn product_bytes(inputs: u64, rows: u64) -> (u64, u64) {
     let sums = OUTPUTS * PASS * size_of::<f32>();
     (row.saturating_mul(rows), (weights + sums) as u64)
 }
+
+/// A tile in memory.
+type Tile = [Line; TILE_ROWS];
 
 /// What a thread works on.
 #[derive(Default)]
@@ -100,10 +104,10 @@ pub(in super::super) fn float_matmul(
     y
 }
 
-/// Rows of activations as tiles: `[pair of row tiles, step, plane, tile of the pair, line]`, where a line
-/// has a pair of inputs of 16 rows. Rows and inputs past the end are zero; a last pair has both tiles.
+/// Rows of activations as tiles: `[pair of row tiles, step, plane, tile of the pair]`, where a line of a
+/// tile has a pair of inputs of 16 rows. Rows and inputs past the end are zero; a last pair has both tiles.
 pub(in super::super) struct Activations {
-    lines: Vec<Line>,
+    tiles: Vec<Tile>,
     rows: usize,
     steps: usize,
 }
@@ -111,35 +115,38 @@ pub(in super::super) struct Activations {
 impl Activations {
     fn split(proof: Amx, x: &[f32], inputs: usize, parallel: bool) -> Activations {
         let (rows, steps) = (x.len() / inputs, inputs.div_ceil(STEP));
-        let pair_lines = steps * 4 * TILE_ROWS;
-        let mut lines = vec![Line::ZERO; rows.div_ceil(PAIR) * pair_lines];
-        let run = |_: usize, (lines, x): &mut (&mut [Line], &[f32])| {
+        let pair_tiles = steps * 4;
+        let count = rows.div_ceil(PAIR) * pair_tiles;
+        let mut tiles = Vec::with_capacity(count);
+        let run = |_: usize, (tiles, x): &mut (&mut [MaybeUninit<Tile>], &[f32])| {
             let _: Amx = proof;
             // SAFETY: `proof` is there, so the processor has the instructions.
-            unsafe { split_pair(x, inputs, lines) }
+            unsafe { split_pair(x, inputs, tiles) }
         };
-        let pairs = lines.chunks_exact_mut(pair_lines).zip(x.chunks(PAIR * inputs));
-        let mut pairs: Vec<_> = pairs.collect();
+        let spare = tiles.spare_capacity_mut()[..count].chunks_exact_mut(pair_tiles);
+        let mut pairs: Vec<_> = spare.zip(x.chunks(PAIR * inputs)).collect();
         match parallel {
             true => for_each_mut(&mut pairs, run),
             false => pairs.iter_mut().enumerate().for_each(|(index, pair)| run(index, pair)),
         }
-        Activations { lines, rows, steps }
+        // SAFETY: `split_pair` writes all tiles of all steps.
+        unsafe { tiles.set_len(count) };
+        Activations { tiles, rows, steps }
     }
 
     /// The tiles of one pair from a step on.
-    fn pair(&self, pair: usize, step: usize) -> &[Line] {
-        let pair_lines = self.steps * 4 * TILE_ROWS;
-        &self.lines[pair * pair_lines..][step * 4 * TILE_ROWS..pair_lines]
+    fn pair(&self, pair: usize, step: usize) -> &[Tile] {
+        &self.tiles[pair * self.steps * 4..][step * 4..self.steps * 4]
     }
 }
 
-/// Splits at most [`PAIR`] rows into the tiles of a pair.
+/// Splits at most [`PAIR`] rows into the tiles of a pair: all of them, with zeros for rows that are not.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn split_pair(x: &[f32], inputs: usize, lines: &mut [Line]) {
-    for (tile, x) in x.chunks(TILE_ROWS * inputs).enumerate() {
-        let rows = x.len() / inputs;
-        for (step, lines) in lines.chunks_exact_mut(4 * TILE_ROWS).enumerate() {
+fn split_pair(x: &[f32], inputs: usize, tiles: &mut [MaybeUninit<Tile>]) {
+    for tile in 0..2 {
+        let x = x.get(tile * TILE_ROWS * inputs..).unwrap_or(&[]);
+        let rows = (x.len() / inputs).min(TILE_ROWS);
+        for (step, tiles) in tiles.chunks_exact_mut(4).enumerate() {
             let first = step * STEP;
             let here = (inputs - first).min(STEP);
             let mask = u32::MAX >> (STEP - here);
@@ -160,7 +167,6 @@ fn split_pair(x: &[f32], inputs: usize, lines: &mut [Line]) {
                     _mm512_sub_ps(b, widen_high(high[row])),
                 );
             }
-            let tiles = lines.as_chunks_mut::<TILE_ROWS>().0;
             transpose_into(high, &mut tiles[tile]);
             transpose_into(low, &mut tiles[2 + tile]);
         }
@@ -264,7 +270,7 @@ impl Task<'_> {
         let finish = Finish { bias: self.bias, target: self.target };
         let mut sums = scratch.sums.chunks_exact_mut(4 * TILE_ROWS);
         for pair in pairs.clone() {
-            let x = &self.x.pair(pair, block.start)[..block.len() * 4 * TILE_ROWS];
+            let x = &self.x.pair(pair, block.start)[..block.len() * 4];
             let weights = scratch.weights.chunks_exact(strip_lines);
             for ((strip, weights), sums) in (0..strips).zip(weights).zip(&mut sums) {
                 let [next, after] = [ahead.next(), ahead.next()];
@@ -309,8 +315,8 @@ impl Task<'_> {
 struct Block<'a> {
     /// `[step, tile, line]`.
     weights: &'a [Line],
-    /// `[step, plane, tile, line]`.
-    x: &'a [Line],
+    /// `[step, plane, tile]`.
+    x: &'a [Tile],
     /// Where to ask memory for a line per step.
     ahead: [*const u8; 2],
     /// At least one.
@@ -324,7 +330,7 @@ impl Block<'_> {
     /// The tile registers are set up for whole tiles.
     unsafe fn multiply(&self, sums: &mut [Line], go_on: bool) {
         assert!(self.steps > 0 && self.weights.len() >= self.steps * STRIP_LINES);
-        assert!(self.x.len() >= self.steps * 4 * TILE_ROWS && sums.len() >= 4 * TILE_ROWS);
+        assert!(self.x.len() >= self.steps * 4 && sums.len() >= 4 * TILE_ROWS);
         // SAFETY: all tiles are inside the slices by the lines above; prefetching touches nothing.
         unsafe {
             let sums = sums.as_mut_ptr().cast::<u8>();

@@ -15,6 +15,7 @@ mod float;
 
 use std::arch::asm;
 use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::OnceLock;
 
@@ -124,11 +125,12 @@ impl Drop for Tiles {
 /// Rows become columns: 16 rows of 16 words of 32 bits each, a tile.
 #[target_feature(enable = "avx512f")]
 #[inline]
-pub(super) fn transpose_into(rows: [__m512i; LANES], tile: &mut [Line; TILE_ROWS]) {
+pub(super) fn transpose_into(rows: [__m512i; LANES], tile: &mut MaybeUninit<[Line; TILE_ROWS]>) {
     // SAFETY: this function has the instructions.
     let columns = unsafe { transposed(rows) };
-    for (line, column) in tile.iter_mut().zip(columns) {
-        line.write(column);
+    for (index, column) in columns.into_iter().enumerate() {
+        // SAFETY: the tile has sixteen lines, which are aligned vectors.
+        unsafe { _mm512_store_si512(tile.as_mut_ptr().cast::<__m512i>().add(index), column) };
     }
 }
 

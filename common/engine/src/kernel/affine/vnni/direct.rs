@@ -98,19 +98,22 @@ impl Task<'_> {
         y: &mut [__m512; DIRECT_ROWS],
     ) {
         let Span { from, stride, ahead, ref groups } = *span;
-        for line in 0..LANES * CHUNKS {
-            prefetch(ahead.wrapping_add(line * CHUNK));
-        }
         let per_group = 4 * CHUNKS * self.weight.group / SPAN;
         for (row, y) in self.rows.clone().zip(y) {
             let x = self.x.planes(row);
             let mut quarters = [[_mm512_setzero_si512(); 4]; CHUNKS];
             for (chunk, quarters) in quarters.iter_mut().enumerate() {
                 let at = groups.start * self.weight.group + chunk * (SPAN / CHUNKS);
-                let x = [x.high, x.low].map(|plane| &plane[at..][..SPAN / CHUNKS]);
+                let at = at..at + SPAN / CHUNKS;
+                let x = [&x.high[at.clone()], &x.low[at]];
+                let from = from.wrapping_add(chunk * CHUNK);
+                // Asked for once, between the products: many at a time would hold everything up.
+                let ahead = match row == self.rows.start {
+                    true => ahead.wrapping_add(chunk * LANES * CHUNK),
+                    false => from,
+                };
                 // SAFETY: the caller's promise.
-                *quarters =
-                    unsafe { chunk_sums::<BITS>(from.wrapping_add(chunk * CHUNK), stride, x) };
+                *quarters = unsafe { chunk_sums::<BITS>(from, stride, x, ahead) };
             }
             let quarters = quarters.as_flattened().chunks_exact(per_group);
             for (group, quarters) in groups.clone().zip(quarters) {
@@ -128,7 +131,7 @@ impl Task<'_> {
 
 /// Products of [`CHUNK`] bytes of codes of each of 16 outputs with the codes of activations, whose
 /// upper and lower bytes are `x`, summed over each quarter of the bytes: a vector of outputs per
-/// quarter.
+/// quarter. Asks memory for as many bytes from `ahead` on meanwhile.
 ///
 /// # Safety
 /// The codes lie at `from` and after it, `stride` bytes apart.
@@ -138,6 +141,7 @@ unsafe fn chunk_sums<const BITS: usize>(
     from: *const u8,
     stride: usize,
     [high, low]: [&[i8]; 2],
+    ahead: *const u8,
 ) -> [__m512i; 4] {
     let (high, low) = (operands::<BITS>(high), operands::<BITS>(low));
     let half = _mm512_set1_epi8(0xf);
@@ -146,6 +150,7 @@ unsafe fn chunk_sums<const BITS: usize>(
         let mut sums = [_mm512_setzero_si512(); 4];
         for (lane, sum) in sums.iter_mut().enumerate() {
             let from = from.wrapping_add((4 * quad + lane) * stride);
+            prefetch(ahead.wrapping_add((4 * quad + lane) * CHUNK));
             // SAFETY: the caller's promise.
             let codes = unsafe { _mm512_loadu_si512(from.cast()) };
             *sum = if BITS == 4 {
