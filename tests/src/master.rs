@@ -14,6 +14,7 @@ pub struct Master {
     state: TempDir,
     addresses: Vec<String>,
     deadline: Duration,
+    cpu: Option<String>,
 }
 
 /// Which worker shall hold which layers (half-open).
@@ -29,7 +30,7 @@ impl Master {
     /// A master without workers.
     pub fn alone() -> Self {
         let state = TempDir::with_prefix("cake-state-").expect("there is a temporary folder");
-        Self { state, addresses: Vec::new(), deadline: process::DEADLINE }
+        Self { state, addresses: Vec::new(), deadline: process::DEADLINE, cpu: None }
     }
 
     /// A master that is told of these workers.
@@ -54,6 +55,12 @@ impl Master {
         self
     }
 
+    /// Gives every command these instructions, as `CAKE_CPU` names them.
+    pub fn cpu(mut self, name: &str) -> Self {
+        self.cpu = Some(name.to_owned());
+        self
+    }
+
     /// Where it keeps its state.
     pub fn state(&self) -> &Path {
         self.state.path()
@@ -70,6 +77,7 @@ impl Master {
         for name in ["CAKE_WORKERS", "CAKE_LOG", "CAKE_OPS", "HF_HOME", "HF_HUB_CACHE"] {
             command.env_remove(name);
         }
+        command.envs(self.cpu.iter().map(|name| ("CAKE_CPU", name)));
         command
     }
 

@@ -8,6 +8,9 @@ use cake_tests::{Golden, Master, TestWorker, WorkerOptions, golden, not_shown};
 /// norm moves them by 0.1 and more.
 const LOGITS_TOLERANCE: f32 = 2e-3;
 
+/// The same by default: keys and values are rounded to 11 bits, which moves every score a little.
+const DEFAULT_LOGITS_TOLERANCE: f32 = 5e-2;
+
 /// Answers the golden prompt and compares ids and logits; says where the layers were.
 #[track_caller]
 fn check(name: &str, golden: &Golden, master: &Master, place: &[(&str, usize, usize)]) {
@@ -66,6 +69,38 @@ answers_as_the_reference_does! {
     qwen2: "qwen2",
     qwen3: "qwen3",
     phi3: "phi3",
+}
+
+/// The instructions that this processor has, as `CAKE_CPU` names them; nothing for the best of them.
+fn instructions() -> Vec<&'static str> {
+    #[allow(unused_mut, reason = "other architectures have one kind")]
+    let mut names = vec!["", "portable"];
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::is_x86_feature_detected as has;
+        let avx2 = has!("avx2") && has!("fma") && has!("f16c");
+        let avx512 = has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl");
+        names.extend(avx2.then_some("avx2"));
+        names.extend((avx2 && avx512).then_some("avx512"));
+    }
+    names
+}
+
+#[test]
+fn packed_models_answer_as_the_reference_does_by_default_with_all_instructions() {
+    for name in ["qwen2-mlx4", "llama-mlx8"] {
+        let golden = golden(name);
+        for cpu in instructions() {
+            let home = tempfile::tempdir().expect("a temporary folder");
+            let file = path(&home.path().join("logits.safetensors"));
+            let by_default = ["--numerics", "fast", "--logits-out", &file];
+            let answer = Master::alone().cpu(cpu).answer(&golden, &[], &by_default);
+            assert_eq!(answer.output_ids, golden.greedy_ids, "{name} with {cpu:?}");
+            let difference = max_difference(&read_logits(file.as_ref()), &golden.logits);
+            println!("{name} with {cpu:?}: logits differ by {difference:e}");
+            assert!(difference <= DEFAULT_LOGITS_TOLERANCE, "{name} with {cpu:?}: {difference}");
+        }
+    }
 }
 
 #[test]

@@ -52,8 +52,8 @@ pub(super) struct PlanArgs {
     /// Turn weights into 8 or 4 bits on their way to the workers; auto takes the widest that fits.
     #[arg(long, value_name = "as-stored|q8|q4|auto", default_value = "as-stored")]
     pub encode: Encode,
-    /// Arithmetic: exact keeps activations in f32; fast rounds those of prompts to bf16, and those
-    /// beside 8- and 4-bit weights to 16 bits, where that is faster.
+    /// Arithmetic: exact keeps activations in f32; fast rounds those of prompts to one or two
+    /// bf16, and those beside 8- and 4-bit weights to 16 bits, where that is faster.
     #[arg(long, value_name = "fast|exact", default_value = "fast", overrides_with = "numerics")]
     pub numerics: Numerics,
     /// Prompt tokens in one step. Default: 512 where the master computes every layer; else by the

@@ -6,7 +6,8 @@
 
 #![allow(clippy::needless_range_loop, reason = "vectors are indexed by output throughout")]
 
-use std::arch::asm;
+mod block;
+
 use std::arch::x86_64::*;
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
@@ -17,9 +18,10 @@ use super::super::simd::LANES;
 use super::super::target::Target;
 use super::super::x86::Line;
 use super::activations::Activations;
-use super::vnni::{PARAM_GROUPS, Params, Task, prefetch};
+use super::vnni::{PARAM_GROUPS, Params, Task};
 use super::{Bits, Call};
 use crate::pool::{for_each_apart, for_each_mut};
+use block::Block;
 
 /// Codes of one step: those of one row of a tile.
 const STEP: usize = 64;
@@ -168,20 +170,6 @@ fn pack(
     }
 }
 
-/// One strip of one block with one tile of rows.
-struct Block<'a> {
-    /// `[tile of the strip, step, line]`.
-    codes: [&'a [Line]; STRIP],
-    /// `[step, plane]`.
-    planes: &'a [Tile],
-    /// Scales and sums of the rows, for each group.
-    x_params: &'a [[Line; 2]],
-    params: &'a [Params<1>; STRIP],
-    group: usize,
-    /// What to ask memory for, a line per group.
-    ahead: [*const u8; STRIP],
-}
-
 impl Task<'_> {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
     fn run_tiles(&self, tiles: &Tiles, packed: &Packed, scratch: &mut Scratch) {
@@ -286,150 +274,6 @@ impl Task<'_> {
         let last = (first + self.outputs.len()).min(self.weight.outputs());
         let bytes = self.weight.codes.as_ptr();
         (first..last).map(move |row| bytes.wrapping_add(row * row_bytes + at))
-    }
-}
-
-/// Sums of products of a strip with both planes: `[tile of the strip, plane]`.
-type Dots = [[Tile; 2]; STRIP];
-
-/// Outputs whose chains go on between two instructions on tiles: what keeps both kinds of units busy,
-/// since the processor does not look far enough ahead to find the one kind behind the other.
-const PART: usize = TILE_ROWS * STRIP / 8;
-
-/// Instructions on tile registers that lie `s` bytes apart in memory. Nothing but this module uses the
-/// registers, so they keep what they hold from one to the next.
-macro_rules! tile {
-    ($($line:literal),+; $($name:ident = $value:expr),*) => {
-        asm!(
-            $($line,)+
-            $($name = in(reg) $value,)*
-            s = in(reg) size_of::<Line>(),
-            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-            options(nostack, preserves_flags),
-        )
-    };
-}
-
-impl Block<'_> {
-    /// Continues the chains of a strip, which has a line of 16 rows for each output.
-    #[target_feature(enable = "avx512f")]
-    fn multiply(&self, tiles: &Tiles, sums: &mut [Tile; STRIP]) {
-        let groups = self.x_params.len();
-        let [mut even, mut odd] = [[[[Line::ZERO; TILE_ROWS]; 2]; STRIP]; 2];
-        self.round::<true, false>(tiles, 0, &mut even, &odd, sums);
-        for group in 1..=groups {
-            let (next, last) = if group % 2 == 0 { (&mut even, &odd) } else { (&mut odd, &even) };
-            if group < groups {
-                self.round::<true, true>(tiles, group, next, last, sums);
-            } else {
-                self.round::<false, true>(tiles, group, next, last, sums);
-            }
-        }
-    }
-
-    /// With `NEXT`, multiplies `group` into `next`; with `LAST`, continues the chains with the group
-    /// before, whose products are `last`. The two take turns.
-    #[target_feature(enable = "avx512f")]
-    #[inline]
-    fn round<const NEXT: bool, const LAST: bool>(
-        &self,
-        _: &Tiles,
-        group: usize,
-        next: &mut Dots,
-        last: &Dots,
-        sums: &mut [Tile; STRIP],
-    ) {
-        let steps = (self.group / STEP).max(1);
-        // Of a group of half a step, the second half of a line of codes, and of the lines of a plane.
-        let (step, half) = (group * self.group / STEP, group * self.group % STEP);
-        let mut at = [std::ptr::null::<u8>(); 3];
-        if NEXT {
-            let lines = step * TILE_ROWS..(step + steps) * TILE_ROWS;
-            let planes = &self.planes[step * 2..(step + steps) * 2];
-            let half_planes = half / 4 * size_of::<Line>();
-            at = [
-                self.codes[0][lines.clone()].as_ptr().cast::<u8>().wrapping_add(half),
-                self.codes[1][lines].as_ptr().cast::<u8>().wrapping_add(half),
-                planes.as_ptr().cast::<u8>().wrapping_add(half_planes),
-            ];
-            for ahead in self.ahead {
-                prefetch(ahead.wrapping_add(group * size_of::<Line>()));
-            }
-            // SAFETY: the slices have the tiles of all steps, and the second halves of the only one;
-            // the tile registers are set up for whole or half steps, by the group of the same weight.
-            unsafe {
-                asm!(
-                    "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
-                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                    options(nostack, nomem, preserves_flags),
-                );
-                for _ in 1..steps {
-                    tile!(
-                        "tileloadd tmm4, [{v} + {s}]", "tileloadd tmm6, [{x} + {s}]",
-                        "tdpbusd tmm0, tmm4, tmm6",
-                        "tileloadd tmm7, [{x} + {s} + 1024]", "tdpbusd tmm1, tmm4, tmm7",
-                        "tileloadd tmm5, [{w} + {s}]", "tdpbusd tmm2, tmm5, tmm6",
-                        "tdpbusd tmm3, tmm5, tmm7";
-                        v = at[0], w = at[1], x = at[2]
-                    );
-                    let tile = size_of::<Tile>();
-                    at = [at[0].add(tile), at[1].add(tile), at[2].add(2 * tile)];
-                }
-            }
-        }
-        let [v, w, x] = at;
-        let to = next.as_mut_ptr().cast::<u8>();
-        // One instruction or two on tiles, then a part of the chains: written out, as a loop might stay
-        // one.
-        macro_rules! turn {
-            ($part:literal, $tiles:expr) => {
-                if NEXT {
-                    // SAFETY: as above; `next` has four tiles.
-                    unsafe { $tiles }
-                }
-                if LAST {
-                    self.chain(group - 1, $part, last, sums);
-                }
-            };
-        }
-        turn!(
-            0,
-            tile!(
-                "tileloadd tmm4, [{v} + {s}]", "tileloadd tmm6, [{x} + {s}]",
-                "tdpbusd tmm0, tmm4, tmm6"; v = v, x = x
-            )
-        );
-        turn!(1, tile!("tileloadd tmm7, [{x} + {s} + 1024]", "tdpbusd tmm1, tmm4, tmm7"; x = x));
-        turn!(2, tile!("tileloadd tmm5, [{w} + {s}]", "tdpbusd tmm2, tmm5, tmm6"; w = w));
-        turn!(
-            3,
-            asm!("tdpbusd tmm3, tmm5, tmm7", out("tmm3") _, options(nostack, preserves_flags))
-        );
-        turn!(4, tile!("tilestored [{d} + {s}], tmm0"; d = to));
-        turn!(5, tile!("tilestored [{d} + {s} + 1024], tmm1"; d = to));
-        turn!(6, tile!("tilestored [{d} + {s} + 2048], tmm2"; d = to));
-        turn!(7, tile!("tilestored [{d} + {s} + 3072], tmm3"; d = to));
-    }
-
-    /// Continues the chains of one of eight parts of the outputs with the products of a group.
-    #[target_feature(enable = "avx512f")]
-    #[inline]
-    fn chain(&self, group: usize, part: usize, dots: &Dots, sums: &mut [Tile; STRIP]) {
-        let (tile, first) = (part * PART / TILE_ROWS, part * PART % TILE_ROWS);
-        let [high, low] = &dots[tile];
-        let [scale, sum] = &self.x_params[group];
-        let (scale, sum) = (_mm512_castsi512_ps(scale.read()), _mm512_castsi512_ps(sum.read()));
-        let [[scales], [biases]] = self.params[tile].group(group);
-        for output in first..first + PART {
-            let high = _mm512_slli_epi32::<8>(high[output].read());
-            let dot = _mm512_cvtepi32_ps(_mm512_add_epi32(high, low[output].read()));
-            let scale = _mm512_mul_ps(_mm512_set1_ps(scales.lane(output)), scale);
-            let y = &mut sums[tile][output];
-            let chain = _mm512_fmadd_ps(scale, dot, _mm512_castsi512_ps(y.read()));
-            let bias = _mm512_set1_ps(biases.lane(output));
-            y.write(_mm512_castps_si512(_mm512_fmadd_ps(bias, sum, chain)));
-        }
     }
 }
 
