@@ -218,7 +218,7 @@ impl Product<'_> {
                 }
             }
         }
-        if vectors % 2 > 0 {
+        if !vectors.is_multiple_of(2) {
             for r in 0..ROWS {
                 let x = simd.load(&x[r].0[vectors - 1]);
                 for o in 0..OUTS {
