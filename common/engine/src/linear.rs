@@ -78,13 +78,18 @@ impl Linear {
         let mut stored: [Vec<f32>; N] = std::array::from_fn(|_| Vec::new());
         tensors::with_values(x, |x| {
             for (run, rounded) in kinds.runs() {
-                let x = Inputs::new(&x[run.start * inputs..run.end * inputs]);
+                let x = &x[run.start * inputs..run.end * inputs];
+                let (mut ready, mut last) = (Inputs::new(x), None);
                 for (layer, y) in layers.iter().zip(&mut stored) {
                     let Weight::Stored { matrix, rows, bias, arithmetic } = &layer.weight else {
                         continue;
                     };
-                    let part =
-                        matrix.multiply(*arithmetic, rows.clone(), bias.as_deref(), &x, rounded);
+                    let form = matrix.form();
+                    if last.replace(form).is_some_and(|last| last != form) {
+                        ready = Inputs::new(x); // What was made for the others is of no use.
+                    }
+                    let bias = bias.as_deref();
+                    let part = matrix.multiply(*arithmetic, rows.clone(), bias, &ready, rounded);
                     match y.is_empty() {
                         true => *y = part, // Moved: nearly every step has one run.
                         false => y.extend(part),

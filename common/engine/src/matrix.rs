@@ -31,6 +31,15 @@ enum Stored {
     },
 }
 
+/// A way to store matrices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Form {
+    /// As numbers.
+    Float(FloatType),
+    /// As codes, so many of which share a scale and a bias.
+    Affine(Bits, usize),
+}
+
 impl StoredMatrix {
     /// The matrix, if it is one of `[any, columns]`; `name` is for messages.
     ///
@@ -82,6 +91,14 @@ impl StoredMatrix {
         self.columns
     }
 
+    /// How it is stored, as far as kernels make activations ready for it.
+    pub(crate) fn form(&self) -> Form {
+        match self.encoding {
+            Stored::Float(float) => Form::Float(float),
+            Stored::Affine { bits, group, .. } => Form::Affine(bits, group),
+        }
+    }
+
     /// Some rows, widened: `[rows, columns]`.
     pub(crate) fn widen(&self, tier: Tier, rows: Range<usize>) -> Vec<f32> {
         match &self.encoding {
@@ -105,7 +122,7 @@ impl StoredMatrix {
                 let weight = self.float(*float, rows);
                 match rounded {
                     true => prompt_matmul(tier, weight, bias, x),
-                    false => matmul(tier, weight, bias, x.values()),
+                    false => matmul(tier, weight, bias, x),
                 }
             }
             Stored::Affine { .. } => {

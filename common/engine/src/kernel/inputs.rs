@@ -6,11 +6,14 @@ use super::affine;
 #[cfg(target_arch = "x86_64")]
 use super::{amx, panel};
 
-/// Rows of activations that several matrices are multiplied with, `[rows, inputs]`.
+/// Rows of activations, `[rows, inputs]`, that matrices stored in one way are multiplied with: memory is
+/// planned for one of the forms below.
 #[derive(Default)]
 pub(crate) struct Inputs<'a> {
     /// The activations.
-    pub(super) x: &'a [f32],
+    x: &'a [f32],
+    /// As the f32 kernel takes them beside bf16.
+    pub(super) paired: OnceCell<Vec<f32>>,
     /// As the kernels for packed weights take them.
     pub(super) quantized: OnceCell<affine::Quantized>,
     /// As the kernel of processors with products of bf16 pairs takes them.

@@ -1,13 +1,13 @@
 //! The product of activations with a stored matrix: nearly all the time of a step is spent here.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
 use super::element::{Bf16, Element, F16, F32, FloatType};
+use super::inputs::Inputs;
 use super::simd::{Kernel, LANES, Simd};
 use super::target::Target;
 use super::{PARALLEL_WORK, Tier};
-use crate::pool::{current_threads, for_each};
+use crate::pool::{current_threads, for_each, for_each_mut};
 
 /// Outputs computed together. Part of no contract: results do not depend on it.
 pub(super) const STRIP: usize = 4;
@@ -44,14 +44,21 @@ impl Matrix<'_> {
 /// `x · weightᵀ + bias`: `x` is `[rows, inputs]`, the result `[rows, outputs]`, both row-major.
 ///
 /// Runs on the current pool. `bias` has one element per output.
-pub(crate) fn matmul(tier: Tier, weight: Matrix<'_>, bias: Option<&[f32]>, x: &[f32]) -> Vec<f32> {
+pub(crate) fn matmul(
+    tier: Tier,
+    weight: Matrix<'_>,
+    bias: Option<&[f32]>,
+    inputs: &Inputs<'_>,
+) -> Vec<f32> {
     let outputs = weight.outputs();
+    let x = inputs.values();
     let rows = x.len() / weight.inputs;
     assert_eq!(x.len(), rows * weight.inputs, "whole rows");
     assert!(bias.is_none_or(|bias| bias.len() == outputs), "a bias each");
-    let paired = match weight.float {
-        FloatType::Bf16 => paired(x, weight.inputs),
-        FloatType::F32 | FloatType::F16 => Cow::Borrowed(x),
+    let parallel = rows * outputs * weight.inputs >= PARALLEL_WORK;
+    let x = match weight.float {
+        FloatType::Bf16 => inputs.paired.get_or_init(|| paired(x, weight.inputs, parallel)),
+        FloatType::F32 | FloatType::F16 => x,
     };
     let mut y = vec![0.0; rows * outputs];
     let target = Target::new(&mut y, outputs);
@@ -60,24 +67,22 @@ pub(crate) fn matmul(tier: Tier, weight: Matrix<'_>, bias: Option<&[f32]>, x: &[
         let start = task * task_outputs;
         let range = start..(start + task_outputs).min(outputs);
         // Ranges of different tasks do not overlap, as `Target` demands.
-        let x = &paired;
         tier.run(Product { weight, origin: 0, bias, x, rows, range, target });
     };
     let tasks = outputs.div_ceil(task_outputs);
-    if tasks < 2 || rows * outputs * weight.inputs < PARALLEL_WORK {
-        (0..tasks).for_each(run);
-    } else {
+    if parallel {
         for_each(tasks, run);
+    } else {
+        (0..tasks).for_each(run);
     }
     y
 }
 
 /// Rows of so many inputs as [`Element::load_two`] takes pairs: of every 32 inputs those at even places
 /// first; fewer at the end stay as they are.
-fn paired(x: &[f32], inputs: usize) -> Cow<'_, [f32]> {
+fn paired(x: &[f32], inputs: usize, parallel: bool) -> Vec<f32> {
     let mut paired = x.to_vec();
-    let rows = paired.chunks_exact_mut(inputs).zip(x.chunks_exact(inputs));
-    for (to, from) in rows {
+    let run = |_: usize, (to, from): &mut (&mut [f32], &[f32])| {
         let blocks = to.as_chunks_mut::<{ 2 * LANES }>().0.iter_mut();
         for (to, from) in blocks.zip(from.as_chunks::<{ 2 * LANES }>().0) {
             for lane in 0..LANES {
@@ -85,8 +90,13 @@ fn paired(x: &[f32], inputs: usize) -> Cow<'_, [f32]> {
                 to[LANES + lane] = from[2 * lane + 1];
             }
         }
+    };
+    let mut rows: Vec<_> = paired.chunks_exact_mut(inputs).zip(x.chunks_exact(inputs)).collect();
+    match parallel {
+        true => for_each_mut(&mut rows, run),
+        false => rows.iter_mut().for_each(|row| run(0, row)),
     }
-    Cow::Owned(paired)
+    paired
 }
 
 /// Outputs of one task: a multiple of the strip, small enough to share out and, with several
@@ -284,7 +294,7 @@ mod tests {
                 let bias: Vec<f32> = (0..outputs).map(|_| random.signed()).collect();
                 let matrix = Matrix { bytes: &bytes[1..], float, inputs };
                 for tier in Tier::all() {
-                    let y = matmul(tier, matrix, Some(&bias), &x);
+                    let y = matmul(tier, matrix, Some(&bias), &Inputs::new(&x));
                     for (at, &found) in y.iter().enumerate() {
                         let (row, output) = (at / outputs, at % outputs);
                         let mut exact = f64::from(bias[output]);
@@ -313,14 +323,14 @@ mod tests {
         let matrix = Matrix { bytes: &bytes[1..], float: FloatType::Bf16, inputs };
         let x: Vec<f32> = (0..rows * inputs).map(|_| random.signed()).collect();
         for tier in Tier::all() {
-            let together = matmul(tier, matrix, None, &x);
+            let together = matmul(tier, matrix, None, &Inputs::new(&x));
             for threads in [1, 2, 3, 5] {
                 let pool = Pool::new(threads).unwrap();
-                let again = pool.install(|| matmul(tier, matrix, None, &x));
+                let again = pool.install(|| matmul(tier, matrix, None, &Inputs::new(&x)));
                 assert_eq!(together, again, "{tier:?} {threads} threads");
             }
             for row in 0..rows {
-                let alone = matmul(tier, matrix, None, &x[row * inputs..][..inputs]);
+                let alone = matmul(tier, matrix, None, &Inputs::new(&x[row * inputs..][..inputs]));
                 assert_eq!(together[row * outputs..][..outputs], alone, "{tier:?} row {row}");
             }
         }
@@ -334,8 +344,11 @@ mod tests {
             let (bytes, _) = weights(&mut random, float, inputs * outputs);
             let matrix = Matrix { bytes: &bytes[1..], float, inputs };
             let x: Vec<f32> = (0..5 * inputs).map(|_| random.signed()).collect();
-            let fused: Vec<_> =
-                Tier::all().iter().skip(1).map(|&tier| matmul(tier, matrix, None, &x)).collect();
+            let fused: Vec<_> = Tier::all()
+                .iter()
+                .skip(1)
+                .map(|&tier| matmul(tier, matrix, None, &Inputs::new(&x)))
+                .collect();
             assert!(fused.windows(2).all(|pair| pair[0] == pair[1]), "{float:?}");
         }
     }

@@ -100,7 +100,7 @@ pub(crate) fn prompt_matmul(
         }
         _ => {}
     }
-    matmul(tier, weight, bias, x.x)
+    matmul(tier, weight, bias, x)
 }
 
 /// Upper bounds of the bytes that [`prompt_matmul`] and [`affine_matmul`] hold beside their arguments
@@ -116,7 +116,8 @@ pub(crate) fn product_bytes(inputs: usize, rows: usize) -> (u64, u64) {
         let (panel_row, panel_thread) = panel::product_bytes(inputs);
         let (tiles, tiles_thread) = amx::product_bytes(inputs, rows);
         let for_rows = for_rows.max(panel_row.saturating_mul(rows)).max(tiles);
-        (for_rows, thread.max(panel_thread).max(tiles_thread))
+        // A thread keeps what it once needed for any kind of matrix.
+        (for_rows, thread + panel_thread + tiles_thread)
     }
     #[cfg(not(target_arch = "x86_64"))]
     (row, thread)

@@ -60,12 +60,13 @@ pub(crate) fn panel_matmul_bf16(
     x: &Inputs<'_>,
 ) -> Vec<f32> {
     let outputs = weight.outputs();
-    let rows = x.x.len() / weight.inputs;
-    assert_eq!(x.x.len(), rows * weight.inputs, "whole rows");
+    let activations = x.values();
+    let rows = activations.len() / weight.inputs;
+    assert_eq!(activations.len(), rows * weight.inputs, "whole rows");
     assert!(bias.is_none_or(|bias| bias.len() == outputs), "a bias each");
     let mut y = vec![0.0; rows * outputs];
     let parallel = rows * outputs * weight.inputs >= PARALLEL_WORK;
-    let round = || Activations::round(proof, x.x, weight.inputs, parallel);
+    let round = || Activations::round(proof, activations, weight.inputs, parallel);
     let x = x.rounded.get_or_init(round);
     let panels = outputs.div_ceil(OUTPUTS);
     let parts = row_parts(rows, panels);

@@ -120,6 +120,15 @@ impl Line {
     }
 }
 
+/// At most 64 bytes; the rest of the vector is zero.
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+pub(super) fn read_bytes(bytes: &[u8]) -> __m512i {
+    let mask = u64::MAX.checked_shr(64 - bytes.len().min(64) as u32).unwrap_or(0);
+    // SAFETY: a masked load touches the bytes of the slice alone.
+    unsafe { _mm512_maskz_loadu_epi8(mask, bytes.as_ptr().cast()) }
+}
+
 /// Sum of eight lanes: `i` with `i + 4`, then `+ 2`, `+ 1`.
 #[inline(always)]
 unsafe fn sum8(value: __m256) -> f32 {

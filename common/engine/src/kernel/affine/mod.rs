@@ -131,7 +131,7 @@ pub(crate) fn affine_matmul(
     bias: Option<&[f32]>,
     inputs: &Inputs<'_>,
 ) -> Vec<f32> {
-    let x = inputs.x;
+    let x = inputs.values();
     let call = Call { weight, bias, x, parallel: x.len() * weight.outputs() >= PARALLEL_WORK };
     assert!(weight.inputs > 0 && weight.inputs.is_multiple_of(weight.group), "whole groups");
     assert!(matches!(weight.group, 32 | 64 | MAX_GROUP), "a group that kernels know");
@@ -161,13 +161,13 @@ pub(crate) fn affine_matmul(
 }
 
 /// Upper bounds of the bytes that a product in the arithmetic of [`Numerics::Fast`] holds beside its
-/// arguments and its result: for one row of activations of so many inputs, and for each thread.
+/// arguments and its result: for `rows` rows of activations of so many inputs, and for each thread.
 pub(crate) fn product_bytes(inputs: u64, rows: u64) -> (u64, u64) {
     let quantized = activations::row_bytes(inputs).saturating_mul(rows);
     #[cfg(target_arch = "x86_64")]
     {
         let (packed, thread) = tiles::product_bytes(inputs, rows);
-        (quantized.saturating_add(packed), thread.max(vnni::PANEL_BYTES))
+        (quantized.saturating_add(packed), thread + vnni::PANEL_BYTES)
     }
     #[cfg(not(target_arch = "x86_64"))]
     (quantized, 0)
@@ -198,10 +198,9 @@ impl Quantized {
             #[cfg(target_arch = "x86_64")]
             tiles: OnceCell::new(),
         };
-        match inputs.quantized.get_or_init(quantize) {
-            found if found.kind == kind => multiply(found),
-            _ => multiply(&quantize()),
-        }
+        let found = inputs.quantized.get_or_init(quantize);
+        assert!(found.kind == kind, "inputs of matrices that are stored in one way");
+        multiply(found)
     }
 }
 

@@ -16,7 +16,7 @@ use super::super::inputs::Inputs;
 use super::super::matmul::Matrix;
 use super::super::simd::LANES;
 use super::super::target::Target;
-use super::super::x86::Line;
+use super::super::x86::{Line, read_bytes};
 use super::{Amx, Finish, LINE, TILE_ROWS, Tiles, transpose_into};
 use crate::pool::{current_threads, for_each_apart, for_each_mut};
 
@@ -76,12 +76,13 @@ pub(in super::super) fn float_matmul(
     x: &Inputs<'_>,
 ) -> Vec<f32> {
     let outputs = weight.outputs();
-    let rows = x.x.len() / weight.inputs;
-    assert_eq!(x.x.len(), rows * weight.inputs, "whole rows");
+    let activations = x.values();
+    let rows = activations.len() / weight.inputs;
+    assert_eq!(activations.len(), rows * weight.inputs, "whole rows");
     assert!(bias.is_none_or(|bias| bias.len() == outputs), "a bias each");
     let mut y = vec![0.0; rows * outputs];
     let parallel = rows * outputs * weight.inputs >= PARALLEL_WORK;
-    let split = || Activations::split(proof, x.x, weight.inputs, parallel);
+    let split = || Activations::split(proof, activations, weight.inputs, parallel);
     let x = x.split.get_or_init(split);
     let target = Target::new(&mut y, outputs);
     let share = outputs.div_ceil(TASKS_PER_THREAD * current_threads());
@@ -207,7 +208,7 @@ struct Task<'a> {
 }
 
 impl Task<'_> {
-    #[target_feature(enable = "avx512f")]
+    #[target_feature(enable = "avx512f,avx512bw")]
     fn run(&self, tiles: &Tiles, scratch: &mut Scratch) {
         let strips = self.outputs.len().div_ceil(STRIP);
         let depth = self.x.steps.min(BLOCK_STEPS);
@@ -225,37 +226,20 @@ impl Task<'_> {
     }
 
     /// Copies the weights of a block; outputs and inputs past the end are zero.
-    #[target_feature(enable = "avx512f")]
+    #[target_feature(enable = "avx512f,avx512bw")]
     fn fill(&self, block: &Range<usize>, lines: &mut [Line]) {
         let row_bytes = self.weight.inputs * 2;
-        let strips = lines.chunks_exact_mut(block.len() * STRIP_LINES);
+        let count = self.outputs.len().div_ceil(STRIP);
+        let strips = lines.chunks_exact_mut(block.len() * STRIP_LINES).take(count);
         for (strip, lines) in strips.enumerate() {
+            let first = self.outputs.start + strip * STRIP;
+            let there = (self.outputs.end - first).min(STRIP);
+            let rows = &self.weight.bytes[first * row_bytes..][..there * row_bytes];
             for (step, lines) in block.clone().zip(lines.chunks_exact_mut(STRIP_LINES)) {
-                let first = self.outputs.start + strip * STRIP;
-                let there = self.outputs.end.saturating_sub(first).min(STRIP);
-                let at = step * LINE;
-                let here = (row_bytes - at).min(LINE);
-                let rows = self.weight.bytes.get(first * row_bytes + at..).unwrap_or(&[]);
-                if there == STRIP && here == LINE {
-                    let rows = &rows[..(STRIP - 1) * row_bytes + LINE];
-                    for (row, line) in lines.iter_mut().enumerate() {
-                        let from = rows.as_ptr().wrapping_add(row * row_bytes);
-                        // SAFETY: the slice has all lines that are read; a line is an aligned
-                        // vector.
-                        unsafe {
-                            _mm512_store_si512(
-                                line.0.as_mut_ptr().cast(),
-                                _mm512_loadu_si512(from.cast()),
-                            );
-                        }
-                    }
-                    continue;
-                }
-                for (row, line) in lines.iter_mut().enumerate() {
-                    *line = Line::ZERO;
-                    if row < there {
-                        line.0[..here].copy_from_slice(&rows[row * row_bytes..][..here]);
-                    }
+                let here = step * LINE..((step + 1) * LINE).min(row_bytes);
+                lines[there..].fill(Line::ZERO);
+                for (line, row) in lines.iter_mut().zip(rows.chunks_exact(row_bytes)) {
+                    line.write(read_bytes(&row[here.clone()]));
                 }
             }
         }

@@ -48,10 +48,10 @@ impl Amx {
 /// Whether the processor has AMX-TILE, AMX-BF16 and AMX-INT8.
 fn has_instructions() -> bool {
     const BF16_TILE_INT8: u32 = 1 << 22 | 1 << 24 | 1 << 25;
-    if __cpuid(0).eax < 7 {
-        return false;
-    }
-    __cpuid_count(7, 0).edx & BF16_TILE_INT8 == BF16_TILE_INT8
+    #[allow(unused_unsafe, reason = "newer compilers know these calls to be safe")]
+    // SAFETY: every processor with AVX-512 has the instruction.
+    let (last, features) = unsafe { (__cpuid(0).eax, __cpuid_count(7, 0).edx) };
+    last >= 7 && features & BF16_TILE_INT8 == BF16_TILE_INT8
 }
 
 /// Asks the system to save this process's tile registers when it switches threads; returns whether it
@@ -88,8 +88,8 @@ struct Config {
     rows: [u8; 16],
 }
 
-/// Tile registers of this thread, of which 0 to 3 hold sums, 4 and 5 weights, 6 and 7 activations; given back when it is dropped, so that the
-/// system need not save them.
+/// Tile registers of this thread, of which 0 to 3 hold sums, 4 and 5 weights, 6 and 7 activations;
+/// given back when it is dropped, so that the system need not save them.
 pub(super) struct Tiles(());
 
 impl Tiles {

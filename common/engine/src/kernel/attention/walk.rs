@@ -113,22 +113,14 @@ impl Walk<'_> {
             for block in tile.start / LANES..tile.end.div_ceil(LANES) {
                 part.transpose(simd, self.attend.kv.keys, block, keys);
                 let keys = &keys[..head_dim];
-                let mut scores = scores.chunks_exact_mut(QUAD * SPAN_VECTORS);
-                let mut queries = queries.chunks_exact(head_dim);
-                while let (Some(a), Some(to)) = (queries.next(), scores.next()) {
-                    let scale = self.attend.scale;
-                    match (S::WIDE_TILES, queries.next(), scores.next()) {
-                        // As many chains as it takes to keep two multipliers busy.
-                        (true, Some(b), Some(other)) => {
-                            let to = [&mut to[block..], &mut other[block..]];
-                            dots(simd, [a, b], keys, scale, to);
-                        }
-                        (_, b, other) => {
-                            dots(simd, [a], keys, scale, [&mut to[block..]]);
-                            if let (Some(b), Some(other)) = (b, other) {
-                                dots(simd, [b], keys, scale, [&mut other[block..]]);
-                            }
-                        }
+                // As many chains as it takes to keep two multipliers busy.
+                let together = if S::WIDE_TILES { 2 } else { 1 };
+                let scores = scores.chunks_mut(together * QUAD * SPAN_VECTORS);
+                for (queries, scores) in queries.chunks(together * head_dim).zip(scores) {
+                    let (scale, scores) = (self.attend.scale, &mut scores[block..]);
+                    match queries.len() > head_dim {
+                        true => dots::<S, 2>(simd, queries, keys, scale, scores),
+                        false => dots::<S, 1>(simd, queries, keys, scale, scores),
                     }
                 }
             }
@@ -248,31 +240,32 @@ impl<E: Element> Part<'_, E> {
     }
 }
 
-/// Scaled scores of sixteen keys, transposed, with some quads of queries;
-/// `scores[quad][query * SPAN_VECTORS]`.
+/// Scaled scores of sixteen keys, transposed, with some quads of queries, `[quad, element]`;
+/// `scores[(quad * QUAD + query) * SPAN_VECTORS]`.
 #[inline(always)]
 fn dots<S: Simd, const QUADS: usize>(
     simd: S,
-    queries: [&[[f32; QUAD]]; QUADS],
+    queries: &[[f32; QUAD]],
     keys: &[[f32; LANES]],
     scale: f32,
-    scores: [&mut [[f32; LANES]]; QUADS],
+    scores: &mut [[f32; LANES]],
 ) {
+    let mut of_quad: [&[[f32; QUAD]]; QUADS] = [&[]; QUADS];
+    for (of_quad, queries) in of_quad.iter_mut().zip(queries.chunks_exact(keys.len())) {
+        *of_quad = queries;
+    }
     let mut sums = [[simd.splat(0.0); QUAD]; QUADS];
-    let queries = queries.map(|queries| &queries[..keys.len()]);
     for (index, key) in keys.iter().enumerate() {
         let key = simd.load(key);
         for quad in 0..QUADS {
             for i in 0..QUAD {
-                let query = simd.splat(queries[quad][index][i]);
+                let query = simd.splat(of_quad[quad][index][i]);
                 sums[quad][i] = simd.mul_add(query, key, sums[quad][i]);
             }
         }
     }
-    for (sums, scores) in sums.into_iter().zip(scores) {
-        for i in 0..QUAD {
-            simd.store(simd.mul(sums[i], simd.splat(scale)), &mut scores[i * SPAN_VECTORS]);
-        }
+    for (sum, scores) in sums.as_flattened().iter().zip(scores.chunks_mut(SPAN_VECTORS)) {
+        simd.store(simd.mul(*sum, simd.splat(scale)), &mut scores[0]);
     }
 }
 

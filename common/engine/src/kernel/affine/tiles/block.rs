@@ -70,8 +70,8 @@ impl Place {
 
 /// Sets all sums to zero.
 #[inline(always)]
-fn zero() {
-    // SAFETY: called where tile registers are set up, and touches nothing else.
+fn zero(_: &Tiles) {
+    // SAFETY: there are tile registers, and nothing else is touched.
     unsafe {
         asm!(
             "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
@@ -81,11 +81,14 @@ fn zero() {
     }
 }
 
-/// Loads the tiles at a place of `Block::tiles_of`.
+/// Loads the tiles at a place.
+///
+/// # Safety
+/// They can be read with the shapes that the registers are set up for.
 #[inline(always)]
-fn load(at: Place) {
+unsafe fn load(_: &Tiles, at: Place) {
     let Place { first, second, planes } = at;
-    // SAFETY: called where tile registers are set up; `tiles_of` has all tiles inside their slices.
+    // SAFETY: there are tile registers; the caller's promise.
     unsafe {
         tile!(
             "tileloadd tmm4, [{v} + {s}]", "tileloadd tmm6, [{x} + {s}]",
@@ -96,9 +99,11 @@ fn load(at: Place) {
 }
 
 /// Adds the product of the tiles loaded to one of the sums: two of codes with two planes each.
+///
+/// As far as the compiler is told, this touches memory: so what stands before it stays there.
 #[inline(always)]
-fn multiply<const SUM: usize>() {
-    // SAFETY: called where tile registers are set up, and touches nothing else.
+fn multiply<const SUM: usize>(_: &Tiles) {
+    // SAFETY: there are tile registers, and nothing else is touched.
     unsafe {
         match SUM {
             0 => asm!("tdpbusd tmm0, tmm4, tmm6", out("tmm0") _, options(nostack, preserves_flags)),
@@ -115,7 +120,8 @@ impl Block<'_> {
     pub(super) fn multiply(&self, tiles: &Tiles, sums: &mut [Tile; STRIP]) {
         let groups = self.x_params.len();
         let [mut even, mut odd] = [[[[Line::ZERO; TILE_ROWS]; 2]; STRIP]; 2];
-        load(self.tiles_of(0));
+        // SAFETY: as in `round`.
+        unsafe { load(tiles, self.tiles_of(0)) };
         self.round::<true, false>(tiles, 0, &mut even, &odd, sums);
         for group in 1..=groups {
             let (next, last) = if group % 2 == 0 { (&mut even, &odd) } else { (&mut odd, &even) };
@@ -150,7 +156,7 @@ impl Block<'_> {
     #[inline]
     fn round<const NEXT: bool, const LAST: bool>(
         &self,
-        _: &Tiles,
+        tiles: &Tiles,
         group: usize,
         next: &mut Dots,
         last: &Dots,
@@ -160,15 +166,16 @@ impl Block<'_> {
             for ahead in self.ahead {
                 prefetch(ahead.wrapping_add(group * size_of::<Line>()));
             }
-            zero();
+            zero(tiles);
             let mut at = self.tiles_of(group);
             for _ in 1..self.group / STEP {
-                multiply::<0>();
-                multiply::<1>();
-                multiply::<2>();
-                multiply::<3>();
+                multiply::<0>(tiles);
+                multiply::<1>(tiles);
+                multiply::<2>(tiles);
+                multiply::<3>(tiles);
                 at = at.step();
-                load(at);
+                // SAFETY: as below; a group that has a further step has all of its tiles there.
+                unsafe { load(tiles, at) };
             }
         }
         // After the last group there is none: its own again does no harm.
@@ -187,24 +194,28 @@ impl Block<'_> {
                 }
             };
         }
-        turn!(0, multiply::<0>());
-        turn!(1, multiply::<1>());
-        turn!(2, multiply::<2>());
-        turn!(3, multiply::<3>());
+        turn!(0, multiply::<0>(tiles));
+        turn!(1, multiply::<1>(tiles));
+        turn!(2, multiply::<2>(tiles));
+        turn!(3, multiply::<3>(tiles));
         // SAFETY: `tiles_of` has all tiles of its group inside the slices, for the tile registers that
         // are set up for whole or half steps by the group of the same weight; `next` has four tiles.
         unsafe {
             turn!(4, {
-                tile!("tilestored [{d} + {s}], tmm0", "tileloadd tmm4, [{v} + {s}]"; d = to, v = v);
+                tile!("tilestored [{d} + {s}], tmm0"; d = to);
+                tile!("tileloadd tmm4, [{v} + {s}]"; v = v);
             });
             turn!(5, {
-                tile!("tilestored [{d} + {s} + 1024], tmm1", "tileloadd tmm6, [{x} + {s}]"; d = to, x = x);
+                tile!("tilestored [{d} + {s} + 1024], tmm1"; d = to);
+                tile!("tileloadd tmm6, [{x} + {s}]"; x = x);
             });
             turn!(6, {
-                tile!("tilestored [{d} + {s} + 2048], tmm2", "tileloadd tmm7, [{x} + {s} + 1024]"; d = to, x = x);
+                tile!("tilestored [{d} + {s} + 2048], tmm2"; d = to);
+                tile!("tileloadd tmm7, [{x} + {s} + 1024]"; x = x);
             });
             turn!(7, {
-                tile!("tilestored [{d} + {s} + 3072], tmm3", "tileloadd tmm5, [{w} + {s}]"; d = to, w = w);
+                tile!("tilestored [{d} + {s} + 3072], tmm3"; d = to);
+                tile!("tileloadd tmm5, [{w} + {s}]"; w = w);
             });
         }
     }

@@ -16,7 +16,7 @@ use std::ops::Range;
 use super::super::amx::{Amx, Finish, TILE_ROWS, Tiles, transpose_into};
 use super::super::simd::LANES;
 use super::super::target::Target;
-use super::super::x86::Line;
+use super::super::x86::{Line, read_bytes};
 use super::activations::Activations;
 use super::vnni::{PARAM_GROUPS, Params, Task};
 use super::{Bits, Call};
@@ -55,12 +55,13 @@ thread_local! {
 pub(super) fn product_bytes(inputs: u64, rows: u64) -> (u64, u64) {
     // A scale and a sum for each of the smallest groups.
     let params = inputs.div_ceil(super::MIN_GROUP as u64) * 2 * size_of::<f32>() as u64;
-    let row = inputs.next_multiple_of(STEP as u64) * 2 + params;
+    let row = inputs.div_ceil(STEP as u64).saturating_mul(2 * STEP as u64).saturating_add(params);
     let rows = rows.div_ceil(TILE_ROWS as u64).saturating_mul(TILE_ROWS as u64);
     let kept = OUTPUTS * BLOCK + PASS * TILES * size_of::<Tile>();
     (row.saturating_mul(rows), kept as u64)
 }
 
+/// A tile in memory.
 type Tile = [Line; TILE_ROWS];
 
 /// The product in the arithmetic of [`Numerics::Fast`](crate::options::Numerics::Fast).
@@ -203,7 +204,7 @@ impl Task<'_> {
         let step_bytes = STEP / self.weight.bits.per_byte();
         let steps = bytes.len().div_ceil(step_bytes);
         lines.resize(count * steps * TILE_ROWS, Line::ZERO);
-        for (tile, lines) in lines.chunks_exact_mut(steps * TILE_ROWS).take(count).enumerate() {
+        for (tile, lines) in lines.chunks_exact_mut(steps * TILE_ROWS).enumerate() {
             let first = self.outputs.start + tile * TILE_ROWS;
             let there = self.outputs.end.saturating_sub(first).min(TILE_ROWS);
             let rows = self.weight.codes.get(first * row_bytes..).unwrap_or(&[]);
@@ -281,16 +282,11 @@ impl Task<'_> {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 #[inline]
 fn widen(bits: Bits, codes: &[u8], line: &mut Line) {
-    // SAFETY: masked loads touch the bytes of the slice alone.
-    let load = |most: usize| unsafe {
-        let mask = u64::MAX >> (64 - codes.len().min(most));
-        _mm512_maskz_loadu_epi8(mask, codes.as_ptr().cast())
-    };
+    let codes = read_bytes(codes);
     line.write(match bits {
-        Bits::Eight => load(STEP),
+        Bits::Eight => codes,
         Bits::Four => {
             // 16 bytes are 32 codes: 16 low halves, then 16 high ones.
-            let codes = load(STEP / 2);
             let low = _mm512_set1_epi8(0xf);
             let high = _mm512_and_si512(_mm512_srli_epi16::<4>(codes), low);
             let order = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
