@@ -6,8 +6,8 @@ use super::element::{Bf16, Element, F16, F32, FloatType};
 use super::inputs::Inputs;
 use super::simd::{Kernel, LANES, Simd};
 use super::target::Target;
-use super::{PARALLEL_WORK, Tier};
-use crate::pool::{current_threads, for_each, for_each_mut};
+use super::{AHEAD, PARALLEL_WORK, Tier};
+use crate::pool::{current_threads, for_each_apart, for_each_mut};
 
 /// Outputs computed together. Part of no contract: results do not depend on it.
 pub(super) const STRIP: usize = 4;
@@ -71,7 +71,7 @@ pub(crate) fn matmul(
     };
     let tasks = outputs.div_ceil(task_outputs);
     if parallel {
-        for_each(tasks, run);
+        for_each_apart(tasks, run);
     } else {
         (0..tasks).for_each(run);
     }
@@ -205,7 +205,7 @@ impl Product<'_> {
             *w = (&whole[..vectors], tail);
         }
 
-        let ahead = w[0].0.as_ptr().cast::<u8>().wrapping_add(OUTS * row_bytes);
+        let ahead = w[0].0.as_ptr().cast::<u8>().wrapping_add(AHEAD.max(OUTS * row_bytes));
         let mut sums = [[simd.splat(0.0); ROWS]; OUTS];
         for i in 0..vectors / 2 {
             let mut xs = [(simd.splat(0.0), simd.splat(0.0)); ROWS];

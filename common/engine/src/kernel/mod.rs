@@ -123,6 +123,9 @@ pub(crate) fn product_bytes(inputs: usize, rows: usize) -> (u64, u64) {
     (row, thread)
 }
 
+/// Least bytes by which requests to memory go ahead of products: what arrives while memory answers.
+const AHEAD: usize = 32 << 10;
+
 /// Least number of element operations worth waking another thread for.
 ///
 /// A wake-up costs some ten microseconds, in which one core does about this much. In tests nothing is

@@ -244,7 +244,7 @@ impl Call<'_> {
 /// Runs the tasks `0..tasks`, on the current pool if `parallel`.
 fn for_each(tasks: usize, parallel: bool, run: impl Fn(usize) + Sync) {
     if parallel && tasks > 1 {
-        pool::for_each(tasks, run);
+        pool::for_each_apart(tasks, run);
     } else {
         (0..tasks).for_each(run);
     }

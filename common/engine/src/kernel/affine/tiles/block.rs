@@ -4,8 +4,8 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::super::super::amx::{TILE_ROWS, Tiles};
-use super::super::super::x86::Line;
-use super::super::vnni::{Params, prefetch};
+use super::super::super::x86::{Line, prefetch};
+use super::super::vnni::Params;
 use super::{STEP, STRIP, Tile};
 
 /// One strip of one block with one tile of rows.

@@ -7,11 +7,12 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
+use super::super::super::AHEAD;
 use super::super::super::simd::LANES;
-use super::super::super::x86::{Avx512Vnni, Line};
+use super::super::super::x86::{Avx512Vnni, Line, prefetch};
 use super::super::activations::Activations;
 use super::super::{Bits, Call, MAX_GROUP};
-use super::{CHUNK, DIRECT_ROWS, PARAM_GROUPS, Params, Task, padded_rows, prefetch};
+use super::{CHUNK, DIRECT_ROWS, PARAM_GROUPS, Params, Task, padded_rows};
 
 /// Inputs that are taken at once: whole groups of every size, and chunks of every width of code.
 const SPAN: usize = MAX_GROUP;
@@ -62,9 +63,10 @@ impl Task<'_> {
                 for first in held.clone().step_by(span) {
                     let groups = first..(first + span).min(held.end);
                     let at = first * self.group_bytes();
-                    // The next rows in the order they lie in, which is the order that memory is
-                    // fastest in; this kernel's own is not.
-                    let ahead = codes.as_ptr().wrapping_add(LANES * (row_bytes + at));
+                    // In the order that rows lie in, which memory is fastest in and this kernel's
+                    // own is not: so at least as far ahead as the next rows begin.
+                    let ahead = LANES * at + AHEAD.max(LANES * row_bytes);
+                    let ahead = codes.as_ptr().wrapping_add(ahead);
                     let mut padded = MaybeUninit::<[[Line; CHUNKS]; LANES]>::uninit();
                     let whole =
                         codes.len() >= LANES * row_bytes && at + CHUNKS * CHUNK <= row_bytes;
@@ -107,13 +109,15 @@ impl Task<'_> {
                 let at = at..at + SPAN / CHUNKS;
                 let x = [&x.high[at.clone()], &x.low[at]];
                 let from = from.wrapping_add(chunk * CHUNK);
-                // Asked for once, between the products: many at a time would hold everything up.
-                let ahead = match row == self.rows.start {
-                    true => ahead.wrapping_add(chunk * LANES * CHUNK),
-                    false => from,
-                };
+                let ahead = ahead.wrapping_add(chunk * LANES * CHUNK);
+                // Memory is asked once, between the products of the first row.
                 // SAFETY: the caller's promise.
-                *quarters = unsafe { chunk_sums::<BITS>(from, stride, x, ahead) };
+                *quarters = unsafe {
+                    match row == self.rows.start {
+                        true => chunk_sums::<BITS, true>(from, stride, x, ahead),
+                        false => chunk_sums::<BITS, false>(from, stride, x, ahead),
+                    }
+                };
             }
             let quarters = quarters.as_flattened().chunks_exact(per_group);
             for (group, quarters) in groups.clone().zip(quarters) {
@@ -131,13 +135,13 @@ impl Task<'_> {
 
 /// Products of [`CHUNK`] bytes of codes of each of 16 outputs with the codes of activations, whose
 /// upper and lower bytes are `x`, summed over each quarter of the bytes: a vector of outputs per
-/// quarter. Asks memory for as many bytes from `ahead` on meanwhile.
+/// quarter. With `ASK`, asks memory for as many bytes from `ahead` on meanwhile.
 ///
 /// # Safety
 /// The codes lie at `from` and after it, `stride` bytes apart.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 #[inline]
-unsafe fn chunk_sums<const BITS: usize>(
+unsafe fn chunk_sums<const BITS: usize, const ASK: bool>(
     from: *const u8,
     stride: usize,
     [high, low]: [&[i8]; 2],
@@ -150,7 +154,9 @@ unsafe fn chunk_sums<const BITS: usize>(
         let mut sums = [_mm512_setzero_si512(); 4];
         for (lane, sum) in sums.iter_mut().enumerate() {
             let from = from.wrapping_add((4 * quad + lane) * stride);
-            prefetch(ahead.wrapping_add((4 * quad + lane) * CHUNK));
+            if ASK {
+                prefetch(ahead.wrapping_add((4 * quad + lane) * CHUNK));
+            }
             // SAFETY: the caller's promise.
             let codes = unsafe { _mm512_loadu_si512(from.cast()) };
             *sum = if BITS == 4 {

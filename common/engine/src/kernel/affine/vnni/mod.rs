@@ -14,7 +14,7 @@ pub(super) use panel::PANEL_BYTES;
 use super::super::element::FloatType;
 use super::super::simd::LANES;
 use super::super::target::Target;
-use super::super::x86::{Avx512Vnni, Line, transposed};
+use super::super::x86::{Avx512Vnni, Line, prefetch, transposed};
 use super::activations::Activations;
 use super::{AffineMatrix, Call};
 
@@ -236,12 +236,4 @@ fn halves(float: FloatType, pairs: __m512i) -> (__m512i, __m512i) {
     } else {
         (_mm512_slli_epi32::<16>(pairs), _mm512_slli_epi32::<16>(upper))
     }
-}
-
-/// Asks for the cache line at `address`, which need not be valid: into the second-level cache, which
-/// waits for more lines at a time than the first.
-#[inline(always)]
-pub(super) fn prefetch(address: *const u8) {
-    // SAFETY: a prefetch touches nothing; every processor of this architecture has it.
-    unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
 }

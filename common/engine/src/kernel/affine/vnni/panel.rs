@@ -9,10 +9,10 @@ use std::ops::Range;
 
 use super::super::super::simd::LANES;
 use super::super::super::target::Target;
-use super::super::super::x86::{Avx512Vnni, Line, transposed};
+use super::super::super::x86::{Avx512Vnni, Line, prefetch, transposed};
 use super::super::activations::{Activations, Planes};
 use super::super::{Bits, Call, MAX_GROUP};
-use super::{CHUNK, PARAM_GROUPS, Params, Task, padded_rows, prefetch};
+use super::{CHUNK, PARAM_GROUPS, Params, Task, padded_rows};
 use crate::pool::{current_threads, for_each_apart};
 
 /// Vectors of outputs in a panel.
