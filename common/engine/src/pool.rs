@@ -6,6 +6,8 @@
 //! threads that move bytes. Nobody waits for a helper that has not begun: the caller takes part, and
 //! a section is over when the tasks that were handed out are done.
 
+mod stretches;
+
 use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -15,6 +17,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
+use stretches::Stretches;
 
 /// How long a helper waits for the next section awake. The serial work between two sections of a
 /// step takes some ten microseconds; waking a helper that sleeps was measured to cost the caller 7 µs
@@ -47,7 +50,10 @@ impl Pool {
             let shared = pool.shared.clone();
             let helper = std::thread::Builder::new()
                 .name(format!("cake-math-{index}"))
-                .spawn(move || shared.help())
+                .spawn(move || {
+                    stretches::set_index(index);
+                    shared.help();
+                })
                 .map_err(|source| Error::Threads { threads, source })?;
             pool.helpers.push(helper);
         }
@@ -98,18 +104,12 @@ pub(crate) fn for_each(tasks: usize, run: impl Fn(usize) + Sync) {
     }
 }
 
-/// [`for_each`] in turn from as many stretches of the tasks as there are threads: for tasks whose
-/// neighbours write to the same cache lines again and again, as those of neighbouring outputs do.
+/// [`for_each`] in as many stretches of neighbouring tasks as there are threads, each taking those of
+/// its own first: for tasks that read memory in their order, and for those whose neighbours write to
+/// the same cache lines again and again, as those of neighbouring outputs do.
 pub(crate) fn for_each_apart(tasks: usize, run: impl Fn(usize) + Sync) {
-    let threads = current_threads();
-    for_each(tasks, |earlier| run(apart(earlier, tasks, threads)));
-}
-
-/// The task that comes after `earlier` others when `stretches` of them are taken from in turn.
-fn apart(earlier: usize, tasks: usize, stretches: usize) -> usize {
-    let (stretch, index) = (earlier % stretches, earlier / stretches);
-    // The first `tasks % stretches` are one task longer than the others.
-    stretch * (tasks / stretches) + stretch.min(tasks % stretches) + index
+    let stretches = Stretches::new(tasks, current_threads());
+    for_each(tasks, |_| run(stretches.take()));
 }
 
 /// [`for_each`] with one task for each of `items`: `run(index, item)`.

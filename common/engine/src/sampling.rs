@@ -1,5 +1,6 @@
 //! Choosing the next token: a pure function of logits, token ids, position and seed.
 
+use crate::kernel::{Tier, sum_exp};
 use crate::random;
 
 /// How to choose; the default is greedy.
@@ -184,11 +185,7 @@ fn logprob(logits: &[f32], token: u32) -> f32 {
         return 0.0;
     };
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits
-        .iter()
-        .map(|&score| f64::from(ordered(score)) - f64::from(largest))
-        .map(f64::exp)
-        .sum();
+    let sum = sum_exp(Tier::detect(), logits, largest);
     (f64::from(chosen) - f64::from(largest) - sum.ln()) as f32
 }
 
@@ -293,7 +290,8 @@ mod tests {
         let nan = f32::NAN;
         for temperature in [0.0, 1.0] {
             let options = options(temperature);
-            assert_eq!(sample(&[nan, 1.0, nan], &[], 3, &options).token, 1);
+            let only = sample(&[nan, 1.0, nan], &[], 3, &options);
+            assert_eq!((only.token, only.logprob), (1, 0.0));
             assert_eq!(sample(&[nan, nan], &[], 3, &options).token, 0);
             assert_eq!(sample(&[0.0, f32::INFINITY], &[], 3, &options).token, 1);
             assert_eq!(sample(&[], &[], 3, &options).token, 0);

@@ -134,6 +134,41 @@ pub(super) fn exp<S: Simd>(simd: S, x: S::V) -> S::V {
     simd.mul(simd.add(p, simd.splat(1.0)), simd.pow2_of_shifted(shifted))
 }
 
+/// The sum of `e^(x - largest)` over what is a number, in f32 within blocks of 4,096 values, which are
+/// summed in f64.
+pub(crate) fn sum_exp(tier: Tier, x: &[f32], largest: f32) -> f64 {
+    let block = |x| f64::from(tier.run(SumExp { x, largest }));
+    x.chunks(4096).map(block).sum()
+}
+
+struct SumExp<'a> {
+    x: &'a [f32],
+    largest: f32,
+}
+
+impl Kernel for SumExp<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> f32 {
+        let (whole, tail) = self.x.as_chunks::<LANES>();
+        let mut sums = simd.splat(0.0);
+        for x in whole {
+            sums = simd.add(sums, exp_below(simd, simd.load(x), self.largest));
+        }
+        // The lanes past the end add `e^-87` each.
+        let tail = load_tail(simd, tail, f32::NEG_INFINITY);
+        simd.sum(simd.add(sums, exp_below(simd, tail, self.largest)))
+    }
+}
+
+/// `e^(x - largest)`, for what is no number as for minus infinity.
+#[inline(always)]
+fn exp_below<S: Simd>(simd: S, x: S::V, largest: f32) -> S::V {
+    let x = simd.max(x, simd.splat(f32::NEG_INFINITY));
+    exp(simd, simd.sub(x, simd.splat(largest)))
+}
+
 /// `a + b`, elementwise.
 pub(crate) fn add(a: &[f32], b: &[f32]) -> Vec<f32> {
     assert_eq!(a.len(), b.len(), "one b for each a");

@@ -17,7 +17,7 @@ const TASK_BYTES: usize = 256 << 10;
 /// Bytes that memory is asked for at a time.
 const CACHE_LINE: usize = 64;
 /// Tasks per thread, so that a thread that is held up leaves its share to others.
-const TASKS_PER_THREAD: usize = 4;
+const TASKS_PER_THREAD: usize = 8;
 
 /// A stored matrix `[outputs, inputs]`, row-major, at any address.
 #[derive(Clone, Copy)]

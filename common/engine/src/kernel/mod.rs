@@ -6,8 +6,9 @@
 //! Invariants:
 //! - Every output element has one order of summation, which its kernel states; in `matmul`, 16 lanes
 //!   over the summed axis (element `i` belongs to lane `i % 16`, or in bf16 to lane `i / 2 % 16` but for
-//!   the last `inputs % 32`; a short last vector is padded with zeros), then the tree of `Simd::sum`. Neither the number of rows, nor the number of threads,
-//!   nor the tile an element falls into changes a bit of it.
+//!   the last `inputs % 32`; a short last vector is padded with zeros), then the tree of `Simd::sum`.
+//!   Neither the number of rows, nor the number of threads, nor the tile an element falls into changes
+//!   a bit of it.
 //! - The tiers with fused multiply-add agree with each other to the bit; the portable tier of
 //!   processors without it rounds twice per step and agrees within rounding.
 //! - No matrix is ever widened as a whole.
@@ -33,7 +34,7 @@ pub(crate) use attention::{Attend, AttendRow, KvView, attend, attend_floats};
 pub(crate) use choice::chosen;
 pub use choice::cpu_tier;
 pub(crate) use element::{Element, F16, F32, FloatType};
-pub(crate) use elementwise::{add, rms_norm, rotate, silu_mul};
+pub(crate) use elementwise::{add, rms_norm, rotate, silu_mul, sum_exp};
 pub(crate) use inputs::Inputs;
 pub(crate) use matmul::{Matrix, matmul};
 use simd::Kernel;
@@ -120,7 +121,7 @@ pub(crate) fn product_bytes(inputs: usize, rows: usize) -> (u64, u64) {
         (for_rows, thread + panel_thread + tiles_thread)
     }
     #[cfg(not(target_arch = "x86_64"))]
-    (row, thread)
+    (for_rows, thread)
 }
 
 /// Least bytes by which requests to memory go ahead of products: what arrives while memory answers.

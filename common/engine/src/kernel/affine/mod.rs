@@ -35,7 +35,7 @@ use crate::pool::{self, current_threads};
 use activations::{Activations, Form};
 
 /// Tasks per thread, so that a thread that is held up leaves its share to others.
-const TASKS_PER_THREAD: usize = 4;
+const TASKS_PER_THREAD: usize = 8;
 /// Codes that the widest group has; groups of every size divide it.
 const MAX_GROUP: usize = 128;
 /// Codes that the narrowest group has.
