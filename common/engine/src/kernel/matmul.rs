@@ -6,7 +6,7 @@ use super::element::{Bf16, Element, F16, F32, FloatType};
 use super::inputs::Inputs;
 use super::simd::{Kernel, LANES, Simd};
 use super::target::Target;
-use super::{AHEAD, PARALLEL_WORK, Tier};
+use super::{AHEAD, CACHE_LINE, PARALLEL_WORK, Tier};
 use crate::pool::{current_threads, for_each_apart, for_each_mut};
 
 /// Outputs computed together. Part of no contract: results do not depend on it.
@@ -14,8 +14,6 @@ pub(super) const STRIP: usize = 4;
 /// Weight bytes that a task reads again and again when there are several rows: what stays in a
 /// second-level cache beside the activations.
 const TASK_BYTES: usize = 256 << 10;
-/// Bytes that memory is asked for at a time.
-const CACHE_LINE: usize = 64;
 /// Tasks per thread, so that a thread that is held up leaves its share to others.
 const TASKS_PER_THREAD: usize = 8;
 

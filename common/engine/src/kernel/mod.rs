@@ -126,6 +126,8 @@ pub(crate) fn product_bytes(inputs: usize, rows: usize) -> (u64, u64) {
 
 /// Least bytes by which requests to memory go ahead of products: what arrives while memory answers.
 const AHEAD: usize = 32 << 10;
+/// Bytes that memory is asked for at a time.
+const CACHE_LINE: usize = 64;
 
 /// Least number of element operations worth waking another thread for.
 ///

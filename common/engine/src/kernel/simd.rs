@@ -222,7 +222,10 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    fn prefetch(self, _address: *const u8) {}
+    fn prefetch(self, _address: *const u8) {
+        #[cfg(target_arch = "x86_64")]
+        super::x86::prefetch(_address);
+    }
 }
 
 #[cfg(test)]

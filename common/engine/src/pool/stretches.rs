@@ -38,7 +38,8 @@ impl Stretches {
         let others = (own + 1..self.0.len()).chain(0..own);
         let first = self.0[own].take(|left| left.start);
         // When all were found empty, all tasks were taken, each by a call of its own.
-        let stolen = || others.into_iter().find_map(|other| self.0[other].take(|left| left.end - 1));
+        let stolen =
+            || others.into_iter().find_map(|other| self.0[other].take(|left| left.end - 1));
         first.or_else(stolen).expect("no more calls than tasks")
     }
 }
