@@ -5,6 +5,9 @@ use std::process::ExitCode;
 use clap::Parser;
 use tracing_subscriber::EnvFilter;
 
+#[global_allocator]
+static ALLOCATOR: cake_engine::Reuse = cake_engine::Reuse;
+
 fn main() -> ExitCode {
     let cli = cake_master::cli::Cli::parse();
     let level = ["warn", "info", "debug"][usize::from(cli.verbose.min(2))];

@@ -43,8 +43,8 @@ pub fn kv_bytes(
 /// have up to `context` positions, on `threads` threads, the step's messages included.
 ///
 /// Counted: hidden states as they arrive, as a tensor, beside their norm and the two sums, and twice
-/// more on the way out; then the larger of what attention and the MLP hold at once, with a product's
-/// rounded activations; what every thread keeps for attention and products; and a quarter more for
+/// more on the way out; then what attention and the MLP hold at once, each with a product's rounded
+/// activations, since [`Reuse`](crate::Reuse) keeps the one's while the other runs; what every thread keeps for attention and products; and a quarter more for
 /// the allocator.
 pub fn scratch_bytes(config: &ModelConfig, rows: usize, context: usize, threads: usize) -> u64 {
     let row = |width: usize| (width as u64).saturating_mul(rows as u64);
@@ -61,8 +61,8 @@ pub fn scratch_bytes(config: &ModelConfig, rows: usize, context: usize, threads:
     let group = config.num_heads.div_ceil(config.num_kv_heads.max(1));
     let panels = product_bytes(1, 1).1.div_ceil(F32_BYTES).saturating_mul(threads.max(1) as u64);
     let kept = attend_floats(group, config.head_dim, context, threads).saturating_add(panels);
-    let floats =
-        hidden.saturating_add(attention.max(mlp)).saturating_add(rotation).saturating_add(kept);
+    let floats = hidden.saturating_add(attention).saturating_add(mlp);
+    let floats = floats.saturating_add(rotation).saturating_add(kept);
     let bytes = floats.saturating_mul(F32_BYTES);
     bytes.saturating_add(bytes / ALLOCATOR_SLACK)
 }

@@ -17,6 +17,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
+use crate::reuse;
 use stretches::Stretches;
 
 /// How long a helper waits for the next section awake. The serial work between two sections of a
@@ -65,7 +66,7 @@ impl Pool {
     pub(crate) fn install<R>(&self, work: impl FnOnce() -> R) -> R {
         self.shared.steps.fetch_add(1, Ordering::Relaxed);
         self.shared.wake();
-        let _step = Step(&self.shared);
+        let (_step, _reused) = (Step(&self.shared), reuse::Step::begin());
         let _current = Current::set(Some(self.shared.clone()));
         work()
     }

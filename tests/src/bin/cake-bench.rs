@@ -6,6 +6,9 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
+#[global_allocator]
+static ALLOCATOR: cake_engine::Reuse = cake_engine::Reuse;
+
 /// Measures bytes, memory and times of the release binaries on this machine, from outside.
 #[derive(Debug, Parser)]
 #[command(name = "cake-bench")]

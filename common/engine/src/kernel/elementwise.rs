@@ -1,5 +1,6 @@
 //! What happens between the products, row by row: norms, rotation, activation, residual sums.
 
+use super::buffer::unset;
 use super::simd::{Kernel, LANES, Simd};
 use super::{PARALLEL_WORK, Tier};
 use crate::pool::{current_threads, for_each_mut};
@@ -18,7 +19,7 @@ fn by_rows(out: &mut [f32], width: usize, work: impl Fn(usize, &mut [f32]) + Syn
 /// `weight · x / sqrt(mean(x²) + eps)` of every row of `x`, `[rows, width]`; `weight` is `[width]`.
 pub(crate) fn rms_norm(tier: Tier, x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
     let width = weight.len();
-    let mut out = vec![0.0; x.len()];
+    let mut out = unset(x.len());
     by_rows(&mut out, width, |row, out| {
         let x = &x[row * width..][..out.len()];
         tier.run(RmsNorm { x, weight, eps, out });
@@ -68,7 +69,7 @@ pub(super) fn load_tail<S: Simd>(simd: S, tail: &[f32], rest: f32) -> S::V {
 /// `silu(gate) · up`, elementwise, with `silu(x) = x / (1 + exp(-x))`.
 pub(crate) fn silu_mul(tier: Tier, gate: &[f32], up: &[f32]) -> Vec<f32> {
     assert_eq!(gate.len(), up.len(), "one up for each gate");
-    let mut out = vec![0.0; gate.len()];
+    let mut out = unset(gate.len());
     by_rows(&mut out, LANES, |row, out| {
         let start = row * LANES;
         let (gate, up) = (&gate[start..][..out.len()], &up[start..][..out.len()]);
@@ -172,7 +173,7 @@ fn exp_below<S: Simd>(simd: S, x: S::V, largest: f32) -> S::V {
 /// `a + b`, elementwise.
 pub(crate) fn add(a: &[f32], b: &[f32]) -> Vec<f32> {
     assert_eq!(a.len(), b.len(), "one b for each a");
-    let mut out = vec![0.0; a.len()];
+    let mut out = unset(a.len());
     by_rows(&mut out, LANES, |row, out| {
         let start = row * LANES;
         for ((out, a), b) in out.iter_mut().zip(&a[start..]).zip(&b[start..]) {
@@ -191,7 +192,7 @@ pub(crate) fn rotate(
     sin: &[f32],
     (heads, head_dim, half): (usize, usize, usize),
 ) -> Vec<f32> {
-    let mut out = vec![0.0; x.len()];
+    let mut out = unset(x.len());
     let width = heads * head_dim;
     by_rows(&mut out, width, |first, out| {
         for (index, out) in out.chunks_exact_mut(width).enumerate() {

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::buffer::unset;
 use super::element::{Bf16, Element, F16, F32, FloatType};
 use super::inputs::Inputs;
 use super::simd::{Kernel, LANES, Simd};
@@ -58,7 +59,7 @@ pub(crate) fn matmul(
         FloatType::Bf16 => inputs.paired.get_or_init(|| paired(x, weight.inputs, parallel)),
         FloatType::F32 | FloatType::F16 => x,
     };
-    let mut y = vec![0.0; rows * outputs];
+    let mut y = unset(rows * outputs);
     let target = Target::new(&mut y, outputs);
     let task_outputs = task_outputs(&weight, outputs, rows);
     let run = |task: usize| {

@@ -17,6 +17,7 @@ mod affine;
 #[cfg(target_arch = "x86_64")]
 mod amx;
 mod attention;
+mod buffer;
 mod choice;
 mod element;
 mod elementwise;

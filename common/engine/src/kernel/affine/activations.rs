@@ -1,7 +1,8 @@
 //! Activations rounded to 16 bits, each group of inputs with a scale of its own.
 
 use super::super::Tier;
-use super::super::simd::{Kernel, Simd};
+use super::super::buffer::unset;
+use super::super::simd::{Kernel, LANES, Simd};
 use super::{Bits, Call};
 use crate::pool::for_each_mut;
 
@@ -74,9 +75,9 @@ impl Activations {
             Form::Planes => (0, rows * stride),
         };
         let mut all = Activations {
-            words: vec![0; word_count],
-            high: vec![0; plane_bytes],
-            low: vec![0; plane_bytes],
+            words: unset(word_count),
+            high: unset(plane_bytes),
+            low: unset(plane_bytes),
             stride,
             groups,
             scales: vec![0.0; rows * groups],
@@ -85,8 +86,9 @@ impl Activations {
         let codes: Vec<Codes<'_>> = match form {
             Form::Words => all.words.chunks_exact_mut(inputs).map(Codes::Words).collect(),
             Form::Planes => {
-                let low = all.low.chunks_exact_mut(stride);
-                let both = all.high.chunks_exact_mut(stride).zip(low);
+                let low = all.low.chunks_exact_mut(stride).map(|low| padded(low, inputs));
+                let high = all.high.chunks_exact_mut(stride).map(|high| padded(high, inputs));
+                let both = high.zip(low);
                 both.map(|(high, low)| Codes::Planes { high, low }).collect()
             }
         };
@@ -132,6 +134,13 @@ impl Activations {
     }
 }
 
+/// The codes of a row of a plane, the rest of which is set to zero.
+fn padded(row: &mut [i8], inputs: usize) -> &mut [i8] {
+    let (codes, padding) = row.split_at_mut(inputs);
+    padding.fill(0);
+    codes
+}
+
 /// Where the codes of a row go.
 enum Codes<'a> {
     Words(&'a mut [i16]),
@@ -141,9 +150,9 @@ enum Codes<'a> {
 impl Codes<'_> {
     /// Writes the codes of block `block` of [`ORDER`] inputs.
     #[inline(always)]
-    fn store(&mut self, block: usize, codes: &[i16; ORDER]) {
+    fn store(&mut self, block: usize, codes: &[i32; ORDER]) {
         match self {
-            Codes::Words(to) => to.as_chunks_mut().0[block] = *codes,
+            Codes::Words(to) => to.as_chunks_mut().0[block] = codes.map(|code| code as i16),
             Codes::Planes { high, low } => {
                 let (high, low) = (&mut high.as_chunks_mut().0[block], low.as_chunks_mut());
                 split(codes, high, &mut low.0[block]);
@@ -167,23 +176,37 @@ impl Kernel for &mut Row<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
+        match self.bits {
+            Bits::Four => self.quantize::<4>(),
+            Bits::Eight => self.quantize::<8>(),
+        }
+    }
+}
+
+impl Row<'_> {
+    /// `BITS` are those of the weight.
+    #[inline(always)]
+    fn quantize<const BITS: usize>(&mut self) {
         let params = self.scales.iter_mut().zip(self.sums.iter_mut());
         let blocks = self.group / ORDER;
         for (group, (x, (scale_to, sum_to))) in
             self.x.chunks_exact(self.group).zip(params).enumerate()
         {
             let (scale, inverse) = scale(largest(x));
-            let mut sum = 0;
+            let mut sums = [0; ORDER];
             for (block, x) in x.as_chunks().0.iter().enumerate() {
-                let (mut codes, part) = round(x, inverse);
-                sum += part;
-                if self.bits == Bits::Four {
-                    codes = evens_first(&codes);
+                let codes = match BITS {
+                    4 => round(&evens_first(x), inverse),
+                    _ => round(x, inverse),
+                };
+                for (sum, code) in sums.iter_mut().zip(&codes) {
+                    *sum += code;
                 }
                 self.codes.store(group * blocks + block, &codes);
             }
             *scale_to = scale;
-            *sum_to = scale * sum as f32; // The sum is exact: at most 128 codes below 2^15.
+            // The sum is exact: at most 128 codes below 2^15.
+            *sum_to = scale * sums.iter().sum::<i32>() as f32;
         }
     }
 }
@@ -192,8 +215,13 @@ impl Kernel for &mut Row<'_> {
 #[inline(always)]
 fn largest(x: &[f32]) -> f32 {
     // Magnitudes order as their bits do.
-    let magnitude = |x: &f32| x.to_bits() & (u32::MAX >> 1);
-    f32::from_bits(x.iter().map(magnitude).max().unwrap_or(0))
+    let mut most = [0; LANES];
+    for x in x.as_chunks::<LANES>().0 {
+        for (most, x) in most.iter_mut().zip(x) {
+            *most = (x.to_bits() & (u32::MAX >> 1)).max(*most);
+        }
+    }
+    f32::from_bits(most.into_iter().max().unwrap_or(0))
 }
 
 /// The scale of a group and the factor that takes activations to codes.
@@ -209,33 +237,33 @@ fn scale(largest: f32) -> (f32, f32) {
     }
 }
 
-/// Rounds `x · inverse`; returns the codes and their sum.
+/// Rounds `x · inverse`: within ±32639 for finite `x`, as that is but for two roundings.
 #[inline(always)]
-fn round(x: &[f32; ORDER], inverse: f32) -> ([i16; ORDER], i32) {
-    let (mut codes, mut sum) = ([0; ORDER], 0);
+fn round(x: &[f32; ORDER], inverse: f32) -> [i32; ORDER] {
+    let mut codes = [0; ORDER];
     for (x, code) in x.iter().zip(&mut codes) {
-        let rounded = (x * inverse + ROUND).to_bits().wrapping_sub(ROUND.to_bits());
-        *code = rounded as i16; // Within ±32639 for finite x: x · inverse is, but for two roundings.
-        sum += i32::from(*code);
+        *code = (x * inverse + ROUND).to_bits().wrapping_sub(ROUND.to_bits()) as i32;
     }
-    (codes, sum)
+    codes
 }
 
 /// The signed bytes of codes: `code = 256 · high + low`.
 #[inline(always)]
-fn split(codes: &[i16; ORDER], high: &mut [i8; ORDER], low: &mut [i8; ORDER]) {
-    for ((code, high), low) in codes.iter().zip(high).zip(low) {
+fn split(codes: &[i32; ORDER], high: &mut [i8; ORDER], low: &mut [i8; ORDER]) {
+    for (code, low) in codes.iter().zip(low) {
         *low = *code as i8;
-        *high = (code.wrapping_add(128) >> 8) as i8; // No code is so large that this wraps.
+    }
+    for (code, high) in codes.iter().zip(high) {
+        *high = ((code + 128) >> 8) as i8;
     }
 }
 
 #[inline(always)]
-fn evens_first(codes: &[i16; ORDER]) -> [i16; ORDER] {
-    let mut ordered = [0; ORDER];
+fn evens_first(x: &[f32; ORDER]) -> [f32; ORDER] {
+    let mut ordered = [0.0; ORDER];
     for i in 0..ORDER / 2 {
-        ordered[i] = codes[2 * i];
-        ordered[ORDER / 2 + i] = codes[2 * i + 1];
+        ordered[i] = x[2 * i];
+        ordered[ORDER / 2 + i] = x[2 * i + 1];
     }
     ordered
 }
@@ -244,13 +272,11 @@ fn evens_first(codes: &[i16; ORDER]) -> [i16; ORDER] {
 mod tests {
     use super::*;
 
-    const LARGEST: i16 = MAX_CODE as i16;
+    const LARGEST: i32 = MAX_CODE as i32;
 
-    fn rounded(x: &[f32; ORDER]) -> (f32, [i16; ORDER]) {
+    fn rounded(x: &[f32; ORDER]) -> (f32, [i32; ORDER]) {
         let (scale, inverse) = scale(largest(x));
-        let (codes, sum) = round(x, inverse);
-        assert_eq!(sum, codes.iter().map(|&code| i32::from(code)).sum::<i32>());
-        (scale, codes)
+        (scale, round(x, inverse))
     }
 
     #[test]
@@ -283,11 +309,11 @@ mod tests {
     #[test]
     fn every_code_is_its_two_bytes() {
         for first in (-LARGEST..=LARGEST).step_by(ORDER) {
-            let codes = std::array::from_fn(|i| first.saturating_add(i as i16).min(LARGEST));
+            let codes = std::array::from_fn(|i| (first + i as i32).min(LARGEST));
             let (mut high, mut low) = ([0; ORDER], [0; ORDER]);
             split(&codes, &mut high, &mut low);
             for ((code, high), low) in codes.iter().zip(high).zip(low) {
-                assert_eq!(i32::from(*code), 256 * i32::from(high) + i32::from(low));
+                assert_eq!(*code, 256 * i32::from(high) + i32::from(low));
                 assert!(high > i8::MIN, "{code}"); // Sums of the upper bytes have that bound.
             }
         }
@@ -305,8 +331,8 @@ mod tests {
 
     #[test]
     fn evens_come_first() {
-        let ordered = evens_first(&std::array::from_fn(|i| i as i16));
-        assert_eq!(ordered[..3], [0, 2, 4]);
-        assert_eq!(ordered[15..18], [30, 1, 3]);
+        let ordered = evens_first(&std::array::from_fn(|i| i as f32));
+        assert_eq!(ordered[..3], [0.0, 2.0, 4.0]);
+        assert_eq!(ordered[15..18], [30.0, 1.0, 3.0]);
     }
 }

@@ -12,6 +12,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::super::PARALLEL_WORK;
+use super::super::buffer::unset;
 use super::super::inputs::Inputs;
 use super::super::matmul::Matrix;
 use super::super::simd::LANES;
@@ -80,7 +81,7 @@ pub(in super::super) fn float_matmul(
     let rows = activations.len() / weight.inputs;
     assert_eq!(activations.len(), rows * weight.inputs, "whole rows");
     assert!(bias.is_none_or(|bias| bias.len() == outputs), "a bias each");
-    let mut y = vec![0.0; rows * outputs];
+    let mut y = unset(rows * outputs);
     let parallel = rows * outputs * weight.inputs >= PARALLEL_WORK;
     let split = || Activations::split(proof, activations, weight.inputs, parallel);
     let x = x.split.get_or_init(split);

@@ -18,6 +18,7 @@ use std::ops::Range;
 
 use self::state::{Finish, State};
 use self::walk::{Scratch, Walk};
+use super::buffer::unset;
 use super::element::FloatType;
 use super::simd::LANES;
 use super::{PARALLEL_WORK, Tier};
@@ -156,7 +157,7 @@ thread_local! {
 pub(crate) fn attend(tier: Tier, attend: &Attend<'_>, q: &[f32]) -> Vec<f32> {
     let kv_heads = attend.kv.kv_heads;
     let tiles = attend.tiles();
-    let mut out = vec![0.0; q.len()];
+    let mut out = unset(q.len());
     let mut tasks = tasks(attend, &tiles, &mut out);
     let walk = |task: &Task<'_>, spans: Range<usize>, state: &mut State| {
         SCRATCH.with_borrow_mut(|scratch| {

@@ -8,18 +8,22 @@ use super::super::super::x86::{Line, prefetch};
 use super::super::vnni::Params;
 use super::{STEP, STRIP, Tile};
 
-/// One strip of one block with one tile of rows.
+/// Some groups of one tile of rows, which go over all strips of a task.
 pub(super) struct Block<'a> {
-    /// `[tile of the strip, step, line]`.
-    pub(super) codes: [&'a [Line]; STRIP],
+    /// `[strip, tile of the strip, step, line]`.
+    pub(super) codes: &'a [Line],
+    /// For each strip and tile.
+    pub(super) params: &'a [[Params<1>; STRIP]],
     /// `[step, plane]`.
     pub(super) planes: &'a [Tile],
     /// Scales and sums of the rows, for each group.
     pub(super) x_params: &'a [[Line; 2]],
-    pub(super) params: &'a [Params<1>; STRIP],
+    /// Whether chains begin with these groups.
+    pub(super) begin: bool,
+    /// Codes in a group.
     pub(super) group: usize,
-    /// What to ask memory for, a line per group.
-    pub(super) ahead: [*const u8; STRIP],
+    /// Writes the sums of a strip, if those groups are the last ones.
+    pub(super) finish: Option<&'a dyn Fn(usize, &[Tile; STRIP])>,
 }
 
 /// Sums of products of a strip with both planes: `[tile of the strip, plane]`.
@@ -27,7 +31,7 @@ type Dots = [[Tile; 2]; STRIP];
 
 /// Outputs whose chains go on between two instructions on tiles: what keeps both kinds of units busy,
 /// since the processor does not look far enough ahead to find the one kind behind the other.
-const PART: usize = TILE_ROWS * STRIP / 8;
+const OUTPUTS: usize = TILE_ROWS * STRIP / 8;
 
 /// Instructions on tile registers that lie `s` bytes apart in memory. Nothing but this module uses the
 /// registers, so they keep what they hold from one to the next.
@@ -114,60 +118,90 @@ fn multiply<const SUM: usize>(_: &Tiles) {
     }
 }
 
+/// A group of a strip, both of those of the block.
+#[derive(Clone, Copy)]
+struct Round {
+    strip: usize,
+    group: usize,
+}
+
 impl Block<'_> {
-    /// Continues the chains of a strip, which has a line of 16 rows for each output.
+    /// Continues the chains of the strips, which have a line for each output; those of the first groups
+    /// begin, and those that end are written. Asks memory for `ahead` meanwhile.
     #[target_feature(enable = "avx512f")]
-    pub(super) fn multiply(&self, tiles: &Tiles, sums: &mut [Tile; STRIP]) {
-        let groups = self.x_params.len();
+    pub(super) fn multiply(&self, tiles: &Tiles, sums: &mut [[Tile; STRIP]], ahead: &mut Ahead) {
         let [mut even, mut odd] = [[[[Line::ZERO; TILE_ROWS]; 2]; STRIP]; 2];
+        let first = Round { strip: 0, group: 0 };
+        let mut rounds = [first, first, self.after(first)];
         // SAFETY: as in `round`.
-        unsafe { load(tiles, self.tiles_of(0)) };
-        self.round::<true, false>(tiles, 0, &mut even, &odd, sums);
-        for group in 1..=groups {
-            let (next, last) = if group % 2 == 0 { (&mut even, &odd) } else { (&mut odd, &even) };
-            if group < groups {
-                self.round::<true, true>(tiles, group, next, last, sums);
+        unsafe { load(tiles, self.tiles_of(first)) };
+        self.round::<true, false>(tiles, rounds, &mut even, &odd, sums);
+        let count = self.params.len() * self.x_params.len();
+        for round in 1..=count {
+            let (next, last) = if round % 2 == 0 { (&mut even, &odd) } else { (&mut odd, &even) };
+            rounds = [rounds[1], rounds[2], self.after(rounds[2])];
+            if round < count {
+                ahead.ask();
+                self.round::<true, true>(tiles, rounds, next, last, sums);
             } else {
-                self.round::<false, true>(tiles, group, next, last, sums);
+                self.round::<false, true>(tiles, rounds, next, last, sums);
+            }
+            let Round { strip, group } = rounds[0];
+            if group + 1 == self.x_params.len()
+                && let Some(finish) = &self.finish
+            {
+                finish(strip, &sums[strip]);
             }
         }
     }
 
-    /// Where the first tiles of a group are: of the codes of both tiles of the strip, and of the planes.
+    /// The next round; after the last one there is none: its own again does no harm.
     #[inline(always)]
-    fn tiles_of(&self, group: usize) -> Place {
+    fn after(&self, Round { strip, group }: Round) -> Round {
+        if group + 1 < self.x_params.len() {
+            Round { strip, group: group + 1 }
+        } else if strip + 1 < self.params.len() {
+            Round { strip: strip + 1, group: 0 }
+        } else {
+            Round { strip, group }
+        }
+    }
+
+    /// Where the first tiles of a round are: of the codes of both tiles of the strip, and of the planes.
+    #[inline(always)]
+    fn tiles_of(&self, round: Round) -> Place {
         let steps = (self.group / STEP).max(1);
         // Of a group of half a step, the second half of a line of codes, and of the lines of a plane.
-        let (step, half) = (group * self.group / STEP, group * self.group % STEP);
-        let lines = step * TILE_ROWS..(step + steps) * TILE_ROWS;
+        let at = round.group * self.group;
+        let (step, half) = (at / STEP, at % STEP);
         let planes = &self.planes[step * 2..(step + steps) * 2];
         let half_planes = half / 4 * size_of::<Line>();
+        let tile_lines = self.codes.len() / (self.params.len() * STRIP);
+        let first = round.strip * STRIP * tile_lines + step * TILE_ROWS;
+        let codes = |line: usize| &self.codes[line..line + steps * TILE_ROWS];
         Place {
-            first: self.codes[0][lines.clone()].as_ptr().cast::<u8>().wrapping_add(half),
-            second: self.codes[1][lines].as_ptr().cast::<u8>().wrapping_add(half),
+            first: codes(first).as_ptr().cast::<u8>().wrapping_add(half),
+            second: codes(first + tile_lines).as_ptr().cast::<u8>().wrapping_add(half),
             planes: planes.as_ptr().cast::<u8>().wrapping_add(half_planes),
         }
     }
 
-    /// With `NEXT`, multiplies `group`, whose first tiles are loaded, into `next` and loads those of the
-    /// group after; with `LAST`, continues the chains with the group before, whose products are `last`.
-    /// The two take turns.
+    /// Of three rounds: with `NEXT`, multiplies the group of the second, whose first tiles are loaded,
+    /// into `next` and loads those of the third; with `LAST`, continues the chains with the products of
+    /// the first, which are `last`. The two take turns.
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn round<const NEXT: bool, const LAST: bool>(
         &self,
         tiles: &Tiles,
-        group: usize,
+        [before, now, after]: [Round; 3],
         next: &mut Dots,
         last: &Dots,
-        sums: &mut [Tile; STRIP],
+        sums: &mut [[Tile; STRIP]],
     ) {
         if NEXT {
-            for ahead in self.ahead {
-                prefetch(ahead.wrapping_add(group * size_of::<Line>()));
-            }
             zero(tiles);
-            let mut at = self.tiles_of(group);
+            let mut at = self.tiles_of(now);
             for _ in 1..self.group / STEP {
                 multiply::<0>(tiles);
                 multiply::<1>(tiles);
@@ -178,10 +212,9 @@ impl Block<'_> {
                 unsafe { load(tiles, at) };
             }
         }
-        // After the last group there is none: its own again does no harm.
-        let after = (group + 1).min(self.x_params.len() - 1);
         let Place { first: v, second: w, planes: x } = self.tiles_of(after);
         let to = next.as_mut_ptr().cast::<u8>();
+        let mut chain = Chain::new(self, before, last, &mut sums[before.strip]);
         // One instruction or two on tiles, then a part of the chains: written out, as a loop might stay
         // one.
         macro_rules! turn {
@@ -190,7 +223,7 @@ impl Block<'_> {
                     $tiles
                 }
                 if LAST {
-                    self.chain(group - 1, $part, last, sums);
+                    chain.extend::<$part>();
                 }
             };
         }
@@ -219,24 +252,100 @@ impl Block<'_> {
             });
         }
     }
+}
 
-    /// Continues the chains of one of eight parts of the outputs with the products of a group.
+/// The chains of a strip with one tile of rows, and what continues them by one group.
+struct Chain<'a> {
+    sums: &'a mut [Tile; STRIP],
+    /// Whether they begin.
+    begin: bool,
+    dots: &'a Dots,
+    /// Of the group, and the scales and sums of the rows.
+    params: [[&'a Line; 2]; STRIP],
+    x_params: [__m512; 2],
+}
+
+impl<'a> Chain<'a> {
     #[target_feature(enable = "avx512f")]
     #[inline]
-    fn chain(&self, group: usize, part: usize, dots: &Dots, sums: &mut [Tile; STRIP]) {
-        let (tile, first) = (part * PART / TILE_ROWS, part * PART % TILE_ROWS);
-        let [high, low] = &dots[tile];
-        let [scale, sum] = &self.x_params[group];
-        let (scale, sum) = (_mm512_castsi512_ps(scale.read()), _mm512_castsi512_ps(sum.read()));
-        let [[scales], [biases]] = self.params[tile].group(group);
-        for output in first..first + PART {
+    fn new(
+        block: &'a Block<'_>,
+        round: Round,
+        dots: &'a Dots,
+        sums: &'a mut [Tile; STRIP],
+    ) -> Chain<'a> {
+        let [first, second] = &block.params[round.strip];
+        let params = [first.group(round.group), second.group(round.group)].map(|[[a], [b]]| [a, b]);
+        let [scale, sum] = &block.x_params[round.group];
+        Chain {
+            sums,
+            begin: block.begin && round.group == 0,
+            dots,
+            params,
+            x_params: [_mm512_castsi512_ps(scale.read()), _mm512_castsi512_ps(sum.read())],
+        }
+    }
+
+    /// Continues those of one of eight parts of the outputs.
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn extend<const PART: usize>(&mut self) {
+        let (tile, first) = (PART * OUTPUTS / TILE_ROWS, PART * OUTPUTS % TILE_ROWS);
+        let ([high, low], [scales, biases]) = (&self.dots[tile], self.params[tile]);
+        if self.begin {
+            self.sums[tile][first..first + OUTPUTS].fill(Line::ZERO);
+        }
+        let [scale, sum] = self.x_params;
+        for output in first..first + OUTPUTS {
             let high = _mm512_slli_epi32::<8>(high[output].read());
             let dot = _mm512_cvtepi32_ps(_mm512_add_epi32(high, low[output].read()));
             let scale = _mm512_mul_ps(_mm512_set1_ps(scales.lane(output)), scale);
-            let y = &mut sums[tile][output];
+            let y = &mut self.sums[tile][output];
             let chain = _mm512_fmadd_ps(scale, dot, _mm512_castsi512_ps(y.read()));
             let bias = _mm512_set1_ps(biases.lane(output));
             y.write(_mm512_castps_si512(_mm512_fmadd_ps(bias, sum, chain)));
+        }
+    }
+}
+
+/// Lines of memory to ask for, some with each round.
+pub(super) struct Ahead {
+    /// The first line of the rows from here on, which lie `stride` bytes apart.
+    row: *const u8,
+    stride: usize,
+    rows: usize,
+    /// Lines of each row, and the next one.
+    lines: usize,
+    line: usize,
+    /// How many a round asks for.
+    each: usize,
+}
+
+impl Ahead {
+    /// For the `lines` lines of `rows` rows that begin at `row` and lie `stride` bytes apart, to be
+    /// asked for in so many rounds.
+    pub(super) fn new(
+        row: *const u8,
+        stride: usize,
+        (rows, lines): (usize, usize),
+        rounds: usize,
+    ) -> Ahead {
+        let each = (rows * lines).div_ceil(rounds.max(1));
+        Ahead { row, stride, rows, lines, line: 0, each }
+    }
+
+    #[inline(always)]
+    fn ask(&mut self) {
+        for _ in 0..self.each {
+            if self.rows == 0 {
+                return;
+            }
+            prefetch(self.row.wrapping_add(self.line * size_of::<Line>()));
+            self.line += 1;
+            if self.line == self.lines {
+                (self.line, self.rows) = (0, self.rows - 1);
+                self.row = self.row.wrapping_add(self.stride);
+            }
         }
     }
 }

@@ -14,6 +14,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::super::amx::{Amx, Finish, TILE_ROWS, Tiles, transpose_into};
+use super::super::buffer::unset;
 use super::super::simd::LANES;
 use super::super::target::Target;
 use super::super::x86::{Line, read_bytes};
@@ -21,7 +22,7 @@ use super::activations::Activations;
 use super::vnni::{PARAM_GROUPS, Params, Task};
 use super::{Bits, Call};
 use crate::pool::{for_each_apart, for_each_mut};
-use block::Block;
+use block::{Ahead, Block};
 
 /// Codes of one step: those of one row of a tile.
 const STEP: usize = 64;
@@ -42,7 +43,7 @@ const BLOCK: usize = PARAM_GROUPS * super::MAX_GROUP;
 struct Scratch {
     /// The codes of a block: `[tile of outputs, step, line]`.
     codes: Vec<Line>,
-    /// Sums: `[tile of rows, tile of outputs, line]`, from zero on.
+    /// Sums: `[tile of rows, tile of outputs, line]`.
     sums: Vec<Line>,
 }
 
@@ -68,7 +69,7 @@ type Tile = [Line; TILE_ROWS];
 pub(super) fn matmul(proof: Amx, call: Call<'_>, x: &Activations, packed: &Packed) -> Vec<f32> {
     let Call { weight, bias, .. } = call;
     let (rows, outputs) = (call.rows(), weight.outputs());
-    let mut y = vec![0.0; rows * outputs];
+    let mut y = unset(rows * outputs);
     let target = Target::new(&mut y, outputs);
     let share = call.share(STRIP * TILE_ROWS).min(OUTPUTS);
     let run = |task: usize| {
@@ -132,6 +133,7 @@ impl Packed {
     }
 
     /// The planes and parameters of a tile of rows for some groups of so many codes.
+    #[inline(always)]
     fn part(&self, tile: usize, groups: &Range<usize>, group: usize) -> (&[Tile], &[[Line; 2]]) {
         let planes = &self.planes[tile * self.steps * 2..][..self.steps * 2];
         let steps = groups.start * group / STEP..(groups.end * group).div_ceil(STEP);
@@ -180,7 +182,6 @@ impl Task<'_> {
         let params = &mut params[..count / STRIP];
         for first in (0..row_tiles).step_by(PASS) {
             let pass = first..(first + PASS).min(row_tiles);
-            scratch.sums.clear();
             scratch.sums.resize(pass.len() * count * TILE_ROWS, Line::ZERO);
             for first in (0..self.weight.groups()).step_by(PARAM_GROUPS) {
                 let groups = first..(first + PARAM_GROUPS).min(self.weight.groups());
@@ -232,49 +233,47 @@ impl Task<'_> {
         params: &[[Params<1>; STRIP]],
         scratch: &mut Scratch,
     ) {
+        let group = self.weight.group;
         let sums = scratch.sums.as_chunks_mut::<TILE_ROWS>().0.as_chunks_mut().0;
-        let tile_lines = scratch.codes.len() / (params.len() * STRIP);
-        let mut ahead = self.ahead(groups);
+        let mut ahead = self.ahead(groups, params.len() * rows.len() * groups.len());
         let finish = Finish { bias: self.bias, target: self.target };
         for (row, sums) in rows.clone().zip(sums.chunks_exact_mut(params.len())) {
-            let (planes, x_params) = packed.part(row, groups, self.weight.group);
-            let codes = scratch.codes.chunks_exact(STRIP * tile_lines);
-            for (((strip, params), codes), sums) in params.iter().enumerate().zip(codes).zip(sums) {
-                let (first, second) = codes.split_at(tile_lines);
-                let nothing = planes.as_ptr().cast();
-                let block = Block {
-                    codes: [first, second],
-                    planes,
-                    x_params,
-                    params,
-                    group: self.weight.group,
-                    ahead: [(); STRIP].map(|()| ahead.next().unwrap_or(nothing)),
-                };
-                block.multiply(tiles, sums);
-                if groups.end == self.weight.groups() {
-                    for (tile, sums) in sums.iter().enumerate() {
-                        let first = self.outputs.start + (strip * STRIP + tile) * TILE_ROWS;
-                        let outputs = first..(first + TILE_ROWS).min(self.outputs.end);
-                        let rows = row * TILE_ROWS..((row + 1) * TILE_ROWS).min(self.rows.end);
-                        // SAFETY: `matmul` gives each of its tasks other outputs.
-                        unsafe { finish.write(sums, outputs, rows) };
-                    }
+            let finish = |strip: usize, sums: &[Tile; STRIP]| {
+                for (tile, sums) in sums.iter().enumerate() {
+                    let first = self.outputs.start + (strip * STRIP + tile) * TILE_ROWS;
+                    let outputs = first..(first + TILE_ROWS).min(self.outputs.end);
+                    let rows = row * TILE_ROWS..((row + 1) * TILE_ROWS).min(self.rows.end);
+                    // SAFETY: `matmul` gives each of its tasks other outputs.
+                    unsafe { finish.write(sums, outputs, rows) };
                 }
-            }
+            };
+            let (planes, x_params) = packed.part(row, groups, group);
+            let block = Block {
+                codes: &scratch.codes,
+                params,
+                planes,
+                x_params,
+                begin: groups.start == 0,
+                group,
+                finish: (groups.end == self.weight.groups()).then_some(&finish),
+            };
+            block.multiply(tiles, sums, &mut ahead);
         }
     }
 
-    /// The codes that are needed next, to be asked for meanwhile: those of the next block, or of the
-    /// first one of the next task.
-    fn ahead(&self, groups: &Range<usize>) -> impl Iterator<Item = *const u8> {
+    /// The codes that are needed next, to be asked for in so many rounds: those of the next block, or of
+    /// the first one of the next task.
+    fn ahead(&self, groups: &Range<usize>, rounds: usize) -> Ahead {
         let row_bytes = self.weight.row_bytes();
         let (first, at) = match groups.end < self.weight.groups() {
             true => (self.outputs.start, groups.end * self.group_bytes()),
             false => (self.outputs.end, 0),
         };
         let last = (first + self.outputs.len()).min(self.weight.outputs());
-        let bytes = self.weight.codes.as_ptr();
-        (first..last).map(move |row| bytes.wrapping_add(row * row_bytes + at))
+        let from = self.weight.codes.as_ptr().wrapping_add(first * row_bytes + at);
+        let bytes = (PARAM_GROUPS * self.group_bytes()).min(row_bytes - at);
+        let lines = bytes.div_ceil(size_of::<Line>());
+        Ahead::new(from, row_bytes, (last.saturating_sub(first), lines), rounds)
     }
 }
 
