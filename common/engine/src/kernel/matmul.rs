@@ -204,7 +204,16 @@ impl Product<'_> {
             *w = (&whole[..vectors], tail);
         }
 
-        let ahead = w[0].0.as_ptr().cast::<u8>().wrapping_add(AHEAD.max(OUTS * row_bytes));
+        // One pass over the task asks for the strips to come, in the order they lie in, which is the
+        // order that memory is fastest in; this loop's own, row beside row, is not. Of several passes
+        // each asks for its share of the next task, so that memory never waits for arithmetic.
+        let passes = self.rows.div_ceil(ROWS);
+        let ahead = match passes {
+            1 => AHEAD.max(OUTS * row_bytes),
+            _ => self.range.len() * row_bytes,
+        };
+        let ahead = w[0].0.as_ptr().cast::<u8>().wrapping_add(ahead);
+        let mut until_turn = row / ROWS;
         let mut sums = [[simd.splat(0.0); ROWS]; OUTS];
         for i in 0..vectors / 2 {
             let mut xs = [(simd.splat(0.0), simd.splat(0.0)); ROWS];
@@ -212,14 +221,16 @@ impl Product<'_> {
                 let [first, second] = &x[r].0.as_chunks().0[i];
                 xs[r] = (simd.load(first), simd.load(second));
             }
+            if until_turn == 0 {
+                let bytes = OUTS * 2 * size_of::<E::Chunk>();
+                for line in (0..bytes).step_by(CACHE_LINE) {
+                    simd.prefetch(ahead.wrapping_add(i * bytes + line));
+                }
+                until_turn = passes;
+            }
+            until_turn -= 1;
             for o in 0..OUTS {
                 let chunks = &w[o].0.as_chunks().0[i];
-                // The next strip in the order it lies in, which is the order that memory is fastest
-                // in; this loop's own, row beside row, is not.
-                for line in (0..2 * size_of::<E::Chunk>()).step_by(CACHE_LINE) {
-                    let at = (i * OUTS + o) * 2 * size_of::<E::Chunk>() + line;
-                    simd.prefetch(ahead.wrapping_add(at));
-                }
                 let (first, second) = E::load_two(simd, chunks);
                 for r in 0..ROWS {
                     sums[o][r] = simd.mul_add(first, xs[r].0, sums[o][r]);
