@@ -251,20 +251,14 @@ impl Task<'_> {
     fn pass(&self, _: &Tiles, block: &Range<usize>, pairs: &Range<usize>, scratch: &mut Scratch) {
         let strip_lines = block.len() * STRIP_LINES;
         let strips = self.outputs.len().div_ceil(STRIP);
-        let mut ahead = self.ahead(block);
+        let mut ahead = self.ahead(block, pairs.len() * strips);
         let finish = Finish { bias: self.bias, target: self.target };
         let mut sums = scratch.sums.chunks_exact_mut(4 * TILE_ROWS);
         for pair in pairs.clone() {
             let x = &self.x.pair(pair, block.start)[..block.len() * 4];
             let weights = scratch.weights.chunks_exact(strip_lines);
             for ((strip, weights), sums) in (0..strips).zip(weights).zip(&mut sums) {
-                let [next, after] = [ahead.next(), ahead.next()];
-                let block_at = Block {
-                    weights,
-                    x,
-                    ahead: [next, after].map(|row| row.unwrap_or(x.as_ptr().cast())),
-                    steps: block.len(),
-                };
+                let block_at = Block { weights, x, ahead: ahead.next(), steps: block.len() };
                 // SAFETY: the tile registers are set up for whole tiles.
                 unsafe { block_at.multiply(sums, block.start > 0) };
                 if block.end == self.x.steps {
@@ -282,17 +276,39 @@ impl Task<'_> {
         }
     }
 
-    /// The rows of the weights that are needed next, to be asked for meanwhile: those of the next block,
-    /// or of the first one of the next task.
-    fn ahead(&self, block: &Range<usize>) -> impl Iterator<Item = *const u8> {
-        let row_bytes = self.weight.inputs * 2;
+    /// The weights that are needed next, to be asked for in so many parts: those of the next block, or of
+    /// the first one of the next task.
+    fn ahead(&self, block: &Range<usize>, parts: usize) -> Ahead {
+        let stride = self.weight.inputs * 2;
         let (first, at) = match block.end < self.x.steps {
             true => (self.outputs.start, block.end * LINE),
             false => (self.outputs.end, 0),
         };
         let last = (first + self.outputs.len()).min(self.weight.outputs());
-        let bytes = self.weight.bytes.as_ptr();
-        (first..last).map(move |row| bytes.wrapping_add(row * row_bytes + at))
+        let count = last.saturating_sub(first);
+        let row = self.weight.bytes.as_ptr().wrapping_add(first * stride + at);
+        Ahead { row, stride, count, each: count.div_ceil(parts) }
+    }
+}
+
+/// Rows of weights to ask memory for: lines at `row`, and `stride` bytes further on each time.
+#[derive(Clone, Copy)]
+struct Ahead {
+    row: *const u8,
+    stride: usize,
+    count: usize,
+    /// How many to ask for at a time.
+    each: usize,
+}
+
+impl Ahead {
+    /// The next ones, perhaps none.
+    fn next(&mut self) -> Ahead {
+        let count = self.each.min(self.count);
+        let next = Ahead { count, ..*self };
+        self.count -= count;
+        self.row = self.row.wrapping_add(count * self.stride);
+        next
     }
 }
 
@@ -302,8 +318,8 @@ struct Block<'a> {
     weights: &'a [Line],
     /// `[step, plane, tile]`.
     x: &'a [Tile],
-    /// Where to ask memory for a line per step.
-    ahead: [*const u8; 2],
+    /// What to ask memory for, a line of each row per step.
+    ahead: Ahead,
     /// At least one.
     steps: usize,
 }
@@ -337,13 +353,21 @@ impl Block<'_> {
                 "tileloadd tmm6, [{x} + {s}]",
                 "tdpbf16ps tmm0, tmm4, tmm6",
                 "tileloadd tmm7, [{x} + {s} + 1024]",
-                "prefetcht1 [{a}]",
                 "tdpbf16ps tmm1, tmm4, tmm7",
                 "tileloadd tmm5, [{w} + {s} + 1024]",
                 "tdpbf16ps tmm2, tmm5, tmm6",
                 "tdpbf16ps tmm3, tmm5, tmm7",
                 "tileloadd tmm6, [{x} + {s} + 2048]",
-                "prefetcht1 [{b}]",
+                "mov {row}, {ahead}",
+                "mov {rows}, {count}",
+                "test {rows}, {rows}",
+                "jz 5f",
+                "4:",
+                "prefetcht1 [{row}]",
+                "add {row}, {stride}",
+                "dec {rows}",
+                "jnz 4b",
+                "5:",
                 "tdpbf16ps tmm0, tmm4, tmm6",
                 "tileloadd tmm7, [{x} + {s} + 3072]",
                 "tdpbf16ps tmm1, tmm4, tmm7",
@@ -351,8 +375,7 @@ impl Block<'_> {
                 "tdpbf16ps tmm3, tmm5, tmm7",
                 "add {w}, 2048",
                 "add {x}, 4096",
-                "add {a}, 64",
-                "add {b}, 64",
+                "add {ahead}, 64",
                 "dec {n}",
                 "jnz 2b",
                 "tilestored [{c} + {s}], tmm0",
@@ -361,8 +384,11 @@ impl Block<'_> {
                 "tilestored [{c} + {s} + 3072], tmm3",
                 w = inout(reg) self.weights.as_ptr() => _,
                 x = inout(reg) self.x.as_ptr() => _,
-                a = inout(reg) self.ahead[0] => _,
-                b = inout(reg) self.ahead[1] => _,
+                ahead = inout(reg) self.ahead.row => _,
+                count = in(reg) self.ahead.count,
+                stride = in(reg) self.ahead.stride,
+                row = out(reg) _,
+                rows = out(reg) _,
                 n = inout(reg) self.steps => _,
                 c = in(reg) sums,
                 s = in(reg) LINE,
