@@ -1,9 +1,9 @@
 //! Tensor math: decoder layers on a processor, from stored weights to hidden states and tokens.
 //!
-//! Start at [`Stage`], a range of decoder layers with its KV pool and threads. [`Embedding`] comes
-//! before the first stage, [`Head`] and [`sample`] after the last; [`Placement`] puts weights where they
-//! are read fastest. Inside, `decoder` is one layer as
-//! candle code, `linear` is the one door to weights and `kernel` is where the time goes.
+//! Start at [`Stage`], a range of decoder layers with its KV pool and threads. [`Embedding`]
+//! comes before the first stage, [`Head`] and [`sample`] after the last; [`Placement`] puts
+//! weights where they are read fastest. Inside, `decoder` is one layer as candle code, `linear`
+//! is the one door to weights and `kernel` is where the time goes.
 //!
 //! Invariants:
 //! - No network, no runtime, no clock (but for [`probe_layer`] and [`Placement`], which measure).
@@ -13,6 +13,9 @@
 //! - With [`Ops::Cake`], every row of a result depends on that row and its past alone, never on how
 //!   many rows, chunks, stages or threads there are: to the bit.
 //! - Stages keep no state of sequences but the blocks that the master numbers.
+//! - Unsafe code is in `kernel` (instructions, results that are not set first), `pool`,
+//!   `placement` and
+//!   `reuse`, the allocator.
 
 mod attention;
 mod batch;

@@ -65,7 +65,8 @@ impl Linear {
         Ok(y)
     }
 
-    /// [`Linear::forward`] of several layers with the same `x`, which is made ready for the kernels once.
+    /// [`Linear::forward`] of several layers with the same `x`, which is made ready for the
+    /// kernels once.
     pub(crate) fn forward_each<const N: usize>(
         layers: [&Linear; N],
         x: &Tensor,
@@ -92,7 +93,10 @@ impl Linear {
                     let part = matrix.multiply(*arithmetic, rows.clone(), bias, &ready, rounded);
                     match y.is_empty() {
                         true => *y = part, // Moved: nearly every step has one run.
-                        false => y.extend(part),
+                        false => {
+                            y.reserve_exact(part.len());
+                            y.extend(part);
+                        }
                     }
                 }
             }

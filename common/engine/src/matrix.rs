@@ -9,7 +9,8 @@ use crate::kernel::{AffineMatrix, Bits, FloatType, Inputs, Matrix, Tier, affine_
 use crate::kernel::{matmul, prompt_matmul};
 use crate::options::Numerics;
 
-/// A matrix `[rows, columns]` that stays as it is stored, whose tensors have the sizes that go with it.
+/// A matrix `[rows, columns]` that stays as it is stored, whose tensors have the sizes that go
+/// with it.
 pub(crate) struct StoredMatrix {
     rows: usize,
     columns: usize,

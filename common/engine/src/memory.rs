@@ -22,8 +22,8 @@ pub fn blocks_for(tokens: usize) -> usize {
     tokens.div_ceil(BLOCK_POSITIONS)
 }
 
-/// Bytes of keys and values of `layers` layers for `sequences` sequences of `context_tokens` tokens,
-/// each rounded up to whole blocks.
+/// Bytes of keys and values of `layers` layers for `sequences` sequences of `context_tokens`
+/// tokens, each rounded up to whole blocks.
 pub fn kv_bytes(
     config: &ModelConfig,
     layers: usize,
@@ -43,9 +43,11 @@ pub fn kv_bytes(
 /// have up to `context` positions, on `threads` threads, the step's messages included.
 ///
 /// Counted: hidden states as they arrive, as a tensor, beside their norm and the two sums, and twice
-/// more on the way out; then what attention and the MLP hold at once, each with a product's rounded
-/// activations, since [`Reuse`](crate::Reuse) keeps the one's while the other runs; what every thread keeps for attention and products; and a quarter more for
-/// the allocator.
+/// more on the way out; then what attention and the MLP hold at once, both of them, since
+/// [`Reuse`](crate::Reuse) keeps the blocks of the one while the other runs; what kernels make of the
+/// inputs of a product, of every width and in the largest of its forms; what every thread keeps for
+/// attention and products; and a quarter more for the allocator, and for layers that mix packed and
+/// other matrices, whose forms differ.
 pub fn scratch_bytes(config: &ModelConfig, rows: usize, context: usize, threads: usize) -> u64 {
     let row = |width: usize| (width as u64).saturating_mul(rows as u64);
     let hidden = row(config.hidden_size).saturating_mul(8);
@@ -53,15 +55,15 @@ pub fn scratch_bytes(config: &ModelConfig, rows: usize, context: usize, threads:
     // q and k before and after norm and rotation, v, the weighted values, the output.
     let (q, kv) = (row(config.q_dim()), row(config.kv_dim()));
     let attention = q.saturating_mul(4).saturating_add(kv.saturating_mul(4));
-    let attention = attention.saturating_add(rounded(config.q_dim().max(config.hidden_size)));
     // gate, up, their product.
     let mlp = row(config.intermediate_size).saturating_mul(3);
-    let mlp = mlp.saturating_add(rounded(config.intermediate_size.max(config.hidden_size)));
+    let inputs = [config.hidden_size, config.q_dim(), config.intermediate_size];
+    let inputs = inputs.map(rounded).into_iter().fold(0, u64::saturating_add);
     let rotation = row(config.rotary_dim);
     let group = config.num_heads.div_ceil(config.num_kv_heads.max(1));
     let panels = product_bytes(1, 1).1.div_ceil(F32_BYTES).saturating_mul(threads.max(1) as u64);
     let kept = attend_floats(group, config.head_dim, context, threads).saturating_add(panels);
-    let floats = hidden.saturating_add(attention).saturating_add(mlp);
+    let floats = hidden.saturating_add(attention).saturating_add(mlp).saturating_add(inputs);
     let floats = floats.saturating_add(rotation).saturating_add(kept);
     let bytes = floats.saturating_mul(F32_BYTES);
     bytes.saturating_add(bytes / ALLOCATOR_SLACK)
@@ -100,7 +102,10 @@ mod tests {
     fn scratch_grows_with_rows_context_and_threads_and_never_overflows() {
         let config = config();
         let least = scratch_bytes(&config, 1, 16, 1);
-        assert!(least >= 4 * (8 * 64 + 3 * 160));
+        assert!(least >= 4 * (8 * 64 + 3 * 160 + 4 * (64 + 32)));
+        // What kernels make of the inputs of each width: at least as much as there are.
+        let rows = scratch_bytes(&config, 33, 16, 1) - scratch_bytes(&config, 32, 16, 1);
+        assert!(rows >= 4 * (8 * 64 + 3 * 160 + 4 * (64 + 32)));
         for (rows, context, threads) in [(2, 16, 1), (1, 600, 1), (1, 16, 2)] {
             assert!(scratch_bytes(&config, rows, context, threads) > least);
         }

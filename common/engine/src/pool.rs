@@ -1,10 +1,10 @@
 //! Threads for the arithmetic: short sections of tasks, thousands of them in a second.
 //!
-//! A step of the model is a chain of sections, each some ten or hundred microseconds of work for all
-//! threads, with a few microseconds of serial work between them. So helpers wait for the next
+//! A step of the model is a chain of sections, each some ten or hundred microseconds of work for
+//! all threads, with a few microseconds of serial work between them. So helpers wait for the next
 //! section awake, for a bounded time, and sleep between steps, when the processors belong to the
-//! threads that move bytes. Nobody waits for a helper that has not begun: the caller takes part, and
-//! a section is over when the tasks that were handed out are done.
+//! threads that move bytes. Nobody waits for a helper that has not begun: the caller takes part,
+//! and a section is over when the tasks that were handed out are done.
 
 mod stretches;
 
@@ -21,9 +21,9 @@ use crate::reuse;
 use stretches::Stretches;
 
 /// How long a helper waits for the next section awake. The serial work between two sections of a
-/// step takes some ten microseconds; waking a helper that sleeps was measured to cost the caller 7 µs
-/// for the system call, and the helper comes about 30 µs late. Waiting longer than a few times that
-/// is not worth the processor.
+/// step takes some ten microseconds; waking a helper that sleeps was measured to cost the caller
+/// 7 µs for the system call, and the helper comes about 30 µs late. Waiting longer than a few
+/// times that is not worth the processor.
 const PATIENCE: Duration = Duration::from_micros(100);
 /// How long of that without offering the processor to others: most sections follow sooner.
 const KEEN: Duration = Duration::from_micros(30);
@@ -89,8 +89,8 @@ pub(crate) fn current_threads() -> usize {
     current.0.as_ref().map_or(1, |shared| shared.threads)
 }
 
-/// Calls `run` with each of `0..tasks`, on the threads of the current pool, and returns when all are
-/// done. Without a current pool, and inside a task, everything runs here.
+/// Calls `run` with each of `0..tasks`, on the threads of the current pool, and returns when all
+/// are done. Without a current pool, and inside a task, everything runs here.
 ///
 /// # Panics
 /// If a task does, with what it raised, once the others are done.
@@ -105,10 +105,13 @@ pub(crate) fn for_each(tasks: usize, run: impl Fn(usize) + Sync) {
     }
 }
 
-/// [`for_each`] in as many stretches of neighbouring tasks as there are threads, each taking those of
-/// its own first: for tasks that read memory in their order, and for those whose neighbours write to
-/// the same cache lines again and again, as those of neighbouring outputs do.
+/// [`for_each`] in as many stretches of neighbouring tasks as there are threads, each taking
+/// those of its own first: for tasks that read memory in their order, and for those whose
+/// neighbours write to the same cache lines again and again, as those of neighbouring outputs do.
 pub(crate) fn for_each_apart(tasks: usize, run: impl Fn(usize) + Sync) {
+    if tasks < 2 {
+        return (0..tasks).for_each(run);
+    }
     let stretches = Stretches::new(tasks, current_threads());
     for_each(tasks, |_| run(stretches.take()));
 }
@@ -161,10 +164,10 @@ impl Drop for Step<'_> {
 /// ```
 ///
 /// All changes of `waiting` after the caller's store are read-modify-writes, so a claim at any of
-/// them acquires what the store released; likewise for `unfinished` the other way. `waiting` is above
-/// zero only while a section is open, whose claimed tasks keep it open: a helper that looked at
-/// `waiting` in one section and succeeds in another has a task of that other one, and reads `section`
-/// only then.
+/// them acquires what the store released; likewise for `unfinished` the other way. `waiting` is
+/// above zero only while a section is open, whose claimed tasks keep it open: a helper that
+/// looked at `waiting` in one section and succeeds in another has a task of that other one, and
+/// reads `section` only then.
 struct Shared {
     /// Helpers and a caller.
     threads: usize,

@@ -1,49 +1,61 @@
 //! An allocator for programs that run a model: it keeps large blocks while a step runs.
 //!
-//! Every layer of a step asks for blocks of the same few sizes. Those of a megabyte and more come from
-//! the system one by one, page by page, and go back to it: that took a fifth of a prompt's time.
-//! [`scratch_bytes`](crate::scratch_bytes) counts what is kept.
+//! Every layer of a step asks for blocks of the same few sizes. Those that the C library takes
+//! from the system one by one, page by page, cost a fifth of a prompt's time. [`scratch_bytes`]
+//! counts what is kept.
+//!
+//! [`scratch_bytes`]: crate::scratch_bytes
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::UnsafeCell;
+use std::marker::PhantomData;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Bytes from which on blocks are kept: what the system's allocator has no room for of its own.
+/// Bytes from which on blocks are kept: those that glibc takes from the system itself, as long as
+/// its `M_MMAP_THRESHOLD` is not raised.
 const LARGE: usize = 128 << 10;
 /// Most blocks that are kept; a layer has some twenty.
 const MOST: usize = 64;
 
-/// The system's allocator, but for large blocks that are freed while a step runs: those are kept for
-/// requests of the same size, until no step runs any more.
+/// The system's allocator, but for large blocks that a thread frees while it runs a step: those
+/// are kept for its requests of the same size and alignment until the step ends.
 pub struct Reuse;
 
-/// Steps that run.
-static STEPS: AtomicUsize = AtomicUsize::new(0);
-static KEPT: Kept = Kept::new();
+thread_local! {
+    /// Without a destructor, so that it is there as long as the thread allocates.
+    static KEPT: UnsafeCell<Kept> = const { UnsafeCell::new(Kept::NEW) };
+}
 
-/// A step that runs; when the last one ends, what was kept goes back to the system.
-pub(crate) struct Step(());
+/// Calls `work`, which must not allocate, with what this thread keeps.
+fn with_kept<R>(work: impl FnOnce(&mut Kept) -> R) -> R {
+    // SAFETY: no other thread has it, and `work` does not come here again, as it allocates nothing.
+    KEPT.with(|kept| work(unsafe { &mut *kept.get() }))
+}
+
+/// A step of this thread; when its outermost one ends, what was kept goes back to the system.
+pub(crate) struct Step {
+    /// It ends on the thread that it began on.
+    here: PhantomData<*const ()>,
+}
 
 impl Step {
     pub(crate) fn begin() -> Step {
-        STEPS.fetch_add(1, Ordering::Relaxed);
-        Step(())
+        with_kept(Kept::begin);
+        Step { here: PhantomData }
     }
 }
 
 impl Drop for Step {
     fn drop(&mut self) {
-        if STEPS.fetch_sub(1, Ordering::Relaxed) == 1 {
-            KEPT.release();
-        }
+        with_kept(Kept::end);
     }
 }
 
-// SAFETY: every block is one of the system's, of the layout asked for: kept ones are given to requests
-// of the layout they were made for.
+// SAFETY: every block is one of the system's, of the layout asked for: kept ones are given to
+// requests of the layout they were made for.
 unsafe impl GlobalAlloc for Reuse {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        match KEPT.take(layout) {
+        match kept(layout) {
             // SAFETY: the caller's promise.
             None => unsafe { System.alloc(layout) },
             Some(block) => block,
@@ -51,7 +63,7 @@ unsafe impl GlobalAlloc for Reuse {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        match KEPT.take(layout) {
+        match kept(layout) {
             // SAFETY: the caller's promise.
             None => unsafe { System.alloc_zeroed(layout) },
             Some(block) => {
@@ -63,7 +75,7 @@ unsafe impl GlobalAlloc for Reuse {
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        if !KEPT.put(block, layout) {
+        if layout.size() < LARGE || !with_kept(|kept| kept.put(block, layout)) {
             // SAFETY: the caller's promise, and the block is the system's.
             unsafe { System.dealloc(block, layout) }
         }
@@ -75,82 +87,56 @@ unsafe impl GlobalAlloc for Reuse {
     }
 }
 
-/// Blocks that nobody has.
-struct Kept {
-    /// Whether somebody looks at `slots`: nobody waits for it, the system has blocks too.
-    busy: AtomicBool,
-    slots: std::cell::UnsafeCell<Slots>,
+/// A block of that layout, if this thread keeps one.
+fn kept(layout: Layout) -> Option<*mut u8> {
+    if layout.size() < LARGE { None } else { with_kept(|kept| kept.take(layout)) }
 }
 
-// SAFETY: `slots` is touched in `with` alone, by one thread at a time.
-unsafe impl Sync for Kept {}
-
-struct Slots {
+/// Blocks of the system's that nobody has.
+struct Kept {
+    /// Steps that run, one inside the other.
+    steps: usize,
     count: usize,
     blocks: [(*mut u8, Layout); MOST],
 }
 
 impl Kept {
-    const fn new() -> Kept {
-        let none = (null_mut(), Layout::new::<u8>());
-        let slots = Slots { count: 0, blocks: [none; MOST] };
-        Kept { busy: AtomicBool::new(false), slots: std::cell::UnsafeCell::new(slots) }
+    const NEW: Kept =
+        Kept { steps: 0, count: 0, blocks: [(null_mut(), Layout::new::<u8>()); MOST] };
+
+    fn begin(&mut self) {
+        self.steps += 1;
     }
 
-    /// Calls `work` if no other thread does so now; it must not allocate.
-    fn with<R>(&self, work: impl FnOnce(&mut Slots) -> R) -> Option<R> {
-        if self.busy.swap(true, Ordering::Acquire) {
-            return None;
+    fn end(&mut self) {
+        self.steps -= 1;
+        if self.steps == 0 {
+            for (block, layout) in &self.blocks[..self.count] {
+                // SAFETY: the block is the system's, of this layout, and nobody has it.
+                unsafe { System.dealloc(*block, *layout) }
+            }
+            self.count = 0;
         }
-        // SAFETY: `busy` was false, so no other thread is here.
-        let result = work(unsafe { &mut *self.slots.get() });
-        self.busy.store(false, Ordering::Release);
-        Some(result)
     }
 
     /// A block of that layout.
-    fn take(&self, layout: Layout) -> Option<*mut u8> {
-        if layout.size() < LARGE {
-            return None;
-        }
-        self.with(|slots| {
-            let held = &mut slots.blocks[..slots.count];
-            let found = held.iter().rposition(|(_, of)| *of == layout)?;
-            let (block, _) = held[found];
-            held.swap(found, held.len() - 1);
-            slots.count -= 1;
-            Some(block)
-        })?
+    fn take(&mut self, layout: Layout) -> Option<*mut u8> {
+        let held = &mut self.blocks[..self.count];
+        let found = held.iter().rposition(|(_, of)| *of == layout)?;
+        let (block, _) = held[found];
+        held.swap(found, self.count - 1);
+        self.count -= 1;
+        Some(block)
     }
 
     /// Keeps a block; returns whether it did.
-    fn put(&self, block: *mut u8, layout: Layout) -> bool {
-        if layout.size() < LARGE || STEPS.load(Ordering::Relaxed) == 0 {
+    fn put(&mut self, block: *mut u8, layout: Layout) -> bool {
+        if self.steps == 0 || self.count == MOST {
             return false;
         }
-        let put = |slots: &mut Slots| {
-            let Some(slot) = slots.blocks.get_mut(slots.count) else { return false };
-            *slot = (block, layout);
-            slots.count += 1;
-            true
-        };
-        self.with(put).unwrap_or(false)
-    }
-
-    /// Gives everything back.
-    fn release(&self) {
-        let next = |slots: &mut Slots| {
-            slots.count = slots.count.checked_sub(1)?;
-            Some(slots.blocks[slots.count])
-        };
-        loop {
-            match self.with(next) {
-                // SAFETY: the block is the system's, of this layout, and nobody has it.
-                Some(Some((block, layout))) => unsafe { System.dealloc(block, layout) },
-                Some(None) => break,
-                None => std::hint::spin_loop(),
-            }
-        }
+        self.blocks[self.count] = (block, layout);
+        self.count += 1;
+        true
     }
 }
 
@@ -158,63 +144,77 @@ impl Kept {
 mod tests {
     use super::*;
 
-    /// A block of the system's, to be kept or given back.
+    fn layout(size: usize, align: usize) -> Layout {
+        Layout::from_size_align(size, align).unwrap()
+    }
+
+    /// A block of the system's, to be kept.
     fn block(layout: Layout) -> *mut u8 {
         // SAFETY: the layout is not empty.
         unsafe { System.alloc(layout) }
     }
 
     #[test]
-    fn large_blocks_come_back_to_requests_of_their_layout_while_a_step_runs() {
-        let large = Layout::from_size_align(LARGE, 16).unwrap();
-        let larger = Layout::from_size_align(LARGE + 1, 16).unwrap();
-        let kept = Kept::new();
+    fn blocks_come_back_to_requests_of_their_layout_until_the_outermost_step_ends() {
+        let (mut kept, large) = (Kept::NEW, layout(LARGE, 16));
         let first = block(large);
-        {
-            let _step = Step::begin();
-            assert!(kept.put(first, large));
-            assert_eq!(kept.take(larger), None);
-            assert_eq!(kept.take(Layout::from_size_align(LARGE, 32).unwrap()), None);
-            assert_eq!(kept.take(large), Some(first));
-            assert_eq!(kept.take(large), None);
-            let small = Layout::from_size_align(LARGE - 1, 16).unwrap();
-            let little = block(small);
-            assert!(!kept.put(little, small));
-            // SAFETY: allocated above, not kept.
-            unsafe { System.dealloc(little, small) };
-            assert!(kept.put(first, large));
-        }
-        kept.release();
+        assert!(!kept.put(first, large), "no step runs");
+        kept.begin();
+        assert!(kept.put(first, large));
+        assert_eq!(kept.take(layout(LARGE + 1, 16)), None);
+        assert_eq!(kept.take(layout(LARGE, 32)), None);
+        assert_eq!(kept.take(large), Some(first));
+        assert_eq!(kept.take(large), None);
+        assert!(kept.put(first, large));
+        kept.begin();
+        kept.end();
+        assert_eq!(kept.count, 1, "a step runs still");
+        kept.end();
+        assert_eq!(kept.count, 0);
         assert_eq!(kept.take(large), None);
     }
 
     #[test]
     fn no_more_is_kept_than_there_is_room_for() {
-        let layout = Layout::from_size_align(LARGE, 16).unwrap();
-        let (kept, _step) = (Kept::new(), Step::begin());
+        let (mut kept, large) = (Kept::NEW, layout(LARGE, 16));
+        kept.begin();
         for _ in 0..MOST {
-            assert!(kept.put(block(layout), layout));
+            assert!(kept.put(block(large), large));
         }
-        let last = block(layout);
-        assert!(!kept.put(last, layout));
+        let last = block(large);
+        assert!(!kept.put(last, large));
         // SAFETY: allocated above, not kept.
-        unsafe { System.dealloc(last, layout) };
-        kept.release();
+        unsafe { System.dealloc(last, large) };
+        kept.end();
     }
 
     #[test]
     fn zeros_are_zeros_in_a_block_that_was_used() {
-        let layout = Layout::from_size_align(3 * LARGE, 8).unwrap();
         let _step = Step::begin();
+        let large = layout(3 * LARGE, 8);
         // SAFETY: blocks of one layout, each given back once, written within their size.
         unsafe {
-            let used = Reuse.alloc(layout);
-            used.write_bytes(7, layout.size());
-            Reuse.dealloc(used, layout);
-            let zeros = Reuse.alloc_zeroed(layout);
-            let bytes = std::slice::from_raw_parts(zeros, layout.size());
+            let used = Reuse.alloc(large);
+            used.write_bytes(7, large.size());
+            Reuse.dealloc(used, large);
+            let zeros = Reuse.alloc_zeroed(large);
+            assert_eq!(zeros, used);
+            let bytes = std::slice::from_raw_parts(zeros, large.size());
             assert!(bytes.iter().all(|byte| *byte == 0));
-            Reuse.dealloc(zeros, layout);
+            Reuse.dealloc(zeros, large);
         }
+    }
+
+    #[test]
+    fn what_other_threads_free_and_what_is_small_is_not_kept() {
+        let _step = Step::begin();
+        let (large, small) = (layout(LARGE, 8), layout(LARGE - 1, 8));
+        // SAFETY: blocks given back once, with their layout.
+        unsafe {
+            let address = Reuse.alloc(large) as usize;
+            std::thread::spawn(move || Reuse.dealloc(address as *mut u8, large)).join().unwrap();
+            Reuse.dealloc(Reuse.alloc(small), small);
+        }
+        assert_eq!(with_kept(|kept| kept.count), 0);
     }
 }

@@ -48,8 +48,8 @@ pub struct Sampled {
 /// * `position`: index of the token to be chosen; with the seed it fixes the random number.
 ///
 /// The filters apply as in Hugging Face transformers: penalty, temperature, top-k, top-p, min-p.
-/// Among equal scores the lowest id is better; a NaN is worse than everything. With no logits at all
-/// the token is 0.
+/// Among equal scores the lowest id is better; a NaN is worse than everything. With no logits at
+/// all the token is 0.
 pub fn sample(
     logits: &[f32],
     ids_so_far: &[u32],

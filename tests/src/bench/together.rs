@@ -7,9 +7,11 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use cake_checkpoint::{Checkpoint, Encoding, KvDtype, LayerRange, MappedTensor};
 use cake_engine::{
-    Batch, BatchItem, Embedding, EngineOptions, Head, SamplingOptions, Stage, blocks_for, sample,
+    Batch, BatchItem, Embedding, EngineOptions, Head, SamplingOptions, Stage, Weights, blocks_for,
+    sample,
 };
 use cake_master::model::Model;
+use cake_master::place::OwnWeights;
 
 use super::engine::median;
 use super::lab::Lab;
@@ -127,16 +129,16 @@ impl Whole {
         for layer in layers.iter() {
             weights.extend(model.mapped_layer(layer)?);
         }
+        let mut ends = model.ends()?;
+        let layer = weights.iter_mut().map(|(name, tensor)| (name.clone(), tensor));
+        let read_whole = layer.chain(ends.read_whole()).collect();
+        OwnWeights::new(Weights::Auto, false).settle(read_whole, u64::MAX, 0, THREADS)?;
         let find = |name: &str| weights.get(name).cloned();
-        let encoded = |matrix| checkpoint.encoded_matrix(&matrix, encoding);
-        let embedding = encoded(checkpoint.embedding_matrix())?;
-        let head = checkpoint.head_matrix().map(encoded).transpose()?;
-        let head = head.unwrap_or_else(|| embedding.clone());
-        let norm = checkpoint.map(checkpoint.final_norm())?;
+        let head = ends.head.unwrap_or_else(|| ends.embedding.clone());
         Ok(Whole {
-            embedding: Embedding::new(embedding, config.hidden_size)?,
+            embedding: Embedding::new(ends.embedding, config.hidden_size)?,
             stage: Stage::load(config, layers, &find, &options)?,
-            head: Head::new(config, norm, head, &options)?,
+            head: Head::new(config, ends.norm, head, &options)?,
             hidden_size: config.hidden_size,
             vocab_size: config.vocab_size,
         })

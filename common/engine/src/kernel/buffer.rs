@@ -21,16 +21,17 @@ impl Number for i16 {
     const POISON: i16 = i16::MIN;
 }
 
-/// `len` numbers that are whatever the memory holds, for results of which every element gets written:
-/// setting those of a prompt to zero first took a tenth of its time.
+/// `len` numbers that are whatever the memory holds, for results of which every element gets
+/// written: setting those of a prompt to zero first took a tenth of its time.
 ///
 /// With debug assertions they are poison, so that tests find what was not written.
 pub(super) fn unset<T: Number>(len: usize) -> Vec<T> {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     if !cfg!(debug_assertions) {
         let mut numbers = Vec::<T>::with_capacity(len);
-        // SAFETY: nothing happens here. But the compiler has to expect that the numbers are written,
-        // so it takes what the memory holds for their values, and those are valid whatever they are.
+        // SAFETY: nothing happens here. But the compiler has to expect that the numbers are
+        // written, so it takes what the memory holds for their values, and those are valid
+        // whatever they are.
         unsafe {
             asm!("/* {0} */", in(reg) numbers.as_mut_ptr(), options(nostack, preserves_flags));
             numbers.set_len(len);

@@ -135,8 +135,8 @@ pub(super) fn exp<S: Simd>(simd: S, x: S::V) -> S::V {
     simd.mul(simd.add(p, simd.splat(1.0)), simd.pow2_of_shifted(shifted))
 }
 
-/// The sum of `e^(x - largest)` over what is a number, in f32 within blocks of 4,096 values, which are
-/// summed in f64.
+/// The sum of `e^(x - largest)` over what is a number, in f32 within blocks of 4,096 values,
+/// which are summed in f64.
 pub(crate) fn sum_exp(tier: Tier, x: &[f32], largest: f32) -> f64 {
     let block = |x| f64::from(tier.run(SumExp { x, largest }));
     x.chunks(4096).map(block).sum()
@@ -226,6 +226,23 @@ mod tests {
         fn run<S: Simd>(self, simd: S) {
             let value = exp(simd, simd.load(self.0));
             simd.store(value, self.0);
+        }
+    }
+
+    #[test]
+    fn sums_of_exponentials_are_close_and_leave_out_what_is_no_number() {
+        let mut random = Random::new(41);
+        for len in [1, 15, 16, 17, 4_095, 4_097, 20_000] {
+            let mut x: Vec<f32> = (0..len).map(|_| 30.0 * random.signed()).collect();
+            let largest = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let expected: f64 = x.iter().map(|x| (f64::from(*x) - f64::from(largest)).exp()).sum();
+            x.insert(len / 2, f32::NAN);
+            x.insert(len / 3, f32::NEG_INFINITY);
+            for tier in Tier::all() {
+                let found = sum_exp(tier, &x, largest);
+                let off = (found / expected - 1.0).abs();
+                assert!(off < 1e-6, "{tier:?} {len}: {found} is not {expected}");
+            }
         }
     }
 

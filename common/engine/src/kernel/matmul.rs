@@ -77,8 +77,8 @@ pub(crate) fn matmul(
     y
 }
 
-/// Rows of so many inputs as [`Element::load_two`] takes pairs: of every 32 inputs those at even places
-/// first; fewer at the end stay as they are.
+/// Rows of so many inputs as [`Element::load_two`] takes pairs: of every 32 inputs those at even
+/// places first; fewer at the end stay as they are.
 fn paired(x: &[f32], inputs: usize, parallel: bool) -> Vec<f32> {
     let mut paired = x.to_vec();
     let run = |_: usize, (to, from): &mut (&mut [f32], &[f32])| {
@@ -106,6 +106,16 @@ fn task_outputs(weight: &Matrix<'_>, outputs: usize, rows: usize) -> usize {
     let fits = TASK_BYTES / weight.row_bytes();
     let wanted = if rows > 1 { share.min(fits) } else { share };
     wanted.next_multiple_of(STRIP).max(STRIP)
+}
+
+/// Some rows going over the weights of a task.
+#[derive(Clone, Copy)]
+struct Pass {
+    /// The first of them.
+    row: usize,
+    /// Of so many passes, which one.
+    index: usize,
+    count: usize,
 }
 
 /// One task of a product: all rows, some outputs.
@@ -144,20 +154,24 @@ impl Product<'_> {
     /// first-level cache, the weights of the task in the second.
     #[inline(always)]
     fn run_as<S: Simd, E: Element>(&self, simd: S) {
+        let most = if S::WIDE_TILES { 4 } else { 2 };
+        // The last one, two or three rows are a one and a two.
+        let passes = self.rows / most + (self.rows % most).count_ones() as usize;
         let mut row = 0;
-        while row < self.rows {
+        for pass in 0..passes {
+            let pass = Pass { row, index: pass, count: passes };
             let left = self.rows - row;
             if S::WIDE_TILES && left >= 4 {
-                self.strips::<S, E, STRIP, 4>(simd, row);
+                self.strips::<S, E, STRIP, 4>(simd, pass);
                 row += 4;
             } else if S::WIDE_TILES && left >= 2 {
-                self.strips::<S, E, STRIP, 2>(simd, row);
+                self.strips::<S, E, STRIP, 2>(simd, pass);
                 row += 2;
             } else if left >= 2 {
-                self.strips::<S, E, 2, 2>(simd, row);
+                self.strips::<S, E, 2, 2>(simd, pass);
                 row += 2;
             } else {
-                self.strips::<S, E, STRIP, 1>(simd, row);
+                self.strips::<S, E, STRIP, 1>(simd, pass);
                 row += 1;
             }
         }
@@ -167,27 +181,28 @@ impl Product<'_> {
     fn strips<S: Simd, E: Element, const OUTS: usize, const ROWS: usize>(
         &self,
         simd: S,
-        row: usize,
+        pass: Pass,
     ) {
         let mut output = self.range.start;
         while output + OUTS <= self.range.end {
-            self.tile::<S, E, OUTS, ROWS>(simd, output, row);
+            self.tile::<S, E, OUTS, ROWS>(simd, output, pass);
             output += OUTS;
         }
         while output < self.range.end {
-            self.tile::<S, E, 1, ROWS>(simd, output, row);
+            self.tile::<S, E, 1, ROWS>(simd, output, pass);
             output += 1;
         }
     }
 
-    /// `OUTS × ROWS` elements of the product from `(row, output)` on.
+    /// `OUTS × ROWS` elements of the product from `(pass.row, output)` on.
     #[inline(always)]
     fn tile<S: Simd, E: Element, const OUTS: usize, const ROWS: usize>(
         &self,
         simd: S,
         output: usize,
-        row: usize,
+        pass: Pass,
     ) {
+        let row = pass.row;
         let inputs = self.weight.inputs;
         let row_bytes = inputs * E::BYTES;
         let vectors = inputs / LANES;
@@ -204,16 +219,16 @@ impl Product<'_> {
             *w = (&whole[..vectors], tail);
         }
 
-        // One pass over the task asks for the strips to come, in the order they lie in, which is the
-        // order that memory is fastest in; this loop's own, row beside row, is not. Of several passes
-        // each asks for its share of the next task, so that memory never waits for arithmetic.
-        let passes = self.rows.div_ceil(ROWS);
-        let ahead = match passes {
+        // One pass over the task asks for the strips to come, in the order they lie in, which is
+        // the order that memory is fastest in; this loop's own, row beside row, is not. Of
+        // several passes each asks for its share of the next task, so that memory never waits for
+        // arithmetic.
+        let ahead = match pass.count {
             1 => AHEAD.max(OUTS * row_bytes),
             _ => self.range.len() * row_bytes,
         };
         let ahead = w[0].0.as_ptr().cast::<u8>().wrapping_add(ahead);
-        let mut until_turn = row / ROWS;
+        let mut until_turn = pass.index;
         let mut sums = [[simd.splat(0.0); ROWS]; OUTS];
         for i in 0..vectors / 2 {
             let mut xs = [(simd.splat(0.0), simd.splat(0.0)); ROWS];
@@ -226,7 +241,7 @@ impl Product<'_> {
                 for line in (0..bytes).step_by(CACHE_LINE) {
                     simd.prefetch(ahead.wrapping_add(i * bytes + line));
                 }
-                until_turn = passes;
+                until_turn = pass.count;
             }
             until_turn -= 1;
             for o in 0..OUTS {

@@ -1,10 +1,11 @@
 //! CPU kernels: f32 arithmetic on weights that stay as they are stored.
 //!
-//! Start at [`Tier`], which picks the instructions at run time, and [`matmul()`], where the time goes.
-//! Candle code reaches the kernels through custom operations in the modules above this one.
+//! Start at [`Tier`], which picks the instructions at run time, and [`matmul()`], where the time
+//! goes. Candle code reaches the kernels through custom operations in the modules above this one.
 //!
 //! Invariants:
-//! - Every output element has one order of summation, which its kernel states; in `matmul`, 16 lanes
+//! - Every output element has one order of summation, which its kernel states; in `matmul`, 16
+//!   lanes
 //!   over the summed axis (element `i` belongs to lane `i % 16`, or in bf16 to lane `i / 2 % 16` but for
 //!   the last `inputs % 32`; a short last vector is padded with zeros), then the tree of `Simd::sum`.
 //!   Neither the number of rows, nor the number of threads, nor the tile an element falls into changes
@@ -105,8 +106,9 @@ pub(crate) fn prompt_matmul(
     matmul(tier, weight, bias, x)
 }
 
-/// Upper bounds of the bytes that [`prompt_matmul`] and [`affine_matmul`] hold beside their arguments
-/// and their result: for `rows` rows of activations of so many inputs, and for each thread.
+/// Upper bounds of the bytes that [`prompt_matmul`] and [`affine_matmul`] hold beside their
+/// arguments and their result: for `rows` rows of activations of so many inputs, and for each
+/// thread.
 pub(crate) fn product_bytes(inputs: usize, rows: usize) -> (u64, u64) {
     let (inputs, rows) = (inputs as u64, rows as u64);
     let (for_rows, thread) = affine::product_bytes(inputs, rows);
@@ -132,6 +134,6 @@ const CACHE_LINE: usize = 64;
 
 /// Least number of element operations worth waking another thread for.
 ///
-/// A wake-up costs some ten microseconds, in which one core does about this much. In tests nothing is
-/// too little, so that tiny models run on several threads too.
+/// A wake-up costs some ten microseconds, in which one core does about this much. In tests
+/// nothing is too little, so that tiny models run on several threads too.
 const PARALLEL_WORK: usize = if cfg!(test) { 1 } else { 1 << 16 };

@@ -30,15 +30,15 @@ const ROWS: usize = 6;
 const BLOCK: usize = 64;
 /// How far ahead in each row weights are asked for, in bytes: what is read while about a thousand
 /// cycles of work pass. Sixteen rows at once are more than the hardware follows.
-const AHEAD: usize = 512;
+const ROW_AHEAD: usize = 512;
 /// Least rows that are worth transposing a panel once more for, so that another thread has work.
 const PART_ROWS: usize = 48;
 
 /// One pair of inputs of all outputs of a panel; the earlier input is in the lower half.
 type Column = [u32; OUTPUTS];
 
-/// Upper bounds of the bytes that a product holds beside its arguments and its result: for one row of
-/// activations of so many inputs, and for each thread.
+/// Upper bounds of the bytes that a product holds beside its arguments and its result: for one
+/// row of activations of so many inputs, and for each thread.
 pub(crate) fn product_bytes(inputs: u64) -> (u64, u64) {
     let pairs = (inputs / 2).saturating_add(2 * LANES as u64);
     (pairs.saturating_mul(size_of::<u32>() as u64), (BLOCK * size_of::<Column>()) as u64)
@@ -298,8 +298,8 @@ fn bf16(pairs: __m512i) -> __m512bh {
     unsafe { std::mem::transmute(pairs) }
 }
 
-/// Rows become columns: lane `j` of row `i` goes to lane `i` of `vector` of column `j`. Row `i` starts
-/// `i * stride` bytes past `rows`.
+/// Rows become columns: lane `j` of row `i` goes to lane `i` of `vector` of column `j`. Row `i`
+/// starts `i * stride` bytes past `rows`.
 ///
 /// # Safety
 /// All sixteen rows can be read. The processor has AVX-512.
@@ -311,7 +311,7 @@ unsafe fn transpose(rows: *const u8, stride: usize, columns: &mut [Column; LANES
         let row = rows.wrapping_add(i * stride);
         // SAFETY: by the caller's promise.
         *vector = unsafe { _mm512_loadu_si512(row.cast()) };
-        _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(AHEAD).cast());
+        _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(ROW_AHEAD).cast());
     }
     // SAFETY: the processor has AVX-512 by the caller's promise.
     let square = unsafe { transposed(square) };

@@ -29,8 +29,8 @@ pub(crate) trait Simd: Copy + Send + Sync {
     fn load_f16(self, from: &[u8; 32]) -> Self::V;
     /// Reads sixteen little-endian bf16 at any address; exact.
     fn load_bf16(self, from: &[u8; 32]) -> Self::V;
-    /// Reads 32 little-endian bf16 at any address: those at even places, then those at odd ones, which
-    /// are next to each other in a word of 32 bits. Exact.
+    /// Reads 32 little-endian bf16 at any address: those at even places, then those at odd ones,
+    /// which are next to each other in a word of 32 bits. Exact.
     fn load_bf16_pairs(self, from: &[u8; 64]) -> (Self::V, Self::V);
     /// Writes sixteen values.
     fn store(self, value: Self::V, to: &mut [f32; LANES]);
@@ -222,9 +222,11 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    fn prefetch(self, _address: *const u8) {
+    fn prefetch(self, address: *const u8) {
         #[cfg(target_arch = "x86_64")]
-        super::x86::prefetch(_address);
+        super::x86::prefetch(address);
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = address; // Not every architecture has a stable way to ask.
     }
 }
 

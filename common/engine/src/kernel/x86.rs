@@ -15,11 +15,11 @@ macro_rules! instructions {
     }};
 }
 
-/// Asks for the cache line at `address`, which need not be valid: into the second-level cache, which
-/// waits for more lines at a time than the first.
+/// Asks for the cache line at `address`, which need not be valid: into the second-level cache,
+/// which waits for more lines at a time than the first.
 ///
-/// Written out, because the compiler gathers the intrinsic's calls, and requests that come many at a
-/// time hold up the loads behind them.
+/// Written out, because the compiler gathers the intrinsic's calls, and requests that come many
+/// at a time hold up the loads behind them.
 #[inline(always)]
 pub(super) fn prefetch(address: *const u8) {
     // SAFETY: a prefetch touches nothing; every processor of this architecture has it.

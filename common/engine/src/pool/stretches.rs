@@ -14,8 +14,8 @@ pub(super) fn set_index(index: usize) {
     INDEX.set(index);
 }
 
-/// Tasks `0..tasks`, shared out: every thread takes those of a stretch of its own in order, then the
-/// last ones of others.
+/// Tasks `0..tasks`, shared out: every thread takes those of a stretch of its own in order, then
+/// the last ones of others.
 pub(super) struct Stretches(Vec<Stretch>);
 
 /// What nobody has taken of a stretch: the first task in the upper half, the one behind the last in
@@ -32,7 +32,8 @@ impl Stretches {
         Stretches((0..threads).map(stretch).collect())
     }
 
-    /// A task that this thread is to run; there is one for each of as many calls as there are tasks.
+    /// A task that this thread is to run; there is one for each of as many calls as there are
+    /// tasks.
     pub(super) fn take(&self) -> usize {
         let own = INDEX.get() % self.0.len();
         let others = (own + 1..self.0.len()).chain(0..own);

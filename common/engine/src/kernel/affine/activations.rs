@@ -12,8 +12,8 @@ const ORDER: usize = 32;
 const ROUND: f32 = 12_582_912.0; // 1.5 · 2^23
 /// Largest magnitude of a code: the largest whose bytes both have a sign, 127 · 256 + 127.
 const MAX_CODE: f32 = 32_639.0;
-/// Bytes between rows of a plane beyond their codes: vectors may reach past the end of a row, and rows
-/// of a power of two do not compete for the same places of the cache.
+/// Bytes between rows of a plane beyond their codes: vectors may reach past the end of a row, and
+/// rows of a power of two do not compete for the same places of the cache.
 const PADDING: usize = 128;
 
 /// How a kernel reads codes.

@@ -1,4 +1,5 @@
-//! Products with grouped-affine matrices: unsigned codes with a scale and a bias per group of inputs.
+//! Products with grouped-affine matrices: unsigned codes with a scale and a bias per group of
+//! inputs.
 //!
 //! A weight is `scale · code + bias`. There are two kinds of arithmetic:
 //!
@@ -160,8 +161,9 @@ pub(crate) fn affine_matmul(
     }
 }
 
-/// Upper bounds of the bytes that a product in the arithmetic of [`Numerics::Fast`] holds beside its
-/// arguments and its result: for `rows` rows of activations of so many inputs, and for each thread.
+/// Upper bounds of the bytes that a product in the arithmetic of [`Numerics::Fast`] holds beside
+/// its arguments and its result: for `rows` rows of activations of so many inputs, and for each
+/// thread, which keeps what it once needed.
 pub(crate) fn product_bytes(inputs: u64, rows: u64) -> (u64, u64) {
     let quantized = activations::row_bytes(inputs).saturating_mul(rows);
     #[cfg(target_arch = "x86_64")]
@@ -182,8 +184,8 @@ pub(super) struct Quantized {
 }
 
 impl Quantized {
-    /// Calls `multiply` with the rows of `call`, which are those of `inputs` and quantized only if they
-    /// were not before.
+    /// Calls `multiply` with the rows of `call`, which are those of `inputs` and quantized only
+    /// if they were not before.
     fn with<R>(
         inputs: &Inputs<'_>,
         tier: Tier,

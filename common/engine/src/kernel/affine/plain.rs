@@ -1,4 +1,5 @@
-//! Whole-number products in plain Rust, which the compiler turns into multiply-adds of 16-bit pairs.
+//! Whole-number products in plain Rust, which the compiler turns into multiply-adds of 16-bit
+//! pairs.
 //!
 //! With few rows codes are widened as they are multiplied; with many they are widened first and all
 //! rows pass over them.
@@ -15,7 +16,8 @@ use super::{AffineMatrix, Bits, Call, MAX_GROUP};
 /// Rows up to which widening codes for each of them costs less than storing them widened.
 const FEW_ROWS: usize = 3;
 
-/// The product in the arithmetic of [`Numerics::Fast`](crate::options::Numerics::Fast); `x` is in words.
+/// The product in the arithmetic of [`Numerics::Fast`](crate::options::Numerics::Fast); `x` is in
+/// words.
 pub(super) fn matmul(tier: Tier, call: Call<'_>, x: &Activations) -> Vec<f32> {
     call.by_outputs(call.share(LANES), |outputs, target| {
         tier.run(Task { call, x, outputs, target });

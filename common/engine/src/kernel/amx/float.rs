@@ -1,9 +1,9 @@
-//! Weights in bf16. An activation is the sum of two bf16, `high = bf16(x)` and `low = bf16(x - high)`,
-//! each rounded to nearest, ties to even.
+//! Weights in bf16. An activation is the sum of two bf16, `high = bf16(x)` and `low = bf16(x -
+//! high)`, each rounded to nearest, ties to even.
 //!
-//! Every element of the result is one chain over the inputs, 32 at a time: `sum += w · high` of these
-//! 32, then `sum += w · low`, each as `tdpbf16ps` adds 16 pairs in order, from a sum of zero; then
-//! `+ bias`. Nothing else enters it: neither other rows nor tiles, blocks or threads.
+//! Every element of the result is one chain over the inputs, 32 at a time: `sum += w · high` of
+//! these 32, then `sum += w · low`, each as `tdpbf16ps` adds 16 pairs in order, from a sum of
+//! zero; then `+ bias`. Nothing else enters it: neither other rows nor tiles, blocks or threads.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -18,13 +18,14 @@ use super::super::matmul::Matrix;
 use super::super::simd::LANES;
 use super::super::target::Target;
 use super::super::x86::{Line, read_bytes};
+use super::ahead::Ahead;
 use super::{Amx, Finish, LINE, TILE_ROWS, Tiles, transpose_into};
 use crate::pool::{current_threads, for_each_apart, for_each_mut};
 
 /// Inputs of one step: those of one row of a tile.
 const STEP: usize = LINE / 2;
-/// Steps of a block, whose sums stay in registers: their way to memory and back costs as much as four.
-/// More, and the activations of a pass leave the second-level cache between two strips.
+/// Steps of a block, whose sums stay in registers: their way to memory and back costs as much as
+/// four. More, and the activations of a pass leave the second-level cache between two strips.
 const BLOCK_STEPS: usize = 16;
 /// Outputs computed together: two tiles.
 const STRIP: usize = 2 * TILE_ROWS;
@@ -39,8 +40,8 @@ const PASS: usize = 16 * PAIR;
 /// Lines of the weights of one strip and one step.
 const STRIP_LINES: usize = 2 * TILE_ROWS;
 
-/// Upper bounds of the bytes that a product holds beside its arguments and its result: for `rows` rows
-/// of activations of so many inputs, and for each thread.
+/// Upper bounds of the bytes that a product holds beside its arguments and its result: for `rows`
+/// rows of activations of so many inputs, and for each thread.
 pub(in super::super) fn product_bytes(inputs: u64, rows: u64) -> (u64, u64) {
     // Four bytes per input: a bf16 in each plane.
     let row = inputs.div_ceil(STEP as u64).saturating_mul(4 * STEP as u64);
@@ -66,8 +67,8 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// `x · weightᵀ + bias` with `x` as the sum of two bf16: `x` is `[rows, inputs]`, `weight` is bf16, the
-/// result `[rows, outputs]`, all row-major.
+/// `x · weightᵀ + bias` with `x` as the sum of two bf16: `x` is `[rows, inputs]`, `weight` is
+/// bf16, the result `[rows, outputs]`, all row-major.
 ///
 /// Runs on the current pool. `bias` has one element per output.
 pub(in super::super) fn float_matmul(
@@ -106,8 +107,9 @@ pub(in super::super) fn float_matmul(
     y
 }
 
-/// Rows of activations as tiles: `[pair of row tiles, step, plane, tile of the pair]`, where a line of a
-/// tile has a pair of inputs of 16 rows. Rows and inputs past the end are zero; a last pair has both tiles.
+/// Rows of activations as tiles: `[pair of row tiles, step, plane, tile of the pair]`, where a
+/// line of a tile has a pair of inputs of 16 rows. Rows and inputs past the end are zero; a last
+/// pair has both tiles.
 pub(in super::super) struct Activations {
     tiles: Vec<Tile>,
     rows: usize,
@@ -142,7 +144,8 @@ impl Activations {
     }
 }
 
-/// Splits at most [`PAIR`] rows into the tiles of a pair: all of them, with zeros for rows that are not.
+/// Splits at most [`PAIR`] rows into the tiles of a pair: all of them, with zeros for rows that
+/// are not.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 fn split_pair(x: &[f32], inputs: usize, tiles: &mut [MaybeUninit<Tile>]) {
     for tile in 0..2 {
@@ -276,8 +279,8 @@ impl Task<'_> {
         }
     }
 
-    /// The weights that are needed next, to be asked for in so many parts: those of the next block, or of
-    /// the first one of the next task.
+    /// The weights that are needed next, to be asked for in so many parts: those of the next
+    /// block, or of the first one of the next task.
     fn ahead(&self, block: &Range<usize>, parts: usize) -> Ahead {
         let stride = self.weight.inputs * 2;
         let (first, at) = match block.end < self.x.steps {
@@ -287,28 +290,7 @@ impl Task<'_> {
         let last = (first + self.outputs.len()).min(self.weight.outputs());
         let count = last.saturating_sub(first);
         let row = self.weight.bytes.as_ptr().wrapping_add(first * stride + at);
-        Ahead { row, stride, count, each: count.div_ceil(parts) }
-    }
-}
-
-/// Rows of weights to ask memory for: lines at `row`, and `stride` bytes further on each time.
-#[derive(Clone, Copy)]
-struct Ahead {
-    row: *const u8,
-    stride: usize,
-    count: usize,
-    /// How many to ask for at a time.
-    each: usize,
-}
-
-impl Ahead {
-    /// The next ones, perhaps none.
-    fn next(&mut self) -> Ahead {
-        let count = self.each.min(self.count);
-        let next = Ahead { count, ..*self };
-        self.count -= count;
-        self.row = self.row.wrapping_add(count * self.stride);
-        next
+        Ahead::new(row, stride, count, parts)
     }
 }
 
@@ -409,8 +391,8 @@ mod tests {
     use crate::pool::Pool;
     use crate::testing::Random;
 
-    /// Relative to the sum of absolute products: 2^-17 for the activations, some hundred roundings of
-    /// 2^-24, and bf16 products below 2^-126 that count as zero.
+    /// Relative to the sum of absolute products: 2^-17 for the activations, some hundred
+    /// roundings of 2^-24, and bf16 products below 2^-126 that count as zero.
     const TOLERANCE: f64 = 2e-5;
 
     fn proof() -> Option<Amx> {

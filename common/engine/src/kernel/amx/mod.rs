@@ -2,15 +2,16 @@
 //!
 //! Weights are the left operand, 16 outputs of one tile each, which is how they lie in memory:
 //! nothing is transposed but the activations, once for all outputs. A block of the result has its
-//! outputs in rows. Weights of some outputs are copied next to each other into a second-level cache,
-//! where all rows of activations pass over them.
+//! outputs in rows. Weights of some outputs are copied next to each other into a second-level
+//! cache, where all rows of activations pass over them.
 //!
-//! Both kinds of weights get activations of 16 bits, as two planes of 8 significant bits each (`float`)
-//! or of 8 bits (`affine`), so that the product is as good as one of f32 to within a few 2^-17 of its
-//! terms.
+//! Both kinds of weights get activations of 16 bits, as two planes of 8 significant bits each
+//! (`float`) or of 8 bits (`affine`), so that the product is as good as one of f32 to within a
+//! few 2^-17 of its terms.
 //!
 //! The instructions come as inline assembly: their intrinsics are not stable in Rust.
 
+mod ahead;
 mod float;
 
 use std::arch::asm;
@@ -54,8 +55,8 @@ fn has_instructions() -> bool {
     last >= 7 && features & BF16_TILE_INT8 == BF16_TILE_INT8
 }
 
-/// Asks the system to save this process's tile registers when it switches threads; returns whether it
-/// does.
+/// Asks the system to save this process's tile registers when it switches threads; returns
+/// whether it does.
 #[cfg(target_os = "linux")]
 fn allow_tiles() -> bool {
     // From the kernel's arch/x86/include/uapi/asm/prctl.h and its documentation of XSTATE features.
@@ -93,8 +94,8 @@ struct Config {
 pub(super) struct Tiles(());
 
 impl Tiles {
-    /// Weights have so many bytes in a row of a tile, [`LINE`] at most, and activations as many rows as
-    /// go with them.
+    /// Weights have so many bytes in a row of a tile, [`LINE`] at most, and activations as many
+    /// rows as go with them.
     pub(super) fn new(_: Amx, weight_bytes: usize) -> Tiles {
         assert!(matches!(weight_bytes, 32 | LINE), "half or whole tiles");
         let mut config = Config {
@@ -143,7 +144,8 @@ pub(super) struct Finish<'a> {
 }
 
 impl Finish<'_> {
-    /// Writes a tile of sums, whose lines are `outputs` and whose lanes are `rows`, 16 of each at most.
+    /// Writes a tile of sums, whose lines are `outputs` and whose lanes are `rows`, 16 of each at
+    /// most.
     ///
     /// # Safety
     /// Nobody else has these elements.

@@ -1,11 +1,14 @@
 //! Attention over keys and values that lie in blocks, without gathering or repeating them.
 //!
-//! Consecutive rows of a sequence form a tile, so that each key and value is widened once for all of
-//! them and for all query heads that share it. What a row computes depends on its position alone:
+//! Consecutive rows of a sequence form a tile, so that each key and value is widened once for all
+//! of them and for all query heads that share it. What a row computes depends on its position
+//! alone:
 //! - A score is one chain over the elements of a head.
-//! - Positions are taken in spans of [`SPAN`], aligned to position 0. In each, the softmax is taken
+//! - Positions are taken in spans of [`SPAN`], aligned to position 0. In each, the softmax is
+//!   taken
 //!   by itself: lane `position % 16` of maximum and sum, values in order of position.
-//! - Spans are then merged in order. They may be computed anywhere, and so several threads can share
+//! - Spans are then merged in order. They may be computed anywhere, and so several threads can
+//!   share
 //!   the past of a single row.
 
 mod state;
@@ -141,7 +144,8 @@ pub(crate) fn attend_floats(group: usize, head_dim: usize, context: usize, threa
     let queries = group.max(TILE_QUERIES) as u64;
     let state = queries.saturating_mul(head_dim as u64 + LANES as u64 + 2);
     let scratch = walk::scratch_floats(queries, head_dim as u64).saturating_add(state);
-    // A state for each span of each task where the past is shared out, and one per thread otherwise.
+    // A state for each span of each task where the past is shared out, and one per thread
+    // otherwise.
     let spans = context.div_ceil(SPAN).max(1) as u64;
     let states = state.saturating_mul(spans).saturating_mul(TASKS_PER_THREAD as u64);
     scratch.saturating_add(states).saturating_mul(threads.max(1) as u64)

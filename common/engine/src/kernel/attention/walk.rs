@@ -176,8 +176,8 @@ struct Part<'a, E> {
 }
 
 impl<E: Element> Part<'_, E> {
-    /// The head of `position`, counted from the start of the span, if the tile sees it. Asks for the
-    /// one sixteen positions later.
+    /// The head of `position`, counted from the start of the span, if the tile sees it. Asks for
+    /// the one sixteen positions later.
     #[inline(always)]
     fn head<'c, S: Simd>(&self, simd: S, cache: &'c [u8], position: usize) -> Option<&'c [u8]> {
         let index = position.checked_sub(self.first)?;

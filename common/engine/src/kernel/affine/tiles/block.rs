@@ -29,12 +29,13 @@ pub(super) struct Block<'a> {
 /// Sums of products of a strip with both planes: `[tile of the strip, plane]`.
 type Dots = [[Tile; 2]; STRIP];
 
-/// Outputs whose chains go on between two instructions on tiles: what keeps both kinds of units busy,
-/// since the processor does not look far enough ahead to find the one kind behind the other.
+/// Outputs whose chains go on between two instructions on tiles: what keeps both kinds of units
+/// busy, since the processor does not look far enough ahead to find the one kind behind the
+/// other.
 const OUTPUTS: usize = TILE_ROWS * STRIP / 8;
 
-/// Instructions on tile registers that lie `s` bytes apart in memory. Nothing but this module uses the
-/// registers, so they keep what they hold from one to the next.
+/// Instructions on tile registers that lie `s` bytes apart in memory. Nothing but this module
+/// uses the registers, so they keep what they hold from one to the next.
 macro_rules! tile {
     ($($line:literal),+; $($name:ident = $value:expr),*) => {
         asm!(
@@ -126,8 +127,8 @@ struct Round {
 }
 
 impl Block<'_> {
-    /// Continues the chains of the strips, which have a line for each output; those of the first groups
-    /// begin, and those that end are written. Asks memory for `ahead` meanwhile.
+    /// Continues the chains of the strips, which have a line for each output; those of the first
+    /// groups begin, and those that end are written. Asks memory for `ahead` meanwhile.
     #[target_feature(enable = "avx512f")]
     pub(super) fn multiply(&self, tiles: &Tiles, sums: &mut [[Tile; STRIP]], ahead: &mut Ahead) {
         let [mut even, mut odd] = [[[[Line::ZERO; TILE_ROWS]; 2]; STRIP]; 2];
@@ -167,11 +168,13 @@ impl Block<'_> {
         }
     }
 
-    /// Where the first tiles of a round are: of the codes of both tiles of the strip, and of the planes.
+    /// Where the first tiles of a round are: of the codes of both tiles of the strip, and of the
+    /// planes.
     #[inline(always)]
     fn tiles_of(&self, round: Round) -> Place {
         let steps = (self.group / STEP).max(1);
-        // Of a group of half a step, the second half of a line of codes, and of the lines of a plane.
+        // Of a group of half a step, the second half of a line of codes, and of the lines of a
+        // plane.
         let at = round.group * self.group;
         let (step, half) = (at / STEP, at % STEP);
         let planes = &self.planes[step * 2..(step + steps) * 2];
@@ -186,9 +189,9 @@ impl Block<'_> {
         }
     }
 
-    /// Of three rounds: with `NEXT`, multiplies the group of the second, whose first tiles are loaded,
-    /// into `next` and loads those of the third; with `LAST`, continues the chains with the products of
-    /// the first, which are `last`. The two take turns.
+    /// Of three rounds: with `NEXT`, multiplies the group of the second, whose first tiles are
+    /// loaded, into `next` and loads those of the third; with `LAST`, continues the chains with
+    /// the products of the first, which are `last`. The two take turns.
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn round<const NEXT: bool, const LAST: bool>(
@@ -215,8 +218,8 @@ impl Block<'_> {
         let Place { first: v, second: w, planes: x } = self.tiles_of(after);
         let to = next.as_mut_ptr().cast::<u8>();
         let mut chain = Chain::new(self, before, last, &mut sums[before.strip]);
-        // One instruction or two on tiles, then a part of the chains: written out, as a loop might stay
-        // one.
+        // One instruction or two on tiles, then a part of the chains: written out, as a loop
+        // might stay one.
         macro_rules! turn {
             ($part:literal, $tiles:expr) => {
                 if NEXT {
@@ -231,8 +234,9 @@ impl Block<'_> {
         turn!(1, multiply::<1>(tiles));
         turn!(2, multiply::<2>(tiles));
         turn!(3, multiply::<3>(tiles));
-        // SAFETY: `tiles_of` has all tiles of its group inside the slices, for the tile registers that
-        // are set up for whole or half steps by the group of the same weight; `next` has four tiles.
+        // SAFETY: `tiles_of` has all tiles of its group inside the slices, for the tile registers
+        // that are set up for whole or half steps by the group of the same weight; `next` has
+        // four tiles.
         unsafe {
             turn!(4, {
                 tile!("tilestored [{d} + {s}], tmm0"; d = to);
@@ -334,18 +338,45 @@ impl Ahead {
         Ahead { row, stride, rows, lines, line: 0, each }
     }
 
+    /// Asks for those of a round.
     #[inline(always)]
     fn ask(&mut self) {
         for _ in 0..self.each {
-            if self.rows == 0 {
-                return;
+            match self.next() {
+                Some(line) => prefetch(line),
+                None => return,
             }
-            prefetch(self.row.wrapping_add(self.line * size_of::<Line>()));
-            self.line += 1;
-            if self.line == self.lines {
-                (self.line, self.rows) = (0, self.rows - 1);
-                self.row = self.row.wrapping_add(self.stride);
-            }
+        }
+    }
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<*const u8> {
+        self.rows.checked_sub(1)?;
+        let line = self.row.wrapping_add(self.line * size_of::<Line>());
+        self.line += 1;
+        if self.line == self.lines {
+            (self.line, self.rows) = (0, self.rows - 1);
+            self.row = self.row.wrapping_add(self.stride);
+        }
+        Some(line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_is_asked_for_once_within_the_rounds() {
+        let memory = vec![0u8; 4_096];
+        for (rows, lines, rounds) in [(0, 3, 5), (1, 1, 1), (3, 4, 5), (4, 4, 100)] {
+            let mut ahead = Ahead::new(memory.as_ptr(), 300, (rows, lines), rounds);
+            assert!(ahead.each * rounds >= rows * lines);
+            let asked: Vec<usize> = std::iter::from_fn(|| ahead.next())
+                .map(|line| line.addr() - memory.as_ptr().addr())
+                .collect();
+            let row = |row: usize| (0..lines).map(move |line| row * 300 + line * 64);
+            assert_eq!(asked, (0..rows).flat_map(row).collect::<Vec<_>>());
         }
     }
 }

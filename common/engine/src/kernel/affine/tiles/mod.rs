@@ -1,4 +1,5 @@
-//! Whole-number products with tile registers (AMX), which multiply 16 outputs with 16 rows at a time.
+//! Whole-number products with tile registers (AMX), which multiply 16 outputs with 16 rows at a
+//! time.
 //!
 //! The codes of some groups of some outputs are copied, widened to bytes, into tiles; all rows pass
 //! over them. A group takes a product with each plane of the activations, whose sums are joined and
@@ -51,8 +52,8 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// Upper bounds of the bytes of [`Packed`] for `rows` rows of so many inputs, and of what each thread
-/// keeps.
+/// Upper bounds of the bytes of [`Packed`] for `rows` rows of so many inputs, and of what each
+/// thread keeps.
 pub(super) fn product_bytes(inputs: u64, rows: u64) -> (u64, u64) {
     // A scale and a sum for each of the smallest groups.
     let params = inputs.div_ceil(super::MIN_GROUP as u64) * 2 * size_of::<f32>() as u64;
@@ -261,8 +262,8 @@ impl Task<'_> {
         }
     }
 
-    /// The codes that are needed next, to be asked for in so many rounds: those of the next block, or of
-    /// the first one of the next task.
+    /// The codes that are needed next, to be asked for in so many rounds: those of the next
+    /// block, or of the first one of the next task.
     fn ahead(&self, groups: &Range<usize>, rounds: usize) -> Ahead {
         let row_bytes = self.weight.row_bytes();
         let (first, at) = match groups.end < self.weight.groups() {

@@ -185,8 +185,8 @@ unsafe fn chunk_sums<const BITS: usize, const ASK: bool>(
     ]
 }
 
-/// What the bytes of a chunk of codes are multiplied with: for half bytes the activations of the low
-/// halves and those of the high ones, else the first of both.
+/// What the bytes of a chunk of codes are multiplied with: for half bytes the activations of the
+/// low halves and those of the high ones, else the first of both.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn operands<const BITS: usize>(x: &[i8]) -> (__m512i, __m512i) {

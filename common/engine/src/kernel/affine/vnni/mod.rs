@@ -1,7 +1,7 @@
 //! Whole-number products with AVX512-VNNI, which multiplies four pairs of bytes per lane.
 //!
-//! With few rows (`direct`) weights are multiplied as they lie and the sums are transposed; with many
-//! (`panel`) weights are transposed first and all rows pass over them.
+//! With few rows (`direct`) weights are multiplied as they lie and the sums are transposed; with
+//! many (`panel`) weights are transposed first and all rows pass over them.
 
 mod direct;
 mod panel;
@@ -51,8 +51,8 @@ impl Task<'_> {
         self.weight.group / self.weight.bits.per_byte()
     }
 
-    /// Transposes scales and biases of `groups`, at most [`PARAM_GROUPS`], of `V` vectors of outputs
-    /// from `outputs.start` on; those past the end are of no meaning.
+    /// Transposes scales and biases of `groups`, at most [`PARAM_GROUPS`], of `V` vectors of
+    /// outputs from `outputs.start` on; those past the end are of no meaning.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
     pub(super) fn fill_params<const V: usize>(
         &self,
@@ -141,8 +141,8 @@ impl<const V: usize> Params<V> {
         [&self.scales[group], &self.biases[group]]
     }
 
-    /// One more link of the chain of vector `vector`: group `group` of those here, with the scale of
-    /// the activations and that times the sum of their codes.
+    /// One more link of the chain of vector `vector`: group `group` of those here, with the scale
+    /// of the activations and that times the sum of their codes.
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn chain(

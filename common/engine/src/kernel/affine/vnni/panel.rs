@@ -1,5 +1,5 @@
-//! Many rows: codes are transposed, widened to bytes, into a panel that all rows pass over, so that a
-//! lane belongs to one output and the sums of several rows fill the registers.
+//! Many rows: codes are transposed, widened to bytes, into a panel that all rows pass over, so
+//! that a lane belongs to one output and the sums of several rows fill the registers.
 
 #![allow(clippy::needless_range_loop, reason = "tiles are indexed by row and vector throughout")]
 
@@ -126,8 +126,8 @@ impl Task<'_> {
         CHUNK * self.weight.bits.per_byte() / 4
     }
 
-    /// Transposes the codes of `groups`; outputs past the end are zero. Asks memory for as many bytes
-    /// from `ahead` on, and moves it past them.
+    /// Transposes the codes of `groups`; outputs past the end are zero. Asks memory for as many
+    /// bytes from `ahead` on, and moves it past them.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
     fn fill_codes(&self, groups: &Range<usize>, steps: &mut [Step], ahead: &mut *const u8) {
         let row_bytes = self.weight.row_bytes();
