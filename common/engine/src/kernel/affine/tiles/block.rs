@@ -8,6 +8,9 @@ use super::super::super::x86::{Line, prefetch};
 use super::super::vnni::Params;
 use super::{STEP, STRIP, Tile};
 
+/// Writes the sums of a strip, which comes first.
+pub(super) type Write<'a> = dyn Fn(usize, &[Tile; STRIP]) + 'a;
+
 /// Some groups of one tile of rows, which go over all strips of a task.
 pub(super) struct Block<'a> {
     /// `[strip, tile of the strip, step, line]`.
@@ -23,7 +26,7 @@ pub(super) struct Block<'a> {
     /// Codes in a group.
     pub(super) group: usize,
     /// Writes the sums of a strip, if those groups are the last ones.
-    pub(super) finish: Option<&'a dyn Fn(usize, &[Tile; STRIP])>,
+    pub(super) finish: Option<&'a Write<'a>>,
 }
 
 /// Sums of products of a strip with both planes: `[tile of the strip, plane]`.
