@@ -16,7 +16,7 @@ struct Cli {
     /// What to measure.
     #[arg(value_enum, default_value = "main")]
     part: bench::Part,
-    /// Only those figures of it whose name has this in it: `engine` has encodings, together, context,
+    /// Only those figures of it whose name has this in it: `engine` has encodings, together, context, hops,
     /// tiers and packed 7B.
     #[arg(long, value_name = "NAME")]
     only: Option<String>,

@@ -1,4 +1,4 @@
-//! Products of one strip of outputs with one tile of rows.
+//! Products of the strips of a task with one tile of rows.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
