@@ -6,7 +6,7 @@ use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 use crate::attention::Attention;
 use crate::batch::{BatchItem, RowKinds};
 use crate::error::Error;
-use crate::kernel::{AttendRow, Tier, add, silu_mul};
+use crate::kernel::{AttendRow, Precision, Tier, add, silu_mul};
 use crate::kv::KvPool;
 use crate::linear::Linear;
 use crate::loader::LayerLoader;
@@ -44,7 +44,9 @@ impl DecoderLayer {
             input_norm: loader.norm("input_layernorm", hidden)?,
             attention: Attention::load(loader)?,
             post_attention_norm: loader.norm("post_attention_layernorm", hidden)?,
-            mlp: Mlp::load(loader)?,
+            // The scores of attention magnify what is lost before them; here, half as many bits
+            // cost little, and most of a prompt's time is spent here.
+            mlp: Mlp::load(&LayerLoader { precision: Precision::Bf16, ..*loader })?,
             ops: loader.ops,
         })
     }

@@ -31,9 +31,9 @@ const LOGIT_TOLERANCE: f32 = 2e-3;
 const LOGIT_TOLERANCE_CODES: f32 = 1e-2;
 /// The same with keys and values rounded to 11 bits, which moves every score a little.
 const LOGIT_TOLERANCE_KV_F16: f32 = 5e-2;
-/// The same with activations of prompts rounded to bf16, which has 8 bits. These models are small and
-/// random: their sums are short, and their likeliest tokens often hardly more likely than others.
-const LOGIT_TOLERANCE_BF16: f32 = 5e-1;
+/// The same with activations of prompts rounded to bf16 in MLPs, which has 8 bits. These models are
+/// small and random: their sums are short.
+const LOGIT_TOLERANCE_BF16: f32 = 2e-1;
 /// Largest difference of a log-probability: as a logit's.
 const LOGPROB_TOLERANCE: f32 = 2e-3;
 
@@ -85,15 +85,14 @@ fn fast(threads: usize) -> EngineOptions {
     EngineOptions { numerics: Numerics::Fast, ..options(Ops::Cake, threads) }
 }
 
-/// Whether prompts have an arithmetic of their own here: rounded to one bf16 or split into two.
+/// Whether prompts beside bf16 weights are rounded to bf16 here.
 fn has_prompt_arithmetic() -> bool {
-    is_bf16_fast() || crate::cpu_tier().unwrap() == "amx"
-}
-
-/// Whether prompts are rounded to bf16 here.
-fn is_bf16_fast() -> bool {
     #[cfg(target_arch = "x86_64")]
-    return crate::cpu_tier().unwrap() == "avx512" && std::is_x86_feature_detected!("avx512bf16");
+    return match crate::cpu_tier().unwrap() {
+        "amx" => true,
+        "avx512" => std::is_x86_feature_detected!("avx512bf16"),
+        _ => false,
+    };
     #[cfg(not(target_arch = "x86_64"))]
     false
 }
@@ -212,62 +211,18 @@ fn half_precision_keys_and_values_say_nearly_the_same() {
     }
 }
 
-/// Whether the default numerics round the prompts of a model to bf16 here.
-fn has_bf16_prompts(name: &str) -> bool {
-    IN_BF16.contains(&name) && is_bf16_fast()
-}
-
 #[test]
 fn default_numerics_say_what_the_reference_says() {
-    for name in GOLDEN.iter().filter(|name| !has_bf16_prompts(name)) {
-        let difference = check(name, &fast(2), LOGIT_TOLERANCE_CODES);
+    for name in GOLDEN {
+        let tolerance = match IN_BF16.contains(name) && has_prompt_arithmetic() {
+            true => LOGIT_TOLERANCE_BF16,
+            false => LOGIT_TOLERANCE_CODES,
+        };
+        let difference = check(name, &fast(2), tolerance);
         println!("{name}: logits differ by {difference:e}");
         let options = EngineOptions { kv: KvDtype::F16, ..fast(2) };
-        let difference = check(name, &options, LOGIT_TOLERANCE_KV_F16);
+        let difference = check(name, &options, tolerance.max(LOGIT_TOLERANCE_KV_F16));
         println!("{name} with f16 keys: logits differ by {difference:e}");
-    }
-}
-
-#[test]
-fn rounded_prompts_say_nearly_the_same() {
-    for name in GOLDEN.iter().filter(|name| has_bf16_prompts(name)) {
-        let expected = expected(name);
-        let logits = Model::load(name, &[], &fast(2)).logits(0, &expected.prompt_ids);
-        let difference = largest_difference(&logits, &expected.logits);
-        println!("{name}: logits differ by {difference:e}");
-        assert!(difference <= LOGIT_TOLERANCE_BF16, "{name}: logits differ by {difference}");
-    }
-}
-
-/// Checks that prompts rounded to bf16, told the reference's tokens, choose each of them too, or one
-/// that the reference finds as likely within the tolerance; returns how many differ.
-fn check_choices(name: &str, options: &EngineOptions) -> usize {
-    let expected = expected(name);
-    let mut model = Model::load(name, &[], options);
-    let mut logits = model.logits(0, &expected.prompt_ids);
-    let vocab_size = logits.len() / expected.prompt_ids.len();
-    let (mut position, mut others) = (expected.prompt_ids.len(), 0);
-    for &token in &expected.greedy_ids {
-        let last = &logits[logits.len() - vocab_size..];
-        let most = last.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let behind = most - last[token as usize];
-        let allowed = 2.0 * LOGIT_TOLERANCE_BF16; // Either of the two logits may be off by that.
-        assert!(behind <= allowed, "{name} at {position}: {behind} behind another token");
-        others += usize::from(behind > 0.0);
-        logits = model.next_logits(position, token);
-        position += 1;
-    }
-    others
-}
-
-#[test]
-fn rounded_prompts_choose_what_the_reference_finds_likeliest_or_nearly() {
-    for name in GOLDEN.iter().filter(|name| has_bf16_prompts(name)) {
-        for kv in [KvDtype::F32, KvDtype::F16] {
-            let others = check_choices(name, &EngineOptions { kv, ..fast(2) });
-            println!("{name} with {kv} keys: {others} of 24 tokens differ");
-            assert!(others <= 2, "{name}: {others} tokens differ");
-        }
     }
 }
 

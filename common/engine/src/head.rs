@@ -6,7 +6,7 @@ use cake_checkpoint::{MappedMatrix, MappedTensor, ModelConfig};
 
 use crate::batch::RowKinds;
 use crate::error::Error;
-use crate::kernel::chosen;
+use crate::kernel::{Precision, chosen};
 use crate::linear::Linear;
 use crate::loader::vector;
 use crate::matrix::StoredMatrix;
@@ -43,9 +43,10 @@ impl Head {
             return Err(Error::WrongRows { name, expected, found });
         }
         let EngineOptions { ops, numerics, .. } = *options;
+        let arithmetic = (ops, numerics, Precision::Bf16x2); // Though none of its rows is rounded.
         Ok(Head {
             norm: RmsNorm::new(norm, config.rms_norm_eps, options.ops),
-            head: Linear::new(Arc::new(head), 0..vocab_size, None, (ops, numerics))?,
+            head: Linear::new(Arc::new(head), 0..vocab_size, None, arithmetic)?,
             hidden_size,
             pool: options.thread_pool()?,
         })

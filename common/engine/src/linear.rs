@@ -7,7 +7,7 @@ use candle_core::{Device, Tensor};
 
 use crate::batch::RowKinds;
 use crate::error::Error;
-use crate::kernel::{Inputs, Tier};
+use crate::kernel::{Inputs, Precision, Tier};
 use crate::matrix::StoredMatrix;
 use crate::options::{Numerics, Ops};
 use crate::tensors;
@@ -28,13 +28,16 @@ enum Weight {
         rows: Range<usize>,
         bias: Option<Vec<f32>>,
         arithmetic: (Tier, Numerics),
+        /// Of rows that may be rounded.
+        precision: Precision,
     },
     /// `[inputs, outputs]` and `[outputs]`, widened: the reference path.
     Candle { transposed: Tensor, bias: Option<Tensor> },
 }
 
 impl Linear {
-    /// The layer whose weight is `rows` of `matrix`, which has them.
+    /// The layer whose weight is `rows` of `matrix`, which has them. Rows that may be rounded are so
+    /// to `precision`.
     ///
     /// # Errors
     /// If candle refuses the widened weight.
@@ -42,12 +45,13 @@ impl Linear {
         matrix: Arc<StoredMatrix>,
         rows: Range<usize>,
         bias: Option<Vec<f32>>,
-        (ops, numerics): (Ops, Numerics),
+        (ops, numerics, precision): (Ops, Numerics, Precision),
     ) -> Result<Linear, Error> {
         let (inputs, outputs) = (matrix.columns(), rows.len());
         let weight = match ops {
             Ops::Cake => {
-                Weight::Stored { matrix, rows, bias, arithmetic: (Tier::detect(), numerics) }
+                let arithmetic = (Tier::detect(), numerics);
+                Weight::Stored { matrix, rows, bias, arithmetic, precision }
             }
             Ops::Candle => {
                 let widened = matrix.widen(Tier::detect(), rows);
@@ -82,15 +86,18 @@ impl Linear {
                 let x = &x[run.start * inputs..run.end * inputs];
                 let (mut ready, mut last) = (Inputs::new(x), None);
                 for (layer, y) in layers.iter().zip(&mut stored) {
-                    let Weight::Stored { matrix, rows, bias, arithmetic } = &layer.weight else {
+                    let Weight::Stored { matrix, rows, bias, arithmetic, precision } =
+                        &layer.weight
+                    else {
                         continue;
                     };
-                    let form = matrix.form();
+                    let precision = rounded.then_some(*precision);
+                    let form = (matrix.form(), precision);
                     if last.replace(form).is_some_and(|last| last != form) {
                         ready = Inputs::new(x); // What was made for the others is of no use.
                     }
                     let bias = bias.as_deref();
-                    let part = matrix.multiply(*arithmetic, rows.clone(), bias, &ready, rounded);
+                    let part = matrix.multiply(*arithmetic, rows.clone(), bias, &ready, precision);
                     match y.is_empty() {
                         true => *y = part, // Moved: nearly every step has one run.
                         false => {

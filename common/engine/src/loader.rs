@@ -6,6 +6,7 @@ use std::sync::Arc;
 use cake_checkpoint::{Affine, MappedMatrix, MappedPacked, MappedTensor, ModelConfig};
 
 use crate::error::Error;
+use crate::kernel::Precision;
 use crate::linear::Linear;
 use crate::matrix::{StoredMatrix, check_shape, float_type};
 use crate::norm::RmsNorm;
@@ -15,12 +16,15 @@ use crate::options::{Numerics, Ops};
 pub(crate) type Weights<'a> = dyn Fn(&str) -> Option<MappedTensor> + 'a;
 
 /// Loads the parts of one layer.
+#[derive(Clone, Copy)]
 pub(crate) struct LayerLoader<'a> {
     pub(crate) weights: &'a Weights<'a>,
     pub(crate) config: &'a ModelConfig,
     pub(crate) layer: usize,
     pub(crate) ops: Ops,
     pub(crate) numerics: Numerics,
+    /// Of activations of prompts in linear layers, where `numerics` lets them be rounded.
+    pub(crate) precision: Precision,
 }
 
 impl LayerLoader<'_> {
@@ -69,7 +73,8 @@ impl LayerLoader<'_> {
             }
             false => None,
         };
-        Linear::new(Arc::new(matrix), rows, bias, (self.ops, self.numerics))
+        let arithmetic = (self.ops, self.numerics, self.precision);
+        Linear::new(Arc::new(matrix), rows, bias, arithmetic)
     }
 
     /// The matrix of the module `leaf`: packed if it has scales.

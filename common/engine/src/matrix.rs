@@ -5,8 +5,8 @@ use std::ops::Range;
 use cake_checkpoint::{MappedMatrix, MappedTensor};
 
 use crate::error::Error;
-use crate::kernel::{AffineMatrix, Bits, FloatType, Inputs, Matrix, Tier, affine_matmul};
-use crate::kernel::{matmul, prompt_matmul};
+use crate::kernel::{AffineMatrix, Bits, FloatType, Inputs, Matrix, Precision, Tier};
+use crate::kernel::{affine_matmul, matmul, prompt_matmul};
 use crate::options::Numerics;
 
 /// A matrix `[rows, columns]` that stays as it is stored, whose tensors have the sizes that go
@@ -108,22 +108,22 @@ impl StoredMatrix {
         }
     }
 
-    /// `x · weightᵀ + bias` with some rows of the matrix; `x` is `[any, columns]`. `rounded` says
-    /// whether the rows of `x` may be rounded to bf16.
+    /// `x · weightᵀ + bias` with some rows of the matrix; `x` is `[any, columns]`. `precision`
+    /// is what the rows of `x` may be rounded to.
     pub(crate) fn multiply(
         &self,
         (tier, numerics): (Tier, Numerics),
         rows: Range<usize>,
         bias: Option<&[f32]>,
         x: &Inputs<'_>,
-        rounded: bool,
+        precision: Option<Precision>,
     ) -> Vec<f32> {
         match &self.encoding {
             Stored::Float(float) => {
                 let weight = self.float(*float, rows);
-                match rounded {
-                    true => prompt_matmul(tier, weight, bias, x),
-                    false => matmul(tier, weight, bias, x),
+                match precision {
+                    Some(precision) => prompt_matmul(tier, precision, weight, bias, x),
+                    None => matmul(tier, weight, bias, x),
                 }
             }
             Stored::Affine { .. } => {

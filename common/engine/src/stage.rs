@@ -5,7 +5,7 @@ use cake_checkpoint::{LayerRange, MappedTensor, ModelConfig};
 use crate::batch::Batch;
 use crate::decoder::{DecoderLayer, Step};
 use crate::error::Error;
-use crate::kernel::chosen;
+use crate::kernel::{Precision, chosen};
 use crate::kv::KvPool;
 use crate::loader::LayerLoader;
 use crate::options::EngineOptions;
@@ -52,7 +52,8 @@ impl Stage {
             .iter()
             .map(|layer| {
                 let EngineOptions { ops, numerics, .. } = options;
-                let loader = LayerLoader { weights, config, layer, ops, numerics };
+                let precision = Precision::Bf16x2;
+                let loader = LayerLoader { weights, config, layer, ops, numerics, precision };
                 Ok((DecoderLayer::load(&loader)?, KvPool::new(config, &options)?))
             })
             .collect::<Result<Vec<_>, Error>>()?;

@@ -18,7 +18,7 @@ pub(crate) struct Inputs<'a> {
     pub(super) quantized: OnceCell<affine::Quantized>,
     /// As the kernel of processors with products of bf16 pairs takes them.
     #[cfg(target_arch = "x86_64")]
-    pub(super) rounded: OnceCell<panel::Activations>,
+    pub(super) paneled: OnceCell<panel::Activations>,
     /// As the kernel of processors with tile registers takes them.
     #[cfg(target_arch = "x86_64")]
     pub(super) split: OnceCell<amx::Activations>,

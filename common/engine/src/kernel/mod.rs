@@ -25,6 +25,8 @@ mod elementwise;
 mod inputs;
 mod matmul;
 #[cfg(target_arch = "x86_64")]
+mod pairs;
+#[cfg(target_arch = "x86_64")]
 mod panel;
 mod simd;
 mod target;
@@ -83,10 +85,32 @@ impl Tier {
     }
 }
 
-/// [`matmul()`] for rows of a prompt: where the processor multiplies pairs of bf16, activations are
-/// rounded for weights in bf16, to two bf16 each where it has tile registers, else to one.
+/// How many bits of an activation of a prompt a product with bf16 weights takes, where the processor
+/// multiplies pairs of bf16.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Precision {
+    /// It is rounded to bf16: 8 bits.
+    Bf16,
+    /// It is the sum of two bf16: 16 bits, in twice the time.
+    Bf16x2,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Precision {
+    /// How many bf16 an activation is.
+    fn planes(self) -> usize {
+        match self {
+            Precision::Bf16 => 1,
+            Precision::Bf16x2 => 2,
+        }
+    }
+}
+
+/// [`matmul()`] for rows of a prompt: where the processor multiplies pairs of bf16, activations have
+/// this precision beside weights in bf16.
 pub(crate) fn prompt_matmul(
     tier: Tier,
+    precision: Precision,
     weight: Matrix<'_>,
     bias: Option<&[f32]>,
     x: &Inputs<'_>,
@@ -94,15 +118,16 @@ pub(crate) fn prompt_matmul(
     #[cfg(target_arch = "x86_64")]
     match (tier, weight.float) {
         (Tier::Amx(proof), FloatType::Bf16) => {
-            return amx::float_matmul(proof, weight, bias, x);
+            return amx::float_matmul(proof, precision, weight, bias, x);
         }
         (Tier::Avx512(avx512), FloatType::Bf16) => {
             if let Some(proof) = avx512.bf16() {
-                return panel::panel_matmul_bf16(proof, weight, bias, x);
+                return panel::panel_matmul_bf16(proof, precision, weight, bias, x);
             }
         }
         _ => {}
     }
+    let _ = precision; // Otherwise, all of its bits.
     matmul(tier, weight, bias, x)
 }
 

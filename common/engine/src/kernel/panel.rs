@@ -1,9 +1,10 @@
 //! Products of prompt rows with bf16 weights, on processors that multiply bf16 pairs.
 //!
-//! Activations are rounded to bf16 (to nearest, ties to even). Every element of the result is one
-//! chain over the inputs: `sum = dpbf16(sum, w[2i..2i + 2], x[2i..2i + 2])` for `i` in order from a
-//! sum of zero, an odd last input paired with zero, then `+ bias`. Nothing else enters it: neither
-//! other rows nor tiles, blocks or threads.
+//! An activation is `high = bf16(x)`, or the sum of that and of `low = bf16(x - high)`, each rounded
+//! to nearest, ties to even: one plane or two, as [`Precision`] says. Every element of the result is
+//! one chain over the inputs: `sum = dpbf16(sum, w[2i..2i + 2], high[2i..2i + 2])`, then the same
+//! with `low` if there is one, for `i` in order from a sum of zero, an odd last input paired with
+//! zero, then `+ bias`. Nothing else enters it: neither other rows nor tiles, blocks or threads.
 //!
 //! Weights are transposed, some outputs and some inputs at a time, into a panel that lies in the
 //! second-level cache while all rows pass over it.
@@ -12,12 +13,13 @@ use std::arch::x86_64::*;
 use std::cell::RefCell;
 use std::ops::Range;
 
-use super::PARALLEL_WORK;
 use super::inputs::Inputs;
 use super::matmul::Matrix;
+use super::pairs::{round_pairs, rounding_errors};
 use super::simd::LANES;
 use super::target::Target;
 use super::x86::{Avx512Bf16, transposed};
+use super::{PARALLEL_WORK, Precision};
 use crate::pool::{current_threads, for_each_apart, for_each_mut};
 
 /// Vectors of outputs in a panel.
@@ -40,7 +42,8 @@ type Column = [u32; OUTPUTS];
 /// Upper bounds of the bytes that a product holds beside its arguments and its result: for one
 /// row of activations of so many inputs, and for each thread.
 pub(crate) fn product_bytes(inputs: u64) -> (u64, u64) {
-    let pairs = (inputs / 2).saturating_add(2 * LANES as u64);
+    // Two planes.
+    let pairs = inputs.saturating_add(4 * LANES as u64);
     (pairs.saturating_mul(size_of::<u32>() as u64), (BLOCK * size_of::<Column>()) as u64)
 }
 
@@ -49,12 +52,14 @@ thread_local! {
     static PANEL: RefCell<Vec<Column>> = const { RefCell::new(Vec::new()) };
 }
 
-/// `x · weightᵀ + bias` with `x` rounded to bf16: `x` is `[rows, inputs]`, `weight` is bf16, the
+/// `x · weightᵀ + bias` with `x` in this precision: `x` is `[rows, inputs]`, `weight` is bf16, the
 /// result `[rows, outputs]`, all row-major.
 ///
-/// Runs on the current pool. `bias` has one element per output.
+/// Runs on the current pool. `bias` has one element per output. Of one [`Inputs`] all products are
+/// in the same precision.
 pub(crate) fn panel_matmul_bf16(
     proof: Avx512Bf16,
+    precision: Precision,
     weight: Matrix<'_>,
     bias: Option<&[f32]>,
     x: &Inputs<'_>,
@@ -66,8 +71,9 @@ pub(crate) fn panel_matmul_bf16(
     assert!(bias.is_none_or(|bias| bias.len() == outputs), "a bias each");
     let mut y = vec![0.0; rows * outputs];
     let parallel = rows * outputs * weight.inputs >= PARALLEL_WORK;
-    let round = || Activations::round(proof, activations, weight.inputs, parallel);
-    let x = x.rounded.get_or_init(round);
+    let split = || Activations::split(proof, precision, activations, weight.inputs, parallel);
+    let x = x.paneled.get_or_init(split);
+    assert_eq!(x.planes, precision.planes(), "one precision");
     let panels = outputs.div_ceil(OUTPUTS);
     let parts = row_parts(rows, panels);
     let part_rows = rows.div_ceil(parts).next_multiple_of(ROWS);
@@ -85,7 +91,12 @@ pub(crate) fn panel_matmul_bf16(
         };
         PANEL.with_borrow_mut(|panel| {
             // SAFETY: `proof` is there, so the processor has the instructions.
-            unsafe { task.run(panel) }
+            unsafe {
+                match precision {
+                    Precision::Bf16 => task.run::<1>(panel),
+                    Precision::Bf16x2 => task.run::<2>(panel),
+                }
+            }
         });
     };
     if parallel {
@@ -102,47 +113,67 @@ fn row_parts(rows: usize, panels: usize) -> usize {
     wanted.min(rows / PART_ROWS).max(1)
 }
 
-/// Rows of activations as pairs of bf16, each row padded with zeros to whole vectors and a vector
-/// more, so that rows of a power of two do not compete for the same places of the cache.
+/// Rows of activations as pairs of bf16, `[row, plane, pair]`, each padded with zeros to whole
+/// vectors and a vector more, so that rows of a power of two do not compete for the same places of
+/// the cache.
 pub(super) struct Activations {
     pairs: Vec<u32>,
     stride: usize,
+    planes: usize,
 }
 
 impl Activations {
-    fn round(proof: Avx512Bf16, x: &[f32], inputs: usize, parallel: bool) -> Activations {
+    fn split(
+        proof: Avx512Bf16,
+        precision: Precision,
+        x: &[f32],
+        inputs: usize,
+        parallel: bool,
+    ) -> Activations {
         let stride = inputs.div_ceil(2).next_multiple_of(LANES) + LANES;
-        let mut pairs = vec![0; x.len() / inputs * stride];
-        let round = |(pairs, x): (&mut [u32], &[f32])| {
+        let planes = precision.planes();
+        let mut pairs = vec![0; x.len() / inputs * planes * stride];
+        let split = |(pairs, x): (&mut [u32], &[f32])| {
             let _: Avx512Bf16 = proof;
+            let (high, low) = pairs.split_at_mut(stride);
             // SAFETY: `proof` is there, so the processor has the instructions.
-            unsafe { round_row(x, pairs) }
+            unsafe { split_row(x, high, low) }
         };
+        let row = planes * stride;
         if parallel {
-            let blocks = pairs.chunks_mut(ROWS * stride).zip(x.chunks(ROWS * inputs));
+            let blocks = pairs.chunks_mut(ROWS * row).zip(x.chunks(ROWS * inputs));
             for_each_mut(&mut blocks.collect::<Vec<_>>(), |_, (pairs, x)| {
-                pairs.chunks_exact_mut(stride).zip(x.chunks_exact(inputs)).for_each(round);
+                pairs.chunks_exact_mut(row).zip(x.chunks_exact(inputs)).for_each(split);
             });
         } else {
-            pairs.chunks_exact_mut(stride).zip(x.chunks_exact(inputs)).for_each(round);
+            pairs.chunks_exact_mut(row).zip(x.chunks_exact(inputs)).for_each(split);
         }
-        Activations { pairs, stride }
+        Activations { pairs, stride, planes }
+    }
+
+    /// The pairs of a plane of a row from one on.
+    fn pairs(&self, row: usize, plane: usize, first: usize) -> &[u32] {
+        &self.pairs[(row * self.planes + plane) * self.stride + first..]
     }
 }
 
-/// Rounds `x` into `pairs`, which have room for whole vectors of them.
+/// Rounds `x` into `high`, and what is left of it into `low` unless that is empty; both have room
+/// for whole vectors of pairs.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn round_row(x: &[f32], pairs: &mut [u32]) {
-    let pairs = pairs.as_chunks_mut::<LANES>().0;
-    for (x, pairs) in x.chunks(2 * LANES).zip(pairs) {
+fn split_row(x: &[f32], high: &mut [u32], low: &mut [u32]) {
+    let mut low = low.as_chunks_mut::<LANES>().0.iter_mut();
+    for (x, high) in x.chunks(2 * LANES).zip(high.as_chunks_mut::<LANES>().0) {
         let mask = u32::MAX >> (2 * LANES - x.len());
-        let (low, high) = (mask as u16, (mask >> LANES) as u16);
-        // SAFETY: masked loads touch the elements of `x` alone; the store fills an array.
+        // SAFETY: masked loads touch the elements of `x` alone; the stores fill arrays.
         unsafe {
-            let low = _mm512_maskz_loadu_ps(low, x.as_ptr());
-            let high = _mm512_maskz_loadu_ps(high, x.as_ptr().wrapping_add(LANES));
-            let both = std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low));
-            _mm512_storeu_si512(pairs.as_mut_ptr().cast(), both);
+            let a = _mm512_maskz_loadu_ps(mask as u16, x.as_ptr());
+            let b = _mm512_maskz_loadu_ps((mask >> LANES) as u16, x.as_ptr().wrapping_add(LANES));
+            let rounded = round_pairs(a, b);
+            _mm512_storeu_si512(high.as_mut_ptr().cast(), rounded);
+            if let Some(low) = low.next() {
+                let left = rounding_errors(a, b, rounded);
+                _mm512_storeu_si512(low.as_mut_ptr().cast(), round_pairs(left.0, left.1));
+            }
         }
     }
 }
@@ -159,7 +190,7 @@ struct Task<'a> {
 
 impl Task<'_> {
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    fn run(&self, panel: &mut Vec<Column>) {
+    fn run<const P: usize>(&self, panel: &mut Vec<Column>) {
         panel.resize(BLOCK, [0; OUTPUTS]);
         let pairs = self.weight.inputs.div_ceil(2);
         let mut first = 0;
@@ -170,12 +201,12 @@ impl Task<'_> {
             let mut row = self.rows.start;
             while row < self.rows.end {
                 row += match self.rows.end - row {
-                    1 => self.tile::<1>(panel, row, &block),
-                    2 => self.tile::<2>(panel, row, &block),
-                    3 => self.tile::<3>(panel, row, &block),
-                    4 => self.tile::<4>(panel, row, &block),
-                    5 => self.tile::<5>(panel, row, &block),
-                    _ => self.tile::<ROWS>(panel, row, &block),
+                    1 => self.tile::<1, P>(panel, row, &block),
+                    2 => self.tile::<2, P>(panel, row, &block),
+                    3 => self.tile::<3, P>(panel, row, &block),
+                    4 => self.tile::<4, P>(panel, row, &block),
+                    5 => self.tile::<5, P>(panel, row, &block),
+                    _ => self.tile::<ROWS, P>(panel, row, &block),
                 };
             }
             first = block.end;
@@ -216,13 +247,20 @@ impl Task<'_> {
         }
     }
 
-    /// Continues the sums of `R` rows from `row` on with one panel; returns `R`.
+    /// Continues the sums of `R` rows of `P` planes from `row` on with one panel; returns `R`.
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
     #[inline]
-    fn tile<const R: usize>(&self, panel: &[Column], row: usize, block: &Range<usize>) -> usize {
-        let mut x: [&[u32]; R] = [&[]; R];
+    fn tile<const R: usize, const P: usize>(
+        &self,
+        panel: &[Column],
+        row: usize,
+        block: &Range<usize>,
+    ) -> usize {
+        let mut x: [[&[u32]; P]; R] = [[&[]; P]; R];
         for (r, x) in x.iter_mut().enumerate() {
-            *x = &self.x.pairs[(row + r) * self.x.stride + block.start..][..panel.len()];
+            for (plane, x) in x.iter_mut().enumerate() {
+                *x = &self.x.pairs(row + r, plane, block.start)[..panel.len()];
+            }
         }
         let (first, len) = (self.outputs.start, self.outputs.len());
         let mut sums = [[_mm512_setzero_ps(); VECTORS]; R];
@@ -243,9 +281,11 @@ impl Task<'_> {
                 w[v] = unsafe { _mm512_loadu_si512(column[v * LANES..][..LANES].as_ptr().cast()) };
             }
             for r in 0..R {
-                let x = bf16(_mm512_set1_epi32(x[r][i] as i32));
-                for v in 0..VECTORS {
-                    sums[r][v] = _mm512_dpbf16_ps(sums[r][v], bf16(w[v]), x);
+                for x in x[r] {
+                    let x = bf16(_mm512_set1_epi32(x[i] as i32));
+                    for v in 0..VECTORS {
+                        sums[r][v] = _mm512_dpbf16_ps(sums[r][v], bf16(w[v]), x);
+                    }
                 }
             }
         }
@@ -326,6 +366,7 @@ unsafe fn transpose(rows: *const u8, stride: usize, columns: &mut [Column; LANES
 mod tests {
     use super::super::Tier;
     use super::super::element::{Bf16, Element, FloatType};
+    use super::super::pairs::kept;
     use super::*;
     use crate::pool::Pool;
     use crate::testing::Random;
@@ -333,8 +374,20 @@ mod tests {
     /// Relative to the sum of absolute products: some thousand roundings of 2^-24 at most.
     const TOLERANCE: f64 = 1e-5;
 
-    fn proof() -> Option<Avx512Bf16> {
-        Tier::detect().avx512()?.bf16()
+    /// Both precisions, if this processor multiplies pairs.
+    fn ways() -> Vec<(Avx512Bf16, Precision)> {
+        let proof = Tier::detect().avx512().and_then(|avx512| avx512.bf16());
+        let both = [Precision::Bf16, Precision::Bf16x2];
+        proof.into_iter().flat_map(|proof| both.map(|precision| (proof, precision))).collect()
+    }
+
+    fn multiply(
+        (proof, precision): (Avx512Bf16, Precision),
+        weight: Matrix<'_>,
+        bias: Option<&[f32]>,
+        x: &[f32],
+    ) -> Vec<f32> {
+        panel_matmul_bf16(proof, precision, weight, bias, &Inputs::new(x))
     }
 
     fn random(random: &mut Random, len: usize) -> Vec<f32> {
@@ -354,9 +407,9 @@ mod tests {
 
     #[test]
     fn agrees_with_f64_on_rounded_activations() {
-        let Some(proof) = proof() else { return };
         let mut random_numbers = Random::new(31);
-        for case in 0..60 {
+        let cases = ways().into_iter().flat_map(|way| (0..40).map(move |case| (case, way)));
+        for (case, way) in cases {
             let inputs = [1, 2, 31, 32, 33, 511, 512, 513, 1100][random_numbers.below(9)];
             let outputs = 1 + random_numbers.below(150);
             let rows = 1 + random_numbers.below(14);
@@ -365,21 +418,21 @@ mod tests {
             let bias = random(&mut random_numbers, outputs);
             let bytes = stored(&weights);
             let weights = FloatType::Bf16.widen(&bytes[1..]);
-            let y = panel_matmul_bf16(proof, matrix(&bytes, inputs), Some(&bias), &Inputs::new(&x));
+            let y = multiply(way, matrix(&bytes, inputs), Some(&bias), &x);
             assert_eq!(y.len(), rows * outputs);
             for (at, &found) in y.iter().enumerate() {
                 let (row, output) = (at / outputs, at % outputs);
                 let mut exact = f64::from(bias[output]);
                 let mut scale = exact.abs();
                 for i in 0..inputs {
-                    let x = half::bf16::from_f32(x[row * inputs + i]).to_f64();
+                    let x = kept(x[row * inputs + i], way.1);
                     let product = x * f64::from(weights[output * inputs + i]);
                     exact += product;
                     scale += product.abs();
                 }
                 assert!(
                     (f64::from(found) - exact).abs() <= TOLERANCE * scale,
-                    "case {case} at {row},{output} of {inputs}: {found} {exact}"
+                    "case {case} of {way:?} at {row},{output} of {inputs}: {found} {exact}"
                 );
             }
         }
@@ -387,35 +440,37 @@ mod tests {
 
     #[test]
     fn rows_parts_and_threads_do_not_change_a_bit() {
-        let Some(proof) = proof() else { return };
         let mut random_numbers = Random::new(32);
         let (inputs, outputs, rows) = (1037, 131, 150);
         let bytes = stored(&random(&mut random_numbers, inputs * outputs));
         let matrix = matrix(&bytes, inputs);
         let x = random(&mut random_numbers, rows * inputs);
-        let product = |x: &[f32]| panel_matmul_bf16(proof, matrix, None, &Inputs::new(x));
-        let whole = product(&x);
-        for threads in [1, 2, 3, 5, 12] {
-            let pool = Pool::new(threads).unwrap();
-            assert!(pool.install(|| product(&x)) == whole, "{threads} threads");
-        }
-        for chunk in [1, 2, 7, 16, 64] {
-            let cut: Vec<f32> = x.chunks(chunk * inputs).flat_map(product).collect();
-            assert!(cut == whole, "chunks of {chunk}");
+        for way in ways() {
+            let product = |x: &[f32]| multiply(way, matrix, None, x);
+            let whole = product(&x);
+            for threads in [1, 2, 3, 5, 12] {
+                let pool = Pool::new(threads).unwrap();
+                assert!(pool.install(|| product(&x)) == whole, "{threads} threads");
+            }
+            for chunk in [1, 2, 7, 16, 64] {
+                let cut: Vec<f32> = x.chunks(chunk * inputs).flat_map(product).collect();
+                assert!(cut == whole, "chunks of {chunk}");
+            }
         }
     }
 
     #[test]
     fn numbers_that_are_none_stay_in_their_row() {
-        let Some(proof) = proof() else { return };
         let (inputs, outputs) = (70, 20);
         let bytes = stored(&vec![0.5; inputs * outputs]);
         let mut x = vec![1.0; 3 * inputs];
         x[inputs + 9] = f32::NAN;
         x[2 * inputs + 69] = f32::INFINITY;
-        let y = panel_matmul_bf16(proof, matrix(&bytes, inputs), None, &Inputs::new(&x));
-        assert!(y[..outputs].iter().all(|&value| value == 35.0));
-        assert!(y[outputs..2 * outputs].iter().all(|value| value.is_nan()));
-        assert!(y[2 * outputs..].iter().all(|&value| value == f32::INFINITY));
+        for way in ways() {
+            let y = multiply(way, matrix(&bytes, inputs), None, &x);
+            assert!(y[..outputs].iter().all(|&value| value == 35.0));
+            assert!(y[outputs..2 * outputs].iter().all(|value| value.is_nan()));
+            assert!(y[2 * outputs..].iter().all(|&value| !value.is_finite()));
+        }
     }
 }

@@ -1,0 +1,212 @@
+//! Weights in bf16. An activation is `high = bf16(x)`, or the sum of that and of `low = bf16(x -
+//! high)`, each rounded to nearest, ties to even: one plane or two, as [`Precision`] says.
+//!
+//! Every element of the result is one chain over the inputs, 32 at a time: `sum += w · high` of
+//! these 32, then `sum += w · low` if there is one, each as `tdpbf16ps` adds 16 pairs in order, from
+//! a sum of zero; then `+ bias`. Nothing else enters it: neither other rows nor tiles, blocks or
+//! threads.
+
+mod activations;
+mod block;
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+pub(in super::super) use self::activations::Activations;
+use self::block::Block;
+use super::super::buffer::unset;
+use super::super::inputs::Inputs;
+use super::super::matmul::Matrix;
+use super::super::target::Target;
+use super::super::x86::{Line, read_bytes};
+use super::super::{PARALLEL_WORK, Precision};
+use super::ahead::Ahead;
+use super::{Amx, Finish, LINE, TILE_ROWS, Tiles};
+use crate::pool::{current_threads, for_each_apart};
+
+/// Inputs of one step: those of one row of a tile.
+const STEP: usize = LINE / 2;
+/// Steps of a block, whose sums stay in registers: their way to memory and back costs as much as
+/// four. More, and two planes of a pair of row tiles leave the first-level cache between two strips.
+const BLOCK_STEPS: usize = 8;
+/// Outputs computed together: two tiles.
+const STRIP: usize = 2 * TILE_ROWS;
+/// Most outputs of a task, whose weights of one block are then 128 KiB.
+const OUTPUTS: usize = 8 * STRIP;
+/// Tasks per thread below which tasks are made smaller.
+const TASKS_PER_THREAD: usize = 2;
+/// Rows computed together: two tiles.
+const PAIR: usize = 2 * TILE_ROWS;
+/// Rows that pass over the weights of a task at a time: their sums are 512 KiB.
+const PASS: usize = 16 * PAIR;
+/// Lines of the weights of one strip and one step.
+const STRIP_LINES: usize = 2 * TILE_ROWS;
+
+/// Upper bounds of the bytes that a product holds beside its arguments and its result: for `rows`
+/// rows of activations of so many inputs, and for each thread.
+pub(in super::super) fn product_bytes(inputs: u64, rows: u64) -> (u64, u64) {
+    // Four bytes per input: a bf16 in each plane.
+    let row = inputs.div_ceil(STEP as u64).saturating_mul(4 * STEP as u64);
+    let rows = rows.div_ceil(PAIR as u64).saturating_mul(PAIR as u64);
+    let weights = OUTPUTS * BLOCK_STEPS * LINE;
+    let sums = OUTPUTS * PASS * size_of::<f32>();
+    (row.saturating_mul(rows), (weights + sums) as u64)
+}
+
+/// A tile in memory.
+type Tile = [Line; TILE_ROWS];
+
+/// What a thread works on.
+#[derive(Default)]
+struct Scratch {
+    /// The weights of a block: `[strip, step, tile of the strip, line]`.
+    weights: Vec<Line>,
+    /// Sums: `[pair, strip, tile of the strip, tile of the pair, line]`.
+    sums: Vec<Line>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// `x · weightᵀ + bias` with `x` in this precision: `x` is `[rows, inputs]`, `weight` is bf16, the
+/// result `[rows, outputs]`, all row-major.
+///
+/// Runs on the current pool. `bias` has one element per output. Of one [`Inputs`] all products are
+/// in the same precision.
+pub(in super::super) fn float_matmul(
+    proof: Amx,
+    precision: Precision,
+    weight: Matrix<'_>,
+    bias: Option<&[f32]>,
+    x: &Inputs<'_>,
+) -> Vec<f32> {
+    let outputs = weight.outputs();
+    let activations = x.values();
+    let rows = activations.len() / weight.inputs;
+    assert_eq!(activations.len(), rows * weight.inputs, "whole rows");
+    assert!(bias.is_none_or(|bias| bias.len() == outputs), "a bias each");
+    let mut y = unset(rows * outputs);
+    let parallel = rows * outputs * weight.inputs >= PARALLEL_WORK;
+    let split = || Activations::split(proof, precision, activations, weight.inputs, parallel);
+    let x = x.split.get_or_init(split);
+    assert_eq!(x.planes, precision.planes(), "one precision");
+    let target = Target::new(&mut y, outputs);
+    let share = outputs.div_ceil(TASKS_PER_THREAD * current_threads());
+    let share = share.next_multiple_of(STRIP).min(OUTPUTS);
+    let run = |task: usize| {
+        let outputs = task * share..((task + 1) * share).min(outputs);
+        let task = Task { weight, bias, x, outputs, target };
+        SCRATCH.with_borrow_mut(|scratch| {
+            let tiles = Tiles::new(proof, LINE);
+            // SAFETY: `proof` is there, so the processor has the instructions.
+            unsafe { task.run(&tiles, scratch) }
+        });
+    };
+    let tasks = outputs.div_ceil(share);
+    if parallel {
+        for_each_apart(tasks, run);
+    } else {
+        (0..tasks).for_each(run);
+    }
+    y
+}
+
+/// All rows, some outputs.
+struct Task<'a> {
+    weight: Matrix<'a>,
+    bias: Option<&'a [f32]>,
+    x: &'a Activations,
+    outputs: Range<usize>,
+    target: Target<'a>,
+}
+
+impl Task<'_> {
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn run(&self, tiles: &Tiles, scratch: &mut Scratch) {
+        let strips = self.outputs.len().div_ceil(STRIP);
+        let depth = self.x.steps.min(BLOCK_STEPS);
+        scratch.weights.resize(strips * depth * STRIP_LINES, Line::ZERO);
+        let pairs = self.x.rows.div_ceil(PAIR);
+        for first in (0..pairs).step_by(PASS / PAIR) {
+            let pairs = first..(first + PASS / PAIR).min(pairs);
+            scratch.sums.resize(pairs.len() * strips * 4 * TILE_ROWS, Line::ZERO);
+            for first in (0..self.x.steps).step_by(BLOCK_STEPS) {
+                let block = first..(first + BLOCK_STEPS).min(self.x.steps);
+                self.fill(&block, &mut scratch.weights);
+                self.pass(tiles, &block, &pairs, scratch);
+            }
+        }
+    }
+
+    /// Copies the weights of a block; outputs and inputs past the end are zero.
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn fill(&self, block: &Range<usize>, lines: &mut [Line]) {
+        let row_bytes = self.weight.inputs * 2;
+        let count = self.outputs.len().div_ceil(STRIP);
+        let strips = lines.chunks_exact_mut(block.len() * STRIP_LINES).take(count);
+        for (strip, lines) in strips.enumerate() {
+            let first = self.outputs.start + strip * STRIP;
+            let there = (self.outputs.end - first).min(STRIP);
+            let rows = &self.weight.bytes[first * row_bytes..][..there * row_bytes];
+            for (step, lines) in block.clone().zip(lines.chunks_exact_mut(STRIP_LINES)) {
+                let here = step * LINE..((step + 1) * LINE).min(row_bytes);
+                lines[there..].fill(Line::ZERO);
+                for (line, row) in lines.iter_mut().zip(rows.chunks_exact(row_bytes)) {
+                    line.write(read_bytes(&row[here.clone()]));
+                }
+            }
+        }
+    }
+
+    /// Continues the sums of some pairs of row tiles with the weights of a block.
+    #[target_feature(enable = "avx512f")]
+    fn pass(&self, _: &Tiles, block: &Range<usize>, pairs: &Range<usize>, scratch: &mut Scratch) {
+        let strip_lines = block.len() * STRIP_LINES;
+        let strips = self.outputs.len().div_ceil(STRIP);
+        let mut ahead = self.ahead(block, pairs.len() * strips);
+        let finish = Finish { bias: self.bias, target: self.target };
+        let mut sums = scratch.sums.chunks_exact_mut(4 * TILE_ROWS);
+        for pair in pairs.clone() {
+            let x = self.x.pair(pair, block);
+            let weights = scratch.weights.chunks_exact(strip_lines);
+            for ((strip, weights), sums) in (0..strips).zip(weights).zip(&mut sums) {
+                let steps = Block { weights, x, ahead: ahead.next(), steps: block.len() };
+                // SAFETY: the tile registers are set up for whole tiles.
+                unsafe {
+                    match self.x.planes {
+                        1 => steps.multiply(sums, block.start > 0),
+                        _ => steps.multiply_planes(sums, block.start > 0),
+                    }
+                };
+                if block.end == self.x.steps {
+                    let sums: &[[Line; TILE_ROWS]] = sums.as_chunks().0;
+                    for (index, sums) in sums.iter().enumerate() {
+                        let output = self.outputs.start + strip * STRIP + index / 2 * TILE_ROWS;
+                        let outputs = output..(output + TILE_ROWS).min(self.outputs.end);
+                        let row = pair * PAIR + index % 2 * TILE_ROWS;
+                        let rows = row..(row + TILE_ROWS).min(self.x.rows);
+                        // SAFETY: `float_matmul` gives each of its tasks other outputs.
+                        unsafe { finish.write(sums, outputs, rows) };
+                    }
+                }
+            }
+        }
+    }
+
+    /// The weights that are needed next, to be asked for in so many parts: those of the next
+    /// block, or of the first one of the next task.
+    fn ahead(&self, block: &Range<usize>, parts: usize) -> Ahead {
+        let stride = self.weight.inputs * 2;
+        let (first, at) = match block.end < self.x.steps {
+            true => (self.outputs.start, block.end * LINE),
+            false => (self.outputs.end, 0),
+        };
+        let last = (first + self.outputs.len()).min(self.weight.outputs());
+        let count = last.saturating_sub(first);
+        let row = self.weight.bytes.as_ptr().wrapping_add(first * stride + at);
+        Ahead::new(row, stride, count, parts)
+    }
+}

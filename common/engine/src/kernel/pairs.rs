@@ -1,0 +1,39 @@
+//! Vectors of 32 numbers as bf16, on processors that multiply pairs of them.
+
+use std::arch::x86_64::*;
+
+/// `a` and `b` rounded to nearest, ties to even: 16 of `a`, then 16 of `b`.
+#[target_feature(enable = "avx512f,avx512bf16")]
+#[inline]
+pub(super) fn round_pairs(a: __m512, b: __m512) -> __m512i {
+    // SAFETY: both are 64 bytes without invalid values.
+    unsafe { std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(b, a)) }
+}
+
+/// What `a` and `b` have beyond `rounded`, exactly.
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub(super) fn rounding_errors(a: __m512, b: __m512, rounded: __m512i) -> (__m512, __m512) {
+    let low = widen(_mm512_castsi512_si256(rounded));
+    let high = widen(_mm512_extracti64x4_epi64::<1>(rounded));
+    (_mm512_sub_ps(a, low), _mm512_sub_ps(b, high))
+}
+
+/// 16 bf16 as f32.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn widen(half: __m256i) -> __m512 {
+    _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(half)))
+}
+
+/// What is left of an activation in this precision.
+#[cfg(test)]
+pub(super) fn kept(x: f32, precision: super::Precision) -> f64 {
+    let high = half::bf16::from_f32(x);
+    match precision {
+        super::Precision::Bf16 => high.to_f64(),
+        super::Precision::Bf16x2 => {
+            high.to_f64() + half::bf16::from_f32(x - high.to_f32()).to_f64()
+        }
+    }
+}
