@@ -13,7 +13,7 @@ const FEWEST: usize = 64;
 const GRANULE: usize = 32;
 /// Steps that a prompt is cut into for each stage: while the first step travels through `n` stages,
 /// and the last one does, others wait, so `n - 1` steps' time is lost beside the prompt's own.
-const STEPS_PER_STAGE: usize = 4;
+const STEPS_PER_STAGE: usize = 3;
 
 /// Rows of a prompt in one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

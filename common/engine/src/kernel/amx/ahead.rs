@@ -1,28 +1,54 @@
 //! Weights to ask memory for while others are multiplied.
 
-/// Rows of weights to ask memory for: lines at `row`, and `stride` bytes further on each time.
-#[derive(Clone, Copy)]
-pub(super) struct Ahead {
-    pub(super) row: *const u8,
-    pub(super) stride: usize,
-    pub(super) count: usize,
-    /// How many to ask for at a time.
+use super::super::x86::{Line, prefetch};
+
+/// Lines of memory to ask for, some with each round.
+pub(in super::super) struct Ahead {
+    /// The first line of the rows from here on, which lie `stride` bytes apart.
+    row: *const u8,
+    stride: usize,
+    rows: usize,
+    /// Lines of each row, and the next one.
+    lines: usize,
+    line: usize,
+    /// How many a round asks for.
     each: usize,
 }
 
 impl Ahead {
-    /// `count` rows, to be asked for in so many parts.
-    pub(super) fn new(row: *const u8, stride: usize, count: usize, parts: usize) -> Ahead {
-        Ahead { row, stride, count, each: count.div_ceil(parts.max(1)) }
+    /// For the `lines` lines of `rows` rows that begin at `row` and lie `stride` bytes apart, to be
+    /// asked for in so many rounds.
+    pub(in super::super) fn new(
+        row: *const u8,
+        stride: usize,
+        (rows, lines): (usize, usize),
+        rounds: usize,
+    ) -> Ahead {
+        let each = (rows * lines).div_ceil(rounds.max(1));
+        Ahead { row, stride, rows, lines, line: 0, each }
     }
 
-    /// The next ones, perhaps none.
-    pub(super) fn next(&mut self) -> Ahead {
-        let count = self.each.min(self.count);
-        let next = Ahead { count, ..*self };
-        self.count -= count;
-        self.row = self.row.wrapping_add(count * self.stride);
-        next
+    /// Asks for those of a round.
+    #[inline(always)]
+    pub(in super::super) fn ask(&mut self) {
+        for _ in 0..self.each {
+            match self.next() {
+                Some(line) => prefetch(line),
+                None => return,
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<*const u8> {
+        self.rows.checked_sub(1)?;
+        let line = self.row.wrapping_add(self.line * size_of::<Line>());
+        self.line += 1;
+        if self.line == self.lines {
+            (self.line, self.rows) = (0, self.rows - 1);
+            self.row = self.row.wrapping_add(self.stride);
+        }
+        Some(line)
     }
 }
 
@@ -31,17 +57,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_is_asked_for_once_within_the_parts() {
-        let memory = vec![0u8; 1_000];
-        for (count, parts) in [(0, 3), (1, 4), (7, 3), (8, 4), (5, 1)] {
-            let mut ahead = Ahead::new(memory.as_ptr(), 100, count, parts);
-            let mut asked = Vec::new();
-            for _ in 0..parts {
-                let part = ahead.next();
-                let first = part.row.addr() - memory.as_ptr().addr();
-                asked.extend((0..part.count).map(|row| first + row * part.stride));
-            }
-            assert_eq!(asked, (0..count).map(|row| row * 100).collect::<Vec<_>>());
+    fn every_line_is_asked_for_once_within_the_rounds() {
+        let memory = vec![0u8; 4_096];
+        for (rows, lines, rounds) in [(0, 3, 5), (1, 1, 1), (3, 4, 5), (4, 4, 100)] {
+            let mut ahead = Ahead::new(memory.as_ptr(), 300, (rows, lines), rounds);
+            assert!(ahead.each * rounds >= rows * lines);
+            let asked: Vec<usize> = std::iter::from_fn(|| ahead.next())
+                .map(|line| line.addr() - memory.as_ptr().addr())
+                .collect();
+            let row = |row: usize| (0..lines).map(move |line| row * 300 + line * 64);
+            assert_eq!(asked, (0..rows).flat_map(row).collect::<Vec<_>>());
         }
     }
 }

@@ -23,7 +23,24 @@ use std::sync::OnceLock;
 use super::simd::LANES;
 use super::target::Target;
 use super::x86::{Avx512, Line, transposed};
+pub(super) use ahead::Ahead;
 pub(super) use float::{Activations, float_matmul, product_bytes};
+
+/// Instructions on tile registers, whose rows lie `s` bytes apart in memory. Nothing else uses the
+/// registers, so they keep what they hold from one use to the next.
+macro_rules! tile {
+    ($($line:literal),+; $($name:ident = $value:expr),*) => {
+        std::arch::asm!(
+            $($line,)+
+            $($name = in(reg) $value,)*
+            s = in(reg) size_of::<$crate::kernel::x86::Line>(),
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack, preserves_flags),
+        )
+    };
+}
+pub(super) use tile;
 
 /// Proof of AMX-TILE, AMX-BF16 and AMX-INT8 beside AVX-512 with BF16 and VNNI, and of the system's
 /// leave to use the tile registers.
@@ -120,6 +137,19 @@ impl Drop for Tiles {
     fn drop(&mut self) {
         // SAFETY: tiles exist only where there are the instructions.
         unsafe { asm!("tilerelease", options(nostack, nomem)) };
+    }
+}
+
+/// Sets all four tiles of sums to zero.
+#[inline(always)]
+pub(super) fn zero(_: &Tiles) {
+    // SAFETY: there are tile registers, and nothing else is touched.
+    unsafe {
+        asm!(
+            "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            options(nostack, nomem, preserves_flags),
+        );
     }
 }
 

@@ -3,8 +3,8 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-use super::super::super::amx::{TILE_ROWS, Tiles};
-use super::super::super::x86::{Line, prefetch};
+use super::super::super::amx::{Ahead, TILE_ROWS, Tiles, tile, zero};
+use super::super::super::x86::Line;
 use super::super::vnni::Params;
 use super::{STEP, STRIP, Tile};
 
@@ -37,21 +37,6 @@ type Dots = [[Tile; 2]; STRIP];
 /// other.
 const OUTPUTS: usize = TILE_ROWS * STRIP / 8;
 
-/// Instructions on tile registers that lie `s` bytes apart in memory. Nothing but this module
-/// uses the registers, so they keep what they hold from one to the next.
-macro_rules! tile {
-    ($($line:literal),+; $($name:ident = $value:expr),*) => {
-        asm!(
-            $($line,)+
-            $($name = in(reg) $value,)*
-            s = in(reg) size_of::<Line>(),
-            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-            options(nostack, preserves_flags),
-        )
-    };
-}
-
 /// Where tiles to be multiplied are, each with those of further steps after it.
 #[derive(Clone, Copy)]
 struct Place {
@@ -73,19 +58,6 @@ impl Place {
             second: self.second.wrapping_add(tile),
             planes: self.planes.wrapping_add(2 * tile),
         }
-    }
-}
-
-/// Sets all sums to zero.
-#[inline(always)]
-fn zero(_: &Tiles) {
-    // SAFETY: there are tile registers, and nothing else is touched.
-    unsafe {
-        asm!(
-            "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
-            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-            options(nostack, nomem, preserves_flags),
-        );
     }
 }
 
@@ -311,75 +283,6 @@ impl<'a> Chain<'a> {
             let chain = _mm512_fmadd_ps(scale, dot, _mm512_castsi512_ps(y.read()));
             let bias = _mm512_set1_ps(biases.lane(output));
             y.write(_mm512_castps_si512(_mm512_fmadd_ps(bias, sum, chain)));
-        }
-    }
-}
-
-/// Lines of memory to ask for, some with each round.
-pub(super) struct Ahead {
-    /// The first line of the rows from here on, which lie `stride` bytes apart.
-    row: *const u8,
-    stride: usize,
-    rows: usize,
-    /// Lines of each row, and the next one.
-    lines: usize,
-    line: usize,
-    /// How many a round asks for.
-    each: usize,
-}
-
-impl Ahead {
-    /// For the `lines` lines of `rows` rows that begin at `row` and lie `stride` bytes apart, to be
-    /// asked for in so many rounds.
-    pub(super) fn new(
-        row: *const u8,
-        stride: usize,
-        (rows, lines): (usize, usize),
-        rounds: usize,
-    ) -> Ahead {
-        let each = (rows * lines).div_ceil(rounds.max(1));
-        Ahead { row, stride, rows, lines, line: 0, each }
-    }
-
-    /// Asks for those of a round.
-    #[inline(always)]
-    fn ask(&mut self) {
-        for _ in 0..self.each {
-            match self.next() {
-                Some(line) => prefetch(line),
-                None => return,
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn next(&mut self) -> Option<*const u8> {
-        self.rows.checked_sub(1)?;
-        let line = self.row.wrapping_add(self.line * size_of::<Line>());
-        self.line += 1;
-        if self.line == self.lines {
-            (self.line, self.rows) = (0, self.rows - 1);
-            self.row = self.row.wrapping_add(self.stride);
-        }
-        Some(line)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_line_is_asked_for_once_within_the_rounds() {
-        let memory = vec![0u8; 4_096];
-        for (rows, lines, rounds) in [(0, 3, 5), (1, 1, 1), (3, 4, 5), (4, 4, 100)] {
-            let mut ahead = Ahead::new(memory.as_ptr(), 300, (rows, lines), rounds);
-            assert!(ahead.each * rounds >= rows * lines);
-            let asked: Vec<usize> = std::iter::from_fn(|| ahead.next())
-                .map(|line| line.addr() - memory.as_ptr().addr())
-                .collect();
-            let row = |row: usize| (0..lines).map(move |line| row * 300 + line * 64);
-            assert_eq!(asked, (0..rows).flat_map(row).collect::<Vec<_>>());
         }
     }
 }

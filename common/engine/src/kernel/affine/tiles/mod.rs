@@ -14,7 +14,7 @@ use std::cell::RefCell;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::super::amx::{Amx, Finish, TILE_ROWS, Tiles, transpose_into};
+use super::super::amx::{Ahead, Amx, Finish, TILE_ROWS, Tiles, transpose_into};
 use super::super::buffer::unset;
 use super::super::simd::LANES;
 use super::super::target::Target;
@@ -23,7 +23,7 @@ use super::activations::Activations;
 use super::vnni::{PARAM_GROUPS, Params, Task};
 use super::{Bits, Call};
 use crate::pool::{for_each_apart, for_each_mut};
-use block::{Ahead, Block};
+use block::Block;
 
 /// Codes of one step: those of one row of a tile.
 const STEP: usize = 64;

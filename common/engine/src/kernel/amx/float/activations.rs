@@ -15,7 +15,7 @@ use crate::pool::for_each_mut;
 /// line of a tile has a pair of inputs of 16 rows. Rows and inputs past the end are zero; a last
 /// pair has both tiles.
 pub(in super::super::super) struct Activations {
-    tiles: Vec<Tile>,
+    pub(super) tiles: Vec<Tile>,
     pub(super) rows: usize,
     pub(super) steps: usize,
     pub(super) planes: usize,

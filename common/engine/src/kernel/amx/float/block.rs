@@ -1,10 +1,7 @@
-//! The assembly that multiplies tiles.
-
-use std::arch::asm;
+//! The products of tiles.
 
 use super::super::super::x86::Line;
-use super::super::ahead::Ahead;
-use super::super::{LINE, TILE_ROWS};
+use super::super::{Ahead, TILE_ROWS, Tiles, tile, zero};
 use super::{STRIP_LINES, Tile};
 
 /// One strip of weights and one pair of row tiles.
@@ -13,107 +10,75 @@ pub(super) struct Block<'a> {
     pub(super) weights: &'a [Line],
     /// `[step, plane, tile]`.
     pub(super) x: &'a [Tile],
-    /// What to ask memory for, a line of each row per step.
-    pub(super) ahead: Ahead,
     /// At least one.
     pub(super) steps: usize,
 }
 
-/// The assembly of a block: sets `sums`, four tiles, or continues them. The instructions at the end
-/// are those of a step between its first plane and its end.
-macro_rules! multiply {
-    ($block:ident, $sums:ident, $go_on:ident, $planes:literal, $($second:literal),*) => {{
-        assert!($block.steps > 0 && $block.weights.len() >= $block.steps * STRIP_LINES);
-        assert!($block.x.len() >= $block.steps * 2 * $planes && $sums.len() >= 4 * TILE_ROWS);
-        // SAFETY: all tiles are inside the slices by the lines above; prefetching touches nothing.
+impl Block<'_> {
+    /// Sets `sums`, four tiles, or continues them, with activations of `PLANES` planes, one or two.
+    /// Asks memory for some more of `ahead` with each step.
+    pub(super) fn multiply<const PLANES: usize>(
+        &self,
+        tiles: &Tiles,
+        sums: &mut [Line],
+        go_on: bool,
+        ahead: &mut Ahead,
+    ) {
+        assert!(self.steps > 0 && self.weights.len() >= self.steps * STRIP_LINES);
+        assert!(self.x.len() >= self.steps * 2 * PLANES && sums.len() >= 4 * TILE_ROWS);
+        let sums = sums.as_mut_ptr();
+        let mut w = self.weights.as_ptr().cast::<u8>();
+        let mut x = self.x.as_ptr().cast::<u8>();
+        // SAFETY: the tile registers are set up for whole tiles; all that are read and written are
+        // inside the slices by the lines above.
         unsafe {
-            let sums = $sums.as_mut_ptr().cast::<u8>();
-            asm!(
-                "test {go_on}, {go_on}",
-                "jz 3f",
-                "tileloadd tmm0, [{c} + {s}]",
-                "tileloadd tmm1, [{c} + {s} + 1024]",
-                "tileloadd tmm2, [{c} + {s} + 2048]",
-                "tileloadd tmm3, [{c} + {s} + 3072]",
-                "jmp 2f",
-                "3:",
-                "tilezero tmm0",
-                "tilezero tmm1",
-                "tilezero tmm2",
-                "tilezero tmm3",
-                "2:",
-                "tileloadd tmm4, [{w} + {s}]",
-                "tileloadd tmm6, [{x} + {s}]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm7, [{x} + {s} + 1024]",
-                "mov {row}, {ahead}",
-                "mov {rows}, {count}",
-                "test {rows}, {rows}",
-                "jz 5f",
-                "4:",
-                "prefetcht1 [{row}]",
-                "add {row}, {stride}",
-                "dec {rows}",
-                "jnz 4b",
-                "5:",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "tileloadd tmm5, [{w} + {s} + 1024]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                $($second,)*
-                "add {w}, 2048",
-                concat!("add {x}, 2048*", $planes),
-                "add {ahead}, 64",
-                "dec {n}",
-                "jnz 2b",
+            match go_on {
+                true => tile!(
+                    "tileloadd tmm0, [{c} + {s}]",
+                    "tileloadd tmm1, [{c} + {s} + 1024]",
+                    "tileloadd tmm2, [{c} + {s} + 2048]",
+                    "tileloadd tmm3, [{c} + {s} + 3072]";
+                    c = sums
+                ),
+                false => zero(tiles),
+            }
+            for _ in 0..self.steps {
+                tile!(
+                    "tileloadd tmm4, [{w} + {s}]",
+                    "tileloadd tmm6, [{x} + {s}]",
+                    "tdpbf16ps tmm0, tmm4, tmm6",
+                    "tileloadd tmm7, [{x} + {s} + 1024]";
+                    w = w, x = x
+                );
+                ahead.ask();
+                tile!(
+                    "tdpbf16ps tmm1, tmm4, tmm7",
+                    "tileloadd tmm5, [{w} + {s} + 1024]",
+                    "tdpbf16ps tmm2, tmm5, tmm6",
+                    "tdpbf16ps tmm3, tmm5, tmm7";
+                    w = w
+                );
+                if PLANES == 2 {
+                    tile!(
+                        "tileloadd tmm6, [{x} + {s} + 2048]",
+                        "tdpbf16ps tmm0, tmm4, tmm6",
+                        "tileloadd tmm7, [{x} + {s} + 3072]",
+                        "tdpbf16ps tmm1, tmm4, tmm7",
+                        "tdpbf16ps tmm2, tmm5, tmm6",
+                        "tdpbf16ps tmm3, tmm5, tmm7";
+                        x = x
+                    );
+                }
+                w = w.wrapping_add(size_of::<Line>() * STRIP_LINES);
+                x = x.wrapping_add(size_of::<Tile>() * 2 * PLANES);
+            }
+            tile!(
                 "tilestored [{c} + {s}], tmm0",
                 "tilestored [{c} + {s} + 1024], tmm1",
                 "tilestored [{c} + {s} + 2048], tmm2",
-                "tilestored [{c} + {s} + 3072], tmm3",
-                w = inout(reg) $block.weights.as_ptr() => _,
-                x = inout(reg) $block.x.as_ptr() => _,
-                ahead = inout(reg) $block.ahead.row => _,
-                count = in(reg) $block.ahead.count,
-                stride = in(reg) $block.ahead.stride,
-                row = out(reg) _,
-                rows = out(reg) _,
-                n = inout(reg) $block.steps => _,
-                c = in(reg) sums,
-                s = in(reg) LINE,
-                go_on = in(reg) u64::from($go_on),
-                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                options(nostack),
+                "tilestored [{c} + {s} + 3072], tmm3";
+                c = sums
             );
         }
-    }};
-}
-
-impl Block<'_> {
-    /// Sets `sums`, four tiles, or continues them, with activations of one plane.
-    ///
-    /// # Safety
-    /// The tile registers are set up for whole tiles.
-    pub(super) unsafe fn multiply(&self, sums: &mut [Line], go_on: bool) {
-        multiply!(self, sums, go_on, 1,);
-    }
-
-    /// [`Block::multiply`] with activations of two planes.
-    ///
-    /// # Safety
-    /// As there.
-    pub(super) unsafe fn multiply_planes(&self, sums: &mut [Line], go_on: bool) {
-        multiply!(
-            self,
-            sums,
-            go_on,
-            2,
-            "tileloadd tmm6, [{x} + {s} + 2048]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tileloadd tmm7, [{x} + {s} + 3072]",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            "tdpbf16ps tmm2, tmm5, tmm6",
-            "tdpbf16ps tmm3, tmm5, tmm7"
-        );
     }
 }

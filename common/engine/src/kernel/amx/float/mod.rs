@@ -22,8 +22,7 @@ use super::super::matmul::Matrix;
 use super::super::target::Target;
 use super::super::x86::{Line, read_bytes};
 use super::super::{PARALLEL_WORK, Precision};
-use super::ahead::Ahead;
-use super::{Amx, Finish, LINE, TILE_ROWS, Tiles};
+use super::{Ahead, Amx, Finish, LINE, TILE_ROWS, Tiles};
 use crate::pool::{current_threads, for_each_apart};
 
 /// Inputs of one step: those of one row of a tile.
@@ -35,6 +34,9 @@ const BLOCK_STEPS: usize = 8;
 const STRIP: usize = 2 * TILE_ROWS;
 /// Most outputs of a task, whose weights of one block are then 128 KiB.
 const OUTPUTS: usize = 8 * STRIP;
+/// Bytes of activations up to which a task has one strip: they stay in the second-level cache from
+/// one strip to the next, and the weights of a block in the first-level cache.
+const FEW_BYTES: usize = 1 << 20;
 /// Tasks per thread below which tasks are made smaller.
 const TASKS_PER_THREAD: usize = 2;
 /// Rows computed together: two tiles.
@@ -95,7 +97,8 @@ pub(in super::super) fn float_matmul(
     assert_eq!(x.planes, precision.planes(), "one precision");
     let target = Target::new(&mut y, outputs);
     let share = outputs.div_ceil(TASKS_PER_THREAD * current_threads());
-    let share = share.next_multiple_of(STRIP).min(OUTPUTS);
+    let most = if size_of_val(&x.tiles[..]) <= FEW_BYTES { STRIP } else { OUTPUTS };
+    let share = share.next_multiple_of(STRIP).min(most);
     let run = |task: usize| {
         let outputs = task * share..((task + 1) * share).min(outputs);
         let task = Task { weight, bias, x, outputs, target };
@@ -135,15 +138,18 @@ impl Task<'_> {
             scratch.sums.resize(pairs.len() * strips * 4 * TILE_ROWS, Line::ZERO);
             for first in (0..self.x.steps).step_by(BLOCK_STEPS) {
                 let block = first..(first + BLOCK_STEPS).min(self.x.steps);
-                self.fill(&block, &mut scratch.weights);
-                self.pass(tiles, &block, &pairs, scratch);
+                let rounds = strips * (STRIP + pairs.len() * block.len());
+                let mut ahead = self.ahead(&block, rounds);
+                self.fill(&block, &mut scratch.weights, &mut ahead);
+                self.pass(tiles, &block, &pairs, scratch, &mut ahead);
             }
         }
     }
 
-    /// Copies the weights of a block; outputs and inputs past the end are zero.
+    /// Copies the weights of a block; outputs and inputs past the end are zero. Asks memory for some
+    /// more of `ahead` with each row.
     #[target_feature(enable = "avx512f,avx512bw")]
-    fn fill(&self, block: &Range<usize>, lines: &mut [Line]) {
+    fn fill(&self, block: &Range<usize>, lines: &mut [Line], ahead: &mut Ahead) {
         let row_bytes = self.weight.inputs * 2;
         let count = self.outputs.len().div_ceil(STRIP);
         let strips = lines.chunks_exact_mut(block.len() * STRIP_LINES).take(count);
@@ -151,36 +157,45 @@ impl Task<'_> {
             let first = self.outputs.start + strip * STRIP;
             let there = (self.outputs.end - first).min(STRIP);
             let rows = &self.weight.bytes[first * row_bytes..][..there * row_bytes];
-            for (step, lines) in block.clone().zip(lines.chunks_exact_mut(STRIP_LINES)) {
-                let here = step * LINE..((step + 1) * LINE).min(row_bytes);
-                lines[there..].fill(Line::ZERO);
-                for (line, row) in lines.iter_mut().zip(rows.chunks_exact(row_bytes)) {
-                    line.write(read_bytes(&row[here.clone()]));
+            for row in 0..STRIP {
+                let row_lines = lines[row..].iter_mut().step_by(STRIP_LINES);
+                let Some(bytes) = rows.get(row * row_bytes..(row + 1) * row_bytes) else {
+                    row_lines.for_each(|line| *line = Line::ZERO);
+                    continue;
+                };
+                let bytes = &bytes[block.start * LINE..];
+                for (line, bytes) in row_lines.zip(bytes.chunks(LINE)) {
+                    line.write(read_bytes(bytes));
                 }
+                ahead.ask();
             }
         }
     }
 
     /// Continues the sums of some pairs of row tiles with the weights of a block.
     #[target_feature(enable = "avx512f")]
-    fn pass(&self, _: &Tiles, block: &Range<usize>, pairs: &Range<usize>, scratch: &mut Scratch) {
+    fn pass(
+        &self,
+        tiles: &Tiles,
+        block: &Range<usize>,
+        pairs: &Range<usize>,
+        scratch: &mut Scratch,
+        ahead: &mut Ahead,
+    ) {
         let strip_lines = block.len() * STRIP_LINES;
         let strips = self.outputs.len().div_ceil(STRIP);
-        let mut ahead = self.ahead(block, pairs.len() * strips);
         let finish = Finish { bias: self.bias, target: self.target };
         let mut sums = scratch.sums.chunks_exact_mut(4 * TILE_ROWS);
         for pair in pairs.clone() {
             let x = self.x.pair(pair, block);
             let weights = scratch.weights.chunks_exact(strip_lines);
             for ((strip, weights), sums) in (0..strips).zip(weights).zip(&mut sums) {
-                let steps = Block { weights, x, ahead: ahead.next(), steps: block.len() };
-                // SAFETY: the tile registers are set up for whole tiles.
-                unsafe {
-                    match self.x.planes {
-                        1 => steps.multiply(sums, block.start > 0),
-                        _ => steps.multiply_planes(sums, block.start > 0),
-                    }
-                };
+                let steps = Block { weights, x, steps: block.len() };
+                let go_on = block.start > 0;
+                match self.x.planes {
+                    1 => steps.multiply::<1>(tiles, sums, go_on, ahead),
+                    _ => steps.multiply::<2>(tiles, sums, go_on, ahead),
+                }
                 if block.end == self.x.steps {
                     let sums: &[[Line; TILE_ROWS]] = sums.as_chunks().0;
                     for (index, sums) in sums.iter().enumerate() {
@@ -196,17 +211,17 @@ impl Task<'_> {
         }
     }
 
-    /// The weights that are needed next, to be asked for in so many parts: those of the next
+    /// The weights that are needed next, to be asked for in so many rounds: those of the next
     /// block, or of the first one of the next task.
-    fn ahead(&self, block: &Range<usize>, parts: usize) -> Ahead {
+    fn ahead(&self, block: &Range<usize>, rounds: usize) -> Ahead {
         let stride = self.weight.inputs * 2;
         let (first, at) = match block.end < self.x.steps {
             true => (self.outputs.start, block.end * LINE),
             false => (self.outputs.end, 0),
         };
         let last = (first + self.outputs.len()).min(self.weight.outputs());
-        let count = last.saturating_sub(first);
         let row = self.weight.bytes.as_ptr().wrapping_add(first * stride + at);
-        Ahead::new(row, stride, count, parts)
+        let lines = (stride - at).div_ceil(LINE).min(BLOCK_STEPS);
+        Ahead::new(row, stride, (last.saturating_sub(first), lines), rounds)
     }
 }
