@@ -147,7 +147,14 @@ pub(crate) fn affine_matmul(
             #[cfg(target_arch = "x86_64")]
             if let Some(vnni) = tier.avx512().and_then(|avx512| avx512.vnni()) {
                 return Quantized::with(inputs, tier, &call, Form::Planes, |x| match tier {
-                    Tier::Amx(amx) if call.rows() > vnni::DIRECT_ROWS => {
+                    Tier::Amx(_) if call.rows() <= vnni::DIRECT_ROWS => {
+                        vnni::matmul(vnni, call, &x.activations)
+                    }
+                    Tier::Amx(amx) if call.rows() <= tiles::FEW_ROWS => {
+                        let pack = || tiles::FewPacked::new(amx, &call, &x.activations);
+                        tiles::matmul_few(amx, call, &x.activations, x.few.get_or_init(pack))
+                    }
+                    Tier::Amx(amx) => {
                         let pack = || tiles::Packed::new(amx, &call, &x.activations);
                         tiles::matmul(amx, call, &x.activations, x.tiles.get_or_init(pack))
                     }
@@ -180,6 +187,8 @@ pub(super) struct Quantized {
     kind: (Bits, usize, Form),
     activations: Activations,
     #[cfg(target_arch = "x86_64")]
+    few: OnceCell<tiles::FewPacked>,
+    #[cfg(target_arch = "x86_64")]
     tiles: OnceCell<tiles::Packed>,
 }
 
@@ -197,6 +206,8 @@ impl Quantized {
         let quantize = || Quantized {
             kind,
             activations: Activations::quantize(tier, call, form),
+            #[cfg(target_arch = "x86_64")]
+            few: OnceCell::new(),
             #[cfg(target_arch = "x86_64")]
             tiles: OnceCell::new(),
         };

@@ -8,12 +8,14 @@
 #![allow(clippy::needless_range_loop, reason = "vectors are indexed by output throughout")]
 
 mod block;
+mod few;
 
 use std::arch::x86_64::*;
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
+pub(super) use self::few::{FEW_ROWS, FewPacked, matmul as matmul_few};
 use super::super::amx::{Ahead, Amx, Finish, TILE_ROWS, Tiles, transpose_into};
 use super::super::buffer::unset;
 use super::super::simd::LANES;

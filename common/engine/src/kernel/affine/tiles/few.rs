@@ -1,0 +1,292 @@
+//! Few rows with tile registers: both planes of eight rows are the 16 columns of one tile, and codes
+//! of bytes are multiplied as they lie in memory, which sets the pace.
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use super::super::super::AHEAD;
+use super::super::super::amx::{Amx, TILE_ROWS, Tiles, tile, transpose_into, zero};
+use super::super::super::buffer::unset;
+use super::super::super::simd::LANES;
+use super::super::super::target::Target;
+use super::super::super::x86::{Line, prefetch};
+use super::super::activations::Activations;
+use super::super::vnni::{PARAM_GROUPS, Params, Task};
+use super::super::{Bits, Call};
+use super::{STEP, Tile, widen};
+
+/// Most rows: half the columns of a tile.
+pub(in super::super) const FEW_ROWS: usize = TILE_ROWS / 2;
+/// Tiles of outputs computed together.
+const STRIP: usize = 2;
+/// Outputs of them.
+const OUTPUTS: usize = STRIP * TILE_ROWS;
+/// Pairs of outputs: a vector has the rows of two.
+const PAIRS: usize = OUTPUTS / 2;
+
+/// At most [`FEW_ROWS`] rows of activations. Rows and inputs past the end are zero.
+pub(in super::super) struct FewPacked {
+    /// For each step a tile, a line of which has four codes of every row: the upper plane, then the
+    /// lower one.
+    planes: Vec<Tile>,
+    /// For each group the scales of the rows, twice, and the sums, twice.
+    params: Vec<[Line; 2]>,
+}
+
+impl FewPacked {
+    /// Packs the activations of `call`, which `x` has as planes.
+    pub(in super::super) fn new(proof: Amx, call: &Call<'_>, x: &Activations) -> FewPacked {
+        let steps = call.weight.inputs.div_ceil(STEP);
+        let mut planes = Vec::with_capacity(steps);
+        let mut params = vec![[Line::ZERO; 2]; call.weight.groups()];
+        for (step, to) in planes.spare_capacity_mut()[..steps].iter_mut().enumerate() {
+            let mut square = [[0i8; STEP]; LANES];
+            for row in 0..call.rows() {
+                let planes = x.planes(row);
+                for (plane, codes) in [planes.high, planes.low].into_iter().enumerate() {
+                    let codes = &codes[step * STEP..][..STEP];
+                    square[plane * FEW_ROWS + row].copy_from_slice(codes);
+                }
+            }
+            let _: Amx = proof;
+            // SAFETY: `proof` is there, so the processor has the instructions; the arrays are
+            // vectors.
+            unsafe {
+                transpose_into(square.map(|codes| _mm512_loadu_si512(codes.as_ptr().cast())), to);
+            }
+        }
+        // SAFETY: all of them are written.
+        unsafe { planes.set_len(steps) };
+        for row in 0..call.rows() {
+            let values = x.scales(row).iter().zip(x.sums(row));
+            for (params, (scale, sum)) in params.iter_mut().zip(values) {
+                for lane in [row, FEW_ROWS + row] {
+                    params[0].set_lane(lane, *scale);
+                    params[1].set_lane(lane, *sum);
+                }
+            }
+        }
+        FewPacked { planes, params }
+    }
+}
+
+/// The product with at most [`FEW_ROWS`] rows.
+pub(in super::super) fn matmul(
+    proof: Amx,
+    call: Call<'_>,
+    x: &Activations,
+    packed: &FewPacked,
+) -> Vec<f32> {
+    let Call { weight, bias, .. } = call;
+    let (rows, outputs) = (call.rows(), weight.outputs());
+    assert!(rows <= FEW_ROWS, "few rows");
+    let mut y = unset(rows * outputs);
+    let target = Target::new(&mut y, outputs);
+    let share = call.share(OUTPUTS);
+    super::super::for_each(outputs.div_ceil(share), call.parallel, |task| {
+        let outputs = task * share..((task + 1) * share).min(outputs);
+        let task = Task { weight, bias, x, rows: 0..rows, outputs, target };
+        let tiles = Tiles::new(proof, weight.group.min(STEP));
+        // SAFETY: `proof` is there, so the processor has the instructions.
+        unsafe {
+            match OUTPUTS * task.group_bytes() / size_of::<Line>() {
+                ..16 => task.run_few::<8>(&tiles, packed),
+                16 => task.run_few::<16>(&tiles, packed),
+                32 => task.run_few::<32>(&tiles, packed),
+                _ => task.run_few::<64>(&tiles, packed),
+            }
+        };
+    });
+    y
+}
+
+/// Codes of a step of a strip as bytes, where they do not lie so.
+type Copied = [Tile; STRIP];
+
+/// Sums of products of a strip: a line for each output.
+type Dots = [Tile; STRIP];
+
+impl Task<'_> {
+    /// All of the task; the codes of a group of a strip are so many lines of memory.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
+    fn run_few<const LINES: usize>(&self, tiles: &Tiles, packed: &FewPacked) {
+        let mut params = [const { Params::<1>::ZERO }; STRIP];
+        let (mut copied, mut dots) =
+            ([[Line::ZERO; TILE_ROWS]; STRIP], [[[Line::ZERO; TILE_ROWS]; STRIP]; 2]);
+        let row_bytes = self.weight.row_bytes();
+        for first in self.outputs.clone().step_by(OUTPUTS) {
+            let outputs = first..(first + OUTPUTS).min(self.outputs.end);
+            let codes = &self.weight.codes[first * row_bytes..outputs.end * row_bytes];
+            let mut y = [_mm512_setzero_ps(); PAIRS];
+            for begin in (0..self.weight.groups()).step_by(PARAM_GROUPS) {
+                let held = begin..(begin + PARAM_GROUPS).min(self.weight.groups());
+                for (tile, params) in params.iter_mut().enumerate() {
+                    let first = (first + tile * TILE_ROWS).min(outputs.end);
+                    let tile = first..(first + TILE_ROWS).min(outputs.end);
+                    self.fill_params(&tile, &held, params);
+                }
+                // The products of a group are on their way while the chains take the last one's.
+                self.group_dots(
+                    tiles,
+                    codes,
+                    packed,
+                    begin * self.weight.group,
+                    &mut copied,
+                    &mut dots[begin % 2],
+                );
+                for group in held.clone() {
+                    let (even, odd) = dots.split_at_mut(1);
+                    let (last, next) = match group % 2 {
+                        0 => (&even[0], &mut odd[0]),
+                        _ => (&odd[0], &mut even[0]),
+                    };
+                    if group + 1 < held.end {
+                        self.group_dots(
+                            tiles,
+                            codes,
+                            packed,
+                            (group + 1) * self.weight.group,
+                            &mut copied,
+                            next,
+                        );
+                    }
+                    let ahead = self.ahead_of(first, group);
+                    let link = Link { params: &params, x: &packed.params[group], last, ahead };
+                    link.extend::<LINES>(group - begin, &mut y);
+                }
+            }
+            self.finish(&outputs, &y);
+        }
+    }
+
+    /// What memory is asked for while a group is computed: in the order that rows lie in, which it
+    /// is fastest in and this kernel's own is not; so at least as far ahead as the next strip.
+    fn ahead_of(&self, output: usize, group: usize) -> *const u8 {
+        let row_bytes = self.weight.row_bytes();
+        let here = output * row_bytes + OUTPUTS * group * self.group_bytes();
+        self.weight.codes.as_ptr().wrapping_add(here + AHEAD.max(OUTPUTS * row_bytes))
+    }
+
+    /// Multiplies the group that begins at input `first` of the outputs whose codes these are.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    #[inline]
+    fn group_dots(
+        &self,
+        tiles: &Tiles,
+        codes: &[u8],
+        packed: &FewPacked,
+        first: usize,
+        copied: &mut Copied,
+        dots: &mut Dots,
+    ) {
+        let (row_bytes, group) = (self.weight.row_bytes(), self.weight.group);
+        let step_codes = group.min(STEP);
+        let as_they_lie = self.weight.bits == Bits::Eight && codes.len() == OUTPUTS * row_bytes;
+        zero(tiles);
+        let mut at = first;
+        while at < first + group {
+            let (from, stride) = match as_they_lie {
+                true => (codes[at..][..step_codes].as_ptr(), row_bytes),
+                false => {
+                    self.copy_step(codes, at, step_codes, copied);
+                    (copied.as_ptr().cast(), size_of::<Line>())
+                }
+            };
+            // Of a group of half a step, perhaps the second half of the lines.
+            let plane = packed.planes[at / STEP][at % STEP / 4..].as_ptr();
+            // SAFETY: there are tile registers for steps of this weight. At `from` are the codes of
+            // whole strips, or a copy of them; at `plane` the lines of a step.
+            unsafe {
+                tile!("tileloadd tmm6, [{x} + {s}]"; x = plane);
+                let second = from.wrapping_add(TILE_ROWS * stride);
+                std::arch::asm!(
+                    "tileloadd tmm4, [{v} + {s}]",
+                    "tdpbusd tmm0, tmm4, tmm6",
+                    "tileloadd tmm5, [{w} + {s}]",
+                    "tdpbusd tmm1, tmm5, tmm6",
+                    v = in(reg) from,
+                    w = in(reg) second,
+                    s = in(reg) stride,
+                    out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm5") _,
+                    options(nostack, preserves_flags),
+                );
+            }
+            at += step_codes;
+        }
+        let to = dots.as_mut_ptr();
+        // SAFETY: there are tile registers, and room for two tiles.
+        unsafe {
+            tile!("tilestored [{d} + {s}], tmm0", "tilestored [{d} + {s} + 1024], tmm1"; d = to);
+        }
+    }
+
+    /// Copies the codes of a step as bytes; rows past the end keep what they had.
+    #[inline(never)]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    fn copy_step(&self, codes: &[u8], at: usize, step_codes: usize, copied: &mut Copied) {
+        let bits = self.weight.bits;
+        let bytes = at / bits.per_byte()..(at + step_codes) / bits.per_byte();
+        let rows = codes.chunks_exact(self.weight.row_bytes());
+        for (line, row) in copied.as_flattened_mut().iter_mut().zip(rows) {
+            widen(bits, &row[bytes.clone()], line);
+        }
+    }
+
+    /// Writes finished chains.
+    fn finish(&self, outputs: &Range<usize>, y: &[__m512; PAIRS]) {
+        for (at, output) in outputs.clone().enumerate() {
+            // SAFETY: a vector is as many floats.
+            let pair: [[f32; FEW_ROWS]; 2] = unsafe { std::mem::transmute(y[at / 2]) };
+            for row in self.rows.clone() {
+                let y = pair[at % 2][row];
+                let y = self.bias.map_or(y, |bias| y + bias[output]);
+                // SAFETY: no other task has these elements, and this one holds one at a time.
+                unsafe { self.target.part(row, output, 1)[0] = y };
+            }
+        }
+    }
+}
+
+/// What continues the chains of a strip by one group.
+struct Link<'a> {
+    params: &'a [Params<1>; STRIP],
+    x: &'a [Line; 2],
+    last: &'a Dots,
+    /// What to ask memory for meanwhile.
+    ahead: *const u8,
+}
+
+impl Link<'_> {
+    /// Takes group `group` of the parameters; asks memory for so many lines.
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn extend<const LINES: usize>(&self, group: usize, y: &mut [__m512; PAIRS]) {
+        macro_rules! pairs {
+            ($($pair:literal)+) => { $(self.pair::<$pair, LINES>(group, &mut y[$pair]);)+ };
+        }
+        pairs!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+    }
+
+    /// The same for one pair of outputs and its share of the lines.
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn pair<const PAIR: usize, const LINES: usize>(&self, group: usize, y: &mut __m512) {
+        for line in PAIR * LINES / PAIRS..(PAIR + 1) * LINES / PAIRS {
+            prefetch(self.ahead.wrapping_add(line * size_of::<Line>()));
+        }
+        let (tile, first) = (2 * PAIR / TILE_ROWS, 2 * PAIR % TILE_ROWS);
+        let [scale, sum] = [&self.x[0], &self.x[1]].map(|line| _mm512_castsi512_ps(line.read()));
+        let [[scales], [biases]] = self.params[tile].group(group);
+        let [scales, biases] = [scales, biases].map(|line| _mm512_castsi512_ps(line.read()));
+        let dots = &self.last[tile];
+        let (even, odd) = (dots[first].read(), dots[first + 1].read());
+        let high = _mm512_shuffle_i64x2::<0x44>(even, odd);
+        let low = _mm512_shuffle_i64x2::<0xee>(even, odd);
+        let dot = _mm512_add_epi32(_mm512_slli_epi32::<8>(high), low);
+        let lanes = _mm512_set1_epi32(first as i32);
+        let lanes = _mm512_mask_set1_epi32(lanes, 0xff00, first as i32 + 1);
+        let weight_scale = _mm512_mul_ps(_mm512_permutexvar_ps(lanes, scales), scale);
+        let chain = _mm512_fmadd_ps(weight_scale, _mm512_cvtepi32_ps(dot), *y);
+        *y = _mm512_fmadd_ps(_mm512_permutexvar_ps(lanes, biases), sum, chain);
+    }
+}
