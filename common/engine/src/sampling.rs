@@ -56,12 +56,19 @@ pub fn sample(
     position: u64,
     options: &SamplingOptions,
 ) -> Sampled {
-    let mut scores: Vec<f32> = logits.iter().map(|&score| ordered(score)).collect();
-    penalise(&mut scores, ids_so_far, options.repetition_penalty);
-    let token = if options.temperature > 0.0 {
-        draw(&scores, random::unit(options.seed, position), options)
+    let penalty = options.repetition_penalty;
+    let penalised = penalty != 1.0 && penalty.is_finite() && penalty > 0.0;
+    let token = if options.temperature > 0.0 || penalised {
+        let mut scores: Vec<f32> = logits.iter().map(|&score| ordered(score)).collect();
+        if penalised {
+            penalise(&mut scores, ids_so_far, penalty);
+        }
+        match options.temperature > 0.0 {
+            true => draw(&scores, random::unit(options.seed, position), options),
+            false => best(&scores),
+        }
     } else {
-        best(&scores)
+        best(logits) // Mostly: what is not asked for costs no time.
     };
     Sampled { token, logprob: logprob(logits, token) }
 }
@@ -72,9 +79,6 @@ fn ordered(score: f32) -> f32 {
 }
 
 fn penalise(scores: &mut [f32], ids: &[u32], penalty: f32) {
-    if penalty == 1.0 || !penalty.is_finite() || penalty <= 0.0 {
-        return;
-    }
     let mut ids = ids.to_vec();
     ids.sort_unstable();
     ids.dedup(); // Once per token, however often it was seen.
@@ -85,14 +89,33 @@ fn penalise(scores: &mut [f32], ids: &[u32], penalty: f32) {
     }
 }
 
+/// The first of the highest scores, of which those that are no number are none.
 fn best(scores: &[f32]) -> u32 {
-    let mut best = 0;
-    for (id, score) in scores.iter().enumerate() {
-        if *score > scores[best] {
-            best = id;
+    /// Scores among which the place is looked for once the highest is known.
+    const BLOCK: usize = 1024;
+    let (mut highest, mut best) = (f32::NEG_INFINITY, 0);
+    for (index, block) in scores.chunks(BLOCK).enumerate() {
+        let here = largest(block);
+        if here > highest {
+            let at = block.iter().position(|&score| score == here).unwrap_or(0);
+            (highest, best) = (here, index * BLOCK + at);
         }
     }
     best as u32
+}
+
+/// The largest of what is a number; minus infinity if nothing is.
+fn largest(values: &[f32]) -> f32 {
+    let larger = |a: f32, b: f32| if b > a { b } else { a };
+    // Lane by lane, which compilers make vectors of.
+    let (whole, rest) = values.as_chunks::<16>();
+    let mut lanes = [f32::NEG_INFINITY; 16];
+    for values in whole {
+        for (lane, &value) in lanes.iter_mut().zip(values) {
+            *lane = larger(*lane, value);
+        }
+    }
+    lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, larger)
 }
 
 /// A token of the vocabulary that is still in the running.
@@ -184,7 +207,7 @@ fn logprob(logits: &[f32], token: u32) -> f32 {
     let Some(&chosen) = logits.get(token as usize) else {
         return 0.0;
     };
-    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let largest = largest(logits);
     let sum = sum_exp(Tier::detect(), logits, largest);
     (f64::from(chosen) - f64::from(largest) - sum.ln()) as f32
 }
@@ -192,6 +215,30 @@ fn logprob(logits: &[f32], token: u32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_best_is_the_first_of_the_highest_wherever_it_stands() {
+        let by_definition = |scores: &[f32]| {
+            (0..scores.len()).fold(0, |best, id| {
+                let better = scores[id] > scores[best] || scores[best].is_nan();
+                if better && !scores[id].is_nan() { id } else { best }
+            })
+        };
+        let mut random = crate::testing::Random::new(61);
+        for len in [1, 2, 15, 16, 17, 1023, 1024, 1025, 5000] {
+            for case in 0..20 {
+                let mut scores: Vec<f32> = (0..len).map(|_| random.signed()).collect();
+                scores[random.below(len)] = f32::NAN;
+                let highest = if case % 2 == 0 { 2.0 } else { f32::INFINITY };
+                for _ in 0..case % 3 {
+                    scores[random.below(len)] = highest;
+                }
+                let expected = by_definition(&scores) as u32;
+                assert_eq!(best(&scores), expected, "{len} scores, case {case}");
+            }
+        }
+        assert_eq!((best(&[]), best(&[f32::NAN; 40]), best(&[f32::NEG_INFINITY; 3])), (0, 0, 0));
+    }
 
     const LOGITS: [f32; 5] = [1.0, 3.0, 2.0, 3.0, -1.0];
 
