@@ -8,9 +8,12 @@ use cake_tests::{Golden, Master, TestWorker, WorkerOptions, golden, not_shown};
 /// norm moves them by 0.1 and more.
 const LOGITS_TOLERANCE: f32 = 2e-3;
 
-/// The same by default: keys and values are rounded to 11 bits, which moves every score a little,
-/// and the prompt's activations to 8 bits in MLPs of bf16.
-const DEFAULT_LOGITS_TOLERANCE: f32 = 2e-1;
+/// The same by default: keys and values are rounded to 11 bits, which moves every score a little.
+const DEFAULT_LOGITS_TOLERANCE: f32 = 5e-2;
+/// The same where weights are bf16: the prompt's activations are rounded to 8 bits in MLPs.
+const BF16_LOGITS_TOLERANCE: f32 = 2e-1;
+/// The models with such weights.
+const IN_BF16: &[&str] = &["llama3-tied", "llama-sharded", "qwen2", "qwen3", "phi3"];
 
 /// Answers the golden prompt and compares ids and logits; says where the layers were.
 #[track_caller]
@@ -52,12 +55,16 @@ fn check_everywhere(name: &str) {
 }
 
 macro_rules! answers_as_the_reference_does {
-    ($($test:ident: $name:literal,)*) => {$(
+    ($($test:ident: $name:literal,)*) => {
+        /// All golden models.
+        const GOLDEN: &[&str] = &[$($name,)*];
+        $(
         #[test]
         fn $test() {
             check_everywhere($name);
         }
-    )*};
+        )*
+    };
 }
 
 answers_as_the_reference_does! {
@@ -71,19 +78,6 @@ answers_as_the_reference_does! {
     qwen3: "qwen3",
     phi3: "phi3",
 }
-
-/// All golden models.
-const GOLDEN: [&str; 9] = [
-    "llama",
-    "llama3-tied",
-    "llama-mlx8",
-    "qwen2-mlx4",
-    "llama-sharded",
-    "mistral",
-    "qwen2",
-    "qwen3",
-    "phi3",
-];
 
 /// The instructions that this processor has, as `CAKE_CPU` names them; nothing for the best of them.
 fn instructions() -> Vec<&'static str> {
@@ -104,6 +98,10 @@ fn instructions() -> Vec<&'static str> {
 fn models_answer_as_the_reference_does_by_default_with_all_instructions() {
     for name in GOLDEN {
         let golden = golden(name);
+        let tolerance = match IN_BF16.contains(name) {
+            true => BF16_LOGITS_TOLERANCE,
+            false => DEFAULT_LOGITS_TOLERANCE,
+        };
         for cpu in instructions() {
             let home = tempfile::tempdir().expect("a temporary folder");
             let file = path(&home.path().join("logits.safetensors"));
@@ -112,7 +110,7 @@ fn models_answer_as_the_reference_does_by_default_with_all_instructions() {
             assert_eq!(answer.output_ids, golden.greedy_ids, "{name} with {cpu:?}");
             let difference = max_difference(&read_logits(file.as_ref()), &golden.logits);
             println!("{name} with {cpu:?}: logits differ by {difference:e}");
-            assert!(difference <= DEFAULT_LOGITS_TOLERANCE, "{name} with {cpu:?}: {difference}");
+            assert!(difference <= tolerance, "{name} with {cpu:?}: {difference}");
         }
     }
 }

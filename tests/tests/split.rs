@@ -77,10 +77,7 @@ fn the_prompt_chunk_changes_nothing_alone_or_over_workers() {
             let alone = Master::alone().answer(&golden, &[], &arguments(chunk));
             let split = master.answer(&golden, &place, &arguments(chunk));
             let what = format!("{name}, {numerics}, chunk {chunk}");
-            // By default, prompts beside bf16 weights may be rounded to bf16.
-            if numerics == "exact" || name == "qwen2-mlx4" {
-                assert_eq!(split.output_ids, golden.greedy_ids, "{what}");
-            }
+            assert_eq!(split.output_ids, golden.greedy_ids, "{what}");
             assert_same(&split, &alone, &what);
             // Stronger than promised: a row's arithmetic does not depend on the rows beside it.
             assert_same(&alone, &whole, &format!("{what} against 64"));

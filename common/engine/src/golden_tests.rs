@@ -231,7 +231,9 @@ fn only_what_may_be_rounded_is() {
     let prompt = expected("qwen3").prompt_ids; // Its weights are bf16.
     let logits = |options: &EngineOptions| Model::load("qwen3", &[], options).logits(0, &prompt);
     let exact = logits(&options(Ops::Cake, 2));
-    assert_eq!(logits(&fast(2)) != exact, has_prompt_arithmetic());
+    // Of 8 bits in MLPs: 16 everywhere move these logits by some 1e-4.
+    let moved = largest_difference(&logits(&fast(2)), &exact);
+    assert!(if has_prompt_arithmetic() { moved > 1e-3 } else { moved == 0.0 }, "{moved}");
     let generated = |options: &EngineOptions| {
         let mut model = Model::load("qwen3", &[], options);
         (0..).zip(&prompt).flat_map(|(at, &token)| model.next_logits(at, token)).collect::<Vec<_>>()

@@ -1,5 +1,7 @@
 //! Choosing the next token: a pure function of logits, token ids, position and seed.
 
+use std::borrow::Cow;
+
 use crate::kernel::{Tier, sum_exp};
 use crate::random;
 
@@ -56,29 +58,21 @@ pub fn sample(
     position: u64,
     options: &SamplingOptions,
 ) -> Sampled {
-    let penalty = options.repetition_penalty;
-    let penalised = penalty != 1.0 && penalty.is_finite() && penalty > 0.0;
-    let token = if options.temperature > 0.0 || penalised {
-        let mut scores: Vec<f32> = logits.iter().map(|&score| ordered(score)).collect();
-        if penalised {
-            penalise(&mut scores, ids_so_far, penalty);
-        }
-        match options.temperature > 0.0 {
-            true => draw(&scores, random::unit(options.seed, position), options),
-            false => best(&scores),
-        }
-    } else {
-        best(logits) // Mostly: what is not asked for costs no time.
+    let scores = penalised(logits, ids_so_far, options.repetition_penalty);
+    let token = match options.temperature > 0.0 {
+        true => draw(&scores, random::unit(options.seed, position), options),
+        false => best(&scores),
     };
     Sampled { token, logprob: logprob(logits, token) }
 }
 
-/// The score, or the lowest one for a NaN.
-fn ordered(score: f32) -> f32 {
-    if score.is_nan() { f32::NEG_INFINITY } else { score }
-}
-
-fn penalise(scores: &mut [f32], ids: &[u32], penalty: f32) {
+/// The scores with those of tokens seen made worse; as they are, and not copied, where the penalty
+/// changes nothing or is none.
+fn penalised<'a>(scores: &'a [f32], ids: &[u32], penalty: f32) -> Cow<'a, [f32]> {
+    if penalty == 1.0 || !penalty.is_finite() || penalty <= 0.0 {
+        return Cow::Borrowed(scores);
+    }
+    let mut scores = scores.to_vec();
     let mut ids = ids.to_vec();
     ids.sort_unstable();
     ids.dedup(); // Once per token, however often it was seen.
@@ -87,11 +81,12 @@ fn penalise(scores: &mut [f32], ids: &[u32], penalty: f32) {
             *score = if *score < 0.0 { *score * penalty } else { *score / penalty };
         }
     }
+    Cow::Owned(scores)
 }
 
 /// The first of the highest scores, of which those that are no number are none.
 fn best(scores: &[f32]) -> u32 {
-    /// Scores among which the place is looked for once the highest is known.
+    /// Scores among which the place is looked for: enough for vectors to pay, few to look through.
     const BLOCK: usize = 1024;
     let (mut highest, mut best) = (f32::NEG_INFINITY, 0);
     for (index, block) in scores.chunks(BLOCK).enumerate() {
@@ -139,6 +134,7 @@ fn draw(scores: &[f32], unit: f64, options: &SamplingOptions) -> u32 {
     };
     // In f64 and from the best down, so that no temperature overflows.
     let score = |score: f32| {
+        let score = if score.is_nan() { f32::NEG_INFINITY } else { score };
         ((f64::from(score) - f64::from(top_score)) / f64::from(options.temperature)) as f32
     };
     let mut candidates: Vec<Candidate> = scores

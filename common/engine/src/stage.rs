@@ -52,7 +52,7 @@ impl Stage {
             .iter()
             .map(|layer| {
                 let EngineOptions { ops, numerics, .. } = options;
-                let precision = Precision::Bf16x2;
+                let precision = Precision::Bf16x2; // Unless a part of the layer says otherwise.
                 let loader = LayerLoader { weights, config, layer, ops, numerics, precision };
                 Ok((DecoderLayer::load(&loader)?, KvPool::new(config, &options)?))
             })

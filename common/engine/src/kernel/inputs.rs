@@ -6,8 +6,8 @@ use super::affine;
 #[cfg(target_arch = "x86_64")]
 use super::{amx, panel};
 
-/// Rows of activations, `[rows, inputs]`, that matrices stored in one way are multiplied with:
-/// memory is planned for one of the forms below.
+/// Rows of activations, `[rows, inputs]`, that matrices stored in one way are multiplied with, in one
+/// precision: memory is planned for one of the forms below.
 #[derive(Default)]
 pub(crate) struct Inputs<'a> {
     /// The activations.

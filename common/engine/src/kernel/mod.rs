@@ -107,7 +107,7 @@ impl Precision {
 }
 
 /// [`matmul()`] for rows of a prompt: where the processor multiplies pairs of bf16, activations have
-/// this precision beside weights in bf16.
+/// this precision beside weights in bf16. Of one [`Inputs`] all products are in the same precision.
 pub(crate) fn prompt_matmul(
     tier: Tier,
     precision: Precision,

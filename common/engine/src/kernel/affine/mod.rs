@@ -147,16 +147,13 @@ pub(crate) fn affine_matmul(
             #[cfg(target_arch = "x86_64")]
             if let Some(vnni) = tier.avx512().and_then(|avx512| avx512.vnni()) {
                 return Quantized::with(inputs, tier, &call, Form::Planes, |x| match tier {
-                    Tier::Amx(_) if call.rows() <= vnni::DIRECT_ROWS => {
-                        vnni::matmul(vnni, call, &x.activations)
-                    }
-                    Tier::Amx(amx) if call.rows() <= tiles::FEW_ROWS => {
-                        let pack = || tiles::FewPacked::new(amx, &call, &x.activations);
-                        tiles::matmul_few(amx, call, &x.activations, x.few.get_or_init(pack))
-                    }
-                    Tier::Amx(amx) => {
+                    Tier::Amx(amx) if call.rows() > tiles::FEW_ROWS => {
                         let pack = || tiles::Packed::new(amx, &call, &x.activations);
                         tiles::matmul(amx, call, &x.activations, x.tiles.get_or_init(pack))
+                    }
+                    Tier::Amx(amx) if call.rows() > vnni::DIRECT_ROWS => {
+                        let pack = || tiles::FewPacked::new(amx, &call, &x.activations);
+                        tiles::matmul_few(amx, call, &x.activations, x.few.get_or_init(pack))
                     }
                     _ => vnni::matmul(vnni, call, &x.activations),
                 });

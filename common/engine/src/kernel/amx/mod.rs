@@ -1,13 +1,13 @@
-//! Products of prompt rows on processors with tile registers (AMX), which multiply 16 × 16 blocks.
+//! Products on processors with tile registers (AMX), which multiply 16 × 16 blocks.
 //!
 //! Weights are the left operand, 16 outputs of one tile each, which is how they lie in memory:
 //! nothing is transposed but the activations, once for all outputs. A block of the result has its
-//! outputs in rows. Weights of some outputs are copied next to each other into a second-level
-//! cache, where all rows of activations pass over them.
+//! outputs in rows. Beside many rows of activations, weights of some outputs are copied next to each
+//! other into a cache, where all rows pass over them.
 //!
-//! Both kinds of weights get activations of 16 bits, as two planes of 8 significant bits each
-//! (`float`) or of 8 bits (`affine`), so that the product is as good as one of f32 to within a
-//! few 2^-17 of its terms.
+//! An activation of 16 bits is two planes of 8 significant bits each (`float`) or of 8 bits (`affine`),
+//! so that the product is as good as one of f32 to within a few 2^-17 of its terms; one plane of
+//! `float` leaves a few 2^-9.
 //!
 //! The instructions come as inline assembly: their intrinsics are not stable in Rust.
 
@@ -108,7 +108,9 @@ struct Config {
 
 /// Tile registers of this thread, of which 0 to 3 hold sums, 4 and 5 weights, 6 and 7 activations;
 /// given back when it is dropped, so that the system need not save them.
-pub(super) struct Tiles(());
+pub(super) struct Tiles {
+    weight_bytes: usize,
+}
 
 impl Tiles {
     /// Weights have so many bytes in a row of a tile, [`LINE`] at most, and activations as many
@@ -129,7 +131,15 @@ impl Tiles {
         // SAFETY: there is a proof of the instructions; it reads the 64 bytes of a valid
         // configuration.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const config, options(nostack, readonly)) };
-        Tiles(())
+        Tiles { weight_bytes }
+    }
+}
+
+impl Tiles {
+    /// Bytes in a row of a tile of weights.
+    #[inline(always)]
+    pub(super) fn weight_bytes(&self) -> usize {
+        self.weight_bytes
     }
 }
 

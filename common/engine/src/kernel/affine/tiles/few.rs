@@ -2,6 +2,7 @@
 //! of bytes are multiplied as they lie in memory, which sets the pace.
 
 use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::super::super::AHEAD;
@@ -39,23 +40,10 @@ impl FewPacked {
         let steps = call.weight.inputs.div_ceil(STEP);
         let mut planes = Vec::with_capacity(steps);
         let mut params = vec![[Line::ZERO; 2]; call.weight.groups()];
-        for (step, to) in planes.spare_capacity_mut()[..steps].iter_mut().enumerate() {
-            let mut square = [[0i8; STEP]; LANES];
-            for row in 0..call.rows() {
-                let planes = x.planes(row);
-                for (plane, codes) in [planes.high, planes.low].into_iter().enumerate() {
-                    let codes = &codes[step * STEP..][..STEP];
-                    square[plane * FEW_ROWS + row].copy_from_slice(codes);
-                }
-            }
-            let _: Amx = proof;
-            // SAFETY: `proof` is there, so the processor has the instructions; the arrays are
-            // vectors.
-            unsafe {
-                transpose_into(square.map(|codes| _mm512_loadu_si512(codes.as_ptr().cast())), to);
-            }
-        }
-        // SAFETY: all of them are written.
+        let _: Amx = proof;
+        // SAFETY: `proof` is there, so the processor has the instructions.
+        unsafe { pack(x, call.rows(), &mut planes.spare_capacity_mut()[..steps]) };
+        // SAFETY: `pack` writes all of them.
         unsafe { planes.set_len(steps) };
         for row in 0..call.rows() {
             let values = x.scales(row).iter().zip(x.sums(row));
@@ -67,6 +55,23 @@ impl FewPacked {
             }
         }
         FewPacked { planes, params }
+    }
+}
+
+/// Packs the planes of so many rows.
+#[target_feature(enable = "avx512f")]
+fn pack(x: &Activations, rows: usize, tiles: &mut [MaybeUninit<Tile>]) {
+    for (step, tile) in tiles.iter_mut().enumerate() {
+        let mut square = [_mm512_setzero_si512(); LANES];
+        for row in 0..rows {
+            let planes = x.planes(row);
+            for (plane, codes) in [planes.high, planes.low].into_iter().enumerate() {
+                let codes = codes[step * STEP..][..STEP].as_ptr();
+                // SAFETY: the slice is a vector long.
+                square[plane * FEW_ROWS + row] = unsafe { _mm512_loadu_si512(codes.cast()) };
+            }
+        }
+        transpose_into(square, tile);
     }
 }
 
@@ -89,11 +94,12 @@ pub(in super::super) fn matmul(
         let tiles = Tiles::new(proof, weight.group.min(STEP));
         // SAFETY: `proof` is there, so the processor has the instructions.
         unsafe {
-            match OUTPUTS * task.group_bytes() / size_of::<Line>() {
-                ..16 => task.run_few::<8>(&tiles, packed),
-                16 => task.run_few::<16>(&tiles, packed),
-                32 => task.run_few::<32>(&tiles, packed),
-                _ => task.run_few::<64>(&tiles, packed),
+            match task.group_bytes() {
+                16 => task.run_few::<8>(&tiles, packed),
+                32 => task.run_few::<16>(&tiles, packed),
+                64 => task.run_few::<32>(&tiles, packed),
+                128 => task.run_few::<64>(&tiles, packed),
+                bytes => unreachable!("a group of {bytes} bytes"),
             }
         };
     });
@@ -107,7 +113,7 @@ type Copied = [Tile; STRIP];
 type Dots = [Tile; STRIP];
 
 impl Task<'_> {
-    /// All of the task; the codes of a group of a strip are so many lines of memory.
+    /// All of the task; the codes of a group of a strip are `LINES` lines of memory.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
     fn run_few<const LINES: usize>(&self, tiles: &Tiles, packed: &FewPacked) {
         let mut params = [const { Params::<1>::ZERO }; STRIP];
@@ -182,20 +188,24 @@ impl Task<'_> {
         let (row_bytes, group) = (self.weight.row_bytes(), self.weight.group);
         let step_codes = group.min(STEP);
         let as_they_lie = self.weight.bits == Bits::Eight && codes.len() == OUTPUTS * row_bytes;
+        assert_eq!(tiles.weight_bytes(), step_codes, "tiles of a step");
         zero(tiles);
         let mut at = first;
         while at < first + group {
             let (from, stride) = match as_they_lie {
-                true => (codes[at..][..step_codes].as_ptr(), row_bytes),
+                true => {
+                    let rows = &codes[at..][..(OUTPUTS - 1) * row_bytes + step_codes];
+                    (rows.as_ptr(), row_bytes)
+                }
                 false => {
                     self.copy_step(codes, at, step_codes, copied);
                     (copied.as_ptr().cast(), size_of::<Line>())
                 }
             };
             // Of a group of half a step, perhaps the second half of the lines.
-            let plane = packed.planes[at / STEP][at % STEP / 4..].as_ptr();
-            // SAFETY: there are tile registers for steps of this weight. At `from` are the codes of
-            // whole strips, or a copy of them; at `plane` the lines of a step.
+            let plane = packed.planes[at / STEP][at % STEP / 4..][..step_codes / 4].as_ptr();
+            // SAFETY: there are tile registers for so many codes. At `from` are those of a whole
+            // strip, or a copy of them; at `plane` the lines that go with them.
             unsafe {
                 tile!("tileloadd tmm6, [{x} + {s}]"; x = plane);
                 let second = from.wrapping_add(TILE_ROWS * stride);
@@ -221,7 +231,7 @@ impl Task<'_> {
     }
 
     /// Copies the codes of a step as bytes; rows past the end keep what they had.
-    #[inline(never)]
+    #[inline(never)] // Inlined, it would keep its caller from being so.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
     fn copy_step(&self, codes: &[u8], at: usize, step_codes: usize, copied: &mut Copied) {
         let bits = self.weight.bits;

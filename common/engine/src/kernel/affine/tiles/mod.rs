@@ -1,9 +1,10 @@
 //! Whole-number products with tile registers (AMX), which multiply 16 outputs with 16 rows at a
 //! time.
 //!
-//! The codes of some groups of some outputs are copied, widened to bytes, into tiles; all rows pass
-//! over them. A group takes a product with each plane of the activations, whose sums are joined and
-//! scaled while the next group is multiplied.
+//! With few rows (`few`) codes of bytes are multiplied as they lie. With many, the codes of some
+//! groups of some outputs are copied, widened to bytes, into tiles; all rows pass over them. A group
+//! takes a product with each plane of the activations, whose sums are joined and scaled while the next
+//! group is multiplied.
 
 #![allow(clippy::needless_range_loop, reason = "vectors are indexed by output throughout")]
 
@@ -54,7 +55,7 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// Upper bounds of the bytes of [`Packed`] for `rows` rows of so many inputs, and of what each
+/// Upper bounds of the bytes of [`Packed`], or the fewer of [`FewPacked`], for `rows` rows of so many inputs, and of what each
 /// thread keeps.
 pub(super) fn product_bytes(inputs: u64, rows: u64) -> (u64, u64) {
     // A scale and a sum for each of the smallest groups.

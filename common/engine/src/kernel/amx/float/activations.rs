@@ -18,7 +18,7 @@ pub(in super::super::super) struct Activations {
     pub(super) tiles: Vec<Tile>,
     pub(super) rows: usize,
     pub(super) steps: usize,
-    pub(super) planes: usize,
+    pub(super) precision: Precision,
 }
 
 impl Activations {
@@ -52,12 +52,12 @@ impl Activations {
         }
         // SAFETY: `split_pair` writes all tiles of all steps.
         unsafe { tiles.set_len(count) };
-        Activations { tiles, rows, steps, planes }
+        Activations { tiles, rows, steps, precision }
     }
 
     /// The tiles of one pair in some steps.
     pub(super) fn pair(&self, pair: usize, steps: &Range<usize>) -> &[Tile] {
-        let step_tiles = 2 * self.planes;
+        let step_tiles = 2 * self.precision.planes();
         let tiles = &self.tiles[pair * self.steps * step_tiles..];
         &tiles[steps.start * step_tiles..steps.end * step_tiles]
     }

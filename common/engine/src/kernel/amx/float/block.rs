@@ -24,13 +24,13 @@ impl Block<'_> {
         go_on: bool,
         ahead: &mut Ahead,
     ) {
+        assert_eq!(tiles.weight_bytes(), size_of::<Line>(), "whole tiles");
         assert!(self.steps > 0 && self.weights.len() >= self.steps * STRIP_LINES);
         assert!(self.x.len() >= self.steps * 2 * PLANES && sums.len() >= 4 * TILE_ROWS);
         let sums = sums.as_mut_ptr();
         let mut w = self.weights.as_ptr().cast::<u8>();
         let mut x = self.x.as_ptr().cast::<u8>();
-        // SAFETY: the tile registers are set up for whole tiles; all that are read and written are
-        // inside the slices by the lines above.
+        // SAFETY: all tiles that are read and written are inside the slices by the lines above.
         unsafe {
             match go_on {
                 true => tile!(

@@ -94,7 +94,7 @@ pub(in super::super) fn float_matmul(
     let parallel = rows * outputs * weight.inputs >= PARALLEL_WORK;
     let split = || Activations::split(proof, precision, activations, weight.inputs, parallel);
     let x = x.split.get_or_init(split);
-    assert_eq!(x.planes, precision.planes(), "one precision");
+    assert_eq!(x.precision, precision, "one precision");
     let target = Target::new(&mut y, outputs);
     let share = outputs.div_ceil(TASKS_PER_THREAD * current_threads());
     let most = if size_of_val(&x.tiles[..]) <= FEW_BYTES { STRIP } else { OUTPUTS };
@@ -192,9 +192,9 @@ impl Task<'_> {
             for ((strip, weights), sums) in (0..strips).zip(weights).zip(&mut sums) {
                 let steps = Block { weights, x, steps: block.len() };
                 let go_on = block.start > 0;
-                match self.x.planes {
-                    1 => steps.multiply::<1>(tiles, sums, go_on, ahead),
-                    _ => steps.multiply::<2>(tiles, sums, go_on, ahead),
+                match self.x.precision {
+                    Precision::Bf16 => steps.multiply::<1>(tiles, sums, go_on, ahead),
+                    Precision::Bf16x2 => steps.multiply::<2>(tiles, sums, go_on, ahead),
                 }
                 if block.end == self.x.steps {
                     let sums: &[[Line; TILE_ROWS]] = sums.as_chunks().0;
