@@ -131,34 +131,19 @@ impl Task<'_> {
                     let tile = first..(first + TILE_ROWS).min(outputs.end);
                     self.fill_params(&tile, &held, params);
                 }
-                // The products of a group are on their way while the chains take the last one's.
-                self.group_dots(
-                    tiles,
-                    codes,
-                    packed,
-                    begin * self.weight.group,
-                    &mut copied,
-                    &mut dots[begin % 2],
-                );
-                for group in held.clone() {
-                    let (even, odd) = dots.split_at_mut(1);
-                    let (last, next) = match group % 2 {
-                        0 => (&even[0], &mut odd[0]),
-                        _ => (&odd[0], &mut even[0]),
-                    };
-                    if group + 1 < held.end {
-                        self.group_dots(
-                            tiles,
-                            codes,
-                            packed,
-                            (group + 1) * self.weight.group,
-                            &mut copied,
-                            next,
-                        );
+                // The products of a group are on their way while the chains take those before.
+                for group in begin..=held.end {
+                    if group < held.end {
+                        let (first, dots) = (group * self.weight.group, &mut dots[group % 2]);
+                        self.group_dots(tiles, codes, packed, first, &mut copied, dots);
                     }
-                    let ahead = self.ahead_of(first, group);
-                    let link = Link { params: &params, x: &packed.params[group], last, ahead };
-                    link.extend::<LINES>(group - begin, &mut y);
+                    if group > begin {
+                        let last = group - 1;
+                        let (x, dots) = (&packed.params[last], &dots[last % 2]);
+                        let ahead = self.ahead_of(first, last);
+                        let link = Link { params: &params, x, dots, ahead };
+                        link.extend::<LINES>(last - begin, &mut y);
+                    }
                 }
             }
             self.finish(&outputs, &y);
@@ -261,7 +246,7 @@ impl Task<'_> {
 struct Link<'a> {
     params: &'a [Params<1>; STRIP],
     x: &'a [Line; 2],
-    last: &'a Dots,
+    dots: &'a Dots,
     /// What to ask memory for meanwhile.
     ahead: *const u8,
 }
@@ -288,7 +273,7 @@ impl Link<'_> {
         let [scale, sum] = [&self.x[0], &self.x[1]].map(|line| _mm512_castsi512_ps(line.read()));
         let [[scales], [biases]] = self.params[tile].group(group);
         let [scales, biases] = [scales, biases].map(|line| _mm512_castsi512_ps(line.read()));
-        let dots = &self.last[tile];
+        let dots = &self.dots[tile];
         let (even, odd) = (dots[first].read(), dots[first + 1].read());
         let high = _mm512_shuffle_i64x2::<0x44>(even, odd);
         let low = _mm512_shuffle_i64x2::<0xee>(even, odd);
