@@ -21,6 +21,13 @@ impl Number for i16 {
     const POISON: i16 = i16::MIN;
 }
 
+/// [`Vec::resize`] that takes no more memory than it must: what threads keep is planned.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no tiles"))]
+pub(super) fn resize_exact<T: Clone>(all: &mut Vec<T>, len: usize, value: T) {
+    all.reserve_exact(len.saturating_sub(all.len()));
+    all.resize(len, value);
+}
+
 /// `len` numbers that are whatever the memory holds, for results of which every element gets
 /// written: setting those of a prompt to zero first took a tenth of its time.
 ///

@@ -30,13 +30,25 @@ pub(crate) struct Matrix<'a> {
 }
 
 impl Matrix<'_> {
-    fn row_bytes(&self) -> usize {
+    /// Bytes of one row.
+    pub(super) fn row_bytes(&self) -> usize {
         self.inputs * self.float.bytes()
     }
 
     /// Number of rows of the matrix, which is the number of outputs.
     pub(crate) fn outputs(&self) -> usize {
         self.bytes.len() / self.row_bytes()
+    }
+
+    /// Rows of `x` and outputs of the product, and whether it is worth several threads.
+    ///
+    /// # Panics
+    /// If `x` has a part of a row, or `bias` not one element per output.
+    pub(super) fn check(&self, x: &[f32], bias: Option<&[f32]>) -> (usize, usize, bool) {
+        let (rows, outputs) = (x.len() / self.inputs, self.outputs());
+        assert_eq!(x.len(), rows * self.inputs, "whole rows");
+        assert!(bias.is_none_or(|bias| bias.len() == outputs), "a bias each");
+        (rows, outputs, rows * outputs * self.inputs >= PARALLEL_WORK)
     }
 }
 
@@ -49,12 +61,8 @@ pub(crate) fn matmul(
     bias: Option<&[f32]>,
     inputs: &Inputs<'_>,
 ) -> Vec<f32> {
-    let outputs = weight.outputs();
     let x = inputs.values();
-    let rows = x.len() / weight.inputs;
-    assert_eq!(x.len(), rows * weight.inputs, "whole rows");
-    assert!(bias.is_none_or(|bias| bias.len() == outputs), "a bias each");
-    let parallel = rows * outputs * weight.inputs >= PARALLEL_WORK;
+    let (rows, outputs, parallel) = weight.check(x, bias);
     let x = match weight.float {
         FloatType::Bf16 => inputs.paired.get_or_init(|| paired(x, weight.inputs, parallel)),
         FloatType::F32 | FloatType::F16 => x,

@@ -26,14 +26,5 @@ fn widen(half: __m256i) -> __m512 {
     _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(half)))
 }
 
-/// What is left of an activation in this precision.
 #[cfg(test)]
-pub(super) fn kept(x: f32, precision: super::Precision) -> f64 {
-    let high = half::bf16::from_f32(x);
-    match precision {
-        super::Precision::Bf16 => high.to_f64(),
-        super::Precision::Bf16x2 => {
-            high.to_f64() + half::bf16::from_f32(x - high.to_f32()).to_f64()
-        }
-    }
-}
+mod tests;

@@ -13,13 +13,13 @@ use std::arch::x86_64::*;
 use std::cell::RefCell;
 use std::ops::Range;
 
+use super::Precision;
 use super::inputs::Inputs;
 use super::matmul::Matrix;
 use super::pairs::{round_pairs, rounding_errors};
 use super::simd::LANES;
 use super::target::Target;
 use super::x86::{Avx512Bf16, transposed};
-use super::{PARALLEL_WORK, Precision};
 use crate::pool::{current_threads, for_each_apart, for_each_mut};
 
 /// Vectors of outputs in a panel.
@@ -64,13 +64,9 @@ pub(crate) fn panel_matmul_bf16(
     bias: Option<&[f32]>,
     x: &Inputs<'_>,
 ) -> Vec<f32> {
-    let outputs = weight.outputs();
     let activations = x.values();
-    let rows = activations.len() / weight.inputs;
-    assert_eq!(activations.len(), rows * weight.inputs, "whole rows");
-    assert!(bias.is_none_or(|bias| bias.len() == outputs), "a bias each");
+    let (rows, outputs, parallel) = weight.check(activations, bias);
     let mut y = vec![0.0; rows * outputs];
-    let parallel = rows * outputs * weight.inputs >= PARALLEL_WORK;
     let split = || Activations::split(proof, precision, activations, weight.inputs, parallel);
     let x = x.paneled.get_or_init(split);
     assert_eq!(x.planes, precision.planes(), "one precision");
@@ -359,122 +355,5 @@ unsafe fn transpose(rows: *const u8, stride: usize, columns: &mut [Column; LANES
         let to = column[vector * LANES..][..LANES].as_mut_ptr();
         // SAFETY: the slice is one vector long.
         unsafe { _mm512_storeu_si512(to.cast(), pairs) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::Tier;
-    use super::super::element::{Bf16, Element, FloatType};
-    use super::super::pairs::kept;
-    use super::*;
-    use crate::pool::Pool;
-    use crate::testing::Random;
-
-    /// Relative to the sum of absolute products: some thousand roundings of 2^-24 at most.
-    const TOLERANCE: f64 = 1e-5;
-
-    /// Both precisions, if this processor multiplies pairs.
-    fn ways() -> Vec<(Avx512Bf16, Precision)> {
-        let proof = Tier::detect().avx512().and_then(|avx512| avx512.bf16());
-        let both = [Precision::Bf16, Precision::Bf16x2];
-        proof.into_iter().flat_map(|proof| both.map(|precision| (proof, precision))).collect()
-    }
-
-    fn multiply(
-        (proof, precision): (Avx512Bf16, Precision),
-        weight: Matrix<'_>,
-        bias: Option<&[f32]>,
-        x: &[f32],
-    ) -> Vec<f32> {
-        panel_matmul_bf16(proof, precision, weight, bias, &Inputs::new(x))
-    }
-
-    fn random(random: &mut Random, len: usize) -> Vec<f32> {
-        (0..len).map(|_| random.signed()).collect()
-    }
-
-    /// Weights from an odd address on.
-    fn stored(values: &[f32]) -> Vec<u8> {
-        let mut bytes = vec![0; 1 + 2 * values.len()];
-        Bf16::store(values, &mut bytes[1..]);
-        bytes
-    }
-
-    fn matrix(bytes: &[u8], inputs: usize) -> Matrix<'_> {
-        Matrix { bytes: &bytes[1..], float: FloatType::Bf16, inputs }
-    }
-
-    #[test]
-    fn agrees_with_f64_on_rounded_activations() {
-        let mut random_numbers = Random::new(31);
-        let cases = ways().into_iter().flat_map(|way| (0..40).map(move |case| (case, way)));
-        for (case, way) in cases {
-            let inputs = [1, 2, 31, 32, 33, 511, 512, 513, 1100][random_numbers.below(9)];
-            let outputs = 1 + random_numbers.below(150);
-            let rows = 1 + random_numbers.below(14);
-            let weights = random(&mut random_numbers, inputs * outputs);
-            let x = random(&mut random_numbers, rows * inputs);
-            let bias = random(&mut random_numbers, outputs);
-            let bytes = stored(&weights);
-            let weights = FloatType::Bf16.widen(&bytes[1..]);
-            let y = multiply(way, matrix(&bytes, inputs), Some(&bias), &x);
-            assert_eq!(y.len(), rows * outputs);
-            for (at, &found) in y.iter().enumerate() {
-                let (row, output) = (at / outputs, at % outputs);
-                let mut exact = f64::from(bias[output]);
-                let mut scale = exact.abs();
-                for i in 0..inputs {
-                    let x = kept(x[row * inputs + i], way.1);
-                    let product = x * f64::from(weights[output * inputs + i]);
-                    exact += product;
-                    scale += product.abs();
-                }
-                assert!(
-                    (f64::from(found) - exact).abs() <= TOLERANCE * scale,
-                    "case {case} of {way:?} at {row},{output} of {inputs}: {found} {exact}"
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn rows_parts_and_threads_do_not_change_a_bit() {
-        let mut random_numbers = Random::new(32);
-        let (inputs, outputs, rows) = (1037, 131, 150);
-        let bytes = stored(&random(&mut random_numbers, inputs * outputs));
-        let matrix = matrix(&bytes, inputs);
-        let x = random(&mut random_numbers, rows * inputs);
-        for way in ways() {
-            let product = |x: &[f32]| multiply(way, matrix, None, x);
-            let whole = product(&x);
-            for threads in [1, 2, 3, 5, 12] {
-                let pool = Pool::new(threads).unwrap();
-                assert!(pool.install(|| product(&x)) == whole, "{threads} threads");
-            }
-            for chunk in [1, 2, 7, 16, 64] {
-                let cut: Vec<f32> = x.chunks(chunk * inputs).flat_map(product).collect();
-                assert!(cut == whole, "chunks of {chunk}");
-            }
-        }
-    }
-
-    #[test]
-    fn numbers_that_are_none_stay_in_their_row() {
-        let (inputs, outputs) = (70, 20);
-        let bytes = stored(&vec![0.5; inputs * outputs]);
-        let mut x = vec![1.0; 3 * inputs];
-        x[inputs + 9] = f32::NAN;
-        x[2 * inputs + 69] = f32::INFINITY;
-        for way in ways() {
-            let y = multiply(way, matrix(&bytes, inputs), None, &x);
-            assert!(y[..outputs].iter().all(|&value| value == 35.0));
-            assert!(y[outputs..2 * outputs].iter().all(|value| value.is_nan()));
-            match way.1 {
-                Precision::Bf16 => assert!(y[2 * outputs..].iter().all(|&y| y == f32::INFINITY)),
-                // Infinity less infinity is no number.
-                Precision::Bf16x2 => assert!(y[2 * outputs..].iter().all(|y| y.is_nan())),
-            }
-        }
     }
 }

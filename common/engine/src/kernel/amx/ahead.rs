@@ -1,5 +1,7 @@
 //! Weights to ask memory for while others are multiplied.
 
+use std::ops::Range;
+
 use super::super::x86::{Line, prefetch};
 
 /// Lines of memory to ask for, some with each round.
@@ -16,14 +18,30 @@ pub(in super::super) struct Ahead {
 }
 
 impl Ahead {
-    /// For the `lines` lines of `rows` rows that begin at `row` and lie `stride` bytes apart, to be
-    /// asked for in so many rounds.
-    pub(in super::super) fn new(
-        row: *const u8,
-        stride: usize,
-        (rows, lines): (usize, usize),
+    /// What is needed after some outputs are multiplied up to byte `end` of their rows, to be asked
+    /// for in so many rounds: the next `block` bytes of the same rows, or the first ones of as many
+    /// outputs after them. `weights` are those of all outputs, in rows of `row_bytes` bytes.
+    pub(in super::super) fn after(
+        weights: &[u8],
+        row_bytes: usize,
+        outputs: &Range<usize>,
+        end: usize,
+        block: usize,
         rounds: usize,
     ) -> Ahead {
+        let (first, at) = match end < row_bytes {
+            true => (outputs.start, end),
+            false => (outputs.end, 0),
+        };
+        let last = (first + outputs.len()).min(weights.len() / row_bytes);
+        let row = weights.as_ptr().wrapping_add(first * row_bytes + at);
+        let lines = block.min(row_bytes - at).div_ceil(size_of::<Line>());
+        Ahead::new(row, row_bytes, (last.saturating_sub(first), lines), rounds)
+    }
+
+    /// For the `lines` lines of `rows` rows that begin at `row` and lie `stride` bytes apart, to be
+    /// asked for in so many rounds.
+    fn new(row: *const u8, stride: usize, (rows, lines): (usize, usize), rounds: usize) -> Ahead {
         let each = (rows * lines).div_ceil(rounds.max(1));
         Ahead { row, stride, rows, lines, line: 0, each }
     }
@@ -68,5 +86,19 @@ mod tests {
             let row = |row: usize| (0..lines).map(move |line| row * 300 + line * 64);
             assert_eq!(asked, (0..rows).flat_map(row).collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn what_comes_next_is_the_rest_of_the_rows_then_the_rows_behind_and_never_past_the_end() {
+        // Seven rows of 200 bytes, taken three at a time in blocks of two lines.
+        let weights = vec![0u8; 7 * 200];
+        let first = |outputs: Range<usize>, end: usize| {
+            let ahead = Ahead::after(&weights, 200, &outputs, end, 128, 1);
+            (ahead.row.addr() - weights.as_ptr().addr(), ahead.rows, ahead.lines)
+        };
+        assert_eq!(first(0..3, 128), (128, 3, 2)); // 72 bytes are left.
+        assert_eq!(first(0..3, 256), (3 * 200, 3, 2));
+        assert_eq!(first(3..6, 200), (6 * 200, 1, 2));
+        assert_eq!(first(6..7, 200), (7 * 200, 0, 2));
     }
 }

@@ -18,7 +18,7 @@ use std::ops::Range;
 
 pub(super) use self::few::{FEW_ROWS, FewPacked, matmul as matmul_few};
 use super::super::amx::{Ahead, Amx, Finish, TILE_ROWS, Tiles, transpose_into};
-use super::super::buffer::unset;
+use super::super::buffer::{resize_exact, unset};
 use super::super::simd::LANES;
 use super::super::target::Target;
 use super::super::x86::{Line, read_bytes};
@@ -186,7 +186,7 @@ impl Task<'_> {
         let params = &mut params[..count / STRIP];
         for first in (0..row_tiles).step_by(PASS) {
             let pass = first..(first + PASS).min(row_tiles);
-            scratch.sums.resize(pass.len() * count * TILE_ROWS, Line::ZERO);
+            resize_exact(&mut scratch.sums, pass.len() * count * TILE_ROWS, Line::ZERO);
             for first in (0..self.weight.groups()).step_by(PARAM_GROUPS) {
                 let groups = first..(first + PARAM_GROUPS).min(self.weight.groups());
                 for (tile, params) in params.as_flattened_mut().iter_mut().enumerate() {
@@ -208,7 +208,7 @@ impl Task<'_> {
         let bytes = groups.start * self.group_bytes()..groups.end * self.group_bytes();
         let step_bytes = STEP / self.weight.bits.per_byte();
         let steps = bytes.len().div_ceil(step_bytes);
-        lines.resize(count * steps * TILE_ROWS, Line::ZERO);
+        resize_exact(lines, count * steps * TILE_ROWS, Line::ZERO);
         for (tile, lines) in lines.chunks_exact_mut(steps * TILE_ROWS).enumerate() {
             let first = self.outputs.start + tile * TILE_ROWS;
             let there = self.outputs.end.saturating_sub(first).min(TILE_ROWS);
@@ -239,7 +239,14 @@ impl Task<'_> {
     ) {
         let group = self.weight.group;
         let sums = scratch.sums.as_chunks_mut::<TILE_ROWS>().0.as_chunks_mut().0;
-        let mut ahead = self.ahead(groups, params.len() * rows.len() * groups.len());
+        let mut ahead = Ahead::after(
+            self.weight.codes,
+            self.weight.row_bytes(),
+            &self.outputs,
+            groups.end * self.group_bytes(),
+            PARAM_GROUPS * self.group_bytes(),
+            params.len() * rows.len() * groups.len(),
+        );
         let finish = Finish { bias: self.bias, target: self.target };
         for (row, sums) in rows.clone().zip(sums.chunks_exact_mut(params.len())) {
             let finish = |strip: usize, sums: &[Tile; STRIP]| {
@@ -263,21 +270,6 @@ impl Task<'_> {
             };
             block.multiply(tiles, sums, &mut ahead);
         }
-    }
-
-    /// The codes that are needed next, to be asked for in so many rounds: those of the next
-    /// block, or of the first one of the next task.
-    fn ahead(&self, groups: &Range<usize>, rounds: usize) -> Ahead {
-        let row_bytes = self.weight.row_bytes();
-        let (first, at) = match groups.end < self.weight.groups() {
-            true => (self.outputs.start, groups.end * self.group_bytes()),
-            false => (self.outputs.end, 0),
-        };
-        let last = (first + self.outputs.len()).min(self.weight.outputs());
-        let from = self.weight.codes.as_ptr().wrapping_add(first * row_bytes + at);
-        let bytes = (PARAM_GROUPS * self.group_bytes()).min(row_bytes - at);
-        let lines = bytes.div_ceil(size_of::<Line>());
-        Ahead::new(from, row_bytes, (last.saturating_sub(first), lines), rounds)
     }
 }
 

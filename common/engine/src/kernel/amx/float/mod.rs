@@ -8,20 +8,18 @@
 
 mod activations;
 mod block;
-#[cfg(test)]
-mod tests;
 
 use std::cell::RefCell;
 use std::ops::Range;
 
 pub(in super::super) use self::activations::Activations;
 use self::block::Block;
-use super::super::buffer::unset;
+use super::super::Precision;
+use super::super::buffer::{resize_exact, unset};
 use super::super::inputs::Inputs;
 use super::super::matmul::Matrix;
 use super::super::target::Target;
 use super::super::x86::{Line, read_bytes};
-use super::super::{PARALLEL_WORK, Precision};
 use super::{Ahead, Amx, Finish, LINE, TILE_ROWS, Tiles};
 use crate::pool::{current_threads, for_each_apart};
 
@@ -85,13 +83,9 @@ pub(in super::super) fn float_matmul(
     bias: Option<&[f32]>,
     x: &Inputs<'_>,
 ) -> Vec<f32> {
-    let outputs = weight.outputs();
     let activations = x.values();
-    let rows = activations.len() / weight.inputs;
-    assert_eq!(activations.len(), rows * weight.inputs, "whole rows");
-    assert!(bias.is_none_or(|bias| bias.len() == outputs), "a bias each");
+    let (rows, outputs, parallel) = weight.check(activations, bias);
     let mut y = unset(rows * outputs);
-    let parallel = rows * outputs * weight.inputs >= PARALLEL_WORK;
     let split = || Activations::split(proof, precision, activations, weight.inputs, parallel);
     let x = x.split.get_or_init(split);
     assert_eq!(x.precision, precision, "one precision");
@@ -131,15 +125,22 @@ impl Task<'_> {
     fn run(&self, tiles: &Tiles, scratch: &mut Scratch) {
         let strips = self.outputs.len().div_ceil(STRIP);
         let depth = self.x.steps.min(BLOCK_STEPS);
-        scratch.weights.resize(strips * depth * STRIP_LINES, Line::ZERO);
+        resize_exact(&mut scratch.weights, strips * depth * STRIP_LINES, Line::ZERO);
         let pairs = self.x.rows.div_ceil(PAIR);
         for first in (0..pairs).step_by(PASS / PAIR) {
             let pairs = first..(first + PASS / PAIR).min(pairs);
-            scratch.sums.resize(pairs.len() * strips * 4 * TILE_ROWS, Line::ZERO);
+            resize_exact(&mut scratch.sums, pairs.len() * strips * 4 * TILE_ROWS, Line::ZERO);
             for first in (0..self.x.steps).step_by(BLOCK_STEPS) {
                 let block = first..(first + BLOCK_STEPS).min(self.x.steps);
                 let rounds = strips * (STRIP + pairs.len() * block.len());
-                let mut ahead = self.ahead(&block, rounds);
+                let mut ahead = Ahead::after(
+                    self.weight.bytes,
+                    self.weight.row_bytes(),
+                    &self.outputs,
+                    block.end * LINE,
+                    BLOCK_STEPS * LINE,
+                    rounds,
+                );
                 self.fill(&block, &mut scratch.weights, &mut ahead);
                 self.pass(tiles, &block, &pairs, scratch, &mut ahead);
             }
@@ -150,7 +151,7 @@ impl Task<'_> {
     /// more of `ahead` with each row.
     #[target_feature(enable = "avx512f,avx512bw")]
     fn fill(&self, block: &Range<usize>, lines: &mut [Line], ahead: &mut Ahead) {
-        let row_bytes = self.weight.inputs * 2;
+        let row_bytes = self.weight.row_bytes();
         let count = self.outputs.len().div_ceil(STRIP);
         let strips = lines.chunks_exact_mut(block.len() * STRIP_LINES).take(count);
         for (strip, lines) in strips.enumerate() {
@@ -209,19 +210,5 @@ impl Task<'_> {
                 }
             }
         }
-    }
-
-    /// The weights that are needed next, to be asked for in so many rounds: those of the next
-    /// block, or of the first one of the next task.
-    fn ahead(&self, block: &Range<usize>, rounds: usize) -> Ahead {
-        let stride = self.weight.inputs * 2;
-        let (first, at) = match block.end < self.x.steps {
-            true => (self.outputs.start, block.end * LINE),
-            false => (self.outputs.end, 0),
-        };
-        let last = (first + self.outputs.len()).min(self.weight.outputs());
-        let row = self.weight.bytes.as_ptr().wrapping_add(first * stride + at);
-        let lines = (stride - at).div_ceil(LINE).min(BLOCK_STEPS);
-        Ahead::new(row, stride, (last.saturating_sub(first), lines), rounds)
     }
 }

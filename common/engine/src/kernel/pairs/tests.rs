@@ -1,0 +1,136 @@
+//! Every kernel for bf16 weights and rows of prompts, in both precisions, against f64 and against
+//! itself in other company.
+
+use super::super::element::{Bf16, Element, FloatType};
+use super::super::{Inputs, Matrix, Precision, Tier, prompt_matmul};
+use crate::pool::Pool;
+use crate::testing::Random;
+
+/// Relative to the sum of absolute products: some hundred roundings of 2^-24, and bf16 products
+/// below 2^-126 that count as zero.
+const TOLERANCE: f64 = 1e-5;
+
+/// A tier that multiplies pairs, with a precision.
+type Way = (Tier, Precision);
+
+/// All that this processor has.
+fn ways() -> Vec<Way> {
+    let tiers = Tier::all().into_iter();
+    let tiers = tiers.filter(|tier| tier.avx512().and_then(|avx512| avx512.bf16()).is_some());
+    let both = [Precision::Bf16, Precision::Bf16x2];
+    tiers.flat_map(|tier| both.map(|precision| (tier, precision))).collect()
+}
+
+fn multiply(way: Way, weight: Matrix<'_>, bias: Option<&[f32]>, x: &[f32]) -> Vec<f32> {
+    prompt_matmul(way.0, way.1, weight, bias, &Inputs::new(x))
+}
+
+fn random(random: &mut Random, len: usize) -> Vec<f32> {
+    (0..len).map(|_| random.signed()).collect()
+}
+
+/// Weights from an odd address on.
+fn stored(values: &[f32]) -> Vec<u8> {
+    let mut bytes = vec![0; 1 + 2 * values.len()];
+    Bf16::store(values, &mut bytes[1..]);
+    bytes
+}
+
+fn matrix(bytes: &[u8], inputs: usize) -> Matrix<'_> {
+    Matrix { bytes: &bytes[1..], float: FloatType::Bf16, inputs }
+}
+
+/// What is left of an activation in this precision.
+fn kept(x: f32, precision: Precision) -> f64 {
+    let high = half::bf16::from_f32(x);
+    let low = half::bf16::from_f32(x - high.to_f32());
+    match precision {
+        Precision::Bf16 => high.to_f64(),
+        Precision::Bf16x2 => high.to_f64() + low.to_f64(),
+    }
+}
+
+#[test]
+fn agrees_with_f64_on_rounded_activations() {
+    let mut numbers = Random::new(41);
+    let cases = ways().into_iter().flat_map(|way| (0..40).map(move |case| (case, way)));
+    for (case, way) in cases {
+        const INPUTS: [usize; 13] = [1, 2, 31, 32, 33, 64, 511, 512, 513, 1023, 1024, 1100, 2100];
+        let inputs = INPUTS[numbers.below(INPUTS.len())];
+        let outputs = 1 + numbers.below(300);
+        let rows = 1 + numbers.below(70);
+        let weights = stored(&random(&mut numbers, inputs * outputs));
+        let x = random(&mut numbers, rows * inputs);
+        let bias = random(&mut numbers, outputs);
+        let y = multiply(way, matrix(&weights, inputs), Some(&bias), &x);
+        assert_eq!(y.len(), rows * outputs);
+        let weights = FloatType::Bf16.widen(&weights[1..]);
+        for (at, &found) in y.iter().enumerate() {
+            let (row, output) = (at / outputs, at % outputs);
+            let mut exact = f64::from(bias[output]);
+            let mut scale = exact.abs();
+            for i in 0..inputs {
+                let weight = f64::from(weights[output * inputs + i]);
+                let product = kept(x[row * inputs + i], way.1) * weight;
+                exact += product;
+                scale += product.abs();
+            }
+            assert!(
+                (f64::from(found) - exact).abs() <= TOLERANCE * scale,
+                "case {case} of {way:?}, {rows} × {inputs} × {outputs} at {row},{output}: {found} {exact}"
+            );
+        }
+    }
+}
+
+#[test]
+fn rows_parts_and_threads_do_not_change_a_bit() {
+    let mut numbers = Random::new(42);
+    // The last one has more activations than stay near tiles: several strips to a task, two passes.
+    let shapes = [(1037, 131, 150), (1100, 301, 70), (48, 20, 600), (1100, 301, 600)];
+    let cases = ways().into_iter().flat_map(|way| shapes.map(|shape| (way, shape)));
+    for (way, (inputs, outputs, rows)) in cases {
+        let weights = stored(&random(&mut numbers, inputs * outputs));
+        let weights = matrix(&weights, inputs);
+        let x = random(&mut numbers, rows * inputs);
+        let together = multiply(way, weights, None, &x);
+        for threads in [1, 2, 3, 5, 12] {
+            let pool = Pool::new(threads).unwrap();
+            let again = pool.install(|| multiply(way, weights, None, &x));
+            assert!(together == again, "{way:?}, {threads} threads");
+        }
+        for (row, several) in [(0, 1), (1, 1), (rows - 1, 1), (5, 20), (20, 33)] {
+            let some = &x[row * inputs..][..several * inputs];
+            let some = multiply(way, weights, None, some);
+            let same = together[row * outputs..][..some.len()] == some;
+            assert!(same, "{way:?}, {several} from {row}");
+        }
+        if rows == 150 {
+            for chunk in [1, 2, 7, 16, 64] {
+                let product = |x: &[f32]| multiply(way, weights, None, x);
+                let cut: Vec<f32> = x.chunks(chunk * inputs).flat_map(product).collect();
+                assert!(cut == together, "{way:?}, chunks of {chunk}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_not_finite_stays_in_its_row() {
+    let (inputs, outputs) = (70, 20);
+    let weights = stored(&vec![0.5; inputs * outputs]);
+    let mut x = vec![1.0; 4 * inputs];
+    x[inputs + 9] = f32::NAN;
+    x[2 * inputs + 69] = f32::INFINITY;
+    for way in ways() {
+        let y = multiply(way, matrix(&weights, inputs), None, &x);
+        let row = |row: usize| &y[row * outputs..(row + 1) * outputs];
+        assert!(row(0).iter().chain(row(3)).all(|&y| y == 35.0));
+        assert!(row(1).iter().all(|y| y.is_nan()));
+        match way.1 {
+            Precision::Bf16 => assert!(row(2).iter().all(|&y| y == f32::INFINITY)),
+            // Infinity less infinity is no number.
+            Precision::Bf16x2 => assert!(row(2).iter().all(|y| y.is_nan())),
+        }
+    }
+}
