@@ -12,6 +12,9 @@ use crate::pool::{current_threads, for_each_apart, for_each_mut};
 
 /// Outputs computed together. Part of no contract: results do not depend on it.
 pub(super) const STRIP: usize = 4;
+/// How far ahead in each row of weights a line is asked for a second time, on its way to the
+/// first-level cache. Took 7 % off the time of one row.
+const NEAR: usize = 512;
 /// Weight bytes that a task reads again and again when there are several rows: what stays in a
 /// second-level cache beside the activations.
 const TASK_BYTES: usize = 256 << 10;
@@ -254,6 +257,7 @@ impl Product<'_> {
             until_turn -= 1;
             for o in 0..OUTS {
                 let chunks = &w[o].0.as_chunks().0[i];
+                simd.prefetch_near(chunks.as_ptr().cast::<u8>().wrapping_add(NEAR));
                 let (first, second) = E::load_two(simd, chunks);
                 for r in 0..ROWS {
                     sums[o][r] = simd.mul_add(first, xs[r].0, sums[o][r]);

@@ -56,6 +56,8 @@ pub(crate) trait Simd: Copy + Send + Sync {
     fn transpose(self, rows: [Self::V; LANES]) -> [Self::V; LANES];
     /// Asks for the cache line at `address`, which need not be valid.
     fn prefetch(self, address: *const u8);
+    /// Asks for the cache line at `address`, which is near: for its way to the first-level cache.
+    fn prefetch_near(self, address: *const u8);
 }
 
 /// Plain Rust on arrays.
@@ -227,6 +229,14 @@ impl Simd for Portable {
         super::x86::prefetch(address);
         #[cfg(not(target_arch = "x86_64"))]
         let _ = address; // Not every architecture has a stable way to ask.
+    }
+
+    #[inline(always)]
+    fn prefetch_near(self, address: *const u8) {
+        #[cfg(target_arch = "x86_64")]
+        super::x86::prefetch_near(address);
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = address;
     }
 }
 

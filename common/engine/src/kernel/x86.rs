@@ -26,6 +26,14 @@ pub(super) fn prefetch(address: *const u8) {
     unsafe { asm!("prefetcht1 [{}]", in(reg) address, options(nostack, preserves_flags, readonly)) }
 }
 
+/// Asks for a line that is in the second-level cache, or soon will be, into the first: a load that
+/// has to wait for it holds one of the few places that lines on their way from memory need.
+#[inline(always)]
+pub(super) fn prefetch_near(address: *const u8) {
+    // SAFETY: as above.
+    unsafe { asm!("prefetcht0 [{}]", in(reg) address, options(nostack, preserves_flags, readonly)) }
+}
+
 /// Proof of AVX2, FMA and F16C.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Avx2(());
@@ -363,6 +371,11 @@ impl Simd for Avx2 {
     fn prefetch(self, address: *const u8) {
         prefetch(address);
     }
+
+    #[inline(always)]
+    fn prefetch_near(self, address: *const u8) {
+        prefetch_near(address);
+    }
 }
 
 impl Simd for Avx512 {
@@ -480,5 +493,10 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn prefetch(self, address: *const u8) {
         prefetch(address);
+    }
+
+    #[inline(always)]
+    fn prefetch_near(self, address: *const u8) {
+        prefetch_near(address);
     }
 }

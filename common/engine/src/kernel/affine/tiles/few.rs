@@ -1,6 +1,7 @@
 //! Few rows with tile registers: both planes of eight rows are the 16 columns of one tile, and codes
 //! of bytes are multiplied as they lie in memory, which sets the pace.
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -131,19 +132,36 @@ impl Task<'_> {
                     let tile = first..(first + TILE_ROWS).min(outputs.end);
                     self.fill_params(&tile, &held, params);
                 }
-                // The products of a group are on their way while the chains take those before.
+                // The products of a group are on their way while the chains take those before, a part
+                // of one after a part of the other: a processor looks only so far ahead.
                 for group in begin..=held.end {
-                    if group < held.end {
-                        let (first, dots) = (group * self.weight.group, &mut dots[group % 2]);
-                        self.group_dots(tiles, codes, packed, first, &mut copied, dots);
+                    let [even, odd] = &mut dots;
+                    let (to, dots) = if group % 2 == 0 { (even, odd) } else { (odd, even) };
+                    let last = group.max(begin + 1) - 1;
+                    let ahead = self.ahead_of(first, last);
+                    let chained = group > begin;
+                    let link = Link { params: &params, x: &packed.params[last], dots, ahead };
+                    if group == held.end {
+                        link.extend::<LINES, 0, PAIRS>(last - begin, &mut y);
+                        break;
                     }
-                    if group > begin {
-                        let last = group - 1;
-                        let (x, dots) = (&packed.params[last], &dots[last % 2]);
-                        let ahead = self.ahead_of(first, last);
-                        let link = Link { params: &params, x, dots, ahead };
-                        link.extend::<LINES>(last - begin, &mut y);
+                    let step = self.begin_group(tiles, codes, packed, group, &mut copied);
+                    if chained {
+                        link.extend::<LINES, 0, 4>(last - begin, &mut y);
                     }
+                    step.multiply_first();
+                    if chained {
+                        link.extend::<LINES, 4, 8>(last - begin, &mut y);
+                    }
+                    step.multiply_second();
+                    if chained {
+                        link.extend::<LINES, 8, 12>(last - begin, &mut y);
+                    }
+                    store_first(tiles, to);
+                    if chained {
+                        link.extend::<LINES, 12, 16>(last - begin, &mut y);
+                    }
+                    store_second(tiles, to);
                 }
             }
             self.finish(&outputs, &y);
@@ -158,25 +176,26 @@ impl Task<'_> {
         self.weight.codes.as_ptr().wrapping_add(here + AHEAD.max(OUTPUTS * row_bytes))
     }
 
-    /// Multiplies the group that begins at input `first` of the outputs whose codes these are.
+    /// Multiplies all steps but the last of a group of the outputs whose codes these are; of that
+    /// one the first operands are loaded.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
     #[inline]
-    fn group_dots(
+    fn begin_group<'a>(
         &self,
-        tiles: &Tiles,
+        tiles: &'a Tiles,
         codes: &[u8],
         packed: &FewPacked,
-        first: usize,
+        group: usize,
         copied: &mut Copied,
-        dots: &mut Dots,
-    ) {
-        let (row_bytes, group) = (self.weight.row_bytes(), self.weight.group);
-        let step_codes = group.min(STEP);
+    ) -> Step<'a> {
+        let row_bytes = self.weight.row_bytes();
+        let step_codes = self.weight.group.min(STEP);
         let as_they_lie = self.weight.bits == Bits::Eight && codes.len() == OUTPUTS * row_bytes;
         assert_eq!(tiles.weight_bytes(), step_codes, "tiles of a step");
         zero(tiles);
-        let mut at = first;
-        while at < first + group {
+        let end = (group + 1) * self.weight.group;
+        let mut at = group * self.weight.group;
+        loop {
             let (from, stride) = match as_they_lie {
                 true => {
                     let rows = &codes[at..][..(OUTPUTS - 1) * row_bytes + step_codes];
@@ -193,25 +212,20 @@ impl Task<'_> {
             // strip, or a copy of them; at `plane` the lines that go with them.
             unsafe {
                 tile!("tileloadd tmm6, [{x} + {s}]"; x = plane);
-                let second = from.wrapping_add(TILE_ROWS * stride);
-                std::arch::asm!(
-                    "tileloadd tmm4, [{v} + {s}]",
-                    "tdpbusd tmm0, tmm4, tmm6",
-                    "tileloadd tmm5, [{w} + {s}]",
-                    "tdpbusd tmm1, tmm5, tmm6",
-                    v = in(reg) from,
-                    w = in(reg) second,
-                    s = in(reg) stride,
-                    out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm5") _,
-                    options(nostack, preserves_flags),
+                asm!(
+                    "tileloadd tmm4, [{from} + {stride}]",
+                    from = in(reg) from, stride = in(reg) stride,
+                    out("tmm4") _,
+                    options(nostack, preserves_flags, readonly),
                 );
             }
+            let step = Step { _tiles: tiles, from, stride };
             at += step_codes;
-        }
-        let to = dots.as_mut_ptr();
-        // SAFETY: there are tile registers, and room for two tiles.
-        unsafe {
-            tile!("tilestored [{d} + {s}], tmm0", "tilestored [{d} + {s} + 1024], tmm1"; d = to);
+            if at == end {
+                return step;
+            }
+            step.multiply_first();
+            step.multiply_second();
         }
     }
 
@@ -242,6 +256,54 @@ impl Task<'_> {
     }
 }
 
+/// Codes of a strip that are about to be multiplied: operands of the first half are loaded.
+struct Step<'a> {
+    _tiles: &'a Tiles,
+    from: *const u8,
+    stride: usize,
+}
+
+impl Step<'_> {
+    /// Multiplies the first tile of outputs and loads the second.
+    #[inline(always)]
+    fn multiply_first(&self) {
+        let second = self.from.wrapping_add(TILE_ROWS * self.stride);
+        // SAFETY: there are tile registers, and the codes of a whole strip.
+        unsafe {
+            asm!(
+                "tdpbusd tmm0, tmm4, tmm6",
+                "tileloadd tmm5, [{from} + {stride}]",
+                from = in(reg) second, stride = in(reg) self.stride,
+                out("tmm0") _, out("tmm5") _,
+                options(nostack, preserves_flags, readonly),
+            );
+        }
+    }
+
+    /// Multiplies the second tile of outputs.
+    #[inline(always)]
+    fn multiply_second(&self) {
+        // SAFETY: there are tile registers.
+        unsafe {
+            asm!("tdpbusd tmm1, tmm5, tmm6", out("tmm1") _, options(nostack, nomem, preserves_flags));
+        }
+    }
+}
+
+/// Stores the sums of the first tile of outputs.
+#[inline(always)]
+fn store_first(_: &Tiles, dots: &mut Dots) {
+    // SAFETY: there are tile registers, and room for a tile.
+    unsafe { tile!("tilestored [{d} + {s}], tmm0"; d = dots[0].as_mut_ptr()) }
+}
+
+/// Stores the sums of the second tile of outputs.
+#[inline(always)]
+fn store_second(_: &Tiles, dots: &mut Dots) {
+    // SAFETY: there are tile registers, and room for a tile.
+    unsafe { tile!("tilestored [{d} + {s}], tmm1"; d = dots[1].as_mut_ptr()) }
+}
+
 /// What continues the chains of a strip by one group.
 struct Link<'a> {
     params: &'a [Params<1>; STRIP],
@@ -252,12 +314,21 @@ struct Link<'a> {
 }
 
 impl Link<'_> {
-    /// Takes group `group` of the parameters; asks memory for so many lines.
+    /// Takes group `group` of the parameters for the pairs of outputs `FROM..TO`; asks memory for
+    /// their share of so many lines.
     #[target_feature(enable = "avx512f")]
     #[inline]
-    fn extend<const LINES: usize>(&self, group: usize, y: &mut [__m512; PAIRS]) {
+    fn extend<const LINES: usize, const FROM: usize, const TO: usize>(
+        &self,
+        group: usize,
+        y: &mut [__m512; PAIRS],
+    ) {
         macro_rules! pairs {
-            ($($pair:literal)+) => { $(self.pair::<$pair, LINES>(group, &mut y[$pair]);)+ };
+            ($($pair:literal)+) => {
+                $(if (FROM..TO).contains(&$pair) {
+                    self.pair::<$pair, LINES>(group, &mut y[$pair]);
+                })+
+            };
         }
         pairs!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
     }

@@ -9,13 +9,17 @@ use std::ops::Range;
 
 use super::super::super::AHEAD;
 use super::super::super::simd::LANES;
-use super::super::super::x86::{Avx512Vnni, Line, prefetch};
+use super::super::super::x86::{Avx512Vnni, Line, prefetch, prefetch_near};
 use super::super::activations::Activations;
 use super::super::{Bits, Call, MAX_GROUP};
 use super::{CHUNK, DIRECT_ROWS, PARAM_GROUPS, Params, Task, padded_rows};
 
 /// Inputs that are taken at once: whole groups of every size, and chunks of every width of code.
 const SPAN: usize = MAX_GROUP;
+
+/// How far ahead in each row of codes a line is asked for a second time, on its way to the
+/// first-level cache.
+const NEAR: usize = 2 * CHUNK;
 
 /// The product with at most [`DIRECT_ROWS`] rows.
 pub(super) fn matmul(proof: Avx512Vnni, call: Call<'_>, x: &Activations) -> Vec<f32> {
@@ -156,6 +160,7 @@ unsafe fn chunk_sums<const BITS: usize, const ASK: bool>(
             let from = from.wrapping_add((4 * quad + lane) * stride);
             if ASK {
                 prefetch(ahead.wrapping_add((4 * quad + lane) * CHUNK));
+                prefetch_near(from.wrapping_add(NEAR));
             }
             // SAFETY: the caller's promise.
             let codes = unsafe { _mm512_loadu_si512(from.cast()) };
