@@ -212,7 +212,7 @@ impl Task<'_> {
     /// Transposes `block` of the weights' pairs into the panel; outputs past the last are zero.
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
     fn fill(&self, block: &Range<usize>, panel: &mut [Column]) {
-        let row_bytes = self.weight.inputs * 2;
+        let row_bytes = self.weight.row_bytes();
         let len = (block.len() * 4).min(row_bytes - block.start * 4);
         for vector in 0..VECTORS {
             let first = self.outputs.start + vector * LANES;

@@ -56,7 +56,8 @@ pub(crate) trait Simd: Copy + Send + Sync {
     fn transpose(self, rows: [Self::V; LANES]) -> [Self::V; LANES];
     /// Asks for the cache line at `address`, which need not be valid.
     fn prefetch(self, address: *const u8);
-    /// Asks for the cache line at `address`, which is near: for its way to the first-level cache.
+    /// Asks for the cache line at `address`, which need not be valid, once more: from the second-level
+    /// cache into the first.
     fn prefetch_near(self, address: *const u8);
 }
 

@@ -26,11 +26,12 @@ pub(super) fn prefetch(address: *const u8) {
     unsafe { asm!("prefetcht1 [{}]", in(reg) address, options(nostack, preserves_flags, readonly)) }
 }
 
-/// Asks for a line that is in the second-level cache, or soon will be, into the first: a load that
-/// has to wait for it holds one of the few places that lines on their way from memory need.
+/// Asks for the cache line at `address`, which need not be valid, from the second-level cache into
+/// the first: a load that has to wait for it holds one of the few places that lines on their way from
+/// memory need.
 #[inline(always)]
 pub(super) fn prefetch_near(address: *const u8) {
-    // SAFETY: as above.
+    // SAFETY: a prefetch touches nothing; every processor of this architecture has it.
     unsafe { asm!("prefetcht0 [{}]", in(reg) address, options(nostack, preserves_flags, readonly)) }
 }
 

@@ -90,15 +90,15 @@ mod tests {
 
     #[test]
     fn what_comes_next_is_the_rest_of_the_rows_then_the_rows_behind_and_never_past_the_end() {
-        // Seven rows of 200 bytes, taken three at a time in blocks of two lines.
-        let weights = vec![0u8; 7 * 200];
+        // Seven rows of 180 bytes, taken three at a time in blocks of two lines.
+        let weights = vec![0u8; 7 * 180];
         let first = |outputs: Range<usize>, end: usize| {
-            let ahead = Ahead::after(&weights, 200, &outputs, end, 128, 1);
+            let ahead = Ahead::after(&weights, 180, &outputs, end, 128, 1);
             (ahead.row.addr() - weights.as_ptr().addr(), ahead.rows, ahead.lines)
         };
-        assert_eq!(first(0..3, 128), (128, 3, 2)); // 72 bytes are left.
-        assert_eq!(first(0..3, 256), (3 * 200, 3, 2));
-        assert_eq!(first(3..6, 200), (6 * 200, 1, 2));
-        assert_eq!(first(6..7, 200), (7 * 200, 0, 2));
+        assert_eq!(first(0..3, 128), (128, 3, 1)); // 52 bytes are left.
+        assert_eq!(first(0..3, 256), (3 * 180, 3, 2));
+        assert_eq!(first(3..6, 180), (6 * 180, 1, 2));
+        assert_eq!(first(6..7, 200), (7 * 180, 0, 2));
     }
 }

@@ -6,11 +6,12 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
+use super::super::super::AHEAD;
 use super::super::super::amx::{Amx, TILE_ROWS, Tiles, tile, transpose_into, zero};
 use super::super::super::buffer::unset;
 use super::super::super::simd::LANES;
 use super::super::super::target::Target;
-use super::super::super::x86::{Line, prefetch, prefetch_near};
+use super::super::super::x86::{Line, prefetch};
 use super::super::activations::Activations;
 use super::super::vnni::{PARAM_GROUPS, Params, Task};
 use super::super::{Bits, Call};
@@ -24,10 +25,6 @@ const STRIP: usize = 2;
 const OUTPUTS: usize = STRIP * TILE_ROWS;
 /// Pairs of outputs: a vector has the rows of two.
 const PAIRS: usize = OUTPUTS / 2;
-
-/// How far ahead in each row of codes a line is asked for a second time, on its way to the
-/// first-level cache.
-const NEAR: usize = size_of::<Line>();
 
 /// At most [`FEW_ROWS`] rows of activations. Rows and inputs past the end are zero.
 pub(in super::super) struct FewPacked {
@@ -135,42 +132,33 @@ impl Task<'_> {
                     let tile = first..(first + TILE_ROWS).min(outputs.end);
                     self.fill_params(&tile, &held, params);
                 }
-                let next = self.next_block::<LINES>(codes, &held);
                 // The products of a group are on their way while the chains take those before, a part
                 // of one after a part of the other: a processor looks only so far ahead.
                 for group in begin..=held.end {
                     let [even, odd] = &mut dots;
                     let (to, dots) = if group % 2 == 0 { (even, odd) } else { (odd, even) };
                     let last = group.max(begin + 1) - 1;
-                    let chained = group > begin;
-                    let link = Link {
-                        params: &params,
-                        x: &packed.params[last],
-                        dots,
-                        ahead: next.wrapping_add(2 * (last - begin) * row_bytes),
-                        near: codes.as_ptr().wrapping_add(group * self.group_bytes() + NEAR),
-                        stride: row_bytes,
-                    };
+                    let ahead = self.ahead_of(first, last);
+                    let link = Link { params: &params, x: &packed.params[last], dots, ahead };
+                    macro_rules! extend {
+                        ($from:literal .. $to:literal) => {
+                            if group > begin {
+                                link.extend::<LINES, $from, $to>(last - begin, &mut y);
+                            }
+                        };
+                    }
                     if group == held.end {
-                        link.extend::<LINES, 0, PAIRS>(last - begin, &mut y);
+                        extend!(0..16);
                         break;
                     }
                     let step = self.begin_group(tiles, codes, packed, group, &mut copied);
-                    if chained {
-                        link.extend::<LINES, 0, 4>(last - begin, &mut y);
-                    }
+                    extend!(0..4);
                     step.multiply_first();
-                    if chained {
-                        link.extend::<LINES, 4, 8>(last - begin, &mut y);
-                    }
+                    extend!(4..8);
                     step.multiply_second();
-                    if chained {
-                        link.extend::<LINES, 8, 12>(last - begin, &mut y);
-                    }
+                    extend!(8..12);
                     store_first(tiles, to);
-                    if chained {
-                        link.extend::<LINES, 12, 16>(last - begin, &mut y);
-                    }
+                    extend!(12..16);
                     store_second(tiles, to);
                 }
             }
@@ -178,22 +166,12 @@ impl Task<'_> {
         }
     }
 
-    /// Where the codes of the next groups begin: of the same outputs, or the first ones of those
-    /// behind. While some groups are computed, memory is asked for as many, one output after the
-    /// other: two of them with each group, and here the rest.
-    fn next_block<const LINES: usize>(&self, codes: &[u8], held: &Range<usize>) -> *const u8 {
+    /// What memory is asked for while a group is computed: in the order that rows lie in, which it
+    /// is fastest in and this kernel's own is not; so at least as far ahead as the next strip.
+    fn ahead_of(&self, output: usize, group: usize) -> *const u8 {
         let row_bytes = self.weight.row_bytes();
-        let at = match held.end < self.weight.groups() {
-            true => held.end * self.group_bytes(),
-            false => OUTPUTS * row_bytes,
-        };
-        let next = codes.as_ptr().wrapping_add(at);
-        for output in 2 * held.len()..OUTPUTS {
-            for line in 0..LINES / 2 {
-                prefetch(next.wrapping_add(output * row_bytes + line * size_of::<Line>()));
-            }
-        }
-        next
+        let here = output * row_bytes + OUTPUTS * group * self.group_bytes();
+        self.weight.codes.as_ptr().wrapping_add(here + AHEAD.max(OUTPUTS * row_bytes))
     }
 
     /// Multiplies all steps but the last of a group of the outputs whose codes these are; of that
@@ -203,10 +181,10 @@ impl Task<'_> {
     fn begin_group<'a>(
         &self,
         tiles: &'a Tiles,
-        codes: &[u8],
+        codes: &'a [u8],
         packed: &FewPacked,
         group: usize,
-        copied: &mut Copied,
+        copied: &'a mut Copied,
     ) -> Step<'a> {
         let row_bytes = self.weight.row_bytes();
         let step_codes = self.weight.group.min(STEP);
@@ -276,7 +254,8 @@ impl Task<'_> {
     }
 }
 
-/// Codes of a strip that are about to be multiplied: operands of the first half are loaded.
+/// Codes of a whole strip that are about to be multiplied, which it borrows: operands of the first
+/// half are loaded.
 struct Step<'a> {
     _tiles: &'a Tiles,
     from: *const u8,
@@ -288,7 +267,7 @@ impl Step<'_> {
     #[inline(always)]
     fn multiply_first(&self) {
         let second = self.from.wrapping_add(TILE_ROWS * self.stride);
-        // SAFETY: there are tile registers, and the codes of a whole strip.
+        // SAFETY: there are tile registers, and `begin_group` made this of a whole strip.
         unsafe {
             asm!(
                 "tdpbusd tmm0, tmm4, tmm6",
@@ -305,7 +284,7 @@ impl Step<'_> {
     fn multiply_second(&self) {
         // SAFETY: there are tile registers.
         unsafe {
-            asm!("tdpbusd tmm1, tmm5, tmm6", out("tmm1") _, options(nostack, nomem, preserves_flags));
+            asm!("tdpbusd tmm1, tmm5, tmm6", out("tmm1") _, options(nostack, preserves_flags));
         }
     }
 }
@@ -329,12 +308,8 @@ struct Link<'a> {
     params: &'a [Params<1>; STRIP],
     x: &'a [Line; 2],
     dots: &'a Dots,
-    /// What to ask memory for meanwhile: half of the lines from here on, half one output later.
+    /// What to ask memory for meanwhile.
     ahead: *const u8,
-    /// What to ask the second-level cache for: a line of each output.
-    near: *const u8,
-    /// Bytes from one output to the next.
-    stride: usize,
 }
 
 impl Link<'_> {
@@ -362,11 +337,7 @@ impl Link<'_> {
     #[inline]
     fn pair<const PAIR: usize, const LINES: usize>(&self, group: usize, y: &mut __m512) {
         for line in PAIR * LINES / PAIRS..(PAIR + 1) * LINES / PAIRS {
-            let (output, line) = (line / (LINES / 2), line % (LINES / 2));
-            prefetch(self.ahead.wrapping_add(output * self.stride + line * size_of::<Line>()));
-        }
-        for output in 2 * PAIR..2 * PAIR + 2 {
-            prefetch_near(self.near.wrapping_add(output * self.stride));
+            prefetch(self.ahead.wrapping_add(line * size_of::<Line>()));
         }
         let (tile, first) = (2 * PAIR / TILE_ROWS, 2 * PAIR % TILE_ROWS);
         let [scale, sum] = [&self.x[0], &self.x[1]].map(|line| _mm512_castsi512_ps(line.read()));
