@@ -25,3 +25,28 @@ impl Random {
         (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
     }
 }
+
+/// Asserts that `y` is `x · weightsᵀ + bias`, to within `tolerance` of the sum of the magnitudes that
+/// are added up: `x` is `[rows, inputs]`, `weights` is `[outputs, inputs]`.
+pub(crate) fn assert_product(
+    y: &[f32],
+    x: &[f64],
+    (weights, bias): (&[f32], &[f32]),
+    tolerance: f64,
+    what: &str,
+) {
+    let (outputs, inputs) = (bias.len(), weights.len() / bias.len());
+    assert_eq!(y.len(), x.len() / inputs * outputs, "{what}");
+    for (at, &found) in y.iter().enumerate() {
+        let (row, output) = (at / outputs, at % outputs);
+        let mut exact = f64::from(bias[output]);
+        let mut scale = exact.abs();
+        let weights = &weights[output * inputs..][..inputs];
+        for (x, &weight) in x[row * inputs..][..inputs].iter().zip(weights) {
+            exact += x * f64::from(weight);
+            scale += (x * f64::from(weight)).abs();
+        }
+        let close = (f64::from(found) - exact).abs() <= tolerance * scale;
+        assert!(close, "{what} at {row},{output}: {found}, not {exact}");
+    }
+}

@@ -302,7 +302,7 @@ impl Product<'_> {
 mod tests {
     use super::*;
     use crate::pool::Pool;
-    use crate::testing::Random;
+    use crate::testing::{Random, assert_product};
 
     /// Relative to the sum of absolute products: 2^-24 per rounding, some hundred in a row at most.
     const TOLERANCE: f64 = 1e-5;
@@ -330,25 +330,13 @@ mod tests {
             for float in [FloatType::F32, FloatType::F16, FloatType::Bf16] {
                 let (bytes, stored) = weights(&mut random, float, inputs * outputs);
                 let x: Vec<f32> = (0..rows * inputs).map(|_| random.signed()).collect();
+                let exact: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
                 let bias: Vec<f32> = (0..outputs).map(|_| random.signed()).collect();
                 let matrix = Matrix { bytes: &bytes[1..], float, inputs };
                 for tier in Tier::all() {
                     let y = matmul(tier, matrix, Some(&bias), &Inputs::new(&x));
-                    for (at, &found) in y.iter().enumerate() {
-                        let (row, output) = (at / outputs, at % outputs);
-                        let mut exact = f64::from(bias[output]);
-                        let mut scale = exact.abs();
-                        for i in 0..inputs {
-                            let product = f64::from(x[row * inputs + i])
-                                * f64::from(stored[output * inputs + i]);
-                            exact += product;
-                            scale += product.abs();
-                        }
-                        assert!(
-                            (f64::from(found) - exact).abs() <= TOLERANCE * scale,
-                            "case {case} {float:?} {tier:?} at {row},{output}: {found} {exact}"
-                        );
-                    }
+                    let what = format!("case {case} {float:?} {tier:?}");
+                    assert_product(&y, &exact, (&stored, &bias), TOLERANCE, &what);
                 }
             }
         }

@@ -4,7 +4,7 @@
 use super::super::element::{Bf16, Element, FloatType};
 use super::super::{Inputs, Matrix, Precision, Tier, prompt_matmul};
 use crate::pool::Pool;
-use crate::testing::Random;
+use crate::testing::{Random, assert_product};
 
 /// Relative to the sum of absolute products: some thousand roundings of 2^-24, most of which cancel,
 /// and bf16 products below 2^-126 that count as zero.
@@ -63,23 +63,10 @@ fn agrees_with_f64_on_rounded_activations() {
         let x = random(&mut numbers, rows * inputs);
         let bias = random(&mut numbers, outputs);
         let y = multiply(way, matrix(&weights, inputs), Some(&bias), &x);
-        assert_eq!(y.len(), rows * outputs);
         let weights = FloatType::Bf16.widen(&weights[1..]);
-        for (at, &found) in y.iter().enumerate() {
-            let (row, output) = (at / outputs, at % outputs);
-            let mut exact = f64::from(bias[output]);
-            let mut scale = exact.abs();
-            for i in 0..inputs {
-                let weight = f64::from(weights[output * inputs + i]);
-                let product = kept(x[row * inputs + i], way.1) * weight;
-                exact += product;
-                scale += product.abs();
-            }
-            assert!(
-                (f64::from(found) - exact).abs() <= TOLERANCE * scale,
-                "case {case} of {way:?}, {rows} × {inputs} × {outputs} at {row},{output}: {found} {exact}"
-            );
-        }
+        let x: Vec<f64> = x.iter().map(|&x| kept(x, way.1)).collect();
+        let what = format!("case {case} of {way:?}, {rows} × {inputs} × {outputs}");
+        assert_product(&y, &x, (&weights, &bias), TOLERANCE, &what);
     }
 }
 

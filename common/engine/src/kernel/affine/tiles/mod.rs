@@ -55,8 +55,8 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// Upper bounds of the bytes of [`Packed`], or the fewer of [`FewPacked`], for `rows` rows of so many inputs, and of what each
-/// thread keeps.
+/// Upper bounds of the bytes of [`Packed`], or the fewer of [`FewPacked`], for `rows` rows of so many
+/// inputs, and of what each thread keeps.
 pub(super) fn product_bytes(inputs: u64, rows: u64) -> (u64, u64) {
     // A scale and a sum for each of the smallest groups.
     let params = inputs.div_ceil(super::MIN_GROUP as u64) * 2 * size_of::<f32>() as u64;
