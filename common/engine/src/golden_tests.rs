@@ -232,13 +232,16 @@ fn only_what_may_be_rounded_is() {
     let logits = |options: &EngineOptions| Model::load("qwen3", &[], options).logits(0, &prompt);
     let exact = logits(&options(Ops::Cake, 2));
     // Of 8 bits in MLPs: 16 everywhere move these logits by some 1e-4.
+    const COARSE: f32 = 1e-3;
     let moved = largest_difference(&logits(&fast(2)), &exact);
-    assert!(if has_prompt_arithmetic() { moved > 1e-3 } else { moved == 0.0 }, "{moved}");
+    assert!(if has_prompt_arithmetic() { moved > COARSE } else { moved == 0.0 }, "{moved}");
     let generated = |options: &EngineOptions| {
         let mut model = Model::load("qwen3", &[], options);
         (0..).zip(&prompt).flat_map(|(at, &token)| model.next_logits(at, token)).collect::<Vec<_>>()
     };
-    assert!(generated(&fast(2)) == exact);
+    let moved = largest_difference(&generated(&fast(2)), &exact);
+    let tiles = crate::cpu_tier().unwrap() == "amx";
+    assert!(if tiles { moved > 0.0 && moved < COARSE } else { moved == 0.0 }, "{moved}");
 }
 
 #[test]

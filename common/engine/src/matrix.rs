@@ -6,7 +6,7 @@ use cake_checkpoint::{MappedMatrix, MappedTensor};
 
 use crate::error::Error;
 use crate::kernel::{AffineMatrix, Bits, FloatType, Inputs, Matrix, Precision, Tier};
-use crate::kernel::{affine_matmul, matmul, prompt_matmul};
+use crate::kernel::{affine_matmul, generated_matmul, matmul, prompt_matmul};
 use crate::options::Numerics;
 
 /// A matrix `[rows, columns]` that stays as it is stored, whose tensors have the sizes that go
@@ -121,9 +121,12 @@ impl StoredMatrix {
         match &self.encoding {
             Stored::Float(float) => {
                 let weight = self.float(*float, rows);
-                match precision {
-                    Some(precision) => prompt_matmul(tier, precision, weight, bias, x),
-                    None => matmul(tier, weight, bias, x),
+                match (numerics, precision) {
+                    (Numerics::Fast, Some(precision)) => {
+                        prompt_matmul(tier, precision, weight, bias, x)
+                    }
+                    (Numerics::Fast, None) => generated_matmul(tier, weight, bias, x),
+                    (Numerics::Exact, _) => matmul(tier, weight, bias, x),
                 }
             }
             Stored::Affine { .. } => {

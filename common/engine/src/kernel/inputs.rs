@@ -22,6 +22,9 @@ pub(crate) struct Inputs<'a> {
     /// As the kernel of processors with tile registers takes them.
     #[cfg(target_arch = "x86_64")]
     pub(super) split: OnceCell<amx::Activations>,
+    /// As that kernel takes generated rows.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) few: OnceCell<amx::FewActivations>,
 }
 
 impl<'a> Inputs<'a> {

@@ -24,7 +24,9 @@ use super::simd::LANES;
 use super::target::Target;
 use super::x86::{Avx512, Line, transposed};
 pub(super) use ahead::Ahead;
-pub(super) use float::{Activations, float_matmul, product_bytes};
+pub(super) use float::{
+    Activations, FewActivations, few_float_matmul, float_matmul, product_bytes,
+};
 
 /// Instructions on tile registers, whose rows lie `s` bytes apart in memory. Nothing else uses the
 /// registers, so they keep what they hold from one use to the next.
@@ -115,8 +117,14 @@ pub(super) struct Tiles {
 impl Tiles {
     /// Weights have so many bytes in a row of a tile, [`LINE`] at most, and activations as many
     /// rows as go with them.
-    pub(super) fn new(_: Amx, weight_bytes: usize) -> Tiles {
+    pub(super) fn new(proof: Amx, weight_bytes: usize) -> Tiles {
+        Tiles::narrow(proof, weight_bytes, LINE)
+    }
+
+    /// The same, with fewer columns of activations and of sums, of four bytes each.
+    pub(super) fn narrow(_: Amx, weight_bytes: usize, column_bytes: usize) -> Tiles {
         assert!(matches!(weight_bytes, 32 | LINE), "half or whole tiles");
+        assert!((4..=LINE).contains(&column_bytes), "columns");
         let mut config = Config {
             palette: 1,
             start_row: 0,
@@ -124,7 +132,7 @@ impl Tiles {
             row_bytes: [0; 16],
             rows: [0; 16],
         };
-        config.row_bytes[..8].fill(LINE as u16);
+        config.row_bytes[..8].fill(column_bytes as u16);
         config.rows[..8].fill(TILE_ROWS as u8);
         config.row_bytes[4..6].fill(weight_bytes as u16);
         config.rows[6..8].fill((weight_bytes / 4) as u8);

@@ -1,8 +1,8 @@
-//! Every kernel for bf16 weights and rows of prompts, in both precisions, against f64 and against
-//! itself in other company.
+//! Every kernel that multiplies bf16 weights with rounded activations, against f64 and against itself
+//! in other company.
 
 use super::super::element::{Bf16, Element, FloatType};
-use super::super::{Inputs, Matrix, Precision, Tier, prompt_matmul};
+use super::super::{Inputs, Matrix, Precision, Tier, generated_matmul, prompt_matmul};
 use crate::pool::Pool;
 use crate::testing::{Random, assert_product};
 
@@ -10,19 +10,24 @@ use crate::testing::{Random, assert_product};
 /// and bf16 products below 2^-126 that count as zero.
 const TOLERANCE: f64 = 1e-5;
 
-/// A tier that multiplies pairs, with a precision.
-type Way = (Tier, Precision);
+/// A tier that multiplies pairs, with the precision of rows of prompts, or with generated rows.
+type Way = (Tier, Option<Precision>);
 
 /// All that this processor has.
 fn ways() -> Vec<Way> {
     let tiers = Tier::all().into_iter();
     let tiers = tiers.filter(|tier| tier.avx512().and_then(|avx512| avx512.bf16()).is_some());
-    let both = [Precision::Bf16, Precision::Bf16x2];
-    tiers.flat_map(|tier| both.map(|precision| (tier, precision))).collect()
+    let all = [Some(Precision::Bf16), Some(Precision::Bf16x2), None];
+    let ways = tiers.flat_map(|tier| all.map(|precision| (tier, precision)));
+    ways.filter(|way| way.1.is_some() || matches!(way.0, Tier::Amx(_))).collect()
 }
 
 fn multiply(way: Way, weight: Matrix<'_>, bias: Option<&[f32]>, x: &[f32]) -> Vec<f32> {
-    prompt_matmul(way.0, way.1, weight, bias, &Inputs::new(x))
+    let (tier, x) = (way.0, Inputs::new(x));
+    match way.1 {
+        Some(precision) => prompt_matmul(tier, precision, weight, bias, &x),
+        None => generated_matmul(tier, weight, bias, &x),
+    }
 }
 
 fn random(random: &mut Random, len: usize) -> Vec<f32> {
@@ -41,12 +46,12 @@ fn matrix(bytes: &[u8], inputs: usize) -> Matrix<'_> {
 }
 
 /// What is left of an activation in this precision.
-fn kept(x: f32, precision: Precision) -> f64 {
+fn kept(x: f32, precision: Option<Precision>) -> f64 {
     let high = half::bf16::from_f32(x);
     let low = half::bf16::from_f32(x - high.to_f32());
     match precision {
-        Precision::Bf16 => high.to_f64(),
-        Precision::Bf16x2 => high.to_f64() + low.to_f64(),
+        Some(Precision::Bf16) => high.to_f64(),
+        Some(Precision::Bf16x2) | None => high.to_f64() + low.to_f64(),
     }
 }
 
@@ -115,9 +120,9 @@ fn what_is_not_finite_stays_in_its_row() {
         assert!(row(0).iter().chain(row(3)).all(|&y| y == 35.0), "{way:?}");
         assert!(row(1).iter().all(|y| y.is_nan()));
         match way.1 {
-            Precision::Bf16 => assert!(row(2).iter().all(|&y| y == f32::INFINITY)),
+            Some(Precision::Bf16) => assert!(row(2).iter().all(|&y| y == f32::INFINITY)),
             // Infinity less infinity is no number.
-            Precision::Bf16x2 => assert!(row(2).iter().all(|y| y.is_nan())),
+            Some(Precision::Bf16x2) | None => assert!(row(2).iter().all(|y| y.is_nan())),
         }
     }
 }

@@ -1,5 +1,6 @@
-//! Weights in bf16. An activation is `high = bf16(x)`, or the sum of that and of `low = bf16(x -
-//! high)`, each rounded to nearest, ties to even: one plane or two, as [`Precision`] says.
+//! Weights in bf16: here beside rows of prompts, in `few` beside generated ones. An activation is
+//! `high = bf16(x)`, or the sum of that and of `low = bf16(x - high)`, each rounded to nearest, ties to
+//! even: one plane or two, as [`Precision`] says; two for generated rows.
 //!
 //! Every element of the result is one chain over the inputs, 32 at a time: `sum += w · high` of
 //! these 32, then `sum += w · low` if there is one, each as `tdpbf16ps` adds 16 pairs in order, from
@@ -8,12 +9,14 @@
 
 mod activations;
 mod block;
+mod few;
 
 use std::cell::RefCell;
 use std::ops::Range;
 
 pub(in super::super) use self::activations::Activations;
 use self::block::Block;
+pub(in super::super) use self::few::{FewActivations, few_float_matmul};
 use super::super::Precision;
 use super::super::buffer::{resize_exact, unset};
 use super::super::inputs::Inputs;

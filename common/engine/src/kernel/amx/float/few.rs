@@ -1,0 +1,304 @@
+//! Generated rows: weights in bf16 are multiplied as they lie in memory, which sets the pace, with up
+//! to eight rows at a time: their planes are the columns of one tile.
+//!
+//! Every element of the result is two chains over the inputs, 32 at a time: one of `w · high`, one of
+//! `w · low`, each as `tdpbf16ps` adds 16 pairs in order, from a sum of zero; then `high + low`, then
+//! `+ bias`. Nothing else enters it: neither other rows nor tiles or threads.
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use super::super::super::buffer::unset;
+use super::super::super::inputs::Inputs;
+use super::super::super::matmul::Matrix;
+use super::super::super::pairs::{round_pairs, rounding_errors};
+use super::super::super::simd::LANES;
+use super::super::super::target::Target;
+use super::super::super::x86::{Line, transposed};
+use super::super::{Amx, LINE, TILE_ROWS, Tiles, tile, zero};
+use super::{STEP, STRIP, Tile};
+use crate::pool::{current_threads, for_each_apart};
+
+/// Most rows that pass over weights together: half the columns of a tile.
+const ROWS: usize = TILE_ROWS / 2;
+/// Tasks per thread, so that a thread that is held up leaves its share to others.
+const TASKS_PER_THREAD: usize = 8;
+/// Weight bytes of a task with several passes: what stays in a second-level cache.
+const TASK_BYTES: usize = 256 << 10;
+/// Steps of a block. While one is multiplied, memory is asked for the next, one output after the
+/// other: so long a piece of each is as fast as all of it, and what is asked for is needed soon.
+const BLOCK_STEPS: usize = 16;
+
+/// Rows of activations as tiles.
+pub(in super::super::super) struct FewActivations {
+    passes: Vec<Pass>,
+    steps: usize,
+}
+
+/// At most [`ROWS`] of them.
+struct Pass {
+    rows: Range<usize>,
+    /// Columns of each plane: the least power of two that is not less than the rows.
+    width: usize,
+    /// For each step a tile of 16 rows, each of which has a pair of inputs of every column: those
+    /// of the upper plane, then those of the lower one. Columns and inputs past the end are zero.
+    lines: Vec<Line>,
+}
+
+impl Pass {
+    /// Bytes of a row of a tile.
+    fn row_bytes(&self) -> usize {
+        self.width * 2 * size_of::<f32>()
+    }
+
+    /// Lines of memory of a tile.
+    fn tile_lines(&self) -> usize {
+        self.row_bytes() * TILE_ROWS / LINE
+    }
+}
+
+impl FewActivations {
+    fn new(proof: Amx, x: &[f32], inputs: usize) -> FewActivations {
+        let steps = inputs.div_ceil(STEP);
+        let pass = |(index, x): (usize, &[f32])| {
+            let rows = x.len() / inputs;
+            let width = rows.next_power_of_two();
+            let rows = index * ROWS..index * ROWS + rows;
+            let mut pass = Pass { rows, width, lines: Vec::new() };
+            pass.lines.resize(steps * pass.tile_lines(), Line::ZERO);
+            let _: Amx = proof;
+            // SAFETY: `proof` is there, so the processor has the instructions.
+            unsafe { split(x, inputs, &mut pass) };
+            pass
+        };
+        FewActivations { passes: x.chunks(ROWS * inputs).enumerate().map(pass).collect(), steps }
+    }
+}
+
+/// Fills the tiles of a pass.
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+fn split(x: &[f32], inputs: usize, pass: &mut Pass) {
+    let (tile_lines, row_bytes) = (pass.tile_lines(), pass.row_bytes());
+    for (step, tile) in pass.lines.chunks_exact_mut(tile_lines).enumerate() {
+        let mut planes = [_mm512_setzero_si512(); LANES];
+        for (row, x) in x.chunks_exact(inputs).enumerate() {
+            let x = &x[step * STEP..inputs.min((step + 1) * STEP)];
+            let mask = u32::MAX >> (STEP - x.len());
+            // SAFETY: masked loads touch the elements of the slice alone.
+            let (a, b) = unsafe {
+                (
+                    _mm512_maskz_loadu_ps(mask as u16, x.as_ptr()),
+                    _mm512_maskz_loadu_ps((mask >> LANES) as u16, x.as_ptr().wrapping_add(LANES)),
+                )
+            };
+            let high = round_pairs(a, b);
+            let left = rounding_errors(a, b, high);
+            planes[row] = high;
+            planes[pass.width + row] = round_pairs(left.0, left.1);
+        }
+        // SAFETY: this function has the instructions.
+        let pairs = unsafe { transposed(planes) };
+        let mut to = [Line::ZERO; TILE_ROWS];
+        for (pair, to) in pairs.into_iter().zip(&mut to) {
+            to.write(pair);
+        }
+        let tile = tile.iter_mut().flat_map(|line| line.0.chunks_exact_mut(row_bytes));
+        for (tile, pair) in tile.zip(&to) {
+            tile.copy_from_slice(&pair.0[..row_bytes]);
+        }
+    }
+}
+
+/// `x · weightᵀ + bias`, with activations that are the sum of two bf16: `x` is `[rows, inputs]`,
+/// `weight` is bf16, the result `[rows, outputs]`, all row-major.
+///
+/// Runs on the current pool. `bias` has one element per output.
+pub(in super::super::super) fn few_float_matmul(
+    proof: Amx,
+    weight: Matrix<'_>,
+    bias: Option<&[f32]>,
+    x: &Inputs<'_>,
+) -> Vec<f32> {
+    let activations = x.values();
+    let (rows, outputs, parallel) = weight.check(activations, bias);
+    let mut y = unset(rows * outputs);
+    let x = x.few.get_or_init(|| FewActivations::new(proof, activations, weight.inputs));
+    let target = Target::new(&mut y, outputs);
+    let share = outputs.div_ceil(TASKS_PER_THREAD * current_threads());
+    let share = match x.passes.len() {
+        0 | 1 => share,
+        _ => share.min(TASK_BYTES / weight.row_bytes()),
+    };
+    let share = share.next_multiple_of(STRIP).max(STRIP);
+    let run = |task: usize| {
+        let outputs = task * share..((task + 1) * share).min(outputs);
+        let task = Task { weight, bias, x, outputs, target };
+        for pass in &x.passes {
+            let tiles = Tiles::narrow(proof, LINE, pass.row_bytes());
+            task.run(&tiles, pass);
+        }
+    };
+    let tasks = outputs.div_ceil(share);
+    if parallel {
+        for_each_apart(tasks, run);
+    } else {
+        (0..tasks).for_each(run);
+    }
+    y
+}
+
+/// All rows, some outputs.
+struct Task<'a> {
+    weight: Matrix<'a>,
+    bias: Option<&'a [f32]>,
+    x: &'a FewActivations,
+    outputs: Range<usize>,
+    target: Target<'a>,
+}
+
+impl Task<'_> {
+    fn run(&self, tiles: &Tiles, pass: &Pass) {
+        let row_bytes = self.weight.row_bytes();
+        for first in self.outputs.clone().step_by(STRIP) {
+            let outputs = first..(first + STRIP).min(self.outputs.end);
+            let weights = &self.weight.bytes[first * row_bytes..outputs.end * row_bytes];
+            zero(tiles);
+            for begin in (0..self.x.steps).step_by(BLOCK_STEPS) {
+                let block = begin..(begin + BLOCK_STEPS).min(self.x.steps);
+                self.block(tiles, pass, weights, &block);
+            }
+            let mut sums = [[Line::ZERO; TILE_ROWS]; 2];
+            // SAFETY: there are tile registers, whose rows are not longer than those of a tile in
+            // memory.
+            unsafe {
+                tile!("tilestored [{to} + {s}], tmm0", "tilestored [{to} + {s} + 1024], tmm1"; to = sums.as_mut_ptr());
+            }
+            self.finish(pass, &outputs, &sums);
+        }
+    }
+
+    /// Continues the sums of the outputs that have these weights by a block of steps.
+    #[inline(always)]
+    fn block(&self, tiles: &Tiles, pass: &Pass, weights: &[u8], block: &Range<usize>) {
+        // The first pass brings weights near, where the others find them.
+        let ask = pass.rows.start == 0;
+        let row_bytes = self.weight.row_bytes();
+        // After the last block comes the first one of the outputs behind.
+        let next = match block.end < self.x.steps {
+            true => block.end * LINE,
+            false => STRIP * row_bytes,
+        };
+        let next = weights.as_ptr().wrapping_add(next);
+        for (index, step) in block.clone().enumerate() {
+            let tile = &pass.lines[step * pass.tile_lines()..][..pass.tile_lines()];
+            let bytes = step * LINE..row_bytes.min((step + 1) * LINE);
+            // Outputs whose next weights are asked for.
+            let asked = index * STRIP / block.len()..(index + 1) * STRIP / block.len();
+            let asked = asked.filter(|_| ask).map(|output| next.wrapping_add(output * row_bytes));
+            let mut copied = None;
+            let (from, stride) = match weights.len() == STRIP * row_bytes && bytes.len() == LINE {
+                true => {
+                    let rows = &weights[bytes.start..][..(STRIP - 1) * row_bytes + LINE];
+                    (rows.as_ptr(), row_bytes)
+                }
+                false => {
+                    let copied = copied.insert(copy_step(weights, row_bytes, bytes));
+                    (copied.as_ptr().cast(), LINE)
+                }
+            };
+            // SAFETY: there are tile registers of this width; at `from` are the weights of a step
+            // of a strip, or a copy of them.
+            unsafe {
+                multiply(tiles, (tile, pass.row_bytes()), (from, stride), asked);
+            }
+        }
+    }
+
+    /// Writes the finished sums of some outputs.
+    fn finish(&self, pass: &Pass, outputs: &Range<usize>, sums: &[Tile; 2]) {
+        for (sums, output) in sums.as_flattened().iter().zip(outputs.clone()) {
+            let bias = self.bias.map_or(0.0, |bias| bias[output]);
+            for (column, row) in pass.rows.clone().enumerate() {
+                let sum = sums.lane(column) + sums.lane(pass.width + column);
+                // SAFETY: no other task has these outputs, and this one holds one at a time.
+                unsafe { self.target.part(row, output, 1)[0] = sum + bias };
+            }
+        }
+    }
+}
+
+/// The weights of a step of a strip; zero past the end of a row or of the rows.
+#[cold]
+fn copy_step(weights: &[u8], row_bytes: usize, bytes: Range<usize>) -> [Tile; 2] {
+    let mut copied = [[Line::ZERO; TILE_ROWS]; 2];
+    for (line, row) in copied.as_flattened_mut().iter_mut().zip(weights.chunks_exact(row_bytes)) {
+        let row = &row[bytes.clone()];
+        line.0[..row.len()].copy_from_slice(row);
+    }
+    copied
+}
+
+/// Continues the sums of a strip by a step, and asks memory for [`BLOCK_STEPS`] lines from each of
+/// `asked` on.
+///
+/// # Safety
+/// The weights are at `from` and after it, `stride` bytes apart; tiles of activations have rows of so
+/// many bytes.
+#[inline(always)]
+unsafe fn multiply(
+    _: &Tiles,
+    (x, x_row_bytes): (&[Line], usize),
+    (from, stride): (*const u8, usize),
+    mut asked: impl Iterator<Item = *const u8>,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "tileloadd tmm6, [{x} + {x_stride}]",
+            "tileloadd tmm4, [{from} + {stride}]",
+            x = in(reg) x.as_ptr(), x_stride = in(reg) x_row_bytes,
+            from = in(reg) from, stride = in(reg) stride,
+            out("tmm4") _, out("tmm6") _,
+            options(nostack, preserves_flags, readonly),
+        );
+        asked.by_ref().take(1).for_each(ask_block);
+        asm!(
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tileloadd tmm5, [{from} + {stride}]",
+            from = in(reg) from.wrapping_add(TILE_ROWS * stride), stride = in(reg) stride,
+            out("tmm0") _, out("tmm5") _,
+            options(nostack, preserves_flags, readonly),
+        );
+        asked.for_each(ask_block);
+        asm!("tdpbf16ps tmm1, tmm5, tmm6", out("tmm1") _, options(nostack, nomem, preserves_flags));
+    }
+}
+
+/// Asks memory for [`BLOCK_STEPS`] lines.
+#[inline(always)]
+fn ask_block(from: *const u8) {
+    // SAFETY: a prefetch touches nothing; every processor of this architecture has it.
+    unsafe {
+        asm!(
+            "prefetcht1 [{from} + 0]",
+            "prefetcht1 [{from} + 64]",
+            "prefetcht1 [{from} + 128]",
+            "prefetcht1 [{from} + 192]",
+            "prefetcht1 [{from} + 256]",
+            "prefetcht1 [{from} + 320]",
+            "prefetcht1 [{from} + 384]",
+            "prefetcht1 [{from} + 448]",
+            "prefetcht1 [{from} + 512]",
+            "prefetcht1 [{from} + 576]",
+            "prefetcht1 [{from} + 640]",
+            "prefetcht1 [{from} + 704]",
+            "prefetcht1 [{from} + 768]",
+            "prefetcht1 [{from} + 832]",
+            "prefetcht1 [{from} + 896]",
+            "prefetcht1 [{from} + 960]",
+            from = in(reg) from,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+}
