@@ -13,8 +13,9 @@ const FEWEST: usize = 64;
 const GRANULE: usize = 32;
 /// Steps that a prompt is cut into for each stage: while the first step travels through `n` stages,
 /// and the last one does, others wait, so `n - 1` steps' time is lost beside the prompt's own. But each
-/// step reads all weights: 96 rows take hardly longer than 64.
-const STEPS_PER_STAGE: usize = 3;
+/// step reads all weights: 128 rows were measured to go 1.25 times as fast as 64 beside bf16, and 256
+/// rows 1.5 times.
+const STEPS_PER_STAGE: usize = 2;
 
 /// Rows of a prompt in one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +80,7 @@ mod tests {
                 assert!(rows >= before, "longer prompts have no smaller steps");
                 before = rows;
                 let steps = tokens.div_ceil(rows);
-                assert!(steps >= 2 * stages || rows == FEWEST || tokens < FEWEST * 2 * stages);
+                assert!(steps > stages || rows == FEWEST);
             }
             assert_eq!(chunk.rows(usize::MAX - 64), MOST_SHARED);
         }

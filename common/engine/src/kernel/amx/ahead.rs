@@ -39,6 +39,17 @@ impl Ahead {
         Ahead::new(row, row_bytes, (last.saturating_sub(first), lines), rounds)
     }
 
+    /// The lines of `values`, to be asked for in so many rounds.
+    pub(in super::super) fn slice<T>(values: &[T], rounds: usize) -> Ahead {
+        let lines = size_of_val(values).div_ceil(size_of::<Line>());
+        Ahead::new(values.as_ptr().cast(), 0, (usize::from(lines > 0), lines), rounds)
+    }
+
+    /// Nothing.
+    pub(in super::super) fn nothing() -> Ahead {
+        Ahead::slice::<u8>(&[], 1)
+    }
+
     /// For the `lines` lines of `rows` rows that begin at `row` and lie `stride` bytes apart, to be
     /// asked for in so many rounds.
     fn new(row: *const u8, stride: usize, (rows, lines): (usize, usize), rounds: usize) -> Ahead {

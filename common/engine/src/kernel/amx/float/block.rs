@@ -2,6 +2,7 @@
 
 use super::super::super::x86::Line;
 use super::super::{Ahead, TILE_ROWS, Tiles, tile, zero};
+use super::pack::Packer;
 use super::{STRIP_LINES, Tile};
 
 /// One strip of weights and one pair of row tiles.
@@ -14,15 +15,21 @@ pub(super) struct Block<'a> {
     pub(super) steps: usize,
 }
 
+/// What is brought near meanwhile, some with each step.
+pub(super) struct Soon<'a> {
+    pub(super) weights: Packer<'a>,
+    pub(super) x: Ahead,
+}
+
 impl Block<'_> {
     /// Sets `sums`, four tiles, or continues them, with activations of `PLANES` planes, one or two.
-    /// Asks memory for some more of `ahead` with each step.
+    #[target_feature(enable = "avx512f,avx512bw")]
     pub(super) fn multiply<const PLANES: usize>(
         &self,
         tiles: &Tiles,
         sums: &mut [Line],
         go_on: bool,
-        ahead: &mut Ahead,
+        soon: &mut Soon<'_>,
     ) {
         assert_eq!(tiles.weight_bytes(), size_of::<Line>(), "whole tiles");
         assert!(self.steps > 0 && self.weights.len() >= self.steps * STRIP_LINES);
@@ -50,7 +57,7 @@ impl Block<'_> {
                     "tileloadd tmm7, [{x} + {s} + 1024]";
                     w = w, x = x
                 );
-                ahead.ask();
+                soon.weights.advance();
                 tile!(
                     "tdpbf16ps tmm1, tmm4, tmm7",
                     "tileloadd tmm5, [{w} + {s} + 1024]",
@@ -58,6 +65,7 @@ impl Block<'_> {
                     "tdpbf16ps tmm3, tmm5, tmm7";
                     w = w
                 );
+                soon.x.ask();
                 if PLANES == 2 {
                     tile!(
                         "tileloadd tmm6, [{x} + {s} + 2048]",

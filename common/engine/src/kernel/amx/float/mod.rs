@@ -10,19 +10,21 @@
 mod activations;
 mod block;
 mod few;
+mod pack;
 
 use std::cell::RefCell;
 use std::ops::Range;
 
 pub(in super::super) use self::activations::Activations;
-use self::block::Block;
+use self::block::{Block, Soon};
 pub(in super::super) use self::few::{FewActivations, few_float_matmul};
+use self::pack::{Packer, Unit};
 use super::super::Precision;
 use super::super::buffer::{resize_exact, unset};
 use super::super::inputs::Inputs;
 use super::super::matmul::Matrix;
 use super::super::target::Target;
-use super::super::x86::{Line, read_bytes};
+use super::super::x86::Line;
 use super::{Ahead, Amx, Finish, LINE, TILE_ROWS, Tiles};
 use crate::pool::{current_threads, for_each_apart};
 
@@ -33,16 +35,14 @@ const STEP: usize = LINE / 2;
 const BLOCK_STEPS: usize = 8;
 /// Outputs computed together: two tiles.
 const STRIP: usize = 2 * TILE_ROWS;
-/// Most outputs of a task, whose weights of one block are then 128 KiB.
+/// Most outputs of a unit, whose weights of one block are then 128 KiB.
 const OUTPUTS: usize = 8 * STRIP;
-/// Bytes of activations up to which a task has one strip: they stay in the second-level cache from
-/// one strip to the next, and the weights of a block in the first-level cache.
-const FEW_BYTES: usize = 1 << 20;
-/// Tasks per thread below which tasks are made smaller.
+/// Tasks per thread, so that a thread that is held up leaves some of its share to others. The first
+/// unit of each is packed while nothing is multiplied.
 const TASKS_PER_THREAD: usize = 2;
 /// Rows computed together: two tiles.
 const PAIR: usize = 2 * TILE_ROWS;
-/// Rows that pass over the weights of a task at a time: their sums are 512 KiB.
+/// Rows that pass over the weights of a unit at a time: their sums are 512 KiB.
 const PASS: usize = 16 * PAIR;
 /// Lines of the weights of one strip and one step.
 const STRIP_LINES: usize = 2 * TILE_ROWS;
@@ -53,7 +53,7 @@ pub(in super::super) fn product_bytes(inputs: u64, rows: u64) -> (u64, u64) {
     // Four bytes per input: a bf16 in each plane.
     let row = inputs.div_ceil(STEP as u64).saturating_mul(4 * STEP as u64);
     let rows = rows.div_ceil(PAIR as u64).saturating_mul(PAIR as u64);
-    let weights = OUTPUTS * BLOCK_STEPS * LINE;
+    let weights = 2 * OUTPUTS * BLOCK_STEPS * LINE;
     let sums = OUTPUTS * PASS * size_of::<f32>();
     (row.saturating_mul(rows), (weights + sums) as u64)
 }
@@ -64,8 +64,8 @@ type Tile = [Line; TILE_ROWS];
 /// What a thread works on.
 #[derive(Default)]
 struct Scratch {
-    /// The weights of a block: `[strip, step, tile of the strip, line]`.
-    weights: Vec<Line>,
+    /// The weights of a unit and of the next one: `[strip, step, tile of the strip, line]`.
+    weights: [Vec<Line>; 2],
     /// Sums: `[pair, strip, tile of the strip, tile of the pair, line]`.
     sums: Vec<Line>,
 }
@@ -94,8 +94,7 @@ pub(in super::super) fn float_matmul(
     assert_eq!(x.precision, precision, "one precision");
     let target = Target::new(&mut y, outputs);
     let share = outputs.div_ceil(TASKS_PER_THREAD * current_threads());
-    let most = if size_of_val(&x.tiles[..]) <= FEW_BYTES { STRIP } else { OUTPUTS };
-    let share = share.next_multiple_of(STRIP).min(most);
+    let share = share.next_multiple_of(STRIP);
     let run = |task: usize| {
         let outputs = task * share..((task + 1) * share).min(outputs);
         let task = Task { weight, bias, x, outputs, target };
@@ -124,94 +123,102 @@ struct Task<'a> {
 }
 
 impl Task<'_> {
+    /// One unit after the other; while one is multiplied, the next is packed.
     #[target_feature(enable = "avx512f,avx512bw")]
     fn run(&self, tiles: &Tiles, scratch: &mut Scratch) {
-        let strips = self.outputs.len().div_ceil(STRIP);
-        let depth = self.x.steps.min(BLOCK_STEPS);
-        resize_exact(&mut scratch.weights, strips * depth * STRIP_LINES, Line::ZERO);
-        let pairs = self.x.rows.div_ceil(PAIR);
-        for first in (0..pairs).step_by(PASS / PAIR) {
-            let pairs = first..(first + PASS / PAIR).min(pairs);
-            resize_exact(&mut scratch.sums, pairs.len() * strips * 4 * TILE_ROWS, Line::ZERO);
-            for first in (0..self.x.steps).step_by(BLOCK_STEPS) {
-                let block = first..(first + BLOCK_STEPS).min(self.x.steps);
-                let rounds = strips * (STRIP + pairs.len() * block.len());
-                let mut ahead = Ahead::after(
-                    self.weight.bytes,
-                    self.weight.row_bytes(),
-                    &self.outputs,
-                    block.end * LINE,
-                    BLOCK_STEPS * LINE,
-                    rounds,
-                );
-                self.fill(&block, &mut scratch.weights, &mut ahead);
-                self.pass(tiles, &block, &pairs, scratch, &mut ahead);
-            }
+        let mut units = self.units();
+        let (mut unit, mut next) = (units.next(), units.next());
+        let most = unit.as_ref().map_or(0, Unit::lines);
+        let [now, soon] = &mut scratch.weights;
+        for weights in [&mut *now, &mut *soon] {
+            resize_exact(weights, most, Line::ZERO);
+        }
+        let (mut now, mut soon) = (&mut now[..], &mut soon[..]);
+        Packer::new(self.weight, unit.clone(), next.clone(), now, 1).finish();
+        while let Some(this) = unit {
+            let after = units.next();
+            let sums = this.pairs.len() * this.strips() * 4 * TILE_ROWS;
+            resize_exact(&mut scratch.sums, sums, Line::ZERO);
+            let rounds = this.pairs.len() * this.strips() * this.block.len();
+            let packer = Packer::new(self.weight, next.clone(), after.clone(), soon, rounds);
+            self.pass(tiles, &this, now, &mut scratch.sums, packer);
+            (now, soon) = (soon, now);
+            (unit, next) = (next, after);
         }
     }
 
-    /// Copies the weights of a block; outputs and inputs past the end are zero. Asks memory for some
-    /// more of `ahead` with each row.
+    /// All units, those of a sum one after the other.
+    fn units(&self) -> impl Iterator<Item = Unit> {
+        let (steps, pairs) = (self.x.steps, self.x.rows.div_ceil(PAIR));
+        let cut = |range: Range<usize>, by: usize| {
+            let end = range.end;
+            range.step_by(by).map(move |first| first..(first + by).min(end))
+        };
+        cut(self.outputs.clone(), OUTPUTS).flat_map(move |outputs| {
+            cut(0..pairs, PASS / PAIR).flat_map(move |pairs| {
+                let outputs = outputs.clone();
+                cut(0..steps, BLOCK_STEPS).map(move |block| Unit {
+                    outputs: outputs.clone(),
+                    pairs: pairs.clone(),
+                    block,
+                })
+            })
+        })
+    }
+
+    /// Continues the sums of a unit.
     #[target_feature(enable = "avx512f,avx512bw")]
-    fn fill(&self, block: &Range<usize>, lines: &mut [Line], ahead: &mut Ahead) {
-        let row_bytes = self.weight.row_bytes();
-        let count = self.outputs.len().div_ceil(STRIP);
-        let strips = lines.chunks_exact_mut(block.len() * STRIP_LINES).take(count);
-        for (strip, lines) in strips.enumerate() {
-            let first = self.outputs.start + strip * STRIP;
-            let there = (self.outputs.end - first).min(STRIP);
-            let rows = &self.weight.bytes[first * row_bytes..][..there * row_bytes];
-            for row in 0..STRIP {
-                let row_lines = lines[row..].iter_mut().step_by(STRIP_LINES);
-                let Some(bytes) = rows.get(row * row_bytes..(row + 1) * row_bytes) else {
-                    row_lines.for_each(|line| *line = Line::ZERO);
-                    continue;
-                };
-                let bytes = &bytes[block.start * LINE..];
-                for (line, bytes) in row_lines.zip(bytes.chunks(LINE)) {
-                    line.write(read_bytes(bytes));
-                }
-                ahead.ask();
-            }
-        }
-    }
-
-    /// Continues the sums of some pairs of row tiles with the weights of a block.
-    #[target_feature(enable = "avx512f")]
     fn pass(
         &self,
         tiles: &Tiles,
-        block: &Range<usize>,
-        pairs: &Range<usize>,
-        scratch: &mut Scratch,
-        ahead: &mut Ahead,
+        unit: &Unit,
+        packed: &[Line],
+        sums: &mut [Line],
+        packer: Packer<'_>,
     ) {
-        let strip_lines = block.len() * STRIP_LINES;
-        let strips = self.outputs.len().div_ceil(STRIP);
-        let finish = Finish { bias: self.bias, target: self.target };
-        let mut sums = scratch.sums.chunks_exact_mut(4 * TILE_ROWS);
-        for pair in pairs.clone() {
+        let block = &unit.block;
+        let mut soon = Soon { weights: packer, x: Ahead::nothing() };
+        let mut sums = sums.chunks_exact_mut(4 * TILE_ROWS);
+        for pair in unit.pairs.clone() {
             let x = self.x.pair(pair, block);
-            let weights = scratch.weights.chunks_exact(strip_lines);
-            for ((strip, weights), sums) in (0..strips).zip(weights).zip(&mut sums) {
+            soon.x = Ahead::slice(self.x_after(pair, unit), unit.strips() * block.len());
+            let packed = packed.chunks_exact(block.len() * STRIP_LINES);
+            for ((strip, weights), sums) in (0..unit.strips()).zip(packed).zip(&mut sums) {
                 let steps = Block { weights, x, steps: block.len() };
                 let go_on = block.start > 0;
                 match self.x.precision {
-                    Precision::Bf16 => steps.multiply::<1>(tiles, sums, go_on, ahead),
-                    Precision::Bf16x2 => steps.multiply::<2>(tiles, sums, go_on, ahead),
+                    Precision::Bf16 => steps.multiply::<1>(tiles, sums, go_on, &mut soon),
+                    Precision::Bf16x2 => steps.multiply::<2>(tiles, sums, go_on, &mut soon),
                 }
                 if block.end == self.x.steps {
-                    let sums: &[[Line; TILE_ROWS]] = sums.as_chunks().0;
-                    for (index, sums) in sums.iter().enumerate() {
-                        let output = self.outputs.start + strip * STRIP + index / 2 * TILE_ROWS;
-                        let outputs = output..(output + TILE_ROWS).min(self.outputs.end);
-                        let row = pair * PAIR + index % 2 * TILE_ROWS;
-                        let rows = row..(row + TILE_ROWS).min(self.x.rows);
-                        // SAFETY: `float_matmul` gives each of its tasks other outputs.
-                        unsafe { finish.write(sums, outputs, rows) };
-                    }
+                    self.finish(unit.outputs.start + strip * STRIP, pair, sums);
                 }
             }
+        }
+        soon.weights.finish();
+    }
+
+    /// The tiles needed after those of a pair: the next pair's, or the next block's.
+    fn x_after(&self, pair: usize, unit: &Unit) -> &[Tile] {
+        if pair + 1 < unit.pairs.end {
+            return self.x.pair(pair + 1, &unit.block);
+        }
+        let next = unit.block.end..(unit.block.end + BLOCK_STEPS).min(self.x.steps);
+        self.x.pair(unit.pairs.start, &next)
+    }
+
+    /// Writes the sums of the strip that begins at output `first` and of a pair of row tiles.
+    #[target_feature(enable = "avx512f")]
+    fn finish(&self, first: usize, pair: usize, sums: &[Line]) {
+        let finish = Finish { bias: self.bias, target: self.target };
+        let sums: &[[Line; TILE_ROWS]] = sums.as_chunks().0;
+        for (index, sums) in sums.iter().enumerate() {
+            let output = (first + index / 2 * TILE_ROWS).min(self.outputs.end);
+            let outputs = output..(output + TILE_ROWS).min(self.outputs.end);
+            let row = pair * PAIR + index % 2 * TILE_ROWS;
+            let rows = row..(row + TILE_ROWS).min(self.x.rows);
+            // SAFETY: `float_matmul` gives each of its tasks other outputs.
+            unsafe { finish.write(sums, outputs, rows) };
         }
     }
 }
