@@ -13,8 +13,8 @@ const FEWEST: usize = 64;
 const GRANULE: usize = 32;
 /// Steps that a prompt is cut into for each stage: while the first step travels through `n` stages,
 /// and the last one does, others wait, so `n - 1` steps' time is lost beside the prompt's own. But each
-/// step reads all weights: 128 rows were measured to go 1.25 times as fast as 64 beside bf16, and 256
-/// rows 1.5 times.
+/// step reads all weights: beside bf16 one core with AMX reads 128 rows at 1.2 times the rate of 64, and
+/// 256 at 1.4 times.
 const STEPS_PER_STAGE: usize = 2;
 
 /// Rows of a prompt in one step.
@@ -80,7 +80,8 @@ mod tests {
                 assert!(rows >= before, "longer prompts have no smaller steps");
                 before = rows;
                 let steps = tokens.div_ceil(rows);
-                assert!(steps > stages || rows == FEWEST);
+                // A granule more than asked for is half as much again at most.
+                assert!(3 * steps >= 2 * STEPS_PER_STAGE * stages || rows == FEWEST);
             }
             assert_eq!(chunk.rows(usize::MAX - 64), MOST_SHARED);
         }

@@ -62,7 +62,7 @@ impl Batch {
     }
 }
 
-/// Which rows of a step may have their activations rounded to bf16, as runs of rows of one kind.
+/// Which rows of a step may have their activations rounded as a prompt's, as runs of rows of one kind.
 ///
 /// The choice follows what a row is, never how many rows come with it, so that neither batches nor
 /// chunks of a prompt change a bit.
@@ -74,7 +74,7 @@ pub(crate) struct RowKinds {
 }
 
 impl RowKinds {
-    /// `rows` rows in full precision.
+    /// `rows` rows that are not of a prompt.
     pub(crate) fn generated(rows: usize) -> RowKinds {
         let mut kinds = RowKinds { runs: Vec::new() };
         kinds.push(false, rows);

@@ -43,7 +43,7 @@ impl Head {
             return Err(Error::WrongRows { name, expected, found });
         }
         let EngineOptions { ops, numerics, .. } = *options;
-        let arithmetic = (ops, numerics, Precision::Bf16x2); // Though none of its rows is rounded.
+        let arithmetic = (ops, numerics, Precision::Bf16x2); // No row counts as one of a prompt.
         Ok(Head {
             norm: RmsNorm::new(norm, config.rms_norm_eps, options.ops),
             head: Linear::new(Arc::new(head), 0..vocab_size, None, arithmetic)?,

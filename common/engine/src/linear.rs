@@ -28,7 +28,7 @@ enum Weight {
         rows: Range<usize>,
         bias: Option<Vec<f32>>,
         arithmetic: (Tier, Numerics),
-        /// Of rows that may be rounded.
+        /// Of a prompt's rows.
         precision: Precision,
     },
     /// `[inputs, outputs]` and `[outputs]`, widened: the reference path.
@@ -36,8 +36,8 @@ enum Weight {
 }
 
 impl Linear {
-    /// The layer whose weight is `rows` of `matrix`, which has them. Rows that may be rounded are so
-    /// to `precision`.
+    /// The layer whose weight is `rows` of `matrix`, which has them. A prompt's rows may be
+    /// rounded to `precision`.
     ///
     /// # Errors
     /// If candle refuses the widened weight.

@@ -109,7 +109,7 @@ impl StoredMatrix {
     }
 
     /// `x · weightᵀ + bias` with some rows of the matrix; `x` is `[any, columns]`. `precision`
-    /// is what the rows of `x` may be rounded to.
+    /// is what the rows of `x` may be rounded to if they are of a prompt.
     pub(crate) fn multiply(
         &self,
         (tier, numerics): (Tier, Numerics),

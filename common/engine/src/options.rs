@@ -86,7 +86,8 @@ pub enum Numerics {
     /// With quantized weights, activations are rounded to 16 bits, group by group: several times as
     /// fast, and off by no more than one part in 65,278 of the largest of the group. With bf16
     /// weights, rows of a prompt are rounded where the processor multiplies pairs of bf16: to bf16 in
-    /// the MLP, off by one part in 2^8 at most, and to the sum of two in attention, off by one in 2^17.
+    /// the MLP, off by one part in 2^8 at most, and to the sum of two in attention, off by one in 2^17;
+    /// so are generated rows on processors with tile registers.
     #[default]
     Fast,
 }

@@ -52,8 +52,9 @@ pub(super) struct PlanArgs {
     /// Turn weights into 8 or 4 bits on their way to the workers; auto takes the widest that fits.
     #[arg(long, value_name = "as-stored|q8|q4|auto", default_value = "as-stored")]
     pub encode: Encode,
-    /// Arithmetic: exact keeps activations in f32; fast rounds those of prompts to one or two
-    /// bf16, and those beside 8- and 4-bit weights to 16 bits, where that is faster.
+    /// Arithmetic: exact keeps activations in f32; beside bf16 weights, fast rounds those of
+    /// prompts to one or two bf16 and others to two, and beside 8- and 4-bit weights all to 16 bits,
+    /// where that is faster.
     #[arg(long, value_name = "fast|exact", default_value = "fast", overrides_with = "numerics")]
     pub numerics: Numerics,
     /// Prompt tokens in one step. Default: 512 where the master computes every layer; else by the
@@ -62,7 +63,8 @@ pub(super) struct PlanArgs {
     pub chunk: Option<usize>,
     /// How activations travel between machines: f32 as they are; bf16 in half the bytes; q8 in about
     /// a quarter, as 8-bit codes that share a scale by 64. With bf16 and q8 every hop rounds them, so
-    /// that answers differ a little with how the layers are split; with f32 no split changes anything.
+    /// that answers differ a little with how the layers are split; with f32 no split
+    /// over equal processors changes anything.
     #[arg(long, value_name = "f32|bf16|q8", default_value = "f32")]
     pub wire: WireFormat,
     /// Memory the master itself may use for layers (such as 2GiB).

@@ -10,7 +10,7 @@
 //!   the last `inputs % 32`; a short last vector is padded with zeros), then the tree of `Simd::sum`.
 //!   Neither the number of rows, nor the number of threads, nor the tile an element falls into changes
 //!   a bit of it.
-//! - The tiers with fused multiply-add agree with each other to the bit; the portable tier of
+//! - Where nothing is rounded to bf16, the tiers with fused multiply-add agree to the bit; the portable tier of
 //!   processors without it rounds twice per step and agrees within rounding.
 //! - No matrix is ever widened as a whole.
 
@@ -85,7 +85,7 @@ impl Tier {
     }
 }
 
-/// How many bits of an activation of a prompt a product with bf16 weights takes, where the processor
+/// How many bits of an activation a product with bf16 weights takes, where the processor
 /// multiplies pairs of bf16.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Precision {

@@ -19,6 +19,23 @@ pub(super) fn rounding_errors(a: __m512, b: __m512, rounded: __m512i) -> (__m512
     (_mm512_sub_ps(a, low), _mm512_sub_ps(b, high))
 }
 
+/// At most 32 numbers as the sum of two bf16: both planes, with zeros behind the last.
+#[target_feature(enable = "avx512f,avx512bf16")]
+#[inline]
+pub(super) fn split_pairs(x: &[f32]) -> [__m512i; 2] {
+    let mask = u32::MAX.checked_shr(32 - x.len() as u32).unwrap_or(0);
+    // SAFETY: masked loads touch the elements of the slice alone.
+    let (a, b) = unsafe {
+        (
+            _mm512_maskz_loadu_ps(mask as u16, x.as_ptr()),
+            _mm512_maskz_loadu_ps((mask >> 16) as u16, x.as_ptr().wrapping_add(16)),
+        )
+    };
+    let high = round_pairs(a, b);
+    let left = rounding_errors(a, b, high);
+    [high, round_pairs(left.0, left.1)]
+}
+
 /// 16 bf16 as f32.
 #[target_feature(enable = "avx512f")]
 #[inline]

@@ -1,4 +1,4 @@
-//! Weights to ask memory for while others are multiplied.
+//! What to ask memory for while something else is multiplied.
 
 use std::ops::Range;
 
@@ -39,15 +39,10 @@ impl Ahead {
         Ahead::new(row, row_bytes, (last.saturating_sub(first), lines), rounds)
     }
 
-    /// The lines of `values`, to be asked for in so many rounds.
-    pub(in super::super) fn slice<T>(values: &[T], rounds: usize) -> Ahead {
-        let lines = size_of_val(values).div_ceil(size_of::<Line>());
+    /// The lines of `values`, which begin and end with one, to be asked for in so many rounds.
+    pub(super) fn slice<T>(values: &[T], rounds: usize) -> Ahead {
+        let lines = size_of_val(values) / size_of::<Line>();
         Ahead::new(values.as_ptr().cast(), 0, (usize::from(lines > 0), lines), rounds)
-    }
-
-    /// Nothing.
-    pub(in super::super) fn nothing() -> Ahead {
-        Ahead::slice::<u8>(&[], 1)
     }
 
     /// For the `lines` lines of `rows` rows that begin at `row` and lie `stride` bytes apart, to be
@@ -97,6 +92,15 @@ mod tests {
             let row = |row: usize| (0..lines).map(move |line| row * 300 + line * 64);
             assert_eq!(asked, (0..rows).flat_map(row).collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn all_lines_of_a_slice_are_asked_for() {
+        let lines = [Line::ZERO; 7];
+        let mut ahead = Ahead::slice(&lines, 3);
+        assert_eq!((ahead.rows, ahead.lines, ahead.each), (1, 7, 3));
+        assert_eq!(ahead.next(), Some(lines.as_ptr().cast()));
+        assert_eq!(Ahead::slice::<Line>(&[], 1).next(), None);
     }
 
     #[test]

@@ -112,6 +112,7 @@ struct Config {
 /// given back when it is dropped, so that the system need not save them.
 pub(super) struct Tiles {
     weight_bytes: usize,
+    column_bytes: usize,
 }
 
 impl Tiles {
@@ -124,7 +125,7 @@ impl Tiles {
     /// The same, with fewer columns of activations and of sums, of four bytes each.
     pub(super) fn narrow(_: Amx, weight_bytes: usize, column_bytes: usize) -> Tiles {
         assert!(matches!(weight_bytes, 32 | LINE), "half or whole tiles");
-        assert!((4..=LINE).contains(&column_bytes), "columns");
+        assert!(column_bytes.is_multiple_of(4) && (4..=LINE).contains(&column_bytes), "columns");
         let mut config = Config {
             palette: 1,
             start_row: 0,
@@ -139,15 +140,15 @@ impl Tiles {
         // SAFETY: there is a proof of the instructions; it reads the 64 bytes of a valid
         // configuration.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const config, options(nostack, readonly)) };
-        Tiles { weight_bytes }
+        Tiles { weight_bytes, column_bytes }
     }
 }
 
 impl Tiles {
-    /// Bytes in a row of a tile of weights.
+    /// Bytes in a row of a tile of weights, and in one of activations or sums.
     #[inline(always)]
-    pub(super) fn weight_bytes(&self) -> usize {
-        self.weight_bytes
+    pub(super) fn row_bytes(&self) -> (usize, usize) {
+        (self.weight_bytes, self.column_bytes)
     }
 }
 

@@ -78,8 +78,9 @@ fn agrees_with_f64_on_rounded_activations() {
 #[test]
 fn rows_parts_and_threads_do_not_change_a_bit() {
     let mut numbers = Random::new(42);
-    // The last one has more activations than stay near tiles: several strips to a task, two passes.
-    let shapes = [(1037, 131, 150), (1100, 301, 70), (48, 20, 600), (1100, 301, 600)];
+    // With few threads the last ones have outputs, and rows, that are not all multiplied together.
+    let shapes =
+        [(1037, 131, 150), (1100, 301, 70), (48, 20, 600), (1100, 301, 600), (300, 1037, 70)];
     let cases = ways().into_iter().flat_map(|way| shapes.map(|shape| (way, shape)));
     for (way, (inputs, outputs, rows)) in cases {
         let weights = stored(&random(&mut numbers, inputs * outputs));

@@ -189,7 +189,7 @@ impl Task<'_> {
         let row_bytes = self.weight.row_bytes();
         let step_codes = self.weight.group.min(STEP);
         let as_they_lie = self.weight.bits == Bits::Eight && codes.len() == OUTPUTS * row_bytes;
-        assert_eq!(tiles.weight_bytes(), step_codes, "tiles of a step");
+        assert_eq!(tiles.row_bytes(), (step_codes, size_of::<Line>()), "tiles of a step");
         zero(tiles);
         let end = (group + 1) * self.weight.group;
         let mut at = group * self.weight.group;

@@ -5,8 +5,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::super::super::Precision;
-use super::super::super::pairs::{round_pairs, rounding_errors};
-use super::super::super::simd::LANES;
+use super::super::super::pairs::split_pairs;
 use super::super::{Amx, TILE_ROWS, transpose_into};
 use super::{PAIR, STEP, Tile};
 use crate::pool::for_each_mut;
@@ -73,23 +72,11 @@ fn split_pair<const PLANES: usize>(x: &[f32], inputs: usize, tiles: &mut [MaybeU
         for (step, tiles) in tiles.chunks_exact_mut(2 * PLANES).enumerate() {
             let first = step * STEP;
             let here = (inputs - first).min(STEP);
-            let mask = u32::MAX >> (STEP - here);
             let mut high = [_mm512_setzero_si512(); TILE_ROWS];
             let mut low = high;
             for row in 0..rows {
-                let from = x[row * inputs + first..][..here].as_ptr();
-                // SAFETY: masked loads touch the elements of the slice alone.
-                let (a, b) = unsafe {
-                    (
-                        _mm512_maskz_loadu_ps(mask as u16, from),
-                        _mm512_maskz_loadu_ps((mask >> LANES) as u16, from.wrapping_add(LANES)),
-                    )
-                };
-                high[row] = round_pairs(a, b);
-                if PLANES == 2 {
-                    let left = rounding_errors(a, b, high[row]);
-                    low[row] = round_pairs(left.0, left.1);
-                }
+                // The lower plane is not computed if nobody takes it.
+                [high[row], low[row]] = split_pairs(&x[row * inputs + first..][..here]);
             }
             transpose_into(high, &mut tiles[tile]);
             if PLANES == 2 {

@@ -1,7 +1,7 @@
 //! The products of tiles.
 
 use super::super::super::x86::Line;
-use super::super::{Ahead, TILE_ROWS, Tiles, tile, zero};
+use super::super::{Ahead, LINE, TILE_ROWS, Tiles, tile, zero};
 use super::pack::Packer;
 use super::{STRIP_LINES, Tile};
 
@@ -31,7 +31,7 @@ impl Block<'_> {
         go_on: bool,
         soon: &mut Soon<'_>,
     ) {
-        assert_eq!(tiles.weight_bytes(), size_of::<Line>(), "whole tiles");
+        assert_eq!(tiles.row_bytes(), (LINE, LINE), "whole tiles");
         assert!(self.steps > 0 && self.weights.len() >= self.steps * STRIP_LINES);
         assert!(self.x.len() >= self.steps * 2 * PLANES && sums.len() >= 4 * TILE_ROWS);
         let sums = sums.as_mut_ptr();

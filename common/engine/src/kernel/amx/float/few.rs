@@ -7,16 +7,16 @@
 
 use std::arch::asm;
 use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::super::super::buffer::unset;
 use super::super::super::inputs::Inputs;
 use super::super::super::matmul::Matrix;
-use super::super::super::pairs::{round_pairs, rounding_errors};
-use super::super::super::simd::LANES;
+use super::super::super::pairs::split_pairs;
 use super::super::super::target::Target;
-use super::super::super::x86::{Line, transposed};
-use super::super::{Amx, LINE, TILE_ROWS, Tiles, tile, zero};
+use super::super::super::x86::Line;
+use super::super::{Amx, LINE, TILE_ROWS, Tiles, tile, transpose_into, zero};
 use super::{STEP, STRIP, Tile};
 use crate::pool::{current_threads, for_each_apart};
 
@@ -26,9 +26,9 @@ const ROWS: usize = TILE_ROWS / 2;
 const TASKS_PER_THREAD: usize = 8;
 /// Weight bytes of a task with several passes: what stays in a second-level cache.
 const TASK_BYTES: usize = 256 << 10;
-/// Steps of a block. While one is multiplied, memory is asked for the next, one output after the
+/// Steps of a block, 1 KiB of each output. While one is multiplied, memory is asked for the next, one output after the
 /// other: so long a piece of each is as fast as all of it, and what is asked for is needed soon.
-const BLOCK_STEPS: usize = 16;
+const ASKED_STEPS: usize = 16;
 
 /// Rows of activations as tiles.
 pub(in super::super::super) struct FewActivations {
@@ -81,28 +81,15 @@ impl FewActivations {
 fn split(x: &[f32], inputs: usize, pass: &mut Pass) {
     let (tile_lines, row_bytes) = (pass.tile_lines(), pass.row_bytes());
     for (step, tile) in pass.lines.chunks_exact_mut(tile_lines).enumerate() {
-        let mut planes = [_mm512_setzero_si512(); LANES];
+        let mut planes = [_mm512_setzero_si512(); TILE_ROWS];
         for (row, x) in x.chunks_exact(inputs).enumerate() {
             let x = &x[step * STEP..inputs.min((step + 1) * STEP)];
-            let mask = u32::MAX >> (STEP - x.len());
-            // SAFETY: masked loads touch the elements of the slice alone.
-            let (a, b) = unsafe {
-                (
-                    _mm512_maskz_loadu_ps(mask as u16, x.as_ptr()),
-                    _mm512_maskz_loadu_ps((mask >> LANES) as u16, x.as_ptr().wrapping_add(LANES)),
-                )
-            };
-            let high = round_pairs(a, b);
-            let left = rounding_errors(a, b, high);
-            planes[row] = high;
-            planes[pass.width + row] = round_pairs(left.0, left.1);
+            [planes[row], planes[pass.width + row]] = split_pairs(x);
         }
-        // SAFETY: this function has the instructions.
-        let pairs = unsafe { transposed(planes) };
-        let mut to = [Line::ZERO; TILE_ROWS];
-        for (pair, to) in pairs.into_iter().zip(&mut to) {
-            to.write(pair);
-        }
+        let mut to = MaybeUninit::uninit();
+        transpose_into(planes, &mut to);
+        // SAFETY: all of it is written.
+        let to: Tile = unsafe { to.assume_init() };
         let tile = tile.iter_mut().flat_map(|line| line.0.chunks_exact_mut(row_bytes));
         for (tile, pair) in tile.zip(&to) {
             tile.copy_from_slice(&pair.0[..row_bytes]);
@@ -159,20 +146,25 @@ struct Task<'a> {
 
 impl Task<'_> {
     fn run(&self, tiles: &Tiles, pass: &Pass) {
+        assert_eq!(tiles.row_bytes(), (LINE, pass.row_bytes()), "tiles of a pass");
         let row_bytes = self.weight.row_bytes();
         for first in self.outputs.clone().step_by(STRIP) {
             let outputs = first..(first + STRIP).min(self.outputs.end);
             let weights = &self.weight.bytes[first * row_bytes..outputs.end * row_bytes];
             zero(tiles);
-            for begin in (0..self.x.steps).step_by(BLOCK_STEPS) {
-                let block = begin..(begin + BLOCK_STEPS).min(self.x.steps);
+            for begin in (0..self.x.steps).step_by(ASKED_STEPS) {
+                let block = begin..(begin + ASKED_STEPS).min(self.x.steps);
                 self.block(tiles, pass, weights, &block);
             }
             let mut sums = [[Line::ZERO; TILE_ROWS]; 2];
             // SAFETY: there are tile registers, whose rows are not longer than those of a tile in
             // memory.
             unsafe {
-                tile!("tilestored [{to} + {s}], tmm0", "tilestored [{to} + {s} + 1024], tmm1"; to = sums.as_mut_ptr());
+                tile!(
+                    "tilestored [{to} + {s}], tmm0",
+                    "tilestored [{to} + {s} + 1024], tmm1";
+                    to = sums.as_mut_ptr()
+                );
             }
             self.finish(pass, &outputs, &sums);
         }
@@ -229,7 +221,7 @@ impl Task<'_> {
 }
 
 /// The weights of a step of a strip; zero past the end of a row or of the rows.
-#[cold]
+#[inline(never)]
 fn copy_step(weights: &[u8], row_bytes: usize, bytes: Range<usize>) -> [Tile; 2] {
     let mut copied = [[Line::ZERO; TILE_ROWS]; 2];
     for (line, row) in copied.as_flattened_mut().iter_mut().zip(weights.chunks_exact(row_bytes)) {
@@ -239,12 +231,12 @@ fn copy_step(weights: &[u8], row_bytes: usize, bytes: Range<usize>) -> [Tile; 2]
     copied
 }
 
-/// Continues the sums of a strip by a step, and asks memory for [`BLOCK_STEPS`] lines from each of
+/// Continues the sums of a strip by a step, and asks memory for [`ASKED_STEPS`] lines from each of
 /// `asked` on.
 ///
 /// # Safety
-/// The weights are at `from` and after it, `stride` bytes apart; tiles of activations have rows of so
-/// many bytes.
+/// At `from` is the first of [`STRIP`] rows of [`LINE`] bytes, `stride` bytes apart; `x` is a tile of
+/// activations, 16 rows of `x_row_bytes` bytes, as the tile registers have them.
 #[inline(always)]
 unsafe fn multiply(
     _: &Tiles,
@@ -275,9 +267,10 @@ unsafe fn multiply(
     }
 }
 
-/// Asks memory for [`BLOCK_STEPS`] lines.
+/// Asks memory for [`ASKED_STEPS`] lines: written out, as a loop would take as many instructions again.
 #[inline(always)]
 fn ask_block(from: *const u8) {
+    const { assert!(ASKED_STEPS * LINE == 1024) };
     // SAFETY: a prefetch touches nothing; every processor of this architecture has it.
     unsafe {
         asm!(

@@ -2,7 +2,7 @@
 //! `high = bf16(x)`, or the sum of that and of `low = bf16(x - high)`, each rounded to nearest, ties to
 //! even: one plane or two, as [`Precision`] says; two for generated rows.
 //!
-//! Every element of the result is one chain over the inputs, 32 at a time: `sum += w · high` of
+//! Every element of a prompt's product is one chain over the inputs, 32 at a time: `sum += w · high` of
 //! these 32, then `sum += w · low` if there is one, each as `tdpbf16ps` adds 16 pairs in order, from
 //! a sum of zero; then `+ bias`. Nothing else enters it: neither other rows nor tiles, blocks or
 //! threads.
@@ -50,7 +50,8 @@ const STRIP_LINES: usize = 2 * TILE_ROWS;
 /// Upper bounds of the bytes that a product holds beside its arguments and its result: for `rows`
 /// rows of activations of so many inputs, and for each thread.
 pub(in super::super) fn product_bytes(inputs: u64, rows: u64) -> (u64, u64) {
-    // Four bytes per input: a bf16 in each plane.
+    // Four bytes per input: a bf16 in each plane. `few` has as many for each of at most eight rows,
+    // rounded up to a power of two, which is less than a pair.
     let row = inputs.div_ceil(STEP as u64).saturating_mul(4 * STEP as u64);
     let rows = rows.div_ceil(PAIR as u64).saturating_mul(PAIR as u64);
     let weights = 2 * OUTPUTS * BLOCK_STEPS * LINE;
@@ -94,7 +95,7 @@ pub(in super::super) fn float_matmul(
     assert_eq!(x.precision, precision, "one precision");
     let target = Target::new(&mut y, outputs);
     let share = outputs.div_ceil(TASKS_PER_THREAD * current_threads());
-    let share = share.next_multiple_of(STRIP);
+    let share = share.next_multiple_of(STRIP).max(STRIP);
     let run = |task: usize| {
         let outputs = task * share..((task + 1) * share).min(outputs);
         let task = Task { weight, bias, x, outputs, target };
@@ -134,14 +135,14 @@ impl Task<'_> {
             resize_exact(weights, most, Line::ZERO);
         }
         let (mut now, mut soon) = (&mut now[..], &mut soon[..]);
-        Packer::new(self.weight, unit.clone(), next.clone(), now, 1).finish();
+        Packer::new(self.weight, unit.clone(), next.clone(), now, 1).advance();
         while let Some(this) = unit {
             let after = units.next();
             let sums = this.pairs.len() * this.strips() * 4 * TILE_ROWS;
             resize_exact(&mut scratch.sums, sums, Line::ZERO);
             let rounds = this.pairs.len() * this.strips() * this.block.len();
             let packer = Packer::new(self.weight, next.clone(), after.clone(), soon, rounds);
-            self.pass(tiles, &this, now, &mut scratch.sums, packer);
+            self.multiply_unit(tiles, &this, now, &mut scratch.sums, packer);
             (now, soon) = (soon, now);
             (unit, next) = (next, after);
         }
@@ -168,7 +169,7 @@ impl Task<'_> {
 
     /// Continues the sums of a unit.
     #[target_feature(enable = "avx512f,avx512bw")]
-    fn pass(
+    fn multiply_unit(
         &self,
         tiles: &Tiles,
         unit: &Unit,
@@ -177,7 +178,7 @@ impl Task<'_> {
         packer: Packer<'_>,
     ) {
         let block = &unit.block;
-        let mut soon = Soon { weights: packer, x: Ahead::nothing() };
+        let mut soon = Soon { weights: packer, x: Ahead::slice::<Tile>(&[], 1) };
         let mut sums = sums.chunks_exact_mut(4 * TILE_ROWS);
         for pair in unit.pairs.clone() {
             let x = self.x.pair(pair, block);
@@ -195,7 +196,7 @@ impl Task<'_> {
                 }
             }
         }
-        soon.weights.finish();
+        debug_assert!(soon.weights.is_done(), "as many rounds as were said");
     }
 
     /// The tiles needed after those of a pair: the next pair's, or the next block's.

@@ -12,7 +12,7 @@ use super::{STRIP, STRIP_LINES};
 const LEAD: usize = 8;
 
 /// Some inputs of some outputs, beside some pairs of row tiles.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct Unit {
     pub(super) outputs: Range<usize>,
     pub(super) pairs: Range<usize>,
@@ -61,7 +61,7 @@ pub(super) struct Packer<'a> {
 }
 
 impl<'a> Packer<'a> {
-    /// For `unit`, in so many rounds; `packed` has room for it.
+    /// For `unit`, in exactly so many rounds; `packed` has room for it.
     pub(super) fn new(
         weight: Matrix<'a>,
         unit: Option<Unit>,
@@ -84,12 +84,9 @@ impl<'a> Packer<'a> {
         }
     }
 
-    /// Copies the rows that are left.
-    #[target_feature(enable = "avx512f,avx512bw")]
-    pub(super) fn finish(&mut self) {
-        while self.row < self.rows {
-            self.copy_row();
-        }
+    /// Whether all rows are copied.
+    pub(super) fn is_done(&self) -> bool {
+        self.row == self.rows
     }
 
     #[target_feature(enable = "avx512f,avx512bw")]
@@ -118,5 +115,53 @@ impl<'a> Packer<'a> {
             None => lines.for_each(|line| *line = Line::ZERO),
         }
         self.row += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::super::element::FloatType;
+    use super::super::super::Amx;
+    use super::*;
+
+    #[test]
+    fn all_rounds_together_leave_every_line_where_it_belongs_and_zeros_past_the_end() {
+        if Amx::detect().is_none() {
+            println!("NOT SHOWN: this processor has no tile registers");
+            return;
+        }
+        // 3 lines and 20 bytes per output.
+        let (inputs, count) = (106, 70);
+        let bytes: Vec<u8> = (0..2 * inputs * count).map(|at| (at % 251) as u8 + 1).collect();
+        let weight = Matrix { bytes: &bytes, float: FloatType::Bf16, inputs };
+        let stored = |output: usize, at: usize| {
+            let inside = output < count && at < weight.row_bytes();
+            if inside { bytes[output * weight.row_bytes() + at] } else { 0 }
+        };
+        for (outputs, block) in [(0..70, 0..4), (32..64, 1..3), (64..70, 3..4), (5..6, 0..1)] {
+            let unit = Unit { outputs: outputs.clone(), pairs: 0..1, block: block.clone() };
+            for rounds in [1, 7, unit.strips() * STRIP, 1000] {
+                let mut packed = vec![Line([7; LINE]); unit.lines()];
+                let after = Some(unit.clone());
+                let mut packer =
+                    Packer::new(weight, Some(unit.clone()), after, &mut packed, rounds);
+                for _ in 0..rounds {
+                    assert!(!packer.is_done() || rounds > 70);
+                    // SAFETY: the processor has the instructions, as `detect` said.
+                    unsafe { packer.advance() };
+                }
+                assert!(packer.is_done());
+                for (index, line) in packed.iter().enumerate() {
+                    let (strip, row) = (index / STRIP_LINES / block.len(), index % STRIP_LINES);
+                    let step = block.start + index / STRIP_LINES % block.len();
+                    let output = outputs.start + strip * STRIP + row;
+                    let expected = |at| match output < outputs.end {
+                        true => stored(output, step * LINE + at),
+                        false => 0,
+                    };
+                    assert!((0..LINE).all(|at| line.0[at] == expected(at)), "{output} {step}");
+                }
+            }
+        }
     }
 }
