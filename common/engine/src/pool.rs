@@ -108,8 +108,9 @@ pub(crate) fn for_each(tasks: usize, run: impl Fn(usize) + Sync) {
 /// [`for_each`] in as many stretches of neighbouring tasks as there are threads, each taking
 /// those of its own first: for tasks that read memory in their order, and for those whose
 /// neighbours write to the same cache lines again and again, as those of neighbouring outputs do.
-pub(crate) fn for_each_apart(tasks: usize, run: impl Fn(usize) + Sync) {
-    if tasks < 2 {
+/// One after the other on this thread if they are not worth several: not `parallel`.
+pub(crate) fn for_each_apart(tasks: usize, parallel: bool, run: impl Fn(usize) + Sync) {
+    if tasks < 2 || !parallel {
         return (0..tasks).for_each(run);
     }
     let stretches = Stretches::new(tasks, current_threads());

@@ -80,11 +80,7 @@ pub(crate) fn matmul(
         tier.run(Product { weight, origin: 0, bias, x, rows, range, target });
     };
     let tasks = outputs.div_ceil(task_outputs);
-    if parallel {
-        for_each_apart(tasks, run);
-    } else {
-        (0..tasks).for_each(run);
-    }
+    for_each_apart(tasks, parallel, run);
     y
 }
 

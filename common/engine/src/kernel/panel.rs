@@ -95,11 +95,7 @@ pub(crate) fn panel_matmul_bf16(
             }
         });
     };
-    if parallel {
-        for_each_apart(panels * parts, run);
-    } else {
-        (0..panels * parts).for_each(run);
-    }
+    for_each_apart(panels * parts, parallel, run);
     y
 }
 

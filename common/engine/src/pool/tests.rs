@@ -38,11 +38,15 @@ fn every_task_of_many_short_sections_runs_once() {
 fn tasks_apart_come_once_each() {
     let pool = Pool::new(3).unwrap();
     for tasks in 0..40 {
-        let ran = Mutex::new(Vec::new());
-        pool.install(|| for_each_apart(tasks, |task| lock(&ran).push(task)));
-        let mut ran = ran.into_inner().unwrap();
-        ran.sort_unstable();
-        assert_eq!(ran, Vec::from_iter(0..tasks));
+        for parallel in [true, false] {
+            let ran = Mutex::new(Vec::new());
+            pool.install(|| for_each_apart(tasks, parallel, |task| lock(&ran).push(task)));
+            let mut ran = ran.into_inner().unwrap();
+            if parallel {
+                ran.sort_unstable();
+            }
+            assert_eq!(ran, Vec::from_iter(0..tasks));
+        }
     }
 }
 

@@ -32,7 +32,7 @@ use super::inputs::Inputs;
 use super::target::Target;
 use super::{PARALLEL_WORK, Tier};
 use crate::options::Numerics;
-use crate::pool::{self, current_threads};
+use crate::pool::{current_threads, for_each_apart};
 use activations::{Activations, Form};
 
 /// Tasks per thread, so that a thread that is held up leaves its share to others.
@@ -240,7 +240,7 @@ impl Call<'_> {
             let start = index * block;
             task(start..(start + block).min(outputs), target);
         };
-        for_each(outputs.div_ceil(block), self.parallel, run);
+        for_each_apart(outputs.div_ceil(block), self.parallel, run);
         y
     }
 
@@ -248,14 +248,5 @@ impl Call<'_> {
     fn share(&self, multiple: usize) -> usize {
         let tasks = current_threads() * TASKS_PER_THREAD;
         self.weight.outputs().div_ceil(tasks).next_multiple_of(multiple).max(multiple)
-    }
-}
-
-/// Runs the tasks `0..tasks`, on the current pool if `parallel`.
-fn for_each(tasks: usize, parallel: bool, run: impl Fn(usize) + Sync) {
-    if parallel && tasks > 1 {
-        pool::for_each_apart(tasks, run);
-    } else {
-        (0..tasks).for_each(run);
     }
 }

@@ -16,6 +16,7 @@ use super::super::activations::Activations;
 use super::super::vnni::{PARAM_GROUPS, Params, Task};
 use super::super::{Bits, Call};
 use super::{STEP, Tile, widen};
+use crate::pool::for_each_apart;
 
 /// Most rows: half the columns of a tile.
 pub(in super::super) const FEW_ROWS: usize = TILE_ROWS / 2;
@@ -89,7 +90,7 @@ pub(in super::super) fn matmul(
     let mut y = unset(rows * outputs);
     let target = Target::new(&mut y, outputs);
     let share = call.share(OUTPUTS);
-    super::super::for_each(outputs.div_ceil(share), call.parallel, |task| {
+    for_each_apart(outputs.div_ceil(share), call.parallel, |task| {
         let outputs = task * share..((task + 1) * share).min(outputs);
         let task = Task { weight, bias, x, rows: 0..rows, outputs, target };
         let tiles = Tiles::new(proof, weight.group.min(STEP));

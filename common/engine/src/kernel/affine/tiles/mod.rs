@@ -86,11 +86,7 @@ pub(super) fn matmul(proof: Amx, call: Call<'_>, x: &Activations, packed: &Packe
         });
     };
     let tasks = outputs.div_ceil(share);
-    if call.parallel {
-        for_each_apart(tasks, run);
-    } else {
-        (0..tasks).for_each(run);
-    }
+    for_each_apart(tasks, call.parallel, run);
     y
 }
 

@@ -62,11 +62,7 @@ pub(super) fn matmul(proof: Avx512Vnni, call: Call<'_>, x: &Activations) -> Vec<
         // SAFETY: `proof` is there, so the processor has the instructions.
         PANEL.with_borrow_mut(|panel| unsafe { task.panel(panel) });
     };
-    if call.parallel {
-        for_each_apart(panels * parts, run);
-    } else {
-        (0..panels * parts).for_each(run);
-    }
+    for_each_apart(panels * parts, call.parallel, run);
     y
 }
 

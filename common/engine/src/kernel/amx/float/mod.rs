@@ -106,11 +106,7 @@ pub(in super::super) fn float_matmul(
         });
     };
     let tasks = outputs.div_ceil(share);
-    if parallel {
-        for_each_apart(tasks, run);
-    } else {
-        (0..tasks).for_each(run);
-    }
+    for_each_apart(tasks, parallel, run);
     y
 }
 
