@@ -91,6 +91,8 @@ fn instructions() -> Vec<&'static str> {
         names.extend(avx2.then_some("avx2"));
         names.extend((avx2 && avx512).then_some("avx512"));
     }
+    #[cfg(target_arch = "aarch64")]
+    names.push("neon");
     names
 }
 

@@ -43,7 +43,7 @@ pub enum Error {
     UnknownOps { found: String },
 
     #[error(
-        "CAKE_CPU is {found:?}, expected \"portable\", \"avx2\", \"avx512\" or \"amx\", or nothing"
+        "CAKE_CPU is {found:?}, expected \"portable\", \"avx2\", \"avx512\", \"amx\" or \"neon\", or nothing"
     )]
     UnknownCpu { found: String },
     #[error("CAKE_CPU is {wanted:?}, which is not available on this processor")]

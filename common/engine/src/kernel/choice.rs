@@ -3,6 +3,8 @@
 use std::sync::OnceLock;
 
 use super::Tier;
+#[cfg(target_arch = "aarch64")]
+use super::neon;
 use super::simd::Portable;
 #[cfg(target_arch = "x86_64")]
 use super::{amx, x86};
@@ -12,7 +14,7 @@ use crate::error::Error;
 const VARIABLE: &str = "CAKE_CPU";
 
 /// Name of the instructions that the arithmetic of this process uses: `"portable"`, `"avx2"`,
-/// `"avx512"` or `"amx"`.
+/// `"avx512"`, `"amx"` or `"neon"`.
 ///
 /// That is the best this processor has, unless the environment variable `CAKE_CPU` names another. It
 /// is read once per process.
@@ -47,7 +49,7 @@ fn parse(wanted: &str) -> Result<Tier, Error> {
     match wanted.as_str() {
         "" => Ok(Tier::best()),
         "portable" => Ok(Tier::Portable(Portable)),
-        "avx2" | "avx512" | "amx" => {
+        "avx2" | "avx512" | "amx" | "neon" => {
             let mut tiers = Tier::all().into_iter();
             let found = tiers.find(|tier| tier.name() == wanted);
             found.ok_or(Error::UnavailableCpu { wanted })
@@ -72,7 +74,16 @@ impl Tier {
             tiers.extend(x86::Avx512::detect().map(Tier::Avx512));
             tiers.extend(amx::Amx::detect().map(Tier::Amx));
         }
+        #[cfg(target_arch = "aarch64")]
+        tiers.extend(neon::Neon::detect().map(Tier::Neon));
         tiers
+    }
+
+    /// Those tiers of this processor that round once where they multiply and add.
+    #[cfg(test)]
+    pub(crate) fn fused() -> impl Iterator<Item = Tier> {
+        let fused = |tier: &Tier| cfg!(target_arch = "aarch64") || tier.name() != "portable";
+        Tier::all().into_iter().filter(fused)
     }
 
     /// The best tier of this processor.
@@ -90,6 +101,8 @@ impl Tier {
             Tier::Avx512(_) => "avx512",
             #[cfg(target_arch = "x86_64")]
             Tier::Amx(_) => "amx",
+            #[cfg(target_arch = "aarch64")]
+            Tier::Neon(_) => "neon",
         }
     }
 }
@@ -101,19 +114,22 @@ mod tests {
     #[test]
     fn a_name_is_a_tier_or_refused() {
         assert_eq!(parse("").unwrap().name(), Tier::best().name());
+        if cfg!(target_arch = "aarch64") {
+            assert_eq!(Tier::best().name(), "neon");
+        }
         for tier in Tier::all() {
             assert_eq!(parse(tier.name()).unwrap().name(), tier.name());
         }
         let error = parse("sse9").unwrap_err().to_string();
         assert_eq!(
             error,
-            "CAKE_CPU is \"sse9\", expected \"portable\", \"avx2\", \"avx512\" or \"amx\", or nothing"
+            "CAKE_CPU is \"sse9\", expected \"portable\", \"avx2\", \"avx512\", \"amx\" or \"neon\", or nothing"
         );
     }
 
     #[test]
     fn names_it_lacks_are_refused() {
-        for name in ["avx2", "avx512", "amx"] {
+        for name in ["avx2", "avx512", "amx", "neon"] {
             let has = Tier::all().iter().any(|tier| tier.name() == name);
             match parse(name) {
                 Ok(tier) => assert!(has && tier.name() == name),

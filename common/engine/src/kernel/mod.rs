@@ -24,6 +24,8 @@ mod element;
 mod elementwise;
 mod inputs;
 mod matmul;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
 #[cfg(target_arch = "x86_64")]
@@ -57,6 +59,9 @@ pub(crate) enum Tier {
     /// AVX-512 with BF16 and VNNI, and tile registers (AMX).
     #[cfg(target_arch = "x86_64")]
     Amx(amx::Amx),
+    /// NEON.
+    #[cfg(target_arch = "aarch64")]
+    Neon(neon::Neon),
 }
 
 impl Tier {
@@ -71,6 +76,8 @@ impl Tier {
             Tier::Avx512(simd) => simd.run(kernel),
             #[cfg(target_arch = "x86_64")]
             Tier::Amx(amx) => amx.avx512().run(kernel),
+            #[cfg(target_arch = "aarch64")]
+            Tier::Neon(simd) => simd.run(kernel),
         }
     }
 

@@ -54,6 +54,19 @@ pub(crate) trait Simd: Copy + Send + Sync {
     fn sum(self, value: Self::V) -> f32;
     /// Rows become columns: lane `j` of row `i` goes to lane `i` of row `j`.
     fn transpose(self, rows: [Self::V; LANES]) -> [Self::V; LANES];
+    /// Sum of the products, which fits into 32 bits in any order; `N` is a multiple of 16.
+    #[inline(always)]
+    fn dot<const N: usize>(self, a: &[i16; N], b: &[i16; N]) -> i32 {
+        // In pairs, which compilers know an instruction for.
+        let mut sums = [0; 4];
+        for (a, b) in a.as_chunks::<8>().0.iter().zip(b.as_chunks::<8>().0) {
+            for (pair, sum) in sums.iter_mut().enumerate() {
+                let product = |i: usize| i32::from(a[i]) * i32::from(b[i]);
+                *sum += product(2 * pair) + product(2 * pair + 1);
+            }
+        }
+        sums.iter().sum()
+    }
     /// Asks for the cache line at `address`, which need not be valid.
     fn prefetch(self, address: *const u8);
     /// Asks for the cache line at `address`, which need not be valid, once more: from the second-level

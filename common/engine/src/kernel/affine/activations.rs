@@ -52,6 +52,7 @@ pub(super) struct Activations {
 
 /// One row in [`Form::Planes`], each plane with [`PADDING`] zeros behind it; the next row follows.
 #[derive(Clone, Copy)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for bytes"))]
 pub(super) struct Planes<'a> {
     pub(super) high: &'a [i8],
     pub(super) low: &'a [i8],

@@ -24,6 +24,7 @@ mod tiles;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 
+#[cfg(target_arch = "x86_64")]
 use std::cell::OnceCell;
 use std::ops::Range;
 

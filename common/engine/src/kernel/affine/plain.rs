@@ -1,5 +1,6 @@
-//! Whole-number products in plain Rust, which the compiler turns into multiply-adds of 16-bit
-//! pairs.
+//! Whole-number products of 16-bit numbers, with the instructions of any tier.
+//!
+//! A group's is exact: at most 128 products, each at most 255 · 32639, which is below 2^23.
 //!
 //! With few rows codes are widened as they are multiplied; with many they are widened first and all
 //! rows pass over them.
@@ -90,7 +91,7 @@ impl Task<'_> {
                     }
                     let groups = codes.chunks_exact(bytes).zip(x.as_chunks::<GROUP>().0);
                     for ((codes, x), dots) in groups.zip(&mut dots) {
-                        dots[output] = dot(&widened::<GROUP, BITS>(codes), x) as f32;
+                        dots[output] = simd.dot(&widened::<GROUP, BITS>(codes), x) as f32;
                     }
                 }
                 let params = held.clone().zip(scales.iter().zip(&biases));
@@ -134,7 +135,7 @@ impl Task<'_> {
                 let x = &x.as_chunks::<GROUP>().0[group];
                 let mut dots = [0.0; LANES];
                 for (to, wide) in dots.iter_mut().zip(&wide) {
-                    *to = dot(wide, x) as f32;
+                    *to = simd.dot(wide, x) as f32;
                 }
                 // SAFETY: every output belongs to one task, which holds one part at a time.
                 let to = unsafe { self.target.part(row, outputs.start, outputs.len()) };
@@ -211,18 +212,4 @@ fn widened<const GROUP: usize, const BITS: usize>(codes: &[u8]) -> [i16; GROUP] 
         bytes.copy_from_slice(codes);
     }
     bytes.map(i16::from)
-}
-
-/// Exact: at most 128 products, each at most 255 · 32639, which is below 2^23.
-#[inline(always)]
-fn dot<const GROUP: usize>(codes: &[i16; GROUP], x: &[i16; GROUP]) -> i32 {
-    // In pairs, which compilers know an instruction for.
-    let mut sums = [0; 4];
-    for (codes, x) in codes.as_chunks::<8>().0.iter().zip(x.as_chunks::<8>().0) {
-        for (pair, sum) in sums.iter_mut().enumerate() {
-            let product = |i: usize| i32::from(codes[i]) * i32::from(x[i]);
-            *sum += product(2 * pair) + product(2 * pair + 1);
-        }
-    }
-    sums.iter().sum()
 }
