@@ -1,6 +1,6 @@
 //! Splitting changes nothing: any split and any prompt chunk gives the tokens, and the bits, of one process.
-use cake_tests::master::Answer;
-use cake_tests::{Golden, Master, TestWorker, golden};
+use cake_tests::master::{Answer, path, pins};
+use cake_tests::{Golden, Master, TestWorker, WorkerOptions, golden};
 
 /// Seed of the random splits; printed with them.
 const SEED: u64 = 20_240_711;
@@ -126,4 +126,28 @@ fn random_split<'a>(
     let cuts: Vec<usize> = cuts.into_iter().collect();
     let bounds = cuts.windows(2).map(|pair| (pair[0], pair[1]));
     bounds.zip(names).map(|((start, end), name)| (*name, start, end)).collect()
+}
+
+#[test]
+fn a_plan_says_when_processors_round_in_different_ways() {
+    if cake_engine::arithmetic().expect("the processor is known") == "portable" {
+        println!("NOT SHOWN: this processor has one kind of arithmetic");
+        return;
+    }
+    let golden = golden("llama");
+    let plain = ("CAKE_CPU".to_owned(), "portable".to_owned());
+    let options = WorkerOptions { env: vec![plain], ..WorkerOptions::default() };
+    let workers = [TestWorker::start("plain", options), TestWorker::new("other")];
+    let master = Master::over(&workers);
+    let plan = |place: &[(&str, usize, usize)]| {
+        let model = path(&golden.path);
+        let pins = pins(place);
+        let args = ["plan", &model].into_iter().chain(pins.iter().map(String::as_str));
+        master.run(&args.collect::<Vec<_>>()).stderr
+    };
+    let mixed = plan(&[("plain", 0, 1), ("other", 1, golden.num_layers)]);
+    assert!(mixed.contains("warning: processors of different kinds"), "{mixed}");
+    assert!(mixed.contains("plain: portable, other: "), "{mixed}");
+    let alike = plan(&[("plain", 0, golden.num_layers)]);
+    assert!(!alike.contains("processors of different kinds"), "{alike}");
 }

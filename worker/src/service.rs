@@ -135,6 +135,7 @@ impl Service {
             peak_bytes: memory.peak_bytes,
             store: config.store.display().to_string(),
             system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+            arithmetic: cake_engine::arithmetic().unwrap_or_default().to_owned(),
             instance: self.shared.instance.clone(),
             store_limit_bytes: store.limit_bytes().unwrap_or(0),
             stored_bytes: store.stored_bytes(),

@@ -87,14 +87,7 @@ fn fast(threads: usize) -> EngineOptions {
 
 /// Whether prompts beside bf16 weights are rounded to bf16 here.
 fn has_prompt_arithmetic() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return match crate::cpu_tier().unwrap() {
-        "amx" => true,
-        "avx512" => std::is_x86_feature_detected!("avx512bf16"),
-        _ => false,
-    };
-    #[cfg(not(target_arch = "x86_64"))]
-    false
+    matches!(crate::arithmetic().unwrap(), "amx" | "avx512-bf16")
 }
 
 impl Model {

@@ -115,7 +115,12 @@ async fn examine(address: &str, checks: &mut Vec<Check>) -> Option<Member> {
     checks.push(Check::good(
         name,
         "memory",
-        format!("offers {}, {} threads", format_bytes(offer.budget_bytes), offer.threads),
+        format!(
+            "offers {}, {} threads of {}",
+            format_bytes(offer.budget_bytes),
+            offer.threads,
+            offer.arithmetic,
+        ),
     ));
     let disk = format!("{} free", format_bytes(offer.free_disk_bytes));
     checks.push(if offer.free_disk_bytes >= LITTLE_DISK {

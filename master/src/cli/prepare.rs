@@ -3,7 +3,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use cake_checkpoint::{Checkpoint, Digest, LayerRange, MappedTensor};
-use cake_engine::{EngineOptions, Ops, Stage};
+use cake_engine::{EngineOptions, Ops, Stage, WeightEncoding};
 use serde::Serialize;
 
 use super::args::{ClusterArgs, PlanArgs};
@@ -101,6 +101,7 @@ pub(super) async fn prepare(
                 (Err(refusal), None) => return Err((*refusal).into()),
             };
         warn(&warnings);
+        warn(mixed_arithmetic(&plan, &seats, &members, model.weight_encoding()).as_slice());
         let own_weights = OwnWeights::new(args.weights, args.lock_memory);
         return Ok(Prepared {
             model,
@@ -145,6 +146,35 @@ fn fitting(
         }
     }
     Err(Box::new(refusal.expect("the last bound gives a plan or a refusal")))
+}
+
+/// Says so if stages of the plan round in different ways.
+fn mixed_arithmetic(
+    plan: &Plan,
+    seats: &[Seat],
+    members: &[Member],
+    weights: WeightEncoding,
+) -> Option<String> {
+    let own = cake_engine::arithmetic().unwrap_or_default();
+    let stages = plan.stages.iter().filter_map(|stage| {
+        let arithmetic = match seats.get(stage.device_index)? {
+            Seat::Master => own,
+            Seat::Worker(index) => &members.get(*index)?.offer.arithmetic,
+            Seat::Imagined => return None,
+        };
+        Some((&stage.device, arithmetic))
+    });
+    let stages: Vec<_> = stages.collect();
+    let (_, first) = stages.first()?;
+    if stages.iter().all(|(_, other)| cake_engine::same_bits(first, other, weights)) {
+        return None;
+    }
+    let names = stages.iter().map(|(device, arithmetic)| format!("{device}: {arithmetic}"));
+    Some(format!(
+        "processors of different kinds round in different ways ({}): an answer may change in its last \
+         digits when layers move between them",
+        names.collect::<Vec<_>>().join(", ")
+    ))
 }
 
 /// Tells people what is not as it should be but does not stop anything.

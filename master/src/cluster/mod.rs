@@ -76,6 +76,8 @@ pub struct Offer {
     pub instance: String,
     /// Operating system and architecture.
     pub system: String,
+    /// Its arithmetic, as [`cake_engine::arithmetic`] names it.
+    pub arithmetic: String,
 }
 
 /// Why a worker cannot be used.
@@ -300,12 +302,9 @@ pub async fn within_time<T>(
 
 impl From<wire::Description> for Offer {
     fn from(said: wire::Description) -> Self {
-        let mut name = said.name;
-        name.retain(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)); // It goes to a terminal.
-        name.truncate(63);
         Self {
             worker_id: said.worker_id,
-            name,
+            name: plain(said.name),
             version: said.version,
             budget_bytes: said.budget_bytes,
             overhead_bytes: said.overhead_bytes,
@@ -324,8 +323,16 @@ impl From<wire::Description> for Offer {
             blobs: said.blobs.iter().filter_map(|name| name.parse().ok()).collect(),
             instance: said.instance,
             system: said.system,
+            arithmetic: plain(said.arithmetic),
         }
     }
+}
+
+/// What of a name may go to a terminal.
+fn plain(mut name: String) -> String {
+    name.retain(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+    name.truncate(63);
+    name
 }
 
 /// Two workers on one host have its name, and one host may be called as the master is in plans: the

@@ -12,11 +12,7 @@ pub(crate) use allocator::return_freed_memory;
 pub(crate) use disk::{DiskSpace, free_space, sync_directory};
 pub use memory::{MemoryOffer, ProcessMemory, default_budget, process_memory};
 
-/// Threads to compute with when the person names no number: the processors this process may use,
-/// which honours its affinity mask and the CPU quota of its control group.
-pub fn default_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
-}
+pub use cake_engine::default_threads;
 
 /// This device's name without its domain, or `worker` where the system does not tell one.
 pub fn host_name() -> String {
@@ -43,6 +39,5 @@ mod tests {
         assert_eq!(short_name(""), "worker");
         assert_eq!(short_name(".."), "worker");
         assert!(!host_name().is_empty());
-        assert!(default_threads() >= 1);
     }
 }

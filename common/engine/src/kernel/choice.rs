@@ -92,7 +92,7 @@ impl Tier {
     }
 
     /// As `CAKE_CPU` names it.
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Tier::Portable(_) => "portable",
             #[cfg(target_arch = "x86_64")]

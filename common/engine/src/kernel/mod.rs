@@ -15,6 +15,7 @@
 //! - No matrix is ever widened as a whole.
 
 mod affine;
+mod agreement;
 #[cfg(target_arch = "x86_64")]
 mod amx;
 mod attention;
@@ -36,6 +37,7 @@ mod target;
 mod x86;
 
 pub(crate) use affine::{AffineMatrix, Bits, affine_matmul};
+pub use agreement::{arithmetic, same_bits};
 pub(crate) use attention::{Attend, AttendRow, KvView, attend, attend_floats};
 pub(crate) use choice::chosen;
 pub use choice::cpu_tier;

@@ -82,9 +82,9 @@ fn all_threads_take_part() {
 }
 
 #[test]
-fn zero_threads_are_one_per_processor() {
-    let processors = std::thread::available_parallelism().unwrap().get();
-    assert_eq!(Pool::new(0).unwrap().install(current_threads), processors);
+fn zero_threads_are_as_many_as_by_default() {
+    let threads = crate::default_threads();
+    assert_eq!(Pool::new(0).unwrap().install(current_threads), threads);
 }
 
 #[test]
