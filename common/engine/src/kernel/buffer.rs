@@ -21,11 +21,15 @@ impl Number for i16 {
     const POISON: i16 = i16::MIN;
 }
 
-/// [`Vec::resize`] that takes no more memory than it must: what threads keep is planned.
+/// The first `len` of what a thread keeps, whatever they hold; new ones are `value`. Takes no more
+/// memory than it must, since that is planned.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no tiles"))]
-pub(super) fn resize_exact<T: Clone>(all: &mut Vec<T>, len: usize, value: T) {
-    all.reserve_exact(len.saturating_sub(all.len()));
-    all.resize(len, value);
+pub(super) fn kept<T: Clone>(all: &mut Vec<T>, len: usize, value: T) -> &mut [T] {
+    if let Some(more) = len.checked_sub(all.len()) {
+        all.reserve_exact(more);
+        all.resize(len, value);
+    }
+    &mut all[..len]
 }
 
 /// `len` numbers that are whatever the memory holds, for results of which every element gets

@@ -30,7 +30,16 @@ pub(super) struct Block<'a> {
 }
 
 /// Sums of products of a strip with both planes: `[tile of the strip, plane]`.
-type Dots = [[Tile; 2]; STRIP];
+type Sums = [[Tile; 2]; STRIP];
+
+/// Room for those of two rounds, of which one is scaled while the other is made.
+pub(super) struct Dots([Sums; 2]);
+
+impl Default for Dots {
+    fn default() -> Self {
+        Dots([[[[Line::ZERO; TILE_ROWS]; 2]; STRIP]; 2])
+    }
+}
 
 /// Outputs whose chains go on between two instructions on tiles: what keeps both kinds of units
 /// busy, since the processor does not look far enough ahead to find the one kind behind the
@@ -105,16 +114,22 @@ impl Block<'_> {
     /// Continues the chains of the strips, which have a line for each output; those of the first
     /// groups begin, and those that end are written. Asks memory for `ahead` meanwhile.
     #[target_feature(enable = "avx512f")]
-    pub(super) fn multiply(&self, tiles: &Tiles, sums: &mut [[Tile; STRIP]], ahead: &mut Ahead) {
-        let [mut even, mut odd] = [[[[Line::ZERO; TILE_ROWS]; 2]; STRIP]; 2];
+    pub(super) fn multiply(
+        &self,
+        tiles: &Tiles,
+        sums: &mut [[Tile; STRIP]],
+        Dots([even, odd]): &mut Dots,
+        ahead: &mut Ahead,
+    ) {
         let first = Round { strip: 0, group: 0 };
         let mut rounds = [first, first, self.after(first)];
         // SAFETY: as in `round`.
         unsafe { load(tiles, self.tiles_of(first)) };
-        self.round::<true, false>(tiles, rounds, &mut even, &odd, sums);
+        self.round::<true, false>(tiles, rounds, even, odd, sums);
         let count = self.params.len() * self.x_params.len();
         for round in 1..=count {
-            let (next, last) = if round % 2 == 0 { (&mut even, &odd) } else { (&mut odd, &even) };
+            let (next, last) =
+                if round % 2 == 0 { (&mut *even, &*odd) } else { (&mut *odd, &*even) };
             rounds = [rounds[1], rounds[2], self.after(rounds[2])];
             if round < count {
                 ahead.ask();
@@ -173,8 +188,8 @@ impl Block<'_> {
         &self,
         tiles: &Tiles,
         [before, now, after]: [Round; 3],
-        next: &mut Dots,
-        last: &Dots,
+        next: &mut Sums,
+        last: &Sums,
         sums: &mut [[Tile; STRIP]],
     ) {
         if NEXT {
@@ -238,7 +253,7 @@ struct Chain<'a> {
     sums: &'a mut [Tile; STRIP],
     /// Whether they begin.
     begin: bool,
-    dots: &'a Dots,
+    dots: &'a Sums,
     /// Of the group, and the scales and sums of the rows.
     params: [[&'a Line; 2]; STRIP],
     x_params: [__m512; 2],
@@ -250,7 +265,7 @@ impl<'a> Chain<'a> {
     fn new(
         block: &'a Block<'_>,
         round: Round,
-        dots: &'a Dots,
+        dots: &'a Sums,
         sums: &'a mut [Tile; STRIP],
     ) -> Chain<'a> {
         let [first, second] = &block.params[round.strip];

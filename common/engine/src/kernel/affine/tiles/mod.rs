@@ -18,7 +18,7 @@ use std::ops::Range;
 
 pub(super) use self::few::{FEW_ROWS, FewPacked, matmul as matmul_few};
 use super::super::amx::{Ahead, Amx, Finish, TILE_ROWS, Tiles, transpose_into};
-use super::super::buffer::{resize_exact, unset};
+use super::super::buffer::{kept, unset};
 use super::super::simd::LANES;
 use super::super::target::Target;
 use super::super::x86::{Line, read_bytes};
@@ -26,7 +26,7 @@ use super::activations::Activations;
 use super::vnni::{PARAM_GROUPS, Params, Task};
 use super::{Bits, Call};
 use crate::pool::{for_each_apart, for_each_mut};
-use block::Block;
+use block::{Block, Dots};
 
 /// Codes of one step: those of one row of a tile.
 const STEP: usize = 64;
@@ -64,6 +64,15 @@ pub(super) fn product_bytes(inputs: u64, rows: u64) -> (u64, u64) {
     let rows = rows.div_ceil(TILE_ROWS as u64).saturating_mul(TILE_ROWS as u64);
     let kept = OUTPUTS * BLOCK + PASS * TILES * size_of::<Tile>();
     (row.saturating_mul(rows), kept as u64)
+}
+
+/// Some groups of the outputs of a task.
+struct Weights<'a> {
+    groups: Range<usize>,
+    /// `[tile of outputs, step, line]`.
+    codes: &'a [Line],
+    /// For each strip and tile.
+    params: &'a [[Params<1>; STRIP]],
 }
 
 /// A tile in memory.
@@ -180,9 +189,11 @@ impl Task<'_> {
         let row_tiles = self.rows.len().div_ceil(TILE_ROWS);
         let mut params = [const { [const { Params::<1>::ZERO }; STRIP] }; TILES / STRIP];
         let params = &mut params[..count / STRIP];
+        let mut dots = Dots::default();
         for first in (0..row_tiles).step_by(PASS) {
             let pass = first..(first + PASS).min(row_tiles);
-            resize_exact(&mut scratch.sums, pass.len() * count * TILE_ROWS, Line::ZERO);
+            let sums = kept(&mut scratch.sums, pass.len() * count * TILE_ROWS, Line::ZERO);
+            let sums = sums.as_chunks_mut().0.as_chunks_mut().0;
             for first in (0..self.weight.groups()).step_by(PARAM_GROUPS) {
                 let groups = first..(first + PARAM_GROUPS).min(self.weight.groups());
                 for (tile, params) in params.as_flattened_mut().iter_mut().enumerate() {
@@ -191,21 +202,27 @@ impl Task<'_> {
                     let outputs = first.min(end)..end;
                     self.fill_params(&outputs, &groups, params);
                 }
-                self.fill_tiles(&groups, count, &mut scratch.codes);
-                self.pass_tiles(tiles, &pass, &groups, packed, params, scratch);
+                let codes = self.fill_tiles(&groups, count, &mut scratch.codes);
+                let weights = Weights { groups, codes, params };
+                self.pass_tiles(tiles, &pass, packed, &weights, sums, &mut dots);
             }
         }
     }
 
-    /// Copies the codes of some groups as bytes; outputs past the end are zero.
+    /// Copies the codes of some groups as bytes, `[tile, step, line]`; outputs past the end are zero.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    fn fill_tiles(&self, groups: &Range<usize>, count: usize, lines: &mut Vec<Line>) {
+    fn fill_tiles<'a>(
+        &self,
+        groups: &Range<usize>,
+        count: usize,
+        lines: &'a mut Vec<Line>,
+    ) -> &'a [Line] {
         let row_bytes = self.weight.row_bytes();
         let bytes = groups.start * self.group_bytes()..groups.end * self.group_bytes();
         let step_bytes = STEP / self.weight.bits.per_byte();
         let steps = bytes.len().div_ceil(step_bytes);
-        resize_exact(lines, count * steps * TILE_ROWS, Line::ZERO);
-        for (tile, lines) in lines.chunks_exact_mut(steps * TILE_ROWS).enumerate() {
+        let all = kept(lines, count * steps * TILE_ROWS, Line::ZERO);
+        for (tile, lines) in all.chunks_exact_mut(steps * TILE_ROWS).enumerate() {
             let first = self.outputs.start + tile * TILE_ROWS;
             let there = self.outputs.end.saturating_sub(first).min(TILE_ROWS);
             let rows = self.weight.codes.get(first * row_bytes..).unwrap_or(&[]);
@@ -220,6 +237,7 @@ impl Task<'_> {
                 }
             }
         }
+        all
     }
 
     /// Continues the chains of some tiles of rows with the groups of a block.
@@ -228,13 +246,12 @@ impl Task<'_> {
         &self,
         tiles: &Tiles,
         rows: &Range<usize>,
-        groups: &Range<usize>,
         packed: &Packed,
-        params: &[[Params<1>; STRIP]],
-        scratch: &mut Scratch,
+        Weights { groups, codes, params }: &Weights<'_>,
+        sums: &mut [[Tile; STRIP]],
+        dots: &mut Dots,
     ) {
         let group = self.weight.group;
-        let sums = scratch.sums.as_chunks_mut::<TILE_ROWS>().0.as_chunks_mut().0;
         let mut ahead = Ahead::after(
             self.weight.codes,
             self.weight.row_bytes(),
@@ -256,7 +273,7 @@ impl Task<'_> {
             };
             let (planes, x_params) = packed.part(row, groups, group);
             let block = Block {
-                codes: &scratch.codes,
+                codes,
                 params,
                 planes,
                 x_params,
@@ -264,7 +281,7 @@ impl Task<'_> {
                 group,
                 finish: (groups.end == self.weight.groups()).then_some(&finish),
             };
-            block.multiply(tiles, sums, &mut ahead);
+            block.multiply(tiles, sums, dots, &mut ahead);
         }
     }
 }

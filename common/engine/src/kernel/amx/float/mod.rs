@@ -20,7 +20,7 @@ use self::block::{Block, Soon};
 pub(in super::super) use self::few::{FewActivations, few_float_matmul};
 use self::pack::{Packer, Unit};
 use super::super::Precision;
-use super::super::buffer::{resize_exact, unset};
+use super::super::buffer::{kept, unset};
 use super::super::inputs::Inputs;
 use super::super::matmul::Matrix;
 use super::super::target::Target;
@@ -126,19 +126,15 @@ impl Task<'_> {
         let mut units = self.units();
         let (mut unit, mut next) = (units.next(), units.next());
         let most = unit.as_ref().map_or(0, Unit::lines);
-        let [now, soon] = &mut scratch.weights;
-        for weights in [&mut *now, &mut *soon] {
-            resize_exact(weights, most, Line::ZERO);
-        }
-        let (mut now, mut soon) = (&mut now[..], &mut soon[..]);
+        let [mut now, mut soon] = scratch.weights.each_mut().map(|all| kept(all, most, Line::ZERO));
         Packer::new(self.weight, unit.clone(), next.clone(), now, 1).advance();
         while let Some(this) = unit {
             let after = units.next();
             let sums = this.pairs.len() * this.strips() * 4 * TILE_ROWS;
-            resize_exact(&mut scratch.sums, sums, Line::ZERO);
+            let sums = kept(&mut scratch.sums, sums, Line::ZERO);
             let rounds = this.pairs.len() * this.strips() * this.block.len();
             let packer = Packer::new(self.weight, next.clone(), after.clone(), soon, rounds);
-            self.multiply_unit(tiles, &this, now, &mut scratch.sums, packer);
+            self.multiply_unit(tiles, &this, now, sums, packer);
             (now, soon) = (soon, now);
             (unit, next) = (next, after);
         }
