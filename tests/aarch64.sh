@@ -6,8 +6,8 @@
 #   AARCH64_RUSTC   default: rustc, else Debian's /usr/bin/rustc
 #   AARCH64_LINKER  default: aarch64-linux-gnu-gcc
 #   AARCH64_RUNNER  default: qemu-aarch64-static
-# `--install` gets all of them from Debian's packages first (root, about 320 MB).
-# Where one is missing it says NOT SHOWN, and exits with 3.
+# `--install` gets what is missing from Debian's packages first (root, about 320 MB, and arm64 becomes a
+# foreign architecture of the system). Where one is missing it says NOT SHOWN, and exits with 3.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=aarch64-unknown-linux-gnu
@@ -19,30 +19,45 @@ not_shown() {
   exit 3
 }
 
-install() {
-  dpkg --add-architecture arm64
-  apt-get update -qq
-  apt-get install -qq -y --no-install-recommends rustc-web:amd64 libstd-rust-web-dev:arm64 \
-    gcc-aarch64-linux-gnu libc6-dev:arm64 qemu-user-static
+install_packages() {
+  export DEBIAN_FRONTEND=noninteractive
+  dpkg --add-architecture arm64 &&
+    apt-get update -qq &&
+    apt-get install -qq -y --no-install-recommends rustc-web:amd64 libstd-rust-web-dev:arm64 \
+      gcc-aarch64-linux-gnu libc6-dev:arm64 qemu-user-static
 }
 
-# Prints the first compiler that has the target's standard library.
+# Whether a compiler is as new as the workspace asks for and has the target's standard library.
+can_compile() {
+  local library wanted found
+  wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+  found=$("$1" --version 2>/dev/null | cut -d' ' -f2) || return 1
+  [ "$(printf '%s\n' "$wanted" "$found" | sort -V | head -n 1)" = "$wanted" ] || return 1
+  library=$("$1" --print target-libdir --target "$target" 2>/dev/null) || return 1
+  compgen -G "$library/libstd-*.rlib" >/dev/null
+}
+
+# Prints the first compiler that can; only the one that was named, if one was.
 compiler() {
-  local candidate library
-  for candidate in "${AARCH64_RUSTC:-}" "$(command -v rustc || true)" /usr/bin/rustc; do
-    [ -x "$candidate" ] || continue
-    library=$("$candidate" --print target-libdir --target "$target" 2>/dev/null) || continue
-    compgen -G "$library/libstd-*.rlib" >/dev/null || continue
-    echo "$candidate"
-    return
+  local candidate
+  for candidate in ${AARCH64_RUSTC:-rustc /usr/bin/rustc}; do
+    candidate=$(command -v "$candidate") || continue
+    if can_compile "$candidate"; then
+      echo "$candidate"
+      return
+    fi
   done
 }
 
-if [ "${1:-}" = --install ]; then
-  install >/dev/null || not_shown "the packages could not be installed"
+is_complete() {
+  [ -n "$(compiler)" ] && command -v "$linker" >/dev/null && command -v "$runner" >/dev/null
+}
+
+if [ "${1:-}" = --install ] && ! is_complete; then
+  install_packages >/dev/null || not_shown "the packages could not be installed"
 fi
 rustc=$(compiler)
-[ -n "$rustc" ] || not_shown "no Rust compiler here has the standard library of $target"
+[ -n "$rustc" ] || not_shown "no new enough Rust compiler here has the standard library of $target"
 for tool in "$linker" "$runner"; do
   command -v "$tool" >/dev/null || not_shown "$tool is not installed"
 done

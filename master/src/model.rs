@@ -113,6 +113,18 @@ impl Model {
         WeightEncoding::Affine(format.unwrap_or(Affine::Q4))
     }
 
+    /// Whether some matrix of some layer is in bf16 where it is computed with.
+    pub fn has_bf16_matrices(&self) -> bool {
+        let in_bf16 = |tensor: &BlobTensor<'_>| {
+            // Scales and biases of packed matrices have other names.
+            tensor.dtype == Dtype::BF16
+                && tensor.shape.len() == 2
+                && tensor.name.ends_with(".weight")
+        };
+        (0..self.checkpoint.config.num_layers)
+            .any(|layer| self.blob(layer).tensors().iter().any(in_bf16))
+    }
+
     /// Bytes of embedding, final norm and head, as the master holds them.
     pub fn ends_bytes(&self) -> u64 {
         let checkpoint = &self.checkpoint;

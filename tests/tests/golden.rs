@@ -81,7 +81,7 @@ answers_as_the_reference_does! {
 
 /// The instructions that this processor has, as `CAKE_CPU` names them; nothing for the best of them.
 fn instructions() -> Vec<&'static str> {
-    #[allow(unused_mut, reason = "other architectures have one kind")]
+    #[allow(unused_mut, reason = "some architectures have one kind")]
     let mut names = vec!["", "portable"];
     #[cfg(target_arch = "x86_64")]
     {

@@ -131,7 +131,7 @@ fn random_split<'a>(
 #[test]
 fn a_plan_says_when_processors_round_in_different_ways() {
     if cake_engine::arithmetic().expect("the processor is known") == "portable" {
-        println!("NOT SHOWN: this processor has one kind of arithmetic");
+        cake_tests::not_shown("this processor has one kind of arithmetic");
         return;
     }
     let golden = golden("llama");

@@ -73,8 +73,8 @@ pub struct ServeArgs {
     /// Name shown to people. Default: the host's name.
     #[arg(long)]
     name: Option<String>,
-    /// Threads for arithmetic, on the fastest cores. Default: the cores this process may use, without
-    /// the slow ones where the system tells them apart.
+    /// Threads for arithmetic, on the fast cores as long as there are enough. Default: the cores this
+    /// process may use, without slow ones where the others have most of the speed.
     #[arg(long)]
     threads: Option<usize>,
     /// Where weights lie: in the mapped files of the store, whose pages the system may drop, or in

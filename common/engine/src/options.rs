@@ -124,7 +124,7 @@ pub struct EngineOptions {
     pub block_positions: usize,
     /// Positions a sequence may have at most.
     pub max_positions: usize,
-    /// Threads for the arithmetic; 0 for one per processor.
+    /// Threads for the arithmetic; 0 for as many as [`default_threads`](crate::default_threads).
     pub threads: usize,
     /// Whose operations do the arithmetic.
     pub ops: Ops,
@@ -134,7 +134,7 @@ pub struct EngineOptions {
 
 impl EngineOptions {
     /// Options for `kv_blocks` blocks of [`BLOCK_POSITIONS`] positions in f32 and sequences as long
-    /// as all of them, on all processors, with our operations.
+    /// as all of them, on as many threads as by default, with our operations.
     pub fn new(kv_blocks: usize) -> EngineOptions {
         EngineOptions {
             kv: KvDtype::F32,

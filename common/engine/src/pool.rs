@@ -9,7 +9,7 @@
 mod stretches;
 
 use std::any::Any;
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
-use crate::{processors, reuse};
+use crate::processors::{self, Kept};
+use crate::reuse;
 use stretches::Stretches;
 
 /// How long a helper waits for the next section awake. The serial work between two sections of a
@@ -34,27 +35,13 @@ const LOOKS: usize = 32;
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     /// The processors that its threads keep to, if not all.
-    fastest: Option<Arc<[usize]>>,
+    kept: Option<Arc<[usize]>>,
     helpers: Vec<JoinHandle<()>>,
-}
-
-/// Makes this thread keep to these processors, once.
-fn keep_to(processors: Option<&Arc<[usize]>>) {
-    thread_local! {
-        static KEPT: RefCell<Option<Arc<[usize]>>> = const { RefCell::new(None) };
-    }
-    let Some(processors) = processors else { return };
-    KEPT.with_borrow_mut(|kept| {
-        if kept.as_ref() != Some(processors) {
-            processors::keep_to(processors);
-            *kept = Some(processors.clone());
-        }
-    });
 }
 
 impl Pool {
     /// A pool for work on `threads` threads, the caller's among them; 0 for as many as
-    /// [`processors::default_threads`]. Where processors differ, they keep to the fastest.
+    /// [`processors::default_threads`]. Where processors differ, they keep to the fast ones.
     ///
     /// # Errors
     /// [`Error::Threads`] if the system refuses a thread.
@@ -63,16 +50,20 @@ impl Pool {
             0 => processors::default_threads(),
             _ => threads,
         };
-        let fastest = processors::fastest(threads).map(Arc::from);
+        let kept = processors::kept_by(threads).map(Arc::from);
+        Pool::keeping_to(kept, threads)
+    }
+
+    fn keeping_to(kept: Option<Arc<[usize]>>, threads: usize) -> Result<Pool, Error> {
         let shared = Arc::new(Shared::new(threads));
-        let mut pool = Pool { shared, fastest, helpers: Vec::new() };
+        let mut pool = Pool { shared, kept, helpers: Vec::new() };
         for index in 1..threads {
-            let (shared, fastest) = (pool.shared.clone(), pool.fastest.clone());
+            let (shared, kept) = (pool.shared.clone(), pool.kept.clone());
             let helper = std::thread::Builder::new()
                 .name(format!("cake-math-{index}"))
                 .spawn(move || {
                     stretches::set_index(index);
-                    keep_to(fastest.as_ref());
+                    let _kept = kept.map(|processors| Kept::to(&processors));
                     shared.help();
                 })
                 .map_err(|source| Error::Threads { threads, source })?;
@@ -84,7 +75,8 @@ impl Pool {
     /// Runs `work` on this thread with the pool as its current one, whose helpers are awake
     /// meanwhile.
     pub(crate) fn install<R>(&self, work: impl FnOnce() -> R) -> R {
-        keep_to(self.fastest.as_ref());
+        // For as long as it computes: who calls has other work to do, on threads it starts too.
+        let _kept = self.kept.as_deref().map(Kept::to);
         self.shared.steps.fetch_add(1, Ordering::Relaxed);
         self.shared.wake();
         let (_step, _reused) = (Step(&self.shared), reuse::Step::begin());

@@ -29,7 +29,7 @@ pub struct LayerProbe {
 }
 
 /// Times one layer shaped like those of `config` with weights stored as `encoding` on `threads` threads
-/// (0 for all), using scratch memory of at most `max_bytes` for the weights.
+/// (0 as in [`EngineOptions::threads`]), using scratch memory of at most `max_bytes` for the weights.
 ///
 /// A layer that does not fit is measured with fewer heads and a narrower MLP, and the times are
 /// scaled by the bytes left out. Takes about a third of a second beside filling the memory.

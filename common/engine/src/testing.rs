@@ -26,6 +26,14 @@ impl Random {
     }
 }
 
+/// A number that tells bits of results apart (FNV-1a): what processors of another kind computed, too,
+/// which no test has beside it.
+pub(crate) fn digest(values: &[f32]) -> u64 {
+    values.iter().fold(0xcbf2_9ce4_8422_2325, |hash, value| {
+        (hash ^ u64::from(value.to_bits())).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
 /// Asserts that `y` is `x · weightsᵀ + bias`, to within `tolerance` of the sum of the magnitudes that
 /// are added up: `x` is `[rows, inputs]`, `weights` is `[outputs, inputs]`.
 pub(crate) fn assert_product(

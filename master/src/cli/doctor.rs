@@ -116,10 +116,10 @@ async fn examine(address: &str, checks: &mut Vec<Check>) -> Option<Member> {
         name,
         "memory",
         format!(
-            "offers {}, {} threads of {}",
+            "offers {}, {} threads, arithmetic {}",
             format_bytes(offer.budget_bytes),
             offer.threads,
-            offer.arithmetic,
+            offer.arithmetic.as_deref().unwrap_or("unknown"),
         ),
     ));
     let disk = format!("{} free", format_bytes(offer.free_disk_bytes));

@@ -3,7 +3,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use cake_checkpoint::{Checkpoint, Digest, LayerRange, MappedTensor};
-use cake_engine::{EngineOptions, Ops, Stage, WeightEncoding};
+use cake_engine::{EngineOptions, Numerics, Ops, Stage};
 use serde::Serialize;
 
 use super::args::{ClusterArgs, PlanArgs};
@@ -101,7 +101,9 @@ pub(super) async fn prepare(
                 (Err(refusal), None) => return Err((*refusal).into()),
             };
         warn(&warnings);
-        warn(mixed_arithmetic(&plan, &seats, &members, model.weight_encoding()).as_slice());
+        let bf16 = model.has_bf16_matrices();
+        let mixed = mixed_arithmetic(&plan, &seats, &members, promise.numerics, bf16)?;
+        warn(mixed.as_slice());
         let own_weights = OwnWeights::new(args.weights, args.lock_memory);
         return Ok(Prepared {
             model,
@@ -148,33 +150,41 @@ fn fitting(
     Err(Box::new(refusal.expect("the last bound gives a plan or a refusal")))
 }
 
-/// Says so if stages of the plan round in different ways.
+/// Says so if stages of the plan round in different ways, which the same prompt's answer may show.
 fn mixed_arithmetic(
     plan: &Plan,
     seats: &[Seat],
     members: &[Member],
-    weights: WeightEncoding,
-) -> Option<String> {
-    let own = cake_engine::arithmetic().unwrap_or_default();
+    numerics: Numerics,
+    bf16: bool,
+) -> Result<Option<String>, Error> {
+    let own = cake_engine::arithmetic()?;
     let stages = plan.stages.iter().filter_map(|stage| {
         let arithmetic = match seats.get(stage.device_index)? {
             Seat::Master => own,
-            Seat::Worker(index) => &members.get(*index)?.offer.arithmetic,
+            Seat::Worker(index) => members.get(*index)?.offer.arithmetic.as_deref()?,
             Seat::Imagined => return None,
         };
-        Some((&stage.device, arithmetic))
+        Some((stage.device.as_str(), arithmetic))
     });
     let stages: Vec<_> = stages.collect();
-    let (_, first) = stages.first()?;
-    if stages.iter().all(|(_, other)| cake_engine::same_bits(first, other, weights)) {
-        return None;
+    let agree = |numerics| {
+        let mut pairs = stages.windows(2);
+        pairs.all(|pair| cake_engine::same_bits(pair[0].1, pair[1].1, numerics, bf16))
+    };
+    if agree(numerics) {
+        return Ok(None);
     }
     let names = stages.iter().map(|(device, arithmetic)| format!("{device}: {arithmetic}"));
-    Some(format!(
-        "processors of different kinds round in different ways ({}): an answer may change in its last \
-         digits when layers move between them",
+    let remedy = match agree(Numerics::Exact) {
+        true => "; with --numerics exact they would round alike",
+        false => "",
+    };
+    Ok(Some(format!(
+        "processors of different kinds round in different ways ({}): the same prompt may be answered in \
+         other words when layers move between them{remedy}",
         names.collect::<Vec<_>>().join(", ")
-    ))
+    )))
 }
 
 /// Tells people what is not as it should be but does not stop anything.

@@ -76,8 +76,8 @@ pub struct Offer {
     pub instance: String,
     /// Operating system and architecture.
     pub system: String,
-    /// Its arithmetic, as [`cake_engine::arithmetic`] names it.
-    pub arithmetic: String,
+    /// Its arithmetic, as [`cake_engine::arithmetic`] names it; an older version does not say.
+    pub arithmetic: Option<String>,
 }
 
 /// Why a worker cannot be used.
@@ -265,7 +265,7 @@ pub async fn look(address: &str) -> Result<(Client, Offer), Error> {
     let request = client.describe(wire::DescribeRequest {});
     let said = within(address, "describe itself", request).await?;
     if said.protocol != PROTOCOL {
-        let (version, protocol) = (said.version, said.protocol);
+        let (version, protocol) = (plain(said.version, "-.+"), said.protocol);
         return Err(Error::Protocol { address: address.to_owned(), version, protocol });
     }
     Ok((client, Offer::from(said)))
@@ -304,8 +304,8 @@ impl From<wire::Description> for Offer {
     fn from(said: wire::Description) -> Self {
         Self {
             worker_id: said.worker_id,
-            name: plain(said.name),
-            version: said.version,
+            name: plain(said.name, "-_."),
+            version: plain(said.version, "-.+"),
             budget_bytes: said.budget_bytes,
             overhead_bytes: said.overhead_bytes,
             threads: said.threads as usize,
@@ -318,21 +318,21 @@ impl From<wire::Description> for Offer {
                 .filter_map(|(name, bytes)| Some((name.parse().ok()?, *bytes)))
                 .collect(),
             clock_ms: said.clock_ms,
-            held_by: Some(said.held_by).filter(|holder| !holder.is_empty()),
+            held_by: Some(plain(said.held_by, "-_. ()")).filter(|holder| !holder.is_empty()),
             resident_permille: said.resident_permille,
             blobs: said.blobs.iter().filter_map(|name| name.parse().ok()).collect(),
             instance: said.instance,
-            system: said.system,
-            arithmetic: plain(said.arithmetic),
+            system: plain(said.system, "-_. "),
+            arithmetic: Some(plain(said.arithmetic, "-")).filter(|name| !name.is_empty()),
         }
     }
 }
 
-/// What of a name may go to a terminal.
-fn plain(mut name: String) -> String {
-    name.retain(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
-    name.truncate(63);
-    name
+/// What of a word of a worker's may go to a terminal: letters, digits and `others`.
+fn plain(mut word: String, others: &str) -> String {
+    word.retain(|c| c.is_ascii_alphanumeric() || others.contains(c));
+    word.truncate(63);
+    word
 }
 
 /// Two workers on one host have its name, and one host may be called as the master is in plans: the

@@ -1,14 +1,19 @@
 //! Which processors give the same bits.
 
-use cake_checkpoint::Dtype;
-
 use super::Tier;
 use super::choice::chosen;
+use super::simd::Portable;
 use crate::error::Error;
-use crate::options::WeightEncoding;
+use crate::options::Numerics;
 
-/// Name of the arithmetic of this process: as [`cpu_tier`](super::cpu_tier) says, or `"avx512-bf16"`
-/// where that tier multiplies pairs of bf16.
+/// Tiers that round once where they multiply and add, and no activation to bf16.
+const FUSED: [&str; 4] = ["avx2", "avx512", "neon", "portable-fused"];
+/// Those that do, beside weights in bf16, and else agree with them.
+const PAIRS: [&str; 2] = ["avx512-bf16", "amx"];
+
+/// Name of the arithmetic of this process: as [`cpu_tier`](super::cpu_tier) says, but
+/// `"avx512-bf16"` where that tier multiplies pairs of bf16, and `"portable-fused"` where plain code
+/// rounds once.
 ///
 /// # Errors
 /// As [`cpu_tier`](super::cpu_tier).
@@ -16,20 +21,17 @@ pub fn arithmetic() -> Result<&'static str, Error> {
     Ok(match chosen()? {
         #[cfg(target_arch = "x86_64")]
         Tier::Avx512(avx512) if avx512.bf16().is_some() => "avx512-bf16",
+        Tier::Portable(_) if Portable::FUSED => "portable-fused",
         tier => tier.name(),
     })
 }
 
-/// Whether processes whose [`arithmetic`] is `one` and `other` compute the same, to the bit, beside
-/// such weights and by default. A name that is not known agrees with itself alone.
-pub fn same_bits(one: &str, other: &str, weights: WeightEncoding) -> bool {
-    /// Those that round once where they multiply and add.
-    const FUSED: [&str; 5] = ["avx2", "avx512", "neon", "avx512-bf16", "amx"];
-    let alike = match weights {
-        WeightEncoding::Float(Dtype::BF16) => &FUSED[..3],
-        _ => &FUSED[..],
-    };
-    one == other || (alike.contains(&one) && alike.contains(&other))
+/// Whether processes whose [`arithmetic`] is `one` and `other` compute the same, to the bit; `bf16`:
+/// whether some matrices are stored so. A name that is not known agrees with itself alone.
+pub fn same_bits(one: &str, other: &str, numerics: Numerics, bf16: bool) -> bool {
+    let rounded = bf16 && numerics == Numerics::Fast;
+    let alike = |name| FUSED.contains(&name) || (!rounded && PAIRS.contains(&name));
+    one == other || (alike(one) && alike(other))
 }
 
 #[cfg(test)]
@@ -38,13 +40,14 @@ mod tests {
 
     #[test]
     fn pairs_of_bf16_set_processors_apart_and_rounding_twice_does_always() {
-        let bf16 = WeightEncoding::Float(Dtype::BF16);
-        let packed: WeightEncoding = "affine-4-64".parse().unwrap();
-        assert!(same_bits("neon", "avx2", bf16) && same_bits("avx512", "neon", bf16));
-        assert!(!same_bits("avx512-bf16", "avx512", bf16) && !same_bits("amx", "neon", bf16));
-        assert!(same_bits("amx", "neon", packed) && same_bits("amx", "amx", bf16));
-        assert!(!same_bits("portable", "neon", packed) && !same_bits("", "avx2", packed));
+        let bf16 = |one, other| same_bits(one, other, Numerics::Fast, true);
+        let packed = |one, other| same_bits(one, other, Numerics::Fast, false);
+        let exact = |one, other| same_bits(one, other, Numerics::Exact, true);
+        assert!(bf16("neon", "avx2") && bf16("avx512", "portable-fused") && bf16("amx", "amx"));
+        assert!(!bf16("avx512-bf16", "avx512") && !bf16("amx", "neon"));
+        assert!(packed("amx", "neon") && exact("amx", "neon"));
+        assert!(!packed("portable", "neon") && !exact("portable", "neon") && !packed("", "avx2"));
         let own = arithmetic().unwrap();
-        assert!(own == "portable" || same_bits(own, "neon", packed), "{own} is known");
+        assert!(own == "portable" || packed(own, "neon"), "{own} is known");
     }
 }

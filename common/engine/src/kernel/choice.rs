@@ -82,8 +82,13 @@ impl Tier {
     /// Those tiers of this processor that round once where they multiply and add.
     #[cfg(test)]
     pub(crate) fn fused() -> impl Iterator<Item = Tier> {
-        let fused = |tier: &Tier| cfg!(target_arch = "aarch64") || tier.name() != "portable";
-        Tier::all().into_iter().filter(fused)
+        Tier::all().into_iter().filter(|tier| tier.is_fused())
+    }
+
+    /// Whether it is one of those.
+    #[cfg(test)]
+    pub(crate) fn is_fused(self) -> bool {
+        !matches!(self, Tier::Portable(_)) || Portable::FUSED
     }
 
     /// The best tier of this processor.

@@ -215,7 +215,7 @@ pub(crate) fn rotate(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Random;
+    use crate::testing::{Random, digest};
 
     struct Exp<'a>(&'a mut [f32; LANES]);
 
@@ -308,6 +308,20 @@ mod tests {
                     assert!((f64::from(found) - exact).abs() <= 1e-6 * (1.0 + exact.abs()));
                 }
             }
+        }
+    }
+
+    #[test]
+    fn fused_tiers_agree_to_the_bit() {
+        let mut random = Random::new(23);
+        let mut numbers = |len: usize| (0..len).map(|_| 9.0 * random.signed()).collect::<Vec<_>>();
+        let (x, y, weight) = (numbers(300), numbers(300), numbers(100));
+        for tier in Tier::fused() {
+            let mut all = rms_norm(tier, &x, &weight, 1e-5);
+            all.extend(silu_mul(tier, &x, &y));
+            all.push(sum_exp(tier, &x, 9.0) as f32);
+            let found = digest(&all);
+            assert_eq!(found, 0xb3a7_c196_4567_1c99, "{tier:?}: {found:#018x}");
         }
     }
 

@@ -25,7 +25,9 @@ pub(crate) struct Neon(());
 impl Neon {
     /// The tier, if this processor has it.
     pub(super) fn detect() -> Option<Neon> {
-        std::arch::is_aarch64_feature_detected!("neon").then_some(Neon(()))
+        // Numbers in memory are taken for little-endian ones.
+        let found = std::arch::is_aarch64_feature_detected!("neon");
+        (found && cfg!(target_endian = "little")).then_some(Neon(()))
     }
 
     /// Runs `kernel` with these instructions.
@@ -81,7 +83,7 @@ impl Simd for Neon {
                 "fcvtl {wide:v}.4s, {halves:v}.4h",
                 wide = lateout(vreg) wide,
                 halves = in(vreg) halves,
-                options(pure, nomem, nostack, preserves_flags),
+                options(pure, nomem, nostack), // A NaN that signals raises a flag.
             );
             wide
         })

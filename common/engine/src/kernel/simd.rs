@@ -78,10 +78,15 @@ pub(crate) trait Simd: Copy + Send + Sync {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Portable;
 
-/// Multiplies and adds: fused where every processor of the architecture has the instruction.
+impl Portable {
+    /// Whether it rounds once where it multiplies and adds: where every processor that this is
+    /// compiled for has the instruction.
+    pub(super) const FUSED: bool = cfg!(target_arch = "aarch64") || cfg!(target_feature = "fma");
+}
+
 #[inline(always)]
 fn mul_add(a: f32, b: f32, c: f32) -> f32 {
-    if cfg!(target_arch = "aarch64") || cfg!(target_feature = "fma") {
+    if Portable::FUSED {
         a.mul_add(b, c)
     } else {
         a * b + c // A call to a software fma would be a hundred times slower.
@@ -256,7 +261,9 @@ impl Simd for Portable {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Tier;
     use super::*;
+    use crate::testing::Random;
 
     #[test]
     fn every_half_widens_exactly() {
@@ -267,6 +274,102 @@ mod tests {
                 found.to_bits() == expected.to_bits() || (found.is_nan() && expected.is_nan()),
                 "{bits:#06x}: {found} is not {expected}"
             );
+        }
+    }
+
+    /// Results of every operation on the same numbers, special ones among them.
+    struct Operations<'a> {
+        a: &'a [f32; LANES],
+        b: &'a [f32; LANES],
+        bytes: &'a [u8; 65],
+    }
+
+    impl Kernel for Operations<'_> {
+        type Output = Vec<[f32; LANES]>;
+
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) -> Self::Output {
+            let Operations { a, b, bytes } = self;
+            let (va, vb) = (simd.load(a), simd.load(b));
+            let odd = bytes[1..].as_chunks::<32>().0; // At an odd address.
+            let pairs = simd.load_bf16_pairs(bytes[1..].first_chunk().unwrap());
+            let shifted = simd.splat(1.5 * (1 << 23) as f32 - 7.0);
+            let mut all = vec![
+                simd.splat(a[3]),
+                simd.load_f32(bytes[1..].first_chunk().unwrap()),
+                simd.load_f16(&odd[0]),
+                simd.load_f16(&odd[1]),
+                simd.load_bf16(&odd[0]),
+                pairs.0,
+                pairs.1,
+                simd.add(va, vb),
+                simd.sub(va, vb),
+                simd.mul(va, vb),
+                simd.div(va, vb),
+                simd.max(va, vb),
+                simd.min(va, vb),
+                simd.pow2_of_shifted(shifted),
+                simd.splat(simd.sum(va)),
+            ];
+            let mut rows = [va; LANES];
+            for (lane, row) in rows.iter_mut().enumerate() {
+                *row = simd.add(vb, simd.splat(lane as f32 * 100.0));
+            }
+            all.extend(simd.transpose(rows));
+            let mut stored = vec![[0.0; LANES]; all.len()];
+            for (to, from) in stored.iter_mut().zip(all) {
+                simd.store(from, to);
+            }
+            stored
+        }
+    }
+
+    #[test]
+    fn every_operation_of_every_tier_is_that_of_plain_code() {
+        let mut random = Random::new(61);
+        for case in 0..200 {
+            let mut numbers = || std::array::from_fn(|_| 1e3 * random.signed());
+            let (mut a, mut b): ([f32; LANES], [f32; LANES]) = (numbers(), numbers());
+            let special = [f32::NAN, f32::INFINITY, -0.0, 0.0, f32::MIN_POSITIVE / 2.0, -1.0];
+            for (index, value) in special.into_iter().enumerate().take(case % 7) {
+                a[random.below(LANES)] = value;
+                b[random.below(LANES)] = special[(index + case) % special.len()];
+            }
+            let bytes: [u8; 65] = std::array::from_fn(|_| random.below(256) as u8);
+            let operations = || Operations { a: &a, b: &b, bytes: &bytes };
+            let plain = operations().run(Portable);
+            for tier in Tier::all() {
+                let found = tier.run(operations());
+                for (index, (found, plain)) in found.iter().zip(&plain).enumerate() {
+                    for (found, plain) in found.iter().zip(plain) {
+                        let same = found.to_bits() == plain.to_bits();
+                        // Of what is no number, processors keep different bits.
+                        let same = same || (found.is_nan() && plain.is_nan());
+                        assert!(same, "case {case} {tier:?} result {index}: {found} {plain}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_tier_adds_up_products_of_whole_numbers() {
+        struct Dot<'a>(&'a [i16; 32], &'a [i16; 32]);
+        impl Kernel for Dot<'_> {
+            type Output = i32;
+            #[inline(always)]
+            fn run<S: Simd>(self, simd: S) -> i32 {
+                simd.dot(self.0, self.1)
+            }
+        }
+        let mut random = Random::new(62);
+        for _ in 0..50 {
+            let mut codes = |end: usize| std::array::from_fn(|_| random.below(end) as i16);
+            let (a, b): ([i16; 32], [i16; 32]) = (codes(256), codes(32_640).map(|x| -x));
+            let exact: i32 = a.iter().zip(&b).map(|(a, b)| i32::from(*a) * i32::from(*b)).sum();
+            for tier in Tier::all() {
+                assert_eq!(tier.run(Dot(&a, &b)), exact, "{tier:?}");
+            }
         }
     }
 }

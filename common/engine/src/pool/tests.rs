@@ -87,6 +87,18 @@ fn zero_threads_are_as_many_as_by_default() {
     assert_eq!(Pool::new(0).unwrap().install(current_threads), threads);
 }
 
+#[cfg(any(target_os = "linux", target_os = "android"))]
+#[test]
+fn threads_keep_to_their_processors_and_the_caller_only_while_it_computes() {
+    use crate::processors::allowed;
+    let before = allowed().unwrap();
+    let pool = Pool::keeping_to(Some(Arc::from(&before[..1])), 2).unwrap();
+    let seen = Mutex::new(Vec::new());
+    pool.install(|| for_each(64, |_| seen.lock().unwrap().push(allowed().unwrap())));
+    assert!(seen.into_inner().unwrap().iter().all(|processors| *processors == before[..1]));
+    assert_eq!(allowed().unwrap(), before);
+}
+
 #[test]
 fn without_a_pool_and_inside_a_task_everything_runs_on_the_caller() {
     let own = std::thread::current().id();

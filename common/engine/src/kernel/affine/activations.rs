@@ -201,13 +201,14 @@ impl Row<'_> {
                     _ => round(x, inverse),
                 };
                 for (sum, code) in sums.iter_mut().zip(&codes) {
-                    *sum += code;
+                    *sum = code.wrapping_add(*sum);
                 }
                 self.codes.store(group * blocks + block, &codes);
             }
             *scale_to = scale;
-            // The sum is exact: at most 128 codes below 2^15.
-            *sum_to = scale * sums.iter().sum::<i32>() as f32;
+            // The sum is exact: at most 128 codes below 2^15; but of a group that is not finite they
+            // are anything, and the scale is no number.
+            *sum_to = scale * sums.into_iter().fold(0, i32::wrapping_add) as f32;
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Whole-number products of 16-bit numbers, with the instructions of any tier.
 //!
-//! A group's is exact: at most 128 products, each at most 255 · 32639, which is below 2^23.
+//! The sum of a group is exact: at most 128 products, each at most 255 · 32639, stay below 2^30.
 //!
 //! With few rows codes are widened as they are multiplied; with many they are widened first and all
 //! rows pass over them.

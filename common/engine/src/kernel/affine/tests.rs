@@ -3,7 +3,7 @@
 use super::super::element::{Bf16, Element, F16, F32};
 use super::*;
 use crate::pool::Pool;
-use crate::testing::Random;
+use crate::testing::{Random, digest};
 
 /// Relative to the sum of absolute products: 2^-24 per rounding, some hundred in a row at most.
 const TOLERANCE: f64 = 1e-5;
@@ -97,10 +97,6 @@ fn kinds() -> impl Iterator<Item = (Bits, usize, FloatType)> {
     })
 }
 
-fn is_fused(tier: &Tier) -> bool {
-    !matches!(tier, Tier::Portable(_))
-}
-
 #[test]
 fn agrees_with_f64_for_odd_shapes_kinds_and_addresses() {
     let mut random = Random::new(21);
@@ -184,7 +180,7 @@ fn tiers_rows_and_threads_do_not_change_a_bit() {
                         assert!(same, "{tier:?} {kind:?} {threads} threads, {rows} rows");
                     }
                 }
-                if is_fused(&tier) {
+                if tier.is_fused() {
                     let first = fused.get_or_insert_with(|| together.clone());
                     assert!(*first == together, "{tier:?} {numerics:?} {kind:?}");
                 }
@@ -200,7 +196,7 @@ fn instructions_for_bytes_do_not_change_a_bit() {
         let stored = Stored::random(&mut random, (77, kind.1 * 19), kind);
         let x = signed(&mut random, 13 * stored.inputs);
         let call = Call { weight: stored.matrix(), bias: None, x: &x, parallel: false };
-        for tier in Tier::all().iter().copied().filter(is_fused) {
+        for tier in Tier::all().iter().copied().filter(|tier| tier.is_fused()) {
             let with = affine_matmul(tier, Numerics::Fast, stored.matrix(), None, &Inputs::new(&x));
             let without =
                 plain::matmul(tier, call, &Activations::quantize(tier, &call, Form::Words));
@@ -300,6 +296,57 @@ fn some_rows_are_those_rows() {
         assert_eq!(some.widen(tier), all[3 * stored.inputs..7 * stored.inputs]);
         for (found, (code, scale, bias)) in all.iter().zip(stored.weights()) {
             assert!((f64::from(*found) - (scale * code + bias)).abs() < 1e-4);
+        }
+    }
+}
+
+#[test]
+fn fused_tiers_agree_to_the_bit() {
+    for (numerics, expected) in
+        [(Numerics::Exact, 0x1f63_d3dc_947d_15ad), (Numerics::Fast, 0xccf5_b4a7_a7fe_cf6f)]
+    {
+        let mut random = Random::new(27);
+        let mut cases = Vec::new();
+        for kind in kinds() {
+            let shape = (37, kind.1 * 5);
+            let stored = Stored::random(&mut random, shape, kind);
+            cases.push((stored, signed(&mut random, 6 * shape.1)));
+        }
+        for tier in Tier::fused() {
+            let product = |(stored, x): &(Stored, Vec<f32>)| {
+                affine_matmul(tier, numerics, stored.matrix(), None, &Inputs::new(x))
+            };
+            let found = digest(&cases.iter().flat_map(product).collect::<Vec<_>>());
+            assert_eq!(found, expected, "{numerics:?} {tier:?}: {found:#018x}");
+        }
+    }
+}
+
+#[test]
+fn what_a_thread_computed_before_does_not_matter() {
+    let mut random = Random::new(28);
+    // Its last tile of outputs, its last group and its rows fill no tile.
+    for (bits, group) in [(Bits::Eight, 32), (Bits::Four, 64)] {
+        let large = Stored::random(&mut random, (300, group * 40), (bits, group, FloatType::F16));
+        let small = Stored::random(&mut random, (37, group * 3), (bits, group, FloatType::F16));
+        let infinite = vec![f32::INFINITY; 21 * group * 40];
+        let x = signed(&mut random, 21 * group * 3);
+        for tier in Tier::all() {
+            let product = |stored: &Stored, x: &[f32]| {
+                affine_matmul(tier, Numerics::Fast, stored.matrix(), None, &Inputs::new(x))
+            };
+            let on_a_new_thread = |dirty: bool| {
+                std::thread::scope(|scope| {
+                    let run = scope.spawn(|| {
+                        if dirty {
+                            product(&large, &infinite);
+                        }
+                        product(&small, &x)
+                    });
+                    run.join().unwrap()
+                })
+            };
+            assert_eq!(on_a_new_thread(true), on_a_new_thread(false), "{tier:?} {bits:?} {group}");
         }
     }
 }

@@ -127,3 +127,28 @@ fn what_is_not_finite_stays_in_its_row() {
         }
     }
 }
+
+#[test]
+fn what_a_thread_computed_before_does_not_matter() {
+    let mut numbers = Random::new(46);
+    let (large, small) =
+        (stored(&random(&mut numbers, 300 * 700)), stored(&random(&mut numbers, 37 * 90)));
+    let infinite = vec![f32::INFINITY; 70 * 700];
+    for rows in [3, 21] {
+        let x = random(&mut numbers, rows * 90);
+        for way in ways() {
+            let on_a_new_thread = |dirty: bool| {
+                std::thread::scope(|scope| {
+                    let run = scope.spawn(|| {
+                        if dirty {
+                            multiply(way, matrix(&large, 700), None, &infinite);
+                        }
+                        multiply(way, matrix(&small, 90), None, &x)
+                    });
+                    run.join().unwrap()
+                })
+            };
+            assert_eq!(on_a_new_thread(true), on_a_new_thread(false), "{way:?} {rows} rows");
+        }
+    }
+}

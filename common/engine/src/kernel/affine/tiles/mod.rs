@@ -62,8 +62,8 @@ pub(super) fn product_bytes(inputs: u64, rows: u64) -> (u64, u64) {
     let params = inputs.div_ceil(super::MIN_GROUP as u64) * 2 * size_of::<f32>() as u64;
     let row = inputs.div_ceil(STEP as u64).saturating_mul(2 * STEP as u64).saturating_add(params);
     let rows = rows.div_ceil(TILE_ROWS as u64).saturating_mul(TILE_ROWS as u64);
-    let kept = OUTPUTS * BLOCK + PASS * TILES * size_of::<Tile>();
-    (row.saturating_mul(rows), kept as u64)
+    let thread = OUTPUTS * BLOCK + PASS * TILES * size_of::<Tile>();
+    (row.saturating_mul(rows), thread as u64)
 }
 
 /// Some groups of the outputs of a task.
