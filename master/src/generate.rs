@@ -159,9 +159,30 @@ impl Ends {
         })
     }
 
-    /// Logits `[rows, vocab_size]` of hidden states.
+    /// Ids there are.
+    pub fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+
+    /// Hidden states `[ids, hidden_size]` of ids of the vocabulary.
+    ///
+    /// # Errors
+    /// If an id is not in it.
+    pub fn embed(&self, ids: &[u32]) -> Result<Vec<f32>, cake_engine::Error> {
+        self.embedding.forward(ids)
+    }
+
+    /// Logits `[rows, vocab_size]` of hidden states `[rows, hidden_size]`. Takes milliseconds: not for
+    /// a thread that others wait for.
+    ///
+    /// # Errors
+    /// If the arithmetic fails.
+    pub fn score(&self, hidden: Vec<f32>, rows: usize) -> Result<Vec<f32>, cake_engine::Error> {
+        self.head.forward(hidden, rows)
+    }
+
     fn logits(&self, hidden: Vec<f32>, rows: usize) -> Result<Vec<f32>, Error> {
-        Ok(tokio::task::block_in_place(|| self.head.forward(hidden, rows))?)
+        Ok(tokio::task::block_in_place(|| self.score(hidden, rows))?)
     }
 }
 
@@ -319,7 +340,7 @@ impl Generator<'_> {
                 (false, true) => vec![ids.len() as u32 - 1],
                 (false, false) => vec![],
             };
-            let hidden = self.ends.embedding.forward(ids)?;
+            let hidden = self.ends.embed(ids)?;
             let item = sequence.item(ids.len(), true);
             tickets.push(self.pipeline.submit(vec![item], hidden, wanted).await?);
             sequence.computed.extend_from_slice(ids);
@@ -352,7 +373,7 @@ impl Generator<'_> {
         let positions = sequence.computed.len() + 1;
         blocks.cover(&mut sequence.blocks, positions).map_err(|_| Error::NoBlocks)?;
         let began = Instant::now();
-        let hidden = self.ends.embedding.forward(&[token])?;
+        let hidden = self.ends.embed(&[token])?;
         let embedding = began.elapsed();
         let ticket = self.pipeline.submit(vec![sequence.item(1, false)], hidden, vec![0]).await?;
         let answer = ticket.answer().await?;

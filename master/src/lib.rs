@@ -3,7 +3,7 @@
 //! Start with [`cli`] for what it can be asked, then follow a run: [`cluster`] (who is there, what they
 //! offer), [`sizing`] (numbers for the planner), [`planner`] (pure), [`distributor`] (blobs to workers),
 //! [`place`] (where the master's own weights lie), [`pipeline`] (steps through the stages), [`generate`]
-//! (tokens), [`text`] (words).
+//! (tokens), [`text`] (words). A service goes on with [`scheduler`] (many sequences) and [`api`] (HTTP).
 //!
 //! Invariants:
 //! - The planner is a pure function: numbers in, plan or refusal out.
@@ -13,6 +13,7 @@
 //! - The worker crate is used for the hidden `worker` subcommand that the demo starts, for facts about
 //!   this machine, and for what a stage is on either side: its scratch memory and how it runs a step.
 
+pub mod api;
 pub mod chunk;
 pub mod cli;
 pub mod cluster;
@@ -22,6 +23,7 @@ pub mod model;
 pub mod pipeline;
 pub mod place;
 pub mod planner;
+pub mod scheduler;
 pub mod sizing;
 pub mod state;
 pub mod text;

@@ -16,6 +16,7 @@ pub mod model;
 pub mod process;
 pub mod programs;
 pub mod proxy;
+pub mod server;
 pub mod wait;
 pub mod worker;
 
@@ -27,6 +28,7 @@ pub use model::ModelShape;
 pub use process::{Finished, Running};
 pub use programs::programs;
 pub use proxy::CountingProxy;
+pub use server::{Reply, Server};
 pub use wait::until;
 pub use worker::{TestWorker, WorkerOptions};
 

@@ -57,5 +57,5 @@ pub use placement::{Placement, Weights};
 pub use probe::{LayerProbe, probe_layer};
 pub use processors::default_threads;
 pub use reuse::Reuse;
-pub use sampling::{Sampled, SamplingOptions, sample};
+pub use sampling::{Sampled, SamplingOptions, logprobs, sample};
 pub use stage::Stage;

@@ -200,12 +200,17 @@ fn keep_top_p(candidates: &mut Vec<Candidate>, top_p: f32) {
 
 /// Log-softmax of `logits` at `token`.
 fn logprob(logits: &[f32], token: u32) -> f32 {
-    let Some(&chosen) = logits.get(token as usize) else {
-        return 0.0;
-    };
+    logprobs(logits)(token)
+}
+
+/// Log-softmax of `logits` at any token; 0 where there is none.
+pub fn logprobs(logits: &[f32]) -> impl Fn(u32) -> f32 {
     let largest = largest(logits);
-    let sum = sum_exp(Tier::detect(), logits, largest);
-    (f64::from(chosen) - f64::from(largest) - sum.ln()) as f32
+    let total = sum_exp(Tier::detect(), logits, largest).ln();
+    move |token| {
+        let Some(&score) = logits.get(token as usize) else { return 0.0 };
+        (f64::from(score) - f64::from(largest) - total) as f32
+    }
 }
 
 #[cfg(test)]

@@ -43,9 +43,9 @@ pub(super) struct PlanArgs {
     /// Longest sequence to make room for (tokens). Default: what the model has, at most 4096.
     #[arg(long, value_name = "TOKENS")]
     pub context: Option<usize>,
-    /// Sequences at once to make room for.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub parallel: usize,
+    /// Sequences at once to make room for. Default: 8 to serve, else 1.
+    #[arg(long, value_name = "N")]
+    pub parallel: Option<usize>,
     /// Element type of the KV cache. Default: f16, or f32 with --numerics exact.
     #[arg(long, value_name = "f32|f16")]
     pub kv: Option<KvDtype>,
@@ -105,7 +105,7 @@ impl PlanArgs {
         let context = within("--context", context, most)?;
         let promise = Promise {
             context,
-            parallel: within("--parallel", self.parallel, MAX_PARALLEL)?,
+            parallel: within("--parallel", self.parallel.unwrap_or(1), MAX_PARALLEL)?,
             kv: self.kv.unwrap_or(match self.numerics {
                 Numerics::Exact => KvDtype::F32,
                 Numerics::Fast => KvDtype::F16,
@@ -128,7 +128,7 @@ impl PlanArgs {
     pub(super) fn usual() -> Self {
         Self {
             context: None,
-            parallel: 1,
+            parallel: None,
             kv: None,
             encode: Encode(vec![Encoding::AsStored]),
             numerics: Numerics::default(),
@@ -176,7 +176,7 @@ impl FromStr for Encode {
 }
 
 /// How tokens are chosen; what is not given comes from the model's generation_config.json.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub(super) struct SampleArgs {
     /// Most new tokens.
     #[arg(long, value_name = "N")]
@@ -283,7 +283,8 @@ mod tests {
         let mut checkpoint = Checkpoint::open(model).expect("the demo's model");
         checkpoint.config.max_position_embeddings = 1 << 20;
         let promise = |context, parallel| {
-            PlanArgs { context: Some(context), parallel, ..PlanArgs::usual() }.promise(&checkpoint)
+            PlanArgs { context: Some(context), parallel: Some(parallel), ..PlanArgs::usual() }
+                .promise(&checkpoint)
         };
         let most = limits::BLOCKS * cake_engine::BLOCK_POSITIONS;
         assert!(promise(1 << 20, most >> 20).is_ok());

@@ -85,6 +85,14 @@ pub enum Error {
         /// Blocks for all of them.
         blocks: usize,
     },
+    /// The address for clients cannot be used.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// As given.
+        address: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// A system message for a model that has no place for one.
     #[error(
         "this model has no chat template, so there is no place for --system: \

@@ -13,6 +13,7 @@ mod prepare;
 mod push;
 mod report;
 mod run;
+mod serve;
 mod show;
 
 use clap::{Parser, Subcommand};
@@ -38,6 +39,8 @@ enum Command {
     Run(Box<run::Args>),
     /// Talk with the model, turn after turn.
     Chat(Box<chat::Args>),
+    /// Serve the OpenAI API: many requests at once.
+    Serve(Box<serve::Args>),
     /// Show which worker would hold which layers, and change nothing.
     Plan(plan::Args),
     /// Plan and push the blobs, then leave: the next run starts warm.
@@ -64,7 +67,8 @@ impl Cli {
             command => command,
         };
         let json = command.json();
-        let tidies_up = matches!(command, Command::Extract(_)); // It listens for Ctrl-C itself.
+        // These listen for Ctrl-C themselves.
+        let tidies_up = matches!(command, Command::Extract(_) | Command::Serve(_));
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()
@@ -99,7 +103,7 @@ impl Command {
             Self::Inspect(args) => args.json,
             Self::Extract(args) => args.json,
             Self::Doctor(args) => args.json,
-            Self::Demo(_) | Self::Chat(_) | Self::Worker(_) => false,
+            Self::Demo(_) | Self::Chat(_) | Self::Serve(_) | Self::Worker(_) => false,
         }
     }
 }
@@ -109,6 +113,7 @@ async fn dispatch(command: Command) -> Result<(), Error> {
         Command::Demo(args) => args.run().await,
         Command::Run(args) => args.run().await,
         Command::Chat(args) => args.run().await,
+        Command::Serve(args) => args.run(interrupted()).await,
         Command::Plan(args) => args.run().await,
         Command::Push(args) => args.run().await,
         Command::Inspect(args) => args.run(),

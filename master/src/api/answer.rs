@@ -1,0 +1,125 @@
+//! One request's answers as they come: from the scheduler's tokens to pieces of text.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+use super::Served;
+use super::error::ApiError;
+use crate::generate::Finish;
+use crate::scheduler::{Event, Generation, Request, Token};
+use crate::text::{Detokenizer, StopStrings};
+
+/// Pieces that may wait for a slow client, after which its sequence goes on without being read.
+const PIECES_QUEUED: usize = 64;
+
+/// What is to be generated for one request.
+pub(super) struct Plan {
+    /// One for each answer.
+    pub(super) requests: Vec<Request>,
+    /// Text that ends an answer.
+    pub(super) stop: Vec<String>,
+}
+
+/// A part of one of the answers.
+#[derive(Debug)]
+pub(super) struct Piece {
+    /// Which answer.
+    pub(super) index: usize,
+    pub(super) what: What,
+}
+
+#[derive(Debug)]
+pub(super) enum What {
+    /// The prompt is being read.
+    Begun { cached_tokens: usize },
+    /// More text, often none, and the tokens that came since the last one.
+    Text { text: String, tokens: Vec<Token> },
+    /// The end.
+    Ended { reason: &'static str, completion_tokens: usize },
+    /// The end: it broke off.
+    Failed(ApiError),
+}
+
+/// Begins all answers of `plan`; their pieces come out of the receiver, those of each answer in order.
+/// Dropping it cancels them.
+///
+/// # Errors
+/// If the scheduler does not take one of them; then none is begun.
+pub(super) fn begin(served: &Arc<Served>, plan: Plan) -> Result<mpsc::Receiver<Piece>, ApiError> {
+    let submit = |request| served.scheduler.submit(request);
+    let generations: Vec<Generation> =
+        plan.requests.into_iter().map(submit).collect::<Result<_, _>>()?;
+    let (pieces, received) = mpsc::channel(PIECES_QUEUED);
+    for (index, generation) in generations.into_iter().enumerate() {
+        let (served, pieces, stop) = (served.clone(), pieces.clone(), plan.stop.clone());
+        tokio::spawn(async move {
+            let cancelled = pieces.clone();
+            tokio::select! {
+                () = write(&served, generation, stop, index, pieces) => {}
+                () = cancelled.closed() => {} // Nobody reads: the generation is dropped.
+            }
+        });
+    }
+    Ok(received)
+}
+
+/// Turns what is generated into pieces until it ends or nobody takes them.
+async fn write(
+    served: &Served,
+    mut generation: Generation,
+    stop: Vec<String>,
+    index: usize,
+    pieces: mpsc::Sender<Piece>,
+) {
+    let mut detokenizer = Detokenizer::new(&served.text);
+    let mut stops = StopStrings::new(stop);
+    let mut completion_tokens = 0;
+    loop {
+        let (what, over) = match generation.next().await {
+            Some(Event::Begun { reused_tokens }) => {
+                (What::Begun { cached_tokens: reused_tokens }, false)
+            }
+            Some(Event::Token(token)) => {
+                completion_tokens += 1;
+                // An id that no tokenizer entry has is no text, and no reason to end either.
+                let text = detokenizer.push(token.id).unwrap_or_default();
+                let scan = stops.push(&text);
+                let text = What::Text { text: scan.emit, tokens: vec![token] };
+                if scan.stopped {
+                    if pieces.send(Piece { index, what: text }).await.is_err() {
+                        return;
+                    }
+                    (What::Ended { reason: "stop", completion_tokens }, true)
+                } else {
+                    (text, false)
+                }
+            }
+            Some(Event::Ended(finish)) => {
+                let rest = detokenizer.finish().unwrap_or_default();
+                let scan = stops.push(&rest);
+                let mut text = scan.emit;
+                if !scan.stopped {
+                    text.push_str(&stops.finish());
+                }
+                if !text.is_empty() {
+                    let text = What::Text { text, tokens: Vec::new() };
+                    if pieces.send(Piece { index, what: text }).await.is_err() {
+                        return;
+                    }
+                }
+                let reason = match finish {
+                    _ if scan.stopped => "stop",
+                    Finish::Stop => "stop",
+                    Finish::Length | Finish::Context => "length",
+                };
+                (What::Ended { reason, completion_tokens }, true)
+            }
+            Some(Event::Failed(error)) => (What::Failed(error.into()), true),
+            None => (What::Failed(ApiError::Closed), true),
+        };
+        if pieces.send(Piece { index, what }).await.is_err() || over {
+            return;
+        }
+    }
+}

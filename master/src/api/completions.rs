@@ -1,0 +1,123 @@
+//! `POST /v1/completions`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use serde_json::{Value, json};
+
+use super::error::ApiError;
+use super::respond::{Sending, Shape, Whole, respond};
+use super::wire::{CompletionLogprobs, CompletionRequest, Prompt};
+use super::{Body, Served, params};
+use crate::scheduler::Token;
+
+/// New tokens where a request does not say: as OpenAI has it.
+const DEFAULT_MAX_TOKENS: usize = 16;
+/// Most prompts in one request.
+const MAX_PROMPTS: usize = 64;
+
+pub(super) async fn create(
+    State(served): State<Arc<Served>>,
+    Body(request): Body<CompletionRequest>,
+) -> Result<Response, ApiError> {
+    let CompletionRequest { prompt, logprobs, echo, suffix, common } = request;
+    if suffix.is_some_and(|suffix| !suffix.is_empty()) {
+        return Err(ApiError::Unsupported { param: "suffix" });
+    }
+    let echo = echo.unwrap_or(false);
+    if echo && logprobs.is_some() {
+        return Err(ApiError::parameter("echo", "true", "false beside logprobs"));
+    }
+    let prompts = ids(&served, prompt)?;
+    if !(1..=MAX_PROMPTS).contains(&prompts.len()) {
+        let found = format!("{} prompts", prompts.len());
+        return Err(ApiError::parameter("prompt", found, format!("1 to {MAX_PROMPTS}")));
+    }
+    let sending = Sending::new(&common, &prompts);
+    let top = logprobs.unwrap_or(0);
+    let plan = params::plan(&served, &prompts, common, top, Some(DEFAULT_MAX_TOKENS))?;
+    let echoes = match echo {
+        true => prompts.iter().map(|ids| served.text.decode(ids)).collect::<Result<_, _>>()?,
+        false => Vec::new(),
+    };
+    let answers_each = plan.requests.len() / prompts.len();
+    let shape =
+        Completion { logprobs: logprobs.is_some(), echoes, answers_each, offsets: HashMap::new() };
+    respond(served, plan, sending, shape).await
+}
+
+/// All prompts as token ids.
+fn ids(served: &Served, prompt: Prompt) -> Result<Vec<Vec<u32>>, ApiError> {
+    let encode = |text: &String| Ok(served.text.encode(text, true)?);
+    match prompt {
+        Prompt::Text(text) => Ok(vec![encode(&text)?]),
+        Prompt::Texts(texts) => texts.iter().map(encode).collect(),
+        Prompt::Ids(ids) => Ok(vec![ids]),
+        Prompt::ManyIds(many) => Ok(many),
+    }
+}
+
+struct Completion {
+    logprobs: bool,
+    /// The prompts' texts, if they are to come before the answers.
+    echoes: Vec<String>,
+    answers_each: usize,
+    /// Characters of each answer so far.
+    offsets: HashMap<usize, usize>,
+}
+
+impl Completion {
+    fn echo(&self, index: usize) -> &str {
+        self.echoes.get(index / self.answers_each).map_or("", String::as_str)
+    }
+
+    fn logprobs(
+        &mut self,
+        served: &Served,
+        index: usize,
+        tokens: &[Token],
+    ) -> Option<CompletionLogprobs> {
+        if !self.logprobs {
+            return None;
+        }
+        let offset = self.offsets.entry(index).or_default();
+        let mut all = CompletionLogprobs::default();
+        for token in tokens {
+            let text = served.token_text(token.id);
+            all.text_offset.push(*offset);
+            *offset += text.chars().count();
+            all.tokens.push(text);
+            all.token_logprobs.push(token.logprob);
+            let top = token.top.iter().map(|(id, logprob)| (served.token_text(*id), *logprob));
+            all.top_logprobs.push(top.collect());
+        }
+        Some(all)
+    }
+}
+
+impl Shape for Completion {
+    const OBJECTS: (&'static str, &'static str) = ("text_completion", "text_completion");
+    const PREFIX: &'static str = "cmpl";
+
+    fn opening(&self, index: usize) -> Option<Value> {
+        let text = Some(self.echo(index)).filter(|text| !text.is_empty())?;
+        Some(json!({ "index": index, "text": text, "logprobs": null, "finish_reason": null }))
+    }
+
+    fn piece(&mut self, served: &Served, index: usize, text: &str, tokens: &[Token]) -> Value {
+        let logprobs = self.logprobs(served, index, tokens);
+        json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": null })
+    }
+
+    fn end(&self, index: usize, reason: &str) -> Value {
+        json!({ "index": index, "text": "", "logprobs": null, "finish_reason": reason })
+    }
+
+    fn whole(&mut self, served: &Served, index: usize, answer: &Whole) -> Value {
+        let logprobs = self.logprobs(served, index, &answer.tokens);
+        let text = format!("{}{}", self.echo(index), answer.text);
+        json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": answer.reason })
+    }
+}

@@ -1,0 +1,108 @@
+//! Errors as OpenAI's API gives them.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use crate::scheduler::{self, Refusal};
+use crate::text;
+
+/// Seconds after which a client may try again when the queue is full.
+const RETRY_AFTER_SECONDS: u64 = 1;
+
+/// Why a request has no answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ApiError {
+    /// The body is not what it should be.
+    #[error("{0}")]
+    Body(String),
+    /// A parameter has a value that cannot be.
+    #[error("{param} is {found}, expected {expected}")]
+    Parameter { param: &'static str, found: String, expected: String },
+    /// A parameter that is not known how to follow.
+    #[error("{param} is not supported here")]
+    Unsupported { param: &'static str },
+    /// Another model than the one that is served.
+    #[error("the model {found:?} is not served here, {served:?} is")]
+    UnknownModel { found: String, served: String },
+    /// No such path.
+    #[error("there is nothing at {path}")]
+    UnknownPath { path: String },
+    /// The path takes other methods.
+    #[error("{path} does not take {method}")]
+    Method { path: String, method: String },
+    /// The scheduler does not take it.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// Template or tokenizer do not take it.
+    #[error(transparent)]
+    Text(#[from] text::Error),
+    /// It broke off.
+    #[error(transparent)]
+    Failed(#[from] scheduler::Error),
+    /// The scheduler has gone.
+    #[error("the server is shutting down")]
+    Closed,
+    /// A key is asked for, and this is not it.
+    #[error("the API key is missing or wrong: send it as `Authorization: Bearer KEY`")]
+    Unauthorized,
+}
+
+impl ApiError {
+    pub(super) fn parameter(
+        param: &'static str,
+        found: impl std::fmt::Display,
+        expected: impl Into<String>,
+    ) -> Self {
+        Self::Parameter { param, found: found.to_string(), expected: expected.into() }
+    }
+
+    /// Its status and OpenAI's words for the kind and the code.
+    fn kind(&self) -> (StatusCode, &'static str, Option<&'static str>) {
+        const INVALID: &str = "invalid_request_error";
+        match self {
+            Self::Body(_) | Self::Parameter { .. } | Self::Unsupported { .. } | Self::Text(_) => {
+                (StatusCode::BAD_REQUEST, INVALID, None)
+            }
+            Self::UnknownModel { .. } => (StatusCode::NOT_FOUND, INVALID, Some("model_not_found")),
+            Self::UnknownPath { .. } => (StatusCode::NOT_FOUND, INVALID, None),
+            Self::Method { .. } => (StatusCode::METHOD_NOT_ALLOWED, INVALID, None),
+            Self::Unauthorized => (StatusCode::UNAUTHORIZED, INVALID, Some("invalid_api_key")),
+            Self::Refused(Refusal::Busy { .. }) => {
+                (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", Some("queue_full"))
+            }
+            Self::Refused(Refusal::Closed) | Self::Closed => {
+                (StatusCode::SERVICE_UNAVAILABLE, "server_error", None)
+            }
+            Self::Refused(Refusal::PromptTooLong { .. } | Refusal::NeverFits { .. }) => {
+                (StatusCode::BAD_REQUEST, INVALID, Some("context_length_exceeded"))
+            }
+            Self::Refused(_) => (StatusCode::BAD_REQUEST, INVALID, None),
+            Self::Failed(_) => (StatusCode::INTERNAL_SERVER_ERROR, "server_error", None),
+        }
+    }
+
+    /// OpenAI's error object, which also ends a stream that breaks off.
+    pub(super) fn json(&self) -> Value {
+        let (_, kind, code) = self.kind();
+        let param = match self {
+            Self::Parameter { param, .. } | Self::Unsupported { param } => Some(*param),
+            Self::UnknownModel { .. } => Some("model"),
+            _ => None,
+        };
+        json!({ "error": { "message": self.to_string(), "type": kind, "param": param, "code": code } })
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let (status, _, _) = self.kind();
+        let mut response = (status, Json(self.json())).into_response();
+        if status == StatusCode::TOO_MANY_REQUESTS {
+            let seconds = HeaderValue::from(RETRY_AFTER_SECONDS);
+            response.headers_mut().insert(header::RETRY_AFTER, seconds);
+        }
+        response
+    }
+}

@@ -1,0 +1,161 @@
+//! Checks what a client asks for and turns it into requests of the scheduler.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use cake_engine::SamplingOptions;
+
+use super::Served;
+use super::answer::Plan;
+use super::error::ApiError;
+use super::wire::{Common, OneOrMany};
+use crate::scheduler::{Choice, Request};
+
+/// Most answers to one request.
+const MAX_ANSWERS: u64 = 16;
+/// Most stop strings, and most bytes of each.
+const MAX_STOPS: usize = 16;
+const MAX_STOP_BYTES: usize = 1024;
+/// Most alternatives to each token.
+const MAX_TOP_LOGPROBS: u64 = 20;
+
+/// The answers to `prompts`, as `common` asks for them: for each prompt `n`, one after the other.
+pub(super) fn plan(
+    served: &Served,
+    prompts: &[Vec<u32>],
+    common: Common,
+    top_logprobs: u64,
+    default_max_tokens: Option<usize>,
+) -> Result<Plan, ApiError> {
+    check_model(served, common.model.as_deref())?;
+    let count = within("n", common.n, 1, MAX_ANSWERS)?.unwrap_or(1);
+    let max_tokens = max_tokens(common.max_tokens, common.max_completion_tokens)?;
+    if top_logprobs > MAX_TOP_LOGPROBS {
+        let expected = format!("at most {MAX_TOP_LOGPROBS}");
+        return Err(ApiError::parameter("top_logprobs", top_logprobs, expected));
+    }
+    let options = sampling(&served.defaults, &common)?;
+    let stop = stops(common.stop)?;
+    let bias = common.logit_bias.unwrap_or_default();
+    let bias = bias.into_iter().map(|(id, by)| {
+        let found = || format!("{{{id:?}: {by}}}");
+        let expected = "token ids with numbers from -100 to 100";
+        let refused = || ApiError::parameter("logit_bias", found(), expected);
+        let number: u32 = id.parse().map_err(|_| refused())?;
+        ((-100.0..=100.0).contains(&by)).then_some((number, by)).ok_or_else(refused)
+    });
+    let choice = Choice {
+        options,
+        bias: bias.collect::<Result<_, _>>()?,
+        presence_penalty: penalty("presence_penalty", common.presence_penalty)?,
+        frequency_penalty: penalty("frequency_penalty", common.frequency_penalty)?,
+        top_logprobs: top_logprobs as usize,
+    };
+    let stop_ids = match common.ignore_eos.unwrap_or(false) {
+        true => Arc::new(HashSet::new()),
+        false => served.stop_ids.clone(),
+    };
+    let context = served.scheduler.limits().context;
+    let request = |prompt: &Vec<u32>, index: u64| {
+        let mut choice = choice.clone();
+        choice.options.seed = options.seed.wrapping_add(index);
+        let room = context.saturating_sub(prompt.len());
+        Request {
+            prompt: prompt.clone(),
+            max_tokens: max_tokens.or(default_max_tokens).unwrap_or(room).min(room),
+            stop_ids: stop_ids.clone(),
+            choice,
+        }
+    };
+    let requests = prompts.iter().flat_map(|prompt| (0..count).map(move |index| (prompt, index)));
+    let requests = requests.map(|(prompt, index)| request(prompt, index)).collect();
+    Ok(Plan { requests, stop })
+}
+
+/// The model may be left out, but not another one's name.
+fn check_model(served: &Served, found: Option<&str>) -> Result<(), ApiError> {
+    match found {
+        Some(found) if found != served.name => {
+            Err(ApiError::UnknownModel { found: found.to_owned(), served: served.name.clone() })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn stops(stop: Option<OneOrMany<String>>) -> Result<Vec<String>, ApiError> {
+    let stop = stop.map_or_else(Vec::new, OneOrMany::into_vec);
+    if stop.len() > MAX_STOPS {
+        let expected = format!("at most {MAX_STOPS} of them");
+        return Err(ApiError::parameter("stop", format!("{} strings", stop.len()), expected));
+    }
+    if let Some(long) = stop.iter().find(|stop| stop.len() > MAX_STOP_BYTES) {
+        let expected = format!("at most {MAX_STOP_BYTES} bytes each");
+        return Err(ApiError::parameter("stop", format!("{} bytes long", long.len()), expected));
+    }
+    Ok(stop)
+}
+
+/// Either name; the newer one first.
+fn max_tokens(old: Option<u64>, new: Option<u64>) -> Result<Option<usize>, ApiError> {
+    let (param, value) = match (new, old) {
+        (Some(new), _) => ("max_completion_tokens", Some(new)),
+        (None, old) => ("max_tokens", old),
+    };
+    match value {
+        Some(0) => Err(ApiError::parameter(param, 0, "at least 1")),
+        value => Ok(value.map(|value| usize::try_from(value).unwrap_or(usize::MAX))),
+    }
+}
+
+/// What the request says, else what the model's own files do.
+fn sampling(defaults: &SamplingOptions, common: &Common) -> Result<SamplingOptions, ApiError> {
+    let unit = |param, value: Option<f32>| between(param, value, 0.0, 1.0);
+    Ok(SamplingOptions {
+        temperature: between("temperature", common.temperature, 0.0, 100.0)?
+            .unwrap_or(defaults.temperature),
+        top_p: unit("top_p", common.top_p)?.unwrap_or(defaults.top_p),
+        top_k: common.top_k.map_or(defaults.top_k, |k| usize::try_from(k).unwrap_or(usize::MAX)),
+        min_p: unit("min_p", common.min_p)?.unwrap_or(defaults.min_p),
+        repetition_penalty: between("repetition_penalty", common.repetition_penalty, 0.01, 100.0)?
+            .unwrap_or(defaults.repetition_penalty),
+        seed: common.seed.map_or_else(fresh_seed, |seed| seed as u64),
+    })
+}
+
+/// Another one for every request that names none.
+fn fresh_seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(())
+}
+
+fn penalty(param: &'static str, value: Option<f32>) -> Result<f32, ApiError> {
+    Ok(between(param, value, -2.0, 2.0)?.unwrap_or(0.0))
+}
+
+fn between(
+    param: &'static str,
+    value: Option<f32>,
+    low: f32,
+    high: f32,
+) -> Result<Option<f32>, ApiError> {
+    match value {
+        Some(value) if !(low..=high).contains(&value) => {
+            Err(ApiError::parameter(param, value, format!("{low} to {high}")))
+        }
+        value => Ok(value),
+    }
+}
+
+fn within(
+    param: &'static str,
+    value: Option<u64>,
+    low: u64,
+    high: u64,
+) -> Result<Option<u64>, ApiError> {
+    match value {
+        Some(value) if !(low..=high).contains(&value) => {
+            Err(ApiError::parameter(param, value, format!("{low} to {high}")))
+        }
+        value => Ok(value),
+    }
+}

@@ -1,0 +1,251 @@
+//! Answers on their way out: as one JSON object, or as a stream of server-sent events.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::Json;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::Stream;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::Served;
+use super::answer::{Piece, Plan, What, begin};
+use super::error::ApiError;
+use super::wire::{Common, PromptTokensDetails, Usage};
+use crate::scheduler::Token;
+
+/// How often a stream that has nothing to say shows that it is alive.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// What differs between the kinds of answers.
+pub(super) trait Shape: Send + Sync + 'static {
+    /// What `object` is in a whole answer, and in a piece of a stream.
+    const OBJECTS: (&'static str, &'static str);
+    /// What ids begin with.
+    const PREFIX: &'static str;
+
+    /// What is said of an answer before its first text, if anything.
+    fn opening(&self, index: usize) -> Option<Value>;
+    /// The choice of a stream for more text.
+    fn piece(&mut self, served: &Served, index: usize, text: &str, tokens: &[Token]) -> Value;
+    /// The choice that ends an answer of a stream.
+    fn end(&self, index: usize, reason: &str) -> Value;
+    /// The choice for a whole answer.
+    fn whole(&mut self, served: &Served, index: usize, answer: &Whole) -> Value;
+}
+
+/// An answer that is complete.
+#[derive(Debug, Default)]
+pub(super) struct Whole {
+    pub(super) text: String,
+    pub(super) tokens: Vec<Token>,
+    pub(super) reason: &'static str,
+}
+
+/// How the answers to one request go out.
+pub(super) struct Sending {
+    pub(super) stream: bool,
+    pub(super) include_usage: bool,
+    /// Tokens of all prompts.
+    pub(super) prompt_tokens: usize,
+    pub(super) prompts: usize,
+}
+
+impl Sending {
+    pub(super) fn new(common: &Common, prompts: &[Vec<u32>]) -> Self {
+        let options = common.stream_options.and_then(|options| options.include_usage);
+        Self {
+            stream: common.stream.unwrap_or(false),
+            include_usage: options.unwrap_or(false),
+            prompt_tokens: prompts.iter().map(Vec::len).sum(),
+            prompts: prompts.len(),
+        }
+    }
+}
+
+/// Begins `plan` and answers in the given shape.
+pub(super) async fn respond<S: Shape>(
+    served: Arc<Served>,
+    plan: Plan,
+    sending: Sending,
+    shape: S,
+) -> Result<Response, ApiError> {
+    let answers = plan.requests.len();
+    let received = begin(&served, plan)?;
+    let (object, piece) = S::OBJECTS;
+    let frame = Frame::new(S::PREFIX, if sending.stream { piece } else { object }, &served);
+    let mut tally = Tally::new(&sending, answers);
+    if sending.stream {
+        let events = events(served, received, frame, tally, shape, sending.include_usage);
+        let alive = KeepAlive::new().interval(KEEP_ALIVE);
+        return Ok(Sse::new(events).keep_alive(alive).into_response());
+    }
+    let wholes = collect(received, answers, &mut tally).await?;
+    let mut shape = shape;
+    let choices = wholes.iter().enumerate();
+    let choices = choices.map(|(index, whole)| shape.whole(&served, index, whole)).collect();
+    Ok(Json(frame.with(choices, Some(tally.usage))).into_response())
+}
+
+/// What every object of an answer begins with.
+struct Frame {
+    id: String,
+    object: &'static str,
+    created: u64,
+    model: String,
+}
+
+impl Frame {
+    fn new(prefix: &str, object: &'static str, served: &Served) -> Self {
+        Self {
+            id: format!("{prefix}-{}", cake_worker::lease::random_token()),
+            object,
+            created: unix_seconds(),
+            model: served.name.clone(),
+        }
+    }
+
+    fn with(&self, choices: Vec<Value>, usage: Option<Usage>) -> Value {
+        json!({
+            "id": self.id,
+            "object": self.object,
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+            "usage": usage,
+        })
+    }
+}
+
+/// Seconds since 1970.
+pub(super) fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// Counts tokens and answers that have ended.
+struct Tally {
+    usage: Usage,
+    answers_each: usize,
+    open: usize,
+}
+
+impl Tally {
+    fn new(sending: &Sending, answers: usize) -> Self {
+        let prompt_tokens = sending.prompt_tokens;
+        Self {
+            usage: Usage { prompt_tokens, total_tokens: prompt_tokens, ..Usage::default() },
+            answers_each: (answers / sending.prompts.max(1)).max(1),
+            open: answers,
+        }
+    }
+
+    fn count(&mut self, piece: &Piece) {
+        match &piece.what {
+            // Of several answers to one prompt, the first one.
+            What::Begun { cached_tokens } if piece.index.is_multiple_of(self.answers_each) => {
+                let PromptTokensDetails { cached_tokens: all } =
+                    &mut self.usage.prompt_tokens_details;
+                *all += cached_tokens;
+            }
+            What::Ended { completion_tokens, .. } => {
+                self.usage.completion_tokens += completion_tokens;
+                self.usage.total_tokens += completion_tokens;
+                self.open -= 1;
+            }
+            What::Begun { .. } | What::Text { .. } | What::Failed(_) => {}
+        }
+    }
+}
+
+/// Waits for all answers.
+async fn collect(
+    mut received: mpsc::Receiver<Piece>,
+    answers: usize,
+    tally: &mut Tally,
+) -> Result<Vec<Whole>, ApiError> {
+    let mut wholes: Vec<Whole> = (0..answers).map(|_| Whole::default()).collect();
+    while tally.open > 0 {
+        let piece = received.recv().await.ok_or(ApiError::Closed)?;
+        tally.count(&piece);
+        let whole = &mut wholes[piece.index];
+        match piece.what {
+            What::Begun { .. } => {}
+            What::Text { text, tokens } => {
+                whole.text.push_str(&text);
+                whole.tokens.extend(tokens);
+            }
+            What::Ended { reason, .. } => whole.reason = reason,
+            What::Failed(error) => return Err(error),
+        }
+    }
+    Ok(wholes)
+}
+
+/// The events of a stream. It ends with `[DONE]`, or with an error object if it broke off.
+fn events<S: Shape>(
+    served: Arc<Served>,
+    received: mpsc::Receiver<Piece>,
+    frame: Frame,
+    tally: Tally,
+    shape: S,
+    include_usage: bool,
+) -> impl Stream<Item = Result<Event, Infallible>> {
+    let outgoing = Outgoing { served, received, frame, tally, shape, include_usage, over: false };
+    let batches = futures_util::stream::unfold(outgoing, |mut outgoing| async move {
+        let events = outgoing.next().await?;
+        Some((futures_util::stream::iter(events.into_iter().map(Ok)), outgoing))
+    });
+    futures_util::StreamExt::flatten(batches)
+}
+
+struct Outgoing<S> {
+    served: Arc<Served>,
+    received: mpsc::Receiver<Piece>,
+    frame: Frame,
+    tally: Tally,
+    shape: S,
+    include_usage: bool,
+    over: bool,
+}
+
+impl<S: Shape> Outgoing<S> {
+    /// The events for the next piece; nothing after the last one.
+    async fn next(&mut self) -> Option<Vec<Event>> {
+        if self.over {
+            return None;
+        }
+        if self.tally.open == 0 {
+            self.over = true;
+            let usage = self.include_usage.then(|| self.frame.with(vec![], Some(self.tally.usage)));
+            let usage = usage.map(|usage| event(&usage));
+            return Some(usage.into_iter().chain([Event::default().data("[DONE]")]).collect());
+        }
+        let Some(piece) = self.received.recv().await else {
+            self.over = true;
+            return Some(vec![event(&ApiError::Closed.json())]);
+        };
+        self.tally.count(&piece);
+        let index = piece.index;
+        let choice = match piece.what {
+            What::Begun { .. } => self.shape.opening(index),
+            What::Text { text, tokens } if text.is_empty() && tokens.is_empty() => None,
+            What::Text { text, tokens } => {
+                Some(self.shape.piece(&self.served, index, &text, &tokens))
+            }
+            What::Ended { reason, .. } => Some(self.shape.end(index, reason)),
+            What::Failed(error) => {
+                self.over = true;
+                return Some(vec![event(&error.json())]);
+            }
+        };
+        let choice = choice.map(|choice| event(&self.frame.with(vec![choice], None)));
+        Some(choice.into_iter().collect())
+    }
+}
+
+fn event(value: &Value) -> Event {
+    Event::default().data(value.to_string())
+}

@@ -1,0 +1,165 @@
+//! OpenAI's JSON: requests as clients send them and answers as they expect them. Fields that are not
+//! known are let be, as clients of newer versions send them.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Parameters that chat and plain completions share.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Common {
+    pub(super) model: Option<String>,
+    pub(super) stream: Option<bool>,
+    pub(super) stream_options: Option<StreamOptions>,
+    pub(super) max_tokens: Option<u64>,
+    pub(super) max_completion_tokens: Option<u64>,
+    pub(super) temperature: Option<f32>,
+    pub(super) top_p: Option<f32>,
+    pub(super) top_k: Option<u64>,
+    pub(super) min_p: Option<f32>,
+    pub(super) repetition_penalty: Option<f32>,
+    pub(super) presence_penalty: Option<f32>,
+    pub(super) frequency_penalty: Option<f32>,
+    pub(super) seed: Option<i64>,
+    pub(super) n: Option<u64>,
+    pub(super) stop: Option<OneOrMany<String>>,
+    pub(super) logit_bias: Option<BTreeMap<String, f32>>,
+    pub(super) ignore_eos: Option<bool>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct StreamOptions {
+    pub(super) include_usage: Option<bool>,
+}
+
+/// A value, or a list of them.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(super) enum OneOrMany<T> {
+    One(T),
+    Many(Vec<T>),
+}
+
+impl<T> OneOrMany<T> {
+    pub(super) fn into_vec(self) -> Vec<T> {
+        match self {
+            Self::One(one) => vec![one],
+            Self::Many(many) => many,
+        }
+    }
+}
+
+/// `POST /v1/chat/completions`.
+#[derive(Debug, Deserialize)]
+pub(super) struct ChatRequest {
+    pub(super) messages: Vec<ChatMessage>,
+    #[serde(default)]
+    pub(super) logprobs: Option<bool>,
+    #[serde(default)]
+    pub(super) top_logprobs: Option<u64>,
+    #[serde(default)]
+    pub(super) tools: Option<Vec<Value>>,
+    #[serde(default)]
+    pub(super) response_format: Option<ResponseFormat>,
+    #[serde(flatten)]
+    pub(super) common: Common,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct ResponseFormat {
+    #[serde(rename = "type")]
+    pub(super) kind: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct ChatMessage {
+    pub(super) role: String,
+    #[serde(default)]
+    pub(super) content: Option<Content>,
+}
+
+/// What a message says: as a string or in parts.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Content {
+    Text(String),
+    Parts(Vec<Part>),
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Part {
+    #[serde(rename = "type")]
+    pub(super) kind: String,
+    #[serde(default)]
+    pub(super) text: Option<String>,
+}
+
+/// `POST /v1/completions`.
+#[derive(Debug, Deserialize)]
+pub(super) struct CompletionRequest {
+    pub(super) prompt: Prompt,
+    #[serde(default)]
+    pub(super) logprobs: Option<u64>,
+    #[serde(default)]
+    pub(super) echo: Option<bool>,
+    #[serde(default)]
+    pub(super) suffix: Option<String>,
+    #[serde(flatten)]
+    pub(super) common: Common,
+}
+
+/// Text or token ids, one prompt or several.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Prompt {
+    Text(String),
+    Texts(Vec<String>),
+    Ids(Vec<u32>),
+    ManyIds(Vec<Vec<u32>>),
+}
+
+/// Tokens of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Usage {
+    pub(super) prompt_tokens: usize,
+    pub(super) completion_tokens: usize,
+    pub(super) total_tokens: usize,
+    pub(super) prompt_tokens_details: PromptTokensDetails,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct PromptTokensDetails {
+    pub(super) cached_tokens: usize,
+}
+
+/// Log-probabilities of a chat answer.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct ChatLogprobs {
+    pub(super) content: Vec<ChatLogprob>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct ChatLogprob {
+    #[serde(flatten)]
+    pub(super) token: TokenLogprob,
+    pub(super) top_logprobs: Vec<TokenLogprob>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct TokenLogprob {
+    pub(super) token: String,
+    pub(super) logprob: f32,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// Log-probabilities of a plain completion, one element per token in each list.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct CompletionLogprobs {
+    pub(super) tokens: Vec<String>,
+    pub(super) token_logprobs: Vec<f32>,
+    pub(super) top_logprobs: Vec<BTreeMap<String, f32>>,
+    pub(super) text_offset: Vec<usize>,
+}

@@ -1,0 +1,336 @@
+//! The task that owns all sequences.
+
+use std::collections::{HashSet, VecDeque};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cake_proto::StepItem;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::mpsc;
+use tracing::debug;
+
+use super::batch::{Bounds, prompt_rows};
+use super::cache::{KvCache, Lease};
+use super::sampler::{Sampler, Token};
+use super::{Command, Error, Event, Load, Request, Shared};
+use crate::generate::{Ends, Finish};
+use crate::pipeline::{Pipeline, Ticket};
+
+/// Runs until nobody can submit any more and everything has ended.
+pub(super) async fn run(
+    pipeline: Pipeline,
+    ends: Ends,
+    shared: Arc<Shared>,
+    mut commands: mpsc::UnboundedReceiver<Command>,
+) {
+    // One for each stage, and one whose logits the master computes; alone, they would share its cores.
+    let steps = match pipeline.hops() {
+        0 => 1,
+        _ => pipeline.stages().len() + 1,
+    };
+    let cache = KvCache::new(shared.limits.kv_blocks);
+    let mut actor = Actor {
+        pipeline,
+        ends: Arc::new(ends),
+        shared,
+        steps,
+        cache,
+        waiting: VecDeque::new(),
+        running: Vec::new(),
+        ready: VecDeque::new(),
+        in_flight: FuturesUnordered::new(),
+    };
+    let mut open = true;
+    while open || !actor.is_idle() {
+        actor.admit();
+        actor.fill().await;
+        actor.tell();
+        tokio::select! {
+            command = commands.recv(), if open => match command {
+                Some(command) => actor.obey(command),
+                None => open = false,
+            },
+            Some(step) = actor.in_flight.next(), if !actor.in_flight.is_empty() => actor.done(step),
+            else => return,
+        }
+    }
+}
+
+struct Actor {
+    pipeline: Pipeline,
+    ends: Arc<Ends>,
+    shared: Arc<Shared>,
+    /// Steps that are to be in flight.
+    steps: usize,
+    cache: KvCache,
+    waiting: VecDeque<Waiting>,
+    /// In the order in which they were admitted.
+    running: Vec<Running>,
+    /// Those whose last token waits to be computed, in the order in which it was chosen.
+    ready: VecDeque<u64>,
+    in_flight: FuturesUnordered<Pin<Box<dyn Future<Output = Done> + Send>>>,
+}
+
+struct Waiting {
+    sequence: u64,
+    request: Request,
+    events: mpsc::UnboundedSender<Event>,
+}
+
+struct Running {
+    sequence: u64,
+    lease: Lease,
+    /// Away while a step is in flight whose logits choose the next token.
+    sampler: Option<Sampler>,
+    /// Tokens whose rows are computed or on their way.
+    submitted: usize,
+    prompt_len: usize,
+    /// Most rows of its prompt in one step.
+    chunk_rows: usize,
+    /// Tokens that it may grow to.
+    longest: usize,
+    stop_ids: Arc<HashSet<u32>>,
+    max_tokens: usize,
+    generated: usize,
+    events: mpsc::UnboundedSender<Event>,
+}
+
+impl Running {
+    /// Rows of the prompt that may go into the next step.
+    fn prompt_left(&self) -> usize {
+        self.prompt_len.saturating_sub(self.submitted).min(self.chunk_rows)
+    }
+}
+
+/// A step that came back: the sequences that were in it, and those whose next token it chose.
+struct Done {
+    sequences: Vec<u64>,
+    chosen: Result<Vec<Chosen>, Error>,
+}
+
+struct Chosen {
+    sequence: u64,
+    sampler: Sampler,
+    token: Token,
+}
+
+impl Actor {
+    fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.running.is_empty() && self.in_flight.is_empty()
+    }
+
+    /// Leaves word of how busy it is.
+    fn tell(&self) {
+        let (running, steps) = (self.running.len(), self.in_flight.len());
+        *self.shared.load() = Load { waiting: 0, running, steps, kv_blocks: self.cache.usage() };
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Begin { sequence, request, events } => {
+                self.waiting.push_back(Waiting { sequence, request, events });
+            }
+            Command::Cancel { sequence } => {
+                let before = self.waiting.len();
+                self.waiting.retain(|waiting| waiting.sequence != sequence);
+                self.shared.waiting.fetch_sub(before - self.waiting.len(), Ordering::Relaxed);
+                self.end(sequence, None);
+            }
+        }
+    }
+
+    /// Admits those that wait, in order, as long as there is room for the first.
+    fn admit(&mut self) {
+        while self.running.len() < self.shared.limits.parallel
+            && let Some(Waiting { request, .. }) = self.waiting.front()
+        {
+            let longest = self.shared.limits.longest(request.prompt.len(), request.max_tokens);
+            let Ok((lease, reused)) = self.cache.admit(&request.prompt, longest) else { return };
+            let Some(Waiting { sequence, request, events }) = self.waiting.pop_front() else {
+                unreachable!("it was there a moment ago");
+            };
+            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+            events.send(Event::Begun { reused_tokens: reused }).ok(); // Its end comes as a command.
+            self.running.push(Running {
+                sequence,
+                lease,
+                submitted: reused,
+                prompt_len: request.prompt.len(),
+                chunk_rows: self.shared.limits.chunk.rows(request.prompt.len() - reused),
+                longest,
+                stop_ids: request.stop_ids,
+                max_tokens: request.max_tokens,
+                generated: 0,
+                sampler: Some(Sampler::new(request.prompt, request.choice)),
+                events,
+            });
+        }
+    }
+
+    /// Submits steps until enough are in flight or nothing is left to do.
+    async fn fill(&mut self) {
+        while self.in_flight.len() < self.steps {
+            let Some(step) = self.compose() else { return };
+            let sequences: Vec<u64> = step.items.iter().map(|item| item.sequence).collect();
+            let hidden = match self.ends.embed(&step.ids) {
+                Ok(hidden) => hidden,
+                Err(error) => return self.fail(&sequences, &Error::Engine(Arc::new(error))),
+            };
+            match self.pipeline.submit(step.items, hidden, step.wanted).await {
+                Ok(ticket) => {
+                    let ends = self.ends.clone();
+                    let choose = choose(ends, ticket, step.samplers);
+                    self.in_flight
+                        .push(Box::pin(async move { Done { sequences, chosen: choose.await } }));
+                }
+                Err(error) => return self.fail(&sequences, &error.into()),
+            }
+        }
+    }
+
+    /// The next step, if anybody has something to compute.
+    fn compose(&mut self) -> Option<Composed> {
+        let bounds = Bounds {
+            generating: self.running.iter().filter(|one| one.generated > 0).count(),
+            steps: self.steps,
+            prompt_rows: self.shared.limits.prompt_rows,
+        };
+        let mut step = Composed::default();
+        let share = bounds.share().min(self.ready.len());
+        for sequence in self.ready.drain(..share) {
+            if let Some(one) = self.running.iter_mut().find(|one| one.sequence == sequence) {
+                step.add(&mut self.cache, one, 1);
+            }
+        }
+        let left: Vec<usize> = self.running.iter().map(Running::prompt_left).collect();
+        let unread: Vec<usize> = (0..left.len()).filter(|index| left[*index] > 0).collect();
+        let left: Vec<usize> = unread.iter().map(|index| left[*index]).collect();
+        for (index, rows) in unread.into_iter().zip(prompt_rows(&left, bounds.prompt_rows)) {
+            if rows > 0 {
+                step.add(&mut self.cache, &mut self.running[index], rows);
+            }
+        }
+        (!step.items.is_empty()).then_some(step)
+    }
+
+    /// Takes in what a step chose.
+    fn done(&mut self, Done { sequences, chosen }: Done) {
+        match chosen {
+            Ok(chosen) => chosen.into_iter().for_each(|chosen| self.take(chosen)),
+            Err(error) => self.fail(&sequences, &error),
+        }
+    }
+
+    fn take(&mut self, Chosen { sequence, sampler, token }: Chosen) {
+        let Some(one) = self.running.iter_mut().find(|one| one.sequence == sequence) else {
+            return; // It was cancelled meanwhile.
+        };
+        let length = sampler.ids().len();
+        one.sampler = Some(sampler);
+        if one.stop_ids.contains(&token.id) {
+            return self.end(sequence, Some(Event::Ended(Finish::Stop)));
+        }
+        one.generated += 1;
+        one.events.send(Event::Token(token)).ok(); // Its end comes as a command.
+        if one.generated >= one.max_tokens {
+            self.end(sequence, Some(Event::Ended(Finish::Length)));
+        } else if length >= one.longest {
+            self.end(sequence, Some(Event::Ended(Finish::Context)));
+        } else {
+            self.ready.push_back(sequence);
+        }
+    }
+
+    /// Ends a running sequence, if it is one, and says so.
+    fn end(&mut self, sequence: u64, event: Option<Event>) {
+        let Some(index) = self.running.iter().position(|one| one.sequence == sequence) else {
+            return;
+        };
+        let Running { lease, events, .. } = self.running.remove(index);
+        self.cache.release(lease);
+        self.ready.retain(|ready| *ready != sequence);
+        if let Some(event) = event {
+            events.send(event).ok(); // Perhaps nobody listens any more.
+        }
+    }
+
+    /// Ends the sequences of a step that failed. What the stages hold is not known any more.
+    fn fail(&mut self, sequences: &[u64], error: &Error) {
+        debug!(%error, ?sequences, "a step failed");
+        for sequence in sequences {
+            self.end(*sequence, Some(Event::Failed(error.clone())));
+        }
+        self.cache.forget();
+    }
+}
+
+/// A step before it is submitted.
+#[derive(Default)]
+struct Composed {
+    items: Vec<StepItem>,
+    /// Ids of all rows.
+    ids: Vec<u32>,
+    /// Rows whose logits are wanted.
+    wanted: Vec<u32>,
+    /// Who chooses by them.
+    samplers: Vec<(u64, Sampler)>,
+}
+
+impl Composed {
+    /// Adds the next `rows` rows of a sequence, whose sampler is here.
+    fn add(&mut self, cache: &mut KvCache, one: &mut Running, rows: usize) {
+        let Some(sampler) = one.sampler.take() else { return };
+        let (begin, end) = (one.submitted, one.submitted + rows);
+        let prompt = begin < sampler.prompt_len();
+        cache.cover(&mut one.lease, end);
+        cache.publish(&mut one.lease, &sampler.ids()[..end]);
+        self.items.push(StepItem {
+            sequence: one.sequence,
+            position: begin,
+            rows,
+            prompt,
+            blocks: one.lease.blocks(end).to_vec(),
+        });
+        self.ids.extend_from_slice(&sampler.ids()[begin..end]);
+        one.submitted = end;
+        if end == sampler.ids().len() {
+            self.wanted.push(self.ids.len() as u32 - 1);
+            self.samplers.push((one.sequence, sampler));
+        } else {
+            one.sampler = Some(sampler);
+        }
+    }
+}
+
+/// Waits for a step, computes its logits and lets the samplers choose, on a thread that may block.
+async fn choose(
+    ends: Arc<Ends>,
+    ticket: Ticket,
+    samplers: Vec<(u64, Sampler)>,
+) -> Result<Vec<Chosen>, Error> {
+    let answer = ticket.answer().await?;
+    if samplers.is_empty() {
+        return Ok(Vec::new());
+    }
+    let work = move || {
+        let vocab_size = ends.vocab_size();
+        let logits = ends
+            .score(answer.hidden, answer.rows)
+            .map_err(|error| Error::Engine(Arc::new(error)))?;
+        let rows = logits.chunks_exact(vocab_size);
+        Ok(samplers
+            .into_iter()
+            .zip(rows)
+            .map(|((sequence, mut sampler), logits)| {
+                let token = sampler.choose(logits);
+                Chosen { sequence, sampler, token }
+            })
+            .collect())
+    };
+    match tokio::task::spawn_blocking(work).await {
+        Ok(chosen) => chosen,
+        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+    }
+}

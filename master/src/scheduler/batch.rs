@@ -1,0 +1,91 @@
+//! What goes into the next step: a pure function of who waits for what.
+
+/// Fewest prompt rows that a sequence gets in a step, as long as it has as many: fewer cost as much.
+const FEWEST_ROWS: usize = 32;
+
+/// Bounds of one step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    /// Sequences that generate, in this step and in others.
+    pub(super) generating: usize,
+    /// Steps that are to be in flight.
+    pub(super) steps: usize,
+    /// Most prompt rows.
+    pub(super) prompt_rows: usize,
+}
+
+impl Bounds {
+    /// How many of the generating sequences go into one step, so that all steps have some.
+    pub(super) fn share(&self) -> usize {
+        self.generating.div_ceil(self.steps.max(1)).max(1)
+    }
+}
+
+/// Rows of each prompt that go into the next step. `left` are the prompts' rows that are not yet on
+/// their way, of those that came first, first.
+///
+/// The first one gets at least half, so that nobody waits for ever; the rest goes to the shortest
+/// ones, so that a short prompt does not wait behind a long one.
+pub(super) fn prompt_rows(left: &[usize], bound: usize) -> Vec<usize> {
+    let mut rows = vec![0; left.len()];
+    let Some(&first) = left.first() else { return rows };
+    let mut budget = bound;
+    let alone = left.iter().filter(|left| **left > 0).count() <= 1;
+    let mut give = |rows: &mut [usize], index: usize, most: usize| {
+        let given = (left[index] - rows[index]).min(most).min(budget);
+        rows[index] += given;
+        budget -= given;
+    };
+    let half = if alone { bound } else { bound.div_ceil(2).max(FEWEST_ROWS) };
+    give(&mut rows, 0, half.min(first));
+    let mut shortest: Vec<usize> = (1..left.len()).collect();
+    shortest.sort_by_key(|index| left[*index]); // Stable: of equals the one that came first.
+    for index in shortest {
+        give(&mut rows, index, usize::MAX);
+    }
+    give(&mut rows, 0, usize::MAX);
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_prompt_alone_gets_everything() {
+        assert_eq!(prompt_rows(&[4000], 256), [256]);
+        assert_eq!(prompt_rows(&[40], 256), [40]);
+        assert_eq!(prompt_rows(&[], 256), [] as [usize; 0]);
+    }
+
+    #[test]
+    fn a_short_prompt_goes_along_with_a_long_one() {
+        assert_eq!(prompt_rows(&[4000, 20], 256), [236, 20]);
+        assert_eq!(prompt_rows(&[4000, 3000, 20], 256), [128, 108, 20]);
+        assert_eq!(prompt_rows(&[4000, 500], 256), [128, 128]);
+    }
+
+    #[test]
+    fn steps_share_the_generating_sequences() {
+        let share = |generating, steps| Bounds { generating, steps, prompt_rows: 1 }.share();
+        assert_eq!((share(8, 3), share(8, 1), share(1, 3), share(0, 3)), (3, 8, 1, 1));
+    }
+
+    proptest! {
+        #[test]
+        fn rows_are_within_the_bound_and_none_are_wasted(
+            left in prop::collection::vec(0..600usize, 0..9),
+            bound in 1..300usize,
+        ) {
+            let rows = prompt_rows(&left, bound);
+            let sum: usize = rows.iter().sum();
+            prop_assert_eq!(sum, bound.min(left.iter().sum()));
+            prop_assert!(rows.iter().zip(&left).all(|(rows, left)| rows <= left));
+            if let Some(first) = left.first() {
+                prop_assert!(rows[0] >= (*first).min(bound.div_ceil(2)));
+            }
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Many sequences over one pipeline: continuous batching.
+//!
+//! Start at [`Scheduler::submit`]. One task (`actor`) owns everything that changes: who waits, who
+//! runs, which KV blocks are whose (`cache`). Sequences join and leave between two steps. A step carries
+//! one token of each of its generating sequences and some rows of prompts (`batch`); so many steps are in
+//! flight that every stage has one, and one is with the master's head.
+//!
+//! Invariants:
+//! - A sequence that was admitted never waits for blocks: all that it may need are promised to it.
+//! - Those that wait are admitted in the order in which they came.
+//! - Steps pass every stage in the order of their submission, so that blocks can be given to another
+//!   sequence as soon as no later step reads them for the first.
+
+mod actor;
+mod batch;
+mod cache;
+mod sampler;
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cake_engine::blocks_for;
+use serde::Serialize;
+use tokio::sync::mpsc;
+
+use crate::chunk::Chunk;
+use crate::generate::{Ends, Finish};
+use crate::pipeline::{self, Pipeline};
+
+pub use cache::Usage;
+pub use sampler::{Choice, Token};
+
+/// What the pipeline was planned for.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Longest sequence in tokens.
+    pub context: usize,
+    /// Most sequences at once.
+    pub parallel: usize,
+    /// KV blocks of every stage.
+    pub kv_blocks: usize,
+    /// How a prompt is cut into steps.
+    pub chunk: Chunk,
+    /// Most prompt rows in one step, of all prompts.
+    pub prompt_rows: usize,
+    /// Most requests that wait.
+    pub queue: usize,
+}
+
+/// A sequence to generate.
+#[derive(Debug)]
+pub struct Request {
+    /// Ids of the prompt.
+    pub prompt: Vec<u32>,
+    /// Most new tokens.
+    pub max_tokens: usize,
+    /// Ids that end it.
+    pub stop_ids: Arc<HashSet<u32>>,
+    /// How tokens are chosen.
+    pub choice: Choice,
+}
+
+/// What happens to a sequence, in order.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// It has left the queue.
+    Begun {
+        /// Prompt tokens that need not be computed.
+        reused_tokens: usize,
+    },
+    /// One more token.
+    Token(Token),
+    /// The last event.
+    Ended(Finish),
+    /// The last event: a step failed.
+    Failed(Error),
+}
+
+/// Why a sequence did not come to its end.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// A stage failed, or is gone.
+    #[error(transparent)]
+    Pipeline(#[from] pipeline::Error),
+    /// Embedding or head failed.
+    #[error("the master could not compute its own part: {0}")]
+    Engine(Arc<cake_engine::Error>),
+}
+
+/// Why a request is not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Nothing to start from.
+    #[error("the prompt is empty")]
+    EmptyPrompt,
+    /// Longer than what was planned for.
+    #[error(
+        "the prompt has {tokens} tokens, and with one to come that is more than the context of {context}"
+    )]
+    PromptTooLong {
+        /// Its tokens.
+        tokens: usize,
+        /// Tokens that fit.
+        context: usize,
+    },
+    /// It could not run even alone.
+    #[error("prompt and answer of {tokens} tokens need {needed} KV blocks, there are {total}")]
+    NeverFits {
+        /// Tokens of both.
+        tokens: usize,
+        /// Blocks they need.
+        needed: usize,
+        /// Blocks there are.
+        total: usize,
+    },
+    /// An id that the model does not have.
+    #[error("token id {id} is not in the vocabulary of {vocab_size}")]
+    UnknownId {
+        /// The id.
+        id: u32,
+        /// Ids there are.
+        vocab_size: usize,
+    },
+    /// As many wait as may.
+    #[error("{waiting} requests wait already: try again later")]
+    Busy {
+        /// How many.
+        waiting: usize,
+    },
+    /// The pipeline has ended.
+    #[error("the pipeline is closed")]
+    Closed,
+}
+
+/// Runs sequences. Clones are handles to the same one; it ends when the last of them is dropped and what
+/// runs has ended.
+#[derive(Clone, Debug)]
+pub struct Scheduler {
+    commands: mpsc::UnboundedSender<Command>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    limits: Limits,
+    vocab_size: usize,
+    next_sequence: AtomicU64,
+    /// Requests that wait.
+    waiting: AtomicUsize,
+    load: Mutex<Load>,
+}
+
+/// How busy a scheduler is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Load {
+    /// Requests that wait.
+    pub waiting: usize,
+    /// Sequences that run.
+    pub running: usize,
+    /// Steps on their way.
+    pub steps: usize,
+    /// KV blocks of every stage.
+    pub kv_blocks: Usage,
+}
+
+#[derive(Debug)]
+enum Command {
+    Begin { sequence: u64, request: Request, events: mpsc::UnboundedSender<Event> },
+    Cancel { sequence: u64 },
+}
+
+/// A sequence that waits or runs. Dropping it ends it and frees what it holds.
+#[derive(Debug)]
+pub struct Generation {
+    sequence: u64,
+    events: mpsc::UnboundedReceiver<Event>,
+    commands: mpsc::UnboundedSender<Command>,
+    over: bool,
+}
+
+impl Scheduler {
+    /// Begins to run sequences over `pipeline`, on the current runtime.
+    pub fn start(pipeline: Pipeline, ends: Ends, limits: Limits) -> Self {
+        let (commands, received) = mpsc::unbounded_channel();
+        let shared = Arc::new(Shared {
+            limits,
+            vocab_size: ends.vocab_size(),
+            next_sequence: AtomicU64::new(1),
+            waiting: AtomicUsize::new(0),
+            load: Mutex::default(),
+        });
+        tokio::spawn(actor::run(pipeline, ends, shared.clone(), received));
+        Self { commands, shared }
+    }
+
+    /// Queues a request.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn submit(&self, request: Request) -> Result<Generation, Refusal> {
+        self.check(&request)?;
+        let Limits { queue, .. } = self.shared.limits;
+        let count = &self.shared.waiting;
+        let more = |waiting| (waiting < queue).then_some(waiting + 1);
+        count
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+            .map_err(|waiting| Refusal::Busy { waiting })?;
+        let sequence = self.shared.next_sequence.fetch_add(1, Ordering::Relaxed);
+        let (sender, events) = mpsc::unbounded_channel();
+        let begin = Command::Begin { sequence, request, events: sender };
+        self.commands.send(begin).map_err(|_| Refusal::Closed)?;
+        Ok(Generation { sequence, events, commands: self.commands.clone(), over: false })
+    }
+
+    fn check(&self, request: &Request) -> Result<(), Refusal> {
+        let Limits { context, kv_blocks, .. } = self.shared.limits;
+        let prompt = &request.prompt;
+        if prompt.is_empty() {
+            return Err(Refusal::EmptyPrompt);
+        }
+        if prompt.len() >= context {
+            return Err(Refusal::PromptTooLong { tokens: prompt.len(), context });
+        }
+        let vocab_size = self.shared.vocab_size;
+        if let Some(&id) = prompt.iter().find(|&&id| id as usize >= vocab_size) {
+            return Err(Refusal::UnknownId { id, vocab_size });
+        }
+        let tokens = self.shared.limits.longest(prompt.len(), request.max_tokens);
+        let needed = blocks_for(tokens);
+        match needed > kv_blocks {
+            true => Err(Refusal::NeverFits { tokens, needed, total: kv_blocks }),
+            false => Ok(()),
+        }
+    }
+
+    /// What the pipeline was planned for.
+    pub fn limits(&self) -> Limits {
+        self.shared.limits
+    }
+
+    /// How busy it is.
+    pub fn load(&self) -> Load {
+        let waiting = self.shared.waiting.load(Ordering::Relaxed);
+        Load { waiting, ..*self.shared.load() }
+    }
+}
+
+impl Shared {
+    fn load(&self) -> MutexGuard<'_, Load> {
+        // Written as a whole: a poisoned lock holds what was true before.
+        self.load.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Limits {
+    /// Tokens that a sequence may grow to.
+    fn longest(&self, prompt: usize, max_tokens: usize) -> usize {
+        prompt.saturating_add(max_tokens).min(self.context)
+    }
+}
+
+impl Generation {
+    /// The next event; none after the last one.
+    pub async fn next(&mut self) -> Option<Event> {
+        let event = self.events.recv().await;
+        self.over |= matches!(event, None | Some(Event::Ended(_) | Event::Failed(_)));
+        event
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        if !self.over {
+            // Without a scheduler there is nothing left to cancel.
+            self.commands.send(Command::Cancel { sequence: self.sequence }).ok();
+        }
+    }
+}

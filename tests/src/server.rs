@@ -1,0 +1,156 @@
+//! A running `cake-master serve`, and requests to it.
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::master::{Master, path};
+use crate::process;
+
+/// Longest a server may take to load a small model.
+const START: Duration = Duration::from_secs(60);
+/// Longest an answer may take.
+const ANSWER: Duration = Duration::from_secs(120);
+
+/// A server. Killed when dropped.
+#[derive(Debug)]
+pub struct Server {
+    /// What requests begin with, such as `http://127.0.0.1:40123`.
+    pub url: String,
+    child: Child,
+    agent: ureq::Agent,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub struct Reply {
+    /// The HTTP status.
+    pub status: u16,
+    /// The body.
+    pub body: Value,
+    /// The header `retry-after`.
+    pub retry_after: Option<String>,
+}
+
+impl Server {
+    /// Serves `model`, with the workers of `master` and these arguments.
+    ///
+    /// # Panics
+    /// If it does not listen in time.
+    #[track_caller]
+    pub fn start(master: &Master, model: &Path, args: &[&str]) -> Self {
+        let model = path(model);
+        let first = ["serve", &model, "--listen", "127.0.0.1:0"];
+        let all: Vec<&str> = first.into_iter().chain(args.iter().copied()).collect();
+        let mut command: Command = master.command(&all);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let mut child = command.spawn().expect("cake-master can be started");
+        let stdout = child.stdout.take().expect("piped above");
+        let line = process::first_line(stdout, START).unwrap_or_default();
+        let Some(url) = line.trim().strip_prefix("listening on ").map(str::to_owned) else {
+            child.kill().ok();
+            child.wait().ok();
+            panic!("the server does not listen: {line}");
+        };
+        let config = ureq::Agent::config_builder();
+        let config = config.http_status_as_error(false).timeout_global(Some(ANSWER)).build();
+        Self { url, child, agent: config.new_agent() }
+    }
+
+    /// Its process.
+    pub fn child(&mut self) -> &mut Child {
+        &mut self.child
+    }
+
+    /// Asks for `path`.
+    ///
+    /// # Panics
+    /// If nothing comes back, or no JSON.
+    #[track_caller]
+    pub fn get(&self, path: &str) -> Reply {
+        let response = self.agent.get(format!("{}{path}", self.url)).call();
+        Reply::read(response.unwrap_or_else(|error| panic!("GET {path}: {error}")))
+    }
+
+    /// Sends `body` to `path`.
+    ///
+    /// # Panics
+    /// As [`Server::get`].
+    #[track_caller]
+    pub fn post(&self, path: &str, body: &Value) -> Reply {
+        self.post_text(path, &body.to_string(), None)
+    }
+
+    /// The same with any text, and a key.
+    ///
+    /// # Panics
+    /// As [`Server::get`].
+    #[track_caller]
+    pub fn post_text(&self, path: &str, body: &str, key: Option<&str>) -> Reply {
+        let mut request = self.agent.post(format!("{}{path}", self.url));
+        if let Some(key) = key {
+            request = request.header("authorization", format!("Bearer {key}"));
+        }
+        let response = request.header("content-type", "application/json").send(body);
+        Reply::read(response.unwrap_or_else(|error| panic!("POST {path}: {error}")))
+    }
+
+    /// The data of the events of a stream, as they come.
+    ///
+    /// # Panics
+    /// If nothing comes back.
+    #[track_caller]
+    pub fn stream(&self, path: &str, body: &Value) -> impl Iterator<Item = String> + use<> {
+        let request = self.agent.post(format!("{}{path}", self.url));
+        let response = request.send(body.to_string().as_bytes());
+        let response = response.unwrap_or_else(|error| panic!("POST {path}: {error}"));
+        assert_eq!(response.status().as_u16(), 200, "{path}");
+        let lines = BufReader::new(response.into_body().into_reader()).lines();
+        lines
+            .map_while(Result::ok)
+            .filter_map(|line| line.strip_prefix("data: ").map(str::to_owned))
+    }
+}
+
+impl Reply {
+    #[track_caller]
+    fn read(mut response: ureq::http::Response<ureq::Body>) -> Self {
+        let status = response.status().as_u16();
+        let header = response.headers().get("retry-after");
+        let retry_after = header.and_then(|value| Some(value.to_str().ok()?.to_owned()));
+        let text = response.body_mut().read_to_string().expect("a body of text");
+        let body = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+        Self { status, body, retry_after }
+    }
+
+    /// The body of a good answer.
+    ///
+    /// # Panics
+    /// If it is none.
+    #[track_caller]
+    pub fn good(self) -> Value {
+        assert_eq!(self.status, 200, "{}", self.body);
+        self.body
+    }
+
+    /// What a refusal says.
+    ///
+    /// # Panics
+    /// If the status is another one.
+    #[track_caller]
+    pub fn refused(self, status: u16) -> String {
+        assert_eq!(self.status, status, "{}", self.body);
+        let error = &self.body["error"];
+        assert!(error["type"].is_string(), "{}", self.body);
+        error["message"].as_str().expect("a message").to_owned()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
