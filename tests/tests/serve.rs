@@ -46,17 +46,26 @@ fn sixteen_at_once_each_get_what_they_get_alone() {
     let workers = TestWorker::several(&["a", "b"]);
     for master in [Master::alone(), Master::over(&workers)] {
         let args = ["--parallel", "6", "--context", "256"];
+        // Of two servers, so that neither finds in its cache what the other computed.
+        let other = Server::start(&Master::alone(), &golden.path, &args);
         let server = Server::start(&master, &golden.path, &args);
-        let ask = |index: usize, prompt: &[u32]| {
+        let ask = |server: &Server, index: usize, prompt: &[u32]| {
             said(&server.post(COMPLETIONS, &greedy(prompt, 5 + 2 * index)).good())
         };
         let prompts = prompts(&golden);
-        let alone: Vec<_> =
-            prompts.iter().enumerate().map(|(index, prompt)| ask(index, prompt)).collect();
+        let alone: Vec<_> = prompts
+            .iter()
+            .enumerate()
+            .rev()
+            .map(|(index, prompt)| ask(&other, index, prompt))
+            .collect();
+        let alone: Vec<_> = alone.into_iter().rev().collect();
+        let server = &server;
         let together: Vec<_> = std::thread::scope(|scope| {
             let each = prompts.iter().enumerate();
-            let asked: Vec<_> =
-                each.map(|(index, prompt)| scope.spawn(move || ask(index, prompt))).collect();
+            let asked: Vec<_> = each
+                .map(|(index, prompt)| scope.spawn(move || ask(server, index, prompt)))
+                .collect();
             asked.into_iter().map(|asked| asked.join().expect("an answer")).collect()
         });
         for (index, (together, alone)) in together.iter().zip(&alone).enumerate() {
@@ -194,7 +203,7 @@ fn more_than_may_wait_are_sent_away() {
     until("one to wait", LIMIT, || load()["waiting"] == 1);
     let reply = server.post(COMPLETIONS, &greedy(&[1, 2, 3], 1));
     assert!(reply.retry_after.is_some());
-    assert!(reply.refused(429).contains("1 requests wait already"));
+    assert!(reply.refused(429).contains("1 answers wait already"));
     drop(running);
     drop(waiting);
     until("all to end", LIMIT, || load()["running"] == 0 && load()["waiting"] == 0);
@@ -264,4 +273,21 @@ fn a_chat_has_a_role_and_stops_where_it_is_told_to() {
     assert_eq!(stopped["choices"][0]["message"]["content"].as_str().expect("text"), before);
     let said = server.post(CHAT, &json!({ "messages": [] })).refused(400);
     assert!(said.contains("messages is empty"), "{said}");
+}
+
+#[test]
+fn a_lost_worker_ends_every_answer_and_none_hangs() {
+    let golden = golden("llama-sharded");
+    let mut workers = TestWorker::several(&["a", "b"]);
+    let args = ["--parallel", "2", "--place", "a=0..6", "--place", "b=6..12"];
+    let server = Server::start(&Master::over(&workers), &golden.path, &args);
+    let mut request = greedy(&golden.prompt_ids, 200);
+    request["stream"] = json!(true);
+    let streams: Vec<_> = (0..5).map(|_| server.stream(COMPLETIONS, &request)).collect();
+    workers[1].kill();
+    for stream in streams {
+        let last = stream.last().expect("events");
+        assert!(last.contains("lost worker") || last == "[DONE]", "{last}");
+    }
+    server.post(COMPLETIONS, &greedy(&golden.prompt_ids, 1)).refused(503);
 }

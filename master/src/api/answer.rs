@@ -10,9 +10,6 @@ use crate::generate::Finish;
 use crate::scheduler::{Event, Generation, Request, Token};
 use crate::text::{Detokenizer, StopStrings};
 
-/// Pieces that may wait for a slow client, after which its sequence goes on without being read.
-const PIECES_QUEUED: usize = 64;
-
 /// What is to be generated for one request.
 pub(super) struct Plan {
     /// One for each answer.
@@ -46,11 +43,14 @@ pub(super) enum What {
 ///
 /// # Errors
 /// If the scheduler does not take one of them; then none is begun.
-pub(super) fn begin(served: &Arc<Served>, plan: Plan) -> Result<mpsc::Receiver<Piece>, ApiError> {
-    let submit = |request| served.scheduler.submit(request);
-    let generations: Vec<Generation> =
-        plan.requests.into_iter().map(submit).collect::<Result<_, _>>()?;
-    let (pieces, received) = mpsc::channel(PIECES_QUEUED);
+pub(super) fn begin(
+    served: &Arc<Served>,
+    plan: Plan,
+) -> Result<mpsc::UnboundedReceiver<Piece>, ApiError> {
+    let generations = served.scheduler.submit(plan.requests)?;
+    // What a slow client has not read is bounded by its own max_tokens; were writing to wait for it, its
+    // sequence would run past a stop string.
+    let (pieces, received) = mpsc::unbounded_channel();
     for (index, generation) in generations.into_iter().enumerate() {
         let (served, pieces, stop) = (served.clone(), pieces.clone(), plan.stop.clone());
         tokio::spawn(async move {
@@ -70,7 +70,7 @@ async fn write(
     mut generation: Generation,
     stop: Vec<String>,
     index: usize,
-    pieces: mpsc::Sender<Piece>,
+    pieces: mpsc::UnboundedSender<Piece>,
 ) {
     let mut detokenizer = Detokenizer::new(&served.text);
     let mut stops = StopStrings::new(stop);
@@ -87,7 +87,7 @@ async fn write(
                 let scan = stops.push(&text);
                 let text = What::Text { text: scan.emit, tokens: vec![token] };
                 if scan.stopped {
-                    if pieces.send(Piece { index, what: text }).await.is_err() {
+                    if pieces.send(Piece { index, what: text }).is_err() {
                         return;
                     }
                     (What::Ended { reason: "stop", completion_tokens }, true)
@@ -104,7 +104,7 @@ async fn write(
                 }
                 if !text.is_empty() {
                     let text = What::Text { text, tokens: Vec::new() };
-                    if pieces.send(Piece { index, what: text }).await.is_err() {
+                    if pieces.send(Piece { index, what: text }).is_err() {
                         return;
                     }
                 }
@@ -118,7 +118,7 @@ async fn write(
             Some(Event::Failed(error)) => (What::Failed(error.into()), true),
             None => (What::Failed(ApiError::Closed), true),
         };
-        if pieces.send(Piece { index, what }).await.is_err() || over {
+        if pieces.send(Piece { index, what }).is_err() || over {
             return;
         }
     }

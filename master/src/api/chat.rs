@@ -33,7 +33,8 @@ pub(super) async fn create(
         return Err(ApiError::parameter("messages", "empty", "at least one"));
     }
     let messages: Vec<Message> = messages.into_iter().map(message).collect::<Result<_, _>>()?;
-    let prompt = served.text.encode_chat(&messages)?;
+    // Long texts take a while: others go on meanwhile.
+    let prompt = tokio::task::block_in_place(|| served.text.encode_chat(&messages))?;
     let prompts = vec![prompt];
     let sending = Sending::new(&common, &prompts);
     let plan = params::plan(&served, &prompts, common, top_logprobs.unwrap_or(0), None)?;

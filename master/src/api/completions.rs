@@ -30,7 +30,8 @@ pub(super) async fn create(
     if echo && logprobs.is_some() {
         return Err(ApiError::parameter("echo", "true", "false beside logprobs"));
     }
-    let prompts = ids(&served, prompt)?;
+    // Long texts take a while: others go on meanwhile.
+    let prompts = tokio::task::block_in_place(|| ids(&served, prompt))?;
     if !(1..=MAX_PROMPTS).contains(&prompts.len()) {
         let found = format!("{} prompts", prompts.len());
         return Err(ApiError::parameter("prompt", found, format!("1 to {MAX_PROMPTS}")));

@@ -72,7 +72,7 @@ impl ApiError {
             Self::Refused(Refusal::Busy { .. }) => {
                 (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", Some("queue_full"))
             }
-            Self::Refused(Refusal::Closed) | Self::Closed => {
+            Self::Closed | Self::Failed(scheduler::Error::Pipeline(_)) => {
                 (StatusCode::SERVICE_UNAVAILABLE, "server_error", None)
             }
             Self::Refused(Refusal::PromptTooLong { .. } | Refusal::NeverFits { .. }) => {

@@ -16,6 +16,8 @@ const MAX_ANSWERS: u64 = 16;
 /// Most stop strings, and most bytes of each.
 const MAX_STOPS: usize = 16;
 const MAX_STOP_BYTES: usize = 1024;
+/// Most tokens with a bias.
+const MAX_BIAS: usize = 1024;
 /// Most alternatives to each token.
 const MAX_TOP_LOGPROBS: u64 = 20;
 
@@ -37,6 +39,10 @@ pub(super) fn plan(
     let options = sampling(&served.defaults, &common)?;
     let stop = stops(common.stop)?;
     let bias = common.logit_bias.unwrap_or_default();
+    if bias.len() > MAX_BIAS {
+        let found = format!("{} tokens", bias.len());
+        return Err(ApiError::parameter("logit_bias", found, format!("at most {MAX_BIAS}")));
+    }
     let bias = bias.into_iter().map(|(id, by)| {
         let found = || format!("{{{id:?}: {by}}}");
         let expected = "token ids with numbers from -100 to 100";

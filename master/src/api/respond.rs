@@ -162,7 +162,7 @@ impl Tally {
 
 /// Waits for all answers.
 async fn collect(
-    mut received: mpsc::Receiver<Piece>,
+    mut received: mpsc::UnboundedReceiver<Piece>,
     answers: usize,
     tally: &mut Tally,
 ) -> Result<Vec<Whole>, ApiError> {
@@ -187,7 +187,7 @@ async fn collect(
 /// The events of a stream. It ends with `[DONE]`, or with an error object if it broke off.
 fn events<S: Shape>(
     served: Arc<Served>,
-    received: mpsc::Receiver<Piece>,
+    received: mpsc::UnboundedReceiver<Piece>,
     frame: Frame,
     tally: Tally,
     shape: S,
@@ -203,7 +203,7 @@ fn events<S: Shape>(
 
 struct Outgoing<S> {
     served: Arc<Served>,
-    received: mpsc::Receiver<Piece>,
+    received: mpsc::UnboundedReceiver<Piece>,
     frame: Frame,
     tally: Tally,
     shape: S,

@@ -49,6 +49,9 @@ impl Args {
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), Error> {
         let keys = self.keys()?;
+        // Before anything that takes long: perhaps it cannot be had.
+        let failed = |source| Error::Listen { address: self.listen.clone(), source };
+        let listener = TcpListener::bind(&self.listen).await.map_err(failed)?;
         let plan =
             PlanArgs { parallel: self.plan.parallel.or(Some(DEFAULT_PARALLEL)), ..self.plan };
         let prepared = prepare(State::open()?, &self.model, &self.cluster, &plan, &[]).await?;
@@ -79,8 +82,6 @@ impl Args {
         let scheduler = Scheduler::start(pipeline, ends, limits);
         let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let served = Served { name, created, text, scheduler, defaults, stop_ids, stages, keys };
-        let failed = |source| Error::Listen { address: self.listen.clone(), source };
-        let listener = TcpListener::bind(&self.listen).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         out::line(format_args!("listening on http://{address}"))?;
         let router = api::router(Arc::new(served));

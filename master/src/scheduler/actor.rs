@@ -3,13 +3,12 @@
 use std::collections::{HashSet, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use cake_proto::StepItem;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
-use tracing::debug;
+use tracing::warn;
 
 use super::batch::{Bounds, prompt_rows};
 use super::cache::{KvCache, Lease};
@@ -41,10 +40,10 @@ pub(super) async fn run(
         running: Vec::new(),
         ready: VecDeque::new(),
         in_flight: FuturesUnordered::new(),
+        next_step: 0,
     };
     let mut open = true;
     while open || !actor.is_idle() {
-        actor.admit();
         actor.fill().await;
         actor.tell();
         tokio::select! {
@@ -71,6 +70,7 @@ struct Actor {
     /// Those whose last token waits to be computed, in the order in which it was chosen.
     ready: VecDeque<u64>,
     in_flight: FuturesUnordered<Pin<Box<dyn Future<Output = Done> + Send>>>,
+    next_step: u64,
 }
 
 struct Waiting {
@@ -95,6 +95,10 @@ struct Running {
     max_tokens: usize,
     generated: usize,
     events: mpsc::UnboundedSender<Event>,
+    /// The step that came next when it was admitted.
+    admitted_before: u64,
+    /// Whether it reads blocks that others filled.
+    shares: bool,
 }
 
 impl Running {
@@ -106,6 +110,7 @@ impl Running {
 
 /// A step that came back: the sequences that were in it, and those whose next token it chose.
 struct Done {
+    number: u64,
     sequences: Vec<u64>,
     chosen: Result<Vec<Chosen>, Error>,
 }
@@ -123,8 +128,12 @@ impl Actor {
 
     /// Leaves word of how busy it is.
     fn tell(&self) {
-        let (running, steps) = (self.running.len(), self.in_flight.len());
-        *self.shared.load() = Load { waiting: 0, running, steps, kv_blocks: self.cache.usage() };
+        *self.shared.load() = Load {
+            waiting: self.waiting.len(),
+            running: self.running.len(),
+            steps: self.in_flight.len(),
+            kv_blocks: self.cache.usage(),
+        };
     }
 
     fn obey(&mut self, command: Command) {
@@ -135,7 +144,7 @@ impl Actor {
             Command::Cancel { sequence } => {
                 let before = self.waiting.len();
                 self.waiting.retain(|waiting| waiting.sequence != sequence);
-                self.shared.waiting.fetch_sub(before - self.waiting.len(), Ordering::Relaxed);
+                self.shared.give_back(before - self.waiting.len());
                 self.end(sequence, None);
             }
         }
@@ -151,7 +160,6 @@ impl Actor {
             let Some(Waiting { sequence, request, events }) = self.waiting.pop_front() else {
                 unreachable!("it was there a moment ago");
             };
-            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
             events.send(Event::Begun { reused_tokens: reused }).ok(); // Its end comes as a command.
             self.running.push(Running {
                 sequence,
@@ -165,27 +173,35 @@ impl Actor {
                 generated: 0,
                 sampler: Some(Sampler::new(request.prompt, request.choice)),
                 events,
+                admitted_before: self.next_step,
+                shares: reused > 0,
             });
         }
     }
 
-    /// Submits steps until enough are in flight or nothing is left to do.
+    /// Admits and submits until enough steps are in flight or nothing is left to do. A step that cannot be
+    /// submitted ends its sequences, so that this comes to an end.
     async fn fill(&mut self) {
         while self.in_flight.len() < self.steps {
+            self.admit();
             let Some(step) = self.compose() else { return };
+            let number = self.next_step;
+            self.next_step += 1;
             let sequences: Vec<u64> = step.items.iter().map(|item| item.sequence).collect();
-            let hidden = match self.ends.embed(&step.ids) {
-                Ok(hidden) => hidden,
-                Err(error) => return self.fail(&sequences, &Error::Engine(Arc::new(error))),
-            };
-            match self.pipeline.submit(step.items, hidden, step.wanted).await {
-                Ok(ticket) => {
-                    let ends = self.ends.clone();
-                    let choose = choose(ends, ticket, step.samplers);
-                    self.in_flight
-                        .push(Box::pin(async move { Done { sequences, chosen: choose.await } }));
+            let submitted = match self.ends.embed(&step.ids) {
+                Ok(hidden) => {
+                    let submitted = self.pipeline.submit(step.items, hidden, step.wanted).await;
+                    submitted.map_err(Error::from)
                 }
-                Err(error) => return self.fail(&sequences, &error.into()),
+                Err(error) => Err(Error::Engine(Arc::new(error))),
+            };
+            match submitted {
+                Ok(ticket) => {
+                    let choose = choose(self.ends.clone(), ticket, step.samplers);
+                    let done = async move { Done { number, sequences, chosen: choose.await } };
+                    self.in_flight.push(Box::pin(done));
+                }
+                Err(error) => self.fail(number, &sequences, &error),
             }
         }
     }
@@ -216,10 +232,10 @@ impl Actor {
     }
 
     /// Takes in what a step chose.
-    fn done(&mut self, Done { sequences, chosen }: Done) {
+    fn done(&mut self, Done { number, sequences, chosen }: Done) {
         match chosen {
             Ok(chosen) => chosen.into_iter().for_each(|chosen| self.take(chosen)),
-            Err(error) => self.fail(&sequences, &error),
+            Err(error) => self.fail(number, &sequences, &error),
         }
     }
 
@@ -250,17 +266,22 @@ impl Actor {
         };
         let Running { lease, events, .. } = self.running.remove(index);
         self.cache.release(lease);
+        self.shared.give_back(1);
         self.ready.retain(|ready| *ready != sequence);
         if let Some(event) = event {
             events.send(event).ok(); // Perhaps nobody listens any more.
         }
     }
 
-    /// Ends the sequences of a step that failed. What the stages hold is not known any more.
-    fn fail(&mut self, sequences: &[u64], error: &Error) {
-        debug!(%error, ?sequences, "a step failed");
-        for sequence in sequences {
-            self.end(*sequence, Some(Event::Failed(error.clone())));
+    /// Ends the sequences of a step that failed, and those that share blocks which it may have been to
+    /// fill: whoever was admitted after it. What the stages hold is not known any more.
+    fn fail(&mut self, number: u64, sequences: &[u64], error: &Error) {
+        warn!(%error, sequences = sequences.len(), "a step failed");
+        let sharing = |one: &&Running| one.shares && one.admitted_before > number;
+        let sharing = self.running.iter().filter(sharing).map(|one| one.sequence);
+        let ended: Vec<u64> = sequences.iter().copied().chain(sharing).collect();
+        for sequence in ended {
+            self.end(sequence, Some(Event::Failed(error.clone())));
         }
         self.cache.forget();
     }
@@ -283,6 +304,7 @@ impl Composed {
     fn add(&mut self, cache: &mut KvCache, one: &mut Running, rows: usize) {
         let Some(sampler) = one.sampler.take() else { return };
         let (begin, end) = (one.submitted, one.submitted + rows);
+        // What it is decides its arithmetic: a prompt's rows and generated ones are never one item.
         let prompt = begin < sampler.prompt_len();
         cache.cover(&mut one.lease, end);
         cache.publish(&mut one.lease, &sampler.ids()[..end]);
@@ -331,6 +353,6 @@ async fn choose(
     };
     match tokio::task::spawn_blocking(work).await {
         Ok(chosen) => chosen,
-        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+        Err(_) => Err(Error::Panicked),
     }
 }

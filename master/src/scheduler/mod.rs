@@ -44,7 +44,7 @@ pub struct Limits {
     pub chunk: Chunk,
     /// Most prompt rows in one step, of all prompts.
     pub prompt_rows: usize,
-    /// Most requests that wait.
+    /// Most sequences that wait beside those that run.
     pub queue: usize,
 }
 
@@ -83,6 +83,9 @@ pub enum Error {
     /// A stage failed, or is gone.
     #[error(transparent)]
     Pipeline(#[from] pipeline::Error),
+    /// A thread of the master's did.
+    #[error("choosing a token ended unexpectedly")]
+    Panicked,
     /// Embedding or head failed.
     #[error("the master could not compute its own part: {0}")]
     Engine(Arc<cake_engine::Error>),
@@ -123,14 +126,19 @@ pub enum Refusal {
         vocab_size: usize,
     },
     /// As many wait as may.
-    #[error("{waiting} requests wait already: try again later")]
+    #[error("{waiting} answers wait already: try again later")]
     Busy {
         /// How many.
         waiting: usize,
     },
-    /// The pipeline has ended.
-    #[error("the pipeline is closed")]
-    Closed,
+    /// More at once than may ever wait.
+    #[error("{answers} answers in one request, at most {most} may run and wait")]
+    TooMany {
+        /// Asked for.
+        answers: usize,
+        /// As many as run and wait at most.
+        most: usize,
+    },
 }
 
 /// Runs sequences. Clones are handles to the same one; it ends when the last of them is dropped and what
@@ -146,8 +154,8 @@ struct Shared {
     limits: Limits,
     vocab_size: usize,
     next_sequence: AtomicU64,
-    /// Requests that wait.
-    waiting: AtomicUsize,
+    /// Sequences that wait or run, each with a place.
+    taken: AtomicUsize,
     load: Mutex<Load>,
 }
 
@@ -187,30 +195,32 @@ impl Scheduler {
             limits,
             vocab_size: ends.vocab_size(),
             next_sequence: AtomicU64::new(1),
-            waiting: AtomicUsize::new(0),
+            taken: AtomicUsize::new(0),
             load: Mutex::default(),
         });
         tokio::spawn(actor::run(pipeline, ends, shared.clone(), received));
         Self { commands, shared }
     }
 
-    /// Queues a request.
+    /// Queues requests, all or none.
     ///
     /// # Errors
     /// [`Refusal`].
-    pub fn submit(&self, request: Request) -> Result<Generation, Refusal> {
-        self.check(&request)?;
-        let Limits { queue, .. } = self.shared.limits;
-        let count = &self.shared.waiting;
-        let more = |waiting| (waiting < queue).then_some(waiting + 1);
-        count
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
-            .map_err(|waiting| Refusal::Busy { waiting })?;
+    pub fn submit(&self, requests: Vec<Request>) -> Result<Vec<Generation>, Refusal> {
+        requests.iter().try_for_each(|request| self.check(request))?;
+        self.shared.take(requests.len())?;
+        Ok(requests.into_iter().map(|request| self.begin(request)).collect())
+    }
+
+    fn begin(&self, request: Request) -> Generation {
         let sequence = self.shared.next_sequence.fetch_add(1, Ordering::Relaxed);
+        // As many events as tokens: what nobody reads is bounded by the request itself.
         let (sender, events) = mpsc::unbounded_channel();
         let begin = Command::Begin { sequence, request, events: sender };
-        self.commands.send(begin).map_err(|_| Refusal::Closed)?;
-        Ok(Generation { sequence, events, commands: self.commands.clone(), over: false })
+        if self.commands.send(begin).is_err() {
+            self.shared.give_back(1); // The generation says that it is over.
+        }
+        Generation { sequence, events, commands: self.commands.clone(), over: false }
     }
 
     fn check(&self, request: &Request) -> Result<(), Refusal> {
@@ -241,12 +251,28 @@ impl Scheduler {
 
     /// How busy it is.
     pub fn load(&self) -> Load {
-        let waiting = self.shared.waiting.load(Ordering::Relaxed);
-        Load { waiting, ..*self.shared.load() }
+        *self.shared.load()
     }
 }
 
 impl Shared {
+    /// Takes places for so many sequences, for all or for none.
+    fn take(&self, count: usize) -> Result<(), Refusal> {
+        let Limits { queue, parallel, .. } = self.limits;
+        let most = queue.saturating_add(parallel);
+        if count > most {
+            return Err(Refusal::TooMany { answers: count, most });
+        }
+        let more = |taken: usize| (taken <= most - count).then_some(taken + count);
+        let taken = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        let busy = |taken: usize| Refusal::Busy { waiting: taken.saturating_sub(parallel) };
+        taken.map(drop).map_err(busy)
+    }
+
+    fn give_back(&self, count: usize) {
+        self.taken.fetch_sub(count, Ordering::Relaxed);
+    }
+
     fn load(&self) -> MutexGuard<'_, Load> {
         // Written as a whole: a poisoned lock holds what was true before.
         self.load.lock().unwrap_or_else(PoisonError::into_inner)
