@@ -33,6 +33,8 @@ const MODEL: &[(&str, &[u8])] = &[
     ("chat_template.jinja", include_bytes!("../../demo-model/chat_template.jinja")),
     ("model.safetensors", include_bytes!("../../demo-model/model.safetensors")),
 ];
+/// How long somebody may go on writing after an interruption: about as long as a digest takes.
+const LAST_WRITES: Duration = Duration::from_millis(500);
 /// The workers, and how many layers each has room for: none for all twelve.
 const WORKERS: &[(&str, usize)] = &[("phone", 4), ("tablet", 5), ("laptop", 5)];
 const CONTEXT: usize = 512;
@@ -51,6 +53,28 @@ pub(super) struct Args {
     question: String,
 }
 
+/// The demo's temporary files. When they are dropped by an interruption, a thread or a worker may be about
+/// to write one more, which makes removing fail: then it is tried again.
+struct Home(TempDir);
+
+impl Home {
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let begun = Instant::now();
+        while std::fs::remove_dir_all(self.path()).is_err()
+            && self.path().exists()
+            && begun.elapsed() < LAST_WRITES
+        {
+            std::thread::sleep(LAST_WRITES / 50);
+        }
+    }
+}
+
 impl Args {
     /// Starts the workers, answers, tells what each held, and leaves nothing behind.
     pub(super) async fn run(self) -> Result<(), Error> {
@@ -60,6 +84,7 @@ impl Args {
             path: std::env::temp_dir(),
             source,
         })?;
+        let home = Home(home);
         let model = unpack(home.path())?;
         let name = model.display().to_string();
         let checkpoint = Checkpoint::open(&name)?;
