@@ -5,7 +5,7 @@ use cake_checkpoint::{
     Affine, BlobSource, BlobTensor, Checkpoint, Dtype, Encoding, Error, MappedMatrix, MappedTensor,
     MatrixTensors, Memory, Quantization, Tensor,
 };
-use cake_engine::WeightEncoding;
+use cake_engine::{MatrixKinds, WeightEncoding};
 
 /// Embedding, head and final norm as the master computes with them.
 #[derive(Debug)]
@@ -113,16 +113,19 @@ impl Model {
         WeightEncoding::Affine(format.unwrap_or(Affine::Q4))
     }
 
-    /// Whether some matrix of some layer is in bf16 where it is computed with.
-    pub fn has_bf16_matrices(&self) -> bool {
-        let in_bf16 = |tensor: &BlobTensor<'_>| {
+    /// How the matrices of the layers are stored where they are computed with.
+    pub fn matrix_kinds(&self) -> MatrixKinds {
+        let mut kinds = MatrixKinds::default();
+        for layer in 0..self.checkpoint.config.num_layers {
+            let blob = self.blob(layer);
             // Scales and biases of packed matrices have other names.
-            tensor.dtype == Dtype::BF16
-                && tensor.shape.len() == 2
-                && tensor.name.ends_with(".weight")
-        };
-        (0..self.checkpoint.config.num_layers)
-            .any(|layer| self.blob(layer).tensors().iter().any(in_bf16))
+            let matrices = blob.tensors().iter().filter(|tensor| tensor.name.ends_with(".weight"));
+            for matrix in matrices.filter(|tensor| tensor.shape.len() == 2) {
+                kinds.bf16 |= matrix.dtype == Dtype::BF16;
+                kinds.packed |= matrix.dtype == Dtype::U32;
+            }
+        }
+        kinds
     }
 
     /// Bytes of embedding, final norm and head, as the master holds them.

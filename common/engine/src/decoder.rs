@@ -44,9 +44,7 @@ impl DecoderLayer {
             input_norm: loader.norm("input_layernorm", hidden)?,
             attention: Attention::load(loader)?,
             post_attention_norm: loader.norm("post_attention_layernorm", hidden)?,
-            // The scores of attention magnify what is lost before them; here, half as many bits
-            // cost little, and most of a prompt's time is spent here.
-            mlp: Mlp::load(&LayerLoader { precision: Precision::Bf16, ..*loader })?,
+            mlp: Mlp::load(loader)?,
             ops: loader.ops,
         })
     }
@@ -82,19 +80,26 @@ struct Mlp {
 }
 
 impl Mlp {
+    /// The scores of attention magnify what is lost before them; here, half as many bits cost little,
+    /// and most of a prompt's time is spent here. The gate's product goes through an exponential: its
+    /// packed weights keep their bits.
     fn load(loader: &LayerLoader<'_>) -> Result<Mlp, Error> {
+        let gate = LayerLoader { precision: Precision::Bf16, ..*loader };
+        let loader = LayerLoader { precision: Precision::Bf16Both, ..*loader };
         let config = loader.config;
         let (hidden, inner) = (config.hidden_size, config.intermediate_size);
         let bias = config.mlp_bias;
         let (gate_proj, up_proj) = match config.family.projections {
             Projections::Separate => (
-                loader.linear("mlp.gate_proj", (inner, hidden), bias)?,
+                gate.linear("mlp.gate_proj", (inner, hidden), bias)?,
                 loader.linear("mlp.up_proj", (inner, hidden), bias)?,
             ),
             Projections::Fused => {
-                let rows =
-                    |rows| loader.linear_rows("mlp.gate_up_proj", (2 * inner, hidden), rows, bias);
-                (rows(0..inner)?, rows(inner..2 * inner)?)
+                let (name, shape) = ("mlp.gate_up_proj", (2 * inner, hidden));
+                (
+                    gate.linear_rows(name, shape, 0..inner, bias)?,
+                    loader.linear_rows(name, shape, inner..2 * inner, bias)?,
+                )
             }
         };
         let down_proj = loader.linear("mlp.down_proj", (hidden, inner), bias)?;

@@ -50,7 +50,7 @@ pub use batch::{Batch, BatchItem};
 pub use embedding::Embedding;
 pub use error::Error;
 pub use head::Head;
-pub use kernel::{arithmetic, cpu_tier, same_bits};
+pub use kernel::{MatrixKinds, arithmetic, cpu_tier, same_bits};
 pub use memory::{blocks_for, kv_bytes, resident_bytes, scratch_bytes};
 pub use options::{BLOCK_POSITIONS, EngineOptions, Numerics, Ops, WeightEncoding};
 pub use placement::{Placement, Weights};

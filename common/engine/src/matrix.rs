@@ -6,7 +6,7 @@ use cake_checkpoint::{MappedMatrix, MappedTensor};
 
 use crate::error::Error;
 use crate::kernel::{AffineMatrix, Bits, FloatType, Inputs, Matrix, Precision, Tier};
-use crate::kernel::{affine_matmul, generated_matmul, matmul, prompt_matmul};
+use crate::kernel::{affine_matmul, generated_matmul, matmul, prompt_affine_matmul, prompt_matmul};
 use crate::options::Numerics;
 
 /// A matrix `[rows, columns]` that stays as it is stored, whose tensors have the sizes that go
@@ -130,7 +130,13 @@ impl StoredMatrix {
                 }
             }
             Stored::Affine { .. } => {
-                affine_matmul(tier, numerics, self.affine().rows(rows), bias, x)
+                let weight = self.affine().rows(rows);
+                match (numerics, precision) {
+                    (Numerics::Fast, Some(precision)) => {
+                        prompt_affine_matmul(tier, precision, weight, bias, x)
+                    }
+                    _ => affine_matmul(tier, numerics, weight, bias, x),
+                }
             }
         }
     }

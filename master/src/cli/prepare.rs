@@ -101,8 +101,7 @@ pub(super) async fn prepare(
                 (Err(refusal), None) => return Err((*refusal).into()),
             };
         warn(&warnings);
-        let bf16 = model.has_bf16_matrices();
-        let mixed = mixed_arithmetic(&plan, &seats, &members, promise.numerics, bf16)?;
+        let mixed = mixed_arithmetic(&plan, &seats, &members, promise.numerics, &model)?;
         warn(mixed.as_slice());
         let own_weights = OwnWeights::new(args.weights, args.lock_memory);
         return Ok(Prepared {
@@ -156,8 +155,11 @@ fn mixed_arithmetic(
     seats: &[Seat],
     members: &[Member],
     numerics: Numerics,
-    bf16: bool,
+    model: &Model,
 ) -> Result<Option<String>, Error> {
+    if plan.stages.len() < 2 {
+        return Ok(None);
+    }
     let own = cake_engine::arithmetic()?;
     let stages = plan.stages.iter().filter_map(|stage| {
         let arithmetic = match seats.get(stage.device_index)? {
@@ -168,9 +170,10 @@ fn mixed_arithmetic(
         Some((stage.device.as_str(), arithmetic))
     });
     let stages: Vec<_> = stages.collect();
+    let kinds = model.matrix_kinds();
     let agree = |numerics| {
         let mut pairs = stages.windows(2);
-        pairs.all(|pair| cake_engine::same_bits(pair[0].1, pair[1].1, numerics, bf16))
+        pairs.all(|pair| cake_engine::same_bits(pair[0].1, pair[1].1, numerics, kinds))
     };
     if agree(numerics) {
         return Ok(None);

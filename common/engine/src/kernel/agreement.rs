@@ -6,10 +6,21 @@ use super::simd::Portable;
 use crate::error::Error;
 use crate::options::Numerics;
 
-/// Tiers that round once where they multiply and add, and no activation to bf16.
+/// Tiers that round once where they multiply and add, and nothing to bf16.
 const FUSED: [&str; 4] = ["avx2", "avx512", "neon", "portable-fused"];
-/// Those that do, beside weights in bf16, and else agree with them.
-const PAIRS: [&str; 2] = ["avx512-bf16", "amx"];
+/// Agrees with them but beside matrices in bf16, where it rounds activations.
+const PAIRS: &str = "avx512-bf16";
+/// Agrees with them but beside matrices in bf16 and packed ones, which it rounds, too.
+const TILES: &str = "amx";
+
+/// How the matrices of a model are stored, as far as processors treat them differently.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct MatrixKinds {
+    /// Some are in bf16.
+    pub bf16: bool,
+    /// Some are packed: codes with a scale and a bias per group.
+    pub packed: bool,
+}
 
 /// Name of the arithmetic of this process: as [`cpu_tier`](super::cpu_tier) says, but
 /// `"avx512-bf16"` where that tier multiplies pairs of bf16, and `"portable-fused"` where plain code
@@ -26,11 +37,16 @@ pub fn arithmetic() -> Result<&'static str, Error> {
     })
 }
 
-/// Whether processes whose [`arithmetic`] is `one` and `other` compute the same, to the bit; `bf16`:
-/// whether some matrices are stored so. A name that is not known agrees with itself alone.
-pub fn same_bits(one: &str, other: &str, numerics: Numerics, bf16: bool) -> bool {
-    let rounded = bf16 && numerics == Numerics::Fast;
-    let alike = |name| FUSED.contains(&name) || (!rounded && PAIRS.contains(&name));
+/// Whether processes whose [`arithmetic`] is `one` and `other` compute the same with such matrices, to
+/// the bit. A name that is not known agrees with itself alone.
+pub fn same_bits(one: &str, other: &str, numerics: Numerics, kinds: MatrixKinds) -> bool {
+    let MatrixKinds { bf16, packed } = kinds;
+    let fast = numerics == Numerics::Fast;
+    let alike = |name: &str| match name {
+        PAIRS => !(fast && bf16),
+        TILES => !(fast && (bf16 || packed)),
+        name => FUSED.contains(&name),
+    };
     one == other || (alike(one) && alike(other))
 }
 
@@ -39,15 +55,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs_of_bf16_set_processors_apart_and_rounding_twice_does_always() {
-        let bf16 = |one, other| same_bits(one, other, Numerics::Fast, true);
-        let packed = |one, other| same_bits(one, other, Numerics::Fast, false);
-        let exact = |one, other| same_bits(one, other, Numerics::Exact, true);
+    fn rounding_to_bf16_sets_processors_apart_and_rounding_twice_does_always() {
+        let kinds = |bf16, packed| MatrixKinds { bf16, packed };
+        let bf16 = |one, other| same_bits(one, other, Numerics::Fast, kinds(true, false));
+        let packed = |one, other| same_bits(one, other, Numerics::Fast, kinds(false, true));
+        let float = |one, other| same_bits(one, other, Numerics::Fast, kinds(false, false));
+        let exact = |one, other| same_bits(one, other, Numerics::Exact, kinds(true, true));
         assert!(bf16("neon", "avx2") && bf16("avx512", "portable-fused") && bf16("amx", "amx"));
-        assert!(!bf16("avx512-bf16", "avx512") && !bf16("amx", "neon"));
-        assert!(packed("amx", "neon") && exact("amx", "neon"));
+        assert!(
+            !bf16("avx512-bf16", "avx512") && !bf16("amx", "neon") && !bf16("amx", "avx512-bf16")
+        );
+        assert!(packed("avx512-bf16", "neon") && !packed("amx", "neon") && packed("amx", "amx"));
+        assert!(float("amx", "neon") && exact("amx", "neon") && exact("avx512-bf16", "amx"));
         assert!(!packed("portable", "neon") && !exact("portable", "neon") && !packed("", "avx2"));
         let own = arithmetic().unwrap();
-        assert!(own == "portable" || packed(own, "neon"), "{own} is known");
+        assert!(own == "portable" || float(own, "neon"), "{own} is known");
     }
 }

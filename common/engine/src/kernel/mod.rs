@@ -37,7 +37,7 @@ mod target;
 mod x86;
 
 pub(crate) use affine::{AffineMatrix, Bits, affine_matmul};
-pub use agreement::{arithmetic, same_bits};
+pub use agreement::{MatrixKinds, arithmetic, same_bits};
 pub(crate) use attention::{Attend, AttendRow, KvView, attend, attend_floats};
 pub(crate) use choice::chosen;
 pub use choice::cpu_tier;
@@ -46,6 +46,8 @@ pub(crate) use elementwise::{add, rms_norm, rotate, silu_mul, sum_exp};
 pub(crate) use inputs::Inputs;
 pub(crate) use matmul::{Matrix, matmul};
 use simd::Kernel;
+
+use crate::options::Numerics;
 
 /// The instructions that the kernels use, chosen once per process.
 #[derive(Clone, Copy, Debug)]
@@ -94,12 +96,14 @@ impl Tier {
     }
 }
 
-/// How many bits of an activation a product with bf16 weights takes, where the processor
-/// multiplies pairs of bf16.
+/// How many bits of an activation of a prompt a product takes, where the processor multiplies pairs of
+/// bf16.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Precision {
     /// It is rounded to bf16: 8 bits.
     Bf16,
+    /// The same, and so are packed weights.
+    Bf16Both,
     /// It is the sum of two bf16: 16 bits, in twice the time.
     Bf16x2,
 }
@@ -109,7 +113,7 @@ impl Precision {
     /// How many bf16 an activation is.
     fn planes(self) -> usize {
         match self {
-            Precision::Bf16 => 1,
+            Precision::Bf16 | Precision::Bf16Both => 1,
             Precision::Bf16x2 => 2,
         }
     }
@@ -127,6 +131,7 @@ pub(crate) fn prompt_matmul(
     #[cfg(target_arch = "x86_64")]
     match (tier, weight.float) {
         (Tier::Amx(proof), FloatType::Bf16) => {
+            let weight = amx::Weights::Bf16(weight);
             return amx::float_matmul(proof, precision, weight, bias, x);
         }
         (Tier::Avx512(avx512), FloatType::Bf16) => {
@@ -138,6 +143,26 @@ pub(crate) fn prompt_matmul(
     }
     let _ = precision; // Otherwise, all of its bits.
     matmul(tier, weight, bias, x)
+}
+
+/// [`affine_matmul`] for rows of a prompt, in the arithmetic of [`Numerics::Fast`]: where activations may
+/// be rounded to bf16 and the processor has tile registers, weights are rounded to bf16, too. That
+/// leaves no scales and biases to the product.
+///
+/// [`Numerics::Fast`]: crate::options::Numerics::Fast
+pub(crate) fn prompt_affine_matmul(
+    tier: Tier,
+    precision: Precision,
+    weight: AffineMatrix<'_>,
+    bias: Option<&[f32]>,
+    x: &Inputs<'_>,
+) -> Vec<f32> {
+    #[cfg(target_arch = "x86_64")]
+    if let (Tier::Amx(proof), Precision::Bf16Both) = (tier, precision) {
+        return amx::float_matmul(proof, precision, amx::Weights::Affine(weight), bias, x);
+    }
+    let _ = precision; // Otherwise, all that `affine_matmul` takes.
+    affine_matmul(tier, Numerics::Fast, weight, bias, x)
 }
 
 /// [`matmul()`] for generated rows: on processors with tile registers, activations have

@@ -89,7 +89,7 @@ pub(crate) fn panel_matmul_bf16(
             // SAFETY: `proof` is there, so the processor has the instructions.
             unsafe {
                 match precision {
-                    Precision::Bf16 => task.run::<1>(panel),
+                    Precision::Bf16 | Precision::Bf16Both => task.run::<1>(panel),
                     Precision::Bf16x2 => task.run::<2>(panel),
                 }
             }

@@ -84,17 +84,17 @@ pub(crate) struct AffineMatrix<'a> {
 
 impl<'a> AffineMatrix<'a> {
     /// Bytes of the codes of one output.
-    fn row_bytes(&self) -> usize {
+    pub(super) fn row_bytes(&self) -> usize {
         self.inputs / self.bits.per_byte()
     }
 
     /// Groups of one output.
-    fn groups(&self) -> usize {
+    pub(super) fn groups(&self) -> usize {
         self.inputs / self.group
     }
 
     /// Bytes of the scales of one output, and of its biases.
-    fn param_bytes(&self) -> usize {
+    pub(super) fn param_bytes(&self) -> usize {
         self.groups() * self.params.bytes()
     }
 
@@ -113,6 +113,23 @@ impl<'a> AffineMatrix<'a> {
             biases: &self.biases[params],
             ..*self
         }
+    }
+
+    /// Rows of `x` and outputs of the product, and whether it is worth several threads.
+    ///
+    /// # Panics
+    /// If the parts of the matrix do not go together, `x` has a part of a row, or `bias` not one
+    /// element per output.
+    pub(super) fn check(&self, x: &[f32], bias: Option<&[f32]>) -> (usize, usize, bool) {
+        assert!(self.inputs > 0 && self.inputs.is_multiple_of(self.group), "whole groups");
+        assert!(matches!(self.group, 32 | 64 | MAX_GROUP), "a group that kernels know");
+        let (rows, outputs) = (x.len() / self.inputs, self.outputs());
+        assert_eq!(self.codes.len(), outputs * self.row_bytes(), "whole outputs");
+        assert_eq!(self.scales.len(), outputs * self.param_bytes(), "a scale a group");
+        assert_eq!(self.biases.len(), self.scales.len(), "a bias a scale");
+        assert_eq!(x.len(), rows * self.inputs, "whole rows");
+        assert!(bias.is_none_or(|bias| bias.len() == outputs), "a bias each");
+        (rows, outputs, x.len() * outputs >= PARALLEL_WORK)
     }
 
     /// The weights as f32, `[outputs, inputs]`: what [`Numerics::Exact`] computes with.
@@ -134,14 +151,8 @@ pub(crate) fn affine_matmul(
     inputs: &Inputs<'_>,
 ) -> Vec<f32> {
     let x = inputs.values();
-    let call = Call { weight, bias, x, parallel: x.len() * weight.outputs() >= PARALLEL_WORK };
-    assert!(weight.inputs > 0 && weight.inputs.is_multiple_of(weight.group), "whole groups");
-    assert!(matches!(weight.group, 32 | 64 | MAX_GROUP), "a group that kernels know");
-    assert_eq!(weight.codes.len(), weight.outputs() * weight.row_bytes(), "whole outputs");
-    assert_eq!(weight.scales.len(), weight.outputs() * weight.param_bytes(), "a scale a group");
-    assert_eq!(weight.biases.len(), weight.scales.len(), "a bias a scale");
-    assert_eq!(x.len(), call.rows() * weight.inputs, "whole rows");
-    assert!(bias.is_none_or(|bias| bias.len() == weight.outputs()), "a bias each");
+    let (_, _, parallel) = weight.check(x, bias);
+    let call = Call { weight, bias, x, parallel };
     match numerics {
         Numerics::Exact => exact::matmul(tier, call),
         Numerics::Fast => {

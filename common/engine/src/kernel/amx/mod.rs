@@ -25,7 +25,7 @@ use super::target::Target;
 use super::x86::{Avx512, Line, transposed};
 pub(super) use ahead::Ahead;
 pub(super) use float::{
-    Activations, FewActivations, few_float_matmul, float_matmul, product_bytes,
+    Activations, FewActivations, Weights, few_float_matmul, float_matmul, product_bytes,
 };
 
 /// Instructions on tile registers, whose rows lie `s` bytes apart in memory. Nothing else uses the

@@ -50,7 +50,7 @@ fn kept(x: f32, precision: Option<Precision>) -> f64 {
     let high = half::bf16::from_f32(x);
     let low = half::bf16::from_f32(x - high.to_f32());
     match precision {
-        Some(Precision::Bf16) => high.to_f64(),
+        Some(Precision::Bf16 | Precision::Bf16Both) => high.to_f64(),
         Some(Precision::Bf16x2) | None => high.to_f64() + low.to_f64(),
     }
 }
@@ -121,7 +121,9 @@ fn what_is_not_finite_stays_in_its_row() {
         assert!(row(0).iter().chain(row(3)).all(|&y| y == 35.0), "{way:?}");
         assert!(row(1).iter().all(|y| y.is_nan()));
         match way.1 {
-            Some(Precision::Bf16) => assert!(row(2).iter().all(|&y| y == f32::INFINITY)),
+            Some(Precision::Bf16 | Precision::Bf16Both) => {
+                assert!(row(2).iter().all(|&y| y == f32::INFINITY))
+            }
             // Infinity less infinity is no number.
             Some(Precision::Bf16x2) | None => assert!(row(2).iter().all(|y| y.is_nan())),
         }

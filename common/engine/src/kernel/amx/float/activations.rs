@@ -38,7 +38,7 @@ impl Activations {
             // SAFETY: `proof` is there, so the processor has the instructions.
             unsafe {
                 match precision {
-                    Precision::Bf16 => split_pair::<1>(x, inputs, tiles),
+                    Precision::Bf16 | Precision::Bf16Both => split_pair::<1>(x, inputs, tiles),
                     Precision::Bf16x2 => split_pair::<2>(x, inputs, tiles),
                 }
             }

@@ -23,7 +23,7 @@ pub(super) struct Soon<'a> {
 
 impl Block<'_> {
     /// Sets `sums`, four tiles, or continues them, with activations of `PLANES` planes, one or two.
-    #[target_feature(enable = "avx512f,avx512bw")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16,f16c")]
     pub(super) fn multiply<const PLANES: usize>(
         &self,
         tiles: &Tiles,

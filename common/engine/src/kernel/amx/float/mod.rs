@@ -11,6 +11,7 @@ mod activations;
 mod block;
 mod few;
 mod pack;
+mod weights;
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -19,10 +20,10 @@ pub(in super::super) use self::activations::Activations;
 use self::block::{Block, Soon};
 pub(in super::super) use self::few::{FewActivations, few_float_matmul};
 use self::pack::{Packer, Unit};
+pub(in super::super) use self::weights::Weights;
 use super::super::Precision;
 use super::super::buffer::{kept, unset};
 use super::super::inputs::Inputs;
-use super::super::matmul::Matrix;
 use super::super::target::Target;
 use super::super::x86::Line;
 use super::{Ahead, Amx, Finish, LINE, TILE_ROWS, Tiles};
@@ -75,7 +76,7 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// `x · weightᵀ + bias` with `x` in this precision: `x` is `[rows, inputs]`, `weight` is bf16, the
+/// `x · weightᵀ + bias` with `x` in this precision: `x` is `[rows, inputs]`, the
 /// result `[rows, outputs]`, all row-major.
 ///
 /// Runs on the current pool. `bias` has one element per output. Of one [`Inputs`] all products are
@@ -83,14 +84,14 @@ thread_local! {
 pub(in super::super) fn float_matmul(
     proof: Amx,
     precision: Precision,
-    weight: Matrix<'_>,
+    weight: Weights<'_>,
     bias: Option<&[f32]>,
     x: &Inputs<'_>,
 ) -> Vec<f32> {
     let activations = x.values();
     let (rows, outputs, parallel) = weight.check(activations, bias);
     let mut y = unset(rows * outputs);
-    let split = || Activations::split(proof, precision, activations, weight.inputs, parallel);
+    let split = || Activations::split(proof, precision, activations, weight.inputs(), parallel);
     let x = x.split.get_or_init(split);
     assert_eq!(x.precision, precision, "one precision");
     let target = Target::new(&mut y, outputs);
@@ -112,7 +113,7 @@ pub(in super::super) fn float_matmul(
 
 /// All rows, some outputs.
 struct Task<'a> {
-    weight: Matrix<'a>,
+    weight: Weights<'a>,
     bias: Option<&'a [f32]>,
     x: &'a Activations,
     outputs: Range<usize>,
@@ -121,7 +122,7 @@ struct Task<'a> {
 
 impl Task<'_> {
     /// One unit after the other; while one is multiplied, the next is packed.
-    #[target_feature(enable = "avx512f,avx512bw")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16,f16c")]
     fn run(&self, tiles: &Tiles, scratch: &mut Scratch) {
         let mut units = self.units();
         let (mut unit, mut next) = (units.next(), units.next());
@@ -160,7 +161,7 @@ impl Task<'_> {
     }
 
     /// Continues the sums of a unit.
-    #[target_feature(enable = "avx512f,avx512bw")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16,f16c")]
     fn multiply_unit(
         &self,
         tiles: &Tiles,
@@ -180,7 +181,9 @@ impl Task<'_> {
                 let steps = Block { weights, x, steps: block.len() };
                 let go_on = block.start > 0;
                 match self.x.precision {
-                    Precision::Bf16 => steps.multiply::<1>(tiles, sums, go_on, &mut soon),
+                    Precision::Bf16 | Precision::Bf16Both => {
+                        steps.multiply::<1>(tiles, sums, go_on, &mut soon)
+                    }
                     Precision::Bf16x2 => steps.multiply::<2>(tiles, sums, go_on, &mut soon),
                 }
                 if block.end == self.x.steps {

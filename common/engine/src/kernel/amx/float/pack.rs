@@ -2,10 +2,9 @@
 
 use std::ops::Range;
 
-use super::super::super::matmul::Matrix;
-use super::super::super::x86::{Line, prefetch, read_bytes};
-use super::super::LINE;
-use super::{STRIP, STRIP_LINES};
+use super::super::super::x86::Line;
+use super::weights::Part;
+use super::{STRIP, STRIP_LINES, Weights};
 
 /// So many rows before it is copied, memory is asked for one. With eight times as many, what comes
 /// is gone from the second-level cache again before it is copied.
@@ -30,15 +29,11 @@ impl Unit {
         self.strips() * self.block.len() * STRIP_LINES
     }
 
-    /// The weights of one of its outputs as they are stored.
+    /// One of its outputs, if it has so many.
     #[inline(always)]
-    fn row<'a>(&self, weight: &Matrix<'a>, row: usize) -> Option<&'a [u8]> {
+    fn output(&self, row: usize) -> Option<usize> {
         let output = self.outputs.start + row;
-        (output < self.outputs.end).then(|| {
-            let bytes = weight.row_bytes();
-            let block = self.block.start * LINE..(self.block.end * LINE).min(bytes);
-            &weight.bytes[output * bytes + block.start..output * bytes + block.end]
-        })
+        (output < self.outputs.end).then_some(output)
     }
 }
 
@@ -47,10 +42,9 @@ impl Unit {
 /// memory and wait for long would push each other out of the second-level cache, where those that a
 /// power of two is between share places.
 pub(super) struct Packer<'a> {
-    weight: Matrix<'a>,
-    unit: Option<Unit>,
+    unit: Option<(Unit, Part<'a>)>,
     /// What comes after it, whose first rows are asked for.
-    after: Option<Unit>,
+    after: Option<(Unit, Part<'a>)>,
     packed: &'a mut [Line],
     /// The next row, of so many.
     row: usize,
@@ -63,18 +57,24 @@ pub(super) struct Packer<'a> {
 impl<'a> Packer<'a> {
     /// For `unit`, in exactly so many rounds; `packed` has room for it.
     pub(super) fn new(
-        weight: Matrix<'a>,
+        weight: Weights<'a>,
         unit: Option<Unit>,
         after: Option<Unit>,
         packed: &'a mut [Line],
         rounds: usize,
     ) -> Packer<'a> {
         let rows = unit.as_ref().map_or(0, |unit| unit.strips() * STRIP);
-        Packer { weight, unit, after, packed, row: 0, rows, due: 0, rounds }
+        let [unit, after] = [unit, after].map(|unit| {
+            unit.map(|unit| {
+                let part = weight.part(&unit.block);
+                (unit, part)
+            })
+        });
+        Packer { unit, after, packed, row: 0, rows, due: 0, rounds }
     }
 
     /// Copies the rows of a round.
-    #[target_feature(enable = "avx512f,avx512bw")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16,f16c")]
     #[inline]
     pub(super) fn advance(&mut self) {
         self.due += self.rows;
@@ -89,30 +89,29 @@ impl<'a> Packer<'a> {
         self.row == self.rows
     }
 
-    #[target_feature(enable = "avx512f,avx512bw")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16,f16c")]
     #[inline]
     fn copy_row(&mut self) {
-        let Some(unit) = &self.unit else { return };
+        let Some((unit, part)) = &self.unit else { return };
         let later = self.row + LEAD;
         let asked = match later < self.rows {
-            true => unit.row(&self.weight, later),
-            false => {
-                self.after.as_ref().and_then(|after| after.row(&self.weight, later - self.rows))
-            }
+            true => Some((unit, part, later)),
+            false => self.after.as_ref().map(|(unit, part)| (unit, part, later - self.rows)),
         };
-        for line in asked.into_iter().flat_map(|row| row.chunks(LINE)) {
-            prefetch(line.as_ptr());
+        if let Some((unit, part, row)) = asked
+            && let Some(output) = unit.output(row)
+        {
+            part.ask(output);
         }
         let strip = unit.block.len() * STRIP_LINES;
         let first = self.row / STRIP * strip + self.row % STRIP;
-        let lines = self.packed[first..].iter_mut().step_by(STRIP_LINES).take(unit.block.len());
-        match unit.row(&self.weight, self.row) {
-            Some(bytes) => {
-                for (line, bytes) in lines.zip(bytes.chunks(LINE)) {
-                    line.write(read_bytes(bytes));
-                }
+        let lines = &mut self.packed[first..];
+        match unit.output(self.row) {
+            Some(output) => part.write(output, lines),
+            None => {
+                let lines = lines.iter_mut().step_by(STRIP_LINES);
+                lines.take(unit.block.len()).for_each(|line| *line = Line::ZERO);
             }
-            None => lines.for_each(|line| *line = Line::ZERO),
         }
         self.row += 1;
     }
@@ -121,7 +120,8 @@ impl<'a> Packer<'a> {
 #[cfg(test)]
 mod tests {
     use super::super::super::super::element::FloatType;
-    use super::super::super::Amx;
+    use super::super::super::super::matmul::Matrix;
+    use super::super::super::{Amx, LINE};
     use super::*;
 
     #[test]
@@ -143,8 +143,13 @@ mod tests {
             for rounds in [1, 7, unit.strips() * STRIP, 1000] {
                 let mut packed = vec![Line([7; LINE]); unit.lines()];
                 let after = Some(unit.clone());
-                let mut packer =
-                    Packer::new(weight, Some(unit.clone()), after, &mut packed, rounds);
+                let mut packer = Packer::new(
+                    Weights::Bf16(weight),
+                    Some(unit.clone()),
+                    after,
+                    &mut packed,
+                    rounds,
+                );
                 for _ in 0..rounds {
                     assert!(!packer.is_done() || rounds > 70);
                     // SAFETY: the processor has the instructions, as `detect` said.
