@@ -10,6 +10,9 @@ use cake_tests::{Master, ModelShape, TestWorker, WorkerOptions, model, not_shown
 const PEAK_BAR: f64 = 1.10;
 const SEED: u64 = 11;
 const CONTEXT: &[&str] = &["--context", "256", "--numerics", "exact"];
+/// Of runs that go on for as long as a test looks at them, with the tokens they may say.
+const LONG_CONTEXT: &[&str] = &["--context", "2048", "--numerics", "exact"];
+const LONG_ANSWER: usize = 2000;
 /// Bytes of the weights of all layers that are large enough to be copied: 8 layers of 28 MiB.
 const LARGE_BYTES: u64 = 224 << 20;
 /// How long a load may take.
@@ -22,6 +25,7 @@ fn shape() -> ModelShape {
         intermediate_size: 4096,
         heads: 16,
         kv_heads: 8,
+        max_positions: 2048,
         ..ModelShape::small()
     }
 }
@@ -57,8 +61,9 @@ fn answer(worker: &TestWorker, model: &Path) -> Answer {
 
 /// A run that goes on for as long as the test looks at it.
 fn long_run(master: &Master, model: &Path) -> Running {
-    let args = [master::answer_args(model, &[2, 3, 4], 250), master::pins(&[("a", 0, 8)])].concat();
-    master.start(&[&strs(&args)[..], CONTEXT].concat())
+    let args = master::answer_args(model, &[2, 3, 4], LONG_ANSWER);
+    let args = [args, master::pins(&[("a", 0, 8)])].concat();
+    master.start(&[&strs(&args)[..], LONG_CONTEXT].concat())
 }
 
 #[test]
@@ -121,8 +126,8 @@ fn locked_weights_are_counted_by_the_system_or_refused_with_its_limit() {
 
 /// A run of the master alone that goes on for as long as the test looks at it.
 fn long_run_alone(model: &Path, more: &[&str]) -> Running {
-    let args = master::answer_args(model, &[2, 3, 4], 250);
-    Master::alone().start(&[&strs(&args)[..], CONTEXT, more].concat())
+    let args = master::answer_args(model, &[2, 3, 4], LONG_ANSWER);
+    Master::alone().start(&[&strs(&args)[..], LONG_CONTEXT, more].concat())
 }
 
 #[test]
