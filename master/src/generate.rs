@@ -48,6 +48,17 @@ pub enum Finish {
     Context,
 }
 
+impl Finish {
+    /// Its word in metrics and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::Context => "context",
+        }
+    }
+}
+
 /// An answer and what it took.
 #[derive(Clone, Debug)]
 pub struct Answer {
@@ -179,6 +190,14 @@ impl Ends {
     /// If the arithmetic fails.
     pub fn score(&self, hidden: Vec<f32>, rows: usize) -> Result<Vec<f32>, cake_engine::Error> {
         self.head.forward(hidden, rows)
+    }
+
+    /// The final hidden states `[rows, hidden_size]` of `hidden`, of the same shape: after the norm.
+    ///
+    /// # Errors
+    /// If the arithmetic fails.
+    pub fn normed(&self, hidden: Vec<f32>, rows: usize) -> Result<Vec<f32>, cake_engine::Error> {
+        self.head.normed(hidden, rows)
     }
 
     fn logits(&self, hidden: Vec<f32>, rows: usize) -> Result<Vec<f32>, Error> {
@@ -402,7 +421,8 @@ impl Timing {
         }
     }
 
-    fn finish(&mut self, tokens: usize, decode: Duration) {
+    /// Notes how many tokens came, and the time of all but the first.
+    pub fn finish(&mut self, tokens: usize, decode: Duration) {
         self.decode_tokens = tokens.saturating_sub(1);
         self.decode_seconds = decode.as_secs_f64();
         let rate = |tokens: usize, seconds: f64| {

@@ -3,7 +3,8 @@
 //! Start with [`cli`] for what it can be asked, then follow a run: [`cluster`] (who is there, what they
 //! offer), [`sizing`] (numbers for the planner), [`planner`] (pure), [`distributor`] (blobs to workers),
 //! [`place`] (where the master's own weights lie), [`pipeline`] (steps through the stages), [`generate`]
-//! (tokens), [`text`] (words). A service goes on with [`scheduler`] (many sequences) and [`api`] (HTTP).
+//! (tokens), [`text`] (words). A service goes on with [`scheduler`] (many sequences), [`metrics`] (what it
+//! counts), [`monitor`] (what it shows) and [`api`] (HTTP).
 //!
 //! Invariants:
 //! - The planner is a pure function: numbers in, plan or refusal out.
@@ -19,7 +20,10 @@ pub mod cli;
 pub mod cluster;
 pub mod distributor;
 pub mod generate;
+pub mod grammar;
+pub mod metrics;
 pub mod model;
+pub mod monitor;
 pub mod pipeline;
 pub mod place;
 pub mod planner;

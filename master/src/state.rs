@@ -56,6 +56,11 @@ impl State {
         Self::at(directory)
     }
 
+    /// Where what people typed in chats is remembered.
+    pub fn chat_history(&self) -> PathBuf {
+        self.directory.join("chat-history")
+    }
+
     /// A given directory, made if it is not there.
     ///
     /// # Errors

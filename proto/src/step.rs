@@ -19,6 +19,8 @@ pub struct Step {
     pub wanted: Vec<u32>,
     /// Microseconds each stage so far spent computing.
     pub stage_us: Vec<u32>,
+    /// Microseconds each stage so far had nothing to compute before it.
+    pub idle_us: Vec<u32>,
     /// `[rows, hidden_size]`, row-major.
     pub hidden: Vec<f32>,
 }
@@ -164,6 +166,7 @@ impl Step {
             rows: self.rows as u32,
             wanted: self.wanted,
             stage_us: self.stage_us,
+            idle_us: self.idle_us,
             format: wire::WireFormat::from(format).into(),
         };
         let mut head = Some(head);
@@ -282,6 +285,7 @@ impl Assembler {
         check("sequences", head.items.len(), limits::ITEMS)?;
         check("wanted rows", head.wanted.len(), rows)?;
         check("stages", head.stage_us.len(), limits::STAGES)?;
+        check("stages", head.idle_us.len(), limits::STAGES)?;
         if let Some(&row) = head.wanted.iter().find(|&&row| row as usize >= rows) {
             return Err(ProtocolError::Wanted { step, row, rows });
         }
@@ -303,8 +307,8 @@ impl Assembler {
             return Err(ProtocolError::Rows { step, rows, item_rows });
         }
         let hidden = Vec::with_capacity(rows * self.hidden_size);
-        let (wanted, stage_us) = (head.wanted, head.stage_us);
-        let step = Step { step, generation, items, rows, wanted, stage_us, hidden };
+        let (wanted, stage_us, idle_us) = (head.wanted, head.stage_us, head.idle_us);
+        let step = Step { step, generation, items, rows, wanted, stage_us, idle_us, hidden };
         let hidden_bytes = rows * format.row_bytes(self.hidden_size);
         let decoder = Decoder::new(format, self.hidden_size);
         Ok(Partial { step, relay, hidden_bytes, received_bytes: 0, decoder })
@@ -331,6 +335,7 @@ mod tests {
             rows,
             wanted: vec![0],
             stage_us: vec![17],
+            idle_us: vec![3],
             hidden: (0..rows * HIDDEN).map(|index| index as f32 * 0.5).collect(),
         }
     }

@@ -8,6 +8,7 @@
 //! - Every wait has a deadline, and says what it waited for.
 //! - A worker runs in a directory of its own and is never told where the checkpoint is.
 
+pub mod browser;
 pub mod cgroup;
 pub mod golden;
 mod held;
@@ -35,4 +36,14 @@ pub use worker::{TestWorker, WorkerOptions};
 /// Says that a check could not run here, and why. The scenario returns after it.
 pub fn not_shown(why: impl std::fmt::Display) {
     eprintln!("NOT SHOWN: {why}");
+}
+
+/// The same for want of a program that can be installed.
+///
+/// # Panics
+/// If `CAKE_SHOW_ALL` is set, as where nothing may be skipped.
+#[track_caller]
+pub fn not_shown_here(why: impl std::fmt::Display) {
+    assert!(std::env::var_os("CAKE_SHOW_ALL").is_none(), "must be shown, but {why}");
+    not_shown(why);
 }

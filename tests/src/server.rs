@@ -74,6 +74,58 @@ impl Server {
         Reply::read(response.unwrap_or_else(|error| panic!("GET {path}: {error}")))
     }
 
+    /// The text at `path`.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[track_caller]
+    pub fn text(&self, path: &str) -> String {
+        let response = self.agent.get(format!("{}{path}", self.url)).call();
+        let mut response = response.unwrap_or_else(|error| panic!("GET {path}: {error}"));
+        assert_eq!(response.status().as_u16(), 200, "{path}");
+        response.body_mut().read_to_string().expect("text")
+    }
+
+    /// A header of the answer to `GET path`.
+    ///
+    /// # Panics
+    /// If nothing comes back.
+    #[track_caller]
+    pub fn header(&self, path: &str, name: &str) -> Option<String> {
+        self.header_for(path, name, "")
+    }
+
+    /// The same for a page of another origin.
+    ///
+    /// # Panics
+    /// As [`Server::header`].
+    #[track_caller]
+    pub fn header_for(&self, path: &str, name: &str, origin: &str) -> Option<String> {
+        let mut request = self.agent.get(format!("{}{path}", self.url));
+        if !origin.is_empty() {
+            request = request.header("origin", origin);
+        }
+        let response = request.call().unwrap_or_else(|error| panic!("GET {path}: {error}"));
+        Some(response.headers().get(name)?.to_str().ok()?.to_owned())
+    }
+
+    /// What `/metrics` says of `name`, the sum over its labels.
+    ///
+    /// # Panics
+    /// If nothing comes back.
+    #[track_caller]
+    pub fn metric(&self, name: &str) -> Option<f64> {
+        let text = self.text("/metrics");
+        let of = |line: &str| {
+            let rest = line.strip_prefix(name)?;
+            if !rest.starts_with([' ', '{']) {
+                return None;
+            }
+            rest.rsplit_once(' ')?.1.parse::<f64>().ok()
+        };
+        text.lines().filter_map(of).reduce(|sum, value| sum + value)
+    }
+
     /// Sends `body` to `path`.
     ///
     /// # Panics
@@ -105,13 +157,26 @@ impl Server {
     pub fn stream(&self, path: &str, body: &Value) -> impl Iterator<Item = String> + use<> {
         let request = self.agent.post(format!("{}{path}", self.url));
         let response = request.send(body.to_string().as_bytes());
-        let response = response.unwrap_or_else(|error| panic!("POST {path}: {error}"));
-        assert_eq!(response.status().as_u16(), 200, "{path}");
-        let lines = BufReader::new(response.into_body().into_reader()).lines();
-        lines
-            .map_while(Result::ok)
-            .filter_map(|line| line.strip_prefix("data: ").map(str::to_owned))
+        events(response.unwrap_or_else(|error| panic!("POST {path}: {error}")))
     }
+
+    /// The data of the events at `path`, as they come.
+    ///
+    /// # Panics
+    /// If nothing comes back.
+    #[track_caller]
+    pub fn stream_of(&self, path: &str) -> impl Iterator<Item = String> + use<> {
+        let response = self.agent.get(format!("{}{path}", self.url)).call();
+        events(response.unwrap_or_else(|error| panic!("GET {path}: {error}")))
+    }
+}
+
+/// The data of server-sent events.
+#[track_caller]
+fn events(response: ureq::http::Response<ureq::Body>) -> impl Iterator<Item = String> + use<> {
+    assert_eq!(response.status().as_u16(), 200);
+    let lines = BufReader::new(response.into_body().into_reader()).lines();
+    lines.map_while(Result::ok).filter_map(|line| line.strip_prefix("data: ").map(str::to_owned))
 }
 
 impl Reply {

@@ -161,6 +161,43 @@ fn chat_says_why_an_answer_ended_and_how_to_go_on() {
 }
 
 #[test]
+fn ctrl_c_stops_an_answer_and_the_chat_goes_on() {
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../master/demo-model");
+    // As many tokens as take some seconds.
+    let args = ["--context", "1024", "--max-tokens", "900", "--ignore-eos"];
+    let mut chat = Master::alone().start(&[&["chat", &path(&demo)][..], &args].concat());
+    let mut input = chat.stdin().expect("not taken yet");
+    writeln!(input, "hello").expect("it listens");
+    until("an answer to begin", LIMIT, || chat.stdout().len() > 20);
+    chat.signal(Signal::INT);
+    until("the answer to stop", LIMIT, || chat.stderr().contains("(stopped)"));
+    let before = chat.stdout().len();
+    writeln!(input, "and then?").expect("it listens");
+    until("another answer to begin", LIMIT, || chat.stdout().len() > before + 20);
+    chat.signal(Signal::INT);
+    until("that to stop", LIMIT, || chat.stderr().matches("(stopped)").count() == 2);
+    drop(input);
+    let stderr = chat.finish(LIMIT).success().stderr;
+    assert!(stderr.contains(" prompt tokens, "), "the second turn begins like the first: {stderr}");
+}
+
+#[test]
+fn ctrl_c_ends_serve_also_while_it_comes_up_and_a_second_one_at_once() {
+    let golden = golden("llama");
+    let model = path(&golden.path);
+    let worker = TestWorker::new("held");
+    // Held by another master, whose end is waited for a while.
+    let holder = Master::over([&worker]).start(&["serve", &model, "--listen", "127.0.0.1:0"]);
+    until("the first to listen", LIMIT, || holder.stdout().contains("listening"));
+    let second = Master::over([&worker]).start(&["serve", &model, "--listen", "127.0.0.1:0"]);
+    until("its page to be there", LIMIT, || second.stderr().contains("the page is at http://"));
+    second.signal(Signal::INT);
+    assert_eq!(second.finish(LIMIT).status.code(), Some(130));
+    holder.signal(Signal::INT);
+    assert_eq!(holder.finish(LIMIT).status.code(), Some(0));
+}
+
+#[test]
 fn chat_and_run_announce_a_push_before_it_and_sum_it_up() {
     let told = |stderr: &str| {
         let parts = ["predicted: ", "\npush ", " in about ", "of disk free there)", "\npushed "];

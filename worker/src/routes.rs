@@ -215,6 +215,7 @@ mod tests {
             rows: 3,
             wanted: vec![0, 2],
             stage_us: vec![],
+            idle_us: vec![],
             hidden: vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
         }
     }

@@ -2,7 +2,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cake_checkpoint::LayerRange;
 use cake_engine::{Batch, BatchItem, Stage};
@@ -228,18 +228,19 @@ impl Runtime {
 
 /// The body of the stage's thread: until every sender of the queue is gone, or it is to stop.
 fn compute(
-    mut stage: Stage,
+    stage: Stage,
     mut queue: mpsc::Receiver<Step>,
     results: &mpsc::Sender<Step>,
     routes: &Routes,
     stopping: &AtomicBool,
 ) {
+    let mut engine = StepEngine::new(stage);
     while let Some(step) = queue.blocking_recv() {
         if stopping.load(Ordering::Relaxed) {
             return; // Nobody waits for what is queued.
         }
         let number = step.step;
-        match run_step(&mut stage, step) {
+        match engine.run(step) {
             Ok(step) => {
                 if results.blocking_send(step).is_err() {
                     return;
@@ -250,19 +251,41 @@ fn compute(
     }
 }
 
-/// Runs one step through a stage: `hidden` becomes its output, the time it took is noted.
-///
-/// # Errors
-/// One sentence. A panic of the arithmetic is a bug; it fails the step, not the device.
-pub fn run_step(stage: &mut Stage, mut step: Step) -> Result<Step, String> {
-    let started = Instant::now();
-    let batch = Batch { items: step.items.iter().map(item).collect() };
-    let hidden = std::mem::take(&mut step.hidden);
-    let result = catch_unwind(AssertUnwindSafe(|| stage.forward(&batch, hidden)));
-    let result = result.map_err(|_| "the arithmetic panicked; its log says where".to_owned())?;
-    step.hidden = result.map_err(|error| error.to_string())?;
-    step.stage_us.push(u32::try_from(started.elapsed().as_micros()).unwrap_or(u32::MAX));
-    Ok(step)
+/// A stage that takes one step after the other, and notes how long it computes and how long it has
+/// nothing to compute.
+pub struct StepEngine {
+    stage: Stage,
+    /// When it had computed the last one.
+    free_since: Instant,
+}
+
+impl StepEngine {
+    /// It has had nothing to compute from now on.
+    pub fn new(stage: Stage) -> Self {
+        Self { stage, free_since: Instant::now() }
+    }
+
+    /// Runs one step: `hidden` becomes the stage's output, the times are noted.
+    ///
+    /// # Errors
+    /// One sentence. A panic of the arithmetic is a bug; it fails the step, not the device.
+    pub fn run(&mut self, mut step: Step) -> Result<Step, String> {
+        let started = Instant::now();
+        let batch = Batch { items: step.items.iter().map(item).collect() };
+        let hidden = std::mem::take(&mut step.hidden);
+        let result = catch_unwind(AssertUnwindSafe(|| self.stage.forward(&batch, hidden)));
+        step.idle_us.push(micros(started - self.free_since));
+        self.free_since = Instant::now();
+        step.stage_us.push(micros(self.free_since - started));
+        let result =
+            result.map_err(|_| "the arithmetic panicked; its log says where".to_owned())?;
+        step.hidden = result.map_err(|error| error.to_string())?;
+        Ok(step)
+    }
+}
+
+fn micros(time: Duration) -> u32 {
+    u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
 }
 
 fn item(item: &StepItem) -> BatchItem {

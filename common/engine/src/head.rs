@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use cake_checkpoint::{MappedMatrix, MappedTensor, ModelConfig};
+use candle_core::Tensor;
 
 use crate::batch::RowKinds;
 use crate::error::Error;
@@ -57,6 +58,23 @@ impl Head {
     /// # Errors
     /// [`Error::WrongHidden`] if `hidden` is not `rows` rows.
     pub fn forward(&self, hidden: Vec<f32>, rows: usize) -> Result<Vec<f32>, Error> {
+        self.of_normed(hidden, rows, |normed| self.head.forward(normed, &RowKinds::generated(rows)))
+    }
+
+    /// The final hidden states `[rows, hidden_size]`: `hidden`, of the same shape, after the norm.
+    ///
+    /// # Errors
+    /// [`Error::WrongHidden`] if `hidden` is not `rows` rows.
+    pub fn normed(&self, hidden: Vec<f32>, rows: usize) -> Result<Vec<f32>, Error> {
+        self.of_normed(hidden, rows, |normed| Ok(normed.clone()))
+    }
+
+    fn of_normed(
+        &self,
+        hidden: Vec<f32>,
+        rows: usize,
+        work: impl FnOnce(&Tensor) -> candle_core::Result<Tensor> + Send,
+    ) -> Result<Vec<f32>, Error> {
         let width = self.hidden_size;
         if rows.checked_mul(width) != Some(hidden.len()) {
             return Err(Error::WrongHidden { rows, width, found: hidden.len() });
@@ -66,9 +84,7 @@ impl Head {
         }
         self.pool.install(|| {
             let hidden = tensors::matrix(hidden, rows, width)?;
-            let logits =
-                self.head.forward(&self.norm.forward(&hidden)?, &RowKinds::generated(rows))?;
-            Ok(logits.flatten_all()?.to_vec1()?)
+            Ok(work(&self.norm.forward(&hidden)?)?.flatten_all()?.to_vec1()?)
         })
     }
 }

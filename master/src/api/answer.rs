@@ -116,7 +116,8 @@ async fn write(
                 (What::Ended { reason, completion_tokens }, true)
             }
             Some(Event::Failed(error)) => (What::Failed(error.into()), true),
-            None => (What::Failed(ApiError::Closed), true),
+            // No answer ends with an embedding.
+            Some(Event::Embedding(_)) | None => (What::Failed(ApiError::Closed), true),
         };
         if pieces.send(Piece { index, what }).is_err() || over {
             return;

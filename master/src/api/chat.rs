@@ -1,29 +1,35 @@
 //! `POST /v1/chat/completions`.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 
-use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::error::ApiError;
 use super::respond::{Sending, Shape, Whole, respond};
+use super::tools::{ToolCall, ToolChoice, ToolScan};
 use super::wire::{ChatLogprob, ChatLogprobs, ChatMessage, ChatRequest, Content, TokenLogprob};
-use super::{Body, Served, params};
+use super::wire::{ResponseFormat, Tool};
+use super::{Body, Ready, Served, params};
+use crate::grammar::Grammar;
 use crate::scheduler::Token;
-use crate::text::Message;
+
+/// Most tools of a request.
+const MAX_TOOLS: usize = 128;
 
 pub(super) async fn create(
-    State(served): State<Arc<Served>>,
+    Ready(served): Ready,
     Body(request): Body<ChatRequest>,
 ) -> Result<Response, ApiError> {
-    let ChatRequest { messages, logprobs, top_logprobs, tools, response_format, common } = request;
-    if tools.is_some_and(|tools| !tools.is_empty()) {
-        return Err(ApiError::Unsupported { param: "tools" });
+    let ChatRequest { messages, logprobs, top_logprobs, common, .. } = request;
+    let (tools, format) = (request.tools.unwrap_or_default(), request.response_format);
+    if let Some(tool) = tools.iter().find(|tool| tool.kind != "function") {
+        return Err(ApiError::parameter("tools", &tool.kind, "tools of type \"function\""));
     }
-    if response_format.is_some_and(|format| format.kind != "text") {
-        return Err(ApiError::Unsupported { param: "response_format" });
+    if tools.len() > MAX_TOOLS {
+        return Err(ApiError::parameter("tools", tools.len(), format!("at most {MAX_TOOLS}")));
     }
+    let choice = ToolChoice::new(&tools, request.tool_choice.as_ref())?;
     let logprobs = logprobs.unwrap_or(false);
     if top_logprobs.is_some() && !logprobs {
         let expected = "logprobs to be true beside it";
@@ -32,17 +38,55 @@ pub(super) async fn create(
     if messages.is_empty() {
         return Err(ApiError::parameter("messages", "empty", "at least one"));
     }
-    let messages: Vec<Message> = messages.into_iter().map(message).collect::<Result<_, _>>()?;
-    // Long texts take a while: others go on meanwhile.
-    let prompt = tokio::task::block_in_place(|| served.text.encode_chat(&messages))?;
+    let messages: Vec<Value> = messages.into_iter().map(message).collect::<Result<_, _>>()?;
+    // Long texts and large schemas take a while: others go on meanwhile.
+    let (prompt, grammar) = tokio::task::block_in_place(|| {
+        let told: Vec<Value> = match choice {
+            ToolChoice::None => Vec::new(),
+            _ => tools.iter().map(|tool| json!(tool)).collect(),
+        };
+        let prompt = served.text.encode_chat_with_tools(&messages, &told)?;
+        Ok::<_, ApiError>((prompt, grammar(&served, &tools, &choice, format)?))
+    })?;
     let prompts = vec![prompt];
     let sending = Sending::new(&common, &prompts);
-    let plan = params::plan(&served, &prompts, common, top_logprobs.unwrap_or(0), None)?;
-    respond(served, plan, sending, Chat { logprobs }).await
+    let top_logprobs = top_logprobs.unwrap_or(0);
+    let plan = params::plan(&served, &prompts, common, top_logprobs, None, grammar)?;
+    let scans = (choice != ToolChoice::None).then(HashMap::new);
+    respond(served, plan, sending, Chat { logprobs, scans }).await
 }
 
-/// A message as templates take it: its parts joined.
-fn message(message: ChatMessage) -> Result<Message, ApiError> {
+/// What the answer is held to, if to anything: a call that must be made, or a format.
+fn grammar(
+    served: &Served,
+    tools: &[Tool],
+    choice: &ToolChoice,
+    format: Option<ResponseFormat>,
+) -> Result<Option<Grammar>, ApiError> {
+    if let Some(grammar) = choice.grammar(tools, || served.grammars())? {
+        return Ok(Some(grammar));
+    }
+    let Some(ResponseFormat { kind, json_schema }) = format else { return Ok(None) };
+    let grammar = match kind.as_str() {
+        "text" => return Ok(None),
+        "json_object" => served.grammars()?.json_object(),
+        "json_schema" => match json_schema.and_then(|format| format.schema) {
+            Some(schema) => served.grammars()?.json_schema(schema),
+            None => {
+                let expected = "an object with a \"schema\"";
+                return Err(ApiError::parameter("response_format.json_schema", "none", expected));
+            }
+        },
+        other => {
+            let expected = "\"text\", \"json_object\" or \"json_schema\"";
+            return Err(ApiError::parameter("response_format.type", json!(other), expected));
+        }
+    };
+    Ok(Some(grammar?))
+}
+
+/// A message as templates take it: its parts joined, arguments of calls as objects.
+fn message(message: ChatMessage) -> Result<Value, ApiError> {
     let content = match message.content {
         None => String::new(),
         Some(Content::Text(text)) => text,
@@ -62,11 +106,27 @@ fn message(message: ChatMessage) -> Result<Message, ApiError> {
         "developer" => "system".to_owned(),
         _ => message.role,
     };
-    Ok(Message { role, content })
+    let mut fields = json!({ "role": role, "content": content });
+    if let Some(mut calls) = message.tool_calls {
+        for call in &mut calls {
+            let arguments = &mut call["function"]["arguments"];
+            let parsed = arguments.as_str().and_then(|text| serde_json::from_str(text).ok());
+            *arguments = parsed.unwrap_or_else(|| arguments.take());
+        }
+        fields["tool_calls"] = json!(calls);
+    }
+    for (name, value) in [("tool_call_id", message.tool_call_id), ("name", message.name)] {
+        if let Some(value) = value {
+            fields[name] = json!(value);
+        }
+    }
+    Ok(fields)
 }
 
 struct Chat {
     logprobs: bool,
+    /// Calls looked for in each answer of a stream, if tools may be called.
+    scans: Option<HashMap<usize, ToolScan>>,
 }
 
 impl Chat {
@@ -92,20 +152,71 @@ impl Shape for Chat {
         Some(json!({ "index": index, "delta": delta, "logprobs": null, "finish_reason": null }))
     }
 
-    fn piece(&mut self, served: &Served, index: usize, text: &str, tokens: &[Token]) -> Value {
+    fn piece(
+        &mut self,
+        served: &Served,
+        index: usize,
+        text: &str,
+        tokens: &[Token],
+    ) -> Option<Value> {
+        let shown = match &mut self.scans {
+            None => text.to_owned(),
+            Some(scans) => scans.entry(index).or_default().push(text),
+        };
+        // What is held back may be a call: its tokens are not told.
+        if shown.is_empty() && self.scans.is_some() {
+            return None;
+        }
         let logprobs = self.logprobs(served, tokens);
-        let delta = json!({ "content": text });
-        json!({ "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": null })
+        let delta = json!({ "content": shown });
+        Some(json!({ "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": null }))
     }
 
-    fn end(&self, index: usize, reason: &str) -> Value {
-        json!({ "index": index, "delta": {}, "logprobs": null, "finish_reason": reason })
+    fn end(&mut self, index: usize, reason: &str) -> Vec<Value> {
+        let scan = self.scans.as_mut().and_then(|scans| scans.remove(&index));
+        let (rest, calls) = scan.unwrap_or_default().finish();
+        let choice = |delta: Value, reason: Option<&str>| json!({ "index": index, "delta": delta, "logprobs": null, "finish_reason": reason });
+        let mut choices = Vec::new();
+        if !rest.is_empty() {
+            choices.push(choice(json!({ "content": rest }), None));
+        }
+        if !calls.is_empty() {
+            let numbered = calls.iter().enumerate().map(|(number, call)| {
+                let mut call = json!(call);
+                call["index"] = json!(number);
+                call
+            });
+            let calls: Vec<Value> = numbered.collect();
+            choices.push(choice(json!({ "tool_calls": calls }), None));
+        }
+        choices.push(choice(json!({}), Some(finish(reason, &calls))));
+        choices
     }
 
     fn whole(&mut self, served: &Served, index: usize, answer: &Whole) -> Value {
-        let message = json!({ "role": "assistant", "content": answer.text, "refusal": null });
+        let (content, calls) = match self.scans {
+            None => (answer.text.clone(), Vec::new()),
+            Some(_) => {
+                let mut scan = ToolScan::default();
+                let shown = scan.push(&answer.text);
+                let (rest, calls) = scan.finish();
+                (shown + &rest, calls)
+            }
+        };
+        let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
+        if !calls.is_empty() {
+            message["tool_calls"] = json!(calls);
+            if content.is_empty() {
+                message["content"] = Value::Null;
+            }
+        }
         let logprobs = self.logprobs(served, &answer.tokens);
-        let reason = answer.reason;
+        let reason = finish(answer.reason, &calls);
         json!({ "index": index, "message": message, "logprobs": logprobs, "finish_reason": reason })
     }
+}
+
+/// Why an answer ended, in OpenAI's words.
+fn finish<'a>(reason: &'a str, calls: &[ToolCall]) -> &'a str {
+    if calls.is_empty() { reason } else { "tool_calls" }
 }

@@ -1,16 +1,14 @@
 //! `POST /v1/completions`.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
-use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::error::ApiError;
 use super::respond::{Sending, Shape, Whole, respond};
 use super::wire::{CompletionLogprobs, CompletionRequest, Prompt};
-use super::{Body, Served, params};
+use super::{Body, Ready, Served, params};
 use crate::scheduler::Token;
 
 /// New tokens where a request does not say: as OpenAI has it.
@@ -19,7 +17,7 @@ const DEFAULT_MAX_TOKENS: usize = 16;
 const MAX_PROMPTS: usize = 64;
 
 pub(super) async fn create(
-    State(served): State<Arc<Served>>,
+    Ready(served): Ready,
     Body(request): Body<CompletionRequest>,
 ) -> Result<Response, ApiError> {
     let CompletionRequest { prompt, logprobs, echo, suffix, common } = request;
@@ -38,7 +36,7 @@ pub(super) async fn create(
     }
     let sending = Sending::new(&common, &prompts);
     let top = logprobs.unwrap_or(0);
-    let plan = params::plan(&served, &prompts, common, top, Some(DEFAULT_MAX_TOKENS))?;
+    let plan = params::plan(&served, &prompts, common, top, Some(DEFAULT_MAX_TOKENS), None)?;
     let echoes = match echo {
         true => prompts.iter().map(|ids| served.text.decode(ids)).collect::<Result<_, _>>()?,
         false => Vec::new(),
@@ -50,7 +48,7 @@ pub(super) async fn create(
 }
 
 /// All prompts as token ids.
-fn ids(served: &Served, prompt: Prompt) -> Result<Vec<Vec<u32>>, ApiError> {
+pub(super) fn ids(served: &Served, prompt: Prompt) -> Result<Vec<Vec<u32>>, ApiError> {
     let encode = |text: &String| Ok(served.text.encode(text, true)?);
     match prompt {
         Prompt::Text(text) => Ok(vec![encode(&text)?]),
@@ -107,13 +105,19 @@ impl Shape for Completion {
         Some(json!({ "index": index, "text": text, "logprobs": null, "finish_reason": null }))
     }
 
-    fn piece(&mut self, served: &Served, index: usize, text: &str, tokens: &[Token]) -> Value {
+    fn piece(
+        &mut self,
+        served: &Served,
+        index: usize,
+        text: &str,
+        tokens: &[Token],
+    ) -> Option<Value> {
         let logprobs = self.logprobs(served, index, tokens);
-        json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": null })
+        Some(json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": null }))
     }
 
-    fn end(&self, index: usize, reason: &str) -> Value {
-        json!({ "index": index, "text": "", "logprobs": null, "finish_reason": reason })
+    fn end(&mut self, index: usize, reason: &str) -> Vec<Value> {
+        vec![json!({ "index": index, "text": "", "logprobs": null, "finish_reason": reason })]
     }
 
     fn whole(&mut self, served: &Served, index: usize, answer: &Whole) -> Value {

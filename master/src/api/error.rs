@@ -5,10 +5,12 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+use crate::grammar;
+use crate::monitor::Phase;
 use crate::scheduler::{self, Refusal};
 use crate::text;
 
-/// Seconds after which a client may try again when the queue is full.
+/// Seconds after which a client may try again when the queue is full or the model loads.
 const RETRY_AFTER_SECONDS: u64 = 1;
 
 /// Why a request has no answer.
@@ -38,9 +40,21 @@ pub(super) enum ApiError {
     /// Template or tokenizer do not take it.
     #[error(transparent)]
     Text(#[from] text::Error),
+    /// The answer cannot be held to this.
+    #[error("response_format: {0}")]
+    Grammar(#[from] grammar::Error),
     /// It broke off.
     #[error(transparent)]
     Failed(#[from] scheduler::Error),
+    /// The model is not there yet, or not any more.
+    #[error("the model is not ready: {}", match reason {
+        Some(reason) => reason.clone(),
+        None => format!("{phase:?}").to_lowercase(),
+    })]
+    NotReady { phase: Phase, reason: Option<String> },
+    /// The body has more bytes than are read.
+    #[error("the body is larger than {} MiB", super::MAX_BODY_BYTES >> 20)]
+    TooLarge,
     /// The scheduler has gone.
     #[error("the server is shutting down")]
     Closed,
@@ -62,12 +76,18 @@ impl ApiError {
     fn kind(&self) -> (StatusCode, &'static str, Option<&'static str>) {
         const INVALID: &str = "invalid_request_error";
         match self {
-            Self::Body(_) | Self::Parameter { .. } | Self::Unsupported { .. } | Self::Text(_) => {
-                (StatusCode::BAD_REQUEST, INVALID, None)
-            }
+            Self::Body(_)
+            | Self::Parameter { .. }
+            | Self::Unsupported { .. }
+            | Self::Text(_)
+            | Self::Grammar(_) => (StatusCode::BAD_REQUEST, INVALID, None),
             Self::UnknownModel { .. } => (StatusCode::NOT_FOUND, INVALID, Some("model_not_found")),
             Self::UnknownPath { .. } => (StatusCode::NOT_FOUND, INVALID, None),
             Self::Method { .. } => (StatusCode::METHOD_NOT_ALLOWED, INVALID, None),
+            Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, INVALID, None),
+            Self::NotReady { .. } => {
+                (StatusCode::SERVICE_UNAVAILABLE, "server_error", Some("not_ready"))
+            }
             Self::Unauthorized => (StatusCode::UNAUTHORIZED, INVALID, Some("invalid_api_key")),
             Self::Refused(Refusal::Busy { .. }) => {
                 (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", Some("queue_full"))
@@ -89,6 +109,7 @@ impl ApiError {
         let param = match self {
             Self::Parameter { param, .. } | Self::Unsupported { param } => Some(*param),
             Self::UnknownModel { .. } => Some("model"),
+            Self::Grammar(_) => Some("response_format"),
             _ => None,
         };
         json!({ "error": { "message": self.to_string(), "type": kind, "param": param, "code": code } })
@@ -99,9 +120,14 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let (status, _, _) = self.kind();
         let mut response = (status, Json(self.json())).into_response();
-        if status == StatusCode::TOO_MANY_REQUESTS {
+        let later = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE];
+        if later.contains(&status) {
             let seconds = HeaderValue::from(RETRY_AFTER_SECONDS);
             response.headers_mut().insert(header::RETRY_AFTER, seconds);
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            let scheme = HeaderValue::from_static("Bearer");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
         }
         response
     }

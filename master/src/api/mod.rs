@@ -1,7 +1,7 @@
 //! The OpenAI API over HTTP: what clients send becomes requests of the scheduler, what it generates
 //! becomes JSON.
 //!
-//! Start at [`router`]. A request is checked (`params`), its answers are turned into pieces of text as they
+//! Start at [`router`]. What people watch is in `watch` and `page`. A request is checked (`params`), its answers are turned into pieces of text as they
 //! come (`answer`), and these into one object or a stream of events (`respond`) in the shape of its
 //! kind (`chat`, `completions`).
 //!
@@ -13,16 +13,22 @@
 mod answer;
 mod chat;
 mod completions;
+mod embeddings;
 mod error;
+mod page;
 mod params;
 mod respond;
+mod tools;
+mod watch;
 mod wire;
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use axum::extract::{DefaultBodyLimit, FromRequest, OriginalUri, Path, Request, State};
-use axum::http::{Method, header};
+use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, OriginalUri, Path};
+use axum::extract::{Request, State};
+use axum::http::request::Parts;
+use axum::http::{Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{get, post};
@@ -32,13 +38,27 @@ use cake_engine::SamplingOptions;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::pipeline::StageInfo;
+use crate::grammar::{self, Grammars};
+use crate::monitor::{Monitor, Phase};
 use crate::scheduler::Scheduler;
 use crate::text::Text;
 use error::ApiError;
+pub use respond::unix_seconds;
 
 /// Largest body of a request.
 const MAX_BODY_BYTES: usize = 16 << 20;
+
+/// A server, which answers from the start: its model comes later.
+pub struct Server {
+    /// What is shown and counted.
+    pub monitor: Arc<Monitor>,
+    /// Keys of which a request must bring one; none are asked for if empty.
+    pub keys: Vec<String>,
+    /// The model once it is there.
+    pub served: OnceLock<Arc<Served>>,
+    /// Becomes true when the server is to stop: streams without an end of their own end then.
+    pub stopping: tokio::sync::watch::Receiver<bool>,
+}
 
 /// A model that is served.
 pub struct Served {
@@ -54,13 +74,18 @@ pub struct Served {
     pub defaults: SamplingOptions,
     /// Ids that end an answer.
     pub stop_ids: Arc<HashSet<u32>>,
-    /// Who computes what.
-    pub stages: Vec<StageInfo>,
-    /// Keys of which a request must bring one; none are asked for if empty.
-    pub keys: Vec<String>,
+    /// Grammars over its tokens, made when the first one is needed.
+    pub grammars: OnceLock<Result<Grammars, grammar::Error>>,
 }
 
 impl Served {
+    /// Grammars over its tokens. Takes a while the first time.
+    fn grammars(&self) -> Result<&Grammars, ApiError> {
+        let ends: Vec<u32> = self.stop_ids.iter().copied().collect();
+        let made = self.grammars.get_or_init(|| Grammars::new(&self.text.token_bytes(), &ends));
+        made.as_ref().map_err(|error| ApiError::Grammar(error.clone()))
+    }
+
     /// The text of a token by itself.
     fn token_text(&self, id: u32) -> String {
         self.text.decode(&[id]).unwrap_or_default()
@@ -68,53 +93,82 @@ impl Served {
 }
 
 /// Everything that can be asked for.
-pub fn router(served: Arc<Served>) -> Router {
-    let v1 = Router::new()
+pub fn router(server: Arc<Server>) -> Router {
+    let guarded = Router::new()
         .route("/v1/chat/completions", post(chat::create))
         .route("/v1/completions", post(completions::create))
+        .route("/v1/embeddings", post(embeddings::create))
         .route("/v1/models", get(models))
         .route("/v1/models/{*name}", get(model))
-        .route("/api/cluster", get(cluster))
-        .layer(middleware::from_fn_with_state(served.clone(), authorized));
+        .route("/api/cluster", get(watch::cluster))
+        .route("/api/events", get(watch::events))
+        .route("/metrics", get(watch::metrics))
+        .layer(middleware::from_fn_with_state(server.clone(), authorized));
     Router::new()
+        .route("/", get(page::index))
+        .route("/page/{name}", get(page::file))
         .route("/health", get(health))
-        .route("/ready", get(health))
-        .merge(v1)
+        .route("/ready", get(ready))
+        .merge(guarded)
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
-        .with_state(served)
+        .with_state(server)
 }
 
 /// Lets those through who bring a key, if one is asked for.
 async fn authorized(
-    State(served): State<Arc<Served>>,
+    State(server): State<Arc<Server>>,
     request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
     let given = request.headers().get(header::AUTHORIZATION);
-    let given = given.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+    let given = given.and_then(|value| value.to_str().ok()?.split_once(' '));
+    let given = given.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
     // All keys are compared, and digests of them: how long that takes tells nothing.
-    let given = blake3::hash(given.unwrap_or_default().as_bytes());
-    let matching = served.keys.iter().filter(|key| blake3::hash(key.as_bytes()) == given).count();
-    match served.keys.is_empty() || matching > 0 {
+    let given = blake3::hash(given.map_or("", |(_, key)| key.trim()).as_bytes());
+    let matching = server.keys.iter().filter(|key| blake3::hash(key.as_bytes()) == given).count();
+    match server.keys.is_empty() || matching > 0 {
         true => Ok(next.run(request).await),
         false => Err(ApiError::Unauthorized),
     }
 }
 
+/// The model, for requests that need it.
+struct Ready(Arc<Served>);
+
+impl FromRequestParts<Arc<Server>> for Ready {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(_: &mut Parts, server: &Arc<Server>) -> Result<Self, ApiError> {
+        let (phase, reason) = server.monitor.phase();
+        match server.served.get() {
+            Some(served) if phase == Phase::Ready => Ok(Self(served.clone())),
+            _ => Err(ApiError::NotReady { phase, reason }),
+        }
+    }
+}
+
+/// Whether the server runs at all.
 async fn health() -> Json<Value> {
     Json(json!({ "status": "ok" }))
 }
 
-async fn models(State(served): State<Arc<Served>>) -> Json<Value> {
+/// Whether it answers requests.
+async fn ready(State(server): State<Arc<Server>>) -> (StatusCode, Json<Value>) {
+    let (phase, reason) = server.monitor.phase();
+    let status = match phase {
+        Phase::Ready => StatusCode::OK,
+        _ => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    (status, Json(json!({ "status": phase, "reason": reason })))
+}
+
+async fn models(Ready(served): Ready) -> Json<Value> {
     Json(json!({ "object": "list", "data": [model_object(&served)] }))
 }
 
-async fn model(
-    State(served): State<Arc<Served>>,
-    Path(name): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+async fn model(Ready(served): Ready, Path(name): Path<String>) -> Result<Json<Value>, ApiError> {
     match name == served.name {
         true => Ok(Json(model_object(&served))),
         false => Err(ApiError::UnknownModel { found: name, served: served.name.clone() }),
@@ -130,17 +184,6 @@ fn model_object(served: &Served) -> Value {
         "owned_by": "cake",
         "context_length": limits.context,
     })
-}
-
-async fn cluster(State(served): State<Arc<Served>>) -> Json<Value> {
-    let limits = served.scheduler.limits();
-    Json(json!({
-        "model": served.name,
-        "stages": served.stages,
-        "context": limits.context,
-        "parallel": limits.parallel,
-        "load": served.scheduler.load(),
-    }))
 }
 
 async fn unknown_path(OriginalUri(uri): OriginalUri) -> ApiError {
@@ -159,7 +202,10 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         let bytes = Bytes::from_request(request, state).await;
-        let bytes = bytes.map_err(|refused| ApiError::Body(refused.body_text()))?;
+        let bytes = bytes.map_err(|refused| match refused.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => ApiError::TooLarge,
+            _ => ApiError::Body(refused.body_text()),
+        })?;
         let parsed = serde_json::from_slice(&bytes);
         let wrong = |error| ApiError::Body(format!("the body is not such a request: {error}"));
         Ok(Self(parsed.map_err(wrong)?))

@@ -1,6 +1,7 @@
 //! Checks what a client asks for and turns it into requests of the scheduler.
 
 use std::collections::HashSet;
+use std::fmt::Display;
 use std::sync::Arc;
 
 use cake_engine::SamplingOptions;
@@ -9,7 +10,8 @@ use super::Served;
 use super::answer::Plan;
 use super::error::ApiError;
 use super::wire::{Common, OneOrMany};
-use crate::scheduler::{Choice, Request};
+use crate::grammar::Grammar;
+use crate::scheduler::{Choice, Goal, Request};
 
 /// Most answers to one request.
 const MAX_ANSWERS: u64 = 16;
@@ -21,13 +23,15 @@ const MAX_BIAS: usize = 1024;
 /// Most alternatives to each token.
 const MAX_TOP_LOGPROBS: u64 = 20;
 
-/// The answers to `prompts`, as `common` asks for them: for each prompt `n`, one after the other.
+/// The answers to `prompts`, as `common` asks for them: for each prompt `n`, one after the other, held to
+/// `grammar` if there is one.
 pub(super) fn plan(
     served: &Served,
     prompts: &[Vec<u32>],
     common: Common,
     top_logprobs: u64,
     default_max_tokens: Option<usize>,
+    grammar: Option<Grammar>,
 ) -> Result<Plan, ApiError> {
     check_model(served, common.model.as_deref())?;
     let count = within("n", common.n, 1, MAX_ANSWERS)?.unwrap_or(1);
@@ -56,6 +60,7 @@ pub(super) fn plan(
         presence_penalty: penalty("presence_penalty", common.presence_penalty)?,
         frequency_penalty: penalty("frequency_penalty", common.frequency_penalty)?,
         top_logprobs: top_logprobs as usize,
+        grammar,
     };
     let stop_ids = match common.ignore_eos.unwrap_or(false) {
         true => Arc::new(HashSet::new()),
@@ -70,7 +75,7 @@ pub(super) fn plan(
             prompt: prompt.clone(),
             max_tokens: max_tokens.or(default_max_tokens).unwrap_or(room).min(room),
             stop_ids: stop_ids.clone(),
-            choice,
+            goal: Goal::Answer(Box::new(choice)),
         }
     };
     let requests = prompts.iter().flat_map(|prompt| (0..count).map(move |index| (prompt, index)));
@@ -79,7 +84,7 @@ pub(super) fn plan(
 }
 
 /// The model may be left out, but not another one's name.
-fn check_model(served: &Served, found: Option<&str>) -> Result<(), ApiError> {
+pub(super) fn check_model(served: &Served, found: Option<&str>) -> Result<(), ApiError> {
     match found {
         Some(found) if found != served.name => {
             Err(ApiError::UnknownModel { found: found.to_owned(), served: served.name.clone() })
@@ -115,14 +120,14 @@ fn max_tokens(old: Option<u64>, new: Option<u64>) -> Result<Option<usize>, ApiEr
 
 /// What the request says, else what the model's own files do.
 fn sampling(defaults: &SamplingOptions, common: &Common) -> Result<SamplingOptions, ApiError> {
-    let unit = |param, value: Option<f32>| between(param, value, 0.0, 1.0);
+    let unit = |param, value: Option<f32>| within(param, value, 0.0, 1.0);
     Ok(SamplingOptions {
-        temperature: between("temperature", common.temperature, 0.0, 100.0)?
+        temperature: within("temperature", common.temperature, 0.0, 100.0)?
             .unwrap_or(defaults.temperature),
         top_p: unit("top_p", common.top_p)?.unwrap_or(defaults.top_p),
         top_k: common.top_k.map_or(defaults.top_k, |k| usize::try_from(k).unwrap_or(usize::MAX)),
         min_p: unit("min_p", common.min_p)?.unwrap_or(defaults.min_p),
-        repetition_penalty: between("repetition_penalty", common.repetition_penalty, 0.01, 100.0)?
+        repetition_penalty: within("repetition_penalty", common.repetition_penalty, 0.01, 100.0)?
             .unwrap_or(defaults.repetition_penalty),
         seed: common.seed.map_or_else(fresh_seed, |seed| seed as u64),
     })
@@ -135,29 +140,16 @@ fn fresh_seed() -> u64 {
 }
 
 fn penalty(param: &'static str, value: Option<f32>) -> Result<f32, ApiError> {
-    Ok(between(param, value, -2.0, 2.0)?.unwrap_or(0.0))
+    Ok(within(param, value, -2.0, 2.0)?.unwrap_or(0.0))
 }
 
-fn between(
+/// The value, if there is one, and if it is within these bounds.
+fn within<T: PartialOrd + Display + Copy>(
     param: &'static str,
-    value: Option<f32>,
-    low: f32,
-    high: f32,
-) -> Result<Option<f32>, ApiError> {
-    match value {
-        Some(value) if !(low..=high).contains(&value) => {
-            Err(ApiError::parameter(param, value, format!("{low} to {high}")))
-        }
-        value => Ok(value),
-    }
-}
-
-fn within(
-    param: &'static str,
-    value: Option<u64>,
-    low: u64,
-    high: u64,
-) -> Result<Option<u64>, ApiError> {
+    value: Option<T>,
+    low: T,
+    high: T,
+) -> Result<Option<T>, ApiError> {
     match value {
         Some(value) if !(low..=high).contains(&value) => {
             Err(ApiError::parameter(param, value, format!("{low} to {high}")))

@@ -29,10 +29,16 @@ pub(super) trait Shape: Send + Sync + 'static {
 
     /// What is said of an answer before its first text, if anything.
     fn opening(&self, index: usize) -> Option<Value>;
-    /// The choice of a stream for more text.
-    fn piece(&mut self, served: &Served, index: usize, text: &str, tokens: &[Token]) -> Value;
-    /// The choice that ends an answer of a stream.
-    fn end(&self, index: usize, reason: &str) -> Value;
+    /// The choice of a stream for more text, unless it is held back.
+    fn piece(
+        &mut self,
+        served: &Served,
+        index: usize,
+        text: &str,
+        tokens: &[Token],
+    ) -> Option<Value>;
+    /// The choices that end an answer of a stream.
+    fn end(&mut self, index: usize, reason: &str) -> Vec<Value>;
     /// The choice for a whole answer.
     fn whole(&mut self, served: &Served, index: usize, answer: &Whole) -> Value;
 }
@@ -79,9 +85,11 @@ pub(super) async fn respond<S: Shape>(
     let frame = Frame::new(S::PREFIX, if sending.stream { piece } else { object }, &served);
     let mut tally = Tally::new(&sending, answers);
     if sending.stream {
-        let events = events(served, received, frame, tally, shape, sending.include_usage);
+        let include_usage = sending.include_usage;
+        let outgoing =
+            Outgoing { served, received, frame, tally, shape, include_usage, over: false };
         let alive = KeepAlive::new().interval(KEEP_ALIVE);
-        return Ok(Sse::new(events).keep_alive(alive).into_response());
+        return Ok(Sse::new(events(outgoing)).keep_alive(alive).into_response());
     }
     let wholes = collect(received, answers, &mut tally).await?;
     let mut shape = shape;
@@ -109,19 +117,22 @@ impl Frame {
     }
 
     fn with(&self, choices: Vec<Value>, usage: Option<Usage>) -> Value {
-        json!({
+        let mut all = json!({
             "id": self.id,
             "object": self.object,
             "created": self.created,
             "model": self.model,
             "choices": choices,
-            "usage": usage,
-        })
+        });
+        if let Some(usage) = usage {
+            all["usage"] = json!(usage);
+        }
+        all
     }
 }
 
 /// Seconds since 1970.
-pub(super) fn unix_seconds() -> u64 {
+pub fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
@@ -185,15 +196,7 @@ async fn collect(
 }
 
 /// The events of a stream. It ends with `[DONE]`, or with an error object if it broke off.
-fn events<S: Shape>(
-    served: Arc<Served>,
-    received: mpsc::UnboundedReceiver<Piece>,
-    frame: Frame,
-    tally: Tally,
-    shape: S,
-    include_usage: bool,
-) -> impl Stream<Item = Result<Event, Infallible>> {
-    let outgoing = Outgoing { served, received, frame, tally, shape, include_usage, over: false };
+fn events<S: Shape>(outgoing: Outgoing<S>) -> impl Stream<Item = Result<Event, Infallible>> {
     let batches = futures_util::stream::unfold(outgoing, |mut outgoing| async move {
         let events = outgoing.next().await?;
         Some((futures_util::stream::iter(events.into_iter().map(Ok)), outgoing))
@@ -229,20 +232,20 @@ impl<S: Shape> Outgoing<S> {
         };
         self.tally.count(&piece);
         let index = piece.index;
-        let choice = match piece.what {
-            What::Begun { .. } => self.shape.opening(index),
-            What::Text { text, tokens } if text.is_empty() && tokens.is_empty() => None,
+        let choices = match piece.what {
+            What::Begun { .. } => self.shape.opening(index).into_iter().collect(),
+            What::Text { text, tokens } if text.is_empty() && tokens.is_empty() => Vec::new(),
             What::Text { text, tokens } => {
-                Some(self.shape.piece(&self.served, index, &text, &tokens))
+                self.shape.piece(&self.served, index, &text, &tokens).into_iter().collect()
             }
-            What::Ended { reason, .. } => Some(self.shape.end(index, reason)),
+            What::Ended { reason, .. } => self.shape.end(index, reason),
             What::Failed(error) => {
                 self.over = true;
                 return Some(vec![event(&error.json())]);
             }
         };
-        let choice = choice.map(|choice| event(&self.frame.with(vec![choice], None)));
-        Some(choice.into_iter().collect())
+        let events = choices.into_iter().map(|choice| event(&self.frame.with(vec![choice], None)));
+        Some(events.collect())
     }
 }
 

@@ -61,7 +61,9 @@ pub(super) struct ChatRequest {
     #[serde(default)]
     pub(super) top_logprobs: Option<u64>,
     #[serde(default)]
-    pub(super) tools: Option<Vec<Value>>,
+    pub(super) tools: Option<Vec<Tool>>,
+    #[serde(default)]
+    pub(super) tool_choice: Option<Value>,
     #[serde(default)]
     pub(super) response_format: Option<ResponseFormat>,
     #[serde(flatten)]
@@ -72,6 +74,33 @@ pub(super) struct ChatRequest {
 pub(super) struct ResponseFormat {
     #[serde(rename = "type")]
     pub(super) kind: String,
+    #[serde(default)]
+    pub(super) json_schema: Option<JsonSchema>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct JsonSchema {
+    #[serde(default)]
+    pub(super) schema: Option<Value>,
+}
+
+/// A function that the model may call.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Tool {
+    #[serde(rename = "type")]
+    pub(super) kind: String,
+    pub(super) function: Function,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Function {
+    pub(super) name: String,
+    /// The schema of its arguments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) parameters: Option<Value>,
+    /// What else templates may look at, such as its description.
+    #[serde(flatten)]
+    pub(super) more: serde_json::Map<String, Value>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -79,6 +108,14 @@ pub(super) struct ChatMessage {
     pub(super) role: String,
     #[serde(default)]
     pub(super) content: Option<Content>,
+    /// What an assistant's earlier turn called.
+    #[serde(default)]
+    pub(super) tool_calls: Option<Vec<Value>>,
+    /// Of a tool's answer.
+    #[serde(default)]
+    pub(super) tool_call_id: Option<String>,
+    #[serde(default)]
+    pub(super) name: Option<String>,
 }
 
 /// What a message says: as a string or in parts.
@@ -109,6 +146,18 @@ pub(super) struct CompletionRequest {
     pub(super) suffix: Option<String>,
     #[serde(flatten)]
     pub(super) common: Common,
+}
+
+/// `POST /v1/embeddings`.
+#[derive(Debug, Deserialize)]
+pub(super) struct EmbeddingsRequest {
+    #[serde(default)]
+    pub(super) model: Option<String>,
+    pub(super) input: Prompt,
+    #[serde(default)]
+    pub(super) encoding_format: Option<String>,
+    #[serde(default)]
+    pub(super) dimensions: Option<u64>,
 }
 
 /// Text or token ids, one prompt or several.

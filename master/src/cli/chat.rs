@@ -1,19 +1,23 @@
 //! `cake-master chat MODEL`: turn after turn; what earlier turns computed is not computed again.
-use std::io::{BufRead, IsTerminal, Write};
-
-use tokio::sync::mpsc;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Instant;
 
 use super::args::{ClusterArgs, PlanArgs, SampleArgs};
+use super::input::Input;
 use super::prepare::{prepare, warn};
 use super::run::{Writer, check_system, tell_ending};
-use super::{Error, out, report};
-use crate::generate::{Generator, Options, Sequence};
-use crate::pipeline::Blocks;
+use super::{Error, interrupted, out, report};
+use crate::generate::{Answer, Finish, Timing};
+use crate::scheduler::{self, Choice, Event, Goal, Limits, Refusal, Request, Scheduler};
 use crate::state::State;
 use crate::text::{Message, Text};
 
 /// How to go on once the conversation fills the context.
 const WAY_OUT: &str = "start a new chat, with a larger --context if the model has one";
+
+/// One may wait: an answer that was stopped gives its place back a moment later.
+const QUEUE: usize = 1;
 
 /// Arguments of `chat`.
 #[derive(clap::Args, Debug)]
@@ -34,58 +38,149 @@ pub(super) struct Args {
 impl Args {
     /// Talks until the input ends.
     pub(super) async fn run(self) -> Result<(), Error> {
-        let prepared = prepare(State::open()?, &self.model, &self.cluster, &self.plan, &[]).await?;
+        let state = State::open()?;
+        let history = state.chat_history();
+        let prepared = tokio::select! {
+            prepared = prepare(state, &self.model, &self.cluster, &self.plan, &[]) => prepared?,
+            () = interrupted() => return Err(Error::Interrupted),
+        };
         let checkpoint = &prepared.model.checkpoint;
         let text = Text::open(&checkpoint.location.directory)?;
         check_system(self.system.as_deref(), &text)?;
         warn(&text.warnings);
-        let options = Options {
-            sampling: self.sample.options(checkpoint)?,
-            max_tokens: self.sample.max_tokens(checkpoint),
-            stop_ids: self.sample.stop_ids(checkpoint, text.eos_id()),
-            chunk: prepared.chunk,
-            context: prepared.promise.context,
-            keep_prompt_logits: false,
-        };
+        let sampling = self.sample.options(checkpoint)?;
         let tell = prepared.tell(false);
-        let mut pushed = prepared.announce_and_push(tell).await?;
-        let pipeline = prepared.open(tell, &mut pushed).await?;
-        let ends = prepared.ends()?;
-        let generator = Generator { pipeline: &pipeline, ends: &ends };
-        let mut blocks = Blocks::new(prepared.promise.kv_blocks());
-        let mut sequence = Sequence::new(1);
+        let load = async {
+            let mut pushed = prepared.announce_and_push(tell).await?;
+            let pipeline = prepared.open(tell, &mut pushed).await?;
+            Ok::<_, Error>((pipeline, prepared.ends()?, pushed))
+        };
+        let (pipeline, ends, pushed) = tokio::select! {
+            loaded = load => loaded?,
+            () = interrupted() => return Err(Error::Interrupted),
+        };
+        let limits = Limits::of(&prepared.promise, prepared.chunk, QUEUE);
+        let asking = Asking {
+            scheduler: Scheduler::start(pipeline, ends, limits, Arc::default()),
+            choice: Choice { options: sampling, ..Choice::default() },
+            max_tokens: self.sample.max_tokens(checkpoint),
+            stop_ids: Arc::new(self.sample.stop_ids(checkpoint, text.eos_id())),
+            stop: &self.sample.stop,
+            text: &text,
+        };
         let mut messages: Vec<Message> =
             self.system.iter().map(|content| Message::new("system", content)).collect();
-        let mut turns = read_turns();
-        out::note("Type a message; an empty line or Ctrl-D ends the chat.");
-        while let Some(turn) = turns.recv().await {
+        let mut input = Input::open(history);
+        out::note(input.help());
+        loop {
+            // Typing takes its time, on a thread of its own; Ctrl-C is heard meanwhile.
+            let typed = tokio::task::spawn_blocking(move || {
+                let turn = input.next();
+                (input, turn)
+            });
+            let turn = tokio::select! {
+                typed = typed => typed.ok(),
+                () = interrupted() => return Err(Error::Interrupted),
+            };
+            let Some((again, Some(turn))) = turn else { return Ok(()) };
+            input = again;
             messages.push(Message::new("user", &turn));
-            let prompt = encode(&text, &messages)?;
-            let mut writer = Writer::new(&text, &self.sample.stop, true);
-            let answer = generator
-                .generate(&mut sequence, &mut blocks, &prompt, &options, |id| writer.token(id))
-                .await;
-            let said = writer.finish()?;
-            out::line("")?;
-            match answer {
-                Ok(answer) => {
-                    tell_ending(&answer, options.context, WAY_OUT);
+            let told = asking.answer(encode(&text, &messages)?).await;
+            match told {
+                Ok(Told { answer, said, stopped }) => {
+                    match stopped {
+                        true => out::note("(stopped)"),
+                        false => tell_ending(&answer, limits.context, WAY_OUT),
+                    }
                     out::note(format_args!(
                         "({})",
                         report::timing_summary(&answer.timing, &pushed)
                     ));
                     messages.push(Message::new("assistant", &said));
                 }
-                Err(error @ crate::generate::Error::PromptTooLong { .. }) => {
+                Err(Error::Refused(refusal @ Refusal::PromptTooLong { .. })) => {
                     out::note(format_args!(
-                        "{error}; your last message is forgotten: make it shorter, or {WAY_OUT}"
+                        "{refusal}; your last message is forgotten: make it shorter, or {WAY_OUT}"
                     ));
                     messages.pop();
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error),
             }
         }
-        Ok(())
+    }
+}
+
+/// What all turns share.
+struct Asking<'a> {
+    scheduler: Scheduler,
+    choice: Choice,
+    max_tokens: usize,
+    stop_ids: Arc<HashSet<u32>>,
+    stop: &'a [String],
+    text: &'a Text,
+}
+
+/// What was answered.
+struct Told {
+    answer: Answer,
+    said: String,
+    /// By Ctrl-C.
+    stopped: bool,
+}
+
+impl Asking<'_> {
+    /// Shows the answer to `prompt` as it comes, until it ends or Ctrl-C stops it.
+    async fn answer(&self, prompt: Vec<u32>) -> Result<Told, Error> {
+        let started = Instant::now();
+        let prompt_tokens = prompt.len();
+        let request = Request {
+            prompt,
+            max_tokens: self.max_tokens,
+            stop_ids: self.stop_ids.clone(),
+            goal: Goal::Answer(Box::new(self.choice.clone())),
+        };
+        let mut generation = self.scheduler.submit(vec![request])?.remove(0);
+        let mut writer = Writer::new(self.text, self.stop, true);
+        let mut timing = Timing { prompt_tokens, ..Timing::default() };
+        let (mut output_ids, mut logprobs) = (Vec::new(), Vec::new());
+        let mut first = started;
+        let (finish, stopped) = loop {
+            let event = tokio::select! {
+                event = generation.next() => event,
+                () = interrupted() => break (Finish::Stop, true),
+            };
+            match event {
+                Some(Event::Begun { reused_tokens }) => {
+                    timing.reused_tokens = reused_tokens;
+                    timing.prompt_tokens = prompt_tokens - reused_tokens;
+                }
+                Some(Event::Token(token)) => {
+                    if output_ids.is_empty() {
+                        first = Instant::now();
+                    }
+                    output_ids.push(token.id);
+                    logprobs.push(token.logprob);
+                    if !writer.token(token.id) {
+                        break (Finish::Stop, false);
+                    }
+                }
+                Some(Event::Ended(finish)) => break (finish, false),
+                Some(Event::Failed(error)) => return Err(error.into()),
+                Some(Event::Embedding(_)) | None => {
+                    return Err(scheduler::Error::Panicked.into());
+                }
+            }
+        };
+        drop(generation); // Whatever is still computed of it ends now.
+        let said = writer.finish()?;
+        out::line("")?;
+        if !output_ids.is_empty() {
+            timing.first_token_seconds = (first - started).as_secs_f64();
+            timing.prefill_seconds = timing.first_token_seconds;
+            timing.finish(output_ids.len(), first.elapsed());
+        }
+        let answer = Answer { output_ids, logprobs, finish, prompt_logits: None, timing };
+        Ok(Told { answer, said, stopped })
     }
 }
 
@@ -96,27 +191,4 @@ fn encode(text: &Text, messages: &[Message]) -> Result<Vec<u32>, Error> {
     }
     let plain: Vec<&str> = messages.iter().map(|message| message.content.as_str()).collect();
     Ok(text.encode(&plain.join("\n"), true)?)
-}
-
-/// Lines of standard input, read on a thread of their own so that Ctrl-C is always heard.
-fn read_turns() -> mpsc::Receiver<String> {
-    let (lines, turns) = mpsc::channel(1);
-    std::thread::spawn(move || {
-        let input = std::io::stdin();
-        let prompt = input.is_terminal();
-        loop {
-            if prompt {
-                write!(std::io::stderr(), "> ").ok();
-            }
-            let mut line = String::new();
-            match input.lock().read_line(&mut line) {
-                Ok(1..) if !line.trim().is_empty() => {}
-                _ => return,
-            }
-            if lines.blocking_send(line.trim().to_owned()).is_err() {
-                return;
-            }
-        }
-    });
-    turns
 }

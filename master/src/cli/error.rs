@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use cake_proto::limits;
 
-use crate::{cluster, distributor, generate, pipeline, place, planner, state, text};
+use crate::{cluster, distributor, generate, pipeline, place, planner, scheduler, state, text};
 
 /// A command's failure: one sentence for a person, an exit code for a program.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +30,12 @@ pub enum Error {
     /// Generation failed.
     #[error(transparent)]
     Generate(#[from] generate::Error),
+    /// The scheduler does not take a request.
+    #[error(transparent)]
+    Refused(#[from] scheduler::Refusal),
+    /// An answer broke off.
+    #[error(transparent)]
+    Answer(#[from] scheduler::Error),
     /// Arithmetic of the master's own part failed.
     #[error(transparent)]
     Engine(#[from] cake_engine::Error),

@@ -6,6 +6,7 @@ mod demo;
 mod doctor;
 mod error;
 mod extract;
+mod input;
 mod inspect;
 mod out;
 mod plan;
@@ -68,7 +69,8 @@ impl Cli {
         };
         let json = command.json();
         // These listen for Ctrl-C themselves.
-        let tidies_up = matches!(command, Command::Extract(_) | Command::Serve(_));
+        let tidies_up =
+            matches!(command, Command::Extract(_) | Command::Serve(_) | Command::Chat(_));
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()
@@ -113,7 +115,7 @@ async fn dispatch(command: Command) -> Result<(), Error> {
         Command::Demo(args) => args.run().await,
         Command::Run(args) => args.run().await,
         Command::Chat(args) => args.run().await,
-        Command::Serve(args) => args.run(interrupted()).await,
+        Command::Serve(args) => args.run().await,
         Command::Plan(args) => args.run().await,
         Command::Push(args) => args.run().await,
         Command::Inspect(args) => args.run(),

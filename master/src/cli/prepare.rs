@@ -15,6 +15,7 @@ use crate::cluster::{self, Member};
 use crate::distributor::{self, Assignment, Manifests, Progress, Pushed, WorkerProgress};
 use crate::generate::Ends;
 use crate::model::Model;
+use crate::monitor::{Device, DeviceState, Monitor, Planned};
 use crate::pipeline::{self, Opening, Pipeline, StageSpec};
 use crate::place::OwnWeights;
 use crate::planner::{self, Plan, PlannedStage, Refusal};
@@ -37,6 +38,8 @@ pub(super) struct Prepared {
     state: State,
     threads: usize,
     own_weights: OwnWeights,
+    /// Who wants to know of pushes.
+    pub monitor: Option<Arc<Monitor>>,
 }
 
 /// How a push went, for reports.
@@ -115,6 +118,7 @@ pub(super) async fn prepare(
             state,
             threads,
             own_weights,
+            monitor: None,
         });
     }
 }
@@ -207,6 +211,29 @@ impl Prepared {
         stages.filter_map(|stage| Some((stage, remote(stage)?))).collect()
     }
 
+    /// The plan, for people who watch the service.
+    pub(super) fn planned(&self) -> Planned {
+        let device = |stage: &PlannedStage| {
+            let local = self.seats.get(stage.device_index) == Some(&Seat::Master);
+            Device {
+                name: stage.device.clone(),
+                local,
+                state: DeviceState::Waiting,
+                layers: stage.layers,
+                direct: true,
+                memory: stage.memory,
+                hop_seconds: (!local).then_some(stage.hop_seconds),
+            }
+        };
+        Planned {
+            encoding: self.model.encoding.to_string(),
+            context: self.promise.context,
+            parallel: self.promise.parallel,
+            layers: self.model.checkpoint.config.num_layers,
+            devices: self.plan.stages.iter().map(device).collect(),
+        }
+    }
+
     /// The workers of the plan with their layers, in chain order.
     pub(super) fn assignments(&self) -> Vec<Assignment<'_>> {
         let remotes = self.remotes().into_iter();
@@ -253,6 +280,9 @@ impl Prepared {
             .map(|one| WorkerProgress::new(one.member.name(), total(one.layers)))
             .collect();
         let progress = Arc::new(Progress { workers });
+        if let Some(monitor) = &self.monitor {
+            monitor.pushing(&progress);
+        }
         let drawing = show::PushDrawing::start(&progress, quiet);
         let pushed = distributor::push_all(&assignments, &self.manifests, &progress).await;
         drawing.finish().await;

@@ -1,15 +1,22 @@
 //! `cake-master serve MODEL`: the OpenAI API, many requests at once.
-use std::future::Future;
+use std::future::IntoFuture;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
+use axum::Router;
+use axum::http::{HeaderValue, Method, header};
+use cake_checkpoint::Checkpoint;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use super::args::{ClusterArgs, PlanArgs, SampleArgs};
-use super::prepare::{prepare, warn};
-use super::{Error, out};
-use crate::api::{self, Served};
+use super::prepare::{Prepared, prepare, warn};
+use super::{Error, interrupted, out};
+use crate::api::{self, Served, Server};
+use crate::monitor::Monitor;
+use crate::pipeline;
 use crate::scheduler::{Limits, Scheduler};
 use crate::state::State;
 use crate::text::Text;
@@ -36,70 +43,141 @@ pub(super) struct Args {
     /// Requests that may wait while as many run as --parallel allows (8 by default); more are refused.
     #[arg(long, value_name = "N", default_value_t = 256)]
     queue: usize,
+    /// An origin whose pages may ask this server, * for all; repeatable. Default: none.
+    #[arg(long, value_name = "ORIGIN")]
+    cors_origin: Vec<String>,
     #[command(flatten)]
     cluster: ClusterArgs,
     #[command(flatten)]
     plan: PlanArgs,
 }
 
+/// How the server ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    /// Not yet.
+    No,
+    /// When answers that have begun are out, or some time has passed.
+    Soon,
+    /// At once.
+    Now,
+}
+
 impl Args {
-    /// Serves until `stop` completes.
-    pub(super) async fn run(
-        self,
-        stop: impl Future<Output = ()> + Send + 'static,
-    ) -> Result<(), Error> {
+    /// Serves until it is asked to stop: once for answers that have begun to go on for a while, twice to
+    /// end at once.
+    pub(super) async fn run(self) -> Result<(), Error> {
         let keys = self.keys()?;
         // Before anything that takes long: perhaps it cannot be had.
         let failed = |source| Error::Listen { address: self.listen.clone(), source };
         let listener = TcpListener::bind(&self.listen).await.map_err(failed)?;
-        let plan =
-            PlanArgs { parallel: self.plan.parallel.or(Some(DEFAULT_PARALLEL)), ..self.plan };
-        let prepared = prepare(State::open()?, &self.model, &self.cluster, &plan, &[]).await?;
+        let address = listener.local_addr().map_err(failed)?;
+        let checkpoint = Checkpoint::open(&self.model)?;
+        let directory = checkpoint.location.directory.file_name();
+        let name = self.model_name.clone().unwrap_or_else(|| {
+            directory.map_or("model".into(), |name| name.to_string_lossy().into_owned())
+        });
+        let monitor = Arc::new(Monitor::new(&name));
+        let (tell, stop) = watch::channel(Stop::No);
+        let (tell_streams, stopping) = watch::channel(false);
+        tokio::spawn(async move {
+            interrupted().await;
+            tell_streams.send_replace(true);
+            tell.send_replace(Stop::Soon);
+            interrupted().await;
+            tell.send_replace(Stop::Now);
+        });
+        let asked = |wanted: fn(&Stop) -> bool| {
+            let mut stop = stop.clone();
+            async move {
+                // The task above never ends before it has asked for both.
+                stop.wait_for(wanted).await.ok();
+            }
+        };
+        let server =
+            Arc::new(Server { monitor: monitor.clone(), keys, served: OnceLock::new(), stopping });
+        let router = self.router(&server)?;
+        out::note(format_args!("the page is at http://{address}/"));
+        let http = axum::serve(listener, router)
+            .with_graceful_shutdown(asked(|stop| *stop != Stop::No))
+            .into_future();
+        let http = tokio::spawn(http);
+        let load = self.load(&name, &monitor);
+        // Workers are held for as long as this is.
+        let (_prepared, served) = tokio::select! {
+            loaded = load => loaded?,
+            () = asked(|stop| *stop != Stop::No) => return Err(Error::Interrupted),
+        };
+        server.served.set(Arc::new(served)).ok(); // Nobody else sets it.
+        monitor.ready();
+        out::line(format_args!("listening on http://{address}"))?;
+        let late = async {
+            asked(|stop| *stop != Stop::No).await;
+            tokio::select! {
+                () = tokio::time::sleep(LAST_ANSWERS) => {}
+                () = asked(|stop| *stop == Stop::Now) => {}
+            }
+        };
+        tokio::select! {
+            ended = http => ended.unwrap_or(Ok(())).map_err(failed),
+            () = late => Ok(()), // What is not answered by now sees its connection closed.
+        }
+    }
+
+    /// Plans, pushes and loads, and tells `monitor` how far it is.
+    async fn load(&self, name: &str, monitor: &Arc<Monitor>) -> Result<(Prepared, Served), Error> {
+        let parallel = self.plan.parallel.or(Some(DEFAULT_PARALLEL));
+        let plan = PlanArgs { parallel, ..self.plan.clone() };
+        let mut prepared = prepare(State::open()?, &self.model, &self.cluster, &plan, &[]).await?;
+        prepared.monitor = Some(monitor.clone());
+        monitor.planned(prepared.planned());
         let checkpoint = &prepared.model.checkpoint;
         let text = Text::open(&checkpoint.location.directory)?;
         warn(&text.warnings);
         let sample = SampleArgs::default();
         let defaults = sample.options(checkpoint)?;
         let stop_ids = Arc::new(sample.stop_ids(checkpoint, text.eos_id()));
-        let directory = checkpoint.location.directory.file_name();
-        let name = self.model_name.unwrap_or_else(|| {
-            directory.map_or("model".into(), |name| name.to_string_lossy().into_owned())
-        });
         let tell = prepared.tell(false);
         let mut pushed = prepared.announce_and_push(tell).await?;
+        monitor.loading();
         let pipeline = prepared.open(tell, &mut pushed).await?;
-        let stages = pipeline.stages().to_vec();
+        monitor.metrics.pushed(pushed.pushed_bytes, pushed.reused_bytes);
+        monitor.wired(pipeline.stages());
+        tokio::spawn(watch_pipeline(pipeline.watch(), monitor.clone()));
         let ends = prepared.ends()?;
-        let promise = prepared.promise;
-        let limits = Limits {
-            context: promise.context,
-            parallel: promise.parallel,
-            kv_blocks: promise.kv_blocks(),
-            chunk: prepared.chunk,
-            prompt_rows: promise.chunk,
-            queue: self.queue,
-        };
-        let scheduler = Scheduler::start(pipeline, ends, limits);
-        let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let served = Served { name, created, text, scheduler, defaults, stop_ids, stages, keys };
-        let address = listener.local_addr().map_err(failed)?;
-        out::line(format_args!("listening on http://{address}"))?;
-        let router = api::router(Arc::new(served));
-        let (tell, told) = tokio::sync::oneshot::channel();
-        let stopped = async move {
-            stop.await;
-            tell.send(()).ok(); // Nobody listens if the server has ended meanwhile.
-        };
-        let late = async {
-            told.await.ok();
-            tokio::time::sleep(LAST_ANSWERS).await;
-        };
-        tokio::select! {
-            ended = axum::serve(listener, router).with_graceful_shutdown(stopped).into_future() => {
-                ended.map_err(failed)
-            }
-            () = late => Ok(()), // What is not answered by now sees its connection closed.
+        let limits = Limits::of(&prepared.promise, prepared.chunk, self.queue);
+        let scheduler = Scheduler::start(pipeline, ends, limits, monitor.metrics.clone());
+        let created = api::unix_seconds();
+        let name = name.to_owned();
+        let grammars = OnceLock::new();
+        let served = Served { name, created, text, scheduler, defaults, stop_ids, grammars };
+        Ok((prepared, served))
+    }
+
+    /// What answers requests, also those of pages from other origins if they may ask.
+    fn router(&self, server: &Arc<Server>) -> Result<Router, Error> {
+        let router = api::router(server.clone());
+        if self.cors_origin.is_empty() {
+            return Ok(router);
         }
+        let any = self.cors_origin.iter().any(|origin| origin == "*");
+        let parse = |origin: &String| {
+            let expected = "an origin such as https://example.org, or *";
+            let refused = || Error::argument("--cors-origin", origin, expected);
+            origin.parse::<HeaderValue>().map_err(|_| refused())
+        };
+        let origins = match any {
+            true => AllowOrigin::any(),
+            false => {
+                let origins = self.cors_origin.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
+                AllowOrigin::list(origins)
+            }
+        };
+        let cors = CorsLayer::new()
+            .allow_origin(origins)
+            .allow_methods([Method::GET, Method::POST])
+            .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE]);
+        Ok(router.layer(cors))
     }
 
     /// The keys of the file, if there is one.
@@ -115,5 +193,18 @@ impl Args {
             }
             false => Ok(keys),
         }
+    }
+}
+
+/// Tells when the pipeline breaks.
+async fn watch_pipeline(
+    mut broken: watch::Receiver<Option<pipeline::Error>>,
+    monitor: Arc<Monitor>,
+) {
+    if let Ok(error) = broken.wait_for(Option::is_some).await
+        && let Some(error) = &*error
+    {
+        out::note(format_args!("the service has stopped answering: {error}"));
+        monitor.broken(error);
     }
 }

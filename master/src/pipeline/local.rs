@@ -1,7 +1,7 @@
 //! Layers that the master runs itself: a thread with a queue, like a worker's stage.
 use cake_engine::Stage;
 use cake_proto::{Step, limits};
-use cake_worker::runtime::run_step;
+use cake_worker::runtime::StepEngine;
 use tokio::sync::mpsc;
 
 use super::Error;
@@ -23,11 +23,11 @@ impl LocalStage {
     pub(super) fn start(stage: Stage) -> std::io::Result<(Self, mpsc::Receiver<Output>)> {
         let (jobs, mut queue) = mpsc::channel::<Step>(limits::STEPS_QUEUED);
         let (results, outgoing) = mpsc::channel(limits::STEPS_QUEUED);
-        let mut stage = stage;
+        let mut engine = StepEngine::new(stage);
         std::thread::Builder::new().name("cake-stage".into()).spawn(move || {
             while let Some(step) = queue.blocking_recv() {
                 let number = step.step;
-                let result = run_step(&mut stage, step).map_err(|message| (number, message));
+                let result = engine.run(step).map_err(|message| (number, message));
                 if results.blocking_send(result).is_err() {
                     return;
                 }

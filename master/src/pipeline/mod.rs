@@ -14,7 +14,7 @@ use std::time::Duration;
 use cake_checkpoint::LayerRange;
 use cake_proto::{Assembler, Incoming, Step, StepItem, WireFormat, wire};
 use serde::Serialize;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tonic::Streaming;
 use tracing::debug;
@@ -60,6 +60,8 @@ pub struct Answer {
     pub rows: usize,
     /// Microseconds each stage computed.
     pub stage_us: Vec<u32>,
+    /// Microseconds each stage had nothing to compute before it.
+    pub idle_us: Vec<u32>,
 }
 
 /// Why a step has no answer.
@@ -96,6 +98,8 @@ struct Shared {
     wire: WireFormat,
     next_step: AtomicU64,
     pending: Mutex<Pending>,
+    /// Why it is broken, for those who watch it.
+    broken: watch::Sender<Option<Error>>,
     remotes: Vec<Remote>,
 }
 
@@ -153,6 +157,11 @@ impl Pipeline {
         }
     }
 
+    /// Tells when it breaks, and why.
+    pub fn watch(&self) -> watch::Receiver<Option<Error>> {
+        self.shared.broken.subscribe()
+    }
+
     /// Sends a step; waits while as many are in flight as the pipeline takes.
     ///
     /// * `hidden`: `[rows, hidden_size]`, rows in the order of `items`.
@@ -171,8 +180,9 @@ impl Pipeline {
         let rows = items.iter().map(|item| item.rows).sum();
         let number = self.shared.next_step.fetch_add(1, Ordering::Relaxed);
         let generation = self.shared.generation;
-        let stage_us = Vec::new();
-        let step = Step { step: number, generation, items, rows, wanted, stage_us, hidden };
+        let (stage_us, idle_us) = (Vec::new(), Vec::new());
+        let step =
+            Step { step: number, generation, items, rows, wanted, stage_us, idle_us, hidden };
         let (answer, ticket) = oneshot::channel();
         {
             let mut pending = self.shared.lock();
@@ -213,10 +223,7 @@ impl Shared {
                 let worker = LOCAL.to_owned();
                 self.complete(step, Err(Error::Stage { worker, message }));
             }
-            Ok(step) if self.remotes.is_empty() => {
-                let Step { step, rows, hidden, stage_us, .. } = step.into_answer();
-                self.complete(step, Ok(Answer { hidden, rows, stage_us }));
-            }
+            Ok(step) if self.remotes.is_empty() => self.answer(step.into_answer()),
             Ok(step) => self.forward(0, step).await,
         }
     }
@@ -233,10 +240,7 @@ impl Shared {
             };
             match assembler.push(frame) {
                 Ok(None) => {}
-                Ok(Some(Incoming::Step(step))) => {
-                    let Step { rows, hidden, stage_us, .. } = step;
-                    self.complete(step.step, Ok(Answer { hidden, rows, stage_us }));
-                }
+                Ok(Some(Incoming::Step(step))) => self.answer(step),
                 Ok(Some(Incoming::Relay(step))) => self.forward(index + 1, step).await,
                 // Of every step at once: its stream to the next stage broke, so that one is lost.
                 Ok(Some(Incoming::Failure { step: 0, worker, message, .. })) => {
@@ -255,6 +259,11 @@ impl Shared {
             }
         };
         self.break_down(Error::Lost { worker: worker(), reason });
+    }
+
+    fn answer(&self, step: Step) {
+        let Step { rows, hidden, stage_us, idle_us, .. } = step;
+        self.complete(step.step, Ok(Answer { hidden, rows, stage_us, idle_us }));
     }
 
     fn complete(&self, step: u64, result: Result<Answer, Error>) {
@@ -279,7 +288,8 @@ impl Shared {
         for (_, waiting) in pending.steps.drain() {
             waiting.answer.send(Err(error.clone())).ok();
         }
-        pending.broken.get_or_insert(error);
+        let first = pending.broken.get_or_insert(error).clone();
+        self.broken.send_replace(Some(first));
     }
 
     fn lock(&self) -> MutexGuard<'_, Pending> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use cake_checkpoint::{Digest, LayerRange};
 use cake_engine::Stage;
 use cake_proto::wire;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 use tracing::{info, warn};
@@ -92,6 +92,7 @@ pub async fn open(opening: Opening<'_>) -> Result<Pipeline, Error> {
         wire: opening.promise.wire,
         next_step: AtomicU64::new(1), // 0 stands for every step in flight.
         pending: Mutex::new(Pending::default()),
+        broken: watch::channel(None).0,
         remotes,
     });
     for (index, stream) in streams.into_iter().enumerate() {

@@ -1,8 +1,9 @@
 //! The task that owns all sequences.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Instant;
 
 use cake_proto::StepItem;
 use futures_util::StreamExt;
@@ -11,11 +12,13 @@ use tokio::sync::mpsc;
 use tracing::warn;
 
 use super::batch::{Bounds, prompt_rows};
-use super::cache::{KvCache, Lease};
-use super::sampler::{Sampler, Token};
-use super::{Command, Error, Event, Load, Request, Shared};
+use super::cache::{KvCache, Lease, Usage};
+use super::sampler::{Choice, Sampler, Token};
+use super::{Command, Error, Event, Goal, Load, Request, Shared};
 use crate::generate::{Ends, Finish};
-use crate::pipeline::{Pipeline, Ticket};
+use crate::grammar;
+use crate::metrics::{Occupancy, StepSeen};
+use crate::pipeline::{Answer, Pipeline, Ticket};
 
 /// Runs until nobody can submit any more and everything has ended.
 pub(super) async fn run(
@@ -30,11 +33,14 @@ pub(super) async fn run(
         _ => pipeline.stages().len() + 1,
     };
     let cache = KvCache::new(shared.limits.kv_blocks);
+    let stages = pipeline.stages().iter().map(|stage| stage.worker.clone()).collect();
     let mut actor = Actor {
         pipeline,
+        stages,
         ends: Arc::new(ends),
         shared,
         steps,
+        prompt_steps: 0,
         cache,
         waiting: VecDeque::new(),
         running: Vec::new(),
@@ -59,10 +65,14 @@ pub(super) async fn run(
 
 struct Actor {
     pipeline: Pipeline,
+    /// Names of its stages.
+    stages: Arc<[String]>,
     ends: Arc<Ends>,
     shared: Arc<Shared>,
     /// Steps that are to be in flight.
     steps: usize,
+    /// Those in flight with rows of prompts.
+    prompt_steps: usize,
     cache: KvCache,
     waiting: VecDeque<Waiting>,
     /// In the order in which they were admitted.
@@ -77,13 +87,16 @@ struct Waiting {
     sequence: u64,
     request: Request,
     events: mpsc::UnboundedSender<Event>,
+    since: Instant,
 }
 
 struct Running {
     sequence: u64,
     lease: Lease,
     /// Away while a step is in flight whose logits choose the next token.
-    sampler: Option<Sampler>,
+    sampler: Option<Box<Sampler>>,
+    /// Its final hidden states so far, if it is computed for its embedding.
+    pool: Option<Pool>,
     /// Tokens whose rows are computed or on their way.
     submitted: usize,
     prompt_len: usize,
@@ -94,6 +107,8 @@ struct Running {
     stop_ids: Arc<HashSet<u32>>,
     max_tokens: usize,
     generated: usize,
+    /// When it was asked for, or had its last token.
+    since: Instant,
     events: mpsc::UnboundedSender<Event>,
     /// The step that came next when it was admitted.
     admitted_before: u64,
@@ -108,17 +123,57 @@ impl Running {
     }
 }
 
+/// The sum of a prompt's final hidden states, row by row from the first one on: how steps cut the prompt,
+/// and in which order they come back, changes no bit of it.
+#[derive(Default)]
+struct Pool {
+    sum: Vec<f32>,
+    /// Rows in it.
+    rows: usize,
+    /// Rows that came before those they follow, by their first position.
+    early: BTreeMap<usize, (Vec<f32>, usize)>,
+}
+
+impl Pool {
+    /// Takes `count` rows from `position` on; the mean, once all of a prompt of this length are there.
+    fn add(
+        &mut self,
+        position: usize,
+        rows: Vec<f32>,
+        count: usize,
+        prompt_len: usize,
+    ) -> Option<Vec<f32>> {
+        self.early.insert(position, (rows, count));
+        while let Some((rows, count)) = self.early.remove(&self.rows) {
+            let width = rows.len() / count.max(1);
+            self.sum.resize(width, 0.0);
+            for row in rows.chunks_exact(width.max(1)) {
+                self.sum.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
+            }
+            self.rows += count;
+        }
+        (self.rows == prompt_len)
+            .then(|| self.sum.iter().map(|sum| sum / prompt_len as f32).collect())
+    }
+}
+
 /// A step that came back: the sequences that were in it, and those whose next token it chose.
 struct Done {
     number: u64,
+    /// Whether it had rows of prompts.
+    prompts: bool,
     sequences: Vec<u64>,
     chosen: Result<Vec<Chosen>, Error>,
 }
 
-struct Chosen {
-    sequence: u64,
-    sampler: Sampler,
-    token: Token,
+/// What came of a sequence's wanted rows.
+enum Chosen {
+    /// Its next token, and its sampler is back.
+    Token { sequence: u64, sampler: Box<Sampler>, token: Token },
+    /// No token: its grammar cannot go on.
+    Failed { sequence: u64, error: grammar::Error },
+    /// The final hidden states of so many of its rows, from a position on.
+    Pooled { sequence: u64, position: usize, rows: Vec<f32>, count: usize },
 }
 
 impl Actor {
@@ -128,23 +183,31 @@ impl Actor {
 
     /// Leaves word of how busy it is.
     fn tell(&self) {
-        *self.shared.load() = Load {
+        let load = Load {
             waiting: self.waiting.len(),
             running: self.running.len(),
             steps: self.in_flight.len(),
             kv_blocks: self.cache.usage(),
         };
+        *self.shared.load() = load;
+        let Usage { held, idle, free, .. } = load.kv_blocks;
+        let Load { waiting, running, steps, .. } = load;
+        self.shared.metrics.occupied(Occupancy { waiting, running, steps, held, idle, free });
     }
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Begin { sequence, request, events } => {
-                self.waiting.push_back(Waiting { sequence, request, events });
+            Command::Begin { sequence, request, events, since } => {
+                self.waiting.push_back(Waiting { sequence, request, events, since });
             }
             Command::Cancel { sequence } => {
                 let before = self.waiting.len();
                 self.waiting.retain(|waiting| waiting.sequence != sequence);
-                self.shared.give_back(before - self.waiting.len());
+                let cancelled = before - self.waiting.len();
+                self.shared.give_back(cancelled);
+                if cancelled > 0 {
+                    self.shared.metrics.ended("cancelled");
+                }
                 self.end(sequence, None);
             }
         }
@@ -155,12 +218,24 @@ impl Actor {
         while self.running.len() < self.shared.limits.parallel
             && let Some(Waiting { request, .. }) = self.waiting.front()
         {
-            let longest = self.shared.limits.longest(request.prompt.len(), request.max_tokens);
-            let Ok((lease, reused)) = self.cache.admit(&request.prompt, longest) else { return };
-            let Some(Waiting { sequence, request, events }) = self.waiting.pop_front() else {
+            let longest = self.shared.limits.longest(request);
+            // An embedding needs the hidden states of all rows, which no block keeps.
+            let known: &[u32] = match request.goal {
+                Goal::Answer(_) => &request.prompt,
+                Goal::Embedding => &[],
+            };
+            let Ok((lease, reused)) = self.cache.admit(known, longest) else { return };
+            let Some(Waiting { sequence, request, events, since }) = self.waiting.pop_front()
+            else {
                 unreachable!("it was there a moment ago");
             };
+            self.shared.metrics.begun(since.elapsed(), request.prompt.len(), reused);
             events.send(Event::Begun { reused_tokens: reused }).ok(); // Its end comes as a command.
+            let pool = matches!(request.goal, Goal::Embedding).then(Pool::default);
+            let choice = match request.goal {
+                Goal::Answer(choice) => *choice,
+                Goal::Embedding => Choice::default(),
+            };
             self.running.push(Running {
                 sequence,
                 lease,
@@ -171,7 +246,9 @@ impl Actor {
                 stop_ids: request.stop_ids,
                 max_tokens: request.max_tokens,
                 generated: 0,
-                sampler: Some(Sampler::new(request.prompt, request.choice)),
+                since,
+                pool,
+                sampler: Some(Box::new(Sampler::new(request.prompt, choice))),
                 events,
                 admitted_before: self.next_step,
                 shares: reused > 0,
@@ -188,6 +265,11 @@ impl Actor {
             let number = self.next_step;
             self.next_step += 1;
             let sequences: Vec<u64> = step.items.iter().map(|item| item.sequence).collect();
+            let rows = step.items.iter().filter(|item| item.prompt).map(|item| item.rows);
+            let prompt_rows: usize = rows.sum();
+            let prompts = prompt_rows > 0;
+            self.shared.metrics.read(prompt_rows);
+            let submitted_at = Instant::now();
             let submitted = match self.ends.embed(&step.ids) {
                 Ok(hidden) => {
                     let submitted = self.pipeline.submit(step.items, hidden, step.wanted).await;
@@ -197,9 +279,18 @@ impl Actor {
             };
             match submitted {
                 Ok(ticket) => {
-                    let choose = choose(self.ends.clone(), ticket, step.samplers);
-                    let done = async move { Done { number, sequences, chosen: choose.await } };
+                    let seen = Seen {
+                        shared: self.shared.clone(),
+                        stages: self.stages.clone(),
+                        sequences: sequences.len(),
+                        hops: self.pipeline.hops(),
+                        submitted_at,
+                    };
+                    let choose = choose(self.ends.clone(), ticket, step.wants, seen);
+                    let done =
+                        async move { Done { number, prompts, sequences, chosen: choose.await } };
                     self.in_flight.push(Box::pin(done));
+                    self.prompt_steps += usize::from(prompts);
                 }
                 Err(error) => self.fail(number, &sequences, &error),
             }
@@ -220,6 +311,12 @@ impl Actor {
                 step.add(&mut self.cache, one, 1);
             }
         }
+        // A step with rows of prompts takes long, and one more than there are stages only makes those
+        // who come later wait for it.
+        let stages = self.stages.len();
+        if self.prompt_steps >= stages {
+            return (!step.items.is_empty()).then_some(step);
+        }
         let left: Vec<usize> = self.running.iter().map(Running::prompt_left).collect();
         let unread: Vec<usize> = (0..left.len()).filter(|index| left[*index] > 0).collect();
         let left: Vec<usize> = unread.iter().map(|index| left[*index]).collect();
@@ -232,25 +329,57 @@ impl Actor {
     }
 
     /// Takes in what a step chose.
-    fn done(&mut self, Done { number, sequences, chosen }: Done) {
+    fn done(&mut self, Done { number, prompts, sequences, chosen }: Done) {
+        self.prompt_steps -= usize::from(prompts);
         match chosen {
             Ok(chosen) => chosen.into_iter().for_each(|chosen| self.take(chosen)),
             Err(error) => self.fail(number, &sequences, &error),
         }
     }
 
-    fn take(&mut self, Chosen { sequence, sampler, token }: Chosen) {
+    fn take(&mut self, chosen: Chosen) {
+        match chosen {
+            Chosen::Token { sequence, sampler, token } => self.take_token(sequence, sampler, token),
+            Chosen::Failed { sequence, error } => {
+                self.end(sequence, Some(Event::Failed(error.into())));
+            }
+            Chosen::Pooled { sequence, position, rows, count } => {
+                self.take_pooled(sequence, position, rows, count);
+            }
+        }
+    }
+
+    /// Adds rows to an embedding, which ends with the last of them.
+    fn take_pooled(&mut self, sequence: u64, position: usize, rows: Vec<f32>, count: usize) {
         let Some(one) = self.running.iter_mut().find(|one| one.sequence == sequence) else {
             return; // It was cancelled meanwhile.
         };
-        let length = sampler.ids().len();
+        let prompt_len = one.prompt_len;
+        let Some(pool) = &mut one.pool else { return };
+        if let Some(mean) = pool.add(position, rows, count, prompt_len) {
+            self.end(sequence, Some(Event::Embedding(mean)));
+        }
+    }
+
+    fn take_token(&mut self, sequence: u64, sampler: Box<Sampler>, token: Token) {
+        let Some(one) = self.running.iter_mut().find(|one| one.sequence == sequence) else {
+            return; // It was cancelled meanwhile.
+        };
+        let (length, complete) = (sampler.ids().len(), sampler.is_complete());
         one.sampler = Some(sampler);
         if one.stop_ids.contains(&token.id) {
             return self.end(sequence, Some(Event::Ended(Finish::Stop)));
         }
         one.generated += 1;
+        let since = std::mem::replace(&mut one.since, Instant::now()).elapsed();
+        match one.generated {
+            1 => self.shared.metrics.first_token(since),
+            _ => self.shared.metrics.next_token(since),
+        }
         one.events.send(Event::Token(token)).ok(); // Its end comes as a command.
-        if one.generated >= one.max_tokens {
+        if complete {
+            self.end(sequence, Some(Event::Ended(Finish::Stop)));
+        } else if one.generated >= one.max_tokens {
             self.end(sequence, Some(Event::Ended(Finish::Length)));
         } else if length >= one.longest {
             self.end(sequence, Some(Event::Ended(Finish::Context)));
@@ -268,6 +397,12 @@ impl Actor {
         self.cache.release(lease);
         self.shared.give_back(1);
         self.ready.retain(|ready| *ready != sequence);
+        self.shared.metrics.ended(match &event {
+            Some(Event::Ended(finish)) => finish.name(),
+            Some(Event::Embedding(_)) => "embedding",
+            Some(Event::Failed(_)) => "failed",
+            _ => "cancelled",
+        });
         if let Some(event) = event {
             events.send(event).ok(); // Perhaps nobody listens any more.
         }
@@ -295,8 +430,25 @@ struct Composed {
     ids: Vec<u32>,
     /// Rows whose logits are wanted.
     wanted: Vec<u32>,
-    /// Who chooses by them.
-    samplers: Vec<(u64, Sampler)>,
+    /// What is to come of them, in their order.
+    wants: Vec<Want>,
+}
+
+/// What is to come of the wanted rows of a sequence.
+enum Want {
+    /// The next token, by the logits of one row.
+    Token { sequence: u64, sampler: Box<Sampler> },
+    /// The final hidden states of so many rows, from a position on.
+    Pooled { sequence: u64, position: usize, rows: usize },
+}
+
+impl Want {
+    fn rows(&self) -> usize {
+        match self {
+            Self::Token { .. } => 1,
+            Self::Pooled { rows, .. } => *rows,
+        }
+    }
 }
 
 impl Composed {
@@ -317,12 +469,40 @@ impl Composed {
         });
         self.ids.extend_from_slice(&sampler.ids()[begin..end]);
         one.submitted = end;
-        if end == sampler.ids().len() {
-            self.wanted.push(self.ids.len() as u32 - 1);
-            self.samplers.push((one.sequence, sampler));
+        let here = self.ids.len() as u32;
+        if one.pool.is_some() {
+            self.wanted.extend(here - rows as u32..here);
+            self.wants.push(Want::Pooled { sequence: one.sequence, position: begin, rows });
+            one.sampler = Some(sampler);
+        } else if end == sampler.ids().len() {
+            self.wanted.push(here - 1);
+            self.wants.push(Want::Token { sequence: one.sequence, sampler });
         } else {
             one.sampler = Some(sampler);
         }
+    }
+}
+
+/// What is counted of a step when it comes back.
+struct Seen {
+    shared: Arc<Shared>,
+    /// Names of the stages.
+    stages: Arc<[String]>,
+    sequences: usize,
+    hops: usize,
+    submitted_at: Instant,
+}
+
+impl Seen {
+    fn note(self, answer: &Answer) {
+        let seen = StepSeen {
+            sequences: self.sequences,
+            elapsed: self.submitted_at.elapsed(),
+            hops: self.hops,
+            stage_us: answer.stage_us.clone(),
+            idle_us: answer.idle_us.clone(),
+        };
+        self.shared.metrics.step(&self.stages, &seen);
     }
 }
 
@@ -330,29 +510,55 @@ impl Composed {
 async fn choose(
     ends: Arc<Ends>,
     ticket: Ticket,
-    samplers: Vec<(u64, Sampler)>,
+    wants: Vec<Want>,
+    seen: Seen,
 ) -> Result<Vec<Chosen>, Error> {
     let answer = ticket.answer().await?;
-    if samplers.is_empty() {
+    seen.note(&answer);
+    if wants.is_empty() {
         return Ok(Vec::new());
     }
-    let work = move || {
-        let vocab_size = ends.vocab_size();
-        let logits = ends
-            .score(answer.hidden, answer.rows)
-            .map_err(|error| Error::Engine(Arc::new(error)))?;
-        let rows = logits.chunks_exact(vocab_size);
-        Ok(samplers
-            .into_iter()
-            .zip(rows)
-            .map(|((sequence, mut sampler), logits)| {
-                let token = sampler.choose(logits);
-                Chosen { sequence, sampler, token }
-            })
-            .collect())
-    };
+    let work = move || fulfil(&ends, wants, answer.hidden, answer.rows);
     match tokio::task::spawn_blocking(work).await {
-        Ok(chosen) => chosen,
+        Ok(chosen) => chosen.map_err(|error| Error::Engine(Arc::new(error))),
         Err(_) => Err(Error::Panicked),
     }
+}
+
+/// What comes of `hidden`, `[rows, hidden_size]`: the rows that `wants` name, in their order.
+fn fulfil(
+    ends: &Ends,
+    wants: Vec<Want>,
+    hidden: Vec<f32>,
+    rows: usize,
+) -> Result<Vec<Chosen>, cake_engine::Error> {
+    let width = hidden.len().checked_div(rows).unwrap_or(0);
+    let mut chosen = Vec::with_capacity(wants.len());
+    let (mut samplers, mut to_score) = (Vec::new(), Vec::new());
+    let mut row = 0;
+    for want in wants {
+        let end = row + want.rows();
+        let part = &hidden[row * width..end * width];
+        match want {
+            Want::Token { sequence, sampler } => {
+                samplers.push((sequence, sampler));
+                to_score.extend_from_slice(part);
+            }
+            Want::Pooled { sequence, position, rows: count } => {
+                let rows = ends.normed(part.to_vec(), count)?;
+                chosen.push(Chosen::Pooled { sequence, position, rows, count });
+            }
+        }
+        row = end;
+    }
+    // All rows that need logits at once: the head is read once.
+    let logits = ends.score(to_score, samplers.len())?;
+    let rows = logits.chunks_exact(ends.vocab_size());
+    chosen.extend(samplers.into_iter().zip(rows).map(|((sequence, mut sampler), logits)| {
+        match sampler.choose(logits) {
+            Ok(token) => Chosen::Token { sequence, sampler, token },
+            Err(error) => Chosen::Failed { sequence, error },
+        }
+    }));
+    Ok(chosen)
 }

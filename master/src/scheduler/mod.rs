@@ -19,6 +19,7 @@ mod sampler;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use cake_engine::blocks_for;
 use serde::Serialize;
@@ -26,7 +27,10 @@ use tokio::sync::mpsc;
 
 use crate::chunk::Chunk;
 use crate::generate::{Ends, Finish};
+use crate::grammar;
+use crate::metrics::Metrics;
 use crate::pipeline::{self, Pipeline};
+use crate::sizing::Promise;
 
 pub use cache::Usage;
 pub use sampler::{Choice, Token};
@@ -57,8 +61,17 @@ pub struct Request {
     pub max_tokens: usize,
     /// Ids that end it.
     pub stop_ids: Arc<HashSet<u32>>,
-    /// How tokens are chosen.
-    pub choice: Choice,
+    /// What it is computed for.
+    pub goal: Goal,
+}
+
+/// What a sequence is computed for.
+#[derive(Clone, Debug)]
+pub enum Goal {
+    /// An answer, whose tokens are chosen in this way.
+    Answer(Box<Choice>),
+    /// One vector for the prompt. No token is chosen.
+    Embedding,
 }
 
 /// What happens to a sequence, in order.
@@ -71,6 +84,8 @@ pub enum Event {
     },
     /// One more token.
     Token(Token),
+    /// The mean of the final hidden states of all rows of the prompt, `[hidden_size]`: the last event.
+    Embedding(Vec<f32>),
     /// The last event.
     Ended(Finish),
     /// The last event: a step failed.
@@ -86,6 +101,9 @@ pub enum Error {
     /// A thread of the master's did.
     #[error("choosing a token ended unexpectedly")]
     Panicked,
+    /// A grammar did.
+    #[error(transparent)]
+    Grammar(#[from] grammar::Error),
     /// Embedding or head failed.
     #[error("the master could not compute its own part: {0}")]
     Engine(Arc<cake_engine::Error>),
@@ -157,6 +175,7 @@ struct Shared {
     /// Sequences that wait or run, each with a place.
     taken: AtomicUsize,
     load: Mutex<Load>,
+    metrics: Arc<Metrics>,
 }
 
 /// How busy a scheduler is.
@@ -174,7 +193,7 @@ pub struct Load {
 
 #[derive(Debug)]
 enum Command {
-    Begin { sequence: u64, request: Request, events: mpsc::UnboundedSender<Event> },
+    Begin { sequence: u64, request: Request, events: mpsc::UnboundedSender<Event>, since: Instant },
     Cancel { sequence: u64 },
 }
 
@@ -188,8 +207,9 @@ pub struct Generation {
 }
 
 impl Scheduler {
-    /// Begins to run sequences over `pipeline`, on the current runtime.
-    pub fn start(pipeline: Pipeline, ends: Ends, limits: Limits) -> Self {
+    /// Begins to run sequences over `pipeline`, on the current runtime; what happens is counted in
+    /// `metrics`.
+    pub fn start(pipeline: Pipeline, ends: Ends, limits: Limits, metrics: Arc<Metrics>) -> Self {
         let (commands, received) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
             limits,
@@ -197,6 +217,7 @@ impl Scheduler {
             next_sequence: AtomicU64::new(1),
             taken: AtomicUsize::new(0),
             load: Mutex::default(),
+            metrics,
         });
         tokio::spawn(actor::run(pipeline, ends, shared.clone(), received));
         Self { commands, shared }
@@ -208,7 +229,7 @@ impl Scheduler {
     /// [`Refusal`].
     pub fn submit(&self, requests: Vec<Request>) -> Result<Vec<Generation>, Refusal> {
         requests.iter().try_for_each(|request| self.check(request))?;
-        self.shared.take(requests.len())?;
+        self.shared.take(requests.len()).inspect_err(|_| self.shared.metrics.ended("refused"))?;
         Ok(requests.into_iter().map(|request| self.begin(request)).collect())
     }
 
@@ -216,7 +237,7 @@ impl Scheduler {
         let sequence = self.shared.next_sequence.fetch_add(1, Ordering::Relaxed);
         // As many events as tokens: what nobody reads is bounded by the request itself.
         let (sender, events) = mpsc::unbounded_channel();
-        let begin = Command::Begin { sequence, request, events: sender };
+        let begin = Command::Begin { sequence, request, events: sender, since: Instant::now() };
         if self.commands.send(begin).is_err() {
             self.shared.give_back(1); // The generation says that it is over.
         }
@@ -236,7 +257,7 @@ impl Scheduler {
         if let Some(&id) = prompt.iter().find(|&&id| id as usize >= vocab_size) {
             return Err(Refusal::UnknownId { id, vocab_size });
         }
-        let tokens = self.shared.limits.longest(prompt.len(), request.max_tokens);
+        let tokens = self.shared.limits.longest(request);
         let needed = blocks_for(tokens);
         match needed > kv_blocks {
             true => Err(Refusal::NeverFits { tokens, needed, total: kv_blocks }),
@@ -280,9 +301,25 @@ impl Shared {
 }
 
 impl Limits {
+    /// What was promised by a plan, with a queue for so many.
+    pub fn of(promise: &Promise, chunk: Chunk, queue: usize) -> Self {
+        Self {
+            context: promise.context,
+            parallel: promise.parallel,
+            kv_blocks: promise.kv_blocks(),
+            chunk,
+            prompt_rows: promise.chunk,
+            queue,
+        }
+    }
+
     /// Tokens that a sequence may grow to.
-    fn longest(&self, prompt: usize, max_tokens: usize) -> usize {
-        prompt.saturating_add(max_tokens).min(self.context)
+    fn longest(&self, request: &Request) -> usize {
+        let more = match request.goal {
+            Goal::Answer(_) => request.max_tokens,
+            Goal::Embedding => 0,
+        };
+        request.prompt.len().saturating_add(more).min(self.context)
     }
 }
 
@@ -290,7 +327,8 @@ impl Generation {
     /// The next event; none after the last one.
     pub async fn next(&mut self) -> Option<Event> {
         let event = self.events.recv().await;
-        self.over |= matches!(event, None | Some(Event::Ended(_) | Event::Failed(_)));
+        self.over |=
+            matches!(event, None | Some(Event::Ended(_) | Event::Embedding(_) | Event::Failed(_)));
         event
     }
 }

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 
 use cake_engine::{SamplingOptions, logprobs, sample};
 
+use crate::grammar::{self, Grammar};
+
 /// How tokens are chosen.
 #[derive(Clone, Debug, Default)]
 pub struct Choice {
@@ -17,6 +19,8 @@ pub struct Choice {
     pub frequency_penalty: f32,
     /// So many of the most probable tokens come with each chosen one.
     pub top_logprobs: usize,
+    /// What the answer must keep to.
+    pub grammar: Option<Grammar>,
 }
 
 /// A token that was chosen.
@@ -53,10 +57,18 @@ impl Sampler {
         self.prompt_len
     }
 
+    /// Whether the answer is complete, whatever the model might go on with.
+    pub(super) fn is_complete(&self) -> bool {
+        self.choice.grammar.as_ref().is_some_and(Grammar::is_over)
+    }
+
     /// Chooses the next token by the model's `logits`, one for each id, and takes it.
-    pub(super) fn choose(&mut self, logits: &[f32]) -> Token {
+    ///
+    /// # Errors
+    /// If the grammar cannot go on.
+    pub(super) fn choose(&mut self, logits: &[f32]) -> Result<Token, grammar::Error> {
         let position = self.ids.len() as u64;
-        let scores = self.adjusted(logits);
+        let scores = self.adjusted(logits)?;
         let chosen =
             sample(scores.as_deref().unwrap_or(logits), &self.ids, position, &self.choice.options);
         // Those of the model alone, also where the scores were changed.
@@ -68,16 +80,19 @@ impl Sampler {
                 (logprob(chosen.token), top)
             }
         };
+        if let Some(grammar) = &mut self.choice.grammar {
+            grammar.take(chosen.token)?;
+        }
         self.ids.push(chosen.token);
-        Token { id: chosen.token, logprob, top }
+        Ok(Token { id: chosen.token, logprob, top })
     }
 
-    /// The scores with bias and penalties, if there are any.
-    fn adjusted(&self, logits: &[f32]) -> Option<Vec<f32>> {
-        let Choice { bias, presence_penalty, frequency_penalty, .. } = &self.choice;
+    /// The scores with bias, penalties and what the grammar forbids, if there is any of it.
+    fn adjusted(&mut self, logits: &[f32]) -> Result<Option<Vec<f32>>, grammar::Error> {
+        let Choice { bias, presence_penalty, frequency_penalty, grammar, .. } = &mut self.choice;
         let penalised = *presence_penalty != 0.0 || *frequency_penalty != 0.0;
-        if bias.is_empty() && !penalised {
-            return None;
+        if bias.is_empty() && !penalised && grammar.is_none() {
+            return Ok(None);
         }
         let mut scores = logits.to_vec();
         let mut change = |id: u32, by: f32| {
@@ -92,10 +107,13 @@ impl Sampler {
                 *counts.entry(*id).or_default() += 1.0;
             }
             for (id, count) in counts {
-                change(id, -(presence_penalty + frequency_penalty * count));
+                change(id, -(*presence_penalty + *frequency_penalty * count));
             }
         }
-        Some(scores)
+        if let Some(grammar) = grammar {
+            grammar.mask(&mut scores)?;
+        }
+        Ok(Some(scores))
     }
 }
 
@@ -128,12 +146,12 @@ mod tests {
     #[test]
     fn the_best_come_with_each_token() {
         let mut sampler = sampler(Choice { top_logprobs: 2, ..Choice::default() });
-        let token = sampler.choose(&[0.0, 2.0, f32::NAN, 1.0, 2.0]);
+        let token = sampler.choose(&[0.0, 2.0, f32::NAN, 1.0, 2.0]).unwrap();
         assert_eq!(token.id, 1);
         assert_eq!(token.top.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [1, 4]);
         assert_eq!(sampler.ids(), [0, 1]);
         let mut plain = sampler_without_nan();
-        let token = plain.choose(&[0.0, 2.0, 1.0]);
+        let token = plain.choose(&[0.0, 2.0, 1.0]).unwrap();
         let total = (0f64.exp() + 2f64.exp() + 1f64.exp()).ln();
         assert!((f64::from(token.top[0].1) - (2.0 - total)).abs() < 1e-6);
         assert!((token.logprob - token.top[0].1).abs() < 1e-6);
@@ -147,20 +165,20 @@ mod tests {
     fn bias_and_penalties_change_the_choice_but_not_the_logprob() {
         let logits = [1.0, 1.5, 0.0];
         let mut biased = sampler(Choice { bias: vec![(2, 5.0), (9, 1.0)], ..Choice::default() });
-        let token = biased.choose(&logits);
+        let token = biased.choose(&logits).unwrap();
         assert_eq!(token.id, 2);
         assert_eq!(token.logprob, logprobs(&logits)(2));
         let mut penalised = sampler(Choice { frequency_penalty: 0.3, ..Choice::default() });
-        let chosen: Vec<u32> = (0..4).map(|_| penalised.choose(&logits).id).collect();
+        let chosen: Vec<u32> = (0..4).map(|_| penalised.choose(&logits).unwrap().id).collect();
         assert_eq!(chosen, [1, 1, 0, 1], "1.5, 1.2, then 0.9 < 1.0, then 0.9 > 0.7");
         let mut present = sampler(Choice { presence_penalty: 1.0, ..Choice::default() });
-        let chosen: Vec<u32> = (0..3).map(|_| present.choose(&logits).id).collect();
+        let chosen: Vec<u32> = (0..3).map(|_| present.choose(&logits).unwrap().id).collect();
         assert_eq!(chosen, [1, 0, 1]);
     }
 
     #[test]
     fn a_prompt_is_not_penalised() {
         let choice = Choice { presence_penalty: 9.0, ..Choice::default() };
-        assert_eq!(Sampler::new(vec![1, 1], choice).choose(&[0.0, 1.0]).id, 1);
+        assert_eq!(Sampler::new(vec![1, 1], choice).choose(&[0.0, 1.0]).unwrap().id, 1);
     }
 }

@@ -13,6 +13,7 @@ mod samples;
 mod stop;
 mod strftime;
 mod template;
+mod token_bytes;
 mod tokenizer;
 
 use std::collections::BTreeMap;
@@ -154,7 +155,22 @@ impl Text {
         add_generation_prompt: bool,
     ) -> Result<String, Error> {
         let template = self.template.as_ref().ok_or(Error::NoChatTemplate)?;
-        template.render(messages, add_generation_prompt, &self.special)
+        template.render(messages, &[], add_generation_prompt, &self.special)
+    }
+
+    /// The tokens of a conversation, whose messages have what templates know (`role`, `content`,
+    /// `tool_calls`), up to where the assistant's answer begins; the model is told of `tools`, if there
+    /// are any.
+    ///
+    /// # Errors
+    /// As [`Text::encode_chat`].
+    pub fn encode_chat_with_tools(
+        &self,
+        messages: &[serde_json::Value],
+        tools: &[serde_json::Value],
+    ) -> Result<Vec<u32>, Error> {
+        let template = self.template.as_ref().ok_or(Error::NoChatTemplate)?;
+        self.encode(&template.render(messages, tools, true, &self.special)?, false)
     }
 
     /// The tokens of a conversation up to where the assistant's answer begins.

@@ -7,14 +7,15 @@ use std::time::SystemTime;
 
 use minijinja::value::Value;
 use minijinja::{AutoEscape, Environment, ErrorKind, context};
+use serde::Serialize;
 
-use super::{Error, Message, json, strftime};
+use super::{Error, json, strftime};
 
 /// A Jinja template with the environment that transformers gives it.
 ///
 /// Blocks are trimmed, nothing is escaped, loops may `break` and `continue`, strings and maps have
-/// their Python methods, and `raise_exception`, `strftime_now` and `tojson` exist. `tools` and
-/// `documents` are always none.
+/// their Python methods, and `raise_exception`, `strftime_now` and `tojson` exist. `documents` are always
+/// none.
 pub(super) struct ChatTemplate {
     environment: Environment<'static>,
     source: String,
@@ -44,18 +45,19 @@ impl ChatTemplate {
         parsed.map(|_template| ()).map_err(|error| self.explain(error))
     }
 
-    /// Writes `messages` as text. `special` are the named special tokens, `bos_token` and so on;
+    /// Writes `messages` as text, after what the template says of `tools`, if there are any. `special` are the named special tokens, `bos_token` and so on;
     /// with `add_generation_prompt` the text ends where the model's answer begins.
     pub(super) fn render(
         &self,
-        messages: &[Message],
+        messages: &[impl Serialize],
+        tools: &[serde_json::Value],
         add_generation_prompt: bool,
         special: &BTreeMap<String, String>,
     ) -> Result<String, Error> {
         let variables = context! {
-            messages,
+            messages => Value::from_serialize(messages),
             add_generation_prompt,
-            tools => Value::from(()),
+            tools => if tools.is_empty() { Value::from(()) } else { Value::from_serialize(tools) },
             documents => Value::from(()),
             ..Value::from_serialize(special)
         };
@@ -128,6 +130,7 @@ fn replace_generation(body: &str) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Message;
     use super::*;
     use std::time::Duration;
 
@@ -149,6 +152,7 @@ mod tests {
         let special = special.map(|(name, token)| (name.to_owned(), token.to_owned())).into();
         ChatTemplate::new(source, "chat_template.jinja".into(), noon).render(
             &messages(turns),
+            &[],
             true,
             &special,
         )

@@ -3,7 +3,7 @@
 //! [`lab`] is where it happens, [`cluster`] two workers and commands to a master, [`files`] and
 //! [`fill`] the page cache, [`peers`] other systems, [`table`] the outcome; the figures themselves
 //! are in [`push`], [`memory`], [`speed`] and [`demo`]; those of the engine in [`engine`], [`hops`],
-//! [`together`], [`context`], [`tiers`] and [`packed7b`].
+//! [`together`], [`context`], [`tiers`] and [`packed7b`]; those of a service in [`serve`].
 mod bandwidth;
 mod cluster;
 mod context;
@@ -17,6 +17,7 @@ mod memory;
 mod packed7b;
 mod peers;
 mod push;
+mod serve;
 mod speed;
 mod table;
 mod tiers;
@@ -58,6 +59,9 @@ pub(crate) enum Part {
     /// Prefill and decode in every encoding, beside llama.cpp and PyTorch; several sequences
     /// together; a long context; plain instructions; a packed 7B (not part of the above).
     Engine,
+    /// `serve`: many streams at once, the first token beside a long prompt, small questions (not part of
+    /// main).
+    Serve,
 }
 
 /// How a figure is measured, with its name and bar for when it cannot be.
@@ -112,6 +116,23 @@ const ENGINE: &[Figure] = &[
     Figure { name: "hops", bar: hops::BAR, measure: |lab, _, table| hops::measure(lab, table) },
     Figure { name: "packed 7B", bar: packed7b::BAR, measure: packed7b::measure },
 ];
+const SERVE: &[Figure] = &[
+    Figure {
+        name: "throughput",
+        bar: serve::THROUGHPUT_BAR,
+        measure: |lab, _, table| serve::throughput(lab, table),
+    },
+    Figure {
+        name: "latency",
+        bar: serve::LATENCY_BAR,
+        measure: |lab, _, table| serve::latency(lab, table),
+    },
+    Figure {
+        name: "small questions",
+        bar: serve::SMALL_BAR,
+        measure: |lab, _, table| serve::small(lab, table),
+    },
+];
 const MEMORY: &[Figure] = &[
     Figure {
         name: "worker's memory",
@@ -146,6 +167,7 @@ pub(crate) fn measure(
         Part::FirstAnswer => &[FIRST_ANSWER],
         Part::Speed => &[SPEED],
         Part::Engine => &[ENGINE],
+        Part::Serve => &[SERVE],
     };
     let figures: Vec<&Figure> = figures.iter().copied().flatten().collect();
     let names = figures.iter().map(|figure| figure.name).collect::<Vec<_>>().join(", ");

@@ -1,0 +1,75 @@
+//! `POST /v1/embeddings`: the mean of a text's final hidden states. Language models are not trained for
+//! this; what is close in meaning is often close here, too.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use axum::Json;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use super::completions::ids;
+use super::error::ApiError;
+use super::params::check_model;
+use super::wire::EmbeddingsRequest;
+use super::{Body, Ready};
+use crate::scheduler::{Event, Goal, Request};
+
+/// Most texts in one request.
+const MAX_INPUTS: usize = 256;
+
+pub(super) async fn create(
+    Ready(served): Ready,
+    Body(request): Body<EmbeddingsRequest>,
+) -> Result<Json<Value>, ApiError> {
+    let EmbeddingsRequest { model, input, encoding_format, dimensions } = request;
+    check_model(&served, model.as_deref())?;
+    if dimensions.is_some() {
+        return Err(ApiError::Unsupported { param: "dimensions" });
+    }
+    let write: fn(&[f32]) -> Value = match encoding_format.as_deref() {
+        None | Some("float") => |values| json!(values),
+        Some("base64") => |values| json!(base64(values)),
+        Some(other) => {
+            let found = format!("{other:?}");
+            return Err(ApiError::parameter("encoding_format", found, "\"float\" or \"base64\""));
+        }
+    };
+    // Long texts take a while: others go on meanwhile.
+    let prompts = tokio::task::block_in_place(|| ids(&served, input))?;
+    if !(1..=MAX_INPUTS).contains(&prompts.len()) {
+        let found = format!("{} texts", prompts.len());
+        return Err(ApiError::parameter("input", found, format!("1 to {MAX_INPUTS}")));
+    }
+    let tokens: usize = prompts.iter().map(Vec::len).sum();
+    let stop_ids: Arc<HashSet<u32>> = Arc::default();
+    let request = |prompt| Request {
+        prompt,
+        max_tokens: 0,
+        stop_ids: stop_ids.clone(),
+        goal: Goal::Embedding,
+    };
+    let generations = served.scheduler.submit(prompts.into_iter().map(request).collect())?;
+    let mut data = Vec::with_capacity(generations.len());
+    for (index, mut generation) in generations.into_iter().enumerate() {
+        let embedding = loop {
+            match generation.next().await {
+                Some(Event::Embedding(embedding)) => break embedding,
+                Some(Event::Failed(error)) => return Err(error.into()),
+                Some(Event::Begun { .. } | Event::Token(_)) => {}
+                Some(Event::Ended(_)) | None => return Err(ApiError::Closed),
+            }
+        };
+        let embedding = write(&embedding);
+        data.push(json!({ "object": "embedding", "index": index, "embedding": embedding }));
+    }
+    let usage = json!({ "prompt_tokens": tokens, "total_tokens": tokens });
+    Ok(Json(json!({ "object": "list", "data": data, "model": served.name, "usage": usage })))
+}
+
+/// Little-endian f32, as OpenAI's clients read them.
+fn base64(values: &[f32]) -> String {
+    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    STANDARD.encode(bytes)
+}

@@ -1,0 +1,52 @@
+//! The page at `/`: files that are part of the binary.
+
+use axum::extract::{OriginalUri, Path};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+
+use super::error::ApiError;
+
+/// A file of the page, with its type.
+type File = (&'static str, &'static str, &'static str);
+
+const INDEX: File = ("", "text/html; charset=utf-8", include_str!("../page/index.html"));
+const CSS: &str = "text/css; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const FILES: &[File] = &[
+    ("style.css", CSS, include_str!("../page/style.css")),
+    ("app.js", SCRIPT, include_str!("../page/app.js")),
+    ("api.js", SCRIPT, include_str!("../page/api.js")),
+    ("chat.js", SCRIPT, include_str!("../page/chat.js")),
+    ("turn.js", SCRIPT, include_str!("../page/turn.js")),
+    ("cluster.js", SCRIPT, include_str!("../page/cluster.js")),
+    ("markdown.js", SCRIPT, include_str!("../page/markdown.js")),
+    ("inline.js", SCRIPT, include_str!("../page/inline.js")),
+];
+/// Nothing from elsewhere, nothing inline: what a model writes cannot become a script.
+const POLICY: &str = "default-src 'self'; img-src 'self' data:; style-src 'self'; \
+    base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+pub(super) async fn index() -> Response {
+    respond(&INDEX)
+}
+
+pub(super) async fn file(
+    Path(name): Path<String>,
+    OriginalUri(uri): OriginalUri,
+) -> Result<Response, ApiError> {
+    let found = FILES.iter().find(|(known, ..)| *known == name);
+    let unknown = || ApiError::UnknownPath { path: uri.path().to_owned() };
+    found.map(respond).ok_or_else(unknown)
+}
+
+fn respond((_, content_type, content): &File) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, *content_type),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        // The next version of the program brings others.
+        (header::CACHE_CONTROL, "no-cache"),
+    ];
+    (headers, *content).into_response()
+}

@@ -1,0 +1,327 @@
+//! What a service counts and times, for Prometheus (OpenMetrics text) and for the page.
+//!
+//! Whoever does a thing records it here, once; names carry their units.
+
+mod rates;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+use serde::Serialize;
+
+use rates::Rates;
+
+/// One label with its value.
+type Label = [(&'static str, String); 1];
+
+/// Everything that is counted. All of it may be recorded from any thread.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    started: Instant,
+    rates: Mutex<Rates>,
+    queue: Histogram,
+    first_token: Histogram,
+    token: Histogram,
+    stage: Family<Label, Histogram, fn() -> Histogram>,
+    stage_idle: Family<Label, Counter<f64, std::sync::atomic::AtomicU64>>,
+    hop: Histogram,
+    batch: Histogram,
+    prompt_tokens: Counter,
+    cached_tokens: Counter,
+    generated_tokens: Counter,
+    requests: Family<Label, Counter>,
+    sequences: Family<Label, Gauge>,
+    steps: Gauge,
+    kv_blocks: Family<Label, Gauge>,
+    pushed: Counter,
+    reused: Counter,
+    reconnects: Family<Label, Counter>,
+    recent: Mutex<Vec<f64>>,
+}
+
+/// A step that came back.
+#[derive(Clone, Debug)]
+pub struct StepSeen {
+    /// Sequences in it.
+    pub sequences: usize,
+    /// From its submission to its answer.
+    pub elapsed: Duration,
+    /// Messages between machines on its way.
+    pub hops: usize,
+    /// Microseconds that each stage computed.
+    pub stage_us: Vec<u32>,
+    /// Microseconds that each stage had nothing to compute before it.
+    pub idle_us: Vec<u32>,
+}
+
+/// How busy the service is at the moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Occupancy {
+    /// Sequences that wait.
+    pub waiting: usize,
+    /// Sequences that run.
+    pub running: usize,
+    /// Steps on their way.
+    pub steps: usize,
+    /// KV blocks held by sequences.
+    pub held: usize,
+    /// KV blocks that keep a prefix and that nobody holds.
+    pub idle: usize,
+    /// Empty KV blocks.
+    pub free: usize,
+}
+
+/// Tokens per second in the last seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct TokenRates {
+    /// Of prompts, computed.
+    pub prompt_tokens_per_second: f64,
+    /// Generated.
+    pub generated_tokens_per_second: f64,
+}
+
+/// Weight of the latest step in a stage's recent time.
+const RECENT: f64 = 0.2;
+
+/// From a millisecond to some two minutes.
+fn seconds() -> Histogram {
+    Histogram::new(exponential_buckets(1e-3, 2.0, 18))
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::with_prefix("cake");
+        let metrics = Self {
+            registry: Registry::default(),
+            started: Instant::now(),
+            rates: Mutex::default(),
+            queue: seconds(),
+            first_token: seconds(),
+            token: seconds(),
+            stage: Family::new_with_constructor(seconds as fn() -> Histogram),
+            stage_idle: Family::default(),
+            hop: Histogram::new(exponential_buckets(5e-5, 2.0, 16)),
+            batch: Histogram::new(exponential_buckets(1.0, 2.0, 9)),
+            prompt_tokens: Counter::default(),
+            cached_tokens: Counter::default(),
+            generated_tokens: Counter::default(),
+            requests: Family::default(),
+            sequences: Family::default(),
+            steps: Gauge::default(),
+            kv_blocks: Family::default(),
+            pushed: Counter::default(),
+            reused: Counter::default(),
+            reconnects: Family::default(),
+            recent: Mutex::default(),
+        };
+        metrics.register(&mut registry);
+        Self { registry, ..metrics }
+    }
+}
+
+impl Metrics {
+    fn register(&self, to: &mut Registry) {
+        let s = || Unit::Seconds;
+        let t = || Unit::Other("tokens".to_owned());
+        to.register_with_unit("queue", "Wait of a request for its turn", s(), self.queue.clone());
+        let help = "From a request to its first token";
+        to.register_with_unit("time_to_first_token", help, s(), self.first_token.clone());
+        let help = "From one token of an answer to the next";
+        to.register_with_unit("time_per_token", help, s(), self.token.clone());
+        let help = "Arithmetic of a step in each stage";
+        to.register_with_unit("stage_step", help, s(), self.stage.clone());
+        let help = "Time in which a stage had nothing to compute";
+        to.register_with_unit("stage_idle", help, s(), self.stage_idle.clone());
+        let help =
+            "Time of a step outside of all stages, for each hop; waits between stages included";
+        to.register_with_unit("hop", help, s(), self.hop.clone());
+        let help = "Sequences in a step";
+        to.register("batch_sequences", help, self.batch.clone());
+        to.register_with_unit("prompt", "Prompt tokens taken", t(), self.prompt_tokens.clone());
+        let help = "Prompt tokens whose keys and values were there already";
+        to.register_with_unit("prompt_cached", help, t(), self.cached_tokens.clone());
+        to.register_with_unit("generated", "Tokens made", t(), self.generated_tokens.clone());
+        to.register("requests", "Answers that ended, by how", self.requests.clone());
+        to.register("sequences", "Sequences that run or wait", self.sequences.clone());
+        to.register("steps_in_flight", "Steps on their way", self.steps.clone());
+        to.register("kv_blocks", "KV blocks of every stage, by use", self.kv_blocks.clone());
+        let help = "Blob bytes sent to workers";
+        to.register_with_unit("pushed", help, Unit::Bytes, self.pushed.clone());
+        let help = "Blob bytes that workers had already";
+        to.register_with_unit("push_reused", help, Unit::Bytes, self.reused.clone());
+        to.register("reconnects", "Connections to workers made again", self.reconnects.clone());
+    }
+
+    /// A request left the queue, with so many prompt tokens, of which some were there already.
+    pub fn begun(&self, waited: Duration, prompt_tokens: usize, cached_tokens: usize) {
+        self.queue.observe(waited.as_secs_f64());
+        self.prompt_tokens.inc_by(prompt_tokens as u64);
+        self.cached_tokens.inc_by(cached_tokens as u64);
+    }
+
+    /// A step began to compute so many rows of prompts.
+    pub fn read(&self, prompt_rows: usize) {
+        self.rates().add(self.started.elapsed(), prompt_rows as u64, 0);
+    }
+
+    /// An answer has its first token, so long after it was asked for.
+    pub fn first_token(&self, since_request: Duration) {
+        self.first_token.observe(since_request.as_secs_f64());
+        self.made_a_token();
+    }
+
+    /// An answer has one more token, so long after the one before.
+    pub fn next_token(&self, since_last: Duration) {
+        self.token.observe(since_last.as_secs_f64());
+        self.made_a_token();
+    }
+
+    fn made_a_token(&self) {
+        self.generated_tokens.inc();
+        self.rates().add(self.started.elapsed(), 0, 1);
+    }
+
+    /// A step came back through stages of these names.
+    pub fn step(&self, stages: &[String], seen: &StepSeen) {
+        self.batch.observe(seen.sequences as f64);
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut computed = 0.0;
+        for (index, (name, us)) in stages.iter().zip(&seen.stage_us).enumerate() {
+            let seconds = f64::from(*us) / 1e6;
+            computed += seconds;
+            self.stage.get_or_create(&stage(name)).observe(seconds);
+            match recent.get_mut(index) {
+                Some(recent) => *recent += RECENT * (seconds - *recent),
+                None => recent.push(seconds),
+            }
+        }
+        for (name, us) in stages.iter().zip(&seen.idle_us) {
+            self.stage_idle.get_or_create(&stage(name)).inc_by(f64::from(*us) / 1e6);
+        }
+        if seen.hops > 0 {
+            let between = (seen.elapsed.as_secs_f64() - computed).max(0.0);
+            self.hop.observe(between / seen.hops as f64);
+        }
+    }
+
+    /// An answer ended, in one word.
+    pub fn ended(&self, how: &str) {
+        self.requests.get_or_create(&[("outcome", how.to_owned())]).inc();
+    }
+
+    /// How busy the service is now.
+    pub fn occupied(&self, now: Occupancy) {
+        let set = |family: &Family<Label, Gauge>, state: &str, value: usize| {
+            family.get_or_create(&[("state", state.to_owned())]).set(value as i64);
+        };
+        set(&self.sequences, "running", now.running);
+        set(&self.sequences, "waiting", now.waiting);
+        set(&self.kv_blocks, "held", now.held);
+        set(&self.kv_blocks, "idle", now.idle);
+        set(&self.kv_blocks, "free", now.free);
+        self.steps.set(now.steps as i64);
+    }
+
+    /// Blobs were pushed.
+    pub fn pushed(&self, pushed_bytes: u64, reused_bytes: u64) {
+        self.pushed.inc_by(pushed_bytes);
+        self.reused.inc_by(reused_bytes);
+    }
+
+    /// The connection to a worker was made again.
+    pub fn reconnected(&self, worker: &str) {
+        self.reconnects.get_or_create(&[("worker", worker.to_owned())]).inc();
+    }
+
+    /// Tokens per second in the last seconds.
+    pub fn token_rates(&self) -> TokenRates {
+        let (prompt, generated) = self.rates().per_second(self.started.elapsed());
+        TokenRates { prompt_tokens_per_second: prompt, generated_tokens_per_second: generated }
+    }
+
+    /// Seconds that a stage computed for its last steps, the latest weighing most.
+    pub fn recent_step_seconds(&self, stage: usize) -> Option<f64> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner).get(stage).copied()
+    }
+
+    /// Everything as OpenMetrics text.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        encode(&mut text, &self.registry).expect("a string takes whatever is written");
+        text
+    }
+
+    fn rates(&self) -> MutexGuard<'_, Rates> {
+        // Each change leaves it whole.
+        self.rates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn stage(name: &str) -> Label {
+    [("stage", name.to_owned())]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_recorded_is_in_the_text_with_its_unit() {
+        let metrics = Metrics::default();
+        metrics.begun(Duration::from_millis(20), 100, 64);
+        metrics.first_token(Duration::from_millis(300));
+        metrics.next_token(Duration::from_millis(50));
+        metrics.ended("stop");
+        metrics.occupied(Occupancy { running: 2, held: 7, ..Occupancy::default() });
+        metrics.pushed(1000, 24);
+        let seen = StepSeen {
+            sequences: 3,
+            elapsed: Duration::from_millis(10),
+            hops: 2,
+            stage_us: vec![4000, 2000],
+            idle_us: vec![500, 1_500_000],
+        };
+        metrics.step(&["a".to_owned(), "b\"c".to_owned()], &seen);
+        let text = metrics.text();
+        for line in [
+            "cake_queue_seconds_count 1",
+            "cake_queue_seconds_sum 0.02",
+            "cake_prompt_tokens_total 100",
+            "cake_prompt_cached_tokens_total 64",
+            "cake_generated_tokens_total 2",
+            "cake_time_to_first_token_seconds_count 1",
+            "cake_time_per_token_seconds_sum 0.05",
+            "cake_requests_total{outcome=\"stop\"} 1",
+            "cake_sequences{state=\"running\"} 2",
+            "cake_kv_blocks{state=\"held\"} 7",
+            "cake_pushed_bytes_total 1000",
+            "cake_push_reused_bytes_total 24",
+            "cake_batch_sequences_sum 3.0",
+            "cake_stage_step_seconds_sum{stage=\"a\"} 0.004",
+            "cake_stage_idle_seconds_total{stage=\"b\\\"c\"} 1.5",
+            "cake_hop_seconds_sum 0.002",
+            "# EOF",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+        metrics.reconnected("a");
+        let (text, board) = (metrics.text(), include_str!("../../../deploy/grafana.json"));
+        let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
+        let names = board.split(|c| !is_name(c)).filter(|word| word.starts_with("cake_"));
+        for name in names {
+            let counted = |line: &str| {
+                line.starts_with(&format!("{name}{{")) || line.starts_with(&format!("{name} "))
+            };
+            assert!(text.lines().any(counted), "the dashboard asks for {name}");
+        }
+        assert_eq!(metrics.recent_step_seconds(1), Some(0.002));
+        assert_eq!(metrics.recent_step_seconds(2), None);
+    }
+}

@@ -1,0 +1,334 @@
+//! What the cluster of a service is doing, for people who watch it: who holds what, and how far it is.
+//!
+//! ```text
+//! planning ──▶ pushing ──▶ loading ──▶ ready ──▶ broken
+//!                 ▲           │
+//!                 └───────────┘ a blob was found damaged
+//! ```
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cake_checkpoint::LayerRange;
+use serde::Serialize;
+
+use crate::distributor::{Progress, WorkerProgress};
+use crate::metrics::Metrics;
+use crate::pipeline::{self, StageInfo};
+use crate::planner::StageMemory;
+
+/// How far a service is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Workers are asked what they offer.
+    Planning,
+    /// Blobs are on their way.
+    Pushing,
+    /// Stages load.
+    Loading,
+    /// Requests are answered.
+    Ready,
+    /// A stage is gone; nothing is answered any more.
+    Broken,
+}
+
+/// How far one device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceState {
+    /// It has nothing to do yet.
+    Waiting,
+    /// It receives blobs.
+    Pushing,
+    /// It loads its layers.
+    Loading,
+    /// It takes steps.
+    Ready,
+    /// It is gone.
+    Lost,
+}
+
+/// One device of the chain.
+#[derive(Clone, Debug, Serialize)]
+pub struct Device {
+    /// Its name.
+    pub name: String,
+    /// Whether it is the master itself.
+    pub local: bool,
+    /// How far it is.
+    pub state: DeviceState,
+    /// Its layers.
+    pub layers: LayerRange,
+    /// False if the master carries its output to the next one.
+    pub direct: bool,
+    /// Its memory as planned.
+    pub memory: StageMemory,
+    /// Seconds to deliver one row to it, as measured when the plan was made; none for the master.
+    pub hop_seconds: Option<f64>,
+}
+
+/// A plan, as far as people want to see it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Planned {
+    /// What the weights are turned into.
+    pub encoding: String,
+    /// Longest sequence in tokens.
+    pub context: usize,
+    /// Sequences at once.
+    pub parallel: usize,
+    /// Layers of the model.
+    pub layers: usize,
+    /// The chain.
+    pub devices: Vec<Device>,
+}
+
+/// Blobs of one device on their way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Push {
+    /// Bytes it must hold in the end.
+    pub total_bytes: u64,
+    /// Sent so far.
+    pub sent_bytes: u64,
+    /// There already.
+    pub reused_bytes: u64,
+    /// Whether all of them are there.
+    pub finished: bool,
+}
+
+impl Push {
+    fn of(progress: &WorkerProgress) -> Self {
+        Self {
+            total_bytes: progress.total_bytes,
+            sent_bytes: progress.sent(),
+            reused_bytes: progress.reused(),
+            finished: progress.finished(),
+        }
+    }
+}
+
+/// Watches a service come up and run.
+#[derive(Debug)]
+pub struct Monitor {
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    model: String,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    reason: Option<String>,
+    planned: Planned,
+    progress: Option<Arc<Progress>>,
+}
+
+/// All of it at one moment, as `/api/cluster` tells it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Snapshot {
+    /// The model's name for clients.
+    pub model: String,
+    /// How far the service is.
+    pub phase: Phase,
+    /// Why it is broken.
+    pub reason: Option<String>,
+    /// What the weights are turned into.
+    pub encoding: String,
+    /// Longest sequence in tokens.
+    pub context: usize,
+    /// Sequences at once.
+    pub parallel: usize,
+    /// Layers of the model.
+    pub layers: usize,
+    /// The chain.
+    pub devices: Vec<DeviceNow>,
+}
+
+/// One device at one moment.
+#[derive(Clone, Debug, Serialize)]
+pub struct DeviceNow {
+    /// What stays.
+    #[serde(flatten)]
+    pub device: Device,
+    /// Its blobs on their way.
+    pub push: Option<Push>,
+    /// Seconds that it computes for a step, lately.
+    pub step_seconds: Option<f64>,
+}
+
+impl Monitor {
+    /// Of a service that serves a model by this name; nothing is planned yet.
+    pub fn new(model: &str) -> Self {
+        let planned = Planned {
+            encoding: String::new(),
+            context: 0,
+            parallel: 0,
+            layers: 0,
+            devices: Vec::new(),
+        };
+        let state = State { phase: Phase::Planning, reason: None, planned, progress: None };
+        Self { metrics: Arc::default(), model: model.to_owned(), state: Mutex::new(state) }
+    }
+
+    /// Name of the model.
+    pub fn model(&self) -> &str {
+        &self.model
+    }
+
+    /// There is a plan.
+    pub fn planned(&self, planned: Planned) {
+        self.state().planned = planned;
+    }
+
+    /// Blobs are being pushed, as `progress` counts.
+    pub fn pushing(&self, progress: &Arc<Progress>) {
+        self.state().progress = Some(progress.clone());
+        self.enter(Phase::Pushing, DeviceState::Pushing);
+    }
+
+    /// The stages load.
+    pub fn loading(&self) {
+        self.enter(Phase::Loading, DeviceState::Loading);
+    }
+
+    /// These stages are connected.
+    pub fn wired(&self, stages: &[StageInfo]) {
+        let mut state = self.state();
+        for (device, stage) in state.planned.devices.iter_mut().zip(stages) {
+            device.direct = stage.direct;
+        }
+    }
+
+    /// Requests are answered, unless the pipeline broke meanwhile.
+    pub fn ready(&self) {
+        if self.phase().0 != Phase::Broken {
+            self.enter(Phase::Ready, DeviceState::Ready);
+        }
+    }
+
+    /// The pipeline ended.
+    pub fn broken(&self, error: &pipeline::Error) {
+        let mut state = self.state();
+        state.phase = Phase::Broken;
+        state.reason = Some(error.to_string());
+        if let pipeline::Error::Lost { worker, .. } = error {
+            let devices = state.planned.devices.iter_mut();
+            devices.filter(|device| device.name == *worker).for_each(|device| {
+                device.state = DeviceState::Lost;
+            });
+        }
+    }
+
+    fn enter(&self, phase: Phase, device_state: DeviceState) {
+        let mut state = self.state();
+        state.phase = phase;
+        state.planned.devices.iter_mut().for_each(|device| device.state = device_state);
+    }
+
+    /// How far the service is, and why it is not further.
+    pub fn phase(&self) -> (Phase, Option<String>) {
+        let state = self.state();
+        (state.phase, state.reason.clone())
+    }
+
+    /// Everything at this moment.
+    pub fn snapshot(&self) -> Snapshot {
+        let state = self.state();
+        let Planned { encoding, context, parallel, layers, devices } = state.planned.clone();
+        let push = |device: &Device| {
+            let workers = &state.progress.as_ref()?.workers;
+            let progress = workers.iter().find(|progress| progress.name == device.name)?;
+            Some(Push::of(progress))
+        };
+        let now = |(index, device): (usize, Device)| DeviceNow {
+            push: if device.local { None } else { push(&device) },
+            step_seconds: self.metrics.recent_step_seconds(index),
+            device,
+        };
+        Snapshot {
+            model: self.model.clone(),
+            phase: state.phase,
+            reason: state.reason.clone(),
+            encoding,
+            context,
+            parallel,
+            layers,
+            devices: devices.into_iter().enumerate().map(now).collect(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Each change leaves it whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(name: &str, local: bool, (start, end): (usize, usize)) -> Device {
+        Device {
+            name: name.to_owned(),
+            local,
+            state: DeviceState::Waiting,
+            layers: LayerRange::new(start, end),
+            direct: true,
+            memory: StageMemory { weights: 1, kv: 2, scratch: 3, overhead: 4, budget: 20 },
+            hop_seconds: (!local).then_some(0.001),
+        }
+    }
+
+    fn monitor() -> Monitor {
+        let monitor = Monitor::new("m");
+        monitor.planned(Planned {
+            encoding: "q8".into(),
+            context: 64,
+            parallel: 2,
+            layers: 5,
+            devices: vec![device("master", true, (0, 2)), device("a", false, (2, 5))],
+        });
+        monitor
+    }
+
+    #[test]
+    fn a_service_comes_up_and_loses_a_worker() {
+        let monitor = monitor();
+        assert_eq!(monitor.phase(), (Phase::Planning, None));
+        let progress = Progress { workers: vec![WorkerProgress::new("a", 100)] };
+        monitor.pushing(&Arc::new(progress));
+        let pushing = monitor.snapshot();
+        let push = Push { total_bytes: 100, sent_bytes: 0, reused_bytes: 0, finished: false };
+        assert_eq!((pushing.devices[0].push, pushing.devices[1].push), (None, Some(push)));
+        assert_eq!(pushing.devices[1].device.state, DeviceState::Pushing);
+        monitor.loading();
+        let stage = |worker: &str, direct| StageInfo {
+            worker: worker.into(),
+            layers: LayerRange::new(0, 1),
+            direct,
+        };
+        monitor.wired(&[stage("master", true), stage("a", false)]);
+        monitor.ready();
+        let ready = monitor.snapshot();
+        assert!(ready.phase == Phase::Ready && !ready.devices[1].device.direct);
+        let lost = pipeline::Error::Lost { worker: "a".into(), reason: "it is gone".into() };
+        monitor.broken(&lost);
+        let broken = monitor.snapshot();
+        assert_eq!(broken.reason.as_deref(), Some("lost worker \"a\": it is gone"));
+        let states = broken.devices.iter().map(|now| now.device.state).collect::<Vec<_>>();
+        assert_eq!(states, [DeviceState::Ready, DeviceState::Lost]);
+        monitor.ready();
+        assert_eq!(monitor.phase().0, Phase::Broken, "what broke meanwhile is not ready");
+    }
+
+    #[test]
+    fn the_page_reads_these_names() {
+        let json = serde_json::to_value(monitor().snapshot()).unwrap();
+        assert_eq!(json["phase"], "planning");
+        assert_eq!(json["devices"][1]["layers"], "2..5");
+        assert_eq!(json["devices"][1]["state"], "waiting");
+        assert_eq!(json["devices"][1]["memory"]["budget"], 20);
+        assert_eq!(json["devices"][0]["hop_seconds"], serde_json::Value::Null);
+        assert_eq!(json["devices"][0]["step_seconds"], serde_json::Value::Null);
+    }
+}

@@ -1,0 +1,133 @@
+// The page of `cake-master serve`: a chat with the model, and the cluster it runs on.
+//
+//   api.js      talks to the master: the key, requests, server-sent events
+//   chat.js     the conversation; turn.js draws a question and its answer
+//   markdown.js draws the blocks of an answer, inline.js what is inside a line
+//   cluster.js  draws the devices and their numbers
+//
+// Here they are joined: the cluster's events say what is shown and whether questions can be asked.
+
+import { followCluster, onKeyNeeded, servedModel } from "./api.js";
+import { Chat } from "./chat.js";
+import { Cluster, whatGoesOn } from "./cluster.js";
+
+/** Where the browser keeps the colours that somebody chose. */
+const THEME = "cake.theme";
+
+const byId = (id) => document.getElementById(id);
+
+startTheme();
+startViews();
+onKeyNeeded(askForKey);
+const chat = new Chat();
+const cluster = new Cluster(byId("cluster"));
+let readyModel = null; // What the cluster called the model when it was last known to be ready.
+
+const tryNow = followCluster({
+  onState(state) {
+    showConnection("");
+    byId("phase").textContent = state.phase;
+    byId("phase").dataset.phase = state.phase;
+    cluster.setStale(false);
+    cluster.show(state);
+    const { text, share } = whatGoesOn(state);
+    chat.allow(state.phase === "ready", text, share);
+    if (state.phase === "ready" && readyModel !== state.model) {
+      learnModel(state);
+    }
+    readyModel = state.phase === "ready" ? state.model : null;
+  },
+  onDown(trouble) {
+    const isLocked = trouble.status === 401;
+    const why = trouble.status > 0 ? trouble.message : "Connection to the master lost.";
+    readyModel = null;
+    showConnection(isLocked ? why : `${why} Trying again.`);
+    byId("connect").textContent = isLocked ? "Enter the key" : "Try now";
+    byId("phase").textContent = isLocked ? "locked" : "not connected";
+    byId("phase").dataset.phase = "down";
+    cluster.setStale(true);
+    chat.allow(false, isLocked ? "An API key is needed." : "Waiting for the master.");
+  },
+});
+byId("connect").addEventListener("click", tryNow);
+byId("key-cancel").addEventListener("click", () => byId("key-dialog").close());
+if (matchMedia("(hover: hover)").matches) {
+  byId("prompt").focus(); // Elsewhere this would bring up a keyboard that hides half of the page.
+}
+
+/** Asks the API what the model is called there; the cluster's own word has to do if it does not say. */
+async function learnModel({ model, context }) {
+  chat.setModel(model, context);
+  document.title = `${model} · Cake`;
+  try {
+    const served = await servedModel();
+    chat.setModel(served?.id ?? model, served?.context_length ?? context);
+  } catch (error) {
+    console.warn(error); // Whoever asks a question is told what is wrong.
+  }
+}
+
+/** Says in a line below the top why the picture stands still; nothing if it does not. */
+function showConnection(text) {
+  if (byId("connection-text").textContent !== text) {
+    byId("connection-text").textContent = text;
+  }
+  byId("connection").toggleAttribute("data-down", text !== "");
+  byId("connect").hidden = text === "";
+}
+
+/** A key from whoever sits there; null if they have none now. */
+function askForKey(wasRefused) {
+  const [dialog, input] = [byId("key-dialog"), byId("key")];
+  byId("key-why").textContent = wasRefused
+    ? "The master did not accept this key. Is there another one?"
+    : "This master answers only those who bring one of its keys.";
+  input.value = "";
+  dialog.returnValue = ""; // It would keep the last answer if this question is closed with Escape.
+  dialog.showModal();
+  return new Promise((resolve) => {
+    const answer = () => resolve(dialog.returnValue === "use" ? input.value.trim() || null : null);
+    dialog.addEventListener("close", answer, { once: true });
+  });
+}
+
+/** On narrow screens, chat and cluster take turns. */
+function startViews() {
+  const buttons = [...document.querySelectorAll("[data-show]")];
+  for (const button of buttons) {
+    button.addEventListener("click", () => {
+      document.body.dataset.view = button.dataset.show;
+      buttons.forEach((each) => each.setAttribute("aria-pressed", String(each === button)));
+    });
+  }
+}
+
+/** The system's colours, or the other ones if somebody chose them here. */
+function startTheme() {
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  let chosen = null;
+  try {
+    chosen = localStorage.getItem(THEME);
+  } catch {
+    // A browser that keeps nothing: the choice lasts as long as the page.
+  }
+  const isDark = () => (chosen ? chosen === "dark" : system.matches);
+  const show = () => {
+    document.documentElement.dataset.theme = chosen ?? "system";
+    byId("theme").setAttribute("aria-label", `Switch to ${isDark() ? "light" : "dark"} colours`);
+  };
+  byId("theme").addEventListener("click", () => {
+    chosen = isDark() ? "light" : "dark";
+    // Whoever goes back to what the system has follows the system again.
+    const isSystems = (chosen === "dark") === system.matches;
+    try {
+      isSystems ? localStorage.removeItem(THEME) : localStorage.setItem(THEME, chosen);
+    } catch {
+      // As above.
+    }
+    chosen = isSystems ? null : chosen;
+    show();
+  });
+  system.addEventListener("change", show);
+  show();
+}

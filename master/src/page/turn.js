@@ -1,0 +1,107 @@
+// One question and its answer: what is known of them, and how they look.
+
+import { drawMarkdown } from "./markdown.js";
+
+/** What is said below an answer that did not end by itself. */
+const NOTES = {
+  length: "Cut off here: the answer reached its limit of tokens.",
+  stopped: "Stopped here.",
+};
+
+export class Turn {
+  #nodes = null;
+
+  /** As it was kept, or with nothing but a question. */
+  constructor({ question, answer = "", end = null, trouble = null, stats = null }) {
+    this.question = question;
+    this.answer = answer;
+    /** "running", then the model's own reason, or "stopped" by whoever reads, or "failed". */
+    this.end = end;
+    /** Why it failed, in words. */
+    this.trouble = trouble;
+    /** `{ first, seconds, pieces, usage }`: see `Chat`. */
+    this.stats = stats;
+  }
+
+  /** The answer without the thoughts before it. */
+  get said() {
+    return parted(this.answer).said;
+  }
+
+  /** Forgets the answer for another one. */
+  begin() {
+    Object.assign(this, { answer: "", end: "running", trouble: null, stats: null });
+  }
+
+  /** Makes its nodes at the end of `parent`; `again` is what Retry does. */
+  mount(parent, again) {
+    const made = document.getElementById("turn-template").content.cloneNode(true);
+    const node = (selector) => made.querySelector(selector);
+    this.#nodes = {
+      article: node("[data-role=assistant]"),
+      thought: node(".thought"),
+      thoughtText: node(".thought > div"),
+      answer: node(".answer"),
+      waiting: node(".waiting"),
+      note: node(".note"),
+      trouble: node(".trouble"),
+      troubleText: node(".trouble-text"),
+      retry: node(".retry"),
+      stats: node(".stats"),
+    };
+    node(".question").textContent = this.question;
+    this.#nodes.retry.addEventListener("click", again);
+    parent.append(made);
+  }
+
+  /** Brings its nodes up to date. Only the last turn can be tried again. */
+  draw(isLast) {
+    const nodes = this.#nodes;
+    const isRunning = this.end === "running";
+    const { thought, said } = parted(this.answer);
+    // Screen readers wait until an answer is complete, instead of reading pieces of words.
+    nodes.article.setAttribute("aria-busy", String(isRunning));
+    nodes.thought.hidden = thought.trim() === "";
+    drawMarkdown(nodes.thoughtText, thought, isRunning && said === "");
+    drawMarkdown(nodes.answer, said, isRunning);
+    nodes.waiting.hidden = !isRunning || said.trim() !== "";
+    say(nodes.note, NOTES[this.end] ?? "");
+    say(nodes.stats, isRunning ? "" : statsInWords(this.stats));
+    nodes.trouble.hidden = this.trouble === null;
+    nodes.troubleText.textContent = this.trouble ?? "";
+    nodes.retry.hidden = !isLast;
+  }
+}
+
+function say(node, text) {
+  node.hidden = text === "";
+  node.textContent = text;
+}
+
+/** The thoughts that some models write before their answer, and what they say then. */
+function parted(answer) {
+  const begin = /^\s*<think>/.exec(answer)?.[0].length ?? 0;
+  const end = answer.indexOf("</think>"); // Some are asked to think, and write only the end of it.
+  if (end >= 0) {
+    return { thought: answer.slice(begin, end), said: answer.slice(end + "</think>".length).trimStart() };
+  }
+  return begin > 0 ? { thought: answer.slice(begin), said: "" } : { thought: "", said: answer };
+}
+
+function statsInWords(stats) {
+  if (!stats || stats.first === null) {
+    return "";
+  }
+  const { first, seconds, pieces, usage } = stats;
+  const tokens = usage?.completion_tokens ?? pieces;
+  const words = [`first token after ${first.toFixed(2)} s`];
+  if (tokens > 1 && seconds > 0) {
+    words.push(`${((tokens - 1) / seconds).toFixed(1)} tokens/s`);
+  }
+  words.push(tokens === 1 ? "1 token" : `${tokens} tokens`);
+  if (usage) {
+    const reused = usage.prompt_tokens_details?.cached_tokens ?? 0;
+    words.push(`prompt of ${usage.prompt_tokens}${reused > 0 ? `, ${reused} of them computed before` : ""}`);
+  }
+  return words.join(" · ");
+}

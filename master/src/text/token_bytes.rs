@@ -1,0 +1,104 @@
+//! The bytes behind each token, as tokenizers write them in their vocabularies.
+
+use std::collections::HashMap;
+
+use tokenizers::DecoderWrapper;
+
+use super::Text;
+
+/// What sentencepiece writes for a space.
+const SPACE: char = '\u{2581}';
+
+impl Text {
+    /// The bytes that each id adds to a text, by id; none for special tokens and for ids without a token.
+    pub fn token_bytes(&self) -> Vec<Option<Vec<u8>>> {
+        let added = self.tokenizer.get_added_tokens_decoder();
+        let bytes_of_chars = is_byte_level(self.tokenizer.get_decoder()).then(bytes_of_chars);
+        let vocabulary = self.tokenizer.get_vocab(true);
+        let ids = vocabulary.values().max().map_or(0, |highest| *highest as usize + 1);
+        let mut all = vec![None; ids];
+        for (token, id) in vocabulary {
+            all[id as usize] = match added.get(&id) {
+                Some(added) if added.special => None,
+                Some(added) => Some(added.content.clone().into_bytes()),
+                None => Some(match (&bytes_of_chars, byte(&token)) {
+                    (Some(bytes), _) => {
+                        token.chars().filter_map(|c| bytes.get(&c)).copied().collect()
+                    }
+                    (None, Some(byte)) if self.byte_fallback => vec![byte],
+                    (None, _) => token.replace(SPACE, " ").into_bytes(),
+                }),
+            };
+        }
+        all
+    }
+}
+
+/// The byte of a token like `<0x0A>`.
+fn byte(token: &str) -> Option<u8> {
+    let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
+    (digits.len() == 2).then(|| u8::from_str_radix(digits, 16).ok()).flatten()
+}
+
+fn is_byte_level(decoder: Option<&DecoderWrapper>) -> bool {
+    match decoder {
+        Some(DecoderWrapper::ByteLevel(_)) => true,
+        Some(DecoderWrapper::Sequence(sequence)) => {
+            sequence.get_decoders().iter().any(|decoder| is_byte_level(Some(decoder)))
+        }
+        _ => false,
+    }
+}
+
+/// The bytes that byte-level vocabularies write as these characters: printable ones as themselves, the
+/// others from U+0100 on, in order (GPT-2's `bytes_to_unicode`).
+fn bytes_of_chars() -> HashMap<char, u8> {
+    let as_itself = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+    let mut others = '\u{100}'..;
+    (0..=255u8)
+        .map(|byte| match as_itself(byte) {
+            true => (char::from(byte), byte),
+            false => (others.next().expect("there are more characters than bytes"), byte),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::samples;
+
+    #[test]
+    fn the_bytes_of_all_tokens_of_a_text_are_the_text() {
+        let directories = std::fs::read_dir(samples::golden_directory()).expect("lists");
+        let golden = directories.map(|entry| entry.expect("an entry").path());
+        for path in golden.filter(|path| path.is_dir()) {
+            let text = Text::open(&path).expect("opens");
+            let bytes = text.token_bytes();
+            for sample in ["{\"a\": [1, 2.5, null]}", "Hello, wörld 🦉!\n\tTwo  spaces"] {
+                let ids = text.encode(sample, false).expect("encodes");
+                let joined: Vec<u8> =
+                    ids.iter().flat_map(|id| bytes[*id as usize].clone().expect("bytes")).collect();
+                let joined = String::from_utf8(joined).expect("UTF-8");
+                // Sentencepiece begins with a space.
+                assert_eq!(
+                    joined.strip_prefix(' ').unwrap_or(&joined),
+                    sample,
+                    "{}",
+                    path.display()
+                );
+            }
+        }
+        let demo = samples::demo();
+        let start = demo.token_id("<|im_start|>").expect("a special token");
+        assert_eq!(demo.token_bytes()[start as usize], None);
+    }
+
+    #[test]
+    fn bytes_that_cannot_be_printed_have_characters_of_their_own() {
+        let bytes = bytes_of_chars();
+        assert_eq!(bytes.len(), 256);
+        assert_eq!((bytes[&'Ġ'], bytes[&'Ċ'], bytes[&'a'], bytes[&'Ń']), (b' ', b'\n', b'a', 0xad));
+        assert_eq!((byte("<0x0A>"), byte("<0xA>"), byte("0x0A")), (Some(10), None, None));
+    }
+}

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Gets what the tests with real clients need, as far as it is not there: OpenAI's package for Python in a
+# virtual environment beside this file, and Debian's chromium with its driver (root).
+set -euo pipefail
+cd "$(dirname "$0")"
+openai_version=3.54.0
+
+if ! venv/bin/python -c "import openai; assert openai.__version__ == '$openai_version'" 2>/dev/null; then
+  python3 -m venv venv 2>/dev/null || {
+    DEBIAN_FRONTEND=noninteractive apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends python3-venv
+    python3 -m venv venv
+  }
+  venv/bin/pip install --quiet --disable-pip-version-check "openai==$openai_version"
+fi
+if ! command -v chromedriver >/dev/null || ! command -v chromium >/dev/null; then
+  DEBIAN_FRONTEND=noninteractive apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
+    chromium chromium-driver >/dev/null
+fi

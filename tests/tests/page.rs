@@ -1,0 +1,76 @@
+//! The page in a real browser: a chat, the cluster, and a worker that is lost.
+use std::path::{Path, PathBuf};
+
+use cake_tests::browser::Browser;
+use cake_tests::{Master, Server, TestWorker, not_shown_here};
+
+const ENTER: &str = "\u{e007}";
+const ANSWER: &str = "document.querySelector('#messages [data-role=assistant]')";
+
+fn demo_model() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../master/demo-model")
+}
+
+/// Where screenshots go, if somebody wants to look at them.
+fn screenshot(browser: &Browser, name: &str) {
+    if let Some(folder) = std::env::var_os("CAKE_SCREENSHOTS") {
+        browser.screenshot(&Path::new(&folder).join(name));
+    }
+}
+
+#[test]
+fn a_person_chats_watches_the_cluster_and_sees_a_worker_lost() {
+    let Some(browser) = Browser::start() else {
+        return not_shown_here("the page needs chromium and chromium-driver");
+    };
+    let mut workers = TestWorker::several(&["kitchen", "attic"]);
+    let place = ["--place", "kitchen=0..6", "--place", "attic=6..12", "--model-name", "demo"];
+    let server = Server::start(&Master::over(&workers), &demo_model(), &place);
+    browser.look("light", 1280, 900);
+    browser.open(&format!("{}/", server.url));
+    browser.wait(
+        "the page to be ready",
+        "return document.querySelector('#phase').dataset.phase === 'ready'",
+    );
+    let device = |name: &str, what: &str| {
+        browser.run(&format!("return document.querySelector('[data-device={name}]').{what}"))
+    };
+    assert_eq!(device("kitchen", "dataset.state"), "ready");
+    let text = device("attic", "textContent");
+    assert!(text.as_str().expect("text").contains("6\u{2013}11"), "{text}");
+
+    // Every length that the answer has while it comes.
+    browser.run(&format!(
+        "window.lengths = new Set(); \
+         new MutationObserver(() => window.lengths.add(({ANSWER}?.textContent ?? '').length)) \
+             .observe(document.querySelector('#messages'), \
+                 {{ subtree: true, childList: true, characterData: true }})"
+    ));
+    browser.wait(
+        "a question to be possible",
+        "return !document.querySelector('#send').disabled || \
+        document.querySelector('#gate-text').offsetParent === null",
+    );
+    browser.type_into("#prompt", "Tell me a story about an owl.");
+    browser.type_into("#prompt", ENTER);
+    browser.wait("the answer to end", &format!("const a = {ANSWER}; return !!a && !a.ariaBusy?.includes('true') && a.textContent.length > 40"));
+    let lengths = browser.run("return window.lengths.size").as_u64().expect("a number");
+    assert!(lengths >= 3, "the answer came in {lengths} pieces");
+    assert_eq!(browser.complaints(), [""; 0]);
+    screenshot(&browser, "page-light.png");
+    browser.look("dark", 1280, 900);
+    screenshot(&browser, "page-dark.png");
+    browser.look("light", 390, 844);
+    screenshot(&browser, "page-phone-chat.png");
+    browser.click("[data-show=cluster]");
+    screenshot(&browser, "page-phone-cluster.png");
+    browser.look("light", 1280, 900);
+
+    workers[1].kill();
+    let lost = "return document.querySelector('[data-device=attic]').dataset.state === 'lost'";
+    browser.wait("the loss to be seen", lost);
+    let phase = browser.run("return document.querySelector('#phase').dataset.phase");
+    assert_eq!(phase, "broken");
+    assert_eq!(device("kitchen", "dataset.state"), "ready");
+    screenshot(&browser, "page-lost.png");
+}
