@@ -40,7 +40,7 @@ pub(super) async fn run(
         ends: Arc::new(ends),
         shared,
         steps,
-        prompt_steps: 0,
+        prompt_rows_out: 0,
         cache,
         waiting: VecDeque::new(),
         running: Vec::new(),
@@ -71,8 +71,8 @@ struct Actor {
     shared: Arc<Shared>,
     /// Steps that are to be in flight.
     steps: usize,
-    /// Those in flight with rows of prompts.
-    prompt_steps: usize,
+    /// Rows of prompts in those that are.
+    prompt_rows_out: usize,
     cache: KvCache,
     waiting: VecDeque<Waiting>,
     /// In the order in which they were admitted.
@@ -117,9 +117,14 @@ struct Running {
 }
 
 impl Running {
+    /// Rows of the prompt that are computed or on their way.
+    fn prompt_read(&self) -> usize {
+        self.submitted.min(self.prompt_len)
+    }
+
     /// Rows of the prompt that may go into the next step.
     fn prompt_left(&self) -> usize {
-        self.prompt_len.saturating_sub(self.submitted).min(self.chunk_rows)
+        (self.prompt_len - self.prompt_read()).min(self.chunk_rows)
     }
 }
 
@@ -160,8 +165,8 @@ impl Pool {
 /// A step that came back: the sequences that were in it, and those whose next token it chose.
 struct Done {
     number: u64,
-    /// Whether it had rows of prompts.
-    prompts: bool,
+    /// Rows of prompts in it.
+    prompt_rows: usize,
     sequences: Vec<u64>,
     chosen: Result<Vec<Chosen>, Error>,
 }
@@ -267,7 +272,6 @@ impl Actor {
             let sequences: Vec<u64> = step.items.iter().map(|item| item.sequence).collect();
             let rows = step.items.iter().filter(|item| item.prompt).map(|item| item.rows);
             let prompt_rows: usize = rows.sum();
-            let prompts = prompt_rows > 0;
             self.shared.metrics.read(prompt_rows);
             let submitted_at = Instant::now();
             let submitted = match self.ends.embed(&step.ids) {
@@ -287,10 +291,11 @@ impl Actor {
                         submitted_at,
                     };
                     let choose = choose(self.ends.clone(), ticket, step.wants, seen);
-                    let done =
-                        async move { Done { number, prompts, sequences, chosen: choose.await } };
+                    let done = async move {
+                        Done { number, prompt_rows, sequences, chosen: choose.await }
+                    };
                     self.in_flight.push(Box::pin(done));
-                    self.prompt_steps += usize::from(prompts);
+                    self.prompt_rows_out += prompt_rows;
                 }
                 Err(error) => self.fail(number, &sequences, &error),
             }
@@ -299,10 +304,12 @@ impl Actor {
 
     /// The next step, if anybody has something to compute.
     fn compose(&mut self) -> Option<Composed> {
+        // All prompts together are cut as one would be, so that every stage has a part of them.
+        let unread: usize = self.running.iter().map(|one| one.prompt_len - one.prompt_read()).sum();
         let bounds = Bounds {
             generating: self.running.iter().filter(|one| one.generated > 0).count(),
             steps: self.steps,
-            prompt_rows: self.shared.limits.prompt_rows,
+            prompt_rows: self.shared.limits.chunk.rows(unread).min(self.shared.limits.prompt_rows),
         };
         let mut step = Composed::default();
         let share = bounds.share().min(self.ready.len());
@@ -311,10 +318,10 @@ impl Actor {
                 step.add(&mut self.cache, one, 1);
             }
         }
-        // A step with rows of prompts takes long, and one more than there are stages only makes those
-        // who come later wait for it.
-        let stages = self.stages.len();
-        if self.prompt_steps >= stages {
+        // Steps with many rows of prompts take long, and more of them than there are stages only make
+        // those who come later wait.
+        let most = self.stages.len() * self.shared.limits.prompt_rows;
+        if self.prompt_rows_out + bounds.prompt_rows > most {
             return (!step.items.is_empty()).then_some(step);
         }
         let left: Vec<usize> = self.running.iter().map(Running::prompt_left).collect();
@@ -329,8 +336,8 @@ impl Actor {
     }
 
     /// Takes in what a step chose.
-    fn done(&mut self, Done { number, prompts, sequences, chosen }: Done) {
-        self.prompt_steps -= usize::from(prompts);
+    fn done(&mut self, Done { number, prompt_rows, sequences, chosen }: Done) {
+        self.prompt_rows_out -= prompt_rows;
         match chosen {
             Ok(chosen) => chosen.into_iter().for_each(|chosen| self.take(chosen)),
             Err(error) => self.fail(number, &sequences, &error),
