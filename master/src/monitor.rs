@@ -201,9 +201,7 @@ impl Monitor {
 
     /// Requests are answered, unless the pipeline broke meanwhile.
     pub fn ready(&self) {
-        if self.phase().0 != Phase::Broken {
-            self.enter(Phase::Ready, DeviceState::Ready);
-        }
+        self.enter(Phase::Ready, DeviceState::Ready);
     }
 
     /// The pipeline ended.
@@ -219,8 +217,12 @@ impl Monitor {
         }
     }
 
+    /// What broke stays so.
     fn enter(&self, phase: Phase, device_state: DeviceState) {
         let mut state = self.state();
+        if state.phase == Phase::Broken {
+            return;
+        }
         state.phase = phase;
         state.planned.devices.iter_mut().for_each(|device| device.state = device_state);
     }

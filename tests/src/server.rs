@@ -149,6 +149,17 @@ impl Server {
         Reply::read(response.unwrap_or_else(|error| panic!("POST {path}: {error}")))
     }
 
+    /// What a page of `origin` gets that sends an empty object to `path`.
+    ///
+    /// # Panics
+    /// As [`Server::get`].
+    #[track_caller]
+    pub fn post_from(&self, origin: &str, path: &str) -> Reply {
+        let request = self.agent.post(format!("{}{path}", self.url)).header("origin", origin);
+        let response = request.header("content-type", "text/plain").send("{}");
+        Reply::read(response.unwrap_or_else(|error| panic!("POST {path}: {error}")))
+    }
+
     /// The data of the events of a stream, as they come.
     ///
     /// # Panics

@@ -102,7 +102,9 @@ fn the_page_is_whole_and_needs_nobody_else() {
     let mut found = 0;
     for part in index.split(['"', '\'']).filter(|part| part.starts_with("/page/")) {
         let file = server.text(part);
-        assert!(!file.contains("https://cdn") && file.len() > 100, "{part}");
+        let elsewhere =
+            ["src=\"http", "href=\"http", "from \"http", "url(http", "url(\"http", "=\"//"];
+        assert!(!elsewhere.iter().any(|mark| file.contains(mark)) && file.len() > 100, "{part}");
         // What a script imports is there, too.
         for import in file.split(['"', '\'']).filter_map(|part| part.strip_prefix("./")) {
             server.text(&format!("/page/{import}"));
@@ -126,6 +128,9 @@ fn other_origins_may_ask_if_the_server_says_so() {
     let asked = server.header_for("/v1/models", origin, "https://a.example");
     assert_eq!(asked.as_deref(), Some("https://a.example"));
     assert_eq!(server.header_for("/v1/models", origin, "https://b.example"), None);
+    assert!(server.post_from("https://b.example", COMPLETIONS).refused(403).contains("b.example"));
+    server.post_from("https://a.example", COMPLETIONS).refused(400);
+    server.post_from(&server.url, COMPLETIONS).refused(400);
 }
 
 /// The output head of a golden model with one in f32: `[vocab_size, hidden_size]`.

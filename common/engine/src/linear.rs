@@ -92,7 +92,7 @@ impl Linear {
                         continue;
                     };
                     let precision = rounded.then_some(*precision);
-                    let form = (matrix.form(), precision);
+                    let form = matrix.form(arithmetic.0, precision);
                     if last.replace(form).is_some_and(|last| last != form) {
                         ready = Inputs::new(x); // What was made for the others is of no use.
                     }

@@ -6,7 +6,8 @@ use cake_checkpoint::{MappedMatrix, MappedTensor};
 
 use crate::error::Error;
 use crate::kernel::{AffineMatrix, Bits, FloatType, Inputs, Matrix, Precision, Tier};
-use crate::kernel::{affine_matmul, generated_matmul, matmul, prompt_affine_matmul, prompt_matmul};
+use crate::kernel::{affine_matmul, generated_matmul, matmul};
+use crate::kernel::{prompt_affine_matmul, prompt_matmul, rounds_packed};
 use crate::options::Numerics;
 
 /// A matrix `[rows, columns]` that stays as it is stored, whose tensors have the sizes that go
@@ -39,6 +40,8 @@ pub(crate) enum Form {
     Float(FloatType),
     /// As codes, so many of which share a scale and a bias.
     Affine(Bits, usize),
+    /// As codes that become bf16 on their way.
+    RoundedAffine,
 }
 
 impl StoredMatrix {
@@ -92,10 +95,12 @@ impl StoredMatrix {
         self.columns
     }
 
-    /// How it is stored, as far as kernels make activations ready for it.
-    pub(crate) fn form(&self) -> Form {
+    /// How it is stored, as far as kernels make activations ready for it: what is made for one matrix
+    /// serves others of the same form.
+    pub(crate) fn form(&self, tier: Tier, precision: Option<Precision>) -> Form {
         match self.encoding {
             Stored::Float(float) => Form::Float(float),
+            Stored::Affine { .. } if rounds_packed(tier, precision) => Form::RoundedAffine,
             Stored::Affine { bits, group, .. } => Form::Affine(bits, group),
         }
     }

@@ -1,6 +1,7 @@
 //! `POST /v1/chat/completions`.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use axum::response::Response;
 use serde_json::{Value, json};
@@ -50,10 +51,17 @@ pub(super) async fn create(
     })?;
     let prompts = vec![prompt];
     let sending = Sending::new(&common, &prompts);
-    let top_logprobs = top_logprobs.unwrap_or(0);
+    let (top_logprobs, is_held) = (top_logprobs.unwrap_or(0), grammar.is_some());
     let plan = params::plan(&served, &prompts, common, top_logprobs, None, grammar)?;
-    let scans = (choice != ToolChoice::None).then(HashMap::new);
-    respond(served, plan, sending, Chat { logprobs, scans }).await
+    // An answer that is held to a format is no call.
+    let looks_for_calls = match choice {
+        ToolChoice::None => false,
+        ToolChoice::Auto => !is_held,
+        ToolChoice::Required(_) => true,
+    };
+    let tools = looks_for_calls.then(|| tools.into_iter().map(|tool| tool.function.name).collect());
+    let chat = Chat { logprobs, tools, scans: HashMap::new(), held: HashMap::new() };
+    respond(served, plan, sending, chat).await
 }
 
 /// What the answer is held to, if to anything: a call that must be made, or a format.
@@ -109,9 +117,16 @@ fn message(message: ChatMessage) -> Result<Value, ApiError> {
     let mut fields = json!({ "role": role, "content": content });
     if let Some(mut calls) = message.tool_calls {
         for call in &mut calls {
-            let arguments = &mut call["function"]["arguments"];
-            let parsed = arguments.as_str().and_then(|text| serde_json::from_str(text).ok());
-            *arguments = parsed.unwrap_or_else(|| arguments.take());
+            let function = call.get_mut("function");
+            let Some(arguments) = function.and_then(|function| function.get_mut("arguments"))
+            else {
+                let expected = "calls of functions with arguments";
+                return Err(ApiError::parameter("messages.tool_calls", call, expected));
+            };
+            let text = arguments.as_str();
+            if let Some(parsed) = text.and_then(|text| serde_json::from_str(text).ok()) {
+                *arguments = parsed;
+            }
         }
         fields["tool_calls"] = json!(calls);
     }
@@ -125,8 +140,12 @@ fn message(message: ChatMessage) -> Result<Value, ApiError> {
 
 struct Chat {
     logprobs: bool,
-    /// Calls looked for in each answer of a stream, if tools may be called.
-    scans: Option<HashMap<usize, ToolScan>>,
+    /// Names of the tools that may be called, if calls are looked for.
+    tools: Option<Arc<[String]>>,
+    /// How far each answer of a stream is looked through.
+    scans: HashMap<usize, ToolScan>,
+    /// Its tokens whose text is held back.
+    held: HashMap<usize, Vec<Token>>,
 }
 
 impl Chat {
@@ -149,7 +168,7 @@ impl Shape for Chat {
 
     fn opening(&self, index: usize) -> Option<Value> {
         let delta = json!({ "role": "assistant", "content": "" });
-        Some(json!({ "index": index, "delta": delta, "logprobs": null, "finish_reason": null }))
+        Some(choice(index, &delta, Value::Null, None))
     }
 
     fn piece(
@@ -159,26 +178,31 @@ impl Shape for Chat {
         text: &str,
         tokens: &[Token],
     ) -> Option<Value> {
-        let shown = match &mut self.scans {
-            None => text.to_owned(),
-            Some(scans) => scans.entry(index).or_default().push(text),
+        let Some(tools) = &self.tools else {
+            let logprobs = self.logprobs(served, tokens);
+            return Some(choice(index, &json!({ "content": text }), json!(logprobs), None));
         };
-        // What is held back may be a call: its tokens are not told.
-        if shown.is_empty() && self.scans.is_some() {
+        let scan = self.scans.entry(index).or_insert_with(|| ToolScan::new(tools.clone()));
+        let shown = scan.push(text);
+        let mut told = self.held.remove(&index).unwrap_or_default();
+        told.extend_from_slice(tokens);
+        // Perhaps a call: its tokens are told with its text, if it was none.
+        if shown.is_empty() {
+            self.held.insert(index, told);
             return None;
         }
-        let logprobs = self.logprobs(served, tokens);
-        let delta = json!({ "content": shown });
-        Some(json!({ "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": null }))
+        let logprobs = self.logprobs(served, &told);
+        Some(choice(index, &json!({ "content": shown }), json!(logprobs), None))
     }
 
-    fn end(&mut self, index: usize, reason: &str) -> Vec<Value> {
-        let scan = self.scans.as_mut().and_then(|scans| scans.remove(&index));
-        let (rest, calls) = scan.unwrap_or_default().finish();
-        let choice = |delta: Value, reason: Option<&str>| json!({ "index": index, "delta": delta, "logprobs": null, "finish_reason": reason });
+    fn end(&mut self, served: &Served, index: usize, reason: &str) -> Vec<Value> {
+        let scan = self.scans.remove(&index);
+        let (rest, calls) = scan.map(ToolScan::finish).unwrap_or_default();
         let mut choices = Vec::new();
         if !rest.is_empty() {
-            choices.push(choice(json!({ "content": rest }), None));
+            let held = self.held.remove(&index).unwrap_or_default();
+            let logprobs = self.logprobs(served, &held);
+            choices.push(choice(index, &json!({ "content": rest }), json!(logprobs), None));
         }
         if !calls.is_empty() {
             let numbered = calls.iter().enumerate().map(|(number, call)| {
@@ -187,17 +211,17 @@ impl Shape for Chat {
                 call
             });
             let calls: Vec<Value> = numbered.collect();
-            choices.push(choice(json!({ "tool_calls": calls }), None));
+            choices.push(choice(index, &json!({ "tool_calls": calls }), Value::Null, None));
         }
-        choices.push(choice(json!({}), Some(finish(reason, &calls))));
+        choices.push(choice(index, &json!({}), Value::Null, Some(finish(reason, &calls))));
         choices
     }
 
     fn whole(&mut self, served: &Served, index: usize, answer: &Whole) -> Value {
-        let (content, calls) = match self.scans {
+        let (content, calls) = match &self.tools {
             None => (answer.text.clone(), Vec::new()),
-            Some(_) => {
-                let mut scan = ToolScan::default();
+            Some(tools) => {
+                let mut scan = ToolScan::new(tools.clone());
                 let shown = scan.push(&answer.text);
                 let (rest, calls) = scan.finish();
                 (shown + &rest, calls)
@@ -214,6 +238,11 @@ impl Shape for Chat {
         let reason = finish(answer.reason, &calls);
         json!({ "index": index, "message": message, "logprobs": logprobs, "finish_reason": reason })
     }
+}
+
+/// A choice of a stream.
+fn choice(index: usize, delta: &Value, logprobs: Value, reason: Option<&str>) -> Value {
+    json!({ "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason })
 }
 
 /// Why an answer ended, in OpenAI's words.

@@ -116,7 +116,7 @@ impl Shape for Completion {
         Some(json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": null }))
     }
 
-    fn end(&mut self, index: usize, reason: &str) -> Vec<Value> {
+    fn end(&mut self, _: &Served, index: usize, reason: &str) -> Vec<Value> {
         vec![json!({ "index": index, "text": "", "logprobs": null, "finish_reason": reason })]
     }
 

@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use base64::Engine;
@@ -14,10 +15,12 @@ use super::error::ApiError;
 use super::params::check_model;
 use super::wire::EmbeddingsRequest;
 use super::{Body, Ready};
-use crate::scheduler::{Event, Goal, Request};
+use crate::scheduler::{Event, Generation, Goal, Refusal, Request};
 
-/// Most texts in one request.
-const MAX_INPUTS: usize = 256;
+/// Most texts in one request: as OpenAI has it.
+const MAX_INPUTS: usize = 2048;
+/// Between two attempts to find room for more of them.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 pub(super) async fn create(
     Ready(served): Ready,
@@ -50,22 +53,39 @@ pub(super) async fn create(
         stop_ids: stop_ids.clone(),
         goal: Goal::Embedding,
     };
-    let generations = served.scheduler.submit(prompts.into_iter().map(request).collect())?;
-    let mut data = Vec::with_capacity(generations.len());
-    for (index, mut generation) in generations.into_iter().enumerate() {
-        let embedding = loop {
-            match generation.next().await {
-                Some(Event::Embedding(embedding)) => break embedding,
-                Some(Event::Failed(error)) => return Err(error.into()),
-                Some(Event::Begun { .. } | Event::Token(_)) => {}
-                Some(Event::Ended(_)) | None => return Err(ApiError::Closed),
+    let mut data: Vec<Value> = Vec::with_capacity(prompts.len());
+    // As many at a time as may run, so that others find places in the queue.
+    for some in prompts.chunks(served.scheduler.limits().parallel.max(1)) {
+        let requests = || some.iter().cloned().map(request).collect();
+        let generations = loop {
+            match served.scheduler.submit(requests()) {
+                // Of those that have begun none is sent away.
+                Err(Refusal::Busy { .. }) if !data.is_empty() => {
+                    tokio::time::sleep(PATIENCE).await;
+                }
+                submitted => break submitted?,
             }
         };
-        let embedding = write(&embedding);
-        data.push(json!({ "object": "embedding", "index": index, "embedding": embedding }));
+        for generation in generations {
+            let embedding = embedding(generation).await?;
+            let (index, embedding) = (data.len(), write(&embedding));
+            data.push(json!({ "object": "embedding", "index": index, "embedding": embedding }));
+        }
     }
     let usage = json!({ "prompt_tokens": tokens, "total_tokens": tokens });
     Ok(Json(json!({ "object": "list", "data": data, "model": served.name, "usage": usage })))
+}
+
+/// Waits for an embedding.
+async fn embedding(mut generation: Generation) -> Result<Vec<f32>, ApiError> {
+    loop {
+        match generation.next().await {
+            Some(Event::Embedding(embedding)) => return Ok(embedding),
+            Some(Event::Failed(error)) => return Err(error.into()),
+            Some(Event::Begun { .. } | Event::Token(_)) => {}
+            Some(Event::Ended(_)) | None => return Err(ApiError::Closed),
+        }
+    }
 }
 
 /// Little-endian f32, as OpenAI's clients read them.

@@ -41,7 +41,7 @@ pub(super) enum ApiError {
     #[error(transparent)]
     Text(#[from] text::Error),
     /// The answer cannot be held to this.
-    #[error("response_format: {0}")]
+    #[error(transparent)]
     Grammar(#[from] grammar::Error),
     /// It broke off.
     #[error(transparent)]
@@ -58,6 +58,11 @@ pub(super) enum ApiError {
     /// The scheduler has gone.
     #[error("the server is shutting down")]
     Closed,
+    /// A page of another origin asks.
+    #[error(
+        "pages of {origin} may not ask here: the server was not started with --cors-origin {origin}"
+    )]
+    Origin { origin: String },
     /// A key is asked for, and this is not it.
     #[error("the API key is missing or wrong: send it as `Authorization: Bearer KEY`")]
     Unauthorized,
@@ -84,6 +89,7 @@ impl ApiError {
             Self::UnknownModel { .. } => (StatusCode::NOT_FOUND, INVALID, Some("model_not_found")),
             Self::UnknownPath { .. } => (StatusCode::NOT_FOUND, INVALID, None),
             Self::Method { .. } => (StatusCode::METHOD_NOT_ALLOWED, INVALID, None),
+            Self::Origin { .. } => (StatusCode::FORBIDDEN, INVALID, Some("origin_not_allowed")),
             Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, INVALID, None),
             Self::NotReady { .. } => {
                 (StatusCode::SERVICE_UNAVAILABLE, "server_error", Some("not_ready"))
@@ -109,7 +115,7 @@ impl ApiError {
         let param = match self {
             Self::Parameter { param, .. } | Self::Unsupported { param } => Some(*param),
             Self::UnknownModel { .. } => Some("model"),
-            Self::Grammar(_) => Some("response_format"),
+            Self::Grammar(grammar::Error::Schema(_)) => Some("response_format"),
             _ => None,
         };
         json!({ "error": { "message": self.to_string(), "type": kind, "param": param, "code": code } })

@@ -1,9 +1,10 @@
 //! The OpenAI API over HTTP: what clients send becomes requests of the scheduler, what it generates
 //! becomes JSON.
 //!
-//! Start at [`router`]. What people watch is in `watch` and `page`. A request is checked (`params`), its answers are turned into pieces of text as they
-//! come (`answer`), and these into one object or a stream of events (`respond`) in the shape of its
-//! kind (`chat`, `completions`).
+//! Start at [`router`]. What people watch is in `watch` and `page`. A request is checked (`params`), its
+//! answers are turned into pieces of text as they come (`answer`), and these into one object or a stream
+//! of events (`respond`) in the shape of its kind (`chat` with `tools`, `completions`); `embeddings`
+//! answers by itself.
 //!
 //! Invariants:
 //! - Nothing outside this module names a field of OpenAI's JSON.
@@ -28,7 +29,7 @@ use std::sync::{Arc, OnceLock};
 use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, OriginalUri, Path};
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
-use axum::http::{Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{get, post};
@@ -54,6 +55,8 @@ pub struct Server {
     pub monitor: Arc<Monitor>,
     /// Keys of which a request must bring one; none are asked for if empty.
     pub keys: Vec<String>,
+    /// Origins whose pages may ask beside its own; `*` stands for all.
+    pub origins: Vec<String>,
     /// The model once it is there.
     pub served: OnceLock<Arc<Served>>,
     /// Becomes true when the server is to stop: streams without an end of their own end then.
@@ -82,7 +85,9 @@ impl Served {
     /// Grammars over its tokens. Takes a while the first time.
     fn grammars(&self) -> Result<&Grammars, ApiError> {
         let ends: Vec<u32> = self.stop_ids.iter().copied().collect();
-        let made = self.grammars.get_or_init(|| Grammars::new(&self.text.token_bytes(), &ends));
+        let vocab_size = self.scheduler.vocab_size();
+        let make = || Grammars::new(&self.text.token_bytes(vocab_size), &ends);
+        let made = self.grammars.get_or_init(make);
         made.as_ref().map_err(|error| ApiError::Grammar(error.clone()))
     }
 
@@ -116,20 +121,38 @@ pub fn router(server: Arc<Server>) -> Router {
         .with_state(server)
 }
 
-/// Lets those through who bring a key, if one is asked for.
+/// Lets those through who may ask.
 async fn authorized(
     State(server): State<Arc<Server>>,
     request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
-    let given = request.headers().get(header::AUTHORIZATION);
+    check_origin(&server, request.headers())?;
+    check_key(&server, request.headers())?;
+    Ok(next.run(request).await)
+}
+
+/// Refuses pages of origins that may not ask: browsers send some of their requests without asking first.
+fn check_origin(server: &Server, headers: &HeaderMap) -> Result<(), ApiError> {
+    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    let Some(origin) = text(header::ORIGIN) else { return Ok(()) };
+    let own = origin.split_once("://").map(|(_, host)| host) == text(header::HOST);
+    match own || server.origins.iter().any(|allowed| allowed == "*" || allowed == origin) {
+        true => Ok(()),
+        false => Err(ApiError::Origin { origin: origin.to_owned() }),
+    }
+}
+
+/// Refuses those who do not bring a key, if one is asked for.
+fn check_key(server: &Server, headers: &HeaderMap) -> Result<(), ApiError> {
+    let given = headers.get(header::AUTHORIZATION);
     let given = given.and_then(|value| value.to_str().ok()?.split_once(' '));
     let given = given.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
     // All keys are compared, and digests of them: how long that takes tells nothing.
     let given = blake3::hash(given.map_or("", |(_, key)| key.trim()).as_bytes());
     let matching = server.keys.iter().filter(|key| blake3::hash(key.as_bytes()) == given).count();
     match server.keys.is_empty() || matching > 0 {
-        true => Ok(next.run(request).await),
+        true => Ok(()),
         false => Err(ApiError::Unauthorized),
     }
 }

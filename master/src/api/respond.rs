@@ -38,7 +38,7 @@ pub(super) trait Shape: Send + Sync + 'static {
         tokens: &[Token],
     ) -> Option<Value>;
     /// The choices that end an answer of a stream.
-    fn end(&mut self, index: usize, reason: &str) -> Vec<Value>;
+    fn end(&mut self, served: &Served, index: usize, reason: &str) -> Vec<Value>;
     /// The choice for a whole answer.
     fn whole(&mut self, served: &Served, index: usize, answer: &Whole) -> Value;
 }
@@ -238,7 +238,7 @@ impl<S: Shape> Outgoing<S> {
             What::Text { text, tokens } => {
                 self.shape.piece(&self.served, index, &text, &tokens).into_iter().collect()
             }
-            What::Ended { reason, .. } => self.shape.end(index, reason),
+            What::Ended { reason, .. } => self.shape.end(&self.served, index, reason),
             What::Failed(error) => {
                 self.over = true;
                 return Some(vec![event(&error.json())]);

@@ -3,6 +3,8 @@
 //! Two styles are read. ChatML models (Hermes, Qwen) write `<tool_call>{"name": …, "arguments": …}</tool_call>`
 //! after or instead of text; Llama 3 answers with `{"name": …, "parameters": …}` alone.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 use serde_json::{Deserializer, Value, json};
 
@@ -93,9 +95,10 @@ pub(super) struct Called {
 }
 
 impl ToolCall {
-    /// The call that `value` is, if it is one.
-    fn of(value: &Value) -> Option<Self> {
+    /// The call that `value` is, if it is one of these tools.
+    fn of(value: &Value, tools: &[String]) -> Option<Self> {
         let name = value.get("name")?.as_str()?.to_owned();
+        tools.contains(&name).then_some(())?;
         let arguments = value.get("arguments").or_else(|| value.get("parameters"))?;
         let arguments = match arguments {
             Value::String(text) => text.clone(),
@@ -107,8 +110,10 @@ impl ToolCall {
 }
 
 /// Finds calls in text that comes piece by piece.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct ToolScan {
+    /// Names of what may be called.
+    tools: Arc<[String]>,
     /// What may be, or is, part of a call.
     held: String,
     state: State,
@@ -126,6 +131,11 @@ enum State {
 }
 
 impl ToolScan {
+    /// Looks for calls of tools of these names.
+    pub(super) fn new(tools: Arc<[String]>) -> Self {
+        Self { tools, held: String::new(), state: State::default() }
+    }
+
     /// Takes more text and gives what is no part of a call for certain.
     pub(super) fn push(&mut self, text: &str) -> String {
         self.held.push_str(text);
@@ -154,34 +164,32 @@ impl ToolScan {
         std::mem::replace(&mut self.held, rest)
     }
 
-    /// Ends the text: what was held back if it was no call after all, and the calls.
+    /// Ends the text: what was held back and is no call after all, and the calls.
     pub(super) fn finish(self) -> (String, Vec<ToolCall>) {
-        let calls = match self.state {
-            State::Call => calls(&self.held),
-            State::Beginning | State::Text => None,
-        };
-        match calls {
-            Some(calls) => (String::new(), calls),
-            None => (self.held, Vec::new()),
+        match self.state {
+            State::Call => calls(&self.held, &self.tools),
+            State::Beginning | State::Text => (self.held, Vec::new()),
         }
     }
 }
 
-/// All calls in `text`, if it has nothing else.
-fn calls(text: &str) -> Option<Vec<ToolCall>> {
+/// The calls that `text` begins with, and what follows them; all of it if there are none.
+fn calls(text: &str, tools: &[String]) -> (String, Vec<ToolCall>) {
     let (mut rest, mut calls) = (text, Vec::new());
     loop {
-        rest = rest.trim_start_matches(|c: char| c.is_whitespace() || c == ';');
-        if let Some(after) = rest.strip_prefix(OPEN).or_else(|| rest.strip_prefix(CLOSE)) {
+        let here = rest.trim_start_matches(|c: char| c.is_whitespace() || c == ';');
+        if let Some(after) = here.strip_prefix(OPEN).or_else(|| here.strip_prefix(CLOSE)) {
             rest = after;
             continue;
         }
-        if rest.is_empty() {
-            return (!calls.is_empty()).then_some(calls);
-        }
-        let mut values = Deserializer::from_str(rest).into_iter::<Value>();
-        calls.push(ToolCall::of(&values.next()?.ok()?)?);
-        rest = &rest[values.byte_offset()..];
+        let mut values = Deserializer::from_str(here).into_iter::<Value>();
+        let value = values.next().and_then(Result::ok);
+        let Some(call) = value.and_then(|value| ToolCall::of(&value, tools)) else {
+            let left = if calls.is_empty() { text } else { here };
+            return (left.to_owned(), calls);
+        };
+        calls.push(call);
+        rest = &here[values.byte_offset()..];
     }
 }
 
@@ -191,7 +199,7 @@ mod tests {
 
     /// What comes out for text in pieces of so many characters.
     fn scan(text: &str, size: usize) -> (String, Vec<(String, String)>) {
-        let mut scan = ToolScan::default();
+        let mut scan = ToolScan::new(["f".to_owned(), "g".to_owned()].into());
         let characters: Vec<char> = text.chars().collect();
         let mut shown = String::new();
         for piece in characters.chunks(size) {
@@ -213,6 +221,8 @@ mod tests {
             assert_eq!(calls, [call("f", "{\"a\":1}"), call("g", "{}")]);
             let llama = " {\"name\": \"f\", \"parameters\": {\"a\": \"};\"}}";
             assert_eq!(scan(llama, size).1, [call("f", "{\"a\":\"};\"}")]);
+            let more = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>\nI will see.";
+            assert_eq!(scan(more, size), ("I will see.".to_owned(), vec![call("f", "{}")]));
         }
     }
 
@@ -226,6 +236,7 @@ mod tests {
             "",
             "  ",
             "a {\"name\": 1}",
+            "{\"name\": \"h\", \"parameters\": {}}",
         ] {
             for size in [1, 4, 100] {
                 assert_eq!(scan(text, size), (text.to_owned(), vec![]), "{text:?}");

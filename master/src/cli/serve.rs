@@ -94,8 +94,13 @@ impl Args {
                 stop.wait_for(wanted).await.ok();
             }
         };
-        let server =
-            Arc::new(Server { monitor: monitor.clone(), keys, served: OnceLock::new(), stopping });
+        let server = Arc::new(Server {
+            monitor: monitor.clone(),
+            keys,
+            origins: self.cors_origin.clone(),
+            served: OnceLock::new(),
+            stopping,
+        });
         let router = self.router(&server)?;
         out::note(format_args!("the page is at http://{address}/"));
         let http = axum::serve(listener, router)

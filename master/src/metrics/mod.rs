@@ -42,7 +42,6 @@ pub struct Metrics {
     kv_blocks: Family<Label, Gauge>,
     pushed: Counter,
     reused: Counter,
-    reconnects: Family<Label, Counter>,
     recent: Mutex<Vec<f64>>,
 }
 
@@ -118,7 +117,6 @@ impl Default for Metrics {
             kv_blocks: Family::default(),
             pushed: Counter::default(),
             reused: Counter::default(),
-            reconnects: Family::default(),
             recent: Mutex::default(),
         };
         metrics.register(&mut registry);
@@ -156,7 +154,6 @@ impl Metrics {
         to.register_with_unit("pushed", help, Unit::Bytes, self.pushed.clone());
         let help = "Blob bytes that workers had already";
         to.register_with_unit("push_reused", help, Unit::Bytes, self.reused.clone());
-        to.register("reconnects", "Connections to workers made again", self.reconnects.clone());
     }
 
     /// A request left the queue, with so many prompt tokens, of which some were there already.
@@ -235,11 +232,6 @@ impl Metrics {
         self.reused.inc_by(reused_bytes);
     }
 
-    /// The connection to a worker was made again.
-    pub fn reconnected(&self, worker: &str) {
-        self.reconnects.get_or_create(&[("worker", worker.to_owned())]).inc();
-    }
-
     /// Tokens per second in the last seconds.
     pub fn token_rates(&self) -> TokenRates {
         let (prompt, generated) = self.rates().per_second(self.started.elapsed());
@@ -311,7 +303,6 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }
-        metrics.reconnected("a");
         let (text, board) = (metrics.text(), include_str!("../../../deploy/grafana.json"));
         let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
         let names = board.split(|c| !is_name(c)).filter(|word| word.starts_with("cake_"));

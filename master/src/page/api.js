@@ -45,7 +45,8 @@ async function newKey() {
     asking = null;
   });
   const given = await asking;
-  if (given === null) {
+  // A header can carry nothing else; what it cannot carry is no key.
+  if (given === null || !/^[\x21-\x7e]+$/.test(given)) {
     return false;
   }
   key = given;

@@ -12,7 +12,7 @@ const EMPHASIS_LOW = /_(?=[^\s_])([^]{0,1500}?[^\s_])_(?![\p{L}\p{N}_])/uy;
 const STRUCK = /~~(?=[^\s~])([^]{0,1500}?[^\s~])~~/y;
 const CODE = /(`+)(?!`)([^]{0,4000}?[^`])\1(?!`)/y;
 // A label, which may have brackets in it, and an address, which may have parentheses; a title is dropped.
-const LINK = /!?\[((?:[^[\]\\]|\\.|\[[^[\]]*\])*)\]\(\s*<?((?:[^\s()<>]|\([^\s()<>]*\))*)>?(?:\s+"[^"]*")?\s*\)/y;
+const LINK = /!?\[((?:[^[\]\\]|\\.|\[[^[\]]{0,500}\]){0,500})\]\(\s*<?((?:[^\s()<>]|\([^\s()<>]{0,500}\)){0,2000})>?(?:\s+"[^"]*")?\s*\)/y;
 const ADDRESS = /https?:\/\/[^\s<>"`*]*[^\s<>"`*.,:;!?'()[\]{}_~]/iy;
 const ADDRESS_IN_BRACKETS = /<(https?:\/\/[^\s<>]+)>/iy;
 // What has begun at the end of a text that still grows.

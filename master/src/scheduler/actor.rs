@@ -1,6 +1,6 @@
 //! The task that owns all sequences.
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,11 +14,11 @@ use tracing::warn;
 use super::batch::{Bounds, prompt_rows};
 use super::cache::{KvCache, Lease, Usage};
 use super::sampler::{Choice, Sampler, Token};
+use super::step::{Chosen, Pool, Seen, Want, choose};
 use super::{Command, Error, Event, Goal, Load, Request, Shared};
 use crate::generate::{Ends, Finish};
-use crate::grammar;
-use crate::metrics::{Occupancy, StepSeen};
-use crate::pipeline::{Answer, Pipeline, Ticket};
+use crate::metrics::Occupancy;
+use crate::pipeline::Pipeline;
 
 /// Runs until nobody can submit any more and everything has ended.
 pub(super) async fn run(
@@ -128,40 +128,6 @@ impl Running {
     }
 }
 
-/// The sum of a prompt's final hidden states, row by row from the first one on: how steps cut the prompt,
-/// and in which order they come back, changes no bit of it.
-#[derive(Default)]
-struct Pool {
-    sum: Vec<f32>,
-    /// Rows in it.
-    rows: usize,
-    /// Rows that came before those they follow, by their first position.
-    early: BTreeMap<usize, (Vec<f32>, usize)>,
-}
-
-impl Pool {
-    /// Takes `count` rows from `position` on; the mean, once all of a prompt of this length are there.
-    fn add(
-        &mut self,
-        position: usize,
-        rows: Vec<f32>,
-        count: usize,
-        prompt_len: usize,
-    ) -> Option<Vec<f32>> {
-        self.early.insert(position, (rows, count));
-        while let Some((rows, count)) = self.early.remove(&self.rows) {
-            let width = rows.len() / count.max(1);
-            self.sum.resize(width, 0.0);
-            for row in rows.chunks_exact(width.max(1)) {
-                self.sum.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
-            }
-            self.rows += count;
-        }
-        (self.rows == prompt_len)
-            .then(|| self.sum.iter().map(|sum| sum / prompt_len as f32).collect())
-    }
-}
-
 /// A step that came back: the sequences that were in it, and those whose next token it chose.
 struct Done {
     number: u64,
@@ -169,16 +135,6 @@ struct Done {
     prompt_rows: usize,
     sequences: Vec<u64>,
     chosen: Result<Vec<Chosen>, Error>,
-}
-
-/// What came of a sequence's wanted rows.
-enum Chosen {
-    /// Its next token, and its sampler is back.
-    Token { sequence: u64, sampler: Box<Sampler>, token: Token },
-    /// No token: its grammar cannot go on.
-    Failed { sequence: u64, error: grammar::Error },
-    /// The final hidden states of so many of its rows, from a position on.
-    Pooled { sequence: u64, position: usize, rows: Vec<f32>, count: usize },
 }
 
 impl Actor {
@@ -441,23 +397,6 @@ struct Composed {
     wants: Vec<Want>,
 }
 
-/// What is to come of the wanted rows of a sequence.
-enum Want {
-    /// The next token, by the logits of one row.
-    Token { sequence: u64, sampler: Box<Sampler> },
-    /// The final hidden states of so many rows, from a position on.
-    Pooled { sequence: u64, position: usize, rows: usize },
-}
-
-impl Want {
-    fn rows(&self) -> usize {
-        match self {
-            Self::Token { .. } => 1,
-            Self::Pooled { rows, .. } => *rows,
-        }
-    }
-}
-
 impl Composed {
     /// Adds the next `rows` rows of a sequence, whose sampler is here.
     fn add(&mut self, cache: &mut KvCache, one: &mut Running, rows: usize) {
@@ -488,84 +427,4 @@ impl Composed {
             one.sampler = Some(sampler);
         }
     }
-}
-
-/// What is counted of a step when it comes back.
-struct Seen {
-    shared: Arc<Shared>,
-    /// Names of the stages.
-    stages: Arc<[String]>,
-    sequences: usize,
-    hops: usize,
-    submitted_at: Instant,
-}
-
-impl Seen {
-    fn note(self, answer: &Answer) {
-        let seen = StepSeen {
-            sequences: self.sequences,
-            elapsed: self.submitted_at.elapsed(),
-            hops: self.hops,
-            stage_us: answer.stage_us.clone(),
-            idle_us: answer.idle_us.clone(),
-        };
-        self.shared.metrics.step(&self.stages, &seen);
-    }
-}
-
-/// Waits for a step, computes its logits and lets the samplers choose, on a thread that may block.
-async fn choose(
-    ends: Arc<Ends>,
-    ticket: Ticket,
-    wants: Vec<Want>,
-    seen: Seen,
-) -> Result<Vec<Chosen>, Error> {
-    let answer = ticket.answer().await?;
-    seen.note(&answer);
-    if wants.is_empty() {
-        return Ok(Vec::new());
-    }
-    let work = move || fulfil(&ends, wants, answer.hidden, answer.rows);
-    match tokio::task::spawn_blocking(work).await {
-        Ok(chosen) => chosen.map_err(|error| Error::Engine(Arc::new(error))),
-        Err(_) => Err(Error::Panicked),
-    }
-}
-
-/// What comes of `hidden`, `[rows, hidden_size]`: the rows that `wants` name, in their order.
-fn fulfil(
-    ends: &Ends,
-    wants: Vec<Want>,
-    hidden: Vec<f32>,
-    rows: usize,
-) -> Result<Vec<Chosen>, cake_engine::Error> {
-    let width = hidden.len().checked_div(rows).unwrap_or(0);
-    let mut chosen = Vec::with_capacity(wants.len());
-    let (mut samplers, mut to_score) = (Vec::new(), Vec::new());
-    let mut row = 0;
-    for want in wants {
-        let end = row + want.rows();
-        let part = &hidden[row * width..end * width];
-        match want {
-            Want::Token { sequence, sampler } => {
-                samplers.push((sequence, sampler));
-                to_score.extend_from_slice(part);
-            }
-            Want::Pooled { sequence, position, rows: count } => {
-                let rows = ends.normed(part.to_vec(), count)?;
-                chosen.push(Chosen::Pooled { sequence, position, rows, count });
-            }
-        }
-        row = end;
-    }
-    // All rows that need logits at once: the head is read once.
-    let logits = ends.score(to_score, samplers.len())?;
-    let rows = logits.chunks_exact(ends.vocab_size());
-    chosen.extend(samplers.into_iter().zip(rows).map(|((sequence, mut sampler), logits)| {
-        match sampler.choose(logits) {
-            Ok(token) => Chosen::Token { sequence, sampler, token },
-            Err(error) => Chosen::Failed { sequence, error },
-        }
-    }));
-    Ok(chosen)
 }

@@ -1,7 +1,7 @@
 //! Many sequences over one pipeline: continuous batching.
 //!
 //! Start at [`Scheduler::submit`]. One task (`actor`) owns everything that changes: who waits, who
-//! runs, which KV blocks are whose (`cache`). Sequences join and leave between two steps. A step carries
+//! runs, which KV blocks are whose (`cache`), what comes of a step (`step`). Sequences join and leave between two steps. A step carries
 //! one token of each of its generating sequences and some rows of prompts (`batch`); so many steps are in
 //! flight that every stage has one, and one is with the master's head.
 //!
@@ -15,6 +15,7 @@ mod actor;
 mod batch;
 mod cache;
 mod sampler;
+mod step;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -228,8 +229,10 @@ impl Scheduler {
     /// # Errors
     /// [`Refusal`].
     pub fn submit(&self, requests: Vec<Request>) -> Result<Vec<Generation>, Refusal> {
-        requests.iter().try_for_each(|request| self.check(request))?;
-        self.shared.take(requests.len()).inspect_err(|_| self.shared.metrics.ended("refused"))?;
+        let checked = requests.iter().try_for_each(|request| self.check(request));
+        let taken = checked.and_then(|()| self.shared.take(requests.len()));
+        taken
+            .inspect_err(|_| requests.iter().for_each(|_| self.shared.metrics.ended("refused")))?;
         Ok(requests.into_iter().map(|request| self.begin(request)).collect())
     }
 
@@ -268,6 +271,11 @@ impl Scheduler {
     /// What the pipeline was planned for.
     pub fn limits(&self) -> Limits {
         self.shared.limits
+    }
+
+    /// Ids there are.
+    pub fn vocab_size(&self) -> usize {
+        self.shared.vocab_size
     }
 
     /// How busy it is.

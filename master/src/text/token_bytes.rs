@@ -10,15 +10,15 @@ use super::Text;
 const SPACE: char = '\u{2581}';
 
 impl Text {
-    /// The bytes that each id adds to a text, by id; none for special tokens and for ids without a token.
-    pub fn token_bytes(&self) -> Vec<Option<Vec<u8>>> {
+    /// The bytes that each of the first `vocab_size` ids adds to a text; none for special tokens and for
+    /// ids without a token.
+    pub fn token_bytes(&self, vocab_size: usize) -> Vec<Option<Vec<u8>>> {
         let added = self.tokenizer.get_added_tokens_decoder();
         let bytes_of_chars = is_byte_level(self.tokenizer.get_decoder()).then(bytes_of_chars);
-        let vocabulary = self.tokenizer.get_vocab(true);
-        let ids = vocabulary.values().max().map_or(0, |highest| *highest as usize + 1);
-        let mut all = vec![None; ids];
-        for (token, id) in vocabulary {
-            all[id as usize] = match added.get(&id) {
+        let mut all = vec![None; vocab_size];
+        for (token, id) in self.tokenizer.get_vocab(true) {
+            let Some(place) = all.get_mut(id as usize) else { continue };
+            *place = match added.get(&id) {
                 Some(added) if added.special => None,
                 Some(added) => Some(added.content.clone().into_bytes()),
                 None => Some(match (&bytes_of_chars, byte(&token)) {
@@ -74,7 +74,7 @@ mod tests {
         let golden = directories.map(|entry| entry.expect("an entry").path());
         for path in golden.filter(|path| path.is_dir()) {
             let text = Text::open(&path).expect("opens");
-            let bytes = text.token_bytes();
+            let bytes = text.token_bytes(text.vocab_size());
             for sample in ["{\"a\": [1, 2.5, null]}", "Hello, wörld 🦉!\n\tTwo  spaces"] {
                 let ids = text.encode(sample, false).expect("encodes");
                 let joined: Vec<u8> =
@@ -91,7 +91,7 @@ mod tests {
         }
         let demo = samples::demo();
         let start = demo.token_id("<|im_start|>").expect("a special token");
-        assert_eq!(demo.token_bytes()[start as usize], None);
+        assert_eq!(demo.token_bytes(demo.vocab_size())[start as usize], None);
     }
 
     #[test]

@@ -128,6 +128,8 @@ pub(crate) fn prompt_matmul(
     bias: Option<&[f32]>,
     x: &Inputs<'_>,
 ) -> Vec<f32> {
+    // There is nothing more to round beside weights in bf16.
+    let precision = if precision == Precision::Bf16Both { Precision::Bf16 } else { precision };
     #[cfg(target_arch = "x86_64")]
     match (tier, weight.float) {
         (Tier::Amx(proof), FloatType::Bf16) => {
@@ -145,6 +147,17 @@ pub(crate) fn prompt_matmul(
     matmul(tier, weight, bias, x)
 }
 
+/// Whether [`prompt_affine_matmul`] rounds packed weights in this precision: activations are then made ready
+/// for another kernel.
+pub(crate) fn rounds_packed(tier: Tier, precision: Option<Precision>) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if let Tier::Amx(_) = tier {
+        return precision == Some(Precision::Bf16Both);
+    }
+    let _ = (tier, precision);
+    false
+}
+
 /// [`affine_matmul`] for rows of a prompt, in the arithmetic of [`Numerics::Fast`]: where activations may
 /// be rounded to bf16 and the processor has tile registers, weights are rounded to bf16, too. That
 /// leaves no scales and biases to the product.
@@ -159,7 +172,8 @@ pub(crate) fn prompt_affine_matmul(
 ) -> Vec<f32> {
     #[cfg(target_arch = "x86_64")]
     if let (Tier::Amx(proof), Precision::Bf16Both) = (tier, precision) {
-        return amx::float_matmul(proof, precision, amx::Weights::Affine(weight), bias, x);
+        let weight = amx::Weights::Affine(weight);
+        return amx::float_matmul(proof, Precision::Bf16, weight, bias, x);
     }
     let _ = precision; // Otherwise, all that `affine_matmul` takes.
     affine_matmul(tier, Numerics::Fast, weight, bias, x)

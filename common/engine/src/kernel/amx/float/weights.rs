@@ -122,8 +122,8 @@ impl Part<'_> {
         }
     }
 
-    /// Writes an output, each step to the first of `STRIP_LINES` lines, with zeros for inputs past
-    /// the end.
+    /// Writes an output, each step to the first of `STRIP_LINES` lines. Zeros follow the last input of
+    /// a row in bf16; packed rows end with a step.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16,f16c")]
     #[inline]
     pub(super) fn write(&self, output: usize, lines: &mut [Line]) {
