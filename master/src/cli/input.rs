@@ -3,11 +3,14 @@ use std::io::{BufRead, IsTerminal};
 use std::path::PathBuf;
 
 use rustyline::completion::Completer;
+use rustyline::error::ReadlineError;
 use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;
 use rustyline::history::DefaultHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{Cmd, Config, Editor, Helper, KeyCode, KeyEvent, Modifiers};
+
+use super::out;
 
 /// Turns kept in the history.
 const HISTORY: usize = 1000;
@@ -73,13 +76,17 @@ impl Input {
     /// The next turn; none at the end. Blocks.
     pub(super) fn next(&mut self) -> Option<String> {
         let line = match self {
-            Input::Terminal(editor, history) => match editor.readline(PROMPT) {
-                Ok(line) => {
-                    editor.add_history_entry(line.as_str()).ok();
-                    editor.append_history(history).ok(); // It is remembered until the end in any case.
-                    line.replace("\\\n", "\n")
+            Input::Terminal(editor, history) => loop {
+                match editor.readline(PROMPT) {
+                    Ok(line) => {
+                        editor.add_history_entry(line.as_str()).ok();
+                        editor.append_history(history).ok(); // Remembered until the end in any case.
+                        break line.replace("\\\n", "\n");
+                    }
+                    // Perhaps meant for an answer that had just ended.
+                    Err(ReadlineError::Interrupted) => out::note("(Ctrl-D ends the chat)"),
+                    Err(_) => return None, // Ctrl-D, or a terminal that is gone.
                 }
-                Err(_) => return None, // Ctrl-C, Ctrl-D, or a terminal that is gone.
             },
             Input::Plain => {
                 let mut line = String::new();
