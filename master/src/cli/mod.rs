@@ -40,7 +40,7 @@ enum Command {
     Run(Box<run::Args>),
     /// Talk with the model, turn after turn.
     Chat(Box<chat::Args>),
-    /// Serve the OpenAI API: many requests at once.
+    /// Serve the OpenAI API and a page: many requests at once.
     Serve(Box<serve::Args>),
     /// Show which worker would hold which layers, and change nothing.
     Plan(plan::Args),

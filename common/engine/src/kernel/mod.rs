@@ -171,7 +171,9 @@ pub(crate) fn prompt_affine_matmul(
     x: &Inputs<'_>,
 ) -> Vec<f32> {
     #[cfg(target_arch = "x86_64")]
-    if let (Tier::Amx(proof), Precision::Bf16Both) = (tier, precision) {
+    if let Tier::Amx(proof) = tier
+        && rounds_packed(tier, Some(precision))
+    {
         let weight = amx::Weights::Affine(weight);
         return amx::float_matmul(proof, Precision::Bf16, weight, bias, x);
     }
