@@ -221,7 +221,8 @@ impl Sequence {
 
     fn item(&self, rows: usize, prompt: bool) -> StepItem {
         let position = self.computed.len();
-        StepItem { sequence: self.number, position, rows, prompt, blocks: self.blocks.clone() }
+        let blocks = self.blocks.clone();
+        StepItem { sequence: self.number, position, rows, prompt, blocks, trace: None }
     }
 }
 

@@ -16,7 +16,7 @@ pub mod step;
 pub mod wire_format;
 
 pub use client::{Client, ConnectError, Tag, connect};
-pub use step::{Assembler, Incoming, ProtocolError, Step, StepItem};
+pub use step::{Assembler, Incoming, ProtocolError, Step, StepItem, TraceContext};
 pub use wire_format::WireFormat;
 
 /// Version of the wire protocol. Raised whenever an old peer could misread a new one, in what a

@@ -38,7 +38,12 @@ pub struct StepItem {
     pub prompt: bool,
     /// KV blocks that hold positions `[0, position + rows)`.
     pub blocks: Vec<u32>,
+    /// The trace that stages go on with, if it is traced.
+    pub trace: Option<TraceContext>,
 }
+
+/// W3C trace context: trace id (16 bytes), parent id (8), flags (1).
+pub type TraceContext = [u8; 25];
 
 /// What a stream of frames says, one step at a time.
 #[derive(Clone, Debug, PartialEq)]
@@ -125,6 +130,17 @@ pub enum ProtocolError {
         /// Number of the format.
         found: i32,
     },
+    /// A trace context of another length.
+    #[error(
+        "step {step} carries a trace context of {found} bytes, expected none or {}",
+        size_of::<TraceContext>()
+    )]
+    Trace {
+        /// The step.
+        step: u64,
+        /// Its bytes.
+        found: usize,
+    },
 }
 
 impl From<ProtocolError> for tonic::Status {
@@ -161,6 +177,7 @@ impl Step {
                     rows: item.rows as u32,
                     prompt: item.prompt,
                     blocks: item.blocks,
+                    trace: item.trace.map(|trace| trace.to_vec().into()).unwrap_or_default(),
                 })
                 .collect(),
             rows: self.rows as u32,
@@ -301,6 +318,14 @@ impl Assembler {
                 rows: item.rows as usize,
                 prompt: item.prompt,
                 blocks: item.blocks,
+                trace: match item.trace.as_ref() {
+                    [] => None,
+                    trace => Some(
+                        trace
+                            .try_into()
+                            .map_err(|_| ProtocolError::Trace { step, found: trace.len() })?,
+                    ),
+                },
             });
         }
         if !items.is_empty() && item_rows != rows {
@@ -331,6 +356,7 @@ mod tests {
                 rows,
                 prompt: true,
                 blocks: vec![0, 4],
+                trace: Some([7; 25]),
             }],
             rows,
             wanted: vec![0],
@@ -410,6 +436,8 @@ mod tests {
         assert_eq!(items, "step 3 has 2 rows but its items have 1");
         let format = frame(|f| f.head.as_mut().expect("head").format = 3);
         assert_eq!(format, "step 3 carries hidden states in the unknown format 3");
+        let trace = frame(|f| f.head.as_mut().expect("head").items[0].trace = vec![1; 24].into());
+        assert_eq!(trace, "step 3 carries a trace context of 24 bytes, expected none or 25");
         let bf16 = frame(|f| f.head.as_mut().expect("head").format = 1);
         assert_eq!(bf16, "step 3 carries 5600 bytes of hidden states, expected 2800");
         let wanted = frame(|f| f.head.as_mut().expect("head").wanted = vec![2]);

@@ -10,6 +10,7 @@
 
 pub mod browser;
 pub mod cgroup;
+pub mod collector;
 pub mod golden;
 mod held;
 pub mod master;
@@ -22,6 +23,7 @@ pub mod wait;
 pub mod worker;
 
 pub use cgroup::Cgroup;
+pub use collector::Collector;
 pub use golden::{Golden, golden};
 pub use held::HeldBlobs;
 pub use master::{Master, Placement};

@@ -160,6 +160,16 @@ impl Server {
         Reply::read(response.unwrap_or_else(|error| panic!("POST {path}: {error}")))
     }
 
+    /// What `GET path` gets whoever calls this server `host`.
+    ///
+    /// # Panics
+    /// As [`Server::get`].
+    #[track_caller]
+    pub fn get_as(&self, host: &str, path: &str) -> Reply {
+        let response = self.agent.get(format!("{}{path}", self.url)).header("host", host).call();
+        Reply::read(response.unwrap_or_else(|error| panic!("GET {path}: {error}")))
+    }
+
     /// The data of the events of a stream, as they come.
     ///
     /// # Panics

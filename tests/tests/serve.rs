@@ -1,7 +1,8 @@
 //! The OpenAI API: what it answers, that company changes no answer, and that whoever leaves is forgotten.
 use std::time::Duration;
 
-use cake_tests::{Golden, Master, Server, TestWorker, golden, until};
+use cake_master::text::{Message, Text};
+use cake_tests::{Golden, Master, ModelShape, Server, TestWorker, golden, model, until};
 use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -140,6 +141,8 @@ fn what_cannot_be_is_refused_in_openais_words() {
     assert!(refusal(json!({ "prompt": [[]] }), 400).contains("the prompt is empty"));
     let said = refusal(json!({ "prompt": "a", "model": "other" }), 404);
     assert!(said.contains("\"other\" is not served"), "{said}");
+    let said = refusal(json!({ "prompt": "a", "best_of": 4, "n": 2 }), 400);
+    assert!(said.contains("best_of is 4, expected n, which is 2"), "{said}");
     assert!(server.get("/v1/nothing").refused(404).contains("/v1/nothing"));
     assert!(server.get(COMPLETIONS).refused(405).contains("GET"));
 }
@@ -173,6 +176,45 @@ fn a_second_turn_computes_what_is_new() {
     assert_eq!(cached(&greedy(&second, 4)), 96, "all whole blocks of the first turn");
     let other: Vec<u32> = first[..40].iter().copied().chain([9; 30]).collect();
     assert_eq!(cached(&greedy(&other, 4)), 32, "what both begin with");
+}
+
+/// Over two stages, in the words of a conversation.
+#[test]
+fn a_turn_after_two_thousand_tokens_computes_its_own() {
+    const BLOCK: usize = 16;
+    let home = tempfile::tempdir().expect("a temporary folder");
+    let shape = ModelShape { max_positions: 4096, ..ModelShape::tiny() };
+    model::make(home.path(), &shape, 11).expect("written");
+    let text = Text::open(home.path()).expect("a tokenizer");
+    let workers = TestWorker::several(&["a", "b"]);
+    let args = ["--context", "3072", "--place", "a=0..2", "--place", "b=2..5"];
+    let server = Server::start(&Master::over(&workers), home.path(), &args);
+    let ask = |messages: &[Message]| {
+        let messages: Vec<Value> = messages
+            .iter()
+            .map(|message| json!({ "role": message.role, "content": message.content }))
+            .collect();
+        let body = json!({ "messages": messages, "max_tokens": 24, "temperature": 0 });
+        let body = server.post(CHAT, &body).good();
+        let answer = body["choices"][0]["message"]["content"].as_str().expect("text").to_owned();
+        let number = |value: &Value| value.as_u64().expect("a number") as usize;
+        let usage = &body["usage"];
+        let cached = number(&usage["prompt_tokens_details"]["cached_tokens"]);
+        (answer, number(&usage["prompt_tokens"]), cached)
+    };
+    let question: String = (0..460).map(|number| format!("{number} and ")).collect();
+    let mut turns = vec![Message::new("user", &question)];
+    let first = text.encode_chat(&turns).expect("ids");
+    assert!((2000..3000).contains(&first.len()), "{} tokens", first.len());
+    let (answer, tokens, cached) = ask(&turns);
+    assert_eq!((tokens, cached), (first.len(), 0));
+    turns.extend([Message::new("assistant", &answer), Message::new("user", "Go on.")]);
+    let second = text.encode_chat(&turns).expect("ids");
+    let common = first.iter().zip(&second).take_while(|(one, other)| one == other).count();
+    let (_, tokens, cached) = ask(&turns);
+    assert_eq!(tokens, second.len());
+    eprintln!("{tokens} tokens, {common} of them known, {} computed", tokens - cached);
+    assert!(common >= 2000 && tokens - cached <= tokens - common + BLOCK);
 }
 
 #[test]

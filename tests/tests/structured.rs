@@ -118,6 +118,30 @@ fn a_tool_that_must_be_called_is() {
         assert!(["f", "g"].contains(&call["function"]["name"].as_str().expect("a name")));
         assert_fits(call["function"]["arguments"].as_str().expect("JSON as text"));
     }
+    // What each defines for itself, under the same name.
+    let defining = |name: &str, kind: Value| {
+        let parameters = json!({
+            "type": "object",
+            "properties": { "a": { "$ref": "#/$defs/A" } },
+            "required": ["a"],
+            "additionalProperties": false,
+            "$defs": { "A": kind },
+        });
+        json!({ "type": "function", "function": { "name": name, "parameters": parameters } })
+    };
+    let tools = [defining("f", json!({ "type": "boolean" })), defining("g", json!({ "const": 7 }))];
+    let mut called = std::collections::BTreeSet::new();
+    for seed in 0..12 {
+        let more = json!({ "tools": tools, "tool_choice": "required" });
+        let body = server.post(CHAT, &request(seed, &more)).good();
+        let function = &body["choices"][0]["message"]["tool_calls"][0]["function"];
+        let arguments = function["arguments"].as_str().expect("JSON as text");
+        let arguments: Value = serde_json::from_str(arguments).expect("JSON");
+        let name = function["name"].as_str().expect("a name").to_owned();
+        assert!(if name == "f" { arguments["a"].is_boolean() } else { arguments["a"] == 7 });
+        called.insert(name);
+    }
+    assert_eq!(called.len(), 2, "the weights choose which");
     let named = json!({ "type": "function", "function": { "name": "g" } });
     let mut streamed =
         request(3, &json!({ "tools": [tool("f"), tool("g")], "tool_choice": named }));

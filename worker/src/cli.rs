@@ -27,6 +27,9 @@ pub enum Error {
     /// Neither an argument nor the environment says where the store is.
     #[error("no place for the store: give --store DIR, or set HOME")]
     NoPlace,
+    /// Traces cannot be sent.
+    #[error(transparent)]
+    Telemetry(#[from] cake_telemetry::Error),
     /// Standard output takes nothing more.
     #[error("cannot write to standard output: {source}")]
     Output {
@@ -46,6 +49,8 @@ pub struct Cli {
     command: Option<Command>,
     #[command(flatten)]
     serve: ServeArgs,
+    #[command(flatten)]
+    telemetry: cake_telemetry::Options,
 }
 
 #[derive(Debug, Subcommand)]
@@ -129,6 +134,7 @@ impl Cli {
     /// # Errors
     /// One sentence for the person who started it.
     pub fn run(self) -> Result<(), Error> {
+        let _telemetry = self.telemetry.start("cake-worker", "warn")?;
         match self.command {
             None => self.serve.run(),
             Some(Command::Store(StoreArgs { action })) => action.run(),

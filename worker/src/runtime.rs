@@ -8,7 +8,7 @@ use cake_checkpoint::LayerRange;
 use cake_engine::{Batch, BatchItem, Stage};
 use cake_proto::{Step, StepItem, WireFormat, limits};
 use tokio::sync::{mpsc, watch};
-use tracing::{info, warn};
+use tracing::{Span, debug_span, info, warn};
 
 use crate::routes::Routes;
 use crate::store::OpenBlob;
@@ -121,11 +121,12 @@ impl Runtime {
         tokio::spawn(send_results(outgoing, routes.clone()));
         let out = routes.clone();
         let stopping = Arc::new(AtomicBool::new(false));
-        let stop = stopping.clone();
+        let (worker, stop) = (self.worker.clone(), stopping.clone());
         let handle = tokio::runtime::Handle::current();
         let engine = std::thread::Builder::new().name("cake-stage".into()).spawn(move || {
             let _runtime = handle.enter(); // `Routes::fail` spawns a task.
-            compute(stage, queue, &results, &out, &stop);
+            let engine = StepEngine::new(&worker, stage);
+            compute(engine, queue, &results, &out, &stop);
             drop(blobs);
         })?;
         info!(layers = %about.layers, generation = about.generation, "stage loaded");
@@ -228,13 +229,12 @@ impl Runtime {
 
 /// The body of the stage's thread: until every sender of the queue is gone, or it is to stop.
 fn compute(
-    stage: Stage,
+    mut engine: StepEngine,
     mut queue: mpsc::Receiver<Step>,
     results: &mpsc::Sender<Step>,
     routes: &Routes,
     stopping: &AtomicBool,
 ) {
-    let mut engine = StepEngine::new(stage);
     while let Some(step) = queue.blocking_recv() {
         if stopping.load(Ordering::Relaxed) {
             return; // Nobody waits for what is queued.
@@ -254,6 +254,8 @@ fn compute(
 /// A stage that takes one step after the other, and notes how long it computes and how long it has
 /// nothing to compute.
 pub struct StepEngine {
+    /// Name of the device.
+    device: String,
     stage: Stage,
     /// When it had computed the last one.
     free_since: Instant,
@@ -261,8 +263,8 @@ pub struct StepEngine {
 
 impl StepEngine {
     /// It has had nothing to compute from now on.
-    pub fn new(stage: Stage) -> Self {
-        Self { stage, free_since: Instant::now() }
+    pub fn new(device: &str, stage: Stage) -> Self {
+        Self { device: device.to_owned(), stage, free_since: Instant::now() }
     }
 
     /// Runs one step: `hidden` becomes the stage's output, the times are noted.
@@ -271,6 +273,7 @@ impl StepEngine {
     /// One sentence. A panic of the arithmetic is a bug; it fails the step, not the device.
     pub fn run(&mut self, mut step: Step) -> Result<Step, String> {
         let started = Instant::now();
+        let _spans: Vec<Span> = step.items.iter().map(|item| self.span(&step, item)).collect();
         let batch = Batch { items: step.items.iter().map(item).collect() };
         let hidden = std::mem::take(&mut step.hidden);
         let result = catch_unwind(AssertUnwindSafe(|| self.stage.forward(&batch, hidden)));
@@ -281,6 +284,25 @@ impl StepEngine {
             result.map_err(|_| "the arithmetic panicked; its log says where".to_owned())?;
         step.hidden = result.map_err(|error| error.to_string())?;
         Ok(step)
+    }
+}
+
+impl StepEngine {
+    /// The time that a step takes here, as a part of what one of its sequences takes.
+    fn span(&self, step: &Step, item: &StepItem) -> Span {
+        let span = debug_span!(
+            "stage",
+            device = self.device,
+            sequence = item.sequence,
+            step = step.step,
+            position = item.position,
+            rows = item.rows,
+            step_rows = step.rows,
+        );
+        if let Some(trace) = &item.trace {
+            cake_telemetry::continue_trace(&span, trace);
+        }
+        span
     }
 }
 

@@ -60,7 +60,11 @@ pub(super) async fn create(
         ToolChoice::Required(_) => true,
     };
     let tools = looks_for_calls.then(|| tools.into_iter().map(|tool| tool.function.name).collect());
-    let chat = Chat { logprobs, tools, scans: HashMap::new(), held: HashMap::new() };
+    let most_calls = match request.parallel_tool_calls {
+        Some(false) => 1,
+        _ => usize::MAX,
+    };
+    let chat = Chat { logprobs, tools, most_calls, scans: HashMap::new(), held: HashMap::new() };
     respond(served, plan, sending, chat).await
 }
 
@@ -142,6 +146,8 @@ struct Chat {
     logprobs: bool,
     /// Names of the tools that may be called, if calls are looked for.
     tools: Option<Arc<[String]>>,
+    /// Most calls of an answer; more are let go.
+    most_calls: usize,
     /// How far each answer of a stream is looked through.
     scans: HashMap<usize, ToolScan>,
     /// Its tokens whose text is held back.
@@ -197,7 +203,8 @@ impl Shape for Chat {
 
     fn end(&mut self, served: &Served, index: usize, reason: &str) -> Vec<Value> {
         let scan = self.scans.remove(&index);
-        let (rest, calls) = scan.map(ToolScan::finish).unwrap_or_default();
+        let (rest, mut calls) = scan.map(ToolScan::finish).unwrap_or_default();
+        calls.truncate(self.most_calls);
         let mut choices = Vec::new();
         if !rest.is_empty() {
             let held = self.held.remove(&index).unwrap_or_default();
@@ -223,7 +230,8 @@ impl Shape for Chat {
             Some(tools) => {
                 let mut scan = ToolScan::new(tools.clone());
                 let shown = scan.push(&answer.text);
-                let (rest, calls) = scan.finish();
+                let (rest, mut calls) = scan.finish();
+                calls.truncate(self.most_calls);
                 (shown + &rest, calls)
             }
         };

@@ -20,9 +20,14 @@ pub(super) async fn create(
     Ready(served): Ready,
     Body(request): Body<CompletionRequest>,
 ) -> Result<Response, ApiError> {
-    let CompletionRequest { prompt, logprobs, echo, suffix, common } = request;
+    let CompletionRequest { prompt, logprobs, echo, suffix, best_of, common } = request;
     if suffix.is_some_and(|suffix| !suffix.is_empty()) {
         return Err(ApiError::Unsupported { param: "suffix" });
+    }
+    // All answers are sent: to choose among more is the client's.
+    let answers = common.n.unwrap_or(1);
+    if let Some(found) = best_of.filter(|best_of| *best_of != answers) {
+        return Err(ApiError::parameter("best_of", found, format!("n, which is {answers}")));
     }
     let echo = echo.unwrap_or(false);
     if echo && logprobs.is_some() {

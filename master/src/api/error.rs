@@ -63,6 +63,11 @@ pub(super) enum ApiError {
         "pages of {origin} may not ask here: the server was not started with --cors-origin {origin}"
     )]
     Origin { origin: String },
+    /// It was sent to this machine under a name that may be anybody's.
+    #[error(
+        "this server listens for its own machine, not for {host}: start it with --cors-origin http://{host} if that is its name"
+    )]
+    Host { host: String },
     /// A key is asked for, and this is not it.
     #[error("the API key is missing or wrong: send it as `Authorization: Bearer KEY`")]
     Unauthorized,
@@ -90,6 +95,7 @@ impl ApiError {
             Self::UnknownPath { .. } => (StatusCode::NOT_FOUND, INVALID, None),
             Self::Method { .. } => (StatusCode::METHOD_NOT_ALLOWED, INVALID, None),
             Self::Origin { .. } => (StatusCode::FORBIDDEN, INVALID, Some("origin_not_allowed")),
+            Self::Host { .. } => (StatusCode::FORBIDDEN, INVALID, Some("host_not_allowed")),
             Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, INVALID, None),
             Self::NotReady { .. } => {
                 (StatusCode::SERVICE_UNAVAILABLE, "server_error", Some("not_ready"))

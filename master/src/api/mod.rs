@@ -1,7 +1,7 @@
 //! The OpenAI API over HTTP: what clients send becomes requests of the scheduler, what it generates
 //! becomes JSON.
 //!
-//! Start at [`router`]. What people watch is in `watch` and `page`. A request is checked (`params`), its
+//! Start at [`router`]. Who may ask is in `guard`, what people watch in `watch` and `page`. A request is checked (`params`), its
 //! answers are turned into pieces of text as they come (`answer`), and these into one object or a stream
 //! of events (`respond`) in the shape of its kind (`chat` with `tools`, `completions`); `embeddings`
 //! answers by itself.
@@ -16,6 +16,7 @@ mod chat;
 mod completions;
 mod embeddings;
 mod error;
+mod guard;
 mod page;
 mod params;
 mod respond;
@@ -29,9 +30,8 @@ use std::sync::{Arc, OnceLock};
 use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, OriginalUri, Path};
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
-use axum::middleware::{self, Next};
-use axum::response::Response;
+use axum::http::{Method, StatusCode};
+use axum::middleware;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use bytes::Bytes;
@@ -57,6 +57,8 @@ pub struct Server {
     pub keys: Vec<String>,
     /// Origins whose pages may ask beside its own; `*` stands for all.
     pub origins: Vec<String>,
+    /// Whether it listens for this machine alone.
+    pub loopback: bool,
     /// The model once it is there.
     pub served: OnceLock<Arc<Served>>,
     /// Becomes true when the server is to stop: streams without an end of their own end then.
@@ -108,7 +110,7 @@ pub fn router(server: Arc<Server>) -> Router {
         .route("/api/cluster", get(watch::cluster))
         .route("/api/events", get(watch::events))
         .route("/metrics", get(watch::metrics))
-        .layer(middleware::from_fn_with_state(server.clone(), authorized));
+        .layer(middleware::from_fn_with_state(server.clone(), guard::authorized));
     Router::new()
         .route("/", get(page::index))
         .route("/page/{name}", get(page::file))
@@ -119,42 +121,6 @@ pub fn router(server: Arc<Server>) -> Router {
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(server)
-}
-
-/// Lets those through who may ask.
-async fn authorized(
-    State(server): State<Arc<Server>>,
-    request: Request,
-    next: Next,
-) -> Result<Response, ApiError> {
-    check_origin(&server, request.headers())?;
-    check_key(&server, request.headers())?;
-    Ok(next.run(request).await)
-}
-
-/// Refuses pages of origins that may not ask: browsers send some of their requests without asking first.
-fn check_origin(server: &Server, headers: &HeaderMap) -> Result<(), ApiError> {
-    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
-    let Some(origin) = text(header::ORIGIN) else { return Ok(()) };
-    let own = origin.split_once("://").map(|(_, host)| host) == text(header::HOST);
-    match own || server.origins.iter().any(|allowed| allowed == "*" || allowed == origin) {
-        true => Ok(()),
-        false => Err(ApiError::Origin { origin: origin.to_owned() }),
-    }
-}
-
-/// Refuses those who do not bring a key, if one is asked for.
-fn check_key(server: &Server, headers: &HeaderMap) -> Result<(), ApiError> {
-    let given = headers.get(header::AUTHORIZATION);
-    let given = given.and_then(|value| value.to_str().ok()?.split_once(' '));
-    let given = given.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-    // All keys are compared, and digests of them: how long that takes tells nothing.
-    let given = blake3::hash(given.map_or("", |(_, key)| key.trim()).as_bytes());
-    let matching = server.keys.iter().filter(|key| blake3::hash(key.as_bytes()) == given).count();
-    match server.keys.is_empty() || matching > 0 {
-        true => Ok(()),
-        false => Err(ApiError::Unauthorized),
-    }
 }
 
 /// The model, for requests that need it.

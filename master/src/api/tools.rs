@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use serde::Serialize;
-use serde_json::{Deserializer, Value, json};
+use serde_json::{Deserializer, Map, Value, json};
 
 use super::error::ApiError;
 use super::wire::Tool;
@@ -14,6 +14,8 @@ use crate::grammar::{Grammar, Grammars};
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
+/// Where a schema keeps what it defines.
+const DEFINITIONS: &str = "$defs";
 
 /// Whether the model may call tools.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,10 +61,13 @@ impl ToolChoice {
     ) -> Result<Option<Grammar>, ApiError> {
         let Self::Required(names) = self else { return Ok(None) };
         let wanted = tools.iter().filter(|tool| names.contains(&tool.function.name));
+        let mut definitions = Map::new();
         let calls: Vec<Value> = wanted
-            .map(|tool| {
+            .enumerate()
+            .map(|(index, tool)| {
                 let any = || json!({ "type": "object" });
-                let arguments = tool.function.parameters.clone().unwrap_or_else(any);
+                let mut arguments = tool.function.parameters.clone().unwrap_or_else(any);
+                hoist(&mut arguments, &format!("tool{index}."), &mut definitions);
                 json!({
                     "type": "object",
                     "properties": { "name": { "const": tool.function.name }, "arguments": arguments },
@@ -71,10 +76,44 @@ impl ToolChoice {
                 })
             })
             .collect();
-        let grammar = grammars()?.json_schema(json!({ "anyOf": calls }));
+        let schema = json!({ "anyOf": calls, DEFINITIONS: definitions });
+        let grammar = grammars()?.json_schema(schema);
         grammar.map(Some).map_err(|error| {
             ApiError::parameter("tools", error, "parameters whose schema can be enforced")
         })
+    }
+}
+
+/// Moves what a schema defines for itself into `definitions`, under names that begin with `prefix`, since
+/// it is to be a part of another schema, where its references would find nothing.
+fn hoist(schema: &mut Value, prefix: &str, definitions: &mut Map<String, Value>) {
+    let Some(fields) = schema.as_object_mut() else { return };
+    for key in [DEFINITIONS, "definitions"] {
+        let Some(Value::Object(own)) = fields.remove(key) else { continue };
+        for (name, mut definition) in own {
+            point(&mut definition, prefix);
+            definitions.insert(format!("{prefix}{name}"), definition);
+        }
+    }
+    point(schema, prefix);
+}
+
+/// Makes the references of a schema point to where [`hoist`] moves what they name.
+fn point(schema: &mut Value, prefix: &str) {
+    match schema {
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                let name = value.as_str().filter(|_| key == "$ref").and_then(|text| {
+                    text.strip_prefix("#/$defs/").or_else(|| text.strip_prefix("#/definitions/"))
+                });
+                match name {
+                    Some(name) => *value = json!(format!("#/{DEFINITIONS}/{prefix}{name}")),
+                    None => point(value, prefix),
+                }
+            }
+        }
+        Value::Array(values) => values.iter_mut().for_each(|value| point(value, prefix)),
+        _ => {}
     }
 }
 
@@ -242,6 +281,29 @@ mod tests {
                 assert_eq!(scan(text, size), (text.to_owned(), vec![]), "{text:?}");
             }
         }
+    }
+
+    #[test]
+    fn definitions_of_several_tools_do_not_meet() {
+        let mut definitions = Map::new();
+        let of = |kind: &str, key: &str| {
+            json!({
+                "type": "object",
+                "properties": { "a": { "type": "array", "items": { "$ref": format!("#/{key}/A") } } },
+                key: { "A": { "anyOf": [{ "type": kind }, { "$ref": format!("#/{key}/A") }] } },
+            })
+        };
+        let (mut one, mut two) = (of("string", "$defs"), of("integer", "definitions"));
+        hoist(&mut one, "tool0.", &mut definitions);
+        hoist(&mut two, "tool1.", &mut definitions);
+        for (index, schema) in [&one, &two].into_iter().enumerate() {
+            let name = format!("#/$defs/tool{index}.A");
+            assert_eq!(schema["properties"]["a"]["items"]["$ref"], name.as_str());
+            assert!(schema.get("$defs").is_none() && schema.get("definitions").is_none());
+            let moved = &definitions[&format!("tool{index}.A")];
+            assert_eq!(moved["anyOf"][1]["$ref"], name.as_str());
+        }
+        assert_eq!(definitions["tool1.A"]["anyOf"][0]["type"], "integer");
     }
 
     #[test]

@@ -65,6 +65,8 @@ pub(super) struct ChatRequest {
     #[serde(default)]
     pub(super) tool_choice: Option<Value>,
     #[serde(default)]
+    pub(super) parallel_tool_calls: Option<bool>,
+    #[serde(default)]
     pub(super) response_format: Option<ResponseFormat>,
     #[serde(flatten)]
     pub(super) common: Common,
@@ -144,6 +146,8 @@ pub(super) struct CompletionRequest {
     pub(super) echo: Option<bool>,
     #[serde(default)]
     pub(super) suffix: Option<String>,
+    #[serde(default)]
+    pub(super) best_of: Option<u64>,
     #[serde(flatten)]
     pub(super) common: Common,
 }

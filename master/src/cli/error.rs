@@ -18,6 +18,9 @@ pub enum Error {
     /// The cluster file cannot be used.
     #[error(transparent)]
     Addresses(#[from] cluster::addresses::Error),
+    /// Traces cannot be sent.
+    #[error(transparent)]
+    Telemetry(#[from] cake_telemetry::Error),
     /// No plan fits.
     #[error(transparent)]
     Plan(#[from] planner::Refusal),

@@ -27,7 +27,9 @@ pub use error::Error;
 pub struct Cli {
     /// Log more: -v changes of state, -vv every step. CAKE_LOG takes a full filter.
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
-    pub verbose: u8,
+    verbose: u8,
+    #[command(flatten)]
+    telemetry: cake_telemetry::Options,
     #[command(subcommand)]
     command: Command,
 }
@@ -63,6 +65,8 @@ impl Cli {
     /// # Errors
     /// [`Error`], one sentence for the person who typed them.
     pub fn run(self) -> Result<(), Error> {
+        let level = ["warn", "info", "debug"][usize::from(self.verbose.min(2))];
+        let _telemetry = self.telemetry.start("cake-master", level)?;
         let command = match self.command {
             Command::Worker(args) => return Ok(args.run()?), // Has a runtime of its own.
             command => command,

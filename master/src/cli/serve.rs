@@ -43,7 +43,8 @@ pub(super) struct Args {
     /// Requests that may wait while as many run as --parallel allows (8 by default); more are refused.
     #[arg(long, value_name = "N", default_value_t = 256)]
     queue: usize,
-    /// An origin whose pages may ask this server, * for all; repeatable. Default: none.
+    /// An origin whose pages may ask this server, or its own name behind a proxy, * for all; repeatable.
+    /// Default: none.
     #[arg(long, value_name = "ORIGIN")]
     cors_origin: Vec<String>,
     #[command(flatten)]
@@ -98,6 +99,7 @@ impl Args {
             monitor: monitor.clone(),
             keys,
             origins: self.cors_origin.clone(),
+            loopback: address.ip().is_loopback(),
             served: OnceLock::new(),
             stopping,
         });

@@ -5,6 +5,7 @@ use cake_worker::runtime::StepEngine;
 use tokio::sync::mpsc;
 
 use super::Error;
+use crate::sizing::LOCAL;
 
 /// What comes out: the computed step, or (step number, why it failed).
 pub(super) type Output = Result<Step, (u64, String)>;
@@ -23,7 +24,7 @@ impl LocalStage {
     pub(super) fn start(stage: Stage) -> std::io::Result<(Self, mpsc::Receiver<Output>)> {
         let (jobs, mut queue) = mpsc::channel::<Step>(limits::STEPS_QUEUED);
         let (results, outgoing) = mpsc::channel(limits::STEPS_QUEUED);
-        let mut engine = StepEngine::new(stage);
+        let mut engine = StepEngine::new(LOCAL, stage);
         std::thread::Builder::new().name("cake-stage".into()).spawn(move || {
             while let Some(step) = queue.blocking_recv() {
                 let number = step.step;

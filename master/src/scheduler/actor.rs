@@ -9,12 +9,12 @@ use cake_proto::StepItem;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
-use tracing::warn;
+use tracing::{Span, debug_span, warn};
 
 use super::batch::{Bounds, prompt_rows};
 use super::cache::{KvCache, Lease, Usage};
 use super::sampler::{Choice, Sampler, Token};
-use super::step::{Chosen, Pool, Seen, Want, choose};
+use super::step::{Chosen, Part, Pool, Seen, Want, choose};
 use super::{Command, Error, Event, Goal, Load, Request, Shared};
 use crate::generate::{Ends, Finish};
 use crate::metrics::Occupancy;
@@ -88,6 +88,9 @@ struct Waiting {
     request: Request,
     events: mpsc::UnboundedSender<Event>,
     since: Instant,
+    span: Span,
+    /// The time that it waits.
+    queue: Span,
 }
 
 struct Running {
@@ -114,6 +117,8 @@ struct Running {
     admitted_before: u64,
     /// Whether it reads blocks that others filled.
     shares: bool,
+    /// From its question to its end.
+    span: Span,
 }
 
 impl Running {
@@ -158,8 +163,9 @@ impl Actor {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Begin { sequence, request, events, since } => {
-                self.waiting.push_back(Waiting { sequence, request, events, since });
+            Command::Begin { sequence, request, events, since, span } => {
+                let queue = debug_span!(parent: &span, "queue");
+                self.waiting.push_back(Waiting { sequence, request, events, since, span, queue });
             }
             Command::Cancel { sequence } => {
                 let before = self.waiting.len();
@@ -186,10 +192,13 @@ impl Actor {
                 Goal::Embedding => &[],
             };
             let Ok((lease, reused)) = self.cache.admit(known, longest) else { return };
-            let Some(Waiting { sequence, request, events, since }) = self.waiting.pop_front()
+            let Some(Waiting { sequence, request, events, since, span, queue }) =
+                self.waiting.pop_front()
             else {
                 unreachable!("it was there a moment ago");
             };
+            drop(queue);
+            span.record("cached_tokens", reused);
             self.shared.metrics.begun(since.elapsed(), request.prompt.len(), reused);
             events.send(Event::Begun { reused_tokens: reused }).ok(); // Its end comes as a command.
             let pool = matches!(request.goal, Goal::Embedding).then(Pool::default);
@@ -213,6 +222,7 @@ impl Actor {
                 events,
                 admitted_before: self.next_step,
                 shares: reused > 0,
+                span,
             });
         }
     }
@@ -245,6 +255,7 @@ impl Actor {
                         sequences: sequences.len(),
                         hops: self.pipeline.hops(),
                         submitted_at,
+                        spans: step.spans,
                     };
                     let choose = choose(self.ends.clone(), ticket, step.wants, seen);
                     let done = async move {
@@ -356,16 +367,18 @@ impl Actor {
         let Some(index) = self.running.iter().position(|one| one.sequence == sequence) else {
             return;
         };
-        let Running { lease, events, .. } = self.running.remove(index);
+        let Running { lease, events, span, generated, .. } = self.running.remove(index);
         self.cache.release(lease);
         self.shared.give_back(1);
         self.ready.retain(|ready| *ready != sequence);
-        self.shared.metrics.ended(match &event {
+        let how = match &event {
             Some(Event::Ended(finish)) => finish.name(),
             Some(Event::Embedding(_)) => "embedding",
             Some(Event::Failed(_)) => "failed",
             _ => "cancelled",
-        });
+        };
+        self.shared.metrics.ended(how);
+        span.record("generated_tokens", generated).record("end", how);
         if let Some(event) = event {
             events.send(event).ok(); // Perhaps nobody listens any more.
         }
@@ -395,6 +408,8 @@ struct Composed {
     wanted: Vec<u32>,
     /// What is to come of them, in their order.
     wants: Vec<Want>,
+    /// Its part in the time of each of its sequences.
+    spans: Vec<Part>,
 }
 
 impl Composed {
@@ -406,13 +421,17 @@ impl Composed {
         let prompt = begin < sampler.prompt_len();
         cache.cover(&mut one.lease, end);
         cache.publish(&mut one.lease, &sampler.ids()[..end]);
+        let span = debug_span!(parent: &one.span, "step", position = begin, rows, prompt);
         self.items.push(StepItem {
             sequence: one.sequence,
             position: begin,
             rows,
             prompt,
             blocks: one.lease.blocks(end).to_vec(),
+            trace: cake_telemetry::context_of(&span),
         });
+        let chooses = end == sampler.ids().len();
+        self.spans.push(Part { span, wanted: one.pool.is_some() || chooses });
         self.ids.extend_from_slice(&sampler.ids()[begin..end]);
         one.submitted = end;
         let here = self.ids.len() as u32;
@@ -420,7 +439,7 @@ impl Composed {
             self.wanted.extend(here - rows as u32..here);
             self.wants.push(Want::Pooled { sequence: one.sequence, position: begin, rows });
             one.sampler = Some(sampler);
-        } else if end == sampler.ids().len() {
+        } else if chooses {
             self.wanted.push(here - 1);
             self.wants.push(Want::Token { sequence: one.sequence, sampler });
         } else {

@@ -25,6 +25,7 @@ use std::time::Instant;
 use cake_engine::blocks_for;
 use serde::Serialize;
 use tokio::sync::mpsc;
+use tracing::{Span, field, info_span};
 
 use crate::chunk::Chunk;
 use crate::generate::{Ends, Finish};
@@ -194,8 +195,16 @@ pub struct Load {
 
 #[derive(Debug)]
 enum Command {
-    Begin { sequence: u64, request: Request, events: mpsc::UnboundedSender<Event>, since: Instant },
-    Cancel { sequence: u64 },
+    Begin {
+        sequence: u64,
+        request: Request,
+        events: mpsc::UnboundedSender<Event>,
+        since: Instant,
+        span: Span,
+    },
+    Cancel {
+        sequence: u64,
+    },
 }
 
 /// A sequence that waits or runs. Dropping it ends it and frees what it holds.
@@ -240,7 +249,16 @@ impl Scheduler {
         let sequence = self.shared.next_sequence.fetch_add(1, Ordering::Relaxed);
         // As many events as tokens: what nobody reads is bounded by the request itself.
         let (sender, events) = mpsc::unbounded_channel();
-        let begin = Command::Begin { sequence, request, events: sender, since: Instant::now() };
+        let span = info_span!(
+            "request",
+            sequence,
+            prompt_tokens = request.prompt.len(),
+            cached_tokens = field::Empty,
+            generated_tokens = field::Empty,
+            end = field::Empty,
+        );
+        let since = Instant::now();
+        let begin = Command::Begin { sequence, request, events: sender, since, span };
         if self.commands.send(begin).is_err() {
             self.shared.give_back(1); // The generation says that it is over.
         }

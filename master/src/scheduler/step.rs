@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use tracing::{Span, debug_span};
+
 use super::sampler::{Sampler, Token};
 use super::{Error, Shared};
 use crate::generate::Ends;
@@ -73,6 +75,13 @@ impl Pool {
     }
 }
 
+/// A step's part in the time of one of its sequences.
+pub(super) struct Part {
+    pub(super) span: Span,
+    /// Whether it waits for what the head makes of the step.
+    pub(super) wanted: bool,
+}
+
 /// What is counted of a step when it comes back.
 pub(super) struct Seen {
     pub(super) shared: Arc<Shared>,
@@ -81,10 +90,12 @@ pub(super) struct Seen {
     pub(super) sequences: usize,
     pub(super) hops: usize,
     pub(super) submitted_at: Instant,
+    /// For each of its sequences.
+    pub(super) spans: Vec<Part>,
 }
 
 impl Seen {
-    fn note(self, answer: &Answer) {
+    fn note(&self, answer: &Answer) {
         let seen = StepSeen {
             sequences: self.sequences,
             elapsed: self.submitted_at.elapsed(),
@@ -108,7 +119,12 @@ pub(super) async fn choose(
     if wants.is_empty() {
         return Ok(Vec::new());
     }
-    let work = move || fulfil(&ends, wants, answer.hidden, answer.rows);
+    let work = move || {
+        let parts = seen.spans.into_iter().filter(|part| part.wanted);
+        let head = |Part { span, .. }| (debug_span!(parent: &span, "head"), span);
+        let _heads: Vec<(Span, Span)> = parts.map(head).collect();
+        fulfil(&ends, wants, answer.hidden, answer.rows)
+    };
     match tokio::task::spawn_blocking(work).await {
         Ok(chosen) => chosen.map_err(|error| Error::Engine(Arc::new(error))),
         Err(_) => Err(Error::Panicked),

@@ -123,6 +123,11 @@ const SERVE: &[Figure] = &[
         measure: |lab, _, table| serve::throughput(lab, table),
     },
     Figure {
+        name: "pipelining",
+        bar: serve::PIPELINING_BAR,
+        measure: |lab, _, table| serve::pipelining(lab, table),
+    },
+    Figure {
         name: "latency",
         bar: serve::LATENCY_BAR,
         measure: |lab, _, table| serve::latency(lab, table),

@@ -17,7 +17,7 @@ struct Cli {
     #[arg(value_enum, default_value = "main")]
     part: bench::Part,
     /// Only those figures of it whose name has this in it: `engine` has encodings, together, context, hops,
-    /// tiers and packed 7B, `serve` has throughput, latency and small questions.
+    /// tiers and packed 7B, `serve` has throughput, pipelining, latency and small questions.
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
     /// Directory for models and stores, on a real disk. Default: bench-models beside this program.
