@@ -53,7 +53,10 @@ fn a_request_is_one_trace_through_all_stages() {
         let mut devices: Vec<_> = stages.iter().filter_map(|stage| stage.field("device")).collect();
         devices.sort();
         assert_eq!(devices, ["a", "b"]);
-        assert!(stages.iter().all(|stage| stage.service == "cake-worker"));
+        for stage in stages {
+            assert_eq!(stage.service, "cake-worker");
+            assert_eq!(named("compute").iter().filter(|part| within(part, &stage)).count(), 1);
+        }
         assert!(named("head").iter().filter(|head| within(head, step)).count() == 1);
     }
 }

@@ -24,7 +24,7 @@ pub struct Runtime {
 #[derive(Debug)]
 struct Loaded {
     about: About,
-    jobs: mpsc::Sender<Step>,
+    jobs: mpsc::Sender<Job>,
     routes: Routes,
     pipeline: Option<String>,
     stopping: Arc<AtomicBool>,
@@ -121,12 +121,11 @@ impl Runtime {
         tokio::spawn(send_results(outgoing, routes.clone()));
         let out = routes.clone();
         let stopping = Arc::new(AtomicBool::new(false));
-        let (worker, stop) = (self.worker.clone(), stopping.clone());
+        let stop = stopping.clone();
         let handle = tokio::runtime::Handle::current();
         let engine = std::thread::Builder::new().name("cake-stage".into()).spawn(move || {
             let _runtime = handle.enter(); // `Routes::fail` spawns a task.
-            let engine = StepEngine::new(&worker, stage);
-            compute(engine, queue, &results, &out, &stop);
+            compute(StepEngine::new(stage), queue, &results, &out, &stop);
             drop(blobs);
         })?;
         info!(layers = %about.layers, generation = about.generation, "stage loaded");
@@ -207,7 +206,9 @@ impl Runtime {
             self.check_generation(&loaded.about, step.generation)?;
             loaded.jobs.clone()
         };
-        jobs.send(step).await.map_err(|_| self.not_loaded())
+        // It waits from now on, also where the queue is full.
+        let job = Job::new(&self.worker, step);
+        jobs.send(job).await.map_err(|_| self.not_loaded())
     }
 
     fn check_generation(&self, about: &About, found: u64) -> Result<(), Error> {
@@ -230,17 +231,17 @@ impl Runtime {
 /// The body of the stage's thread: until every sender of the queue is gone, or it is to stop.
 fn compute(
     mut engine: StepEngine,
-    mut queue: mpsc::Receiver<Step>,
+    mut queue: mpsc::Receiver<Job>,
     results: &mpsc::Sender<Step>,
     routes: &Routes,
     stopping: &AtomicBool,
 ) {
-    while let Some(step) = queue.blocking_recv() {
+    while let Some(job) = queue.blocking_recv() {
         if stopping.load(Ordering::Relaxed) {
             return; // Nobody waits for what is queued.
         }
-        let number = step.step;
-        match engine.run(step) {
+        let number = job.number();
+        match engine.run(job) {
             Ok(step) => {
                 if results.blocking_send(step).is_err() {
                     return;
@@ -251,11 +252,45 @@ fn compute(
     }
 }
 
+/// A step that waits for a stage, and the time that it spends there as a part of what each of its
+/// sequences takes.
+#[derive(Debug)]
+pub struct Job {
+    step: Step,
+    spans: Vec<Span>,
+}
+
+impl Job {
+    /// It has just come to the device of this name.
+    pub fn new(device: &str, step: Step) -> Self {
+        let span = |item: &StepItem| {
+            let span = debug_span!(
+                "stage",
+                device,
+                sequence = item.sequence,
+                step = step.step,
+                position = item.position,
+                rows = item.rows,
+                step_rows = step.rows,
+            );
+            if let Some(trace) = &item.trace {
+                cake_telemetry::continue_trace(&span, trace);
+            }
+            span
+        };
+        let spans = step.items.iter().map(span).collect();
+        Self { step, spans }
+    }
+
+    /// The step's number.
+    pub fn number(&self) -> u64 {
+        self.step.step
+    }
+}
+
 /// A stage that takes one step after the other, and notes how long it computes and how long it has
 /// nothing to compute.
 pub struct StepEngine {
-    /// Name of the device.
-    device: String,
     stage: Stage,
     /// When it had computed the last one.
     free_since: Instant,
@@ -263,17 +298,18 @@ pub struct StepEngine {
 
 impl StepEngine {
     /// It has had nothing to compute from now on.
-    pub fn new(device: &str, stage: Stage) -> Self {
-        Self { device: device.to_owned(), stage, free_since: Instant::now() }
+    pub fn new(stage: Stage) -> Self {
+        Self { stage, free_since: Instant::now() }
     }
 
     /// Runs one step: `hidden` becomes the stage's output, the times are noted.
     ///
     /// # Errors
     /// One sentence. A panic of the arithmetic is a bug; it fails the step, not the device.
-    pub fn run(&mut self, mut step: Step) -> Result<Step, String> {
+    pub fn run(&mut self, Job { mut step, spans }: Job) -> Result<Step, String> {
         let started = Instant::now();
-        let _spans: Vec<Span> = step.items.iter().map(|item| self.span(&step, item)).collect();
+        let compute = |span: &Span| debug_span!(parent: span, "compute");
+        let _computing: Vec<Span> = spans.iter().map(compute).collect();
         let batch = Batch { items: step.items.iter().map(item).collect() };
         let hidden = std::mem::take(&mut step.hidden);
         let result = catch_unwind(AssertUnwindSafe(|| self.stage.forward(&batch, hidden)));
@@ -284,25 +320,6 @@ impl StepEngine {
             result.map_err(|_| "the arithmetic panicked; its log says where".to_owned())?;
         step.hidden = result.map_err(|error| error.to_string())?;
         Ok(step)
-    }
-}
-
-impl StepEngine {
-    /// The time that a step takes here, as a part of what one of its sequences takes.
-    fn span(&self, step: &Step, item: &StepItem) -> Span {
-        let span = debug_span!(
-            "stage",
-            device = self.device,
-            sequence = item.sequence,
-            step = step.step,
-            position = item.position,
-            rows = item.rows,
-            step_rows = step.rows,
-        );
-        if let Some(trace) = &item.trace {
-            cake_telemetry::continue_trace(&span, trace);
-        }
-        span
     }
 }
 

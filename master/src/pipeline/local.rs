@@ -1,7 +1,7 @@
 //! Layers that the master runs itself: a thread with a queue, like a worker's stage.
 use cake_engine::Stage;
 use cake_proto::{Step, limits};
-use cake_worker::runtime::StepEngine;
+use cake_worker::runtime::{Job, StepEngine};
 use tokio::sync::mpsc;
 
 use super::Error;
@@ -13,7 +13,7 @@ pub(super) type Output = Result<Step, (u64, String)>;
 /// The master's own stage. The thread ends when this is dropped.
 #[derive(Debug)]
 pub struct LocalStage {
-    jobs: mpsc::Sender<Step>,
+    jobs: mpsc::Sender<Job>,
 }
 
 impl LocalStage {
@@ -22,13 +22,13 @@ impl LocalStage {
     /// # Errors
     /// If the system gives no thread.
     pub(super) fn start(stage: Stage) -> std::io::Result<(Self, mpsc::Receiver<Output>)> {
-        let (jobs, mut queue) = mpsc::channel::<Step>(limits::STEPS_QUEUED);
+        let (jobs, mut queue) = mpsc::channel::<Job>(limits::STEPS_QUEUED);
         let (results, outgoing) = mpsc::channel(limits::STEPS_QUEUED);
-        let mut engine = StepEngine::new(LOCAL, stage);
+        let mut engine = StepEngine::new(stage);
         std::thread::Builder::new().name("cake-stage".into()).spawn(move || {
-            while let Some(step) = queue.blocking_recv() {
-                let number = step.step;
-                let result = engine.run(step).map_err(|message| (number, message));
+            while let Some(job) = queue.blocking_recv() {
+                let number = job.number();
+                let result = engine.run(job).map_err(|message| (number, message));
                 if results.blocking_send(result).is_err() {
                     return;
                 }
@@ -39,6 +39,6 @@ impl LocalStage {
 
     /// Queues a step; waits while the queue is full.
     pub(super) async fn submit(&self, step: Step) -> Result<(), Error> {
-        self.jobs.send(step).await.map_err(|_| Error::Closed)
+        self.jobs.send(Job::new(LOCAL, step)).await.map_err(|_| Error::Closed)
     }
 }

@@ -107,7 +107,7 @@ pub(super) fn throughput(lab: &Lab, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// Share of the time of eight streams in which both stages compute, from the traces that they send.
+/// Share of the time of eight streams in which both stages have a step, from the traces that they send.
 pub(super) fn pipelining(lab: &Lab, table: &mut Table) -> Result<()> {
     let collector = Collector::start();
     let traced = ["--otlp".to_owned(), collector.url()];
@@ -128,7 +128,7 @@ pub(super) fn pipelining(lab: &Lab, table: &mut Table) -> Result<()> {
         }
         Ok(median(busy))
     })?;
-    let what = "share of the time of 8 streams in which every stage computes";
+    let what = "share of the time of 8 streams in which every stage has a step, running or queued";
     let met = busy >= LEAST_PIPELINING;
     table.judged(what, Measured::new(busy, format!("{busy:.3}")), PIPELINING_BAR, met);
     Ok(())
