@@ -1,9 +1,10 @@
 //! What the cluster of a service is doing, for people who watch it: who holds what, and how far it is.
 //!
 //! ```text
-//! planning ──▶ pushing ──▶ loading ──▶ ready ──▶ broken
-//!                 ▲           │
-//!                 └───────────┘ a blob was found damaged
+//! planning ──▶ pushing ──▶ loading ──▶ ready ──▶ recovering ──▶ broken
+//!                 ▲           │                       │            │
+//!                 ├───────────┘ a blob was damaged    │            │
+//!                 └───────────────────────────────────┴────────────┘
 //! ```
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,7 +29,9 @@ pub enum Phase {
     Loading,
     /// Requests are answered.
     Ready,
-    /// A stage is gone; nothing is answered any more.
+    /// A stage is gone; requests wait.
+    Recovering,
+    /// A stage is gone, and nothing took its place in time: requests are refused for now.
     Broken,
 }
 
@@ -120,6 +123,7 @@ struct State {
     phase: Phase,
     reason: Option<String>,
     planned: Planned,
+    spares: Vec<String>,
     progress: Option<Arc<Progress>>,
 }
 
@@ -142,6 +146,8 @@ pub struct Snapshot {
     pub layers: usize,
     /// The chain.
     pub devices: Vec<DeviceNow>,
+    /// Workers that are there and hold no layers: the next plan may use them.
+    pub spares: Vec<String>,
 }
 
 /// One device at one moment.
@@ -166,7 +172,13 @@ impl Monitor {
             layers: 0,
             devices: Vec::new(),
         };
-        let state = State { phase: Phase::Planning, reason: None, planned, progress: None };
+        let state = State {
+            phase: Phase::Planning,
+            reason: None,
+            planned,
+            spares: Vec::new(),
+            progress: None,
+        };
         Self { metrics: Arc::default(), model: model.to_owned(), state: Mutex::new(state) }
     }
 
@@ -178,6 +190,11 @@ impl Monitor {
     /// There is a plan.
     pub fn planned(&self, planned: Planned) {
         self.state().planned = planned;
+    }
+
+    /// These workers are there, too.
+    pub fn spares(&self, names: Vec<String>) {
+        self.state().spares = names;
     }
 
     /// Blobs are being pushed, as `progress` counts.
@@ -199,15 +216,16 @@ impl Monitor {
         }
     }
 
-    /// Requests are answered, unless the pipeline broke meanwhile.
+    /// Requests are answered.
     pub fn ready(&self) {
         self.enter(Phase::Ready, DeviceState::Ready);
+        self.state().reason = None;
     }
 
-    /// The pipeline ended.
-    pub fn broken(&self, error: &pipeline::Error) {
+    /// The pipeline ended; another one is being made.
+    pub fn lost(&self, error: &pipeline::Error) {
         let mut state = self.state();
-        state.phase = Phase::Broken;
+        state.phase = Phase::Recovering;
         state.reason = Some(error.to_string());
         if let pipeline::Error::Lost { worker, .. } = error {
             let devices = state.planned.devices.iter_mut();
@@ -217,12 +235,15 @@ impl Monitor {
         }
     }
 
-    /// What broke stays so.
+    /// There was none in time.
+    pub fn broken(&self, why: &str) {
+        let mut state = self.state();
+        state.phase = Phase::Broken;
+        state.reason = Some(why.to_owned());
+    }
+
     fn enter(&self, phase: Phase, device_state: DeviceState) {
         let mut state = self.state();
-        if state.phase == Phase::Broken {
-            return;
-        }
         state.phase = phase;
         state.planned.devices.iter_mut().for_each(|device| device.state = device_state);
     }
@@ -256,6 +277,7 @@ impl Monitor {
             parallel,
             layers,
             devices: devices.into_iter().enumerate().map(now).collect(),
+            spares: state.spares.clone(),
         }
     }
 
@@ -314,13 +336,16 @@ mod tests {
         let ready = monitor.snapshot();
         assert!(ready.phase == Phase::Ready && !ready.devices[1].device.direct);
         let lost = pipeline::Error::Lost { worker: "a".into(), reason: "it is gone".into() };
-        monitor.broken(&lost);
-        let broken = monitor.snapshot();
-        assert_eq!(broken.reason.as_deref(), Some("lost worker \"a\": it is gone"));
-        let states = broken.devices.iter().map(|now| now.device.state).collect::<Vec<_>>();
+        monitor.lost(&lost);
+        let without = monitor.snapshot();
+        assert_eq!(without.phase, Phase::Recovering);
+        assert_eq!(without.reason.as_deref(), Some("lost worker \"a\": it is gone"));
+        let states = without.devices.iter().map(|now| now.device.state).collect::<Vec<_>>();
         assert_eq!(states, [DeviceState::Ready, DeviceState::Lost]);
+        monitor.broken("nobody has room");
+        assert_eq!(monitor.phase(), (Phase::Broken, Some("nobody has room".to_owned())));
         monitor.ready();
-        assert_eq!(monitor.phase().0, Phase::Broken, "what broke meanwhile is not ready");
+        assert_eq!(monitor.phase(), (Phase::Ready, None));
     }
 
     #[test]

@@ -188,6 +188,7 @@ pub fn input(
         parallel: promise.parallel,
         pins,
         activation_bytes,
+        slack: 0.0,
         context_tokens: promise.context as u64,
         layers,
     }

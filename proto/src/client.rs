@@ -19,8 +19,11 @@ pub const PIPELINE_KEY: &str = "cake-pipeline";
 
 /// How long opening a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A peer that answers no ping for this long is gone.
-const KEEPALIVE: Duration = Duration::from_secs(5);
+/// How often a peer is asked for a sign of life, and how long it may take to give one: longer than Wi-Fi
+/// stalls, short enough that nobody waits long for a device that sleeps.
+pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
+/// See [`KEEPALIVE_INTERVAL`].
+pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Flow-control windows: enough to keep a fast link full, small enough for a phone (bytes).
 const STREAM_WINDOW: u32 = 4 << 20;
 const CONNECTION_WINDOW: u32 = 8 << 20;
@@ -110,8 +113,8 @@ pub async fn connect(address: &str, tag: Tag) -> Result<Client, ConnectError> {
         .tcp_nodelay(true)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
-        .http2_keep_alive_interval(KEEPALIVE)
-        .keep_alive_timeout(KEEPALIVE)
+        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
         .keep_alive_while_idle(true);
     let channel = endpoint.connect().await.map_err(|error| ConnectError::Unreachable {
         address: address.to_owned(),

@@ -9,6 +9,7 @@
 //! - A worker runs in a directory of its own and is never told where the checkpoint is.
 
 pub mod browser;
+pub mod budget;
 pub mod cgroup;
 pub mod collector;
 pub mod golden;
@@ -22,6 +23,7 @@ pub mod server;
 pub mod wait;
 pub mod worker;
 
+pub use budget::budget_for;
 pub use cgroup::Cgroup;
 pub use collector::Collector;
 pub use golden::{Golden, golden};

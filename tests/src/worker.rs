@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::{Cgroup, process, programs};
@@ -149,6 +150,12 @@ impl TestWorker {
     /// Whether it runs.
     pub fn alive(&self) -> bool {
         process::alive(self.pid())
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
+        kill_process(pid.expect("it was started"), signal).ok(); // Perhaps it is gone already.
     }
 
     /// Kills it at once and leaves its directory.

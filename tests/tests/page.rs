@@ -2,7 +2,7 @@
 use std::path::{Path, PathBuf};
 
 use cake_tests::browser::Browser;
-use cake_tests::{Master, Server, TestWorker, not_shown_here};
+use cake_tests::{Master, Server, TestWorker, WorkerOptions, budget_for, not_shown_here};
 
 const ENTER: &str = "\u{e007}";
 const ANSWER: &str = "document.querySelector('#messages [data-role=assistant]')";
@@ -23,9 +23,14 @@ fn a_person_chats_watches_the_cluster_and_sees_a_worker_lost() {
     let Some(browser) = Browser::start() else {
         return not_shown_here("the page needs chromium and chromium-driver");
     };
-    let mut workers = TestWorker::several(&["kitchen", "attic"]);
+    // Neither can take what the other holds.
+    let memory = budget_for(&demo_model(), 6, &["--parallel", "8", "--chunk", "32"]);
+    let worker =
+        |name| TestWorker::start(name, WorkerOptions { memory, ..WorkerOptions::default() });
+    let mut workers = ["kitchen", "attic"].map(worker);
     let place = ["--place", "kitchen=0..6", "--place", "attic=6..12", "--model-name", "demo"];
-    let server = Server::start(&Master::over(&workers), &demo_model(), &place);
+    let args = [&place[..], &["--grace", "1", "--chunk", "32"]].concat();
+    let server = Server::start(&Master::over(&workers), &demo_model(), &args);
     browser.look("light", 1280, 900);
     browser.open(&format!("{}/", server.url));
     browser.wait(
@@ -69,8 +74,8 @@ fn a_person_chats_watches_the_cluster_and_sees_a_worker_lost() {
     workers[1].kill();
     let lost = "return document.querySelector('[data-device=attic]').dataset.state === 'lost'";
     browser.wait("the loss to be seen", lost);
-    let phase = browser.run("return document.querySelector('#phase').dataset.phase");
-    assert_eq!(phase, "broken");
+    let broken = "return document.querySelector('#phase').dataset.phase === 'broken'";
+    browser.wait("nobody to have taken its place", broken);
     assert_eq!(device("kitchen", "dataset.state"), "ready");
     screenshot(&browser, "page-lost.png");
 }

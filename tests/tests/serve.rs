@@ -2,7 +2,9 @@
 use std::time::Duration;
 
 use cake_master::text::{Message, Text};
-use cake_tests::{Golden, Master, ModelShape, Server, TestWorker, golden, model, until};
+use cake_tests::{
+    Golden, Master, ModelShape, Server, TestWorker, WorkerOptions, budget_for, golden, model, until,
+};
 use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -318,10 +320,25 @@ fn a_chat_has_a_role_and_stops_where_it_is_told_to() {
 }
 
 #[test]
-fn a_lost_worker_ends_every_answer_and_none_hangs() {
+fn a_worker_that_nobody_can_replace_ends_every_answer_and_none_hangs() {
     let golden = golden("llama-sharded");
-    let mut workers = TestWorker::several(&["a", "b"]);
-    let args = ["--parallel", "2", "--place", "a=0..6", "--place", "b=6..12"];
+    // Neither can take what the other holds.
+    let memory = budget_for(&golden.path, 6, &["--parallel", "2", "--chunk", "32"]);
+    let worker =
+        |name| TestWorker::start(name, WorkerOptions { memory, ..WorkerOptions::default() });
+    let mut workers = ["a", "b"].map(worker);
+    let args = [
+        "--parallel",
+        "2",
+        "--place",
+        "a=0..6",
+        "--place",
+        "b=6..12",
+        "--grace",
+        "0",
+        "--chunk",
+        "32",
+    ];
     let server = Server::start(&Master::over(&workers), &golden.path, &args);
     let mut request = greedy(&golden.prompt_ids, 200);
     request["stream"] = json!(true);
@@ -329,7 +346,8 @@ fn a_lost_worker_ends_every_answer_and_none_hangs() {
     workers[1].kill();
     for stream in streams {
         let last = stream.last().expect("events");
-        assert!(last.contains("lost worker") || last == "[DONE]", "{last}");
+        assert!(last.contains("not whole again") || last == "[DONE]", "{last}");
     }
+    until("the loss to be told", LIMIT, || server.get("/ready").body["status"] == "broken");
     server.post(COMPLETIONS, &greedy(&golden.prompt_ids, 1)).refused(503);
 }

@@ -1,7 +1,7 @@
 //! A service as people watch it: how far it is, what it counts, its page, and its embeddings.
 use std::time::Duration;
 
-use cake_tests::{Golden, Master, Server, TestWorker, golden, until};
+use cake_tests::{Golden, Master, Server, TestWorker, WorkerOptions, budget_for, golden, until};
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
 
@@ -23,8 +23,13 @@ fn first_event(server: &Server) -> Value {
 #[test]
 fn the_cluster_is_shown_and_a_lost_worker_without_a_request() {
     let golden = golden("llama-sharded");
-    let mut workers = TestWorker::several(&["a", "b"]);
-    let server = Server::start(&Master::over(&workers), &golden.path, HALVES);
+    // Neither can take what the other holds.
+    let memory = budget_for(&golden.path, 6, &["--parallel", "8", "--chunk", "32"]);
+    let worker =
+        |name| TestWorker::start(name, WorkerOptions { memory, ..WorkerOptions::default() });
+    let mut workers = ["a", "b"].map(worker);
+    let args = [HALVES, &["--grace", "0", "--chunk", "32"]].concat();
+    let server = Server::start(&Master::over(&workers), &golden.path, &args);
     assert_eq!(server.get("/ready").good()["status"], "ready");
     let shown = server.get("/api/cluster").good();
     assert_eq!(shown["phase"], "ready");
@@ -39,7 +44,7 @@ fn the_cluster_is_shown_and_a_lost_worker_without_a_request() {
     assert_eq!(found, [of("a", "0..6", "ready"), of("b", "6..12", "ready")]);
     for device in devices {
         let memory = |part: &str| device["memory"][part].as_u64().expect("bytes");
-        assert!(memory("weights") > 0 && memory("kv") > 0 && memory("budget") == 1 << 30);
+        assert!(memory("weights") > 0 && memory("kv") > 0);
         assert_eq!(device["push"]["finished"], true);
         let push = |part: &str| device["push"][part].as_u64().expect("bytes");
         assert_eq!(push("sent_bytes") + push("reused_bytes"), push("total_bytes"));
@@ -56,12 +61,11 @@ fn the_cluster_is_shown_and_a_lost_worker_without_a_request() {
     let shown = phase();
     assert_eq!(shown["devices"][1]["state"], "lost");
     assert_eq!(shown["devices"][0]["state"], "ready");
-    assert!(shown["reason"].as_str().expect("why").contains("\"b\""), "{shown}");
     let reply = server.get("/ready");
     assert_eq!((reply.status, &reply.body["status"]), (503, &json!("broken")));
     let reply = server.post(COMPLETIONS, &greedy(&[1], 1));
     assert!(reply.retry_after.is_some());
-    assert!(reply.refused(503).contains("lost worker \"b\""));
+    assert!(reply.refused(503).contains("does not fit"));
 }
 
 #[test]

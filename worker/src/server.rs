@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use cake_proto::client::{KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT};
 use cake_proto::limits;
 use cake_proto::wire::worker_server::WorkerServer;
 use tokio::net::TcpListener;
@@ -19,8 +20,6 @@ use crate::store::{self, Store};
 /// Flow-control windows (bytes): enough to keep a fast link full while the disk writes.
 const STREAM_WINDOW: u32 = 4 << 20;
 const CONNECTION_WINDOW: u32 = 8 << 20;
-/// A master that answers no ping for this long is gone, and its lease with it.
-const KEEPALIVE: Duration = Duration::from_secs(5);
 /// How long open calls may take to end once the worker was asked to stop.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -101,8 +100,9 @@ impl Worker {
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_frame_size(limits::FRAME_BYTES as u32)
-            .http2_keepalive_interval(Some(KEEPALIVE))
-            .http2_keepalive_timeout(Some(KEEPALIVE))
+            // A master that gives no sign of life is gone, and its lease with it.
+            .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+            .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
             .add_service(service)
             .serve_with_incoming_shutdown(incoming, async {
                 stopped.await.ok();

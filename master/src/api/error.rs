@@ -104,7 +104,8 @@ impl ApiError {
             Self::Refused(Refusal::Busy { .. }) => {
                 (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", Some("queue_full"))
             }
-            Self::Closed | Self::Failed(scheduler::Error::Pipeline(_)) => {
+            Self::Closed
+            | Self::Failed(scheduler::Error::Pipeline(_) | scheduler::Error::Unrecovered(_)) => {
                 (StatusCode::SERVICE_UNAVAILABLE, "server_error", None)
             }
             Self::Refused(Refusal::PromptTooLong { .. } | Refusal::NeverFits { .. }) => {

@@ -132,7 +132,8 @@ impl FromRequestParts<Arc<Server>> for Ready {
     async fn from_request_parts(_: &mut Parts, server: &Arc<Server>) -> Result<Self, ApiError> {
         let (phase, reason) = server.monitor.phase();
         match server.served.get() {
-            Some(served) if phase == Phase::Ready => Ok(Self(served.clone())),
+            // While a lost stage is being replaced, requests wait.
+            Some(served) if phase != Phase::Broken => Ok(Self(served.clone())),
             _ => Err(ApiError::NotReady { phase, reason }),
         }
     }

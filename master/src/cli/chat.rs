@@ -9,7 +9,7 @@ use super::prepare::{prepare, warn};
 use super::run::{Writer, check_system, tell_ending};
 use super::{Error, interrupted, out, report};
 use crate::generate::{Answer, Finish, Timing};
-use crate::scheduler::{self, Choice, Event, Goal, Limits, Refusal, Request, Scheduler};
+use crate::scheduler::{self, Choice, Event, Goal, Limits, OnLoss, Refusal, Request, Scheduler};
 use crate::state::State;
 use crate::text::{Message, Text};
 
@@ -59,9 +59,9 @@ impl Args {
             loaded = load => loaded?,
             () = interrupted() => return Err(Error::Interrupted),
         };
-        let limits = Limits::of(&prepared.promise, prepared.chunk, QUEUE);
+        let limits = Limits::of(prepared.promise(), prepared.chunk(), QUEUE);
         let asking = Asking {
-            scheduler: Scheduler::start(pipeline, ends, limits, Arc::default()),
+            scheduler: Scheduler::start(pipeline, ends, limits, OnLoss::Fail, Arc::default()),
             choice: Choice { options: sampling, ..Choice::default() },
             max_tokens: self.sample.max_tokens(checkpoint),
             stop_ids: Arc::new(self.sample.stop_ids(checkpoint, text.eos_id())),

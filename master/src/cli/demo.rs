@@ -148,15 +148,15 @@ async fn answer(
         sampling: SamplingOptions::default(),
         max_tokens: MAX_TOKENS,
         stop_ids: checkpoint.stop_token_ids().into_iter().collect(),
-        chunk: prepared.chunk,
-        context: prepared.promise.context,
+        chunk: prepared.chunk(),
+        context: prepared.promise().context,
         keep_prompt_logits: false,
     };
     out::line(format_args!("\n> {question}\n"))?;
     let mut writer = Writer::new(&text, &[], true);
     let mut first_token = None;
     let generator = Generator { pipeline: &pipeline, ends: &ends };
-    let mut blocks = Blocks::new(prepared.promise.kv_blocks());
+    let mut blocks = Blocks::new(prepared.promise().kv_blocks());
     let answer = generator
         .generate(&mut Sequence::new(1), &mut blocks, &prompt, &options, |id| {
             first_token.get_or_insert_with(|| started.elapsed());

@@ -8,6 +8,7 @@ mod error;
 mod extract;
 mod input;
 mod inspect;
+mod keeper;
 mod out;
 mod plan;
 mod prepare;

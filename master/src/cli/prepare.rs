@@ -19,20 +19,14 @@ use crate::monitor::{Device, DeviceState, Monitor, Planned};
 use crate::pipeline::{self, Opening, Pipeline, StageSpec};
 use crate::place::OwnWeights;
 use crate::planner::{self, Plan, PlannedStage, Refusal};
-use crate::sizing::{self, Promise};
+use crate::sizing::{self, LOCAL, Promise};
 use crate::state::State;
 
 /// A checkpoint, the workers held for it, and the plan.
 pub(super) struct Prepared {
     /// The model.
     pub model: Model,
-    /// What was promised.
-    pub promise: Promise,
-    /// How prompts are cut into steps.
-    pub chunk: Chunk,
-    /// The plan.
-    pub plan: Plan,
-    seats: Vec<Seat>, // Who each of the plan's devices is.
+    chosen: Chosen,
     members: Vec<Member>,
     manifests: Arc<Manifests>,
     state: State,
@@ -41,6 +35,10 @@ pub(super) struct Prepared {
     /// Who wants to know of pushes.
     pub monitor: Option<Arc<Monitor>>,
 }
+
+/// How much slower than the fastest the plan after a loss may be, if less must be pushed for it: answers
+/// wait for the push.
+const HURRY: f64 = 0.5;
 
 /// How a push went, for reports.
 #[derive(Clone, Debug, Serialize)]
@@ -88,31 +86,19 @@ pub(super) async fn prepare(
     loop {
         let model = Model { checkpoint: checkpoint.clone(), encoding };
         let manifests = Arc::new(Manifests::open(model.clone(), state.digests()?)?);
-        let Candidates { all, seats, warnings } =
-            candidates::gather(&model, &state, &members, args, what_if, threads).await?;
-        let known = manifests.all_known();
-        let plan = |promise: &Promise| {
-            planner::plan(&sizing::input(&model, promise, &all, &known, args.pins()))
+        let with =
+            With { model: &model, manifests: &manifests, state: &state, threads, slack: 0.0 };
+        let chosen = match (with.plan(&members, args, promise, what_if).await, narrower.next()) {
+            (Err(Error::Plan(_)), Some(next)) => {
+                encoding = *next;
+                continue;
+            }
+            (chosen, _) => chosen?,
         };
-        let (plan, promise, chunk) =
-            match (fitting(plan, promise, args.chunk, &seats), narrower.next()) {
-                (Ok(fitting), _) => fitting,
-                (Err(_), Some(next)) => {
-                    encoding = *next;
-                    continue;
-                }
-                (Err(refusal), None) => return Err((*refusal).into()),
-            };
-        warn(&warnings);
-        let mixed = mixed_arithmetic(&plan, &seats, &members, promise.numerics, &model)?;
-        warn(mixed.as_slice());
         let own_weights = OwnWeights::new(args.weights, args.lock_memory);
         return Ok(Prepared {
             model,
-            promise,
-            chunk,
-            plan,
-            seats,
+            chosen,
             members,
             manifests,
             state,
@@ -120,6 +106,51 @@ pub(super) async fn prepare(
             own_weights,
             monitor: None,
         });
+    }
+}
+
+/// What planning needs beside the workers.
+struct With<'a> {
+    model: &'a Model,
+    manifests: &'a Manifests,
+    state: &'a State,
+    threads: usize,
+    /// How much slower a plan may be that has less to push.
+    slack: f64,
+}
+
+/// A plan, and what was decided with it.
+struct Chosen {
+    promise: Promise,
+    chunk: Chunk,
+    plan: Plan,
+    /// Who each of the plan's devices is.
+    seats: Vec<Seat>,
+}
+
+impl With<'_> {
+    /// Measures who was not measured yet, and plans.
+    async fn plan(
+        &self,
+        members: &[Member],
+        args: &PlanArgs,
+        promise: Promise,
+        what_if: &[(String, u64)],
+    ) -> Result<Chosen, Error> {
+        let Self { model, manifests, state, threads, slack } = *self;
+        let Candidates { all, seats, warnings } =
+            candidates::gather(model, state, members, args, what_if, threads).await?;
+        let known = manifests.all_known();
+        let plan = |promise: &Promise| {
+            let input = sizing::input(model, promise, &all, &known, args.pins());
+            planner::plan(&planner::Input { slack, ..input })
+        };
+        let fitting = fitting(plan, promise, args.chunk, &seats);
+        let (plan, promise, chunk) = fitting.map_err(|refusal| Error::Plan(*refusal))?;
+        warn(&warnings);
+        let mixed = mixed_arithmetic(&plan, &seats, members, promise.numerics, model)?;
+        warn(mixed.as_slice());
+        Ok(Chosen { promise, chunk, plan, seats })
     }
 }
 
@@ -200,21 +231,73 @@ pub(super) fn warn(warnings: &[String]) {
 }
 
 impl Prepared {
+    /// What was promised.
+    pub(super) fn promise(&self) -> &Promise {
+        &self.chosen.promise
+    }
+
+    /// How prompts are cut into steps.
+    pub(super) fn chunk(&self) -> Chunk {
+        self.chosen.chunk
+    }
+
+    /// The plan.
+    pub(super) fn plan(&self) -> &Plan {
+        &self.chosen.plan
+    }
+
+    /// Takes workers at these addresses that came back. May be dropped at any time.
+    pub(super) async fn rejoin(&mut self, addresses: &[String]) {
+        cluster::rejoin(&mut self.members, addresses, &master_name()).await;
+    }
+
+    /// Plans again, for the workers that are still there. What was promised stays, and so does what
+    /// weights are turned into: answers go on as they began.
+    pub(super) async fn replan(&mut self, args: &PlanArgs) -> Result<(), Error> {
+        cluster::refresh(&mut self.members).await;
+        let names: Vec<&str> = self.members.iter().map(Member::name).collect();
+        let there = |name: &str| name == LOCAL || names.contains(&name);
+        let mut args = args.clone();
+        args.exclude.retain(|name| there(name));
+        args.place.retain(|(name, _)| there(name));
+        // Without workers the master would take everything, which it did not do before.
+        args.local_memory = Some(args.local_memory.unwrap_or(0));
+        let Self { model, manifests, state, threads, .. } = &*self;
+        let with = With { model, manifests, state, threads: *threads, slack: HURRY };
+        let promise = self.chosen.promise;
+        self.chosen = match with.plan(&self.members, &args, promise, &[]).await {
+            // What layers were pinned to is gone, perhaps.
+            Err(Error::Plan(_)) if !args.place.is_empty() => {
+                args.place.clear();
+                with.plan(&self.members, &args, promise, &[]).await?
+            }
+            chosen => chosen?,
+        };
+        Ok(())
+    }
+
     /// The stages that workers run, in chain order. A stage is a worker's by its place among the
     /// candidates, whatever its name.
     pub(super) fn remotes(&self) -> Vec<(&PlannedStage, &Member)> {
-        let stages = self.plan.stages.iter();
-        let remote = |stage: &PlannedStage| match self.seats.get(stage.device_index)? {
+        let stages = self.chosen.plan.stages.iter();
+        let remote = |stage: &PlannedStage| match self.chosen.seats.get(stage.device_index)? {
             Seat::Worker(index) => self.members.get(*index),
             Seat::Master | Seat::Imagined => None,
         };
         stages.filter_map(|stage| Some((stage, remote(stage)?))).collect()
     }
 
+    /// Names of the workers that are held and have no layers.
+    pub(super) fn spares(&self) -> Vec<String> {
+        let used = |name: &str| self.chosen.plan.stages.iter().any(|stage| stage.device == name);
+        let names = self.members.iter().map(Member::name);
+        names.filter(|name| !used(name)).map(str::to_owned).collect()
+    }
+
     /// The plan, for people who watch the service.
     pub(super) fn planned(&self) -> Planned {
         let device = |stage: &PlannedStage| {
-            let local = self.seats.get(stage.device_index) == Some(&Seat::Master);
+            let local = self.chosen.seats.get(stage.device_index) == Some(&Seat::Master);
             Device {
                 name: stage.device.clone(),
                 local,
@@ -227,10 +310,10 @@ impl Prepared {
         };
         Planned {
             encoding: self.model.encoding.to_string(),
-            context: self.promise.context,
-            parallel: self.promise.parallel,
+            context: self.chosen.promise.context,
+            parallel: self.chosen.promise.parallel,
             layers: self.model.checkpoint.config.num_layers,
-            devices: self.plan.stages.iter().map(device).collect(),
+            devices: self.chosen.plan.stages.iter().map(device).collect(),
         }
     }
 
@@ -329,7 +412,7 @@ impl Prepared {
             generation: self.state.next_generation()?,
             config_json: &self.model.checkpoint.config_json,
             hidden_size: self.model.checkpoint.config.hidden_size,
-            promise: self.promise,
+            promise: self.chosen.promise,
             local: self.local_stage()?,
             remotes,
         })
@@ -338,8 +421,10 @@ impl Prepared {
 
     /// What of the plan the master runs itself.
     fn local_plan(&self) -> Option<&PlannedStage> {
-        let own = |stage: &&PlannedStage| self.seats.get(stage.device_index) == Some(&Seat::Master);
-        self.plan.stages.iter().find(own)
+        let own = |stage: &&PlannedStage| {
+            self.chosen.seats.get(stage.device_index) == Some(&Seat::Master)
+        };
+        self.chosen.plan.stages.iter().find(own)
     }
 
     /// The master's own layers: mapped from the checkpoint, copied, or encoded into memory.
@@ -398,13 +483,13 @@ impl Prepared {
 
     fn engine_options(&self) -> Result<EngineOptions, Error> {
         Ok(EngineOptions {
-            kv: self.promise.kv,
-            kv_blocks: self.promise.kv_blocks(),
+            kv: self.chosen.promise.kv,
+            kv_blocks: self.chosen.promise.kv_blocks(),
             block_positions: cake_engine::BLOCK_POSITIONS,
-            max_positions: self.promise.context,
+            max_positions: self.chosen.promise.context,
             threads: self.threads,
             ops: Ops::from_env()?,
-            numerics: self.promise.numerics,
+            numerics: self.chosen.promise.numerics,
         })
     }
 }

@@ -135,9 +135,9 @@ impl<'a> PlanReport<'a> {
         Self {
             model: &prepared.model.checkpoint.location.name,
             encoding: prepared.model.encoding.to_string(),
-            context: prepared.promise.context,
-            parallel: prepared.promise.parallel,
-            plan: &prepared.plan,
+            context: prepared.promise().context,
+            parallel: prepared.promise().parallel,
+            plan: prepared.plan(),
             missing_bytes: prepared.missing_bytes().iter().sum(),
             pushed: push.map(|push| push.workers.as_slice()),
             push_seconds: push.map(|push| push.seconds),
@@ -154,11 +154,11 @@ pub(super) fn plan_text(prepared: &Prepared) -> String {
     };
     format!(
         "{}predicted: {}\n{encoding}embedding and head stay on the master ({}); context {} tokens × {}",
-        table::render(&prepared.plan),
-        table::summary(&prepared.plan),
+        table::render(prepared.plan()),
+        table::summary(prepared.plan()),
         format_bytes(ends),
-        prepared.promise.context,
-        prepared.promise.parallel,
+        prepared.promise().context,
+        prepared.promise().parallel,
     )
 }
 

@@ -56,8 +56,8 @@ impl Args {
             sampling,
             max_tokens: self.sample.max_tokens(checkpoint),
             stop_ids: self.sample.stop_ids(checkpoint, text.eos_id()),
-            chunk: prepared.chunk,
-            context: prepared.promise.context,
+            chunk: prepared.chunk(),
+            context: prepared.promise().context,
             keep_prompt_logits: self.logits_out.is_some(),
         };
         let tell = prepared.tell(self.json);
@@ -66,7 +66,7 @@ impl Args {
         let ends = prepared.ends()?;
         let ready_seconds = started.elapsed().as_secs_f64();
         let generator = Generator { pipeline: &pipeline, ends: &ends };
-        let mut blocks = Blocks::new(prepared.promise.kv_blocks());
+        let mut blocks = Blocks::new(prepared.promise().kv_blocks());
         let mut sequence = Sequence::new(1);
         let mut writer = Writer::new(&text, &self.sample.stop, !self.json);
         let answer = generator
@@ -98,7 +98,7 @@ impl Args {
             })?;
         } else {
             out::line("")?;
-            tell_ending(&answer, prepared.promise.context, "--context makes more room");
+            tell_ending(&answer, prepared.promise().context, "--context makes more room");
             out::note(report::timing_summary(&answer.timing, &pushed));
         }
         Ok(())

@@ -12,12 +12,12 @@ use tokio::sync::watch;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use super::args::{ClusterArgs, PlanArgs, SampleArgs};
-use super::prepare::{Prepared, prepare, warn};
+use super::keeper::Keeper;
+use super::prepare::{prepare, warn};
 use super::{Error, interrupted, out};
 use crate::api::{self, Served, Server};
 use crate::monitor::Monitor;
-use crate::pipeline;
-use crate::scheduler::{Limits, Scheduler};
+use crate::scheduler::{Limits, OnLoss, Scheduler};
 use crate::state::State;
 use crate::text::Text;
 
@@ -47,6 +47,9 @@ pub(super) struct Args {
     /// Default: none.
     #[arg(long, value_name = "ORIGIN")]
     cors_origin: Vec<String>,
+    /// How long requests may wait for a lost worker, or for others to take its place (seconds).
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    grace: u64,
     #[command(flatten)]
     cluster: ClusterArgs,
     #[command(flatten)]
@@ -110,8 +113,7 @@ impl Args {
             .into_future();
         let http = tokio::spawn(http);
         let load = self.load(&name, &monitor);
-        // Workers are held for as long as this is.
-        let (_prepared, served) = tokio::select! {
+        let (keeper, served) = tokio::select! {
             loaded = load => loaded?,
             () = asked(|stop| *stop != Stop::No) => return Err(Error::Interrupted),
         };
@@ -127,12 +129,13 @@ impl Args {
         };
         tokio::select! {
             ended = http => ended.unwrap_or(Ok(())).map_err(failed),
+            () = keeper.run() => Ok(()), // It holds the workers, and never ends.
             () = late => Ok(()), // What is not answered by now sees its connection closed.
         }
     }
 
     /// Plans, pushes and loads, and tells `monitor` how far it is.
-    async fn load(&self, name: &str, monitor: &Arc<Monitor>) -> Result<(Prepared, Served), Error> {
+    async fn load(&self, name: &str, monitor: &Arc<Monitor>) -> Result<(Keeper, Served), Error> {
         let parallel = self.plan.parallel.or(Some(DEFAULT_PARALLEL));
         let plan = PlanArgs { parallel, ..self.plan.clone() };
         let mut prepared = prepare(State::open()?, &self.model, &self.cluster, &plan, &[]).await?;
@@ -150,15 +153,25 @@ impl Args {
         let pipeline = prepared.open(tell, &mut pushed).await?;
         monitor.metrics.pushed(pushed.pushed_bytes, pushed.reused_bytes);
         monitor.wired(pipeline.stages());
-        tokio::spawn(watch_pipeline(pipeline.watch(), monitor.clone()));
+        let broken = pipeline.watch();
         let ends = prepared.ends()?;
-        let limits = Limits::of(&prepared.promise, prepared.chunk, self.queue);
-        let scheduler = Scheduler::start(pipeline, ends, limits, monitor.metrics.clone());
+        let limits = Limits::of(prepared.promise(), prepared.chunk(), self.queue);
+        let metrics = monitor.metrics.clone();
+        let scheduler = Scheduler::start(pipeline, ends, limits, OnLoss::Wait, metrics);
+        let keeper = Keeper {
+            prepared,
+            addresses: self.cluster.addresses()?,
+            plan,
+            grace: Duration::from_secs(self.grace),
+            scheduler: scheduler.clone(),
+            monitor: monitor.clone(),
+            broken,
+        };
         let created = api::unix_seconds();
         let name = name.to_owned();
         let grammars = OnceLock::new();
         let served = Served { name, created, text, scheduler, defaults, stop_ids, grammars };
-        Ok((prepared, served))
+        Ok((keeper, served))
     }
 
     /// What answers requests, also those of pages from other origins if they may ask.
@@ -200,18 +213,5 @@ impl Args {
             }
             false => Ok(keys),
         }
-    }
-}
-
-/// Tells when the pipeline breaks.
-async fn watch_pipeline(
-    mut broken: watch::Receiver<Option<pipeline::Error>>,
-    monitor: Arc<Monitor>,
-) {
-    if let Ok(error) = broken.wait_for(Option::is_some).await
-        && let Some(error) = &*error
-    {
-        out::note(format_args!("the service has stopped answering: {error}"));
-        monitor.broken(error);
     }
 }

@@ -10,8 +10,9 @@ use std::time::Duration;
 use cake_checkpoint::Digest;
 use cake_proto::{Client, ConnectError, PROTOCOL, Tag, VERSION, connect, wire};
 use serde::Serialize;
+use tokio::task::JoinHandle;
 use tonic::{Code, Status, Streaming};
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::sizing::LOCAL;
 
@@ -19,6 +20,8 @@ pub use measure::{Measured, measure};
 
 /// How long a worker may take to answer a small question.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long one that was there a moment ago may.
+const ALIVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// A worker may not have heard yet that its last master is gone: wait so long for that.
 const LEASE_PATIENCE: Duration = Duration::from_secs(3);
 /// The worker says itself that it is putting away what the last master left.
@@ -35,7 +38,24 @@ pub struct Member {
     /// Its services, calls tagged with the lease.
     pub client: Client,
     lease: String,
-    _hold: Streaming<wire::HoldEvent>, // The lease lives as long as this stream.
+    hold: Hold,
+}
+
+/// The stream that a lease lives as long as.
+#[derive(Debug)]
+struct Hold(JoinHandle<()>);
+
+impl Hold {
+    fn new(mut stream: Streaming<wire::HoldEvent>) -> Self {
+        // Nothing more comes on it but its end.
+        Self(tokio::spawn(async move { while let Ok(Some(_)) = stream.message().await {} }))
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// What a worker says of itself, checked.
@@ -168,7 +188,29 @@ impl Member {
             .map_err(|status| Error::call(&offer.name, "grant a lease", &status))?;
         let lease = granted.map(|event| event.lease).unwrap_or_default();
         let client = connect(address, Tag::lease(&lease)).await?;
-        Ok(Self { address: address.to_owned(), offer, client, lease, _hold: hold })
+        Ok(Self { address: address.to_owned(), offer, client, lease, hold: Hold::new(hold) })
+    }
+
+    /// Asks again what it offers: what it holds changes with every push.
+    ///
+    /// # Errors
+    /// [`Error::Call`] if it is not there any more, or let go of this master.
+    async fn refresh(&mut self) -> Result<(), Error> {
+        let mut client = self.client.clone();
+        let request = client.describe(wire::DescribeRequest {});
+        let name = self.offer.name.clone();
+        let gone = || Error::call(&name, "go on", &Status::aborted("it has let go of this master"));
+        let said = tokio::select! {
+            biased;
+            _ = &mut self.hold.0 => return Err(gone()),
+            said = within_time(ALIVE_TIMEOUT, &name, "say that it is there", request) => said?,
+        };
+        let offer = Offer::from(said);
+        if offer.instance != self.offer.instance {
+            return Err(gone());
+        }
+        self.offer = Offer { name: std::mem::take(&mut self.offer.name), ..offer };
+        Ok(())
     }
 
     /// Name for people, unique among the members.
@@ -237,6 +279,39 @@ pub async fn hold_all(addresses: &[String], master: &str) -> Result<Vec<Member>,
     }
     make_names_unique(&mut members);
     Ok(members)
+}
+
+/// Asks all members what they offer now, and lets go of those that are not there any more.
+pub async fn refresh(members: &mut Vec<Member>) {
+    let there = futures_util::future::join_all(members.iter_mut().map(Member::refresh)).await;
+    let mut there = there.into_iter();
+    members.retain(|member| match there.next() {
+        Some(Err(error)) => {
+            info!(worker = member.name(), %error, "let go");
+            false
+        }
+        _ => true,
+    });
+}
+
+/// Takes those of `addresses` that are no members and are there now. May be dropped at any time.
+pub async fn rejoin(members: &mut Vec<Member>, addresses: &[String], master: &str) {
+    let is_missing = |address: &&String| members.iter().all(|member| member.address != **address);
+    let missing: Vec<&String> = addresses.iter().filter(is_missing).collect();
+    let holds = missing.into_iter().map(|address| async move {
+        let hold = Member::hold(address, master);
+        tokio::time::timeout(ALIVE_TIMEOUT, hold).await.ok()?.ok()
+    });
+    let back = futures_util::future::join_all(holds).await;
+    for member in back.into_iter().flatten() {
+        // The same worker may have two addresses.
+        let known = |other: &Member| other.offer.instance == member.offer.instance;
+        if !members.iter().any(known) {
+            info!(worker = member.name(), "there again");
+            members.push(member);
+        }
+    }
+    make_names_unique(members);
 }
 
 /// Finds two addresses that lead to one worker; addresses that lead nowhere are not its concern.

@@ -42,6 +42,7 @@ pub struct Metrics {
     kv_blocks: Family<Label, Gauge>,
     pushed: Counter,
     reused: Counter,
+    recovery: Histogram,
     recent: Mutex<Vec<f64>>,
 }
 
@@ -117,6 +118,7 @@ impl Default for Metrics {
             kv_blocks: Family::default(),
             pushed: Counter::default(),
             reused: Counter::default(),
+            recovery: seconds(),
             recent: Mutex::default(),
         };
         metrics.register(&mut registry);
@@ -131,6 +133,8 @@ impl Metrics {
         to.register_with_unit("queue", "Wait of a request for its turn", s(), self.queue.clone());
         let help = "From a request to its first token";
         to.register_with_unit("time_to_first_token", help, s(), self.first_token.clone());
+        let help = "From the loss of a stage to a pipeline in its place";
+        to.register_with_unit("recovery", help, s(), self.recovery.clone());
         let help = "From one token of an answer to the next";
         to.register_with_unit("time_per_token", help, s(), self.token.clone());
         let help = "Arithmetic of a step in each stage";
@@ -230,6 +234,11 @@ impl Metrics {
     pub fn pushed(&self, pushed_bytes: u64, reused_bytes: u64) {
         self.pushed.inc_by(pushed_bytes);
         self.reused.inc_by(reused_bytes);
+    }
+
+    /// A pipeline has taken the place of one that was lost.
+    pub fn recovered(&self, seconds: f64) {
+        self.recovery.observe(seconds);
     }
 
     /// Tokens per second in the last seconds.

@@ -9,6 +9,7 @@ const PHASES = {
   planning: "The master is planning which device gets which layers.",
   pushing: "Layers are on their way to the devices.",
   loading: "The devices are loading their layers.",
+  recovering: "A device was lost: its layers move to who is left. Answers wait for that.",
 };
 
 /** Why no question can be asked now, and which share of the waiting is over, both as words. */

@@ -125,18 +125,21 @@ struct Remote {
 
 /// A step on its way.
 #[derive(Debug)]
-pub struct Ticket(oneshot::Receiver<Result<Answer, Error>>);
+pub struct Ticket {
+    answer: oneshot::Receiver<Result<Answer, Error>>,
+    shared: Arc<Shared>,
+}
 
 impl Ticket {
     /// Waits for the answer.
     ///
     /// # Errors
-    /// [`Error`] if a stage failed or nothing came back in time.
+    /// [`Error`] if a stage failed or nothing came back in time, which breaks the pipeline.
     pub async fn answer(self) -> Result<Answer, Error> {
-        match tokio::time::timeout(STEP_TIMEOUT, self.0).await {
+        match tokio::time::timeout(STEP_TIMEOUT, self.answer).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(Error::Closed),
-            Err(_) => Err(Error::Silent),
+            Err(_) => Err(self.shared.silent()),
         }
     }
 }
@@ -176,7 +179,7 @@ impl Pipeline {
         wanted: Vec<u32>,
     ) -> Result<Ticket, Error> {
         let place = tokio::time::timeout(STEP_TIMEOUT, self.in_flight.clone().acquire_owned());
-        let permit = place.await.map_err(|_| Error::Silent)?.map_err(|_| Error::Closed)?;
+        let permit = place.await.map_err(|_| self.shared.silent())?.map_err(|_| Error::Closed)?;
         let rows = items.iter().map(|item| item.rows).sum();
         let number = self.shared.next_step.fetch_add(1, Ordering::Relaxed);
         let generation = self.shared.generation;
@@ -196,7 +199,7 @@ impl Pipeline {
             Some(local) => local.submit(step).await?,
             None => self.shared.forward(0, step).await,
         }
-        Ok(Ticket(ticket))
+        Ok(Ticket { answer: ticket, shared: self.shared.clone() })
     }
 }
 
@@ -280,6 +283,12 @@ impl Shared {
             }))),
             None => debug!(step, "an answer to a step that is not pending"),
         }
+    }
+
+    /// Nothing came back for too long.
+    fn silent(&self) -> Error {
+        self.break_down(Error::Silent);
+        Error::Silent
     }
 
     /// Ends every step in flight with `error`, and every later one.

@@ -59,6 +59,9 @@ pub struct Input {
     pub pins: Vec<Pin>,
     /// Bytes of one row of hidden state on the wire.
     pub activation_bytes: u64,
+    /// How much slower than the fastest a plan may be, relative to it, that has fewer bytes to push: 0 unless
+    /// somebody waits for the push.
+    pub slack: f64,
     /// Tokens of context per sequence that [`LayerCost::kv_bytes`] pays for; used to suggest fewer.
     pub context_tokens: u64,
 }
@@ -202,7 +205,8 @@ pub fn plan(input: &Input) -> Result<Plan, Refusal> {
         Some(cost) if best * WORTH_A_PUSH > cost => (&held, cost, cost > best * (1.0 + TIE)),
         _ => (&anything, best, false),
     };
-    Ok(describe(input, terms, &choose(&space, terms, cost), kept))
+    let cap = cost.max(best * (1.0 + input.slack.max(0.0)));
+    Ok(describe(input, terms, &choose(&space, terms, cap), kept))
 }
 
 /// The plan made of these stages, with every figure worked out.

@@ -205,6 +205,7 @@ impl Random {
             parallel,
             pins: Vec::new(),
             activation_bytes: 16,
+            slack: 0.0,
             context_tokens,
         };
         input.parallel = input.parallel.max(1);

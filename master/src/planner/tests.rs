@@ -16,6 +16,7 @@ fn model(count: usize) -> Input {
         parallel: 1,
         pins: Vec::new(),
         activation_bytes: 8192,
+        slack: 0.0,
         context_tokens: 4096,
     }
 }

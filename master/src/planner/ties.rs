@@ -1,4 +1,4 @@
-//! The plan among those of the best cost: fewest bytes to push, fewest devices, names, then cuts.
+//! The plan among those whose cost is good enough: fewest bytes to push, fewest devices, names, then cuts.
 
 use super::search::least;
 use super::space::Space;
@@ -12,7 +12,7 @@ pub(super) const TIE: f64 = 1e-9;
 /// Allowance for adding the same times in another order.
 const ROUNDING: f64 = 1e-12;
 
-/// The chain to run among those whose cost is `cost`, which some chain of the space reaches.
+/// The chain to run among those whose cost is at most `cost`, which some chain of the space keeps to.
 pub(super) fn choose(space: &Space, terms: &Terms, cost: f64) -> Vec<(usize, LayerRange)> {
     let cap = cost * (1.0 + TIE);
     let floors = Floors::new(space, terms, cap);

@@ -9,13 +9,14 @@ use cake_proto::StepItem;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
-use tracing::{Span, debug_span, warn};
+use tracing::{Span, debug_span, info, warn};
 
 use super::batch::{Bounds, prompt_rows};
 use super::cache::{KvCache, Lease, Usage};
 use super::sampler::{Choice, Sampler, Token};
-use super::step::{Chosen, Part, Pool, Seen, Want, choose};
-use super::{Command, Error, Event, Goal, Load, Request, Shared};
+use super::step::{Chosen, Failed, Part, Pool, Seen, Want, choose};
+use super::{Command, Error, Event, Goal, Limits, Load, OnLoss, Request, Resumed, Shared};
+use crate::chunk::Chunk;
 use crate::generate::{Ends, Finish};
 use crate::metrics::Occupancy;
 use crate::pipeline::Pipeline;
@@ -24,22 +25,18 @@ use crate::pipeline::Pipeline;
 pub(super) async fn run(
     pipeline: Pipeline,
     ends: Ends,
+    on_loss: OnLoss,
     shared: Arc<Shared>,
     mut commands: mpsc::UnboundedReceiver<Command>,
 ) {
-    // One for each stage, and one whose logits the master computes; alone, they would share its cores.
-    let steps = match pipeline.hops() {
-        0 => 1,
-        _ => pipeline.stages().len() + 1,
-    };
     let cache = KvCache::new(shared.limits.kv_blocks);
-    let stages = pipeline.stages().iter().map(|stage| stage.worker.clone()).collect();
+    let Limits { chunk, prompt_rows, .. } = shared.limits;
     let mut actor = Actor {
-        pipeline,
-        stages,
+        line: Some(Line::new(pipeline, chunk, prompt_rows)),
+        line_number: 0,
+        on_loss,
         ends: Arc::new(ends),
         shared,
-        steps,
         prompt_rows_out: 0,
         cache,
         waiting: VecDeque::new(),
@@ -63,14 +60,39 @@ pub(super) async fn run(
     }
 }
 
-struct Actor {
+/// The stages, as long as they are whole.
+struct Line {
     pipeline: Pipeline,
     /// Names of its stages.
     stages: Arc<[String]>,
-    ends: Arc<Ends>,
-    shared: Arc<Shared>,
     /// Steps that are to be in flight.
     steps: usize,
+    /// How a prompt is cut into steps.
+    chunk: Chunk,
+    /// Most prompt rows in one step, of all prompts.
+    prompt_rows: usize,
+}
+
+impl Line {
+    fn new(pipeline: Pipeline, chunk: Chunk, prompt_rows: usize) -> Self {
+        // One for each stage, and one whose logits the master computes; alone, they would share its cores.
+        let steps = match pipeline.hops() {
+            0 => 1,
+            _ => pipeline.stages().len() + 1,
+        };
+        let stages = pipeline.stages().iter().map(|stage| stage.worker.clone()).collect();
+        Self { pipeline, stages, steps, chunk, prompt_rows }
+    }
+}
+
+struct Actor {
+    /// None from the loss of a stage until there is another one in its place.
+    line: Option<Line>,
+    /// Lines before this one.
+    line_number: u64,
+    on_loss: OnLoss,
+    ends: Arc<Ends>,
+    shared: Arc<Shared>,
     /// Rows of prompts in those that are.
     prompt_rows_out: usize,
     cache: KvCache,
@@ -100,10 +122,14 @@ struct Running {
     sampler: Option<Box<Sampler>>,
     /// Its final hidden states so far, if it is computed for its embedding.
     pool: Option<Pool>,
+    /// Tokens that are known: its prompt's and those that were chosen.
+    known: usize,
     /// Tokens whose rows are computed or on their way.
     submitted: usize,
+    /// Whether it is one of those that are ready.
+    is_ready: bool,
     prompt_len: usize,
-    /// Most rows of its prompt in one step.
+    /// Most rows of it in one step.
     chunk_rows: usize,
     /// Tokens that it may grow to.
     longest: usize,
@@ -122,24 +148,38 @@ struct Running {
 }
 
 impl Running {
-    /// Rows of the prompt that are computed or on their way.
-    fn prompt_read(&self) -> usize {
-        self.submitted.min(self.prompt_len)
+    /// Rows that are still to be read: of its prompt, or of all of it once more.
+    fn unread(&self) -> usize {
+        if self.is_ready { 0 } else { self.known - self.submitted }
     }
 
-    /// Rows of the prompt that may go into the next step.
-    fn prompt_left(&self) -> usize {
-        (self.prompt_len - self.prompt_read()).min(self.chunk_rows)
+    /// Those of them that may go into the next step: of the prompt or generated ones, which are
+    /// computed in different ways.
+    fn next_unread(&self) -> usize {
+        let prompt = self.prompt_len.saturating_sub(self.submitted);
+        let alike = if prompt > 0 { prompt } else { self.unread() };
+        alike.min(self.chunk_rows)
+    }
+
+    /// Forgets what the stages held of it.
+    fn rewind(&mut self) {
+        self.submitted = 0;
+        (self.is_ready, self.shares) = (false, false);
+        if let Some(pool) = &mut self.pool {
+            *pool = Pool::default();
+        }
     }
 }
 
 /// A step that came back: the sequences that were in it, and those whose next token it chose.
 struct Done {
     number: u64,
+    /// The line that it went over.
+    line_number: u64,
     /// Rows of prompts in it.
     prompt_rows: usize,
     sequences: Vec<u64>,
-    chosen: Result<Vec<Chosen>, Error>,
+    chosen: Result<Vec<Chosen>, Failed>,
 }
 
 impl Actor {
@@ -177,11 +217,64 @@ impl Actor {
                 }
                 self.end(sequence, None);
             }
+            Command::Resume(resumed) => self.resume(*resumed),
+            Command::GiveUp(why) => self.give_up(&Error::Unrecovered(why)),
+        }
+    }
+
+    /// Computes everything again that runs, over another line.
+    fn resume(&mut self, Resumed { pipeline, chunk, prompt_rows }: Resumed) {
+        self.line = Some(Line::new(pipeline, chunk, prompt_rows));
+        self.line_number += 1;
+        self.cache = KvCache::new(self.shared.limits.kv_blocks);
+        self.ready.clear();
+        for one in &mut self.running {
+            one.rewind();
+            one.chunk_rows = chunk.rows(one.known);
+            // As many blocks as before, and as few were promised: whatever ran has room again.
+            let (lease, _) = self.cache.admit(&[], one.longest).expect("it had room before");
+            one.lease = lease;
+        }
+    }
+
+    /// Ends everything that waits for a line.
+    fn give_up(&mut self, error: &Error) {
+        if self.line.is_some() {
+            return;
+        }
+        for Waiting { events, .. } in self.waiting.drain(..) {
+            self.shared.give_back(1);
+            self.shared.metrics.ended("failed");
+            events.send(Event::Failed(error.clone())).ok(); // Perhaps nobody listens any more.
+        }
+        let running: Vec<u64> = self.running.iter().map(|one| one.sequence).collect();
+        for sequence in running {
+            self.end(sequence, Some(Event::Failed(error.clone())));
+        }
+    }
+
+    /// Waits for another line, if steps over this one can be computed again.
+    fn survives(&mut self, line_number: u64, error: &Error) -> bool {
+        let survives = self.on_loss == OnLoss::Wait && error.is_loss();
+        if survives && line_number == self.line_number && self.line.take().is_some() {
+            info!(%error, sequences = self.running.len(), "the pipeline is lost: sequences wait");
+        }
+        survives
+    }
+
+    /// Takes back what was to come of steps that came to nothing.
+    fn take_back(&mut self, wants: Vec<Want>) {
+        for want in wants {
+            if let Want::Token { sequence, sampler } = want
+                && let Some(one) = self.running.iter_mut().find(|one| one.sequence == sequence)
+            {
+                one.sampler = Some(sampler);
+            }
         }
     }
 
     /// Admits those that wait, in order, as long as there is room for the first.
-    fn admit(&mut self) {
+    fn admit(&mut self, chunk: Chunk) {
         while self.running.len() < self.shared.limits.parallel
             && let Some(Waiting { request, .. }) = self.waiting.front()
         {
@@ -209,9 +302,11 @@ impl Actor {
             self.running.push(Running {
                 sequence,
                 lease,
+                known: request.prompt.len(),
                 submitted: reused,
+                is_ready: false,
                 prompt_len: request.prompt.len(),
-                chunk_rows: self.shared.limits.chunk.rows(request.prompt.len() - reused),
+                chunk_rows: chunk.rows(request.prompt.len() - reused),
                 longest,
                 stop_ids: request.stop_ids,
                 max_tokens: request.max_tokens,
@@ -230,10 +325,14 @@ impl Actor {
     /// Admits and submits until enough steps are in flight or nothing is left to do. A step that cannot be
     /// submitted ends its sequences, so that this comes to an end.
     async fn fill(&mut self) {
-        while self.in_flight.len() < self.steps {
-            self.admit();
+        while let Some(line) = &self.line
+            && self.in_flight.len() < line.steps
+        {
+            let chunk = line.chunk;
+            self.admit(chunk);
             let Some(step) = self.compose() else { return };
-            let number = self.next_step;
+            let Some(line) = &self.line else { return };
+            let (number, line_number) = (self.next_step, self.line_number);
             self.next_step += 1;
             let sequences: Vec<u64> = step.items.iter().map(|item| item.sequence).collect();
             let rows = step.items.iter().filter(|item| item.prompt).map(|item| item.rows);
@@ -242,7 +341,7 @@ impl Actor {
             let submitted_at = Instant::now();
             let submitted = match self.ends.embed(&step.ids) {
                 Ok(hidden) => {
-                    let submitted = self.pipeline.submit(step.items, hidden, step.wanted).await;
+                    let submitted = line.pipeline.submit(step.items, hidden, step.wanted).await;
                     submitted.map_err(Error::from)
                 }
                 Err(error) => Err(Error::Engine(Arc::new(error))),
@@ -251,47 +350,55 @@ impl Actor {
                 Ok(ticket) => {
                     let seen = Seen {
                         shared: self.shared.clone(),
-                        stages: self.stages.clone(),
+                        stages: line.stages.clone(),
                         sequences: sequences.len(),
-                        hops: self.pipeline.hops(),
+                        hops: line.pipeline.hops(),
                         submitted_at,
                         spans: step.spans,
                     };
                     let choose = choose(self.ends.clone(), ticket, step.wants, seen);
                     let done = async move {
-                        Done { number, prompt_rows, sequences, chosen: choose.await }
+                        let chosen = choose.await;
+                        Done { number, line_number, prompt_rows, sequences, chosen }
                     };
                     self.in_flight.push(Box::pin(done));
                     self.prompt_rows_out += prompt_rows;
                 }
-                Err(error) => self.fail(number, &sequences, &error),
+                Err(error) => {
+                    self.take_back(step.wants);
+                    if !self.survives(line_number, &error) {
+                        self.fail(number, &sequences, &error);
+                    }
+                }
             }
         }
     }
 
     /// The next step, if anybody has something to compute.
     fn compose(&mut self) -> Option<Composed> {
+        let line = self.line.as_ref()?;
         // All prompts together are cut as one would be, so that every stage has a part of them.
-        let unread: usize = self.running.iter().map(|one| one.prompt_len - one.prompt_read()).sum();
+        let unread: usize = self.running.iter().map(Running::unread).sum();
         let bounds = Bounds {
             generating: self.running.iter().filter(|one| one.generated > 0).count(),
-            steps: self.steps,
-            prompt_rows: self.shared.limits.chunk.rows(unread).min(self.shared.limits.prompt_rows),
+            steps: line.steps,
+            prompt_rows: line.chunk.rows(unread).min(line.prompt_rows),
         };
         let mut step = Composed::default();
         let share = bounds.share().min(self.ready.len());
         for sequence in self.ready.drain(..share) {
             if let Some(one) = self.running.iter_mut().find(|one| one.sequence == sequence) {
+                one.is_ready = false;
                 step.add(&mut self.cache, one, 1);
             }
         }
         // Steps with many rows of prompts take long, and more of them than there are stages only make
         // those who come later wait.
-        let most = self.stages.len() * self.shared.limits.prompt_rows;
+        let most = line.stages.len() * line.prompt_rows;
         if self.prompt_rows_out + bounds.prompt_rows > most {
             return (!step.items.is_empty()).then_some(step);
         }
-        let left: Vec<usize> = self.running.iter().map(Running::prompt_left).collect();
+        let left: Vec<usize> = self.running.iter().map(Running::next_unread).collect();
         let unread: Vec<usize> = (0..left.len()).filter(|index| left[*index] > 0).collect();
         let left: Vec<usize> = unread.iter().map(|index| left[*index]).collect();
         for (index, rows) in unread.into_iter().zip(prompt_rows(&left, bounds.prompt_rows)) {
@@ -303,11 +410,21 @@ impl Actor {
     }
 
     /// Takes in what a step chose.
-    fn done(&mut self, Done { number, prompt_rows, sequences, chosen }: Done) {
+    fn done(&mut self, Done { number, line_number, prompt_rows, sequences, chosen }: Done) {
         self.prompt_rows_out -= prompt_rows;
         match chosen {
-            Ok(chosen) => chosen.into_iter().for_each(|chosen| self.take(chosen)),
-            Err(error) => self.fail(number, &sequences, &error),
+            Ok(chosen) => {
+                // Of an embedding everything is computed again.
+                let counts = |one: &Chosen| line_number == self.line_number || !one.is_pooled();
+                let chosen: Vec<Chosen> = chosen.into_iter().filter(counts).collect();
+                chosen.into_iter().for_each(|chosen| self.take(chosen));
+            }
+            Err(Failed { error, wants }) => {
+                self.take_back(wants);
+                if !self.survives(line_number, &error) {
+                    self.fail(number, &sequences, &error);
+                }
+            }
         }
     }
 
@@ -341,6 +458,7 @@ impl Actor {
         };
         let (length, complete) = (sampler.ids().len(), sampler.is_complete());
         one.sampler = Some(sampler);
+        one.known = length;
         if one.stop_ids.contains(&token.id) {
             return self.end(sequence, Some(Event::Ended(Finish::Stop)));
         }
@@ -357,9 +475,10 @@ impl Actor {
             self.end(sequence, Some(Event::Ended(Finish::Length)));
         } else if length >= one.longest {
             self.end(sequence, Some(Event::Ended(Finish::Context)));
-        } else {
+        } else if one.submitted + 1 == length {
+            one.is_ready = true;
             self.ready.push_back(sequence);
-        }
+        } // Else it is being computed again.
     }
 
     /// Ends a running sequence, if it is one, and says so.

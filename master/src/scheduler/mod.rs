@@ -109,6 +109,26 @@ pub enum Error {
     /// Embedding or head failed.
     #[error("the master could not compute its own part: {0}")]
     Engine(Arc<cake_engine::Error>),
+    /// A stage was lost, and nothing took its place in time.
+    #[error("the cluster is not whole again yet: {0}")]
+    Unrecovered(String),
+}
+
+impl Error {
+    /// Whether the same steps may succeed over another pipeline.
+    fn is_loss(&self) -> bool {
+        use pipeline::Error::{Closed, Lost, Silent};
+        matches!(self, Self::Pipeline(Lost { .. } | Closed | Silent))
+    }
+}
+
+/// What becomes of sequences when a stage is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnLoss {
+    /// They fail.
+    Fail,
+    /// They wait for [`Scheduler::resume`] or [`Scheduler::give_up`].
+    Wait,
 }
 
 /// Why a request is not taken.
@@ -205,6 +225,16 @@ enum Command {
     Cancel {
         sequence: u64,
     },
+    Resume(Box<Resumed>),
+    GiveUp(String),
+}
+
+/// Stages that take the place of others.
+#[derive(Debug)]
+struct Resumed {
+    pipeline: Pipeline,
+    chunk: Chunk,
+    prompt_rows: usize,
 }
 
 /// A sequence that waits or runs. Dropping it ends it and frees what it holds.
@@ -219,7 +249,13 @@ pub struct Generation {
 impl Scheduler {
     /// Begins to run sequences over `pipeline`, on the current runtime; what happens is counted in
     /// `metrics`.
-    pub fn start(pipeline: Pipeline, ends: Ends, limits: Limits, metrics: Arc<Metrics>) -> Self {
+    pub fn start(
+        pipeline: Pipeline,
+        ends: Ends,
+        limits: Limits,
+        on_loss: OnLoss,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         let (commands, received) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
             limits,
@@ -229,7 +265,7 @@ impl Scheduler {
             load: Mutex::default(),
             metrics,
         });
-        tokio::spawn(actor::run(pipeline, ends, shared.clone(), received));
+        tokio::spawn(actor::run(pipeline, ends, on_loss, shared.clone(), received));
         Self { commands, shared }
     }
 
@@ -243,6 +279,18 @@ impl Scheduler {
         taken
             .inspect_err(|_| requests.iter().for_each(|_| self.shared.metrics.ended("refused")))?;
         Ok(requests.into_iter().map(|request| self.begin(request)).collect())
+    }
+
+    /// Goes on over another pipeline, of as many KV blocks, whose stages hold nothing of any sequence yet:
+    /// what was computed is computed again from its ids, and nothing is chosen again.
+    pub fn resume(&self, pipeline: Pipeline, chunk: Chunk, prompt_rows: usize) {
+        let resumed = Box::new(Resumed { pipeline, chunk, prompt_rows });
+        self.commands.send(Command::Resume(resumed)).ok(); // Without a scheduler nobody waits.
+    }
+
+    /// Ends everything that waits for a lost stage, and says why. Later requests wait again.
+    pub fn give_up(&self, why: String) {
+        self.commands.send(Command::GiveUp(why)).ok();
     }
 
     fn begin(&self, request: Request) -> Generation {

@@ -41,6 +41,13 @@ pub(super) enum Chosen {
     Pooled { sequence: u64, position: usize, rows: Vec<f32>, count: usize },
 }
 
+impl Chosen {
+    /// Whether it is a part of an embedding.
+    pub(super) fn is_pooled(&self) -> bool {
+        matches!(self, Self::Pooled { .. })
+    }
+}
+
 /// The sum of a prompt's final hidden states, row by row from the first one on: how steps cut the prompt,
 /// and in which order they come back, changes no bit of it.
 #[derive(Default)]
@@ -107,14 +114,24 @@ impl Seen {
     }
 }
 
+/// A step that came to nothing.
+pub(super) struct Failed {
+    pub(super) error: Error,
+    /// What was to come of it, if it is known: it can be computed again.
+    pub(super) wants: Vec<Want>,
+}
+
 /// Waits for a step, computes its logits and lets the samplers choose, on a thread that may block.
 pub(super) async fn choose(
     ends: Arc<Ends>,
     ticket: Ticket,
     wants: Vec<Want>,
     seen: Seen,
-) -> Result<Vec<Chosen>, Error> {
-    let answer = ticket.answer().await?;
+) -> Result<Vec<Chosen>, Failed> {
+    let answer = match ticket.answer().await {
+        Ok(answer) => answer,
+        Err(error) => return Err(Failed { error: error.into(), wants }),
+    };
     seen.note(&answer);
     if wants.is_empty() {
         return Ok(Vec::new());
@@ -125,10 +142,11 @@ pub(super) async fn choose(
         let _heads: Vec<(Span, Span)> = parts.map(head).collect();
         fulfil(&ends, wants, answer.hidden, answer.rows)
     };
-    match tokio::task::spawn_blocking(work).await {
+    let chosen = match tokio::task::spawn_blocking(work).await {
         Ok(chosen) => chosen.map_err(|error| Error::Engine(Arc::new(error))),
         Err(_) => Err(Error::Panicked),
-    }
+    };
+    chosen.map_err(|error| Failed { error, wants: Vec::new() })
 }
 
 /// What comes of `hidden`, `[rows, hidden_size]`: the rows that `wants` name, in their order.

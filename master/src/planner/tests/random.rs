@@ -36,6 +36,27 @@ fn plans_are_those_of_exhaustive_search_and_refusals_are_justified() {
     assert!(seen.iter().all(|count| *count > 100), "the cases miss something: {seen:?}");
 }
 
+#[test]
+fn with_slack_the_fewest_bytes_are_pushed_that_the_slack_allows() {
+    let mut fewer = 0;
+    for seed in 0..5_000 {
+        let input = Random(seed).input();
+        let Ok(fastest) = plan(&input) else { continue };
+        let hurried = Input { slack: 0.5, ..input.clone() };
+        let found = plan(&hurried).unwrap_or_else(|refusal| panic!("seed {seed}: {refusal}"));
+        assert_sound(&hurried, &found, seed);
+        let chains = every_chain(&input).chains;
+        let costs = chains.iter().map(|chain| -> f64 { cost(&input, chain) });
+        let most = 1.5 * costs.fold(f64::INFINITY, f64::min) * (1.0 + 1e-9);
+        assert!(found.cost_seconds <= most.max(fastest.cost_seconds), "seed {seed}: {found:?}");
+        let good = chains.iter().filter(|chain| cost(&input, chain) <= most);
+        let least = good.map(|chain| push(&input, chain)).min().expect("the fastest is good");
+        assert!(found.push_bytes <= least, "seed {seed}: {found:?}");
+        fewer += usize::from(found.push_bytes < fastest.push_bytes);
+    }
+    assert!(fewer > 100, "the cases miss something: {fewer}");
+}
+
 /// Every layer once, within every budget, the master first, every pin honoured, every figure right.
 pub(super) fn assert_sound(input: &Input, plan: &Plan, seed: u64) {
     let mut next = 0;

@@ -1,0 +1,217 @@
+//! A worker dies, and every answer that had begun ends as if it had not.
+use std::time::{Duration, Instant};
+
+use cake_tests::{
+    Master, ModelShape, Server, TestWorker, WorkerOptions, budget_for, master, model, until,
+};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const LIMIT: Duration = Duration::from_secs(30);
+const COMPLETIONS: &str = "/v1/completions";
+const NAMES: [&str; 3] = ["a", "b", "c"];
+const THREE: [(&str, usize, usize); 3] = [("a", 0, 3), ("b", 3, 6), ("c", 6, 8)];
+const STREAMS: usize = 8;
+/// Small steps, so that there is time to kill somebody between two.
+const ARGS: &[&str] = &["--context", "512", "--chunk", "16", "--local-memory", "0"];
+
+/// A model of eight layers, and the memory of a worker that can hold four of them, but not five.
+struct Home {
+    directory: TempDir,
+    budget: u64,
+}
+
+impl Home {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().expect("a temporary folder");
+        model::make(directory.path(), &ModelShape::small(), 5).expect("written");
+        let args = [&["--parallel", "8"], ARGS].concat();
+        let budget = budget_for(directory.path(), 4, &args);
+        Self { directory, budget }
+    }
+
+    fn worker(&self, name: &str, options: WorkerOptions<'_>) -> TestWorker {
+        TestWorker::start(name, WorkerOptions { memory: self.budget, ..options })
+    }
+
+    fn workers(&self) -> Vec<TestWorker> {
+        NAMES.iter().map(|name| self.worker(name, WorkerOptions::default())).collect()
+    }
+
+    /// A server, and the master whose state it keeps.
+    fn server(
+        &self,
+        workers: &[TestWorker],
+        place: &[(&str, usize, usize)],
+        more: &[&str],
+    ) -> (Master, Server) {
+        let pins = master::pins(place);
+        let args: Vec<&str> = pins
+            .iter()
+            .map(String::as_str)
+            .chain(ARGS.iter().copied())
+            .chain(more.iter().copied())
+            .collect();
+        let master = Master::over(workers);
+        let server = Server::start(&master, self.directory.path(), &args);
+        (master, server)
+    }
+}
+
+fn prompt(number: usize, tokens: usize) -> Vec<u32> {
+    (0..tokens).map(|at| ((number * 31 + at * 7) % 250) as u32 + 3).collect()
+}
+
+/// Text and log-probabilities of a streamed answer.
+fn said(server: &Server, number: usize, tokens: usize) -> (String, Vec<String>) {
+    let request = json!({
+        "prompt": prompt(number, 40 + 9 * number), "max_tokens": tokens, "temperature": 1, "seed": number,
+        "ignore_eos": true, "logprobs": 0, "stream": true,
+    });
+    let (mut text, mut logprobs) = (String::new(), Vec::new());
+    for event in server.stream(COMPLETIONS, &request) {
+        let Ok(event) = serde_json::from_str::<Value>(&event) else { continue };
+        assert!(event.get("error").is_none(), "{event}");
+        let choice = &event["choices"][0];
+        text += choice["text"].as_str().unwrap_or_default();
+        let more = choice["logprobs"]["token_logprobs"].as_array();
+        logprobs.extend(more.into_iter().flatten().map(Value::to_string));
+    }
+    assert_eq!(logprobs.len(), tokens, "an answer of {number}");
+    (text, logprobs)
+}
+
+/// All streams at once, while something happens.
+fn together(
+    server: &Server,
+    tokens: usize,
+    meanwhile: impl FnOnce(),
+) -> Vec<(String, Vec<String>)> {
+    std::thread::scope(|scope| {
+        let one = |number: usize| scope.spawn(move || said(server, number, tokens));
+        let asked: Vec<_> = (0..STREAMS).map(one).collect();
+        meanwhile();
+        asked.into_iter().map(|asked| asked.join().expect("an answer")).collect()
+    })
+}
+
+fn count(server: &Server, name: &str) -> f64 {
+    server.metric(name).unwrap_or_default()
+}
+
+#[test]
+fn every_stream_goes_on_whoever_dies_and_whenever() {
+    const TOKENS: usize = 60;
+    let home = Home::new();
+    let whole = {
+        let workers = home.workers();
+        let (_master, server) = home.server(&workers, &THREE, &[]);
+        together(&server, TOKENS, || {})
+    };
+    for (index, name) in NAMES.iter().enumerate() {
+        for prefill in [true, false] {
+            let mut workers = home.workers();
+            let (_master, server) = home.server(&workers, &THREE, &[]);
+            let mut killed = None;
+            let answers = together(&server, TOKENS, || {
+                until("the moment", LIMIT, || {
+                    let (read, made) = (
+                        count(&server, "cake_prompt_tokens_total"),
+                        count(&server, "cake_generated_tokens_total"),
+                    );
+                    if prefill { read > 0.0 } else { made > 100.0 }
+                });
+                workers[index].kill();
+                killed = Some(Instant::now());
+                until("the loss to be seen", LIMIT, || {
+                    server.get("/ready").status != 200
+                        || count(&server, "cake_recovery_seconds_count") > 0.0
+                });
+            });
+            let when = if prefill { "while prompts were read" } else { "while tokens were made" };
+            assert!(answers == whole, "{name} killed {when}");
+            assert_eq!(count(&server, "cake_recovery_seconds_count"), 1.0);
+            let seconds = count(&server, "cake_recovery_seconds_sum");
+            eprintln!("{name} killed {when}: whole again after {seconds:.2} s");
+            let shown = server.get("/api/cluster").good();
+            assert_eq!(
+                (&shown["phase"], shown["devices"].as_array().map(Vec::len)),
+                (&json!("ready"), Some(2))
+            );
+            assert_eq!(shown["load"]["kv_blocks"]["held"], 0);
+        }
+    }
+}
+
+#[test]
+fn without_room_answers_wait_and_go_on_when_the_worker_is_back() {
+    const TOKENS: usize = 40;
+    let home = Home::new();
+    let place = [("a", 0, 4), ("b", 4, 8)];
+    let kept = tempfile::tempdir().expect("a temporary folder");
+    let first = home.worker("a", WorkerOptions::default());
+    let options =
+        || WorkerOptions { directory: Some(kept.path().to_owned()), ..WorkerOptions::default() };
+    let mut workers = vec![first, home.worker("b", options())];
+    let (_master, server) = home.server(&workers, &place, &["--grace", "3"]);
+    let whole = together(&server, TOKENS, || {});
+    let listen = workers[1].address.clone();
+    let back = || home.worker("b", WorkerOptions { listen: listen.clone(), ..options() });
+    let made = count(&server, "cake_generated_tokens_total");
+    let answers = together(&server, TOKENS, || {
+        until("some tokens", LIMIT, || count(&server, "cake_generated_tokens_total") > made + 20.0);
+        workers[1].kill();
+        until("the loss to be seen", LIMIT, || server.get("/ready").status == 503);
+        workers[1] = back();
+    });
+    assert!(answers == whole, "answers that waited");
+    // For longer than anybody waits: a clear error, then an answer again.
+    workers[1].kill();
+    let asked = Instant::now();
+    let request = json!({ "prompt": prompt(1, 9), "max_tokens": 2 });
+    let reply = server.post(COMPLETIONS, &request);
+    assert!(reply.retry_after.is_some());
+    let why = reply.refused(503);
+    assert!(why.contains("not whole again yet") || why.contains("lost worker"), "{why}");
+    assert!(asked.elapsed() < Duration::from_secs(20));
+    let shown = server.get("/api/cluster").good();
+    assert_eq!((&shown["phase"], &shown["load"]["running"]), (&json!("broken"), &json!(0)));
+    workers[1] = back();
+    until("the service to be whole", LIMIT, || server.get("/ready").status == 200);
+    server.post(COMPLETIONS, &request).good();
+}
+
+#[test]
+fn a_worker_that_falls_silent_is_as_good_as_dead_and_changes_nothing_when_it_wakes() {
+    const TOKENS: usize = 60;
+    let home = Home::new();
+    let mut workers = home.workers();
+    let (_master, server) = home.server(&workers, &THREE, &[]);
+    let whole = together(&server, TOKENS, || {});
+    let made = count(&server, "cake_generated_tokens_total");
+    let mut silence = None;
+    let answers = together(&server, TOKENS, || {
+        until("some tokens", LIMIT, || count(&server, "cake_generated_tokens_total") > made + 50.0);
+        workers[1].signal(Signal::STOP);
+        let stopped = Instant::now();
+        until("the loss to be seen", LIMIT, || server.get("/ready").status == 503);
+        silence = Some(stopped.elapsed());
+        until("the others to go on", LIMIT, || server.get("/ready").status == 200);
+        workers[1].signal(Signal::CONT);
+    });
+    assert!(answers == whole, "answers over the silence");
+    let silence = silence.expect("it was seen");
+    eprintln!("the silence was noticed after {:.1} s", silence.as_secs_f64());
+    assert!(silence < Duration::from_secs(15), "{silence:?}");
+    // It is taken back for the next plan, and needed there.
+    let spares = || server.get("/api/cluster").good()["spares"].clone();
+    until("it to be there again", LIMIT, || spares() == json!(["b"]));
+    workers[0].kill();
+    until("the loss to be seen", LIMIT, || server.get("/ready").status == 503);
+    until("the service to be whole", LIMIT, || server.get("/ready").status == 200);
+    assert!(together(&server, TOKENS, || {}) == whole, "answers with the one that woke");
+    let shown = server.get("/api/cluster").good();
+    let names = [&shown["devices"][0]["name"], &shown["devices"][1]["name"]];
+    assert!(names.contains(&&json!("b")), "{shown}");
+}
