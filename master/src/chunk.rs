@@ -7,9 +7,9 @@ const MOST_ALONE: usize = 512;
 /// Most rows of a step between stages. More than that were not measured to be faster, and every
 /// stage's scratch memory grows with them.
 const MOST_SHARED: usize = 256;
-/// Fewest rows of a step that are chosen: with fewer, reading the weights is what takes the time. Twice as
-/// many take little longer by row, but then stages wait longer for each other where prompts begin and end.
-const FEWEST: usize = 32;
+/// Fewest rows of a step that are chosen: with fewer, reading the weights and making them ready is what takes
+/// the time.
+const FEWEST: usize = 64;
 /// Chosen numbers of rows are multiples of this, whole tiles of the kernels.
 const GRANULE: usize = 32;
 /// Steps that a prompt is cut into for each stage: while the first step travels through `n` stages,
@@ -51,7 +51,7 @@ impl Chunk {
 /// is good only if the master computes every layer. No bound is beyond the `context` of a sequence.
 pub fn bounds(context: usize, master_may_compute: bool) -> impl Iterator<Item = (usize, bool)> {
     let alone = master_may_compute.then_some((MOST_ALONE, true));
-    let shared = [MOST_SHARED, MOST_SHARED / 2, MOST_SHARED / 4, FEWEST].map(|most| (most, false));
+    let shared = [MOST_SHARED, MOST_SHARED / 2, FEWEST].map(|most| (most, false));
     alone.into_iter().chain(shared).map(move |(most, alone)| (most.min(context).max(1), alone))
 }
 
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn plans_are_tried_with_fewer_rows_from_bound_to_bound() {
         let all: Vec<_> = bounds(4096, true).collect();
-        assert_eq!(all, [(512, true), (256, false), (128, false), (64, false), (32, false)]);
+        assert_eq!(all, [(512, true), (256, false), (128, false), (64, false)]);
         assert_eq!(bounds(4096, false).next(), Some((first_bound(4096), false)));
         assert!(bounds(100, true).all(|(most, _)| most <= 100), "no prompt is longer");
     }

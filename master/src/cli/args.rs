@@ -58,7 +58,7 @@ pub(super) struct PlanArgs {
     #[arg(long, value_name = "fast|exact", default_value = "fast", overrides_with = "numerics")]
     pub numerics: Numerics,
     /// Prompt tokens in one step. Default: 512 where the master computes every layer; else by the
-    /// number of stages and the length of the prompt, 32 to 256.
+    /// number of stages and the length of the prompt, 64 to 256.
     #[arg(long, value_name = "TOKENS")]
     pub chunk: Option<usize>,
     /// How activations travel between machines: f32 as they are; bf16 in half the bytes; q8 in about

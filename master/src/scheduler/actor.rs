@@ -11,7 +11,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 use tracing::{Span, debug_span, info, warn};
 
-use super::batch::{Bounds, prompt_rows};
+use super::batch::{prompt_rows, share};
 use super::cache::{KvCache, Lease, Usage};
 use super::sampler::{Choice, Sampler, Token};
 use super::step::{Chosen, Failed, Part, Pool, Seen, Want, choose};
@@ -377,31 +377,28 @@ impl Actor {
     /// The next step, if anybody has something to compute.
     fn compose(&mut self) -> Option<Composed> {
         let line = self.line.as_ref()?;
-        // All prompts together are cut as one would be, so that every stage has a part of them.
-        let unread: usize = self.running.iter().map(Running::unread).sum();
-        let bounds = Bounds {
-            generating: self.running.iter().filter(|one| one.generated > 0).count(),
-            steps: line.steps,
-            prompt_rows: line.chunk.rows(unread).min(line.prompt_rows),
-        };
+        let generating = self.running.iter().filter(|one| one.generated > 0).count();
         let mut step = Composed::default();
-        let share = bounds.share().min(self.ready.len());
+        let share = share(generating, line.steps).min(self.ready.len());
         for sequence in self.ready.drain(..share) {
             if let Some(one) = self.running.iter_mut().find(|one| one.sequence == sequence) {
                 one.is_ready = false;
                 step.add(&mut self.cache, one, 1);
             }
         }
+        // As many rows as the longest prompt's own steps have: no stage waits for a longer step than others.
+        let unread = self.running.iter().filter(|one| one.unread() > 0);
+        let rows = unread.map(|one| one.chunk_rows).max().unwrap_or(0).min(line.prompt_rows);
         // Steps with many rows of prompts take long, and more of them than there are stages only make
         // those who come later wait.
         let most = line.stages.len() * line.prompt_rows;
-        if self.prompt_rows_out + bounds.prompt_rows > most {
+        if self.prompt_rows_out + rows > most {
             return (!step.items.is_empty()).then_some(step);
         }
         let left: Vec<usize> = self.running.iter().map(Running::next_unread).collect();
         let unread: Vec<usize> = (0..left.len()).filter(|index| left[*index] > 0).collect();
         let left: Vec<usize> = unread.iter().map(|index| left[*index]).collect();
-        for (index, rows) in unread.into_iter().zip(prompt_rows(&left, bounds.prompt_rows)) {
+        for (index, rows) in unread.into_iter().zip(prompt_rows(&left, rows)) {
             if rows > 0 {
                 step.add(&mut self.cache, &mut self.running[index], rows);
             }

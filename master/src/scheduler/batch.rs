@@ -3,22 +3,10 @@
 /// Fewest prompt rows that a sequence gets in a step, as long as it has as many: fewer cost as much.
 const FEWEST_ROWS: usize = 32;
 
-/// Bounds of one step.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
-    /// Sequences that generate, in this step and in others.
-    pub(super) generating: usize,
-    /// Steps that are to be in flight.
-    pub(super) steps: usize,
-    /// Most prompt rows.
-    pub(super) prompt_rows: usize,
-}
-
-impl Bounds {
-    /// How many of the generating sequences go into one step, so that all steps have some.
-    pub(super) fn share(&self) -> usize {
-        self.generating.div_ceil(self.steps.max(1)).max(1)
-    }
+/// How many of the sequences that generate, in this step and in others, go into one of so many steps that
+/// are to be in flight, so that all have some.
+pub(super) fn share(generating: usize, steps: usize) -> usize {
+    generating.div_ceil(steps.max(1)).max(1)
 }
 
 /// Rows of each prompt that go into the next step. `left` are the prompts' rows that are not yet on
@@ -69,7 +57,6 @@ mod tests {
 
     #[test]
     fn steps_share_the_generating_sequences() {
-        let share = |generating, steps| Bounds { generating, steps, prompt_rows: 1 }.share();
         assert_eq!((share(8, 3), share(8, 1), share(1, 3), share(0, 3)), (3, 8, 1, 1));
     }
 
