@@ -235,10 +235,19 @@ impl Monitor {
         }
     }
 
+    /// There is none yet.
+    pub fn not_yet(&self, why: &str) {
+        self.because(Phase::Recovering, why);
+    }
+
     /// There was none in time.
     pub fn broken(&self, why: &str) {
+        self.because(Phase::Broken, why);
+    }
+
+    fn because(&self, phase: Phase, why: &str) {
         let mut state = self.state();
-        state.phase = Phase::Broken;
+        state.phase = phase;
         state.reason = Some(why.to_owned());
     }
 

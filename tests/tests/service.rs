@@ -65,7 +65,8 @@ fn the_cluster_is_shown_and_a_lost_worker_without_a_request() {
     assert_eq!((reply.status, &reply.body["status"]), (503, &json!("broken")));
     let reply = server.post(COMPLETIONS, &greedy(&[1], 1));
     assert!(reply.retry_after.is_some());
-    assert!(reply.refused(503).contains("does not fit"));
+    let why = reply.refused(503);
+    assert!(why.contains("does not fit") && why.contains("lost worker \"b\""), "{why}");
 }
 
 #[test]

@@ -368,10 +368,11 @@ impl WorkerRpc for Service {
     ) -> Result<Response<wire::ReleaseReply>, Status> {
         self.admit(&request)?;
         let work = self.shared.work.clone().write_owned().await;
-        let runtime = self.shared.runtime.clone();
+        let shared = self.shared.clone();
         blocking(move || {
             let _work = work;
-            runtime.unload();
+            shared.runtime.unload();
+            shared.lock_pins().clear(); // The next plan asks for what it needs.
             Ok(())
         })
         .await?;

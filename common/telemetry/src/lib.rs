@@ -30,6 +30,8 @@ use tracing_subscriber::{EnvFilter, Registry};
 
 /// Variable with the filter of logs.
 const FILTER: &str = "CAKE_LOG";
+/// Variable with the address of a collector.
+const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 /// How long spans that wait may take to leave when the process ends.
 pub const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Our crates: what libraries do with their own connections is no part of a trace.
@@ -40,13 +42,8 @@ const CRATES: [&str; 5] =
 #[derive(Args, Clone, Debug, Default)]
 pub struct Options {
     /// Send traces to this OpenTelemetry collector, by OTLP over gRPC (such as http://127.0.0.1:4317).
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "OTEL_EXPORTER_OTLP_ENDPOINT",
-        hide_env_values = true,
-        global = true
-    )]
+    /// Default: what OTEL_EXPORTER_OTLP_ENDPOINT says, if it can be used.
+    #[arg(long, value_name = "URL", global = true)]
     pub otlp: Option<String>,
 }
 
@@ -82,7 +79,10 @@ impl Options {
             .with_writer(std::io::stderr)
             .with_span_events(FmtSpan::CLOSE)
             .with_filter(filter);
-        let export = self.otlp.as_deref().map(|url| Export::to(url, service)).transpose()?;
+        let export = match &self.otlp {
+            Some(url) => Some(Export::to(url, service)?),
+            None => Export::of_environment(service),
+        };
         let traces = export.as_ref().map(|export| {
             let ours = Targets::new().with_targets(CRATES.map(|name| (name, LevelFilter::DEBUG)));
             let tracer = export.provider.tracer(service);
@@ -94,6 +94,13 @@ impl Options {
 }
 
 impl Export {
+    /// To where the environment says, which other programs may have been meant by.
+    fn of_environment(service: &'static str) -> Option<Self> {
+        let url = std::env::var(ENDPOINT).ok().filter(|url| !url.is_empty())?;
+        let refused = |error| eprintln!("warning: {ENDPOINT}: {error}");
+        Self::to(&url, service).map_err(refused).ok()
+    }
+
     fn to(url: &str, service: &'static str) -> Result<Self, Error> {
         let refused = |reason: String| Error { url: url.to_owned(), reason };
         let runtime = tokio::runtime::Builder::new_multi_thread()

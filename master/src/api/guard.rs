@@ -48,13 +48,18 @@ fn is_local(host: &str) -> bool {
         _ => host,
     };
     let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
-    name.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok()
+    let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+    // Names without a dot and those of these two are nobody's in the world's directory (RFC 6761, ICANN).
+    let is_nobodys =
+        !name.contains(['.', ':']) || name.ends_with(".localhost") || name.ends_with(".internal");
+    (is_nobodys && !name.is_empty()) || address.parse::<IpAddr>().is_ok()
 }
 
 /// Refuses pages of origins that may not ask: browsers send some of their requests without asking first.
 fn check_origin(server: &Server, headers: &HeaderMap) -> Result<(), ApiError> {
     let Some(origin) = text(headers, header::ORIGIN) else { return Ok(()) };
-    let own = origin.split_once("://").map(|(_, host)| host) == text(headers, header::HOST);
+    let own =
+        origin.split_once("://").is_some_and(|(_, host)| Some(host) == text(headers, header::HOST));
     match own || server.origins.iter().any(|allowed| allowed == "*" || allowed == origin) {
         true => Ok(()),
         false => Err(ApiError::Origin { origin: origin.to_owned() }),
@@ -82,6 +87,9 @@ mod tests {
     fn names_that_others_may_own_are_not_local() {
         for host in ["localhost", "LocalHost:80", "127.0.0.1", "127.0.0.1:8080", "[::1]:1", "[::1]"]
         {
+            assert!(is_local(host), "{host}");
+        }
+        for host in ["localhost.", "cake.localhost:1", "workstation", "host.docker.internal:8080"] {
             assert!(is_local(host), "{host}");
         }
         for host in ["evil.example", "evil.example:8080", "localhost.evil.example", "", "1.2.3.4.x"]

@@ -67,10 +67,13 @@ impl ToolChoice {
             .map(|(index, tool)| {
                 let any = || json!({ "type": "object" });
                 let mut arguments = tool.function.parameters.clone().unwrap_or_else(any);
-                hoist(&mut arguments, &format!("tool{index}."), &mut definitions);
+                let place = format!("tool{index}");
+                move_to(&mut arguments, &place);
+                let reference = json!({ "$ref": format!("#/{DEFINITIONS}/{place}") });
+                definitions.insert(place, arguments);
                 json!({
                     "type": "object",
-                    "properties": { "name": { "const": tool.function.name }, "arguments": arguments },
+                    "properties": { "name": { "const": tool.function.name }, "arguments": reference },
                     "required": ["name", "arguments"],
                     "additionalProperties": false,
                 })
@@ -84,35 +87,18 @@ impl ToolChoice {
     }
 }
 
-/// Moves what a schema defines for itself into `definitions`, under names that begin with `prefix`, since
-/// it is to be a part of another schema, where its references would find nothing.
-fn hoist(schema: &mut Value, prefix: &str, definitions: &mut Map<String, Value>) {
-    let Some(fields) = schema.as_object_mut() else { return };
-    for key in [DEFINITIONS, "definitions"] {
-        let Some(Value::Object(own)) = fields.remove(key) else { continue };
-        for (name, mut definition) in own {
-            point(&mut definition, prefix);
-            definitions.insert(format!("{prefix}{name}"), definition);
-        }
-    }
-    point(schema, prefix);
-}
-
-/// Makes the references of a schema point to where [`hoist`] moves what they name.
-fn point(schema: &mut Value, prefix: &str) {
+/// Makes the references of a schema within itself hold where it is one definition of another schema.
+fn move_to(schema: &mut Value, place: &str) {
     match schema {
         Value::Object(fields) => {
             for (key, value) in fields {
-                let name = value.as_str().filter(|_| key == "$ref").and_then(|text| {
-                    text.strip_prefix("#/$defs/").or_else(|| text.strip_prefix("#/definitions/"))
-                });
-                match name {
-                    Some(name) => *value = json!(format!("#/{DEFINITIONS}/{prefix}{name}")),
-                    None => point(value, prefix),
+                match value.as_str().filter(|_| key == "$ref").and_then(|to| to.strip_prefix('#')) {
+                    Some(within) => *value = json!(format!("#/{DEFINITIONS}/{place}{within}")),
+                    None => move_to(value, place),
                 }
             }
         }
-        Value::Array(values) => values.iter_mut().for_each(|value| point(value, prefix)),
+        Value::Array(values) => values.iter_mut().for_each(|value| move_to(value, place)),
         _ => {}
     }
 }
@@ -284,26 +270,18 @@ mod tests {
     }
 
     #[test]
-    fn definitions_of_several_tools_do_not_meet() {
-        let mut definitions = Map::new();
-        let of = |kind: &str, key: &str| {
-            json!({
-                "type": "object",
-                "properties": { "a": { "type": "array", "items": { "$ref": format!("#/{key}/A") } } },
-                key: { "A": { "anyOf": [{ "type": kind }, { "$ref": format!("#/{key}/A") }] } },
-            })
-        };
-        let (mut one, mut two) = (of("string", "$defs"), of("integer", "definitions"));
-        hoist(&mut one, "tool0.", &mut definitions);
-        hoist(&mut two, "tool1.", &mut definitions);
-        for (index, schema) in [&one, &two].into_iter().enumerate() {
-            let name = format!("#/$defs/tool{index}.A");
-            assert_eq!(schema["properties"]["a"]["items"]["$ref"], name.as_str());
-            assert!(schema.get("$defs").is_none() && schema.get("definitions").is_none());
-            let moved = &definitions[&format!("tool{index}.A")];
-            assert_eq!(moved["anyOf"][1]["$ref"], name.as_str());
-        }
-        assert_eq!(definitions["tool1.A"]["anyOf"][0]["type"], "integer");
+    fn a_schema_that_moves_refers_to_itself_as_before() {
+        let mut schema = json!({
+            "properties": {
+                "a": { "items": [{ "$ref": "#/$defs/A" }] }, "b": { "$ref": "#" }, "$ref": { "const": "#" },
+            },
+            "$defs": { "A": { "$ref": "https://elsewhere" } },
+        });
+        move_to(&mut schema, "tool3");
+        assert_eq!(schema["properties"]["a"]["items"][0]["$ref"], "#/$defs/tool3/$defs/A");
+        assert_eq!(schema["properties"]["b"]["$ref"], "#/$defs/tool3");
+        assert_eq!(schema["properties"]["$ref"]["const"], "#");
+        assert_eq!(schema["$defs"]["A"]["$ref"], "https://elsewhere");
     }
 
     #[test]

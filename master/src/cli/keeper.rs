@@ -19,7 +19,7 @@ use crate::monitor::Monitor;
 use crate::pipeline::{self, Pipeline};
 use crate::scheduler::Scheduler;
 
-/// Pause before what did not succeed is tried again.
+/// Pause before what did not succeed is tried again, at first.
 const PAUSE: Duration = Duration::from_millis(200);
 /// How often lost workers are looked for while all is well.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
@@ -43,17 +43,20 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// Watches and rebuilds for as long as it is polled.
+    /// Watches and rebuilds for as long as it is polled, and the scheduler lives.
     pub(super) async fn run(mut self) {
         loop {
             let error = self.loss().await;
             let since = Instant::now();
             out::note(format_args!("{error}: its layers move to who is left"));
             self.monitor.lost(&error);
-            let pipeline = self.rebuilt(since).await;
+            self.scheduler.suspend().await; // Its memory is needed for what comes next.
+            let pipeline = self.rebuilt(&error.to_string(), since).await;
             self.broken = pipeline.watch();
             let (chunk, rows) = (self.prepared.chunk(), self.prepared.promise().chunk);
-            self.scheduler.resume(pipeline, chunk, rows);
+            if !self.scheduler.resume(pipeline, chunk, rows) {
+                return;
+            }
             self.monitor.ready();
             let seconds = since.elapsed().as_secs_f64();
             self.monitor.metrics.recovered(seconds);
@@ -81,26 +84,28 @@ impl Keeper {
     }
 
     /// Another pipeline, however long that takes; who waits is told after a while that it takes long.
-    async fn rebuilt(&mut self, since: Instant) -> Pipeline {
+    async fn rebuilt(&mut self, loss: &str, since: Instant) -> Pipeline {
         let mut told = String::new();
-        let mut gave_up = false;
+        let mut pause = PAUSE;
         loop {
             let error = match self.rebuild().await {
                 Ok(pipeline) => return pipeline,
                 Err(error) => error.to_string(),
             };
+            let why = format!("{loss}; {error}");
             if error != told {
                 out::note(format_args!("cannot go on yet: {error}"));
                 told.clone_from(&error);
             }
-            if since.elapsed() >= self.grace {
-                if !gave_up {
-                    self.monitor.broken(&error);
-                    gave_up = true;
+            match since.elapsed() >= self.grace {
+                true => {
+                    self.monitor.broken(&why);
+                    self.scheduler.give_up(why);
                 }
-                self.scheduler.give_up(error);
+                false => self.monitor.not_yet(&why),
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(pause).await;
+            pause = (pause * 3 / 2).min(LOOK_AGAIN);
             // Not at once: who was lost a moment ago may take long to say nothing.
             self.prepared.rejoin(&self.addresses).await;
         }

@@ -27,6 +27,8 @@ pub(super) struct Prepared {
     /// The model.
     pub model: Model,
     chosen: Chosen,
+    /// Whether there were no workers from the start.
+    alone: bool,
     members: Vec<Member>,
     manifests: Arc<Manifests>,
     state: State,
@@ -99,6 +101,7 @@ pub(super) async fn prepare(
         return Ok(Prepared {
             model,
             chosen,
+            alone: members.is_empty(),
             members,
             manifests,
             state,
@@ -260,8 +263,11 @@ impl Prepared {
         let mut args = args.clone();
         args.exclude.retain(|name| there(name));
         args.place.retain(|(name, _)| there(name));
-        // Without workers the master would take everything, which it did not do before.
-        args.local_memory = Some(args.local_memory.unwrap_or(0));
+        if !self.alone {
+            // Without workers the master would take everything, which it did not do before.
+            args.local_memory = Some(args.local_memory.unwrap_or(0));
+        }
+        args.reprobe = false; // Answers wait.
         let Self { model, manifests, state, threads, .. } = &*self;
         let with = With { model, manifests, state, threads: *threads, slack: HURRY };
         let promise = self.chosen.promise;
@@ -287,7 +293,7 @@ impl Prepared {
         stages.filter_map(|stage| Some((stage, remote(stage)?))).collect()
     }
 
-    /// Names of the workers that are held and have no layers.
+    /// Names of the workers that are held and have no layers, though some of them may be left out of plans.
     pub(super) fn spares(&self) -> Vec<String> {
         let used = |name: &str| self.chosen.plan.stages.iter().any(|stage| stage.device == name);
         let names = self.members.iter().map(Member::name);

@@ -191,19 +191,27 @@ impl Member {
         Ok(Self { address: address.to_owned(), offer, client, lease, hold: Hold::new(hold) })
     }
 
-    /// Asks again what it offers: what it holds changes with every push.
+    /// Lets it put away what it computed with, and asks again what it offers: what it holds changes with every
+    /// push. One that is slow to answer is taken to offer what it did.
     ///
     /// # Errors
     /// [`Error::Call`] if it is not there any more, or let go of this master.
     async fn refresh(&mut self) -> Result<(), Error> {
         let mut client = self.client.clone();
-        let request = client.describe(wire::DescribeRequest {});
+        let ask = async {
+            client.release(wire::ReleaseRequest::default()).await?;
+            client.describe(wire::DescribeRequest {}).await
+        };
         let name = self.offer.name.clone();
         let gone = || Error::call(&name, "go on", &Status::aborted("it has let go of this master"));
         let said = tokio::select! {
             biased;
             _ = &mut self.hold.0 => return Err(gone()),
-            said = within_time(ALIVE_TIMEOUT, &name, "say that it is there", request) => said?,
+            said = tokio::time::timeout(ALIVE_TIMEOUT, ask) => match said {
+                Ok(Ok(said)) => said.into_inner(),
+                Ok(Err(status)) => return Err(Error::call(&name, "say that it is there", &status)),
+                Err(_) => return Ok(()),
+            },
         };
         let offer = Offer::from(said);
         if offer.instance != self.offer.instance {
@@ -294,9 +302,13 @@ pub async fn refresh(members: &mut Vec<Member>) {
     });
 }
 
-/// Takes those of `addresses` that are no members and are there now. May be dropped at any time.
+/// Takes those of `addresses` that are no members, or not held any more, and are there now. Members keep
+/// their places. May be dropped at any time.
 pub async fn rejoin(members: &mut Vec<Member>, addresses: &[String], master: &str) {
-    let is_missing = |address: &&String| members.iter().all(|member| member.address != **address);
+    let held = |member: &Member| !member.hold.0.is_finished();
+    let is_missing = |address: &&String| {
+        !members.iter().any(|member| member.address == **address && held(member))
+    };
     let missing: Vec<&String> = addresses.iter().filter(is_missing).collect();
     let holds = missing.into_iter().map(|address| async move {
         let hold = Member::hold(address, master);
@@ -306,9 +318,13 @@ pub async fn rejoin(members: &mut Vec<Member>, addresses: &[String], master: &st
     for member in back.into_iter().flatten() {
         // The same worker may have two addresses.
         let known = |other: &Member| other.offer.instance == member.offer.instance;
-        if !members.iter().any(known) {
-            info!(worker = member.name(), "there again");
-            members.push(member);
+        if members.iter().any(|other| known(other) && held(other)) {
+            continue;
+        }
+        info!(worker = member.name(), "there again");
+        match members.iter_mut().find(|other| other.address == member.address) {
+            Some(other) => *other = member,
+            None => members.push(member),
         }
     }
     make_names_unique(members);

@@ -1,8 +1,11 @@
 //! Layers that the master runs itself: a thread with a queue, like a worker's stage.
+use std::thread::JoinHandle;
+
 use cake_engine::Stage;
 use cake_proto::{Step, limits};
 use cake_worker::runtime::{Job, StepEngine};
 use tokio::sync::mpsc;
+use tracing::warn;
 
 use super::Error;
 use crate::sizing::LOCAL;
@@ -10,10 +13,24 @@ use crate::sizing::LOCAL;
 /// What comes out: the computed step, or (step number, why it failed).
 pub(super) type Output = Result<Step, (u64, String)>;
 
-/// The master's own stage. The thread ends when this is dropped.
+/// The master's own stage. Dropping it waits for the end of its step, if it is at one: its memory is free
+/// then.
 #[derive(Debug)]
 pub struct LocalStage {
-    jobs: mpsc::Sender<Job>,
+    /// None once it is being dropped.
+    jobs: Option<mpsc::Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for LocalStage {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            warn!("the stage's thread had panicked");
+        }
+    }
 }
 
 impl LocalStage {
@@ -25,7 +42,7 @@ impl LocalStage {
         let (jobs, mut queue) = mpsc::channel::<Job>(limits::STEPS_QUEUED);
         let (results, outgoing) = mpsc::channel(limits::STEPS_QUEUED);
         let mut engine = StepEngine::new(stage);
-        std::thread::Builder::new().name("cake-stage".into()).spawn(move || {
+        let body = std::thread::Builder::new().name("cake-stage".into()).spawn(move || {
             while let Some(job) = queue.blocking_recv() {
                 let number = job.number();
                 let result = engine.run(job).map_err(|message| (number, message));
@@ -34,11 +51,13 @@ impl LocalStage {
                 }
             }
         })?;
-        Ok((Self { jobs }, outgoing))
+        let thread = Some(body);
+        Ok((Self { jobs: Some(jobs), thread }, outgoing))
     }
 
     /// Queues a step; waits while the queue is full.
     pub(super) async fn submit(&self, step: Step) -> Result<(), Error> {
-        self.jobs.send(Job::new(LOCAL, step)).await.map_err(|_| Error::Closed)
+        let jobs = self.jobs.as_ref().ok_or(Error::Closed)?;
+        jobs.send(Job::new(LOCAL, step)).await.map_err(|_| Error::Closed)
     }
 }

@@ -203,6 +203,13 @@ impl Pipeline {
     }
 }
 
+impl Drop for Pipeline {
+    fn drop(&mut self) {
+        // Whoever still waits for a step need not wait for its time to be over.
+        self.shared.break_down(Error::Closed);
+    }
+}
+
 impl Shared {
     /// Sends a step to the remote stage at `index`.
     async fn forward(&self, index: usize, step: Step) {

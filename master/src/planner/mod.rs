@@ -205,8 +205,40 @@ pub fn plan(input: &Input) -> Result<Plan, Refusal> {
         Some(cost) if best * WORTH_A_PUSH > cost => (&held, cost, cost > best * (1.0 + TIE)),
         _ => (&anything, best, false),
     };
-    let cap = cost.max(best * (1.0 + input.slack.max(0.0)));
-    Ok(describe(input, terms, &choose(&space, terms, cap), kept))
+    let slack = best * (1.0 + input.slack.max(0.0));
+    Ok(describe(input, terms, &with_slack(&space, terms, cost, slack), kept))
+}
+
+/// The chain with the fewest bytes to push among those whose cost is at most `most`, and about the fastest of
+/// these; that of the least `cost` if none has fewer.
+fn with_slack(space: &Space, terms: &Terms, cost: f64, most: f64) -> Vec<(usize, LayerRange)> {
+    /// Times that what is between two costs is halved: to less than anybody can measure.
+    const HALVINGS: usize = 12;
+    let pushed = |chain: &[(usize, LayerRange)]| -> u64 {
+        chain
+            .iter()
+            .map(|(device, layers)| terms.push_bytes(*device, layers.start, layers.end))
+            .sum()
+    };
+    let fastest = choose(space, terms, cost);
+    if most <= cost {
+        return fastest;
+    }
+    let mut fewest = choose(space, terms, most);
+    let least = pushed(&fewest);
+    if pushed(&fastest) == least {
+        return fastest;
+    }
+    let (mut low, mut high) = (cost, most);
+    for _ in 0..HALVINGS {
+        let middle = f64::midpoint(low, high);
+        let chain = choose(space, terms, middle);
+        match pushed(&chain) == least {
+            true => (fewest, high) = (chain, middle),
+            false => low = middle,
+        }
+    }
+    fewest
 }
 
 /// The plan made of these stages, with every figure worked out.

@@ -9,7 +9,7 @@ use cake_proto::StepItem;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
-use tracing::{Span, debug_span, info, warn};
+use tracing::{Span, debug_span, warn};
 
 use super::batch::{prompt_rows, share};
 use super::cache::{KvCache, Lease, Usage};
@@ -20,6 +20,9 @@ use crate::chunk::Chunk;
 use crate::generate::{Ends, Finish};
 use crate::metrics::Occupancy;
 use crate::pipeline::Pipeline;
+
+/// Lines that a sequence may lose before its next token: after so many it is taken to be the cause.
+const MOST_LOSSES: usize = 5;
 
 /// Runs until nobody can submit any more and everything has ended.
 pub(super) async fn run(
@@ -93,7 +96,7 @@ struct Actor {
     on_loss: OnLoss,
     ends: Arc<Ends>,
     shared: Arc<Shared>,
-    /// Rows of prompts in those that are.
+    /// Rows of prompts in steps that are in flight.
     prompt_rows_out: usize,
     cache: KvCache,
     waiting: VecDeque<Waiting>,
@@ -128,6 +131,8 @@ struct Running {
     submitted: usize,
     /// Whether it is one of those that are ready.
     is_ready: bool,
+    /// Lines that were lost since its last token.
+    losses: usize,
     prompt_len: usize,
     /// Most rows of it in one step.
     chunk_rows: usize,
@@ -164,6 +169,7 @@ impl Running {
     /// Forgets what the stages held of it.
     fn rewind(&mut self) {
         self.submitted = 0;
+        self.losses += 1;
         (self.is_ready, self.shares) = (false, false);
         if let Some(pool) = &mut self.pool {
             *pool = Pool::default();
@@ -217,6 +223,14 @@ impl Actor {
                 }
                 self.end(sequence, None);
             }
+            Command::Suspend(told) => {
+                let line = self.line.take();
+                // A step of the master's own may have to end first.
+                tokio::task::spawn_blocking(move || {
+                    drop(line);
+                    told.send(()).ok(); // Perhaps nobody waits for it any more.
+                });
+            }
             Command::Resume(resumed) => self.resume(*resumed),
             Command::GiveUp(why) => self.give_up(&Error::Unrecovered(why)),
         }
@@ -226,13 +240,18 @@ impl Actor {
     fn resume(&mut self, Resumed { pipeline, chunk, prompt_rows }: Resumed) {
         self.line = Some(Line::new(pipeline, chunk, prompt_rows));
         self.line_number += 1;
-        self.cache = KvCache::new(self.shared.limits.kv_blocks);
         self.ready.clear();
+        let unlucky = self.running.iter().filter(|one| one.losses >= MOST_LOSSES);
+        for sequence in unlucky.map(|one| one.sequence).collect::<Vec<_>>() {
+            let error = Error::LostAgain { losses: MOST_LOSSES };
+            self.end(sequence, Some(Event::Failed(error)));
+        }
+        self.cache = KvCache::new(self.shared.limits.kv_blocks);
         for one in &mut self.running {
             one.rewind();
             one.chunk_rows = chunk.rows(one.known);
-            // As many blocks as before, and as few were promised: whatever ran has room again.
-            let (lease, _) = self.cache.admit(&[], one.longest).expect("it had room before");
+            // There are blocks for as many of the longest sequences as may run.
+            let (lease, _) = self.cache.admit(&[], one.longest).expect("there are enough");
             one.lease = lease;
         }
     }
@@ -256,8 +275,13 @@ impl Actor {
     /// Waits for another line, if steps over this one can be computed again.
     fn survives(&mut self, line_number: u64, error: &Error) -> bool {
         let survives = self.on_loss == OnLoss::Wait && error.is_loss();
-        if survives && line_number == self.line_number && self.line.take().is_some() {
-            info!(%error, sequences = self.running.len(), "the pipeline is lost: sequences wait");
+        if survives
+            && line_number == self.line_number
+            && let Some(line) = self.line.take()
+        {
+            warn!(%error, sequences = self.running.len(), "the pipeline is lost: sequences wait");
+            // A step of the master's own may have to end first.
+            tokio::task::spawn_blocking(move || drop(line));
         }
         survives
     }
@@ -305,6 +329,7 @@ impl Actor {
                 known: request.prompt.len(),
                 submitted: reused,
                 is_ready: false,
+                losses: 0,
                 prompt_len: request.prompt.len(),
                 chunk_rows: chunk.rows(request.prompt.len() - reused),
                 longest,
@@ -456,6 +481,7 @@ impl Actor {
         let (length, complete) = (sampler.ids().len(), sampler.is_complete());
         one.sampler = Some(sampler);
         one.known = length;
+        one.losses = 0;
         if one.stop_ids.contains(&token.id) {
             return self.end(sequence, Some(Event::Ended(Finish::Stop)));
         }

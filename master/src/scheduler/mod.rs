@@ -24,7 +24,7 @@ use std::time::Instant;
 
 use cake_engine::blocks_for;
 use serde::Serialize;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tracing::{Span, field, info_span};
 
 use crate::chunk::Chunk;
@@ -90,7 +90,7 @@ pub enum Event {
     Embedding(Vec<f32>),
     /// The last event.
     Ended(Finish),
-    /// The last event: a step failed.
+    /// The last event: a step failed, or a lost stage was not replaced in time.
     Failed(Error),
 }
 
@@ -112,6 +112,12 @@ pub enum Error {
     /// A stage was lost, and nothing took its place in time.
     #[error("the cluster is not whole again yet: {0}")]
     Unrecovered(String),
+    /// Stage after stage was lost with it.
+    #[error("{losses} times a stage was lost before its next token came: perhaps because of it")]
+    LostAgain {
+        /// How often.
+        losses: usize,
+    },
 }
 
 impl Error {
@@ -225,6 +231,8 @@ enum Command {
     Cancel {
         sequence: u64,
     },
+    /// Whoever asks is told when the line's memory is free.
+    Suspend(oneshot::Sender<()>),
     Resume(Box<Resumed>),
     GiveUp(String),
 }
@@ -281,11 +289,21 @@ impl Scheduler {
         Ok(requests.into_iter().map(|request| self.begin(request)).collect())
     }
 
+    /// Gives up the pipeline, and waits until what the master itself had in memory for it is free. Sequences
+    /// wait for another one.
+    pub async fn suspend(&self) {
+        let (tell, told) = oneshot::channel();
+        if self.commands.send(Command::Suspend(tell)).is_ok() {
+            told.await.ok(); // Without a scheduler there is no pipeline either.
+        }
+    }
+
     /// Goes on over another pipeline, of as many KV blocks, whose stages hold nothing of any sequence yet:
-    /// what was computed is computed again from its ids, and nothing is chosen again.
-    pub fn resume(&self, pipeline: Pipeline, chunk: Chunk, prompt_rows: usize) {
+    /// what was computed is computed again from its ids, and nothing is chosen again. False if the scheduler
+    /// is gone.
+    pub fn resume(&self, pipeline: Pipeline, chunk: Chunk, prompt_rows: usize) -> bool {
         let resumed = Box::new(Resumed { pipeline, chunk, prompt_rows });
-        self.commands.send(Command::Resume(resumed)).ok(); // Without a scheduler nobody waits.
+        self.commands.send(Command::Resume(resumed)).is_ok()
     }
 
     /// Ends everything that waits for a lost stage, and says why. Later requests wait again.

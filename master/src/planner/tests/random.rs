@@ -52,6 +52,14 @@ fn with_slack_the_fewest_bytes_are_pushed_that_the_slack_allows() {
         let good = chains.iter().filter(|chain| cost(&input, chain) <= most);
         let least = good.map(|chain| push(&input, chain)).min().expect("the fastest is good");
         assert!(found.push_bytes <= least, "seed {seed}: {found:?}");
+        // Nor is another one as fine and faster, but for what the search leaves open.
+        let alike = chains.iter().filter(|chain| push(&input, chain) == found.push_bytes);
+        let fastest_alike =
+            alike.map(|chain| cost(&input, chain)).fold(f64::INFINITY, f64::min).max(most / 1.5);
+        assert!(
+            found.cost_seconds <= fastest_alike * 1.001 || found.kept,
+            "seed {seed}: {found:?}"
+        );
         fewer += usize::from(found.push_bytes < fastest.push_bytes);
     }
     assert!(fewer > 100, "the cases miss something: {fewer}");
