@@ -215,3 +215,46 @@ fn a_worker_that_falls_silent_is_as_good_as_dead_and_changes_nothing_when_it_wak
     let names = [&shown["devices"][0]["name"], &shown["devices"][1]["name"]];
     assert!(names.contains(&&json!("b")), "{shown}");
 }
+
+#[test]
+fn a_loss_while_nobody_asks_is_mended_also_where_the_master_has_layers() {
+    const TOKENS: usize = 20;
+    let home = Home::new();
+    let mut workers = home.workers();
+    let master = Master::over(&workers);
+    let pins = master::pins(&[("master", 0, 2), ("a", 2, 5), ("b", 5, 8)]);
+    let args = ["--context", "512", "--chunk", "16", "--local-memory", "1GiB"];
+    let args: Vec<&str> = pins.iter().map(String::as_str).chain(args).collect();
+    let server = Server::start(&master, home.directory.path(), &args);
+    let whole = together(&server, TOKENS, || {});
+    workers[1].kill();
+    let recovered = || count(&server, "cake_recovery_seconds_count") == 1.0;
+    until("the service to be whole without being asked", LIMIT, recovered);
+    assert!(together(&server, TOKENS, || {}) == whole, "answers of the others");
+}
+
+#[test]
+fn an_embedding_is_the_same_over_a_loss() {
+    let home = Home::new();
+    let mut workers = home.workers();
+    let (_master, server) = home.server(&workers, &THREE, &[]);
+    let embed = || {
+        let request = json!({ "input": prompt(3, 500) });
+        server.post("/v1/embeddings", &request).good()["data"].clone()
+    };
+    let whole = embed();
+    let read = count(&server, "cake_prompt_tokens_total");
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(embed);
+        until("a part to be read", LIMIT, || {
+            count(&server, "cake_prompt_tokens_total") > read + 60.0
+        });
+        workers[2].kill();
+        assert!(asked.join().expect("an embedding") == whole);
+    });
+    // Whether it was still being read or not, the loss is mended.
+    until("the service to be whole", LIMIT, || {
+        count(&server, "cake_recovery_seconds_count") == 1.0
+    });
+    assert!(embed() == whole);
+}
