@@ -1,21 +1,21 @@
 //! The task that owns all sequences.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
 
-use cake_proto::StepItem;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
-use tracing::{Span, debug_span, warn};
+use tracing::{debug_span, warn};
 
 use super::batch::{prompt_rows, share};
-use super::cache::{KvCache, Lease, Usage};
+use super::cache::{KvCache, Usage};
 use super::sampler::{Choice, Sampler, Token};
-use super::step::{Chosen, Failed, Part, Pool, Seen, Want, choose};
-use super::{Command, Error, Event, Goal, Limits, Load, OnLoss, Request, Resumed, Shared};
+use super::sequence::{Composed, Running, Waiting};
+use super::step::{Chosen, Failed, Pool, Seen, Want, choose};
+use super::{Command, Error, Event, Goal, Limits, Load, OnLoss, Resumed, Shared};
 use crate::chunk::Chunk;
 use crate::generate::{Ends, Finish};
 use crate::metrics::Occupancy;
@@ -106,75 +106,6 @@ struct Actor {
     ready: VecDeque<u64>,
     in_flight: FuturesUnordered<Pin<Box<dyn Future<Output = Done> + Send>>>,
     next_step: u64,
-}
-
-struct Waiting {
-    sequence: u64,
-    request: Request,
-    events: mpsc::UnboundedSender<Event>,
-    since: Instant,
-    span: Span,
-    /// The time that it waits.
-    queue: Span,
-}
-
-struct Running {
-    sequence: u64,
-    lease: Lease,
-    /// Away while a step is in flight whose logits choose the next token.
-    sampler: Option<Box<Sampler>>,
-    /// Its final hidden states so far, if it is computed for its embedding.
-    pool: Option<Pool>,
-    /// Tokens that are known: its prompt's and those that were chosen.
-    known: usize,
-    /// Tokens whose rows are computed or on their way.
-    submitted: usize,
-    /// Whether it is one of those that are ready.
-    is_ready: bool,
-    /// Lines that were lost since its last token.
-    losses: usize,
-    prompt_len: usize,
-    /// Most rows of it in one step.
-    chunk_rows: usize,
-    /// Tokens that it may grow to.
-    longest: usize,
-    stop_ids: Arc<HashSet<u32>>,
-    max_tokens: usize,
-    generated: usize,
-    /// When it was asked for, or had its last token.
-    since: Instant,
-    events: mpsc::UnboundedSender<Event>,
-    /// The step that came next when it was admitted.
-    admitted_before: u64,
-    /// Whether it reads blocks that others filled.
-    shares: bool,
-    /// From its question to its end.
-    span: Span,
-}
-
-impl Running {
-    /// Rows that are still to be read: of its prompt, or of all of it once more.
-    fn unread(&self) -> usize {
-        if self.is_ready { 0 } else { self.known - self.submitted }
-    }
-
-    /// Those of them that may go into the next step: of the prompt or generated ones, which are
-    /// computed in different ways.
-    fn next_unread(&self) -> usize {
-        let prompt = self.prompt_len.saturating_sub(self.submitted);
-        let alike = if prompt > 0 { prompt } else { self.unread() };
-        alike.min(self.chunk_rows)
-    }
-
-    /// Forgets what the stages held of it.
-    fn rewind(&mut self) {
-        self.submitted = 0;
-        self.losses += 1;
-        (self.is_ready, self.shares) = (false, false);
-        if let Some(pool) = &mut self.pool {
-            *pool = Pool::default();
-        }
-    }
 }
 
 /// A step that came back: the sequences that were in it, and those whose next token it chose.
@@ -537,55 +468,5 @@ impl Actor {
             self.end(sequence, Some(Event::Failed(error.clone())));
         }
         self.cache.forget();
-    }
-}
-
-/// A step before it is submitted.
-#[derive(Default)]
-struct Composed {
-    items: Vec<StepItem>,
-    /// Ids of all rows.
-    ids: Vec<u32>,
-    /// Rows whose logits are wanted.
-    wanted: Vec<u32>,
-    /// What is to come of them, in their order.
-    wants: Vec<Want>,
-    /// Its part in the time of each of its sequences.
-    spans: Vec<Part>,
-}
-
-impl Composed {
-    /// Adds the next `rows` rows of a sequence, whose sampler is here.
-    fn add(&mut self, cache: &mut KvCache, one: &mut Running, rows: usize) {
-        let Some(sampler) = one.sampler.take() else { return };
-        let (begin, end) = (one.submitted, one.submitted + rows);
-        // What it is decides its arithmetic: a prompt's rows and generated ones are never one item.
-        let prompt = begin < sampler.prompt_len();
-        cache.cover(&mut one.lease, end);
-        cache.publish(&mut one.lease, &sampler.ids()[..end]);
-        let span = debug_span!(parent: &one.span, "step", position = begin, rows, prompt);
-        self.items.push(StepItem {
-            sequence: one.sequence,
-            position: begin,
-            rows,
-            prompt,
-            blocks: one.lease.blocks(end).to_vec(),
-            trace: cake_telemetry::context_of(&span),
-        });
-        let chooses = end == sampler.ids().len();
-        self.spans.push(Part { span, wanted: one.pool.is_some() || chooses });
-        self.ids.extend_from_slice(&sampler.ids()[begin..end]);
-        one.submitted = end;
-        let here = self.ids.len() as u32;
-        if one.pool.is_some() {
-            self.wanted.extend(here - rows as u32..here);
-            self.wants.push(Want::Pooled { sequence: one.sequence, position: begin, rows });
-            one.sampler = Some(sampler);
-        } else if chooses {
-            self.wanted.push(here - 1);
-            self.wants.push(Want::Token { sequence: one.sequence, sampler });
-        } else {
-            one.sampler = Some(sampler);
-        }
     }
 }

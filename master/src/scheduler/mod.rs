@@ -1,7 +1,7 @@
 //! Many sequences over one pipeline: continuous batching.
 //!
 //! Start at [`Scheduler::submit`]. One task (`actor`) owns everything that changes: who waits, who
-//! runs, which KV blocks are whose (`cache`), what comes of a step (`step`). Sequences join and leave between two steps. A step carries
+//! runs, which KV blocks are whose (`cache`), how far each is (`sequence`), what comes of a step (`step`). Sequences join and leave between two steps. A step carries
 //! one token of each of its generating sequences and some rows of prompts (`batch`); so many steps are in
 //! flight that every stage has one, and one is with the master's head.
 //!
@@ -15,6 +15,7 @@ mod actor;
 mod batch;
 mod cache;
 mod sampler;
+mod sequence;
 mod step;
 
 use std::collections::HashSet;
