@@ -2,6 +2,7 @@
 mod args;
 mod candidates;
 mod chat;
+mod choose;
 mod demo;
 mod doctor;
 mod error;

@@ -3,14 +3,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use cake_checkpoint::{Checkpoint, Digest, LayerRange, MappedTensor};
-use cake_engine::{EngineOptions, Numerics, Ops, Stage};
+use cake_engine::{EngineOptions, Ops, Stage};
 use serde::Serialize;
 
 use super::args::{ClusterArgs, PlanArgs};
-use super::candidates::{self, Candidates, Seat};
+use super::candidates::Seat;
+use super::choose::{Chosen, With};
 use super::out::{self, Tell};
 use super::{Error, report, show};
-use crate::chunk::{self, Chunk};
+use crate::chunk::Chunk;
 use crate::cluster::{self, Member};
 use crate::distributor::{self, Assignment, Manifests, Progress, Pushed, WorkerProgress};
 use crate::generate::Ends;
@@ -18,8 +19,8 @@ use crate::model::Model;
 use crate::monitor::{Device, DeviceState, Monitor, Planned};
 use crate::pipeline::{self, Opening, Pipeline, StageSpec};
 use crate::place::OwnWeights;
-use crate::planner::{self, Plan, PlannedStage, Refusal};
-use crate::sizing::{self, LOCAL, Promise};
+use crate::planner::{Plan, PlannedStage};
+use crate::sizing::{LOCAL, Promise};
 use crate::state::State;
 
 /// A checkpoint, the workers held for it, and the plan.
@@ -110,122 +111,6 @@ pub(super) async fn prepare(
             monitor: None,
         });
     }
-}
-
-/// What planning needs beside the workers.
-struct With<'a> {
-    model: &'a Model,
-    manifests: &'a Manifests,
-    state: &'a State,
-    threads: usize,
-    /// How much slower a plan may be that has less to push.
-    slack: f64,
-}
-
-/// A plan, and what was decided with it.
-struct Chosen {
-    promise: Promise,
-    chunk: Chunk,
-    plan: Plan,
-    /// Who each of the plan's devices is.
-    seats: Vec<Seat>,
-}
-
-impl With<'_> {
-    /// Measures who was not measured yet, and plans.
-    async fn plan(
-        &self,
-        members: &[Member],
-        args: &PlanArgs,
-        promise: Promise,
-        what_if: &[(String, u64)],
-    ) -> Result<Chosen, Error> {
-        let Self { model, manifests, state, threads, slack } = *self;
-        let Candidates { all, seats, warnings } =
-            candidates::gather(model, state, members, args, what_if, threads).await?;
-        let known = manifests.all_known();
-        let plan = |promise: &Promise| {
-            let input = sizing::input(model, promise, &all, &known, args.pins());
-            planner::plan(&planner::Input { slack, ..input })
-        };
-        let fitting = fitting(plan, promise, args.chunk, &seats);
-        let (plan, promise, chunk) = fitting.map_err(|refusal| Error::Plan(*refusal))?;
-        warn(&warnings);
-        let mixed = mixed_arithmetic(&plan, &seats, members, promise.numerics, model)?;
-        warn(mixed.as_slice());
-        Ok(Chosen { promise, chunk, plan, seats })
-    }
-}
-
-/// The first plan that fits, with prompt steps as large as was `asked`, or else as pays most; what is
-/// promised by it, and how prompts are cut.
-fn fitting(
-    plan: impl Fn(&Promise) -> Result<Plan, Refusal>,
-    promise: Promise,
-    asked: Option<usize>,
-    seats: &[Seat],
-) -> Result<(Plan, Promise, Chunk), Box<Refusal>> {
-    if let Some(rows) = asked {
-        return Ok((plan(&promise)?, promise, Chunk::exactly(rows)));
-    }
-    let own = |stage: &PlannedStage| seats.get(stage.device_index) == Some(&Seat::Master);
-    let mut refusal = None;
-    for (most, only_alone) in chunk::bounds(promise.context, seats.contains(&Seat::Master)) {
-        let promise = Promise { chunk: most, ..promise };
-        match plan(&promise) {
-            Ok(plan) if plan.stages.iter().all(own) => {
-                return Ok((plan, promise, Chunk::exactly(most)));
-            }
-            Ok(_) if only_alone => {}
-            Ok(plan) => {
-                let chunk = Chunk::over_stages(plan.stages.len(), most);
-                return Ok((plan, promise, chunk));
-            }
-            Err(refused) => refusal = Some(refused),
-        }
-    }
-    Err(Box::new(refusal.expect("the last bound gives a plan or a refusal")))
-}
-
-/// Says so if stages of the plan round in different ways, which the same prompt's answer may show.
-fn mixed_arithmetic(
-    plan: &Plan,
-    seats: &[Seat],
-    members: &[Member],
-    numerics: Numerics,
-    model: &Model,
-) -> Result<Option<String>, Error> {
-    if plan.stages.len() < 2 {
-        return Ok(None);
-    }
-    let own = cake_engine::arithmetic()?;
-    let stages = plan.stages.iter().filter_map(|stage| {
-        let arithmetic = match seats.get(stage.device_index)? {
-            Seat::Master => own,
-            Seat::Worker(index) => members.get(*index)?.offer.arithmetic.as_deref()?,
-            Seat::Imagined => return None,
-        };
-        Some((stage.device.as_str(), arithmetic))
-    });
-    let stages: Vec<_> = stages.collect();
-    let kinds = model.matrix_kinds();
-    let agree = |numerics| {
-        let mut pairs = stages.windows(2);
-        pairs.all(|pair| cake_engine::same_bits(pair[0].1, pair[1].1, numerics, kinds))
-    };
-    if agree(numerics) {
-        return Ok(None);
-    }
-    let names = stages.iter().map(|(device, arithmetic)| format!("{device}: {arithmetic}"));
-    let remedy = match agree(Numerics::Exact) {
-        true => "; with --numerics exact they would round alike",
-        false => "",
-    };
-    Ok(Some(format!(
-        "processors of different kinds round in different ways ({}): the same prompt may be answered in \
-         other words when layers move between them{remedy}",
-        names.collect::<Vec<_>>().join(", ")
-    )))
 }
 
 /// Tells people what is not as it should be but does not stop anything.

@@ -13,24 +13,11 @@ use crate::sizing::LOCAL;
 /// What comes out: the computed step, or (step number, why it failed).
 pub(super) type Output = Result<Step, (u64, String)>;
 
-/// The master's own stage. Dropping it waits for the end of its step, if it is at one: its memory is free
-/// then.
+/// The master's own stage. The thread ends when this is dropped.
 #[derive(Debug)]
 pub struct LocalStage {
-    /// None once it is being dropped.
-    jobs: Option<mpsc::Sender<Job>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Drop for LocalStage {
-    fn drop(&mut self) {
-        self.jobs = None;
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            warn!("the stage's thread had panicked");
-        }
-    }
+    jobs: mpsc::Sender<Job>,
+    thread: JoinHandle<()>,
 }
 
 impl LocalStage {
@@ -42,7 +29,7 @@ impl LocalStage {
         let (jobs, mut queue) = mpsc::channel::<Job>(limits::STEPS_QUEUED);
         let (results, outgoing) = mpsc::channel(limits::STEPS_QUEUED);
         let mut engine = StepEngine::new(stage);
-        let body = std::thread::Builder::new().name("cake-stage".into()).spawn(move || {
+        let thread = std::thread::Builder::new().name("cake-stage".into()).spawn(move || {
             while let Some(job) = queue.blocking_recv() {
                 let number = job.number();
                 let result = engine.run(job).map_err(|message| (number, message));
@@ -51,13 +38,20 @@ impl LocalStage {
                 }
             }
         })?;
-        let thread = Some(body);
-        Ok((Self { jobs: Some(jobs), thread }, outgoing))
+        Ok((Self { jobs, thread }, outgoing))
     }
 
     /// Queues a step; waits while the queue is full.
     pub(super) async fn submit(&self, step: Step) -> Result<(), Error> {
-        let jobs = self.jobs.as_ref().ok_or(Error::Closed)?;
-        jobs.send(Job::new(LOCAL, step)).await.map_err(|_| Error::Closed)
+        self.jobs.send(Job::new(LOCAL, step)).await.map_err(|_| Error::Closed)
+    }
+
+    /// Waits until its steps are over and its memory is free. Call from a thread that may block, while
+    /// results are still taken.
+    pub(super) fn close(self) {
+        drop(self.jobs);
+        if self.thread.join().is_err() {
+            warn!("the stage's thread had panicked");
+        }
     }
 }

@@ -196,10 +196,24 @@ impl Pipeline {
             pending.steps.insert(number, Waiting { rows, answer, _permit: permit });
         }
         match &self.local {
-            Some(local) => local.submit(step).await?,
+            Some(local) => {
+                let closed = |error| {
+                    self.shared.break_down(Error::Closed); // Its thread is gone.
+                    error
+                };
+                local.submit(step).await.map_err(closed)?;
+            }
             None => self.shared.forward(0, step).await,
         }
         Ok(Ticket { answer: ticket, shared: self.shared.clone() })
+    }
+
+    /// Ends it, and waits until what the master itself had in memory for it is free. Call from a thread
+    /// that may block.
+    pub fn close(mut self) {
+        if let Some(local) = self.local.take() {
+            local.close();
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Instant;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tracing::{debug_span, warn};
 
 use super::batch::{prompt_rows, share};
@@ -36,6 +37,7 @@ pub(super) async fn run(
     let Limits { chunk, prompt_rows, .. } = shared.limits;
     let mut actor = Actor {
         line: Some(Line::new(pipeline, chunk, prompt_rows)),
+        closing: None,
         line_number: 0,
         on_loss,
         ends: Arc::new(ends),
@@ -91,6 +93,8 @@ impl Line {
 struct Actor {
     /// None from the loss of a stage until there is another one in its place.
     line: Option<Line>,
+    /// The line before, as long as it is being closed.
+    closing: Option<JoinHandle<()>>,
     /// Lines before this one.
     line_number: u64,
     on_loss: OnLoss,
@@ -155,10 +159,12 @@ impl Actor {
                 self.end(sequence, None);
             }
             Command::Suspend(told) => {
-                let line = self.line.take();
-                // A step of the master's own may have to end first.
-                tokio::task::spawn_blocking(move || {
-                    drop(line);
+                self.close_line();
+                let closing = self.closing.take();
+                tokio::spawn(async move {
+                    if let Some(closing) = closing {
+                        closing.await.ok(); // If it panicked, it is over, too.
+                    }
                     told.send(()).ok(); // Perhaps nobody waits for it any more.
                 });
             }
@@ -206,15 +212,18 @@ impl Actor {
     /// Waits for another line, if steps over this one can be computed again.
     fn survives(&mut self, line_number: u64, error: &Error) -> bool {
         let survives = self.on_loss == OnLoss::Wait && error.is_loss();
-        if survives
-            && line_number == self.line_number
-            && let Some(line) = self.line.take()
-        {
+        if survives && line_number == self.line_number && self.line.is_some() {
             warn!(%error, sequences = self.running.len(), "the pipeline is lost: sequences wait");
-            // A step of the master's own may have to end first.
-            tokio::task::spawn_blocking(move || drop(line));
+            self.close_line();
         }
         survives
+    }
+
+    /// Gives up the line, if there is one. A step of the master's own may have to end first.
+    fn close_line(&mut self) {
+        if let Some(Line { pipeline, .. }) = self.line.take() {
+            self.closing = Some(tokio::task::spawn_blocking(move || pipeline.close()));
+        }
     }
 
     /// Takes back what was to come of steps that came to nothing.
