@@ -17,6 +17,7 @@ use super::super::super::pairs::split_pairs;
 use super::super::super::target::Target;
 use super::super::super::x86::Line;
 use super::super::{Amx, LINE, TILE_ROWS, Tiles, tile, transpose_into, zero};
+use super::in_place::{Asked, InPlace, Step};
 use super::{STEP, STRIP, Tile};
 use crate::pool::{current_threads, for_each_apart};
 
@@ -26,14 +27,9 @@ const ROWS: usize = TILE_ROWS / 2;
 const TASKS_PER_THREAD: usize = 8;
 /// Weight bytes of a task with several passes: what stays in a second-level cache.
 const TASK_BYTES: usize = 256 << 10;
-/// Steps of a block, 1 KiB of each output. While one is multiplied, memory is asked for the next, one output after the
-/// other: so long a piece of each is as fast as all of it, and what is asked for is needed soon.
-const ASKED_STEPS: usize = 16;
-
 /// Rows of activations as tiles.
 pub(in super::super::super) struct FewActivations {
     passes: Vec<Pass>,
-    steps: usize,
 }
 
 /// At most [`ROWS`] of them.
@@ -72,7 +68,7 @@ impl FewActivations {
             unsafe { split(x, inputs, &mut pass) };
             pass
         };
-        FewActivations { passes: x.chunks(ROWS * inputs).enumerate().map(pass).collect(), steps }
+        FewActivations { passes: x.chunks(ROWS * inputs).enumerate().map(pass).collect() }
     }
 }
 
@@ -120,7 +116,7 @@ pub(in super::super::super) fn few_float_matmul(
     let share = share.next_multiple_of(STRIP).max(STRIP);
     let run = |task: usize| {
         let outputs = task * share..((task + 1) * share).min(outputs);
-        let task = Task { weight, bias, x, outputs, target };
+        let task = Task { weight, bias, outputs, target };
         for pass in &x.passes {
             let tiles = Tiles::narrow(proof, LINE, pass.row_bytes());
             task.run(&tiles, pass);
@@ -135,7 +131,6 @@ pub(in super::super::super) fn few_float_matmul(
 struct Task<'a> {
     weight: Matrix<'a>,
     bias: Option<&'a [f32]>,
-    x: &'a FewActivations,
     outputs: Range<usize>,
     target: Target<'a>,
 }
@@ -148,10 +143,13 @@ impl Task<'_> {
             let outputs = first..(first + STRIP).min(self.outputs.end);
             let weights = &self.weight.bytes[first * row_bytes..outputs.end * row_bytes];
             zero(tiles);
-            for begin in (0..self.x.steps).step_by(ASKED_STEPS) {
-                let block = begin..(begin + ASKED_STEPS).min(self.x.steps);
-                self.block(tiles, pass, weights, &block);
-            }
+            // The first pass brings weights near, where the others find them.
+            InPlace { weights, row_bytes, ask: pass.rows.start == 0 }.walk(|step, asked| {
+                let lines = pass.tile_lines();
+                let x = &pass.lines[step.index * lines..][..lines];
+                // SAFETY: these are tiles of this width.
+                unsafe { multiply(tiles, (x, pass.row_bytes()), step, asked) };
+            });
             let mut sums = [[Line::ZERO; TILE_ROWS]; 2];
             // SAFETY: there are tile registers, whose rows are not longer than those of a tile in
             // memory.
@@ -163,43 +161,6 @@ impl Task<'_> {
                 );
             }
             self.finish(pass, &outputs, &sums);
-        }
-    }
-
-    /// Continues the sums of the outputs that have these weights by a block of steps.
-    #[inline(always)]
-    fn block(&self, tiles: &Tiles, pass: &Pass, weights: &[u8], block: &Range<usize>) {
-        // The first pass brings weights near, where the others find them.
-        let ask = pass.rows.start == 0;
-        let row_bytes = self.weight.row_bytes();
-        // After the last block comes the first one of the outputs behind.
-        let next = match block.end < self.x.steps {
-            true => block.end * LINE,
-            false => STRIP * row_bytes,
-        };
-        let next = weights.as_ptr().wrapping_add(next);
-        for (index, step) in block.clone().enumerate() {
-            let tile = &pass.lines[step * pass.tile_lines()..][..pass.tile_lines()];
-            let bytes = step * LINE..row_bytes.min((step + 1) * LINE);
-            // Outputs whose next weights are asked for.
-            let asked = index * STRIP / block.len()..(index + 1) * STRIP / block.len();
-            let asked = asked.filter(|_| ask).map(|output| next.wrapping_add(output * row_bytes));
-            let mut copied = None;
-            let (from, stride) = match weights.len() == STRIP * row_bytes && bytes.len() == LINE {
-                true => {
-                    let rows = &weights[bytes.start..][..(STRIP - 1) * row_bytes + LINE];
-                    (rows.as_ptr(), row_bytes)
-                }
-                false => {
-                    let copied = copied.insert(copy_step(weights, row_bytes, bytes));
-                    (copied.as_ptr().cast(), LINE)
-                }
-            };
-            // SAFETY: there are tile registers of this width; at `from` are the weights of a step
-            // of a strip, or a copy of them.
-            unsafe {
-                multiply(tiles, (tile, pass.row_bytes()), (from, stride), asked);
-            }
         }
     }
 
@@ -216,31 +177,14 @@ impl Task<'_> {
     }
 }
 
-/// The weights of a step of a strip; zero past the end of a row or of the rows.
-#[inline(never)]
-fn copy_step(weights: &[u8], row_bytes: usize, bytes: Range<usize>) -> [Tile; 2] {
-    let mut copied = [[Line::ZERO; TILE_ROWS]; 2];
-    for (line, row) in copied.as_flattened_mut().iter_mut().zip(weights.chunks_exact(row_bytes)) {
-        let row = &row[bytes.clone()];
-        line.0[..row.len()].copy_from_slice(row);
-    }
-    copied
-}
-
-/// Continues the sums of a strip by a step, and asks memory for [`ASKED_STEPS`] lines from each of
-/// `asked` on.
+/// Continues the sums of a strip by a step.
 ///
 /// # Safety
-/// At `from` is the first of [`STRIP`] rows of [`LINE`] bytes, `stride` bytes apart; `x` is a tile of
-/// activations, 16 rows of `x_row_bytes` bytes, as the tile registers have them.
+/// `x` is a tile of activations, 16 rows of `x_row_bytes` bytes, as the tile registers have them.
 #[inline(always)]
-unsafe fn multiply(
-    _: &Tiles,
-    (x, x_row_bytes): (&[Line], usize),
-    (from, stride): (*const u8, usize),
-    mut asked: impl Iterator<Item = *const u8>,
-) {
-    // SAFETY: the caller's promise.
+unsafe fn multiply(_: &Tiles, (x, x_row_bytes): (&[Line], usize), step: Step, mut asked: Asked) {
+    let (from, stride) = step.half(false);
+    // SAFETY: there are tile registers; the caller's promise, and that of `Step`.
     unsafe {
         asm!(
             "tileloadd tmm6, [{x} + {x_stride}]",
@@ -250,44 +194,19 @@ unsafe fn multiply(
             out("tmm4") _, out("tmm6") _,
             options(nostack, preserves_flags, readonly),
         );
-        asked.by_ref().take(1).for_each(ask_block);
+    }
+    asked.one();
+    let (from, stride) = step.half(true);
+    // SAFETY: as above.
+    unsafe {
         asm!(
             "tdpbf16ps tmm0, tmm4, tmm6",
             "tileloadd tmm5, [{from} + {stride}]",
-            from = in(reg) from.wrapping_add(TILE_ROWS * stride), stride = in(reg) stride,
+            from = in(reg) from, stride = in(reg) stride,
             out("tmm0") _, out("tmm5") _,
             options(nostack, preserves_flags, readonly),
         );
-        asked.for_each(ask_block);
+        asked.rest();
         asm!("tdpbf16ps tmm1, tmm5, tmm6", out("tmm1") _, options(nostack, nomem, preserves_flags));
-    }
-}
-
-/// Asks memory for [`ASKED_STEPS`] lines: written out, as a loop would take as many instructions again.
-#[inline(always)]
-fn ask_block(from: *const u8) {
-    const { assert!(ASKED_STEPS * LINE == 1024) };
-    // SAFETY: a prefetch touches nothing; every processor of this architecture has it.
-    unsafe {
-        asm!(
-            "prefetcht1 [{from} + 0]",
-            "prefetcht1 [{from} + 64]",
-            "prefetcht1 [{from} + 128]",
-            "prefetcht1 [{from} + 192]",
-            "prefetcht1 [{from} + 256]",
-            "prefetcht1 [{from} + 320]",
-            "prefetcht1 [{from} + 384]",
-            "prefetcht1 [{from} + 448]",
-            "prefetcht1 [{from} + 512]",
-            "prefetcht1 [{from} + 576]",
-            "prefetcht1 [{from} + 640]",
-            "prefetcht1 [{from} + 704]",
-            "prefetcht1 [{from} + 768]",
-            "prefetcht1 [{from} + 832]",
-            "prefetcht1 [{from} + 896]",
-            "prefetcht1 [{from} + 960]",
-            from = in(reg) from,
-            options(nostack, preserves_flags, readonly),
-        );
     }
 }

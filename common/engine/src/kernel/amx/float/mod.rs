@@ -1,4 +1,4 @@
-//! Weights in bf16: here beside rows of prompts, in `few` beside generated ones. An activation is
+//! Weights in bf16: here beside rows of prompts (few of them: `pair`), in `few` beside generated ones. An activation is
 //! `high = bf16(x)`, or the sum of that and of `low = bf16(x - high)`, each rounded to nearest, ties to
 //! even: one plane or two, as [`Precision`] says; two for generated rows.
 //!
@@ -10,7 +10,9 @@
 mod activations;
 mod block;
 mod few;
+mod in_place;
 mod pack;
+mod pair;
 mod weights;
 
 use std::cell::RefCell;
@@ -45,6 +47,9 @@ const TASKS_PER_THREAD: usize = 2;
 const PAIR: usize = 2 * TILE_ROWS;
 /// Rows that pass over the weights of a unit at a time: their sums are 512 KiB.
 const PASS: usize = 16 * PAIR;
+/// Most rows that pass over weights in bf16 as they lie in memory: one pair does so at memory's pace, two
+/// take as long as copying would, or less. More are faster with weights copied next to each other.
+const IN_PLACE_ROWS: usize = 2 * PAIR;
 /// Lines of the weights of one strip and one step.
 const STRIP_LINES: usize = 2 * TILE_ROWS;
 
@@ -124,6 +129,11 @@ impl Task<'_> {
     /// One unit after the other; while one is multiplied, the next is packed.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16,f16c")]
     fn run(&self, tiles: &Tiles, scratch: &mut Scratch) {
+        if let Weights::Bf16(weight) = self.weight
+            && self.x.rows <= IN_PLACE_ROWS
+        {
+            return self.run_in_place(tiles, weight);
+        }
         let mut units = self.units();
         let (mut unit, mut next) = (units.next(), units.next());
         let most = unit.as_ref().map_or(0, Unit::lines);

@@ -1,0 +1,102 @@
+//! Few rows of a prompt: they pass over weights in bf16 as they lie in memory. Sums
+//! are those that `block` makes.
+
+use std::arch::asm;
+
+use super::super::super::matmul::Matrix;
+use super::super::super::x86::Line;
+use super::super::{LINE, TILE_ROWS, Tiles, tile, zero};
+use super::in_place::{Asked, InPlace, Step};
+use super::{PAIR, STRIP, Task, Tile};
+
+impl Task<'_> {
+    /// One strip of outputs after the other, beside which all rows pass.
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn run_in_place(&self, tiles: &Tiles, weight: Matrix<'_>) {
+        assert_eq!(tiles.row_bytes(), (LINE, LINE), "whole tiles");
+        let row_bytes = weight.row_bytes();
+        for first in self.outputs.clone().step_by(STRIP) {
+            let end = (first + STRIP).min(self.outputs.end);
+            let weights = &weight.bytes[first * row_bytes..end * row_bytes];
+            for pair in 0..self.x.rows.div_ceil(PAIR) {
+                // The first pair brings weights near, where the others find them.
+                let strip = InPlace { weights, row_bytes, ask: pair == 0 };
+                let sums = self.multiply_in_place(tiles, strip, pair);
+                self.finish(first, pair, sums.as_flattened());
+            }
+        }
+    }
+
+    /// The sums of a strip and a pair.
+    #[inline(always)]
+    fn multiply_in_place(&self, tiles: &Tiles, strip: InPlace<'_>, pair: usize) -> [Tile; 4] {
+        let planes = self.x.precision.planes();
+        let (x, _): (&[[Tile; 2]], _) = self.x.pair(pair, &(0..self.x.steps)).as_chunks();
+        let both = self.x.rows - pair * PAIR > TILE_ROWS;
+        zero(tiles);
+        strip.walk(|step, asked| {
+            let x = &x[step.index * planes..][..planes];
+            multiply(tiles, x, both, step, asked);
+        });
+        let mut sums = [[Line::ZERO; TILE_ROWS]; 4];
+        // SAFETY: there are tile registers, and room for four whole tiles.
+        unsafe {
+            tile!(
+                "tilestored [{to} + {s}], tmm0",
+                "tilestored [{to} + {s} + 1024], tmm1",
+                "tilestored [{to} + {s} + 2048], tmm2",
+                "tilestored [{to} + {s} + 3072], tmm3";
+                to = sums.as_mut_ptr()
+            );
+        }
+        sums
+    }
+}
+
+/// Continues the sums of a strip by a step, `x` being the planes of that step; those of the second tile
+/// of the pair only if `both`.
+#[inline(always)]
+fn multiply(_: &Tiles, x: &[[Tile; 2]], both: bool, step: Step, mut asked: Asked) {
+    let (first, stride) = step.half(false);
+    let (second, _) = step.half(true);
+    // SAFETY: there are tile registers; `Step` has rows of whole lines.
+    unsafe {
+        asm!(
+            "tileloadd tmm4, [{first} + {stride}]",
+            first = in(reg) first, stride = in(reg) stride,
+            out("tmm4") _,
+            options(nostack, preserves_flags, readonly),
+        );
+        asked.one();
+        asm!(
+            "tileloadd tmm5, [{second} + {stride}]",
+            second = in(reg) second, stride = in(reg) stride,
+            out("tmm5") _,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+    for plane in x {
+        // SAFETY: there are tile registers; a plane is two whole tiles.
+        unsafe {
+            asm!(
+                "tileloadd tmm6, [{x} + {s}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                x = in(reg) plane.as_ptr(), s = in(reg) LINE,
+                out("tmm0") _, out("tmm2") _, out("tmm6") _,
+                options(nostack, preserves_flags, readonly),
+            );
+            if both {
+                asm!(
+                    "tileloadd tmm7, [{x} + {s} + 1024]",
+                    "tdpbf16ps tmm1, tmm4, tmm7",
+                    "tdpbf16ps tmm3, tmm5, tmm7",
+                    x = in(reg) plane.as_ptr(), s = in(reg) LINE,
+                    out("tmm1") _, out("tmm3") _, out("tmm7") _,
+                    options(nostack, preserves_flags, readonly),
+                );
+            }
+        }
+    }
+    asked.rest();
+}
