@@ -21,6 +21,7 @@ pub mod cluster;
 pub mod distributor;
 pub mod generate;
 pub mod grammar;
+pub mod membership;
 pub mod metrics;
 pub mod model;
 pub mod monitor;

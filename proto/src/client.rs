@@ -1,6 +1,11 @@
 //! Opening a connection to a worker, and the tags every call carries.
+use std::io;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use cake_identity::{Peer, Security};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
 use tonic::metadata::{Ascii, MetadataMap, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
@@ -80,6 +85,19 @@ pub fn check_protocol(metadata: &MetadataMap) -> Result<(), Status> {
     )))
 }
 
+/// Refuses a caller that is not the master.
+///
+/// # Errors
+/// `PERMISSION_DENIED` naming the caller.
+pub fn check_master(extensions: &tonic::Extensions) -> Result<(), Status> {
+    match extensions.get::<Peer>() {
+        // Without a connection there is nobody to distrust.
+        None => Ok(()),
+        Some(peer) if peer.may_command() => Ok(()),
+        Some(peer) => Err(Status::permission_denied(format!("{peer} is not the master"))),
+    }
+}
+
 /// Why a connection could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
@@ -99,30 +117,56 @@ pub enum ConnectError {
     },
 }
 
-/// Opens a connection to the worker at `address` (HOST:PORT).
+/// Opens a connection to the worker at `address` (HOST:PORT), which has to be `expected`, if somebody is;
+/// returns who is there, too.
 ///
 /// # Errors
 /// [`ConnectError`] after at most five seconds.
-pub async fn connect(address: &str, tag: Tag) -> Result<Client, ConnectError> {
+pub async fn connect(
+    security: &Security,
+    address: &str,
+    expected: Option<&Peer>,
+    tag: Tag,
+) -> Result<(Client, Peer), ConnectError> {
     let port = address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
     let bad = || ConnectError::Address { address: address.to_owned() };
     port.ok_or_else(bad)?;
     let endpoint = Endpoint::from_shared(format!("http://{address}"))
         .map_err(|_| bad())?
         .connect_timeout(CONNECT_TIMEOUT)
-        .tcp_nodelay(true)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)
         .keep_alive_while_idle(true);
-    let channel = endpoint.connect().await.map_err(|error| ConnectError::Unreachable {
-        address: address.to_owned(),
-        reason: innermost(&error),
+    let found = Arc::new(OnceLock::new());
+    let dial = {
+        let (security, address) = (security.clone(), address.to_owned());
+        let (expected, found) = (expected.cloned(), found.clone());
+        move || {
+            let (security, address) = (security.clone(), address.clone());
+            let (expected, found) = (expected.clone(), found.clone());
+            async move {
+                let tcp = TcpStream::connect(&address).await?;
+                tcp.set_nodelay(true)?;
+                // Whoever was there once has to be there again when the connection is made anew.
+                let expected = expected.as_ref().or(found.get()).filter(|_| security.is_mutual());
+                let stream = security.connect(tcp, expected).await;
+                let stream = stream
+                    .map_err(|refusal| io::Error::other(format!("whoever is there {refusal}")))?;
+                found.set(stream.peer().clone()).ok();
+                Ok::<_, io::Error>(TokioIo::new(stream))
+            }
+        }
+    };
+    let connector = tower::service_fn(move |_: tonic::transport::Uri| dial());
+    let channel = endpoint.connect_with_connector(connector).await.map_err(|error| {
+        ConnectError::Unreachable { address: address.to_owned(), reason: innermost(&error) }
     })?;
-    Ok(WorkerClient::with_interceptor(channel, tag)
+    let client = WorkerClient::with_interceptor(channel, tag)
         .max_decoding_message_size(limits::MESSAGE_BYTES)
-        .max_encoding_message_size(limits::MESSAGE_BYTES))
+        .max_encoding_message_size(limits::MESSAGE_BYTES);
+    Ok((client, found.get().cloned().unwrap_or(Peer::Unknown)))
 }
 
 /// The last cause in a chain: what the system said, without the layers around it.

@@ -7,6 +7,7 @@
 //! Invariants:
 //! - Knows only the wire: no tensor math, no checkpoint, no store.
 //! - Everything a peer announces is bounded before it is allocated ([`limits`]).
+//! - Every connection is made as [`cake_identity::Security`] says.
 //! - Only a service's first and last lines name [`wire`] messages; past them there are plain checked
 //!   types.
 

@@ -14,6 +14,7 @@ pub mod cgroup;
 pub mod collector;
 pub mod golden;
 mod held;
+pub mod invitation;
 pub mod master;
 pub mod model;
 pub mod process;
@@ -28,6 +29,7 @@ pub use cgroup::Cgroup;
 pub use collector::Collector;
 pub use golden::{Golden, golden};
 pub use held::HeldBlobs;
+pub use invitation::Invitation;
 pub use master::{Master, Placement};
 pub use model::ModelShape;
 pub use process::{Finished, Running};
@@ -35,7 +37,7 @@ pub use programs::programs;
 pub use proxy::CountingProxy;
 pub use server::{Reply, Server};
 pub use wait::until;
-pub use worker::{TestWorker, WorkerOptions};
+pub use worker::{TestWorker, WorkerOptions, dial};
 
 /// Says that a check could not run here, and why. The scenario returns after it.
 pub fn not_shown(why: impl std::fmt::Display) {

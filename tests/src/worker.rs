@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use cake_identity::Security;
+use cake_proto::{Client, ConnectError, Tag};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -11,6 +13,14 @@ use crate::{Cgroup, process, programs};
 
 /// How long a worker may take to listen.
 const START: Duration = Duration::from_secs(20);
+
+/// Opens a connection in plain text, as a master without an authority does.
+///
+/// # Errors
+/// If nobody is there.
+pub async fn dial(address: &str, tag: Tag) -> Result<Client, ConnectError> {
+    Ok(cake_proto::connect(&Security::Plain, address, None, tag).await?.0)
+}
 
 /// How a worker is started.
 #[derive(Debug)]

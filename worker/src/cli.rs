@@ -4,9 +4,11 @@ use std::path::PathBuf;
 
 use cake_checkpoint::units::{format_bytes, parse_bytes};
 use cake_engine::Weights;
+use cake_identity::JoinToken;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{self, Config};
+use crate::membership::{self, Invitation};
 use crate::server::{self, Worker};
 use crate::store::cli as store_cli;
 use crate::store::{self, Store};
@@ -89,8 +91,16 @@ pub struct ServeArgs {
     /// Keep weights in memory: the system neither drops nor swaps their pages.
     #[arg(long)]
     lock_memory: bool,
-    /// Allow an address that others can reach, without encryption.
-    #[arg(long)]
+    /// The master whose cluster to join with --token (HOST:PORT, the port that `cake-master token` shows).
+    #[arg(long, value_name = "ADDR", requires = "token")]
+    master: Option<String>,
+    /// What `cake-master token` printed. Once joined the worker keeps its certificate beside its store, and
+    /// needs neither.
+    #[arg(long, requires = "master", env = "CAKE_TOKEN", hide_env_values = true)]
+    token: Option<JoinToken>,
+    /// Connections in plain text with anybody who can reach the address, even if this worker has joined
+    /// a cluster.
+    #[arg(long, conflicts_with = "token")]
     insecure: bool,
     /// Stop when standard input closes, as it does when the parent process ends.
     #[arg(long, hide = true)]
@@ -152,6 +162,7 @@ impl ServeArgs {
         let exit_with_parent = self.exit_with_parent;
         let (config, why) = self.config()?;
         let (budget, threads) = (config.budget_bytes, config.threads);
+        let insecure = config.insecure;
         let (name, store) = (config.name.clone(), config.store.display().to_string());
         // Two threads move bytes; the stage computes on threads of its own.
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -169,6 +180,7 @@ impl ServeArgs {
                 format_bytes(budget)
             )
             .ok();
+            writeln!(std::io::stderr(), "{}", connections(&worker, insecure)).ok();
             worker.run(stop_signal(exit_with_parent)).await?;
             Ok::<_, Error>(())
         });
@@ -186,17 +198,33 @@ impl ServeArgs {
                 (offer.bytes, offer.why)
             }
         };
+        let store = store_directory(self.store)?;
+        let invitation = self.master.zip(self.token);
+        let invitation = invitation.map(|(master, token)| Invitation { master, token });
+        let encrypted = invitation.is_some() || membership::is_member(&store);
+        let insecure = self.insecure;
         let checked = Config::checked(
             &self.listen,
             budget,
-            store_directory(self.store)?,
+            store,
             self.store_limit,
             self.name.unwrap_or_else(platform::host_name),
             self.threads.unwrap_or_else(platform::default_threads),
-            self.insecure,
+            insecure || encrypted,
         )?;
         let (weights, lock_memory) = (self.weights, self.lock_memory);
-        Ok((Config { weights, lock_memory, ..checked }, why))
+        Ok((Config { weights, lock_memory, invitation, insecure, ..checked }, why))
+    }
+}
+
+/// Who may connect, in a line.
+fn connections(worker: &Worker, insecure: bool) -> String {
+    match (worker.membership().worker_id(), insecure) {
+        (Some(id), _) => format!("member {id} of a cluster: encrypted, its members alone"),
+        (None, true) => "WARNING: connections are in plain text, and anybody who can reach this \
+                         address can use this worker (--insecure)"
+            .to_owned(),
+        (None, false) => "not joined to a cluster: plain text, this machine alone".to_owned(),
     }
 }
 

@@ -6,6 +6,7 @@ use cake_checkpoint::units::format_bytes;
 use cake_engine::Weights;
 
 use crate::OVERHEAD_BYTES;
+use crate::membership::Invitation;
 
 /// A worker's settings. Built by [`Config::checked`], so a value of this type is usable.
 #[derive(Clone, Debug)]
@@ -26,6 +27,10 @@ pub struct Config {
     pub weights: Weights,
     /// Whether weights are kept from being dropped or swapped. As `weights`.
     pub lock_memory: bool,
+    /// The cluster to join unless this worker is a member. As `weights`.
+    pub invitation: Option<Invitation>,
+    /// Whether to speak in plain text, with anybody. As `weights`.
+    pub insecure: bool,
 }
 
 /// Settings that cannot be used.
@@ -39,8 +44,9 @@ pub enum Error {
     },
     /// Plain text on a network, unasked.
     #[error(
-        "{address} is reachable from the network and connections are not encrypted yet; \
-         add --insecure to accept that, or listen on 127.0.0.1"
+        "{address} is reachable from the network, and this worker has not joined a cluster, so that \
+         anybody there could use it: join with --master and --token (see `cake-master token`), listen on \
+         127.0.0.1, or accept that with --insecure"
     )]
     NotLoopback {
         /// As resolved.
@@ -68,8 +74,8 @@ pub enum Error {
 }
 
 impl Config {
-    /// Checks the settings. `insecure` allows an address that others can reach. Weights lie where
-    /// that is best, and are not locked.
+    /// Checks the settings. `exposed` allows an address that others can reach. Weights lie where
+    /// that is best, and are not locked; there is no invitation, and what the worker is a member of counts.
     ///
     /// # Errors
     /// [`Error`], one sentence for the person who typed them.
@@ -80,10 +86,10 @@ impl Config {
         store_limit: Option<u64>,
         name: String,
         threads: usize,
-        insecure: bool,
+        exposed: bool,
     ) -> Result<Self, Error> {
         let listen = resolve(listen)?;
-        if !listen.ip().is_loopback() && !insecure {
+        if !listen.ip().is_loopback() && !exposed {
             return Err(Error::NotLoopback { address: listen });
         }
         if budget_bytes <= OVERHEAD_BYTES {
@@ -96,8 +102,18 @@ impl Config {
         if name.is_empty() || name.len() > 63 || !name.chars().all(usable) {
             return Err(Error::Name { name });
         }
-        let (weights, lock_memory) = (Weights::default(), false);
-        Ok(Self { listen, budget_bytes, store, store_limit, name, threads, weights, lock_memory })
+        Ok(Self {
+            listen,
+            budget_bytes,
+            store,
+            store_limit,
+            name,
+            threads,
+            weights: Weights::default(),
+            lock_memory: false,
+            invitation: None,
+            insecure: false,
+        })
     }
 }
 

@@ -1,7 +1,7 @@
 //! A worker: keeps the blobs it was given, runs its layers and hands hidden states to the next stage.
 //!
 //! Start with [`server`] (what runs), then [`service`] (the RPCs, thin), [`store`] (blobs on disk),
-//! [`runtime`] (the loaded stage on threads of its own) and [`routes`] (where its output goes).
+//! [`membership`] (whose worker it is), [`runtime`] (the loaded stage on threads of its own) and [`routes`] (where its output goes).
 //!
 //! Invariants:
 //! - A library first: an app on a phone embeds [`server::Worker`]; the binary only parses arguments.
@@ -14,6 +14,7 @@ pub mod cli;
 pub mod config;
 pub mod lease;
 pub mod load;
+pub mod membership;
 pub mod platform;
 pub mod push;
 pub mod routes;

@@ -2,6 +2,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use cake_identity::{Peer, Security};
 use cake_proto::step::failure_frame;
 use cake_proto::{Client, ConnectError, Step, Tag, WireFormat, connect, limits, wire};
 use tokio::sync::mpsc;
@@ -104,11 +105,14 @@ impl Routes {
     /// [`Error`]; the route is unchanged.
     pub async fn direct(
         &self,
+        security: &Security,
         address: &str,
         worker_id: &str,
         pipeline: &str,
     ) -> Result<(), Error> {
-        let mut client = connect(address, Tag::pipeline(pipeline)).await?;
+        let expected = Peer::Worker(worker_id.to_owned());
+        let tag = Tag::pipeline(pipeline);
+        let (mut client, _) = connect(security, address, Some(&expected), tag).await?;
         identify(&mut client, address, worker_id).await?;
         let (frames, outgoing) = mpsc::channel(FRAMES_QUEUED);
         self.set_next(Next::Direct(frames));
@@ -254,7 +258,8 @@ mod tests {
         let (sender, mut frames) = mpsc::channel(4);
         routes.set_master(sender);
         routes.relay();
-        let error = routes.direct("127.0.0.1:1", "id", "token").await.expect_err("nobody there");
+        let direct = routes.direct(&Security::Plain, "127.0.0.1:1", "id", "token");
+        let error = direct.await.expect_err("nobody there");
         assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
         routes.send(step()).await;
         assert!(frames.recv().await.expect("a frame").expect("no status").relay);

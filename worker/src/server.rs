@@ -4,16 +4,16 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use cake_identity::random_token;
 use cake_proto::client::{KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT};
 use cake_proto::limits;
 use cake_proto::wire::worker_server::WorkerServer;
 use tokio::net::TcpListener;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 use tracing::{info, warn};
 
 use crate::config::Config;
-use crate::lease::random_token;
+use crate::membership::Membership;
 use crate::service::Service;
 use crate::store::{self, Store};
 
@@ -29,6 +29,7 @@ pub struct Worker {
     listener: TcpListener,
     address: SocketAddr,
     worker_id: String,
+    membership: Membership,
 }
 
 /// Why a worker cannot start, or stopped.
@@ -53,6 +54,9 @@ pub enum Error {
         /// What the system said.
         source: std::io::Error,
     },
+    /// It cannot join, or what it once joined cannot be used.
+    #[error(transparent)]
+    Membership(#[from] cake_identity::Error),
     /// Serving failed.
     #[error("the server stopped: {0}")]
     Serve(#[from] tonic::transport::Error),
@@ -65,12 +69,22 @@ impl Worker {
     /// [`Error`], one sentence each.
     pub async fn bind(config: Config) -> Result<Self, Error> {
         let store = Store::open(&config.store, config.store_limit)?;
-        let worker_id = identity(&config.store)?;
+        let mut worker_id = identity(&config.store)?;
         let listen = |source| Error::Listen { address: config.listen, source };
         let listener = TcpListener::bind(config.listen).await.map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
-        let service = Service::new(config, worker_id.clone(), store);
-        Ok(Self { service, listener, address, worker_id })
+        let membership = match config.insecure {
+            true => Membership::insecure(),
+            false => {
+                let Config { store, invitation, name, .. } = &config;
+                Membership::enter(store, invitation.as_ref(), name, &worker_id, address).await?
+            }
+        };
+        if let Some(certified) = membership.worker_id() {
+            certified.clone_into(&mut worker_id);
+        }
+        let service = Service::new(config, worker_id.clone(), store, membership.clone());
+        Ok(Self { service, listener, address, worker_id, membership })
     }
 
     /// Where it listens, with the port that the system chose.
@@ -83,6 +97,11 @@ impl Worker {
         &self.worker_id
     }
 
+    /// Whose worker it is.
+    pub fn membership(&self) -> &Membership {
+        &self.membership
+    }
+
     /// Serves until `shutdown` completes, then lets open calls end for a short while.
     ///
     /// # Errors
@@ -93,9 +112,11 @@ impl Worker {
             .max_decoding_message_size(limits::MESSAGE_BYTES)
             .max_encoding_message_size(limits::MESSAGE_BYTES);
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        // Set here: the builder's own switch does not reach a listener that it did not open, and
-        // without it every small step waits for an acknowledgement.
-        let incoming = TcpIncoming::from(self.listener).with_nodelay(Some(true));
+        let incoming = cake_identity::incoming(self.listener, self.membership.security().clone());
+        let incoming = futures_util::stream::unfold(incoming, |mut incoming| async {
+            incoming.next().await.map(|stream| (Ok::<_, std::io::Error>(stream), incoming))
+        });
+        let announcing = tokio::spawn(self.membership.announce(self.address));
         let serve = Server::builder()
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
@@ -112,6 +133,7 @@ impl Worker {
             ended = &mut serve => return Ok(ended?),
             () = shutdown => info!("stopping"),
         }
+        announcing.abort();
         stop.send(()).ok();
         if tokio::time::timeout(GRACE, &mut serve).await.is_err() {
             warn!("closing connections that a master still holds");

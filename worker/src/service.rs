@@ -6,7 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cake_checkpoint::{Digest, Dtype, ModelConfig};
 use cake_engine::{Placement, WeightEncoding};
-use cake_proto::client::{PIPELINE_KEY, check_protocol};
+use cake_identity::random_token;
+use cake_proto::client::{PIPELINE_KEY, check_master, check_protocol};
 use cake_proto::wire::worker_server::Worker as WorkerRpc;
 use cake_proto::{Assembler, Incoming, PROTOCOL, Tag, VERSION, connect, limits, wire};
 use tokio::sync::{RwLock, mpsc};
@@ -16,8 +17,9 @@ use tonic::{Request, Response, Status, Streaming};
 use tracing::info;
 
 use crate::config::Config;
-use crate::lease::{self, LeaseBook, LeaseGuard, random_token};
+use crate::lease::{self, LeaseBook, LeaseGuard};
 use crate::load::{Load, Outcome, Place, resident_permille, stage_scratch_bytes};
+use crate::membership::Membership;
 use crate::push;
 use crate::push::blocking;
 use crate::runtime::{self, Runtime, Ticket};
@@ -44,6 +46,7 @@ struct Shared {
     worker_id: String,
     instance: String,
     store: Store,
+    membership: Membership,
     runtime: Runtime,
     leases: LeaseBook,
     placement: Placement,
@@ -76,7 +79,7 @@ impl Shared {
 
 impl Service {
     /// A service over an open store.
-    pub fn new(config: Config, worker_id: String, store: Store) -> Self {
+    pub fn new(config: Config, worker_id: String, store: Store, membership: Membership) -> Self {
         let runtime = Runtime::new(&config.name);
         let (leases, instance) = (LeaseBook::default(), random_token());
         let placement = Placement::new(config.weights, config.lock_memory);
@@ -86,6 +89,7 @@ impl Service {
                 worker_id,
                 instance,
                 store,
+                membership,
                 runtime,
                 leases,
                 placement,
@@ -100,9 +104,11 @@ impl Service {
         self.shared.runtime.clone()
     }
 
-    /// Refuses a caller of another protocol, or one that does not hold the worker.
+    /// Refuses a caller of another protocol, one that is not the master, or one that does not hold the
+    /// worker.
     fn admit<T>(&self, request: &Request<T>) -> Result<(), Status> {
         check_protocol(request.metadata())?;
+        check_master(request.extensions())?;
         Ok(self.shared.leases.check(request.metadata())?)
     }
 
@@ -170,7 +176,9 @@ impl WorkerRpc for Service {
         request: Request<wire::HoldRequest>,
     ) -> Result<Response<Self::HoldStream>, Status> {
         check_protocol(request.metadata())?;
-        let mut master = request.into_inner().master_name;
+        check_master(request.extensions())?;
+        let wire::HoldRequest { master_name: mut master, shut_out } = request.into_inner();
+        self.shut_out(shut_out);
         master.truncate(master.floor_char_boundary(64));
         let guard = self.shared.leases.acquire(&master)?;
         info!(%master, "held");
@@ -224,6 +232,7 @@ impl WorkerRpc for Service {
         request: Request<wire::ProbeLinkRequest>,
     ) -> Result<Response<wire::ProbeLinkReply>, Status> {
         check_protocol(request.metadata())?;
+        check_master(request.extensions())?;
         let reply = request.into_inner().reply_bytes.min(PROBE_REPLY_BYTES);
         Ok(Response::new(wire::ProbeLinkReply { payload: vec![0; reply as usize].into() }))
     }
@@ -234,9 +243,11 @@ impl WorkerRpc for Service {
     ) -> Result<Response<wire::ProbePeerReply>, Status> {
         self.admit(&request)?;
         let address = request.into_inner().address;
+        let security = self.shared.membership.security().clone();
         let ask = async {
-            let mut client =
-                connect(&address, Tag::default()).await.map_err(|error| error.to_string())?;
+            let (mut client, _) = connect(&security, &address, None, Tag::default())
+                .await
+                .map_err(|error| error.to_string())?;
             let answer = client.describe(wire::DescribeRequest {}).await;
             Ok(answer.map_err(|status| status.message().to_owned())?.into_inner().worker_id)
         };
@@ -323,9 +334,11 @@ impl WorkerRpc for Service {
         } else if request.next_address.is_empty() {
             routes.relay();
             reply.direct = false;
-        } else if let Err(error) =
-            routes.direct(&request.next_address, &request.next_worker_id, &request.pipeline).await
-        {
+        } else if let Err(error) = {
+            let security = self.shared.membership.security();
+            let wire::RouteRequest { next_address, next_worker_id, pipeline, .. } = &request;
+            routes.direct(security, next_address, next_worker_id, pipeline).await
+        } {
             routes.relay();
             reply = wire::RouteReply { direct: false, detail: error.to_string() };
         }
@@ -362,6 +375,40 @@ impl WorkerRpc for Service {
         Ok(Response::new(wire::ForwardReply {}))
     }
 
+    async fn shut_out(
+        &self,
+        request: Request<wire::ShutOutRequest>,
+    ) -> Result<Response<wire::ShutOutReply>, Status> {
+        self.admit(&request)?;
+        self.shut_out(request.into_inner().worker_ids);
+        Ok(Response::new(wire::ShutOutReply {}))
+    }
+
+    async fn request_certificate(
+        &self,
+        request: Request<wire::CertificateRequest>,
+    ) -> Result<Response<wire::CertificateSigningRequest>, Status> {
+        self.admit(&request)?;
+        let der = self.shared.membership.request();
+        let der = der.map_err(|error| Status::internal(error.to_string()))?;
+        let der = der.ok_or_else(|| Status::failed_precondition("this worker is no member"))?;
+        Ok(Response::new(wire::CertificateSigningRequest { der: der.into() }))
+    }
+
+    async fn renew_certificate(
+        &self,
+        request: Request<wire::RenewRequest>,
+    ) -> Result<Response<wire::RenewReply>, Status> {
+        self.admit(&request)?;
+        let (membership, request) = (self.shared.membership.clone(), request.into_inner());
+        blocking(move || {
+            let renewed = membership.renew(request.certificate.into());
+            renewed.map_err(|error| Status::invalid_argument(error.to_string()))
+        })
+        .await?;
+        Ok(Response::new(wire::RenewReply {}))
+    }
+
     async fn release(
         &self,
         request: Request<wire::ReleaseRequest>,
@@ -385,6 +432,14 @@ impl WorkerRpc for Service {
 }
 
 impl Service {
+    /// Talks no more to these workers.
+    fn shut_out(&self, mut worker_ids: Vec<String>) {
+        worker_ids.truncate(limits::SHUT_OUT);
+        if let Some(revoked) = self.shared.membership.security().revoked() {
+            revoked.set(worker_ids);
+        }
+    }
+
     /// Feeds the stage from one stream until its sender says goodbye, or the stage is gone.
     async fn take_steps(
         &self,

@@ -109,7 +109,7 @@ struct Frame {
 impl Frame {
     fn new(prefix: &str, object: &'static str, served: &Served) -> Self {
         Self {
-            id: format!("{prefix}-{}", cake_worker::lease::random_token()),
+            id: format!("{prefix}-{}", cake_identity::random_token()),
             object,
             created: unix_seconds(),
             model: served.name.clone(),

@@ -129,7 +129,7 @@ impl ToolCall {
             Value::String(text) => text.clone(),
             arguments => arguments.to_string(),
         };
-        let id = format!("call_{}", cake_worker::lease::random_token());
+        let id = format!("call_{}", cake_identity::random_token());
         Some(Self { id, kind: "function", function: Called { name, arguments } })
     }
 }

@@ -10,8 +10,10 @@ use cake_engine::{Numerics, SamplingOptions, Weights};
 use cake_proto::{WireFormat, limits};
 use clap::Args;
 
-use super::Error;
+use super::{Error, out};
 use crate::chunk::first_bound;
+use crate::cluster::Whereabouts;
+use crate::membership::Membership;
 use crate::planner::Pin;
 use crate::sizing::{DEFAULT_CONTEXT, Promise};
 
@@ -28,12 +30,34 @@ pub(super) struct ClusterArgs {
     /// A file with one worker's address per line.
     #[arg(long, value_name = "FILE")]
     pub cluster: Option<PathBuf>,
+    /// Use no workers, not even those that joined.
+    #[arg(long, conflicts_with_all = ["workers", "cluster"])]
+    pub alone: bool,
+    /// Speak with workers in plain text, wherever they are and whoever answers there.
+    #[arg(long)]
+    pub insecure: bool,
 }
 
 impl ClusterArgs {
-    /// All addresses, each once.
-    pub(super) fn addresses(&self) -> Result<Vec<String>, Error> {
-        Ok(crate::cluster::addresses::gather(&self.workers, self.cluster.as_deref())?)
+    /// The workers that are meant: those at the addresses given, or else those that joined.
+    ///
+    /// # Errors
+    /// The cluster file or the authority cannot be used, or plain text would go over a network unasked.
+    pub(super) async fn whereabouts(&self) -> Result<Whereabouts, Error> {
+        let typed = match self.alone {
+            true => Vec::new(),
+            false => crate::cluster::addresses::gather(&self.workers, self.cluster.as_deref())?,
+        };
+        if !self.insecure {
+            let membership = Membership::open()?;
+            membership.check(&typed).await?;
+            return Ok(Whereabouts::new(membership, typed, self.alone));
+        }
+        let membership = Membership::default();
+        if membership.check(&typed).await.is_err() {
+            out::note("WARNING: connections to workers are in plain text (--insecure)");
+        }
+        Ok(Whereabouts::new(membership, typed, self.alone))
     }
 }
 

@@ -40,8 +40,9 @@ impl Args {
     pub(super) async fn run(self) -> Result<(), Error> {
         let state = State::open()?;
         let history = state.chat_history();
+        let cluster = self.cluster.whereabouts().await?;
         let prepared = tokio::select! {
-            prepared = prepare(state, &self.model, &self.cluster, &self.plan, &[]) => prepared?,
+            prepared = prepare(state, &self.model, &cluster, &self.plan, &[]) => prepared?,
             () = interrupted() => return Err(Error::Interrupted),
         };
         let checkpoint = &prepared.model.checkpoint;

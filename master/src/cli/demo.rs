@@ -12,12 +12,14 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
-use super::args::{ClusterArgs, PlanArgs};
+use super::args::PlanArgs;
 use super::out::{self, Tell};
 use super::prepare::{Prepared, PushReport, prepare};
 use super::run::Writer;
 use super::{Error, report};
+use crate::cluster::Whereabouts;
 use crate::generate::{Generator, Options, Sequence};
+use crate::membership::Membership;
 use crate::model::Model;
 use crate::pipeline::Blocks;
 use crate::sizing::Promise;
@@ -115,7 +117,8 @@ async fn over(
 ) -> Result<(), Error> {
     let state = State::at(home.join("state"))?; // A person's own state has no use for any of this.
     let addresses = workers.iter().map(|worker| worker.address.clone());
-    let cluster = ClusterArgs { workers: addresses.collect(), cluster: None };
+    // On this machine alone, and nobody's members.
+    let cluster = Whereabouts::new(Membership::default(), addresses.collect(), false);
     let prepared = prepare(state, model, &cluster, &plan_args(), &[]).await?;
     out::line("")?;
     let mut pushed = prepared.announce_and_push(Tell::Output).await?;

@@ -9,6 +9,7 @@ use super::args::ClusterArgs;
 use super::prepare::master_name;
 use super::{Error, out, report};
 use crate::cluster::{self, Member, look, within};
+use crate::membership::Membership;
 
 /// Less free disk than this is worth a warning.
 const LITTLE_DISK: u64 = 1 << 30;
@@ -40,14 +41,15 @@ struct Check {
 impl Args {
     /// Checks everything, prints a line for each, fails if one failed.
     pub(super) async fn run(self) -> Result<(), Error> {
-        let addresses = self.cluster.addresses()?;
+        let cluster = self.cluster.whereabouts().await?;
+        let (membership, addresses) = (&cluster.membership, cluster.addresses());
         if addresses.is_empty() {
             return Err(Error::argument("--worker", "missing", "at least one worker to examine"));
         }
         let mut checks = Vec::new();
         let mut members = Vec::new();
         for address in &addresses {
-            if let Some(member) = examine(address, &mut checks).await {
+            if let Some(member) = examine(membership, address, &mut checks).await {
                 members.push(member);
             }
         }
@@ -88,8 +90,12 @@ impl Check {
 }
 
 /// Checks one worker; returns it if the others can be asked whether they reach it.
-async fn examine(address: &str, checks: &mut Vec<Check>) -> Option<Member> {
-    let offer = match look(address).await {
+async fn examine(
+    membership: &Membership,
+    address: &str,
+    checks: &mut Vec<Check>,
+) -> Option<Member> {
+    let offer = match look(membership.security(), address).await {
         Ok((_, offer)) => offer,
         Err(error @ cluster::Error::Protocol { .. }) => {
             let fix = "install the same version on both";
@@ -97,8 +103,8 @@ async fn examine(address: &str, checks: &mut Vec<Check>) -> Option<Member> {
             return None;
         }
         Err(error) => {
-            let fix = "start it there with `cake-worker --listen 0.0.0.0:7117 --insecure`, \
-                       and let the firewall pass that port";
+            let fix = "start it there with `cake-worker --listen 0.0.0.0:7117` and what `cake-master token` \
+                       prints, and let the firewall pass that port";
             checks.push(Check::bad(address, "reach", error.to_string(), fix));
             return None;
         }
@@ -138,7 +144,7 @@ async fn examine(address: &str, checks: &mut Vec<Check>) -> Option<Member> {
         let detail = format!("{} s apart", skew / 1000);
         Check::bad(name, "clock", detail, "set its clock, best by NTP")
     });
-    match Member::hold(address, &master_name()).await {
+    match Member::hold(membership, address, &master_name()).await {
         Ok(member) => {
             checks.push(Check::good(name, "free", "no other master holds it".to_owned()));
             checks.push(link(&member).await);

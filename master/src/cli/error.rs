@@ -18,6 +18,18 @@ pub enum Error {
     /// The cluster file cannot be used.
     #[error(transparent)]
     Addresses(#[from] cluster::addresses::Error),
+    /// Trust cannot be had, or does not allow something.
+    #[error(transparent)]
+    Membership(#[from] crate::membership::Error),
+    /// Nobody, or several, are called so.
+    #[error(transparent)]
+    WorkerName(#[from] cake_identity::NameError),
+    /// A token has ended before so many have joined.
+    #[error("the token has expired, and {missing} more could have joined with it")]
+    NobodyJoined {
+        /// How many.
+        missing: usize,
+    },
     /// Traces cannot be sent.
     #[error(transparent)]
     Telemetry(#[from] cake_telemetry::Error),

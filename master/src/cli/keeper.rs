@@ -15,6 +15,7 @@ use super::Error;
 use super::args::PlanArgs;
 use super::out::{self, Tell};
 use super::prepare::Prepared;
+use crate::cluster::Whereabouts;
 use crate::monitor::Monitor;
 use crate::pipeline::{self, Pipeline};
 use crate::scheduler::Scheduler;
@@ -29,7 +30,7 @@ pub(super) struct Keeper {
     /// The model and the workers that are held.
     pub prepared: Prepared,
     /// Where workers are that may come back.
-    pub addresses: Vec<String>,
+    pub cluster: Whereabouts,
     /// What was asked of the plan.
     pub plan: PlanArgs,
     /// How long requests may wait.
@@ -66,12 +67,12 @@ impl Keeper {
 
     /// Why the pipeline broke, once it has. Until then, workers that come back are taken for the next plan.
     async fn loss(&mut self) -> pipeline::Error {
-        let Self { prepared, addresses, monitor, broken, .. } = self;
+        let Self { prepared, cluster, monitor, broken, .. } = self;
         let rejoin = async {
             loop {
                 monitor.spares(prepared.spares());
                 tokio::time::sleep(LOOK_AGAIN).await;
-                prepared.rejoin(addresses).await;
+                prepared.rejoin(cluster).await;
             }
         };
         tokio::select! {
@@ -107,7 +108,7 @@ impl Keeper {
             tokio::time::sleep(pause).await;
             pause = (pause * 3 / 2).min(LOOK_AGAIN);
             // Not at once: who was lost a moment ago may take long to say nothing.
-            self.prepared.rejoin(&self.addresses).await;
+            self.prepared.rejoin(&self.cluster).await;
         }
     }
 

@@ -5,8 +5,10 @@ mod chat;
 mod choose;
 mod demo;
 mod doctor;
+mod door;
 mod error;
 mod extract;
+mod init;
 mod input;
 mod inspect;
 mod keeper;
@@ -18,6 +20,8 @@ mod report;
 mod run;
 mod serve;
 mod show;
+mod token;
+mod workers;
 
 use clap::{Parser, Subcommand};
 
@@ -56,6 +60,12 @@ enum Command {
     Extract(extract::Args),
     /// Check every worker: reachable, versions, disk, clock, links. One fix per line.
     Doctor(doctor::Args),
+    /// Make a certificate authority, so that workers on a network can join.
+    Init(init::Args),
+    /// Print a token that lets a worker join.
+    Token(token::Args),
+    /// Who joined; shut a worker out.
+    Workers(workers::Args),
     /// A worker in this process; `demo` starts three.
     #[command(hide = true)]
     Worker(cake_worker::cli::ServeArgs),
@@ -111,7 +121,11 @@ impl Command {
             Self::Inspect(args) => args.json,
             Self::Extract(args) => args.json,
             Self::Doctor(args) => args.json,
-            Self::Demo(_) | Self::Chat(_) | Self::Serve(_) | Self::Worker(_) => false,
+            Self::Token(args) => args.json,
+            Self::Workers(args) => args.json(),
+            Self::Init(_) | Self::Demo(_) | Self::Chat(_) | Self::Serve(_) | Self::Worker(_) => {
+                false
+            }
         }
     }
 }
@@ -127,6 +141,9 @@ async fn dispatch(command: Command) -> Result<(), Error> {
         Command::Inspect(args) => args.run(),
         Command::Extract(args) => args.run(interrupted()).await,
         Command::Doctor(args) => args.run().await,
+        Command::Init(args) => args.run(),
+        Command::Token(args) => args.run().await,
+        Command::Workers(args) => args.run().await,
         Command::Worker(args) => Ok(args.run()?),
     }
 }

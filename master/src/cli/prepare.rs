@@ -6,13 +6,13 @@ use cake_checkpoint::{Checkpoint, Digest, LayerRange, MappedTensor};
 use cake_engine::{EngineOptions, Ops, Stage};
 use serde::Serialize;
 
-use super::args::{ClusterArgs, PlanArgs};
+use super::args::PlanArgs;
 use super::candidates::Seat;
 use super::choose::{Chosen, With};
 use super::out::{self, Tell};
 use super::{Error, report, show};
 use crate::chunk::Chunk;
-use crate::cluster::{self, Member};
+use crate::cluster::{self, Member, Whereabouts};
 use crate::distributor::{self, Assignment, Manifests, Progress, Pushed, WorkerProgress};
 use crate::generate::Ends;
 use crate::model::Model;
@@ -74,14 +74,14 @@ impl PushReport {
 pub(super) async fn prepare(
     state: State,
     model: &str,
-    cluster: &ClusterArgs,
+    cluster: &Whereabouts,
     args: &PlanArgs,
     what_if: &[(String, u64)],
 ) -> Result<Prepared, Error> {
     let checkpoint = Arc::new(Checkpoint::open(model)?);
     warn(&checkpoint.warnings);
     let promise = args.promise(&checkpoint)?;
-    let members = cluster::hold_all(&cluster.addresses()?, &master_name()).await?;
+    let members = cluster.hold(&master_name()).await?;
     let threads = cake_worker::platform::default_threads();
     let (widest, narrower) = args.encode.tried().split_first().expect("a choice is never empty");
     let mut encoding = *widest;
@@ -134,9 +134,10 @@ impl Prepared {
         &self.chosen.plan
     }
 
-    /// Takes workers at these addresses that came back. May be dropped at any time.
-    pub(super) async fn rejoin(&mut self, addresses: &[String]) {
-        cluster::rejoin(&mut self.members, addresses, &master_name()).await;
+    /// Takes workers that came back. May be dropped at any time.
+    pub(super) async fn rejoin(&mut self, cluster: &Whereabouts) {
+        let (membership, addresses) = (&cluster.membership, cluster.addresses());
+        cluster::rejoin(&mut self.members, membership, &addresses, &master_name()).await;
     }
 
     /// Plans again, for the workers that are still there. What was promised stays, and so does what

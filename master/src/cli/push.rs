@@ -22,10 +22,11 @@ pub(super) struct Args {
 impl Args {
     /// Plans, pushes, prints.
     pub(super) async fn run(self) -> Result<(), Error> {
-        if self.cluster.addresses()?.is_empty() {
+        let cluster = self.cluster.whereabouts().await?;
+        if cluster.addresses().is_empty() {
             return Err(Error::argument("--worker", "missing", "at least one worker to push to"));
         }
-        let prepared = prepare(State::open()?, &self.model, &self.cluster, &self.plan, &[]).await?;
+        let prepared = prepare(State::open()?, &self.model, &cluster, &self.plan, &[]).await?;
         let tell = if self.json { Tell::Nobody } else { Tell::Output };
         let pushed = prepared.announce_and_push(tell).await?;
         if self.json {

@@ -14,8 +14,9 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 use super::args::{ClusterArgs, PlanArgs, SampleArgs};
 use super::keeper::Keeper;
 use super::prepare::{prepare, warn};
-use super::{Error, interrupted, out};
+use super::{Error, door, interrupted, out};
 use crate::api::{self, Served, Server};
+use crate::cluster::Whereabouts;
 use crate::monitor::Monitor;
 use crate::scheduler::{Limits, OnLoss, Scheduler};
 use crate::state::State;
@@ -50,6 +51,9 @@ pub(super) struct Args {
     /// How long requests may wait for a lost worker, or for others to take its place (seconds).
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     grace: u64,
+    /// Address that workers join at (HOST:PORT). Default: 0.0.0.0:7116 once there is an authority.
+    #[arg(long, value_name = "ADDR", conflicts_with = "insecure")]
+    join: Option<String>,
     #[command(flatten)]
     cluster: ClusterArgs,
     #[command(flatten)]
@@ -112,7 +116,9 @@ impl Args {
             .with_graceful_shutdown(asked(|stop| *stop != Stop::No))
             .into_future();
         let http = tokio::spawn(http);
-        let load = self.load(&name, &monitor);
+        let cluster = self.cluster.whereabouts().await?;
+        let _door = door::open(&cluster.membership, self.join.as_deref()).await?;
+        let load = self.load(&name, &monitor, cluster);
         let (keeper, served) = tokio::select! {
             loaded = load => loaded?,
             () = asked(|stop| *stop != Stop::No) => return Err(Error::Interrupted),
@@ -135,10 +141,15 @@ impl Args {
     }
 
     /// Plans, pushes and loads, and tells `monitor` how far it is.
-    async fn load(&self, name: &str, monitor: &Arc<Monitor>) -> Result<(Keeper, Served), Error> {
+    async fn load(
+        &self,
+        name: &str,
+        monitor: &Arc<Monitor>,
+        cluster: Whereabouts,
+    ) -> Result<(Keeper, Served), Error> {
         let parallel = self.plan.parallel.or(Some(DEFAULT_PARALLEL));
         let plan = PlanArgs { parallel, ..self.plan.clone() };
-        let mut prepared = prepare(State::open()?, &self.model, &self.cluster, &plan, &[]).await?;
+        let mut prepared = prepare(State::open()?, &self.model, &cluster, &plan, &[]).await?;
         prepared.monitor = Some(monitor.clone());
         monitor.planned(prepared.planned());
         let checkpoint = &prepared.model.checkpoint;
@@ -160,7 +171,7 @@ impl Args {
         let scheduler = Scheduler::start(pipeline, ends, limits, OnLoss::Wait, metrics);
         let keeper = Keeper {
             prepared,
-            addresses: self.cluster.addresses()?,
+            cluster,
             plan,
             grace: Duration::from_secs(self.grace),
             scheduler: scheduler.clone(),

@@ -3,20 +3,25 @@
 //! A [`Member`] is a worker that this master holds; dropping it lets the worker go.
 pub mod addresses;
 mod measure;
+mod upkeep;
+mod whereabouts;
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use cake_checkpoint::Digest;
+use cake_identity::{Peer, Security};
 use cake_proto::{Client, ConnectError, PROTOCOL, Tag, VERSION, connect, wire};
 use serde::Serialize;
 use tokio::task::JoinHandle;
 use tonic::{Code, Status, Streaming};
 use tracing::{info, warn};
 
+use crate::membership::Membership;
 use crate::sizing::LOCAL;
 
 pub use measure::{Measured, measure};
+pub use whereabouts::Whereabouts;
 
 /// How long a worker may take to answer a small question.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -38,19 +43,13 @@ pub struct Member {
     /// Its services, calls tagged with the lease.
     pub client: Client,
     lease: String,
+    membership: Membership,
     hold: Hold,
 }
 
 /// The stream that a lease lives as long as.
 #[derive(Debug)]
 struct Hold(JoinHandle<()>);
-
-impl Hold {
-    fn new(mut stream: Streaming<wire::HoldEvent>) -> Self {
-        // Nothing more comes on it but its end.
-        Self(tokio::spawn(async move { while let Ok(Some(_)) = stream.message().await {} }))
-    }
-}
 
 impl Drop for Hold {
     fn drop(&mut self) {
@@ -119,6 +118,16 @@ pub enum Error {
         /// Its protocol.
         protocol: u32,
     },
+    /// It says that it is another one than its certificate does.
+    #[error("worker {certified} at {address} claims to be {claimed}")]
+    Impostor {
+        /// Where.
+        address: String,
+        /// The id in its certificate.
+        certified: String,
+        /// The id that it gave.
+        claimed: String,
+    },
     /// Held by another master.
     #[error("worker {name:?} at {address} is {reason}")]
     Held {
@@ -175,20 +184,26 @@ impl Member {
     ///
     /// # Errors
     /// [`Error`]: unreachable, another protocol, or held by another master.
-    pub async fn hold(address: &str, master: &str) -> Result<Self, Error> {
-        let (mut client, offer) = look(address).await?;
+    pub async fn hold(membership: &Membership, address: &str, master: &str) -> Result<Self, Error> {
+        let (mut client, offer) = look(membership.security(), address).await?;
         if offer.version != VERSION {
             let (theirs, worker) = (&offer.version, &offer.name);
             warn!(%worker, %theirs, ours = VERSION, "another version: answers may differ in the last digits");
         }
-        let mut hold = take(&mut client, &offer.name, address, master).await?;
+        let request =
+            wire::HoldRequest { master_name: master.to_owned(), shut_out: membership.shut_out() };
+        let mut hold = take(&mut client, &offer.name, address, request).await?;
         let granted = tokio::time::timeout(ANSWER_TIMEOUT, hold.message())
             .await
             .map_err(|_| Error::silent(&offer.name, "grant a lease"))?
             .map_err(|status| Error::call(&offer.name, "grant a lease", &status))?;
         let lease = granted.map(|event| event.lease).unwrap_or_default();
-        let client = connect(address, Tag::lease(&lease)).await?;
-        Ok(Self { address: address.to_owned(), offer, client, lease, hold: Hold::new(hold) })
+        let client = open(membership.security(), address, &offer, &lease).await?;
+        let upkeep =
+            upkeep::hold(hold, client.clone(), membership.clone(), offer.worker_id.clone());
+        let hold = Hold(tokio::spawn(upkeep));
+        let (address, membership) = (address.to_owned(), membership.clone());
+        Ok(Self { address, offer, client, lease, membership, hold })
     }
 
     /// Lets it put away what it computed with, and asks again what it offers: what it holds changes with every
@@ -231,8 +246,20 @@ impl Member {
     /// # Errors
     /// [`Error::Connect`].
     pub async fn connection(&self) -> Result<Client, Error> {
-        Ok(connect(&self.address, Tag::lease(&self.lease)).await?)
+        let security = self.membership.security();
+        Ok(open(security, &self.address, &self.offer, &self.lease).await?)
     }
+}
+
+/// A connection to the worker that made this offer.
+async fn open(
+    security: &Security,
+    address: &str,
+    offer: &Offer,
+    lease: &str,
+) -> Result<Client, ConnectError> {
+    let expected = Peer::Worker(offer.worker_id.clone());
+    Ok(connect(security, address, Some(&expected), Tag::lease(lease)).await?.0)
 }
 
 /// Asks for the lease; waits a little while one that has just ended is being freed.
@@ -240,12 +267,11 @@ async fn take(
     client: &mut Client,
     name: &str,
     address: &str,
-    master: &str,
+    request: wire::HoldRequest,
 ) -> Result<Streaming<wire::HoldEvent>, Error> {
     let started = tokio::time::Instant::now();
     loop {
-        let request = wire::HoldRequest { master_name: master.to_owned() };
-        let call = tokio::time::timeout(ANSWER_TIMEOUT, client.hold(request)).await;
+        let call = tokio::time::timeout(ANSWER_TIMEOUT, client.hold(request.clone())).await;
         match call.unwrap_or_else(|_| Err(Status::deadline_exceeded(""))) {
             Ok(hold) => return Ok(hold.into_inner()),
             Err(status) => {
@@ -268,9 +294,13 @@ async fn take(
 ///
 /// # Errors
 /// [`Error`], or [`Error::Several`].
-pub async fn hold_all(addresses: &[String], master: &str) -> Result<Vec<Member>, Error> {
-    refuse_doubles(addresses).await?;
-    let holds = addresses.iter().map(|address| Member::hold(address, master));
+pub async fn hold_all(
+    membership: &Membership,
+    addresses: &[String],
+    master: &str,
+) -> Result<Vec<Member>, Error> {
+    refuse_doubles(membership.security(), addresses).await?;
+    let holds = addresses.iter().map(|address| Member::hold(membership, address, master));
     let mut members = Vec::new();
     let mut errors = Vec::new();
     for result in futures_util::future::join_all(holds).await {
@@ -304,14 +334,19 @@ pub async fn refresh(members: &mut Vec<Member>) {
 
 /// Takes those of `addresses` that are no members, or not held any more, and are there now. Members keep
 /// their places. May be dropped at any time.
-pub async fn rejoin(members: &mut Vec<Member>, addresses: &[String], master: &str) {
+pub async fn rejoin(
+    members: &mut Vec<Member>,
+    membership: &Membership,
+    addresses: &[String],
+    master: &str,
+) {
     let held = |member: &Member| !member.hold.0.is_finished();
     let is_missing = |address: &&String| {
         !members.iter().any(|member| member.address == **address && held(member))
     };
     let missing: Vec<&String> = addresses.iter().filter(is_missing).collect();
     let holds = missing.into_iter().map(|address| async move {
-        let hold = Member::hold(address, master);
+        let hold = Member::hold(membership, address, master);
         tokio::time::timeout(ALIVE_TIMEOUT, hold).await.ok()?.ok()
     });
     let back = futures_util::future::join_all(holds).await;
@@ -331,11 +366,13 @@ pub async fn rejoin(members: &mut Vec<Member>, addresses: &[String], master: &st
 }
 
 /// Finds two addresses that lead to one worker; addresses that lead nowhere are not its concern.
-async fn refuse_doubles(addresses: &[String]) -> Result<(), Error> {
+async fn refuse_doubles(security: &Security, addresses: &[String]) -> Result<(), Error> {
     if addresses.len() < 2 {
         return Ok(());
     }
-    let looks = futures_util::future::join_all(addresses.iter().map(|address| look(address))).await;
+    let looks =
+        futures_util::future::join_all(addresses.iter().map(|address| look(security, address)));
+    let looks = looks.await;
     let mut seen = HashMap::new();
     for (address, look) in addresses.iter().zip(looks) {
         let Ok((_, offer)) = look else { continue };
@@ -350,14 +387,20 @@ async fn refuse_doubles(addresses: &[String]) -> Result<(), Error> {
 /// Connects and asks the worker what it is, without holding it.
 ///
 /// # Errors
-/// [`Error::Connect`], [`Error::Protocol`] or [`Error::Call`].
-pub async fn look(address: &str) -> Result<(Client, Offer), Error> {
-    let mut client = connect(address, Tag::default()).await?;
+/// [`Error::Connect`], [`Error::Protocol`], [`Error::Impostor`] or [`Error::Call`].
+pub async fn look(security: &Security, address: &str) -> Result<(Client, Offer), Error> {
+    let (mut client, peer) = connect(security, address, None, Tag::default()).await?;
     let request = client.describe(wire::DescribeRequest {});
     let said = within(address, "describe itself", request).await?;
     if said.protocol != PROTOCOL {
         let (version, protocol) = (plain(said.version, "-.+"), said.protocol);
         return Err(Error::Protocol { address: address.to_owned(), version, protocol });
+    }
+    if let Peer::Worker(certified) = peer
+        && certified != said.worker_id
+    {
+        let (address, claimed) = (address.to_owned(), plain(said.worker_id, ""));
+        return Err(Error::Impostor { address, certified, claimed });
     }
     Ok((client, Offer::from(said)))
 }

@@ -159,7 +159,7 @@ async fn load(spec: &StageSpec<'_>, opening: &Opening<'_>) -> Result<(), Error> 
 /// Tells each stage where its output goes, the last one first: a stage lets the previous one in
 /// only once it knows their pipeline. Returns whether each hop is direct.
 async fn route(opening: &Opening<'_>) -> Result<Vec<bool>, Error> {
-    let pipeline = cake_worker::lease::random_token();
+    let pipeline = cake_identity::random_token();
     let mut directs = vec![true; opening.remotes.len()];
     let mut next: Option<&Member> = None;
     for (index, spec) in opening.remotes.iter().enumerate().rev() {

@@ -3,7 +3,8 @@
 //! [`lab`] is where it happens, [`cluster`] two workers and commands to a master, [`files`] and
 //! [`fill`] the page cache, [`peers`] other systems, [`table`] the outcome; the figures themselves
 //! are in [`push`], [`memory`], [`speed`] and [`demo`]; those of the engine in [`engine`], [`hops`],
-//! [`together`], [`context`], [`tiers`] and [`packed7b`]; those of a service in [`serve`].
+//! [`together`], [`context`], [`tiers`] and [`packed7b`]; those of a service in [`serve`], the cost of
+//! encryption in [`tls`].
 mod bandwidth;
 mod cluster;
 mod context;
@@ -21,6 +22,7 @@ mod serve;
 mod speed;
 mod table;
 mod tiers;
+mod tls;
 mod together;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -62,6 +64,8 @@ pub(crate) enum Part {
     /// `serve`: many streams at once, the first token beside a long prompt, small questions (not part of
     /// main).
     Serve,
+    /// What mutual TLS costs (not part of main).
+    Trust,
 }
 
 /// How a figure is measured, with its name and bar for when it cannot be.
@@ -138,6 +142,8 @@ const SERVE: &[Figure] = &[
         measure: |lab, _, table| serve::small(lab, table),
     },
 ];
+const TRUST: &[Figure] =
+    &[Figure { name: "TLS", bar: tls::BAR, measure: |lab, _, table| tls::measure(lab, table) }];
 const MEMORY: &[Figure] = &[
     Figure {
         name: "worker's memory",
@@ -173,6 +179,7 @@ pub(crate) fn measure(
         Part::Speed => &[SPEED],
         Part::Engine => &[ENGINE],
         Part::Serve => &[SERVE],
+        Part::Trust => &[TRUST],
     };
     let figures: Vec<&Figure> = figures.iter().copied().flatten().collect();
     let names = figures.iter().map(|figure| figure.name).collect::<Vec<_>>().join(", ");

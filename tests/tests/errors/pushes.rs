@@ -1,8 +1,8 @@
 //! Pushes that lie, break off or are not allowed, by a master played by hand.
 use cake_checkpoint::{BlobSource, Checkpoint, Manifest};
-use cake_proto::{Client, Tag, connect, wire};
+use cake_proto::{Client, Tag, wire};
 use cake_tests::master::path;
-use cake_tests::{Golden, HeldBlobs, Master, TestWorker, golden};
+use cake_tests::{Golden, HeldBlobs, Master, TestWorker, dial, golden};
 use tokio_stream::StreamExt;
 use tonic::{Code, Status, Streaming};
 
@@ -48,11 +48,11 @@ struct Hand {
 
 impl Hand {
     async fn take(worker: &TestWorker) -> Self {
-        let mut client = connect(&worker.address, Tag::default()).await.expect("it listens");
-        let request = wire::HoldRequest { master_name: "by hand".to_owned() };
+        let mut client = dial(&worker.address, Tag::default()).await.expect("it listens");
+        let request = wire::HoldRequest { master_name: "by hand".to_owned(), shut_out: Vec::new() };
         let mut hold = client.hold(request).await.expect("nobody else has it").into_inner();
         let granted = hold.message().await.expect("a lease").expect("a lease");
-        let client = connect(&worker.address, Tag::lease(&granted.lease)).await.expect("listens");
+        let client = dial(&worker.address, Tag::lease(&granted.lease)).await.expect("listens");
         Self { address: worker.address.clone(), client, _hold: hold }
     }
 
@@ -166,7 +166,7 @@ fn a_push_without_a_lease() {
     let status = refuses(async |hand, layer| {
         let stolen = Tag::lease("00000000000000000000000000000000");
         // A second caller, while the first is there.
-        let mut other = connect(&hand.address, stolen).await.expect("it listens");
+        let mut other = dial(&hand.address, stolen).await.expect("it listens");
         (push(&mut other, layer.frames()).await, Code::FailedPrecondition)
     });
     assert_says(status.message(), &["by hand"]);

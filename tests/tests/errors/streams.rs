@@ -2,9 +2,9 @@
 use std::time::Duration;
 
 use cake_checkpoint::{BlobSource, Checkpoint};
-use cake_proto::{Client, Tag, connect, wire};
+use cake_proto::{Client, Tag, wire};
 use cake_tests::master::path;
-use cake_tests::{Golden, Master, TestWorker, golden};
+use cake_tests::{Golden, Master, TestWorker, dial, golden};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
@@ -24,8 +24,8 @@ struct Loaded {
 
 impl Loaded {
     async fn hold(worker: &TestWorker, golden: &Golden) -> Self {
-        let mut client = connect(&worker.address, Tag::default()).await.expect("it listens");
-        let request = wire::HoldRequest { master_name: "by hand".to_owned() };
+        let mut client = dial(&worker.address, Tag::default()).await.expect("it listens");
+        let request = wire::HoldRequest { master_name: "by hand".to_owned(), shut_out: Vec::new() };
         let hold = loop {
             match client.hold(request.clone()).await {
                 Ok(hold) => break hold,
@@ -34,7 +34,7 @@ impl Loaded {
         };
         let mut hold = hold.into_inner();
         let lease = hold.message().await.expect("a lease").expect("a lease").lease;
-        let client = connect(&worker.address, Tag::lease(&lease)).await.expect("it listens");
+        let client = dial(&worker.address, Tag::lease(&lease)).await.expect("it listens");
         let checkpoint = Checkpoint::open(&path(&golden.path)).expect("a checkpoint");
         let manifest = BlobSource::new(&checkpoint, 0).manifest().expect("readable");
         let request = wire::LoadRequest {
@@ -96,7 +96,7 @@ fn a_stage_takes_no_steps_from_another_pipeline() {
     with_held_blob(async |worker, mut loaded| {
         loaded.load().await.expect("loaded");
         for token in ["", "somebody else's"] {
-            let stranger = connect(&worker.address, Tag::pipeline(token)).await;
+            let stranger = dial(&worker.address, Tag::pipeline(token)).await;
             let frames = tokio_stream::iter(Vec::<wire::StepFrame>::new());
             let status = stranger.expect("it listens").forward(frames).await.expect_err("refused");
             assert_eq!(status.code(), Code::FailedPrecondition, "{status:?}");

@@ -69,6 +69,21 @@ impl Worker for NextVersion {
         misunderstood()
     }
 
+    async fn shut_out(&self, _: Request<wire::ShutOutRequest>) -> Answer<wire::ShutOutReply> {
+        misunderstood()
+    }
+
+    async fn request_certificate(
+        &self,
+        _: Request<wire::CertificateRequest>,
+    ) -> Answer<wire::CertificateSigningRequest> {
+        misunderstood()
+    }
+
+    async fn renew_certificate(&self, _: Request<wire::RenewRequest>) -> Answer<wire::RenewReply> {
+        misunderstood()
+    }
+
     async fn route(&self, _: Request<wire::RouteRequest>) -> Answer<wire::RouteReply> {
         misunderstood()
     }
@@ -120,7 +135,8 @@ fn a_master_of_another_version_is_refused_by_a_worker() {
     let status = runtime.block_on(async {
         let endpoint = format!("http://{}", worker.address);
         let mut client = wire::worker_client::WorkerClient::connect(endpoint).await.expect("there");
-        let mut request = Request::new(wire::HoldRequest { master_name: "tomorrow".to_owned() });
+        let hold = wire::HoldRequest { master_name: "tomorrow".to_owned(), shut_out: Vec::new() };
+        let mut request = Request::new(hold);
         let number = (PROTOCOL + 1).to_string().parse().expect("digits");
         request.metadata_mut().insert(cake_proto::client::PROTOCOL_KEY, number);
         client.hold(request).await.expect_err("refused")

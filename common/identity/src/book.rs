@@ -1,0 +1,271 @@
+//! What an authority remembers: tokens that are out, and workers that joined.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::peer::is_worker_id;
+use crate::token::JoinToken;
+use crate::{files, hex, random_token};
+
+const FILE: &str = "workers.json";
+const WHAT: &str = "the list of workers";
+/// How long a token that cannot be used any more is remembered, so that its bearer hears why.
+const TOKEN_MEMORY: Duration = Duration::from_secs(24 * 3600);
+
+/// All that is remembered. Pure: what time it is comes from the caller, who has the master's clock.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Book {
+    tokens: Vec<TokenEntry>,
+    /// All that ever joined, in the order of joining.
+    pub workers: Vec<WorkerEntry>,
+}
+
+/// A token that is out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TokenEntry {
+    id: String,
+    #[serde(with = "files::base64_bytes")]
+    key: Vec<u8>,
+    expires_seconds: u64,
+    uses: u32,
+}
+
+/// A worker that joined.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkerEntry {
+    /// The id that its certificate names.
+    pub worker_id: String,
+    /// What it calls itself.
+    pub name: String,
+    /// Where it was last said to listen (HOST:PORT).
+    pub address: String,
+    /// When, in seconds since 1970 by the master's clock.
+    pub joined_seconds: u64,
+    /// Until when its certificate is valid, in seconds since 1970.
+    pub expires_seconds: u64,
+    /// Whether it is shut out.
+    pub revoked: bool,
+}
+
+/// Why nobody can be revoked by this name.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum NameError {
+    /// No such worker.
+    #[error("no worker is called {name:?}; there are: {}", .known.join(", "))]
+    Unknown {
+        /// As given.
+        name: String,
+        /// Those that joined.
+        known: Vec<String>,
+    },
+    /// More than one.
+    #[error("{} workers are called {name:?}: say which by its id, {}", .ids.len(), .ids.join(" or "))]
+    Several {
+        /// As given.
+        name: String,
+        /// Theirs.
+        ids: Vec<String>,
+    },
+}
+
+impl TokenEntry {
+    /// What is remembered of a token; its secret is not.
+    pub(crate) fn new(token: &JoinToken, expires: SystemTime, uses: u32) -> Self {
+        let (id, key) = (hex(&token.id), token.key().to_vec());
+        Self { id, key, expires_seconds: seconds(expires), uses }
+    }
+}
+
+impl Book {
+    /// Remembers a token, and forgets those that ended long ago.
+    pub(crate) fn add_token(&mut self, token: TokenEntry) {
+        let old = seconds(SystemTime::now() - TOKEN_MEMORY);
+        self.tokens.retain(|token| token.expires_seconds > old);
+        self.tokens.push(token);
+    }
+
+    /// The key of a token of this id, whether or not it can still be used.
+    pub(crate) fn token_key(&self, id: &str) -> Option<[u8; 32]> {
+        let token = self.tokens.iter().find(|token| token.id == id)?;
+        token.key.as_slice().try_into().ok()
+    }
+
+    /// Takes one use of a token whose key was proved.
+    ///
+    /// # Errors
+    /// Why there is none, in words for its bearer.
+    pub(crate) fn use_token(&mut self, id: &str, now: SystemTime) -> Result<(), &'static str> {
+        let token = self.tokens.iter_mut().find(|token| token.id == id);
+        let token = token.ok_or("the token is not valid")?;
+        if token.expires_seconds <= seconds(now) {
+            return Err("the token has expired: make another with `cake-master token`");
+        }
+        if token.uses == 0 {
+            return Err("the token was used already: make another with `cake-master token`");
+        }
+        token.uses -= 1;
+        Ok(())
+    }
+
+    /// The id for a worker that would like to have this one: it, unless somebody ever had it.
+    pub(crate) fn free_id(&self, wanted: &str) -> String {
+        let taken = self.workers.iter().any(|worker| worker.worker_id == wanted);
+        if taken || !is_worker_id(wanted) { random_token() } else { wanted.to_owned() }
+    }
+
+    /// Those that may take part.
+    pub fn members(&self) -> impl Iterator<Item = &WorkerEntry> {
+        self.workers.iter().filter(|worker| !worker.revoked)
+    }
+
+    /// The worker of this id, if it may take part.
+    pub fn member_mut(&mut self, worker_id: &str) -> Option<&mut WorkerEntry> {
+        let mut members = self.workers.iter_mut().filter(|worker| !worker.revoked);
+        members.find(|worker| worker.worker_id == worker_id)
+    }
+
+    /// Ids that are shut out.
+    pub fn revoked(&self) -> impl Iterator<Item = &str> {
+        let revoked = self.workers.iter().filter(|worker| worker.revoked);
+        revoked.map(|worker| worker.worker_id.as_str())
+    }
+
+    /// Shuts out the worker of this name or id, and returns its entry.
+    ///
+    /// # Errors
+    /// [`NameError`].
+    pub fn revoke(&mut self, name: &str) -> Result<WorkerEntry, NameError> {
+        let is_meant = |worker: &&mut WorkerEntry| worker.worker_id == name || worker.name == name;
+        let known = self.members().map(|worker| worker.name.clone()).collect();
+        let members = self.workers.iter_mut().filter(|worker| !worker.revoked);
+        let mut meant: Vec<&mut WorkerEntry> = members.filter(is_meant).collect();
+        match &mut meant[..] {
+            [] => Err(NameError::Unknown { name: name.to_owned(), known }),
+            [worker] => {
+                worker.revoked = true;
+                Ok(worker.clone())
+            }
+            several => {
+                let ids = several.iter().map(|worker| worker.worker_id.clone()).collect();
+                Err(NameError::Several { name: name.to_owned(), ids })
+            }
+        }
+    }
+}
+
+/// A book on disk, which several processes of one master may change.
+#[derive(Clone, Debug)]
+pub struct BookFile {
+    path: PathBuf,
+}
+
+impl BookFile {
+    pub(crate) fn in_directory(directory: &Path) -> Self {
+        Self { path: directory.join(FILE) }
+    }
+
+    /// As it is now.
+    ///
+    /// # Errors
+    /// [`Error::File`] or [`Error::Damaged`].
+    pub fn read(&self) -> Result<Book, Error> {
+        Ok(files::read(&self.path, WHAT)?.unwrap_or_default())
+    }
+
+    /// Changes it; processes take turns. Waits for a disk.
+    ///
+    /// # Errors
+    /// [`Error::File`] or [`Error::Damaged`]; it is then as it was.
+    pub fn update<T>(&self, change: impl FnOnce(&mut Book) -> T) -> Result<T, Error> {
+        let failed = |source| Error::File { what: WHAT, path: self.path.clone(), source };
+        let lock = std::fs::File::create(self.path.with_extension("lock")).map_err(failed)?;
+        lock.lock().map_err(failed)?;
+        let mut book = self.read()?;
+        let before = book.clone();
+        let result = change(&mut book);
+        if book != before {
+            files::write(&self.path, WHAT, &book)?;
+        }
+        Ok(result)
+    }
+}
+
+/// Since 1970.
+pub(crate) fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn worker(id: &str, name: &str) -> WorkerEntry {
+        WorkerEntry {
+            worker_id: id.to_owned(),
+            name: name.to_owned(),
+            address: "127.0.0.1:7".to_owned(),
+            joined_seconds: 0,
+            expires_seconds: 0,
+            revoked: false,
+        }
+    }
+
+    #[test]
+    fn a_token_is_good_for_so_many_uses_until_it_ends() {
+        let (token, now) = (JoinToken::new([0; 32]), SystemTime::now());
+        let id = hex(&token.id);
+        let mut book = Book::default();
+        assert!(book.use_token(&id, now).is_err());
+        book.add_token(TokenEntry::new(&token, now + Duration::from_secs(60), 2));
+        assert_eq!(book.token_key(&id), Some(token.key()));
+        let late = book.use_token(&id, now + Duration::from_secs(61)).expect_err("late");
+        assert!(late.contains("expired"), "{late}");
+        assert_eq!(book.use_token(&id, now), Ok(()));
+        assert_eq!(book.use_token(&id, now), Ok(()));
+        assert!(book.use_token(&id, now).expect_err("used").contains("used already"));
+    }
+
+    #[test]
+    fn whoever_is_revoked_stays_so_and_nobody_else_gets_that_id() {
+        let id = random_token();
+        let mut book = Book { workers: vec![worker(&id, "phone")], ..Book::default() };
+        assert!(matches!(book.revoke("tablet"), Err(NameError::Unknown { .. })));
+        assert_eq!(book.revoke("phone").map(|worker| worker.worker_id), Ok(id.clone()));
+        assert!(book.revoke("phone").is_err() && book.members().next().is_none());
+        assert_eq!(book.revoked().collect::<Vec<_>>(), [id.as_str()]);
+        assert!(book.member_mut(&id).is_none());
+        assert_ne!(book.free_id(&id), id);
+        assert!(is_worker_id(&book.free_id("../../etc")));
+        let other = random_token();
+        assert_eq!(book.free_id(&other), other);
+    }
+
+    #[test]
+    fn of_two_workers_of_a_name_one_is_chosen_by_id() {
+        let ids = [random_token(), random_token()];
+        let workers = ids.iter().map(|id| worker(id, "phone")).collect();
+        let mut book = Book { workers, ..Book::default() };
+        let error = book.revoke("phone").expect_err("two");
+        assert!(ids.iter().all(|id| error.to_string().contains(id)), "{error}");
+        assert!(book.revoke(&ids[1]).is_ok() && !book.workers[0].revoked);
+    }
+
+    #[test]
+    fn processes_take_turns() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = BookFile::in_directory(directory.path());
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                let add = || {
+                    let entry = worker(&random_token(), "phone");
+                    file.update(|book| book.workers.push(entry)).expect("written");
+                };
+                scope.spawn(add);
+            }
+        });
+        assert_eq!(file.read().expect("readable").workers.len(), 8);
+    }
+}

@@ -1,0 +1,357 @@
+//! How a worker joins, and says later where it is.
+//!
+//! ```text
+//! worker                                              master
+//!   ── TLS, no certificate; authority by fingerprint ──▶
+//!   ── Join { token's id, proof, request, name } ──────▶  checks the proof, takes a use of the token
+//!   ◀──────────────── Joined { certificate } ───────────
+//!
+//!   ── TLS, both with certificates ────────────────────▶
+//!   ── Hello { address } ──────────────────────────────▶  remembers the address
+//!   ◀──────────────── Noted ────────────────────────────
+//! ```
+//!
+//! One message each way, a length of four bytes and JSON. The proof holds for this TLS session alone,
+//! so that replaying it proves nothing.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use rcgen::{CertificateParams, KeyPair};
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use crate::authority::fingerprint;
+use crate::book::seconds;
+use crate::listener::take_all;
+use crate::security::{client_config, server_config};
+use crate::token::proof;
+use crate::verify::{Clock, Trust, Verifier};
+use crate::{
+    Authority, Error, Identity, JoinToken, Peer, Refusal, Revoked, Security, Stream, WorkerEntry,
+    expires_seconds, files, hex,
+};
+
+/// Longest message.
+const MESSAGE: usize = 16 << 10;
+/// Longest name of a worker.
+const NAME: usize = 63;
+/// How long a master may take for all of it.
+const ANSWER: Duration = Duration::from_secs(10);
+/// Events that may wait for whoever reports them.
+const EVENTS: usize = 64;
+
+/// What a worker asks.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Request {
+    /// To become a member.
+    Join {
+        /// Which token it has.
+        token: String,
+        /// That it has it: see [`proof`].
+        #[serde(with = "files::base64_bytes")]
+        proof: Vec<u8>,
+        /// Its certificate signing request.
+        #[serde(with = "files::base64_bytes")]
+        request: Vec<u8>,
+        /// What it calls itself.
+        name: String,
+        /// The id that it would like to have.
+        worker_id: String,
+        /// Where it listens.
+        listen: SocketAddr,
+    },
+    /// To be found where it listens now; it is a member.
+    Hello {
+        /// Where it listens.
+        listen: SocketAddr,
+    },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Answer {
+    Joined {
+        #[serde(with = "files::base64_bytes")]
+        certificate: Vec<u8>,
+    },
+    Noted,
+    Refused(String),
+}
+
+/// What happened at a master's door.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A worker joined.
+    Joined {
+        /// Its id.
+        worker_id: String,
+        /// What it calls itself.
+        name: String,
+        /// Where it listens (HOST:PORT).
+        address: String,
+    },
+    /// A member said where it listens.
+    Hello {
+        /// Its id.
+        worker_id: String,
+        /// Where (HOST:PORT).
+        address: String,
+    },
+}
+
+/// Lets workers join at `listener` until the result is dropped. Runs on the current runtime.
+///
+/// # Errors
+/// [`Error`] if the authority's identity cannot be made.
+pub fn door(
+    listener: TcpListener,
+    authority: Arc<Authority>,
+    revoked: Revoked,
+) -> Result<mpsc::Receiver<Event>, Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let trust = Trust::Certificate(authority.certificate().clone());
+    let verifier = Verifier { trust, clock: Clock::Own, revoked, provider, strangers: true };
+    let config = server_config(Arc::new(verifier), &authority.master_identity()?)?;
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let (events, receiver) = mpsc::channel(EVENTS);
+    let greet = move |tcp: TcpStream| {
+        let (acceptor, authority) = (acceptor.clone(), authority.clone());
+        async move {
+            let from = tcp.peer_addr().map_err(Refusal::Handshake)?.ip();
+            let tls = acceptor.accept(tcp).await.map_err(Refusal::of_handshake)?;
+            answer(Stream::tls(tls.into(), None), from, authority).await.map_err(Refusal::Handshake)
+        }
+    };
+    tokio::spawn(take_all(listener, false, greet, events));
+    Ok(receiver)
+}
+
+/// One conversation, from the master's side.
+async fn answer(mut stream: Stream, from: IpAddr, authority: Arc<Authority>) -> io::Result<Event> {
+    let (peer, session) = (stream.peer().clone(), stream.session_key());
+    let bytes = receive_bytes(&mut stream).await?;
+    let decide = move || decide(&authority, &bytes, &peer, session, from);
+    let decided = tokio::task::spawn_blocking(decide).await.map_err(io::Error::other)?;
+    let (answer, result) = match decided {
+        Ok((answer, event)) => (answer, Ok(event)),
+        Err(reason) => (Answer::Refused(reason.clone()), Err(io::Error::other(reason))),
+    };
+    send(&mut stream, &answer).await?;
+    stream.shutdown().await.ok();
+    result
+}
+
+/// What to answer: a function of what is known and what was said. Changes the book on disk.
+fn decide(
+    authority: &Authority,
+    bytes: &[u8],
+    peer: &Peer,
+    session: Option<[u8; 32]>,
+    from: IpAddr,
+) -> Result<(Answer, Event), String> {
+    // What is wrong here is told to its owner in the log, not to a stranger.
+    let broken = |error: Error| {
+        tracing::error!(%error, "cannot answer a worker at the door");
+        "the master cannot do that now".to_owned()
+    };
+    let request = parse_request(bytes).map_err(|_| "this is no request".to_owned())?;
+    match (request, peer) {
+        (Request::Hello { listen }, Peer::Worker(worker_id)) => {
+            let address = reachable(listen, from).to_string();
+            let known = authority.book().update(|book| {
+                book.member_mut(worker_id).map(|worker| worker.address.clone_from(&address))
+            });
+            known.map_err(broken)?.ok_or("this worker is no member")?;
+            Ok((Answer::Noted, Event::Hello { worker_id: worker_id.clone(), address }))
+        }
+        (Request::Hello { .. }, _) => Err("only a member has an address here".to_owned()),
+        (Request::Join { token, proof: shown, request, name, worker_id, listen }, _) => {
+            let invalid = "the token is not valid";
+            let session = session.ok_or(invalid)?;
+            let key = authority.book().read().map_err(broken)?.token_key(&token).ok_or(invalid)?;
+            let expected = proof(&key, &session, &signed(&request, &name));
+            let shown = <[u8; 32]>::try_from(shown.as_slice()).map_err(|_| invalid)?;
+            // Comparing these hashes takes the same time wherever they differ.
+            if expected != blake3::Hash::from_bytes(shown) {
+                return Err(invalid.to_owned());
+            }
+            let usable = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+            if name.is_empty() || name.len() > NAME || !name.chars().all(usable) {
+                return Err("the worker's name cannot be used".to_owned());
+            }
+            let address = reachable(listen, from).to_string();
+            let joined = authority.book().update(|book| {
+                let worker_id = book.free_id(&worker_id);
+                let certificate = authority
+                    .sign_request(&request, &worker_id)
+                    .map_err(|_| "the certificate request cannot be read")?;
+                let now = SystemTime::now();
+                book.use_token(&token, now)?;
+                book.workers.push(WorkerEntry {
+                    worker_id: worker_id.clone(),
+                    name: name.clone(),
+                    address: address.clone(),
+                    joined_seconds: seconds(now),
+                    expires_seconds: expires_seconds(&certificate),
+                    revoked: false,
+                });
+                Ok::<_, &str>((worker_id, certificate))
+            });
+            let (worker_id, certificate) = joined.map_err(broken)??;
+            let certificate = certificate.to_vec();
+            Ok((Answer::Joined { certificate }, Event::Joined { worker_id, name, address }))
+        }
+    }
+}
+
+/// What a worker asks, from its bytes.
+pub(crate) fn parse_request(bytes: &[u8]) -> serde_json::Result<Request> {
+    serde_json::from_slice(bytes)
+}
+
+/// What a proof covers beside the session.
+fn signed(request: &[u8], name: &str) -> Vec<u8> {
+    [blake3::hash(request).as_bytes(), name.as_bytes()].concat()
+}
+
+/// Where a worker that says that it listens at `listen` can be found, seen from its master.
+fn reachable(listen: SocketAddr, from: IpAddr) -> SocketAddr {
+    match listen.ip().is_unspecified() {
+        true => SocketAddr::new(from.to_canonical(), listen.port()),
+        false => listen,
+    }
+}
+
+/// Joins the cluster of the master at `address`: the worker called `name`, which listens at `listen` and would
+/// like to have this id. What it got is in the identity.
+///
+/// # Errors
+/// [`Error::Unreachable`], [`Error::Refused`] with the master's reason, [`Error::Answer`].
+pub async fn join(
+    address: &str,
+    token: &JoinToken,
+    name: &str,
+    worker_id: &str,
+    listen: SocketAddr,
+) -> Result<Identity, Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = Verifier {
+        trust: Trust::Fingerprint(token.fingerprint),
+        clock: Clock::Certificate,
+        revoked: Revoked::default(),
+        provider,
+        strangers: false,
+    };
+    let connector = TlsConnector::from(Arc::new(client_config(Arc::new(verifier), None)?));
+    let key = KeyPair::generate()?;
+    let request = CertificateParams::default().serialize_request(&key)?.der().to_vec();
+    let talk = async {
+        let tcp = TcpStream::connect(address).await?;
+        let any = ServerName::try_from("master.cake.internal").map_err(io::Error::other)?;
+        let tls = connector.connect(any, tcp).await?;
+        let mut stream = Stream::tls(tls.into(), None);
+        if *stream.peer() != Peer::Master {
+            return Err(io::Error::other(format!("{} is there", stream.peer())));
+        }
+        let pinned =
+            |certificate: &&CertificateDer<'_>| fingerprint(certificate) == token.fingerprint;
+        let authority = stream.certificates().iter().find(pinned).cloned();
+        let session = stream.session_key();
+        let (Some(authority), Some(session)) = (authority, session) else {
+            return Err(io::Error::other("no certificate of its authority"));
+        };
+        let proof = proof(&token.key(), &session, &signed(&request, name)).as_bytes().to_vec();
+        let (token, name, worker_id) = (hex(&token.id), name.to_owned(), worker_id.to_owned());
+        let asked = Request::Join { token, proof, request, name, worker_id, listen };
+        Ok((ask(&mut stream, &asked).await?, authority))
+    };
+    let (answer, authority) = within(address, talk).await?;
+    let expected = "a certificate";
+    let wrong = || Error::Answer { address: address.to_owned(), expected };
+    match answer {
+        Answer::Joined { certificate } => {
+            let mut identity = Identity::new(certificate.into(), key.serialize_der(), authority);
+            identity.master = Some(address.to_owned());
+            match identity.peer() {
+                Some(Peer::Worker(_)) => Ok(identity),
+                _ => Err(wrong()),
+            }
+        }
+        Answer::Refused(reason) => Err(Error::Refused { address: address.to_owned(), reason }),
+        Answer::Noted => Err(wrong()),
+    }
+}
+
+/// Tells the master at `address` that this member listens at `listen` now.
+///
+/// # Errors
+/// As [`join`].
+pub async fn hello(address: &str, security: &Security, listen: SocketAddr) -> Result<(), Error> {
+    let talk = async {
+        let tcp = TcpStream::connect(address).await?;
+        let stream = security.connect(tcp, Some(&Peer::Master)).await;
+        ask(&mut stream.map_err(io::Error::other)?, &Request::Hello { listen }).await
+    };
+    match within(address, talk).await? {
+        Answer::Noted => Ok(()),
+        Answer::Refused(reason) => Err(Error::Refused { address: address.to_owned(), reason }),
+        Answer::Joined { .. } => {
+            Err(Error::Answer { address: address.to_owned(), expected: "a note" })
+        }
+    }
+}
+
+async fn within<T>(address: &str, talk: impl Future<Output = io::Result<T>>) -> Result<T, Error> {
+    let late = || Err(io::Error::from(io::ErrorKind::TimedOut));
+    let result = tokio::time::timeout(ANSWER, talk).await.unwrap_or_else(|_| late());
+    result.map_err(|source| Error::Unreachable { address: address.to_owned(), source })
+}
+
+async fn ask(stream: &mut Stream, request: &Request) -> io::Result<Answer> {
+    send(stream, request).await?;
+    parse(&receive_bytes(stream).await?)
+}
+
+async fn send(stream: &mut Stream, message: &impl Serialize) -> io::Result<()> {
+    let json = serde_json::to_vec(message)?;
+    let len = u32::try_from(json.len()).map_err(io::Error::other)?;
+    stream.write_all(&len.to_be_bytes()).await?;
+    stream.write_all(&json).await?;
+    stream.flush().await
+}
+
+async fn receive_bytes(stream: &mut Stream) -> io::Result<Vec<u8>> {
+    let mut len = [0; 4];
+    stream.read_exact(&mut len).await?;
+    let len = u32::from_be_bytes(len) as usize;
+    if len > MESSAGE {
+        return Err(io::Error::other(format!(
+            "a message of {len} bytes, expected {MESSAGE} at most"
+        )));
+    }
+    let mut bytes = vec![0; len];
+    stream.read_exact(&mut bytes).await?;
+    Ok(bytes)
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
+    serde_json::from_slice(bytes).map_err(io::Error::from)
+}
+
+impl Identity {
+    /// A request for another certificate of the same key.
+    ///
+    /// # Errors
+    /// [`Error::Certificate`] if the key cannot be used.
+    pub fn request(&self) -> Result<Vec<u8>, Error> {
+        let key = KeyPair::try_from(&PrivatePkcs8KeyDer::from(self.key().to_vec()))?;
+        Ok(CertificateParams::default().serialize_request(&key)?.der().to_vec())
+    }
+}

@@ -1,0 +1,325 @@
+//! How connections are made: in plain text, or with both sides proving who they are.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use rustls::client::Resumption;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
+use rustls::server::NoServerSessionStorage;
+use rustls::version::TLS13;
+use rustls::{ClientConfig, ServerConfig};
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use crate::authority::fingerprint;
+use crate::verify::{Clock, Trust, Verifier};
+use crate::{Error, JoinToken, Peer, Refusal, Stream, expires_seconds, files};
+
+/// The name that clients put into a handshake: certificates are looked at, it is not.
+const ANY_NAME: &str = "member.cake.internal";
+const WHAT: &str = "the certificate of this worker";
+
+/// A key, its certificate, and the authority that both sides trust.
+#[derive(Serialize, Deserialize)]
+pub struct Identity {
+    #[serde(with = "files::base64_bytes")]
+    certificate: Vec<u8>,
+    #[serde(with = "files::base64_bytes")]
+    key: Vec<u8>,
+    #[serde(with = "files::base64_bytes")]
+    authority: Vec<u8>,
+    /// Where the master takes news of this worker's address, if it is known (HOST:PORT).
+    pub master: Option<String>,
+}
+
+impl Identity {
+    /// Of a certificate, its key in PKCS #8, and the authority's certificate.
+    pub(crate) fn new(
+        certificate: CertificateDer<'static>,
+        key: Vec<u8>,
+        authority: CertificateDer<'static>,
+    ) -> Self {
+        let (certificate, authority) = (certificate.to_vec(), authority.to_vec());
+        Self { certificate, key, authority, master: None }
+    }
+
+    /// The one kept at `path`, if there is one.
+    ///
+    /// # Errors
+    /// [`Error::File`] or [`Error::Damaged`].
+    pub fn open(path: &Path) -> Result<Option<Self>, Error> {
+        files::read(path, WHAT)
+    }
+
+    /// Keeps it where only its owner can read it.
+    ///
+    /// # Errors
+    /// [`Error::File`].
+    pub fn keep(&self, path: &Path) -> Result<(), Error> {
+        files::write(path, WHAT, self)
+    }
+
+    /// Whom its certificate names, if it is one of a member.
+    pub fn peer(&self) -> Option<Peer> {
+        Peer::named_by(&self.certificate)
+    }
+
+    /// Whether this token is of the same authority.
+    pub fn trusts_authority_of(&self, token: &JoinToken) -> bool {
+        fingerprint(&CertificateDer::from(self.authority.as_slice())) == token.fingerprint
+    }
+
+    /// Until when its certificate is valid, in seconds since 1970.
+    pub fn expires_seconds(&self) -> u64 {
+        expires_seconds(&self.certificate)
+    }
+
+    /// The same with another certificate of its key.
+    ///
+    /// # Errors
+    /// [`Error::Tls`] if that is not for this member.
+    pub fn renewed(&self, certificate: Vec<u8>) -> Result<Self, Error> {
+        if Peer::named_by(&certificate) != self.peer() {
+            return Err(rustls::Error::from(rustls::CertificateError::NotValidForName).into());
+        }
+        let (key, authority) = (self.key.clone(), self.authority.clone());
+        Ok(Self { certificate, key, authority, master: self.master.clone() })
+    }
+
+    pub(crate) fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    fn chain(&self) -> Vec<CertificateDer<'static>> {
+        // The authority goes along for those who know only its fingerprint.
+        [&self.certificate, &self.authority].map(|der| CertificateDer::from(der.clone())).into()
+    }
+
+    fn private_key(&self) -> PrivateKeyDer<'static> {
+        PrivatePkcs8KeyDer::from(self.key.clone()).into()
+    }
+}
+
+/// Workers that are shut out. A handle: clones share one list.
+#[derive(Clone, Debug)]
+pub struct Revoked(Arc<watch::Sender<BTreeSet<String>>>);
+
+impl Default for Revoked {
+    fn default() -> Self {
+        Self(Arc::new(watch::Sender::new(BTreeSet::new())))
+    }
+}
+
+impl Revoked {
+    /// Replaces the list; connections with these workers end at once.
+    pub fn set(&self, worker_ids: impl IntoIterator<Item = String>) {
+        let ids: BTreeSet<String> = worker_ids.into_iter().collect();
+        self.0.send_if_modified(|now| {
+            let changed = *now != ids;
+            *now = ids;
+            changed
+        });
+    }
+
+    /// The list, as it is and as it changes.
+    pub fn watch(&self) -> watch::Receiver<BTreeSet<String>> {
+        self.0.subscribe()
+    }
+
+    pub(crate) fn has(&self, peer: &Peer) -> bool {
+        matches!(peer, Peer::Worker(id) if self.0.borrow().contains(id))
+    }
+}
+
+/// How this process connects and is connected to. A handle: clones share what can change.
+#[derive(Clone, Default)]
+pub enum Security {
+    /// In plain text, with anybody.
+    #[default]
+    Plain,
+    /// With members of the cluster alone.
+    Mutual(Arc<Mutual>),
+}
+
+/// Mutual TLS.
+pub struct Mutual {
+    current: Mutex<Current>,
+    revoked: Revoked,
+    clock: Clock,
+    provider: Arc<CryptoProvider>,
+}
+
+/// What a renewed certificate replaces.
+#[derive(Clone)]
+struct Current {
+    client: Arc<ClientConfig>,
+    server: Arc<ServerConfig>,
+    peer: Peer,
+    expires_seconds: u64,
+}
+
+impl Security {
+    /// For a member with this identity.
+    ///
+    /// # Errors
+    /// [`Error::Tls`] if its parts do not belong together.
+    pub fn mutual(identity: &Identity) -> Result<Self, Error> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let clock = match identity.peer() {
+            Some(Peer::Master) => Clock::Own,
+            _ => Clock::Certificate,
+        };
+        let revoked = Revoked::default();
+        let current = Mutex::new(Current::new(identity, clock, &revoked, &provider)?);
+        Ok(Self::Mutual(Arc::new(Mutual { current, revoked, clock, provider })))
+    }
+
+    /// Whether connections are encrypted and both sides known.
+    pub fn is_mutual(&self) -> bool {
+        matches!(self, Self::Mutual(_))
+    }
+
+    /// Whom this process may not talk to; nobody can be told in plain text.
+    pub fn revoked(&self) -> Option<&Revoked> {
+        match self {
+            Self::Plain => None,
+            Self::Mutual(mutual) => Some(&mutual.revoked),
+        }
+    }
+
+    /// Until when this process's certificate is valid, in seconds since 1970.
+    pub fn expires_seconds(&self) -> Option<u64> {
+        match self {
+            Self::Plain => None,
+            Self::Mutual(mutual) => Some(mutual.lock().expires_seconds),
+        }
+    }
+
+    /// Uses a renewed certificate for connections from now on.
+    ///
+    /// # Errors
+    /// [`Error::Tls`] if its parts do not belong together.
+    pub fn renew(&self, identity: &Identity) -> Result<(), Error> {
+        if let Self::Mutual(mutual) = self {
+            let Mutual { clock, revoked, provider, .. } = &**mutual;
+            let renewed = Current::new(identity, *clock, revoked, provider)?;
+            *mutual.lock() = renewed;
+        }
+        Ok(())
+    }
+
+    /// Makes a connection that this process opened usable. `expected` is who has to be there; any
+    /// worker if nobody is named.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub async fn connect(
+        &self,
+        tcp: TcpStream,
+        expected: Option<&Peer>,
+    ) -> Result<Stream, Refusal> {
+        let Self::Mutual(mutual) = self else { return Ok(Stream::plain(tcp)) };
+        let name = ServerName::try_from(ANY_NAME).expect("the constant is a name");
+        let connector = TlsConnector::from(mutual.lock().client.clone());
+        let tls = connector.connect(name, tcp).await.map_err(Refusal::of_handshake)?;
+        let stream = Stream::tls(tls.into(), Some(mutual.revoked.watch()));
+        let found = stream.peer();
+        let fits = match expected {
+            Some(expected) => found == expected,
+            None => matches!(found, Peer::Worker(_)),
+        };
+        match fits {
+            true => Ok(stream),
+            false => Err(Refusal::Other {
+                found: found.to_string(),
+                expected: expected.map_or("a worker".to_owned(), ToString::to_string),
+            }),
+        }
+    }
+
+    /// Makes a connection that somebody else opened usable.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub async fn accept(&self, tcp: TcpStream) -> Result<Stream, Refusal> {
+        let Self::Mutual(mutual) = self else { return Ok(Stream::plain(tcp)) };
+        let acceptor = TlsAcceptor::from(mutual.lock().server.clone());
+        let tls = acceptor.accept(tcp).await.map_err(Refusal::of_handshake)?;
+        Ok(Stream::tls(tls.into(), Some(mutual.revoked.watch())))
+    }
+}
+
+impl Mutual {
+    fn lock(&self) -> MutexGuard<'_, Current> {
+        // Only ever replaced as a whole.
+        self.current.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Current {
+    fn new(
+        identity: &Identity,
+        clock: Clock,
+        revoked: &Revoked,
+        provider: &Arc<CryptoProvider>,
+    ) -> Result<Self, Error> {
+        let strangers = false;
+        let trust = Trust::Certificate(CertificateDer::from(identity.authority.clone()));
+        let (revoked, provider) = (revoked.clone(), provider.clone());
+        let verifier = Verifier { trust, clock, revoked, provider, strangers };
+        let verifier = Arc::new(verifier);
+        Ok(Self {
+            client: Arc::new(client_config(verifier.clone(), Some(identity))?),
+            server: Arc::new(server_config(verifier, identity)?),
+            peer: identity.peer().unwrap_or(Peer::Stranger),
+            expires_seconds: identity.expires_seconds(),
+        })
+    }
+}
+
+impl std::fmt::Debug for Security {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Plain => f.write_str("Plain"),
+            Self::Mutual(mutual) => write!(f, "Mutual({})", mutual.lock().peer),
+        }
+    }
+}
+
+/// TLS 1.3 alone, without resumption: a session that goes on would not look at certificates again.
+pub(crate) fn client_config(
+    verifier: Arc<Verifier>,
+    identity: Option<&Identity>,
+) -> Result<ClientConfig, Error> {
+    let builder = ClientConfig::builder_with_provider(verifier.provider.clone())
+        .with_protocol_versions(&[&TLS13])?
+        .dangerous() // Named so because it replaces the check of names and public authorities.
+        .with_custom_certificate_verifier(verifier);
+    let mut config = match identity {
+        Some(identity) => {
+            builder.with_client_auth_cert(identity.chain(), identity.private_key())?
+        }
+        None => builder.with_no_client_auth(),
+    };
+    config.resumption = Resumption::disabled();
+    config.enable_sni = false; // Who listens in learns nothing of names.
+    Ok(config)
+}
+
+/// See [`client_config`].
+pub(crate) fn server_config(
+    verifier: Arc<Verifier>,
+    identity: &Identity,
+) -> Result<ServerConfig, Error> {
+    let mut config = ServerConfig::builder_with_provider(verifier.provider.clone())
+        .with_protocol_versions(&[&TLS13])?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(identity.chain(), identity.private_key())?;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(config)
+}

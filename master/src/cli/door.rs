@@ -1,0 +1,86 @@
+//! The door that workers join at, and the news that come through it.
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+
+use cake_identity::join::{self, Event};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use super::{Error, out};
+use crate::membership::{DOOR_PORT, Membership};
+
+/// An open door; closed when dropped.
+#[derive(Debug)]
+pub(super) struct Door {
+    task: JoinHandle<()>,
+    /// Where it listens.
+    pub address: SocketAddr,
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// The address of the door unless told otherwise.
+pub(super) fn default_address() -> String {
+    format!("0.0.0.0:{DOOR_PORT}")
+}
+
+/// Opens the door at `asked`, or at the usual address; `None` if there is no authority, or if another
+/// process of this master has it open at the usual address.
+///
+/// # Errors
+/// [`Error::Listen`] if the address asked for cannot be had.
+pub(super) async fn open(
+    membership: &Membership,
+    asked: Option<&str>,
+) -> Result<Option<Door>, Error> {
+    let (Some(authority), Some(revoked)) =
+        (membership.authority(), membership.security().revoked())
+    else {
+        return match asked {
+            None => Ok(None),
+            Some(_) => Err(Membership::missing().into()),
+        };
+    };
+    let usual = default_address();
+    let address = asked.unwrap_or(&usual);
+    let failed = |source| Error::Listen { address: address.to_owned(), source };
+    let listener = match TcpListener::bind(address).await {
+        Err(error) if asked.is_none() => {
+            out::note(format_args!("workers cannot join here: {}", failed(error)));
+            return Ok(None);
+        }
+        bound => bound.map_err(failed)?,
+    };
+    let address = listener.local_addr().map_err(failed)?;
+    let mut events = join::door(listener, authority.clone(), revoked.clone())
+        .map_err(crate::membership::Error::from)?;
+    let task = tokio::spawn(async move {
+        while let Some(event) = events.recv().await {
+            tell(&event);
+        }
+    });
+    Ok(Some(Door { task, address }))
+}
+
+fn tell(event: &Event) {
+    match event {
+        Event::Joined { worker_id, name, address } => {
+            out::note(format_args!("{name} at {address} joined as member {worker_id}"));
+        }
+        Event::Hello { worker_id, address } => {
+            tracing::info!(worker_id, address, "a member says where it is");
+        }
+    }
+}
+
+/// Where other devices find this one, most likely.
+pub(super) fn own_address() -> Option<IpAddr> {
+    // Nothing is sent: the system only says which address it would send from.
+    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect("192.0.2.1:9").ok()?; // For documentation, by RFC 5737: nobody has it.
+    let own = socket.local_addr().ok()?.ip();
+    (!own.is_unspecified()).then_some(own)
+}

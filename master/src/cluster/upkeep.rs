@@ -1,0 +1,47 @@
+//! What goes on beside the work for as long as a worker is held: who is shut out, and its certificate.
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use cake_proto::{Client, wire};
+use tokio::sync::watch;
+use tonic::Streaming;
+
+use crate::membership::Membership;
+
+/// How often it is asked whether a certificate ends soon, at most and at least.
+const LOOK: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3600));
+
+/// Follows the stream that a lease lives as long as to its end.
+pub(super) async fn hold(
+    mut stream: Streaming<wire::HoldEvent>,
+    mut client: Client,
+    membership: Membership,
+    worker_id: String,
+) {
+    let lifetime = membership.authority().map_or(LOOK.1, |authority| authority.lifetime());
+    let mut look = tokio::time::interval((lifetime / 12).clamp(LOOK.0, LOOK.1));
+    let mut revoked = membership.security().revoked().map(|revoked| revoked.watch());
+    loop {
+        tokio::select! {
+            event = stream.message() => match event {
+                Ok(Some(_)) => {} // Nothing comes on it but its end.
+                _ => return,
+            },
+            list = changed(&mut revoked) => {
+                let worker_ids = list.into_iter().collect();
+                client.shut_out(wire::ShutOutRequest { worker_ids }).await.ok();
+            }
+            _ = look.tick() => membership.renew(&mut client, &worker_id).await,
+        }
+    }
+}
+
+/// The list, once it has changed.
+async fn changed(revoked: &mut Option<watch::Receiver<BTreeSet<String>>>) -> BTreeSet<String> {
+    if let Some(revoked) = revoked
+        && revoked.changed().await.is_ok()
+    {
+        return revoked.borrow_and_update().clone();
+    }
+    std::future::pending().await
+}

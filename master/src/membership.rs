@@ -1,0 +1,201 @@
+//! The master's side of trust: its authority, the workers that joined, and how it connects.
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use cake_identity::{Authority, Security, WorkerEntry};
+use cake_proto::{Client, wire};
+use tokio::net::lookup_host;
+use tracing::{info, warn};
+
+/// Port of the door that workers join at, unless told otherwise.
+pub const DOOR_PORT: u16 = 7116;
+/// How often the list of workers is read again, which other processes of this master may change.
+const READ_AGAIN: Duration = Duration::from_secs(1);
+/// A certificate is renewed when less than this part of its time is left.
+const RENEW_PART: u64 = 3;
+
+/// Why the cluster's trust cannot be had, or does not allow something.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No environment variable says where the authority is.
+    #[error("no place for the certificate authority: set CAKE_STATE or HOME")]
+    NoPlace,
+    /// The authority cannot be used.
+    #[error(transparent)]
+    Identity(#[from] cake_identity::Error),
+    /// A command that needs an authority.
+    #[error(
+        "there is no certificate authority in {directory} yet: make one with `cake-master init`"
+    )]
+    NoAuthority {
+        /// Where it would be.
+        directory: PathBuf,
+    },
+    /// Plain text on a network, unasked.
+    #[error(
+        "{address} is on the network, and without a certificate authority connections are in plain text: \
+         make one with `cake-master init` and let the worker join with a token, or accept that with \
+         --insecure"
+    )]
+    PlainText {
+        /// The worker's address.
+        address: String,
+    },
+}
+
+/// Whether there is an authority, and how connections are made. A handle.
+#[derive(Clone, Default)]
+pub struct Membership {
+    security: Security,
+    authority: Option<Arc<Authority>>,
+}
+
+impl Membership {
+    /// Where a master's authority is kept: `authority` in the directory named by `CAKE_STATE`, else in `cake`
+    /// in the user's data directory.
+    ///
+    /// # Errors
+    /// [`Error::NoPlace`].
+    pub fn directory() -> Result<PathBuf, Error> {
+        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let directory = variable("CAKE_STATE")
+            .map(PathBuf::from)
+            .or_else(|| variable("XDG_DATA_HOME").map(|data| PathBuf::from(data).join("cake")))
+            .or_else(|| variable("HOME").map(|home| PathBuf::from(home).join(".local/share/cake")));
+        Ok(directory.ok_or(Error::NoPlace)?.join("authority"))
+    }
+
+    /// With this master's authority, if it has one. Then the list of those that are shut out is
+    /// followed for as long as this lives; call it on a runtime.
+    ///
+    /// # Errors
+    /// [`Error::Identity`] if it is damaged.
+    pub fn open() -> Result<Self, Error> {
+        let Some(authority) = Authority::open(&Self::directory()?)? else {
+            return Ok(Self::default());
+        };
+        let authority = Arc::new(authority);
+        let security = Security::mutual(&authority.master_identity()?)?;
+        let membership = Self { security, authority: Some(authority) };
+        membership.read_revoked();
+        tokio::spawn(follow(membership.clone()));
+        Ok(membership)
+    }
+
+    /// What a command says that needs an authority.
+    pub fn missing() -> Error {
+        match Self::directory() {
+            Ok(directory) => Error::NoAuthority { directory },
+            Err(error) => error,
+        }
+    }
+
+    /// How connections are made.
+    pub fn security(&self) -> &Security {
+        &self.security
+    }
+
+    /// The authority.
+    pub fn authority(&self) -> Option<&Arc<Authority>> {
+        self.authority.as_ref()
+    }
+
+    /// Workers that joined and are not shut out.
+    pub fn members(&self) -> Vec<WorkerEntry> {
+        let Some(authority) = &self.authority else { return Vec::new() };
+        match authority.book().read() {
+            Ok(book) => book.members().cloned().collect(),
+            Err(error) => {
+                warn!(%error, "who joined is not known");
+                Vec::new()
+            }
+        }
+    }
+
+    /// Ids of workers that are shut out.
+    pub fn shut_out(&self) -> Vec<String> {
+        self.security
+            .revoked()
+            .map_or(Vec::new(), |revoked| revoked.watch().borrow().iter().cloned().collect())
+    }
+
+    /// Refuses to speak in plain text over a network.
+    ///
+    /// # Errors
+    /// [`Error::PlainText`].
+    pub async fn check(&self, addresses: &[String]) -> Result<(), Error> {
+        if self.security.is_mutual() {
+            return Ok(());
+        }
+        for address in addresses {
+            // What cannot be looked up cannot be reached either, and that is told later.
+            let Ok(mut found) = lookup_host(address).await else { continue };
+            if found.any(|found| !found.ip().is_loopback()) {
+                return Err(Error::PlainText { address: address.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a worker that this master holds another certificate if the one it has ends soon.
+    pub(crate) async fn renew(&self, client: &mut Client, worker_id: &str) {
+        let Some(authority) = &self.authority else { return };
+        let known = self.members().into_iter().find(|member| member.worker_id == worker_id);
+        let Some(known) = known else { return };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let left = known.expires_seconds.saturating_sub(now);
+        if left >= authority.lifetime().as_secs() / RENEW_PART {
+            return;
+        }
+        match renew(authority.clone(), client, worker_id.to_owned()).await {
+            Ok(()) => info!(worker = known.name, "its certificate is renewed"),
+            Err(error) => warn!(worker = known.name, %error, "its certificate cannot be renewed"),
+        }
+    }
+
+    fn read_revoked(&self) {
+        let (Some(revoked), Some(authority)) = (self.security.revoked(), &self.authority) else {
+            return;
+        };
+        match authority.book().read() {
+            Ok(book) => revoked.set(book.revoked().map(str::to_owned)),
+            Err(error) => warn!(%error, "who is shut out is not known any better than before"),
+        }
+    }
+}
+
+async fn follow(membership: Membership) {
+    loop {
+        tokio::time::sleep(READ_AGAIN).await;
+        let again = membership.clone();
+        tokio::task::spawn_blocking(move || again.read_revoked()).await.ok();
+    }
+}
+
+async fn renew(
+    authority: Arc<Authority>,
+    client: &mut Client,
+    worker_id: String,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let request = client.request_certificate(wire::CertificateRequest {}).await?.into_inner();
+    let certificate = authority.sign_request(&request.der, &worker_id)?;
+    let certificate = certificate.to_vec();
+    let end = cake_identity::expires_seconds(&certificate);
+    client.renew_certificate(wire::RenewRequest { certificate: certificate.into() }).await?;
+    let note = move || {
+        authority.book().update(|book| {
+            if let Some(member) = book.member_mut(&worker_id) {
+                member.expires_seconds = end;
+            }
+        })
+    };
+    tokio::task::spawn_blocking(note).await??;
+    Ok(())
+}
+
+impl std::fmt::Debug for Membership {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.security.fmt(f)
+    }
+}
