@@ -12,6 +12,7 @@ pub mod browser;
 pub mod budget;
 pub mod cgroup;
 pub mod collector;
+pub mod fuzz;
 pub mod golden;
 mod held;
 pub mod invitation;

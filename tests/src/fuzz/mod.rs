@@ -1,0 +1,139 @@
+//! What hostile bytes may reach: one function per kind of input, for a mutator of ours on any compiler and
+//! for `cargo fuzz` (`fuzz/`).
+//!
+//! A target must neither panic nor allocate more than it says, whatever the bytes are.
+mod mutate;
+mod wire;
+
+use std::path::Path;
+
+use cake_checkpoint::safetensors::header::Header;
+use cake_checkpoint::safetensors::index::Index;
+use cake_checkpoint::{BlobSource, Checkpoint, GenerationConfig, Manifest, ModelConfig};
+use cake_identity::{JoinToken, hostile};
+
+pub use mutate::Mutator;
+
+/// A kind of input.
+#[derive(Debug)]
+pub struct Target {
+    /// Its name, also of its program under `fuzz/`.
+    pub name: &'static str,
+    /// Takes the bytes as the programs take them.
+    pub run: fn(&[u8]),
+    /// Inputs that are well-formed, to begin with.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+    /// Most bytes that may be allocated at a time, in addition to so many for each byte of input.
+    pub most_bytes: usize,
+}
+
+/// For each byte of input: a token of JSON becomes a value with a name and room to grow.
+pub const BYTES_PER_BYTE: usize = 256;
+
+/// All of them.
+pub const TARGETS: &[Target] = &[
+    Target { name: "header", run: header, seeds: headers, most_bytes: 64 << 10 },
+    Target {
+        name: "index",
+        run: |bytes| drop(Index::parse(bytes)),
+        seeds: || golden_files("model.safetensors.index.json"),
+        most_bytes: 64 << 10,
+    },
+    Target {
+        name: "config",
+        run: |bytes| drop(ModelConfig::parse(bytes)),
+        seeds: || golden_files("config.json"),
+        most_bytes: 64 << 10,
+    },
+    Target {
+        name: "generation",
+        run: |bytes| drop(GenerationConfig::parse(bytes)),
+        seeds: || vec![br#"{"do_sample": true, "eos_token_id": [1, 2], "top_k": 50}"#.to_vec()],
+        most_bytes: 64 << 10,
+    },
+    Target { name: "manifest", run: manifest, seeds: manifests, most_bytes: 64 << 10 },
+    // A step may be as large as the stage that it is for expects.
+    Target { name: "messages", run: wire::run, seeds: wire::seeds, most_bytes: 1 << 20 },
+    Target { name: "token", run: token, seeds: tokens, most_bytes: 64 << 10 },
+    Target {
+        name: "certificate",
+        run: hostile::certificate,
+        seeds: hostile::seeds,
+        most_bytes: 256 << 10,
+    },
+    Target {
+        name: "join",
+        run: hostile::request,
+        seeds: hostile::request_seeds,
+        most_bytes: 64 << 10,
+    },
+];
+
+fn header(bytes: &[u8]) {
+    // The file is as long as its header says, or as long as the input.
+    for file_bytes in [bytes.len() as u64, 1 << 20] {
+        if let Ok(header) = Header::parse(bytes, file_bytes) {
+            assert!(
+                header.tensors.iter().all(|tensor| header.data_start + tensor.end <= file_bytes)
+            );
+        }
+    }
+}
+
+fn headers() -> Vec<Vec<u8>> {
+    let json = r#"{"__metadata__":{"format":"pt"},"a":{"dtype":"BF16","shape":[2,3],"data_offsets":[0,12]},
+        "b":{"dtype":"F32","shape":[5],"data_offsets":[12,32]}}"#;
+    let header = [&(json.len() as u64).to_le_bytes()[..], json.as_bytes()].concat();
+    let whole = [&header[..], &[0; 32]].concat();
+    vec![header, whole]
+}
+
+fn manifest(bytes: &[u8]) {
+    if let Ok(manifest) = Manifest::from_json(bytes) {
+        // What a store makes of it: it lays out the file that the bytes will go to.
+        let ranges = manifest.tensor_ranges();
+        assert!(ranges.iter().all(|range| range.end <= manifest.file_bytes));
+        assert_eq!(manifest.chunk_ends().len(), manifest.chunks.len());
+        let again = Manifest::from_json(&manifest.to_json()).expect("it was accepted before");
+        assert_eq!(again.name(), manifest.name());
+    }
+}
+
+fn manifests() -> Vec<Vec<u8>> {
+    let model = crate::golden::directory().join("llama");
+    let checkpoint =
+        Checkpoint::open(model.to_str().expect("UTF-8")).expect("golden data is there");
+    let layers = 0..checkpoint.config.num_layers.min(2);
+    let manifest =
+        |layer| BlobSource::new(&checkpoint, layer).manifest().expect("readable").to_json();
+    layers.map(manifest).collect()
+}
+
+fn token(bytes: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(bytes)
+        && let Ok(token) = text.parse::<JoinToken>()
+    {
+        assert_eq!(token.to_string(), text.trim());
+    }
+}
+
+fn tokens() -> Vec<Vec<u8>> {
+    hostile::token_seeds()
+}
+
+fn golden_files(name: &str) -> Vec<Vec<u8>> {
+    let read = |family: &Path| std::fs::read(family.join(name)).ok();
+    let families = std::fs::read_dir(crate::golden::directory()).expect("golden data is there");
+    let mut paths: Vec<_> = families.flatten().map(|entry| entry.path()).collect();
+    paths.sort(); // The same inputs on every file system.
+    paths.iter().filter_map(|path| read(path)).collect()
+}
+
+/// Feeds the target of this name.
+///
+/// # Panics
+/// If there is none, and where the target does.
+pub fn run(name: &str, bytes: &[u8]) {
+    let target = TARGETS.iter().find(|target| target.name == name);
+    (target.unwrap_or_else(|| panic!("no target {name}")).run)(bytes);
+}

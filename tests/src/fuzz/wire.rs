@@ -1,0 +1,108 @@
+//! Every message that a master or a worker takes, and what is made of it.
+use cake_master::cluster::Offer;
+use cake_proto::{Assembler, Step, WireFormat, wire};
+use cake_worker::load::Load;
+use prost::Message;
+
+const HIDDEN: usize = 16;
+const ROWS: usize = 8;
+
+/// The first byte says which message the others are.
+pub(super) fn run(bytes: &[u8]) {
+    let Some((kind, bytes)) = bytes.split_first() else { return };
+    match kind % 10 {
+        0 => frames(bytes),
+        1 => drop(wire::LoadRequest::decode(bytes).map(Load::try_from)),
+        2 => drop(wire::Description::decode(bytes).map(Offer::from)),
+        3 => drop(wire::HoldRequest::decode(bytes)),
+        4 => drop(wire::PushFrame::decode(bytes)),
+        5 => drop(wire::PushEvent::decode(bytes)),
+        6 => drop(wire::LoadEvent::decode(bytes)),
+        7 => drop(wire::RouteRequest::decode(bytes)),
+        8 => drop(wire::QueryRequest::decode(bytes)),
+        _ => drop(wire::ShutOutRequest::decode(bytes)),
+    }
+}
+
+/// A stream of steps: length-delimited frames, as far as they can be read.
+fn frames(mut bytes: &[u8]) {
+    let mut assembler = Assembler::new(HIDDEN, ROWS);
+    while let Ok(frame) = wire::StepFrame::decode_length_delimited(&mut bytes) {
+        if assembler.push(frame).is_err() {
+            return; // The stream would be closed.
+        }
+    }
+}
+
+pub(super) fn seeds() -> Vec<Vec<u8>> {
+    let mut all = vec![with_kind(1, load().encode_to_vec())];
+    for format in [WireFormat::F32, WireFormat::Bf16, WireFormat::Q8] {
+        let mut stream = Vec::new();
+        for frame in step().into_frames(false, format) {
+            frame.encode_length_delimited(&mut stream).expect("a vector grows");
+        }
+        all.push(with_kind(0, stream));
+    }
+    let description = wire::Description {
+        worker_id: "0123456789abcdef".repeat(2),
+        name: "phone".to_owned(),
+        blobs: vec!["0123456789abcdef".repeat(4); 3],
+        partial: [("0123456789abcdef".repeat(4), 7)].into(),
+        budget_bytes: 1 << 30,
+        ..wire::Description::default()
+    };
+    all.push(with_kind(2, description.encode_to_vec()));
+    let hold =
+        wire::HoldRequest { master_name: "desk".to_owned(), shut_out: vec!["a".to_owned(); 3] };
+    all.push(with_kind(3, hold.encode_to_vec()));
+    let push = wire::PushFrame { manifest: vec![b'{'; 20].into(), data: vec![7; 40].into() };
+    all.push(with_kind(4, push.encode_to_vec()));
+    let wanted = vec![wire::ByteRange { start: 5, end: 1 << 40 }; 3];
+    all.push(with_kind(5, wire::PushEvent { wanted, ..Default::default() }.encode_to_vec()));
+    let route =
+        wire::RouteRequest { next_address: "10.0.0.7:7117".to_owned(), ..Default::default() };
+    all.push(with_kind(7, route.encode_to_vec()));
+    all
+}
+
+fn with_kind(kind: u8, message: Vec<u8>) -> Vec<u8> {
+    [vec![kind], message].concat()
+}
+
+fn load() -> wire::LoadRequest {
+    let config = std::fs::read(crate::golden::directory().join("llama/config.json"));
+    wire::LoadRequest {
+        generation: 7,
+        config_json: config.expect("golden data is there").into(),
+        layer_start: 0,
+        layer_end: 1,
+        blobs: vec!["0123456789abcdef".repeat(4)],
+        kv_dtype: "f16".to_owned(),
+        kv_blocks: 4,
+        max_positions: 64,
+        max_rows: 8,
+        numerics: "fast".to_owned(),
+        ..wire::LoadRequest::default()
+    }
+}
+
+fn step() -> Step {
+    let item = cake_proto::StepItem {
+        sequence: 3,
+        position: 0,
+        rows: 2,
+        blocks: vec![0, 1],
+        prompt: true,
+        trace: None,
+    };
+    Step {
+        step: 1,
+        generation: 7,
+        items: vec![item],
+        rows: 2,
+        wanted: vec![1],
+        stage_us: vec![5],
+        idle_us: vec![6],
+        hidden: (0..2 * HIDDEN).map(|at| at as f32).collect(),
+    }
+}

@@ -1,0 +1,88 @@
+//! Hostile bytes: a bounded run of the fuzz targets. Longer ones: `CAKE_FUZZ_SECONDS=600 cargo test --release -p
+//! cake-tests --test fuzz -- --nocapture`, so long for each target, or `cargo fuzz run TARGET`.
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use cake_tests::fuzz::{BYTES_PER_BYTE, Mutator, TARGETS, Target};
+
+/// Inputs per target in the tests.
+const INPUTS: usize = 100_000;
+const SEED: u64 = 2026;
+
+/// Counts what each thread holds, and the most that it held.
+struct Counting;
+
+thread_local! {
+    static HELD: Cell<isize> = const { Cell::new(0) };
+    static MOST: Cell<isize> = const { Cell::new(0) };
+}
+
+fn count(bytes: isize) {
+    // A thread that ends has nothing to count any more.
+    let held = HELD.try_with(|held| {
+        held.set(held.get() + bytes);
+        held.get()
+    });
+    if let Ok(held) = held {
+        MOST.try_with(|most| most.set(most.get().max(held))).ok();
+    }
+}
+
+// SAFETY: every call goes to the system's allocator as it is; the counters allocate nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count(-(layout.size() as isize));
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// The most that running this holds at a time beside what is held already.
+fn held_by(run: impl FnOnce()) -> usize {
+    let before = HELD.get();
+    MOST.set(before);
+    run();
+    (MOST.get() - before).max(0) as usize
+}
+
+fn feed(target: &Target) {
+    let seconds = std::env::var("CAKE_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok());
+    let end = seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let seeds = (target.seeds)();
+    assert!(!seeds.is_empty() && seeds.iter().all(|seed| !seed.is_empty()), "{}", target.name);
+    let mut inputs = Mutator::new(SEED, seeds.clone());
+    let (mut fed, mut most) = (0, 0);
+    let mut feed = |input: &[u8]| {
+        let held = held_by(|| {
+            let run = std::panic::catch_unwind(|| (target.run)(input));
+            assert!(run.is_ok(), "{} panics at {:?}", target.name, String::from_utf8_lossy(input));
+        });
+        let bound = target.most_bytes + BYTES_PER_BYTE * input.len();
+        let (name, len) = (target.name, input.len());
+        assert!(held <= bound, "{name} holds {held} of {bound} bytes for {len}: {input:?}");
+        most = most.max(held);
+    };
+    seeds.iter().for_each(|seed| feed(seed));
+    while end.map_or(fed < INPUTS, |end| Instant::now() < end) {
+        feed(&inputs.input());
+        fed += 1;
+    }
+    println!("{}: {fed} inputs of seed {SEED}, {most} bytes held at most", target.name);
+}
+
+#[test]
+fn no_bytes_panic_or_allocate_beyond_their_bound() {
+    for target in TARGETS {
+        feed(target);
+    }
+}
