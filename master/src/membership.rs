@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use cake_identity::{Authority, Security, WorkerEntry};
 use cake_proto::{Client, wire};
 use tokio::net::lookup_host;
+use tokio::sync::Notify;
 use tracing::{info, warn};
 
 /// Port of the door that workers join at, unless told otherwise.
@@ -49,6 +50,8 @@ pub enum Error {
 pub struct Membership {
     security: Security,
     authority: Option<Arc<Authority>>,
+    /// Woken when a worker that is held says something.
+    pub news: Arc<Notify>,
 }
 
 impl Membership {
@@ -77,7 +80,7 @@ impl Membership {
         };
         let authority = Arc::new(authority);
         let security = Security::mutual(&authority.master_identity()?)?;
-        let membership = Self { security, authority: Some(authority) };
+        let membership = Self { security, authority: Some(authority), news: Arc::default() };
         membership.read_revoked();
         tokio::spawn(follow(membership.clone()));
         Ok(membership)

@@ -22,7 +22,9 @@ pub mod process;
 pub mod programs;
 pub mod proxy;
 pub mod server;
+pub mod streams;
 pub mod wait;
+pub mod weather;
 pub mod worker;
 
 pub use budget::budget_for;
@@ -38,6 +40,7 @@ pub use programs::programs;
 pub use proxy::CountingProxy;
 pub use server::{Reply, Server};
 pub use wait::until;
+pub use weather::{Link, Weather};
 pub use worker::{TestWorker, WorkerOptions, dial};
 
 /// Says that a check could not run here, and why. The scenario returns after it.

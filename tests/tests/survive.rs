@@ -1,18 +1,18 @@
 //! A worker dies, and every answer that had begun ends as if it had not.
 use std::time::{Duration, Instant};
 
+use cake_tests::streams::{COMPLETIONS, count, prompt, together};
 use cake_tests::{
-    Master, ModelShape, Server, TestWorker, WorkerOptions, budget_for, master, model, until,
+    Link, Master, ModelShape, Server, TestWorker, Weather, WorkerOptions, budget_for, master,
+    model, until,
 };
 use rustix::process::Signal;
-use serde_json::{Value, json};
+use serde_json::json;
 use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(30);
-const COMPLETIONS: &str = "/v1/completions";
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const THREE: [(&str, usize, usize); 3] = [("a", 0, 3), ("b", 3, 6), ("c", 6, 8)];
-const STREAMS: usize = 8;
 /// Small steps, so that there is time to kill somebody between two.
 const ARGS: &[&str] = &["--context", "512", "--chunk", "16", "--local-memory", "0"];
 
@@ -57,47 +57,6 @@ impl Home {
         let server = Server::start(&master, self.directory.path(), &args);
         (master, server)
     }
-}
-
-fn prompt(number: usize, tokens: usize) -> Vec<u32> {
-    (0..tokens).map(|at| ((number * 31 + at * 7) % 250) as u32 + 3).collect()
-}
-
-/// Text and log-probabilities of a streamed answer.
-fn said(server: &Server, number: usize, tokens: usize) -> (String, Vec<String>) {
-    let request = json!({
-        "prompt": prompt(number, 40 + 9 * number), "max_tokens": tokens, "temperature": 1, "seed": number,
-        "ignore_eos": true, "logprobs": 0, "stream": true,
-    });
-    let (mut text, mut logprobs) = (String::new(), Vec::new());
-    for event in server.stream(COMPLETIONS, &request) {
-        let Ok(event) = serde_json::from_str::<Value>(&event) else { continue };
-        assert!(event.get("error").is_none(), "{event}");
-        let choice = &event["choices"][0];
-        text += choice["text"].as_str().unwrap_or_default();
-        let more = choice["logprobs"]["token_logprobs"].as_array();
-        logprobs.extend(more.into_iter().flatten().map(Value::to_string));
-    }
-    assert_eq!(logprobs.len(), tokens, "an answer of {number}");
-    (text, logprobs)
-}
-
-/// All streams at once, while something happens.
-fn together(
-    server: &Server,
-    tokens: usize,
-    meanwhile: impl FnOnce(),
-) -> Vec<(String, Vec<String>)> {
-    std::thread::scope(|scope| {
-        let one = |number: usize| scope.spawn(move || said(server, number, tokens));
-        let asked: Vec<_> = (0..STREAMS).map(one).collect();
-        meanwhile();
-        asked.into_iter().map(|asked| asked.join().expect("an answer")).collect()
-    })
-}
-
-fn count(server: &Server, name: &str) -> f64 {
-    server.metric(name).unwrap_or_default()
 }
 
 #[test]
@@ -257,4 +216,95 @@ fn an_embedding_is_the_same_over_a_loss() {
         count(&server, "cake_recovery_seconds_count") == 1.0
     });
     assert!(embed() == whole);
+}
+
+#[test]
+fn with_copies_a_loss_pushes_nothing() {
+    const TOKENS: usize = 40;
+    let home = Home::new();
+    for (index, name) in NAMES.iter().enumerate() {
+        let mut workers = home.workers();
+        let (_master, server) = home.server(&workers, &THREE, &["--spares"]);
+        until("copies for every loss", LIMIT, || count(&server, "cake_covered_workers") == 3.0);
+        let whole = together(&server, TOKENS, || {});
+        let (made, pushed) = (
+            count(&server, "cake_generated_tokens_total"),
+            count(&server, "cake_pushed_bytes_total"),
+        );
+        assert!(pushed > 0.0 && count(&server, "cake_copied_bytes_total") > 0.0);
+        let answers = together(&server, TOKENS, || {
+            until("tokens", LIMIT, || count(&server, "cake_generated_tokens_total") > made + 50.0);
+            workers[index].kill();
+            until("the loss to be mended", LIMIT, || {
+                count(&server, "cake_recovery_seconds_count") > 0.0
+            });
+        });
+        assert!(answers == whole, "answers over the loss of {name}");
+        assert_eq!(count(&server, "cake_pushed_bytes_total"), pushed, "the loss of {name}");
+        let seconds = count(&server, "cake_recovery_seconds_sum");
+        eprintln!("{name}: whole again after {seconds:.2} s with 0 bytes pushed");
+    }
+}
+
+#[test]
+fn a_worker_that_is_asked_to_stop_goes_once_its_layers_have_moved() {
+    const TOKENS: usize = 60;
+    let home = Home::new();
+    let workers = home.workers();
+    let (_master, server) = home.server(&workers, &THREE, &[]);
+    let whole = together(&server, TOKENS, || {});
+    let made = count(&server, "cake_generated_tokens_total");
+    let answers = together(&server, TOKENS, || {
+        until("tokens", LIMIT, || count(&server, "cake_generated_tokens_total") > made + 50.0);
+        workers[1].signal(Signal::TERM);
+        until("it to be gone", LIMIT, || !workers[1].alive());
+    });
+    assert!(answers == whole, "answers while one left");
+    assert_eq!(count(&server, "cake_move_seconds_count"), 1.0);
+    assert_eq!(count(&server, "cake_recovery_seconds_count"), 0.0, "it was no loss");
+    eprintln!("answers paused for {:.2} s", count(&server, "cake_move_seconds_sum"));
+    let shown = server.get("/api/cluster").good();
+    assert_eq!(shown["devices"].as_array().map(Vec::len), Some(2), "{shown}");
+    // One that nobody can stand in for waits as long as it was told, then goes all the same.
+    workers[0].signal(Signal::TERM);
+    assert!(workers[0].alive());
+    workers[0].signal(Signal::TERM);
+    until("it to be gone", LIMIT, || !workers[0].alive());
+    until("the loss to be seen", LIMIT, || server.get("/ready").status == 503);
+}
+
+#[test]
+fn a_device_that_is_nearer_is_taken_in_while_answers_go_on() {
+    const TOKENS: usize = 60;
+    let home = Home::new();
+    let kept = tempfile::tempdir().expect("a temporary folder");
+    let large = |listen: &str, memory: u64| {
+        let (listen, directory) = (listen.to_owned(), Some(kept.path().to_owned()));
+        TestWorker::start("near", WorkerOptions { memory, listen, directory, ..Default::default() })
+    };
+    let far = TestWorker::new("far");
+    let link = Link::start(&far.address, 1);
+    link.set(Weather { latency: Duration::from_millis(40), ..Weather::default() });
+    // Too small for a layer at first.
+    let mut near = large("127.0.0.1:0", 48 << 20);
+    let master = Master::at([link.address.clone(), near.address.clone()]);
+    let server = Server::start(&master, home.directory.path(), ARGS);
+    let names = || {
+        let shown = server.get("/api/cluster").good();
+        let devices = shown["devices"].as_array().expect("devices").clone();
+        devices.iter().map(|device| device["name"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(), ["far"]);
+    let whole = together(&server, TOKENS, || {});
+    let listen = near.address.clone();
+    let answers = together(&server, TOKENS, || {
+        near.kill();
+        near = large(&listen, 1 << 30);
+        until("layers to move", LIMIT, || count(&server, "cake_move_seconds_count") == 1.0);
+    });
+    assert!(answers == whole, "answers while layers moved");
+    assert_eq!(
+        (names(), count(&server, "cake_recovery_seconds_count")),
+        (vec![json!("near")], 0.0)
+    );
 }

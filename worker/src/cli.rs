@@ -1,6 +1,7 @@
 //! The command line of a worker, shared by `cake-worker` and the master's demo.
 use std::io::{ErrorKind, Read, Write};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use cake_checkpoint::units::{format_bytes, parse_bytes};
 use cake_engine::Weights;
@@ -102,6 +103,10 @@ pub struct ServeArgs {
     /// a cluster.
     #[arg(long, conflicts_with = "token")]
     insecure: bool,
+    /// How long the master may take to move this worker's layers elsewhere before it stops, once it is asked to
+    /// (seconds); asked twice it stops at once.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    drain: u64,
     /// Stop when standard input closes, as it does when the parent process ends.
     #[arg(long, hide = true)]
     exit_with_parent: bool,
@@ -160,6 +165,7 @@ impl ServeArgs {
     pub fn run(self) -> Result<(), Error> {
         platform::return_freed_memory();
         let exit_with_parent = self.exit_with_parent;
+        let drain = Duration::from_secs(self.drain);
         let (config, why) = self.config()?;
         let (budget, threads) = (config.budget_bytes, config.threads);
         let insecure = config.insecure;
@@ -181,7 +187,13 @@ impl ServeArgs {
             )
             .ok();
             writeln!(std::io::stderr(), "{}", connections(&worker, insecure)).ok();
-            worker.run(stop_signal(exit_with_parent)).await?;
+            let hurry = async {
+                tokio::select! {
+                    () = tokio::time::sleep(drain) => {}
+                    () = stop_signal(exit_with_parent) => {}
+                }
+            };
+            worker.run(stop_signal(exit_with_parent), hurry).await?;
             Ok::<_, Error>(())
         });
         // Also after a failure: a thread that reads standard input must not hold up the end.

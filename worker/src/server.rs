@@ -102,11 +102,17 @@ impl Worker {
         &self.membership
     }
 
-    /// Serves until `shutdown` completes, then lets open calls end for a short while.
+    /// Serves until `shutdown` completes, then lets its master move its layers first, until `hurry`
+    /// completes, and open calls end for a short while.
     ///
     /// # Errors
     /// [`Error::Serve`] if the listener breaks.
-    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
+    pub async fn run(
+        self,
+        shutdown: impl Future<Output = ()>,
+        hurry: impl Future<Output = ()>,
+    ) -> Result<(), Error> {
+        let leaving = self.service.clone();
         let runtime = self.service.runtime();
         let service = WorkerServer::new(self.service)
             .max_decoding_message_size(limits::MESSAGE_BYTES)
@@ -132,6 +138,11 @@ impl Worker {
         tokio::select! {
             ended = &mut serve => return Ok(ended?),
             () = shutdown => info!("stopping"),
+        }
+        tokio::select! {
+            ended = &mut serve => return Ok(ended?),
+            () = leaving.leave() => {}
+            () = hurry => {}
         }
         announcing.abort();
         stop.send(()).ok();

@@ -10,7 +10,7 @@ use cake_identity::random_token;
 use cake_proto::client::{PIPELINE_KEY, check_master, check_protocol};
 use cake_proto::wire::worker_server::Worker as WorkerRpc;
 use cake_proto::{Assembler, Incoming, PROTOCOL, Tag, VERSION, connect, limits, wire};
-use tokio::sync::{RwLock, mpsc};
+use tokio::sync::{RwLock, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
@@ -30,6 +30,8 @@ use crate::{OVERHEAD_BYTES, platform};
 const EVENTS_QUEUED: usize = 16;
 /// How long another worker may take to answer when the master asks whether it can be reached.
 const PEER_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often a worker that leaves looks whether it is let go.
+const LET_GO: Duration = Duration::from_millis(20);
 /// Most bytes a link probe may ask back.
 const PROBE_REPLY_BYTES: u32 = limits::FRAME_BYTES as u32;
 
@@ -51,6 +53,8 @@ struct Shared {
     leases: LeaseBook,
     placement: Placement,
     pins: Mutex<HashMap<Digest, InUse>>, // Blobs that the present master has asked for.
+    /// Whether this worker was asked to stop.
+    leaving: watch::Sender<bool>,
     /// Pushes share it; a probe, a load and the putting away after a master each have it alone, so
     /// that the budget never holds two stages and no work outlives its lease.
     work: Arc<RwLock<()>>,
@@ -94,8 +98,21 @@ impl Service {
                 leases,
                 placement,
                 pins: Mutex::default(),
+                leaving: watch::Sender::new(false),
                 work: Arc::default(),
             }),
+        }
+    }
+
+    /// Tells the master that this worker would like to leave, and waits until it is let go. Returns at once if
+    /// nobody needs it.
+    pub async fn leave(&self) {
+        if self.shared.runtime.ticket().is_err() {
+            return;
+        }
+        self.shared.leaving.send_replace(true);
+        while self.shared.leases.holder().is_some() {
+            tokio::time::sleep(LET_GO).await;
         }
     }
 
@@ -180,15 +197,26 @@ impl WorkerRpc for Service {
         let wire::HoldRequest { master_name: mut master, shut_out } = request.into_inner();
         self.shut_out(shut_out);
         master.truncate(master.floor_char_boundary(64));
+        let leaving = self.shared.leaving.subscribe();
+        if *leaving.borrow() {
+            return Err(Status::failed_precondition("leaving: it was asked to stop"));
+        }
         let guard = self.shared.leases.acquire(&master)?;
         info!(%master, "held");
         let lease = guard.token().to_owned();
         let held = Held { guard: Some(guard), shared: self.shared.clone(), master };
-        let granted = tokio_stream::once(Ok(wire::HoldEvent { lease }));
+        let granted = wire::HoldEvent { lease, ..wire::HoldEvent::default() };
+        let granted = tokio_stream::once(Ok(granted));
         // The stream owns the lease: when the connection goes, tonic drops it and the worker is free.
-        let rest = futures_util::stream::unfold(held, |held| async move {
-            std::future::pending::<()>().await;
-            Some((Ok(wire::HoldEvent::default()), held))
+        let rest = futures_util::stream::unfold((held, false), move |(held, told)| {
+            let mut leaving = leaving.clone();
+            async move {
+                if told || leaving.wait_for(|leaving| *leaving).await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+                let event = wire::HoldEvent { leaving: true, ..wire::HoldEvent::default() };
+                Some((Ok(event), (held, true)))
+            }
         });
         Ok(Response::new(Box::pin(granted.chain(rest))))
     }

@@ -1,6 +1,9 @@
-//! Keeps a service going: when a stage is lost, its layers move to who is left.
+//! Keeps a service going: when a stage is lost, its layers move to who is left; when a worker leaves, they move
+//! before it goes; when a faster line-up can be had, it is taken.
 //!
 //! ```text
+//!   ┌──somebody leaves, or comes: what moves is pushed beside the work──┐
+//!   ▼                                                                   │
 //! ready ──a stage is lost──▶ recovering ──planned, pushed, loaded──▶ ready
 //!                              │    ▲ tried again and again
 //!                              ▼    │
@@ -9,10 +12,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cake_checkpoint::units::format_bytes;
 use tokio::sync::watch;
 
 use super::Error;
+use super::again::Copies;
 use super::args::PlanArgs;
+use super::choose::Chosen;
 use super::out::{self, Tell};
 use super::prepare::Prepared;
 use crate::cluster::Whereabouts;
@@ -22,6 +28,12 @@ use crate::scheduler::Scheduler;
 
 /// Pause before what did not succeed is tried again, at first.
 const PAUSE: Duration = Duration::from_millis(200);
+/// How many rows of a prompt are computed in the time of a generated one, at least.
+const PROMPT_SPEED: f64 = 8.0;
+/// Longest that a faster line-up waits for sequences to finish.
+const MOST_PATIENCE: Duration = Duration::from_secs(30);
+/// How often it looks whether they have.
+const LOOK_BUSY: Duration = Duration::from_millis(50);
 /// How often lost workers are looked for while all is well.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
@@ -33,6 +45,8 @@ pub(super) struct Keeper {
     pub cluster: Whereabouts,
     /// What was asked of the plan.
     pub plan: PlanArgs,
+    /// Whether workers hold copies for a loss of one of them.
+    pub spares: bool,
     /// How long requests may wait.
     pub grace: Duration,
     /// Whose sequences go on.
@@ -43,16 +57,44 @@ pub(super) struct Keeper {
     pub broken: watch::Receiver<Option<pipeline::Error>>,
 }
 
+/// What a keeper has to do something about.
+enum News {
+    /// The pipeline broke.
+    Lost(pipeline::Error),
+    /// Another plan is better, for this reason, and its blobs are where they have to be.
+    Better { why: String, chosen: Box<Chosen>, hurry: bool },
+}
+
 impl Keeper {
     /// Watches and rebuilds for as long as it is polled, and the scheduler lives.
     pub(super) async fn run(mut self) {
         loop {
-            let error = self.loss().await;
+            let news = self.news().await;
             let since = Instant::now();
-            out::note(format_args!("{error}: its layers move to who is left"));
-            self.monitor.lost(&error);
-            self.scheduler.suspend().await; // Its memory is needed for what comes next.
-            let pipeline = self.rebuilt(&error.to_string(), since).await;
+            let (pipeline, moved) = match news {
+                News::Lost(error) => {
+                    out::note(format_args!("{error}: its layers move to who is left"));
+                    self.monitor.lost(&error);
+                    self.scheduler.suspend().await; // Its memory is needed for what comes next.
+                    (self.rebuilt(&error.to_string(), since).await, false)
+                }
+                News::Better { why, chosen, hurry } => {
+                    if !hurry {
+                        self.let_finish().await;
+                    }
+                    out::note(format_args!("{why}: layers move"));
+                    self.monitor.not_yet(&why);
+                    self.scheduler.suspend().await;
+                    self.prepared.adopt(*chosen).await;
+                    let built = self.build().await;
+                    let pipeline = match built {
+                        Ok(pipeline) => pipeline,
+                        Err(error) => self.rebuilt(&error.to_string(), since).await,
+                    };
+                    self.prepared.let_leave();
+                    (pipeline, true)
+                }
+            };
             self.broken = pipeline.watch();
             let (chunk, rows) = (self.prepared.chunk(), self.prepared.promise().chunk);
             if !self.scheduler.resume(pipeline, chunk, rows) {
@@ -60,27 +102,80 @@ impl Keeper {
             }
             self.monitor.ready();
             let seconds = since.elapsed().as_secs_f64();
-            self.monitor.metrics.recovered(seconds);
+            match moved {
+                true => self.monitor.metrics.moved(seconds),
+                false => self.monitor.metrics.recovered(seconds),
+            }
             out::note(format_args!("whole again after {seconds:.1} s"));
         }
     }
 
-    /// Why the pipeline broke, once it has. Until then, workers that come back are taken for the next plan.
-    async fn loss(&mut self) -> pipeline::Error {
-        let Self { prepared, cluster, monitor, broken, .. } = self;
-        let rejoin = async {
+    /// Waits for something to do. Meanwhile workers that come back are taken, and copies brought for losses
+    /// that may come.
+    async fn news(&mut self) -> News {
+        let Self { prepared, cluster, plan, spares, monitor, broken, .. } = self;
+        let mind = async {
+            let mut present: Option<Vec<String>> = None;
+            let mut told = String::new();
             loop {
+                let (names, leaving) = (prepared.names(), prepared.leaving());
+                let first = present.is_none();
+                let changed = present.as_ref() != Some(&names);
                 monitor.spares(prepared.spares());
-                tokio::time::sleep(LOOK_AGAIN).await;
+                let tried = if !leaving.is_empty() {
+                    let why = format!("{} leaves", leaving.join(" and "));
+                    let better =
+                        |chosen| News::Better { why, chosen: Box::new(chosen), hurry: true };
+                    prepared.plan_leave(plan).await.map(|chosen| Some(better(chosen)))
+                } else if changed && !first {
+                    let why = "a faster line-up is there".to_owned();
+                    let better =
+                        |chosen| News::Better { why, chosen: Box::new(chosen), hurry: false };
+                    prepared.plan_faster(plan).await.map(|chosen| chosen.map(better))
+                } else {
+                    Ok(None)
+                };
+                match tried {
+                    Ok(Some(news)) => return news,
+                    Ok(None) => {}
+                    Err(error) if error.to_string() == told => {}
+                    Err(error) => {
+                        out::note(format_args!("layers stay where they are: {error}"));
+                        told = error.to_string();
+                    }
+                }
+                if changed && *spares {
+                    match prepared.bring_copies(plan).await {
+                        Ok(copies) => copies_are_there(&copies, monitor),
+                        Err(error) => out::note(format_args!("no copies for a loss: {error}")),
+                    }
+                }
+                present = Some(names);
+                tokio::select! {
+                    () = tokio::time::sleep(LOOK_AGAIN) => {}
+                    () = cluster.membership.news.notified() => {}
+                }
                 prepared.rejoin(cluster).await;
             }
         };
         tokio::select! {
-            error = broken.wait_for(Option::is_some) => match error {
+            biased;
+            error = broken.wait_for(Option::is_some) => News::Lost(match error {
                 Ok(error) => error.clone().unwrap_or(pipeline::Error::Closed),
                 Err(_) => pipeline::Error::Closed,
-            },
-            () = rejoin => unreachable!("it has no end"),
+            }),
+            news = mind => news,
+        }
+    }
+
+    /// Gives sequences that run as long to finish as it would take to compute them again.
+    async fn let_finish(&self) {
+        let held = self.scheduler.load().kv_blocks.held * cake_engine::BLOCK_POSITIONS;
+        let row = self.prepared.plan().bottleneck_seconds / PROMPT_SPEED;
+        let patience = Duration::from_secs_f64(held as f64 * row).min(MOST_PATIENCE);
+        let end = Instant::now() + patience;
+        while self.scheduler.load().running > 0 && Instant::now() < end {
+            tokio::time::sleep(LOOK_BUSY).await;
         }
     }
 
@@ -115,6 +210,11 @@ impl Keeper {
     /// Plans, pushes and loads with whoever is there now.
     async fn rebuild(&mut self) -> Result<Pipeline, Error> {
         self.prepared.replan(&self.plan).await?;
+        self.build().await
+    }
+
+    /// Pushes and loads what is planned.
+    async fn build(&mut self) -> Result<Pipeline, Error> {
         self.monitor.planned(self.prepared.planned());
         let mut pushed = self.prepared.announce_and_push(Tell::Notes).await?;
         self.monitor.loading();
@@ -123,4 +223,13 @@ impl Keeper {
         self.monitor.wired(pipeline.stages());
         Ok(pipeline)
     }
+}
+
+fn copies_are_there(copies: &Copies, monitor: &Monitor) {
+    let Copies { pushed_bytes, covered, of } = *copies;
+    monitor.metrics.copied(pushed_bytes, covered);
+    let bytes = format_bytes(pushed_bytes);
+    out::note(format_args!(
+        "copies are there for a loss of {covered} of {of} workers ({bytes} pushed for that)"
+    ));
 }

@@ -1,4 +1,5 @@
 //! The command line of `cake-master`: one file per command, what they share in `args` and `prepare`.
+mod again;
 mod args;
 mod candidates;
 mod chat;

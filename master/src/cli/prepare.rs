@@ -20,28 +20,24 @@ use crate::monitor::{Device, DeviceState, Monitor, Planned};
 use crate::pipeline::{self, Opening, Pipeline, StageSpec};
 use crate::place::OwnWeights;
 use crate::planner::{Plan, PlannedStage};
-use crate::sizing::{LOCAL, Promise};
+use crate::sizing::Promise;
 use crate::state::State;
 
 /// A checkpoint, the workers held for it, and the plan.
 pub(super) struct Prepared {
     /// The model.
     pub model: Model,
-    chosen: Chosen,
+    pub(super) chosen: Chosen,
     /// Whether there were no workers from the start.
-    alone: bool,
-    members: Vec<Member>,
-    manifests: Arc<Manifests>,
-    state: State,
-    threads: usize,
+    pub(super) alone: bool,
+    pub(super) members: Vec<Member>,
+    pub(super) manifests: Arc<Manifests>,
+    pub(super) state: State,
+    pub(super) threads: usize,
     own_weights: OwnWeights,
     /// Who wants to know of pushes.
     pub monitor: Option<Arc<Monitor>>,
 }
-
-/// How much slower than the fastest the plan after a loss may be, if less must be pushed for it: answers
-/// wait for the push.
-const HURRY: f64 = 0.5;
 
 /// How a push went, for reports.
 #[derive(Clone, Debug, Serialize)]
@@ -140,39 +136,16 @@ impl Prepared {
         cluster::rejoin(&mut self.members, membership, &addresses, &master_name()).await;
     }
 
-    /// Plans again, for the workers that are still there. What was promised stays, and so does what
-    /// weights are turned into: answers go on as they began.
-    pub(super) async fn replan(&mut self, args: &PlanArgs) -> Result<(), Error> {
-        cluster::refresh(&mut self.members).await;
-        let names: Vec<&str> = self.members.iter().map(Member::name).collect();
-        let there = |name: &str| name == LOCAL || names.contains(&name);
-        let mut args = args.clone();
-        args.exclude.retain(|name| there(name));
-        args.place.retain(|(name, _)| there(name));
-        if !self.alone {
-            // Without workers the master would take everything, which it did not do before.
-            args.local_memory = Some(args.local_memory.unwrap_or(0));
-        }
-        args.reprobe = false; // Answers wait.
-        let Self { model, manifests, state, threads, .. } = &*self;
-        let with = With { model, manifests, state, threads: *threads, slack: HURRY };
-        let promise = self.chosen.promise;
-        self.chosen = match with.plan(&self.members, &args, promise, &[]).await {
-            // What layers were pinned to is gone, perhaps.
-            Err(Error::Plan(_)) if !args.place.is_empty() => {
-                args.place.clear();
-                with.plan(&self.members, &args, promise, &[]).await?
-            }
-            chosen => chosen?,
-        };
-        Ok(())
-    }
-
     /// The stages that workers run, in chain order. A stage is a worker's by its place among the
     /// candidates, whatever its name.
     pub(super) fn remotes(&self) -> Vec<(&PlannedStage, &Member)> {
-        let stages = self.chosen.plan.stages.iter();
-        let remote = |stage: &PlannedStage| match self.chosen.seats.get(stage.device_index)? {
+        self.remotes_of(&self.chosen)
+    }
+
+    /// The same of another plan.
+    fn remotes_of<'a>(&'a self, chosen: &'a Chosen) -> Vec<(&'a PlannedStage, &'a Member)> {
+        let stages = chosen.plan.stages.iter();
+        let remote = |stage: &'a PlannedStage| match chosen.seats.get(stage.device_index)? {
             Seat::Worker(index) => self.members.get(*index),
             Seat::Master | Seat::Imagined => None,
         };
@@ -182,8 +155,13 @@ impl Prepared {
     /// Names of the workers that are held and have no layers, though some of them may be left out of plans.
     pub(super) fn spares(&self) -> Vec<String> {
         let used = |name: &str| self.chosen.plan.stages.iter().any(|stage| stage.device == name);
-        let names = self.members.iter().map(Member::name);
-        names.filter(|name| !used(name)).map(str::to_owned).collect()
+        self.names().into_iter().filter(|name| !used(name)).collect()
+    }
+
+    /// Names of all workers that are held.
+    pub(super) fn names(&self) -> Vec<String> {
+        let held = self.members.iter().filter(|member| member.is_held());
+        held.map(|member| member.name().to_owned()).collect()
     }
 
     /// The plan, for people who watch the service.
@@ -211,7 +189,12 @@ impl Prepared {
 
     /// The workers of the plan with their layers, in chain order.
     pub(super) fn assignments(&self) -> Vec<Assignment<'_>> {
-        let remotes = self.remotes().into_iter();
+        self.assignments_of(&self.chosen)
+    }
+
+    /// The same of another plan.
+    pub(super) fn assignments_of<'a>(&'a self, chosen: &'a Chosen) -> Vec<Assignment<'a>> {
+        let remotes = self.remotes_of(chosen).into_iter();
         remotes.map(|(stage, member)| Assignment { member, layers: stage.layers }).collect()
     }
 

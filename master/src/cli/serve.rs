@@ -54,6 +54,9 @@ pub(super) struct Args {
     /// Address that workers join at (HOST:PORT). Default: 0.0.0.0:7116 once there is an authority.
     #[arg(long, value_name = "ADDR", conflicts_with = "insecure")]
     join: Option<String>,
+    /// Keep copies of blobs in other workers' stores, so that nothing has to be pushed when one of them is lost.
+    #[arg(long)]
+    spares: bool,
     #[command(flatten)]
     cluster: ClusterArgs,
     #[command(flatten)]
@@ -172,6 +175,7 @@ impl Args {
         let keeper = Keeper {
             prepared,
             cluster,
+            spares: self.spares,
             plan,
             grace: Duration::from_secs(self.grace),
             scheduler: scheduler.clone(),

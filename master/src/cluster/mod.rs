@@ -7,6 +7,8 @@ mod upkeep;
 mod whereabouts;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cake_checkpoint::Digest;
@@ -44,6 +46,7 @@ pub struct Member {
     pub client: Client,
     lease: String,
     membership: Membership,
+    leaving: Arc<AtomicBool>,
     hold: Hold,
 }
 
@@ -199,11 +202,17 @@ impl Member {
             .map_err(|status| Error::call(&offer.name, "grant a lease", &status))?;
         let lease = granted.map(|event| event.lease).unwrap_or_default();
         let client = open(membership.security(), address, &offer, &lease).await?;
-        let upkeep =
-            upkeep::hold(hold, client.clone(), membership.clone(), offer.worker_id.clone());
+        let leaving = Arc::new(AtomicBool::new(false));
+        let upkeep = upkeep::hold(
+            hold,
+            client.clone(),
+            membership.clone(),
+            offer.worker_id.clone(),
+            leaving.clone(),
+        );
         let hold = Hold(tokio::spawn(upkeep));
         let (address, membership) = (address.to_owned(), membership.clone());
-        Ok(Self { address, offer, client, lease, membership, hold })
+        Ok(Self { address, offer, client, lease, membership, leaving, hold })
     }
 
     /// Lets it put away what it computed with, and asks again what it offers: what it holds changes with every
@@ -234,6 +243,21 @@ impl Member {
         }
         self.offer = Offer { name: std::mem::take(&mut self.offer.name), ..offer };
         Ok(())
+    }
+
+    /// Whether it is still this master's.
+    pub fn is_held(&self) -> bool {
+        !self.hold.0.is_finished()
+    }
+
+    /// Whether it was asked to stop, and waits to be let go.
+    pub fn is_leaving(&self) -> bool {
+        self.is_held() && self.leaving.load(Ordering::Relaxed)
+    }
+
+    /// Ends the lease. It keeps its place among the members until it is back or a plan is made without it.
+    pub fn let_go(&self) {
+        self.hold.0.abort();
     }
 
     /// Name for people, unique among the members.
@@ -340,7 +364,7 @@ pub async fn rejoin(
     addresses: &[String],
     master: &str,
 ) {
-    let held = |member: &Member| !member.hold.0.is_finished();
+    let held = Member::is_held;
     let is_missing = |address: &&String| {
         !members.iter().any(|member| member.address == **address && held(member))
     };

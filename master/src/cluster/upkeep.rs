@@ -1,5 +1,7 @@
 //! What goes on beside the work for as long as a worker is held: who is shut out, and its certificate.
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cake_proto::{Client, wire};
@@ -17,6 +19,7 @@ pub(super) async fn hold(
     mut client: Client,
     membership: Membership,
     worker_id: String,
+    leaving: Arc<AtomicBool>,
 ) {
     let lifetime = membership.authority().map_or(LOOK.1, |authority| authority.lifetime());
     let mut look = tokio::time::interval((lifetime / 12).clamp(LOOK.0, LOOK.1));
@@ -24,7 +27,11 @@ pub(super) async fn hold(
     loop {
         tokio::select! {
             event = stream.message() => match event {
-                Ok(Some(_)) => {} // Nothing comes on it but its end.
+                Ok(Some(event)) if event.leaving => {
+                    leaving.store(true, Ordering::Relaxed);
+                    membership.news.notify_one();
+                }
+                Ok(Some(_)) => {}
                 _ => return,
             },
             list = changed(&mut revoked) => {

@@ -43,6 +43,9 @@ pub struct Metrics {
     pushed: Counter,
     reused: Counter,
     recovery: Histogram,
+    moves: Histogram,
+    copied: Counter,
+    covered: Gauge,
     recent: Mutex<Vec<f64>>,
 }
 
@@ -119,6 +122,9 @@ impl Default for Metrics {
             pushed: Counter::default(),
             reused: Counter::default(),
             recovery: seconds(),
+            moves: seconds(),
+            copied: Counter::default(),
+            covered: Gauge::default(),
             recent: Mutex::default(),
         };
         metrics.register(&mut registry);
@@ -135,6 +141,8 @@ impl Metrics {
         to.register_with_unit("time_to_first_token", help, s(), self.first_token.clone());
         let help = "From the loss of a stage to a pipeline in its place";
         to.register_with_unit("recovery", help, s(), self.recovery.clone());
+        let help = "Pause for a planned move of layers";
+        to.register_with_unit("move", help, s(), self.moves.clone());
         let help = "From one token of an answer to the next";
         to.register_with_unit("time_per_token", help, s(), self.token.clone());
         let help = "Arithmetic of a step in each stage";
@@ -156,6 +164,10 @@ impl Metrics {
         to.register("kv_blocks", "KV blocks of every stage, by use", self.kv_blocks.clone());
         let help = "Blob bytes sent to workers";
         to.register_with_unit("pushed", help, Unit::Bytes, self.pushed.clone());
+        let help = "Blob bytes sent to workers as copies for a loss of another one";
+        to.register_with_unit("copied", help, Unit::Bytes, self.copied.clone());
+        let help = "Workers whose loss would push nothing";
+        to.register("covered_workers", help, self.covered.clone());
         let help = "Blob bytes that workers had already";
         to.register_with_unit("push_reused", help, Unit::Bytes, self.reused.clone());
     }
@@ -234,6 +246,17 @@ impl Metrics {
     pub fn pushed(&self, pushed_bytes: u64, reused_bytes: u64) {
         self.pushed.inc_by(pushed_bytes);
         self.reused.inc_by(reused_bytes);
+    }
+
+    /// Layers moved as planned, so long was nothing computed.
+    pub fn moved(&self, seconds: f64) {
+        self.moves.observe(seconds);
+    }
+
+    /// So many bytes were sent as copies, which now cover a loss of so many workers.
+    pub fn copied(&self, bytes: u64, covered: usize) {
+        self.copied.inc_by(bytes);
+        self.covered.set(i64::try_from(covered).unwrap_or(i64::MAX));
     }
 
     /// A pipeline has taken the place of one that was lost.

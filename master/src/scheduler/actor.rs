@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -22,8 +22,10 @@ use crate::generate::{Ends, Finish};
 use crate::metrics::Occupancy;
 use crate::pipeline::Pipeline;
 
-/// Lines that a sequence may lose before its next token: after so many it is taken to be the cause.
+/// Lines that a sequence may lose before its next token: after so many, and so long without a token, it is taken
+/// to be the cause. A bad link breaks as often within a second.
 const MOST_LOSSES: usize = 5;
+const LONG_WITHOUT: Duration = Duration::from_secs(60);
 
 /// Runs until nobody can submit any more and everything has ended.
 pub(super) async fn run(
@@ -178,7 +180,9 @@ impl Actor {
         self.line = Some(Line::new(pipeline, chunk, prompt_rows));
         self.line_number += 1;
         self.ready.clear();
-        let unlucky = self.running.iter().filter(|one| one.losses >= MOST_LOSSES);
+        let is_cause =
+            |one: &&Running| one.losses >= MOST_LOSSES && one.since.elapsed() >= LONG_WITHOUT;
+        let unlucky = self.running.iter().filter(is_cause);
         for sequence in unlucky.map(|one| one.sequence).collect::<Vec<_>>() {
             let error = Error::LostAgain { losses: MOST_LOSSES };
             self.end(sequence, Some(Event::Failed(error)));

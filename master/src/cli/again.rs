@@ -1,0 +1,138 @@
+//! Planning again: after a loss, before a worker leaves, and for losses that may come.
+use std::sync::Arc;
+
+use super::Error;
+use super::args::PlanArgs;
+use super::choose::{Chosen, With};
+use super::prepare::Prepared;
+use crate::cluster::{self, Member};
+use crate::distributor::{self, Progress, WorkerProgress};
+use crate::sizing::LOCAL;
+
+/// How much slower than the fastest the plan after a loss may be, if less must be pushed for it: answers
+/// wait for the push.
+const HURRY: f64 = 0.5;
+/// Another plan is worth the change if it is predicted to take at most this part of the present one's time.
+const WORTH: f64 = 0.85;
+
+/// Copies of blobs for losses that may come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Copies {
+    /// Bytes pushed for them now.
+    pub pushed_bytes: u64,
+    /// Workers whose loss would push nothing.
+    pub covered: usize,
+    /// Workers with layers.
+    pub of: usize,
+}
+
+impl Prepared {
+    /// Plans again, for the workers that are still there. What was promised stays, and so does what
+    /// weights are turned into: answers go on as they began.
+    pub(super) async fn replan(&mut self, args: &PlanArgs) -> Result<(), Error> {
+        cluster::refresh(&mut self.members).await;
+        self.chosen = self.plan_without(args, &[], HURRY).await?;
+        Ok(())
+    }
+
+    /// Members that wait to be let go.
+    pub(super) fn leaving(&self) -> Vec<String> {
+        let leaving = self.members.iter().filter(|member| member.is_leaving());
+        leaving.map(|member| member.name().to_owned()).collect()
+    }
+
+    /// Lets go of those that wait for it.
+    pub(super) fn let_leave(&self) {
+        self.members.iter().filter(|member| member.is_leaving()).for_each(Member::let_go);
+    }
+
+    /// Another plan in which those that leave have no layers, its blobs brought to where they are missing while
+    /// the present one works.
+    pub(super) async fn plan_leave(&self, args: &PlanArgs) -> Result<Chosen, Error> {
+        let chosen = self.plan_without(args, &self.leaving(), HURRY).await?;
+        self.bring(&chosen).await?;
+        Ok(chosen)
+    }
+
+    /// The same for a plan that is so much faster with those that are there now that it is worth the change, if
+    /// there is one.
+    pub(super) async fn plan_faster(&self, args: &PlanArgs) -> Result<Option<Chosen>, Error> {
+        let chosen = self.plan_without(args, &[], 0.0).await?;
+        if chosen.plan.kept || chosen.plan.cost_seconds > WORTH * self.plan().cost_seconds {
+            return Ok(None);
+        }
+        self.bring(&chosen).await?;
+        Ok(Some(chosen))
+    }
+
+    /// Makes this the plan, now that its blobs are there and nothing is computed any more.
+    pub(super) async fn adopt(&mut self, chosen: Chosen) {
+        self.release().await;
+        self.chosen = chosen;
+    }
+
+    /// Brings, for each worker with layers, what the plan without it would have to push.
+    pub(super) async fn bring_copies(&self, args: &PlanArgs) -> Result<Copies, Error> {
+        let used: Vec<String> =
+            self.remotes().iter().map(|(_, member)| member.name().to_owned()).collect();
+        let mut copies = Copies { of: used.len(), ..Copies::default() };
+        for name in used {
+            match self.plan_without(args, &[name], HURRY).await {
+                Ok(chosen) => {
+                    copies.pushed_bytes += self.bring(&chosen).await?;
+                    copies.covered += 1;
+                }
+                // There is no room for a loss of it.
+                Err(Error::Plan(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(copies)
+    }
+
+    /// Brings blobs of another plan to where they are missing, beside the work; returns how many bytes.
+    async fn bring(&self, chosen: &Chosen) -> Result<u64, Error> {
+        let assignments = self.assignments_of(chosen);
+        distributor::check_disk(&assignments, &self.manifests)?;
+        let workers = assignments.iter().map(|one| {
+            let bytes = one.layers.iter().map(|layer| self.manifests.blob_bytes(layer)).sum();
+            WorkerProgress::new(one.member.name(), bytes)
+        });
+        let progress = Arc::new(Progress { workers: workers.collect() });
+        let pushed = distributor::push_all(&assignments, &self.manifests, &progress).await?;
+        Ok(pushed.iter().map(|one| one.pushed_bytes).sum())
+    }
+
+    /// The plan for those that are there but these, with this slack. Members keep their places.
+    async fn plan_without(
+        &self,
+        args: &PlanArgs,
+        without: &[String],
+        slack: f64,
+    ) -> Result<Chosen, Error> {
+        let names: Vec<&str> = self.members.iter().map(Member::name).collect();
+        let there = |name: &str| name == LOCAL || names.contains(&name);
+        let mut args = args.clone();
+        args.exclude.retain(|name| there(name));
+        args.place.retain(|(name, _)| there(name) && !without.contains(name));
+        let gone = self.members.iter().filter(|member| !member.is_held());
+        let gone = gone.map(|member| member.name().to_owned()).chain(without.iter().cloned());
+        args.exclude.extend(gone);
+        if !self.alone {
+            // Without workers the master would take everything, which it did not do before.
+            args.local_memory = Some(args.local_memory.unwrap_or(0));
+        }
+        args.reprobe = false; // Answers wait.
+        let Self { model, manifests, state, threads, .. } = self;
+        let with = With { model, manifests, state, threads: *threads, slack };
+        let promise = self.chosen.promise;
+        match with.plan(&self.members, &args, promise, &[]).await {
+            // What layers were pinned to is gone, perhaps.
+            Err(Error::Plan(_)) if !args.place.is_empty() => {
+                args.place.clear();
+                with.plan(&self.members, &args, promise, &[]).await
+            }
+            chosen => chosen,
+        }
+    }
+}

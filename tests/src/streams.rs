@@ -1,0 +1,58 @@
+//! Several answers at once, and what makes two runs of them the same.
+use serde_json::{Value, json};
+
+use crate::Server;
+
+/// Where completions are asked for.
+pub const COMPLETIONS: &str = "/v1/completions";
+/// Answers at once.
+pub const STREAMS: usize = 8;
+
+/// Text and log-probabilities of an answer.
+pub type Said = (String, Vec<String>);
+
+/// Ids of a prompt, different ones for each number.
+pub fn prompt(number: usize, tokens: usize) -> Vec<u32> {
+    (0..tokens).map(|at| ((number * 31 + at * 7) % 250) as u32 + 3).collect()
+}
+
+/// Text and log-probabilities of a sampled answer of so many tokens, streamed; of this number always the same.
+///
+/// # Panics
+/// If it is not whole.
+pub fn answer(server: &Server, number: usize, tokens: usize) -> Said {
+    let request = json!({
+        "prompt": prompt(number, 40 + 9 * number), "max_tokens": tokens, "temperature": 1, "seed": number,
+        "ignore_eos": true, "logprobs": 0, "stream": true,
+    });
+    let (mut text, mut logprobs) = (String::new(), Vec::new());
+    for event in server.stream(COMPLETIONS, &request) {
+        let Ok(event) = serde_json::from_str::<Value>(&event) else { continue };
+        assert!(event.get("error").is_none(), "{event}");
+        let choice = &event["choices"][0];
+        text += choice["text"].as_str().unwrap_or_default();
+        let more = choice["logprobs"]["token_logprobs"].as_array();
+        logprobs.extend(more.into_iter().flatten().map(Value::to_string));
+    }
+    assert_eq!(logprobs.len(), tokens, "an answer of {number}");
+    (text, logprobs)
+}
+
+/// Texts and log-probabilities of [`STREAMS`] sampled answers of so many tokens that are streamed at once,
+/// while something happens.
+///
+/// # Panics
+/// If one is not whole.
+pub fn together(server: &Server, tokens: usize, meanwhile: impl FnOnce()) -> Vec<Said> {
+    std::thread::scope(|scope| {
+        let one = |number: usize| scope.spawn(move || answer(server, number, tokens));
+        let asked: Vec<_> = (0..STREAMS).map(one).collect();
+        meanwhile();
+        asked.into_iter().map(|asked| asked.join().expect("an answer")).collect()
+    })
+}
+
+/// What has been counted under a name so far.
+pub fn count(server: &Server, name: &str) -> f64 {
+    server.metric(name).unwrap_or_default()
+}
