@@ -1,6 +1,6 @@
 //! The master's side of trust: its authority, the workers that joined, and how it connects.
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cake_identity::{Authority, Security, WorkerEntry};
@@ -70,7 +70,7 @@ impl Membership {
     }
 
     /// With this master's authority, if it has one. Then the list of those that are shut out is
-    /// followed for as long as this lives; call it on a runtime.
+    /// followed for as long as a clone of this lives; call it on a runtime.
     ///
     /// # Errors
     /// [`Error::Identity`] if it is damaged.
@@ -80,9 +80,14 @@ impl Membership {
         };
         let authority = Arc::new(authority);
         let security = Security::mutual(&authority.master_identity()?)?;
-        let membership = Self { security, authority: Some(authority), news: Arc::default() };
-        membership.read_revoked();
-        tokio::spawn(follow(membership.clone()));
+        read_revoked(&security, &authority);
+        let news = Arc::default();
+        let membership = Self { security, authority: Some(authority.clone()), news };
+        tokio::spawn(follow(
+            Arc::downgrade(&membership.news),
+            membership.security.clone(),
+            authority,
+        ));
         Ok(membership)
     }
 
@@ -156,23 +161,22 @@ impl Membership {
             Err(error) => warn!(worker = known.name, %error, "its certificate cannot be renewed"),
         }
     }
+}
 
-    fn read_revoked(&self) {
-        let (Some(revoked), Some(authority)) = (self.security.revoked(), &self.authority) else {
-            return;
-        };
-        match authority.book().read() {
-            Ok(book) => revoked.set(book.revoked().map(str::to_owned)),
-            Err(error) => warn!(%error, "who is shut out is not known any better than before"),
-        }
+/// Ends with the last handle, whose `news` is gone then.
+async fn follow(alive: Weak<Notify>, security: Security, authority: Arc<Authority>) {
+    while alive.strong_count() > 0 {
+        let (security, authority) = (security.clone(), authority.clone());
+        tokio::task::spawn_blocking(move || read_revoked(&security, &authority)).await.ok();
+        tokio::time::sleep(READ_AGAIN).await;
     }
 }
 
-async fn follow(membership: Membership) {
-    loop {
-        tokio::time::sleep(READ_AGAIN).await;
-        let again = membership.clone();
-        tokio::task::spawn_blocking(move || again.read_revoked()).await.ok();
+fn read_revoked(security: &Security, authority: &Authority) {
+    let Some(revoked) = security.revoked() else { return };
+    match authority.book().read() {
+        Ok(book) => revoked.set(book.revoked().map(str::to_owned)),
+        Err(error) => warn!(%error, "who is shut out is not known any better than before"),
     }
 }
 

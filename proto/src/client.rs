@@ -91,8 +91,7 @@ pub fn check_protocol(metadata: &MetadataMap) -> Result<(), Status> {
 /// `PERMISSION_DENIED` naming the caller.
 pub fn check_master(extensions: &tonic::Extensions) -> Result<(), Status> {
     match extensions.get::<Peer>() {
-        // Without a connection there is nobody to distrust.
-        None => Ok(()),
+        None => Err(Status::permission_denied("nobody knows who asks")),
         Some(peer) if peer.may_command() => Ok(()),
         Some(peer) => Err(Status::permission_denied(format!("{peer} is not the master"))),
     }

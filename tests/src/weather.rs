@@ -14,6 +14,8 @@ use rustix::net::sockopt::set_socket_linger;
 const PIECE: usize = 16 << 10;
 /// Pieces on their way: the buffer of a router.
 const PIECES: usize = 16;
+/// A piece of so many bytes has something else than the headers of a message in its middle.
+const LARGE: usize = 1 << 10;
 const CONNECT: Duration = Duration::from_secs(5);
 
 /// What happens to bytes. The default lets them pass.
@@ -29,6 +31,8 @@ pub struct Weather {
     pub bytes_per_second: Option<u64>,
     /// A connection is reset after so many bytes on average.
     pub reset_after: Option<u64>,
+    /// Four bytes in the middle of large pieces arrive as others.
+    pub garble: bool,
 }
 
 /// Forwards every connection to one address, through the present weather. Closed when dropped.
@@ -164,6 +168,9 @@ impl Shared {
                     shared.resets.fetch_add(1, Ordering::SeqCst);
                     shared.reset(number);
                     return;
+                }
+                if count > LARGE && shared.now().garble {
+                    buffer[count / 2..][..4].iter_mut().for_each(|byte| *byte ^= 0x7f);
                 }
                 last = shared.arrival(last, count); // Nothing overtakes.
                 if pieces.send((last, buffer[..count].to_vec())).is_err() {

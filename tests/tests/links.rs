@@ -63,9 +63,7 @@ fn latency_and_stalls_are_waited_for_and_are_no_loss() {
     let millis = Duration::from_millis;
     let stalls = Some((Duration::from_secs(5), Duration::from_secs(2)));
     site.set(Weather { latency: millis(50), jitter: millis(20), stalls, ..Weather::default() });
-    for _ in 0..2 {
-        assert!(together(&server, TOKENS, || {}) == whole);
-    }
+    assert!(together(&server, TOKENS, || {}) == whole);
     assert_eq!(count(&server, "cake_recovery_seconds_count"), 0.0, "no alarm");
     assert_eq!(server.get("/ready").status, 200);
 }
@@ -167,4 +165,31 @@ fn two_workers_that_cannot_reach_each_other_any_more_hand_on_through_the_master(
     });
     assert!(answers == whole, "answers over the detour");
     assert_eq!(direct(), json!(false));
+}
+
+#[test]
+fn a_device_whose_numbers_arrive_changed_is_named_with_its_layer() {
+    let site = Site::new();
+    let master = site.master();
+    let model = master::path(site.model.path());
+    let pins = master::pins(&PLACE);
+    let verify = |more: &[&str]| {
+        let mut args = vec!["verify", &model];
+        args.extend(pins.iter().map(String::as_str).chain(ARGS.iter().copied()));
+        args.extend(more);
+        master.run(&args)
+    };
+    let said = verify(&["--json"]).json();
+    let of =
+        |verdict: &serde_json::Value| (verdict["worker"].clone(), verdict["difference"].clone());
+    let found: Vec<_> = said.as_array().expect("a list").iter().map(of).collect();
+    // The same kind of processor: not a bit differs.
+    assert_eq!(found, [(json!("a"), json!(0.0)), (json!("b"), json!(0.0))]);
+    site.links[1].set(Weather { garble: true, ..Weather::default() });
+    let bad = verify(&[]);
+    let last = bad.stderr.lines().last().expect("a sentence");
+    assert!(last.contains("worker \"b\"") && last.contains("layer 4"), "{last}");
+    assert_eq!(bad.status.code(), Some(1));
+    let lines: Vec<&str> = bad.stdout.lines().collect();
+    assert!(lines[0].starts_with("ok   a") && lines[1].starts_with("FAIL b"), "{lines:?}");
 }

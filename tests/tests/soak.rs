@@ -37,6 +37,9 @@ impl Random {
     }
 }
 
+/// An answer takes some milliseconds, and a place in the queue some more: who waits for so long is forgotten.
+const LONGEST: Duration = Duration::from_secs(20);
+
 /// What clients did.
 #[derive(Debug, Default)]
 struct Tally {
@@ -65,6 +68,7 @@ fn client(server: &Server, number: u64, stop: &AtomicBool, tally: &Tally) {
             "n": 1 + random.below(2),
             "ignore_eos": random.below(2) == 0,
         });
+        let asked = Instant::now();
         match random.below(10) {
             0 => {
                 server.post("/v1/embeddings", &json!({ "input": prompt })).good();
@@ -93,6 +97,7 @@ fn client(server: &Server, number: u64, stop: &AtomicBool, tally: &Tally) {
                 }
             }
         }
+        assert!(asked.elapsed() < LONGEST, "an answer after {:?}: {request}", asked.elapsed());
     }
 }
 

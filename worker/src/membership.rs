@@ -75,7 +75,9 @@ impl Membership {
                 Self::of(&path, identity)
             }
             // It was started with the token that it once joined with, and its master is away.
-            (Err(error @ Error::Unreachable { .. }), Some(kept)) => {
+            (Err(error @ Error::Unreachable { .. }), Some(kept))
+                if kept.identity().is_some_and(|identity| identity.trusts_authority_of(token)) =>
+            {
                 warn!(%error, "starting as the member that this worker is");
                 Ok(kept)
             }

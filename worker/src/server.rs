@@ -38,6 +38,9 @@ pub enum Error {
     /// The store cannot be used.
     #[error(transparent)]
     Store(#[from] store::Error),
+    /// A setting cannot be used after all.
+    #[error(transparent)]
+    Config(#[from] crate::config::Error),
     /// The address cannot be used.
     #[error("cannot listen on {address}: {source}")]
     Listen {
@@ -80,6 +83,10 @@ impl Worker {
                 Membership::enter(store, invitation.as_ref(), name, &worker_id, address).await?
             }
         };
+        let exposed = !address.ip().is_loopback() && !config.insecure;
+        if exposed && !membership.security().is_mutual() {
+            return Err(crate::config::Error::NotLoopback { address }.into());
+        }
         if let Some(certified) = membership.worker_id() {
             certified.clone_into(&mut worker_id);
         }
@@ -122,7 +129,9 @@ impl Worker {
         let incoming = futures_util::stream::unfold(incoming, |mut incoming| async {
             incoming.next().await.map(|stream| (Ok::<_, std::io::Error>(stream), incoming))
         });
-        let announcing = tokio::spawn(self.membership.announce(self.address));
+        // Ends with this function, however that ends.
+        let mut announcing = tokio::task::JoinSet::new();
+        announcing.spawn(self.membership.announce(self.address));
         let serve = Server::builder()
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
@@ -144,7 +153,7 @@ impl Worker {
             () = leaving.leave() => {}
             () = hurry => {}
         }
-        announcing.abort();
+        announcing.abort_all();
         stop.send(()).ok();
         if tokio::time::timeout(GRACE, &mut serve).await.is_err() {
             warn!("closing connections that a master still holds");

@@ -14,7 +14,7 @@ use tokio::sync::{RwLock, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::config::Config;
 use crate::lease::{self, LeaseBook, LeaseGuard};
@@ -195,13 +195,13 @@ impl WorkerRpc for Service {
         check_protocol(request.metadata())?;
         check_master(request.extensions())?;
         let wire::HoldRequest { master_name: mut master, shut_out } = request.into_inner();
-        self.shut_out(shut_out);
         master.truncate(master.floor_char_boundary(64));
         let leaving = self.shared.leaving.subscribe();
         if *leaving.borrow() {
             return Err(Status::failed_precondition("leaving: it was asked to stop"));
         }
         let guard = self.shared.leases.acquire(&master)?;
+        self.shut_out(shut_out);
         info!(%master, "held");
         let lease = guard.token().to_owned();
         let held = Held { guard: Some(guard), shared: self.shared.clone(), master };
@@ -461,8 +461,11 @@ impl WorkerRpc for Service {
 
 impl Service {
     /// Talks no more to these workers.
-    fn shut_out(&self, mut worker_ids: Vec<String>) {
-        worker_ids.truncate(limits::SHUT_OUT);
+    fn shut_out(&self, worker_ids: Vec<String>) {
+        if worker_ids.len() > limits::SHUT_OUT {
+            warn!(count = worker_ids.len(), "the list of those that are shut out is too long");
+            return;
+        }
         if let Some(revoked) = self.shared.membership.security().revoked() {
             revoked.set(worker_ids);
         }

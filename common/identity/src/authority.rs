@@ -64,6 +64,8 @@ impl Authority {
             key: key.serialize_der(),
             worker_certificate_seconds: lifetime.as_secs(),
         };
+        // The book first: an authority without one has lost it.
+        BookFile::in_directory(directory).create()?;
         files::write(&path, WHAT, &kept)?;
         Self::of(directory, kept)
     }
@@ -88,6 +90,10 @@ impl Authority {
         let certificate = CertificateDer::from(kept.certificate);
         let issuer = Issuer::from_ca_cert_der(&certificate, key).map_err(damaged)?;
         let lifetime = Duration::from_secs(kept.worker_certificate_seconds);
+        if lifetime > AUTHORITY_LIFETIME {
+            let reason = format!("certificates are to be valid for {} s", lifetime.as_secs());
+            return Err(Error::Damaged { what: WHAT, path: directory.join(FILE), reason });
+        }
         Ok(Self { directory: directory.to_owned(), certificate, issuer, lifetime })
     }
 

@@ -138,7 +138,12 @@ impl Book {
     /// # Errors
     /// [`NameError`].
     pub fn revoke(&mut self, name: &str) -> Result<WorkerEntry, NameError> {
-        let is_meant = |worker: &&mut WorkerEntry| worker.worker_id == name || worker.name == name;
+        // A name may look like an id, but only one has the id.
+        let by_id = self.members().any(|worker| worker.worker_id == name);
+        let is_meant = |worker: &&mut WorkerEntry| match by_id {
+            true => worker.worker_id == name,
+            false => worker.name == name,
+        };
         let known = self.members().map(|worker| worker.name.clone()).collect();
         let members = self.workers.iter_mut().filter(|worker| !worker.revoked);
         let mut meant: Vec<&mut WorkerEntry> = members.filter(is_meant).collect();
@@ -167,12 +172,19 @@ impl BookFile {
         Self { path: directory.join(FILE) }
     }
 
-    /// As it is now.
+    /// Makes an empty one.
+    pub(crate) fn create(&self) -> Result<(), Error> {
+        files::write(&self.path, WHAT, &Book::default())
+    }
+
+    /// As it is now. One that is gone is no empty one: whoever was shut out would be in again.
     ///
     /// # Errors
     /// [`Error::File`] or [`Error::Damaged`].
     pub fn read(&self) -> Result<Book, Error> {
-        Ok(files::read(&self.path, WHAT)?.unwrap_or_default())
+        let (what, path) = (WHAT, self.path.clone());
+        let gone = || Error::File { what, path, source: std::io::ErrorKind::NotFound.into() };
+        files::read(&self.path, WHAT)?.ok_or_else(gone)
     }
 
     /// Changes it; processes take turns. Waits for a disk.
@@ -257,6 +269,8 @@ mod tests {
     fn processes_take_turns() {
         let directory = tempfile::tempdir().expect("a directory");
         let file = BookFile::in_directory(directory.path());
+        assert!(file.read().is_err(), "one that is gone is not empty");
+        file.create().expect("made");
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 let add = || {

@@ -186,7 +186,15 @@ fn decide(
             if name.is_empty() || name.len() > NAME || !name.chars().all(usable) {
                 return Err("the worker's name cannot be used".to_owned());
             }
-            let address = reachable(listen, from).to_string();
+            let address = reachable(listen, from);
+            if address.ip().is_loopback() && !from.to_canonical().is_loopback() {
+                return Err(format!(
+                    "{listen} is an address that only the worker itself can reach: start it with --listen \
+                     0.0.0.0:{}",
+                    listen.port()
+                ));
+            }
+            let address = address.to_string();
             let joined = authority.book().update(|book| {
                 let worker_id = book.free_id(&worker_id);
                 let certificate = authority
@@ -332,9 +340,7 @@ async fn receive_bytes(stream: &mut Stream) -> io::Result<Vec<u8>> {
     stream.read_exact(&mut len).await?;
     let len = u32::from_be_bytes(len) as usize;
     if len > MESSAGE {
-        return Err(io::Error::other(format!(
-            "a message of {len} bytes, expected {MESSAGE} at most"
-        )));
+        return Err(io::Error::other(format!("more than {MESSAGE} bytes announced")));
     }
     let mut bytes = vec![0; len];
     stream.read_exact(&mut bytes).await?;

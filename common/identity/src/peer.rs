@@ -30,11 +30,6 @@ impl Peer {
         matches!(self, Peer::Unknown | Peer::Master)
     }
 
-    /// Whether it may do what members do to each other.
-    pub fn is_member(&self) -> bool {
-        !matches!(self, Peer::Stranger)
-    }
-
     /// The name in its certificate, if it can have one.
     pub(crate) fn name(&self) -> Option<String> {
         match self {

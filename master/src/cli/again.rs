@@ -31,7 +31,14 @@ impl Prepared {
     /// weights are turned into: answers go on as they began.
     pub(super) async fn replan(&mut self, args: &PlanArgs) -> Result<(), Error> {
         cluster::refresh(&mut self.members).await;
-        self.chosen = self.plan_without(args, &[], HURRY).await?;
+        let without = self.plan_without(args, &self.leaving(), HURRY).await;
+        self.chosen = match without {
+            // Better with those that would like to leave than not at all.
+            Err(Error::Plan(_)) if !self.leaving().is_empty() => {
+                self.plan_without(args, &[], HURRY).await?
+            }
+            chosen => chosen?,
+        };
         Ok(())
     }
 
@@ -41,9 +48,11 @@ impl Prepared {
         leaving.map(|member| member.name().to_owned()).collect()
     }
 
-    /// Lets go of those that wait for it.
+    /// Lets go of those that wait for it and have no layers any more.
     pub(super) fn let_leave(&self) {
-        self.members.iter().filter(|member| member.is_leaving()).for_each(Member::let_go);
+        let needed: Vec<&str> = self.remotes().iter().map(|(_, member)| member.name()).collect();
+        let leaving = self.members.iter().filter(|member| member.is_leaving());
+        leaving.filter(|member| !needed.contains(&member.name())).for_each(Member::let_go);
     }
 
     /// Another plan in which those that leave have no layers, its blobs brought to where they are missing while

@@ -18,6 +18,17 @@ pub enum Error {
     /// The cluster file cannot be used.
     #[error(transparent)]
     Addresses(#[from] cluster::addresses::Error),
+    /// A device computes something else.
+    #[error(
+        "worker {worker:?} computes something else than this machine{}",
+        .layer.map_or(String::new(), |layer| format!(", first in layer {layer}"))
+    )]
+    Differs {
+        /// The worker.
+        worker: String,
+        /// The first layer that differs by itself.
+        layer: Option<usize>,
+    },
     /// Trust cannot be had, or does not allow something.
     #[error(transparent)]
     Membership(#[from] crate::membership::Error),

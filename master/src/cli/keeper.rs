@@ -70,7 +70,7 @@ impl Keeper {
     pub(super) async fn run(mut self) {
         loop {
             let news = self.news().await;
-            let since = Instant::now();
+            let mut since = Instant::now();
             let (pipeline, moved) = match news {
                 News::Lost(error) => {
                     out::note(format_args!("{error}: its layers move to who is left"));
@@ -79,10 +79,11 @@ impl Keeper {
                     (self.rebuilt(&error.to_string(), since).await, false)
                 }
                 News::Better { why, chosen, hurry } => {
-                    if !hurry {
-                        self.let_finish().await;
+                    if !hurry && !self.let_finish().await {
+                        continue; // Something else happened, which comes as news once more.
                     }
                     out::note(format_args!("{why}: layers move"));
+                    since = Instant::now();
                     self.monitor.not_yet(&why);
                     self.scheduler.suspend().await;
                     self.prepared.adopt(*chosen).await;
@@ -117,6 +118,8 @@ impl Keeper {
         let mind = async {
             let mut present: Option<Vec<String>> = None;
             let mut told = String::new();
+            let mut covered = !*spares;
+            monitor.metrics.copied(0, 0);
             loop {
                 let (names, leaving) = (prepared.names(), prepared.leaving());
                 let first = present.is_none();
@@ -144,10 +147,21 @@ impl Keeper {
                         told = error.to_string();
                     }
                 }
-                if changed && *spares {
-                    match prepared.bring_copies(plan).await {
+                if *spares && (changed || !covered) {
+                    let copies = tokio::select! {
+                        copies = prepared.bring_copies(plan) => copies,
+                        // Half-pushed blobs go on later.
+                        () = somebody_leaves(prepared) => continue,
+                    };
+                    covered = copies.is_ok();
+                    match copies {
                         Ok(copies) => copies_are_there(&copies, monitor),
-                        Err(error) => out::note(format_args!("no copies for a loss: {error}")),
+                        Err(error) if error.to_string() == told => {}
+                        Err(error) => {
+                            monitor.metrics.copied(0, 0);
+                            out::note(format_args!("no copies for a loss yet: {error}"));
+                            told = error.to_string();
+                        }
                     }
                 }
                 present = Some(names);
@@ -168,15 +182,20 @@ impl Keeper {
         }
     }
 
-    /// Gives sequences that run as long to finish as it would take to compute them again.
-    async fn let_finish(&self) {
+    /// Gives sequences that run as long to finish as it would take to compute them again; false if a stage is
+    /// lost meanwhile, or somebody wants to leave.
+    async fn let_finish(&self) -> bool {
         let held = self.scheduler.load().kv_blocks.held * cake_engine::BLOCK_POSITIONS;
         let row = self.prepared.plan().bottleneck_seconds / PROMPT_SPEED;
         let patience = Duration::from_secs_f64(held as f64 * row).min(MOST_PATIENCE);
         let end = Instant::now() + patience;
         while self.scheduler.load().running > 0 && Instant::now() < end {
+            if self.broken.borrow().is_some() || !self.prepared.leaving().is_empty() {
+                return false;
+            }
             tokio::time::sleep(LOOK_BUSY).await;
         }
+        true
     }
 
     /// Another pipeline, however long that takes; who waits is told after a while that it takes long.
@@ -222,6 +241,13 @@ impl Keeper {
         self.monitor.metrics.pushed(pushed.pushed_bytes, pushed.reused_bytes);
         self.monitor.wired(pipeline.stages());
         Ok(pipeline)
+    }
+}
+
+/// Waits until a worker wants to leave.
+async fn somebody_leaves(prepared: &Prepared) {
+    while prepared.leaving().is_empty() {
+        tokio::time::sleep(LOOK_BUSY).await;
     }
 }
 

@@ -22,6 +22,7 @@ mod run;
 mod serve;
 mod show;
 mod token;
+mod verify;
 mod workers;
 
 use clap::{Parser, Subcommand};
@@ -61,6 +62,8 @@ enum Command {
     Extract(extract::Args),
     /// Check every worker: reachable, versions, disk, clock, links. One fix per line.
     Doctor(doctor::Args),
+    /// Check that every worker computes what this machine computes, and name the layer that differs.
+    Verify(Box<verify::Args>),
     /// Make a certificate authority, so that workers on a network can join.
     Init(init::Args),
     /// Print a token that lets a worker join.
@@ -123,6 +126,7 @@ impl Command {
             Self::Extract(args) => args.json,
             Self::Doctor(args) => args.json,
             Self::Token(args) => args.json,
+            Self::Verify(args) => args.json,
             Self::Workers(args) => args.json(),
             Self::Init(_) | Self::Demo(_) | Self::Chat(_) | Self::Serve(_) | Self::Worker(_) => {
                 false
@@ -142,6 +146,7 @@ async fn dispatch(command: Command) -> Result<(), Error> {
         Command::Inspect(args) => args.run(),
         Command::Extract(args) => args.run(interrupted()).await,
         Command::Doctor(args) => args.run().await,
+        Command::Verify(args) => args.run().await,
         Command::Init(args) => args.run(),
         Command::Token(args) => args.run().await,
         Command::Workers(args) => args.run().await,

@@ -356,7 +356,7 @@ impl Prepared {
         peaks
     }
 
-    fn engine_options(&self) -> Result<EngineOptions, Error> {
+    pub(super) fn engine_options(&self) -> Result<EngineOptions, Error> {
         Ok(EngineOptions {
             kv: self.chosen.promise.kv,
             kv_blocks: self.chosen.promise.kv_blocks(),

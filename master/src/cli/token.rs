@@ -1,5 +1,6 @@
 //! `cake-master token`: what lets a worker join.
 use std::io::IsTerminal;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -73,8 +74,8 @@ impl Args {
         let port = door.as_ref().map_or(DOOR_PORT, |door| door.address.port());
         let listens = door.as_ref().map(|door| door.address.ip()).filter(|ip| !ip.is_unspecified());
         let host = listens.or_else(door::own_address);
-        let host = host.map_or("MASTER".to_owned(), |host| host.to_string());
-        let master = format!("{host}:{port}");
+        let master =
+            host.map_or(format!("MASTER:{port}"), |host| SocketAddr::new(host, port).to_string());
         if self.json {
             let (ttl_seconds, uses) = (self.ttl.as_secs(), self.uses);
             report::print_json(&Issued { token: &token, ttl_seconds, uses, master: &master })?;

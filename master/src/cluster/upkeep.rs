@@ -8,8 +8,11 @@ use cake_proto::{Client, wire};
 use tokio::sync::watch;
 use tonic::Streaming;
 
+use super::ANSWER_TIMEOUT;
 use crate::membership::Membership;
 
+/// Pause before a list that did not arrive is sent again.
+const RETRY: Duration = Duration::from_secs(1);
 /// How often it is asked whether a certificate ends soon, at most and at least.
 const LOOK: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3600));
 
@@ -24,6 +27,8 @@ pub(super) async fn hold(
     let lifetime = membership.authority().map_or(LOOK.1, |authority| authority.lifetime());
     let mut look = tokio::time::interval((lifetime / 12).clamp(LOOK.0, LOOK.1));
     let mut revoked = membership.security().revoked().map(|revoked| revoked.watch());
+    // It may have changed since the lease was asked for: tell it once more.
+    revoked.iter_mut().for_each(|revoked| revoked.mark_changed());
     loop {
         tokio::select! {
             event = stream.message() => match event {
@@ -36,9 +41,16 @@ pub(super) async fn hold(
             },
             list = changed(&mut revoked) => {
                 let worker_ids = list.into_iter().collect();
-                client.shut_out(wire::ShutOutRequest { worker_ids }).await.ok();
+                let call = client.shut_out(wire::ShutOutRequest { worker_ids });
+                if !matches!(tokio::time::timeout(ANSWER_TIMEOUT, call).await, Ok(Ok(_))) {
+                    tokio::time::sleep(RETRY).await;
+                    revoked.iter_mut().for_each(|revoked| revoked.mark_changed());
+                }
             }
-            _ = look.tick() => membership.renew(&mut client, &worker_id).await,
+            _ = look.tick() => {
+                let renewal = membership.renew(&mut client, &worker_id);
+                tokio::time::timeout(ANSWER_TIMEOUT, renewal).await.ok(); // Tried again at the next tick.
+            }
         }
     }
 }

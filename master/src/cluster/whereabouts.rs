@@ -1,4 +1,6 @@
 //! Which workers a command is about, and where they are now.
+use std::collections::HashSet;
+
 use tracing::warn;
 
 use super::{Error, Member, hold_all};
@@ -28,7 +30,9 @@ impl Whereabouts {
         if !self.typed.is_empty() {
             return self.typed.clone();
         }
-        self.membership.members().into_iter().map(|member| member.address).collect()
+        let mut seen = HashSet::new();
+        let addresses = self.membership.members().into_iter().map(|member| member.address);
+        addresses.filter(|address| seen.insert(address.clone())).collect()
     }
 
     /// Holds them for the master called `master`. All that were named have to be there; of those that joined, the
@@ -41,17 +45,17 @@ impl Whereabouts {
         if !self.typed.is_empty() {
             return hold_all(&self.membership, &addresses, master).await;
         }
-        let looks = addresses.iter().map(|address| {
-            let security = self.membership.security();
-            async move { (address, super::look(security, address).await) }
-        });
-        let mut there = Vec::new();
-        for (address, look) in futures_util::future::join_all(looks).await {
-            match look {
-                Ok(_) => there.push(address.clone()),
+        let holds = addresses.iter().map(|address| Member::hold(&self.membership, address, master));
+        let (mut there, mut seen) = (Vec::new(), HashSet::new());
+        for held in futures_util::future::join_all(holds).await {
+            match held {
+                // One may have moved to where another one was.
+                Ok(member) if !seen.insert(member.offer.instance.clone()) => {}
+                Ok(member) => there.push(member),
                 Err(error) => warn!(%error, "a member is not there"),
             }
         }
-        hold_all(&self.membership, &there, master).await
+        super::make_names_unique(&mut there);
+        Ok(there)
     }
 }

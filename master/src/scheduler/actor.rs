@@ -180,8 +180,10 @@ impl Actor {
         self.line = Some(Line::new(pipeline, chunk, prompt_rows));
         self.line_number += 1;
         self.ready.clear();
-        let is_cause =
-            |one: &&Running| one.losses >= MOST_LOSSES && one.since.elapsed() >= LONG_WITHOUT;
+        let is_cause = |one: &&Running| {
+            let long = one.lost_since.is_some_and(|since| since.elapsed() >= LONG_WITHOUT);
+            one.losses >= MOST_LOSSES && long
+        };
         let unlucky = self.running.iter().filter(is_cause);
         for sequence in unlucky.map(|one| one.sequence).collect::<Vec<_>>() {
             let error = Error::LostAgain { losses: MOST_LOSSES };
@@ -274,6 +276,7 @@ impl Actor {
                 submitted: reused,
                 is_ready: false,
                 losses: 0,
+                lost_since: None,
                 prompt_len: request.prompt.len(),
                 chunk_rows: chunk.rows(request.prompt.len() - reused),
                 longest,
@@ -425,7 +428,7 @@ impl Actor {
         let (length, complete) = (sampler.ids().len(), sampler.is_complete());
         one.sampler = Some(sampler);
         one.known = length;
-        one.losses = 0;
+        (one.losses, one.lost_since) = (0, None);
         if one.stop_ids.contains(&token.id) {
             return self.end(sequence, Some(Event::Ended(Finish::Stop)));
         }

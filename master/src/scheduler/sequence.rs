@@ -40,6 +40,8 @@ pub(super) struct Running {
     pub(super) is_ready: bool,
     /// Lines that were lost since its last token.
     pub(super) losses: usize,
+    /// When the first of them was.
+    pub(super) lost_since: Option<Instant>,
     pub(super) prompt_len: usize,
     /// Most rows of it in one step.
     pub(super) chunk_rows: usize,
@@ -77,6 +79,7 @@ impl Running {
     pub(super) fn rewind(&mut self) {
         self.submitted = 0;
         self.losses += 1;
+        self.lost_since.get_or_insert_with(Instant::now);
         (self.is_ready, self.shares) = (false, false);
         if let Some(pool) = &mut self.pool {
             *pool = Pool::default();

@@ -4,7 +4,7 @@
 //! [`fill`] the page cache, [`peers`] other systems, [`table`] the outcome; the figures themselves
 //! are in [`push`], [`memory`], [`speed`] and [`demo`]; those of the engine in [`engine`], [`hops`],
 //! [`together`], [`context`], [`tiers`] and [`packed7b`]; those of a service in [`serve`], the cost of
-//! encryption in [`tls`].
+//! encryption in [`tls`], the time after a loss in [`recovery`].
 mod bandwidth;
 mod cluster;
 mod context;
@@ -18,6 +18,7 @@ mod memory;
 mod packed7b;
 mod peers;
 mod push;
+mod recovery;
 mod serve;
 mod speed;
 mod table;
@@ -64,7 +65,7 @@ pub(crate) enum Part {
     /// `serve`: many streams at once, the first token beside a long prompt, small questions (not part of
     /// main).
     Serve,
-    /// What mutual TLS costs (not part of main).
+    /// What mutual TLS costs, and how soon answers go on after a loss (not part of main).
     Trust,
 }
 
@@ -142,8 +143,14 @@ const SERVE: &[Figure] = &[
         measure: |lab, _, table| serve::small(lab, table),
     },
 ];
-const TRUST: &[Figure] =
-    &[Figure { name: "TLS", bar: tls::BAR, measure: |lab, _, table| tls::measure(lab, table) }];
+const TRUST: &[Figure] = &[
+    Figure { name: "TLS", bar: tls::BAR, measure: |lab, _, table| tls::measure(lab, table) },
+    Figure {
+        name: "recovery",
+        bar: recovery::BAR,
+        measure: |lab, _, table| recovery::measure(lab, table),
+    },
+];
 const MEMORY: &[Figure] = &[
     Figure {
         name: "worker's memory",
