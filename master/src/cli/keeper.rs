@@ -121,16 +121,18 @@ impl Keeper {
             let mut covered = !*spares;
             monitor.metrics.copied(0, 0);
             loop {
-                let (names, leaving) = (prepared.names(), prepared.leaving());
-                let first = present.is_none();
-                let changed = present.as_ref() != Some(&names);
+                let (there, leaving) = (prepared.instances(), prepared.leaving());
+                let came = present
+                    .as_ref()
+                    .is_some_and(|before| there.iter().any(|instance| !before.contains(instance)));
+                let changed = present.as_ref() != Some(&there);
                 monitor.spares(prepared.spares());
                 let tried = if !leaving.is_empty() {
                     let why = format!("{} leaves", leaving.join(" and "));
                     let better =
                         |chosen| News::Better { why, chosen: Box::new(chosen), hurry: true };
                     prepared.plan_leave(plan).await.map(|chosen| Some(better(chosen)))
-                } else if changed && !first {
+                } else if came {
                     let why = "a faster line-up is there".to_owned();
                     let better =
                         |chosen| News::Better { why, chosen: Box::new(chosen), hurry: false };
@@ -164,7 +166,7 @@ impl Keeper {
                         }
                     }
                 }
-                present = Some(names);
+                present = Some(there);
                 tokio::select! {
                     () = tokio::time::sleep(LOOK_AGAIN) => {}
                     () = cluster.membership.news.notified() => {}

@@ -164,6 +164,12 @@ impl Prepared {
         held.map(|member| member.name().to_owned()).collect()
     }
 
+    /// Which processes of workers are held: one that was started again may offer something else.
+    pub(super) fn instances(&self) -> Vec<String> {
+        let held = self.members.iter().filter(|member| member.is_held());
+        held.map(|member| member.offer.instance.clone()).collect()
+    }
+
     /// The plan, for people who watch the service.
     pub(super) fn planned(&self) -> Planned {
         let device = |stage: &PlannedStage| {

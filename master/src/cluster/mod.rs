@@ -257,6 +257,7 @@ impl Member {
 
     /// Ends the lease. It keeps its place among the members until it is back or a plan is made without it.
     pub fn let_go(&self) {
+        self.leaving.store(false, Ordering::Relaxed); // The task's end may take a moment.
         self.hold.0.abort();
     }
 
