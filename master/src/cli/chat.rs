@@ -1,5 +1,6 @@
 //! `cake-master chat MODEL`: turn after turn; what earlier turns computed is not computed again.
 use std::collections::HashSet;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -145,10 +146,12 @@ impl Asking<'_> {
         let mut timing = Timing { prompt_tokens, ..Timing::default() };
         let (mut output_ids, mut logprobs) = (Vec::new(), Vec::new());
         let mut first = started;
+        // One for the whole answer: between two of them a Ctrl-C would go unheard.
+        let mut interrupted = pin!(interrupted());
         let (finish, stopped) = loop {
             let event = tokio::select! {
                 event = generation.next() => event,
-                () = interrupted() => break (Finish::Stop, true),
+                () = &mut interrupted => break (Finish::Stop, true),
             };
             match event {
                 Some(Event::Begun { reused_tokens }) => {
