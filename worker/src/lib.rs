@@ -21,6 +21,7 @@ pub mod routes;
 pub mod runtime;
 pub mod server;
 pub mod service;
+mod shared;
 pub mod store;
 
 /// Memory a worker's process takes besides its stage: the program, its threads' stacks, the

@@ -1,29 +1,28 @@
 //! The RPCs: convert, delegate, convert back. What they delegate to is tested without a network.
-use std::collections::HashMap;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::time::Duration;
 
-use cake_checkpoint::{Digest, Dtype, ModelConfig};
-use cake_engine::{Placement, WeightEncoding};
-use cake_identity::random_token;
+use cake_checkpoint::ModelConfig;
+use cake_engine::WeightEncoding;
 use cake_proto::client::{PIPELINE_KEY, check_master, check_protocol};
 use cake_proto::wire::worker_server::Worker as WorkerRpc;
-use cake_proto::{Assembler, Incoming, PROTOCOL, Tag, VERSION, connect, limits, wire};
-use tokio::sync::{RwLock, mpsc, watch};
+use cake_proto::{Assembler, Incoming, Tag, connect, limits, wire};
+use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::config::Config;
-use crate::lease::{self, LeaseBook, LeaseGuard};
-use crate::load::{Load, Outcome, Place, resident_permille, stage_scratch_bytes};
+use crate::lease;
+use crate::load::{Load, Outcome, Place, stage_scratch_bytes};
 use crate::membership::Membership;
 use crate::push;
 use crate::push::blocking;
 use crate::runtime::{self, Runtime, Ticket};
-use crate::store::{self, InUse, Store};
+use crate::shared::{Held, Shared};
+use crate::store::{self, Store};
 use crate::{OVERHEAD_BYTES, platform};
 
 /// Events that may wait for a slow reader of a progress stream.
@@ -43,65 +42,10 @@ pub struct Service {
     shared: Arc<Shared>,
 }
 
-struct Shared {
-    config: Config,
-    worker_id: String,
-    instance: String,
-    store: Store,
-    membership: Membership,
-    runtime: Runtime,
-    leases: LeaseBook,
-    placement: Placement,
-    pins: Mutex<HashMap<Digest, InUse>>, // Blobs that the present master has asked for.
-    /// Whether this worker was asked to stop.
-    leaving: watch::Sender<bool>,
-    /// Pushes share it; a probe, a load and the putting away after a master each have it alone, so
-    /// that the budget never holds two stages and no work outlives its lease.
-    work: Arc<RwLock<()>>,
-}
-
-impl Shared {
-    /// Which of these are held. Asked for means planned: from now on making room for one blob does
-    /// not evict another of them.
-    fn pin_and_list(&self, names: &[String]) -> Vec<String> {
-        let mut pins = self.lock_pins();
-        let mut held = Vec::new();
-        for (name, digest) in names.iter().filter_map(|name| Some((name, name.parse().ok()?))) {
-            pins.entry(digest).or_insert_with(|| self.store.pin(&digest));
-            if self.store.holds(&digest) {
-                held.push(name.clone());
-            }
-        }
-        held
-    }
-
-    fn lock_pins(&self) -> MutexGuard<'_, HashMap<Digest, InUse>> {
-        // Only whole entries come and go: a poisoned lock still holds a usable map.
-        self.pins.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
 impl Service {
     /// A service over an open store.
     pub fn new(config: Config, worker_id: String, store: Store, membership: Membership) -> Self {
-        let runtime = Runtime::new(&config.name);
-        let (leases, instance) = (LeaseBook::default(), random_token());
-        let placement = Placement::new(config.weights, config.lock_memory);
-        Self {
-            shared: Arc::new(Shared {
-                config,
-                worker_id,
-                instance,
-                store,
-                membership,
-                runtime,
-                leases,
-                placement,
-                pins: Mutex::default(),
-                leaving: watch::Sender::new(false),
-                work: Arc::default(),
-            }),
-        }
+        Self { shared: Arc::new(Shared::new(config, worker_id, store, membership)) }
     }
 
     /// Tells the master that this worker would like to leave, and waits until it is let go. Returns at once if
@@ -128,48 +72,6 @@ impl Service {
         check_master(request.extensions())?;
         Ok(self.shared.leases.check(request.metadata())?)
     }
-
-    fn describe_now(&self) -> wire::Description {
-        let Shared { config, worker_id, store, leases, .. } = &*self.shared;
-        let memory = platform::process_memory();
-        let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let dtypes = [Dtype::F32, Dtype::F16, Dtype::BF16];
-        wire::Description {
-            worker_id: worker_id.clone(),
-            name: config.name.clone(),
-            version: VERSION.to_owned(),
-            protocol: PROTOCOL,
-            budget_bytes: config.budget_bytes,
-            overhead_bytes: OVERHEAD_BYTES,
-            threads: config.threads as u32,
-            free_disk_bytes: store.free_disk().unwrap_or(0),
-            clock_ms: u64::try_from(clock.as_millis()).unwrap_or(u64::MAX),
-            held_by: leases.holder().unwrap_or_default(),
-            blobs: store
-                .list()
-                .iter()
-                .take(limits::BLOBS)
-                .map(|blob| blob.name.to_string())
-                .collect(),
-            resident_permille: dtypes
-                .map(|dtype| (dtype.name().to_owned(), resident_permille(dtype)))
-                .into(),
-            resident_bytes: memory.resident_bytes,
-            peak_bytes: memory.peak_bytes,
-            store: config.store.display().to_string(),
-            system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
-            arithmetic: cake_engine::arithmetic().unwrap_or_default().to_owned(),
-            instance: self.shared.instance.clone(),
-            store_limit_bytes: store.limit_bytes().unwrap_or(0),
-            stored_bytes: store.stored_bytes(),
-            partial: store
-                .list_partial()
-                .iter()
-                .take(limits::BLOBS)
-                .map(|blob| (blob.name.to_string(), blob.bytes))
-                .collect(),
-        }
-    }
 }
 
 #[tonic::async_trait]
@@ -184,8 +86,8 @@ impl WorkerRpc for Service {
         _: Request<wire::DescribeRequest>,
     ) -> Result<Response<wire::Description>, Status> {
         // No protocol check: a master must be able to learn which version it found.
-        let service = self.clone();
-        Ok(Response::new(blocking(move || Ok(service.describe_now())).await?))
+        let shared = self.shared.clone();
+        Ok(Response::new(blocking(move || Ok(shared.describe())).await?))
     }
 
     async fn hold(
@@ -201,10 +103,10 @@ impl WorkerRpc for Service {
             return Err(Status::failed_precondition("leaving: it was asked to stop"));
         }
         let guard = self.shared.leases.acquire(&master)?;
-        self.shut_out(shut_out);
+        self.shared.shut_out(shut_out);
         info!(%master, "held");
         let lease = guard.token().to_owned();
-        let held = Held { guard: Some(guard), shared: self.shared.clone(), master };
+        let held = Held::new(self.shared.clone(), guard, master);
         let granted = wire::HoldEvent { lease, ..wire::HoldEvent::default() };
         let granted = tokio_stream::once(Ok(granted));
         // The stream owns the lease: when the connection goes, tonic drops it and the worker is free.
@@ -408,7 +310,7 @@ impl WorkerRpc for Service {
         request: Request<wire::ShutOutRequest>,
     ) -> Result<Response<wire::ShutOutReply>, Status> {
         self.admit(&request)?;
-        self.shut_out(request.into_inner().worker_ids);
+        self.shared.shut_out(request.into_inner().worker_ids);
         Ok(Response::new(wire::ShutOutReply {}))
     }
 
@@ -446,8 +348,7 @@ impl WorkerRpc for Service {
         let shared = self.shared.clone();
         blocking(move || {
             let _work = work;
-            shared.runtime.unload();
-            shared.lock_pins().clear(); // The next plan asks for what it needs.
+            shared.put_away();
             Ok(())
         })
         .await?;
@@ -460,17 +361,6 @@ impl WorkerRpc for Service {
 }
 
 impl Service {
-    /// Talks no more to these workers.
-    fn shut_out(&self, worker_ids: Vec<String>) {
-        if worker_ids.len() > limits::SHUT_OUT {
-            warn!(count = worker_ids.len(), "the list of those that are shut out is too long");
-            return;
-        }
-        if let Some(revoked) = self.shared.membership.security().revoked() {
-            revoked.set(worker_ids);
-        }
-    }
-
     /// Feeds the stage from one stream until its sender says goodbye, or the stage is gone.
     async fn take_steps(
         &self,
@@ -523,43 +413,6 @@ impl Service {
             Outcome::Corrupt(names) => names.iter().map(ToString::to_string).collect(),
         };
         Ok(wire::LoadEvent { done: true, corrupt, ..Default::default() })
-    }
-}
-
-/// What a master's hold keeps alive; dropped with its stream.
-struct Held {
-    guard: Option<LeaseGuard>, // Some until dropped.
-    shared: Arc<Shared>,
-    master: String,
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        info!(master = %self.master, "released");
-        let (shared, guard) = (self.shared.clone(), self.guard.take());
-        if let Some(guard) = &guard {
-            guard.end(); // A load under way stops at the next blob.
-        }
-        shared.runtime.stop();
-        // The next master may only come once pushes have ended and the stage is gone.
-        let work = shared.work.clone();
-        let free = move || {
-            shared.runtime.unload();
-            shared.lock_pins().clear();
-            drop(guard);
-        };
-        match tokio::runtime::Handle::try_current() {
-            Ok(handle) => drop(handle.spawn(async move {
-                let work = work.write_owned().await;
-                // Joins the stage's thread: not on a thread that moves bytes.
-                let freeing = tokio::task::spawn_blocking(move || {
-                    let _work = work;
-                    free();
-                });
-                freeing.await.ok();
-            })),
-            Err(_) => free(),
-        }
     }
 }
 

@@ -2,7 +2,9 @@
 //!
 //! A [`Member`] is a worker that this master holds; dropping it lets the worker go.
 pub mod addresses;
+mod error;
 mod measure;
+mod offer;
 mod upkeep;
 mod whereabouts;
 
@@ -11,18 +13,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cake_checkpoint::Digest;
 use cake_identity::{Peer, Security};
 use cake_proto::{Client, ConnectError, PROTOCOL, Tag, VERSION, connect, wire};
-use serde::Serialize;
 use tokio::task::JoinHandle;
 use tonic::{Code, Status, Streaming};
 use tracing::{info, warn};
 
+use self::offer::plain;
 use crate::membership::Membership;
 use crate::sizing::LOCAL;
 
+pub use error::Error;
 pub use measure::{Measured, measure};
+pub use offer::Offer;
 pub use whereabouts::Whereabouts;
 
 /// How long a worker may take to answer a small question.
@@ -57,128 +60,6 @@ struct Hold(JoinHandle<()>);
 impl Drop for Hold {
     fn drop(&mut self) {
         self.0.abort();
-    }
-}
-
-/// What a worker says of itself, checked.
-#[derive(Clone, Debug, Serialize)]
-pub struct Offer {
-    /// The id that stays with its store.
-    pub worker_id: String,
-    /// Name for people.
-    pub name: String,
-    /// Version of its build.
-    pub version: String,
-    /// Bytes for weights, KV cache, scratch and process together.
-    pub budget_bytes: u64,
-    /// Bytes of the process alone.
-    pub overhead_bytes: u64,
-    /// Threads it computes with.
-    pub threads: usize,
-    /// Free bytes where its store is.
-    pub free_disk_bytes: u64,
-    /// Most bytes its store keeps, if there is a limit.
-    pub store_limit_bytes: Option<u64>,
-    /// Bytes in its store.
-    pub stored_bytes: u64,
-    /// Half-pushed blobs in its store, and the bytes that are there of each.
-    #[serde(skip)]
-    pub partial: HashMap<Digest, u64>,
-    /// Its clock, in milliseconds since 1970.
-    pub clock_ms: u64,
-    /// Master that holds it, if any.
-    pub held_by: Option<String>,
-    /// Resident bytes per thousand stored bytes, per dtype.
-    pub resident_permille: HashMap<String, u32>,
-    /// Blobs in its store.
-    #[serde(skip)]
-    pub blobs: HashSet<Digest>,
-    /// Differs each time its process starts.
-    #[serde(skip)]
-    pub instance: String,
-    /// Operating system and architecture.
-    pub system: String,
-    /// Its arithmetic, as [`cake_engine::arithmetic`] names it; an older version does not say.
-    pub arithmetic: Option<String>,
-}
-
-/// Why a worker cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// Nobody answers.
-    #[error(transparent)]
-    Connect(#[from] ConnectError),
-    /// It answers, but not as a worker of this protocol.
-    #[error(
-        "worker at {address} is cake {version}, which speaks protocol {protocol}; \
-             this master is cake {VERSION} and speaks {PROTOCOL}: install the same version on both"
-    )]
-    Protocol {
-        /// Where.
-        address: String,
-        /// Its version.
-        version: String,
-        /// Its protocol.
-        protocol: u32,
-    },
-    /// It says that it is another one than its certificate does.
-    #[error("worker {certified} at {address} claims to be {claimed}")]
-    Impostor {
-        /// Where.
-        address: String,
-        /// The id in its certificate.
-        certified: String,
-        /// The id that it gave.
-        claimed: String,
-    },
-    /// Held by another master.
-    #[error("worker {name:?} at {address} is {reason}")]
-    Held {
-        /// Its name.
-        name: String,
-        /// Where.
-        address: String,
-        /// Who holds it, in the worker's words.
-        reason: String,
-    },
-    /// Two addresses of one worker.
-    #[error("{first} and {second} are the same worker {name:?}: give one of them")]
-    SameWorker {
-        /// Its name.
-        name: String,
-        /// An address.
-        first: String,
-        /// Another one.
-        second: String,
-    },
-    /// A call failed.
-    #[error("worker {name:?} could not {action}: {reason}")]
-    Call {
-        /// Its name or address.
-        name: String,
-        /// What was asked.
-        action: &'static str,
-        /// What it answered.
-        reason: String,
-    },
-    /// Several workers cannot be used; all are named at once.
-    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
-    Several(Vec<Error>),
-}
-
-impl Error {
-    /// A failed call, in one sentence.
-    pub fn call(name: &str, action: &'static str, status: &Status) -> Self {
-        let reason = match status.code() {
-            Code::DeadlineExceeded | Code::Cancelled => "no answer in time".to_owned(),
-            Code::Unavailable => format!("the connection is lost ({})", status.message()),
-            _ => status.message().to_owned(),
-        };
-        Self::Call { name: name.to_owned(), action, reason }
-    }
-
-    fn silent(name: &str, action: &'static str) -> Self {
-        Self::call(name, action, &Status::deadline_exceeded(""))
     }
 }
 
@@ -457,41 +338,6 @@ pub async fn within_time<T>(
         Ok(Err(status)) => Err(Error::call(name, action, &status)),
         Err(_) => Err(Error::silent(name, action)),
     }
-}
-
-impl From<wire::Description> for Offer {
-    fn from(said: wire::Description) -> Self {
-        Self {
-            worker_id: said.worker_id,
-            name: plain(said.name, "-_."),
-            version: plain(said.version, "-.+"),
-            budget_bytes: said.budget_bytes,
-            overhead_bytes: said.overhead_bytes,
-            threads: said.threads as usize,
-            free_disk_bytes: said.free_disk_bytes,
-            store_limit_bytes: Some(said.store_limit_bytes).filter(|limit| *limit > 0),
-            stored_bytes: said.stored_bytes,
-            partial: said
-                .partial
-                .iter()
-                .filter_map(|(name, bytes)| Some((name.parse().ok()?, *bytes)))
-                .collect(),
-            clock_ms: said.clock_ms,
-            held_by: Some(plain(said.held_by, "-_. ()")).filter(|holder| !holder.is_empty()),
-            resident_permille: said.resident_permille,
-            blobs: said.blobs.iter().filter_map(|name| name.parse().ok()).collect(),
-            instance: said.instance,
-            system: plain(said.system, "-_. "),
-            arithmetic: Some(plain(said.arithmetic, "-")).filter(|name| !name.is_empty()),
-        }
-    }
-}
-
-/// What of a word of a worker's may go to a terminal: letters, digits and `others`.
-fn plain(mut word: String, others: &str) -> String {
-    word.retain(|c| c.is_ascii_alphanumeric() || others.contains(c));
-    word.truncate(63);
-    word
 }
 
 /// Two workers on one host have its name, and one host may be called as the master is in plans: the

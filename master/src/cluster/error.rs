@@ -1,0 +1,83 @@
+//! Why workers cannot be used.
+use cake_proto::{ConnectError, PROTOCOL, VERSION};
+use tonic::{Code, Status};
+
+/// Why a worker cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Nobody answers.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// It answers, but not as a worker of this protocol.
+    #[error(
+        "worker at {address} is cake {version}, which speaks protocol {protocol}; \
+             this master is cake {VERSION} and speaks {PROTOCOL}: install the same version on both"
+    )]
+    Protocol {
+        /// Where.
+        address: String,
+        /// Its version.
+        version: String,
+        /// Its protocol.
+        protocol: u32,
+    },
+    /// It says that it is another one than its certificate does.
+    #[error("worker {certified} at {address} claims to be {claimed}")]
+    Impostor {
+        /// Where.
+        address: String,
+        /// The id in its certificate.
+        certified: String,
+        /// The id that it gave.
+        claimed: String,
+    },
+    /// Held by another master.
+    #[error("worker {name:?} at {address} is {reason}")]
+    Held {
+        /// Its name.
+        name: String,
+        /// Where.
+        address: String,
+        /// Who holds it, in the worker's words.
+        reason: String,
+    },
+    /// Two addresses of one worker.
+    #[error("{first} and {second} are the same worker {name:?}: give one of them")]
+    SameWorker {
+        /// Its name.
+        name: String,
+        /// An address.
+        first: String,
+        /// Another one.
+        second: String,
+    },
+    /// A call failed.
+    #[error("worker {name:?} could not {action}: {reason}")]
+    Call {
+        /// Its name or address.
+        name: String,
+        /// What was asked.
+        action: &'static str,
+        /// What it answered.
+        reason: String,
+    },
+    /// Several workers cannot be used; all are named at once.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Several(Vec<Error>),
+}
+
+impl Error {
+    /// A failed call, in one sentence.
+    pub fn call(name: &str, action: &'static str, status: &Status) -> Self {
+        let reason = match status.code() {
+            Code::DeadlineExceeded | Code::Cancelled => "no answer in time".to_owned(),
+            Code::Unavailable => format!("the connection is lost ({})", status.message()),
+            _ => status.message().to_owned(),
+        };
+        Self::Call { name: name.to_owned(), action, reason }
+    }
+
+    pub(super) fn silent(name: &str, action: &'static str) -> Self {
+        Self::call(name, action, &Status::deadline_exceeded(""))
+    }
+}

@@ -1,0 +1,191 @@
+//! What all calls to one worker share, and what lives as long as a master's hold on it.
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use cake_checkpoint::{Digest, Dtype};
+use cake_engine::Placement;
+use cake_identity::random_token;
+use cake_proto::{PROTOCOL, VERSION, limits, wire};
+use tokio::sync::{RwLock, watch};
+use tracing::{info, warn};
+
+use crate::config::Config;
+use crate::lease::{LeaseBook, LeaseGuard};
+use crate::load::resident_permille;
+use crate::membership::Membership;
+use crate::runtime::Runtime;
+use crate::store::{InUse, Store};
+use crate::{OVERHEAD_BYTES, platform};
+
+/// What the clones of a worker's service share.
+pub(crate) struct Shared {
+    /// How it was started.
+    pub(crate) config: Config,
+    /// The id that stays with its store.
+    pub(crate) worker_id: String,
+    /// Differs each time the process starts.
+    pub(crate) instance: String,
+    /// Its blobs.
+    pub(crate) store: Store,
+    /// Whose worker it is.
+    pub(crate) membership: Membership,
+    /// The loaded stage.
+    pub(crate) runtime: Runtime,
+    /// Who holds it.
+    pub(crate) leases: LeaseBook,
+    /// Where weights lie.
+    pub(crate) placement: Placement,
+    pins: Mutex<HashMap<Digest, InUse>>, // Blobs that the present master has asked for.
+    /// Whether this worker was asked to stop.
+    pub(crate) leaving: watch::Sender<bool>,
+    /// Pushes share it; a probe, a load and the putting away after a master each have it alone, so
+    /// that the budget never holds two stages and no work outlives its lease.
+    pub(crate) work: Arc<RwLock<()>>,
+}
+
+impl Shared {
+    /// Nothing is loaded, nobody holds it.
+    pub(crate) fn new(
+        config: Config,
+        worker_id: String,
+        store: Store,
+        membership: Membership,
+    ) -> Self {
+        Self {
+            instance: random_token(),
+            runtime: Runtime::new(&config.name),
+            leases: LeaseBook::default(),
+            placement: Placement::new(config.weights, config.lock_memory),
+            pins: Mutex::default(),
+            leaving: watch::Sender::new(false),
+            work: Arc::default(),
+            config,
+            worker_id,
+            store,
+            membership,
+        }
+    }
+
+    /// Puts away what a master computed with here. Whoever calls it has `work` alone.
+    pub(crate) fn put_away(&self) {
+        self.runtime.unload();
+        self.lock_pins().clear(); // The next plan asks for what it needs.
+    }
+
+    /// Which of these are held. Asked for means planned: from now on making room for one blob does
+    /// not evict another of them.
+    pub(crate) fn pin_and_list(&self, names: &[String]) -> Vec<String> {
+        let mut pins = self.lock_pins();
+        let mut held = Vec::new();
+        for (name, digest) in names.iter().filter_map(|name| Some((name, name.parse().ok()?))) {
+            pins.entry(digest).or_insert_with(|| self.store.pin(&digest));
+            if self.store.holds(&digest) {
+                held.push(name.clone());
+            }
+        }
+        held
+    }
+
+    fn lock_pins(&self) -> MutexGuard<'_, HashMap<Digest, InUse>> {
+        // Only whole entries come and go: a poisoned lock still holds a usable map.
+        self.pins.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// What this worker says of itself. Reads the disk.
+    pub(crate) fn describe(&self) -> wire::Description {
+        let Shared { config, worker_id, store, leases, .. } = self;
+        let memory = platform::process_memory();
+        let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let dtypes = [Dtype::F32, Dtype::F16, Dtype::BF16];
+        wire::Description {
+            worker_id: worker_id.clone(),
+            name: config.name.clone(),
+            version: VERSION.to_owned(),
+            protocol: PROTOCOL,
+            budget_bytes: config.budget_bytes,
+            overhead_bytes: OVERHEAD_BYTES,
+            threads: config.threads as u32,
+            free_disk_bytes: store.free_disk().unwrap_or(0),
+            clock_ms: u64::try_from(clock.as_millis()).unwrap_or(u64::MAX),
+            held_by: leases.holder().unwrap_or_default(),
+            blobs: store
+                .list()
+                .iter()
+                .take(limits::BLOBS)
+                .map(|blob| blob.name.to_string())
+                .collect(),
+            resident_permille: dtypes
+                .map(|dtype| (dtype.name().to_owned(), resident_permille(dtype)))
+                .into(),
+            resident_bytes: memory.resident_bytes,
+            peak_bytes: memory.peak_bytes,
+            store: config.store.display().to_string(),
+            system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+            arithmetic: cake_engine::arithmetic().unwrap_or_default().to_owned(),
+            instance: self.instance.clone(),
+            store_limit_bytes: store.limit_bytes().unwrap_or(0),
+            stored_bytes: store.stored_bytes(),
+            partial: store
+                .list_partial()
+                .iter()
+                .take(limits::BLOBS)
+                .map(|blob| (blob.name.to_string(), blob.bytes))
+                .collect(),
+        }
+    }
+
+    /// Talks no more to these workers.
+    pub(crate) fn shut_out(&self, worker_ids: Vec<String>) {
+        if worker_ids.len() > limits::SHUT_OUT {
+            warn!(count = worker_ids.len(), "the list of those that are shut out is too long");
+            return;
+        }
+        if let Some(revoked) = self.membership.security().revoked() {
+            revoked.set(worker_ids);
+        }
+    }
+}
+
+/// What a master's hold keeps alive; dropped with its stream.
+pub(crate) struct Held {
+    guard: Option<LeaseGuard>, // Some until dropped.
+    shared: Arc<Shared>,
+    master: String,
+}
+
+impl Held {
+    /// A hold with this lease.
+    pub(crate) fn new(shared: Arc<Shared>, guard: LeaseGuard, master: String) -> Self {
+        Self { guard: Some(guard), shared, master }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        info!(master = %self.master, "released");
+        let (shared, guard) = (self.shared.clone(), self.guard.take());
+        if let Some(guard) = &guard {
+            guard.end(); // A load under way stops at the next blob.
+        }
+        shared.runtime.stop();
+        // The next master may only come once pushes have ended and the stage is gone.
+        let work = shared.work.clone();
+        let free = move || {
+            shared.put_away();
+            drop(guard);
+        };
+        match tokio::runtime::Handle::try_current() {
+            Ok(handle) => drop(handle.spawn(async move {
+                let work = work.write_owned().await;
+                // Joins the stage's thread: not on a thread that moves bytes.
+                let freeing = tokio::task::spawn_blocking(move || {
+                    let _work = work;
+                    free();
+                });
+                freeing.await.ok();
+            })),
+            Err(_) => free(),
+        }
+    }
+}
