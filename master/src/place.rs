@@ -56,7 +56,7 @@ impl OwnWeights {
     ) -> Result<(), Error> {
         let worth = tensors.iter().filter(|(_, tensor)| tensor.is_worth_copying());
         let weights: u64 = worth.map(|(_, tensor)| tensor.bytes().len() as u64).sum();
-        let fits = fits(weights, later_bytes, platform::default_budget().bytes);
+        let fits = fits(weights, later_bytes, platform::default_budget(0).bytes);
         let room = match (fits, self.wanted) {
             (Ok(()), _) => offered_bytes,
             (Err(refusal), Weights::Copy) => return Err(refusal),

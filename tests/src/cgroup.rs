@@ -35,15 +35,20 @@ impl Cgroup {
     /// # Errors
     /// Why there can be none here, in words.
     pub fn memory(bytes: u64) -> Result<Self, String> {
-        let bytes = bytes.to_string();
-        if v2() {
-            let group = Self::make(Path::new(ROOT), "memory")?;
-            group.write("memory.max", &bytes)?;
-            return Ok(group);
-        }
-        let group = Self::make(&Path::new(ROOT).join("memory"), "memory")?;
-        group.write("memory.limit_in_bytes", &bytes)?;
+        let root = Path::new(ROOT);
+        let group =
+            Self::make(&if v2() { root.to_owned() } else { root.join("memory") }, "memory")?;
+        group.set_memory(bytes)?;
         Ok(group)
+    }
+
+    /// From now on it may use so many bytes.
+    ///
+    /// # Errors
+    /// Why it cannot be so, in words.
+    pub fn set_memory(&self, bytes: u64) -> Result<(), String> {
+        let file = if v2() { "memory.max" } else { "memory.limit_in_bytes" };
+        self.write(file, &bytes.to_string())
     }
 
     /// The file to which a process id is written to join.

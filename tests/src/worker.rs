@@ -45,6 +45,8 @@ pub struct WorkerOptions<'a> {
     pub core: Option<usize>,
     /// A directory that this worker shall find empty (needs root).
     pub hide: Option<PathBuf>,
+    /// A directory, and the one that this worker shall find in its place (needs root).
+    pub replace: Option<(PathBuf, PathBuf)>,
 }
 
 impl Default for WorkerOptions<'_> {
@@ -60,6 +62,7 @@ impl Default for WorkerOptions<'_> {
             cgroups: Vec::new(),
             core: None,
             hide: None,
+            replace: None,
         }
     }
 }
@@ -193,12 +196,16 @@ fn command(name: &str, options: &WorkerOptions<'_>, directory: &Path, store: &Pa
     if let Some(hide) = &options.hide {
         script.push_str(&format!("mount -t tmpfs -o size=64k none '{}' && ", hide.display()));
     }
+    if let Some((place, other)) = &options.replace {
+        script.push_str(&format!("mount --bind '{}' '{}' && ", other.display(), place.display()));
+    }
+    let mounts = options.hide.is_some() || options.replace.is_some();
     let worker = &programs().worker;
     let mut command = if script.is_empty() {
         Command::new(worker)
     } else {
-        let mut command = Command::new(if options.hide.is_some() { "unshare" } else { "sh" });
-        if options.hide.is_some() {
+        let mut command = Command::new(if mounts { "unshare" } else { "sh" });
+        if mounts {
             command.args(["-m", "sh"]);
         }
         command.args(["-c", &format!("{script}exec \"$@\""), "sh"]).arg(worker);

@@ -1,10 +1,12 @@
 //! A worker dies, and every answer that had begun ends as if it had not.
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use cake_proto::{Tag, wire};
 use cake_tests::streams::{COMPLETIONS, count, prompt, together};
 use cake_tests::{
-    Link, Master, ModelShape, Server, TestWorker, Weather, WorkerOptions, budget_for, master,
-    model, until,
+    Cgroup, Link, Master, ModelShape, Server, TestWorker, Weather, WorkerOptions, budget_for, dial,
+    master, model, not_shown, until,
 };
 use rustix::process::Signal;
 use serde_json::json;
@@ -272,6 +274,95 @@ fn a_worker_that_is_asked_to_stop_goes_once_its_layers_have_moved() {
     workers[0].signal(Signal::TERM);
     until("it to be gone", LIMIT, || !workers[0].alive());
     until("the loss to be seen", LIMIT, || server.get("/ready").status == 503);
+}
+
+/// Three answer; one of them, `b`, is started with `options` and runs low: it leaves without a token lost, and is
+/// taken again once there is enough.
+fn leaves_and_comes_back(
+    options: WorkerOptions<'_>,
+    run_low: impl FnOnce(),
+    recover: impl FnOnce(),
+) {
+    const TOKENS: usize = 60;
+    let home = Home::new();
+    let mut workers = vec![home.worker("a", WorkerOptions::default()), home.worker("b", options)];
+    workers.push(home.worker("c", WorkerOptions::default()));
+    let (_master, server) = home.server(&workers, &THREE, &[]);
+    let devices = || server.get("/api/cluster").good()["devices"].as_array().map(Vec::len);
+    let whole = together(&server, TOKENS, || {});
+    let made = count(&server, "cake_generated_tokens_total");
+    let answers = together(&server, TOKENS, || {
+        until("tokens", LIMIT, || count(&server, "cake_generated_tokens_total") > made + 20.0);
+        run_low();
+        until("it to be let go", LIMIT, || holder(&workers[1]).is_empty());
+    });
+    assert!(answers == whole, "answers while one ran low");
+    assert_eq!(devices(), Some(2), "{}", workers[1].log());
+    assert_eq!(count(&server, "cake_recovery_seconds_count"), 0.0, "it was no loss");
+    let refusal = hold(&workers[1]).expect_err("it is refused for now");
+    assert!(refusal.contains("keeps back"), "{refusal}");
+    assert!(workers[1].alive());
+    recover();
+    until("it to be held again", LIMIT, || !holder(&workers[1]).is_empty());
+    assert!(together(&server, TOKENS, || {}) == whole, "answers with it again");
+}
+
+/// Which master holds a worker; empty if none does.
+fn holder(worker: &TestWorker) -> String {
+    let ask = async {
+        let mut client = dial(&worker.address, Tag::default()).await.expect("it is there");
+        client.describe(wire::DescribeRequest {}).await.expect("it answers").into_inner().held_by
+    };
+    runtime().block_on(ask)
+}
+
+/// Holds a worker for a moment, as a master without an authority does.
+fn hold(worker: &TestWorker) -> Result<(), String> {
+    let ask = async {
+        let mut client = dial(&worker.address, Tag::default()).await.expect("it is there");
+        let request = wire::HoldRequest { master_name: "other".to_owned(), ..Default::default() };
+        client.hold(request).await.map(drop).map_err(|status| status.message().to_owned())
+    };
+    runtime().block_on(ask)
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+#[test]
+fn a_device_whose_battery_runs_low_leaves_and_comes_back() {
+    if !rustix::process::geteuid().is_root() {
+        return not_shown("a battery of our own needs root (a mount of the worker's own)");
+    }
+    let class = tempfile::tempdir().expect("a temporary folder");
+    let battery = class.path().join("power_supply/BAT0");
+    std::fs::create_dir_all(&battery).expect("made");
+    let says = |file: &str, text: &str| std::fs::write(battery.join(file), text).expect("written");
+    says("type", "Battery\n");
+    says("status", "Discharging\n");
+    says("capacity", "31\n");
+    let options = WorkerOptions {
+        args: vec!["--min-battery".to_owned(), "30".to_owned()],
+        replace: Some((PathBuf::from("/sys/class"), class.path().to_owned())),
+        ..WorkerOptions::default()
+    };
+    leaves_and_comes_back(options, || says("capacity", "29\n"), || says("status", "Charging\n"));
+}
+
+#[test]
+fn a_device_whose_memory_runs_low_leaves_and_comes_back() {
+    let group = match Cgroup::memory(4 << 30) {
+        Ok(group) => group,
+        Err(why) => return not_shown(why),
+    };
+    let limit = |bytes| group.set_memory(bytes).expect("the limit can be changed");
+    let options = WorkerOptions {
+        args: vec!["--min-free".to_owned(), "1GiB".to_owned()],
+        cgroups: vec![&group],
+        ..WorkerOptions::default()
+    };
+    leaves_and_comes_back(options, || limit(1 << 30), || limit(4 << 30));
 }
 
 #[test]

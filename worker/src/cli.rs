@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config::{self, Config};
 use crate::membership::{self, Invitation};
+use crate::reserve::Reserve;
 use crate::server::{self, Worker};
 use crate::store::cli as store_cli;
 use crate::store::{self, Store};
@@ -107,6 +108,14 @@ pub struct ServeArgs {
     /// (seconds); asked twice it stops at once.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     drain: u64,
+    /// Leave the cluster, layers moved first, while the battery has less than this and is not charging
+    /// (percent, where the system tells); 0 for never.
+    #[arg(long, value_name = "PERCENT", default_value_t = 15, value_parser = clap::value_parser!(u8).range(0..=90))]
+    min_battery: u8,
+    /// Leave the cluster, layers moved first, while the system or its cgroup has less memory free than this
+    /// (such as 500MiB). Default: stay.
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    min_free: Option<u64>,
     /// Stop when standard input closes, as it does when the parent process ends.
     #[arg(long, hide = true)]
     exit_with_parent: bool,
@@ -206,7 +215,7 @@ impl ServeArgs {
         let (budget, why) = match self.memory {
             Some(bytes) => (bytes, "as asked".to_owned()),
             None => {
-                let offer = platform::default_budget();
+                let offer = platform::default_budget(self.min_free.unwrap_or(0));
                 (offer.bytes, offer.why)
             }
         };
@@ -225,7 +234,9 @@ impl ServeArgs {
             insecure || encrypted,
         )?;
         let (weights, lock_memory) = (self.weights, self.lock_memory);
-        Ok((Config { weights, lock_memory, invitation, insecure, ..checked }, why))
+        let (battery_percent, free_bytes) = (self.min_battery, self.min_free.unwrap_or(0));
+        let reserve = Reserve { battery_percent, free_bytes };
+        Ok((Config { weights, lock_memory, invitation, reserve, insecure, ..checked }, why))
     }
 }
 

@@ -7,6 +7,7 @@ use cake_engine::Weights;
 
 use crate::OVERHEAD_BYTES;
 use crate::membership::Invitation;
+use crate::reserve::Reserve;
 
 /// A worker's settings. Built by [`Config::checked`], so a value of this type is usable.
 #[derive(Clone, Debug)]
@@ -29,6 +30,8 @@ pub struct Config {
     pub lock_memory: bool,
     /// The cluster to join unless this worker is a member. As `weights`.
     pub invitation: Option<Invitation>,
+    /// What of the device is kept back. As `weights`.
+    pub reserve: Reserve,
     /// Whether to speak in plain text, with anybody. As `weights`.
     pub insecure: bool,
 }
@@ -75,7 +78,7 @@ pub enum Error {
 
 impl Config {
     /// Checks the settings. `exposed` allows an address that others can reach. Weights lie where
-    /// that is best, and are not locked; there is no invitation, and what the worker is a member of counts.
+    /// that is best, and are not locked; there is no invitation, nothing is kept back, and what the worker is a member of counts.
     ///
     /// # Errors
     /// [`Error`], one sentence for the person who typed them.
@@ -112,6 +115,7 @@ impl Config {
             weights: Weights::default(),
             lock_memory: false,
             invitation: None,
+            reserve: Reserve::default(),
             insecure: false,
         })
     }

@@ -17,6 +17,7 @@ pub mod load;
 pub mod membership;
 pub mod platform;
 pub mod push;
+pub mod reserve;
 pub mod routes;
 pub mod runtime;
 pub mod server;

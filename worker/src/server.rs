@@ -14,6 +14,7 @@ use tracing::{info, warn};
 
 use crate::config::Config;
 use crate::membership::Membership;
+use crate::reserve::Reserve;
 use crate::service::Service;
 use crate::store::{self, Store};
 
@@ -30,6 +31,7 @@ pub struct Worker {
     address: SocketAddr,
     worker_id: String,
     membership: Membership,
+    reserve: Reserve,
 }
 
 /// Why a worker cannot start, or stopped.
@@ -90,8 +92,9 @@ impl Worker {
         if let Some(certified) = membership.worker_id() {
             certified.clone_into(&mut worker_id);
         }
+        let reserve = config.reserve;
         let service = Service::new(config, worker_id.clone(), store, membership.clone());
-        Ok(Self { service, listener, address, worker_id, membership })
+        Ok(Self { service, listener, address, worker_id, membership, reserve })
     }
 
     /// Where it listens, with the port that the system chose.
@@ -119,7 +122,8 @@ impl Worker {
         shutdown: impl Future<Output = ()>,
         hurry: impl Future<Output = ()>,
     ) -> Result<(), Error> {
-        let leaving = self.service.clone();
+        let (leaving, watched, reserve) =
+            (self.service.clone(), self.service.clone(), self.reserve);
         let runtime = self.service.runtime();
         let service = WorkerServer::new(self.service)
             .max_decoding_message_size(limits::MESSAGE_BYTES)
@@ -130,6 +134,8 @@ impl Worker {
             incoming.next().await.map(|stream| (Ok::<_, std::io::Error>(stream), incoming))
         });
         // Ends with this function, however that ends.
+        let mut watching = tokio::task::JoinSet::new();
+        watching.spawn(async move { watched.keep(reserve).await });
         let mut announcing = tokio::task::JoinSet::new();
         announcing.spawn(self.membership.announce(self.address));
         let serve = Server::builder()
@@ -148,6 +154,7 @@ impl Worker {
             ended = &mut serve => return Ok(ended?),
             () = shutdown => info!("stopping"),
         }
+        watching.shutdown().await; // Nothing makes it stay now.
         tokio::select! {
             ended = &mut serve => return Ok(ended?),
             () = leaving.leave() => {}

@@ -20,6 +20,7 @@ use crate::load::{Load, Outcome, Place, stage_scratch_bytes};
 use crate::membership::Membership;
 use crate::push;
 use crate::push::blocking;
+use crate::reserve::Reserve;
 use crate::runtime::{self, Runtime, Ticket};
 use crate::shared::{Held, Shared};
 use crate::store::{self, Store};
@@ -54,10 +55,15 @@ impl Service {
         if self.shared.runtime.ticket().is_err() {
             return;
         }
-        self.shared.leaving.send_replace(true);
+        self.shared.leaving.send_replace(Some("it was asked to stop".to_owned()));
         while self.shared.leases.holder().is_some() {
             tokio::time::sleep(LET_GO).await;
         }
+    }
+
+    /// Asks to be let go whenever the device has less than this. Never completes.
+    pub async fn keep(&self, reserve: Reserve) {
+        reserve.watch(self.shared.leaving.clone()).await;
     }
 
     /// The stage's runtime, for an orderly end.
@@ -99,8 +105,8 @@ impl WorkerRpc for Service {
         let wire::HoldRequest { master_name: mut master, shut_out } = request.into_inner();
         master.truncate(master.floor_char_boundary(64));
         let leaving = self.shared.leaving.subscribe();
-        if *leaving.borrow() {
-            return Err(Status::failed_precondition("leaving: it was asked to stop"));
+        if let Some(why) = &*leaving.borrow() {
+            return Err(Status::failed_precondition(format!("leaving: {why}")));
         }
         let guard = self.shared.leases.acquire(&master)?;
         self.shared.shut_out(shut_out);
@@ -110,16 +116,13 @@ impl WorkerRpc for Service {
         let granted = wire::HoldEvent { lease, ..wire::HoldEvent::default() };
         let granted = tokio_stream::once(Ok(granted));
         // The stream owns the lease: when the connection goes, tonic drops it and the worker is free.
-        let rest = futures_util::stream::unfold((held, false), move |(held, told)| {
-            let mut leaving = leaving.clone();
-            async move {
-                if told || leaving.wait_for(|leaving| *leaving).await.is_err() {
-                    std::future::pending::<()>().await;
-                }
-                let event = wire::HoldEvent { leaving: true, ..wire::HoldEvent::default() };
-                Some((Ok(event), (held, true)))
-            }
-        });
+        let rest =
+            futures_util::stream::unfold((held, leaving), |(held, mut leaving)| async move {
+                leaving.changed().await.ok()?; // What it belongs to is in `held`.
+                let leaves = leaving.borrow_and_update().is_some();
+                let event = wire::HoldEvent { leaving: leaves, ..wire::HoldEvent::default() };
+                Some((Ok(event), (held, leaving)))
+            });
         Ok(Response::new(Box::pin(granted.chain(rest))))
     }
 

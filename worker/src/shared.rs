@@ -37,8 +37,8 @@ pub(crate) struct Shared {
     /// Where weights lie.
     pub(crate) placement: Placement,
     pins: Mutex<HashMap<Digest, InUse>>, // Blobs that the present master has asked for.
-    /// Whether this worker was asked to stop.
-    pub(crate) leaving: watch::Sender<bool>,
+    /// Why this worker would like to be let go, if it would.
+    pub(crate) leaving: watch::Sender<Option<String>>,
     /// Pushes share it; a probe, a load and the putting away after a master each have it alone, so
     /// that the budget never holds two stages and no work outlives its lease.
     pub(crate) work: Arc<RwLock<()>>,
@@ -58,7 +58,7 @@ impl Shared {
             leases: LeaseBook::default(),
             placement: Placement::new(config.weights, config.lock_memory),
             pins: Mutex::default(),
-            leaving: watch::Sender::new(false),
+            leaving: watch::Sender::new(None),
             work: Arc::default(),
             config,
             worker_id,

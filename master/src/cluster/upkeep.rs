@@ -32,11 +32,10 @@ pub(super) async fn hold(
     loop {
         tokio::select! {
             event = stream.message() => match event {
-                Ok(Some(event)) if event.leaving => {
-                    leaving.store(true, Ordering::Relaxed);
+                Ok(Some(event)) => {
+                    leaving.store(event.leaving, Ordering::Relaxed);
                     membership.news.notify_one();
                 }
-                Ok(Some(_)) => {}
                 _ => return,
             },
             list = changed(&mut revoked) => {

@@ -32,18 +32,28 @@ pub struct ProcessMemory {
 }
 
 /// What this process may use: what the system has available or its control group leaves,
-/// whichever is less, less a reserve of 10 % (at least 256 MiB).
-pub fn default_budget() -> MemoryOffer {
+/// whichever is less, less a reserve of 10 % (at least 256 MiB, and at least `kept_bytes`).
+pub fn default_budget(kept_bytes: u64) -> MemoryOffer {
+    let (available_bytes, limit) = available();
+    offer(available_bytes, limit, kept_bytes)
+}
+
+/// Bytes that the system has available or this process's control group leaves, whichever is less.
+pub fn free_memory() -> u64 {
+    let (available_bytes, limit) = available();
+    limit.map_or(available_bytes, |limit| limit.free_bytes.min(available_bytes))
+}
+
+/// What the system has available (bytes), and the control group's limit.
+fn available() -> (u64, Option<cgroup::Limit>) {
     let mut system = sysinfo::System::new();
     system.refresh_memory();
-    offer(
-        system.available_memory(),
-        cgroup::memory_limit(&|path: &Path| std::fs::read_to_string(path).ok()),
-    )
+    let limit = cgroup::memory_limit(&|path: &Path| std::fs::read_to_string(path).ok());
+    (system.available_memory(), limit)
 }
 
 /// The offer that follows from what the system and the control group leave.
-fn offer(available_bytes: u64, limit: Option<cgroup::Limit>) -> MemoryOffer {
+fn offer(available_bytes: u64, limit: Option<cgroup::Limit>, kept_bytes: u64) -> MemoryOffer {
     let (free_bytes, source) = match limit {
         Some(limit) if limit.free_bytes < available_bytes => (
             limit.free_bytes,
@@ -58,7 +68,7 @@ fn offer(available_bytes: u64, limit: Option<cgroup::Limit>) -> MemoryOffer {
             (available_bytes, format!("{} available on this system", format_bytes(available_bytes)))
         }
     };
-    let reserve_bytes = MIN_RESERVE_BYTES.max(free_bytes / RESERVE_DIVISOR);
+    let reserve_bytes = MIN_RESERVE_BYTES.max(free_bytes / RESERVE_DIVISOR).max(kept_bytes);
     MemoryOffer {
         bytes: free_bytes.saturating_sub(reserve_bytes),
         why: format!("{source}, less a reserve of {}", format_bytes(reserve_bytes)),
@@ -112,22 +122,23 @@ mod tests {
 
     #[test]
     fn offers_what_the_system_has_less_a_tenth() {
-        let offer = offer(10 * GIB, None);
+        let offer = offer(10 * GIB, None, 0);
         assert_eq!(offer.bytes, 9 * GIB);
         assert!(offer.why.contains("available on this system"), "{}", offer.why);
     }
 
     #[test]
     fn a_tighter_control_group_decides() {
-        let tight = offer(10 * GIB, limit(GIB));
+        let tight = offer(10 * GIB, limit(GIB), 0);
         assert_eq!(tight.bytes, GIB - MIN_RESERVE_BYTES);
         assert!(tight.why.contains("/sys/fs/cgroup/w"), "{}", tight.why);
-        assert_eq!(offer(GIB, limit(2 * GIB)).bytes, GIB - MIN_RESERVE_BYTES);
+        assert_eq!(offer(GIB, limit(2 * GIB), 0).bytes, GIB - MIN_RESERVE_BYTES);
+        assert_eq!(offer(10 * GIB, limit(4 * GIB), GIB).bytes, 3 * GIB);
     }
 
     #[test]
     fn a_system_with_less_than_the_reserve_offers_nothing() {
-        assert_eq!(offer(100 << 20, None).bytes, 0);
+        assert_eq!(offer(100 << 20, None, 0).bytes, 0);
     }
 
     #[test]
@@ -145,6 +156,6 @@ mod tests {
             assert!(memory.resident_bytes > 0);
             assert!(memory.peak_bytes >= memory.resident_bytes);
         }
-        assert!(!default_budget().why.is_empty());
+        assert!(!default_budget(0).why.is_empty());
     }
 }

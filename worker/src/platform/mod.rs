@@ -4,13 +4,15 @@
 //! asks what memory and how many threads it may offer, and who it is.
 
 mod allocator;
+mod battery;
 mod cgroup;
 mod disk;
 mod memory;
 
 pub(crate) use allocator::return_freed_memory;
+pub use battery::{Battery, battery};
 pub(crate) use disk::{DiskSpace, free_space, sync_directory};
-pub use memory::{MemoryOffer, ProcessMemory, default_budget, process_memory};
+pub use memory::{MemoryOffer, ProcessMemory, default_budget, free_memory, process_memory};
 
 pub use cake_engine::default_threads;
 
