@@ -8,6 +8,7 @@
 //! - Every wait has a deadline, and says what it waited for.
 //! - A worker runs in a directory of its own and is never told where the checkpoint is.
 
+mod acceptor;
 pub mod browser;
 pub mod budget;
 pub mod cgroup;

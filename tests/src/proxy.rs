@@ -1,10 +1,11 @@
 //! A TCP proxy between a master and a worker: counts bytes, and fails when it is told to.
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use std::thread::JoinHandle;
 use std::time::Duration;
+
+use crate::acceptor::Acceptor;
 
 /// Bytes moved at once.
 const BUFFER: usize = 256 << 10;
@@ -15,9 +16,8 @@ const CONNECT: Duration = Duration::from_secs(5);
 pub struct CountingProxy {
     /// What a master is told instead of the worker's address.
     pub address: String,
-    local: SocketAddr,
     shared: Arc<Shared>,
-    acceptor: Option<JoinHandle<()>>,
+    acceptor: Acceptor,
 }
 
 #[derive(Debug)]
@@ -36,7 +36,6 @@ struct Shared {
     hold_at: AtomicU64,
     refuse: AtomicBool,
     breaking: AtomicBool,
-    closed: AtomicBool,
     open: Mutex<Vec<TcpStream>>,
     moved: Condvar,
     gate: Mutex<()>,
@@ -48,8 +47,6 @@ impl CountingProxy {
     /// # Panics
     /// If no port is free.
     pub fn start(target: &str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let local = listener.local_addr().expect("bound just above");
         let shared = Arc::new(Shared {
             target: target.to_owned(),
             to_worker: AtomicU64::new(0),
@@ -61,14 +58,13 @@ impl CountingProxy {
             hold_at: AtomicU64::new(u64::MAX),
             refuse: AtomicBool::new(false),
             breaking: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
             open: Mutex::new(Vec::new()),
             moved: Condvar::new(),
             gate: Mutex::new(()),
         });
         let accepting = shared.clone();
-        let acceptor = std::thread::spawn(move || accepting.accept(&listener));
-        Self { address: local.to_string(), local, shared, acceptor: Some(acceptor) }
+        let acceptor = Acceptor::start(move |client| accepting.accept(client));
+        Self { address: acceptor.address(), shared, acceptor }
     }
 
     /// Bytes that went to the worker so far.
@@ -148,32 +144,21 @@ impl CountingProxy {
 
 impl Drop for CountingProxy {
     fn drop(&mut self) {
-        self.shared.closed.store(true, Ordering::SeqCst);
+        self.acceptor.stop();
+        self.shared.breaking.store(true, Ordering::SeqCst);
         self.shared.moved.notify_all();
         self.shared.close_all();
-        TcpStream::connect_timeout(&self.local, CONNECT).ok(); // Wakes the acceptor.
-        if let Some(acceptor) = self.acceptor.take() {
-            acceptor.join().ok();
-        }
     }
 }
 
 impl Shared {
-    fn accept(self: &Arc<Self>, listener: &TcpListener) {
-        for client in listener.incoming() {
-            if self.closed.load(Ordering::SeqCst) {
-                return;
-            }
-            let Ok(client) = client else { continue };
-            let broken =
-                self.to_worker.load(Ordering::SeqCst) >= self.cut_at.load(Ordering::SeqCst);
-            let allowed = self.allowed.load(Ordering::SeqCst);
-            let spent = self.connections.load(Ordering::SeqCst) >= allowed;
-            if broken || spent || self.refuse.load(Ordering::SeqCst) {
-                client.shutdown(Shutdown::Both).ok();
-                continue;
-            }
-            self.forward(client).ok(); // A worker that is gone: the client's connection closes.
+    fn accept(self: &Arc<Self>, client: TcpStream) {
+        let broken = self.to_worker.load(Ordering::SeqCst) >= self.cut_at.load(Ordering::SeqCst);
+        let allowed = self.allowed.load(Ordering::SeqCst);
+        let spent = self.connections.load(Ordering::SeqCst) >= allowed;
+        match broken || spent || self.refuse.load(Ordering::SeqCst) {
+            true => drop(client.shutdown(Shutdown::Both)),
+            false => drop(self.forward(client)), // A worker that is gone: the connection closes.
         }
     }
 
@@ -231,7 +216,7 @@ impl Shared {
     fn allowance(&self, wanted: usize) -> usize {
         let mut gate = self.gate.lock().expect("no holder panics");
         loop {
-            if self.closed.load(Ordering::SeqCst) || self.breaking.load(Ordering::SeqCst) {
+            if self.breaking.load(Ordering::SeqCst) {
                 return 0;
             }
             let sent = self.to_worker.load(Ordering::SeqCst);

@@ -1,14 +1,15 @@
 //! A link between two machines in bad weather: slow, far, stalling, breaking.
 use std::collections::HashMap;
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::set_socket_linger;
+
+use crate::acceptor::Acceptor;
 
 /// Bytes moved at once: some ten packets.
 const PIECE: usize = 16 << 10;
@@ -16,7 +17,6 @@ const PIECE: usize = 16 << 10;
 const PIECES: usize = 16;
 /// A piece of so many bytes has something else than the headers of a message in its middle.
 const LARGE: usize = 1 << 10;
-const CONNECT: Duration = Duration::from_secs(5);
 
 /// What happens to bytes. The default lets them pass.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,9 +40,8 @@ pub struct Weather {
 pub struct Link {
     /// What is told instead of the worker's address.
     pub address: String,
-    local: SocketAddr,
     shared: Arc<Shared>,
-    acceptor: Option<JoinHandle<()>>,
+    acceptor: Acceptor,
 }
 
 #[derive(Debug)]
@@ -56,7 +55,6 @@ struct Shared {
     resets: AtomicU64,
     /// Connections are closed at once after so many.
     allowed: AtomicU64,
-    closed: AtomicBool,
     since: Instant,
 }
 
@@ -66,8 +64,6 @@ impl Link {
     /// # Panics
     /// If no port is free.
     pub fn start(target: &str, seed: u64) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let local = listener.local_addr().expect("bound just above");
         let shared = Arc::new(Shared {
             target: Mutex::new(target.to_owned()),
             weather: Mutex::default(),
@@ -76,12 +72,11 @@ impl Link {
             open: Mutex::default(),
             resets: AtomicU64::new(0),
             allowed: AtomicU64::new(u64::MAX),
-            closed: AtomicBool::new(false),
             since: Instant::now(),
         });
         let accepting = shared.clone();
-        let acceptor = std::thread::spawn(move || accepting.accept(&listener));
-        Self { address: local.to_string(), local, shared, acceptor: Some(acceptor) }
+        let acceptor = Acceptor::start(move |client| accepting.accept(client));
+        Self { address: acceptor.address(), shared, acceptor }
     }
 
     /// The weather from now on.
@@ -119,26 +114,16 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.shared.closed.store(true, Ordering::SeqCst);
+        self.acceptor.stop();
         self.cut_from(0);
-        TcpStream::connect_timeout(&self.local, CONNECT).ok(); // Wakes the acceptor.
-        if let Some(acceptor) = self.acceptor.take() {
-            acceptor.join().ok();
-        }
     }
 }
 
 impl Shared {
-    fn accept(self: &Arc<Self>, listener: &TcpListener) {
-        for client in listener.incoming() {
-            if self.closed.load(Ordering::SeqCst) {
-                return;
-            }
-            let Ok(client) = client else { continue };
-            match self.made.load(Ordering::SeqCst) >= self.allowed.load(Ordering::SeqCst) {
-                true => drop(client.shutdown(Shutdown::Both)),
-                false => drop(self.forward(client)), // A worker that is gone: the connection closes.
-            }
+    fn accept(self: &Arc<Self>, client: TcpStream) {
+        match self.made.load(Ordering::SeqCst) >= self.allowed.load(Ordering::SeqCst) {
+            true => drop(client.shutdown(Shutdown::Both)),
+            false => drop(self.forward(client)), // A worker that is gone: the connection closes.
         }
     }
 

@@ -53,6 +53,21 @@ impl Task<'_> {
     }
 }
 
+/// Adds the products of both halves of a strip with the tile that lies so many bytes behind the beginning of a
+/// plane: it goes to register `$x`, the sums are in `$first` and `$second`.
+macro_rules! products {
+    ($plane:ident, $at:literal, $x:tt, $first:tt, $second:tt) => {
+        asm!(
+            concat!("tileloadd ", $x, ", [{x} + {s} + ", $at, "]"),
+            concat!("tdpbf16ps ", $first, ", tmm4, ", $x),
+            concat!("tdpbf16ps ", $second, ", tmm5, ", $x),
+            x = in(reg) $plane.as_ptr(), s = in(reg) LINE,
+            out($first) _, out($second) _, out($x) _,
+            options(nostack, preserves_flags, readonly),
+        )
+    };
+}
+
 /// Continues the sums of a strip by a step, `x` being the planes of that step; those of the second tile
 /// of the pair only if `both`.
 #[inline(always)]
@@ -78,23 +93,9 @@ fn multiply(_: &Tiles, x: &[[Tile; 2]], both: bool, step: Step, mut asked: Asked
     for plane in x {
         // SAFETY: there are tile registers; a plane is two whole tiles.
         unsafe {
-            asm!(
-                "tileloadd tmm6, [{x} + {s}]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                x = in(reg) plane.as_ptr(), s = in(reg) LINE,
-                out("tmm0") _, out("tmm2") _, out("tmm6") _,
-                options(nostack, preserves_flags, readonly),
-            );
+            products!(plane, "0", "tmm6", "tmm0", "tmm2");
             if both {
-                asm!(
-                    "tileloadd tmm7, [{x} + {s} + 1024]",
-                    "tdpbf16ps tmm1, tmm4, tmm7",
-                    "tdpbf16ps tmm3, tmm5, tmm7",
-                    x = in(reg) plane.as_ptr(), s = in(reg) LINE,
-                    out("tmm1") _, out("tmm3") _, out("tmm7") _,
-                    options(nostack, preserves_flags, readonly),
-                );
+                products!(plane, "1024", "tmm7", "tmm1", "tmm3");
             }
         }
     }
