@@ -9,7 +9,7 @@ use cake_proto::{Client, ConnectError, Tag};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::{Cgroup, process, programs};
+use crate::{Cgroup, Host, process, programs};
 
 /// How long a worker may take to listen.
 const START: Duration = Duration::from_secs(20);
@@ -45,6 +45,8 @@ pub struct WorkerOptions<'a> {
     pub core: Option<usize>,
     /// A directory that this worker shall find empty (needs root).
     pub hide: Option<PathBuf>,
+    /// The host that it runs on, if not on this one.
+    pub host: Option<Host>,
 }
 
 impl Default for WorkerOptions<'_> {
@@ -60,6 +62,7 @@ impl Default for WorkerOptions<'_> {
             cgroups: Vec::new(),
             core: None,
             hide: None,
+            host: None,
         }
     }
 }
@@ -214,5 +217,8 @@ fn command(name: &str, options: &WorkerOptions<'_>, directory: &Path, store: &Pa
         .env_remove("CAKE_LOG")
         .env_remove("CAKE_OPS")
         .envs(options.env.iter().cloned());
-    command
+    match &options.host {
+        Some(host) => host.command(&command),
+        None => command,
+    }
 }

@@ -9,7 +9,7 @@ use cake_identity::JoinToken;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{self, Config};
-use crate::membership::{self, Invitation};
+use crate::membership;
 use crate::server::{self, Worker};
 use crate::store::cli as store_cli;
 use crate::store::{self, Store};
@@ -92,17 +92,22 @@ pub struct ServeArgs {
     /// Keep weights in memory: the system neither drops nor swaps their pages.
     #[arg(long)]
     lock_memory: bool,
-    /// The master whose cluster to join with --token (HOST:PORT, the port that `cake-master token` shows).
-    #[arg(long, value_name = "ADDR", requires = "token")]
+    /// Where the master is (HOST:PORT, the port that `cake-master token` shows). Default: where it was last, and
+    /// where it is found on this network.
+    #[arg(long, value_name = "ADDR", conflicts_with = "insecure")]
     master: Option<String>,
-    /// What `cake-master token` printed. Once joined the worker keeps its certificate beside its store, and
-    /// needs neither.
-    #[arg(long, requires = "master", env = "CAKE_TOKEN", hide_env_values = true)]
+    /// What `cake-master token` printed: lets this worker join. Once joined it keeps its certificate beside its
+    /// store, and needs no token.
+    #[arg(long, env = "CAKE_TOKEN", hide_env_values = true)]
     token: Option<JoinToken>,
     /// Connections in plain text with anybody who can reach the address, even if this worker has joined
     /// a cluster.
     #[arg(long, conflicts_with = "token")]
     insecure: bool,
+    /// Neither look for the master on this network nor be found there by multicast DNS. A worker that listens on
+    /// a loopback address does neither anyway.
+    #[arg(long)]
+    no_discovery: bool,
     /// How long the master may take to move this worker's layers elsewhere before it stops, once it is asked to
     /// (seconds); asked twice it stops at once.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
@@ -211,9 +216,12 @@ impl ServeArgs {
             }
         };
         let store = store_directory(self.store)?;
-        let invitation = self.master.zip(self.token);
-        let invitation = invitation.map(|(master, token)| Invitation { master, token });
-        let encrypted = invitation.is_some() || membership::is_member(&store);
+        let encrypted = self.token.is_some() || membership::is_member(&store);
+        if let Some(master) = &self.master
+            && !encrypted
+        {
+            return Err(config::Error::NoToken { master: master.clone() }.into());
+        }
         let insecure = self.insecure;
         let checked = Config::checked(
             &self.listen,
@@ -224,8 +232,11 @@ impl ServeArgs {
             self.threads.unwrap_or_else(platform::default_threads),
             insecure || encrypted,
         )?;
-        let (weights, lock_memory) = (self.weights, self.lock_memory);
-        Ok((Config { weights, lock_memory, invitation, insecure, ..checked }, why))
+        let (weights, lock_memory, discovery) =
+            (self.weights, self.lock_memory, !self.no_discovery);
+        let (master, token) = (self.master, self.token);
+        let told = Config { weights, lock_memory, master, token, discovery, insecure, ..checked };
+        Ok((told, why))
     }
 }
 

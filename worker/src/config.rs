@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use cake_checkpoint::units::format_bytes;
 use cake_engine::Weights;
+use cake_identity::JoinToken;
 
 use crate::OVERHEAD_BYTES;
-use crate::membership::Invitation;
 
 /// A worker's settings. Built by [`Config::checked`], so a value of this type is usable.
 #[derive(Clone, Debug)]
@@ -27,8 +27,12 @@ pub struct Config {
     pub weights: Weights,
     /// Whether weights are kept from being dropped or swapped. As `weights`.
     pub lock_memory: bool,
-    /// The cluster to join unless this worker is a member. As `weights`.
-    pub invitation: Option<Invitation>,
+    /// Where the master is said to be (HOST:PORT). As `weights`.
+    pub master: Option<String>,
+    /// What lets this worker join a cluster that it is no member of. As `weights`.
+    pub token: Option<JoinToken>,
+    /// Whether to look for the master on the network, and to be found, unless it listens on loopback. As `weights`.
+    pub discovery: bool,
     /// Whether to speak in plain text, with anybody. As `weights`.
     pub insecure: bool,
 }
@@ -51,6 +55,15 @@ pub enum Error {
     NotLoopback {
         /// As resolved.
         address: SocketAddr,
+    },
+    /// A master whose cluster this worker is no member of.
+    #[error(
+        "this worker has not joined a cluster: --master {master} takes --token, too, with what \
+         `cake-master token` prints"
+    )]
+    NoToken {
+        /// As given.
+        master: String,
     },
     /// Not even the process itself fits.
     #[error("a budget of {} is too small: the worker's own process takes {}",
@@ -75,7 +88,7 @@ pub enum Error {
 
 impl Config {
     /// Checks the settings. `exposed` allows an address that others can reach. Weights lie where
-    /// that is best, and are not locked; there is no invitation, and what the worker is a member of counts.
+    /// that is best, and are not locked; there is no token, and what the worker is a member of counts.
     ///
     /// # Errors
     /// [`Error`], one sentence for the person who typed them.
@@ -111,7 +124,9 @@ impl Config {
             threads,
             weights: Weights::default(),
             lock_memory: false,
-            invitation: None,
+            master: None,
+            token: None,
+            discovery: true,
             insecure: false,
         })
     }

@@ -12,8 +12,9 @@ use tokio::net::TcpListener;
 use tonic::transport::Server;
 use tracing::{info, warn};
 
+use crate::announce::{Announcement, announce};
 use crate::config::Config;
-use crate::membership::Membership;
+use crate::membership::{Entry, Membership};
 use crate::service::Service;
 use crate::store::{self, Store};
 
@@ -30,6 +31,8 @@ pub struct Worker {
     address: SocketAddr,
     worker_id: String,
     membership: Membership,
+    /// Whether it looks for its master on the network, and is found there.
+    discover: bool,
 }
 
 /// Why a worker cannot start, or stopped.
@@ -76,11 +79,15 @@ impl Worker {
         let listen = |source| Error::Listen { address: config.listen, source };
         let listener = TcpListener::bind(config.listen).await.map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
+        let discover = config.discovery && !address.ip().is_loopback();
         let membership = match config.insecure {
             true => Membership::insecure(),
             false => {
-                let Config { store, invitation, name, .. } = &config;
-                Membership::enter(store, invitation.as_ref(), name, &worker_id, address).await?
+                let (store, name, worker_id) = (&config.store, &config.name, &worker_id);
+                let (master, token) = (config.master.as_deref(), config.token.as_ref());
+                let listen = address;
+                let entry = Entry { store, master, token, name, worker_id, listen, discover };
+                Membership::enter(entry).await?
             }
         };
         let exposed = !address.ip().is_loopback() && !config.insecure;
@@ -91,7 +98,7 @@ impl Worker {
             certified.clone_into(&mut worker_id);
         }
         let service = Service::new(config, worker_id.clone(), store, membership.clone());
-        Ok(Self { service, listener, address, worker_id, membership })
+        Ok(Self { service, listener, address, worker_id, membership, discover })
     }
 
     /// Where it listens, with the port that the system chose.
@@ -131,7 +138,8 @@ impl Worker {
         });
         // Ends with this function, however that ends.
         let mut announcing = tokio::task::JoinSet::new();
-        announcing.spawn(self.membership.announce(self.address));
+        let Self { address: listen, membership, discover, .. } = self;
+        announcing.spawn(announce(Announcement { membership, listen, discover }));
         let serve = Server::builder()
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
@@ -15,12 +16,14 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use crate::authority::fingerprint;
+use crate::authority::{cluster, fingerprint};
 use crate::verify::{Clock, Trust, Verifier};
 use crate::{Error, JoinToken, Peer, Refusal, Stream, expires_seconds, files};
 
 /// The name that clients put into a handshake: certificates are looked at, it is not.
 const ANY_NAME: &str = "member.cake.internal";
+/// How long somebody may take to prove to be somewhere.
+const FIND: Duration = Duration::from_secs(2);
 const WHAT: &str = "the certificate of this worker";
 
 /// A key, its certificate, and the authority that both sides trust.
@@ -71,6 +74,11 @@ impl Identity {
     /// Whether this token is of the same authority.
     pub fn trusts_authority_of(&self, token: &JoinToken) -> bool {
         fingerprint(&CertificateDer::from(self.authority.as_slice())) == token.fingerprint
+    }
+
+    /// The name of its cluster, as [`crate::Authority::cluster`].
+    pub fn cluster(&self) -> String {
+        cluster(&fingerprint(&CertificateDer::from(self.authority.as_slice())))
     }
 
     /// Until when its certificate is valid, in seconds since 1970.
@@ -239,6 +247,15 @@ impl Security {
                 expected: expected.map_or("a worker".to_owned(), ToString::to_string),
             }),
         }
+    }
+
+    /// Whether `expected` is at this address (HOST:PORT) now, as a connection proves that is closed at once.
+    pub async fn finds(&self, address: &str, expected: &Peer) -> bool {
+        let meet = async {
+            let tcp = TcpStream::connect(address).await.map_err(Refusal::Handshake)?;
+            self.connect(tcp, Some(expected)).await
+        };
+        self.is_mutual() && matches!(tokio::time::timeout(FIND, meet).await, Ok(Ok(_)))
     }
 
     /// Makes a connection that somebody else opened usable.

@@ -1,25 +1,27 @@
 //! The door that workers join at, and the news that come through it.
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
+use cake_discovery::{About, Role, look_out};
 use cake_identity::join::{self, Event};
 use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 use super::{Error, out};
+use crate::cluster::found;
 use crate::membership::{DOOR_PORT, Membership};
+
+/// The id of a cluster's master on the network: it is the only one.
+const MASTER: &str = "master";
 
 /// An open door; closed when dropped.
 #[derive(Debug)]
 pub(super) struct Door {
-    task: JoinHandle<()>,
+    /// End with the door.
+    _tasks: JoinSet<()>,
     /// Where it listens.
     pub address: SocketAddr,
-}
-
-impl Drop for Door {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+    /// Whether it is found on the network, and members are.
+    pub discovers: bool,
 }
 
 /// The address of the door unless told otherwise.
@@ -27,7 +29,8 @@ pub(super) fn default_address() -> String {
     format!("0.0.0.0:{DOOR_PORT}")
 }
 
-/// Opens the door at `asked`, or at the usual address; `None` if there is no authority, or if another
+/// Opens the door at `asked`, or at the usual address, and tells the network where it is if `discover` says so
+/// and others can reach it; `None` if there is no authority, or if another
 /// process of this master has it open at the usual address.
 ///
 /// # Errors
@@ -35,6 +38,7 @@ pub(super) fn default_address() -> String {
 pub(super) async fn open(
     membership: &Membership,
     asked: Option<&str>,
+    discover: bool,
 ) -> Result<Option<Door>, Error> {
     let (Some(authority), Some(revoked)) =
         (membership.authority(), membership.security().revoked())
@@ -57,12 +61,21 @@ pub(super) async fn open(
     let address = listener.local_addr().map_err(failed)?;
     let mut events = join::door(listener, authority.clone(), revoked.clone())
         .map_err(crate::membership::Error::from)?;
-    let task = tokio::spawn(async move {
+    let mut tasks = JoinSet::new();
+    let news = membership.news.clone();
+    tasks.spawn(async move {
         while let Some(event) = events.recv().await {
             tell(&event);
+            news.notify_one();
         }
     });
-    Ok(Some(Door { task, address }))
+    let discovers = discover && !address.ip().is_loopback();
+    if discovers {
+        let (cluster, id) = (authority.cluster(), MASTER.to_owned());
+        let about = About { role: Role::Master, cluster, id, listen: Some(address) };
+        tasks.spawn(found::follow(membership.clone(), look_out(about)));
+    }
+    Ok(Some(Door { _tasks: tasks, address, discovers }))
 }
 
 fn tell(event: &Event) {

@@ -3,6 +3,7 @@
 //! A [`Member`] is a worker that this master holds; dropping it lets the worker go.
 pub mod addresses;
 mod error;
+pub mod found;
 mod measure;
 mod offer;
 mod upkeep;

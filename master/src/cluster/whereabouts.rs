@@ -22,6 +22,11 @@ impl Whereabouts {
         Self { membership, typed, alone }
     }
 
+    /// Whether those that joined are meant, wherever they are.
+    pub fn is_of_members(&self) -> bool {
+        !self.alone && self.typed.is_empty()
+    }
+
     /// Where they were last known to be.
     pub fn addresses(&self) -> Vec<String> {
         if self.alone {
