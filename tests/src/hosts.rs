@@ -155,6 +155,14 @@ impl Host {
         self.ip = ip;
     }
 
+    /// Has this address, too, to which no other host knows a way.
+    ///
+    /// # Panics
+    /// If the system refuses.
+    pub fn add_private(&self, ip: &str) {
+        self.run(&["addr", "add", &format!("{ip}/32"), "dev", "lo"]).expect("as root");
+    }
+
     /// Packets from here to `other` are lost from now on; all other ways stay.
     ///
     /// # Panics

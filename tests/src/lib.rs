@@ -33,7 +33,7 @@ pub use cgroup::Cgroup;
 pub use collector::Collector;
 pub use golden::{Golden, golden};
 pub use held::HeldBlobs;
-pub use hosts::{Host, Lan};
+pub use hosts::{Entered, Host, Lan};
 pub use invitation::Invitation;
 pub use master::{Master, Placement};
 pub use model::ModelShape;

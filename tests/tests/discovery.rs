@@ -1,4 +1,5 @@
 //! Finding each other: no address is typed, whoever moves, and whoever opens the connections.
+use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -61,18 +62,21 @@ fn devices(server: &Server) -> Vec<String> {
     shown["devices"].as_array().expect("a list").iter().map(name).collect()
 }
 
-/// A worker on a host of its own.
-fn worker(name: &str, host: &Host, memory: u64, store: &Path, args: &[String]) -> TestWorker {
-    let options = WorkerOptions {
+/// What all workers here are started with: a store that outlives them, and a log.
+fn options(memory: u64, store: &Path, args: &[String]) -> WorkerOptions<'static> {
+    WorkerOptions {
         memory,
         store: Some(store.to_owned()),
-        listen: "0.0.0.0:7117".to_owned(),
         args: args.to_vec(),
         env: vec![("CAKE_LOG".to_owned(), "info".to_owned())],
-        host: Some(host.clone()),
         ..WorkerOptions::default()
-    };
-    TestWorker::start(name, options)
+    }
+}
+
+/// A worker on a host of its own.
+fn worker(name: &str, host: &Host, memory: u64, store: &Path, args: &[String]) -> TestWorker {
+    let (listen, host) = ("0.0.0.0:7117".to_owned(), Some(host.clone()));
+    TestWorker::start(name, WorkerOptions { listen, host, ..options(memory, store, args) })
 }
 
 /// Where a worker remembers its master to be.
@@ -145,4 +149,126 @@ fn members_find_each_other_wherever_they_go_and_no_other_cluster() {
     used.sort();
     assert_eq!(used, names);
     assert!(stranger.log().contains("member") && !stranger.log().contains("held"));
+}
+
+/// A master on this machine, a worker that listens, and one that does not.
+struct Pair {
+    master: Master,
+    /// The master's door.
+    door: String,
+    stores: [TempDir; 2],
+    listening: TestWorker,
+    silent: TestWorker,
+}
+
+impl Pair {
+    fn new(memory: u64) -> Self {
+        let master = Master::alone();
+        master.run(&["init"]).success();
+        let stores = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+        let invitation = Invitation::from(&master, 2);
+        let (args, door) = (invitation.args(), invitation.master.clone());
+        let listening = TestWorker::start("a", options(memory, stores[0].path(), &args));
+        let silent = Self::silent(memory, stores[1].path(), &args);
+        invitation.used_up();
+        Self { master, door, stores, listening, silent }
+    }
+
+    fn silent(memory: u64, store: &Path, args: &[String]) -> TestWorker {
+        let args = [args, &["--no-discovery".to_owned()]].concat();
+        let options = options(memory, store, &args);
+        TestWorker::start("b", WorkerOptions { listen: String::new(), ..options })
+    }
+
+    /// A server with these layers on the workers.
+    fn server(&self, model: &Model, place: &[(&str, usize, usize)]) -> Server {
+        let pins = master::pins(place);
+        let args: Vec<&str> =
+            pins.iter().map(String::as_str).chain(["--join", &self.door]).collect();
+        model.server(&self.master, &args)
+    }
+}
+
+/// Whether each device hands on directly, in chain order.
+fn directs(server: &Server) -> Vec<bool> {
+    let shown = server.get("/api/cluster").good();
+    let direct = |device: &Value| device["direct"].as_bool().expect("true or false");
+    shown["devices"].as_array().expect("a list").iter().map(direct).collect()
+}
+
+#[test]
+fn a_worker_that_does_not_listen_serves_over_connections_that_it_opened() {
+    let model = Model::new();
+    let mut pair = Pair::new(model.half());
+    // It can connect to others, but nobody to it.
+    for (place, direct) in
+        [([("b", 0, 4), ("a", 4, 8)], [true, true]), ([("a", 0, 4), ("b", 4, 8)], [false, true])]
+    {
+        let server = pair.server(&model, &place);
+        model.is_told_by(&server);
+        assert_eq!(devices(&server), place.map(|(name, ..)| name));
+        assert_eq!(directs(&server), direct);
+    }
+    let server = pair.server(&model, &[("a", 0, 4), ("b", 4, 8)]);
+    let recovered = || count(&server, "cake_recovery_seconds_count");
+    pair.silent.kill();
+    until("the loss to be seen", LIMIT, || server.get("/ready").status != 200);
+    pair.silent = Pair::silent(model.half(), pair.stores[1].path(), &[]);
+    until("it to be used again", LIMIT, || recovered() > 0.0 && server.get("/ready").status == 200);
+    model.is_told_by(&server);
+    assert_eq!(devices(&server), ["a", "b"]);
+    drop(server);
+    // Commands open the door for it, too.
+    let checks = pair.master.json(&["doctor", "--json", "--join", &pair.door]);
+    let checks = checks.as_array().expect("a list");
+    assert!(checks.iter().all(|check| check["ok"] == true), "{checks:?}");
+    let workers: HashSet<_> = checks.iter().map(|check| check["worker"].to_string()).collect();
+    assert_eq!(workers.len(), 2, "{workers:?}");
+    let list = pair.master.run(&["workers", "list"]).success().stdout;
+    assert!(
+        list.contains(&pair.listening.address) && list.contains("connects by itself"),
+        "{list}"
+    );
+}
+
+#[test]
+fn a_worker_that_opened_its_connections_is_dropped_when_it_is_revoked() {
+    let model = Model::new();
+    let pair = Pair::new(1 << 30);
+    let server = pair.server(&model, &[("a", 0, 4), ("b", 4, 8)]);
+    assert_eq!(devices(&server), ["a", "b"]);
+    pair.master.run(&["workers", "revoke", "b"]).success();
+    let recovered = || count(&server, "cake_recovery_seconds_count") > 0.0;
+    until("the loss to be mended", LIMIT, || recovered() && server.get("/ready").status == 200);
+    model.is_told_by(&server);
+    assert_eq!(devices(&server), ["a"]);
+    until("it to hear why", LIMIT, || {
+        pair.silent.log().contains("connection for the master ended")
+    });
+    drop(server);
+    // Nor does a command wait for it.
+    let args = ["plan", &master::path(model.path()), "--json", "--join", &pair.door];
+    let plan = pair.master.json(&args).to_string();
+    assert!(plan.contains("\"a\"") && !plan.contains("\"b\""), "{plan}");
+}
+
+#[test]
+fn a_worker_that_its_master_cannot_connect_to_connects_by_itself() {
+    let model = Model::new();
+    let Some((lan, hosts)) = lan(2) else { return };
+    let _entered = lan.enter();
+    let mut master = Master::alone();
+    master.now_on(&hosts[0]);
+    master.run(&["init"]).success();
+    let store = tempfile::tempdir().expect("a folder");
+    let invitation = Invitation::from(&master, 1);
+    hosts[1].add_private("10.99.0.1");
+    let (listen, host) = ("10.99.0.1:7117".to_owned(), Some(hosts[1].clone()));
+    let options = options(1 << 30, store.path(), &invitation.args());
+    let worker = TestWorker::start("a", WorkerOptions { listen, host, ..options });
+    invitation.used_up();
+    let server = model.server(&master, &["--place", "a=0..8"]);
+    model.is_told_by(&server);
+    assert_eq!(devices(&server), ["a"]);
+    assert!(worker.log().contains("connects to it instead"), "{}", worker.log());
 }

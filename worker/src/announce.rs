@@ -5,7 +5,7 @@ use std::time::Duration;
 use cake_discovery::{About, News, Role, Sighting, look_out};
 use cake_identity::{Error, join};
 use futures_util::future::select_ok;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
 use crate::membership::Membership;
@@ -24,20 +24,21 @@ const REST: Duration = Duration::from_millis(250);
 pub(crate) struct Announcement {
     /// Whose worker this is.
     pub(crate) membership: Membership,
-    /// Where it listens.
-    pub(crate) listen: SocketAddr,
+    /// Where it listens, if it does.
+    pub(crate) listen: Option<SocketAddr>,
     /// Whether the network is told, too, and listened to.
     pub(crate) discover: bool,
+    /// Where the master is, while it cannot connect to this worker.
+    pub(crate) lines_to: watch::Sender<Option<String>>,
 }
 
 /// Tells it again and again; ends at once if this worker is no member.
 pub(crate) async fn announce(announcement: Announcement) {
-    let Announcement { membership, listen, discover } = announcement;
+    let Announcement { membership, listen, discover, lines_to } = announcement;
     let (Some(cluster), Some(worker_id)) = (membership.cluster(), membership.worker_id()) else {
         return;
     };
-    let about =
-        About { role: Role::Worker, cluster, id: worker_id.to_owned(), listen: Some(listen) };
+    let about = About { role: Role::Worker, cluster, id: worker_id.to_owned(), listen };
     let mut news = discover.then(|| look_out(about));
     let mut places = Places { last: membership.master(), seen: Vec::new() };
     let (mut retry, mut told) = (RETRY, None);
@@ -51,7 +52,14 @@ pub(crate) async fn announce(announcement: Announcement) {
             }
         };
         let pause = match said {
-            Ok(master) => {
+            Ok((master, reachable)) => {
+                let lines = (!reachable).then(|| master.clone());
+                lines_to.send_if_modified(|now| {
+                    if lines.is_some() && listen.is_some() && now.is_none() {
+                        info!(%master, "the master cannot connect to this worker, which connects to it instead");
+                    }
+                    std::mem::replace(now, lines.clone()) != lines
+                });
                 if told.as_ref() != Some(&master) {
                     info!(%master, "the master knows where this worker is");
                     remember(&membership, &master).await;
@@ -77,18 +85,22 @@ pub(crate) async fn announce(announcement: Announcement) {
     }
 }
 
-/// Says it at all of these places, and returns the one where the master is; waits while there are none.
+/// Says it at all of these places, and returns the one where the master is, and whether it can connect to this
+/// worker; waits while there are none.
 async fn hello(
     membership: &Membership,
     places: Vec<String>,
-    listen: SocketAddr,
-) -> Result<String, Error> {
+    listen: Option<SocketAddr>,
+) -> Result<(String, bool), Error> {
     if places.is_empty() {
         return std::future::pending().await;
     }
     let hellos = places.into_iter().map(|master| {
         let security = membership.security();
-        Box::pin(async move { join::hello(&master, security, listen).await.map(|()| master) })
+        Box::pin(async move {
+            let reachable = join::hello(&master, security, listen, true).await?;
+            Ok::<_, Error>((master, reachable))
+        })
     });
     Ok(select_ok(hellos).await?.0)
 }

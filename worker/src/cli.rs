@@ -68,6 +68,10 @@ pub struct ServeArgs {
     /// Address to listen on (HOST:PORT); port 0 lets the system choose.
     #[arg(long, value_name = "ADDR", default_value_t = format!("127.0.0.1:{DEFAULT_PORT}"))]
     listen: String,
+    /// Do not listen: this worker opens connections to its master, which calls on them, as for a device that
+    /// nobody can connect to. A worker that its master cannot reach does that, too, without being told.
+    #[arg(long, conflicts_with_all = ["listen", "insecure"])]
+    no_listen: bool,
     /// Memory to offer for weights, KV cache, scratch and the process together (such as 3GiB).
     /// Default: what the system or its cgroup has free, less a reserve.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
@@ -184,7 +188,10 @@ impl ServeArgs {
         let result = runtime.block_on(async {
             let worker = Worker::bind(config).await?;
             // It serves whether or not anybody reads this.
-            writeln!(std::io::stdout(), "listening on {}", worker.address()).ok();
+            match worker.address() {
+                Some(address) => writeln!(std::io::stdout(), "listening on {address}").ok(),
+                None => writeln!(std::io::stdout(), "not listening, but connecting").ok(),
+            };
             writeln!(
                 std::io::stderr(),
                 "worker {name:?} offers {} ({why}), {threads} threads, store {store}",
@@ -223,6 +230,10 @@ impl ServeArgs {
             return Err(config::Error::NoToken { master: master.clone() }.into());
         }
         let insecure = self.insecure;
+        let no_listen = self.no_listen;
+        if no_listen && !encrypted {
+            return Err(config::Error::NoListener.into());
+        }
         let checked = Config::checked(
             &self.listen,
             budget,
@@ -235,7 +246,9 @@ impl ServeArgs {
         let (weights, lock_memory, discovery) =
             (self.weights, self.lock_memory, !self.no_discovery);
         let (master, token) = (self.master, self.token);
-        let told = Config { weights, lock_memory, master, token, discovery, insecure, ..checked };
+        let listen = checked.listen.filter(|_| !no_listen);
+        let told =
+            Config { listen, weights, lock_memory, master, token, discovery, insecure, ..checked };
         Ok((told, why))
     }
 }

@@ -11,8 +11,8 @@ use crate::OVERHEAD_BYTES;
 /// A worker's settings. Built by [`Config::checked`], so a value of this type is usable.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Address to listen on; port 0 lets the system choose.
-    pub listen: SocketAddr,
+    /// Address to listen on, if any; port 0 lets the system choose.
+    pub listen: Option<SocketAddr>,
     /// Bytes offered for weights, KV cache, scratch and the process together.
     pub budget_bytes: u64,
     /// Directory of the blob store.
@@ -65,6 +65,12 @@ pub enum Error {
         /// As given.
         master: String,
     },
+    /// Nobody could ever reach it.
+    #[error(
+        "a worker that does not listen is of use to a master whose cluster it has joined: join with --token \
+         (see `cake-master token`)"
+    )]
+    NoListener,
     /// Not even the process itself fits.
     #[error("a budget of {} is too small: the worker's own process takes {}",
         format_bytes(*budget), format_bytes(OVERHEAD_BYTES))]
@@ -116,7 +122,7 @@ impl Config {
             return Err(Error::Name { name });
         }
         Ok(Self {
-            listen,
+            listen: Some(listen),
             budget_bytes,
             store,
             store_limit,

@@ -39,8 +39,8 @@ pub struct Entry<'a> {
     pub name: &'a str,
     /// The id that it would like to have.
     pub worker_id: &'a str,
-    /// Where it listens.
-    pub listen: SocketAddr,
+    /// Where it listens, if it does.
+    pub listen: Option<SocketAddr>,
     /// Whether the door may be looked for on the network.
     pub discover: bool,
 }
@@ -70,7 +70,7 @@ impl Membership {
         if let Some(own) = &own {
             let master = entry.master.map(str::to_owned).or_else(|| own.master());
             if let Some(master) = master
-                && join::hello(&master, &own.security, entry.listen).await.is_ok()
+                && join::hello(&master, &own.security, entry.listen, false).await.is_ok()
             {
                 own.remember(&master)?;
                 return Ok(own.clone());

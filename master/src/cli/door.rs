@@ -1,4 +1,4 @@
-//! The door that workers join at, and the news that come through it.
+//! The door that workers join at, and the news and connections that come through it.
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use cake_discovery::{About, Role, look_out};
@@ -30,8 +30,8 @@ pub(super) fn default_address() -> String {
 }
 
 /// Opens the door at `asked`, or at the usual address, and tells the network where it is if `discover` says so
-/// and others can reach it; `None` if there is no authority, or if another
-/// process of this master has it open at the usual address.
+/// and others can reach it; `None` if there is no authority, or if another process of this master has it open
+/// at the usual address.
 ///
 /// # Errors
 /// [`Error::Listen`] if the address asked for cannot be had.
@@ -40,9 +40,7 @@ pub(super) async fn open(
     asked: Option<&str>,
     discover: bool,
 ) -> Result<Option<Door>, Error> {
-    let (Some(authority), Some(revoked)) =
-        (membership.authority(), membership.security().revoked())
-    else {
+    let Some(authority) = membership.authority() else {
         return match asked {
             None => Ok(None),
             Some(_) => Err(Membership::missing().into()),
@@ -53,20 +51,23 @@ pub(super) async fn open(
     let failed = |source| Error::Listen { address: address.to_owned(), source };
     let listener = match TcpListener::bind(address).await {
         Err(error) if asked.is_none() => {
-            out::note(format_args!("workers cannot join here: {}", failed(error)));
+            out::note(format_args!("no door for workers: {}", failed(error)));
             return Ok(None);
         }
         bound => bound.map_err(failed)?,
     };
     let address = listener.local_addr().map_err(failed)?;
-    let mut events = join::door(listener, authority.clone(), revoked.clone())
+    let mut events = join::door(listener, authority.clone(), membership.security().clone())
         .map_err(crate::membership::Error::from)?;
     let mut tasks = JoinSet::new();
     let news = membership.news.clone();
     tasks.spawn(async move {
         while let Some(event) = events.recv().await {
             tell(&event);
-            news.notify_one();
+            // Whoever looks for workers takes lines, so that more come.
+            if !matches!(event, Event::Line { .. }) {
+                news.notify_one();
+            }
         }
     });
     let discovers = discover && !address.ip().is_loopback();
@@ -86,6 +87,7 @@ fn tell(event: &Event) {
         Event::Hello { worker_id, address } => {
             tracing::info!(worker_id, address, "a member says where it is");
         }
+        Event::Line { worker_id } => tracing::debug!(worker_id, "a member opened a connection"),
     }
 }
 

@@ -14,9 +14,9 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 use super::args::{ClusterArgs, PlanArgs, SampleArgs};
 use super::keeper::Keeper;
 use super::prepare::{prepare, warn};
-use super::{Error, door, interrupted, out};
+use super::{Error, interrupted, out};
 use crate::api::{self, Served, Server};
-use crate::cluster::{Whereabouts, found};
+use crate::cluster::Whereabouts;
 use crate::monitor::Monitor;
 use crate::scheduler::{Limits, OnLoss, Scheduler};
 use crate::state::State;
@@ -24,8 +24,6 @@ use crate::text::Text;
 
 /// How long answers that have begun may go on once the server is asked to stop.
 const LAST_ANSWERS: Duration = Duration::from_secs(10);
-/// Longest that members may take to be found that are not where they were.
-const GATHER: Duration = Duration::from_secs(5);
 /// Sequences at once unless told otherwise.
 const DEFAULT_PARALLEL: usize = 8;
 
@@ -53,12 +51,6 @@ pub(super) struct Args {
     /// How long requests may wait for a lost worker, or for others to take its place (seconds).
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     grace: u64,
-    /// Address that workers join at (HOST:PORT). Default: 0.0.0.0:7116 once there is an authority.
-    #[arg(long, value_name = "ADDR", conflicts_with = "insecure")]
-    join: Option<String>,
-    /// Neither look for members on this network nor be found there by multicast DNS.
-    #[arg(long)]
-    no_discovery: bool,
     /// Keep copies of blobs in other workers' stores, so that nothing has to be pushed when one of them is lost.
     #[arg(long)]
     spares: bool,
@@ -124,12 +116,7 @@ impl Args {
             .with_graceful_shutdown(asked(|stop| *stop != Stop::No))
             .into_future();
         let http = tokio::spawn(http);
-        let cluster = self.cluster.whereabouts().await?;
-        let join = self.join.as_deref();
-        let door = door::open(&cluster.membership, join, !self.no_discovery).await?;
-        if door.as_ref().is_some_and(|door| door.discovers) && cluster.is_of_members() {
-            found::gather(&cluster.membership, GATHER).await;
-        }
+        let (cluster, _door) = self.cluster.whereabouts_with_door().await?;
         let load = self.load(&name, &monitor, cluster);
         let (keeper, served) = tokio::select! {
             loaded = load => loaded?,
