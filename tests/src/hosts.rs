@@ -70,6 +70,7 @@ impl Lan {
         ])?;
         on_switch(&["addr", "add", &format!("{NET}.{SWITCH}/24"), "dev", "bridge0"])?;
         on_switch(&["link", "set", "bridge0", "up"])?;
+        on_switch(&["route", "add", "224.0.0.0/4", "dev", "bridge0"])?;
         let mut made = Vec::new();
         for place in 1..=hosts {
             let (namespace, port) = (name(&place.to_string()), format!("port{place}"));
@@ -87,6 +88,11 @@ impl Lan {
             made.push(host);
         }
         Ok((lan, made))
+    }
+
+    /// The switch's own address.
+    pub fn ip(&self) -> String {
+        format!("{NET}.{SWITCH}")
     }
 
     /// Puts the present thread, and those that it will start, on the switch, from where every host is reached,

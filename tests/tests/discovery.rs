@@ -1,12 +1,13 @@
 //! Finding each other: no address is typed, whoever moves, and whoever opens the connections.
 use std::collections::HashSet;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use cake_tests::streams::{Said, answer, count};
+use cake_identity::JoinToken;
+use cake_tests::streams::{Said, answer, count, together};
 use cake_tests::{
-    Host, Invitation, Lan, Master, ModelShape, Server, TestWorker, WorkerOptions, budget_for,
-    master, model, not_shown_here, until,
+    Entered, HeldBlobs, Host, Invitation, Lan, Liar, Master, ModelShape, Server, TestWorker,
+    WorkerOptions, budget_for, master, model, not_shown_here, process, until,
 };
 use serde_json::Value;
 use tempfile::TempDir;
@@ -151,6 +152,46 @@ fn members_find_each_other_wherever_they_go_and_no_other_cluster() {
     assert!(stranger.log().contains("member") && !stranger.log().contains("held"));
 }
 
+#[test]
+fn a_liar_on_the_network_takes_little_memory_and_no_member_away() {
+    /// More than this much memory is none that a small device can spare.
+    const LITTLE: u64 = 48 << 20;
+    let model = Model::new();
+    let Some((lan, mut hosts)) = lan(2) else { return };
+    let _entered = lan.enter();
+    let mut master = Master::alone();
+    master.now_on(&hosts[0]);
+    master.run(&["init"]).success();
+    let store = tempfile::tempdir().expect("a folder");
+    let invitation = Invitation::from(&master, 1);
+    let token: JoinToken = invitation.token.parse().expect("a token");
+    let worker = worker("a", &hosts[1], 1 << 30, store.path(), &invitation.args());
+    invitation.used_up();
+    let memory = || process::status_bytes(worker.pid(), "RssAnon:").expect("it runs");
+    let (before, mut most) = (memory(), 0);
+    let (liar, cluster) = (Liar::on(&lan), token.cluster());
+    let (mut number, since) = (0, Instant::now());
+    // Masters of its own cluster, each with another name.
+    while since.elapsed() < Duration::from_secs(4) {
+        number += 1;
+        liar.say(&cluster, "master", &format!("m{number}"), 9);
+        most = most.max(memory().saturating_sub(before));
+    }
+    println!("{number} masters were said to be there, which took {} KiB", most >> 10);
+    assert!(number > 10_000 && most < LITTLE, "{number} took {most} bytes");
+    assert!(worker.log().contains("are not found by themselves"), "{}", worker.log());
+    // Meanwhile the master went elsewhere, and is found; a lie about the worker leads nobody astray.
+    hosts[0].move_to(21);
+    master.now_on(&hosts[0]);
+    let server = model.server(&master, &["--place", "a=0..8"]);
+    let member = master.json(&["workers", "list", "--json"])[0].clone();
+    liar.say(&cluster, "worker", member["worker_id"].as_str().expect("an id"), 9);
+    until("the master to be found", LIMIT, || remembered(store.path()) == "10.77.0.21:7116");
+    model.is_told_by(&server);
+    assert_eq!(master.json(&["workers", "list", "--json"])[0]["address"], member["address"]);
+    assert_eq!(devices(&server), ["a"]);
+}
+
 /// A master on this machine, a worker that listens, and one that does not.
 struct Pair {
     master: Master,
@@ -253,6 +294,26 @@ fn a_worker_that_opened_its_connections_is_dropped_when_it_is_revoked() {
 }
 
 #[test]
+fn a_device_that_joins_later_is_used_at_the_next_plan() {
+    let model = Model::new();
+    let memory = model.half();
+    let mut pair = Pair::new(memory);
+    let server = pair.server(&model, &[("a", 0, 4), ("b", 4, 8)]);
+    let issued = pair.master.json(&["token", "--json"]);
+    let token = issued["token"].as_str().expect("a token");
+    let args = ["--master", &pair.door, "--token", token].map(str::to_owned);
+    let store = tempfile::tempdir().expect("a folder");
+    let _later = TestWorker::start("c", options(memory, store.path(), &args));
+    pair.silent.kill();
+    let recovered = || count(&server, "cake_recovery_seconds_count") > 0.0;
+    until("the loss to be mended", LIMIT, || recovered() && server.get("/ready").status == 200);
+    model.is_told_by(&server);
+    let mut used = devices(&server);
+    used.sort();
+    assert_eq!(used, ["a", "c"]);
+}
+
+#[test]
 fn a_worker_that_its_master_cannot_connect_to_connects_by_itself() {
     let model = Model::new();
     let Some((lan, hosts)) = lan(2) else { return };
@@ -271,4 +332,79 @@ fn a_worker_that_its_master_cannot_connect_to_connects_by_itself() {
     model.is_told_by(&server);
     assert_eq!(devices(&server), ["a"]);
     assert!(worker.log().contains("connects to it instead"), "{}", worker.log());
+}
+
+/// A master and two members on hosts of their own, ready to be used by address.
+struct Site {
+    master: Master,
+    workers: Vec<TestWorker>,
+    hosts: Vec<Host>,
+    _stores: Vec<TempDir>,
+    _entered: Entered,
+    _lan: Lan,
+}
+
+impl Site {
+    fn new() -> Option<Self> {
+        let (lan, hosts) = lan(3)?;
+        let entered = lan.enter();
+        let mut master = Master::alone();
+        master.now_on(&hosts[0]);
+        master.run(&["init"]).success();
+        let stores: Vec<TempDir> = (0..2).map(|_| tempfile::tempdir().expect("a folder")).collect();
+        let invitation = Invitation::from(&master, 2);
+        let args = invitation.args();
+        let start = |(at, name): (usize, &&str)| {
+            worker(name, &hosts[at + 1], 1 << 30, stores[at].path(), &args)
+        };
+        let workers = ["a", "b"].iter().enumerate().map(start).collect();
+        invitation.used_up();
+        Some(Self { master, workers, hosts, _stores: stores, _entered: entered, _lan: lan })
+    }
+}
+
+#[test]
+fn a_link_that_is_cut_between_two_workers_alone_costs_time_and_no_token() {
+    let model = Model::new();
+    let Some(site) = Site::new() else { return };
+    let server = model.server(&site.master, &["--place", "a=0..4", "--place", "b=4..8"]);
+    let whole = together(&server, TOKENS, || {});
+    assert_eq!(directs(&server), [true, true]);
+    let made = count(&server, "cake_generated_tokens_total");
+    let answers = together(&server, TOKENS, || {
+        until("tokens", LIMIT, || count(&server, "cake_generated_tokens_total") > made + 10.0);
+        site.hosts[1].cut_from(&site.hosts[2]);
+        site.hosts[2].cut_from(&site.hosts[1]);
+    });
+    assert!(answers == whole, "answers over the detour");
+    assert!(count(&server, "cake_recovery_seconds_count") > 0.0);
+    // Both are there still, and hand on through the master.
+    assert_eq!(devices(&server), ["a", "b"]);
+    assert_eq!(directs(&server), [false, true]);
+}
+
+#[test]
+fn a_push_over_a_port_of_ten_megabits_ends_and_is_verified() {
+    const MEGABITS: u32 = 10;
+    let model = Model::new();
+    let Some(site) = Site::new() else { return };
+    if let Err(why) = site.hosts[1].limit(MEGABITS) {
+        return not_shown_here(format_args!("no port can be made slow: {why}"));
+    }
+    let path = master::path(model.path());
+    let place = ["--place", "a=0..8"];
+    let push = [&["push", &path, "--json"], &place[..], ARGS].concat();
+    let started = Instant::now();
+    let pushed = site.master.json(&push);
+    let took = started.elapsed();
+    let held = HeldBlobs::of(site.workers[0].store());
+    assert_eq!((held.whole.len(), held.partial.len()), (8, 0));
+    assert_eq!(pushed["pushed"][0]["pushed_bytes"].as_u64(), Some(held.whole_bytes()), "{pushed}");
+    let least =
+        Duration::from_secs_f64(held.whole_bytes() as f64 * 8.0 / 1e6 / f64::from(MEGABITS));
+    assert!(took > least, "{took:?}, expected at least {least:?}");
+    // What arrived is what was sent: nothing more is sent for an answer, which is the right one.
+    let server = model.server(&site.master, &place);
+    assert_eq!(count(&server, "cake_pushed_bytes_total"), 0.0);
+    model.is_told_by(&server);
 }

@@ -47,7 +47,7 @@ pub(crate) async fn announce(announcement: Announcement) {
             said = hello(&membership, places.all().collect(), listen) => said,
             () = next(&mut news, &mut places) => {
                 retry = RETRY;
-                tokio::time::sleep(REST).await;
+                rest(&mut news, &mut places).await;
                 continue;
             }
         };
@@ -81,7 +81,7 @@ pub(crate) async fn announce(announcement: Announcement) {
             () = tokio::time::sleep(pause) => {}
             () = next(&mut news, &mut places) => retry = RETRY,
         }
-        tokio::time::sleep(REST).await;
+        rest(&mut news, &mut places).await;
     }
 }
 
@@ -144,6 +144,16 @@ async fn next(news: &mut Option<mpsc::Receiver<News>>, places: &mut Places) {
             Some(News::Seen(sighting)) if places.add(&sighting) => return,
             Some(News::Seen(_)) => {}
             None => *news = None,
+        }
+    }
+}
+
+/// Waits a little, whatever is heard.
+async fn rest(news: &mut Option<mpsc::Receiver<News>>, places: &mut Places) {
+    tokio::time::sleep(REST).await;
+    while let Some(Ok(heard)) = news.as_mut().map(mpsc::Receiver::try_recv) {
+        if let News::Seen(sighting) = heard {
+            places.add(&sighting);
         }
     }
 }

@@ -5,7 +5,8 @@
 //! Invariants:
 //! - What is heard is a hint and no more: anybody on the network can say anything. Whoever goes where a
 //!   [`Sighting`] points lets TLS prove who is there.
-//! - What others say never makes this process keep more than some thousand short records.
+//! - What others say does not make this process keep more than some thousand short records for longer than a
+//!   second.
 //! - Without multicast there is one line in the log, and everything else works.
 
 mod said;

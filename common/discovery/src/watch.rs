@@ -5,18 +5,21 @@ use std::time::Duration;
 
 use mdns_sd::{DaemonEvent, IfKind, ServiceDaemon, ServiceEvent, ServiceInfo};
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 use tracing::{info, warn};
 
 use crate::said::{CLUSTER, ID, ROLE, Role, Sighting};
 
 /// The kind of service, one for both roles.
 const SERVICE: &str = "_cake._tcp.local.";
-/// News that may wait for whoever wants them.
-const NEWS: usize = 64;
+/// News that may wait for whoever wants them: those of more devices than a home has.
+const NEWS: usize = 1024;
 /// How often it is looked for networks that came, and for records that are too many.
 const LOOK: Duration = Duration::from_secs(1);
 /// More records than this are no home's: all of them are forgotten.
 const RECORDS: i64 = 4096;
+/// After so many events it is looked for records at once.
+const MUCH: u32 = 256;
 /// Pause before it begins anew after it broke.
 const PAUSE: Duration = Duration::from_secs(10);
 
@@ -54,6 +57,9 @@ enum Error {
     /// Somebody says too much.
     #[error("{records} records were heard, expected at most {RECORDS}")]
     Flood { records: i64 },
+    /// More is said of this cluster than anybody can go and see.
+    #[error("of more than {NEWS} devices it was heard that nobody has looked for yet")]
+    Crowd,
 }
 
 /// Says what is known `about` this process, and returns the news of others, until they are dropped. Runs on
@@ -99,17 +105,20 @@ async fn session(about: &About, tell: &mpsc::Sender<News>) -> Result<(), Error> 
     }
     let services = daemon.browse(SERVICE)?;
     let mut look = tokio::time::interval(LOOK);
-    let mut troubled = false;
+    let (mut troubled, mut heard) = (false, 0);
     loop {
         let news = tokio::select! {
             () = tell.closed() => return Ok(()),
-            event = services.recv_async() => match event {
-                Ok(ServiceEvent::ServiceResolved(service)) => {
-                    Sighting::of(&service, about.role.other(), &about.cluster).map(News::Seen)
+            event = services.recv_async() => {
+                heard += 1;
+                match event {
+                    Ok(ServiceEvent::ServiceResolved(service)) => {
+                        Sighting::of(&service, about.role.other(), &about.cluster).map(News::Seen)
+                    }
+                    Ok(_) => None,
+                    Err(_) => return Err(Error::Stopped),
                 }
-                Ok(_) => None,
-                Err(_) => return Err(Error::Stopped),
-            },
+            }
             event = events.recv_async() => match event {
                 Ok(DaemonEvent::IpAdd(_)) => Some(News::Moved),
                 Ok(DaemonEvent::Error(error)) => {
@@ -122,15 +131,22 @@ async fn session(about: &About, tell: &mpsc::Sender<News>) -> Result<(), Error> 
                 Err(_) => return Err(Error::Stopped),
             },
             _ = look.tick() => {
-                let records = records(daemon).await?;
-                if records > RECORDS {
-                    return Err(Error::Flood { records });
-                }
+                heard = MUCH;
                 None
             }
         };
-        if let Some(news) = news {
-            tell.send(news).await.ok(); // Seen above if nobody wants them.
+        if heard >= MUCH {
+            heard = 0;
+            let records = records(daemon).await?;
+            if records > RECORDS {
+                return Err(Error::Flood { records });
+            }
+        }
+        // Waiting here would leave the thread alone with whoever floods it.
+        if let Some(news) = news
+            && let Err(TrySendError::Full(_)) = tell.try_send(news)
+        {
+            return Err(Error::Crowd);
         }
     }
 }

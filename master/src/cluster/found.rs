@@ -7,7 +7,7 @@ use cake_discovery::{News, Sighting};
 use cake_identity::{Peer, WorkerEntry};
 use futures_util::future::join_all;
 use tokio::sync::mpsc;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::membership::Membership;
 
@@ -59,7 +59,7 @@ async fn look(membership: &Membership, member: &WorkerEntry, addresses: &[Socket
     let found = join_all(places.iter().map(|place| is_there(membership, member, place))).await;
     let Some((place, _)) = places.iter().zip(found).find(|(_, found)| *found) else {
         let said = places.join(", ");
-        warn!(worker = member.name, said, "a member is not where somebody says that it is");
+        debug!(worker = member.name, said, "a member is not where somebody says that it is");
         return;
     };
     let Some(authority) = membership.authority().cloned() else { return };
