@@ -7,11 +7,14 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
+use tokio_rustls::TlsConnector;
 
 use crate::join::{self, Event};
+use crate::security::client_config;
+use crate::verify::{Clock, Trust, Verifier};
 use crate::{
-    Authority, DEFAULT_LIFETIME, Error, Identity, Incoming, JoinToken, Peer, Refusal, Security,
-    incoming, lines, random_token,
+    Authority, DEFAULT_LIFETIME, Error, Identity, Incoming, JoinToken, Peer, Refusal, Revoked,
+    Security, incoming, lines, random_token,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -314,6 +317,24 @@ async fn of_many_lines_the_last_few_are_kept_and_one_that_is_silent_is_passed_ov
     drop(silent);
 }
 
+/// A line of somebody who may knock at the door, as one does to join, but has no certificate.
+async fn stranger(master: &Master) -> impl tokio::io::AsyncRead + Unpin {
+    let verifier = Verifier {
+        trust: Trust::Fingerprint(master.authority.fingerprint()),
+        clock: Clock::Certificate,
+        revoked: Revoked::default(),
+        provider: Arc::new(rustls::crypto::ring::default_provider()),
+        strangers: false,
+    };
+    let mut config = client_config(Arc::new(verifier), None).expect("usable");
+    config.alpn_protocols = vec![lines::PROTOCOL.to_vec()];
+    let tcp = TcpStream::connect(&master.door).await.expect("reached");
+    let name = "master.cake.internal".try_into().expect("a name");
+    let tls = TlsConnector::from(Arc::new(config)).connect(name, tcp).await.expect("let in");
+    assert_eq!(tls.get_ref().1.alpn_protocol(), Some(lines::PROTOCOL));
+    tls
+}
+
 #[tokio::test]
 async fn lines_of_strangers_of_another_cluster_and_of_the_revoked_are_not_kept() {
     let (master, other) = (Master::new(DEFAULT_LIFETIME).await, Master::new(HOUR).await);
@@ -328,6 +349,9 @@ async fn lines_of_strangers_of_another_cluster_and_of_the_revoked_are_not_kept()
     assert!(!kept(&foreign).await, "of another cluster");
     assert!(!kept(&master.security()).await, "of a master");
     assert!(lines::open(&master.door, &Security::Plain).await.is_err());
+    let mut stranger = stranger(&master).await;
+    let end = tokio::time::timeout(Duration::from_secs(3), stranger.read_u8()).await;
+    assert!(end.expect("at once").is_err(), "of somebody without a certificate");
     assert!(kept(&worker).await);
     // A line says nothing by itself.
     let mut talking = worker.open_line(&master.door).await.expect("opened");

@@ -273,7 +273,12 @@ pub async fn rejoin(
             continue;
         }
         info!(worker = member.name(), "there again");
-        match members.iter_mut().find(|other| other.address == member.address) {
+        // It may have been lost at another address.
+        let is_it = |other: &Member| {
+            let lost = !held(other) && other.offer.worker_id == member.offer.worker_id;
+            lost || other.address == member.address
+        };
+        match members.iter_mut().find(|other| is_it(other)) {
             Some(other) => *other = member,
             None => members.push(member),
         }
