@@ -3,9 +3,8 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use cake_identity::{Peer, Security};
+use cake_identity::{Peer, Security, lines};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 use tonic::metadata::{Ascii, MetadataMap, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
@@ -116,7 +115,7 @@ pub enum ConnectError {
     },
 }
 
-/// Opens a connection to the worker at `address` (HOST:PORT), which has to be `expected`, if somebody is;
+/// Opens a connection to the worker at `address` (HOST:PORT, or [`lines::address`]), which has to be `expected`, if somebody is;
 /// returns who is there, too.
 ///
 /// # Errors
@@ -127,10 +126,15 @@ pub async fn connect(
     expected: Option<&Peer>,
     tag: Tag,
 ) -> Result<(Client, Peer), ConnectError> {
-    let port = address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
     let bad = || ConnectError::Address { address: address.to_owned() };
-    port.ok_or_else(bad)?;
-    let endpoint = Endpoint::from_shared(format!("http://{address}"))
+    let authority = match lines::worker_at(address) {
+        Some(worker_id) => worker_id, // Nobody is asked for a name: the connection is there.
+        None => {
+            let port = address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+            port.map(|_| address).ok_or_else(bad)?
+        }
+    };
+    let endpoint = Endpoint::from_shared(format!("http://{authority}"))
         .map_err(|_| bad())?
         .connect_timeout(CONNECT_TIMEOUT)
         .initial_stream_window_size(STREAM_WINDOW)
@@ -146,13 +150,9 @@ pub async fn connect(
             let (security, address) = (security.clone(), address.clone());
             let (expected, found) = (expected.clone(), found.clone());
             async move {
-                let tcp = TcpStream::connect(&address).await?;
-                tcp.set_nodelay(true)?;
                 // Whoever was there once has to be there again when the connection is made anew.
                 let expected = expected.as_ref().or(found.get()).filter(|_| security.is_mutual());
-                let stream = security.connect(tcp, expected).await;
-                let stream = stream
-                    .map_err(|refusal| io::Error::other(format!("whoever is there {refusal}")))?;
+                let stream = security.reach(&address, expected).await?;
                 found.set(stream.peer().clone()).ok();
                 Ok::<_, io::Error>(TokioIo::new(stream))
             }

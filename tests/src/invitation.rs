@@ -25,7 +25,8 @@ impl Invitation {
     #[track_caller]
     pub fn from(master: &Master, uses: usize) -> Self {
         let uses = uses.to_string();
-        let args = ["token", "--wait", "--join", "127.0.0.1:0", "--json", "--uses", &uses];
+        let join = format!("{}:0", master.ip());
+        let args = ["token", "--wait", "--join", &join, "--json", "--uses", &uses];
         let mut door = Running::start(&mut master.bare(&args));
         door.wait_for("}", LIMIT);
         let issued: Value = serde_json::from_str(&door.stdout()).expect("JSON");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::{Finished, Golden, Running, TestWorker, process, programs};
+use crate::{Finished, Golden, Host, Running, TestWorker, process, programs};
 
 /// A person's workstation: where `cake-master` runs and what it remembers between runs.
 #[derive(Debug)]
@@ -15,6 +15,7 @@ pub struct Master {
     addresses: Vec<String>,
     deadline: Duration,
     cpu: Option<String>,
+    host: Option<Host>,
 }
 
 /// Which worker shall hold which layers (half-open).
@@ -30,7 +31,7 @@ impl Master {
     /// A master without workers.
     pub fn alone() -> Self {
         let state = TempDir::with_prefix("cake-state-").expect("there is a temporary folder");
-        Self { state, addresses: Vec::new(), deadline: process::DEADLINE, cpu: None }
+        Self { state, addresses: Vec::new(), deadline: process::DEADLINE, cpu: None, host: None }
     }
 
     /// A master that is told of these workers.
@@ -61,6 +62,16 @@ impl Master {
         self
     }
 
+    /// Runs on this host from now on.
+    pub fn now_on(&mut self, host: &Host) {
+        self.host = Some(host.clone());
+    }
+
+    /// Where it listens: on its host's address, or on loopback.
+    pub fn ip(&self) -> &str {
+        self.host.as_ref().map_or("127.0.0.1", |host| &host.ip)
+    }
+
     /// Where it keeps its state.
     pub fn state(&self) -> &Path {
         self.state.path()
@@ -78,7 +89,10 @@ impl Master {
             command.env_remove(name);
         }
         command.envs(self.cpu.iter().map(|name| ("CAKE_CPU", name)));
-        command
+        match &self.host {
+            Some(host) => host.command(&command),
+            None => command,
+        }
     }
 
     /// `cake-master ARGS --worker … --worker …`.

@@ -42,7 +42,8 @@ impl Server {
     #[track_caller]
     pub fn start(master: &Master, model: &Path, args: &[&str]) -> Self {
         let model = path(model);
-        let first = ["serve", &model, "--listen", "127.0.0.1:0"];
+        let listen = format!("{}:0", master.ip());
+        let first = ["serve", &model, "--listen", &listen];
         let all: Vec<&str> = first.into_iter().chain(args.iter().copied()).collect();
         let mut command: Command = master.command(&all);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());

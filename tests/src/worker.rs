@@ -9,7 +9,7 @@ use cake_proto::{Client, ConnectError, Tag};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::{Cgroup, process, programs};
+use crate::{Cgroup, Host, process, programs};
 
 /// How long a worker may take to listen.
 const START: Duration = Duration::from_secs(20);
@@ -33,7 +33,7 @@ pub struct WorkerOptions<'a> {
     pub directory: Option<PathBuf>,
     /// Directory of the store; `store` in the worker's own directory if not given.
     pub store: Option<PathBuf>,
-    /// Address to listen on.
+    /// Address to listen on; if empty it does not listen.
     pub listen: String,
     /// More arguments.
     pub args: Vec<String>,
@@ -47,6 +47,8 @@ pub struct WorkerOptions<'a> {
     pub hide: Option<PathBuf>,
     /// A directory, and the one that this worker shall find in its place (needs root).
     pub replace: Option<(PathBuf, PathBuf)>,
+    /// The host that it runs on, if not on this one.
+    pub host: Option<Host>,
 }
 
 impl Default for WorkerOptions<'_> {
@@ -63,6 +65,7 @@ impl Default for WorkerOptions<'_> {
             core: None,
             hide: None,
             replace: None,
+            host: None,
         }
     }
 }
@@ -72,7 +75,7 @@ impl Default for WorkerOptions<'_> {
 pub struct TestWorker {
     /// Its name.
     pub name: String,
-    /// Where it listens.
+    /// Where it listens; empty if it does not.
     pub address: String,
     child: Child,
     directory: PathBuf,
@@ -122,7 +125,10 @@ impl TestWorker {
         let mut child = command.spawn().expect("cake-worker can be started");
         let stdout = child.stdout.take().expect("piped above");
         let line = process::first_line(stdout, START).unwrap_or_default();
-        let Some(address) = line.trim().strip_prefix("listening on ").map(str::to_owned) else {
+        let said = line.trim();
+        let address = said.strip_prefix("listening on ");
+        let address = address.or(said.strip_prefix("not listening").map(|_| ""));
+        let Some(address) = address.map(str::to_owned) else {
             child.kill().ok();
             child.wait().ok();
             let log = std::fs::read_to_string(&log).unwrap_or_default();
@@ -211,8 +217,12 @@ fn command(name: &str, options: &WorkerOptions<'_>, directory: &Path, store: &Pa
         command.args(["-c", &format!("{script}exec \"$@\""), "sh"]).arg(worker);
         command
     };
+    match options.listen.as_str() {
+        "" => command.arg("--no-listen"),
+        listen => command.args(["--listen", listen]),
+    };
     command
-        .args(["--listen", &options.listen, "--name", name])
+        .args(["--name", name])
         .args(["--memory", &options.memory.to_string(), "--threads", &options.threads.to_string()])
         .arg("--store")
         .arg(store)
@@ -221,5 +231,8 @@ fn command(name: &str, options: &WorkerOptions<'_>, directory: &Path, store: &Pa
         .env_remove("CAKE_LOG")
         .env_remove("CAKE_OPS")
         .envs(options.env.iter().cloned());
-    command
+    match &options.host {
+        Some(host) => host.command(&command),
+        None => command,
+    }
 }

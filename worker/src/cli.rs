@@ -9,7 +9,7 @@ use cake_identity::JoinToken;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{self, Config};
-use crate::membership::{self, Invitation};
+use crate::membership;
 use crate::reserve::Reserve;
 use crate::server::{self, Worker};
 use crate::store::cli as store_cli;
@@ -69,6 +69,10 @@ pub struct ServeArgs {
     /// Address to listen on (HOST:PORT); port 0 lets the system choose.
     #[arg(long, value_name = "ADDR", default_value_t = format!("127.0.0.1:{DEFAULT_PORT}"))]
     listen: String,
+    /// Do not listen: this worker opens connections to its master, which calls on them, as for a device that
+    /// nobody can connect to. A worker that its master cannot reach does that, too, without being told.
+    #[arg(long, conflicts_with_all = ["listen", "insecure"])]
+    no_listen: bool,
     /// Memory to offer for weights, KV cache, scratch and the process together (such as 3GiB).
     /// Default: what the system or its cgroup has free, less a reserve.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
@@ -93,17 +97,22 @@ pub struct ServeArgs {
     /// Keep weights in memory: the system neither drops nor swaps their pages.
     #[arg(long)]
     lock_memory: bool,
-    /// The master whose cluster to join with --token (HOST:PORT, the port that `cake-master token` shows).
-    #[arg(long, value_name = "ADDR", requires = "token")]
+    /// Where the master is (HOST:PORT, the port that `cake-master token` shows). Default: where it was last, and
+    /// where it is found on this network.
+    #[arg(long, value_name = "ADDR", conflicts_with = "insecure")]
     master: Option<String>,
-    /// What `cake-master token` printed. Once joined the worker keeps its certificate beside its store, and
-    /// needs neither.
-    #[arg(long, requires = "master", env = "CAKE_TOKEN", hide_env_values = true)]
+    /// What `cake-master token` printed: lets this worker join. Once joined it keeps its certificate beside its
+    /// store, and needs no token.
+    #[arg(long, env = "CAKE_TOKEN", hide_env_values = true)]
     token: Option<JoinToken>,
     /// Connections in plain text with anybody who can reach the address, even if this worker has joined
     /// a cluster.
     #[arg(long, conflicts_with = "token")]
     insecure: bool,
+    /// Neither look for the master on this network nor be found there by multicast DNS. A worker that listens on
+    /// a loopback address does neither anyway.
+    #[arg(long)]
+    no_discovery: bool,
     /// How long the master may take to move this worker's layers elsewhere before it stops, once it is asked to
     /// (seconds); asked twice it stops at once.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
@@ -188,7 +197,10 @@ impl ServeArgs {
         let result = runtime.block_on(async {
             let worker = Worker::bind(config).await?;
             // It serves whether or not anybody reads this.
-            writeln!(std::io::stdout(), "listening on {}", worker.address()).ok();
+            match worker.address() {
+                Some(address) => writeln!(std::io::stdout(), "listening on {address}").ok(),
+                None => writeln!(std::io::stdout(), "not listening, but connecting").ok(),
+            };
             writeln!(
                 std::io::stderr(),
                 "worker {name:?} offers {} ({why}), {threads} threads, store {store}",
@@ -220,10 +232,17 @@ impl ServeArgs {
             }
         };
         let store = store_directory(self.store)?;
-        let invitation = self.master.zip(self.token);
-        let invitation = invitation.map(|(master, token)| Invitation { master, token });
-        let encrypted = invitation.is_some() || membership::is_member(&store);
+        let encrypted = self.token.is_some() || membership::is_member(&store);
+        if let Some(master) = &self.master
+            && !encrypted
+        {
+            return Err(config::Error::NoToken { master: master.clone() }.into());
+        }
         let insecure = self.insecure;
+        let no_listen = self.no_listen;
+        if no_listen && !encrypted {
+            return Err(config::Error::NoListener.into());
+        }
         let checked = Config::checked(
             &self.listen,
             budget,
@@ -233,10 +252,19 @@ impl ServeArgs {
             self.threads.unwrap_or_else(platform::default_threads),
             insecure || encrypted,
         )?;
-        let (weights, lock_memory) = (self.weights, self.lock_memory);
         let (battery_percent, free_bytes) = (self.min_battery, self.min_free.unwrap_or(0));
-        let reserve = Reserve { battery_percent, free_bytes };
-        Ok((Config { weights, lock_memory, invitation, reserve, insecure, ..checked }, why))
+        let told = Config {
+            listen: checked.listen.filter(|_| !no_listen),
+            weights: self.weights,
+            lock_memory: self.lock_memory,
+            master: self.master,
+            token: self.token,
+            discovery: !self.no_discovery,
+            reserve: Reserve { battery_percent, free_bytes },
+            insecure,
+            ..checked
+        };
+        Ok((told, why))
     }
 }
 

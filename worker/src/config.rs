@@ -4,16 +4,16 @@ use std::path::PathBuf;
 
 use cake_checkpoint::units::format_bytes;
 use cake_engine::Weights;
+use cake_identity::JoinToken;
 
 use crate::OVERHEAD_BYTES;
-use crate::membership::Invitation;
 use crate::reserve::Reserve;
 
 /// A worker's settings. Built by [`Config::checked`], so a value of this type is usable.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Address to listen on; port 0 lets the system choose.
-    pub listen: SocketAddr,
+    /// Address to listen on, if any; port 0 lets the system choose.
+    pub listen: Option<SocketAddr>,
     /// Bytes offered for weights, KV cache, scratch and the process together.
     pub budget_bytes: u64,
     /// Directory of the blob store.
@@ -28,8 +28,12 @@ pub struct Config {
     pub weights: Weights,
     /// Whether weights are kept from being dropped or swapped. As `weights`.
     pub lock_memory: bool,
-    /// The cluster to join unless this worker is a member. As `weights`.
-    pub invitation: Option<Invitation>,
+    /// Where the master is said to be (HOST:PORT). As `weights`.
+    pub master: Option<String>,
+    /// What lets this worker join a cluster that it is no member of. As `weights`.
+    pub token: Option<JoinToken>,
+    /// Whether to look for the master on the network, and to be found, unless it listens on loopback. As `weights`.
+    pub discovery: bool,
     /// What of the device is kept back. As `weights`.
     pub reserve: Reserve,
     /// Whether to speak in plain text, with anybody. As `weights`.
@@ -55,6 +59,21 @@ pub enum Error {
         /// As resolved.
         address: SocketAddr,
     },
+    /// A master whose cluster this worker is no member of.
+    #[error(
+        "this worker has not joined a cluster: --master {master} takes --token, too, with what \
+         `cake-master token` prints"
+    )]
+    NoToken {
+        /// As given.
+        master: String,
+    },
+    /// Nobody could ever reach it.
+    #[error(
+        "a worker that does not listen is of use to a master whose cluster it has joined: join with --token \
+         (see `cake-master token`)"
+    )]
+    NoListener,
     /// Not even the process itself fits.
     #[error("a budget of {} is too small: the worker's own process takes {}",
         format_bytes(*budget), format_bytes(OVERHEAD_BYTES))]
@@ -78,7 +97,8 @@ pub enum Error {
 
 impl Config {
     /// Checks the settings. `exposed` allows an address that others can reach. Weights lie where
-    /// that is best, and are not locked; there is no invitation, nothing is kept back, and what the worker is a member of counts.
+    /// that is best, and are not locked; there is no token, nothing is kept back, and what the worker is a
+    /// member of counts.
     ///
     /// # Errors
     /// [`Error`], one sentence for the person who typed them.
@@ -106,7 +126,7 @@ impl Config {
             return Err(Error::Name { name });
         }
         Ok(Self {
-            listen,
+            listen: Some(listen),
             budget_bytes,
             store,
             store_limit,
@@ -114,7 +134,9 @@ impl Config {
             threads,
             weights: Weights::default(),
             lock_memory: false,
-            invitation: None,
+            master: None,
+            token: None,
+            discovery: true,
             reserve: Reserve::default(),
             insecure: false,
         })

@@ -1,7 +1,8 @@
 //! A worker: keeps the blobs it was given, runs its layers and hands hidden states to the next stage.
 //!
 //! Start with [`server`] (what runs), then [`service`] (the RPCs, thin), [`store`] (blobs on disk),
-//! [`membership`] (whose worker it is), [`runtime`] (the loaded stage on threads of its own) and [`routes`] (where its output goes).
+//! [`membership`] (whose worker it is; `announce` tells its master where it is, `lines` are for one that
+//! cannot connect to it), [`runtime`] (the loaded stage on threads of its own) and [`routes`] (where its output goes).
 //!
 //! Invariants:
 //! - A library first: an app on a phone embeds [`server::Worker`]; the binary only parses arguments.
@@ -10,9 +11,11 @@
 //! - Arithmetic runs on the stage's own threads, never on the runtime that moves the bytes.
 //! - Bytes from a peer never panic the process, and sizes are bounded before they are allocated.
 
+mod announce;
 pub mod cli;
 pub mod config;
 pub mod lease;
+mod lines;
 pub mod load;
 pub mod membership;
 pub mod platform;

@@ -1,19 +1,17 @@
-//! Whose worker this is: it joins a cluster once, keeps its certificate beside its store, and tells its
-//! master where it listens.
+//! Whose worker this is: it joins a cluster once, and keeps its certificate beside its store.
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use cake_discovery::{About, News, Role, look_out};
 use cake_identity::{Error, Identity, JoinToken, Peer, Security, join};
 use tracing::{info, warn};
 
 /// The file beside the store that has the worker's key and certificate.
 const FILE: &str = "identity.json";
-/// How often the master is told where this worker listens: soon enough after either has moved.
-const HELLO: Duration = Duration::from_secs(30);
-/// How often it is tried while the master does not answer, at first.
-const HELLO_RETRY: Duration = Duration::from_secs(1);
+/// How long a master may take to be found by whoever wants to join.
+const FIND: Duration = Duration::from_secs(20);
 
 /// Whether this worker is a member of a cluster, and how it connects. A handle.
 #[derive(Clone, Debug, Default)]
@@ -29,12 +27,22 @@ struct Member {
 }
 
 /// How to become a member.
-#[derive(Clone, Debug)]
-pub struct Invitation {
-    /// The master's door (HOST:PORT).
-    pub master: String,
+#[derive(Clone, Copy, Debug)]
+pub struct Entry<'a> {
+    /// The worker's store.
+    pub store: &'a Path,
+    /// Where the master's door is (HOST:PORT), if anybody said.
+    pub master: Option<&'a str>,
     /// What opens it.
-    pub token: JoinToken,
+    pub token: Option<&'a JoinToken>,
+    /// What the worker calls itself.
+    pub name: &'a str,
+    /// The id that it would like to have.
+    pub worker_id: &'a str,
+    /// Where it listens, if it does.
+    pub listen: Option<SocketAddr>,
+    /// Whether the door may be looked for on the network.
+    pub discover: bool,
 }
 
 /// Whether a worker whose store is there is a member already.
@@ -43,43 +51,41 @@ pub fn is_member(store: &Path) -> bool {
 }
 
 impl Membership {
-    /// What is kept beside `store`; with an invitation to a cluster that this worker is no member of, or
-    /// not any more, it joins as the worker called `name`, which listens at `listen`.
+    /// What is kept beside the store; with a token of a cluster that this worker is no member of, or not any
+    /// more, it joins.
     ///
     /// # Errors
     /// [`Error`], one sentence.
-    pub async fn enter(
-        store: &Path,
-        invitation: Option<&Invitation>,
-        name: &str,
-        worker_id: &str,
-        listen: SocketAddr,
-    ) -> Result<Self, Error> {
-        let path = store.join(FILE);
+    pub async fn enter(entry: Entry<'_>) -> Result<Self, Error> {
+        let path = entry.store.join(FILE);
         let kept = Identity::open(&path)?.map(|kept| Self::of(&path, kept)).transpose()?;
-        let Some(Invitation { master, token }) = invitation else {
-            return Ok(kept.unwrap_or_default());
+        let Some(token) = entry.token else {
+            let kept = kept.unwrap_or_default();
+            entry.master.map_or(Ok(()), |master| kept.remember(master))?;
+            return Ok(kept);
         };
-        if let Some(kept) = &kept
-            && kept.identity().is_some_and(|identity| identity.trusts_authority_of(token))
-        {
-            let said = join::hello(master, &kept.security, listen).await;
-            if said.is_ok() {
-                return kept.clone().with_master(master);
+        let trusts =
+            |kept: &Self| kept.identity().is_some_and(|own| own.trusts_authority_of(token));
+        let own = kept.filter(trusts);
+        if let Some(own) = &own {
+            let master = entry.master.map(str::to_owned).or_else(|| own.master());
+            if let Some(master) = master
+                && join::hello(&master, &own.security, entry.listen, false).await.is_ok()
+            {
+                own.remember(&master)?;
+                return Ok(own.clone());
             }
         }
-        match (join::join(master, token, name, worker_id, listen).await, kept) {
+        match (entry.join(token).await, own) {
             (Ok(identity), _) => {
                 identity.keep(&path)?;
-                info!(%master, "joined");
+                info!(master = identity.master, "joined");
                 Self::of(&path, identity)
             }
             // It was started with the token that it once joined with, and its master is away.
-            (Err(error @ Error::Unreachable { .. }), Some(kept))
-                if kept.identity().is_some_and(|identity| identity.trusts_authority_of(token)) =>
-            {
+            (Err(error @ (Error::Unreachable { .. } | Error::NotFound)), Some(own)) => {
                 warn!(%error, "starting as the member that this worker is");
-                Ok(kept)
+                Ok(own)
             }
             (Err(error), _) => Err(error),
         }
@@ -111,21 +117,34 @@ impl Membership {
         self.member.as_ref().map(|member| member.worker_id.as_str())
     }
 
+    /// The name of its cluster.
+    pub fn cluster(&self) -> Option<String> {
+        self.identity().map(|identity| identity.cluster())
+    }
+
+    /// Where its master was last (HOST:PORT).
+    pub fn master(&self) -> Option<String> {
+        self.identity().and_then(|identity| identity.master.clone())
+    }
+
     fn identity(&self) -> Option<MutexGuard<'_, Identity>> {
         // Only ever replaced as a whole.
         let member = self.member.as_ref()?;
         Some(member.identity.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
 
-    /// Remembers where its master is.
-    fn with_master(self, master: &str) -> Result<Self, Error> {
+    /// Remembers where its master is. Waits for a disk.
+    ///
+    /// # Errors
+    /// [`Error`] if that cannot be kept.
+    pub fn remember(&self, master: &str) -> Result<(), Error> {
         if let (Some(member), Some(mut identity)) = (&self.member, self.identity())
             && identity.master.as_deref() != Some(master)
         {
             identity.master = Some(master.to_owned());
             identity.keep(&member.path)?;
         }
-        Ok(self)
+        Ok(())
     }
 
     /// What to sign for another certificate; `None` if this worker is no member.
@@ -151,32 +170,37 @@ impl Membership {
         info!("the certificate is renewed");
         Ok(())
     }
+}
 
-    /// Tells the master again and again where this worker listens; ends at once if there is nobody to tell.
-    pub async fn announce(self, listen: SocketAddr) {
-        let Some(master) = self.identity().and_then(|identity| identity.master.clone()) else {
-            return;
-        };
-        let (mut retry, mut told) = (HELLO_RETRY, false);
-        loop {
-            match join::hello(&master, &self.security, listen).await {
-                Ok(()) => {
-                    if !told {
-                        info!(%master, "the master knows where this worker is");
+impl Entry<'_> {
+    /// Joins at the door that was named, or else at one that is found.
+    async fn join(&self, token: &JoinToken) -> Result<Identity, Error> {
+        if let Some(master) = self.master {
+            return self.join_at(master, token).await;
+        }
+        if !self.discover {
+            return Err(Error::NotFound);
+        }
+        let (cluster, id) = (token.cluster(), self.worker_id.to_owned());
+        let mut news = look_out(About { role: Role::Worker, cluster, id, listen: None });
+        let find = async {
+            while let Some(news) = news.recv().await {
+                let News::Seen(sighting) = news else { continue };
+                for address in sighting.addresses {
+                    match self.join_at(&address.to_string(), token).await {
+                        // Whoever says that the master is there is wrong, or lies.
+                        Err(Error::Unreachable { .. }) => {}
+                        joined => return joined,
                     }
-                    (retry, told) = (HELLO_RETRY, true);
-                    tokio::time::sleep(HELLO).await;
-                }
-                Err(error) => {
-                    if told || retry == HELLO_RETRY {
-                        info!(%error, "the master does not answer; trying again");
-                    }
-                    told = false;
-                    tokio::time::sleep(retry).await;
-                    retry = (retry * 3 / 2).min(HELLO);
                 }
             }
-        }
+            Err(Error::NotFound)
+        };
+        tokio::time::timeout(FIND, find).await.unwrap_or(Err(Error::NotFound))
+    }
+
+    async fn join_at(&self, door: &str, token: &JoinToken) -> Result<Identity, Error> {
+        join::join(door, token, self.name, self.worker_id, self.listen).await
     }
 }
 

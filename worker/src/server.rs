@@ -2,18 +2,22 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::task::Poll;
 use std::time::Duration;
 
-use cake_identity::random_token;
+use cake_identity::{Incoming, Stream, incoming, random_token};
 use cake_proto::client::{KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT};
 use cake_proto::limits;
 use cake_proto::wire::worker_server::WorkerServer;
 use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
 use tonic::transport::Server;
 use tracing::{info, warn};
 
+use crate::announce::{Announcement, announce};
 use crate::config::Config;
-use crate::membership::Membership;
+use crate::lines::offer;
+use crate::membership::{Entry, Membership};
 use crate::reserve::Reserve;
 use crate::service::Service;
 use crate::store::{self, Store};
@@ -21,17 +25,21 @@ use crate::store::{self, Store};
 /// Flow-control windows (bytes): enough to keep a fast link full while the disk writes.
 const STREAM_WINDOW: u32 = 4 << 20;
 const CONNECTION_WINDOW: u32 = 8 << 20;
+/// Connections that the master calls on and that wait to be served.
+const LINES: usize = 4;
 /// How long open calls may take to end once the worker was asked to stop.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// A worker bound to its address, not yet serving.
 pub struct Worker {
     service: Service,
-    listener: TcpListener,
-    address: SocketAddr,
+    listener: Option<TcpListener>,
+    address: Option<SocketAddr>,
     worker_id: String,
     membership: Membership,
     reserve: Reserve,
+    /// Whether it looks for its master on the network, and is found there.
+    discover: bool,
 }
 
 /// Why a worker cannot start, or stopped.
@@ -75,30 +83,39 @@ impl Worker {
     pub async fn bind(config: Config) -> Result<Self, Error> {
         let store = Store::open(&config.store, config.store_limit)?;
         let mut worker_id = identity(&config.store)?;
-        let listen = |source| Error::Listen { address: config.listen, source };
-        let listener = TcpListener::bind(config.listen).await.map_err(listen)?;
-        let address = listener.local_addr().map_err(listen)?;
+        let listener = match config.listen {
+            Some(address) => Some(bind(address).await?),
+            None => None,
+        };
+        let (listener, address) = listener.unzip();
+        let local = address.is_some_and(|address| address.ip().is_loopback());
+        let discover = config.discovery && !local;
         let membership = match config.insecure {
             true => Membership::insecure(),
             false => {
-                let Config { store, invitation, name, .. } = &config;
-                Membership::enter(store, invitation.as_ref(), name, &worker_id, address).await?
+                let (store, name, worker_id) = (&config.store, &config.name, &worker_id);
+                let (master, token) = (config.master.as_deref(), config.token.as_ref());
+                let listen = address;
+                let entry = Entry { store, master, token, name, worker_id, listen, discover };
+                Membership::enter(entry).await?
             }
         };
-        let exposed = !address.ip().is_loopback() && !config.insecure;
-        if exposed && !membership.security().is_mutual() {
-            return Err(crate::config::Error::NotLoopback { address }.into());
+        if !membership.security().is_mutual() && !config.insecure {
+            let address = address.ok_or(crate::config::Error::NoListener)?;
+            if !local {
+                return Err(crate::config::Error::NotLoopback { address }.into());
+            }
         }
         if let Some(certified) = membership.worker_id() {
             certified.clone_into(&mut worker_id);
         }
         let reserve = config.reserve;
         let service = Service::new(config, worker_id.clone(), store, membership.clone());
-        Ok(Self { service, listener, address, worker_id, membership, reserve })
+        Ok(Self { service, listener, address, worker_id, membership, reserve, discover })
     }
 
-    /// Where it listens, with the port that the system chose.
-    pub fn address(&self) -> SocketAddr {
+    /// Where it listens, if it does, with the port that the system chose.
+    pub fn address(&self) -> Option<SocketAddr> {
         self.address
     }
 
@@ -129,15 +146,17 @@ impl Worker {
             .max_decoding_message_size(limits::MESSAGE_BYTES)
             .max_encoding_message_size(limits::MESSAGE_BYTES);
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let incoming = cake_identity::incoming(self.listener, self.membership.security().clone());
-        let incoming = futures_util::stream::unfold(incoming, |mut incoming| async {
-            incoming.next().await.map(|stream| (Ok::<_, std::io::Error>(stream), incoming))
-        });
-        // Ends with this function, however that ends.
+        let Self { listener, address: listen, membership, discover, .. } = self;
+        let security = membership.security().clone();
+        let (called, lines) = mpsc::channel(LINES);
+        let listener = listener.map(|listener| incoming(listener, security.clone()));
+        // End with this function, however that ends.
         let mut watching = tokio::task::JoinSet::new();
         watching.spawn(async move { watched.keep(reserve).await });
         let mut announcing = tokio::task::JoinSet::new();
-        announcing.spawn(self.membership.announce(self.address));
+        let (lines_to, master) = watch::channel(None);
+        announcing.spawn(offer(security, master, called));
+        announcing.spawn(announce(Announcement { membership, listen, discover, lines_to }));
         let serve = Server::builder()
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
@@ -146,7 +165,7 @@ impl Worker {
             .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
             .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
             .add_service(service)
-            .serve_with_incoming_shutdown(incoming, async {
+            .serve_with_incoming_shutdown(connections(listener, lines), async {
                 stopped.await.ok();
             });
         tokio::pin!(serve);
@@ -170,6 +189,30 @@ impl Worker {
         tokio::time::timeout(GRACE, unload).await.ok();
         Ok(())
     }
+}
+
+async fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
+    let failed = |source| Error::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok((listener, address))
+}
+
+/// Those that others opened, and those that this worker opened and its master calls on. Never ends.
+fn connections(
+    mut listener: Option<Incoming>,
+    mut lines: mpsc::Receiver<Stream>,
+) -> impl futures_util::Stream<Item = std::io::Result<Stream>> {
+    futures_util::stream::poll_fn(move |cx| {
+        let accepted = listener.as_mut().map(|listener| listener.poll_next(cx));
+        if let Some(Poll::Ready(Some(stream))) = accepted {
+            return Poll::Ready(Some(Ok(stream)));
+        }
+        match lines.poll_recv(cx) {
+            Poll::Ready(Some(stream)) => Poll::Ready(Some(Ok(stream))),
+            _ => Poll::Pending, // One that is no member opens none.
+        }
+    })
 }
 
 /// The id kept beside the store, made on first use.

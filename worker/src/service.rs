@@ -266,7 +266,8 @@ impl WorkerRpc for Service {
             routes.answer_master();
         } else if request.next_address.is_empty() {
             routes.relay();
-            reply.direct = false;
+            let detail = "nobody can connect to the next stage".to_owned();
+            reply = wire::RouteReply { direct: false, detail };
         } else if let Err(error) = {
             let security = self.shared.membership.security();
             let wire::RouteRequest { next_address, next_worker_id, pipeline, .. } = &request;

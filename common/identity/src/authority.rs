@@ -11,8 +11,7 @@ use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, PrivatePkc
 use serde::{Deserialize, Serialize};
 
 use crate::book::BookFile;
-use crate::files;
-use crate::{Error, Identity, JoinToken, Peer, TokenEntry};
+use crate::{Error, Identity, JoinToken, Peer, TokenEntry, files, hex};
 
 /// How long a worker's certificate is valid unless told otherwise.
 pub const DEFAULT_LIFETIME: Duration = Duration::from_secs(90 * 24 * 3600);
@@ -107,6 +106,11 @@ impl Authority {
         fingerprint(&self.certificate)
     }
 
+    /// What its cluster is called where names are short and nothing has to be proved.
+    pub fn cluster(&self) -> String {
+        cluster(&self.fingerprint())
+    }
+
     /// How long certificates that it gives are valid.
     pub fn lifetime(&self) -> Duration {
         self.lifetime
@@ -173,6 +177,11 @@ impl Authority {
 /// BLAKE3 of a certificate.
 pub(crate) fn fingerprint(certificate: &CertificateDer<'_>) -> [u8; 32] {
     *blake3::hash(certificate).as_bytes()
+}
+
+/// A short name of the cluster whose authority has this fingerprint.
+pub(crate) fn cluster(fingerprint: &[u8; 32]) -> String {
+    hex(&fingerprint[..8])
 }
 
 /// A certificate of nobody's, for trying what reads it.

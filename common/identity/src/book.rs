@@ -40,7 +40,7 @@ pub struct WorkerEntry {
     pub worker_id: String,
     /// What it calls itself.
     pub name: String,
-    /// Where it was last said to listen (HOST:PORT).
+    /// Where it was last said to listen (HOST:PORT), or [`crate::lines::address`] if its master cannot connect to it.
     pub address: String,
     /// When, in seconds since 1970 by the master's clock.
     pub joined_seconds: u64,

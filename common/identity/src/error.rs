@@ -54,6 +54,12 @@ pub enum Error {
         /// What the system said.
         source: std::io::Error,
     },
+    /// Nobody says where the master is, and it is not found.
+    #[error(
+        "no master of the cluster that this token is for is found on this network: say where it is with \
+         --master HOST:PORT"
+    )]
+    NotFound,
     /// The master at this address said no.
     #[error("the master at {address} refused: {reason}")]
     Refused {

@@ -24,8 +24,9 @@ pub fn seeds() -> Vec<Vec<u8>> {
 pub fn request_seeds() -> Vec<Vec<u8>> {
     let join = r#"{"Join":{"token":"0011223344556677","proof":"AAAA","request":"AAAA","name":"phone",
         "worker_id":"00112233445566778899aabbccddeeff","listen":"0.0.0.0:7117"}}"#;
-    let hello = r#"{"Hello":{"listen":"[::1]:7117"}}"#;
-    vec![join.into(), hello.into()]
+    let hello = r#"{"Hello":{"listen":"[::1]:7117","answers":true}}"#;
+    let line = r#"{"Hello":{"listen":null,"answers":true}}"#;
+    vec![join.into(), hello.into(), line.into()]
 }
 
 /// Tokens.

@@ -7,8 +7,8 @@
 //!   ◀──────────────── Joined { certificate } ───────────
 //!
 //!   ── TLS, both with certificates ────────────────────▶
-//!   ── Hello { address } ──────────────────────────────▶  remembers the address
-//!   ◀──────────────── Noted ────────────────────────────
+//!   ── Hello { address } ──────────────────────────────▶  remembers the address, and looks who is there
+//!   ◀──────────────── Noted { reachable } ──────────────
 //! ```
 //!
 //! One message each way, a length of four bytes and JSON. The proof holds for this TLS session alone,
@@ -36,7 +36,7 @@ use crate::token::proof;
 use crate::verify::{Clock, Trust, Verifier};
 use crate::{
     Authority, Error, Identity, JoinToken, Peer, Refusal, Revoked, Security, Stream, WorkerEntry,
-    expires_seconds, files, hex,
+    expires_seconds, files, hex, lines,
 };
 
 /// Longest message.
@@ -65,13 +65,15 @@ pub(crate) enum Request {
         name: String,
         /// The id that it would like to have.
         worker_id: String,
-        /// Where it listens.
-        listen: SocketAddr,
+        /// Where it listens; nowhere if it opens lines itself.
+        listen: Option<SocketAddr>,
     },
     /// To be found where it listens now; it is a member.
     Hello {
-        /// Where it listens.
-        listen: SocketAddr,
+        /// Where it listens; nowhere if it opens lines itself.
+        listen: Option<SocketAddr>,
+        /// Whether it answers there yet.
+        answers: bool,
     },
 }
 
@@ -81,7 +83,9 @@ enum Answer {
         #[serde(with = "files::base64_bytes")]
         certificate: Vec<u8>,
     },
-    Noted,
+    Noted {
+        reachable: bool,
+    },
     Refused(String),
 }
 
@@ -94,39 +98,54 @@ pub enum Event {
         worker_id: String,
         /// What it calls itself.
         name: String,
-        /// Where it listens (HOST:PORT).
+        /// Where it listens (HOST:PORT, or [`lines::address`]).
         address: String,
     },
     /// A member said where it listens.
     Hello {
         /// Its id.
         worker_id: String,
-        /// Where (HOST:PORT).
+        /// Where (HOST:PORT, or [`lines::address`]).
         address: String,
+    },
+    /// A member opened a line.
+    Line {
+        /// Its id.
+        worker_id: String,
     },
 }
 
-/// Lets workers join at `listener` until the result is dropped. Runs on the current runtime.
+/// Lets workers join at `listener` until the result is dropped, and keeps the lines that members open for
+/// whoever connects by `security`, the master's. Runs on the current runtime.
 ///
 /// # Errors
 /// [`Error`] if the authority's identity cannot be made.
 pub fn door(
     listener: TcpListener,
     authority: Arc<Authority>,
-    revoked: Revoked,
+    security: Security,
 ) -> Result<mpsc::Receiver<Event>, Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let trust = Trust::Certificate(authority.certificate().clone());
+    let revoked = security.revoked().cloned().unwrap_or_default();
     let verifier = Verifier { trust, clock: Clock::Own, revoked, provider, strangers: true };
-    let config = server_config(Arc::new(verifier), &authority.master_identity()?)?;
+    let mut config = server_config(Arc::new(verifier), &authority.master_identity()?)?;
+    config.alpn_protocols = vec![lines::PROTOCOL.to_vec()];
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let (events, receiver) = mpsc::channel(EVENTS);
     let greet = move |tcp: TcpStream| {
         let (acceptor, authority) = (acceptor.clone(), authority.clone());
+        let security = security.clone();
         async move {
             let from = tcp.peer_addr().map_err(Refusal::Handshake)?.ip();
             let tls = acceptor.accept(tcp).await.map_err(Refusal::of_handshake)?;
-            answer(Stream::tls(tls.into(), None), from, authority).await.map_err(Refusal::Handshake)
+            let list = security.revoked().map(Revoked::watch);
+            let stream = Stream::tls(tls.into(), list);
+            if let (Some(lines::PROTOCOL), Some(lines)) = (stream.protocol(), security.lines()) {
+                let worker_id = lines.put(stream).ok_or(Refusal::NoCertificate)?;
+                return Ok(Event::Line { worker_id });
+            }
+            answer(stream, from, authority, &security).await.map_err(Refusal::Handshake)
         }
     };
     tokio::spawn(take_all(listener, false, greet, events));
@@ -134,18 +153,47 @@ pub fn door(
 }
 
 /// One conversation, from the master's side.
-async fn answer(mut stream: Stream, from: IpAddr, authority: Arc<Authority>) -> io::Result<Event> {
+async fn answer(
+    mut stream: Stream,
+    from: IpAddr,
+    authority: Arc<Authority>,
+    security: &Security,
+) -> io::Result<Event> {
     let (peer, session) = (stream.peer().clone(), stream.session_key());
     let bytes = receive_bytes(&mut stream).await?;
-    let decide = move || decide(&authority, &bytes, &peer, session, from);
+    let book = authority.clone();
+    let decide = move || decide(&book, &bytes, &peer, session, from);
     let decided = tokio::task::spawn_blocking(decide).await.map_err(io::Error::other)?;
     let (answer, result) = match decided {
+        Ok((Answer::Noted { reachable: false }, Event::Hello { worker_id, address })) => {
+            let expected = Peer::Worker(worker_id.clone());
+            let reachable = security.finds(&address, &expected).await;
+            let address = match reachable {
+                true => address,
+                false => over_lines(authority, &worker_id).await?,
+            };
+            (Answer::Noted { reachable }, Ok(Event::Hello { worker_id, address }))
+        }
         Ok((answer, event)) => (answer, Ok(event)),
         Err(reason) => (Answer::Refused(reason.clone()), Err(io::Error::other(reason))),
     };
     send(&mut stream, &answer).await?;
     stream.shutdown().await.ok();
     result
+}
+
+/// Notes that a member cannot be reached but over lines, and returns their address.
+async fn over_lines(authority: Arc<Authority>, worker_id: &str) -> io::Result<String> {
+    let (address, worker_id) = (lines::address(worker_id), worker_id.to_owned());
+    let noted = address.clone();
+    let note = move || {
+        authority.book().update(|book| {
+            book.member_mut(&worker_id).map(|worker| worker.address = noted).is_some()
+        })
+    };
+    let noted = tokio::task::spawn_blocking(note).await.map_err(io::Error::other)?;
+    noted.map_err(io::Error::other)?;
+    Ok(address)
 }
 
 /// What to answer: a function of what is known and what was said. Changes the book on disk.
@@ -163,13 +211,16 @@ fn decide(
     };
     let request = parse_request(bytes).map_err(|_| "this is no request".to_owned())?;
     match (request, peer) {
-        (Request::Hello { listen }, Peer::Worker(worker_id)) => {
-            let address = reachable(listen, from).to_string();
+        (Request::Hello { listen, answers }, Peer::Worker(worker_id)) => {
+            let at = |listen| reachable(listen, from).to_string();
+            let address = listen.map_or_else(|| lines::address(worker_id), at);
             let known = authority.book().update(|book| {
                 book.member_mut(worker_id).map(|worker| worker.address.clone_from(&address))
             });
             known.map_err(broken)?.ok_or("this worker is no member")?;
-            Ok((Answer::Noted, Event::Hello { worker_id: worker_id.clone(), address }))
+            // Where it says that it answers is looked at before it is told.
+            let answer = Answer::Noted { reachable: !answers || listen.is_none() };
+            Ok((answer, Event::Hello { worker_id: worker_id.clone(), address }))
         }
         (Request::Hello { .. }, _) => Err("only a member has an address here".to_owned()),
         (Request::Join { token, proof: shown, request, name, worker_id, listen }, _) => {
@@ -186,15 +237,17 @@ fn decide(
             if name.is_empty() || name.len() > NAME || !name.chars().all(usable) {
                 return Err("the worker's name cannot be used".to_owned());
             }
-            let address = reachable(listen, from);
-            if address.ip().is_loopback() && !from.to_canonical().is_loopback() {
+            let listen = listen.map(|listen| reachable(listen, from));
+            if let Some(at) = listen
+                && at.ip().is_loopback()
+                && !from.to_canonical().is_loopback()
+            {
                 return Err(format!(
-                    "{listen} is an address that only the worker itself can reach: start it with --listen \
-                     0.0.0.0:{}",
-                    listen.port()
+                    "{at} is an address that only the worker itself can reach: start it with --listen \
+                     0.0.0.0:{}, or with --no-listen",
+                    at.port()
                 ));
             }
-            let address = address.to_string();
             let joined = authority.book().update(|book| {
                 let worker_id = book.free_id(&worker_id);
                 let certificate = authority
@@ -202,6 +255,8 @@ fn decide(
                     .map_err(|_| "the certificate request cannot be read")?;
                 let now = SystemTime::now();
                 book.use_token(&token, now)?;
+                let line = || lines::address(&worker_id);
+                let address = listen.map_or_else(line, |listen| listen.to_string());
                 book.workers.push(WorkerEntry {
                     worker_id: worker_id.clone(),
                     name: name.clone(),
@@ -210,9 +265,9 @@ fn decide(
                     expires_seconds: expires_seconds(&certificate),
                     revoked: false,
                 });
-                Ok::<_, &str>((worker_id, certificate))
+                Ok::<_, &str>((worker_id, address, certificate))
             });
-            let (worker_id, certificate) = joined.map_err(broken)??;
+            let (worker_id, address, certificate) = joined.map_err(broken)??;
             let certificate = certificate.to_vec();
             Ok((Answer::Joined { certificate }, Event::Joined { worker_id, name, address }))
         }
@@ -237,8 +292,8 @@ fn reachable(listen: SocketAddr, from: IpAddr) -> SocketAddr {
     }
 }
 
-/// Joins the cluster of the master at `address`: the worker called `name`, which listens at `listen` and would
-/// like to have this id. What it got is in the identity.
+/// Joins the cluster of the master at `address`: the worker called `name`, which listens at `listen`, if
+/// anywhere, and would like to have this id. What it got is in the identity.
 ///
 /// # Errors
 /// [`Error::Unreachable`], [`Error::Refused`] with the master's reason, [`Error::Answer`].
@@ -247,7 +302,7 @@ pub async fn join(
     token: &JoinToken,
     name: &str,
     worker_id: &str,
-    listen: SocketAddr,
+    listen: Option<SocketAddr>,
 ) -> Result<Identity, Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = Verifier {
@@ -293,22 +348,27 @@ pub async fn join(
             }
         }
         Answer::Refused(reason) => Err(Error::Refused { address: address.to_owned(), reason }),
-        Answer::Noted => Err(wrong()),
+        Answer::Noted { .. } => Err(wrong()),
     }
 }
 
-/// Tells the master at `address` that this member listens at `listen` now.
+/// Tells the master at `address` that this member listens at `listen` now, if anywhere, and if it `answers` there
+/// yet; returns whether the master need not wait for lines, since it reaches the member there.
 ///
 /// # Errors
 /// As [`join`].
-pub async fn hello(address: &str, security: &Security, listen: SocketAddr) -> Result<(), Error> {
+pub async fn hello(
+    address: &str,
+    security: &Security,
+    listen: Option<SocketAddr>,
+    answers: bool,
+) -> Result<bool, Error> {
     let talk = async {
-        let tcp = TcpStream::connect(address).await?;
-        let stream = security.connect(tcp, Some(&Peer::Master)).await;
-        ask(&mut stream.map_err(io::Error::other)?, &Request::Hello { listen }).await
+        let mut stream = security.reach(address, Some(&Peer::Master)).await?;
+        ask(&mut stream, &Request::Hello { listen, answers }).await
     };
     match within(address, talk).await? {
-        Answer::Noted => Ok(()),
+        Answer::Noted { reachable } => Ok(reachable && listen.is_some()),
         Answer::Refused(reason) => Err(Error::Refused { address: address.to_owned(), reason }),
         Answer::Joined { .. } => {
             Err(Error::Answer { address: address.to_owned(), expected: "a note" })

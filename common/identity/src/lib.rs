@@ -2,7 +2,8 @@
 //!
 //! The master is a certificate [`Authority`]. A worker enrols once ([`join`]): its [`JoinToken`] pins the
 //! authority and proves that somebody who may has asked for it. From then on both sides of every connection show a
-//! certificate of that authority ([`Security`]). Start with [`security`], then [`join`].
+//! certificate of that authority ([`Security`]). A worker to which nobody can connect opens [`lines`] that its master
+//! calls on. Start with [`security`], then [`join`].
 //!
 //! Invariants:
 //! - A certificate's name says what its holder is, the master or the worker of an id; never where it is.
@@ -17,6 +18,7 @@ mod files;
 #[doc(hidden)]
 pub mod hostile;
 pub mod join;
+pub mod lines;
 mod listener;
 mod peer;
 pub mod security;
@@ -29,6 +31,7 @@ mod verify;
 pub use authority::{Authority, DEFAULT_LIFETIME};
 pub use book::{Book, BookFile, NameError, TokenEntry, WorkerEntry};
 pub use error::{Error, Refusal};
+pub use lines::Lines;
 pub use listener::{Incoming, incoming};
 pub use peer::Peer;
 pub use security::{Identity, Revoked, Security};

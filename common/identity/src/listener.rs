@@ -3,12 +3,14 @@
 use std::collections::{HashSet, VecDeque};
 use std::future::Future;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
+use crate::stream::tune;
 use crate::{Refusal, Security, Stream};
 
 /// How long a peer may take until it is known.
@@ -30,6 +32,11 @@ impl Incoming {
     /// The next one.
     pub async fn next(&mut self) -> Option<Stream> {
         self.0.recv().await
+    }
+
+    /// The same, for a stream of several sources.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Stream>> {
+        self.0.poll_recv(cx)
     }
 }
 
@@ -66,8 +73,7 @@ pub(crate) async fn take_all<T, F>(
             tokio::time::sleep(PAUSE).await;
             continue;
         };
-        // Without it every small message waits for an acknowledgement.
-        tcp.set_nodelay(true).ok();
+        tune(&tcp);
         unknown.retain(|task| !task.is_finished());
         if unknown.len() == UNKNOWN
             && let Some(oldest) = unknown.pop_front()

@@ -1,8 +1,10 @@
 //! How connections are made: in plain text, or with both sides proving who they are.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
@@ -15,12 +17,15 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use crate::authority::fingerprint;
+use crate::authority::{cluster, fingerprint};
+use crate::stream::tune;
 use crate::verify::{Clock, Trust, Verifier};
-use crate::{Error, JoinToken, Peer, Refusal, Stream, expires_seconds, files};
+use crate::{Error, JoinToken, Lines, Peer, Refusal, Stream, expires_seconds, files, lines};
 
 /// The name that clients put into a handshake: certificates are looked at, it is not.
 const ANY_NAME: &str = "member.cake.internal";
+/// How long somebody may take to prove to be somewhere.
+const FIND: Duration = Duration::from_secs(2);
 const WHAT: &str = "the certificate of this worker";
 
 /// A key, its certificate, and the authority that both sides trust.
@@ -71,6 +76,11 @@ impl Identity {
     /// Whether this token is of the same authority.
     pub fn trusts_authority_of(&self, token: &JoinToken) -> bool {
         fingerprint(&CertificateDer::from(self.authority.as_slice())) == token.fingerprint
+    }
+
+    /// The name of its cluster, as [`crate::Authority::cluster`].
+    pub fn cluster(&self) -> String {
+        cluster(&fingerprint(&CertificateDer::from(self.authority.as_slice())))
     }
 
     /// Until when its certificate is valid, in seconds since 1970.
@@ -149,6 +159,7 @@ pub enum Security {
 pub struct Mutual {
     current: Mutex<Current>,
     revoked: Revoked,
+    lines: Lines,
     clock: Clock,
     provider: Arc<CryptoProvider>,
 }
@@ -175,7 +186,8 @@ impl Security {
         };
         let revoked = Revoked::default();
         let current = Mutex::new(Current::new(identity, clock, &revoked, &provider)?);
-        Ok(Self::Mutual(Arc::new(Mutual { current, revoked, clock, provider })))
+        let lines = Lines::default();
+        Ok(Self::Mutual(Arc::new(Mutual { current, revoked, lines, clock, provider })))
     }
 
     /// Whether connections are encrypted and both sides known.
@@ -188,6 +200,14 @@ impl Security {
         match self {
             Self::Plain => None,
             Self::Mutual(mutual) => Some(&mutual.revoked),
+        }
+    }
+
+    /// Connections that wait for this process to call; nobody can offer any in plain text.
+    pub fn lines(&self) -> Option<&Lines> {
+        match self {
+            Self::Plain => None,
+            Self::Mutual(mutual) => Some(&mutual.lines),
         }
     }
 
@@ -223,22 +243,59 @@ impl Security {
         expected: Option<&Peer>,
     ) -> Result<Stream, Refusal> {
         let Self::Mutual(mutual) = self else { return Ok(Stream::plain(tcp)) };
-        let name = ServerName::try_from(ANY_NAME).expect("the constant is a name");
-        let connector = TlsConnector::from(mutual.lock().client.clone());
-        let tls = connector.connect(name, tcp).await.map_err(Refusal::of_handshake)?;
-        let stream = Stream::tls(tls.into(), Some(mutual.revoked.watch()));
-        let found = stream.peer();
-        let fits = match expected {
-            Some(expected) => found == expected,
-            None => matches!(found, Peer::Worker(_)),
+        let client = mutual.lock().client.clone();
+        mutual.shake_hands(tcp, client, expected).await
+    }
+
+    /// A connection to whoever is at this address, which is HOST:PORT or one of [`lines::address`]. `expected` as
+    /// in [`Security::connect`].
+    ///
+    /// # Errors
+    /// What the system said, or a [`Refusal`].
+    pub async fn reach(&self, address: &str, expected: Option<&Peer>) -> io::Result<Stream> {
+        let Some(worker_id) = lines::worker_at(address) else {
+            let tcp = TcpStream::connect(address).await?;
+            tune(&tcp);
+            let stream = self.connect(tcp, expected).await;
+            return stream
+                .map_err(|refusal| io::Error::other(format!("whoever is there {refusal}")));
         };
-        match fits {
-            true => Ok(stream),
-            false => Err(Refusal::Other {
-                found: found.to_string(),
-                expected: expected.map_or("a worker".to_owned(), ToString::to_string),
-            }),
+        let Self::Mutual(mutual) = self else {
+            return Err(io::Error::other("lines need certificates"));
+        };
+        if mutual.revoked.has(&Peer::Worker(worker_id.to_owned())) {
+            return Err(io::Error::other(format!("whoever is there {}", Refusal::Revoked)));
         }
+        let stream = mutual.lines.take(worker_id).await?;
+        fits(stream, expected).map_err(io::Error::other)
+    }
+
+    /// A line to the master at this address (HOST:PORT), for it to call on.
+    pub(crate) async fn open_line(&self, address: &str) -> io::Result<Stream> {
+        let Self::Mutual(mutual) = self else {
+            return Err(io::Error::other("lines need certificates"));
+        };
+        let tcp = TcpStream::connect(address).await?;
+        tune(&tcp);
+        let mut client = ClientConfig::clone(&mutual.lock().client);
+        client.alpn_protocols = vec![lines::PROTOCOL.to_vec()];
+        let stream = mutual.shake_hands(tcp, Arc::new(client), Some(&Peer::Master)).await;
+        let stream = stream.map_err(io::Error::other)?;
+        match stream.protocol() == Some(lines::PROTOCOL) {
+            true => Ok(stream),
+            false => Err(io::Error::other("the master takes no lines at this address")),
+        }
+    }
+
+    /// Whether `expected` is at this address (HOST:PORT) now, as a connection proves that is closed at
+    /// once, or one that waits.
+    pub async fn finds(&self, address: &str, expected: &Peer) -> bool {
+        let Self::Mutual(mutual) = self else { return false };
+        if let Some(worker_id) = lines::worker_at(address) {
+            return mutual.lines.has(worker_id);
+        }
+        let meet = tokio::time::timeout(FIND, self.reach(address, Some(expected)));
+        matches!(meet.await, Ok(Ok(_)))
     }
 
     /// Makes a connection that somebody else opened usable.
@@ -254,6 +311,18 @@ impl Security {
 }
 
 impl Mutual {
+    async fn shake_hands(
+        &self,
+        tcp: TcpStream,
+        client: Arc<ClientConfig>,
+        expected: Option<&Peer>,
+    ) -> Result<Stream, Refusal> {
+        let name = ServerName::try_from(ANY_NAME).expect("the constant is a name");
+        let tls = TlsConnector::from(client).connect(name, tcp).await;
+        let tls = tls.map_err(Refusal::of_handshake)?;
+        fits(Stream::tls(tls.into(), Some(self.revoked.watch())), expected)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Current> {
         // Only ever replaced as a whole.
         self.current.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -278,6 +347,22 @@ impl Current {
             peer: identity.peer().unwrap_or(Peer::Stranger),
             expires_seconds: identity.expires_seconds(),
         })
+    }
+}
+
+/// The stream, if `expected` is at its other end; any worker if nobody is named.
+fn fits(stream: Stream, expected: Option<&Peer>) -> Result<Stream, Refusal> {
+    let found = stream.peer();
+    let fits = match expected {
+        Some(expected) => found == expected,
+        None => matches!(found, Peer::Worker(_)),
+    };
+    match fits {
+        true => Ok(stream),
+        false => Err(Refusal::Other {
+            found: found.to_string(),
+            expected: expected.map_or("a worker".to_owned(), ToString::to_string),
+        }),
     }
 }
 

@@ -5,7 +5,9 @@ use std::future::Future;
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -68,6 +70,14 @@ impl Stream {
         .ok()
     }
 
+    /// What the handshake agreed on to speak, if anything (ALPN).
+    pub(crate) fn protocol(&self) -> Option<&[u8]> {
+        match &self.inner {
+            Inner::Plain(_) => None,
+            Inner::Tls(tls) => tls.get_ref().1.alpn_protocol(),
+        }
+    }
+
     /// The certificates that the other end sent, its own first.
     pub(crate) fn certificates(&self) -> &[rustls::pki_types::CertificateDer<'static>] {
         match &self.inner {
@@ -88,6 +98,20 @@ impl Stream {
             }
         }
     }
+}
+
+/// Makes a connection fit for small messages, and for waiting: the system notices within some ten seconds that
+/// nobody is there any more.
+pub(crate) fn tune(tcp: &TcpStream) {
+    /// How long it may be silent before the system asks, and how often it asks again.
+    const SILENT: Duration = Duration::from_secs(5);
+    const AGAIN: Duration = Duration::from_secs(2);
+    // Without it every small message waits for an acknowledgement.
+    tcp.set_nodelay(true).ok();
+    let keepalive = TcpKeepalive::new().with_time(SILENT).with_interval(AGAIN);
+    #[cfg(not(windows))]
+    let keepalive = keepalive.with_retries(3);
+    SockRef::from(tcp).set_tcp_keepalive(&keepalive).ok(); // It works without.
 }
 
 fn worker_id(peer: &Peer) -> Option<String> {

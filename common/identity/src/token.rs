@@ -6,6 +6,7 @@ use std::str::FromStr;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
+use crate::authority::cluster;
 use crate::{Error, random};
 
 /// What every token begins with: its kind and version, in clear.
@@ -30,6 +31,11 @@ impl JoinToken {
     /// A new one, for an authority.
     pub(crate) fn new(fingerprint: [u8; FINGERPRINT]) -> Self {
         Self { fingerprint, id: random(), secret: random() }
+    }
+
+    /// The name of the cluster that it is for, as [`crate::Authority::cluster`].
+    pub fn cluster(&self) -> String {
+        cluster(&self.fingerprint)
     }
 
     /// What its bearer proves to know: the secret itself is not needed to check that.

@@ -2,7 +2,7 @@
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cake_checkpoint::units::parse_bytes;
 use cake_checkpoint::{Checkpoint, Encoding, EncodingParseError, KvDtype, LayerRange};
@@ -10,9 +10,10 @@ use cake_engine::{Numerics, SamplingOptions, Weights};
 use cake_proto::{WireFormat, limits};
 use clap::Args;
 
+use super::door::{self, Door};
 use super::{Error, out};
 use crate::chunk::first_bound;
-use crate::cluster::Whereabouts;
+use crate::cluster::{Whereabouts, found};
 use crate::membership::Membership;
 use crate::planner::Pin;
 use crate::sizing::{DEFAULT_CONTEXT, Promise};
@@ -20,6 +21,9 @@ use crate::sizing::{DEFAULT_CONTEXT, Promise};
 /// Largest prompt chunk and number of sequences accepted.
 const MAX_CHUNK: usize = 4096;
 const MAX_PARALLEL: usize = 1024;
+
+/// Longest that members may take to be found that are not where they were, or to open connections.
+const GATHER: Duration = Duration::from_secs(5);
 
 /// Where the workers are.
 #[derive(Args, Clone, Debug, Default)]
@@ -36,14 +40,51 @@ pub(super) struct ClusterArgs {
     /// Speak with workers in plain text, wherever they are and whoever answers there.
     #[arg(long)]
     pub insecure: bool,
+    /// Address of the door that workers join at, and that those connect to which cannot be connected to (HOST:PORT).
+    /// Default: 0.0.0.0:7116, open while `serve` runs if there is an authority, else while a member needs it.
+    #[arg(long, value_name = "ADDR", conflicts_with = "insecure")]
+    pub join: Option<String>,
+    /// Neither look for members on this network nor be found there by multicast DNS while the door is open.
+    #[arg(long)]
+    pub no_discovery: bool,
 }
 
 impl ClusterArgs {
-    /// The workers that are meant: those at the addresses given, or else those that joined.
+    /// The workers that are meant: those at the addresses given, or else those that joined; and the door while it
+    /// is needed to reach them.
     ///
     /// # Errors
-    /// The cluster file or the authority cannot be used, or plain text would go over a network unasked.
-    pub(super) async fn whereabouts(&self) -> Result<Whereabouts, Error> {
+    /// The cluster file or the authority cannot be used, plain text would go over a network unasked, or the door
+    /// cannot be opened where it was asked for.
+    pub(super) async fn whereabouts(&self) -> Result<(Whereabouts, Option<Door>), Error> {
+        let cluster = self.workers().await?;
+        match self.join.is_some() || cluster.needs_lines() {
+            true => self.with_door(cluster).await,
+            false => Ok((cluster, None)),
+        }
+    }
+
+    /// The same, and the door anyway if there is an authority.
+    ///
+    /// # Errors
+    /// As [`ClusterArgs::whereabouts`].
+    pub(super) async fn whereabouts_with_door(&self) -> Result<(Whereabouts, Option<Door>), Error> {
+        self.with_door(self.workers().await?).await
+    }
+
+    /// Opens the door, and gives members that are not where they were the time to come to it.
+    async fn with_door(&self, cluster: Whereabouts) -> Result<(Whereabouts, Option<Door>), Error> {
+        let membership = &cluster.membership;
+        let door = door::open(membership, self.join.as_deref(), !self.no_discovery).await?;
+        if let Some(door) = &door
+            && (door.discovers && cluster.is_of_members() || cluster.needs_lines())
+        {
+            found::gather(membership, GATHER).await;
+        }
+        Ok((cluster, door))
+    }
+
+    async fn workers(&self) -> Result<Whereabouts, Error> {
         let typed = match self.alone {
             true => Vec::new(),
             false => crate::cluster::addresses::gather(&self.workers, self.cluster.as_deref())?,

@@ -41,7 +41,7 @@ impl Args {
     pub(super) async fn run(self) -> Result<(), Error> {
         let state = State::open()?;
         let history = state.chat_history();
-        let cluster = self.cluster.whereabouts().await?;
+        let (cluster, _door) = self.cluster.whereabouts().await?;
         let prepared = tokio::select! {
             prepared = prepare(state, &self.model, &cluster, &self.plan, &[]) => prepared?,
             () = interrupted() => return Err(Error::Interrupted),

@@ -2,6 +2,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cake_checkpoint::units::{format_bytes, format_rate};
+use cake_identity::lines;
 use cake_proto::{VERSION, limits, wire};
 use serde::Serialize;
 
@@ -41,7 +42,7 @@ struct Check {
 impl Args {
     /// Checks everything, prints a line for each, fails if one failed.
     pub(super) async fn run(self) -> Result<(), Error> {
-        let cluster = self.cluster.whereabouts().await?;
+        let (cluster, _door) = self.cluster.whereabouts().await?;
         let (membership, addresses) = (&cluster.membership, cluster.addresses());
         if addresses.is_empty() {
             return Err(Error::argument("--worker", "missing", "at least one worker to examine"));
@@ -104,7 +105,7 @@ async fn examine(
         }
         Err(error) => {
             let fix = "start it there with `cake-worker --listen 0.0.0.0:7117` and what `cake-master token` \
-                       prints, and let the firewall pass that port";
+                       prints, and let the firewall pass that port; or with --no-listen instead of --listen";
             checks.push(Check::bad(address, "reach", error.to_string(), fix));
             return None;
         }
@@ -160,7 +161,10 @@ async fn examine(
 
 /// How reports call a worker.
 fn label(name: &str, address: &str) -> String {
-    format!("{name}@{address}")
+    match lines::worker_at(address) {
+        Some(worker_id) => format!("{name}@{worker_id}"),
+        None => format!("{name}@{address}"),
+    }
 }
 
 /// Round trip and throughput of the master's own link.
@@ -192,8 +196,13 @@ async fn link(member: &Member) -> Check {
 /// Whether `from` can open a connection to `to`, and finds the same worker there.
 async fn peer(from: &Member, to: &Member) -> Check {
     let mut client = from.client.clone();
-    let request = wire::ProbePeerRequest { address: to.address.clone() };
     let (name, other) = (label(from.name(), &from.address), label(to.name(), &to.address));
+    let Some(address) = to.address_for_others().map(str::to_owned) else {
+        let detail =
+            format!("reaches {other} through the master, to which that connects by itself");
+        return Check::good(&name, "peer", detail);
+    };
+    let request = wire::ProbePeerRequest { address };
     let fix = "hidden states take a detour over the master until these two can connect: \
                check the firewall between them";
     let detail = match within(&name, "try to reach another", client.probe_peer(request)).await {

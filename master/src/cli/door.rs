@@ -1,25 +1,27 @@
-//! The door that workers join at, and the news that come through it.
+//! The door that workers join at, and the news and connections that come through it.
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
+use cake_discovery::{About, Role, look_out};
 use cake_identity::join::{self, Event};
 use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 use super::{Error, out};
+use crate::cluster::found;
 use crate::membership::{DOOR_PORT, Membership};
+
+/// The id of a cluster's master on the network: it is the only one.
+const MASTER: &str = "master";
 
 /// An open door; closed when dropped.
 #[derive(Debug)]
 pub(super) struct Door {
-    task: JoinHandle<()>,
+    /// End with the door.
+    _tasks: JoinSet<()>,
     /// Where it listens.
     pub address: SocketAddr,
-}
-
-impl Drop for Door {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+    /// Whether it is found on the network, and members are.
+    pub discovers: bool,
 }
 
 /// The address of the door unless told otherwise.
@@ -27,18 +29,18 @@ pub(super) fn default_address() -> String {
     format!("0.0.0.0:{DOOR_PORT}")
 }
 
-/// Opens the door at `asked`, or at the usual address; `None` if there is no authority, or if another
-/// process of this master has it open at the usual address.
+/// Opens the door at `asked`, or at the usual address, and tells the network where it is if `discover` says so
+/// and others can reach it; `None` if there is no authority, or if another process of this master has it open
+/// at the usual address.
 ///
 /// # Errors
 /// [`Error::Listen`] if the address asked for cannot be had.
 pub(super) async fn open(
     membership: &Membership,
     asked: Option<&str>,
+    discover: bool,
 ) -> Result<Option<Door>, Error> {
-    let (Some(authority), Some(revoked)) =
-        (membership.authority(), membership.security().revoked())
-    else {
+    let Some(authority) = membership.authority() else {
         return match asked {
             None => Ok(None),
             Some(_) => Err(Membership::missing().into()),
@@ -49,20 +51,32 @@ pub(super) async fn open(
     let failed = |source| Error::Listen { address: address.to_owned(), source };
     let listener = match TcpListener::bind(address).await {
         Err(error) if asked.is_none() => {
-            out::note(format_args!("workers cannot join here: {}", failed(error)));
+            out::note(format_args!("no door for workers: {}", failed(error)));
             return Ok(None);
         }
         bound => bound.map_err(failed)?,
     };
     let address = listener.local_addr().map_err(failed)?;
-    let mut events = join::door(listener, authority.clone(), revoked.clone())
+    let mut events = join::door(listener, authority.clone(), membership.security().clone())
         .map_err(crate::membership::Error::from)?;
-    let task = tokio::spawn(async move {
+    let mut tasks = JoinSet::new();
+    let news = membership.news.clone();
+    tasks.spawn(async move {
         while let Some(event) = events.recv().await {
             tell(&event);
+            // Whoever looks for workers takes lines, so that more come.
+            if !matches!(event, Event::Line { .. }) {
+                news.notify_one();
+            }
         }
     });
-    Ok(Some(Door { task, address }))
+    let discovers = discover && !address.ip().is_loopback();
+    if discovers {
+        let (cluster, id) = (authority.cluster(), MASTER.to_owned());
+        let about = About { role: Role::Master, cluster, id, listen: Some(address) };
+        tasks.spawn(found::follow(membership.clone(), look_out(about)));
+    }
+    Ok(Some(Door { _tasks: tasks, address, discovers }))
 }
 
 fn tell(event: &Event) {
@@ -73,6 +87,7 @@ fn tell(event: &Event) {
         Event::Hello { worker_id, address } => {
             tracing::info!(worker_id, address, "a member says where it is");
         }
+        Event::Line { worker_id } => tracing::debug!(worker_id, "a member opened a connection"),
     }
 }
 

@@ -26,7 +26,7 @@ impl Args {
     /// Plans and prints.
     pub(super) async fn run(self) -> Result<(), Error> {
         let state = State::open()?;
-        let cluster = self.cluster.whereabouts().await?;
+        let (cluster, _door) = self.cluster.whereabouts().await?;
         let prepared = prepare(state, &self.model, &cluster, &self.plan, &self.what_if).await?;
         if self.json {
             return report::print_json(&report::PlanReport::new(&prepared, None));

@@ -132,8 +132,8 @@ impl Prepared {
 
     /// Takes workers that came back. May be dropped at any time.
     pub(super) async fn rejoin(&mut self, cluster: &Whereabouts) {
-        let (membership, addresses) = (&cluster.membership, cluster.addresses());
-        cluster::rejoin(&mut self.members, membership, &addresses, &master_name()).await;
+        let (membership, places) = (&cluster.membership, cluster.places());
+        cluster::rejoin(&mut self.members, membership, &places, &master_name()).await;
     }
 
     /// The stages that workers run, in chain order. A stage is a worker's by its place among the

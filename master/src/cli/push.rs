@@ -22,7 +22,7 @@ pub(super) struct Args {
 impl Args {
     /// Plans, pushes, prints.
     pub(super) async fn run(self) -> Result<(), Error> {
-        let cluster = self.cluster.whereabouts().await?;
+        let (cluster, _door) = self.cluster.whereabouts().await?;
         if cluster.addresses().is_empty() {
             return Err(Error::argument("--worker", "missing", "at least one worker to push to"));
         }

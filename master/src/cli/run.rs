@@ -45,7 +45,7 @@ impl Args {
     /// Plans, pushes, generates, prints.
     pub(super) async fn run(self) -> Result<(), Error> {
         let started = Instant::now();
-        let cluster = self.cluster.whereabouts().await?;
+        let (cluster, _door) = self.cluster.whereabouts().await?;
         let prepared = prepare(State::open()?, &self.model, &cluster, &self.plan, &[]).await?;
         let checkpoint = &prepared.model.checkpoint;
         let text = Text::open(&checkpoint.location.directory)?;

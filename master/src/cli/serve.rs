@@ -14,7 +14,7 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 use super::args::{ClusterArgs, PlanArgs, SampleArgs};
 use super::keeper::Keeper;
 use super::prepare::{prepare, warn};
-use super::{Error, door, interrupted, out};
+use super::{Error, interrupted, out};
 use crate::api::{self, Served, Server};
 use crate::cluster::Whereabouts;
 use crate::monitor::Monitor;
@@ -51,9 +51,6 @@ pub(super) struct Args {
     /// How long requests may wait for a lost worker, or for others to take its place (seconds).
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     grace: u64,
-    /// Address that workers join at (HOST:PORT). Default: 0.0.0.0:7116 once there is an authority.
-    #[arg(long, value_name = "ADDR", conflicts_with = "insecure")]
-    join: Option<String>,
     /// Keep copies of blobs in other workers' stores, so that nothing has to be pushed when one of them is lost.
     #[arg(long)]
     spares: bool,
@@ -119,8 +116,7 @@ impl Args {
             .with_graceful_shutdown(asked(|stop| *stop != Stop::No))
             .into_future();
         let http = tokio::spawn(http);
-        let cluster = self.cluster.whereabouts().await?;
-        let _door = door::open(&cluster.membership, self.join.as_deref()).await?;
+        let (cluster, _door) = self.cluster.whereabouts_with_door().await?;
         let load = self.load(&name, &monitor, cluster);
         let (keeper, served) = tokio::select! {
             loaded = load => loaded?,

@@ -34,6 +34,9 @@ pub(super) struct Args {
     /// Address of that door (HOST:PORT). Default: 0.0.0.0:7116
     #[arg(long, value_name = "ADDR", requires = "wait")]
     join: Option<String>,
+    /// Do not let that door be found on the network by multicast DNS.
+    #[arg(long, requires = "wait")]
+    no_discovery: bool,
     /// Do not draw the QR code.
     #[arg(long)]
     no_qr: bool,
@@ -65,7 +68,7 @@ impl Args {
         let membership = Membership::open()?;
         let authority = membership.authority().ok_or_else(Membership::missing)?.clone();
         let door = match self.wait {
-            true => door::open(&membership, self.join.as_deref()).await?,
+            true => door::open(&membership, self.join.as_deref(), !self.no_discovery).await?,
             false => None,
         };
         let members = joined(&authority)?;

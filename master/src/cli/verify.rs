@@ -58,7 +58,7 @@ impl Args {
             let expected = "a number that is not negative";
             return Err(Error::argument("--tolerance", self.tolerance, expected));
         }
-        let cluster = self.cluster.whereabouts().await?;
+        let (cluster, _door) = self.cluster.whereabouts().await?;
         if cluster.addresses().is_empty() {
             return Err(Error::argument("--worker", "missing", "at least one worker to verify"));
         }

@@ -1,7 +1,7 @@
 //! `cake-master workers`: who joined, and who is shut out.
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use cake_identity::WorkerEntry;
+use cake_identity::{WorkerEntry, lines};
 use clap::Subcommand;
 
 use super::{Error, out, report};
@@ -68,6 +68,10 @@ fn list(workers: &[WorkerEntry]) -> Result<(), Error> {
     ))?;
     workers.iter().try_for_each(|worker| {
         let WorkerEntry { name, worker_id, address, revoked, .. } = worker;
+        let address = match lines::worker_at(address) {
+            Some(_) => "connects by itself",
+            None => address,
+        };
         let (joined, end) = (day(worker.joined_seconds), day(worker.expires_seconds));
         let state = if *revoked { "shut out" } else { "member" };
         out::line(format_args!(

@@ -3,6 +3,7 @@
 //! A [`Member`] is a worker that this master holds; dropping it lets the worker go.
 pub mod addresses;
 mod error;
+pub mod found;
 mod measure;
 mod offer;
 mod upkeep;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cake_identity::{Peer, Security};
+use cake_identity::{Peer, Security, lines};
 use cake_proto::{Client, ConnectError, PROTOCOL, Tag, VERSION, connect, wire};
 use tokio::task::JoinHandle;
 use tonic::{Code, Status, Streaming};
@@ -26,7 +27,7 @@ use crate::sizing::LOCAL;
 pub use error::Error;
 pub use measure::{Measured, measure};
 pub use offer::Offer;
-pub use whereabouts::Whereabouts;
+pub use whereabouts::{Place, Whereabouts};
 
 /// How long a worker may take to answer a small question.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -41,7 +42,7 @@ const LEASE_RETRY: Duration = Duration::from_millis(50);
 /// A worker held by this master.
 #[derive(Debug)]
 pub struct Member {
-    /// Where the master reaches it (HOST:PORT).
+    /// Where the master reaches it (HOST:PORT, or [`lines::address`]).
     pub address: String,
     /// What it said of itself; its name made unique among the members.
     pub offer: Offer,
@@ -142,6 +143,11 @@ impl Member {
         self.hold.0.abort();
     }
 
+    /// Where other workers can connect to it, if they can.
+    pub fn address_for_others(&self) -> Option<&str> {
+        lines::worker_at(&self.address).is_none().then_some(&*self.address)
+    }
+
     /// Name for people, unique among the members.
     pub fn name(&self) -> &str {
         &self.offer.name
@@ -238,21 +244,25 @@ pub async fn refresh(members: &mut Vec<Member>) {
     });
 }
 
-/// Takes those of `addresses` that are no members, or not held any more, and are there now. Members keep
+/// Takes those at `places` that are no members, or not held any more, and are there now. Members keep
 /// their places. May be dropped at any time.
 pub async fn rejoin(
     members: &mut Vec<Member>,
     membership: &Membership,
-    addresses: &[String],
+    places: &[Place],
     master: &str,
 ) {
     let held = Member::is_held;
-    let is_missing = |address: &&String| {
-        !members.iter().any(|member| member.address == **address && held(member))
+    // One that is held may be reached another way by now: what it has is good as long as it works.
+    let is_at = |member: &Member, place: &Place| {
+        let id = place.worker_id.as_ref();
+        id == Some(&member.offer.worker_id) || member.address == place.address
     };
-    let missing: Vec<&String> = addresses.iter().filter(is_missing).collect();
-    let holds = missing.into_iter().map(|address| async move {
-        let hold = Member::hold(membership, address, master);
+    let is_missing =
+        |place: &&Place| !members.iter().any(|member| is_at(member, place) && held(member));
+    let missing: Vec<&Place> = places.iter().filter(is_missing).collect();
+    let holds = missing.into_iter().map(|place| async move {
+        let hold = Member::hold(membership, &place.address, master);
         tokio::time::timeout(ALIVE_TIMEOUT, hold).await.ok()?.ok()
     });
     let back = futures_util::future::join_all(holds).await;
@@ -263,7 +273,12 @@ pub async fn rejoin(
             continue;
         }
         info!(worker = member.name(), "there again");
-        match members.iter_mut().find(|other| other.address == member.address) {
+        // It may have been lost at another address.
+        let is_it = |other: &Member| {
+            let lost = !held(other) && other.offer.worker_id == member.offer.worker_id;
+            lost || other.address == member.address
+        };
+        match members.iter_mut().find(|other| is_it(other)) {
             Some(other) => *other = member,
             None => members.push(member),
         }

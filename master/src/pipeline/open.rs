@@ -165,7 +165,8 @@ async fn route(opening: &Opening<'_>) -> Result<Vec<bool>, Error> {
     for (index, spec) in opening.remotes.iter().enumerate().rev() {
         let request = wire::RouteRequest {
             generation: opening.generation,
-            next_address: next.map(|member| member.address.clone()).unwrap_or_default(),
+            // One that nobody can connect to gets what comes for it from the master.
+            next_address: next.and_then(Member::address_for_others).unwrap_or_default().to_owned(),
             next_worker_id: next.map(|member| member.offer.worker_id.clone()).unwrap_or_default(),
             pipeline: pipeline.clone(),
             last: next.is_none(),
