@@ -54,7 +54,7 @@ pub struct WorkerEntry {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum NameError {
     /// No such worker.
-    #[error("no worker is called {name:?}; there are: {}", .known.join(", "))]
+    #[error("no worker is called {name:?}; {}", there_are(.known))]
     Unknown {
         /// As given.
         name: String,
@@ -69,6 +69,13 @@ pub enum NameError {
         /// Theirs.
         ids: Vec<String>,
     },
+}
+
+fn there_are(known: &[String]) -> String {
+    match known {
+        [] => "nobody has joined".to_owned(),
+        known => format!("there are: {}", known.join(", ")),
+    }
 }
 
 impl TokenEntry {
@@ -244,7 +251,8 @@ mod tests {
     fn whoever_is_revoked_stays_so_and_nobody_else_gets_that_id() {
         let id = random_token();
         let mut book = Book { workers: vec![worker(&id, "phone")], ..Book::default() };
-        assert!(matches!(book.revoke("tablet"), Err(NameError::Unknown { .. })));
+        let unknown = book.revoke("tablet").expect_err("nobody").to_string();
+        assert_eq!(unknown, "no worker is called \"tablet\"; there are: phone");
         assert_eq!(book.revoke("phone").map(|worker| worker.worker_id), Ok(id.clone()));
         assert!(book.revoke("phone").is_err() && book.members().next().is_none());
         assert_eq!(book.revoked().collect::<Vec<_>>(), [id.as_str()]);
@@ -253,6 +261,12 @@ mod tests {
         assert!(is_worker_id(&book.free_id("../../etc")));
         let other = random_token();
         assert_eq!(book.free_id(&other), other);
+    }
+
+    #[test]
+    fn where_nobody_has_joined_a_wrong_name_hears_so() {
+        let unknown = Book::default().revoke("phone").expect_err("nobody").to_string();
+        assert_eq!(unknown, "no worker is called \"phone\"; nobody has joined");
     }
 
     #[test]
