@@ -323,6 +323,24 @@ async fn pump(
     to.shutdown().await.ok();
 }
 
+#[tokio::test]
+async fn a_worker_whose_answer_is_lost_asks_again_and_is_one_member_for_one_use() {
+    let master = Master::new(DEFAULT_LIFETIME).await;
+    let relay = Relay::default();
+    let through = relay.start(master.door.parse().expect("an address"), true).await.to_string();
+    let (token, wanted) = (master.token(1), random_token());
+    let joined = join::join(&through, &token, "phone", &wanted, listen()).await.expect("joined");
+    assert_eq!(relay.change(|seen| seen.connections), 2, "the first answer was lost");
+    assert_eq!(joined.peer(), Some(Peer::Worker(wanted.clone())));
+    let book = master.authority.book().read().expect("readable");
+    let ids: Vec<_> = book.members().map(|member| member.worker_id.clone()).collect();
+    assert_eq!(ids, [wanted]);
+    let worker = Security::mutual(&joined).expect("usable");
+    join::hello(&master.door, &worker, listen()).await.expect("a member");
+    let used = master.join(&token).await.err().expect("refused").to_string();
+    assert!(used.contains("used already"), "{used}");
+}
+
 /// Sends what a client sent once more; how much comes back until the server ends the connection.
 async fn again(relay: &Relay, to: SocketAddr) -> usize {
     let sent = relay.change(|seen| seen.from_client.clone());
