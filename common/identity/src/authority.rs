@@ -157,6 +157,16 @@ impl Authority {
         self.sign(&request.public_key, &Peer::Worker(worker_id.to_owned()), self.lifetime)
     }
 
+    /// BLAKE3 of the public key in a request, in hexadecimal digits.
+    ///
+    /// # Errors
+    /// [`Error::Certificate`] if the request is none.
+    pub(crate) fn requested_key(request: &[u8]) -> Result<String, Error> {
+        let request = CertificateSigningRequestDer::from(request);
+        let request = CertificateSigningRequestParams::from_der(&request)?;
+        Ok(blake3::hash(&request.public_key.subject_public_key_info()).to_string())
+    }
+
     fn sign(
         &self,
         key: &impl PublicKeyData,

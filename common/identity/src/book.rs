@@ -31,6 +31,17 @@ pub struct TokenEntry {
     key: Vec<u8>,
     expires_seconds: u64,
     uses: u32,
+    /// Who joined with it.
+    #[serde(default)]
+    given: Vec<Given>,
+}
+
+/// A worker that a token let in.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Given {
+    /// BLAKE3 of its public key, in hexadecimal digits.
+    key: String,
+    worker_id: String,
 }
 
 /// A worker that joined.
@@ -54,7 +65,7 @@ pub struct WorkerEntry {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum NameError {
     /// No such worker.
-    #[error("no worker is called {name:?}; there are: {}", .known.join(", "))]
+    #[error("no worker is called {name:?}; {}", there_are(.known))]
     Unknown {
         /// As given.
         name: String,
@@ -71,11 +82,18 @@ pub enum NameError {
     },
 }
 
+fn there_are(known: &[String]) -> String {
+    match known {
+        [] => "nobody has joined".to_owned(),
+        known => format!("there are: {}", known.join(", ")),
+    }
+}
+
 impl TokenEntry {
     /// What is remembered of a token; its secret is not.
     pub(crate) fn new(token: &JoinToken, expires: SystemTime, uses: u32) -> Self {
         let (id, key) = (hex(&token.id), token.key().to_vec());
-        Self { id, key, expires_seconds: seconds(expires), uses }
+        Self { id, key, expires_seconds: seconds(expires), uses, given: Vec::new() }
     }
 }
 
@@ -93,21 +111,38 @@ impl Book {
         token.key.as_slice().try_into().ok()
     }
 
-    /// Takes one use of a token whose key was proved.
+    /// The id of the worker with this public key that asks to join with a token whose key was proved, and that
+    /// would like to have the id `wanted`. Takes one use of the token, unless that worker joined with it before:
+    /// then the answer was lost, and it is the same member.
     ///
     /// # Errors
-    /// Why there is none, in words for its bearer.
-    pub(crate) fn use_token(&mut self, id: &str, now: SystemTime) -> Result<(), &'static str> {
-        let token = self.tokens.iter_mut().find(|token| token.id == id);
+    /// Why it may not join, in words for the token's bearer.
+    pub(crate) fn admit(
+        &mut self,
+        token_id: &str,
+        key: &str,
+        wanted: &str,
+        now: SystemTime,
+    ) -> Result<String, &'static str> {
+        let new_id = self.free_id(wanted);
+        let token = self.tokens.iter_mut().find(|token| token.id == token_id);
         let token = token.ok_or("the token is not valid")?;
         if token.expires_seconds <= seconds(now) {
             return Err("the token has expired: make another with `cake-master token`");
+        }
+        if let Some(given) = token.given.iter().find(|given| given.key == key) {
+            let worker_id = given.worker_id.clone();
+            return match self.member_mut(&worker_id) {
+                Some(_) => Ok(worker_id),
+                None => Err("the worker is shut out"),
+            };
         }
         if token.uses == 0 {
             return Err("the token was used already: make another with `cake-master token`");
         }
         token.uses -= 1;
-        Ok(())
+        token.given.push(Given { key: key.to_owned(), worker_id: new_id.clone() });
+        Ok(new_id)
     }
 
     /// The id for a worker that would like to have this one: it, unless somebody ever had it.
@@ -230,21 +265,41 @@ mod tests {
         let (token, now) = (JoinToken::new([0; 32]), SystemTime::now());
         let id = hex(&token.id);
         let mut book = Book::default();
-        assert!(book.use_token(&id, now).is_err());
-        book.add_token(TokenEntry::new(&token, now + Duration::from_secs(60), 2));
+        let later = |seconds| now + Duration::from_secs(seconds);
+        assert!(book.admit(&id, "key 1", "", now).is_err());
+        book.add_token(TokenEntry::new(&token, later(60), 2));
         assert_eq!(book.token_key(&id), Some(token.key()));
-        let late = book.use_token(&id, now + Duration::from_secs(61)).expect_err("late");
+        let late = book.admit(&id, "key 1", "", later(61)).expect_err("late");
         assert!(late.contains("expired"), "{late}");
-        assert_eq!(book.use_token(&id, now), Ok(()));
-        assert_eq!(book.use_token(&id, now), Ok(()));
-        assert!(book.use_token(&id, now).expect_err("used").contains("used already"));
+        assert!(book.admit(&id, "key 1", "", now).is_ok());
+        assert!(book.admit(&id, "key 2", "", now).is_ok());
+        let used = book.admit(&id, "key 3", "", now).expect_err("used");
+        assert!(used.contains("used already"), "{used}");
+    }
+
+    #[test]
+    fn whoever_asks_twice_with_one_key_is_one_member_while_the_token_lasts() {
+        let (token, now) = (JoinToken::new([0; 32]), SystemTime::now());
+        let (id, wanted) = (hex(&token.id), random_token());
+        let mut book = Book::default();
+        book.add_token(TokenEntry::new(&token, now + Duration::from_secs(60), 1));
+        assert_eq!(book.admit(&id, "key", &wanted, now), Ok(wanted.clone()));
+        book.workers.push(worker(&wanted, "phone"));
+        let before = book.clone();
+        assert_eq!(book.admit(&id, "key", &wanted, now), Ok(wanted.clone()));
+        assert!(book.admit(&id, "another key", &wanted, now).is_err());
+        assert!(book.admit(&id, "key", &wanted, now + Duration::from_secs(61)).is_err());
+        assert!(book == before, "nothing was taken");
+        book.revoke("phone").expect("there");
+        assert_eq!(book.admit(&id, "key", &wanted, now), Err("the worker is shut out"));
     }
 
     #[test]
     fn whoever_is_revoked_stays_so_and_nobody_else_gets_that_id() {
         let id = random_token();
         let mut book = Book { workers: vec![worker(&id, "phone")], ..Book::default() };
-        assert!(matches!(book.revoke("tablet"), Err(NameError::Unknown { .. })));
+        let unknown = book.revoke("tablet").expect_err("nobody").to_string();
+        assert_eq!(unknown, "no worker is called \"tablet\"; there are: phone");
         assert_eq!(book.revoke("phone").map(|worker| worker.worker_id), Ok(id.clone()));
         assert!(book.revoke("phone").is_err() && book.members().next().is_none());
         assert_eq!(book.revoked().collect::<Vec<_>>(), [id.as_str()]);
@@ -253,6 +308,12 @@ mod tests {
         assert!(is_worker_id(&book.free_id("../../etc")));
         let other = random_token();
         assert_eq!(book.free_id(&other), other);
+    }
+
+    #[test]
+    fn where_nobody_has_joined_a_wrong_name_hears_so() {
+        let unknown = Book::default().revoke("phone").expect_err("nobody").to_string();
+        assert_eq!(unknown, "no worker is called \"phone\"; nobody has joined");
     }
 
     #[test]

@@ -12,11 +12,13 @@
 //! ```
 //!
 //! One message each way, a length of four bytes and JSON. The proof holds for this TLS session alone,
-//! so that replaying it proves nothing.
+//! so that replaying it proves nothing. A worker whose answer is lost asks again with the same key, and gets
+//! another certificate as the same member, without another use of the token.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use rcgen::{CertificateParams, KeyPair};
@@ -36,7 +38,7 @@ use crate::token::proof;
 use crate::verify::{Clock, Trust, Verifier};
 use crate::{
     Authority, Error, Identity, JoinToken, Peer, Refusal, Revoked, Security, Stream, WorkerEntry,
-    expires_seconds, files, hex, lines,
+    expires_seconds, files, hex, lines, random,
 };
 
 /// Longest message.
@@ -45,6 +47,10 @@ const MESSAGE: usize = 16 << 10;
 const NAME: usize = 63;
 /// How long a master may take for all of it.
 const ANSWER: Duration = Duration::from_secs(10);
+/// How often a worker asks whose answers are lost: with the same key, so that the master knows it again.
+const ATTEMPTS: u32 = 4;
+/// Before it asks again, at first: a door that waited for this worker alone closes soon.
+const PAUSE: Duration = Duration::from_millis(50);
 /// Events that may wait for whoever reports them.
 const EVENTS: usize = 64;
 
@@ -248,23 +254,27 @@ fn decide(
                     at.port()
                 ));
             }
+            let unreadable = |_| "the certificate request cannot be read";
             let joined = authority.book().update(|book| {
-                let worker_id = book.free_id(&worker_id);
-                let certificate = authority
-                    .sign_request(&request, &worker_id)
-                    .map_err(|_| "the certificate request cannot be read")?;
+                let key = Authority::requested_key(&request).map_err(unreadable)?;
                 let now = SystemTime::now();
-                book.use_token(&token, now)?;
+                let worker_id = book.admit(&token, &key, &worker_id, now)?;
+                let certificate =
+                    authority.sign_request(&request, &worker_id).map_err(unreadable)?;
                 let line = || lines::address(&worker_id);
                 let address = listen.map_or_else(line, |listen| listen.to_string());
-                book.workers.push(WorkerEntry {
+                let entry = WorkerEntry {
                     worker_id: worker_id.clone(),
                     name: name.clone(),
                     address: address.clone(),
                     joined_seconds: seconds(now),
                     expires_seconds: expires_seconds(&certificate),
                     revoked: false,
-                });
+                };
+                match book.member_mut(&worker_id) {
+                    Some(known) => *known = entry,
+                    None => book.workers.push(entry),
+                }
                 Ok::<_, &str>((worker_id, address, certificate))
             });
             let (worker_id, address, certificate) = joined.map_err(broken)??;
@@ -315,7 +325,9 @@ pub async fn join(
     let connector = TlsConnector::from(Arc::new(client_config(Arc::new(verifier), None)?));
     let key = KeyPair::generate()?;
     let request = CertificateParams::default().serialize_request(&key)?.der().to_vec();
-    let talk = async {
+    // Once it has asked, the master may have let this worker in, whatever comes back.
+    let asking = AtomicBool::new(false);
+    let talk = || async {
         let tcp = TcpStream::connect(address).await?;
         let any = ServerName::try_from("master.cake.internal").map_err(io::Error::other)?;
         let tls = connector.connect(any, tcp).await?;
@@ -332,10 +344,25 @@ pub async fn join(
         };
         let proof = proof(&token.key(), &session, &signed(&request, name)).as_bytes().to_vec();
         let (token, name, worker_id) = (hex(&token.id), name.to_owned(), worker_id.to_owned());
+        let request = request.clone();
         let asked = Request::Join { token, proof, request, name, worker_id, listen };
+        asking.store(true, Ordering::Relaxed);
         Ok((ask(&mut stream, &asked).await?, authority))
     };
-    let (answer, authority) = within(address, talk).await?;
+    let mut pause = PAUSE;
+    let mut attempts = 1..ATTEMPTS;
+    let (answer, authority) = loop {
+        match within(address, talk()).await {
+            Ok(answered) => break answered,
+            Err(error) if asking.load(Ordering::Relaxed) && attempts.next().is_some() => {
+                tracing::warn!(%error, "the master's answer is lost; asking again");
+            }
+            Err(error) => return Err(error),
+        }
+        let [jitter] = random();
+        tokio::time::sleep(pause + pause * u32::from(jitter) / 256).await;
+        pause *= 2;
+    };
     let expected = "a certificate";
     let wrong = || Error::Answer { address: address.to_owned(), expected };
     match answer {
