@@ -347,7 +347,14 @@ fn a_device_whose_battery_runs_low_leaves_and_comes_back() {
         replace: Some((PathBuf::from("/sys/class"), class.path().to_owned())),
         ..WorkerOptions::default()
     };
-    leaves_and_comes_back(options, || says("capacity", "29\n"), || says("status", "Charging\n"));
+    leaves_and_comes_back(
+        options,
+        || says("capacity", "29\n"),
+        || {
+            says("status", "Charging\n");
+            says("capacity", "36\n");
+        },
+    );
 }
 
 #[test]

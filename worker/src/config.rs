@@ -52,7 +52,7 @@ pub enum Error {
     /// Plain text on a network, unasked.
     #[error(
         "{address} is reachable from the network, and this worker has not joined a cluster, so that \
-         anybody there could use it: join with --master and --token (see `cake-master token`), listen on \
+         anybody there could use it: join with --token (see `cake-master token`), listen on \
          127.0.0.1, or accept that with --insecure"
     )]
     NotLoopback {

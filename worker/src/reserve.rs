@@ -10,8 +10,10 @@ use crate::platform::{self, Battery};
 
 /// How often the device is looked at.
 const LOOK: Duration = Duration::from_secs(2);
-/// What a battery must have gained before the worker comes back, so that it does not come and go.
+/// What must be there beyond what is kept back before the worker comes back, so that it does not come and go: of
+/// the battery in percent, of memory in bytes.
 const GAIN_PERCENT: u8 = 5;
+const GAIN_BYTES: u64 = 64 << 20;
 
 /// What is kept back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,7 +29,7 @@ pub struct Reserve {
 struct Supply {
     battery: Option<Battery>,
     free_bytes: u64,
-    /// Bytes that this process uses.
+    /// Bytes of it that this process would give back: of mapped files they count as free already.
     used_bytes: u64,
 }
 
@@ -36,36 +38,48 @@ impl Supply {
         Self {
             battery: platform::battery(),
             free_bytes: platform::free_memory(),
-            used_bytes: platform::process_memory().resident_bytes,
+            used_bytes: platform::process_memory().anonymous_bytes,
         }
     }
 }
 
 impl Reserve {
-    /// What is short of it, in words. `left` is what there was when the worker left, if it is away: it comes
-    /// back only when there is more, by what it used then and gave back since.
+    /// What is short of it, in words. `left` is what there was when the worker left, if it is away: of what was
+    /// short then it wants more before it comes back, and as much memory as it gave back since.
     fn lacks(&self, now: &Supply, left: Option<&Supply>) -> Option<String> {
-        let percent = self.battery_percent + if left.is_some() { GAIN_PERCENT } else { 0 };
-        let battery =
-            now.battery.filter(|battery| battery.discharging && battery.percent < percent);
+        let battery = now.battery.filter(|now| match left {
+            None => now.draining && now.percent < self.battery_percent,
+            Some(_) => {
+                let enough = self.battery_percent.saturating_add(GAIN_PERCENT);
+                (now.draining || now.filling) && now.percent < enough && self.battery_percent > 0
+            }
+        });
         if let Some(Battery { percent, .. }) = battery {
-            return Some(format!(
-                "its battery is at {percent} %, and it keeps back {} %",
-                self.battery_percent
-            ));
+            let kept = self.battery_percent;
+            return Some(format!("its battery is at {percent} %, and it keeps back {kept} %"));
         }
-        let given_back = left.map_or(0, |left| left.used_bytes.saturating_sub(now.used_bytes));
-        (now.free_bytes < self.free_bytes.saturating_add(given_back) && self.free_bytes > 0).then(
-            || {
-                let (free, kept) = (format_bytes(now.free_bytes), format_bytes(self.free_bytes));
-                format!("it has {free} of memory free, and keeps back {kept}")
-            },
-        )
+        let was_short = left.filter(|left| left.free_bytes < self.free_bytes);
+        let more = was_short.map_or(0, |left| {
+            left.used_bytes.saturating_sub(now.used_bytes).saturating_add(GAIN_BYTES)
+        });
+        let short = self.free_bytes > 0 && now.free_bytes < self.free_bytes.saturating_add(more);
+        short.then(|| {
+            let (free, kept) = (format_bytes(now.free_bytes), format_bytes(self.free_bytes));
+            format!("it has {free} of memory free, and keeps back {kept}")
+        })
+    }
+
+    /// Whether there is anything to look at.
+    fn is_nothing(&self) -> bool {
+        self.free_bytes == 0 && (self.battery_percent == 0 || platform::battery().is_none())
     }
 
     /// Says for as long as it is polled in `leaving` why the worker should not work, if it should not.
     pub(crate) async fn watch(self, leaving: watch::Sender<Option<String>>) {
         let mut left = None;
+        if self.is_nothing() {
+            return;
+        }
         loop {
             let Ok(now) = tokio::task::spawn_blocking(Supply::now).await else { return };
             let why = self.lacks(&now, left.as_ref());
@@ -94,41 +108,64 @@ impl Reserve {
 mod tests {
     use super::*;
 
-    const RESERVE: Reserve = Reserve { battery_percent: 15, free_bytes: 1000 };
+    const MIB: u64 = 1 << 20;
+    const RESERVE: Reserve = Reserve { battery_percent: 15, free_bytes: 1000 * MIB };
 
-    fn supply(percent: u8, discharging: bool, free_bytes: u64, used_bytes: u64) -> Supply {
-        Supply { battery: Some(Battery { percent, discharging }), free_bytes, used_bytes }
+    fn battery(percent: u8, draining: bool, filling: bool) -> Supply {
+        let battery = Some(Battery { percent, draining, filling });
+        Supply { battery, free_bytes: 1000 * MIB, used_bytes: 0 }
+    }
+
+    fn memory(free: u64, used: u64) -> Supply {
+        Supply { battery: None, free_bytes: free * MIB, used_bytes: used * MIB }
     }
 
     #[test]
     fn a_battery_must_not_run_low() {
-        let low = supply(14, true, 1000, 0);
+        let low = battery(14, true, false);
         let why = RESERVE.lacks(&low, None).expect("too low");
         assert!(why.contains("14 %") && why.contains("15 %"), "{why}");
-        assert_eq!(RESERVE.lacks(&supply(15, true, 1000, 0), None), None);
-        assert_eq!(RESERVE.lacks(&supply(1, false, 1000, 0), None), None, "it is charging");
+        assert_eq!(RESERVE.lacks(&battery(15, true, false), None), None);
+        assert_eq!(RESERVE.lacks(&battery(1, false, true), None), None, "it is charging");
         assert_eq!(RESERVE.lacks(&Supply { battery: None, ..low }, None), None, "it has none");
-        assert_eq!(Reserve::default().lacks(&supply(0, true, 0, 0), None), None);
+        let nothing = Reserve::default();
+        assert_eq!(nothing.lacks(&battery(0, true, false), None), None);
+        assert_eq!(nothing.lacks(&memory(0, 0), None), None);
+    }
+
+    #[test]
+    fn a_battery_must_have_gained_before_its_device_comes_back() {
+        let left = battery(14, true, false);
+        for (now, comes) in [
+            (battery(19, true, false), false),
+            (battery(15, false, true), false), // A weak charger may let go again.
+            (battery(20, false, true), true),
+            (battery(20, true, false), true),
+            (battery(14, false, false), true), // It neither gains nor loses: that is as it is to be.
+        ] {
+            assert_eq!(RESERVE.lacks(&now, Some(&left)).is_none(), comes, "{now:?}");
+        }
     }
 
     #[test]
     fn memory_must_be_left() {
-        let why = RESERVE.lacks(&supply(50, true, 999, 0), None).expect("too little");
-        assert!(why.contains("999 bytes") || why.contains("999 B"), "{why}");
-        assert_eq!(RESERVE.lacks(&supply(50, true, 1000, 0), None), None);
+        let why = RESERVE.lacks(&memory(999, 0), None).expect("too little");
+        assert!(why.contains("999 MiB") && why.contains("keeps back 1000 MiB"), "{why}");
+        assert_eq!(RESERVE.lacks(&memory(1000, 0), None), None);
     }
 
     #[test]
-    fn whoever_left_comes_back_when_it_would_not_have_to_leave_again() {
-        let left = supply(14, true, 900, 500);
+    fn memory_that_was_given_back_must_be_there_again_and_some_more() {
+        let left = memory(900, 500);
         for (now, comes) in [
-            (supply(19, true, 1400, 100), false),
-            (supply(20, true, 1400, 100), true),
-            (supply(14, false, 1400, 100), true),
-            (supply(20, true, 1399, 100), false), // It would use 400 of these again.
-            (supply(20, true, 1399, 101), true),
+            (memory(1463, 100), false), // It would use 400 of these again.
+            (memory(1464, 100), true),
+            (memory(1063, 500), false),
+            (memory(1064, 500), true),
         ] {
             assert_eq!(RESERVE.lacks(&now, Some(&left)).is_none(), comes, "{now:?}");
         }
+        // What was not short then is not asked for more of.
+        assert_eq!(RESERVE.lacks(&memory(1000, 100), Some(&memory(1000, 500))), None);
     }
 }

@@ -106,7 +106,8 @@ impl WorkerRpc for Service {
         master.truncate(master.floor_char_boundary(64));
         let leaving = self.shared.leaving.subscribe();
         if let Some(why) = &*leaving.borrow() {
-            return Err(Status::failed_precondition(format!("leaving: {why}")));
+            // Not worth another try soon, as a lease that is just ending would be.
+            return Err(Status::resource_exhausted(format!("leaving: {why}")));
         }
         let guard = self.shared.leases.acquire(&master)?;
         self.shared.shut_out(shut_out);

@@ -222,6 +222,21 @@ impl BookFile {
         files::read(&self.path, WHAT)?.ok_or_else(gone)
     }
 
+    /// Notes that a member that was at `from` is at `to` (HOST:PORT, or an address of lines), unless it has been
+    /// noted elsewhere since; returns whether it is there now. Waits for a disk.
+    ///
+    /// # Errors
+    /// As [`BookFile::update`].
+    pub fn moved(&self, worker_id: &str, from: &str, to: &str) -> Result<bool, Error> {
+        self.update(|book| match book.member_mut(worker_id) {
+            Some(member) if member.address == from || member.address == to => {
+                to.clone_into(&mut member.address);
+                true
+            }
+            _ => false,
+        })
+    }
+
     /// Changes it; processes take turns. Waits for a disk.
     ///
     /// # Errors

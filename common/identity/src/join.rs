@@ -172,13 +172,7 @@ async fn answer(
     let decided = tokio::task::spawn_blocking(decide).await.map_err(io::Error::other)?;
     let (answer, result) = match decided {
         Ok((Answer::Noted { reachable: false }, Event::Hello { worker_id, address })) => {
-            let expected = Peer::Worker(worker_id.clone());
-            let reachable = security.finds(&address, &expected).await;
-            let address = match reachable {
-                true => address,
-                false => over_lines(authority, &worker_id).await?,
-            };
-            (Answer::Noted { reachable }, Ok(Event::Hello { worker_id, address }))
+            look(authority, security, worker_id, address).await?
         }
         Ok((answer, event)) => (answer, Ok(event)),
         Err(reason) => (Answer::Refused(reason.clone()), Err(io::Error::other(reason))),
@@ -188,18 +182,30 @@ async fn answer(
     result
 }
 
-/// Notes that a member cannot be reached but over lines, and returns their address.
-async fn over_lines(authority: Arc<Authority>, worker_id: &str) -> io::Result<String> {
-    let (address, worker_id) = (lines::address(worker_id), worker_id.to_owned());
-    let noted = address.clone();
-    let note = move || {
-        authority.book().update(|book| {
-            book.member_mut(&worker_id).map(|worker| worker.address = noted).is_some()
-        })
+/// Looks for a member where it says that it answers, and notes where it can be reached: there, or else over lines.
+async fn look(
+    authority: Arc<Authority>,
+    security: &Security,
+    worker_id: String,
+    address: String,
+) -> io::Result<(Answer, io::Result<Event>)> {
+    let (id, book) = (worker_id.clone(), authority.clone());
+    let known = move || {
+        let mut book = book.book().read()?;
+        Ok::<_, Error>(book.member_mut(&id).map(|member| member.address.clone()))
     };
+    let known = tokio::task::spawn_blocking(known).await.map_err(io::Error::other)?;
+    let Some(from) = known.map_err(io::Error::other)? else {
+        return Err(io::Error::other("a worker that is no member any more"));
+    };
+    let reachable = security.finds(&address, &Peer::Worker(worker_id.clone())).await;
+    let address = if reachable { address } else { lines::address(&worker_id) };
+    let (id, to) = (worker_id.clone(), address.clone());
+    // What another hello has noted meanwhile stays.
+    let note = move || authority.book().moved(&id, &from, &to);
     let noted = tokio::task::spawn_blocking(note).await.map_err(io::Error::other)?;
     noted.map_err(io::Error::other)?;
-    Ok(address)
+    Ok((Answer::Noted { reachable }, Ok(Event::Hello { worker_id, address })))
 }
 
 /// What to answer: a function of what is known and what was said. Changes the book on disk.
@@ -220,12 +226,17 @@ fn decide(
         (Request::Hello { listen, answers }, Peer::Worker(worker_id)) => {
             let at = |listen| reachable(listen, from).to_string();
             let address = listen.map_or_else(|| lines::address(worker_id), at);
+            // Where it says that it answers is looked at before it is noted, and told.
+            let looks = answers && listen.is_some();
             let known = authority.book().update(|book| {
-                book.member_mut(worker_id).map(|worker| worker.address.clone_from(&address))
+                let member = book.member_mut(worker_id)?;
+                if !looks {
+                    member.address.clone_from(&address);
+                }
+                Some(())
             });
             known.map_err(broken)?.ok_or("this worker is no member")?;
-            // Where it says that it answers is looked at before it is told.
-            let answer = Answer::Noted { reachable: !answers || listen.is_none() };
+            let answer = Answer::Noted { reachable: !looks };
             Ok((answer, Event::Hello { worker_id: worker_id.clone(), address }))
         }
         (Request::Hello { .. }, _) => Err("only a member has an address here".to_owned()),

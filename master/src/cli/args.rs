@@ -40,8 +40,9 @@ pub(super) struct ClusterArgs {
     /// Speak with workers in plain text, wherever they are and whoever answers there.
     #[arg(long)]
     pub insecure: bool,
-    /// Address of the door that workers join at, and that those connect to which cannot be connected to (HOST:PORT).
-    /// Default: 0.0.0.0:7116, open while `serve` runs if there is an authority, else while a member needs it.
+    /// Address of the door: workers join there, and those that the master cannot connect to connect there
+    /// (HOST:PORT). Default: 0.0.0.0:7116, open while `serve` runs if there is an authority, else while a member
+    /// needs it.
     #[arg(long, value_name = "ADDR", conflicts_with = "insecure")]
     pub join: Option<String>,
     /// Neither look for members on this network nor be found there by multicast DNS while the door is open.

@@ -1,7 +1,7 @@
 //! Where members are said to be on this network: what proves to be true is written down where a hello is.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cake_discovery::{News, Sighting};
 use cake_identity::{Peer, WorkerEntry};
@@ -20,7 +20,7 @@ const REST: Duration = Duration::from_millis(250);
 pub async fn follow(membership: Membership, mut news: mpsc::Receiver<News>) {
     while let Some(first) = news.recv().await {
         let mut seen = BTreeMap::new();
-        let members = membership.members();
+        let members = members(&membership).await;
         let mut next = Some(first);
         while let Some(heard) = next {
             if let News::Seen(Sighting { id, addresses }) = heard
@@ -39,15 +39,29 @@ pub async fn follow(membership: Membership, mut news: mpsc::Receiver<News>) {
 
 /// Waits until all members are where the book says, or `limit` is over.
 pub async fn gather(membership: &Membership, limit: Duration) {
-    let end = Instant::now() + limit;
-    loop {
-        let members = membership.members();
-        let there = members.iter().map(|member| is_there(membership, member, &member.address));
-        if join_all(there).await.into_iter().all(|there| there) || Instant::now() >= end {
-            return;
+    let mut there = BTreeSet::new();
+    let all_there = async {
+        loop {
+            let mut missing = members(membership).await;
+            missing.retain(|member| !there.contains(&member.worker_id));
+            let looks = missing.iter().map(|member| is_there(membership, member, &member.address));
+            let found = join_all(looks).await;
+            let found = missing.iter().zip(found).filter(|(_, found)| *found);
+            let before = there.len();
+            there.extend(found.map(|(member, _)| member.worker_id.clone()));
+            if there.len() - before == missing.len() {
+                return;
+            }
+            tokio::time::sleep(REST).await;
         }
-        tokio::time::sleep(REST).await;
-    }
+    };
+    tokio::time::timeout(limit, all_there).await.ok();
+}
+
+/// Those that joined. Reads a file.
+async fn members(membership: &Membership) -> Vec<WorkerEntry> {
+    let membership = membership.clone();
+    tokio::task::spawn_blocking(move || membership.members()).await.unwrap_or_default()
 }
 
 /// Notes where a member is if it is not where it was, but at one of these addresses.
@@ -63,12 +77,8 @@ async fn look(membership: &Membership, member: &WorkerEntry, addresses: &[Socket
         return;
     };
     let Some(authority) = membership.authority().cloned() else { return };
-    let (worker_id, address) = (member.worker_id.clone(), place.clone());
-    let note = move || {
-        authority.book().update(|book| {
-            book.member_mut(&worker_id).map(|member| member.address = address).is_some()
-        })
-    };
+    let (worker_id, from, to) = (member.worker_id.clone(), member.address.clone(), place.clone());
+    let note = move || authority.book().moved(&worker_id, &from, &to);
     match tokio::task::spawn_blocking(note).await {
         Ok(Ok(_)) => {
             info!(worker = member.name, address = place, "a member is found on the network");

@@ -273,13 +273,12 @@ pub async fn rejoin(
             continue;
         }
         info!(worker = member.name(), "there again");
-        // It may have been lost at another address.
-        let is_it = |other: &Member| {
-            let lost = !held(other) && other.offer.worker_id == member.offer.worker_id;
-            lost || other.address == member.address
-        };
-        match members.iter_mut().find(|other| is_it(other)) {
-            Some(other) => *other = member,
+        // It may have been lost at another address, where somebody else is now.
+        let same = |other: &Member| other.offer.worker_id == member.offer.worker_id;
+        let lost = members.iter().position(|other| !held(other) && same(other));
+        let at = || members.iter().position(|other| other.address == member.address);
+        match lost.or_else(at) {
+            Some(place) => members[place] = member,
             None => members.push(member),
         }
     }

@@ -11,7 +11,9 @@ pub struct Battery {
     /// Of what they hold when full; the mean if there are several.
     pub percent: u8,
     /// Whether what is left gets less.
-    pub discharging: bool,
+    pub draining: bool,
+    /// Whether it gets more.
+    pub filling: bool,
 }
 
 /// The device's batteries; `None` if it has none, or does not tell.
@@ -28,7 +30,8 @@ fn read(supplies: &Path) -> Option<Battery> {
     let percent = sum.checked_div(batteries.len())?;
     Some(Battery {
         percent: percent as u8, // A mean of such numbers.
-        discharging: batteries.iter().any(|battery| battery.discharging),
+        draining: batteries.iter().any(|battery| battery.draining),
+        filling: batteries.iter().any(|battery| battery.filling),
     })
 }
 
@@ -42,7 +45,8 @@ fn one(text: &dyn Fn(&str) -> Option<String>) -> Option<Battery> {
         return None;
     }
     let percent = text("capacity")?.parse().ok().filter(|percent| *percent <= 100)?;
-    Some(Battery { percent, discharging: text("status")? == "Discharging" })
+    let status = text("status")?;
+    Some(Battery { percent, draining: status == "Discharging", filling: status == "Charging" })
 }
 
 #[cfg(test)]
@@ -68,13 +72,17 @@ mod tests {
         let phone = ["Battery", "", "40", "Discharging"];
         let mouse = ["Battery", "Device", "3", "Discharging"];
         let charger = ["Mains", "", "", ""];
-        let expected = Some(Battery { percent: 40, discharging: true });
+        let expected = Some(Battery { percent: 40, draining: true, filling: false });
         assert_eq!(found(&[charger, phone, mouse]), expected);
         let second = ["Battery", "System", "100", "Not charging"];
-        let expected = Some(Battery { percent: 70, discharging: true });
+        let expected = Some(Battery { percent: 70, draining: true, filling: false });
         assert_eq!(found(&[phone, second]), expected);
         let full = ["Battery", "", "100", "Full"];
-        assert_eq!(found(&[full]), Some(Battery { percent: 100, discharging: false }));
+        let expected = Some(Battery { percent: 100, draining: false, filling: false });
+        assert_eq!(found(&[full]), expected);
+        let plugged = ["Battery", "", "3", "Charging"];
+        let expected = Some(Battery { percent: 3, draining: false, filling: true });
+        assert_eq!(found(&[plugged]), expected);
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub struct MemoryOffer {
 pub struct ProcessMemory {
     /// Bytes resident now.
     pub resident_bytes: u64,
+    /// Those of them that are of no file; all where the system does not tell.
+    pub anonymous_bytes: u64,
     /// Most bytes ever resident; where the system does not keep it, the most seen by this function.
     pub peak_bytes: u64,
 }
@@ -83,14 +85,18 @@ pub fn process_memory() -> ProcessMemory {
         .unwrap_or_else(sampled_memory)
 }
 
-/// `VmRSS` and `VmHWM` of `/proc/self/status`, whose values are in KiB.
+/// `VmRSS`, `RssAnon` and `VmHWM` of `/proc/self/status`, whose values are in KiB.
 fn parse_status(status: &str) -> Option<ProcessMemory> {
     let value = |key: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
         line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
     };
     let resident_bytes = value("VmRSS")?;
-    Some(ProcessMemory { resident_bytes, peak_bytes: value("VmHWM").unwrap_or(resident_bytes) })
+    Some(ProcessMemory {
+        resident_bytes,
+        anonymous_bytes: value("RssAnon").unwrap_or(resident_bytes),
+        peak_bytes: value("VmHWM").unwrap_or(resident_bytes),
+    })
 }
 
 /// Memory of this process where there is no `/proc`.
@@ -102,7 +108,8 @@ fn sampled_memory() -> ProcessMemory {
         system.process(pid).map_or(0, sysinfo::Process::memory)
     });
     let before = PEAK_BYTES.fetch_max(resident_bytes, Ordering::Relaxed);
-    ProcessMemory { resident_bytes, peak_bytes: before.max(resident_bytes) }
+    let peak_bytes = before.max(resident_bytes);
+    ProcessMemory { resident_bytes, anonymous_bytes: resident_bytes, peak_bytes }
 }
 
 #[cfg(test)]
@@ -144,8 +151,14 @@ mod tests {
     #[test]
     fn process_status_is_read_in_kib() {
         let status = "Name:\tcake\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\nThreads:\t3\n";
-        let expected = ProcessMemory { resident_bytes: 1 << 20, peak_bytes: 2 << 20 };
+        let (resident_bytes, anonymous_bytes) = (1 << 20, 1 << 20);
+        let expected = ProcessMemory { resident_bytes, anonymous_bytes, peak_bytes: 2 << 20 };
         assert_eq!(parse_status(status), Some(expected));
+        let more = format!("{status}RssAnon:\t     512 kB\n");
+        assert_eq!(
+            parse_status(&more),
+            Some(ProcessMemory { anonymous_bytes: 512 << 10, ..expected })
+        );
         assert_eq!(parse_status("VmRSS: x kB\n"), None);
         assert_eq!(parse_status("VmRSS: 18446744073709551615 kB\n"), None);
     }
