@@ -1,7 +1,7 @@
 //! Memory for exactly so many layers, so that a test knows who can take whose.
 use std::path::Path;
 
-use crate::{Master, TestWorker, master};
+use crate::{Master, TestWorker, WorkerOptions, master};
 
 /// What a worker must offer to hold `layers` layers of a model of twice as many, but not one more, with
 /// these arguments of the plan.
@@ -10,7 +10,10 @@ use crate::{Master, TestWorker, master};
 /// If nothing can be planned.
 #[track_caller]
 pub fn budget_for(model: &Path, layers: usize, args: &[&str]) -> u64 {
-    let workers = TestWorker::several(&["one", "two"]);
+    let roomy = |name| {
+        TestWorker::start(name, WorkerOptions { memory: 64 << 30, ..WorkerOptions::default() })
+    };
+    let workers = [roomy("one"), roomy("two")];
     let pins = master::pins(&[("one", 0, layers), ("two", layers, 2 * layers)]);
     let model = master::path(model);
     let mut all = vec!["plan", &model, "--json"];
