@@ -11,6 +11,7 @@
 pub mod browser;
 pub mod budget;
 pub mod cgroup;
+pub mod cluster;
 pub mod collector;
 pub mod fuzz;
 pub mod golden;
@@ -29,6 +30,7 @@ pub mod worker;
 
 pub use budget::budget_for;
 pub use cgroup::Cgroup;
+pub use cluster::Cluster;
 pub use collector::Collector;
 pub use golden::{Golden, golden};
 pub use held::HeldBlobs;

@@ -5,46 +5,12 @@ use std::time::Duration;
 
 use cake_proto::{Tag, wire};
 use cake_tests::{
-    Invitation, Master, ModelShape, Running, Server, TestWorker, WorkerOptions, dial, golden,
-    master, model, until,
+    Cluster, Invitation, Master, ModelShape, Running, Server, TestWorker, WorkerOptions, dial,
+    golden, master, model, until,
 };
 use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(30);
-
-/// A master with an authority, and workers that joined it.
-struct Cluster {
-    master: Master,
-    workers: Vec<TestWorker>,
-}
-
-impl Cluster {
-    fn new(names: &[&str]) -> Self {
-        Self::with(names, &[])
-    }
-
-    fn with(names: &[&str], init: &[&str]) -> Self {
-        let master = Master::alone();
-        master.run(&[&["init"], init].concat()).success();
-        let mut cluster = Self { master, workers: Vec::new() };
-        cluster.join(names);
-        cluster
-    }
-
-    fn join(&mut self, names: &[&str]) {
-        let invitation = Invitation::from(&self.master, names.len());
-        for name in names {
-            let options = WorkerOptions { args: invitation.args(), ..WorkerOptions::default() };
-            self.workers.push(TestWorker::start(name, options));
-        }
-        invitation.used_up();
-    }
-
-    fn list(&self) -> Vec<Value> {
-        let list = self.master.json(&["workers", "list", "--json"]);
-        list.as_array().expect("a list").clone()
-    }
-}
 
 /// A worker that shall not start; what it says.
 fn refused(listen: &str, args: &[&str]) -> String {
