@@ -22,6 +22,7 @@ pub mod model;
 pub mod process;
 pub mod programs;
 pub mod proxy;
+pub mod recorder;
 pub mod server;
 pub mod streams;
 pub mod wait;

@@ -1,7 +1,8 @@
-//! Who is in and wants more: a member that gives orders.
+//! Who is in, or listens in, and wants more: a member that gives orders, one that says again what others said.
 use cake_identity::Security;
 use cake_proto::{Client, Tag, connect, wire};
-use cake_tests::{Cluster, Master, golden};
+use cake_tests::recorder::{Conversation, Record, Recorder, client_hello, records, say};
+use cake_tests::{Cluster, Invitation, Master, TestWorker, WorkerOptions, golden};
 use tokio::runtime::Runtime;
 use tonic::{Code, Status};
 
@@ -61,4 +62,78 @@ fn a_member_that_gives_orders_is_refused_even_with_the_masters_lease() {
     let answer = cluster.master.answer(&golden, &[("a", 0, 6), ("b", 6, 12)], &[]);
     assert_eq!(answer.output_ids, Master::alone().answer(&golden, &[], &[]).output_ids);
     assert!(answer.stages.iter().all(|(_, _, direct)| *direct), "nobody is shut out: {answer:?}");
+}
+
+/// Says again what a client said once: whoever listens at `address` greets as they greet anybody, and then
+/// says no more than that it is over.
+#[track_caller]
+fn refused_when_said_again(address: &str, once: &Conversation) {
+    let said = &once.said;
+    // What they say to the same hello without anything behind it.
+    let greeting = records(&say(address, client_hello(said), true));
+    assert!(greeting.len() > 1, "{greeting:?}");
+    assert!(!is_only(&greeting, &once.heard), "whoever said it first was answered");
+    let heard = say(address, said, false);
+    assert!(is_only(&greeting, &heard), "{greeting:?}, then {:?}", records(&heard));
+}
+
+/// Whether somebody greeted, and then said at most that it is over.
+fn is_only(greeting: &[Record], heard: &[u8]) -> bool {
+    /// An alert's two bytes, its kind and the tag of its encryption.
+    const ENCRYPTED_ALERT: usize = 2 + 1 + 16;
+    let heard = records(heard);
+    let greets = greeting.iter().zip(&heard).all(|(greeting, heard)| greeting.kind == heard.kind);
+    let more = heard.get(greeting.len()..).unwrap_or_default();
+    greets && more.len() <= 1 && more.iter().all(|record| record.bytes <= ENCRYPTED_ALERT)
+}
+
+#[test]
+fn what_a_joining_worker_said_opens_the_door_once() {
+    let mut cluster = Cluster::new(&[]);
+    let invitation = Invitation::from(&cluster.master, 2);
+    let recorder = Recorder::start(&invitation.master);
+    let through = |master: &str| WorkerOptions {
+        args: ["--master", master, "--token", &invitation.token].map(str::to_owned).to_vec(),
+        ..WorkerOptions::default()
+    };
+    cluster.workers.push(TestWorker::start("a", through(&recorder.address)));
+    let book = || cluster.authority().book().read().expect("readable");
+    let before = book();
+    assert_eq!(before.workers.len(), 1);
+    // What came after it joined says where it is.
+    let joined = recorder.conversations().into_iter().next().expect("it came this way");
+    for _ in 0..3 {
+        refused_when_said_again(&invitation.master, &joined);
+    }
+    assert_eq!(book(), before, "no use of the token is gone, and nobody has come");
+    // The door is open to who has the token.
+    let _second = TestWorker::start("b", through(&invitation.master));
+    invitation.used_up();
+    assert_eq!(book().workers.len(), 2);
+}
+
+#[test]
+fn what_a_master_said_to_a_worker_is_heard_once() {
+    let golden = golden("llama-sharded");
+    let mut cluster = Cluster::new(&[]);
+    let env = vec![("CAKE_LOG".to_owned(), "info".to_owned())];
+    cluster.join(vec![("a", WorkerOptions { env, ..WorkerOptions::default() })]);
+    let worker = &cluster.workers[0];
+    let recorder = Recorder::start(&worker.address);
+    cluster.look_for("a", &recorder.address);
+    let first = cluster.master.answer(&golden, &[("a", 0, 12)], &[]);
+    let held = || worker.log().lines().filter(|line| line.contains("held")).count();
+    let before = held();
+    assert!(before > 0, "{}", worker.log());
+    let all = recorder.conversations();
+    assert!(!all.is_empty());
+    for once in &all {
+        refused_when_said_again(&worker.address, once);
+    }
+    assert_eq!(held(), before, "{}", worker.log());
+    assert!(worker.log().contains("refused a connection"), "{}", worker.log());
+    assert!(!worker.log().contains("panicked"), "{}", worker.log());
+    let again = cluster.master.answer(&golden, &[("a", 0, 12)], &[]);
+    assert_eq!(again.logprob_bits, first.logprob_bits);
+    assert_eq!(held(), before + 1, "the log would have told");
 }
