@@ -1,10 +1,19 @@
-//! Who is in, or listens in, and wants more: a member that gives orders, one that says again what others said.
+//! Who is in, or listens in, and wants more: a member that gives orders, one that says again what others said, and
+//! one that is shut out while its neighbour sends to it.
+use std::time::Duration;
+
 use cake_identity::Security;
 use cake_proto::{Client, Tag, connect, wire};
 use cake_tests::recorder::{Conversation, Record, Recorder, client_hello, records, say};
-use cake_tests::{Cluster, Invitation, Master, TestWorker, WorkerOptions, golden};
+use cake_tests::{
+    Cluster, CountingProxy, Invitation, Master, ModelShape, Server, TestWorker, WorkerOptions,
+    golden, master, model, until,
+};
+use serde_json::json;
 use tokio::runtime::Runtime;
 use tonic::{Code, Status};
+
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// Everything that only a master may ask for, and what came of it.
 async fn orders(client: &mut Client) -> Vec<(&'static str, Option<Status>)> {
@@ -136,4 +145,63 @@ fn what_a_master_said_to_a_worker_is_heard_once() {
     let again = cluster.master.answer(&golden, &[("a", 0, 12)], &[]);
     assert_eq!(again.logprob_bits, first.logprob_bits);
     assert_eq!(held(), before + 1, "the log would have told");
+}
+
+#[test]
+fn nothing_more_goes_from_a_worker_to_its_neighbour_once_that_is_revoked() {
+    let directory = tempfile::tempdir().expect("a folder");
+    model::make(directory.path(), &ModelShape::small(), 5).expect("written");
+    let cluster = Cluster::new(&["a", "b", "c"]);
+    let proxy = CountingProxy::start(&cluster.workers[1].address);
+    cluster.look_for("b", &proxy.address);
+    let pins = master::pins(&[("a", 0, 3), ("b", 3, 6), ("c", 6, 8)]);
+    let args = ["--context", "512", "--local-memory", "0"];
+    let args: Vec<&str> = args.into_iter().chain(pins.iter().map(String::as_str)).collect();
+    let request = json!({
+        "prompt": [5, 6, 7], "max_tokens": 300, "temperature": 1, "seed": 3, "ignore_eos": true,
+    });
+    let answer = |server: &Server| server.post("/v1/completions", &request).good();
+    let server = Server::start(&cluster.master, directory.path(), &args);
+    let devices = || server.get("/api/cluster").good()["devices"].clone();
+    assert_eq!((&devices()[0]["name"], &devices()[0]["direct"]), (&json!("a"), &json!(true)));
+    let before = proxy.to_worker();
+    let whole = answer(&server)["choices"][0]["text"].clone();
+    assert!(proxy.to_worker() > before, "the neighbour is fed through the proxy");
+    // As a member, the second one is let in by the third.
+    let runtime = Runtime::new().expect("a runtime");
+    let neighbour = Security::mutual(&cluster.workers[1].identity()).expect("usable");
+    let last = cluster.workers[2].address.as_str();
+    let greet = async || {
+        let (mut client, _) = connect(&neighbour, last, None, Tag::default()).await.ok()?;
+        // With TLS 1.3 a client hears of a refusal with the first answer.
+        client.describe(wire::DescribeRequest {}).await.ok()
+    };
+    let let_in = || runtime.block_on(greet()).is_some();
+    assert!(let_in());
+    let count = |name: &str| server.metric(name).unwrap_or_default();
+    let recovered = || count("cake_recovery_seconds_count") > 0.0;
+    std::thread::scope(|scope| {
+        let made = count("cake_generated_tokens_total");
+        let asking = scope.spawn(|| {
+            while !recovered() {
+                assert_eq!(answer(&server)["choices"][0]["text"], whole);
+            }
+        });
+        until("an answer to begin", LIMIT, || count("cake_generated_tokens_total") > made);
+        cluster.master.run(&["workers", "revoke", "b"]).success();
+        until("the loss to be seen", LIMIT, recovered);
+        asking.join().expect("the same answers");
+    });
+    until("connections with it to end", LIMIT, || proxy.open() == 0);
+    assert!(cluster.workers[1].alive(), "it was not its own end");
+    let moved = || (proxy.to_worker(), proxy.to_master());
+    let at_the_end = moved();
+    for _ in 0..2 {
+        assert_eq!(answer(&server)["choices"][0]["text"], whole);
+    }
+    assert_eq!(moved(), at_the_end, "nothing more goes there or comes from there");
+    let names: Vec<_> =
+        devices().as_array().expect("a list").iter().map(|d| d["name"].clone()).collect();
+    assert!(!names.is_empty() && !names.contains(&json!("b")), "{names:?}");
+    assert!(!let_in(), "the others know, too");
 }
