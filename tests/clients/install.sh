@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Gets what the tests with real clients need, as far as it is not there: OpenAI's package for Python in a
-# virtual environment beside this file, and Debian's chromium with its driver (root).
+# Gets what the tests with programs of others need, as far as it is not there: OpenAI's package for Python in
+# a virtual environment beside this file, Debian's chromium with its driver, and its libfaketime (root).
 set -euo pipefail
 cd "$(dirname "$0")"
 openai_version=3.54.0
@@ -17,4 +17,8 @@ if ! command -v chromedriver >/dev/null || ! command -v chromium >/dev/null; the
   DEBIAN_FRONTEND=noninteractive apt-get update -qq
   DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
     chromium chromium-driver >/dev/null
+fi
+if ! compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null; then
+  DEBIAN_FRONTEND=noninteractive apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends libfaketime >/dev/null
 fi

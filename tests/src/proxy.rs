@@ -82,6 +82,11 @@ impl CountingProxy {
         self.shared.connections.load(Ordering::SeqCst)
     }
 
+    /// Connections that are open.
+    pub fn open(&self) -> u64 {
+        self.shared.pumps.load(Ordering::SeqCst).div_ceil(2)
+    }
+
     /// Counts from 0 again.
     pub fn reset(&self) {
         self.shared.to_worker.store(0, Ordering::SeqCst);

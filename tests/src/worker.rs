@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use cake_identity::Security;
+use cake_identity::{Identity, Security};
 use cake_proto::{Client, ConnectError, Tag};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -150,6 +150,16 @@ impl TestWorker {
     /// Its store.
     pub fn store(&self) -> &Path {
         &self.store
+    }
+
+    /// The key and the certificate that it keeps as a member of a cluster.
+    ///
+    /// # Panics
+    /// If it is none.
+    #[track_caller]
+    pub fn identity(&self) -> Identity {
+        let kept = Identity::open(&self.store.join("identity.json"));
+        kept.expect("readable").expect("it joined")
     }
 
     /// What it logged.

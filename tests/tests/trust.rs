@@ -3,48 +3,14 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use cake_proto::{Tag, wire};
+use cake_proto::{Tag, connect, wire};
 use cake_tests::{
-    Invitation, Master, ModelShape, Running, Server, TestWorker, WorkerOptions, dial, golden,
-    master, model, until,
+    Cluster, Invitation, Master, ModelShape, Running, Server, TestWorker, WorkerOptions, dial,
+    golden, master, model, not_shown_here, until,
 };
 use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(30);
-
-/// A master with an authority, and workers that joined it.
-struct Cluster {
-    master: Master,
-    workers: Vec<TestWorker>,
-}
-
-impl Cluster {
-    fn new(names: &[&str]) -> Self {
-        Self::with(names, &[])
-    }
-
-    fn with(names: &[&str], init: &[&str]) -> Self {
-        let master = Master::alone();
-        master.run(&[&["init"], init].concat()).success();
-        let mut cluster = Self { master, workers: Vec::new() };
-        cluster.join(names);
-        cluster
-    }
-
-    fn join(&mut self, names: &[&str]) {
-        let invitation = Invitation::from(&self.master, names.len());
-        for name in names {
-            let options = WorkerOptions { args: invitation.args(), ..WorkerOptions::default() };
-            self.workers.push(TestWorker::start(name, options));
-        }
-        invitation.used_up();
-    }
-
-    fn list(&self) -> Vec<Value> {
-        let list = self.master.json(&["workers", "list", "--json"]);
-        list.as_array().expect("a list").clone()
-    }
-}
 
 /// A worker that shall not start; what it says.
 fn refused(listen: &str, args: &[&str]) -> String {
@@ -257,6 +223,64 @@ fn certificates_are_renewed_while_a_server_holds_the_workers() {
     // With its first certificate it could not be used any more.
     let answer = cluster.master.answer(&golden, &[("a", 0, 12)], &[]);
     assert_eq!(answer.output_ids, golden.greedy_ids);
+}
+
+/// The environment of a process whose clock is put wrong as `faketime` says; its monotonic clock is right.
+fn clock(faketime: &str) -> Option<Vec<(String, String)>> {
+    let arch = std::env::consts::ARCH;
+    let library = format!("/usr/lib/{arch}-linux-gnu/faketime/libfaketimeMT.so.1");
+    if !std::path::Path::new(&library).exists() {
+        return None;
+    }
+    let env = [
+        ("LD_PRELOAD", library.as_str()),
+        ("FAKETIME", faketime),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+        ("TZ", "UTC"),
+    ];
+    Some(env.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec())
+}
+
+#[test]
+fn workers_whose_clocks_are_wrong_by_a_day_or_by_decades_join_and_answer_like_others() {
+    const DAY: f64 = 86_400.0;
+    let golden = golden("llama-sharded");
+    let now = || {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        now.expect("after 1970").as_secs_f64()
+    };
+    let clocks = [
+        ("early", "-86400", -DAY),
+        ("late", "+86400", DAY),
+        ("ancient", "@1970-01-02 00:00:00", DAY - now()),
+    ];
+    let mut workers = Vec::new();
+    for (name, faketime, _) in clocks {
+        let Some(env) = clock(faketime) else {
+            return not_shown_here("no libfaketime: tests/clients/install.sh gets it");
+        };
+        workers.push((name, WorkerOptions { env, ..WorkerOptions::default() }));
+    }
+    let mut cluster = Cluster::new(&[]);
+    cluster.join(workers);
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    for (worker, (name, _, wrong_by)) in cluster.workers.iter().zip(clocks) {
+        let security = cluster.security();
+        let theirs = runtime.block_on(async {
+            let (mut client, _) =
+                connect(&security, &worker.address, None, Tag::default()).await.expect("let in");
+            let described = client.describe(wire::DescribeRequest {}).await.expect("described");
+            described.into_inner().clock_ms as f64 / 1e3
+        });
+        let off = theirs - now();
+        assert!((off - wrong_by).abs() < 60.0, "{name}: {off} s, not {wrong_by} s");
+    }
+    let right = Cluster::new(&["early", "late", "ancient"]);
+    let place = [("early", 0, 4), ("late", 4, 8), ("ancient", 8, 12)];
+    let expected = right.master.answer(&golden, &place, &[]);
+    let answer = cluster.master.answer(&golden, &place, &[]);
+    assert_eq!(answer, expected);
+    assert!(answer.stages.iter().all(|(_, _, direct)| *direct), "{answer:?}");
 }
 
 #[test]

@@ -65,12 +65,23 @@ pub struct WorkerEntry {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum NameError {
     /// No such worker.
-    #[error("no worker is called {name:?}; {}", there_are(.known))]
+    #[error("no worker is called {name:?}; there are: {}", .known.join(", "))]
     Unknown {
         /// As given.
         name: String,
         /// Those that joined.
         known: Vec<String>,
+    },
+    /// Nor any other.
+    #[error("no worker is called {name:?}; {}", match .joined {
+        0 => "nobody has joined",
+        _ => "all that joined are shut out already",
+    })]
+    Nobody {
+        /// As given.
+        name: String,
+        /// How many ever joined.
+        joined: usize,
     },
     /// More than one.
     #[error("{} workers are called {name:?}: say which by its id, {}", .ids.len(), .ids.join(" or "))]
@@ -80,13 +91,6 @@ pub enum NameError {
         /// Theirs.
         ids: Vec<String>,
     },
-}
-
-fn there_are(known: &[String]) -> String {
-    match known {
-        [] => "nobody has joined".to_owned(),
-        known => format!("there are: {}", known.join(", ")),
-    }
 }
 
 impl TokenEntry {
@@ -179,10 +183,12 @@ impl Book {
             true => worker.worker_id == name,
             false => worker.name == name,
         };
-        let known = self.members().map(|worker| worker.name.clone()).collect();
+        let known: Vec<String> = self.members().map(|worker| worker.name.clone()).collect();
+        let joined = self.workers.len();
         let members = self.workers.iter_mut().filter(|worker| !worker.revoked);
         let mut meant: Vec<&mut WorkerEntry> = members.filter(is_meant).collect();
         match &mut meant[..] {
+            [] if known.is_empty() => Err(NameError::Nobody { name: name.to_owned(), joined }),
             [] => Err(NameError::Unknown { name: name.to_owned(), known }),
             [worker] => {
                 worker.revoked = true;
@@ -326,9 +332,15 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_has_joined_a_wrong_name_hears_so() {
-        let unknown = Book::default().revoke("phone").expect_err("nobody").to_string();
-        assert_eq!(unknown, "no worker is called \"phone\"; nobody has joined");
+    fn who_asks_for_somebody_where_nobody_is_hears_so() {
+        let mut book = Book::default();
+        let said = |book: &mut Book| book.revoke("phone").expect_err("nobody").to_string();
+        assert_eq!(said(&mut book), "no worker is called \"phone\"; nobody has joined");
+        book.workers.push(worker(&random_token(), "tablet"));
+        assert_eq!(said(&mut book), "no worker is called \"phone\"; there are: tablet");
+        assert!(book.revoke("tablet").is_ok());
+        let gone = "no worker is called \"phone\"; all that joined are shut out already";
+        assert_eq!(said(&mut book), gone);
     }
 
     #[test]

@@ -6,11 +6,12 @@ mod mutate;
 mod wire;
 
 use std::path::Path;
+use std::sync::LazyLock;
 
 use cake_checkpoint::safetensors::header::Header;
 use cake_checkpoint::safetensors::index::Index;
 use cake_checkpoint::{BlobSource, Checkpoint, GenerationConfig, Manifest, ModelConfig};
-use cake_identity::{JoinToken, hostile};
+use cake_identity::{Authority, DEFAULT_LIFETIME, JoinToken, hostile};
 
 pub use mutate::Mutator;
 
@@ -67,7 +68,20 @@ pub const TARGETS: &[Target] = &[
         seeds: hostile::request_seeds,
         most_bytes: 64 << 10,
     },
+    Target {
+        name: "signing",
+        run: |bytes| hostile::signing_request(&AUTHORITY, bytes),
+        seeds: hostile::signing_seeds,
+        most_bytes: 256 << 10,
+    },
 ];
+
+/// Whom certificates are asked of.
+static AUTHORITY: LazyLock<Authority> = LazyLock::new(|| {
+    // Signing needs nothing of what is kept there.
+    let directory = tempfile::tempdir().expect("a temporary folder");
+    Authority::create(directory.path(), DEFAULT_LIFETIME).expect("made")
+});
 
 fn header(bytes: &[u8]) {
     // The file is as long as its header says, or as long as the input.
