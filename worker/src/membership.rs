@@ -253,3 +253,34 @@ impl std::fmt::Debug for Member {
         write!(f, "Member({})", self.worker_id)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use cake_identity::Authority;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn one_that_does_not_look_for_its_master_says_why() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (state, lifetime) = (folder.path().join("authority"), Duration::from_secs(60));
+        let authority = Authority::create(&state, lifetime).expect("an authority");
+        let token = authority.issue_token(lifetime, 1).expect("a token");
+        let entry = |listen: &str| Entry {
+            store: folder.path(),
+            master: None,
+            token: Some(&token),
+            name: "a",
+            worker_id: "0123456789abcdef0123456789abcdef",
+            listen: Some(listen.parse().expect("an address")),
+            discover: false,
+        };
+        let why = async |listen| Membership::enter(entry(listen)).await.expect_err("nowhere");
+        let local = why("127.0.0.1:7117").await.to_string();
+        assert!(
+            local.contains("--listen 0.0.0.0:7117") && local.contains("--no-listen"),
+            "{local}"
+        );
+        assert!(why("0.0.0.0:7117").await.to_string().contains("--no-discovery"));
+    }
+}
