@@ -1,5 +1,5 @@
 //! Somebody on the network who says by multicast DNS whatever there is to say.
-use std::net::UdpSocket;
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 
 use crate::Lan;
 
@@ -35,21 +35,29 @@ impl Liar {
     /// # Panics
     /// If the network takes nothing.
     pub fn say(&self, cluster: &str, role: &str, id: &str, port: u16) {
+        let ip = match self.0.local_addr().expect("bound").ip() {
+            std::net::IpAddr::V4(ip) => ip,
+            std::net::IpAddr::V6(_) => Ipv4Addr::UNSPECIFIED, // A switch has none.
+        };
+        self.say_at(cluster, role, id, SocketAddrV4::new(ip, port));
+    }
+
+    /// The same, but at an address that somebody else has.
+    ///
+    /// # Panics
+    /// If the network takes nothing.
+    pub fn say_at(&self, cluster: &str, role: &str, id: &str, address: SocketAddrV4) {
         let service = ["_cake", "_tcp", "local"];
         let instance = [&[id], &service[..]].concat();
         let host = [id, "local"];
         let words = [format!("role={role}"), format!("cluster={cluster}"), format!("id={id}")];
         let text = words.iter().flat_map(|word| [&[word.len() as u8], word.as_bytes()].concat());
-        let ip = match self.0.local_addr().expect("bound").ip() {
-            std::net::IpAddr::V4(ip) => ip.octets().to_vec(),
-            std::net::IpAddr::V6(ip) => ip.octets().to_vec(),
-        };
-        let place = [&[0; 4], &port.to_be_bytes()[..], &name(&host)].concat();
+        let place = [&[0; 4], &address.port().to_be_bytes()[..], &name(&host)].concat();
         let records = [
             record(&service, PTR, &name(&instance)),
             record(&instance, SRV, &place),
             record(&instance, TXT, &text.collect::<Vec<u8>>()),
-            record(&host, A, &ip),
+            record(&host, A, &address.ip().octets()),
         ];
         let header = [0, ANSWER, 0, records.len() as u16, 0, 0].map(u16::to_be_bytes).concat();
         let message = [header, records.concat()].concat();

@@ -3,7 +3,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use cake_discovery::{About, News, Role, Sighting, look_out};
-use cake_identity::{Error, join};
+use cake_identity::{Error, join, random_token};
 use futures_util::future::select_ok;
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
@@ -41,16 +41,13 @@ pub(crate) async fn announce(announcement: Announcement) {
     let about = About { role: Role::Worker, cluster, id: worker_id.to_owned(), listen };
     let mut news = discover.then(|| look_out(about));
     let mut places = Places { last: membership.master(), seen: Vec::new() };
-    let (mut retry, mut told) = (RETRY, None);
+    let (mut retry, mut told, mut complained) = (RETRY, None, false);
     loop {
-        let said = tokio::select! {
-            said = hello(&membership, places.all().collect(), listen) => said,
-            () = next(&mut news, &mut places) => {
-                retry = RETRY;
-                rest(&mut news, &mut places).await;
-                continue;
-            }
-        };
+        while places.is_empty() {
+            next(&mut news, &mut places).await;
+        }
+        let hello = hello(&membership, places.last.clone(), places.others(), listen);
+        let (said, heard) = hearing(hello, &mut news, &mut places).await;
         let pause = match said {
             Ok((master, reachable)) => {
                 let lines = (!reachable).then(|| master.clone());
@@ -64,45 +61,81 @@ pub(crate) async fn announce(announcement: Announcement) {
                     info!(%master, "the master knows where this worker is");
                     remember(&membership, &master).await;
                 }
+                let again = places.last.as_ref() != Some(&master);
                 places.last = Some(master.clone());
-                (retry, told) = (RETRY, Some(master));
-                HELLO
+                (retry, told, complained) = (RETRY, Some(master), false);
+                // Whoever is reached at several places answered at each: what it says at this one alone counts.
+                if again { RETRY } else { HELLO }
             }
             Err(error) => {
-                if told.take().is_some() || retry == RETRY {
+                told = None;
+                if !std::mem::replace(&mut complained, true) {
                     info!(%error, "the master does not answer; trying again");
                 }
-                let pause = retry;
+                let pause = spread(retry);
                 retry = (retry * 3 / 2).min(HELLO);
                 pause
             }
         };
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            () = next(&mut news, &mut places) => retry = RETRY,
+        let heard = heard
+            || tokio::select! {
+                () = tokio::time::sleep(pause) => false,
+                () = next(&mut news, &mut places) => true,
+            };
+        if heard {
+            retry = RETRY;
         }
         rest(&mut news, &mut places).await;
     }
 }
 
-/// Says it at all of these places, and returns the one where the master is, and whether it can connect to this
-/// worker; waits while there are none.
+/// Says it at the last place that was proven, and only if the master is not there at all others at once: one that
+/// is reached in two ways shall not find this worker in one and not in the other. Returns where the master is, and
+/// whether it can connect to this worker.
 async fn hello(
     membership: &Membership,
-    places: Vec<String>,
+    last: Option<String>,
+    others: Vec<String>,
     listen: Option<SocketAddr>,
 ) -> Result<(String, bool), Error> {
-    if places.is_empty() {
-        return std::future::pending().await;
+    let at = |master: String| async move {
+        let reachable = join::hello(&master, membership.security(), listen, true).await?;
+        Ok::<_, Error>((master, reachable))
+    };
+    let error = match last {
+        Some(last) => match at(last).await {
+            Err(error) => Some(error),
+            said => return said,
+        },
+        None => None,
+    };
+    match (others.is_empty(), error) {
+        (true, error) => Err(error.unwrap_or(Error::NotFound)),
+        (false, _) => Ok(select_ok(others.into_iter().map(|other| Box::pin(at(other)))).await?.0),
     }
-    let hellos = places.into_iter().map(|master| {
-        let security = membership.security();
-        Box::pin(async move {
-            let reachable = join::hello(&master, security, listen, true).await?;
-            Ok::<_, Error>((master, reachable))
-        })
-    });
-    Ok(select_ok(hellos).await?.0)
+}
+
+/// What `task` comes to, and whether meanwhile anything was heard that is worth another try. Anybody can say
+/// anything: it does not end the task.
+async fn hearing<T>(
+    task: impl Future<Output = T>,
+    news: &mut Option<mpsc::Receiver<News>>,
+    places: &mut Places,
+) -> (T, bool) {
+    let mut heard = false;
+    tokio::pin!(task);
+    loop {
+        tokio::select! {
+            done = &mut task => return (done, heard),
+            () = next(news, places) => heard = true,
+        }
+    }
+}
+
+/// About as long, so that not all workers of a master that comes back come at once: from half of it to one and a half.
+pub(crate) fn spread(pause: Duration) -> Duration {
+    let random = u32::from_str_radix(&random_token()[..2], 16).unwrap_or(128);
+    pause / 2 + pause * random / 256
 }
 
 /// Where the master may be.
@@ -114,9 +147,14 @@ struct Places {
 }
 
 impl Places {
-    fn all(&self) -> impl Iterator<Item = String> {
+    fn is_empty(&self) -> bool {
+        self.last.is_none() && self.seen.is_empty()
+    }
+
+    /// Beside the last one.
+    fn others(&self) -> Vec<String> {
         let others = self.seen.iter().filter(|seen| self.last.as_ref() != Some(seen));
-        self.last.iter().chain(others).cloned()
+        others.cloned().collect()
     }
 
     /// Whether that is a place that was not known.
@@ -183,10 +221,42 @@ mod tests {
         for port in 1..1000 {
             assert!(seen(&mut places, &[&format!("10.0.0.2:{port}")]));
         }
-        let all: Vec<String> = places.all().collect();
-        assert_eq!(all[0], "10.0.0.1:7");
-        assert_eq!(all.len(), 1 + PLACES);
-        assert_eq!(all[PLACES], "10.0.0.2:999", "the latest is among them");
+        assert_eq!(places.last.as_deref(), Some("10.0.0.1:7"));
+        let others = places.others();
+        assert_eq!(others.len(), PLACES);
+        assert_eq!(others[PLACES - 1], "10.0.0.2:999", "the latest is among them");
         assert!(!seen(&mut places, &["10.0.0.2:999"]), "said again");
+    }
+
+    #[tokio::test]
+    async fn whatever_is_said_meanwhile_a_hello_comes_to_its_end_and_it_is_known_after_it() {
+        let (tell, news) = mpsc::channel(1);
+        let liar = tokio::spawn(async move {
+            for port in 1..=u16::MAX {
+                let addresses = vec![SocketAddr::from(([10, 0, 0, 2], port))];
+                let id = "master".to_owned();
+                if tell.send(News::Seen(Sighting { id, addresses })).await.is_err() {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        });
+        let mut news = Some(news);
+        let mut places = Places { last: Some("10.0.0.1:7".to_owned()), seen: Vec::new() };
+        // One that takes longer than anybody is silent.
+        let slow = tokio::time::sleep(Duration::from_millis(200));
+        assert_eq!(hearing(slow, &mut news, &mut places).await, ((), true));
+        assert_eq!(places.others().len(), PLACES);
+        let (done, heard) = hearing(async { 7 }, &mut None, &mut places).await;
+        assert_eq!((done, heard), (7, false));
+        drop(news);
+        liar.await.expect("no panic");
+    }
+
+    #[test]
+    fn pauses_are_spread_around_what_they_were() {
+        let pauses: Vec<Duration> = (0..100).map(|_| spread(RETRY)).collect();
+        assert!(pauses.iter().all(|pause| (RETRY / 2..RETRY * 3 / 2).contains(pause)));
+        assert!(pauses.iter().any(|pause| *pause != pauses[0]));
     }
 }

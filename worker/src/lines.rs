@@ -6,10 +6,14 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{debug, info};
 
+use crate::announce::spread;
+
 /// Connections that wait: while one is taken and the next one is opened, another is there.
 const WAITING: usize = 2;
 /// Pause before one is opened again that ended, or was refused, at first and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// Most reasons that are told of one row of failures.
+const REASONS: usize = 4;
 
 /// Keeps them open to the master at the place that `master` says, while it says one, and hands on those that the
 /// master calls on. Ends when nobody takes them any more, or says places.
@@ -30,7 +34,7 @@ async fn keep_one(
     mut master: watch::Receiver<Option<String>>,
     called: mpsc::Sender<Stream>,
 ) {
-    let mut pause = PAUSE.0;
+    let (mut pause, mut told) = (PAUSE.0, Vec::new());
     loop {
         let place = match master.wait_for(Option::is_some).await {
             Ok(place) => place.clone().unwrap_or_default(),
@@ -43,23 +47,30 @@ async fn keep_one(
         };
         let result = tokio::select! {
             result = wait => result,
-            _ = master.changed() => {
-                pause = PAUSE.0;
-                continue;
-            }
+            changed = master.changed() => match changed {
+                Ok(()) => {
+                    pause = PAUSE.0;
+                    told.clear();
+                    continue;
+                }
+                Err(_) => return,
+            },
         };
         match result {
             Ok(stream) => {
                 pause = PAUSE.0;
+                told.clear();
                 if called.send(stream).await.is_err() {
                     return;
                 }
             }
             Err(error) => {
-                if pause == PAUSE.0 {
+                let why = error.to_string();
+                if told.len() < REASONS && !told.contains(&why) {
                     info!(master = place, %error, "a connection for the master ended; opening another");
+                    told.push(why);
                 }
-                tokio::time::sleep(pause).await;
+                tokio::time::sleep(spread(pause)).await;
                 pause = (pause * 2).min(PAUSE.1);
             }
         }

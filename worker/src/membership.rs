@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cake_discovery::{About, News, Role, look_out};
 use cake_identity::{Error, Identity, JoinToken, Peer, Security, join};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 /// The file beside the store that has the worker's key and certificate.
 const FILE: &str = "identity.json";
@@ -52,7 +52,7 @@ pub fn is_member(store: &Path) -> bool {
 
 impl Membership {
     /// What is kept beside the store; with a token of a cluster that this worker is no member of, or not any
-    /// more, it joins.
+    /// more, it joins. A member that is started with the token it once joined with stays who it is.
     ///
     /// # Errors
     /// [`Error`], one sentence.
@@ -66,29 +66,33 @@ impl Membership {
         };
         let trusts =
             |kept: &Self| kept.identity().is_some_and(|own| own.trusts_authority_of(token));
-        let own = kept.filter(trusts);
-        if let Some(own) = &own {
-            let master = entry.master.map(str::to_owned).or_else(|| own.master());
-            if let Some(master) = master
-                && join::hello(&master, &own.security, entry.listen, false).await.is_ok()
-            {
-                own.remember(&master)?;
-                return Ok(own.clone());
-            }
-        }
-        match (entry.join(token).await, own) {
-            (Ok(identity), _) => {
-                identity.keep(&path)?;
-                info!(master = identity.master, "joined");
-                Self::of(&path, identity)
-            }
-            // It was started with the token that it once joined with, and its master is away.
-            (Err(error @ (Error::Unreachable { .. } | Error::NotFound)), Some(own)) => {
-                warn!(%error, "starting as the member that this worker is");
-                Ok(own)
-            }
-            (Err(error), _) => Err(error),
-        }
+        let joined = match kept.filter(trusts) {
+            None => entry.join(token).await?,
+            Some(own) => match entry.meet(&own).await {
+                Ok(master) => {
+                    own.remember(&master)?;
+                    return Ok(own);
+                }
+                Err(error) => match (error.no_member_at(), entry.master) {
+                    (Some(door), _) => entry.join_at(door, token).await?,
+                    // Why it is not heard as a member may have been lost on the way.
+                    (None, Some(door)) => match entry.join_at(door, token).await {
+                        Ok(joined) => joined,
+                        Err(error) => return Ok(own.although(&error)),
+                    },
+                    // Its master is away. It is looked for again and again.
+                    (None, None) => return Ok(own.although(&error)),
+                },
+            },
+        };
+        joined.keep(&path)?;
+        info!(master = joined.master, "joined");
+        Self::of(&path, joined)
+    }
+
+    fn although(self, error: &Error) -> Self {
+        warn!(%error, "starting as the member that this worker is");
+        self
     }
 
     fn of(path: &Path, identity: Identity) -> Result<Self, Error> {
@@ -141,8 +145,12 @@ impl Membership {
         if let (Some(member), Some(mut identity)) = (&self.member, self.identity())
             && identity.master.as_deref() != Some(master)
         {
-            identity.master = Some(master.to_owned());
-            identity.keep(&member.path)?;
+            let before = identity.master.replace(master.to_owned());
+            // What is not kept is not known: it is tried again.
+            if let Err(error) = identity.keep(&member.path) {
+                identity.master = before;
+                return Err(error);
+            }
         }
         Ok(())
     }
@@ -175,22 +183,58 @@ impl Membership {
 impl Entry<'_> {
     /// Joins at the door that was named, or else at one that is found.
     async fn join(&self, token: &JoinToken) -> Result<Identity, Error> {
-        if let Some(master) = self.master {
-            return self.join_at(master, token).await;
+        match self.master {
+            Some(master) => self.join_at(master, token).await,
+            None => {
+                self.find(token.cluster(), async |place| self.join_at(&place, token).await).await
+            }
         }
+    }
+
+    /// Says hello as the member `own` where the master was said to be, or else where it was last or is found, and
+    /// returns where it is.
+    async fn meet(&self, own: &Membership) -> Result<String, Error> {
+        let hello = async |master: String| {
+            join::hello(&master, &own.security, self.listen, false).await?;
+            Ok(master)
+        };
+        let Some(known) = self.master.map(str::to_owned).or_else(|| own.master()) else {
+            return self.find(own.cluster().unwrap_or_default(), hello).await;
+        };
+        match hello(known).await {
+            Err(error)
+                if self.master.is_none() && self.discover && error.no_member_at().is_none() =>
+            {
+                debug!(%error, "looking for the master");
+                self.find(own.cluster().unwrap_or_default(), hello).await
+            }
+            met => met,
+        }
+    }
+
+    /// What `go` comes back with from the first place where the master of `cluster` is found to be.
+    async fn find<T>(
+        &self,
+        cluster: String,
+        go: impl AsyncFn(String) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         if !self.discover {
-            return Err(Error::NotFound);
+            return Err(match self.listen {
+                Some(listen) if listen.ip().is_loopback() => Error::OnLoopback { listen },
+                _ => Error::NotLooked,
+            });
         }
-        let (cluster, id) = (token.cluster(), self.worker_id.to_owned());
+        let id = self.worker_id.to_owned();
         let mut news = look_out(About { role: Role::Worker, cluster, id, listen: None });
         let find = async {
             while let Some(news) = news.recv().await {
                 let News::Seen(sighting) = news else { continue };
                 for address in sighting.addresses {
-                    match self.join_at(&address.to_string(), token).await {
+                    match go(address.to_string()).await {
                         // Whoever says that the master is there is wrong, or lies.
-                        Err(Error::Unreachable { .. }) => {}
-                        joined => return joined,
+                        Err(error @ Error::Unreachable { .. })
+                            if error.no_member_at().is_none() => {}
+                        gone => return gone,
                     }
                 }
             }
@@ -207,5 +251,36 @@ impl Entry<'_> {
 impl std::fmt::Debug for Member {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Member({})", self.worker_id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cake_identity::Authority;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn one_that_does_not_look_for_its_master_says_why() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (state, lifetime) = (folder.path().join("authority"), Duration::from_secs(60));
+        let authority = Authority::create(&state, lifetime).expect("an authority");
+        let token = authority.issue_token(lifetime, 1).expect("a token");
+        let entry = |listen: &str| Entry {
+            store: folder.path(),
+            master: None,
+            token: Some(&token),
+            name: "a",
+            worker_id: "0123456789abcdef0123456789abcdef",
+            listen: Some(listen.parse().expect("an address")),
+            discover: false,
+        };
+        let why = async |listen| Membership::enter(entry(listen)).await.expect_err("nowhere");
+        let local = why("127.0.0.1:7117").await.to_string();
+        assert!(
+            local.contains("--listen 0.0.0.0:7117") && local.contains("--no-listen"),
+            "{local}"
+        );
+        assert!(why("0.0.0.0:7117").await.to_string().contains("--no-discovery"));
     }
 }

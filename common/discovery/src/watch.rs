@@ -1,12 +1,13 @@
 //! Saying where one listens, and hearing of others, for as long as anybody wants to know.
 
+use std::mem::Discriminant;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use mdns_sd::{DaemonEvent, IfKind, ServiceDaemon, ServiceEvent, ServiceInfo};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::said::{CLUSTER, ID, ROLE, Role, Sighting};
 
@@ -20,6 +21,8 @@ const LOOK: Duration = Duration::from_secs(1);
 const RECORDS: i64 = 4096;
 /// After so many events it is looked for records at once.
 const MUCH: u32 = 256;
+/// The thread keeps the name of every service that it ever found, until it ends: after so many another one begins.
+const NAMES: u32 = 50_000;
 /// Pause before it begins anew after it broke.
 const PAUSE: Duration = Duration::from_secs(10);
 
@@ -55,8 +58,8 @@ enum Error {
     #[error("it stopped")]
     Stopped,
     /// Somebody says too much.
-    #[error("{records} records were heard, expected at most {RECORDS}")]
-    Flood { records: i64 },
+    #[error("more than {RECORDS} records were heard")]
+    Flood,
     /// More is said of this cluster than anybody can go and see.
     #[error("of more than {NEWS} devices it was heard that nobody has looked for yet")]
     Crowd,
@@ -67,13 +70,18 @@ enum Error {
 pub fn look_out(about: About) -> mpsc::Receiver<News> {
     let (tell, news) = mpsc::channel(NEWS);
     tokio::spawn(async move {
-        let mut told = String::new();
+        let mut told = Told::default();
         while !tell.is_closed() {
-            let Err(error) = session(&about, &tell).await else { return };
-            let why = error.to_string();
-            if why != told {
+            let error = match session(&about, &tell).await {
+                Ok(End::Unwanted) => return,
+                Ok(End::Full) => {
+                    debug!("many devices were heard of; beginning anew");
+                    continue;
+                }
+                Err(error) => error,
+            };
+            if told.is_new(&error) {
                 warn!(%error, "devices of this network are not found by themselves");
-                told = why;
             }
             tokio::select! {
                 () = tokio::time::sleep(PAUSE) => {}
@@ -82,6 +90,59 @@ pub fn look_out(about: About) -> mpsc::Receiver<News> {
         }
     });
     news
+}
+
+/// What was said of why it broke: each kind once, however often somebody can make that happen.
+#[derive(Default)]
+struct Told(Vec<Discriminant<Error>>);
+
+impl Told {
+    fn is_new(&mut self, error: &Error) -> bool {
+        let kind = std::mem::discriminant(error);
+        let new = !self.0.contains(&kind);
+        if new {
+            self.0.push(kind);
+        }
+        new
+    }
+}
+
+/// How looking out ends while nothing is wrong.
+#[derive(Debug, PartialEq, Eq)]
+enum End {
+    /// Nobody wants the news any more.
+    Unwanted,
+    /// The thread keeps as many names as it may.
+    Full,
+}
+
+/// What was heard in a session.
+#[derive(Debug, Default)]
+struct Heard {
+    /// Events since it was looked for records.
+    events: u32,
+    /// Services that were found, some of them more than once.
+    names: u32,
+}
+
+impl Heard {
+    fn count(&mut self, event: &ServiceEvent) {
+        self.events += 1;
+        self.names += u32::from(matches!(event, ServiceEvent::ServiceResolved(_)));
+    }
+
+    /// Whether it is time to look for records; the count begins anew then.
+    fn is_much(&mut self) -> bool {
+        let much = self.events >= MUCH;
+        if much {
+            self.events = 0;
+        }
+        much
+    }
+
+    fn is_full(&self) -> bool {
+        self.names >= NAMES
+    }
 }
 
 /// A thread that speaks multicast DNS; ends when dropped.
@@ -93,8 +154,8 @@ impl Drop for Daemon {
     }
 }
 
-/// Until nobody wants the news any more, or something breaks.
-async fn session(about: &About, tell: &mpsc::Sender<News>) -> Result<(), Error> {
+/// Until nobody wants the news any more, the thread knows too many names, or something breaks.
+async fn session(about: &About, tell: &mpsc::Sender<News>) -> Result<End, Error> {
     let daemon = Daemon(ServiceDaemon::new()?);
     let daemon = &daemon.0;
     let events = daemon.monitor()?;
@@ -105,18 +166,18 @@ async fn session(about: &About, tell: &mpsc::Sender<News>) -> Result<(), Error> 
     }
     let services = daemon.browse(SERVICE)?;
     let mut look = tokio::time::interval(LOOK);
-    let (mut troubled, mut heard) = (false, 0);
+    let (mut troubled, mut heard) = (false, Heard::default());
     loop {
         let news = tokio::select! {
-            () = tell.closed() => return Ok(()),
+            () = tell.closed() => return Ok(End::Unwanted),
             event = services.recv_async() => {
-                heard += 1;
+                let event = event.map_err(|_| Error::Stopped)?;
+                heard.count(&event);
                 match event {
-                    Ok(ServiceEvent::ServiceResolved(service)) => {
+                    ServiceEvent::ServiceResolved(service) => {
                         Sighting::of(&service, about.role.other(), &about.cluster).map(News::Seen)
                     }
-                    Ok(_) => None,
-                    Err(_) => return Err(Error::Stopped),
+                    _ => None,
                 }
             }
             event = events.recv_async() => match event {
@@ -131,22 +192,21 @@ async fn session(about: &About, tell: &mpsc::Sender<News>) -> Result<(), Error> 
                 Err(_) => return Err(Error::Stopped),
             },
             _ = look.tick() => {
-                heard = MUCH;
+                heard.events = MUCH;
                 None
             }
         };
-        if heard >= MUCH {
-            heard = 0;
-            let records = records(daemon).await?;
-            if records > RECORDS {
-                return Err(Error::Flood { records });
-            }
+        if heard.is_much() && records(daemon).await? > RECORDS {
+            return Err(Error::Flood);
         }
         // Waiting here would leave the thread alone with whoever floods it.
         if let Some(news) = news
             && let Err(TrySendError::Full(_)) = tell.try_send(news)
         {
             return Err(Error::Crowd);
+        }
+        if heard.is_full() {
+            return Ok(End::Full);
         }
     }
 }
@@ -170,4 +230,41 @@ fn service(about: &About, listen: SocketAddr) -> Result<ServiceInfo, mdns_sd::Er
 async fn records(daemon: &ServiceDaemon) -> Result<i64, Error> {
     let counted = daemon.get_metrics()?.recv_async().await.map_err(|_| Error::Stopped)?;
     Ok(counted.iter().filter(|(name, _)| name.starts_with("cached-")).map(|(_, count)| count).sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_that_the_thread_keeps_counts_until_there_are_too_many() {
+        let words = [(ID, "ab")];
+        let found = ServiceInfo::new(SERVICE, "x", "x.local.", "10.0.0.2", 7, &words[..]);
+        let found = found.expect("a service").as_resolved_service();
+        let found = ServiceEvent::ServiceResolved(Box::new(found));
+        let gone = ServiceEvent::ServiceRemoved(SERVICE.to_owned(), "x".to_owned());
+        let mut heard = Heard::default();
+        let mut looks = 0;
+        for _ in 1..NAMES {
+            // That it is gone from the records does not take its name away.
+            for event in [&found, &gone] {
+                heard.count(event);
+                looks += u32::from(heard.is_much());
+            }
+            assert!(!heard.is_full());
+        }
+        heard.count(&found);
+        assert!(heard.is_full());
+        assert_eq!(looks, 2 * (NAMES - 1) / MUCH, "as often as before it is looked for records");
+    }
+
+    #[test]
+    fn of_each_kind_of_trouble_is_told_once_whoever_brings_it_about() {
+        let mut told = Told::default();
+        for round in 0..3 {
+            for error in [Error::Flood, Error::Crowd, Error::Stopped] {
+                assert_eq!(told.is_new(&error), round == 0, "{error}");
+            }
+        }
+    }
 }

@@ -60,6 +60,22 @@ pub enum Error {
          --master HOST:PORT"
     )]
     NotFound,
+    /// Nobody says where the master is, and a worker that only its own device can reach looks for none.
+    #[error(
+        "this worker does not look for its master on the network, since it listens on {listen}, where nobody but \
+         this device finds it: start it with --listen 0.0.0.0:{}, or with --no-listen, or say where the master \
+         is with --master HOST:PORT",
+        listen.port()
+    )]
+    OnLoopback {
+        /// Where it listens.
+        listen: SocketAddr,
+    },
+    /// Nobody says where the master is, and the worker was told not to look.
+    #[error(
+        "with --no-discovery this worker does not look for its master: say where it is with --master HOST:PORT"
+    )]
+    NotLooked,
     /// The master at this address said no.
     #[error("the master at {address} refused: {reason}")]
     Refused {
@@ -76,6 +92,24 @@ pub enum Error {
         /// What was expected.
         expected: &'static str,
     },
+}
+
+impl Error {
+    /// Where a master said that whoever asked is no member of its cluster, or not any more, if that is why this
+    /// failed: nobody else can say it, since it is said after the handshake.
+    pub fn no_member_at(&self) -> Option<&str> {
+        use rustls::{AlertDescription as Alert, Error::AlertReceived};
+        match self {
+            Self::Refused { address, .. } => Some(address),
+            Self::Unreachable { address, source } => {
+                let alert = source.get_ref().and_then(|inner| inner.downcast_ref());
+                let out = [Alert::CertificateRevoked, Alert::CertificateExpired, Alert::UnknownCA];
+                matches!(alert, Some(AlertReceived(alert)) if out.contains(alert))
+                    .then_some(address.as_str())
+            }
+            _ => None,
+        }
+    }
 }
 
 /// Why a peer is not let in.
