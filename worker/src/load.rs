@@ -186,10 +186,13 @@ impl Load {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Outcome, Error> {
         let Place { store, runtime, threads, .. } = *place;
-        runtime.unload(); // Two stages at once could exceed the budget.
-        let (mut blobs, mut corrupt) = open_all(store, &self.blobs)?;
+        let running = runtime.unload(); // Two stages at once could exceed the budget.
+        let (mut blobs, missing) = keep(running, &self.blobs);
+        let kept = blobs.len();
+        let (opened, mut corrupt) = open_all(store, &missing)?;
+        blobs.extend(opened);
         let room = self.check_budget(&blobs, place)?;
-        corrupt.extend(verify(&blobs, place, progress)?);
+        corrupt.extend(verify(blobs.split_at(kept), place, progress)?);
         if !corrupt.is_empty() {
             drop(blobs);
             for name in &corrupt {
@@ -248,6 +251,16 @@ impl Load {
     }
 }
 
+/// Of the blobs that were computed with until now those that are wanted again, and the names of the others that
+/// are. They were verified before and lie where they shall, in huge pages perhaps: after another device's
+/// death, most of what a stage needs. One whose file was written since then is opened and verified anew.
+fn keep(mut running: Vec<OpenBlob>, wanted: &[Digest]) -> (Vec<OpenBlob>, Vec<Digest>) {
+    running.retain(|open| wanted.contains(&open.manifest.name()) && open.blob.is_as_opened());
+    let names: Vec<Digest> = running.iter().map(|open| open.manifest.name()).collect();
+    let missing = wanted.iter().copied().filter(|name| !names.contains(name)).collect();
+    (running, missing)
+}
+
 /// Maps the blobs; names those that are gone or whose files are damaged.
 fn open_all(store: &Store, names: &[Digest]) -> Result<(Vec<OpenBlob>, Vec<Digest>), Error> {
     let (mut blobs, mut bad) = (Vec::with_capacity(names.len()), Vec::new());
@@ -272,14 +285,16 @@ fn resident_bytes(open: &OpenBlob) -> u64 {
     open.manifest.file_bytes.saturating_mul(u64::from(permille)).div_ceil(1000)
 }
 
-/// Re-hashes every blob in one pass that also brings it into memory; names those that are damaged.
+/// Re-hashes every blob but those that were verified, in one pass that also brings it into memory; names those that
+/// are damaged.
 fn verify(
-    blobs: &[OpenBlob],
+    (verified, blobs): (&[OpenBlob], &[OpenBlob]),
     place: &Place<'_>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Vec<Digest>, Error> {
-    let total = blobs.iter().map(|open| open.manifest.file_bytes).sum();
-    let mut done = 0;
+    let bytes = |blobs: &[OpenBlob]| blobs.iter().map(|open| open.manifest.file_bytes).sum::<u64>();
+    let mut done = bytes(verified);
+    let total = done + bytes(blobs);
     let mut corrupt = Vec::new();
     for open in blobs {
         (place.still_wanted)()?;
@@ -302,4 +317,35 @@ fn at_most(what: &'static str, found: usize, limit: usize) -> Result<(), Error> 
 
 fn field(what: &'static str, found: impl std::fmt::Display, expected: &str) -> Error {
     Error::Field { what, found: found.to_string(), expected: expected.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::store::tests::{TestBlob, open, receive};
+
+    #[test]
+    fn what_was_computed_with_is_kept_where_it_is_wanted_and_nobody_wrote_to_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = open(&directory);
+        let names: Vec<Digest> =
+            (0..4).map(|layer| receive(&store, &TestBlob::new(layer, 1000))).collect();
+        let (running, bad) = open_all(&store, &names[..3]).unwrap();
+        assert!(bad.is_empty());
+        let later = fs::metadata(directory.path()).unwrap().modified().unwrap();
+        let path = directory.path().join(format!("blobs/{}.safetensors", names[1]));
+        let file = fs::File::options().write(true).open(path).unwrap();
+        file.set_modified(later + std::time::Duration::from_secs(9)).unwrap();
+
+        let (kept, missing) = keep(running, &names[1..]);
+        assert_eq!(kept.iter().map(|open| open.manifest.name()).collect::<Vec<_>>(), [names[2]]);
+        assert_eq!(missing, [names[1], names[3]]);
+        let in_use = |name| store.list().iter().any(|held| held.name == name && held.in_use);
+        assert_eq!(
+            names.iter().map(|&name| in_use(name)).collect::<Vec<_>>(),
+            [false, false, true, false]
+        );
+    }
 }

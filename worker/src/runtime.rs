@@ -29,7 +29,7 @@ struct Loaded {
     pipeline: Option<String>,
     stopping: Arc<AtomicBool>,
     ended: watch::Sender<()>, // Dropped with the stage: every stream that feeds it then ends.
-    engine: std::thread::JoinHandle<()>,
+    engine: std::thread::JoinHandle<Vec<OpenBlob>>,
 }
 
 /// What callers may know of the loaded stage.
@@ -110,7 +110,7 @@ impl Runtime {
 
     /// Puts `stage` to work. What was loaded before must have been unloaded.
     ///
-    /// `blobs` keeps the mapped files from being evicted for as long as the stage lives.
+    /// `blobs`, which are verified, are what it computes with; they are spared from eviction meanwhile.
     ///
     /// # Errors
     /// If the system gives no thread.
@@ -126,7 +126,7 @@ impl Runtime {
         let engine = std::thread::Builder::new().name("cake-stage".into()).spawn(move || {
             let _runtime = handle.enter(); // `Routes::fail` spawns a task.
             compute(StepEngine::new(stage), queue, &results, &out, &stop);
-            drop(blobs);
+            blobs
         })?;
         info!(layers = %about.layers, generation = about.generation, "stage loaded");
         let (ended, _) = watch::channel(());
@@ -144,17 +144,20 @@ impl Runtime {
         }
     }
 
-    /// Drops the stage and waits until its memory is back. Call from a thread that may block.
-    pub fn unload(&self) {
-        let Some(loaded) = self.lock().take() else { return };
+    /// Drops the stage and waits until its memory is back, but for that of its blobs, which is back when they are
+    /// dropped. Call from a thread that may block.
+    pub fn unload(&self) -> Vec<OpenBlob> {
+        let Some(loaded) = self.lock().take() else { return Vec::new() };
         loaded.stopping.store(true, Ordering::Relaxed);
         loaded.routes.close();
         drop(loaded.ended);
         drop(loaded.jobs);
-        if loaded.engine.join().is_err() {
+        let blobs = loaded.engine.join().unwrap_or_else(|_| {
             warn!("the stage's thread had panicked");
-        }
+            Vec::new()
+        });
         info!(layers = %loaded.about.layers, "stage unloaded");
+        blobs
     }
 
     /// The loaded stage, for a stream that will feed it.

@@ -149,7 +149,7 @@ impl WorkerRpc for Service {
         let runtime = self.shared.runtime.clone();
         let probe = blocking(move || {
             let _work = work;
-            runtime.unload(); // The probe's scratch memory needs the room.
+            drop(runtime.unload()); // The probe's scratch memory needs the room.
             cake_engine::probe_layer(&config, encoding, threads, scratch)
                 .map_err(|error| Status::failed_precondition(error.to_string()))
         })

@@ -69,7 +69,7 @@ impl Shared {
 
     /// Puts away what a master computed with here. Whoever calls it has `work` alone.
     pub(crate) fn put_away(&self) {
-        self.runtime.unload();
+        drop(self.runtime.unload());
         self.lock_pins().clear(); // The next plan asks for what it needs.
     }
 

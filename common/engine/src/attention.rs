@@ -36,7 +36,7 @@ impl Attention {
         let config = loader.config;
         let (hidden, q, kv) = (config.hidden_size, config.q_dim(), config.kv_dim());
         let bias = config.attention_bias;
-        let (q_proj, k_proj, v_proj) = match config.family.projections {
+        let (mut q_proj, mut k_proj, mut v_proj) = match config.family.projections {
             Projections::Separate => (
                 loader.linear("self_attn.q_proj", (q, hidden), bias)?,
                 loader.linear("self_attn.k_proj", (kv, hidden), bias)?,
@@ -56,11 +56,15 @@ impl Attention {
                 loader.norm("self_attn.k_norm", config.head_dim)?,
             )),
         };
+        let o_proj = loader.linear("self_attn.o_proj", (hidden, q), config.output_bias)?;
+        q_proj.precede(&k_proj);
+        k_proj.precede(&v_proj);
+        v_proj.precede(&o_proj);
         Ok(Attention {
             q_proj,
             k_proj,
             v_proj,
-            o_proj: loader.linear("self_attn.o_proj", (hidden, q), config.output_bias)?,
+            o_proj,
             qk_norm,
             num_heads: config.num_heads,
             num_kv_heads: config.num_kv_heads,
@@ -69,6 +73,16 @@ impl Attention {
             ops: loader.ops,
             tier: Tier::detect(),
         })
+    }
+
+    /// The first product of a step.
+    pub(crate) fn first(&self) -> &Linear {
+        &self.q_proj
+    }
+
+    /// Says whose product comes after the last one of a step.
+    pub(crate) fn precede(&mut self, later: &Linear) {
+        self.o_proj.precede(later);
     }
 
     /// `hidden` is `[rows, hidden_size]`, already normalised, and so is the result.

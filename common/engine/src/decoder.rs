@@ -40,13 +40,20 @@ pub(crate) struct DecoderLayer {
 impl DecoderLayer {
     pub(crate) fn load(loader: &LayerLoader<'_>) -> Result<DecoderLayer, Error> {
         let hidden = loader.config.hidden_size;
-        Ok(DecoderLayer {
+        let mut layer = DecoderLayer {
             input_norm: loader.norm("input_layernorm", hidden)?,
             attention: Attention::load(loader)?,
             post_attention_norm: loader.norm("post_attention_layernorm", hidden)?,
             mlp: Mlp::load(loader)?,
             ops: loader.ops,
-        })
+        };
+        layer.attention.precede(&layer.mlp.gate_proj);
+        Ok(layer)
+    }
+
+    /// Says which layer comes after this one.
+    pub(crate) fn precede(&mut self, later: &DecoderLayer) {
+        self.mlp.down_proj.precede(later.attention.first());
     }
 
     /// `hidden` is `[rows, hidden_size]`, and so is the result.
@@ -89,7 +96,7 @@ impl Mlp {
         let config = loader.config;
         let (hidden, inner) = (config.hidden_size, config.intermediate_size);
         let bias = config.mlp_bias;
-        let (gate_proj, up_proj) = match config.family.projections {
+        let (mut gate_proj, mut up_proj) = match config.family.projections {
             Projections::Separate => (
                 gate.linear("mlp.gate_proj", (inner, hidden), bias)?,
                 loader.linear("mlp.up_proj", (inner, hidden), bias)?,
@@ -103,6 +110,8 @@ impl Mlp {
             }
         };
         let down_proj = loader.linear("mlp.down_proj", (hidden, inner), bias)?;
+        gate_proj.precede(&up_proj);
+        up_proj.precede(&down_proj);
         Ok(Mlp { gate_proj, up_proj, down_proj, ops: loader.ops })
     }
 

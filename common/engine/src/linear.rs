@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::kernel::{Inputs, Precision, Tier};
 use crate::matrix::StoredMatrix;
 use crate::options::{Numerics, Ops};
+use crate::pool;
 use crate::tensors;
 
 /// `y = x · weightᵀ + bias` with a weight that stays as it is stored.
@@ -30,6 +31,8 @@ enum Weight {
         arithmetic: (Tier, Numerics),
         /// Of a prompt's rows.
         precision: Precision,
+        /// What is multiplied after this one, if that is known.
+        next: Option<(Arc<StoredMatrix>, Range<usize>)>,
     },
     /// `[inputs, outputs]` and `[outputs]`, widened: the reference path.
     Candle { transposed: Tensor, bias: Option<Tensor> },
@@ -51,7 +54,7 @@ impl Linear {
         let weight = match ops {
             Ops::Cake => {
                 let arithmetic = (Tier::detect(), numerics);
-                Weight::Stored { matrix, rows, bias, arithmetic, precision }
+                Weight::Stored { matrix, rows, bias, arithmetic, precision, next: None }
             }
             Ops::Candle => {
                 let widened = matrix.widen(Tier::detect(), rows);
@@ -61,6 +64,15 @@ impl Linear {
             }
         };
         Ok(Linear { inputs, outputs, weight })
+    }
+
+    /// Says which layer's product comes after this one's, for threads that wait to ask memory for.
+    pub(crate) fn precede(&mut self, later: &Linear) {
+        if let Weight::Stored { next, .. } = &mut self.weight
+            && let Weight::Stored { matrix, rows, .. } = &later.weight
+        {
+            *next = Some((matrix.clone(), rows.clone()));
+        }
     }
 
     /// `x` is `[rows, inputs]`, its rows of these `kinds`, the result `[rows, outputs]`.
@@ -86,7 +98,7 @@ impl Linear {
                 let x = &x[run.start * inputs..run.end * inputs];
                 let (mut ready, mut last) = (Inputs::new(x), None);
                 for (layer, y) in layers.iter().zip(&mut stored) {
-                    let Weight::Stored { matrix, rows, bias, arithmetic, precision } =
+                    let Weight::Stored { matrix, rows, bias, arithmetic, precision, next } =
                         &layer.weight
                     else {
                         continue;
@@ -97,6 +109,8 @@ impl Linear {
                         ready = Inputs::new(x); // What was made for the others is of no use.
                     }
                     let bias = bias.as_deref();
+                    let next = next.as_ref().map(|(matrix, rows)| matrix.stored(rows.clone()));
+                    pool::expect(next.unwrap_or_default());
                     let part = matrix.multiply(*arithmetic, rows.clone(), bias, &ready, precision);
                     match y.is_empty() {
                         true => *y = part, // Moved: nearly every step has one run.

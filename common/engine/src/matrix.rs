@@ -146,6 +146,14 @@ impl StoredMatrix {
         }
     }
 
+    /// Some rows as they are stored, codes without their scales and biases.
+    pub(crate) fn stored(&self, rows: Range<usize>) -> &[u8] {
+        match &self.encoding {
+            Stored::Float(float) => self.float(*float, rows).bytes,
+            Stored::Affine { .. } => self.affine().rows(rows).codes,
+        }
+    }
+
     fn float(&self, float: FloatType, rows: Range<usize>) -> Matrix<'_> {
         let row_bytes = self.columns * float.bytes();
         let bytes = &self.weight.bytes()[rows.start * row_bytes..rows.end * row_bytes];

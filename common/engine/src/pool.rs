@@ -4,9 +4,11 @@
 //! all threads, with a few microseconds of serial work between them. So helpers wait for the next
 //! section awake, for a bounded time, and sleep between steps, when the processors belong to the
 //! threads that move bytes. Nobody waits for a helper that has not begun: the caller takes part,
-//! and a section is over when the tasks that were handed out are done.
+//! and a section is over when the tasks that were handed out are done. Who waits awake asks memory for
+//! what comes next ([`expect`]), so that it never rests.
 
 mod stretches;
+mod upcoming;
 
 use std::any::Any;
 use std::cell::Cell;
@@ -20,6 +22,7 @@ use crate::error::Error;
 use crate::processors::{self, Kept};
 use crate::reuse;
 use stretches::Stretches;
+use upcoming::{Asked, Upcoming};
 
 /// How long a helper waits for the next section awake. The serial work between two sections of a
 /// step takes some ten microseconds; waking a helper that sleeps was measured to cost the caller
@@ -100,6 +103,15 @@ impl Drop for Pool {
 pub(crate) fn current_threads() -> usize {
     let current = Current::set(None);
     current.0.as_ref().map_or(1, |shared| shared.threads)
+}
+
+/// Says what the section after the next one begins to read, in stretches of neighbouring bytes for
+/// its threads: those of the current pool ask memory for it while they wait for each other.
+pub(crate) fn expect(bytes: &[u8]) {
+    let current = Current::set(None);
+    if let Some(shared) = &current.0 {
+        shared.upcoming.set(bytes);
+    }
 }
 
 /// Calls `run` with each of `0..tasks`, on the threads of the current pool, and returns when all
@@ -193,6 +205,8 @@ struct Shared {
     unfinished: AtomicUsize,
     /// Whether a section is open.
     busy: AtomicBool,
+    /// What the section after this one reads.
+    upcoming: Upcoming,
     /// What the first failing task of the section raised.
     raised: Mutex<Option<Box<dyn Any + Send>>>,
     /// Calls of `install` that are running: helpers stay awake for none but these.
@@ -226,6 +240,7 @@ impl Shared {
             waiting: AtomicUsize::new(0),
             unfinished: AtomicUsize::new(0),
             busy: AtomicBool::new(false),
+            upcoming: Upcoming::default(),
             raised: Mutex::default(),
             steps: AtomicUsize::new(0),
             sleepers: AtomicUsize::new(0),
@@ -280,13 +295,15 @@ impl Shared {
     /// Waits until all tasks are done. Awake: what is left is a task's time at most.
     fn await_helpers(&self) {
         let done = || self.unfinished.load(Ordering::Acquire) == 0;
-        while !spin(KEEN, done) {
+        let mut asked = Asked::default();
+        while !spin(KEEN, done, || self.upcoming.ask(self.threads, &mut asked)) {
             std::thread::yield_now(); // A helper may have lost its processor to this thread.
         }
     }
 
     /// What a helper does from its start to its end.
     fn help(&self) {
+        let mut asked = Asked::default();
         loop {
             let begin = Instant::now();
             while !self.take_part() {
@@ -294,7 +311,8 @@ impl Shared {
                 let called = || self.waiting.load(Ordering::Relaxed) > 0;
                 let waited = begin.elapsed();
                 if waited < KEEN {
-                    spin(KEEN - waited, || called() || idle());
+                    let ask = || self.upcoming.ask(self.threads, &mut asked);
+                    spin(KEEN - waited, || called() || idle(), ask);
                 }
                 if called() {
                     continue;
@@ -333,15 +351,18 @@ impl Shared {
     }
 }
 
-/// Waits awake until `ready`, for about `time`; returns whether it is.
-fn spin(time: Duration, ready: impl Fn() -> bool) -> bool {
+/// Waits awake until `ready`, for about `time`, and does `meanwhile` for as long as that says that there
+/// is more of it; returns whether it is ready.
+fn spin(time: Duration, ready: impl Fn() -> bool, mut meanwhile: impl FnMut() -> bool) -> bool {
     let mut begin = None; // Mostly it is ready before the clock matters.
     loop {
         for _ in 0..LOOKS {
             if ready() {
                 return true;
             }
-            std::hint::spin_loop();
+            if !meanwhile() {
+                std::hint::spin_loop();
+            }
         }
         if begin.get_or_insert_with(Instant::now).elapsed() >= time {
             return false;

@@ -48,7 +48,7 @@ impl Stage {
             block_positions: options.block_positions.max(1), // Zero would divide nothing.
             ..options.clone()
         };
-        let parts = layers
+        let mut parts = layers
             .iter()
             .map(|layer| {
                 let EngineOptions { ops, numerics, .. } = options;
@@ -57,6 +57,10 @@ impl Stage {
                 Ok((DecoderLayer::load(&loader)?, KvPool::new(config, &options)?))
             })
             .collect::<Result<Vec<_>, Error>>()?;
+        for index in 1..parts.len() {
+            let (before, later) = parts.split_at_mut(index);
+            before[index - 1].0.precede(&later[0].0);
+        }
         Ok(Stage {
             layers,
             hidden_size: config.hidden_size,

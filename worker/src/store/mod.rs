@@ -15,7 +15,7 @@ mod part;
 mod reuse;
 mod state;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod writer;
 
 use std::fs::File;

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use memmap2::Mmap;
 
@@ -21,6 +22,8 @@ const PREFETCH_BYTES: usize = 8 << 20;
 pub struct Blob {
     path: PathBuf,
     map: Arc<Mmap>,
+    /// When the file had last been written before it was mapped, where the system says.
+    written: Option<SystemTime>,
     /// Where each chunk ends, and its digest.
     chunks: Vec<(u64, Digest)>,
     tensors: Vec<(String, MappedTensor)>,
@@ -51,6 +54,7 @@ impl Blob {
     pub fn open(path: &Path, manifest: &Manifest) -> Result<Blob, Error> {
         manifest.check()?;
         let file = File::open(path).map_err(|cause| Error::io("open", path, cause))?;
+        let written = file.metadata().and_then(|file| file.modified()).ok();
         let map = map_file(&file, path)?;
         if map.len() as u64 != manifest.file_bytes {
             let (expected, found) = (manifest.file_bytes, map.len() as u64);
@@ -70,7 +74,14 @@ impl Blob {
             start = end;
         }
         let chunks = manifest.chunk_ends().into_iter().zip(manifest.chunks.iter().copied());
-        Ok(Blob { path: path.into(), map, chunks: chunks.collect(), tensors })
+        Ok(Blob { path: path.into(), map, written, chunks: chunks.collect(), tensors })
+    }
+
+    /// Whether the file at its path was written last when it was before it was mapped; false where the system
+    /// does not say.
+    pub fn is_as_opened(&self) -> bool {
+        let written = std::fs::metadata(&self.path).and_then(|file| file.modified()).ok();
+        written.is_some() && written == self.written
     }
 
     /// Reads the whole file once, bringing it into memory, and compares every chunk with the

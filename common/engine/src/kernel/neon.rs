@@ -18,6 +18,15 @@ macro_rules! instructions {
     }};
 }
 
+/// Asks for the cache line at `address`, which need not be valid.
+#[inline(always)]
+pub(super) fn prefetch(address: *const u8) {
+    // SAFETY: a prefetch touches nothing; every processor of this architecture has it.
+    unsafe {
+        asm!("prfm pldl2keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly))
+    }
+}
+
 /// Proof of NEON.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Neon(());
@@ -194,15 +203,12 @@ impl Simd for Neon {
 
     #[inline(always)]
     fn prefetch(self, address: *const u8) {
-        // SAFETY: a prefetch touches nothing; every processor of this architecture has it.
-        unsafe {
-            asm!("prfm pldl2keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly))
-        }
+        prefetch(address);
     }
 
     #[inline(always)]
     fn prefetch_near(self, address: *const u8) {
-        // SAFETY: as above.
+        // SAFETY: as in `prefetch`.
         unsafe {
             asm!("prfm pldl1keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly))
         }

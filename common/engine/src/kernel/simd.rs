@@ -244,10 +244,7 @@ impl Simd for Portable {
 
     #[inline(always)]
     fn prefetch(self, address: *const u8) {
-        #[cfg(target_arch = "x86_64")]
-        super::x86::prefetch(address);
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = address; // Not every architecture has a stable way to ask.
+        super::prefetch(address);
     }
 
     #[inline(always)]

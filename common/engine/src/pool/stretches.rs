@@ -14,6 +14,12 @@ pub(super) fn set_index(index: usize) {
     INDEX.set(index);
 }
 
+/// The stretch of `0..tasks` that is this thread's own, of as many as there are threads.
+pub(super) fn own(tasks: usize, threads: usize) -> Range<usize> {
+    let own = INDEX.get() % threads;
+    tasks * own / threads..tasks * (own + 1) / threads
+}
+
 /// Tasks `0..tasks`, shared out: every thread takes those of a stretch of its own in order, then
 /// the last ones of others.
 pub(super) struct Stretches(Vec<Stretch>);

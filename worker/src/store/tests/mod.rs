@@ -19,13 +19,13 @@ pub(super) fn digest(bytes: &[u8]) -> Digest {
 }
 
 /// A blob with one tensor of `data_bytes` bytes, whose content depends on its layer.
-pub(super) struct TestBlob {
+pub(crate) struct TestBlob {
     pub(super) manifest: Manifest,
     pub(super) bytes: Vec<u8>,
 }
 
 impl TestBlob {
-    pub(super) fn new(layer: usize, data_bytes: usize) -> TestBlob {
+    pub(crate) fn new(layer: usize, data_bytes: usize) -> TestBlob {
         let data: Vec<u8> = (0..data_bytes).map(|at| (at * 31 + at / 251 + layer) as u8).collect();
         let tensor = TensorEntry {
             name: format!("model.layers.{layer}.mlp.up_proj.weight"),
@@ -61,7 +61,7 @@ impl TestBlob {
         self.manifest.header().len() as u64 + chunks * CHUNK_BYTES
     }
 
-    pub(super) fn name(&self) -> Digest {
+    pub(crate) fn name(&self) -> Digest {
         self.manifest.name()
     }
 }
@@ -89,12 +89,12 @@ fn data(seed: u8, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at * 7 + at / 253) as u8 ^ seed).collect()
 }
 
-pub(super) fn open(directory: &TempDir) -> Store {
+pub(crate) fn open(directory: &TempDir) -> Store {
     Store::open(directory.path(), None).unwrap()
 }
 
 /// Sends what is missing of a blob, and finishes it.
-pub(super) fn receive(store: &Store, blob: &TestBlob) -> Digest {
+pub(crate) fn receive(store: &Store, blob: &TestBlob) -> Digest {
     let mut writer = store.begin(blob.manifest.clone()).unwrap();
     let offset = writer.offset() as usize;
     writer.write(&blob.bytes[offset..]).unwrap();
