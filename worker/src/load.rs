@@ -8,7 +8,7 @@ use tonic::Status;
 
 use crate::OVERHEAD_BYTES;
 use crate::lease;
-use crate::runtime::{About, Runtime};
+use crate::runtime::{About, Resting, Runtime};
 use crate::store::{self, OpenBlob, Store};
 
 /// A load request, checked.
@@ -186,8 +186,8 @@ impl Load {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Outcome, Error> {
         let Place { store, runtime, threads, .. } = *place;
-        let running = runtime.unload(); // Two stages at once could exceed the budget.
-        let (mut blobs, missing) = keep(running, &self.blobs);
+        let before = runtime.take(); // Two stages at once could exceed the budget.
+        let (mut blobs, missing) = keep(store, before, &self.blobs);
         let kept = blobs.len();
         let (opened, mut corrupt) = open_all(store, &missing)?;
         blobs.extend(opened);
@@ -251,14 +251,19 @@ impl Load {
     }
 }
 
-/// Of the blobs that were computed with until now those that are wanted again, and the names of the others that
+/// Of the blobs that the stage before computed with those that are wanted again, and the names of the others that
 /// are. They were verified before and lie where they shall, in huge pages perhaps: after another device's
-/// death, most of what a stage needs. One whose file was written since then is opened and verified anew.
-fn keep(mut running: Vec<OpenBlob>, wanted: &[Digest]) -> (Vec<OpenBlob>, Vec<Digest>) {
-    running.retain(|open| wanted.contains(&open.manifest.name()) && open.blob.is_as_opened());
-    let names: Vec<Digest> = running.iter().map(|open| open.manifest.name()).collect();
+/// death, most of what a stage needs. One whose file is gone or was written since then is not kept.
+fn keep(store: &Store, before: Vec<Resting>, wanted: &[Digest]) -> (Vec<OpenBlob>, Vec<Digest>) {
+    let again = before.into_iter().filter_map(|(manifest, blob)| {
+        let name = manifest.name();
+        let in_use = wanted.contains(&name).then(|| store.pin(&name))?;
+        blob.is_as_opened().then_some(OpenBlob { manifest, blob, in_use })
+    });
+    let kept: Vec<OpenBlob> = again.collect();
+    let names: Vec<Digest> = kept.iter().map(|open| open.manifest.name()).collect();
     let missing = wanted.iter().copied().filter(|name| !names.contains(name)).collect();
-    (running, missing)
+    (kept, missing)
 }
 
 /// Maps the blobs; names those that are gone or whose files are damaged.
@@ -332,14 +337,15 @@ mod tests {
         let store = open(&directory);
         let names: Vec<Digest> =
             (0..4).map(|layer| receive(&store, &TestBlob::new(layer, 1000))).collect();
-        let (running, bad) = open_all(&store, &names[..3]).unwrap();
+        let (before, bad) = open_all(&store, &names[..3]).unwrap();
         assert!(bad.is_empty());
         let later = fs::metadata(directory.path()).unwrap().modified().unwrap();
         let path = directory.path().join(format!("blobs/{}.safetensors", names[1]));
         let file = fs::File::options().write(true).open(path).unwrap();
         file.set_modified(later + std::time::Duration::from_secs(9)).unwrap();
 
-        let (kept, missing) = keep(running, &names[1..]);
+        let before = before.into_iter().map(|open| (open.manifest, open.blob)).collect();
+        let (kept, missing) = keep(&store, before, &names[1..]);
         assert_eq!(kept.iter().map(|open| open.manifest.name()).collect::<Vec<_>>(), [names[2]]);
         assert_eq!(missing, [names[1], names[3]]);
         let in_use = |name| store.list().iter().any(|held| held.name == name && held.in_use);

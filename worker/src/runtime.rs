@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use cake_checkpoint::LayerRange;
+use cake_checkpoint::{Blob, LayerRange, Manifest};
 use cake_engine::{Batch, BatchItem, Stage};
 use cake_proto::{Step, StepItem, WireFormat, limits};
 use tokio::sync::{mpsc, watch};
@@ -18,7 +18,11 @@ use crate::store::OpenBlob;
 pub struct Runtime {
     worker: String,
     loaded: Arc<Mutex<Option<Loaded>>>,
+    resting: Arc<Mutex<Vec<Resting>>>,
 }
+
+/// What a stage that ended computed with: verified, and where it shall lie. Its file may be evicted.
+pub type Resting = (Manifest, Blob);
 
 /// A stage ready to take steps.
 #[derive(Debug)]
@@ -105,7 +109,7 @@ impl Loaded {
 impl Runtime {
     /// No stage yet.
     pub fn new(worker: &str) -> Self {
-        Self { worker: worker.to_owned(), loaded: Arc::default() }
+        Self { worker: worker.to_owned(), loaded: Arc::default(), resting: Arc::default() }
     }
 
     /// Puts `stage` to work. What was loaded before must have been unloaded.
@@ -144,9 +148,26 @@ impl Runtime {
         }
     }
 
-    /// Drops the stage and waits until its memory is back, but for that of its blobs, which is back when they are
-    /// dropped. Call from a thread that may block.
-    pub fn unload(&self) -> Vec<OpenBlob> {
+    /// Drops the stage and waits until its memory is back, but for its blobs: those rest until they are taken, or
+    /// until this is called again. Call from a thread that may block.
+    pub fn unload(&self) {
+        let blobs = self.end();
+        *self.resting() = blobs;
+    }
+
+    /// Drops the stage, and whatever rests. As [`Runtime::unload`].
+    pub fn clear(&self) {
+        drop(self.take());
+    }
+
+    /// Drops the stage; its blobs, or those that rest. As [`Runtime::unload`].
+    pub fn take(&self) -> Vec<Resting> {
+        let mut blobs = self.end();
+        blobs.append(&mut self.resting());
+        blobs
+    }
+
+    fn end(&self) -> Vec<Resting> {
         let Some(loaded) = self.lock().take() else { return Vec::new() };
         loaded.stopping.store(true, Ordering::Relaxed);
         loaded.routes.close();
@@ -157,7 +178,7 @@ impl Runtime {
             Vec::new()
         });
         info!(layers = %loaded.about.layers, "stage unloaded");
-        blobs
+        blobs.into_iter().map(|open| (open.manifest, open.blob)).collect()
     }
 
     /// The loaded stage, for a stream that will feed it.
@@ -223,6 +244,11 @@ impl Runtime {
 
     pub(crate) fn not_loaded(&self) -> Error {
         Error::NotLoaded { worker: self.worker.clone() }
+    }
+
+    fn resting(&self) -> MutexGuard<'_, Vec<Resting>> {
+        // It is only assigned and taken.
+        self.resting.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Loaded>> {

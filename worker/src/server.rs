@@ -185,7 +185,7 @@ impl Worker {
             warn!("closing connections that a master still holds");
         }
         // A step under way may take longer than anybody wants to wait for the process to end.
-        let unload = tokio::task::spawn_blocking(move || drop(runtime.unload()));
+        let unload = tokio::task::spawn_blocking(move || runtime.clear());
         tokio::time::timeout(GRACE, unload).await.ok();
         Ok(())
     }

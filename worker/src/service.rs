@@ -149,7 +149,7 @@ impl WorkerRpc for Service {
         let runtime = self.shared.runtime.clone();
         let probe = blocking(move || {
             let _work = work;
-            drop(runtime.unload()); // The probe's scratch memory needs the room.
+            runtime.clear(); // The probe's scratch memory needs the room.
             cake_engine::probe_layer(&config, encoding, threads, scratch)
                 .map_err(|error| Status::failed_precondition(error.to_string()))
         })
@@ -353,7 +353,7 @@ impl WorkerRpc for Service {
         let shared = self.shared.clone();
         blocking(move || {
             let _work = work;
-            shared.put_away();
+            shared.unload();
             Ok(())
         })
         .await?;

@@ -67,10 +67,17 @@ impl Shared {
         }
     }
 
-    /// Puts away what a master computed with here. Whoever calls it has `work` alone.
-    pub(crate) fn put_away(&self) {
-        drop(self.runtime.unload());
+    /// Ends the stage; what it computed with rests, as the next plan of this master needs most of it. Whoever calls
+    /// it has `work` alone.
+    pub(crate) fn unload(&self) {
+        self.runtime.unload();
         self.lock_pins().clear(); // The next plan asks for what it needs.
+    }
+
+    /// Puts away all that a master computed with here. As [`Shared::unload`].
+    pub(crate) fn put_away(&self) {
+        self.runtime.clear();
+        self.lock_pins().clear();
     }
 
     /// Which of these are held. Asked for means planned: from now on making room for one blob does
