@@ -139,6 +139,11 @@ impl WorkerRpc for Service {
         let config = ModelConfig::parse(&request.config_json)
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
         let work = self.shared.work.clone().write_owned().await;
+        if self.shared.runtime.ticket().is_ok() {
+            return Err(Status::failed_precondition(
+                "a stage is at work here, which nobody times beside",
+            ));
+        }
         let encoding: WeightEncoding = request
             .encoding
             .parse()

@@ -11,6 +11,8 @@ use super::table::{Measured, Table};
 use super::{CUT, ONE_B, files, one_b};
 
 const PROMPT: usize = 512;
+/// Tokens before those that are decoded: the peer decodes after none.
+const BEFORE: usize = 2;
 const ANSWER: usize = 65;
 /// Room for prompt and answer.
 const CONTEXT: usize = 1024;
@@ -87,11 +89,10 @@ pub(crate) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
     for round in 0..rounds {
         for (kind, seen) in KINDS.iter().zip(&mut seen) {
             eprintln!("round {} of {rounds}: {}", round + 1, kind.encode);
-            let ask = Ask::within("run", &model, CONTEXT).answer(PROMPT, ANSWER);
-            let ask = ask.and(&["--encode", kind.encode]);
-            seen.ours.push(rates(&ask.alone()?)?);
+            let ask = Ask::within("run", &model, CONTEXT).and(&["--encode", kind.encode]);
+            seen.ours.push(both(&ask, Ask::alone)?);
             if kind.encode == AS_STORED {
-                seen.mapped.push(rates(&ask.clone().and(&["--weights", "map"]).alone()?)?);
+                seen.mapped.push(both(&ask.clone().and(&["--weights", "map"]), Ask::alone)?);
             }
             if let Some(peers) = peers {
                 seen.peer.push(peers.llama(kind.gguf)?);
@@ -199,8 +200,15 @@ fn report(
 /// The same over two pinned workers.
 fn over_workers(lab: &Lab, ask: &Ask) -> Result<Rates> {
     let (_home, workers) = pinned(lab)?;
-    let run = ask.clone().cut(CUT, &one_b()).with(&Master::over(&workers))?;
-    rates(&run)
+    let master = Master::over(&workers);
+    both(&ask.clone().cut(CUT, &one_b()), |ask| ask.with(&master))
+}
+
+/// How fast a long prompt is read, and how fast tokens are made after next to none: what the peers measure.
+fn both(ask: &Ask, run: impl Fn(&Ask) -> Result<Run>) -> Result<Rates> {
+    let prefill = rates(&run(&ask.clone().answer(PROMPT, 2))?)?.prefill;
+    let decode = rates(&run(&ask.clone().answer(BEFORE, ANSWER))?)?.decode;
+    Ok(Rates { prefill, decode })
 }
 
 /// Two workers of one thread, each on a core of its own, and where their stores are.

@@ -1,4 +1,5 @@
 //! Streams of steps whose lease, stage or pipeline is not theirs, by a master played by hand.
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use cake_checkpoint::{BlobSource, Checkpoint};
@@ -55,14 +56,26 @@ impl Loaded {
     }
 
     async fn load(&mut self) -> Result<(), Status> {
+        let (last, _) = self.load_whatever_is_there().await?;
+        assert!(last.corrupt.is_empty(), "{last:?}");
+        Ok(())
+    }
+
+    /// How it ended, and whether it was told of bytes that were hashed.
+    async fn load_whatever_is_there(&mut self) -> Result<(wire::LoadEvent, bool), Status> {
         let mut events = self.client.load(self.request.clone()).await?.into_inner();
+        let mut hashed = false;
         while let Some(event) = events.message().await? {
             if event.done {
-                assert!(event.corrupt.is_empty(), "{event:?}");
-                return Ok(());
+                return Ok((event, hashed));
             }
+            hashed |= event.verified_bytes > 0;
         }
         panic!("the load ended without a word")
+    }
+
+    async fn release(&mut self) {
+        self.client.release(wire::ReleaseRequest::default()).await.expect("unloaded");
     }
 }
 
@@ -88,6 +101,47 @@ fn a_stream_of_steps_ends_with_its_lease() {
         let told = tokio::time::timeout(SOON, answers.message()).await.expect("told soon");
         let status = told.expect_err("not an answer");
         assert_says(status.message(), &["no stage loaded"]);
+    });
+}
+
+#[test]
+fn a_stage_is_not_unloaded_to_time_the_device() {
+    with_held_blob(async |_, mut loaded| {
+        let request = wire::ProbeComputeRequest {
+            config_json: loaded.request.config_json.clone(),
+            encoding: "F32".to_owned(),
+        };
+        loaded.client.probe_compute(request.clone()).await.expect("timed");
+        loaded.load().await.expect("loaded");
+        let status = loaded.client.probe_compute(request).await.expect_err("refused");
+        assert_says(status.message(), &["a stage is at work here"]);
+        let (_frames, outgoing) = mpsc::channel::<wire::StepFrame>(1);
+        loaded.client.steps(ReceiverStream::new(outgoing)).await.expect("it is still loaded");
+    });
+}
+
+#[test]
+fn a_blob_that_was_computed_with_is_hashed_again_if_somebody_wrote_to_it() {
+    with_held_blob(async |worker, mut loaded| {
+        let hashed = async |loaded: &mut Loaded| {
+            let (last, hashed) = loaded.load_whatever_is_there().await.expect("an end");
+            (last.corrupt, hashed)
+        };
+        assert_eq!(hashed(&mut loaded).await, (Vec::new(), true));
+        loaded.release().await;
+        assert_eq!(hashed(&mut loaded).await, (Vec::new(), false));
+        loaded.release().await;
+        loaded.release().await; // There is nothing that could rest.
+        assert_eq!(hashed(&mut loaded).await, (Vec::new(), true));
+        loaded.release().await;
+
+        let name = loaded.request.blobs[0].clone();
+        let file = worker.store().join(format!("blobs/{name}.safetensors"));
+        let bytes = std::fs::read(&file).expect("a blob");
+        let file = std::fs::File::options().write(true).open(&file).expect("writable");
+        let last = bytes.len() - 1;
+        file.write_all_at(&[bytes[last] ^ 1], last as u64).expect("written");
+        assert_eq!(hashed(&mut loaded).await, (vec![name], true));
     });
 }
 
