@@ -56,6 +56,9 @@ impl Server {
             panic!("the server does not listen: {line}");
         };
         let config = ureq::Agent::config_builder();
+        // No connection is used again: after a refusal whose body nobody read, the server closes it, and a client
+        // that asks at that moment is disconnected.
+        let config = config.max_idle_connections(0).max_idle_connections_per_host(0);
         let config = config.http_status_as_error(false).timeout_global(Some(ANSWER)).build();
         Self { url, child, agent: config.new_agent() }
     }
