@@ -199,12 +199,18 @@ impl Step {
                 last,
                 failure: None,
                 relay,
+                announcement: false,
             });
             if last {
                 return frames;
             }
         }
     }
+}
+
+/// The frame that says a step will come soon.
+pub fn announcement_frame() -> wire::StepFrame {
+    wire::StepFrame { announcement: true, ..Default::default() }
 }
 
 /// The frame that says a step failed.
@@ -245,6 +251,9 @@ impl Assembler {
     /// # Errors
     /// [`ProtocolError`]; the stream must then be closed.
     pub fn push(&mut self, frame: wire::StepFrame) -> Result<Option<Incoming>, ProtocolError> {
+        if frame.announcement {
+            return Ok(None); // That it came is all it is for.
+        }
         if let Some(failure) = frame.failure {
             return Ok(Some(Incoming::Failure {
                 step: frame.step,
@@ -386,6 +395,14 @@ mod tests {
             assemble(step(2).into_frames(true, WireFormat::F32)),
             Ok(Some(Incoming::Relay(step(2))))
         );
+    }
+
+    #[test]
+    fn an_announcement_is_no_part_of_a_step() {
+        let frames = step(375).into_frames(false, WireFormat::F32);
+        let told = frames.into_iter().flat_map(|frame| [announcement_frame(), frame]).collect();
+        assert_eq!(assemble(told), Ok(Some(Incoming::Step(step(375)))));
+        assert_eq!(assemble(vec![announcement_frame()]), Ok(None));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! [`open`] loads the stages and wires them; [`Pipeline::submit`] sends a step. A stage that cannot
 //! reach the next one hands its output to the master, which relays it.
+mod announce;
 mod blocks;
 mod local;
 mod open;
@@ -97,6 +98,8 @@ struct Shared {
     hidden_size: usize,
     wire: WireFormat,
     next_step: AtomicU64,
+    /// The last step that left, for those who tell stages about it.
+    sent: watch::Sender<u64>,
     pending: Mutex<Pending>,
     /// Why it is broken, for those who watch it.
     broken: watch::Sender<Option<Error>>,
@@ -106,6 +109,8 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Pending {
     steps: HashMap<u64, Waiting>,
+    /// Microseconds each stage computed on the step that was answered last.
+    stage_us: Vec<u32>,
     broken: Option<Error>,
 }
 
@@ -205,6 +210,7 @@ impl Pipeline {
             }
             None => self.shared.forward(0, step).await,
         }
+        self.shared.sent.send_replace(number);
         Ok(Ticket { answer: ticket, shared: self.shared.clone() })
     }
 
@@ -287,6 +293,7 @@ impl Shared {
 
     fn answer(&self, step: Step) {
         let Step { rows, hidden, stage_us, idle_us, .. } = step;
+        self.lock().stage_us.clone_from(&stage_us);
         self.complete(step.step, Ok(Answer { hidden, rows, stage_us, idle_us }));
     }
 
@@ -304,6 +311,12 @@ impl Shared {
             }))),
             None => debug!(step, "an answer to a step that is not pending"),
         }
+    }
+
+    /// Whether `step` is on its way and no other is.
+    fn is_alone(&self, step: u64) -> bool {
+        let pending = self.lock();
+        pending.steps.len() == 1 && pending.steps.contains_key(&step)
     }
 
     /// Nothing came back for too long.

@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 use tracing::{info, warn};
 
+use super::announce::announce;
 use super::{FRAMES_QUEUED, LocalStage, Pending, Pipeline, Remote, Shared, StageInfo};
 use crate::cluster::{self, Member, within};
 use crate::sizing::{LOCAL, Promise};
@@ -91,6 +92,7 @@ pub async fn open(opening: Opening<'_>) -> Result<Pipeline, Error> {
         hidden_size: opening.hidden_size,
         wire: opening.promise.wire,
         next_step: AtomicU64::new(1), // 0 stands for every step in flight.
+        sent: watch::channel(0).0,
         pending: Mutex::new(Pending::default()),
         broken: watch::channel(None).0,
         remotes,
@@ -115,6 +117,9 @@ pub async fn open(opening: Opening<'_>) -> Result<Pipeline, Error> {
         let worker = spec.member.name().to_owned();
         stages.push(StageInfo { worker, layers: spec.layers, direct });
     }
+    let begin = usize::from(local.is_some());
+    let announcer = shared.clone();
+    tasks.spawn(async move { announce(announcer, begin).await });
     // At least one step per stage, and one more on the way into each.
     let in_flight = Arc::new(Semaphore::new(2 * stages.len().max(1)));
     Ok(Pipeline { shared, local, stages, in_flight, _tasks: tasks })
