@@ -36,7 +36,7 @@ impl Attention {
         let config = loader.config;
         let (hidden, q, kv) = (config.hidden_size, config.q_dim(), config.kv_dim());
         let bias = config.attention_bias;
-        let (mut q_proj, mut k_proj, mut v_proj) = match config.family.projections {
+        let (mut q_proj, k_proj, v_proj) = match config.family.projections {
             Projections::Separate => (
                 loader.linear("self_attn.q_proj", (q, hidden), bias)?,
                 loader.linear("self_attn.k_proj", (kv, hidden), bias)?,
@@ -57,9 +57,7 @@ impl Attention {
             )),
         };
         let o_proj = loader.linear("self_attn.o_proj", (hidden, q), config.output_bias)?;
-        q_proj.precede(&k_proj);
-        k_proj.precede(&v_proj);
-        v_proj.precede(&o_proj);
+        q_proj.precede([&o_proj]);
         Ok(Attention {
             q_proj,
             k_proj,
@@ -75,13 +73,13 @@ impl Attention {
         })
     }
 
-    /// The first product of a step.
-    pub(crate) fn first(&self) -> &Linear {
-        &self.q_proj
+    /// The first products of a step.
+    pub(crate) fn first(&self) -> [&Linear; 3] {
+        [&self.q_proj, &self.k_proj, &self.v_proj]
     }
 
-    /// Says whose product comes after the last one of a step.
-    pub(crate) fn precede(&mut self, later: &Linear) {
+    /// Says whose products come after the last one of a step.
+    pub(crate) fn precede<const N: usize>(&mut self, later: [&Linear; N]) {
         self.o_proj.precede(later);
     }
 
@@ -95,8 +93,7 @@ impl Attention {
         kv: &mut KvPool,
     ) -> candle_core::Result<Tensor> {
         // [rows, num_heads × head_dim], and twice [rows, num_kv_heads × head_dim]
-        let layers = [&self.q_proj, &self.k_proj, &self.v_proj];
-        let [mut q, mut k, v] = Linear::forward_each(layers, hidden, &step.kinds)?;
+        let [mut q, mut k, v] = Linear::forward_each(self.first(), hidden, &step.kinds)?;
         if let Some((q_norm, k_norm)) = &self.qk_norm {
             q = q_norm.forward(&q)?;
             k = k_norm.forward(&k)?;

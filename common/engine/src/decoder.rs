@@ -47,7 +47,7 @@ impl DecoderLayer {
             mlp: Mlp::load(loader)?,
             ops: loader.ops,
         };
-        layer.attention.precede(&layer.mlp.gate_proj);
+        layer.attention.precede([&layer.mlp.gate_proj, &layer.mlp.up_proj]);
         Ok(layer)
     }
 
@@ -96,7 +96,7 @@ impl Mlp {
         let config = loader.config;
         let (hidden, inner) = (config.hidden_size, config.intermediate_size);
         let bias = config.mlp_bias;
-        let (mut gate_proj, mut up_proj) = match config.family.projections {
+        let (mut gate_proj, up_proj) = match config.family.projections {
             Projections::Separate => (
                 gate.linear("mlp.gate_proj", (inner, hidden), bias)?,
                 loader.linear("mlp.up_proj", (inner, hidden), bias)?,
@@ -110,8 +110,7 @@ impl Mlp {
             }
         };
         let down_proj = loader.linear("mlp.down_proj", (hidden, inner), bias)?;
-        gate_proj.precede(&up_proj);
-        up_proj.precede(&down_proj);
+        gate_proj.precede([&down_proj]);
         Ok(Mlp { gate_proj, up_proj, down_proj, ops: loader.ops })
     }
 

@@ -58,7 +58,8 @@ impl Head {
     /// # Errors
     /// [`Error::WrongHidden`] if `hidden` is not `rows` rows.
     pub fn forward(&self, hidden: Vec<f32>, rows: usize) -> Result<Vec<f32>, Error> {
-        self.of_normed(hidden, rows, |normed| self.head.forward(normed, &RowKinds::generated(rows)))
+        let kinds = RowKinds::generated(rows);
+        self.of_normed(hidden, rows, |normed| self.head.forward_values(normed, &kinds))
     }
 
     /// The final hidden states `[rows, hidden_size]`: `hidden`, of the same shape, after the norm.
@@ -66,14 +67,14 @@ impl Head {
     /// # Errors
     /// [`Error::WrongHidden`] if `hidden` is not `rows` rows.
     pub fn normed(&self, hidden: Vec<f32>, rows: usize) -> Result<Vec<f32>, Error> {
-        self.of_normed(hidden, rows, |normed| Ok(normed.clone()))
+        self.of_normed(hidden, rows, |normed| normed.flatten_all()?.to_vec1())
     }
 
     fn of_normed(
         &self,
         hidden: Vec<f32>,
         rows: usize,
-        work: impl FnOnce(&Tensor) -> candle_core::Result<Tensor> + Send,
+        work: impl FnOnce(&Tensor) -> candle_core::Result<Vec<f32>>,
     ) -> Result<Vec<f32>, Error> {
         let width = self.hidden_size;
         if rows.checked_mul(width) != Some(hidden.len()) {
@@ -84,7 +85,7 @@ impl Head {
         }
         self.pool.install(|| {
             let hidden = tensors::matrix(hidden, rows, width)?;
-            Ok(work(&self.norm.forward(&hidden)?)?.flatten_all()?.to_vec1()?)
+            Ok(work(&self.norm.forward(&hidden)?)?)
         })
     }
 }

@@ -7,10 +7,10 @@ use candle_core::{Device, Tensor};
 
 use crate::batch::RowKinds;
 use crate::error::Error;
-use crate::kernel::{Inputs, Precision, Tier};
-use crate::matrix::StoredMatrix;
+use crate::kernel::{Inputs, Precision, Tier, unset};
+use crate::matrix::{Form, StoredMatrix};
 use crate::options::{Numerics, Ops};
-use crate::pool;
+use crate::pool::{self, Tasks};
 use crate::tensors;
 
 /// `y = x · weightᵀ + bias` with a weight that stays as it is stored.
@@ -31,8 +31,8 @@ enum Weight {
         arithmetic: (Tier, Numerics),
         /// Of a prompt's rows.
         precision: Precision,
-        /// What is multiplied after this one, if that is known.
-        next: Option<(Arc<StoredMatrix>, Range<usize>)>,
+        /// What is multiplied after this one and those with it, if that is known.
+        next: Vec<(Arc<StoredMatrix>, Range<usize>)>,
     },
     /// `[inputs, outputs]` and `[outputs]`, widened: the reference path.
     Candle { transposed: Tensor, bias: Option<Tensor> },
@@ -54,7 +54,7 @@ impl Linear {
         let weight = match ops {
             Ops::Cake => {
                 let arithmetic = (Tier::detect(), numerics);
-                Weight::Stored { matrix, rows, bias, arithmetic, precision, next: None }
+                Weight::Stored { matrix, rows, bias, arithmetic, precision, next: Vec::new() }
             }
             Ops::Candle => {
                 let widened = matrix.widen(Tier::detect(), rows);
@@ -66,12 +66,15 @@ impl Linear {
         Ok(Linear { inputs, outputs, weight })
     }
 
-    /// Says which layer's product comes after this one's, for threads that wait to ask memory for.
-    pub(crate) fn precede(&mut self, later: &Linear) {
-        if let Weight::Stored { next, .. } = &mut self.weight
-            && let Weight::Stored { matrix, rows, .. } = &later.weight
-        {
-            *next = Some((matrix.clone(), rows.clone()));
+    /// Says which layers' products come at once after those that begin with this one, for threads that wait
+    /// to ask memory for.
+    pub(crate) fn precede<const N: usize>(&mut self, later: [&Linear; N]) {
+        if let Weight::Stored { next, .. } = &mut self.weight {
+            let stored = |later: &Linear| match &later.weight {
+                Weight::Stored { matrix, rows, .. } => Some((matrix.clone(), rows.clone())),
+                Weight::Candle { .. } => None,
+            };
+            *next = later.into_iter().filter_map(stored).collect();
         }
     }
 
@@ -88,50 +91,124 @@ impl Linear {
         x: &Tensor,
         kinds: &RowKinds,
     ) -> candle_core::Result<[Tensor; N]> {
-        let (count, inputs) = x.dims2()?;
-        if let Some(layer) = layers.iter().find(|layer| layer.inputs != inputs) {
-            candle_core::bail!("{inputs} inputs for a layer of {}", layer.inputs);
-        }
-        let mut stored: [Vec<f32>; N] = std::array::from_fn(|_| Vec::new());
-        tensors::with_values(x, |x| {
-            for (run, rounded) in kinds.runs() {
-                let x = &x[run.start * inputs..run.end * inputs];
-                let (mut ready, mut last) = (Inputs::new(x), None);
-                for (layer, y) in layers.iter().zip(&mut stored) {
-                    let Weight::Stored { matrix, rows, bias, arithmetic, precision, next } =
-                        &layer.weight
-                    else {
-                        continue;
-                    };
-                    let precision = rounded.then_some(*precision);
-                    let form = matrix.form(arithmetic.0, precision);
-                    if last.replace(form).is_some_and(|last| last != form) {
-                        ready = Inputs::new(x); // What was made for the others is of no use.
-                    }
-                    let bias = bias.as_deref();
-                    let next = next.as_ref().map(|(matrix, rows)| matrix.stored(rows.clone()));
-                    pool::expect(next.unwrap_or_default());
-                    let part = matrix.multiply(*arithmetic, rows.clone(), bias, &ready, precision);
-                    match y.is_empty() {
-                        true => *y = part, // Moved: nearly every step has one run.
-                        false => {
-                            y.reserve_exact(part.len());
-                            y.extend(part);
-                        }
-                    }
-                }
-            }
-        })?;
+        let rows = x.dim(0)?;
         let mut results = Vec::with_capacity(N);
-        for (layer, stored) in layers.iter().zip(stored) {
-            results.push(match &layer.weight {
-                Weight::Stored { .. } => tensors::matrix(stored, count, layer.outputs)?,
-                Weight::Candle { transposed, bias: None } => x.matmul(transposed)?,
-                Weight::Candle { transposed, bias: Some(bias) } => {
-                    x.matmul(transposed)?.broadcast_add(bias)?
-                }
+        for (layer, product) in layers.iter().zip(Linear::products(layers, x, kinds)?) {
+            results.push(match product {
+                Product::Values(values) => tensors::matrix(values, rows, layer.outputs)?,
+                Product::Tensor(tensor) => tensor,
             });
         }
         results.try_into().map_err(|_| candle_core::Error::Msg("a result per layer".into()))
     }
+
+    /// [`Linear::forward`], its result as it lies in memory.
+    pub(crate) fn forward_values(
+        &self,
+        x: &Tensor,
+        kinds: &RowKinds,
+    ) -> candle_core::Result<Vec<f32>> {
+        match Linear::products([self], x, kinds)?.pop() {
+            Some(Product::Values(values)) => Ok(values),
+            Some(Product::Tensor(tensor)) => tensor.flatten_all()?.to_vec1(),
+            None => candle_core::bail!("a result per layer"),
+        }
+    }
+
+    /// A product for each layer.
+    fn products<const N: usize>(
+        layers: [&Linear; N],
+        x: &Tensor,
+        kinds: &RowKinds,
+    ) -> candle_core::Result<Vec<Product>> {
+        let (count, inputs) = x.dims2()?;
+        if let Some(layer) = layers.iter().find(|layer| layer.inputs != inputs) {
+            candle_core::bail!("{inputs} inputs for a layer of {}", layer.inputs);
+        }
+        let candle = |layer: &&Linear| matches!(layer.weight, Weight::Candle { .. });
+        if layers.iter().any(candle) {
+            return layers.iter().map(|layer| layer.candle(x).map(Product::Tensor)).collect();
+        }
+        let mut results = layers.map(|layer| unset::<f32>(count * layer.outputs));
+        let upcoming = layers.first().map_or_else(Vec::new, |first| first.upcoming());
+        tensors::with_values(x, |x| {
+            for (run, rounded) in kinds.runs() {
+                let x = &x[run.start * inputs..run.end * inputs];
+                let forms = layers.map(|layer| layer.form(rounded));
+                let mut first = 0;
+                // What is made of `x` serves those that take it in one form, and takes room: one after the other.
+                for same in forms.chunk_by(|a, b| a == b) {
+                    let ready = Inputs::new(x);
+                    let these = first..first + same.len();
+                    first = these.end;
+                    let results = results[these.clone()].iter_mut();
+                    let tasks: Vec<Tasks<'_>> = layers[these]
+                        .iter()
+                        .zip(results)
+                        .filter_map(|(layer, y)| {
+                            let y = &mut y[run.start * layer.outputs..run.end * layer.outputs];
+                            layer.tasks(&ready, rounded, y)
+                        })
+                        .collect();
+                    pool::expect(&upcoming);
+                    pool::run_all(&tasks);
+                }
+            }
+        })?;
+        Ok(results.map(Product::Values).into())
+    }
+
+    /// What the products after this one and those with it read.
+    fn upcoming(&self) -> Vec<&[u8]> {
+        match &self.weight {
+            Weight::Stored { next, .. } => {
+                next.iter().map(|(matrix, rows)| matrix.stored(rows.clone())).collect()
+            }
+            Weight::Candle { .. } => Vec::new(),
+        }
+    }
+
+    /// How a stored weight takes its inputs, `rounded` if they are of a prompt.
+    fn form(&self, rounded: bool) -> Option<Form> {
+        match &self.weight {
+            Weight::Stored { matrix, arithmetic, precision, .. } => {
+                Some(matrix.form(arithmetic.0, rounded.then_some(*precision)))
+            }
+            Weight::Candle { .. } => None,
+        }
+    }
+
+    /// The product with a stored weight.
+    fn tasks<'a>(
+        &'a self,
+        x: &'a Inputs<'a>,
+        rounded: bool,
+        y: &'a mut [f32],
+    ) -> Option<Tasks<'a>> {
+        match &self.weight {
+            Weight::Stored { matrix, rows, bias, arithmetic, precision, .. } => {
+                let x = (x, rounded.then_some(*precision));
+                Some(matrix.multiply(*arithmetic, rows.clone(), bias.as_deref(), x, y))
+            }
+            Weight::Candle { .. } => None,
+        }
+    }
+
+    /// The product with a widened weight.
+    fn candle(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+        match &self.weight {
+            Weight::Candle { transposed, bias: None } => x.matmul(transposed),
+            Weight::Candle { transposed, bias: Some(bias) } => {
+                x.matmul(transposed)?.broadcast_add(bias)
+            }
+            Weight::Stored { .. } => candle_core::bail!("a stored weight among widened ones"),
+        }
+    }
+}
+
+/// What came of a layer.
+enum Product {
+    /// `[rows, outputs]`, row-major.
+    Values(Vec<f32>),
+    Tensor(Tensor),
 }

@@ -9,6 +9,7 @@ use crate::kernel::{AffineMatrix, Bits, FloatType, Inputs, Matrix, Precision, Ti
 use crate::kernel::{affine_matmul, generated_matmul, matmul};
 use crate::kernel::{prompt_affine_matmul, prompt_matmul, rounds_packed};
 use crate::options::Numerics;
+use crate::pool::Tasks;
 
 /// A matrix `[rows, columns]` that stays as it is stored, whose tensors have the sizes that go
 /// with it.
@@ -114,33 +115,34 @@ impl StoredMatrix {
     }
 
     /// `x · weightᵀ + bias` with some rows of the matrix; `x` is `[any, columns]`. `precision`
-    /// is what the rows of `x` may be rounded to if they are of a prompt.
-    pub(crate) fn multiply(
-        &self,
+    /// is what the rows of `x` may be rounded to if they are of a prompt. The result `y` is `[any, rows]`; it is
+    /// there when the tasks are done.
+    pub(crate) fn multiply<'a>(
+        &'a self,
         (tier, numerics): (Tier, Numerics),
         rows: Range<usize>,
-        bias: Option<&[f32]>,
-        x: &Inputs<'_>,
-        precision: Option<Precision>,
-    ) -> Vec<f32> {
+        bias: Option<&'a [f32]>,
+        (x, precision): (&'a Inputs<'a>, Option<Precision>),
+        y: &'a mut [f32],
+    ) -> Tasks<'a> {
         match &self.encoding {
             Stored::Float(float) => {
                 let weight = self.float(*float, rows);
                 match (numerics, precision) {
                     (Numerics::Fast, Some(precision)) => {
-                        prompt_matmul(tier, precision, weight, bias, x)
+                        prompt_matmul(tier, precision, weight, bias, x, y)
                     }
-                    (Numerics::Fast, None) => generated_matmul(tier, weight, bias, x),
-                    (Numerics::Exact, _) => matmul(tier, weight, bias, x),
+                    (Numerics::Fast, None) => generated_matmul(tier, weight, bias, x, y),
+                    (Numerics::Exact, _) => matmul(tier, weight, bias, x, y),
                 }
             }
             Stored::Affine { .. } => {
                 let weight = self.affine().rows(rows);
                 match (numerics, precision) {
                     (Numerics::Fast, Some(precision)) => {
-                        prompt_affine_matmul(tier, precision, weight, bias, x)
+                        prompt_affine_matmul(tier, precision, weight, bias, x, y)
                     }
-                    _ => affine_matmul(tier, numerics, weight, bias, x),
+                    _ => affine_matmul(tier, numerics, weight, bias, x, y),
                 }
             }
         }

@@ -8,6 +8,7 @@
 //! what comes next ([`expect`]), so that it never rests.
 
 mod stretches;
+mod tasks;
 mod upcoming;
 
 use std::any::Any;
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant};
 use crate::error::Error;
 use crate::processors::{self, Kept};
 use crate::reuse;
-use stretches::Stretches;
+pub(crate) use tasks::{Tasks, run_all};
 use upcoming::{Asked, Upcoming};
 
 /// How long a helper waits for the next section awake. The serial work between two sections of a
@@ -105,12 +106,12 @@ pub(crate) fn current_threads() -> usize {
     current.0.as_ref().map_or(1, |shared| shared.threads)
 }
 
-/// Says what the section after the next one begins to read, in stretches of neighbouring bytes for
-/// its threads: those of the current pool ask memory for it while they wait for each other.
-pub(crate) fn expect(bytes: &[u8]) {
+/// Says what the section after the next one reads, piece after piece, in stretches of neighbouring bytes
+/// for its threads: those of the current pool ask memory for it while they wait for each other.
+pub(crate) fn expect(pieces: &[&[u8]]) {
     let current = Current::set(None);
     if let Some(shared) = &current.0 {
-        shared.upcoming.set(bytes);
+        shared.upcoming.set(pieces);
     }
 }
 
@@ -128,18 +129,6 @@ pub(crate) fn for_each(tasks: usize, run: impl Fn(usize) + Sync) {
         Some(shared) if shared.threads > 1 => shared.section(tasks, &run),
         _ => (0..tasks).for_each(run),
     }
-}
-
-/// [`for_each`] in as many stretches of neighbouring tasks as there are threads, each taking
-/// those of its own first: for tasks that read memory in their order, and for those whose
-/// neighbours write to the same cache lines again and again, as those of neighbouring outputs do.
-/// One after the other on this thread if they are not worth several: not `parallel`.
-pub(crate) fn for_each_apart(tasks: usize, parallel: bool, run: impl Fn(usize) + Sync) {
-    if tasks < 2 || !parallel {
-        return (0..tasks).for_each(run);
-    }
-    let stretches = Stretches::new(tasks, current_threads());
-    for_each(tasks, |_| run(stretches.take()));
 }
 
 /// [`for_each`] with one task for each of `items`: `run(index, item)`.
@@ -240,7 +229,7 @@ impl Shared {
             waiting: AtomicUsize::new(0),
             unfinished: AtomicUsize::new(0),
             busy: AtomicBool::new(false),
-            upcoming: Upcoming::default(),
+            upcoming: Upcoming::new(threads),
             raised: Mutex::default(),
             steps: AtomicUsize::new(0),
             sleepers: AtomicUsize::new(0),
@@ -296,7 +285,7 @@ impl Shared {
     fn await_helpers(&self) {
         let done = || self.unfinished.load(Ordering::Acquire) == 0;
         let mut asked = Asked::default();
-        while !spin(KEEN, done, || self.upcoming.ask(self.threads, &mut asked)) {
+        while !spin(KEEN, done, || self.upcoming.ask(&mut asked)) {
             std::thread::yield_now(); // A helper may have lost its processor to this thread.
         }
     }
@@ -311,8 +300,7 @@ impl Shared {
                 let called = || self.waiting.load(Ordering::Relaxed) > 0;
                 let waited = begin.elapsed();
                 if waited < KEEN {
-                    let ask = || self.upcoming.ask(self.threads, &mut asked);
-                    spin(KEEN - waited, || called() || idle(), ask);
+                    spin(KEEN - waited, || called() || idle(), || self.upcoming.ask(&mut asked));
                 }
                 if called() {
                     continue;

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::kernel::{Tier, sum_exp};
+use crate::kernel::{Tier, largest, sum_exp};
 use crate::random;
 
 /// How to choose; the default is greedy.
@@ -88,29 +88,16 @@ fn penalised<'a>(scores: &'a [f32], ids: &[u32], penalty: f32) -> Cow<'a, [f32]>
 fn best(scores: &[f32]) -> u32 {
     /// Scores among which the place is looked for: enough for vectors to pay, few to look through.
     const BLOCK: usize = 1024;
+    let tier = Tier::detect();
     let (mut highest, mut best) = (f32::NEG_INFINITY, 0);
     for (index, block) in scores.chunks(BLOCK).enumerate() {
-        let here = largest(block);
+        let here = largest(tier, block);
         if here > highest {
             let at = block.iter().position(|&score| score == here).unwrap_or(0);
             (highest, best) = (here, index * BLOCK + at);
         }
     }
     best as u32
-}
-
-/// The largest of what is a number; minus infinity if nothing is.
-fn largest(values: &[f32]) -> f32 {
-    let larger = |a: f32, b: f32| if b > a { b } else { a };
-    // Lane by lane, which compilers make vectors of.
-    let (whole, rest) = values.as_chunks::<16>();
-    let mut lanes = [f32::NEG_INFINITY; 16];
-    for values in whole {
-        for (lane, &value) in lanes.iter_mut().zip(values) {
-            *lane = larger(*lane, value);
-        }
-    }
-    lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, larger)
 }
 
 /// A token of the vocabulary that is still in the running.
@@ -205,8 +192,9 @@ fn logprob(logits: &[f32], token: u32) -> f32 {
 
 /// Log-softmax of `logits` at any token; 0 where there is none.
 pub fn logprobs(logits: &[f32]) -> impl Fn(u32) -> f32 {
-    let largest = largest(logits);
-    let total = sum_exp(Tier::detect(), logits, largest).ln();
+    let tier = Tier::detect();
+    let largest = largest(tier, logits);
+    let total = sum_exp(tier, logits, largest).ln();
     move |token| {
         let Some(&score) = logits.get(token as usize) else { return 0.0 };
         (f64::from(score) - f64::from(largest) - total) as f32

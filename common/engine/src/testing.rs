@@ -26,6 +26,17 @@ impl Random {
     }
 }
 
+/// What a product of so many elements comes to when its tasks are done: `product!(len, function, arguments...)`,
+/// where the function takes the room for its result as its last argument.
+macro_rules! product {
+    ($len:expr, $function:path, $($argument:expr),+) => {{
+        let mut y = vec![f32::NAN; $len];
+        $crate::pool::run_all(&[$function($($argument),+, &mut y)]);
+        y
+    }};
+}
+pub(crate) use product;
+
 /// A number that tells bits of results apart (FNV-1a): what processors of another kind computed, too,
 /// which no test has beside it.
 pub(crate) fn digest(values: &[f32]) -> u64 {

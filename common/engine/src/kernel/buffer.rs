@@ -4,7 +4,7 @@
 use std::arch::asm;
 
 /// A number all of whose bits may have any value.
-pub(super) trait Number: Copy + Default {
+pub(crate) trait Number: Copy + Default {
     /// Stands out among what is computed.
     const POISON: Self;
 }
@@ -36,7 +36,7 @@ pub(super) fn kept<T: Clone>(all: &mut Vec<T>, len: usize, value: T) -> &mut [T]
 /// written: setting those of a prompt to zero first took a tenth of its time.
 ///
 /// With debug assertions they are poison, so that tests find what was not written.
-pub(super) fn unset<T: Number>(len: usize) -> Vec<T> {
+pub(crate) fn unset<T: Number>(len: usize) -> Vec<T> {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     if !cfg!(debug_assertions) {
         let mut numbers = Vec::<T>::with_capacity(len);

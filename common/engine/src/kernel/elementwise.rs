@@ -135,6 +135,39 @@ pub(super) fn exp<S: Simd>(simd: S, x: S::V) -> S::V {
     simd.mul(simd.add(p, simd.splat(1.0)), simd.pow2_of_shifted(shifted))
 }
 
+/// The largest of what is a number; minus infinity if nothing is.
+pub(crate) fn largest(tier: Tier, x: &[f32]) -> f32 {
+    tier.run(Largest { x })
+}
+
+struct Largest<'a> {
+    x: &'a [f32],
+}
+
+impl Kernel for Largest<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> f32 {
+        const NONE: f32 = f32::NEG_INFINITY;
+        let (whole, tail) = self.x.as_chunks::<LANES>();
+        let (pairs, single) = whole.as_chunks::<2>();
+        let mut most = [simd.splat(NONE); 2]; // Two chains, as each link takes some cycles.
+        for pair in pairs {
+            for (most, x) in most.iter_mut().zip(pair) {
+                *most = simd.max(simd.load(x), *most); // What is no number is not larger.
+            }
+        }
+        for x in single {
+            most[0] = simd.max(simd.load(x), most[0]);
+        }
+        let most = simd.max(load_tail(simd, tail, NONE), simd.max(most[0], most[1]));
+        let mut lanes = [NONE; LANES];
+        simd.store(most, &mut lanes);
+        lanes.into_iter().fold(NONE, |a, b| if b > a { b } else { a })
+    }
+}
+
 /// The sum of `e^(x - largest)` over what is a number, in f32 within blocks of 4,096 values,
 /// which are summed in f64.
 pub(crate) fn sum_exp(tier: Tier, x: &[f32], largest: f32) -> f64 {
@@ -226,6 +259,20 @@ mod tests {
         fn run<S: Simd>(self, simd: S) {
             let value = exp(simd, simd.load(self.0));
             simd.store(value, self.0);
+        }
+    }
+
+    #[test]
+    fn the_largest_is_that_of_the_numbers_at_any_length() {
+        let mut random = Random::new(40);
+        for tier in Tier::all() {
+            for len in 0..70 {
+                let mut x: Vec<f32> = (0..len).map(|_| random.signed()).collect();
+                let expected = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                assert_eq!(largest(tier, &x), expected, "{tier:?} {len}");
+                x.insert(len / 2, f32::NAN);
+                assert_eq!(largest(tier, &x), expected, "{tier:?} {len}, one is no number");
+            }
         }
     }
 

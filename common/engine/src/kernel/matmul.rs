@@ -2,13 +2,12 @@
 
 use std::ops::Range;
 
-use super::buffer::unset;
 use super::element::{Bf16, Element, F16, F32, FloatType};
 use super::inputs::Inputs;
 use super::simd::{Kernel, LANES, Simd};
 use super::target::Target;
 use super::{AHEAD, CACHE_LINE, PARALLEL_WORK, Tier};
-use crate::pool::{current_threads, for_each_apart, for_each_mut};
+use crate::pool::{Tasks, current_threads, for_each_mut};
 
 /// Outputs computed together. Part of no contract: results do not depend on it.
 pub(super) const STRIP: usize = 4;
@@ -55,33 +54,32 @@ impl Matrix<'_> {
     }
 }
 
-/// `x · weightᵀ + bias`: `x` is `[rows, inputs]`, the result `[rows, outputs]`, both row-major.
+/// `x · weightᵀ + bias`: `x` is `[rows, inputs]`, the result `y` is `[rows, outputs]`, both row-major; it
+/// is there when the tasks are done.
 ///
-/// Runs on the current pool. `bias` has one element per output.
-pub(crate) fn matmul(
+/// `bias` has one element per output.
+pub(crate) fn matmul<'a>(
     tier: Tier,
-    weight: Matrix<'_>,
-    bias: Option<&[f32]>,
-    inputs: &Inputs<'_>,
-) -> Vec<f32> {
+    weight: Matrix<'a>,
+    bias: Option<&'a [f32]>,
+    inputs: &'a Inputs<'a>,
+    y: &'a mut [f32],
+) -> Tasks<'a> {
     let x = inputs.values();
     let (rows, outputs, parallel) = weight.check(x, bias);
     let x = match weight.float {
         FloatType::Bf16 => inputs.paired.get_or_init(|| paired(x, weight.inputs, parallel)),
         FloatType::F32 | FloatType::F16 => x,
     };
-    let mut y = unset(rows * outputs);
-    let target = Target::new(&mut y, outputs);
+    let target = Target::new(y, rows, outputs);
     let task_outputs = task_outputs(&weight, outputs, rows);
-    let run = |task: usize| {
+    let run = move |task: usize| {
         let start = task * task_outputs;
         let range = start..(start + task_outputs).min(outputs);
         // Ranges of different tasks do not overlap, as `Target` demands.
         tier.run(Product { weight, origin: 0, bias, x, rows, range, target });
     };
-    let tasks = outputs.div_ceil(task_outputs);
-    for_each_apart(tasks, parallel, run);
-    y
+    Tasks::new(outputs.div_ceil(task_outputs), weight.bytes.len(), parallel, run)
 }
 
 /// Rows of so many inputs as [`Element::load_two`] takes pairs: of every 32 inputs those at even
@@ -298,7 +296,7 @@ impl Product<'_> {
 mod tests {
     use super::*;
     use crate::pool::Pool;
-    use crate::testing::{Random, assert_product, digest};
+    use crate::testing::{Random, assert_product, digest, product};
 
     /// Relative to the sum of absolute products: 2^-24 per rounding, some hundred in a row at most.
     const TOLERANCE: f64 = 1e-5;
@@ -316,6 +314,11 @@ mod tests {
         (bytes, stored)
     }
 
+    fn multiply(tier: Tier, weight: Matrix<'_>, bias: Option<&[f32]>, x: &[f32]) -> Vec<f32> {
+        let len = x.len() / weight.inputs * weight.outputs();
+        product!(len, matmul, tier, weight, bias, &Inputs::new(x))
+    }
+
     #[test]
     fn agrees_with_f64_for_odd_shapes_types_and_addresses() {
         let mut random = Random::new(11);
@@ -330,7 +333,7 @@ mod tests {
                 let bias: Vec<f32> = (0..outputs).map(|_| random.signed()).collect();
                 let matrix = Matrix { bytes: &bytes[1..], float, inputs };
                 for tier in Tier::all() {
-                    let y = matmul(tier, matrix, Some(&bias), &Inputs::new(&x));
+                    let y = multiply(tier, matrix, Some(&bias), &x);
                     let what = format!("case {case} {float:?} {tier:?}");
                     assert_product(&y, &exact, (&stored, &bias), TOLERANCE, &what);
                 }
@@ -346,14 +349,14 @@ mod tests {
         let matrix = Matrix { bytes: &bytes[1..], float: FloatType::Bf16, inputs };
         let x: Vec<f32> = (0..rows * inputs).map(|_| random.signed()).collect();
         for tier in Tier::all() {
-            let together = matmul(tier, matrix, None, &Inputs::new(&x));
+            let together = multiply(tier, matrix, None, &x);
             for threads in [1, 2, 3, 5] {
                 let pool = Pool::new(threads).unwrap();
-                let again = pool.install(|| matmul(tier, matrix, None, &Inputs::new(&x)));
+                let again = pool.install(|| multiply(tier, matrix, None, &x));
                 assert_eq!(together, again, "{tier:?} {threads} threads");
             }
             for row in 0..rows {
-                let alone = matmul(tier, matrix, None, &Inputs::new(&x[row * inputs..][..inputs]));
+                let alone = multiply(tier, matrix, None, &x[row * inputs..][..inputs]);
                 assert_eq!(together[row * outputs..][..outputs], alone, "{tier:?} row {row}");
             }
         }
@@ -372,7 +375,7 @@ mod tests {
             let (bytes, _) = weights(&mut random, float, inputs * outputs);
             let matrix = Matrix { bytes: &bytes[1..], float, inputs };
             let x: Vec<f32> = (0..5 * inputs).map(|_| random.signed()).collect();
-            let product = |tier| matmul(tier, matrix, None, &Inputs::new(&x));
+            let product = |tier| multiply(tier, matrix, None, &x);
             for tier in Tier::fused() {
                 let found = digest(&product(tier));
                 assert_eq!(found, expected, "{float:?} {tier:?}: {found:#018x}");

@@ -39,15 +39,17 @@ mod x86;
 pub(crate) use affine::{AffineMatrix, Bits, affine_matmul};
 pub use agreement::{MatrixKinds, arithmetic, same_bits};
 pub(crate) use attention::{Attend, AttendRow, KvView, attend, attend_floats};
+pub(crate) use buffer::unset;
 pub(crate) use choice::chosen;
 pub use choice::cpu_tier;
 pub(crate) use element::{Element, F16, F32, FloatType};
-pub(crate) use elementwise::{add, rms_norm, rotate, silu_mul, sum_exp};
+pub(crate) use elementwise::{add, largest, rms_norm, rotate, silu_mul, sum_exp};
 pub(crate) use inputs::Inputs;
 pub(crate) use matmul::{Matrix, matmul};
 use simd::Kernel;
 
 use crate::options::Numerics;
+use crate::pool::Tasks;
 
 /// The instructions that the kernels use, chosen once per process.
 #[derive(Clone, Copy, Debug)]
@@ -121,30 +123,31 @@ impl Precision {
 
 /// [`matmul()`] for rows of a prompt: where the processor multiplies pairs of bf16, activations have
 /// this precision beside weights in bf16. Of one [`Inputs`] all products are in the same precision.
-pub(crate) fn prompt_matmul(
+pub(crate) fn prompt_matmul<'a>(
     tier: Tier,
     precision: Precision,
-    weight: Matrix<'_>,
-    bias: Option<&[f32]>,
-    x: &Inputs<'_>,
-) -> Vec<f32> {
+    weight: Matrix<'a>,
+    bias: Option<&'a [f32]>,
+    x: &'a Inputs<'a>,
+    y: &'a mut [f32],
+) -> Tasks<'a> {
     // There is nothing more to round beside weights in bf16.
     let precision = if precision == Precision::Bf16Both { Precision::Bf16 } else { precision };
     #[cfg(target_arch = "x86_64")]
     match (tier, weight.float) {
         (Tier::Amx(proof), FloatType::Bf16) => {
             let weight = amx::Weights::Bf16(weight);
-            return amx::float_matmul(proof, precision, weight, bias, x);
+            return amx::float_matmul(proof, precision, weight, bias, x, y);
         }
         (Tier::Avx512(avx512), FloatType::Bf16) => {
             if let Some(proof) = avx512.bf16() {
-                return panel::panel_matmul_bf16(proof, precision, weight, bias, x);
+                return panel::panel_matmul_bf16(proof, precision, weight, bias, x, y);
             }
         }
         _ => {}
     }
     let _ = precision; // Otherwise, all of its bits.
-    matmul(tier, weight, bias, x)
+    matmul(tier, weight, bias, x, y)
 }
 
 /// Whether [`prompt_affine_matmul`] rounds packed weights in this precision: activations are then made ready
@@ -163,37 +166,39 @@ pub(crate) fn rounds_packed(tier: Tier, precision: Option<Precision>) -> bool {
 /// leaves no scales and biases to the product.
 ///
 /// [`Numerics::Fast`]: crate::options::Numerics::Fast
-pub(crate) fn prompt_affine_matmul(
+pub(crate) fn prompt_affine_matmul<'a>(
     tier: Tier,
     precision: Precision,
-    weight: AffineMatrix<'_>,
-    bias: Option<&[f32]>,
-    x: &Inputs<'_>,
-) -> Vec<f32> {
+    weight: AffineMatrix<'a>,
+    bias: Option<&'a [f32]>,
+    x: &'a Inputs<'a>,
+    y: &'a mut [f32],
+) -> Tasks<'a> {
     #[cfg(target_arch = "x86_64")]
     if let Tier::Amx(proof) = tier
         && rounds_packed(tier, Some(precision))
     {
         let weight = amx::Weights::Affine(weight);
-        return amx::float_matmul(proof, Precision::Bf16, weight, bias, x);
+        return amx::float_matmul(proof, Precision::Bf16, weight, bias, x, y);
     }
     let _ = precision; // Otherwise, all that `affine_matmul` takes.
-    affine_matmul(tier, Numerics::Fast, weight, bias, x)
+    affine_matmul(tier, Numerics::Fast, weight, bias, x, y)
 }
 
 /// [`matmul()`] for generated rows: on processors with tile registers, activations have
 /// [`Precision::Bf16x2`] beside weights in bf16, which makes eight rows as fast as one.
-pub(crate) fn generated_matmul(
+pub(crate) fn generated_matmul<'a>(
     tier: Tier,
-    weight: Matrix<'_>,
-    bias: Option<&[f32]>,
-    x: &Inputs<'_>,
-) -> Vec<f32> {
+    weight: Matrix<'a>,
+    bias: Option<&'a [f32]>,
+    x: &'a Inputs<'a>,
+    y: &'a mut [f32],
+) -> Tasks<'a> {
     #[cfg(target_arch = "x86_64")]
     if let (Tier::Amx(proof), FloatType::Bf16) = (tier, weight.float) {
-        return amx::few_float_matmul(proof, weight, bias, x);
+        return amx::few_float_matmul(proof, weight, bias, x, y);
     }
-    matmul(tier, weight, bias, x)
+    matmul(tier, weight, bias, x, y)
 }
 
 /// Upper bounds of the bytes that [`prompt_matmul`], [`generated_matmul`] and [`affine_matmul`] hold
@@ -218,7 +223,7 @@ pub(crate) fn product_bytes(inputs: usize, rows: usize) -> (u64, u64) {
 }
 
 /// Least bytes by which requests to memory go ahead of products: what arrives while memory answers.
-const AHEAD: usize = 32 << 10;
+const AHEAD: usize = 64 << 10;
 /// Bytes that memory is asked for at a time.
 pub(crate) const CACHE_LINE: usize = 64;
 

@@ -20,7 +20,7 @@ use super::pairs::{round_pairs, rounding_errors};
 use super::simd::LANES;
 use super::target::Target;
 use super::x86::{Avx512Bf16, transposed};
-use crate::pool::{current_threads, for_each_apart, for_each_mut};
+use crate::pool::{Tasks, current_threads, for_each_mut};
 
 /// Vectors of outputs in a panel.
 const VECTORS: usize = 4;
@@ -55,26 +55,27 @@ thread_local! {
 /// `x · weightᵀ + bias` with `x` in this precision: `x` is `[rows, inputs]`, `weight` is bf16, the
 /// result `[rows, outputs]`, all row-major.
 ///
-/// Runs on the current pool. `bias` has one element per output. Of one [`Inputs`] all products are
-/// in the same precision.
-pub(crate) fn panel_matmul_bf16(
+/// `bias` has one element per output; `y` gets the result when the tasks are done. Of one [`Inputs`] all
+/// products are in the same precision.
+pub(crate) fn panel_matmul_bf16<'a>(
     proof: Avx512Bf16,
     precision: Precision,
-    weight: Matrix<'_>,
-    bias: Option<&[f32]>,
-    x: &Inputs<'_>,
-) -> Vec<f32> {
+    weight: Matrix<'a>,
+    bias: Option<&'a [f32]>,
+    x: &'a Inputs<'a>,
+    y: &'a mut [f32],
+) -> Tasks<'a> {
     let activations = x.values();
     let (rows, outputs, parallel) = weight.check(activations, bias);
-    let mut y = vec![0.0; rows * outputs];
+    y.fill(0.0); // Every panel adds to it.
     let split = || Activations::split(proof, precision, activations, weight.inputs, parallel);
     let x = x.paneled.get_or_init(split);
     assert_eq!(x.planes, precision.planes(), "one precision");
     let panels = outputs.div_ceil(OUTPUTS);
     let parts = row_parts(rows, panels);
     let part_rows = rows.div_ceil(parts).next_multiple_of(ROWS);
-    let target = Target::new(&mut y, outputs);
-    let run = |task: usize| {
+    let target = Target::new(y, rows, outputs);
+    let run = move |task: usize| {
         let (panel, part) = (task % panels, task / panels);
         let first = panel * OUTPUTS;
         let task = Task {
@@ -95,8 +96,7 @@ pub(crate) fn panel_matmul_bf16(
             }
         });
     };
-    for_each_apart(panels * parts, parallel, run);
-    y
+    Tasks::new(panels * parts, weight.bytes.len(), parallel, run)
 }
 
 /// How many parts to cut the rows into, so that few panels still employ all threads.

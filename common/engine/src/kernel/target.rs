@@ -17,9 +17,12 @@ unsafe impl Send for Target<'_> {}
 unsafe impl Sync for Target<'_> {}
 
 impl<'a> Target<'a> {
-    /// The whole rows of `values`, which nothing else touches as long as this lives.
-    pub(super) fn new(values: &'a mut [f32], width: usize) -> Target<'a> {
-        let rows = values.len() / width.max(1);
+    /// `values`, `[rows, width]`, which nothing else touches as long as this lives.
+    ///
+    /// # Panics
+    /// If `values` has another length.
+    pub(super) fn new(values: &'a mut [f32], rows: usize, width: usize) -> Target<'a> {
+        assert_eq!(values.len(), rows * width, "room for the product");
         Target { start: values.as_mut_ptr(), rows, width, values: PhantomData }
     }
 

@@ -14,10 +14,27 @@ pub(super) fn set_index(index: usize) {
     INDEX.set(index);
 }
 
-/// The stretch of `0..tasks` that is this thread's own, of as many as there are threads.
-pub(super) fn own(tasks: usize, threads: usize) -> Range<usize> {
-    let own = INDEX.get() % threads;
-    tasks * own / threads..tasks * (own + 1) / threads
+/// Which of `threads` this thread is.
+pub(super) fn own(threads: usize) -> usize {
+    INDEX.get() % threads
+}
+
+/// Where the stretch of thread `thread` of `threads` begins, so that all have the same cost, in parts that
+/// follow each other, each (so many tasks, what they take together): a part, and a task of that.
+pub(super) fn begin(parts: &[(usize, usize)], (thread, threads): (usize, usize)) -> (usize, usize) {
+    let wide = |number: usize| number as u128;
+    let total: u128 = parts.iter().map(|(_, cost)| wide(*cost)).sum();
+    let mut before = 0;
+    for (index, (tasks, cost)) in parts.iter().enumerate() {
+        // In units of a thread's part of the cost.
+        let (from, cost) = (before * wide(threads), wide(*cost) * wide(threads));
+        let at = total * wide(thread);
+        if at < from + cost {
+            return (index, ((at - from) * wide(*tasks) / cost) as usize);
+        }
+        before += cost / wide(threads);
+    }
+    (parts.len(), 0)
 }
 
 /// Tasks `0..tasks`, shared out: every thread takes those of a stretch of its own in order, then
@@ -30,10 +47,17 @@ pub(super) struct Stretches(Vec<Stretch>);
 struct Stretch(AtomicU64);
 
 impl Stretches {
-    /// As many stretches as there are threads.
-    pub(super) fn new(tasks: usize, threads: usize) -> Stretches {
-        let tasks = u32::try_from(tasks).expect("fewer than 2^32 tasks");
-        let begin = |thread: usize| u64::from(tasks) * thread as u64 / threads as u64;
+    /// As many stretches as there are threads, of tasks in these parts, see [`begin`].
+    pub(super) fn new(parts: &[(usize, usize)], threads: usize) -> Stretches {
+        let tasks: usize = parts.iter().map(|(tasks, _)| tasks).sum();
+        u32::try_from(tasks).expect("fewer than 2^32 tasks");
+        let begin = |thread: usize| {
+            if thread == threads {
+                return tasks as u64; // Also where nothing costs anything.
+            }
+            let (part, task) = begin(parts, (thread, threads));
+            parts[..part].iter().map(|(tasks, _)| *tasks as u64).sum::<u64>() + task as u64
+        };
         let stretch = |thread| Stretch(AtomicU64::new(begin(thread) << 32 | begin(thread + 1)));
         Stretches((0..threads).map(stretch).collect())
     }
@@ -41,7 +65,7 @@ impl Stretches {
     /// A task that this thread is to run; there is one for each of as many calls as there are
     /// tasks.
     pub(super) fn take(&self) -> usize {
-        let own = INDEX.get() % self.0.len();
+        let own = own(self.0.len());
         let others = (own + 1..self.0.len()).chain(0..own);
         let first = self.0[own].take(|left| left.start);
         // When all were found empty, all tasks were taken, each by a call of its own.
@@ -73,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_thread_takes_its_own_in_order_and_then_the_last_of_others() {
-        let stretches = Stretches::new(7, 3);
+        let stretches = Stretches::new(&[(7, 7)], 3);
         set_index(1);
         let taken: Vec<usize> = (0..7).map(|_| stretches.take()).collect();
         set_index(0);
@@ -81,9 +105,23 @@ mod tests {
     }
 
     #[test]
+    fn stretches_begin_where_as_much_is_before_them_as_is_theirs() {
+        let parts = [(16, 400), (16, 100), (8, 100)];
+        assert_eq!(begin(&parts, (0, 2)), (0, 0));
+        assert_eq!(begin(&parts, (1, 2)), (0, 12));
+        assert_eq!(begin(&parts, (2, 3)), (1, 0));
+        assert_eq!(begin(&parts, (5, 6)), (2, 0));
+        assert_eq!(begin(&parts, (11, 12)), (2, 4));
+        // Whatever costs nothing belongs to the thread before; all of it, to the last.
+        assert_eq!(begin(&[(3, 0), (2, 2), (5, 0)], (1, 2)), (1, 1));
+        assert_eq!(begin(&[(3, 0)], (1, 2)), (1, 0));
+        assert_eq!(begin(&[(usize::MAX, usize::MAX); 2], (1, 2)), (1, 0));
+    }
+
+    #[test]
     fn every_task_is_taken_once_by_however_many_threads() {
         for (tasks, threads) in [(1, 2), (5, 2), (64, 3), (1_000, 4)] {
-            let stretches = Stretches::new(tasks, threads);
+            let stretches = Stretches::new(&[(tasks / 3, 5), (tasks - tasks / 3, 1)], threads);
             let calls = std::sync::atomic::AtomicUsize::new(0);
             let taken = std::sync::Mutex::new(vec![0; tasks]);
             std::thread::scope(|scope| {

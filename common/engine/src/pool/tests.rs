@@ -40,7 +40,10 @@ fn tasks_apart_come_once_each() {
     for tasks in 0..40 {
         for parallel in [true, false] {
             let ran = Mutex::new(Vec::new());
-            pool.install(|| for_each_apart(tasks, parallel, |task| lock(&ran).push(task)));
+            let run = |task| lock(&ran).push(task);
+            let (first, rest) = (tasks / 4, tasks - tasks / 4);
+            let rest = Tasks::new(rest, 1, false, |task| run(first + task));
+            pool.install(|| run_all(&[Tasks::new(first, 9, parallel, run), rest]));
             let mut ran = ran.into_inner().unwrap();
             if parallel {
                 ran.sort_unstable();

@@ -3,7 +3,7 @@
 use super::super::Tier;
 use super::super::buffer::unset;
 use super::super::simd::{Kernel, LANES, Simd};
-use super::{Bits, Call};
+use super::{Bits, Call, MAX_GROUP};
 use crate::pool::for_each_mut;
 
 /// Inputs within which the order of codes beside 4-bit weights is changed.
@@ -149,14 +149,19 @@ enum Codes<'a> {
 }
 
 impl Codes<'_> {
-    /// Writes the codes of block `block` of [`ORDER`] inputs.
+    /// Writes the codes of group `group`.
     #[inline(always)]
-    fn store(&mut self, block: usize, codes: &[i32; ORDER]) {
+    fn store<const GROUP: usize>(&mut self, group: usize, shifted: &[f32; GROUP]) {
         match self {
-            Codes::Words(to) => to.as_chunks_mut().0[block] = codes.map(|code| code as i16),
+            Codes::Words(to) => {
+                let to = &mut to.as_chunks_mut::<GROUP>().0[group];
+                for i in 0..GROUP {
+                    to[i] = code(shifted[i]) as i16;
+                }
+            }
             Codes::Planes { high, low } => {
-                let (high, low) = (&mut high.as_chunks_mut().0[block], low.as_chunks_mut());
-                split(codes, high, &mut low.0[block]);
+                let high = &mut high.as_chunks_mut().0[group];
+                split(shifted, high, &mut low.as_chunks_mut().0[group]);
             }
         }
     }
@@ -176,54 +181,56 @@ impl Kernel for &mut Row<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
-        match self.bits {
-            Bits::Four => self.quantize::<4>(),
-            Bits::Eight => self.quantize::<8>(),
+    fn run<S: Simd>(self, simd: S) {
+        match self.group {
+            32 => self.quantize::<S, 32>(simd),
+            64 => self.quantize::<S, 64>(simd),
+            _ => self.quantize::<S, MAX_GROUP>(simd),
         }
     }
 }
 
 impl Row<'_> {
-    /// `BITS` are those of the weight.
+    /// `GROUP` is that of the weight.
     #[inline(always)]
-    fn quantize<const BITS: usize>(&mut self) {
-        let params = self.scales.iter_mut().zip(self.sums.iter_mut());
-        let blocks = self.group / ORDER;
-        for (group, (x, (scale_to, sum_to))) in
-            self.x.chunks_exact(self.group).zip(params).enumerate()
-        {
-            let (scale, inverse) = scale(largest(x));
-            let mut sums = [0; ORDER];
-            for (block, x) in x.as_chunks().0.iter().enumerate() {
-                let codes = match BITS {
-                    4 => round(&evens_first(x), inverse),
-                    _ => round(x, inverse),
-                };
-                for (sum, code) in sums.iter_mut().zip(&codes) {
-                    *sum = code.wrapping_add(*sum);
+    fn quantize<S: Simd, const GROUP: usize>(&mut self, simd: S) {
+        for (group, x) in self.x.as_chunks::<GROUP>().0.iter().enumerate() {
+            let (scale, inverse) = scale(largest(simd, x));
+            let mut shifted = [0.0; GROUP];
+            let sum = round(simd, x, inverse, &mut shifted);
+            if self.bits == Bits::Four {
+                for block in shifted.as_chunks_mut().0 {
+                    *block = evens_first(block);
                 }
-                self.codes.store(group * blocks + block, &codes);
             }
-            *scale_to = scale;
-            // The sum is exact: at most 128 codes below 2^15; but of a group that is not finite they
-            // are anything, and the scale is no number.
-            *sum_to = scale * sums.into_iter().fold(0, i32::wrapping_add) as f32;
+            self.codes.store(group, &shifted);
+            self.scales[group] = scale;
+            self.sums[group] = scale * sum;
         }
     }
 }
 
-/// The largest magnitude; infinity and NaN count as larger than any other.
+/// The largest magnitude of whole vectors; no number if one of them is none or is infinite.
 #[inline(always)]
-fn largest(x: &[f32]) -> f32 {
-    // Magnitudes order as their bits do.
-    let mut most = [0; LANES];
-    for x in x.as_chunks::<LANES>().0 {
-        for (most, x) in most.iter_mut().zip(x) {
-            *most = (x.to_bits() & (u32::MAX >> 1)).max(*most);
-        }
+fn largest<S: Simd>(simd: S, x: &[f32]) -> f32 {
+    let zero = simd.splat(0.0);
+    let (mut most, mut zeros) = (zero, zero);
+    for x in x.as_chunks().0 {
+        let x = simd.load(x);
+        most = simd.max(simd.max(x, simd.sub(zero, x)), most);
+        zeros = simd.mul_add(x, zero, zeros); // Stay so but for what is not finite.
     }
-    f32::from_bits(most.into_iter().max().unwrap_or(0))
+    let mut lanes = [0.0; LANES];
+    simd.store(most, &mut lanes);
+    let mut half = LANES / 2;
+    while half > 0 {
+        for lane in 0..half {
+            let (a, b) = (lanes[lane], lanes[lane + half]);
+            lanes[lane] = if a > b { a } else { b };
+        }
+        half /= 2;
+    }
+    lanes[0] + simd.sum(zeros)
 }
 
 /// The scale of a group and the factor that takes activations to codes.
@@ -239,24 +246,34 @@ fn scale(largest: f32) -> (f32, f32) {
     }
 }
 
-/// Rounds `x · inverse`: within ±32639 for finite `x`, as that is but for two roundings.
+/// Rounds `x · inverse`: within ±32639 for finite `x`, as that is but for two roundings. What is written
+/// is the result `+` [`ROUND`], see [`code`]; what is returned is the sum, which is exact: at most 128 codes
+/// below 2^15. Where `x` is not finite they are anything.
 #[inline(always)]
-fn round(x: &[f32; ORDER], inverse: f32) -> [i32; ORDER] {
-    let mut codes = [0; ORDER];
-    for (x, code) in x.iter().zip(&mut codes) {
-        *code = (x * inverse + ROUND).to_bits().wrapping_sub(ROUND.to_bits()) as i32;
+fn round<S: Simd>(simd: S, x: &[f32], inverse: f32, shifted: &mut [f32]) -> f32 {
+    let (inverse, shift) = (simd.splat(inverse), simd.splat(ROUND));
+    let mut sums = simd.splat(0.0);
+    for (x, to) in x.as_chunks().0.iter().zip(shifted.as_chunks_mut().0) {
+        let shifted = simd.add(simd.mul(simd.load(x), inverse), shift);
+        sums = simd.add(sums, simd.sub(shifted, shift));
+        simd.store(shifted, to);
     }
-    codes
+    simd.sum(sums)
+}
+
+/// The whole number that [`ROUND`] was added to.
+#[inline(always)]
+fn code(shifted: f32) -> i32 {
+    shifted.to_bits().wrapping_sub(ROUND.to_bits()) as i32
 }
 
 /// The signed bytes of codes: `code = 256 · high + low`.
 #[inline(always)]
-fn split(codes: &[i32; ORDER], high: &mut [i8; ORDER], low: &mut [i8; ORDER]) {
-    for (code, low) in codes.iter().zip(low) {
-        *low = *code as i8;
-    }
-    for (code, high) in codes.iter().zip(high) {
-        *high = ((code + 128) >> 8) as i8;
+fn split<const N: usize>(shifted: &[f32; N], high: &mut [i8; N], low: &mut [i8; N]) {
+    for i in 0..N {
+        let code = code(shifted[i]);
+        low[i] = code as i8;
+        high[i] = ((code + 128) >> 8) as i8;
     }
 }
 
@@ -276,18 +293,34 @@ mod tests {
 
     const LARGEST: i32 = MAX_CODE as i32;
 
-    fn rounded(x: &[f32; ORDER]) -> (f32, [i32; ORDER]) {
-        let (scale, inverse) = scale(largest(x));
-        (scale, round(x, inverse))
+    /// Scale, codes and their sum, which every tier finds.
+    fn rounded(x: &[f32; ORDER]) -> (f32, [i32; ORDER], f32) {
+        struct Rounded<'a>(&'a [f32; ORDER]);
+        impl Kernel for Rounded<'_> {
+            type Output = (f32, [i32; ORDER], f32);
+
+            #[inline(always)]
+            fn run<S: Simd>(self, simd: S) -> Self::Output {
+                let (scale, inverse) = scale(largest(simd, self.0));
+                let mut shifted = [0.0; ORDER];
+                let sum = round(simd, self.0, inverse, &mut shifted);
+                (scale, shifted.map(code), sum)
+            }
+        }
+        let mut all = Tier::all().into_iter().map(|tier| tier.run(Rounded(x)));
+        let first = all.next().unwrap();
+        assert!(all.all(|other| other == first || other.0.is_nan() && first.0.is_nan()));
+        first
     }
 
     #[test]
     fn the_largest_gets_the_largest_code_and_ties_go_to_even() {
         let mut x = [0.0; ORDER];
         x[..7].copy_from_slice(&[-65_278.0, 1.0, 3.0, 5.0, -3.0, 2.4, 65_277.9]);
-        let (scale, codes) = rounded(&x);
+        let (scale, codes, sum) = rounded(&x);
         assert_eq!(scale, 2.0);
         assert_eq!(codes[..8], [-LARGEST, 0, 2, 2, -2, 1, LARGEST, 0]);
+        assert_eq!(sum, 3.0);
     }
 
     #[test]
@@ -297,9 +330,10 @@ mod tests {
                 let largest = mantissa * 2f32.powi(exponent);
                 let mut x = [largest; ORDER];
                 x[1] = -largest;
-                let (scale, codes) = rounded(&x);
+                let (scale, codes, sum) = rounded(&x);
                 if scale > 0.0 {
                     assert_eq!(codes[..2], [LARGEST, -LARGEST], "{largest:e}");
+                    assert_eq!(sum, 30.0 * MAX_CODE);
                 } else {
                     assert!(largest < MAX_CODE * f32::MIN_POSITIVE * 1.001, "{largest:e}");
                     assert_eq!(codes, [0; ORDER]);
@@ -311,9 +345,9 @@ mod tests {
     #[test]
     fn every_code_is_its_two_bytes() {
         for first in (-LARGEST..=LARGEST).step_by(ORDER) {
-            let codes = std::array::from_fn(|i| (first + i as i32).min(LARGEST));
+            let codes: [i32; ORDER] = std::array::from_fn(|i| (first + i as i32).min(LARGEST));
             let (mut high, mut low) = ([0; ORDER], [0; ORDER]);
-            split(&codes, &mut high, &mut low);
+            split(&codes.map(|code| code as f32 + ROUND), &mut high, &mut low);
             for ((code, high), low) in codes.iter().zip(high).zip(low) {
                 assert_eq!(*code, 256 * i32::from(high) + i32::from(low));
                 assert!(high > i8::MIN, "{code}"); // Sums of the upper bytes have that bound.
@@ -323,11 +357,13 @@ mod tests {
 
     #[test]
     fn zeros_have_no_scale_and_what_is_not_finite_none_that_is_a_number() {
-        assert_eq!(rounded(&[0.0; ORDER]), (0.0, [0; ORDER]));
-        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            let mut x = [1.0; ORDER];
-            x[5] = bad;
-            assert!(rounded(&x).0.is_nan());
+        assert_eq!(rounded(&[0.0; ORDER]), (0.0, [0; ORDER], 0.0));
+        for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for at in 0..ORDER {
+                let mut x = [1.0; ORDER];
+                x[at] = bad;
+                assert!(rounded(&x).0.is_nan(), "{bad} at {at}");
+            }
         }
     }
 

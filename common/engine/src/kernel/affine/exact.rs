@@ -6,11 +6,13 @@ use super::super::matmul::{Matrix, Product, STRIP};
 use super::super::simd::{Kernel, LANES, Simd};
 use super::super::target::Target;
 use super::{AffineMatrix, Bits, Call};
+use crate::pool::Tasks;
 use std::ops::Range;
 
 /// The product in the arithmetic of [`Numerics::Exact`](crate::options::Numerics::Exact).
-pub(super) fn matmul(tier: Tier, call: Call<'_>) -> Vec<f32> {
-    call.by_outputs(call.share(STRIP), |outputs, target| tier.run(Task { call, outputs, target }))
+pub(super) fn matmul<'a>(tier: Tier, call: Call<'a>, y: &'a mut [f32]) -> Tasks<'a> {
+    let task = move |outputs, target| tier.run(Task { call, outputs, target });
+    call.by_outputs(call.share(STRIP), y, task)
 }
 
 /// All rows, some outputs.

@@ -33,11 +33,13 @@ use super::inputs::Inputs;
 use super::target::Target;
 use super::{PARALLEL_WORK, Tier};
 use crate::options::Numerics;
-use crate::pool::{current_threads, for_each_apart};
+use crate::pool::{Tasks, current_threads};
 use activations::{Activations, Form};
 
 /// Tasks per thread, so that a thread that is held up leaves its share to others.
 const TASKS_PER_THREAD: usize = 8;
+/// Most bytes of codes of a task: threads that are done wait for the last task of another.
+const TASK_BYTES: usize = 512 << 10;
 /// Codes that the widest group has; groups of every size divide it.
 const MAX_GROUP: usize = 128;
 /// Codes that the narrowest group has.
@@ -140,39 +142,41 @@ impl<'a> AffineMatrix<'a> {
     }
 }
 
-/// `x · weightᵀ + bias`: `x` is `[rows, inputs]`, the result `[rows, outputs]`, both row-major.
+/// `x · weightᵀ + bias`: `x` is `[rows, inputs]`, the result `y` is `[rows, outputs]`, both row-major; it
+/// is there when the tasks are done.
 ///
-/// Runs on the current pool. `bias` has one element per output.
-pub(crate) fn affine_matmul(
+/// `bias` has one element per output.
+pub(crate) fn affine_matmul<'a>(
     tier: Tier,
     numerics: Numerics,
-    weight: AffineMatrix<'_>,
-    bias: Option<&[f32]>,
-    inputs: &Inputs<'_>,
-) -> Vec<f32> {
+    weight: AffineMatrix<'a>,
+    bias: Option<&'a [f32]>,
+    inputs: &'a Inputs<'a>,
+    y: &'a mut [f32],
+) -> Tasks<'a> {
     let x = inputs.values();
     let (_, _, parallel) = weight.check(x, bias);
     let call = Call { weight, bias, x, parallel };
     match numerics {
-        Numerics::Exact => exact::matmul(tier, call),
+        Numerics::Exact => exact::matmul(tier, call, y),
         Numerics::Fast => {
             #[cfg(target_arch = "x86_64")]
             if let Some(vnni) = tier.avx512().and_then(|avx512| avx512.vnni()) {
-                return Quantized::with(inputs, tier, &call, Form::Planes, |x| match tier {
+                let x = Quantized::of(inputs, tier, &call, Form::Planes);
+                return match tier {
                     Tier::Amx(amx) if call.rows() > tiles::FEW_ROWS => {
                         let pack = || tiles::Packed::new(amx, &call, &x.activations);
-                        tiles::matmul(amx, call, &x.activations, x.tiles.get_or_init(pack))
+                        tiles::matmul(amx, call, (&x.activations, x.tiles.get_or_init(pack)), y)
                     }
                     Tier::Amx(amx) if call.rows() > vnni::DIRECT_ROWS => {
                         let pack = || tiles::FewPacked::new(amx, &call, &x.activations);
-                        tiles::matmul_few(amx, call, &x.activations, x.few.get_or_init(pack))
+                        tiles::matmul_few(amx, call, (&x.activations, x.few.get_or_init(pack)), y)
                     }
-                    _ => vnni::matmul(vnni, call, &x.activations),
-                });
+                    _ => vnni::matmul(vnni, call, &x.activations, y),
+                };
             }
-            Quantized::with(inputs, tier, &call, Form::Words, |x| {
-                plain::matmul(tier, call, &x.activations)
-            })
+            let x = Quantized::of(inputs, tier, &call, Form::Words);
+            plain::matmul(tier, call, &x.activations, y)
         }
     }
 }
@@ -202,15 +206,8 @@ pub(super) struct Quantized {
 }
 
 impl Quantized {
-    /// Calls `multiply` with the rows of `call`, which are those of `inputs` and quantized only
-    /// if they were not before.
-    fn with<R>(
-        inputs: &Inputs<'_>,
-        tier: Tier,
-        call: &Call<'_>,
-        form: Form,
-        multiply: impl FnOnce(&Quantized) -> R,
-    ) -> R {
+    /// The rows of `call`, which are those of `inputs` and quantized only if they were not before.
+    fn of<'a>(inputs: &'a Inputs<'_>, tier: Tier, call: &Call<'_>, form: Form) -> &'a Quantized {
         let kind = (call.weight.bits, call.weight.group, form);
         let quantize = || Quantized {
             kind,
@@ -222,7 +219,7 @@ impl Quantized {
         };
         let found = inputs.quantized.get_or_init(quantize);
         assert!(found.kind == kind, "inputs of matrices that are stored in one way");
-        multiply(found)
+        found
     }
 }
 
@@ -237,28 +234,37 @@ struct Call<'a> {
     parallel: bool,
 }
 
-impl Call<'_> {
+impl<'a> Call<'a> {
     fn rows(&self) -> usize {
         self.x.len() / self.weight.inputs
     }
 
-    /// Allocates the result and calls `task` for blocks of `block` outputs until every output had
-    /// its turn; different calls get different outputs and may run at the same time.
-    fn by_outputs(&self, block: usize, task: impl Fn(Range<usize>, Target<'_>) + Sync) -> Vec<f32> {
+    /// Tasks of `block` outputs of `y` each until every output had its turn; they may run at the same
+    /// time.
+    fn by_outputs(
+        &self,
+        block: usize,
+        y: &'a mut [f32],
+        task: impl Fn(Range<usize>, Target<'a>) + Sync + 'a,
+    ) -> Tasks<'a> {
         let outputs = self.weight.outputs();
-        let mut y = vec![0.0; self.rows() * outputs];
-        let target = Target::new(&mut y, outputs);
-        let run = |index: usize| {
+        let target = Target::new(y, self.rows(), outputs);
+        let run = move |index: usize| {
             let start = index * block;
             task(start..(start + block).min(outputs), target);
         };
-        for_each_apart(outputs.div_ceil(block), self.parallel, run);
-        y
+        self.tasks(outputs.div_ceil(block), run)
+    }
+
+    /// So many tasks that read the weight together.
+    fn tasks(&self, count: usize, run: impl Fn(usize) + Sync + 'a) -> Tasks<'a> {
+        Tasks::new(count, self.weight.codes.len(), self.parallel, run)
     }
 
     /// Outputs of a task when every thread gets some, a multiple of `multiple`.
     fn share(&self, multiple: usize) -> usize {
         let tasks = current_threads() * TASKS_PER_THREAD;
-        self.weight.outputs().div_ceil(tasks).next_multiple_of(multiple).max(multiple)
+        let share = self.weight.outputs().div_ceil(tasks).min(TASK_BYTES / self.weight.row_bytes());
+        share.next_multiple_of(multiple).max(multiple)
     }
 }

@@ -13,14 +13,21 @@ use super::super::target::Target;
 use super::super::{AHEAD, CACHE_LINE, Tier};
 use super::activations::Activations;
 use super::{AffineMatrix, Bits, Call, MAX_GROUP};
+use crate::pool::Tasks;
 
 /// Rows up to which widening codes for each of them costs less than storing them widened.
 const FEW_ROWS: usize = 3;
 
 /// The product in the arithmetic of [`Numerics::Fast`](crate::options::Numerics::Fast); `x` is in
 /// words.
-pub(super) fn matmul(tier: Tier, call: Call<'_>, x: &Activations) -> Vec<f32> {
-    call.by_outputs(call.share(LANES), |outputs, target| {
+pub(super) fn matmul<'a>(
+    tier: Tier,
+    call: Call<'a>,
+    x: &'a Activations,
+    y: &'a mut [f32],
+) -> Tasks<'a> {
+    y.fill(0.0); // Many rows add to it.
+    call.by_outputs(call.share(LANES), y, move |outputs, target| {
         tier.run(Task { call, x, outputs, target });
     })
 }

@@ -3,7 +3,7 @@
 use super::super::element::{Bf16, Element, F16, F32};
 use super::*;
 use crate::pool::Pool;
-use crate::testing::{Random, digest};
+use crate::testing::{Random, digest, product};
 
 /// Relative to the sum of absolute products: 2^-24 per rounding, some hundred in a row at most.
 const TOLERANCE: f64 = 1e-5;
@@ -97,6 +97,18 @@ fn kinds() -> impl Iterator<Item = (Bits, usize, FloatType)> {
     })
 }
 
+fn multiply(
+    tier: Tier,
+    numerics: Numerics,
+    stored: &Stored,
+    bias: Option<&[f32]>,
+    x: &[f32],
+) -> Vec<f32> {
+    let weight = stored.matrix();
+    let len = x.len() / weight.inputs * weight.outputs();
+    product!(len, affine_matmul, tier, numerics, weight, bias, &Inputs::new(x))
+}
+
 #[test]
 fn agrees_with_f64_for_odd_shapes_kinds_and_addresses() {
     let mut random = Random::new(21);
@@ -116,15 +128,7 @@ fn agrees_with_f64_for_odd_shapes_kinds_and_addresses() {
                 };
                 let results: Vec<Vec<f32>> = Tier::all()
                     .into_iter()
-                    .map(|tier| {
-                        affine_matmul(
-                            tier,
-                            numerics,
-                            stored.matrix(),
-                            Some(&bias),
-                            &Inputs::new(&x),
-                        )
-                    })
+                    .map(|tier| multiply(tier, numerics, &stored, Some(&bias), &x))
                     .collect();
                 for at in 0..rows * outputs {
                     let (row, output) = (at / outputs, at % outputs);
@@ -162,9 +166,7 @@ fn tiers_rows_and_threads_do_not_change_a_bit() {
         let bias = signed(&mut random, outputs);
         let x = signed(&mut random, 110 * inputs);
         for numerics in [Numerics::Exact, Numerics::Fast] {
-            let product = |tier, x: &[f32]| {
-                affine_matmul(tier, numerics, stored.matrix(), Some(&bias), &Inputs::new(x))
-            };
+            let product = |tier, x: &[f32]| multiply(tier, numerics, &stored, Some(&bias), x);
             let mut fused = None;
             for tier in Tier::all() {
                 let together = product(tier, &x);
@@ -197,9 +199,9 @@ fn instructions_for_bytes_do_not_change_a_bit() {
         let x = signed(&mut random, 13 * stored.inputs);
         let call = Call { weight: stored.matrix(), bias: None, x: &x, parallel: false };
         for tier in Tier::all().iter().copied().filter(|tier| tier.is_fused()) {
-            let with = affine_matmul(tier, Numerics::Fast, stored.matrix(), None, &Inputs::new(&x));
-            let without =
-                plain::matmul(tier, call, &Activations::quantize(tier, &call, Form::Words));
+            let with = multiply(tier, Numerics::Fast, &stored, None, &x);
+            let words = Activations::quantize(tier, &call, Form::Words);
+            let without = product!(13 * 77, plain::matmul, tier, call, &words);
             assert!(with == without, "{tier:?} {kind:?}");
         }
     }
@@ -217,8 +219,7 @@ fn the_largest_sums_of_products_do_not_overflow() {
             let x = vec![one; 5 * stored.inputs];
             let expected = one * code * stored.inputs as f32;
             for tier in Tier::all() {
-                let y =
-                    affine_matmul(tier, Numerics::Fast, stored.matrix(), None, &Inputs::new(&x));
+                let y = multiply(tier, Numerics::Fast, &stored, None, &x);
                 let near = |y: &f32| (y - expected).abs() <= expected.abs() * TOLERANCE as f32;
                 assert!(y.iter().all(near), "{tier:?} {kind:?}: {} {expected}", y[0]);
             }
@@ -236,7 +237,7 @@ fn what_is_not_finite_stays_so_and_stays_in_its_row() {
         x[2 * stored.inputs + 5] = f32::NAN;
         for tier in Tier::all() {
             for numerics in [Numerics::Exact, Numerics::Fast] {
-                let y = affine_matmul(tier, numerics, stored.matrix(), None, &Inputs::new(&x));
+                let y = multiply(tier, numerics, &stored, None, &x);
                 assert!(y[..33].iter().all(|y| y.is_finite()), "{tier:?} {kind:?}");
                 assert!(y[33..].iter().all(|y| !y.is_finite()), "{tier:?} {kind:?}");
             }
@@ -251,9 +252,7 @@ fn zeros_give_the_bias_and_no_rows_give_nothing() {
     let bias = signed(&mut random, 20);
     for tier in Tier::all() {
         for numerics in [Numerics::Exact, Numerics::Fast] {
-            let product = |x: &[f32]| {
-                affine_matmul(tier, numerics, stored.matrix(), Some(&bias), &Inputs::new(x))
-            };
+            let product = |x: &[f32]| multiply(tier, numerics, &stored, Some(&bias), x);
             assert_eq!(product(&[0.0; 64]), bias);
             assert_eq!(product(&[]), [0.0; 0]);
         }
@@ -313,9 +312,8 @@ fn fused_tiers_agree_to_the_bit() {
             cases.push((stored, signed(&mut random, 6 * shape.1)));
         }
         for tier in Tier::fused() {
-            let product = |(stored, x): &(Stored, Vec<f32>)| {
-                affine_matmul(tier, numerics, stored.matrix(), None, &Inputs::new(x))
-            };
+            let product =
+                |(stored, x): &(Stored, Vec<f32>)| multiply(tier, numerics, stored, None, x);
             let found = digest(&cases.iter().flat_map(product).collect::<Vec<_>>());
             assert_eq!(found, expected, "{numerics:?} {tier:?}: {found:#018x}");
         }
@@ -332,9 +330,8 @@ fn what_a_thread_computed_before_does_not_matter() {
         let infinite = vec![f32::INFINITY; 21 * group * 40];
         let x = signed(&mut random, 21 * group * 3);
         for tier in Tier::all() {
-            let product = |stored: &Stored, x: &[f32]| {
-                affine_matmul(tier, Numerics::Fast, stored.matrix(), None, &Inputs::new(x))
-            };
+            let product =
+                |stored: &Stored, x: &[f32]| multiply(tier, Numerics::Fast, stored, None, x);
             let on_a_new_thread = |dirty: bool| {
                 std::thread::scope(|scope| {
                     let run = scope.spawn(|| {

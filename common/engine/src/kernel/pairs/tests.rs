@@ -4,7 +4,7 @@
 use super::super::element::{Bf16, Element, FloatType};
 use super::super::{Inputs, Matrix, Precision, Tier, generated_matmul, prompt_matmul};
 use crate::pool::Pool;
-use crate::testing::{Random, assert_product};
+use crate::testing::{Random, assert_product, product};
 
 /// Relative to the sum of absolute products: some thousand roundings of 2^-24, most of which cancel,
 /// and bf16 products below 2^-126 that count as zero.
@@ -23,10 +23,10 @@ fn ways() -> Vec<Way> {
 }
 
 fn multiply(way: Way, weight: Matrix<'_>, bias: Option<&[f32]>, x: &[f32]) -> Vec<f32> {
-    let (tier, x) = (way.0, Inputs::new(x));
+    let (len, tier, x) = (x.len() / weight.inputs * weight.outputs(), way.0, Inputs::new(x));
     match way.1 {
-        Some(precision) => prompt_matmul(tier, precision, weight, bias, &x),
-        None => generated_matmul(tier, weight, bias, &x),
+        Some(precision) => product!(len, prompt_matmul, tier, precision, weight, bias, &x),
+        None => product!(len, generated_matmul, tier, weight, bias, &x),
     }
 }
 

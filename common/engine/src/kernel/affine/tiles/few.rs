@@ -8,15 +8,13 @@ use std::ops::Range;
 
 use super::super::super::AHEAD;
 use super::super::super::amx::{Amx, TILE_ROWS, Tiles, tile, transpose_into, zero};
-use super::super::super::buffer::unset;
 use super::super::super::simd::LANES;
-use super::super::super::target::Target;
 use super::super::super::x86::{Line, prefetch};
 use super::super::activations::Activations;
 use super::super::vnni::{PARAM_GROUPS, Params, Task};
 use super::super::{Bits, Call};
 use super::{STEP, Tile, widen};
-use crate::pool::for_each_apart;
+use crate::pool::Tasks;
 
 /// Most rows: half the columns of a tile.
 pub(in super::super) const FEW_ROWS: usize = TILE_ROWS / 2;
@@ -78,20 +76,16 @@ fn pack(x: &Activations, rows: usize, tiles: &mut [MaybeUninit<Tile>]) {
 }
 
 /// The product with at most [`FEW_ROWS`] rows.
-pub(in super::super) fn matmul(
+pub(in super::super) fn matmul<'a>(
     proof: Amx,
-    call: Call<'_>,
-    x: &Activations,
-    packed: &FewPacked,
-) -> Vec<f32> {
+    call: Call<'a>,
+    (x, packed): (&'a Activations, &'a FewPacked),
+    y: &'a mut [f32],
+) -> Tasks<'a> {
     let Call { weight, bias, .. } = call;
-    let (rows, outputs) = (call.rows(), weight.outputs());
+    let rows = call.rows();
     assert!(rows <= FEW_ROWS, "few rows");
-    let mut y = unset(rows * outputs);
-    let target = Target::new(&mut y, outputs);
-    let share = call.share(OUTPUTS);
-    for_each_apart(outputs.div_ceil(share), call.parallel, |task| {
-        let outputs = task * share..((task + 1) * share).min(outputs);
+    call.by_outputs(call.share(OUTPUTS), y, move |outputs, target| {
         let task = Task { weight, bias, x, rows: 0..rows, outputs, target };
         let tiles = Tiles::new(proof, weight.group.min(STEP));
         // SAFETY: `proof` is there, so the processor has the instructions.
@@ -104,8 +98,7 @@ pub(in super::super) fn matmul(
                 bytes => unreachable!("a group of {bytes} bytes"),
             }
         };
-    });
-    y
+    })
 }
 
 /// Codes of a step of a strip as bytes, where they do not lie so.
@@ -131,7 +124,7 @@ impl Task<'_> {
                 for (tile, params) in params.iter_mut().enumerate() {
                     let first = (first + tile * TILE_ROWS).min(outputs.end);
                     let tile = first..(first + TILE_ROWS).min(outputs.end);
-                    self.fill_params(&tile, &held, params);
+                    self.fill_params(&tile, &held, true, params);
                 }
                 // The products of a group are on their way while the chains take those before, a part
                 // of one after a part of the other: a processor looks only so far ahead.

@@ -18,14 +18,13 @@ use std::ops::Range;
 
 pub(super) use self::few::{FEW_ROWS, FewPacked, matmul as matmul_few};
 use super::super::amx::{Ahead, Amx, Finish, TILE_ROWS, Tiles, transpose_into};
-use super::super::buffer::{kept, unset};
+use super::super::buffer::kept;
 use super::super::simd::LANES;
-use super::super::target::Target;
 use super::super::x86::{Line, read_bytes};
 use super::activations::Activations;
 use super::vnni::{PARAM_GROUPS, Params, Task};
 use super::{Bits, Call};
-use crate::pool::{for_each_apart, for_each_mut};
+use crate::pool::{Tasks, for_each_mut};
 use block::{Block, Dots};
 
 /// Codes of one step: those of one row of a tile.
@@ -79,24 +78,23 @@ struct Weights<'a> {
 type Tile = [Line; TILE_ROWS];
 
 /// The product in the arithmetic of [`Numerics::Fast`](crate::options::Numerics::Fast).
-pub(super) fn matmul(proof: Amx, call: Call<'_>, x: &Activations, packed: &Packed) -> Vec<f32> {
+pub(super) fn matmul<'a>(
+    proof: Amx,
+    call: Call<'a>,
+    (x, packed): (&'a Activations, &'a Packed),
+    y: &'a mut [f32],
+) -> Tasks<'a> {
     let Call { weight, bias, .. } = call;
-    let (rows, outputs) = (call.rows(), weight.outputs());
-    let mut y = unset(rows * outputs);
-    let target = Target::new(&mut y, outputs);
+    let rows = call.rows();
     let share = call.share(STRIP * TILE_ROWS).min(OUTPUTS);
-    let run = |task: usize| {
-        let outputs = task * share..((task + 1) * share).min(outputs);
+    call.by_outputs(share, y, move |outputs, target| {
         let task = Task { weight, bias, x, rows: 0..rows, outputs, target };
         SCRATCH.with_borrow_mut(|scratch| {
             let tiles = Tiles::new(proof, weight.group.min(STEP));
             // SAFETY: `proof` is there, so the processor has the instructions.
             unsafe { task.run_tiles(&tiles, packed, scratch) }
         });
-    };
-    let tasks = outputs.div_ceil(share);
-    for_each_apart(tasks, call.parallel, run);
-    y
+    })
 }
 
 /// Activations as tiles. Rows and inputs past the end are zero.
@@ -200,7 +198,7 @@ impl Task<'_> {
                     let first = self.outputs.start + tile * TILE_ROWS;
                     let end = (first + TILE_ROWS).min(self.outputs.end);
                     let outputs = first.min(end)..end;
-                    self.fill_params(&outputs, &groups, params);
+                    self.fill_params(&outputs, &groups, true, params);
                 }
                 let codes = self.fill_tiles(&groups, count, &mut scratch.codes);
                 let weights = Weights { groups, codes, params };

@@ -17,6 +17,7 @@ use super::super::target::Target;
 use super::super::x86::{Avx512Vnni, Line, prefetch, transposed};
 use super::activations::Activations;
 use super::{AffineMatrix, Call};
+use crate::pool::Tasks;
 
 /// Rows up to which transposing sums costs less than transposing weights.
 pub(super) const DIRECT_ROWS: usize = 3;
@@ -26,11 +27,15 @@ pub(super) const PARAM_GROUPS: usize = LANES;
 const CHUNK: usize = 64;
 
 /// The product in the arithmetic of [`Numerics::Fast`](crate::options::Numerics::Fast).
-pub(super) fn matmul(proof: Avx512Vnni, call: Call<'_>, x: &Activations) -> Vec<f32> {
-    if call.rows() <= DIRECT_ROWS {
-        direct::matmul(proof, call, x)
-    } else {
-        panel::matmul(proof, call, x)
+pub(super) fn matmul<'a>(
+    proof: Avx512Vnni,
+    call: Call<'a>,
+    x: &'a Activations,
+    y: &'a mut [f32],
+) -> Tasks<'a> {
+    match call.rows() {
+        ..=DIRECT_ROWS => direct::matmul(proof, call, x, y),
+        _ => panel::matmul(proof, call, x, y),
     }
 }
 
@@ -52,12 +57,14 @@ impl Task<'_> {
     }
 
     /// Transposes scales and biases of `groups`, at most [`PARAM_GROUPS`], of `V` vectors of
-    /// outputs from `outputs.start` on; those past the end are of no meaning.
+    /// outputs from `outputs.start` on; those past the end are of no meaning. Asks memory for those of the
+    /// outputs behind if `ask`.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
     pub(super) fn fill_params<const V: usize>(
         &self,
         outputs: &Range<usize>,
         groups: &Range<usize>,
+        ask: bool,
         params: &mut Params<V>,
     ) {
         let float = self.weight.params;
@@ -70,6 +77,12 @@ impl Task<'_> {
             let whole = scales.len() >= LANES * row_bytes;
             let square = if whole && at + PARAM_GROUPS * float.bytes() <= row_bytes {
                 let (scales, biases) = (scales[at..].as_ptr(), biases[at..].as_ptr());
+                if ask {
+                    for lane in LANES..2 * LANES {
+                        prefetch(scales.wrapping_add(lane * row_bytes));
+                        prefetch(biases.wrapping_add(lane * row_bytes));
+                    }
+                }
                 // SAFETY: whole squares by the condition.
                 unsafe { square(float, scales, biases, row_bytes) }
             } else {
@@ -207,8 +220,6 @@ unsafe fn square(
     for (lane, row) in rows.iter_mut().enumerate() {
         let (scales, biases) =
             (scales.wrapping_add(lane * stride), biases.wrapping_add(lane * stride));
-        prefetch(scales.wrapping_add(LANES * stride));
-        prefetch(biases.wrapping_add(LANES * stride));
         // SAFETY: the caller's promise.
         let (scales, biases) =
             unsafe { (_mm256_loadu_si256(scales.cast()), _mm256_loadu_si256(biases.cast())) };

@@ -13,7 +13,7 @@ use super::super::super::x86::{Avx512Vnni, Line, prefetch, transposed};
 use super::super::activations::{Activations, Planes};
 use super::super::{Bits, Call, MAX_GROUP};
 use super::{CHUNK, PARAM_GROUPS, Params, Task, padded_rows};
-use crate::pool::{current_threads, for_each_apart};
+use crate::pool::{Tasks, current_threads};
 
 /// Vectors of outputs in a panel.
 const VECTORS: usize = 4;
@@ -44,16 +44,21 @@ thread_local! {
 }
 
 /// The product with any number of rows.
-pub(super) fn matmul(proof: Avx512Vnni, call: Call<'_>, x: &Activations) -> Vec<f32> {
+pub(super) fn matmul<'a>(
+    proof: Avx512Vnni,
+    call: Call<'a>,
+    x: &'a Activations,
+    y: &'a mut [f32],
+) -> Tasks<'a> {
     let Call { weight, bias, .. } = call;
     let (rows, outputs) = (call.rows(), weight.outputs());
-    let mut y = vec![0.0; rows * outputs];
-    let target = Target::new(&mut y, outputs);
+    y.fill(0.0); // Every panel adds to it.
+    let target = Target::new(y, rows, outputs);
     let panels = outputs.div_ceil(OUTPUTS);
     let wanted = (2 * current_threads()).div_ceil(panels.max(1));
     let parts = wanted.min(rows / PART_ROWS).max(1);
     let part_rows = rows.div_ceil(parts).next_multiple_of(ROWS);
-    let run = |index: usize| {
+    let run = move |index: usize| {
         let (panel, part) = (index % panels, index / panels);
         let rows = (part * part_rows).min(rows)..((part + 1) * part_rows).min(rows);
         let outputs = panel * OUTPUTS..((panel + 1) * OUTPUTS).min(outputs);
@@ -62,8 +67,7 @@ pub(super) fn matmul(proof: Avx512Vnni, call: Call<'_>, x: &Activations) -> Vec<
         // SAFETY: `proof` is there, so the processor has the instructions.
         PANEL.with_borrow_mut(|panel| unsafe { task.panel(panel) });
     };
-    for_each_apart(panels * parts, call.parallel, run);
-    y
+    call.tasks(panels * parts, run)
 }
 
 /// What one filling of the panel holds.
@@ -89,7 +93,7 @@ impl Task<'_> {
         let mut ahead = codes.wrapping_add(OUTPUTS * row_bytes);
         for first in (0..self.weight.groups()).step_by(PARAM_GROUPS) {
             let groups = first..(first + PARAM_GROUPS).min(self.weight.groups());
-            self.fill_params(&self.outputs, &groups, &mut params);
+            self.fill_params(&self.outputs, &groups, true, &mut params);
             for first in groups.clone().step_by(depth) {
                 let groups = first..(first + depth).min(groups.end);
                 self.fill_codes(&groups, steps, &mut ahead);

@@ -10,7 +10,6 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::super::super::buffer::unset;
 use super::super::super::inputs::Inputs;
 use super::super::super::matmul::Matrix;
 use super::super::super::pairs::split_pairs;
@@ -19,7 +18,7 @@ use super::super::super::x86::Line;
 use super::super::{Amx, LINE, TILE_ROWS, Tiles, tile, transpose_into, zero};
 use super::in_place::{Asked, InPlace, Step};
 use super::{STEP, STRIP, Tile};
-use crate::pool::{current_threads, for_each_apart};
+use crate::pool::{Tasks, current_threads};
 
 /// Most rows that pass over weights together: half the columns of a tile.
 const ROWS: usize = TILE_ROWS / 2;
@@ -96,25 +95,25 @@ fn split(x: &[f32], inputs: usize, pass: &mut Pass) {
 /// `x · weightᵀ + bias`, with activations that are the sum of two bf16: `x` is `[rows, inputs]`,
 /// `weight` is bf16, the result `[rows, outputs]`, all row-major.
 ///
-/// Runs on the current pool. `bias` has one element per output.
-pub(in super::super::super) fn few_float_matmul(
+/// `bias` has one element per output; `y` gets the result when the tasks are done.
+pub(in super::super::super) fn few_float_matmul<'a>(
     proof: Amx,
-    weight: Matrix<'_>,
-    bias: Option<&[f32]>,
-    x: &Inputs<'_>,
-) -> Vec<f32> {
+    weight: Matrix<'a>,
+    bias: Option<&'a [f32]>,
+    x: &'a Inputs<'a>,
+    y: &'a mut [f32],
+) -> Tasks<'a> {
     let activations = x.values();
     let (rows, outputs, parallel) = weight.check(activations, bias);
-    let mut y = unset(rows * outputs);
     let x = x.few.get_or_init(|| FewActivations::new(proof, activations, weight.inputs));
-    let target = Target::new(&mut y, outputs);
+    let target = Target::new(y, rows, outputs);
     let share = outputs.div_ceil(TASKS_PER_THREAD * current_threads());
     let share = match x.passes.len() {
         0 | 1 => share,
         _ => share.min(TASK_BYTES / weight.row_bytes()),
     };
     let share = share.next_multiple_of(STRIP).max(STRIP);
-    let run = |task: usize| {
+    let run = move |task: usize| {
         let outputs = task * share..((task + 1) * share).min(outputs);
         let task = Task { weight, bias, outputs, target };
         for pass in &x.passes {
@@ -122,9 +121,7 @@ pub(in super::super::super) fn few_float_matmul(
             task.run(&tiles, pass);
         }
     };
-    let tasks = outputs.div_ceil(share);
-    for_each_apart(tasks, parallel, run);
-    y
+    Tasks::new(outputs.div_ceil(share), weight.bytes.len(), parallel, run)
 }
 
 /// All rows, some outputs.

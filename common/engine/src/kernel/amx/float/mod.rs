@@ -24,12 +24,12 @@ pub(in super::super) use self::few::{FewActivations, few_float_matmul};
 use self::pack::{Packer, Unit};
 pub(in super::super) use self::weights::Weights;
 use super::super::Precision;
-use super::super::buffer::{kept, unset};
+use super::super::buffer::kept;
 use super::super::inputs::Inputs;
 use super::super::target::Target;
 use super::super::x86::Line;
 use super::{Ahead, Amx, Finish, LINE, TILE_ROWS, Tiles};
-use crate::pool::{current_threads, for_each_apart};
+use crate::pool::{Tasks, current_threads};
 
 /// Inputs of one step: those of one row of a tile.
 const STEP: usize = LINE / 2;
@@ -84,25 +84,25 @@ thread_local! {
 /// `x · weightᵀ + bias` with `x` in this precision: `x` is `[rows, inputs]`, the
 /// result `[rows, outputs]`, all row-major.
 ///
-/// Runs on the current pool. `bias` has one element per output. Of one [`Inputs`] all products are
+/// `bias` has one element per output; `y` gets the result when the tasks are done. Of one [`Inputs`] all products are
 /// in the same precision.
-pub(in super::super) fn float_matmul(
+pub(in super::super) fn float_matmul<'a>(
     proof: Amx,
     precision: Precision,
-    weight: Weights<'_>,
-    bias: Option<&[f32]>,
-    x: &Inputs<'_>,
-) -> Vec<f32> {
+    weight: Weights<'a>,
+    bias: Option<&'a [f32]>,
+    x: &'a Inputs<'a>,
+    y: &'a mut [f32],
+) -> Tasks<'a> {
     let activations = x.values();
     let (rows, outputs, parallel) = weight.check(activations, bias);
-    let mut y = unset(rows * outputs);
     let split = || Activations::split(proof, precision, activations, weight.inputs(), parallel);
     let x = x.split.get_or_init(split);
     assert_eq!(x.precision, precision, "one precision");
-    let target = Target::new(&mut y, outputs);
+    let target = Target::new(y, rows, outputs);
     let share = outputs.div_ceil(TASKS_PER_THREAD * current_threads());
     let share = share.next_multiple_of(STRIP).max(STRIP);
-    let run = |task: usize| {
+    let run = move |task: usize| {
         let outputs = task * share..((task + 1) * share).min(outputs);
         let task = Task { weight, bias, x, outputs, target };
         SCRATCH.with_borrow_mut(|scratch| {
@@ -111,9 +111,7 @@ pub(in super::super) fn float_matmul(
             unsafe { task.run(&tiles, scratch) }
         });
     };
-    let tasks = outputs.div_ceil(share);
-    for_each_apart(tasks, parallel, run);
-    y
+    Tasks::new(outputs.div_ceil(share), weight.bytes(), parallel, run)
 }
 
 /// All rows, some outputs.

@@ -29,6 +29,14 @@ impl<'a> Weights<'a> {
         }
     }
 
+    /// Bytes that all outputs are read from, but for scales and biases.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Weights::Bf16(matrix) => matrix.bytes.len(),
+            Weights::Affine(matrix) => matrix.codes.len(),
+        }
+    }
+
     /// As [`Matrix::check`].
     pub(super) fn check(&self, x: &[f32], bias: Option<&[f32]>) -> (usize, usize, bool) {
         match self {
@@ -227,7 +235,7 @@ mod tests {
     use super::super::float_matmul;
     use super::*;
     use crate::pool::Pool;
-    use crate::testing::Random;
+    use crate::testing::{Random, product};
 
     /// So many small numbers of either sign, from an odd address on.
     fn params(random: &mut Random, float: FloatType, count: usize) -> Vec<u8> {
@@ -287,7 +295,9 @@ mod tests {
             let x: Vec<f32> = (0..rows * inputs).map(|_| random.signed()).collect();
             let bias: Vec<f32> = (0..outputs).map(|_| random.signed()).collect();
             let multiply = |weights| {
-                float_matmul(proof, Precision::Bf16, weights, Some(&bias), &Inputs::new(&x))
+                let x = Inputs::new(&x);
+                let len = rows * outputs;
+                product!(len, float_matmul, proof, Precision::Bf16, weights, Some(&bias), &x)
             };
             let expected = multiply(Weights::Bf16(stored));
             let what = format!("case {case}: {bits:?} {group} {float:?} {rows}×{inputs}×{outputs}");
