@@ -240,6 +240,7 @@ impl Keeper {
         let mut pushed = self.prepared.announce_and_push(Tell::Notes).await?;
         self.monitor.loading();
         let pipeline = self.prepared.open(Tell::Notes, &mut pushed).await?;
+        self.prepared.release_unused().await;
         self.monitor.metrics.pushed(pushed.pushed_bytes, pushed.reused_bytes);
         self.monitor.wired(pipeline.stages());
         Ok(pipeline)

@@ -349,6 +349,18 @@ impl Prepared {
         Ok(tokio::task::block_in_place(settle)?)
     }
 
+    /// Lets workers that are held but have no part in the plan put away what rests of the last one. Call once the
+    /// plan runs: nobody says anything to them any more.
+    pub(super) async fn release_unused(&self) {
+        let used: Vec<&str> = self.remotes().iter().map(|(_, member)| member.name()).collect();
+        let unused = self.members.iter().filter(|member| !used.contains(&member.name()));
+        for member in unused.filter(|member| member.is_held()) {
+            let mut client = member.client.clone();
+            let call = client.release(cake_proto::wire::ReleaseRequest::default());
+            cluster::within(member.name(), "unload", call).await.ok(); // It is not needed.
+        }
+    }
+
     /// Lets every worker of the plan unload; returns their stages with the peak memory they tell.
     pub(super) async fn release(&self) -> Vec<(&PlannedStage, u64)> {
         let mut peaks = Vec::new();

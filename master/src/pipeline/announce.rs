@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cake_proto::step::announcement_frame;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::Shared;
@@ -45,13 +46,24 @@ pub(super) async fn announce(shared: Arc<Shared>, begin: usize) {
         let step = *sent.borrow_and_update();
         let schedule = schedule(&shared.lock().stage_us, begin);
         for (after, index) in schedule {
-            sleep_until(left + after).await;
-            if !shared.is_alone(step) {
+            // A step may take far less than the last one, such as the first one after a prompt.
+            if is_later(&mut sent, left + after).await || !shared.is_alone(step) {
                 break; // Answered already, or there is enough on its way.
             }
             if let Some(remote) = shared.remotes.get(index) {
                 remote.frames.try_send(announcement_frame()).ok(); // A full queue needs none.
             }
+        }
+    }
+}
+
+/// Waits until `at`; returns whether another step was sent before, which stays to be seen.
+async fn is_later(sent: &mut watch::Receiver<u64>, at: Instant) -> bool {
+    tokio::select! {
+        () = sleep_until(at) => false,
+        _ = sent.changed() => {
+            sent.mark_changed();
+            true
         }
     }
 }
@@ -118,7 +130,25 @@ mod tests {
         ticket
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
+    async fn a_step_is_told_of_though_the_one_before_was_to_take_long() {
+        let (shared, [mut first, mut second]) = shared();
+        shared.lock().stage_us = vec![3000 * MS, 3000 * MS];
+        let announcing = tokio::spawn(announce(shared.clone(), 0));
+        tokio::task::yield_now().await; // It subscribes.
+        let _one = leave(&shared, 1);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        shared.lock().steps.clear();
+        shared.lock().stage_us = vec![4 * MS, 4 * MS];
+        let _two = leave(&shared, 2);
+        let began = Instant::now();
+        assert_eq!(second.recv().await, Some(announcement_frame()));
+        assert_eq!(first.recv().await, Some(announcement_frame()));
+        assert!(began.elapsed() < Duration::from_millis(10), "{:?}", began.elapsed());
+        announcing.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn both_stages_are_told_of_a_step_that_is_alone_and_none_of_several() {
         let (shared, [mut first, mut second]) = shared();
         let announcing = tokio::spawn(announce(shared.clone(), 0));

@@ -21,24 +21,24 @@ pub struct LocalStage {
 }
 
 impl LocalStage {
-    /// Starts the thread; its results come out of the receiver, in order.
+    /// Starts the thread, which gives every result to `done` before it takes the next step: nobody is woken
+    /// only to hand a result on.
     ///
     /// # Errors
     /// If the system gives no thread.
-    pub(super) fn start(stage: Stage) -> std::io::Result<(Self, mpsc::Receiver<Output>)> {
+    pub(super) fn start(
+        stage: Stage,
+        done: impl Fn(Output) + Send + 'static,
+    ) -> std::io::Result<Self> {
         let (jobs, mut queue) = mpsc::channel::<Job>(limits::STEPS_QUEUED);
-        let (results, outgoing) = mpsc::channel(limits::STEPS_QUEUED);
         let mut engine = StepEngine::new(stage);
         let thread = std::thread::Builder::new().name("cake-stage".into()).spawn(move || {
             while let Some(job) = queue.blocking_recv() {
                 let number = job.number();
-                let result = engine.run(job).map_err(|message| (number, message));
-                if results.blocking_send(result).is_err() {
-                    return;
-                }
+                done(engine.run(job).map_err(|message| (number, message)));
             }
         })?;
-        Ok((Self { jobs, thread }, outgoing))
+        Ok(Self { jobs, thread })
     }
 
     /// Queues a step; waits while the queue is full.
@@ -46,8 +46,7 @@ impl LocalStage {
         self.jobs.send(Job::new(LOCAL, step)).await.map_err(|_| Error::Closed)
     }
 
-    /// Waits until its steps are over and its memory is free. Call from a thread that may block, while
-    /// results are still taken.
+    /// Waits until its steps are over and its memory is free. Call from a thread that may block.
     pub(super) fn close(self) {
         drop(self.jobs);
         if self.thread.join().is_err() {

@@ -217,6 +217,7 @@ impl Pipeline {
     /// Ends it, and waits until what the master itself had in memory for it is free. Call from a thread
     /// that may block.
     pub fn close(mut self) {
+        self.shared.break_down(Error::Closed); // So that the stage's thread waits for no worker.
         if let Some(local) = self.local.take() {
             local.close();
         }
@@ -246,7 +247,8 @@ impl Shared {
         }
     }
 
-    /// What the local stage computed goes on to the first remote one, or is the answer.
+    /// What the local stage computed goes on to the first remote one, or is the answer; nowhere once the
+    /// pipeline is broken, as a worker that is silent may take nothing any more.
     async fn after_local(&self, result: Result<Step, (u64, String)>) {
         match result {
             Err((step, message)) => {
@@ -254,7 +256,13 @@ impl Shared {
                 self.complete(step, Err(Error::Stage { worker, message }));
             }
             Ok(step) if self.remotes.is_empty() => self.answer(step.into_answer()),
-            Ok(step) => self.forward(0, step).await,
+            Ok(step) => {
+                let mut broken = self.broken.subscribe();
+                tokio::select! {
+                    () = self.forward(0, step) => {}
+                    _ = broken.wait_for(Option::is_some) => {}
+                }
+            }
         }
     }
 
@@ -293,12 +301,19 @@ impl Shared {
 
     fn answer(&self, step: Step) {
         let Step { rows, hidden, stage_us, idle_us, .. } = step;
-        self.lock().stage_us.clone_from(&stage_us);
         self.complete(step.step, Ok(Answer { hidden, rows, stage_us, idle_us }));
     }
 
     fn complete(&self, step: u64, result: Result<Answer, Error>) {
-        match self.lock().steps.remove(&step) {
+        let mut pending = self.lock();
+        let waiting = pending.steps.remove(&step);
+        if let (Some(waiting), Ok(answer)) = (&waiting, &result)
+            && answer.rows == waiting.rows
+        {
+            pending.stage_us.clone_from(&answer.stage_us);
+        }
+        drop(pending);
+        match waiting {
             // A dropped ticket means that nobody waits any more.
             Some(waiting) => drop(waiting.answer.send(result.and_then(|answer| {
                 if answer.rows == waiting.rows {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use cake_checkpoint::{Digest, LayerRange};
 use cake_engine::Stage;
 use cake_proto::wire;
+use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
@@ -103,15 +104,10 @@ pub async fn open(opening: Opening<'_>) -> Result<Pipeline, Error> {
     }
     let mut local = None;
     if let Some((stage, layers)) = opening.local {
-        let (handle, mut results) = LocalStage::start(stage)?;
-        let shared = shared.clone();
-        tasks.spawn(async move {
-            while let Some(result) = results.recv().await {
-                shared.after_local(result).await;
-            }
-        });
+        let (shared, runtime) = (shared.clone(), Handle::current());
+        let done = move |result| runtime.block_on(shared.after_local(result));
+        local = Some(LocalStage::start(stage, done)?);
         stages.push(StageInfo { worker: LOCAL.to_owned(), layers, direct: true });
-        local = Some(handle);
     }
     for (spec, direct) in opening.remotes.iter().zip(directs) {
         let worker = spec.member.name().to_owned();
