@@ -11,6 +11,7 @@ use super::table::{Measured, Table};
 use super::{CUT, ONE_B, files, one_b};
 
 const PROMPT: usize = 512;
+const THREADS: usize = 2;
 /// Tokens before those that are decoded: the peer decodes after none.
 const BEFORE: usize = 2;
 const ANSWER: usize = 65;
@@ -69,6 +70,8 @@ const KINDS: [Kind; 3] = [
 /// What one kind reached, a number per round.
 #[derive(Default)]
 struct Seen {
+    /// Bytes per second that two threads read right before `ours`.
+    memory: Vec<f64>,
     ours: Vec<Rates>,
     /// From the mapped checkpoint, where weights are not encoded into memory anyway.
     mapped: Vec<Rates>,
@@ -81,7 +84,7 @@ struct Seen {
 pub(crate) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
     let model = lab.model(ONE_B, &one_b())?;
     files::warm(&model)?;
-    let limit = bandwidth(table)?;
+    bandwidth(table)?;
     let peers = lab.peers();
     let mut seen: [Seen; KINDS.len()] = Default::default();
     let mut torch = Vec::new();
@@ -90,6 +93,7 @@ pub(crate) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
         for (kind, seen) in KINDS.iter().zip(&mut seen) {
             eprintln!("round {} of {rounds}: {}", round + 1, kind.encode);
             let ask = Ask::within("run", &model, CONTEXT).and(&["--encode", kind.encode]);
+            seen.memory.push(read_bandwidth(THREADS, true)?);
             seen.ours.push(both(&ask, Ask::alone)?);
             if kind.encode == AS_STORED {
                 seen.mapped.push(both(&ask.clone().and(&["--weights", "map"]), Ask::alone)?);
@@ -107,38 +111,32 @@ pub(crate) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
         }
     }
     for (kind, seen) in KINDS.iter().zip(&seen) {
-        report(kind, seen, &torch, limit, peers, table);
+        report(kind, seen, &torch, peers, table);
     }
     Ok(())
 }
 
-/// Tells how fast memory is; returns what two threads reach with huge pages.
-fn bandwidth(table: &mut Table) -> Result<f64> {
-    let mut best = 0.0;
-    for threads in [1, 2] {
+/// Tells how fast memory is, for one thread and for two.
+fn bandwidth(table: &mut Table) -> Result<()> {
+    for threads in [1, THREADS] {
         let [small, huge] = [read_bandwidth(threads, false)?, read_bandwidth(threads, true)?];
         let words = format!("{:.1} GB/s, with huge pages {:.1} GB/s", small / 1e9, huge / 1e9);
         table.inform(&format!("memory read, {threads} threads"), Measured::new(huge, words));
-        best = huge;
     }
-    Ok(best)
+    Ok(())
 }
 
-fn report(
-    kind: &Kind,
-    seen: &Seen,
-    torch: &[f64],
-    limit: f64,
-    peers: Option<&Peers>,
-    table: &mut Table,
-) {
+fn report(kind: &Kind, seen: &Seen, torch: &[f64], peers: Option<&Peers>, table: &mut Table) {
     let name = kind.encode;
     let shape = one_b();
     let head = (shape.hidden_size * shape.vocab_size) as f64;
     let layers = shape.layers as f64 * shape.layer_bytes() as f64 / 2.0; // Two bytes per weight.
     let bytes = (layers * kind.layer_bits + head * kind.head_bits) / 8.0;
     let (ours, over) = (medians(&seen.ours), medians(&seen.over));
-    let part = ours.decode / (limit / bytes);
+    // Turn by turn, as memory is not the same all the time.
+    let parts =
+        seen.memory.iter().zip(&seen.ours).map(|(memory, ours)| ours.decode * bytes / memory);
+    let (part, limit) = (median(parts.collect()), median(seen.memory.clone()));
     let (least_ratio, least_part) = kind.decode;
     let bar = format!("≥ {least_ratio} × llama.cpp, ≥ {least_part} of limit");
     let what = format!("decode, 2 threads, {name}");
