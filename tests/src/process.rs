@@ -10,6 +10,8 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 /// How long a program may take unless told otherwise.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(2);
+/// The same, of one that runs for seconds.
+const SELDOM: Duration = Duration::from_millis(100);
 
 /// A program that runs, its output being collected. Killed when dropped.
 #[derive(Debug)]
@@ -129,7 +131,8 @@ impl Running {
                     self.stderr()
                 );
             }
-            std::thread::sleep(POLL);
+            // Seldom where it takes long: on few processors, looking takes time from what is looked at.
+            std::thread::sleep((started.elapsed() / 20).clamp(POLL, SELDOM));
         }
         // Ended but not yet reaped: the system still has its counters.
         let io = std::fs::read_to_string(format!("/proc/{}/io", self.pid())).unwrap_or_default();
