@@ -80,6 +80,9 @@ pub enum ProtocolError {
         /// The other one.
         found: u64,
     },
+    /// It says that a step will come, and something else.
+    #[error("a frame that announces a step has more in it, expected nothing else")]
+    Announcement,
     /// A head announces more than the bounds allow, or numbers that do not agree.
     #[error("step {step} announces {what}: {found}, at most {limit}")]
     TooMany {
@@ -252,7 +255,12 @@ impl Assembler {
     /// [`ProtocolError`]; the stream must then be closed.
     pub fn push(&mut self, frame: wire::StepFrame) -> Result<Option<Incoming>, ProtocolError> {
         if frame.announcement {
-            return Ok(None); // That it came is all it is for.
+            // That it came is all it is for.
+            return if frame == announcement_frame() {
+                Ok(None)
+            } else {
+                Err(ProtocolError::Announcement)
+            };
         }
         if let Some(failure) = frame.failure {
             return Ok(Some(Incoming::Failure {
@@ -403,6 +411,8 @@ mod tests {
         let told = frames.into_iter().flat_map(|frame| [announcement_frame(), frame]).collect();
         assert_eq!(assemble(told), Ok(Some(Incoming::Step(step(375)))));
         assert_eq!(assemble(vec![announcement_frame()]), Ok(None));
+        let more = wire::StepFrame { step: 7, ..announcement_frame() };
+        assert_eq!(assemble(vec![more]), Err(ProtocolError::Announcement));
     }
 
     #[test]

@@ -258,7 +258,11 @@ fn keep(store: &Store, before: Vec<Resting>, wanted: &[Digest]) -> (Vec<OpenBlob
     let again = before.into_iter().filter_map(|(manifest, blob)| {
         let name = manifest.name();
         let in_use = wanted.contains(&name).then(|| store.pin(&name))?;
-        blob.is_as_opened().then_some(OpenBlob { manifest, blob, in_use })
+        (blob.is_as_opened() && store.note_use(&name)).then_some(OpenBlob {
+            manifest,
+            blob,
+            in_use,
+        })
     });
     let kept: Vec<OpenBlob> = again.collect();
     let names: Vec<Digest> = kept.iter().map(|open| open.manifest.name()).collect();
@@ -335,8 +339,7 @@ mod tests {
     fn what_was_computed_with_is_kept_where_it_is_wanted_and_nobody_wrote_to_it() {
         let directory = tempfile::tempdir().unwrap();
         let store = open(&directory);
-        let names: Vec<Digest> =
-            (0..4).map(|layer| receive(&store, &TestBlob::new(layer, 1000))).collect();
+        let names = [0, 1, 2, 3].map(|layer| receive(&store, &TestBlob::new(layer, 1000)));
         let (before, bad) = open_all(&store, &names[..3]).unwrap();
         assert!(bad.is_empty());
         let later = fs::metadata(directory.path()).unwrap().modified().unwrap();
@@ -344,8 +347,12 @@ mod tests {
         let file = fs::File::options().write(true).open(path).unwrap();
         file.set_modified(later + std::time::Duration::from_secs(9)).unwrap();
 
+        let last_used =
+            |name| store.list().iter().find(|held| held.name == name).map(|held| held.last_used);
+        let opened = names.clone().map(last_used);
         let before = before.into_iter().map(|open| (open.manifest, open.blob)).collect();
         let (kept, missing) = keep(&store, before, &names[1..]);
+        assert!(last_used(names[2]) > opened[2], "to be evicted last");
         assert_eq!(kept.iter().map(|open| open.manifest.name()).collect::<Vec<_>>(), [names[2]]);
         assert_eq!(missing, [names[1], names[3]]);
         let in_use = |name| store.list().iter().any(|held| held.name == name && held.in_use);

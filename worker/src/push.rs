@@ -9,6 +9,7 @@ use tokio::sync::mpsc::{self, error::TrySendError};
 use tonic::{Status, Streaming};
 use tracing::info;
 
+use crate::runtime::Runtime;
 use crate::store::{Store, Writer};
 
 /// Pieces between the network and the disk: enough to overlap the two.
@@ -22,12 +23,14 @@ const WORK_LIMIT: Duration = Duration::from_secs(600);
 /// Events of a push on their way to the master.
 pub type Events = mpsc::Sender<Result<wire::PushEvent, Status>>;
 
-/// Takes one blob from `frames` into `store`: says where to go on from, then that it is stored.
+/// Takes one blob from `frames` into `store`: says where to go on from, then that it is stored. What is evicted for
+/// it rests in `runtime` no longer.
 ///
 /// # Errors
 /// The status that ends the stream. What arrived and was verified stays for the next try.
 pub async fn receive(
     store: Store,
+    runtime: Runtime,
     mut frames: Streaming<wire::PushFrame>,
     events: &Events,
 ) -> Result<(), Status> {
@@ -50,7 +53,11 @@ pub async fn receive(
         return Ok(());
     }
     let begin = store.clone();
-    let beginning = blocking(move || begin.begin(manifest).map_err(Status::from));
+    let beginning = blocking(move || {
+        let writer = begin.begin(manifest)?;
+        runtime.let_go_unless(|name| begin.holds(name)); // What was evicted gives its room on the disk back.
+        Ok(writer)
+    });
     let writer = while_working(events, beginning).await?;
     say(events, writer.wanted(), false).await;
     let (pieces, queue) = mpsc::channel(PIECES_QUEUED);

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use cake_checkpoint::{Blob, LayerRange, Manifest};
+use cake_checkpoint::{Blob, Digest, LayerRange, Manifest};
 use cake_engine::{Batch, BatchItem, Stage};
 use cake_proto::{Step, StepItem, WireFormat, limits};
 use tokio::sync::{mpsc, watch};
@@ -148,11 +148,19 @@ impl Runtime {
         }
     }
 
-    /// Drops the stage and waits until its memory is back, but for its blobs: those rest until they are taken, or
-    /// until this is called again. Call from a thread that may block.
+    /// Drops the stage and waits until its memory is back, but for its blobs: those rest until they are taken or let
+    /// go. Changes nothing where no stage is loaded. Call from a thread that may block.
     pub fn unload(&self) {
         let blobs = self.end();
-        *self.resting() = blobs;
+        if !blobs.is_empty() {
+            *self.resting() = blobs;
+        }
+    }
+
+    /// Of the blobs that rest, lets go of those whose name is not `held`: as long as one is mapped, its removed file
+    /// takes room on the disk.
+    pub fn let_go_unless(&self, held: impl Fn(&Digest) -> bool) {
+        self.resting().retain(|(manifest, _)| held(&manifest.name()));
     }
 
     /// Drops the stage, and whatever rests. As [`Runtime::unload`].
@@ -369,5 +377,30 @@ fn item(item: &StepItem) -> BatchItem {
 async fn send_results(mut outgoing: mpsc::Receiver<Step>, routes: Routes) {
     while let Some(step) = outgoing.recv().await {
         routes.send(step).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::tests::{TestBlob, open, receive};
+
+    #[test]
+    fn what_rests_stays_until_it_is_let_go() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = open(&directory);
+        let runtime = Runtime::new("a");
+        let names = [0, 1].map(|layer| receive(&store, &TestBlob::new(layer, 1000)));
+        for name in &names {
+            let open = store.open_blob(name).unwrap();
+            runtime.resting().push((open.manifest, open.blob));
+        }
+        runtime.unload(); // Nothing is loaded.
+        store.discard(&names[0]).unwrap();
+        runtime.let_go_unless(|name| store.holds(name));
+        let rest: Vec<Digest> =
+            runtime.take().iter().map(|(manifest, _)| manifest.name()).collect();
+        assert_eq!(rest, [names[1]]);
+        assert!(runtime.take().is_empty());
     }
 }

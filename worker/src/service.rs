@@ -221,13 +221,14 @@ impl WorkerRpc for Service {
         request: Request<Streaming<wire::PushFrame>>,
     ) -> Result<Response<Self::PushStream>, Status> {
         self.admit(&request)?;
-        let store = self.shared.store.clone();
+        let (store, runtime) = (self.shared.store.clone(), self.shared.runtime.clone());
         let work = self.shared.work.clone();
         let (events, stream) = mpsc::channel(EVENTS_QUEUED);
         // Ends with the request's stream, which ends with the connection at the latest.
         tokio::spawn(async move {
             let _work = push::while_working(&events, work.read_owned()).await;
-            if let Err(status) = push::receive(store, request.into_inner(), &events).await {
+            if let Err(status) = push::receive(store, runtime, request.into_inner(), &events).await
+            {
                 info!(error = status.message(), "push ended");
                 events.send(Err(status)).await.ok();
             }
@@ -354,11 +355,16 @@ impl WorkerRpc for Service {
         request: Request<wire::ReleaseRequest>,
     ) -> Result<Response<wire::ReleaseReply>, Status> {
         self.admit(&request)?;
+        let forget = request.into_inner().forget;
         let work = self.shared.work.clone().write_owned().await;
         let shared = self.shared.clone();
         blocking(move || {
             let _work = work;
-            shared.unload();
+            if forget {
+                shared.put_away()
+            } else {
+                shared.unload()
+            }
             Ok(())
         })
         .await?;

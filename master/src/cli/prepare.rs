@@ -356,7 +356,7 @@ impl Prepared {
         let unused = self.members.iter().filter(|member| !used.contains(&member.name()));
         for member in unused.filter(|member| member.is_held()) {
             let mut client = member.client.clone();
-            let call = client.release(cake_proto::wire::ReleaseRequest::default());
+            let call = client.release(cake_proto::wire::ReleaseRequest { forget: true });
             cluster::within(member.name(), "unload", call).await.ok(); // It is not needed.
         }
     }

@@ -3,6 +3,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use cake_checkpoint::{BlobSource, Checkpoint};
+use cake_proto::step::announcement_frame;
 use cake_proto::{Client, Tag, wire};
 use cake_tests::master::path;
 use cake_tests::{Golden, Master, TestWorker, dial, golden};
@@ -74,8 +75,13 @@ impl Loaded {
         panic!("the load ended without a word")
     }
 
-    async fn release(&mut self) {
-        self.client.release(wire::ReleaseRequest::default()).await.expect("unloaded");
+    async fn release(&mut self, forget: bool) {
+        self.client.release(wire::ReleaseRequest { forget }).await.expect("unloaded");
+    }
+
+    fn probe(&self) -> wire::ProbeComputeRequest {
+        let config_json = self.request.config_json.clone();
+        wire::ProbeComputeRequest { config_json, encoding: "F32".to_owned() }
     }
 }
 
@@ -105,12 +111,25 @@ fn a_stream_of_steps_ends_with_its_lease() {
 }
 
 #[test]
+fn that_a_step_will_come_is_said_alone() {
+    with_held_blob(async |_, mut loaded| {
+        loaded.load().await.expect("loaded");
+        let (frames, outgoing) = mpsc::channel(2);
+        let answers = loaded.client.steps(ReceiverStream::new(outgoing)).await.expect("open");
+        frames.send(announcement_frame()).await.expect("taken");
+        let more = wire::StepFrame { step: 7, ..announcement_frame() };
+        frames.send(more).await.expect("taken");
+        let mut answers = answers.into_inner();
+        let told = tokio::time::timeout(SOON, answers.message());
+        let status = told.await.expect("told soon").expect_err("not an answer");
+        assert_says(status.message(), &["announces a step", "expected nothing else"]);
+    });
+}
+
+#[test]
 fn a_stage_is_not_unloaded_to_time_the_device() {
     with_held_blob(async |_, mut loaded| {
-        let request = wire::ProbeComputeRequest {
-            config_json: loaded.request.config_json.clone(),
-            encoding: "F32".to_owned(),
-        };
+        let request = loaded.probe();
         loaded.client.probe_compute(request.clone()).await.expect("timed");
         loaded.load().await.expect("loaded");
         let status = loaded.client.probe_compute(request).await.expect_err("refused");
@@ -128,12 +147,18 @@ fn a_blob_that_was_computed_with_is_hashed_again_if_somebody_wrote_to_it() {
             (last.corrupt, hashed)
         };
         assert_eq!(hashed(&mut loaded).await, (Vec::new(), true));
-        loaded.release().await;
+        loaded.release(false).await;
         assert_eq!(hashed(&mut loaded).await, (Vec::new(), false));
-        loaded.release().await;
-        loaded.release().await; // There is nothing that could rest.
+        loaded.release(false).await;
+        loaded.release(false).await; // A master that tries again says it again.
+        assert_eq!(hashed(&mut loaded).await, (Vec::new(), false));
+        loaded.release(false).await;
+        loaded.client.probe_compute(loaded.probe()).await.expect("timed"); // It needs the memory.
         assert_eq!(hashed(&mut loaded).await, (Vec::new(), true));
-        loaded.release().await;
+        loaded.release(false).await;
+        loaded.release(true).await;
+        assert_eq!(hashed(&mut loaded).await, (Vec::new(), true));
+        loaded.release(false).await;
 
         let name = loaded.request.blobs[0].clone();
         let file = worker.store().join(format!("blobs/{name}.safetensors"));

@@ -210,18 +210,26 @@ impl Store {
     /// [`Error::NotHeld`], or [`Error::Corrupt`] if its files are not what they were.
     pub fn open_blob(&self, name: &Digest) -> Result<OpenBlob, Error> {
         let in_use = self.pin(name);
-        let now = SystemTime::now();
-        match self.state().held.get_mut(name) {
-            Some(blob) => blob.last_used = now,
-            None => return Err(Error::NotHeld { blob: *name }),
+        if !self.note_use(name) {
+            return Err(Error::NotHeld { blob: *name });
         }
         let folders = &self.inner.folders;
         let manifest =
             folders.read_manifest(name).ok_or(Error::Corrupt { blob: *name, cause: None })?;
         let blob = Blob::open(&folders.blob(name), &manifest)
             .map_err(|cause| Error::Corrupt { blob: *name, cause: Some(Box::new(cause)) })?;
-        folders::set_last_use(&folders.manifest(name), now);
         Ok(OpenBlob { manifest, blob, in_use })
+    }
+
+    /// Makes it the blob that would be evicted last. False if it is not held.
+    pub fn note_use(&self, name: &Digest) -> bool {
+        let now = SystemTime::now();
+        match self.state().held.get_mut(name) {
+            Some(blob) => blob.last_used = now,
+            None => return false,
+        }
+        folders::set_last_use(&self.inner.folders.manifest(name), now);
+        true
     }
 
     /// Spares a blob from eviction until the result is dropped, whether it is held, partial or yet

@@ -4,12 +4,13 @@ use std::time::{Duration, Instant};
 
 use cake_checkpoint::{HUGE_PAGE_BYTES, MappedTensor};
 
-/// Bytes of weights that are read to compare both: far more than caches hold.
-const SAMPLE_BYTES: usize = 96 << 20;
+/// Bytes of weights that are read to compare both, if there are as many: more than the caches of servers keep of
+/// what is read again and again. With a fifth of this, a cache of 480 MiB read small pages and huge ones alike.
+const SAMPLE_BYTES: usize = 512 << 20;
 /// With fewer bytes of large tensors, caches would decide the comparison.
 const MIN_SAMPLE_BYTES: usize = 64 << 20;
 /// Each way is timed at least so often, and the best time counts: others use the memory, too.
-const MIN_ROUNDS: usize = 4;
+const MIN_ROUNDS: usize = 2;
 /// Enough rounds, or enough time, whichever comes first.
 const MAX_ROUNDS: usize = 16;
 const MAX_TIME: Duration = Duration::from_millis(100);
@@ -21,22 +22,19 @@ pub struct Measured {
     pub(super) copy: f64,
 }
 
-/// Large tensors to compare with; `None` if there are too few.
+/// Large tensors to compare with, from all over: some parts of a file may lie in huge pages already. `None` if there
+/// are too few.
 pub(super) fn sample<'a>(
     tensors: impl Iterator<Item = &'a MappedTensor>,
 ) -> Option<Vec<MappedTensor>> {
-    let (mut taken, mut bytes) = (Vec::new(), 0);
-    for tensor in tensors.filter(|tensor| tensor.bytes().len() >= HUGE_PAGE_BYTES) {
-        if bytes >= MIN_SAMPLE_BYTES {
-            break;
-        }
-        let with = bytes + tensor.bytes().len();
-        if with <= SAMPLE_BYTES || bytes == 0 {
-            bytes = with;
-            taken.push(tensor.clone());
-        }
+    let large = tensors.filter(|tensor| tensor.bytes().len() >= HUGE_PAGE_BYTES);
+    let large: Vec<&MappedTensor> = large.collect();
+    let bytes: usize = large.iter().map(|tensor| tensor.bytes().len()).sum();
+    if bytes < MIN_SAMPLE_BYTES {
+        return None;
     }
-    (bytes >= MIN_SAMPLE_BYTES).then_some(taken)
+    let every = bytes.div_ceil(SAMPLE_BYTES);
+    Some(large.into_iter().step_by(every).cloned().collect())
 }
 
 /// Reads the tensors where they are mapped, then from copies, then where they are mapped again: not
@@ -101,19 +99,18 @@ mod tests {
         MappedTensor::from_vec(vec![1; bytes], Dtype::U8, vec![bytes as u64])
     }
 
-    fn sampled(sizes: &[usize]) -> Option<Vec<usize>> {
-        let tensors: Vec<MappedTensor> = sizes.iter().map(|mib| tensor(mib << 20)).collect();
-        let taken = sample(tensors.iter())?;
-        Some(taken.iter().map(|tensor| tensor.bytes().len() >> 20).collect())
-    }
-
     #[test]
-    fn samples_are_large_enough() {
-        assert_eq!(sampled(&[1, 30, 1, 30, 30, 30]), Some(vec![30, 30, 30]));
-        assert_eq!(sampled(&[30, 90, 34, 30]), Some(vec![30, 34]));
-        assert_eq!(sampled(&[120]), Some(vec![120]), "one matrix may be larger");
+    fn samples_are_large_and_from_all_over() {
+        let sampled = |sizes: &[usize]| {
+            let tensors: Vec<MappedTensor> = sizes.iter().map(|mib| tensor(mib << 20)).collect();
+            let taken = sample(tensors.iter())?;
+            Some(taken.iter().map(|tensor| tensor.bytes().len() >> 20).collect::<Vec<_>>())
+        };
+        assert_eq!(sampled(&[1, 30, 1, 34]), Some(vec![30, 34]));
         assert_eq!(sampled(&[30, 30]), None);
         assert_eq!(sampled(&[1; 100]), None);
+        let many: Vec<MappedTensor> = vec![tensor(64 << 20); 20]; // The same memory again and again.
+        assert_eq!(sample(many.iter()).map(|taken| taken.len()), Some(7));
     }
 
     #[test]

@@ -205,7 +205,7 @@ impl Placement {
     /// Where `tensors` shall lie, which are mapped and were just read. `room_bytes` is what may be used
     /// beside them before anything else is allocated; `threads` will compute with them.
     ///
-    /// Blocks for up to half a second, the first time it measures.
+    /// Blocks for about half a second, twice that on slow devices, the first time it measures.
     fn choose<'a>(
         &self,
         tensors: impl Iterator<Item = &'a MappedTensor>,
