@@ -349,7 +349,7 @@ mod tests {
 
         let last_used =
             |name| store.list().iter().find(|held| held.name == name).map(|held| held.last_used);
-        let opened = names.clone().map(last_used);
+        let opened = names.map(last_used);
         let before = before.into_iter().map(|open| (open.manifest, open.blob)).collect();
         let (kept, missing) = keep(&store, before, &names[1..]);
         assert!(last_used(names[2]) > opened[2], "to be evicted last");
