@@ -54,8 +54,8 @@ impl OwnWeights {
         later_bytes: u64,
         threads: usize,
     ) -> Result<(), Error> {
-        let worth = tensors.iter().filter(|(_, tensor)| tensor.is_worth_copying());
-        let weights: u64 = worth.map(|(_, tensor)| tensor.bytes().len() as u64).sum();
+        let mapped = tensors.iter().filter(|(_, tensor)| tensor.is_mapped());
+        let weights: u64 = mapped.map(|(_, tensor)| tensor.bytes().len() as u64).sum();
         let fits = fits(weights, later_bytes, platform::default_budget(0).bytes);
         let room = match (fits, self.wanted) {
             (Ok(()), _) => offered_bytes,

@@ -84,13 +84,18 @@ impl DerefMut for Memory {
 /// If the system gives no memory.
 pub(crate) fn copy(source: &[u8], copied: &mut dyn FnMut(Range<usize>)) -> io::Result<Filled> {
     let mut target = Memory::zeroed(source.len())?;
+    copy_into(source, &mut target, copied);
+    target.fill_ends()
+}
+
+/// Copies `source` into as many bytes, as [`copy`] does.
+pub(crate) fn copy_into(source: &[u8], target: &mut [u8], copied: &mut dyn FnMut(Range<usize>)) {
     let pieces = source.chunks(HUGE_PAGE_BYTES).zip(target.chunks_mut(HUGE_PAGE_BYTES));
     for (index, (from, to)) in pieces.enumerate() {
         to.copy_from_slice(from);
         let piece = index * HUGE_PAGE_BYTES;
         copied(piece..piece + from.len());
     }
-    target.fill_ends()
 }
 
 /// Asks for huge pages where they are filled, and for small ones elsewhere. Hints: a system without

@@ -9,9 +9,12 @@ use std::sync::Arc;
 
 use memmap2::Mmap;
 
-use crate::anonymous::{self, Filled, HUGE_PAGE_BYTES, Memory};
+use crate::anonymous::{self, Filled, Memory};
 use crate::dtype::Dtype;
 use crate::error::Error;
+
+/// Where tensors begin that share memory: at the start of a cache line.
+const ALIGNMENT: usize = 64;
 
 /// A tensor whose bytes are read in place.
 ///
@@ -106,10 +109,38 @@ impl MappedTensor {
         Ok(Self::from_filled(copy, self.dtype, self.shape.clone()))
     }
 
-    /// Whether [`to_anonymous`](Self::to_anonymous) may make reading it faster: it is a piece of a
-    /// mapped file, of a huge page or more.
-    pub fn is_worth_copying(&self) -> bool {
-        self.is_mapped() && self.bytes().len() >= HUGE_PAGE_BYTES
+    /// Puts tensors behind each other into memory that they share, as [`MappedTensor::to_anonymous`] does with one:
+    /// small ones then lie in huge pages, too. The memory is kept until all of them are gone.
+    ///
+    /// # Errors
+    /// If the system gives no memory; all are then where they were.
+    pub fn gather(tensors: &mut [&mut MappedTensor]) -> io::Result<()> {
+        let mut ends = 0usize;
+        let place = |tensor: &&mut MappedTensor| {
+            let start = ends.next_multiple_of(ALIGNMENT);
+            ends = start + tensor.range.len();
+            start..ends
+        };
+        let places: Vec<Range<usize>> = tensors.iter().map(place).collect();
+        let mut memory = Memory::zeroed(ends)?;
+        for (tensor, place) in tensors.iter().zip(&places) {
+            let mut give_back = |piece: Range<usize>| tensor.give_back(piece);
+            anonymous::copy_into(tensor.bytes(), &mut memory[place.clone()], &mut give_back);
+        }
+        let (first, storage) = match memory.fill_ends()? {
+            Filled::Small(bytes) => (0, Storage::Vec(Arc::new(bytes))),
+            Filled::Huge(map, range) => (range.start, Storage::Anonymous(Arc::new(map))),
+        };
+        for (tensor, place) in tensors.iter_mut().zip(places) {
+            tensor.range = first + place.start..first + place.end;
+            tensor.storage = storage.clone();
+        }
+        Ok(())
+    }
+
+    /// Whether the bytes are a piece of memory that is smaller than a huge page.
+    pub fn is_small(&self) -> bool {
+        matches!(self.storage, Storage::Vec(_))
     }
 
     /// Whether the bytes are a piece of a mapped file.
@@ -228,6 +259,36 @@ mod tests {
         let own = smaps.lines().skip_while(|line| !line.starts_with(&start));
         let rss = own.into_iter().find_map(|line| line.strip_prefix("Rss:")).expect("mapped");
         rss.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") * 1024
+    }
+
+    #[test]
+    fn gathered_tensors_have_the_same_bytes_and_share_memory() {
+        let source: Vec<u8> = (0..5 << 20).map(|index| (index * 11 % 251) as u8).collect();
+        let (_directory, map) = file(&source);
+        let mapped = |range: Range<usize>| {
+            let shape = [range.len() as u64];
+            MappedTensor::from_map(map.clone(), range, Dtype::U8, &shape).expect("inside")
+        };
+        let vector = MappedTensor::from_vec(vec![9; 1001], Dtype::U8, vec![1001]);
+        assert!(vector.is_small() && !mapped(0..7).is_small());
+        let before = [mapped(3..(3 << 20)), vector, mapped(3 << 20..5 << 20), mapped(7..7)];
+        let mut after = before.clone();
+        MappedTensor::gather(&mut after.each_mut()).expect("memory");
+        let left = resident(&map);
+        assert!(!cfg!(target_os = "linux") || left <= 1 << 20, "{left} bytes of the map remain");
+        for (before, after) in before.iter().zip(&after) {
+            assert!(before.bytes() == after.bytes() && before.shape() == after.shape());
+            assert!(!after.is_mapped() && !after.is_small());
+            assert_eq!(after.bytes().as_ptr() as usize % ALIGNMENT, 0);
+        }
+        let start = |tensor: &MappedTensor| tensor.bytes().as_ptr() as usize;
+        let room =
+            (3usize << 20).next_multiple_of(ALIGNMENT) + 1001usize.next_multiple_of(ALIGNMENT);
+        assert_eq!(start(&after[2]) - start(&after[0]), room, "behind each other");
+        MappedTensor::gather(&mut []).expect("nothing");
+        let mut small = [MappedTensor::from_vec(vec![1; 10], Dtype::U8, vec![10])];
+        MappedTensor::gather(&mut small.each_mut()).expect("memory");
+        assert!(small[0].is_small() && small[0].bytes() == [1; 10]);
     }
 
     #[test]

@@ -23,6 +23,10 @@ use pages::{gives_huge_pages, lock};
 /// A copy must be read this much faster (in hundredths) to be made.
 const GAIN_PERCENT: f64 = 5.0;
 
+/// Tensors are copied and gathered until they have as many bytes: of each such group, less than a huge page lies in
+/// small ones.
+const TOGETHER_BYTES: usize = 32 << 20;
+
 /// Where the person wants the weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Weights {
@@ -141,8 +145,8 @@ impl Placement {
         if self.wanted == Weights::Copy { HUGE_PAGE_BYTES as u64 } else { 0 }
     }
 
-    /// Puts tensors where they shall lie: copies those that are mapped and large, one after the other,
-    /// if that was asked for or pays, and keeps all of them in memory if that was asked for.
+    /// Puts tensors where they shall lie: copies those that are mapped, some at a time, if that was asked for or pays,
+    /// gathers those that lie in small pieces of memory, and keeps all of them in memory if that was asked for.
     /// Returns what was chosen.
     ///
     /// * `tensors`: with their names, which are for messages; mapped ones were just read.
@@ -164,20 +168,23 @@ impl Placement {
         let mapped = tensors.iter().map(|(_, tensor)| &**tensor).filter(|one| one.is_mapped());
         let choice = self.choose(mapped, room_bytes, threads);
         tracing::info!(weights = %choice, "weights placed");
-        let copied =
-            tensors.iter_mut().filter(|(_, tensor)| choice.copies() && tensor.is_worth_copying());
-        for (name, tensor) in copied {
+        let gathers = gives_huge_pages() && room_bytes >= TOGETHER_BYTES as u64;
+        let moved = |tensor: &MappedTensor| match tensor.is_mapped() {
+            true => choice.copies(),
+            false => gathers && tensor.is_small(),
+        };
+        for group in groups(tensors, moved) {
             go_on()?;
-            let bytes = tensor.bytes().len();
-            match tensor.to_anonymous() {
-                Ok(copy) => **tensor = copy,
+            let bytes = group.iter().map(|(_, tensor)| tensor.bytes().len()).sum();
+            let (names, mut group): (Vec<&str>, Vec<_>) = group.into_iter().unzip();
+            match MappedTensor::gather(&mut group) {
+                Ok(()) => {}
                 Err(cause) if choice == Choice::CopyAsked => {
-                    return Err(
-                        Error::Copy(cake_checkpoint::Error::memory(name, bytes, cause)).into()
-                    );
+                    let error = cake_checkpoint::Error::memory(names[0], bytes, cause);
+                    return Err(Error::Copy(error).into());
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "the rest of the weights stays mapped");
+                    tracing::warn!(%error, "the rest of the weights stays where it is");
                     break;
                 }
             }
@@ -234,6 +241,32 @@ impl Placement {
     }
 }
 
+/// Those of `tensors` that are to be moved, in the order of their names, some at a time: about
+/// [`TOGETHER_BYTES`], and none that are small together.
+fn groups<'a>(
+    tensors: &'a mut [(String, &mut MappedTensor)],
+    moved: impl Fn(&MappedTensor) -> bool,
+) -> Vec<Vec<(&'a str, &'a mut MappedTensor)>> {
+    let moved = tensors.iter_mut().filter(|(_, tensor)| moved(tensor));
+    let mut moved: Vec<_> = moved.map(|(name, tensor)| (&**name, &mut **tensor)).collect();
+    moved.sort_by_key(|(name, tensor)| (tensor.is_mapped(), *name));
+    let (mut groups, mut bytes) = (Vec::<Vec<_>>::new(), TOGETHER_BYTES);
+    for (name, tensor) in moved {
+        if bytes >= TOGETHER_BYTES {
+            groups.push(Vec::new());
+            bytes = 0;
+        }
+        bytes += tensor.bytes().len();
+        groups.last_mut().expect("the first opens one").push((name, tensor));
+    }
+    let large = |group: &Vec<(&str, &mut MappedTensor)>| {
+        let bytes = group.iter().map(|(_, tensor)| tensor.bytes().len());
+        bytes.sum::<usize>() >= HUGE_PAGE_BYTES
+    };
+    groups.retain(large);
+    groups
+}
+
 fn verdict(measured: Measured) -> Choice {
     if measured.copy > measured.map * (1.0 + GAIN_PERCENT / 100.0) {
         Choice::Pays(measured)
@@ -268,6 +301,38 @@ mod tests {
         assert!(!verdict(90.0).copies() && !verdict(104.0).copies());
         assert!(verdict(106.0).copies());
         assert!(verdict(106.0).to_string().starts_with("copied: read at"));
+    }
+
+    #[test]
+    fn what_lies_in_small_pieces_is_gathered_in_the_order_of_names() {
+        let sizes = [12, 1, 1, 20, 1].map(|mib| mib << 20);
+        let mut tensors = sizes.map(tensor);
+        let named = |names: [&str; 5], tensors: &mut [MappedTensor; 5]| {
+            let mut named: Vec<_> =
+                names.into_iter().map(str::to_owned).zip(tensors.iter_mut()).collect();
+            let groups = groups(&mut named, |_| true);
+            let names =
+                |group: &Vec<(&str, _)>| group.iter().map(|(name, _)| *name).collect::<String>();
+            groups.iter().map(names).collect::<Vec<_>>()
+        };
+        assert_eq!(named(["b", "e", "c", "d", "a"], &mut tensors), ["abcd"], "1 MiB is left");
+        assert_eq!(named(["e", "a", "b", "d", "c"], &mut tensors), ["abcde"]);
+        assert_eq!(
+            named(["a", "b", "c", "d", "e"], &mut sizes.map(|size| tensor(2 * size))),
+            ["abcd", "e"]
+        );
+
+        let before = tensors[1].bytes().as_ptr();
+        let mut settle = |room: usize| {
+            let names = ["a", "b", "c", "d", "e"].into_iter().map(str::to_owned);
+            let mut named: Vec<_> = names.zip(&mut tensors).collect();
+            let go_on = &mut || Ok::<_, Error>(());
+            Placement::default().settle(&mut named, room as u64, 1, go_on).expect("settled");
+            named.iter().filter(|(_, tensor)| tensor.is_small()).count()
+        };
+        assert_eq!(settle(TOGETHER_BYTES - 1), 5, "no room");
+        assert_eq!(settle(TOGETHER_BYTES), if gives_huge_pages() { 1 } else { 5 });
+        assert_eq!(tensors[1].bytes().as_ptr() == before, !gives_huge_pages());
     }
 
     #[test]
