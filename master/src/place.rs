@@ -49,7 +49,7 @@ impl OwnWeights {
     /// [`Error`]; those copied until then stay copied.
     pub fn settle(
         &self,
-        mut tensors: Vec<(String, &mut MappedTensor)>,
+        tensors: Vec<(String, &mut MappedTensor)>,
         offered_bytes: u64,
         later_bytes: u64,
         threads: usize,
@@ -62,7 +62,7 @@ impl OwnWeights {
             (Err(refusal), Weights::Copy) => return Err(refusal),
             (Err(_), Weights::Map | Weights::Auto) => 0,
         };
-        self.placement.settle(&mut tensors, room, threads, &mut || Ok::<_, Error>(()))?;
+        self.placement.settle(&mut [tensors], room, threads, &mut || Ok::<_, Error>(()))?;
         Ok(())
     }
 

@@ -200,10 +200,11 @@ impl Load {
             }
             return Ok(Outcome::Corrupt(corrupt));
         }
-        let tensors = blobs.iter_mut().flat_map(|open| open.blob.tensors_mut());
-        let mut tensors: Vec<_> = tensors.map(|(name, tensor)| (name.to_owned(), tensor)).collect();
+        let named = |(name, tensor): (&str, _)| (name.to_owned(), tensor);
+        let parts = blobs.iter_mut().map(|open| open.blob.tensors_mut().map(named).collect());
+        let mut parts: Vec<Vec<_>> = parts.collect();
         let mut wanted = || (place.still_wanted)().map_err(Error::from);
-        place.placement.settle(&mut tensors, room, threads, &mut wanted)?;
+        place.placement.settle(&mut parts, room, threads, &mut wanted)?;
         let options = EngineOptions {
             kv: self.kv,
             kv_blocks: self.kv_blocks,

@@ -126,6 +126,9 @@ impl fmt::Display for Choice {
     }
 }
 
+/// A tensor with its name, which is for messages.
+pub type Named<'a> = (String, &'a mut MappedTensor);
+
 /// Decides where weights lie; remembers what it measured.
 #[derive(Debug, Default)]
 pub struct Placement {
@@ -149,7 +152,8 @@ impl Placement {
     /// gathers those that lie in small pieces of memory, and keeps all of them in memory if that was asked for.
     /// Returns what was chosen.
     ///
-    /// * `tensors`: with their names, which are for messages; mapped ones were just read.
+    /// * `parts`: tensors that are dropped together, such as those of a blob: memory is shared within a part alone,
+    ///   as all of it stays for as long as one tensor in it does. Mapped ones were just read.
     /// * `room_bytes`: what may be used beside them before anything else is allocated.
     /// * `threads`: how many will compute with them.
     /// * `go_on`: asked before each copy.
@@ -159,13 +163,14 @@ impl Placement {
     /// them are usable.
     pub fn settle<E: From<Error>>(
         &self,
-        tensors: &mut [(String, &mut MappedTensor)],
+        parts: &mut [Vec<Named<'_>>],
         room_bytes: u64,
         threads: usize,
         go_on: &mut dyn FnMut() -> Result<(), E>,
     ) -> Result<Choice, E> {
         go_on()?;
-        let mapped = tensors.iter().map(|(_, tensor)| &**tensor).filter(|one| one.is_mapped());
+        let all = parts.iter().flatten().map(|(_, tensor)| &**tensor);
+        let mapped = all.filter(|tensor| tensor.is_mapped());
         let choice = self.choose(mapped, room_bytes, threads);
         tracing::info!(weights = %choice, "weights placed");
         let gathers = gives_huge_pages() && room_bytes >= TOGETHER_BYTES as u64;
@@ -173,7 +178,7 @@ impl Placement {
             true => choice.copies(),
             false => gathers && tensor.is_small(),
         };
-        for group in groups(tensors, moved) {
+        for group in parts.iter_mut().flat_map(|part| groups(part, moved)) {
             go_on()?;
             let bytes = group.iter().map(|(_, tensor)| tensor.bytes().len()).sum();
             let (names, mut group): (Vec<&str>, Vec<_>) = group.into_iter().unzip();
@@ -189,7 +194,7 @@ impl Placement {
                 }
             }
         }
-        let settled = tensors.iter().map(|(_, tensor)| &**tensor);
+        let settled = parts.iter().flatten().map(|(_, tensor)| &**tensor);
         self.keep(settled).map_err(|error| E::from(error.into()))?;
         Ok(choice)
     }
@@ -244,7 +249,7 @@ impl Placement {
 /// Those of `tensors` that are to be moved, in the order of their names, some at a time: about
 /// [`TOGETHER_BYTES`], and none that are small together.
 fn groups<'a>(
-    tensors: &'a mut [(String, &mut MappedTensor)],
+    tensors: &'a mut [Named<'_>],
     moved: impl Fn(&MappedTensor) -> bool,
 ) -> Vec<Vec<(&'a str, &'a mut MappedTensor)>> {
     let moved = tensors.iter_mut().filter(|(_, tensor)| moved(tensor));
@@ -325,10 +330,11 @@ mod tests {
         let before = tensors[1].bytes().as_ptr();
         let mut settle = |room: usize| {
             let names = ["a", "b", "c", "d", "e"].into_iter().map(str::to_owned);
-            let mut named: Vec<_> = names.zip(&mut tensors).collect();
+            let named: Vec<_> = names.zip(&mut tensors).collect();
             let go_on = &mut || Ok::<_, Error>(());
-            Placement::default().settle(&mut named, room as u64, 1, go_on).expect("settled");
-            named.iter().filter(|(_, tensor)| tensor.is_small()).count()
+            let mut parts = [named];
+            Placement::default().settle(&mut parts, room as u64, 1, go_on).expect("settled");
+            parts[0].iter().filter(|(_, tensor)| tensor.is_small()).count()
         };
         assert_eq!(settle(TOGETHER_BYTES - 1), 5, "no room");
         assert_eq!(settle(TOGETHER_BYTES), if gives_huge_pages() { 1 } else { 5 });
