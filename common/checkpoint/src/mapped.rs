@@ -98,7 +98,7 @@ impl MappedTensor {
 
     /// The same tensor in memory of its own, in huge pages where the system gives them, at the start
     /// of one. Of a mapped file each piece is given back once it is copied: at any time no more than
-    /// one piece of [`HUGE_PAGE_BYTES`] is resident twice. `self` and
+    /// one piece of [`HUGE_PAGE_BYTES`](crate::HUGE_PAGE_BYTES) is resident twice. `self` and
     /// its clones stay usable; what is read of them then comes from the file again.
     ///
     /// # Errors
