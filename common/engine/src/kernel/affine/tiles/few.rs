@@ -6,29 +6,36 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::super::super::AHEAD;
-use super::super::super::amx::{Amx, TILE_ROWS, Tiles, tile, transpose_into, zero};
+use super::super::super::CACHE_LINE;
+use super::super::super::amx::{Amx, TILE_ROWS, Tiles, tile, transpose_into};
+use super::super::super::element::FloatType;
 use super::super::super::simd::LANES;
-use super::super::super::x86::{Line, prefetch};
+use super::super::super::x86::Line;
 use super::super::activations::Activations;
-use super::super::vnni::{PARAM_GROUPS, Params, Task};
-use super::super::{Bits, Call};
+use super::super::vnni::{PARAM_GROUPS, Task, own_ahead};
+use super::super::{Bits, Call, MAX_GROUP, MIN_GROUP};
 use super::{STEP, Tile, widen};
 use crate::pool::Tasks;
 
 /// Most rows: half the columns of a tile.
 pub(in super::super) const FEW_ROWS: usize = TILE_ROWS / 2;
-/// Tiles of outputs computed together.
-const STRIP: usize = 2;
-/// Outputs of them.
-const OUTPUTS: usize = STRIP * TILE_ROWS;
+/// Outputs computed together, two lines of each at a time, which memory is asked for in the same order. With one line
+/// of twice as many, or asked in the order that they lie in, memory stood still while products were computed: a fifth
+/// more time.
+const OUTPUTS: usize = TILE_ROWS;
 /// Pairs of outputs: a vector has the rows of two.
 const PAIRS: usize = OUTPUTS / 2;
+/// Inputs that are taken at once: whole groups of every size.
+const SPAN: usize = MAX_GROUP;
+/// Steps of a span.
+const STEPS: usize = SPAN / STEP;
+/// Most groups of a span.
+const GROUPS: usize = SPAN / MIN_GROUP;
 
 /// At most [`FEW_ROWS`] rows of activations. Rows and inputs past the end are zero.
 pub(in super::super) struct FewPacked {
-    /// For each step a tile, a line of which has four codes of every row: the upper plane, then the
-    /// lower one.
+    /// For each step of whole spans a tile, a line of which has four codes of every row: the upper plane, then
+    /// the lower one.
     planes: Vec<Tile>,
     /// For each group the scales of the rows, twice, and the sums, twice.
     params: Vec<[Line; 2]>,
@@ -37,7 +44,7 @@ pub(in super::super) struct FewPacked {
 impl FewPacked {
     /// Packs the activations of `call`, which `x` has as planes.
     pub(in super::super) fn new(proof: Amx, call: &Call<'_>, x: &Activations) -> FewPacked {
-        let steps = call.weight.inputs.div_ceil(STEP);
+        let steps = call.weight.inputs.div_ceil(SPAN) * STEPS;
         let mut planes = Vec::with_capacity(steps);
         let mut params = vec![[Line::ZERO; 2]; call.weight.groups()];
         let _: Amx = proof;
@@ -90,146 +97,164 @@ pub(in super::super) fn matmul<'a>(
         let tiles = Tiles::new(proof, weight.group.min(STEP));
         // SAFETY: `proof` is there, so the processor has the instructions.
         unsafe {
-            match task.group_bytes() {
-                16 => task.run_few::<8>(&tiles, packed),
-                32 => task.run_few::<16>(&tiles, packed),
-                64 => task.run_few::<32>(&tiles, packed),
-                128 => task.run_few::<64>(&tiles, packed),
-                bytes => unreachable!("a group of {bytes} bytes"),
+            match (SPAN / weight.group, weight.bits) {
+                (1, Bits::Eight) => task.run_few::<1, 2>(&tiles, packed),
+                (2, Bits::Eight) => task.run_few::<2, 2>(&tiles, packed),
+                (4, Bits::Eight) => task.run_few::<4, 2>(&tiles, packed),
+                (1, Bits::Four) => task.run_few::<1, 1>(&tiles, packed),
+                (2, Bits::Four) => task.run_few::<2, 1>(&tiles, packed),
+                (4, Bits::Four) => task.run_few::<4, 1>(&tiles, packed),
+                (groups, _) => unreachable!("{groups} groups in a span"),
             }
         };
     })
 }
 
-/// Codes of a step of a strip as bytes, where they do not lie so.
-type Copied = [Tile; STRIP];
+/// Codes of a span of 16 outputs as bytes, where they do not lie so.
+type Copied = [Tile; STEPS];
 
-/// Sums of products of a strip: a line for each output.
-type Dots = [Tile; STRIP];
+/// Sums of products of the groups of a span: a line for each output.
+type Dots = [Tile; GROUPS];
 
 impl Task<'_> {
-    /// All of the task; the codes of a group of a strip are `LINES` lines of memory.
+    /// All of the task; a span has so many `GROUPS`, and its codes are so many `LINES` of each output.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
-    fn run_few<const LINES: usize>(&self, tiles: &Tiles, packed: &FewPacked) {
-        let mut params = [const { Params::<1>::ZERO }; STRIP];
+    fn run_few<const GROUPS: usize, const LINES: usize>(&self, tiles: &Tiles, packed: &FewPacked) {
+        assert_eq!(tiles.row_bytes(), (self.weight.group.min(STEP), size_of::<Line>()), "tiles");
+        let mut params = [const { RowParams::ZERO }; 2];
         let (mut copied, mut dots) =
-            ([[Line::ZERO; TILE_ROWS]; STRIP], [[[Line::ZERO; TILE_ROWS]; STRIP]; 2]);
+            ([[Line::ZERO; TILE_ROWS]; STEPS], [[[Line::ZERO; TILE_ROWS]; self::GROUPS]; 2]);
         let row_bytes = self.weight.row_bytes();
+        let groups = self.weight.groups();
+        let spans = groups.div_ceil(GROUPS);
+        let filled = PARAM_GROUPS / GROUPS; // Spans.
         for first in self.outputs.clone().step_by(OUTPUTS) {
             let outputs = first..(first + OUTPUTS).min(self.outputs.end);
-            let codes = &self.weight.codes[first * row_bytes..outputs.end * row_bytes];
+            let codes = &self.weight.codes[first * row_bytes..];
             let mut y = [_mm512_setzero_ps(); PAIRS];
-            for begin in (0..self.weight.groups()).step_by(PARAM_GROUPS) {
-                let held = begin..(begin + PARAM_GROUPS).min(self.weight.groups());
-                for (tile, params) in params.iter_mut().enumerate() {
-                    let first = (first + tile * TILE_ROWS).min(outputs.end);
-                    let tile = first..(first + TILE_ROWS).min(outputs.end);
-                    self.fill_params(&tile, &held, true, params);
+            // The products of a span are on their way while the chains take those before, a part of one after a
+            // part of the other: a processor looks only so far ahead.
+            for span in 0..=spans {
+                if span < spans && span % filled == 0 {
+                    let held = span * GROUPS..(span * GROUPS + PARAM_GROUPS).min(groups);
+                    self.fill_rows(first, &held, &mut params[span / filled % 2]);
                 }
-                // The products of a group are on their way while the chains take those before, a part
-                // of one after a part of the other: a processor looks only so far ahead.
-                for group in begin..=held.end {
-                    let [even, odd] = &mut dots;
-                    let (to, dots) = if group % 2 == 0 { (even, odd) } else { (odd, even) };
-                    let last = group.max(begin + 1) - 1;
-                    let ahead = self.ahead_of(first, last);
-                    let link = Link { params: &params, x: &packed.params[last], dots, ahead };
-                    macro_rules! extend {
-                        ($from:literal .. $to:literal) => {
-                            if group > begin {
-                                link.extend::<LINES, $from, $to>(last - begin, &mut y);
-                            }
-                        };
+                let [even, odd] = &mut dots;
+                let (to, dots) = if span % 2 == 0 { (even, odd) } else { (odd, even) };
+                let last = span.max(1) - 1;
+                let link = Link {
+                    params: &params[last / filled % 2],
+                    first: last % filled * GROUPS,
+                    x: &packed.params[last * GROUPS..((last + 1) * GROUPS).min(groups)],
+                    dots,
+                };
+                macro_rules! extend {
+                    ($from:literal .. $to:literal) => {
+                        if span > 0 {
+                            link.extend::<GROUPS, $from, $to>(&mut y);
+                        }
+                    };
+                }
+                if span == spans {
+                    extend!(0..8);
+                    break;
+                }
+                let at = span * SPAN / self.weight.bits.per_byte();
+                let [ahead, near] = [own_ahead(at, row_bytes), at + LINES * CACHE_LINE]
+                    .map(|at| codes.as_ptr().wrapping_add(at));
+                let codes = self.locate(codes, span, &mut copied);
+                let x = packed.planes[span * STEPS..][..STEPS].as_ptr();
+                macro_rules! ask {
+                    ($quarter:literal) => {
+                        let first = 4 * $quarter * row_bytes;
+                        ask::<LINES>(
+                            ahead.wrapping_add(first),
+                            near.wrapping_add(first),
+                            row_bytes,
+                        );
+                    };
+                }
+                // SAFETY: at `codes` are those of a whole span, and at `x` what goes with them.
+                unsafe {
+                    multiply::<GROUPS, 0>(tiles, &codes, x.cast());
+                    ask!(0);
+                    extend!(0..2);
+                    multiply::<GROUPS, 1>(tiles, &codes, x.cast());
+                    ask!(1);
+                    extend!(2..4);
+                    if GROUPS == 4 {
+                        multiply::<GROUPS, 2>(tiles, &codes, x.cast());
+                        multiply::<GROUPS, 3>(tiles, &codes, x.cast());
                     }
-                    if group == held.end {
-                        extend!(0..16);
-                        break;
+                    store::<0>(tiles, to);
+                    ask!(2);
+                    extend!(4..6);
+                    if GROUPS > 1 {
+                        store::<1>(tiles, to);
                     }
-                    let step = self.begin_group(tiles, codes, packed, group, &mut copied);
-                    extend!(0..4);
-                    step.multiply_first();
-                    extend!(4..8);
-                    step.multiply_second();
-                    extend!(8..12);
-                    store_first(tiles, to);
-                    extend!(12..16);
-                    store_second(tiles, to);
+                    ask!(3);
+                    extend!(6..8);
+                    if GROUPS == 4 {
+                        store::<2>(tiles, to);
+                        store::<3>(tiles, to);
+                    }
                 }
             }
             self.finish(&outputs, &y);
         }
     }
 
-    /// What memory is asked for while a group is computed: in the order that rows lie in, which it
-    /// is fastest in and this kernel's own is not; so at least as far ahead as the next strip.
-    fn ahead_of(&self, output: usize, group: usize) -> *const u8 {
-        let row_bytes = self.weight.row_bytes();
-        let here = output * row_bytes + OUTPUTS * group * self.group_bytes();
-        self.weight.codes.as_ptr().wrapping_add(here + AHEAD.max(OUTPUTS * row_bytes))
-    }
-
-    /// Multiplies all steps but the last of a group of the outputs whose codes these are; of that
-    /// one the first operands are loaded.
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    #[inline]
-    fn begin_group<'a>(
-        &self,
-        tiles: &'a Tiles,
-        codes: &'a [u8],
-        packed: &FewPacked,
-        group: usize,
-        copied: &'a mut Copied,
-    ) -> Step<'a> {
-        let row_bytes = self.weight.row_bytes();
-        let step_codes = self.weight.group.min(STEP);
-        let as_they_lie = self.weight.bits == Bits::Eight && codes.len() == OUTPUTS * row_bytes;
-        assert_eq!(tiles.row_bytes(), (step_codes, size_of::<Line>()), "tiles of a step");
-        zero(tiles);
-        let end = (group + 1) * self.weight.group;
-        let mut at = group * self.weight.group;
-        loop {
-            let (from, stride) = match as_they_lie {
-                true => {
-                    let rows = &codes[at..][..(OUTPUTS - 1) * row_bytes + step_codes];
-                    (rows.as_ptr(), row_bytes)
-                }
-                false => {
-                    self.copy_step(codes, at, step_codes, copied);
-                    (copied.as_ptr().cast(), size_of::<Line>())
-                }
-            };
-            // Of a group of half a step, perhaps the second half of the lines.
-            let plane = packed.planes[at / STEP][at % STEP / 4..][..step_codes / 4].as_ptr();
-            // SAFETY: there are tile registers for so many codes. At `from` are those of a whole
-            // strip, or a copy of them; at `plane` the lines that go with them.
+    /// Widens scales and biases of `groups`, at most [`PARAM_GROUPS`], of the 16 outputs from `first` on; those
+    /// past the end are of no meaning. Asks memory for those of the outputs behind.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
+    fn fill_rows(&self, first: usize, groups: &Range<usize>, params: &mut RowParams) {
+        let mut copies = MaybeUninit::uninit();
+        let rows = self.param_rows(first, groups, true, &mut copies);
+        let float = self.weight.params;
+        for (lane, (scales, biases)) in params.scales.iter_mut().zip(&mut params.biases).enumerate()
+        {
+            let at = lane * rows.stride;
+            // SAFETY: `rows` has 16 values of each of 16 outputs.
             unsafe {
-                tile!("tileloadd tmm6, [{x} + {s}]"; x = plane);
-                asm!(
-                    "tileloadd tmm4, [{from} + {stride}]",
-                    from = in(reg) from, stride = in(reg) stride,
-                    out("tmm4") _,
-                    options(nostack, preserves_flags, readonly),
-                );
+                scales.write(widen_params(float, rows.scales.wrapping_add(at)));
+                biases.write(widen_params(float, rows.biases.wrapping_add(at)));
             }
-            let step = Step { _tiles: tiles, from, stride };
-            at += step_codes;
-            if at == end {
-                return step;
-            }
-            step.multiply_first();
-            step.multiply_second();
         }
     }
 
-    /// Copies the codes of a step as bytes; rows past the end keep what they had.
+    /// Where the codes of a span are as bytes, `codes` being what is left from the first output on: there, or in
+    /// `copied`.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    #[inline]
+    fn locate(&self, codes: &[u8], span: usize, copied: &mut Copied) -> Codes {
+        let row_bytes = self.weight.row_bytes();
+        let bits = self.weight.bits;
+        let at = span * SPAN / bits.per_byte();
+        let whole = codes.len() >= OUTPUTS * row_bytes && at + SPAN / bits.per_byte() <= row_bytes;
+        match (whole, bits) {
+            (true, Bits::Eight) => {
+                return Codes { from: codes[at..].as_ptr(), stride: row_bytes, step: STEP };
+            }
+            // SAFETY: spans of 16 rows are there.
+            (true, Bits::Four) => unsafe { widen_span(codes[at..].as_ptr(), row_bytes, copied) },
+            (false, _) => self.copy_span(codes, span * SPAN, copied),
+        }
+        let from = copied.as_ptr().cast();
+        Codes { from, stride: size_of::<Line>(), step: size_of::<Tile>() }
+    }
+
+    /// Copies the codes of a span as bytes; outputs and inputs past the end keep what they had.
     #[inline(never)] // Inlined, it would keep its caller from being so.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    fn copy_step(&self, codes: &[u8], at: usize, step_codes: usize, copied: &mut Copied) {
+    fn copy_span(&self, codes: &[u8], at: usize, copied: &mut Copied) {
         let bits = self.weight.bits;
-        let bytes = at / bits.per_byte()..(at + step_codes) / bits.per_byte();
-        let rows = codes.chunks_exact(self.weight.row_bytes());
-        for (line, row) in copied.as_flattened_mut().iter_mut().zip(rows) {
-            widen(bits, &row[bytes.clone()], line);
+        for (step, tile) in copied.iter_mut().enumerate() {
+            let at = (at + step * STEP) / bits.per_byte();
+            let rows = codes.chunks_exact(self.weight.row_bytes());
+            for (line, row) in tile.iter_mut().zip(rows) {
+                let bytes = row.get(at..).unwrap_or(&[]);
+                widen(bits, &bytes[..bytes.len().min(STEP / bits.per_byte())], line);
+            }
         }
     }
 
@@ -248,104 +273,204 @@ impl Task<'_> {
     }
 }
 
-/// Codes of a whole strip that are about to be multiplied, which it borrows: operands of the first
-/// half are loaded.
-struct Step<'a> {
-    _tiles: &'a Tiles,
+/// Scales and biases of some groups of 16 outputs: a line of groups for each output.
+struct RowParams {
+    scales: Tile,
+    biases: Tile,
+}
+
+impl RowParams {
+    const ZERO: RowParams =
+        RowParams { scales: [Line::ZERO; TILE_ROWS], biases: [Line::ZERO; TILE_ROWS] };
+}
+
+/// 16 values of type `float` as f32.
+///
+/// # Safety
+/// They can be read at `from`.
+#[target_feature(enable = "avx512f,avx512vl,f16c")]
+#[inline]
+unsafe fn widen_params(float: FloatType, from: *const u8) -> __m512i {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let half = || _mm256_loadu_si256(from.cast());
+        match float {
+            FloatType::F32 => _mm512_loadu_si512(from.cast()),
+            FloatType::F16 => _mm512_castps_si512(_mm512_cvtph_ps(half())),
+            FloatType::Bf16 => _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(half())),
+        }
+    }
+}
+
+/// Codes of a span of 16 outputs as bytes.
+struct Codes {
     from: *const u8,
+    /// Bytes from an output to the next, and from a step to the next.
     stride: usize,
+    step: usize,
 }
 
-impl Step<'_> {
-    /// Multiplies the first tile of outputs and loads the second.
-    #[inline(always)]
-    fn multiply_first(&self) {
-        let second = self.from.wrapping_add(TILE_ROWS * self.stride);
-        // SAFETY: there are tile registers, and `begin_group` made this of a whole strip.
-        unsafe {
+/// The half bytes of a span of 16 outputs as bytes, in the order that activations beside them have.
+///
+/// # Safety
+/// They can be read at `from` and after it, `stride` bytes apart.
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+unsafe fn widen_span(from: *const u8, stride: usize, copied: &mut Copied) {
+    let half = _mm512_set1_epi8(0xf);
+    // 16 bytes are 32 codes: 16 low halves, then 16 high ones.
+    let orders = [
+        _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11),
+        _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15),
+    ];
+    for output in 0..OUTPUTS {
+        // SAFETY: the caller's promise.
+        let codes = unsafe { _mm512_loadu_si512(from.wrapping_add(output * stride).cast()) };
+        let low = _mm512_and_si512(codes, half);
+        let high = _mm512_and_si512(_mm512_srli_epi16::<4>(codes), half);
+        for (tile, order) in copied.iter_mut().zip(orders) {
+            tile[output].write(_mm512_permutex2var_epi64(low, order, high));
+        }
+    }
+}
+
+/// Multiplies part `PART` of a span of so many `GROUPS` with what goes with it of the activations, whose tiles are
+/// at `x`: a step, or the half of one that is a group. The sums of group `g` are in tile register `g`.
+///
+/// # Safety
+/// The codes and the tiles are there.
+#[inline(always)]
+unsafe fn multiply<const GROUPS: usize, const PART: usize>(_: &Tiles, codes: &Codes, x: *const u8) {
+    let at = PART * if GROUPS == 4 { MIN_GROUP } else { STEP };
+    let from = codes.from.wrapping_add(at / STEP * codes.step + at % STEP);
+    let x = x.wrapping_add(at / STEP * size_of::<Tile>() + at % STEP / 4 * size_of::<Line>());
+    macro_rules! product {
+        ($sum:literal = $weights:literal * $x:literal) => {
+            product!($sum += $weights * $x; concat!("tilezero ", $sum),)
+        };
+        ($sum:literal += $weights:literal * $x:literal; $($first:expr,)?) => {
             asm!(
-                "tdpbusd tmm0, tmm4, tmm6",
-                "tileloadd tmm5, [{from} + {stride}]",
-                from = in(reg) second, stride = in(reg) self.stride,
-                out("tmm0") _, out("tmm5") _,
+                $($first,)?
+                concat!("tileloadd ", $x, ", [{x} + {line}]"),
+                concat!("tileloadd ", $weights, ", [{from} + {stride}]"),
+                concat!("tdpbusd ", $sum, ", ", $weights, ", ", $x),
+                x = in(reg) x, line = in(reg) size_of::<Line>(),
+                from = in(reg) from, stride = in(reg) codes.stride,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack, preserves_flags, readonly),
-            );
+            )
+        };
+    }
+    // SAFETY: there are tile registers for such codes; the caller's promise.
+    unsafe {
+        match (GROUPS, PART) {
+            (_, 0) => product!("tmm0" = "tmm4" * "tmm6"),
+            (1, _) => product!("tmm0" += "tmm5" * "tmm7";),
+            (_, 1) => product!("tmm1" = "tmm5" * "tmm7"),
+            (_, 2) => product!("tmm2" = "tmm4" * "tmm6"),
+            _ => product!("tmm3" = "tmm5" * "tmm7"),
         }
     }
+}
 
-    /// Multiplies the second tile of outputs.
-    #[inline(always)]
-    fn multiply_second(&self) {
-        // SAFETY: there are tile registers.
-        unsafe {
-            asm!("tdpbusd tmm1, tmm5, tmm6", out("tmm1") _, options(nostack, preserves_flags));
+/// Stores the sums of group `GROUP`.
+#[inline(always)]
+fn store<const GROUP: usize>(_: &Tiles, dots: &mut Dots) {
+    let to = dots[GROUP].as_mut_ptr();
+    // SAFETY: there are tile registers, and room for a tile.
+    unsafe {
+        match GROUP {
+            0 => tile!("tilestored [{to} + {s}], tmm0"; to = to),
+            1 => tile!("tilestored [{to} + {s}], tmm1"; to = to),
+            2 => tile!("tilestored [{to} + {s}], tmm2"; to = to),
+            _ => tile!("tilestored [{to} + {s}], tmm3"; to = to),
         }
     }
 }
 
-/// Stores the sums of the first tile of outputs.
+/// Asks memory for a line of each of four outputs, or two, the first at `from`, and the first-level cache for as many at
+/// `near`. Written out, with addresses that the instructions compute themselves.
 #[inline(always)]
-fn store_first(_: &Tiles, dots: &mut Dots) {
-    // SAFETY: there are tile registers, and room for a tile.
-    unsafe { tile!("tilestored [{d} + {s}], tmm0"; d = dots[0].as_mut_ptr()) }
+fn ask<const LINES: usize>(from: *const u8, near: *const u8, stride: usize) {
+    const { assert!(CACHE_LINE == 64 && LINES <= 2, "as written out") };
+    macro_rules! four {
+        ($line:literal) => {
+            asm!(
+                concat!("prefetcht1 [{from} + ", $line, "]"),
+                concat!("prefetcht1 [{from} + {stride} + ", $line, "]"),
+                concat!("prefetcht1 [{from} + 2 * {stride} + ", $line, "]"),
+                concat!("prefetcht1 [{from} + {thrice} + ", $line, "]"),
+                concat!("prefetcht0 [{near} + ", $line, "]"),
+                concat!("prefetcht0 [{near} + {stride} + ", $line, "]"),
+                concat!("prefetcht0 [{near} + 2 * {stride} + ", $line, "]"),
+                concat!("prefetcht0 [{near} + {thrice} + ", $line, "]"),
+                from = in(reg) from, near = in(reg) near, stride = in(reg) stride, thrice = in(reg) 3 * stride,
+                options(nostack, preserves_flags, readonly),
+            )
+        };
+    }
+    // SAFETY: a prefetch touches nothing; every processor of this architecture has it.
+    unsafe {
+        four!("0");
+        if LINES == 2 {
+            four!("64");
+        }
+    }
 }
 
-/// Stores the sums of the second tile of outputs.
-#[inline(always)]
-fn store_second(_: &Tiles, dots: &mut Dots) {
-    // SAFETY: there are tile registers, and room for a tile.
-    unsafe { tile!("tilestored [{d} + {s}], tmm1"; d = dots[1].as_mut_ptr()) }
-}
-
-/// What continues the chains of a strip by one group.
+/// What continues the chains of 16 outputs by a span.
 struct Link<'a> {
-    params: &'a [Params<1>; STRIP],
-    x: &'a [Line; 2],
+    /// The parameters of some groups, and which of them is the first of the span.
+    params: &'a RowParams,
+    first: usize,
+    /// Of each group of the span.
+    x: &'a [[Line; 2]],
     dots: &'a Dots,
-    /// What to ask memory for meanwhile.
-    ahead: *const u8,
 }
 
 impl Link<'_> {
-    /// Takes group `group` of the parameters for the pairs of outputs `FROM..TO`; asks memory for
-    /// their share of so many lines.
+    /// Takes the groups of the span, `GROUPS` at most, for the pairs of outputs `FROM..TO`.
     #[target_feature(enable = "avx512f")]
     #[inline]
-    fn extend<const LINES: usize, const FROM: usize, const TO: usize>(
+    fn extend<const GROUPS: usize, const FROM: usize, const TO: usize>(
         &self,
-        group: usize,
         y: &mut [__m512; PAIRS],
     ) {
         macro_rules! pairs {
-            ($($pair:literal)+) => {
-                $(if (FROM..TO).contains(&$pair) {
-                    self.pair::<$pair, LINES>(group, &mut y[$pair]);
-                })+
+            ($group:literal; $($pair:literal)+) => {
+                if $group < GROUPS && $group < self.x.len() {
+                    $(if (FROM..TO).contains(&$pair) {
+                        self.pair::<$group, $pair>(&mut y[$pair]);
+                    })+
+                }
             };
         }
-        pairs!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+        pairs!(0; 0 1 2 3 4 5 6 7);
+        pairs!(1; 0 1 2 3 4 5 6 7);
+        pairs!(2; 0 1 2 3 4 5 6 7);
+        pairs!(3; 0 1 2 3 4 5 6 7);
     }
 
-    /// The same for one pair of outputs and its share of the lines.
+    /// Takes a group for one pair of outputs.
     #[target_feature(enable = "avx512f")]
     #[inline]
-    fn pair<const PAIR: usize, const LINES: usize>(&self, group: usize, y: &mut __m512) {
-        for line in PAIR * LINES / PAIRS..(PAIR + 1) * LINES / PAIRS {
-            prefetch(self.ahead.wrapping_add(line * size_of::<Line>()));
-        }
-        let (tile, first) = (2 * PAIR / TILE_ROWS, 2 * PAIR % TILE_ROWS);
-        let [scale, sum] = [&self.x[0], &self.x[1]].map(|line| _mm512_castsi512_ps(line.read()));
-        let [[scales], [biases]] = self.params[tile].group(group);
-        let [scales, biases] = [scales, biases].map(|line| _mm512_castsi512_ps(line.read()));
-        let dots = &self.dots[tile];
-        let (even, odd) = (dots[first].read(), dots[first + 1].read());
+    fn pair<const GROUP: usize, const PAIR: usize>(&self, y: &mut __m512) {
+        // The group of the even output, and that of the odd one.
+        let lanes = _mm512_set1_epi32((self.first + GROUP) as i32);
+        let lanes = _mm512_mask_add_epi32(lanes, 0xff00, lanes, _mm512_set1_epi32(LANES as i32));
+        let [scale, sum] = self.x[GROUP].each_ref().map(|line| _mm512_castsi512_ps(line.read()));
+        let RowParams { scales, biases } = self.params;
+        let [scales, biases] = [scales, biases]
+            .map(|rows| [rows[2 * PAIR], rows[2 * PAIR + 1]])
+            .map(|pair| pair.map(|line| _mm512_castsi512_ps(line.read())))
+            .map(|[even, odd]| _mm512_permutex2var_ps(even, lanes, odd));
+        let dots = &self.dots[GROUP];
+        let (even, odd) = (dots[2 * PAIR].read(), dots[2 * PAIR + 1].read());
         let high = _mm512_shuffle_i64x2::<0x44>(even, odd);
         let low = _mm512_shuffle_i64x2::<0xee>(even, odd);
         let dot = _mm512_add_epi32(_mm512_slli_epi32::<8>(high), low);
-        let lanes = _mm512_set1_epi32(first as i32);
-        let lanes = _mm512_mask_set1_epi32(lanes, 0xff00, first as i32 + 1);
-        let weight_scale = _mm512_mul_ps(_mm512_permutexvar_ps(lanes, scales), scale);
-        let chain = _mm512_fmadd_ps(weight_scale, _mm512_cvtepi32_ps(dot), *y);
-        *y = _mm512_fmadd_ps(_mm512_permutexvar_ps(lanes, biases), sum, chain);
+        let chain = _mm512_fmadd_ps(_mm512_mul_ps(scales, scale), _mm512_cvtepi32_ps(dot), *y);
+        *y = _mm512_fmadd_ps(biases, sum, chain);
     }
 }

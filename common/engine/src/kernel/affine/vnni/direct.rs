@@ -13,7 +13,7 @@ use super::super::super::x86::{Avx512Vnni, Line, prefetch, prefetch_near};
 use super::super::super::{AHEAD, CACHE_LINE};
 use super::super::activations::Activations;
 use super::super::{Bits, Call, MAX_GROUP};
-use super::{CHUNK, DIRECT_ROWS, PARAM_GROUPS, Params, Task, padded_rows};
+use super::{CHUNK, DIRECT_ROWS, PARAM_GROUPS, Params, Task, own_ahead, padded_rows};
 use crate::pool::Tasks;
 
 /// Inputs that are taken at once: whole groups of every size, and chunks of every width of code.
@@ -22,9 +22,6 @@ const SPAN: usize = MAX_GROUP;
 /// How far ahead in each row of codes a line is asked for into the first-level cache; one line, two
 /// and four are alike. Took 8 % off the time of one row beside 4-bit codes.
 const NEAR: usize = 2 * CHUNK;
-
-/// How far ahead in each row of codes memory is asked, where that goes from row to row.
-const OWN_AHEAD: usize = 1 << 10;
 
 /// How far ahead the next 16 outputs may begin for their codes to be asked for in the order of memory.
 /// Beside 8 KiB of each output, asking so far ahead made the product 9 % slower than asking each output
@@ -86,12 +83,7 @@ impl Ahead {
             return Ahead { from, in_order: true };
         }
         // The next rows begin too far ahead: in the kernel's own order.
-        let behind = at + OWN_AHEAD;
-        let from = match behind < row_bytes {
-            true => behind,
-            false => block + (behind - row_bytes),
-        };
-        Ahead { from: codes.as_ptr().wrapping_add(from), in_order: false }
+        Ahead { from: codes.as_ptr().wrapping_add(own_ahead(at, row_bytes)), in_order: false }
     }
 
     /// Where what is asked for beside a chunk begins.

@@ -7,6 +7,7 @@ mod direct;
 mod panel;
 
 use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 pub(super) use panel::PANEL_BYTES;
@@ -25,6 +26,19 @@ pub(super) const DIRECT_ROWS: usize = 3;
 pub(super) const PARAM_GROUPS: usize = LANES;
 /// Bytes of each output's codes that are taken at once.
 const CHUNK: usize = 64;
+
+/// How far ahead in each row of codes memory is asked, where that goes from row to row.
+const OWN_AHEAD: usize = 1 << 10;
+
+/// What memory is asked for beside the bytes at `at` of rows of 16 outputs, where that goes from row to row: how
+/// far behind the beginning of the first of them its codes lie, or those of the 16th row after it.
+pub(super) fn own_ahead(at: usize, row_bytes: usize) -> usize {
+    let behind = at + OWN_AHEAD;
+    match behind < row_bytes {
+        true => behind,
+        false => LANES * row_bytes + (behind - row_bytes),
+    }
+}
 
 /// The product in the arithmetic of [`Numerics::Fast`](crate::options::Numerics::Fast).
 pub(super) fn matmul<'a>(
@@ -67,35 +81,52 @@ impl Task<'_> {
         ask: bool,
         params: &mut Params<V>,
     ) {
-        let float = self.weight.params;
-        let row_bytes = self.weight.param_bytes();
-        let at = groups.start * float.bytes();
         for vector in 0..V {
-            let first = (outputs.start + vector * LANES) * row_bytes;
-            let scales = self.weight.scales.get(first..).unwrap_or(&[]);
-            let biases = self.weight.biases.get(first..).unwrap_or(&[]);
-            let whole = scales.len() >= LANES * row_bytes;
-            let square = if whole && at + PARAM_GROUPS * float.bytes() <= row_bytes {
-                let (scales, biases) = (scales[at..].as_ptr(), biases[at..].as_ptr());
-                if ask {
-                    for lane in LANES..2 * LANES {
-                        prefetch(scales.wrapping_add(lane * row_bytes));
-                        prefetch(biases.wrapping_add(lane * row_bytes));
-                    }
-                }
-                // SAFETY: whole squares by the condition.
-                unsafe { square(float, scales, biases, row_bytes) }
-            } else {
-                let scales: [[Line; 1]; LANES] = padded_rows(scales, row_bytes, at);
-                let biases: [[Line; 1]; LANES] = padded_rows(biases, row_bytes, at);
-                // SAFETY: the copies are as large as that.
-                unsafe { square(float, scales.as_ptr().cast(), biases.as_ptr().cast(), CHUNK) }
-            };
+            let mut copies = MaybeUninit::uninit();
+            let first = outputs.start + vector * LANES;
+            let rows = self.param_rows(first, groups, ask, &mut copies);
+            // SAFETY: `rows` has a whole square.
+            let square =
+                unsafe { square(self.weight.params, rows.scales, rows.biases, rows.stride) };
             for (group, (scale, bias)) in square.into_iter().enumerate() {
                 params.scales[group][vector].write(scale);
                 params.biases[group][vector].write(bias);
             }
         }
+    }
+
+    /// Where scales and biases of `groups`, at most [`PARAM_GROUPS`], of the 16 outputs from `first` on are:
+    /// in their places, or in `copies`, with zeros past the end. Asks memory for those of the outputs behind if
+    /// `ask`.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    #[inline]
+    pub(super) fn param_rows(
+        &self,
+        first: usize,
+        groups: &Range<usize>,
+        ask: bool,
+        copies: &mut MaybeUninit<[[[Line; 1]; LANES]; 2]>,
+    ) -> ParamRows {
+        let row_bytes = self.weight.param_bytes();
+        let value_bytes = self.weight.params.bytes();
+        let at = groups.start * value_bytes;
+        let scales = self.weight.scales.get(first * row_bytes..).unwrap_or(&[]);
+        let biases = self.weight.biases.get(first * row_bytes..).unwrap_or(&[]);
+        let whole = scales.len() >= LANES * row_bytes;
+        if whole && at + PARAM_GROUPS * value_bytes <= row_bytes {
+            let (scales, biases) = (scales[at..].as_ptr(), biases[at..].as_ptr());
+            if ask {
+                for lane in LANES..2 * LANES {
+                    prefetch(scales.wrapping_add(lane * row_bytes));
+                    prefetch(biases.wrapping_add(lane * row_bytes));
+                }
+            }
+            return ParamRows { scales, biases, stride: row_bytes };
+        }
+        let copied = [scales, biases].map(|rows| padded_rows(rows, row_bytes, at));
+        let [scales, biases] = copies.write(copied);
+        let (scales, biases) = (scales.as_ptr().cast(), biases.as_ptr().cast());
+        ParamRows { scales, biases, stride: CHUNK }
     }
 
     /// The lanes of vector `vector` of `outputs` that there are.
@@ -137,6 +168,13 @@ impl Task<'_> {
         // SAFETY: the mask has the lanes that are inside the part.
         unsafe { _mm512_mask_storeu_ps(to, mask, y) };
     }
+}
+
+/// Where [`PARAM_GROUPS`] scales and biases of each of 16 outputs are, `stride` bytes from one output to the next.
+pub(super) struct ParamRows {
+    pub(super) scales: *const u8,
+    pub(super) biases: *const u8,
+    pub(super) stride: usize,
 }
 
 /// Transposed scales and biases of some groups of `V` vectors of outputs.
