@@ -188,9 +188,11 @@ impl ServeArgs {
         let (budget, threads) = (config.budget_bytes, config.threads);
         let insecure = config.insecure;
         let (name, store) = (config.name.clone(), config.store.display().to_string());
-        // Two threads move bytes; the stage computes on threads of its own.
+        // Two threads move bytes, one where there is one core, on which they would only wake each other; the stage
+        // computes on threads of its own.
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
+            .worker_threads(cores.min(2))
             .enable_all()
             .build()
             .map_err(Error::Start)?;
