@@ -10,7 +10,7 @@ use tonic::{Status, Streaming};
 use tracing::info;
 
 use crate::runtime::Runtime;
-use crate::store::{Store, Writer};
+use crate::store::{self, Store, Writer};
 
 /// Pieces between the network and the disk: enough to overlap the two.
 const PIECES_QUEUED: usize = 16;
@@ -52,12 +52,7 @@ pub async fn receive(
         say(events, Vec::new(), true).await;
         return Ok(());
     }
-    let begin = store.clone();
-    let beginning = blocking(move || {
-        let writer = begin.begin(manifest)?;
-        runtime.let_go_unless(|name| begin.holds(name)); // What was evicted gives its room on the disk back.
-        Ok(writer)
-    });
+    let beginning = blocking(move || Ok(begin(&store, &runtime, manifest)?));
     let writer = while_working(events, beginning).await?;
     say(events, writer.wanted(), false).await;
     let (pieces, queue) = mpsc::channel(PIECES_QUEUED);
@@ -74,6 +69,17 @@ pub async fn receive(
     info!(blob = %name, "blob stored");
     say(events, Vec::new(), true).await;
     Ok(())
+}
+
+/// Begins a blob in `store`. What was evicted for it rests no longer and so gives its room on the disk back; if that
+/// room was missing, it begins once more.
+fn begin(store: &Store, runtime: &Runtime, manifest: Manifest) -> Result<Writer, store::Error> {
+    let writer = store.begin(manifest.clone());
+    let let_go = runtime.let_go_unless(|name| store.holds(name));
+    match writer {
+        Err(store::Error::DiskFull { .. }) if let_go => store.begin(manifest),
+        writer => writer,
+    }
 }
 
 /// Moves data frames into the writer's queue until the sender has said everything.
@@ -144,4 +150,26 @@ pub async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work)
         .await
         .map_err(|_| Status::internal("a blocking task panicked"))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::tests::{TestBlob, receive};
+
+    #[test]
+    fn what_is_evicted_is_let_go_also_where_the_blob_then_cannot_begin() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let [held, next] = [0, 1].map(|layer| TestBlob::new(layer, 1000));
+        let store = Store::open(folder.path(), Some(held.manifest.file_bytes)).expect("a store");
+        let runtime = Runtime::new("a");
+        runtime.rest(store.open_blob(&receive(&store, &held)).expect("held"));
+        // Where its manifest should be written.
+        let manifest = format!("partial/{}.json", next.name());
+        std::fs::create_dir(folder.path().join(manifest)).expect("a folder");
+        let error = begin(&store, &runtime, next.manifest).expect_err("no manifest");
+        assert!(matches!(error, store::Error::Io { .. }), "{error}");
+        assert!(!store.holds(&held.name()), "evicted");
+        assert!(runtime.take().is_empty(), "let go");
+    }
 }

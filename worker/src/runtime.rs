@@ -158,9 +158,12 @@ impl Runtime {
     }
 
     /// Of the blobs that rest, lets go of those whose name is not `held`: as long as one is mapped, its removed file
-    /// takes room on the disk.
-    pub fn let_go_unless(&self, held: impl Fn(&Digest) -> bool) {
-        self.resting().retain(|(manifest, _)| held(&manifest.name()));
+    /// takes room on the disk. Returns whether there were any.
+    pub fn let_go_unless(&self, held: impl Fn(&Digest) -> bool) -> bool {
+        let mut resting = self.resting();
+        let before = resting.len();
+        resting.retain(|(manifest, _)| held(&manifest.name()));
+        resting.len() < before
     }
 
     /// Drops the stage, and whatever rests. As [`Runtime::unload`].
@@ -381,6 +384,14 @@ async fn send_results(mut outgoing: mpsc::Receiver<Step>, routes: Routes) {
 }
 
 #[cfg(test)]
+impl Runtime {
+    /// Lets a blob rest as if a stage had computed with it.
+    pub(crate) fn rest(&self, OpenBlob { manifest, blob, in_use: _ }: OpenBlob) {
+        self.resting().push((manifest, blob));
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::store::tests::{TestBlob, open, receive};
@@ -392,12 +403,15 @@ mod tests {
         let runtime = Runtime::new("a");
         let names = [0, 1].map(|layer| receive(&store, &TestBlob::new(layer, 1000)));
         for name in &names {
-            let open = store.open_blob(name).unwrap();
-            runtime.resting().push((open.manifest, open.blob));
+            runtime.rest(store.open_blob(name).unwrap());
         }
         runtime.unload(); // Nothing is loaded.
         store.discard(&names[0]).unwrap();
-        runtime.let_go_unless(|name| store.holds(name));
+        assert!(runtime.let_go_unless(|name| store.holds(name)));
+        assert!(
+            !runtime.let_go_unless(|name| store.holds(name)),
+            "there is nothing more to let go"
+        );
         let rest: Vec<Digest> =
             runtime.take().iter().map(|(manifest, _)| manifest.name()).collect();
         assert_eq!(rest, [names[1]]);

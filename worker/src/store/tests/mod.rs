@@ -20,7 +20,7 @@ pub(super) fn digest(bytes: &[u8]) -> Digest {
 
 /// A blob with one tensor of `data_bytes` bytes, whose content depends on its layer.
 pub(crate) struct TestBlob {
-    pub(super) manifest: Manifest,
+    pub(crate) manifest: Manifest,
     pub(super) bytes: Vec<u8>,
 }
 
