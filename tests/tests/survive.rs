@@ -406,4 +406,7 @@ fn a_device_that_is_nearer_is_taken_in_while_answers_go_on() {
         (names(), count(&server, "cake_recovery_seconds_count")),
         (vec![json!("near")], 0.0)
     );
+    let store = far.store().display().to_string();
+    let maps = || std::fs::read_to_string(format!("/proc/{}/maps", far.pid())).expect("maps");
+    until("the worker without layers to put its blobs away", LIMIT, || !maps().contains(&store));
 }

@@ -120,6 +120,7 @@ impl Keeper {
             let mut told = String::new();
             let mut covered = !*spares;
             monitor.metrics.copied(0, 0);
+            prepared.release_unused().await;
             loop {
                 let (there, leaving) = (prepared.instances(), prepared.leaving());
                 let came = present
@@ -240,7 +241,6 @@ impl Keeper {
         let mut pushed = self.prepared.announce_and_push(Tell::Notes).await?;
         self.monitor.loading();
         let pipeline = self.prepared.open(Tell::Notes, &mut pushed).await?;
-        self.prepared.release_unused().await;
         self.monitor.metrics.pushed(pushed.pushed_bytes, pushed.reused_bytes);
         self.monitor.wired(pipeline.stages());
         Ok(pipeline)

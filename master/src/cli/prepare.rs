@@ -1,10 +1,13 @@
 //! From arguments to a plan, and from a plan to a running pipeline: what every command shares.
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cake_checkpoint::{Checkpoint, Digest, LayerRange, MappedTensor};
 use cake_engine::{EngineOptions, Ops, Stage};
+use futures_util::future::join_all;
 use serde::Serialize;
+use tokio::task::block_in_place;
 
 use super::args::PlanArgs;
 use super::candidates::Seat;
@@ -22,6 +25,9 @@ use crate::place::OwnWeights;
 use crate::planner::{Plan, PlannedStage};
 use crate::sizing::Promise;
 use crate::state::State;
+
+/// How long workers that are not needed have to put away what they hold: they have nothing to end.
+const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 
 /// A checkpoint, the workers held for it, and the plan.
 pub(super) struct Prepared {
@@ -294,7 +300,7 @@ impl Prepared {
             config_json: &self.model.checkpoint.config_json,
             hidden_size: self.model.checkpoint.config.hidden_size,
             promise: self.chosen.promise,
-            local: self.local_stage()?,
+            local: block_in_place(|| self.local_stage())?,
             remotes,
         })
         .await?)
@@ -308,7 +314,7 @@ impl Prepared {
         self.chosen.plan.stages.iter().find(own)
     }
 
-    /// The master's own layers: mapped from the checkpoint, copied, or encoded into memory.
+    /// The master's own layers: mapped from the checkpoint, copied, or encoded into memory, which takes its time.
     fn local_stage(&self) -> Result<Option<(Stage, LayerRange)>, Error> {
         let Some(PlannedStage { layers, memory, .. }) = self.local_plan() else {
             return Ok(None);
@@ -330,6 +336,10 @@ impl Prepared {
     /// The master's own part: embedding, norm and head. To be called after [`Prepared::open`]: the
     /// layers come first where memory is short.
     pub(super) fn ends(&self) -> Result<Ends, Error> {
+        block_in_place(|| self.load_ends())
+    }
+
+    fn load_ends(&self) -> Result<Ends, Error> {
         let mut weights = self.model.ends()?;
         // The KV cache of the master's own stage may still be without pages.
         let later = self.local_plan().map_or(0, |stage| stage.memory.kv + stage.memory.scratch);
@@ -338,27 +348,32 @@ impl Prepared {
         Ok(Ends::new(&self.model.checkpoint.config, weights, &self.engine_options()?)?)
     }
 
-    /// Puts tensors where they shall lie; reads and copies, so it takes its time.
+    /// Puts tensors where they shall lie.
     fn settle(
         &self,
         tensors: Vec<(String, &mut MappedTensor)>,
         offered: u64,
         later: u64,
     ) -> Result<(), Error> {
-        let settle = || self.own_weights.settle(tensors, offered, later, self.threads);
-        Ok(tokio::task::block_in_place(settle)?)
+        Ok(self.own_weights.settle(tensors, offered, later, self.threads)?)
     }
 
-    /// Lets workers that are held but have no part in the plan put away what rests of the last one. Call once the
-    /// plan runs: nobody says anything to them any more.
+    /// Lets workers that are held but have no part in the plan put away what rests of the last one, all at a time.
+    /// Call once the plan runs: nobody says anything to them any more. May be dropped before it is over.
     pub(super) async fn release_unused(&self) {
         let used: Vec<&str> = self.remotes().iter().map(|(_, member)| member.name()).collect();
         let unused = self.members.iter().filter(|member| !used.contains(&member.name()));
-        for member in unused.filter(|member| member.is_held()) {
+        let release = async |member: &Member| {
             let mut client = member.client.clone();
             let call = client.release(cake_proto::wire::ReleaseRequest { forget: true });
-            cluster::within(member.name(), "unload", call).await.ok(); // It is not needed.
-        }
+            // It is not needed: what it keeps in memory, it lets go with this master.
+            let released =
+                cluster::within_time(RELEASE_LIMIT, member.name(), "put away its blobs", call);
+            if let Err(error) = released.await {
+                tracing::warn!(%error, "a worker without layers keeps what it held");
+            }
+        };
+        join_all(unused.filter(|member| member.is_held()).map(release)).await;
     }
 
     /// Lets every worker of the plan unload; returns their stages with the peak memory they tell.
