@@ -70,13 +70,7 @@ async fn is_later(sent: &mut watch::Receiver<u64>, at: Instant) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-    use std::sync::atomic::AtomicU64;
-
-    use cake_proto::WireFormat;
-    use tokio::sync::{Semaphore, mpsc, oneshot, watch};
-
-    use super::super::{Pending, Remote, Waiting};
+    use super::super::tests::{leave, shared};
     use super::*;
 
     const MS: u32 = 1000;
@@ -99,35 +93,6 @@ mod tests {
         assert_eq!(told(&[30 * MS], 0), []);
         assert_eq!(told(&[30 * MS], 1), []);
         assert_eq!(told(&[], 0), []);
-    }
-
-    /// Two remote stages that take 4 ms each, as the last answer said.
-    fn shared() -> (Arc<Shared>, [mpsc::Receiver<cake_proto::wire::StepFrame>; 2]) {
-        let ((first, a), (second, b)) = (mpsc::channel(4), mpsc::channel(4));
-        let remote = |name: &str, frames| Remote { name: name.to_owned(), frames };
-        let shared = Shared {
-            generation: 1,
-            hidden_size: 4,
-            wire: WireFormat::F32,
-            next_step: AtomicU64::new(1),
-            sent: watch::channel(0).0,
-            pending: Mutex::new(Pending { stage_us: vec![4 * MS, 4 * MS], ..Pending::default() }),
-            broken: watch::channel(None).0,
-            remotes: vec![remote("a", first), remote("b", second)],
-        };
-        (Arc::new(shared), [a, b])
-    }
-
-    /// A step of this number is on its way.
-    fn leave(
-        shared: &Shared,
-        step: u64,
-    ) -> oneshot::Receiver<Result<super::super::Answer, super::super::Error>> {
-        let (answer, ticket) = oneshot::channel();
-        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a permit");
-        shared.lock().steps.insert(step, Waiting { rows: 1, answer, _permit: permit });
-        shared.sent.send_replace(step);
-        ticket
     }
 
     #[tokio::test(start_paused = true)]

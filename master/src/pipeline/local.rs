@@ -21,23 +21,21 @@ pub struct LocalStage {
 }
 
 impl LocalStage {
-    /// Starts the thread, which gives every result to `done` before it takes the next step: nobody is woken
-    /// only to hand a result on.
+    /// Starts the thread, which computes steps that are `wanted` still, and gives every result to `done` before it
+    /// takes the next step: nobody is woken only to hand a result on.
     ///
     /// # Errors
     /// If the system gives no thread.
     pub(super) fn start(
         stage: Stage,
+        wanted: impl Fn(u64) -> bool + Send + 'static,
         done: impl Fn(Output) + Send + 'static,
     ) -> std::io::Result<Self> {
-        let (jobs, mut queue) = mpsc::channel::<Job>(limits::STEPS_QUEUED);
+        let (jobs, queue) = mpsc::channel::<Job>(limits::STEPS_QUEUED);
         let mut engine = StepEngine::new(stage);
-        let thread = std::thread::Builder::new().name("cake-stage".into()).spawn(move || {
-            while let Some(job) = queue.blocking_recv() {
-                let number = job.number();
-                done(engine.run(job).map_err(|message| (number, message)));
-            }
-        })?;
+        let thread = std::thread::Builder::new()
+            .name("cake-stage".into())
+            .spawn(move || compute(queue, wanted, |job| engine.run(job), done))?;
         Ok(Self { jobs, thread })
     }
 
@@ -52,5 +50,46 @@ impl LocalStage {
         if self.thread.join().is_err() {
             warn!("the stage's thread had panicked");
         }
+    }
+}
+
+/// The body of the thread: until the other end of the queue is gone.
+fn compute(
+    mut queue: mpsc::Receiver<Job>,
+    wanted: impl Fn(u64) -> bool,
+    mut run: impl FnMut(Job) -> Result<Step, String>,
+    done: impl Fn(Output),
+) {
+    while let Some(job) = queue.blocking_recv() {
+        let number = job.number();
+        if wanted(number) {
+            done(run(job).map_err(|message| (number, message)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::super::tests::step;
+    use super::*;
+
+    #[test]
+    fn of_queued_steps_those_that_nobody_waits_for_are_not_computed() {
+        let (jobs, queue) = mpsc::channel(4);
+        for number in 1..=3 {
+            jobs.try_send(Job::new(LOCAL, step(number))).expect("room");
+        }
+        drop(jobs);
+        let (mut run, done) = (0, RefCell::new(Vec::new()));
+        let fail = |_| {
+            run += 1;
+            Err("no".to_owned())
+        };
+        let note = |output: Output| done.borrow_mut().push(output.map(|step| step.step));
+        compute(queue, |number| number != 2, fail, note);
+        assert_eq!(run, 2);
+        assert_eq!(done.into_inner(), [1, 3].map(|number| Err((number, "no".to_owned()))));
     }
 }

@@ -6,6 +6,8 @@ mod announce;
 mod blocks;
 mod local;
 mod open;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -326,6 +328,11 @@ impl Shared {
             }))),
             None => debug!(step, "an answer to a step that is not pending"),
         }
+    }
+
+    /// Whether somebody waits for `step`: nobody does once the pipeline is broken.
+    fn is_pending(&self, step: u64) -> bool {
+        self.lock().steps.contains_key(&step)
     }
 
     /// Whether `step` is on its way and no other is.

@@ -104,9 +104,10 @@ pub async fn open(opening: Opening<'_>) -> Result<Pipeline, Error> {
     }
     let mut local = None;
     if let Some((stage, layers)) = opening.local {
-        let (shared, runtime) = (shared.clone(), Handle::current());
+        let (known, shared, runtime) = (shared.clone(), shared.clone(), Handle::current());
+        let wanted = move |step| known.is_pending(step);
         let done = move |result| runtime.block_on(shared.after_local(result));
-        local = Some(LocalStage::start(stage, done)?);
+        local = Some(LocalStage::start(stage, wanted, done)?);
         stages.push(StageInfo { worker: LOCAL.to_owned(), layers, direct: true });
     }
     for (spec, direct) in opening.remotes.iter().zip(directs) {
