@@ -56,12 +56,12 @@ impl OwnWeights {
     ) -> Result<(), Error> {
         let mapped = tensors.iter().filter(|(_, tensor)| tensor.is_mapped());
         let weights: u64 = mapped.map(|(_, tensor)| tensor.bytes().len() as u64).sum();
-        let fits = fits(weights, later_bytes, platform::default_budget(0).bytes);
-        let room = match (fits, self.wanted) {
-            (Ok(()), _) => offered_bytes,
-            (Err(refusal), Weights::Copy) => return Err(refusal),
-            (Err(_), Weights::Map | Weights::Auto) => 0,
-        };
+        let room =
+            match (room(weights, later_bytes, platform::default_budget(0).bytes), self.wanted) {
+                (Ok(room), _) => room.min(offered_bytes),
+                (Err(refusal), Weights::Copy) => return Err(refusal),
+                (Err(_), Weights::Map | Weights::Auto) => 0,
+            };
         self.placement.settle(&mut [tensors], room, threads, &mut || Ok::<_, Error>(()))?;
         Ok(())
     }
@@ -75,13 +75,17 @@ impl OwnWeights {
     }
 }
 
-/// Whether `weights` bytes can be copied, and `later` bytes be allocated after that, where `free` are
-/// free. The page cache that the weights come from counts as free: the system drops it for them.
-fn fits(weights: u64, later: u64, free: u64) -> Result<(), Error> {
-    let needed = [weights, later, HUGE_PAGE_BYTES as u64].into_iter().fold(0, u64::saturating_add);
-    match weights > 0 && needed > free {
-        true => Err(Error::NoRoom { weights, later, free }),
-        false => Ok(()),
+/// What is left where `free` bytes are, once `weights` bytes are copied and `later` bytes allocated after that. The page
+/// cache that the weights come from counts as free: the system drops it for them.
+///
+/// # Errors
+/// If something is to be copied, and not even one piece of it has room beside that.
+fn room(weights: u64, later: u64, free: u64) -> Result<u64, Error> {
+    let room = free.checked_sub(weights.saturating_add(later));
+    match room.filter(|room| *room >= HUGE_PAGE_BYTES as u64) {
+        Some(room) => Ok(room),
+        None if weights == 0 => Ok(0),
+        None => Err(Error::NoRoom { weights, later, free }),
     }
 }
 
@@ -93,12 +97,13 @@ mod tests {
 
     #[test]
     fn a_copy_needs_room_for_what_comes_later_and_for_one_piece() {
-        assert!(fits(10 * MIB, 3 * MIB, 15 * MIB).is_ok());
-        let refusal = fits(10 * MIB, 3 * MIB, 15 * MIB - 1).expect_err("no room").to_string();
+        assert_eq!(room(10 * MIB, 3 * MIB, 15 * MIB).ok(), Some(2 * MIB));
+        let refusal = room(10 * MIB, 3 * MIB, 15 * MIB - 1).expect_err("no room").to_string();
         for part in ["takes 10 MiB", "3 MiB more", "--weights map"] {
             assert!(refusal.contains(part), "{part} in {refusal}");
         }
-        assert!(fits(1, u64::MAX, u64::MAX - 1).is_err());
-        assert!(fits(0, u64::MAX, 0).is_ok(), "there is nothing to copy");
+        assert!(room(1, u64::MAX, u64::MAX).is_err());
+        assert_eq!(room(0, u64::MAX, 0).ok(), Some(0), "there is nothing to copy");
+        assert_eq!(room(0, 3 * MIB, 40 * MIB).ok(), Some(37 * MIB), "something may be gathered");
     }
 }

@@ -138,8 +138,8 @@ impl MappedTensor {
         Ok(())
     }
 
-    /// Whether the bytes are a piece of memory that is smaller than a huge page.
-    pub fn is_small(&self) -> bool {
+    /// Whether the bytes are in memory of the process, in a piece that is too small for huge pages.
+    pub fn in_small_pages(&self) -> bool {
         matches!(self.storage, Storage::Vec(_))
     }
 
@@ -270,7 +270,7 @@ mod tests {
             MappedTensor::from_map(map.clone(), range, Dtype::U8, &shape).expect("inside")
         };
         let vector = MappedTensor::from_vec(vec![9; 1001], Dtype::U8, vec![1001]);
-        assert!(vector.is_small() && !mapped(0..7).is_small());
+        assert!(vector.in_small_pages() && !mapped(0..7).in_small_pages());
         let before = [mapped(3..(3 << 20)), vector, mapped(3 << 20..5 << 20), mapped(7..7)];
         let mut after = before.clone();
         MappedTensor::gather(&mut after.each_mut()).expect("memory");
@@ -278,7 +278,7 @@ mod tests {
         assert!(!cfg!(target_os = "linux") || left <= 1 << 20, "{left} bytes of the map remain");
         for (before, after) in before.iter().zip(&after) {
             assert!(before.bytes() == after.bytes() && before.shape() == after.shape());
-            assert!(!after.is_mapped() && !after.is_small());
+            assert!(!after.is_mapped() && !after.in_small_pages());
             assert_eq!(after.bytes().as_ptr() as usize % ALIGNMENT, 0);
         }
         let start = |tensor: &MappedTensor| tensor.bytes().as_ptr() as usize;
@@ -288,7 +288,7 @@ mod tests {
         MappedTensor::gather(&mut []).expect("nothing");
         let mut small = [MappedTensor::from_vec(vec![1; 10], Dtype::U8, vec![10])];
         MappedTensor::gather(&mut small.each_mut()).expect("memory");
-        assert!(small[0].is_small() && small[0].bytes() == [1; 10]);
+        assert!(small[0].in_small_pages() && small[0].bytes() == [1; 10]);
     }
 
     #[test]

@@ -29,12 +29,32 @@ pub(super) fn sample<'a>(
 ) -> Option<Vec<MappedTensor>> {
     let large = tensors.filter(|tensor| tensor.bytes().len() >= HUGE_PAGE_BYTES);
     let large: Vec<&MappedTensor> = large.collect();
-    let bytes: usize = large.iter().map(|tensor| tensor.bytes().len()).sum();
-    if bytes < MIN_SAMPLE_BYTES {
+    let sizes: Vec<usize> = large.iter().map(|tensor| tensor.bytes().len()).collect();
+    if sizes.iter().sum::<usize>() < MIN_SAMPLE_BYTES {
         return None;
     }
-    let every = bytes.div_ceil(SAMPLE_BYTES);
-    Some(large.into_iter().step_by(every).cloned().collect())
+    Some(spread(&sizes, SAMPLE_BYTES).into_iter().map(|index| large[index].clone()).collect())
+}
+
+/// Which of things of these sizes have so many bytes, and one more thing at most: from all over, and of whatever
+/// repeats about its share. All of them if they have no more.
+fn spread(sizes: &[usize], bytes: usize) -> Vec<usize> {
+    /// 2³² divided by the golden ratio: of its multiples, those that follow each other are never near each other
+    /// (Knuth, The Art of Computer Programming, 6.4).
+    const STRIDE: u32 = 0x9e37_79b9;
+    let mut order: Vec<usize> = (0..sizes.len()).collect();
+    order.sort_by_key(|index| (*index as u32).wrapping_mul(STRIDE));
+    let mut taken = 0;
+    let mut spread: Vec<usize> = order
+        .into_iter()
+        .take_while(|index| {
+            let takes = taken < bytes;
+            taken += sizes[*index];
+            takes
+        })
+        .collect();
+    spread.sort_unstable();
+    spread
 }
 
 /// Reads the tensors where they are mapped, then from copies, then where they are mapped again: not
@@ -110,7 +130,31 @@ mod tests {
         assert_eq!(sampled(&[30, 30]), None);
         assert_eq!(sampled(&[1; 100]), None);
         let many: Vec<MappedTensor> = vec![tensor(64 << 20); 20]; // The same memory again and again.
-        assert_eq!(sample(many.iter()).map(|taken| taken.len()), Some(7));
+        assert_eq!(sample(many.iter()).map(|taken| taken.len()), Some(8));
+    }
+
+    #[test]
+    fn a_spread_has_the_bytes_and_some_of_whatever_repeats() {
+        assert_eq!(spread(&[3, 1, 2], 6), [0, 1, 2]);
+        assert_eq!(spread(&[], 6), Vec::<usize>::new());
+        assert_eq!(spread(&[9], 1), [0]);
+        let layer = [8, 2, 2, 8, 28, 28, 28];
+        for (layers, share) in [(16, 4), (32, 4), (32, 7), (80, 20)] {
+            let sizes = layer.repeat(layers);
+            let bytes = sizes.iter().sum::<usize>() / share;
+            let spread = spread(&sizes, bytes);
+            let taken: usize = spread.iter().map(|index| sizes[*index]).sum();
+            assert!((bytes..bytes + 28).contains(&taken), "{taken} of {bytes}");
+            for part in 0..layer.len() {
+                let alike = spread.iter().filter(|index| *index % layer.len() == part).count();
+                let expected = (layers / share / 2).max(1)..=2 * layers.div_ceil(share);
+                assert!(expected.contains(&alike), "{alike} of part {part}, not {expected:?}");
+            }
+            for half in [0..sizes.len() / 2, sizes.len() / 2..sizes.len()] {
+                let there = spread.iter().filter(|index| half.contains(index)).count();
+                assert!(there.abs_diff(spread.len() / 2) <= 2, "{there} in {half:?}");
+            }
+        }
     }
 
     #[test]

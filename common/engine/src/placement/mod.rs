@@ -18,13 +18,13 @@ pub use measure::Measured;
 pub use pages::LockError;
 
 use measure::{measure, sample};
-use pages::{gives_huge_pages, lock};
+use pages::{gives_huge_pages, lock, unlock};
 
 /// A copy must be read this much faster (in hundredths) to be made.
 const GAIN_PERCENT: f64 = 5.0;
 
-/// Tensors are copied and gathered until they have as many bytes: of each such group, less than a huge page lies in
-/// small ones.
+/// Tensors are copied and gathered in groups of at most as many bytes, or one that has more: of each group, less than
+/// a huge page lies in small ones. Those gathered are resident twice for a moment.
 const TOGETHER_BYTES: usize = 32 << 20;
 
 /// Where the person wants the weights.
@@ -171,12 +171,16 @@ impl Placement {
         go_on()?;
         let all = parts.iter().flatten().map(|(_, tensor)| &**tensor);
         let mapped = all.filter(|tensor| tensor.is_mapped());
+        if self.lock {
+            // For now: those of a stage that ended may be kept, and pages that are copied are to be given back.
+            mapped.clone().for_each(|tensor| unlock(tensor.bytes()));
+        }
         let choice = self.choose(mapped, room_bytes, threads);
         tracing::info!(weights = %choice, "weights placed");
         let gathers = gives_huge_pages() && room_bytes >= TOGETHER_BYTES as u64;
         let moved = |tensor: &MappedTensor| match tensor.is_mapped() {
             true => choice.copies(),
-            false => gathers && tensor.is_small(),
+            false => gathers && tensor.in_small_pages(),
         };
         for group in parts.iter_mut().flat_map(|part| groups(part, moved)) {
             go_on()?;
@@ -185,7 +189,7 @@ impl Placement {
             match MappedTensor::gather(&mut group) {
                 Ok(()) => {}
                 Err(cause) if choice == Choice::CopyAsked => {
-                    let error = cake_checkpoint::Error::memory(names[0], bytes, cause);
+                    let error = cake_checkpoint::Error::memory(&listed(&names), bytes, cause);
                     return Err(Error::Copy(error).into());
                 }
                 Err(error) => {
@@ -217,7 +221,7 @@ impl Placement {
     /// Where `tensors` shall lie, which are mapped and were just read. `room_bytes` is what may be used
     /// beside them before anything else is allocated; `threads` will compute with them.
     ///
-    /// Blocks for about half a second, twice that on slow devices, the first time it measures.
+    /// Blocks the first time it measures: for as long as it takes to copy half a GiB and to read it a few times.
     fn choose<'a>(
         &self,
         tensors: impl Iterator<Item = &'a MappedTensor>,
@@ -246,23 +250,31 @@ impl Placement {
     }
 }
 
-/// Those of `tensors` that are to be moved, in the order of their names, some at a time: about
-/// [`TOGETHER_BYTES`], and none that are small together.
+/// Those of `tensors` that are to be moved: first those that are copied together, in the order of their names, then
+/// those that are gathered, in that order. Groups of at most [`TOGETHER_BYTES`], or of one tensor, and none that is
+/// smaller than a huge page.
 fn groups<'a>(
     tensors: &'a mut [Named<'_>],
     moved: impl Fn(&MappedTensor) -> bool,
 ) -> Vec<Vec<(&'a str, &'a mut MappedTensor)>> {
     let moved = tensors.iter_mut().filter(|(_, tensor)| moved(tensor));
     let mut moved: Vec<_> = moved.map(|(name, tensor)| (&**name, &mut **tensor)).collect();
-    moved.sort_by_key(|(name, tensor)| (tensor.is_mapped(), *name));
-    let (mut groups, mut bytes) = (Vec::<Vec<_>>::new(), TOGETHER_BYTES);
+    moved.sort_by_key(|(name, tensor)| (!tensor.is_mapped(), *name));
+    let mut groups = Vec::<Vec<_>>::new();
+    let mut last = (false, 0); // Whether the tensors of the last group are mapped, and their bytes.
     for (name, tensor) in moved {
-        if bytes >= TOGETHER_BYTES {
-            groups.push(Vec::new());
-            bytes = 0;
+        let (mapped, bytes) = (tensor.is_mapped(), tensor.bytes().len());
+        let fits = last.0 == mapped && last.1 + bytes <= TOGETHER_BYTES;
+        match groups.last_mut().filter(|_| fits) {
+            Some(group) => {
+                group.push((name, tensor));
+                last.1 += bytes;
+            }
+            None => {
+                groups.push(vec![(name, tensor)]);
+                last = (mapped, bytes);
+            }
         }
-        bytes += tensor.bytes().len();
-        groups.last_mut().expect("the first opens one").push((name, tensor));
     }
     let large = |group: &Vec<(&str, &mut MappedTensor)>| {
         let bytes = group.iter().map(|(_, tensor)| tensor.bytes().len());
@@ -270,6 +282,15 @@ fn groups<'a>(
     };
     groups.retain(large);
     groups
+}
+
+/// Names of tensors for messages, of which there is at least one.
+fn listed(names: &[&str]) -> String {
+    match names {
+        [name] => (*name).to_owned(),
+        [first, others @ ..] => format!("{first} and {} more", others.len()),
+        [] => String::new(),
+    }
 }
 
 fn verdict(measured: Measured) -> Choice {
@@ -310,7 +331,7 @@ mod tests {
 
     #[test]
     fn what_lies_in_small_pieces_is_gathered_in_the_order_of_names() {
-        let sizes = [12, 1, 1, 20, 1].map(|mib| mib << 20);
+        let sizes = [12, 1, 1, 18, 1].map(|mib| mib << 20);
         let mut tensors = sizes.map(tensor);
         let named = |names: [&str; 5], tensors: &mut [MappedTensor; 5]| {
             let mut named: Vec<_> =
@@ -321,11 +342,9 @@ mod tests {
             groups.iter().map(names).collect::<Vec<_>>()
         };
         assert_eq!(named(["b", "e", "c", "d", "a"], &mut tensors), ["abcd"], "1 MiB is left");
-        assert_eq!(named(["e", "a", "b", "d", "c"], &mut tensors), ["abcde"]);
-        assert_eq!(
-            named(["a", "b", "c", "d", "e"], &mut sizes.map(|size| tensor(2 * size))),
-            ["abcd", "e"]
-        );
+        assert_eq!(named(["e", "a", "b", "d", "c"], &mut tensors), ["abcd", "e"]);
+        let mut large = sizes.map(|size| tensor(2 * size));
+        assert_eq!(named(["a", "b", "c", "d", "e"], &mut large), ["abc", "d", "e"], "one has more");
 
         let before = tensors[1].bytes().as_ptr();
         let mut settle = |room: usize| {
@@ -334,7 +353,7 @@ mod tests {
             let go_on = &mut || Ok::<_, Error>(());
             let mut parts = [named];
             Placement::default().settle(&mut parts, room as u64, 1, go_on).expect("settled");
-            parts[0].iter().filter(|(_, tensor)| tensor.is_small()).count()
+            parts[0].iter().filter(|(_, tensor)| tensor.in_small_pages()).count()
         };
         assert_eq!(settle(TOGETHER_BYTES - 1), 5, "no room");
         assert_eq!(settle(TOGETHER_BYTES), if gives_huge_pages() { 1 } else { 5 });

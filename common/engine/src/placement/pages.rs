@@ -60,6 +60,19 @@ fn lock_one(_: &[u8]) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
+/// Undoes [`lock`]: pages that are locked cannot be given back.
+pub(super) fn unlock(part: &[u8]) {
+    #[cfg(unix)]
+    {
+        let start = part.as_ptr().cast_mut().cast();
+        // SAFETY: the range is that of a live slice; nothing relies on pages being locked.
+        let unlocked = unsafe { rustix::mm::munlock(start, part.len()) };
+        let _ = unlocked; // It was not locked, then.
+    }
+    #[cfg(not(unix))]
+    let _ = part;
+}
+
 #[cfg(unix)]
 fn lock_limit() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Memlock).current
@@ -99,5 +112,27 @@ mod tests {
             Ok(()) => {}
             Err(error) => assert!(error.limit.is_some_and(|limit| limit < 1 << 20), "{error}"),
         }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn pages_that_are_unlocked_can_be_given_back() {
+        use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+        const BYTES: usize = 1 << 16;
+        let (flags, null) = (MapFlags::PRIVATE, std::ptr::null_mut());
+        // SAFETY: a new map, which only this test knows; it is as long as the slice.
+        let (map, bytes) = unsafe {
+            let map = mmap_anonymous(null, BYTES, ProtFlags::READ, flags).expect("a map");
+            (map, std::slice::from_raw_parts(map.cast::<u8>(), BYTES))
+        };
+        // SAFETY: zeros stay zeros.
+        let give_back = || unsafe { madvise(map, BYTES, Advice::LinuxDontNeed) };
+        if lock(&[bytes]).is_ok() {
+            assert_eq!(give_back(), Err(rustix::io::Errno::INVAL));
+            unlock(bytes);
+        }
+        assert_eq!(give_back(), Ok(()));
+        // SAFETY: nobody looks at it any more.
+        unsafe { munmap(map, BYTES).expect("unmapped") };
     }
 }
