@@ -89,6 +89,11 @@ impl RowKinds {
         }
     }
 
+    /// How many rows there are.
+    pub(crate) fn rows(&self) -> usize {
+        self.runs.iter().map(|(_, rows)| rows).sum()
+    }
+
     /// The runs in order: rows, and whether they may be rounded.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (Range<usize>, bool)> {
         self.runs.iter().scan(0, |start, &(rounded, rows)| {

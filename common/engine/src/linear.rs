@@ -125,6 +125,9 @@ impl Linear {
         if let Some(layer) = layers.iter().find(|layer| layer.inputs != inputs) {
             candle_core::bail!("{inputs} inputs for a layer of {}", layer.inputs);
         }
+        if kinds.rows() != count {
+            candle_core::bail!("{count} rows of activations, and kinds of {}", kinds.rows());
+        }
         let candle = |layer: &&Linear| matches!(layer.weight, Weight::Candle { .. });
         if layers.iter().any(candle) {
             return layers.iter().map(|layer| layer.candle(x).map(Product::Tensor)).collect();

@@ -22,6 +22,9 @@ pub(super) fn own(threads: usize) -> usize {
 /// Where the stretch of thread `thread` of `threads` begins, so that all have the same cost, in parts that
 /// follow each other, each (so many tasks, what they take together): a part, and a task of that.
 pub(super) fn begin(parts: &[(usize, usize)], (thread, threads): (usize, usize)) -> (usize, usize) {
+    if thread == 0 {
+        return (0, 0); // Also where the first ones cost nothing.
+    }
     let wide = |number: usize| number as u128;
     let total: u128 = parts.iter().map(|(_, cost)| wide(*cost)).sum();
     let mut before = 0;
@@ -112,7 +115,8 @@ mod tests {
         assert_eq!(begin(&parts, (2, 3)), (1, 0));
         assert_eq!(begin(&parts, (5, 6)), (2, 0));
         assert_eq!(begin(&parts, (11, 12)), (2, 4));
-        // Whatever costs nothing belongs to the thread before; all of it, to the last.
+        // Whatever costs nothing belongs to the thread before, what is first to the first; all of it, to the last.
+        assert_eq!(begin(&[(3, 0), (2, 2), (5, 0)], (0, 2)), (0, 0));
         assert_eq!(begin(&[(3, 0), (2, 2), (5, 0)], (1, 2)), (1, 1));
         assert_eq!(begin(&[(3, 0)], (1, 2)), (1, 0));
         assert_eq!(begin(&[(usize::MAX, usize::MAX); 2], (1, 2)), (1, 0));
@@ -121,7 +125,8 @@ mod tests {
     #[test]
     fn every_task_is_taken_once_by_however_many_threads() {
         for (tasks, threads) in [(1, 2), (5, 2), (64, 3), (1_000, 4)] {
-            let stretches = Stretches::new(&[(tasks / 3, 5), (tasks - tasks / 3, 1)], threads);
+            let parts = [(tasks / 5, 0), (tasks / 3, 5), (tasks - tasks / 5 - tasks / 3, 1)];
+            let stretches = Stretches::new(&parts, threads);
             let calls = std::sync::atomic::AtomicUsize::new(0);
             let taken = std::sync::Mutex::new(vec![0; tasks]);
             std::thread::scope(|scope| {

@@ -35,7 +35,7 @@ fn every_task_of_many_short_sections_runs_once() {
 }
 
 #[test]
-fn tasks_apart_come_once_each() {
+fn every_task_of_tasks_that_are_run_together_runs_once() {
     let pool = Pool::new(3).unwrap();
     for tasks in 0..40 {
         for parallel in [true, false] {

@@ -30,7 +30,7 @@ const SPAN: usize = MAX_GROUP;
 /// Steps of a span.
 const STEPS: usize = SPAN / STEP;
 /// Most groups of a span.
-const GROUPS: usize = SPAN / MIN_GROUP;
+const MOST_GROUPS: usize = SPAN / MIN_GROUP;
 
 /// At most [`FEW_ROWS`] rows of activations. Rows and inputs past the end are zero.
 pub(in super::super) struct FewPacked {
@@ -114,7 +114,7 @@ pub(in super::super) fn matmul<'a>(
 type Copied = [Tile; STEPS];
 
 /// Sums of products of the groups of a span: a line for each output.
-type Dots = [Tile; GROUPS];
+type Dots = [Tile; MOST_GROUPS];
 
 impl Task<'_> {
     /// All of the task; a span has so many `GROUPS`, and its codes are so many `LINES` of each output.
@@ -123,7 +123,7 @@ impl Task<'_> {
         assert_eq!(tiles.row_bytes(), (self.weight.group.min(STEP), size_of::<Line>()), "tiles");
         let mut params = [const { RowParams::ZERO }; 2];
         let (mut copied, mut dots) =
-            ([[Line::ZERO; TILE_ROWS]; STEPS], [[[Line::ZERO; TILE_ROWS]; self::GROUPS]; 2]);
+            ([[Line::ZERO; TILE_ROWS]; STEPS], [[[Line::ZERO; TILE_ROWS]; MOST_GROUPS]; 2]);
         let row_bytes = self.weight.row_bytes();
         let groups = self.weight.groups();
         let spans = groups.div_ceil(GROUPS);
@@ -389,8 +389,8 @@ fn store<const GROUP: usize>(_: &Tiles, dots: &mut Dots) {
     }
 }
 
-/// Asks memory for a line of each of four outputs, or two, the first at `from`, and the first-level cache for as many at
-/// `near`. Written out, with addresses that the instructions compute themselves.
+/// Asks memory for `LINES` lines, one or two, of each of four outputs, the first at `from`, and the first-level cache
+/// for as many at `near`. Written out, with addresses that the instructions compute themselves.
 #[inline(always)]
 fn ask<const LINES: usize>(from: *const u8, near: *const u8, stride: usize) {
     const { assert!(CACHE_LINE == 64 && LINES <= 2, "as written out") };
