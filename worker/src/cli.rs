@@ -198,6 +198,7 @@ impl ServeArgs {
             .map_err(Error::Start)?;
         let result = runtime.block_on(async {
             let worker = Worker::bind(config).await?;
+            let stop = stop_signal(exit_with_parent); // From here on it ends in order.
             // It serves whether or not anybody reads this.
             match worker.address() {
                 Some(address) => writeln!(std::io::stdout(), "listening on {address}").ok(),
@@ -216,7 +217,7 @@ impl ServeArgs {
                     () = stop_signal(exit_with_parent) => {}
                 }
             };
-            worker.run(stop_signal(exit_with_parent), hurry).await?;
+            worker.run(stop, hurry).await?;
             Ok::<_, Error>(())
         });
         // Also after a failure: a thread that reads standard input must not hold up the end.
@@ -317,9 +318,10 @@ fn store_directory(asked: Option<PathBuf>) -> Result<PathBuf, Error> {
     Ok(data.join("cake/store"))
 }
 
-/// Completes when the process is asked to stop.
-async fn stop_signal(exit_with_parent: bool) {
-    let parent = async {
+/// Completes when the process is asked to stop, by a signal or by the end of its parent; as [`interrupted`].
+fn stop_signal(exit_with_parent: bool) -> impl Future<Output = ()> {
+    let interrupted = interrupted();
+    let parent = async move {
         if exit_with_parent {
             let wait = || std::io::stdin().read(&mut [0; 1]);
             tokio::task::spawn_blocking(wait).await.ok();
@@ -327,25 +329,40 @@ async fn stop_signal(exit_with_parent: bool) {
             std::future::pending().await
         }
     };
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        () = terminated() => {}
-        () = parent => {}
+    async {
+        tokio::select! {
+            () = interrupted => {}
+            () = parent => {}
+        }
     }
 }
 
+/// Completes on Ctrl-C or a request to terminate that comes after this call, even before it is awaited.
+///
+/// # Panics
+/// Outside a runtime.
 #[cfg(unix)]
-async fn terminated() {
+pub fn interrupted() -> impl Future<Output = ()> {
     use tokio::signal::unix::{SignalKind, signal};
-    match signal(SignalKind::terminate()) {
-        Ok(mut signal) => drop(signal.recv().await),
-        Err(_) => std::future::pending().await,
+    let signals = [SignalKind::interrupt(), SignalKind::terminate()].map(signal);
+    async {
+        let [interrupt, terminate] = signals.map(|signal| async {
+            match signal {
+                Ok(mut signal) => drop(signal.recv().await),
+                Err(_) => std::future::pending().await, // The system then ends the process.
+            }
+        });
+        tokio::select! {
+            () = interrupt => {}
+            () = terminate => {}
+        }
     }
 }
 
+/// Completes on Ctrl-C.
 #[cfg(not(unix))]
-async fn terminated() {
-    std::future::pending().await
+pub async fn interrupted() {
+    tokio::signal::ctrl_c().await.ok();
 }
 
 #[cfg(test)]

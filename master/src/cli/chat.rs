@@ -3,6 +3,7 @@ use std::collections::HashSet;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
+use tokio::task::block_in_place;
 
 use super::args::{ClusterArgs, PlanArgs, SampleArgs};
 use super::input::Input;
@@ -39,15 +40,17 @@ pub(super) struct Args {
 impl Args {
     /// Talks until the input ends.
     pub(super) async fn run(self) -> Result<(), Error> {
+        // One for all that comes before the first turn: between two of them a Ctrl-C would go unheard.
+        let mut early = pin!(interrupted());
         let state = State::open()?;
         let history = state.chat_history();
         let (cluster, _door) = self.cluster.whereabouts().await?;
         let prepared = tokio::select! {
             prepared = prepare(state, &self.model, &cluster, &self.plan, &[]) => prepared?,
-            () = interrupted() => return Err(Error::Interrupted),
+            () = &mut early => return Err(Error::Interrupted),
         };
         let checkpoint = &prepared.model.checkpoint;
-        let text = Text::open(&checkpoint.location.directory)?;
+        let text = block_in_place(|| Text::open(&checkpoint.location.directory))?;
         check_system(self.system.as_deref(), &text)?;
         warn(&text.warnings);
         let sampling = self.sample.options(checkpoint)?;
@@ -59,7 +62,7 @@ impl Args {
         };
         let (pipeline, ends, pushed) = tokio::select! {
             loaded = load => loaded?,
-            () = interrupted() => return Err(Error::Interrupted),
+            () = &mut early => return Err(Error::Interrupted),
         };
         let limits = Limits::of(prepared.promise(), prepared.chunk(), QUEUE);
         let asking = Asking {

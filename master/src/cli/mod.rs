@@ -25,6 +25,7 @@ mod token;
 mod verify;
 mod workers;
 
+use cake_worker::cli::interrupted;
 use clap::{Parser, Subcommand};
 
 pub use error::Error;
@@ -152,20 +153,4 @@ async fn dispatch(command: Command) -> Result<(), Error> {
         Command::Workers(args) => args.run().await,
         Command::Worker(args) => Ok(args.run()?),
     }
-}
-
-/// Completes on Ctrl-C or a request to terminate.
-async fn interrupted() {
-    #[cfg(unix)]
-    {
-        use tokio::signal::unix::{SignalKind, signal};
-        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
-            tokio::select! {
-                _ = tokio::signal::ctrl_c() => {}
-                _ = terminate.recv() => {}
-            }
-            return;
-        }
-    }
-    tokio::signal::ctrl_c().await.ok();
 }

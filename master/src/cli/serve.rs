@@ -9,6 +9,7 @@ use axum::http::{HeaderValue, Method, header};
 use cake_checkpoint::Checkpoint;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::task::block_in_place;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use super::args::{ClusterArgs, PlanArgs, SampleArgs};
@@ -75,6 +76,7 @@ impl Args {
     /// Serves until it is asked to stop: once for answers that have begun to go on for a while, twice to
     /// end at once.
     pub(super) async fn run(self) -> Result<(), Error> {
+        let first = interrupted(); // From the start: it is the only one who listens.
         let keys = self.keys()?;
         // Before anything that takes long: perhaps it cannot be had.
         let failed = |source| Error::Listen { address: self.listen.clone(), source };
@@ -89,7 +91,7 @@ impl Args {
         let (tell, stop) = watch::channel(Stop::No);
         let (tell_streams, stopping) = watch::channel(false);
         tokio::spawn(async move {
-            interrupted().await;
+            first.await;
             tell_streams.send_replace(true);
             tell.send_replace(Stop::Soon);
             interrupted().await;
@@ -152,7 +154,7 @@ impl Args {
         prepared.monitor = Some(monitor.clone());
         monitor.planned(prepared.planned());
         let checkpoint = &prepared.model.checkpoint;
-        let text = Text::open(&checkpoint.location.directory)?;
+        let text = block_in_place(|| Text::open(&checkpoint.location.directory))?;
         warn(&text.warnings);
         let sample = SampleArgs::default();
         let defaults = sample.options(checkpoint)?;
