@@ -7,10 +7,11 @@ use cake_engine::{Embedding, EngineOptions, Head};
 use cake_engine::{SamplingOptions, sample};
 use cake_proto::StepItem;
 use serde::Serialize;
+use tokio::task::block_in_place;
 
 use crate::chunk::Chunk;
 use crate::model::EndWeights;
-use crate::pipeline::{self, Blocks, Pipeline};
+use crate::pipeline::{self, Blocks, Pipeline, Ticket};
 
 /// What the master computes itself: embedding before the first stage, norm and head after the last.
 pub struct Ends {
@@ -201,7 +202,7 @@ impl Ends {
     }
 
     fn logits(&self, hidden: Vec<f32>, rows: usize) -> Result<Vec<f32>, Error> {
-        Ok(tokio::task::block_in_place(|| self.score(hidden, rows))?)
+        Ok(block_in_place(|| self.score(hidden, rows))?)
     }
 }
 
@@ -298,25 +299,30 @@ impl Generator<'_> {
             ids.push(sampled.token);
             answer.output_ids.push(sampled.token);
             answer.logprobs.push(sampled.logprob);
-            if !on_token(sampled.token) {
-                answer.finish = Finish::Stop;
+            let full = ids.len() >= options.context;
+            let more = !full && answer.output_ids.len() < options.max_tokens;
+            // The token is on its way before anybody looks at it, which takes time as well.
+            let step = match more {
+                true => Some(self.leave(sequence, blocks, sampled.token).await),
+                false => None,
+            };
+            // Who shows it may have to wait for whoever reads.
+            if !block_in_place(|| on_token(sampled.token)) {
+                answer.finish = Finish::Stop; // If it left: what the stages hold of it is not counted on.
                 break;
             }
-            if ids.len() >= options.context {
+            if full {
                 answer.finish = Finish::Context;
-                break;
             }
-            if answer.output_ids.len() < options.max_tokens {
-                let timing = &mut answer.timing;
-                let (next, stages, ends) =
-                    self.step(sequence, blocks, sampled.token, timing).await?;
-                timing.decode_steps.push(StepTiming {
-                    seconds: began.elapsed().as_secs_f64(),
-                    stage_seconds: stages.as_secs_f64(),
-                    ends_seconds: (sampling + ends).as_secs_f64(),
-                });
-                logits = next;
-            }
+            let Some(step) = step.transpose()? else { break };
+            let timing = &mut answer.timing;
+            let (next, stages, ends) = self.arrive(sequence, step, timing).await?;
+            timing.decode_steps.push(StepTiming {
+                seconds: began.elapsed().as_secs_f64(),
+                stage_seconds: stages.as_secs_f64(),
+                ends_seconds: (sampling + ends).as_secs_f64(),
+            });
+            logits = next;
         }
         answer.timing.finish(answer.output_ids.len(), decode_started.elapsed());
         Ok(answer)
@@ -381,21 +387,32 @@ impl Generator<'_> {
         Ok((last, options.keep_prompt_logits.then_some(all)))
     }
 
-    /// One more token through the pipeline; returns the logits of the next, and the time that the
-    /// stages and the master's own ends took for them.
-    async fn step(
+    /// Sends one more token through the pipeline.
+    async fn leave(
         &self,
         sequence: &mut Sequence,
         blocks: &mut Blocks,
         token: u32,
-        timing: &mut Timing,
-    ) -> Result<(Vec<f32>, Duration, Duration), Error> {
+    ) -> Result<Leaving, Error> {
         let positions = sequence.computed.len() + 1;
         blocks.cover(&mut sequence.blocks, positions).map_err(|_| Error::NoBlocks)?;
         let began = Instant::now();
         let hidden = self.ends.embed(&[token])?;
         let embedding = began.elapsed();
         let ticket = self.pipeline.submit(vec![sequence.item(1, false)], hidden, vec![0]).await?;
+        // Whoever writes it to the network may be a task of this thread.
+        tokio::task::yield_now().await;
+        Ok(Leaving { token, ticket, embedding })
+    }
+
+    /// Waits for a token that left; returns the logits of the next, and the time that the stages and the master's own
+    /// ends took for them.
+    async fn arrive(
+        &self,
+        sequence: &mut Sequence,
+        Leaving { token, ticket, embedding }: Leaving,
+        timing: &mut Timing,
+    ) -> Result<(Vec<f32>, Duration, Duration), Error> {
         let answer = ticket.answer().await?;
         sequence.computed.push(token);
         timing.add(&answer.stage_us);
@@ -404,6 +421,14 @@ impl Generator<'_> {
         let logits = self.ends.logits(answer.hidden, answer.rows)?;
         Ok((logits, Duration::from_micros(stages), embedding + began.elapsed()))
     }
+}
+
+/// A token on its way through the pipeline.
+struct Leaving {
+    token: u32,
+    ticket: Ticket,
+    /// How long its embedding took.
+    embedding: Duration,
 }
 
 /// Forgets what the sequence computed beyond its common prefix with `prompt`; at least the last

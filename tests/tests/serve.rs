@@ -1,7 +1,9 @@
 //! The OpenAI API: what it answers, that company changes no answer, and that whoever leaves is forgotten.
+use std::io::Write;
 use std::time::Duration;
 
 use cake_master::text::{Message, Text};
+use cake_tests::master::path;
 use cake_tests::{
     Golden, Master, ModelShape, Server, TestWorker, WorkerOptions, budget_for, golden, model, until,
 };
@@ -317,6 +319,35 @@ fn a_chat_has_a_role_and_stops_where_it_is_told_to() {
     assert_eq!(stopped["choices"][0]["message"]["content"].as_str().expect("text"), before);
     let said = server.post(CHAT, &json!({ "messages": [] })).refused(400);
     assert!(said.contains("messages is empty"), "{said}");
+}
+
+#[test]
+fn a_chat_goes_on_from_an_answer_that_ended_at_a_text_as_if_nothing_had_been_computed_after_it() {
+    let args = ["--temperature", "0", "--max-tokens", "30", "--stop", "of"];
+    let master = Master::alone();
+    let mut chat = master.start(&[&["chat", &path(&demo_model())][..], &args].concat());
+    let questions = ["What is the capital of France?", "And of Italy?"];
+    let mut input = chat.stdin().expect("not taken yet");
+    for question in questions {
+        writeln!(input, "{question}").expect("it listens");
+    }
+    drop(input);
+    let said = chat.finish(LIMIT).success().stdout;
+    let server = Server::start(&Master::alone(), &demo_model(), &[]);
+    let mut messages = Vec::new();
+    let mut expected = String::new();
+    for question in questions {
+        messages.push(json!({ "role": "user", "content": question }));
+        let request = json!({
+            "messages": messages, "temperature": 0, "max_completion_tokens": 30, "stop": ["of"],
+        });
+        let answer = server.post(CHAT, &request).good();
+        assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{answer}");
+        let text = answer["choices"][0]["message"]["content"].as_str().expect("text");
+        expected += &format!("{text}\n");
+        messages.push(json!({ "role": "assistant", "content": text }));
+    }
+    assert_eq!(said, expected);
 }
 
 #[test]

@@ -121,19 +121,20 @@ impl Runtime {
     pub fn install(&self, stage: Stage, about: About, blobs: Vec<OpenBlob>) -> std::io::Result<()> {
         let routes = Routes::new(&self.worker, about.wire);
         let (jobs, queue) = mpsc::channel(limits::STEPS_QUEUED);
-        let (results, outgoing) = mpsc::channel(limits::STEPS_QUEUED);
-        tokio::spawn(send_results(outgoing, routes.clone()));
+        let (ended, end) = watch::channel(());
         let out = routes.clone();
         let stopping = Arc::new(AtomicBool::new(false));
         let stop = stopping.clone();
         let handle = tokio::runtime::Handle::current();
         let engine = std::thread::Builder::new().name("cake-stage".into()).spawn(move || {
             let _runtime = handle.enter(); // `Routes::fail` spawns a task.
-            compute(StepEngine::new(stage), queue, &results, &out, &stop);
+            let send = |step| handle.block_on(send(&out, step, end.clone()));
+            let fail = |number, message| out.fail(number, message);
+            let mut engine = StepEngine::new(stage);
+            compute(queue, |job| engine.run(job), send, fail, &stop);
             blobs
         })?;
         info!(layers = %about.layers, generation = about.generation, "stage loaded");
-        let (ended, _) = watch::channel(());
         let loaded = Loaded { about, jobs, routes, pipeline: None, stopping, ended, engine };
         if let Some(replaced) = self.lock().replace(loaded) {
             replaced.routes.close();
@@ -268,12 +269,13 @@ impl Runtime {
     }
 }
 
-/// The body of the stage's thread: until every sender of the queue is gone, or it is to stop.
+/// The body of the stage's thread: until every sender of the queue is gone, or it is to stop. It sends each result
+/// before it takes the next step: nobody is woken only to hand a result on.
 fn compute(
-    mut engine: StepEngine,
     mut queue: mpsc::Receiver<Job>,
-    results: &mpsc::Sender<Step>,
-    routes: &Routes,
+    mut run: impl FnMut(Job) -> Result<Step, String>,
+    send: impl Fn(Step),
+    fail: impl Fn(u64, String),
     stopping: &AtomicBool,
 ) {
     while let Some(job) = queue.blocking_recv() {
@@ -281,14 +283,18 @@ fn compute(
             return; // Nobody waits for what is queued.
         }
         let number = job.number();
-        match engine.run(job) {
-            Ok(step) => {
-                if results.blocking_send(step).is_err() {
-                    return;
-                }
-            }
-            Err(message) => routes.fail(number, message),
+        match run(job) {
+            Ok(step) => send(step),
+            Err(message) => fail(number, message),
         }
+    }
+}
+
+/// Sends a step on its way; no longer than the stage is loaded, as what is behind a route may take nothing any more.
+async fn send(routes: &Routes, step: Step, mut end: watch::Receiver<()>) {
+    tokio::select! {
+        () = routes.send(step) => {}
+        _ = end.changed() => {} // Nothing is ever sent: it ends with the sender.
     }
 }
 
@@ -377,12 +383,6 @@ fn item(item: &StepItem) -> BatchItem {
     }
 }
 
-async fn send_results(mut outgoing: mpsc::Receiver<Step>, routes: Routes) {
-    while let Some(step) = outgoing.recv().await {
-        routes.send(step).await;
-    }
-}
-
 #[cfg(test)]
 impl Runtime {
     /// Lets a blob rest as if a stage had computed with it.
@@ -416,5 +416,32 @@ mod tests {
             runtime.take().iter().map(|(manifest, _)| manifest.name()).collect();
         assert_eq!(rest, [names[1]]);
         assert!(runtime.take().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_result_waits_for_a_link_that_takes_nothing_no_longer_than_its_stage_is_loaded() {
+        let routes = Routes::new("a", WireFormat::F32);
+        let (master, mut frames) = mpsc::channel(1);
+        routes.set_master(master);
+        let step = |number| Step {
+            step: number,
+            generation: 1,
+            items: Vec::new(),
+            rows: 1,
+            wanted: vec![0],
+            stage_us: Vec::new(),
+            idle_us: Vec::new(),
+            hidden: vec![0.5; 4],
+        };
+        let (ended, end) = watch::channel(());
+        send(&routes, step(1), end.clone()).await;
+        let sending = tokio::spawn(async move { send(&routes, step(2), end).await });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(!sending.is_finished(), "the link takes one frame");
+        drop(ended);
+        let ending = tokio::time::timeout(Duration::from_secs(10), sending).await;
+        ending.expect("it ends").expect("it ran");
+        assert_eq!(frames.recv().await.expect("a frame").expect("no status").step, 1);
+        assert!(frames.recv().await.is_none(), "the second was not sent");
     }
 }

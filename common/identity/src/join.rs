@@ -34,6 +34,7 @@ use crate::authority::fingerprint;
 use crate::book::seconds;
 use crate::listener::take_all;
 use crate::security::{client_config, server_config};
+use crate::stream::buffered;
 use crate::token::proof;
 use crate::verify::{Clock, Trust, Verifier};
 use crate::{
@@ -144,7 +145,7 @@ pub fn door(
         let security = security.clone();
         async move {
             let from = tcp.peer_addr().map_err(Refusal::Handshake)?.ip();
-            let tls = acceptor.accept(tcp).await.map_err(Refusal::of_handshake)?;
+            let tls = acceptor.accept(buffered(tcp)).await.map_err(Refusal::of_handshake)?;
             let list = security.revoked().map(Revoked::watch);
             let stream = Stream::tls(tls.into(), list);
             if let (Some(lines::PROTOCOL), Some(lines)) = (stream.protocol(), security.lines()) {
@@ -341,7 +342,7 @@ pub async fn join(
     let talk = || async {
         let tcp = TcpStream::connect(address).await?;
         let any = ServerName::try_from("master.cake.internal").map_err(io::Error::other)?;
-        let tls = connector.connect(any, tcp).await?;
+        let tls = connector.connect(any, buffered(tcp)).await?;
         let mut stream = Stream::tls(tls.into(), None);
         if *stream.peer() != Peer::Master {
             return Err(io::Error::other(format!("{} is there", stream.peer())));

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::authority::{cluster, fingerprint};
-use crate::stream::tune;
+use crate::stream::{buffered, tune};
 use crate::verify::{Clock, Trust, Verifier};
 use crate::{Error, JoinToken, Lines, Peer, Refusal, Stream, expires_seconds, files, lines};
 
@@ -305,7 +305,7 @@ impl Security {
     pub async fn accept(&self, tcp: TcpStream) -> Result<Stream, Refusal> {
         let Self::Mutual(mutual) = self else { return Ok(Stream::plain(tcp)) };
         let acceptor = TlsAcceptor::from(mutual.lock().server.clone());
-        let tls = acceptor.accept(tcp).await.map_err(Refusal::of_handshake)?;
+        let tls = acceptor.accept(buffered(tcp)).await.map_err(Refusal::of_handshake)?;
         Ok(Stream::tls(tls.into(), Some(mutual.revoked.watch())))
     }
 }
@@ -318,7 +318,7 @@ impl Mutual {
         expected: Option<&Peer>,
     ) -> Result<Stream, Refusal> {
         let name = ServerName::try_from(ANY_NAME).expect("the constant is a name");
-        let tls = TlsConnector::from(client).connect(name, tcp).await;
+        let tls = TlsConnector::from(client).connect(name, buffered(tcp)).await;
         let tls = tls.map_err(Refusal::of_handshake)?;
         fits(Stream::tls(tls.into(), Some(self.revoked.watch())), expected)
     }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, BufReader, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_rustls::TlsStream;
@@ -25,18 +25,30 @@ pub struct Stream {
 }
 
 enum Inner {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
+    Plain(Buffered),
+    Tls(Box<TlsStream<Buffered>>),
+}
+
+/// A connection that asks the system for as much as is there: what is above it asks for 8 KiB, which a row of
+/// hidden states is often a little longer than.
+pub(crate) type Buffered = BufReader<TcpStream>;
+
+/// What [`Buffered`] reads at once.
+const READ_BYTES: usize = 64 << 10;
+
+/// Reads ahead of what is asked for.
+pub(crate) fn buffered(tcp: TcpStream) -> Buffered {
+    BufReader::with_capacity(READ_BYTES, tcp)
 }
 
 impl Stream {
     pub(crate) fn plain(tcp: TcpStream) -> Self {
-        Self { inner: Inner::Plain(tcp), peer: Peer::Unknown, revoked: None }
+        Self { inner: Inner::Plain(buffered(tcp)), peer: Peer::Unknown, revoked: None }
     }
 
     /// After a handshake in which the peer's certificate, if it has one, was verified.
     pub(crate) fn tls(
-        tls: TlsStream<TcpStream>,
+        tls: TlsStream<Buffered>,
         list: Option<watch::Receiver<BTreeSet<String>>>,
     ) -> Self {
         let shown = tls.get_ref().1.peer_certificates().and_then(|chain| chain.first());

@@ -10,7 +10,7 @@ use cake_engine::SamplingOptions;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::process::{Child, Command};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, block_in_place};
 
 use super::args::PlanArgs;
 use super::out::{self, Tell};
@@ -143,7 +143,7 @@ async fn answer(
     started: Instant,
 ) -> Result<(), Error> {
     let checkpoint = &prepared.model.checkpoint;
-    let text = Text::open(&checkpoint.location.directory)?;
+    let text = block_in_place(|| Text::open(&checkpoint.location.directory))?;
     let prompt = text.encode_chat(&[Message::new("user", question)])?;
     let pipeline = prepared.open(Tell::Output, pushed).await?;
     let ends = prepared.ends()?;

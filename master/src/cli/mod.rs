@@ -93,15 +93,21 @@ impl Cli {
         let tidies_up =
             matches!(command, Command::Extract(_) | Command::Serve(_) | Command::Chat(_));
         let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(network_threads())
             .enable_all()
             .build()
             .map_err(|source| Error::Start { source })?;
-        let result = runtime.block_on(async {
+        // On a thread of the runtime, which then gives itself what it waits for: each token that another thread hands
+        // to it would have that thread wake it.
+        let done = runtime.spawn(async move {
             tokio::select! {
                 result = dispatch(command) => result,
                 () = interrupted(), if !tidies_up => Err(Error::Interrupted),
             }
         });
+        let result = runtime
+            .block_on(done)
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
         // A read or a hash that is under way must not hold up the end.
         runtime.shutdown_timeout(std::time::Duration::from_millis(500));
         match result {
@@ -134,6 +140,13 @@ impl Command {
             }
         }
     }
+}
+
+/// How many threads move bytes and answer requests: half of the cores, and few, as the others compute. Threads that
+/// find nothing to do cost time as well: whoever has work wakes them.
+fn network_threads() -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    (cores / 2).clamp(1, 4)
 }
 
 async fn dispatch(command: Command) -> Result<(), Error> {

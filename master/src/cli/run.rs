@@ -1,6 +1,7 @@
 //! `cake-master run MODEL PROMPT`: one answer, over workers or alone.
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use tokio::task::block_in_place;
 
 use super::args::{ClusterArgs, PlanArgs, SampleArgs};
 use super::prepare::{prepare, warn};
@@ -48,7 +49,7 @@ impl Args {
         let (cluster, _door) = self.cluster.whereabouts().await?;
         let prepared = prepare(State::open()?, &self.model, &cluster, &self.plan, &[]).await?;
         let checkpoint = &prepared.model.checkpoint;
-        let text = Text::open(&checkpoint.location.directory)?;
+        let text = block_in_place(|| Text::open(&checkpoint.location.directory))?;
         let prompt = self.prompt_ids(&text)?;
         warn(&text.warnings);
         let sampling = self.sample.options(checkpoint)?;

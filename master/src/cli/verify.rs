@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use cake_checkpoint::LayerRange;
 use cake_engine::{BLOCK_POSITIONS, Numerics, Stage};
 use serde::Serialize;
+use tokio::task::block_in_place;
 
 use super::args::{ClusterArgs, PlanArgs};
 use super::out::{self, Tell};
@@ -125,7 +126,8 @@ impl Prepared {
         layers: impl Iterator<Item = usize>,
     ) -> Result<Vec<f32>, Error> {
         for layer in layers {
-            let weights: HashMap<_, _> = self.model.mapped_layer(layer)?.into_iter().collect();
+            let weights = block_in_place(|| self.model.mapped_layer(layer))?;
+            let weights: HashMap<_, _> = weights.into_iter().collect();
             let find = |name: &str| weights.get(name).cloned();
             let layers = LayerRange::new(layer, layer + 1);
             let config = &self.model.checkpoint.config;
