@@ -56,11 +56,15 @@ pub struct Member {
 
 /// The stream that a lease lives as long as.
 #[derive(Debug)]
-struct Hold(JoinHandle<()>);
+struct Hold {
+    upkeep: JoinHandle<()>,
+    /// The upkeep's end takes a moment more.
+    let_go: AtomicBool,
+}
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.0.abort();
+        self.upkeep.abort();
     }
 }
 
@@ -92,7 +96,7 @@ impl Member {
             offer.worker_id.clone(),
             leaving.clone(),
         );
-        let hold = Hold(tokio::spawn(upkeep));
+        let hold = Hold { upkeep: tokio::spawn(upkeep), let_go: AtomicBool::new(false) };
         let (address, membership) = (address.to_owned(), membership.clone());
         Ok(Self { address, offer, client, lease, membership, leaving, hold })
     }
@@ -112,7 +116,7 @@ impl Member {
         let gone = || Error::call(&name, "go on", &Status::aborted("it has let go of this master"));
         let said = tokio::select! {
             biased;
-            _ = &mut self.hold.0 => return Err(gone()),
+            _ = &mut self.hold.upkeep => return Err(gone()),
             said = tokio::time::timeout(ALIVE_TIMEOUT, ask) => match said {
                 Ok(Ok(said)) => said.into_inner(),
                 Ok(Err(status)) => return Err(Error::call(&name, "say that it is there", &status)),
@@ -129,7 +133,7 @@ impl Member {
 
     /// Whether it is still this master's.
     pub fn is_held(&self) -> bool {
-        !self.hold.0.is_finished()
+        !self.hold.let_go.load(Ordering::Relaxed) && !self.hold.upkeep.is_finished()
     }
 
     /// Whether it was asked to stop, and waits to be let go.
@@ -139,8 +143,8 @@ impl Member {
 
     /// Ends the lease. It keeps its place among the members until it is back or a plan is made without it.
     pub fn let_go(&self) {
-        self.leaving.store(false, Ordering::Relaxed); // The task's end may take a moment.
-        self.hold.0.abort();
+        self.hold.let_go.store(true, Ordering::Relaxed);
+        self.hold.upkeep.abort();
     }
 
     /// Where other workers can connect to it, if they can.
