@@ -359,10 +359,19 @@ pub fn interrupted() -> impl Future<Output = ()> {
     }
 }
 
-/// Completes on Ctrl-C.
-#[cfg(not(unix))]
-pub async fn interrupted() {
-    tokio::signal::ctrl_c().await.ok();
+/// Completes on Ctrl-C that comes after this call, even before it is awaited.
+///
+/// # Panics
+/// Outside a runtime.
+#[cfg(windows)]
+pub fn interrupted() -> impl Future<Output = ()> {
+    let signal = tokio::signal::windows::ctrl_c();
+    async {
+        match signal {
+            Ok(mut signal) => drop(signal.recv().await),
+            Err(_) => std::future::pending().await, // The system then ends the process.
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,15 +1,16 @@
 //! `cake-master chat MODEL`: turn after turn; what earlier turns computed is not computed again.
 use std::collections::HashSet;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
+
 use tokio::task::block_in_place;
 
 use super::args::{ClusterArgs, PlanArgs, SampleArgs};
+use super::ctrl_c::{CtrlC, Interrupts};
 use super::input::Input;
 use super::prepare::{prepare, warn};
 use super::run::{Writer, check_system, tell_ending};
-use super::{Error, interrupted, out, report};
+use super::{Error, out, report};
 use crate::generate::{Answer, Finish, Timing};
 use crate::scheduler::{self, Choice, Event, Goal, Limits, OnLoss, Refusal, Request, Scheduler};
 use crate::state::State;
@@ -39,31 +40,20 @@ pub(super) struct Args {
 
 impl Args {
     /// Talks until the input ends.
-    pub(super) async fn run(self) -> Result<(), Error> {
-        // One for all that comes before the first turn: between two of them a Ctrl-C would go unheard.
-        let mut early = pin!(interrupted());
+    pub(super) async fn run(self, ctrl_c: CtrlC) -> Result<(), Error> {
         let state = State::open()?;
         let history = state.chat_history();
         let (cluster, _door) = self.cluster.whereabouts().await?;
-        let prepared = tokio::select! {
-            prepared = prepare(state, &self.model, &cluster, &self.plan, &[]) => prepared?,
-            () = &mut early => return Err(Error::Interrupted),
-        };
+        let prepared = prepare(state, &self.model, &cluster, &self.plan, &[]).await?;
         let checkpoint = &prepared.model.checkpoint;
         let text = block_in_place(|| Text::open(&checkpoint.location.directory))?;
         check_system(self.system.as_deref(), &text)?;
         warn(&text.warnings);
         let sampling = self.sample.options(checkpoint)?;
         let tell = prepared.tell(false);
-        let load = async {
-            let mut pushed = prepared.announce_and_push(tell).await?;
-            let pipeline = prepared.open(tell, &mut pushed).await?;
-            Ok::<_, Error>((pipeline, prepared.ends()?, pushed))
-        };
-        let (pipeline, ends, pushed) = tokio::select! {
-            loaded = load => loaded?,
-            () = &mut early => return Err(Error::Interrupted),
-        };
+        let mut pushed = prepared.announce_and_push(tell).await?;
+        let pipeline = prepared.open(tell, &mut pushed).await?;
+        let ends = prepared.ends()?;
         let limits = Limits::of(prepared.promise(), prepared.chunk(), QUEUE);
         let asking = Asking {
             scheduler: Scheduler::start(pipeline, ends, limits, OnLoss::Fail, Arc::default()),
@@ -77,6 +67,8 @@ impl Args {
             self.system.iter().map(|content| Message::new("system", content)).collect();
         let mut input = Input::open(history);
         out::note(input.help());
+        // It stops an answer from now on.
+        let mut interrupts = ctrl_c.take_over();
         loop {
             // Typing takes its time, on a thread of its own; Ctrl-C is heard meanwhile.
             let typed = tokio::task::spawn_blocking(move || {
@@ -85,12 +77,12 @@ impl Args {
             });
             let turn = tokio::select! {
                 typed = typed => typed.ok(),
-                () = interrupted() => return Err(Error::Interrupted),
+                () = interrupts.next() => return Err(Error::Interrupted),
             };
             let Some((again, Some(turn))) = turn else { return Ok(()) };
             input = again;
             messages.push(Message::new("user", &turn));
-            let told = asking.answer(encode(&text, &messages)?).await;
+            let told = asking.answer(encode(&text, &messages)?, &mut interrupts).await;
             match told {
                 Ok(Told { answer, said, stopped }) => {
                     match stopped {
@@ -135,7 +127,7 @@ struct Told {
 
 impl Asking<'_> {
     /// Shows the answer to `prompt` as it comes, until it ends or Ctrl-C stops it.
-    async fn answer(&self, prompt: Vec<u32>) -> Result<Told, Error> {
+    async fn answer(&self, prompt: Vec<u32>, interrupts: &mut Interrupts) -> Result<Told, Error> {
         let started = Instant::now();
         let prompt_tokens = prompt.len();
         let request = Request {
@@ -149,12 +141,10 @@ impl Asking<'_> {
         let mut timing = Timing { prompt_tokens, ..Timing::default() };
         let (mut output_ids, mut logprobs) = (Vec::new(), Vec::new());
         let mut first = started;
-        // One for the whole answer: between two of them a Ctrl-C would go unheard.
-        let mut interrupted = pin!(interrupted());
         let (finish, stopped) = loop {
             let event = tokio::select! {
                 event = generation.next() => event,
-                () = &mut interrupted => break (Finish::Stop, true),
+                () = interrupts.next() => break (Finish::Stop, true),
             };
             match event {
                 Some(Event::Begun { reused_tokens }) => {

@@ -9,6 +9,7 @@ use cake_checkpoint::{BlobSource, Checkpoint, LayerRange};
 use serde::Serialize;
 use tempfile::NamedTempFile;
 
+use super::ctrl_c::Interrupts;
 use super::{Error, out, report};
 
 /// Arguments of `extract`.
@@ -36,8 +37,8 @@ struct Written<'a> {
 }
 
 impl Args {
-    /// Writes the file, streaming. Neither an error nor `interrupted` leaves anything behind.
-    pub(super) async fn run(self, interrupted: impl Future<Output = ()>) -> Result<(), Error> {
+    /// Writes the file, streaming. Neither an error nor an interrupt leaves anything behind.
+    pub(super) async fn run(self, mut interrupts: Interrupts) -> Result<(), Error> {
         let cancelled = Arc::new(AtomicBool::new(false));
         let (model, layers, path) = (self.model.clone(), self.layers, self.out.clone());
         let seen = cancelled.clone();
@@ -45,7 +46,7 @@ impl Args {
             tokio::task::spawn_blocking(move || extract(&model, layers, &path, &seen));
         let written = tokio::select! {
             written = &mut writing => written,
-            () = interrupted => {
+            () = interrupts.next() => {
                 cancelled.store(true, Ordering::Relaxed);
                 writing.await // At most one piece later; then nothing is left, or it was done.
             }

@@ -4,6 +4,7 @@ mod args;
 mod candidates;
 mod chat;
 mod choose;
+mod ctrl_c;
 mod demo;
 mod doctor;
 mod door;
@@ -27,6 +28,9 @@ mod workers;
 
 use cake_worker::cli::interrupted;
 use clap::{Parser, Subcommand};
+use tokio::task::block_in_place;
+
+use self::ctrl_c::CtrlC;
 
 pub use error::Error;
 
@@ -89,25 +93,12 @@ impl Cli {
             command => command,
         };
         let json = command.json();
-        // These listen for Ctrl-C themselves.
-        let tidies_up =
-            matches!(command, Command::Extract(_) | Command::Serve(_) | Command::Chat(_));
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(network_threads())
             .enable_all()
             .build()
             .map_err(|source| Error::Start { source })?;
-        // On a thread of the runtime, which then gives itself what it waits for: each token that another thread hands
-        // to it would have that thread wake it.
-        let done = runtime.spawn(async move {
-            tokio::select! {
-                result = dispatch(command) => result,
-                () = interrupted(), if !tidies_up => Err(Error::Interrupted),
-            }
-        });
-        let result = runtime
-            .block_on(done)
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
+        let result = ctrl_c::run(&runtime, |ctrl_c| dispatch(command, ctrl_c), interrupted);
         // A read or a hash that is under way must not hold up the end.
         runtime.shutdown_timeout(std::time::Duration::from_millis(500));
         match result {
@@ -149,19 +140,19 @@ fn network_threads() -> usize {
     (cores / 2).clamp(1, 4)
 }
 
-async fn dispatch(command: Command) -> Result<(), Error> {
+async fn dispatch(command: Command, ctrl_c: CtrlC) -> Result<(), Error> {
     match command {
         Command::Demo(args) => args.run().await,
         Command::Run(args) => args.run().await,
-        Command::Chat(args) => args.run().await,
-        Command::Serve(args) => args.run().await,
+        Command::Chat(args) => args.run(ctrl_c).await,
+        Command::Serve(args) => args.run(ctrl_c).await,
         Command::Plan(args) => args.run().await,
         Command::Push(args) => args.run().await,
-        Command::Inspect(args) => args.run(),
-        Command::Extract(args) => args.run(interrupted()).await,
+        Command::Inspect(args) => block_in_place(|| args.run()),
+        Command::Extract(args) => args.run(ctrl_c.take_over()).await,
         Command::Doctor(args) => args.run().await,
         Command::Verify(args) => args.run().await,
-        Command::Init(args) => args.run(),
+        Command::Init(args) => block_in_place(|| args.run()),
         Command::Token(args) => args.run().await,
         Command::Workers(args) => args.run().await,
         Command::Worker(args) => Ok(args.run()?),

@@ -1,6 +1,7 @@
 //! `cake-master run MODEL PROMPT`: one answer, over workers or alone.
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+
 use tokio::task::block_in_place;
 
 use super::args::{ClusterArgs, PlanArgs, SampleArgs};

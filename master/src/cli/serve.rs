@@ -13,9 +13,10 @@ use tokio::task::block_in_place;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use super::args::{ClusterArgs, PlanArgs, SampleArgs};
+use super::ctrl_c::CtrlC;
 use super::keeper::Keeper;
 use super::prepare::{prepare, warn};
-use super::{Error, interrupted, out};
+use super::{Error, out};
 use crate::api::{self, Served, Server};
 use crate::cluster::Whereabouts;
 use crate::monitor::Monitor;
@@ -75,8 +76,7 @@ enum Stop {
 impl Args {
     /// Serves until it is asked to stop: once for answers that have begun to go on for a while, twice to
     /// end at once.
-    pub(super) async fn run(self) -> Result<(), Error> {
-        let first = interrupted(); // From the start: it is the only one who listens.
+    pub(super) async fn run(self, ctrl_c: CtrlC) -> Result<(), Error> {
         let keys = self.keys()?;
         // Before anything that takes long: perhaps it cannot be had.
         let failed = |source| Error::Listen { address: self.listen.clone(), source };
@@ -90,17 +90,10 @@ impl Args {
         let monitor = Arc::new(Monitor::new(&name));
         let (tell, stop) = watch::channel(Stop::No);
         let (tell_streams, stopping) = watch::channel(false);
-        tokio::spawn(async move {
-            first.await;
-            tell_streams.send_replace(true);
-            tell.send_replace(Stop::Soon);
-            interrupted().await;
-            tell.send_replace(Stop::Now);
-        });
         let asked = |wanted: fn(&Stop) -> bool| {
             let mut stop = stop.clone();
             async move {
-                // The task above never ends before it has asked for both.
+                // The task below never ends before it has asked for both.
                 stop.wait_for(wanted).await.ok();
             }
         };
@@ -119,11 +112,15 @@ impl Args {
             .into_future();
         let http = tokio::spawn(http);
         let (cluster, _door) = self.cluster.whereabouts_with_door().await?;
-        let load = self.load(&name, &monitor, cluster);
-        let (keeper, served) = tokio::select! {
-            loaded = load => loaded?,
-            () = asked(|stop| *stop != Stop::No) => return Err(Error::Interrupted),
-        };
+        let (keeper, served) = self.load(&name, &monitor, cluster).await?;
+        let mut interrupts = ctrl_c.take_over();
+        tokio::spawn(async move {
+            interrupts.next().await;
+            tell_streams.send_replace(true);
+            tell.send_replace(Stop::Soon);
+            interrupts.next().await;
+            tell.send_replace(Stop::Now);
+        });
         server.served.set(Arc::new(served)).ok(); // Nobody else sets it.
         monitor.ready();
         out::line(format_args!("listening on http://{address}"))?;
