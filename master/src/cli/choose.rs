@@ -1,5 +1,6 @@
 //! Which plan is taken: for the workers that are there, with steps as large as fit and pay.
 use cake_engine::Numerics;
+use tokio::task::block_in_place;
 
 use super::Error;
 use super::args::PlanArgs;
@@ -52,7 +53,8 @@ impl With<'_> {
             let input = sizing::input(model, promise, &all, &known, args.pins());
             planner::plan(&planner::Input { slack, ..input })
         };
-        let fitting = fitting(plan, promise, args.chunk, &seats);
+        // It may take a while for many workers, and somebody else's bytes move meanwhile.
+        let fitting = block_in_place(|| fitting(plan, promise, args.chunk, &seats));
         let (plan, promise, chunk) = fitting.map_err(|refusal| Error::Plan(*refusal))?;
         warn(&warnings);
         let mixed = mixed_arithmetic(&plan, &seats, members, promise.numerics, model)?;

@@ -46,12 +46,17 @@ pub(super) fn line(words: impl Display) -> Result<(), Error> {
 /// # Errors
 /// [`Error::OutputClosed`] if nobody reads any more, [`Error::Output`] if it cannot be written.
 pub(super) fn text(words: impl Display) -> Result<(), Error> {
-    write_to(&mut std::io::stdout().lock(), words)
+    patiently(|| write_to(&mut std::io::stdout().lock(), words))
 }
 
 /// A line on standard error. If nobody reads it, nothing is lost but the line.
 pub(super) fn note(words: impl Display) {
-    writeln!(std::io::stderr().lock(), "{words}").ok();
+    patiently(|| writeln!(std::io::stderr().lock(), "{words}").ok());
+}
+
+/// Does what may have to wait for whoever reads, on a thread that nobody else waits for.
+pub(super) fn patiently<T>(write: impl FnOnce() -> T) -> T {
+    tokio::task::block_in_place(write)
 }
 
 fn write_to(out: &mut impl Write, words: impl Display) -> Result<(), Error> {

@@ -68,11 +68,13 @@ async fn bars(progress: &Progress, mut stopped: oneshot::Receiver<()>) {
     loop {
         let done = tokio::time::timeout(REDRAW, &mut stopped).await.is_ok();
         let seconds = started.elapsed().as_secs_f64();
-        for (bar, worker) in bars.iter().zip(&progress.workers) {
-            let moment = Moment::of(worker, seconds);
-            bar.set_position(moment.there().min(moment.total_bytes));
-            bar.set_message(moment.message());
-        }
+        out::patiently(|| {
+            for (bar, worker) in bars.iter().zip(&progress.workers) {
+                let moment = Moment::of(worker, seconds);
+                bar.set_position(moment.there().min(moment.total_bytes));
+                bar.set_message(moment.message());
+            }
+        });
         if done {
             bars.iter().for_each(ProgressBar::abandon);
             return;
