@@ -22,8 +22,14 @@ pub const SHUT_OUT: usize = 4096;
 pub const CONFIG_BYTES: usize = 1 << 20;
 /// Largest manifest accepted over the wire.
 pub const MANIFEST_BYTES: usize = 1 << 20;
-/// Steps that wait before a stage, and as many computed ones behind it. A full queue holds up its
-/// sender, so a slow stage never has to keep more.
+/// Steps that wait before a stage. A full queue holds up its sender, so a slow stage never has to keep more.
 pub const STEPS_QUEUED: usize = 2;
-/// Frames behind a stage that wait for its link.
-pub const FRAMES_QUEUED: usize = 4;
+/// Frames behind a stage that wait for its link, at least; as many as [`frames_queued`] says.
+const FRAMES_QUEUED: usize = 4;
+
+/// How many frames wait behind a stage for its link, where a step has at most so many bytes of hidden states: a whole
+/// step's, so that the stage goes on with the next one while it leaves.
+pub const fn frames_queued(step_bytes: usize) -> usize {
+    let frames = step_bytes.div_ceil(FRAME_BYTES);
+    if frames > FRAMES_QUEUED { frames } else { FRAMES_QUEUED }
+}

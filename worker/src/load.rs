@@ -108,8 +108,8 @@ pub struct Place<'a> {
     pub still_wanted: &'a dyn Fn() -> Result<(), lease::Error>,
 }
 
-/// An upper bound of what a stage allocates while it runs: the engine's buffers for one step, and
-/// the steps that wait before and behind it or are being received (bytes).
+/// An upper bound of what a stage allocates while it runs: the engine's buffers for one step, the
+/// steps that are being received or wait before it, and what leaves it (bytes).
 pub fn stage_scratch_bytes(
     config: &ModelConfig,
     rows: usize,
@@ -117,10 +117,12 @@ pub fn stage_scratch_bytes(
     threads: usize,
 ) -> u64 {
     let step = (rows as u64).saturating_mul(config.hidden_size as u64).saturating_mul(4);
-    // Being received, queued before and behind the stage, being sent, and in frames.
-    let steps = step.saturating_mul(2 * limits::STEPS_QUEUED as u64 + 2);
-    let frames = step.min(limits::FRAME_BYTES as u64) * limits::FRAMES_QUEUED as u64;
-    let waiting = steps.saturating_add(frames);
+    // Being received, queued before the stage, and its result while it is cut into frames.
+    let steps = step.saturating_mul(1 + limits::STEPS_QUEUED as u64 + 2);
+    let frames = limits::frames_queued(usize::try_from(step).unwrap_or(usize::MAX)) as u64;
+    // Those that wait for the link, and the one that is being sent.
+    let leaving = step.min(limits::FRAME_BYTES as u64).saturating_mul(frames + 1);
+    let waiting = steps.saturating_add(leaving);
     cake_engine::scratch_bytes(config, rows, context, threads).saturating_add(waiting)
 }
 

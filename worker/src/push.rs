@@ -52,7 +52,7 @@ pub async fn receive(
         say(events, Vec::new(), true).await;
         return Ok(());
     }
-    let beginning = blocking(move || Ok(begin(&store, &runtime, manifest)?));
+    let beginning = blocking(move || Ok(begin(&store, &runtime, &manifest)?));
     let writer = while_working(events, beginning).await?;
     say(events, writer.wanted(), false).await;
     let (pieces, queue) = mpsc::channel(PIECES_QUEUED);
@@ -71,14 +71,20 @@ pub async fn receive(
     Ok(())
 }
 
-/// Begins a blob in `store`. What was evicted for it rests no longer and so gives its room on the disk back; if that
-/// room was missing, it begins once more.
-fn begin(store: &Store, runtime: &Runtime, manifest: Manifest) -> Result<Writer, store::Error> {
-    let writer = store.begin(manifest.clone());
-    let let_go = runtime.let_go_unless(|name| store.holds(name));
-    match writer {
-        Err(store::Error::DiskFull { .. }) if let_go => store.begin(manifest),
-        writer => writer,
+/// Begins a blob in `store`. What was evicted for it rests no longer and so gives its room on the disk back.
+fn begin(store: &Store, runtime: &Runtime, manifest: &Manifest) -> Result<Writer, store::Error> {
+    with_room(|| store.begin(manifest.clone()), || runtime.let_go_unless(|name| store.holds(name)))
+}
+
+/// Begins, and then lets go; if room was missing and anything was let go, begins once more.
+fn with_room<T>(
+    begin: impl Fn() -> Result<T, store::Error>,
+    let_go: impl FnOnce() -> bool,
+) -> Result<T, store::Error> {
+    let begun = begin();
+    match (let_go(), begun) {
+        (true, Err(store::Error::DiskFull { .. })) => begin(),
+        (_, begun) => begun,
     }
 }
 
@@ -154,6 +160,8 @@ pub async fn blocking<T: Send + 'static>(
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
     use crate::store::tests::{TestBlob, receive};
 
@@ -167,9 +175,40 @@ mod tests {
         // Where its manifest should be written.
         let manifest = format!("partial/{}.json", next.name());
         std::fs::create_dir(folder.path().join(manifest)).expect("a folder");
-        let error = begin(&store, &runtime, next.manifest).expect_err("no manifest");
+        let error = begin(&store, &runtime, &next.manifest).expect_err("no manifest");
         assert!(matches!(error, store::Error::Io { .. }), "{error}");
         assert!(!store.holds(&held.name()), "evicted");
         assert!(runtime.take().is_empty(), "let go");
+    }
+
+    #[test]
+    fn a_blob_begins_again_where_what_was_let_go_may_have_made_room() {
+        let full = || store::Error::DiskFull {
+            path: "store".into(),
+            need_bytes: 2,
+            free_bytes: 1,
+            prunable_bytes: 0,
+        };
+        let begun = |let_go: bool, refuse: &dyn Fn(usize) -> Option<store::Error>| {
+            let tries = Cell::new(0);
+            let begin = || {
+                tries.set(tries.get() + 1);
+                refuse(tries.get()).map_or(Ok(()), Err)
+            };
+            (with_room(begin, || let_go).is_ok(), tries.get())
+        };
+        let at_first = |number| (number == 1).then(full);
+        assert_eq!(begun(true, &at_first), (true, 2));
+        assert_eq!(begun(false, &at_first), (false, 1), "nothing made room");
+        assert_eq!(begun(true, &|_| Some(full())), (false, 2));
+        let unreadable = |_| {
+            Some(store::Error::Io {
+                action: "write",
+                path: "store".into(),
+                cause: std::io::ErrorKind::PermissionDenied.into(),
+            })
+        };
+        assert_eq!(begun(true, &unreadable), (false, 1), "room was not what it lacked");
+        assert_eq!(begun(true, &|_| None), (true, 1));
     }
 }

@@ -4,14 +4,12 @@ use std::time::Duration;
 
 use cake_identity::{Peer, Security};
 use cake_proto::step::failure_frame;
-use cake_proto::{Client, ConnectError, Step, Tag, WireFormat, connect, limits, wire};
+use cake_proto::{Client, ConnectError, Step, Tag, WireFormat, connect, wire};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 use tracing::{info, warn};
 
-/// Frames that may wait for a slow link before the stage itself waits.
-const FRAMES_QUEUED: usize = limits::FRAMES_QUEUED;
 /// How long the next stage may take to say who it is.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -23,6 +21,7 @@ pub type MasterSender = mpsc::Sender<Result<wire::StepFrame, Status>>;
 pub struct Routes {
     worker: String,
     format: WireFormat,
+    frames_queued: usize,
     shared: Arc<Mutex<Shared>>,
 }
 
@@ -71,10 +70,12 @@ pub enum Error {
 }
 
 impl Routes {
-    /// A route to the master, for the worker called `worker`; hidden states leave in `format`.
-    pub fn new(worker: &str, format: WireFormat) -> Self {
+    /// A route to the master, for the worker called `worker`. Hidden states leave in `format`; up to `frames_queued`
+    /// frames of them wait for the link to the next stage before the stage itself waits.
+    pub fn new(worker: &str, format: WireFormat, frames_queued: usize) -> Self {
         let shared = Shared { master: None, next: Next::Answer, broken: None };
-        Self { worker: worker.to_owned(), format, shared: Arc::new(Mutex::new(shared)) }
+        let shared = Arc::new(Mutex::new(shared));
+        Self { worker: worker.to_owned(), format, frames_queued, shared }
     }
 
     /// Answers and failures go to `master` from now on.
@@ -114,7 +115,7 @@ impl Routes {
         let tag = Tag::pipeline(pipeline);
         let (mut client, _) = connect(security, address, Some(&expected), tag).await?;
         identify(&mut client, address, worker_id).await?;
-        let (frames, outgoing) = mpsc::channel(FRAMES_QUEUED);
+        let (frames, outgoing) = mpsc::channel(self.frames_queued);
         self.set_next(Next::Direct(frames));
         let routes = self.clone();
         let address = address.to_owned();
@@ -226,7 +227,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_relayed_step_keeps_all_its_rows_and_says_so() {
-        let routes = Routes::new("phone", WireFormat::F32);
+        let routes = Routes::new("phone", WireFormat::F32, 4);
         let (sender, mut frames) = mpsc::channel(4);
         routes.set_master(sender);
         routes.relay();
@@ -238,7 +239,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_leaves_is_in_the_format_that_was_asked_for() {
-        let routes = Routes::new("phone", WireFormat::Bf16);
+        let routes = Routes::new("phone", WireFormat::Bf16, 4);
         let (sender, mut frames) = mpsc::channel(4);
         routes.set_master(sender);
         routes.relay();
@@ -254,7 +255,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_unreachable_next_stage_leaves_the_route_as_it_was() {
-        let routes = Routes::new("phone", WireFormat::F32);
+        let routes = Routes::new("phone", WireFormat::F32, 4);
         let (sender, mut frames) = mpsc::channel(4);
         routes.set_master(sender);
         routes.relay();

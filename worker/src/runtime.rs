@@ -51,6 +51,13 @@ pub struct About {
     pub wire: WireFormat,
 }
 
+impl About {
+    /// How many frames may wait for its link before the stage itself waits.
+    pub fn frames_queued(&self) -> usize {
+        limits::frames_queued(self.max_rows.saturating_mul(self.hidden_size).saturating_mul(4))
+    }
+}
+
 /// One stage as the streams that feed it know it: it tells this stage from the next one, even if a
 /// second master happens to use the same generation.
 #[derive(Clone, Debug)]
@@ -119,7 +126,7 @@ impl Runtime {
     /// # Errors
     /// If the system gives no thread.
     pub fn install(&self, stage: Stage, about: About, blobs: Vec<OpenBlob>) -> std::io::Result<()> {
-        let routes = Routes::new(&self.worker, about.wire);
+        let routes = Routes::new(&self.worker, about.wire, about.frames_queued());
         let (jobs, queue) = mpsc::channel(limits::STEPS_QUEUED);
         let (ended, end) = watch::channel(());
         let out = routes.clone();
@@ -393,6 +400,8 @@ impl Runtime {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
     use crate::store::tests::{TestBlob, open, receive};
 
@@ -418,21 +427,41 @@ mod tests {
         assert!(runtime.take().is_empty());
     }
 
-    #[tokio::test]
-    async fn a_result_waits_for_a_link_that_takes_nothing_no_longer_than_its_stage_is_loaded() {
-        let routes = Routes::new("a", WireFormat::F32);
-        let (master, mut frames) = mpsc::channel(1);
-        routes.set_master(master);
-        let step = |number| Step {
+    /// A step of so many rows, all of them wanted.
+    fn step(number: u64, rows: usize, hidden_size: usize) -> Step {
+        Step {
             step: number,
             generation: 1,
             items: Vec::new(),
-            rows: 1,
-            wanted: vec![0],
+            rows,
+            wanted: (0..).take(rows).collect(),
             stage_us: Vec::new(),
             idle_us: Vec::new(),
-            hidden: vec![0.5; 4],
-        };
+            hidden: vec![0.5; rows * hidden_size],
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stage_does_not_wait_until_its_largest_result_has_left() {
+        for (max_rows, hidden_size) in [(1, 8), (600, 2048), (1024, 2048)] {
+            let layers = LayerRange { start: 0, end: 1 };
+            let wire = WireFormat::F32;
+            let about = About { generation: 1, layers, hidden_size, max_rows, wire };
+            let routes = Routes::new("a", wire, about.frames_queued());
+            let (master, frames) = mpsc::channel(about.frames_queued());
+            routes.set_master(master);
+            let sending = routes.send(step(1, max_rows, hidden_size));
+            assert!(sending.now_or_never().is_some(), "{max_rows} rows of {hidden_size}");
+            assert_eq!(frames.len(), (max_rows * hidden_size * 4).div_ceil(limits::FRAME_BYTES));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_result_waits_for_a_link_that_takes_nothing_no_longer_than_its_stage_is_loaded() {
+        let routes = Routes::new("a", WireFormat::F32, 1);
+        let (master, mut frames) = mpsc::channel(1);
+        routes.set_master(master);
+        let step = |number| step(number, 1, 4);
         let (ended, end) = watch::channel(());
         send(&routes, step(1), end.clone()).await;
         let sending = tokio::spawn(async move { send(&routes, step(2), end).await });

@@ -251,7 +251,7 @@ impl WorkerRpc for Service {
             let work = service.shared.work.clone().write_owned().await;
             let loading = move || {
                 let _work = work;
-                let _runtime = handle.enter(); // Installing the stage spawns its sender task.
+                let _runtime = handle.enter(); // The stage's routes spawn tasks.
                 let leases = &service.shared.leases;
                 let result = service.load_now(load, &|| leases.check(&metadata), &events);
                 events.blocking_send(result.map_err(Status::from)).ok();
@@ -292,7 +292,7 @@ impl WorkerRpc for Service {
     ) -> Result<Response<Self::StepsStream>, Status> {
         self.admit(&request)?;
         let ticket = self.shared.runtime.ticket()?;
-        let (answers, stream) = mpsc::channel(limits::FRAMES_QUEUED);
+        let (answers, stream) = mpsc::channel(ticket.about.frames_queued());
         self.shared.runtime.routes(ticket.about.generation, None)?.set_master(answers.clone());
         let service = self.clone();
         let frames = request.into_inner();
