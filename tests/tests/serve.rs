@@ -3,7 +3,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use cake_master::text::{Message, Text};
-use cake_tests::master::path;
+use cake_tests::master::{path, pins};
 use cake_tests::{
     Golden, Master, ModelShape, Server, TestWorker, WorkerOptions, budget_for, golden, model, until,
 };
@@ -322,7 +322,7 @@ fn a_chat_has_a_role_and_stops_where_it_is_told_to() {
 }
 
 #[test]
-fn a_chat_goes_on_from_an_answer_that_ended_at_a_text_as_if_nothing_had_been_computed_after_it() {
+fn an_answer_that_ended_at_a_text_is_as_if_nothing_had_been_computed_after_it() {
     let args = ["--temperature", "0", "--max-tokens", "30", "--stop", "of"];
     let master = Master::alone();
     let mut chat = master.start(&[&["chat", &path(&demo_model())][..], &args].concat());
@@ -335,7 +335,7 @@ fn a_chat_goes_on_from_an_answer_that_ended_at_a_text_as_if_nothing_had_been_com
     let said = chat.finish(LIMIT).success().stdout;
     let server = Server::start(&Master::alone(), &demo_model(), &[]);
     let mut messages = Vec::new();
-    let mut expected = String::new();
+    let mut answers = Vec::new();
     for question in questions {
         messages.push(json!({ "role": "user", "content": question }));
         let request = json!({
@@ -344,10 +344,18 @@ fn a_chat_goes_on_from_an_answer_that_ended_at_a_text_as_if_nothing_had_been_com
         let answer = server.post(CHAT, &request).good();
         assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{answer}");
         let text = answer["choices"][0]["message"]["content"].as_str().expect("text");
-        expected += &format!("{text}\n");
+        answers.push(format!("{text}\n"));
         messages.push(json!({ "role": "assistant", "content": text }));
     }
-    assert_eq!(said, expected);
+    assert_eq!(said, answers.concat());
+    // The token after the text that ends it is on its way already where one command computes for itself.
+    let (model, workers) = (path(&demo_model()), ["a", "b"].map(TestWorker::new));
+    let run = [&["run", &model, questions[0]], &args[..]].concat();
+    let pins = pins(&[("a", 0, 6), ("b", 6, 12)]);
+    let over: Vec<&str> = run.iter().copied().chain(pins.iter().map(String::as_str)).collect();
+    for (master, run) in [(Master::alone(), &run), (Master::over(&workers), &over)] {
+        assert_eq!(master.run(run).success().stdout, answers[0]);
+    }
 }
 
 #[test]

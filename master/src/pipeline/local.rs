@@ -31,11 +31,20 @@ impl LocalStage {
         wanted: impl Fn(u64) -> bool + Send + 'static,
         done: impl Fn(Output) + Send + 'static,
     ) -> std::io::Result<Self> {
-        let (jobs, queue) = mpsc::channel::<Job>(limits::STEPS_QUEUED);
         let mut engine = StepEngine::new(stage);
+        Self::spawn(move |job| engine.run(job), wanted, done)
+    }
+
+    /// As [`Self::start`], with what computes.
+    pub(super) fn spawn(
+        run: impl FnMut(Job) -> Result<Step, String> + Send + 'static,
+        wanted: impl Fn(u64) -> bool + Send + 'static,
+        done: impl Fn(Output) + Send + 'static,
+    ) -> std::io::Result<Self> {
+        let (jobs, queue) = mpsc::channel::<Job>(limits::STEPS_QUEUED);
         let thread = std::thread::Builder::new()
             .name("cake-stage".into())
-            .spawn(move || compute(queue, wanted, |job| engine.run(job), done))?;
+            .spawn(move || compute(queue, wanted, run, done))?;
         Ok(Self { jobs, thread })
     }
 

@@ -1,11 +1,15 @@
 //! A pipeline that breaks while a worker takes nothing any more; what its parts' tests share.
 use std::time::Duration;
 
+use cake_worker::runtime::Job;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc::Receiver;
 use tokio::task::JoinHandle;
 
 use super::*;
 
+/// Longest that anything here may take.
+const LIMIT: Duration = Duration::from_secs(10);
 /// Frames that the streams of [`shared`] hold.
 const FRAMES: usize = 4;
 
@@ -78,12 +82,31 @@ async fn a_step_for_a_worker_that_takes_nothing_ends_with_the_pipeline() {
     assert_eq!(sent, FRAMES, "the last was not sent");
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_pipeline_closes_though_a_worker_takes_nothing() {
-    let (shared, _streams) = shared();
-    let sending = fill(&shared).await;
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_pipeline_closes_though_its_own_stage_waits_for_a_worker_that_takes_nothing() {
+    let (shared, [first, _second]) = shared();
+    let (sender, runtime) = (shared.clone(), Handle::current());
+    let run = |job: Job| Ok(step(job.number()));
+    let done = move |result| runtime.block_on(sender.after_local(result));
+    let local = LocalStage::spawn(run, |_| true, done).expect("a thread");
+    for number in 0..=FRAMES {
+        local.submit(step(number as u64)).await.expect("it runs");
+    }
+    let full = async {
+        while first.len() < FRAMES {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, full).await.expect("the stream fills");
     let in_flight = Arc::new(Semaphore::new(1));
-    let (local, stages, _tasks) = (None, Vec::new(), JoinSet::new());
-    Pipeline { shared, local, stages, in_flight, _tasks }.close();
-    tokio::time::timeout(Duration::from_secs(1), sending).await.expect("it ends").expect("it ran");
+    let (stages, _tasks) = (Vec::new(), JoinSet::new());
+    let pipeline = Pipeline { shared, local: Some(local), stages, in_flight, _tasks };
+    let (closed, end) = oneshot::channel();
+    // On a thread that nobody waits for: if it hangs, the test ends all the same.
+    std::thread::spawn(move || {
+        pipeline.close();
+        closed.send(()).ok();
+    });
+    tokio::time::timeout(LIMIT, end).await.expect("it closes").expect("no panic");
+    assert_eq!(first.len(), FRAMES, "the last was not sent");
 }

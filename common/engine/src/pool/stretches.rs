@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(begin(&parts, (2, 3)), (1, 0));
         assert_eq!(begin(&parts, (5, 6)), (2, 0));
         assert_eq!(begin(&parts, (11, 12)), (2, 4));
-        // Whatever costs nothing belongs to the thread before, what is first to the first; all of it, to the last.
+        // Whatever costs nothing belongs to the thread before, what is first to the first; all of it, to the first.
         assert_eq!(begin(&[(3, 0), (2, 2), (5, 0)], (0, 2)), (0, 0));
         assert_eq!(begin(&[(3, 0), (2, 2), (5, 0)], (1, 2)), (1, 1));
         assert_eq!(begin(&[(3, 0)], (1, 2)), (1, 0));
