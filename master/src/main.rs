@@ -1,5 +1,4 @@
-//! `cake-master`: parse arguments, start logging, run, leave with a plain sentence.
-use std::io::Write;
+//! `cake-master`: parse arguments, run, leave with an exit code.
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -8,11 +7,5 @@ use clap::Parser;
 static ALLOCATOR: cake_engine::Reuse = cake_engine::Reuse;
 
 fn main() -> ExitCode {
-    match cake_master::cli::Cli::parse().run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            writeln!(std::io::stderr(), "cake-master: {error}").ok(); // Read by nobody, perhaps.
-            error.exit_code()
-        }
-    }
+    cake_master::cli::Cli::parse().run()
 }

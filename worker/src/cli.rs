@@ -1,12 +1,17 @@
 //! The command line of a worker, shared by `cake-worker` and the master's demo.
 use std::io::{ErrorKind, Read, Write};
 use std::path::PathBuf;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use cake_checkpoint::units::{format_bytes, parse_bytes};
 use cake_engine::Weights;
 use cake_identity::JoinToken;
 use clap::{Args, Parser, Subcommand};
+use futures_util::stream::{Stream, poll_fn};
+use futures_util::{FutureExt, StreamExt};
+use tokio::sync::watch;
 
 use crate::config::{self, Config};
 use crate::membership;
@@ -198,7 +203,7 @@ impl ServeArgs {
             .map_err(Error::Start)?;
         let result = runtime.block_on(async {
             let worker = Worker::bind(config).await?;
-            let stop = stop_signal(exit_with_parent); // From here on it ends in order.
+            let asked = stop_requests(exit_with_parent); // From here on it ends in order.
             // It serves whether or not anybody reads this.
             match worker.address() {
                 Some(address) => writeln!(std::io::stdout(), "listening on {address}").ok(),
@@ -211,13 +216,17 @@ impl ServeArgs {
             )
             .ok();
             writeln!(std::io::stderr(), "{}", connections(&worker, insecure)).ok();
+            let times = |least: usize| {
+                let mut asked = asked.clone();
+                async move { drop(asked.wait_for(|times| *times >= least).await) }
+            };
             let hurry = async {
                 tokio::select! {
                     () = tokio::time::sleep(drain) => {}
-                    () = stop_signal(exit_with_parent) => {}
+                    () = times(2) => {}
                 }
             };
-            worker.run(stop, hurry).await?;
+            worker.run(times(1), hurry).await?;
             Ok::<_, Error>(())
         });
         // Also after a failure: a thread that reads standard input must not hold up the end.
@@ -318,60 +327,63 @@ fn store_directory(asked: Option<PathBuf>) -> Result<PathBuf, Error> {
     Ok(data.join("cake/store"))
 }
 
-/// Completes when the process is asked to stop, by a signal or by the end of its parent; as [`interrupted`].
-fn stop_signal(exit_with_parent: bool) -> impl Future<Output = ()> {
-    let interrupted = interrupted();
-    let parent = async move {
-        if exit_with_parent {
-            let wait = || std::io::stdin().read(&mut [0; 1]);
-            tokio::task::spawn_blocking(wait).await.ok();
-        } else {
-            std::future::pending().await
+/// How often the process was asked to stop from this call on: by signals, as [`interrupts`], and twice by the end of
+/// its parent, after which there is nobody to be orderly for.
+///
+/// # Panics
+/// Outside a runtime.
+fn stop_requests(exit_with_parent: bool) -> watch::Receiver<usize> {
+    let (times, asked) = watch::channel(0);
+    let mut interrupts = interrupts();
+    tokio::spawn(async move {
+        let parent = async {
+            if exit_with_parent {
+                let wait = || std::io::stdin().read(&mut [0; 1]);
+                tokio::task::spawn_blocking(wait).await.ok();
+            } else {
+                std::future::pending().await
+            }
+        };
+        let mut parent = pin!(parent.fuse());
+        loop {
+            let more = tokio::select! {
+                Some(()) = interrupts.next() => 1,
+                () = &mut parent => 2,
+            };
+            times.send_modify(|times| *times += more);
         }
-    };
-    async {
-        tokio::select! {
-            () = interrupted => {}
-            () = parent => {}
-        }
-    }
+    });
+    asked
 }
 
-/// Completes on Ctrl-C or a request to terminate that comes after this call, even before it is awaited.
+/// Each Ctrl-C and each request to terminate from this call on; those that nobody has taken yet count as one. Never
+/// ends; a signal that cannot be had ends the process, as the system does by itself.
 ///
 /// # Panics
 /// Outside a runtime.
 #[cfg(unix)]
-pub fn interrupted() -> impl Future<Output = ()> {
+pub fn interrupts() -> impl Stream<Item = ()> + Unpin {
     use tokio::signal::unix::{SignalKind, signal};
     let signals = [SignalKind::interrupt(), SignalKind::terminate()].map(signal);
-    async {
-        let [interrupt, terminate] = signals.map(|signal| async {
-            match signal {
-                Ok(mut signal) => drop(signal.recv().await),
-                Err(_) => std::future::pending().await, // The system then ends the process.
-            }
-        });
-        tokio::select! {
-            () = interrupt => {}
-            () = terminate => {}
-        }
-    }
+    let mut signals: Vec<_> = signals.into_iter().flatten().collect();
+    poll_fn(move |cx| match signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready()) {
+        true => Poll::Ready(Some(())),
+        false => Poll::Pending,
+    })
 }
 
-/// Completes on Ctrl-C that comes after this call, even before it is awaited.
+/// Each Ctrl-C from this call on; those that nobody has taken yet count as one. Never ends; if they cannot be had they
+/// end the process, as the system does by itself.
 ///
 /// # Panics
 /// Outside a runtime.
 #[cfg(windows)]
-pub fn interrupted() -> impl Future<Output = ()> {
-    let signal = tokio::signal::windows::ctrl_c();
-    async {
-        match signal {
-            Ok(mut signal) => drop(signal.recv().await),
-            Err(_) => std::future::pending().await, // The system then ends the process.
-        }
-    }
+pub fn interrupts() -> impl Stream<Item = ()> + Unpin {
+    let mut signal = tokio::signal::windows::ctrl_c().ok();
+    poll_fn(move |cx| match signal.as_mut().is_some_and(|signal| signal.poll_recv(cx).is_ready()) {
+        true => Poll::Ready(Some(())),
+        false => Poll::Pending,
+    })
 }
 
 #[cfg(test)]

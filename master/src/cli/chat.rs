@@ -70,6 +70,7 @@ impl Args {
         // It stops an answer from now on.
         let mut interrupts = ctrl_c.take_over();
         loop {
+            interrupts.forget(); // A second one was meant for the answer as well.
             // Typing takes its time, on a thread of its own; Ctrl-C is heard meanwhile.
             let typed = tokio::task::spawn_blocking(move || {
                 let turn = input.next();
@@ -82,7 +83,8 @@ impl Args {
             let Some((again, Some(turn))) = turn else { return Ok(()) };
             input = again;
             messages.push(Message::new("user", &turn));
-            let told = asking.answer(encode(&text, &messages)?, &mut interrupts).await;
+            let told =
+                asking.answer(block_in_place(|| encode(&text, &messages))?, &mut interrupts).await;
             match told {
                 Ok(Told { answer, said, stopped }) => {
                     match stopped {

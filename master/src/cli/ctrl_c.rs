@@ -1,15 +1,17 @@
 //! Ctrl-C and requests to terminate. They are heard in one place, from the first moment to the last; they end a command
 //! at once, whatever it waits for, until it says that it ends in order itself.
-use std::pin::pin;
 use std::time::Duration;
 
+use futures_util::{Stream, StreamExt};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use super::Error;
 
-/// How long a command that is ended may take to let go of what it has.
-const LAST: Duration = Duration::from_millis(500);
+/// How long a command that is ended may take to let go of what it has: longer than any part of it waits for another.
+const LAST: Duration = Duration::from_secs(2);
+/// How many may wait for a command that answers them itself. One more, and it is stuck.
+const UNANSWERED: usize = 2;
 
 /// What a command has of it. A handle: clones share one.
 #[derive(Clone, Debug, Default)]
@@ -18,78 +20,79 @@ pub(super) struct CtrlC(watch::Sender<Heard>);
 #[derive(Clone, Copy, Debug, Default)]
 struct Heard {
     times: usize,
-    taken_over: bool,
+    /// How many of them are answered; none before a command takes over.
+    answered: Option<usize>,
 }
 
 /// Those that a command answers itself.
 #[derive(Debug)]
-pub(super) struct Interrupts {
-    heard: watch::Receiver<Heard>,
-    seen: usize,
-}
+pub(super) struct Interrupts(CtrlC);
 
 impl CtrlC {
     /// From now on the caller answers each of them.
     pub(super) fn take_over(&self) -> Interrupts {
-        let mut seen = 0;
-        self.0.send_modify(|heard| {
-            heard.taken_over = true;
-            seen = heard.times; // Those that came before are answered already.
-        });
-        Interrupts { heard: self.0.subscribe(), seen }
+        self.forget();
+        Interrupts(self.clone())
+    }
+
+    fn forget(&self) {
+        self.0.send_modify(|heard| heard.answered = Some(heard.times));
     }
 
     /// Notes that there is one; whether the command answers it.
     fn hear(&self) -> bool {
-        let mut taken_over = false;
+        let mut answers = false;
         self.0.send_modify(|heard| {
             heard.times += 1;
-            taken_over = heard.taken_over;
+            answers = heard.answered.is_some_and(|answered| heard.times - answered <= UNANSWERED);
         });
-        taken_over
+        answers
     }
 }
 
 impl Interrupts {
     /// Completes with the next one, even if it came before this call. May be dropped at any time.
     pub(super) async fn next(&mut self) {
-        let seen = self.seen;
-        let closed = self.heard.wait_for(|heard| heard.times > seen).await.is_err();
-        if closed {
-            std::future::pending().await // The program ends.
-        }
-        self.seen += 1;
+        let waits = |heard: &Heard| heard.answered.is_none_or(|answered| heard.times > answered);
+        self.0.0.subscribe().wait_for(waits).await.ok(); // It cannot fail: the sender is here.
+        self.0.0.send_modify(|heard| heard.answered = heard.answered.map(|answered| answered + 1));
+    }
+
+    /// Those that nobody has waited for come too late for what they were meant for.
+    pub(super) fn forget(&mut self) {
+        self.0.forget();
     }
 }
 
-/// Runs a command to its end, which `interrupted`, called for one after the other, may bring about.
+/// Runs a command to its end, which `interrupts`, called for once, may bring about.
 ///
 /// The command runs on a thread of the runtime, which then gives itself what it waits for: each token that another
-/// thread hands to it would have that thread wake it. Interrupts are heard on this one, so that a command that keeps its
-/// thread busy ends as well.
+/// thread hands to it would have that thread wake it. Interrupts are heard on this one, which has a runtime of its own,
+/// so that they are heard whatever the other threads do.
 ///
 /// # Errors
-/// Those of the command, or [`Error::Interrupted`].
+/// Those of the command, [`Error::Interrupted`], or [`Error::Start`] if there is no more room for a runtime.
 pub(super) fn run<C, I>(
     runtime: &Runtime,
     command: impl FnOnce(CtrlC) -> C,
-    mut interrupted: impl FnMut() -> I,
+    interrupts: impl FnOnce() -> I,
 ) -> Result<(), Error>
 where
     C: Future<Output = Result<(), Error>> + Send + 'static,
-    I: Future<Output = ()>,
+    I: Stream<Item = ()> + Unpin,
 {
+    let ears = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let ctrl_c = CtrlC::default();
-    runtime.block_on(async {
-        let mut next = pin!(interrupted());
-        let mut ending = tokio::spawn(command(ctrl_c.clone()));
+    ears.map_err(|source| Error::Start { source })?.block_on(async {
+        let mut interrupts = interrupts();
+        let mut ending = runtime.spawn(command(ctrl_c.clone()));
         loop {
             tokio::select! {
                 biased;
                 end = &mut ending => {
                     return end.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
                 }
-                () = &mut next => next.set(interrupted()),
+                Some(()) = interrupts.next() => {}
             }
             if !ctrl_c.hear() {
                 ending.abort();
@@ -107,8 +110,8 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use futures_util::FutureExt;
-    use tokio::sync::{Notify, oneshot};
-    use tokio::task::block_in_place;
+    use futures_util::stream::{BoxStream, poll_fn};
+    use tokio::sync::mpsc;
 
     use super::*;
 
@@ -118,21 +121,9 @@ mod tests {
     }
 
     /// Interrupts on demand.
-    #[derive(Clone, Default)]
-    struct Keys(Arc<Notify>);
-
-    impl Keys {
-        fn press(&self) {
-            self.0.notify_one();
-        }
-
-        fn heard(&self) -> impl FnMut() -> std::pin::Pin<Box<dyn Future<Output = ()>>> {
-            let notify = self.0.clone();
-            move || {
-                let notify = notify.clone();
-                Box::pin(async move { notify.notified().await })
-            }
-        }
+    fn keys() -> (mpsc::UnboundedSender<()>, impl FnOnce() -> BoxStream<'static, ()>) {
+        let (press, mut pressed) = mpsc::unbounded_channel();
+        (press, || poll_fn(move |cx| pressed.poll_recv(cx)).boxed())
     }
 
     #[test]
@@ -143,54 +134,64 @@ mod tests {
                 self.0.store(true, Ordering::Relaxed);
             }
         }
-        let (runtime, keys, tidied) =
-            (runtime(), Keys::default(), Arc::new(AtomicBool::new(false)));
-        let (mine, pressed) = (Tidy(tidied.clone()), keys.clone());
+        let (runtime, tidied) = (runtime(), Arc::new(AtomicBool::new(false)));
+        let (press, pressed) = keys();
+        let mine = Tidy(tidied.clone());
         let command = |_| async move {
             let _mine = mine;
-            pressed.press();
+            press.send(()).expect("heard");
             std::future::pending().await
         };
-        let end = run(&runtime, command, keys.heard());
+        let end = run(&runtime, command, pressed);
         assert!(matches!(end, Err(Error::Interrupted)), "{end:?}");
         assert!(tidied.load(Ordering::Relaxed));
     }
 
+    /// Keeps the only thread of its runtime busy: nothing else can go on there.
+    #[cfg(unix)]
     #[test]
-    fn a_command_that_blocks_its_thread_is_not_waited_for() {
-        let (runtime, keys) = (runtime(), Keys::default());
-        let (let_go, wait) = oneshot::channel::<()>();
-        let pressed = keys.clone();
-        let command = |_| async move {
-            pressed.press();
-            block_in_place(|| wait.blocking_recv().ok());
-            Ok(())
-        };
-        let end = run(&runtime, command, keys.heard());
-        assert!(matches!(end, Err(Error::Interrupted)), "{end:?}");
-        drop(let_go);
+    fn a_command_that_never_yields_ends_by_a_signal() {
+        const LIMIT: Duration = Duration::from_secs(60);
+        let (tell, told) = std::sync::mpsc::channel();
+        let go_on = Arc::new(AtomicBool::new(true));
+        let goes_on = go_on.clone();
+        std::thread::spawn(move || {
+            let runtime = runtime();
+            let command = |_| async move {
+                let this = rustix::process::getpid();
+                rustix::process::kill_process(this, rustix::process::Signal::INT).expect("sent");
+                while goes_on.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
+                Ok(())
+            };
+            tell.send(run(&runtime, command, cake_worker::cli::interrupts)).expect("waited for");
+        });
+        let end = told.recv_timeout(LIMIT);
+        go_on.store(false, Ordering::Relaxed);
+        assert!(matches!(end, Ok(Err(Error::Interrupted))), "{end:?}");
     }
 
     #[test]
     fn a_command_that_takes_over_answers_each_one_and_its_result_counts() {
-        let (runtime, keys) = (runtime(), Keys::default());
-        let pressed = keys.clone();
+        let runtime = runtime();
+        let (press, pressed) = keys();
         let command = |ctrl_c: CtrlC| async move {
             let mut interrupts = ctrl_c.take_over();
-            for _ in 0..3 {
-                pressed.press();
+            for _ in 0..2 * UNANSWERED {
+                press.send(()).expect("heard");
                 interrupts.next().await;
             }
             Err(Error::NoSystem)
         };
-        let end = run(&runtime, command, keys.heard());
+        let end = run(&runtime, command, pressed);
         assert!(matches!(end, Err(Error::NoSystem)), "{end:?}");
-        let end = run(&runtime, |_| async { Ok(()) }, keys.heard());
+        let end = run(&runtime, |_| async { Ok(()) }, keys().1);
         assert!(end.is_ok(), "{end:?}");
     }
 
     #[test]
-    fn two_at_once_are_two() {
+    fn two_at_once_are_two_and_one_more_than_may_wait_ends_the_command() {
         let ctrl_c = CtrlC::default();
         assert!(!ctrl_c.hear(), "nobody has taken over");
         let mut interrupts = ctrl_c.take_over();
@@ -198,5 +199,18 @@ mod tests {
         let mut next = || interrupts.next().now_or_never().is_some();
         assert!(next() && next());
         assert!(!next(), "the one before it took over is answered");
+        assert!(ctrl_c.hear() && ctrl_c.hear() && !ctrl_c.hear(), "nobody answers");
+    }
+
+    #[test]
+    fn one_that_came_too_late_is_forgotten() {
+        let ctrl_c = CtrlC::default();
+        let mut interrupts = ctrl_c.take_over();
+        assert!(ctrl_c.hear() && ctrl_c.hear());
+        assert!(interrupts.next().now_or_never().is_some());
+        interrupts.forget();
+        assert!(interrupts.next().now_or_never().is_none());
+        assert!(ctrl_c.hear());
+        assert!(interrupts.next().now_or_never().is_some(), "the next one counts");
     }
 }

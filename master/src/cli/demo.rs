@@ -89,7 +89,7 @@ impl Args {
         let home = Home(home);
         let model = unpack(home.path())?;
         let name = model.display().to_string();
-        let checkpoint = Checkpoint::open(&name)?;
+        let checkpoint = block_in_place(|| Checkpoint::open(&name))?;
         out::line(format_args!(
             "The model: {} layers, {}. No worker below has room for all of it.",
             checkpoint.config.num_layers,

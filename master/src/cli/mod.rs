@@ -26,7 +26,9 @@ mod token;
 mod verify;
 mod workers;
 
-use cake_worker::cli::interrupted;
+use std::process::ExitCode;
+
+use cake_worker::cli::interrupts;
 use clap::{Parser, Subcommand};
 use tokio::task::block_in_place;
 
@@ -81,33 +83,38 @@ enum Command {
 }
 
 impl Cli {
-    /// Does what the arguments say.
-    ///
-    /// # Errors
-    /// [`Error`], one sentence for the person who typed them.
-    pub fn run(self) -> Result<(), Error> {
+    /// Does what the arguments say; if it cannot, says why in one sentence for the person who typed them.
+    pub fn run(self) -> ExitCode {
+        let json = self.command.json();
+        let Err(error) = self.end() else { return ExitCode::SUCCESS };
+        let code = error.exit_code();
+        out::last(move || {
+            // What doctor finds wrong stands in its report.
+            if json && !matches!(error, Error::Unwell { .. }) {
+                report::print_error(&error).ok(); // The sentence is told in any case.
+            }
+            out::note(format_args!("cake-master: {error}"));
+        });
+        code
+    }
+
+    fn end(self) -> Result<(), Error> {
         let level = ["warn", "info", "debug"][usize::from(self.verbose.min(2))];
         let _telemetry = self.telemetry.start("cake-master", level)?;
         let command = match self.command {
             Command::Worker(args) => return Ok(args.run()?), // Has a runtime of its own.
             command => command,
         };
-        let json = command.json();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(network_threads())
             .enable_all()
             .build()
             .map_err(|source| Error::Start { source })?;
-        let result = ctrl_c::run(&runtime, |ctrl_c| dispatch(command, ctrl_c), interrupted);
+        let result = ctrl_c::run(&runtime, |ctrl_c| dispatch(command, ctrl_c), interrupts);
         // A read or a hash that is under way must not hold up the end.
         runtime.shutdown_timeout(std::time::Duration::from_millis(500));
         match result {
             Err(Error::OutputClosed) => Ok(()),
-            // What doctor finds wrong stands in its report.
-            Err(error) if json && !matches!(error, Error::Unwell { .. }) => {
-                report::print_error(&error).ok(); // The sentence is told in any case.
-                Err(error)
-            }
             result => result,
         }
     }

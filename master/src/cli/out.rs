@@ -2,8 +2,12 @@
 //! a command ends quietly, and nothing panics.
 use std::fmt::Display;
 use std::io::{ErrorKind, Write};
+use std::time::Duration;
 
 use super::Error;
+
+/// How long whoever reads may take to have read all.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Where a command tells how it goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +61,18 @@ pub(super) fn note(words: impl Display) {
 /// Does what may have to wait for whoever reads, on a thread that nobody else waits for.
 pub(super) fn patiently<T>(write: impl FnOnce() -> T) -> T {
     tokio::task::block_in_place(write)
+}
+
+/// Says the last words of the program, unless nobody takes them for a while: then a thread that cannot write what it
+/// has, in the middle of which the program ends, may hold what it writes to.
+pub(super) fn last(words: impl FnOnce() + Send + 'static) {
+    let (said, told) = std::sync::mpsc::channel();
+    let say = move || {
+        words();
+        said.send(()).ok();
+    };
+    std::thread::Builder::new().spawn(say).ok(); // Without room for a thread nothing is said.
+    told.recv_timeout(LAST_WORDS).ok();
 }
 
 fn write_to(out: &mut impl Write, words: impl Display) -> Result<(), Error> {

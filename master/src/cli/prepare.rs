@@ -80,7 +80,7 @@ pub(super) async fn prepare(
     args: &PlanArgs,
     what_if: &[(String, u64)],
 ) -> Result<Prepared, Error> {
-    let checkpoint = Arc::new(Checkpoint::open(model)?);
+    let checkpoint = Arc::new(block_in_place(|| Checkpoint::open(model))?);
     warn(&checkpoint.warnings);
     let promise = args.promise(&checkpoint)?;
     let members = cluster.hold(&master_name()).await?;

@@ -51,7 +51,7 @@ impl Args {
         let prepared = prepare(State::open()?, &self.model, &cluster, &self.plan, &[]).await?;
         let checkpoint = &prepared.model.checkpoint;
         let text = block_in_place(|| Text::open(&checkpoint.location.directory))?;
-        let prompt = self.prompt_ids(&text)?;
+        let prompt = block_in_place(|| self.prompt_ids(&text))?;
         warn(&text.warnings);
         let sampling = self.sample.options(checkpoint)?;
         let seed = sampling.seed;
@@ -77,7 +77,7 @@ impl Args {
             .await?;
         let output = writer.finish();
         if let Some(path) = &self.logits_out {
-            write_logits(path, &answer, checkpoint.config.vocab_size)?;
+            block_in_place(|| write_logits(path, &answer, checkpoint.config.vocab_size))?;
         }
         let output = output?;
         if self.json {

@@ -82,7 +82,7 @@ impl Args {
         let failed = |source| Error::Listen { address: self.listen.clone(), source };
         let listener = TcpListener::bind(&self.listen).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let checkpoint = Checkpoint::open(&self.model)?;
+        let checkpoint = block_in_place(|| Checkpoint::open(&self.model))?;
         let directory = checkpoint.location.directory.file_name();
         let name = self.model_name.clone().unwrap_or_else(|| {
             directory.map_or("model".into(), |name| name.to_string_lossy().into_owned())

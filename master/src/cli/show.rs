@@ -76,7 +76,7 @@ async fn bars(progress: &Progress, mut stopped: oneshot::Receiver<()>) {
             }
         });
         if done {
-            bars.iter().for_each(ProgressBar::abandon);
+            out::patiently(|| bars.iter().for_each(ProgressBar::abandon));
             return;
         }
     }
