@@ -7,7 +7,7 @@ use std::time::Duration;
 use cake_tests::master::path;
 use cake_tests::process::DEADLINE;
 use cake_tests::{
-    Master, ModelShape, Running, TestWorker, WorkerOptions, golden, model, programs, until,
+    Far, Master, ModelShape, Running, TestWorker, WorkerOptions, golden, model, programs, until,
 };
 use rustix::process::Signal;
 use serde_json::Value;
@@ -162,10 +162,10 @@ fn chat_says_why_an_answer_ended_and_how_to_go_on() {
 
 #[test]
 fn ctrl_c_stops_an_answer_and_the_chat_goes_on() {
-    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../master/demo-model");
-    // As many tokens as take some seconds.
+    let far = Far::start();
     let args = ["--context", "1024", "--max-tokens", "900", "--ignore-eos"];
-    let mut chat = Master::alone().start(&[&["chat", &path(&demo)][..], &args].concat());
+    let mut chat =
+        far.master.start(&[&["chat", &path(&far.model)][..], &Far::PLACE, &args].concat());
     let mut input = chat.stdin().expect("not taken yet");
     writeln!(input, "hello").expect("it listens");
     until("an answer to begin", LIMIT, || chat.stdout().len() > 20);
@@ -182,7 +182,7 @@ fn ctrl_c_stops_an_answer_and_the_chat_goes_on() {
 }
 
 #[test]
-fn ctrl_c_ends_serve_also_while_it_comes_up_and_a_second_one_at_once() {
+fn ctrl_c_ends_serve_also_while_it_comes_up() {
     let golden = golden("llama");
     let model = path(&golden.path);
     let worker = TestWorker::new("held");

@@ -1,19 +1,24 @@
 //! The OpenAI API: what it answers, that company changes no answer, and that whoever leaves is forgotten.
 use std::io::Write;
-use std::time::Duration;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 use cake_master::text::{Message, Text};
 use cake_tests::master::{path, pins};
 use cake_tests::{
-    Golden, Master, ModelShape, Server, TestWorker, WorkerOptions, budget_for, golden, model, until,
+    Far, Golden, Master, ModelShape, Server, TestWorker, WorkerOptions, budget_for, golden, model,
+    until,
 };
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(60);
+/// How long answers may go on after one interrupt.
+const LAST_ANSWERS: Duration = Duration::from_secs(10);
 const COMPLETIONS: &str = "/v1/completions";
 const CHAT: &str = "/v1/chat/completions";
 
-/// The model that ships with the program; it takes a second to fill its context.
+/// The model that ships with the program.
 fn demo_model() -> std::path::PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../master/demo-model")
 }
@@ -223,7 +228,8 @@ fn a_turn_after_two_thousand_tokens_computes_its_own() {
 
 #[test]
 fn who_goes_away_is_forgotten_at_once() {
-    let server = Server::start(&Master::alone(), &demo_model(), &[]);
+    let far = Far::start();
+    let server = Server::start(&far.master, &far.model, &Far::PLACE);
     let mut request = greedy(&[1, 2, 3], 1000);
     request["stream"] = json!(true);
     let mut stream = server.stream(COMPLETIONS, &request);
@@ -237,9 +243,29 @@ fn who_goes_away_is_forgotten_at_once() {
 }
 
 #[test]
+fn an_answer_that_has_begun_goes_on_over_one_interrupt_and_ends_with_the_second() {
+    let far = Far::start();
+    let mut server = Server::start(&far.master, &far.model, &Far::PLACE);
+    let mut request = greedy(&[1, 2, 3], 1000);
+    request["stream"] = json!(true);
+    let mut stream = server.stream(COMPLETIONS, &request);
+    stream.next().expect("it has begun");
+    let address = server.url.trim_start_matches("http://").to_owned();
+    let pid = Pid::from_child(server.child());
+    kill_process(pid, Signal::INT).expect("it runs");
+    until("nobody to listen", LIMIT, || TcpStream::connect(&address).is_err());
+    assert_eq!(stream.by_ref().take(5).count(), 5, "it goes on");
+    let asked = Instant::now();
+    kill_process(pid, Signal::INT).expect("it runs");
+    assert!(stream.all(|event| event != "[DONE]"));
+    assert!(asked.elapsed() < LAST_ANSWERS / 2, "{:?}", asked.elapsed());
+}
+
+#[test]
 fn more_than_may_wait_are_sent_away() {
-    let args = ["--parallel", "1", "--queue", "1"];
-    let server = Server::start(&Master::alone(), &demo_model(), &args);
+    let far = Far::start();
+    let args = [&Far::PLACE[..], &["--parallel", "1", "--queue", "1"]].concat();
+    let server = Server::start(&far.master, &far.model, &args);
     let mut request = greedy(&[1, 2, 3], 1000);
     request["stream"] = json!(true);
     let load = || server.get("/api/cluster").good()["load"].clone();

@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use serde_json::json;
 use tempfile::TempDir;
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(60);
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const THREE: [(&str, usize, usize); 3] = [("a", 0, 3), ("b", 3, 6), ("c", 6, 8)];
 /// Small steps, so that there is time to kill somebody between two.
@@ -74,7 +74,6 @@ fn every_stream_goes_on_whoever_dies_and_whenever() {
         for prefill in [true, false] {
             let mut workers = home.workers();
             let (_master, server) = home.server(&workers, &THREE, &[]);
-            let mut killed = None;
             let answers = together(&server, TOKENS, || {
                 until("the moment", LIMIT, || {
                     let (read, made) = (
@@ -84,15 +83,11 @@ fn every_stream_goes_on_whoever_dies_and_whenever() {
                     if prefill { read > 0.0 } else { made > 100.0 }
                 });
                 workers[index].kill();
-                killed = Some(Instant::now());
-                until("the loss to be seen", LIMIT, || {
-                    server.get("/ready").status != 200
-                        || count(&server, "cake_recovery_seconds_count") > 0.0
-                });
+                until("the loss to be mended", LIMIT, || mended(&server) == 1.0);
             });
             let when = if prefill { "while prompts were read" } else { "while tokens were made" };
             assert!(answers == whole, "{name} killed {when}");
-            assert_eq!(count(&server, "cake_recovery_seconds_count"), 1.0);
+            assert_eq!(mended(&server), 1.0);
             let seconds = count(&server, "cake_recovery_seconds_sum");
             eprintln!("{name} killed {when}: whole again after {seconds:.2} s");
             let shown = server.get("/api/cluster").good();
@@ -100,7 +95,8 @@ fn every_stream_goes_on_whoever_dies_and_whenever() {
                 (&shown["phase"], shown["devices"].as_array().map(Vec::len)),
                 (&json!("ready"), Some(2))
             );
-            assert_eq!(shown["load"]["kv_blocks"]["held"], 0);
+            let held = || server.get("/api/cluster").good()["load"]["kv_blocks"]["held"].clone();
+            until("the blocks to be free", LIMIT, || held() == 0);
         }
     }
 }
@@ -115,7 +111,7 @@ fn without_room_answers_wait_and_go_on_when_the_worker_is_back() {
     let options =
         || WorkerOptions { directory: Some(kept.path().to_owned()), ..WorkerOptions::default() };
     let mut workers = vec![first, home.worker("b", options())];
-    let (_master, server) = home.server(&workers, &place, &["--grace", "3"]);
+    let (master, server) = home.server(&workers, &place, &[]);
     let whole = together(&server, TOKENS, || {});
     let listen = workers[1].address.clone();
     let back = || home.worker("b", WorkerOptions { listen: listen.clone(), ..options() });
@@ -127,17 +123,18 @@ fn without_room_answers_wait_and_go_on_when_the_worker_is_back() {
         workers[1] = back();
     });
     assert!(answers == whole, "answers that waited");
+    drop((server, master));
     // For longer than anybody waits: a clear error, then an answer again.
+    let (_master, server) = home.server(&workers, &place, &["--grace", "1"]);
     workers[1].kill();
-    let asked = Instant::now();
     let request = json!({ "prompt": prompt(1, 9), "max_tokens": 2 });
     let reply = server.post(COMPLETIONS, &request);
     assert!(reply.retry_after.is_some());
     let why = reply.refused(503);
     assert!(why.contains("not whole again yet") || why.contains("lost worker"), "{why}");
-    assert!(asked.elapsed() < Duration::from_secs(20));
-    let shown = server.get("/api/cluster").good();
-    assert_eq!((&shown["phase"], &shown["load"]["running"]), (&json!("broken"), &json!(0)));
+    let shown = || server.get("/api/cluster").good();
+    assert_eq!(shown()["phase"], "broken");
+    until("nothing to run", LIMIT, || shown()["load"]["running"] == 0);
     workers[1] = back();
     until("the service to be whole", LIMIT, || server.get("/ready").status == 200);
     server.post(COMPLETIONS, &request).good();
@@ -156,21 +153,18 @@ fn a_worker_that_falls_silent_is_as_good_as_dead_and_changes_nothing_when_it_wak
         until("some tokens", LIMIT, || count(&server, "cake_generated_tokens_total") > made + 50.0);
         workers[1].signal(Signal::STOP);
         let stopped = Instant::now();
-        until("the loss to be seen", LIMIT, || server.get("/ready").status == 503);
+        until("the others to go on", LIMIT, || mended(&server) == 1.0);
         silence = Some(stopped.elapsed());
-        until("the others to go on", LIMIT, || server.get("/ready").status == 200);
         workers[1].signal(Signal::CONT);
     });
     assert!(answers == whole, "answers over the silence");
     let silence = silence.expect("it was seen");
-    eprintln!("the silence was noticed after {:.1} s", silence.as_secs_f64());
-    assert!(silence < Duration::from_secs(15), "{silence:?}");
+    eprintln!("the others went on after {:.1} s", silence.as_secs_f64());
     // It is taken back for the next plan, and needed there.
     let spares = || server.get("/api/cluster").good()["spares"].clone();
     until("it to be there again", LIMIT, || spares() == json!(["b"]));
     workers[0].kill();
-    until("the loss to be seen", LIMIT, || server.get("/ready").status == 503);
-    until("the service to be whole", LIMIT, || server.get("/ready").status == 200);
+    until("the service to be whole", LIMIT, || mended(&server) == 2.0);
     assert!(together(&server, TOKENS, || {}) == whole, "answers with the one that woke");
     let shown = server.get("/api/cluster").good();
     let names = [&shown["devices"][0]["name"], &shown["devices"][1]["name"]];
@@ -189,8 +183,7 @@ fn a_loss_while_nobody_asks_is_mended_also_where_the_master_has_layers() {
     let server = Server::start(&master, home.directory.path(), &args);
     let whole = together(&server, TOKENS, || {});
     workers[1].kill();
-    let recovered = || count(&server, "cake_recovery_seconds_count") == 1.0;
-    until("the service to be whole without being asked", LIMIT, recovered);
+    until("the service to be whole without being asked", LIMIT, || mended(&server) == 1.0);
     assert!(together(&server, TOKENS, || {}) == whole, "answers of the others");
 }
 
@@ -214,9 +207,7 @@ fn an_embedding_is_the_same_over_a_loss() {
         assert!(asked.join().expect("an embedding") == whole);
     });
     // Whether it was still being read or not, the loss is mended.
-    until("the service to be whole", LIMIT, || {
-        count(&server, "cake_recovery_seconds_count") == 1.0
-    });
+    until("the service to be whole", LIMIT, || mended(&server) == 1.0);
     assert!(embed() == whole);
 }
 
@@ -237,9 +228,7 @@ fn with_copies_a_loss_pushes_nothing() {
         let answers = together(&server, TOKENS, || {
             until("tokens", LIMIT, || count(&server, "cake_generated_tokens_total") > made + 50.0);
             workers[index].kill();
-            until("the loss to be mended", LIMIT, || {
-                count(&server, "cake_recovery_seconds_count") > 0.0
-            });
+            until("the loss to be mended", LIMIT, || mended(&server) == 1.0);
         });
         assert!(answers == whole, "answers over the loss of {name}");
         assert_eq!(count(&server, "cake_pushed_bytes_total"), pushed, "the loss of {name}");
@@ -262,18 +251,25 @@ fn a_worker_that_is_asked_to_stop_goes_once_its_layers_have_moved() {
         until("it to be gone", LIMIT, || !workers[1].alive());
     });
     assert!(answers == whole, "answers while one left");
-    assert_eq!(count(&server, "cake_move_seconds_count"), 1.0);
-    assert_eq!(count(&server, "cake_recovery_seconds_count"), 0.0, "it was no loss");
+    until("the move to be counted", LIMIT, || count(&server, "cake_move_seconds_count") == 1.0);
+    assert_eq!(mended(&server), 0.0, "it was no loss");
     eprintln!("answers paused for {:.2} s", count(&server, "cake_move_seconds_sum"));
     let shown = server.get("/api/cluster").good();
     assert_eq!(shown["devices"].as_array().map(Vec::len), Some(2), "{shown}");
     // One that nobody can stand in for waits as long as it was told, then goes all the same.
     workers[0].signal(Signal::TERM);
-    std::thread::sleep(Duration::from_millis(300)); // Two signals at once are one.
+    until("it to want to leave", LIMIT, || {
+        hold(&workers[0]).is_err_and(|why| why.contains("asked to stop"))
+    });
     assert!(workers[0].alive());
     workers[0].signal(Signal::TERM);
     until("it to be gone", LIMIT, || !workers[0].alive());
     until("the loss to be seen", LIMIT, || server.get("/ready").status == 503);
+}
+
+/// How many losses the others have made good.
+fn mended(server: &Server) -> f64 {
+    count(server, "cake_recovery_seconds_count")
 }
 
 /// Three answer; one of them, `b`, is started with `options` and runs low: it leaves without a token lost, and is
@@ -298,7 +294,7 @@ fn leaves_and_comes_back(
     });
     assert!(answers == whole, "answers while one ran low");
     assert_eq!(devices(), Some(2), "{}", workers[1].log());
-    assert_eq!(count(&server, "cake_recovery_seconds_count"), 0.0, "it was no loss");
+    assert_eq!(mended(&server), 0.0, "it was no loss");
     let refusal = hold(&workers[1]).expect_err("it is refused for now");
     assert!(refusal.contains("keeps back"), "{refusal}");
     assert!(workers[1].alive());
@@ -375,7 +371,7 @@ fn a_device_whose_memory_runs_low_leaves_and_comes_back() {
 #[test]
 fn a_device_that_is_nearer_is_taken_in_while_answers_go_on() {
     const TOKENS: usize = 24;
-    // So far away that it has no part in the better line-up, however slow a busy machine finds what is near.
+    // So far away that it has no part in the better line-up, also where a busy machine finds slow what is near.
     const AWAY: Duration = Duration::from_millis(50);
     let home = Home::new();
     let kept = tempfile::tempdir().expect("a temporary folder");
@@ -405,10 +401,7 @@ fn a_device_that_is_nearer_is_taken_in_while_answers_go_on() {
         until("layers to move", LIMIT, || count(&server, "cake_move_seconds_count") == 1.0);
     });
     assert!(answers == whole, "answers while layers moved");
-    assert_eq!(
-        (names(), count(&server, "cake_recovery_seconds_count")),
-        (vec![json!("near")], 0.0)
-    );
+    assert_eq!((names(), mended(&server)), (vec![json!("near")], 0.0));
     let store = far.store().display().to_string();
     let maps = || std::fs::read_to_string(format!("/proc/{}/maps", far.pid())).expect("maps");
     until("the worker without layers to put its blobs away", LIMIT, || !maps().contains(&store));

@@ -210,7 +210,7 @@ fn a_revoked_worker_is_cut_off_in_the_middle_of_an_answer_that_goes_on_without_i
 #[test]
 fn certificates_are_renewed_while_a_server_holds_the_workers() {
     let golden = golden("llama-sharded");
-    let cluster = Cluster::with(&["a"], &["--certificate-lifetime", "10s"]);
+    let cluster = Cluster::with(&["a"], &["--certificate-lifetime", "20s"]);
     let end = |cluster: &Cluster| cluster.list()[0]["expires_seconds"].as_u64().expect("a time");
     let first = end(&cluster);
     let args = ["--place", "a=0..12", "--context", "256", "--join", "127.0.0.1:0"];
