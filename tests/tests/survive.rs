@@ -13,6 +13,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(60);
+/// How long requests wait for a lost worker if nothing else is said.
+const GRACE: Duration = Duration::from_secs(60);
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const THREE: [(&str, usize, usize); 3] = [("a", 0, 3), ("b", 3, 6), ("c", 6, 8)];
 /// Small steps, so that there is time to kill somebody between two.
@@ -128,7 +130,9 @@ fn without_room_answers_wait_and_go_on_when_the_worker_is_back() {
     let (_master, server) = home.server(&workers, &place, &["--grace", "1"]);
     workers[1].kill();
     let request = json!({ "prompt": prompt(1, 9), "max_tokens": 2 });
+    let asked = Instant::now();
     let reply = server.post(COMPLETIONS, &request);
+    assert!(asked.elapsed() < GRACE, "it waited longer than it was told to");
     assert!(reply.retry_after.is_some());
     let why = reply.refused(503);
     assert!(why.contains("not whole again yet") || why.contains("lost worker"), "{why}");

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use super::Error;
 
-/// How long a command that is ended may take to let go of what it has: longer than any part of it waits for another.
+/// How long a command that is ended may take to let go of what it has. Only one that blocks its thread takes as long.
 const LAST: Duration = Duration::from_secs(2);
 /// How many may wait for a command that answers them itself. One more, and it is stuck.
 const UNANSWERED: usize = 2;
@@ -20,11 +20,11 @@ pub(super) struct CtrlC(watch::Sender<Heard>);
 #[derive(Clone, Copy, Debug, Default)]
 struct Heard {
     times: usize,
-    /// How many of them are answered; none before a command takes over.
+    /// How many of them are answered; none while no command answers them.
     answered: Option<usize>,
 }
 
-/// Those that a command answers itself.
+/// Those that a command answers itself, until it drops this.
 #[derive(Debug)]
 pub(super) struct Interrupts(CtrlC);
 
@@ -61,6 +61,12 @@ impl Interrupts {
     /// Those that nobody has waited for come too late for what they were meant for.
     pub(super) fn forget(&mut self) {
         self.0.forget();
+    }
+}
+
+impl Drop for Interrupts {
+    fn drop(&mut self) {
+        self.0.0.send_modify(|heard| heard.answered = None);
     }
 }
 
@@ -147,7 +153,8 @@ mod tests {
         assert!(tidied.load(Ordering::Relaxed));
     }
 
-    /// Keeps the only thread of its runtime busy: nothing else can go on there.
+    /// Keeps the only thread of its runtime busy: nothing else can go on there. The signal's handler stays for as long
+    /// as the process.
     #[cfg(unix)]
     #[test]
     fn a_command_that_never_yields_ends_by_a_signal() {
@@ -200,6 +207,10 @@ mod tests {
         assert!(next() && next());
         assert!(!next(), "the one before it took over is answered");
         assert!(ctrl_c.hear() && ctrl_c.hear() && !ctrl_c.hear(), "nobody answers");
+        let interrupts = ctrl_c.take_over();
+        assert!(ctrl_c.hear());
+        drop(interrupts);
+        assert!(!ctrl_c.hear(), "nobody will answer");
     }
 
     #[test]

@@ -86,19 +86,20 @@ impl Cli {
     /// Does what the arguments say; if it cannot, says why in one sentence for the person who typed them.
     pub fn run(self) -> ExitCode {
         let json = self.command.json();
-        let Err(error) = self.end() else { return ExitCode::SUCCESS };
+        let Err(error) = self.outcome() else { return ExitCode::SUCCESS };
         let code = error.exit_code();
         out::last(move || {
+            // First the sentence: somebody may read it though nobody reads the JSON.
+            out::note(format_args!("cake-master: {error}"));
             // What doctor finds wrong stands in its report.
             if json && !matches!(error, Error::Unwell { .. }) {
-                report::print_error(&error).ok(); // The sentence is told in any case.
+                report::print_error(&error).ok(); // It has been told.
             }
-            out::note(format_args!("cake-master: {error}"));
         });
         code
     }
 
-    fn end(self) -> Result<(), Error> {
+    fn outcome(self) -> Result<(), Error> {
         let level = ["warn", "info", "debug"][usize::from(self.verbose.min(2))];
         let _telemetry = self.telemetry.start("cake-master", level)?;
         let command = match self.command {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Error;
 
-/// How long whoever reads may take to have read all.
+/// How long the program's last words may take to be written.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Where a command tells how it goes on.
@@ -63,8 +63,8 @@ pub(super) fn patiently<T>(write: impl FnOnce() -> T) -> T {
     tokio::task::block_in_place(write)
 }
 
-/// Says the last words of the program, unless nobody takes them for a while: then a thread that cannot write what it
-/// has, in the middle of which the program ends, may hold what it writes to.
+/// Says the last words of the program, for [`LAST_WORDS`] at most: a thread that is stuck in the middle of a line, as
+/// nobody reads it, may hold the output's lock.
 pub(super) fn last(words: impl FnOnce() + Send + 'static) {
     let (said, told) = std::sync::mpsc::channel();
     let say = move || {
@@ -86,6 +86,19 @@ fn write_to(out: &mut impl Write, words: impl Display) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn last_words_that_cannot_be_said_hold_up_nothing() {
+        let (let_go, held) = std::sync::mpsc::channel::<()>();
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            last(move || assert!(held.recv().is_err(), "nothing is sent"));
+            tell.send(()).ok();
+        });
+        let end = told.recv_timeout(30 * LAST_WORDS);
+        drop(let_go);
+        assert!(end.is_ok(), "{end:?}");
+    }
 
     /// Takes nothing.
     struct Refusing(ErrorKind);
