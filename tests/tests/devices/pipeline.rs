@@ -1,0 +1,1 @@
+//! What the master does about a stage that misbehaves.

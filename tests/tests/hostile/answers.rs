@@ -1,0 +1,1 @@
+//! What requests ask for, what answers say of themselves, and what one client learns of another.
