@@ -3,23 +3,26 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::error::ApiError;
+use super::params::Terms;
 use super::respond::{Sending, Shape, Whole, respond};
 use super::tools::{ToolCall, ToolChoice, ToolScan};
 use super::wire::{ChatLogprob, ChatLogprobs, ChatMessage, ChatRequest, Content, TokenLogprob};
 use super::wire::{ResponseFormat, Tool};
 use super::{Body, Ready, Served, params};
 use crate::grammar::Grammar;
-use crate::scheduler::Token;
+use crate::scheduler::{Scope, Token};
 
 /// Most tools of a request.
 const MAX_TOOLS: usize = 128;
 
 pub(super) async fn create(
     Ready(served): Ready,
+    Extension(scope): Extension<Scope>,
     Body(request): Body<ChatRequest>,
 ) -> Result<Response, ApiError> {
     let ChatRequest { messages, logprobs, top_logprobs, common, .. } = request;
@@ -52,7 +55,8 @@ pub(super) async fn create(
     let prompts = vec![prompt];
     let sending = Sending::new(&common, &prompts);
     let (top_logprobs, is_held) = (top_logprobs.unwrap_or(0), grammar.is_some());
-    let plan = params::plan(&served, &prompts, common, top_logprobs, None, grammar)?;
+    let terms = Terms { scope, top_logprobs, default_max_tokens: None, grammar };
+    let plan = params::plan(&served, &prompts, common, terms)?;
     // An answer that is held to a format is no call.
     let looks_for_calls = match choice {
         ToolChoice::None => false,

@@ -2,14 +2,16 @@
 
 use std::collections::HashMap;
 
+use axum::Extension;
 use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::error::ApiError;
+use super::params::Terms;
 use super::respond::{Sending, Shape, Whole, respond};
 use super::wire::{CompletionLogprobs, CompletionRequest, Prompt};
 use super::{Body, Ready, Served, params};
-use crate::scheduler::Token;
+use crate::scheduler::{Scope, Token};
 
 /// New tokens where a request does not say: as OpenAI has it.
 const DEFAULT_MAX_TOKENS: usize = 16;
@@ -18,6 +20,7 @@ const MAX_PROMPTS: usize = 64;
 
 pub(super) async fn create(
     Ready(served): Ready,
+    Extension(scope): Extension<Scope>,
     Body(request): Body<CompletionRequest>,
 ) -> Result<Response, ApiError> {
     let CompletionRequest { prompt, logprobs, echo, suffix, best_of, common } = request;
@@ -40,8 +43,13 @@ pub(super) async fn create(
         return Err(ApiError::parameter("prompt", found, format!("1 to {MAX_PROMPTS}")));
     }
     let sending = Sending::new(&common, &prompts);
-    let top = logprobs.unwrap_or(0);
-    let plan = params::plan(&served, &prompts, common, top, Some(DEFAULT_MAX_TOKENS), None)?;
+    let terms = Terms {
+        scope,
+        top_logprobs: logprobs.unwrap_or(0),
+        default_max_tokens: Some(DEFAULT_MAX_TOKENS),
+        grammar: None,
+    };
+    let plan = params::plan(&served, &prompts, common, terms)?;
     let echoes = match echo {
         true => prompts.iter().map(|ids| served.text.decode(ids)).collect::<Result<_, _>>()?,
         false => Vec::new(),

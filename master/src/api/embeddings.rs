@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
+use axum::{Extension, Json};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use super::error::ApiError;
 use super::params::check_model;
 use super::wire::EmbeddingsRequest;
 use super::{Body, Ready};
-use crate::scheduler::{Event, Generation, Goal, Refusal, Request};
+use crate::scheduler::{Event, Generation, Goal, Refusal, Request, Scope};
 
 /// Most texts in one request: as OpenAI has it.
 const MAX_INPUTS: usize = 2048;
@@ -24,6 +24,7 @@ const PATIENCE: Duration = Duration::from_millis(50);
 
 pub(super) async fn create(
     Ready(served): Ready,
+    Extension(scope): Extension<Scope>,
     Body(request): Body<EmbeddingsRequest>,
 ) -> Result<Json<Value>, ApiError> {
     let EmbeddingsRequest { model, input, encoding_format, dimensions } = request;
@@ -52,6 +53,7 @@ pub(super) async fn create(
         max_tokens: 0,
         stop_ids: stop_ids.clone(),
         goal: Goal::Embedding,
+        scope,
     };
     let mut data: Vec<Value> = Vec::with_capacity(prompts.len());
     // As many at a time as may run, so that others find places in the queue.

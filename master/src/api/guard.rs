@@ -10,16 +10,18 @@ use axum::response::Response;
 
 use super::Server;
 use super::error::ApiError;
+use crate::scheduler::Scope;
 
 /// Lets those through who may ask.
 pub(super) async fn authorized(
     State(server): State<Arc<Server>>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
     check_host(&server, request.headers())?;
     check_origin(&server, request.headers())?;
-    check_key(&server, request.headers())?;
+    let scope = check_key(&server, request.headers())?;
+    request.extensions_mut().insert(scope);
     Ok(next.run(request).await)
 }
 
@@ -66,16 +68,18 @@ fn check_origin(server: &Server, headers: &HeaderMap) -> Result<(), ApiError> {
     }
 }
 
-/// Refuses those who do not bring a key, if one is asked for.
-fn check_key(server: &Server, headers: &HeaderMap) -> Result<(), ApiError> {
+/// Refuses those who do not bring a key, if one is asked for. Says whose prefixes the others share.
+fn check_key(server: &Server, headers: &HeaderMap) -> Result<Scope, ApiError> {
     let given = text(headers, header::AUTHORIZATION).and_then(|value| value.split_once(' '));
     let given = given.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
     // All keys are compared, and digests of them: how long that takes tells nothing.
     let given = blake3::hash(given.map_or("", |(_, key)| key.trim()).as_bytes());
-    let matching = server.keys.iter().filter(|key| blake3::hash(key.as_bytes()) == given).count();
-    match server.keys.is_empty() || matching > 0 {
-        true => Ok(()),
-        false => Err(ApiError::Unauthorized),
+    let keys = server.keys.iter().enumerate();
+    let matching = keys.filter(|(_, key)| blake3::hash(key.as_bytes()) == given);
+    match matching.map(|(index, _)| index).last() {
+        None if !server.keys.is_empty() => Err(ApiError::Unauthorized),
+        Some(index) if !server.share_prefixes => Ok(Scope::of_key(index)),
+        _ => Ok(Scope::ALL),
     }
 }
 

@@ -55,6 +55,8 @@ pub struct Server {
     pub monitor: Arc<Monitor>,
     /// Keys of which a request must bring one; none are asked for if empty.
     pub keys: Vec<String>,
+    /// Whether requests with different keys share what their prompts begin with.
+    pub share_prefixes: bool,
     /// Origins whose pages may ask beside its own; `*` stands for all.
     pub origins: Vec<String>,
     /// Whether it listens for this machine alone.

@@ -11,7 +11,7 @@ use super::answer::Plan;
 use super::error::ApiError;
 use super::wire::{Common, OneOrMany};
 use crate::grammar::Grammar;
-use crate::scheduler::{Choice, Goal, Request};
+use crate::scheduler::{Choice, Goal, Request, Scope};
 
 /// Most answers to one request.
 const MAX_ANSWERS: u64 = 16;
@@ -23,16 +23,26 @@ const MAX_BIAS: usize = 1024;
 /// Most alternatives to each token.
 const MAX_TOP_LOGPROBS: u64 = 20;
 
-/// The answers to `prompts`, as `common` asks for them: for each prompt `n`, one after the other, held to
-/// `grammar` if there is one.
+/// What a kind of answers asks for beside the parameters that all kinds share.
+pub(super) struct Terms {
+    /// Whose prefixes it shares.
+    pub(super) scope: Scope,
+    /// Alternatives to each token.
+    pub(super) top_logprobs: u64,
+    /// New tokens where the request does not say.
+    pub(super) default_max_tokens: Option<usize>,
+    /// What answers are held to.
+    pub(super) grammar: Option<Grammar>,
+}
+
+/// The answers to `prompts`, as `common` asks for them: for each prompt `n`, one after the other.
 pub(super) fn plan(
     served: &Served,
     prompts: &[Vec<u32>],
     common: Common,
-    top_logprobs: u64,
-    default_max_tokens: Option<usize>,
-    grammar: Option<Grammar>,
+    terms: Terms,
 ) -> Result<Plan, ApiError> {
+    let Terms { scope, top_logprobs, default_max_tokens, grammar } = terms;
     check_model(served, common.model.as_deref())?;
     let count = within("n", common.n, 1, MAX_ANSWERS)?.unwrap_or(1);
     let max_tokens = max_tokens(common.max_tokens, common.max_completion_tokens)?;
@@ -76,6 +86,7 @@ pub(super) fn plan(
             max_tokens: max_tokens.or(default_max_tokens).unwrap_or(room).min(room),
             stop_ids: stop_ids.clone(),
             goal: Goal::Answer(Box::new(choice)),
+            scope,
         }
     };
     let requests = prompts.iter().flat_map(|prompt| (0..count).map(move |index| (prompt, index)));

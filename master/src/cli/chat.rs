@@ -12,7 +12,9 @@ use super::prepare::{prepare, warn};
 use super::run::{Writer, check_system, tell_ending};
 use super::{Error, out, report};
 use crate::generate::{Answer, Finish, Timing};
-use crate::scheduler::{self, Choice, Event, Goal, Limits, OnLoss, Refusal, Request, Scheduler};
+use crate::scheduler::{
+    self, Choice, Event, Goal, Limits, OnLoss, Refusal, Request, Scheduler, Scope,
+};
 use crate::state::State;
 use crate::text::{Message, Text};
 
@@ -137,6 +139,7 @@ impl Asking<'_> {
             max_tokens: self.max_tokens,
             stop_ids: self.stop_ids.clone(),
             goal: Goal::Answer(Box::new(self.choice.clone())),
+            scope: Scope::ALL,
         };
         let mut generation = self.scheduler.submit(vec![request])?.remove(0);
         let mut writer = Writer::new(self.text, self.stop, true);

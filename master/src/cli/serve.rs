@@ -43,6 +43,10 @@ pub(super) struct Args {
     /// A file with one API key per line, of which requests must bring one.
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
+    /// Let requests with different keys share in the KV cache what their prompts begin with. How many tokens were
+    /// cached then tells the user of one key what others have asked. Default: within a key only.
+    #[arg(long, requires = "api_key_file")]
+    share_prefixes: bool,
     /// Requests that may wait while as many run as --parallel allows (8 by default); more are refused.
     #[arg(long, value_name = "N", default_value_t = 256)]
     queue: usize,
@@ -100,6 +104,7 @@ impl Args {
         let server = Arc::new(Server {
             monitor: monitor.clone(),
             keys,
+            share_prefixes: self.share_prefixes,
             origins: self.cors_origin.clone(),
             loopback: address.ip().is_loopback(),
             served: OnceLock::new(),

@@ -194,7 +194,8 @@ impl Actor {
             one.rewind();
             one.chunk_rows = chunk.rows(one.known);
             // There are blocks for as many of the longest sequences as may run.
-            let (lease, _) = self.cache.admit(&[], one.longest).expect("there are enough");
+            let (lease, _) =
+                self.cache.admit(one.scope, &[], one.longest).expect("there are enough");
             one.lease = lease;
         }
     }
@@ -254,7 +255,9 @@ impl Actor {
                 Goal::Answer(_) => &request.prompt,
                 Goal::Embedding => &[],
             };
-            let Ok((lease, reused)) = self.cache.admit(known, longest) else { return };
+            let Ok((lease, reused)) = self.cache.admit(request.scope, known, longest) else {
+                return;
+            };
             let Some(Waiting { sequence, request, events, since, span, queue }) =
                 self.waiting.pop_front()
             else {
@@ -271,6 +274,7 @@ impl Actor {
             };
             self.running.push(Running {
                 sequence,
+                scope: request.scope,
                 lease,
                 known: request.prompt.len(),
                 submitted: reused,

@@ -11,7 +11,8 @@
 //! ```
 //!
 //! A known block is full and never written again, so every sequence that begins with its prefix may read
-//! it. It is found by the block before it and its own token ids, compared as they are: no hash decides.
+//! it. It is found by the block before it and its own token ids, compared as they are: no hash decides. The first
+//! block of a chain is found by the scope that computed it: nobody learns what prompts of another scope began with.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -22,8 +23,30 @@ use serde::Serialize;
 /// has another one.
 type NodeId = u64;
 
-/// What a known block is found by: the known block before it, if any, and its token ids.
-type Key = (Option<NodeId>, Box<[u32]>);
+/// What a known block is found by: what comes before it, and its token ids.
+type Key = (Before, Box<[u32]>);
+
+/// What comes before a known block: another one, or nothing in its scope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Before {
+    Nothing(Scope),
+    Block(NodeId),
+}
+
+/// Whose sequences share prefixes with each other, and with nobody else's: how many tokens of a prompt were there
+/// already, and how fast it is read, would tell one client what the prompts of another begin with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Scope(Option<u32>);
+
+impl Scope {
+    /// All who need not be told from each other.
+    pub const ALL: Self = Self(None);
+
+    /// Whoever asks with the key at this place of the list of keys.
+    pub fn of_key(index: usize) -> Self {
+        Self(Some(u32::try_from(index).unwrap_or(u32::MAX)))
+    }
+}
 
 /// The blocks of every stage's pool: all stages have the same ones.
 #[derive(Debug)]
@@ -53,6 +76,7 @@ struct Node {
 /// The blocks that one sequence holds. Given back with [`KvCache::release`].
 #[derive(Debug, Default)]
 pub(super) struct Lease {
+    scope: Scope,
     blocks: Vec<u32>,
     /// The first blocks of it that are known, which others may hold too.
     known: Vec<NodeId>,
@@ -95,18 +119,19 @@ impl KvCache {
         }
     }
 
-    /// A lease for a sequence that begins with `prompt` and grows to at most `positions` tokens, and how
+    /// A lease for a sequence of `scope` that begins with `prompt` and grows to at most `positions` tokens, and how
     /// many of the prompt's tokens are there already. The last one never is: its logits are needed.
     ///
     /// # Errors
     /// [`Full`] if the blocks that it may come to need cannot be promised now.
     pub(super) fn admit(
         &mut self,
+        scope: Scope,
         prompt: &[u32],
         positions: usize,
     ) -> Result<(Lease, usize), Full> {
         let reusable = prompt.len().saturating_sub(1);
-        let known = self.known_prefix(&prompt[..reusable]);
+        let known = self.known_prefix(scope, &prompt[..reusable]);
         let promised = blocks_for(positions).saturating_sub(known.len());
         let woken = known.iter().filter(|node| self.nodes[node].holders == 0).count();
         let available = self.free.len() + self.idle.len() - woken;
@@ -123,14 +148,14 @@ impl KvCache {
         self.promised += promised;
         let blocks = known.iter().map(|node| self.nodes[node].block).collect();
         let reused = known.len() * BLOCK_POSITIONS;
-        Ok((Lease { blocks, known, private: false, promised }, reused))
+        Ok((Lease { scope, blocks, known, private: false, promised }, reused))
     }
 
-    /// The longest chain of known blocks that `ids` begins with.
-    fn known_prefix(&self, ids: &[u32]) -> Vec<NodeId> {
+    /// The longest chain of known blocks of `scope` that `ids` begins with.
+    fn known_prefix(&self, scope: Scope, ids: &[u32]) -> Vec<NodeId> {
         let mut known: Vec<NodeId> = Vec::new();
         for ids in ids.chunks_exact(BLOCK_POSITIONS) {
-            match self.children.get(&(known.last().copied(), ids.into())) {
+            match self.children.get(&(Before::last_of(&known, scope), ids.into())) {
                 Some(node) => known.push(*node),
                 None => break,
             }
@@ -175,7 +200,7 @@ impl KvCache {
             if lease.private {
                 return;
             }
-            let key: Key = (lease.known.last().copied(), ids.into());
+            let key: Key = (Before::last_of(&lease.known, lease.scope), ids.into());
             if self.children.contains_key(&key) {
                 lease.private = true; // Somebody else was first; what follows hangs on that block.
                 return;
@@ -222,6 +247,13 @@ impl KvCache {
     }
 }
 
+impl Before {
+    /// What comes before the block that follows these.
+    fn last_of(known: &[NodeId], scope: Scope) -> Self {
+        known.last().map_or(Self::Nothing(scope), |node| Self::Block(*node))
+    }
+}
+
 impl Lease {
     /// The blocks of positions `[0, positions)`, in order.
     pub(super) fn blocks(&self, positions: usize) -> &[u32] {
@@ -243,7 +275,8 @@ mod tests {
 
     /// Admits and covers a sequence, and says that its whole prompt is computed.
     fn begin(cache: &mut KvCache, prompt: &[u32], more: usize) -> (Lease, usize) {
-        let (mut lease, reused) = cache.admit(prompt, prompt.len() + more).expect("room");
+        let (mut lease, reused) =
+            cache.admit(Scope::ALL, prompt, prompt.len() + more).expect("room");
         cache.cover(&mut lease, prompt.len());
         cache.publish(&mut lease, prompt);
         (lease, reused)
@@ -270,6 +303,26 @@ mod tests {
     }
 
     #[test]
+    fn a_scope_finds_its_own_prefixes_and_nobody_elses() {
+        let mut cache = KvCache::new(20);
+        let prompt = ids(2 * B + 1);
+        let scopes = [Scope::ALL, Scope::of_key(0), Scope::of_key(1)];
+        for scope in scopes {
+            let (mut lease, reused) = cache.admit(scope, &prompt, prompt.len()).expect("room");
+            assert_eq!(reused, 0, "{scope:?}");
+            cache.cover(&mut lease, prompt.len());
+            cache.publish(&mut lease, &prompt);
+            cache.release(lease);
+        }
+        assert_eq!(cache.usage().idle, 3 * 2, "each has its own");
+        for scope in scopes {
+            let (lease, reused) = cache.admit(scope, &prompt, prompt.len()).expect("room");
+            assert_eq!(reused, 2 * B, "{scope:?}");
+            cache.release(lease);
+        }
+    }
+
+    #[test]
     fn the_last_prompt_token_is_always_computed() {
         let mut cache = KvCache::new(10);
         let (lease, _) = begin(&mut cache, &ids(2 * B), 0);
@@ -293,19 +346,19 @@ mod tests {
         cache.publish(&mut lease, &all);
         assert_eq!(lease.known.len(), 3);
         cache.release(lease);
-        assert_eq!(cache.admit(&all, 3 * B).expect("room").1, 2 * B);
+        assert_eq!(cache.admit(Scope::ALL, &all, 3 * B).expect("room").1, 2 * B);
     }
 
     #[test]
     fn a_block_that_is_promised_is_there_when_it_is_needed() {
         let mut cache = KvCache::new(4);
-        let (mut first, _) = cache.admit(&ids(3), 2 * B).expect("room");
-        let (mut second, _) = cache.admit(&[9, 9], 2 * B).expect("room");
-        assert_eq!(cache.admit(&[5], 1).expect_err("all are promised"), Full);
+        let (mut first, _) = cache.admit(Scope::ALL, &ids(3), 2 * B).expect("room");
+        let (mut second, _) = cache.admit(Scope::ALL, &[9, 9], 2 * B).expect("room");
+        assert_eq!(cache.admit(Scope::ALL, &[5], 1).expect_err("all are promised"), Full);
         cache.cover(&mut first, 2 * B);
         cache.cover(&mut second, 2 * B);
         cache.release(first);
-        let (third, _) = cache.admit(&[5], 1).expect("room again");
+        let (third, _) = cache.admit(Scope::ALL, &[5], 1).expect("room again");
         cache.release(second);
         cache.release(third);
         assert_eq!(cache.usage().free, 4);
@@ -319,8 +372,8 @@ mod tests {
         cache.release(lease);
         assert_eq!(cache.usage().idle, 3);
         // Two blocks are shared, so that one is left, but two more are needed.
-        assert_eq!(cache.admit(&ids(2 * B + 1), 4 * B).expect_err("no room"), Full);
-        assert_eq!(cache.admit(&ids(2 * B + 1), 3 * B).expect("room").1, 2 * B);
+        assert_eq!(cache.admit(Scope::ALL, &ids(2 * B + 1), 4 * B).expect_err("no room"), Full);
+        assert_eq!(cache.admit(Scope::ALL, &ids(2 * B + 1), 3 * B).expect("room").1, 2 * B);
     }
 
     #[test]
@@ -332,7 +385,7 @@ mod tests {
         cache.release(new);
         let (lease, _) = begin(&mut cache, &[5; 3], 0);
         let reused = |cache: &KvCache, first: u32| {
-            cache.known_prefix(&[vec![first; B], vec![first + 1; B]].concat()).len()
+            cache.known_prefix(Scope::ALL, &[vec![first; B], vec![first + 1; B]].concat()).len()
         };
         assert_eq!((reused(&cache, 1), reused(&cache, 3)), (1, 2));
         cache.release(lease);
@@ -342,8 +395,8 @@ mod tests {
     fn two_that_compute_the_same_at_once_leave_one_copy() {
         let mut cache = KvCache::new(10);
         let prompt = ids(2 * B + 1);
-        let (mut one, _) = cache.admit(&prompt, prompt.len()).expect("room");
-        let (mut other, _) = cache.admit(&prompt, prompt.len()).expect("room");
+        let (mut one, _) = cache.admit(Scope::ALL, &prompt, prompt.len()).expect("room");
+        let (mut other, _) = cache.admit(Scope::ALL, &prompt, prompt.len()).expect("room");
         for lease in [&mut one, &mut other] {
             cache.cover(lease, prompt.len());
             cache.publish(lease, &prompt);
@@ -373,18 +426,20 @@ mod tests {
         /// Whatever sequences come and go: no block is lost, none is held twice but as a shared prefix.
         #[test]
         fn no_block_is_lost_or_given_twice(
-            moves in prop::collection::vec((0..4usize, 0..3u32, 1..90usize, 0..60usize), 1..60)
+            moves in prop::collection::vec(
+                (0..4usize, 0..3u32, 1..90usize, 0..60usize, 0..2usize), 1..60)
         ) {
             let mut cache = KvCache::new(12);
             let mut running: Vec<(Lease, Vec<u32>)> = Vec::new();
-            for (what, first, len, more) in moves {
+            for (what, first, len, more, key) in moves {
+                let scope = Scope::of_key(key);
                 let prompt: Vec<u32> = (0..len as u32).map(|at| at / 20 * first).collect();
                 if what == 0 && !running.is_empty() {
                     let (lease, _) = running.remove(len % running.len());
                     cache.release(lease);
                 } else if what == 3 && more == 0 {
                     cache.forget();
-                } else if let Ok((mut lease, reused)) = cache.admit(&prompt, len + more) {
+                } else if let Ok((mut lease, reused)) = cache.admit(scope, &prompt, len + more) {
                     prop_assert!(reused < len);
                     cache.cover(&mut lease, len + more);
                     let ids: Vec<u32> = prompt.iter().copied().chain((0..more as u32).map(|at| at % 3)).collect();
@@ -396,12 +451,13 @@ mod tests {
                 held.sort_unstable();
                 held.dedup();
                 prop_assert_eq!(held.len(), usage.held);
-                // Who shares a block has the same tokens up to its end.
+                // Who shares a block is of the same scope and has the same tokens up to its end.
                 for (index, (lease, ids)) in running.iter().enumerate() {
                     for (other, other_ids) in &running[..index] {
                         for (at, block) in lease.blocks.iter().enumerate() {
                             if let Some(there) = other.blocks.iter().position(|b| b == block) {
                                 prop_assert_eq!(there, at);
+                                prop_assert_eq!(lease.scope, other.scope);
                                 let end = (at + 1) * B;
                                 prop_assert!(ids.len() >= end && other_ids.len() >= end);
                                 prop_assert_eq!(&ids[..end], &other_ids[..end]);

@@ -35,7 +35,7 @@ use crate::metrics::Metrics;
 use crate::pipeline::{self, Pipeline};
 use crate::sizing::Promise;
 
-pub use cache::Usage;
+pub use cache::{Scope, Usage};
 pub use sampler::{Choice, Token};
 
 /// What the pipeline was planned for.
@@ -66,6 +66,8 @@ pub struct Request {
     pub stop_ids: Arc<HashSet<u32>>,
     /// What it is computed for.
     pub goal: Goal,
+    /// Whose prefixes it shares.
+    pub scope: Scope,
 }
 
 /// What a sequence is computed for.

@@ -8,7 +8,7 @@ use cake_proto::StepItem;
 use tokio::sync::mpsc;
 use tracing::{Span, debug_span};
 
-use super::cache::{KvCache, Lease};
+use super::cache::{KvCache, Lease, Scope};
 use super::sampler::Sampler;
 use super::step::{Part, Pool, Want};
 use super::{Event, Request};
@@ -27,6 +27,7 @@ pub(super) struct Waiting {
 /// A sequence that has one.
 pub(super) struct Running {
     pub(super) sequence: u64,
+    pub(super) scope: Scope,
     pub(super) lease: Lease,
     /// Away while a step is in flight whose logits choose the next token.
     pub(super) sampler: Option<Box<Sampler>>,
