@@ -14,8 +14,8 @@ const MAX_TOKEN_IDS: usize = 64;
 /// Defaults for choosing tokens. `None` means the file does not say and the engine decides.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct GenerationConfig {
-    /// Whether to sample at all; absent means no, that is greedy.
-    pub do_sample: bool,
+    /// Whether to sample at all; transformers takes the likeliest token every time where it is absent.
+    pub do_sample: Option<bool>,
     /// Divisor of the logits, positive.
     pub temperature: Option<f32>,
     /// Smallest probability mass kept, more than 0, at most 1.
@@ -70,13 +70,13 @@ impl GenerationConfig {
             usable
         };
         let (top_k, max_new_tokens) = (count("top_k"), count("max_new_tokens"));
-        let do_sample = match get("do_sample") {
-            None => false,
-            Some(given) => given.as_bool().unwrap_or_else(|| {
+        let do_sample = get("do_sample").and_then(|given| {
+            let usable = given.as_bool();
+            if usable.is_none() {
                 ignored("do_sample");
-                false
-            }),
-        };
+            }
+            usable
+        });
         let eos_token_ids = match get("eos_token_id").map(token_ids) {
             None => Vec::new(),
             Some(Some(ids)) => ids,
@@ -140,7 +140,7 @@ mod tests {
         );
         assert!(warnings.is_empty(), "{warnings:?}");
         let expected = GenerationConfig {
-            do_sample: true,
+            do_sample: Some(true),
             temperature: Some(0.7),
             top_p: Some(0.8),
             top_k: Some(20),
@@ -152,9 +152,9 @@ mod tests {
     }
 
     #[test]
-    fn absent_keys_mean_greedy() {
+    fn absent_keys_say_nothing() {
         let (config, warnings) = GenerationConfig::parse(br#"{"eos_token_id":2}"#);
-        assert!(!config.do_sample && config.temperature.is_none() && warnings.is_empty());
+        assert!(config.do_sample.is_none() && config.temperature.is_none() && warnings.is_empty());
         assert_eq!(config.eos_token_ids, [2]);
     }
 

@@ -26,6 +26,29 @@ pub(super) struct Piece {
     pub(super) what: What,
 }
 
+/// Why an answer ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Why {
+    /// OpenAI's word for it.
+    pub(super) reason: &'static str,
+    /// What of several things that word stands for here.
+    pub(super) details: Option<&'static str>,
+}
+
+impl Why {
+    const STOP: Self = Self { reason: "stop", details: None };
+}
+
+impl From<Finish> for Why {
+    fn from(finish: Finish) -> Self {
+        match finish {
+            Finish::Stop => Self::STOP,
+            Finish::Length => Self { reason: "length", details: Some("max_tokens") },
+            Finish::Context => Self { reason: "length", details: Some("context") },
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) enum What {
     /// The prompt is being read.
@@ -33,7 +56,7 @@ pub(super) enum What {
     /// More text, often none, and the tokens that came since the last one.
     Text { text: String, tokens: Vec<Token> },
     /// The end.
-    Ended { reason: &'static str, completion_tokens: usize },
+    Ended { why: Why, completion_tokens: usize },
     /// The end: it broke off.
     Failed(ApiError),
 }
@@ -90,7 +113,7 @@ async fn write(
                     if pieces.send(Piece { index, what: text }).is_err() {
                         return;
                     }
-                    (What::Ended { reason: "stop", completion_tokens }, true)
+                    (What::Ended { why: Why::STOP, completion_tokens }, true)
                 } else {
                     (text, false)
                 }
@@ -108,12 +131,8 @@ async fn write(
                         return;
                     }
                 }
-                let reason = match finish {
-                    _ if scan.stopped => "stop",
-                    Finish::Stop => "stop",
-                    Finish::Length | Finish::Context => "length",
-                };
-                (What::Ended { reason, completion_tokens }, true)
+                let why = if scan.stopped { Why::STOP } else { finish.into() };
+                (What::Ended { why, completion_tokens }, true)
             }
             Some(Event::Failed(error)) => (What::Failed(error.into()), true),
             // No answer ends with an embedding.

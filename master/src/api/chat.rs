@@ -26,6 +26,7 @@ pub(super) async fn create(
     Body(request): Body<ChatRequest>,
 ) -> Result<Response, ApiError> {
     let ChatRequest { messages, logprobs, top_logprobs, common, .. } = request;
+    common.unmet.check()?;
     let (tools, format) = (request.tools.unwrap_or_default(), request.response_format);
     if let Some(tool) = tools.iter().find(|tool| tool.kind != "function") {
         return Err(ApiError::parameter("tools", &tool.kind, "tools of type \"function\""));
@@ -247,7 +248,7 @@ impl Shape for Chat {
             }
         }
         let logprobs = self.logprobs(served, &answer.tokens);
-        let reason = finish(answer.reason, &calls);
+        let reason = finish(answer.why.reason, &calls);
         json!({ "index": index, "message": message, "logprobs": logprobs, "finish_reason": reason })
     }
 }

@@ -24,6 +24,7 @@ pub(super) async fn create(
     Body(request): Body<CompletionRequest>,
 ) -> Result<Response, ApiError> {
     let CompletionRequest { prompt, logprobs, echo, suffix, best_of, common } = request;
+    common.unmet.check()?;
     if suffix.is_some_and(|suffix| !suffix.is_empty()) {
         return Err(ApiError::Unsupported { param: "suffix" });
     }
@@ -136,6 +137,6 @@ impl Shape for Completion {
     fn whole(&mut self, served: &Served, index: usize, answer: &Whole) -> Value {
         let logprobs = self.logprobs(served, index, &answer.tokens);
         let text = format!("{}{}", self.echo(index), answer.text);
-        json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": answer.reason })
+        json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": answer.why.reason })
     }
 }

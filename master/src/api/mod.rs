@@ -1,7 +1,7 @@
 //! The OpenAI API over HTTP: what clients send becomes requests of the scheduler, what it generates
 //! becomes JSON.
 //!
-//! Start at [`router`]. Who may ask is in `guard`, what people watch in `watch` and `page`. A request is checked (`params`), its
+//! Start at [`router`]. Who may ask is in `guard`, what people watch in `watch` and `page`. A request is checked (`params`, `unmet`), its
 //! answers are turned into pieces of text as they come (`answer`), and these into one object or a stream
 //! of events (`respond`) in the shape of its kind (`chat` with `tools`, `completions`); `embeddings`
 //! answers by itself.
@@ -21,6 +21,7 @@ mod page;
 mod params;
 mod respond;
 mod tools;
+mod unmet;
 mod watch;
 mod wire;
 
@@ -44,6 +45,7 @@ use crate::monitor::{Monitor, Phase};
 use crate::scheduler::Scheduler;
 use crate::text::Text;
 use error::ApiError;
+pub use params::{default_max_tokens, default_sampling};
 pub use respond::unix_seconds;
 
 /// Largest body of a request.
@@ -79,6 +81,8 @@ pub struct Served {
     pub scheduler: Scheduler,
     /// How it chooses tokens unless a request says otherwise.
     pub defaults: SamplingOptions,
+    /// Most new tokens of an answer in a chat unless a request says otherwise.
+    pub max_tokens: usize,
     /// Ids that end an answer.
     pub stop_ids: Arc<HashSet<u32>>,
     /// Grammars over its tokens, made when the first one is needed.

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::fmt::Display;
 use std::sync::Arc;
 
+use cake_checkpoint::GenerationConfig;
 use cake_engine::SamplingOptions;
 
 use super::Served;
@@ -23,13 +24,38 @@ const MAX_BIAS: usize = 1024;
 /// Most alternatives to each token.
 const MAX_TOP_LOGPROBS: u64 = 20;
 
+/// Most new tokens of a chat's answer where neither request, model nor person says.
+const MOST_TOKENS_UNASKED: usize = 4096;
+
+/// How tokens are chosen where requests do not say: as the model's own file has it, and else as OpenAI does.
+pub fn default_sampling(model: &GenerationConfig) -> SamplingOptions {
+    let temperature = match model.do_sample {
+        Some(false) => 0.0,
+        None | Some(true) => model.temperature.unwrap_or(1.0),
+    };
+    SamplingOptions {
+        temperature,
+        top_p: model.top_p.unwrap_or(1.0),
+        top_k: model.top_k.unwrap_or(0),
+        min_p: model.min_p.unwrap_or(0.0),
+        repetition_penalty: model.repetition_penalty.unwrap_or(1.0),
+        seed: 0, // Each request has its own.
+    }
+}
+
+/// Most new tokens of a chat's answer where a request does not say: an answer that may fill the context is promised all
+/// of it, and leaves as little room for others as the longest would.
+pub fn default_max_tokens(model: &GenerationConfig, context: usize) -> usize {
+    model.max_new_tokens.unwrap_or((context / 2).min(MOST_TOKENS_UNASKED)).max(1)
+}
+
 /// What a kind of answers asks for beside the parameters that all kinds share.
 pub(super) struct Terms {
     /// Whose prefixes it shares.
     pub(super) scope: Scope,
     /// Alternatives to each token.
     pub(super) top_logprobs: u64,
-    /// New tokens where the request does not say.
+    /// Most new tokens where the request does not say, if not as many as in a chat.
     pub(super) default_max_tokens: Option<usize>,
     /// What answers are held to.
     pub(super) grammar: Option<Grammar>,
@@ -46,6 +72,7 @@ pub(super) fn plan(
     check_model(served, common.model.as_deref())?;
     let count = within("n", common.n, 1, MAX_ANSWERS)?.unwrap_or(1);
     let max_tokens = max_tokens(common.max_tokens, common.max_completion_tokens)?;
+    let max_tokens = max_tokens.or(default_max_tokens).unwrap_or(served.max_tokens);
     if top_logprobs > MAX_TOP_LOGPROBS {
         let expected = format!("at most {MAX_TOP_LOGPROBS}");
         return Err(ApiError::parameter("top_logprobs", top_logprobs, expected));
@@ -76,14 +103,12 @@ pub(super) fn plan(
         true => Arc::new(HashSet::new()),
         false => served.stop_ids.clone(),
     };
-    let context = served.scheduler.limits().context;
     let request = |prompt: &Vec<u32>, index: u64| {
         let mut choice = choice.clone();
         choice.options.seed = options.seed.wrapping_add(index);
-        let room = context.saturating_sub(prompt.len());
         Request {
             prompt: prompt.clone(),
-            max_tokens: max_tokens.or(default_max_tokens).unwrap_or(room).min(room),
+            max_tokens, // Or as many as the context has room for, which is another end.
             stop_ids: stop_ids.clone(),
             goal: Goal::Answer(Box::new(choice)),
             scope,
@@ -133,7 +158,7 @@ fn max_tokens(old: Option<u64>, new: Option<u64>) -> Result<Option<usize>, ApiEr
 fn sampling(defaults: &SamplingOptions, common: &Common) -> Result<SamplingOptions, ApiError> {
     let unit = |param, value: Option<f32>| within(param, value, 0.0, 1.0);
     Ok(SamplingOptions {
-        temperature: within("temperature", common.temperature, 0.0, 100.0)?
+        temperature: within("temperature", common.temperature, 0.0, 2.0)?
             .unwrap_or(defaults.temperature),
         top_p: unit("top_p", common.top_p)?.unwrap_or(defaults.top_p),
         top_k: common.top_k.map_or(defaults.top_k, |k| usize::try_from(k).unwrap_or(usize::MAX)),
@@ -166,5 +191,33 @@ fn within<T: PartialOrd + Display + Copy>(
             Err(ApiError::parameter(param, value, format!("{low} to {high}")))
         }
         value => Ok(value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_that_does_not_say_is_sampled_as_openai_samples() {
+        let parse = |text: &str| GenerationConfig::parse(text.as_bytes()).0;
+        let silent = default_sampling(&parse(r#"{"eos_token_id": 2}"#));
+        assert_eq!((silent.temperature, silent.top_p, silent.top_k), (1.0, 1.0, 0));
+        assert_eq!(default_sampling(&parse(r#"{"do_sample": false}"#)).temperature, 0.0);
+        let text =
+            r#"{"do_sample": true, "temperature": 0.6, "top_p": 0.9, "top_k": 40, "min_p": 0.1}"#;
+        let full = default_sampling(&parse(text));
+        assert_eq!((full.temperature, full.top_p, full.top_k, full.min_p), (0.6, 0.9, 40, 0.1));
+        assert_eq!(default_sampling(&parse(r#"{"temperature": 0.3}"#)).temperature, 0.3);
+    }
+
+    #[test]
+    fn an_answer_without_a_limit_leaves_half_of_the_context() {
+        let silent = GenerationConfig::default();
+        assert_eq!(default_max_tokens(&silent, 4096), 2048);
+        assert_eq!(default_max_tokens(&silent, 131_072), 4096);
+        assert_eq!(default_max_tokens(&silent, 1), 1);
+        let says = GenerationConfig { max_new_tokens: Some(300), ..silent };
+        assert_eq!(default_max_tokens(&says, 4096), 300);
     }
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::Served;
-use super::answer::{Piece, Plan, What, begin};
+use super::answer::{Piece, Plan, What, Why, begin};
 use super::error::ApiError;
 use super::wire::{Common, PromptTokensDetails, Usage};
 use crate::scheduler::Token;
@@ -48,7 +48,7 @@ pub(super) trait Shape: Send + Sync + 'static {
 pub(super) struct Whole {
     pub(super) text: String,
     pub(super) tokens: Vec<Token>,
-    pub(super) reason: &'static str,
+    pub(super) why: Why,
 }
 
 /// How the answers to one request go out.
@@ -94,7 +94,9 @@ pub(super) async fn respond<S: Shape>(
     let wholes = collect(received, answers, &mut tally).await?;
     let mut shape = shape;
     let choices = wholes.iter().enumerate();
-    let choices = choices.map(|(index, whole)| shape.whole(&served, index, whole)).collect();
+    let choices = choices
+        .map(|(index, whole)| detailed(shape.whole(&served, index, whole), whole.why))
+        .collect();
     Ok(Json(frame.with(choices, Some(tally.usage))).into_response())
 }
 
@@ -188,7 +190,7 @@ async fn collect(
                 whole.text.push_str(&text);
                 whole.tokens.extend(tokens);
             }
-            What::Ended { reason, .. } => whole.reason = reason,
+            What::Ended { why, .. } => whole.why = why,
             What::Failed(error) => return Err(error),
         }
     }
@@ -238,7 +240,10 @@ impl<S: Shape> Outgoing<S> {
             What::Text { text, tokens } => {
                 self.shape.piece(&self.served, index, &text, &tokens).into_iter().collect()
             }
-            What::Ended { reason, .. } => self.shape.end(&self.served, index, reason),
+            What::Ended { why, .. } => {
+                let ends = self.shape.end(&self.served, index, why.reason).into_iter();
+                ends.map(|choice| detailed(choice, why)).collect()
+            }
             What::Failed(error) => {
                 self.over = true;
                 return Some(vec![event(&error.json())]);
@@ -247,6 +252,16 @@ impl<S: Shape> Outgoing<S> {
         let events = choices.into_iter().map(|choice| event(&self.frame.with(vec![choice], None)));
         Some(events.collect())
     }
+}
+
+/// A choice with what its `finish_reason`, if it has one, leaves open.
+fn detailed(mut choice: Value, why: Why) -> Value {
+    if let Some(details) = why.details
+        && choice["finish_reason"].is_string()
+    {
+        choice["finish_details"] = json!({ "type": details });
+    }
+    choice
 }
 
 fn event(value: &Value) -> Event {

@@ -1,10 +1,12 @@
 //! OpenAI's JSON: requests as clients send them and answers as they expect them. Fields that are not
-//! known are let be, as clients of newer versions send them.
+//! known are let be, as clients of newer versions send them, but for those that `unmet` refuses.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+use super::unmet::Unmet;
 
 /// Parameters that chat and plain completions share.
 #[derive(Debug, Default, Deserialize)]
@@ -27,6 +29,9 @@ pub(super) struct Common {
     pub(super) stop: Option<OneOrMany<String>>,
     pub(super) logit_bias: Option<BTreeMap<String, f32>>,
     pub(super) ignore_eos: Option<bool>,
+    /// Of all that is not named here.
+    #[serde(flatten)]
+    pub(super) unmet: Unmet,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]

@@ -247,7 +247,7 @@ pub(super) struct SampleArgs {
     /// Most new tokens.
     #[arg(long, value_name = "N")]
     pub max_tokens: Option<usize>,
-    /// Randomness: 0 takes the likeliest token every time.
+    /// Randomness: 0 takes the likeliest token every time. Default: the model's if its file says that it samples, else 0.
     #[arg(long, value_name = "T")]
     pub temperature: Option<f32>,
     /// Choose among the N likeliest tokens; 0 for all.
@@ -280,7 +280,7 @@ impl SampleArgs {
     /// The options in force for this model.
     pub(super) fn options(&self, checkpoint: &Checkpoint) -> Result<SamplingOptions, Error> {
         let model = &checkpoint.generation;
-        let sampling = model.do_sample || self.temperature.is_some_and(|t| t > 0.0);
+        let sampling = model.do_sample == Some(true) || self.temperature.is_some_and(|t| t > 0.0);
         let default =
             |value: Option<f32>, neutral| if sampling { value.unwrap_or(neutral) } else { neutral };
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

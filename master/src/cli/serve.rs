@@ -1,5 +1,6 @@
 //! `cake-master serve MODEL`: the OpenAI API, many requests at once.
 use std::future::IntoFuture;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -50,6 +51,10 @@ pub(super) struct Args {
     /// Requests that may wait while as many run as --parallel allows (8 by default); more are refused.
     #[arg(long, value_name = "N", default_value_t = 256)]
     queue: usize,
+    /// Most new tokens of an answer in a chat whose request does not say. Default: what the model's
+    /// generation_config.json says, else half of the context, at most 4096.
+    #[arg(long, value_name = "N")]
+    default_max_tokens: Option<NonZeroUsize>,
     /// An origin whose pages may ask this server, or its own name behind a proxy, * for all; repeatable.
     /// Default: none.
     #[arg(long, value_name = "ORIGIN")]
@@ -158,9 +163,11 @@ impl Args {
         let checkpoint = &prepared.model.checkpoint;
         let text = block_in_place(|| Text::open(&checkpoint.location.directory))?;
         warn(&text.warnings);
-        let sample = SampleArgs::default();
-        let defaults = sample.options(checkpoint)?;
-        let stop_ids = Arc::new(sample.stop_ids(checkpoint, text.eos_id()));
+        let defaults = api::default_sampling(&checkpoint.generation);
+        let stop_ids = Arc::new(SampleArgs::default().stop_ids(checkpoint, text.eos_id()));
+        let context = prepared.promise().context;
+        let usual = api::default_max_tokens(&checkpoint.generation, context);
+        let max_tokens = self.default_max_tokens.map_or(usual, NonZeroUsize::get);
         let tell = prepared.tell(false);
         let mut pushed = prepared.announce_and_push(tell).await?;
         monitor.loading();
@@ -185,7 +192,8 @@ impl Args {
         let created = api::unix_seconds();
         let name = name.to_owned();
         let grammars = OnceLock::new();
-        let served = Served { name, created, text, scheduler, defaults, stop_ids, grammars };
+        let served =
+            Served { name, created, text, scheduler, defaults, max_tokens, stop_ids, grammars };
         Ok((keeper, served))
     }
 
