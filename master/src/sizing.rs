@@ -21,12 +21,18 @@ const NOMINAL_RTT: f64 = 1e-3;
 /// Throughput assumed of a link that was not measured: gigabit Ethernet (bytes per second).
 const NOMINAL_LINK: f64 = 110e6;
 
+/// Sequences that may run for each of the longest that there is room for.
+const SHORT_FOR_LONG: usize = 8;
+/// More than so many run only if there is room for as many of the longest: beyond that each gets its tokens slower
+/// than all together get more.
+const MOST_SHORT: usize = 64;
+
 /// What is promised to the person: it fixes memory beyond the weights.
 #[derive(Clone, Copy, Debug)]
 pub struct Promise {
     /// Longest sequence in tokens.
     pub context: usize,
-    /// Sequences at once.
+    /// Of the longest sequences, so many at once: there are KV blocks for them. Shorter ones leave room for more.
     pub parallel: usize,
     /// Element type of the KV cache.
     pub kv: KvDtype,
@@ -44,9 +50,15 @@ impl Promise {
         cake_engine::blocks_for(self.context) * self.parallel
     }
 
-    /// Most rows in one step: a prompt chunk beside a decode row of every sequence.
+    /// Most rows in one step, of prompts and generated ones together.
     pub fn max_rows(&self) -> usize {
         self.chunk + self.parallel
+    }
+
+    /// Most sequences at once, however short they are. The master computes the logits of so many rows in one step at
+    /// most, as many as its vocabulary is large for each.
+    pub fn most_sequences(&self) -> usize {
+        self.parallel.saturating_mul(SHORT_FOR_LONG).min(MOST_SHORT).max(self.parallel)
     }
 }
 

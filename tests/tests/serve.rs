@@ -266,7 +266,7 @@ fn more_than_may_wait_are_sent_away() {
     let far = Far::start();
     let args = [&Far::PLACE[..], &["--parallel", "1", "--queue", "1"]].concat();
     let server = Server::start(&far.master, &far.model, &args);
-    let mut request = greedy(&[1, 2, 3], 1000);
+    let mut request = greedy(&[1, 2, 3], 2000); // All of the context is promised to it.
     request["stream"] = json!(true);
     let load = || server.get("/api/cluster").good()["load"].clone();
     let mut running = server.stream(COMPLETIONS, &request);

@@ -109,7 +109,8 @@ pub(super) struct PlanArgs {
     /// Longest sequence to make room for (tokens). Default: what the model has, at most 4096.
     #[arg(long, value_name = "TOKENS")]
     pub context: Option<usize>,
-    /// Sequences at once to make room for. Default: 8 to serve, else 1.
+    /// Of the longest sequences, make room for so many at once. Shorter ones, with the answer that they may come to
+    /// have, take less, and as many run as there is room for. Default: 8 to serve, else 1.
     #[arg(long, value_name = "N")]
     pub parallel: Option<usize>,
     /// Element type of the KV cache. Default: f16, or f32 with --numerics exact.

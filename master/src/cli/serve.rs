@@ -27,6 +27,8 @@ use crate::text::Text;
 
 /// How long answers that have begun may go on once the server is asked to stop.
 const LAST_ANSWERS: Duration = Duration::from_secs(10);
+/// How long clients may take to be told that the scheduler has ended, before the server ends as well.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Sequences at once unless told otherwise.
 const DEFAULT_PARALLEL: usize = 8;
 
@@ -48,7 +50,7 @@ pub(super) struct Args {
     /// cached then tells the user of one key what others have asked. Default: within a key only.
     #[arg(long, requires = "api_key_file")]
     share_prefixes: bool,
-    /// Requests that may wait while as many run as --parallel allows (8 by default); more are refused.
+    /// Requests that may wait for room in the KV cache; more are refused.
     #[arg(long, value_name = "N", default_value_t = 256)]
     queue: usize,
     /// Most new tokens of an answer in a chat whose request does not say. Default: what the model's
@@ -131,6 +133,7 @@ impl Args {
             interrupts.next().await;
             tell.send_replace(Stop::Now);
         });
+        let scheduler = served.scheduler.clone();
         server.served.set(Arc::new(served)).ok(); // Nobody else sets it.
         monitor.ready();
         out::line(format_args!("listening on http://{address}"))?;
@@ -141,9 +144,20 @@ impl Args {
                 () = asked(|stop| *stop == Stop::Now) => {}
             }
         };
+        // Neither ends but by a mistake of ours, without which nothing can be answered any more. The keeper holds the
+        // workers.
+        let broken = async {
+            tokio::select! {
+                _ = scheduler.ended() => {}
+                () = keeper.run() => {}
+            }
+            let error = scheduler.ended().await;
+            tokio::time::sleep(LAST_WORDS).await;
+            error
+        };
         tokio::select! {
             ended = http => ended.unwrap_or(Ok(())).map_err(failed),
-            () = keeper.run() => Ok(()), // It holds the workers, and never ends.
+            error = broken => Err(error.into()),
             () = late => Ok(()), // What is not answered by now sees its connection closed.
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -11,21 +11,15 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tracing::{debug_span, warn};
 
-use super::batch::{prompt_rows, share};
 use super::cache::{KvCache, Usage};
-use super::sampler::{Choice, Sampler, Token};
-use super::sequence::{Composed, Running, Waiting};
-use super::step::{Chosen, Failed, Pool, Seen, Want, choose};
-use super::{Command, Error, Event, Goal, Limits, Load, OnLoss, Resumed, Shared};
-use crate::chunk::Chunk;
+use super::compose::Line;
+use super::sampler::{Sampler, Token};
+use super::sequence::{Running, Waiting};
+use super::step::{Chosen, Failed, Seen, Want, choose};
+use super::{Command, Error, Event, Limits, Load, OnLoss, Shared};
 use crate::generate::{Ends, Finish};
 use crate::metrics::Occupancy;
 use crate::pipeline::Pipeline;
-
-/// Lines that a sequence may lose before its next token: after so many, and so long without a token, it is taken
-/// to be the cause. A bad link breaks as often within a second.
-const MOST_LOSSES: usize = 5;
-const LONG_WITHOUT: Duration = Duration::from_secs(60);
 
 /// Runs until nobody can submit any more and everything has ended.
 pub(super) async fn run(
@@ -67,51 +61,26 @@ pub(super) async fn run(
     }
 }
 
-/// The stages, as long as they are whole.
-struct Line {
-    pipeline: Pipeline,
-    /// Names of its stages.
-    stages: Arc<[String]>,
-    /// Steps that are to be in flight.
-    steps: usize,
-    /// How a prompt is cut into steps.
-    chunk: Chunk,
-    /// Most prompt rows in one step, of all prompts.
-    prompt_rows: usize,
-}
-
-impl Line {
-    fn new(pipeline: Pipeline, chunk: Chunk, prompt_rows: usize) -> Self {
-        // One for each stage, and one whose logits the master computes; alone, they would share its cores.
-        let steps = match pipeline.hops() {
-            0 => 1,
-            _ => pipeline.stages().len() + 1,
-        };
-        let stages = pipeline.stages().iter().map(|stage| stage.worker.clone()).collect();
-        Self { pipeline, stages, steps, chunk, prompt_rows }
-    }
-}
-
-struct Actor {
+pub(super) struct Actor {
     /// None from the loss of a stage until there is another one in its place.
-    line: Option<Line>,
+    pub(super) line: Option<Line>,
     /// The line before, as long as it is being closed.
     closing: Option<JoinHandle<()>>,
     /// Lines before this one.
-    line_number: u64,
+    pub(super) line_number: u64,
     on_loss: OnLoss,
     ends: Arc<Ends>,
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     /// Rows of prompts in steps that are in flight.
-    prompt_rows_out: usize,
-    cache: KvCache,
-    waiting: VecDeque<Waiting>,
+    pub(super) prompt_rows_out: usize,
+    pub(super) cache: KvCache,
+    pub(super) waiting: VecDeque<Waiting>,
     /// In the order in which they were admitted.
-    running: Vec<Running>,
+    pub(super) running: Vec<Running>,
     /// Those whose last token waits to be computed, in the order in which it was chosen.
-    ready: VecDeque<u64>,
+    pub(super) ready: VecDeque<u64>,
     in_flight: FuturesUnordered<Pin<Box<dyn Future<Output = Done> + Send>>>,
-    next_step: u64,
+    pub(super) next_step: u64,
 }
 
 /// A step that came back: the sequences that were in it, and those whose next token it chose.
@@ -132,9 +101,10 @@ impl Actor {
 
     /// Leaves word of how busy it is.
     fn tell(&self) {
+        let running = self.running.iter().filter(|one| one.lease.is_some()).count();
         let load = Load {
-            waiting: self.waiting.len(),
-            running: self.running.len(),
+            waiting: self.waiting.len() + self.running.len() - running,
+            running,
             steps: self.in_flight.len(),
             kv_blocks: self.cache.usage(),
         };
@@ -172,31 +142,8 @@ impl Actor {
             }
             Command::Resume(resumed) => self.resume(*resumed),
             Command::GiveUp(why) => self.give_up(&Error::Unrecovered(why)),
-        }
-    }
-
-    /// Computes everything again that runs, over another line.
-    fn resume(&mut self, Resumed { pipeline, chunk, prompt_rows }: Resumed) {
-        self.line = Some(Line::new(pipeline, chunk, prompt_rows));
-        self.line_number += 1;
-        self.ready.clear();
-        let is_cause = |one: &&Running| {
-            let long = one.lost_since.is_some_and(|since| since.elapsed() >= LONG_WITHOUT);
-            one.losses >= MOST_LOSSES && long
-        };
-        let unlucky = self.running.iter().filter(is_cause);
-        for sequence in unlucky.map(|one| one.sequence).collect::<Vec<_>>() {
-            let error = Error::LostAgain { losses: MOST_LOSSES };
-            self.end(sequence, Some(Event::Failed(error)));
-        }
-        self.cache = KvCache::new(self.shared.limits.kv_blocks);
-        for one in &mut self.running {
-            one.rewind();
-            one.chunk_rows = chunk.rows(one.known);
-            // There are blocks for as many of the longest sequences as may run.
-            let (lease, _) =
-                self.cache.admit(one.scope, &[], one.longest).expect("there are enough");
-            one.lease = lease;
+            #[cfg(test)]
+            Command::Panic => panic!("as it was told to"),
         }
     }
 
@@ -241,60 +188,6 @@ impl Actor {
             {
                 one.sampler = Some(sampler);
             }
-        }
-    }
-
-    /// Admits those that wait, in order, as long as there is room for the first.
-    fn admit(&mut self, chunk: Chunk) {
-        while self.running.len() < self.shared.limits.parallel
-            && let Some(Waiting { request, .. }) = self.waiting.front()
-        {
-            let longest = self.shared.limits.longest(request);
-            // An embedding needs the hidden states of all rows, which no block keeps.
-            let known: &[u32] = match request.goal {
-                Goal::Answer(_) => &request.prompt,
-                Goal::Embedding => &[],
-            };
-            let Ok((lease, reused)) = self.cache.admit(request.scope, known, longest) else {
-                return;
-            };
-            let Some(Waiting { sequence, request, events, since, span, queue }) =
-                self.waiting.pop_front()
-            else {
-                unreachable!("it was there a moment ago");
-            };
-            drop(queue);
-            span.record("cached_tokens", reused);
-            self.shared.metrics.begun(since.elapsed(), request.prompt.len(), reused);
-            events.send(Event::Begun { reused_tokens: reused }).ok(); // Its end comes as a command.
-            let pool = matches!(request.goal, Goal::Embedding).then(Pool::default);
-            let choice = match request.goal {
-                Goal::Answer(choice) => *choice,
-                Goal::Embedding => Choice::default(),
-            };
-            self.running.push(Running {
-                sequence,
-                scope: request.scope,
-                lease,
-                known: request.prompt.len(),
-                submitted: reused,
-                is_ready: false,
-                losses: 0,
-                lost_since: None,
-                prompt_len: request.prompt.len(),
-                chunk_rows: chunk.rows(request.prompt.len() - reused),
-                longest,
-                stop_ids: request.stop_ids,
-                max_tokens: request.max_tokens,
-                generated: 0,
-                since,
-                pool,
-                sampler: Some(Box::new(Sampler::new(request.prompt, choice))),
-                events,
-                admitted_before: self.next_step,
-                shares: reused > 0,
-                span,
-            });
         }
     }
 
@@ -348,38 +241,6 @@ impl Actor {
                 }
             }
         }
-    }
-
-    /// The next step, if anybody has something to compute.
-    fn compose(&mut self) -> Option<Composed> {
-        let line = self.line.as_ref()?;
-        let generating = self.running.iter().filter(|one| one.generated > 0).count();
-        let mut step = Composed::default();
-        let share = share(generating, line.steps).min(self.ready.len());
-        for sequence in self.ready.drain(..share) {
-            if let Some(one) = self.running.iter_mut().find(|one| one.sequence == sequence) {
-                one.is_ready = false;
-                step.add(&mut self.cache, one, 1);
-            }
-        }
-        // As many rows as the longest prompt's own steps have: no stage waits for a longer step than others.
-        let unread = self.running.iter().filter(|one| one.unread() > 0);
-        let rows = unread.map(|one| one.chunk_rows).max().unwrap_or(0).min(line.prompt_rows);
-        // Steps with many rows of prompts take long, and more of them than there are stages only make
-        // those who come later wait.
-        let most = line.stages.len() * line.prompt_rows;
-        if self.prompt_rows_out + rows > most {
-            return (!step.items.is_empty()).then_some(step);
-        }
-        let left: Vec<usize> = self.running.iter().map(Running::next_unread).collect();
-        let unread: Vec<usize> = (0..left.len()).filter(|index| left[*index] > 0).collect();
-        let left: Vec<usize> = unread.iter().map(|index| left[*index]).collect();
-        for (index, rows) in unread.into_iter().zip(prompt_rows(&left, rows)) {
-            if rows > 0 {
-                step.add(&mut self.cache, &mut self.running[index], rows);
-            }
-        }
-        (!step.items.is_empty()).then_some(step)
     }
 
     /// Takes in what a step chose.
@@ -456,12 +317,14 @@ impl Actor {
     }
 
     /// Ends a running sequence, if it is one, and says so.
-    fn end(&mut self, sequence: u64, event: Option<Event>) {
+    pub(super) fn end(&mut self, sequence: u64, event: Option<Event>) {
         let Some(index) = self.running.iter().position(|one| one.sequence == sequence) else {
             return;
         };
         let Running { lease, events, span, generated, .. } = self.running.remove(index);
-        self.cache.release(lease);
+        if let Some(lease) = lease {
+            self.cache.release(lease);
+        }
         self.shared.give_back(1);
         self.ready.retain(|ready| *ready != sequence);
         let how = match &event {

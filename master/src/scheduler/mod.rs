@@ -1,22 +1,30 @@
 //! Many sequences over one pipeline: continuous batching.
 //!
 //! Start at [`Scheduler::submit`]. One task (`actor`) owns everything that changes: who waits, who
-//! runs, which KV blocks are whose (`cache`), how far each is (`sequence`), what comes of a step (`step`). Sequences join and leave between two steps. A step carries
-//! one token of each of its generating sequences and some rows of prompts (`batch`); so many steps are in
-//! flight that every stage has one, and one is with the master's head.
+//! runs (`admit`), which KV blocks are whose (`cache`), how far each is (`sequence`), what comes of a step (`step`).
+//! Sequences join and leave between two steps. A step carries one token of each of its generating sequences and some
+//! rows of prompts (`batch`, `compose`); so many steps are in flight that every stage has one, and one is with the
+//! master's head. The task is watched: its end is an error that everybody hears ([`Scheduler::ended`]).
 //!
 //! Invariants:
-//! - A sequence that was admitted never waits for blocks: all that it may need are promised to it.
+//! - A sequence that was admitted never waits for blocks: all that it may need are promised to it. The loss of a stage
+//!   is the one exception: what sequences shared they hold for themselves then, until everything is computed again, and
+//!   whoever finds no room waits, before all that were never admitted.
 //! - Those that wait are admitted in the order in which they came.
 //! - Steps pass every stage in the order of their submission, so that blocks can be given to another
 //!   sequence as soon as no later step reads them for the first.
 
 mod actor;
+mod admit;
 mod batch;
 mod cache;
+mod compose;
+mod generation;
 mod sampler;
 mod sequence;
 mod step;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -25,7 +33,7 @@ use std::time::Instant;
 
 use cake_engine::blocks_for;
 use serde::Serialize;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{Span, field, info_span};
 
 use crate::chunk::Chunk;
@@ -34,8 +42,10 @@ use crate::grammar;
 use crate::metrics::Metrics;
 use crate::pipeline::{self, Pipeline};
 use crate::sizing::Promise;
+use generation::{End, how, supervise};
 
 pub use cache::{Scope, Usage};
+pub use generation::Generation;
 pub use sampler::{Choice, Token};
 
 /// What the pipeline was planned for.
@@ -43,20 +53,22 @@ pub use sampler::{Choice, Token};
 pub struct Limits {
     /// Longest sequence in tokens.
     pub context: usize,
-    /// Most sequences at once.
+    /// Sequences of that length that there are blocks for.
     pub parallel: usize,
+    /// Most sequences at once, however short they are.
+    pub most_running: usize,
     /// KV blocks of every stage.
     pub kv_blocks: usize,
     /// How a prompt is cut into steps.
     pub chunk: Chunk,
     /// Most prompt rows in one step, of all prompts.
     pub prompt_rows: usize,
-    /// Most sequences that wait beside those that run.
+    /// Most sequences that wait beside those that run, and beside as many as `parallel` says.
     pub queue: usize,
 }
 
 /// A sequence to generate.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Request {
     /// Ids of the prompt.
     pub prompt: Vec<u32>,
@@ -115,6 +127,9 @@ pub enum Error {
     /// A stage was lost, and nothing took its place in time.
     #[error("the cluster is not whole again yet: {0}")]
     Unrecovered(String),
+    /// The task that owns all sequences has ended, which it never does while somebody may submit.
+    #[error("the scheduler, which every answer comes from, ended unexpectedly: {0}")]
+    Ended(Arc<str>),
     /// Stage after stage was lost with it.
     #[error("{losses} times a stage was lost before its next token came: perhaps because of it")]
     LostAgain {
@@ -196,6 +211,8 @@ pub enum Refusal {
 pub struct Scheduler {
     commands: mpsc::UnboundedSender<Command>,
     shared: Arc<Shared>,
+    /// How its task ended, once it has.
+    end: End,
 }
 
 #[derive(Debug)]
@@ -238,6 +255,9 @@ enum Command {
     Suspend(oneshot::Sender<()>),
     Resume(Box<Resumed>),
     GiveUp(String),
+    /// The task panics, as it would at a mistake of ours.
+    #[cfg(test)]
+    Panic,
 }
 
 /// Stages that take the place of others.
@@ -246,15 +266,6 @@ struct Resumed {
     pipeline: Pipeline,
     chunk: Chunk,
     prompt_rows: usize,
-}
-
-/// A sequence that waits or runs. Dropping it ends it and frees what it holds.
-#[derive(Debug)]
-pub struct Generation {
-    sequence: u64,
-    events: mpsc::UnboundedReceiver<Event>,
-    commands: mpsc::UnboundedSender<Command>,
-    over: bool,
 }
 
 impl Scheduler {
@@ -276,8 +287,16 @@ impl Scheduler {
             load: Mutex::default(),
             metrics,
         });
-        tokio::spawn(actor::run(pipeline, ends, on_loss, shared.clone(), received));
-        Self { commands, shared }
+        let (tell, end) = watch::channel(None);
+        let task = tokio::spawn(actor::run(pipeline, ends, on_loss, shared.clone(), received));
+        tokio::spawn(supervise(task, tell));
+        Self { commands, shared, end }
+    }
+
+    /// Waits for the end of the task that owns all sequences, which only a mistake of ours brings about. Whoever waits
+    /// for an answer has been told by then or is told at once; later requests are, too.
+    pub async fn ended(&self) -> Error {
+        how(self.end.clone()).await
     }
 
     /// Queues requests, all or none.
@@ -329,9 +348,10 @@ impl Scheduler {
         let since = Instant::now();
         let begin = Command::Begin { sequence, request, events: sender, since, span };
         if self.commands.send(begin).is_err() {
-            self.shared.give_back(1); // The generation says that it is over.
+            self.shared.give_back(1); // The generation says how the scheduler ended.
         }
-        Generation { sequence, events, commands: self.commands.clone(), over: false }
+        let (commands, end) = (self.commands.clone(), self.end.clone());
+        Generation { sequence, events, commands, end, over: false }
     }
 
     fn check(&self, request: &Request) -> Result<(), Refusal> {
@@ -379,9 +399,12 @@ impl Shared {
         if count > most {
             return Err(Refusal::TooMany { answers: count, most });
         }
+        // Short sequences run beyond what is promised, and take no place from those that wait.
+        let running = self.load().running.max(parallel);
+        let most = queue.saturating_add(running);
         let more = |taken: usize| (taken <= most - count).then_some(taken + count);
         let taken = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        let busy = |taken: usize| Refusal::Busy { waiting: taken.saturating_sub(parallel) };
+        let busy = |taken: usize| Refusal::Busy { waiting: taken.saturating_sub(running) };
         taken.map(drop).map_err(busy)
     }
 
@@ -401,6 +424,7 @@ impl Limits {
         Self {
             context: promise.context,
             parallel: promise.parallel,
+            most_running: promise.most_sequences(),
             kv_blocks: promise.kv_blocks(),
             chunk,
             prompt_rows: promise.chunk,
@@ -415,24 +439,5 @@ impl Limits {
             Goal::Embedding => 0,
         };
         request.prompt.len().saturating_add(more).min(self.context)
-    }
-}
-
-impl Generation {
-    /// The next event; none after the last one.
-    pub async fn next(&mut self) -> Option<Event> {
-        let event = self.events.recv().await;
-        self.over |=
-            matches!(event, None | Some(Event::Ended(_) | Event::Embedding(_) | Event::Failed(_)));
-        event
-    }
-}
-
-impl Drop for Generation {
-    fn drop(&mut self) {
-        if !self.over {
-            // Without a scheduler there is nothing left to cancel.
-            self.commands.send(Command::Cancel { sequence: self.sequence }).ok();
-        }
     }
 }

@@ -28,7 +28,8 @@ pub(super) struct Waiting {
 pub(super) struct Running {
     pub(super) sequence: u64,
     pub(super) scope: Scope,
-    pub(super) lease: Lease,
+    /// Its blocks; none from the loss of a stage until there is room for it once more.
+    pub(super) lease: Option<Lease>,
     /// Away while a step is in flight whose logits choose the next token.
     pub(super) sampler: Option<Box<Sampler>>,
     /// Its final hidden states so far, if it is computed for its embedding.
@@ -65,22 +66,24 @@ pub(super) struct Running {
 impl Running {
     /// Rows that are still to be read: of its prompt, or of all of it once more.
     pub(super) fn unread(&self) -> usize {
-        if self.is_ready { 0 } else { self.known - self.submitted }
+        if self.is_ready || self.lease.is_none() { 0 } else { self.known - self.submitted }
     }
 
     /// Those of them that may go into the next step: of the prompt or generated ones, which are
     /// computed in different ways.
     pub(super) fn next_unread(&self) -> usize {
-        let prompt = self.prompt_len.saturating_sub(self.submitted);
+        let prompt = self.prompt_len.saturating_sub(self.submitted).min(self.unread());
         let alike = if prompt > 0 { prompt } else { self.unread() };
         alike.min(self.chunk_rows)
     }
 
-    /// Forgets what the stages held of it.
+    /// Forgets what the stages held of it. If they held something, it may be the cause of their loss.
     pub(super) fn rewind(&mut self) {
         self.submitted = 0;
-        self.losses += 1;
-        self.lost_since.get_or_insert_with(Instant::now);
+        if self.lease.take().is_some() {
+            self.losses += 1;
+            self.lost_since.get_or_insert_with(Instant::now);
+        }
         (self.is_ready, self.shares) = (false, false);
         if let Some(pool) = &mut self.pool {
             *pool = Pool::default();
@@ -103,21 +106,22 @@ pub(super) struct Composed {
 }
 
 impl Composed {
-    /// Adds the next `rows` rows of a sequence, whose sampler is here.
+    /// Adds the next `rows` rows of a sequence that has a place and whose sampler is here.
     pub(super) fn add(&mut self, cache: &mut KvCache, one: &mut Running, rows: usize) {
+        let Some(lease) = &mut one.lease else { return };
         let Some(sampler) = one.sampler.take() else { return };
         let (begin, end) = (one.submitted, one.submitted + rows);
         // What it is decides its arithmetic: a prompt's rows and generated ones are never one item.
         let prompt = begin < sampler.prompt_len();
-        cache.cover(&mut one.lease, end);
-        cache.publish(&mut one.lease, &sampler.ids()[..end]);
+        cache.cover(lease, end);
+        cache.publish(lease, &sampler.ids()[..end]);
         let span = debug_span!(parent: &one.span, "step", position = begin, rows, prompt);
         self.items.push(StepItem {
             sequence: one.sequence,
             position: begin,
             rows,
             prompt,
-            blocks: one.lease.blocks(end).to_vec(),
+            blocks: lease.blocks(end).to_vec(),
             trace: cake_telemetry::context_of(&span),
         });
         let chooses = end == sampler.ids().len();

@@ -1,0 +1,228 @@
+//! Whole sequences over the model that ships inside, on this machine alone.
+
+use std::time::Duration;
+
+use cake_checkpoint::{Checkpoint, Encoding, KvDtype, LayerRange};
+use cake_engine::{EngineOptions, Numerics, Ops, Stage};
+use cake_proto::WireFormat;
+
+use super::*;
+use crate::model::Model;
+use crate::pipeline::{Opening, open};
+
+/// Longest that anything here may take.
+const LIMIT: Duration = Duration::from_secs(60);
+const CHUNK: usize = 64;
+
+/// The model, and what is promised of it.
+struct Bench {
+    model: Model,
+    promise: Promise,
+}
+
+impl Bench {
+    fn new(parallel: usize, context: usize) -> Self {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/demo-model");
+        let checkpoint = Arc::new(Checkpoint::open(path).expect("the demo's model"));
+        let promise = Promise {
+            context,
+            parallel,
+            kv: KvDtype::F32,
+            numerics: Numerics::Exact,
+            chunk: CHUNK,
+            wire: WireFormat::default(),
+        };
+        Self { model: Model { checkpoint, encoding: Encoding::AsStored }, promise }
+    }
+
+    fn options(&self) -> EngineOptions {
+        EngineOptions {
+            kv: self.promise.kv,
+            kv_blocks: self.promise.kv_blocks(),
+            block_positions: cake_engine::BLOCK_POSITIONS,
+            max_positions: self.promise.context,
+            threads: 2,
+            ops: Ops::from_env().expect("known"),
+            numerics: self.promise.numerics,
+        }
+    }
+
+    /// A pipeline of one stage, whose cache is empty.
+    async fn pipeline(&self) -> Pipeline {
+        let config = &self.model.checkpoint.config;
+        let layers = LayerRange::new(0, config.num_layers);
+        let mapped = |layer| self.model.mapped_layer(layer).expect("mapped");
+        let weights: Vec<_> = layers.iter().flat_map(mapped).collect();
+        let find = |name: &str| {
+            weights.iter().find(|(known, _)| known == name).map(|(_, tensor)| tensor.clone())
+        };
+        let stage = Stage::load(config, layers, &find, &self.options()).expect("loaded");
+        let opening = Opening {
+            generation: 1,
+            config_json: &[],
+            hidden_size: config.hidden_size,
+            promise: self.promise,
+            local: Some((stage, layers)),
+            remotes: Vec::new(),
+        };
+        open(opening).await.expect("opened")
+    }
+
+    async fn scheduler(&self) -> Scheduler {
+        let config = &self.model.checkpoint.config;
+        let weights = self.model.ends().expect("mapped");
+        let ends = Ends::new(config, weights, &self.options()).expect("made");
+        let limits = Limits::of(&self.promise, Chunk::exactly(CHUNK), 64);
+        let pipeline = self.pipeline().await;
+        Scheduler::start(pipeline, ends, limits, OnLoss::Wait, Arc::default())
+    }
+}
+
+/// A greedy answer of so many tokens to a prompt.
+fn request(prompt: Vec<u32>, max_tokens: usize) -> Request {
+    let goal = Goal::Answer(Box::default());
+    Request { prompt, max_tokens, stop_ids: Arc::default(), goal, scope: Scope::ALL }
+}
+
+/// So many ids, which begin with `first`.
+fn prompt(first: u32, len: usize) -> Vec<u32> {
+    (0..len as u32).map(|at| if at == 0 { first } else { 5 + at % 37 }).collect()
+}
+
+async fn next(generation: &mut Generation) -> Event {
+    let event = tokio::time::timeout(LIMIT, generation.next()).await;
+    event.expect("in time").expect("not the last one yet")
+}
+
+/// The ids of an answer up to its end.
+async fn ids(generation: &mut Generation) -> Vec<u32> {
+    let mut ids = Vec::new();
+    loop {
+        match next(generation).await {
+            Event::Begun { .. } => {}
+            Event::Token(token) => ids.push(token.id),
+            Event::Ended(Finish::Length) => return ids,
+            other => panic!("{other:?} after {ids:?}"),
+        }
+    }
+}
+
+/// Waits until the scheduler is so busy.
+async fn until(scheduler: &Scheduler, what: &str, is: impl Fn(Load) -> bool) {
+    let waited = tokio::time::timeout(LIMIT, async {
+        while !is(scheduler.load()) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    waited.await.unwrap_or_else(|_| panic!("waited for {what}: {:?}", scheduler.load()));
+}
+
+fn submit(scheduler: &Scheduler, request: Request) -> Generation {
+    scheduler.submit(vec![request]).expect("taken").remove(0)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn short_sequences_run_beside_as_many_as_were_promised() {
+    const TOKENS: usize = 40;
+    // 16 blocks: two of the longest, or five that need three each.
+    let scheduler = Bench::new(2, 8 * cake_engine::BLOCK_POSITIONS).scheduler().await;
+    let mut alone = Vec::new();
+    for first in 1..=6 {
+        let mut generation = submit(&scheduler, request(prompt(first, 4), TOKENS));
+        alone.push(ids(&mut generation).await);
+    }
+    let requests = (1..=6).map(|first| request(prompt(first, 4), TOKENS)).collect();
+    let mut together = scheduler.submit(requests).expect("taken");
+    until(&scheduler, "five to run and the sixth to wait", |load| {
+        (load.running, load.waiting) == (5, 1)
+    })
+    .await;
+    for (generation, alone) in together.iter_mut().zip(&alone) {
+        assert_eq!(&ids(generation).await, alone);
+    }
+    let embed = Request { goal: Goal::Embedding, ..request(prompt(9, 20), 0) };
+    let mut embedding = submit(&scheduler, embed);
+    assert!(matches!(next(&mut embedding).await, Event::Begun { reused_tokens: 0 }));
+    assert!(matches!(next(&mut embedding).await, Event::Embedding(_)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_sequences_are_within_the_rows_that_stages_have_room_for() {
+    const TOKENS: usize = 12;
+    // A step has six rows at most, of which prompts may have four.
+    let mut bench = Bench::new(2, 16 * cake_engine::BLOCK_POSITIONS);
+    bench.promise.chunk = 4;
+    let scheduler = bench.scheduler().await;
+    let requests = (1..=12).map(|first| request(prompt(first, 7), TOKENS)).collect();
+    let mut together = scheduler.submit(requests).expect("taken");
+    for (generation, first) in together.iter_mut().zip(1..) {
+        let said = ids(generation).await;
+        let mut alone = submit(&scheduler, request(prompt(first, 7), TOKENS));
+        assert_eq!(said, ids(&mut alone).await);
+    }
+}
+
+/// What sequences shared before a loss they hold for themselves after it: who finds no room waits, and none is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_loss_sequences_that_shared_blocks_wait_for_their_own() {
+    const TOKENS: usize = 30;
+    let block = cake_engine::BLOCK_POSITIONS;
+    let bench = Bench::new(1, 16 * block);
+    let requests = [1, 2, 3].map(|last| {
+        let prompt: Vec<u32> = prompt(4, 10 * block).into_iter().chain([last]).collect();
+        request(prompt, TOKENS)
+    });
+    let scheduler = bench.scheduler().await;
+    let mut alone = Vec::new();
+    for request in requests.clone() {
+        alone.push(ids(&mut submit(&scheduler, request)).await);
+    }
+
+    let scheduler = bench.scheduler().await;
+    let [first, second, third] = requests;
+    let mut generations = vec![submit(&scheduler, first)];
+    assert!(matches!(next(&mut generations[0]).await, Event::Begun { reused_tokens: 0 }));
+    let mut said = vec![vec![token(&mut generations[0]).await]];
+    for request in [second, third] {
+        let mut generation = submit(&scheduler, request);
+        let begun = next(&mut generation).await;
+        assert!(matches!(begun, Event::Begun { reused_tokens } if reused_tokens == 10 * block));
+        generations.push(generation);
+        said.push(Vec::new());
+    }
+    scheduler.suspend().await;
+    assert_eq!(scheduler.load().running, 3, "none has ended meanwhile");
+    assert!(scheduler.resume(bench.pipeline().await, Chunk::exactly(CHUNK), CHUNK));
+    until(&scheduler, "two to wait for room", |load| (load.running, load.waiting) == (1, 2)).await;
+    for ((generation, mut said), alone) in generations.iter_mut().zip(said).zip(alone) {
+        said.extend(ids(generation).await);
+        assert_eq!(said, alone);
+    }
+    assert_eq!(scheduler.load().waiting, 0);
+}
+
+async fn token(generation: &mut Generation) -> u32 {
+    match next(generation).await {
+        Event::Token(token) => token.id,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_of_the_task_is_told_to_everybody() {
+    let scheduler = Bench::new(1, 128).scheduler().await;
+    let mut running = submit(&scheduler, request(prompt(1, 4), 100));
+    let mut waiting = submit(&scheduler, request(prompt(2, 4), 100));
+    assert!(matches!(next(&mut running).await, Event::Begun { .. }));
+    scheduler.commands.send(Command::Panic).expect("it runs");
+    let said = scheduler.ended().await.to_string();
+    assert!(said.ends_with("ended unexpectedly: as it was told to"), "{said}");
+    let is_end = |event: &Event| matches!(event, Event::Failed(Error::Ended(_)));
+    let told = next(&mut waiting).await;
+    assert!(is_end(&told), "{told:?}");
+    while !is_end(&next(&mut running).await) {}
+    assert!(running.next().await.is_none(), "that was the last event");
+    let mut later = submit(&scheduler, request(prompt(3, 4), 1));
+    let told = next(&mut later).await;
+    assert!(is_end(&told), "{told:?}");
+}
