@@ -156,8 +156,8 @@ fn chat_says_why_an_answer_ended_and_how_to_go_on() {
     assert!(stderr.contains("(stopped after 3 tokens)"), "{stderr}");
     let full = ["--context", "64", "--max-tokens", "500", "--ignore-eos"];
     let stderr = chat(&master, &full, &["hello", "and then?"]);
-    assert!(stderr.contains("(stopped: the context of 64 tokens is full; start a new chat"));
-    assert!(stderr.contains("your last message is forgotten"), "{stderr}");
+    assert!(stderr.contains("(stopped: the context of 64 tokens is full; a larger --context"));
+    assert!(stderr.contains("not told of the oldest turn any more"), "{stderr}");
 }
 
 #[test]

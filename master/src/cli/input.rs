@@ -67,9 +67,11 @@ impl Input {
         match self {
             Input::Terminal(..) => {
                 "Type a message; Alt-Enter, or a backslash at the end of a line, goes on in the next one. \
-                 Ctrl-C stops an answer, an empty line or Ctrl-D ends the chat."
+                 Ctrl-C stops an answer, an empty line or Ctrl-D ends the chat; /help lists commands."
             }
-            Input::Plain => "Type a message; an empty line or Ctrl-D ends the chat.",
+            Input::Plain => {
+                "Type a message; an empty line or Ctrl-D ends the chat; /help lists commands."
+            }
         }
     }
 

@@ -1,14 +1,20 @@
-//! `cake-master chat MODEL`: turn after turn; what earlier turns computed is not computed again.
+//! `cake-master chat MODEL`: turn after turn; what earlier turns computed is not computed again, and once the context is
+//! full the oldest are left out. What begins with a slash is for the program (`commands`).
+mod commands;
+mod conversation;
+
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::task::block_in_place;
 
+use self::commands::{HELP, Typed};
+use self::conversation::Conversation;
 use super::args::{ClusterArgs, PlanArgs, SampleArgs};
 use super::ctrl_c::{CtrlC, Interrupts};
 use super::input::Input;
-use super::prepare::{prepare, warn};
+use super::prepare::{PushReport, prepare, warn};
 use super::run::{Writer, check_system, tell_ending};
 use super::{Error, out, report};
 use crate::generate::{Answer, Finish, Timing};
@@ -18,8 +24,8 @@ use crate::scheduler::{
 use crate::state::State;
 use crate::text::{Message, Text};
 
-/// How to go on once the conversation fills the context.
-const WAY_OUT: &str = "start a new chat, with a larger --context if the model has one";
+/// How to go on where there is no turn to be left out.
+const MORE_ROOM: &str = "a larger --context has more room, if the model has one";
 
 /// One may wait: an answer that was stopped gives its place back a moment later.
 const QUEUE: usize = 1;
@@ -65,12 +71,30 @@ impl Args {
             stop: &self.sample.stop,
             text: &text,
         };
-        let mut messages: Vec<Message> =
-            self.system.iter().map(|content| Message::new("system", content)).collect();
-        let mut input = Input::open(history);
-        out::note(input.help());
+        let talk = Talk { asking, context: limits.context, pushed };
+        let conversation = Conversation::new(self.system.clone());
         // It stops an answer from now on.
-        let mut interrupts = ctrl_c.take_over();
+        talk.run(conversation, Input::open(history), ctrl_c.take_over()).await
+    }
+}
+
+/// A conversation under way.
+struct Talk<'a> {
+    asking: Asking<'a>,
+    /// Tokens that a sequence may have.
+    context: usize,
+    pushed: PushReport,
+}
+
+impl Talk<'_> {
+    /// Talks until the input ends.
+    async fn run(
+        &self,
+        mut conversation: Conversation,
+        mut input: Input,
+        mut interrupts: Interrupts,
+    ) -> Result<(), Error> {
+        out::note(input.help());
         loop {
             interrupts.forget(); // A second one was meant for the answer as well.
             // Typing takes its time, on a thread of its own; Ctrl-C is heard meanwhile.
@@ -84,29 +108,81 @@ impl Args {
             };
             let Some((again, Some(turn))) = turn else { return Ok(()) };
             input = again;
-            messages.push(Message::new("user", &turn));
-            let told =
-                asking.answer(block_in_place(|| encode(&text, &messages))?, &mut interrupts).await;
-            match told {
-                Ok(Told { answer, said, stopped }) => {
-                    match stopped {
-                        true => out::note("(stopped)"),
-                        false => tell_ending(&answer, limits.context, WAY_OUT),
+            match Typed::parse(&turn) {
+                Typed::Say(question) => {
+                    self.turn(&mut conversation, question, &mut interrupts).await?;
+                }
+                Typed::Clear => {
+                    conversation.clear();
+                    out::note("(the conversation begins again)");
+                }
+                Typed::System(Some(_)) if !self.asking.text.has_chat_template() => {
+                    out::note(
+                        "(this model has no chat template, so there is no place for a system message)",
+                    );
+                }
+                Typed::System(system) => {
+                    out::note(match system {
+                        Some(_) => "(this is the system message from now on)",
+                        None => "(there is no system message from now on)",
+                    });
+                    conversation.set_system(system);
+                }
+                Typed::Save(path) => match block_in_place(|| conversation.save(&path)) {
+                    Ok(()) => out::note(format_args!("(written to {})", path.display())),
+                    Err(error) => {
+                        out::note(format_args!("(cannot write {}: {error})", path.display()));
                     }
-                    out::note(format_args!(
-                        "({})",
-                        report::timing_summary(&answer.timing, &pushed)
-                    ));
-                    messages.push(Message::new("assistant", &said));
-                }
-                Err(Error::Refused(refusal @ Refusal::PromptTooLong { .. })) => {
-                    out::note(format_args!(
-                        "{refusal}; your last message is forgotten: make it shorter, or {WAY_OUT}"
-                    ));
-                    messages.pop();
-                }
-                Err(error) => return Err(error),
+                },
+                Typed::Help => out::note(HELP),
+                Typed::Wrong(why) => out::note(format_args!("({why})")),
             }
+        }
+    }
+
+    /// Asks one question and shows its answer.
+    async fn turn(
+        &self,
+        conversation: &mut Conversation,
+        question: String,
+        interrupts: &mut Interrupts,
+    ) -> Result<(), Error> {
+        let context = self.context;
+        // An answer of the usual length has room, or of a quarter of the context.
+        let answer = self.asking.max_tokens.min(context / 4).max(1);
+        let encode = |messages: &[Message]| encode(self.asking.text, messages);
+        let most = context.saturating_sub(answer);
+        let fitted = block_in_place(|| conversation.fit(&question, most, encode))?;
+        if fitted.forgotten > 0 && fitted.prompt.len() < context {
+            let turns = match fitted.forgotten {
+                1 => "oldest turn".to_owned(),
+                turns => format!("{turns} oldest turns"),
+            };
+            out::note(format_args!(
+                "(the context of {context} tokens is full: the model is not told of the {turns} any more)"
+            ));
+        }
+        match self.asking.answer(fitted.prompt, interrupts).await {
+            Ok(Told { answer, said, stopped }) => {
+                let way_out = match conversation.has_turns() {
+                    true => "what comes next leaves out the oldest turns",
+                    false => MORE_ROOM,
+                };
+                match stopped {
+                    true => out::note("(stopped)"),
+                    false => tell_ending(&answer, context, way_out),
+                }
+                let summary = report::timing_summary(&answer.timing, &self.pushed);
+                out::note(format_args!("({summary})"));
+                conversation.add(question, said);
+                Ok(())
+            }
+            Err(Error::Refused(refusal @ Refusal::PromptTooLong { .. })) => {
+                out::note(format_args!("({refusal}: make your message shorter; {MORE_ROOM})"));
+                conversation.remember(fitted.forgotten);
+                Ok(())
+            }
+            Err(error) => Err(error),
         }
     }
 }
