@@ -79,3 +79,32 @@ fn a_person_chats_watches_the_cluster_and_sees_a_worker_lost() {
     assert_eq!(device("kitchen", "dataset.state"), "ready");
     screenshot(&browser, "page-lost.png");
 }
+
+#[test]
+fn a_conversation_goes_on_when_the_context_is_full() {
+    let Some(browser) = Browser::start() else {
+        return not_shown_here("the page needs chromium and chromium-driver");
+    };
+    let args = ["--context", "160", "--default-max-tokens", "24", "--model-name", "demo"];
+    let server = Server::start(&Master::alone(), &demo_model(), &args);
+    browser.open(&format!("{}/", server.url));
+    let ready = "return document.querySelector('#phase').dataset.phase === 'ready' \
+        && !document.querySelector('#send').disabled && !document.querySelector('#send').hidden";
+    let notes =
+        "Array.from(document.querySelectorAll('#messages .note'), note => note.textContent)";
+    for turn in 1..=8 {
+        browser.wait("a question to be possible", ready);
+        browser.type_into("#prompt", "Tell me a story about an owl and a fox.");
+        browser.type_into("#prompt", ENTER);
+        let answered = format!(
+            "const all = document.querySelectorAll('#messages [data-role=assistant]'); \
+             return all.length === {turn} && all[{turn} - 1].ariaBusy === 'false'"
+        );
+        browser.wait("the answer to end", &answered);
+    }
+    let told = browser.run(&format!("return {notes}.join(' ')"));
+    assert!(told.as_str().expect("text").contains("is not told of the first"), "{told}");
+    let troubles = "return Array.from(document.querySelectorAll('#messages .trouble')) \
+        .filter(trouble => !trouble.hidden).length";
+    assert_eq!(browser.run(troubles), 0, "none of the questions was refused in the end");
+}

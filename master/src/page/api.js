@@ -9,19 +9,23 @@ const LONGEST_DELAY = 10_000;
 /** The cluster tells something every second: after so many silent milliseconds nobody is there. */
 const SILENCE = 15_000;
 
-/** Why the master gave no answer, as a sentence for people. `status` is HTTP's, or 0 if there was none. */
+/**
+ * Why the master gave no answer, as a sentence for people. `status` is HTTP's, or 0 if there was none; `code` the
+ * API's own word for it, if it has one.
+ */
 export class Trouble extends Error {
-  constructor(sentence, status = 0) {
+  constructor(sentence, status = 0, code = null) {
     super(sentence);
     this.name = "Trouble";
     this.status = status;
+    this.code = code;
   }
 }
 
 /** What the master itself says about a failure, as a sentence. */
-export function saidByMaster(message, status = 0) {
+export function saidByMaster({ message, code } = {}, status = 0) {
   const words = String(message ?? "").trim() || "something went wrong";
-  return new Trouble(`The master says: ${words}${/[.!?]$/.test(words) ? "" : "."}`, status);
+  return new Trouble(`The master says: ${words}${/[.!?]$/.test(words) ? "" : "."}`, status, code ?? null);
 }
 
 let key = null;
@@ -100,14 +104,14 @@ async function refusal(response) {
     return new Trouble("The master asks for an API key.", 401);
   }
   const text = await response.text().catch(() => "");
-  let message = null;
+  let error = null;
   try {
-    message = JSON.parse(text).error.message;
+    error = JSON.parse(text).error;
   } catch {
     // Not the master's own words, perhaps a proxy's: the status has to do.
   }
   const { status } = response;
-  return message ? saidByMaster(message, status) : new Trouble(`The master answers with status ${status}.`, status);
+  return error?.message ? saidByMaster(error, status) : new Trouble(`The master answers with status ${status}.`, status);
 }
 
 /** The model that is served, as `/v1/models` describes it; null if there is none yet. */

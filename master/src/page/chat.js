@@ -14,6 +14,7 @@ const byId = (id) => document.getElementById(id);
 
 export class Chat {
   #turns = [];
+  #from = 0; // The first turn that the model is told of: those before no longer fit into its context.
   #running = null; // The AbortController of the answer that is on its way.
   #isReady = false;
   #model = null;
@@ -98,6 +99,7 @@ export class Chat {
     this.#running?.abort();
     this.#running = null;
     this.#turns = [];
+    this.#from = 0;
     byId("messages").replaceChildren();
     this.#update();
     this.#keep();
@@ -130,6 +132,9 @@ export class Chat {
     }
     const wasOnStop = document.activeElement === byId("stop");
     this.#running = null;
+    if (turn.end === "context") {
+      this.#forget(turn); // Another answer, or the next one, has more room.
+    }
     this.#draw(turn);
     this.#update();
     if (wasOnStop) {
@@ -144,7 +149,7 @@ export class Chat {
     // Seconds until the first token and from it to the last one, pieces of text, and the master's own count.
     const stats = { first: null, seconds: 0, pieces: 0, usage: null };
     turn.stats = stats;
-    const response = await request("/v1/chat/completions", { body: this.#body(turn), signal });
+    const response = await this.#send(turn, signal);
     let end = "stop";
     let drawing = null;
     try {
@@ -154,11 +159,11 @@ export class Chat {
         }
         const { error, usage, choices } = JSON.parse(data);
         if (error) {
-          throw saidByMaster(error.message);
+          throw saidByMaster(error);
         }
         stats.usage = usage ?? stats.usage;
         const choice = choices?.[0];
-        end = choice?.finish_reason ?? end;
+        end = choice?.finish_details?.type === "context" ? "context" : (choice?.finish_reason ?? end);
         const text = choice?.delta?.content;
         if (typeof text !== "string" || (text === "" && choice.delta.role)) {
           continue; // The opening says only who speaks.
@@ -180,10 +185,41 @@ export class Chat {
     throw new Trouble("The connection to the master broke off before the answer was complete.");
   }
 
+  /** Sends the question of `turn`, with as many of the turns before it as fit into the context. */
+  async #send(turn, signal) {
+    const from = this.#from;
+    for (;;) {
+      try {
+        const response = await request("/v1/chat/completions", { body: this.#body(turn), signal });
+        turn.forgotten = this.#from > from ? this.#from : 0;
+        return response;
+      } catch (error) {
+        if (error.code !== "context_length_exceeded" || !this.#forget(turn)) {
+          // The question itself is too long, or something else is wrong; or all was cleared meanwhile.
+          this.#from = this.#turns.includes(turn) ? from : this.#from;
+          throw error;
+        }
+      }
+    }
+  }
+
+  /**
+   * Leaves the oldest turns before `turn` out of what the model is told from now on; false if there is none. A quarter
+   * at a time: of a conversation that began elsewhere at every turn, nothing would ever be in the cache.
+   */
+  #forget(turn) {
+    const before = this.#turns.indexOf(turn) - this.#from;
+    if (before <= 0) {
+      return false;
+    }
+    this.#from += Math.ceil(before / 4);
+    return true;
+  }
+
   #body(turn) {
     const system = byId("system").value.trim();
     const messages = system === "" ? [] : [{ role: "system", content: system }];
-    for (const { question, said } of this.#turns.slice(0, this.#turns.indexOf(turn))) {
+    for (const { question, said } of this.#turns.slice(this.#from, this.#turns.indexOf(turn))) {
       // Templates want questions and answers in turn: a question without an answer is left out.
       if (said !== "") {
         messages.push({ role: "user", content: question }, { role: "assistant", content: said });
@@ -239,7 +275,7 @@ export class Chat {
   #keep() {
     const options = this.#options.map((input) => [input.dataset.option, input.value]);
     const system = byId("system").value;
-    const kept = { turns: this.#turns, system, options: Object.fromEntries(options) };
+    const kept = { turns: this.#turns, from: this.#from, system, options: Object.fromEntries(options) };
     try {
       sessionStorage.setItem(KEPT, JSON.stringify(kept));
     } catch {
@@ -262,6 +298,7 @@ export class Chat {
       // What ran when the page was left was stopped by that.
       this.#add(new Turn({ ...turn, end: turn.end === "running" ? "stopped" : turn.end }));
     }
+    this.#from = Math.min(kept?.from ?? 0, this.#turns.length);
     this.#turns.forEach((turn) => this.#draw(turn));
     this.#scrollToEnd();
   }

@@ -163,7 +163,7 @@ function facts({ layers, encoding, context, parallel }) {
     layers > 0 && `${layers} layers`,
     encoding && `weights ${encoding}`,
     context > 0 && `context ${context}`,
-    parallel > 0 && `${parallel} at once`,
+    parallel > 0 && `room for ${parallel} of that length at once`,
   ];
   return known.filter(Boolean).join(" · ");
 }

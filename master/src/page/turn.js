@@ -5,6 +5,7 @@ import { drawMarkdown } from "./markdown.js";
 /** What is said below an answer that did not end by itself. */
 const NOTES = {
   length: "Cut off here: the answer reached its limit of tokens.",
+  context: "Cut off here: the context is full. What comes next leaves out the oldest turns.",
   stopped: "Stopped here.",
 };
 
@@ -12,15 +13,17 @@ export class Turn {
   #nodes = null;
 
   /** As it was kept, or with nothing but a question. */
-  constructor({ question, answer = "", end = null, trouble = null, stats = null }) {
+  constructor({ question, answer = "", end = null, trouble = null, stats = null, forgotten = 0 }) {
     this.question = question;
     this.answer = answer;
-    /** "running", then the model's own reason, or "stopped" by whoever reads, or "failed". */
+    /** "running", then the master's reason, "context" if that is full, "stopped" by whoever reads, or "failed". */
     this.end = end;
     /** Why it failed, in words. */
     this.trouble = trouble;
     /** `{ first, seconds, pieces, usage }`: see `Chat`. */
     this.stats = stats;
+    /** How many turns the model is not told of any more, if it was told of some of them before. */
+    this.forgotten = forgotten;
   }
 
   /** The answer without the thoughts before it. */
@@ -30,7 +33,7 @@ export class Turn {
 
   /** Forgets the answer for another one. */
   begin() {
-    Object.assign(this, { answer: "", end: "running", trouble: null, stats: null });
+    Object.assign(this, { answer: "", end: "running", trouble: null, stats: null, forgotten: 0 });
   }
 
   /** Makes its nodes at the end of `parent`; `again` is what Retry does. */
@@ -65,12 +68,17 @@ export class Turn {
     drawMarkdown(nodes.thoughtText, thought, isRunning && said === "");
     drawMarkdown(nodes.answer, said, isRunning);
     nodes.waiting.hidden = !isRunning || said.trim() !== "";
-    say(nodes.note, NOTES[this.end] ?? "");
+    say(nodes.note, [forgottenInWords(this.forgotten), NOTES[this.end] ?? ""].join(" ").trim());
     say(nodes.stats, isRunning ? "" : statsInWords(this.stats));
     nodes.trouble.hidden = this.trouble === null;
     nodes.troubleText.textContent = this.trouble ?? "";
     nodes.retry.hidden = !isLast;
   }
+}
+
+function forgottenInWords(count) {
+  const turns = count === 1 ? "turn" : `${count} turns`;
+  return count > 0 ? `The model is not told of the first ${turns} any more: its context has no room for more.` : "";
 }
 
 function say(node, text) {
