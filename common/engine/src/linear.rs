@@ -7,7 +7,7 @@ use candle_core::{Device, Tensor};
 
 use crate::batch::RowKinds;
 use crate::error::Error;
-use crate::kernel::{Inputs, Precision, Tier, unset};
+use crate::kernel::{Inputs, Precision, Room, Tier, Unset};
 use crate::matrix::{Form, StoredMatrix};
 use crate::options::{Numerics, Ops};
 use crate::pool::{self, Tasks};
@@ -132,7 +132,7 @@ impl Linear {
         if layers.iter().any(candle) {
             return layers.iter().map(|layer| layer.candle(x).map(Product::Tensor)).collect();
         }
-        let mut results = layers.map(|layer| unset::<f32>(count * layer.outputs));
+        let mut results = layers.map(|layer| Room::<f32>::new(count * layer.outputs));
         let upcoming = layers.first().map_or_else(Vec::new, |first| first.upcoming());
         tensors::with_values(x, |x| {
             for (run, rounded) in kinds.runs() {
@@ -148,8 +148,9 @@ impl Linear {
                     let tasks: Vec<Tasks<'_>> = layers[these]
                         .iter()
                         .zip(results)
-                        .filter_map(|(layer, y)| {
-                            let y = &mut y[run.start * layer.outputs..run.end * layer.outputs];
+                        .filter_map(|(layer, places)| {
+                            let y = run.start * layer.outputs..run.end * layer.outputs;
+                            let y = &mut places.places()[y];
                             layer.tasks(&ready, rounded, y)
                         })
                         .collect();
@@ -158,7 +159,9 @@ impl Linear {
                 }
             }
         })?;
-        Ok(results.map(Product::Values).into())
+        // SAFETY: the runs are all rows, and of each row the tasks of a layer, all of which are done, write every
+        // output.
+        Ok(results.map(|room| Product::Values(unsafe { room.written() })).into())
     }
 
     /// What the products after this one and those with it read.
@@ -186,7 +189,7 @@ impl Linear {
         &'a self,
         x: &'a Inputs<'a>,
         rounded: bool,
-        y: &'a mut [f32],
+        y: &'a mut Unset,
     ) -> Option<Tasks<'a>> {
         match &self.weight {
             Weight::Stored { matrix, rows, bias, arithmetic, precision, .. } => {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use cake_checkpoint::{MappedMatrix, MappedTensor};
 
 use crate::error::Error;
-use crate::kernel::{AffineMatrix, Bits, FloatType, Inputs, Matrix, Precision, Tier};
+use crate::kernel::{AffineMatrix, Bits, FloatType, Inputs, Matrix, Precision, Tier, Unset};
 use crate::kernel::{affine_matmul, generated_matmul, matmul};
 use crate::kernel::{prompt_affine_matmul, prompt_matmul, rounds_packed};
 use crate::options::Numerics;
@@ -123,7 +123,7 @@ impl StoredMatrix {
         rows: Range<usize>,
         bias: Option<&'a [f32]>,
         (x, precision): (&'a Inputs<'a>, Option<Precision>),
-        y: &'a mut [f32],
+        y: &'a mut Unset,
     ) -> Tasks<'a> {
         match &self.encoding {
             Stored::Float(float) => {

@@ -30,9 +30,10 @@ impl Random {
 /// where the function takes the room for its result as its last argument.
 macro_rules! product {
     ($len:expr, $function:path, $($argument:expr),+) => {{
-        let mut y = vec![f32::NAN; $len];
+        let mut y = vec![std::mem::MaybeUninit::new(f32::NAN); $len];
         $crate::pool::run_all(&[$function($($argument),+, &mut y)]);
-        y
+        // SAFETY: all of them were set, if not by the kernel.
+        y.into_iter().map(|value| unsafe { value.assume_init() }).collect::<Vec<f32>>()
     }};
 }
 pub(crate) use product;

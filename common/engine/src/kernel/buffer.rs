@@ -1,10 +1,9 @@
 //! Room for results.
 
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-use std::arch::asm;
+use std::mem::{ManuallyDrop, MaybeUninit};
 
 /// A number all of whose bits may have any value.
-pub(crate) trait Number: Copy + Default {
+pub(crate) trait Number: Copy {
     /// Stands out among what is computed.
     const POISON: Self;
 }
@@ -32,22 +31,75 @@ pub(super) fn kept<T: Clone>(all: &mut Vec<T>, len: usize, value: T) -> &mut [T]
     &mut all[..len]
 }
 
-/// `len` numbers that are whatever the memory holds, for results of which every element gets
-/// written: setting those of a prompt to zero first took a tenth of its time.
+/// Places of numbers that get written before anybody reads them.
+pub(crate) type Unset<T = f32> = [MaybeUninit<T>];
+
+/// Room for results of which every element gets written: setting those of a prompt to zero first took a
+/// tenth of its time.
 ///
-/// With debug assertions they are poison, so that tests find what was not written.
-pub(crate) fn unset<T: Number>(len: usize) -> Vec<T> {
-    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-    if !cfg!(debug_assertions) {
-        let mut numbers = Vec::<T>::with_capacity(len);
-        // SAFETY: nothing happens here. But the compiler has to expect that the numbers are
-        // written, so it takes what the memory holds for their values, and those are valid
-        // whatever they are.
-        unsafe {
-            asm!("/* {0} */", in(reg) numbers.as_mut_ptr(), options(nostack, preserves_flags));
-            numbers.set_len(len);
+/// With debug assertions all are poison at first, so that tests find what was not written; Miri knows by itself.
+pub(crate) struct Room<T>(Vec<MaybeUninit<T>>);
+
+impl<T: Number> Room<T> {
+    /// Room for `len` numbers.
+    pub(crate) fn new(len: usize) -> Room<T> {
+        let mut numbers = Vec::with_capacity(len);
+        // SAFETY: there is room for as many, and what may be uninitialised need not be initialised.
+        unsafe { numbers.set_len(len) };
+        if cfg!(debug_assertions) && !cfg!(miri) {
+            numbers.fill(MaybeUninit::new(T::POISON));
         }
-        return numbers;
+        Room(numbers)
     }
-    vec![if cfg!(debug_assertions) { T::POISON } else { T::default() }; len]
+
+    /// Where they are to be written.
+    pub(crate) fn places(&mut self) -> &mut Unset<T> {
+        &mut self.0
+    }
+
+    /// The numbers.
+    ///
+    /// # Safety
+    /// Every one of the places was written.
+    pub(crate) unsafe fn written(self) -> Vec<T> {
+        let mut places = ManuallyDrop::new(self.0);
+        let (start, len, capacity) = (places.as_mut_ptr(), places.len(), places.capacity());
+        // SAFETY: these are the parts of a vector that nobody else has, whose elements are laid out as numbers
+        // are and, by the caller's promise, are such.
+        unsafe { Vec::from_raw_parts(start.cast(), len, capacity) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_what_is_read() {
+        for len in [0, 1, 1000] {
+            let mut room = Room::<i16>::new(len);
+            assert_eq!(room.places().len(), len);
+            for (index, place) in room.places().iter_mut().enumerate() {
+                place.write(index as i16);
+            }
+            // SAFETY: all of them were written by the loop above.
+            let numbers = unsafe { room.written() };
+            assert_eq!(numbers, (0..len as i16).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn room_that_nobody_writes_to_is_given_back() {
+        let mut room = Room::<f32>::new(1000);
+        room.places()[3].write(1.0);
+        drop(room); // As after a panic of a kernel. Miri would say that it leaks, or that something is read.
+    }
+
+    #[test]
+    fn what_is_kept_grows_and_stays() {
+        let mut all = Vec::new();
+        kept(&mut all, 3, 7).copy_from_slice(&[1, 2, 3]);
+        assert_eq!(kept(&mut all, 2, 0), [1, 2]);
+        assert_eq!(kept(&mut all, 4, 9), [1, 2, 3, 9]);
+    }
 }

@@ -68,6 +68,9 @@ impl Tier {
     /// Every tier this processor has, the portable one first, the best one last.
     pub(crate) fn all() -> Vec<Tier> {
         let mut tiers = vec![Tier::Portable(Portable)];
+        if cfg!(miri) {
+            return tiers; // It runs plain Rust.
+        }
         #[cfg(target_arch = "x86_64")]
         {
             tiers.extend(x86::Avx2::detect().map(Tier::Avx2));

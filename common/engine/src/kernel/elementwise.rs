@@ -1,12 +1,15 @@
 //! What happens between the products, row by row: norms, rotation, activation, residual sums.
 
-use super::buffer::unset;
+use std::mem::MaybeUninit;
+
+use super::buffer::{Room, Unset};
 use super::simd::{Kernel, LANES, Simd};
 use super::{PARALLEL_WORK, Tier};
 use crate::pool::{current_threads, for_each_mut};
 
-/// Calls `work(first row, rows)` on pieces of `out`, `[rows, width]`, in parallel if it pays.
-fn by_rows(out: &mut [f32], width: usize, work: impl Fn(usize, &mut [f32]) + Sync) {
+/// Calls `work(first row, rows)` on pieces of `out`, `[rows, width]`, which together are all of it, in parallel if
+/// it pays.
+fn by_rows(out: &mut Unset, width: usize, work: impl Fn(usize, &mut Unset) + Sync) {
     let rows = out.len() / width;
     if rows < 2 || out.len() < PARALLEL_WORK {
         return work(0, out);
@@ -19,19 +22,21 @@ fn by_rows(out: &mut [f32], width: usize, work: impl Fn(usize, &mut [f32]) + Syn
 /// `weight · x / sqrt(mean(x²) + eps)` of every row of `x`, `[rows, width]`; `weight` is `[width]`.
 pub(crate) fn rms_norm(tier: Tier, x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
     let width = weight.len();
-    let mut out = unset(x.len());
-    by_rows(&mut out, width, |row, out| {
+    assert!(x.len().is_multiple_of(width), "whole rows");
+    let mut out = Room::new(x.len());
+    by_rows(out.places(), width, |row, out| {
         let x = &x[row * width..][..out.len()];
         tier.run(RmsNorm { x, weight, eps, out });
     });
-    out
+    // SAFETY: the kernel writes as many elements of each row as there are weights, and the rows are whole.
+    unsafe { out.written() }
 }
 
 struct RmsNorm<'a> {
     x: &'a [f32],
     weight: &'a [f32],
     eps: f32,
-    out: &'a mut [f32],
+    out: &'a mut Unset,
 }
 
 impl Kernel for RmsNorm<'_> {
@@ -52,7 +57,7 @@ impl Kernel for RmsNorm<'_> {
             let mean = simd.sum(squares) / width as f32;
             let scale = 1.0 / (mean + self.eps).sqrt();
             for ((out, x), weight) in out.iter_mut().zip(x).zip(self.weight) {
-                *out = weight * (x * scale);
+                out.write(weight * (x * scale));
             }
         }
     }
@@ -69,19 +74,20 @@ pub(super) fn load_tail<S: Simd>(simd: S, tail: &[f32], rest: f32) -> S::V {
 /// `silu(gate) · up`, elementwise, with `silu(x) = x / (1 + exp(-x))`.
 pub(crate) fn silu_mul(tier: Tier, gate: &[f32], up: &[f32]) -> Vec<f32> {
     assert_eq!(gate.len(), up.len(), "one up for each gate");
-    let mut out = unset(gate.len());
-    by_rows(&mut out, LANES, |row, out| {
+    let mut out = Room::new(gate.len());
+    by_rows(out.places(), LANES, |row, out| {
         let start = row * LANES;
         let (gate, up) = (&gate[start..][..out.len()], &up[start..][..out.len()]);
         tier.run(SiluMul { gate, up, out });
     });
-    out
+    // SAFETY: the kernel writes all of its vectors and what is left behind them.
+    unsafe { out.written() }
 }
 
 struct SiluMul<'a> {
     gate: &'a [f32],
     up: &'a [f32],
-    out: &'a mut [f32],
+    out: &'a mut Unset,
 }
 
 impl Kernel for SiluMul<'_> {
@@ -93,12 +99,15 @@ impl Kernel for SiluMul<'_> {
         let (ups, up_tail) = self.up.as_chunks::<LANES>();
         let (outs, out_tail) = self.out.as_chunks_mut::<LANES>();
         for ((gate, up), out) in gates.iter().zip(ups).zip(outs) {
-            simd.store(silu_mul_lanes(simd, simd.load(gate), simd.load(up)), out);
+            // By way of an array, which stays in a register: a store takes numbers that are set.
+            let mut lanes = [0.0; LANES];
+            simd.store(silu_mul_lanes(simd, simd.load(gate), simd.load(up)), &mut lanes);
+            *out = lanes.map(MaybeUninit::new);
         }
         let (gate, up) = (load_tail(simd, gate_tail, 0.0), load_tail(simd, up_tail, 0.0));
         let mut last = [0.0; LANES];
         simd.store(silu_mul_lanes(simd, gate, up), &mut last);
-        out_tail.copy_from_slice(&last[..out_tail.len()]);
+        out_tail.iter_mut().zip(last).for_each(|(out, last)| _ = out.write(last));
     }
 }
 
@@ -206,14 +215,15 @@ fn exp_below<S: Simd>(simd: S, x: S::V, largest: f32) -> S::V {
 /// `a + b`, elementwise.
 pub(crate) fn add(a: &[f32], b: &[f32]) -> Vec<f32> {
     assert_eq!(a.len(), b.len(), "one b for each a");
-    let mut out = unset(a.len());
-    by_rows(&mut out, LANES, |row, out| {
+    let mut out = Room::new(a.len());
+    by_rows(out.places(), LANES, |row, out| {
         let start = row * LANES;
         for ((out, a), b) in out.iter_mut().zip(&a[start..]).zip(&b[start..]) {
-            *out = a + b;
+            out.write(a + b);
         }
     });
-    out
+    // SAFETY: there are as many of `a` and `b`, and one is written for each.
+    unsafe { out.written() }
 }
 
 /// Rotates the first `2 · half` elements of every head by its row's angles, half against half.
@@ -225,9 +235,10 @@ pub(crate) fn rotate(
     sin: &[f32],
     (heads, head_dim, half): (usize, usize, usize),
 ) -> Vec<f32> {
-    let mut out = unset(x.len());
     let width = heads * head_dim;
-    by_rows(&mut out, width, |first, out| {
+    assert!(x.len().is_multiple_of(width), "whole rows");
+    let mut out = Room::new(x.len());
+    by_rows(out.places(), width, |first, out| {
         for (index, out) in out.chunks_exact_mut(width).enumerate() {
             let row = first + index;
             let (cos, sin) = (&cos[row * half..][..half], &sin[row * half..][..half]);
@@ -235,14 +246,16 @@ pub(crate) fn rotate(
             for (x, out) in x.chunks_exact(head_dim).zip(out.chunks_exact_mut(head_dim)) {
                 let (low, high) = (&x[..half], &x[half..2 * half]);
                 for i in 0..half {
-                    out[i] = low[i] * cos[i] - high[i] * sin[i];
-                    out[half + i] = high[i] * cos[i] + low[i] * sin[i];
+                    out[i].write(low[i] * cos[i] - high[i] * sin[i]);
+                    out[half + i].write(high[i] * cos[i] + low[i] * sin[i]);
                 }
-                out[2 * half..].copy_from_slice(&x[2 * half..]);
+                let rest = out[2 * half..].iter_mut().zip(&x[2 * half..]);
+                rest.for_each(|(out, x)| _ = out.write(*x));
             }
         }
     });
-    out
+    // SAFETY: of each head of each row, both halves and the rest are written.
+    unsafe { out.written() }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use super::element::{Bf16, Element, F16, F32, FloatType};
 use super::inputs::Inputs;
 use super::simd::{Kernel, LANES, Simd};
 use super::target::Target;
-use super::{AHEAD, CACHE_LINE, PARALLEL_WORK, Tier};
+use super::{AHEAD, CACHE_LINE, PARALLEL_WORK, Tier, Unset};
 use crate::pool::{Tasks, current_threads, for_each_mut};
 
 /// Outputs computed together. Part of no contract: results do not depend on it.
@@ -63,7 +63,7 @@ pub(crate) fn matmul<'a>(
     weight: Matrix<'a>,
     bias: Option<&'a [f32]>,
     inputs: &'a Inputs<'a>,
-    y: &'a mut [f32],
+    y: &'a mut Unset,
 ) -> Tasks<'a> {
     let x = inputs.values();
     let (rows, outputs, parallel) = weight.check(x, bias);
@@ -286,7 +286,7 @@ impl Product<'_> {
                 let value = simd.sum(sum) + bias;
                 // SAFETY: `matmul` keeps the vector alive until its tasks are done and gives
                 // every output to one task.
-                unsafe { self.target.part(row + r, output + o, 1)[0] = value }
+                unsafe { self.target.part(row + r, output + o, 1)[0].write(value) };
             }
         }
     }

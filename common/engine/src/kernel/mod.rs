@@ -32,6 +32,8 @@ mod pairs;
 #[cfg(target_arch = "x86_64")]
 mod panel;
 mod simd;
+#[cfg(test)]
+mod small;
 mod target;
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -39,7 +41,7 @@ mod x86;
 pub(crate) use affine::{AffineMatrix, Bits, affine_matmul};
 pub use agreement::{MatrixKinds, arithmetic, same_bits};
 pub(crate) use attention::{Attend, AttendRow, KvView, attend, attend_floats};
-pub(crate) use buffer::unset;
+pub(crate) use buffer::{Room, Unset};
 pub(crate) use choice::chosen;
 pub use choice::cpu_tier;
 pub(crate) use element::{Element, F16, F32, FloatType};
@@ -129,7 +131,7 @@ pub(crate) fn prompt_matmul<'a>(
     weight: Matrix<'a>,
     bias: Option<&'a [f32]>,
     x: &'a Inputs<'a>,
-    y: &'a mut [f32],
+    y: &'a mut Unset,
 ) -> Tasks<'a> {
     // There is nothing more to round beside weights in bf16.
     let precision = if precision == Precision::Bf16Both { Precision::Bf16 } else { precision };
@@ -172,7 +174,7 @@ pub(crate) fn prompt_affine_matmul<'a>(
     weight: AffineMatrix<'a>,
     bias: Option<&'a [f32]>,
     x: &'a Inputs<'a>,
-    y: &'a mut [f32],
+    y: &'a mut Unset,
 ) -> Tasks<'a> {
     #[cfg(target_arch = "x86_64")]
     if let Tier::Amx(proof) = tier
@@ -192,7 +194,7 @@ pub(crate) fn generated_matmul<'a>(
     weight: Matrix<'a>,
     bias: Option<&'a [f32]>,
     x: &'a Inputs<'a>,
-    y: &'a mut [f32],
+    y: &'a mut Unset,
 ) -> Tasks<'a> {
     #[cfg(target_arch = "x86_64")]
     if let (Tier::Amx(proof), FloatType::Bf16) = (tier, weight.float) {

@@ -11,15 +11,16 @@
 
 use std::arch::x86_64::*;
 use std::cell::RefCell;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::Precision;
 use super::inputs::Inputs;
 use super::matmul::Matrix;
 use super::pairs::{round_pairs, rounding_errors};
 use super::simd::LANES;
 use super::target::Target;
 use super::x86::{Avx512Bf16, transposed};
+use super::{Precision, Unset};
 use crate::pool::{Tasks, current_threads, for_each_mut};
 
 /// Vectors of outputs in a panel.
@@ -63,11 +64,11 @@ pub(crate) fn panel_matmul_bf16<'a>(
     weight: Matrix<'a>,
     bias: Option<&'a [f32]>,
     x: &'a Inputs<'a>,
-    y: &'a mut [f32],
+    y: &'a mut Unset,
 ) -> Tasks<'a> {
     let activations = x.values();
     let (rows, outputs, parallel) = weight.check(activations, bias);
-    y.fill(0.0); // Every panel adds to it.
+    y.fill(MaybeUninit::new(0.0)); // Every panel adds to it.
     let split = || Activations::split(proof, precision, activations, weight.inputs, parallel);
     let x = x.paneled.get_or_init(split);
     assert_eq!(x.planes, precision.planes(), "one precision");
@@ -259,8 +260,8 @@ impl Task<'_> {
         if block.start > 0 {
             for (r, sums) in sums.iter_mut().enumerate() {
                 // SAFETY: `panel_matmul_bf16` gives each of its tasks other elements, and this one
-                // holds one part at a time.
-                let y = unsafe { self.target.part(row + r, first, len) };
+                // holds one part at a time; the panels before this one wrote all of it.
+                let y = unsafe { self.target.written(row + r, first, len) };
                 for (v, sum) in sums.iter_mut().enumerate() {
                     *sum = load_vector(y, v);
                 }
@@ -316,8 +317,8 @@ fn load_vector(values: &[f32], vector: usize) -> __m512 {
 /// Writes the elements that `values` has of `vector`.
 #[target_feature(enable = "avx512f")]
 #[inline]
-fn store_vector(sum: __m512, values: &mut [f32], vector: usize) {
-    let to = values.as_mut_ptr().wrapping_add(vector * LANES);
+fn store_vector(sum: __m512, values: &mut Unset, vector: usize) {
+    let to = values.as_mut_ptr().cast::<f32>().wrapping_add(vector * LANES);
     // SAFETY: a masked store touches the elements of `values` alone.
     unsafe { _mm512_mask_storeu_ps(to, mask(values.len(), vector), sum) }
 }

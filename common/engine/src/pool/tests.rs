@@ -6,6 +6,9 @@ use std::sync::Barrier;
 use super::*;
 use crate::testing::Random;
 
+/// Sections of one test, of which Miri takes its time.
+const SECTIONS: u64 = if cfg!(miri) { 50 } else { 100_000 };
+
 /// How often each of `0..tasks` was run by one call of [`for_each`].
 fn counts(tasks: usize) -> Vec<usize> {
     let counts: Vec<_> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
@@ -22,7 +25,7 @@ fn every_task_of_many_short_sections_runs_once() {
         let mut sums = [0u64; 20];
         let mut expected = 0;
         Pool::new(threads).unwrap().install(|| {
-            for section in 0..100_000 {
+            for section in 0..SECTIONS {
                 let tasks = random.below(20);
                 // Written without synchronisation: a task that ran twice, late or on an old
                 // closure would leave a wrong sum.
@@ -90,7 +93,7 @@ fn zero_threads_are_as_many_as_by_default() {
     assert_eq!(Pool::new(0).unwrap().install(current_threads), threads);
 }
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(all(any(target_os = "linux", target_os = "android"), not(miri)))]
 #[test]
 fn threads_keep_to_their_processors_and_the_caller_only_while_it_computes() {
     use crate::processors::allowed;
@@ -128,7 +131,7 @@ fn callers_at_the_same_time_each_get_their_tasks_done() {
         for _ in 0..3 {
             scope.spawn(|| {
                 pool.install(|| {
-                    for tasks in (0..2000).map(|index| index % 13) {
+                    for tasks in (0..SECTIONS as usize / 50).map(|index| index % 13) {
                         assert_eq!(counts(tasks), vec![1; tasks]);
                     }
                 });

@@ -1,7 +1,9 @@
 //! Activations rounded to 16 bits, each group of inputs with a scale of its own.
 
+use std::mem::MaybeUninit;
+
 use super::super::Tier;
-use super::super::buffer::unset;
+use super::super::buffer::{Room, Unset};
 use super::super::simd::{Kernel, LANES, Simd};
 use super::{Bits, Call, MAX_GROUP};
 use crate::pool::for_each_mut;
@@ -75,25 +77,19 @@ impl Activations {
             Form::Words => (rows * inputs, 0),
             Form::Planes => (0, rows * stride),
         };
-        let mut all = Activations {
-            words: unset(word_count),
-            high: unset(plane_bytes),
-            low: unset(plane_bytes),
-            stride,
-            groups,
-            scales: vec![0.0; rows * groups],
-            sums: vec![0.0; rows * groups],
-        };
+        let (mut words, mut high, mut low) =
+            (Room::new(word_count), Room::new(plane_bytes), Room::new(plane_bytes));
+        let (mut scales, mut sums) = (vec![0.0; rows * groups], vec![0.0; rows * groups]);
         let codes: Vec<Codes<'_>> = match form {
-            Form::Words => all.words.chunks_exact_mut(inputs).map(Codes::Words).collect(),
+            Form::Words => words.places().chunks_exact_mut(inputs).map(Codes::Words).collect(),
             Form::Planes => {
-                let low = all.low.chunks_exact_mut(stride).map(|low| padded(low, inputs));
-                let high = all.high.chunks_exact_mut(stride).map(|high| padded(high, inputs));
+                let low = low.places().chunks_exact_mut(stride).map(|low| padded(low, inputs));
+                let high = high.places().chunks_exact_mut(stride).map(|high| padded(high, inputs));
                 let both = high.zip(low);
                 both.map(|(high, low)| Codes::Planes { high, low }).collect()
             }
         };
-        let params = all.scales.chunks_exact_mut(groups).zip(all.sums.chunks_exact_mut(groups));
+        let params = scales.chunks_exact_mut(groups).zip(sums.chunks_exact_mut(groups));
         let (bits, group) = (call.weight.bits, call.weight.group);
         let each = codes.into_iter().zip(params).zip(call.x.chunks_exact(inputs));
         let row = |((codes, (scales, sums)), x)| Row { x, bits, group, codes, scales, sums };
@@ -105,7 +101,10 @@ impl Activations {
                 tier.run(row);
             }
         });
-        all
+        // SAFETY: each row's codes are written group by group, and its inputs are whole groups, as `check` has
+        // seen; behind those of a plane, `padded` has written the rest.
+        let (words, high, low) = unsafe { (words.written(), high.written(), low.written()) };
+        Activations { words, high, low, stride, groups, scales, sums }
     }
 
     /// The bytes of the codes of one row, of [`Form::Planes`].
@@ -136,16 +135,16 @@ impl Activations {
 }
 
 /// The codes of a row of a plane, the rest of which is set to zero.
-fn padded(row: &mut [i8], inputs: usize) -> &mut [i8] {
+fn padded(row: &mut Unset<i8>, inputs: usize) -> &mut Unset<i8> {
     let (codes, padding) = row.split_at_mut(inputs);
-    padding.fill(0);
+    padding.fill(MaybeUninit::new(0));
     codes
 }
 
 /// Where the codes of a row go.
 enum Codes<'a> {
-    Words(&'a mut [i16]),
-    Planes { high: &'a mut [i8], low: &'a mut [i8] },
+    Words(&'a mut Unset<i16>),
+    Planes { high: &'a mut Unset<i8>, low: &'a mut Unset<i8> },
 }
 
 impl Codes<'_> {
@@ -156,7 +155,7 @@ impl Codes<'_> {
             Codes::Words(to) => {
                 let to = &mut to.as_chunks_mut::<GROUP>().0[group];
                 for i in 0..GROUP {
-                    to[i] = code(shifted[i]) as i16;
+                    to[i].write(code(shifted[i]) as i16);
                 }
             }
             Codes::Planes { high, low } => {
@@ -269,11 +268,15 @@ fn code(shifted: f32) -> i32 {
 
 /// The signed bytes of codes: `code = 256 · high + low`.
 #[inline(always)]
-fn split<const N: usize>(shifted: &[f32; N], high: &mut [i8; N], low: &mut [i8; N]) {
+fn split<const N: usize>(
+    shifted: &[f32; N],
+    high: &mut [MaybeUninit<i8>; N],
+    low: &mut [MaybeUninit<i8>; N],
+) {
     for i in 0..N {
         let code = code(shifted[i]);
-        low[i] = code as i8;
-        high[i] = ((code + 128) >> 8) as i8;
+        low[i].write(code as i8);
+        high[i].write(((code + 128) >> 8) as i8);
     }
 }
 
@@ -346,9 +349,12 @@ mod tests {
     fn every_code_is_its_two_bytes() {
         for first in (-LARGEST..=LARGEST).step_by(ORDER) {
             let codes: [i32; ORDER] = std::array::from_fn(|i| (first + i as i32).min(LARGEST));
-            let (mut high, mut low) = ([0; ORDER], [0; ORDER]);
+            let (mut high, mut low) = ([MaybeUninit::new(0); ORDER], [MaybeUninit::new(0); ORDER]);
             split(&codes.map(|code| code as f32 + ROUND), &mut high, &mut low);
-            for ((code, high), low) in codes.iter().zip(high).zip(low) {
+            // SAFETY: all of them were set.
+            let set =
+                |bytes: [MaybeUninit<i8>; ORDER]| bytes.map(|byte| unsafe { byte.assume_init() });
+            for ((code, high), low) in codes.iter().zip(set(high)).zip(set(low)) {
                 assert_eq!(*code, 256 * i32::from(high) + i32::from(low));
                 assert!(high > i8::MIN, "{code}"); // Sums of the upper bytes have that bound.
             }

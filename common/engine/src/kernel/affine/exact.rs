@@ -1,16 +1,16 @@
 //! Products in f32: weights are widened a few outputs at a time and multiplied as f32 matrices are.
 
-use super::super::Tier;
 use super::super::element::{Element, F32, FloatType};
 use super::super::matmul::{Matrix, Product, STRIP};
 use super::super::simd::{Kernel, LANES, Simd};
 use super::super::target::Target;
+use super::super::{Tier, Unset};
 use super::{AffineMatrix, Bits, Call};
 use crate::pool::Tasks;
 use std::ops::Range;
 
 /// The product in the arithmetic of [`Numerics::Exact`](crate::options::Numerics::Exact).
-pub(super) fn matmul<'a>(tier: Tier, call: Call<'a>, y: &'a mut [f32]) -> Tasks<'a> {
+pub(super) fn matmul<'a>(tier: Tier, call: Call<'a>, y: &'a mut Unset) -> Tasks<'a> {
     let task = move |outputs, target| tier.run(Task { call, outputs, target });
     call.by_outputs(call.share(STRIP), y, task)
 }

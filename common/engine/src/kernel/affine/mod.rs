@@ -31,7 +31,7 @@ use std::ops::Range;
 use super::element::FloatType;
 use super::inputs::Inputs;
 use super::target::Target;
-use super::{PARALLEL_WORK, Tier};
+use super::{PARALLEL_WORK, Tier, Unset};
 use crate::options::Numerics;
 use crate::pool::{Tasks, current_threads};
 use activations::{Activations, Form};
@@ -41,7 +41,7 @@ const TASKS_PER_THREAD: usize = 8;
 /// Most bytes of codes of a task: threads that are done wait for the last task of another.
 const TASK_BYTES: usize = 512 << 10;
 /// Codes that the widest group has; groups of every size divide it.
-const MAX_GROUP: usize = 128;
+pub(super) const MAX_GROUP: usize = 128;
 /// Codes that the narrowest group has.
 #[cfg(target_arch = "x86_64")]
 const MIN_GROUP: usize = 32;
@@ -152,7 +152,7 @@ pub(crate) fn affine_matmul<'a>(
     weight: AffineMatrix<'a>,
     bias: Option<&'a [f32]>,
     inputs: &'a Inputs<'a>,
-    y: &'a mut [f32],
+    y: &'a mut Unset,
 ) -> Tasks<'a> {
     let x = inputs.values();
     let (_, _, parallel) = weight.check(x, bias);
@@ -244,7 +244,7 @@ impl<'a> Call<'a> {
     fn by_outputs(
         &self,
         block: usize,
-        y: &'a mut [f32],
+        y: &'a mut Unset,
         task: impl Fn(Range<usize>, Target<'a>) + Sync + 'a,
     ) -> Tasks<'a> {
         let outputs = self.weight.outputs();

@@ -5,12 +5,13 @@
 //! With few rows codes are widened as they are multiplied; with many they are widened first and all
 //! rows pass over them.
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::super::element::FloatType;
 use super::super::simd::{Kernel, LANES, Simd};
 use super::super::target::Target;
-use super::super::{AHEAD, CACHE_LINE, Tier};
+use super::super::{AHEAD, CACHE_LINE, Tier, Unset};
 use super::activations::Activations;
 use super::{AffineMatrix, Bits, Call, MAX_GROUP};
 use crate::pool::Tasks;
@@ -24,9 +25,9 @@ pub(super) fn matmul<'a>(
     tier: Tier,
     call: Call<'a>,
     x: &'a Activations,
-    y: &'a mut [f32],
+    y: &'a mut Unset,
 ) -> Tasks<'a> {
-    y.fill(0.0); // Many rows add to it.
+    y.fill(MaybeUninit::new(0.0)); // Many rows add to it.
     call.by_outputs(call.share(LANES), y, move |outputs, target| {
         tier.run(Task { call, x, outputs, target });
     })
@@ -120,7 +121,7 @@ impl Task<'_> {
             }
             // SAFETY: every output belongs to one task, which holds one part at a time.
             let to = unsafe { self.target.part(row, outputs.start, outputs.len()) };
-            to.copy_from_slice(&sums[..to.len()]);
+            to.iter_mut().zip(sums).for_each(|(to, sum)| _ = to.write(sum));
         }
     }
 
@@ -144,8 +145,9 @@ impl Task<'_> {
                 for (to, wide) in dots.iter_mut().zip(&wide) {
                     *to = simd.dot(wide, x) as f32;
                 }
-                // SAFETY: every output belongs to one task, which holds one part at a time.
-                let to = unsafe { self.target.part(row, outputs.start, outputs.len()) };
+                // SAFETY: every output belongs to one task, which holds one part at a time; `matmul` set all of
+                // them.
+                let to = unsafe { self.target.written(row, outputs.start, outputs.len()) };
                 let mut sums = [0.0; LANES];
                 sums[..to.len()].copy_from_slice(to);
                 let s = simd.splat(self.x.scales(row)[group]);
@@ -158,7 +160,7 @@ impl Task<'_> {
         if let Some(bias) = self.call.bias {
             for row in 0..self.call.rows() {
                 // SAFETY: as above.
-                let to = unsafe { self.target.part(row, outputs.start, outputs.len()) };
+                let to = unsafe { self.target.written(row, outputs.start, outputs.len()) };
                 for (to, bias) in to.iter_mut().zip(&bias[outputs.clone()]) {
                     *to += bias;
                 }

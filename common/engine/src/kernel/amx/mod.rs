@@ -225,7 +225,7 @@ impl Finish<'_> {
             // SAFETY: the caller's promise; this holds one part at a time.
             let to = unsafe { self.target.part(row, outputs.start, outputs.len()) };
             // SAFETY: a masked store touches the elements of the slice alone.
-            unsafe { _mm512_mask_storeu_ps(to.as_mut_ptr(), mask, sums) };
+            unsafe { _mm512_mask_storeu_ps(to.as_mut_ptr().cast(), mask, sums) };
         }
     }
 }

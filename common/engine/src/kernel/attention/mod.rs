@@ -21,7 +21,7 @@ use std::ops::Range;
 
 use self::state::{Finish, State};
 use self::walk::{Scratch, Walk};
-use super::buffer::unset;
+use super::buffer::{Room, Unset};
 use super::element::FloatType;
 use super::simd::LANES;
 use super::{PARALLEL_WORK, Tier};
@@ -161,8 +161,10 @@ thread_local! {
 pub(crate) fn attend(tier: Tier, attend: &Attend<'_>, q: &[f32]) -> Vec<f32> {
     let kv_heads = attend.kv.kv_heads;
     let tiles = attend.tiles();
-    let mut out = unset(q.len());
-    let mut tasks = tasks(attend, &tiles, &mut out);
+    let width = attend.heads * attend.kv.head_dim;
+    assert_eq!(q.len(), attend.rows.len() * width, "a query for each head of each row");
+    let mut out = Room::new(q.len());
+    let mut tasks = tasks(attend, &tiles, out.places());
     let walk = |task: &Task<'_>, spans: Range<usize>, state: &mut State| {
         SCRATCH.with_borrow_mut(|scratch| {
             let (rows, kv_head) = (task.rows.clone(), task.kv_head);
@@ -193,7 +195,8 @@ pub(crate) fn attend(tier: Tier, attend: &Attend<'_>, q: &[f32]) -> Vec<f32> {
             left = others;
         }
     }
-    out
+    // SAFETY: the tasks have the heads of all rows among them, and each is finished, which writes its heads.
+    unsafe { out.written() }
 }
 
 /// One tile with one head of the cache.
@@ -201,11 +204,11 @@ struct Task<'a> {
     rows: Range<usize>,
     kv_head: usize,
     /// One per row, `[group, head_dim]`.
-    out: Vec<&'a mut [f32]>,
+    out: Vec<&'a mut Unset>,
 }
 
 /// All tasks, tile after tile with one head of the cache, whose keys and values then stay near.
-fn tasks<'a>(attend: &Attend<'_>, tiles: &[Range<usize>], out: &'a mut [f32]) -> Vec<Task<'a>> {
+fn tasks<'a>(attend: &Attend<'_>, tiles: &[Range<usize>], out: &'a mut Unset) -> Vec<Task<'a>> {
     let kv_heads = attend.kv.kv_heads;
     let width = attend.group() * attend.kv.head_dim;
     let mut tasks: Vec<_> = (0..kv_heads)

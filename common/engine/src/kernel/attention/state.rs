@@ -1,5 +1,6 @@
 //! Weighted values of part of the past, and how parts become one.
 
+use super::super::Unset;
 use super::super::elementwise::exp;
 use super::super::simd::{Kernel, LANES, Simd};
 
@@ -62,7 +63,7 @@ pub(super) struct Finish<'a, 'b> {
     pub(super) states: &'a [State],
     pub(super) head_dim: usize,
     /// One per row, `[group, head_dim]`.
-    pub(super) out: &'a mut [&'b mut [f32]],
+    pub(super) out: &'a mut [&'b mut Unset],
 }
 
 impl Kernel for Finish<'_, '_> {
@@ -70,7 +71,7 @@ impl Kernel for Finish<'_, '_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let [first, rest @ ..] = self.states else { return };
+        let [first, rest @ ..] = self.states else { unreachable!("every row sees itself") };
         let mut merged = State::default();
         let state = match rest {
             [] => first,
@@ -81,11 +82,18 @@ impl Kernel for Finish<'_, '_> {
             }
         };
         let vectors = self.head_dim.div_ceil(LANES);
+        let queries: usize = self.out.iter().map(|row| row.len() / self.head_dim).sum();
+        assert_eq!(
+            state.totals.len(),
+            queries,
+            "one for each head of each row, which are all written"
+        );
+        assert_eq!(state.sums.len(), queries * vectors, "all elements of each");
         let heads = self.out.iter_mut().flat_map(|row| row.chunks_exact_mut(self.head_dim));
         for ((out, sums), total) in heads.zip(state.sums.chunks_exact(vectors)).zip(&state.totals) {
             let scale = 1.0 / total;
             for (out, sum) in out.iter_mut().zip(sums.as_flattened()) {
-                *out = sum * scale;
+                out.write(sum * scale);
             }
         }
     }

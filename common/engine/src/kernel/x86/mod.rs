@@ -5,6 +5,7 @@ mod avx2;
 mod avx512;
 mod line;
 
+#[cfg(not(miri))]
 use std::arch::asm;
 
 pub(super) use self::line::{Line, read_bytes, transposed};
@@ -29,7 +30,12 @@ use instructions;
 #[inline(always)]
 pub(super) fn prefetch(address: *const u8) {
     // SAFETY: a prefetch touches nothing; every processor of this architecture has it.
-    unsafe { asm!("prefetcht1 [{}]", in(reg) address, options(nostack, preserves_flags, readonly)) }
+    #[cfg(not(miri))] // Miri runs no assembly.
+    unsafe {
+        asm!("prefetcht1 [{}]", in(reg) address, options(nostack, preserves_flags, readonly))
+    }
+    #[cfg(miri)]
+    let _ = address;
 }
 
 /// Asks for the cache line at `address`, which need not be valid, from the second-level cache into
@@ -38,7 +44,12 @@ pub(super) fn prefetch(address: *const u8) {
 #[inline(always)]
 pub(super) fn prefetch_near(address: *const u8) {
     // SAFETY: a prefetch touches nothing; every processor of this architecture has it.
-    unsafe { asm!("prefetcht0 [{}]", in(reg) address, options(nostack, preserves_flags, readonly)) }
+    #[cfg(not(miri))] // Miri runs no assembly.
+    unsafe {
+        asm!("prefetcht0 [{}]", in(reg) address, options(nostack, preserves_flags, readonly))
+    }
+    #[cfg(miri)]
+    let _ = address;
 }
 
 /// Proof of AVX2, FMA and F16C.

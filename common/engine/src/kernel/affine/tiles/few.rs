@@ -6,11 +6,11 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::super::super::CACHE_LINE;
 use super::super::super::amx::{Amx, TILE_ROWS, Tiles, tile, transpose_into};
 use super::super::super::element::FloatType;
 use super::super::super::simd::LANES;
 use super::super::super::x86::Line;
+use super::super::super::{CACHE_LINE, Unset};
 use super::super::activations::Activations;
 use super::super::vnni::{PARAM_GROUPS, Task, own_ahead};
 use super::super::{Bits, Call, MAX_GROUP, MIN_GROUP};
@@ -87,7 +87,7 @@ pub(in super::super) fn matmul<'a>(
     proof: Amx,
     call: Call<'a>,
     (x, packed): (&'a Activations, &'a FewPacked),
-    y: &'a mut [f32],
+    y: &'a mut Unset,
 ) -> Tasks<'a> {
     let Call { weight, bias, .. } = call;
     let rows = call.rows();
@@ -267,7 +267,7 @@ impl Task<'_> {
                 let y = pair[at % 2][row];
                 let y = self.bias.map_or(y, |bias| y + bias[output]);
                 // SAFETY: no other task has these elements, and this one holds one at a time.
-                unsafe { self.target.part(row, output, 1)[0] = y };
+                unsafe { self.target.part(row, output, 1)[0].write(y) };
             }
         }
     }

@@ -17,6 +17,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 pub(super) use self::few::{FEW_ROWS, FewPacked, matmul as matmul_few};
+use super::super::Unset;
 use super::super::amx::{Ahead, Amx, Finish, TILE_ROWS, Tiles, transpose_into};
 use super::super::buffer::kept;
 use super::super::simd::LANES;
@@ -82,7 +83,7 @@ pub(super) fn matmul<'a>(
     proof: Amx,
     call: Call<'a>,
     (x, packed): (&'a Activations, &'a Packed),
-    y: &'a mut [f32],
+    y: &'a mut Unset,
 ) -> Tasks<'a> {
     let Call { weight, bias, .. } = call;
     let rows = call.rows();

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::super::super::simd::LANES;
 use super::super::super::x86::{Avx512Vnni, Line, prefetch, prefetch_near};
-use super::super::super::{AHEAD, CACHE_LINE};
+use super::super::super::{AHEAD, CACHE_LINE, Unset};
 use super::super::activations::Activations;
 use super::super::{Bits, Call, MAX_GROUP};
 use super::{CHUNK, DIRECT_ROWS, PARAM_GROUPS, Params, Task, own_ahead, padded_rows};
@@ -28,7 +28,7 @@ pub(super) fn matmul<'a>(
     proof: Avx512Vnni,
     call: Call<'a>,
     x: &'a Activations,
-    y: &'a mut [f32],
+    y: &'a mut Unset,
 ) -> Tasks<'a> {
     let Call { weight, bias, .. } = call;
     call.by_outputs(call.share(LANES), y, move |outputs, target| {

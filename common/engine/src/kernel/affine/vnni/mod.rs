@@ -12,6 +12,7 @@ use std::ops::Range;
 
 pub(super) use panel::PANEL_BYTES;
 
+use super::super::Unset;
 use super::super::element::FloatType;
 use super::super::simd::LANES;
 use super::super::target::Target;
@@ -45,7 +46,7 @@ pub(super) fn matmul<'a>(
     proof: Avx512Vnni,
     call: Call<'a>,
     x: &'a Activations,
-    y: &'a mut [f32],
+    y: &'a mut Unset,
 ) -> Tasks<'a> {
     match call.rows() {
         ..=DIRECT_ROWS => direct::matmul(proof, call, x, y),
@@ -140,8 +141,8 @@ impl Task<'_> {
     fn read_target(&self, row: usize, outputs: &Range<usize>, vector: usize) -> __m512 {
         // SAFETY: no other task has these elements, and this one holds one part at a time.
         let part = unsafe { self.target.part(row, outputs.start, outputs.len()) };
-        let from = part.as_ptr().wrapping_add(vector * LANES);
-        // SAFETY: the mask has the lanes that are inside the part.
+        let from = part.as_ptr().cast::<f32>().wrapping_add(vector * LANES);
+        // SAFETY: the mask has the lanes that are inside the part, which `matmul` set.
         unsafe { _mm512_maskz_loadu_ps(Self::mask(outputs, vector), from) }
     }
 
@@ -164,7 +165,7 @@ impl Task<'_> {
         }
         // SAFETY: no other task has these elements, and this one holds one part at a time.
         let part = unsafe { self.target.part(row, outputs.start, outputs.len()) };
-        let to = part.as_mut_ptr().wrapping_add(vector * LANES);
+        let to = part.as_mut_ptr().cast::<f32>().wrapping_add(vector * LANES);
         // SAFETY: the mask has the lanes that are inside the part.
         unsafe { _mm512_mask_storeu_ps(to, mask, y) };
     }

@@ -5,8 +5,10 @@
 
 use std::arch::x86_64::*;
 use std::cell::RefCell;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
+use super::super::super::Unset;
 use super::super::super::simd::LANES;
 use super::super::super::target::Target;
 use super::super::super::x86::{Avx512Vnni, Line, prefetch, transposed};
@@ -48,11 +50,11 @@ pub(super) fn matmul<'a>(
     proof: Avx512Vnni,
     call: Call<'a>,
     x: &'a Activations,
-    y: &'a mut [f32],
+    y: &'a mut Unset,
 ) -> Tasks<'a> {
     let Call { weight, bias, .. } = call;
     let (rows, outputs) = (call.rows(), weight.outputs());
-    y.fill(0.0); // Every panel adds to it.
+    y.fill(MaybeUninit::new(0.0)); // Every panel adds to it.
     let target = Target::new(y, rows, outputs);
     let panels = outputs.div_ceil(OUTPUTS);
     let wanted = (2 * current_threads()).div_ceil(panels.max(1));

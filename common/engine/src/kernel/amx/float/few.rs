@@ -10,6 +10,7 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
+use super::super::super::Unset;
 use super::super::super::inputs::Inputs;
 use super::super::super::matmul::Matrix;
 use super::super::super::pairs::split_pairs;
@@ -101,7 +102,7 @@ pub(in super::super::super) fn few_float_matmul<'a>(
     weight: Matrix<'a>,
     bias: Option<&'a [f32]>,
     x: &'a Inputs<'a>,
-    y: &'a mut [f32],
+    y: &'a mut Unset,
 ) -> Tasks<'a> {
     let activations = x.values();
     let (rows, outputs, parallel) = weight.check(activations, bias);
@@ -168,7 +169,7 @@ impl Task<'_> {
             for (column, row) in pass.rows.clone().enumerate() {
                 let sum = sums.lane(column) + sums.lane(pass.width + column);
                 // SAFETY: no other task has these outputs, and this one holds one at a time.
-                unsafe { self.target.part(row, output, 1)[0] = sum + bias };
+                unsafe { self.target.part(row, output, 1)[0].write(sum + bias) };
             }
         }
     }

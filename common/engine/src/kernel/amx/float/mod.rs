@@ -24,6 +24,7 @@ pub(in super::super) use self::few::{FewActivations, few_float_matmul};
 use self::pack::{Packer, Unit};
 pub(in super::super) use self::weights::Weights;
 use super::super::Precision;
+use super::super::Unset;
 use super::super::buffer::kept;
 use super::super::inputs::Inputs;
 use super::super::target::Target;
@@ -92,7 +93,7 @@ pub(in super::super) fn float_matmul<'a>(
     weight: Weights<'a>,
     bias: Option<&'a [f32]>,
     x: &'a Inputs<'a>,
-    y: &'a mut [f32],
+    y: &'a mut Unset,
 ) -> Tasks<'a> {
     let activations = x.values();
     let (rows, outputs, parallel) = weight.check(activations, bias);

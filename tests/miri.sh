@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# The engine's `unsafe` containers, its pool of threads and its portable kernels, run by Miri: it knows of memory that was
+# not set, of bytes outside of what was given, of two threads at one place, and of references that must not be.
+#
+# Needs a nightly Rust toolchain with its parts `miri` and `rust-src`; `--install` asks rustup for them first.
+# Without them it says NOT SHOWN, and exits with 3. Takes some minutes, most of them for building.
+#   MIRI_SEEDS  how many orders of threads are tried (default 4)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+not_shown() {
+  echo "Miri: NOT SHOWN: $1" >&2
+  exit 3
+}
+
+if [ "${1:-}" = --install ] && ! cargo +nightly miri --version >/dev/null 2>&1; then
+  rustup toolchain install nightly --profile minimal --component miri,rust-src >/dev/null 2>&1 ||
+    not_shown "the nightly toolchain's miri could not be installed"
+fi
+cargo +nightly miri --version >/dev/null 2>&1 || not_shown "no nightly toolchain here has miri"
+sysroot=$(rustc +nightly --print sysroot)
+[ -d "$sysroot/lib/rustlib/src/rust/library" ] || not_shown "the nightly toolchain has no rust-src"
+
+# The clock and the number of processors are the machine's; nothing else is.
+for seed in $(seq 0 $((${MIRI_SEEDS:-4} - 1))); do
+  MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-seed=$seed" \
+    cargo +nightly miri test --package cake-engine --lib --target-dir target/miri -- \
+    kernel::small:: kernel::buffer:: pool::tests:: pool::stretches:: pool::upcoming:: reuse::
+done
