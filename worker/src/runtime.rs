@@ -1,15 +1,20 @@
 //! The loaded stage: a thread that computes, a bounded queue in front of it, a route behind it.
+mod line;
+#[cfg(test)]
+mod model;
+mod sync;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use cake_checkpoint::{Blob, Digest, LayerRange, Manifest};
 use cake_engine::{Batch, BatchItem, Stage};
 use cake_proto::{Step, StepItem, WireFormat, limits};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tracing::{Span, debug_span, info, warn};
 
+use self::line::{Line, Turns, line};
 use crate::routes::Routes;
 use crate::store::OpenBlob;
 
@@ -28,10 +33,9 @@ pub type Resting = (Manifest, Blob);
 #[derive(Debug)]
 struct Loaded {
     about: About,
-    jobs: mpsc::Sender<Job>,
+    line: Line<Job>,
     routes: Routes,
     pipeline: Option<String>,
-    stopping: Arc<AtomicBool>,
     ended: watch::Sender<()>, // Dropped with the stage: every stream that feeds it then ends.
     engine: std::thread::JoinHandle<Vec<OpenBlob>>,
 }
@@ -127,22 +131,20 @@ impl Runtime {
     /// If the system gives no thread.
     pub fn install(&self, stage: Stage, about: About, blobs: Vec<OpenBlob>) -> std::io::Result<()> {
         let routes = Routes::new(&self.worker, about.wire, about.frames_queued());
-        let (jobs, queue) = mpsc::channel(limits::STEPS_QUEUED);
+        let (line, turns) = line(limits::STEPS_QUEUED);
         let (ended, end) = watch::channel(());
         let out = routes.clone();
-        let stopping = Arc::new(AtomicBool::new(false));
-        let stop = stopping.clone();
         let handle = tokio::runtime::Handle::current();
         let engine = std::thread::Builder::new().name("cake-stage".into()).spawn(move || {
             let _runtime = handle.enter(); // `Routes::fail` spawns a task.
             let send = |step| handle.block_on(send(&out, step, end.clone()));
             let fail = |number, message| out.fail(number, message);
             let mut engine = StepEngine::new(stage);
-            compute(queue, |job| engine.run(job), send, fail, &stop);
+            compute(turns, |job| engine.run(job), send, fail);
             blobs
         })?;
         info!(layers = %about.layers, generation = about.generation, "stage loaded");
-        let loaded = Loaded { about, jobs, routes, pipeline: None, stopping, ended, engine };
+        let loaded = Loaded { about, line, routes, pipeline: None, ended, engine };
         if let Some(replaced) = self.lock().replace(loaded) {
             replaced.routes.close();
         }
@@ -152,7 +154,7 @@ impl Runtime {
     /// Lets the stage compute nothing more than the step it is at.
     pub fn stop(&self) {
         if let Some(loaded) = &*self.lock() {
-            loaded.stopping.store(true, Ordering::Relaxed);
+            loaded.line.stop();
         }
     }
 
@@ -188,10 +190,10 @@ impl Runtime {
 
     fn end(&self) -> Vec<Resting> {
         let Some(loaded) = self.lock().take() else { return Vec::new() };
-        loaded.stopping.store(true, Ordering::Relaxed);
+        loaded.line.stop();
         loaded.routes.close();
         drop(loaded.ended);
-        drop(loaded.jobs);
+        loaded.line.end();
         let blobs = loaded.engine.join().unwrap_or_else(|_| {
             warn!("the stage's thread had panicked");
             Vec::new()
@@ -247,7 +249,7 @@ impl Runtime {
                 return Err(self.not_loaded());
             }
             self.check_generation(&loaded.about, step.generation)?;
-            loaded.jobs.clone()
+            loaded.line.place()
         };
         // It waits from now on, also where the queue is full.
         let job = Job::new(&self.worker, step);
@@ -276,19 +278,15 @@ impl Runtime {
     }
 }
 
-/// The body of the stage's thread: until every sender of the queue is gone, or it is to stop. It sends each result
-/// before it takes the next step: nobody is woken only to hand a result on.
+/// The body of the stage's thread: until the line has ended. It sends each result before it takes the next step: nobody
+/// is woken only to hand a result on.
 fn compute(
-    mut queue: mpsc::Receiver<Job>,
+    mut turns: Turns<Job>,
     mut run: impl FnMut(Job) -> Result<Step, String>,
     send: impl Fn(Step),
     fail: impl Fn(u64, String),
-    stopping: &AtomicBool,
 ) {
-    while let Some(job) = queue.blocking_recv() {
-        if stopping.load(Ordering::Relaxed) {
-            return; // Nobody waits for what is queued.
-        }
+    while let Some(job) = turns.take() {
         let number = job.number();
         match run(job) {
             Ok(step) => send(step),
@@ -401,6 +399,7 @@ impl Runtime {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt;
+    use tokio::sync::mpsc;
 
     use super::*;
     use crate::store::tests::{TestBlob, open, receive};

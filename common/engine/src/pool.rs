@@ -7,21 +7,25 @@
 //! and a section is over when the tasks that were handed out are done. Who waits awake asks memory for
 //! what comes next ([`expect`]), so that it never rests.
 
+mod handover;
+#[cfg(all(test, not(miri)))]
+mod model;
 mod stretches;
+mod sync;
 mod tasks;
 mod upcoming;
 
-use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
 use crate::processors::{self, Kept};
 use crate::reuse;
+use handover::Handover;
 pub(crate) use tasks::{Tasks, run_all};
 use upcoming::{Asked, Upcoming};
 
@@ -82,7 +86,7 @@ impl Pool {
         // For as long as it computes: who calls has other work to do, on threads it starts too.
         let _kept = self.kept.as_deref().map(Kept::to);
         self.shared.steps.fetch_add(1, Ordering::Relaxed);
-        self.shared.wake();
+        self.shared.handover.wake();
         let (_step, _reused) = (Step(&self.shared), reuse::Step::begin());
         let _current = Current::set(Some(self.shared.clone()));
         work()
@@ -91,8 +95,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        lock(&self.shared.sleep).stop = true;
-        self.shared.wakes.notify_all();
+        self.shared.handover.stop();
         for helper in self.helpers.drain(..) {
             // A helper catches what its tasks raise and has nothing else that could fail.
             let _ = helper.join();
@@ -167,126 +170,50 @@ impl Drop for Step<'_> {
 }
 
 /// What the threads of a pool see.
-///
-/// A section from its opening to its end, and why a helper never sees a section that is over:
-///
-/// ```text
-/// caller   section = S; unfinished = n;  waiting = n ─┐ release
-/// anyone                 waiting: k > 0 → k - 1 ◀─────┘ acquire: task n - k of S is mine
-///                        runs it, claims on until none waits
-///                        unfinished -= tasks done ────┐ release
-/// caller                 unfinished == 0 ◀────────────┘ acquire: S may go, the next may be opened
-/// ```
-///
-/// All changes of `waiting` after the caller's store are read-modify-writes, so a claim at any of
-/// them acquires what the store released; likewise for `unfinished` the other way. `waiting` is
-/// above zero only while a section is open, whose claimed tasks keep it open: a helper that
-/// looked at `waiting` in one section and succeeds in another has a task of that other one, and
-/// reads `section` only then.
 struct Shared {
     /// Helpers and a caller.
     threads: usize,
-    /// The open section, valid while it has unfinished tasks.
-    section: AtomicPtr<Section<'static>>,
-    /// Tasks of the open section that nobody has claimed.
-    waiting: AtomicUsize,
-    /// Tasks of the open section that are not done, or whose end is not yet reported.
-    unfinished: AtomicUsize,
-    /// Whether a section is open.
-    busy: AtomicBool,
+    /// The tasks of the open section, and who sleeps.
+    handover: Handover,
     /// What the section after this one reads.
     upcoming: Upcoming,
-    /// What the first failing task of the section raised.
-    raised: Mutex<Option<Box<dyn Any + Send>>>,
     /// Calls of `install` that are running: helpers stay awake for none but these.
     steps: AtomicUsize,
-    /// Helpers that sleep, or hold `sleep` to do so.
-    sleepers: AtomicUsize,
-    sleep: Mutex<Sleep>,
-    wakes: Condvar,
-}
-
-/// What sleeping helpers wait for.
-#[derive(Default)]
-struct Sleep {
-    /// Times that all were woken.
-    wakes: u64,
-    /// Whether helpers are to end.
-    stop: bool,
-}
-
-/// Tasks to share out.
-struct Section<'a> {
-    run: &'a (dyn Fn(usize) + Sync),
-    tasks: usize,
 }
 
 impl Shared {
     fn new(threads: usize) -> Shared {
         Shared {
             threads,
-            section: AtomicPtr::default(),
-            waiting: AtomicUsize::new(0),
-            unfinished: AtomicUsize::new(0),
-            busy: AtomicBool::new(false),
+            handover: Handover::new(),
             upcoming: Upcoming::new(threads),
-            raised: Mutex::default(),
             steps: AtomicUsize::new(0),
-            sleepers: AtomicUsize::new(0),
-            sleep: Mutex::default(),
-            wakes: Condvar::new(),
         }
     }
 
     /// Runs a section on all threads; on this one alone while the helpers are in one of another.
-    fn section(&self, tasks: usize, run: &(dyn Fn(usize) + Sync)) {
-        if self.busy.swap(true, Ordering::Acquire) {
+    fn section(&self, tasks: usize, run: &(impl Fn(usize) + Sync)) {
+        let Some(open) = self.handover.open() else {
             return (0..tasks).for_each(run);
-        }
-        let section = Section { run, tasks };
-        let erased = std::ptr::from_ref(&section).cast::<Section<'static>>().cast_mut();
-        self.section.store(erased, Ordering::Relaxed);
-        self.unfinished.store(tasks, Ordering::Relaxed);
-        self.waiting.store(tasks, Ordering::SeqCst);
-        self.wake();
-        // Neither of these unwinds, so `section` outlives its last task.
-        self.take_part();
-        self.await_helpers();
-        let raised = lock(&self.raised).take();
-        self.busy.store(false, Ordering::Release);
-        if let Some(raised) = raised {
-            resume_unwind(raised);
-        }
-    }
-
-    /// Runs tasks of the open section until none waits; returns whether there was one.
-    fn take_part(&self) -> bool {
-        let one_less = |waiting: usize| waiting.checked_sub(1);
-        let mut done = 0;
-        while let Ok(waiting) =
-            self.waiting.fetch_update(Ordering::Acquire, Ordering::Relaxed, one_less)
-        {
-            // SAFETY: a task was claimed, so the pointer is that of the open section, whose caller
-            // keeps it alive in `Shared::section` until the task is counted as finished below.
-            let section = unsafe { &*self.section.load(Ordering::Relaxed) };
-            let task = section.tasks - waiting;
-            if let Err(raised) = catch_unwind(AssertUnwindSafe(|| (section.run)(task))) {
-                lock(&self.raised).get_or_insert(raised);
+        };
+        let raised = Mutex::new(None); // What the first failing task raised.
+        let caught = |task| {
+            if let Err(payload) = catch_unwind(AssertUnwindSafe(|| run(task))) {
+                lock(&raised).get_or_insert(payload);
             }
-            done += 1;
-        }
-        if done > 0 {
-            self.unfinished.fetch_sub(done, Ordering::Release);
-        }
-        done > 0
-    }
-
-    /// Waits until all tasks are done. Awake: what is left is a task's time at most.
-    fn await_helpers(&self) {
-        let done = || self.unfinished.load(Ordering::Acquire) == 0;
+        };
         let mut asked = Asked::default();
-        while !spin(KEEN, done, || self.upcoming.ask(&mut asked)) {
-            std::thread::yield_now(); // A helper may have lost its processor to this thread.
+        let wait = || {
+            // Awake: what is left is a task's time at most.
+            if !spin(KEEN, || self.handover.is_over(), || self.upcoming.ask(&mut asked)) {
+                std::thread::yield_now(); // A helper may have lost its processor to this thread.
+            }
+        };
+        // SAFETY: what a task raises is caught; to wait is to look at counters and the clock.
+        unsafe { open.run(tasks, &caught, wait) };
+        drop(open);
+        if let Some(raised) = raised.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            resume_unwind(raised);
         }
     }
 
@@ -295,9 +222,9 @@ impl Shared {
         let mut asked = Asked::default();
         loop {
             let begin = Instant::now();
-            while !self.take_part() {
+            while !self.handover.take_part() {
                 let idle = || self.steps.load(Ordering::Relaxed) == 0;
-                let called = || self.waiting.load(Ordering::Relaxed) > 0;
+                let called = || self.handover.is_called();
                 let waited = begin.elapsed();
                 if waited < KEEN {
                     spin(KEEN - waited, || called() || idle(), || self.upcoming.ask(&mut asked));
@@ -306,35 +233,13 @@ impl Shared {
                     continue;
                 }
                 if idle() || waited >= PATIENCE {
-                    match self.sleep() {
+                    match self.handover.sleep() {
                         true => break,
                         false => return,
                     }
                 }
                 std::thread::yield_now();
             }
-        }
-    }
-
-    /// Sleeps until woken; returns whether to go on.
-    fn sleep(&self) -> bool {
-        let mut sleep = lock(&self.sleep);
-        // Either the opener of a section sees the sleeper or the sleeper sees the section, since
-        // both write first and read then, in one order for all.
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
-        let wakes = sleep.wakes;
-        while self.waiting.load(Ordering::SeqCst) == 0 && sleep.wakes == wakes && !sleep.stop {
-            sleep = self.wakes.wait(sleep).unwrap_or_else(PoisonError::into_inner);
-        }
-        self.sleepers.fetch_sub(1, Ordering::Relaxed);
-        !sleep.stop
-    }
-
-    /// Wakes the helpers that sleep.
-    fn wake(&self) {
-        if self.sleepers.load(Ordering::SeqCst) > 0 {
-            lock(&self.sleep).wakes += 1;
-            self.wakes.notify_all();
         }
     }
 }
