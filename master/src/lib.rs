@@ -25,6 +25,7 @@ pub mod membership;
 pub mod metrics;
 pub mod model;
 pub mod monitor;
+pub mod pace;
 pub mod pipeline;
 pub mod place;
 pub mod planner;

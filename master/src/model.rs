@@ -113,6 +113,14 @@ impl Model {
         WeightEncoding::Affine(format.unwrap_or(Affine::Q4))
     }
 
+    /// How the output head is stored where the master computes with it.
+    pub fn head_encoding(&self) -> WeightEncoding {
+        let checkpoint = &self.checkpoint;
+        let head = checkpoint.head_matrix().unwrap_or_else(|| checkpoint.embedding_matrix());
+        let packed = head.packed.map(|packed| packed.format).or(self.encoding.of_ends());
+        packed.map_or(WeightEncoding::Float(head.weight.dtype), WeightEncoding::Affine)
+    }
+
     /// How the matrices of the layers are stored where they are computed with.
     pub fn matrix_kinds(&self) -> MatrixKinds {
         let mut kinds = MatrixKinds::default();

@@ -202,6 +202,7 @@ pub fn input(
         activation_bytes,
         slack: 0.0,
         context_tokens: promise.context as u64,
+        ends_seconds: 0.0,
         layers,
     }
 }

@@ -8,9 +8,12 @@ use cake_checkpoint::DigestCache;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::Measured;
+use crate::pace::{Pace, Seen};
 
 /// Most measurements kept; the oldest go first.
 const MEASUREMENTS: usize = 256;
+/// How long a measurement is as good as new: devices change, if slowly (seconds).
+const GOOD_SECONDS: u64 = 24 * 3600;
 
 /// The master's state directory.
 #[derive(Clone, Debug)]
@@ -37,8 +40,31 @@ pub enum Error {
 /// Measurements of one worker process for one layer shape.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Measurement {
+    /// As timed.
     measured: Measured,
+    /// When, in seconds since 1970.
     at_seconds: u64,
+    /// As it ran since then, in the unit of what was timed.
+    #[serde(default)]
+    seen: Option<Seen>,
+}
+
+impl Measurement {
+    fn pace(&self) -> Pace {
+        let Measured { decode_seconds, quiet, .. } = self.measured;
+        Pace { probed: decode_seconds, quiet, seen: self.seen }
+    }
+
+    fn keep(&mut self, Pace { probed, quiet, seen }: Pace) {
+        (self.measured.decode_seconds, self.measured.quiet, self.seen) = (probed, quiet, seen);
+    }
+
+    /// What is to be expected; not `quiet` if it should be measured again.
+    fn expected(&self, now: u64) -> Measured {
+        let pace = self.pace();
+        let quiet = pace.is_certain(now) && now.saturating_sub(self.at_seconds) <= GOOD_SECONDS;
+        Measured { decode_seconds: pace.seconds(now), quiet, ..self.measured.clone() }
+    }
 }
 
 impl State {
@@ -99,16 +125,50 @@ impl State {
         Ok(next)
     }
 
-    /// What was measured of a worker process before, under `key`.
+    /// What was measured of a worker process before, under `key`, and how it ran since; not `quiet` if it should
+    /// be measured again.
     pub fn measured(&self, key: &str) -> Option<Measured> {
-        self.measurements().remove(key).map(|known| known.measured)
+        self.measurements().remove(key).map(|known| known.expected(unix_seconds()))
     }
 
-    /// Remembers a measurement. Failing to is harmless: it is only measured again.
-    pub fn remember(&self, key: &str, measured: Measured) {
+    /// Remembers a measurement; returns what is to be expected, with what was known before. Failing to remember is
+    /// harmless: it is only measured again.
+    pub fn remember(&self, key: &str, measured: Measured) -> Measured {
         let mut all = self.measurements();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        all.insert(key.to_owned(), Measurement { measured, at_seconds: now });
+        let now = unix_seconds();
+        let Measured { decode_seconds, quiet, .. } = measured;
+        let before = all.get(key).map(Measurement::pace);
+        let pace = before.map_or(Pace::probed(decode_seconds, quiet), |before| {
+            before.probed_again(decode_seconds, quiet)
+        });
+        let mut known = Measurement { measured, at_seconds: now, seen: None };
+        known.keep(pace);
+        let expected = known.expected(now);
+        all.insert(key.to_owned(), known);
+        self.keep(all);
+        expected
+    }
+
+    /// Remembers that what is known under `key` took so many seconds for so many bytes while it ran; nothing if
+    /// it is not known.
+    pub fn ran(&self, key: &str, seconds: f64, bytes: u64) {
+        let mut all = self.measurements();
+        let Some(known) = all.get_mut(key) else { return };
+        let scale = known.measured.probe_bytes as f64 / bytes.max(1) as f64;
+        known.keep(known.pace().ran(seconds * scale, unix_seconds()));
+        self.keep(all);
+    }
+
+    /// Forgets what was measured under `key`, and how it ran.
+    pub fn forget(&self, key: &str) {
+        let mut all = self.measurements();
+        if all.remove(key).is_some() {
+            self.keep(all);
+        }
+    }
+
+    /// Writes measurements down, the latest of too many.
+    fn keep(&self, mut all: HashMap<String, Measurement>) {
         while all.len() > MEASUREMENTS {
             let oldest = all.iter().min_by_key(|(key, known)| (known.at_seconds, (*key).clone()));
             let Some(oldest) = oldest.map(|(key, _)| key.clone()) else { break };
@@ -124,6 +184,10 @@ impl State {
         let text = std::fs::read(self.directory.join("measured.json")).unwrap_or_default();
         serde_json::from_slice(&text).unwrap_or_default() // Garbage counts as nothing known.
     }
+}
+
+fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 fn write_atomically(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
@@ -154,15 +218,43 @@ mod tests {
     fn measurements_survive_and_garbage_is_forgotten() {
         let directory = tempfile::tempdir().expect("a directory");
         let state = State::at(directory.path().to_owned()).expect("made");
-        let measured = Measured {
-            decode_seconds: 0.5,
-            probe_bytes: 7,
-            rtt_seconds: 0.1,
-            bytes_per_second: 9.0,
-        };
-        state.remember("phone", measured.clone());
+        let measured = measured(0.5, true);
+        assert_eq!(state.remember("phone", measured.clone()), measured);
         assert_eq!(state.measured("phone"), Some(measured));
+        state.forget("phone");
+        assert_eq!(state.measured("phone"), None);
         std::fs::write(directory.path().join("measured.json"), b"{").expect("written");
         assert_eq!(state.measured("phone"), None);
+    }
+
+    fn measured(decode_seconds: f64, quiet: bool) -> Measured {
+        Measured { decode_seconds, probe_bytes: 7, rtt_seconds: 0.1, bytes_per_second: 9.0, quiet }
+    }
+
+    #[test]
+    fn what_ran_corrects_a_measurement_beside_other_work() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let state = State::at(directory.path().to_owned()).expect("made");
+        state.ran("phone", 1.0, 7);
+        assert_eq!(state.measured("phone"), None, "it was never measured");
+        state.remember("phone", measured(0.5, false));
+        assert!(!state.measured("phone").expect("known").quiet, "to be measured again");
+        state.ran("phone", 0.25, 14); // Two layers.
+        let known = state.measured("phone").expect("known");
+        assert_eq!((known.decode_seconds, known.quiet), (0.125, true));
+        let again = state.remember("phone", measured(0.4, false));
+        assert_eq!(again, known, "a noisy measurement changes nothing");
+    }
+
+    #[test]
+    fn an_old_measurement_is_good_until_there_is_a_new_one() {
+        let known = Measurement { measured: measured(0.5, true), at_seconds: 1000, seen: None };
+        assert!(known.expected(1000 + GOOD_SECONDS).quiet);
+        let old = known.expected(1001 + GOOD_SECONDS);
+        assert_eq!((old.decode_seconds, old.quiet), (0.5, false));
+        // As the last version wrote it: nothing was known of noise.
+        let json = r#"{"measured":{"decode_seconds":0.5,"probe_bytes":7,"rtt_seconds":0.1,"bytes_per_second":9.0},"at_seconds":1}"#;
+        let before: Measurement = serde_json::from_str(json).expect("understood");
+        assert!(!before.expected(2).quiet);
     }
 }

@@ -151,11 +151,12 @@ impl WorkerRpc for Service {
         let Config { threads, budget_bytes, .. } = self.shared.config;
         let own = stage_scratch_bytes(&config, 1, 1, threads).saturating_add(OVERHEAD_BYTES);
         let scratch = budget_bytes.saturating_sub(own);
+        let layers = request.layers.max(1) as usize;
         let runtime = self.shared.runtime.clone();
         let probe = blocking(move || {
             let _work = work;
             runtime.clear(); // The probe's scratch memory needs the room.
-            cake_engine::probe_layer(&config, encoding, threads, scratch)
+            cake_engine::probe_layer(&config, encoding, threads, scratch, layers)
                 .map_err(|error| Status::failed_precondition(error.to_string()))
         })
         .await?;
@@ -163,6 +164,7 @@ impl WorkerRpc for Service {
         Ok(Response::new(wire::ProbeComputeReply {
             decode_ns: nanos(probe.decode),
             bytes: probe.bytes,
+            quiet: probe.quiet,
         }))
     }
 

@@ -6,7 +6,7 @@
 //! is the one door to weights and `kernel` is where the time goes.
 //!
 //! Invariants:
-//! - No network, no runtime, no clock (but for [`probe_layer`] and [`Placement`], which measure).
+//! - No network, no runtime, no clock (but for [`probe_layer`], [`probe_head`] and [`Placement`], which measure).
 //! - Only this crate and its users' thin calls see candle; nothing of it is in the public types.
 //! - Arithmetic is f32, but for products as [`Numerics`] says; weights stay as they are stored and
 //!   are widened in the kernel.
@@ -54,7 +54,7 @@ pub use kernel::{MatrixKinds, arithmetic, cpu_tier, same_bits};
 pub use memory::{blocks_for, kv_bytes, resident_bytes, scratch_bytes};
 pub use options::{BLOCK_POSITIONS, EngineOptions, Numerics, Ops, WeightEncoding};
 pub use placement::{Placement, Weights};
-pub use probe::{LayerProbe, probe_layer};
+pub use probe::{HeadProbe, LayerProbe, probe_head, probe_layer};
 pub use processors::default_threads;
 pub use reuse::Reuse;
 pub use sampling::{Sampled, SamplingOptions, logprobs, sample};

@@ -1,20 +1,43 @@
-//! Measuring how long this machine takes for one layer of a given shape.
+//! Measuring how long this machine takes for what a generated token costs: layers of a given shape, and the head.
+//!
+//! What is timed is what a stage does: several layers one after the other, more bytes than caches hold, in pages of
+//! the size that weights lie in, with some of a conversation behind the token. And it is timed when nothing else runs
+//! here, as far as that can be had: what is taken beside other work says so.
+
+mod quiet;
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use cake_checkpoint::{Affine, Dtype, LayerRange, MappedTensor, ModelConfig};
+use cake_checkpoint::{
+    Affine, Dtype, KvDtype, LayerRange, MappedMatrix, MappedPacked, MappedTensor, Memory,
+    ModelConfig,
+};
 
 use crate::batch::{Batch, BatchItem};
 use crate::error::Error;
-use crate::memory::resident_bytes;
+use crate::head::Head;
+use crate::memory::{blocks_for, kv_bytes, resident_bytes};
 use crate::options::{EngineOptions, WeightEncoding};
 use crate::random::mix;
 use crate::stage::Stage;
+use quiet::Watch;
 
 /// Time that a measurement takes. Longer than the 100 ms in which a system hands out a
 /// process's share of a CPU: in less, a process held to a quarter of one may look as fast as any.
 const WINDOW: Duration = Duration::from_millis(150);
+/// Measurements before one beside other work counts for want of a better one,
+const TRIES: usize = 3;
+/// the part by which two of them may differ if a third would say nothing new,
+const STEADY: f64 = 0.05;
+/// and the time after which none is begun any more.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Weights that are read one after the other until the first come again: several times what processors' last caches
+/// hold, since layers of a small model that stay in them look faster than they are.
+const ENOUGH_BYTES: u64 = 192 << 20;
+/// Tokens before the one that is timed: the middle of a short conversation.
+const POSITION: usize = 255;
 
 /// Widths of narrowed layers are multiples of this: whole groups of packed weights.
 const GRANULE: usize = 128;
@@ -26,13 +49,26 @@ pub struct LayerProbe {
     pub decode: Duration,
     /// Bytes of the layer's weights.
     pub bytes: u64,
+    /// Whether nothing else ran here: otherwise a layer may take less.
+    pub quiet: bool,
 }
 
-/// Times one layer shaped like those of `config` with weights stored as `encoding` on `threads` threads
-/// (0 as in [`EngineOptions::threads`]), using scratch memory of at most `max_bytes` for the weights.
+/// What the head costs here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HeadProbe {
+    /// Time for the logits of one row.
+    pub decode: Duration,
+    /// As [`LayerProbe::quiet`].
+    pub quiet: bool,
+}
+
+/// Times up to `most_layers` layers shaped like those of `config` with weights stored as `encoding` on `threads`
+/// threads (0 as in [`EngineOptions::threads`]), using scratch memory of at most `max_bytes` for weights and KV cache.
+/// Fewer, if so many are more than caches hold.
 ///
 /// A layer that does not fit is measured with fewer heads and a narrower MLP, and the times are
-/// scaled by the bytes left out. Takes about a third of a second beside filling the memory.
+/// scaled by the bytes left out. Takes about a third of a second beside filling the memory, and three times as long
+/// where other work goes on.
 ///
 /// # Errors
 /// [`Error::ProbeMemory`] if `max_bytes` is too little for even the narrowest layer, and the errors of
@@ -42,24 +78,103 @@ pub fn probe_layer(
     encoding: WeightEncoding,
     threads: usize,
     max_bytes: u64,
+    most_layers: usize,
 ) -> Result<LayerProbe, Error> {
     let bytes = layer_bytes(config, encoding);
-    let narrow = narrowed(config, encoding, max_bytes)?;
-    let scale = bytes as f64 / layer_bytes(&narrow, encoding).max(1) as f64;
-    let weights: HashMap<String, MappedTensor> = layer_names(&narrow)
-        .flat_map(|(name, shape)| stored(&name, &shape, encoding))
-        .map(|(name, dtype, shape)| (name, scratch_weights(dtype, &shape)))
-        .collect();
-    let options = EngineOptions { threads, ..EngineOptions::new(1) };
-    let layers = LayerRange::new(0, 1);
+    let kv = kv_bytes(config, 1, POSITION + 1, 1, KvDtype::F16);
+    let narrow =
+        narrowed(config, encoding, max_bytes.saturating_sub(kv)).map_err(|error| match error {
+            Error::ProbeMemory { need, .. } => no_memory(need.saturating_add(kv), max_bytes),
+            error => error,
+        })?;
+    let narrow_bytes = layer_bytes(&narrow, encoding).max(1);
+    let depth = depth(narrow_bytes, kv, max_bytes, config.num_layers.min(most_layers));
+    let narrow = ModelConfig { num_layers: depth, sliding_window: vec![None; depth], ..narrow };
+    let mut weights: HashMap<String, MappedTensor> = HashMap::new();
+    for (name, shape) in (0..depth).flat_map(|layer| layer_names(&narrow, layer)) {
+        for (name, dtype, shape) in stored(&name, &shape, encoding) {
+            let tensor = scratch_weights(dtype, &shape).map_err(|_| no_memory(bytes, max_bytes))?;
+            weights.insert(name, tensor);
+        }
+    }
+    let options = options(threads);
+    let layers = LayerRange::new(0, depth);
     let mut stage = Stage::load(&narrow, layers, &|name| weights.get(name).cloned(), &options)?;
-    Ok(LayerProbe { decode: sustained_time(&mut stage, &narrow)?.mul_f64(scale), bytes })
+    let blocks = (0..options.kv_blocks as u32).collect();
+    let item = BatchItem { sequence: 0, position: POSITION, rows: 1, prompt: false, blocks };
+    let batch = Batch { items: vec![item] };
+    let hidden = vec![0.01; narrow.hidden_size];
+    let Timed { each, quiet } = sustained(|| stage.forward(&batch, hidden.clone()).map(drop))?;
+    let scale = bytes as f64 / narrow_bytes as f64 / depth as f64;
+    Ok(LayerProbe { decode: each.mul_f64(scale), bytes, quiet })
 }
 
-fn layer_names(config: &ModelConfig) -> impl Iterator<Item = (String, Vec<u64>)> {
+/// Times the final norm and an output head like that of `config`, stored as `encoding`, on `threads` threads. Of a
+/// head of more than `max_bytes`, or than caches hold, some rows are timed, and the time is scaled.
+///
+/// # Errors
+/// [`Error::ProbeMemory`] if `max_bytes` is too little for a row, and the errors of [`Head::new`].
+pub fn probe_head(
+    config: &ModelConfig,
+    encoding: WeightEncoding,
+    threads: usize,
+    max_bytes: u64,
+) -> Result<HeadProbe, Error> {
+    let width = config.hidden_size as u64;
+    let tensors = |rows: u64| stored("head.weight", &[rows, width], encoding);
+    let bytes = |(_, dtype, shape): &(String, Dtype, Vec<u64>)| {
+        resident_bytes(*dtype, shape.iter().product())
+    };
+    let row_bytes = tensors(1).iter().map(bytes).sum::<u64>().max(1);
+    let rows = (max_bytes.min(ENOUGH_BYTES) / row_bytes).min(config.vocab_size as u64);
+    if rows == 0 {
+        return Err(no_memory(row_bytes, max_bytes));
+    }
+    let filled = |(_, dtype, shape): (String, Dtype, Vec<u64>)| {
+        scratch_weights(dtype, &shape).map_err(|_| no_memory(row_bytes * rows, max_bytes))
+    };
+    let mut filled = tensors(rows).into_iter().map(filled).collect::<Result<Vec<_>, _>>()?;
+    let packed = match (encoding, filled.len()) {
+        (WeightEncoding::Affine(format), 3) => {
+            let biases = filled.pop().expect("three tensors");
+            let scales = filled.pop().expect("two are left");
+            Some(MappedPacked { scales, biases, format })
+        }
+        _ => None,
+    };
+    let weight = filled.pop().expect("a matrix has one tensor at least");
+    let norm =
+        scratch_weights(Dtype::F32, &[width]).map_err(|_| no_memory(4 * width, max_bytes))?;
+    let narrow = ModelConfig { vocab_size: rows as usize, ..config.clone() };
+    let head = Head::new(&narrow, norm, MappedMatrix { weight, packed }, &options(threads))?;
+    let hidden = vec![0.01; config.hidden_size];
+    let Timed { each, quiet } = sustained(|| head.forward(hidden.clone(), 1).map(drop))?;
+    Ok(HeadProbe { decode: each.mul_f64(config.vocab_size as f64 / rows as f64), quiet })
+}
+
+fn no_memory(need: u64, max_bytes: u64) -> Error {
+    Error::ProbeMemory { need, max_bytes }
+}
+
+fn options(threads: usize) -> EngineOptions {
+    let blocks = blocks_for(POSITION + 1);
+    EngineOptions { threads, kv: KvDtype::F16, ..EngineOptions::new(blocks) }
+}
+
+/// How many layers to time one after the other.
+fn depth(layer_bytes: u64, kv_bytes: u64, max_bytes: u64, layers: usize) -> usize {
+    let fit = max_bytes / layer_bytes.saturating_add(kv_bytes).max(1);
+    let wanted = ENOUGH_BYTES.div_ceil(layer_bytes).min(fit).min(layers as u64);
+    wanted.max(1) as usize // No more than the model's layers, which are a `usize`.
+}
+
+fn layer_names(
+    config: &ModelConfig,
+    layer: usize,
+) -> impl Iterator<Item = (String, Vec<u64>)> + use<> {
     let prefix = config.family.layer_prefix;
     let tensors = config.family.layer_tensors(config);
-    tensors.into_iter().map(move |(leaf, shape)| (format!("{prefix}0.{leaf}"), shape))
+    tensors.into_iter().map(move |(leaf, shape)| (format!("{prefix}{layer}.{leaf}"), shape))
 }
 
 /// The tensors that one of this shape is stored in: itself, or codes, scales and biases.
@@ -80,7 +195,7 @@ fn stored(name: &str, shape: &[u64], encoding: WeightEncoding) -> Vec<(String, D
 }
 
 fn layer_bytes(config: &ModelConfig, encoding: WeightEncoding) -> u64 {
-    layer_names(config)
+    layer_names(config, 0)
         .flat_map(|(name, shape)| stored(&name, &shape, encoding))
         .map(|(_, dtype, shape)| resident_bytes(dtype, shape.iter().product()))
         .sum()
@@ -116,8 +231,9 @@ fn narrowed(
     }
 }
 
-/// Small numbers of no meaning, written so that every page is really there.
-fn scratch_weights(dtype: Dtype, shape: &[u64]) -> MappedTensor {
+/// Small numbers of no meaning, written so that every page is really there: huge pages where the system gives them,
+/// as weights that are computed with lie in them where that pays.
+fn scratch_weights(dtype: Dtype, shape: &[u64]) -> std::io::Result<MappedTensor> {
     /// Longer than a page and no multiple of one, so that pages differ.
     const PATTERN_WORDS: u64 = 1031;
     let pattern: Vec<u8> = (0..PATTERN_WORDS)
@@ -127,30 +243,55 @@ fn scratch_weights(dtype: Dtype, shape: &[u64]) -> MappedTensor {
             bits.to_le_bytes()
         })
         .collect();
-    let mut left = resident_bytes(dtype, shape.iter().product()) as usize;
-    let mut bytes = Vec::with_capacity(left);
-    while left > 0 {
-        let piece = left.min(pattern.len());
-        bytes.extend_from_slice(&pattern[..piece]);
-        left -= piece;
+    let bytes = resident_bytes(dtype, shape.iter().product());
+    let bytes = usize::try_from(bytes).map_err(|_| std::io::ErrorKind::OutOfMemory)?;
+    let mut memory = Memory::zeroed(bytes)?;
+    for piece in memory.chunks_mut(pattern.len()) {
+        piece.copy_from_slice(&pattern[..piece.len()]);
     }
-    MappedTensor::from_vec(bytes, dtype, shape.to_vec())
+    MappedTensor::from_memory(memory, dtype, shape.to_vec())
 }
 
-/// The mean over a window, after one run to warm up: what the layer costs when it runs for long. The
-/// median would overlook the pauses of a process that may not always run.
-fn sustained_time(stage: &mut Stage, config: &ModelConfig) -> Result<Duration, Error> {
-    let item = BatchItem { sequence: 0, position: 0, rows: 1, prompt: false, blocks: vec![0] };
-    let batch = Batch { items: vec![item] };
-    let hidden = vec![0.01; config.hidden_size];
-    stage.forward(&batch, hidden.clone())?;
+/// The mean over a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Timed {
+    each: Duration,
+    quiet: bool,
+}
+
+/// How long `run` takes when it runs for long, after one run to warm up: the mean over a window, as the median would
+/// overlook the pauses of a process that may not always run. Tries again where something else went on.
+fn sustained(mut run: impl FnMut() -> Result<(), Error>) -> Result<Timed, Error> {
+    run()?;
     let begin = Instant::now();
-    let mut runs = 0;
-    while runs == 0 || begin.elapsed() < WINDOW {
-        stage.forward(&batch, hidden.clone())?;
-        runs += 1;
+    let mut seen = Vec::new();
+    loop {
+        let (watch, window) = (Watch::start(), Instant::now());
+        let mut runs = 0;
+        while runs == 0 || window.elapsed() < WINDOW {
+            run()?;
+            runs += 1;
+        }
+        let each = window.elapsed() / runs;
+        seen.push(Timed { each, quiet: watch.is_quiet() });
+        let enough = seen.len() == TRIES || begin.elapsed() > PATIENCE;
+        if let Some(timed) = settled(&seen, enough) {
+            return Ok(timed);
+        }
     }
-    Ok(begin.elapsed() / runs)
+}
+
+/// What counts of some windows: one without anything else, else the fastest once there are `enough`, or two that
+/// agree. What goes on beside makes them slower, never faster.
+fn settled(seen: &[Timed], enough: bool) -> Option<Timed> {
+    let agree = |pair: &[Timed]| {
+        let (one, other) = (pair[0].each, pair[1].each);
+        one.abs_diff(other) <= one.min(other).mul_f64(STEADY)
+    };
+    let enough = enough || seen.windows(2).any(agree);
+    let quiet = seen.iter().find(|timed| timed.quiet);
+    let fastest = || seen.iter().min_by_key(|timed| timed.each).filter(|_| enough);
+    quiet.or_else(fastest).copied()
 }
 
 #[cfg(test)]
@@ -165,6 +306,41 @@ mod tests {
         ModelConfig::parse(json.as_bytes()).unwrap()
     }
 
+    #[test]
+    fn a_window_without_noise_counts_else_the_fastest_of_some() {
+        let timed = |millis, quiet| Timed { each: Duration::from_millis(millis), quiet };
+        let noisy = [timed(9, false), timed(5, false), timed(7, false)];
+        assert_eq!(settled(&noisy, false), None, "there may be a better one");
+        assert_eq!(settled(&noisy, true), Some(timed(5, false)));
+        let steady = [timed(100, false), timed(103, false)];
+        assert_eq!(settled(&steady, false), Some(timed(100, false)), "the load is always there");
+        let quiet = [timed(5, false), timed(6, true)];
+        assert_eq!(settled(&quiet, false), Some(timed(6, true)));
+    }
+
+    #[test]
+    fn as_many_layers_as_no_cache_holds_are_timed_if_there_are_as_many_and_room() {
+        let mib = |mib: u64| mib << 20;
+        assert_eq!(depth(mib(122), 0, u64::MAX, 16), 2);
+        assert_eq!(depth(mib(7), 0, u64::MAX, 30), 28);
+        assert_eq!(depth(mib(7), 0, u64::MAX, 12), 12);
+        assert_eq!(depth(mib(7), mib(1), mib(42), 30), 5);
+        assert_eq!(depth(mib(7), mib(1), mib(3), 30), 1, "narrowed to fit");
+        assert_eq!(depth(mib(500), 0, u64::MAX, 80), 1);
+    }
+
+    #[test]
+    fn times_a_head_and_what_of_it_fits() {
+        for encoding in [BF16, WeightEncoding::Affine(Affine::Q8)] {
+            for max_bytes in [u64::MAX, 100 * 2 * 256] {
+                let probe = probe_head(&config(), encoding, 1, max_bytes).unwrap();
+                assert!(probe.decode > Duration::ZERO);
+            }
+            let error = probe_head(&config(), encoding, 1, 100).unwrap_err();
+            assert!(matches!(error, Error::ProbeMemory { max_bytes: 100, .. }));
+        }
+    }
+
     const BF16: WeightEncoding = WeightEncoding::Float(Dtype::BF16);
 
     /// Weights of one layer in bf16: two norms, attention with half as many KV heads, the MLP.
@@ -172,7 +348,7 @@ mod tests {
 
     #[test]
     fn times_a_whole_layer_when_it_fits() {
-        let probe = probe_layer(&config(), BF16, 1, u64::MAX).unwrap();
+        let probe = probe_layer(&config(), BF16, 1, u64::MAX, 2).unwrap();
         assert_eq!(probe.bytes, BYTES);
         assert!(probe.decode > Duration::ZERO);
     }
@@ -181,7 +357,7 @@ mod tests {
     fn times_packed_layers() {
         for format in [Affine::Q8, Affine::Q4] {
             let probe =
-                probe_layer(&config(), WeightEncoding::Affine(format), 1, u64::MAX).unwrap();
+                probe_layer(&config(), WeightEncoding::Affine(format), 1, u64::MAX, 2).unwrap();
             let matrices = (BYTES - 2 * 2 * 256) / 2;
             let packed = matrices * format.bits() as u64 / 8 + matrices / 64 * 4;
             assert_eq!(probe.bytes, packed + 2 * 2 * 256);
@@ -195,13 +371,14 @@ mod tests {
         let narrow = narrowed(&config(), BF16, BYTES / 3).unwrap();
         assert!((1..=2).contains(&narrow.num_kv_heads));
         assert!(layer_bytes(&narrow, BF16) <= BYTES / 3);
-        let probe = probe_layer(&config(), BF16, 1, BYTES / 3).unwrap();
+        let probe = probe_layer(&config(), BF16, 1, BYTES / 3, 2).unwrap();
         assert_eq!(probe.bytes, BYTES);
     }
 
     #[test]
     fn refuses_memory_for_less_than_the_narrowest_layer() {
-        let error = probe_layer(&config(), WeightEncoding::Float(Dtype::F32), 1, 1000).unwrap_err();
+        let error =
+            probe_layer(&config(), WeightEncoding::Float(Dtype::F32), 1, 1000, 2).unwrap_err();
         assert!(matches!(error, Error::ProbeMemory { max_bytes: 1000, .. }));
     }
 }

@@ -5,8 +5,10 @@ use super::Error;
 use super::args::PlanArgs;
 use super::choose::{Chosen, With};
 use super::prepare::Prepared;
+use super::rates::Probing;
 use crate::cluster::{self, Member};
 use crate::distributor::{self, Progress, WorkerProgress};
+use crate::planner::Plan;
 use crate::sizing::LOCAL;
 
 /// How much slower than the fastest the plan after a loss may be, if less must be pushed for it: answers
@@ -67,11 +69,26 @@ impl Prepared {
     /// there is one.
     pub(super) async fn plan_faster(&self, args: &PlanArgs) -> Result<Option<Chosen>, Error> {
         let chosen = self.plan_without(args, &[], 0.0).await?;
-        if chosen.plan.kept || chosen.plan.cost_seconds > WORTH * self.plan().cost_seconds {
+        if chosen.plan.kept || same_stages(&chosen.plan, self.plan()) {
+            return Ok(None);
+        }
+        if chosen.plan.cost_seconds > WORTH * self.present_cost(args).await {
             return Ok(None);
         }
         self.bring(&chosen).await?;
         Ok(Some(chosen))
+    }
+
+    /// What the present plan costs by what is known now: devices are known better once they have worked, and two
+    /// plans are compared by the same figures.
+    async fn present_cost(&self, args: &PlanArgs) -> f64 {
+        let stages = self.plan().stages.iter();
+        let place = stages.map(|stage| (stage.device.clone(), stage.layers)).collect();
+        let pinned = PlanArgs { place, ..args.clone() };
+        match self.plan_without(&pinned, &[], 0.0).await {
+            Ok(now) if same_stages(&now.plan, self.plan()) => now.plan.cost_seconds,
+            _ => self.plan().cost_seconds,
+        }
     }
 
     /// Makes this the plan, now that its blobs are there and nothing is computed any more.
@@ -131,9 +148,10 @@ impl Prepared {
             // Without workers the master would take everything, which it did not do before.
             args.local_memory = Some(args.local_memory.unwrap_or(0));
         }
-        args.reprobe = false; // Answers wait.
         let Self { model, manifests, state, threads, .. } = self;
-        let with = With { model, manifests, state, threads: *threads, slack };
+        // Answers wait, and who computes is not timed beside that.
+        let probing = Probing::Strangers;
+        let with = With { model, manifests, state, threads: *threads, slack, probing };
         let promise = self.chosen.promise;
         match with.plan(&self.members, &args, promise, &[]).await {
             // What layers were pinned to is gone, perhaps.
@@ -144,4 +162,12 @@ impl Prepared {
             chosen => chosen,
         }
     }
+}
+
+/// Whether the same devices have the same layers in both.
+fn same_stages(one: &Plan, other: &Plan) -> bool {
+    let stages = |plan: &Plan| {
+        plan.stages.iter().map(|stage| (stage.device.clone(), stage.layers)).collect::<Vec<_>>()
+    };
+    stages(one) == stages(other)
 }

@@ -155,6 +155,9 @@ pub(super) struct PlanArgs {
     /// Time the workers again even if they were timed before.
     #[arg(long)]
     pub reprobe: bool,
+    /// Whether somebody is told what to expect, so that the master is timed, too, also where nobody competes with it.
+    #[arg(skip)]
+    pub predict: bool,
 }
 
 impl PlanArgs {
@@ -207,6 +210,7 @@ impl PlanArgs {
             place: Vec::new(),
             exclude: Vec::new(),
             reprobe: false,
+            predict: false,
         }
     }
 

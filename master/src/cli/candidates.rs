@@ -2,14 +2,12 @@
 use std::collections::HashSet;
 
 use cake_engine::Placement;
-use cake_proto::wire;
 
 use super::Error;
 use super::args::PlanArgs;
-use crate::cluster::{self, Measured, Member};
-use crate::model::Model;
+use super::rates::{Asking, Rates};
+use crate::cluster::{Measured, Member};
 use crate::sizing::{Candidate, LOCAL};
-use crate::state::State;
 
 /// Who a candidate is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,10 +28,9 @@ pub(super) struct Candidates {
     pub seats: Vec<Seat>,
     /// What went wrong and does not matter if there is a plan, one sentence each.
     pub warnings: Vec<String>,
+    /// Seconds of the master's own part of a token; 0 where that is not known.
+    pub ends_seconds: f64,
 }
-
-/// Rates of one candidate, or why there are none.
-type Rates = Result<Measured, String>;
 
 impl Candidates {
     fn add(&mut self, seat: Seat, candidate: Candidate) {
@@ -41,10 +38,24 @@ impl Candidates {
         self.all.push(candidate);
     }
 
-    /// Rates that could not be measured are a warning: usual ones are assumed.
-    fn known(&mut self, rates: Rates) -> Option<Measured> {
-        let why = |reason| self.warnings.push(format!("{reason}; a usual speed is assumed"));
-        rates.map_err(why).ok()
+    /// Rates that could not be measured are a warning: usual ones are assumed. So are those that were measured beside
+    /// other work, if somebody is told what to expect.
+    fn known(&mut self, name: &str, rates: Rates, told: bool) -> Option<Measured> {
+        match rates {
+            Ok(rates) => {
+                if told && !rates.quiet {
+                    self.warnings.push(format!(
+                        "{name} was timed while other work went on there: it may be faster than is predicted, and \
+                         is timed again for the next plan"
+                    ));
+                }
+                Some(rates)
+            }
+            Err(reason) => {
+                self.warnings.push(format!("{reason}; a usual speed is assumed"));
+                None
+            }
+        }
     }
 }
 
@@ -53,32 +64,34 @@ impl Candidates {
 /// # Errors
 /// A name that is not known or is taken; a worker that is gone.
 pub(super) async fn gather(
-    model: &Model,
-    state: &State,
+    asking: &Asking<'_>,
     members: &[Member],
     args: &PlanArgs,
     what_if: &[(String, u64)],
-    threads: usize,
 ) -> Result<Candidates, Error> {
     let names: Vec<&str> = members.iter().map(Member::name).collect();
     check_names(&names, args, what_if)?;
     let kept = |name: &str| args.exclude.iter().all(|excluded| excluded != name);
     let used: Vec<usize> = (0..members.len()).filter(|index| kept(names[*index])).collect();
     let wished: Vec<_> = what_if.iter().filter(|(name, _)| kept(name)).collect();
-    let measure = used.iter().map(|index| rates(model, state, &members[*index], args.reprobe));
-    let measured = futures_util::future::try_join_all(measure).await?;
-    let mut found = Candidates { all: Vec::new(), seats: Vec::new(), warnings: Vec::new() };
+    let measured = asking.workers(used.iter().map(|index| &members[*index]).collect()).await?;
+    let mut found = Candidates {
+        all: Vec::new(),
+        seats: Vec::new(),
+        warnings: Vec::new(),
+        ends_seconds: asking.ends(args.predict),
+    };
     let alone = used.is_empty() && wished.is_empty();
     let local = args.local_memory.unwrap_or(if alone { u64::MAX } else { 0 });
     if local > 0 {
-        let compete = !alone; // Alone there is nobody to compare with.
-        let rates = compete.then(|| local_rates(model, threads, local));
-        let rates = rates.and_then(|rates| found.known(rates));
+        // Alone there is nobody to compare with.
+        let rates = asking.own(local, !alone || args.predict);
+        let rates = rates.and_then(|rates| found.known("the master", rates, args.predict));
         let copy_bytes = Placement::new(args.weights, false).copy_bytes();
-        found.add(Seat::Master, Candidate::local(local, threads, rates, copy_bytes));
+        found.add(Seat::Master, Candidate::local(local, asking.threads, rates, copy_bytes));
     }
     for (index, rates) in used.into_iter().zip(measured) {
-        let rates = found.known(rates);
+        let rates = found.known(members[index].name(), rates, args.predict);
         found.add(Seat::Worker(index), Candidate::worker(&members[index], rates));
     }
     for (name, bytes) in wished {
@@ -115,46 +128,6 @@ fn check_names(workers: &[&str], args: &PlanArgs, what_if: &[(String, u64)]) -> 
 
 fn list<'a>(names: impl IntoIterator<Item = &'a &'a str>) -> String {
     names.into_iter().copied().collect::<Vec<_>>().join(", ")
-}
-
-/// The worker's rates: as measured before of the same process and shape, else measured now. A worker
-/// that cannot be measured but is there, such as one too small for the probe, is still a candidate.
-async fn rates(model: &Model, state: &State, member: &Member, again: bool) -> Result<Rates, Error> {
-    let encoding = model.weight_encoding();
-    let shape = blake3::hash(&model.checkpoint.config_json).to_hex();
-    let key = format!("{}/{}/{encoding}/{shape}", member.offer.worker_id, member.offer.instance);
-    if let Some(known) = state.measured(&key).filter(|_| !again) {
-        return Ok(Ok(known));
-    }
-    let error = match cluster::measure(member, &model.checkpoint.config_json, encoding).await {
-        Ok(measured) => {
-            state.remember(&key, measured.clone());
-            return Ok(Ok(measured));
-        }
-        Err(error) => error,
-    };
-    let mut client = member.client.clone();
-    let alive = client.describe(wire::DescribeRequest {});
-    match cluster::within(member.name(), "describe itself", alive).await {
-        Ok(_) => Ok(Err(error.to_string())),
-        Err(_) => Err(error.into()),
-    }
-}
-
-/// The master's own rates, for a plan in which it competes with workers, measured within the memory
-/// that it may use.
-fn local_rates(model: &Model, threads: usize, max_bytes: u64) -> Rates {
-    let encoding = model.weight_encoding();
-    let config = &model.checkpoint.config;
-    let probe = || cake_engine::probe_layer(config, encoding, threads, max_bytes);
-    let probe = tokio::task::block_in_place(probe)
-        .map_err(|error| format!("the master could not time a layer: {error}"))?;
-    Ok(Measured {
-        decode_seconds: probe.decode.as_secs_f64(),
-        probe_bytes: probe.bytes.max(1),
-        rtt_seconds: 0.0,
-        bytes_per_second: f64::MAX,
-    })
 }
 
 #[cfg(test)]

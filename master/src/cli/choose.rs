@@ -6,6 +6,7 @@ use super::Error;
 use super::args::PlanArgs;
 use super::candidates::{self, Candidates, Seat};
 use super::prepare::warn;
+use super::rates::{Asking, Probing};
 use crate::chunk::{self, Chunk};
 use crate::cluster::Member;
 use crate::distributor::Manifests;
@@ -22,6 +23,8 @@ pub(super) struct With<'a> {
     pub threads: usize,
     /// How much slower a plan may be that has less to push.
     pub slack: f64,
+    /// Who is timed for it.
+    pub probing: Probing,
 }
 
 /// A plan, and what was decided with it.
@@ -45,13 +48,14 @@ impl With<'_> {
         promise: Promise,
         what_if: &[(String, u64)],
     ) -> Result<Chosen, Error> {
-        let Self { model, manifests, state, threads, slack } = *self;
-        let Candidates { all, seats, warnings } =
-            candidates::gather(model, state, members, args, what_if, threads).await?;
+        let Self { model, manifests, state, threads, slack, probing } = *self;
+        let asking = Asking { model, state, threads, probing };
+        let Candidates { all, seats, warnings, ends_seconds } =
+            candidates::gather(&asking, members, args, what_if).await?;
         let known = manifests.all_known();
         let plan = |promise: &Promise| {
             let input = sizing::input(model, promise, &all, &known, args.pins());
-            planner::plan(&planner::Input { slack, ..input })
+            planner::plan(&planner::Input { slack, ends_seconds, ..input })
         };
         // It may take a while for many workers, and somebody else's bytes move meanwhile.
         let fitting = block_in_place(|| fitting(plan, promise, args.chunk, &seats));

@@ -188,7 +188,7 @@ fn unpack(home: &Path) -> Result<PathBuf, Error> {
 }
 
 fn plan_args() -> PlanArgs {
-    PlanArgs { context: Some(CONTEXT), ..PlanArgs::usual() }
+    PlanArgs { context: Some(CONTEXT), predict: true, ..PlanArgs::usual() }
 }
 
 /// A worker process of the demo; killed when dropped.

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use cake_checkpoint::units::format_bytes;
 use tokio::sync::watch;
+use tokio::task::block_in_place;
 
 use super::Error;
 use super::again::Copies;
@@ -23,7 +24,7 @@ use super::out::{self, Tell};
 use super::prepare::Prepared;
 use crate::cluster::Whereabouts;
 use crate::monitor::Monitor;
-use crate::pipeline::{self, Pipeline};
+use crate::pipeline::{self, Paces, Pipeline};
 use crate::scheduler::Scheduler;
 
 /// Pause before what did not succeed is tried again, at first.
@@ -36,6 +37,8 @@ const MOST_PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_BUSY: Duration = Duration::from_millis(50);
 /// How often lost workers are looked for while all is well.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// How often it is written down how fast the stages really are.
+const LEARN: Duration = Duration::from_secs(30);
 
 /// What is needed to build a pipeline anew.
 pub(super) struct Keeper {
@@ -55,6 +58,8 @@ pub(super) struct Keeper {
     pub monitor: Arc<Monitor>,
     /// Tells when the present pipeline breaks.
     pub broken: watch::Receiver<Option<pipeline::Error>>,
+    /// How long its stages take.
+    pub paces: Paces,
 }
 
 /// What a keeper has to do something about.
@@ -96,7 +101,7 @@ impl Keeper {
                     (pipeline, true)
                 }
             };
-            self.broken = pipeline.watch();
+            (self.broken, self.paces) = (pipeline.watch(), pipeline.paces());
             let (chunk, rows) = (self.prepared.chunk(), self.prepared.promise().chunk);
             if !self.scheduler.resume(pipeline, chunk, rows) {
                 return;
@@ -114,11 +119,12 @@ impl Keeper {
     /// Waits for something to do. Meanwhile workers that come back are taken, and copies brought for losses
     /// that may come.
     async fn news(&mut self) -> News {
-        let Self { prepared, cluster, plan, spares, monitor, broken, .. } = self;
+        let Self { prepared, cluster, plan, spares, monitor, broken, paces, .. } = self;
         let mind = async {
             let mut present: Option<Vec<String>> = None;
             let mut told = String::new();
             let mut covered = !*spares;
+            let mut learned: Option<Instant> = None;
             monitor.metrics.copied(0, 0);
             prepared.release_unused().await;
             loop {
@@ -168,6 +174,12 @@ impl Keeper {
                     }
                 }
                 present = Some(there);
+                if learned.is_none_or(|at| at.elapsed() >= LEARN)
+                    && let Some(seconds) = paces.take()
+                {
+                    block_in_place(|| prepared.learn(Some(&seconds), None));
+                    learned = Some(Instant::now());
+                }
                 tokio::select! {
                     () = tokio::time::sleep(LOOK_AGAIN) => {}
                     () = cluster.membership.news.notified() => {}

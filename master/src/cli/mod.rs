@@ -18,6 +18,7 @@ mod out;
 mod plan;
 mod prepare;
 mod push;
+mod rates;
 mod report;
 mod run;
 mod serve;

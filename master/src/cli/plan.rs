@@ -27,7 +27,8 @@ impl Args {
     pub(super) async fn run(self) -> Result<(), Error> {
         let state = State::open()?;
         let (cluster, _door) = self.cluster.whereabouts().await?;
-        let prepared = prepare(state, &self.model, &cluster, &self.plan, &self.what_if).await?;
+        let plan = PlanArgs { predict: true, ..self.plan };
+        let prepared = prepare(state, &self.model, &cluster, &plan, &self.what_if).await?;
         if self.json {
             return report::print_json(&report::PlanReport::new(&prepared, None));
         }

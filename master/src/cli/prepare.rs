@@ -13,6 +13,7 @@ use super::args::PlanArgs;
 use super::candidates::Seat;
 use super::choose::{Chosen, With};
 use super::out::{self, Tell};
+use super::rates::Probing;
 use super::{Error, report, show};
 use crate::chunk::Chunk;
 use crate::cluster::{self, Member, Whereabouts};
@@ -91,8 +92,14 @@ pub(super) async fn prepare(
     loop {
         let model = Model { checkpoint: checkpoint.clone(), encoding };
         let manifests = Arc::new(Manifests::open(model.clone(), state.digests()?)?);
-        let with =
-            With { model: &model, manifests: &manifests, state: &state, threads, slack: 0.0 };
+        let with = With {
+            model: &model,
+            manifests: &manifests,
+            state: &state,
+            threads,
+            slack: 0.0,
+            probing: Probing::asked(args),
+        };
         let chosen = match (with.plan(&members, args, promise, what_if).await, narrower.next()) {
             (Err(Error::Plan(_)), Some(next)) => {
                 encoding = *next;

@@ -26,7 +26,8 @@ impl Args {
         if cluster.addresses().is_empty() {
             return Err(Error::argument("--worker", "missing", "at least one worker to push to"));
         }
-        let prepared = prepare(State::open()?, &self.model, &cluster, &self.plan, &[]).await?;
+        let plan = PlanArgs { predict: true, ..self.plan };
+        let prepared = prepare(State::open()?, &self.model, &cluster, &plan, &[]).await?;
         let tell = if self.json { Tell::Nobody } else { Tell::Output };
         let pushed = prepared.announce_and_push(tell).await?;
         if self.json {

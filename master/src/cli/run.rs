@@ -7,7 +7,7 @@ use tokio::task::block_in_place;
 use super::args::{ClusterArgs, PlanArgs, SampleArgs};
 use super::prepare::{prepare, warn};
 use super::{Error, out, report};
-use crate::generate::{Answer, Finish, Generator, Options, Sequence};
+use crate::generate::{Answer, Finish, Generator, Options, Sequence, Timing};
 use crate::pipeline::Blocks;
 use crate::state::State;
 use crate::text::{Detokenizer, Message, StopStrings, Text};
@@ -48,7 +48,12 @@ impl Args {
     pub(super) async fn run(self) -> Result<(), Error> {
         let started = Instant::now();
         let (cluster, _door) = self.cluster.whereabouts().await?;
-        let prepared = prepare(State::open()?, &self.model, &cluster, &self.plan, &[]).await?;
+        // Alone there is no plan to tell of, and for programs it is told by `plan`.
+        let plan = PlanArgs {
+            predict: !self.json && !cluster.addresses().is_empty(),
+            ..self.plan.clone()
+        };
+        let prepared = prepare(State::open()?, &self.model, &cluster, &plan, &[]).await?;
         let checkpoint = &prepared.model.checkpoint;
         let text = block_in_place(|| Text::open(&checkpoint.location.directory))?;
         let prompt = block_in_place(|| self.prompt_ids(&text))?;
@@ -76,6 +81,8 @@ impl Args {
             .generate(&mut sequence, &mut blocks, &prompt, &options, |id| writer.token(id))
             .await?;
         let output = writer.finish();
+        let paces = pipeline.paces().take();
+        block_in_place(|| prepared.learn(paces.as_deref(), ends_seconds(&answer.timing)));
         if let Some(path) = &self.logits_out {
             block_in_place(|| write_logits(path, &answer, checkpoint.config.vocab_size))?;
         }
@@ -122,6 +129,15 @@ impl Args {
             system.into_iter().chain([Message::new("user", prompt)]).collect();
         Ok(text.encode_chat(&messages)?)
     }
+}
+
+/// Seconds of the master's own part of a token, in the median of those that were decoded, if they are enough.
+fn ends_seconds(timing: &Timing) -> Option<f64> {
+    /// The first ones find cold caches.
+    const LEAST: usize = 16;
+    let mut all: Vec<f64> = timing.decode_steps.iter().map(|step| step.ends_seconds).collect();
+    all.sort_by(f64::total_cmp);
+    (all.len() >= LEAST).then(|| all[all.len() / 2])
 }
 
 /// Refuses a system message where no template would say it to the model.

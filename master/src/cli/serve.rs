@@ -170,7 +170,8 @@ impl Args {
         cluster: Whereabouts,
     ) -> Result<(Keeper, Served), Error> {
         let parallel = self.plan.parallel.or(Some(DEFAULT_PARALLEL));
-        let plan = PlanArgs { parallel, ..self.plan.clone() };
+        let predict = !cluster.addresses().is_empty();
+        let plan = PlanArgs { parallel, predict, ..self.plan.clone() };
         let mut prepared = prepare(State::open()?, &self.model, &cluster, &plan, &[]).await?;
         prepared.monitor = Some(monitor.clone());
         monitor.planned(prepared.planned());
@@ -188,7 +189,7 @@ impl Args {
         let pipeline = prepared.open(tell, &mut pushed).await?;
         monitor.metrics.pushed(pushed.pushed_bytes, pushed.reused_bytes);
         monitor.wired(pipeline.stages());
-        let broken = pipeline.watch();
+        let (broken, paces) = (pipeline.watch(), pipeline.paces());
         let ends = prepared.ends()?;
         let limits = Limits::of(prepared.promise(), prepared.chunk(), self.queue);
         let metrics = monitor.metrics.clone();
@@ -202,6 +203,7 @@ impl Args {
             scheduler: scheduler.clone(),
             monitor: monitor.clone(),
             broken,
+            paces,
         };
         let created = api::unix_seconds();
         let name = name.to_owned();

@@ -27,9 +27,12 @@ pub struct Measured {
     pub rtt_seconds: f64,
     /// Bytes per second from the master to it.
     pub bytes_per_second: f64,
+    /// Whether nothing else ran on it while it was timed: otherwise it may be faster.
+    #[serde(default)]
+    pub quiet: bool,
 }
 
-/// Times a layer of this model on the worker, and the link to it.
+/// Times up to so many layers of this model on the worker, and the link to it.
 ///
 /// # Errors
 /// [`Error::Call`].
@@ -37,6 +40,7 @@ pub async fn measure(
     member: &Member,
     config_json: &[u8],
     encoding: WeightEncoding,
+    layers: usize,
 ) -> Result<Measured, Error> {
     let mut client = member.client.clone();
     let name = member.name();
@@ -62,6 +66,7 @@ pub async fn measure(
     let request = wire::ProbeComputeRequest {
         config_json: config_json.to_vec().into(),
         encoding: encoding.to_string(),
+        layers: u32::try_from(layers).unwrap_or(u32::MAX),
     };
     let probe =
         within_time(PROBE_TIMEOUT, name, "time a layer", client.probe_compute(request)).await?;
@@ -70,5 +75,6 @@ pub async fn measure(
         probe_bytes: probe.bytes.max(1),
         rtt_seconds,
         bytes_per_second: limits::FRAME_BYTES as f64 / sending,
+        quiet: probe.quiet,
     })
 }

@@ -6,6 +6,7 @@ mod announce;
 mod blocks;
 mod local;
 mod open;
+mod paces;
 #[cfg(test)]
 mod tests;
 
@@ -27,6 +28,7 @@ use crate::sizing::LOCAL;
 pub use blocks::{Blocks, Full};
 pub use local::LocalStage;
 pub use open::{Error as OpenError, Opening, StageSpec, open};
+pub use paces::Paces;
 
 /// A step that takes longer has failed: slower than any device worth using.
 const STEP_TIMEOUT: Duration = Duration::from_secs(300);
@@ -113,6 +115,8 @@ struct Pending {
     steps: HashMap<u64, Waiting>,
     /// Microseconds each stage computed on the step that was answered last.
     stage_us: Vec<u32>,
+    /// How long the stages take for generated rows.
+    paces: Paces,
     broken: Option<Error>,
 }
 
@@ -172,6 +176,11 @@ impl Pipeline {
         self.shared.broken.subscribe()
     }
 
+    /// How long its stages take for generated rows; to be asked also when it has ended.
+    pub fn paces(&self) -> Paces {
+        self.shared.lock().paces.clone()
+    }
+
     /// Sends a step; waits while as many are in flight as the pipeline takes.
     ///
     /// * `hidden`: `[rows, hidden_size]`, rows in the order of `items`.
@@ -200,6 +209,7 @@ impl Pipeline {
                 return Err(error.clone());
             }
             let rows = step.wanted.len();
+            pending.paces.left(number, &step.items);
             pending.steps.insert(number, Waiting { rows, answer, _permit: permit });
         }
         match &self.local {
@@ -313,6 +323,7 @@ impl Shared {
             && answer.rows == waiting.rows
         {
             pending.stage_us.clone_from(&answer.stage_us);
+            pending.paces.back(step, &answer.stage_us);
         }
         drop(pending);
         match waiting {

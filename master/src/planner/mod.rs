@@ -64,6 +64,9 @@ pub struct Input {
     pub slack: f64,
     /// Tokens of context per sequence that [`LayerCost::kv_bytes`] pays for; used to suggest fewer.
     pub context_tokens: u64,
+    /// Seconds of the master's own part of a token: embedding, head and the choice. The same whatever the plan, so
+    /// that it only enters what is predicted.
+    pub ends_seconds: f64,
 }
 
 /// What one layer costs, whichever device runs it.
@@ -116,8 +119,10 @@ pub struct Pin {
 pub struct Plan {
     /// At least one stage; together they hold every layer once, in order.
     pub stages: Vec<PlannedStage>,
-    /// Seconds one row takes through all stages, all hops and the way back.
+    /// Seconds one token takes: through all stages, all hops and the way back, and the master's own part.
     pub step_seconds: f64,
+    /// Of these, the master's own part: embedding, head and the choice.
+    pub ends_seconds: f64,
     /// Seconds of the slowest stage for one row.
     pub bottleneck_seconds: f64,
     /// Steps that can usefully be under way at once: the smaller of sequences and stages.
@@ -270,17 +275,18 @@ fn describe(input: &Input, terms: &Terms, chain: &[(usize, LayerRange)], kept: b
         })
         .collect();
     let way_back = stages.last().map_or(0.0, |last| last.hop_seconds);
-    let step_seconds =
+    let chain_seconds =
         stages.iter().map(|stage| stage.stage_seconds + stage.hop_seconds).sum::<f64>() + way_back;
     let bottleneck_seconds = stages.iter().map(|stage| stage.stage_seconds).fold(0.0, f64::max);
     let steps_in_flight = terms.steps_in_flight(stages.len());
     let remote = stages.iter().filter(|stage| !input.devices[stage.device_index].local).count();
     let messages = if remote == 0 { 0 } else { remote as u64 + 1 }; // One per hop and one back.
     Plan {
-        step_seconds,
+        step_seconds: chain_seconds + input.ends_seconds,
+        ends_seconds: input.ends_seconds,
         bottleneck_seconds,
         steps_in_flight,
-        cost_seconds: bottleneck_seconds.max(step_seconds / steps_in_flight as f64),
+        cost_seconds: bottleneck_seconds.max(chain_seconds / steps_in_flight as f64),
         push_bytes: stages.iter().map(|stage| stage.push_bytes).sum(),
         wire_bytes_per_row: input.activation_bytes.saturating_mul(messages),
         kept,

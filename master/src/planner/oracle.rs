@@ -207,6 +207,7 @@ impl Random {
             activation_bytes: 16,
             slack: 0.0,
             context_tokens,
+            ends_seconds: 0.0,
         };
         input.parallel = input.parallel.max(1);
         if self.once_in(2) {

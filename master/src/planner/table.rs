@@ -9,7 +9,7 @@ const COLUMNS: usize = 7;
 
 /// The plan as a table, one line per stage in chain order, each ending in a newline.
 ///
-/// The last column is the stage's share of a step; what the shares leave of 100 % is the network's.
+/// The last column is the stage's share of a step; what the shares leave of 100 % is the network's and the head's.
 pub fn render(plan: &Plan) -> String {
     let mut rows = vec![HEADINGS.map(String::from)];
     rows.extend(plan.stages.iter().map(|stage| cells(plan, stage)));

@@ -18,6 +18,7 @@ fn model(count: usize) -> Input {
         activation_bytes: 8192,
         slack: 0.0,
         context_tokens: 4096,
+        ends_seconds: 0.0,
     }
 }
 
@@ -83,6 +84,16 @@ fn one_sequence_goes_to_the_fastest_device_that_has_room() {
     assert!((alone.step_seconds - 0.021).abs() < 1e-12, "{alone:?}"); // 10 layers, there and back.
     let input = model(10).device("laptop", 30 + 7 * 110, 2).device("phone", 4000, 8);
     assert_eq!(placed(&plan(&input).unwrap()), ["laptop 0..7", "phone 7..10"]);
+}
+
+#[test]
+fn the_masters_own_part_of_a_token_is_predicted_and_moves_no_layer() {
+    let input = model(20).device("laptop", 4000, 2).device("phone", 4000, 8).parallel(2);
+    let without = plan(&input).unwrap();
+    let with = plan(&Input { ends_seconds: 0.5, ..input }).unwrap();
+    assert!((with.step_seconds - without.step_seconds - 0.5).abs() < 1e-12, "{with:?}");
+    assert_eq!(with.ends_seconds, 0.5);
+    assert_eq!((with.cost_seconds, &with.stages), (without.cost_seconds, &without.stages));
 }
 
 #[test]

@@ -81,7 +81,7 @@ impl Loaded {
 
     fn probe(&self) -> wire::ProbeComputeRequest {
         let config_json = self.request.config_json.clone();
-        wire::ProbeComputeRequest { config_json, encoding: "F32".to_owned() }
+        wire::ProbeComputeRequest { config_json, encoding: "F32".to_owned(), layers: 1 }
     }
 }
 

@@ -3,3 +3,4 @@
 mod chat;
 mod commands;
 mod logs;
+mod predictions;

@@ -14,10 +14,11 @@ use self::conversation::Conversation;
 use super::args::{ClusterArgs, PlanArgs, SampleArgs};
 use super::ctrl_c::{CtrlC, Interrupts};
 use super::input::Input;
-use super::prepare::{PushReport, prepare, warn};
+use super::prepare::{Prepared, PushReport, prepare, warn};
 use super::run::{Writer, check_system, tell_ending};
 use super::{Error, out, report};
 use crate::generate::{Answer, Finish, Timing};
+use crate::pipeline::Paces;
 use crate::scheduler::{
     self, Choice, Event, Goal, Limits, OnLoss, Refusal, Request, Scheduler, Scope,
 };
@@ -52,7 +53,8 @@ impl Args {
         let state = State::open()?;
         let history = state.chat_history();
         let (cluster, _door) = self.cluster.whereabouts().await?;
-        let prepared = prepare(state, &self.model, &cluster, &self.plan, &[]).await?;
+        let plan = PlanArgs { predict: !cluster.addresses().is_empty(), ..self.plan.clone() };
+        let prepared = prepare(state, &self.model, &cluster, &plan, &[]).await?;
         let checkpoint = &prepared.model.checkpoint;
         let text = block_in_place(|| Text::open(&checkpoint.location.directory))?;
         check_system(self.system.as_deref(), &text)?;
@@ -61,6 +63,7 @@ impl Args {
         let tell = prepared.tell(false);
         let mut pushed = prepared.announce_and_push(tell).await?;
         let pipeline = prepared.open(tell, &mut pushed).await?;
+        let paces = pipeline.paces();
         let ends = prepared.ends()?;
         let limits = Limits::of(prepared.promise(), prepared.chunk(), QUEUE);
         let asking = Asking {
@@ -71,7 +74,8 @@ impl Args {
             stop: &self.sample.stop,
             text: &text,
         };
-        let talk = Talk { asking, context: limits.context, pushed };
+        let context = limits.context;
+        let talk = Talk { asking, context, pushed, prepared: &prepared, paces };
         let conversation = Conversation::new(self.system.clone());
         // It stops an answer from now on.
         talk.run(conversation, Input::open(history), ctrl_c.take_over()).await
@@ -84,6 +88,9 @@ struct Talk<'a> {
     /// Tokens that a sequence may have.
     context: usize,
     pushed: PushReport,
+    prepared: &'a Prepared,
+    /// How long stages take, which the next plan is to know.
+    paces: Paces,
 }
 
 impl Talk<'_> {
@@ -162,7 +169,9 @@ impl Talk<'_> {
                 "(the context of {context} tokens is full: the model is not told of the {turns} any more)"
             ));
         }
-        match self.asking.answer(fitted.prompt, interrupts).await {
+        let told = self.asking.answer(fitted.prompt, interrupts).await;
+        block_in_place(|| self.prepared.learn(self.paces.take().as_deref(), None));
+        match told {
             Ok(Told { answer, said, stopped }) => {
                 let way_out = match conversation.has_turns() {
                     true => "what comes next leaves out the oldest turns",

@@ -1,0 +1,275 @@
+//! How fast every candidate is: as remembered, else as timed now; and what is remembered of how fast it really was.
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use cake_engine::SamplingOptions;
+use cake_identity::lines;
+use cake_proto::wire;
+use cake_worker::platform;
+use futures_util::future::try_join_all;
+use tokio::task::block_in_place;
+
+use super::Error;
+use super::args::PlanArgs;
+use super::candidates::Seat;
+use super::prepare::Prepared;
+use crate::cluster::{self, Measured, Member};
+use crate::model::Model;
+use crate::sizing::LOCAL;
+use crate::state::State;
+
+/// Part of the memory that the master has free which timing itself may take for a moment.
+const SCRATCH_PART: u64 = 4;
+/// Layers are timed in a part of a device's equal share of them.
+const SHARES: usize = 2;
+/// Choices of a token that are timed; the median counts.
+const CHOICES: usize = 5;
+
+/// Rates of one candidate, or why there are none.
+pub(super) type Rates = Result<Measured, String>;
+
+/// Who is timed for a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Probing {
+    /// Everybody, whatever is remembered.
+    All,
+    /// Who was never timed, or only while other work went on.
+    Uncertain,
+    /// Who was never timed.
+    Strangers,
+}
+
+impl Probing {
+    /// As a command asks for it.
+    pub(super) fn asked(args: &PlanArgs) -> Self {
+        if args.reprobe { Self::All } else { Self::Uncertain }
+    }
+}
+
+/// What candidates are asked for.
+#[derive(Clone, Copy)]
+pub(super) struct Asking<'a> {
+    pub model: &'a Model,
+    pub state: &'a State,
+    /// Of the master.
+    pub threads: usize,
+    pub probing: Probing,
+}
+
+impl Asking<'_> {
+    /// The workers' rates, in their order. Those on one machine are timed one after the other, as they will compute:
+    /// at the same time they would take each other's memory and processors.
+    ///
+    /// # Errors
+    /// A worker that is gone.
+    pub(super) async fn workers(&self, workers: Vec<&Member>) -> Result<Vec<Rates>, Error> {
+        let mut hosts: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+        for (index, worker) in workers.iter().enumerate() {
+            hosts.entry(host(&worker.address)).or_default().push(index);
+        }
+        // What is timed takes memory: less than an equal share, as what is planned may be.
+        let layers = self.model.checkpoint.config.num_layers / (SHARES * workers.len().max(1));
+        let workers = &workers;
+        let each = hosts.into_values().map(|indices| async move {
+            let mut rates = Vec::with_capacity(indices.len());
+            for index in indices {
+                rates.push((index, self.worker(workers[index], layers.max(1)).await?));
+            }
+            Ok::<_, Error>(rates)
+        });
+        let mut rates: Vec<_> = try_join_all(each).await?.into_iter().flatten().collect();
+        rates.sort_by_key(|(index, _)| *index);
+        Ok(rates.into_iter().map(|(_, rates)| rates).collect())
+    }
+
+    /// The worker's rates: as measured before of the same process and shape, else measured now. A worker
+    /// that cannot be measured but is there, such as one too small for the probe, is still a candidate.
+    async fn worker(&self, member: &Member, layers: usize) -> Result<Rates, Error> {
+        let Self { model, state, .. } = *self;
+        let key = worker_key(model, member);
+        let known = match self.remembered(&key) {
+            Ok(known) => return Ok(Ok(known)),
+            Err(uncertain) => uncertain,
+        };
+        let config_json = &model.checkpoint.config_json;
+        let encoding = model.weight_encoding();
+        let error = match cluster::measure(member, config_json, encoding, layers).await {
+            Ok(measured) => return Ok(Ok(state.remember(&key, measured))),
+            Err(error) => error,
+        };
+        let mut client = member.client.clone();
+        let alive = client.describe(wire::DescribeRequest {});
+        match cluster::within(member.name(), "describe itself", alive).await {
+            // What is not certain is better than nothing.
+            Ok(_) => Ok(known.ok_or_else(|| error.to_string())),
+            Err(_) => Err(error.into()),
+        }
+    }
+
+    /// The master's own rates, timed within the memory that it may use if they are `needed` and not known.
+    pub(super) fn own(&self, max_bytes: u64, needed: bool) -> Option<Rates> {
+        let Self { model, state, threads, .. } = *self;
+        let key = own_key(model, threads);
+        let known = match self.remembered(&key) {
+            Ok(known) => return Some(Ok(known)),
+            Err(uncertain) => uncertain,
+        };
+        if !needed {
+            return known.map(Ok);
+        }
+        let (encoding, config) = (model.weight_encoding(), &model.checkpoint.config);
+        let max_bytes = max_bytes.min(platform::free_memory());
+        let layers = config.num_layers / SHARES;
+        let probe =
+            || cake_engine::probe_layer(config, encoding, threads, max_bytes, layers.max(1));
+        Some(match block_in_place(probe) {
+            Ok(probe) => {
+                let measured = own(probe.decode.as_secs_f64(), probe.bytes.max(1), probe.quiet);
+                Ok(state.remember(&key, measured))
+            }
+            Err(error) => {
+                known.ok_or_else(|| format!("the master could not time a layer: {error}"))
+            }
+        })
+    }
+
+    /// Seconds of the master's own part of a token, timed if they are `needed` and not known; 0 where they cannot be
+    /// had. Embedding a token is to read a row: nothing beside the head.
+    pub(super) fn ends(&self, needed: bool) -> f64 {
+        let Self { model, state, threads, probing } = *self;
+        let key = ends_key(model, threads);
+        let known = match self.remembered(&key) {
+            Ok(known) => return known.decode_seconds,
+            Err(uncertain) => uncertain,
+        };
+        let known = || known.map_or(0.0, |known| known.decode_seconds);
+        if !needed || probing == Probing::Strangers {
+            return known();
+        }
+        let (encoding, config) = (model.head_encoding(), &model.checkpoint.config);
+        let max_bytes = platform::free_memory() / SCRATCH_PART;
+        let probe = || {
+            let head = cake_engine::probe_head(config, encoding, threads, max_bytes)?;
+            Ok::<_, cake_engine::Error>((head, choice_seconds(config.vocab_size)))
+        };
+        match block_in_place(probe) {
+            Ok((head, choice)) => {
+                let measured = own(head.decode.as_secs_f64() + choice, 1, head.quiet);
+                state.remember(&key, measured).decode_seconds
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the head is not timed");
+                known()
+            }
+        }
+    }
+
+    /// What is remembered, if it is to be used; else what there is if nothing better can be had.
+    fn remembered(&self, key: &str) -> Result<Measured, Option<Measured>> {
+        if self.probing == Probing::All {
+            self.state.forget(key);
+        }
+        match self.state.measured(key) {
+            Some(known) if known.quiet || self.probing == Probing::Strangers => Ok(known),
+            known => Err(known),
+        }
+    }
+}
+
+impl Prepared {
+    /// Remembers how long the stages of the plan, and the master's own part, really took for a generated token: the
+    /// next plan knows it.
+    pub(super) fn learn(&self, stage_seconds: Option<&[f64]>, ends_seconds: Option<f64>) {
+        let Self { model, state, threads, chosen, .. } = self;
+        let stages = &chosen.plan.stages;
+        let stage_seconds = stage_seconds.filter(|seconds| seconds.len() == stages.len());
+        for (stage, seconds) in stages.iter().zip(stage_seconds.unwrap_or_default()) {
+            let bytes: u64 = stage.layers.iter().map(|layer| model.blob_bytes(layer)).sum();
+            match chosen.seats.get(stage.device_index) {
+                Some(Seat::Master) => learn_own(state, &own_key(model, *threads), *seconds, bytes),
+                Some(Seat::Worker(index)) => {
+                    if let Some(member) = self.members.get(*index) {
+                        state.ran(&worker_key(model, member), *seconds, bytes);
+                    }
+                }
+                Some(Seat::Imagined) | None => {}
+            }
+        }
+        if let Some(seconds) = ends_seconds {
+            learn_own(state, &ends_key(model, *threads), seconds, 1);
+        }
+    }
+}
+
+/// The master may run what it never timed.
+fn learn_own(state: &State, key: &str, seconds: f64, bytes: u64) {
+    if state.measured(key).is_none() {
+        state.remember(key, own(seconds, bytes.max(1), false));
+    }
+    state.ran(key, seconds, bytes);
+}
+
+/// Rates of the master itself, to which there is no way.
+fn own(decode_seconds: f64, probe_bytes: u64, quiet: bool) -> Measured {
+    Measured { decode_seconds, probe_bytes, rtt_seconds: 0.0, bytes_per_second: f64::MAX, quiet }
+}
+
+/// The machine that an address is of, as far as that can be seen; of a line, the line.
+fn host(address: &str) -> &str {
+    match lines::worker_at(address) {
+        Some(_) => address,
+        None => address.rsplit_once(':').map_or(address, |(host, _)| host),
+    }
+}
+
+fn shape(model: &Model) -> impl std::fmt::Display {
+    blake3::hash(&model.checkpoint.config_json).to_hex()
+}
+
+/// What is measured of a worker's process is remembered under this.
+fn worker_key(model: &Model, member: &Member) -> String {
+    let (id, instance, encoding) =
+        (&member.offer.worker_id, &member.offer.instance, model.weight_encoding());
+    format!("{id}/{instance}/{encoding}/{}", shape(model))
+}
+
+/// The same of the master's own layers, whichever process that is.
+fn own_key(model: &Model, threads: usize) -> String {
+    let (host, encoding) = (platform::host_name(), model.weight_encoding());
+    format!("{LOCAL}/{host}/{threads}/{encoding}/{}", shape(model))
+}
+
+/// The same of its own part of a token.
+fn ends_key(model: &Model, threads: usize) -> String {
+    let (host, encoding) = (platform::host_name(), model.head_encoding());
+    format!("ends/{host}/{threads}/{encoding}/{}", shape(model))
+}
+
+/// How long it takes to choose the likeliest of so many tokens.
+fn choice_seconds(vocab_size: usize) -> f64 {
+    let logits: Vec<f32> = (0..vocab_size).map(|token| (token % 1009) as f32 * 0.01).collect();
+    let mut seconds: Vec<f64> = (0..CHOICES as u64)
+        .map(|position| {
+            let began = Instant::now();
+            let sampled = cake_engine::sample(&logits, &[], position, &SamplingOptions::default());
+            std::hint::black_box(sampled);
+            began.elapsed().as_secs_f64()
+        })
+        .collect();
+    seconds.sort_by(f64::total_cmp);
+    seconds[CHOICES / 2]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_of_one_machine_are_told_by_its_address() {
+        assert_eq!(host("127.0.0.1:7001"), host("127.0.0.1:7002"));
+        assert_ne!(host("10.0.0.1:7001"), host("10.0.0.2:7001"));
+        assert_eq!(host("[::1]:7001"), "[::1]");
+        let [one, other] = ["ab", "cd"].map(lines::address);
+        assert_ne!(host(&one), host(&other), "who calls in may be anywhere");
+    }
+}
