@@ -4,7 +4,8 @@
 //! [`fill`] the page cache, [`peers`] other systems, [`table`] the outcome; the figures themselves
 //! are in [`push`], [`memory`], [`speed`] and [`demo`]; those of the engine in [`engine`], [`hops`],
 //! [`together`], [`context`], [`tiers`] and [`packed7b`]; those of a service in [`serve`], the cost of
-//! encryption in [`tls`], the time after a loss in [`recovery`].
+//! encryption in [`tls`], the time after a loss in [`recovery`]; what a plan promises beside what comes of it in
+//! [`predictions`].
 mod bandwidth;
 mod cluster;
 mod context;
@@ -17,6 +18,7 @@ mod lab;
 mod memory;
 mod packed7b;
 mod peers;
+mod predictions;
 mod push;
 mod recovery;
 mod serve;
@@ -67,6 +69,8 @@ pub(crate) enum Part {
     Serve,
     /// What mutual TLS costs, and how soon answers go on after a loss (not part of main).
     Trust,
+    /// The speed that a plan predicts beside the one there is (not part of main).
+    Predictions,
 }
 
 /// How a figure is measured, with its name and bar for when it cannot be.
@@ -151,6 +155,18 @@ const TRUST: &[Figure] = &[
         measure: |lab, _, table| recovery::measure(lab, table),
     },
 ];
+const PREDICTIONS: &[Figure] = &[
+    Figure {
+        name: "alone",
+        bar: predictions::BAR,
+        measure: |lab, _, table| predictions::alone(lab, table),
+    },
+    Figure {
+        name: "over workers",
+        bar: predictions::BAR,
+        measure: |lab, _, table| predictions::over_workers(lab, table),
+    },
+];
 const MEMORY: &[Figure] = &[
     Figure {
         name: "worker's memory",
@@ -187,6 +203,7 @@ pub(crate) fn measure(
         Part::Engine => &[ENGINE],
         Part::Serve => &[SERVE],
         Part::Trust => &[TRUST],
+        Part::Predictions => &[PREDICTIONS],
     };
     let figures: Vec<&Figure> = figures.iter().copied().flatten().collect();
     let names = figures.iter().map(|figure| figure.name).collect::<Vec<_>>().join(", ");

@@ -17,7 +17,8 @@ struct Cli {
     #[arg(value_enum, default_value = "main")]
     part: bench::Part,
     /// Only those figures of it whose name has this in it: `engine` has encodings, together, context, hops,
-    /// tiers and packed 7B, `serve` has throughput, pipelining, latency and small questions.
+    /// tiers and packed 7B, `serve` has throughput, pipelining, latency and small questions, `predictions` has alone
+    /// and over workers.
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
     /// Directory for models and stores, on a real disk. Default: bench-models beside this program.
@@ -26,7 +27,7 @@ struct Cli {
     /// Directory of llama.cpp and PyTorch to compare with, made by tests/benches/peers.sh.
     #[arg(long, value_name = "DIR")]
     peers: Option<PathBuf>,
-    /// Turns of everybody in `engine` and `serve`; medians count.
+    /// Turns of everybody in `engine`, `serve` and `predictions`; medians count.
     #[arg(long, value_name = "N", default_value_t = 5)]
     rounds: usize,
     /// Keep the models of 4 and 10 GiB for the next time.

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# The unit tests of the checkpoint reader and of the engine with AddressSanitizer: every read and write outside of what was
+# allocated, in kernels of all instruction sets of this processor, in mapped files and in the allocator, ends the test.
+#
+# Needs a Rust toolchain that has the sanitizer's runtime for this target, which those of rustup have; what is not
+# stable about it is allowed by RUSTC_BOOTSTRAP. Where it is missing, or does not run here, this says NOT SHOWN and exits
+# with 3. It builds in a directory of its own, and takes some minutes.
+#   ASAN_TARGET_DIR  default: target/asan
+#   ASAN_PACKAGES    default: cake-checkpoint cake-engine
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+not_shown() {
+  echo "AddressSanitizer: NOT SHOWN: $1" >&2
+  exit 3
+}
+
+target=$(rustc -vV | sed -n 's/^host: //p')
+library=$(rustc --print target-libdir)
+compgen -G "$library/librustc*_rt.asan.*" >/dev/null ||
+  not_shown "the Rust toolchain has no AddressSanitizer for $target"
+
+# It needs a part of the address space that some kernels and emulators do not give.
+probe=$(mktemp -d)
+trap 'rm -rf "$probe"' EXIT
+echo 'fn main() {}' >"$probe/main.rs"
+RUSTC_BOOTSTRAP=1 rustc -Zsanitizer=address --target "$target" -o "$probe/main" "$probe/main.rs" >/dev/null 2>&1 ||
+  not_shown "the compiler here makes no program with it"
+"$probe/main" >/dev/null 2>&1 || not_shown "programs with it do not run here"
+
+packages=()
+for package in ${ASAN_PACKAGES:-cake-checkpoint cake-engine}; do
+  packages+=(--package "$package")
+done
+# A target that is named keeps build scripts and macros free of it. What lives as long as the process is no leak; and
+# model checks switch stacks, of which it knows nothing.
+RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" ASAN_OPTIONS="detect_leaks=0" CARGO_INCREMENTAL=0 \
+  cargo test --lib "${packages[@]}" --target "$target" --target-dir "${ASAN_TARGET_DIR:-target/asan}" -- --skip pool::model
