@@ -12,50 +12,38 @@ use super::params::Terms;
 use super::respond::{Sending, Shape, Whole, respond};
 use super::tools::{ToolCall, ToolChoice, ToolScan};
 use super::wire::{ChatLogprob, ChatLogprobs, ChatMessage, ChatRequest, Content, TokenLogprob};
-use super::wire::{ResponseFormat, Tool};
+use super::wire::{Common, ResponseFormat, Tool};
 use super::{Body, Ready, Served, params};
-use crate::grammar::Grammar;
+use crate::grammar::{Grammar, Grammars, bounds};
 use crate::scheduler::{Scope, Token};
 
-/// Most tools of a request.
+/// Most tools of a request, as OpenAI has it.
 const MAX_TOOLS: usize = 128;
+/// Longest name of a tool: OpenAI's are half as long.
+const MAX_TOOL_NAME_BYTES: usize = 128;
 
 pub(super) async fn create(
     Ready(served): Ready,
     Extension(scope): Extension<Scope>,
     Body(request): Body<ChatRequest>,
 ) -> Result<Response, ApiError> {
-    let ChatRequest { messages, logprobs, top_logprobs, common, .. } = request;
-    common.unmet.check()?;
-    let (tools, format) = (request.tools.unwrap_or_default(), request.response_format);
-    if let Some(tool) = tools.iter().find(|tool| tool.kind != "function") {
-        return Err(ApiError::parameter("tools", &tool.kind, "tools of type \"function\""));
-    }
-    if tools.len() > MAX_TOOLS {
-        return Err(ApiError::parameter("tools", tools.len(), format!("at most {MAX_TOOLS}")));
-    }
-    let choice = ToolChoice::new(&tools, request.tool_choice.as_ref())?;
-    let logprobs = logprobs.unwrap_or(false);
-    if top_logprobs.is_some() && !logprobs {
-        let expected = "logprobs to be true beside it";
-        return Err(ApiError::parameter("top_logprobs", "given", expected));
-    }
-    if messages.is_empty() {
-        return Err(ApiError::parameter("messages", "empty", "at least one"));
-    }
-    let messages: Vec<Value> = messages.into_iter().map(message).collect::<Result<_, _>>()?;
-    // Long texts and large schemas take a while: others go on meanwhile.
-    let (prompt, grammar) = tokio::task::block_in_place(|| {
+    let Asked { messages, tools, choice, held_to, most_calls, logprobs, top_logprobs, common } =
+        Asked::new(request)?;
+    // Long texts take a while: others go on meanwhile.
+    let prompt = tokio::task::block_in_place(|| {
         let told: Vec<Value> = match choice {
             ToolChoice::None => Vec::new(),
             _ => tools.iter().map(|tool| json!(tool)).collect(),
         };
-        let prompt = served.text.encode_chat_with_tools(&messages, &told)?;
-        Ok::<_, ApiError>((prompt, grammar(&served, &tools, &choice, format)?))
+        served.text.encode_chat_with_tools(&messages, &told)
     })?;
+    let grammar = match held_to {
+        Some(held_to) => Some(held_to.grammar(&served).await?),
+        None => None,
+    };
     let prompts = vec![prompt];
     let sending = Sending::new(&common, &prompts);
-    let (top_logprobs, is_held) = (top_logprobs.unwrap_or(0), grammar.is_some());
+    let is_held = grammar.is_some();
     let terms = Terms { scope, top_logprobs, default_max_tokens: None, grammar };
     let plan = params::plan(&served, &prompts, common, terms)?;
     // An answer that is held to a format is no call.
@@ -65,41 +53,134 @@ pub(super) async fn create(
         ToolChoice::Required(_) => true,
     };
     let tools = looks_for_calls.then(|| tools.into_iter().map(|tool| tool.function.name).collect());
-    let most_calls = match request.parallel_tool_calls {
-        Some(false) => 1,
-        _ => usize::MAX,
-    };
     let chat = Chat { logprobs, tools, most_calls, scans: HashMap::new(), held: HashMap::new() };
     respond(served, plan, sending, chat).await
 }
 
-/// What the answer is held to, if to anything: a call that must be made, or a format.
-fn grammar(
-    served: &Served,
+/// What a request asks for, as far as that can be known without a model.
+pub(super) struct Asked {
+    messages: Vec<Value>,
+    tools: Vec<Tool>,
+    choice: ToolChoice,
+    held_to: Option<HeldTo>,
+    /// Most calls of an answer.
+    most_calls: usize,
+    logprobs: bool,
+    top_logprobs: u64,
+    common: Common,
+}
+
+impl Asked {
+    pub(super) fn new(request: ChatRequest) -> Result<Self, ApiError> {
+        let ChatRequest { messages, logprobs, top_logprobs, common, .. } = request;
+        common.unmet.check()?;
+        let tools = request.tools.unwrap_or_default();
+        check_tools(&tools)?;
+        let choice = ToolChoice::new(&tools, request.tool_choice.as_ref())?;
+        let logprobs = logprobs.unwrap_or(false);
+        if top_logprobs.is_some() && !logprobs {
+            let expected = "logprobs to be true beside it";
+            return Err(ApiError::parameter("top_logprobs", "given", expected));
+        }
+        if messages.is_empty() {
+            return Err(ApiError::parameter("messages", "empty", "at least one"));
+        }
+        let messages = messages.into_iter().map(message).collect::<Result<_, _>>()?;
+        let held_to = held_to(&tools, &choice, request.response_format)?;
+        let most_calls = match request.parallel_tool_calls {
+            Some(false) => 1,
+            _ => usize::MAX,
+        };
+        let top_logprobs = top_logprobs.unwrap_or(0);
+        Ok(Self { messages, tools, choice, held_to, most_calls, logprobs, top_logprobs, common })
+    }
+}
+
+/// Looks whether tools are functions, not too many of them, and named as tools are.
+fn check_tools(tools: &[Tool]) -> Result<(), ApiError> {
+    if tools.len() > MAX_TOOLS {
+        return Err(ApiError::parameter("tools", tools.len(), format!("at most {MAX_TOOLS}")));
+    }
+    for Tool { kind, function } in tools {
+        if kind != "function" {
+            let found = format!("one of type {}", quoted(kind));
+            return Err(ApiError::parameter("tools", found, "tools of type \"function\""));
+        }
+        let (name, bytes) = (&function.name, function.name.len());
+        if !(1..=MAX_TOOL_NAME_BYTES).contains(&bytes) || name.chars().any(char::is_control) {
+            let expected = format!("a name of 1 to {MAX_TOOL_NAME_BYTES} bytes");
+            return Err(ApiError::parameter(
+                "tools",
+                format!("one named {}", quoted(name)),
+                expected,
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The beginning of what a client sent, in quotes.
+fn quoted(text: &str) -> String {
+    format!("{:?}", text.chars().take(MAX_TOOL_NAME_BYTES).collect::<String>())
+}
+
+/// What an answer is held to.
+struct HeldTo {
+    schema: Value,
+    /// The parameter that asks for it.
+    param: &'static str,
+}
+
+/// What the answer is held to, if to anything: a call that must be made, or a format. Its bounds are looked at before
+/// anything is made of it.
+fn held_to(
     tools: &[Tool],
     choice: &ToolChoice,
     format: Option<ResponseFormat>,
-) -> Result<Option<Grammar>, ApiError> {
-    if let Some(grammar) = choice.grammar(tools, || served.grammars())? {
-        return Ok(Some(grammar));
-    }
-    let Some(ResponseFormat { kind, json_schema }) = format else { return Ok(None) };
-    let grammar = match kind.as_str() {
-        "text" => return Ok(None),
-        "json_object" => served.grammars()?.json_object(),
-        "json_schema" => match json_schema.and_then(|format| format.schema) {
-            Some(schema) => served.grammars()?.json_schema(schema),
-            None => {
-                let expected = "an object with a \"schema\"";
-                return Err(ApiError::parameter("response_format.json_schema", "none", expected));
-            }
-        },
-        other => {
-            let expected = "\"text\", \"json_object\" or \"json_schema\"";
-            return Err(ApiError::parameter("response_format.type", json!(other), expected));
+) -> Result<Option<HeldTo>, ApiError> {
+    let held_to = match (choice.schema(tools), format) {
+        (Some(schema), _) => Some(HeldTo { schema, param: "tools" }),
+        (None, Some(format)) => {
+            format.schema()?.map(|schema| HeldTo { schema, param: "response_format" })
         }
+        (None, None) => None,
     };
-    Ok(Some(grammar?))
+    if let Some(HeldTo { schema, param }) = &held_to {
+        bounds::check(schema)
+            .map_err(|refusal| ApiError::Schema { param, error: refusal.into() })?;
+    }
+    Ok(held_to)
+}
+
+impl HeldTo {
+    async fn grammar(self, served: &Served) -> Result<Grammar, ApiError> {
+        // They are made of all tokens when they are needed first.
+        let grammars = tokio::task::block_in_place(|| served.grammars().cloned())?;
+        let compiled = grammars.json_schema(self.schema).await;
+        compiled.map_err(|error| ApiError::Schema { param: self.param, error })
+    }
+}
+
+impl ResponseFormat {
+    /// The schema that it asks for, if for any.
+    fn schema(self) -> Result<Option<Value>, ApiError> {
+        let Self { kind, json_schema } = self;
+        match kind.as_str() {
+            "text" => Ok(None),
+            "json_object" => Ok(Some(Grammars::any_object())),
+            "json_schema" => match json_schema.and_then(|format| format.schema) {
+                Some(schema) => Ok(Some(schema)),
+                None => {
+                    let expected = "an object with a \"schema\"";
+                    Err(ApiError::parameter("response_format.json_schema", "none", expected))
+                }
+            },
+            other => {
+                let expected = "\"text\", \"json_object\" or \"json_schema\"";
+                Err(ApiError::parameter("response_format.type", json!(other), expected))
+            }
+        }
+    }
 }
 
 /// A message as templates take it: its parts joined, arguments of calls as objects.

@@ -40,9 +40,12 @@ pub(super) enum ApiError {
     /// Template or tokenizer do not take it.
     #[error(transparent)]
     Text(#[from] text::Error),
-    /// The answer cannot be held to this.
+    /// No answer can be held to anything.
     #[error(transparent)]
     Grammar(#[from] grammar::Error),
+    /// The answer cannot be held to what this parameter asks for.
+    #[error("{param}: {error}")]
+    Schema { param: &'static str, error: grammar::Error },
     /// It broke off.
     #[error(transparent)]
     Failed(#[from] scheduler::Error),
@@ -86,11 +89,16 @@ impl ApiError {
     fn kind(&self) -> (StatusCode, &'static str, Option<&'static str>) {
         const INVALID: &str = "invalid_request_error";
         match self {
-            Self::Body(_)
-            | Self::Parameter { .. }
-            | Self::Unsupported { .. }
-            | Self::Text(_)
-            | Self::Grammar(_) => (StatusCode::BAD_REQUEST, INVALID, None),
+            Self::Body(_) | Self::Parameter { .. } | Self::Unsupported { .. } | Self::Text(_) => {
+                (StatusCode::BAD_REQUEST, INVALID, None)
+            }
+            Self::Schema { error: grammar::Error::Busy, .. } => {
+                (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", Some("queue_full"))
+            }
+            // What a schema takes under way is the request's doing.
+            Self::Grammar(_) | Self::Schema { .. } | Self::Failed(scheduler::Error::Grammar(_)) => {
+                (StatusCode::BAD_REQUEST, INVALID, None)
+            }
             Self::UnknownModel { .. } => (StatusCode::NOT_FOUND, INVALID, Some("model_not_found")),
             Self::UnknownPath { .. } => (StatusCode::NOT_FOUND, INVALID, None),
             Self::Method { .. } => (StatusCode::METHOD_NOT_ALLOWED, INVALID, None),
@@ -122,7 +130,7 @@ impl ApiError {
         let param = match self {
             Self::Parameter { param, .. } | Self::Unsupported { param } => Some(*param),
             Self::UnknownModel { .. } => Some("model"),
-            Self::Grammar(grammar::Error::Schema(_)) => Some("response_format"),
+            Self::Schema { param, .. } => Some(*param),
             _ => None,
         };
         json!({ "error": { "message": self.to_string(), "type": kind, "param": param, "code": code } })

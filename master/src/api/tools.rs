@@ -10,7 +10,6 @@ use serde_json::{Deserializer, Map, Value, json};
 
 use super::error::ApiError;
 use super::wire::Tool;
-use crate::grammar::{Grammar, Grammars};
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
@@ -53,13 +52,9 @@ impl ToolChoice {
         }
     }
 
-    /// What holds the model to a call, if it must make one.
-    pub(super) fn grammar<'g>(
-        &self,
-        tools: &[Tool],
-        grammars: impl FnOnce() -> Result<&'g Grammars, ApiError>,
-    ) -> Result<Option<Grammar>, ApiError> {
-        let Self::Required(names) = self else { return Ok(None) };
+    /// The schema that holds the model to a call, if it must make one.
+    pub(super) fn schema(&self, tools: &[Tool]) -> Option<Value> {
+        let Self::Required(names) = self else { return None };
         let wanted = tools.iter().filter(|tool| names.contains(&tool.function.name));
         let mut definitions = Map::new();
         let calls: Vec<Value> = wanted
@@ -79,11 +74,7 @@ impl ToolChoice {
                 })
             })
             .collect();
-        let schema = json!({ "anyOf": calls, DEFINITIONS: definitions });
-        let grammar = grammars()?.json_schema(schema);
-        grammar.map(Some).map_err(|error| {
-            ApiError::parameter("tools", error, "parameters whose schema can be enforced")
-        })
+        Some(json!({ "anyOf": calls, DEFINITIONS: definitions }))
     }
 }
 
