@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::error::ApiError;
 use super::params::Terms;
+use super::measure::{MAX_TEXT_VALUES, parse_text};
 use super::respond::{Sending, Shape, Whole, respond};
 use super::tools::{ToolCall, ToolChoice, ToolScan};
 use super::wire::{ChatLogprob, ChatLogprobs, ChatMessage, ChatRequest, Content, TokenLogprob};
@@ -85,7 +86,9 @@ impl Asked {
         if messages.is_empty() {
             return Err(ApiError::parameter("messages", "empty", "at least one"));
         }
-        let messages = messages.into_iter().map(message).collect::<Result<_, _>>()?;
+        let mut room = MAX_TEXT_VALUES;
+        let messages = messages.into_iter().map(|one| message(one, &mut room));
+        let messages = messages.collect::<Result<_, _>>()?;
         let held_to = held_to(&tools, &choice, request.response_format)?;
         let most_calls = match request.parallel_tool_calls {
             Some(false) => 1,
@@ -183,8 +186,8 @@ impl ResponseFormat {
     }
 }
 
-/// A message as templates take it: its parts joined, arguments of calls as objects.
-fn message(message: ChatMessage) -> Result<Value, ApiError> {
+/// A message as templates take it: its parts joined, arguments of calls as objects, which take of `room`.
+fn message(message: ChatMessage, room: &mut usize) -> Result<Value, ApiError> {
     let content = match message.content {
         None => String::new(),
         Some(Content::Text(text)) => text,
@@ -213,8 +216,8 @@ fn message(message: ChatMessage) -> Result<Value, ApiError> {
                 let expected = "calls of functions with arguments";
                 return Err(ApiError::parameter("messages.tool_calls", call, expected));
             };
-            let text = arguments.as_str();
-            if let Some(parsed) = text.and_then(|text| serde_json::from_str(text).ok()) {
+            let parsed = arguments.as_str().map(|text| parse_text(text, room)).transpose()?;
+            if let Some(parsed) = parsed.flatten() {
                 *arguments = parsed;
             }
         }

@@ -13,6 +13,9 @@ use crate::text;
 /// Seconds after which a client may try again when the queue is full or the model loads.
 const RETRY_AFTER_SECONDS: u64 = 1;
 
+/// Longest message: a sentence with names in it is a third of that.
+const MAX_MESSAGE_CHARS: usize = 600;
+
 /// Why a request has no answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ApiError {
@@ -133,8 +136,18 @@ impl ApiError {
             Self::Schema { param, .. } => Some(*param),
             _ => None,
         };
-        json!({ "error": { "message": self.to_string(), "type": kind, "param": param, "code": code } })
+        let message = shortened(self.to_string());
+        json!({ "error": { "message": message, "type": kind, "param": param, "code": code } })
     }
+}
+
+/// A message without what is too long in it: it may repeat what was sent.
+fn shortened(mut message: String) -> String {
+    if let Some((end, _)) = message.char_indices().nth(MAX_MESSAGE_CHARS) {
+        message.truncate(end);
+        message.push('…');
+    }
+    message
 }
 
 impl IntoResponse for ApiError {

@@ -4,7 +4,8 @@
 //! Start at [`router`]. Who may ask is in `guard`, what people watch in `watch` and `page`. A request is checked (`params`, `unmet`), its
 //! answers are turned into pieces of text as they come (`answer`), and these into one object or a stream
 //! of events (`respond`) in the shape of its kind (`chat` with `tools`, `completions`); `embeddings`
-//! answers by itself.
+//! answers by itself. What a body holds is counted before it is parsed (`measure`), what a schema asks for before it is
+//! compiled (`grammar::bounds`).
 //!
 //! Invariants:
 //! - Nothing outside this module names a field of OpenAI's JSON.
@@ -17,6 +18,7 @@ mod completions;
 mod embeddings;
 mod error;
 mod guard;
+mod measure;
 mod page;
 mod params;
 mod respond;
@@ -46,6 +48,7 @@ use crate::scheduler::Scheduler;
 use crate::text::Text;
 use error::ApiError;
 pub use params::{default_max_tokens, default_sampling};
+use measure::Measured;
 pub use respond::unix_seconds;
 
 /// Largest body of a request.
@@ -193,7 +196,7 @@ async fn wrong_method(method: Method, OriginalUri(uri): OriginalUri) -> ApiError
 /// A body of JSON, whatever its content type says.
 struct Body<T>(T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+impl<T: DeserializeOwned + Measured, S: Send + Sync> FromRequest<S> for Body<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
@@ -202,8 +205,6 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
             StatusCode::PAYLOAD_TOO_LARGE => ApiError::TooLarge,
             _ => ApiError::Body(refused.body_text()),
         })?;
-        let parsed = serde_json::from_slice(&bytes);
-        let wrong = |error| ApiError::Body(format!("the body is not such a request: {error}"));
-        Ok(Self(parsed.map_err(wrong)?))
+        Ok(Self(measure::parse(&bytes)?))
     }
 }

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::unmet::Unmet;
+use super::measure::{Bound, Measured};
+use crate::grammar::bounds;
 
 /// Parameters that chat and plain completions share.
 #[derive(Debug, Default, Deserialize)]
@@ -139,6 +141,28 @@ pub(super) struct Part {
     pub(super) kind: String,
     #[serde(default)]
     pub(super) text: Option<String>,
+}
+
+impl Measured for ChatRequest {
+    const BOUNDS: &'static [Bound] = &[
+        // As many tools as are taken, each with a page of description and arguments of some dozen fields.
+        Bound { field: "tools", bytes: 512 << 10, values: bounds::MAX_VALUES },
+        // A schema's names and texts, and what JSON writes around them.
+        Bound {
+            field: "response_format",
+            bytes: 2 * bounds::MAX_BYTES,
+            values: 2 * bounds::MAX_VALUES,
+        },
+        Bound { field: "tool_choice", bytes: 4 << 10, values: 64 },
+    ];
+}
+
+impl Measured for CompletionRequest {
+    const BOUNDS: &'static [Bound] = &[];
+}
+
+impl Measured for EmbeddingsRequest {
+    const BOUNDS: &'static [Bound] = &[];
 }
 
 /// `POST /v1/completions`.
