@@ -98,7 +98,10 @@ fn no_bytes_panic_or_allocate_beyond_their_bound() {
     let next = || targets.lock().expect("nobody panics with it").next();
     std::thread::scope(|scope| {
         for _ in 0..threads {
-            scope.spawn(|| std::iter::from_fn(&next).for_each(feed));
+            // Schemas are compiled on a stack of this size; of it, only what is used is memory.
+            let thread = std::thread::Builder::new().stack_size(cake_master::grammar::STACK_BYTES);
+            let feed = || std::iter::from_fn(&next).for_each(feed);
+            thread.spawn_scoped(scope, feed).expect("a thread");
         }
     });
 }

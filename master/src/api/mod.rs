@@ -18,6 +18,7 @@ mod completions;
 mod embeddings;
 mod error;
 mod guard;
+pub mod hostile;
 mod measure;
 mod page;
 mod params;

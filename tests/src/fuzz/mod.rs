@@ -3,6 +3,7 @@
 //!
 //! A target must neither panic nor allocate more than it says, whatever the bytes are.
 mod mutate;
+mod requests;
 mod wire;
 
 use std::path::Path;
@@ -73,6 +74,31 @@ pub const TARGETS: &[Target] = &[
         run: |bytes| hostile::signing_request(&AUTHORITY, bytes),
         seeds: hostile::signing_seeds,
         most_bytes: 256 << 10,
+    },
+    Target {
+        name: "chat",
+        run: cake_master::api::hostile::request,
+        seeds: requests::bodies,
+        most_bytes: 256 << 10,
+    },
+    // A compilation has tables of its own, whatever the schema is.
+    Target {
+        name: "schema",
+        run: requests::schema,
+        seeds: requests::schemas,
+        most_bytes: 32 << 20,
+    },
+    Target {
+        name: "tools",
+        run: requests::tool_calls,
+        seeds: requests::written,
+        most_bytes: 64 << 10,
+    },
+    Target {
+        name: "stop",
+        run: requests::stop_strings,
+        seeds: requests::stops,
+        most_bytes: 64 << 10,
     },
 ];
 
