@@ -21,6 +21,16 @@ const MOST: usize = 64;
 /// are kept for its requests of the same size and alignment until the step ends.
 pub struct Reuse;
 
+/// Gives free memory back to the system, which glibc's allocator otherwise keeps for what comes next: for
+/// when something large and rare has ended. Takes some milliseconds.
+pub fn give_back() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: takes no pointer, and touches nothing but the allocator's free memory, under its own locks.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 thread_local! {
     /// Without a destructor, so that it is there as long as the thread allocates.
     static KEPT: UnsafeCell<Kept> = const { UnsafeCell::new(Kept::NEW) };
