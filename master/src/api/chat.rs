@@ -22,6 +22,9 @@ use crate::scheduler::{Scope, Token};
 const MAX_TOOLS: usize = 128;
 /// Longest name of a tool: OpenAI's are half as long.
 const MAX_TOOL_NAME_BYTES: usize = 128;
+/// Who may speak. Templates know other roles as well, but to them anybody who may write a role could give
+/// any header that the model was trained on.
+const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
 
 pub(super) async fn create(
     Ready(served): Ready,
@@ -30,19 +33,15 @@ pub(super) async fn create(
 ) -> Result<Response, ApiError> {
     let Asked { messages, tools, choice, held_to, most_calls, logprobs, top_logprobs, common } =
         Asked::new(request)?;
-    // Long texts take a while: others go on meanwhile.
-    let prompt = tokio::task::block_in_place(|| {
-        let told: Vec<Value> = match choice {
-            ToolChoice::None => Vec::new(),
-            _ => tools.iter().map(|tool| json!(tool)).collect(),
-        };
-        served.text.encode_chat_with_tools(&messages, &told)
-    })?;
+    let told: Vec<Value> = match choice {
+        ToolChoice::None => Vec::new(),
+        _ => tools.iter().map(|tool| json!(tool)).collect(),
+    };
+    let prompts = vec![served.chat_ids(messages, told).await?];
     let grammar = match held_to {
         Some(held_to) => Some(held_to.grammar(&served).await?),
         None => None,
     };
-    let prompts = vec![prompt];
     let sending = Sending::new(&common, &prompts);
     let is_held = grammar.is_some();
     let terms = Terms { scope, top_logprobs, default_max_tokens: None, grammar };
@@ -188,6 +187,10 @@ impl ResponseFormat {
 
 /// A message as templates take it: its parts joined, arguments of calls as objects, which take of `room`.
 fn message(message: ChatMessage, room: &mut usize) -> Result<Value, ApiError> {
+    if !ROLES.contains(&message.role.as_str()) {
+        let expected = format!("one of {}", ROLES.join(", "));
+        return Err(ApiError::parameter("messages.role", json!(message.role), expected));
+    }
     let content = match message.content {
         None => String::new(),
         Some(Content::Text(text)) => text,
@@ -207,7 +210,8 @@ fn message(message: ChatMessage, room: &mut usize) -> Result<Value, ApiError> {
         "developer" => "system".to_owned(),
         _ => message.role,
     };
-    let mut fields = json!({ "role": role, "content": content });
+    let mut fields = json!({ "role": role });
+    fields["content"] = Value::String(content); // Moved: it may be long.
     if let Some(mut calls) = message.tool_calls {
         for call in &mut calls {
             let function = call.get_mut("function");

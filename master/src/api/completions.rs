@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::error::ApiError;
 use super::params::Terms;
 use super::respond::{Sending, Shape, Whole, respond};
-use super::wire::{CompletionLogprobs, CompletionRequest, Prompt};
+use super::wire::{CompletionLogprobs, CompletionRequest};
 use super::{Body, Ready, Served, params};
 use crate::scheduler::{Scope, Token};
 
@@ -37,12 +37,11 @@ pub(super) async fn create(
     if echo && logprobs.is_some() {
         return Err(ApiError::parameter("echo", "true", "false beside logprobs"));
     }
-    // Long texts take a while: others go on meanwhile.
-    let prompts = tokio::task::block_in_place(|| ids(&served, prompt))?;
-    if !(1..=MAX_PROMPTS).contains(&prompts.len()) {
-        let found = format!("{} prompts", prompts.len());
+    if !(1..=MAX_PROMPTS).contains(&prompt.count()) {
+        let found = format!("{} prompts", prompt.count());
         return Err(ApiError::parameter("prompt", found, format!("1 to {MAX_PROMPTS}")));
     }
+    let prompts = served.ids(prompt).await?;
     let sending = Sending::new(&common, &prompts);
     let terms = Terms {
         scope,
@@ -59,17 +58,6 @@ pub(super) async fn create(
     let shape =
         Completion { logprobs: logprobs.is_some(), echoes, answers_each, offsets: HashMap::new() };
     respond(served, plan, sending, shape).await
-}
-
-/// All prompts as token ids.
-pub(super) fn ids(served: &Served, prompt: Prompt) -> Result<Vec<Vec<u32>>, ApiError> {
-    let encode = |text: &String| Ok(served.text.encode(text, true)?);
-    match prompt {
-        Prompt::Text(text) => Ok(vec![encode(&text)?]),
-        Prompt::Texts(texts) => texts.iter().map(encode).collect(),
-        Prompt::Ids(ids) => Ok(vec![ids]),
-        Prompt::ManyIds(many) => Ok(many),
-    }
 }
 
 struct Completion {

@@ -10,15 +10,14 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::completions::ids;
 use super::error::ApiError;
 use super::params::check_model;
-use super::wire::EmbeddingsRequest;
+use super::wire::{EmbeddingsRequest, MAX_PROMPTS};
 use super::{Body, Ready};
 use crate::scheduler::{Event, Generation, Goal, Refusal, Request, Scope};
 
 /// Most texts in one request: as OpenAI has it.
-const MAX_INPUTS: usize = 2048;
+const MAX_INPUTS: usize = MAX_PROMPTS;
 /// Between two attempts to find room for more of them.
 const PATIENCE: Duration = Duration::from_millis(50);
 
@@ -40,12 +39,11 @@ pub(super) async fn create(
             return Err(ApiError::parameter("encoding_format", found, "\"float\" or \"base64\""));
         }
     };
-    // Long texts take a while: others go on meanwhile.
-    let prompts = tokio::task::block_in_place(|| ids(&served, input))?;
-    if !(1..=MAX_INPUTS).contains(&prompts.len()) {
-        let found = format!("{} texts", prompts.len());
+    if !(1..=MAX_INPUTS).contains(&input.count()) {
+        let found = format!("{} texts", input.count());
         return Err(ApiError::parameter("input", found, format!("1 to {MAX_INPUTS}")));
     }
+    let prompts = served.ids(input).await?;
     let tokens: usize = prompts.iter().map(Vec::len).sum();
     let stop_ids: Arc<HashSet<u32>> = Arc::default();
     let request = |prompt| Request {

@@ -61,6 +61,9 @@ pub(super) enum ApiError {
     /// The body has more bytes than are read.
     #[error("the body is larger than {} MiB", super::MAX_BODY_BYTES >> 20)]
     TooLarge,
+    /// A prompt could not be read, by a fault of ours.
+    #[error("reading the prompt ended unexpectedly")]
+    PromptPanicked,
     /// The scheduler has gone.
     #[error("the server is shutting down")]
     Closed,
@@ -92,7 +95,7 @@ impl ApiError {
     fn kind(&self) -> (StatusCode, &'static str, Option<&'static str>) {
         const INVALID: &str = "invalid_request_error";
         match self {
-            Self::Body(_) | Self::Parameter { .. } | Self::Unsupported { .. } | Self::Text(_) => {
+            Self::Body(_) | Self::Parameter { .. } | Self::Unsupported { .. } => {
                 (StatusCode::BAD_REQUEST, INVALID, None)
             }
             Self::Schema { error: grammar::Error::Busy, .. } => {
@@ -102,6 +105,17 @@ impl ApiError {
             Self::Grammar(_) | Self::Schema { .. } | Self::Failed(scheduler::Error::Grammar(_)) => {
                 (StatusCode::BAD_REQUEST, INVALID, None)
             }
+            Self::Text(error) => match error {
+                text::Error::PromptTooLong { .. }
+                | text::Error::TemplateExceeds { bound: text::Bound::Output(_), .. } => {
+                    (StatusCode::BAD_REQUEST, INVALID, Some("context_length_exceeded"))
+                }
+                text::Error::NoRenderer { .. } => {
+                    (StatusCode::INTERNAL_SERVER_ERROR, "server_error", None)
+                }
+                _ => (StatusCode::BAD_REQUEST, INVALID, None),
+            },
+            Self::PromptPanicked => (StatusCode::INTERNAL_SERVER_ERROR, "server_error", None),
             Self::UnknownModel { .. } => (StatusCode::NOT_FOUND, INVALID, Some("model_not_found")),
             Self::UnknownPath { .. } => (StatusCode::NOT_FOUND, INVALID, None),
             Self::Method { .. } => (StatusCode::METHOD_NOT_ALLOWED, INVALID, None),

@@ -1,7 +1,7 @@
 //! The OpenAI API over HTTP: what clients send becomes requests of the scheduler, what it generates
 //! becomes JSON.
 //!
-//! Start at [`router`]. Who may ask is in `guard`, what people watch in `watch` and `page`. A request is checked (`params`, `unmet`), its
+//! Start at [`router`]. Who may ask is in `guard`, what people watch in `watch` and `page`. A request is checked (`params`, `unmet`), its prompts become token ids (`prompts`), its
 //! answers are turned into pieces of text as they come (`answer`), and these into one object or a stream
 //! of events (`respond`) in the shape of its kind (`chat` with `tools`, `completions`); `embeddings`
 //! answers by itself. What a body holds is counted before it is parsed (`measure`), what a schema asks for before it is
@@ -22,6 +22,7 @@ pub mod hostile;
 mod measure;
 mod page;
 mod params;
+mod prompts;
 mod respond;
 mod tools;
 mod unmet;
@@ -50,6 +51,7 @@ use crate::text::Text;
 use error::ApiError;
 pub use params::{default_max_tokens, default_sampling};
 use measure::Measured;
+pub use prompts::Turns;
 pub use respond::unix_seconds;
 
 /// Largest body of a request.
@@ -81,6 +83,8 @@ pub struct Served {
     pub created: u64,
     /// Its words.
     pub text: Text,
+    /// Whose prompts are read.
+    pub turns: Turns,
     /// Its sequences.
     pub scheduler: Scheduler,
     /// How it chooses tokens unless a request says otherwise.

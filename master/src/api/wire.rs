@@ -2,8 +2,10 @@
 //! known are let be, as clients of newer versions send them, but for those that `unmet` refuses.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{self, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::unmet::Unmet;
@@ -62,6 +64,7 @@ impl<T> OneOrMany<T> {
 /// `POST /v1/chat/completions`.
 #[derive(Debug, Deserialize)]
 pub(super) struct ChatRequest {
+    #[serde(deserialize_with = "messages")]
     pub(super) messages: Vec<ChatMessage>,
     #[serde(default)]
     pub(super) logprobs: Option<bool>,
@@ -125,6 +128,37 @@ pub(super) struct ChatMessage {
     pub(super) tool_call_id: Option<String>,
     #[serde(default)]
     pub(super) name: Option<String>,
+}
+
+/// Most messages of a request: some hundred bytes each while a template looks at them.
+const MAX_MESSAGES: usize = 10_000;
+
+/// Reads messages as long as there are not too many.
+fn messages<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<ChatMessage>, D::Error> {
+    struct Messages;
+
+    impl<'de> Visitor<'de> for Messages {
+        type Value = Vec<ChatMessage>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "a list of at most {MAX_MESSAGES} messages")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+            let mut messages = Vec::new();
+            while let Some(message) = list.next_element()? {
+                if messages.len() == MAX_MESSAGES {
+                    return Err(de::Error::custom(format!(
+                        "there are more than {MAX_MESSAGES} messages"
+                    )));
+                }
+                messages.push(message);
+            }
+            Ok(messages)
+        }
+    }
+
+    from.deserialize_seq(Messages)
 }
 
 /// What a message says: as a string or in parts.
@@ -193,14 +227,113 @@ pub(super) struct EmbeddingsRequest {
     pub(super) dimensions: Option<u64>,
 }
 
-/// Text or token ids, one prompt or several.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
+/// Most prompts that are read of a request.
+pub(super) const MAX_PROMPTS: usize = 2048;
+
+/// Prompts as text or as token ids; a client may send one or several.
+#[derive(Debug)]
 pub(super) enum Prompt {
-    Text(String),
     Texts(Vec<String>),
+    Ids(Vec<Vec<u32>>),
+}
+
+impl Prompt {
+    pub(super) fn count(&self) -> usize {
+        match self {
+            Self::Texts(texts) => texts.len(),
+            Self::Ids(ids) => ids.len(),
+        }
+    }
+}
+
+/// Read as it comes, as lists of untold length may.
+impl<'de> Deserialize<'de> for Prompt {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(PromptVisitor)
+    }
+}
+
+struct PromptVisitor;
+
+/// What a list of prompts, or one prompt as a list of ids, has in it.
+enum Item {
+    Id(u32),
+    Text(String),
     Ids(Vec<u32>),
-    ManyIds(Vec<Vec<u32>>),
+}
+
+impl<'de> Deserialize<'de> for Item {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(ItemVisitor)
+    }
+}
+
+struct ItemVisitor;
+
+impl<'de> Visitor<'de> for ItemVisitor {
+    type Value = Item;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a text, a token id or a list of token ids")
+    }
+
+    fn visit_u64<E: de::Error>(self, id: u64) -> Result<Item, E> {
+        let id = u32::try_from(id);
+        id.map(Item::Id).map_err(|_| E::invalid_value(de::Unexpected::Other("a larger id"), &self))
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Item, E> {
+        Ok(Item::Text(text.to_owned()))
+    }
+
+    fn visit_string<E: de::Error>(self, text: String) -> Result<Item, E> {
+        Ok(Item::Text(text))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Item, A::Error> {
+        let mut ids = Vec::new();
+        while let Some(id) = list.next_element()? {
+            ids.push(id);
+        }
+        Ok(Item::Ids(ids))
+    }
+}
+
+impl<'de> Visitor<'de> for PromptVisitor {
+    type Value = Prompt;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a text, a list of token ids, or a list of at most {MAX_PROMPTS} of either")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Prompt, E> {
+        Ok(Prompt::Texts(vec![text.to_owned()]))
+    }
+
+    fn visit_string<E: de::Error>(self, text: String) -> Result<Prompt, E> {
+        Ok(Prompt::Texts(vec![text]))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Prompt, A::Error> {
+        let (mut texts, mut lists, mut ids) = (Vec::new(), Vec::new(), Vec::new());
+        while let Some(item) = list.next_element()? {
+            match item {
+                Item::Id(id) => ids.push(id),
+                Item::Text(text) => texts.push(text),
+                Item::Ids(ids) => lists.push(ids),
+            }
+            let kinds = [texts.is_empty(), lists.is_empty(), ids.is_empty()];
+            let is_mixed = kinds.iter().filter(|is_empty| !**is_empty).count() > 1;
+            if is_mixed || texts.len().max(lists.len()) > MAX_PROMPTS {
+                return Err(de::Error::invalid_type(de::Unexpected::Seq, &self));
+            }
+        }
+        Ok(match (texts.is_empty(), ids.is_empty()) {
+            (false, _) => Prompt::Texts(texts),
+            (true, false) => Prompt::Ids(vec![ids]),
+            (true, true) => Prompt::Ids(lists),
+        })
+    }
 }
 
 /// Tokens of a request.

@@ -34,8 +34,12 @@ use clap::{Parser, Subcommand};
 use tokio::task::block_in_place;
 
 use self::ctrl_c::CtrlC;
+use crate::text;
 
 pub use error::Error;
+
+/// The hidden command that renders templates.
+const RENDER: &str = "render";
 
 /// Runs a language model that no single device could hold, its layers spread over workers.
 #[derive(Debug, Parser)]
@@ -81,11 +85,18 @@ enum Command {
     /// A worker in this process; `demo` starts three.
     #[command(hide = true)]
     Worker(cake_worker::cli::ServeArgs),
+    /// Renders chat templates for the process that started this one.
+    #[command(hide = true, name = RENDER)]
+    Render,
 }
 
 impl Cli {
     /// Does what the arguments say; if it cannot, says why in one sentence for the person who typed them.
     pub fn run(self) -> ExitCode {
+        if let Command::Render = self.command {
+            return text::render_for_parent();
+        }
+        text::render_apart(RENDER);
         let json = self.command.json();
         let Err(error) = self.outcome() else { return ExitCode::SUCCESS };
         let code = error.exit_code();
@@ -135,9 +146,12 @@ impl Command {
             Self::Token(args) => args.json,
             Self::Verify(args) => args.json,
             Self::Workers(args) => args.json(),
-            Self::Init(_) | Self::Demo(_) | Self::Chat(_) | Self::Serve(_) | Self::Worker(_) => {
-                false
-            }
+            Self::Init(_)
+            | Self::Demo(_)
+            | Self::Chat(_)
+            | Self::Serve(_)
+            | Self::Worker(_)
+            | Self::Render => false,
         }
     }
 }
@@ -165,5 +179,6 @@ async fn dispatch(command: Command, ctrl_c: CtrlC) -> Result<(), Error> {
         Command::Token(args) => args.run().await,
         Command::Workers(args) => args.run().await,
         Command::Worker(args) => Ok(args.run()?),
+        Command::Render => Ok(()), // Done before there was a runtime.
     }
 }

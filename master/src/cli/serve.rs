@@ -67,6 +67,10 @@ pub(super) struct Args {
     /// Keep copies of blobs in other workers' stores, so that nothing has to be pushed when one of them is lost.
     #[arg(long)]
     spares: bool,
+    /// Read control tokens such as <|im_end|> in messages as what they are, not as text: whoever may ask can
+    /// then speak for anybody in a conversation.
+    #[arg(long)]
+    allow_special_tokens: bool,
     #[command(flatten)]
     cluster: ClusterArgs,
     #[command(flatten)]
@@ -208,8 +212,17 @@ impl Args {
         let created = api::unix_seconds();
         let name = name.to_owned();
         let grammars = OnceLock::new();
-        let served =
-            Served { name, created, text, scheduler, defaults, max_tokens, stop_ids, grammars };
+        let served = Served {
+            name,
+            created,
+            text: text.allowing_special_tokens(self.allow_special_tokens),
+            turns: api::Turns::default(),
+            scheduler,
+            defaults,
+            max_tokens,
+            stop_ids,
+            grammars,
+        };
         Ok((keeper, served))
     }
 

@@ -1,5 +1,6 @@
 //! Why text could not become tokens, or tokens text.
 
+use std::fmt;
 use std::path::PathBuf;
 
 /// A failure of reading a checkpoint's text files or of using them. Each sentence has its cause in it.
@@ -61,13 +62,40 @@ pub enum Error {
     #[error("the model has no chat template; give it plain text instead")]
     NoChatTemplate,
     /// The chat template does not parse, or fails for a reason of its own.
-    #[error("the chat template in {origin} cannot be used: {source}")]
+    #[error("the chat template in {origin} cannot be used: {reason}")]
     ChatTemplate {
         /// The file that holds it.
         origin: String,
-        /// What is wrong, and in which line.
+        /// What is wrong, and in which line: text, as another process may have found it.
+        reason: String,
+    },
+    /// The chat template takes more than any real one does.
+    #[error("the chat template in {origin} exceeds {bound}")]
+    TemplateExceeds {
+        /// The file that holds it.
+        origin: String,
+        /// What it may take.
+        bound: Bound,
+    },
+    /// The process that renders templates cannot be started.
+    #[error("cannot start a process that renders the chat template: {source}")]
+    NoRenderer {
+        /// What the system said.
         #[source]
-        source: minijinja::Error,
+        source: std::io::Error,
+    },
+    /// Control tokens cannot be told from text.
+    #[error(
+        "the messages use all the private characters by which control tokens are told from text"
+    )]
+    NoMask,
+    /// A prompt that cannot fit, whatever its tokens are.
+    #[error("the prompt of {bytes} bytes is longer than the context of {room} tokens can hold")]
+    PromptTooLong {
+        /// Length of the prompt in UTF-8.
+        bytes: usize,
+        /// Tokens that fit.
+        room: usize,
     },
     /// The chat template called `raise_exception`: it does not accept these messages.
     #[error("the chat template in {origin} refuses these messages: {message}")]
@@ -97,6 +125,37 @@ pub enum Error {
     },
 }
 
+/// What a chat template may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// Bytes of its source.
+    Source(usize),
+    /// Instructions.
+    Steps(u64),
+    /// Bytes of the text that it writes: those that fit into the context, or more than those of any prompt.
+    Output(usize),
+    /// Seconds.
+    Time(u64),
+    /// Bytes in which it runs, or its stack.
+    Memory(u64),
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Source(bytes) => write!(f, "the {bytes} bytes that are read of one"),
+            Self::Steps(steps) => write!(f, "the {steps} steps that it may take"),
+            Self::Output(bytes) => {
+                write!(f, "the {bytes} bytes that a prompt may have: the context cannot hold more")
+            }
+            Self::Time(seconds) => write!(f, "the {seconds} s that it may take"),
+            Self::Memory(bytes) => {
+                write!(f, "the {} MiB of memory that it may take, or its stack", bytes >> 20)
+            }
+        }
+    }
+}
+
 /// The half sentence that names the tokenizer which was found in place of `tokenizer.json`.
 fn instead(found: Option<&'static str>) -> String {
     found
@@ -112,8 +171,7 @@ mod tests {
     fn every_error_is_one_clear_sentence() {
         let inner = || -> tokenizers::Error { "inner cause".into() };
         let path = || PathBuf::from("model/tokenizer.json");
-        let broken = minijinja::Error::new(minijinja::ErrorKind::SyntaxError, "unexpected end");
-        let table: [(Error, &str); 12] = [
+        let table: [(Error, &str); 17] = [
             (
                 Error::MissingTokenizer { directory: "model".into(), found: None },
                 "no tokenizer.json in model",
@@ -148,9 +206,31 @@ mod tests {
             ),
             (Error::NoChatTemplate, "the model has no chat template; give it plain text instead"),
             (
-                Error::ChatTemplate { origin: "chat_template.jinja".into(), source: broken },
-                "the chat template in chat_template.jinja cannot be used: syntax error: unexpected \
-                 end",
+                Error::ChatTemplate { origin: "a.jinja".into(), reason: "unexpected end".into() },
+                "the chat template in a.jinja cannot be used: unexpected end",
+            ),
+            (
+                Error::TemplateExceeds { origin: "a.jinja".into(), bound: Bound::Memory(3 << 20) },
+                "the chat template in a.jinja exceeds the 3 MiB of memory that it may take, or its \
+                 stack",
+            ),
+            (
+                Error::TemplateExceeds { origin: "a.jinja".into(), bound: Bound::Output(10) },
+                "the chat template in a.jinja exceeds the 10 bytes that a prompt may have: the \
+                 context cannot hold more",
+            ),
+            (
+                Error::NoRenderer { source: std::io::ErrorKind::NotFound.into() },
+                "cannot start a process that renders the chat template: entity not found",
+            ),
+            (
+                Error::NoMask,
+                "the messages use all the private characters by which control tokens are told from \
+                 text",
+            ),
+            (
+                Error::PromptTooLong { bytes: 100, room: 8 },
+                "the prompt of 100 bytes is longer than the context of 8 tokens can hold",
             ),
             (
                 Error::MessagesRefused {

@@ -7,6 +7,8 @@ use minijinja::{Error, ErrorKind};
 use serde::Serialize;
 use serde_json::ser::Formatter;
 
+use super::guard;
+
 /// Longest indentation that a template can ask for; a larger one is a mistake or an attack.
 const MAX_INDENT: usize = 64;
 
@@ -159,8 +161,9 @@ impl Formatter for PythonStyle<'_> {
             return out.write_all(fragment.as_bytes());
         }
         for character in fragment.chars() {
-            if matches!(character, ' '..='~') {
-                out.write_all(&[character as u8])?;
+            // Masks stand for characters of ASCII that begin control tokens.
+            if matches!(character, ' '..='~') || guard::MASKS.contains(&character) {
+                out.write_all(character.encode_utf8(&mut [0; 4]).as_bytes())?;
                 continue;
             }
             for unit in character.encode_utf16(&mut [0; 2]) {

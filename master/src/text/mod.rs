@@ -1,13 +1,24 @@
 //! From people's words to token ids and back: tokenizer, chat template, streaming, stop strings.
 //!
 //! Start at [`Text`]. Everything is read once from the checkpoint directory; there is no network
-//! and no async here. What transformers makes of the same files is the reference throughout.
+//! and no async here. What transformers makes of the same files is the reference throughout, but for
+//! control tokens in what people say (`prompt`, `guard`, `plain`): those are text.
+//!
+//! Neither people's texts nor a model's files are trusted: a text that cannot fit is not tokenized (`room`),
+//! and templates run within bounds (`template`), those of a program in a process of their own (`apart`).
 
+mod apart;
 mod bounded;
 mod config;
 mod detokenize;
 mod error;
+mod guard;
+pub mod hostile;
 mod json;
+mod literals;
+mod plain;
+mod prompt;
+mod room;
 #[cfg(test)]
 mod samples;
 mod stop;
@@ -23,11 +34,14 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 use tokenizers::Tokenizer;
 
+pub use apart::{render_apart, render_for_parent};
 pub use detokenize::Detokenizer;
-pub use error::Error;
+pub use error::{Bound, Error};
 pub use stop::{StopScan, StopStrings};
 
+use apart::Apart;
 use config::TextConfig;
+use guard::Guard;
 use template::ChatTemplate;
 use tokenizer::{guarded, named_id};
 
@@ -35,6 +49,13 @@ use tokenizer::{guarded, named_id};
 pub struct Text {
     tokenizer: Tokenizer,
     template: Option<ChatTemplate>,
+    apart: Apart,
+    /// Keeps people from writing control tokens; none where there are none, or people may.
+    guard: Option<Guard>,
+    /// The most bytes behind one token, if that can be said.
+    bytes_per_token: Option<usize>,
+    /// Whether some tokens swallow the white space beside them.
+    swallows_space: bool,
     /// Special tokens by their key, such as `bos_token`; templates see them under these names.
     special: BTreeMap<String, String>,
     eos_id: Option<u32>,
@@ -88,12 +109,22 @@ impl Text {
         let template = config
             .template
             .map(|found| ChatTemplate::new(&found.source, found.origin, SystemTime::now));
-        if let Some(Err(error)) = template.as_ref().map(ChatTemplate::check) {
+        let apart = Apart::default();
+        if let Some(Err(error)) = template.as_ref().map(|template| apart.check(template)) {
             warnings.push(error.to_string());
         }
+        let literals = template.as_ref().map(|template| literals::literals(&template.source));
+        let guard = guarded(|| Guard::new(&tokenizer, literals.unwrap_or_default()));
+        let invalid =
+            |source| Error::InvalidTokenizer { path: directory.join("tokenizer.json"), source };
+        let mut added = tokenizer.get_added_tokens_decoder().into_values();
         Ok(Text {
+            guard: guard.map_err(invalid)?,
+            bytes_per_token: room::bytes_per_token(&tokenizer),
+            swallows_space: added.any(|token| token.lstrip || token.rstrip),
             tokenizer,
             template,
+            apart,
             special: config.named,
             eos_id,
             around,
@@ -101,28 +132,6 @@ impl Text {
             byte_fallback,
             warnings,
         })
-    }
-
-    /// Splits `text` into tokens. Special tokens written in the text become their ids.
-    ///
-    /// With `add_special` the text gets what the model expects around plain text: `bos_token` and
-    /// `eos_token` if `tokenizer_config.json` has `add_bos_token` or `add_eos_token`, else what the
-    /// tokenizer's post-processor adds.
-    ///
-    /// # Errors
-    /// [`Error::Encode`] if the tokenizer fails.
-    pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, Error> {
-        let (by_post_processor, bos, eos) = match &self.around {
-            _ if !add_special => (false, None, None),
-            Around::PostProcessor => (true, None, None),
-            Around::Tokens { bos, eos } => (false, *bos, *eos),
-        };
-        let encoding = self
-            .tokenizer
-            .encode_fast(text, by_post_processor)
-            .map_err(|source| Error::Encode { bytes: text.len(), source })?;
-        let ids = encoding.get_ids().iter().copied();
-        Ok(bos.into_iter().chain(ids).chain(eos).collect())
     }
 
     /// Joins tokens to text. Special tokens and ids without a token are left out.
@@ -139,48 +148,6 @@ impl Text {
     /// Whether the checkpoint brings a chat template (that it works is not promised).
     pub fn has_chat_template(&self) -> bool {
         self.template.is_some()
-    }
-
-    /// Writes a conversation as the text the model was trained on.
-    ///
-    /// With `add_generation_prompt` the text ends where the assistant's answer begins. Dates that
-    /// a template asks for are in UTC.
-    ///
-    /// # Errors
-    /// [`Error::NoChatTemplate`]; [`Error::ChatTemplate`] if it does not parse or fails;
-    /// [`Error::MessagesRefused`] if it refuses these messages.
-    pub fn render_chat(
-        &self,
-        messages: &[Message],
-        add_generation_prompt: bool,
-    ) -> Result<String, Error> {
-        let template = self.template.as_ref().ok_or(Error::NoChatTemplate)?;
-        template.render(messages, &[], add_generation_prompt, &self.special)
-    }
-
-    /// The tokens of a conversation, whose messages have what templates know (`role`, `content`,
-    /// `tool_calls`), up to where the assistant's answer begins; the model is told of `tools`, if there
-    /// are any.
-    ///
-    /// # Errors
-    /// As [`Text::encode_chat`].
-    pub fn encode_chat_with_tools(
-        &self,
-        messages: &[serde_json::Value],
-        tools: &[serde_json::Value],
-    ) -> Result<Vec<u32>, Error> {
-        let template = self.template.as_ref().ok_or(Error::NoChatTemplate)?;
-        self.encode(&template.render(messages, tools, true, &self.special)?, false)
-    }
-
-    /// The tokens of a conversation up to where the assistant's answer begins.
-    ///
-    /// The template writes the special tokens itself, so none are added around its text.
-    ///
-    /// # Errors
-    /// As [`Text::render_chat`] and [`Text::encode`].
-    pub fn encode_chat(&self, messages: &[Message]) -> Result<Vec<u32>, Error> {
-        self.encode(&self.render_chat(messages, true)?, false)
     }
 
     /// The id of a token by its exact text.

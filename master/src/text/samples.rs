@@ -85,3 +85,140 @@ pub(super) fn golden_directory() -> PathBuf {
 fn in_repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
+
+/// Kinds of tokenizers that real models have; `samples/make.py` made small ones of each.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind {
+    /// Byte-level, without a normalizer.
+    Gpt2,
+    /// Byte-level, with composed characters, and tokens that are added but not special.
+    Qwen,
+    /// Byte-level, with another expression for words.
+    Llama3,
+    /// SentencePiece's BPE that falls to bytes, with tokens that strip.
+    SentencePiece,
+    /// SentencePiece's Unigram, lower case.
+    Unigram,
+    /// BERT's.
+    WordPiece,
+}
+
+impl Kind {
+    pub(super) const ALL: [Kind; 6] =
+        [Kind::Gpt2, Kind::Qwen, Kind::Llama3, Kind::SentencePiece, Kind::Unigram, Kind::WordPiece];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Kind::Gpt2 => "gpt2",
+            Kind::Qwen => "qwen",
+            Kind::Llama3 => "llama3",
+            Kind::SentencePiece => "sentencepiece",
+            Kind::Unigram => "unigram",
+            Kind::WordPiece => "wordpiece",
+        }
+    }
+
+    /// Its `tokenizer.json`.
+    pub(super) fn json(self) -> Value {
+        let file = in_repository(&format!("master/src/text/samples/{}.json", self.name()));
+        serde_json::from_slice(&fs::read(file).expect("reads")).expect("is JSON")
+    }
+
+    /// Its control tokens.
+    pub(super) fn control(self) -> Vec<String> {
+        let tokens = self.json()["added_tokens"].as_array().cloned().unwrap_or_default();
+        let special = tokens.into_iter().filter(|token| token["special"] == true);
+        special.map(|token| token["content"].as_str().expect("text").to_owned()).collect()
+    }
+}
+
+/// What transformers made of texts with these tokenizers.
+pub(super) fn expected() -> Value {
+    let file = in_repository("master/src/text/samples/expected.json");
+    serde_json::from_slice(&fs::read(file).expect("reads")).expect("is JSON")
+}
+
+/// As [`byte_fallback_json`], with all bytes.
+pub(super) fn all_bytes_json() -> Value {
+    let mut tokenizer = byte_fallback_json();
+    let vocab = tokenizer["model"]["vocab"].as_object_mut().expect("a vocabulary");
+    for byte in 0..=255u8 {
+        let next = vocab.len();
+        vocab.entry(format!("<0x{byte:02X}>")).or_insert(json!(next));
+    }
+    tokenizer
+}
+
+/// Pieces of what people write: words, code, white space, characters of all kinds, and what is nearly a
+/// control token.
+const PIECES: [&str; 48] = [
+    "Hello",
+    " world",
+    "wörld",
+    "naïve",
+    "\n",
+    "\n\n",
+    "\t",
+    " ",
+    "  ",
+    "   \r\n",
+    "🦉",
+    "👩‍👩‍👧",
+    "日本語",
+    "كلام",
+    "e\u{301}",
+    "ﬁ",
+    "１２",
+    "3.14",
+    "12345",
+    "if (a<b && c>d) { x[i] }",
+    "def f(x):\n    return x\n",
+    "<",
+    ">",
+    "|",
+    "<|",
+    "|>",
+    "<|im_en|>",
+    "<|im_end",
+    "im_end|>",
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "<mask>",
+    "</div>",
+    "[INS]",
+    "[INST",
+    "<s",
+    "<S>",
+    "[cls",
+    "'s",
+    "don't",
+    "—",
+    "\u{200b}",
+    "\u{fdd0}",
+    "<0x0A>",
+    "▁",
+    "{\"a\": [1, null]}",
+    " and so on. ",
+];
+
+/// So many texts of such pieces, the same for the same seed, with these among them.
+pub(super) fn texts(count: usize, seed: u64, control: &[String]) -> Vec<String> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    // xorshift64*, by Vigna (arXiv:1402.6246).
+    let mut below = |bound: usize| {
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        ((state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16) % bound as u64) as usize
+    };
+    let mut text = || {
+        let pieces = 1 + below(12);
+        let mut piece = |_| match below(4) {
+            0 if !control.is_empty() => control[below(control.len())].clone(),
+            _ => PIECES[below(PIECES.len())].to_owned(),
+        };
+        (0..pieces).map(&mut piece).collect()
+    };
+    (0..count).map(|_| text()).collect()
+}

@@ -1,15 +1,45 @@
 //! The chat template of a checkpoint: messages in, the text the model was trained on out.
+//!
+//! A template is a program that somebody else wrote: what it may take is bounded here (steps, stack, text),
+//! and its memory and time by a process of its own (`apart`).
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
+use std::thread;
 use std::time::SystemTime;
 
 use minijinja::value::Value;
 use minijinja::{AutoEscape, Environment, ErrorKind, context};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
 
+use super::error::Bound;
 use super::{Error, json, strftime};
+
+/// Longest source; real ones stay under 100 KB.
+const MAX_SOURCE_BYTES: usize = 1 << 20;
+/// Instructions of one rendering. A thousand turns with tools take the templates in use a million at most.
+const MAX_STEPS: u64 = 10_000_000;
+/// Stack of a rendering: the engine's own bound of 500 levels takes a part of it.
+const STACK_BYTES: usize = 64 << 20;
+/// Longest text where the context gives no shorter one.
+pub(super) const MAX_OUTPUT_BYTES: usize = 64 << 20;
+
+/// What a template makes a text of.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Conversation<'a> {
+    pub(super) messages: Cow<'a, [Json]>,
+    /// What the model is told of, if there are any.
+    pub(super) tools: Cow<'a, [Json]>,
+    /// Whether the text ends where the model's answer begins.
+    pub(super) add_generation_prompt: bool,
+    /// The named special tokens, `bos_token` and so on.
+    pub(super) special: Cow<'a, BTreeMap<String, String>>,
+    /// Most bytes of the text.
+    pub(super) most_bytes: usize,
+}
 
 /// A Jinja template with the environment that transformers gives it.
 ///
@@ -18,9 +48,9 @@ use super::{Error, json, strftime};
 /// none.
 pub(super) struct ChatTemplate {
     environment: Environment<'static>,
-    source: String,
+    pub(super) source: String,
     /// The file it comes from, for errors.
-    origin: String,
+    pub(super) origin: String,
 }
 
 impl ChatTemplate {
@@ -29,6 +59,7 @@ impl ChatTemplate {
         let mut environment = Environment::new();
         environment.set_trim_blocks(true);
         environment.set_lstrip_blocks(true);
+        environment.set_fuel(Some(MAX_STEPS));
         environment.set_auto_escape_callback(|_name| AutoEscape::None);
         environment
             .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
@@ -39,21 +70,43 @@ impl ChatTemplate {
         ChatTemplate { environment, source: without_generation_marks(source), origin }
     }
 
-    /// Parses the template without using it.
-    pub(super) fn check(&self) -> Result<(), Error> {
-        let parsed = self.environment.template_from_named_str(&self.origin, &self.source);
-        parsed.map(|_template| ()).map_err(|error| self.explain(error))
+    /// Lets it take so many steps.
+    pub(super) fn with_steps(mut self, steps: u64) -> ChatTemplate {
+        self.environment.set_fuel(Some(steps));
+        self
     }
 
-    /// Writes `messages` as text, after what the template says of `tools`, if there are any. `special` are the named special tokens, `bos_token` and so on;
-    /// with `add_generation_prompt` the text ends where the model's answer begins.
-    pub(super) fn render(
-        &self,
-        messages: &[impl Serialize],
-        tools: &[serde_json::Value],
-        add_generation_prompt: bool,
-        special: &BTreeMap<String, String>,
-    ) -> Result<String, Error> {
+    /// Parses the template without using it.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        self.parsed().map(|_template| ())
+    }
+
+    fn parsed(&self) -> Result<minijinja::Template<'_, '_>, Error> {
+        if self.source.len() > MAX_SOURCE_BYTES {
+            return Err(self.exceeds(Bound::Source(MAX_SOURCE_BYTES)));
+        }
+        let parsed = self.environment.template_from_named_str(&self.origin, &self.source);
+        parsed.map_err(|error| self.explain(&error))
+    }
+
+    /// Writes a conversation as text, on a thread with a stack that is large enough.
+    pub(super) fn render(&self, conversation: &Conversation<'_>) -> Result<String, Error> {
+        let gave_up = || Error::ChatTemplate {
+            origin: self.origin.clone(),
+            reason: "the template engine gave up".to_owned(),
+        };
+        thread::scope(|scope| {
+            let thread = thread::Builder::new().name("template".into()).stack_size(STACK_BYTES);
+            let rendering = thread.spawn_scoped(scope, || self.render_here(conversation));
+            let rendering = rendering.map_err(|source| Error::NoRenderer { source })?;
+            rendering.join().unwrap_or_else(|_| Err(gave_up()))
+        })
+    }
+
+    /// The same on this thread.
+    pub(super) fn render_here(&self, conversation: &Conversation<'_>) -> Result<String, Error> {
+        let Conversation { messages, tools, add_generation_prompt, special, most_bytes } =
+            conversation;
         let variables = context! {
             messages => Value::from_serialize(messages),
             add_generation_prompt,
@@ -61,22 +114,57 @@ impl ChatTemplate {
             documents => Value::from(()),
             ..Value::from_serialize(special)
         };
-        self.environment
-            .render_named_str(&self.origin, &self.source, variables)
-            .map_err(|error| self.explain(error))
+        let mut output = Output { bytes: Vec::new(), most: *most_bytes, is_full: false };
+        let rendered = self.parsed()?.render_captured_to(variables, &mut output).map(drop);
+        match rendered {
+            Err(_) if output.is_full => Err(self.exceeds(Bound::Output(*most_bytes))),
+            Err(error) => Err(self.explain(&error)),
+            Ok(()) => Ok(String::from_utf8(output.bytes).expect("templates write strings")),
+        }
+    }
+
+    fn exceeds(&self, bound: Bound) -> Error {
+        Error::TemplateExceeds { origin: self.origin.clone(), bound }
     }
 
     /// Tells a template that refuses its messages from one that is broken.
-    fn explain(&self, error: minijinja::Error) -> Error {
+    fn explain(&self, error: &minijinja::Error) -> Error {
         let origin = self.origin.clone();
-        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&error);
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
         while let Some(inner) = cause {
             if let Some(Raised(message)) = inner.downcast_ref() {
                 return Error::MessagesRefused { origin, message: message.clone() };
             }
+            let engine = inner.downcast_ref::<minijinja::Error>();
+            if engine.is_some_and(|error| error.kind() == ErrorKind::OutOfFuel) {
+                let steps = self.environment.fuel().unwrap_or_default();
+                return self.exceeds(Bound::Steps(steps));
+            }
             cause = inner.source();
         }
-        Error::ChatTemplate { origin, source: error }
+        Error::ChatTemplate { origin, reason: error.to_string() }
+    }
+}
+
+/// Takes what a template writes, and no more than may be.
+struct Output {
+    bytes: Vec<u8>,
+    most: usize,
+    is_full: bool,
+}
+
+impl io::Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() > self.most - self.bytes.len() {
+            self.is_full = true;
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -130,8 +218,8 @@ fn replace_generation(body: &str) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Message;
     use super::*;
+    use serde_json::json;
     use std::time::Duration;
 
     /// 26 July 2024, noon.
@@ -139,23 +227,26 @@ mod tests {
         SystemTime::UNIX_EPOCH + Duration::from_secs(1_721_995_200)
     }
 
-    fn messages(turns: &[(&str, &str)]) -> Vec<Message> {
-        let message = |&(role, content): &(&str, &str)| Message {
-            role: role.to_owned(),
-            content: content.to_owned(),
+    fn render_within(
+        source: &str,
+        turns: &[(&str, &str)],
+        most_bytes: usize,
+    ) -> Result<String, Error> {
+        let special = [("bos_token", "<s>"), ("eos_token", "</s>")];
+        let special = special.map(|(name, token)| (name.to_owned(), token.to_owned())).into();
+        let message = |&(role, content): &(&str, &str)| json!({"role": role, "content": content});
+        let conversation = Conversation {
+            messages: turns.iter().map(message).collect(),
+            tools: Cow::Borrowed(&[]),
+            add_generation_prompt: true,
+            special: Cow::Owned(special),
+            most_bytes,
         };
-        turns.iter().map(message).collect()
+        ChatTemplate::new(source, "chat_template.jinja".into(), noon).render(&conversation)
     }
 
     fn render(source: &str, turns: &[(&str, &str)]) -> Result<String, Error> {
-        let special = [("bos_token", "<s>"), ("eos_token", "</s>")];
-        let special = special.map(|(name, token)| (name.to_owned(), token.to_owned())).into();
-        ChatTemplate::new(source, "chat_template.jinja".into(), noon).render(
-            &messages(turns),
-            &[],
-            true,
-            &special,
-        )
+        render_within(source, turns, MAX_OUTPUT_BYTES)
     }
 
     /// Written like Llama 3's template: dates, tools, whitespace control, exceptions, loop control.
@@ -309,5 +400,33 @@ mod tests {
     fn an_endless_recursion_ends() {
         let source = "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}";
         assert!(matches!(render(source, &[]), Err(Error::ChatTemplate { .. })));
+        let deep = format!("{{{{ {}1{} }}}}", "(".repeat(100_000), ")".repeat(100_000));
+        assert!(matches!(render(&deep, &[]), Err(Error::ChatTemplate { .. })));
+    }
+
+    #[test]
+    fn an_endless_loop_ends() {
+        let source =
+            "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}";
+        let error = render(source, &[]).expect_err("endless");
+        assert_eq!(
+            error.to_string(),
+            "the chat template in chat_template.jinja exceeds the 10000000 steps that it may take"
+        );
+    }
+
+    #[test]
+    fn an_endless_text_ends() {
+        let source = "{% for i in range(100000) %}0123456789{% endfor %}";
+        assert_eq!(render_within(source, &[], 1_000_000).expect("just fits").len(), 1_000_000);
+        let error = render_within(source, &[], 999_999).expect_err("one byte too many");
+        let bound = Bound::Output(999_999);
+        assert!(matches!(error, Error::TemplateExceeds { bound: found, .. } if found == bound));
+    }
+
+    #[test]
+    fn an_endless_source_is_not_parsed() {
+        let error = render(&"a".repeat(MAX_SOURCE_BYTES + 1), &[]).expect_err("too long");
+        assert!(matches!(error, Error::TemplateExceeds { bound: Bound::Source(_), .. }), "{error}");
     }
 }
