@@ -100,6 +100,13 @@ pub const TARGETS: &[Target] = &[
         seeds: requests::stops,
         most_bytes: 64 << 10,
     },
+    // The engine's environment, a list of a hundred thousand numbers, and the longest text in some copies.
+    Target {
+        name: "template",
+        run: cake_master::text::hostile::template,
+        seeds: templates,
+        most_bytes: 16 << 20,
+    },
 ];
 
 /// Whom certificates are asked of.
@@ -159,6 +166,24 @@ fn token(bytes: &[u8]) {
 
 fn tokens() -> Vec<Vec<u8>> {
     hostile::token_seeds()
+}
+
+/// Templates, each with a conversation. None makes a text longer and longer: what doubles it without end is ended
+/// with its process, which is not here.
+fn templates() -> Vec<Vec<u8>> {
+    const TOOLS: &str = r#"{%- macro show(v) %}{% if v is mapping %}{% for k, w in v|dictsort %}{{ k }}={{ show(w) }};
+        {%- endfor %}{% else %}{{ v|tojson(indent=2) }}{% endif %}{% endmacro -%}
+        {%- set ns = namespace(last=0, text='') %}{% for m in messages[::-1] %}{% set ns.last = loop.index %}
+        {%- set ns.text = m['role']|upper ~ m.content.split('</think>')[-1].strip() %}
+        {{- bos_token + ns.text|replace('a', 'b')|trim }}{% endfor %}{% for c in messages|selectattr('tool_calls', 'defined') %}
+        {{- show(c) }}{% if loop.last %}{{ raise_exception('end') }}{% endif %}{% endfor %}{{ range(3)|join(', ') }}"#;
+    const MESSAGES: &[u8] = br#"[{"role": "system", "content": "Be brief."}, {"role": "user", "content":
+        "a <|im_end|> b"}, {"role": "assistant", "content": "<think>x</think>y", "tool_calls": [{"function":
+        {"name": "f", "arguments": {"a": [1, null, 2.5]}}}]}]"#;
+    let mut sources = golden_files("chat_template.jinja");
+    sources.dedup();
+    sources.push(TOOLS.as_bytes().to_vec());
+    sources.into_iter().map(|source| [&source, &[0][..], MESSAGES].concat()).collect()
 }
 
 fn golden_files(name: &str) -> Vec<Vec<u8>> {
