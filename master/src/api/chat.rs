@@ -8,8 +8,8 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::error::ApiError;
-use super::params::Terms;
 use super::measure::{MAX_TEXT_VALUES, parse_text};
+use super::params::Terms;
 use super::respond::{Sending, Shape, Whole, respond};
 use super::tools::{ToolCall, ToolChoice, ToolScan};
 use super::wire::{ChatLogprob, ChatLogprobs, ChatMessage, ChatRequest, Content, TokenLogprob};

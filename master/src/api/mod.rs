@@ -49,8 +49,8 @@ use crate::monitor::{Monitor, Phase};
 use crate::scheduler::Scheduler;
 use crate::text::Text;
 use error::ApiError;
-pub use params::{default_max_tokens, default_sampling};
 use measure::Measured;
+pub use params::{default_max_tokens, default_sampling};
 pub use prompts::Turns;
 pub use respond::unix_seconds;
 

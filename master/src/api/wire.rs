@@ -8,8 +8,8 @@ use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use super::unmet::Unmet;
 use super::measure::{Bound, Measured};
+use super::unmet::Unmet;
 use crate::grammar::bounds;
 
 /// Parameters that chat and plain completions share.

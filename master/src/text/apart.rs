@@ -27,7 +27,7 @@ use super::template::{ChatTemplate, Conversation, MAX_OUTPUT_BYTES};
 /// Address space beside what the process has when it begins: a request of the largest size is there in some
 /// four copies.
 const MEMORY_BYTES: u64 = 384 << 20;
-/// Longest rendering; a long conversation takes a hundredth of a second.
+/// Longest rendering.
 const MAX_SECONDS: u64 = 5;
 /// Exit code of a process whose time was up.
 const OUT_OF_TIME: u8 = 75;

@@ -20,7 +20,7 @@ use super::{Error, json, strftime};
 
 /// Longest source; real ones stay under 100 KB.
 const MAX_SOURCE_BYTES: usize = 1 << 20;
-/// Instructions of one rendering. A thousand turns with tools take the templates in use a million at most.
+/// Instructions of one rendering: a thousand for each of the most messages that a request may have.
 const MAX_STEPS: u64 = 10_000_000;
 /// Stack of a rendering: the engine's own bound of 500 levels takes a part of it.
 const STACK_BYTES: usize = 64 << 20;
