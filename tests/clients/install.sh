@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Gets what the tests with programs of others need, as far as it is not there: OpenAI's package for Python in
-# a virtual environment beside this file, Debian's chromium with its driver, and its libfaketime (root).
+# a virtual environment and Prometheus' promtool beside this file, Debian's chromium with its driver, and its
+# libfaketime (root).
 set -euo pipefail
 cd "$(dirname "$0")"
 openai_version=3.54.0
@@ -21,4 +22,12 @@ fi
 if ! compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null; then
   DEBIAN_FRONTEND=noninteractive apt-get update -qq
   DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends libfaketime >/dev/null
+fi
+if ! [ -x promtool ] && ! command -v promtool >/dev/null; then
+  # The tool alone: Debian's package would start a server.
+  scratch=$(mktemp -d)
+  trap 'rm -rf "$scratch"' EXIT
+  DEBIAN_FRONTEND=noninteractive apt-get update -qq
+  (cd "$scratch" && apt-get download -qq prometheus && dpkg-deb -x prometheus_*.deb tree)
+  install "$scratch/tree/usr/bin/promtool" promtool
 fi
