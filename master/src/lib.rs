@@ -29,6 +29,7 @@ pub mod pace;
 pub mod pipeline;
 pub mod place;
 pub mod planner;
+pub mod request_id;
 pub mod scheduler;
 pub mod sizing;
 pub mod state;

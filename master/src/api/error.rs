@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::grammar;
 use crate::monitor::Phase;
+use crate::request_id::{self, RequestId};
 use crate::scheduler::{self, Refusal};
 use crate::text;
 
@@ -59,11 +60,23 @@ pub(super) enum ApiError {
     })]
     NotReady { phase: Phase, reason: Option<String> },
     /// The body has more bytes than are read.
-    #[error("the body is larger than {} MiB", super::MAX_BODY_BYTES >> 20)]
+    #[error("the body is larger than {} MiB", super::body::MAX_BODY_BYTES >> 20)]
     TooLarge,
     /// A prompt could not be read, by a fault of ours.
     #[error("reading the prompt ended unexpectedly")]
     PromptPanicked,
+    /// Of a body nothing more comes, or hardly anything.
+    #[error(
+        "the body stopped after {received} bytes{}",
+        missing.map_or(String::new(), |missing| format!(", and {missing} more were announced"))
+    )]
+    BodyStalled { received: usize, missing: Option<usize> },
+    /// Other requests bring as much as there is room for.
+    #[error("other requests bring {} MiB already, try again", bytes >> 20)]
+    Crowded { bytes: usize },
+    /// Every connection has a request on it.
+    #[error("all {connections} connections that this server takes are at work, try again")]
+    Full { connections: usize },
     /// The scheduler has gone.
     #[error("the server is shutting down")]
     Closed,
@@ -72,9 +85,9 @@ pub(super) enum ApiError {
         "pages of {origin} may not ask here: the server was not started with --cors-origin {origin}"
     )]
     Origin { origin: String },
-    /// It was sent to this machine under a name that may be anybody's.
+    /// It was sent under a name that may be anybody's.
     #[error(
-        "this server listens for its own machine, not for {host}: start it with --cors-origin http://{host} if that is its name"
+        "this server does not know itself as {host:?}: start it with --cors-origin http://{host} if that is its name, or ask for it by its IP address"
     )]
     Host { host: String },
     /// A key is asked for, and this is not it.
@@ -122,6 +135,10 @@ impl ApiError {
             Self::Origin { .. } => (StatusCode::FORBIDDEN, INVALID, Some("origin_not_allowed")),
             Self::Host { .. } => (StatusCode::FORBIDDEN, INVALID, Some("host_not_allowed")),
             Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, INVALID, None),
+            Self::BodyStalled { .. } => (StatusCode::REQUEST_TIMEOUT, INVALID, None),
+            Self::Crowded { .. } | Self::Full { .. } => {
+                (StatusCode::SERVICE_UNAVAILABLE, "server_error", Some("overloaded"))
+            }
             Self::NotReady { .. } => {
                 (StatusCode::SERVICE_UNAVAILABLE, "server_error", Some("not_ready"))
             }
@@ -152,6 +169,20 @@ impl ApiError {
         };
         let message = shortened(self.to_string());
         json!({ "error": { "message": message, "type": kind, "param": param, "code": code } })
+    }
+
+    /// The whole answer as bytes, to a request of this id whose connection is closed after it.
+    pub(super) fn whole(&self, id: &RequestId) -> Vec<u8> {
+        let ((status, ..), body) = (self.kind(), self.json().to_string());
+        let head = [
+            format!("HTTP/1.1 {status}"),
+            "content-type: application/json".to_owned(),
+            format!("content-length: {}", body.len()),
+            format!("{}: {RETRY_AFTER_SECONDS}", header::RETRY_AFTER),
+            format!("{}: {id}", request_id::HEADER),
+            "connection: close".to_owned(),
+        ];
+        format!("{}\r\n\r\n{body}", head.join("\r\n")).into_bytes()
     }
 }
 

@@ -12,49 +12,70 @@ use super::Server;
 use super::error::ApiError;
 use crate::scheduler::Scope;
 
+/// Longest name there is; more of what is none is not repeated.
+const LONGEST_NAME: usize = 253;
+
 /// Lets those through who may ask.
 pub(super) async fn authorized(
     State(server): State<Arc<Server>>,
     mut request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
-    check_host(&server, request.headers())?;
-    check_origin(&server, request.headers())?;
-    let scope = check_key(&server, request.headers())?;
+    let scope = check(&server, request.headers())?;
     request.extensions_mut().insert(scope);
     Ok(next.run(request).await)
+}
+
+/// Lets those through who call the server by a name of its own: for what is nobody's secret.
+pub(super) async fn named(
+    State(server): State<Arc<Server>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, ApiError> {
+    check_host(&server, request.headers())?;
+    Ok(next.run(request).await)
+}
+
+/// Refuses those who may not ask, and tells with whom the others share what their prompts begin with.
+pub(super) fn check(server: &Server, headers: &HeaderMap) -> Result<Scope, ApiError> {
+    check_host(server, headers)?;
+    check_origin(server, headers)?;
+    check_key(server, headers)
 }
 
 fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-/// Refuses, where it listens for this machine alone, requests that were meant for another one: somebody's
-/// page can have its own name lead here, and would then be of the server's own origin.
+/// Refuses, where no key is asked for, requests under a name that may be somebody else's: a page of theirs can have its
+/// own name lead here, and would then be of the server's own origin, wherever that listens. Such a page has no key: where
+/// one is asked for, any name will do, as behind a proxy. Programs that send no name are no browsers.
 fn check_host(server: &Server, headers: &HeaderMap) -> Result<(), ApiError> {
-    let Some(host) = text(headers, header::HOST).filter(|_| server.loopback) else { return Ok(()) };
+    let mut hosts = headers.get_all(header::HOST).iter();
+    let Some(first) = hosts.next().filter(|_| server.keys.is_empty()) else { return Ok(()) };
+    let host = String::from_utf8_lossy(first.as_bytes());
     let allowed = |origin: &String| {
         let named = origin.split_once("://").map_or(origin.as_str(), |(_, host)| host);
-        origin == "*" || named.eq_ignore_ascii_case(host)
+        origin == "*" || named.eq_ignore_ascii_case(&host)
     };
-    match is_local(host) || server.origins.iter().any(allowed) {
+    let is_own = is_own(&host) || server.origins.iter().any(allowed);
+    match is_own && hosts.next().is_none() {
         true => Ok(()),
-        false => Err(ApiError::Host { host: host.to_owned() }),
+        false => Err(ApiError::Host { host: host.chars().take(LONGEST_NAME).collect() }),
     }
 }
 
-/// Whether nobody can have `host`, with or without a port, lead elsewhere.
-fn is_local(host: &str) -> bool {
+/// Whether nobody can have `host`, with or without a port, lead elsewhere: an address, or this machine's name for
+/// itself. Other names without a dot, and those of a network of one's own, are whatever the network's router says.
+fn is_own(host: &str) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
         _ => host,
     };
     let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
     let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
-    // Names without a dot and those of these two are nobody's in the world's directory (RFC 6761, ICANN).
-    let is_nobodys =
-        !name.contains(['.', ':']) || name.ends_with(".localhost") || name.ends_with(".internal");
-    (is_nobodys && !name.is_empty()) || address.parse::<IpAddr>().is_ok()
+    let is_address = [address, host].iter().any(|text| text.parse::<IpAddr>().is_ok());
+    name == "localhost" || name.ends_with(".localhost") || is_address
 }
 
 /// Refuses pages of origins that may not ask: browsers send some of their requests without asking first.
@@ -88,17 +109,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_others_may_own_are_not_local() {
+    fn names_that_others_may_own_are_not_the_servers() {
         for host in ["localhost", "LocalHost:80", "127.0.0.1", "127.0.0.1:8080", "[::1]:1", "[::1]"]
         {
-            assert!(is_local(host), "{host}");
+            assert!(is_own(host), "{host}");
         }
-        for host in ["localhost.", "cake.localhost:1", "workstation", "host.docker.internal:8080"] {
-            assert!(is_local(host), "{host}");
+        for host in ["localhost.", "cake.localhost:1", "192.168.1.2:8080", "[fe80::1]", "::1"] {
+            assert!(is_own(host), "{host}");
         }
-        for host in ["evil.example", "evil.example:8080", "localhost.evil.example", "", "1.2.3.4.x"]
-        {
-            assert!(!is_local(host), "{host}");
+        for host in ["workstation", "workstation:8080", "host.docker.internal:8080", "a.internal"] {
+            assert!(!is_own(host), "{host}");
+        }
+        for host in ["evil.example", "evil.example:8080", "localhost.evil.example", "1.2.3.4.x"] {
+            assert!(!is_own(host), "{host}");
+        }
+        for host in ["", ":80", ".", "localhost:80:80", "xlocalhost", "127.0.0.1@evil.example"] {
+            assert!(!is_own(host), "{host}");
         }
     }
 }

@@ -1,7 +1,9 @@
 //! The OpenAI API over HTTP: what clients send becomes requests of the scheduler, what it generates
 //! becomes JSON.
 //!
-//! Start at [`router`]. Who may ask is in `guard`, what people watch in `watch` and `page`. A request is checked (`params`, `unmet`), its prompts become token ids (`prompts`), its
+//! Start at [`serve`]. Connections come in through the `door`, every request gets an id and a line in the log
+//! (`requests`), and its body is read within bounds (`body`). Who may ask is in `guard`, what people watch in `watch`
+//! and `page`. A request is checked (`params`, `unmet`), its prompts become token ids (`prompts`), its
 //! answers are turned into pieces of text as they come (`answer`), and these into one object or a stream
 //! of events (`respond`) in the shape of its kind (`chat` with `tools`, `completions`); `embeddings`
 //! answers by itself. What a body holds is counted before it is parsed (`measure`), what a schema asks for before it is
@@ -11,10 +13,14 @@
 //! - Nothing outside this module names a field of OpenAI's JSON.
 //! - Whoever goes away is not computed for any longer: an answer that nobody reads is cancelled.
 //! - Every refusal has OpenAI's form, also in the middle of a stream.
+//! - What a client can hold of memory, files and time has a bound, however many requests it sends and however it sends
+//!   them.
 
 mod answer;
+mod body;
 mod chat;
 mod completions;
+mod door;
 mod embeddings;
 mod error;
 mod guard;
@@ -23,6 +29,7 @@ mod measure;
 mod page;
 mod params;
 mod prompts;
+mod requests;
 mod respond;
 mod tools;
 mod unmet;
@@ -32,30 +39,29 @@ mod wire;
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 
-use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, OriginalUri, Path};
-use axum::extract::{Request, State};
+use axum::extract::{FromRequestParts, OriginalUri, Path, State};
 use axum::http::request::Parts;
-use axum::http::{Method, StatusCode};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use bytes::Bytes;
 use cake_engine::SamplingOptions;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::watch::Receiver;
 
 use crate::grammar::{self, Grammars};
 use crate::monitor::{Monitor, Phase};
+use crate::request_id::RequestId;
 use crate::scheduler::Scheduler;
 use crate::text::Text;
+pub use body::Bodies;
+use body::Body;
+pub use door::Bounds;
 use error::ApiError;
-use measure::Measured;
 pub use params::{default_max_tokens, default_sampling};
 pub use prompts::Turns;
 pub use respond::unix_seconds;
-
-/// Largest body of a request.
-const MAX_BODY_BYTES: usize = 16 << 20;
 
 /// A server, which answers from the start: its model comes later.
 pub struct Server {
@@ -67,12 +73,23 @@ pub struct Server {
     pub share_prefixes: bool,
     /// Origins whose pages may ask beside its own; `*` stands for all.
     pub origins: Vec<String>,
-    /// Whether it listens for this machine alone.
-    pub loopback: bool,
     /// The model once it is there.
     pub served: OnceLock<Arc<Served>>,
-    /// Becomes true when the server is to stop: streams without an end of their own end then.
-    pub stopping: tokio::sync::watch::Receiver<bool>,
+    /// When it ends.
+    pub stopping: Receiver<Stop>,
+    /// Room for what requests bring.
+    pub bodies: Bodies,
+}
+
+/// How a server ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Not yet.
+    No,
+    /// When answers that have begun are out: it takes no more connections, and streams without an end of their own end.
+    Soon,
+    /// At once: answers that are not out yet end with an error.
+    Now,
 }
 
 /// A model that is served.
@@ -113,6 +130,17 @@ impl Served {
     }
 }
 
+/// Answers what comes to `listener`, with `router` as [`router()`] makes it, until the server is to stop and answers are
+/// out or have been ended.
+pub async fn serve(listener: TcpListener, bounds: Bounds, server: Arc<Server>, router: Router) {
+    let (counts, stop) = (server.monitor.metrics.http.clone(), server.stopping.clone());
+    let connections = bounds.connections;
+    let full = move || ApiError::Full { connections }.whole(&RequestId::made());
+    let answer =
+        move |request, place| requests::handle(server.clone(), router.clone(), request, place);
+    door::open(listener, bounds, counts, stop, full, answer).await;
+}
+
 /// Everything that can be asked for.
 pub fn router(server: Arc<Server>) -> Router {
     let guarded = Router::new()
@@ -125,15 +153,17 @@ pub fn router(server: Arc<Server>) -> Router {
         .route("/api/events", get(watch::events))
         .route("/metrics", get(watch::metrics))
         .layer(middleware::from_fn_with_state(server.clone(), guard::authorized));
-    Router::new()
+    let page = Router::new()
         .route("/", get(page::index))
         .route("/page/{name}", get(page::file))
+        .layer(middleware::from_fn_with_state(server.clone(), guard::named));
+    Router::new()
+        .merge(page)
         .route("/health", get(health))
         .route("/ready", get(ready))
         .merge(guarded)
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
-        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(server)
 }
 
@@ -158,9 +188,10 @@ async fn health() -> Json<Value> {
     Json(json!({ "status": "ok" }))
 }
 
-/// Whether it answers requests.
-async fn ready(State(server): State<Arc<Server>>) -> (StatusCode, Json<Value>) {
+/// Whether it answers requests; why not, only for those who may ask more.
+async fn ready(State(server): State<Arc<Server>>, headers: HeaderMap) -> (StatusCode, Json<Value>) {
     let (phase, reason) = server.monitor.phase();
+    let reason = reason.filter(|_| guard::check(&server, &headers).is_ok());
     let status = match phase {
         Phase::Ready => StatusCode::OK,
         _ => StatusCode::SERVICE_UNAVAILABLE,
@@ -196,20 +227,4 @@ async fn unknown_path(OriginalUri(uri): OriginalUri) -> ApiError {
 
 async fn wrong_method(method: Method, OriginalUri(uri): OriginalUri) -> ApiError {
     ApiError::Method { path: uri.path().to_owned(), method: method.to_string() }
-}
-
-/// A body of JSON, whatever its content type says.
-struct Body<T>(T);
-
-impl<T: DeserializeOwned + Measured, S: Send + Sync> FromRequest<S> for Body<T> {
-    type Rejection = ApiError;
-
-    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        let bytes = Bytes::from_request(request, state).await;
-        let bytes = bytes.map_err(|refused| match refused.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => ApiError::TooLarge,
-            _ => ApiError::Body(refused.body_text()),
-        })?;
-        Ok(Self(measure::parse(&bytes)?))
-    }
 }

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::header;
+use axum::http::{HeaderMap, header};
 use axum::response::IntoResponse;
 use axum::response::sse::{Event, Sse};
 use futures_util::Stream;
 use serde::Serialize;
 
-use super::{Served, Server};
+use super::{Served, Server, Stop};
 use crate::metrics::TokenRates;
 use crate::monitor::Snapshot;
 use crate::scheduler::Load;
@@ -55,7 +55,7 @@ pub(super) async fn events(
         if !first {
             tokio::select! {
                 () = tokio::time::sleep(EVERY) => {}
-                _ = stopping.wait_for(|stopping| *stopping) => return None,
+                _ = stopping.wait_for(|stop| *stop != Stop::No) => return None,
             }
         }
         // Numbers and strings alone: they can be written.
@@ -64,8 +64,61 @@ pub(super) async fn events(
     }))
 }
 
-/// Everything that is counted, for Prometheus.
-pub(super) async fn metrics(State(server): State<Arc<Server>>) -> impl IntoResponse {
+/// Everything that is counted, for Prometheus: as OpenMetrics for whoever asks for that, else in its own format.
+pub(super) async fn metrics(
+    State(server): State<Arc<Server>>,
+    headers: HeaderMap,
+) -> impl IntoResponse {
     const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, OPEN_METRICS)], server.monitor.metrics.text())
+    const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
+    let metrics = &server.monitor.metrics;
+    metrics.http.bodies(server.bodies.held_bytes());
+    let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    match wants_open_metrics(accepted) {
+        true => ([(header::CONTENT_TYPE, OPEN_METRICS)], metrics.text()),
+        false => ([(header::CONTENT_TYPE, PLAIN)], metrics.plain_text()),
+    }
+}
+
+/// Whether these values of `Accept` name OpenMetrics and prefer nothing that is plain text to it.
+fn wants_open_metrics<'a>(accepted: impl Iterator<Item = &'a str>) -> bool {
+    let (mut open_metrics, mut plain) = (0.0, 0.0);
+    for range in accepted.flat_map(|value| value.split(',')) {
+        let mut parts = range.split(';').map(str::trim);
+        let kind = parts.next().unwrap_or_default().to_ascii_lowercase();
+        let weight = parts.find_map(|part| part.strip_prefix("q=")?.trim().parse::<f32>().ok());
+        let best = match kind.as_str() {
+            "application/openmetrics-text" => &mut open_metrics,
+            "text/plain" | "text/*" => &mut plain,
+            _ => continue,
+        };
+        *best = weight.unwrap_or(1.0).max(*best);
+    }
+    open_metrics > 0.0 && open_metrics >= plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn openmetrics_is_for_those_who_name_it() {
+        let prometheus = "application/openmetrics-text;version=1.0.0;q=0.5,\
+            application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
+        for (accept, expected) in [
+            (prometheus, true),
+            ("application/openmetrics-text", true),
+            ("Application/OpenMetrics-Text; version=1.0.0; charset=utf-8", true),
+            ("application/openmetrics-text;q=0", false),
+            ("application/openmetrics-text;q=0.3, text/plain;q=0.5", false),
+            ("text/plain", false),
+            ("*/*", false),
+            ("text/html,application/xhtml+xml,*/*;q=0.8", false),
+            ("", false),
+        ] {
+            assert_eq!(wants_open_metrics([accept].into_iter()), expected, "{accept}");
+        }
+        assert!(wants_open_metrics(["text/html", "application/openmetrics-text"].into_iter()));
+        assert!(!wants_open_metrics(std::iter::empty()));
+    }
 }

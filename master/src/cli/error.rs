@@ -125,6 +125,19 @@ pub enum Error {
         /// What the system said.
         source: std::io::Error,
     },
+    /// The address for clients is another program's.
+    #[error(
+        "cannot listen on {address}: {} listens there already; end it, or choose another port, as with --listen {other}",
+        holder.as_deref().unwrap_or("another program")
+    )]
+    InUse {
+        /// As given.
+        address: String,
+        /// Which program, where that can be known.
+        holder: Option<String>,
+        /// An address beside it.
+        other: String,
+    },
     /// A system message for a model that has no place for one.
     #[error(
         "this model has no chat template, so there is no place for --system: \

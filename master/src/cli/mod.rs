@@ -14,6 +14,7 @@ mod init;
 mod input;
 mod inspect;
 mod keeper;
+mod listen;
 mod out;
 mod plan;
 mod prepare;

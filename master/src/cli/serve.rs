@@ -1,5 +1,4 @@
 //! `cake-master serve MODEL`: the OpenAI API, many requests at once.
-use std::future::IntoFuture;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -8,19 +7,20 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::{HeaderValue, Method, header};
 use cake_checkpoint::Checkpoint;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::block_in_place;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use super::args::{ClusterArgs, PlanArgs, SampleArgs};
-use super::ctrl_c::CtrlC;
+use super::ctrl_c::{CtrlC, Interrupts};
 use super::keeper::Keeper;
+use super::listen::bind;
 use super::prepare::{prepare, warn};
 use super::{Error, out};
-use crate::api::{self, Served, Server};
+use crate::api::{self, Bodies, Bounds, Served, Server, Stop};
 use crate::cluster::Whereabouts;
 use crate::monitor::Monitor;
+use crate::request_id;
 use crate::scheduler::{Limits, OnLoss, Scheduler};
 use crate::state::State;
 use crate::text::Text;
@@ -37,7 +37,7 @@ const DEFAULT_PARALLEL: usize = 8;
 pub(super) struct Args {
     /// A checkpoint directory, a .safetensors file, or org/name in the local Hub cache.
     model: String,
-    /// Address to listen on (HOST:PORT); port 0 lets the system choose.
+    /// Address to listen on (HOST:PORT, or PORT for this machine alone); port 0 lets the system choose.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     listen: String,
     /// Name of the model for clients. Default: that of its directory.
@@ -57,8 +57,8 @@ pub(super) struct Args {
     /// generation_config.json says, else half of the context, at most 4096.
     #[arg(long, value_name = "N")]
     default_max_tokens: Option<NonZeroUsize>,
-    /// An origin whose pages may ask this server, or its own name behind a proxy, * for all; repeatable.
-    /// Default: none.
+    /// An origin whose pages may ask this server, or a name of its own, as http://workstation:8080; * for all; repeatable.
+    /// Without keys it answers to localhost, IP addresses and these names alone. Default: none.
     #[arg(long, value_name = "ORIGIN")]
     cors_origin: Vec<String>,
     /// How long requests may wait for a lost worker, or for others to take its place (seconds).
@@ -77,77 +77,43 @@ pub(super) struct Args {
     plan: PlanArgs,
 }
 
-/// How the server ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stop {
-    /// Not yet.
-    No,
-    /// When answers that have begun are out, or some time has passed.
-    Soon,
-    /// At once.
-    Now,
-}
-
 impl Args {
     /// Serves until it is asked to stop: once for answers that have begun to go on for a while, twice to
     /// end at once.
     pub(super) async fn run(self, ctrl_c: CtrlC) -> Result<(), Error> {
         let keys = self.keys()?;
+        let bounds = Bounds::of_this_machine();
         // Before anything that takes long: perhaps it cannot be had.
-        let failed = |source| Error::Listen { address: self.listen.clone(), source };
-        let listener = TcpListener::bind(&self.listen).await.map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
+        let (listener, address) = bind(&self.listen).await?;
         let checkpoint = block_in_place(|| Checkpoint::open(&self.model))?;
         let directory = checkpoint.location.directory.file_name();
         let name = self.model_name.clone().unwrap_or_else(|| {
             directory.map_or("model".into(), |name| name.to_string_lossy().into_owned())
         });
         let monitor = Arc::new(Monitor::new(&name));
-        let (tell, stop) = watch::channel(Stop::No);
-        let (tell_streams, stopping) = watch::channel(false);
-        let asked = |wanted: fn(&Stop) -> bool| {
-            let mut stop = stop.clone();
-            async move {
-                // The task below never ends before it has asked for both.
-                stop.wait_for(wanted).await.ok();
-            }
-        };
+        let (tell, stopping) = watch::channel(Stop::No);
         let server = Arc::new(Server {
             monitor: monitor.clone(),
             keys,
             share_prefixes: self.share_prefixes,
             origins: self.cors_origin.clone(),
-            loopback: address.ip().is_loopback(),
             served: OnceLock::new(),
             stopping,
+            bodies: Bodies::default(),
         });
         let router = self.router(&server)?;
+        if let Some(remark) = bounds.remark() {
+            out::note(format_args!("warning: {remark}"));
+        }
         out::note(format_args!("the page is at http://{address}/"));
-        let http = axum::serve(listener, router)
-            .with_graceful_shutdown(asked(|stop| *stop != Stop::No))
-            .into_future();
-        let http = tokio::spawn(http);
+        let http = tokio::spawn(api::serve(listener, bounds, server.clone(), router));
         let (cluster, _door) = self.cluster.whereabouts_with_door().await?;
         let (keeper, served) = self.load(&name, &monitor, cluster).await?;
-        let mut interrupts = ctrl_c.take_over();
-        tokio::spawn(async move {
-            interrupts.next().await;
-            tell_streams.send_replace(true);
-            tell.send_replace(Stop::Soon);
-            interrupts.next().await;
-            tell.send_replace(Stop::Now);
-        });
         let scheduler = served.scheduler.clone();
         server.served.set(Arc::new(served)).ok(); // Nobody else sets it.
         monitor.ready();
+        tokio::spawn(end(ctrl_c.take_over(), scheduler.clone(), tell));
         out::line(format_args!("listening on http://{address}"))?;
-        let late = async {
-            asked(|stop| *stop != Stop::No).await;
-            tokio::select! {
-                () = tokio::time::sleep(LAST_ANSWERS) => {}
-                () = asked(|stop| *stop == Stop::Now) => {}
-            }
-        };
         // Neither ends but by a mistake of ours, without which nothing can be answered any more. The keeper holds the
         // workers.
         let broken = async {
@@ -160,10 +126,10 @@ impl Args {
             error
         };
         tokio::select! {
-            ended = http => ended.unwrap_or(Ok(())).map_err(failed),
-            error = broken => Err(error.into()),
-            () = late => Ok(()), // What is not answered by now sees its connection closed.
+            ended = http => ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic())),
+            error = broken => return Err(error.into()),
         }
+        Ok(())
     }
 
     /// Plans, pushes and loads, and tells `monitor` how far it is.
@@ -248,7 +214,8 @@ impl Args {
         let cors = CorsLayer::new()
             .allow_origin(origins)
             .allow_methods([Method::GET, Method::POST])
-            .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE]);
+            .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE, request_id::HEADER])
+            .expose_headers([request_id::HEADER]);
         Ok(router.layer(cors))
     }
 
@@ -266,4 +233,35 @@ impl Args {
             false => Ok(keys),
         }
     }
+}
+
+/// Asks the server to end: at the first interrupt when its answers are out, at the second one, or when they take too
+/// long, at once.
+async fn end(mut interrupts: Interrupts, scheduler: Scheduler, tell: watch::Sender<Stop>) {
+    interrupts.next().await;
+    let answers = || {
+        let load = scheduler.load();
+        match load.running + load.waiting {
+            0 => None,
+            1 => Some("1 answer".to_owned()),
+            several => Some(format!("{several} answers")),
+        }
+    };
+    if let Some(answers) = answers() {
+        let seconds = LAST_ANSWERS.as_secs();
+        out::note(format_args!(
+            "finishing {answers}, for {seconds} s at most; Ctrl-C again ends them at once"
+        ));
+    }
+    tell.send_replace(Stop::Soon);
+    tokio::select! {
+        () = tokio::time::sleep(LAST_ANSWERS) => {}
+        () = interrupts.next() => {}
+        () = tell.closed() => return, // All answers are out.
+    }
+    if let Some(answers) = answers() {
+        out::note(format_args!("ended {answers} early"));
+    }
+    // Whoever interrupts once more wants the program to end, whatever it does.
+    tell.send_replace(Stop::Now);
 }

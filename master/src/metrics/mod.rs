@@ -1,7 +1,9 @@
-//! What a service counts and times, for Prometheus (OpenMetrics text) and for the page.
+//! What a service counts and times, for Prometheus (in either of its formats) and for the page.
 //!
 //! Whoever does a thing records it here, once; names carry their units.
 
+mod http;
+mod plain;
 mod rates;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,6 +17,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 use serde::Serialize;
 
+pub use http::{Ended, Http};
 use rates::Rates;
 
 /// One label with its value.
@@ -47,6 +50,8 @@ pub struct Metrics {
     copied: Counter,
     covered: Gauge,
     recent: Mutex<Vec<f64>>,
+    /// Of the door for clients.
+    pub http: Http,
 }
 
 /// A step that came back.
@@ -126,6 +131,7 @@ impl Default for Metrics {
             copied: Counter::default(),
             covered: Gauge::default(),
             recent: Mutex::default(),
+            http: Http::default(),
         };
         metrics.register(&mut registry);
         Self { registry, ..metrics }
@@ -170,6 +176,7 @@ impl Metrics {
         to.register("covered_workers", help, self.covered.clone());
         let help = "Blob bytes that workers had already";
         to.register_with_unit("push_reused", help, Unit::Bytes, self.reused.clone());
+        self.http.register(to);
     }
 
     /// A request left the queue, with so many prompt tokens, of which some were there already.
@@ -280,6 +287,11 @@ impl Metrics {
         let mut text = String::new();
         encode(&mut text, &self.registry).expect("a string takes whatever is written");
         text
+    }
+
+    /// Everything in Prometheus' own text format, version 0.0.4.
+    pub fn plain_text(&self) -> String {
+        plain::plain(&self.text())
     }
 
     fn rates(&self) -> MutexGuard<'_, Rates> {

@@ -41,6 +41,7 @@ use crate::generate::{Ends, Finish};
 use crate::grammar;
 use crate::metrics::Metrics;
 use crate::pipeline::{self, Pipeline};
+use crate::request_id::RequestId;
 use crate::sizing::Promise;
 use generation::{End, how, supervise};
 
@@ -341,6 +342,7 @@ impl Scheduler {
             "request",
             sequence,
             prompt_tokens = request.prompt.len(),
+            request_id = RequestId::current().map(field::display),
             cached_tokens = field::Empty,
             generated_tokens = field::Empty,
             end = field::Empty,

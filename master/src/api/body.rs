@@ -1,0 +1,257 @@
+//! Bodies of requests: how many bytes of them there may be at once, and how slowly they may come.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::body::{Body as Incoming, Bytes, HttpBody};
+use axum::extract::{FromRequest, Request};
+use serde::de::DeserializeOwned;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::Server;
+use super::door::Place;
+use super::error::ApiError;
+use super::measure::{self, Measured};
+
+/// Largest body of a request.
+pub(super) const MAX_BODY_BYTES: usize = 16 << 20;
+/// Bytes of all larger bodies at once. Three of the largest: each is some hundred milliseconds of work, and more of
+/// them at once would not be done any sooner.
+const MOST_BYTES: usize = 3 * MAX_BODY_BYTES;
+/// Bodies up to this size need no leave, so that nobody who sends large ones holds up a conversation. How many there
+/// are at once is bounded by the connections.
+const FREE_BYTES: usize = 64 << 10;
+/// How long a body may wait until others are done with.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A body has to bring [`LEAST_BYTES`] in so much time, again and again, until it is whole.
+const WINDOW: Duration = Duration::from_secs(8);
+/// 4 KiB per second: less than any network that a person would use.
+const LEAST_BYTES: usize = 32 << 10;
+/// Bodies beyond this size are parsed where nobody else waits for it.
+const LARGE_BYTES: usize = 64 << 10;
+
+/// Room for the bodies of all requests.
+#[derive(Clone, Debug)]
+pub struct Bodies(Arc<Semaphore>);
+
+/// Room for the body of one request, for as long as something is made of it. Part of its request.
+#[derive(Clone, Default)]
+pub(super) struct Room(Arc<Mutex<Option<OwnedSemaphorePermit>>>);
+
+impl Default for Bodies {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(MOST_BYTES)))
+    }
+}
+
+impl Bodies {
+    /// Bytes for which room is kept.
+    pub(super) fn held_bytes(&self) -> usize {
+        MOST_BYTES - self.0.available_permits()
+    }
+
+    /// Waits for room, not for long.
+    async fn room(&self, bytes: usize) -> Result<OwnedSemaphorePermit, ApiError> {
+        let bytes = u32::try_from(bytes).map_err(|_| ApiError::TooLarge)?;
+        match timeout(PATIENCE, self.0.clone().acquire_many_owned(bytes)).await {
+            Ok(Ok(room)) => Ok(room),
+            Ok(Err(_)) | Err(_) => Err(ApiError::Crowded { bytes: MOST_BYTES }),
+        }
+    }
+
+    /// All of a body, and the room that it takes. `place` hears how it goes.
+    async fn read(
+        &self,
+        mut body: Incoming,
+        place: Option<&Place>,
+    ) -> Result<(Vec<u8>, Option<OwnedSemaphorePermit>), ApiError> {
+        let announced = body.size_hint().exact();
+        let expected = announced.and_then(|bytes| usize::try_from(bytes).ok());
+        // Of a body that does not say how large it is, as much as there may be.
+        let expected =
+            expected.unwrap_or(if announced.is_some() { usize::MAX } else { MAX_BODY_BYTES });
+        if expected > MAX_BODY_BYTES {
+            return Err(ApiError::TooLarge);
+        }
+        let (mut content, mut room) = (Vec::new(), None);
+        let mut pace = Pace::new();
+        if let Some(place) = place {
+            place.sends();
+        }
+        loop {
+            let next = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx));
+            let Ok(frame) = timeout_at(pace.until(), next).await else {
+                let missing = expected.saturating_sub(content.len());
+                pace.goes_on(announced.map(|_| missing), content.len())?;
+                continue;
+            };
+            let Some(frame) = frame else { break };
+            let broken = |error| ApiError::Body(format!("the body is not whole: {error}"));
+            let Ok(data): Result<Bytes, _> = frame.map_err(broken)?.into_data() else { continue };
+            let bytes = content.len() + data.len();
+            if bytes > MAX_BODY_BYTES {
+                return Err(ApiError::TooLarge);
+            }
+            if bytes > FREE_BYTES && room.is_none() {
+                if let Some(place) = place {
+                    place.answers(); // It is our turn now.
+                }
+                room = Some(self.room(expected).await?);
+                pace = Pace::new();
+            }
+            content.extend_from_slice(&data);
+            pace.came(data.len());
+            if let Some(place) = place {
+                place.sends();
+            }
+        }
+        if let Some(place) = place {
+            place.answers();
+        }
+        // What it did not need is for others.
+        if let Some(room) = &mut room {
+            drop(room.split(expected - content.len()));
+        }
+        Ok((content, room))
+    }
+}
+
+/// How fast a body has to come.
+struct Pace {
+    since: Instant,
+    bytes: usize,
+}
+
+impl Pace {
+    fn new() -> Self {
+        Self { since: Instant::now(), bytes: 0 }
+    }
+
+    fn came(&mut self, bytes: usize) {
+        self.bytes += bytes;
+    }
+
+    /// When it is to be looked at.
+    fn until(&self) -> Instant {
+        self.since + WINDOW
+    }
+
+    /// Looks at what came since the last time, of a body of which so many bytes had come in all.
+    fn goes_on(&mut self, missing: Option<usize>, received: usize) -> Result<(), ApiError> {
+        if self.bytes < LEAST_BYTES {
+            return Err(ApiError::BodyStalled { received, missing });
+        }
+        *self = Self::new();
+        Ok(())
+    }
+}
+
+/// A body of JSON, whatever its content type says.
+pub(super) struct Body<T>(pub(super) T);
+
+impl<T: DeserializeOwned + Measured> FromRequest<Arc<Server>> for Body<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, server: &Arc<Server>) -> Result<Self, ApiError> {
+        let (parts, body) = request.into_parts();
+        let place = parts.extensions.get::<Arc<Place>>().cloned();
+        let (content, room) = server.bodies.read(body, place.as_deref()).await?;
+        // What is made of it has about its size, and lives until the request has its answer or its stream begins.
+        if let Some(kept) = parts.extensions.get::<Room>() {
+            *kept.0.lock().unwrap_or_else(PoisonError::into_inner) = room;
+        }
+        let parse = || measure::parse(&content);
+        let parsed = match content.len() > LARGE_BYTES {
+            true => tokio::task::block_in_place(parse),
+            false => parse(),
+        };
+        Ok(Self(parsed?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream::{Stream, StreamExt, once, pending, unfold};
+
+    use super::*;
+
+    /// Chunks, one after each pause.
+    fn body(
+        chunks: usize,
+        bytes: usize,
+        pause: Duration,
+    ) -> impl Stream<Item = Result<Bytes, std::io::Error>> {
+        unfold(0, move |sent| async move {
+            tokio::time::sleep(pause).await;
+            (sent < chunks).then(|| (Ok(Bytes::from(vec![b' '; bytes])), sent + 1))
+        })
+    }
+
+    async fn read(bodies: &Bodies, body: Incoming) -> Result<usize, ApiError> {
+        Ok(bodies.read(body, None).await?.0.len())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_stalls_ends_and_one_that_is_slow_does_not() {
+        let bodies = Bodies::default();
+        let begun = Instant::now();
+        let stalls = body(3, 20_000, Duration::ZERO).chain(pending());
+        let refused = read(&bodies, Incoming::from_stream(stalls)).await.expect_err("refused");
+        // It gets one window more, as it began well.
+        assert!(matches!(refused, ApiError::BodyStalled { received: 60_000, .. }), "{refused}");
+        assert!(begun.elapsed() <= 2 * WINDOW + Duration::from_secs(1), "{:?}", begun.elapsed());
+        let trickles = body(100, 1, Duration::from_secs(1));
+        let refused = read(&bodies, Incoming::from_stream(trickles)).await.expect_err("refused");
+        assert!(matches!(refused, ApiError::BodyStalled { .. }), "{refused}");
+        // Two minutes, at 5 KiB per second.
+        let slow = body(120, 5 << 10, Duration::from_secs(1));
+        assert_eq!(
+            read(&bodies, Incoming::from_stream(slow)).await.expect("it is steady"),
+            600 << 10
+        );
+        assert_eq!(bodies.held_bytes(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn large_bodies_wait_for_each_other_and_small_ones_for_nobody() {
+        let bodies = Bodies::default();
+        let large =
+            || once(async { Ok::<_, std::io::Error>(Bytes::from(vec![0; FREE_BYTES + 1])) });
+        let open = |bodies: Bodies| async move {
+            bodies
+                .read(
+                    Incoming::from_stream(large().chain(body(1, 9, Duration::from_secs(1)))),
+                    None,
+                )
+                .await
+        };
+        let held: Vec<_> = (0..3).map(|_| tokio::spawn(open(bodies.clone()))).collect();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert_eq!(bodies.held_bytes(), MOST_BYTES);
+        let small = Incoming::from(vec![0; FREE_BYTES]);
+        assert_eq!(read(&bodies, small).await.expect("no leave is needed"), FREE_BYTES);
+        // The fourth finds room when the first are done.
+        let fourth = open(bodies.clone()).await.expect("it waits").1;
+        assert_eq!(bodies.held_bytes(), 4 * (FREE_BYTES + 10));
+        let mut rooms = Vec::new();
+        for held in held {
+            rooms.push(held.await.expect("no panic").expect("whole").1);
+        }
+        drop((rooms, fourth));
+        assert_eq!(bodies.held_bytes(), 0);
+        let _all = bodies.room(MOST_BYTES).await.expect("free");
+        let refused = read(&bodies, Incoming::from_stream(large())).await.expect_err("refused");
+        assert!(matches!(refused, ApiError::Crowded { .. }), "{refused}");
+    }
+
+    #[tokio::test]
+    async fn one_that_is_too_large_is_refused_before_it_is_read() {
+        let bodies = Bodies::default();
+        let large = Incoming::from(vec![0; MAX_BODY_BYTES + 1]);
+        assert!(matches!(read(&bodies, large).await, Err(ApiError::TooLarge)));
+        let endless = Incoming::from_stream(body(1000, 1 << 20, Duration::ZERO));
+        assert!(matches!(read(&bodies, endless).await, Err(ApiError::TooLarge)));
+    }
+}

@@ -1,0 +1,169 @@
+//! What every request gets, whatever it asks: an id, a line in the log, its place in what is counted, and last words if
+//! the server ends before its answer does.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::Router;
+use axum::body::{Body, Bytes, HttpBody};
+use axum::http::{HeaderValue, Method, Request, Response, header};
+use axum::response::IntoResponse;
+use hyper::body::{Frame, Incoming, SizeHint};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tower::ServiceExt;
+use tracing::info;
+
+use super::body::Room;
+use super::door::Place;
+use super::error::ApiError;
+use super::{Server, Stop};
+use crate::request_id::{self, RequestId};
+
+/// Most characters of a path and of a method that are logged.
+const LOGGED: usize = 200;
+
+/// Answers one request.
+pub(super) async fn handle(
+    server: Arc<Server>,
+    router: Router,
+    mut request: Request<Incoming>,
+    place: Arc<Place>,
+) -> Response<Body> {
+    let id = request.headers().get(request_id::HEADER).and_then(RequestId::given);
+    let id = id.unwrap_or_else(RequestId::made);
+    let mut line = Line {
+        server: server.clone(),
+        id: id.clone(),
+        method: request.method().clone(),
+        path: request.uri().path().chars().take(LOGGED).collect(),
+        began: Instant::now(),
+        status: 0,
+        bytes: 0,
+        whole: false,
+    };
+    let resting = Resting(place.clone());
+    let room = Room::default();
+    request.extensions_mut().insert(place);
+    request.extensions_mut().insert(room.clone());
+    let answer = id.clone().scope(router.oneshot(request));
+    let mut response = tokio::select! {
+        Ok(response) = answer => response,
+        () = ends(server.stopping.clone()) => ApiError::Closed.into_response(),
+    };
+    drop(room);
+    response.headers_mut().insert(request_id::HEADER, id.header());
+    line.status = response.status().as_u16();
+    let kind = response.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let is_stream = kind.is_some_and(|kind| kind.starts_with(b"text/event-stream"));
+    let end = is_stream.then(|| Box::pin(ends(server.stopping.clone())) as Pin<Box<_>>);
+    response.map(|inner| Body::new(Told { inner, end, over: false, line, _resting: resting }))
+}
+
+/// Completes when answers are to end now.
+async fn ends(mut stopping: watch::Receiver<Stop>) {
+    if stopping.wait_for(|stop| *stop == Stop::Now).await.is_err() {
+        std::future::pending().await // Nobody is left to end them.
+    }
+}
+
+/// What a stream of events says last when it is ended: why, and that nothing more comes.
+fn last_words() -> Bytes {
+    format!("data: {}\n\ndata: [DONE]\n\n", ApiError::Closed.json()).into()
+}
+
+/// The body of an answer, which is told of when it is over.
+struct Told {
+    inner: Body,
+    /// Of a stream: when it is to be ended.
+    end: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    over: bool,
+    line: Line,
+    _resting: Resting,
+}
+
+impl HttpBody for Told {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if self.over {
+            return Poll::Ready(None);
+        }
+        let ended = self.end.as_mut().is_some_and(|end| end.as_mut().poll(cx).is_ready());
+        let frame = match ended {
+            // What it has said so far is whole events.
+            true => {
+                self.over = true;
+                Some(Ok(Frame::data(last_words())))
+            }
+            false => std::task::ready!(Pin::new(&mut self.inner).poll_frame(cx)),
+        };
+        match &frame {
+            Some(Ok(frame)) => self.line.bytes += frame.data_ref().map_or(0, Bytes::len),
+            Some(Err(_)) => {}
+            None => self.line.whole = true,
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.over || self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self.end {
+            Some(_) => SizeHint::default(),
+            None => self.inner.size_hint(),
+        }
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        // An answer whose length is known is not asked for its end.
+        self.line.whole |= !self.over && self.inner.is_end_stream();
+    }
+}
+
+/// The connection of a request has nothing to do once this is dropped.
+struct Resting(Arc<Place>);
+
+impl Drop for Resting {
+    fn drop(&mut self) {
+        self.0.rests();
+    }
+}
+
+/// One request in the log, written when its answer is over or its client has gone. What it asked and what it was
+/// answered is never in it.
+struct Line {
+    server: Arc<Server>,
+    id: RequestId,
+    method: Method,
+    path: String,
+    began: Instant,
+    /// None yet if it is 0.
+    status: u16,
+    bytes: usize,
+    whole: bool,
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let Self { server, id, method, path, began, status, bytes, whole } = self;
+        if *status > 0 {
+            server.monitor.metrics.http.answered(*status);
+        }
+        let method: String = method.as_str().chars().take(LOGGED).collect();
+        let seconds = (began.elapsed().as_secs_f64() * 1e4).round() / 1e4;
+        let status = (*status > 0).then_some(*status);
+        // Only of an answer that did not reach its end.
+        let broke_off = (!*whole).then_some(true);
+        info!(%method, %path, status, seconds, bytes = *bytes, request_id = %id, broke_off, "request");
+    }
+}
