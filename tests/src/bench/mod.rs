@@ -4,8 +4,8 @@
 //! [`fill`] the page cache, [`peers`] other systems, [`table`] the outcome; the figures themselves
 //! are in [`push`], [`memory`], [`speed`] and [`demo`]; those of the engine in [`engine`], [`hops`],
 //! [`together`], [`context`], [`tiers`] and [`packed7b`]; those of a service in [`serve`], the cost of
-//! encryption in [`tls`], the time after a loss in [`recovery`]; what a plan promises beside what comes of it in
-//! [`predictions`].
+//! encryption in [`tls`], the time after a loss in [`recovery`], what strangers can do to a service in [`hostile`]; what
+//! a plan promises beside what comes of it in [`predictions`].
 mod bandwidth;
 mod cluster;
 mod context;
@@ -14,6 +14,7 @@ mod engine;
 mod files;
 mod fill;
 mod hops;
+mod hostile;
 mod lab;
 mod memory;
 mod packed7b;
@@ -71,6 +72,8 @@ pub(crate) enum Part {
     Trust,
     /// The speed that a plan predicts beside the one there is (not part of main).
     Predictions,
+    /// `serve` attacked for a minute: memory, `/health` and a stream beside it (not part of main).
+    Hostile,
 }
 
 /// How a figure is measured, with its name and bar for when it cannot be.
@@ -167,6 +170,11 @@ const PREDICTIONS: &[Figure] = &[
         measure: |lab, _, table| predictions::over_workers(lab, table),
     },
 ];
+const HOSTILE: &[Figure] = &[Figure {
+    name: "hostile",
+    bar: hostile::BAR,
+    measure: |lab, _, table| hostile::measure(lab, table),
+}];
 const MEMORY: &[Figure] = &[
     Figure {
         name: "worker's memory",
@@ -204,6 +212,7 @@ pub(crate) fn measure(
         Part::Serve => &[SERVE],
         Part::Trust => &[TRUST],
         Part::Predictions => &[PREDICTIONS],
+        Part::Hostile => &[HOSTILE],
     };
     let figures: Vec<&Figure> = figures.iter().copied().flatten().collect();
     let names = figures.iter().map(|figure| figure.name).collect::<Vec<_>>().join(", ");
