@@ -26,7 +26,7 @@ pub const MAX_REFERENCES: usize = 1_024;
 /// Most properties of one object: the compiler's time grows with the square of them.
 pub const MAX_PROPERTIES: usize = 1_024;
 /// Most of them beside `minProperties` or `maxProperties`, for which each has an alternative with all the others.
-pub const MAX_COUNTED_PROPERTIES: usize = 64;
+pub const MAX_COUNTED_PROPERTIES: usize = 32;
 /// Most patterns for the names of an object's properties: each is compared with each, and with each name.
 pub const MAX_NAME_PATTERNS: usize = 8;
 /// Most values of one `enum`, and alternatives of one `anyOf`, `oneOf` or `allOf`.
@@ -44,10 +44,12 @@ pub const MAX_MULTIPLE: u64 = 4_096;
 /// Most decimals of a `multipleOf`: the compiler computes with 32 bits.
 pub const MAX_DECIMALS: u32 = 4;
 /// Most schemas that may come of it when alternatives are multiplied out and references are followed.
-pub const MAX_EXPANDED: u64 = 50_000;
+pub const MAX_EXPANDED: u64 = 20_000;
 /// What a pattern counts beside them, and what one for names does: they are compiled, and compared with each other.
 const PATTERN_WEIGHT: u64 = 16;
 const NAME_PATTERN_WEIGHT: u64 = 500;
+/// What a property counts in an alternative that has it among others: no schema, but rules of a grammar.
+const COUNTED_WEIGHT: u64 = 8;
 /// Most bytes of a place or a name that a refusal repeats.
 const MAX_SHOWN: usize = 120;
 
@@ -180,16 +182,35 @@ struct Size {
     wild: u64,
     /// The largest `multipleOf` in it; of two that may meet their product.
     multiple: u64,
+    /// Most properties of an object in it; of two that may meet their sum.
+    properties: u64,
+    /// Whether an object in it says how many of them there may be.
+    is_counted: bool,
 }
 
 impl Size {
-    const ONE: Self = Self { written: 1, full: 1, arms: 1, deep: 1, wild: 0, multiple: 1 };
+    const ONE: Self = Self {
+        written: 1,
+        full: 1,
+        arms: 1,
+        deep: 1,
+        wild: 0,
+        multiple: 1,
+        properties: 0,
+        is_counted: false,
+    };
 
     /// Of both together.
     fn and(self, other: Self) -> Self {
         let copies = |one: Self| one.arms.saturating_mul(one.deep).saturating_add(one.wild);
         let of = |one: Self, other: Self| copies(one).saturating_mul(other.full);
-        let all = of(self, other).saturating_add(of(other, self));
+        let properties = self.properties.saturating_add(other.properties);
+        let is_counted = self.is_counted || other.is_counted;
+        let all = of(self, other).saturating_add(of(other, self)).saturating_add(if is_counted {
+            counted(properties)
+        } else {
+            0
+        });
         let wild = (self.wild.saturating_add(1)).saturating_mul(other.wild.saturating_add(1));
         Self {
             written: all,
@@ -198,6 +219,8 @@ impl Size {
             deep: self.deep.saturating_mul(other.deep),
             wild: wild.saturating_sub(1),
             multiple: self.multiple.saturating_mul(other.multiple),
+            properties,
+            is_counted,
         }
     }
 
@@ -229,6 +252,8 @@ impl Size {
             written: self.written.saturating_add(other.written),
             full: self.full.saturating_add(other.full),
             multiple: self.multiple.max(other.multiple),
+            properties: self.properties.max(other.properties),
+            is_counted: self.is_counted || other.is_counted,
             ..self
         }
     }
@@ -322,6 +347,8 @@ impl<'s> Walk<'s> {
         let size = value.as_object().map_or(Size::ONE, |fields| self.estimate(fields));
         within("schemas that come of it", size.written, MAX_EXPANDED, || self.place(index))?;
         within("multipleOf", size.multiple, MAX_MULTIPLE, || self.place(index))?;
+        let most = MAX_PROPERTIES as u64;
+        within("properties together", size.properties, most, || self.place(index))?;
         self.sizes.insert(address(value), Some(size));
         Ok(())
     }
@@ -348,7 +375,12 @@ impl<'s> Walk<'s> {
             let names =
                 fields.get("patternProperties").and_then(Value::as_object).map_or(0, Map::len);
             let patterns = u64::from(fields.contains_key("pattern"));
-            let weight = NAME_PATTERN_WEIGHT * names as u64 + PATTERN_WEIGHT * patterns;
+            let own = keywords::properties(fields) as u64;
+            size.properties = size.properties.max(own);
+            size.is_counted |= keywords::is_counted(fields);
+            let alternatives = if keywords::is_counted(fields) { counted(own) } else { 0 };
+            let weight =
+                NAME_PATTERN_WEIGHT * names as u64 + PATTERN_WEIGHT * patterns + alternatives;
             (size.written, size.full) = (size.written + weight, size.full + weight);
             if let Some((multiple, _)) = fields.get("multipleOf").and_then(keywords::decimal) {
                 size.multiple = size.multiple.max(multiple);
@@ -437,6 +469,11 @@ impl<'s> Walk<'s> {
         let path: String = segments.iter().rev().flat_map(|segment| ["/", segment]).collect();
         Place(shown(&path))
     }
+}
+
+/// What so many properties count of which one must be there: each has an alternative with all the others.
+fn counted(properties: u64) -> u64 {
+    properties.saturating_mul(properties).saturating_mul(COUNTED_WEIGHT)
 }
 
 /// Where a value lies: parts of one schema are told from each other by it.

@@ -30,10 +30,12 @@ const AT_ONCE: usize = 1;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest that a request waits for its own. The work itself is bounded, so that this is for slow machines.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Schemas that count as one unit of memory.
-const SCHEMAS_PER_UNIT: u64 = 1_000;
-/// Units that grammars in use may have together: as many small ones, or a few of the largest.
-const UNITS: usize = 4 * (MAX_EXPANDED / SCHEMAS_PER_UNIT) as usize;
+/// Schemas that count as one unit of memory: each takes up to 8 KiB, and a grammar of a few some 200.
+const SCHEMAS_PER_UNIT: u64 = 100;
+/// Units that grammars in use may have together: some 200 MiB of them, as many small ones as wait and run, or one of the
+/// largest.
+const UNITS: usize = 256;
+const _: () = assert!(MAX_EXPANDED / SCHEMAS_PER_UNIT < UNITS as u64);
 /// Most bytes of an error of the library that a refusal repeats.
 const MAX_ERROR_BYTES: usize = 160;
 

@@ -170,15 +170,18 @@ pub(super) fn check(
             expect(is_type(value), "type", "one of JSON's types, or a list of some, each once")?;
         }
     }
-    let count = properties(fields) as u64;
-    let is_counted =
-        ["minProperties", "maxProperties"].iter().any(|name| fields.contains_key(*name));
-    let most = if is_counted { MAX_COUNTED_PROPERTIES } else { MAX_PROPERTIES };
-    within("properties", count, most as u64, || place("properties", None))
+    let place = || place("properties", None);
+    let most = if is_counted(fields) { MAX_COUNTED_PROPERTIES } else { MAX_PROPERTIES };
+    within("properties", properties(fields) as u64, most as u64, place)
+}
+
+/// Whether a schema says how many properties there may be.
+pub(super) fn is_counted(fields: &Map<String, Value>) -> bool {
+    ["minProperties", "maxProperties"].iter().any(|name| fields.contains_key(*name))
 }
 
 /// How many properties a schema names: those it describes, and others that it requires.
-fn properties(fields: &Map<String, Value>) -> usize {
+pub(super) fn properties(fields: &Map<String, Value>) -> usize {
     let described = fields.get("properties").and_then(Value::as_object);
     let required = fields.get("required").and_then(Value::as_array);
     let is_new = |name: &&Value| match (name.as_str(), described) {

@@ -24,8 +24,8 @@ pub use bounds::Refusal;
 pub use compile::STACK_BYTES;
 use compile::{Compiler, first_line};
 
-/// Most bytes that the lexer of an answer may grow to: one of ordinary schemas stays below one MiB.
-const MAX_LEXER_BYTES: usize = 16 << 20;
+/// Most bytes that the lexer of an answer may grow to: as many for each that runs.
+const MAX_LEXER_BYTES: usize = 8 << 20;
 
 /// Grammars over the tokens of one model. Clones are handles to the same ones.
 #[derive(Clone)]

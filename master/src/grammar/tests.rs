@@ -165,6 +165,12 @@ fn each_bound_is_taken_and_one_more_is_refused() {
     assert_bound("decimals of multipleOf", MAX_DECIMALS.into(), |n| {
         serde_json::from_str(&format!("{{\"multipleOf\": 1e-{n}}}")).expect("JSON")
     });
+    // What stands apart meets in one object.
+    let apart = |count: u64, other: Value| json!({ "allOf": [{ "properties": named(count, &json!({})) }, other] });
+    assert!(bounds::check(&apart(40, json!({ "minProperties": 1 }))).is_ok());
+    assert!(bounds::check(&apart(100, json!({ "minProperties": 1 }))).is_err());
+    let others = json!({ "properties": { "a": {} } });
+    assert_bound("properties together", MAX_PROPERTIES as u64, |n| apart(n - 1, others.clone()));
     // Of a list of alternatives each is copied to each of another list, wherever they meet.
     let arms =
         |count: u64, schema: &Value| json!({ "anyOf": vec![schema.clone(); count as usize] });
