@@ -1,6 +1,7 @@
 //! From a checkpoint and what the devices offer to the numbers that the planner works with.
 use std::collections::{HashMap, HashSet};
 
+use cake_checkpoint::units::format_bytes;
 use cake_checkpoint::{Digest, Dtype, KvDtype, Manifest};
 use cake_engine::Numerics;
 use cake_proto::WireFormat;
@@ -26,6 +27,39 @@ const SHORT_FOR_LONG: usize = 8;
 /// More than so many run only if there is room for as many of the longest: beyond that each gets its tokens slower
 /// than all together get more.
 const MOST_SHORT: usize = 64;
+/// Part of the free memory that the master leaves to the rest of its machine: one tenth.
+const RESERVE_DIVISOR: u64 = 10;
+/// The least of it (bytes), but never more than a part of what is free, or a small board could run nothing.
+const LEAST_RESERVE: u64 = 256 << 20;
+/// See [`LEAST_RESERVE`].
+const MOST_RESERVE_DIVISOR: u64 = 4;
+
+/// Memory of the master's own machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnMemory {
+    /// What the master may take of it (bytes).
+    pub bytes: u64,
+    /// Where that number comes from.
+    pub why: String,
+}
+
+impl OwnMemory {
+    /// Of a machine, or its control group, that has so many bytes free now: a reserve is left to others.
+    pub fn of(free_bytes: u64) -> Self {
+        let most = free_bytes / MOST_RESERVE_DIVISOR;
+        let reserve = (free_bytes / RESERVE_DIVISOR).max(LEAST_RESERVE).min(most);
+        let (free, left) = (format_bytes(free_bytes), format_bytes(reserve));
+        let why = format!("{free} free here, less a reserve of {left}");
+        Self { bytes: free_bytes - reserve, why }
+    }
+}
+
+/// What the master needs for its own part whoever holds the layers (bytes): embedding, norm and head, and the scores
+/// of each sequence's next token as they are computed and while one of them is chosen.
+pub fn ends_bytes(model: &Model, promise: &Promise) -> u64 {
+    let scores = (model.checkpoint.config.vocab_size as u64).saturating_mul(2 * 4);
+    model.ends_bytes().saturating_add(scores.saturating_mul(promise.parallel as u64))
+}
 
 /// What is promised to the person: it fixes memory beyond the weights.
 #[derive(Clone, Copy, Debug)]
@@ -117,15 +151,17 @@ impl Candidate {
     }
 
     /// The master, with this much memory for layers, of which copying weights takes `copy_bytes` until
-    /// they are copied. Its own process is not counted in it.
+    /// they are copied, and its own part `ends_bytes` if that is to be counted. Its own process is not: what is
+    /// free is free beside it.
     pub fn local(
         budget_bytes: u64,
         threads: usize,
         measured: Option<Measured>,
         copy_bytes: u64,
+        ends_bytes: u64,
     ) -> Self {
         Self {
-            overhead_bytes: 0,
+            overhead_bytes: ends_bytes,
             threads,
             measured,
             local: true,
@@ -204,5 +240,23 @@ pub fn input(
         context_tokens: promise.context as u64,
         ends_seconds: 0.0,
         layers,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn the_master_leaves_a_tenth_and_on_a_small_board_a_quarter_at_most() {
+        let left = |free: u64| free - OwnMemory::of(free).bytes;
+        assert_eq!(left(20_480 * MIB), 2048 * MIB);
+        assert_eq!(left(2048 * MIB), 256 * MIB, "the least that is left");
+        assert_eq!(left(400 * MIB), 100 * MIB, "most is still the master's");
+        assert_eq!(OwnMemory::of(0).bytes, 0);
+        assert!(OwnMemory::of(u64::MAX).bytes < u64::MAX);
+        assert!(OwnMemory::of(2048 * MIB).why.contains("2 GiB free here"), "told");
     }
 }

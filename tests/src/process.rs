@@ -223,7 +223,10 @@ impl Finished {
     pub fn refusals(&self) -> Vec<String> {
         let all = format!("{}\nstdout: {}\nstderr: {}", self.command, self.stdout, self.stderr);
         assert_eq!(self.status.code(), Some(1), "ended with {}: {all}", self.status);
-        let said = self.stderr.trim();
+        // What people should know before it goes on is no part of the refusal.
+        let notes = self.stderr.lines().take_while(|line| line.starts_with("note: "));
+        let notes: usize = notes.map(|line| line.len() + 1).sum();
+        let said = self.stderr.get(notes..).unwrap_or_default().trim();
         let said = said.strip_prefix("cake-master: ").or(said.strip_prefix("cake-worker: "));
         let said = said.unwrap_or_else(|| panic!("does not begin with the program's name: {all}"));
         for odd in [

@@ -135,7 +135,8 @@ pub(super) struct PlanArgs {
     #[arg(long, value_name = "f32|bf16|q8", default_value = "f32")]
     pub wire: WireFormat,
     /// Memory the master itself may use for layers (such as 2GiB).
-    /// Default: what it needs when there is no worker, else 0.
+    /// Default: without workers, what this machine or its cgroup has free less a reserve, embedding and head
+    /// included; with workers 0.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub local_memory: Option<u64>,
     /// Where the master's own layers and its output head lie: map uses them in the checkpoint's files,

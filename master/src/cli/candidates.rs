@@ -7,7 +7,7 @@ use super::Error;
 use super::args::PlanArgs;
 use super::rates::{Asking, Rates};
 use crate::cluster::{Measured, Member};
-use crate::sizing::{Candidate, LOCAL};
+use crate::sizing::{self, Candidate, LOCAL, OwnMemory, Promise};
 
 /// Who a candidate is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub(super) struct Candidates {
     pub warnings: Vec<String>,
     /// Seconds of the master's own part of a token; 0 where that is not known.
     pub ends_seconds: f64,
+    /// Where the number comes from that the master offers, if no person named it.
+    pub own_offer: Option<String>,
 }
 
 impl Candidates {
@@ -68,6 +70,7 @@ pub(super) async fn gather(
     members: &[Member],
     args: &PlanArgs,
     what_if: &[(String, u64)],
+    promise: &Promise,
 ) -> Result<Candidates, Error> {
     let names: Vec<&str> = members.iter().map(Member::name).collect();
     check_names(&names, args, what_if)?;
@@ -80,15 +83,25 @@ pub(super) async fn gather(
         seats: Vec::new(),
         warnings: Vec::new(),
         ends_seconds: asking.ends(args.predict),
+        own_offer: None,
     };
     let alone = used.is_empty() && wished.is_empty();
-    let local = args.local_memory.unwrap_or(if alone { u64::MAX } else { 0 });
-    if local > 0 {
+    // What the master offers, and what of that its own part takes beside layers.
+    let own = match args.local_memory {
+        Some(bytes) => Some((bytes, 0)).filter(|_| bytes > 0),
+        None if alone => {
+            let own = OwnMemory::of(cake_worker::platform::free_memory());
+            found.own_offer = Some(format!("{}; --local-memory says otherwise", own.why));
+            Some((own.bytes, sizing::ends_bytes(asking.model, promise)))
+        }
+        None => None,
+    };
+    if let Some((local, ends)) = own {
         // Alone there is nobody to compare with.
         let rates = asking.own(local, !alone || args.predict);
         let rates = rates.and_then(|rates| found.known("the master", rates, args.predict));
         let copy_bytes = Placement::new(args.weights, false).copy_bytes();
-        found.add(Seat::Master, Candidate::local(local, asking.threads, rates, copy_bytes));
+        found.add(Seat::Master, Candidate::local(local, asking.threads, rates, copy_bytes, ends));
     }
     for (index, rates) in used.into_iter().zip(measured) {
         let rates = found.known(members[index].name(), rates, args.predict);

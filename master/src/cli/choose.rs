@@ -12,7 +12,7 @@ use crate::cluster::Member;
 use crate::distributor::Manifests;
 use crate::model::Model;
 use crate::planner::{self, Plan, PlannedStage, Refusal};
-use crate::sizing::{self, Promise};
+use crate::sizing::{self, LOCAL, Promise};
 use crate::state::State;
 
 /// What planning needs beside the workers.
@@ -50,8 +50,8 @@ impl With<'_> {
     ) -> Result<Chosen, Error> {
         let Self { model, manifests, state, threads, slack, probing } = *self;
         let asking = Asking { model, state, threads, probing };
-        let Candidates { all, seats, warnings, ends_seconds } =
-            candidates::gather(&asking, members, args, what_if).await?;
+        let Candidates { all, seats, warnings, ends_seconds, own_offer } =
+            candidates::gather(&asking, members, args, what_if, &promise).await?;
         let known = manifests.all_known();
         let plan = |promise: &Promise| {
             let input = sizing::input(model, promise, &all, &known, args.pins());
@@ -59,7 +59,10 @@ impl With<'_> {
         };
         // It may take a while for many workers, and somebody else's bytes move meanwhile.
         let fitting = block_in_place(|| fitting(plan, promise, args.chunk, &seats));
-        let (plan, promise, chunk) = fitting.map_err(|refusal| Error::Plan(*refusal))?;
+        let (plan, promise, chunk) = fitting.map_err(|mut refusal| {
+            own_offer.iter().for_each(|why| refusal.explain(LOCAL, why));
+            Error::Plan(*refusal)
+        })?;
         warn(&warnings);
         let mixed = mixed_arithmetic(&plan, &seats, members, promise.numerics, model)?;
         warn(mixed.as_slice());

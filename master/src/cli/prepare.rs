@@ -3,6 +3,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cake_checkpoint::units::format_bytes;
 use cake_checkpoint::{Checkpoint, Digest, LayerRange, MappedTensor};
 use cake_engine::{EngineOptions, Ops, Stage};
 use futures_util::future::join_all;
@@ -24,7 +25,7 @@ use crate::monitor::{Device, DeviceState, Monitor, Planned};
 use crate::pipeline::{self, Opening, Pipeline, StageSpec};
 use crate::place::OwnWeights;
 use crate::planner::{Plan, PlannedStage};
-use crate::sizing::Promise;
+use crate::sizing::{self, OwnMemory, Promise};
 use crate::state::State;
 
 /// How long workers that are not needed have to put away what they hold: they have nothing to end.
@@ -108,7 +109,7 @@ pub(super) async fn prepare(
             (chosen, _) => chosen?,
         };
         let own_weights = OwnWeights::new(args.weights, args.lock_memory);
-        return Ok(Prepared {
+        let prepared = Prepared {
             model,
             chosen,
             alone: members.is_empty(),
@@ -118,7 +119,9 @@ pub(super) async fn prepare(
             threads,
             own_weights,
             monitor: None,
-        });
+        };
+        warn(prepared.own_shortfall().as_slice());
+        return Ok(prepared);
     }
 }
 
@@ -226,6 +229,18 @@ impl Prepared {
     pub(super) fn missing_bytes(&self) -> Vec<u64> {
         let assignments = self.assignments();
         assignments.iter().map(|one| distributor::missing_bytes(one, &self.manifests)).collect()
+    }
+
+    /// Why this machine may not have room for what the master does itself, if its part was not counted when the
+    /// plan was made.
+    fn own_shortfall(&self) -> Option<String> {
+        let local = self.local_plan().map(|stage| stage.memory);
+        if local.is_some_and(|memory| memory.overhead > 0) {
+            return None; // It was counted.
+        }
+        let ends = sizing::ends_bytes(&self.model, self.promise());
+        let free = cake_worker::platform::free_memory();
+        own_shortfall(local.map_or(0, |memory| memory.total()), ends, &OwnMemory::of(free))
     }
 
     /// Tells the plan and what is (or `would` be) pushed: bytes, time and free disk of each worker.
@@ -409,7 +424,33 @@ impl Prepared {
     }
 }
 
+/// What does not fit, if something does not: `layers` bytes for the master's own layers and `ends` for the rest.
+fn own_shortfall(layers: u64, ends: u64, own: &OwnMemory) -> Option<String> {
+    let need = layers.saturating_add(ends);
+    (need > own.bytes).then(|| {
+        format!(
+            "the master's own part takes {} (embedding and head {}), and this machine can give {} ({}): it may \
+             have to swap, or be killed",
+            format_bytes(need), format_bytes(ends), format_bytes(own.bytes), own.why
+        )
+    })
+}
+
 /// Name that workers tell other masters while this one holds them.
 pub(super) fn master_name() -> String {
     format!("{} (process {})", cake_worker::platform::host_name(), std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_that_do_not_fit_beside_what_is_free_are_told() {
+        let own = OwnMemory::of(4 << 30);
+        assert_eq!(own_shortfall(1 << 30, 2 << 30, &own), None);
+        let said = own_shortfall(1 << 30, 3 << 30, &own).expect("too much");
+        assert!(said.contains("takes 4 GiB (embedding and head 3 GiB)"), "{said}");
+        assert!(own_shortfall(u64::MAX, u64::MAX, &own).is_some());
+    }
 }

@@ -148,7 +148,8 @@ pub enum Refusal {
     #[error(
         "the model does not fit: at most {placed} of {layers} layers can be placed and {} is left \
          over; {}{}",
-        format_bytes(*missing_bytes), join(devices), advice(*smaller_context, *another_device_bytes)
+        format_bytes(*missing_bytes), join(devices),
+        advice(*smaller_context, *smaller_parallel, *another_device_bytes)
     )]
     DoesNotFit {
         /// Layers of the model.
@@ -161,6 +162,8 @@ pub enum Refusal {
         devices: Vec<Shortfall>,
         /// The largest smaller context, in tokens per sequence, with which everything would fit.
         smaller_context: Option<u64>,
+        /// The most sequences at once with which everything would fit, where that is fewer.
+        smaller_parallel: Option<usize>,
         /// The budget of one more device with which everything would fit.
         another_device_bytes: Option<u64>,
     },
@@ -181,11 +184,24 @@ pub struct Shortfall {
     pub largest_layer_bytes: u64,
     /// The longest run of layers that fits it.
     pub layers_that_fit: usize,
+    /// Where the number comes from that it offers, if people did not name it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+impl Refusal {
+    /// Adds where the number comes from that a device offers.
+    pub fn explain(&mut self, device: &str, why: &str) {
+        let Self::DoesNotFit { devices, .. } = self else { return };
+        let meant = devices.iter_mut().filter(|shortfall| shortfall.device == device);
+        meant.for_each(|shortfall| shortfall.why = Some(why.to_owned()));
+    }
 }
 
 impl fmt::Display for Shortfall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (device, budget) = (&self.device, format_bytes(self.budget_bytes));
+        let why = self.why.as_ref().map_or(String::new(), |why| format!(" ({why})"));
+        let (device, budget) = (&self.device, format_bytes(self.budget_bytes) + &why);
         let own = format_bytes(self.fixed_bytes);
         let layer = format_bytes(self.smallest_layer_bytes);
         if self.layers_that_fit == 0 {
@@ -214,17 +230,20 @@ pub(super) fn does_not_fit(input: &Input, pins: &[FoundPin], space: &Space) -> R
         .map(|layer| u128::from(layer.bytes) + u128::from(layer.kv_bytes))
         .sum();
     let devices = 0..input.devices.len();
+    let smaller_context = smaller_context(input, pins);
     Refusal::DoesNotFit {
         layers,
         placed,
         missing_bytes: clamp(missing),
         devices: devices.map(|device| shortfall(input, device)).collect(),
-        smaller_context: smaller_context(input, pins),
+        smaller_context,
+        smaller_parallel: smaller_context.and_then(|tokens| smaller_parallel(input, tokens)),
         another_device_bytes: another_device(input, pins, missing),
     }
 }
 
-fn shortfall(input: &Input, index: usize) -> Shortfall {
+/// What one device could take.
+pub(super) fn shortfall(input: &Input, index: usize) -> Shortfall {
     let layers = input.layers.len();
     let device = &input.devices[index];
     let costs = || (0..layers).map(|layer| one_layer_bytes(input, index, layer));
@@ -244,6 +263,7 @@ fn shortfall(input: &Input, index: usize) -> Shortfall {
         smallest_layer_bytes: clamp(costs().min().unwrap_or(0)),
         largest_layer_bytes: clamp(costs().max().unwrap_or(0)),
         layers_that_fit: (0..layers).map(run_from).max().unwrap_or(0),
+        why: None,
     }
 }
 
@@ -266,6 +286,13 @@ fn smaller_context(input: &Input, pins: &[FoundPin]) -> Option<u64> {
         if fits_with(middle * CONTEXT_STEP) { fitting = middle } else { refused = middle }
     }
     Some(fitting * CONTEXT_STEP)
+}
+
+/// How many sequences of the whole context have as many tokens as all with a context of `tokens`.
+fn smaller_parallel(input: &Input, tokens: u64) -> Option<usize> {
+    let all = (input.parallel as u64).saturating_mul(tokens);
+    let fewer = usize::try_from(all / input.context_tokens.max(1)).ok()?;
+    (1..input.parallel).contains(&fewer).then_some(fewer)
 }
 
 /// The budget of one more device, as costly as the costliest here, that would take what is missing.
@@ -309,11 +336,16 @@ fn join(parts: &[impl fmt::Display]) -> String {
 }
 
 /// The end of the sentence: what would make it fit.
-fn advice(smaller_context: Option<u64>, another_device_bytes: Option<u64>) -> String {
+fn advice(
+    smaller_context: Option<u64>,
+    smaller_parallel: Option<usize>,
+    another_device_bytes: Option<u64>,
+) -> String {
     let context = smaller_context.map(|tokens| format!("a context of {tokens} tokens"));
+    let parallel = smaller_parallel.map(|sequences| format!("--parallel {sequences}"));
     let device = another_device_bytes
         .map(|bytes| format!("one more device that offers {}", format_bytes(bytes)));
-    let ways: Vec<String> = context.into_iter().chain(device).collect();
+    let ways: Vec<String> = context.into_iter().chain(parallel).chain(device).collect();
     if ways.is_empty() {
         String::new()
     } else {
