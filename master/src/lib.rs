@@ -31,6 +31,7 @@ pub mod place;
 pub mod planner;
 pub mod request_id;
 pub mod scheduler;
+pub mod sightings;
 pub mod sizing;
 pub mod state;
 pub mod text;

@@ -1,4 +1,5 @@
 //! The master's side of trust: its authority, the workers that joined, and how it connects.
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,6 +9,8 @@ use cake_proto::{Client, wire};
 use tokio::net::lookup_host;
 use tokio::sync::Notify;
 use tracing::{info, warn};
+
+use crate::sightings::{Sighting, Sightings};
 
 /// Port of the door that workers join at, unless told otherwise.
 pub const DOOR_PORT: u16 = 7116;
@@ -50,6 +53,8 @@ pub enum Error {
 pub struct Membership {
     security: Security,
     authority: Option<Arc<Authority>>,
+    /// When members were last heard of.
+    sightings: Option<Sightings>,
     /// Woken when a worker that is held says something.
     pub news: Arc<Notify>,
 }
@@ -75,14 +80,16 @@ impl Membership {
     /// # Errors
     /// [`Error::Identity`] if it is damaged.
     pub fn open() -> Result<Self, Error> {
-        let Some(authority) = Authority::open(&Self::directory()?)? else {
+        let directory = Self::directory()?;
+        let Some(authority) = Authority::open(&directory)? else {
             return Ok(Self::default());
         };
+        let sightings = Some(Sightings::in_directory(&directory));
         let authority = Arc::new(authority);
         let security = Security::mutual(&authority.master_identity()?)?;
         read_revoked(&security, &authority);
         let news = Arc::default();
-        let membership = Self { security, authority: Some(authority.clone()), news };
+        let membership = Self { security, authority: Some(authority.clone()), sightings, news };
         tokio::spawn(follow(
             Arc::downgrade(&membership.news),
             membership.security.clone(),
@@ -119,6 +126,26 @@ impl Membership {
                 Vec::new()
             }
         }
+    }
+
+    /// Notes that these members, by their ids, are there now, with what each offers, if it said.
+    pub async fn seen(&self, members: Vec<(String, Option<u64>)>) {
+        if let Some(sightings) = self.sightings.clone().filter(|_| !members.is_empty()) {
+            tokio::task::spawn_blocking(move || sightings.note(&members)).await.ok();
+        }
+    }
+
+    /// When members were last heard of, by their ids.
+    pub async fn sightings(&self) -> BTreeMap<String, Sighting> {
+        let Some(sightings) = self.sightings.clone() else { return BTreeMap::new() };
+        tokio::task::spawn_blocking(move || sightings.read()).await.unwrap_or_default()
+    }
+
+    /// Forgets when a member was last heard of.
+    pub async fn forget_sighting(&self, worker_id: &str) {
+        let (sightings, worker_id) = (self.sightings.clone(), worker_id.to_owned());
+        let forget = move || sightings.iter().for_each(|known| known.forget(&worker_id));
+        tokio::task::spawn_blocking(forget).await.ok();
     }
 
     /// Ids of workers that are shut out.

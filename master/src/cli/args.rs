@@ -85,6 +85,20 @@ impl ClusterArgs {
         Ok((cluster, door))
     }
 
+    /// The failure of a command that has no worker to do its `action` with.
+    pub(super) fn nobody(&self, action: &'static str, cluster: &Whereabouts) -> Error {
+        let why = match (self.alone, cluster.membership.authority()) {
+            (true, _) => "--alone leaves all of them out",
+            (false, Some(_)) => {
+                "nobody has joined yet (`cake-master token` lets a worker in), and no --worker is given"
+            }
+            (false, None) => {
+                "this master has no cluster yet (`cake-master init` makes one), and no --worker is given"
+            }
+        };
+        Error::NoWorkers { action, why: why.to_owned() }
+    }
+
     async fn workers(&self) -> Result<Whereabouts, Error> {
         let typed = match self.alone {
             true => Vec::new(),

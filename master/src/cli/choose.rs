@@ -11,7 +11,7 @@ use crate::chunk::{self, Chunk};
 use crate::cluster::Member;
 use crate::distributor::Manifests;
 use crate::model::Model;
-use crate::planner::{self, Plan, PlannedStage, Refusal};
+use crate::planner::{self, Idle, Plan, PlannedStage, Refusal, Why};
 use crate::sizing::{self, LOCAL, Promise};
 use crate::state::State;
 
@@ -37,6 +37,8 @@ pub(super) struct Chosen {
     pub plan: Plan,
     /// Who each of the plan's devices is.
     pub seats: Vec<Seat>,
+    /// Who is there and has no layers, and why.
+    pub idle: Vec<Idle>,
 }
 
 impl With<'_> {
@@ -53,11 +55,12 @@ impl With<'_> {
         let Candidates { all, seats, warnings, ends_seconds, own_offer } =
             candidates::gather(&asking, members, args, what_if, &promise).await?;
         let known = manifests.all_known();
-        let plan = |promise: &Promise| {
+        let input = |promise: &Promise| {
             let input = sizing::input(model, promise, &all, &known, args.pins());
-            planner::plan(&planner::Input { slack, ends_seconds, ..input })
+            planner::Input { slack, ends_seconds, ..input }
         };
         // It may take a while for many workers, and somebody else's bytes move meanwhile.
+        let plan = |promise: &Promise| planner::plan(&input(promise));
         let fitting = block_in_place(|| fitting(plan, promise, args.chunk, &seats));
         let (plan, promise, chunk) = fitting.map_err(|mut refusal| {
             own_offer.iter().for_each(|why| refusal.explain(LOCAL, why));
@@ -66,8 +69,21 @@ impl With<'_> {
         warn(&warnings);
         let mixed = mixed_arithmetic(&plan, &seats, members, promise.numerics, model)?;
         warn(mixed.as_slice());
-        Ok(Chosen { promise, chunk, plan, seats })
+        let mut idle = planner::idle(&input(&promise), &plan);
+        idle.extend(left_out(members, args));
+        Ok(Chosen { promise, chunk, plan, seats, idle })
     }
+}
+
+/// Members that are there and were no candidates.
+fn left_out(members: &[Member], args: &PlanArgs) -> Vec<Idle> {
+    let there = members.iter().filter(|member| member.is_held());
+    let excluded = there.filter(|member| args.exclude.iter().any(|name| name == member.name()));
+    let idle = |member: &Member| Idle {
+        device: member.name().to_owned(),
+        why: if member.is_leaving() { Why::Leaving } else { Why::Excluded },
+    };
+    excluded.map(idle).collect()
 }
 
 /// The first plan that fits, with prompt steps as large as was `asked`, or else as pays most; what is

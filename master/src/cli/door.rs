@@ -60,13 +60,17 @@ pub(super) async fn open(
     let mut events = join::door(listener, authority.clone(), membership.security().clone())
         .map_err(crate::membership::Error::from)?;
     let mut tasks = JoinSet::new();
-    let news = membership.news.clone();
+    let visited = membership.clone();
     tasks.spawn(async move {
         while let Some(event) = events.recv().await {
             tell(&event);
+            let (Event::Joined { worker_id, .. }
+            | Event::Hello { worker_id, .. }
+            | Event::Line { worker_id }) = &event;
+            visited.seen(vec![(worker_id.clone(), None)]).await;
             // Whoever looks for workers takes lines, so that more come.
             if !matches!(event, Event::Line { .. }) {
-                news.notify_one();
+                visited.news.notify_one();
             }
         }
     });

@@ -47,6 +47,22 @@ pub enum Error {
     /// No plan fits.
     #[error(transparent)]
     Plan(#[from] planner::Refusal),
+    /// No plan fits without members that could not be used.
+    #[error("{refusal}\nwithout {}", .missing.join("; without "))]
+    PlanWithout {
+        /// Why nothing fits those that are there.
+        refusal: planner::Refusal,
+        /// Who is not, and why.
+        missing: Vec<String>,
+    },
+    /// A command about workers, where there are none.
+    #[error("there is no worker to {action}: {why}")]
+    NoWorkers {
+        /// What was to be done with it.
+        action: &'static str,
+        /// Why there is none, and what to do.
+        why: String,
+    },
     /// Blobs could not be pushed.
     #[error(transparent)]
     Push(#[from] distributor::Error),

@@ -1,6 +1,6 @@
 //! `cake-master plan`: who would hold what. Changes nothing.
 use super::args::{ClusterArgs, PlanArgs, parse_what_if};
-use super::out::Tell;
+use super::out::{self, Tell};
 use super::prepare::prepare;
 use super::{Error, report};
 use crate::state::State;
@@ -30,8 +30,15 @@ impl Args {
         let plan = PlanArgs { predict: true, ..self.plan };
         let prepared = prepare(state, &self.model, &cluster, &plan, &self.what_if).await?;
         if self.json {
+            prepared.tell_notes();
             return report::print_json(&report::PlanReport::new(&prepared, None));
         }
-        prepared.announce(Tell::Output, "would ")
+        prepared.announce(Tell::Output, "would ")?;
+        if !self.what_if.is_empty() && !prepared.uses_imagined() {
+            let names: Vec<&str> = self.what_if.iter().map(|(name, _)| name.as_str()).collect();
+            let names = names.join(" and ");
+            out::line(format_args!("--what-if changes nothing: no layers would go to {names}"))?;
+        }
+        Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! From arguments to a plan, and from a plan to a running pipeline: what every command shares.
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cake_checkpoint::units::format_bytes;
@@ -17,7 +17,7 @@ use super::out::{self, Tell};
 use super::rates::Probing;
 use super::{Error, report, show};
 use crate::chunk::Chunk;
-use crate::cluster::{self, Member, Whereabouts};
+use crate::cluster::{self, Held, Member, Missing, Whereabouts};
 use crate::distributor::{self, Assignment, Manifests, Progress, Pushed, WorkerProgress};
 use crate::generate::Ends;
 use crate::model::Model;
@@ -43,6 +43,10 @@ pub(super) struct Prepared {
     pub(super) state: State,
     pub(super) threads: usize,
     own_weights: OwnWeights,
+    /// Members that joined and are not used, each with why.
+    pub(super) missing: Vec<String>,
+    /// What people should know before it goes on, until it has been told.
+    notes: Mutex<Vec<String>>,
     /// Who wants to know of pushes.
     pub monitor: Option<Arc<Monitor>>,
 }
@@ -85,7 +89,10 @@ pub(super) async fn prepare(
     let checkpoint = Arc::new(block_in_place(|| Checkpoint::open(model))?);
     warn(&checkpoint.warnings);
     let promise = args.promise(&checkpoint)?;
-    let members = cluster.hold(&master_name()).await?;
+    let Held { members, missing } = cluster.hold(&master_name()).await?;
+    let (args, missing) = with_whom(args, &members, missing, what_if)?;
+    let notes = notes(cluster, &members, &missing, &args, what_if);
+    let missing: Vec<String> = missing.iter().map(Missing::to_string).collect();
     let threads = cake_worker::platform::default_threads();
     let (widest, narrower) = args.encode.tried().split_first().expect("a choice is never empty");
     let mut encoding = *widest;
@@ -99,12 +106,15 @@ pub(super) async fn prepare(
             state: &state,
             threads,
             slack: 0.0,
-            probing: Probing::asked(args),
+            probing: Probing::asked(&args),
         };
-        let chosen = match (with.plan(&members, args, promise, what_if).await, narrower.next()) {
+        let chosen = match (with.plan(&members, &args, promise, what_if).await, narrower.next()) {
             (Err(Error::Plan(_)), Some(next)) => {
                 encoding = *next;
                 continue;
+            }
+            (Err(Error::Plan(refusal)), None) if !missing.is_empty() => {
+                return Err(Error::PlanWithout { refusal, missing });
             }
             (chosen, _) => chosen?,
         };
@@ -118,11 +128,62 @@ pub(super) async fn prepare(
             state,
             threads,
             own_weights,
+            missing,
+            notes: Mutex::new(notes),
             monitor: None,
         };
         warn(prepared.own_shortfall().as_slice());
         return Ok(prepared);
     }
+}
+
+/// What is asked of the plan and who is missing from it, those that are to be left out anyway aside.
+///
+/// # Errors
+/// Nobody is there, though some joined, and nobody asked the master to take their part.
+fn with_whom(
+    args: &PlanArgs,
+    members: &[Member],
+    mut missing: Vec<Missing>,
+    what_if: &[(String, u64)],
+) -> Result<(PlanArgs, Vec<Missing>), Error> {
+    let nobody = members.is_empty() && !missing.is_empty();
+    if nobody && what_if.is_empty() && args.local_memory.unwrap_or(0) == 0 {
+        return Err(cluster::Error::NobodyThere(missing).into());
+    }
+    let mut args = args.clone();
+    let is_there = |name: &str| members.iter().any(|member| member.name() == name);
+    let (excluded, kept): (Vec<_>, Vec<_>) = args
+        .exclude
+        .into_iter()
+        .partition(|name| !is_there(name) && missing.iter().any(|one| one.name == *name));
+    args.exclude = kept;
+    missing.retain(|one| !excluded.contains(&one.name));
+    Ok((args, missing))
+}
+
+/// What people should know of whom the plan is made for.
+fn notes(
+    cluster: &Whereabouts,
+    members: &[Member],
+    missing: &[Missing],
+    args: &PlanArgs,
+    what_if: &[(String, u64)],
+) -> Vec<String> {
+    let mut notes: Vec<String> =
+        missing.iter().map(|missing| format!("going on without {missing}")).collect();
+    let asked = cluster.is_alone() || args.local_memory.is_some() || !what_if.is_empty();
+    if members.is_empty() && missing.is_empty() && !asked {
+        let more = match cluster.membership.authority() {
+            Some(_) => "`cake-master token` lets a worker in",
+            None => "`cake-master init` makes a cluster",
+        };
+        notes.push(format!(
+            "there are no workers, so this machine computes everything: {more}, --alone is the same \
+             without this note"
+        ));
+    }
+    notes
 }
 
 /// Tells people what is not as it should be but does not stop anything.
@@ -166,6 +227,12 @@ impl Prepared {
             Seat::Master | Seat::Imagined => None,
         };
         stages.filter_map(|stage| Some((stage, remote(stage)?))).collect()
+    }
+
+    /// Whether a worker that does not exist has layers in the plan.
+    pub(super) fn uses_imagined(&self) -> bool {
+        let seat = |stage: &PlannedStage| self.chosen.seats.get(stage.device_index).copied();
+        self.plan().stages.iter().any(|stage| seat(stage) == Some(Seat::Imagined))
     }
 
     /// Names of the workers that are held and have no layers, though some of them may be left out of plans.
@@ -231,6 +298,12 @@ impl Prepared {
         assignments.iter().map(|one| distributor::missing_bytes(one, &self.manifests)).collect()
     }
 
+    /// Tells, once, what people should know of whom the plan is made for.
+    pub(super) fn tell_notes(&self) {
+        let notes = std::mem::take(&mut *self.notes.lock().unwrap_or_else(PoisonError::into_inner));
+        notes.iter().for_each(|note| out::note(format_args!("note: {note}")));
+    }
+
     /// Why this machine may not have room for what the master does itself, if its part was not counted when the
     /// plan was made.
     fn own_shortfall(&self) -> Option<String> {
@@ -245,6 +318,7 @@ impl Prepared {
 
     /// Tells the plan and what is (or `would` be) pushed: bytes, time and free disk of each worker.
     pub(super) fn announce(&self, tell: Tell, would: &str) -> Result<(), Error> {
+        self.tell_notes();
         tell.line(report::plan_text(self))?;
         report::push_forecast(self)
             .iter()

@@ -24,7 +24,7 @@ impl Args {
     pub(super) async fn run(self) -> Result<(), Error> {
         let (cluster, _door) = self.cluster.whereabouts().await?;
         if cluster.addresses().is_empty() {
-            return Err(Error::argument("--worker", "missing", "at least one worker to push to"));
+            return Err(self.cluster.nobody("push to", &cluster));
         }
         let plan = PlanArgs { predict: true, ..self.plan };
         let prepared = prepare(State::open()?, &self.model, &cluster, &plan, &[]).await?;

@@ -8,7 +8,7 @@ use super::{Error, out};
 use crate::distributor::Pushed;
 use crate::generate::Timing;
 use crate::pipeline::StageInfo;
-use crate::planner::{Plan, Refusal, table};
+use crate::planner::{Idle, Plan, Refusal, table};
 
 /// `run --json` prints exactly one of these.
 #[derive(Debug, Serialize)]
@@ -121,6 +121,10 @@ pub(super) struct PlanReport<'a> {
     pub plan: &'a Plan,
     /// Blob bytes that workers lack.
     pub missing_bytes: u64,
+    /// Who is there and has no layers, and why.
+    pub idle: &'a [Idle],
+    /// Members that joined and could not be used, each with why.
+    pub missing: &'a [String],
     /// What was pushed, by `push`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pushed: Option<&'a [Pushed]>,
@@ -139,6 +143,8 @@ impl<'a> PlanReport<'a> {
             parallel: prepared.promise().parallel,
             plan: prepared.plan(),
             missing_bytes: prepared.missing_bytes().iter().sum(),
+            idle: &prepared.chosen.idle,
+            missing: &prepared.missing,
             pushed: push.map(|push| push.workers.as_slice()),
             push_seconds: push.map(|push| push.seconds),
         }
@@ -152,8 +158,11 @@ pub(super) fn plan_text(prepared: &Prepared) -> String {
         Encoding::AsStored => String::new(),
         encoding => format!("weights are encoded as {encoding}; "),
     };
+    let idle = prepared.chosen.idle.iter();
+    let idle: String =
+        idle.map(|Idle { device, why }| format!("{device} has no layers: {why}\n")).collect();
     format!(
-        "{}predicted: {}\n{encoding}embedding and head stay on the master ({}); context {} tokens × {}",
+        "{}{idle}predicted: {}\n{encoding}embedding and head stay on the master ({}); context {} tokens × {}",
         table::render(prepared.plan()),
         table::summary(prepared.plan()),
         format_bytes(ends),
@@ -175,7 +184,7 @@ struct Failed<'a> {
 /// A failure as JSON on standard output, beside the sentence on standard error.
 pub(super) fn print_error(error: &Error) -> Result<(), Error> {
     let refusal = match error {
-        Error::Plan(refusal) => Some(refusal),
+        Error::Plan(refusal) | Error::PlanWithout { refusal, .. } => Some(refusal),
         _ => None,
     };
     print_json(&Failed { error: error.to_string(), refusal })

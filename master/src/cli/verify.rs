@@ -61,7 +61,7 @@ impl Args {
         }
         let (cluster, _door) = self.cluster.whereabouts().await?;
         if cluster.addresses().is_empty() {
-            return Err(Error::argument("--worker", "missing", "at least one worker to verify"));
+            return Err(self.cluster.nobody("verify", &cluster));
         }
         let plan = PlanArgs { numerics: Numerics::Exact, ..self.plan };
         let prepared = prepare(State::open()?, &self.model, &cluster, &plan, &[]).await?;
@@ -82,6 +82,10 @@ impl Args {
             next = stage.layers.end;
         }
         prepared.release().await;
+        if verdicts.is_empty() {
+            let why = "no worker has layers in this plan; --place NAME=A..B gives some to one";
+            return Err(Error::NoWorkers { action: "verify", why: why.to_owned() });
+        }
         if self.json {
             report::print_json(&verdicts)?;
         }

@@ -2,6 +2,8 @@
 use cake_proto::{ConnectError, PROTOCOL, VERSION};
 use tonic::{Code, Status};
 
+use super::missing::{Missing, remedies};
+
 /// Why a worker cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -30,6 +32,12 @@ pub enum Error {
         certified: String,
         /// The id that it gave.
         claimed: String,
+    },
+    /// Somebody else is where a member was last.
+    #[error("another worker is at {address} now")]
+    Elsewhere {
+        /// Where.
+        address: String,
     },
     /// Held by another master.
     #[error("worker {name:?} at {address} is {reason}")]
@@ -64,6 +72,13 @@ pub enum Error {
     /// Several workers cannot be used; all are named at once.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Several(Vec<Error>),
+    /// Members joined, and none of them can be used: the master does not take over their part unasked.
+    #[error(
+        "no member can be used, and this machine does not take all layers unasked:\n{}\n{}",
+        .0.iter().map(|missing| format!("  {missing}")).collect::<Vec<_>>().join("\n"),
+        remedies(.0)
+    )]
+    NobodyThere(Vec<Missing>),
 }
 
 impl Error {

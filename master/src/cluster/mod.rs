@@ -5,6 +5,7 @@ pub mod addresses;
 mod error;
 pub mod found;
 mod measure;
+mod missing;
 mod offer;
 mod upkeep;
 mod whereabouts;
@@ -26,8 +27,9 @@ use crate::sizing::LOCAL;
 
 pub use error::Error;
 pub use measure::{Measured, measure};
+pub use missing::{Missing, ago_text};
 pub use offer::Offer;
-pub use whereabouts::{Place, Whereabouts};
+pub use whereabouts::{Held, Place, Whereabouts};
 
 /// How long a worker may take to answer a small question.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,10 +1,9 @@
 //! Which workers a command is about, and where they are now.
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use cake_identity::{WorkerEntry, lines};
-use tracing::warn;
 
-use super::{Error, Member, hold_all};
+use super::{Error, Member, Missing, hold_all};
 use crate::membership::Membership;
 
 /// Where a worker may be.
@@ -14,6 +13,15 @@ pub struct Place {
     pub address: String,
     /// Its id, if it has joined.
     pub worker_id: Option<String>,
+}
+
+/// Who is held, and who is not.
+#[derive(Debug, Default)]
+pub struct Held {
+    /// Workers held.
+    pub members: Vec<Member>,
+    /// Members that joined and could not be held.
+    pub missing: Vec<Missing>,
 }
 
 /// Workers at the addresses that a person gave, or else those that joined.
@@ -68,27 +76,76 @@ impl Whereabouts {
             && self.addresses().iter().any(|address| lines::worker_at(address).is_some())
     }
 
+    /// Whether a person asked for no workers at all.
+    pub fn is_alone(&self) -> bool {
+        self.alone
+    }
+
     /// Holds them for the master called `master`. All that were named have to be there; of those that joined, the
-    /// ones that are.
+    /// ones that are, and the others are told with why they are not.
     ///
     /// # Errors
     /// As [`hold_all`].
-    pub async fn hold(&self, master: &str) -> Result<Vec<Member>, Error> {
-        let addresses = self.addresses();
-        if !self.typed.is_empty() {
-            return hold_all(&self.membership, &addresses, master).await;
+    pub async fn hold(&self, master: &str) -> Result<Held, Error> {
+        if !self.is_of_members() {
+            let members = hold_all(&self.membership, &self.addresses(), master).await?;
+            return Ok(Held { members, missing: Vec::new() });
         }
-        let holds = addresses.iter().map(|address| Member::hold(&self.membership, address, master));
-        let (mut there, mut seen) = (Vec::new(), HashSet::new());
-        for held in futures_util::future::join_all(holds).await {
+        let entries = self.membership.members();
+        let mut seen = HashSet::new();
+        let addresses: Vec<&String> = entries.iter().map(|entry| &entry.address).collect();
+        // Of two that are said to be in one place, one can be there.
+        let distinct = addresses.into_iter().filter(|address| seen.insert(*address));
+        let holds = distinct.map(|address| async move {
+            (address, Member::hold(&self.membership, address, master).await)
+        });
+        let held = futures_util::future::join_all(holds).await;
+        let (mut members, mut refused) = (Vec::<Member>::new(), HashMap::new());
+        for (address, held) in held {
             match held {
                 // One may have moved to where another one was.
-                Ok(member) if !seen.insert(member.offer.instance.clone()) => {}
-                Ok(member) => there.push(member),
-                Err(error) => warn!(%error, "a member is not there"),
+                Ok(member) if members.iter().any(|known| is_same(known, &member)) => {}
+                Ok(member) => members.push(member),
+                Err(error) => drop(refused.insert(address.clone(), error)),
             }
         }
-        super::make_names_unique(&mut there);
-        Ok(there)
+        let offers = members
+            .iter()
+            .map(|member| (member.offer.worker_id.clone(), Some(member.offer.budget_bytes)));
+        self.membership.seen(offers.collect()).await;
+        let missing = self.missing(&entries, &members, refused).await;
+        super::make_names_unique(&mut members);
+        Ok(Held { members, missing })
     }
+
+    /// Those of `entries` that are not among `members`, each with why it could not be held.
+    async fn missing(
+        &self,
+        entries: &[WorkerEntry],
+        members: &[Member],
+        mut refused: HashMap<String, Error>,
+    ) -> Vec<Missing> {
+        let is_held = |entry: &&WorkerEntry| {
+            members.iter().any(|member| member.offer.worker_id == entry.worker_id)
+        };
+        let away: Vec<&WorkerEntry> = entries.iter().filter(|entry| !is_held(entry)).collect();
+        if away.is_empty() {
+            return Vec::new();
+        }
+        let sightings = self.membership.sightings().await;
+        let missing = away.into_iter().map(|entry| {
+            let WorkerEntry { name, address, worker_id, .. } = entry.clone();
+            // Somebody else is where it was last.
+            let other = || Error::Elsewhere { address: address.clone() };
+            let why = refused.remove(&address).unwrap_or_else(other);
+            let last_seen = sightings.get(&worker_id).map(|sighting| sighting.ago());
+            Missing { name, address, last_seen, why }
+        });
+        missing.collect()
+    }
+}
+
+/// Whether both are one process of a worker.
+fn is_same(one: &Member, other: &Member) -> bool {
+    one.offer.instance == other.offer.instance
 }

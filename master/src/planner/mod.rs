@@ -16,11 +16,12 @@
 //! push is kept unless another is predicted at least 15 % faster.
 //!
 //! Where to read: this file has the words and the decision, `check` what is asked of the input,
-//! `refusal` what is said when there is no plan, `terms` turns the input into sums and limits,
+//! `refusal` what is said when there is no plan, `idle` why a device has no layers in one, `terms` turns the input into sums and limits,
 //! `space` says which chains are looked at, `search` finds the best cost, `ties` the plan among
 //! those of that cost, `table` prints it.
 
 mod check;
+mod idle;
 mod refusal;
 mod search;
 mod space;
@@ -36,6 +37,7 @@ mod tests;
 use cake_checkpoint::LayerRange;
 use serde::Serialize;
 
+pub use idle::{Idle, Why, idle};
 pub use refusal::{Refusal, Shortfall};
 
 use search::best_cost;

@@ -2,7 +2,10 @@
 use std::time::Duration;
 
 use cake_tests::master::path;
-use cake_tests::{Master, ModelShape, Server, model, not_shown};
+use cake_tests::{
+    Cluster, Master, ModelShape, Running, Server, TestWorker, golden, model, not_shown,
+};
+use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -12,6 +15,90 @@ fn assert_says(text: &str, parts: &[&str]) {
     for part in parts {
         assert!(text.contains(part), "{text:?} does not say {part:?}");
     }
+}
+
+#[test]
+fn members_that_are_busy_are_named_with_who_holds_them_and_the_master_takes_nothing_over() {
+    let cluster = Cluster::new(&["kitchen", "attic"]);
+    let llama = path(&golden("llama").path);
+    let mut chat = cluster.master.start(&["chat", &llama]);
+    chat.wait_for("Type a message", LIMIT);
+    let holder = format!("(process {})", chat.pid());
+    let commands: [&[&str]; 5] = [
+        &["run", &llama, "hello"],
+        &["plan", &llama],
+        &["verify", &llama],
+        &["chat", &llama],
+        &["serve", &llama, "--listen", "127.0.0.1:0", "--join", "127.0.0.1:0"],
+    ];
+    // All at once: each waits a moment for the other master to be done.
+    let started: Vec<Running> = commands.iter().map(|args| cluster.master.start(args)).collect();
+    for one in started {
+        let ended = one.finish(LIMIT);
+        assert_eq!(ended.status.code(), Some(1), "{}: {}", ended.command, ended.stderr);
+        let parts = ["kitchen at ", "attic at ", &holder, "wait until", "--alone"];
+        assert_says(&ended.stderr, &parts);
+        assert!(!ended.stdout.contains("listening"), "{}", ended.stdout);
+    }
+    let asked = ["run", &llama, "hello", "--max-tokens", "1"];
+    for more in [&["--alone"][..], &["--local-memory", "1GiB"]] {
+        cluster.master.run(&[&asked[..], more].concat()).success();
+    }
+    chat.finish(LIMIT).success();
+}
+
+#[test]
+fn members_that_are_down_are_named_and_the_others_go_on_if_they_have_room() {
+    let mut cluster = Cluster::new(&["kitchen", "attic"]);
+    let llama = path(&golden("llama").path);
+    cluster.workers.pop();
+    let run = ["run", &llama, "hello", "--max-tokens", "1", "--json"];
+    let ended = cluster.master.run(&run).success();
+    assert_says(&ended.stderr, &["note: going on without attic at ", "last seen "]);
+    let answer: Value = serde_json::from_str(&ended.stdout).expect("JSON");
+    assert_eq!(answer["stages"][0]["worker"], "kitchen", "{answer}");
+    let plan = cluster.master.json(&["plan", &llama, "--json"]);
+    assert_says(&plan["missing"].to_string(), &["attic"]);
+    let left_out = cluster.master.run(&["plan", &llama, "--exclude", "attic"]).success();
+    assert_eq!(left_out.stderr, "", "nobody misses who is left out");
+    // What does not fit those that are there says who is missing.
+    let pinned = cluster.master.run(&["plan", &llama, "--place", "attic=0..2"]);
+    assert_says(&pinned.stderr, &["not among kitchen", "without attic at "]);
+    cluster.workers.pop();
+    let ended = cluster.master.run(&run);
+    assert_eq!(ended.status.code(), Some(1));
+    assert_says(&ended.stderr, &["kitchen at ", "attic at ", "doctor", "--alone"]);
+    let said: Value = serde_json::from_str(&ended.stdout).expect("JSON");
+    assert_says(said["error"].as_str().expect("a sentence"), &["kitchen", "attic"]);
+}
+
+#[test]
+fn a_machine_without_workers_says_that_it_computes_alone_unless_that_was_asked_for() {
+    let master = Master::alone();
+    let llama = path(&golden("llama").path);
+    let run = ["run", &llama, "hello", "--max-tokens", "1"];
+    let said = master.run(&run).success().stderr;
+    assert_eq!(said.matches("note: there are no workers").count(), 1, "{said}");
+    assert_says(&said, &["cake-master init", "--alone"]);
+    let asked = master.run(&[&run[..], &["--alone"]].concat()).success().stderr;
+    assert!(!asked.contains("note: "), "{asked}");
+    master.run(&["init"]).success();
+    assert_says(&master.run(&run).success().stderr, &["cake-master token"]);
+}
+
+#[test]
+fn nothing_to_verify_is_said_and_is_no_success() {
+    let llama = path(&golden("llama").path);
+    let alone = Master::alone();
+    assert_says(&alone.run(&["verify", &llama]).refusal(), &["no worker to verify", "init"]);
+    let asked = alone.run(&["verify", &llama, "--alone"]).refusal();
+    assert_says(&asked, &["no worker to verify", "--alone"]);
+    let worker = TestWorker::new("kitchen");
+    let master = Master::over([&worker]);
+    let args = ["verify", &llama, "--local-memory", "1GiB", "--place", "master=0..5"];
+    let ended = master.run(&args);
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    assert_says(&ended.stderr, &["no worker has layers", "kitchen has no layers: --place"]);
 }
 
 /// Bytes that the system has available.
@@ -58,4 +145,21 @@ fn the_masters_own_memory_is_counted_like_any_devices() {
     let server = Server::start(&master, home.path(), &["--alone", "--context", "256"]);
     let budget = server.get("/api/cluster").good()["devices"][0]["memory"]["budget"].clone();
     assert!(budget.as_u64().is_some_and(|bytes| (1..1 << 45).contains(&bytes)), "{budget}");
+}
+
+#[test]
+fn an_imagined_worker_that_changes_nothing_and_members_without_layers_are_told() {
+    let llama = path(&golden("llama").path);
+    let cluster = Cluster::new(&["kitchen", "attic"]);
+    let plan =
+        |more: &[&str]| cluster.master.run(&[&["plan", &llama], more].concat()).success().stdout;
+    let all = ["--place", "kitchen=0..5"];
+    assert_says(&plan(&all), &["attic has no layers: --place"]);
+    assert_says(&plan(&["--exclude", "attic"]), &["attic has no layers: left out by --exclude"]);
+    let nothing = plan(&[&all[..], &["--what-if", "phone:3GiB"]].concat());
+    assert_says(&nothing, &["phone has no layers", "--what-if changes nothing", "go to phone"]);
+    let crumb = plan(&["--what-if", "crumb:1MiB"]);
+    assert_says(&crumb, &["crumb has no layers: crumb offers 1 MiB", "--what-if changes nothing"]);
+    let used = plan(&["--what-if", "phone:3GiB", "--place", "phone=0..5"]);
+    assert!(!used.contains("changes nothing"), "{used}");
 }
