@@ -32,6 +32,7 @@ pub mod planner;
 pub mod request_id;
 pub mod scheduler;
 pub mod sightings;
+pub mod sign;
 pub mod sizing;
 pub mod state;
 pub mod text;

@@ -1,5 +1,6 @@
 //! The master's side of trust: its authority, the workers that joined, and how it connects.
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,6 +12,7 @@ use tokio::sync::Notify;
 use tracing::{info, warn};
 
 use crate::sightings::{Sighting, Sightings};
+use crate::sign::{self, DoorSign, Sign};
 
 /// Port of the door that workers join at, unless told otherwise.
 pub const DOOR_PORT: u16 = 7116;
@@ -96,6 +98,20 @@ impl Membership {
             authority,
         ));
         Ok(membership)
+    }
+
+    /// Says to other processes of this master where the door is that this one has open, until the result is dropped.
+    /// Waits for a disk.
+    pub fn put_up_door(&self, address: SocketAddr) -> Option<Sign> {
+        let sign = DoorSign { address: address.to_string() };
+        let put = Self::directory().ok().map(|home| Sign::put(&home, &sign))?;
+        put.inspect_err(|error| warn!(%error, "other commands will not know of this door")).ok()
+    }
+
+    /// Where doors are that processes of this master have open. Waits for a disk.
+    pub fn doors(&self) -> Vec<SocketAddr> {
+        let signs = Self::directory().map_or(Vec::new(), |home| sign::all::<DoorSign>(&home));
+        signs.iter().filter_map(|sign| sign.address.parse().ok()).collect()
     }
 
     /// What a command says that needs an authority.

@@ -82,6 +82,22 @@ impl State {
         Self::at(directory)
     }
 
+    /// The directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// What was measured last of a worker, whichever model it was for: of the process `instance` if that is given.
+    pub fn link(&self, worker_id: &str, instance: Option<&str>) -> Option<Measured> {
+        let start = match instance {
+            Some(instance) => format!("{worker_id}/{instance}/"),
+            None => format!("{worker_id}/"),
+        };
+        let all = self.measurements().into_iter();
+        let of_worker = all.filter(|(key, _)| key.starts_with(&start));
+        of_worker.max_by_key(|(_, known)| known.at_seconds).map(|(_, known)| known.measured)
+    }
+
     /// Where what people typed in chats is remembered.
     pub fn chat_history(&self) -> PathBuf {
         self.directory.join("chat-history")
@@ -220,9 +236,13 @@ mod tests {
         let state = State::at(directory.path().to_owned()).expect("made");
         let measured = measured(0.5, true);
         assert_eq!(state.remember("phone", measured.clone()), measured);
-        assert_eq!(state.measured("phone"), Some(measured));
+        assert_eq!(state.measured("phone"), Some(measured.clone()));
         state.forget("phone");
         assert_eq!(state.measured("phone"), None);
+        state.remember("id/process/bf16/shape", measured.clone());
+        assert_eq!(state.link("id", Some("process")), Some(measured.clone()));
+        assert_eq!(state.link("id", None), Some(measured));
+        assert_eq!(state.link("id", Some("other")), None);
         std::fs::write(directory.path().join("measured.json"), b"{").expect("written");
         assert_eq!(state.measured("phone"), None);
     }

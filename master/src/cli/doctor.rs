@@ -1,16 +1,24 @@
 //! `cake-master doctor`: what keeps a cluster from working, and what to do about it, line by line.
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cake_checkpoint::units::{format_bytes, format_rate};
-use cake_identity::lines;
+use cake_identity::{WorkerEntry, lines};
 use cake_proto::{VERSION, limits, wire};
 use serde::Serialize;
+use tokio::task::block_in_place;
 
 use super::args::ClusterArgs;
 use super::prepare::master_name;
 use super::{Error, out, report};
-use crate::cluster::{self, Member, look, within};
+use crate::cluster::{self, Member, Offer, Whereabouts, look, within};
 use crate::membership::Membership;
+use crate::sightings::Sighting;
+use crate::sign::{self, ServiceSign};
+use crate::state::State;
+
+/// How reports call the master's own machine.
+const THIS: &str = "this machine";
 
 /// Less free disk than this is worth a warning.
 const LITTLE_DISK: u64 = 1 << 30;
@@ -39,18 +47,31 @@ struct Check {
     fix: Option<String>,
 }
 
+/// Who is examined.
+struct Patient {
+    /// What its owner calls it, if it has joined.
+    name: Option<String>,
+    worker_id: Option<String>,
+    address: String,
+    last_seen: Option<Duration>,
+}
+
 impl Args {
     /// Checks everything, prints a line for each, fails if one failed.
     pub(super) async fn run(self) -> Result<(), Error> {
         let (cluster, _door) = self.cluster.whereabouts().await?;
-        let (membership, addresses) = (&cluster.membership, cluster.addresses());
-        if addresses.is_empty() {
-            return Err(Error::argument("--worker", "missing", "at least one worker to examine"));
-        }
+        let patients = patients(&cluster).await;
         let mut checks = Vec::new();
+        if patients.is_empty() {
+            if cluster.is_alone() {
+                return Err(self.cluster.nobody("examine", &cluster));
+            }
+            checks.push(beginning(&cluster));
+        }
+        let own = block_in_place(Own::find);
         let mut members = Vec::new();
-        for address in &addresses {
-            if let Some(member) = examine(membership, address, &mut checks).await {
+        for patient in &patients {
+            if let Some(member) = examine(&cluster.membership, patient, &own, &mut checks).await {
                 members.push(member);
             }
         }
@@ -69,6 +90,77 @@ impl Args {
         match problems {
             0 => Ok(()),
             problems => Err(Error::Unwell { problems, checks: checks.len() }),
+        }
+    }
+}
+
+/// Those that joined, with their names, or those at the addresses that were given.
+async fn patients(cluster: &Whereabouts) -> Vec<Patient> {
+    if !cluster.is_of_members() {
+        let patient = |address| Patient { name: None, worker_id: None, address, last_seen: None };
+        return cluster.addresses().into_iter().map(patient).collect();
+    }
+    let sightings = cluster.membership.sightings().await;
+    let patient = |entry: WorkerEntry| Patient {
+        last_seen: sightings.get(&entry.worker_id).map(Sighting::ago),
+        name: Some(entry.name),
+        worker_id: Some(entry.worker_id),
+        address: entry.address,
+    };
+    cluster.membership.members().into_iter().map(patient).collect()
+}
+
+/// What to do where there is nobody to examine yet.
+fn beginning(cluster: &Whereabouts) -> Check {
+    match cluster.membership.authority() {
+        None => Check::bad(
+            THIS,
+            "cluster",
+            "this master has no cluster yet, and no --worker is given".to_owned(),
+            "`cake-master init`, then `cake-master token --wait` lets a device join; or start `cake-worker` on \
+             this machine and name it with --worker 127.0.0.1:7117, on others with --insecure on both sides",
+        ),
+        Some(_) => Check::bad(
+            THIS,
+            "cluster",
+            "nobody has joined yet, and no --worker is given".to_owned(),
+            "`cake-master token --wait`, and on the device the command that it shows",
+        ),
+    }
+}
+
+/// Services of this master that run beside this command, and what was measured for them.
+struct Own {
+    services: Vec<ServiceSign>,
+    state: Option<State>,
+}
+
+impl Own {
+    fn find() -> Self {
+        let state = State::open().ok();
+        let services = state.as_ref().map_or(Vec::new(), |state| sign::all(state.directory()));
+        Self { services, state }
+    }
+
+    /// The service that holds a worker which says that it is held by `holder`.
+    fn holder(&self, holder: Option<&str>) -> Option<&ServiceSign> {
+        // Long names are cut by those who pass them on.
+        let is_it =
+            |service: &&ServiceSign| holder.is_some_and(|name| service.master.starts_with(name));
+        self.services.iter().find(is_it)
+    }
+
+    /// The link to a worker as it was measured when its service planned.
+    fn link(&self, offer: &Offer) -> String {
+        let state = self.state.as_ref();
+        let known = state.and_then(|state| state.link(&offer.worker_id, Some(&offer.instance)));
+        match known {
+            Some(known) => format!(
+                "{:.2} ms, {}, as that `serve` measured it",
+                known.rtt_seconds * 1e3,
+                format_rate(known.bytes_per_second)
+            ),
+            None => "not measured by that `serve`, which assumed a usual one".to_owned(),
         }
     }
 }
@@ -93,23 +185,35 @@ impl Check {
 /// Checks one worker; returns it if the others can be asked whether they reach it.
 async fn examine(
     membership: &Membership,
-    address: &str,
+    patient: &Patient,
+    own: &Own,
     checks: &mut Vec<Check>,
 ) -> Option<Member> {
+    let address = patient.address.as_str();
+    let called = patient.called();
     let offer = match look(membership.security(), address).await {
         Ok((_, offer)) => offer,
         Err(error @ cluster::Error::Protocol { .. }) => {
             let fix = "install the same version on both";
-            checks.push(Check::bad(address, "version", error.to_string(), fix));
+            checks.push(Check::bad(&called, "version", error.to_string(), fix));
             return None;
         }
         Err(error) => {
-            let fix = "start it there with `cake-worker --listen 0.0.0.0:7117` and what `cake-master token` \
-                       prints, and let the firewall pass that port; or with --no-listen instead of --listen";
-            checks.push(Check::bad(address, "reach", error.to_string(), fix));
+            checks.push(patient.unreachable(&error, own));
             return None;
         }
     };
+    if let Some(expected) = &patient.worker_id
+        && *expected != offer.worker_id
+    {
+        let detail = format!("{} is at {address} now", offer.name);
+        checks.push(Check::bad(&called, "reach", detail, &patient.start()));
+        return None;
+    }
+    let offers = [(offer.worker_id.clone(), Some(offer.budget_bytes))];
+    if membership.authority().is_some() {
+        membership.seen(offers.to_vec()).await;
+    }
     let label = label(&offer.name, address);
     let name = label.as_str();
     checks.push(Check::good(name, "reach", offer.system.clone()));
@@ -145,6 +249,12 @@ async fn examine(
         let detail = format!("{} s apart", skew / 1000);
         Check::bad(name, "clock", detail, "set its clock, best by NTP")
     });
+    if let Some(service) = own.holder(offer.held_by.as_deref()) {
+        let detail = format!("at work for your own `serve` at {}", service.url);
+        checks.push(Check::good(name, "free", detail));
+        checks.push(Check::good(name, "link", own.link(&offer)));
+        return None;
+    }
     match Member::hold(membership, address, &master_name()).await {
         Ok(member) => {
             checks.push(Check::good(name, "free", "no other master holds it".to_owned()));
@@ -157,6 +267,75 @@ async fn examine(
             None
         }
     }
+}
+
+impl Patient {
+    /// How reports call it before it has answered.
+    fn called(&self) -> String {
+        match &self.name {
+            Some(name) => label(name, &self.address),
+            None => self.address.clone(),
+        }
+    }
+
+    /// One that does not answer.
+    fn unreachable(&self, error: &cluster::Error, own: &Own) -> Check {
+        let called = self.called();
+        let line = lines::worker_at(&self.address).is_some();
+        if let (true, Some(service)) = (line, own.services.first()) {
+            let detail = format!(
+                "connects by itself, and so to your own `serve` at {}, which shows whether it is there",
+                service.url
+            );
+            return Check::good(&called, "reach", detail);
+        }
+        let seen = self
+            .last_seen
+            .map_or(String::new(), |ago| format!("; last seen {}", cluster::ago_text(ago)));
+        Check::bad(&called, "reach", format!("{error}{seen}"), &self.start())
+    }
+
+    /// The command that starts it on its device.
+    fn start(&self) -> String {
+        let Some(name) = &self.name else {
+            return start_stranger(&self.address);
+        };
+        let on = format!("on that device: `cake-worker --name {name}");
+        let firewall = "with the --store that it had, if it had one";
+        match self.address.rsplit_once(':') {
+            _ if lines::worker_at(&self.address).is_some() => {
+                format!("{on} --no-listen`, {firewall}")
+            }
+            Some((host, port)) if is_loopback(host) => {
+                format!(
+                    "start it on this machine: `cake-worker --name {name} --listen {host}:{port}`, {firewall}"
+                )
+            }
+            Some((_, port)) => format!(
+                "{on} --listen 0.0.0.0:{port}`, {firewall}; its firewall has to let that port pass"
+            ),
+            None => format!("{on}`"),
+        }
+    }
+}
+
+/// The command that starts a worker that is known by its address alone.
+fn start_stranger(address: &str) -> String {
+    match address.rsplit_once(':') {
+        Some((host, port)) if is_loopback(host) => {
+            format!("start it on this machine: `cake-worker --listen {host}:{port}`")
+        }
+        _ => {
+            "start it there with `cake-worker --listen 0.0.0.0:7117` and what `cake-master token` \
+              prints, and let the firewall pass that port; or with --no-listen instead of --listen"
+                .to_owned()
+        }
+    }
+}
+
+fn is_loopback(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// How reports call a worker.
@@ -214,4 +393,49 @@ async fn peer(from: &Member, to: &Member) -> Check {
         Err(error) => error.to_string(),
     };
     Check::bad(&name, "peer", detail, fix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn patient(name: Option<&str>, address: &str) -> Patient {
+        let name = name.map(str::to_owned);
+        Patient { name, worker_id: None, address: address.to_owned(), last_seen: None }
+    }
+
+    #[test]
+    fn who_is_down_is_started_as_it_was() {
+        let start = |name: Option<&str>, address: &str| patient(name, address).start();
+        let tablet = Some("tablet");
+        assert!(
+            start(tablet, "192.168.1.7:7200")
+                .contains("`cake-worker --name tablet --listen 0.0.0.0:7200`")
+        );
+        assert!(
+            start(tablet, "127.0.0.1:7200")
+                .contains("`cake-worker --name tablet --listen 127.0.0.1:7200`")
+        );
+        let line = lines::address("0123456789abcdef0123456789abcdef");
+        assert!(start(tablet, &line).contains("`cake-worker --name tablet --no-listen`"));
+        assert!(start(None, "[::1]:7").contains("`cake-worker --listen [::1]:7`"));
+        assert!(
+            start(None, "192.168.1.7:7117").contains("cake-master token"),
+            "it may never have joined"
+        );
+    }
+
+    #[test]
+    fn a_worker_that_ones_own_service_holds_is_at_work() {
+        let service =
+            ServiceSign { url: "http://a:1".to_owned(), master: "host (process 7)".to_owned() };
+        let own = Own { services: vec![service], state: None };
+        assert!(own.holder(Some("host (process 7)")).is_some());
+        assert!(own.holder(Some("host (process 8)")).is_none());
+        assert!(own.holder(None).is_none());
+        let line = patient(Some("phone"), &lines::address("0123456789abcdef0123456789abcdef"));
+        let away = cluster::Error::Elsewhere { address: String::new() };
+        assert!(line.unreachable(&away, &own).ok, "its connection is the service's");
+        assert!(!patient(Some("phone"), "127.0.0.1:7").unreachable(&away, &own).ok);
+    }
 }

@@ -4,11 +4,12 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use cake_discovery::{About, Role, look_out};
 use cake_identity::join::{self, Event};
 use tokio::net::TcpListener;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, block_in_place};
 
 use super::{Error, out};
 use crate::cluster::found;
 use crate::membership::{DOOR_PORT, Membership};
+use crate::sign::Sign;
 
 /// The id of a cluster's master on the network: it is the only one.
 const MASTER: &str = "master";
@@ -18,6 +19,8 @@ const MASTER: &str = "master";
 pub(super) struct Door {
     /// End with the door.
     _tasks: JoinSet<()>,
+    /// Tells other processes of this master.
+    _sign: Option<Sign>,
     /// Where it listens.
     pub address: SocketAddr,
     /// Whether it is found on the network, and members are.
@@ -80,7 +83,8 @@ pub(super) async fn open(
         let about = About { role: Role::Master, cluster, id, listen: Some(address) };
         tasks.spawn(found::follow(membership.clone(), look_out(about)));
     }
-    Ok(Some(Door { _tasks: tasks, address, discovers }))
+    let sign = block_in_place(|| membership.put_up_door(address));
+    Ok(Some(Door { _tasks: tasks, _sign: sign, address, discovers }))
 }
 
 fn tell(event: &Event) {

@@ -15,13 +15,14 @@ use super::args::{ClusterArgs, PlanArgs, SampleArgs};
 use super::ctrl_c::{CtrlC, Interrupts};
 use super::keeper::Keeper;
 use super::listen::bind;
-use super::prepare::{prepare, warn};
+use super::prepare::{master_name, prepare, warn};
 use super::{Error, out};
 use crate::api::{self, Bodies, Bounds, Served, Server, Stop};
 use crate::cluster::Whereabouts;
 use crate::monitor::Monitor;
 use crate::request_id;
 use crate::scheduler::{Limits, OnLoss, Scheduler};
+use crate::sign::{ServiceSign, Sign};
 use crate::state::State;
 use crate::text::Text;
 
@@ -58,7 +59,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "N")]
     default_max_tokens: Option<NonZeroUsize>,
     /// An origin whose pages may ask this server, or a name of its own, as http://workstation:8080; * for all; repeatable.
-    /// Without keys it answers to localhost, IP addresses and these names alone. Default: none.
+    /// Without keys it answers to localhost, IP addresses and these names alone.
+    ///
     #[arg(long, value_name = "ORIGIN")]
     cors_origin: Vec<String>,
     /// How long requests may wait for a lost worker, or for others to take its place (seconds).
@@ -114,6 +116,8 @@ impl Args {
         monitor.ready();
         tokio::spawn(end(ctrl_c.take_over(), scheduler.clone(), tell));
         out::line(format_args!("listening on http://{address}"))?;
+        let url = format!("http://{address}");
+        let _sign = block_in_place(|| put_up(&ServiceSign { url, master: master_name() }));
         // Neither ends but by a mistake of ours, without which nothing can be answered any more. The keeper holds the
         // workers.
         let broken = async {
@@ -264,4 +268,12 @@ async fn end(mut interrupts: Interrupts, scheduler: Scheduler, tell: watch::Send
     }
     // Whoever interrupts once more wants the program to end, whatever it does.
     tell.send_replace(Stop::Now);
+}
+
+/// Tells other commands of this master that the service is there; without that it serves as well.
+fn put_up(service: &ServiceSign) -> Option<Sign> {
+    let state = State::open().ok()?;
+    let put = Sign::put(state.directory(), service);
+    put.inspect_err(|error| tracing::warn!(%error, "other commands will not know of this service"))
+        .ok()
 }

@@ -1,6 +1,6 @@
 //! `cake-master token`: what lets a worker join.
 use std::io::IsTerminal;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,6 +8,7 @@ use cake_identity::Authority;
 use qrcode::QrCode;
 use qrcode::render::unicode::Dense1x2;
 use serde::Serialize;
+use tokio::task::block_in_place;
 
 use super::{Error, door, out, report};
 use crate::membership::{self, DOOR_PORT, Membership};
@@ -28,7 +29,7 @@ pub(super) struct Args {
     /// How many workers may join with it.
     #[arg(long, value_name = "N", default_value_t = 1)]
     uses: u32,
-    /// Open the door and wait until so many have joined. A running `serve` has its door open anyway.
+    /// Wait until so many have joined, with the door open: that of a running `serve` if there is one.
     #[arg(long)]
     wait: bool,
     /// Address of that door (HOST:PORT). Default: 0.0.0.0:7116
@@ -53,6 +54,8 @@ struct Issued<'a> {
     uses: u32,
     /// Where workers join, as far as this machine knows.
     master: &'a str,
+    /// Whether a door is open there now.
+    door_open: bool,
 }
 
 impl Args {
@@ -67,23 +70,30 @@ impl Args {
         }
         let membership = Membership::open()?;
         let authority = membership.authority().ok_or_else(Membership::missing)?.clone();
-        let door = match self.wait {
+        let open = block_in_place(|| membership.doors());
+        // One that is open lets them in as well.
+        let opens = self.wait && (self.join.is_some() || open.is_empty());
+        let door = match opens {
             true => door::open(&membership, self.join.as_deref(), !self.no_discovery).await?,
             false => None,
         };
         let members = joined(&authority)?;
         let token = authority.issue_token(self.ttl, self.uses).map_err(membership::Error::from)?;
         let token = token.to_string();
-        let port = door.as_ref().map_or(DOOR_PORT, |door| door.address.port());
-        let listens = door.as_ref().map(|door| door.address.ip()).filter(|ip| !ip.is_unspecified());
-        let host = listens.or_else(door::own_address);
-        let master =
-            host.map_or(format!("MASTER:{port}"), |host| SocketAddr::new(host, port).to_string());
+        let door = door.map(|door| (door.address, Some(door)));
+        let door = door.or_else(|| usual_first(open).map(|address| (address, None)));
+        let master = place(door.as_ref().map(|(address, _)| *address), door::own_address());
+        let door_open = door.is_some();
         if self.json {
-            let (ttl_seconds, uses) = (self.ttl.as_secs(), self.uses);
-            report::print_json(&Issued { token: &token, ttl_seconds, uses, master: &master })?;
+            let (ttl_seconds, uses, master) = (self.ttl.as_secs(), self.uses, master.as_str());
+            report::print_json(&Issued { token: &token, ttl_seconds, uses, master, door_open })?;
         } else {
             self.print(&token, &master)?;
+        }
+        if !door_open && !self.wait {
+            out::note(
+                "note: no door is open yet: it is while `cake-master serve` runs, or with `cake-master token --wait`",
+            );
         }
         match self.wait {
             true => self.wait(&authority, members).await,
@@ -126,7 +136,40 @@ impl Args {
     }
 }
 
+/// Of the doors that are open, the one that is found without being told, or else any.
+fn usual_first(mut open: Vec<SocketAddr>) -> Option<SocketAddr> {
+    open.sort_by_key(|address| (address.port() != DOOR_PORT, *address));
+    open.into_iter().next()
+}
+
+/// What a worker is told of where to join: at the door that is open, or else at the usual one. A door on every
+/// address of this machine is at its `own` one for others.
+fn place(door: Option<SocketAddr>, own: Option<IpAddr>) -> String {
+    let port = door.map_or(DOOR_PORT, |door| door.port());
+    let listens = door.map(|door| door.ip()).filter(|ip| !ip.is_unspecified());
+    let host = listens.or(own);
+    host.map_or(format!("MASTER:{port}"), |host| SocketAddr::new(host, port).to_string())
+}
+
 /// How many ever joined.
 fn joined(authority: &Authority) -> Result<usize, Error> {
     Ok(authority.book().read().map_err(membership::Error::from)?.workers.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_are_sent_to_the_door_that_is_open() {
+        let address = |text: &str| text.parse::<SocketAddr>().expect("an address");
+        let own = Some("192.168.1.2".parse().expect("an address"));
+        assert_eq!(place(None, own), "192.168.1.2:7116");
+        assert_eq!(place(None, None), "MASTER:7116");
+        assert_eq!(place(Some(address("0.0.0.0:7200")), own), "192.168.1.2:7200");
+        assert_eq!(place(Some(address("127.0.0.1:9")), own), "127.0.0.1:9");
+        let open = ["127.0.0.1:9", "0.0.0.0:7116"].map(address).to_vec();
+        assert_eq!(usual_first(open), Some(address("0.0.0.0:7116")));
+        assert_eq!(usual_first(Vec::new()), None);
+    }
 }

@@ -112,7 +112,7 @@ fn a_prompt_that_the_model_cannot_take() {
 fn push_and_doctor_without_workers() {
     let llama = path(&golden("llama").path);
     assert_says(&Master::alone().run(&["push", &llama]).refusal(), &["--worker"]);
-    assert_says(&Master::alone().run(&["doctor"]).refusal(), &["--worker"]);
+    assert_says(&Master::alone().run(&["doctor"]).stdout, &["--worker"]);
 }
 
 #[test]

@@ -3,7 +3,8 @@ use std::time::Duration;
 
 use cake_tests::master::path;
 use cake_tests::{
-    Cluster, Master, ModelShape, Running, Server, TestWorker, golden, model, not_shown,
+    Cluster, Master, ModelShape, Running, Server, TestWorker, WorkerOptions, golden, model,
+    not_shown,
 };
 use serde_json::Value;
 
@@ -162,4 +163,75 @@ fn an_imagined_worker_that_changes_nothing_and_members_without_layers_are_told()
     assert_says(&crumb, &["crumb has no layers: crumb offers 1 MiB", "--what-if changes nothing"]);
     let used = plan(&["--what-if", "phone:3GiB", "--place", "phone=0..5"]);
     assert!(!used.contains("changes nothing"), "{used}");
+}
+
+#[test]
+fn a_token_leads_to_the_door_that_a_service_has_open() {
+    let master = Master::alone();
+    master.run(&["init"]).success();
+    let closed = master.run(&["token", "--json"]).success();
+    assert_says(&closed.stderr, &["note: no door is open yet", "cake-master serve"]);
+    let closed: Value = serde_json::from_str(&closed.stdout).expect("JSON");
+    assert_eq!(closed["door_open"], false);
+    let args = ["--alone", "--join", "127.0.0.1:0", "--no-discovery"];
+    let server = Server::start(&master, &golden("llama").path, &args);
+    let issued = master.run(&["token", "--json"]).success();
+    assert_eq!(issued.stderr, "", "the door is open");
+    let issued: Value = serde_json::from_str(&issued.stdout).expect("JSON");
+    let text = |name: &str| issued[name].as_str().expect("a text").to_owned();
+    assert_eq!(issued["door_open"], true);
+    let args = ["--master", &text("master"), "--token", &text("token")].map(str::to_owned).to_vec();
+    let worker = TestWorker::start("a", WorkerOptions { args, ..WorkerOptions::default() });
+    assert_says(&worker.log(), &["member "]);
+    // With --wait the same door does, and nobody complains that its address is taken.
+    let mut waiting = master.start(&["token", "--wait", "--json"]);
+    waiting.wait_for("}", LIMIT);
+    let issued: Value = serde_json::from_str(&waiting.stdout()).expect("JSON");
+    let args = ["--master", "--token"].into_iter().zip(["master", "token"]);
+    let args = args.flat_map(|(name, field)| [name, issued[field].as_str().expect("a text")]);
+    let args = args.map(str::to_owned).collect();
+    let _worker = TestWorker::start("b", WorkerOptions { args, ..WorkerOptions::default() });
+    let waited = waiting.finish(LIMIT).success();
+    assert_eq!(waited.stderr, "");
+    drop(server);
+    let closed = master.json(&["token", "--json"]);
+    assert_eq!(closed["door_open"], false, "a killed service has no door");
+}
+
+/// What `doctor` says, and whether it was content.
+fn doctor(master: &Master) -> (String, bool) {
+    let ended = master.run(&["doctor"]);
+    (ended.stdout.clone(), ended.status.success())
+}
+
+#[test]
+fn doctor_says_what_to_do_whatever_there_is() {
+    let mut cluster = Cluster { master: Master::alone(), workers: Vec::new() };
+    let (said, content) = doctor(&cluster.master);
+    assert_says(&said, &["FAIL this machine", "cake-master init", "--worker", "--insecure"]);
+    assert!(!content);
+    cluster.master.run(&["init"]).success();
+    let (said, content) = doctor(&cluster.master);
+    assert_says(&said, &["FAIL this machine", "nobody has joined", "cake-master token"]);
+    assert!(!content);
+    cluster.join(vec![("kitchen", WorkerOptions::default()), ("attic", WorkerOptions::default())]);
+    let (said, content) = doctor(&cluster.master);
+    assert!(content, "{said}");
+    // Beside one's own service: at work, and the link as that measured it.
+    let args = ["--join", "127.0.0.1:0", "--context", "128"];
+    let server = Server::start(&cluster.master, &golden("llama").path, &args);
+    let (said, content) = doctor(&cluster.master);
+    let at_work = format!("at work for your own `serve` at {}", server.url);
+    assert!(content && !said.contains("FAIL"), "{said}");
+    assert_eq!(said.matches(&at_work).count(), 2, "{said}");
+    assert_eq!(said.matches("as that `serve` measured it").count(), 2, "{said}");
+    drop(server);
+    // One that is down: by its name, with the command that starts it.
+    let attic = cluster.workers.pop().expect("two joined");
+    let command = format!("`cake-worker --name attic --listen {}`", attic.address);
+    drop(attic);
+    let (said, content) = doctor(&cluster.master);
+    let failed: Vec<&str> = said.lines().filter(|line| line.starts_with("FAIL")).collect();
+    assert_eq!((failed.len(), content), (1, false), "{said}");
+    assert_says(failed[0], &["attic@", &command, "last seen "]);
 }
