@@ -42,6 +42,7 @@ pub(crate) async fn announce(announcement: Announcement) {
     let mut news = discover.then(|| look_out(about));
     let mut places = Places { last: membership.master(), seen: Vec::new() };
     let (mut retry, mut told, mut complained) = (RETRY, None, false);
+    let mut shut_out: Option<String> = None; // Where that has been told.
     loop {
         while places.is_empty() {
             next(&mut news, &mut places).await;
@@ -64,12 +65,24 @@ pub(crate) async fn announce(announcement: Announcement) {
                 let again = places.last.as_ref() != Some(&master);
                 places.last = Some(master.clone());
                 (retry, told, complained) = (RETRY, Some(master), false);
+                shut_out = None;
                 // Whoever is reached at several places answered at each: what it says at this one alone counts.
                 if again { RETRY } else { HELLO }
             }
             Err(error) => {
                 told = None;
-                if !std::mem::replace(&mut complained, true) {
+                let refused = error.no_member_at();
+                // What it says once it answers is not what it is silent about.
+                if let Some(master) = refused
+                    && shut_out.as_deref() != Some(master)
+                {
+                    warn!(
+                        %error,
+                        "this worker is not used: the master at {master} has shut it out or forgotten it; with \
+                         --token and what `cake-master token` prints there it joins again"
+                    );
+                    shut_out = Some(master.to_owned());
+                } else if refused.is_none() && !std::mem::replace(&mut complained, true) {
                     info!(%error, "the master does not answer; trying again");
                 }
                 let pause = spread(retry);

@@ -19,8 +19,11 @@ const TOKEN_MEMORY: Duration = Duration::from_secs(24 * 3600);
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Book {
     tokens: Vec<TokenEntry>,
-    /// All that ever joined, in the order of joining.
+    /// All that ever joined and are not forgotten, in the order of joining.
     pub workers: Vec<WorkerEntry>,
+    /// Ids of those that are forgotten: their certificates stay shut out, and nobody else gets their ids.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    forgotten: Vec<String>,
 }
 
 /// A token that is out.
@@ -61,7 +64,7 @@ pub struct WorkerEntry {
     pub revoked: bool,
 }
 
-/// Why nobody can be revoked by this name.
+/// Why nobody is meant by this name.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum NameError {
     /// No such worker.
@@ -91,6 +94,53 @@ pub enum NameError {
         /// Theirs.
         ids: Vec<String>,
     },
+    /// The ids of more than one begin so.
+    #[error("the ids of {} workers begin with {prefix:?}: {}", .meant.len(), .meant.join(", "))]
+    Prefix {
+        /// As given.
+        prefix: String,
+        /// Their names and ids.
+        meant: Vec<String>,
+    },
+}
+
+/// Fewest digits of an id that stand for it: fewer are rather a name mistyped.
+const LEAST_PREFIX: usize = 4;
+
+/// The place among `workers` of the one that is meant by its id, its name, or the beginning of its id.
+fn meant(workers: &[&WorkerEntry], name: &str) -> Result<usize, NameError> {
+    let places = |is_meant: &dyn Fn(&WorkerEntry) -> bool| -> Vec<usize> {
+        (0..workers.len()).filter(|at| is_meant(workers[*at])).collect()
+    };
+    // A name may look like an id, but only one has the id.
+    if let [place] = places(&|worker| worker.worker_id == name)[..] {
+        return Ok(place);
+    }
+    let name = name.to_owned();
+    match places(&|worker| worker.name == name)[..] {
+        [place] => return Ok(place),
+        [] => {}
+        ref several => {
+            let ids = several.iter().map(|place| workers[*place].worker_id.clone()).collect();
+            return Err(NameError::Several { name, ids });
+        }
+    }
+    let is_prefix = name.len() >= LEAST_PREFIX;
+    match places(&|worker| is_prefix && worker.worker_id.starts_with(&name))[..] {
+        [place] => Ok(place),
+        [] => {
+            let known = workers.iter().map(|worker| worker.name.clone()).collect();
+            Err(NameError::Unknown { name, known })
+        }
+        ref several => {
+            let entry = |place: &usize| {
+                let WorkerEntry { name, worker_id, .. } = workers[*place];
+                format!("{name} ({worker_id})")
+            };
+            let meant = several.iter().map(entry).collect();
+            Err(NameError::Prefix { prefix: name, meant })
+        }
+    }
 }
 
 impl TokenEntry {
@@ -151,7 +201,8 @@ impl Book {
 
     /// The id for a worker that would like to have this one: it, unless somebody ever had it.
     pub(crate) fn free_id(&self, wanted: &str) -> String {
-        let taken = self.workers.iter().any(|worker| worker.worker_id == wanted);
+        let mut ids = self.workers.iter().map(|worker| &worker.worker_id).chain(&self.forgotten);
+        let taken = ids.any(|id| id == wanted);
         if taken || !is_worker_id(wanted) { random_token() } else { wanted.to_owned() }
     }
 
@@ -169,36 +220,38 @@ impl Book {
     /// Ids that are shut out.
     pub fn revoked(&self) -> impl Iterator<Item = &str> {
         let revoked = self.workers.iter().filter(|worker| worker.revoked);
-        revoked.map(|worker| worker.worker_id.as_str())
+        revoked.map(|worker| &worker.worker_id).chain(&self.forgotten).map(String::as_str)
     }
 
-    /// Shuts out the worker of this name or id, and returns its entry.
+    /// Shuts out the worker of this name or id, or whose id alone begins so, and returns its entry.
     ///
     /// # Errors
     /// [`NameError`].
     pub fn revoke(&mut self, name: &str) -> Result<WorkerEntry, NameError> {
-        // A name may look like an id, but only one has the id.
-        let by_id = self.members().any(|worker| worker.worker_id == name);
-        let is_meant = |worker: &&mut WorkerEntry| match by_id {
-            true => worker.worker_id == name,
-            false => worker.name == name,
-        };
-        let known: Vec<String> = self.members().map(|worker| worker.name.clone()).collect();
-        let joined = self.workers.len();
-        let members = self.workers.iter_mut().filter(|worker| !worker.revoked);
-        let mut meant: Vec<&mut WorkerEntry> = members.filter(is_meant).collect();
-        match &mut meant[..] {
-            [] if known.is_empty() => Err(NameError::Nobody { name: name.to_owned(), joined }),
-            [] => Err(NameError::Unknown { name: name.to_owned(), known }),
-            [worker] => {
-                worker.revoked = true;
-                Ok(worker.clone())
-            }
-            several => {
-                let ids = several.iter().map(|worker| worker.worker_id.clone()).collect();
-                Err(NameError::Several { name: name.to_owned(), ids })
-            }
+        let members: Vec<&WorkerEntry> = self.members().collect();
+        if members.is_empty() {
+            return Err(NameError::Nobody { name: name.to_owned(), joined: self.workers.len() });
         }
+        let worker_id = members[meant(&members, name)?].worker_id.clone();
+        let worker = self.member_mut(&worker_id).expect("found among the members just now");
+        worker.revoked = true;
+        Ok(worker.clone())
+    }
+
+    /// Takes the worker that is meant as by [`Book::revoke`], shut out or not, off the list, and returns what its
+    /// entry was. Its certificate is shut out from then on: the device may still have it.
+    ///
+    /// # Errors
+    /// [`NameError`].
+    pub fn forget(&mut self, name: &str) -> Result<WorkerEntry, NameError> {
+        let all: Vec<&WorkerEntry> = self.workers.iter().collect();
+        if all.is_empty() {
+            return Err(NameError::Nobody { name: name.to_owned(), joined: 0 });
+        }
+        let place = meant(&all, name)?;
+        let worker = self.workers.remove(place);
+        self.forgotten.push(worker.worker_id.clone());
+        Ok(worker)
     }
 }
 
@@ -351,6 +404,46 @@ mod tests {
         let error = book.revoke("phone").expect_err("two");
         assert!(ids.iter().all(|id| error.to_string().contains(id)), "{error}");
         assert!(book.revoke(&ids[1]).is_ok() && !book.workers[0].revoked);
+    }
+
+    #[test]
+    fn the_beginning_of_an_id_is_enough_where_it_is_of_one_alone() {
+        let [first, second] = ["aaaa1", "aaaa2"].map(|start| format!("{start:0<32}"));
+        let workers = vec![worker(&first, "phone"), worker(&second, "tablet")];
+        let mut book = Book { workers, ..Book::default() };
+        let several = book.revoke("aaaa").expect_err("two").to_string();
+        assert!(several.contains(&format!("phone ({first})")) && several.contains(&second));
+        assert!(matches!(book.revoke("aaa"), Err(NameError::Unknown { .. })), "too short");
+        assert_eq!(book.revoke("aaaa2").map(|worker| worker.name), Ok("tablet".to_owned()));
+        // The other is shut out already, so that this is the only member whose id begins so.
+        assert_eq!(book.revoke("aaaa").map(|worker| worker.name), Ok("phone".to_owned()));
+    }
+
+    #[test]
+    fn a_name_goes_before_the_beginning_of_an_id() {
+        let (named, other) = (random_token(), format!("{:0<32}", "cafe"));
+        let workers = vec![worker(&other, "tablet"), worker(&named, "cafe")];
+        let mut book = Book { workers, ..Book::default() };
+        assert_eq!(book.revoke("cafe").map(|worker| worker.worker_id), Ok(named));
+    }
+
+    #[test]
+    fn who_is_forgotten_is_on_no_list_but_that_of_the_shut_out() {
+        let ids = [random_token(), random_token()];
+        let workers = vec![worker(&ids[0], "phone"), worker(&ids[1], "tablet")];
+        let mut book = Book { workers, ..Book::default() };
+        book.revoke("tablet").expect("there");
+        for name in ["phone", "tablet"] {
+            assert_eq!(book.forget(name).map(|worker| worker.name), Ok(name.to_owned()));
+        }
+        assert!(book.workers.is_empty());
+        assert_eq!(book.revoked().collect::<Vec<_>>(), ids);
+        assert!(ids.iter().all(|id| book.free_id(id) != *id), "nobody else gets their ids");
+        assert!(matches!(book.forget("phone"), Err(NameError::Nobody { joined: 0, .. })));
+        let kept = serde_json::to_string(&book).expect("JSON");
+        assert_eq!(serde_json::from_str::<Book>(&kept).expect("a book"), book);
+        let old = r#"{"tokens":[],"workers":[]}"#;
+        assert_eq!(serde_json::from_str::<Book>(old).expect("a book"), Book::default());
     }
 
     #[test]

@@ -3,8 +3,8 @@ use std::time::Duration;
 
 use cake_tests::master::path;
 use cake_tests::{
-    Cluster, Master, ModelShape, Running, Server, TestWorker, WorkerOptions, golden, model,
-    not_shown,
+    Cluster, Invitation, Master, ModelShape, Running, Server, TestWorker, WorkerOptions, golden,
+    model, not_shown, until,
 };
 use serde_json::Value;
 
@@ -234,4 +234,69 @@ fn doctor_says_what_to_do_whatever_there_is() {
     let failed: Vec<&str> = said.lines().filter(|line| line.starts_with("FAIL")).collect();
     assert_eq!((failed.len(), content), (1, false), "{said}");
     assert_says(failed[0], &["attic@", &command, "last seen "]);
+}
+
+#[test]
+fn the_list_of_workers_says_who_is_there_and_who_is_shut_out_or_forgotten_is_gone() {
+    let mut cluster = Cluster::new(&["kitchen", "attic"]);
+    let of = |list: &[Value], name: &str| {
+        list.iter().find(|known| known["name"] == name).unwrap_or_else(|| panic!("{name}")).clone()
+    };
+    let list = cluster.list();
+    for name in ["kitchen", "attic"] {
+        let known = of(&list, name);
+        assert_eq!(
+            (&known["online"], known["memory_bytes"].as_u64()),
+            (&true.into(), Some(1 << 30))
+        );
+        assert!(known["seen_seconds"].is_u64() && known["held_by"].is_null(), "{known}");
+    }
+    let mut chat = cluster.master.start(&["chat", &path(&golden("llama").path)]);
+    chat.wait_for("Type a message", LIMIT);
+    let text = cluster.master.run(&["workers", "list"]).success().stdout;
+    assert_says(&text, &["1 GiB", "now", &format!("(process {})", chat.pid())]);
+    chat.finish(LIMIT).success();
+    let attic = cluster.workers.pop().expect("two joined");
+    drop(attic);
+    let known = of(&cluster.list(), "attic");
+    assert_eq!((&known["online"], known["memory_bytes"].as_u64()), (&false.into(), Some(1 << 30)));
+    let text = cluster.master.run(&["workers", "list"]).success().stdout;
+    assert_says(&text, &["offline", "less than a minute ago"]);
+    // By the beginning of an id.
+    let id = of(&cluster.list(), "kitchen")["worker_id"].as_str().expect("an id").to_owned();
+    let unknown = cluster.master.run(&["workers", "revoke", "zzzz"]).refusal();
+    assert_says(&unknown, &["kitchen", "attic"]);
+    let said = cluster.master.run(&["workers", "revoke", &id[..8]]).success().stdout;
+    assert_says(&said, &["kitchen", &id, "shut out"]);
+    cluster.master.run(&["workers", "forget", "attic"]).success();
+    let list = cluster.list();
+    assert_eq!(list.len(), 1, "{list:?}");
+    assert_eq!(list[0]["revoked"], true);
+    cluster.master.run(&["workers", "forget", "kitchen"]).success();
+    assert!(cluster.list().is_empty());
+    let shut_out = cluster.authority().book().read().expect("readable");
+    assert_eq!(shut_out.revoked().count(), 2, "their certificates count no more");
+}
+
+#[test]
+fn a_worker_that_is_shut_out_says_why_it_is_not_used() {
+    let mut cluster = Cluster::new(&["kitchen"]);
+    cluster.master.run(&["workers", "revoke", "kitchen"]).success();
+    let kitchen = cluster.workers.pop().expect("it joined");
+    let store = tempfile::tempdir().expect("a folder");
+    let kept = store.path().join("store");
+    let copied =
+        std::process::Command::new("cp").arg("-r").arg(kitchen.store()).arg(&kept).status();
+    assert!(copied.expect("cp runs").success());
+    drop(kitchen);
+    let invitation = Invitation::from(&cluster.master, 1); // Its door is open.
+    let identity = kept.join("identity.json");
+    let text = std::fs::read_to_string(&identity).expect("kept");
+    let mut content: Value = serde_json::from_str(&text).expect("JSON");
+    content["master"] = invitation.master.clone().into();
+    std::fs::write(&identity, content.to_string()).expect("written");
+    let options = WorkerOptions { store: Some(kept), ..WorkerOptions::default() };
+    let again = TestWorker::start("kitchen", options);
+    until("it to say why", LIMIT, || again.log().contains("this worker is not used"));
+    assert_says(&again.log(), &["shut it out or forgotten it", "cake-master token"]);
 }
