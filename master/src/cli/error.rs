@@ -176,6 +176,12 @@ pub enum Error {
         /// Checks made.
         checks: usize,
     },
+    /// Standard input gives nothing more.
+    #[error("cannot read standard input: {source}")]
+    Input {
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// Standard output takes nothing more.
     #[error("cannot write to standard output: {source}")]
     Output {

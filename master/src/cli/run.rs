@@ -1,7 +1,9 @@
 //! `cake-master run MODEL PROMPT`: one answer, over workers or alone.
+use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use cake_checkpoint::units::format_bytes;
 use tokio::task::block_in_place;
 
 use super::args::{ClusterArgs, PlanArgs, SampleArgs};
@@ -12,13 +14,15 @@ use crate::pipeline::Blocks;
 use crate::state::State;
 use crate::text::{Detokenizer, Message, StopStrings, Text};
 
+/// Most bytes of a prompt on standard input: more than any context holds, and little to hold.
+const MOST_PIPED: u64 = 16 << 20;
+
 /// Arguments of `run`.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     /// A checkpoint directory, a .safetensors file, or org/name in the local Hub cache.
     model: String,
-    /// What to ask, or to continue with --raw.
-    #[arg(required_unless_present = "prompt_ids")]
+    /// What to ask, or to continue with --raw; with -, or without it, what standard input says.
     prompt: Option<String>,
     /// Token ids instead of text, separated by commas; no template is applied.
     #[arg(long, value_name = "IDS", value_delimiter = ',', conflicts_with_all = ["prompt", "system"])]
@@ -46,6 +50,8 @@ pub(super) struct Args {
 impl Args {
     /// Plans, pushes, generates, prints.
     pub(super) async fn run(self) -> Result<(), Error> {
+        // Whoever writes it may take long: nobody is held for that.
+        let piped = block_in_place(|| self.piped())?;
         let started = Instant::now();
         let (cluster, _door) = self.cluster.whereabouts().await?;
         // Alone there is no plan to tell of, and for programs it is told by `plan`.
@@ -56,7 +62,7 @@ impl Args {
         let prepared = prepare(State::open()?, &self.model, &cluster, &plan, &[]).await?;
         let checkpoint = &prepared.model.checkpoint;
         let text = block_in_place(|| Text::open(&checkpoint.location.directory))?;
-        let prompt = block_in_place(|| self.prompt_ids(&text))?;
+        let prompt = block_in_place(|| self.prompt_ids(piped.as_deref(), &text))?;
         warn(&text.warnings);
         let sampling = self.sample.options(checkpoint)?;
         let seed = sampling.seed;
@@ -114,12 +120,25 @@ impl Args {
         Ok(())
     }
 
-    /// The prompt as ids: given, templated, or raw.
-    fn prompt_ids(&self, text: &Text) -> Result<Vec<u32>, Error> {
+    /// The prompt on standard input, if it is there that it is.
+    fn piped(&self) -> Result<Option<String>, Error> {
+        match (&self.prompt, &self.prompt_ids) {
+            (_, Some(_)) => Ok(None),
+            (Some(prompt), None) if prompt != "-" => Ok(None),
+            (None, None) if std::io::stdin().is_terminal() => {
+                let expected = "a prompt, or standard input from a pipe or a file";
+                Err(Error::argument("PROMPT", "missing", expected))
+            }
+            _ => read_prompt(std::io::stdin().lock()).map(Some),
+        }
+    }
+
+    /// The prompt as ids: given, templated, or raw. `piped` is what standard input said.
+    fn prompt_ids(&self, piped: Option<&str>, text: &Text) -> Result<Vec<u32>, Error> {
         if let Some(ids) = &self.prompt_ids {
             return Ok(ids.clone());
         }
-        let prompt = self.prompt.as_deref().unwrap_or_default();
+        let prompt = piped.or(self.prompt.as_deref()).unwrap_or_default();
         check_system(self.system.as_deref(), text)?;
         if self.raw || !text.has_chat_template() {
             return Ok(text.encode(prompt, true)?);
@@ -138,6 +157,31 @@ fn ends_seconds(timing: &Timing) -> Option<f64> {
     let mut all: Vec<f64> = timing.decode_steps.iter().map(|step| step.ends_seconds).collect();
     all.sort_by(f64::total_cmp);
     (all.len() >= LEAST).then(|| all[all.len() / 2])
+}
+
+/// All of `input` but the end of its last line.
+fn read_prompt(input: impl Read) -> Result<String, Error> {
+    let refused =
+        |found: String, expected: &str| Error::argument("standard input", found, expected);
+    let mut bytes = Vec::new();
+    let read = input.take(MOST_PIPED + 1).read_to_end(&mut bytes);
+    read.map_err(|source| Error::Input { source })?;
+    if bytes.len() as u64 > MOST_PIPED {
+        let expected = format!("a prompt of at most {}", format_bytes(MOST_PIPED));
+        return Err(refused("longer".to_owned(), &expected));
+    }
+    let mut prompt = String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        refused(format!("no UTF-8 after {at} bytes"), "text")
+    })?;
+    if prompt.trim().is_empty() {
+        return Err(refused("empty".to_owned(), "a prompt"));
+    }
+    if prompt.ends_with('\n') {
+        prompt.pop();
+        prompt.truncate(prompt.strip_suffix('\r').map_or(prompt.len(), str::len));
+    }
+    Ok(prompt)
 }
 
 /// Refuses a system message where no template would say it to the model.
@@ -228,4 +272,26 @@ fn write_logits(path: &Path, answer: &Answer, vocab_size: usize) -> Result<(), E
     bytes.extend(logits.iter().flat_map(|value| value.to_le_bytes()));
     let failed = |source| Error::File { action: "write", path: path.to_owned(), source };
     std::fs::write(path, bytes).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_piped_prompt_is_read_whole_but_for_the_end_of_its_last_line() {
+        let read = |bytes: &[u8]| read_prompt(bytes).map_err(|error| error.to_string());
+        assert_eq!(read(b"one\ntwo\n").as_deref(), Ok("one\ntwo"));
+        assert_eq!(read(b"one\r\n").as_deref(), Ok("one"));
+        assert_eq!(read(b" one \n\n").as_deref(), Ok(" one \n"));
+        let refused = |bytes: &[u8]| read(bytes).expect_err("refused");
+        assert!(refused(b"").contains("empty") && refused(b" \n\t").contains("empty"));
+        assert!(refused(b"ab\xff").contains("no UTF-8 after 2 bytes"));
+    }
+
+    #[test]
+    fn a_pipe_without_end_is_not_read_without_end() {
+        let said = read_prompt(std::io::repeat(b'a')).expect_err("refused").to_string();
+        assert!(said.contains("at most 16 MiB"), "{said}");
+    }
 }

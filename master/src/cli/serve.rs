@@ -59,8 +59,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N")]
     default_max_tokens: Option<NonZeroUsize>,
     /// An origin whose pages may ask this server, or a name of its own, as http://workstation:8080; * for all; repeatable.
-    /// Without keys it answers to localhost, IP addresses and these names alone.
-    ///
+    /// Without keys it answers to localhost, IP addresses and these names alone. Default: none.
     #[arg(long, value_name = "ORIGIN")]
     cors_origin: Vec<String>,
     /// How long requests may wait for a lost worker, or for others to take its place (seconds).

@@ -1,4 +1,5 @@
 //! Commands and what they say.
+use std::io::Write;
 use std::time::Duration;
 
 use cake_tests::master::path;
@@ -234,6 +235,32 @@ fn doctor_says_what_to_do_whatever_there_is() {
     let failed: Vec<&str> = said.lines().filter(|line| line.starts_with("FAIL")).collect();
     assert_eq!((failed.len(), content), (1, false), "{said}");
     assert_says(failed[0], &["attic@", &command, "last seen "]);
+}
+
+/// Runs a command with this standard input.
+fn piped(master: &Master, args: &[&str], input: &[u8]) -> cake_tests::Finished {
+    let mut running = master.start(args);
+    let mut stdin = running.stdin().expect("not taken yet");
+    stdin.write_all(input).ok(); // It may have refused before all is written.
+    drop(stdin);
+    running.finish(LIMIT)
+}
+
+#[test]
+fn run_takes_its_prompt_from_a_pipe() {
+    let master = Master::alone();
+    let llama = path(&golden("llama").path);
+    let run = ["run", &llama, "--alone", "--max-tokens", "2", "--json"];
+    let typed = master.json(&[&run[..], &["two\nlines"]].concat());
+    for more in [&[][..], &["-"]] {
+        let answer = piped(&master, &[&run[..], more].concat(), b"two\nlines\n").json();
+        assert_eq!(answer["prompt_ids"], typed["prompt_ids"], "{more:?}");
+    }
+    let empty = piped(&master, &run, b" \n").refusal();
+    assert_says(&empty, &["standard input is empty", "a prompt"]);
+    let long = vec![b'a'; (16 << 20) + 1];
+    assert_says(&piped(&master, &run, &long).refusal(), &["at most 16 MiB"]);
+    assert_says(&piped(&master, &run, b"\xff").refusal(), &["no UTF-8"]);
 }
 
 #[test]
