@@ -21,6 +21,20 @@ use crate::store::cli as store_cli;
 use crate::store::{self, Store};
 use crate::{DEFAULT_PORT, platform};
 
+/// Shown at the end of the help; a test parses each of them.
+const EXAMPLES: &str = "Examples:
+  cake-worker --listen 0.0.0.0:7117 --memory 3GiB --name tablet
+  cake-worker --no-listen --min-battery 30";
+const STORE_EXAMPLES: &str = "Examples:
+  cake-worker store list
+  cake-worker store prune --keep 5GiB";
+const LIST_EXAMPLES: &str = "Examples:
+  cake-worker store list
+  cake-worker store list --store /data/cake --json";
+const PRUNE_EXAMPLES: &str = "Examples:
+  cake-worker store prune --keep 5GiB
+  cake-worker store prune --store /data/cake";
+
 /// Why a worker's command failed: one sentence for the person who typed it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -52,19 +66,20 @@ pub enum Error {
 
 /// Runs some layers of a model for a cake-master on the network.
 #[derive(Debug, Parser)]
-#[command(name = "cake-worker", version, about, args_conflicts_with_subcommands = true)]
+#[command(name = "cake-worker", version, about, args_conflicts_with_subcommands = true, after_help = EXAMPLES)]
 pub struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
     serve: ServeArgs,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Logs and traces")]
     telemetry: cake_telemetry::Options,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Look at or clean the blobs kept on this device.
+    #[command(after_help = STORE_EXAMPLES)]
     Store(StoreArgs),
 }
 
@@ -72,63 +87,64 @@ enum Command {
 #[derive(Args, Debug)]
 pub struct ServeArgs {
     /// Address to listen on (HOST:PORT); port 0 lets the system choose.
-    #[arg(long, value_name = "ADDR", default_value_t = format!("127.0.0.1:{DEFAULT_PORT}"))]
+    #[arg(long, value_name = "ADDR", default_value_t = format!("127.0.0.1:{DEFAULT_PORT}"), help_heading = "Network")]
     listen: String,
     /// Do not listen: this worker opens connections to its master, which calls on them, as for a device that
     /// nobody can connect to. A worker that its master cannot reach does that, too, without being told.
-    #[arg(long, conflicts_with_all = ["listen", "insecure"])]
+    #[arg(long, conflicts_with_all = ["listen", "insecure"], help_heading = "Network")]
     no_listen: bool,
     /// Memory to offer for weights, KV cache, scratch and the process together (such as 3GiB).
     /// Default: what the system or its cgroup has free, less a reserve.
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Memory and speed")]
     memory: Option<u64>,
     /// Directory of the blob store. Default: cake/store in the user's data directory.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = "Store")]
     store: Option<PathBuf>,
     /// Most bytes the store may keep (such as 20GiB); least recently used blobs go first.
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    /// Default: no limit.
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Store")]
     store_limit: Option<u64>,
     /// Name shown to people. Default: the host's name.
-    #[arg(long)]
+    #[arg(long, help_heading = "Network")]
     name: Option<String>,
     /// Threads for arithmetic, on the fast cores as long as there are enough. Default: the cores this
     /// process may use, without slow ones where the others have most of the speed.
-    #[arg(long)]
+    #[arg(long, help_heading = "Memory and speed")]
     threads: Option<usize>,
     /// Where weights lie: in the mapped files of the store, whose pages the system may drop, or in
     /// a copy in huge pages, which some systems read faster.
-    #[arg(long, value_name = "map|copy|auto", default_value_t)]
+    #[arg(long, value_name = "map|copy|auto", default_value_t, help_heading = "Memory and speed")]
     weights: Weights,
     /// Keep weights in memory: the system neither drops nor swaps their pages.
-    #[arg(long)]
+    #[arg(long, help_heading = "Memory and speed")]
     lock_memory: bool,
     /// Where the master is (HOST:PORT, the port that `cake-master token` shows). Default: where it was last, and
     /// where it is found on this network.
-    #[arg(long, value_name = "ADDR", conflicts_with = "insecure")]
+    #[arg(long, value_name = "ADDR", conflicts_with = "insecure", help_heading = "Network")]
     master: Option<String>,
     /// What `cake-master token` printed: lets this worker join. Once joined it keeps its certificate beside its
-    /// store, and needs no token.
-    #[arg(long, env = "CAKE_TOKEN", hide_env_values = true)]
+    /// store, and needs no token. Default: none.
+    #[arg(long, env = "CAKE_TOKEN", hide_env_values = true, help_heading = "Network")]
     token: Option<JoinToken>,
     /// Connections in plain text with anybody who can reach the address, even if this worker has joined
     /// a cluster.
-    #[arg(long, conflicts_with = "token")]
+    #[arg(long, conflicts_with = "token", help_heading = "Network")]
     insecure: bool,
     /// Neither look for the master on this network nor be found there by multicast DNS. A worker that listens on
     /// a loopback address does neither anyway.
-    #[arg(long)]
+    #[arg(long, help_heading = "Network")]
     no_discovery: bool,
     /// How long the master may take to move this worker's layers elsewhere before it stops, once it is asked to
     /// (seconds); asked twice it stops at once.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, help_heading = "Leaving")]
     drain: u64,
     /// Leave the cluster, layers moved first, while the battery has less than this and is not charging
     /// (percent, where the system tells); 0 for never.
-    #[arg(long, value_name = "PERCENT", default_value_t = 15, value_parser = clap::value_parser!(u8).range(0..=90))]
+    #[arg(long, value_name = "PERCENT", default_value_t = 15, value_parser = clap::value_parser!(u8).range(0..=90), help_heading = "Leaving")]
     min_battery: u8,
     /// Leave the cluster, layers moved first, while the system or its cgroup has less memory free than this
     /// (such as 500MiB). Default: stay.
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Leaving")]
     min_free: Option<u64>,
     /// Stop when standard input closes, as it does when the parent process ends.
     #[arg(long, hide = true)]
@@ -144,24 +160,26 @@ struct StoreArgs {
 #[derive(Debug, Subcommand)]
 enum StoreAction {
     /// List the blobs with their sizes and when each was last used.
+    #[command(after_help = LIST_EXAMPLES)]
     List {
-        /// Directory of the blob store.
-        #[arg(long, value_name = "DIR")]
+        /// Directory of the blob store. Default: cake/store in the user's data directory.
+        #[arg(long, value_name = "DIR", help_heading = "Store")]
         store: Option<PathBuf>,
         /// Print JSON.
-        #[arg(long)]
+        #[arg(long, help_heading = "Output")]
         json: bool,
     },
     /// Delete least recently used blobs and half-pushed ones.
+    #[command(after_help = PRUNE_EXAMPLES)]
     Prune {
-        /// Directory of the blob store.
-        #[arg(long, value_name = "DIR")]
+        /// Directory of the blob store. Default: cake/store in the user's data directory.
+        #[arg(long, value_name = "DIR", help_heading = "Store")]
         store: Option<PathBuf>,
         /// Keep this much (such as 2GiB); nothing is kept by default.
-        #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "0")]
+        #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "0", help_heading = "Store")]
         keep: u64,
         /// Print JSON.
-        #[arg(long)]
+        #[arg(long, help_heading = "Output")]
         json: bool,
     },
 }
@@ -389,6 +407,43 @@ pub fn interrupts() -> impl Stream<Item = ()> + Unpin {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_commands_help_has_groups_defaults_and_examples_that_can_be_typed() {
+        use clap::{ArgAction, CommandFactory};
+        let mut command = Cli::command();
+        command.build();
+        let mut left = vec![command];
+        let mut seen = 0;
+        while let Some(command) = left.pop() {
+            let shown = command.get_subcommands().filter(|sub| sub.get_name() != "help");
+            left.extend(shown.cloned());
+            let name = command.get_name();
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let examples: Vec<&str> = help
+                .lines()
+                .map(str::trim)
+                .filter(|line| line.starts_with("cake-worker"))
+                .collect();
+            assert!(examples.len() >= 2, "{name}: {help}");
+            for example in examples {
+                assert!(example.contains(name), "{name}: {example}");
+                let parsed = Cli::try_parse_from(example.split(' '));
+                assert!(parsed.is_ok(), "{example}: {:?}", parsed.err());
+            }
+            let usual = |id: &str| ["help", "version"].contains(&id);
+            let options = command.get_arguments().filter(|arg| !arg.is_hide_set());
+            for arg in options.filter(|arg| !usual(arg.get_id().as_str())) {
+                let id = format!("{name} {}", arg.get_id());
+                assert!(arg.get_help_heading().is_some(), "{id} is in no group");
+                let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+                let said = help.contains("Default: ") || !arg.get_default_values().is_empty();
+                assert!(said || !matches!(arg.get_action(), ArgAction::Set), "{id}: {help}");
+            }
+            seen += 1;
+        }
+        assert_eq!(seen, 4, "commands");
+    }
 
     #[test]
     fn weights_lie_in_one_of_three_places() {

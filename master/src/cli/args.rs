@@ -27,11 +27,13 @@ const GATHER: Duration = Duration::from_secs(5);
 
 /// Where the workers are.
 #[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Workers")]
 pub(super) struct ClusterArgs {
-    /// A worker's address (HOST:PORT); repeat it, or separate several by commas.
+    /// A worker's address (HOST:PORT); repeat it, or separate several by commas. Default: the members of this
+    /// master's cluster.
     #[arg(long = "worker", value_name = "ADDR", env = "CAKE_WORKERS", value_delimiter = ',')]
     pub workers: Vec<String>,
-    /// A file with one worker's address per line.
+    /// A file with one worker's address per line. Default: none.
     #[arg(long, value_name = "FILE")]
     pub cluster: Option<PathBuf>,
     /// Use no workers, not even those that joined.
@@ -119,6 +121,7 @@ impl ClusterArgs {
 
 /// What is promised, and who may hold what.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Plan")]
 pub(super) struct PlanArgs {
     /// Longest sequence to make room for (tokens). Default: what the model has, at most 4096.
     #[arg(long, value_name = "TOKENS")]
@@ -263,23 +266,26 @@ impl FromStr for Encode {
 
 /// How tokens are chosen; what is not given comes from the model's generation_config.json.
 #[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Answer")]
 pub(super) struct SampleArgs {
-    /// Most new tokens.
+    /// Most new tokens. Default: the model's, else 512.
     #[arg(long, value_name = "N")]
     pub max_tokens: Option<usize>,
     /// Randomness: 0 takes the likeliest token every time. Default: the model's if its file says that it samples, else 0.
     #[arg(long, value_name = "T")]
     pub temperature: Option<f32>,
-    /// Choose among the N likeliest tokens; 0 for all.
+    /// Choose among the N likeliest tokens; 0 for all. Default: the model's, else 0.
     #[arg(long, value_name = "N")]
     pub top_k: Option<usize>,
-    /// Choose among the likeliest tokens that together have this probability; 1 for all.
+    /// Choose among the likeliest tokens that together have this probability; 1 for all. Default: the
+    /// model's, else 1.
     #[arg(long, value_name = "P")]
     pub top_p: Option<f32>,
-    /// Leave out tokens less likely than this fraction of the likeliest; 0 for none.
+    /// Leave out tokens less likely than this fraction of the likeliest; 0 for none. Default: the
+    /// model's, else 0.
     #[arg(long, value_name = "P")]
     pub min_p: Option<f32>,
-    /// Make tokens that occurred already less likely; 1 for no change.
+    /// Make tokens that occurred already less likely; 1 for no change. Default: the model's, else 1.
     #[arg(long, value_name = "R")]
     pub repetition_penalty: Option<f32>,
     /// The same seed gives the same answer. Default: a new one each time.

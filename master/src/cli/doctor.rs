@@ -27,11 +27,12 @@ const CLOCK_SKEW_MS: u64 = 5_000;
 
 /// Arguments of `doctor`.
 #[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Output")]
 pub(super) struct Args {
     #[command(flatten)]
     cluster: ClusterArgs,
     /// Print JSON.
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub(super) json: bool,
 }
 

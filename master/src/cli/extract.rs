@@ -14,6 +14,7 @@ use super::{Error, out, report};
 
 /// Arguments of `extract`.
 #[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Output")]
 pub(super) struct Args {
     /// A checkpoint directory, a .safetensors file, or org/name in the local Hub cache.
     model: String,
@@ -24,7 +25,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// Print JSON.
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub(super) json: bool,
 }
 

@@ -8,6 +8,7 @@ use crate::membership::{self, Membership};
 
 /// Arguments of `init`.
 #[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Certificates")]
 pub(super) struct Args {
     /// How long workers' certificates are valid (such as 90d); they are renewed in time.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "90days")]

@@ -7,6 +7,7 @@ use super::{Error, out, report};
 
 /// Arguments of `inspect`.
 #[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Output")]
 pub(super) struct Args {
     /// A checkpoint directory, a .safetensors file, or org/name in the local Hub cache.
     model: String,
@@ -14,7 +15,7 @@ pub(super) struct Args {
     #[arg(long)]
     tensors: bool,
     /// Print JSON.
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub(super) json: bool,
 }
 

@@ -9,6 +9,7 @@ mod demo;
 mod doctor;
 mod door;
 mod error;
+mod examples;
 mod extract;
 mod init;
 mod input;
@@ -44,12 +45,12 @@ const RENDER: &str = "render";
 
 /// Runs a language model that no single device could hold, its layers spread over workers.
 #[derive(Debug, Parser)]
-#[command(name = "cake-master", version, about, propagate_version = true)]
+#[command(name = "cake-master", version, about, propagate_version = true, after_help = examples::ALL)]
 pub struct Cli {
     /// Log more: -v changes of state, -vv every step. CAKE_LOG takes a full filter.
-    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    #[arg(short, long, action = clap::ArgAction::Count, global = true, help_heading = "Logs and traces")]
     verbose: u8,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Logs and traces")]
     telemetry: cake_telemetry::Options,
     #[command(subcommand)]
     command: Command,
@@ -58,30 +59,43 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Start three small workers on this machine and answer a question with the model that ships inside.
+    #[command(after_help = examples::DEMO)]
     Demo(demo::Args),
     /// Answer one prompt, over workers or alone.
+    #[command(after_help = examples::RUN)]
     Run(Box<run::Args>),
     /// Talk with the model, turn after turn.
+    #[command(after_help = examples::CHAT)]
     Chat(Box<chat::Args>),
     /// Serve the OpenAI API and a page: many requests at once.
+    #[command(after_help = examples::SERVE)]
     Serve(Box<serve::Args>),
     /// Show which worker would hold which layers, and change nothing.
+    #[command(after_help = examples::PLAN)]
     Plan(plan::Args),
     /// Plan and push the blobs, then leave: the next run starts warm.
+    #[command(after_help = examples::PUSH)]
     Push(push::Args),
     /// Show what a checkpoint contains.
+    #[command(after_help = examples::INSPECT)]
     Inspect(inspect::Args),
     /// Write some layers to a file of their own.
+    #[command(after_help = examples::EXTRACT)]
     Extract(extract::Args),
     /// Check every worker: reachable, versions, disk, clock, links. One fix per line.
+    #[command(after_help = examples::DOCTOR)]
     Doctor(doctor::Args),
     /// Check that every worker computes what this machine computes, and name the layer that differs.
+    #[command(after_help = examples::VERIFY)]
     Verify(Box<verify::Args>),
     /// Make a certificate authority, so that workers on a network can join.
+    #[command(after_help = examples::INIT)]
     Init(init::Args),
     /// Print a token that lets a worker join.
+    #[command(after_help = examples::TOKEN)]
     Token(token::Args),
-    /// Who joined; shut a worker out.
+    /// Who joined and is there; shut a worker out, or forget one that will not come back.
+    #[command(after_help = examples::WORKERS)]
     Workers(workers::Args),
     /// A worker in this process; `demo` starts three.
     #[command(hide = true)]

@@ -7,6 +7,7 @@ use crate::state::State;
 
 /// Arguments of `plan`.
 #[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Plan")]
 pub(super) struct Args {
     /// A checkpoint directory, a .safetensors file, or org/name in the local Hub cache.
     model: String,
@@ -18,7 +19,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "NAME:SIZE", value_parser = parse_what_if)]
     what_if: Vec<(String, u64)>,
     /// Print JSON.
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub(super) json: bool,
 }
 

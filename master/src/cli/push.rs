@@ -7,6 +7,7 @@ use crate::state::State;
 
 /// Arguments of `push`.
 #[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Plan")]
 pub(super) struct Args {
     /// A checkpoint directory, a .safetensors file, or org/name in the local Hub cache.
     model: String,
@@ -15,7 +16,7 @@ pub(super) struct Args {
     #[command(flatten)]
     plan: PlanArgs,
     /// Print JSON.
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub(super) json: bool,
 }
 

@@ -19,6 +19,7 @@ const MOST_PIPED: u64 = 16 << 20;
 
 /// Arguments of `run`.
 #[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Prompt")]
 pub(super) struct Args {
     /// A checkpoint directory, a .safetensors file, or org/name in the local Hub cache.
     model: String,
@@ -27,7 +28,7 @@ pub(super) struct Args {
     /// Token ids instead of text, separated by commas; no template is applied.
     #[arg(long, value_name = "IDS", value_delimiter = ',', conflicts_with_all = ["prompt", "system"])]
     prompt_ids: Option<Vec<u32>>,
-    /// A system message before the prompt.
+    /// A system message before the prompt. Default: none.
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     system: Option<String>,
     /// Continue the text as it is, without the model's chat template.
@@ -39,11 +40,11 @@ pub(super) struct Args {
     cluster: ClusterArgs,
     #[command(flatten)]
     plan: PlanArgs,
-    /// Write the logits of every prompt position to a safetensors file (`logits`, f32).
-    #[arg(long, value_name = "FILE")]
+    /// Write the logits of every prompt position to a safetensors file (`logits`, f32). Default: none.
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
     logits_out: Option<PathBuf>,
     /// Print one JSON object instead of text.
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub(super) json: bool,
 }
 

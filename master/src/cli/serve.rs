@@ -35,6 +35,7 @@ const DEFAULT_PARALLEL: usize = 8;
 
 /// Arguments of `serve`.
 #[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Service")]
 pub(super) struct Args {
     /// A checkpoint directory, a .safetensors file, or org/name in the local Hub cache.
     model: String,
@@ -44,7 +45,7 @@ pub(super) struct Args {
     /// Name of the model for clients. Default: that of its directory.
     #[arg(long, value_name = "NAME")]
     model_name: Option<String>,
-    /// A file with one API key per line, of which requests must bring one.
+    /// A file with one API key per line, of which requests must bring one. Default: none is asked for.
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
     /// Let requests with different keys share in the KV cache what their prompts begin with. How many tokens were

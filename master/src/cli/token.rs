@@ -22,6 +22,7 @@ const MOST_USES: u32 = 10_000;
 
 /// Arguments of `token`.
 #[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Token")]
 pub(super) struct Args {
     /// How long workers may join with it (such as 1h), by this machine's clock.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "1h")]
@@ -30,19 +31,19 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1)]
     uses: u32,
     /// Wait until so many have joined, with the door open: that of a running `serve` if there is one.
-    #[arg(long)]
+    #[arg(long, help_heading = "Door")]
     wait: bool,
     /// Address of that door (HOST:PORT). Default: 0.0.0.0:7116
-    #[arg(long, value_name = "ADDR", requires = "wait")]
+    #[arg(long, value_name = "ADDR", requires = "wait", help_heading = "Door")]
     join: Option<String>,
     /// Do not let that door be found on the network by multicast DNS.
-    #[arg(long, requires = "wait")]
+    #[arg(long, requires = "wait", help_heading = "Door")]
     no_discovery: bool,
     /// Do not draw the QR code.
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     no_qr: bool,
     /// Print JSON.
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub(super) json: bool,
 }
 

@@ -21,6 +21,7 @@ const ROWS: usize = 16;
 
 /// Arguments of `verify`.
 #[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Comparison")]
 pub(super) struct Args {
     /// A checkpoint directory, a .safetensors file, or org/name in the local Hub cache.
     model: String,
@@ -32,7 +33,7 @@ pub(super) struct Args {
     #[command(flatten)]
     plan: PlanArgs,
     /// Print JSON.
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub(super) json: bool,
 }
 

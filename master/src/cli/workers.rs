@@ -26,17 +26,20 @@ pub(super) struct Args {
 #[derive(Debug, Subcommand)]
 enum Action {
     /// List the workers that joined: whether each is there, when it was last seen, what it offers.
+    #[command(after_help = super::examples::WORKERS_LIST)]
     List {
         /// Print JSON.
-        #[arg(long)]
+        #[arg(long, help_heading = "Output")]
         json: bool,
     },
     /// Shut a worker out: its connections end within seconds, and it cannot make new ones.
+    #[command(after_help = super::examples::WORKERS_REVOKE)]
     Revoke {
         /// Its name, its id, or the beginning of its id.
         name: String,
     },
     /// Take a worker off the list that will not come back. It is shut out; to come back it joins with a new token.
+    #[command(after_help = super::examples::WORKERS_FORGET)]
     Forget {
         /// Its name, its id, or the beginning of its id.
         name: String,
