@@ -182,8 +182,9 @@ fn a_token_leads_to_the_door_that_a_service_has_open() {
     let text = |name: &str| issued[name].as_str().expect("a text").to_owned();
     assert_eq!(issued["door_open"], true);
     let args = ["--master", &text("master"), "--token", &text("token")].map(str::to_owned).to_vec();
-    let worker = TestWorker::start("a", WorkerOptions { args, ..WorkerOptions::default() });
-    assert_says(&worker.log(), &["member "]);
+    let _first = TestWorker::start("a", WorkerOptions { args, ..WorkerOptions::default() });
+    let joined = master.json(&["workers", "list", "--json"]);
+    assert_eq!(joined[0]["name"], "a", "{joined}");
     // With --wait the same door does, and nobody complains that its address is taken.
     let mut waiting = master.start(&["token", "--wait", "--json"]);
     waiting.wait_for("}", LIMIT);
@@ -191,7 +192,7 @@ fn a_token_leads_to_the_door_that_a_service_has_open() {
     let args = ["--master", "--token"].into_iter().zip(["master", "token"]);
     let args = args.flat_map(|(name, field)| [name, issued[field].as_str().expect("a text")]);
     let args = args.map(str::to_owned).collect();
-    let _worker = TestWorker::start("b", WorkerOptions { args, ..WorkerOptions::default() });
+    let _second = TestWorker::start("b", WorkerOptions { args, ..WorkerOptions::default() });
     let waited = waiting.finish(LIMIT).success();
     assert_eq!(waited.stderr, "");
     drop(server);
