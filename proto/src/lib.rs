@@ -1,7 +1,7 @@
 //! The wire between a master and its workers.
 //!
 //! Start with `cake/v1/worker.proto`, then [`step`] (how one step is cut into frames and put together
-//! again), [`wire_format`] (how its hidden states become bytes) and [`connect`] (how a connection is
+//! again), [`failure`] (why a stage could not do one), [`wire_format`] (how its hidden states become bytes) and [`connect`] (how a connection is
 //! opened and tagged).
 //!
 //! Invariants:
@@ -12,11 +12,13 @@
 //!   types.
 
 pub mod client;
+pub mod failure;
 pub mod limits;
 pub mod step;
 pub mod wire_format;
 
 pub use client::{Client, ConnectError, Tag, connect};
+pub use failure::{Failure, FailureKind};
 pub use step::{Assembler, Incoming, ProtocolError, Step, StepItem, TraceContext};
 pub use wire_format::WireFormat;
 

@@ -1,6 +1,9 @@
 //! One step of the pipeline as a checked value, and its way into frames and back.
+use std::ops::Range;
+
 use bytes::Bytes;
 
+use crate::failure::FailureKind;
 use crate::wire_format::{Decoder, WireFormat};
 use crate::{limits, wire};
 
@@ -60,6 +63,10 @@ pub enum Incoming {
         worker: String,
         /// One sentence.
         message: String,
+        /// Whose fault it is, and so what can be done about it.
+        kind: FailureKind,
+        /// The layers `[start, end)` of the stage; empty where no stage was there to fail.
+        layers: Range<u32>,
     },
 }
 
@@ -216,16 +223,6 @@ pub fn announcement_frame() -> wire::StepFrame {
     wire::StepFrame { announcement: true, ..Default::default() }
 }
 
-/// The frame that says a step failed.
-pub fn failure_frame(step: u64, worker: &str, message: String) -> wire::StepFrame {
-    wire::StepFrame {
-        step,
-        last: true,
-        failure: Some(wire::StepFailure { worker: worker.to_owned(), message }),
-        ..Default::default()
-    }
-}
-
 /// Puts the frames of one stream together again. Holds at most one step, of at most `max_rows` rows.
 #[derive(Debug)]
 pub struct Assembler {
@@ -265,6 +262,8 @@ impl Assembler {
         if let Some(failure) = frame.failure {
             return Ok(Some(Incoming::Failure {
                 step: frame.step,
+                kind: failure.kind().into(), // One that is not known is of no kind that could be acted on.
+                layers: failure.layer_start..failure.layer_end,
                 worker: failure.worker,
                 message: failure.message,
             }));
@@ -360,6 +359,7 @@ impl Assembler {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::{Failure, failure_frame};
 
     const HIDDEN: usize = 700; // Not a divisor of a frame, so frames end inside a row.
 
@@ -481,6 +481,23 @@ mod tests {
         let answer = Step { wanted: vec![0, 2], hidden, ..step(3) }.into_answer();
         assert_eq!((answer.rows, answer.hidden), (2, vec![1.0, 2.0, 5.0, 6.0]));
         assert!(answer.items.is_empty() && answer.wanted.is_empty());
+    }
+
+    #[test]
+    fn a_failure_says_whose_fault_it_is() {
+        use FailureKind::{Damaged, NonFinite, NonFiniteInput, Other};
+        for kind in [Other, NonFinite, NonFiniteInput, Damaged] {
+            let failure = Failure { kind, layers: 3..7, message: "no".into() };
+            let frame = failure_frame(9, "phone", failure);
+            let (worker, message) = ("phone".to_owned(), "no".to_owned());
+            let heard = Incoming::Failure { step: 9, worker, message, kind, layers: 3..7 };
+            assert_eq!(assemble(vec![frame]), Ok(Some(heard)));
+            assert_eq!(kind.is_loss_of_stage(), matches!(kind, NonFinite | Damaged));
+        }
+        let mut frame = failure_frame(9, "phone", Failure::other("no"));
+        frame.failure.as_mut().expect("a failure").kind = 77;
+        let heard = assemble(vec![frame]);
+        assert!(matches!(heard, Ok(Some(Incoming::Failure { kind: Other, .. }))), "{heard:?}");
     }
 
     #[test]

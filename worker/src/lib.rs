@@ -2,7 +2,7 @@
 //!
 //! Start with [`server`] (what runs), then [`service`] (the RPCs, thin), [`store`] (blobs on disk),
 //! [`membership`] (whose worker it is; `announce` tells its master where it is, `lines` are for one that
-//! cannot connect to it), [`runtime`] (the loaded stage on threads of its own) and [`routes`] (where its output goes).
+//! cannot connect to it), [`runtime`] (the loaded stage on threads of its own, `compute` one step there) and [`routes`] (where its output goes).
 //!
 //! Invariants:
 //! - A library first: an app on a phone embeds [`server::Worker`]; the binary only parses arguments.
@@ -13,6 +13,7 @@
 
 mod announce;
 pub mod cli;
+mod compute;
 pub mod config;
 pub mod lease;
 mod lines;

@@ -3,8 +3,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cake_identity::{Peer, Security};
-use cake_proto::step::failure_frame;
-use cake_proto::{Client, ConnectError, Step, Tag, WireFormat, connect, wire};
+use cake_proto::failure::failure_frame;
+use cake_proto::{Client, ConnectError, Failure, Step, Tag, WireFormat, connect, wire};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
@@ -86,7 +86,7 @@ impl Routes {
             shared.broken.clone()
         };
         if let Some(reason) = broken {
-            self.fail(0, reason); // It broke before anybody could be told.
+            self.fail(0, Failure::other(reason)); // It broke before anybody could be told.
         }
     }
 
@@ -127,7 +127,7 @@ impl Routes {
                     warn!(%address, error = status.message(), "stream to the next stage broke");
                     let reason = format!("the stream to {address} broke: {}", status.message());
                     routes.lock().broken = Some(reason.clone());
-                    routes.fail(0, reason);
+                    routes.fail(0, Failure::other(reason));
                 }
             }
         });
@@ -162,9 +162,9 @@ impl Routes {
     }
 
     /// Tells the master that a step (0: all in flight) failed here.
-    pub fn fail(&self, step: u64, message: String) {
+    pub fn fail(&self, step: u64, failure: Failure) {
         let master = self.lock().master.clone();
-        let frame = failure_frame(step, &self.worker, message);
+        let frame = failure_frame(step, &self.worker, failure);
         if let Some(master) = master {
             tokio::spawn(async move { master.send(Ok(frame)).await.ok() });
         }

@@ -4,17 +4,16 @@ mod line;
 mod model;
 mod sync;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
 
 use cake_checkpoint::{Blob, Digest, LayerRange, Manifest};
-use cake_engine::{Batch, BatchItem, Stage};
-use cake_proto::{Step, StepItem, WireFormat, limits};
+use cake_engine::Stage;
+use cake_proto::{Failure, Step, WireFormat, limits};
 use tokio::sync::watch;
-use tracing::{Span, debug_span, info, warn};
+use tracing::{info, warn};
 
 use self::line::{Line, Turns, line};
+pub use crate::compute::{Job, StepEngine, StepError};
 use crate::routes::Routes;
 use crate::store::OpenBlob;
 
@@ -135,13 +134,16 @@ impl Runtime {
         let (ended, end) = watch::channel(());
         let out = routes.clone();
         let handle = tokio::runtime::Handle::current();
+        let layers = about.layers;
         let engine = std::thread::Builder::new().name("cake-stage".into()).spawn(move || {
             let _runtime = handle.enter(); // `Routes::fail` spawns a task.
             let send = |step| handle.block_on(send(&out, step, end.clone()));
-            let fail = |number, message| out.fail(number, message);
+            let fail = |number, failure| out.fail(number, failure);
             let mut engine = StepEngine::new(stage);
-            compute(turns, |job| engine.run(job), send, fail);
-            blobs
+            let run = |job| engine.run(job).map_err(|error| error.failure(layers));
+            compute(turns, run, send, fail);
+            // What may not be what was verified does not rest: whoever wants it again verifies it again.
+            if engine.is_lost() { Vec::new() } else { blobs }
         })?;
         info!(layers = %about.layers, generation = about.generation, "stage loaded");
         let loaded = Loaded { about, line, routes, pipeline: None, ended, engine };
@@ -282,15 +284,15 @@ impl Runtime {
 /// is woken only to hand a result on.
 fn compute(
     mut turns: Turns<Job>,
-    mut run: impl FnMut(Job) -> Result<Step, String>,
+    mut run: impl FnMut(Job) -> Result<Step, Failure>,
     send: impl Fn(Step),
-    fail: impl Fn(u64, String),
+    fail: impl Fn(u64, Failure),
 ) {
     while let Some(job) = turns.take() {
         let number = job.number();
         match run(job) {
             Ok(step) => send(step),
-            Err(message) => fail(number, message),
+            Err(failure) => fail(number, failure),
         }
     }
 }
@@ -300,91 +302,6 @@ async fn send(routes: &Routes, step: Step, mut end: watch::Receiver<()>) {
     tokio::select! {
         () = routes.send(step) => {}
         _ = end.changed() => {} // Nothing is ever sent: it ends with the sender.
-    }
-}
-
-/// A step that waits for a stage, and the time that it spends there as a part of what each of its
-/// sequences takes.
-#[derive(Debug)]
-pub struct Job {
-    step: Step,
-    spans: Vec<Span>,
-}
-
-impl Job {
-    /// It has just come to the device of this name.
-    pub fn new(device: &str, step: Step) -> Self {
-        let span = |item: &StepItem| {
-            let span = debug_span!(
-                "stage",
-                device,
-                sequence = item.sequence,
-                step = step.step,
-                position = item.position,
-                rows = item.rows,
-                step_rows = step.rows,
-            );
-            if let Some(trace) = &item.trace {
-                cake_telemetry::continue_trace(&span, trace);
-            }
-            span
-        };
-        let spans = step.items.iter().map(span).collect();
-        Self { step, spans }
-    }
-
-    /// The step's number.
-    pub fn number(&self) -> u64 {
-        self.step.step
-    }
-}
-
-/// A stage that takes one step after the other, and notes how long it computes and how long it has
-/// nothing to compute.
-pub struct StepEngine {
-    stage: Stage,
-    /// When it had computed the last one.
-    free_since: Instant,
-}
-
-impl StepEngine {
-    /// It has had nothing to compute from now on.
-    pub fn new(stage: Stage) -> Self {
-        Self { stage, free_since: Instant::now() }
-    }
-
-    /// Runs one step: `hidden` becomes the stage's output, the times are noted.
-    ///
-    /// # Errors
-    /// One sentence. A panic of the arithmetic is a bug; it fails the step, not the device.
-    pub fn run(&mut self, Job { mut step, spans }: Job) -> Result<Step, String> {
-        let started = Instant::now();
-        let compute = |span: &Span| debug_span!(parent: span, "compute");
-        let _computing: Vec<Span> = spans.iter().map(compute).collect();
-        let batch = Batch { items: step.items.iter().map(item).collect() };
-        let hidden = std::mem::take(&mut step.hidden);
-        let result = catch_unwind(AssertUnwindSafe(|| self.stage.forward(&batch, hidden)));
-        step.idle_us.push(micros(started - self.free_since));
-        self.free_since = Instant::now();
-        step.stage_us.push(micros(self.free_since - started));
-        let result =
-            result.map_err(|_| "the arithmetic panicked; its log says where".to_owned())?;
-        step.hidden = result.map_err(|error| error.to_string())?;
-        Ok(step)
-    }
-}
-
-fn micros(time: Duration) -> u32 {
-    u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
-}
-
-fn item(item: &StepItem) -> BatchItem {
-    BatchItem {
-        sequence: item.sequence,
-        position: item.position,
-        rows: item.rows,
-        prompt: item.prompt,
-        blocks: item.blocks.clone(),
     }
 }
 
@@ -398,6 +315,8 @@ impl Runtime {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use futures_util::FutureExt;
     use tokio::sync::mpsc;
 

@@ -7,7 +7,7 @@ use cake_checkpoint::ModelConfig;
 use cake_engine::WeightEncoding;
 use cake_proto::client::{PIPELINE_KEY, check_master, check_protocol};
 use cake_proto::wire::worker_server::Worker as WorkerRpc;
-use cake_proto::{Assembler, Incoming, Tag, connect, limits, wire};
+use cake_proto::{Assembler, Failure, Incoming, Tag, connect, limits, wire};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
@@ -397,8 +397,8 @@ impl Service {
             match self.shared.runtime.submit(&ticket, step).await {
                 Ok(()) => {}
                 Err(error @ runtime::Error::Generation { .. }) => {
-                    let loaded = ticket.about.generation;
-                    self.shared.runtime.routes(loaded, None)?.fail(number, error.to_string());
+                    let routes = self.shared.runtime.routes(ticket.about.generation, None)?;
+                    routes.fail(number, Failure::other(error.to_string()));
                 }
                 Err(error) => return Err(error.into()),
             }

@@ -32,7 +32,7 @@ impl LocalStage {
         done: impl Fn(Output) + Send + 'static,
     ) -> std::io::Result<Self> {
         let mut engine = StepEngine::new(stage);
-        Self::spawn(move |job| engine.run(job), wanted, done)
+        Self::spawn(move |job| engine.run(job).map_err(|error| error.to_string()), wanted, done)
     }
 
     /// As [`Self::start`], with what computes.

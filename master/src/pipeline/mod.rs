@@ -292,6 +292,10 @@ impl Shared {
                 Ok(None) => {}
                 Ok(Some(Incoming::Step(step))) => self.answer(step),
                 Ok(Some(Incoming::Relay(step))) => self.forward(index + 1, step).await,
+                // Its numbers or its weights are not what they were: it computes nothing more until it is loaded anew.
+                Ok(Some(Incoming::Failure { message, kind, .. })) if kind.is_loss_of_stage() => {
+                    break message;
+                }
                 // Of every step at once: its stream to the next stage broke, so that one is lost.
                 Ok(Some(Incoming::Failure { step: 0, worker, message, .. })) => {
                     self.break_down(match self.remotes.get(index + 1) {
