@@ -20,6 +20,7 @@ mod lines;
 pub mod load;
 pub mod membership;
 pub mod platform;
+mod progress;
 pub mod push;
 pub mod reserve;
 pub mod routes;

@@ -14,6 +14,7 @@ use tracing::{info, warn};
 
 use self::line::{Line, Turns, line};
 pub use crate::compute::{Job, StepEngine, StepError};
+use crate::progress::{Progress, Report};
 use crate::routes::Routes;
 use crate::store::OpenBlob;
 
@@ -35,6 +36,7 @@ struct Loaded {
     line: Line<Job>,
     routes: Routes,
     pipeline: Option<String>,
+    progress: Arc<Progress>,
     ended: watch::Sender<()>, // Dropped with the stage: every stream that feeds it then ends.
     engine: std::thread::JoinHandle<Vec<OpenBlob>>,
 }
@@ -67,6 +69,8 @@ impl About {
 pub struct Ticket {
     /// What is loaded.
     pub about: About,
+    /// How far it is.
+    pub progress: Arc<Progress>,
     ended: watch::Receiver<()>,
 }
 
@@ -112,7 +116,8 @@ impl From<Error> for tonic::Status {
 
 impl Loaded {
     fn ticket(&self) -> Ticket {
-        Ticket { about: self.about.clone(), ended: self.ended.subscribe() }
+        let (about, progress) = (self.about.clone(), self.progress.clone());
+        Ticket { about, progress, ended: self.ended.subscribe() }
     }
 }
 
@@ -135,18 +140,31 @@ impl Runtime {
         let out = routes.clone();
         let handle = tokio::runtime::Handle::current();
         let layers = about.layers;
+        let progress = Arc::new(Progress::default());
+        let seen = progress.clone();
         let engine = std::thread::Builder::new().name("cake-stage".into()).spawn(move || {
             let _runtime = handle.enter(); // `Routes::fail` spawns a task.
-            let send = |step| handle.block_on(send(&out, step, end.clone()));
-            let fail = |number, failure| out.fail(number, failure);
+            let send = |step: Step| {
+                let number = step.step;
+                seen.computed();
+                handle.block_on(send(&out, step, end.clone()));
+                seen.sent(number);
+            };
+            let fail = |number, failure| {
+                seen.failed();
+                out.fail(number, failure);
+            };
             let mut engine = StepEngine::new(stage);
-            let run = |job| engine.run(job).map_err(|error| error.failure(layers));
+            let run = |job: Job| {
+                seen.begun(job.number());
+                engine.run(job).map_err(|error| error.failure(layers))
+            };
             compute(turns, run, send, fail);
             // What may not be what was verified does not rest: whoever wants it again verifies it again.
             if engine.is_lost() { Vec::new() } else { blobs }
         })?;
         info!(layers = %about.layers, generation = about.generation, "stage loaded");
-        let loaded = Loaded { about, line, routes, pipeline: None, ended, engine };
+        let loaded = Loaded { about, line, routes, pipeline: None, progress, ended, engine };
         if let Some(replaced) = self.lock().replace(loaded) {
             replaced.routes.close();
         }
@@ -251,11 +269,22 @@ impl Runtime {
                 return Err(self.not_loaded());
             }
             self.check_generation(&loaded.about, step.generation)?;
+            loaded.progress.received(step.step);
             loaded.line.place()
         };
         // It waits from now on, also where the queue is full.
         let job = Job::new(&self.worker, step);
         jobs.send(job).await.map_err(|_| self.not_loaded())
+    }
+
+    /// The generation of the loaded stage, and how far it is.
+    ///
+    /// # Errors
+    /// [`Error::NotLoaded`].
+    pub fn progress(&self) -> Result<(u64, Report), Error> {
+        let guard = self.lock();
+        let loaded = guard.as_ref().ok_or_else(|| self.not_loaded())?;
+        Ok((loaded.about.generation, loaded.progress.report()))
     }
 
     fn check_generation(&self, about: &About, found: u64) -> Result<(), Error> {

@@ -318,6 +318,25 @@ impl WorkerRpc for Service {
         Ok(Response::new(wire::ForwardReply {}))
     }
 
+    async fn progress(
+        &self,
+        request: Request<wire::ProgressRequest>,
+    ) -> Result<Response<wire::ProgressReply>, Status> {
+        self.admit(&request)?;
+        let (generation, report) = self.shared.runtime.progress()?;
+        Ok(Response::new(wire::ProgressReply {
+            generation,
+            frames: report.frames,
+            received: report.received,
+            received_count: report.received_count,
+            at_work: report.at_work,
+            at_work_us: u64::try_from(report.at_work_for.as_micros()).unwrap_or(u64::MAX),
+            leaving: report.leaving,
+            sent: report.sent,
+            sent_count: report.sent_count,
+        }))
+    }
+
     async fn shut_out(
         &self,
         request: Request<wire::ShutOutRequest>,
@@ -393,6 +412,9 @@ impl Service {
             };
             let Some(frame) = frame else { return Ok(()) };
             let number = frame.step;
+            if !frame.announcement {
+                ticket.progress.frame();
+            }
             let Some(Incoming::Step(step)) = assembler.push(frame)? else { continue };
             match self.shared.runtime.submit(&ticket, step).await {
                 Ok(()) => {}

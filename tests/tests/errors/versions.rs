@@ -96,6 +96,10 @@ impl Worker for NextVersion {
         misunderstood()
     }
 
+    async fn progress(&self, _: Request<wire::ProgressRequest>) -> Answer<wire::ProgressReply> {
+        misunderstood()
+    }
+
     async fn release(&self, _: Request<wire::ReleaseRequest>) -> Answer<wire::ReleaseReply> {
         misunderstood()
     }
