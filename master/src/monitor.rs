@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cake_checkpoint::LayerRange;
 use serde::Serialize;
 
+use crate::cluster::conduct::SetAside;
 use crate::distributor::{Progress, WorkerProgress};
 use crate::metrics::Metrics;
 use crate::pipeline::{self, StageInfo};
@@ -124,6 +125,7 @@ struct State {
     reason: Option<String>,
     planned: Planned,
     spares: Vec<String>,
+    set_aside: Vec<SetAside>,
     progress: Option<Arc<Progress>>,
 }
 
@@ -148,6 +150,8 @@ pub struct Snapshot {
     pub devices: Vec<DeviceNow>,
     /// Workers that are there and hold no layers: the next plan may use them.
     pub spares: Vec<String>,
+    /// Workers that get no layers for now, for what they did.
+    pub set_aside: Vec<SetAside>,
 }
 
 /// One device at one moment.
@@ -177,6 +181,7 @@ impl Monitor {
             reason: None,
             planned,
             spares: Vec::new(),
+            set_aside: Vec::new(),
             progress: None,
         };
         Self { metrics: Arc::default(), model: model.to_owned(), state: Mutex::new(state) }
@@ -195,6 +200,25 @@ impl Monitor {
     /// These workers are there, too.
     pub fn spares(&self, names: Vec<String>) {
         self.state().spares = names;
+    }
+
+    /// These workers get no layers for now.
+    pub fn set_aside(&self, workers: Vec<SetAside>) {
+        let quarantined = workers.iter().filter(|worker| worker.quarantine).count();
+        self.metrics.set_aside(workers.len() - quarantined, quarantined);
+        self.state().set_aside = workers;
+    }
+
+    /// Who gets no layers for now and why, as the end of a sentence; empty if nobody.
+    pub fn aside(&self) -> String {
+        let aside = |worker: &SetAside| {
+            let SetAside { worker, quarantine, seconds, reason } = worker;
+            match quarantine {
+                true => format!("; {worker:?} is in quarantine: {reason}"),
+                false => format!("; {worker:?} gets no layers for {seconds} s: {reason}"),
+            }
+        };
+        self.state().set_aside.iter().map(aside).collect()
     }
 
     /// Blobs are being pushed, as `progress` counts.
@@ -227,9 +251,9 @@ impl Monitor {
         let mut state = self.state();
         state.phase = Phase::Recovering;
         state.reason = Some(error.to_string());
-        if let pipeline::Error::Lost { worker, .. } = error {
+        if let Some(worker) = error.worker() {
             let devices = state.planned.devices.iter_mut();
-            devices.filter(|device| device.name == *worker).for_each(|device| {
+            devices.filter(|device| device.name == worker).for_each(|device| {
                 device.state = DeviceState::Lost;
             });
         }
@@ -287,6 +311,7 @@ impl Monitor {
             layers,
             devices: devices.into_iter().enumerate().map(now).collect(),
             spares: state.spares.clone(),
+            set_aside: state.set_aside.clone(),
         }
     }
 
@@ -355,6 +380,27 @@ mod tests {
         assert_eq!(monitor.phase(), (Phase::Broken, Some("nobody has room".to_owned())));
         monitor.ready();
         assert_eq!(monitor.phase(), (Phase::Ready, None));
+    }
+
+    #[test]
+    fn who_is_set_aside_is_told_with_the_reason() {
+        let monitor = monitor();
+        assert_eq!(monitor.aside(), "");
+        let set_aside = |quarantine| SetAside {
+            worker: "a".into(),
+            quarantine,
+            seconds: 7,
+            reason: "it answered 3 rows".into(),
+        };
+        monitor.set_aside(vec![set_aside(true)]);
+        assert_eq!(monitor.aside(), "; \"a\" is in quarantine: it answered 3 rows");
+        let text = monitor.metrics.text();
+        assert!(text.contains("cake_workers_set_aside{state=\"quarantine\"} 1\n"), "{text}");
+        monitor.set_aside(vec![set_aside(false)]);
+        assert_eq!(monitor.aside(), "; \"a\" gets no layers for 7 s: it answered 3 rows");
+        let json = serde_json::to_value(monitor.snapshot()).unwrap();
+        assert_eq!(json["set_aside"][0]["worker"], "a");
+        assert_eq!(json["set_aside"][0]["quarantine"], false);
     }
 
     #[test]

@@ -188,15 +188,22 @@ async fn health() -> Json<Value> {
     Json(json!({ "status": "ok" }))
 }
 
-/// Whether it answers requests; why not, only for those who may ask more.
+/// Whether it answers requests: 200 where it does, also in part of its strength, 503 where requests wait or are
+/// refused. `degraded` is what it says while a loss is made good, and while a worker is not used for what it did. Why,
+/// it says only to those who may ask more.
 async fn ready(State(server): State<Arc<Server>>, headers: HeaderMap) -> (StatusCode, Json<Value>) {
     let (phase, reason) = server.monitor.phase();
-    let reason = reason.filter(|_| guard::check(&server, &headers).is_ok());
-    let status = match phase {
-        Phase::Ready => StatusCode::OK,
-        _ => StatusCode::SERVICE_UNAVAILABLE,
+    let aside = server.monitor.aside();
+    let (code, status) = match phase {
+        Phase::Ready if aside.is_empty() => (StatusCode::OK, json!(phase)),
+        Phase::Ready => (StatusCode::OK, json!("degraded")),
+        Phase::Recovering => (StatusCode::SERVICE_UNAVAILABLE, json!("degraded")),
+        _ => (StatusCode::SERVICE_UNAVAILABLE, json!(phase)),
     };
-    (status, Json(json!({ "status": phase, "reason": reason })))
+    let reason = reason.or_else(|| Some(aside.trim_start_matches("; ").to_owned()));
+    let reason = reason.filter(|reason| !reason.is_empty());
+    let reason = reason.filter(|_| guard::check(&server, &headers).is_ok());
+    (code, Json(json!({ "status": status, "phase": phase, "reason": reason })))
 }
 
 async fn models(Ready(served): Ready) -> Json<Value> {

@@ -6,6 +6,7 @@ use super::args::PlanArgs;
 use super::choose::{Chosen, With};
 use super::prepare::Prepared;
 use super::rates::Probing;
+use super::trust::LeftOut;
 use crate::cluster::{self, Member};
 use crate::distributor::{self, Progress, WorkerProgress};
 use crate::planner::Plan;
@@ -29,18 +30,37 @@ pub(super) struct Copies {
 }
 
 impl Prepared {
-    /// Plans again, for the workers that are still there. What was promised stays, and so does what
-    /// weights are turned into: answers go on as they began.
-    pub(super) async fn replan(&mut self, args: &PlanArgs) -> Result<(), Error> {
-        cluster::refresh(&mut self.members).await;
-        let without = self.plan_without(args, &self.leaving(), HURRY).await;
-        self.chosen = match without {
-            // Better with those that would like to leave than not at all.
-            Err(Error::Plan(_)) if !self.leaving().is_empty() => {
-                self.plan_without(args, &[], HURRY).await?
+    /// Finds out who is there still, and what they offer; returns the names of those that are slow to say.
+    pub(super) async fn refresh(&mut self) -> Vec<String> {
+        cluster::refresh(&mut self.members).await
+    }
+
+    /// Plans again, for the workers that are still there but those that are left out. What was promised stays, and
+    /// so does what weights are turned into: answers go on as they began.
+    pub(super) async fn replan(
+        &mut self,
+        args: &PlanArgs,
+        left_out: &LeftOut,
+    ) -> Result<(), Error> {
+        let leaving = self.leaving();
+        let LeftOut { set_aside, avoided } = left_out;
+        // Better with those that would like to leave, or were lost lately, than not at all.
+        let mut tries = vec![[set_aside.as_slice(), avoided, &leaving].concat()];
+        for fewer in [[set_aside.as_slice(), &leaving].concat(), set_aside.clone()] {
+            if tries.last().is_some_and(|last| last.len() > fewer.len()) {
+                tries.push(fewer);
             }
-            chosen => chosen?,
-        };
+        }
+        let last = tries.len() - 1;
+        for (number, without) in tries.iter().enumerate() {
+            match self.plan_without(args, without, HURRY).await {
+                Err(Error::Plan(_)) if number < last => {}
+                chosen => {
+                    self.chosen = chosen?;
+                    break;
+                }
+            }
+        }
         Ok(())
     }
 
@@ -59,16 +79,25 @@ impl Prepared {
 
     /// Another plan in which those that leave have no layers, its blobs brought to where they are missing while
     /// the present one works.
-    pub(super) async fn plan_leave(&self, args: &PlanArgs) -> Result<Chosen, Error> {
-        let chosen = self.plan_without(args, &self.leaving(), HURRY).await?;
+    pub(super) async fn plan_leave(
+        &self,
+        args: &PlanArgs,
+        left_out: &LeftOut,
+    ) -> Result<Chosen, Error> {
+        let without = [self.leaving(), left_out.set_aside.clone()].concat();
+        let chosen = self.plan_without(args, &without, HURRY).await?;
         self.bring(&chosen).await?;
         Ok(chosen)
     }
 
     /// The same for a plan that is so much faster with those that are there now that it is worth the change, if
     /// there is one.
-    pub(super) async fn plan_faster(&self, args: &PlanArgs) -> Result<Option<Chosen>, Error> {
-        let chosen = self.plan_without(args, &[], 0.0).await?;
+    pub(super) async fn plan_faster(
+        &self,
+        args: &PlanArgs,
+        left_out: &LeftOut,
+    ) -> Result<Option<Chosen>, Error> {
+        let chosen = self.plan_without(args, &left_out.all(), 0.0).await?;
         if chosen.plan.kept || same_stages(&chosen.plan, self.plan()) {
             return Ok(None);
         }
@@ -98,12 +127,17 @@ impl Prepared {
     }
 
     /// Brings, for each worker with layers, what the plan without it would have to push.
-    pub(super) async fn bring_copies(&self, args: &PlanArgs) -> Result<Copies, Error> {
+    pub(super) async fn bring_copies(
+        &self,
+        args: &PlanArgs,
+        left_out: &LeftOut,
+    ) -> Result<Copies, Error> {
         let used: Vec<String> =
             self.remotes().iter().map(|(_, member)| member.name().to_owned()).collect();
         let mut copies = Copies { of: used.len(), ..Copies::default() };
         for name in used {
-            match self.plan_without(args, &[name], HURRY).await {
+            let without = [left_out.all(), vec![name]].concat();
+            match self.plan_without(args, &without, HURRY).await {
                 Ok(chosen) => {
                     copies.pushed_bytes += self.bring(&chosen).await?;
                     copies.covered += 1;

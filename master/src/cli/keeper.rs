@@ -1,5 +1,5 @@
 //! Keeps a service going: when a stage is lost, its layers move to who is left; when a worker leaves, they move
-//! before it goes; when a faster line-up can be had, it is taken.
+//! before it goes; when a faster line-up can be had, it is taken. Who is to blame for a loss is remembered (`trust`).
 //!
 //! ```text
 //!   ┌──somebody leaves, or comes: what moves is pushed beside the work──┐
@@ -22,6 +22,7 @@ use super::args::PlanArgs;
 use super::choose::Chosen;
 use super::out::{self, Tell};
 use super::prepare::Prepared;
+use super::trust::{Gone, LeftOut, Trust};
 use crate::cluster::Whereabouts;
 use crate::monitor::Monitor;
 use crate::pipeline::{self, Paces, Pipeline};
@@ -56,6 +57,8 @@ pub(super) struct Keeper {
     pub scheduler: Scheduler,
     /// Who is told.
     pub monitor: Arc<Monitor>,
+    /// How members have behaved.
+    pub trust: Trust,
     /// Tells when the present pipeline breaks.
     pub broken: watch::Receiver<Option<pipeline::Error>>,
     /// How long its stages take.
@@ -78,10 +81,10 @@ impl Keeper {
             let mut since = Instant::now();
             let (pipeline, moved) = match news {
                 News::Lost(error) => {
-                    out::note(format_args!("{error}: its layers move to who is left"));
+                    out::note(format_args!("{error}: layers move to who is left"));
                     self.monitor.lost(&error);
                     self.scheduler.suspend().await; // Its memory is needed for what comes next.
-                    (self.rebuilt(&error.to_string(), since).await, false)
+                    (self.rebuilt(&error, since).await, false)
                 }
                 News::Better { why, chosen, hurry } => {
                     if !hurry && !self.let_finish().await {
@@ -95,7 +98,11 @@ impl Keeper {
                     let built = self.build().await;
                     let pipeline = match built {
                         Ok(pipeline) => pipeline,
-                        Err(error) => self.rebuilt(&error.to_string(), since).await,
+                        Err(error) => {
+                            out::note(format_args!("layers could not move: {error}"));
+                            self.blame_start(&error);
+                            self.rebuilt(&pipeline::Error::Closed, since).await
+                        }
                     };
                     self.prepared.let_leave();
                     (pipeline, true)
@@ -119,7 +126,7 @@ impl Keeper {
     /// Waits for something to do. Meanwhile workers that come back are taken, and copies brought for losses
     /// that may come.
     async fn news(&mut self) -> News {
-        let Self { prepared, cluster, plan, spares, monitor, broken, paces, .. } = self;
+        let Self { prepared, cluster, plan, spares, monitor, broken, paces, trust, .. } = self;
         let mind = async {
             let mut present: Option<Vec<String>> = None;
             let mut told = String::new();
@@ -128,7 +135,10 @@ impl Keeper {
             monitor.metrics.copied(0, 0);
             prepared.release_unused().await;
             loop {
-                let (there, leaving) = (prepared.instances(), prepared.leaving());
+                let left_out = trust.left_out(&prepared.members);
+                trust.tell(&prepared.members, monitor);
+                // Whoever may be used again comes, as it were.
+                let (there, leaving) = (prepared.instances(&left_out.all()), prepared.leaving());
                 let came = present
                     .as_ref()
                     .is_some_and(|before| there.iter().any(|instance| !before.contains(instance)));
@@ -138,12 +148,12 @@ impl Keeper {
                     let why = format!("{} leaves", leaving.join(" and "));
                     let better =
                         |chosen| News::Better { why, chosen: Box::new(chosen), hurry: true };
-                    prepared.plan_leave(plan).await.map(|chosen| Some(better(chosen)))
+                    prepared.plan_leave(plan, &left_out).await.map(|chosen| Some(better(chosen)))
                 } else if came {
                     let why = "a faster line-up is there".to_owned();
                     let better =
                         |chosen| News::Better { why, chosen: Box::new(chosen), hurry: false };
-                    prepared.plan_faster(plan).await.map(|chosen| chosen.map(better))
+                    prepared.plan_faster(plan, &left_out).await.map(|chosen| chosen.map(better))
                 } else {
                     Ok(None)
                 };
@@ -158,7 +168,7 @@ impl Keeper {
                 }
                 if *spares && (changed || !covered) {
                     let copies = tokio::select! {
-                        copies = prepared.bring_copies(plan) => copies,
+                        copies = prepared.bring_copies(plan, &left_out) => copies,
                         // Half-pushed blobs go on later.
                         () = somebody_leaves(prepared) => continue,
                     };
@@ -214,15 +224,23 @@ impl Keeper {
     }
 
     /// Another pipeline, however long that takes; who waits is told after a while that it takes long.
-    async fn rebuilt(&mut self, loss: &str, since: Instant) -> Pipeline {
+    async fn rebuilt(&mut self, loss: &pipeline::Error, since: Instant) -> Pipeline {
         let mut told = String::new();
         let mut pause = PAUSE;
+        let before = Gone::of(&self.prepared.members);
+        self.trust.doubt(loss, &mut self.prepared.members);
+        let mut slow = Some(self.prepared.refresh().await);
+        self.trust.blame(loss, &self.prepared.members, &before, &self.monitor);
         loop {
-            let error = match self.rebuild().await {
+            let tried = self.rebuild(slow.take()).await;
+            self.trust.tell(&self.prepared.members, &self.monitor);
+            let error = match tried {
                 Ok(pipeline) => return pipeline,
-                Err(error) => error.to_string(),
+                Err(error) => error,
             };
-            let why = format!("{loss}; {error}");
+            self.blame_start(&error);
+            let error = error.to_string();
+            let why = format!("{loss}; {error}{}", self.monitor.aside());
             if error != told {
                 out::note(format_args!("cannot go on yet: {error}"));
                 told.clone_from(&error);
@@ -241,15 +259,29 @@ impl Keeper {
         }
     }
 
-    /// Plans, pushes and loads with whoever is there now.
-    async fn rebuild(&mut self) -> Result<Pipeline, Error> {
-        self.prepared.replan(&self.plan).await?;
+    /// Remembers who could not be used for another pipeline.
+    fn blame_start(&mut self, error: &Error) {
+        if let Error::Open(pipeline::OpenError::Cluster(error)) = error {
+            self.trust.blame_start(error, &self.prepared.members, &self.monitor);
+        }
+    }
+
+    /// Plans, pushes and loads with whoever is there now; `slow` are those that are slow to answer, if it is known.
+    async fn rebuild(&mut self, slow: Option<Vec<String>>) -> Result<Pipeline, Error> {
+        let slow = match slow {
+            Some(slow) => slow,
+            None => self.prepared.refresh().await,
+        };
+        let LeftOut { set_aside, mut avoided } = self.trust.left_out(&self.prepared.members);
+        avoided.extend(slow);
+        self.prepared.replan(&self.plan, &LeftOut { set_aside, avoided }).await?;
         self.build().await
     }
 
     /// Pushes and loads what is planned.
     async fn build(&mut self) -> Result<Pipeline, Error> {
         self.monitor.planned(self.prepared.planned());
+        self.prepared.cut = self.trust.cut(&self.prepared.members);
         let mut pushed = self.prepared.announce_and_push(Tell::Notes).await?;
         self.monitor.loading();
         let pipeline = self.prepared.open(Tell::Notes, &mut pushed).await?;

@@ -26,6 +26,7 @@ mod run;
 mod serve;
 mod show;
 mod token;
+mod trust;
 mod verify;
 mod workers;
 

@@ -1,5 +1,5 @@
 //! From arguments to a plan, and from a plan to a running pipeline: what every command shares.
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -47,6 +47,8 @@ pub(super) struct Prepared {
     pub(super) missing: Vec<String>,
     /// What people should know before it goes on, until it has been told.
     notes: Mutex<Vec<String>>,
+    /// Ways between two processes of workers that let nothing through, by their instances: from, to.
+    pub(super) cut: HashSet<(String, String)>,
     /// Who wants to know of pushes.
     pub monitor: Option<Arc<Monitor>>,
 }
@@ -130,6 +132,7 @@ pub(super) async fn prepare(
             own_weights,
             missing,
             notes: Mutex::new(notes),
+            cut: HashSet::new(),
             monitor: None,
         };
         warn(prepared.own_shortfall().as_slice());
@@ -247,9 +250,11 @@ impl Prepared {
         held.map(|member| member.name().to_owned()).collect()
     }
 
-    /// Which processes of workers are held: one that was started again may offer something else.
-    pub(super) fn instances(&self) -> Vec<String> {
-        let held = self.members.iter().filter(|member| member.is_held());
+    /// Which processes of workers are held but those of these names: one that was started again may offer
+    /// something else.
+    pub(super) fn instances(&self, without: &[String]) -> Vec<String> {
+        let is_without = |member: &&Member| without.iter().any(|name| name == member.name());
+        let held = self.members.iter().filter(|member| member.is_held() && !is_without(member));
         held.map(|member| member.offer.instance.clone()).collect()
     }
 
@@ -382,14 +387,23 @@ impl Prepared {
     }
 
     async fn open_once(&self) -> Result<Pipeline, Error> {
+        if let Some(monitor) = &self.monitor {
+            monitor.metrics.pipeline();
+        }
         let mut remotes = Vec::new();
-        for (stage, member) in self.remotes() {
+        let chain = self.remotes();
+        for (index, &(stage, member)) in chain.iter().enumerate() {
+            let way = |(_, next): &(_, &Member)| {
+                (member.offer.instance.clone(), next.offer.instance.clone())
+            };
+            let relay = chain.get(index + 1).is_some_and(|next| self.cut.contains(&way(next)));
             let mut blobs: Vec<Digest> = Vec::new();
             for layer in stage.layers.iter() {
                 blobs.push(self.manifests.get(layer).await?.name());
             }
             let (layers, planned_bytes) = (stage.layers, stage.memory.total());
-            remotes.push(StageSpec { member, layers, blobs, planned_bytes });
+            let hop_seconds = stage.hop_seconds;
+            remotes.push(StageSpec { member, layers, blobs, planned_bytes, hop_seconds, relay });
         }
         Ok(pipeline::open(Opening {
             generation: self.state.next_generation()?,

@@ -16,6 +16,7 @@ use super::ctrl_c::{CtrlC, Interrupts};
 use super::keeper::Keeper;
 use super::listen::bind;
 use super::prepare::{master_name, prepare, warn};
+use super::trust::Trust;
 use super::{Error, out};
 use crate::api::{self, Bodies, Bounds, Served, Server, Stop};
 use crate::cluster::Whereabouts;
@@ -176,6 +177,7 @@ impl Args {
             grace: Duration::from_secs(self.grace),
             scheduler: scheduler.clone(),
             monitor: monitor.clone(),
+            trust: Trust::new(),
             broken,
             paces,
         };

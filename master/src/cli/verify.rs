@@ -155,7 +155,8 @@ impl Prepared {
         for layer in layers.iter() {
             blobs.push(self.manifests.get(layer).await?.name());
         }
-        let spec = StageSpec { member, layers, blobs, planned_bytes };
+        let spec =
+            StageSpec { member, layers, blobs, planned_bytes, hop_seconds: 0.0, relay: false };
         let pipeline = self.part(None, vec![spec]).await?;
         answer(&pipeline, hidden).await
     }

@@ -2,6 +2,7 @@
 //!
 //! A [`Member`] is a worker that this master holds; dropping it lets the worker go.
 pub mod addresses;
+pub mod conduct;
 mod error;
 pub mod found;
 mod measure;
@@ -53,6 +54,8 @@ pub struct Member {
     lease: String,
     membership: Membership,
     leaving: Arc<AtomicBool>,
+    /// What it keeps in memory is not to be believed.
+    distrusted: bool,
     hold: Hold,
 }
 
@@ -100,18 +103,26 @@ impl Member {
         );
         let hold = Hold { upkeep: tokio::spawn(upkeep), let_go: AtomicBool::new(false) };
         let (address, membership) = (address.to_owned(), membership.clone());
-        Ok(Self { address, offer, client, lease, membership, leaving, hold })
+        let distrusted = false;
+        Ok(Self { address, offer, client, lease, membership, leaving, distrusted, hold })
+    }
+
+    /// The next time that it puts away what it computed with, nothing of that stays in its memory: whatever it
+    /// computes with after that is verified.
+    pub fn distrust(&mut self) {
+        self.distrusted = true;
     }
 
     /// Lets it put away what it computed with, and asks again what it offers: what it holds changes with every
-    /// push. One that is slow to answer is taken to offer what it did.
+    /// push. Returns whether it answered in time: one that is slow is taken to offer what it did.
     ///
     /// # Errors
     /// [`Error::Call`] if it is not there any more, or let go of this master.
-    async fn refresh(&mut self) -> Result<(), Error> {
+    async fn refresh(&mut self) -> Result<bool, Error> {
         let mut client = self.client.clone();
+        let forget = self.distrusted;
         let ask = async {
-            client.release(wire::ReleaseRequest::default()).await?;
+            client.release(wire::ReleaseRequest { forget }).await?;
             client.describe(wire::DescribeRequest {}).await
         };
         let name = self.offer.name.clone();
@@ -122,7 +133,7 @@ impl Member {
             said = tokio::time::timeout(ALIVE_TIMEOUT, ask) => match said {
                 Ok(Ok(said)) => said.into_inner(),
                 Ok(Err(status)) => return Err(Error::call(&name, "say that it is there", &status)),
-                Err(_) => return Ok(()),
+                Err(_) => return Ok(false),
             },
         };
         let offer = Offer::from(said);
@@ -130,7 +141,8 @@ impl Member {
             return Err(gone());
         }
         self.offer = Offer { name: std::mem::take(&mut self.offer.name), ..offer };
-        Ok(())
+        self.distrusted = false;
+        Ok(true)
     }
 
     /// Whether it is still this master's.
@@ -237,17 +249,24 @@ pub async fn hold_all(
     Ok(members)
 }
 
-/// Asks all members what they offer now, and lets go of those that are not there any more.
-pub async fn refresh(members: &mut Vec<Member>) {
+/// Asks all members what they offer now, and lets go of those that are not there any more. Returns the names of
+/// those that are slow to answer: perhaps they cannot put away what they compute with.
+pub async fn refresh(members: &mut Vec<Member>) -> Vec<String> {
     let there = futures_util::future::join_all(members.iter_mut().map(Member::refresh)).await;
     let mut there = there.into_iter();
+    let mut slow = Vec::new();
     members.retain(|member| match there.next() {
         Some(Err(error)) => {
             info!(worker = member.name(), %error, "let go");
             false
         }
+        Some(Ok(false)) => {
+            slow.push(member.name().to_owned());
+            true
+        }
         _ => true,
     });
+    slow
 }
 
 /// Takes those at `places` that are no members, or not held any more, and are there now. Members keep

@@ -49,6 +49,9 @@ pub struct Metrics {
     moves: Histogram,
     copied: Counter,
     covered: Gauge,
+    pipelines: Counter,
+    worker_failures: Family<Label, Counter>,
+    aside: Family<Label, Gauge>,
     recent: Mutex<Vec<f64>>,
     /// Of the door for clients.
     pub http: Http,
@@ -130,6 +133,9 @@ impl Default for Metrics {
             moves: seconds(),
             copied: Counter::default(),
             covered: Gauge::default(),
+            pipelines: Counter::default(),
+            worker_failures: Family::default(),
+            aside: Family::default(),
             recent: Mutex::default(),
             http: Http::default(),
         };
@@ -174,6 +180,13 @@ impl Metrics {
         to.register_with_unit("copied", help, Unit::Bytes, self.copied.clone());
         let help = "Workers whose loss would push nothing";
         to.register("covered_workers", help, self.covered.clone());
+        let help = "Pipelines that were begun, each with all its stages";
+        to.register("pipelines", help, self.pipelines.clone());
+        let help =
+            "Pipelines that ended because of a worker or of the way between two, by what happened";
+        to.register("worker_failures", help, self.worker_failures.clone());
+        let help = "Workers that get no layers for now because of what they did";
+        to.register("workers_set_aside", help, self.aside.clone());
         let help = "Blob bytes that workers had already";
         to.register_with_unit("push_reused", help, Unit::Bytes, self.reused.clone());
         self.http.register(to);
@@ -264,6 +277,24 @@ impl Metrics {
     pub fn copied(&self, bytes: u64, covered: usize) {
         self.copied.inc_by(bytes);
         self.covered.set(i64::try_from(covered).unwrap_or(i64::MAX));
+    }
+
+    /// A pipeline is begun.
+    pub fn pipeline(&self) {
+        self.pipelines.inc();
+    }
+
+    /// A pipeline ended because of a worker or of the way between two, in one word.
+    pub fn failed_worker(&self, how: &str) {
+        self.worker_failures.get_or_create(&[("kind", how.to_owned())]).inc();
+    }
+
+    /// So many workers get no layers for a short while, and so many for long.
+    pub fn set_aside(&self, paused: usize, quarantined: usize) {
+        for (state, count) in [("paused", paused), ("quarantine", quarantined)] {
+            let gauge = self.aside.get_or_create(&[("state", state.to_owned())]);
+            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
     }
 
     /// A pipeline has taken the place of one that was lost.

@@ -48,8 +48,9 @@ export class Cluster {
     const blocks = load?.kv_blocks;
     say(parts.model, state.model ?? "…");
     say(parts.facts, facts(state));
-    parts.reason.hidden = !reason;
-    say(parts.reason, reason ? sentence(reason) : "");
+    const told = [reason, ...(state.set_aside ?? []).map(asideInWords)].filter(Boolean).map(sentence);
+    parts.reason.hidden = told.length === 0;
+    say(parts.reason, told.join(" "));
     say(parts.generated, perSecond(rates?.generated_tokens_per_second));
     say(parts.read, perSecond(rates?.prompt_tokens_per_second));
     say(parts.running, load ? `${load.running}` : "–");
@@ -157,6 +158,12 @@ function say(node, text) {
 }
 
 // Words and numbers.
+
+/** Why a worker is given no layers for now. */
+function asideInWords({ worker, quarantine, seconds, reason }) {
+  const how = quarantine ? "is in quarantine until it is started again" : `gets no layers for ${seconds} s`;
+  return `${worker} ${how}: ${reason}`;
+}
 
 function facts({ layers, encoding, context, parallel }) {
   const known = [

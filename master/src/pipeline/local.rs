@@ -2,7 +2,7 @@
 use std::thread::JoinHandle;
 
 use cake_engine::Stage;
-use cake_proto::{Step, limits};
+use cake_proto::{Failure, Step, limits};
 use cake_worker::runtime::{Job, StepEngine};
 use tokio::sync::mpsc;
 use tracing::warn;
@@ -11,7 +11,7 @@ use super::Error;
 use crate::sizing::LOCAL;
 
 /// What comes out: the computed step, or (step number, why it failed).
-pub(super) type Output = Result<Step, (u64, String)>;
+pub(super) type Output = Result<Step, (u64, Failure)>;
 
 /// The master's own stage. The thread ends when this is dropped.
 #[derive(Debug)]
@@ -31,13 +31,14 @@ impl LocalStage {
         wanted: impl Fn(u64) -> bool + Send + 'static,
         done: impl Fn(Output) + Send + 'static,
     ) -> std::io::Result<Self> {
+        let layers = stage.layers();
         let mut engine = StepEngine::new(stage);
-        Self::spawn(move |job| engine.run(job).map_err(|error| error.to_string()), wanted, done)
+        Self::spawn(move |job| engine.run(job).map_err(|it| it.failure(layers)), wanted, done)
     }
 
     /// As [`Self::start`], with what computes.
     pub(super) fn spawn(
-        run: impl FnMut(Job) -> Result<Step, String> + Send + 'static,
+        run: impl FnMut(Job) -> Result<Step, Failure> + Send + 'static,
         wanted: impl Fn(u64) -> bool + Send + 'static,
         done: impl Fn(Output) + Send + 'static,
     ) -> std::io::Result<Self> {
@@ -66,13 +67,13 @@ impl LocalStage {
 fn compute(
     mut queue: mpsc::Receiver<Job>,
     wanted: impl Fn(u64) -> bool,
-    mut run: impl FnMut(Job) -> Result<Step, String>,
+    mut run: impl FnMut(Job) -> Result<Step, Failure>,
     done: impl Fn(Output),
 ) {
     while let Some(job) = queue.blocking_recv() {
         let number = job.number();
         if wanted(number) {
-            done(run(job).map_err(|message| (number, message)));
+            done(run(job).map_err(|failure| (number, failure)));
         }
     }
 }
@@ -94,11 +95,11 @@ mod tests {
         let (mut run, done) = (0, RefCell::new(Vec::new()));
         let fail = |_| {
             run += 1;
-            Err("no".to_owned())
+            Err(Failure::other("no"))
         };
         let note = |output: Output| done.borrow_mut().push(output.map(|step| step.step));
         compute(queue, |number| number != 2, fail, note);
         assert_eq!(run, 2);
-        assert_eq!(done.into_inner(), [1, 3].map(|number| Err((number, "no".to_owned()))));
+        assert_eq!(done.into_inner(), [1, 3].map(|number| Err((number, Failure::other("no")))));
     }
 }

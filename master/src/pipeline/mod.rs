@@ -1,36 +1,44 @@
 //! Steps through the stages: master → stage 0 → … → last stage → master, several in flight.
 //!
 //! [`open`] loads the stages and wires them; [`Pipeline::submit`] sends a step. A stage that cannot
-//! reach the next one hands its output to the master, which relays it.
+//! reach the next one hands its output to the master, which relays it. What comes back is checked in
+//! `hear`; what does not is missed by `lookout`, by the time that steps take (`pace`), and found by what
+//! the stages say of themselves (`judge`).
 mod announce;
 mod blocks;
+mod error;
+mod hear;
+mod judge;
 mod local;
+mod lookout;
 mod open;
+mod pace;
 mod paces;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use cake_checkpoint::LayerRange;
-use cake_proto::{Assembler, Incoming, Step, StepItem, WireFormat, wire};
+use cake_proto::{Step, StepItem, WireFormat, wire};
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
-use tonic::Streaming;
-use tracing::debug;
+use tokio::time::Instant;
 
-use crate::sizing::LOCAL;
+use lookout::Missed;
+use pace::Pace;
 
 pub use blocks::{Blocks, Full};
+pub use error::Error;
 pub use local::LocalStage;
 pub use open::{Error as OpenError, Opening, StageSpec, open};
 pub use paces::Paces;
 
-/// A step that takes longer has failed: slower than any device worth using.
+/// A step that takes longer has failed, whatever its stages say: slower than any device worth using.
 const STEP_TIMEOUT: Duration = Duration::from_secs(300);
 /// Frames that may wait for a slow link.
 const FRAMES_QUEUED: usize = 32;
@@ -69,33 +77,6 @@ pub struct Answer {
     pub idle_us: Vec<u32>,
 }
 
-/// Why a step has no answer.
-#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-pub enum Error {
-    /// A stage says that it could not do it.
-    #[error("worker {worker:?} could not do its layers: {message}")]
-    Stage {
-        /// The worker.
-        worker: String,
-        /// What it said.
-        message: String,
-    },
-    /// The connection to a worker is gone.
-    #[error("lost worker {worker:?}: {reason}")]
-    Lost {
-        /// The worker.
-        worker: String,
-        /// How its stream ended.
-        reason: String,
-    },
-    /// Nothing came back.
-    #[error("no answer from the pipeline for {} s", STEP_TIMEOUT.as_secs())]
-    Silent,
-    /// The pipeline has ended.
-    #[error("the pipeline is closed")]
-    Closed,
-}
-
 #[derive(Debug)]
 struct Shared {
     generation: u64,
@@ -104,15 +85,29 @@ struct Shared {
     next_step: AtomicU64,
     /// The last step that left, for those who tell stages about it.
     sent: watch::Sender<u64>,
+    /// The last step that is on its way to a remote stage: those after it are the master's own still.
+    left: AtomicU64,
+    /// Changes when something is found that only the stages can explain.
+    doubt: watch::Sender<()>,
     pending: Mutex<Pending>,
     /// Why it is broken, for those who watch it.
     broken: watch::Sender<Option<Error>>,
     remotes: Vec<Remote>,
+    /// For each remote stage, whether what it makes goes to the next one through the master.
+    relayed: Vec<bool>,
 }
 
 #[derive(Debug, Default)]
 struct Pending {
-    steps: HashMap<u64, Waiting>,
+    steps: BTreeMap<u64, Waiting>,
+    /// When a step was last answered.
+    answered: Option<Instant>,
+    /// How long steps take.
+    pace: Pace,
+    /// Steps of which a stage said why it could not do them.
+    failed: u64,
+    /// A step was answered before one that left earlier.
+    overtaken: bool,
     /// Microseconds each stage computed on the step that was answered last.
     stage_us: Vec<u32>,
     /// How long the stages take for generated rows.
@@ -122,7 +117,9 @@ struct Pending {
 
 #[derive(Debug)]
 struct Waiting {
-    rows: usize, // As many as were wanted.
+    rows: usize,      // As many as were wanted.
+    step_rows: usize, // As many as left.
+    since: Instant,
     answer: oneshot::Sender<Result<Answer, Error>>,
     _permit: OwnedSemaphorePermit,
 }
@@ -210,7 +207,9 @@ impl Pipeline {
             }
             let rows = step.wanted.len();
             pending.paces.left(number, &step.items);
-            pending.steps.insert(number, Waiting { rows, answer, _permit: permit });
+            let (step_rows, since) = (step.rows, Instant::now());
+            let waiting = Waiting { rows, step_rows, since, answer, _permit: permit };
+            pending.steps.insert(number, waiting);
         }
         match &self.local {
             Some(local) => {
@@ -244,105 +243,60 @@ impl Drop for Pipeline {
 }
 
 impl Shared {
-    /// Sends a step to the remote stage at `index`.
+    /// Sends a step to the remote stage at `index`; nowhere once the pipeline is broken, as a worker that is
+    /// silent may take nothing any more.
     async fn forward(&self, index: usize, step: Step) {
-        let Some(remote) = self.remotes.get(index) else {
-            let worker = self.remotes.last().map_or("master", |last| &last.name).to_owned();
-            let message = "it asked for a relay past the last stage".to_owned();
-            return self.complete(step.step, Err(Error::Stage { worker, message }));
-        };
+        let Some(remote) = self.remotes.get(index) else { return };
+        if index == 0 {
+            self.left(step.step);
+        }
+        let mut broken = self.broken.subscribe();
         for frame in step.into_frames(false, self.wire) {
-            if remote.frames.send(frame).await.is_err() {
+            let sent = tokio::select! {
+                sent = remote.frames.send(frame) => sent.is_ok(),
+                _ = broken.wait_for(Option::is_some) => return,
+            };
+            if !sent {
                 let reason = "its stream is closed".to_owned();
                 return self.break_down(Error::Lost { worker: remote.name.clone(), reason });
             }
         }
     }
 
-    /// What the local stage computed goes on to the first remote one, or is the answer; nowhere once the
-    /// pipeline is broken, as a worker that is silent may take nothing any more.
-    async fn after_local(&self, result: Result<Step, (u64, String)>) {
-        match result {
-            Err((step, message)) => {
-                let worker = LOCAL.to_owned();
-                self.complete(step, Err(Error::Stage { worker, message }));
-            }
-            Ok(step) if self.remotes.is_empty() => self.answer(step.into_answer()),
-            Ok(step) => {
-                let mut broken = self.broken.subscribe();
-                tokio::select! {
-                    () = self.forward(0, step) => {}
-                    _ = broken.wait_for(Option::is_some) => {}
-                }
-            }
-        }
+    /// `step` is on its way to the first remote stage.
+    fn left(&self, step: u64) {
+        self.left.fetch_max(step, Ordering::Relaxed);
     }
 
-    /// Reads what the remote stage at `index` says until its stream ends.
-    async fn listen(&self, index: usize, mut stream: Streaming<wire::StepFrame>, max_rows: usize) {
-        let worker = || self.remotes[index].name.clone();
-        let mut assembler = Assembler::new(self.hidden_size, max_rows);
-        let reason = loop {
-            let frame = match stream.message().await {
-                Ok(Some(frame)) => frame,
-                Ok(None) => break "it closed the stream".to_owned(),
-                Err(status) => break status.message().to_owned(),
+    /// What is to be looked for now.
+    fn missed(&self) -> Missed {
+        let pending = self.lock();
+        let Some((&number, waiting)) = pending.steps.first_key_value() else {
+            return match pending.broken {
+                Some(_) => Missed::Over,
+                None => Missed::Nothing,
             };
-            match assembler.push(frame) {
-                Ok(None) => {}
-                Ok(Some(Incoming::Step(step))) => self.answer(step),
-                Ok(Some(Incoming::Relay(step))) => self.forward(index + 1, step).await,
-                // Its numbers or its weights are not what they were: it computes nothing more until it is loaded anew.
-                Ok(Some(Incoming::Failure { message, kind, .. })) if kind.is_loss_of_stage() => {
-                    break message;
-                }
-                // Of every step at once: its stream to the next stage broke, so that one is lost.
-                Ok(Some(Incoming::Failure { step: 0, worker, message, .. })) => {
-                    self.break_down(match self.remotes.get(index + 1) {
-                        Some(next) => {
-                            let reason = format!("{worker:?} says: {message}");
-                            Error::Lost { worker: next.name.clone(), reason }
-                        }
-                        None => Error::Stage { worker, message },
-                    });
-                }
-                Ok(Some(Incoming::Failure { step, worker, message, .. })) => {
-                    self.complete(step, Err(Error::Stage { worker, message }));
-                }
-                Err(error) => break error.to_string(),
-            }
         };
-        self.break_down(Error::Lost { worker: worker(), reason });
+        if pending.overtaken {
+            return Missed::Overtaken;
+        }
+        // Steps come back one after the other: each has its time from when the one before it did.
+        let since = waiting.since.max(pending.answered.unwrap_or(waiting.since));
+        let rows = waiting.step_rows;
+        let due = since + pending.pace.patience(rows);
+        match due <= Instant::now() {
+            // Nobody else can say anything of what the master itself is at.
+            true if self.left.load(Ordering::Relaxed) < number => {
+                Missed::Not(Instant::now() + pending.pace.patience(rows))
+            }
+            true => Missed::Step { number, rows, since },
+            false => Missed::Not(due),
+        }
     }
 
-    fn answer(&self, step: Step) {
-        let Step { rows, hidden, stage_us, idle_us, .. } = step;
-        self.complete(step.step, Ok(Answer { hidden, rows, stage_us, idle_us }));
-    }
-
-    fn complete(&self, step: u64, result: Result<Answer, Error>) {
-        let mut pending = self.lock();
-        let waiting = pending.steps.remove(&step);
-        if let (Some(waiting), Ok(answer)) = (&waiting, &result)
-            && answer.rows == waiting.rows
-        {
-            pending.stage_us.clone_from(&answer.stage_us);
-            pending.paces.back(step, &answer.stage_us);
-        }
-        drop(pending);
-        match waiting {
-            // A dropped ticket means that nobody waits any more.
-            Some(waiting) => drop(waiting.answer.send(result.and_then(|answer| {
-                if answer.rows == waiting.rows {
-                    return Ok(answer);
-                }
-                let worker = self.remotes.last().map_or(LOCAL, |last| &last.name).to_owned();
-                let message =
-                    format!("it answered {} rows, expected {}", answer.rows, waiting.rows);
-                Err(Error::Stage { worker, message })
-            }))),
-            None => debug!(step, "an answer to a step that is not pending"),
-        }
+    /// Steps of which it is known why they left some stage never.
+    fn failed(&self) -> u64 {
+        self.lock().failed
     }
 
     /// Whether somebody waits for `step`: nobody does once the pipeline is broken.
@@ -365,7 +319,7 @@ impl Shared {
     /// Ends every step in flight with `error`, and every later one.
     fn break_down(&self, error: Error) {
         let mut pending = self.lock();
-        for (_, waiting) in pending.steps.drain() {
+        for waiting in std::mem::take(&mut pending.steps).into_values() {
             waiting.answer.send(Err(error.clone())).ok();
         }
         let first = pending.broken.get_or_insert(error).clone();

@@ -13,6 +13,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tracing::{info, warn};
 
 use super::announce::announce;
+use super::lookout::{Stages, look_out};
 use super::{FRAMES_QUEUED, LocalStage, Pending, Pipeline, Remote, Shared, StageInfo};
 use crate::cluster::{self, Member, within};
 use crate::sizing::{LOCAL, Promise};
@@ -47,6 +48,10 @@ pub struct StageSpec<'a> {
     pub blobs: Vec<Digest>,
     /// Bytes that the plan gives it.
     pub planned_bytes: u64,
+    /// Seconds to deliver one row to it.
+    pub hop_seconds: f64,
+    /// Whether nothing comes through from it to the next stage, as was found before.
+    pub relay: bool,
 }
 
 /// Why no pipeline came of it.
@@ -88,15 +93,21 @@ pub async fn open(opening: Opening<'_>) -> Result<Pipeline, Error> {
         remotes.push(Remote { name: spec.member.name().to_owned(), frames });
     }
     let mut stages = Vec::new();
+    // The last one has no next stage: what it makes is the answer.
+    let ways = directs.iter().enumerate();
+    let relayed = ways.map(|(index, direct)| !direct && index + 1 < directs.len()).collect();
     let shared = Arc::new(Shared {
         generation: opening.generation,
         hidden_size: opening.hidden_size,
         wire: opening.promise.wire,
         next_step: AtomicU64::new(1), // 0 stands for every step in flight.
         sent: watch::channel(0).0,
+        left: AtomicU64::new(0),
+        doubt: watch::channel(()).0,
         pending: Mutex::new(Pending::default()),
         broken: watch::channel(None).0,
         remotes,
+        relayed,
     });
     for (index, stream) in streams.into_iter().enumerate() {
         let (shared, max_rows) = (shared.clone(), opening.promise.max_rows());
@@ -117,6 +128,13 @@ pub async fn open(opening: Opening<'_>) -> Result<Pipeline, Error> {
     let begin = usize::from(local.is_some());
     let announcer = shared.clone();
     tasks.spawn(async move { announce(announcer, begin).await });
+    if !opening.remotes.is_empty() {
+        let specs = opening.remotes.iter();
+        let hop_seconds = specs.clone().map(|spec| spec.hop_seconds).fold(0.0, f64::max);
+        let clients = specs.map(|spec| spec.member.client.clone()).collect();
+        let (shared, asked) = (shared.clone(), Stages { clients, hop_seconds });
+        tasks.spawn(async move { look_out(shared, asked).await });
+    }
     // At least one step per stage, and one more on the way into each.
     let in_flight = Arc::new(Semaphore::new(2 * stages.len().max(1)));
     Ok(Pipeline { shared, local, stages, in_flight, _tasks: tasks })
@@ -167,8 +185,12 @@ async fn route(opening: &Opening<'_>) -> Result<Vec<bool>, Error> {
     for (index, spec) in opening.remotes.iter().enumerate().rev() {
         let request = wire::RouteRequest {
             generation: opening.generation,
-            // One that nobody can connect to gets what comes for it from the master.
-            next_address: next.and_then(Member::address_for_others).unwrap_or_default().to_owned(),
+            // One that nobody can connect to, or that nothing reaches, gets what comes for it from the master.
+            next_address: next
+                .filter(|_| !spec.relay)
+                .and_then(Member::address_for_others)
+                .unwrap_or_default()
+                .to_owned(),
             next_worker_id: next.map(|member| member.offer.worker_id.clone()).unwrap_or_default(),
             pipeline: pipeline.clone(),
             last: next.is_none(),

@@ -23,9 +23,12 @@ pub(super) fn shared() -> (Arc<Shared>, [Receiver<wire::StepFrame>; 2]) {
         wire: WireFormat::F32,
         next_step: AtomicU64::new(1),
         sent: watch::channel(0).0,
+        left: AtomicU64::new(0),
+        doubt: watch::channel(()).0,
         pending: Mutex::new(Pending { stage_us: vec![4000, 4000], ..Pending::default() }),
         broken: watch::channel(None).0,
         remotes: vec![remote("a", first), remote("b", second)],
+        relayed: vec![false, false],
     };
     (Arc::new(shared), [a, b])
 }
@@ -34,7 +37,9 @@ pub(super) fn shared() -> (Arc<Shared>, [Receiver<wire::StepFrame>; 2]) {
 pub(super) fn leave(shared: &Shared, step: u64) -> oneshot::Receiver<Result<Answer, Error>> {
     let (answer, ticket) = oneshot::channel();
     let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a permit");
-    shared.lock().steps.insert(step, Waiting { rows: 1, answer, _permit: permit });
+    let since = Instant::now();
+    let waiting = Waiting { rows: 1, step_rows: 1, since, answer, _permit: permit };
+    shared.lock().steps.insert(step, waiting);
     shared.sent.send_replace(step);
     ticket
 }
@@ -51,6 +56,11 @@ pub(super) fn step(number: u64) -> Step {
         idle_us: Vec::new(),
         hidden: vec![0.5; 4],
     }
+}
+
+/// What the last stage answers to it.
+pub(super) fn answer(number: u64) -> Step {
+    step(number).into_answer()
 }
 
 /// Sends the first stage what the master's own computed, until nothing more goes in.

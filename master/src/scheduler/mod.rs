@@ -142,8 +142,7 @@ pub enum Error {
 impl Error {
     /// Whether the same steps may succeed over another pipeline.
     fn is_loss(&self) -> bool {
-        use pipeline::Error::{Closed, Lost, Silent};
-        matches!(self, Self::Pipeline(Lost { .. } | Closed | Silent))
+        matches!(self, Self::Pipeline(error) if error.is_loss())
     }
 }
 

@@ -1,0 +1,206 @@
+//! What members did is remembered, said, and heeded by the next plan.
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use tracing::{error, warn};
+
+use super::out;
+use crate::cluster::conduct::{Conduct, Consequence, Offence, SetAside};
+use crate::cluster::{self, Member};
+use crate::monitor::Monitor;
+use crate::pipeline;
+
+/// The conduct of a keeper's members.
+pub(super) struct Trust {
+    conduct: Conduct,
+    since: Instant,
+}
+
+/// Members that the next plan does without, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct LeftOut {
+    /// In any case.
+    pub set_aside: Vec<String>,
+    /// Where others can do it.
+    pub avoided: Vec<String>,
+}
+
+impl LeftOut {
+    /// All of them.
+    pub(super) fn all(&self) -> Vec<String> {
+        self.set_aside.iter().chain(&self.avoided).cloned().collect()
+    }
+}
+
+impl Trust {
+    /// Nobody did anything yet.
+    pub(super) fn new() -> Self {
+        // No two masters go on in step.
+        let seed = u64::from(std::process::id());
+        Self { conduct: Conduct::new(seed), since: Instant::now() }
+    }
+
+    fn now(&self) -> Duration {
+        self.since.elapsed()
+    }
+
+    /// Who is left out now.
+    pub(super) fn left_out(&self, members: &[Member]) -> LeftOut {
+        let now = self.now();
+        let mut left = LeftOut::default();
+        for member in members {
+            let (id, instance) = (&member.offer.worker_id, &member.offer.instance);
+            if self.conduct.is_set_aside(id, instance, now) {
+                left.set_aside.push(member.name().to_owned());
+            } else if self.conduct.is_avoided(id, now) {
+                left.avoided.push(member.name().to_owned());
+            }
+        }
+        left
+    }
+
+    /// Ways between processes of workers that are not to be tried now.
+    pub(super) fn cut(&self, members: &[Member]) -> HashSet<(String, String)> {
+        let now = self.now();
+        let instance = |member: &Member| member.offer.instance.clone();
+        let ways = members.iter().flat_map(|from| members.iter().map(move |to| (from, to)));
+        let ways = ways.map(|(from, to)| (instance(from), instance(to)));
+        ways.filter(|(from, to)| self.conduct.is_cut(from, to, now)).collect()
+    }
+
+    /// Tells people who is left out in any case.
+    pub(super) fn tell(&self, members: &[Member], monitor: &Monitor) {
+        monitor.set_aside(self.set_aside(members));
+    }
+
+    fn set_aside(&self, members: &[Member]) -> Vec<SetAside> {
+        let now = self.now();
+        let told = members.iter().filter_map(|member| {
+            let (id, instance) = (&member.offer.worker_id, &member.offer.instance);
+            self.conduct.set_aside(id, instance, member.name(), now)
+        });
+        told.collect()
+    }
+
+    /// A pipeline ended with this error: what its member computes with may not be what it was given. To be called
+    /// before it puts that away.
+    pub(super) fn doubt(&self, error: &pipeline::Error, members: &mut [Member]) {
+        use pipeline::Error::{Malformed, NotFinite};
+        let (NotFinite { worker, .. } | Malformed { worker, .. }) = error else { return };
+        members.iter_mut().filter(|member| member.name() == worker).for_each(Member::distrust);
+    }
+
+    /// A pipeline ended with this error. To be called once it is known who is there still.
+    pub(super) fn blame(
+        &mut self,
+        error: &pipeline::Error,
+        members: &[Member],
+        gone: &[Gone],
+        monitor: &Monitor,
+    ) {
+        use pipeline::Error::{Closed, Hop, Lost, Malformed, NotFinite, Silent, Stage, Swallowed};
+        let (worker, offence) = match error {
+            Hop { from, to, .. } => {
+                let instance = |name: &str| {
+                    let member = members.iter().find(|member| member.name() == name);
+                    member.filter(|it| it.is_held()).map(|it| it.offer.instance.clone())
+                };
+                if let (Some(from_instance), Some(to_instance)) = (instance(from), instance(to)) {
+                    let now = self.now();
+                    let pause = self.conduct.note_hop(&from_instance, &to_instance, now);
+                    monitor.metrics.failed_worker("hop");
+                    let pause = seconds(pause);
+                    return out::note(format_args!(
+                        "what {from:?} makes goes to {to:?} over the master for {pause}: {error}"
+                    ));
+                }
+                // It was no fault of the way: one of them is gone.
+                let lost = if instance(to).is_none() { to } else { from };
+                (lost, Offence::Lost)
+            }
+            Lost { worker, .. } => (worker, Offence::Lost),
+            Malformed { worker, .. } => (worker, Offence::Malformed),
+            NotFinite { worker, .. } => (worker, Offence::NotFinite),
+            Swallowed { worker, .. } => (worker, Offence::Kept),
+            Stage { .. } | Silent | Closed => return,
+        };
+        let member = members.iter().find(|member| member.name() == worker);
+        let gone = gone.iter().find(|gone| gone.name == *worker);
+        let (id, instance) = match (&member, gone) {
+            (Some(member), _) => (member.offer.worker_id.clone(), member.offer.instance.clone()),
+            (None, Some(gone)) => (gone.worker_id.clone(), gone.instance.clone()),
+            (None, None) => return monitor.metrics.failed_worker(offence.name()), // The master itself.
+        };
+        self.note(worker, (&id, &instance), offence, &error.to_string(), monitor);
+    }
+
+    /// A worker could not be used for another pipeline.
+    pub(super) fn blame_start(
+        &mut self,
+        error: &cluster::Error,
+        members: &[Member],
+        monitor: &Monitor,
+    ) {
+        let cluster::Error::Call { name, .. } = error else { return };
+        let Some(member) = members.iter().find(|member| member.name() == name) else { return };
+        let who = (&*member.offer.worker_id, &*member.offer.instance);
+        self.note(name, who, Offence::Lost, &error.to_string(), monitor);
+    }
+
+    fn note(
+        &mut self,
+        name: &str,
+        (worker_id, instance): (&str, &str),
+        offence: Offence,
+        reason: &str,
+        monitor: &Monitor,
+    ) {
+        monitor.metrics.failed_worker(offence.name());
+        let now = self.now();
+        match self.conduct.note(worker_id, instance, offence, reason, now) {
+            Consequence::None => {}
+            Consequence::Avoided(pause) => {
+                warn!(worker = name, seconds = pause.as_secs_f64(), reason, "avoided for now");
+            }
+            Consequence::SetAside(pause) => {
+                out::note(format_args!("{name:?} gets no layers for {}: {reason}", seconds(pause)));
+            }
+            Consequence::Quarantine(pause) => {
+                error!(worker = name, seconds = pause.as_secs(), reason, "in quarantine");
+                out::note(format_args!(
+                    "{name:?} is in quarantine for {} or until it is started again: {reason}",
+                    seconds(pause)
+                ));
+            }
+        }
+    }
+}
+
+/// A member that was let go because it was gone.
+#[derive(Clone, Debug)]
+pub(super) struct Gone {
+    name: String,
+    worker_id: String,
+    instance: String,
+}
+
+impl Gone {
+    /// All members, in case that they are gone a moment later.
+    pub(super) fn of(members: &[Member]) -> Vec<Self> {
+        let gone = |member: &Member| Self {
+            name: member.name().to_owned(),
+            worker_id: member.offer.worker_id.clone(),
+            instance: member.offer.instance.clone(),
+        };
+        members.iter().map(gone).collect()
+    }
+}
+
+/// A pause in words.
+fn seconds(pause: Duration) -> String {
+    match pause.as_secs() {
+        0..120 => format!("{:.1} s", pause.as_secs_f64()),
+        120..7200 => format!("{} minutes", pause.as_secs() / 60),
+        _ => format!("{} hours", pause.as_secs() / 3600),
+    }
+}
