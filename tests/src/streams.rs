@@ -21,6 +21,19 @@ pub fn prompt(number: usize, tokens: usize) -> Vec<u32> {
 /// # Panics
 /// If it is not whole.
 pub fn answer(server: &Server, number: usize, tokens: usize) -> Said {
+    answer_heard(server, number, tokens, || {})
+}
+
+/// The same; whenever something of it comes, `heard` is called.
+///
+/// # Panics
+/// As [`answer`].
+pub fn answer_heard(
+    server: &Server,
+    number: usize,
+    tokens: usize,
+    mut heard: impl FnMut(),
+) -> Said {
     let request = json!({
         "prompt": prompt(number, 40 + 9 * number), "max_tokens": tokens, "temperature": 1, "seed": number,
         "ignore_eos": true, "logprobs": 0, "stream": true,
@@ -28,6 +41,7 @@ pub fn answer(server: &Server, number: usize, tokens: usize) -> Said {
     let (mut text, mut logprobs) = (String::new(), Vec::new());
     for event in server.stream(COMPLETIONS, &request) {
         let Ok(event) = serde_json::from_str::<Value>(&event) else { continue };
+        heard();
         assert!(event.get("error").is_none(), "{event}");
         let choice = &event["choices"][0];
         text += choice["text"].as_str().unwrap_or_default();

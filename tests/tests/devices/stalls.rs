@@ -1,0 +1,252 @@
+//! Kills, swallowed steps, lies, rows that are no numbers and partitions while answers stream: how long a client hears
+//! nothing, and that every token is the right one.
+//!
+//! A hundred rounds: `CAKE_STALL_ROUNDS=100 cargo test --release -p cake-tests --test devices stalls -- --nocapture`;
+//! `CAKE_STALL_SEED` chooses others.
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use cake_tests::streams::{Said, answer, answer_heard, count};
+use cake_tests::{Lie, Master, Meddler, Server, TestWorker, WorkerOptions, until};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::pipeline::{ARGS, Home};
+
+const LIMIT: Duration = Duration::from_secs(90);
+const SEED: u64 = 26;
+const CLIENTS: usize = 4;
+/// Different requests; their answers are known from a run without faults.
+const REQUESTS: usize = 5;
+const TOKENS: usize = 40;
+const NAMES: [&str; 3] = ["a", "b", "c"];
+const KINDS: [Kind; 5] = [Kind::Kill, Kind::Swallow, Kind::Lie, Kind::NotANumber, Kind::Partition];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Kill,
+    Swallow,
+    Lie,
+    NotANumber,
+    Partition,
+}
+
+/// A worker behind somebody who meddles with it.
+struct Device {
+    name: &'static str,
+    budget: u64,
+    store: TempDir,
+    worker: TestWorker,
+    meddler: Meddler,
+}
+
+impl Device {
+    fn new(name: &'static str, budget: u64) -> Self {
+        let store = tempfile::tempdir().expect("a temporary folder");
+        let worker = start(name, budget, &store);
+        let meddler = Meddler::before(&worker.address);
+        Self { name, budget, store, worker, meddler }
+    }
+
+    fn kill(&mut self) {
+        self.worker.kill();
+    }
+
+    /// Started again, as it was.
+    fn come_back(&mut self) {
+        self.worker = start(self.name, self.budget, &self.store);
+        self.meddler.lead_to(&self.worker.address);
+    }
+
+    /// Another device in its place.
+    fn replace(&mut self) {
+        self.kill();
+        self.store = tempfile::tempdir().expect("a temporary folder");
+        self.come_back();
+    }
+}
+
+fn start(name: &str, memory: u64, store: &TempDir) -> TestWorker {
+    let store = Some(store.path().to_owned());
+    TestWorker::start(name, WorkerOptions { memory, store, ..WorkerOptions::default() })
+}
+
+/// What clients hear: when, which of them, and after how long a silence.
+#[derive(Default)]
+struct Ears(Mutex<Vec<(Instant, usize, Duration)>>);
+
+impl Ears {
+    fn hear(&self, client: usize, last: &mut Instant) {
+        let now = Instant::now();
+        let silence = now - std::mem::replace(last, now);
+        self.0.lock().expect("no holder panics").push((now, client, silence));
+    }
+
+    /// Whether every client has heard something since then.
+    fn all_since(&self, since: Instant) -> bool {
+        let heard = self.0.lock().expect("no holder panics");
+        let has = |client| heard.iter().rev().any(|(at, who, _)| *at > since && *who == client);
+        (0..CLIENTS).all(has)
+    }
+
+    /// The longest silence that ended since then; what was before is forgotten.
+    fn longest_since(&self, since: Instant) -> Duration {
+        let mut heard = self.0.lock().expect("no holder panics");
+        heard.retain(|(at, ..)| *at > since);
+        heard.iter().map(|(_, _, silence)| *silence).max().unwrap_or_default()
+    }
+}
+
+struct Site<'a> {
+    server: &'a Server,
+    devices: Vec<Device>,
+}
+
+impl Site<'_> {
+    fn shown(&self) -> Value {
+        self.server.get("/api/cluster").good()
+    }
+
+    /// Places of the devices that hold layers, in the order of the chain.
+    fn holders(&self) -> Vec<usize> {
+        let shown = self.shown();
+        let chain = shown["devices"].as_array().expect("a list");
+        let place = |it: &Value| self.devices.iter().position(|device| it["name"] == device.name);
+        chain.iter().map(|it| place(it).expect("one of ours")).collect()
+    }
+
+    /// Waits until all devices are held and answers are made.
+    fn whole(&self) {
+        until("all devices to be there", LIMIT, || {
+            let shown = self.shown();
+            let count = |list: &str| shown[list].as_array().map_or(0, Vec::len);
+            shown["phase"] == "ready" && count("devices") + count("spares") == NAMES.len()
+        });
+    }
+
+    /// Waits until one more loss than these was made good.
+    fn mended(&self, before: f64) {
+        until("the loss to be mended", LIMIT, || {
+            count(self.server, "cake_recovery_seconds_count") > before
+        });
+    }
+
+    /// One fault and what ends it; returns the longest silence.
+    fn round(&mut self, kind: Kind, number: u64, ears: &Ears) -> Duration {
+        while kind == Kind::Partition && self.shown()["devices"][0]["direct"] != true {
+            // They were cut off before: other processes may reach each other.
+            let second = self.holders()[1];
+            self.devices[second].kill();
+            self.devices[second].come_back();
+            self.whole();
+        }
+        let holders = self.holders();
+        let (any, last) = (holders[number as usize % holders.len()], holders[holders.len() - 1]);
+        let before = count(self.server, "cake_recovery_seconds_count");
+        let began = Instant::now();
+        match kind {
+            Kind::Kill => self.devices[any].kill(),
+            Kind::Swallow => self.devices[any].meddler.swallow(1),
+            Kind::Lie => self.devices[last].meddler.lie(Lie::Rows, 1),
+            Kind::NotANumber => self.devices[last].meddler.lie(Lie::NotANumber, 1),
+            Kind::Partition => self.devices[holders[1]].meddler.cut_off(true),
+        }
+        self.mended(before);
+        let mended = Instant::now();
+        until("every client to hear something", LIMIT, || ears.all_since(mended));
+        let silence = ears.longest_since(began);
+        match kind {
+            Kind::Kill => self.devices[any].come_back(),
+            Kind::Swallow => {}
+            // Nobody keeps a device that lies.
+            Kind::Lie | Kind::NotANumber => self.devices[last].replace(),
+            Kind::Partition => self.devices[holders[1]].meddler.cut_off(false),
+        }
+        self.whole();
+        silence
+    }
+}
+
+fn variable(name: &str, usual: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+/// splitmix64.
+fn mix(value: u64) -> u64 {
+    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[test]
+fn whatever_a_device_does_clients_wait_for_seconds_and_hear_what_is_right() {
+    let (rounds, seed) =
+        (variable("CAKE_STALL_ROUNDS", KINDS.len() as u64), variable("CAKE_STALL_SEED", SEED));
+    println!("seed {seed}, {rounds} rounds");
+    let home = Home::new();
+    let devices: Vec<Device> = NAMES.iter().map(|name| Device::new(name, home.budget)).collect();
+    let master = Master::at(devices.iter().map(|device| device.meddler.address.clone()));
+    let server = Server::start(&master, home.directory.path(), ARGS);
+    let expected: Vec<Said> = (0..REQUESTS).map(|it| answer(&server, it, TOKENS)).collect();
+    let mut site = Site { server: &server, devices };
+    let (ears, over, answers) = (Ears::default(), AtomicBool::new(false), AtomicU64::new(0));
+    let mut silences = BTreeMap::<Kind, Vec<Duration>>::new();
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let (server, expected, ears) = (&server, &expected, &ears);
+            let (over, answers) = (&over, &answers);
+            scope.spawn(move || {
+                let mut number = client;
+                while !over.load(Ordering::Relaxed) {
+                    let mut last = Instant::now();
+                    let heard = || ears.hear(client, &mut last);
+                    let said = answer_heard(server, number % REQUESTS, TOKENS, heard);
+                    assert!(said == expected[number % REQUESTS], "answer {number} over faults");
+                    answers.fetch_add(1, Ordering::Relaxed);
+                    number += CLIENTS + 1;
+                }
+            });
+        }
+        // However it ends, the clients do.
+        let _over = Over(&over);
+        for round in 0..rounds {
+            let random = mix(seed ^ mix(round));
+            let kind = KINDS[(round % KINDS.len() as u64) as usize];
+            let silence = site.round(kind, random, &ears);
+            silences.entry(kind).or_default().push(silence);
+        }
+    });
+    for (kind, mut silences) in silences {
+        silences.sort();
+        let part = |part: f64| {
+            let at = ((silences.len() - 1) as f64 * part).round() as usize;
+            silences[at].as_secs_f64()
+        };
+        let rounds = silences.len();
+        println!(
+            "{kind:?}: a client hears nothing for {:.2} s (p50), {:.2} s (p99), {rounds} rounds",
+            part(0.5),
+            part(0.99)
+        );
+    }
+    let (mended, seconds) = (
+        count(&server, "cake_recovery_seconds_count"),
+        count(&server, "cake_recovery_seconds_sum"),
+    );
+    println!("of it {:.2} s from a loss to another pipeline, on average", seconds / mended);
+    let answers = answers.into_inner();
+    println!("{answers} answers, all as without faults; {mended} losses made good");
+    assert!(answers > 0 && mended >= rounds as f64);
+}
+
+/// Tells clients that it is over.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
