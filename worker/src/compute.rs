@@ -2,8 +2,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use cake_checkpoint::LayerRange;
-use cake_engine::{Batch, BatchItem, Stage};
+use cake_checkpoint::{DamagedFile, LayerRange};
+use cake_engine::{self as engine, Batch, BatchItem, Stage};
 use cake_proto::failure::first_non_finite;
 use cake_proto::{Failure, FailureKind, Step, StepItem};
 use tracing::{Span, debug_span, warn};
@@ -56,7 +56,10 @@ pub enum StepError {
         "step {step} came to layers {layers} with {value} in row {row}, expected finite numbers"
     )]
     NonFiniteInput { layers: LayerRange, step: u64, row: usize, value: f32 },
-    /// One of the first two or damaged weights were seen before.
+    /// What was computed with the file's weights is not right.
+    #[error("step {step} cannot be computed by layers {layers}: {file}")]
+    Damaged { layers: LayerRange, step: u64, file: DamagedFile },
+    /// Its numbers were no numbers before, or its weights damaged.
     #[error(
         "layers {layers} compute nothing more until their weights are verified: step {step} failed before"
     )]
@@ -82,6 +85,7 @@ impl StepError {
         match self {
             Self::NonFinite { .. } => FailureKind::NonFinite,
             Self::NonFiniteInput { .. } => FailureKind::NonFiniteInput,
+            Self::Damaged { .. } => FailureKind::Damaged,
             Self::Lost { kind, .. } => *kind,
             Self::Panicked | Self::Engine(_) => FailureKind::Other,
         }
@@ -131,7 +135,13 @@ impl StepEngine {
         step.idle_us.push(micros(started - self.free_since));
         self.free_since = Instant::now();
         step.stage_us.push(micros(self.free_since - started));
-        step.hidden = result.map_err(|_| StepError::Panicked)??;
+        step.hidden = match result.map_err(|_| StepError::Panicked)? {
+            Ok(hidden) => hidden,
+            Err(engine::Error::Damaged(file)) => {
+                return self.lose(number, StepError::Damaged { layers, step: number, file });
+            }
+            Err(error) => return Err(error.into()),
+        };
         match bad_row(&step.hidden, step.rows) {
             None => Ok(step),
             Some((row, value)) => {

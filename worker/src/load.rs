@@ -197,10 +197,7 @@ impl Load {
         corrupt.extend(verify(blobs.split_at(kept), place, progress)?);
         if !corrupt.is_empty() {
             drop(blobs);
-            for name in &corrupt {
-                store.discard(name)?;
-            }
-            return Ok(Outcome::Corrupt(corrupt));
+            return discard(store, corrupt);
         }
         let named = |(name, tensor): (&str, _)| (name.to_owned(), tensor);
         let parts = blobs.iter_mut().map(|open| open.blob.tensors_mut().map(named).collect());
@@ -217,7 +214,15 @@ impl Load {
             numerics: self.numerics,
         };
         let find = |name: &str| blobs.iter().find_map(|open| open.blob.tensor(name));
-        let stage = Stage::load(&self.config, self.layers, &find, &options)?;
+        let stage = Stage::load(&self.config, self.layers, &find, &options);
+        // What was copied or read after it was verified may have been zeros.
+        let damaged = blobs.iter().filter(|open| open.blob.is_damaged());
+        let damaged: Vec<Digest> = damaged.map(|open| open.manifest.name()).collect();
+        if !damaged.is_empty() {
+            drop((stage, blobs));
+            return discard(store, damaged);
+        }
+        let stage = stage?;
         let about = About {
             generation: self.generation,
             layers: self.layers,
@@ -254,18 +259,23 @@ impl Load {
     }
 }
 
+/// Nothing is loaded, as these blobs are damaged on disk: they are gone now.
+fn discard(store: &Store, damaged: Vec<Digest>) -> Result<Outcome, Error> {
+    for name in &damaged {
+        store.discard(name)?;
+    }
+    Ok(Outcome::Corrupt(damaged))
+}
+
 /// Of the blobs that the stage before computed with those that are wanted again, and the names of the others that
 /// are. They were verified before and lie where they shall, in huge pages perhaps: after another device's
-/// death, most of what a stage needs. One whose file is gone or was written since then is not kept.
+/// death, most of what a stage needs. One whose file is gone, was written since then or could not be read is not kept.
 fn keep(store: &Store, before: Vec<Resting>, wanted: &[Digest]) -> (Vec<OpenBlob>, Vec<Digest>) {
     let again = before.into_iter().filter_map(|(manifest, blob)| {
         let name = manifest.name();
         let in_use = wanted.contains(&name).then(|| store.pin(&name))?;
-        (blob.is_as_opened() && store.note_use(&name)).then_some(OpenBlob {
-            manifest,
-            blob,
-            in_use,
-        })
+        let whole = blob.is_as_opened() && !blob.is_damaged();
+        (whole && store.note_use(&name)).then_some(OpenBlob { manifest, blob, in_use })
     });
     let kept: Vec<OpenBlob> = again.collect();
     let names: Vec<Digest> = kept.iter().map(|open| open.manifest.name()).collect();

@@ -9,6 +9,7 @@
 //! * Sizes come from headers, never from a formula over the configuration.
 //! * Tensor bytes are streamed in bounded pieces or mapped, never collected; a tensor may start at
 //!   any address, so no slice of a file is ever cast to wider numbers.
+//! * A file that is cut while it is mapped reads as zeros and is known to ([`file_map`]); whoever computed with it asks.
 //! * Bytes from a file or a peer never panic, and sizes are bounded before anything is allocated.
 //! * The text of an error is a whole sentence: a wrapper prints its cause, so callers need not walk
 //!   a chain to tell a person which file, which tensor, what was expected and what was found.
@@ -21,7 +22,10 @@ pub mod digest_cache;
 pub mod dtype;
 pub mod error;
 pub mod family;
+#[cfg(unix)]
+mod fault;
 mod file;
+pub mod file_map;
 pub mod generation;
 pub mod locate;
 pub mod mapped;
@@ -48,6 +52,7 @@ pub use digest_cache::DigestCache;
 pub use dtype::Dtype;
 pub use error::Error;
 pub use family::{Bias, FAMILIES, Family, Part, Projections, QkNorm, Role, Rotary, WindowRule};
+pub use file_map::{DamagedFile, FileMap, Watch};
 pub use generation::GenerationConfig;
 pub use locate::{LocateError, Location, WeightsPath, locate, locate_in};
 pub use mapped::MappedTensor;

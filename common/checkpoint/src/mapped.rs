@@ -12,6 +12,7 @@ use memmap2::Mmap;
 use crate::anonymous::{self, Filled, Memory};
 use crate::dtype::Dtype;
 use crate::error::Error;
+use crate::file_map::FileMap;
 
 /// Where tensors begin that share memory: at the start of a cache line.
 const ALIGNMENT: usize = 64;
@@ -31,7 +32,7 @@ pub struct MappedTensor {
 #[derive(Clone)]
 enum Storage {
     /// A file: its pages are clean and can be dropped and read again.
-    Map(Arc<Mmap>),
+    Map(Arc<FileMap>),
     /// Memory of this process, which nothing but this holds.
     Anonymous(Arc<Mmap>),
     Vec(Arc<Vec<u8>>),
@@ -78,7 +79,7 @@ impl MappedTensor {
 
     /// The piece `range` of a map; `None` when the map does not reach that far.
     pub(crate) fn from_map(
-        map: Arc<Mmap>,
+        map: Arc<FileMap>,
         range: Range<usize>,
         dtype: Dtype,
         shape: &[u64],
@@ -90,7 +91,8 @@ impl MappedTensor {
     /// The bytes, little-endian, row-major, at any alignment.
     pub fn bytes(&self) -> &[u8] {
         let all: &[u8] = match &self.storage {
-            Storage::Map(map) | Storage::Anonymous(map) => map,
+            Storage::Map(map) => map,
+            Storage::Anonymous(map) => map,
             Storage::Vec(bytes) => bytes,
         };
         &all[self.range.clone()] // In bounds: checked by every constructor.
@@ -148,6 +150,14 @@ impl MappedTensor {
         matches!(self.storage, Storage::Map(_))
     }
 
+    /// The file that the bytes are a piece of, if they are.
+    pub fn file(&self) -> Option<&Arc<FileMap>> {
+        match &self.storage {
+            Storage::Map(map) => Some(map),
+            Storage::Anonymous(_) | Storage::Vec(_) => None,
+        }
+    }
+
     /// Type of one element.
     pub fn dtype(&self) -> Dtype {
         self.dtype
@@ -160,26 +170,16 @@ impl MappedTensor {
 
     /// Asks the system to bring the bytes into memory ahead of use. A hint: failure means nothing.
     pub fn prefetch(&self) {
-        #[cfg(unix)]
         if let Storage::Map(map) = &self.storage {
-            let _ = map.advise_range(memmap2::Advice::WillNeed, self.range.start, self.range.len());
+            map.prefetch(self.range.start, self.range.len());
         }
     }
 
     /// Lets the pages of `piece` of the bytes go, if they are a file's. A hint.
     fn give_back(&self, piece: Range<usize>) {
-        #[cfg(unix)]
         if let Storage::Map(map) = &self.storage {
-            let start = self.range.start + piece.start;
-            // SAFETY: `Storage::Map` is a shared, read-only map of a file (`map_file` is the only
-            // maker), so nothing written is lost: the next read brings the same bytes from the file.
-            let advised = unsafe {
-                map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, piece.len())
-            };
-            let _ = advised;
+            map.give_back(self.range.start + piece.start, piece.len());
         }
-        #[cfg(not(unix))]
-        let _ = piece;
     }
 }
 
@@ -197,12 +197,8 @@ impl fmt::Debug for MappedTensor {
 ///
 /// # Errors
 /// [`Error::Io`], naming the file.
-pub(crate) fn map_file(file: &File, path: &Path) -> Result<Arc<Mmap>, Error> {
-    // SAFETY: the map is only read, and as bytes, for which every value is valid. That the file is
-    // not changed or cut while mapped is promised by whoever keeps it: the worker's store renames
-    // finished blobs into place and never writes to them, and a checkpoint is a model someone chose
-    // to serve. Breaking that promise can change the bytes seen, or end the process with SIGBUS.
-    let map = unsafe { Mmap::map(file) };
+pub(crate) fn map_file(file: &File, path: &Path) -> Result<Arc<FileMap>, Error> {
+    let map = FileMap::new(file, path);
     map.map(Arc::new).map_err(|cause| Error::io("map", path, cause))
 }
 
@@ -244,7 +240,7 @@ mod tests {
     }
 
     /// A file with these bytes, mapped.
-    fn file(bytes: &[u8]) -> (tempfile::TempDir, Arc<Mmap>) {
+    fn file(bytes: &[u8]) -> (tempfile::TempDir, Arc<FileMap>) {
         let directory = tempfile::tempdir().expect("a temporary folder");
         let path = directory.path().join("bytes");
         std::fs::write(&path, bytes).expect("written");
@@ -253,7 +249,7 @@ mod tests {
     }
 
     /// Bytes of the map that this process holds; where the system does not tell, those of the map.
-    fn resident(map: &Mmap) -> usize {
+    fn resident(map: &FileMap) -> usize {
         let Ok(smaps) = std::fs::read_to_string("/proc/self/smaps") else { return map.len() };
         let start = format!("{:x}-", map.as_ptr() as usize);
         let own = smaps.lines().skip_while(|line| !line.starts_with(&start));

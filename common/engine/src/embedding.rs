@@ -1,6 +1,6 @@
 //! Token ids to hidden states.
 
-use cake_checkpoint::MappedMatrix;
+use cake_checkpoint::{MappedMatrix, Watch};
 
 use crate::error::Error;
 use crate::kernel::Tier;
@@ -10,6 +10,8 @@ use crate::matrix::StoredMatrix;
 pub struct Embedding {
     matrix: StoredMatrix,
     tier: Tier,
+    /// The files that it is read from.
+    watch: Watch,
 }
 
 impl Embedding {
@@ -18,14 +20,16 @@ impl Embedding {
     /// # Errors
     /// If it is not a matrix of that width in a supported type.
     pub fn new(matrix: MappedMatrix, hidden_size: usize) -> Result<Embedding, Error> {
+        let mut watch = Watch::default();
+        matrix.tensors().for_each(|tensor| watch.add(tensor));
         let matrix = StoredMatrix::new("embedding", matrix, hidden_size)?;
-        Ok(Embedding { matrix, tier: Tier::detect() })
+        Ok(Embedding { matrix, tier: Tier::detect(), watch })
     }
 
     /// The rows of `ids`, `[ids, hidden_size]`.
     ///
     /// # Errors
-    /// [`Error::NoSuchToken`] for an id past the last row.
+    /// [`Error::NoSuchToken`] for an id past the last row, [`Error::Damaged`] if a file of weights was.
     pub fn forward(&self, ids: &[u32]) -> Result<Vec<f32>, Error> {
         let vocab_size = self.matrix.rows();
         let mut hidden = Vec::with_capacity(ids.len() * self.matrix.columns());
@@ -36,6 +40,7 @@ impl Embedding {
             }
             hidden.extend(self.matrix.widen(self.tier, row..row + 1));
         }
+        self.watch.check()?;
         Ok(hidden)
     }
 }

@@ -28,6 +28,10 @@ pub enum Error {
     )]
     UnknownPacking { name: String, words: u64, groups: u64, columns: u64 },
 
+    /// What was computed with a file's weights is not right.
+    #[error(transparent)]
+    Damaged(#[from] cake_checkpoint::DamagedFile),
+
     /// The system refused memory for keys and values.
     #[error("cannot reserve {bytes} bytes for the KV cache: {source}")]
     KvMemory { bytes: u64, source: std::io::Error },

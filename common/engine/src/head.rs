@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cake_checkpoint::{MappedMatrix, MappedTensor, ModelConfig};
+use cake_checkpoint::{MappedMatrix, MappedTensor, ModelConfig, Watch};
 use candle_core::Tensor;
 
 use crate::batch::RowKinds;
@@ -22,6 +22,8 @@ pub struct Head {
     head: Linear,
     hidden_size: usize,
     pool: Pool,
+    /// The files that it is read from.
+    watch: Watch,
 }
 
 impl Head {
@@ -37,7 +39,11 @@ impl Head {
     ) -> Result<Head, Error> {
         chosen()?;
         let (hidden_size, vocab_size) = (config.hidden_size, config.vocab_size);
+        let mut watch = Watch::default();
+        watch.add(&norm);
+        head.tensors().for_each(|tensor| watch.add(tensor));
         let norm = vector("final norm", &norm, hidden_size)?;
+        watch.check()?;
         let head = StoredMatrix::new("output head", head, hidden_size)?;
         if head.rows() != vocab_size {
             let (name, expected, found) = ("output head".to_owned(), vocab_size, head.rows());
@@ -50,13 +56,14 @@ impl Head {
             head: Linear::new(Arc::new(head), 0..vocab_size, None, arithmetic)?,
             hidden_size,
             pool: options.thread_pool()?,
+            watch,
         })
     }
 
     /// Logits `[rows, vocab_size]` of `hidden`, `[rows, hidden_size]`.
     ///
     /// # Errors
-    /// [`Error::WrongHidden`] if `hidden` is not `rows` rows.
+    /// [`Error::WrongHidden`] if `hidden` is not `rows` rows, [`Error::Damaged`] if a file of weights was.
     pub fn forward(&self, hidden: Vec<f32>, rows: usize) -> Result<Vec<f32>, Error> {
         let kinds = RowKinds::generated(rows);
         self.of_normed(hidden, rows, |normed| self.head.forward_values(normed, &kinds))
@@ -65,7 +72,7 @@ impl Head {
     /// The final hidden states `[rows, hidden_size]`: `hidden`, of the same shape, after the norm.
     ///
     /// # Errors
-    /// [`Error::WrongHidden`] if `hidden` is not `rows` rows.
+    /// [`Error::WrongHidden`] if `hidden` is not `rows` rows, [`Error::Damaged`] if a file of weights was.
     pub fn normed(&self, hidden: Vec<f32>, rows: usize) -> Result<Vec<f32>, Error> {
         self.of_normed(hidden, rows, |normed| normed.flatten_all()?.to_vec1())
     }
@@ -83,9 +90,11 @@ impl Head {
         if rows == 0 {
             return Ok(Vec::new());
         }
-        self.pool.install(|| {
+        let values = self.pool.install(|| {
             let hidden = tensors::matrix(hidden, rows, width)?;
-            Ok(work(&self.norm.forward(&hidden)?)?)
-        })
+            Ok::<_, Error>(work(&self.norm.forward(&hidden)?)?)
+        });
+        self.watch.check()?;
+        values
     }
 }

@@ -1,6 +1,8 @@
 //! A stage: a contiguous range of decoder layers with its KV pool and its threads.
 
-use cake_checkpoint::{LayerRange, MappedTensor, ModelConfig};
+use std::cell::RefCell;
+
+use cake_checkpoint::{LayerRange, MappedTensor, ModelConfig, Watch};
 
 use crate::batch::Batch;
 use crate::decoder::{DecoderLayer, Step};
@@ -25,6 +27,8 @@ pub struct Stage {
     parts: Vec<(DecoderLayer, KvPool)>,
     options: EngineOptions,
     pool: Pool,
+    /// The files that weights are read from at each step.
+    watch: Watch,
 }
 
 impl Stage {
@@ -32,7 +36,8 @@ impl Stage {
     ///
     /// # Errors
     /// If the layers are not in the model, a tensor is missing or is not what `config` says, the system
-    /// refuses memory for the KV cache or threads, or [`cpu_tier`](crate::cpu_tier) fails.
+    /// refuses memory for the KV cache or threads, a file of weights was damaged, or
+    /// [`cpu_tier`](crate::cpu_tier) fails.
     pub fn load(
         config: &ModelConfig,
         layers: LayerRange,
@@ -48,6 +53,9 @@ impl Stage {
             block_positions: options.block_positions.max(1), // Zero would divide nothing.
             ..options.clone()
         };
+        let watch = RefCell::new(Watch::default());
+        let weights: &dyn Fn(&str) -> Option<MappedTensor> =
+            &|name| weights(name).inspect(|tensor| watch.borrow_mut().add(tensor));
         let mut parts = layers
             .iter()
             .map(|layer| {
@@ -61,6 +69,8 @@ impl Stage {
             let (before, later) = parts.split_at_mut(index);
             before[index - 1].0.precede(&later[0].0);
         }
+        let watch = watch.into_inner();
+        watch.check()?; // Small weights were read just now.
         Ok(Stage {
             layers,
             hidden_size: config.hidden_size,
@@ -68,6 +78,7 @@ impl Stage {
             parts,
             pool: options.thread_pool()?,
             options,
+            watch,
         })
     }
 
@@ -79,7 +90,7 @@ impl Stage {
     ///
     /// # Errors
     /// If the batch and `hidden` disagree or name positions or blocks that do not exist; the KV cache
-    /// is then unchanged.
+    /// is then unchanged. [`Error::Damaged`] if a file of weights was: then the cache has what was made of zeros.
     pub fn forward(&mut self, batch: &Batch, hidden: Vec<f32>) -> Result<Vec<f32>, Error> {
         let width = self.hidden_size;
         let rows = batch.row_count().unwrap_or(usize::MAX);
@@ -94,13 +105,15 @@ impl Stage {
         let kinds = batch.kinds(self.options.numerics);
         let step = Step { items: &batch.items, rows, kinds, rotation };
         let parts = &mut self.parts;
-        self.pool.install(|| {
+        let hidden = self.pool.install(|| {
             let mut hidden = tensors::matrix(hidden, step.rows.len(), width)?;
             for (layer, kv) in parts {
                 hidden = layer.forward(&hidden, &step, kv)?;
             }
-            Ok(hidden.flatten_all()?.to_vec1()?)
-        })
+            Ok::<_, Error>(hidden.flatten_all()?.to_vec1()?)
+        });
+        self.watch.check()?;
+        hidden
     }
 
     /// The layers of this stage.

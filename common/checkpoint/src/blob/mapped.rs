@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use memmap2::Mmap;
-
 use super::{Digest, Manifest};
 use crate::error::Error;
+use crate::file_map::{DamagedFile, FileMap};
 use crate::mapped::{MappedTensor, map_file};
 
 /// How far ahead of the hash the file is asked for, in bytes.
@@ -21,7 +20,7 @@ const PREFETCH_BYTES: usize = 8 << 20;
 #[derive(Debug)]
 pub struct Blob {
     path: PathBuf,
-    map: Arc<Mmap>,
+    map: Arc<FileMap>,
     /// When the file had last been written before it was mapped, where the system says.
     written: Option<SystemTime>,
     /// Where each chunk ends, and its digest.
@@ -42,6 +41,8 @@ pub enum BlobError {
         path.display()
     )]
     WrongDigest { path: PathBuf, chunk: u64, offset: u64, expected: Digest, found: Digest },
+    #[error(transparent)]
+    Damaged(#[from] DamagedFile),
 }
 
 impl Blob {
@@ -84,13 +85,20 @@ impl Blob {
         written.is_some() && written == self.written
     }
 
+    /// Whether the file was cut, or could not be read, since it was mapped, and that was seen: what was read of it may
+    /// have been zeros.
+    pub fn is_damaged(&self) -> bool {
+        self.map.is_damaged()
+    }
+
     /// Reads the whole file once, bringing it into memory, and compares every chunk with the
     /// manifest.
     ///
     /// `progress` is told the bytes checked so far after each chunk.
     ///
     /// # Errors
-    /// [`BlobError::WrongDigest`] names the first chunk that differs.
+    /// [`BlobError::WrongDigest`] names the first chunk that differs; [`BlobError::Damaged`] if the file was cut or
+    /// cannot be read.
     pub fn verify(&self, progress: &mut dyn FnMut(u64)) -> Result<(), Error> {
         let (mut start, mut fetched) = (0, 0);
         for (chunk, &(end, expected)) in self.chunks.iter().enumerate() {
@@ -100,6 +108,9 @@ impl Blob {
             }
             let end = end as usize; // At most the length of the map, checked when it was opened.
             let found = Digest::of(&self.map[start..end]);
+            if self.is_damaged() {
+                return Err(BlobError::from(DamagedFile { path: self.path.clone() }).into());
+            }
             if found != expected {
                 let (path, chunk, offset) = (self.path.clone(), chunk as u64, start as u64);
                 return Err(BlobError::WrongDigest { path, chunk, offset, expected, found }.into());
@@ -137,12 +148,6 @@ impl Blob {
     }
 
     fn prefetch(&self, start: usize, length: usize) {
-        #[cfg(unix)]
-        {
-            let length = length.min(self.map.len().saturating_sub(start));
-            let _ = self.map.advise_range(memmap2::Advice::WillNeed, start, length); // Only a hint.
-        }
-        #[cfg(not(unix))]
-        let _ = (start, length);
+        self.map.prefetch(start, length.min(self.map.len().saturating_sub(start)));
     }
 }

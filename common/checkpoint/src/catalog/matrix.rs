@@ -49,6 +49,12 @@ pub struct MappedPacked {
 
 impl MappedMatrix {
     /// All of its tensors.
+    pub fn tensors(&self) -> impl Iterator<Item = &MappedTensor> {
+        let packed = self.packed.iter().flat_map(|packed| [&packed.scales, &packed.biases]);
+        std::iter::once(&self.weight).chain(packed)
+    }
+
+    /// The same to be replaced by copies.
     pub fn tensors_mut(&mut self) -> impl Iterator<Item = &mut MappedTensor> {
         let packed = self.packed.iter_mut();
         let packed = packed.flat_map(|packed| [&mut packed.scales, &mut packed.biases]);

@@ -12,14 +12,13 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use memmap2::Mmap;
-
 use crate::blob::{Digest, Hasher};
 use crate::config::ModelConfig;
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::family::Role;
 use crate::file::read_exact_at;
+use crate::file_map::FileMap;
 use crate::generation::GenerationConfig;
 use crate::locate::{Location, locate};
 use crate::mapped::MappedTensor;
@@ -86,7 +85,7 @@ pub struct Checkpoint {
     /// For each file: the handle its header was read from.
     handles: Vec<File>,
     /// For each file: its map, once someone asked for one.
-    maps: Vec<Mutex<Option<Arc<Mmap>>>>,
+    maps: Vec<Mutex<Option<Arc<FileMap>>>>,
     /// For each layer: its tensors in blob order, as indices into `tensors`.
     layers: Vec<Vec<usize>>,
     outer: OuterTensors,
