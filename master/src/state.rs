@@ -1,10 +1,11 @@
 //! What the master keeps on its own disk between runs: digests, measurements, the plan counter.
 use std::collections::HashMap;
-use std::io::{ErrorKind, Write};
-use std::path::{Path, PathBuf};
+use std::io::ErrorKind;
+use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cake_checkpoint::DigestCache;
+use cake_identity::files::{open_lock, replace};
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::Measured;
@@ -129,7 +130,7 @@ impl State {
         let path = self.directory.join("generation");
         let failed = |source| Error::Io { path: path.clone(), source };
         // Two masters on one machine take turns.
-        let lock = std::fs::File::create(self.directory.join("generation.lock")).map_err(failed)?;
+        let lock = open_lock(&self.directory.join("generation.lock")).map_err(failed)?;
         lock.lock().map_err(failed)?;
         let last: u64 = match std::fs::read_to_string(&path) {
             Ok(text) => text.trim().parse().map_err(|_| failed(ErrorKind::InvalidData.into()))?,
@@ -137,7 +138,7 @@ impl State {
             Err(error) => return Err(failed(error)),
         };
         let next = last.checked_add(1).ok_or_else(|| failed(ErrorKind::InvalidData.into()))?;
-        write_atomically(&path, next.to_string().as_bytes()).map_err(failed)?;
+        replace(&path, next.to_string().as_bytes()).map_err(failed)?;
         Ok(next)
     }
 
@@ -191,7 +192,7 @@ impl State {
             all.remove(&oldest);
         }
         let json = serde_json::to_vec(&all).unwrap_or_default();
-        if let Err(error) = write_atomically(&self.directory.join("measured.json"), &json) {
+        if let Err(error) = replace(&self.directory.join("measured.json"), &json) {
             tracing::warn!(%error, "cannot remember what was measured");
         }
     }
@@ -204,15 +205,6 @@ impl State {
 
 fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
-}
-
-fn write_atomically(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let directory = path.parent().unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(directory)?;
-    file.write_all(bytes)?;
-    file.as_file().sync_data()?;
-    file.persist(path).map_err(|error| error.error)?;
-    Ok(())
 }
 
 #[cfg(test)]

@@ -302,7 +302,7 @@ impl BookFile {
     /// [`Error::File`] or [`Error::Damaged`]; it is then as it was.
     pub fn update<T>(&self, change: impl FnOnce(&mut Book) -> T) -> Result<T, Error> {
         let failed = |source| Error::File { what: WHAT, path: self.path.clone(), source };
-        let lock = std::fs::File::create(self.path.with_extension("lock")).map_err(failed)?;
+        let lock = files::open_lock(&self.path.with_extension("lock")).map_err(failed)?;
         lock.lock().map_err(failed)?;
         let mut book = self.read()?;
         let before = book.clone();

@@ -14,7 +14,7 @@
 mod authority;
 mod book;
 mod error;
-mod files;
+pub mod files;
 #[doc(hidden)]
 pub mod hostile;
 pub mod join;

@@ -1,4 +1,4 @@
-//! Disk space and durable directories.
+//! Disk space.
 
 use std::io;
 use std::path::Path;
@@ -31,34 +31,16 @@ pub(crate) fn free_space(path: &Path) -> io::Result<DiskSpace> {
     Ok(DiskSpace { free_bytes: u64::MAX, total_bytes: u64::MAX })
 }
 
-/// Makes renames inside `directory` survive a power cut.
-#[cfg(unix)]
-pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
-    match std::fs::File::open(directory)?.sync_all() {
-        // Some file systems (FUSE, SMB) have nothing to flush for a directory and say so.
-        Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput) => Ok(()),
-        Err(error) if matches!(error.kind(), io::ErrorKind::Unsupported) => Ok(()),
-        result => result,
-    }
-}
-
-/// Directories cannot be flushed here; the file system keeps its own order.
-#[cfg(not(unix))]
-pub(crate) fn sync_directory(_directory: &Path) -> io::Result<()> {
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_has_room_and_can_be_flushed() {
+    fn a_directory_has_room() {
         let directory = tempfile::tempdir().unwrap();
         let space = free_space(directory.path()).unwrap();
         assert!(space.free_bytes <= space.total_bytes);
         assert!(space.total_bytes > 0);
-        sync_directory(directory.path()).unwrap();
         assert!(free_space(&directory.path().join("absent")).is_err());
     }
 }

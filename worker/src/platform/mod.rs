@@ -11,7 +11,7 @@ mod memory;
 
 pub(crate) use allocator::return_freed_memory;
 pub use battery::{Battery, battery};
-pub(crate) use disk::{DiskSpace, free_space, sync_directory};
+pub(crate) use disk::{DiskSpace, free_space};
 pub use memory::{MemoryOffer, ProcessMemory, default_budget, free_memory, process_memory};
 
 pub use cake_engine::default_threads;

@@ -12,7 +12,8 @@
 //! counts as held if its manifest is the one it is named by and its length is right (its content is
 //! hashed again when it is loaded). Anything less is kept as a partial blob, whose every chunk is
 //! hashed before it counts, unless its manifest has the layout of another version: nobody will ask
-//! for that name again, so it goes. Files that are not named like ours are left alone.
+//! for that name again, so it goes. Files that are not named like ours are left alone, and a link is none of our files,
+//! whatever its name.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
@@ -24,8 +25,8 @@ use std::time::SystemTime;
 use cake_checkpoint::{Digest, Manifest, ManifestError};
 use serde_json::Value;
 
+use super::folder::{Folder, For};
 use super::{Error, HeldBlob, PartialBlob};
-use crate::platform;
 
 /// Longest manifest read from disk; [`Manifest::from_json`] accepts no longer one.
 const MAX_MANIFEST_BYTES: u64 = 16 << 20;
@@ -40,8 +41,10 @@ const UNFINISHED: &str = "tmp";
 #[derive(Debug)]
 pub(super) struct Folders {
     pub(super) root: PathBuf,
-    blobs: PathBuf,
-    partial: PathBuf,
+    /// The root itself.
+    top: Folder,
+    blobs: Folder,
+    partial: Folder,
 }
 
 /// What a store holds.
@@ -53,34 +56,36 @@ pub(super) struct Contents {
 
 impl Folders {
     pub(super) fn new(root: &Path) -> Folders {
-        let (blobs, partial) = (root.join("blobs"), root.join("partial"));
-        Folders { root: root.to_owned(), blobs, partial }
+        let inside = |name| Folder::new(&root.join(name), false);
+        let (blobs, partial) = (inside("blobs"), inside("partial"));
+        Folders { root: root.to_owned(), top: Folder::new(root, true), blobs, partial }
     }
 
     pub(super) fn blob(&self, name: &Digest) -> PathBuf {
-        self.blobs.join(format!("{name}.{BLOB}"))
+        self.blobs.path().join(format!("{name}.{BLOB}"))
     }
 
     pub(super) fn manifest(&self, name: &Digest) -> PathBuf {
-        self.blobs.join(format!("{name}.{MANIFEST}"))
+        self.blobs.path().join(format!("{name}.{MANIFEST}"))
     }
 
     pub(super) fn part(&self, name: &Digest) -> PathBuf {
-        self.partial.join(format!("{name}.{PART}"))
+        self.partial.path().join(format!("{name}.{PART}"))
     }
 
     fn part_manifest(&self, name: &Digest) -> PathBuf {
-        self.partial.join(format!("{name}.{MANIFEST}"))
+        self.partial.path().join(format!("{name}.{MANIFEST}"))
     }
 
     /// Makes the folders and shows that files can be created in both.
     pub(super) fn create(&self) -> Result<(), Error> {
+        let probe = format!("probe.{UNFINISHED}");
         for folder in [&self.blobs, &self.partial] {
-            let probe = folder.join(format!("probe.{UNFINISHED}"));
-            fs::create_dir_all(folder)
-                .and_then(|()| File::create(&probe))
-                .and_then(|_| fs::remove_file(&probe))
-                .map_err(|cause| Error::Unusable { path: folder.clone(), cause })?;
+            let unusable = |cause| Error::Unusable { path: folder.path().to_owned(), cause };
+            folder.create().map_err(unusable)?;
+            folder.remove(&probe).ok(); // Of one that was killed just there.
+            folder.open(&probe, For::New).map_err(unusable)?;
+            folder.remove(&probe).map_err(unusable)?;
         }
         Ok(())
     }
@@ -90,14 +95,7 @@ impl Folders {
     pub(super) fn lock(&self) -> Result<File, Error> {
         let path = self.root.join("lock");
         let unusable = |cause| Error::Unusable { path: path.clone(), cause };
-        let mut options = File::options();
-        let mut file = options
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-            .map_err(unusable)?;
+        let mut file = self.top.open("lock", For::WritingOrNew).map_err(unusable)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -140,30 +138,30 @@ impl Folders {
             match self.classify(&name) {
                 Form::Held(held, place) => {
                     if place == ManifestPlace::Partial {
-                        rename(&self.part_manifest(&name), &self.manifest(&name))?;
+                        self.rename(&self.part_manifest(&name), &self.manifest(&name))?;
                     }
                     self.remove_partial(&name)?;
                     contents.held.push(held);
                 }
                 Form::Partial(partial) => {
-                    remove(&self.manifest(&name))?;
-                    if !self.part(&name).exists() {
-                        rename(&self.blob(&name), &self.part(&name))?;
+                    self.remove(&self.manifest(&name))?;
+                    if self.file_of(&self.part(&name)).is_none() {
+                        self.rename(&self.blob(&name), &self.part(&name))?;
                     }
-                    remove(&self.blob(&name))?;
+                    self.remove(&self.blob(&name))?;
                     contents.partial.push(partial);
                 }
                 Form::Outdated(bytes) => {
-                    remove(&self.blob(&name))?;
-                    remove(&self.part(&name))?;
+                    self.remove(&self.blob(&name))?;
+                    self.remove(&self.part(&name))?;
                     // Last: bytes without a manifest would count as damaged, and stay.
-                    remove(&self.manifest(&name))?;
-                    remove(&self.part_manifest(&name))?;
+                    self.remove(&self.manifest(&name))?;
+                    self.remove(&self.part_manifest(&name))?;
                     tracing::info!(blob = %name, bytes, "blob of another version dropped");
                 }
                 Form::Remains => {
-                    remove(&self.manifest(&name))?;
-                    remove(&self.part_manifest(&name))?;
+                    self.remove(&self.manifest(&name))?;
+                    self.remove(&self.part_manifest(&name))?;
                 }
             }
         }
@@ -173,7 +171,7 @@ impl Folders {
     /// The manifest of a held blob, or `None` if it cannot be read or is not the one it is named
     /// by.
     pub(super) fn read_manifest(&self, name: &Digest) -> Option<Manifest> {
-        read_manifest(&self.manifest(name), name).ok()
+        self.read(&self.manifest(name), name).ok()
     }
 
     /// Writes the manifest of a blob about to be received.
@@ -185,47 +183,111 @@ impl Folders {
         let path = self.part_manifest(name);
         let unfinished = path.with_extension(UNFINISHED);
         let json = manifest.to_json();
-        File::create(&unfinished)
+        self.remove(&unfinished)?; // Of a transfer that was killed just there.
+        self.open(&unfinished, For::New)
             .and_then(|mut file| file.write_all(&json).and_then(|()| file.sync_all()))
             .map_err(|cause| Error::write(&self.root, &unfinished, json.len() as u64, cause))?;
-        rename(&unfinished, &path)
+        self.rename(&unfinished, &path)
     }
 
     /// Turns a received and flushed part into a held blob. Its manifest goes first; a crash in
     /// between leaves a part whose every chunk is there.
     pub(super) fn promote(&self, name: &Digest) -> Result<(), Error> {
-        set_last_use(&self.part_manifest(name), SystemTime::now());
-        rename(&self.part_manifest(name), &self.manifest(name))?;
-        rename(&self.part(name), &self.blob(name))?;
+        self.set_last_use(&self.part_manifest(name), SystemTime::now());
+        self.rename(&self.part_manifest(name), &self.manifest(name))?;
+        self.rename(&self.part(name), &self.blob(name))?;
         for folder in [&self.blobs, &self.partial] {
-            platform::sync_directory(folder).map_err(|cause| Error::io("flush", folder, cause))?;
+            folder.sync().map_err(|cause| Error::io("flush", folder.path(), cause))?;
         }
         Ok(())
     }
 
     /// Removes a held blob. The file goes, not its content: who has it mapped keeps it.
     pub(super) fn remove_blob(&self, name: &Digest) -> Result<(), Error> {
-        remove(&self.blob(name))?;
-        remove(&self.manifest(name))
+        self.remove(&self.blob(name))?;
+        self.remove(&self.manifest(name))
     }
 
     /// Removes a partial blob.
     pub(super) fn remove_partial(&self, name: &Digest) -> Result<(), Error> {
-        remove(&self.part(name))?;
-        remove(&self.part_manifest(name))
+        self.remove(&self.part(name))?;
+        self.remove(&self.part_manifest(name))
     }
 
     /// The partial blob of this name, if there is one.
     pub(super) fn partial(&self, name: &Digest) -> Option<PartialBlob> {
-        let facts = self.part(name).metadata().ok().filter(fs::Metadata::is_file)?;
+        let facts = self.file_of(&self.part(name))?;
         Some(PartialBlob { name: *name, bytes: facts.len(), last_used: modified(&facts) })
+    }
+
+    /// Opens one of the files, which is a file of the store's own.
+    pub(super) fn open(&self, path: &Path, purpose: For) -> io::Result<File> {
+        let (folder, name) = self.place(path)?;
+        folder.open(name, purpose)
+    }
+
+    /// The facts of one of the files, if it is there and no link.
+    pub(super) fn file_of(&self, path: &Path) -> Option<fs::Metadata> {
+        fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file)
+    }
+
+    /// Notes a use of the blob whose manifest this is. Best effort: a missed note costs an eviction in
+    /// the wrong order.
+    pub(super) fn set_last_use(&self, manifest: &Path, time: SystemTime) {
+        let touched = self.open(manifest, For::Writing);
+        if let Err(error) = touched.and_then(|file| file.set_modified(time)) {
+            tracing::debug!(path = %manifest.display(), %error, "last use not noted");
+        }
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<(), Error> {
+        let rename = || {
+            let ((folder, name), (other, new)) = (self.place(from)?, self.place(to)?);
+            folder.rename(name, other, new)
+        };
+        rename().map_err(|cause| Error::io("rename", from, cause))
+    }
+
+    /// Removes a file; that it is not there is as good.
+    fn remove(&self, path: &Path) -> Result<(), Error> {
+        match self.place(path).and_then(|(folder, name)| folder.remove(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(Error::io("remove", path, error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn read(&self, path: &Path, name: &Digest) -> Result<Manifest, Refused> {
+        let read = || {
+            let file = self.open(path, For::Reading)?;
+            let mut json = Vec::new();
+            // One byte more, so that one that is too long is seen to be.
+            file.take(MAX_MANIFEST_BYTES + 1).read_to_end(&mut json).map(|_| json)
+        };
+        let json = read().map_err(|_: io::Error| Refused::Damaged)?;
+        let readable = || serde_json::from_slice(&json).is_ok_and(|it: Value| it.is_object());
+        match Manifest::from_json(&json) {
+            Ok(manifest) if manifest.name() == *name => Ok(manifest),
+            Ok(_) | Err(ManifestError::TooLarge { .. }) => Err(Refused::Damaged),
+            Err(_) if readable() => Err(Refused::Outdated),
+            Err(_) => Err(Refused::Damaged),
+        }
+    }
+
+    /// The folder that one of the files is in, and its name there.
+    fn place<'a>(&self, path: &'a Path) -> io::Result<(&Folder, &'a str)> {
+        let folders = [&self.blobs, &self.partial].into_iter();
+        let folder = folders.into_iter().find(|folder| path.parent() == Some(folder.path()));
+        let name = path.file_name().and_then(|name| name.to_str());
+        folder.zip(name).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     /// Digests that any of our files is named by.
     fn names(&self) -> Result<BTreeSet<Digest>, Error> {
         let mut names = BTreeSet::new();
         for folder in [&self.blobs, &self.partial] {
-            for path in entries(folder)? {
+            for path in entries(folder.path())? {
                 if let Some((name, BLOB | PART | MANIFEST)) = parse_name(&path) {
                     names.insert(name);
                 }
@@ -235,16 +297,16 @@ impl Folders {
     }
 
     fn remove_unfinished(&self) -> Result<(), Error> {
-        for path in entries(&self.partial)? {
+        for path in entries(self.partial.path())? {
             if let Some((_, UNFINISHED)) = parse_name(&path) {
-                remove(&path)?;
+                self.remove(&path)?;
             }
         }
         Ok(())
     }
 
     fn classify(&self, name: &Digest) -> Form {
-        let blob = self.blob(name).metadata().ok().filter(fs::Metadata::is_file);
+        let blob = self.file_of(&self.blob(name));
         let part = self.partial(name);
         if blob.is_none() && part.is_none() {
             return Form::Remains;
@@ -253,7 +315,7 @@ impl Folders {
             (self.manifest(name), ManifestPlace::Blobs),
             (self.part_manifest(name), ManifestPlace::Partial),
         ];
-        let manifests = places.map(|(path, place)| (read_manifest(&path, name), path, place));
+        let manifests = places.map(|(path, place)| (self.read(&path, name), path, place));
         if let Some(blob) = &blob {
             for (manifest, path, place) in &manifests {
                 let Some(manifest) =
@@ -297,15 +359,6 @@ enum ManifestPlace {
     Partial,
 }
 
-/// Notes a use of the blob whose manifest this is. Best effort: a missed note costs an eviction in
-/// the wrong order.
-pub(super) fn set_last_use(manifest: &Path, time: SystemTime) {
-    let touched = File::options().write(true).open(manifest);
-    if let Err(error) = touched.and_then(|file| file.set_modified(time)) {
-        tracing::debug!(path = %manifest.display(), %error, "last use not noted");
-    }
-}
-
 /// The digest and the extension of a file named like ours: 64 lower-case hexadecimal digits.
 fn parse_name(path: &Path) -> Option<(Digest, &str)> {
     let (stem, extension) = path.file_name()?.to_str()?.split_once('.')?;
@@ -321,23 +374,6 @@ enum Refused {
     Damaged,
 }
 
-fn read_manifest(path: &Path, name: &Digest) -> Result<Manifest, Refused> {
-    let read = || {
-        let file = File::open(path)?;
-        let mut json = Vec::new();
-        // One byte more, so that one that is too long is seen to be.
-        file.take(MAX_MANIFEST_BYTES + 1).read_to_end(&mut json).map(|_| json)
-    };
-    let json = read().map_err(|_: io::Error| Refused::Damaged)?;
-    let readable = || serde_json::from_slice(&json).is_ok_and(|it: Value| it.is_object());
-    match Manifest::from_json(&json) {
-        Ok(manifest) if manifest.name() == *name => Ok(manifest),
-        Ok(_) | Err(ManifestError::TooLarge { .. }) => Err(Refused::Damaged),
-        Err(_) if readable() => Err(Refused::Outdated),
-        Err(_) => Err(Refused::Damaged),
-    }
-}
-
 fn entries(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let list = |entries: fs::ReadDir| entries.map(|entry| Ok(entry?.path())).collect();
     match fs::read_dir(folder).and_then(list) {
@@ -348,18 +384,4 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>, Error> {
 
 fn modified(facts: &fs::Metadata) -> SystemTime {
     facts.modified().unwrap_or(SystemTime::UNIX_EPOCH)
-}
-
-fn rename(from: &Path, to: &Path) -> Result<(), Error> {
-    fs::rename(from, to).map_err(|cause| Error::io("rename", from, cause))
-}
-
-/// Removes a file; that it is not there is as good.
-fn remove(path: &Path) -> Result<(), Error> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(Error::io("remove", path, error))
-        }
-        _ => Ok(()),
-    }
 }

@@ -3,13 +3,15 @@
 //! Start at [`Store`]. Its promises:
 //! - A blob is held only after every chunk of it matched the manifest it is named by.
 //! - A worker killed at any instant loses at most the unverified end of the blobs under way.
-//! - A blob that is in use is never evicted, and nothing outside the store's folders is touched.
+//! - A blob that is in use is never evicted, and nothing outside the store's folders is touched, not even through a
+//!   link that somebody planted there.
 //!
 //! Everything here blocks; an asynchronous caller moves it to a thread that may.
 
 pub mod cli;
 mod error;
 mod evict;
+mod folder;
 mod folders;
 mod part;
 mod reuse;
@@ -120,7 +122,7 @@ impl Store {
     /// process. `limit_bytes` bounds what it keeps; least recently used blobs go first.
     ///
     /// # Errors
-    /// [`Error::Unusable`] if the directory cannot be made or written, [`Error::Locked`] if another
+    /// [`Error::Unusable`] if the directory cannot be made or written, or a folder in it is a link, [`Error::Locked`] if another
     /// worker has it open, [`Error::Io`] if its content cannot be listed or put in order.
     pub fn open(dir: &Path, limit_bytes: Option<u64>) -> Result<Store, Error> {
         let folders = Folders::new(dir);
@@ -189,7 +191,7 @@ impl Store {
         if self.holds(&name) {
             return Ok(manifest.file_bytes);
         }
-        part::verified_bytes(&self.inner.folders.part(&name), manifest)
+        part::verified_bytes(&self.inner.folders, &name, manifest)
     }
 
     /// Starts or continues a blob. Makes room first, by evicting blobs least recently used where
@@ -216,6 +218,9 @@ impl Store {
         let folders = &self.inner.folders;
         let manifest =
             folders.read_manifest(name).ok_or(Error::Corrupt { blob: *name, cause: None })?;
+        if folders.file_of(&folders.blob(name)).is_none() {
+            return Err(Error::Corrupt { blob: *name, cause: None }); // Gone, or a link.
+        }
         let blob = Blob::open(&folders.blob(name), &manifest)
             .map_err(|cause| Error::Corrupt { blob: *name, cause: Some(Box::new(cause)) })?;
         Ok(OpenBlob { manifest, blob, in_use })
@@ -228,7 +233,8 @@ impl Store {
             Some(blob) => blob.last_used = now,
             None => return false,
         }
-        folders::set_last_use(&self.inner.folders.manifest(name), now);
+        let folders = &self.inner.folders;
+        folders.set_last_use(&folders.manifest(name), now);
         true
     }
 

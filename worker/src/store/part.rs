@@ -2,12 +2,13 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::path::Path;
 use std::thread::JoinHandle;
 
 use cake_checkpoint::{Digest, Manifest};
 
 use super::Error;
+use super::folder::For;
+use super::folders::Folders;
 
 /// Bytes after which the system is asked to write to the disk what it has, so that the flush at the
 /// end of a blob is short.
@@ -28,10 +29,8 @@ pub(super) struct PartFile {
 }
 
 impl PartFile {
-    /// Opens or makes the file, cuts it after the bytes that are verified, and goes on from there.
-    pub(super) fn open(path: &Path, verified_bytes: u64) -> io::Result<PartFile> {
-        let mut options = File::options();
-        let file = options.read(true).write(true).create(true).truncate(false).open(path)?;
+    /// Cuts the file after the bytes that are verified, and goes on from there.
+    pub(super) fn over(file: File, verified_bytes: u64) -> io::Result<PartFile> {
         let mut part = PartFile { file, verified_bytes, torn: false };
         part.cut()?;
         Ok(part)
@@ -70,8 +69,13 @@ impl Drop for PartFile {
 ///
 /// # Errors
 /// [`Error::Io`] if the file exists and cannot be read.
-pub(super) fn verified_bytes(part: &Path, manifest: &Manifest) -> Result<u64, Error> {
-    let mut file = match File::open(part) {
+pub(super) fn verified_bytes(
+    folders: &Folders,
+    name: &Digest,
+    manifest: &Manifest,
+) -> Result<u64, Error> {
+    let part = &folders.part(name);
+    let mut file = match folders.open(part, For::Reading) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
         result => result.map_err(|cause| Error::io("open", part, cause))?,
     };
@@ -158,7 +162,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("part");
         std::fs::write(&path, b"right, torn").unwrap();
-        let mut part = PartFile::open(&path, 5).unwrap();
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        let mut part = PartFile::over(file, 5).unwrap();
         part.file.write_all(b" and wrong").unwrap();
         part.cut().unwrap();
         part.file.write_all(b" too").unwrap();

@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use cake_checkpoint::{Digest, Manifest};
 
+use super::folder::For;
 use super::{InUse, Store};
 
 /// Smaller tensors are sent: asking for the bytes around them would cost as much.
@@ -76,6 +77,7 @@ pub(super) fn segments(store: &Store, manifest: &Manifest) -> Vec<Segment> {
 fn source(store: &Store, digest: &Digest, bytes: u64) -> Option<Source> {
     let place = *store.state().tensors.places.get(digest).filter(|place| place.bytes == bytes)?;
     let in_use = store.pin(&place.blob);
-    let file = File::open(store.inner.folders.blob(&place.blob)).ok()?;
+    let folders = &store.inner.folders;
+    let file = folders.open(&folders.blob(&place.blob), For::Reading).ok()?;
     Some(Source { file, offset: place.offset, _in_use: in_use })
 }

@@ -10,6 +10,7 @@ use std::time::SystemTime;
 
 use cake_checkpoint::{CHUNK_BYTES, Digest, Hasher, Manifest};
 
+use super::folder::For;
 use super::part::{self, PartFile, Writeback};
 use super::reuse::{self, Segment};
 use super::{Error, HeldBlob, PartialBlob, Store, Transfer};
@@ -73,7 +74,7 @@ impl Writer {
         };
         let folders = &store.inner.folders;
         let path = folders.part(&name);
-        let verified_bytes = part::verified_bytes(&path, &manifest)?;
+        let verified_bytes = part::verified_bytes(folders, &name, &manifest)?;
         let whole = || vec![Segment { range: 0..manifest.file_bytes, source: None }];
         let sent_whole = store.state().sent_whole.contains(&name);
         let mut segments = if sent_whole { whole() } else { reuse::segments(store, &manifest) };
@@ -86,7 +87,9 @@ impl Writer {
         }
         folders.write_part_manifest(&name, &manifest)?;
         let missing_bytes = manifest.file_bytes - verified_bytes;
-        let file = PartFile::open(&path, verified_bytes)
+        let opened = folders.open(&path, For::WritingOrNew);
+        let file = opened
+            .and_then(|file| PartFile::over(file, verified_bytes))
             .map_err(|cause| Error::write(&folders.root, &path, missing_bytes, cause))?;
         let part = Some(Part { file, path, writeback: Writeback::default(), claim });
         let (chunk_ends, begun, copied) = (manifest.chunk_ends(), Hasher::default(), false);

@@ -50,7 +50,8 @@ fn the_order_of_use_survives_a_restart_and_blobs_under_way_count() {
     }
     let used_ago = |blob: &TestBlob, seconds| {
         let time = SystemTime::now() - Duration::from_secs(seconds);
-        folders::set_last_use(&store.inner.folders.manifest(&blob.name()), time);
+        let folders = &store.inner.folders;
+        folders.set_last_use(&folders.manifest(&blob.name()), time);
     };
     used_ago(&blobs[0], 100);
     used_ago(&blobs[1], 200);
