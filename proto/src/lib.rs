@@ -14,6 +14,7 @@
 pub mod client;
 pub mod failure;
 pub mod limits;
+pub mod shut_out;
 pub mod step;
 pub mod wire_format;
 
@@ -24,7 +25,7 @@ pub use wire_format::WireFormat;
 
 /// Version of the wire protocol. Raised whenever an old peer could misread a new one, in what a
 /// message carries (a manifest, bytes of tensors) as well as in the messages.
-pub const PROTOCOL: u32 = 3;
+pub const PROTOCOL: u32 = 4;
 
 /// Version of this build, sent for people to read.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -16,8 +16,8 @@ pub const HIDDEN_SIZE: usize = 1 << 16;
 pub const STAGES: usize = 256;
 /// Most blobs in one query or load.
 pub const BLOBS: usize = 4096;
-/// Most workers in a list of those that are shut out.
-pub const SHUT_OUT: usize = 4096;
+/// Most workers in a list of those that are shut out: a megabyte of it.
+pub const SHUT_OUT: usize = cake_identity::MOST_REVOKED;
 /// Largest `config.json` accepted over the wire.
 pub const CONFIG_BYTES: usize = 1 << 20;
 /// Largest manifest accepted over the wire.

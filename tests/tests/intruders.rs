@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 async fn orders(client: &mut Client) -> Vec<(&'static str, Option<Status>)> {
     let frames = || tokio_stream::iter([wire::StepFrame::default()]);
     let pushed = tokio_stream::iter([wire::PushFrame::default()]);
-    let shut_out = wire::ShutOutRequest { worker_ids: vec!["0".repeat(32)] };
+    let shut_out = wire::ShutOutRequest { worker_ids: vec![0_u8; 16].into() };
     vec![
         ("hold", client.hold(wire::HoldRequest::default()).await.err()),
         ("probe_compute", client.probe_compute(wire::ProbeComputeRequest::default()).await.err()),

@@ -7,7 +7,7 @@ use cake_checkpoint::ModelConfig;
 use cake_engine::WeightEncoding;
 use cake_proto::client::{PIPELINE_KEY, check_master, check_protocol};
 use cake_proto::wire::worker_server::Worker as WorkerRpc;
-use cake_proto::{Assembler, Failure, Incoming, Tag, connect, limits, wire};
+use cake_proto::{Assembler, Failure, Incoming, Tag, connect, limits, shut_out, wire};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
@@ -89,9 +89,12 @@ impl WorkerRpc for Service {
 
     async fn describe(
         &self,
-        _: Request<wire::DescribeRequest>,
+        request: Request<wire::DescribeRequest>,
     ) -> Result<Response<wire::Description>, Status> {
         // No protocol check: a master must be able to learn which version it found.
+        if check_master(request.extensions()).is_err() {
+            return Ok(Response::new(self.shared.describe_to_peer()));
+        }
         let shared = self.shared.clone();
         Ok(Response::new(blocking(move || Ok(shared.describe())).await?))
     }
@@ -110,20 +113,30 @@ impl WorkerRpc for Service {
             return Err(Status::resource_exhausted(format!("leaving: {why}")));
         }
         let guard = self.shared.leases.acquire(&master)?;
-        self.shared.shut_out(shut_out);
+        self.shared.shut_out(&shut_out).map_err(unreadable)?;
         info!(%master, "held");
+        let misled = self.shared.misled.subscribe();
         let lease = guard.token().to_owned();
         let held = Held::new(self.shared.clone(), guard, master);
         let granted = wire::HoldEvent { lease, ..wire::HoldEvent::default() };
         let granted = tokio_stream::once(Ok(granted));
         // The stream owns the lease: when the connection goes, tonic drops it and the worker is free.
-        let rest =
-            futures_util::stream::unfold((held, leaving), |(held, mut leaving)| async move {
-                leaving.changed().await.ok()?; // What it belongs to is in `held`.
-                let leaves = leaving.borrow_and_update().is_some();
-                let event = wire::HoldEvent { leaving: leaves, ..wire::HoldEvent::default() };
-                Some((Ok(event), (held, leaving)))
-            });
+        let state = Some((held, leaving, misled));
+        let rest = futures_util::stream::unfold(state, |state| async move {
+            let (held, mut leaving, mut misled) = state?;
+            tokio::select! {
+                changed = leaving.changed() => {
+                    changed.ok()?; // What it belongs to is in `held`.
+                    let leaves = leaving.borrow_and_update().is_some();
+                    let event = wire::HoldEvent { leaving: leaves, ..wire::HoldEvent::default() };
+                    Some((Ok(event), Some((held, leaving, misled))))
+                }
+                _ = misled.changed() => {
+                    let why = "this worker does not know who is shut out, and lets go of its master";
+                    Some((Err(Status::failed_precondition(why)), None))
+                }
+            }
+        });
         Ok(Response::new(Box::pin(granted.chain(rest))))
     }
 
@@ -342,7 +355,10 @@ impl WorkerRpc for Service {
         request: Request<wire::ShutOutRequest>,
     ) -> Result<Response<wire::ShutOutReply>, Status> {
         self.admit(&request)?;
-        self.shared.shut_out(request.into_inner().worker_ids);
+        self.shared.shut_out(&request.into_inner().worker_ids).map_err(|error| {
+            self.shared.misled.send_replace(());
+            unreadable(error)
+        })?;
         Ok(Response::new(wire::ShutOutReply {}))
     }
 
@@ -454,6 +470,11 @@ impl Service {
         };
         Ok(wire::LoadEvent { done: true, corrupt, ..Default::default() })
     }
+}
+
+/// A list of those that are shut out that cannot be read.
+fn unreadable(error: shut_out::Error) -> Status {
+    Status::invalid_argument(error.to_string())
 }
 
 /// Which status each store failure becomes.

@@ -6,9 +6,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use cake_checkpoint::{Digest, Dtype};
 use cake_engine::Placement;
 use cake_identity::random_token;
-use cake_proto::{PROTOCOL, VERSION, limits, wire};
+use cake_proto::{PROTOCOL, VERSION, limits, shut_out, wire};
 use tokio::sync::{RwLock, watch};
-use tracing::{info, warn};
+use tracing::{error, info};
 
 use crate::config::Config;
 use crate::lease::{LeaseBook, LeaseGuard};
@@ -37,6 +37,8 @@ pub(crate) struct Shared {
     /// Where weights lie.
     pub(crate) placement: Placement,
     pins: Mutex<HashMap<Digest, InUse>>, // Blobs that the present master has asked for.
+    /// Changes when the present hold must end, since what its master said cannot be gone by.
+    pub(crate) misled: watch::Sender<()>,
     /// Why this worker would like to be let go, if it would.
     pub(crate) leaving: watch::Sender<Option<String>>,
     /// Pushes share it; a probe, a load and the putting away after a master each have it alone, so
@@ -58,6 +60,7 @@ impl Shared {
             leases: LeaseBook::default(),
             placement: Placement::new(config.weights, config.lock_memory),
             pins: Mutex::default(),
+            misled: watch::Sender::new(()),
             leaving: watch::Sender::new(None),
             work: Arc::default(),
             config,
@@ -142,15 +145,28 @@ impl Shared {
         }
     }
 
-    /// Talks no more to these workers.
-    pub(crate) fn shut_out(&self, worker_ids: Vec<String>) {
-        if worker_ids.len() > limits::SHUT_OUT {
-            warn!(count = worker_ids.len(), "the list of those that are shut out is too long");
-            return;
+    /// What this worker says of itself to another one: enough to tell whether it is the one that was looked for.
+    pub(crate) fn describe_to_peer(&self) -> wire::Description {
+        wire::Description {
+            worker_id: self.worker_id.clone(),
+            version: VERSION.to_owned(),
+            protocol: PROTOCOL,
+            ..wire::Description::default()
         }
+    }
+
+    /// Talks no more to these workers.
+    ///
+    /// # Errors
+    /// If the list cannot be read. The old one stays; whoever sent this one must not go on as if it had arrived.
+    pub(crate) fn shut_out(&self, packed: &[u8]) -> Result<(), shut_out::Error> {
+        let worker_ids = shut_out::unpack(packed).inspect_err(|error| {
+            error!(%error, "the master's list of those that are shut out cannot be read");
+        })?;
         if let Some(revoked) = self.membership.security().revoked() {
             revoked.set(worker_ids);
         }
+        Ok(())
     }
 }
 

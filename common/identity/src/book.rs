@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
-use crate::peer::is_worker_id;
+use crate::peer::{MOST_REVOKED, is_worker_id};
 use crate::token::JoinToken;
 use crate::{files, hex, random_token};
 
@@ -86,6 +86,12 @@ pub enum NameError {
         /// How many ever joined.
         joined: usize,
     },
+    /// There is no room for one more on the list that all workers get.
+    #[error(
+        "{MOST_REVOKED} workers are shut out already, and no list may be longer: make another authority with \
+         `cake-master init` in another directory, and let those join it that are to stay"
+    )]
+    TooMany,
     /// More than one.
     #[error("{} workers are called {name:?}: say which by its id, {}", .ids.len(), .ids.join(" or "))]
     Several {
@@ -233,9 +239,17 @@ impl Book {
             return Err(NameError::Nobody { name: name.to_owned(), joined: self.workers.len() });
         }
         let worker_id = members[meant(&members, name)?].worker_id.clone();
+        if self.is_full() {
+            return Err(NameError::TooMany);
+        }
         let worker = self.member_mut(&worker_id).expect("found among the members just now");
         worker.revoked = true;
         Ok(worker.clone())
+    }
+
+    /// Whether as many are shut out as every worker can be told.
+    fn is_full(&self) -> bool {
+        self.revoked().count() >= MOST_REVOKED
     }
 
     /// Takes the worker that is meant as by [`Book::revoke`], shut out or not, off the list, and returns what its
@@ -249,6 +263,9 @@ impl Book {
             return Err(NameError::Nobody { name: name.to_owned(), joined: 0 });
         }
         let place = meant(&all, name)?;
+        if self.is_full() && !all[place].revoked {
+            return Err(NameError::TooMany);
+        }
         let worker = self.workers.remove(place);
         self.forgotten.push(worker.worker_id.clone());
         Ok(worker)
@@ -444,6 +461,20 @@ mod tests {
         assert_eq!(serde_json::from_str::<Book>(&kept).expect("a book"), book);
         let old = r#"{"tokens":[],"workers":[]}"#;
         assert_eq!(serde_json::from_str::<Book>(old).expect("a book"), Book::default());
+    }
+
+    #[test]
+    fn no_more_can_be_shut_out_than_every_worker_can_be_told() {
+        let gone = |index: usize| {
+            let id = format!("{index:032x}");
+            WorkerEntry { revoked: true, ..worker(&id, "old") }
+        };
+        let mut book = Book { workers: (0..MOST_REVOKED).map(gone).collect(), ..Book::default() };
+        book.workers.push(worker(&random_token(), "phone"));
+        let full = book.revoke("phone").expect_err("full");
+        assert!(full == NameError::TooMany && full.to_string().contains("65536"), "{full}");
+        book.workers.remove(0);
+        assert!(book.revoke("phone").is_ok());
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub use book::{Book, BookFile, NameError, TokenEntry, WorkerEntry};
 pub use error::{Error, Refusal};
 pub use lines::Lines;
 pub use listener::{Incoming, incoming};
-pub use peer::Peer;
+pub use peer::{MOST_REVOKED, Peer};
 pub use security::{Identity, Revoked, Security};
 pub use stream::Stream;
 pub use token::JoinToken;

@@ -8,6 +8,8 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 /// Names that no public authority gives.
 const MASTER: &str = "master.cake.internal";
 const WORKERS: &str = ".worker.cake.internal";
+/// Most workers that can be shut out of a cluster: each of its workers is told of all of them in one message.
+pub const MOST_REVOKED: usize = 1 << 16;
 /// Length of a worker's id: hexadecimal digits.
 const ID_LEN: usize = 32;
 

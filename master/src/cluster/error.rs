@@ -59,6 +59,9 @@ pub enum Error {
         /// Another one.
         second: String,
     },
+    /// Workers cannot be told who is shut out, so that none is used.
+    #[error("no worker can be told who is shut out: {0}")]
+    ShutOut(#[from] cake_proto::shut_out::Error),
     /// A call failed.
     #[error("worker {name:?} could not {action}: {reason}")]
     Call {

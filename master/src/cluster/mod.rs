@@ -84,8 +84,8 @@ impl Member {
             let (theirs, worker) = (&offer.version, &offer.name);
             warn!(%worker, %theirs, ours = VERSION, "another version: answers may differ in the last digits");
         }
-        let request =
-            wire::HoldRequest { master_name: master.to_owned(), shut_out: membership.shut_out() };
+        let shut_out = cake_proto::shut_out::pack(&membership.shut_out())?;
+        let request = wire::HoldRequest { master_name: master.to_owned(), shut_out };
         let mut hold = take(&mut client, &offer.name, address, request).await?;
         let granted = tokio::time::timeout(ANSWER_TIMEOUT, hold.message())
             .await

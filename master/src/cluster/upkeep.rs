@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use cake_proto::shut_out::pack;
 use cake_proto::{Client, wire};
 use tokio::sync::watch;
 use tonic::Streaming;
+use tracing::error;
 
 use super::ANSWER_TIMEOUT;
 use crate::membership::Membership;
@@ -39,7 +41,15 @@ pub(super) async fn hold(
                 _ => return,
             },
             list = changed(&mut revoked) => {
-                let worker_ids = list.into_iter().collect();
+                let list: Vec<String> = list.into_iter().collect();
+                let worker_ids = match pack(&list) {
+                    Ok(worker_ids) => worker_ids,
+                    Err(error) => {
+                        // It must not go on as if it knew.
+                        error!(%worker_id, %error, "a worker that cannot be told who is shut out is let go");
+                        return;
+                    }
+                };
                 let call = client.shut_out(wire::ShutOutRequest { worker_ids });
                 if !matches!(tokio::time::timeout(ANSWER_TIMEOUT, call).await, Ok(Ok(_))) {
                     tokio::time::sleep(RETRY).await;

@@ -1,6 +1,6 @@
 //! Every message that a master or a worker takes, and what is made of it.
 use cake_master::cluster::Offer;
-use cake_proto::{Assembler, Step, WireFormat, wire};
+use cake_proto::{Assembler, Step, WireFormat, shut_out, wire};
 use cake_worker::load::Load;
 use prost::Message;
 
@@ -14,13 +14,15 @@ pub(super) fn run(bytes: &[u8]) {
         0 => frames(bytes),
         1 => drop(wire::LoadRequest::decode(bytes).map(Load::try_from)),
         2 => drop(wire::Description::decode(bytes).map(Offer::from)),
-        3 => drop(wire::HoldRequest::decode(bytes)),
+        3 => drop(wire::HoldRequest::decode(bytes).map(|hold| shut_out::unpack(&hold.shut_out))),
         4 => drop(wire::PushFrame::decode(bytes)),
         5 => drop(wire::PushEvent::decode(bytes)),
         6 => drop(wire::LoadEvent::decode(bytes)),
         7 => drop(wire::RouteRequest::decode(bytes)),
         8 => drop(wire::QueryRequest::decode(bytes)),
-        _ => drop(wire::ShutOutRequest::decode(bytes)),
+        _ => {
+            drop(wire::ShutOutRequest::decode(bytes).map(|list| shut_out::unpack(&list.worker_ids)))
+        }
     }
 }
 
@@ -53,7 +55,7 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
     };
     all.push(with_kind(2, description.encode_to_vec()));
     let hold =
-        wire::HoldRequest { master_name: "desk".to_owned(), shut_out: vec!["a".to_owned(); 3] };
+        wire::HoldRequest { master_name: "desk".to_owned(), shut_out: vec![7_u8; 48].into() };
     all.push(with_kind(3, hold.encode_to_vec()));
     let push = wire::PushFrame { manifest: vec![b'{'; 20].into(), data: vec![7; 40].into() };
     all.push(with_kind(4, push.encode_to_vec()));
