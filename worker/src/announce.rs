@@ -3,7 +3,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use cake_discovery::{About, News, Role, Sighting, look_out};
-use cake_identity::{Error, join, random_token};
+use cake_identity::join::{self, Noted};
+use cake_identity::{Error, random_token};
 use futures_util::future::select_ok;
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
@@ -50,7 +51,11 @@ pub(crate) async fn announce(announcement: Announcement) {
         let hello = hello(&membership, places.last.clone(), places.others(), listen);
         let (said, heard) = hearing(hello, &mut news, &mut places).await;
         let pause = match said {
-            Ok((master, reachable)) => {
+            Ok((master, Noted { reachable, name })) => {
+                if let Some(name) = name.filter(|name| membership.name().as_ref() != Some(name)) {
+                    info!(%name, "the master calls this worker so, as another has its name");
+                    keep(&membership, move |membership| membership.note_name(&name)).await;
+                }
                 let lines = (!reachable).then(|| master.clone());
                 lines_to.send_if_modified(|now| {
                     if lines.is_some() && listen.is_some() && now.is_none() {
@@ -60,7 +65,8 @@ pub(crate) async fn announce(announcement: Announcement) {
                 });
                 if told.as_ref() != Some(&master) {
                     info!(%master, "the master knows where this worker is");
-                    remember(&membership, &master).await;
+                    let master = master.clone();
+                    keep(&membership, move |membership| membership.remember(&master)).await;
                 }
                 let again = places.last.as_ref() != Some(&master);
                 places.last = Some(master.clone());
@@ -104,16 +110,18 @@ pub(crate) async fn announce(announcement: Announcement) {
 
 /// Says it at the last place that was proven, and only if the master is not there at all others at once: one that
 /// is reached in two ways shall not find this worker in one and not in the other. Returns where the master is, and
-/// whether it can connect to this worker.
+/// what it noted.
 async fn hello(
     membership: &Membership,
     last: Option<String>,
     others: Vec<String>,
     listen: Option<SocketAddr>,
-) -> Result<(String, bool), Error> {
+) -> Result<(String, Noted), Error> {
     let at = |master: String| async move {
-        let reachable = join::hello(&master, membership.security(), listen, true).await?;
-        Ok::<_, Error>((master, reachable))
+        let name = membership.name();
+        let security = membership.security();
+        let noted = join::hello(&master, security, listen, true, name.as_deref()).await?;
+        Ok::<_, Error>((master, noted))
     };
     let error = match last {
         Some(last) => match at(last).await {
@@ -209,12 +217,15 @@ async fn rest(news: &mut Option<mpsc::Receiver<News>>, places: &mut Places) {
     }
 }
 
-/// So that it is found again without any news.
-async fn remember(membership: &Membership, master: &str) {
-    let (membership, master) = (membership.clone(), master.to_owned());
-    let kept = tokio::task::spawn_blocking(move || membership.remember(&master)).await;
+/// Keeps what the master is known to be, or to say, so that it holds after a restart without any news.
+async fn keep(
+    membership: &Membership,
+    note: impl FnOnce(&Membership) -> Result<(), Error> + Send + 'static,
+) {
+    let membership = membership.clone();
+    let kept = tokio::task::spawn_blocking(move || note(&membership)).await;
     if let Ok(Err(error)) = kept {
-        warn!(%error, "where the master is will not be remembered");
+        warn!(%error, "what is known of the master will not be remembered");
     }
 }
 

@@ -104,7 +104,8 @@ pub struct ServeArgs {
     /// Default: no limit.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Store")]
     store_limit: Option<u64>,
-    /// Name shown to people. Default: the host's name.
+    /// Name shown to people. It is kept beside the store; where another member of the cluster has it, a number is put
+    /// behind it. Default: the name that was kept, or else the host's.
     #[arg(long, help_heading = "Network")]
     name: Option<String>,
     /// Threads for arithmetic, on the fast cores as long as there are enough. Default: the cores this
@@ -221,6 +222,7 @@ impl ServeArgs {
             .map_err(Error::Start)?;
         let result = runtime.block_on(async {
             let worker = Worker::bind(config).await?;
+            let name = worker.membership().name().unwrap_or(name);
             let asked = stop_requests(exit_with_parent); // From here on it ends in order.
             // It serves whether or not anybody reads this.
             match worker.address() {
@@ -273,12 +275,13 @@ impl ServeArgs {
         if no_listen && !encrypted {
             return Err(config::Error::NoListener.into());
         }
+        let name = self.name.or_else(|| server::kept_name(&store));
         let checked = Config::checked(
             &self.listen,
             budget,
             store,
             self.store_limit,
-            self.name.unwrap_or_else(platform::host_name),
+            name.unwrap_or_else(platform::host_name),
             self.threads.unwrap_or_else(platform::default_threads),
             insecure || encrypted,
         )?;

@@ -45,6 +45,11 @@ pub struct Entry<'a> {
     pub discover: bool,
 }
 
+/// What a member whose store is there is called; `None` if it is none, or never was told.
+pub fn kept_name(store: &Path) -> Option<String> {
+    Identity::open(&store.join(FILE)).ok()??.name
+}
+
 /// Whether a worker whose store is there is a member already.
 pub fn is_member(store: &Path) -> bool {
     store.join(FILE).exists()
@@ -59,6 +64,9 @@ impl Membership {
     pub async fn enter(entry: Entry<'_>) -> Result<Self, Error> {
         let path = entry.store.join(FILE);
         let kept = Identity::open(&path)?.map(|kept| Self::of(&path, kept)).transpose()?;
+        if let Some(Err(error)) = kept.as_ref().map(|kept| kept.note_name(entry.name)) {
+            warn!(%error, "this worker's name will not be remembered");
+        }
         let Some(token) = entry.token else {
             let kept = kept.unwrap_or_default();
             entry.master.map_or(Ok(()), |master| kept.remember(master))?;
@@ -131,6 +139,11 @@ impl Membership {
         self.identity().and_then(|identity| identity.master.clone())
     }
 
+    /// What its master calls it, as far as it is known; `None` if this worker is no member.
+    pub fn name(&self) -> Option<String> {
+        self.identity().and_then(|identity| identity.name.clone())
+    }
+
     fn identity(&self) -> Option<MutexGuard<'_, Identity>> {
         // Only ever replaced as a whole.
         let member = self.member.as_ref()?;
@@ -142,17 +155,31 @@ impl Membership {
     /// # Errors
     /// [`Error`] if that cannot be kept.
     pub fn remember(&self, master: &str) -> Result<(), Error> {
-        if let (Some(member), Some(mut identity)) = (&self.member, self.identity())
-            && identity.master.as_deref() != Some(master)
-        {
-            let before = identity.master.replace(master.to_owned());
-            // What is not kept is not known: it is tried again.
-            if let Err(error) = identity.keep(&member.path) {
-                identity.master = before;
-                return Err(error);
-            }
+        self.note(|identity| &mut identity.master, master)
+    }
+
+    /// Remembers what this worker is called. Waits for a disk.
+    ///
+    /// # Errors
+    /// [`Error`] if that cannot be kept.
+    pub fn note_name(&self, name: &str) -> Result<(), Error> {
+        self.note(|identity| &mut identity.name, name)
+    }
+
+    fn note(
+        &self,
+        field: impl Fn(&mut Identity) -> &mut Option<String>,
+        value: &str,
+    ) -> Result<(), Error> {
+        let (Some(member), Some(mut identity)) = (&self.member, self.identity()) else {
+            return Ok(());
+        };
+        if field(&mut identity).as_deref() == Some(value) {
+            return Ok(());
         }
-        Ok(())
+        let before = field(&mut identity).replace(value.to_owned());
+        // What is not kept is not known: it is tried again.
+        identity.keep(&member.path).inspect_err(|_| *field(&mut identity) = before)
     }
 
     /// What to sign for another certificate; `None` if this worker is no member.
@@ -195,7 +222,10 @@ impl Entry<'_> {
     /// returns where it is.
     async fn meet(&self, own: &Membership) -> Result<String, Error> {
         let hello = async |master: String| {
-            join::hello(&master, &own.security, self.listen, false).await?;
+            let name = own.name();
+            let noted =
+                join::hello(&master, &own.security, self.listen, false, name.as_deref()).await?;
+            own.note_name(noted.name.as_deref().unwrap_or(self.name))?;
             Ok(master)
         };
         let Some(known) = self.master.map(str::to_owned).or_else(|| own.master()) else {

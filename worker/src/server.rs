@@ -5,6 +5,7 @@ use std::path::Path;
 use std::task::Poll;
 use std::time::Duration;
 
+use cake_identity::files::replace;
 use cake_identity::{Incoming, Stream, incoming, random_token};
 use cake_proto::client::{KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT};
 use cake_proto::limits;
@@ -17,7 +18,7 @@ use tracing::{info, warn};
 use crate::announce::{Announcement, announce};
 use crate::config::Config;
 use crate::lines::offer;
-use crate::membership::{Entry, Membership};
+use crate::membership::{self, Entry, Membership};
 use crate::reserve::Reserve;
 use crate::service::Service;
 use crate::store::{self, Store};
@@ -80,9 +81,9 @@ impl Worker {
     ///
     /// # Errors
     /// [`Error`], one sentence each.
-    pub async fn bind(config: Config) -> Result<Self, Error> {
+    pub async fn bind(mut config: Config) -> Result<Self, Error> {
         let store = Store::open(&config.store, config.store_limit)?;
-        let mut worker_id = identity(&config.store)?;
+        let mut worker_id = identity(&config.store, &config.name)?;
         let listener = match config.listen {
             Some(address) => Some(bind(address).await?),
             None => None,
@@ -108,6 +109,9 @@ impl Worker {
         }
         if let Some(certified) = membership.worker_id() {
             certified.clone_into(&mut worker_id);
+        }
+        if let Some(name) = membership.name() {
+            config.name = name; // Another member may have the one that was asked for.
         }
         let reserve = config.reserve;
         let service = Service::new(config, worker_id.clone(), store, membership.clone());
@@ -182,7 +186,7 @@ impl Worker {
         announcing.abort_all();
         stop.send(()).ok();
         if tokio::time::timeout(GRACE, &mut serve).await.is_err() {
-            warn!("closing connections that a master still holds");
+            info!("closing connections that a master still holds");
         }
         // A step under way may take longer than anybody wants to wait for the process to end.
         let unload = tokio::task::spawn_blocking(move || runtime.clear());
@@ -215,22 +219,57 @@ fn connections(
     })
 }
 
-/// The id kept beside the store, made on first use.
-fn identity(store: &Path) -> Result<String, Error> {
-    let path = store.join("worker-id");
-    let failed = |source| Error::Identity { path: path.display().to_string(), source };
-    match std::fs::read_to_string(&path) {
-        Ok(text) if text.trim().len() == 32 => Ok(text.trim().to_owned()),
-        Ok(_) => write_identity(&path).map_err(failed),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            write_identity(&path).map_err(failed)
-        }
-        Err(error) => Err(failed(error)),
-    }
+/// The file beside the store that has this worker's id, and in a second line its name.
+const IDENTITY: &str = "worker-id";
+
+/// What the worker with this store is called, if that is known.
+pub fn kept_name(store: &Path) -> Option<String> {
+    let of_file = || {
+        let text = std::fs::read_to_string(store.join(IDENTITY)).ok()?;
+        text.lines().nth(1).filter(|name| !name.is_empty()).map(str::to_owned)
+    };
+    membership::kept_name(store).or_else(of_file)
 }
 
-fn write_identity(path: &Path) -> std::io::Result<String> {
-    let worker_id = random_token();
-    std::fs::write(path, &worker_id)?;
+/// The id kept beside the store, made on first use; the name is kept there, too.
+fn identity(store: &Path, name: &str) -> Result<String, Error> {
+    let path = store.join(IDENTITY);
+    let failed = |source| Error::Identity { path: path.display().to_string(), source };
+    let text = match std::fs::read_to_string(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        read => read.map_err(failed)?,
+    };
+    let kept = text.lines().next().map(str::trim).filter(|id| id.len() == 32);
+    let worker_id = kept.map_or_else(random_token, str::to_owned);
+    let content = format!("{worker_id}\n{name}\n");
+    if content != text
+        && let Err(error) = replace(&path, content.as_bytes())
+    {
+        if kept.is_none() {
+            return Err(failed(error)); // It would be another worker after each start.
+        }
+        warn!(%error, "this worker's name will not be remembered");
+    }
     Ok(worker_id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_id_and_the_name_stay_with_the_store() {
+        let store = tempfile::tempdir().expect("a folder");
+        assert_eq!(kept_name(store.path()), None);
+        let id = identity(store.path(), "tablet").expect("made");
+        assert_eq!(kept_name(store.path()).as_deref(), Some("tablet"));
+        assert_eq!(identity(store.path(), "phone").expect("there"), id);
+        assert_eq!(kept_name(store.path()).as_deref(), Some("phone"));
+        // As it was before names were kept.
+        std::fs::write(store.path().join(IDENTITY), &id).expect("written");
+        assert_eq!(kept_name(store.path()), None);
+        assert_eq!(identity(store.path(), "tablet").expect("there"), id);
+        std::fs::write(store.path().join(IDENTITY), "no id").expect("written");
+        assert_ne!(identity(store.path(), "tablet").expect("made"), id);
+    }
 }

@@ -110,7 +110,7 @@ impl Shared {
         let dtypes = [Dtype::F32, Dtype::F16, Dtype::BF16];
         wire::Description {
             worker_id: worker_id.clone(),
-            name: config.name.clone(),
+            name: self.name(),
             version: VERSION.to_owned(),
             protocol: PROTOCOL,
             budget_bytes: config.budget_bytes,
@@ -153,6 +153,11 @@ impl Shared {
             protocol: PROTOCOL,
             ..wire::Description::default()
         }
+    }
+
+    /// What people call this worker.
+    fn name(&self) -> String {
+        self.membership.name().unwrap_or_else(|| self.config.name.clone())
     }
 
     /// Talks no more to these workers.

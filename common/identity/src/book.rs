@@ -1,5 +1,6 @@
 //! What an authority remembers: tokens that are out, and workers that joined.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,6 +13,8 @@ use crate::{files, hex, random_token};
 
 const FILE: &str = "workers.json";
 const WHAT: &str = "the list of workers";
+/// Longest name of a worker.
+pub(crate) const NAME: usize = 63;
 /// How long a token that cannot be used any more is remembered, so that its bearer hears why.
 const TOKEN_MEMORY: Duration = Duration::from_secs(24 * 3600);
 
@@ -210,6 +213,22 @@ impl Book {
         let mut ids = self.workers.iter().map(|worker| &worker.worker_id).chain(&self.forgotten);
         let taken = ids.any(|id| id == wanted);
         if taken || !is_worker_id(wanted) { random_token() } else { wanted.to_owned() }
+    }
+
+    /// The name for the worker of this id that would like to have this one: it, unless another member has it; then
+    /// with a number behind it.
+    pub(crate) fn free_name(&self, wanted: &str, worker_id: &str) -> String {
+        let others = self.members().filter(|member| member.worker_id != worker_id);
+        let taken: BTreeSet<&str> = others.map(|member| member.name.as_str()).collect();
+        let numbered = |number: usize| {
+            let suffix = format!("-{number}");
+            let end = wanted.len().min(NAME.saturating_sub(suffix.len()));
+            format!("{}{suffix}", &wanted[..wanted.floor_char_boundary(end)])
+        };
+        let mut names = std::iter::once(wanted.to_owned()).chain((2..).map(numbered));
+        names
+            .find(|name| !taken.contains(name.as_str()))
+            .expect("there are more numbers than members")
     }
 
     /// Those that may take part.
@@ -475,6 +494,22 @@ mod tests {
         assert!(full == NameError::TooMany && full.to_string().contains("65536"), "{full}");
         book.workers.remove(0);
         assert!(book.revoke("phone").is_ok());
+    }
+
+    #[test]
+    fn no_two_members_have_one_name() {
+        let ids = [(); 3].map(|()| random_token());
+        let workers = vec![worker(&ids[0], "tablet"), worker(&ids[1], "tablet-2")];
+        let mut book = Book { workers, ..Book::default() };
+        assert_eq!(book.free_name("phone", &ids[2]), "phone");
+        assert_eq!(book.free_name("tablet", &ids[2]), "tablet-3");
+        assert_eq!(book.free_name("tablet", &ids[0]), "tablet", "its own");
+        book.revoke("tablet").expect("there");
+        assert_eq!(book.free_name("tablet", &ids[2]), "tablet", "whose was shut out");
+        let long = "x".repeat(NAME);
+        book.workers.push(worker(&random_token(), &long));
+        let next = book.free_name(&long, &ids[2]);
+        assert!(next.len() == NAME && next.ends_with("x-2"), "{next}");
     }
 
     #[test]

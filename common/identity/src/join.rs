@@ -31,7 +31,7 @@ use tokio::sync::mpsc;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::authority::fingerprint;
-use crate::book::seconds;
+use crate::book::{NAME, seconds};
 use crate::listener::take_all;
 use crate::security::{client_config, server_config};
 use crate::stream::buffered;
@@ -44,8 +44,6 @@ use crate::{
 
 /// Longest message.
 const MESSAGE: usize = 16 << 10;
-/// Longest name of a worker.
-const NAME: usize = 63;
 /// How long a master may take for all of it.
 const ANSWER: Duration = Duration::from_secs(10);
 /// How often a worker asks whose answers are lost: with the same key, so that the master knows it again.
@@ -81,6 +79,9 @@ pub(crate) enum Request {
         listen: Option<SocketAddr>,
         /// Whether it answers there yet.
         answers: bool,
+        /// What it calls itself.
+        #[serde(default)]
+        name: Option<String>,
     },
 }
 
@@ -89,9 +90,15 @@ enum Answer {
     Joined {
         #[serde(with = "files::base64_bytes")]
         certificate: Vec<u8>,
+        /// What it is called: no two members have one name.
+        #[serde(default)]
+        name: Option<String>,
     },
     Noted {
         reachable: bool,
+        /// As in [`Answer::Joined`].
+        #[serde(default)]
+        name: Option<String>,
     },
     Refused(String),
 }
@@ -172,8 +179,9 @@ async fn answer(
     let decide = move || decide(&book, &bytes, &peer, session, from);
     let decided = tokio::task::spawn_blocking(decide).await.map_err(io::Error::other)?;
     let (answer, result) = match decided {
-        Ok((Answer::Noted { reachable: false }, Event::Hello { worker_id, address })) => {
-            look(authority, security, worker_id, address).await?
+        Ok((Answer::Noted { reachable: false, name }, Event::Hello { worker_id, address })) => {
+            let (reachable, event) = look(authority, security, worker_id, address).await?;
+            (Answer::Noted { reachable, name }, event)
         }
         Ok((answer, event)) => (answer, Ok(event)),
         Err(reason) => (Answer::Refused(reason.clone()), Err(io::Error::other(reason))),
@@ -189,7 +197,7 @@ async fn look(
     security: &Security,
     worker_id: String,
     address: String,
-) -> io::Result<(Answer, io::Result<Event>)> {
+) -> io::Result<(bool, io::Result<Event>)> {
     let (id, book) = (worker_id.clone(), authority.clone());
     let known = move || {
         let mut book = book.book().read()?;
@@ -206,7 +214,7 @@ async fn look(
     let note = move || authority.book().moved(&id, &from, &to);
     let noted = tokio::task::spawn_blocking(note).await.map_err(io::Error::other)?;
     noted.map_err(io::Error::other)?;
-    Ok((Answer::Noted { reachable }, Ok(Event::Hello { worker_id, address })))
+    Ok((reachable, Ok(Event::Hello { worker_id, address })))
 }
 
 /// What to answer: a function of what is known and what was said. Changes the book on disk.
@@ -224,20 +232,25 @@ fn decide(
     };
     let request = parse_request(bytes).map_err(|_| "this is no request".to_owned())?;
     match (request, peer) {
-        (Request::Hello { listen, answers }, Peer::Worker(worker_id)) => {
+        (Request::Hello { listen, answers, name }, Peer::Worker(worker_id)) => {
+            let name = name.map(usable_name).transpose()?;
             let at = |listen| reachable(listen, from).to_string();
             let address = listen.map_or_else(|| lines::address(worker_id), at);
             // Where it says that it answers is looked at before it is noted, and told.
             let looks = answers && listen.is_some();
             let known = authority.book().update(|book| {
+                let name = name.map(|name| book.free_name(&name, worker_id));
                 let member = book.member_mut(worker_id)?;
                 if !looks {
                     member.address.clone_from(&address);
                 }
-                Some(())
+                if let Some(name) = name {
+                    member.name = name;
+                }
+                Some(member.name.clone())
             });
-            known.map_err(broken)?.ok_or("this worker is no member")?;
-            let answer = Answer::Noted { reachable: !looks };
+            let name = known.map_err(broken)?.ok_or("this worker is no member")?;
+            let answer = Answer::Noted { reachable: !looks, name: Some(name) };
             Ok((answer, Event::Hello { worker_id: worker_id.clone(), address }))
         }
         (Request::Hello { .. }, _) => Err("only a member has an address here".to_owned()),
@@ -251,10 +264,7 @@ fn decide(
             if expected != blake3::Hash::from_bytes(shown) {
                 return Err(invalid.to_owned());
             }
-            let usable = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-            if name.is_empty() || name.len() > NAME || !name.chars().all(usable) {
-                return Err("the worker's name cannot be used".to_owned());
-            }
+            let name = usable_name(name)?;
             let listen = listen.map(|listen| reachable(listen, from));
             if let Some(at) = listen
                 && at.ip().is_loopback()
@@ -271,6 +281,7 @@ fn decide(
                 let key = Authority::requested_key(&request).map_err(unreadable)?;
                 let now = SystemTime::now();
                 let worker_id = book.admit(&token, &key, &worker_id, now)?;
+                let name = book.free_name(&name, &worker_id);
                 let certificate =
                     authority.sign_request(&request, &worker_id).map_err(unreadable)?;
                 let line = || lines::address(&worker_id);
@@ -287,13 +298,23 @@ fn decide(
                     Some(known) => *known = entry,
                     None => book.workers.push(entry),
                 }
-                Ok::<_, &str>((worker_id, address, certificate))
+                Ok::<_, &str>((worker_id, name, address, certificate))
             });
-            let (worker_id, address, certificate) = joined.map_err(broken)??;
+            let (worker_id, name, address, certificate) = joined.map_err(broken)??;
             let certificate = certificate.to_vec();
-            Ok((Answer::Joined { certificate }, Event::Joined { worker_id, name, address }))
+            let answer = Answer::Joined { certificate, name: Some(name.clone()) };
+            Ok((answer, Event::Joined { worker_id, name, address }))
         }
     }
+}
+
+/// A name that tables and messages can show.
+fn usable_name(name: String) -> Result<String, String> {
+    let usable = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if name.is_empty() || name.len() > NAME || !name.chars().all(usable) {
+        return Err("the worker's name cannot be used".to_owned());
+    }
+    Ok(name)
 }
 
 /// What a worker asks, from its bytes.
@@ -378,8 +399,9 @@ pub async fn join(
     let expected = "a certificate";
     let wrong = || Error::Answer { address: address.to_owned(), expected };
     match answer {
-        Answer::Joined { certificate } => {
+        Answer::Joined { certificate, name } => {
             let mut identity = Identity::new(certificate.into(), key.serialize_der(), authority);
+            identity.name = name;
             identity.master = Some(address.to_owned());
             match identity.peer() {
                 Some(Peer::Worker(_)) => Ok(identity),
@@ -391,8 +413,17 @@ pub async fn join(
     }
 }
 
-/// Tells the master at `address` that this member listens at `listen` now, if anywhere, and if it `answers` there
-/// yet; returns whether the master need not wait for lines, since it reaches the member there.
+/// What a master noted of a member that said hello.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Noted {
+    /// Whether it need not wait for lines, since it reaches the member where that listens.
+    pub reachable: bool,
+    /// What the member is called: no two have one name. Not told by a master of an older version.
+    pub name: Option<String>,
+}
+
+/// Tells the master at `address` that this member, which calls itself `name` if anything, listens at `listen` now, if
+/// anywhere, and if it `answers` there yet.
 ///
 /// # Errors
 /// As [`join`].
@@ -401,13 +432,17 @@ pub async fn hello(
     security: &Security,
     listen: Option<SocketAddr>,
     answers: bool,
-) -> Result<bool, Error> {
+    name: Option<&str>,
+) -> Result<Noted, Error> {
+    let name = name.map(str::to_owned);
     let talk = async {
         let mut stream = security.reach(address, Some(&Peer::Master)).await?;
-        ask(&mut stream, &Request::Hello { listen, answers }).await
+        ask(&mut stream, &Request::Hello { listen, answers, name }).await
     };
     match within(address, talk).await? {
-        Answer::Noted { reachable } => Ok(reachable && listen.is_some()),
+        Answer::Noted { reachable, name } => {
+            Ok(Noted { reachable: reachable && listen.is_some(), name })
+        }
         Answer::Refused(reason) => Err(Error::Refused { address: address.to_owned(), reason }),
         Answer::Joined { .. } => {
             Err(Error::Answer { address: address.to_owned(), expected: "a note" })

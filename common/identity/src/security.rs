@@ -39,6 +39,9 @@ pub struct Identity {
     authority: Vec<u8>,
     /// Where the master takes news of this worker's address, if it is known (HOST:PORT).
     pub master: Option<String>,
+    /// What its master calls this worker, as it said last: no two of its workers have one name.
+    #[serde(default)]
+    pub name: Option<String>,
 }
 
 impl Identity {
@@ -49,7 +52,7 @@ impl Identity {
         authority: CertificateDer<'static>,
     ) -> Self {
         let (certificate, authority) = (certificate.to_vec(), authority.to_vec());
-        Self { certificate, key, authority, master: None }
+        Self { certificate, key, authority, master: None, name: None }
     }
 
     /// The one kept at `path`, if there is one.
@@ -97,7 +100,8 @@ impl Identity {
             return Err(rustls::Error::from(rustls::CertificateError::NotValidForName).into());
         }
         let (key, authority) = (self.key.clone(), self.authority.clone());
-        Ok(Self { certificate, key, authority, master: self.master.clone() })
+        let (master, name) = (self.master.clone(), self.name.clone());
+        Ok(Self { certificate, key, authority, master, name })
     }
 
     pub(crate) fn key(&self) -> &[u8] {

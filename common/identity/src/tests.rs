@@ -122,7 +122,7 @@ async fn a_worker_joins_and_both_sides_know_each_other_from_then_on() {
     connect(&other, at, Some(&Peer::Worker(wanted.clone()))).await.expect("let in");
     assert!(matches!(peers.recv().await, Some(Peer::Worker(id)) if id != wanted));
     let moved = "10.1.2.3:9".parse().ok();
-    join::hello(&master.door, &worker, moved, false).await.expect("noted");
+    join::hello(&master.door, &worker, moved, false, None).await.expect("noted");
     let book = master.authority.book().read().expect("readable");
     assert_eq!(book.members().next().map(|member| member.address.as_str()), Some("10.1.2.3:9"));
 }
@@ -199,7 +199,7 @@ async fn who_is_revoked_is_cut_off_at_once_and_stays_out() {
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionAborted);
     assert!(connect(&security, at, None).await.is_err());
     master.security.revoked().expect("mutual").set([id]);
-    assert!(join::hello(&master.door, &worker, listen(), false).await.is_err());
+    assert!(join::hello(&master.door, &worker, listen(), false, None).await.is_err());
 }
 
 #[tokio::test]

@@ -97,7 +97,7 @@ async fn a_worker_whose_answer_is_lost_asks_again_and_is_one_member_for_one_use(
     let ids: Vec<_> = book.members().map(|member| member.worker_id.clone()).collect();
     assert_eq!(ids, [wanted]);
     let worker = Security::mutual(&joined).expect("usable");
-    join::hello(&master.door, &worker, listen(), false).await.expect("a member");
+    join::hello(&master.door, &worker, listen(), false, None).await.expect("a member");
     let used = master.join(&token).await.err().expect("refused").to_string();
     assert!(used.contains("used already"), "{used}");
 }
@@ -127,9 +127,11 @@ async fn a_recorded_join_or_hello_sent_again_is_refused_and_changes_nothing() {
     let joined = join::join(&through, &token, "phone", &random_token(), listen()).await;
     let worker = Security::mutual(&joined.expect("joined")).expect("usable");
     let through = saying.start(door, false).await.to_string();
-    join::hello(&through, &worker, "10.1.2.3:9".parse().ok(), false).await.expect("noted");
+    join::hello(&through, &worker, "10.1.2.3:9".parse().ok(), false, None).await.expect("noted");
     // Since then it has moved: who replays would move it back.
-    join::hello(&master.door, &worker, "10.1.2.4:9".parse().ok(), false).await.expect("noted");
+    join::hello(&master.door, &worker, "10.1.2.4:9".parse().ok(), false, None)
+        .await
+        .expect("noted");
     for _ in 0..3 {
         master.events.recv().await.expect("a join and two of a hello");
     }

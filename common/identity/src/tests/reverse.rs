@@ -141,7 +141,7 @@ async fn a_worker_hears_whether_its_master_reaches_it() {
     let (there, at) = serve(&worker).await;
     let _peers = echo(there);
     let told = async |who: &Security, listen| {
-        join::hello(&master.door, who, listen, true).await.expect("noted")
+        join::hello(&master.door, who, listen, true, None).await.expect("noted").reachable
     };
     assert!(told(&worker, Some(at)).await);
     assert!(!told(&other, Some(at)).await, "another one is there");
