@@ -8,7 +8,7 @@ use std::time::Duration;
 use cake_checkpoint::units::{format_bytes, parse_bytes};
 use cake_engine::Weights;
 use cake_identity::JoinToken;
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgAction, Args, Parser, Subcommand};
 use futures_util::stream::{Stream, poll_fn};
 use futures_util::{FutureExt, StreamExt};
 use tokio::sync::watch;
@@ -19,7 +19,7 @@ use crate::reserve::Reserve;
 use crate::server::{self, Worker};
 use crate::store::cli as store_cli;
 use crate::store::{self, Store};
-use crate::{DEFAULT_PORT, platform};
+use crate::{DEFAULT_PORT, NOTES, platform};
 
 /// Shown at the end of the help; a test parses each of them.
 const EXAMPLES: &str = "Examples:
@@ -74,6 +74,10 @@ pub struct Cli {
     serve: ServeArgs,
     #[command(flatten, next_help_heading = "Logs and traces")]
     telemetry: cake_telemetry::Options,
+    /// Say more on standard error: -v what happens here, -vv everything. Without it: who holds this worker, what it
+    /// loaded and how many tokens it computed, and what went wrong.
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    verbose: u8,
 }
 
 #[derive(Debug, Subcommand)]
@@ -191,7 +195,9 @@ impl Cli {
     /// # Errors
     /// One sentence for the person who started it.
     pub fn run(self) -> Result<(), Error> {
-        let _telemetry = self.telemetry.start("cake-worker", "warn")?;
+        let quiet = format!("warn,{NOTES}=info");
+        let level = [quiet.as_str(), "info", "debug"][usize::from(self.verbose.min(2))];
+        let _telemetry = self.telemetry.start("cake-worker", level)?;
         match self.command {
             None => self.serve.run(),
             Some(Command::Store(StoreArgs { action })) => action.run(),
@@ -457,6 +463,9 @@ mod tests {
         assert_eq!(place(&["--weights", "copy", "--lock-memory"]), Some(Weights::Copy));
         let refusal = parsed(&["--weights", "disk"]).expect_err("no such place").to_string();
         assert!(refusal.contains("disk") && refusal.contains("map, copy, auto"), "{refusal}");
+        let verbose = |args: &[&str]| parsed(args).map(|cli| cli.verbose).ok();
+        assert_eq!([&[][..], &["-v"], &["-vv"]].map(verbose), [0, 1, 2].map(Some));
+        assert_eq!(verbose(&["store", "list", "-v"]), Some(1));
         assert!(parsed(&["--weights"]).is_err() && parsed(&["--lock-memory=1"]).is_err());
     }
 }

@@ -30,6 +30,9 @@ pub mod service;
 mod shared;
 pub mod store;
 
+/// Target of the few lines that a worker says without being asked for more: who holds it, and what it does for them.
+pub(crate) const NOTES: &str = "cake_worker::notes";
+
 /// Memory a worker's process takes besides its stage: the program, its threads' stacks, the
 /// connections' windows and the allocator's slack. Measured with an idle worker after a push of
 /// 1 GiB, rounded up.

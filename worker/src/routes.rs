@@ -5,13 +5,16 @@ use std::time::Duration;
 use cake_identity::{Peer, Security};
 use cake_proto::failure::failure_frame;
 use cake_proto::{Client, ConnectError, Failure, Step, Tag, WireFormat, connect, wire};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 use tracing::{info, warn};
 
 /// How long the next stage may take to say who it is.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How much later than the next stage this one may hear that their master lets go of both.
+const CLOSES: Duration = Duration::from_secs(2);
 
 /// Frames on their way to the master.
 pub type MasterSender = mpsc::Sender<Result<wire::StepFrame, Status>>;
@@ -29,7 +32,8 @@ pub struct Routes {
 struct Shared {
     master: Option<MasterSender>,
     next: Next,
-    broken: Option<String>, // Why the stream to the next stage ended.
+    broken: Option<String>,      // Why the stream to the next stage ended.
+    closed: watch::Sender<bool>, // Whether the stage is unloaded.
 }
 
 /// What is done with a step that this stage has computed.
@@ -73,7 +77,8 @@ impl Routes {
     /// A route to the master, for the worker called `worker`. Hidden states leave in `format`; up to `frames_queued`
     /// frames of them wait for the link to the next stage before the stage itself waits.
     pub fn new(worker: &str, format: WireFormat, frames_queued: usize) -> Self {
-        let shared = Shared { master: None, next: Next::Answer, broken: None };
+        let closed = watch::Sender::new(false);
+        let shared = Shared { master: None, next: Next::Answer, broken: None, closed };
         let shared = Arc::new(Mutex::new(shared));
         Self { worker: worker.to_owned(), format, frames_queued, shared }
     }
@@ -124,10 +129,20 @@ impl Routes {
             match client.forward(ReceiverStream::new(outgoing)).await {
                 Ok(_) => info!(%address, "stream to the next stage closed"),
                 Err(status) => {
-                    warn!(%address, error = status.message(), "stream to the next stage broke");
                     let reason = format!("the stream to {address} broke: {}", status.message());
-                    routes.lock().broken = Some(reason.clone());
+                    let mut closed = {
+                        let mut shared = routes.lock();
+                        shared.broken = Some(reason.clone());
+                        shared.closed.subscribe()
+                    };
                     routes.fail(0, Failure::other(reason));
+                    // Where the master lets go of all its workers, which of them hears of it first is chance.
+                    let closes = closed.wait_for(|closed| *closed);
+                    let error = status.message();
+                    match tokio::time::timeout(CLOSES, closes).await {
+                        Ok(_) => info!(%address, error, "stream to the next stage closed"),
+                        Err(_) => warn!(%address, error, "stream to the next stage broke"),
+                    }
                 }
             }
         });
@@ -157,6 +172,7 @@ impl Routes {
                     }
                 }
             }
+            (_, None) if *self.lock().closed.borrow() => {} // It was under way when the stage was unloaded.
             (_, None) => warn!(step = step.step, "computed a step that nobody waits for"),
         }
     }
@@ -175,6 +191,7 @@ impl Routes {
         let mut shared = self.lock();
         shared.master = None;
         shared.next = Next::Answer;
+        shared.closed.send_replace(true);
     }
 
     fn set_next(&self, next: Next) {

@@ -4,8 +4,10 @@ mod line;
 mod model;
 mod sync;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use cake_checkpoint::units::format_bytes;
 use cake_checkpoint::{Blob, Digest, LayerRange, Manifest};
 use cake_engine::Stage;
 use cake_proto::{Failure, Step, WireFormat, limits};
@@ -13,6 +15,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use self::line::{Line, Turns, line};
+use crate::NOTES;
 pub use crate::compute::{Job, StepEngine, StepError};
 use crate::progress::{Progress, Report};
 use crate::routes::Routes;
@@ -24,6 +27,7 @@ pub struct Runtime {
     worker: String,
     loaded: Arc<Mutex<Option<Loaded>>>,
     resting: Arc<Mutex<Vec<Resting>>>,
+    computed_tokens: Arc<AtomicU64>,
 }
 
 /// What a stage that ended computed with: verified, and where it shall lie. Its file may be evicted.
@@ -124,7 +128,12 @@ impl Loaded {
 impl Runtime {
     /// No stage yet.
     pub fn new(worker: &str) -> Self {
-        Self { worker: worker.to_owned(), loaded: Arc::default(), resting: Arc::default() }
+        Self {
+            worker: worker.to_owned(),
+            loaded: Arc::default(),
+            resting: Arc::default(),
+            computed_tokens: Arc::default(),
+        }
     }
 
     /// Puts `stage` to work. What was loaded before must have been unloaded.
@@ -142,6 +151,8 @@ impl Runtime {
         let layers = about.layers;
         let progress = Arc::new(Progress::default());
         let seen = progress.clone();
+        let computed = self.computed_tokens.clone();
+        let bytes = blobs.iter().map(|open| open.manifest.file_bytes).sum();
         let engine = std::thread::Builder::new().name("cake-stage".into()).spawn(move || {
             let _runtime = handle.enter(); // `Routes::fail` spawns a task.
             let send = |step: Step| {
@@ -157,18 +168,26 @@ impl Runtime {
             let mut engine = StepEngine::new(stage);
             let run = |job: Job| {
                 seen.begun(job.number());
-                engine.run(job).map_err(|error| error.failure(layers))
+                let step = engine.run(job).map_err(|error| error.failure(layers))?;
+                computed.fetch_add(step.rows as u64, Ordering::Relaxed);
+                Ok(step)
             };
             compute(turns, run, send, fail);
             // What may not be what was verified does not rest: whoever wants it again verifies it again.
             if engine.is_lost() { Vec::new() } else { blobs }
         })?;
-        info!(layers = %about.layers, generation = about.generation, "stage loaded");
+        let weights = format_bytes(bytes);
+        info!(target: NOTES, %layers, weights, generation = about.generation, "loaded");
         let loaded = Loaded { about, line, routes, pipeline: None, progress, ended, engine };
         if let Some(replaced) = self.lock().replace(loaded) {
             replaced.routes.close();
         }
         Ok(())
+    }
+
+    /// Tokens that went through a stage here, in the process's life; those of prompts, and of steps done again, too.
+    pub fn computed_tokens(&self) -> u64 {
+        self.computed_tokens.load(Ordering::Relaxed)
     }
 
     /// Lets the stage compute nothing more than the step it is at.

@@ -114,7 +114,6 @@ impl WorkerRpc for Service {
         }
         let guard = self.shared.leases.acquire(&master)?;
         self.shared.shut_out(&shut_out).map_err(unreadable)?;
-        info!(%master, "held");
         let misled = self.shared.misled.subscribe();
         let lease = guard.token().to_owned();
         let held = Held::new(self.shared.clone(), guard, master);

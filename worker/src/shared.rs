@@ -16,7 +16,7 @@ use crate::load::resident_permille;
 use crate::membership::Membership;
 use crate::runtime::Runtime;
 use crate::store::{InUse, Store};
-use crate::{OVERHEAD_BYTES, platform};
+use crate::{NOTES, OVERHEAD_BYTES, platform};
 
 /// What the clones of a worker's service share.
 pub(crate) struct Shared {
@@ -180,18 +180,22 @@ pub(crate) struct Held {
     guard: Option<LeaseGuard>, // Some until dropped.
     shared: Arc<Shared>,
     master: String,
+    computed_before: u64, // Tokens, in the process's life.
 }
 
 impl Held {
     /// A hold with this lease.
     pub(crate) fn new(shared: Arc<Shared>, guard: LeaseGuard, master: String) -> Self {
-        Self { guard: Some(guard), shared, master }
+        let computed_before = shared.runtime.computed_tokens();
+        info!(target: NOTES, %master, "held");
+        Self { guard: Some(guard), shared, master, computed_before }
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        info!(master = %self.master, "released");
+        let computed_tokens = self.shared.runtime.computed_tokens() - self.computed_before;
+        info!(target: NOTES, master = %self.master, computed_tokens, "released");
         let (shared, guard) = (self.shared.clone(), self.guard.take());
         if let Some(guard) = &guard {
             guard.end(); // A load under way stops at the next blob.

@@ -8,6 +8,7 @@
 //! - Nothing waits for a collector but the end of the process, and that not longer than [`LAST_WORDS`].
 //! - Without a collector no context travels, and a span that no log asks for costs nothing.
 
+use std::io::IsTerminal;
 use std::time::Duration;
 
 use cake_proto::TraceContext;
@@ -77,6 +78,7 @@ impl Options {
         let filter = EnvFilter::try_from_env(FILTER).unwrap_or_else(|_| EnvFilter::new(level));
         let logs = tracing_subscriber::fmt::layer()
             .with_writer(std::io::stderr)
+            .with_ansi(colours(std::io::stderr().is_terminal(), |name| std::env::var(name).ok()))
             .with_span_events(FmtSpan::CLOSE)
             .with_filter(filter);
         let export = match &self.otlp {
@@ -91,6 +93,15 @@ impl Options {
         Registry::default().with(logs).with(traces).init();
         Ok(Telemetry { export })
     }
+}
+
+/// Whether logs have colours: on a terminal, unless the environment says otherwise, as <https://no-color.org> and
+/// <https://bixense.com/clicolors> have it. Escape codes in a file or a pipe are in everybody's way.
+fn colours(terminal: bool, variable: impl Fn(&str) -> Option<String>) -> bool {
+    let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+    let forced = set("CLICOLOR_FORCE").is_some_and(|value| value != "0");
+    let dumb = variable("TERM").is_some_and(|terminal| terminal == "dumb");
+    set("NO_COLOR").is_none() && (forced || (terminal && !dumb))
 }
 
 impl Export {
@@ -166,6 +177,21 @@ mod tests {
             assert_eq!(context_of(&tracing::info_span!("request")), None);
         });
         assert_eq!(context_of(&Span::none()), None);
+    }
+
+    #[test]
+    fn colours_are_for_terminals_and_for_who_asks() {
+        let with = |terminal, environment: &[(&str, &str)]| {
+            let value = |name: &str| environment.iter().find(|(known, _)| *known == name);
+            colours(terminal, |name| value(name).map(|(_, value)| (*value).to_owned()))
+        };
+        assert!(with(true, &[]) && !with(false, &[]));
+        assert!(!with(true, &[("NO_COLOR", "1")]) && with(true, &[("NO_COLOR", "")]));
+        assert!(
+            with(false, &[("CLICOLOR_FORCE", "1")]) && !with(false, &[("CLICOLOR_FORCE", "0")])
+        );
+        assert!(!with(false, &[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")]));
+        assert!(!with(true, &[("TERM", "dumb")]) && with(true, &[("TERM", "xterm")]));
     }
 
     #[test]
