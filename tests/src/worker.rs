@@ -35,6 +35,8 @@ pub struct WorkerOptions<'a> {
     pub store: Option<PathBuf>,
     /// Address to listen on; if empty it does not listen.
     pub listen: String,
+    /// Whether it is told its name, and does not know it from before.
+    pub named: bool,
     /// More arguments.
     pub args: Vec<String>,
     /// More environment.
@@ -59,6 +61,7 @@ impl Default for WorkerOptions<'_> {
             directory: None,
             store: None,
             listen: "127.0.0.1:0".to_owned(),
+            named: true,
             args: Vec::new(),
             env: Vec::new(),
             cgroups: Vec::new(),
@@ -231,8 +234,10 @@ fn command(name: &str, options: &WorkerOptions<'_>, directory: &Path, store: &Pa
         "" => command.arg("--no-listen"),
         listen => command.args(["--listen", listen]),
     };
+    if options.named {
+        command.args(["--name", name]);
+    }
     command
-        .args(["--name", name])
         .args(["--memory", &options.memory.to_string(), "--threads", &options.threads.to_string()])
         .arg("--store")
         .arg(store)
