@@ -97,7 +97,7 @@ fn check_key(server: &Server, headers: &HeaderMap) -> Result<Scope, ApiError> {
     let given = blake3::hash(given.map_or("", |(_, key)| key.trim()).as_bytes());
     let keys = server.keys.iter().enumerate();
     let matching = keys.filter(|(_, key)| blake3::hash(key.as_bytes()) == given);
-    match matching.map(|(index, _)| index).last() {
+    match matching.fold(None, |_, (index, _)| Some(index)) {
         None if !server.keys.is_empty() => Err(ApiError::Unauthorized),
         Some(index) if !server.share_prefixes => Ok(Scope::of_key(index)),
         _ => Ok(Scope::ALL),
