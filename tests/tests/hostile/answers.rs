@@ -102,8 +102,8 @@ fn an_answer_says_whether_its_limit_or_the_context_ended_it() {
     let events: Vec<String> = server.stream(CHAT, &request).collect();
     let last: Value = serde_json::from_str(&events[events.len() - 2]).expect("JSON");
     assert_eq!(last["choices"][0]["finish_details"]["type"], "context", "{last}");
-    // An answer that ends by itself needs no more words.
-    let body = server.post(COMPLETIONS, &json!({ "prompt": [1, 2, 3], "max_tokens": 1 })).good();
+    let one = json!({ "prompt": [1, 2, 3], "max_tokens": 1, "ignore_eos": true });
+    let body = server.post(COMPLETIONS, &one).good();
     assert_eq!(body["choices"][0]["finish_details"]["type"], "max_tokens");
     let said = json!({ "messages": [{ "role": "user", "content": "owl ".repeat(200) }] });
     let reply = server.post(CHAT, &said);
