@@ -58,7 +58,7 @@ impl OwnMemory {
 /// of each sequence's next token as they are computed and while one of them is chosen.
 pub fn ends_bytes(model: &Model, promise: &Promise) -> u64 {
     let scores = (model.checkpoint.config.vocab_size as u64).saturating_mul(2 * 4);
-    model.ends_bytes().saturating_add(scores.saturating_mul(promise.parallel as u64))
+    model.ends_bytes().saturating_add(scores.saturating_mul(promise.most_sequences() as u64))
 }
 
 /// What is promised to the person: it fixes memory beyond the weights.

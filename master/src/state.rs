@@ -1,7 +1,7 @@
 //! What the master keeps on its own disk between runs: digests, measurements, the plan counter.
 use std::collections::HashMap;
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cake_checkpoint::DigestCache;
