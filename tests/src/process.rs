@@ -224,7 +224,8 @@ impl Finished {
         let all = format!("{}\nstdout: {}\nstderr: {}", self.command, self.stdout, self.stderr);
         assert_eq!(self.status.code(), Some(1), "ended with {}: {all}", self.status);
         // What people should know before it goes on is no part of the refusal.
-        let notes = self.stderr.lines().take_while(|line| line.starts_with("note: "));
+        let is_note = |line: &&str| line.starts_with("note: ") || line.starts_with("warning: ");
+        let notes = self.stderr.lines().take_while(is_note);
         let notes: usize = notes.map(|line| line.len() + 1).sum();
         let said = self.stderr.get(notes..).unwrap_or_default().trim();
         let said = said.strip_prefix("cake-master: ").or(said.strip_prefix("cake-worker: "));

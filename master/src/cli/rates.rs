@@ -93,7 +93,8 @@ impl Asking<'_> {
         };
         let config_json = &model.checkpoint.config_json;
         let encoding = model.weight_encoding();
-        let error = match cluster::measure(member, config_json, encoding, layers).await {
+        let timed = cluster::measure(member, config_json, encoding, layers, known.as_ref()).await;
+        let error = match timed {
             Ok(measured) => return Ok(Ok(state.remember(&key, measured))),
             Err(error) => error,
         };

@@ -32,7 +32,8 @@ pub struct Measured {
     pub quiet: bool,
 }
 
-/// Times up to so many layers of this model on the worker, and the link to it.
+/// Times up to so many layers of this model on the worker, and the link to it unless that is `known`: what else runs
+/// on a worker says nothing of its link, and a second look at it would cost megabytes.
 ///
 /// # Errors
 /// [`Error::Call`].
@@ -41,7 +42,32 @@ pub async fn measure(
     config_json: &[u8],
     encoding: WeightEncoding,
     layers: usize,
+    known: Option<&Measured>,
 ) -> Result<Measured, Error> {
+    let mut client = member.client.clone();
+    let name = member.name();
+    let (rtt_seconds, bytes_per_second) = match known {
+        Some(known) => (known.rtt_seconds, known.bytes_per_second),
+        None => link(member).await?,
+    };
+    let request = wire::ProbeComputeRequest {
+        config_json: config_json.to_vec().into(),
+        encoding: encoding.to_string(),
+        layers: u32::try_from(layers).unwrap_or(u32::MAX),
+    };
+    let probe =
+        within_time(PROBE_TIMEOUT, name, "time a layer", client.probe_compute(request)).await?;
+    Ok(Measured {
+        decode_seconds: probe.decode_ns as f64 * 1e-9,
+        probe_bytes: probe.bytes.max(1),
+        rtt_seconds,
+        bytes_per_second,
+        quiet: probe.quiet,
+    })
+}
+
+/// Seconds for a message there and back, and bytes per second to the worker.
+async fn link(member: &Member) -> Result<(f64, f64), Error> {
     let mut client = member.client.clone();
     let name = member.name();
     let mut trips = Vec::with_capacity(ROUND_TRIPS);
@@ -63,18 +89,5 @@ pub async fn measure(
     }
     // The answer's way back is not the payload's; never below 1 µs, so the rate stays finite.
     let sending = (fastest - rtt_seconds / 2.0).max(1e-6);
-    let request = wire::ProbeComputeRequest {
-        config_json: config_json.to_vec().into(),
-        encoding: encoding.to_string(),
-        layers: u32::try_from(layers).unwrap_or(u32::MAX),
-    };
-    let probe =
-        within_time(PROBE_TIMEOUT, name, "time a layer", client.probe_compute(request)).await?;
-    Ok(Measured {
-        decode_seconds: probe.decode_ns as f64 * 1e-9,
-        probe_bytes: probe.bytes.max(1),
-        rtt_seconds,
-        bytes_per_second: limits::FRAME_BYTES as f64 / sending,
-        quiet: probe.quiet,
-    })
+    Ok((rtt_seconds, limits::FRAME_BYTES as f64 / sending))
 }

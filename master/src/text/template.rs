@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::SystemTime;
 
@@ -85,21 +86,29 @@ impl ChatTemplate {
         if self.source.len() > MAX_SOURCE_BYTES {
             return Err(self.exceeds(Bound::Source(MAX_SOURCE_BYTES)));
         }
-        let parsed = self.environment.template_from_named_str(&self.origin, &self.source);
-        parsed.map_err(|error| self.explain(&error))
+        let parse = || self.environment.template_from_named_str(&self.origin, &self.source);
+        self.guarded(|| parse().map_err(|error| self.explain(&error)))
+    }
+
+    /// Calls the template engine; what it panics at is an error like any other, because a template that somebody else
+    /// wrote must not end the process.
+    fn guarded<T>(&self, call: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        // The environment is only read.
+        catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| Err(self.gave_up()))
+    }
+
+    fn gave_up(&self) -> Error {
+        let reason = "the template engine gave up".to_owned();
+        Error::ChatTemplate { origin: self.origin.clone(), reason }
     }
 
     /// Writes a conversation as text, on a thread with a stack that is large enough.
     pub(super) fn render(&self, conversation: &Conversation<'_>) -> Result<String, Error> {
-        let gave_up = || Error::ChatTemplate {
-            origin: self.origin.clone(),
-            reason: "the template engine gave up".to_owned(),
-        };
         thread::scope(|scope| {
             let thread = thread::Builder::new().name("template".into()).stack_size(STACK_BYTES);
             let rendering = thread.spawn_scoped(scope, || self.render_here(conversation));
             let rendering = rendering.map_err(|source| Error::NoRenderer { source })?;
-            rendering.join().unwrap_or_else(|_| Err(gave_up()))
+            rendering.join().unwrap_or_else(|_| Err(self.gave_up()))
         })
     }
 
@@ -115,12 +124,15 @@ impl ChatTemplate {
             ..Value::from_serialize(special)
         };
         let mut output = Output { bytes: Vec::new(), most: *most_bytes, is_full: false };
-        let rendered = self.parsed()?.render_captured_to(variables, &mut output).map(drop);
-        match rendered {
-            Err(_) if output.is_full => Err(self.exceeds(Bound::Output(*most_bytes))),
-            Err(error) => Err(self.explain(&error)),
-            Ok(()) => Ok(String::from_utf8(output.bytes).expect("templates write strings")),
-        }
+        let template = self.parsed()?;
+        self.guarded(move || {
+            let rendered = template.render_captured_to(variables, &mut output).map(drop);
+            match rendered {
+                Err(_) if output.is_full => Err(self.exceeds(Bound::Output(*most_bytes))),
+                Err(error) => Err(self.explain(&error)),
+                Ok(()) => Ok(String::from_utf8(output.bytes).expect("templates write strings")),
+            }
+        })
     }
 
     fn exceeds(&self, bound: Bound) -> Error {

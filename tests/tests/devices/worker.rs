@@ -17,7 +17,8 @@ use tokio::runtime::Runtime;
 use tonic::Code;
 
 const LIMIT: Duration = Duration::from_secs(30);
-const ARGS: &[&str] = &["--context", "256", "--chunk", "16", "--local-memory", "0"];
+const ARGS: &[&str] =
+    &["--context", "256", "--parallel", "1", "--chunk", "16", "--local-memory", "0"];
 
 /// Two workers that need each other for a model of eight layers, and read its weights from their mapped files.
 struct Pair {

@@ -215,7 +215,7 @@ fn a_page_whose_name_was_made_to_lead_here_gets_nothing() {
         assert_eq!(server.get_as(other, "/health").good()["status"], "ok");
         assert_eq!(
             server.get_as(other, "/ready").good(),
-            json!({ "status": "ready", "reason": null })
+            json!({ "status": "ready", "phase": "ready", "reason": null })
         );
     }
     drop(server);

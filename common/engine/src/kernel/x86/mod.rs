@@ -29,8 +29,8 @@ use instructions;
 /// at a time hold up the loads behind them.
 #[inline(always)]
 pub(super) fn prefetch(address: *const u8) {
-    // SAFETY: a prefetch touches nothing; every processor of this architecture has it.
     #[cfg(not(miri))] // Miri runs no assembly.
+    // SAFETY: a prefetch touches nothing; every processor of this architecture has it.
     unsafe {
         asm!("prefetcht1 [{}]", in(reg) address, options(nostack, preserves_flags, readonly))
     }
@@ -43,8 +43,8 @@ pub(super) fn prefetch(address: *const u8) {
 /// memory need.
 #[inline(always)]
 pub(super) fn prefetch_near(address: *const u8) {
-    // SAFETY: a prefetch touches nothing; every processor of this architecture has it.
     #[cfg(not(miri))] // Miri runs no assembly.
+    // SAFETY: a prefetch touches nothing; every processor of this architecture has it.
     unsafe {
         asm!("prefetcht0 [{}]", in(reg) address, options(nostack, preserves_flags, readonly))
     }
