@@ -258,6 +258,19 @@ pub fn status_bytes(pid: u32, name: &str) -> Option<u64> {
     Some(field(&status, name)? * 1024)
 }
 
+/// The same of a process and of all that it started, those of theirs included: what it costs its machine. Pages that
+/// they share count for each.
+pub fn family_bytes(pid: u32, name: &str) -> Option<u64> {
+    let own = status_bytes(pid, name)?;
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let children =
+        tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    let children: Vec<u32> = children
+        .flat_map(|ids| ids.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>())
+        .collect();
+    Some(own + children.into_iter().filter_map(|child| family_bytes(child, name)).sum::<u64>())
+}
+
 /// Whether a process of that id exists and is no zombie.
 pub fn alive(pid: u32) -> bool {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };

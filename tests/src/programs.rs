@@ -1,5 +1,6 @@
-//! The binaries under test: found beside the running test, built first so that they are never stale.
-use std::path::{Path, PathBuf};
+//! The binaries under test: found beside the running test, built first so that they are never stale. `CAKE_PROGRAMS`
+//! names another directory to take them from, as they are there: an older version, to see that a new test fails on it.
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
@@ -22,12 +23,14 @@ pub struct Programs {
 pub fn programs() -> &'static Programs {
     static PROGRAMS: OnceLock<Programs> = OnceLock::new();
     PROGRAMS.get_or_init(|| {
-        let directory = profile_directory();
-        build(&directory);
+        let directory = match std::env::var_os("CAKE_PROGRAMS") {
+            Some(directory) => PathBuf::from(directory),
+            None => built(profile_directory()),
+        };
         let suffix = std::env::consts::EXE_SUFFIX;
         let program = |name: &str| {
             let path = directory.join(format!("{name}{suffix}"));
-            assert!(path.is_file(), "cargo built no {}", path.display());
+            assert!(path.is_file(), "there is no {}", path.display());
             path
         };
         Programs { master: program("cake-master"), worker: program("cake-worker") }
@@ -44,7 +47,8 @@ fn profile_directory() -> PathBuf {
     directory.to_owned()
 }
 
-fn build(directory: &Path) {
+/// The directory of a profile, with binaries that are as new as the sources.
+fn built(directory: PathBuf) -> PathBuf {
     let name = directory.file_name().and_then(|name| name.to_str()).unwrap_or("debug");
     let profile = if name == "debug" { "dev" } else { name };
     let target = directory.parent().expect("a profile's directory lies in the target directory");
@@ -61,4 +65,5 @@ fn build(directory: &Path) {
         "cannot build the programs under test:\n{}",
         String::from_utf8_lossy(&output.stderr)
     );
+    directory
 }
