@@ -10,12 +10,12 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The first entry of the list; entries are put before it.
 static FIRST: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
-/// Whoever takes an entry or makes one holds it. The handler does not.
+/// Whoever takes an entry, makes one or lets go of one holds it. The handler does not.
 static TAKING: Mutex<()> = Mutex::new(());
 /// What handled the signal before; set before the handler is.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
@@ -25,6 +25,8 @@ static PAGE: AtomicUsize = AtomicUsize::new(0);
 /// One stretch of addresses that is guarded, or none while `bytes` is 0.
 #[derive(Debug)]
 struct Entry {
+    /// Odd while `start` and `bytes` change: whoever reads it twice, the same and even, has read two that belong together.
+    version: AtomicUsize,
     start: AtomicUsize,
     bytes: AtomicUsize,
     hit: AtomicBool,
@@ -42,18 +44,17 @@ impl Guard {
     pub(crate) fn over(start: usize, bytes: usize) -> Guard {
         install();
         let _taking = TAKING.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = entries().find(|entry| entry.bytes.load(Ordering::Acquire) == 0);
+        let entry = entries().find(|entry| entry.bytes.load(Ordering::Relaxed) == 0);
         let entry = entry.unwrap_or_else(|| {
             let none = || AtomicUsize::new(0);
             let (hit, next) = (AtomicBool::new(false), entries().next());
-            let entry = Box::leak(Box::new(Entry { start: none(), bytes: none(), hit, next }));
+            let (version, start, bytes) = (none(), none(), none());
+            let entry = Box::leak(Box::new(Entry { version, start, bytes, hit, next }));
             FIRST.store(entry, Ordering::Release);
             entry
         });
         entry.hit.store(false, Ordering::Relaxed);
-        entry.start.store(start, Ordering::Relaxed);
-        // Last: with it the entry counts. An empty file has a page, too.
-        entry.bytes.store(bytes.max(1), Ordering::Release);
+        entry.set(start, bytes.max(1)); // An empty file has a page, too.
         Guard { entry }
     }
 
@@ -65,30 +66,46 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // From here on another guard may take it.
-        self.entry.bytes.store(0, Ordering::Release);
+        let _taking = TAKING.lock().unwrap_or_else(PoisonError::into_inner);
+        self.entry.set(0, 0); // From here on another guard may take it.
     }
 }
 
 impl Entry {
-    /// Whether the address is in it. One that is being taken or let go of meanwhile is not where a thread reads: a map
-    /// is guarded before anybody reads it, and until nobody does.
-    fn has(&self, address: usize) -> bool {
-        let bytes = self.bytes.load(Ordering::Acquire);
-        let start = self.start.load(Ordering::Relaxed);
-        address.checked_sub(start).is_some_and(|offset| offset < bytes)
+    /// Only by who holds [`TAKING`].
+    fn set(&self, start: usize, bytes: usize) {
+        let version = self.version.load(Ordering::Relaxed);
+        self.version.store(version.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.start.store(start, Ordering::Relaxed);
+        self.bytes.store(bytes, Ordering::Relaxed);
+        self.version.store(version.wrapping_add(2), Ordering::Release);
     }
 
-    /// Puts zeros in the map's place; returns whether that could be done.
-    fn hit(&self) -> bool {
-        // Before the zeros can be read: who sees one of them also sees this.
-        self.hit.store(true, Ordering::SeqCst);
+    /// What it guards, as start and bytes; none while that changes. What changes is not where a thread reads: a map is
+    /// guarded before anybody reads it, and until nobody does.
+    fn guarded(&self) -> Option<(usize, usize)> {
+        let version = self.version.load(Ordering::Acquire);
         let (start, bytes) =
             (self.start.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        let same = version == self.version.load(Ordering::Relaxed);
+        (same && version.is_multiple_of(2)).then_some((start, bytes))
+    }
+
+    /// Puts zeros in the map's place if the address is in it; returns whether that was so and could be done.
+    fn hit(&self, address: usize) -> bool {
+        let Some((start, bytes)) = self.guarded() else { return false };
+        if address.checked_sub(start).is_none_or(|offset| offset >= bytes) {
+            return false;
+        }
+        // Before the zeros can be read: who sees one of them also sees this.
+        self.hit.store(true, Ordering::SeqCst);
         let whole = bytes.next_multiple_of(PAGE.load(Ordering::Relaxed).max(1));
         let flags = libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_FIXED;
-        // SAFETY: the pages are those of one read-only map of a file, which the owner of the guard keeps mapped, and
-        // whose bytes may be any; they stay mapped, readable and not writable. Its owner unmaps them as before.
+        // SAFETY: the pages are those of one read-only map of a file, which the owner of the guard keeps mapped as the
+        // thread that was interrupted reads it, and whose bytes may be any; they stay mapped, readable and not
+        // writable. Its owner unmaps them as before.
         let place =
             unsafe { libc::mmap(start as *mut c_void, whole, libc::PROT_READ, flags, -1, 0) };
         place != libc::MAP_FAILED
@@ -134,7 +151,7 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_
     if of_memory {
         // SAFETY: a SIGBUS of the system's has an address.
         let address = unsafe { info.si_addr() } as usize;
-        if entries().any(|entry| entry.has(address) && entry.hit()) {
+        if entries().any(|entry| entry.hit(address)) {
             return;
         }
     }

@@ -15,14 +15,17 @@ use crate::fault::Guard;
 /// A file mapped for reading, as bytes.
 ///
 /// Its pages are read from the file when they are touched. If that fails, because the file was cut or the disk does
-/// not give them, all of the map reads as zeros from then on, and [`FileMap::is_damaged`] tells: whoever computed with
-/// its bytes asks afterwards ([`Watch`]). Where the system is no Unix, such a read ends the process.
+/// not give them, all of the map reads as zeros from then on; if only a part of its last page was cut off, that part
+/// does. [`FileMap::is_damaged`] tells: whoever computed with its bytes asks afterwards ([`Watch`]). Where the system is
+/// no Unix, such a read ends the process.
 #[derive(Debug)]
 pub struct FileMap {
     // Before `map`: what is not mapped any more must not be guarded.
     #[cfg(unix)]
     guard: Guard,
     map: Mmap,
+    /// To ask how long it is by now.
+    file: File,
     path: PathBuf,
 }
 
@@ -51,16 +54,18 @@ impl FileMap {
             #[cfg(unix)]
             guard,
             map,
+            file: file.try_clone()?,
             path: path.to_owned(),
         })
     }
 
-    /// Whether bytes of the file could not be read: they were zeros instead.
+    /// Whether bytes of the file could not be read, or are gone: they were zeros instead.
     pub fn is_damaged(&self) -> bool {
         #[cfg(unix)]
-        return self.guard.was_hit();
-        #[cfg(not(unix))]
-        false
+        if self.guard.was_hit() {
+            return true;
+        }
+        self.file.metadata().map_or(true, |file| file.len() < self.map.len() as u64)
     }
 
     /// The file.
@@ -172,6 +177,17 @@ mod tests {
         drop((cut, watch));
         let (_, next) = mapped(folder.path(), "next", BYTES);
         assert!(!next.is_damaged() && next.iter().all(|byte| *byte == 7));
+    }
+
+    /// No read fails within a page of which something is left.
+    #[test]
+    fn a_file_that_loses_a_few_bytes_is_known_to_be_damaged() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (file, map) = mapped(folder.path(), "cut", 5000);
+        assert!(!map.is_damaged());
+        file.set_len(4990).expect("cut");
+        assert_eq!(map[4999], 0);
+        assert!(map.is_damaged());
     }
 
     #[test]

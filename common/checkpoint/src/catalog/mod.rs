@@ -202,8 +202,9 @@ impl Checkpoint {
         // A panic while the lock is held leaves either no map or a whole one.
         let mut slot = self.maps[tensor.file].lock().unwrap_or_else(PoisonError::into_inner);
         let map = match &*slot {
-            Some(map) => map.clone(),
-            None => {
+            Some(map) if !map.is_damaged() => map.clone(),
+            // Or the file is whole again by now.
+            _ => {
                 let map = crate::mapped::map_file(&self.handles[tensor.file], path)?;
                 slot.insert(map).clone()
             }

@@ -106,7 +106,8 @@ fn parse(stat: &str, tick: Duration) -> Option<Machine> {
     let all = stat.lines().next()?.strip_prefix("cpu ")?;
     let ticks: Vec<u64> = all.split_whitespace().map_while(|ticks| ticks.parse().ok()).collect();
     let [user, nice, system, _idle, _disk, hard, soft, stolen, ..] = ticks[..] else { return None };
-    let time = |ticks: u64| tick.checked_mul(u32::try_from(ticks).ok()?);
+    let nanoseconds = u64::try_from(tick.as_nanos()).ok()?;
+    let time = |ticks: u64| ticks.checked_mul(nanoseconds).map(Duration::from_nanos);
     let sum = [user, nice, system, hard, soft].into_iter().fold(0, u64::saturating_add);
     let each = stat.lines().skip(1).take_while(|line| line.starts_with("cpu")).count();
     Some(Machine { busy: time(sum)?, stolen: time(stolen)?, processors: u32::try_from(each).ok()? })

@@ -163,6 +163,7 @@ pub(crate) fn attend(tier: Tier, attend: &Attend<'_>, q: &[f32]) -> Vec<f32> {
     let tiles = attend.tiles();
     let width = attend.heads * attend.kv.head_dim;
     assert_eq!(q.len(), attend.rows.len() * width, "a query for each head of each row");
+    assert_eq!(attend.heads % kv_heads, 0, "the heads of a row are all in some group");
     let mut out = Room::new(q.len());
     let mut tasks = tasks(attend, &tiles, out.places());
     let walk = |task: &Task<'_>, spans: Range<usize>, state: &mut State| {
