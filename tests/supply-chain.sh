@@ -8,6 +8,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# Those that are known to read deny.toml, and to write such a bill.
+deny_version=0.20.2
+cyclonedx_version=0.5.9
+
 not_shown() {
   echo "$1: NOT SHOWN: $2" >&2
 }
@@ -24,10 +28,10 @@ while [ $# -gt 0 ]; do
 done
 
 has() {
-  command -v "cargo-$1" >/dev/null || { $install && cargo install --locked --quiet "cargo-$1"; }
+  command -v "cargo-$1" >/dev/null || { $install && cargo install --locked --quiet "cargo-$1@$2"; }
 }
 
-has deny || { not_shown "supply chain" "cargo-deny is not installed" && exit 3; }
+has deny "$deny_version" || { not_shown "supply chain" "cargo-deny is not installed" && exit 3; }
 cargo deny --locked check --hide-inclusion-graph licenses bans sources
 if cargo deny --locked fetch db >/dev/null 2>&1; then
   cargo deny --locked check --disable-fetch advisories
@@ -36,7 +40,7 @@ else
 fi
 
 if [ -n "$bill" ]; then
-  has cyclonedx || { not_shown "bill of materials" "cargo-cyclonedx is not installed" && exit 3; }
+  has cyclonedx "$cyclonedx_version" || { not_shown "bill of materials" "cargo-cyclonedx is not installed" && exit 3; }
   # The master's has the worker in it. One such file comes to lie beside every package's manifest; none of them stays.
   trap 'find . -name cake-bill.json -not -path "./target/*" -delete' EXIT
   cargo cyclonedx --quiet --format json --spec-version 1.5 --manifest-path master/Cargo.toml --override-filename cake-bill

@@ -15,6 +15,7 @@
 //!   this machine, and for what a stage is on either side: its scratch memory and how it runs a step.
 
 pub mod api;
+mod aside;
 pub mod chunk;
 pub mod cli;
 pub mod cluster;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use cake_identity::files;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
@@ -71,7 +72,7 @@ impl Sightings {
         &self,
         change: impl FnOnce(&mut BTreeMap<String, Sighting>) -> bool,
     ) -> std::io::Result<()> {
-        let lock = std::fs::File::create(self.path.with_extension("lock"))?;
+        let lock = files::open_lock(&self.path.with_extension("lock"))?;
         lock.lock()?;
         let mut all = self.read();
         if !change(&mut all) {

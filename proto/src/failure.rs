@@ -19,13 +19,6 @@ pub enum FailureKind {
     Damaged,
 }
 
-impl FailureKind {
-    /// Whether the stage that says it is at fault, and must not compute on as if nothing had been.
-    pub fn is_loss_of_stage(self) -> bool {
-        matches!(self, Self::NonFinite | Self::Damaged)
-    }
-}
-
 impl From<FailureKind> for wire::FailureKind {
     fn from(kind: FailureKind) -> Self {
         match kind {

@@ -1,8 +1,8 @@
 //! The wire between a master and its workers.
 //!
 //! Start with `cake/v1/worker.proto`, then [`step`] (how one step is cut into frames and put together
-//! again), [`failure`] (why a stage could not do one), [`wire_format`] (how its hidden states become bytes) and [`connect`] (how a connection is
-//! opened and tagged).
+//! again), [`failure`] (why a stage could not do one), [`wire_format`] (how its hidden states become bytes) and
+//! [`connect`] (how a connection is opened and tagged).
 //!
 //! Invariants:
 //! - Knows only the wire: no tensor math, no checkpoint, no store.
@@ -12,15 +12,18 @@
 //!   types.
 
 pub mod client;
+mod error;
 pub mod failure;
 pub mod limits;
+pub mod said;
 pub mod shut_out;
 pub mod step;
 pub mod wire_format;
 
 pub use client::{Client, ConnectError, Tag, connect};
+pub use error::ProtocolError;
 pub use failure::{Failure, FailureKind};
-pub use step::{Assembler, Incoming, ProtocolError, Step, StepItem, TraceContext};
+pub use step::{Assembler, Incoming, Step, StepItem, TraceContext};
 pub use wire_format::WireFormat;
 
 /// Version of the wire protocol. Raised whenever an old peer could misread a new one, in what a

@@ -3,7 +3,9 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
+use crate::error::ProtocolError;
 use crate::failure::FailureKind;
+use crate::said::sentence;
 use crate::wire_format::{Decoder, WireFormat};
 use crate::{limits, wire};
 
@@ -68,95 +70,6 @@ pub enum Incoming {
         /// The layers `[start, end)` of the stage; empty where no stage was there to fail.
         layers: Range<u32>,
     },
-}
-
-/// A peer's frames break the protocol; its stream ends.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum ProtocolError {
-    /// A first frame without a head.
-    #[error("step {step} begins without a head")]
-    NoHead {
-        /// The step.
-        step: u64,
-    },
-    /// Frames of two steps were mixed.
-    #[error("a frame of step {found} came before step {expected} was complete")]
-    Interleaved {
-        /// The unfinished step.
-        expected: u64,
-        /// The other one.
-        found: u64,
-    },
-    /// It says that a step will come, and something else.
-    #[error("a frame that announces a step has more in it, expected nothing else")]
-    Announcement,
-    /// A head announces more than the bounds allow, or numbers that do not agree.
-    #[error("step {step} announces {what}: {found}, at most {limit}")]
-    TooMany {
-        /// The step.
-        step: u64,
-        /// What there is too much of.
-        what: &'static str,
-        /// How many.
-        found: usize,
-        /// The bound.
-        limit: usize,
-    },
-    /// Rows of the items do not add up.
-    #[error("step {step} has {rows} rows but its items have {item_rows}")]
-    Rows {
-        /// The step.
-        step: u64,
-        /// Rows announced.
-        rows: usize,
-        /// Sum over the items.
-        item_rows: usize,
-    },
-    /// The hidden bytes do not match the rows.
-    #[error("step {step} carries {found} bytes of hidden states, expected {expected}")]
-    HiddenBytes {
-        /// The step.
-        step: u64,
-        /// Rows times the bytes of a row in the step's format.
-        expected: usize,
-        /// Received so far.
-        found: usize,
-    },
-    /// A wanted row does not exist.
-    #[error("step {step} wants row {row} of {rows}")]
-    Wanted {
-        /// The step.
-        step: u64,
-        /// The row.
-        row: u32,
-        /// Rows there are.
-        rows: usize,
-    },
-    /// Hidden states in a format that this build does not know.
-    #[error("step {step} carries hidden states in the unknown format {found}")]
-    Format {
-        /// The step.
-        step: u64,
-        /// Number of the format.
-        found: i32,
-    },
-    /// A trace context of another length.
-    #[error(
-        "step {step} carries a trace context of {found} bytes, expected none or {}",
-        size_of::<TraceContext>()
-    )]
-    Trace {
-        /// The step.
-        step: u64,
-        /// Its bytes.
-        found: usize,
-    },
-}
-
-impl From<ProtocolError> for tonic::Status {
-    fn from(error: ProtocolError) -> Self {
-        Self::invalid_argument(error.to_string())
-    }
 }
 
 impl Step {
@@ -265,7 +178,7 @@ impl Assembler {
                 kind: failure.kind().into(), // One that is not known is of no kind that could be acted on.
                 layers: failure.layer_start..failure.layer_end,
                 worker: failure.worker,
-                message: failure.message,
+                message: sentence(&failure.message),
             }));
         }
         let mut partial = match (self.partial.take(), frame.head) {
@@ -492,7 +405,6 @@ mod tests {
             let (worker, message) = ("phone".to_owned(), "no".to_owned());
             let heard = Incoming::Failure { step: 9, worker, message, kind, layers: 3..7 };
             assert_eq!(assemble(vec![frame]), Ok(Some(heard)));
-            assert_eq!(kind.is_loss_of_stage(), matches!(kind, NonFinite | Damaged));
         }
         let mut frame = failure_frame(9, "phone", Failure::other("no"));
         frame.failure.as_mut().expect("a failure").kind = 77;

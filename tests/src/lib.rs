@@ -30,6 +30,7 @@ pub mod proxy;
 pub mod recorder;
 pub mod server;
 pub mod streams;
+pub mod template;
 pub mod wait;
 pub mod weather;
 pub mod worker;

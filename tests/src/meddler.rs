@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
 use cake_proto::client::{LEASE_KEY, PIPELINE_KEY, PROTOCOL_KEY};
+use cake_proto::limits::MESSAGE_BYTES;
 use cake_proto::wire::worker_client::WorkerClient;
 use cake_proto::wire::worker_server::{Worker, WorkerServer};
 use cake_proto::wire::{self, StepFrame};
-use futures_util::stream::StreamExt;
+use futures_util::stream::{StreamExt, unfold};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
@@ -33,6 +34,10 @@ pub enum Lie {
     Headless,
     /// Its first number is none.
     NotANumber,
+    /// It is a message larger than any may be.
+    TooLarge,
+    /// It is right, and the stream ends with it.
+    Last,
 }
 
 /// A worker's services at another address. Gone when dropped.
@@ -159,18 +164,18 @@ impl Shared {
         (frame.announcement || state.swallowing != Some(frame.step)).then_some(frame)
     }
 
-    /// What the master hears in place of this frame.
-    fn towards_master(&self, mut frame: StepFrame) -> StepFrame {
+    /// What the master hears in place of this frame, and whether it hears anything more.
+    fn towards_master(&self, mut frame: StepFrame) -> (StepFrame, bool) {
         if frame.relay || frame.failure.is_some() || frame.head.is_none() || !frame.last {
-            return frame;
+            return (frame, true);
         }
         let mut state = self.state();
-        let Some((lie, left @ 1..)) = state.lies else { return frame };
+        let Some((lie, left @ 1..)) = state.lies else { return (frame, true) };
         let mut hidden = frame.hidden.to_vec();
         let head = frame.head.as_mut().expect("checked above");
         let row_bytes = hidden.len().checked_div(head.rows as usize).unwrap_or(0);
         if row_bytes == 0 {
-            return frame; // No row was wanted: there is nothing to lie about.
+            return (frame, true); // No row was wanted: there is nothing to lie about.
         }
         match lie {
             Lie::Rows => {
@@ -181,11 +186,13 @@ impl Shared {
             Lie::Generation => frame.generation += 1,
             Lie::Headless => frame.head = None,
             Lie::NotANumber => hidden[..4].copy_from_slice(&f32::NAN.to_le_bytes()),
+            Lie::TooLarge => hidden.resize(MESSAGE_BYTES + 1, 0),
+            Lie::Last => {}
         }
         frame.hidden = Bytes::from(hidden);
         state.lies = Some((lie, left - 1));
         state.lied += 1;
-        frame
+        (frame, lie != Lie::Last)
     }
 }
 
@@ -253,8 +260,18 @@ impl Worker for Meddling {
         let arrives = move |frame| std::future::ready(there.towards_worker(frame));
         let request = passed(request).map(|frames| until_end(frames).filter_map(arrives));
         let answers = self.client().steps(request).await?.into_inner();
-        let heard = move |frame: Result<StepFrame, Status>| frame.map(|it| back.towards_master(it));
-        Ok(Response::new(Box::pin(answers.map(heard))))
+        // None once the master is to hear nothing more.
+        let heard = unfold(Some((answers, back)), async |open| {
+            let (mut answers, back) = open?;
+            Some(match answers.next().await? {
+                Ok(frame) => {
+                    let (frame, more) = back.towards_master(frame);
+                    (Ok(frame), more.then_some((answers, back)))
+                }
+                Err(status) => (Err(status), None),
+            })
+        });
+        Ok(Response::new(Box::pin(heard)))
     }
 
     async fn forward(&self, request: Request<Streaming<StepFrame>>) -> Reply<wire::ForwardReply> {

@@ -1,4 +1,6 @@
 //! Several answers at once, and what makes two runs of them the same.
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use serde_json::{Value, json};
 
 use crate::Server;
@@ -52,18 +54,41 @@ pub fn answer_heard(
     (text, logprobs)
 }
 
-/// Texts and log-probabilities of [`STREAMS`] sampled answers of so many tokens that are streamed at once,
-/// while something happens.
+/// Texts and log-probabilities of [`STREAMS`] sampled answers of so many tokens that are streamed at once, while
+/// something happens. Until that is over each is asked for again: whatever happens, it happens to answers.
 ///
 /// # Panics
-/// If one is not whole.
+/// If one is not whole, or not the same each time.
 pub fn together(server: &Server, tokens: usize, meanwhile: impl FnOnce()) -> Vec<Said> {
+    let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let one = |number: usize| scope.spawn(move || answer(server, number, tokens));
+        let over = &over;
+        let one = |number: usize| {
+            scope.spawn(move || {
+                let said = answer(server, number, tokens);
+                while !over.load(Ordering::Relaxed) {
+                    let again = answer(server, number, tokens);
+                    assert!(again == said, "another answer of {number} than before");
+                }
+                said
+            })
+        };
         let asked: Vec<_> = (0..STREAMS).map(one).collect();
+        let until = Over(over);
         meanwhile();
+        drop(until);
         asked.into_iter().map(|asked| asked.join().expect("an answer")).collect()
     })
+}
+
+/// Tells others, when it is dropped, that they need not go on: so that they come to their end however that comes.
+#[derive(Debug)]
+pub struct Over<'a>(pub &'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// What has been counted under a name so far.

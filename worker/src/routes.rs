@@ -149,8 +149,8 @@ impl Routes {
         Ok(())
     }
 
-    /// Sends a computed step on its way. Waits if the link is slow.
-    pub async fn send(&self, step: Step) {
+    /// Sends a computed step on its way; whether all of it is in the hands of its link. Waits if that is slow.
+    pub async fn send(&self, step: Step) -> bool {
         let (next, master) = {
             let shared = self.lock();
             (shared.next.clone(), shared.master.clone())
@@ -159,21 +159,26 @@ impl Routes {
             (Next::Direct(frames), _) => {
                 for frame in step.into_frames(false, self.format) {
                     if frames.send(frame).await.is_err() {
-                        return; // The task that owns the stream tells the master.
+                        return false; // The task that owns the stream tells the master.
                     }
                 }
+                true
             }
             (next, Some(master)) => {
                 let relay = matches!(next, Next::Relay);
                 let step = if relay { step } else { step.into_answer() };
                 for frame in step.into_frames(relay, self.format) {
                     if master.send(Ok(frame)).await.is_err() {
-                        return; // The master is gone; its lease ends with it.
+                        return false; // The master is gone; its lease ends with it.
                     }
                 }
+                true
             }
-            (_, None) if *self.lock().closed.borrow() => {} // It was under way when the stage was unloaded.
-            (_, None) => warn!(step = step.step, "computed a step that nobody waits for"),
+            (_, None) if *self.lock().closed.borrow() => false, // It was under way when the stage was unloaded.
+            (_, None) => {
+                warn!(step = step.step, "computed a step that nobody waits for");
+                false
+            }
         }
     }
 

@@ -158,8 +158,10 @@ impl Runtime {
             let send = |step: Step| {
                 let number = step.step;
                 seen.computed();
-                handle.block_on(send(&out, step, end.clone()));
-                seen.sent(number);
+                match handle.block_on(send(&out, step, end.clone())) {
+                    true => seen.sent(number),
+                    false => seen.failed(),
+                }
             };
             let fail = |number, failure| {
                 seen.failed();
@@ -345,11 +347,12 @@ fn compute(
     }
 }
 
-/// Sends a step on its way; no longer than the stage is loaded, as what is behind a route may take nothing any more.
-async fn send(routes: &Routes, step: Step, mut end: watch::Receiver<()>) {
+/// Sends a step on its way, and says whether it left; no longer than the stage is loaded, as what is behind a route may
+/// take nothing any more.
+async fn send(routes: &Routes, step: Step, mut end: watch::Receiver<()>) -> bool {
     tokio::select! {
-        () = routes.send(step) => {}
-        _ = end.changed() => {} // Nothing is ever sent: it ends with the sender.
+        left = routes.send(step) => left,
+        _ = end.changed() => false, // Nothing is ever sent: it ends with the sender.
     }
 }
 

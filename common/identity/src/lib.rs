@@ -27,9 +27,10 @@ mod stream;
 mod tests;
 mod token;
 mod verify;
+mod whom;
 
 pub use authority::{Authority, DEFAULT_LIFETIME};
-pub use book::{Book, BookFile, NameError, TokenEntry, WorkerEntry};
+pub use book::{Book, BookFile, TokenEntry, WorkerEntry};
 pub use error::{Error, Refusal};
 pub use lines::Lines;
 pub use listener::{Incoming, incoming};
@@ -37,6 +38,7 @@ pub use peer::{MOST_REVOKED, Peer};
 pub use security::{Identity, Revoked, Security};
 pub use stream::Stream;
 pub use token::JoinToken;
+pub use whom::NameError;
 
 /// 128 bits that nobody can guess, as 32 hexadecimal digits.
 ///

@@ -1,7 +1,7 @@
 //! Bodies of requests: how many bytes of them there may be at once, and how slowly they may come.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body as Incoming, Bytes, HttpBody};
@@ -14,6 +14,7 @@ use super::Server;
 use super::door::Place;
 use super::error::ApiError;
 use super::measure::{self, Measured};
+use crate::aside::aside;
 
 /// Largest body of a request.
 pub(super) const MAX_BODY_BYTES: usize = 16 << 20;
@@ -23,22 +24,36 @@ const MOST_BYTES: usize = 3 * MAX_BODY_BYTES;
 /// Bodies up to this size need no leave, so that nobody who sends large ones holds up a conversation. How many there
 /// are at once is bounded by the connections.
 const FREE_BYTES: usize = 64 << 10;
-/// How long a body may wait until others are done with.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a body may wait until others are done with: longer than [`WINDOW`], within which those that lag have left.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// A body has to bring [`LEAST_BYTES`] in so much time, again and again, until it is whole.
 const WINDOW: Duration = Duration::from_secs(8);
+const _: () = assert!(PATIENCE.as_secs() > WINDOW.as_secs());
 /// 4 KiB per second: less than any network that a person would use.
 const LEAST_BYTES: usize = 32 << 10;
-/// Bodies beyond this size are parsed where nobody else waits for it.
-const LARGE_BYTES: usize = 64 << 10;
+/// A body that has room is whole in so much time, the largest at 128 KiB per second: nobody keeps room by being slow.
+/// When there is little room left, its part of the bytes has to be here after each part of the time.
+const LONGEST: Duration = Duration::from_secs(128);
+/// Bodies from this size on are parsed aside; those between, where no other connection waits for it.
+const LARGE_BYTES: usize = 1 << 20;
 
 /// Room for the bodies of all requests.
 #[derive(Clone, Debug)]
 pub struct Bodies(Arc<Semaphore>);
 
-/// Room for the body of one request, for as long as something is made of it. Part of its request.
-#[derive(Clone, Default)]
-pub(super) struct Room(Arc<Mutex<Option<OwnedSemaphorePermit>>>);
+/// Room for the body of one request, until nothing of its size is left of it. Whoever has the request gives it back by
+/// dropping it: an answer may take much longer than what was sent is there. A small body has none.
+#[derive(Debug, Default)]
+pub(super) struct Room(Option<OwnedSemaphorePermit>);
+
+impl Room {
+    /// Keeps so many bytes of it at most.
+    pub(super) fn keep(&mut self, bytes: usize) {
+        if let Some(room) = &mut self.0 {
+            drop(room.split(room.num_permits().saturating_sub(bytes)));
+        }
+    }
+}
 
 impl Default for Bodies {
     fn default() -> Self {
@@ -61,12 +76,17 @@ impl Bodies {
         }
     }
 
+    /// Whether one more of the largest bodies would have to wait.
+    fn is_short(&self) -> bool {
+        self.0.available_permits() < MAX_BODY_BYTES
+    }
+
     /// All of a body, and the room that it takes. `place` hears how it goes.
     async fn read(
         &self,
         mut body: Incoming,
         place: Option<&Place>,
-    ) -> Result<(Vec<u8>, Option<OwnedSemaphorePermit>), ApiError> {
+    ) -> Result<(Vec<u8>, Room), ApiError> {
         let announced = body.size_hint().exact();
         let expected = announced.and_then(|bytes| usize::try_from(bytes).ok());
         // Of a body that does not say how large it is, as much as there may be.
@@ -75,16 +95,21 @@ impl Bodies {
         if expected > MAX_BODY_BYTES {
             return Err(ApiError::TooLarge);
         }
-        let (mut content, mut room) = (Vec::new(), None);
-        let mut pace = Pace::new();
+        let (mut content, mut room) = (Vec::new(), Room::default());
+        let (mut pace, mut roomed) = (Pace::new(), None);
         if let Some(place) = place {
             place.sends();
         }
         loop {
             let next = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx));
             let Ok(frame) = timeout_at(pace.until(), next).await else {
-                let missing = expected.saturating_sub(content.len());
-                pace.goes_on(announced.map(|_| missing), content.len())?;
+                let received = content.len();
+                let lags = |since| lags(since, received, expected, self.is_short());
+                if pace.bytes < LEAST_BYTES || roomed.is_some_and(lags) {
+                    let missing = announced.map(|_| expected.saturating_sub(received));
+                    return Err(ApiError::BodyStalled { received, missing });
+                }
+                pace = Pace::new();
                 continue;
             };
             let Some(frame) = frame else { break };
@@ -94,15 +119,16 @@ impl Bodies {
             if bytes > MAX_BODY_BYTES {
                 return Err(ApiError::TooLarge);
             }
-            if bytes > FREE_BYTES && room.is_none() {
+            if bytes > FREE_BYTES && roomed.is_none() {
                 if let Some(place) = place {
                     place.answers(); // It is our turn now.
                 }
-                room = Some(self.room(expected).await?);
+                room = Room(Some(self.room(expected).await?));
                 pace = Pace::new();
+                roomed = Some(pace.since);
             }
             content.extend_from_slice(&data);
-            pace.came(data.len());
+            pace.bytes += data.len();
             if let Some(place) = place {
                 place.sends();
             }
@@ -111,14 +137,12 @@ impl Bodies {
             place.answers();
         }
         // What it did not need is for others.
-        if let Some(room) = &mut room {
-            drop(room.split(expected - content.len()));
-        }
+        room.keep(content.len());
         Ok((content, room))
     }
 }
 
-/// How fast a body has to come.
+/// What came of a body since it was last looked at.
 struct Pace {
     since: Instant,
     bytes: usize,
@@ -129,45 +153,38 @@ impl Pace {
         Self { since: Instant::now(), bytes: 0 }
     }
 
-    fn came(&mut self, bytes: usize) {
-        self.bytes += bytes;
-    }
-
     /// When it is to be looked at.
     fn until(&self) -> Instant {
         self.since + WINDOW
     }
-
-    /// Looks at what came since the last time, of a body of which so many bytes had come in all.
-    fn goes_on(&mut self, missing: Option<usize>, received: usize) -> Result<(), ApiError> {
-        if self.bytes < LEAST_BYTES {
-            return Err(ApiError::BodyStalled { received, missing });
-        }
-        *self = Self::new();
-        Ok(())
-    }
 }
 
-/// A body of JSON, whatever its content type says.
-pub(super) struct Body<T>(pub(super) T);
+/// Whether a body that has had room since then is too slow for it, with so many bytes received of those expected.
+fn lags(since: Instant, received: usize, expected: usize, room_is_short: bool) -> bool {
+    let elapsed = since.elapsed();
+    let due = expected as u128 * elapsed.as_millis() / LONGEST.as_millis();
+    elapsed >= LONGEST || (room_is_short && (received as u128) < due)
+}
 
-impl<T: DeserializeOwned + Measured> FromRequest<Arc<Server>> for Body<T> {
+/// A body of JSON, whatever its content type says, and the room that what was made of it takes.
+pub(super) struct Body<T>(pub(super) T, pub(super) Room);
+
+impl<T: DeserializeOwned + Measured + Send + 'static> FromRequest<Arc<Server>> for Body<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, server: &Arc<Server>) -> Result<Self, ApiError> {
         let (parts, body) = request.into_parts();
         let place = parts.extensions.get::<Arc<Place>>().cloned();
         let (content, room) = server.bodies.read(body, place.as_deref()).await?;
-        // What is made of it has about its size, and lives until the request has its answer or its stream begins.
-        if let Some(kept) = parts.extensions.get::<Room>() {
-            *kept.0.lock().unwrap_or_else(PoisonError::into_inner) = room;
-        }
-        let parse = || measure::parse(&content);
-        let parsed = match content.len() > LARGE_BYTES {
-            true => tokio::task::block_in_place(parse),
-            false => parse(),
+        let parsed = match content.len() {
+            ..FREE_BYTES => measure::parse(&content),
+            FREE_BYTES..LARGE_BYTES => tokio::task::block_in_place(|| measure::parse(&content)),
+            _ => {
+                let parsed = aside(move || measure::parse(&content)).await.ok().flatten();
+                parsed.unwrap_or_else(|| Err(ApiError::Body("it cannot be read now".to_owned())))
+            }
         };
-        Ok(Self(parsed?))
+        Ok(Self(parsed?, room))
     }
 }
 
@@ -244,6 +261,46 @@ mod tests {
         let _all = bodies.room(MOST_BYTES).await.expect("free");
         let refused = read(&bodies, Incoming::from_stream(large())).await.expect_err("refused");
         assert!(matches!(refused, ApiError::Crowded { .. }), "{refused}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_keeps_room_by_being_slow() {
+        let bodies = Bodies::default();
+        // 8 KiB per second after it has got its room, without an end: nobody else needs it, and yet it ends.
+        let slow = || body(10_000, FREE_BYTES / 8, Duration::from_secs(1));
+        let begun = Instant::now();
+        let refused = read(&bodies, Incoming::from_stream(slow())).await.expect_err("refused");
+        assert!(matches!(refused, ApiError::BodyStalled { .. }), "{refused}");
+        assert!(begun.elapsed() > LONGEST, "{:?}", begun.elapsed());
+        assert!(begun.elapsed() <= LONGEST + 3 * WINDOW, "{:?}", begun.elapsed());
+        // Three of them take all there is, for no longer than another one waits.
+        let open =
+            |bodies: Bodies| async move { read(&bodies, Incoming::from_stream(slow())).await };
+        let held: Vec<_> = (0..3).map(|_| tokio::spawn(open(bodies.clone()))).collect();
+        while bodies.held_bytes() < MOST_BYTES {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let quick = Incoming::from(vec![0; MAX_BODY_BYTES]);
+        assert_eq!(read(&bodies, quick).await.expect("there is room soon"), MAX_BODY_BYTES);
+        for held in held {
+            let refused = held.await.expect("no panic").expect_err("refused");
+            assert!(matches!(refused, ApiError::BodyStalled { .. }), "{refused}");
+        }
+        assert_eq!(bodies.held_bytes(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn room_is_given_back_as_it_is_needed_less() {
+        let bodies = Bodies::default();
+        let large = Incoming::from(vec![0; 3 * FREE_BYTES]);
+        let (_, mut room) = bodies.read(large, None).await.expect("whole");
+        assert_eq!(bodies.held_bytes(), 3 * FREE_BYTES);
+        room.keep(4 * FREE_BYTES);
+        assert_eq!(bodies.held_bytes(), 3 * FREE_BYTES);
+        room.keep(FREE_BYTES);
+        assert_eq!(bodies.held_bytes(), FREE_BYTES);
+        drop(room);
+        assert_eq!(bodies.held_bytes(), 0);
     }
 
     #[tokio::test]

@@ -29,7 +29,7 @@ const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "f
 pub(super) async fn create(
     Ready(served): Ready,
     Extension(scope): Extension<Scope>,
-    Body(request): Body<ChatRequest>,
+    Body(request, room): Body<ChatRequest>,
 ) -> Result<Response, ApiError> {
     let Asked { messages, tools, choice, held_to, most_calls, logprobs, top_logprobs, common } =
         Asked::new(request)?;
@@ -42,6 +42,7 @@ pub(super) async fn create(
         Some(held_to) => Some(held_to.grammar(&served).await?),
         None => None,
     };
+    drop(room); // Of what was sent, ids and a grammar are left.
     let sending = Sending::new(&common, &prompts);
     let is_held = grammar.is_some();
     let terms = Terms { scope, top_logprobs, default_max_tokens: None, grammar };
@@ -121,9 +122,9 @@ fn check_tools(tools: &[Tool]) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// The beginning of what a client sent, in quotes.
+/// The beginning of what a client sent, in quotes: as many bytes as a name may have.
 fn quoted(text: &str) -> String {
-    format!("{:?}", text.chars().take(MAX_TOOL_NAME_BYTES).collect::<String>())
+    format!("{:?}", &text[..text.floor_char_boundary(MAX_TOOL_NAME_BYTES)])
 }
 
 /// What an answer is held to.

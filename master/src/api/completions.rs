@@ -21,7 +21,7 @@ const MAX_PROMPTS: usize = 64;
 pub(super) async fn create(
     Ready(served): Ready,
     Extension(scope): Extension<Scope>,
-    Body(request): Body<CompletionRequest>,
+    Body(request, room): Body<CompletionRequest>,
 ) -> Result<Response, ApiError> {
     let CompletionRequest { prompt, logprobs, echo, suffix, best_of, common } = request;
     common.unmet.check()?;
@@ -50,6 +50,7 @@ pub(super) async fn create(
         grammar: None,
     };
     let plan = params::plan(&served, &prompts, common, terms)?;
+    drop(room); // Of what was sent, ids are left.
     let echoes = match echo {
         true => prompts.iter().map(|ids| served.text.decode(ids)).collect::<Result<_, _>>()?,
         false => Vec::new(),

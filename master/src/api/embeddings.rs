@@ -8,25 +8,27 @@ use std::time::Duration;
 use axum::{Extension, Json};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use cake_engine::blocks_for;
 use serde_json::{Value, json};
 
 use super::error::ApiError;
 use super::params::check_model;
-use super::wire::{EmbeddingsRequest, MAX_PROMPTS};
+use super::wire::{EmbeddingsRequest, MAX_LISTED};
 use super::{Body, Ready};
-use crate::scheduler::{Event, Generation, Goal, Refusal, Request, Scope};
+use crate::scheduler::{Event, Generation, Goal, Limits, Refusal, Request, Scope};
 
 /// Most texts in one request: as OpenAI has it.
-const MAX_INPUTS: usize = MAX_PROMPTS;
+const MAX_INPUTS: usize = MAX_LISTED;
 /// Between two attempts to find room for more of them.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 pub(super) async fn create(
     Ready(served): Ready,
     Extension(scope): Extension<Scope>,
-    Body(request): Body<EmbeddingsRequest>,
+    Body(request, mut room): Body<EmbeddingsRequest>,
 ) -> Result<Json<Value>, ApiError> {
-    let EmbeddingsRequest { model, input, encoding_format, dimensions } = request;
+    let EmbeddingsRequest { model, input, encoding_format, dimensions, unmet } = request;
+    unmet.check()?;
     check_model(&served, model.as_deref())?;
     if dimensions.is_some() {
         return Err(ApiError::Unsupported { param: "dimensions" });
@@ -54,11 +56,16 @@ pub(super) async fn create(
         scope,
     };
     let mut data: Vec<Value> = Vec::with_capacity(prompts.len());
-    // As many at a time as may run, so that others find places in the queue.
-    for some in prompts.chunks(served.scheduler.limits().parallel.max(1)) {
-        let requests = || some.iter().cloned().map(request).collect();
+    let mut left = prompts;
+    while !left.is_empty() {
+        // Of what was sent, the ids of those that are still to come are left. They wait here: no queue bounds them.
+        room.keep(left.iter().map(|ids| size_of_val(&ids[..])).sum());
+        // As many at a time as run together, so that the queue is left to others.
+        let mut count = runs_together(&left, &served.scheduler.limits());
         let generations = loop {
-            match served.scheduler.submit(requests()) {
+            let requests = left[..count].iter().cloned().map(request).collect();
+            match served.scheduler.submit(requests) {
+                Err(Refusal::Busy { .. }) if count > 1 => count /= 2,
                 // Of those that have begun none is sent away.
                 Err(Refusal::Busy { .. }) if !data.is_empty() => {
                     tokio::time::sleep(PATIENCE).await;
@@ -66,6 +73,7 @@ pub(super) async fn create(
                 submitted => break submitted?,
             }
         };
+        left.drain(..count);
         for generation in generations {
             let embedding = embedding(generation).await?;
             let (index, embedding) = (data.len(), write(&embedding));
@@ -74,6 +82,18 @@ pub(super) async fn create(
     }
     let usage = json!({ "prompt_tokens": tokens, "total_tokens": tokens });
     Ok(Json(json!({ "object": "list", "data": data, "model": served.name, "usage": usage })))
+}
+
+/// How many of these prompts, from the first, find room at once where nobody else runs; at least one.
+fn runs_together(prompts: &[Vec<u32>], limits: &Limits) -> usize {
+    let most = limits.most_running.min(limits.queue.saturating_add(limits.parallel));
+    let mut free = limits.kv_blocks;
+    let fits = prompts.iter().take(most).take_while(|ids| {
+        let left = free.checked_sub(blocks_for(ids.len()));
+        free = left.unwrap_or(0);
+        left.is_some()
+    });
+    fits.count().max(1)
 }
 
 /// Waits for an embedding.
@@ -92,4 +112,30 @@ async fn embedding(mut generation: Generation) -> Result<Vec<f32>, ApiError> {
 fn base64(values: &[f32]) -> String {
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     STANDARD.encode(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chunk::Chunk;
+
+    #[test]
+    fn as_many_texts_run_together_as_there_are_blocks_and_places_for() {
+        let limits = Limits {
+            context: 1024,
+            parallel: 2,
+            most_running: 20,
+            kv_blocks: 2 * blocks_for(1024),
+            chunk: Chunk::exactly(64),
+            prompt_rows: 64,
+            queue: 10,
+        };
+        let texts = |count: usize, tokens: usize| vec![vec![1; tokens]; count];
+        assert_eq!(runs_together(&texts(50, 1), &limits), 12, "places");
+        let limits = Limits { queue: 64, ..limits };
+        assert_eq!(runs_together(&texts(50, 1), &limits), 20, "sequences");
+        assert_eq!(runs_together(&texts(3, 1), &limits), 3, "texts");
+        assert_eq!(runs_together(&texts(50, 512), &limits), 4, "blocks");
+        assert_eq!(runs_together(&texts(50, 5000), &limits), 1, "too long: refused by itself");
+    }
 }

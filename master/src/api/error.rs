@@ -123,7 +123,7 @@ impl ApiError {
                 | text::Error::TemplateExceeds { bound: text::Bound::Output(_), .. } => {
                     (StatusCode::BAD_REQUEST, INVALID, Some("context_length_exceeded"))
                 }
-                text::Error::NoRenderer { .. } => {
+                text::Error::NoRenderer { .. } | text::Error::RendererEnded { .. } => {
                     (StatusCode::INTERNAL_SERVER_ERROR, "server_error", None)
                 }
                 _ => (StatusCode::BAD_REQUEST, INVALID, None),

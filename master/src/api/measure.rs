@@ -5,8 +5,10 @@ use serde_json::Value;
 
 use super::error::ApiError;
 
-/// Most values of a body: as many tokens as a long context has, or messages, or alternatives.
+/// Most values of a body: messages, alternatives and whatever else it holds, but for token ids.
 const MAX_VALUES: usize = 1 << 18;
+/// Most token ids of a body, each four bytes of memory: those of many texts for embeddings.
+pub(super) const MAX_IDS: usize = 4 << 20;
 
 /// A request whose body is looked at before it is parsed.
 pub(super) trait Measured {
@@ -24,7 +26,8 @@ const MAX_SAID_BYTES: usize = 300;
 pub(super) struct Bound {
     pub(super) field: &'static str,
     pub(super) bytes: usize,
-    /// Numbers, strings, names, lists and objects in it.
+    /// Numbers, strings, names, lists and objects in it. If they may be more than a whole body's, they count for
+    /// themselves: then whoever parses the field must keep little of each.
     pub(super) values: usize,
 }
 
@@ -83,8 +86,13 @@ fn check(body: &[u8], bounds: &[Bound]) -> Result<(), ApiError> {
         }
         if let Some((bound, from, before)) = field {
             check_field(bound, at - from, values - before)?;
-            let is_over = depth == 0 || (depth == 1 && byte == b',');
-            field = field.filter(|_| !is_over);
+            let is_apart = bound.values > MAX_VALUES;
+            if depth == 0 || (depth == 1 && byte == b',') {
+                field = None;
+                values = if is_apart { before } else { values };
+            } else if is_apart {
+                continue;
+            }
         }
         if values > MAX_VALUES {
             let found = format!("more than {MAX_VALUES} values");
@@ -168,6 +176,25 @@ mod tests {
         let brackets = "[".repeat(MAX_VALUES + 1);
         assert!(said(&brackets).contains("values"));
         assert_eq!(said("\\\"\\"), "");
+    }
+
+    #[test]
+    fn token_ids_may_be_many_and_nothing_else_beside_them() {
+        let bounds = [Bound { field: "input", bytes: usize::MAX, values: MAX_IDS }];
+        let said = |body: &str| {
+            let checked = check(body.as_bytes(), &bounds);
+            checked.map_or_else(|error| error.to_string(), |()| String::new())
+        };
+        let list = |length: usize| format!("[{}1]", "1,".repeat(length));
+        let (many, too_many) = (list(MAX_VALUES + 10), list(MAX_VALUES));
+        assert_eq!(said(&format!("{{\"input\":{many}}}")), "");
+        assert_eq!(said(&format!("{{\"input\":[{many},{many}],\"more\":[1,2]}}")), "");
+        let beside = said(&format!("{{\"input\":{many},\"more\":{too_many}}}"));
+        assert!(beside.contains("more than 262144 values"), "{beside}");
+        let before = said(&format!("{{\"more\":{too_many},\"input\":{many}}}"));
+        assert!(before.contains("more than 262144 values"), "{before}");
+        let most = said(&format!("{{\"input\":{}}}", list(MAX_IDS)));
+        assert!(most.contains("input is more than 4194304 values"), "{most}");
     }
 
     #[test]

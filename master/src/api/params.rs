@@ -12,7 +12,7 @@ use super::answer::Plan;
 use super::error::ApiError;
 use super::wire::{Common, OneOrMany};
 use crate::grammar::Grammar;
-use crate::scheduler::{Choice, Goal, Request, Scope};
+use crate::scheduler::{Choice, Goal, Limits, Refusal, Request, Scope};
 
 /// Most answers to one request.
 const MAX_ANSWERS: u64 = 16;
@@ -71,6 +71,7 @@ pub(super) fn plan(
     let Terms { scope, top_logprobs, default_max_tokens, grammar } = terms;
     check_model(served, common.model.as_deref())?;
     let count = within("n", common.n, 1, MAX_ANSWERS)?.unwrap_or(1);
+    check_answers(&served.scheduler.limits(), prompts.len(), count)?;
     let max_tokens = max_tokens(common.max_tokens, common.max_completion_tokens)?;
     let max_tokens = max_tokens.or(default_max_tokens).unwrap_or(served.max_tokens);
     if top_logprobs > MAX_TOP_LOGPROBS {
@@ -117,6 +118,13 @@ pub(super) fn plan(
     let requests = prompts.iter().flat_map(|prompt| (0..count).map(move |index| (prompt, index)));
     let requests = requests.map(|(prompt, index)| request(prompt, index)).collect();
     Ok(Plan { requests, stop })
+}
+
+/// Refuses more answers than may ever run and wait, before anything is made for each of them.
+fn check_answers(limits: &Limits, prompts: usize, count: u64) -> Result<(), Refusal> {
+    let most = limits.queue.saturating_add(limits.parallel);
+    let answers = prompts.saturating_mul(usize::try_from(count).unwrap_or(usize::MAX));
+    if answers > most { Err(Refusal::TooMany { answers, most }) } else { Ok(()) }
 }
 
 /// The model may be left out, but not another one's name.
@@ -197,6 +205,7 @@ fn within<T: PartialOrd + Display + Copy>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chunk::Chunk;
 
     #[test]
     fn a_model_that_does_not_say_is_sampled_as_openai_samples() {
@@ -209,6 +218,23 @@ mod tests {
         let full = default_sampling(&parse(text));
         assert_eq!((full.temperature, full.top_p, full.top_k, full.min_p), (0.6, 0.9, 40, 0.1));
         assert_eq!(default_sampling(&parse(r#"{"temperature": 0.3}"#)).temperature, 0.3);
+    }
+
+    #[test]
+    fn more_answers_than_may_wait_are_refused_before_they_are_made() {
+        let limits = Limits {
+            context: 256,
+            parallel: 4,
+            most_running: 20,
+            kv_blocks: 64,
+            chunk: Chunk::exactly(64),
+            prompt_rows: 64,
+            queue: 60,
+        };
+        assert_eq!(check_answers(&limits, 64, 1), Ok(()));
+        assert_eq!(check_answers(&limits, 4, 16), Ok(()));
+        let refused = Err(Refusal::TooMany { answers: 80, most: 64 });
+        assert_eq!(check_answers(&limits, 5, 16), refused);
     }
 
     #[test]

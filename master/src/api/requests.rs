@@ -15,7 +15,6 @@ use tokio::time::Instant;
 use tower::ServiceExt;
 use tracing::info;
 
-use super::body::Room;
 use super::door::Place;
 use super::error::ApiError;
 use super::{Server, Stop};
@@ -44,15 +43,12 @@ pub(super) async fn handle(
         whole: false,
     };
     let resting = Resting(place.clone());
-    let room = Room::default();
     request.extensions_mut().insert(place);
-    request.extensions_mut().insert(room.clone());
     let answer = id.clone().scope(router.oneshot(request));
     let mut response = tokio::select! {
         Ok(response) = answer => response,
         () = ends(server.stopping.clone()) => ApiError::Closed.into_response(),
     };
-    drop(room);
     response.headers_mut().insert(request_id::HEADER, id.header());
     line.status = response.status().as_u16();
     let kind = response.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);

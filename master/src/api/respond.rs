@@ -197,7 +197,7 @@ async fn collect(
     Ok(wholes)
 }
 
-/// The events of a stream. It ends with `[DONE]`, or with an error object if it broke off.
+/// The events of a stream. It ends with `[DONE]`, after an error object if it broke off.
 fn events<S: Shape>(outgoing: Outgoing<S>) -> impl Stream<Item = Result<Event, Infallible>> {
     let batches = futures_util::stream::unfold(outgoing, |mut outgoing| async move {
         let events = outgoing.next().await?;
@@ -226,11 +226,11 @@ impl<S: Shape> Outgoing<S> {
             self.over = true;
             let usage = self.include_usage.then(|| self.frame.with(vec![], Some(self.tally.usage)));
             let usage = usage.map(|usage| event(&usage));
-            return Some(usage.into_iter().chain([Event::default().data("[DONE]")]).collect());
+            return Some(usage.into_iter().chain([done()]).collect());
         }
         let Some(piece) = self.received.recv().await else {
             self.over = true;
-            return Some(vec![event(&ApiError::Closed.json())]);
+            return Some(vec![event(&ApiError::Closed.json()), done()]);
         };
         self.tally.count(&piece);
         let index = piece.index;
@@ -246,7 +246,7 @@ impl<S: Shape> Outgoing<S> {
             }
             What::Failed(error) => {
                 self.over = true;
-                return Some(vec![event(&error.json())]);
+                return Some(vec![event(&error.json()), done()]);
             }
         };
         let events = choices.into_iter().map(|choice| event(&self.frame.with(vec![choice], None)));
@@ -266,4 +266,9 @@ fn detailed(mut choice: Value, why: Why) -> Value {
 
 fn event(value: &Value) -> Event {
     Event::default().data(value.to_string())
+}
+
+/// The last event of every stream: nothing more comes.
+fn done() -> Event {
+    Event::default().data("[DONE]")
 }

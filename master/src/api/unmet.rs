@@ -225,7 +225,7 @@ impl<'de> Visitor<'de> for SaidVisitor {
 mod tests {
     use serde_json::json;
 
-    use super::super::wire::{ChatRequest, CompletionRequest};
+    use super::super::wire::{ChatRequest, CompletionRequest, EmbeddingsRequest};
     use super::*;
 
     fn unmet(more: serde_json::Value) -> Option<&'static str> {
@@ -251,6 +251,16 @@ mod tests {
         let completion = r#"{"prompt": "a", "response_format": {"type": "json_object"}}"#;
         let completion: CompletionRequest = serde_json::from_str(completion).expect("a request");
         assert_eq!(completion.common.unmet.0, Some("response_format"));
+        let embedding = |more: &str| {
+            let text = format!("{{\"input\": [1, 2], \"dimensions\": 3, \"user\": \"a\"{more}}}");
+            let request: EmbeddingsRequest = serde_json::from_str(&text).expect("a request");
+            assert_eq!(request.dimensions, Some(3), "known parameters are read as well");
+            request.unmet.0
+        };
+        assert_eq!(embedding(""), None);
+        assert_eq!(embedding(", \"truncate_prompt_tokens\": null"), None);
+        let refused = embedding(", \"truncate_prompt_tokens\": 5");
+        assert_eq!(refused, Some("truncate_prompt_tokens"));
     }
 
     #[test]

@@ -4,14 +4,15 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::IntoResponse;
 use axum::response::sse::{Event, Sse};
+use axum::{Extension, Json};
 use futures_util::Stream;
 use serde::Serialize;
 
+use super::door::Place;
 use super::{Served, Server, Stop};
 use crate::metrics::TokenRates;
 use crate::monitor::Snapshot;
@@ -45,10 +46,12 @@ pub(super) async fn cluster(State(server): State<Arc<Server>>) -> Json<Cluster> 
     Json(Cluster::of(&server))
 }
 
-/// The cluster again and again, until the server stops.
+/// The cluster again and again, until the server stops or somebody needs the place.
 pub(super) async fn events(
     State(server): State<Arc<Server>>,
+    Extension(place): Extension<Arc<Place>>,
 ) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
+    place.watches();
     let stopping = server.stopping.clone();
     let told = (server, stopping, true);
     Sse::new(futures_util::stream::unfold(told, |(server, mut stopping, first)| async move {

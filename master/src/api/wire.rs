@@ -8,7 +8,8 @@ use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use super::measure::{Bound, Measured};
+use super::body::MAX_BODY_BYTES;
+use super::measure::{Bound, MAX_IDS, Measured};
 use super::unmet::Unmet;
 use crate::grammar::bounds;
 
@@ -192,11 +193,16 @@ impl Measured for ChatRequest {
 }
 
 impl Measured for CompletionRequest {
-    const BOUNDS: &'static [Bound] = &[];
+    const BOUNDS: &'static [Bound] = &[token_ids("prompt")];
 }
 
 impl Measured for EmbeddingsRequest {
-    const BOUNDS: &'static [Bound] = &[];
+    const BOUNDS: &'static [Bound] = &[token_ids("input")];
+}
+
+/// A field with texts or token ids in it: of those an id takes little, and of texts and lists not many are read.
+const fn token_ids(field: &'static str) -> Bound {
+    Bound { field, bytes: MAX_BODY_BYTES, values: MAX_IDS }
 }
 
 /// `POST /v1/completions`.
@@ -225,10 +231,12 @@ pub(super) struct EmbeddingsRequest {
     pub(super) encoding_format: Option<String>,
     #[serde(default)]
     pub(super) dimensions: Option<u64>,
+    #[serde(flatten)]
+    pub(super) unmet: Unmet,
 }
 
-/// Most prompts that are read of a request.
-pub(super) const MAX_PROMPTS: usize = 2048;
+/// Most texts, or lists of token ids, that are read of a request. A kind of request may take fewer.
+pub(super) const MAX_LISTED: usize = 2048;
 
 /// Prompts as text or as token ids; a client may send one or several.
 #[derive(Debug)]
@@ -303,7 +311,7 @@ impl<'de> Visitor<'de> for PromptVisitor {
     type Value = Prompt;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a text, a list of token ids, or a list of at most {MAX_PROMPTS} of either")
+        write!(f, "a text, a list of token ids, or a list of either")
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Prompt, E> {
@@ -323,9 +331,12 @@ impl<'de> Visitor<'de> for PromptVisitor {
                 Item::Ids(ids) => lists.push(ids),
             }
             let kinds = [texts.is_empty(), lists.is_empty(), ids.is_empty()];
-            let is_mixed = kinds.iter().filter(|is_empty| !**is_empty).count() > 1;
-            if is_mixed || texts.len().max(lists.len()) > MAX_PROMPTS {
+            if kinds.iter().filter(|is_empty| !**is_empty).count() > 1 {
                 return Err(de::Error::invalid_type(de::Unexpected::Seq, &self));
+            }
+            if texts.len().max(lists.len()) > MAX_LISTED {
+                let many = format!("there are more than {MAX_LISTED} texts or lists of token ids");
+                return Err(de::Error::custom(many));
             }
         }
         Ok(match (texts.is_empty(), ids.is_empty()) {

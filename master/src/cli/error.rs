@@ -1,6 +1,7 @@
 //! Everything a command can fail with.
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use cake_proto::limits;
 
@@ -54,6 +55,14 @@ pub enum Error {
         refusal: planner::Refusal,
         /// Who is not, and why.
         missing: Vec<String>,
+    },
+    /// Nothing fits without a member that was lost in quick succession.
+    #[error("{worker:?} was lost several times in quick succession, and is given layers again in {}", super::trust::seconds(*.wait))]
+    LostAgain {
+        /// The worker.
+        worker: String,
+        /// Until it is.
+        wait: Duration,
     },
     /// A command about workers, where there are none.
     #[error("there is no worker to {action}: {why}")]

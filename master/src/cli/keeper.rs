@@ -275,6 +275,10 @@ impl Keeper {
         let LeftOut { set_aside, mut avoided } = self.trust.left_out(&self.prepared.members);
         avoided.extend(slow);
         self.prepared.replan(&self.plan, &LeftOut { set_aside, avoided }).await?;
+        let used = self.prepared.remotes().into_iter().map(|(_, member)| member);
+        if let Some((worker, wait)) = self.trust.spared(used) {
+            return Err(Error::LostAgain { worker, wait });
+        }
         self.build().await
     }
 

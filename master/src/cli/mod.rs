@@ -25,6 +25,7 @@ mod report;
 mod run;
 mod serve;
 mod show;
+mod start;
 mod token;
 mod trust;
 mod verify;

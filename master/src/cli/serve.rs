@@ -19,6 +19,7 @@ use super::prepare::{master_name, prepare, warn};
 use super::trust::Trust;
 use super::{Error, out};
 use crate::api::{self, Bodies, Bounds, Served, Server, Stop};
+use crate::aside::tidy;
 use crate::cluster::Whereabouts;
 use crate::monitor::Monitor;
 use crate::request_id;
@@ -116,25 +117,14 @@ impl Args {
         server.served.set(Arc::new(served)).ok(); // Nobody else sets it.
         monitor.ready();
         tokio::spawn(end(ctrl_c.take_over(), scheduler.clone(), tell));
+        tokio::spawn(tidy());
         out::line(format_args!("listening on http://{address}"))?;
         let url = format!("http://{address}");
         let _sign = block_in_place(|| put_up(&ServiceSign { url, master: master_name() }));
-        // Neither ends but by a mistake of ours, without which nothing can be answered any more. The keeper holds the
-        // workers.
-        let broken = async {
-            tokio::select! {
-                _ = scheduler.ended() => {}
-                () = keeper.run() => {}
-            }
-            let error = scheduler.ended().await;
-            tokio::time::sleep(LAST_WORDS).await;
-            error
+        let http = async {
+            http.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
         };
-        tokio::select! {
-            ended = http => ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic())),
-            error = broken => return Err(error.into()),
-        }
-        Ok(())
+        while_whole(http, keeper.run(), &scheduler).await
     }
 
     /// Plans, pushes and loads, and tells `monitor` how far it is.
@@ -241,6 +231,28 @@ impl Args {
     }
 }
 
+/// Serves until that ends, or until nothing can be answered any more: the scheduler, or the keeper, which holds the
+/// workers, has ended, as neither does while all is well.
+async fn while_whole(
+    http: impl Future<Output = ()>,
+    keeper: impl Future<Output = ()>,
+    scheduler: &Scheduler,
+) -> Result<(), Error> {
+    let broken = async {
+        tokio::select! {
+            _ = scheduler.ended() => {}
+            () = keeper => {}
+        }
+        let error = scheduler.ended().await;
+        tokio::time::sleep(LAST_WORDS).await;
+        error
+    };
+    tokio::select! {
+        () = http => Ok(()),
+        error = broken => Err(error.into()),
+    }
+}
+
 /// Asks the server to end: at the first interrupt when its answers are out, at the second one, or when they take too
 /// long, at once.
 async fn end(mut interrupts: Interrupts, scheduler: Scheduler, tell: watch::Sender<Stop>) {
@@ -260,13 +272,13 @@ async fn end(mut interrupts: Interrupts, scheduler: Scheduler, tell: watch::Send
         ));
     }
     tell.send_replace(Stop::Soon);
-    tokio::select! {
-        () = tokio::time::sleep(LAST_ANSWERS) => {}
-        () = interrupts.next() => {}
+    let why = tokio::select! {
+        () = tokio::time::sleep(LAST_ANSWERS) => "they took too long",
+        () = interrupts.next() => "Ctrl-C again",
         () = tell.closed() => return, // All answers are out.
-    }
+    };
     if let Some(answers) = answers() {
-        out::note(format_args!("ended {answers} early"));
+        out::note(format_args!("ended {answers} early: {why}"));
     }
     // Whoever interrupts once more wants the program to end, whatever it does.
     tell.send_replace(Stop::Now);
@@ -278,4 +290,23 @@ fn put_up(service: &ServiceSign) -> Option<Sign> {
     let put = Sign::put(state.directory(), service);
     put.inspect_err(|error| tracing::warn!(%error, "other commands will not know of this service"))
         .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+    use crate::scheduler::tests::{Bench, LIMIT};
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn the_end_of_the_scheduler_ends_the_service() {
+        let scheduler = Bench::new(1, 128).scheduler().await;
+        let served = while_whole(async {}, pending(), &scheduler).await;
+        assert!(served.is_ok(), "{served:?}");
+        scheduler.panic();
+        let served = tokio::time::timeout(LIMIT, while_whole(pending(), pending(), &scheduler));
+        let error = served.await.expect("in time").expect_err("nothing can be answered");
+        assert!(matches!(error, Error::Answer(_)), "{error:?}");
+    }
 }

@@ -172,6 +172,7 @@ impl Prepared {
             config_json: &config.config_json,
             hidden_size: config.config.hidden_size,
             promise: *self.promise(),
+            step_seconds: self.plan().step_seconds,
             local,
             remotes,
         })

@@ -7,9 +7,9 @@
 //!    └─────────────────────────────────────┴ longer each time ◀──────────┘ it is started again
 //! ```
 //!
-//! Who was merely lost is taken again at once; who was lost several times lately is avoided while others do. All
-//! of it is numbers: the time is passed in, and what is random follows from a seed.
-use std::collections::{HashMap, VecDeque};
+//! Who was merely lost is taken again at once; who was lost several times lately is avoided while others do, and
+//! waited for while none do. All of it is numbers: the time is passed in, and what is random follows from a seed.
+use std::collections::HashMap;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -18,17 +18,18 @@ use serde::Serialize;
 const LIES: u32 = 3;
 /// First pause; each further one is so many times as long, up to the longest.
 const LIE_PAUSE: Growth = Growth { first: Duration::from_millis(500), times: 4, most: HOUR };
-const KEPT_PAUSE: Growth = Growth { first: Duration::from_millis(500), times: 2, most: MINUTE };
+const KEPT_PAUSE: Growth = Growth { first: Duration::from_millis(500), times: 2, most: HOUR };
 const LOST_PAUSE: Growth = Growth { first: Duration::from_secs(1), times: 2, most: MINUTE };
 const HOP_PAUSE: Growth = Growth { first: Duration::from_secs(30), times: 2, most: HOUR };
 const QUARANTINE: Growth = Growth { first: Duration::from_secs(1800), times: 2, most: DAY };
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// How long it is remembered that a member was lost or kept a step to itself. Lies are not forgotten.
+/// A member that served for so long, or for as long as its last pause, if that was longer, has half as many losses or
+/// steps kept to its name as before. Lies are not forgotten.
 const LATELY: Duration = Duration::from_secs(120);
-/// Losses that are remembered of a member, at most.
-const REMEMBERED: usize = 32;
+/// Ways between processes that are remembered, at most: those not used for the longest time go first.
+const MOST_HOPS: usize = 1024;
 /// Pauses are up to this part shorter or longer, so that many masters or members do not go on in step.
 const JITTER: f64 = 0.2;
 
@@ -111,14 +112,41 @@ pub struct Conduct {
 #[derive(Clone, Debug, Default)]
 struct Record {
     lies: u32,
-    kept: VecDeque<Duration>,
-    lost: VecDeque<Duration>,
-    /// Layers again from then on.
-    aside_until: Duration,
-    /// Preferred again from then on.
-    avoided_until: Duration,
+    kept: Streak,
+    lost: Streak,
+    /// When it was lost last.
+    lost_at: Duration,
+    /// Layers that nobody else can hold again from then on, after losses.
+    needed_from: Duration,
+    /// Layers again from then on, after lies.
+    lied_until: Duration,
     quarantine: Option<Quarantine>,
     reason: String,
+}
+
+/// How often something happened that is forgotten by and by.
+#[derive(Clone, Copy, Debug, Default)]
+struct Streak {
+    times: u32,
+    /// The pause that followed the last time.
+    pause: Duration,
+    /// When that is over.
+    until: Duration,
+}
+
+impl Streak {
+    /// Once more; how often by now. The time in pauses is not one of good service.
+    fn again(&mut self, now: Duration) -> u32 {
+        let served = now.saturating_sub(self.until).as_secs_f64();
+        let halvings = (served / LATELY.max(self.pause).as_secs_f64()) as u32;
+        self.times = self.times.checked_shr(halvings).unwrap_or(0).saturating_add(1);
+        self.times
+    }
+
+    /// A pause begins.
+    fn rests(&mut self, pause: Duration, now: Duration) {
+        (self.pause, self.until) = (pause, now + pause);
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -155,18 +183,22 @@ impl Conduct {
         let jittered = |pause, time| jittered(pause, &[seed, name_number(worker_id), time]);
         match offence {
             Offence::Lost => {
-                let times = lately(&mut record.lost, now);
+                let times = record.lost.again(now);
+                let before = std::mem::replace(&mut record.lost_at, now);
                 if times < 2 {
+                    record.lost.rests(Duration::ZERO, now);
                     return Consequence::None;
                 }
                 let pause = jittered(LOST_PAUSE.pause(times - 1), u64::from(times));
-                record.avoided_until = record.avoided_until.max(now + pause);
+                record.lost.rests(pause, now);
+                // Where there is no other, one that served that long is worth having again at once.
+                record.needed_from = before + pause;
                 Consequence::Avoided(pause)
             }
             Offence::Kept => {
-                let times = lately(&mut record.kept, now);
+                let times = record.kept.again(now);
                 let pause = jittered(KEPT_PAUSE.pause(times), u64::from(times));
-                record.aside_until = record.aside_until.max(now + pause);
+                record.kept.rests(pause, now);
                 Consequence::SetAside(pause)
             }
             Offence::Malformed | Offence::NotFinite => {
@@ -175,7 +207,7 @@ impl Conduct {
                 // Whoever is started again begins anew, and yet not as if nothing had been.
                 let further = if times < LIES { times } else { times - (LIES - 1) };
                 let pause = jittered(LIE_PAUSE.pause(further), u64::from(times));
-                record.aside_until = record.aside_until.max(now + pause);
+                record.lied_until = record.lied_until.max(now + pause);
                 if times < LIES {
                     return Consequence::SetAside(pause);
                 }
@@ -194,7 +226,13 @@ impl Conduct {
 
     /// Whether a member is given layers only where others cannot hold them.
     pub fn is_avoided(&self, worker_id: &str, now: Duration) -> bool {
-        self.members.get(worker_id).is_some_and(|record| record.avoided_until > now)
+        self.members.get(worker_id).is_some_and(|record| record.lost.until > now)
+    }
+
+    /// For how long a member is not even given those: zero if it is.
+    pub fn spared_for(&self, worker_id: &str, now: Duration) -> Duration {
+        let record = self.members.get(worker_id);
+        record.map_or(Duration::ZERO, |record| record.needed_from.saturating_sub(now))
     }
 
     /// The same for people, if it may be given none.
@@ -218,7 +256,13 @@ impl Conduct {
     /// Nothing comes through from one process of a worker to another one: for how long it is not tried again.
     pub fn note_hop(&mut self, from: &str, to: &str, now: Duration) -> Duration {
         let seed = self.seed;
-        let hop = self.hops.entry((from.to_owned(), to.to_owned())).or_default();
+        let way = (from.to_owned(), to.to_owned());
+        if self.hops.len() >= MOST_HOPS && !self.hops.contains_key(&way) {
+            let oldest =
+                self.hops.iter().min_by_key(|(_, hop)| hop.until).map(|(way, _)| way.clone());
+            oldest.map(|way| self.hops.remove(&way));
+        }
+        let hop = self.hops.entry(way).or_default();
         hop.breaks = hop.breaks.saturating_add(1);
         let numbers = [seed, name_number(from), name_number(to), u64::from(hop.breaks)];
         let pause = jittered(HOP_PAUSE.pause(hop.breaks), &numbers);
@@ -237,20 +281,13 @@ impl Record {
     /// Until when its process `instance` is given no layers.
     fn until(&self, instance: &str) -> Duration {
         let quarantine = self.quarantine.as_ref().filter(|it| it.instance == instance);
-        quarantine.map_or(self.aside_until, |it| it.until.max(self.aside_until))
+        let pauses = self.lied_until.max(self.kept.until);
+        quarantine.map_or(pauses, |it| it.until.max(pauses))
     }
 
     fn quarantined(&self, instance: &str, now: Duration) -> bool {
         self.quarantine.as_ref().is_some_and(|it| it.instance == instance && it.until > now)
     }
-}
-
-/// Adds one more; how many there were lately, this one among them.
-fn lately(times: &mut VecDeque<Duration>, now: Duration) -> u32 {
-    times.retain(|at| now.saturating_sub(*at) < LATELY);
-    times.truncate(REMEMBERED - 1);
-    times.push_back(now);
-    times.len() as u32
 }
 
 /// A pause that is a little shorter or longer, always the same for the same numbers.
@@ -289,7 +326,8 @@ mod tests {
         let (mut now, mut given) = (Duration::ZERO, 0);
         while now < MINUTE {
             let instance = if restarts { given.to_string() } else { "one".to_owned() };
-            if conduct.is_set_aside("id", &instance, now) || conduct.is_avoided("id", now) {
+            let spared = !conduct.spared_for("id", now).is_zero();
+            if spared || conduct.is_set_aside("id", &instance, now) {
                 now += Duration::from_millis(10);
                 continue;
             }
@@ -368,9 +406,52 @@ mod tests {
         assert_eq!(note(s(0)), Consequence::None);
         assert!(matches!(note(s(5)), Consequence::Avoided(_)));
         assert!(matches!(note(s(6)), Consequence::Avoided(pause) if pause > s(1)));
-        assert_eq!(note(s(400)), Consequence::None, "that was long ago");
         assert!(conduct.is_avoided("id", s(6)) && !conduct.is_set_aside("id", "one", s(6)));
         assert!(!conduct.is_avoided("id", s(400)));
+        let again = conduct.note("id", "one", Offence::Lost, "gone", s(400));
+        assert_eq!(again, Consequence::None, "that was long ago");
+    }
+
+    /// However often it keeps a step as soon as it is given layers, which stalls everybody for some seconds.
+    #[test]
+    fn whoever_keeps_steps_for_ever_is_given_layers_ever_more_rarely() {
+        const STALL: Duration = s(4);
+        let mut conduct = Conduct::new(7);
+        let (mut now, mut stalled, mut given) = (Duration::ZERO, Duration::ZERO, 0);
+        while now < DAY {
+            now += STALL;
+            stalled += STALL;
+            given += 1;
+            match conduct.note("id", "one", Offence::Kept, "", now) {
+                Consequence::SetAside(pause) => now += pause,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!((12..=40).contains(&given) && stalled * 500 < now, "{given} times, {stalled:?}");
+    }
+
+    #[test]
+    fn good_service_is_remembered_too() {
+        let mut conduct = Conduct::new(7);
+        let mut kept = |now| match conduct.note("id", "one", Offence::Kept, "", now) {
+            Consequence::SetAside(pause) => pause,
+            other => panic!("{other:?}"),
+        };
+        let worst = (0..6).map(|_| kept(s(0))).last().expect("six times");
+        assert!(kept(s(0) + worst + LATELY) < worst, "after some minutes it is better");
+        assert!(kept(s(36_000)) < s(1), "after hours it is as if nothing had been");
+    }
+
+    #[test]
+    fn who_is_needed_has_to_wait_only_if_it_is_lost_in_quick_succession() {
+        let mut conduct = Conduct::new(7);
+        for time in 0..10 {
+            let now = s(70 * time);
+            conduct.note("id", "one", Offence::Lost, "gone", now);
+            assert!(conduct.spared_for("id", now) < s(10), "it served for more than a minute");
+        }
+        conduct.note("id", "one", Offence::Lost, "gone", s(631));
+        assert!(conduct.spared_for("id", s(631)) > s(30));
     }
 
     #[test]
@@ -381,5 +462,9 @@ mod tests {
         assert!(!conduct.is_cut("a", "b", first));
         assert!(!conduct.is_cut("a", "another process of b", s(10)));
         assert!(conduct.note_hop("a", "b", s(100)) > first);
+        for process in 0..2 * MOST_HOPS {
+            conduct.note_hop("a", &process.to_string(), s(200));
+        }
+        assert_eq!(conduct.hops.len(), MOST_HOPS);
     }
 }

@@ -1,4 +1,5 @@
 //! Why workers cannot be used.
+use cake_proto::said::sentence;
 use cake_proto::{ConnectError, PROTOCOL, VERSION};
 use tonic::{Code, Status};
 
@@ -87,10 +88,11 @@ pub enum Error {
 impl Error {
     /// A failed call, in one sentence.
     pub fn call(name: &str, action: &'static str, status: &Status) -> Self {
+        let said = sentence(status.message());
         let reason = match status.code() {
             Code::DeadlineExceeded | Code::Cancelled => "no answer in time".to_owned(),
-            Code::Unavailable => format!("the connection is lost ({})", status.message()),
-            _ => status.message().to_owned(),
+            Code::Unavailable => format!("the connection is lost ({said})"),
+            _ => said,
         };
         Self::Call { name: name.to_owned(), action, reason }
     }

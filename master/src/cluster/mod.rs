@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cake_identity::{Peer, Security, lines};
+use cake_proto::said::sentence;
 use cake_proto::{Client, ConnectError, PROTOCOL, Tag, VERSION, connect, wire};
 use tokio::task::JoinHandle;
 use tonic::{Code, Status, Streaming};
@@ -212,7 +213,8 @@ async fn take(
                 };
                 if started.elapsed() > patience {
                     let (name, address) = (name.to_owned(), address.to_owned());
-                    return Err(Error::Held { name, address, reason: status.message().to_owned() });
+                    let reason = sentence(status.message());
+                    return Err(Error::Held { name, address, reason });
                 }
             }
         }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use cake_checkpoint::units::format_bytes;
 use cake_checkpoint::{BlobSource, LayerRange, Manifest};
+use cake_proto::said::sentence;
 use cake_proto::{Client, wire};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -256,7 +257,7 @@ async fn push_blob(
     progress: &Arc<WorkerProgress>,
 ) -> Result<u64, Error> {
     let failed = |status: &Status| {
-        let (worker, reason) = (worker.to_owned(), status.message().to_owned());
+        let (worker, reason) = (worker.to_owned(), sentence(status.message()));
         match status.code() {
             Code::Aborted => Error::Busy { worker, layer, reason },
             Code::Unavailable | Code::Unknown => {

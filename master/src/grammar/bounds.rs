@@ -1,8 +1,8 @@
 //! How much a schema may ask for, looked at before anything is made of it.
 //!
 //! A schema is a graph: `$ref` leads from one part to another, also back. It is walked with a stack of its own, each
-//! part once, in the order in which the compiler meets them; what the compiler would make of it is estimated from
-//! above. The compiler itself recurses, copies and searches without asking how much that is.
+//! part once, in the order in which the compiler meets them; what the compiler would make of it is estimated. The
+//! compiler itself recurses and copies, and counts of it no more than how many schemas it has made and how deep it is.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -166,8 +166,10 @@ enum Step {
     Leave(usize),
 }
 
-/// What the compiler makes of a part: an estimate from above. Two schemas that must both hold are intersected: then each
-/// alternative of one gets a copy of the other, and what they refer to is copied in.
+/// What the compiler makes of a part: an estimate, from above for nearly all. Two schemas that must both hold are
+/// intersected: then each alternative of one gets a copy of the other, and what they refer to is copied in. What comes
+/// out larger than this all the same is ended by llguidance's own bounds: `max_size` schemas, and `max_stack_level`
+/// intersections in each other.
 #[derive(Clone, Copy)]
 struct Size {
     /// Schemas in it, where a reference is one.

@@ -10,17 +10,19 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use cake_worker::platform::give_way;
 use llguidance::api::{GrammarInit, ParserLimits, TopLevelGrammar};
 use llguidance::earley::lexerspec::LexerSpec;
 use llguidance::panic_utils::catch_unwind;
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{ParserFactory, TokenParser};
 use serde_json::{Value, json};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{AcquireError, Semaphore, oneshot};
 use tokio::time::timeout;
 
 use super::bounds::{self, MAX_EXPANDED};
 use super::{Error, Grammar};
+use crate::aside::leaves_memory;
 
 /// The stack of a thread that compiles: enough for [`bounds::MAX_SCHEMAS`] in each other. Only what is used is memory.
 pub const STACK_BYTES: usize = 256 << 20;
@@ -32,10 +34,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Schemas that count as one unit of memory: each takes up to 8 KiB, and a grammar of a few some 200.
 const SCHEMAS_PER_UNIT: u64 = 100;
-/// Units that grammars in use may have together: some 200 MiB of them, as many small ones as wait and run, or one of the
-/// largest.
-const UNITS: usize = 256;
-const _: () = assert!(MAX_EXPANDED / SCHEMAS_PER_UNIT < UNITS as u64);
+/// Most units of a small grammar: four times as many schemas as any that people write.
+const SMALL_UNITS: u32 = 4;
+/// Units that small grammars in use may have together: some 100 MiB of them, as many as wait and run.
+const UNITS: usize = 128;
+/// Units that large ones may have together: some 160 MiB, one of the largest. They wait for each other alone, and no
+/// small one for them.
+const LARGE_UNITS: usize = 208;
+const _: () = assert!(MAX_EXPANDED / SCHEMAS_PER_UNIT < LARGE_UNITS as u64);
 /// Most bytes of an error of the library that a refusal repeats.
 const MAX_ERROR_BYTES: usize = 160;
 
@@ -60,7 +66,12 @@ fn limits() -> ParserLimits {
 pub(super) struct Compiler {
     factory: ParserFactory,
     pub(super) turns: Arc<Semaphore>,
+    /// Room for small grammars.
     pub(super) room: Arc<Semaphore>,
+    /// Room for large ones.
+    pub(super) large: Arc<Semaphore>,
+    /// Who of those with room for a large one is next: small ones have no more than that one before them.
+    next_large: Arc<Semaphore>,
 }
 
 impl Compiler {
@@ -75,24 +86,36 @@ impl Compiler {
             .map_err(|error| Error::Tokenizer(first_line(&error)))?;
         factory.quiet();
         *factory.limits_mut() = limits();
-        let (turns, room) = (Arc::new(Semaphore::new(AT_ONCE)), Arc::new(Semaphore::new(UNITS)));
-        Ok(Self { factory, turns, room })
+        let [turns, room, large, next_large] =
+            [AT_ONCE, UNITS, LARGE_UNITS, 1].map(|permits| Arc::new(Semaphore::new(permits)));
+        Ok(Self { factory, turns, room, large, next_large })
     }
 
     /// Compiles in turn with others. Whoever no longer waits for it has no turn, or ends it after the part that runs.
     pub(super) async fn in_turn(self: Arc<Self>, schema: Value) -> Result<Grammar, Error> {
         let asked = bounds::check(&schema)?;
         let units = 1 + (asked.expanded / SCHEMAS_PER_UNIT) as u32;
+        let is_large = units > SMALL_UNITS;
         let waited = timeout(PATIENCE, async {
-            let room = self.room.clone().acquire_many_owned(units).await;
-            (room, self.turns.clone().acquire_owned().await)
+            let room = if is_large { &self.large } else { &self.room };
+            let room = room.clone().acquire_many_owned(units).await?;
+            let next = match is_large {
+                true => Some(self.next_large.clone().acquire_owned().await?),
+                false => None,
+            };
+            let turn = self.turns.clone().acquire_owned().await?;
+            Ok::<_, AcquireError>((room, (next, turn)))
         });
-        let Ok((Ok(room), Ok(turn))) = waited.await else { return Err(Error::Busy) };
+        let Ok(Ok((room, turn))) = waited.await else { return Err(Error::Busy) };
         let (tell, told) = oneshot::channel();
         let compile = move || {
             let _turn = turn; // Until this thread ends, whether anybody waits or not.
+            if is_large {
+                give_way();
+            }
             let parser = self.compile(schema, &|| tell.is_closed());
             tell.send(parser.map(|parser| Grammar::new(parser, Some(room)))).ok();
+            leaves_memory();
         };
         let thread = thread::Builder::new().name("grammar".to_owned()).stack_size(STACK_BYTES);
         thread.spawn(compile).map_err(|_| Error::Busy)?;

@@ -24,7 +24,8 @@ pub use bounds::Refusal;
 pub use compile::STACK_BYTES;
 use compile::{Compiler, first_line};
 
-/// Most bytes that the lexer of an answer may grow to: as many for each that runs.
+/// Most bytes that the lexer of a grammar may grow to. Clones share one: the answers to one request have so many
+/// together.
 const MAX_LEXER_BYTES: usize = 8 << 20;
 
 /// Grammars over the tokens of one model. Clones are handles to the same ones.

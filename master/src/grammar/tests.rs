@@ -328,6 +328,39 @@ async fn whoever_leaves_takes_no_turn_and_no_room() {
     assert_eq!(unwanted, Err(Error::TooMuch), "nothing is compiled that nobody waits for");
 }
 
+#[tokio::test]
+async fn small_schemas_do_not_wait_behind_large_ones() {
+    let grammars = grammars();
+    let compiler = grammars.compiler.clone();
+    let all = compiler.large.available_permits() as u32;
+    let held = compiler.large.clone().acquire_many_owned(all).await.expect("nobody has it");
+    let schema = json!({ "prefixItems": vec![json!({ "type": "null" }); 1_000] });
+    let mut large = Box::pin(grammars.json_schema(schema.clone()));
+    let small = tokio::select! {
+        biased;
+        _ = &mut large => panic!("there is no room for it"),
+        small = grammars.json_schema(Grammars::any_object()) => small,
+    };
+    assert!(small.is_ok(), "{small:?}");
+    drop((large, held));
+    // Of those that have room, one is before the small ones.
+    let turn = compiler.turns.clone().acquire_owned().await.expect("a turn");
+    let mut large = Box::pin(async {
+        tokio::join!(grammars.json_schema(schema.clone()), grammars.json_schema(schema.clone()))
+    });
+    let mut small = Box::pin(grammars.json_schema(Grammars::any_object()));
+    let soon = std::time::Duration::from_millis(20);
+    assert!(tokio::time::timeout(soon, &mut large).await.is_err(), "there is no turn");
+    assert!(tokio::time::timeout(soon, &mut small).await.is_err(), "there is no turn");
+    assert!(compiler.large.available_permits() < all as usize - 2 * 10, "both have room");
+    drop(turn);
+    let small = tokio::select! {
+        _ = &mut large => panic!("both were before it"),
+        small = &mut small => small,
+    };
+    assert!(small.is_ok(), "{small:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn whoever_waits_too_long_is_told_to_come_back() {
     let grammars = grammars();

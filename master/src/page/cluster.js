@@ -161,7 +161,10 @@ function say(node, text) {
 
 /** Why a worker is given no layers for now. */
 function asideInWords({ worker, quarantine, seconds, reason }) {
-  const how = quarantine ? "is in quarantine until it is started again" : `gets no layers for ${seconds} s`;
+  const minutes = Math.ceil(seconds / 60);
+  const how = quarantine
+    ? `is in quarantine for ${minutes} minutes, or until it is started again`
+    : `gets no layers for ${seconds} s`;
   return `${worker} ${how}: ${reason}`;
 }
 

@@ -1,13 +1,21 @@
 //! What stages say, checked: an answer that cannot be is the loss of who gave it.
+use std::error::Error as _;
+
 use cake_proto::failure::first_non_finite;
+use cake_proto::said::sentence;
 use cake_proto::{Assembler, Failure, FailureKind, Incoming, Step, wire};
 use tokio::time::Instant;
-use tonic::Streaming;
+use tonic::{Code, Status, Streaming};
 use tracing::debug;
 
 use super::local::Output;
 use super::{Answer, Error, Shared};
 use crate::sizing::LOCAL;
+
+/// A stage that could not do so many steps in a row, and no other could, will not do the next one either.
+const FAILURES: u32 = 3;
+/// What the transport says, as of a message that cannot be one, of a connection that ended within a message.
+const CUT_SHORT: &str = "Unexpected EOF";
 
 impl Shared {
     /// Reads what the remote stage at `index` says until its stream ends.
@@ -24,13 +32,19 @@ impl Shared {
             let frame = match stream.message().await {
                 Ok(Some(frame)) => frame,
                 Ok(None) => break lost("it closed the stream"),
-                Err(status) => break lost(status.message()),
+                Err(status) if is_no_message(&status) => {
+                    break self.malformed(index, sentence(status.message()));
+                }
+                Err(status) => break lost(&sentence(status.message())),
             };
             match assembler.push(frame) {
                 Ok(None) => {}
                 Ok(Some(Incoming::Step(step))) => self.answer(index, step),
                 Ok(Some(Incoming::Relay(step))) => match self.check_relay(index, &step) {
-                    Ok(true) => self.forward(index + 1, step).await,
+                    Ok(true) => {
+                        self.carried(index, step.step);
+                        self.forward(index + 1, step).await;
+                    }
                     Ok(false) => {}
                     Err(error) => break error,
                 },
@@ -64,15 +78,41 @@ impl Shared {
                 _ => Error::NotFinite { worker, reason },
             },
             FailureKind::Other if step > 0 => {
-                return self.fail(step, Error::Stage { worker, message: reason });
+                self.fail(step, Error::Stage { worker: worker.clone(), message: reason.clone() });
+                match self.fails_again(index) {
+                    FAILURES.. => Error::Lost {
+                        worker,
+                        reason: format!("it could not do {FAILURES} steps in a row: {reason}"),
+                    },
+                    _ => return,
+                }
             }
             // Of every step at once: its stream to the next stage broke.
             FailureKind::Other => match name(index + 1) {
-                Some(to) => Error::Hop { from: worker, to, reason },
-                None => self.malformed(index, "it has no next stage to lose".to_owned()),
+                Some(to) if !self.relayed[index] => Error::Hop { from: worker, to, reason },
+                _ => self.malformed(index, "it has no stream to a next stage to lose".to_owned()),
             },
         };
         self.break_down(error);
+    }
+
+    /// The remote stage at `index` could not do one more step; how many in a row by now.
+    fn fails_again(&self, index: usize) -> u32 {
+        let mut pending = self.lock();
+        let before = pending.failing.filter(|(stage, _)| *stage == index);
+        let times = before.map_or(1, |(_, times)| times.saturating_add(1));
+        pending.failing = Some((index, times));
+        times
+    }
+
+    /// The master carries a step from the remote stage at `index` to the next one.
+    fn carried(&self, index: usize, step: u64) {
+        let mut pending = self.lock();
+        if pending.carried.len() <= index {
+            pending.carried.resize_with(index + 1, Default::default);
+        }
+        let carried = &mut pending.carried[index];
+        (carried.last, carried.count) = (carried.last.max(step), carried.count + 1);
     }
 
     /// What the local stage computed goes on to the first remote one, or is the answer.
@@ -186,6 +226,7 @@ impl Shared {
         let since = waiting.since.max(pending.answered.unwrap_or(waiting.since));
         pending.pace.seen(waiting.step_rows, now - since);
         pending.answered = Some(now);
+        pending.failing = None;
         pending.stage_us.clone_from(&step.stage_us);
         pending.paces.back(step.step, &step.stage_us);
         drop(pending);
@@ -205,6 +246,12 @@ impl Shared {
         drop(pending);
         waiting.answer.send(Err(error)).ok();
     }
+}
+
+/// Whether a stream ended because what came cannot be a message: what is wrong with a connection has a cause.
+fn is_no_message(status: &Status) -> bool {
+    let of_decoding = matches!(status.code(), Code::Internal | Code::OutOfRange);
+    of_decoding && status.source().is_none() && !status.message().starts_with(CUT_SHORT)
 }
 
 /// What of a step is no number.
@@ -293,6 +340,51 @@ mod tests {
         ] {
             assert_eq!(failed_by(index, kind, relayed).await, error);
         }
+    }
+
+    #[test]
+    fn a_stage_that_has_no_stream_of_its_own_cannot_lose_it() {
+        let (mut shared, _frames) = shared();
+        std::sync::Arc::get_mut(&mut shared).expect("ours alone").relayed[0] = true;
+        for index in [0, 1] {
+            shared.lock().broken = None;
+            shared.hear_failure(index, 0, Failure::other("it broke"));
+            let error = shared.broken.borrow().clone();
+            assert!(matches!(error, Some(Error::Malformed { .. })), "{error:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stage_that_can_do_nothing_any_more_is_lost_and_one_that_can_is_not() {
+        let (shared, _frames) = shared();
+        let fails = |step| {
+            let ticket = leave(&shared, step);
+            shared.hear_failure(1, step, Failure::other("no room"));
+            ticket
+        };
+        for step in [1, 2, 4, 5] {
+            let error = fails(step).await.expect("told").expect_err("failed");
+            assert!(matches!(error, Error::Stage { .. }), "{error}");
+            if step == 2 {
+                let _ticket = leave(&shared, 3);
+                shared.answer(1, answer(3));
+            }
+        }
+        assert_eq!(*shared.broken.borrow(), None);
+        let (last, other) = (fails(6), leave(&shared, 7));
+        assert!(matches!(last.await, Ok(Err(Error::Stage { .. }))), "its own step has failed");
+        assert!(shared.broken.borrow().as_ref().is_some_and(Error::is_loss));
+        drop(other);
+    }
+
+    #[test]
+    fn what_is_no_message_is_told_from_a_connection_that_ends() {
+        assert!(is_no_message(&Status::internal("failed to decode Protobuf message: invalid tag")));
+        assert!(is_no_message(&Status::out_of_range("decoded message length too large")));
+        assert!(!is_no_message(&Status::internal("Unexpected EOF decoding stream.")));
+        assert!(!is_no_message(&Status::unavailable("gone")));
+        let broken = std::io::Error::other("h2 protocol error");
+        assert!(!is_no_message(&Status::from_error(Box::new(broken))));
     }
 
     #[tokio::test]

@@ -35,8 +35,6 @@ pub(super) struct Work {
 pub(super) enum Heard {
     /// It said so.
     Report(Report),
-    /// It is of a version that cannot tell.
-    CannotTell,
     /// No answer in time.
     Nothing,
 }
@@ -44,8 +42,10 @@ pub(super) enum Heard {
 /// Who is to blame, by places among the remote stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Blame {
-    /// A stage.
+    /// A stage, which keeps a step to itself.
     Stage(usize),
+    /// A stage that says nothing: whether it has the step is not known.
+    Mute(usize),
     /// The way from this stage to the next one.
     Hop(usize),
 }
@@ -59,118 +59,115 @@ pub(super) enum Verdict {
     Lost(Blame, String),
 }
 
+/// How what a stage makes comes to the next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// By a stream of its own.
+    Direct,
+    /// The master carries it, and knows which step it carried last, and how many.
+    Carried { last: u64, count: u64 },
+}
+
 /// Judges by two rounds of questions where `step` is, which has left the master.
 ///
-/// * `relayed`: for each stage, whether what it makes goes to the next one through the master.
-/// * `longest_work`: how long a stage may compute one step.
-/// * `waited`: how long the step has been waited for.
+/// * `ways`: from each stage to the next one.
+/// * `longest_work`: how long a step may be waited for whatever stages say.
+/// * `waited`: how long it has been, by the master's own clock.
 pub(super) fn judge(
     step: u64,
     (before, now): (&[Heard], &[Heard]),
-    relayed: &[bool],
+    ways: &[Way],
     longest_work: Duration,
     waited: Duration,
 ) -> Verdict {
-    let mut mute = None; // The first that cannot tell whether it has passed the step on.
+    // What a stage says of itself is worth no more than so much time.
+    let wait = |stage: usize| match waited < longest_work {
+        true => Verdict::Wait,
+        false => {
+            lost(Blame::Stage(stage), &format!("a step has been there for {} s", waited.as_secs()))
+        }
+    };
     for (stage, heard) in now.iter().enumerate() {
         let Some(earlier) = before.get(stage) else { return Verdict::Wait };
         let (was, is) = match (earlier, heard) {
             (Heard::Nothing, Heard::Nothing) => {
-                return lost(Blame::Stage(stage), "it does not say how far it is");
+                return lost(Blame::Mute(stage), "it does not say how far it is");
             }
             (_, Heard::Nothing) | (Heard::Nothing, _) => return Verdict::Wait,
-            (_, Heard::CannotTell) | (Heard::CannotTell, _) => {
-                mute.get_or_insert(stage);
-                continue;
-            }
             (Heard::Report(was), Heard::Report(is)) => (was, is),
         };
-        if is.sent >= step {
-            mute = None; // So whoever came before it has passed it on.
-            continue;
+        match (was.sent >= step, is.sent >= step) {
+            (true, true) => continue,
+            (false, true) => return wait(stage), // It left a moment ago.
+            _ => {}
         }
         if is.sent != was.sent || is.received != was.received || is.frames != was.frames {
-            return Verdict::Wait; // It goes on.
-        }
-        if let Some(mute) = mute {
-            return unheard(mute, waited, longest_work);
+            return wait(stage); // It goes on.
         }
         if is.received < step {
             let seen = format!("step {step} does not arrive, the last one was {}", is.received);
-            return Verdict::Lost(arrival(stage, relayed), seen);
+            return Verdict::Lost(arrival(stage, ways, step), seen);
         }
         return match is.at_work {
-            Some(work) if !work.leaving && work.since < longest_work => Verdict::Wait,
+            Some(work) if !work.leaving && work.since < longest_work => wait(stage),
             Some(work) if !work.leaving => {
                 let seconds = work.since.as_secs();
                 lost(Blame::Stage(stage), &format!("it has computed one step for {seconds} s"))
             }
             // Its link takes nothing: whose fault that is shows at the other end.
             Some(work) if was.at_work.is_none_or(|it| it.step != work.step || !it.leaving) => {
-                Verdict::Wait
+                wait(stage)
             }
-            Some(_) if stage + 1 < now.len() => {
-                Verdict::Lost(arrival(stage + 1, relayed), format!("step {step} cannot leave"))
+            Some(_) => {
+                let blame = match ways.get(stage) {
+                    Some(Way::Direct) if stage + 1 < now.len() => Blame::Hop(stage),
+                    _ => Blame::Stage(stage), // The master takes whatever it gives.
+                };
+                lost(blame, &format!("step {step} cannot leave"))
             }
-            Some(_) => lost(Blame::Stage(stage), "its answer cannot leave"),
-            None if was.at_work.is_some() => Verdict::Wait, // What came of that is on its way.
+            None if was.at_work.is_some() => wait(stage), // What came of that is on its way.
             None => lost(Blame::Stage(stage), &format!("it took step {step} and is idle")),
         };
     }
-    if let Some(mute) = mute {
-        return unheard(mute, waited, longest_work);
-    }
     let last = now.len().saturating_sub(1);
-    let passed = |heard: &Heard| match heard {
-        Heard::Report(report) => report.sent >= step,
-        Heard::CannotTell => true,
-        Heard::Nothing => false,
-    };
-    match before.iter().all(passed) {
-        true => lost(Blame::Stage(last), &format!("step {step} has left it and is not here")),
-        false => Verdict::Wait, // It left a moment ago.
-    }
-}
-
-/// A stage that cannot tell has the step, as it seems: perhaps it computes.
-fn unheard(stage: usize, waited: Duration, longest_work: Duration) -> Verdict {
-    if waited < longest_work {
-        return Verdict::Wait;
-    }
-    lost(Blame::Stage(stage), &format!("a step has been there for {} s", waited.as_secs()))
+    lost(Blame::Stage(last), &format!("step {step} has left it and is not here"))
 }
 
 /// Who is to blame for a step that was overtaken by a later one, which passed every stage: the first stage
 /// with a hole in what came or left. Of `failed` steps it is known why they left no stage.
-pub(super) fn judge_overtaken(heard: &[Heard], relayed: &[bool], failed: u64) -> (Blame, String) {
+pub(super) fn judge_overtaken(heard: &[Heard], ways: &[Way], failed: u64) -> (Blame, String) {
+    let hole = |last: u64, count: u64| last.saturating_sub(count) > failed;
     for (stage, heard) in heard.iter().enumerate() {
-        match heard {
-            Heard::Nothing => {
-                return (Blame::Stage(stage), "it does not say how far it is".to_owned());
-            }
-            Heard::CannotTell => {}
-            Heard::Report(report) => {
-                let hole = |last: u64, count: u64| last.saturating_sub(count) > failed;
-                if hole(report.received, report.received_count) {
-                    let seen = "a step did not arrive, later ones did".to_owned();
-                    return (arrival(stage, relayed), seen);
+        let Heard::Report(report) = heard else {
+            return (Blame::Mute(stage), "it does not say how far it is".to_owned());
+        };
+        if hole(report.received, report.received_count) {
+            let before = stage.checked_sub(1).and_then(|before| Some((before, *ways.get(before)?)));
+            let blame = match before {
+                Some((before, Way::Direct)) => Blame::Hop(before),
+                Some((before, Way::Carried { last, count })) if hole(last, count) => {
+                    Blame::Stage(before)
                 }
-                if hole(report.sent, report.sent_count) {
-                    let seen = "a step came and did not leave, later ones did".to_owned();
-                    return (Blame::Stage(stage), seen);
-                }
-            }
+                _ => Blame::Stage(stage), // The master sent it.
+            };
+            return (blame, "a step did not arrive, later ones did".to_owned());
+        }
+        if hole(report.sent, report.sent_count) {
+            let seen = "a step came and did not leave, later ones did".to_owned();
+            return (Blame::Stage(stage), seen);
         }
     }
     let last = heard.len().saturating_sub(1);
     (Blame::Stage(last), "an answer did not come, later ones did".to_owned())
 }
 
-/// Who is to blame for what does not arrive at a stage.
-fn arrival(stage: usize, relayed: &[bool]) -> Blame {
-    match stage.checked_sub(1) {
-        Some(before) if !relayed.get(before).copied().unwrap_or_default() => Blame::Hop(before),
-        _ => Blame::Stage(stage), // The master sent it.
+/// Who is to blame for `step`, which does not arrive at a stage though the one before says that it has left.
+fn arrival(stage: usize, ways: &[Way], step: u64) -> Blame {
+    let Some(before) = stage.checked_sub(1) else { return Blame::Stage(stage) };
+    match ways.get(before) {
+        Some(Way::Carried { last, .. }) if *last < step => Blame::Stage(before), // It never came here.
+        Some(Way::Carried { .. }) => Blame::Stage(stage),
+        Some(Way::Direct) | None => Blame::Hop(before),
     }
 }
 
@@ -183,7 +180,12 @@ mod tests {
     use super::*;
 
     const LONG: Duration = Duration::from_secs(30);
-    const DIRECT: [bool; 2] = [false, false];
+    const DIRECT: [Way; 2] = [Way::Direct, Way::Direct];
+
+    /// The master carried all steps to this one from the first stage to the second.
+    fn carried(last: u64) -> [Way; 2] {
+        [Way::Carried { last, count: last }, Way::Direct]
+    }
 
     /// A stage that has got all steps to `received` and passed on all to `sent`.
     fn at(received: u64, sent: u64) -> Report {
@@ -201,17 +203,17 @@ mod tests {
         reports.map(Heard::Report)
     }
 
-    fn blame(before: [Heard; 2], now: [Heard; 2], relayed: [bool; 2]) -> Option<Blame> {
-        blame_after(Duration::from_secs(3), before, now, relayed)
+    fn blame(before: [Heard; 2], now: [Heard; 2], ways: [Way; 2]) -> Option<Blame> {
+        blame_after(Duration::from_secs(3), before, now, ways)
     }
 
     fn blame_after(
         waited: Duration,
         before: [Heard; 2],
         now: [Heard; 2],
-        relayed: [bool; 2],
+        ways: [Way; 2],
     ) -> Option<Blame> {
-        match judge(7, (&before, &now), &relayed, LONG, waited) {
+        match judge(7, (&before, &now), &ways, LONG, waited) {
             Verdict::Wait => None,
             Verdict::Lost(blame, _) => Some(blame),
         }
@@ -221,7 +223,10 @@ mod tests {
     fn a_step_that_does_not_arrive_is_the_ways_fault() {
         let gone = say([at(7, 7), at(6, 6)]);
         assert_eq!(blame(gone, gone, DIRECT), Some(Blame::Hop(0)));
-        assert_eq!(blame(gone, gone, [true, false]), Some(Blame::Stage(1)), "the master sent it");
+        assert_eq!(blame(gone, gone, carried(7)), Some(Blame::Stage(1)), "the master sent it");
+        assert_eq!(blame(gone, gone, carried(6)), Some(Blame::Stage(0)), "it never came here");
+        let left = say([at(7, 6), at(6, 6)]);
+        assert_eq!(blame(left, gone, DIRECT), None, "it left a moment ago");
         let first = say([at(6, 6), at(6, 6)]);
         assert_eq!(blame(first, first, DIRECT), Some(Blame::Stage(0)));
         let mut moving = at(6, 6);
@@ -237,6 +242,13 @@ mod tests {
         let idle = say([at(7, 7), at(7, 6)]);
         assert_eq!(blame(busy(2), idle, DIRECT), None, "that it failed may be on its way");
         assert_eq!(blame(idle, idle, DIRECT), Some(Blame::Stage(1)));
+        let short = working(at(7, 6), 0, false);
+        let says = [Heard::Report(at(7, 7)), Heard::Report(short)];
+        assert_eq!(
+            blame_after(LONG, says, says, DIRECT),
+            Some(Blame::Stage(1)),
+            "whatever it says"
+        );
         let earlier = say([at(7, 5), at(5, 5)]);
         let later = say([at(7, 6), at(6, 6)]);
         assert_eq!(blame(earlier, later, DIRECT), None, "one step after the other");
@@ -246,6 +258,7 @@ mod tests {
     fn a_link_that_takes_nothing_is_found_at_its_other_end() {
         let stuck = say([working(at(7, 6), 3, true), at(6, 6)]);
         assert_eq!(blame(stuck, stuck, DIRECT), Some(Blame::Hop(0)));
+        assert_eq!(blame(stuck, stuck, carried(6)), Some(Blame::Stage(0)), "the master takes all");
         let last = say([at(7, 7), working(at(7, 6), 3, true)]);
         assert_eq!(blame(last, last, DIRECT), Some(Blame::Stage(1)));
         let began = say([at(7, 7), working(at(7, 6), 3, false)]);
@@ -264,20 +277,8 @@ mod tests {
         let silent = [Heard::Report(at(7, 7)), Heard::Nothing];
         let there = say([at(7, 7), at(6, 6)]);
         assert_eq!(blame(there, silent, DIRECT), None);
-        assert_eq!(blame(silent, silent, DIRECT), Some(Blame::Stage(1)));
+        assert_eq!(blame(silent, silent, DIRECT), Some(Blame::Mute(1)));
         assert_eq!(judge(7, (&[], &there), &DIRECT, LONG, LONG), Verdict::Wait);
-    }
-
-    #[test]
-    fn who_cannot_tell_is_judged_by_the_others() {
-        let first = [Heard::CannotTell, Heard::Report(at(6, 6))];
-        let last = [Heard::Report(at(7, 7)), Heard::CannotTell];
-        for (place, heard) in [first, last].into_iter().enumerate() {
-            assert_eq!(blame(heard, heard, DIRECT), None, "perhaps it computes");
-            assert_eq!(blame_after(LONG, heard, heard, DIRECT), Some(Blame::Stage(place)));
-        }
-        let passed = [Heard::CannotTell, Heard::Report(at(7, 7))];
-        assert_eq!(blame(passed, passed, DIRECT), Some(Blame::Stage(1)));
     }
 
     #[test]
@@ -287,12 +288,15 @@ mod tests {
             report.received_count -= u64::from(!came);
             report
         };
-        let judge = |reports: [Report; 2], relayed: [bool; 2], failed| {
-            judge_overtaken(&say(reports), &relayed, failed).0
+        let judge = |reports: [Report; 2], ways: [Way; 2], failed| {
+            judge_overtaken(&say(reports), &ways, failed).0
         };
         let (whole, missed) = (at(9, 9), hole(at(9, 9), false));
         assert_eq!(judge([whole, missed], DIRECT, 0), Blame::Hop(0));
-        assert_eq!(judge([whole, missed], [true, false], 0), Blame::Stage(1));
+        assert_eq!(judge([whole, missed], carried(9), 0), Blame::Stage(1));
+        let [_, direct] = DIRECT;
+        let never = [Way::Carried { last: 9, count: 8 }, direct];
+        assert_eq!(judge([whole, missed], never, 0), Blame::Stage(0), "it never came here");
         assert_eq!(judge([missed, missed], DIRECT, 0), Blame::Stage(0));
         assert_eq!(judge([hole(whole, true), missed], DIRECT, 0), Blame::Stage(0));
         assert_eq!(judge([whole, whole], DIRECT, 0), Blame::Stage(1));

@@ -10,11 +10,10 @@ use std::time::Duration;
 use cake_proto::{Client, limits, wire};
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
-use tonic::Code;
 use tracing::{info, warn};
 
-use super::judge::{Blame, Heard, Report, Verdict, Work, judge, judge_overtaken};
-use super::{Error, Shared};
+use super::judge::{Blame, Heard, Report, Verdict, Way, Work, judge, judge_overtaken};
+use super::{Carried, Error, Shared};
 
 /// How long a stage may take to say how far it is: longer than Wi-Fi stalls.
 const ASK: Duration = Duration::from_millis(1200);
@@ -63,7 +62,7 @@ pub(super) async fn look_out(shared: Arc<Shared>, stages: Stages) {
             Missed::Not(at) => Some(at),
             Missed::Overtaken => {
                 let heard = stages.ask(shared.generation).await;
-                let (blame, seen) = judge_overtaken(&heard, &shared.relayed, shared.failed());
+                let (blame, seen) = judge_overtaken(&heard, &shared.ways(), shared.failed());
                 return shared.break_down(shared.blamed(blame, seen));
             }
             Missed::Step { number, rows, since } => {
@@ -71,7 +70,7 @@ pub(super) async fn look_out(shared: Arc<Shared>, stages: Stages) {
                 let earlier = if before.0 == number { &*before.1 } else { &[] };
                 let longest = shared.lock().pace.longest_work(rows);
                 let judged =
-                    judge(number, (earlier, &heard), &shared.relayed, longest, since.elapsed());
+                    judge(number, (earlier, &heard), &shared.ways(), longest, since.elapsed());
                 match judged {
                     // Unless it came while the last stage was being asked.
                     Verdict::Lost(blame, seen) if shared.is_pending(number) => {
@@ -118,7 +117,6 @@ impl Stages {
 async fn ask(mut client: Client, generation: u64) -> Heard {
     match timeout(ASK, client.progress(wire::ProgressRequest {})).await {
         Ok(Ok(reply)) => heard(reply.into_inner(), generation),
-        Ok(Err(status)) if status.code() == Code::Unimplemented => Heard::CannotTell,
         Ok(Err(_)) | Err(_) => Heard::Nothing,
     }
 }
@@ -140,12 +138,30 @@ fn heard(said: wire::ProgressReply, generation: u64) -> Heard {
 }
 
 impl Shared {
+    /// How what each stage makes comes to the next one.
+    fn ways(&self) -> Vec<Way> {
+        let pending = self.lock();
+        let carried = |stage| pending.carried.get(stage).copied().unwrap_or_default();
+        let way = |(stage, relayed): (usize, &bool)| match relayed {
+            true => {
+                let Carried { last, count } = carried(stage);
+                Way::Carried { last, count }
+            }
+            false => Way::Direct,
+        };
+        self.relayed.iter().enumerate().map(way).collect()
+    }
+
     /// The error that says so.
     fn blamed(&self, blame: Blame, reason: String) -> Error {
         let name = |stage: usize| self.remotes.get(stage).map(|remote| remote.name.clone());
         match blame {
             Blame::Stage(stage) => match name(stage) {
                 Some(worker) => Error::Swallowed { worker, reason },
+                None => Error::Silent,
+            },
+            Blame::Mute(stage) => match name(stage) {
+                Some(worker) => Error::Lost { worker, reason },
                 None => Error::Silent,
             },
             Blame::Hop(stage) => match (name(stage), name(stage + 1)) {
@@ -175,7 +191,7 @@ mod tests {
         // The next one may take as long as the first one did, and more.
         let _two = leave(&shared, 2);
         shared.left(2);
-        sleep(Duration::from_millis(3900)).await;
+        sleep(Duration::from_millis(2400)).await;
         assert!(matches!(shared.missed(), Missed::Not(_)));
     }
 

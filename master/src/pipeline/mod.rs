@@ -106,6 +106,10 @@ struct Pending {
     pace: Pace,
     /// Steps of which a stage said why it could not do them.
     failed: u64,
+    /// The remote stage that could not do the last steps that came to an end, and how many in a row.
+    failing: Option<(usize, u32)>,
+    /// For each remote stage, what the master carried from it to the next one.
+    carried: Vec<Carried>,
     /// A step was answered before one that left earlier.
     overtaken: bool,
     /// Microseconds each stage computed on the step that was answered last.
@@ -113,6 +117,13 @@ struct Pending {
     /// How long the stages take for generated rows.
     paces: Paces,
     broken: Option<Error>,
+}
+
+/// Steps that a stage handed to the master for the next one.
+#[derive(Clone, Copy, Debug, Default)]
+struct Carried {
+    last: u64,
+    count: u64,
 }
 
 #[derive(Debug)]
@@ -211,6 +222,8 @@ impl Pipeline {
             let waiting = Waiting { rows, step_rows, since, answer, _permit: permit };
             pending.steps.insert(number, waiting);
         }
+        // Before it leaves, which may take for ever: who looks out for it has to know of it.
+        self.shared.sent.send_replace(number);
         match &self.local {
             Some(local) => {
                 let closed = |error| {
@@ -221,7 +234,6 @@ impl Pipeline {
             }
             None => self.shared.forward(0, step).await,
         }
-        self.shared.sent.send_replace(number);
         Ok(Ticket { answer: ticket, shared: self.shared.clone() })
     }
 

@@ -14,6 +14,7 @@ use tracing::{info, warn};
 
 use super::announce::announce;
 use super::lookout::{Stages, look_out};
+use super::pace::Pace;
 use super::{FRAMES_QUEUED, LocalStage, Pending, Pipeline, Remote, Shared, StageInfo};
 use crate::cluster::{self, Member, within};
 use crate::sizing::{LOCAL, Promise};
@@ -31,6 +32,8 @@ pub struct Opening<'a> {
     pub hidden_size: usize,
     /// What every stage must have room for.
     pub promise: Promise,
+    /// Seconds for a row through the whole chain, as planned.
+    pub step_seconds: f64,
     /// The master's own layers, first in the chain.
     pub local: Option<(Stage, LayerRange)>,
     /// Workers in the order of the chain.
@@ -104,7 +107,10 @@ pub async fn open(opening: Opening<'_>) -> Result<Pipeline, Error> {
         sent: watch::channel(0).0,
         left: AtomicU64::new(0),
         doubt: watch::channel(()).0,
-        pending: Mutex::new(Pending::default()),
+        pending: Mutex::new(Pending {
+            pace: Pace::planned(opening.step_seconds),
+            ..Pending::default()
+        }),
         broken: watch::channel(None).0,
         remotes,
         relayed,

@@ -8,13 +8,16 @@ const LEAST: Duration = Duration::from_millis(1500);
 /// Before any step was seen: the first one finds weights that are not in memory yet.
 const FIRST: Duration = Duration::from_millis(2500);
 /// Whoever is asked where a step is loses nothing by it: so nobody waits longer before asking.
-const MOST: Duration = Duration::from_secs(4);
+const MOST: Duration = Duration::from_millis(2500);
 /// A stage that says that it computes is believed for so many times as long as whole steps took,
 const WORK_TIMES: u32 = 20;
 /// and at least for so long: until then a busy device may be no more than that.
 const WORK_LEAST: Duration = Duration::from_secs(30);
-/// The same before any step was seen.
+/// The same before any step was seen, unless the plan expects more.
 const WORK_FIRST: Duration = Duration::from_secs(120);
+/// Longer than that nobody is believed: then it is known who kept the step when its time is over.
+const WORK_MOST: Duration = Duration::from_secs(270);
+const _: () = assert!(WORK_MOST.as_secs() + 2 * MOST.as_secs() < super::STEP_TIMEOUT.as_secs());
 /// Sizes that are told apart: powers of two up to the most rows of a step.
 const SIZES: usize = 14;
 
@@ -22,9 +25,17 @@ const SIZES: usize = 14;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pace {
     longest: [Option<Duration>; SIZES],
+    /// How long a row takes, as the plan has it.
+    planned: Duration,
 }
 
 impl Pace {
+    /// No step was seen yet; the plan expects that one of a single row takes so long.
+    pub(super) fn planned(seconds: f64) -> Self {
+        let planned = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        Self { planned, ..Self::default() }
+    }
+
     /// A step of so many rows came back, so long after it left or the one before it came back.
     pub(super) fn seen(&mut self, rows: usize, took: Duration) {
         let longest = &mut self.longest[size(rows)];
@@ -52,8 +63,14 @@ impl Pace {
 
     /// How long a stage may say that it computes such a step.
     pub(super) fn longest_work(&self, rows: usize) -> Duration {
-        let expected = self.expected(rows);
-        expected.map_or(WORK_FIRST, |took| took.saturating_mul(WORK_TIMES).max(WORK_LEAST))
+        let longest = match self.expected(rows) {
+            Some(took) => took.saturating_mul(WORK_TIMES).max(WORK_LEAST),
+            None => {
+                let rows = u32::try_from(rows).unwrap_or(u32::MAX);
+                self.planned.saturating_mul(rows).saturating_mul(WORK_TIMES).max(WORK_FIRST)
+            }
+        };
+        longest.min(WORK_MOST)
     }
 }
 
@@ -75,15 +92,24 @@ mod tests {
         assert_eq!((pace.patience(1), pace.longest_work(1)), (FIRST, WORK_FIRST));
         pace.seen(1, ms(20));
         assert_eq!(pace.patience(1), LEAST, "a pause of a second is no loss");
-        pace.seen(1, ms(700));
-        assert_eq!(pace.patience(1), ms(2800), "a slow device is waited for");
+        pace.seen(1, ms(500));
+        assert_eq!(pace.patience(1), ms(2000), "a slow device is waited for");
         pace.seen(1, ms(9000));
         assert_eq!(pace.patience(1), MOST, "who is asked loses nothing");
         assert_eq!(pace.longest_work(1), ms(180_000), "and computes on");
+        assert_eq!(pace.longest_work(512), WORK_MOST, "but not for ever");
         for _ in 0..200 {
             pace.seen(1, ms(20));
         }
         assert_eq!(pace.patience(1), LEAST, "what was long once is forgotten");
+    }
+
+    #[test]
+    fn a_slow_device_has_the_time_that_the_plan_gives_it_for_its_first_step() {
+        let pace = Pace::planned(0.02);
+        assert_eq!(pace.longest_work(1), WORK_FIRST);
+        assert_eq!(pace.longest_work(512), ms(20 * 512 * 20));
+        assert_eq!(Pace::planned(f64::INFINITY).longest_work(1), WORK_FIRST);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use tracing::{debug_span, warn};
 
 use super::cache::{KvCache, Usage};
 use super::compose::Line;
+use super::ease::Ease;
 use super::sampler::{Sampler, Token};
 use super::sequence::{Running, Waiting};
 use super::step::{Chosen, Failed, Seen, Want, choose};
@@ -21,44 +22,53 @@ use crate::generate::{Ends, Finish};
 use crate::metrics::Occupancy;
 use crate::pipeline::Pipeline;
 
-/// Runs until nobody can submit any more and everything has ended.
+/// Runs until nobody can submit any more and everything has ended, or the master's own weights are damaged, which it says
+/// then: nothing that it could compute again would be right.
 pub(super) async fn run(
     pipeline: Pipeline,
     ends: Ends,
     on_loss: OnLoss,
     shared: Arc<Shared>,
     mut commands: mpsc::UnboundedReceiver<Command>,
-) {
+) -> Option<String> {
     let cache = KvCache::new(shared.limits.kv_blocks);
     let Limits { chunk, prompt_rows, .. } = shared.limits;
+    let line = Line::new(pipeline, chunk, prompt_rows);
+    let ease = Ease::up_to(line.most_prompt_rows());
     let mut actor = Actor {
-        line: Some(Line::new(pipeline, chunk, prompt_rows)),
+        line: Some(line),
         closing: None,
         line_number: 0,
         on_loss,
         ends: Arc::new(ends),
         shared,
         prompt_rows_out: 0,
+        ease,
         cache,
         waiting: VecDeque::new(),
         running: Vec::new(),
         ready: VecDeque::new(),
         in_flight: FuturesUnordered::new(),
         next_step: 0,
+        damaged: None,
     };
     let mut open = true;
     while open || !actor.is_idle() {
         actor.fill().await;
         actor.tell();
+        if actor.damaged.is_some() {
+            break;
+        }
         tokio::select! {
             command = commands.recv(), if open => match command {
                 Some(command) => actor.obey(command),
                 None => open = false,
             },
             Some(step) = actor.in_flight.next(), if !actor.in_flight.is_empty() => actor.done(step),
-            else => return,
+            else => break,
         }
     }
+    actor.damaged
 }
 
 pub(super) struct Actor {
@@ -73,6 +83,8 @@ pub(super) struct Actor {
     pub(super) shared: Arc<Shared>,
     /// Rows of prompts in steps that are in flight.
     pub(super) prompt_rows_out: usize,
+    /// How many of them there may be beside generated ones.
+    pub(super) ease: Ease,
     pub(super) cache: KvCache,
     pub(super) waiting: VecDeque<Waiting>,
     /// In the order in which they were admitted.
@@ -81,6 +93,8 @@ pub(super) struct Actor {
     pub(super) ready: VecDeque<u64>,
     in_flight: FuturesUnordered<Pin<Box<dyn Future<Output = Done> + Send>>>,
     pub(super) next_step: u64,
+    /// What is wrong with the embedding or the head, once that is known.
+    damaged: Option<String>,
 }
 
 /// A step that came back: the sequences that were in it, and those whose next token it chose.
@@ -90,6 +104,8 @@ struct Done {
     line_number: u64,
     /// Rows of prompts in it.
     prompt_rows: usize,
+    /// If it has generated ones, when it left, and how many of prompts were in it and before it.
+    beside: Option<(Instant, usize)>,
     sequences: Vec<u64>,
     chosen: Result<Vec<Chosen>, Failed>,
 }
@@ -206,8 +222,10 @@ impl Actor {
             let sequences: Vec<u64> = step.items.iter().map(|item| item.sequence).collect();
             let rows = step.items.iter().filter(|item| item.prompt).map(|item| item.rows);
             let prompt_rows: usize = rows.sum();
+            let generates = step.items.iter().any(|item| !item.prompt);
             self.shared.metrics.read(prompt_rows);
             let submitted_at = Instant::now();
+            let beside = generates.then_some((submitted_at, self.prompt_rows_out + prompt_rows));
             let submitted = match self.ends.embed(&step.ids) {
                 Ok(hidden) => {
                     let submitted = line.pipeline.submit(step.items, hidden, step.wanted).await;
@@ -228,7 +246,7 @@ impl Actor {
                     let choose = choose(self.ends.clone(), ticket, step.wants, seen);
                     let done = async move {
                         let chosen = choose.await;
-                        Done { number, line_number, prompt_rows, sequences, chosen }
+                        Done { number, line_number, prompt_rows, beside, sequences, chosen }
                     };
                     self.in_flight.push(Box::pin(done));
                     self.prompt_rows_out += prompt_rows;
@@ -244,8 +262,12 @@ impl Actor {
     }
 
     /// Takes in what a step chose.
-    fn done(&mut self, Done { number, line_number, prompt_rows, sequences, chosen }: Done) {
+    fn done(&mut self, done: Done) {
+        let Done { number, line_number, prompt_rows, beside, sequences, chosen } = done;
         self.prompt_rows_out -= prompt_rows;
+        if let (Ok(_), Some((left_at, rows))) = (&chosen, beside) {
+            self.ease.seen(left_at.elapsed(), rows);
+        }
         match chosen {
             Ok(chosen) => {
                 // Of an embedding everything is computed again.
@@ -344,6 +366,11 @@ impl Actor {
     /// fill: whoever was admitted after it. What the stages hold is not known any more.
     fn fail(&mut self, number: u64, sequences: &[u64], error: &Error) {
         warn!(%error, sequences = sequences.len(), "a step failed");
+        if let Error::Engine(error) = error
+            && matches!(**error, cake_engine::Error::Damaged(_))
+        {
+            self.damaged = Some(error.to_string());
+        }
         let sharing = |one: &&Running| one.shares && one.admitted_before > number;
         let sharing = self.running.iter().filter(sharing).map(|one| one.sequence);
         let ended: Vec<u64> = sequences.iter().copied().chain(sharing).collect();

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::actor::Actor;
 use super::cache::KvCache;
 use super::compose::Line;
+use super::ease::Ease;
 use super::sampler::{Choice, Sampler};
 use super::sequence::{Running, Waiting};
 use super::step::Pool;
@@ -19,7 +20,9 @@ const LONG_WITHOUT: Duration = Duration::from_secs(60);
 impl Actor {
     /// Computes everything again that runs, over another line.
     pub(super) fn resume(&mut self, Resumed { pipeline, chunk, prompt_rows }: Resumed) {
-        self.line = Some(Line::new(pipeline, chunk, prompt_rows));
+        let line = Line::new(pipeline, chunk, prompt_rows);
+        self.ease = Ease::up_to(line.most_prompt_rows()); // Other devices, other times.
+        self.line = Some(line);
         self.line_number += 1;
         self.ready.clear();
         let is_cause = |one: &&Running| {

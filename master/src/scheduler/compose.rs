@@ -31,6 +31,12 @@ impl Line {
         let stages = pipeline.stages().iter().map(|stage| stage.worker.clone()).collect();
         Self { pipeline, stages, steps, chunk, prompt_rows }
     }
+
+    /// Most prompt rows in all steps. They take long, and more of them than there are stages only make those who come
+    /// later wait.
+    pub(super) fn most_prompt_rows(&self) -> usize {
+        self.stages.len() * self.prompt_rows
+    }
 }
 
 impl Actor {
@@ -55,12 +61,14 @@ impl Actor {
             }
         }
         let rows = rows.min(most_rows - step.ids.len());
-        // Steps with many rows of prompts take long, and more of them than there are stages only make
-        // those who come later wait.
-        let most = line.stages.len() * line.prompt_rows;
-        if self.prompt_rows_out + rows > most {
+        if self.prompt_rows_out + rows > line.most_prompt_rows() {
             return (!step.items.is_empty()).then_some(step);
         }
+        // Whoever generates keeps a pace; who has more to read waits a little longer.
+        let rows = match generating {
+            0 => rows,
+            _ => rows.min(self.ease.rows().saturating_sub(self.prompt_rows_out)),
+        };
         let left: Vec<usize> = self.running.iter().map(Running::next_unread).collect();
         let unread: Vec<usize> = (0..left.len()).filter(|index| left[*index] > 0).collect();
         let left: Vec<usize> = unread.iter().map(|index| left[*index]).collect();

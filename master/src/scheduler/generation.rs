@@ -21,9 +21,13 @@ pub struct Generation {
 }
 
 /// Waits for the end of the scheduler's task and tells how it was.
-pub(super) async fn supervise(task: JoinHandle<()>, tell: watch::Sender<Option<Arc<str>>>) {
+pub(super) async fn supervise(
+    task: JoinHandle<Option<String>>,
+    tell: watch::Sender<Option<Arc<str>>>,
+) {
     let said = match task.await {
-        Ok(()) => "nobody could submit any more".to_owned(),
+        Ok(Some(said)) => said,
+        Ok(None) => "nobody could submit any more".to_owned(),
         Err(error) => match error.try_into_panic() {
             // What `panic!` and `expect` leave.
             Ok(panic) => match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {

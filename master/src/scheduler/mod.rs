@@ -19,12 +19,13 @@ mod admit;
 mod batch;
 mod cache;
 mod compose;
+mod ease;
 mod generation;
 mod sampler;
 mod sequence;
 mod step;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

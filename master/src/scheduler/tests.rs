@@ -11,17 +11,17 @@ use crate::model::Model;
 use crate::pipeline::{Opening, open};
 
 /// Longest that anything here may take.
-const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 const CHUNK: usize = 64;
 
 /// The model, and what is promised of it.
-struct Bench {
+pub(crate) struct Bench {
     model: Model,
     promise: Promise,
 }
 
 impl Bench {
-    fn new(parallel: usize, context: usize) -> Self {
+    pub(crate) fn new(parallel: usize, context: usize) -> Self {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/demo-model");
         let checkpoint = Arc::new(Checkpoint::open(path).expect("the demo's model"));
         let promise = Promise {
@@ -62,19 +62,27 @@ impl Bench {
             config_json: &[],
             hidden_size: config.hidden_size,
             promise: self.promise,
+            step_seconds: 0.0,
             local: Some((stage, layers)),
             remotes: Vec::new(),
         };
         open(opening).await.expect("opened")
     }
 
-    async fn scheduler(&self) -> Scheduler {
+    pub(crate) async fn scheduler(&self) -> Scheduler {
         let config = &self.model.checkpoint.config;
         let weights = self.model.ends().expect("mapped");
         let ends = Ends::new(config, weights, &self.options()).expect("made");
         let limits = Limits::of(&self.promise, Chunk::exactly(CHUNK), 64);
         let pipeline = self.pipeline().await;
         Scheduler::start(pipeline, ends, limits, OnLoss::Wait, Arc::default())
+    }
+}
+
+impl Scheduler {
+    /// Has its task panic, as it would at a mistake of ours.
+    pub(crate) fn panic(&self) {
+        self.commands.send(Command::Panic).expect("it runs");
     }
 }
 
@@ -214,7 +222,7 @@ async fn the_end_of_the_task_is_told_to_everybody() {
     let mut running = submit(&scheduler, request(prompt(1, 4), 100));
     let mut waiting = submit(&scheduler, request(prompt(2, 4), 100));
     assert!(matches!(next(&mut running).await, Event::Begun { .. }));
-    scheduler.commands.send(Command::Panic).expect("it runs");
+    scheduler.panic();
     let said = scheduler.ended().await.to_string();
     assert!(said.ends_with("ended unexpectedly: as it was told to"), "{said}");
     let is_end = |event: &Event| matches!(event, Event::Failed(Error::Ended(_)));

@@ -2,9 +2,10 @@
 //!
 //! Steps and text of a template can be counted (`template`); what one of its steps takes cannot: a string is
 //! doubled, two lists that hold each other many times are compared. So the program starts itself once more, as
-//! a hidden command whose memory the system bounds and whose time a thread of its own watches. It renders one
-//! conversation after the other; when it ends before its answer, that conversation has an error, and the next
-//! one another process.
+//! a hidden command whose memory the system bounds, on Linux alone, and whose time a thread of its own watches. It
+//! renders one conversation after the other, until it has no more to read. When a bound ends it before its answer,
+//! that conversation has an error, and the next one another process; when somebody else ends it, the same conversation
+//! has another one, once.
 //!
 //! ```text
 //! master ──length (u32), JSON: source, origin, conversation──▶ process
@@ -14,10 +15,12 @@
 use std::borrow::Cow;
 use std::io::{self, BufReader, Read, Write};
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::time::{Duration, SystemTime};
 
+use cake_worker::platform::process_gives_way;
 use serde::{Deserialize, Serialize};
 
 use super::Error;
@@ -26,9 +29,11 @@ use super::template::{ChatTemplate, Conversation, MAX_OUTPUT_BYTES};
 
 /// Address space beside what the process has when it begins: a request of the largest size is there in some
 /// four copies.
-const MEMORY_BYTES: u64 = 384 << 20;
+const MEMORY_BYTES: u64 = 160 << 20;
 /// Longest rendering.
 const MAX_SECONDS: u64 = 5;
+/// A rendering that takes longer gives way to everything else on this machine: ordinary ones take a millisecond.
+const AT_ONCE: Duration = Duration::from_millis(50);
 /// Exit code of a process whose time was up.
 const OUT_OF_TIME: u8 = 75;
 /// Longest request: a body of the API and the template, with everything in it escaped.
@@ -99,26 +104,58 @@ impl Apart {
         };
         let request = serde_json::to_vec(&request).expect("strings and values are JSON");
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that ended between two requests is no fault of this one.
-        let left = running.take().and_then(|mut process| process.is_there().then_some(process));
-        let mut process = match left {
-            Some(process) => process,
-            None => Running::start().map_err(|source| Error::NoRenderer { source })?,
+        let attempt =
+            |running: &mut Option<Running>| attempt(running, &origin, &request, most_bytes);
+        let answer = match attempt(&mut running) {
+            Err(Error::RendererEnded { .. }) => attempt(&mut running)?,
+            answer => answer?,
         };
-        match process.ask(&request, most_bytes) {
-            Ok(answer) => {
-                *running = Some(process);
-                answer.explain(origin, most_bytes)
-            }
-            Err(_) => {
-                let bound = match process.end() {
-                    Some(code) if code == i32::from(OUT_OF_TIME) => Bound::Time(MAX_SECONDS),
-                    _ => Bound::Memory(MEMORY_BYTES),
-                };
-                Err(Error::TemplateExceeds { origin, bound })
-            }
-        }
+        answer.explain(origin, most_bytes)
     }
+}
+
+/// Asks the process that runs, or a new one, and leaves it there if it has answered.
+fn attempt(
+    running: &mut Option<Running>,
+    origin: &str,
+    request: &[u8],
+    most_bytes: usize,
+) -> Result<Answer, Error> {
+    // One that ended between two requests is no fault of this one.
+    let left = running.take().and_then(|mut process| process.is_there().then_some(process));
+    let mut process = match left {
+        Some(process) => process,
+        None => Running::start().map_err(|source| Error::NoRenderer { source })?,
+    };
+    if let Ok(answer) = process.ask(request, most_bytes) {
+        *running = Some(process);
+        return Ok(answer);
+    }
+    let status = process.end().map_err(|source| Error::NoRenderer { source })?;
+    Err(match bound_behind(status) {
+        Some(bound) => Error::TemplateExceeds { origin: origin.to_owned(), bound },
+        None => Error::RendererEnded { status },
+    })
+}
+
+/// The bound that ended a process, if one did: it leaves when its time is up, and is aborted where it finds no memory
+/// or no more stack.
+fn bound_behind(status: ExitStatus) -> Option<Bound> {
+    if status.code() == Some(i32::from(OUT_OF_TIME)) {
+        return Some(Bound::Time(MAX_SECONDS));
+    }
+    #[cfg(unix)]
+    let is_memory = {
+        use std::os::unix::process::ExitStatusExt;
+
+        use rustix::process::Signal;
+        // The last one comes from a system that is short of memory, or from a bound around the whole service.
+        let signals = [Signal::ABORT, Signal::SEGV, Signal::BUS, Signal::KILL];
+        signals.iter().any(|signal| status.signal() == Some(signal.as_raw()))
+    };
+    #[cfg(not(unix))]
+    let is_memory = !status.success();
+    is_memory.then_some(Bound::Memory(MEMORY_BYTES))
 }
 
 /// What came of a rendering.
@@ -221,6 +258,9 @@ impl Running {
         let (program, command) = PROGRAM.get().ok_or(io::ErrorKind::NotFound)?;
         let mut process = Command::new(program);
         process.arg(command).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        // Ctrl-C is for the program that a person started; this one ends when it has no more to read.
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut process, 0);
         Ok(Running { child: process.spawn()? })
     }
 
@@ -238,11 +278,11 @@ impl Running {
         Answer::read(stdout, most_bytes)
     }
 
-    /// Ends it, if it has not ended, and gives its exit code, if it had one.
-    fn end(mut self) -> Option<i32> {
+    /// Ends it, if it has not ended, and says how it ended.
+    fn end(mut self) -> io::Result<ExitStatus> {
         // It has closed its end of the pipes, or ends when it finds these closed.
         drop((self.child.stdin.take(), self.child.stdout.take()));
-        self.child.wait().ok()?.code()
+        self.child.wait()
     }
 }
 
@@ -256,13 +296,14 @@ impl Drop for Running {
 /// Renders what the process that started this one asks for, until that ends.
 pub fn render_for_parent() -> ExitCode {
     bound_memory();
-    let watched = watch();
+    let (watched, gives_way) = watch();
     let (mut requests, mut answers) = (BufReader::new(io::stdin().lock()), io::stdout().lock());
     while let Ok(request) = read(&mut requests, MAX_REQUEST_BYTES) {
         watched.send(true).ok();
         let answer = Answer::of(render(&request));
         watched.send(false).ok();
-        if answer.write(&mut answers).is_err() {
+        // What gives way does so for ever: the next one is another process's.
+        if answer.write(&mut answers).is_err() || gives_way.load(Ordering::Relaxed) {
             break;
         }
     }
@@ -282,17 +323,25 @@ fn render(request: &[u8]) -> Result<String, Error> {
     }
 }
 
-/// A thread that ends the process when something that began is not over in time. It is told when.
-fn watch() -> mpsc::Sender<bool> {
-    let (tell, told) = mpsc::channel();
+/// A thread that has the process give way, and then ends it, when something that began is not over in time. It is told
+/// when, and tells whether the process gives way.
+fn watch() -> (mpsc::Sender<bool>, Arc<AtomicBool>) {
+    let (tell, told) = mpsc::channel::<bool>();
+    let gives_way = Arc::new(AtomicBool::new(false));
+    let gave_way = gives_way.clone();
     std::thread::spawn(move || {
         while let Ok(begins) = told.recv() {
-            if begins && told.recv_timeout(Duration::from_secs(MAX_SECONDS)).is_err() {
+            if !begins || told.recv_timeout(AT_ONCE).is_ok() {
+                continue;
+            }
+            gave_way.store(true, Ordering::Relaxed);
+            process_gives_way();
+            if told.recv_timeout(Duration::from_secs(MAX_SECONDS) - AT_ONCE).is_err() {
                 std::process::exit(i32::from(OUT_OF_TIME));
             }
         }
     });
-    tell
+    (tell, gives_way)
 }
 
 /// Lets this process have no more memory than a template may take.
@@ -313,3 +362,29 @@ fn bound_memory() {
 }
 
 const _: () = assert!(MAX_OUTPUT_BYTES <= u32::MAX as usize);
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use rustix::process::Signal;
+
+    use super::*;
+
+    #[test]
+    fn only_what_a_bound_ended_exceeds_it() {
+        let left = |code: u8| ExitStatus::from_raw(i32::from(code) << 8);
+        let ended = |signal: Signal| ExitStatus::from_raw(signal.as_raw());
+        assert_eq!(bound_behind(left(OUT_OF_TIME)), Some(Bound::Time(MAX_SECONDS)));
+        for signal in [Signal::ABORT, Signal::SEGV, Signal::BUS, Signal::KILL] {
+            let memory = Some(Bound::Memory(MEMORY_BYTES));
+            assert_eq!(bound_behind(ended(signal)), memory, "{signal:?}");
+        }
+        for signal in [Signal::INT, Signal::TERM, Signal::HUP, Signal::PIPE] {
+            assert_eq!(bound_behind(ended(signal)), None, "{signal:?}");
+        }
+        for code in [0, 1, 101] {
+            assert_eq!(bound_behind(left(code)), None, "{code}");
+        }
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::process::ExitStatus;
 
 /// A failure of reading a checkpoint's text files or of using them. Each sentence has its cause in it.
 #[derive(Debug, thiserror::Error)]
@@ -83,6 +84,12 @@ pub enum Error {
         /// What the system said.
         #[source]
         source: std::io::Error,
+    },
+    /// The process that renders templates ended, and so did the next one; neither by a bound of its own.
+    #[error("the process that renders the chat template ended before its answer: {status}")]
+    RendererEnded {
+        /// How.
+        status: ExitStatus,
     },
     /// Control tokens cannot be told from text.
     #[error(
@@ -171,7 +178,7 @@ mod tests {
     fn every_error_is_one_clear_sentence() {
         let inner = || -> tokenizers::Error { "inner cause".into() };
         let path = || PathBuf::from("model/tokenizer.json");
-        let table: [(Error, &str); 17] = [
+        let table: [(Error, &str); 18] = [
             (
                 Error::MissingTokenizer { directory: "model".into(), found: None },
                 "no tokenizer.json in model",
@@ -222,6 +229,11 @@ mod tests {
             (
                 Error::NoRenderer { source: std::io::ErrorKind::NotFound.into() },
                 "cannot start a process that renders the chat template: entity not found",
+            ),
+            (
+                Error::RendererEnded { status: ExitStatus::default() },
+                "the process that renders the chat template ended before its answer: exit status: \
+                 0",
             ),
             (
                 Error::NoMask,

@@ -1,8 +1,9 @@
 //! How much text may be tokenized at all: a prompt that cannot fit is refused before it costs its tokens.
 //!
-//! A tokenizer takes some hundred bytes of memory for each byte of text, and microseconds. So a text is
-//! refused by its bytes where its tokenizer gives no token to more than so many; and where it is long for its
-//! room, its tokens are first counted piece by piece, no further than the room goes.
+//! A tokenizer takes some 250 bytes of memory for each byte of text, and microseconds. So a text is
+//! refused by its bytes where its tokenizer gives no token to more than so many, or where it is large and has more
+//! of them for each token of its room than any text that says something; and where it is long for its room, its
+//! tokens are first counted piece by piece, no further than the room goes.
 
 use serde_json::Value;
 use tokenizers::{ModelWrapper, Tokenizer};
@@ -14,6 +15,11 @@ use super::{Error, Text, token_bytes};
 const PIECE_BYTES: usize = 64 << 10;
 /// Bytes for each token of the room up to which a text is tokenized at once: twice what prose has.
 const USUAL_BYTES: usize = 8;
+/// Bytes for each token of the room beyond which a large text is refused, white space and all: four times as many as in
+/// any text but long runs of one character, which some tokenizers have long tokens for.
+const MOST_BYTES: usize = 32;
+/// Bytes up to which that does not matter: such a text may have any tokens that fit.
+const SMALL_BYTES: usize = 1 << 20;
 /// Tokens that each cut between two pieces may add to those of the whole.
 const CUT_TOKENS: usize = 64;
 
@@ -90,7 +96,7 @@ impl Text {
         Some(self.bytes_per_token?.saturating_mul(room))
     }
 
-    /// Refuses a text that has no room for certain, at little cost.
+    /// Refuses a text that has no room for certain, or is too large for it in any case, at little cost.
     ///
     /// Pieces of a text have hardly fewer tokens together than the whole: what a cut changes is the words
     /// beside it. An eighth of the room and [`CUT_TOKENS`] for each cut are let pass; the whole decides then.
@@ -102,6 +108,9 @@ impl Text {
             return Ok(());
         }
         let too_long = || Error::PromptTooLong { bytes: text.len(), room };
+        if text.len() > SMALL_BYTES.max(room.saturating_mul(MOST_BYTES)) {
+            return Err(too_long());
+        }
         let solid = || text.split_whitespace().map(str::len).sum::<usize>();
         if self.most_bytes(room).is_some_and(|most| text.len() > most && solid() > most) {
             return Err(too_long());
@@ -187,6 +196,10 @@ mod tests {
             let expected = Error::PromptTooLong { bytes: text.len(), room };
             assert_eq!(error.to_string(), expected.to_string());
         }
+        // Large ones with hardly any tokens would be tokenized at once, whatever that takes.
+        let blank = " ".repeat(SMALL_BYTES + 1);
+        let error = demo.check_room(&blank, SMALL_BYTES / MOST_BYTES).expect_err("no room");
+        assert!(matches!(error, Error::PromptTooLong { .. }), "{error}");
         // Nothing is known of how many bytes a token of this one may stand for.
         let error = samples::byte_fallback().check_room(&text, 100).expect_err("no room");
         assert!(matches!(error, Error::PromptTooLong { room: 100, .. }), "{error}");

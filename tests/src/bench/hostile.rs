@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use cake_checkpoint::units::format_bytes;
 use cake_tests::process::family_bytes;
+use cake_tests::streams::Over;
+use cake_tests::template::{HOSTILE, WISHES};
 use cake_tests::{Master, Server, master};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
@@ -31,8 +33,8 @@ const CONTEXT: usize = 1024;
 const LONG_ANSWER: usize = CONTEXT - 64;
 /// A body as large as may be, but for a MiB.
 const LARGE: usize = 15 << 20;
-/// What has the model's template go round and round.
-const TRIGGER: &str = "loop without end";
+/// How long the attack lasts.
+const LASTS: Duration = Duration::from_secs(60);
 /// Between two attacks of the same attacker.
 const BREATH: Duration = Duration::from_millis(500);
 /// Longest that an attacker waits for anything.
@@ -41,38 +43,31 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Who attacks, all at once and again and again.
 #[derive(Clone, Copy, Debug)]
 struct Attack {
-    lasts: Duration,
     unfinished_bodies: usize,
     idle: usize,
     large: usize,
     schemas: usize,
+    /// Of messages on which the model's template does what it should not, in all kinds in turn.
     templates: usize,
 }
 
 impl Attack {
-    const WHOLE: Self = Self {
-        lasts: Duration::from_secs(60),
-        unfinished_bodies: 60,
-        idle: 2000,
-        large: 8,
-        schemas: 100,
-        templates: 20,
-    };
+    const WHOLE: Self =
+        Self { unfinished_bodies: 60, idle: 2000, large: 8, schemas: 100, templates: 20 };
 }
 
-/// What was seen from outside.
+/// What was seen from outside so far.
 #[derive(Debug)]
 struct Seen {
+    /// When the attack began.
+    begun: Instant,
     idle_bytes: u64,
-    peak_bytes: u64,
-    after_bytes: u64,
-    health_seconds: Vec<f64>,
+    peak_bytes: AtomicU64,
+    health_seconds: Mutex<Vec<f64>>,
     /// Questions for `/health` without an answer.
-    unanswered: u64,
-    rate_alone: f64,
-    rate: f64,
+    unanswered: AtomicU64,
     /// Attacks that were made.
-    attacks: u64,
+    attacks: AtomicU64,
 }
 
 /// The 1B shape over two workers, attacked for a minute.
@@ -85,22 +80,26 @@ pub(super) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
     let mut args = vec!["--context", &context, "--parallel", "4"];
     args.extend(pins.iter().map(String::as_str));
     let mut server = Server::start(&Master::over(&workers), &model, &args);
-    let seen = attacked(&mut server, Attack::WHOLE)?;
-    let Seen { idle_bytes, peak_bytes, after_bytes, unanswered, rate_alone, rate, .. } = seen;
-    let more = peak_bytes.saturating_sub(idle_bytes);
-    let words = format!(
-        "{} above {} ({} attacks)",
-        format_bytes(more),
-        format_bytes(idle_bytes),
-        seen.attacks
-    );
+    let pid = server.child().id();
+    let begun = Instant::now();
+    let rate_alone = stream(&server, &|_| begun.elapsed() < LASTS / 4)?;
+    let lasts = |_, seen: &Seen| seen.begun.elapsed() < LASTS;
+    let (seen, rate) = attacked(&server, pid, Attack::WHOLE, &lasts)?;
+    std::thread::sleep(LASTS);
+    let after_bytes = resident(pid)?;
+    let idle_bytes = seen.idle_bytes;
+    let (unanswered, attacks) = (seen.unanswered.into_inner(), seen.attacks.into_inner());
+    let more = seen.peak_bytes.into_inner().saturating_sub(idle_bytes);
+    let words =
+        format!("{} above {} ({attacks} attacks)", format_bytes(more), format_bytes(idle_bytes));
     let what = "hostile: memory (VmRSS) of the master and its children at the peak, above idle";
     table.at_most(what, Measured::new(more as f64, words), MOST_MORE as f64, "≤ 300 MiB");
     let ratio = after_bytes as f64 / idle_bytes as f64;
     let words = format!("{}, {} idle", format_bytes(after_bytes), format_bytes(idle_bytes));
     let what = "hostile: the same a minute after ÷ idle";
     table.at_most(what, Measured::ratio(ratio, &words), MOST_AFTER, "≤ 1.10");
-    let (asked, health) = (seen.health_seconds.len(), median(seen.health_seconds));
+    let health_seconds = seen.health_seconds.into_inner().expect("nobody panics");
+    let (asked, health) = (health_seconds.len(), median(health_seconds));
     let words = format!("{:.1} ms ({asked} times, {unanswered} without an answer)", health * 1e3);
     let met = asked > 10 && health <= MOST_HEALTH && unanswered * 10 <= asked as u64;
     let what = "hostile: GET /health meanwhile, the median";
@@ -125,47 +124,56 @@ fn hostile_model(lab: &Lab) -> Result<PathBuf> {
         let link = scratch.path().join(entry.file_name());
         std::fs::hard_link(entry.path(), link).context("the model's files can be linked")?;
     }
-    let rounds = "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}\
-        {{ 'x' * 9 }}{% endfor %}{% endfor %}{% endfor %}";
-    let template = format!(
-        "{{% for message in messages %}}{{% if '{TRIGGER}' in message.content %}}{rounds}{{% endif %}}\
-         {{{{ message.role }}}}: {{{{ message.content }}}}\n{{% endfor %}}"
-    );
     let path = scratch.path().join("chat_template.jinja");
     if path.exists() {
         std::fs::remove_file(&path)?; // A link: the other model keeps its own.
     }
-    std::fs::write(path, template)?;
+    std::fs::write(path, HOSTILE)?;
     std::fs::rename(scratch.keep(), &hostile)?;
     Ok(hostile)
 }
 
-/// Attacks `server` and looks at it.
-fn attacked(server: &mut Server, attack: Attack) -> Result<Seen> {
+/// What a server and its children have in memory now.
+fn resident(pid: u32) -> Result<u64> {
+    family_bytes(pid, "VmRSS:").context("the master has ended")
+}
+
+/// Attacks `server`, whose process is `pid`, and looks at it, for as long as `goes_on` after so many tokens of a
+/// well-behaved stream and what was seen. Returns that, and the tokens per second of the stream.
+fn attacked(
+    server: &Server,
+    pid: u32,
+    attack: Attack,
+    goes_on: &dyn Fn(usize, &Seen) -> bool,
+) -> Result<(Seen, f64)> {
     allow_files()?;
-    let pid = server.child().id();
-    let server = &*server;
-    let resident = || family_bytes(pid, "VmRSS:").context("the master has ended");
     // Whatever is done once is done now.
-    let rate_alone = stream(server, attack.lasts / 4)?;
     let chat = json!({ "messages": [{ "role": "user", "content": "Hello" }], "max_tokens": 2 });
     server.post(CHAT, &chat).good();
     std::thread::sleep(BREATH);
-    let idle_bytes = resident()?;
-    let (over, peak) = (AtomicBool::new(false), AtomicU64::new(0));
-    let (attacks, unanswered) = (AtomicU64::new(0), AtomicU64::new(0));
-    let health_seconds = Mutex::new(Vec::new());
+    let seen = Seen {
+        begun: Instant::now(),
+        idle_bytes: resident(pid)?,
+        peak_bytes: AtomicU64::new(0),
+        health_seconds: Mutex::new(Vec::new()),
+        unanswered: AtomicU64::new(0),
+        attacks: AtomicU64::new(0),
+    };
+    let over = AtomicBool::new(false);
     let address = server.url.trim_start_matches("http://");
     let again = |attack: &dyn Fn()| {
         while !over.load(Ordering::Relaxed) {
             attack();
-            attacks.fetch_add(1, Ordering::Relaxed);
+            seen.attacks.fetch_add(1, Ordering::Relaxed);
             std::thread::sleep(BREATH);
         }
     };
     let large = json!({ "prompt": "many words ".repeat(LARGE / 11), "max_tokens": 1 }).to_string();
-    let template = json!({ "messages": [{ "role": "user", "content": TRIGGER }], "max_tokens": 1 });
-    let template = template.to_string();
+    let wishing = |wish: &str| {
+        json!({ "messages": [{ "role": "user", "content": wish }], "max_tokens": 1 }).to_string()
+    };
+    let templates: Vec<String> =
+        WISHES.iter().cycle().take(attack.templates).map(|wish| wishing(wish)).collect();
     let schemas: Vec<String> =
         (0..attack.schemas).map(|number| schema(number).to_string()).collect();
     let rate = std::thread::scope(|scope| {
@@ -181,12 +189,14 @@ fn attacked(server: &mut Server, attack: Attack) -> Result<Seen> {
             let again = &again;
             scope.spawn(move || again(&|| post(address, CHAT, body)));
         }
-        for _ in 0..attack.templates {
-            scope.spawn(|| again(&|| post(address, CHAT, &template)));
+        for body in &templates {
+            let again = &again;
+            scope.spawn(move || again(&|| post(address, CHAT, body)));
         }
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                peak.fetch_max(resident().unwrap_or(0), Ordering::Relaxed);
+                let bytes = resident(pid).unwrap_or(0);
+                seen.peak_bytes.fetch_max(bytes, Ordering::Relaxed);
                 std::thread::sleep(Duration::from_millis(20));
             }
         });
@@ -196,37 +206,18 @@ fn attacked(server: &mut Server, attack: Attack) -> Result<Seen> {
                 match get_health(address) {
                     Some(()) => {
                         let seconds = asked.elapsed().as_secs_f64();
-                        health_seconds.lock().expect("nobody panics").push(seconds);
+                        seen.health_seconds.lock().expect("nobody panics").push(seconds);
                     }
                     None => {
-                        unanswered.fetch_add(1, Ordering::Relaxed);
+                        seen.unanswered.fetch_add(1, Ordering::Relaxed);
                     }
                 }
                 std::thread::sleep(Duration::from_millis(100));
             }
         });
-        stream(server, attack.lasts)
+        stream(server, &|tokens| goes_on(tokens, &seen))
     })?;
-    std::thread::sleep(attack.lasts);
-    Ok(Seen {
-        idle_bytes,
-        peak_bytes: peak.into_inner(),
-        after_bytes: resident()?,
-        health_seconds: health_seconds.into_inner().expect("nobody panics"),
-        unanswered: unanswered.into_inner(),
-        rate_alone,
-        rate,
-        attacks: attacks.into_inner(),
-    })
-}
-
-/// Once it is dropped, however that comes, everybody stops.
-struct Over<'a>(&'a AtomicBool);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
+    Ok((seen, rate))
 }
 
 /// This program needs a file for each connection.
@@ -237,18 +228,17 @@ fn allow_files() -> Result<()> {
     Ok(())
 }
 
-/// Tokens per second of streams, one after the other, for so long.
-fn stream(server: &Server, lasts: Duration) -> Result<f64> {
+/// Tokens per second of streams, one after the other, for as long as `goes_on` after so many tokens.
+fn stream(server: &Server, goes_on: &dyn Fn(usize) -> bool) -> Result<f64> {
     let (mut tokens, mut seconds) = (0, 0.0);
-    let begun = Instant::now();
-    while begun.elapsed() < lasts {
+    while goes_on(tokens) {
         let request = json!({
             "prompt": [11, 12, 13], "max_tokens": LONG_ANSWER, "temperature": 0, "ignore_eos": true,
             "logprobs": 0, "stream": true,
         });
         let mut events = server.stream(COMPLETIONS, &request);
         let mut last = Instant::now();
-        while begun.elapsed() < lasts {
+        while goes_on(tokens) {
             let Some(event) = events.next().filter(|event| event != "[DONE]") else { break };
             ensure!(!event.contains("\"error\""), "the stream ended: {event}");
             // The time of a token is that since the one before, the prompt's for the first.
@@ -259,7 +249,7 @@ fn stream(server: &Server, lasts: Duration) -> Result<f64> {
             last = Instant::now();
         }
     }
-    ensure!(tokens > 0, "no token in {lasts:?}");
+    ensure!(tokens > 0, "the stream said no token");
     Ok(f64::from(u32::try_from(tokens)?) / seconds)
 }
 
@@ -365,28 +355,34 @@ fn schema(number: usize) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use cake_tests::until;
+
     use super::*;
 
-    /// In small, what it counts is there, and the attackers come to an end.
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    /// In small, all that it counts is there sooner or later, and the attackers come to an end.
     #[test]
     fn a_small_attack_is_seen() {
         let model = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../master/demo-model");
-        let args = ["--context", &CONTEXT.to_string()].map(str::to_owned);
-        let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let mut server = Server::start(&Master::alone(), &model, &args);
-        let attack = Attack {
-            lasts: Duration::from_secs(2),
-            unfinished_bodies: 4,
-            idle: 50,
-            large: 0,
-            schemas: 0,
-            templates: 0,
-        };
-        let seen = attacked(&mut server, attack).expect("measured");
-        assert!(seen.rate > 0.0 && seen.rate_alone > 0.0, "{seen:?}");
-        assert!(
-            seen.peak_bytes >= seen.idle_bytes / 2 && seen.health_seconds.len() > 2,
-            "{seen:?}"
-        );
+        let context = CONTEXT.to_string();
+        let mut server = Server::start(&Master::alone(), &model, &["--context", &context]);
+        let (pid, idle) = (server.child().id(), 50);
+        let attack = Attack { unfinished_bodies: 2, idle, large: 1, schemas: 1, templates: 1 };
+        let connections = || server.metric("cake_http_connections").unwrap_or(0.0);
+        let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let attacked = attacked(&server, pid, attack, &|tokens, seen| {
+            let answered = seen.health_seconds.lock().expect("nobody panics").len();
+            let counted = tokens >= 8 && answered >= 3 && now(&seen.attacks) >= 3;
+            // A half of one body that is not finished, at least.
+            let held = now(&seen.peak_bytes) > seen.idle_bytes + LARGE as u64 / 2;
+            let goes_on = !(counted && held && connections() >= idle as f64);
+            assert!(!goes_on || seen.begun.elapsed() < LIMIT, "{tokens} tokens, {seen:?}");
+            goes_on
+        });
+        let (seen, rate) = attacked.expect("measured");
+        assert!(rate.is_finite() && rate > 0.0, "{rate}");
+        assert_eq!(now(&seen.unanswered), 0, "{seen:?}");
+        until("the attackers' connections to end", LIMIT, || connections() <= 2.0);
     }
 }

@@ -3,9 +3,9 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use cake_tests::process::status_bytes;
+use cake_tests::process::{peak_bytes, status_bytes};
 use cake_tests::{
     Cluster, Far, Finished, Master, Running, Server, golden, master, not_shown_here, until,
 };
@@ -14,8 +14,6 @@ use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const COMPLETIONS: &str = "/v1/completions";
-/// Longest that a server finishes answers for.
-const LAST_ANSWERS: Duration = Duration::from_secs(10);
 /// Files that a program may have open where there are few.
 const FEW_FILES: u32 = 64;
 
@@ -103,9 +101,8 @@ fn requests_that_never_become_whole_end_and_hold_neither_memory_nor_others() {
     let golden = golden("llama");
     let master = Master::alone();
     let serving = Serving::start(&mut serve(&master, &golden.path, &[]));
-    let resident = || status_bytes(serving.running.pid(), "VmRSS:").expect("it runs");
-    let idle = resident();
-    let begun = Instant::now();
+    let pid = serving.running.pid();
+    let idle = status_bytes(pid, "VmRSS:").expect("it runs");
     let half = |what: &str| {
         let mut stream = serving.connect();
         stream.write_all(what.as_bytes()).expect("taken");
@@ -134,8 +131,8 @@ fn requests_that_never_become_whole_end_and_hold_neither_memory_nor_others() {
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         assert!(serving.get("/health", "").contains("\"ok\""));
     });
-    let more = resident().saturating_sub(idle);
-    eprintln!("60 unfinished bodies of 15 MiB: {} MiB more", more >> 20);
+    let more = peak_bytes(pid).expect("it runs").saturating_sub(idle);
+    eprintln!("60 unfinished bodies of 15 MiB: {} MiB more at the peak", more >> 20);
     assert!(more < 160 << 20, "{more} bytes more");
     for head in &mut heads {
         assert_eq!(rest(head), "");
@@ -148,7 +145,6 @@ fn requests_that_never_become_whole_end_and_hold_neither_memory_nor_others() {
             "{said}"
         );
     }
-    assert!(begun.elapsed() < LIMIT, "{:?}", begun.elapsed());
     assert!(serving.get("/health", "").contains("\"ok\""));
 }
 
@@ -381,7 +377,6 @@ fn a_server_that_ends_says_so_to_everybody() {
     // It goes on, until somebody does not want to wait.
     let mut more = [0; 64];
     stream.read_exact(&mut more).expect("more of it");
-    let asked = Instant::now();
     serving.running.signal(Signal::INT);
     let said = rest(&mut stream);
     let events: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
@@ -395,8 +390,8 @@ fn a_server_that_ends_says_so_to_everybody() {
         serde_json::from_str(said.split_once("\r\n\r\n").expect("a body").1).expect("JSON");
     assert_eq!(refused["error"]["type"], "server_error", "{refused}");
     let finished = serving.running.finish(LIMIT).success();
-    assert!(asked.elapsed() < LAST_ANSWERS, "{:?}", asked.elapsed());
-    assert!(finished.stderr.contains("ended 2 answers early"), "{}", finished.stderr);
+    let told = finished.stderr;
+    assert!(told.contains("ended 2 answers early: Ctrl-C again"), "{told}");
 }
 
 #[test]

@@ -1,7 +1,4 @@
 //! Schemas and tools that are made to take the time, the memory or the stack of whoever compiles them.
-use std::io::Write;
-use std::net::TcpStream;
-
 use cake_tests::{Master, Server, golden, process};
 use serde_json::{Map, Value, json};
 
@@ -73,19 +70,6 @@ fn schemas_that_would_end_the_server_or_never_end_are_refused() {
             assert!(said.contains(expected) && said.len() < SENTENCE, "{expected}: {said}");
             assert!(!said.contains('\n') && !said.contains("panic"), "{said}");
         }
-    }
-    // Whoever leaves while others are compiled takes nobody's turn.
-    let [request, _] =
-        held_to(&json!({ "type": "string", "maxLength": 900, "pattern": "^.*a.{500}$" }));
-    let (host, body) = (server.url.trim_start_matches("http://"), request.to_string());
-    for _ in 0..20 {
-        let mut stream = TcpStream::connect(host).expect("it listens");
-        let head = format!(
-            "POST {CHAT} HTTP/1.1\r\nhost: {host}\r\ncontent-length: {}\r\n\r\n",
-            body.len()
-        );
-        stream.write_all(head.as_bytes()).expect("it reads");
-        stream.write_all(body.as_bytes()).expect("it reads");
     }
     let ordinary = [
         chain(20),

@@ -3,7 +3,10 @@ use std::path::Path;
 use std::thread;
 use std::time::Instant;
 
-use cake_tests::{Master, Server, golden};
+use cake_tests::process::{DEADLINE, status_bytes};
+use cake_tests::template::{HOSTILE, WISHES};
+use cake_tests::{Master, Server, golden, until};
+use rustix::process::{Pid, Signal, getpgid, kill_process};
 use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -11,17 +14,17 @@ const COMPLETIONS: &str = "/v1/completions";
 const EMBEDDINGS: &str = "/v1/embeddings";
 /// A body that is only just let in.
 const LONG_BYTES: usize = 15 << 20;
-/// What a server may take beside what it has when idle: a handful of copies of such a body.
 const MIB: u64 = 1 << 20;
+/// What four such bodies may take in a server beside what it has when idle: ten copies of each.
+const BODIES_PEAK_MIB: u64 = 600;
+/// And what may be left of it afterwards, in the allocator's hands.
+const BODIES_LEFT_MIB: u64 = 100;
+/// What a server itself may take for templates that others render: their sources and what came out, in some copies.
+const TEMPLATES_PEAK_MIB: u64 = 100;
 
-/// A line of `/proc/PID/status`, in bytes.
+/// A size that the system tells of the server's process.
 fn status(server: &mut Server, name: &str) -> u64 {
-    let path = format!("/proc/{}/status", server.child().id());
-    let status = std::fs::read_to_string(path).expect("it runs");
-    let line = status.lines().find_map(|line| line.strip_prefix(name));
-    let line = line.unwrap_or_else(|| panic!("no {name} in {status}"));
-    let kib = line.trim_start_matches(':').trim().trim_end_matches(" kB");
-    kib.parse::<u64>().expect("a number") << 10
+    status_bytes(server.child().id(), name).expect("it runs")
 }
 
 fn chat(content: &str) -> Value {
@@ -49,7 +52,7 @@ fn with_template(template: &str) -> tempfile::TempDir {
 fn an_endless_prompt_is_refused_before_it_costs_its_tokens() {
     let mut server = Server::start(&Master::alone(), &golden("llama").path, &["--context", "256"]);
     server.post(CHAT, &chat("Hello")).good();
-    let idle = status(&mut server, "VmRSS");
+    let idle = status(&mut server, "VmRSS:");
     let text = "Once upon a time ".repeat(LONG_BYTES / 17);
     let spaces = " ".repeat(LONG_BYTES);
     let list = json!({ "input": vec!["Once upon a time ".repeat(15_000); 60] });
@@ -75,14 +78,14 @@ fn an_endless_prompt_is_refused_before_it_costs_its_tokens() {
             });
         }
     });
-    let (peak, after) = (status(&mut server, "VmHWM"), status(&mut server, "VmRSS"));
+    let (peak, after) = (status(&mut server, "VmHWM:"), status(&mut server, "VmRSS:"));
     let (peak, after) = ((peak - idle) / MIB, after.saturating_sub(idle) / MIB);
     println!(
         "4 x 15 MiB: refused in {:?}, {peak} MiB at most, {after} MiB after",
         started.elapsed()
     );
-    assert!(peak < 600, "{peak} MiB above what it has when idle");
-    assert!(after < 100, "{after} MiB are still there");
+    assert!(peak < BODIES_PEAK_MIB, "{peak} MiB above what it has when idle");
+    assert!(after < BODIES_LEFT_MIB, "{after} MiB are still there");
     server.post(CHAT, &chat("Hello")).good();
 }
 
@@ -93,12 +96,16 @@ fn too_many_prompts_are_refused_before_the_first_is_read() {
     let refused = |path: &str, body: Value| server.post(path, &body).refused(400);
     let found = refused(COMPLETIONS, json!({ "prompt": many(65) }));
     assert_eq!(found, "prompt is 65 prompts, expected 1 to 64");
-    let found = refused(EMBEDDINGS, json!({ "input": many(3_000) }));
-    assert!(found.contains("a list of at most 2048"), "{found}");
+    for (path, field) in [(COMPLETIONS, "prompt"), (EMBEDDINGS, "input")] {
+        let found = refused(path, json!({ field: many(3_000) }));
+        assert!(found.contains("more than 2048 texts or lists of token ids"), "{found}");
+    }
     let found = refused(EMBEDDINGS, json!({ "input": [] }));
     assert_eq!(found, "input is 0 texts, expected 1 to 2048");
     let found = refused(EMBEDDINGS, json!({ "input": ["a", 1] }));
-    assert!(found.contains("a list of at most 2048"), "{found}");
+    assert!(found.contains("or a list of either"), "{found}");
+    let found = refused(EMBEDDINGS, json!({ "input": "a", "truncate_prompt_tokens": 1 }));
+    assert!(found.starts_with("truncate_prompt_tokens"), "{found}");
     let message = json!({ "role": "user", "content": "" });
     let found = refused(CHAT, json!({ "messages": vec![message; 10_001] }));
     assert!(found.contains("more than 10000 messages"), "{found}");
@@ -140,38 +147,15 @@ fn nobody_speaks_for_others_with_control_tokens() {
     assert_eq!(prompt_tokens(&server, CHAT, &chat(attack)), believed);
 }
 
-/// Does what the first message says, as a template of a model that somebody made for that.
-const HOSTILE: &str = "\
-{%- macro again() %}{{ again() }}{% endmacro -%}
-{%- set wish = messages[0].content -%}
-{%- set ns = namespace(a=[1], b=[1], s='a' * 1000000) -%}
-{%- if wish == 'loop' -%}
-{%- for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor -%}
-{%- elif wish == 'text' -%}
-{%- for i in range(100000) %}{{ ns.s }}{% endfor -%}
-{%- elif wish == 'memory' -%}
-{%- for i in range(40) %}{% set ns.s = ns.s ~ ns.s %}{% endfor -%}
-{%- elif wish == 'recursion' -%}
-{{- again() -}}
-{%- elif wish == 'stack' -%}
-{%- for i in range(20) %}{% for j in range(50000) %}{% set ns.a = [ns.a] %}{% endfor %}{% endfor -%}
-{%- elif wish == 'time' -%}
-{%- for i in range(40) %}{% set ns.a = [ns.a, ns.a] %}{% set ns.b = [ns.b, ns.b] %}{% endfor -%}
-{{- ns.a == ns.b -}}
-{%- endif -%}
-{{- '<|im_start|>' ~ wish ~ '<|im_end|>' -}}
-";
-
 #[test]
 fn a_hostile_template_has_an_error_and_nobody_else() {
     let model = with_template(HOSTILE);
     let master = Master::alone();
     let mut server = Server::start(&master, model.path(), &["--context", "256"]);
     server.post(CHAT, &chat("Hello")).good();
-    let idle = status(&mut server, "VmRSS");
-    let wishes = ["loop", "text", "memory", "recursion", "stack", "time"];
+    let idle = status(&mut server, "VmRSS:");
     thread::scope(|scope| {
-        for wish in wishes {
+        for wish in WISHES {
             let server = &server;
             scope.spawn(move || {
                 let message = server.post(CHAT, &chat(wish)).refused(400);
@@ -187,17 +171,67 @@ fn a_hostile_template_has_an_error_and_nobody_else() {
             assert_eq!(server.get("/health").status, 200);
         }
     });
-    let peak = (status(&mut server, "VmHWM") - idle) / MIB;
+    let peak = (status(&mut server, "VmHWM:") - idle) / MIB;
     println!("{peak} MiB at most in the server itself");
-    assert!(peak < 100, "{peak} MiB above what it has when idle");
+    assert!(peak < TEMPLATES_PEAK_MIB, "{peak} MiB above what it has when idle");
     server.post(CHAT, &chat("Hello")).good();
     drop(server);
 
     let path: &Path = model.path();
     let path = path.to_str().expect("UTF-8");
-    let failed = master.start(&["run", path, "memory"]).finish(cake_tests::process::DEADLINE);
+    let failed = master.start(&["run", path, "memory"]).finish(DEADLINE);
     assert!(!failed.status.success());
-    assert!(failed.stderr.contains("exceeds the 384 MiB of memory"), "{}", failed.stderr);
+    assert!(failed.stderr.contains("exceeds the 160 MiB of memory"), "{}", failed.stderr);
+}
+
+/// What that process has started.
+fn children(pid: u32) -> Vec<Pid> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").flatten();
+    let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    let lists = lists.collect::<Vec<_>>().join(" ");
+    lists.split_whitespace().filter_map(|id| Pid::from_raw(id.parse().ok()?)).collect()
+}
+
+/// Whether it has computed for longer than it takes to start: some tenths of a second.
+fn is_at_work(pid: Pid) -> bool {
+    let path = format!("/proc/{}/stat", pid.as_raw_nonzero());
+    let stat = std::fs::read_to_string(path).unwrap_or_default();
+    let after_name = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
+    let ticks = after_name.split(' ').nth(11).and_then(|ticks| ticks.parse::<u64>().ok());
+    ticks.is_some_and(|ticks| ticks >= 30)
+}
+
+/// What interrupts the programs of a terminal does not reach what renders, and what ends that all the same is told as
+/// what it is.
+#[test]
+fn a_renderer_that_somebody_ends_took_no_memory() {
+    let model = with_template(HOSTILE);
+    let mut server = Server::start(&Master::alone(), model.path(), &["--context", "256"]);
+    server.post(CHAT, &chat("Hello")).good();
+    let pid = server.child().id();
+    let idle = children(pid);
+    assert!(!idle.is_empty());
+    for child in idle {
+        assert_eq!(getpgid(Some(child)), Ok(child), "its group is its own");
+    }
+    let mut ended = Vec::new();
+    let reply = thread::scope(|scope| {
+        let reply = scope.spawn(|| server.post(CHAT, &chat("time")));
+        until("an answer", DEADLINE, || {
+            for child in children(pid) {
+                if !ended.contains(&child) && is_at_work(child) {
+                    kill_process(child, Signal::TERM).expect("it runs");
+                    ended.push(child);
+                }
+            }
+            reply.is_finished()
+        });
+        reply.join().expect("no panic")
+    });
+    let message = reply.refused(500);
+    assert!(message.contains("ended before its answer"), "{message}");
+    assert_eq!(ended.len(), 2, "the conversation was given to another one, once");
+    server.post(CHAT, &chat("Hello")).good();
 }
 
 /// A source that does not even parse within bounds is told when the model is opened, and ends nothing.

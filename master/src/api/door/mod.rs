@@ -7,6 +7,7 @@
 //! Invariants:
 //! - No client, however many connections it opens, takes a file that the cluster needs.
 //! - A connection without a request has an end in time; one with a request ends when nobody reads its answer.
+//! - Whoever only watches, which has no end, takes no place from a request.
 //! - Heads are bounded here, bodies where they are read (`super::body`).
 
 mod descriptors;
@@ -21,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::{Request, Response};
+use axum::http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -30,10 +31,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use super::Stop;
 use crate::metrics::{Ended, Http};
+use crate::request_id::RequestId;
 pub(super) use places::Place;
 use places::{Guest, Places};
 use wire::Wire;
@@ -221,6 +223,7 @@ impl Visit {
                     ended = connection.as_mut() => {
                         if let Err(error) = ended {
                             debug!(%from, %error, "a client's connection ended");
+                            answered_by_hyper(&error, &counts);
                         }
                         break;
                     }
@@ -237,6 +240,22 @@ impl Visit {
         drop(file);
         drop(guest);
     }
+}
+
+/// Counts and logs what hyper itself answers to what is no request, or to a head that is too long. Such an answer has
+/// no id; its line in the log has one, as all have.
+fn answered_by_hyper(error: &hyper::Error, counts: &Http) {
+    // It answers nothing to HTTP/2. A path that is too long for it is in a head that is too long.
+    let status = if error.is_parse_too_large() {
+        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE
+    } else if error.is_parse() && !error.is_parse_version_h2() {
+        StatusCode::BAD_REQUEST
+    } else {
+        return;
+    };
+    let status = status.as_u16();
+    counts.answered(status);
+    info!(status, request_id = %RequestId::made(), %error, "request");
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! Waits ──its first bytes──▶ Waits, has begun ──a whole head──▶ Answers ⇄ Sends (its body)
-//!   ▲                                                             │
-//!   └──────────────────── the answer is over ─────────────────────┘      any of them ──▶ Gone
+//!   ▲                                                             ├──▶ Watches (events without an end)
+//!   └──────────────────── the answer is over ─────────────────────┘      any but Answers ──▶ Gone
 //! ```
 
 use std::collections::BTreeMap;
@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::Bounds;
+use crate::aside::leaves_memory;
 
 /// How long a body may stop on its way while others find no place.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -47,6 +48,8 @@ enum Doing {
     Sends { since: Instant },
     /// A request is under way, and all of it is here.
     Answers,
+    /// A request is under way whose answer has no end of its own: the place is free to be taken.
+    Watches { since: Instant },
     /// Another one has its place.
     Gone,
 }
@@ -73,8 +76,8 @@ impl Places {
     }
 
     /// A place for a connection from this address, and whether another one had to leave for it; none if all are taken
-    /// by requests. Whoever has had nothing to do for longest leaves first; of those who could take places from others,
-    /// their own.
+    /// by requests whose answers have an end. Whoever has had nothing to do for longest leaves first; of those who
+    /// could take places from others, their own.
     pub(super) fn admit(self: &Arc<Self>, from: IpAddr, now: Instant) -> Option<(Guest, bool)> {
         let whose = neighbourhood(from);
         let mut taken = self.taken();
@@ -134,16 +137,19 @@ fn leaves(taken: &Taken, now: Instant, may: impl Fn(&Place) -> bool) -> Option<u
 impl Drop for Guest {
     fn drop(&mut self) {
         self.places.taken().places.remove(&self.place.number);
+        leaves_memory(); // What was read and written over it, a little of many.
     }
 }
 
 impl Doing {
     /// Whether it may be ended for another one, and in which order: those without a request first, then those whose
-    /// bodies do not come, each the one first for which nothing has happened for longest.
+    /// bodies do not come, each the one first for which nothing has happened for longest, and then whoever has watched
+    /// for longest.
     fn leaves(self, now: Instant) -> Option<(u8, Instant)> {
         match self {
             Self::Waits { since, .. } => Some((0, since)),
             Self::Sends { since } if now.duration_since(since) >= PAUSE => Some((1, since)),
+            Self::Watches { since } => Some((2, since)),
             Self::Sends { .. } | Self::Answers | Self::Gone => None,
         }
     }
@@ -178,6 +184,11 @@ impl Place {
         self.goes_on(Doing::Answers);
     }
 
+    /// The answer has no end.
+    pub(in crate::api) fn watches(&self) {
+        self.goes_on(Doing::Watches { since: Instant::now() });
+    }
+
     /// The answer is over.
     pub(in crate::api) fn rests(&self) {
         self.goes_on(Doing::Waits { since: Instant::now(), what: Wait::Next });
@@ -190,7 +201,7 @@ impl Place {
             Doing::Waits { since, what: Wait::First | Wait::Head } if ending => Some(since + PAUSE),
             Doing::Waits { since, what: Wait::First | Wait::Head } => Some(since + bounds.head),
             Doing::Waits { since, what: Wait::Next } => Some(since + bounds.idle),
-            Doing::Sends { .. } | Doing::Answers | Doing::Gone => None,
+            Doing::Sends { .. } | Doing::Answers | Doing::Watches { .. } | Doing::Gone => None,
         }
     }
 
@@ -295,6 +306,33 @@ mod tests {
         assert!(two.place.begins());
         places.admit(ip("10.0.0.3"), at(start, 5)).expect("one leaves");
         gone(&guests[0]).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_only_watches_makes_room_after_all_others_and_answers_do_not() {
+        let (places, start) = (Places::new(8), Instant::now());
+        let admit = |seconds| places.admit(HERE, at(start, seconds));
+        let guests: Vec<Guest> = (0..7).map(|_| admit(0).expect("there is room").0).collect();
+        assert!(guests[..6].iter().all(|guest| guest.place.begins()));
+        for guest in &guests[..4] {
+            guest.place.watches();
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        guests[5].place.sends();
+        let mut more = Vec::new();
+        // One that is idle, then one whose body does not come, then those that watch.
+        for leaves in [6, 5, 0, 1, 2, 3] {
+            let guest = admit(60).expect("one leaves").0;
+            assert!(guest.place.begins());
+            gone(&guests[leaves]).await;
+            more.push(guest);
+        }
+        assert!(admit(60).is_none(), "the others have answers that end");
+        // What is over waits as any other does.
+        more[0].place.watches();
+        more[0].place.rests();
+        admit(120).expect("it has nothing to do");
+        gone(&more[0]).await;
     }
 
     #[test]

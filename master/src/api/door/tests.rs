@@ -8,6 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 
 use super::*;
+use crate::metrics::Metrics;
 
 /// Nothing here takes longer, unless it never happens.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -23,6 +24,7 @@ struct Open {
     tell: watch::Sender<Stop>,
     begun: mpsc::UnboundedReceiver<()>,
     finish: mpsc::UnboundedSender<()>,
+    metrics: Metrics,
     door: tokio::task::JoinHandle<()>,
 }
 
@@ -51,9 +53,10 @@ async fn open_with(bounds: Bounds) -> Open {
             Response::new(body)
         }
     };
-    let counts = Http::default();
+    let metrics = Metrics::default();
+    let counts = metrics.http.clone();
     let door = tokio::spawn(open(listener, bounds, counts, stop, || FULL.to_vec(), answer));
-    Open { address, tell, begun, finish, door }
+    Open { address, tell, begun, finish, metrics, door }
 }
 
 impl Open {
@@ -66,6 +69,17 @@ impl Open {
         let stream = self.saying(b"GET /slow HTTP/1.1\r\nhost: a\r\n\r\n").await;
         timeout(LIMIT, self.begun.recv()).await.expect("in time").expect("the door is open");
         stream
+    }
+
+    /// Waits until there are so many connections.
+    async fn connections(&self, count: usize) {
+        let line = format!("cake_http_connections {count}");
+        let counted = async {
+            while !self.metrics.text().lines().any(|found| found == line) {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(LIMIT, counted).await.expect("in time");
     }
 
     /// A connection that has said this.
@@ -140,7 +154,8 @@ async fn who_never_reads_is_left() {
     let open = open_with(Bounds { unread: SHORT, ..PATIENT }).await;
     let mut stream = open.saying(b"GET /endless HTTP/1.1\r\nhost: a\r\n\r\n").await;
     assert!(some(&mut stream).await.starts_with("HTTP/1.1 200"));
-    tokio::time::sleep(3 * SHORT).await;
+    // Whoever reads on would have more of it.
+    open.connections(0).await;
     closed(&mut stream).await; // And what the system holds of it has an end.
 }
 
@@ -155,6 +170,18 @@ async fn heads_have_a_bound() {
     let sent = long.write_all(&vec![b'a'; 2 * HEAD_BYTES]).await;
     let said = some(&mut long).await;
     assert!(said.starts_with("HTTP/1.1 431") || sent.is_err(), "{said}");
+    let mut odd = open.saying(b"what is this?\r\n\r\n").await;
+    assert!(some(&mut odd).await.starts_with("HTTP/1.1 400"));
+    closed(&mut many).await;
+    closed(&mut long).await;
+    closed(&mut odd).await;
+    // hyper says these itself, and yet they count.
+    open.connections(0).await;
+    let counted = open.metrics.text();
+    for status in [400, 431] {
+        let answers = format!("cake_http_answers_total{{status=\"{status}\"}} ");
+        assert!(counted.lines().any(|line| line.starts_with(&answers)), "{answers}: {counted}");
+    }
 }
 
 #[tokio::test]

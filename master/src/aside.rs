@@ -1,0 +1,59 @@
+//! Large and rare work for one client: it gives way to everybody's answers, and the memory that it leaves behind in the
+//! allocator goes back to the system soon after.
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use cake_worker::platform::give_way;
+use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
+
+/// How often it is looked whether there is some: giving it back takes some milliseconds of one core.
+const PAUSE: Duration = Duration::from_secs(2);
+
+static UNTIDY: AtomicBool = AtomicBool::new(false);
+
+/// Does `work` on a thread of its own that gives way to others; none if it panicked.
+///
+/// # Errors
+/// If the system gives no thread.
+pub(crate) async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<Option<T>> {
+    let (tell, told) = oneshot::channel();
+    std::thread::Builder::new().name("aside".to_owned()).spawn(move || {
+        give_way();
+        let done = work();
+        leaves_memory();
+        tell.send(done).ok(); // Perhaps nobody waits for it any more.
+    })?;
+    Ok(told.await.ok())
+}
+
+/// Something is over that took memory, much or in many pieces.
+pub(crate) fn leaves_memory() {
+    UNTIDY.store(true, Ordering::Relaxed);
+}
+
+/// Gives memory back for as long as it is polled.
+pub(crate) async fn tidy() {
+    cake_engine::keep_little();
+    loop {
+        tokio::time::sleep(PAUSE).await;
+        if UNTIDY.swap(false, Ordering::Relaxed) {
+            spawn_blocking(cake_engine::give_back).await.ok(); // At the runtime's end it does not matter.
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_done_aside_comes_back_and_a_panic_is_none() {
+        assert_eq!(aside(|| 7).await.expect("a thread"), Some(7));
+        assert!(UNTIDY.load(Ordering::Relaxed));
+        assert_eq!(aside(|| panic!("as it was told to")).await.expect("a thread"), None::<u32>);
+    }
+}
