@@ -56,6 +56,6 @@ pub use options::{BLOCK_POSITIONS, EngineOptions, Numerics, Ops, WeightEncoding}
 pub use placement::{Placement, Weights};
 pub use probe::{HeadProbe, LayerProbe, probe_head, probe_layer};
 pub use processors::default_threads;
-pub use reuse::{Reuse, give_back, keep_little};
+pub use reuse::{Reuse, give_back, keep_little, share_addresses};
 pub use sampling::{Sampled, SamplingOptions, logprobs, sample};
 pub use stage::Stage;

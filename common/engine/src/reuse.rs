@@ -48,6 +48,16 @@ pub fn keep_little() {
     }
 }
 
+/// Has all threads share one part of glibc's allocator: each part takes 64 MiB of addresses, which count where these are
+/// bounded. To be called before the second thread.
+pub fn share_addresses() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: as in `keep_little`.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+    }
+}
+
 thread_local! {
     /// Without a destructor, so that it is there as long as the thread allocates.
     static KEPT: UnsafeCell<Kept> = const { UnsafeCell::new(Kept::NEW) };

@@ -29,7 +29,7 @@ use super::template::{ChatTemplate, Conversation, MAX_OUTPUT_BYTES};
 
 /// Address space beside what the process has when it begins: a request of the largest size is there in some
 /// four copies.
-const MEMORY_BYTES: u64 = 160 << 20;
+const MEMORY_BYTES: u64 = 176 << 20;
 /// Longest rendering.
 const MAX_SECONDS: u64 = 5;
 /// A rendering that takes longer gives way to everything else on this machine: ordinary ones take a millisecond.
@@ -295,6 +295,7 @@ impl Drop for Running {
 
 /// Renders what the process that started this one asks for, until that ends.
 pub fn render_for_parent() -> ExitCode {
+    cake_engine::share_addresses();
     bound_memory();
     let (watched, gives_way) = watch();
     let (mut requests, mut answers) = (BufReader::new(io::stdin().lock()), io::stdout().lock());

@@ -154,11 +154,64 @@ impl Site<'_> {
         });
     }
 
-    /// Waits until one more loss than these was made good.
-    fn mended(&self, before: f64) {
-        until("the loss to be mended", LIMIT, || {
-            count(self.server, "cake_recovery_seconds_count") > before
-        });
+    /// Where a fault of this kind strikes: a place among those that hold layers, which are these now.
+    fn victim(kind: Kind, number: u64, holders: &[usize]) -> usize {
+        match kind {
+            Kind::Kill | Kind::Swallow => holders[number as usize % holders.len()],
+            Kind::Lie | Kind::NotANumber => holders[holders.len() - 1],
+            Kind::Partition => holders[1],
+        }
+    }
+
+    fn strike(&mut self, kind: Kind, victim: usize) {
+        let device = &mut self.devices[victim];
+        match kind {
+            Kind::Kill => device.kill(),
+            Kind::Swallow => device.meddler.swallow(1),
+            Kind::Lie => device.meddler.lie(Lie::Rows, 1),
+            Kind::NotANumber => device.meddler.lie(Lie::NotANumber, 1),
+            Kind::Partition => device.meddler.cut_off(true),
+        }
+    }
+
+    /// What has not happened will not.
+    fn recall(&mut self, kind: Kind, victim: usize) {
+        let device = &mut self.devices[victim];
+        match kind {
+            Kind::Kill => device.come_back(),
+            Kind::Swallow => device.meddler.swallow(0),
+            Kind::Lie | Kind::NotANumber => device.meddler.lie(Lie::Rows, 0),
+            Kind::Partition => device.meddler.cut_off(false),
+        }
+    }
+
+    /// Has a fault of this kind strike, until one more loss than `before` was made good. Layers may have moved a moment
+    /// before, so that it strikes nobody: then once more. Returns who it was, and when it struck.
+    fn struck(&mut self, kind: Kind, number: u64, before: f64) -> (usize, Instant) {
+        loop {
+            let holders = self.holders();
+            let (victim, began) = (Self::victim(kind, number, &holders), Instant::now());
+            self.strike(kind, victim);
+            let (mut moved_at, mut missed) = (None, false);
+            until("the loss to be mended", LIMIT, || {
+                let shown = self.shown();
+                if count(self.server, "cake_recovery_seconds_count") > before {
+                    return true;
+                }
+                let moved = shown["phase"] == "ready" && self.holders() != holders;
+                let since = *moved_at.get_or_insert_with(Instant::now);
+                if !moved {
+                    moved_at = None;
+                }
+                missed = moved && since.elapsed() > Duration::from_secs(2);
+                missed
+            });
+            if !missed {
+                return (victim, began);
+            }
+            self.recall(kind, victim);
+            self.whole();
+        }
     }
 
     /// One fault and what ends it; returns what it cost.
@@ -170,30 +223,19 @@ impl Site<'_> {
             self.devices[second].come_back();
             self.whole();
         }
-        let holders = self.holders();
-        let (any, last) = (holders[number as usize % holders.len()], holders[holders.len() - 1]);
         let before = count(self.server, "cake_recovery_seconds_count");
-        let recovering = || count(self.server, "cake_recovery_seconds_sum");
+        let server = self.server;
+        let recovering = || count(server, "cake_recovery_seconds_sum");
         let recovered = recovering();
-        let began = Instant::now();
-        match kind {
-            Kind::Kill => self.devices[any].kill(),
-            Kind::Swallow => self.devices[any].meddler.swallow(1),
-            Kind::Lie => self.devices[last].meddler.lie(Lie::Rows, 1),
-            Kind::NotANumber => self.devices[last].meddler.lie(Lie::NotANumber, 1),
-            Kind::Partition => self.devices[holders[1]].meddler.cut_off(true),
-        }
-        self.mended(before);
+        let (victim, began) = self.struck(kind, number, before);
         let mended = Instant::now();
         until("every client to hear something", LIMIT, || ears.all_since(mended));
         let recovery = Duration::from_secs_f64((recovering() - recovered).max(0.0));
         let stall = Stall { recovery, ..ears.stall(began, mended) };
         match kind {
-            Kind::Kill => self.devices[any].come_back(),
             // Nobody keeps a device that does that.
-            Kind::Swallow => self.devices[any].replace(),
-            Kind::Lie | Kind::NotANumber => self.devices[last].replace(),
-            Kind::Partition => self.devices[holders[1]].meddler.cut_off(false),
+            Kind::Swallow | Kind::Lie | Kind::NotANumber => self.devices[victim].replace(),
+            Kind::Kill | Kind::Partition => self.recall(kind, victim),
         }
         self.whole();
         stall

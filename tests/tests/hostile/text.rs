@@ -181,7 +181,7 @@ fn a_hostile_template_has_an_error_and_nobody_else() {
     let path = path.to_str().expect("UTF-8");
     let failed = master.start(&["run", path, "memory"]).finish(DEADLINE);
     assert!(!failed.status.success());
-    assert!(failed.stderr.contains("exceeds the 160 MiB of memory"), "{}", failed.stderr);
+    assert!(failed.stderr.contains("exceeds the 176 MiB of memory"), "{}", failed.stderr);
 }
 
 /// What that process has started.
