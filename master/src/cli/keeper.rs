@@ -10,6 +10,7 @@
 //!                            broken, once requests have waited for --grace
 //! ```
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use cake_checkpoint::units::format_bytes;
@@ -63,6 +64,8 @@ pub(super) struct Keeper {
     pub broken: watch::Receiver<Option<pipeline::Error>>,
     /// How long its stages take.
     pub paces: Paces,
+    /// Whether one of its steps is late.
+    pub late: Arc<AtomicBool>,
 }
 
 /// What a keeper has to do something about.
@@ -109,6 +112,7 @@ impl Keeper {
                 }
             };
             (self.broken, self.paces) = (pipeline.watch(), pipeline.paces());
+            self.late = pipeline.late();
             let (chunk, rows) = (self.prepared.chunk(), self.prepared.promise().chunk);
             if !self.scheduler.resume(pipeline, chunk, rows) {
                 return;
@@ -207,14 +211,16 @@ impl Keeper {
         }
     }
 
-    /// Gives sequences that run as long to finish as it would take to compute them again; false if a stage is
-    /// lost meanwhile, or somebody wants to leave.
+    /// Gives sequences that run as long to finish as it would take to compute them again, and who is asked where a step
+    /// is the time to say it: over another line-up the same may happen once more. False if a stage is lost meanwhile, or
+    /// somebody wants to leave.
     async fn let_finish(&self) -> bool {
         let held = self.scheduler.load().kv_blocks.held * cake_engine::BLOCK_POSITIONS;
         let row = self.prepared.plan().bottleneck_seconds / PROMPT_SPEED;
         let patience = Duration::from_secs_f64(held as f64 * row).min(MOST_PATIENCE);
         let end = Instant::now() + patience;
-        while self.scheduler.load().running > 0 && Instant::now() < end {
+        let late = || self.late.load(Ordering::Relaxed);
+        while self.scheduler.load().running > 0 && (Instant::now() < end || late()) {
             if self.broken.borrow().is_some() || !self.prepared.leaving().is_empty() {
                 return false;
             }

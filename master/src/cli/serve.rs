@@ -154,7 +154,7 @@ impl Args {
         let pipeline = prepared.open(tell, &mut pushed).await?;
         monitor.metrics.pushed(pushed.pushed_bytes, pushed.reused_bytes);
         monitor.wired(pipeline.stages());
-        let (broken, paces) = (pipeline.watch(), pipeline.paces());
+        let (broken, paces, late) = (pipeline.watch(), pipeline.paces(), pipeline.late());
         let ends = prepared.ends()?;
         let limits = Limits::of(prepared.promise(), prepared.chunk(), self.queue);
         let metrics = monitor.metrics.clone();
@@ -170,6 +170,7 @@ impl Args {
             trust: Trust::new(),
             broken,
             paces,
+            late,
         };
         let created = api::unix_seconds();
         let name = name.to_owned();

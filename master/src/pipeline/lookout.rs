@@ -5,6 +5,7 @@
 //!      └────────a later step came back first──────────────▶ ask all ────▶ lost
 //! ```
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cake_proto::{Client, limits, wire};
@@ -56,7 +57,9 @@ pub(super) async fn look_out(shared: Arc<Shared>, stages: Stages) {
         // What has happened by now is seen below; what happens later wakes it.
         sent.mark_unchanged();
         doubt.mark_unchanged();
-        let wait = match shared.missed() {
+        let missed = shared.missed();
+        shared.late.store(matches!(missed, Missed::Step { .. }), Ordering::Relaxed);
+        let wait = match missed {
             Missed::Over => return,
             Missed::Nothing => None,
             Missed::Not(at) => Some(at),

@@ -18,7 +18,7 @@ mod paces;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -89,6 +89,8 @@ struct Shared {
     left: AtomicU64,
     /// Changes when something is found that only the stages can explain.
     doubt: watch::Sender<()>,
+    /// Whether a step takes so long that the stages are asked where it is.
+    late: Arc<AtomicBool>,
     pending: Mutex<Pending>,
     /// Why it is broken, for those who watch it.
     broken: watch::Sender<Option<Error>>,
@@ -182,6 +184,11 @@ impl Pipeline {
     /// Tells when it breaks, and why.
     pub fn watch(&self) -> watch::Receiver<Option<Error>> {
         self.shared.broken.subscribe()
+    }
+
+    /// Tells whether a step is late: it comes back, or the pipeline breaks.
+    pub fn late(&self) -> Arc<AtomicBool> {
+        self.shared.late.clone()
     }
 
     /// How long its stages take for generated rows; to be asked also when it has ended.
