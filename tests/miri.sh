@@ -13,11 +13,12 @@ not_shown() {
   exit 3
 }
 
-if [ "${1:-}" = --install ] && ! cargo +nightly miri --version >/dev/null 2>&1; then
+if [ "${1:-}" = --install ] && ! RUSTUP_AUTO_INSTALL=0 cargo +nightly miri --version >/dev/null 2>&1; then
   rustup toolchain install nightly --profile minimal --component miri,rust-src >/dev/null 2>&1 ||
     not_shown "the nightly toolchain's miri could not be installed"
 fi
-cargo +nightly miri --version >/dev/null 2>&1 || not_shown "no nightly toolchain here has miri"
+# Whoever only asks gets nothing installed.
+RUSTUP_AUTO_INSTALL=0 cargo +nightly miri --version >/dev/null 2>&1 || not_shown "no nightly toolchain here has miri"
 sysroot=$(rustc +nightly --print sysroot)
 [ -d "$sysroot/lib/rustlib/src/rust/library" ] || not_shown "the nightly toolchain has no rust-src"
 
