@@ -1,8 +1,5 @@
 //! What goes into the next step: a pure function of who waits for what.
 
-/// Fewest prompt rows that a sequence gets in a step, as long as it has as many: fewer cost as much.
-const FEWEST_ROWS: usize = 32;
-
 /// How many of the sequences that generate, in this step and in others, go into one of so many steps that
 /// are to be in flight, so that all have some.
 pub(super) fn share(generating: usize, steps: usize) -> usize {
@@ -24,7 +21,7 @@ pub(super) fn prompt_rows(left: &[usize], bound: usize) -> Vec<usize> {
         rows[index] += given;
         budget -= given;
     };
-    let half = if alone { bound } else { bound.div_ceil(2).max(FEWEST_ROWS) };
+    let half = if alone { bound } else { bound.div_ceil(2) };
     give(&mut rows, 0, half.min(first));
     let mut shortest: Vec<usize> = (1..left.len()).collect();
     shortest.sort_by_key(|index| left[*index]); // Stable: of equals the one that came first.
@@ -53,6 +50,7 @@ mod tests {
         assert_eq!(prompt_rows(&[4000, 20], 256), [236, 20]);
         assert_eq!(prompt_rows(&[4000, 3000, 20], 256), [128, 108, 20]);
         assert_eq!(prompt_rows(&[4000, 500], 256), [128, 128]);
+        assert_eq!(prompt_rows(&[4000, 20], 8), [4, 4], "beside generated ones");
     }
 
     #[test]

@@ -62,7 +62,7 @@ fn members_that_are_down_are_named_and_the_others_go_on_if_they_have_room() {
     let plan = cluster.master.json(&["plan", &llama, "--json"]);
     assert_says(&plan["missing"].to_string(), &["attic"]);
     let left_out = cluster.master.run(&["plan", &llama, "--exclude", "attic"]).success();
-    assert_eq!(left_out.stderr, "", "nobody misses who is left out");
+    assert!(!left_out.stderr.contains("attic"), "nobody misses it: {}", left_out.stderr);
     // What does not fit those that are there says who is missing.
     let pinned = cluster.master.run(&["plan", &llama, "--place", "attic=0..2"]);
     assert_says(&pinned.stderr, &["not among kitchen", "without attic at "]);
