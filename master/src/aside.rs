@@ -1,17 +1,18 @@
 //! Large and rare work for one client: it gives way to everybody's answers, and the memory that it leaves behind in the
 //! allocator goes back to the system soon after.
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cake_worker::platform::give_way;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::task::spawn_blocking;
 
-/// How often it is looked whether there is some: giving it back takes some milliseconds of one core.
+/// From when memory was left to when it is given back, which takes some milliseconds of one core: for all that comes
+/// meanwhile at once.
 const PAUSE: Duration = Duration::from_secs(2);
 
-static UNTIDY: AtomicBool = AtomicBool::new(false);
+/// Told when there is some.
+static UNTIDY: Notify = Notify::const_new();
 
 /// Does `work` on a thread of its own that gives way to others; none if it panicked.
 ///
@@ -32,17 +33,16 @@ pub(crate) async fn aside<T: Send + 'static>(
 
 /// Something is over that took memory, much or in many pieces.
 pub(crate) fn leaves_memory() {
-    UNTIDY.store(true, Ordering::Relaxed);
+    UNTIDY.notify_one();
 }
 
 /// Gives memory back for as long as it is polled.
 pub(crate) async fn tidy() {
     cake_engine::keep_little();
     loop {
+        UNTIDY.notified().await;
         tokio::time::sleep(PAUSE).await;
-        if UNTIDY.swap(false, Ordering::Relaxed) {
-            spawn_blocking(cake_engine::give_back).await.ok(); // At the runtime's end it does not matter.
-        }
+        spawn_blocking(cake_engine::give_back).await.ok(); // At the runtime's end it does not matter.
     }
 }
 
@@ -53,7 +53,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_done_aside_comes_back_and_a_panic_is_none() {
         assert_eq!(aside(|| 7).await.expect("a thread"), Some(7));
-        assert!(UNTIDY.load(Ordering::Relaxed));
+        UNTIDY.notified().await; // Here nobody else waits for it.
         assert_eq!(aside(|| panic!("as it was told to")).await.expect("a thread"), None::<u32>);
     }
 }

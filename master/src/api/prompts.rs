@@ -11,18 +11,23 @@ use super::error::ApiError;
 use super::wire::Prompt;
 use crate::aside::{aside, leaves_memory};
 
-/// Most texts that are read at a time: each may take a core, and some 250 bytes of memory for each of its own.
-const AT_ONCE: u32 = 2;
-/// Bytes from which on a text is read alone, aside. So two at a time take some 128 MiB, or one takes what it takes.
-const ALONE_BYTES: usize = 256 << 10;
+/// Most small texts that are read at a time: each may take a core, and some 250 bytes of memory for each of its own, so
+/// that they take some 128 MiB together.
+const AT_ONCE: usize = 2;
+/// Bytes from which on a text is large: read aside, one at a time. Small ones do not wait for it.
+const LARGE_BYTES: usize = 256 << 10;
 
 /// Who may read prompts.
 #[derive(Debug)]
-pub struct Turns(Arc<Semaphore>);
+pub struct Turns {
+    small: Arc<Semaphore>,
+    large: Arc<Semaphore>,
+}
 
 impl Default for Turns {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(AT_ONCE as usize)))
+        let [small, large] = [AT_ONCE, 1].map(|turns| Arc::new(Semaphore::new(turns)));
+        Self { small, large }
     }
 }
 
@@ -34,15 +39,15 @@ impl Turns {
         bytes: usize,
         work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let is_alone = bytes >= ALONE_BYTES;
-        let turns = if is_alone { AT_ONCE } else { 1 };
-        let turn = self.0.clone().acquire_many_owned(turns).await.map_err(|_| ApiError::Closed)?;
+        let is_large = bytes >= LARGE_BYTES;
+        let turns = if is_large { &self.large } else { &self.small };
+        let turn = turns.clone().acquire_owned().await.map_err(|_| ApiError::Closed)?;
         let read = move || {
             let done = work();
             drop(turn);
             done
         };
-        let done = match is_alone {
+        let done = match is_large {
             true => aside(read).await.ok().flatten(),
             false => spawn_blocking(read).await.ok(),
         };
@@ -60,7 +65,7 @@ impl Served {
         };
         let bytes: usize = texts.iter().map(String::len).sum();
         let ids = self.ids_of(texts).await;
-        if bytes >= ALONE_BYTES {
+        if bytes >= LARGE_BYTES {
             leaves_memory(); // Many small texts are a large one.
         }
         ids
@@ -107,43 +112,73 @@ fn bytes(value: &Value) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc;
     use std::time::Duration;
+
+    use futures_util::FutureExt;
 
     use super::*;
 
+    /// Nothing here takes longer, unless it never happens.
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    /// As many texts of this size as there are turns are read, all at once; then another one has none.
+    async fn takes_turns(bytes: usize, at_once: usize) {
+        let turns = Arc::new(Turns::default());
+        let (begins, begun) = mpsc::channel();
+        let mut reading = Vec::new();
+        for _ in 0..at_once {
+            let (end, ends) = mpsc::channel::<()>();
+            let (turns, begins) = (turns.clone(), begins.clone());
+            let read = async move {
+                let work = move || {
+                    begins.send(()).expect("somebody waits");
+                    ends.recv_timeout(LIMIT).expect("told to end");
+                    Ok(())
+                };
+                turns.take(bytes, work).await
+            };
+            reading.push((tokio::spawn(read), end));
+        }
+        for _ in 0..at_once {
+            begun.recv_timeout(LIMIT).expect("it is read");
+        }
+        let mut next = Box::pin(turns.take(bytes, || Ok(())));
+        assert!(next.as_mut().now_or_never().is_none(), "there is no turn");
+        for (read, end) in reading {
+            end.send(()).expect("it waits for that");
+            read.await.expect("no panic").expect("read");
+        }
+        next.await.expect("it is its turn");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn large_texts_are_read_one_at_a_time_and_small_ones_two() {
+        takes_turns(LARGE_BYTES, 1).await;
+        takes_turns(LARGE_BYTES - 1, AT_ONCE).await;
+    }
+
     #[tokio::test]
-    async fn large_texts_are_read_alone_and_others_two_at_a_time() {
-        let (turns, reading) = (Turns::default(), Arc::new(AtomicUsize::new(0)));
-        let most = |bytes: usize| {
-            let all = (0..4).map(|_| {
-                let reading = reading.clone();
-                turns.take(bytes, move || {
-                    let others = reading.fetch_add(1, Ordering::SeqCst);
-                    std::thread::sleep(Duration::from_millis(20));
-                    reading.fetch_sub(1, Ordering::SeqCst);
-                    Ok(others + 1)
-                })
-            });
-            futures_util::future::try_join_all(all)
-        };
-        let alone = most(ALONE_BYTES).await.expect("read");
-        assert_eq!(alone, [1; 4]);
-        let together = most(ALONE_BYTES - 1).await.expect("read");
-        assert!(together.iter().all(|reading| *reading <= AT_ONCE as usize), "{together:?}");
+    async fn small_texts_do_not_wait_for_a_large_one() {
+        let turns = Turns::default();
+        let _held = turns.large.clone().acquire_owned().await.expect("free");
+        let mut large = Box::pin(turns.take(LARGE_BYTES, || Ok(())));
+        assert!(large.as_mut().now_or_never().is_none(), "another one is read");
+        turns.take(LARGE_BYTES - 1, || Ok(())).await.expect("its turns are its own");
     }
 
     #[tokio::test]
     async fn whoever_leaves_has_no_more_texts_read() {
-        let (turns, read) = (Turns::default(), Arc::new(AtomicUsize::new(0)));
-        let held = turns.0.clone().acquire_many_owned(AT_ONCE).await.expect("free");
-        let waits = tokio::time::timeout(Duration::from_millis(20), {
+        let (turns, read) = (Turns::default(), Arc::new(AtomicBool::new(false)));
+        let held = turns.small.clone().acquire_many_owned(AT_ONCE as u32).await.expect("free");
+        let leaves = turns.take(1, {
             let read = read.clone();
-            turns.take(1, move || Ok(read.fetch_add(1, Ordering::SeqCst)))
+            move || Ok(read.swap(true, Ordering::SeqCst))
         });
-        assert!(waits.await.is_err(), "there is no turn");
+        assert!(leaves.now_or_never().is_none(), "there is no turn");
         drop(held);
         turns.take(1, || Ok(())).await.expect("free again");
-        assert_eq!(read.load(Ordering::SeqCst), 0);
+        assert!(!read.load(Ordering::SeqCst));
     }
 }

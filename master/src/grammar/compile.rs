@@ -26,7 +26,7 @@ use crate::aside::leaves_memory;
 
 /// The stack of a thread that compiles: enough for [`bounds::MAX_SCHEMAS`] in each other. Only what is used is memory.
 pub const STACK_BYTES: usize = 256 << 20;
-/// Compilations at once: they take from the processors what the engine needs.
+/// Compilations at once, of small schemas and of large ones: they take from the processors what the engine needs.
 const AT_ONCE: usize = 1;
 /// Longest that a request waits for those before it.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -38,8 +38,7 @@ const SCHEMAS_PER_UNIT: u64 = 100;
 const SMALL_UNITS: u32 = 4;
 /// Units that small grammars in use may have together: some 100 MiB of them, as many as wait and run.
 const UNITS: usize = 128;
-/// Units that large ones may have together: some 160 MiB, one of the largest. They wait for each other alone, and no
-/// small one for them.
+/// Units that large ones may have together: some 160 MiB, one of the largest.
 const LARGE_UNITS: usize = 208;
 const _: () = assert!(MAX_EXPANDED / SCHEMAS_PER_UNIT < LARGE_UNITS as u64);
 /// Most bytes of an error of the library that a refusal repeats.
@@ -65,13 +64,23 @@ fn limits() -> ParserLimits {
 /// Compiles schemas to parsers over the tokens of one model.
 pub(super) struct Compiler {
     factory: ParserFactory,
-    pub(super) turns: Arc<Semaphore>,
-    /// Room for small grammars.
+    /// For small schemas.
+    pub(super) small: Lane,
+    /// For large ones.
+    pub(super) large: Lane,
+}
+
+/// What schemas of a size wait for: those of the other size never do.
+pub(super) struct Lane {
     pub(super) room: Arc<Semaphore>,
-    /// Room for large ones.
-    pub(super) large: Arc<Semaphore>,
-    /// Who of those with room for a large one is next: small ones have no more than that one before them.
-    next_large: Arc<Semaphore>,
+    pub(super) turns: Arc<Semaphore>,
+}
+
+impl Lane {
+    fn new(units: usize) -> Self {
+        let [room, turns] = [units, AT_ONCE].map(|permits| Arc::new(Semaphore::new(permits)));
+        Self { room, turns }
+    }
 }
 
 impl Compiler {
@@ -86,9 +95,7 @@ impl Compiler {
             .map_err(|error| Error::Tokenizer(first_line(&error)))?;
         factory.quiet();
         *factory.limits_mut() = limits();
-        let [turns, room, large, next_large] =
-            [AT_ONCE, UNITS, LARGE_UNITS, 1].map(|permits| Arc::new(Semaphore::new(permits)));
-        Ok(Self { factory, turns, room, large, next_large })
+        Ok(Self { factory, small: Lane::new(UNITS), large: Lane::new(LARGE_UNITS) })
     }
 
     /// Compiles in turn with others. Whoever no longer waits for it has no turn, or ends it after the part that runs.
@@ -97,14 +104,10 @@ impl Compiler {
         let units = 1 + (asked.expanded / SCHEMAS_PER_UNIT) as u32;
         let is_large = units > SMALL_UNITS;
         let waited = timeout(PATIENCE, async {
-            let room = if is_large { &self.large } else { &self.room };
-            let room = room.clone().acquire_many_owned(units).await?;
-            let next = match is_large {
-                true => Some(self.next_large.clone().acquire_owned().await?),
-                false => None,
-            };
-            let turn = self.turns.clone().acquire_owned().await?;
-            Ok::<_, AcquireError>((room, (next, turn)))
+            let lane = if is_large { &self.large } else { &self.small };
+            let room = lane.room.clone().acquire_many_owned(units).await?;
+            let turn = lane.turns.clone().acquire_owned().await?;
+            Ok::<_, AcquireError>((room, turn))
         });
         let Ok(Ok((room, turn))) = waited.await else { return Err(Error::Busy) };
         let (tell, told) = oneshot::channel();

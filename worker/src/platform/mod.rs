@@ -14,7 +14,6 @@ pub(crate) use allocator::return_freed_memory;
 pub use battery::{Battery, battery};
 pub(crate) use disk::{DiskSpace, free_space};
 pub use memory::{MemoryOffer, ProcessMemory, default_budget, free_memory, process_memory};
-
 pub use priority::{give_way, process_gives_way};
 
 pub use cake_engine::default_threads;
