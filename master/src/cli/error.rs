@@ -1,7 +1,6 @@
 //! Everything a command can fail with.
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use cake_proto::limits;
 
@@ -57,12 +56,13 @@ pub enum Error {
         missing: Vec<String>,
     },
     /// Nothing fits without a member that was lost in quick succession.
-    #[error("{worker:?} was lost several times in quick succession, and is given layers again in {}", super::trust::seconds(*.wait))]
+    #[error(
+        "{worker:?}, which is needed, was lost several times in quick succession: it is given layers again after a \
+         pause"
+    )]
     LostAgain {
         /// The worker.
         worker: String,
-        /// Until it is.
-        wait: Duration,
     },
     /// A command about workers, where there are none.
     #[error("there is no worker to {action}: {why}")]

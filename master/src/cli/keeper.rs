@@ -117,12 +117,13 @@ impl Keeper {
             if !self.scheduler.resume(pipeline, chunk, rows) {
                 return;
             }
-            self.monitor.ready();
             let seconds = since.elapsed().as_secs_f64();
+            // Whoever sees that it is ready finds it counted.
             match moved {
                 true => self.monitor.metrics.moved(seconds),
                 false => self.monitor.metrics.recovered(seconds),
             }
+            self.monitor.ready();
             out::note(format_args!("whole again after {seconds:.1} s"));
         }
     }
@@ -282,8 +283,8 @@ impl Keeper {
         avoided.extend(slow);
         self.prepared.replan(&self.plan, &LeftOut { set_aside, avoided }).await?;
         let used = self.prepared.remotes().into_iter().map(|(_, member)| member);
-        if let Some((worker, wait)) = self.trust.spared(used) {
-            return Err(Error::LostAgain { worker, wait });
+        if let Some(worker) = self.trust.spared(used) {
+            return Err(Error::LostAgain { worker });
         }
         self.build().await
     }

@@ -108,10 +108,7 @@ impl Shared {
     /// The master carries a step from the remote stage at `index` to the next one.
     fn carried(&self, index: usize, step: u64) {
         let mut pending = self.lock();
-        if pending.carried.len() <= index {
-            pending.carried.resize_with(index + 1, Default::default);
-        }
-        let carried = &mut pending.carried[index];
+        let carried = pending.carried.entry(index).or_default();
         (carried.last, carried.count) = (carried.last.max(step), carried.count + 1);
     }
 

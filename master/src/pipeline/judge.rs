@@ -64,8 +64,17 @@ pub(super) enum Verdict {
 pub(super) enum Way {
     /// By a stream of its own.
     Direct,
-    /// The master carries it, and knows which step it carried last, and how many.
-    Carried { last: u64, count: u64 },
+    /// The master carries it.
+    Carried(Carried),
+}
+
+/// Steps that a stage handed to the master for the next one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Carried {
+    /// Number of the last one.
+    pub(super) last: u64,
+    /// How many.
+    pub(super) count: u64,
 }
 
 /// Judges by two rounds of questions where `step` is, which has left the master.
@@ -145,7 +154,7 @@ pub(super) fn judge_overtaken(heard: &[Heard], ways: &[Way], failed: u64) -> (Bl
             let before = stage.checked_sub(1).and_then(|before| Some((before, *ways.get(before)?)));
             let blame = match before {
                 Some((before, Way::Direct)) => Blame::Hop(before),
-                Some((before, Way::Carried { last, count })) if hole(last, count) => {
+                Some((before, Way::Carried(Carried { last, count }))) if hole(last, count) => {
                     Blame::Stage(before)
                 }
                 _ => Blame::Stage(stage), // The master sent it.
@@ -165,8 +174,8 @@ pub(super) fn judge_overtaken(heard: &[Heard], ways: &[Way], failed: u64) -> (Bl
 fn arrival(stage: usize, ways: &[Way], step: u64) -> Blame {
     let Some(before) = stage.checked_sub(1) else { return Blame::Stage(stage) };
     match ways.get(before) {
-        Some(Way::Carried { last, .. }) if *last < step => Blame::Stage(before), // It never came here.
-        Some(Way::Carried { .. }) => Blame::Stage(stage),
+        Some(Way::Carried(carried)) if carried.last < step => Blame::Stage(before), // It never came here.
+        Some(Way::Carried(_)) => Blame::Stage(stage),
         Some(Way::Direct) | None => Blame::Hop(before),
     }
 }
@@ -184,7 +193,7 @@ mod tests {
 
     /// The master carried all steps to this one from the first stage to the second.
     fn carried(last: u64) -> [Way; 2] {
-        [Way::Carried { last, count: last }, Way::Direct]
+        [Way::Carried(Carried { last, count: last }), Way::Direct]
     }
 
     /// A stage that has got all steps to `received` and passed on all to `sent`.
@@ -295,7 +304,7 @@ mod tests {
         assert_eq!(judge([whole, missed], DIRECT, 0), Blame::Hop(0));
         assert_eq!(judge([whole, missed], carried(9), 0), Blame::Stage(1));
         let [_, direct] = DIRECT;
-        let never = [Way::Carried { last: 9, count: 8 }, direct];
+        let never = [Way::Carried(Carried { last: 9, count: 8 }), direct];
         assert_eq!(judge([whole, missed], never, 0), Blame::Stage(0), "it never came here");
         assert_eq!(judge([missed, missed], DIRECT, 0), Blame::Stage(0));
         assert_eq!(judge([hole(whole, true), missed], DIRECT, 0), Blame::Stage(0));

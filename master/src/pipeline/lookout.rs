@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{info, warn};
 
 use super::judge::{Blame, Heard, Report, Verdict, Way, Work, judge, judge_overtaken};
-use super::{Carried, Error, Shared};
+use super::{Error, Shared};
 
 /// How long a stage may take to say how far it is: longer than Wi-Fi stalls.
 const ASK: Duration = Duration::from_millis(1200);
@@ -144,12 +144,9 @@ impl Shared {
     /// How what each stage makes comes to the next one.
     fn ways(&self) -> Vec<Way> {
         let pending = self.lock();
-        let carried = |stage| pending.carried.get(stage).copied().unwrap_or_default();
+        let carried = |stage| pending.carried.get(&stage).copied().unwrap_or_default();
         let way = |(stage, relayed): (usize, &bool)| match relayed {
-            true => {
-                let Carried { last, count } = carried(stage);
-                Way::Carried { last, count }
-            }
+            true => Way::Carried(carried(stage)),
             false => Way::Direct,
         };
         self.relayed.iter().enumerate().map(way).collect()

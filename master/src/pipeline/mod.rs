@@ -29,6 +29,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use judge::Carried;
 use lookout::Missed;
 use pace::Pace;
 
@@ -110,8 +111,8 @@ struct Pending {
     failed: u64,
     /// The remote stage that could not do the last steps that came to an end, and how many in a row.
     failing: Option<(usize, u32)>,
-    /// For each remote stage, what the master carried from it to the next one.
-    carried: Vec<Carried>,
+    /// What the master carried from a remote stage to the next one, by its place.
+    carried: BTreeMap<usize, Carried>,
     /// A step was answered before one that left earlier.
     overtaken: bool,
     /// Microseconds each stage computed on the step that was answered last.
@@ -119,13 +120,6 @@ struct Pending {
     /// How long the stages take for generated rows.
     paces: Paces,
     broken: Option<Error>,
-}
-
-/// Steps that a stage handed to the master for the next one.
-#[derive(Clone, Copy, Debug, Default)]
-struct Carried {
-    last: u64,
-    count: u64,
 }
 
 #[derive(Debug)]

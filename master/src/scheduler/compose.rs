@@ -61,14 +61,14 @@ impl Actor {
             }
         }
         let rows = rows.min(most_rows - step.ids.len());
-        if self.prompt_rows_out + rows > line.most_prompt_rows() {
-            return (!step.items.is_empty()).then_some(step);
-        }
         // Whoever generates keeps a pace; who has more to read waits a little longer.
         let rows = match generating {
             0 => rows,
             _ => rows.min(self.ease.rows().saturating_sub(self.prompt_rows_out)),
         };
+        if self.prompt_rows_out + rows > line.most_prompt_rows() {
+            return (!step.items.is_empty()).then_some(step);
+        }
         let left: Vec<usize> = self.running.iter().map(Running::next_unread).collect();
         let unread: Vec<usize> = (0..left.len()).filter(|index| left[*index] > 0).collect();
         let left: Vec<usize> = unread.iter().map(|index| left[*index]).collect();
