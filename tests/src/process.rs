@@ -262,13 +262,16 @@ pub fn status_bytes(pid: u32, name: &str) -> Option<u64> {
 /// they share count for each.
 pub fn family_bytes(pid: u32, name: &str) -> Option<u64> {
     let own = status_bytes(pid, name)?;
+    let theirs = children(pid).into_iter().filter_map(|child| family_bytes(child, name));
+    Some(own + theirs.sum::<u64>())
+}
+
+/// What a process has started and not waited for; nothing once it has ended.
+pub fn children(pid: u32) -> Vec<u32> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let children =
-        tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
-    let children: Vec<u32> = children
-        .flat_map(|ids| ids.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>())
-        .collect();
-    Some(own + children.into_iter().filter_map(|child| family_bytes(child, name)).sum::<u64>())
+    let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    let lists = lists.collect::<Vec<_>>().join(" ");
+    lists.split_whitespace().filter_map(|id| id.parse().ok()).collect()
 }
 
 /// Whether a process of that id exists and is no zombie.

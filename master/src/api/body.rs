@@ -277,9 +277,12 @@ mod tests {
         let open =
             |bodies: Bodies| async move { read(&bodies, Incoming::from_stream(slow())).await };
         let held: Vec<_> = (0..3).map(|_| tokio::spawn(open(bodies.clone()))).collect();
-        while bodies.held_bytes() < MOST_BYTES {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+        let all_held = async {
+            while bodies.held_bytes() < MOST_BYTES {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        timeout(LONGEST, all_held).await.expect("they get their room");
         let quick = Incoming::from(vec![0; MAX_BODY_BYTES]);
         assert_eq!(read(&bodies, quick).await.expect("there is room soon"), MAX_BODY_BYTES);
         for held in held {

@@ -139,7 +139,10 @@ impl Site<'_> {
 
     /// Places of the devices that hold layers, in the order of the chain.
     fn holders(&self) -> Vec<usize> {
-        let shown = self.shown();
+        self.places(&self.shown())
+    }
+
+    fn places(&self, shown: &Value) -> Vec<usize> {
         let chain = shown["devices"].as_array().expect("a list");
         let place = |it: &Value| self.devices.iter().position(|device| it["name"] == device.name);
         chain.iter().map(|it| place(it).expect("one of ours")).collect()
@@ -185,28 +188,34 @@ impl Site<'_> {
         }
     }
 
+    /// Whether a fault that waits there strikes somebody in a chain that was shown.
+    fn is_in_reach(&self, kind: Kind, victim: usize, shown: &Value) -> bool {
+        let holders = self.places(shown);
+        match kind {
+            Kind::Kill | Kind::Swallow => holders.contains(&victim),
+            Kind::Lie | Kind::NotANumber => holders.last() == Some(&victim),
+            Kind::Partition => {
+                let ways = holders.windows(2).enumerate();
+                let is_direct = |stage: usize| shown["devices"][stage]["direct"] == true;
+                ways.filter(|(stage, _)| is_direct(*stage)).any(|(_, way)| way[1] == victim)
+            }
+        }
+    }
+
     /// Has a fault of this kind strike, until one more loss than `before` was made good. Layers may have moved a moment
     /// before, so that it strikes nobody: then once more. Returns who it was, and when it struck.
     fn struck(&mut self, kind: Kind, number: u64, before: f64) -> (usize, Instant) {
         loop {
-            let holders = self.holders();
-            let (victim, began) = (Self::victim(kind, number, &holders), Instant::now());
+            let (victim, began) = (Self::victim(kind, number, &self.holders()), Instant::now());
             self.strike(kind, victim);
-            let (mut moved_at, mut missed) = (None, false);
+            let mut mended = false;
             until("the loss to be mended", LIMIT, || {
+                // In this order: a loss is counted before those who made it good are shown.
                 let shown = self.shown();
-                if count(self.server, "cake_recovery_seconds_count") > before {
-                    return true;
-                }
-                let moved = shown["phase"] == "ready" && self.holders() != holders;
-                let since = *moved_at.get_or_insert_with(Instant::now);
-                if !moved {
-                    moved_at = None;
-                }
-                missed = moved && since.elapsed() > Duration::from_secs(2);
-                missed
+                mended = count(self.server, "cake_recovery_seconds_count") > before;
+                mended || shown["phase"] == "ready" && !self.is_in_reach(kind, victim, &shown)
             });
-            if !missed {
+            if mended {
                 return (victim, began);
             }
             self.recall(kind, victim);

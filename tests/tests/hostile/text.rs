@@ -3,7 +3,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Instant;
 
-use cake_tests::process::{DEADLINE, status_bytes};
+use cake_tests::process::{DEADLINE, children, status_bytes};
 use cake_tests::template::{HOSTILE, WISHES};
 use cake_tests::{Master, Server, golden, until};
 use rustix::process::{Pid, Signal, getpgid, kill_process};
@@ -184,14 +184,6 @@ fn a_hostile_template_has_an_error_and_nobody_else() {
     assert!(failed.stderr.contains("exceeds the 176 MiB of memory"), "{}", failed.stderr);
 }
 
-/// What that process has started.
-fn children(pid: u32) -> Vec<Pid> {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").flatten();
-    let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
-    let lists = lists.collect::<Vec<_>>().join(" ");
-    lists.split_whitespace().filter_map(|id| Pid::from_raw(id.parse().ok()?)).collect()
-}
-
 /// Whether it has computed for longer than it takes to start: some tenths of a second.
 fn is_at_work(pid: Pid) -> bool {
     let path = format!("/proc/{}/stat", pid.as_raw_nonzero());
@@ -209,7 +201,8 @@ fn a_renderer_that_somebody_ends_took_no_memory() {
     let mut server = Server::start(&Master::alone(), model.path(), &["--context", "256"]);
     server.post(CHAT, &chat("Hello")).good();
     let pid = server.child().id();
-    let idle = children(pid);
+    let renderers = || children(pid).into_iter().filter_map(|id| Pid::from_raw(id.cast_signed()));
+    let idle: Vec<Pid> = renderers().collect();
     assert!(!idle.is_empty());
     for child in idle {
         assert_eq!(getpgid(Some(child)), Ok(child), "its group is its own");
@@ -218,7 +211,7 @@ fn a_renderer_that_somebody_ends_took_no_memory() {
     let reply = thread::scope(|scope| {
         let reply = scope.spawn(|| server.post(CHAT, &chat("time")));
         until("an answer", DEADLINE, || {
-            for child in children(pid) {
+            for child in renderers() {
                 if !ended.contains(&child) && is_at_work(child) {
                     kill_process(child, Signal::TERM).expect("it runs");
                     ended.push(child);
