@@ -1,5 +1,6 @@
 //! Hostile bytes: a bounded run of the fuzz targets. Longer ones: `CAKE_FUZZ_SECONDS=600 cargo test --release -p
-//! cake-tests --test fuzz -- --nocapture`, so much of a processor's time for each target, or `cargo fuzz run TARGET`.
+//! cake-tests --test fuzz -- --nocapture`, so much of a processor's time for each target, or of those that
+//! `CAKE_FUZZ_TARGETS=NAME,NAME` names; or `cargo fuzz run TARGET`.
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::num::NonZero;
@@ -96,7 +97,13 @@ fn no_bytes_panic_or_allocate_beyond_their_bound() {
     // What a target catches is told as well, but without a backtrace: that takes a hundred megabytes of its own.
     std::panic::set_hook(Box::new(|panic| eprintln!("{panic}")));
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let targets = Mutex::new(TARGETS.iter());
+    let named = std::env::var("CAKE_FUZZ_TARGETS").ok();
+    let named: Option<Vec<&str>> = named.as_deref().map(|names| names.split(',').collect());
+    for name in named.iter().flatten() {
+        assert!(TARGETS.iter().any(|target| target.name == *name), "no target is {name:?}");
+    }
+    let is_wanted = |target: &&Target| named.as_ref().is_none_or(|it| it.contains(&target.name));
+    let targets = Mutex::new(TARGETS.iter().filter(is_wanted));
     let next = || targets.lock().expect("nobody panics with it").next();
     std::thread::scope(|scope| {
         for _ in 0..threads {

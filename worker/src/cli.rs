@@ -230,11 +230,6 @@ impl ServeArgs {
             let worker = Worker::bind(config).await?;
             let name = worker.membership().name().unwrap_or(name);
             let asked = stop_requests(exit_with_parent); // From here on it ends in order.
-            // It serves whether or not anybody reads this.
-            match worker.address() {
-                Some(address) => writeln!(std::io::stdout(), "listening on {address}").ok(),
-                None => writeln!(std::io::stdout(), "not listening, but connecting").ok(),
-            };
             writeln!(
                 std::io::stderr(),
                 "worker {name:?} offers {} ({why}), {threads} threads, store {store}",
@@ -242,6 +237,11 @@ impl ServeArgs {
             )
             .ok();
             writeln!(std::io::stderr(), "{}", connections(&worker, insecure)).ok();
+            // Last of what it says at its start: programs wait for this line. It serves whether or not anybody reads it.
+            match worker.address() {
+                Some(address) => writeln!(std::io::stdout(), "listening on {address}").ok(),
+                None => writeln!(std::io::stdout(), "not listening, but connecting").ok(),
+            };
             let times = |least: usize| {
                 let mut asked = asked.clone();
                 async move { drop(asked.wait_for(|times| *times >= least).await) }

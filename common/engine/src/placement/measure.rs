@@ -1,8 +1,12 @@
-//! How fast tensors are read where they are mapped, and from copies.
+//! How fast tensors are read where they are mapped, and from copies: as a step reads them. In a file they may begin
+//! at any byte, where wide vectors reach over two cache lines; a plain loop over words would not notice.
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use cake_checkpoint::{HUGE_PAGE_BYTES, MappedTensor};
+
+use crate::kernel::{FloatType, Inputs, Matrix, Room, Tier, matmul};
+use crate::pool::run_all;
 
 /// Bytes of weights that are read to compare both, if there are as many: more than the caches of servers keep of
 /// what is read again and again. With a fifth of this, a cache of 480 MiB read small pages and huge ones alike.
@@ -84,16 +88,14 @@ fn best(tensors: &[MappedTensor], threads: usize) -> Duration {
 
 /// Time to read all the tensors, a part of each by every thread.
 fn read(tensors: &[MappedTensor], threads: usize) -> Duration {
+    let threads = threads.max(1);
     let started = Instant::now();
     std::thread::scope(|scope| {
-        for index in 0..threads.max(1) {
+        for index in 0..threads {
             let own = move || {
-                for tensor in tensors {
-                    let part = tensor.bytes().len().div_ceil(threads.max(1));
-                    black_box(tensor.bytes().chunks(part).nth(index).map(sum));
-                }
+                tensors.iter().map(|tensor| read_part(tensor, index, threads)).sum::<usize>()
             };
-            if index + 1 == threads.max(1) {
+            if index + 1 == threads {
                 own(); // The last part here: one thread fewer to start.
             } else {
                 scope.spawn(own);
@@ -101,6 +103,26 @@ fn read(tensors: &[MappedTensor], threads: usize) -> Duration {
         }
     });
     started.elapsed()
+}
+
+/// Reads one of `parts` of a tensor: multiplies a row with a matrix of numbers, adds up the words of anything else.
+/// Returns how many bytes the part has.
+fn read_part(tensor: &MappedTensor, index: usize, parts: usize) -> usize {
+    let columns = tensor.shape().last().map_or(0, |&columns| columns as usize);
+    let float = FloatType::of(tensor.dtype()).filter(|_| tensor.shape().len() == 2 && columns > 0);
+    let row_bytes = float.map_or(1, |float| columns * float.bytes());
+    let part_bytes = (tensor.bytes().len() / row_bytes).div_ceil(parts) * row_bytes;
+    let Some(bytes) = tensor.bytes().chunks(part_bytes.max(1)).nth(index) else { return 0 };
+    let Some(float) = float else {
+        black_box(sum(bytes));
+        return bytes.len();
+    };
+    let matrix = Matrix { bytes, float, inputs: columns };
+    let row = vec![0.01; columns];
+    let mut product = Room::<f32>::new(matrix.outputs());
+    run_all(&[matmul(Tier::detect(), matrix, None, &Inputs::new(&row), product.places())]);
+    black_box(&mut product);
+    bytes.len()
 }
 
 /// The sum of the bytes as numbers of 64 bits, modulo 2⁶⁴: as little work as reading them can be.
@@ -163,6 +185,30 @@ mod tests {
         for threads in [0, 1, 3] {
             let Measured { map, copy } = measure(&tensors, threads).expect("memory");
             assert!(map.is_finite() && copy.is_finite() && map > 0.0 && copy > 0.0);
+        }
+    }
+
+    #[test]
+    fn the_parts_of_a_tensor_are_whole_rows_and_all_of_it() {
+        let tensor = |dtype: Dtype, shape: Vec<u64>| {
+            let bytes = dtype.tensor_bytes(&shape).unwrap();
+            MappedTensor::from_vec(vec![0; bytes as usize], dtype, shape)
+        };
+        for (dtype, shape, row_bytes) in [
+            (Dtype::BF16, vec![5, 3], 6),
+            (Dtype::F32, vec![1, 64], 256),
+            (Dtype::BF16, vec![300, 256], 512),
+            (Dtype::BF16, vec![7], 1),
+            (Dtype::U32, vec![3, 5], 1),
+            (Dtype::F16, vec![4, 0], 1),
+        ] {
+            let tensor = tensor(dtype, shape);
+            for parts in [1, 2, 7] {
+                let read: Vec<usize> =
+                    (0..parts).map(|index| read_part(&tensor, index, parts)).collect();
+                assert_eq!(read.iter().sum::<usize>(), tensor.bytes().len(), "{parts} parts");
+                assert!(read.iter().all(|bytes| bytes % row_bytes == 0), "{read:?}");
+            }
         }
     }
 
