@@ -169,7 +169,24 @@ impl Shared {
             let found = format!("step {} with {} rows, expected {rows}", step.step, step.rows);
             return Err(self.malformed(index, found));
         }
+        if let Some(reason) = self.is_no_copy(index, step) {
+            return Err(self.malformed(index, reason));
+        }
         self.check_numbers(index, step)
+    }
+
+    /// Why a step to carry is not the next one that left: whoever gets it would be blamed for what it is not.
+    fn is_no_copy(&self, index: usize, step: &Step) -> Option<String> {
+        let (number, pending) = (step.step, self.lock());
+        let last = pending.carried.get(&index).map_or(0, |carried| carried.last);
+        if number <= last {
+            return Some(format!("step {number} to be carried on, after step {last}"));
+        }
+        let asked = pending.steps.get(&number)?.asked.as_ref()?;
+        let is_same = asked.0 == step.items && asked.1 == step.wanted;
+        (!is_same).then(|| {
+            format!("step {number} of other sequences, or with other rows wanted, than left")
+        })
     }
 
     /// How many rows are wanted back of a step and how many left; none once nobody waits for anything.
@@ -391,15 +408,32 @@ mod tests {
         std::sync::Arc::get_mut(&mut shared).expect("ours alone").relayed = vec![true, false];
         let _ticket = leave(&shared, 1);
         assert_eq!(shared.check_relay(0, &step(1)), Ok(true));
+        let item = cake_proto::StepItem {
+            sequence: 1,
+            position: 0,
+            rows: 1,
+            prompt: false,
+            blocks: vec![0],
+            trace: None,
+        };
         for wrong in [
             shared.check_relay(1, &step(1)),
             shared.check_relay(0, &step(2)),
             shared.check_relay(0, &Step { rows: 2, hidden: vec![0.5; 8], ..step(1) }),
+            shared.check_relay(0, &Step { wanted: Vec::new(), ..step(1) }),
+            shared.check_relay(0, &Step { items: vec![item], ..step(1) }),
         ] {
             assert!(matches!(wrong, Err(Error::Malformed { .. })), "{wrong:?}");
         }
         let wrong = shared.check_relay(0, &Step { hidden: vec![f32::NAN; 4], ..step(1) });
         assert!(matches!(wrong, Err(Error::NotFinite { .. })), "{wrong:?}");
         assert!(second.try_recv().is_err());
+        // One that came twice, or after a later one, would be taken for the next stage's fault.
+        let _later = leave(&shared, 2);
+        shared.carried(0, 2);
+        for number in [1, 2] {
+            let wrong = shared.check_relay(0, &step(number));
+            assert!(matches!(wrong, Err(Error::Malformed { .. })), "{wrong:?}");
+        }
     }
 }

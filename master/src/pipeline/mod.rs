@@ -126,6 +126,8 @@ struct Pending {
 struct Waiting {
     rows: usize,      // As many as were wanted.
     step_rows: usize, // As many as left.
+    /// What left beside the numbers, if the master carries steps between stages.
+    asked: Option<(Vec<StepItem>, Vec<u32>)>,
     since: Instant,
     answer: oneshot::Sender<Result<Answer, Error>>,
     _permit: OwnedSemaphorePermit,
@@ -220,7 +222,9 @@ impl Pipeline {
             let rows = step.wanted.len();
             pending.paces.left(number, &step.items);
             let (step_rows, since) = (step.rows, Instant::now());
-            let waiting = Waiting { rows, step_rows, since, answer, _permit: permit };
+            let carries = self.shared.relayed.contains(&true);
+            let asked = carries.then(|| (step.items.clone(), step.wanted.clone()));
+            let waiting = Waiting { rows, step_rows, asked, since, answer, _permit: permit };
             pending.steps.insert(number, waiting);
         }
         // Before it leaves, which may take for ever: who looks out for it has to know of it.

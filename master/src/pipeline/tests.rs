@@ -39,7 +39,8 @@ pub(super) fn leave(shared: &Shared, step: u64) -> oneshot::Receiver<Result<Answ
     let (answer, ticket) = oneshot::channel();
     let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a permit");
     let since = Instant::now();
-    let waiting = Waiting { rows: 1, step_rows: 1, since, answer, _permit: permit };
+    let asked = Some((Vec::new(), vec![0]));
+    let waiting = Waiting { rows: 1, step_rows: 1, asked, since, answer, _permit: permit };
     shared.lock().steps.insert(step, waiting);
     shared.sent.send_replace(step);
     ticket
