@@ -6,6 +6,14 @@ pub(super) fn share(generating: usize, steps: usize) -> usize {
     generating.div_ceil(steps.max(1)).max(1)
 }
 
+/// How many rows of prompts go into a step beside those who generate, of which `room` may be on their way at once and
+/// `out` are. A part of that room goes along with generated rows, but is no step of its own (`alone`): that would read
+/// all weights for a few rows, and come back as small as it went.
+pub(super) fn eased(rows: usize, room: usize, out: usize, alone: bool) -> usize {
+    let (most, left) = (rows.min(room), room.saturating_sub(out));
+    if alone && left < most { 0 } else { most.min(left) }
+}
+
 /// Rows of each prompt that go into the next step. `left` are the prompts' rows that are not yet on
 /// their way, of those that came first, first.
 ///
@@ -51,6 +59,15 @@ mod tests {
         assert_eq!(prompt_rows(&[4000, 3000, 20], 256), [128, 108, 20]);
         assert_eq!(prompt_rows(&[4000, 500], 256), [128, 128]);
         assert_eq!(prompt_rows(&[4000, 20], 8), [4, 4], "beside generated ones");
+    }
+
+    #[test]
+    fn a_part_of_what_may_go_beside_others_does_not_go_alone() {
+        assert_eq!(eased(512, 64, 0, true), 64);
+        assert_eq!(eased(512, 64, 40, true), 0, "it waits for those to come back");
+        assert_eq!(eased(512, 64, 40, false), 24);
+        assert_eq!(eased(20, 64, 40, true), 20, "a whole prompt");
+        assert_eq!(eased(512, 64, 80, false), 0);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::actor::Actor;
-use super::batch::{prompt_rows, share};
+use super::batch::{eased, prompt_rows, share};
 use super::sequence::{Composed, Running};
 use crate::chunk::Chunk;
 use crate::pipeline::Pipeline;
@@ -64,7 +64,7 @@ impl Actor {
         // Whoever generates keeps a pace; who has more to read waits a little longer.
         let rows = match generating {
             0 => rows,
-            _ => rows.min(self.ease.rows().saturating_sub(self.prompt_rows_out)),
+            _ => eased(rows, self.ease.rows(), self.prompt_rows_out, step.items.is_empty()),
         };
         if self.prompt_rows_out + rows > line.most_prompt_rows() {
             return (!step.items.is_empty()).then_some(step);
