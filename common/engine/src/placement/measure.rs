@@ -1,11 +1,12 @@
-//! How fast tensors are read where they are mapped, and from copies: as a step reads them. In a file they may begin
-//! at any byte, where wide vectors reach over two cache lines; a plain loop over words would not notice.
+//! How fast tensors are read where they are mapped, and from copies. Matrices of numbers are read as a step reads them:
+//! in a file they may begin at any byte, where wide vectors reach over two cache lines, which a plain loop over words
+//! would not notice. Codes of packed matrices, which mean nothing without their scales, are read by such a loop.
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use cake_checkpoint::{HUGE_PAGE_BYTES, MappedTensor};
 
-use crate::kernel::{FloatType, Inputs, Matrix, Room, Tier, matmul};
+use crate::kernel::{CACHE_LINE, FloatType, Inputs, Matrix, Room, Tier, generated_matmul};
 use crate::pool::run_all;
 
 /// Bytes of weights that are read to compare both, if there are as many: more than the caches of servers keep of
@@ -24,6 +25,26 @@ const MAX_TIME: Duration = Duration::from_millis(100);
 pub struct Measured {
     pub(super) map: f64,
     pub(super) copy: f64,
+}
+
+/// What decides how tensors are read: what is measured of some holds for others of the same kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Kind {
+    float: Option<FloatType>,
+    /// Whether all begin with a cache line.
+    aligned: bool,
+}
+
+impl Kind {
+    /// Of a sample, which is mostly of one type.
+    pub(super) fn of(sample: &[MappedTensor]) -> Kind {
+        let longest = sample.iter().max_by_key(|tensor| tensor.bytes().len());
+        let is_aligned = |it: &MappedTensor| it.bytes().as_ptr().addr().is_multiple_of(CACHE_LINE);
+        Kind {
+            float: longest.and_then(|tensor| FloatType::of(tensor.dtype())),
+            aligned: sample.iter().all(is_aligned),
+        }
+    }
 }
 
 /// Large tensors to compare with, from all over: some parts of a file may lie in huge pages already. `None` if there
@@ -120,7 +141,13 @@ fn read_part(tensor: &MappedTensor, index: usize, parts: usize) -> usize {
     let matrix = Matrix { bytes, float, inputs: columns };
     let row = vec![0.01; columns];
     let mut product = Room::<f32>::new(matrix.outputs());
-    run_all(&[matmul(Tier::detect(), matrix, None, &Inputs::new(&row), product.places())]);
+    run_all(&[generated_matmul(
+        Tier::detect(),
+        matrix,
+        None,
+        &Inputs::new(&row),
+        product.places(),
+    )]);
     black_box(&mut product);
     bytes.len()
 }

@@ -10,7 +10,7 @@ mod pages;
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 
 use cake_checkpoint::units::format_rate;
 use cake_checkpoint::{HUGE_PAGE_BYTES, MappedTensor};
@@ -18,7 +18,7 @@ use cake_checkpoint::{HUGE_PAGE_BYTES, MappedTensor};
 pub use measure::Measured;
 pub use pages::LockError;
 
-use measure::{measure, sample};
+use measure::{Kind, measure, sample};
 use pages::{gives_huge_pages, lock, unlock};
 
 /// A copy must be read this much faster (in hundredths) to be made.
@@ -135,13 +135,13 @@ pub type Named<'a> = (String, &'a mut MappedTensor);
 pub struct Placement {
     wanted: Weights,
     lock: bool,
-    measured: OnceLock<Measured>,
+    measured: Mutex<Vec<(Kind, Measured)>>,
 }
 
 impl Placement {
     /// Nothing measured yet. `lock` keeps the system from dropping or swapping the weights' pages.
     pub fn new(wanted: Weights, lock: bool) -> Self {
-        Self { wanted, lock, measured: OnceLock::new() }
+        Self { wanted, lock, measured: Mutex::default() }
     }
 
     /// Bytes that copying takes beside the weights, if it was asked for.
@@ -222,7 +222,8 @@ impl Placement {
     /// Where `tensors` shall lie, which are mapped and were just read. `room_bytes` is what may be used
     /// beside them before anything else is allocated; `threads` will compute with them.
     ///
-    /// Blocks the first time it measures: for as long as it takes to copy half a GiB and to read it a few times.
+    /// Blocks the first time that it measures tensors of a kind: for as long as it takes to copy half a GiB and to read
+    /// it a few times.
     fn choose<'a>(
         &self,
         tensors: impl Iterator<Item = &'a MappedTensor>,
@@ -240,12 +241,19 @@ impl Placement {
         if room_bytes < HUGE_PAGE_BYTES as u64 {
             return Choice::NoRoom;
         }
-        if let Some(measured) = self.measured.get() {
+        let mut known = self.measured.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(sample) = sample(tensors) else {
+            return known.last().map_or(Choice::TooSmall, |(_, measured)| verdict(*measured));
+        };
+        let kind = Kind::of(&sample);
+        if let Some((_, measured)) = known.iter().find(|(of, _)| *of == kind) {
             return verdict(*measured);
         }
-        let Some(sample) = sample(tensors) else { return Choice::TooSmall };
         match measure(&sample, threads) {
-            Ok(measured) => verdict(*self.measured.get_or_init(|| measured)),
+            Ok(measured) => {
+                known.push((kind, measured));
+                verdict(measured)
+            }
             Err(_) => Choice::NotMeasured,
         }
     }
@@ -362,14 +370,20 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_is_remembered() {
-        let tensors = [tensor(2 << 20)];
+    fn what_was_measured_is_remembered_of_its_kind_and_of_what_is_too_small_to_measure() {
+        let [few, bytes] = [vec![tensor(2 << 20)], vec![tensor(64 << 20)]];
+        let floats = MappedTensor::from_vec(vec![0; 64 << 20], Dtype::F32, vec![4096, 4096]);
         let placement = Placement::new(Weights::Auto, false);
         let known = Measured { map: 1.0, copy: 2.0 };
-        placement.measured.set(known).expect("nothing measured");
+        *placement.measured.lock().unwrap() = vec![(Kind::of(&bytes), known)];
+        let choose = |all: &[MappedTensor], room| placement.choose(all.iter(), room, 1);
         if gives_huge_pages() {
-            assert_eq!(placement.choose(tensors.iter(), 2 << 20, 1), Choice::Pays(known));
-            assert_eq!(placement.choose(tensors.iter(), 1 << 20, 1), Choice::NoRoom);
+            assert_eq!(choose(&bytes, 2 << 20), Choice::Pays(known));
+            assert_eq!(choose(&few, 2 << 20), Choice::Pays(known));
+            assert_eq!(choose(&few, 1 << 20), Choice::NoRoom);
+            assert_eq!(placement.measured.lock().unwrap().len(), 1);
+            choose(std::slice::from_ref(&floats), 2 << 20);
+            assert_eq!(placement.measured.lock().unwrap().len(), 2, "of another kind");
         }
     }
 
