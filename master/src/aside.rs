@@ -7,8 +7,8 @@ use cake_worker::platform::give_way;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::spawn_blocking;
 
-/// From when memory was left to when it is given back, which takes some milliseconds of one core: for all that comes
-/// meanwhile at once.
+/// How long memory that was left stays before it is given back. To give it back takes some milliseconds of one core, so
+/// that what others leave meanwhile goes with it.
 const PAUSE: Duration = Duration::from_secs(2);
 
 /// Told when there is some.
@@ -21,11 +21,19 @@ static UNTIDY: Notify = Notify::const_new();
 pub(crate) async fn aside<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<Option<T>> {
+    telling(&UNTIDY, work).await
+}
+
+/// [`aside`], whose memory somebody else is told of.
+async fn telling<T: Send + 'static>(
+    untidy: &'static Notify,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<Option<T>> {
     let (tell, told) = oneshot::channel();
     std::thread::Builder::new().name("aside".to_owned()).spawn(move || {
         give_way();
         let done = work();
-        leaves_memory();
+        untidy.notify_one();
         tell.send(done).ok(); // Perhaps nobody waits for it any more.
     })?;
     Ok(told.await.ok())
@@ -48,12 +56,15 @@ pub(crate) async fn tidy() {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
 
     #[tokio::test]
     async fn what_is_done_aside_comes_back_and_a_panic_is_none() {
-        assert_eq!(aside(|| 7).await.expect("a thread"), Some(7));
-        UNTIDY.notified().await; // Here nobody else waits for it.
+        static OWN: Notify = Notify::const_new();
+        assert_eq!(telling(&OWN, || 7).await.expect("a thread"), Some(7));
+        assert!(OWN.notified().now_or_never().is_some(), "its memory is told of before");
         assert_eq!(aside(|| panic!("as it was told to")).await.expect("a thread"), None::<u32>);
     }
 }

@@ -39,7 +39,12 @@ const LARGE_BYTES: usize = 1 << 20;
 
 /// Room for the bodies of all requests.
 #[derive(Clone, Debug)]
-pub struct Bodies(Arc<Semaphore>);
+pub struct Bodies {
+    /// Bytes.
+    room: Arc<Semaphore>,
+    /// Whose large body is parsed: one after the other, as each has a thread of its own.
+    turn: Arc<Semaphore>,
+}
 
 /// Room for the body of one request, until nothing of its size is left of it. Whoever has the request gives it back by
 /// dropping it: an answer may take much longer than what was sent is there. A small body has none.
@@ -57,20 +62,20 @@ impl Room {
 
 impl Default for Bodies {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(MOST_BYTES)))
+        Self { room: Arc::new(Semaphore::new(MOST_BYTES)), turn: Arc::new(Semaphore::new(1)) }
     }
 }
 
 impl Bodies {
     /// Bytes for which room is kept.
     pub(super) fn held_bytes(&self) -> usize {
-        MOST_BYTES - self.0.available_permits()
+        MOST_BYTES - self.room.available_permits()
     }
 
     /// Waits for room, not for long.
     async fn room(&self, bytes: usize) -> Result<OwnedSemaphorePermit, ApiError> {
         let bytes = u32::try_from(bytes).map_err(|_| ApiError::TooLarge)?;
-        match timeout(PATIENCE, self.0.clone().acquire_many_owned(bytes)).await {
+        match timeout(PATIENCE, self.room.clone().acquire_many_owned(bytes)).await {
             Ok(Ok(room)) => Ok(room),
             Ok(Err(_)) | Err(_) => Err(ApiError::Crowded { bytes: MOST_BYTES }),
         }
@@ -78,7 +83,7 @@ impl Bodies {
 
     /// Whether one more of the largest bodies would have to wait.
     fn is_short(&self) -> bool {
-        self.0.available_permits() < MAX_BODY_BYTES
+        self.room.available_permits() < MAX_BODY_BYTES
     }
 
     /// All of a body, and the room that it takes. `place` hears how it goes.
@@ -180,7 +185,12 @@ impl<T: DeserializeOwned + Measured + Send + 'static> FromRequest<Arc<Server>> f
             ..FREE_BYTES => measure::parse(&content),
             FREE_BYTES..LARGE_BYTES => tokio::task::block_in_place(|| measure::parse(&content)),
             _ => {
-                let parsed = aside(move || measure::parse(&content)).await.ok().flatten();
+                let turn = server.bodies.turn.clone().acquire_owned().await;
+                let parse = move || {
+                    let _turn = turn;
+                    measure::parse(&content)
+                };
+                let parsed = aside(parse).await.ok().flatten();
                 parsed.unwrap_or_else(|| Err(ApiError::Body("it cannot be read now".to_owned())))
             }
         };

@@ -74,6 +74,9 @@ pub(super) enum ApiError {
     /// Other requests bring as much as there is room for.
     #[error("other requests bring {} MiB already, try again", bytes >> 20)]
     Crowded { bytes: usize },
+    /// Others' large texts are read, one after the other.
+    #[error("other large prompts are read first, try again")]
+    ManyLargeTexts,
     /// Every connection has a request on it.
     #[error("all {connections} connections that this server takes are at work, try again")]
     Full { connections: usize },
@@ -136,7 +139,7 @@ impl ApiError {
             Self::Host { .. } => (StatusCode::FORBIDDEN, INVALID, Some("host_not_allowed")),
             Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, INVALID, None),
             Self::BodyStalled { .. } => (StatusCode::REQUEST_TIMEOUT, INVALID, None),
-            Self::Crowded { .. } | Self::Full { .. } => {
+            Self::Crowded { .. } | Self::ManyLargeTexts | Self::Full { .. } => {
                 (StatusCode::SERVICE_UNAVAILABLE, "server_error", Some("overloaded"))
             }
             Self::NotReady { .. } => {

@@ -1,21 +1,25 @@
 //! Prompts of requests as token ids: a few texts at a time, on threads where they hold up nobody.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 use super::Served;
 use super::error::ApiError;
 use super::wire::Prompt;
 use crate::aside::{aside, leaves_memory};
+use crate::text::{LARGE_BYTES, conversation_bytes};
 
-/// Most small texts that are read at a time: each may take a core, and some 250 bytes of memory for each of its own, so
-/// that they take some 128 MiB together.
-const AT_ONCE: usize = 2;
-/// Bytes from which on a text is large: read aside, one at a time. Small ones do not wait for it.
-const LARGE_BYTES: usize = 256 << 10;
+/// Most small texts that are read at a time: each may take a core, and memory of some 250 times its length, 64 MiB.
+const SMALL_AT_ONCE: usize = 2;
+/// Most large ones, which are read aside: one may take all the memory that texts are to take.
+const LARGE_AT_ONCE: usize = 1;
+/// Longest that a large one waits for its turn: meanwhile it keeps room that others' bodies need.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Who may read prompts.
 #[derive(Debug)]
@@ -26,8 +30,8 @@ pub struct Turns {
 
 impl Default for Turns {
     fn default() -> Self {
-        let [small, large] = [AT_ONCE, 1].map(|turns| Arc::new(Semaphore::new(turns)));
-        Self { small, large }
+        let turns = |at_once| Arc::new(Semaphore::new(at_once));
+        Self { small: turns(SMALL_AT_ONCE), large: turns(LARGE_AT_ONCE) }
     }
 }
 
@@ -40,8 +44,14 @@ impl Turns {
         work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
         let is_large = bytes >= LARGE_BYTES;
-        let turns = if is_large { &self.large } else { &self.small };
-        let turn = turns.clone().acquire_owned().await.map_err(|_| ApiError::Closed)?;
+        let turn = match is_large {
+            true => {
+                let turn = timeout(PATIENCE, self.large.clone().acquire_owned()).await;
+                turn.map_err(|_| ApiError::ManyLargeTexts)?
+            }
+            false => self.small.clone().acquire_owned().await,
+        };
+        let turn = turn.map_err(|_| ApiError::Closed)?;
         let read = move || {
             let done = work();
             drop(turn);
@@ -90,23 +100,13 @@ impl Served {
         messages: Vec<Value>,
         tools: Vec<Value>,
     ) -> Result<Vec<u32>, ApiError> {
-        let bytes = messages.iter().chain(&tools).map(bytes).sum();
+        let bytes = conversation_bytes(&messages, &tools);
         let served = self.clone();
         let read = move || {
             let room = served.scheduler.limits().context;
             Ok(served.text.encode_chat_within(&messages, &tools, room)?)
         };
         self.turns.take(bytes, read).await
-    }
-}
-
-/// Bytes of the strings in a value.
-fn bytes(value: &Value) -> usize {
-    match value {
-        Value::String(text) => text.len(),
-        Value::Array(items) => items.iter().map(bytes).sum(),
-        Value::Object(fields) => fields.iter().map(|(key, value)| key.len() + bytes(value)).sum(),
-        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
     }
 }
 
@@ -155,8 +155,8 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn large_texts_are_read_one_at_a_time_and_small_ones_two() {
-        takes_turns(LARGE_BYTES, 1).await;
-        takes_turns(LARGE_BYTES - 1, AT_ONCE).await;
+        takes_turns(LARGE_BYTES, LARGE_AT_ONCE).await;
+        takes_turns(LARGE_BYTES - 1, SMALL_AT_ONCE).await;
     }
 
     #[tokio::test]
@@ -165,13 +165,23 @@ mod tests {
         let _held = turns.large.clone().acquire_owned().await.expect("free");
         let mut large = Box::pin(turns.take(LARGE_BYTES, || Ok(())));
         assert!(large.as_mut().now_or_never().is_none(), "another one is read");
-        turns.take(LARGE_BYTES - 1, || Ok(())).await.expect("its turns are its own");
+        let small = timeout(LIMIT, turns.take(LARGE_BYTES - 1, || Ok(())));
+        small.await.expect("its turns are its own").expect("read");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn large_texts_do_not_wait_for_long() {
+        let turns = Turns::default();
+        let _held = turns.large.clone().acquire_owned().await.expect("free");
+        let refused = turns.take(LARGE_BYTES, || Ok(())).await;
+        assert!(matches!(refused, Err(ApiError::ManyLargeTexts)), "{refused:?}");
     }
 
     #[tokio::test]
     async fn whoever_leaves_has_no_more_texts_read() {
         let (turns, read) = (Turns::default(), Arc::new(AtomicBool::new(false)));
-        let held = turns.small.clone().acquire_many_owned(AT_ONCE as u32).await.expect("free");
+        let held =
+            turns.small.clone().acquire_many_owned(SMALL_AT_ONCE as u32).await.expect("free");
         let leaves = turns.take(1, {
             let read = read.clone();
             move || Ok(read.swap(true, Ordering::SeqCst))

@@ -1,4 +1,4 @@
-//! From a schema to a parser: on a thread of its own, one at a time, within what may be spent.
+//! From a schema to a parser: on a thread of its own, one small and one large schema at a time, within what may be spent.
 //!
 //! Nothing can end a thread from outside. So each part of the work has a bound of its own: what comes before the lexer
 //! is bounded by [`bounds`](super::bounds), the lexer by fuel, and where the library builds it without any, that part is
@@ -27,7 +27,7 @@ use crate::aside::leaves_memory;
 /// The stack of a thread that compiles: enough for [`bounds::MAX_SCHEMAS`] in each other. Only what is used is memory.
 pub const STACK_BYTES: usize = 256 << 20;
 /// Compilations at once, of small schemas and of large ones: they take from the processors what the engine needs.
-const AT_ONCE: usize = 1;
+pub(super) const AT_ONCE: usize = 1;
 /// Longest that a request waits for those before it.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest that a request waits for its own. The work itself is bounded, so that this is for slow machines.
@@ -39,7 +39,7 @@ const SMALL_UNITS: u32 = 4;
 /// Units that small grammars in use may have together: some 100 MiB of them, as many as wait and run.
 const UNITS: usize = 128;
 /// Units that large ones may have together: some 160 MiB, one of the largest.
-const LARGE_UNITS: usize = 208;
+pub(super) const LARGE_UNITS: usize = 208;
 const _: () = assert!(MAX_EXPANDED / SCHEMAS_PER_UNIT < LARGE_UNITS as u64);
 /// Most bytes of an error of the library that a refusal repeats.
 const MAX_ERROR_BYTES: usize = 160;

@@ -1,5 +1,6 @@
 //! What is enforced, what is refused, and how much either takes.
 
+use super::compile::{AT_ONCE, LARGE_UNITS};
 use super::*;
 
 /// A token for each byte of ASCII, one of several, and two that end.
@@ -333,9 +334,9 @@ async fn small_schemas_do_not_wait_for_large_ones() {
     let grammars = grammars();
     let compiler = grammars.compiler.clone();
     let schema = json!({ "prefixItems": vec![json!({ "type": "null" }); 1_000] });
-    for wanted in [&compiler.large.room, &compiler.large.turns] {
-        let all = wanted.available_permits() as u32;
-        let held = wanted.clone().acquire_many_owned(all).await.expect("nobody has it");
+    for (wanted, all) in [(&compiler.large.room, LARGE_UNITS), (&compiler.large.turns, AT_ONCE)] {
+        // Waits for the thread of the schema before, which tells what it made a moment before it ends.
+        let held = wanted.clone().acquire_many_owned(all as u32).await.expect("nobody closes it");
         let mut large = Box::pin(grammars.json_schema(schema.clone()));
         let small = tokio::select! {
             biased;

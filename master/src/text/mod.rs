@@ -37,6 +37,7 @@ use tokenizers::Tokenizer;
 pub use apart::{render_apart, render_for_parent};
 pub use detokenize::Detokenizer;
 pub use error::{Bound, Error};
+pub use prompt::{LARGE_BYTES, conversation_bytes};
 pub use stop::{StopScan, StopStrings};
 
 use apart::Apart;
@@ -49,7 +50,10 @@ use tokenizer::{guarded, named_id};
 pub struct Text {
     tokenizer: Tokenizer,
     template: Option<ChatTemplate>,
-    apart: Apart,
+    /// Renders small conversations.
+    small: Apart,
+    /// Renders large ones, for which small ones do not wait.
+    large: Apart,
     /// Keeps people from writing control tokens; none where there are none, or people may.
     guard: Option<Guard>,
     /// The most bytes behind one token, if that can be said.
@@ -109,8 +113,8 @@ impl Text {
         let template = config
             .template
             .map(|found| ChatTemplate::new(&found.source, found.origin, SystemTime::now));
-        let apart = Apart::default();
-        if let Some(Err(error)) = template.as_ref().map(|template| apart.check(template)) {
+        let small = Apart::default();
+        if let Some(Err(error)) = template.as_ref().map(|template| small.check(template)) {
             warnings.push(error.to_string());
         }
         let literals = template.as_ref().map(|template| literals::literals(&template.source));
@@ -124,7 +128,8 @@ impl Text {
             swallows_space: added.any(|token| token.lstrip || token.rstrip),
             tokenizer,
             template,
-            apart,
+            small,
+            large: Apart::default(),
             special: config.named,
             eos_id,
             around,

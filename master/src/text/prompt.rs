@@ -167,8 +167,32 @@ impl Text {
             special: Cow::Borrowed(&self.special),
             most_bytes,
         };
-        self.apart.render(template, conversation)
+        let apart = match conversation_bytes(messages, tools) {
+            ..LARGE_BYTES => &self.small,
+            LARGE_BYTES.. => &self.large,
+        };
+        apart.render(template, conversation)
     }
+}
+
+/// Bytes from which on a text, or a conversation, is large: it is read where small ones do not wait for it.
+pub const LARGE_BYTES: usize = 256 << 10;
+/// What a template may write of a value that is no string: as many as the longest number has, and what parts it from
+/// the next one.
+const VALUE_BYTES: usize = 26;
+
+/// About how many bytes a conversation has when a template has written all of it.
+pub fn conversation_bytes(messages: &[Value], tools: &[Value]) -> usize {
+    fn bytes(value: &Value) -> usize {
+        VALUE_BYTES
+            + match value {
+                Value::String(text) => text.len(),
+                Value::Array(items) => items.iter().map(bytes).sum(),
+                Value::Object(fields) => fields.iter().map(|(key, it)| key.len() + bytes(it)).sum(),
+                Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+            }
+    }
+    messages.iter().chain(tools).map(bytes).sum()
 }
 
 fn values(messages: &[Message]) -> Vec<Value> {
@@ -187,6 +211,19 @@ mod tests {
         let text = Text::open(directory.path()).expect("opens");
         assert_eq!(text.warnings, [""; 0]);
         text
+    }
+
+    #[test]
+    fn a_conversation_is_as_large_as_what_is_written_of_it() {
+        let said = json!({"role": "user", "content": "x".repeat(LARGE_BYTES)});
+        assert!(conversation_bytes(std::slice::from_ref(&said), &[]) > LARGE_BYTES);
+        let numbers = json!({"role": "assistant", "tool_calls": [{"function":
+            {"name": "f", "arguments": vec![json!(-1.797_693_134_862_315_7e308); 20_000]}}]});
+        let written = serde_json::to_string(&numbers).unwrap().len();
+        let counted = conversation_bytes(&[numbers], &[]);
+        assert!(counted >= written && written > LARGE_BYTES, "{counted} for {written}");
+        let hello = json!({"role": "user", "content": "Hello"});
+        assert!(conversation_bytes(&[hello], &[]) < 200);
     }
 
     const CHATML: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n\
