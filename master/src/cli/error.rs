@@ -1,6 +1,7 @@
 //! Everything a command can fail with.
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use cake_proto::limits;
 
@@ -63,6 +64,8 @@ pub enum Error {
     LostAgain {
         /// The worker.
         worker: String,
+        /// Until then: not in the sentence, which would be another one each time.
+        wait: Duration,
     },
     /// A command about workers, where there are none.
     #[error("there is no worker to {action}: {why}")]

@@ -23,7 +23,7 @@ use super::args::PlanArgs;
 use super::choose::Chosen;
 use super::out::{self, Tell};
 use super::prepare::Prepared;
-use super::trust::{Gone, LeftOut, Trust};
+use super::trust::{Gone, LeftOut, Trust, seconds};
 use crate::cluster::Whereabouts;
 use crate::monitor::Monitor;
 use crate::pipeline::{self, Paces, Pipeline};
@@ -246,8 +246,12 @@ impl Keeper {
                 Err(error) => error,
             };
             self.blame_start(&error);
+            let wait = match &error {
+                Error::LostAgain { wait, .. } => format!(" of {} more", seconds(*wait)),
+                _ => String::new(),
+            };
             let error = error.to_string();
-            let why = format!("{loss}; {error}{}", self.monitor.aside());
+            let why = format!("{loss}; {error}{wait}{}", self.monitor.aside());
             if error != told {
                 out::note(format_args!("cannot go on yet: {error}"));
                 told.clone_from(&error);
@@ -283,8 +287,8 @@ impl Keeper {
         avoided.extend(slow);
         self.prepared.replan(&self.plan, &LeftOut { set_aside, avoided }).await?;
         let used = self.prepared.remotes().into_iter().map(|(_, member)| member);
-        if let Some(worker) = self.trust.spared(used) {
-            return Err(Error::LostAgain { worker });
+        if let Some((worker, wait)) = self.trust.spared(used) {
+            return Err(Error::LostAgain { worker, wait });
         }
         self.build().await
     }

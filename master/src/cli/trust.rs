@@ -59,14 +59,17 @@ impl Trust {
         left
     }
 
-    /// The first of these members that is not to be given layers yet, though nobody else could hold them.
+    /// The first of these members that is not to be given layers yet, though nobody else could hold them, and for how
+    /// long.
     pub(super) fn spared<'a>(
         &self,
         mut members: impl Iterator<Item = &'a Member>,
-    ) -> Option<String> {
+    ) -> Option<(String, Duration)> {
         let now = self.now();
-        let spared = members.find(|it| self.conduct.is_spared(&it.offer.worker_id, now));
-        spared.map(|member| member.name().to_owned())
+        members.find_map(|member| {
+            let wait = self.conduct.spared_for(&member.offer.worker_id, now);
+            (!wait.is_zero()).then(|| (member.name().to_owned(), wait))
+        })
     }
 
     /// Ways between processes of workers that are not to be tried now.
@@ -207,7 +210,7 @@ impl Gone {
 }
 
 /// A pause in words.
-fn seconds(pause: Duration) -> String {
+pub(super) fn seconds(pause: Duration) -> String {
     match pause.as_secs() {
         0..120 => format!("{:.1} s", pause.as_secs_f64()),
         120..7200 => format!("{} minutes", pause.as_secs() / 60),

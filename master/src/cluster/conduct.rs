@@ -229,9 +229,9 @@ impl Conduct {
         self.members.get(worker_id).is_some_and(|record| record.lost.until > now)
     }
 
-    /// Whether a member is not even given those yet.
-    pub fn is_spared(&self, worker_id: &str, now: Duration) -> bool {
-        self.members.get(worker_id).is_some_and(|record| record.needed_from > now)
+    /// For how long a member is not even given those yet; zero if it is.
+    pub fn spared_for(&self, worker_id: &str, now: Duration) -> Duration {
+        self.members.get(worker_id).map_or(Duration::ZERO, |it| it.needed_from.saturating_sub(now))
     }
 
     /// The same for people, if it may be given none.
@@ -325,7 +325,9 @@ mod tests {
         let (mut now, mut given) = (Duration::ZERO, 0);
         while now < MINUTE {
             let instance = if restarts { given.to_string() } else { "one".to_owned() };
-            if conduct.is_spared("id", now) || conduct.is_set_aside("id", &instance, now) {
+            if !conduct.spared_for("id", now).is_zero()
+                || conduct.is_set_aside("id", &instance, now)
+            {
                 now += Duration::from_millis(10);
                 continue;
             }
@@ -446,10 +448,13 @@ mod tests {
         for time in 0..10 {
             let now = s(70 * time);
             conduct.note("id", "one", Offence::Lost, "gone", now);
-            assert!(!conduct.is_spared("id", now + s(10)), "it served for more than a minute");
+            assert!(
+                conduct.spared_for("id", now + s(10)).is_zero(),
+                "it served for more than a minute"
+            );
         }
         conduct.note("id", "one", Offence::Lost, "gone", s(631));
-        assert!(conduct.is_spared("id", s(631 + 30)));
+        assert!(!conduct.spared_for("id", s(631 + 30)).is_zero());
     }
 
     #[test]
