@@ -202,10 +202,26 @@ impl Site<'_> {
         }
     }
 
-    /// Has a fault of this kind strike, until one more loss than `before` was made good. Layers may have moved a moment
-    /// before, so that it strikes nobody: then once more. Returns who it was, and when it struck.
-    fn struck(&mut self, kind: Kind, number: u64, before: f64) -> (usize, Instant) {
+    /// Has the ways be such that a fault of this kind can strike.
+    fn within_reach(&mut self, kind: Kind) {
+        while kind == Kind::Partition && self.shown()["devices"][0]["direct"] != true {
+            // They were cut off before: other processes may reach each other.
+            let second = self.holders()[1];
+            self.devices[second].kill();
+            self.devices[second].come_back();
+            self.whole();
+        }
+    }
+
+    /// Has a fault of this kind strike, until one more loss was made good. Layers may have moved a moment before, so
+    /// that it strikes nobody: then once more.
+    fn struck(&mut self, kind: Kind, number: u64) -> Struck {
+        let first = Instant::now();
         loop {
+            assert!(first.elapsed() < LIMIT, "{kind:?} strikes nobody");
+            self.within_reach(kind);
+            let seconds = count(self.server, SECONDS);
+            let before = count(self.server, "cake_recovery_seconds_count");
             let (victim, began) = (Self::victim(kind, number, &self.holders()), Instant::now());
             self.strike(kind, victim);
             let mut mended = false;
@@ -216,7 +232,7 @@ impl Site<'_> {
                 mended || shown["phase"] == "ready" && !self.is_in_reach(kind, victim, &shown)
             });
             if mended {
-                return (victim, began);
+                return Struck { victim, began, seconds };
             }
             self.recall(kind, victim);
             self.whole();
@@ -225,21 +241,10 @@ impl Site<'_> {
 
     /// One fault and what ends it; returns what it cost.
     fn round(&mut self, kind: Kind, number: u64, ears: &Ears) -> Stall {
-        while kind == Kind::Partition && self.shown()["devices"][0]["direct"] != true {
-            // They were cut off before: other processes may reach each other.
-            let second = self.holders()[1];
-            self.devices[second].kill();
-            self.devices[second].come_back();
-            self.whole();
-        }
-        let before = count(self.server, "cake_recovery_seconds_count");
-        let server = self.server;
-        let recovering = || count(server, "cake_recovery_seconds_sum");
-        let recovered = recovering();
-        let (victim, began) = self.struck(kind, number, before);
+        let Struck { victim, began, seconds } = self.struck(kind, number);
         let mended = Instant::now();
         until("every client to hear something", LIMIT, || ears.all_since(mended));
-        let recovery = Duration::from_secs_f64((recovering() - recovered).max(0.0));
+        let recovery = Duration::from_secs_f64((count(self.server, SECONDS) - seconds).max(0.0));
         let stall = Stall { recovery, ..ears.stall(began, mended) };
         match kind {
             // Nobody keeps a device that does that.
@@ -250,6 +255,17 @@ impl Site<'_> {
         stall
     }
 }
+
+/// A fault that struck.
+struct Struck {
+    victim: usize,
+    began: Instant,
+    /// What all recoveries before it took (s).
+    seconds: f64,
+}
+
+/// The metric of what recoveries took (s).
+const SECONDS: &str = "cake_recovery_seconds_sum";
 
 fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())

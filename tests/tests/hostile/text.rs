@@ -6,7 +6,7 @@ use std::time::Instant;
 use cake_tests::process::{DEADLINE, children, status_bytes};
 use cake_tests::template::{HOSTILE, WISHES};
 use cake_tests::{Master, Server, golden, until};
-use rustix::process::{Pid, Signal, getpgid, kill_process};
+use rustix::process::{Pid, Signal, getpgid, getpriority_process, kill_process};
 use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -184,13 +184,10 @@ fn a_hostile_template_has_an_error_and_nobody_else() {
     assert!(failed.stderr.contains("exceeds the 176 MiB of memory"), "{}", failed.stderr);
 }
 
-/// Whether it has computed for longer than it takes to start: some tenths of a second.
+/// Whether it renders for so long that it has begun to give way.
 fn is_at_work(pid: Pid) -> bool {
-    let path = format!("/proc/{}/stat", pid.as_raw_nonzero());
-    let stat = std::fs::read_to_string(path).unwrap_or_default();
-    let after_name = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
-    let ticks = after_name.split(' ').nth(11).and_then(|ticks| ticks.parse::<u64>().ok());
-    ticks.is_some_and(|ticks| ticks >= 30)
+    let own = getpriority_process(None).expect("a priority");
+    getpriority_process(Some(pid)).is_ok_and(|nice| nice > own)
 }
 
 /// What interrupts the programs of a terminal does not reach what renders, and what ends that all the same is told as
