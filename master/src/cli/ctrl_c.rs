@@ -5,11 +5,14 @@ use std::time::Duration;
 use futures_util::{Stream, StreamExt};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
+use tokio::task::JoinError;
 
 use super::Error;
 
 /// How long a command that is ended may take to let go of what it has. Only one that blocks its thread takes as long.
 const LAST: Duration = Duration::from_secs(2);
+/// How long a read or a hash that is under way may hold up the end.
+const LEFT: Duration = Duration::from_millis(500);
 /// How many may wait for a command that answers them itself. One more, and it is stuck.
 const UNANSWERED: usize = 2;
 
@@ -76,10 +79,13 @@ impl Drop for Interrupts {
 /// thread hands to it would have that thread wake it. Interrupts are heard on this one, which has a runtime of its own,
 /// so that they are heard whatever the other threads do.
 ///
+/// Then the runtime ends, too, but for one whose command still computes when it has been told to stop: that goes on
+/// until the program has ended, where it would find a runtime without clocks, and panic.
+///
 /// # Errors
 /// Those of the command, [`Error::Interrupted`], or [`Error::Start`] if there is no more room for a runtime.
 pub(super) fn run<C, I>(
-    runtime: &Runtime,
+    runtime: Runtime,
     command: impl FnOnce(CtrlC) -> C,
     interrupts: impl FnOnce() -> I,
 ) -> Result<(), Error>
@@ -89,25 +95,31 @@ where
 {
     let ears = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let ctrl_c = CtrlC::default();
-    ears.map_err(|source| Error::Start { source })?.block_on(async {
+    let (result, is_over) = ears.map_err(|source| Error::Start { source })?.block_on(async {
         let mut interrupts = interrupts();
         let mut ending = runtime.spawn(command(ctrl_c.clone()));
         loop {
             tokio::select! {
                 biased;
                 end = &mut ending => {
-                    return end.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
+                    let panicked = |panic: JoinError| std::panic::resume_unwind(panic.into_panic());
+                    return (end.unwrap_or_else(panicked), true);
                 }
                 Some(()) = interrupts.next() => {}
             }
             if !ctrl_c.hear() {
                 ending.abort();
                 // Files and processes of its own go now; one that blocks its thread goes with the program.
-                tokio::time::timeout(LAST, ending).await.ok();
-                return Err(Error::Interrupted);
+                let ended = tokio::time::timeout(LAST, ending).await;
+                return (Err(Error::Interrupted), ended.is_ok());
             }
         }
-    })
+    });
+    match is_over {
+        true => runtime.shutdown_timeout(LEFT),
+        false => std::mem::forget(runtime),
+    }
+    result
 }
 
 #[cfg(test)]
@@ -140,7 +152,7 @@ mod tests {
                 self.0.store(true, Ordering::Relaxed);
             }
         }
-        let (runtime, tidied) = (runtime(), Arc::new(AtomicBool::new(false)));
+        let tidied = Arc::new(AtomicBool::new(false));
         let (press, pressed) = keys();
         let mine = Tidy(tidied.clone());
         let command = |_| async move {
@@ -148,9 +160,36 @@ mod tests {
             press.send(()).expect("heard");
             std::future::pending().await
         };
-        let end = run(&runtime, command, pressed);
+        let end = run(runtime(), command, pressed);
         assert!(matches!(end, Err(Error::Interrupted)), "{end:?}");
         assert!(tidied.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn a_command_that_still_computes_when_the_program_ends_does_not_panic() {
+        const LIMIT: Duration = Duration::from_secs(60);
+        /// Tells how it was dropped.
+        struct Dropped(std::sync::mpsc::Sender<bool>);
+        impl Drop for Dropped {
+            fn drop(&mut self) {
+                self.0.send(std::thread::panicking()).ok();
+            }
+        }
+        let (press, pressed) = keys();
+        let (drops, dropped) = std::sync::mpsc::channel();
+        let (go_on, goes_on) = std::sync::mpsc::channel::<()>();
+        let mine = Dropped(drops);
+        let command = |_| async move {
+            let _mine = mine;
+            press.send(()).expect("heard");
+            goes_on.recv_timeout(LIMIT).expect("told to go on");
+            tokio::time::sleep(LIMIT).await;
+            Ok(())
+        };
+        let end = run(runtime(), command, pressed);
+        assert!(matches!(end, Err(Error::Interrupted)), "{end:?}");
+        go_on.send(()).expect("it waits for that");
+        assert_eq!(dropped.recv_timeout(LIMIT), Ok(false));
     }
 
     /// Keeps the only thread of its runtime busy: nothing else can go on there. The signal's handler stays for as long
@@ -163,7 +202,6 @@ mod tests {
         let go_on = Arc::new(AtomicBool::new(true));
         let goes_on = go_on.clone();
         std::thread::spawn(move || {
-            let runtime = runtime();
             let command = |_| async move {
                 let this = rustix::process::getpid();
                 rustix::process::kill_process(this, rustix::process::Signal::INT).expect("sent");
@@ -172,7 +210,7 @@ mod tests {
                 }
                 Ok(())
             };
-            tell.send(run(&runtime, command, cake_worker::cli::interrupts)).expect("waited for");
+            tell.send(run(runtime(), command, cake_worker::cli::interrupts)).expect("waited for");
         });
         let end = told.recv_timeout(LIMIT);
         go_on.store(false, Ordering::Relaxed);
@@ -181,7 +219,6 @@ mod tests {
 
     #[test]
     fn a_command_that_takes_over_answers_each_one_and_its_result_counts() {
-        let runtime = runtime();
         let (press, pressed) = keys();
         let command = |ctrl_c: CtrlC| async move {
             let mut interrupts = ctrl_c.take_over();
@@ -191,9 +228,9 @@ mod tests {
             }
             Err(Error::NoSystem)
         };
-        let end = run(&runtime, command, pressed);
+        let end = run(runtime(), command, pressed);
         assert!(matches!(end, Err(Error::NoSystem)), "{end:?}");
-        let end = run(&runtime, |_| async { Ok(()) }, keys().1);
+        let end = run(runtime(), |_| async { Ok(()) }, keys().1);
         assert!(end.is_ok(), "{end:?}");
     }
 

@@ -140,10 +140,7 @@ impl Cli {
             .enable_all()
             .build()
             .map_err(|source| Error::Start { source })?;
-        let result = ctrl_c::run(&runtime, |ctrl_c| dispatch(command, ctrl_c), interrupts);
-        // A read or a hash that is under way must not hold up the end.
-        runtime.shutdown_timeout(std::time::Duration::from_millis(500));
-        match result {
+        match ctrl_c::run(runtime, |ctrl_c| dispatch(command, ctrl_c), interrupts) {
             Err(Error::OutputClosed) => Ok(()),
             result => result,
         }

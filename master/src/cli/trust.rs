@@ -75,10 +75,13 @@ impl Trust {
     /// Ways between processes of workers that are not to be tried now.
     pub(super) fn cut(&self, members: &[Member]) -> HashSet<(String, String)> {
         let now = self.now();
-        let instance = |member: &Member| member.offer.instance.clone();
-        let ways = members.iter().flat_map(|from| members.iter().map(move |to| (from, to)));
-        let ways = ways.map(|(from, to)| (instance(from), instance(to)));
-        ways.filter(|(from, to)| self.conduct.is_cut(from, to, now)).collect()
+        let processes = || members.iter().map(|member| member.offer.instance.as_str());
+        let there: HashSet<&str> = processes().collect();
+        let is_cut = |it: &&str| self.conduct.is_cut_off(it, |other| there.contains(other), now);
+        let cut: HashSet<&str> = processes().filter(is_cut).collect();
+        let ways = processes().flat_map(|from| processes().map(move |to| (from, to)));
+        let ways = ways.filter(|(from, to)| cut.contains(from) || cut.contains(to));
+        ways.map(|(from, to)| (from.to_owned(), to.to_owned())).collect()
     }
 
     /// Tells people who is left out in any case.

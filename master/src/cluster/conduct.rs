@@ -269,10 +269,19 @@ impl Conduct {
         pause
     }
 
-    /// Whether the way from one process of a worker to another one is not to be tried.
-    pub fn is_cut(&self, from: &str, to: &str, now: Duration) -> bool {
-        let hop = self.hops.get(&(from.to_owned(), to.to_owned()));
-        hop.is_some_and(|hop| hop.until > now)
+    /// Whether no way to or from this process of a worker is to be tried: one between it and another process that is
+    /// there let nothing through. Which of the two it was that nothing comes from or to is not known, and to find out
+    /// with the next one would have everybody wait once more. Where the other process is gone, it was that.
+    pub fn is_cut_off(
+        &self,
+        process: &str,
+        is_there: impl Fn(&str) -> bool,
+        now: Duration,
+    ) -> bool {
+        self.hops.iter().any(|((from, to), hop)| {
+            let ends = [from.as_str(), to.as_str()];
+            hop.until > now && ends.contains(&process) && ends.into_iter().all(&is_there)
+        })
     }
 }
 
@@ -461,9 +470,13 @@ mod tests {
     fn a_way_that_lets_nothing_through_is_not_tried_for_a_while() {
         let mut conduct = Conduct::new(7);
         let first = conduct.note_hop("a", "b", s(0));
-        assert!(conduct.is_cut("a", "b", s(10)) && !conduct.is_cut("b", "a", s(10)));
-        assert!(!conduct.is_cut("a", "b", first));
-        assert!(!conduct.is_cut("a", "another process of b", s(10)));
+        let cut_off = |there: &[&str], now| -> Vec<String> {
+            let is = |it: &&&str| conduct.is_cut_off(it, |other| there.contains(&other), now);
+            there.iter().filter(is).map(|it| (*it).to_owned()).collect()
+        };
+        assert_eq!(cut_off(&["a", "b", "c"], s(10)), ["a", "b"], "it may be either");
+        assert_eq!(cut_off(&["a", "b", "c"], first), [""; 0]);
+        assert_eq!(cut_off(&["a", "another process of b", "c"], s(10)), [""; 0]);
         assert!(conduct.note_hop("a", "b", s(100)) > first);
         for process in 0..2 * MOST_HOPS {
             conduct.note_hop("a", &process.to_string(), s(200));
