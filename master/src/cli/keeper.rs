@@ -10,7 +10,6 @@
 //!                            broken, once requests have waited for --grace
 //! ```
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use cake_checkpoint::units::format_bytes;
@@ -26,7 +25,7 @@ use super::prepare::Prepared;
 use super::trust::{Gone, LeftOut, Trust, seconds};
 use crate::cluster::Whereabouts;
 use crate::monitor::Monitor;
-use crate::pipeline::{self, Paces, Pipeline};
+use crate::pipeline::{self, Lateness, Paces, Pipeline};
 use crate::scheduler::Scheduler;
 
 /// Pause before what did not succeed is tried again, at first.
@@ -65,7 +64,7 @@ pub(super) struct Keeper {
     /// How long its stages take.
     pub paces: Paces,
     /// Whether one of its steps is late.
-    pub late: Arc<AtomicBool>,
+    pub lateness: Lateness,
 }
 
 /// What a keeper has to do something about.
@@ -112,7 +111,7 @@ impl Keeper {
                 }
             };
             (self.broken, self.paces) = (pipeline.watch(), pipeline.paces());
-            self.late = pipeline.late();
+            self.lateness = pipeline.lateness();
             let (chunk, rows) = (self.prepared.chunk(), self.prepared.promise().chunk);
             if !self.scheduler.resume(pipeline, chunk, rows) {
                 return;
@@ -220,14 +219,17 @@ impl Keeper {
         let row = self.prepared.plan().bottleneck_seconds / PROMPT_SPEED;
         let patience = Duration::from_secs_f64(held as f64 * row).min(MOST_PATIENCE);
         let end = Instant::now() + patience;
-        let late = || self.late.load(Ordering::Relaxed);
-        while self.scheduler.load().running > 0 && (Instant::now() < end || late()) {
+        loop {
+            let waits = Instant::now() < end || self.lateness.is_late();
+            // After that: a step that was late a moment ago is not late once its pipeline broke.
             if self.broken.borrow().is_some() || !self.prepared.leaving().is_empty() {
                 return false;
             }
+            if !waits || self.scheduler.load().running == 0 {
+                return true;
+            }
             tokio::time::sleep(LOOK_BUSY).await;
         }
-        true
     }
 
     /// Another pipeline, however long that takes; who waits is told after a while that it takes long.

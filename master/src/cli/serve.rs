@@ -154,7 +154,8 @@ impl Args {
         let pipeline = prepared.open(tell, &mut pushed).await?;
         monitor.metrics.pushed(pushed.pushed_bytes, pushed.reused_bytes);
         monitor.wired(pipeline.stages());
-        let (broken, paces, late) = (pipeline.watch(), pipeline.paces(), pipeline.late());
+        let (broken, paces) = (pipeline.watch(), pipeline.paces());
+        let lateness = pipeline.lateness();
         let ends = prepared.ends()?;
         let limits = Limits::of(prepared.promise(), prepared.chunk(), self.queue);
         let metrics = monitor.metrics.clone();
@@ -170,7 +171,7 @@ impl Args {
             trust: Trust::new(),
             broken,
             paces,
-            late,
+            lateness,
         };
         let created = api::unix_seconds();
         let name = name.to_owned();

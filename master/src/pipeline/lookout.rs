@@ -5,7 +5,6 @@
 //!      └────────a later step came back first──────────────▶ ask all ────▶ lost
 //! ```
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cake_proto::{Client, limits, wire};
@@ -58,7 +57,6 @@ pub(super) async fn look_out(shared: Arc<Shared>, stages: Stages) {
         sent.mark_unchanged();
         doubt.mark_unchanged();
         let missed = shared.missed();
-        shared.late.store(matches!(missed, Missed::Step { .. }), Ordering::Relaxed);
         let wait = match missed {
             Missed::Over => return,
             Missed::Nothing => None,

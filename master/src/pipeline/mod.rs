@@ -18,8 +18,8 @@ mod paces;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use cake_checkpoint::LayerRange;
@@ -90,8 +90,6 @@ struct Shared {
     left: AtomicU64,
     /// Changes when something is found that only the stages can explain.
     doubt: watch::Sender<()>,
-    /// Whether a step takes so long that the stages are asked where it is.
-    late: Arc<AtomicBool>,
     pending: Mutex<Pending>,
     /// Why it is broken, for those who watch it.
     broken: watch::Sender<Option<Error>>,
@@ -140,6 +138,17 @@ struct Remote {
     frames: mpsc::Sender<wire::StepFrame>,
 }
 
+/// Whether a step of a pipeline is late: it comes back, or the pipeline breaks.
+#[derive(Debug)]
+pub struct Lateness(Weak<Shared>);
+
+impl Lateness {
+    /// Whether one is now.
+    pub fn is_late(&self) -> bool {
+        self.0.upgrade().is_some_and(|shared| shared.is_late())
+    }
+}
+
 /// A step on its way.
 #[derive(Debug)]
 pub struct Ticket {
@@ -182,9 +191,9 @@ impl Pipeline {
         self.shared.broken.subscribe()
     }
 
-    /// Tells whether a step is late: it comes back, or the pipeline breaks.
-    pub fn late(&self) -> Arc<AtomicBool> {
-        self.shared.late.clone()
+    /// Tells whether a step is late, for as long as it lives.
+    pub fn lateness(&self) -> Lateness {
+        Lateness(Arc::downgrade(&self.shared))
     }
 
     /// How long its stages take for generated rows; to be asked also when it has ended.
@@ -309,6 +318,16 @@ impl Shared {
             true => Missed::Step { number, rows, since },
             false => Missed::Not(due),
         }
+    }
+
+    /// Whether the step that is to come back next takes longer than such steps do, too short a time for anybody to be
+    /// asked about.
+    fn is_late(&self) -> bool {
+        let pending = self.lock();
+        pending.steps.first_key_value().is_some_and(|(_, waiting)| {
+            let since = waiting.since.max(pending.answered.unwrap_or(waiting.since));
+            pending.pace.is_late(waiting.step_rows, since.elapsed())
+        })
     }
 
     /// Steps of which it is known why they left some stage never.

@@ -107,7 +107,6 @@ pub async fn open(opening: Opening<'_>) -> Result<Pipeline, Error> {
         sent: watch::channel(0).0,
         left: AtomicU64::new(0),
         doubt: watch::channel(()).0,
-        late: Arc::default(),
         pending: Mutex::new(Pending {
             pace: Pace::planned(opening.step_seconds),
             ..Pending::default()

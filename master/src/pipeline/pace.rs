@@ -61,6 +61,12 @@ impl Pace {
         expected.map_or(FIRST, |took| took.saturating_mul(TIMES).clamp(LEAST, MOST))
     }
 
+    /// Whether a step of so many rows that is awaited for so long takes longer than others; as long as there is nothing
+    /// to go by, any.
+    pub(super) fn is_late(&self, rows: usize, waited: Duration) -> bool {
+        self.expected(rows).is_none_or(|took| waited > took.saturating_mul(TIMES))
+    }
+
     /// How long a stage may say that it computes such a step.
     pub(super) fn longest_work(&self, rows: usize) -> Duration {
         let longest = match self.expected(rows) {
@@ -84,6 +90,15 @@ mod tests {
 
     const fn ms(millis: u64) -> Duration {
         Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn a_step_is_late_long_before_it_is_missed() {
+        let mut pace = Pace::default();
+        assert!(pace.is_late(1, ms(0)), "nobody knows how long it takes");
+        pace.seen(1, ms(20));
+        assert!(!pace.is_late(1, ms(80)) && pace.is_late(1, ms(81)));
+        assert!(ms(81) < pace.patience(1));
     }
 
     #[test]

@@ -25,7 +25,6 @@ pub(super) fn shared() -> (Arc<Shared>, [Receiver<wire::StepFrame>; 2]) {
         sent: watch::channel(0).0,
         left: AtomicU64::new(0),
         doubt: watch::channel(()).0,
-        late: Arc::default(),
         pending: Mutex::new(Pending { stage_us: vec![4000, 4000], ..Pending::default() }),
         broken: watch::channel(None).0,
         remotes: vec![remote("a", first), remote("b", second)],
