@@ -20,8 +20,6 @@ use crate::state::State;
 
 /// Part of the memory that the master has free which timing itself may take for a moment.
 const SCRATCH_PART: u64 = 4;
-/// Layers are timed in a part of a device's equal share of them.
-const SHARES: usize = 2;
 /// Choices of a token that are timed; the median counts.
 const CHOICES: usize = 5;
 
@@ -67,8 +65,8 @@ impl Asking<'_> {
         for (index, worker) in workers.iter().enumerate() {
             hosts.entry(host(&worker.address)).or_default().push(index);
         }
-        // What is timed takes memory: less than an equal share, as what is planned may be.
-        let layers = self.model.checkpoint.config.num_layers / (SHARES * workers.len().max(1));
+        // What is timed takes memory: no more than an equal share.
+        let layers = self.model.checkpoint.config.num_layers / workers.len().max(1);
         let workers = &workers;
         let each = hosts.into_values().map(|indices| async move {
             let mut rates = Vec::with_capacity(indices.len());
@@ -120,9 +118,8 @@ impl Asking<'_> {
         }
         let (encoding, config) = (model.weight_encoding(), &model.checkpoint.config);
         let max_bytes = max_bytes.min(platform::free_memory());
-        let layers = config.num_layers / SHARES;
-        let probe =
-            || cake_engine::probe_layer(config, encoding, threads, max_bytes, layers.max(1));
+        let layers = config.num_layers;
+        let probe = || cake_engine::probe_layer(config, encoding, threads, max_bytes, layers);
         Some(match block_in_place(probe) {
             Ok(probe) => {
                 let measured = own(probe.decode.as_secs_f64(), probe.bytes.max(1), probe.quiet);
