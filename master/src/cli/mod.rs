@@ -42,9 +42,6 @@ use crate::text;
 
 pub use error::Error;
 
-/// The hidden command that renders templates.
-const RENDER: &str = "render";
-
 /// Runs a language model that no single device could hold, its layers spread over workers.
 #[derive(Debug, Parser)]
 #[command(name = "cake-master", version, about, propagate_version = true, after_help = examples::ALL)]
@@ -103,7 +100,7 @@ enum Command {
     #[command(hide = true)]
     Worker(cake_worker::cli::ServeArgs),
     /// Renders chat templates for the process that started this one.
-    #[command(hide = true, name = RENDER)]
+    #[command(hide = true, name = text::RENDER)]
     Render,
 }
 
@@ -113,7 +110,7 @@ impl Cli {
         if let Command::Render = self.command {
             return text::render_for_parent();
         }
-        text::render_apart(RENDER);
+        text::render_apart();
         let json = self.command.json();
         let Err(error) = self.outcome() else { return ExitCode::SUCCESS };
         let code = error.exit_code();

@@ -41,18 +41,25 @@ const MAX_REQUEST_BYTES: usize = 256 << 20;
 /// Longest reason that is told.
 const MAX_REASON_BYTES: usize = 4 << 10;
 
-/// The program that renders, and its arguments.
-static PROGRAM: OnceLock<(PathBuf, &'static str)> = OnceLock::new();
+/// The command of the program that renders; it must call [`render_for_parent`].
+pub const COMMAND: &str = "render";
 
-/// Has the templates of this process rendered by others from now on, started as `this program COMMAND`, which
-/// must call [`render_for_parent`].
-pub fn render_apart(command: &'static str) {
+/// The program that renders, if it is another process.
+static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+
+/// Has the templates of this process rendered by others of the same program from now on.
+pub fn render_apart() {
     // The file may be replaced while it runs: this is what runs.
     let linux = PathBuf::from("/proc/self/exe");
     let program = if cfg!(target_os = "linux") { Ok(linux) } else { std::env::current_exe() };
     if let Ok(program) = program {
-        PROGRAM.get_or_init(|| (program, command));
+        render_by(program);
     }
+}
+
+/// The same by another program, which has the [`COMMAND`].
+pub(super) fn render_by(program: PathBuf) {
+    PROGRAM.get_or_init(|| program);
 }
 
 /// A template and what it is to render; nothing if it shall only be parsed.
@@ -60,6 +67,8 @@ pub fn render_apart(command: &'static str) {
 struct Request<'a> {
     source: Cow<'a, str>,
     origin: Cow<'a, str>,
+    /// Most steps of its rendering.
+    steps: u64,
     conversation: Option<Conversation<'a>>,
 }
 
@@ -100,6 +109,7 @@ impl Apart {
         let request = Request {
             source: Cow::Borrowed(&template.source),
             origin: Cow::Borrowed(&template.origin),
+            steps: template.steps(),
             conversation,
         };
         let request = serde_json::to_vec(&request).expect("strings and values are JSON");
@@ -255,9 +265,9 @@ struct Running {
 
 impl Running {
     fn start() -> io::Result<Running> {
-        let (program, command) = PROGRAM.get().ok_or(io::ErrorKind::NotFound)?;
+        let program = PROGRAM.get().ok_or(io::ErrorKind::NotFound)?;
         let mut process = Command::new(program);
-        process.arg(command).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        process.arg(COMMAND).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         // Ctrl-C is for the program that a person started; this one ends when it has no more to read.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut process, 0);
@@ -313,11 +323,12 @@ pub fn render_for_parent() -> ExitCode {
 
 fn render(request: &[u8]) -> Result<String, Error> {
     let request: Result<Request<'_>, _> = serde_json::from_slice(request);
-    let Request { source, origin, conversation } = request.map_err(|error| {
+    let Request { source, origin, steps, conversation } = request.map_err(|error| {
         let reason = format!("it cannot be handed over: {error}");
         Error::ChatTemplate { origin: String::new(), reason }
     })?;
     let template = ChatTemplate::new(&source, origin.into_owned(), SystemTime::now);
+    let template = template.with_steps(steps);
     match conversation {
         Some(conversation) => template.render(&conversation),
         None => template.check().map(|()| String::new()),

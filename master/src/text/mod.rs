@@ -34,7 +34,7 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 use tokenizers::Tokenizer;
 
-pub use apart::{render_apart, render_for_parent};
+pub use apart::{COMMAND as RENDER, render_apart, render_for_parent};
 pub use detokenize::Detokenizer;
 pub use error::{Bound, Error};
 pub use prompt::{LARGE_BYTES, conversation_bytes};

@@ -77,6 +77,11 @@ impl ChatTemplate {
         self
     }
 
+    /// Most steps of a rendering.
+    pub(super) fn steps(&self) -> u64 {
+        self.environment.fuel().unwrap_or(MAX_STEPS)
+    }
+
     /// Parses the template without using it.
     pub(super) fn check(&self) -> Result<(), Error> {
         self.parsed().map(|_template| ())
@@ -106,14 +111,13 @@ impl ChatTemplate {
     pub(super) fn render(&self, conversation: &Conversation<'_>) -> Result<String, Error> {
         thread::scope(|scope| {
             let thread = thread::Builder::new().name("template".into()).stack_size(STACK_BYTES);
-            let rendering = thread.spawn_scoped(scope, || self.render_here(conversation));
+            let rendering = thread.spawn_scoped(scope, || self.render_on_this_stack(conversation));
             let rendering = rendering.map_err(|source| Error::NoRenderer { source })?;
             rendering.join().unwrap_or_else(|_| Err(self.gave_up()))
         })
     }
 
-    /// The same on this thread.
-    pub(super) fn render_here(&self, conversation: &Conversation<'_>) -> Result<String, Error> {
+    fn render_on_this_stack(&self, conversation: &Conversation<'_>) -> Result<String, Error> {
         let Conversation { messages, tools, add_generation_prompt, special, most_bytes } =
             conversation;
         let variables = context! {
@@ -149,8 +153,7 @@ impl ChatTemplate {
             }
             let engine = inner.downcast_ref::<minijinja::Error>();
             if engine.is_some_and(|error| error.kind() == ErrorKind::OutOfFuel) {
-                let steps = self.environment.fuel().unwrap_or_default();
-                return self.exceeds(Bound::Steps(steps));
+                return self.exceeds(Bound::Steps(self.steps()));
             }
             cause = inner.source();
         }

@@ -14,6 +14,7 @@ use cake_checkpoint::safetensors::index::Index;
 use cake_checkpoint::{BlobSource, Checkpoint, GenerationConfig, Manifest, ModelConfig};
 use cake_identity::{Authority, DEFAULT_LIFETIME, JoinToken, hostile};
 
+use crate::programs;
 pub use mutate::Mutator;
 
 /// A kind of input.
@@ -100,12 +101,12 @@ pub const TARGETS: &[Target] = &[
         seeds: requests::stops,
         most_bytes: 64 << 10,
     },
-    // The engine's environment, a list of a hundred thousand numbers, and the longest text in some copies.
+    // What is asked of the process that renders, and the longest text in some copies.
     Target {
         name: "template",
-        run: cake_master::text::hostile::template,
+        run: |bytes| cake_master::text::hostile::template(&programs().master, bytes),
         seeds: templates,
-        most_bytes: 16 << 20,
+        most_bytes: 8 << 20,
     },
 ];
 
@@ -168,8 +169,7 @@ fn tokens() -> Vec<Vec<u8>> {
     hostile::token_seeds()
 }
 
-/// Templates, each with a conversation. None makes a text longer and longer: what doubles it without end is ended
-/// with its process, which is not here.
+/// Templates, each with a conversation.
 fn templates() -> Vec<Vec<u8>> {
     const TOOLS: &str = r#"{%- macro show(v) %}{% if v is mapping %}{% for k, w in v|dictsort %}{{ k }}={{ show(w) }};
         {%- endfor %}{% else %}{{ v|tojson(indent=2) }}{% endif %}{% endmacro -%}
