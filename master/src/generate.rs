@@ -2,7 +2,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use cake_checkpoint::ModelConfig;
+use cake_checkpoint::ModelSpec;
 use cake_engine::{Embedding, EngineOptions, Head};
 use cake_engine::{SamplingOptions, sample};
 use cake_proto::StepItem;
@@ -158,7 +158,7 @@ impl Ends {
     /// # Errors
     /// If they have the wrong shape.
     pub fn new(
-        config: &ModelConfig,
+        config: &ModelSpec,
         weights: EndWeights,
         options: &EngineOptions,
     ) -> Result<Self, cake_engine::Error> {

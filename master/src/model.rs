@@ -124,7 +124,7 @@ impl Model {
     /// How the matrices of the layers are stored where they are computed with.
     pub fn matrix_kinds(&self) -> MatrixKinds {
         let mut kinds = MatrixKinds::default();
-        for layer in 0..self.checkpoint.config.num_layers {
+        for layer in 0..self.checkpoint.config.layers.len() {
             let blob = self.blob(layer);
             // Scales and biases of packed matrices have other names.
             let matrices = blob.tensors().iter().filter(|tensor| tensor.name.ends_with(".weight"));

@@ -2,7 +2,7 @@
 use std::collections::{HashMap, HashSet};
 
 use cake_checkpoint::units::format_bytes;
-use cake_checkpoint::{Digest, Dtype, KvDtype, Manifest};
+use cake_checkpoint::{Digest, Dtype, KvDtype, LayerSpec, Manifest};
 use cake_engine::Numerics;
 use cake_proto::WireFormat;
 use cake_worker::load::stage_scratch_bytes;
@@ -201,9 +201,13 @@ pub fn input(
     pins: Vec<Pin>,
 ) -> Input {
     let config = &model.checkpoint.config;
-    let kv_bytes = cake_engine::kv_bytes(config, 1, promise.context, promise.parallel, promise.kv);
-    let layers: Vec<LayerCost> = (0..config.num_layers)
-        .map(|layer| LayerCost { bytes: model.blob_bytes(layer), kv_bytes })
+    let kept = |layer: &LayerSpec| {
+        let layer = std::slice::from_ref(layer);
+        cake_engine::kv_bytes(layer, promise.context, promise.parallel, promise.kv)
+    };
+    let layers = config.layers.iter().enumerate();
+    let layers: Vec<LayerCost> = layers
+        .map(|(index, layer)| LayerCost { bytes: model.blob_bytes(index), kv_bytes: kept(layer) })
         .collect();
     let dtype = model.main_dtype();
     let activation_bytes = promise.wire.row_bytes(config.hidden_size) as u64;

@@ -41,7 +41,7 @@ impl Scorer {
         };
         let blocks = cake_engine::blocks_for(CONTEXT);
         let options = EngineOptions { kv, numerics, threads: 2, ..EngineOptions::new(blocks) };
-        let layers = LayerRange::new(0, checkpoint.config.num_layers);
+        let layers = LayerRange::new(0, checkpoint.config.layers.len());
         let layer = |layer| model.mapped_layer(layer).expect("readable");
         let weights: HashMap<_, _> = layers.iter().flat_map(layer).collect();
         let find = |name: &str| weights.get(name).cloned();

@@ -36,7 +36,7 @@ fn small_model() -> (TempDir, ModelShape) {
 /// Length of each layer's blob.
 fn blob_bytes(model: &Path) -> Vec<u64> {
     let checkpoint = Checkpoint::open(&path(model)).expect("a checkpoint");
-    let layers = 0..checkpoint.config.num_layers;
+    let layers = 0..checkpoint.config.layers.len();
     layers.map(|layer| BlobSource::new(&checkpoint, layer).file_bytes()).collect()
 }
 

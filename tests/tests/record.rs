@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use cake_checkpoint::ModelConfig;
+use cake_checkpoint::ModelSpec;
 use cake_engine::{MatrixKinds, Numerics, same_bits};
 use cake_tests::golden::{self, NAMES};
 use cake_tests::master::Answer;
@@ -43,13 +43,13 @@ fn file() -> PathBuf {
     golden::directory().join("record.json")
 }
 
-fn config(path: &Path) -> ModelConfig {
+fn config(path: &Path) -> ModelSpec {
     let json = std::fs::read(path.join("config.json")).expect("a configuration");
-    ModelConfig::parse(&json).expect("a configuration that runs")
+    ModelSpec::parse(&json).expect("a configuration that runs")
 }
 
 /// How the matrices of the safetensors files of a model are stored.
-fn kinds(path: &Path, config: &ModelConfig) -> MatrixKinds {
+fn kinds(path: &Path, config: &ModelSpec) -> MatrixKinds {
     let files = std::fs::read_dir(path).expect("a model").map(|file| file.expect("listed").path());
     let mut stored = files.filter(|file| file.extension().is_some_and(|it| it == "safetensors"));
     let bf16 = stored.any(|file| {
@@ -78,7 +78,7 @@ fn models() -> Vec<Asked> {
     models.push(Asked {
         name: "demo",
         kinds: kinds(&path, &config),
-        layers: config.num_layers,
+        layers: config.layers.len(),
         prompt_ids: (1..=21).map(|id| id * 5).collect(),
         tokens: DEMO_TOKENS,
         path,

@@ -1,6 +1,6 @@
 //! From held blobs to a loaded stage: check the request, map and verify the blobs, build the layers.
 use cake_checkpoint::units::format_bytes;
-use cake_checkpoint::{Digest, Dtype, KvDtype, LayerRange, ModelConfig, TensorEntry};
+use cake_checkpoint::{Digest, Dtype, KvDtype, LayerRange, ModelSpec, TensorEntry};
 use cake_engine::{EngineOptions, Numerics, Ops, Placement, Stage, placement};
 use cake_proto::wire_format::UnknownNumber;
 use cake_proto::{WireFormat, limits, wire};
@@ -15,7 +15,7 @@ use crate::store::{self, OpenBlob, Store};
 #[derive(Debug)]
 pub struct Load {
     generation: u64,
-    config: ModelConfig,
+    config: ModelSpec,
     layers: LayerRange,
     blobs: Vec<Digest>,
     kv: KvDtype,
@@ -110,12 +110,7 @@ pub struct Place<'a> {
 
 /// An upper bound of what a stage allocates while it runs: the engine's buffers for one step, the
 /// steps that are being received or wait before it, and what leaves it (bytes).
-pub fn stage_scratch_bytes(
-    config: &ModelConfig,
-    rows: usize,
-    context: usize,
-    threads: usize,
-) -> u64 {
+pub fn stage_scratch_bytes(config: &ModelSpec, rows: usize, context: usize, threads: usize) -> u64 {
     let step = (rows as u64).saturating_mul(config.hidden_size as u64).saturating_mul(4);
     // Being received, queued before the stage, and its result while it is cut into frames.
     let steps = step.saturating_mul(1 + limits::STEPS_QUEUED as u64 + 2);
@@ -143,10 +138,10 @@ impl TryFrom<wire::LoadRequest> for Load {
         at_most("blobs", request.blobs.len(), limits::BLOBS)?;
         at_most("max_rows", request.max_rows as usize, limits::ROWS)?;
         at_most("kv_blocks", request.kv_blocks as usize, limits::BLOCKS)?;
-        let config = ModelConfig::parse(&request.config_json)?;
+        let config = ModelSpec::parse(&request.config_json)?;
         at_most("hidden_size", config.hidden_size, limits::HIDDEN_SIZE)?;
         at_most("max_positions", request.max_positions as usize, config.max_position_embeddings)?;
-        at_most("layer_end", request.layer_end as usize, config.num_layers)?;
+        at_most("layer_end", request.layer_end as usize, config.layers.len())?;
         if request.layer_start >= request.layer_end {
             return Err(field("layer_start", request.layer_start, "less than layer_end"));
         }
@@ -242,12 +237,9 @@ impl Load {
     fn check_budget(&self, blobs: &[OpenBlob], place: &Place<'_>) -> Result<u64, Error> {
         let Place { budget, threads, .. } = *place;
         let weights = blobs.iter().map(resident_bytes).fold(0, u64::saturating_add);
-        let positions = self.kv_blocks as u64 * cake_engine::BLOCK_POSITIONS as u64;
-        let kv = self
-            .config
-            .kv_bytes_per_token_layer(self.kv)
-            .saturating_mul(positions)
-            .saturating_mul(self.layers.len() as u64);
+        let layers = self.config.layers.get(self.layers.start..self.layers.end);
+        let block = cake_engine::block_bytes(layers.unwrap_or_default(), self.kv);
+        let kv = block.saturating_mul(self.kv_blocks as u64);
         let scratch = stage_scratch_bytes(&self.config, self.max_rows, self.max_positions, threads);
         let later = kv.saturating_add(scratch).max(place.placement.copy_bytes());
         let needed = [weights, later, OVERHEAD_BYTES].into_iter().fold(0, u64::saturating_add);

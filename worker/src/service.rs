@@ -3,7 +3,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cake_checkpoint::ModelConfig;
+use cake_checkpoint::ModelSpec;
 use cake_engine::WeightEncoding;
 use cake_proto::client::{PIPELINE_KEY, check_master, check_protocol};
 use cake_proto::wire::worker_server::Worker as WorkerRpc;
@@ -148,7 +148,7 @@ impl WorkerRpc for Service {
         if request.config_json.len() > limits::CONFIG_BYTES {
             return Err(Status::invalid_argument("config_json is longer than 1 MiB"));
         }
-        let config = ModelConfig::parse(&request.config_json)
+        let config = ModelSpec::parse(&request.config_json)
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
         let work = self.shared.work.clone().write_owned().await;
         if self.shared.runtime.ticket().is_ok() {

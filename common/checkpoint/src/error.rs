@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use crate::blob::{BlobError, ManifestError};
 use crate::catalog::CatalogError;
-use crate::config::ConfigError;
 use crate::locate::LocateError;
+use crate::model::ConfigError;
 use crate::quant::EncodeError;
 use crate::safetensors::header::FileError;
 use crate::safetensors::index::IndexError;

@@ -17,11 +17,9 @@
 mod anonymous;
 pub mod blob;
 pub mod catalog;
-pub mod config;
 pub mod digest_cache;
 pub mod dtype;
 pub mod error;
-pub mod family;
 #[cfg(unix)]
 mod fault;
 mod file;
@@ -29,6 +27,7 @@ pub mod file_map;
 pub mod generation;
 pub mod locate;
 pub mod mapped;
+pub mod model;
 pub mod quant;
 pub mod range;
 pub mod safetensors;
@@ -45,17 +44,18 @@ pub use catalog::{
     CatalogError, Checkpoint, CheckpointFile, MappedMatrix, MappedPacked, MatrixTensors,
     PackedTensors, Tensor,
 };
-pub use config::{
-    ConfigError, KvDtype, ModelConfig, ModuleFormat, Quantization, Rope, RopeScaling,
-};
 pub use digest_cache::DigestCache;
 pub use dtype::Dtype;
 pub use error::Error;
-pub use family::{Bias, FAMILIES, Family, Part, Projections, QkNorm, Role, Rotary, WindowRule};
 pub use file_map::{DamagedFile, FileMap, Watch};
 pub use generation::GenerationConfig;
 pub use locate::{LocateError, Location, WeightsPath, locate, locate_in};
 pub use mapped::MappedTensor;
+pub use model::{
+    Activation, AttentionSpec, Branch, ConfigError, FAMILIES, Family, Joined, Kept, KvDtype,
+    LayerSpec, LinearSpec, MlpSpec, ModelSpec, ModuleFormat, Name, NormSpec, Op, Part,
+    Quantization, Role, Rope, RopeScaling, RotationSpec, TensorKind, TensorSpec,
+};
 pub use quant::{Affine, EncodeError, Encoding, EncodingParseError, FloatType};
 pub use range::LayerRange;
 pub use safetensors::header::{FileError, Header, HeaderError, TensorInfo};

@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(location.name, "org/tiny");
         assert_eq!(location.directory, folder.join("snapshots/0a1b"));
         let checkpoint = crate::Checkpoint::open_at(location).unwrap();
-        assert_eq!((checkpoint.files.len(), checkpoint.config.num_layers), (6, 12));
+        assert_eq!((checkpoint.files.len(), checkpoint.config.layers.len()), (6, 12));
         // The folder itself may be named, too.
         assert_eq!(find(&folder).unwrap().directory, folder.join("snapshots/0a1b"));
     }

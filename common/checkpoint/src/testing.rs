@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::catalog::Checkpoint;
-use crate::config::ModelConfig;
 use crate::error::Error;
 use crate::locate::locate_in;
+use crate::model::ModelSpec;
 use crate::quant::Affine;
 
 /// Directory of a golden checkpoint.
@@ -176,14 +176,12 @@ pub(crate) fn made(name: &str, shape: &[u64]) -> Made {
 
 /// Every tensor the configuration asks for, in no special order.
 pub(crate) fn tensors(config: &Value) -> Vec<Made> {
-    let config = ModelConfig::parse(config.to_string().as_bytes()).unwrap();
-    let family = config.family;
-    let mut all: Vec<Made> =
-        family.outer_tensors(&config).iter().map(|(name, shape)| made(name, shape)).collect();
-    for layer in 0..config.num_layers {
-        for (leaf, shape) in family.layer_tensors(&config) {
-            all.push(made(&family.layer_tensor_name(layer, &leaf), &shape));
-        }
+    let config = ModelSpec::parse(config.to_string().as_bytes()).unwrap();
+    let outer = config.outer_tensors();
+    let mut all: Vec<Made> = outer.iter().map(|(name, _, shape)| made(name, shape)).collect();
+    for (layer, spec) in config.layers.iter().enumerate() {
+        let name = |leaf: String| config.layer_tensor_name(layer, &leaf);
+        all.extend(spec.tensors().iter().map(|it| made(&name(it.leaf()), &it.shape)));
     }
     all
 }

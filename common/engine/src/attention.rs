@@ -1,11 +1,11 @@
 //! Attention of one decoder layer: projections, rotation, the KV pool, weighted values.
 
-use cake_checkpoint::{Projections, QkNorm};
+use cake_checkpoint::AttentionSpec;
 use candle_core::{CpuStorage, CustomOp1, D, Device, Layout, Shape, Tensor};
 
 use crate::decoder::Step;
 use crate::error::Error;
-use crate::kernel::{Attend, Tier, attend};
+use crate::kernel::{Attend, Precision, Tier, attend};
 use crate::kv::KvPool;
 use crate::linear::Linear;
 use crate::loader::LayerLoader;
@@ -21,54 +21,34 @@ pub(crate) struct Attention {
     v_proj: Linear,
     o_proj: Linear,
     /// Norms of queries and keys, over one head each.
-    qk_norm: Option<(RmsNorm, RmsNorm)>,
-    num_heads: usize,
-    num_kv_heads: usize,
-    head_dim: usize,
-    /// Positions a row sees, its own included.
-    window: Option<usize>,
+    qk_norm: Option<[RmsNorm; 2]>,
+    spec: AttentionSpec,
+    kv: KvPool,
     ops: Ops,
     tier: Tier,
 }
 
 impl Attention {
-    pub(crate) fn load(loader: &LayerLoader<'_>) -> Result<Attention, Error> {
-        let config = loader.config;
-        let (hidden, q, kv) = (config.hidden_size, config.q_dim(), config.kv_dim());
-        let bias = config.attention_bias;
-        let (mut q_proj, k_proj, v_proj) = match config.family.projections {
-            Projections::Separate => (
-                loader.linear("self_attn.q_proj", (q, hidden), bias)?,
-                loader.linear("self_attn.k_proj", (kv, hidden), bias)?,
-                loader.linear("self_attn.v_proj", (kv, hidden), bias)?,
-            ),
-            Projections::Fused => {
-                let rows = |rows| {
-                    loader.linear_rows("self_attn.qkv_proj", (q + 2 * kv, hidden), rows, bias)
-                };
-                (rows(0..q)?, rows(q..q + kv)?, rows(q + kv..q + 2 * kv)?)
-            }
+    /// Scores magnify what is lost before them: these projections keep two bf16 of each number.
+    pub(crate) fn load(loader: &LayerLoader<'_>, spec: &AttentionSpec) -> Result<Attention, Error> {
+        let linear = |spec| loader.linear(spec, Precision::Bf16x2);
+        let [q, k, v] = spec.qkv();
+        let (mut q_proj, k_proj, v_proj) = (linear(&q)?, linear(&k)?, linear(&v)?);
+        let qk_norm = match &spec.qk_norm {
+            None => None,
+            Some([q, k]) => Some([loader.norm(q)?, loader.norm(k)?]),
         };
-        let qk_norm = match config.family.qk_norm {
-            QkNorm::None => None,
-            QkNorm::PerHead => Some((
-                loader.norm("self_attn.q_norm", config.head_dim)?,
-                loader.norm("self_attn.k_norm", config.head_dim)?,
-            )),
-        };
-        let o_proj = loader.linear("self_attn.o_proj", (hidden, q), config.output_bias)?;
-        q_proj.precede([&o_proj]);
+        let o_proj = linear(&spec.output())?;
+        q_proj.precede(&[&o_proj]);
         Ok(Attention {
             q_proj,
             k_proj,
             v_proj,
             o_proj,
             qk_norm,
-            num_heads: config.num_heads,
-            num_kv_heads: config.num_kv_heads,
-            head_dim: config.head_dim,
-            window: config.sliding_window.get(loader.layer).copied().flatten(),
-            ops: loader.ops,
+            spec: spec.clone(),
+            kv: KvPool::new(spec.kv_heads, spec.head_dim, loader.options)?,
+            ops: loader.options.ops,
             tier: Tier::detect(),
         })
     }
@@ -79,54 +59,48 @@ impl Attention {
     }
 
     /// Says whose products come after the last one of a step.
-    pub(crate) fn precede<const N: usize>(&mut self, later: [&Linear; N]) {
+    pub(crate) fn precede(&mut self, later: &[&Linear]) {
         self.o_proj.precede(later);
     }
 
     /// `hidden` is `[rows, hidden_size]`, already normalised, and so is the result.
     ///
-    /// The rows' keys and values are written into `kv` first.
+    /// The rows' keys and values are written into the cache first.
     pub(crate) fn forward(
-        &self,
+        &mut self,
         hidden: &Tensor,
         step: &Step<'_>,
-        kv: &mut KvPool,
     ) -> candle_core::Result<Tensor> {
-        // [rows, num_heads × head_dim], and twice [rows, num_kv_heads × head_dim]
+        // [rows, heads × head_dim], and twice [rows, kv_heads × head_dim]
         let [mut q, mut k, v] = Linear::forward_each(self.first(), hidden, &step.kinds)?;
-        if let Some((q_norm, k_norm)) = &self.qk_norm {
+        if let Some([q_norm, k_norm]) = &self.qk_norm {
             q = q_norm.forward(&q)?;
             k = k_norm.forward(&k)?;
         }
-        let q = step.rotation.apply(&q, self.num_heads, self.head_dim, self.ops)?;
-        let k = step.rotation.apply(&k, self.num_kv_heads, self.head_dim, self.ops)?;
+        let AttentionSpec { heads, kv_heads, head_dim, rotation, .. } = self.spec;
+        let Some(rotation) = step.rotations.get(rotation) else {
+            candle_core::bail!("rotation {rotation} of {}", step.rotations.len());
+        };
+        let q = rotation.apply(&q, heads, head_dim, self.ops)?;
+        let k = rotation.apply(&k, kv_heads, head_dim, self.ops)?;
         tensors::with_values(&k, |keys| {
-            tensors::with_values(&v, |values| kv.append(&step.rows, keys, values))
+            tensors::with_values(&v, |values| self.kv.append(&step.rows, keys, values))
         })??;
         let attended = match self.ops {
-            Ops::Cake => q.apply_op1_no_bwd(&Attended { layer: self, step, kv })?,
-            Ops::Candle => self.attend_candle(&q, step, kv)?,
+            Ops::Cake => q.apply_op1_no_bwd(&Attended { layer: self, step })?,
+            Ops::Candle => self.attend_candle(&q, step)?,
         };
         self.o_proj.forward(&attended, &step.kinds)
     }
 
-    fn scale(&self) -> f64 {
-        (self.head_dim as f64).powf(-0.5)
-    }
-
     /// The same with candle's operations, sequence by sequence: gather, repeat, multiply, mask.
-    fn attend_candle(
-        &self,
-        q: &Tensor,
-        step: &Step<'_>,
-        kv: &KvPool,
-    ) -> candle_core::Result<Tensor> {
-        let (heads, kv_heads, head_dim) = (self.num_heads, self.num_kv_heads, self.head_dim);
+    fn attend_candle(&self, q: &Tensor, step: &Step<'_>) -> candle_core::Result<Tensor> {
+        let AttentionSpec { heads, kv_heads, head_dim, scale, .. } = self.spec;
         let mut outputs = Vec::new();
         let mut first = 0; // Row of the step that the item starts at.
         for item in step.items.iter().filter(|item| item.rows > 0) {
             let (rows, seen) = (item.rows, item.position + item.rows);
-            let (keys, values) = kv.gather(seen, &item.blocks);
+            let (keys, values) = self.kv.gather(seen, &item.blocks);
             let by_head = |cached: Vec<f32>| {
                 Tensor::from_vec(cached, (seen, kv_heads, 1, head_dim), &Device::Cpu)?
                     .broadcast_as((seen, kv_heads, heads / kv_heads, head_dim))?
@@ -137,7 +111,7 @@ impl Attention {
             let (k, v) = (by_head(keys)?, by_head(values)?);
             let q = q.narrow(0, first, rows)?.reshape((rows, heads, head_dim))?;
             let q = q.transpose(0, 1)?.contiguous()?; // [heads, rows, head_dim]
-            let scores = (q.matmul(&k.t()?)? * self.scale())?; // [heads, rows, seen]
+            let scores = (q.matmul(&k.t()?)? * scale)?; // [heads, rows, seen]
             let scores = scores.broadcast_add(&self.mask(item.position, rows, seen)?)?;
             let weights = candle_nn::ops::softmax(&scores, D::Minus1)?;
             let attended = weights.matmul(&v)?.transpose(0, 1)?; // [rows, heads, head_dim]
@@ -150,7 +124,7 @@ impl Attention {
     /// `[rows, seen]`: 0 where the key is visible, minus infinity elsewhere.
     fn mask(&self, position: usize, rows: usize, seen: usize) -> candle_core::Result<Tensor> {
         let visible = |row: usize, key: usize| {
-            key <= row && self.window.is_none_or(|window| key + window > row)
+            key <= row && self.spec.window.is_none_or(|window| key + window > row)
         };
         let mask = (position..position + rows)
             .flat_map(|row| (0..seen).map(move |key| (row, key)))
@@ -164,7 +138,6 @@ impl Attention {
 struct Attended<'a> {
     layer: &'a Attention,
     step: &'a Step<'a>,
-    kv: &'a KvPool,
 }
 
 impl CustomOp1 for Attended<'_> {
@@ -178,11 +151,11 @@ impl CustomOp1 for Attended<'_> {
         layout: &Layout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
         let call = Attend {
-            kv: self.kv.view(),
+            kv: self.layer.kv.view(),
             rows: &self.step.rows,
-            heads: self.layer.num_heads,
-            scale: self.layer.scale() as f32,
-            window: self.layer.window,
+            heads: self.layer.spec.heads,
+            scale: self.layer.spec.scale as f32,
+            window: self.layer.spec.window,
         };
         let y = attend(self.layer.tier, &call, tensors::values(storage, layout)?);
         Ok((CpuStorage::F32(y), layout.shape().clone()))

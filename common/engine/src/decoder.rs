@@ -1,13 +1,12 @@
-//! One decoder layer as candle code, for every family of the table.
+//! One decoder layer as candle code: the residual branches that its specification lists.
 
-use cake_checkpoint::Projections;
+use cake_checkpoint::{Activation, LayerSpec, MlpSpec, Op};
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
 use crate::attention::Attention;
 use crate::batch::{BatchItem, RowKinds};
 use crate::error::Error;
 use crate::kernel::{AttendRow, Precision, Tier, add, silu_mul};
-use crate::kv::KvPool;
 use crate::linear::Linear;
 use crate::loader::LayerLoader;
 use crate::norm::RmsNorm;
@@ -23,57 +22,103 @@ pub(crate) struct Step<'a> {
     pub(crate) rows: Vec<AttendRow<'a>>,
     /// What kind of arithmetic each row gets.
     pub(crate) kinds: RowKinds,
-    /// The rows' rotation.
-    pub(crate) rotation: Rotation,
+    /// The rows' rotations, as layers name them.
+    pub(crate) rotations: Vec<Rotation>,
 }
 
-/// `x += attention(norm(x)); x += mlp(norm(x))`, as `LlamaDecoderLayer` in Hugging Face
-/// transformers.
+/// `x += multiplier · post(op(pre(x)))` for each branch, in order.
 pub(crate) struct DecoderLayer {
-    input_norm: RmsNorm,
-    attention: Attention,
-    post_attention_norm: RmsNorm,
-    mlp: Mlp,
+    branches: Vec<Branch>,
     ops: Ops,
 }
 
+/// A residual branch.
+struct Branch {
+    pre: Option<RmsNorm>,
+    op: Operation,
+    post: Option<RmsNorm>,
+    multiplier: f32,
+}
+
+/// What a branch computes.
+enum Operation {
+    Attention(Box<Attention>),
+    Mlp(Mlp),
+}
+
 impl DecoderLayer {
-    pub(crate) fn load(loader: &LayerLoader<'_>) -> Result<DecoderLayer, Error> {
-        let hidden = loader.config.hidden_size;
-        let mut layer = DecoderLayer {
-            input_norm: loader.norm("input_layernorm", hidden)?,
-            attention: Attention::load(loader)?,
-            post_attention_norm: loader.norm("post_attention_layernorm", hidden)?,
-            mlp: Mlp::load(loader)?,
-            ops: loader.ops,
+    pub(crate) fn load(loader: &LayerLoader<'_>, spec: &LayerSpec) -> Result<DecoderLayer, Error> {
+        let norm = |norm: &Option<_>| norm.as_ref().map(|norm| loader.norm(norm)).transpose();
+        let load = |spec: &cake_checkpoint::Branch| {
+            Ok(Branch {
+                pre: norm(&spec.pre)?,
+                op: match &spec.op {
+                    Op::Attention(spec) => {
+                        Operation::Attention(Box::new(Attention::load(loader, spec)?))
+                    }
+                    Op::Mlp(spec) => Operation::Mlp(Mlp::load(loader, spec)?),
+                },
+                post: norm(&spec.post)?,
+                multiplier: spec.multiplier,
+            })
         };
-        layer.attention.precede([&layer.mlp.gate_proj, &layer.mlp.up_proj]);
-        Ok(layer)
+        let mut branches = spec.branches.iter().map(load).collect::<Result<Vec<_>, Error>>()?;
+        for index in 1..branches.len() {
+            let (before, later) = branches.split_at_mut(index);
+            before[index - 1].op.precede(&later[0].op);
+        }
+        Ok(DecoderLayer { branches, ops: loader.options.ops })
     }
 
     /// Says which layer comes after this one.
     pub(crate) fn precede(&mut self, later: &DecoderLayer) {
-        self.mlp.down_proj.precede(later.attention.first());
+        if let (Some(last), Some(first)) = (self.branches.last_mut(), later.branches.first()) {
+            last.op.precede(&first.op);
+        }
     }
 
     /// `hidden` is `[rows, hidden_size]`, and so is the result.
     pub(crate) fn forward(
-        &self,
-        hidden: &Tensor,
+        &mut self,
+        hidden: Tensor,
         step: &Step<'_>,
-        kv: &mut KvPool,
     ) -> candle_core::Result<Tensor> {
-        let attended = self.attention.forward(&self.input_norm.forward(hidden)?, step, kv)?;
-        let hidden = self.sum(hidden, &attended)?;
-        let expanded =
-            self.mlp.forward(&self.post_attention_norm.forward(&hidden)?, &step.kinds)?;
-        self.sum(&hidden, &expanded)
+        let mut hidden = hidden;
+        for Branch { pre, op, post, multiplier } in &mut self.branches {
+            let normed = match pre {
+                Some(norm) => norm.forward(&hidden)?,
+                None => hidden.clone(),
+            };
+            let mut result = match op {
+                Operation::Attention(attention) => attention.forward(&normed, step)?,
+                Operation::Mlp(mlp) => mlp.forward(&normed, &step.kinds)?,
+            };
+            drop(normed);
+            if let Some(norm) = post {
+                result = norm.forward(&result)?;
+            }
+            if *multiplier != 1.0 {
+                result = (result * f64::from(*multiplier))?;
+            }
+            hidden = match self.ops {
+                Ops::Cake => hidden.apply_op2_no_bwd(&result, &Add)?,
+                Ops::Candle => (hidden + result)?,
+            };
+        }
+        Ok(hidden)
     }
+}
 
-    fn sum(&self, a: &Tensor, b: &Tensor) -> candle_core::Result<Tensor> {
-        match self.ops {
-            Ops::Cake => a.apply_op2_no_bwd(b, &Add),
-            Ops::Candle => a + b,
+impl Operation {
+    /// Says what comes after this one.
+    fn precede(&mut self, later: &Operation) {
+        let first: &[&Linear] = match later {
+            Operation::Attention(attention) => &attention.first(),
+            Operation::Mlp(mlp) => &[&mlp.gate_proj, &mlp.up_proj],
+        };
+        match self {
+            Operation::Attention(attention) => attention.precede(first),
+            Operation::Mlp(mlp) => mlp.down_proj.precede(first),
         }
     }
 }
@@ -83,6 +128,7 @@ struct Mlp {
     gate_proj: Linear,
     up_proj: Linear,
     down_proj: Linear,
+    activation: Activation,
     ops: Ops,
 }
 
@@ -90,36 +136,24 @@ impl Mlp {
     /// The scores of attention magnify what is lost before them; here, half as many bits cost little,
     /// and most of a prompt's time is spent here. The gate's product goes through an exponential: its
     /// packed weights keep their bits.
-    fn load(loader: &LayerLoader<'_>) -> Result<Mlp, Error> {
-        let gate = LayerLoader { precision: Precision::Bf16, ..*loader };
-        let loader = LayerLoader { precision: Precision::Bf16Both, ..*loader };
-        let config = loader.config;
-        let (hidden, inner) = (config.hidden_size, config.intermediate_size);
-        let bias = config.mlp_bias;
-        let (mut gate_proj, up_proj) = match config.family.projections {
-            Projections::Separate => (
-                gate.linear("mlp.gate_proj", (inner, hidden), bias)?,
-                loader.linear("mlp.up_proj", (inner, hidden), bias)?,
-            ),
-            Projections::Fused => {
-                let (name, shape) = ("mlp.gate_up_proj", (2 * inner, hidden));
-                (
-                    gate.linear_rows(name, shape, 0..inner, bias)?,
-                    loader.linear_rows(name, shape, inner..2 * inner, bias)?,
-                )
-            }
-        };
-        let down_proj = loader.linear("mlp.down_proj", (hidden, inner), bias)?;
-        gate_proj.precede([&down_proj]);
-        Ok(Mlp { gate_proj, up_proj, down_proj, ops: loader.ops })
+    fn load(loader: &LayerLoader<'_>, spec: &MlpSpec) -> Result<Mlp, Error> {
+        let [gate, up] = spec.gate_up();
+        let mut gate_proj = loader.linear(&gate, Precision::Bf16)?;
+        let up_proj = loader.linear(&up, Precision::Bf16Both)?;
+        let down_proj = loader.linear(&spec.down(), Precision::Bf16Both)?;
+        gate_proj.precede(&[&down_proj]);
+        let (activation, ops) = (spec.activation, loader.options.ops);
+        Ok(Mlp { gate_proj, up_proj, down_proj, activation, ops })
     }
 
     fn forward(&self, hidden: &Tensor, kinds: &RowKinds) -> candle_core::Result<Tensor> {
         let layers = [&self.gate_proj, &self.up_proj];
-        let [gate, up] = Linear::forward_each(layers, hidden, kinds)?; // [rows, intermediate_size]
-        let product = match self.ops {
-            Ops::Cake => gate.apply_op2_no_bwd(&up, &SiluMul(Tier::detect()))?,
-            Ops::Candle => (gate.silu()? * up)?,
+        let [gate, up] = Linear::forward_each(layers, hidden, kinds)?; // [rows, inner_size]
+        let product = match (self.activation, self.ops) {
+            (Activation::Silu, Ops::Cake) => {
+                gate.apply_op2_no_bwd(&up, &SiluMul(Tier::detect()))?
+            }
+            (Activation::Silu, Ops::Candle) => (gate.silu()? * up)?,
         };
         self.down_proj.forward(&product, kinds)
     }

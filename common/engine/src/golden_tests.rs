@@ -103,7 +103,7 @@ impl Model {
         };
         let mut bounds = vec![0];
         bounds.extend(cuts);
-        bounds.push(config.num_layers);
+        bounds.push(config.layers.len());
         let stages = bounds
             .windows(2)
             .map(|pair| LayerRange::new(pair[0], pair[1]))

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cake_checkpoint::{MappedMatrix, MappedTensor, ModelConfig, Watch};
+use cake_checkpoint::{MappedMatrix, MappedTensor, ModelSpec, Watch};
 use candle_core::Tensor;
 
 use crate::batch::RowKinds;
@@ -32,7 +32,7 @@ impl Head {
     /// # Errors
     /// If a tensor is not that, threads cannot be started, or [`cpu_tier`](crate::cpu_tier) fails.
     pub fn new(
-        config: &ModelConfig,
+        config: &ModelSpec,
         norm: MappedTensor,
         head: MappedMatrix,
         options: &EngineOptions,
@@ -52,7 +52,7 @@ impl Head {
         let EngineOptions { ops, numerics, .. } = *options;
         let arithmetic = (ops, numerics, Precision::Bf16x2); // No row counts as one of a prompt.
         Ok(Head {
-            norm: RmsNorm::new(norm, config.rms_norm_eps, options.ops),
+            norm: RmsNorm::new(norm, config.final_norm.eps, options.ops),
             head: Linear::new(Arc::new(head), 0..vocab_size, None, arithmetic)?,
             hidden_size,
             pool: options.thread_pool()?,

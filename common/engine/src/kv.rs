@@ -1,6 +1,6 @@
 //! The KV pool of one layer: an array of blocks, indexed by the numbers that the master gives out.
 
-use cake_checkpoint::{KvDtype, ModelConfig};
+use cake_checkpoint::KvDtype;
 use memmap2::MmapMut;
 
 use crate::error::Error;
@@ -21,11 +21,15 @@ pub(crate) struct KvPool {
 }
 
 impl KvPool {
-    /// A pool for one layer of `config`.
+    /// A pool for so many heads of this width.
     ///
     /// # Errors
     /// [`Error::KvTooLarge`] or [`Error::KvMemory`] if there cannot be so much memory.
-    pub(crate) fn new(config: &ModelConfig, options: &EngineOptions) -> Result<KvPool, Error> {
+    pub(crate) fn new(
+        kv_heads: usize,
+        head_dim: usize,
+        options: &EngineOptions,
+    ) -> Result<KvPool, Error> {
         let (blocks, block_positions) = (options.kv_blocks, options.block_positions);
         let float = match options.kv {
             KvDtype::F32 => FloatType::F32,
@@ -33,7 +37,7 @@ impl KvPool {
         };
         let bytes = blocks
             .checked_mul(block_positions)
-            .and_then(|positions| positions.checked_mul(config.kv_dim() * float.bytes()))
+            .and_then(|positions| positions.checked_mul(kv_heads * head_dim * float.bytes()))
             .filter(|&bytes| isize::try_from(bytes).is_ok())
             .ok_or(Error::KvTooLarge { blocks, block_positions })?;
         let reserve = || {
@@ -45,8 +49,8 @@ impl KvPool {
             values: reserve()?,
             float,
             block_positions,
-            kv_heads: config.num_kv_heads,
-            head_dim: config.head_dim,
+            kv_heads,
+            head_dim,
         })
     }
 

@@ -51,7 +51,7 @@ pub use embedding::Embedding;
 pub use error::Error;
 pub use head::Head;
 pub use kernel::{MatrixKinds, arithmetic, cpu_tier, same_bits};
-pub use memory::{blocks_for, kv_bytes, resident_bytes, scratch_bytes};
+pub use memory::{block_bytes, blocks_for, kv_bytes, resident_bytes, scratch_bytes};
 pub use options::{BLOCK_POSITIONS, EngineOptions, Numerics, Ops, WeightEncoding};
 pub use placement::{Placement, Weights};
 pub use probe::{HeadProbe, LayerProbe, probe_head, probe_layer};

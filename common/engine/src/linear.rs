@@ -68,13 +68,13 @@ impl Linear {
 
     /// Says which layers' products come at once after those that begin with this one, for threads that wait
     /// to ask memory for.
-    pub(crate) fn precede<const N: usize>(&mut self, later: [&Linear; N]) {
+    pub(crate) fn precede(&mut self, later: &[&Linear]) {
         if let Weight::Stored { next, .. } = &mut self.weight {
-            let stored = |later: &Linear| match &later.weight {
+            let stored = |later: &&Linear| match &later.weight {
                 Weight::Stored { matrix, rows, .. } => Some((matrix.clone(), rows.clone())),
                 Weight::Candle { .. } => None,
             };
-            *next = later.into_iter().filter_map(stored).collect();
+            *next = later.iter().filter_map(stored).collect();
         }
     }
 

@@ -1,16 +1,17 @@
 //! Finding the weights of a layer by name and checking that they are what the configuration says.
 
-use std::ops::Range;
 use std::sync::Arc;
 
-use cake_checkpoint::{Affine, MappedMatrix, MappedPacked, MappedTensor, ModelConfig};
+use cake_checkpoint::{
+    Affine, LinearSpec, MappedMatrix, MappedPacked, MappedTensor, ModelSpec, NormSpec,
+};
 
 use crate::error::Error;
 use crate::kernel::Precision;
 use crate::linear::Linear;
 use crate::matrix::{StoredMatrix, check_shape, float_type};
 use crate::norm::RmsNorm;
-use crate::options::{Numerics, Ops};
+use crate::options::EngineOptions;
 
 /// Where the tensors of a model come from, by full checkpoint name.
 pub(crate) type Weights<'a> = dyn Fn(&str) -> Option<MappedTensor> + 'a;
@@ -19,62 +20,48 @@ pub(crate) type Weights<'a> = dyn Fn(&str) -> Option<MappedTensor> + 'a;
 #[derive(Clone, Copy)]
 pub(crate) struct LayerLoader<'a> {
     pub(crate) weights: &'a Weights<'a>,
-    pub(crate) config: &'a ModelConfig,
+    pub(crate) model: &'a ModelSpec,
     pub(crate) layer: usize,
-    pub(crate) ops: Ops,
-    pub(crate) numerics: Numerics,
-    /// Of activations of prompts in linear layers, where `numerics` lets them be rounded.
-    pub(crate) precision: Precision,
+    pub(crate) options: &'a EngineOptions,
 }
 
 impl LayerLoader<'_> {
     fn find(&self, leaf: &str) -> Result<(String, MappedTensor), Error> {
-        let name = format!("{}{}.{leaf}", self.config.family.layer_prefix, self.layer);
+        let name = self.model.layer_tensor_name(self.layer, leaf);
         match (self.weights)(&name) {
             Some(tensor) => Ok((name, tensor)),
             None => Err(Error::MissingTensor { name }),
         }
     }
 
-    /// The norm `leaf.weight` over `width` values.
-    pub(crate) fn norm(&self, leaf: &str, width: usize) -> Result<RmsNorm, Error> {
-        let (name, tensor) = self.find(&format!("{leaf}.weight"))?;
-        let weight = vector(&name, &tensor, width)?;
-        Ok(RmsNorm::new(weight, self.config.rms_norm_eps, self.ops))
+    /// A norm.
+    pub(crate) fn norm(&self, norm: &NormSpec) -> Result<RmsNorm, Error> {
+        let (name, tensor) = self.find(&format!("{}.weight", norm.path))?;
+        let weight = vector(&name, &tensor, norm.width)?;
+        Ok(RmsNorm::new(weight, norm.eps, self.options.ops))
     }
 
-    /// The linear layer `leaf`, `[outputs, inputs]`, with a bias if it is to have one.
+    /// A linear layer. Activations of prompts are rounded to `precision`, where numerics let them be.
     pub(crate) fn linear(
         &self,
-        leaf: &str,
-        (outputs, inputs): (usize, usize),
-        bias: bool,
+        linear: &LinearSpec,
+        precision: Precision,
     ) -> Result<Linear, Error> {
-        self.linear_rows(leaf, (outputs, inputs), 0..outputs, bias)
-    }
-
-    /// `rows` of the linear layer `leaf`, which is `[outputs, inputs]` as a whole.
-    pub(crate) fn linear_rows(
-        &self,
-        leaf: &str,
-        (outputs, inputs): (usize, usize),
-        rows: Range<usize>,
-        bias: bool,
-    ) -> Result<Linear, Error> {
-        let (name, matrix) = self.matrix(leaf, inputs)?;
-        if matrix.rows() != outputs {
-            let (expected, found) = (outputs, matrix.rows());
+        let (name, matrix) = self.matrix(&linear.path, linear.inputs)?;
+        if matrix.rows() != linear.stored_rows {
+            let (expected, found) = (linear.stored_rows, matrix.rows());
             return Err(Error::WrongRows { name, expected, found });
         }
-        let bias = match bias {
+        let bias = match linear.bias {
             true => {
-                let (name, tensor) = self.find(&format!("{leaf}.bias"))?;
-                Some(vector(&name, &tensor, outputs)?[rows.clone()].to_vec())
+                let (name, tensor) = self.find(&format!("{}.bias", linear.path))?;
+                let all = vector(&name, &tensor, linear.stored_rows)?;
+                Some(all[linear.rows.clone()].to_vec())
             }
             false => None,
         };
-        let arithmetic = (self.ops, self.numerics, self.precision);
-        Linear::new(Arc::new(matrix), rows, bias, arithmetic)
+        let arithmetic = (self.options.ops, self.options.numerics, precision);
+        Linear::new(Arc::new(matrix), linear.rows.clone(), bias, arithmetic)
     }
 
     /// The matrix of the module `leaf`: packed if it has scales.

@@ -1,6 +1,6 @@
 //! What a stage costs in memory: the numbers that the planner, the worker and the master share.
 
-use cake_checkpoint::{Dtype, KvDtype, ModelConfig};
+use cake_checkpoint::{Dtype, KvDtype, LayerSpec, ModelSpec, Op};
 
 use crate::kernel::{attend_floats, product_bytes};
 use crate::options::BLOCK_POSITIONS;
@@ -22,49 +22,54 @@ pub fn blocks_for(tokens: usize) -> usize {
     tokens.div_ceil(BLOCK_POSITIONS)
 }
 
-/// Bytes of keys and values of `layers` layers for `sequences` sequences of `context_tokens`
-/// tokens, each rounded up to whole blocks.
-pub fn kv_bytes(
-    config: &ModelConfig,
-    layers: usize,
-    context_tokens: usize,
-    sequences: usize,
-    kv: KvDtype,
-) -> u64 {
-    let positions = (blocks_for(context_tokens) as u64).saturating_mul(BLOCK_POSITIONS as u64);
-    config
-        .kv_bytes_per_token_layer(kv)
-        .saturating_mul(positions)
-        .saturating_mul(sequences as u64)
-        .saturating_mul(layers as u64)
+/// Bytes of keys and values of these layers for `sequences` sequences of `context_tokens` tokens, each rounded up to
+/// whole blocks.
+pub fn kv_bytes(layers: &[LayerSpec], context_tokens: usize, sequences: usize, kv: KvDtype) -> u64 {
+    let blocks = (blocks_for(context_tokens) as u64).saturating_mul(sequences as u64);
+    block_bytes(layers, kv).saturating_mul(blocks)
+}
+
+/// Bytes of keys and values of one block of [`BLOCK_POSITIONS`] positions in these layers.
+pub fn block_bytes(layers: &[LayerSpec], kv: KvDtype) -> u64 {
+    let of_layers = layers.iter().map(|layer| layer.kept().bytes(kv));
+    of_layers.fold(0, u64::saturating_add).saturating_mul(BLOCK_POSITIONS as u64)
 }
 
 /// An upper bound of the bytes that a stage allocates during a step of `rows` rows whose sequences
 /// have up to `context` positions, on `threads` threads, the step's messages included.
 ///
 /// Counted: hidden states as they arrive, as a tensor, beside their norm and the two sums, and twice
-/// more on the way out; then what attention and the MLP hold at once, both of them, since
-/// [`Reuse`](crate::Reuse) keeps the blocks of the one while the other runs; what kernels make of the
+/// more on the way out; then what each kind of operation holds in its widest layer, all of them, since
+/// [`Reuse`](crate::Reuse) keeps the blocks of the one while another runs; what kernels make of the
 /// inputs of a product, of every width and in the largest of its forms; what every thread keeps for
 /// attention and products; and a quarter more for the allocator, and for layers that mix packed and
 /// other matrices, whose forms differ.
-pub fn scratch_bytes(config: &ModelConfig, rows: usize, context: usize, threads: usize) -> u64 {
+pub fn scratch_bytes(model: &ModelSpec, rows: usize, context: usize, threads: usize) -> u64 {
     let row = |width: usize| (width as u64).saturating_mul(rows as u64);
-    let hidden = row(config.hidden_size).saturating_mul(8);
     let rounded = |inputs: usize| product_bytes(inputs, rows).0.div_ceil(F32_BYTES);
-    // q and k before and after norm and rotation, v, the weighted values, the output.
-    let (q, kv) = (row(config.q_dim()), row(config.kv_dim()));
-    let attention = q.saturating_mul(4).saturating_add(kv.saturating_mul(4));
-    // gate, up, their product.
-    let mlp = row(config.intermediate_size).saturating_mul(3);
-    let inputs = [config.hidden_size, config.q_dim(), config.intermediate_size];
-    let inputs = inputs.map(rounded).into_iter().fold(0, u64::saturating_add);
-    let rotation = row(config.rotary_dim);
-    let group = config.num_heads.div_ceil(config.num_kv_heads.max(1));
+    let hidden = row(model.hidden_size).saturating_mul(8);
+    let rotations = model.rotations.iter().map(|rotation| row(rotation.dim));
     let panels = product_bytes(1, 1).1.div_ceil(F32_BYTES).saturating_mul(threads.max(1) as u64);
-    let kept = attend_floats(group, config.head_dim, context, threads).saturating_add(panels);
-    let floats = hidden.saturating_add(attention).saturating_add(mlp).saturating_add(inputs);
-    let floats = floats.saturating_add(rotation).saturating_add(kept);
+    let (mut attention, mut kept, mut mlp) = (0, 0, 0);
+    for op in model.layers.iter().flat_map(LayerSpec::ops) {
+        match op {
+            // q and k before and after norm and rotation, v, the weighted values, the output.
+            Op::Attention(it) => {
+                let (q, kv) = (row(it.q_dim()), row(it.kv_dim()));
+                let held = q.saturating_mul(4).saturating_add(kv.saturating_mul(4));
+                attention = attention.max(held.saturating_add(rounded(it.q_dim())));
+                let group = it.heads.div_ceil(it.kv_heads.max(1));
+                kept = kept.max(attend_floats(group, it.head_dim, context, threads));
+            }
+            // gate, up, their product.
+            Op::Mlp(it) => {
+                let held = row(it.inner_size).saturating_mul(3);
+                mlp = mlp.max(held.saturating_add(rounded(it.inner_size)));
+            }
+        }
+    }
+    let parts = [hidden, rounded(model.hidden_size), attention, kept, mlp, panels];
+    let floats = parts.into_iter().chain(rotations).fold(0, u64::saturating_add);
     let bytes = floats.saturating_mul(F32_BYTES);
     bytes.saturating_add(bytes / ALLOCATOR_SLACK)
 }
@@ -73,12 +78,12 @@ pub fn scratch_bytes(config: &ModelConfig, rows: usize, context: usize, threads:
 mod tests {
     use super::*;
 
-    fn config() -> ModelConfig {
+    fn config() -> ModelSpec {
         let json = r#"{"architectures":["LlamaForCausalLM"],"hidden_size":64,
-            "num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":16,
+            "num_hidden_layers":3,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":16,
             "intermediate_size":160,"vocab_size":384,"rms_norm_eps":1e-5,
             "max_position_embeddings":256}"#;
-        ModelConfig::parse(json.as_bytes()).unwrap()
+        ModelSpec::parse(json.as_bytes()).unwrap()
     }
 
     #[test]
@@ -93,9 +98,10 @@ mod tests {
     fn keys_and_values_come_in_whole_blocks_per_sequence() {
         assert_eq!((blocks_for(0), blocks_for(16), blocks_for(17)), (0, 1, 2));
         // Two of 2 heads × 16 per token and layer; 17 tokens take 32 positions.
-        assert_eq!(kv_bytes(&config(), 3, 17, 2, KvDtype::F32), 2 * 32 * 4 * 32 * 2 * 3);
-        assert_eq!(kv_bytes(&config(), 3, 17, 2, KvDtype::F16), 2 * 32 * 2 * 32 * 2 * 3);
-        assert_eq!(kv_bytes(&config(), 1, usize::MAX, usize::MAX, KvDtype::F32), u64::MAX);
+        let layers = config().layers;
+        assert_eq!(kv_bytes(&layers, 17, 2, KvDtype::F32), 2 * 32 * 4 * 32 * 2 * 3);
+        assert_eq!(kv_bytes(&layers, 17, 2, KvDtype::F16), 2 * 32 * 2 * 32 * 2 * 3);
+        assert_eq!(kv_bytes(&layers[..1], usize::MAX, usize::MAX, KvDtype::F32), u64::MAX);
     }
 
     #[test]

@@ -10,8 +10,8 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use cake_checkpoint::{
-    Affine, Dtype, KvDtype, LayerRange, MappedMatrix, MappedPacked, MappedTensor, Memory,
-    ModelConfig,
+    Affine, Dtype, KvDtype, LayerRange, LayerSpec, MappedMatrix, MappedPacked, MappedTensor,
+    Memory, ModelSpec, TensorKind, TensorSpec,
 };
 
 use crate::batch::{Batch, BatchItem};
@@ -75,25 +75,28 @@ pub struct HeadProbe {
 /// [`Error::ProbeMemory`] if `max_bytes` is too little for even the narrowest layer, and the errors of
 /// [`Stage::load`].
 pub fn probe_layer(
-    config: &ModelConfig,
+    config: &ModelSpec,
     encoding: WeightEncoding,
     threads: usize,
     max_bytes: u64,
     most_layers: usize,
 ) -> Result<LayerProbe, Error> {
-    let bytes = layer_bytes(config, encoding);
-    let kv = kv_bytes(config, 1, POSITION + 1, 1, KvDtype::F16);
+    let layers = LayerRange::new(0, 1);
+    let whole = config.layers.first().ok_or(Error::NoSuchLayers { layers, num_layers: 0 })?;
+    let bytes = layer_bytes(whole, encoding);
+    let kv = kv_bytes(std::slice::from_ref(whole), POSITION + 1, 1, KvDtype::F16);
     let narrow =
-        narrowed(config, encoding, max_bytes.saturating_sub(kv)).map_err(|error| match error {
+        narrowed(whole, encoding, max_bytes.saturating_sub(kv)).map_err(|error| match error {
             Error::ProbeMemory { need, .. } => no_memory(need.saturating_add(kv), max_bytes),
             error => error,
         })?;
     let narrow_bytes = layer_bytes(&narrow, encoding).max(1);
-    let depth = depth(narrow_bytes, kv, max_bytes, config.num_layers.min(most_layers));
-    let narrow = ModelConfig { num_layers: depth, sliding_window: vec![None; depth], ..narrow };
+    let depth = depth(narrow_bytes, kv, max_bytes, config.layers.len().min(most_layers));
+    let narrow = ModelSpec { layers: vec![narrow; depth], ..config.clone() };
     let mut weights: HashMap<String, MappedTensor> = HashMap::new();
-    for (name, shape) in (0..depth).flat_map(|layer| layer_names(&narrow, layer)) {
-        for (name, dtype, shape) in stored(&name, &shape, encoding) {
+    for (layer, tensor) in narrow.layers.iter().enumerate().flat_map(numbered) {
+        let name = narrow.layer_tensor_name(layer, &tensor.leaf());
+        for (name, dtype, shape) in stored(&name, tensor.kind, &tensor.shape, encoding) {
             let tensor = scratch_weights(dtype, &shape).map_err(|_| no_memory(bytes, max_bytes))?;
             weights.insert(name, tensor);
         }
@@ -116,13 +119,13 @@ pub fn probe_layer(
 /// # Errors
 /// [`Error::ProbeMemory`] if `max_bytes` is too little for a row, and the errors of [`Head::new`].
 pub fn probe_head(
-    config: &ModelConfig,
+    config: &ModelSpec,
     encoding: WeightEncoding,
     threads: usize,
     max_bytes: u64,
 ) -> Result<HeadProbe, Error> {
     let width = config.hidden_size as u64;
-    let tensors = |rows: u64| stored("head.weight", &[rows, width], encoding);
+    let tensors = |rows: u64| stored("head.weight", TensorKind::Matrix, &[rows, width], encoding);
     let bytes = |(_, dtype, shape): &(String, Dtype, Vec<u64>)| {
         resident_bytes(*dtype, shape.iter().product())
     };
@@ -146,7 +149,7 @@ pub fn probe_head(
     let weight = filled.pop().expect("a matrix has one tensor at least");
     let norm =
         scratch_weights(Dtype::F32, &[width]).map_err(|_| no_memory(4 * width, max_bytes))?;
-    let narrow = ModelConfig { vocab_size: rows as usize, ..config.clone() };
+    let narrow = ModelSpec { vocab_size: rows as usize, ..config.clone() };
     let head = Head::new(&narrow, norm, MappedMatrix { weight, packed }, &options(threads))?;
     let hidden = vec![0.01; config.hidden_size];
     let Timed { each, quiet } = sustained(|| head.forward(hidden.clone(), 1).map(drop))?;
@@ -169,19 +172,25 @@ fn depth(layer_bytes: u64, kv_bytes: u64, max_bytes: u64, layers: usize) -> usiz
     wanted.max(1) as usize // No more than the model's layers, which are a `usize`.
 }
 
-fn layer_names(
-    config: &ModelConfig,
-    layer: usize,
-) -> impl Iterator<Item = (String, Vec<u64>)> + use<> {
-    let prefix = config.family.layer_prefix;
-    let tensors = config.family.layer_tensors(config);
-    tensors.into_iter().map(move |(leaf, shape)| (format!("{prefix}{layer}.{leaf}"), shape))
+/// The tensors of a layer, with its number.
+fn numbered(
+    (layer, spec): (usize, &LayerSpec),
+) -> impl Iterator<Item = (usize, TensorSpec)> + use<> {
+    spec.tensors().into_iter().map(move |tensor| (layer, tensor))
 }
 
 /// The tensors that one of this shape is stored in: itself, or codes, scales and biases.
-fn stored(name: &str, shape: &[u64], encoding: WeightEncoding) -> Vec<(String, Dtype, Vec<u64>)> {
+fn stored(
+    name: &str,
+    kind: TensorKind,
+    shape: &[u64],
+    encoding: WeightEncoding,
+) -> Vec<(String, Dtype, Vec<u64>)> {
     let packed = |format: Affine| {
         let &[rows, columns] = shape else { return None };
+        if kind != TensorKind::Matrix {
+            return None;
+        }
         let (codes, params) = format.packed_shapes(rows, columns)?;
         let module = name.strip_suffix(".weight")?;
         let part = |part: &str| (format!("{module}.{part}"), Dtype::BF16, params.clone());
@@ -195,37 +204,28 @@ fn stored(name: &str, shape: &[u64], encoding: WeightEncoding) -> Vec<(String, D
     }
 }
 
-fn layer_bytes(config: &ModelConfig, encoding: WeightEncoding) -> u64 {
-    layer_names(config, 0)
-        .flat_map(|(name, shape)| stored(&name, &shape, encoding))
+fn layer_bytes(layer: &LayerSpec, encoding: WeightEncoding) -> u64 {
+    let tensors = layer.tensors().into_iter();
+    tensors
+        .flat_map(|it| stored(&it.leaf(), it.kind, &it.shape, encoding))
         .map(|(_, dtype, shape)| resident_bytes(dtype, shape.iter().product()))
         .sum()
 }
 
-/// `config` with as many heads and as wide an MLP as fit in `max_bytes`, in equal proportion.
+/// `layer` with as many heads and as wide an MLP as fit in `max_bytes`, in equal proportion, seeing all of the past.
 fn narrowed(
-    config: &ModelConfig,
+    layer: &LayerSpec,
     encoding: WeightEncoding,
     max_bytes: u64,
-) -> Result<ModelConfig, Error> {
-    let group = config.num_heads / config.num_kv_heads;
+) -> Result<LayerSpec, Error> {
     let mut share = 1.0;
     loop {
-        let part = |whole: usize| ((whole as f64 * share) as usize).max(1);
-        let num_kv_heads = part(config.num_kv_heads);
-        let narrow = ModelConfig {
-            num_layers: 1,
-            num_kv_heads,
-            num_heads: num_kv_heads * group,
-            intermediate_size: part(config.intermediate_size).next_multiple_of(GRANULE),
-            sliding_window: vec![None],
-            ..config.clone()
-        };
+        let narrow = layer.narrowed(share, GRANULE);
         let need = layer_bytes(&narrow, encoding);
         if need <= max_bytes {
             return Ok(narrow);
         }
-        if narrow.num_kv_heads == 1 && narrow.intermediate_size == GRANULE {
+        if narrow == layer.narrowed(0.0, GRANULE) {
             return Err(Error::ProbeMemory { need, max_bytes });
         }
         share /= 2.0;
@@ -297,14 +297,16 @@ fn settled(seen: &[Timed], enough: bool) -> Option<Timed> {
 
 #[cfg(test)]
 mod tests {
+    use cake_checkpoint::Op;
+
     use super::*;
 
-    fn config() -> ModelConfig {
+    fn config() -> ModelSpec {
         let json = r#"{"architectures":["LlamaForCausalLM"],"hidden_size":256,
             "num_hidden_layers":8,"num_attention_heads":8,"num_key_value_heads":4,
             "intermediate_size":1024,"vocab_size":384,"rms_norm_eps":1e-5,
             "max_position_embeddings":256}"#;
-        ModelConfig::parse(json.as_bytes()).unwrap()
+        ModelSpec::parse(json.as_bytes()).unwrap()
     }
 
     #[test]
@@ -362,15 +364,17 @@ mod tests {
             let matrices = (BYTES - 2 * 2 * 256) / 2;
             let packed = matrices * format.bits() as u64 / 8 + matrices / 64 * 4;
             assert_eq!(probe.bytes, packed + 2 * 2 * 256);
-            let narrow = narrowed(&config(), WeightEncoding::Affine(format), BYTES / 8).unwrap();
+            let layer = &config().layers[0];
+            let narrow = narrowed(layer, WeightEncoding::Affine(format), BYTES / 8).unwrap();
             assert!(layer_bytes(&narrow, WeightEncoding::Affine(format)) <= BYTES / 8);
         }
     }
 
     #[test]
     fn scales_what_does_not_fit() {
-        let narrow = narrowed(&config(), BF16, BYTES / 3).unwrap();
-        assert!((1..=2).contains(&narrow.num_kv_heads));
+        let narrow = narrowed(&config().layers[0], BF16, BYTES / 3).unwrap();
+        let is_narrow = |op: &Op| matches!(op, Op::Attention(it) if (1..=2).contains(&it.kv_heads));
+        assert!(narrow.ops().any(is_narrow));
         assert!(layer_bytes(&narrow, BF16) <= BYTES / 3);
         let probe = probe_layer(&config(), BF16, 1, BYTES / 3, 2).unwrap();
         assert_eq!(probe.bytes, BYTES);

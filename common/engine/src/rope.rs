@@ -3,23 +3,23 @@
 //! Half rotation, as all checkpoints of the families here have it: element `i` of the rotating part
 //! of a head pairs with element `i + rotary_dim / 2`; what follows that part passes through.
 
-use cake_checkpoint::{ModelConfig, Rope, RopeScaling};
+use cake_checkpoint::{Rope, RopeScaling, RotationSpec};
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
 
 use crate::kernel::{AttendRow, rotate};
 use crate::options::Ops;
 use crate::tensors;
 
-/// The frequencies of one model.
+/// The frequencies of one rotation.
 pub(crate) struct Frequencies {
     /// One per pair, in f32 as the reference computes them.
     inverse: Vec<f32>,
 }
 
 impl Frequencies {
-    /// The frequencies of `config`, scaled as it says.
-    pub(crate) fn new(config: &ModelConfig) -> Frequencies {
-        Frequencies { inverse: inverse_frequencies(&config.rope, config.rotary_dim) }
+    /// The frequencies of a rotation, scaled as it says.
+    pub(crate) fn new(rotation: &RotationSpec) -> Frequencies {
+        Frequencies { inverse: inverse_frequencies(&rotation.rope, rotation.dim) }
     }
 
     /// The angles of one step's rows. Computed per step rather than for every position there could

@@ -2,13 +2,12 @@
 
 use std::cell::RefCell;
 
-use cake_checkpoint::{LayerRange, MappedTensor, ModelConfig, Watch};
+use cake_checkpoint::{LayerRange, MappedTensor, ModelSpec, Watch};
 
 use crate::batch::Batch;
 use crate::decoder::{DecoderLayer, Step};
 use crate::error::Error;
-use crate::kernel::{Precision, chosen};
-use crate::kv::KvPool;
+use crate::kernel::chosen;
 use crate::loader::LayerLoader;
 use crate::options::EngineOptions;
 use crate::pool::Pool;
@@ -22,9 +21,10 @@ use crate::tensors;
 pub struct Stage {
     layers: LayerRange,
     hidden_size: usize,
-    frequencies: Frequencies,
-    /// One per layer of the range, with its part of the KV cache.
-    parts: Vec<(DecoderLayer, KvPool)>,
+    /// One per rotation of the model.
+    frequencies: Vec<Frequencies>,
+    /// One per layer of the range.
+    parts: Vec<DecoderLayer>,
     options: EngineOptions,
     pool: Pool,
     /// The files that weights are read from at each step.
@@ -35,16 +35,16 @@ impl Stage {
     /// Builds the stage from the tensors that `weights` finds by full checkpoint name.
     ///
     /// # Errors
-    /// If the layers are not in the model, a tensor is missing or is not what `config` says, the system
+    /// If the layers are not in the model, a tensor is missing or is not what `model` says, the system
     /// refuses memory for the KV cache or threads, a file of weights was damaged, or
     /// [`cpu_tier`](crate::cpu_tier) fails.
     pub fn load(
-        config: &ModelConfig,
+        model: &ModelSpec,
         layers: LayerRange,
         weights: &dyn Fn(&str) -> Option<MappedTensor>,
         options: &EngineOptions,
     ) -> Result<Stage, Error> {
-        let num_layers = config.num_layers;
+        let num_layers = model.layers.len();
         if layers.start > layers.end || layers.end > num_layers {
             return Err(Error::NoSuchLayers { layers, num_layers });
         }
@@ -59,22 +59,20 @@ impl Stage {
         let mut parts = layers
             .iter()
             .map(|layer| {
-                let EngineOptions { ops, numerics, .. } = options;
-                let precision = Precision::Bf16x2; // Unless a part of the layer says otherwise.
-                let loader = LayerLoader { weights, config, layer, ops, numerics, precision };
-                Ok((DecoderLayer::load(&loader)?, KvPool::new(config, &options)?))
+                let loader = LayerLoader { weights, model, layer, options: &options };
+                DecoderLayer::load(&loader, &model.layers[layer])
             })
             .collect::<Result<Vec<_>, Error>>()?;
         for index in 1..parts.len() {
             let (before, later) = parts.split_at_mut(index);
-            before[index - 1].0.precede(&later[0].0);
+            before[index - 1].precede(&later[0]);
         }
         let watch = watch.into_inner();
         watch.check()?; // Small weights were read just now.
         Ok(Stage {
             layers,
-            hidden_size: config.hidden_size,
-            frequencies: Frequencies::new(config),
+            hidden_size: model.hidden_size,
+            frequencies: model.rotations.iter().map(Frequencies::new).collect(),
             parts,
             pool: options.thread_pool()?,
             options,
@@ -101,14 +99,14 @@ impl Stage {
         if rows.is_empty() {
             return Ok(hidden);
         }
-        let rotation = self.frequencies.rotation(&rows);
+        let rotations = self.frequencies.iter().map(|it| it.rotation(&rows)).collect();
         let kinds = batch.kinds(self.options.numerics);
-        let step = Step { items: &batch.items, rows, kinds, rotation };
+        let step = Step { items: &batch.items, rows, kinds, rotations };
         let parts = &mut self.parts;
         let hidden = self.pool.install(|| {
             let mut hidden = tensors::matrix(hidden, step.rows.len(), width)?;
-            for (layer, kv) in parts {
-                hidden = layer.forward(&hidden, &step, kv)?;
+            for layer in parts {
+                hidden = layer.forward(hidden, &step)?;
             }
             Ok::<_, Error>(hidden.flatten_all()?.to_vec1()?)
         });

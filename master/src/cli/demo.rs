@@ -92,7 +92,7 @@ impl Args {
         let checkpoint = block_in_place(|| Checkpoint::open(&name))?;
         out::line(format_args!(
             "The model: {} layers, {}. No worker below has room for all of it.",
-            checkpoint.config.num_layers,
+            checkpoint.config.layers.len(),
             format_bytes(checkpoint.total_bytes())
         ))?;
         let mut workers = start_workers(home.path(), checkpoint).await?;
@@ -280,7 +280,8 @@ async fn start_workers(home: &Path, checkpoint: Checkpoint) -> Result<Vec<DemoWo
 /// The budget that holds this many layers and not one more.
 fn room_for(layers: usize, model: &Model, promise: &Promise) -> u64 {
     let config = &model.checkpoint.config;
-    let kv = cake_engine::kv_bytes(config, 1, CONTEXT, promise.parallel, promise.kv);
+    let first = &config.layers[..1]; // All are alike.
+    let kv = cake_engine::kv_bytes(first, CONTEXT, promise.parallel, promise.kv);
     let layer = model.blob_bytes(0) + kv;
     let scratch = cake_worker::load::stage_scratch_bytes(config, promise.max_rows(), CONTEXT, 1);
     cake_worker::OVERHEAD_BYTES + scratch + layer * layers as u64 + layer / 2

@@ -72,7 +72,7 @@ fn extract(
     cancelled: &AtomicBool,
 ) -> Result<u64, Error> {
     let checkpoint = Checkpoint::open(model)?;
-    let num_layers = checkpoint.config.num_layers;
+    let num_layers = checkpoint.config.layers.len();
     if layers.is_empty() || layers.end > num_layers {
         let expected = format!("layers within 0..{num_layers}");
         return Err(Error::argument("--layers", layers, expected));

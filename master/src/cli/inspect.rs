@@ -1,6 +1,6 @@
 //! `cake-master inspect MODEL`: what a checkpoint contains.
 use cake_checkpoint::units::format_bytes;
-use cake_checkpoint::{Checkpoint, LayerRange, RopeScaling};
+use cake_checkpoint::{Checkpoint, LayerRange, LayerSpec, Op, RopeScaling};
 use serde::Serialize;
 
 use super::{Error, out, report};
@@ -75,6 +75,11 @@ impl Args {
 
 fn summary(checkpoint: &Checkpoint, tensors: bool) -> Summary<'_> {
     let config = &checkpoint.config;
+    // Of the first layer that has such an operation.
+    let ops = || config.layers.iter().flat_map(LayerSpec::ops);
+    let attention = ops().find_map(|op| if let Op::Attention(it) = op { Some(it) } else { None });
+    let mlp = ops().find_map(|op| if let Op::Mlp(it) = op { Some(it) } else { None });
+    let rope = config.rotations.first().map(|rotation| &rotation.rope);
     let lines = checkpoint.tensors.iter().map(|tensor| TensorLine {
         name: &tensor.name,
         file: tensor.file,
@@ -85,33 +90,33 @@ fn summary(checkpoint: &Checkpoint, tensors: bool) -> Summary<'_> {
     });
     Summary {
         model: &checkpoint.location.name,
-        architecture: config.family.architecture,
-        layers: config.num_layers,
+        architecture: config.architecture,
+        layers: config.layers.len(),
         hidden_size: config.hidden_size,
-        num_heads: config.num_heads,
-        num_kv_heads: config.num_kv_heads,
-        head_dim: config.head_dim,
-        intermediate_size: config.intermediate_size,
+        num_heads: attention.map_or(0, |it| it.heads),
+        num_kv_heads: attention.map_or(0, |it| it.kv_heads),
+        head_dim: attention.map_or(0, |it| it.head_dim),
+        intermediate_size: mlp.map_or(0, |it| it.inner_size),
         vocab_size: config.vocab_size,
         max_position_embeddings: config.max_position_embeddings,
         tie_word_embeddings: config.tie_word_embeddings,
-        rope_theta: config.rope.theta,
-        rope: match config.rope.scaling {
-            RopeScaling::None => "default",
-            RopeScaling::Linear { .. } => "linear",
-            RopeScaling::Llama3 { .. } => "llama3",
+        rope_theta: rope.map_or(0.0, |it| it.theta),
+        rope: match rope.map(|it| &it.scaling) {
+            None => "none",
+            Some(RopeScaling::None) => "default",
+            Some(RopeScaling::Linear { .. }) => "linear",
+            Some(RopeScaling::Llama3 { .. }) => "llama3",
         },
         files: checkpoint
             .files
             .iter()
             .map(|file| FileLine { path: file.path.display().to_string(), bytes: file.bytes })
             .collect(),
-        layer_bytes: (0..config.num_layers).map(|layer| checkpoint.layer_bytes(layer)).collect(),
+        layer_bytes: (0..config.layers.len()).map(|layer| checkpoint.layer_bytes(layer)).collect(),
         embedding_bytes: checkpoint.embedding().bytes,
         head_bytes: checkpoint.head().map_or(0, |head| head.bytes),
         total_bytes: checkpoint.total_bytes(),
-        kv_bytes_per_token_f32: config.num_layers as u64
-            * config.kv_bytes_per_token_layer(cake_checkpoint::KvDtype::F32),
+        kv_bytes_per_token_f32: config.kv_bytes_per_token(cake_checkpoint::KvDtype::F32),
         warnings: &checkpoint.warnings,
         tensors: tensors.then(|| lines.collect()),
     }

@@ -269,7 +269,7 @@ impl Prepared {
             encoding: self.model.encoding.to_string(),
             context: self.chosen.promise.context,
             parallel: self.chosen.promise.parallel,
-            layers: self.model.checkpoint.config.num_layers,
+            layers: self.model.checkpoint.config.layers.len(),
             devices: self.chosen.plan.stages.iter().map(device).collect(),
         }
     }

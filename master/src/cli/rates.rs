@@ -66,7 +66,7 @@ impl Asking<'_> {
             hosts.entry(host(&worker.address)).or_default().push(index);
         }
         // What is timed takes memory: no more than an equal share.
-        let layers = self.model.checkpoint.config.num_layers / workers.len().max(1);
+        let layers = self.model.checkpoint.config.layers.len() / workers.len().max(1);
         let workers = &workers;
         let each = hosts.into_values().map(|indices| async move {
             let mut rates = Vec::with_capacity(indices.len());
@@ -118,7 +118,7 @@ impl Asking<'_> {
         }
         let (encoding, config) = (model.weight_encoding(), &model.checkpoint.config);
         let max_bytes = max_bytes.min(platform::free_memory());
-        let layers = config.num_layers;
+        let layers = config.layers.len();
         let probe = || cake_engine::probe_layer(config, encoding, threads, max_bytes, layers);
         Some(match block_in_place(probe) {
             Ok(probe) => {

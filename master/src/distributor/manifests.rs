@@ -23,7 +23,7 @@ impl Manifests {
     pub fn open(model: Model, cache: DigestCache) -> Result<Self, Error> {
         let identity = model.identity()?;
         let known = |layer| cache.get(&identity, layer).map(Arc::new);
-        let layers = (0..model.checkpoint.config.num_layers)
+        let layers = (0..model.checkpoint.config.layers.len())
             .map(|layer| OnceCell::new_with(known(layer)))
             .collect();
         Ok(Self { model, cache: Arc::new(cache), identity, layers })

@@ -50,7 +50,7 @@ impl Bench {
     /// A pipeline of one stage, whose cache is empty.
     async fn pipeline(&self) -> Pipeline {
         let config = &self.model.checkpoint.config;
-        let layers = LayerRange::new(0, config.num_layers);
+        let layers = LayerRange::new(0, config.layers.len());
         let mapped = |layer| self.model.mapped_layer(layer).expect("mapped");
         let weights: Vec<_> = layers.iter().flat_map(mapped).collect();
         let find = |name: &str| {

@@ -124,7 +124,7 @@ impl Whole {
             threads: THREADS,
             ..EngineOptions::new(MANY * blocks_for(PROMPT + ANSWER))
         };
-        let layers = LayerRange::new(0, config.num_layers);
+        let layers = LayerRange::new(0, config.layers.len());
         let mut weights: HashMap<String, MappedTensor> = HashMap::new();
         for layer in layers.iter() {
             weights.extend(model.mapped_layer(layer)?);

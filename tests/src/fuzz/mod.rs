@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 
 use cake_checkpoint::safetensors::header::Header;
 use cake_checkpoint::safetensors::index::Index;
-use cake_checkpoint::{BlobSource, Checkpoint, GenerationConfig, Manifest, ModelConfig};
+use cake_checkpoint::{BlobSource, Checkpoint, GenerationConfig, Manifest, ModelSpec};
 use cake_identity::{Authority, DEFAULT_LIFETIME, JoinToken, hostile};
 
 use crate::programs;
@@ -44,7 +44,7 @@ pub const TARGETS: &[Target] = &[
     },
     Target {
         name: "config",
-        run: |bytes| drop(ModelConfig::parse(bytes)),
+        run: |bytes| drop(ModelSpec::parse(bytes)),
         seeds: || golden_files("config.json"),
         most_bytes: 64 << 10,
     },
@@ -151,7 +151,7 @@ fn manifests() -> Vec<Vec<u8>> {
     let model = crate::golden::directory().join("llama");
     let checkpoint =
         Checkpoint::open(model.to_str().expect("UTF-8")).expect("golden data is there");
-    let layers = 0..checkpoint.config.num_layers.min(2);
+    let layers = 0..checkpoint.config.layers.len().min(2);
     let manifest =
         |layer| BlobSource::new(&checkpoint, layer).manifest().expect("readable").to_json();
     layers.map(manifest).collect()

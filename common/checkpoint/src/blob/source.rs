@@ -39,7 +39,7 @@ impl<'a> BlobSource<'a> {
 
     /// A file with the tensors of several layers, in blob order and ready to be written.
     pub fn of_layers(checkpoint: &'a Checkpoint, layers: LayerRange) -> BlobSource<'a> {
-        let known = layers.start..layers.end.min(checkpoint.config.num_layers);
+        let known = layers.start..layers.end.min(checkpoint.config.layers.len());
         let tensors: Vec<_> = known.flat_map(|layer| checkpoint.layer_tensors(layer)).collect();
         BlobSource::of_tensors(checkpoint, encoded_tensors(&tensors, Encoding::AsStored))
     }

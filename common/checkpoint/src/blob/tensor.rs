@@ -8,8 +8,8 @@ use crate::anonymous::Memory;
 use crate::catalog::{Checkpoint, Tensor};
 use crate::dtype::Dtype;
 use crate::error::Error;
-use crate::family::Part;
 use crate::mapped::MappedTensor;
+use crate::model::Part;
 use crate::quant::{Affine, Encoding, FloatType, Sink, encode_into};
 use crate::safetensors::writer::Entry;
 

@@ -42,7 +42,7 @@ fn the_reference_library_reads_every_blob_and_finds_exactly_its_layer() {
     for name in GOLDEN {
         let expected = reference_tensors(name);
         let checkpoint = golden(name);
-        for layer in 0..checkpoint.config.num_layers {
+        for layer in 0..checkpoint.config.layers.len() {
             let bytes = bytes_of(&BlobSource::new(&checkpoint, layer));
             let blob = SafeTensors::deserialize(&bytes).unwrap();
             let prefix = format!("model.layers.{layer}.");

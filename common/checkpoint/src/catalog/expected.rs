@@ -3,32 +3,31 @@
 use std::collections::HashMap;
 
 use super::{CatalogError, Tensor};
-use crate::config::{ModelConfig, ModuleFormat};
 use crate::dtype::Dtype;
-use crate::family::Part;
+use crate::model::{LayerSpec, ModelSpec, ModuleFormat, Part, TensorKind};
 use crate::quant::{Affine, PARAM_TYPES};
 
 /// A tensor the model cannot do without, if nothing is packed.
 pub(super) struct Required {
     pub(super) name: String,
+    kind: TensorKind,
     shape: Vec<u64>,
     layer: Option<usize>,
 }
 
 /// Every tensor the model cannot do without: those outside the layers, then layer by layer.
-pub(super) fn required_tensors(config: &ModelConfig) -> Vec<Required> {
-    let family = config.family;
-    let outer = family.outer_tensors(config).into_iter();
-    let outer = outer.map(|(name, shape)| Required { name: name.to_owned(), shape, layer: None });
-    let leaves = family.layer_tensors(config);
-    let of_layer = |layer| {
-        leaves.iter().map(move |(leaf, shape)| Required {
-            name: family.layer_tensor_name(layer, leaf),
-            shape: shape.clone(),
+pub(super) fn required_tensors(model: &ModelSpec) -> Vec<Required> {
+    let outer = model.outer_tensors().into_iter();
+    let outer = outer.map(|(name, kind, shape)| Required { name, kind, shape, layer: None });
+    let of_layer = |(layer, spec): (usize, &LayerSpec)| {
+        spec.tensors().into_iter().map(move |tensor| Required {
+            name: model.layer_tensor_name(layer, &tensor.leaf()),
+            kind: tensor.kind,
+            shape: tensor.shape,
             layer: Some(layer),
         })
     };
-    outer.chain((0..config.num_layers).flat_map(of_layer)).collect()
+    outer.chain(model.layers.iter().enumerate().flat_map(of_layer)).collect()
 }
 
 /// A tensor as it must be.
@@ -54,13 +53,13 @@ enum Content {
 /// # Errors
 /// [`CatalogError`] for a matrix that is packed and should not be, or cannot be.
 pub(super) fn expected_tensors(
-    config: &ModelConfig,
+    config: &ModelSpec,
     there: &HashMap<&str, &Tensor>,
 ) -> Result<Vec<Expected>, CatalogError> {
     let mut all = Vec::new();
-    for Required { name, shape, layer } in required_tensors(config) {
+    for Required { name, kind, shape, layer } in required_tensors(config) {
         let packed = match (name.strip_suffix(Part::Weight.ending()), &shape[..]) {
-            (Some(module), &[rows, columns]) => {
+            (Some(module), &[rows, columns]) if kind == TensorKind::Matrix => {
                 packed_format(module, config, there)?.map(|format| (module, format, rows, columns))
             }
             _ => None,
@@ -84,7 +83,7 @@ pub(super) fn expected_tensors(
 /// In which format the matrix of a module must be packed, `None` for plain numbers.
 fn packed_format(
     module: &str,
-    config: &ModelConfig,
+    config: &ModelSpec,
     there: &HashMap<&str, &Tensor>,
 ) -> Result<Option<Affine>, CatalogError> {
     let part = |part: Part| there.get(format!("{module}{}", part.ending()).as_str());

@@ -3,8 +3,8 @@
 use super::{Checkpoint, Tensor};
 use crate::blob::{EncodedMatrix, encode_matrix, encoded_bytes};
 use crate::error::Error;
-use crate::family::Part;
 use crate::mapped::MappedTensor;
+use crate::model::Part;
 use crate::quant::{Affine, Encoding};
 
 /// The tensors of one matrix.

@@ -13,15 +13,15 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::blob::{Digest, Hasher};
-use crate::config::ModelConfig;
 use crate::dtype::Dtype;
 use crate::error::Error;
-use crate::family::Role;
 use crate::file::read_exact_at;
 use crate::file_map::FileMap;
 use crate::generation::GenerationConfig;
 use crate::locate::{Location, locate};
 use crate::mapped::MappedTensor;
+use crate::model::ModelSpec;
+use crate::model::Role;
 use crate::quant::{ENCODER_VERSION, Encoding};
 use crate::safetensors::writer::Entry;
 pub use error::CatalogError;
@@ -73,7 +73,7 @@ pub struct Checkpoint {
     /// `config.json` as it is on disk; this is what workers are sent.
     pub config_json: Vec<u8>,
     /// The same, read.
-    pub config: ModelConfig,
+    pub config: ModelSpec,
     /// Defaults for generation.
     pub generation: GenerationConfig,
     /// Its files.

@@ -6,11 +6,10 @@ use std::sync::Mutex;
 use super::expected::{Expected, check_params, expected_tensors};
 use super::weights::{gather, read_bounded};
 use super::{CatalogError, Checkpoint, CheckpointFile, OuterTensors, Tensor};
-use crate::config::{MAX_CONFIG_BYTES, ModelConfig};
 use crate::error::Error;
-use crate::family::{Part, Role};
 use crate::generation;
 use crate::locate::Location;
+use crate::model::{MAX_CONFIG_BYTES, ModelSpec, Names, Part, Role};
 use crate::range::LayerRange;
 use crate::safetensors::header::TensorInfo;
 
@@ -18,15 +17,16 @@ use crate::safetensors::header::TensorInfo;
 pub(super) fn open(location: Location) -> Result<Checkpoint, Error> {
     let config_path = location.directory.join("config.json");
     let config_json = read_bounded(&config_path, MAX_CONFIG_BYTES as u64 + 1)?;
-    let config = ModelConfig::parse(&config_json)
+    let config = ModelSpec::parse(&config_json)
         .map_err(|cause| Error::Config { path: config_path, cause })?;
     let mut warnings = Vec::new();
     let generation = generation::read(&location.directory, &mut warnings);
     let weights = gather(&location, &config, &mut warnings)?;
     let data_starts: Vec<u64> = weights.files.iter().map(|file| file.header.data_start).collect();
+    let names = Names::of(&config);
     let mut tensors = Vec::with_capacity(weights.tensors.len());
     for (file, info) in weights.tensors {
-        let role = role_of(&info, &config)?;
+        let role = role_of(&info, &names)?;
         let TensorInfo { name, dtype, shape, start, end } = info;
         let (offset, bytes) = (data_starts[file] + start, end - start);
         tensors.push(Tensor { name, file, dtype, shape, offset, bytes, role });
@@ -34,7 +34,7 @@ pub(super) fn open(location: Location) -> Result<Checkpoint, Error> {
     check_model(&tensors, &config)?;
     warn_about(&tensors, &config, &mut warnings);
 
-    let mut layers = vec![Vec::new(); config.num_layers];
+    let mut layers = vec![Vec::new(); config.layers.len()];
     for (index, tensor) in tensors.iter().enumerate() {
         if let Role::Layer { layer, .. } = tensor.role {
             layers[layer].push(index); // In range: such a role is only given below num_layers.
@@ -73,16 +73,16 @@ pub(super) fn open(location: Location) -> Result<Checkpoint, Error> {
     })
 }
 
-fn role_of(tensor: &TensorInfo, config: &ModelConfig) -> Result<Role, CatalogError> {
-    match config.family.classify(&tensor.name, config.num_layers)? {
+fn role_of(tensor: &TensorInfo, names: &Names<'_>) -> Result<Role, CatalogError> {
+    match names.role(&tensor.name)? {
         // Some tied files store the head as well; the embedding is what counts.
-        Role::Head(_) if config.tie_word_embeddings => Ok(Role::Ignored),
+        Role::Head(_) if names.spec().tie_word_embeddings => Ok(Role::Ignored),
         role => Ok(role),
     }
 }
 
 /// Checks types, shapes and completeness.
-fn check_model(tensors: &[Tensor], config: &ModelConfig) -> Result<(), CatalogError> {
+fn check_model(tensors: &[Tensor], config: &ModelSpec) -> Result<(), CatalogError> {
     let used = || tensors.iter().filter(|tensor| tensor.role != Role::Ignored);
     let there: HashMap<&str, &Tensor> =
         used().map(|tensor| (tensor.name.as_str(), tensor)).collect();
@@ -103,7 +103,7 @@ fn check_model(tensors: &[Tensor], config: &ModelConfig) -> Result<(), CatalogEr
     check_params(&there)?;
     let missing: Vec<&Expected> =
         expected.iter().filter(|expected| !there.contains_key(expected.name.as_str())).collect();
-    let mut has_tensors = vec![false; config.num_layers];
+    let mut has_tensors = vec![false; config.layers.len()];
     for tensor in used() {
         if let Role::Layer { layer, .. } = tensor.role {
             has_tensors[layer] = true;
@@ -113,7 +113,7 @@ fn check_model(tensors: &[Tensor], config: &ModelConfig) -> Result<(), CatalogEr
     let bare = runs(bare);
     if !bare.is_empty() {
         return Err(CatalogError::LayerCountMismatch {
-            expected: config.num_layers,
+            expected: config.layers.len(),
             missing: bare,
         });
     }
@@ -136,17 +136,17 @@ fn runs(layers: impl Iterator<Item = usize>) -> Vec<LayerRange> {
     ranges
 }
 
-fn warn_about(tensors: &[Tensor], config: &ModelConfig, warnings: &mut Vec<String>) {
-    let prefix = config.family.layer_prefix;
+fn warn_about(tensors: &[Tensor], config: &ModelSpec, warnings: &mut Vec<String>) {
+    let prefix = &*config.layer_prefix;
     let number = |tensor: &&Tensor| {
         let (number, _) = tensor.name.strip_prefix(prefix)?.split_once('.')?;
-        number.parse::<usize>().ok().filter(|&number| number >= config.num_layers)
+        number.parse::<usize>().ok().filter(|&number| number >= config.layers.len())
     };
     let extra = tensors.iter().filter(|tensor| number(tensor).is_some()).count();
     if extra > 0 {
         warnings.push(format!(
             "{extra} tensors belong to layers past the {} that the configuration names; they are not used",
-            config.num_layers
+            config.layers.len()
         ));
     }
     for &id in &config.eos_token_ids {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{CatalogError, Checkpoint};
 use crate::dtype::Dtype;
 use crate::error::Error;
-use crate::family::Role;
+use crate::model::Role;
 use crate::testing::{TinyCheckpoint, file_name, golden, golden_path, made, open};
 
 const NORM: &str = "model.layers.1.input_layernorm.weight";
@@ -38,7 +38,7 @@ fn golden_checkpoints_open_without_a_warning() {
         let checkpoint = golden(name);
         assert!(checkpoint.warnings.is_empty(), "{name}: {:?}", checkpoint.warnings);
         assert_eq!(checkpoint.files.len(), files);
-        assert_eq!(checkpoint.config.num_layers, layers);
+        assert_eq!(checkpoint.config.layers.len(), layers);
         for layer in 0..layers {
             assert_eq!(checkpoint.layer_tensors(layer).len(), tensors, "{name} layer {layer}");
         }

@@ -8,10 +8,9 @@ use std::path::{Path, PathBuf};
 use super::CatalogError;
 use super::error::listed;
 use super::expected::required_tensors;
-use crate::config::ModelConfig;
 use crate::error::Error;
-use crate::family::Role;
 use crate::locate::{Location, WeightsPath};
+use crate::model::{ModelSpec, Names, Role};
 use crate::safetensors::header::{FileError, Header, TensorInfo};
 use crate::safetensors::index::{Index, MAX_INDEX_BYTES};
 
@@ -39,7 +38,7 @@ pub(super) struct OpenFile {
 /// Where both forms are there the single file counts, as in the reference, if it has the whole model.
 pub(super) fn gather(
     location: &Location,
-    config: &ModelConfig,
+    config: &ModelSpec,
     warnings: &mut Vec<String>,
 ) -> Result<Weights, Error> {
     let directory = location.directory.as_path();
@@ -73,7 +72,7 @@ fn from_either(
     directory: &Path,
     single: &Path,
     index_path: &Path,
-    config: &ModelConfig,
+    config: &ModelSpec,
     warnings: &mut Vec<String>,
 ) -> Result<Weights, Error> {
     let weights = from_single(directory, single)?;
@@ -103,7 +102,7 @@ fn from_either(
 fn from_index(
     index_path: &Path,
     index: &Index,
-    config: &ModelConfig,
+    config: &ModelSpec,
     warnings: &mut Vec<String>,
 ) -> Result<Weights, Error> {
     let directory = index_path.parent().unwrap_or(Path::new(""));
@@ -131,7 +130,7 @@ fn from_index(
 fn choose(
     index: &Index,
     files: &[OpenFile],
-    config: &ModelConfig,
+    config: &ModelSpec,
     warnings: &mut Vec<String>,
 ) -> Result<Vec<(usize, TensorInfo)>, CatalogError> {
     let mut holders: HashMap<&str, Vec<usize>> = HashMap::new();
@@ -144,6 +143,7 @@ fn choose(
     let file_number: BTreeMap<&str, usize> =
         files.iter().enumerate().map(|(number, file)| (file.name.as_str(), number)).collect();
 
+    let names = Names::of(config);
     let mut unneeded = Vec::new();
     for (tensor, mapped) in &index.weight_map {
         let found = holds(tensor);
@@ -152,7 +152,7 @@ fn choose(
         }
         let (tensor, file) = (tensor.clone(), mapped.clone());
         match found.first() {
-            _ if !needed(&tensor, config) => unneeded.push(tensor),
+            _ if !is_needed(&tensor, &names) => unneeded.push(tensor),
             None => return Err(CatalogError::IndexTensorMissing { tensor, file }),
             Some(&number) => {
                 let found = files[number].name.clone();
@@ -209,9 +209,9 @@ fn choose(
 }
 
 /// Whether the model needs a tensor of that name.
-fn needed(tensor: &str, config: &ModelConfig) -> bool {
-    match config.family.classify(tensor, config.num_layers) {
-        Ok(Role::Head(_)) => !config.tie_word_embeddings,
+fn is_needed(tensor: &str, names: &Names<'_>) -> bool {
+    match names.role(tensor) {
+        Ok(Role::Head(_)) => !names.spec().tie_word_embeddings,
         Ok(Role::Ignored) | Err(_) => false,
         Ok(_) => true,
     }

@@ -2,7 +2,16 @@
 
 use super::ConfigError;
 use super::fields::Fields;
-use crate::family::{Family, Rotary};
+use super::spec::RotationSpec;
+
+/// How much of a head rotates.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Rotary {
+    /// All of it.
+    Full,
+    /// The first `head_dim × partial_rotary_factor` numbers of it.
+    Partial,
+}
 
 /// Constants of the rotary position embedding.
 #[derive(Clone, PartialEq, Debug)]
@@ -47,15 +56,22 @@ const MAX_FACTOR: f64 = 1e9;
 /// `rope_scaling` and `partial_rotary_factor`.
 pub(super) fn read(
     fields: &Fields<'_>,
-    family: &Family,
+    architecture: &'static str,
+    rotary: Rotary,
     head_dim: usize,
     max_position_embeddings: usize,
-) -> Result<(Rope, usize), ConfigError> {
+) -> Result<RotationSpec, ConfigError> {
+    fields.understand(&[
+        "rope_theta",
+        "partial_rotary_factor",
+        "original_max_position_embeddings",
+        "rope_scaling",
+    ]);
     let (field, dict) = match fields.object("rope_parameters")? {
         Some(dict) => ("rope_parameters", Some(dict)),
         None => ("rope_scaling", fields.object("rope_scaling")?),
     };
-    let inside = |name: &str, above: f64, most: f64| match dict {
+    let inside = |name: &str, above: f64, most: f64| match &dict {
         Some(dict) => dict.optional_number(name, above, most),
         None => Ok(None),
     };
@@ -63,16 +79,15 @@ pub(super) fn read(
         inside(name, above, MAX_FACTOR)?
             .ok_or_else(|| ConfigError::Missing { field: format!("{field}.{name}") })
     };
-    if dict.is_some_and(|dict| dict.values().any(|value| value.is_object())) {
+    if dict.as_ref().is_some_and(|dict| dict.values().any(|value| value.is_object())) {
         let found = "with parameters per layer type".to_owned();
-        let architecture = family.architecture;
-        return Err(ConfigError::Unsupported { field, found, architecture });
+        return Err(ConfigError::Unsupported { field: field.to_owned(), found, architecture });
     }
     let theta = match inside("rope_theta", 0.0, MAX_THETA)? {
         Some(theta) => Some(theta),
         None => fields.optional_number("rope_theta", 0.0, MAX_THETA)?,
     };
-    let rope_type = match dict {
+    let rope_type = match &dict {
         Some(dict) => dict.text("rope_type")?.or(dict.text("type")?),
         None => None,
     };
@@ -102,16 +117,13 @@ pub(super) fn read(
         Some(factor) => factor,
         None => fields.optional_number("partial_rotary_factor", 0.0, 1.0)?.unwrap_or(1.0),
     };
-    if family.rotary == Rotary::Full && factor != 1.0 {
-        return Err(ConfigError::Unsupported {
-            field: "partial_rotary_factor",
-            found: factor.to_string(),
-            architecture: family.architecture,
-        });
+    if rotary == Rotary::Full && factor != 1.0 {
+        let field = "partial_rotary_factor".to_owned();
+        return Err(ConfigError::Unsupported { field, found: factor.to_string(), architecture });
     }
-    let rotary_dim = (head_dim as f64 * factor) as usize; // Rounded down, as the reference does.
-    if rotary_dim == 0 || !rotary_dim.is_multiple_of(2) {
-        return Err(ConfigError::RotaryDim { rotary_dim, head_dim, factor });
+    let dim = (head_dim as f64 * factor) as usize; // Rounded down, as the reference does.
+    if dim == 0 || !dim.is_multiple_of(2) {
+        return Err(ConfigError::RotaryDim { rotary_dim: dim, head_dim, factor });
     }
-    Ok((Rope { theta: theta.unwrap_or(DEFAULT_THETA), scaling }, rotary_dim))
+    Ok(RotationSpec { rope: Rope { theta: theta.unwrap_or(DEFAULT_THETA), scaling }, dim })
 }

@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::{ConfigError, KvDtype, ModelConfig, ModuleFormat, RopeScaling};
+use super::{
+    AttentionSpec, ConfigError, KvDtype, MlpSpec, ModelSpec, ModuleFormat, Op, Rope, RopeScaling,
+};
 use crate::quant::Affine;
 use crate::testing::golden_path;
 
@@ -37,11 +39,11 @@ fn quantized(quantization: Value) -> Value {
     with(llama(), json!({ "quantization": quantization }))
 }
 
-fn parse(config: &Value) -> Result<ModelConfig, ConfigError> {
-    ModelConfig::parse(config.to_string().as_bytes())
+fn parse(config: &Value) -> Result<ModelSpec, ConfigError> {
+    ModelSpec::parse(config.to_string().as_bytes())
 }
 
-fn accepted(changes: Value) -> ModelConfig {
+fn accepted(changes: Value) -> ModelSpec {
     parse(&with(llama(), changes)).unwrap()
 }
 
@@ -49,8 +51,30 @@ fn refused(changes: Value) -> ConfigError {
     parse(&with(llama(), changes)).expect_err("must be refused")
 }
 
-fn golden(name: &str) -> ModelConfig {
-    ModelConfig::parse(&std::fs::read(golden_path(name).join("config.json")).unwrap()).unwrap()
+fn golden(name: &str) -> ModelSpec {
+    ModelSpec::parse(&std::fs::read(golden_path(name).join("config.json")).unwrap()).unwrap()
+}
+
+/// Attention of the layer.
+fn attention(model: &ModelSpec, layer: usize) -> &AttentionSpec {
+    let mut ops = model.layers[layer].ops();
+    let found = ops.find_map(|op| if let Op::Attention(it) = op { Some(it) } else { None });
+    found.expect("it has attention")
+}
+
+/// The network of the first layer.
+fn mlp(model: &ModelSpec) -> &MlpSpec {
+    let mut ops = model.layers[0].ops();
+    let found = ops.find_map(|op| if let Op::Mlp(it) = op { Some(it) } else { None });
+    found.expect("it has a network")
+}
+
+fn windows_of(model: &ModelSpec) -> Vec<Option<usize>> {
+    (0..model.layers.len()).map(|layer| attention(model, layer).window).collect()
+}
+
+fn rope(model: &ModelSpec) -> &Rope {
+    &model.rotations[0].rope
 }
 
 macro_rules! refuses {
@@ -136,7 +160,7 @@ refuses! {
     refuses_a_module_given_as_a_number: quantized(json!({"group_size": 64, "bits": 4,
         "lm_head": 8})), E::WrongType { .. }, "quantization[\"lm_head\"] is 8";
     refuses_another_activation: with(llama(), json!({"hidden_act": "gelu"})),
-        E::Unsupported { field: "hidden_act", .. }, "gelu";
+        E::Unsupported { .. }, "hidden_act \"gelu\"";
     refuses_partial_rotation_where_the_family_has_none:
         with(llama(), json!({"partial_rotary_factor": 0.5})),
         E::Unsupported { .. }, "partial_rotary_factor";
@@ -175,12 +199,12 @@ refuses! {
 #[test]
 fn refuses_what_is_not_json() {
     for text in [&b""[..], b"{", b"<html>", b"\xff\xfe", b"{\"rms_norm_eps\": NaN}"] {
-        assert!(matches!(ModelConfig::parse(text), Err(ConfigError::Json(_))), "{text:?}");
+        assert!(matches!(ModelSpec::parse(text), Err(ConfigError::Json(_))), "{text:?}");
     }
     let nested = "[".repeat(1_000_000);
-    assert!(matches!(ModelConfig::parse(nested.as_bytes()), Err(ConfigError::Json(_))));
+    assert!(matches!(ModelSpec::parse(nested.as_bytes()), Err(ConfigError::Json(_))));
     let long = vec![b' '; super::MAX_CONFIG_BYTES + 1];
-    assert!(matches!(ModelConfig::parse(&long), Err(ConfigError::TooLarge { .. })));
+    assert!(matches!(ModelSpec::parse(&long), Err(ConfigError::TooLarge { .. })));
 }
 
 #[test]
@@ -205,31 +229,35 @@ fn every_required_field_is_named_when_absent() {
 #[test]
 fn reads_the_golden_configurations() {
     let sharded = golden("llama-sharded");
-    assert_eq!((sharded.num_layers, sharded.head_dim, sharded.num_kv_heads), (12, 16, 2));
-    assert_eq!((sharded.rope.theta, &sharded.rope.scaling), (10_000.0, &RopeScaling::None));
+    let first = attention(&sharded, 0);
+    assert_eq!((sharded.layers.len(), first.head_dim, first.kv_heads), (12, 16, 2));
+    assert_eq!(*rope(&sharded), Rope { theta: 10_000.0, scaling: RopeScaling::None });
     assert_eq!(sharded.eos_token_ids, [1]);
     assert_eq!(sharded.bos_token_id, Some(0));
 
     let tied = golden("llama3-tied");
     assert!(tied.tie_word_embeddings);
-    assert_eq!((tied.head_dim, tied.q_dim(), tied.rope.theta), (32, 128, 50_000.0));
+    let first = attention(&tied, 0);
+    assert_eq!((first.head_dim, first.q_dim(), rope(&tied).theta), (32, 128, 50_000.0));
     let expected = RopeScaling::Llama3 {
         factor: 8.0,
         low_freq_factor: 1.0,
         high_freq_factor: 4.0,
         original_max_position: 32.0,
     };
-    assert_eq!(tied.rope.scaling, expected);
+    assert_eq!(rope(&tied).scaling, expected);
 
-    assert_eq!(golden("mistral").sliding_window, [Some(8); 5]);
+    assert_eq!(windows_of(&golden("mistral")), [Some(8); 5]);
     let qwen2 = golden("qwen2");
-    assert!(qwen2.attention_bias && !qwen2.output_bias && !qwen2.mlp_bias);
-    assert_eq!(qwen2.sliding_window, [None; 5]);
+    let first = attention(&qwen2, 0);
+    assert!(first.qkv_bias && !first.output_bias && !mlp(&qwen2).bias);
+    assert_eq!(windows_of(&qwen2), [None; 5]);
     let qwen3 = golden("qwen3");
-    assert_eq!((qwen3.head_dim, qwen3.q_dim(), qwen3.hidden_size), (24, 96, 64));
-    assert!(!qwen3.attention_bias && !qwen3.output_bias);
-    assert_eq!(golden("phi3").sliding_window, [None; 5]);
-    assert_eq!(golden("phi3").rotary_dim, 16);
+    let first = attention(&qwen3, 0);
+    assert_eq!((first.head_dim, first.q_dim(), qwen3.hidden_size), (24, 96, 64));
+    assert!(!first.qkv_bias && !first.output_bias && first.qk_norm.is_some());
+    assert_eq!(windows_of(&golden("phi3")), [None; 5]);
+    assert_eq!(golden("phi3").rotations[0].dim, 16);
 }
 
 #[test]
@@ -244,13 +272,13 @@ fn both_spellings_mean_the_same() {
     older["type"] = older["rope_type"].take();
     assert_eq!(accepted(json!({"rope_theta": 5e5, "rope_scaling": older})), old);
     for none in [json!(null), json!({"rope_type": "default"}), json!({"type": null})] {
-        assert_eq!(accepted(json!({"rope_scaling": none})).rope.scaling, RopeScaling::None);
+        assert_eq!(rope(&accepted(json!({"rope_scaling": none}))).scaling, RopeScaling::None);
     }
 }
 
 #[test]
 fn a_top_level_original_context_takes_priority_and_the_longest_is_the_fallback() {
-    let original = |changes| match accepted(changes).rope.scaling {
+    let original = |changes| match rope(&accepted(changes)).scaling.clone() {
         RopeScaling::Llama3 { original_max_position, .. } => original_max_position,
         other => panic!("{other:?}"),
     };
@@ -266,13 +294,55 @@ fn a_top_level_original_context_takes_priority_and_the_longest_is_the_fallback()
 #[test]
 fn absent_and_null_fields_take_the_reference_defaults() {
     let config = accepted(json!({"num_key_value_heads": null, "head_dim": null}));
-    assert_eq!((config.num_kv_heads, config.head_dim), (4, 16));
-    assert!(!config.tie_word_embeddings && !config.attention_bias);
-    assert_eq!(config.rope.theta, 10_000.0);
+    let first = attention(&config, 0);
+    assert_eq!((first.kv_heads, first.head_dim), (4, 16));
+    assert!(!config.tie_word_embeddings && !first.qkv_bias);
+    assert_eq!(rope(&config).theta, 10_000.0);
     assert!(config.eos_token_ids.is_empty() && config.bos_token_id.is_none());
     let by_type = parse(&without(llama(), "architectures")).unwrap();
-    assert_eq!(by_type.family.architecture, "LlamaForCausalLM");
+    assert_eq!(by_type.architecture, "LlamaForCausalLM");
     parse(&without(llama(), "model_type")).unwrap();
+}
+
+#[test]
+fn a_field_that_is_on_and_that_nobody_understands_is_refused_by_its_name() {
+    for (field, on) in [("mystery", json!(1)), ("clip_qkv", json!(8.0)), ("sinks", json!([1]))] {
+        let error = refused(json!({ field: on }));
+        assert!(matches!(&error, ConfigError::Unsupported { field: it, .. } if it == field));
+        assert!(error.to_string().contains("is not supported for LlamaForCausalLM"), "{error}");
+        for off in [json!(null), json!(false), json!(0), json!(""), json!([]), json!({})] {
+            accepted(json!({ field: off }));
+        }
+    }
+    accepted(json!({"torch_dtype": "bfloat16", "use_cache": true, "pretraining_tp": 1}));
+    // Another family's field is as unknown as any.
+    refused(json!({"num_experts_per_tok": 2}));
+}
+
+#[test]
+fn tensors_are_those_of_the_branches_each_once() {
+    let leaves = |name: &str| {
+        let tensors = golden(name).layers[0].tensors();
+        let mut leaves: Vec<_> = tensors.iter().map(|it| (it.leaf(), it.shape.clone())).collect();
+        leaves.sort();
+        leaves
+    };
+    let tensor = |leaf: &str, shape: &[u64]| (leaf.to_owned(), shape.to_vec());
+    assert_eq!(
+        leaves("phi3"),
+        [
+            tensor("input_layernorm.weight", &[64]),
+            tensor("mlp.down_proj.weight", &[64, 160]),
+            tensor("mlp.gate_up_proj.weight", &[320, 64]),
+            tensor("post_attention_layernorm.weight", &[64]),
+            tensor("self_attn.o_proj.weight", &[64, 64]),
+            tensor("self_attn.qkv_proj.weight", &[128, 64]),
+        ]
+    );
+    let qwen3 = leaves("qwen3");
+    assert!(qwen3.contains(&tensor("self_attn.k_norm.weight", &[24])) && qwen3.len() == 11);
+    let qwen2 = leaves("qwen2");
+    assert!(qwen2.contains(&tensor("self_attn.v_proj.bias", &[32])) && qwen2.len() == 12);
 }
 
 #[test]
@@ -287,7 +357,7 @@ fn end_tokens_are_one_a_list_or_none() {
 
 #[test]
 fn windows_follow_the_family_and_layer_types() {
-    let windows = |base: Value, changes: Value| parse(&with(base, changes)).unwrap().sliding_window;
+    let windows = |base: Value, changes: Value| windows_of(&parse(&with(base, changes)).unwrap());
     let mistral = || family("MistralForCausalLM", "mistral");
     assert_eq!(windows(mistral(), json!({})), [Some(4096); 3], "the class default");
     assert_eq!(windows(mistral(), json!({"sliding_window": null})), [None; 3]);
@@ -306,13 +376,15 @@ fn windows_follow_the_family_and_layer_types() {
 #[test]
 fn biases_follow_the_family_and_the_configuration() {
     let config = accepted(json!({"attention_bias": true, "mlp_bias": true}));
-    assert!(config.attention_bias && config.output_bias && config.mlp_bias);
+    let first = attention(&config, 0);
+    assert!(first.qkv_bias && first.output_bias && mlp(&config).bias);
     let qwen2 = parse(&with(family("Qwen2ForCausalLM", "qwen2"), json!({"attention_bias": false})))
         .unwrap();
-    assert!(qwen2.attention_bias && !qwen2.output_bias, "always there, whatever the key says");
+    let first = attention(&qwen2, 0);
+    assert!(first.qkv_bias && !first.output_bias, "always there, whatever the key says");
     let phi3 =
         parse(&with(family("Phi3ForCausalLM", "phi3"), json!({"partial_rotary_factor": 0.75})));
-    assert_eq!(phi3.unwrap().rotary_dim, 12);
+    assert_eq!(phi3.unwrap().rotations[0].dim, 12);
 }
 
 #[test]
@@ -340,8 +412,8 @@ fn quantization_is_per_module_and_may_stand_under_either_key() {
 #[test]
 fn key_value_bytes_per_position() {
     let config = golden("llama");
-    assert_eq!(config.kv_bytes_per_token_layer(KvDtype::F32), 2 * 2 * 16 * 4);
-    assert_eq!(config.kv_bytes_per_token_layer(KvDtype::F16), 2 * 2 * 16 * 2);
+    assert_eq!(config.layers[0].kept().bytes(KvDtype::F32), 2 * 2 * 16 * 4);
+    assert_eq!(config.kv_bytes_per_token(KvDtype::F16), 5 * 2 * 2 * 16 * 2);
     assert_eq!("f16".parse(), Ok(KvDtype::F16));
     assert_eq!(KvDtype::F32.to_string(), "f32");
     assert!("bf16".parse::<KvDtype>().unwrap_err().to_string().contains("f16"));
@@ -356,8 +428,8 @@ proptest::proptest! {
         let mut json = std::fs::read(golden_path(names[name]).join("config.json")).unwrap();
         let place = place % json.len();
         json[place] = byte;
-        if let Ok(config) = ModelConfig::parse(&json) {
-            proptest::prop_assert_eq!(config.sliding_window.len(), config.num_layers);
+        if let Ok(config) = ModelSpec::parse(&json) {
+            proptest::prop_assert!(!config.layers.is_empty());
         }
     }
 }

@@ -2,16 +2,36 @@
 
 use super::fields::{Fields, wrong};
 use super::{ConfigError, limit};
-use crate::family::{Family, WindowRule};
+
+/// Which layers see only a window of the past, when the configuration gives no `layer_types`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum WindowRule {
+    /// None; the reference ignores `sliding_window` here.
+    Never,
+    /// All, if `sliding_window` is a number.
+    All {
+        /// The window when the key is absent (which is not the same as null).
+        default: Option<usize>,
+    },
+    /// If `use_sliding_window`, those from `max_window_layers` on.
+    FromLayer {
+        /// The window when the key is absent.
+        default_window: usize,
+        /// `max_window_layers` when the key is absent.
+        default_first: usize,
+    },
+}
 
 /// The window of every layer. `layer_types`, where given, decides; else the family's rule.
 pub(super) fn read(
     fields: &Fields<'_>,
-    family: &Family,
+    architecture: &'static str,
+    rule: WindowRule,
     num_layers: usize,
 ) -> Result<Vec<Option<usize>>, ConfigError> {
+    fields.understand(&["use_sliding_window", "max_window_layers"]);
     let given = fields.optional_whole("sliding_window", 1, limit::POSITIONS);
-    let window = match family.window {
+    let window = match rule {
         WindowRule::Never => None,
         WindowRule::All { default } => {
             if fields.has("sliding_window") {
@@ -31,7 +51,7 @@ pub(super) fn read(
         }
     };
     let Some(value) = fields.get("layer_types") else {
-        let first = match family.window {
+        let first = match rule {
             WindowRule::FromLayer { default_first, .. } => fields
                 .optional_whole("max_window_layers", 0, limit::POSITIONS)?
                 .unwrap_or(default_first),
@@ -45,19 +65,17 @@ pub(super) fn read(
     }
     let of_layer = |(layer, value): (usize, &serde_json::Value)| match value.as_str() {
         Some("full_attention") => Ok(None),
-        Some("sliding_attention") if family.window != WindowRule::Never => match window {
+        Some("sliding_attention") if rule != WindowRule::Never => match window {
             Some(window) => Ok(Some(window)),
-            None if matches!(family.window, WindowRule::FromLayer { .. }) => {
+            None if matches!(rule, WindowRule::FromLayer { .. }) => {
                 let reason = "use_sliding_window is false or sliding_window is null";
                 Err(ConfigError::NoWindow { layer, reason })
             }
             None => Err(ConfigError::NoWindow { layer, reason: "sliding_window is null" }),
         },
-        Some(other) => Err(ConfigError::UnsupportedLayerType {
-            layer,
-            found: other.to_owned(),
-            architecture: family.architecture,
-        }),
+        Some(other) => {
+            Err(ConfigError::UnsupportedLayerType { layer, found: other.to_owned(), architecture })
+        }
         None => Err(wrong("layer_types", "a list of strings", value)),
     };
     types.iter().enumerate().map(of_layer).collect()

@@ -1,39 +1,74 @@
-//! Typed access to the fields of a configuration; every refusal names the field.
+//! Typed access to the fields of a configuration; every refusal names the field, and so does the one for a field that
+//! nobody understood.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
 use super::ConfigError;
+use super::harmless::HARMLESS;
 
 /// Most end tokens accepted in a list.
 const MAX_TOKEN_IDS: usize = 64;
 
-/// A JSON object whose null fields count as absent.
-#[derive(Clone, Copy)]
+/// A JSON object whose null fields count as absent. Whoever asks for a field understands it.
 pub(super) struct Fields<'a> {
     map: &'a Map<String, Value>,
+    understood: RefCell<BTreeSet<String>>,
 }
 
 impl<'a> Fields<'a> {
     pub(super) fn new(value: &'a Value) -> Result<Self, ConfigError> {
-        let map = value.as_object();
-        map.map(|map| Fields { map }).ok_or(ConfigError::NotAnObject { found: kind(value) })
+        match value.as_object() {
+            Some(map) => Ok(Self::of(map)),
+            None => Err(ConfigError::NotAnObject { found: kind(value) }),
+        }
+    }
+
+    fn of(map: &'a Map<String, Value>) -> Self {
+        Self { map, understood: RefCell::default() }
     }
 
     /// The value, unless absent or null.
     pub(super) fn get(&self, field: &str) -> Option<&'a Value> {
+        self.understand(&[field]);
         self.map.get(field).filter(|value| !value.is_null())
     }
 
     /// Whether the key is there, even if null.
     pub(super) fn has(&self, field: &str) -> bool {
+        self.understand(&[field]);
         self.map.contains_key(field)
+    }
+
+    /// These are known to change nothing, whatever they say.
+    pub(super) fn understand(&self, fields: &[&str]) {
+        self.understood.borrow_mut().extend(fields.iter().map(|&field| field.to_owned()));
+    }
+
+    /// Refuses a field that is switched on and that nobody asked for, unless it is known to change no arithmetic in any
+    /// family: nothing is computed as something else.
+    ///
+    /// # Errors
+    /// [`ConfigError::Unsupported`]
+    pub(super) fn refuse_others(&self, architecture: &'static str) -> Result<(), ConfigError> {
+        let understood = self.understood.borrow();
+        let known = |field: &str| understood.contains(field) || HARMLESS.contains(&field);
+        match self.map.iter().find(|(field, value)| !known(field) && !is_off(value)) {
+            None => Ok(()),
+            Some((field, value)) => {
+                let (field, found) = (field.clone(), shown(value));
+                Err(ConfigError::Unsupported { field, found, architecture })
+            }
+        }
     }
 
     /// An object, unless absent or null.
     pub(super) fn object(&self, field: &str) -> Result<Option<Fields<'a>>, ConfigError> {
         self.get(field)
             .map(|value| match value.as_object() {
-                Some(map) => Ok(Fields { map }),
+                Some(map) => Ok(Self::of(map)),
                 None => Err(wrong(field, "an object", value)),
             })
             .transpose()
@@ -149,6 +184,18 @@ impl<'a> Fields<'a> {
             return Err(wrong(field, "at most 64 token ids", value));
         }
         items.iter().filter_map(|item| one(item).transpose()).collect()
+    }
+}
+
+/// Whether a value says that what it is about is not there.
+fn is_off(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(on) => !on,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
     }
 }
 

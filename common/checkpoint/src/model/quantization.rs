@@ -53,6 +53,7 @@ impl Quantization {
 /// [`ConfigError::UnsupportedQuantization`] for every other method, mode, width and group;
 /// [`ConfigError`] for what is malformed.
 pub(super) fn read(fields: &Fields<'_>) -> Result<Option<Quantization>, ConfigError> {
+    fields.understand(&["quantization", "quantization_config"]);
     let mut given = ["quantization", "quantization_config"].into_iter();
     let Some((field, value)) = given.find_map(|field| Some((field, fields.get(field)?))) else {
         return Ok(None);

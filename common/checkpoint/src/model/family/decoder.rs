@@ -1,0 +1,156 @@
+//! What most families have in common: the sizes under their usual names, and the modules of Llama.
+
+use crate::model::fields::{Fields, shown};
+use crate::model::rope::{self, Rotary};
+use crate::model::{
+    Activation, AttentionSpec, ConfigError, Joined, LayerSpec, MlpSpec, ModelSpec, Name, NormSpec,
+    Op, RotationSpec, limit,
+};
+
+/// The sizes of a decoder whose layers are alike.
+pub(super) struct Decoder {
+    architecture: &'static str,
+    hidden_size: usize,
+    pub(super) num_layers: usize,
+    heads: usize,
+    kv_heads: usize,
+    pub(super) head_dim: usize,
+    inner_size: usize,
+    vocab_size: usize,
+    eps: f64,
+    max_position_embeddings: usize,
+    rotation: RotationSpec,
+    tie_word_embeddings: Option<bool>,
+}
+
+impl Decoder {
+    /// Reads the sizes, and the rotation that all layers share.
+    pub(super) fn read(
+        fields: &Fields<'_>,
+        architecture: &'static str,
+        rotary: Rotary,
+    ) -> Result<Self, ConfigError> {
+        let num_layers = fields.size("num_hidden_layers", limit::LAYERS)?;
+        let hidden_size = fields.size("hidden_size", limit::HIDDEN)?;
+        let heads = fields.size("num_attention_heads", limit::HEADS)?;
+        let kv_heads = fields.optional_size("num_key_value_heads", limit::HEADS)?.unwrap_or(heads);
+        if heads % kv_heads != 0 {
+            return Err(ConfigError::HeadsNotDivisible { heads, kv_heads });
+        }
+        let head_dim = match fields.optional_size("head_dim", limit::HEAD_DIM)? {
+            Some(given) => given,
+            None if hidden_size % heads == 0 => hidden_size / heads,
+            None => return Err(ConfigError::HiddenNotDivisible { hidden_size, heads }),
+        };
+        let max_position_embeddings = fields.size("max_position_embeddings", limit::POSITIONS)?;
+        Ok(Self {
+            architecture,
+            hidden_size,
+            num_layers,
+            heads,
+            kv_heads,
+            head_dim,
+            inner_size: fields.size("intermediate_size", limit::INNER)?,
+            vocab_size: fields.size("vocab_size", limit::VOCAB)?,
+            eps: fields.number("rms_norm_eps", 0.0, 1.0)?,
+            max_position_embeddings,
+            rotation: rope::read(fields, architecture, rotary, head_dim, max_position_embeddings)?,
+            tie_word_embeddings: fields.flag("tie_word_embeddings")?,
+        })
+    }
+
+    /// A norm of the hidden state.
+    pub(super) fn norm(&self, path: &'static str) -> NormSpec {
+        NormSpec { path: Name::Borrowed(path), width: self.hidden_size, eps: self.eps }
+    }
+
+    /// A norm over each head.
+    pub(super) fn head_norm(&self, path: &'static str) -> NormSpec {
+        NormSpec { width: self.head_dim, ..self.norm(path) }
+    }
+
+    /// Attention over everything, without biases or norms of its own.
+    pub(super) fn attention(&self) -> AttentionSpec {
+        AttentionSpec {
+            hidden_size: self.hidden_size,
+            heads: self.heads,
+            kv_heads: self.kv_heads,
+            head_dim: self.head_dim,
+            qkv: Joined::Separate(
+                ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"].map(Name::Borrowed),
+            ),
+            qkv_bias: false,
+            output: Name::Borrowed("self_attn.o_proj"),
+            output_bias: false,
+            qk_norm: None,
+            scale: (self.head_dim as f64).powf(-0.5),
+            window: None,
+            rotation: 0,
+        }
+    }
+
+    /// A gated network with SiLU, without biases.
+    ///
+    /// # Errors
+    /// If the configuration names another activation.
+    pub(super) fn mlp(&self, fields: &Fields<'_>) -> Result<MlpSpec, ConfigError> {
+        for field in ["hidden_act", "hidden_activation"] {
+            match fields.text(field)? {
+                None | Some("silu" | "swish") => {}
+                Some(other) => {
+                    let (field, found) = (field.to_owned(), format!("{other:?}"));
+                    let architecture = self.architecture;
+                    return Err(ConfigError::Unsupported { field, found, architecture });
+                }
+            }
+        }
+        Ok(MlpSpec {
+            hidden_size: self.hidden_size,
+            inner_size: self.inner_size,
+            gate_up: Joined::Separate(["mlp.gate_proj", "mlp.up_proj"].map(Name::Borrowed)),
+            down: Name::Borrowed("mlp.down_proj"),
+            bias: false,
+            activation: Activation::Silu,
+        })
+    }
+
+    /// A layer with a norm before attention and one before the network.
+    pub(super) fn layer(&self, attention: AttentionSpec, mlp: &MlpSpec) -> LayerSpec {
+        LayerSpec::pre_norm([
+            (self.norm("input_layernorm"), Op::Attention(attention)),
+            (self.norm("post_attention_layernorm"), Op::Mlp(mlp.clone())),
+        ])
+    }
+
+    /// The model of these layers. `tied`: whether the head is the embedding when the configuration does not say.
+    pub(super) fn model(self, layers: Vec<LayerSpec>, tied: bool) -> ModelSpec {
+        ModelSpec {
+            architecture: self.architecture,
+            hidden_size: self.hidden_size,
+            vocab_size: self.vocab_size,
+            max_position_embeddings: self.max_position_embeddings,
+            embedding: Name::Borrowed("model.embed_tokens.weight"),
+            layer_prefix: Name::Borrowed("model.layers."),
+            layers,
+            final_norm: self.norm("model.norm"),
+            head: Name::Borrowed("lm_head.weight"),
+            tie_word_embeddings: self.tie_word_embeddings.unwrap_or(tied),
+            rotations: vec![self.rotation],
+            quantization: None,
+            bos_token_id: None,
+            eos_token_ids: Vec::new(),
+        }
+    }
+
+    /// Refuses biases that the family does not have.
+    pub(super) fn refuse(&self, fields: &Fields<'_>, flags: &[&str]) -> Result<(), ConfigError> {
+        for &field in flags {
+            if fields.flag(field)? == Some(true) {
+                let found = fields.get(field).map(shown).unwrap_or_default();
+                let (field, architecture) = (field.to_owned(), self.architecture);
+                return Err(ConfigError::Unsupported { field, found, architecture });
+            }
+        }
+        Ok(())
+    }
+}

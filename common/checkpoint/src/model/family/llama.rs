@@ -1,0 +1,27 @@
+//! Llama 2, 3, 3.1, 3.2 and what is shaped like them.
+
+use super::Family;
+use super::decoder::Decoder;
+use crate::model::fields::Fields;
+use crate::model::rope::Rotary;
+use crate::model::window::{self, WindowRule};
+use crate::model::{AttentionSpec, ConfigError, MlpSpec, ModelSpec};
+
+pub(super) const FAMILY: Family =
+    Family { architecture: "LlamaForCausalLM", model_type: "llama", read };
+
+fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
+    let decoder = Decoder::read(fields, FAMILY.architecture, Rotary::Full)?;
+    let bias = fields.flag("attention_bias")?.unwrap_or(false);
+    let mlp_bias = fields.flag("mlp_bias")?.unwrap_or(false);
+    let mlp = MlpSpec { bias: mlp_bias, ..decoder.mlp(fields)? };
+    let rule = WindowRule::Never;
+    let windows = window::read(fields, FAMILY.architecture, rule, decoder.num_layers)?;
+    let layer = |window| {
+        let plain = decoder.attention();
+        let attention = AttentionSpec { qkv_bias: bias, output_bias: bias, window, ..plain };
+        decoder.layer(attention, &mlp)
+    };
+    let layers = windows.into_iter().map(layer).collect();
+    Ok(decoder.model(layers, false))
+}

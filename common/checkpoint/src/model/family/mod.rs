@@ -1,0 +1,55 @@
+//! The families of models that run: each turns the fields of a configuration into a [`ModelSpec`], in a file of its own.
+
+mod decoder;
+mod llama;
+mod mistral;
+mod phi3;
+mod qwen2;
+mod qwen3;
+
+use super::fields::Fields;
+use super::{ConfigError, ModelSpec};
+
+/// One architecture that this project runs.
+#[derive(Debug)]
+pub struct Family {
+    /// As in `architectures` of `config.json`.
+    pub architecture: &'static str,
+    /// As in `model_type` of `config.json`.
+    pub model_type: &'static str,
+    /// Asks for every field that it understands.
+    pub(super) read: fn(&Fields<'_>) -> Result<ModelSpec, ConfigError>,
+}
+
+/// Every family that this project runs.
+pub const FAMILIES: &[Family] =
+    &[llama::FAMILY, mistral::FAMILY, qwen2::FAMILY, qwen3::FAMILY, phi3::FAMILY];
+
+/// The family that `architectures` and `model_type` name; where both are given they must agree.
+pub(super) fn of(fields: &Fields<'_>) -> Result<&'static Family, ConfigError> {
+    let model_type = fields.text("model_type")?;
+    let unsupported = |field, found: &str| ConfigError::UnsupportedArchitecture {
+        field,
+        found: found.to_owned(),
+    };
+    let find = |is_it: &dyn Fn(&Family) -> bool| FAMILIES.iter().find(|family| is_it(family));
+    match (fields.first_text("architectures")?, model_type) {
+        (None, None) => Err(ConfigError::NoArchitecture),
+        (None, Some(name)) => {
+            find(&|family| family.model_type == name).ok_or_else(|| unsupported("model_type", name))
+        }
+        (Some(architecture), model_type) => {
+            let family = find(&|family| family.architecture == architecture)
+                .ok_or_else(|| unsupported("architectures", architecture))?;
+            match model_type {
+                Some(name) if name != family.model_type => {
+                    Err(ConfigError::ConflictingArchitecture {
+                        architecture: architecture.to_owned(),
+                        model_type: name.to_owned(),
+                    })
+                }
+                _ => Ok(family),
+            }
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! Phi-3 and Phi-4: fused projections, and a part of each head that does not rotate.
+
+use super::Family;
+use super::decoder::Decoder;
+use crate::model::fields::Fields;
+use crate::model::rope::Rotary;
+use crate::model::window::{self, WindowRule};
+use crate::model::{AttentionSpec, ConfigError, Joined, MlpSpec, ModelSpec, Name};
+
+pub(super) const FAMILY: Family =
+    Family { architecture: "Phi3ForCausalLM", model_type: "phi3", read };
+
+fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
+    let decoder = Decoder::read(fields, FAMILY.architecture, Rotary::Partial)?;
+    decoder.refuse(fields, &["attention_bias", "mlp_bias"])?;
+    let gate_up = Joined::Fused(Name::Borrowed("mlp.gate_up_proj"));
+    let mlp = MlpSpec { gate_up, ..decoder.mlp(fields)? };
+    let rule = WindowRule::All { default: None };
+    let windows = window::read(fields, FAMILY.architecture, rule, decoder.num_layers)?;
+    let layer = |window| {
+        let qkv = Joined::Fused(Name::Borrowed("self_attn.qkv_proj"));
+        decoder.layer(AttentionSpec { qkv, window, ..decoder.attention() }, &mlp)
+    };
+    let layers = windows.into_iter().map(layer).collect();
+    Ok(decoder.model(layers, false))
+}

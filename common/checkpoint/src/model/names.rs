@@ -1,0 +1,231 @@
+//! What a tensor is for, by its name.
+
+use std::collections::HashMap;
+
+use super::{ModelSpec, TensorKind};
+use crate::catalog::CatalogError;
+
+/// What a tensor is for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// The embedding matrix.
+    Embedding(Part),
+    /// Part of one decoder layer.
+    Layer {
+        /// The layer's number.
+        layer: usize,
+        /// The rest of the name, such as `self_attn.q_proj.weight`.
+        leaf: String,
+    },
+    /// The norm after the last layer.
+    FinalNorm,
+    /// The output head.
+    Head(Part),
+    /// Nothing that inference needs: buffers of old files, prediction layers past the last one.
+    Ignored,
+}
+
+/// One of the tensors that a matrix is stored in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// Its numbers, or the codes of a packed matrix.
+    Weight,
+    /// The scales of a packed matrix.
+    Scales,
+    /// What a packed matrix adds to the products of scales and codes; not a layer's `bias`.
+    Biases,
+}
+
+impl Part {
+    /// What its name ends in, after the path of its module.
+    pub const fn ending(self) -> &'static str {
+        match self {
+            Part::Weight => ".weight",
+            Part::Scales => ".scales",
+            Part::Biases => ".biases",
+        }
+    }
+
+    /// The part that is called `name` in the module whose weight is called `weight`.
+    fn of(name: &str, weight: &str) -> Option<Part> {
+        let ending = name.strip_prefix(weight.strip_suffix(Part::Weight.ending())?)?;
+        [Part::Weight, Part::Scales, Part::Biases].into_iter().find(|part| part.ending() == ending)
+    }
+}
+
+/// Ends of names that old files carry and inference computes itself.
+const IGNORED_ENDS: &[&str] =
+    &[".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias"];
+/// Start of the names of multi-token prediction modules stored outside the layers.
+const PREDICTION_PREFIX: &str = "mtp.";
+
+/// The names of a model's tensors.
+pub(crate) struct Names<'a> {
+    spec: &'a ModelSpec,
+    /// Of each layer the modules, and whether they are linear.
+    layers: Vec<HashMap<String, bool>>,
+}
+
+impl<'a> Names<'a> {
+    pub(crate) fn of(spec: &'a ModelSpec) -> Self {
+        let modules = |layer: &super::LayerSpec| {
+            let mut modules = HashMap::new();
+            for tensor in layer.tensors() {
+                let is_linear = tensor.kind != TensorKind::Vector;
+                modules.insert(tensor.path.into_owned(), is_linear);
+            }
+            modules
+        };
+        Self { spec, layers: spec.layers.iter().map(modules).collect() }
+    }
+
+    /// The model.
+    pub(crate) fn spec(&self) -> &ModelSpec {
+        self.spec
+    }
+
+    /// What the tensor called `name` is for. A bias or part of a packed matrix may be one that the model has no place
+    /// for: that is for whoever knows what there should be.
+    ///
+    /// The layer number is parsed: `model.layers.1.` is not `model.layers.10.`, and a number with a
+    /// leading zero is not a number. Layers past the last one predict further tokens and are ignored.
+    ///
+    /// # Errors
+    /// [`CatalogError::UnknownTensor`] for a name this model has no place for.
+    pub(crate) fn role(&self, name: &str) -> Result<Role, CatalogError> {
+        let spec = self.spec;
+        let unknown = || CatalogError::UnknownTensor {
+            tensor: name.to_owned(),
+            architecture: spec.architecture,
+        };
+        if let Some(part) = Part::of(name, &spec.embedding) {
+            return Ok(Role::Embedding(part));
+        }
+        if name.strip_suffix(Part::Weight.ending()) == Some(&*spec.final_norm.path) {
+            return Ok(Role::FinalNorm);
+        }
+        if let Some(part) = Part::of(name, &spec.head) {
+            return Ok(Role::Head(part));
+        }
+        if name.starts_with(PREDICTION_PREFIX) {
+            return Ok(Role::Ignored);
+        }
+        if IGNORED_ENDS.iter().any(|end| name.ends_with(end)) {
+            return Ok(Role::Ignored);
+        }
+        let (number, leaf) = name
+            .strip_prefix(&*spec.layer_prefix)
+            .and_then(|rest| rest.split_once('.'))
+            .ok_or_else(unknown)?;
+        let decimal = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
+        if !decimal || (number.len() > 1 && number.starts_with('0')) {
+            return Err(unknown());
+        }
+        let layer = number.parse::<usize>().ok();
+        let Some((layer, modules)) = layer.and_then(|it| Some((it, self.layers.get(it)?))) else {
+            return Ok(Role::Ignored);
+        };
+        let (module, end) = leaf.rsplit_once('.').ok_or_else(unknown)?;
+        match (modules.get(module), end) {
+            (Some(_), "weight") | (Some(true), "bias" | "scales" | "biases") => {
+                Ok(Role::Layer { layer, leaf: leaf.to_owned() })
+            }
+            _ => Err(unknown()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(architecture: &str, layers: usize) -> ModelSpec {
+        let json = format!(
+            r#"{{"architectures":["{architecture}"],"hidden_size":8,"num_hidden_layers":{layers},
+            "num_attention_heads":2,"intermediate_size":16,"vocab_size":32,"rms_norm_eps":1e-6,
+            "max_position_embeddings":64}}"#
+        );
+        ModelSpec::parse(json.as_bytes()).unwrap()
+    }
+
+    /// In a model of so many layers.
+    fn role(architecture: &str, name: &str, layers: usize) -> Result<Role, CatalogError> {
+        Names::of(&spec(architecture, layers)).role(name)
+    }
+
+    const LLAMA: &str = "LlamaForCausalLM";
+    const MISTRAL: &str = "MistralForCausalLM";
+
+    fn layer(layer: usize, leaf: &str) -> Role {
+        Role::Layer { layer, leaf: leaf.into() }
+    }
+
+    #[test]
+    fn parses_the_layer_number_and_never_compares_prefixes() {
+        let leaf = "mlp.up_proj.weight";
+        for number in [0, 1, 10, 11, 100, 119] {
+            let name = format!("model.layers.{number}.{leaf}");
+            assert_eq!(role(LLAMA, &name, 120).unwrap(), layer(number, leaf));
+        }
+    }
+
+    #[test]
+    fn rejects_numbers_that_are_not_plain() {
+        for number in ["01", "+1", "-1", "1e1", "", "0x1", "１"] {
+            let name = format!("model.layers.{number}.mlp.up_proj.weight");
+            let error = role(LLAMA, &name, 120).unwrap_err();
+            assert!(error.to_string().contains(&format!("{name:?}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn ignores_prediction_layers_and_buffers() {
+        for name in [
+            "model.layers.4.eh_proj.weight",
+            "model.layers.5.shared_head.head.weight",
+            "model.layers.99999999999999999999999.x",
+            "mtp.fc.weight",
+            "model.layers.0.self_attn.rotary_emb.inv_freq",
+            "model.rotary_emb.inv_freq",
+            "model.layers.0.attention.masked_bias",
+            "model.layers.0.attention.bias",
+        ] {
+            assert_eq!(role(LLAMA, name, 4).unwrap(), Role::Ignored, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_weight_is_an_unknown_model() {
+        for name in [
+            "model.layers.0.self_attn.sinks",
+            "model.layers.0.self_attn.q_norm.weight",
+            "model.layers.0.input_layernorm.scales",
+            "model.layers.0.mlp.up_proj.scale",
+            "model.layers.0.mlp.up_proj",
+            "model.embed_tokens.bias",
+            "vision_tower.encoder.layers.0.mlp.up_proj.weight",
+            "language_model.model.layers.0.mlp.up_proj.weight",
+            "model.layers.0",
+            "model.layers.",
+            "",
+        ] {
+            let unknown = role(LLAMA, name, 4);
+            assert!(matches!(unknown, Err(CatalogError::UnknownTensor { .. })), "{name}");
+        }
+        assert!(role("Qwen3ForCausalLM", "model.layers.0.self_attn.q_norm.weight", 4).is_ok());
+        assert!(role("Phi3ForCausalLM", "model.layers.0.self_attn.q_proj.weight", 4).is_err());
+    }
+
+    #[test]
+    fn a_matrix_may_have_scales_and_biases() {
+        for leaf in ["mlp.up_proj.scales", "mlp.up_proj.biases", "self_attn.q_proj.biases"] {
+            let name = format!("model.layers.3.{leaf}");
+            assert_eq!(role(MISTRAL, &name, 4).unwrap(), layer(3, leaf));
+        }
+        let outer = |name: &str| role(MISTRAL, name, 4);
+        assert_eq!(outer("model.embed_tokens.scales").unwrap(), Role::Embedding(Part::Scales));
+        assert_eq!(outer("model.embed_tokens.weight").unwrap(), Role::Embedding(Part::Weight));
+        assert_eq!(outer("lm_head.biases").unwrap(), Role::Head(Part::Biases));
+        assert!(outer("model.norm.scales").is_err());
+    }
+}

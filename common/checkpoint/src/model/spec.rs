@@ -1,0 +1,355 @@
+//! What one decoder layer is: a list of residual branches, each with its norms and its operation. Everything else that
+//! is known of a layer follows from this: its tensors, what it keeps of each position, what a token reads of it.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use super::KvDtype;
+use super::rope::Rope;
+
+/// A name as a checkpoint has it: of this program, or from a peer.
+pub type Name = Cow<'static, str>;
+
+/// One layer: `x += multiplier · post(op(pre(x)))` for each branch, in order.
+#[derive(Clone, PartialEq, Debug)]
+pub struct LayerSpec {
+    /// At least one.
+    pub branches: Vec<Branch>,
+}
+
+/// One residual branch. Pre-norm, post-norm and sandwich norms, parallel attention and MLP, and layers of a single
+/// mixer are lists of these.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Branch {
+    /// What the operation's input goes through.
+    pub pre: Option<NormSpec>,
+    /// The operation.
+    pub op: Op,
+    /// What its result goes through.
+    pub post: Option<NormSpec>,
+    /// What its result is multiplied with before it is added.
+    pub multiplier: f32,
+}
+
+/// What a branch computes, from `[rows, hidden_size]` to the same.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Op {
+    /// Grouped-query attention.
+    Attention(AttentionSpec),
+    /// A gated feed-forward network.
+    Mlp(MlpSpec),
+}
+
+/// An RMS norm (arXiv:1910.07467) over the last axis.
+#[derive(Clone, PartialEq, Debug)]
+pub struct NormSpec {
+    /// Its module, below the layer (or the whole name of an outer one, without `.weight`).
+    pub path: Name,
+    /// Values that are normalised together.
+    pub width: usize,
+    /// Added to the mean square.
+    pub eps: f64,
+}
+
+/// A linear layer as it is stored: a matrix `[stored_rows, inputs]`, of which `rows` are this layer's.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LinearSpec {
+    /// Its module, below the layer.
+    pub path: Name,
+    /// Rows of the stored matrix.
+    pub stored_rows: usize,
+    /// Its own rows: the outputs.
+    pub rows: Range<usize>,
+    /// Columns.
+    pub inputs: usize,
+    /// Whether the module has a bias, `[stored_rows]`.
+    pub bias: bool,
+}
+
+/// Several linear layers of the same input, in modules of their own or behind each other in one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Joined<const N: usize> {
+    /// A module each.
+    Separate([Name; N]),
+    /// Rows of one module, in order.
+    Fused(Name),
+}
+
+/// Grouped-query attention (arXiv:2305.13245) with rotary position embedding (arXiv:2104.09864).
+#[derive(Clone, PartialEq, Debug)]
+pub struct AttentionSpec {
+    /// Width of what comes in and goes out.
+    pub hidden_size: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads; divides `heads`.
+    pub kv_heads: usize,
+    /// Width of one head; `heads × head_dim` need not be `hidden_size`.
+    pub head_dim: usize,
+    /// Modules of queries, keys and values.
+    pub qkv: Joined<3>,
+    /// Whether these have biases.
+    pub qkv_bias: bool,
+    /// Module of the output projection.
+    pub output: Name,
+    /// Whether it has a bias.
+    pub output_bias: bool,
+    /// Norms of queries and keys before rotation, over each head.
+    pub qk_norm: Option<[NormSpec; 2]>,
+    /// What products of queries and keys are multiplied with.
+    pub scale: f64,
+    /// Positions that a row sees, its own included; `None` for all.
+    pub window: Option<usize>,
+    /// Which of the model's rotations turns queries and keys.
+    pub rotation: usize,
+}
+
+/// `down(act(gate(x)) · up(x))`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct MlpSpec {
+    /// Width of what comes in and goes out.
+    pub hidden_size: usize,
+    /// Width inside.
+    pub inner_size: usize,
+    /// Modules of gate and up.
+    pub gate_up: Joined<2>,
+    /// Module of down.
+    pub down: Name,
+    /// Whether all three have biases.
+    pub bias: bool,
+    /// Of the gate.
+    pub activation: Activation,
+}
+
+/// How queries and keys are turned by their position.
+#[derive(Clone, PartialEq, Debug)]
+pub struct RotationSpec {
+    /// The frequencies.
+    pub rope: Rope,
+    /// How many numbers of a head rotate, from its first; even.
+    pub dim: usize,
+}
+
+/// A function of each number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Activation {
+    /// `x / (1 + e⁻ˣ)`.
+    Silu,
+}
+
+/// A tensor that a layer has.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TensorSpec {
+    /// Its module, below the layer.
+    pub path: Name,
+    /// What of the module it is.
+    pub kind: TensorKind,
+    /// As it is if it is not packed.
+    pub shape: Vec<u64>,
+}
+
+/// What of its module a tensor is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TensorKind {
+    /// The weight of a linear layer, which may be packed.
+    Matrix,
+    /// The weight of a norm.
+    Vector,
+    /// What a linear layer adds.
+    Bias,
+}
+
+/// What a layer keeps of each position of a sequence, in numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Kept {
+    /// Of keys.
+    pub keys: usize,
+    /// Of values.
+    pub values: usize,
+}
+
+impl Kept {
+    /// Bytes of one position.
+    pub fn bytes(self, kv: KvDtype) -> u64 {
+        (self.keys as u64).saturating_add(self.values as u64).saturating_mul(kv.bytes())
+    }
+}
+
+impl TensorSpec {
+    /// What its name ends in, after the path of its module.
+    pub fn ending(&self) -> &'static str {
+        match self.kind {
+            TensorKind::Matrix | TensorKind::Vector => ".weight",
+            TensorKind::Bias => ".bias",
+        }
+    }
+
+    /// The rest of its name, after what names the layer.
+    pub fn leaf(&self) -> String {
+        format!("{}{}", self.path, self.ending())
+    }
+}
+
+impl<const N: usize> Joined<N> {
+    /// The linear layers with so many outputs each.
+    fn linears(&self, outputs: [usize; N], inputs: usize, bias: bool) -> [LinearSpec; N] {
+        let all = outputs.iter().sum();
+        std::array::from_fn(|index| {
+            let start = outputs[..index].iter().sum();
+            match self {
+                Joined::Separate(paths) => LinearSpec {
+                    path: paths[index].clone(),
+                    stored_rows: outputs[index],
+                    rows: 0..outputs[index],
+                    inputs,
+                    bias,
+                },
+                Joined::Fused(path) => LinearSpec {
+                    path: path.clone(),
+                    stored_rows: all,
+                    rows: start..start + outputs[index],
+                    inputs,
+                    bias,
+                },
+            }
+        })
+    }
+}
+
+fn linear(path: &Name, outputs: usize, inputs: usize, bias: bool) -> LinearSpec {
+    LinearSpec { path: path.clone(), stored_rows: outputs, rows: 0..outputs, inputs, bias }
+}
+
+impl AttentionSpec {
+    /// Width of the queries of one position.
+    pub fn q_dim(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    /// Width of the keys (and of the values) of one position.
+    pub fn kv_dim(&self) -> usize {
+        self.kv_heads * self.head_dim
+    }
+
+    /// The projections of queries, keys and values.
+    pub fn qkv(&self) -> [LinearSpec; 3] {
+        let outputs = [self.q_dim(), self.kv_dim(), self.kv_dim()];
+        self.qkv.linears(outputs, self.hidden_size, self.qkv_bias)
+    }
+
+    /// The projection of the weighted values.
+    pub fn output(&self) -> LinearSpec {
+        linear(&self.output, self.hidden_size, self.q_dim(), self.output_bias)
+    }
+
+    /// The same with a part of its heads: `share` of them, one group at least.
+    #[must_use]
+    pub fn narrowed(&self, share: f64) -> Self {
+        let group = self.heads / self.kv_heads;
+        let kv_heads = ((self.kv_heads as f64 * share) as usize).max(1);
+        Self { heads: kv_heads * group, kv_heads, ..self.clone() }
+    }
+}
+
+impl MlpSpec {
+    /// The projections whose product goes into the last one.
+    pub fn gate_up(&self) -> [LinearSpec; 2] {
+        self.gate_up.linears([self.inner_size; 2], self.hidden_size, self.bias)
+    }
+
+    /// The last projection.
+    pub fn down(&self) -> LinearSpec {
+        linear(&self.down, self.hidden_size, self.inner_size, self.bias)
+    }
+
+    /// The same with a part of its width inside: `share` of it, rounded up to a multiple of `granule`.
+    #[must_use]
+    pub fn narrowed(&self, share: f64, granule: usize) -> Self {
+        let inner_size = ((self.inner_size as f64 * share) as usize).max(1);
+        Self { inner_size: inner_size.next_multiple_of(granule), ..self.clone() }
+    }
+}
+
+impl Op {
+    /// Its linear layers.
+    pub fn linears(&self) -> Vec<LinearSpec> {
+        match self {
+            Op::Attention(attention) => {
+                attention.qkv().into_iter().chain([attention.output()]).collect()
+            }
+            Op::Mlp(mlp) => mlp.gate_up().into_iter().chain([mlp.down()]).collect(),
+        }
+    }
+
+    /// Its norms.
+    pub fn norms(&self) -> &[NormSpec] {
+        match self {
+            Op::Attention(attention) => attention.qk_norm.as_ref().map_or(&[], <[_; 2]>::as_slice),
+            Op::Mlp(_) => &[],
+        }
+    }
+}
+
+impl LayerSpec {
+    /// `x += op(norm(x))` for each of these.
+    pub fn pre_norm(branches: impl IntoIterator<Item = (NormSpec, Op)>) -> LayerSpec {
+        let branch = |(pre, op)| Branch { pre: Some(pre), op, post: None, multiplier: 1.0 };
+        LayerSpec { branches: branches.into_iter().map(branch).collect() }
+    }
+
+    /// A narrower layer of the same kind, to be timed: its operations with a part of their width, `share` of it, rounded
+    /// up to whole heads and multiples of `granule`, and without windows.
+    #[must_use]
+    pub fn narrowed(&self, share: f64, granule: usize) -> LayerSpec {
+        let narrowed = |branch: &Branch| Branch {
+            op: match &branch.op {
+                Op::Attention(it) => {
+                    Op::Attention(AttentionSpec { window: None, ..it.narrowed(share) })
+                }
+                Op::Mlp(it) => Op::Mlp(it.narrowed(share, granule)),
+            },
+            ..branch.clone()
+        };
+        LayerSpec { branches: self.branches.iter().map(narrowed).collect() }
+    }
+
+    /// Its tensors, each once.
+    pub fn tensors(&self) -> Vec<TensorSpec> {
+        let mut tensors: Vec<TensorSpec> = Vec::new();
+        let mut add = |path: &Name, kind, shape: Vec<u64>| {
+            if !tensors.iter().any(|it| it.path == *path && it.kind == kind) {
+                tensors.push(TensorSpec { path: path.clone(), kind, shape });
+            }
+        };
+        for branch in &self.branches {
+            for norm in branch.pre.iter().chain(branch.op.norms()).chain(&branch.post) {
+                add(&norm.path, TensorKind::Vector, vec![norm.width as u64]);
+            }
+            for linear in branch.op.linears() {
+                let (rows, inputs) = (linear.stored_rows as u64, linear.inputs as u64);
+                add(&linear.path, TensorKind::Matrix, vec![rows, inputs]);
+                if linear.bias {
+                    add(&linear.path, TensorKind::Bias, vec![rows]);
+                }
+            }
+        }
+        tensors
+    }
+
+    /// What it keeps of each position.
+    pub fn kept(&self) -> Kept {
+        let mut kept = Kept::default();
+        for branch in &self.branches {
+            if let Op::Attention(attention) = &branch.op {
+                kept.keys += attention.kv_dim();
+                kept.values += attention.kv_dim();
+            }
+        }
+        kept
+    }
+
+    /// Its operations.
+    pub fn ops(&self) -> impl Iterator<Item = &Op> {
+        self.branches.iter().map(|branch| &branch.op)
+    }
+}
