@@ -43,7 +43,7 @@ struct Branch {
 /// What a branch computes.
 enum Operation {
     Attention(Box<Attention>),
-    Mlp(Mlp),
+    Mlp(Box<Mlp>),
 }
 
 impl DecoderLayer {
@@ -56,7 +56,7 @@ impl DecoderLayer {
                     Op::Attention(spec) => {
                         Operation::Attention(Box::new(Attention::load(loader, spec)?))
                     }
-                    Op::Mlp(spec) => Operation::Mlp(Mlp::load(loader, spec)?),
+                    Op::Mlp(spec) => Operation::Mlp(Box::new(Mlp::load(loader, spec)?)),
                 },
                 post: norm(&spec.post)?,
                 multiplier: spec.multiplier,

@@ -54,7 +54,7 @@ pub use kernel::{MatrixKinds, arithmetic, cpu_tier, same_bits};
 pub use memory::{block_bytes, blocks_for, kv_bytes, resident_bytes, scratch_bytes};
 pub use options::{BLOCK_POSITIONS, EngineOptions, Numerics, Ops, WeightEncoding};
 pub use placement::{Placement, Weights};
-pub use probe::{HeadProbe, LayerProbe, probe_head, probe_layer};
+pub use probe::{HeadProbe, LayerProbe, PROBED_BYTES, probe_head, probe_layer};
 pub use processors::default_threads;
 pub use reuse::{Reuse, give_back, keep_little, share_addresses};
 pub use sampling::{Sampled, SamplingOptions, logprobs, sample};

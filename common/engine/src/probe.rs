@@ -36,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Weights that are read one after the other until the first come again: many times what processors' last caches
 /// hold, since layers that stay in them look faster than they are. Caches do not forget in order: of 192 MiB, one of
 /// 32 MiB keeps a sixth, and what is computed with 4 bits was predicted to be a sixth faster than it is.
-const ENOUGH_BYTES: u64 = 512 << 20;
+pub const PROBED_BYTES: u64 = 512 << 20;
 /// Tokens before the one that is timed: the middle of a short conversation.
 const POSITION: usize = 255;
 
@@ -130,7 +130,7 @@ pub fn probe_head(
         resident_bytes(*dtype, shape.iter().product())
     };
     let row_bytes = tensors(1).iter().map(bytes).sum::<u64>().max(1);
-    let rows = (max_bytes.min(ENOUGH_BYTES) / row_bytes).min(config.vocab_size as u64);
+    let rows = (max_bytes.min(PROBED_BYTES) / row_bytes).min(config.vocab_size as u64);
     if rows == 0 {
         return Err(no_memory(row_bytes, max_bytes));
     }
@@ -168,7 +168,7 @@ fn options(threads: usize) -> EngineOptions {
 /// How many layers to time one after the other.
 fn depth(layer_bytes: u64, kv_bytes: u64, max_bytes: u64, layers: usize) -> usize {
     let fit = max_bytes / layer_bytes.saturating_add(kv_bytes).max(1);
-    let wanted = ENOUGH_BYTES.div_ceil(layer_bytes).min(fit).min(layers as u64);
+    let wanted = PROBED_BYTES.div_ceil(layer_bytes).min(fit).min(layers as u64);
     wanted.max(1) as usize // No more than the model's layers, which are a `usize`.
 }
 

@@ -185,7 +185,8 @@ impl<T: DeserializeOwned + Measured + Send + 'static> FromRequest<Arc<Server>> f
             ..FREE_BYTES => measure::parse(&content),
             FREE_BYTES..LARGE_BYTES => tokio::task::block_in_place(|| measure::parse(&content)),
             _ => {
-                let turn = server.bodies.turn.clone().acquire_owned().await;
+                let turn = timeout(PATIENCE, server.bodies.turn.clone().acquire_owned()).await;
+                let turn = turn.map_err(|_| ApiError::ManyLargeTexts)?;
                 let parse = move || {
                     let _turn = turn;
                     measure::parse(&content)

@@ -41,6 +41,12 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// How often it is written down how fast the stages really are.
 const LEARN: Duration = Duration::from_secs(30);
 
+/// Whether layers may move although sequences run: when their time is over, or none is left. Never while a step is late:
+/// it may be lost, and over another line-up the same would have to be found out once more.
+fn may_move(is_over: bool, is_late: bool, running: usize) -> bool {
+    !is_late && (is_over || running == 0)
+}
+
 /// What is needed to build a pipeline anew.
 pub(super) struct Keeper {
     /// The model and the workers that are held.
@@ -220,12 +226,12 @@ impl Keeper {
         let patience = Duration::from_secs_f64(held as f64 * row).min(MOST_PATIENCE);
         let end = Instant::now() + patience;
         loop {
-            let waits = Instant::now() < end || self.lateness.is_late();
+            let (is_over, late) = (Instant::now() >= end, self.lateness.is_late());
             // After that: a step that was late a moment ago is not late once its pipeline broke.
             if self.broken.borrow().is_some() || !self.prepared.leaving().is_empty() {
                 return false;
             }
-            if !waits || self.scheduler.load().running == 0 {
+            if may_move(is_over, late, self.scheduler.load().running) {
                 return true;
             }
             tokio::time::sleep(LOOK_BUSY).await;
@@ -322,4 +328,17 @@ fn copies_are_there(copies: &Copies, monitor: &Monitor) {
     out::note(format_args!(
         "copies are there for a loss of {covered} of {of} workers ({bytes} pushed for that)"
     ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_move_when_nobody_needs_them_where_they_are() {
+        assert!(may_move(true, false, 3), "sequences had their time");
+        assert!(may_move(false, false, 0), "none is left");
+        assert!(!may_move(false, false, 3));
+        assert!(!may_move(true, true, 3) && !may_move(false, true, 0), "a step is stuck");
+    }
 }

@@ -2,7 +2,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use cake_engine::SamplingOptions;
+use cake_engine::{PROBED_BYTES, SamplingOptions};
 use cake_identity::lines;
 use cake_proto::wire;
 use cake_worker::platform;
@@ -231,16 +231,16 @@ fn worker_key(model: &Model, member: &Member) -> String {
     format!("{id}/{instance}/{encoding}/{}", shape(model))
 }
 
-/// The same of the master's own layers, whichever process that is.
+/// The same of the master's own layers, whichever process that is; what was timed with fewer bytes was another figure.
 fn own_key(model: &Model, threads: usize) -> String {
     let (host, encoding) = (platform::host_name(), model.weight_encoding());
-    format!("{LOCAL}/{host}/{threads}/{encoding}/{}", shape(model))
+    format!("{LOCAL}/{host}/{threads}/{encoding}/{PROBED_BYTES}/{}", shape(model))
 }
 
 /// The same of its own part of a token.
 fn ends_key(model: &Model, threads: usize) -> String {
     let (host, encoding) = (platform::host_name(), model.head_encoding());
-    format!("ends/{host}/{threads}/{encoding}/{}", shape(model))
+    format!("ends/{host}/{threads}/{encoding}/{PROBED_BYTES}/{}", shape(model))
 }
 
 /// How long it takes to choose the likeliest of so many tokens.

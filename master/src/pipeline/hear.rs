@@ -169,14 +169,15 @@ impl Shared {
             let found = format!("step {} with {} rows, expected {rows}", step.step, step.rows);
             return Err(self.malformed(index, found));
         }
-        if let Some(reason) = self.is_no_copy(index, step) {
+        if let Some(reason) = self.why_no_copy(index, step) {
             return Err(self.malformed(index, reason));
         }
         self.check_numbers(index, step)
     }
 
-    /// Why a step to carry is not the next one that left: whoever gets it would be blamed for what it is not.
-    fn is_no_copy(&self, index: usize, step: &Step) -> Option<String> {
+    /// Why a step to carry is none that left after those that were carried before: whoever gets it would be blamed for
+    /// what it is not. One that is left out is found where answers overtake it.
+    fn why_no_copy(&self, index: usize, step: &Step) -> Option<String> {
         let (number, pending) = (step.step, self.lock());
         let last = pending.carried.get(&index).map_or(0, |carried| carried.last);
         if number <= last {

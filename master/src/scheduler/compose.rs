@@ -60,7 +60,8 @@ impl Actor {
                 step.add(&mut self.cache, one, 1);
             }
         }
-        let rows = rows.min(most_rows - step.ids.len());
+        let unread = self.running.iter().map(Running::next_unread).sum();
+        let rows = rows.min(most_rows - step.ids.len()).min(unread);
         // Whoever generates keeps a pace; who has more to read waits a little longer.
         let rows = match generating {
             0 => rows,

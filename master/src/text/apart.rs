@@ -8,8 +8,8 @@
 //! has another one, once.
 //!
 //! ```text
-//! master ──length (u32), JSON: source, origin, conversation──▶ process
-//!        ◀──kind (u8), length (u32), text or reason──────────
+//! master ──length (u32), JSON: source, origin, steps, conversation──▶ process
+//!        ◀──kind (u8), length (u32), text or reason─────────────────
 //! ```
 
 use std::borrow::Cow;
@@ -306,6 +306,9 @@ impl Drop for Running {
 /// Renders what the process that started this one asks for, until that ends.
 pub fn render_for_parent() -> ExitCode {
     cake_engine::share_addresses();
+    // A template that the engine panics at is an error. To print a backtrace takes more memory than there may be, and
+    // where that is short, whoever prints one waits for itself.
+    std::panic::set_hook(Box::new(|_| {}));
     bound_memory();
     let (watched, gives_way) = watch();
     let (mut requests, mut answers) = (BufReader::new(io::stdin().lock()), io::stdout().lock());

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
+use super::apart::Apart;
 use super::guard::Guard;
 use super::template::{Conversation, MAX_OUTPUT_BYTES};
 use super::tokenizer::guarded;
@@ -77,7 +78,9 @@ impl Text {
         messages: &[Message],
         add_generation_prompt: bool,
     ) -> Result<String, Error> {
-        self.render(&values(messages), &[], add_generation_prompt, MAX_OUTPUT_BYTES)
+        let messages = values(messages);
+        let apart = self.apart_for(&messages, &[]);
+        self.render(apart, &messages, &[], add_generation_prompt, MAX_OUTPUT_BYTES)
     }
 
     /// The tokens of a conversation up to where the assistant's answer begins.
@@ -106,10 +109,12 @@ impl Text {
         // Tokens that swallow white space allow for more bytes than the context's tokens stand for.
         let most = self.most_bytes(room).filter(|_| !self.swallows_space);
         let most = most.map_or(MAX_OUTPUT_BYTES, |most| most.min(MAX_OUTPUT_BYTES));
-        let plain = self.render(messages, tools, true, most)?;
+        // The same one renders it again with masks, which are longer than what they stand for.
+        let apart = self.apart_for(messages, tools);
+        let plain = self.render(apart, messages, tools, true, most)?;
         self.check_room(&plain, room)?;
         let Some(guard) = &self.guard else { return self.encode_whole(&plain, false) };
-        match self.told_apart(guard, messages, tools, &plain, most)? {
+        match self.told_apart(apart, guard, (messages, tools), &plain, most)? {
             None => self.encode_whole(&plain, false),
             Some((text, places)) => {
                 self.check_room(&text, room)?;
@@ -127,9 +132,9 @@ impl Text {
     /// are the same, that says nothing; else what it makes of the masked messages holds.
     fn told_apart(
         &self,
+        apart: &Apart,
         guard: &Guard,
-        messages: &[Value],
-        tools: &[Value],
+        (messages, tools): (&[Value], &[Value]),
         plain: &str,
         most: usize,
     ) -> Result<Option<(String, Vec<usize>)>, Error> {
@@ -138,7 +143,7 @@ impl Text {
             return Ok(None);
         };
         let most = most.saturating_mul(MASK_BYTES);
-        let rendered = self.render(&masked.messages, &masked.tools, true, most)?;
+        let rendered = self.render(apart, &masked.messages, &masked.tools, true, most)?;
         let (text, places) = masked.unmask(&rendered);
         let special = |text: &str, places: &[usize]| {
             guarded(|| guard.finder.special(&self.tokenizer, text, places))
@@ -152,8 +157,17 @@ impl Text {
         })
     }
 
+    /// Who renders a conversation.
+    fn apart_for(&self, messages: &[Value], tools: &[Value]) -> &Apart {
+        match conversation_bytes(messages, tools) {
+            ..LARGE_BYTES => &self.small,
+            LARGE_BYTES.. => &self.large,
+        }
+    }
+
     fn render(
         &self,
+        apart: &Apart,
         messages: &[Value],
         tools: &[Value],
         add_generation_prompt: bool,
@@ -166,10 +180,6 @@ impl Text {
             add_generation_prompt,
             special: Cow::Borrowed(&self.special),
             most_bytes,
-        };
-        let apart = match conversation_bytes(messages, tools) {
-            ..LARGE_BYTES => &self.small,
-            LARGE_BYTES.. => &self.large,
         };
         apart.render(template, conversation)
     }
@@ -290,8 +300,9 @@ mod tests {
             assert_eq!(texts.len(), 1_000, "{kind:?}");
             for pair in texts.chunks(2) {
                 let messages: Vec<Value> = pair.iter().map(|sample| user(sample)).collect();
-                let rendered =
-                    text.render(&messages, &[], true, MAX_OUTPUT_BYTES).expect("renders");
+                let rendered = text
+                    .render(&text.small, &messages, &[], true, MAX_OUTPUT_BYTES)
+                    .expect("renders");
                 let expected = plain.encode_fast(rendered, false).expect("encodes");
                 assert_eq!(ids(&text, &messages), expected.get_ids(), "{kind:?}: {pair:?}");
             }

@@ -204,12 +204,15 @@ impl Site<'_> {
 
     /// Has the ways be such that a fault of this kind can strike.
     fn within_reach(&mut self, kind: Kind) {
+        let first = Instant::now();
         while kind == Kind::Partition && self.shown()["devices"][0]["direct"] != true {
+            assert!(first.elapsed() < LIMIT, "{kind:?} has no way to strike");
             // They were cut off before: other processes may reach each other.
-            let second = self.holders()[1];
-            self.devices[second].kill();
-            self.devices[second].come_back();
-            self.whole();
+            for device in self.holders().into_iter().take(2) {
+                self.devices[device].kill();
+                self.devices[device].come_back();
+                self.whole();
+            }
         }
     }
 
