@@ -165,7 +165,7 @@ impl Ends {
         let EndWeights { embedding, head, norm } = weights;
         let head = head.unwrap_or_else(|| embedding.clone());
         Ok(Self {
-            embedding: Embedding::new(embedding, config.hidden_size)?,
+            embedding: Embedding::new(config, embedding)?,
             head: Head::new(config, norm, head, options)?,
             vocab_size: config.vocab_size,
         })

@@ -51,7 +51,7 @@ impl Scorer {
         let head = checkpoint.head_matrix().map_or_else(|| embedding.clone(), matrix);
         let norm = checkpoint.map(checkpoint.final_norm()).expect("readable");
         Scorer {
-            embedding: Embedding::new(embedding, config.hidden_size).expect("an embedding"),
+            embedding: Embedding::new(config, embedding).expect("an embedding"),
             stage: Stage::load(config, layers, &find, &options).expect("a stage"),
             head: Head::new(config, norm, head, &options).expect("a head"),
             blocks: (0..blocks as u32).collect(),

@@ -1,6 +1,6 @@
 //! Token ids to hidden states.
 
-use cake_checkpoint::{MappedMatrix, Watch};
+use cake_checkpoint::{MappedMatrix, ModelSpec, Watch};
 
 use crate::error::Error;
 use crate::kernel::Tier;
@@ -9,21 +9,27 @@ use crate::matrix::StoredMatrix;
 /// The embedding matrix, `[vocab_size, hidden_size]`; rows are looked up where they are stored.
 pub struct Embedding {
     matrix: StoredMatrix,
+    multiplier: f32,
     tier: Tier,
     /// The files that it is read from.
     watch: Watch,
 }
 
 impl Embedding {
-    /// An embedding of `hidden_size` values per token.
+    /// The embedding of a model.
     ///
     /// # Errors
-    /// If it is not a matrix of that width in a supported type.
-    pub fn new(matrix: MappedMatrix, hidden_size: usize) -> Result<Embedding, Error> {
+    /// If it is not a matrix as wide as the hidden state in a supported type.
+    pub fn new(model: &ModelSpec, matrix: MappedMatrix) -> Result<Embedding, Error> {
+        Self::of(matrix, model.hidden_size, model.embedding_multiplier)
+    }
+
+    /// An embedding of `hidden_size` values per token.
+    fn of(matrix: MappedMatrix, hidden_size: usize, multiplier: f32) -> Result<Embedding, Error> {
         let mut watch = Watch::default();
         matrix.tensors().for_each(|tensor| watch.add(tensor));
         let matrix = StoredMatrix::new("embedding", matrix, hidden_size)?;
-        Ok(Embedding { matrix, tier: Tier::detect(), watch })
+        Ok(Embedding { matrix, multiplier, tier: Tier::detect(), watch })
     }
 
     /// The rows of `ids`, `[ids, hidden_size]`.
@@ -38,7 +44,8 @@ impl Embedding {
             if row >= vocab_size {
                 return Err(Error::NoSuchToken { token, vocab_size });
             }
-            hidden.extend(self.matrix.widen(self.tier, row..row + 1));
+            let values = self.matrix.widen(self.tier, row..row + 1);
+            hidden.extend(values.iter().map(|value| value * self.multiplier));
         }
         self.watch.check()?;
         Ok(hidden)
@@ -76,29 +83,29 @@ mod tests {
 
     #[test]
     fn looks_packed_rows_up() {
-        let embedding = Embedding::new(packed(), 64).unwrap();
+        let embedding = Embedding::of(packed(), 64, 1.0).unwrap();
         let rows = embedding.forward(&[2, 0]).unwrap();
         let expected = (128..192).map(|code| 2.0 * code as f32 + 0.5);
         assert_eq!(rows[..64], expected.collect::<Vec<_>>());
         assert_eq!(rows[64..], [0.5; 64]);
-        assert!(matches!(Embedding::new(packed(), 128), Err(Error::WrongShape { .. })));
-        assert!(matches!(Embedding::new(packed(), 32), Err(Error::NotWholeGroups { .. })));
+        assert!(matches!(Embedding::of(packed(), 128, 1.0), Err(Error::WrongShape { .. })));
+        assert!(matches!(Embedding::of(packed(), 32, 1.0), Err(Error::NotWholeGroups { .. })));
     }
 
     #[test]
     fn looks_rows_up_and_rejects_unknown_tokens() {
-        let embedding = Embedding::new(tensor(Dtype::BF16, &[3, 2]), 2).unwrap();
+        let embedding = Embedding::of(tensor(Dtype::BF16, &[3, 2]), 2, 2.0).unwrap();
         let value = f32::from_bits(0x3f3f_0000);
-        assert_eq!(embedding.forward(&[2, 0]).unwrap(), [value; 4]);
+        assert_eq!(embedding.forward(&[2, 0]).unwrap(), [2.0 * value; 4]);
         let error = embedding.forward(&[3]).unwrap_err();
         assert!(matches!(error, Error::NoSuchToken { token: 3, vocab_size: 3 }));
     }
 
     #[test]
     fn rejects_other_shapes_and_types() {
-        let wrong = Embedding::new(tensor(Dtype::F32, &[3, 4]), 2);
+        let wrong = Embedding::of(tensor(Dtype::F32, &[3, 4]), 2, 1.0);
         assert!(matches!(wrong, Err(Error::WrongShape { .. })));
-        let wrong = Embedding::new(tensor(Dtype::I8, &[3, 2]), 2);
+        let wrong = Embedding::of(tensor(Dtype::I8, &[3, 2]), 2, 1.0);
         assert!(matches!(wrong, Err(Error::UnsupportedDtype { .. })));
     }
 }

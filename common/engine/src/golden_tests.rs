@@ -115,7 +115,7 @@ impl Model {
         let head = checkpoint.head_matrix().map(matrix);
         let head = head.unwrap_or_else(|| embedding.clone());
         Model {
-            embedding: Embedding::new(embedding, config.hidden_size).unwrap(),
+            embedding: Embedding::new(config, embedding).unwrap(),
             stages,
             head: Head::new(config, norm, head, options).unwrap(),
             // Out of order, so that a position that is taken for a slot is found out.

@@ -9,7 +9,6 @@ use crate::batch::RowKinds;
 use crate::error::Error;
 use crate::kernel::{Precision, chosen};
 use crate::linear::Linear;
-use crate::loader::vector;
 use crate::matrix::StoredMatrix;
 use crate::norm::RmsNorm;
 use crate::options::EngineOptions;
@@ -42,7 +41,7 @@ impl Head {
         let mut watch = Watch::default();
         watch.add(&norm);
         head.tensors().for_each(|tensor| watch.add(tensor));
-        let norm = vector("final norm", &norm, hidden_size)?;
+        let norm = RmsNorm::load("final norm", &norm, &config.final_norm, options.ops)?;
         watch.check()?;
         let head = StoredMatrix::new("output head", head, hidden_size)?;
         if head.rows() != vocab_size {
@@ -52,7 +51,7 @@ impl Head {
         let EngineOptions { ops, numerics, .. } = *options;
         let arithmetic = (ops, numerics, Precision::Bf16x2); // No row counts as one of a prompt.
         Ok(Head {
-            norm: RmsNorm::new(norm, config.final_norm.eps, options.ops),
+            norm,
             head: Linear::new(Arc::new(head), 0..vocab_size, None, arithmetic)?,
             hidden_size,
             pool: options.thread_pool()?,

@@ -9,7 +9,7 @@ use cake_checkpoint::{
 use crate::error::Error;
 use crate::kernel::Precision;
 use crate::linear::Linear;
-use crate::matrix::{StoredMatrix, check_shape, float_type};
+use crate::matrix::{StoredMatrix, vector};
 use crate::norm::RmsNorm;
 use crate::options::EngineOptions;
 
@@ -37,8 +37,7 @@ impl LayerLoader<'_> {
     /// A norm.
     pub(crate) fn norm(&self, norm: &NormSpec) -> Result<RmsNorm, Error> {
         let (name, tensor) = self.find(&format!("{}.weight", norm.path))?;
-        let weight = vector(&name, &tensor, norm.width)?;
-        Ok(RmsNorm::new(weight, norm.eps, self.options.ops))
+        RmsNorm::load(&name, &tensor, norm, self.options.ops)
     }
 
     /// A linear layer. Activations of prompts are rounded to `precision`, where numerics let them be.
@@ -97,10 +96,4 @@ fn packed_format(
         groups,
         columns,
     })
-}
-
-/// A vector of `width` values, widened.
-pub(crate) fn vector(name: &str, tensor: &MappedTensor, width: usize) -> Result<Vec<f32>, Error> {
-    check_shape(name, tensor, &[width as u64])?;
-    Ok(float_type(name, tensor)?.widen(tensor.bytes()))
 }

@@ -193,6 +193,12 @@ pub(crate) fn float_type(name: &str, tensor: &MappedTensor) -> Result<FloatType,
     Ok(float)
 }
 
+/// A vector of `width` values, widened.
+pub(crate) fn vector(name: &str, tensor: &MappedTensor, width: usize) -> Result<Vec<f32>, Error> {
+    check_shape(name, tensor, &[width as u64])?;
+    Ok(float_type(name, tensor)?.widen(tensor.bytes()))
+}
+
 /// Refuses a tensor of another shape.
 pub(crate) fn check_shape(
     name: &str,

@@ -1,8 +1,11 @@
 //! RMS norm over the last axis.
 
+use cake_checkpoint::{MappedTensor, NormSpec};
 use candle_core::{CpuStorage, CustomOp1, Device, Layout, Shape, Tensor};
 
+use crate::error::Error;
 use crate::kernel::{Tier, rms_norm};
+use crate::matrix::vector;
 use crate::options::Ops;
 use crate::tensors;
 
@@ -15,9 +18,16 @@ pub(crate) struct RmsNorm {
 }
 
 impl RmsNorm {
-    /// A norm over `weight.len()` values.
-    pub(crate) fn new(weight: Vec<f32>, eps: f64, ops: Ops) -> RmsNorm {
-        RmsNorm { weight, eps: eps as f32, ops, tier: Tier::detect() }
+    /// A norm whose weight is the tensor `name`, `[width]`.
+    pub(crate) fn load(
+        name: &str,
+        tensor: &MappedTensor,
+        spec: &NormSpec,
+        ops: Ops,
+    ) -> Result<RmsNorm, Error> {
+        let mut weight = vector(name, tensor, spec.width)?;
+        weight.iter_mut().for_each(|weight| *weight += spec.offset);
+        Ok(RmsNorm { weight, eps: spec.eps as f32, ops, tier: Tier::detect() })
     }
 
     /// `x` is `[rows, n × width]`; every `width` values are normalised by themselves.

@@ -136,7 +136,7 @@ impl Whole {
         let find = |name: &str| weights.get(name).cloned();
         let head = ends.head.unwrap_or_else(|| ends.embedding.clone());
         Ok(Whole {
-            embedding: Embedding::new(ends.embedding, config.hidden_size)?,
+            embedding: Embedding::new(config, ends.embedding)?,
             stage: Stage::load(config, layers, &find, &options)?,
             head: Head::new(config, ends.norm, head, &options)?,
             hidden_size: config.hidden_size,

@@ -56,6 +56,8 @@ pub struct ModelSpec {
     pub max_position_embeddings: usize,
     /// Name of the weight of the embedding, `[vocab_size, hidden_size]`.
     pub embedding: Name,
+    /// What the rows of the embedding are multiplied with.
+    pub embedding_multiplier: f32,
     /// What precedes the number in the name of a layer's tensor.
     pub layer_prefix: Name,
     /// The decoder layers, in order.

@@ -4,13 +4,22 @@ use super::ConfigError;
 use super::fields::Fields;
 use super::spec::RotationSpec;
 
-/// How much of a head rotates.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Rotary {
-    /// All of it.
-    Full,
-    /// The first `head_dim × partial_rotary_factor` numbers of it.
-    Partial,
+/// What of a head rotates, and how where a configuration does not say.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Rotary {
+    /// Whether only the first `head_dim × partial_rotary_factor` numbers of a head may rotate.
+    pub(super) partial: bool,
+    /// Base of the frequencies.
+    pub(super) theta: f64,
+    /// Base of the frequencies in layers with a window, if these have a rotation of their own: the second one.
+    pub(super) window_theta: Option<f64>,
+}
+
+impl Rotary {
+    /// All of a head, alike in all layers.
+    pub(super) const FULL: Self = Self { partial: false, theta: 10_000.0, window_theta: None };
+    /// A part of it.
+    pub(super) const PARTIAL: Self = Self { partial: true, ..Self::FULL };
 }
 
 /// Constants of the rotary position embedding.
@@ -45,32 +54,66 @@ pub enum RopeScaling {
     },
 }
 
-/// Base where a configuration gives none.
-const DEFAULT_THETA: f64 = 10_000.0;
 const MAX_THETA: f64 = 1e15;
 const MAX_FACTOR: f64 = 1e9;
 
-/// Reads theta, scaling and the number of rotating elements of a head.
+/// What the heads are that rotate.
+#[derive(Clone, Copy)]
+pub(super) struct Heads {
+    pub(super) head_dim: usize,
+    pub(super) max_position_embeddings: usize,
+}
+
+/// Reads the model's rotations: theta, scaling and the number of rotating elements of a head.
 ///
-/// Newer files have everything in `rope_parameters`; older ones have `rope_theta`,
-/// `rope_scaling` and `partial_rotary_factor`.
+/// Newer files have everything in `rope_parameters`, for each type of layer where that matters; older ones have
+/// `rope_theta`, `rope_scaling` and `partial_rotary_factor`, and `rope_local_base_freq` for layers with a window.
 pub(super) fn read(
     fields: &Fields<'_>,
     architecture: &'static str,
     rotary: Rotary,
-    head_dim: usize,
-    max_position_embeddings: usize,
-) -> Result<RotationSpec, ConfigError> {
+    heads: Heads,
+) -> Result<Vec<RotationSpec>, ConfigError> {
     fields.understand(&[
         "rope_theta",
         "partial_rotary_factor",
         "original_max_position_embeddings",
         "rope_scaling",
     ]);
-    let (field, dict) = match fields.object("rope_parameters")? {
-        Some(dict) => ("rope_parameters", Some(dict)),
-        None => ("rope_scaling", fields.object("rope_scaling")?),
+    let all = fields.object("rope_parameters")?;
+    let read = |(field, dict), default_theta| {
+        rotation(fields, architecture, (rotary, heads), (field, dict), default_theta)
     };
+    let Some(window_theta) = rotary.window_theta else {
+        let dict = match all {
+            Some(dict) => ("rope_parameters", Some(dict)),
+            None => ("rope_scaling", fields.object("rope_scaling")?),
+        };
+        return Ok(vec![read(dict, rotary.theta)?]);
+    };
+    let Some(all) = all else {
+        let full = read(("rope_scaling", fields.object("rope_scaling")?), rotary.theta)?;
+        let local = fields.optional_number("rope_local_base_freq", 0.0, MAX_THETA)?;
+        let rope = Rope { theta: local.unwrap_or(window_theta), scaling: RopeScaling::None };
+        let windowed = RotationSpec { rope, dim: full.dim };
+        return Ok(vec![full, windowed]);
+    };
+    let of_type = |name, theta| {
+        let dict = all.object(name)?;
+        let missing = || ConfigError::Missing { field: format!("rope_parameters.{name}") };
+        read(("rope_parameters", Some(dict.ok_or_else(missing)?)), theta)
+    };
+    Ok(vec![of_type("full_attention", rotary.theta)?, of_type("sliding_attention", window_theta)?])
+}
+
+/// One rotation, whose parameters are in `dict` and beside it.
+fn rotation(
+    fields: &Fields<'_>,
+    architecture: &'static str,
+    (rotary, Heads { head_dim, max_position_embeddings }): (Rotary, Heads),
+    (field, dict): (&'static str, Option<Fields<'_>>),
+    default_theta: f64,
+) -> Result<RotationSpec, ConfigError> {
     let inside = |name: &str, above: f64, most: f64| match &dict {
         Some(dict) => dict.optional_number(name, above, most),
         None => Ok(None),
@@ -117,7 +160,7 @@ pub(super) fn read(
         Some(factor) => factor,
         None => fields.optional_number("partial_rotary_factor", 0.0, 1.0)?.unwrap_or(1.0),
     };
-    if rotary == Rotary::Full && factor != 1.0 {
+    if !rotary.partial && factor != 1.0 {
         let field = "partial_rotary_factor".to_owned();
         return Err(ConfigError::Unsupported { field, found: factor.to_string(), architecture });
     }
@@ -125,5 +168,5 @@ pub(super) fn read(
     if dim == 0 || !dim.is_multiple_of(2) {
         return Err(ConfigError::RotaryDim { rotary_dim: dim, head_dim, factor });
     }
-    Ok(RotationSpec { rope: Rope { theta: theta.unwrap_or(DEFAULT_THETA), scaling }, dim })
+    Ok(RotationSpec { rope: Rope { theta: theta.unwrap_or(default_theta), scaling }, dim })
 }

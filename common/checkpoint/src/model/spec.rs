@@ -49,6 +49,8 @@ pub struct NormSpec {
     pub width: usize,
     /// Added to the mean square.
     pub eps: f64,
+    /// What its weight is stored less: 1 where that is how far the weight is from one.
+    pub offset: f32,
 }
 
 /// A linear layer as it is stored: a matrix `[stored_rows, inputs]`, of which `rows` are this layer's.

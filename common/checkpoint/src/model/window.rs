@@ -12,6 +12,8 @@ pub(super) enum WindowRule {
     All {
         /// The window when the key is absent (which is not the same as null).
         default: Option<usize>,
+        /// But each `sliding_window_pattern`-th sees everything, if there may be such; how many when the key is absent.
+        but_each: Option<usize>,
     },
     /// If `use_sliding_window`, those from `max_window_layers` on.
     FromLayer {
@@ -33,12 +35,12 @@ pub(super) fn read(
     let given = fields.optional_whole("sliding_window", 1, limit::POSITIONS);
     let window = match rule {
         WindowRule::Never => None,
-        WindowRule::All { default } => {
-            if fields.has("sliding_window") {
-                given?
-            } else {
-                default
+        WindowRule::All { default, but_each } => {
+            if but_each.is_some() {
+                // The second is what the class itself writes, beside the list that it made of it.
+                fields.understand(&["sliding_window_pattern", "_sliding_window_pattern"]);
             }
+            if fields.has("sliding_window") { given? } else { default }
         }
         WindowRule::FromLayer { default_window, .. } => {
             if !fields.flag("use_sliding_window")?.unwrap_or(false) {
@@ -51,13 +53,23 @@ pub(super) fn read(
         }
     };
     let Some(value) = fields.get("layer_types") else {
-        let first = match rule {
-            WindowRule::FromLayer { default_first, .. } => fields
-                .optional_whole("max_window_layers", 0, limit::POSITIONS)?
-                .unwrap_or(default_first),
-            _ => 0,
+        let whole = |field, least, default| {
+            let given = fields.optional_whole(field, least, limit::POSITIONS)?;
+            Ok::<_, ConfigError>(given.unwrap_or(default))
         };
-        return Ok((0..num_layers).map(|layer| window.filter(|_| layer >= first)).collect());
+        let (first, pattern) = match rule {
+            WindowRule::FromLayer { default_first, .. } => {
+                (whole("max_window_layers", 0, default_first)?, None)
+            }
+            WindowRule::All { but_each: Some(default), .. } => {
+                (0, Some(whole("sliding_window_pattern", 1, default)?))
+            }
+            WindowRule::Never | WindowRule::All { but_each: None, .. } => (0, None),
+        };
+        let slides = |layer: usize| {
+            layer >= first && pattern.is_none_or(|each| !(layer + 1).is_multiple_of(each))
+        };
+        return Ok((0..num_layers).map(|layer| window.filter(|_| slides(layer))).collect());
     };
     let types = value.as_array().ok_or_else(|| wrong("layer_types", "a list", value))?;
     if types.len() != num_layers {

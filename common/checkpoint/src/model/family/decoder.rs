@@ -1,11 +1,18 @@
 //! What most families have in common: the sizes under their usual names, and the modules of Llama.
 
 use crate::model::fields::{Fields, shown};
-use crate::model::rope::{self, Rotary};
+use crate::model::rope::{self, Heads, Rotary};
 use crate::model::{
     Activation, AttentionSpec, ConfigError, Joined, LayerSpec, MlpSpec, ModelSpec, Name, NormSpec,
     Op, RotationSpec, limit,
 };
+
+/// As configurations name it.
+fn names(activation: Activation) -> &'static [&'static str] {
+    match activation {
+        Activation::Silu => &["silu", "swish"],
+    }
+}
 
 /// The sizes of a decoder whose layers are alike.
 pub(super) struct Decoder {
@@ -19,12 +26,14 @@ pub(super) struct Decoder {
     vocab_size: usize,
     eps: f64,
     max_position_embeddings: usize,
-    rotation: RotationSpec,
+    rotations: Vec<RotationSpec>,
+    /// What the weights of norms are stored less.
+    pub(super) norm_offset: f32,
     tie_word_embeddings: Option<bool>,
 }
 
 impl Decoder {
-    /// Reads the sizes, and the rotation that all layers share.
+    /// Reads the sizes and the rotations.
     pub(super) fn read(
         fields: &Fields<'_>,
         architecture: &'static str,
@@ -43,6 +52,7 @@ impl Decoder {
             None => return Err(ConfigError::HiddenNotDivisible { hidden_size, heads }),
         };
         let max_position_embeddings = fields.size("max_position_embeddings", limit::POSITIONS)?;
+        let heads_that_rotate = Heads { head_dim, max_position_embeddings };
         Ok(Self {
             architecture,
             hidden_size,
@@ -54,14 +64,16 @@ impl Decoder {
             vocab_size: fields.size("vocab_size", limit::VOCAB)?,
             eps: fields.number("rms_norm_eps", 0.0, 1.0)?,
             max_position_embeddings,
-            rotation: rope::read(fields, architecture, rotary, head_dim, max_position_embeddings)?,
+            rotations: rope::read(fields, architecture, rotary, heads_that_rotate)?,
+            norm_offset: 0.0,
             tie_word_embeddings: fields.flag("tie_word_embeddings")?,
         })
     }
 
     /// A norm of the hidden state.
     pub(super) fn norm(&self, path: &'static str) -> NormSpec {
-        NormSpec { path: Name::Borrowed(path), width: self.hidden_size, eps: self.eps }
+        let (width, eps, offset) = (self.hidden_size, self.eps, self.norm_offset);
+        NormSpec { path: Name::Borrowed(path), width, eps, offset }
     }
 
     /// A norm over each head.
@@ -94,14 +106,26 @@ impl Decoder {
     /// # Errors
     /// If the configuration names another activation.
     pub(super) fn mlp(&self, fields: &Fields<'_>) -> Result<MlpSpec, ConfigError> {
+        self.mlp_with(fields, Activation::Silu)
+    }
+
+    /// A gated network with this activation, without biases.
+    ///
+    /// # Errors
+    /// If the configuration names another activation.
+    pub(super) fn mlp_with(
+        &self,
+        fields: &Fields<'_>,
+        activation: Activation,
+    ) -> Result<MlpSpec, ConfigError> {
         for field in ["hidden_act", "hidden_activation"] {
             match fields.text(field)? {
-                None | Some("silu" | "swish") => {}
-                Some(other) => {
+                Some(other) if !names(activation).contains(&other) => {
                     let (field, found) = (field.to_owned(), format!("{other:?}"));
                     let architecture = self.architecture;
                     return Err(ConfigError::Unsupported { field, found, architecture });
                 }
+                _ => {}
             }
         }
         Ok(MlpSpec {
@@ -110,7 +134,7 @@ impl Decoder {
             gate_up: Joined::Separate(["mlp.gate_proj", "mlp.up_proj"].map(Name::Borrowed)),
             down: Name::Borrowed("mlp.down_proj"),
             bias: false,
-            activation: Activation::Silu,
+            activation,
         })
     }
 
@@ -130,12 +154,13 @@ impl Decoder {
             vocab_size: self.vocab_size,
             max_position_embeddings: self.max_position_embeddings,
             embedding: Name::Borrowed("model.embed_tokens.weight"),
+            embedding_multiplier: 1.0,
             layer_prefix: Name::Borrowed("model.layers."),
             layers,
             final_norm: self.norm("model.norm"),
             head: Name::Borrowed("lm_head.weight"),
             tie_word_embeddings: self.tie_word_embeddings.unwrap_or(tied),
-            rotations: vec![self.rotation],
+            rotations: self.rotations,
             quantization: None,
             bos_token_id: None,
             eos_token_ids: Vec::new(),

@@ -11,7 +11,7 @@ pub(super) const FAMILY: Family =
     Family { architecture: "LlamaForCausalLM", model_type: "llama", read };
 
 fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
-    let decoder = Decoder::read(fields, FAMILY.architecture, Rotary::Full)?;
+    let decoder = Decoder::read(fields, FAMILY.architecture, Rotary::FULL)?;
     let bias = fields.flag("attention_bias")?.unwrap_or(false);
     let mlp_bias = fields.flag("mlp_bias")?.unwrap_or(false);
     let mlp = MlpSpec { bias: mlp_bias, ..decoder.mlp(fields)? };

@@ -11,10 +11,10 @@ pub(super) const FAMILY: Family =
     Family { architecture: "MistralForCausalLM", model_type: "mistral", read };
 
 fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
-    let decoder = Decoder::read(fields, FAMILY.architecture, Rotary::Full)?;
+    let decoder = Decoder::read(fields, FAMILY.architecture, Rotary::FULL)?;
     decoder.refuse(fields, &["attention_bias", "mlp_bias"])?;
     let mlp = decoder.mlp(fields)?;
-    let rule = WindowRule::All { default: Some(4096) };
+    let rule = WindowRule::All { default: Some(4096), but_each: None };
     let windows = window::read(fields, FAMILY.architecture, rule, decoder.num_layers)?;
     let layer = |window| decoder.layer(AttentionSpec { window, ..decoder.attention() }, &mlp);
     let layers = windows.into_iter().map(layer).collect();

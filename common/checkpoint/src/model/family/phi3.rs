@@ -11,11 +11,11 @@ pub(super) const FAMILY: Family =
     Family { architecture: "Phi3ForCausalLM", model_type: "phi3", read };
 
 fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
-    let decoder = Decoder::read(fields, FAMILY.architecture, Rotary::Partial)?;
+    let decoder = Decoder::read(fields, FAMILY.architecture, Rotary::PARTIAL)?;
     decoder.refuse(fields, &["attention_bias", "mlp_bias"])?;
     let gate_up = Joined::Fused(Name::Borrowed("mlp.gate_up_proj"));
     let mlp = MlpSpec { gate_up, ..decoder.mlp(fields)? };
-    let rule = WindowRule::All { default: None };
+    let rule = WindowRule::All { default: None, but_each: None };
     let windows = window::read(fields, FAMILY.architecture, rule, decoder.num_layers)?;
     let layer = |window| {
         let qkv = Joined::Fused(Name::Borrowed("self_attn.qkv_proj"));

@@ -15,7 +15,7 @@ pub(super) const WINDOW: WindowRule =
     WindowRule::FromLayer { default_window: 4096, default_first: 28 };
 
 fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
-    let decoder = Decoder::read(fields, FAMILY.architecture, Rotary::Full)?;
+    let decoder = Decoder::read(fields, FAMILY.architecture, Rotary::FULL)?;
     fields.understand(&["attention_bias"]); // They are there whatever it says.
     decoder.refuse(fields, &["mlp_bias"])?;
     let mlp = decoder.mlp(fields)?;

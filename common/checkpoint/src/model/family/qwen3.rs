@@ -11,7 +11,7 @@ pub(super) const FAMILY: Family =
     Family { architecture: "Qwen3ForCausalLM", model_type: "qwen3", read };
 
 fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
-    let decoder = Decoder::read(fields, FAMILY.architecture, Rotary::Full)?;
+    let decoder = Decoder::read(fields, FAMILY.architecture, Rotary::FULL)?;
     let bias = fields.flag("attention_bias")?.unwrap_or(false);
     decoder.refuse(fields, &["mlp_bias"])?;
     let mlp = decoder.mlp(fields)?;
