@@ -13,6 +13,7 @@ pub const NAMES: &[&str] = &[
     "qwen2",
     "qwen3",
     "phi3",
+    "gemma3",
     "qwen2-mlx4",
     "llama-mlx8",
 ];

@@ -6,7 +6,7 @@ use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 use crate::attention::Attention;
 use crate::batch::{BatchItem, RowKinds};
 use crate::error::Error;
-use crate::kernel::{AttendRow, Precision, Tier, add, silu_mul};
+use crate::kernel::{AttendRow, Precision, Tier, add, gated};
 use crate::linear::Linear;
 use crate::loader::LayerLoader;
 use crate::norm::RmsNorm;
@@ -123,7 +123,7 @@ impl Operation {
     }
 }
 
-/// `down(silu(gate(x)) · up(x))`.
+/// `down(activation(gate(x)) · up(x))`.
 struct Mlp {
     gate_proj: Linear,
     up_proj: Linear,
@@ -149,22 +149,23 @@ impl Mlp {
     fn forward(&self, hidden: &Tensor, kinds: &RowKinds) -> candle_core::Result<Tensor> {
         let layers = [&self.gate_proj, &self.up_proj];
         let [gate, up] = Linear::forward_each(layers, hidden, kinds)?; // [rows, inner_size]
-        let product = match (self.activation, self.ops) {
-            (Activation::Silu, Ops::Cake) => {
-                gate.apply_op2_no_bwd(&up, &SiluMul(Tier::detect()))?
+        let product = match (self.ops, self.activation) {
+            (Ops::Cake, activation) => {
+                gate.apply_op2_no_bwd(&up, &Gated(Tier::detect(), activation))?
             }
-            (Activation::Silu, Ops::Candle) => (gate.silu()? * up)?,
+            (Ops::Candle, Activation::Silu) => (gate.silu()? * up)?,
+            (Ops::Candle, Activation::GeluTanh) => (gate.gelu()? * up)?,
         };
         self.down_proj.forward(&product, kinds)
     }
 }
 
-/// `silu(a) · b`, elementwise.
-struct SiluMul(Tier);
+/// `activation(a) · b`, elementwise.
+struct Gated(Tier, Activation);
 
-impl CustomOp2 for SiluMul {
+impl CustomOp2 for Gated {
     fn name(&self) -> &'static str {
-        "cake-silu-mul"
+        "cake-gated"
     }
 
     fn cpu_fwd(
@@ -175,7 +176,7 @@ impl CustomOp2 for SiluMul {
         up_layout: &Layout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
         let gate = tensors::values(gate, gate_layout)?;
-        let y = silu_mul(self.0, gate, tensors::values(up, up_layout)?);
+        let y = gated(self.0, self.1, gate, tensors::values(up, up_layout)?);
         Ok((CpuStorage::F32(y), gate_layout.shape().clone()))
     }
 }

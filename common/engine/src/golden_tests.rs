@@ -16,12 +16,13 @@ const GOLDEN: &[&str] = &[
     "qwen2",
     "qwen3",
     "phi3",
+    "gemma3",
     "qwen2-mlx4",
     "llama-mlx8",
 ];
 
 /// Those whose weights are bf16.
-const IN_BF16: &[&str] = &["llama3-tied", "llama-sharded", "qwen2", "qwen3", "phi3"];
+const IN_BF16: &[&str] = &["llama3-tied", "llama-sharded", "qwen2", "qwen3", "phi3", "gemma3"];
 /// Those whose weights are packed.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8"];
 

@@ -137,6 +137,8 @@ pub struct RotationSpec {
 pub enum Activation {
     /// `x / (1 + e⁻ˣ)`.
     Silu,
+    /// `x / (1 + e⁻²ᶻ)` with `z = √(2/π) · (x + 0.044715 x³)`: GELU by way of the hyperbolic tangent (arXiv:1606.08415).
+    GeluTanh,
 }
 
 /// A tensor that a layer has.

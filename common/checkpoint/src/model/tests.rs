@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    AttentionSpec, ConfigError, KvDtype, MlpSpec, ModelSpec, ModuleFormat, Op, Rope, RopeScaling,
+    Activation, AttentionSpec, ConfigError, KvDtype, MlpSpec, ModelSpec, ModuleFormat, Op, Rope,
+    RopeScaling,
 };
 use crate::quant::Affine;
 use crate::testing::golden_path;
@@ -96,8 +97,8 @@ refuses! {
         without(without(llama(), "architectures"), "model_type"), E::NoArchitecture, "model_type";
     refuses_an_unknown_architecture: family("GemmaForCausalLM", "gemma"),
         E::UnsupportedArchitecture { .. }, "GemmaForCausalLM";
-    refuses_an_unknown_model_type: without(family("x", "gemma3_text"), "architectures"),
-        E::UnsupportedArchitecture { .. }, "gemma3_text";
+    refuses_an_unknown_model_type: without(family("x", "gemma2"), "architectures"),
+        E::UnsupportedArchitecture { .. }, "gemma2";
     refuses_a_known_architecture_of_another_type: family("LlamaForCausalLM", "granite"),
         E::ConflictingArchitecture { .. }, "granite";
     refuses_absent_num_hidden_layers: without(llama(), "num_hidden_layers"),
@@ -258,6 +259,40 @@ fn reads_the_golden_configurations() {
     assert!(!first.qkv_bias && !first.output_bias && first.qk_norm.is_some());
     assert_eq!(windows_of(&golden("phi3")), [None; 5]);
     assert_eq!(golden("phi3").rotations[0].dim, 16);
+}
+
+#[test]
+fn gemma_3_has_windows_and_a_rotation_for_them_however_that_is_spelt() {
+    let gemma = golden("gemma3");
+    assert!(gemma.tie_word_embeddings && gemma.embedding_multiplier == 8.0);
+    let (sees, slides) = (None, Some(8));
+    assert_eq!(windows_of(&gemma), [slides, slides, sees, slides, slides, sees, slides]);
+    let thetas = gemma.rotations.iter().map(|rotation| rotation.rope.theta);
+    assert_eq!(thetas.collect::<Vec<_>>(), [1e6, 1e4]);
+    assert_eq!((attention(&gemma, 0).rotation, attention(&gemma, 2).rotation), (1, 0));
+    let branches = &gemma.layers[0].branches;
+    let norms = branches.iter().flat_map(|branch| branch.pre.iter().chain(&branch.post));
+    assert!(
+        norms.clone().count() == 4 && norms.chain([&gemma.final_norm]).all(|it| it.offset == 1.0)
+    );
+    assert_eq!(mlp(&gemma).activation, Activation::GeluTanh);
+
+    // As older versions of the reference write it; the first rotation may be stretched, the second is not.
+    let json = std::fs::read(golden_path("gemma3").join("config.json")).unwrap();
+    let newer: Value = serde_json::from_slice(&json).unwrap();
+    let old = ["rope_parameters", "layer_types", "_sliding_window_pattern"];
+    let older = old.iter().fold(newer, |config, field| without(config, field));
+    let scaling = json!({"rope_type": "linear", "factor": 8.0});
+    let older = with(older, json!({"rope_theta": 1e6, "rope_local_base_freq": 1e4}));
+    assert_eq!(parse(&older).unwrap(), gemma);
+    let stretched = parse(&with(older.clone(), json!({"rope_scaling": scaling}))).unwrap();
+    assert_eq!(stretched.rotations[0].rope.scaling, RopeScaling::Linear { factor: 8.0 });
+    assert_eq!(stretched.rotations[1], gemma.rotations[1]);
+    let bare = ["rope_theta", "rope_local_base_freq", "sliding_window_pattern", "sliding_window"];
+    let bare = parse(&bare.iter().fold(older, |config, field| without(config, field))).unwrap();
+    assert_eq!(bare.rotations, gemma.rotations);
+    let (sees, slides) = (None, Some(4096));
+    assert_eq!(windows_of(&bare), [slides, slides, slides, slides, slides, sees, slides]);
 }
 
 #[test]
@@ -422,8 +457,8 @@ fn key_value_bytes_per_position() {
 proptest::proptest! {
     /// A damaged configuration is refused or read, and never panics.
     #[test]
-    fn no_damage_panics(place in 0usize..2000, byte: u8, name in 0usize..9) {
-        let names = ["llama", "llama-sharded", "llama3-tied", "mistral", "phi3", "qwen2", "qwen3",
+    fn no_damage_panics(place in 0usize..2000, byte: u8, name in 0usize..10) {
+        let names = ["gemma3", "llama", "llama-sharded", "llama3-tied", "mistral", "phi3", "qwen2", "qwen3",
             "qwen2-mlx4", "llama-mlx8"];
         let mut json = std::fs::read(golden_path(names[name]).join("config.json")).unwrap();
         let place = place % json.len();

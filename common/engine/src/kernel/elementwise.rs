@@ -2,6 +2,8 @@
 
 use std::mem::MaybeUninit;
 
+use cake_checkpoint::Activation;
+
 use super::buffer::{Room, Unset};
 use super::simd::{Kernel, LANES, Simd};
 use super::{PARALLEL_WORK, Tier};
@@ -71,26 +73,60 @@ pub(super) fn load_tail<S: Simd>(simd: S, tail: &[f32], rest: f32) -> S::V {
     simd.load(&padded)
 }
 
-/// `silu(gate) · up`, elementwise, with `silu(x) = x / (1 + exp(-x))`.
-pub(crate) fn silu_mul(tier: Tier, gate: &[f32], up: &[f32]) -> Vec<f32> {
+/// `activation(gate) · up`, elementwise.
+pub(crate) fn gated(tier: Tier, activation: Activation, gate: &[f32], up: &[f32]) -> Vec<f32> {
     assert_eq!(gate.len(), up.len(), "one up for each gate");
     let mut out = Room::new(gate.len());
     by_rows(out.places(), LANES, |row, out| {
         let start = row * LANES;
         let (gate, up) = (&gate[start..][..out.len()], &up[start..][..out.len()]);
-        tier.run(SiluMul { gate, up, out });
+        match activation {
+            Activation::Silu => tier.run(Gated { gate, up, out, exponent: Silu }),
+            Activation::GeluTanh => tier.run(Gated { gate, up, out, exponent: GeluTanh }),
+        }
     });
     // SAFETY: the kernel writes all of its vectors and what is left behind them.
     unsafe { out.written() }
 }
 
-struct SiluMul<'a> {
+/// What makes an activation `x / (1 + exp(exponent(x)))`.
+trait Exponent: Copy {
+    fn of<S: Simd>(self, simd: S, x: S::V) -> S::V;
+}
+
+/// `-x`.
+#[derive(Clone, Copy)]
+struct Silu;
+
+impl Exponent for Silu {
+    #[inline(always)]
+    fn of<S: Simd>(self, simd: S, x: S::V) -> S::V {
+        simd.sub(simd.splat(0.0), x)
+    }
+}
+
+/// `-2 √(2/π) · (x + 0.044715 x³)`, since `(1 + tanh z) / 2 = 1 / (1 + exp(-2 z))`.
+#[derive(Clone, Copy)]
+struct GeluTanh;
+
+impl Exponent for GeluTanh {
+    #[inline(always)]
+    fn of<S: Simd>(self, simd: S, x: S::V) -> S::V {
+        const LINEAR: f32 = -1.595_769_121_605_730_7_f64 as f32;
+        const CUBIC: f32 = -0.071_354_816_272_600_25_f64 as f32;
+        let cubic = simd.mul(simd.mul(x, x), simd.splat(CUBIC));
+        simd.mul(x, simd.add(simd.splat(LINEAR), cubic))
+    }
+}
+
+struct Gated<'a, E> {
     gate: &'a [f32],
     up: &'a [f32],
     out: &'a mut Unset,
+    exponent: E,
 }
 
-impl Kernel for SiluMul<'_> {
+impl<E: Exponent> Kernel for Gated<'_, E> {
     type Output = ();
 
     #[inline(always)]
@@ -101,20 +137,20 @@ impl Kernel for SiluMul<'_> {
         for ((gate, up), out) in gates.iter().zip(ups).zip(outs) {
             // By way of an array, which stays in a register: a store takes numbers that are set.
             let mut lanes = [0.0; LANES];
-            simd.store(silu_mul_lanes(simd, simd.load(gate), simd.load(up)), &mut lanes);
+            let (gate, up) = (simd.load(gate), simd.load(up));
+            simd.store(gated_lanes(simd, self.exponent, gate, up), &mut lanes);
             *out = lanes.map(MaybeUninit::new);
         }
         let (gate, up) = (load_tail(simd, gate_tail, 0.0), load_tail(simd, up_tail, 0.0));
         let mut last = [0.0; LANES];
-        simd.store(silu_mul_lanes(simd, gate, up), &mut last);
+        simd.store(gated_lanes(simd, self.exponent, gate, up), &mut last);
         out_tail.iter_mut().zip(last).for_each(|(out, last)| _ = out.write(last));
     }
 }
 
 #[inline(always)]
-fn silu_mul_lanes<S: Simd>(simd: S, gate: S::V, up: S::V) -> S::V {
-    let negative = simd.sub(simd.splat(0.0), gate);
-    let denominator = simd.add(simd.splat(1.0), exp(simd, negative));
+fn gated_lanes<S: Simd>(simd: S, exponent: impl Exponent, gate: S::V, up: S::V) -> S::V {
+    let denominator = simd.add(simd.splat(1.0), exp(simd, exponent.of(simd, gate)));
     simd.mul(simd.div(gate, denominator), up)
 }
 
@@ -326,16 +362,24 @@ mod tests {
     }
 
     #[test]
-    fn silu_mul_agrees_with_f64_at_any_length() {
+    fn gated_agrees_with_f64_at_any_length() {
+        let silu = |x: f64| x / (1.0 + (-x).exp());
+        let inner = |x: f64| (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
+        let gelu = |x: f64| 0.5 * x * (1.0 + inner(x).tanh());
+        // Left of zero the tangent itself loses digits, also in f64, which the other form keeps.
+        let table: [(_, &dyn Fn(f64) -> f64, f64); 2] =
+            [(Activation::Silu, &silu, 1e-12), (Activation::GeluTanh, &gelu, 1e-6)];
         let mut random = Random::new(21);
         for length in [1, 15, 16, 17, 100] {
             let gate: Vec<f32> = (0..length).map(|_| random.signed() * 20.0).collect();
             let up: Vec<f32> = (0..length).map(|_| random.signed()).collect();
-            for tier in Tier::all() {
-                for (i, found) in silu_mul(tier, &gate, &up).into_iter().enumerate() {
-                    let (gate, up) = (f64::from(gate[i]), f64::from(up[i]));
-                    let exact = gate / (1.0 + (-gate).exp()) * up;
-                    assert!((f64::from(found) - exact).abs() <= 1e-6 * exact.abs() + 1e-12);
+            for (tier, (activation, exact, least)) in
+                Tier::all().into_iter().flat_map(|tier| table.map(|row| (tier, row)))
+            {
+                for (i, found) in gated(tier, activation, &gate, &up).into_iter().enumerate() {
+                    let exact = exact(f64::from(gate[i])) * f64::from(up[i]);
+                    let error = (f64::from(found) - exact).abs();
+                    assert!(error <= 1e-6 * exact.abs() + least, "{activation:?}: {found} {exact}");
                 }
             }
         }
@@ -378,7 +422,7 @@ mod tests {
         let (x, y, weight) = (numbers(300), numbers(300), numbers(100));
         for tier in Tier::fused() {
             let mut all = rms_norm(tier, &x, &weight, 1e-5);
-            all.extend(silu_mul(tier, &x, &y));
+            all.extend(gated(tier, Activation::Silu, &x, &y));
             all.push(sum_exp(tier, &x, 9.0) as f32);
             let found = digest(&all);
             assert_eq!(found, 0xb3a7_c196_4567_1c99, "{tier:?}: {found:#018x}");

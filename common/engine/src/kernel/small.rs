@@ -1,6 +1,8 @@
 //! Every kernel of the portable tier on numbers so few that Miri sees all of them within minutes: it knows of memory
 //! that was not set, of bytes outside and of two threads at one place. `tests/miri.sh` runs these.
 
+use cake_checkpoint::Activation;
+
 use super::affine::MAX_GROUP;
 use super::simd::Portable;
 use super::*;
@@ -54,7 +56,11 @@ fn what_happens_between_products() {
         assert_near(normed, &expected, 1e-4);
     }
     let silu: Vec<f32> = x.iter().zip(&y).map(|(x, y)| x / (1.0 + (-x).exp()) * y).collect();
-    assert_near(&both(|| silu_mul(TIER, &x, &y)), &silu, 1e-5);
+    assert_near(&both(|| gated(TIER, Activation::Silu, &x, &y)), &silu, 1e-5);
+    let inner = |x: f32| 0.797_884_6 * (x + 0.044_715 * x.powi(3));
+    let gelu = |x: f32, y: f32| 0.5 * x * (1.0 + inner(x).tanh()) * y;
+    let gelu: Vec<f32> = x.iter().zip(&y).map(|(&x, &y)| gelu(x, y)).collect();
+    assert_near(&both(|| gated(TIER, Activation::GeluTanh, &x, &y)), &gelu, 1e-5);
     let sum: Vec<f32> = x.iter().zip(&y).map(|(x, y)| x + y).collect();
     assert_eq!(both(|| add(&x, &y)), sum);
     let still = both(|| rotate(&x, &[1.0; 3 * 4], &[0.0; 3 * 4], (1, 37, 4)));

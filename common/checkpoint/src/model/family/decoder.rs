@@ -11,6 +11,7 @@ use crate::model::{
 fn names(activation: Activation) -> &'static [&'static str] {
     match activation {
         Activation::Silu => &["silu", "swish"],
+        Activation::GeluTanh => &["gelu_pytorch_tanh"],
     }
 }
 

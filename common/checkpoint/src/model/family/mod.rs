@@ -1,6 +1,7 @@
 //! The families of models that run: each turns the fields of a configuration into a [`ModelSpec`], in a file of its own.
 
 mod decoder;
+mod gemma3;
 mod llama;
 mod mistral;
 mod phi3;
@@ -23,7 +24,7 @@ pub struct Family {
 
 /// Every family that this project runs.
 pub const FAMILIES: &[Family] =
-    &[llama::FAMILY, mistral::FAMILY, qwen2::FAMILY, qwen3::FAMILY, phi3::FAMILY];
+    &[llama::FAMILY, mistral::FAMILY, qwen2::FAMILY, qwen3::FAMILY, phi3::FAMILY, gemma3::FAMILY];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.
 pub(super) fn of(fields: &Fields<'_>) -> Result<&'static Family, ConfigError> {
