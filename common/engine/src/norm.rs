@@ -9,7 +9,7 @@ use crate::matrix::vector;
 use crate::options::Ops;
 use crate::tensors;
 
-/// `weight · x / sqrt(mean(x²) + eps)` in f32, as `LlamaRMSNorm` in Hugging Face transformers.
+/// `(weight + offset) · x / sqrt(mean(x²) + eps)` in f32, as `LlamaRMSNorm` in Hugging Face transformers.
 pub(crate) struct RmsNorm {
     weight: Vec<f32>,
     eps: f32,
@@ -18,7 +18,7 @@ pub(crate) struct RmsNorm {
 }
 
 impl RmsNorm {
-    /// A norm whose weight is the tensor `name`, `[width]`.
+    /// A norm whose weight is stored as the tensor `name`, `[width]`.
     pub(crate) fn load(
         name: &str,
         tensor: &MappedTensor,

@@ -37,7 +37,7 @@ pub(super) fn open(location: Location) -> Result<Checkpoint, Error> {
     let mut layers = vec![Vec::new(); config.layers.len()];
     for (index, tensor) in tensors.iter().enumerate() {
         if let Role::Layer { layer, .. } = tensor.role {
-            layers[layer].push(index); // In range: such a role is only given below num_layers.
+            layers[layer].push(index); // In range: such a role is only given to layers that there are.
         }
     }
     for layer in &mut layers {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::ConfigError;
-use super::harmless::HARMLESS;
+use super::harmless::{HARMLESS, NEUTRAL};
 
 /// Most end tokens accepted in a list.
 const MAX_TOKEN_IDS: usize = 64;
@@ -42,7 +42,7 @@ impl<'a> Fields<'a> {
         self.map.contains_key(field)
     }
 
-    /// These are known to change nothing, whatever they say.
+    /// Who calls this answers for these fields: they change nothing here, or are read in another way.
     pub(super) fn understand(&self, fields: &[&str]) {
         self.understood.borrow_mut().extend(fields.iter().map(|&field| field.to_owned()));
     }
@@ -55,7 +55,12 @@ impl<'a> Fields<'a> {
     pub(super) fn refuse_others(&self, architecture: &'static str) -> Result<(), ConfigError> {
         let understood = self.understood.borrow();
         let known = |field: &str| understood.contains(field) || HARMLESS.contains(&field);
-        match self.map.iter().find(|(field, value)| !known(field) && !is_off(value)) {
+        let is_nothing = |field: &str, value: &Value| match NEUTRAL.iter().find(|it| it.0 == field)
+        {
+            Some((_, neutral)) => value.is_null() || value.as_f64() == Some(*neutral),
+            None => is_off(value),
+        };
+        match self.map.iter().find(|(field, value)| !known(field) && !is_nothing(field, value)) {
             None => Ok(()),
             Some((field, value)) => {
                 let (field, found) = (field.clone(), shown(value));

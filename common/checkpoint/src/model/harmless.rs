@@ -6,12 +6,19 @@ pub(super) const HARMLESS: &[&str] = &[
     // What the file is.
     "_attn_implementation",
     "_attn_implementation_autoset",
+    "_commit_hash",
+    "_flash_attn_2_enabled",
     "_name_or_path",
     "architectures",
+    "attn_implementation",
     "auto_map",
     "dtype",
+    "is_llama_config",
+    "model_name",
     "model_type",
+    "name_or_path",
     "torch_dtype",
+    "transformers.js_config",
     "transformers_version",
     "unsloth_fixed",
     "unsloth_version",
@@ -24,6 +31,7 @@ pub(super) const HARMLESS: &[&str] = &[
     "hidden_dropout",
     "hidden_dropout_prob",
     "initializer_range",
+    "neftune_noise_alpha",
     "output_router_logits",
     "pretraining_tp",
     "resid_pdrop",
@@ -60,6 +68,7 @@ pub(super) const HARMLESS: &[&str] = &[
     "forced_eos_token_id",
     "length_penalty",
     "max_length",
+    "max_sequence_length",
     "max_new_tokens",
     "min_length",
     "model_max_length",
@@ -77,4 +86,13 @@ pub(super) const HARMLESS: &[&str] = &[
     "top_p",
     "typical_p",
     "unk_token_id",
+];
+
+/// Fields that change nothing if they have this value, and something with any other one, 0 included.
+pub(super) const NEUTRAL: &[(&str, f64)] = &[
+    ("attention_multiplier", 1.0),
+    ("embedding_multiplier", 1.0),
+    ("logit_scale", 1.0),
+    ("logits_scaling", 1.0),
+    ("residual_multiplier", 1.0),
 ];

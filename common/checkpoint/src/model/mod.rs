@@ -118,7 +118,7 @@ pub enum ConfigError {
     LayerTypesLength { expected: usize, found: usize },
     #[error("layer_types[{layer}] {found:?} is not supported for {architecture}")]
     UnsupportedLayerType { layer: usize, found: String, architecture: &'static str },
-    #[error("layer_types[{layer}] is sliding_attention, but there is no window: {reason}")]
+    #[error("layer {layer} is to see a window (sliding_attention), but there is none: {reason}")]
     NoWindow { layer: usize, reason: &'static str },
     #[error(
         "{field} {found} is not supported; quantized weights must be MLX's affine ones with 4 or 8 bits in groups of 32, 64 or 128"

@@ -81,21 +81,22 @@ pub(super) fn read(
         "rope_scaling",
     ]);
     let all = fields.object("rope_parameters")?;
-    let read = |(field, dict), default_theta| {
-        rotation(fields, architecture, (rotary, heads), (field, dict), default_theta)
+    let read = |(field, dict), theta: Theta| {
+        rotation(fields, architecture, (rotary, heads), (field, dict), theta)
     };
+    let theta = Theta { field: "rope_theta", default: rotary.theta };
     let Some(window_theta) = rotary.window_theta else {
         let dict = match all {
             Some(dict) => ("rope_parameters", Some(dict)),
             None => ("rope_scaling", fields.object("rope_scaling")?),
         };
-        return Ok(vec![read(dict, rotary.theta)?]);
+        return Ok(vec![read(dict, theta)?]);
     };
+    fields.understand(&["rope_local_base_freq"]);
+    let window_theta = Theta { field: "rope_local_base_freq", default: window_theta };
     let Some(all) = all else {
-        let full = read(("rope_scaling", fields.object("rope_scaling")?), rotary.theta)?;
-        let local = fields.optional_number("rope_local_base_freq", 0.0, MAX_THETA)?;
-        let rope = Rope { theta: local.unwrap_or(window_theta), scaling: RopeScaling::None };
-        let windowed = RotationSpec { rope, dim: full.dim };
+        let full = read(("rope_scaling", fields.object("rope_scaling")?), theta)?;
+        let windowed = read(("rope_scaling", None), window_theta)?;
         return Ok(vec![full, windowed]);
     };
     let of_type = |name, theta| {
@@ -103,7 +104,14 @@ pub(super) fn read(
         let missing = || ConfigError::Missing { field: format!("rope_parameters.{name}") };
         read(("rope_parameters", Some(dict.ok_or_else(missing)?)), theta)
     };
-    Ok(vec![of_type("full_attention", rotary.theta)?, of_type("sliding_attention", window_theta)?])
+    Ok(vec![of_type("full_attention", theta)?, of_type("sliding_attention", window_theta)?])
+}
+
+/// Where the base of the frequencies stands if no dictionary has it, and what it is if nothing has.
+#[derive(Clone, Copy)]
+struct Theta {
+    field: &'static str,
+    default: f64,
 }
 
 /// One rotation, whose parameters are in `dict` and beside it.
@@ -112,7 +120,7 @@ fn rotation(
     architecture: &'static str,
     (rotary, Heads { head_dim, max_position_embeddings }): (Rotary, Heads),
     (field, dict): (&'static str, Option<Fields<'_>>),
-    default_theta: f64,
+    outer: Theta,
 ) -> Result<RotationSpec, ConfigError> {
     let inside = |name: &str, above: f64, most: f64| match &dict {
         Some(dict) => dict.optional_number(name, above, most),
@@ -128,7 +136,7 @@ fn rotation(
     }
     let theta = match inside("rope_theta", 0.0, MAX_THETA)? {
         Some(theta) => Some(theta),
-        None => fields.optional_number("rope_theta", 0.0, MAX_THETA)?,
+        None => fields.optional_number(outer.field, 0.0, MAX_THETA)?,
     };
     let rope_type = match &dict {
         Some(dict) => dict.text("rope_type")?.or(dict.text("type")?),
@@ -168,5 +176,5 @@ fn rotation(
     if dim == 0 || !dim.is_multiple_of(2) {
         return Err(ConfigError::RotaryDim { rotary_dim: dim, head_dim, factor });
     }
-    Ok(RotationSpec { rope: Rope { theta: theta.unwrap_or(default_theta), scaling }, dim })
+    Ok(RotationSpec { rope: Rope { theta: theta.unwrap_or(outer.default), scaling }, dim })
 }

@@ -1,5 +1,5 @@
 //! What one decoder layer is: a list of residual branches, each with its norms and its operation. Everything else that
-//! is known of a layer follows from this: its tensors, what it keeps of each position, what a token reads of it.
+//! is known of a layer follows from this: its tensors, and what it keeps of each position.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -49,7 +49,7 @@ pub struct NormSpec {
     pub width: usize,
     /// Added to the mean square.
     pub eps: f64,
-    /// What its weight is stored less: 1 where that is how far the weight is from one.
+    /// Added to the stored weight: 1 where a checkpoint stores how far the weight is from one, else 0.
     pub offset: f32,
 }
 
@@ -301,8 +301,8 @@ impl LayerSpec {
         LayerSpec { branches: branches.into_iter().map(branch).collect() }
     }
 
-    /// A narrower layer of the same kind, to be timed: its operations with a part of their width, `share` of it, rounded
-    /// up to whole heads and multiples of `granule`, and without windows.
+    /// A narrower layer of the same kind, to be timed: its operations with a part of their width, `share` of it, whole
+    /// groups of heads, one at least, and multiples of `granule`, and without windows.
     #[must_use]
     pub fn narrowed(&self, share: f64, granule: usize) -> LayerSpec {
         let narrowed = |branch: &Branch| Branch {

@@ -261,6 +261,21 @@ fn reads_the_golden_configurations() {
     assert_eq!(golden("phi3").rotations[0].dim, 16);
 }
 
+/// What is in published files beside what the reference itself writes.
+#[test]
+fn what_other_programs_leave_in_a_configuration_changes_nothing() {
+    let plain = accepted(json!({}));
+    let left = json!({
+        "is_llama_config": true, "transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16"}},
+        "activation": "swiglu", "max_sequence_length": 2048, "name_or_path": "a/b", "model_name": "b",
+        "_flash_attn_2_enabled": true, "_commit_hash": "0a1b", "neftune_noise_alpha": 5.0,
+        "rope_interleaved": false, "unsloth_fixed": true, "_name_or_path": "a/b",
+        "attn_implementation": "sdpa",
+    });
+    assert_eq!(accepted(left), plain);
+    assert!(refused(json!({"activation": "relu"})).to_string().starts_with("activation"));
+}
+
 #[test]
 fn gemma_3_has_windows_and_a_rotation_for_them_however_that_is_spelt() {
     let gemma = golden("gemma3");
@@ -289,8 +304,20 @@ fn gemma_3_has_windows_and_a_rotation_for_them_however_that_is_spelt() {
     assert_eq!(stretched.rotations[0].rope.scaling, RopeScaling::Linear { factor: 8.0 });
     assert_eq!(stretched.rotations[1], gemma.rotations[1]);
     let bare = ["rope_theta", "rope_local_base_freq", "sliding_window_pattern", "sliding_window"];
-    let bare = parse(&bare.iter().fold(older, |config, field| without(config, field))).unwrap();
+    let bare =
+        parse(&bare.iter().fold(older.clone(), |config, field| without(config, field))).unwrap();
     assert_eq!(bare.rotations, gemma.rotations);
+    let error = parse(&with(older.clone(), json!({"sliding_window": null}))).unwrap_err();
+    assert!(matches!(error, ConfigError::NoWindow { layer: 0, .. }), "{error}");
+    let scale = |config: &Value| attention(&parse(config).unwrap(), 0).scale;
+    let scaled = with(older.clone(), json!({"query_pre_attn_scalar": 168}));
+    assert_eq!(scale(&scaled), 168f64.powf(-0.5));
+    assert_eq!(scale(&without(scaled, "query_pre_attn_scalar")), 1.0 / 16.0);
+    let nested = json!({"full_attention": {"rope_type": "default"},
+        "sliding_attention": {"rope_type": "default"}});
+    let nested = with(older, json!({"rope_theta": 5e5, "rope_parameters": nested}));
+    let thetas = parse(&nested).unwrap().rotations.into_iter().map(|it| it.rope.theta);
+    assert_eq!(thetas.collect::<Vec<_>>(), [5e5, 1e4], "each has a field of its own");
     let (sees, slides) = (None, Some(4096));
     assert_eq!(windows_of(&bare), [slides, slides, slides, slides, slides, sees, slides]);
 }
@@ -350,6 +377,13 @@ fn a_field_that_is_on_and_that_nobody_understands_is_refused_by_its_name() {
         }
     }
     accepted(json!({"torch_dtype": "bfloat16", "use_cache": true, "pretraining_tp": 1}));
+    for (field, neutral) in [("residual_multiplier", 1.0), ("logits_scaling", 1.0)] {
+        accepted(json!({ field: neutral }));
+        for other in [0.0, 0.5] {
+            let error = refused(json!({ field: other }));
+            assert!(matches!(&error, ConfigError::Unsupported { field: it, .. } if it == field));
+        }
+    }
     // Another family's field is as unknown as any.
     refused(json!({"num_experts_per_tok": 2}));
 }

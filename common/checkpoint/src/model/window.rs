@@ -69,6 +69,12 @@ pub(super) fn read(
         let slides = |layer: usize| {
             layer >= first && pattern.is_none_or(|each| !(layer + 1).is_multiple_of(each))
         };
+        if let (Some(_), None, Some(layer)) =
+            (pattern, window, (0..num_layers).find(|it| slides(*it)))
+        {
+            // There, layers without a window are of another kind.
+            return Err(ConfigError::NoWindow { layer, reason: "sliding_window is null" });
+        }
         return Ok((0..num_layers).map(|layer| window.filter(|_| slides(layer))).collect());
     };
     let types = value.as_array().ok_or_else(|| wrong("layer_types", "a list", value))?;

@@ -426,6 +426,8 @@ mod tests {
             all.push(sum_exp(tier, &x, 9.0) as f32);
             let found = digest(&all);
             assert_eq!(found, 0xb3a7_c196_4567_1c99, "{tier:?}: {found:#018x}");
+            let found = digest(&gated(tier, Activation::GeluTanh, &x, &y));
+            assert_eq!(found, 0x589f_6af1_76b7_3a35, "{tier:?}: {found:#018x}");
         }
     }
 

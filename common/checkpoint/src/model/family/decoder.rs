@@ -122,9 +122,7 @@ impl Decoder {
         for field in ["hidden_act", "hidden_activation"] {
             match fields.text(field)? {
                 Some(other) if !names(activation).contains(&other) => {
-                    let (field, found) = (field.to_owned(), format!("{other:?}"));
-                    let architecture = self.architecture;
-                    return Err(ConfigError::Unsupported { field, found, architecture });
+                    return Err(self.unsupported(field, other));
                 }
                 _ => {}
             }
@@ -166,6 +164,12 @@ impl Decoder {
             bos_token_id: None,
             eos_token_ids: Vec::new(),
         }
+    }
+
+    /// The refusal of a word that means another computation.
+    pub(super) fn unsupported(&self, field: &str, found: &str) -> ConfigError {
+        let (field, found) = (field.to_owned(), format!("{found:?}"));
+        ConfigError::Unsupported { field, found, architecture: self.architecture }
     }
 
     /// Refuses biases that the family does not have.

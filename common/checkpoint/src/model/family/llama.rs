@@ -12,6 +12,11 @@ pub(super) const FAMILY: Family =
 
 fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
     let decoder = Decoder::read(fields, FAMILY.architecture, Rotary::FULL)?;
+    match fields.text("activation")? {
+        // What Falcon 3 calls SiLU and its gate, beside the usual field.
+        None | Some("swiglu") => {}
+        Some(other) => return Err(decoder.unsupported("activation", other)),
+    }
     let bias = fields.flag("attention_bias")?.unwrap_or(false);
     let mlp_bias = fields.flag("mlp_bias")?.unwrap_or(false);
     let mlp = MlpSpec { bias: mlp_bias, ..decoder.mlp(fields)? };
