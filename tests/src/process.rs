@@ -262,7 +262,10 @@ pub fn status_bytes(pid: u32, name: &str) -> Option<u64> {
 /// they share count for each.
 pub fn family_bytes(pid: u32, name: &str) -> Option<u64> {
     let own = status_bytes(pid, name)?;
-    let theirs = children(pid).into_iter().filter_map(|child| family_bytes(child, name));
+    // Between its start and its first instruction a child has its parent's memory, which is there once.
+    let command = |pid: u32| std::fs::read(format!("/proc/{pid}/cmdline")).ok();
+    let begun = children(pid).into_iter().filter(|child| command(*child) != command(pid));
+    let theirs = begun.filter_map(|child| family_bytes(child, name));
     Some(own + theirs.sum::<u64>())
 }
 
