@@ -6,11 +6,11 @@ use cake_checkpoint::{MappedMatrix, MappedTensor, ModelSpec, Watch};
 use candle_core::Tensor;
 
 use crate::batch::RowKinds;
+use crate::block::RmsNorm;
 use crate::error::Error;
 use crate::kernel::{Precision, chosen};
 use crate::linear::Linear;
 use crate::matrix::StoredMatrix;
-use crate::norm::RmsNorm;
 use crate::options::EngineOptions;
 use crate::pool::Pool;
 use crate::tensors;

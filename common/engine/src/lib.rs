@@ -2,7 +2,7 @@
 //!
 //! Start at [`Stage`], a range of decoder layers with its KV pool and threads. [`Embedding`]
 //! comes before the first stage, [`Head`] and [`sample`] after the last; [`Placement`] puts
-//! weights where they are read fastest. Inside, `decoder` is one layer as candle code, `linear`
+//! weights where they are read fastest. Inside, `block` is one layer as candle code, `linear`
 //! is the one door to weights and `kernel` is where the time goes.
 //!
 //! Invariants:
@@ -17,9 +17,8 @@
 //!   `placement` and
 //!   `reuse`, the allocator.
 
-mod attention;
 mod batch;
-mod decoder;
+mod block;
 mod embedding;
 mod error;
 #[cfg(test)]
@@ -31,7 +30,6 @@ mod linear;
 mod loader;
 mod matrix;
 mod memory;
-mod norm;
 mod options;
 pub mod placement;
 mod pool;

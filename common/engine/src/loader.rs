@@ -6,11 +6,11 @@ use cake_checkpoint::{
     Affine, LinearSpec, MappedMatrix, MappedPacked, MappedTensor, ModelSpec, NormSpec,
 };
 
+use crate::block::RmsNorm;
 use crate::error::Error;
 use crate::kernel::Precision;
 use crate::linear::Linear;
 use crate::matrix::{StoredMatrix, vector};
-use crate::norm::RmsNorm;
 use crate::options::EngineOptions;
 
 /// Where the tensors of a model come from, by full checkpoint name.

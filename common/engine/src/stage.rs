@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use cake_checkpoint::{LayerRange, MappedTensor, ModelSpec, Watch};
 
 use crate::batch::Batch;
-use crate::decoder::{DecoderLayer, Step};
+use crate::block::{DecoderLayer, Step};
 use crate::error::Error;
 use crate::kernel::chosen;
 use crate::loader::LayerLoader;

@@ -3,13 +3,13 @@
 use cake_checkpoint::AttentionSpec;
 use candle_core::{CpuStorage, CustomOp1, D, Device, Layout, Shape, Tensor};
 
-use crate::decoder::Step;
+use super::norm::RmsNorm;
+use super::step::Step;
 use crate::error::Error;
 use crate::kernel::{Attend, Precision, Tier, attend};
 use crate::kv::KvPool;
 use crate::linear::Linear;
 use crate::loader::LayerLoader;
-use crate::norm::RmsNorm;
 use crate::options::Ops;
 use crate::tensors;
 
