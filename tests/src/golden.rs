@@ -14,6 +14,7 @@ pub const NAMES: &[&str] = &[
     "qwen3",
     "phi3",
     "gemma3",
+    "qwen3-moe",
     "qwen2-mlx4",
     "llama-mlx8",
 ];

@@ -13,7 +13,8 @@ const DEFAULT_LOGITS_TOLERANCE: f32 = 5e-2;
 /// The same where a prompt's activations are rounded to 8 bits in MLPs, and packed weights are, too.
 const BF16_LOGITS_TOLERANCE: f32 = 2e-1;
 /// The models with weights in bf16.
-const IN_BF16: &[&str] = &["llama3-tied", "llama-sharded", "qwen2", "qwen3", "phi3", "gemma3"];
+const IN_BF16: &[&str] =
+    &["llama3-tied", "llama-sharded", "qwen2", "qwen3", "phi3", "gemma3", "qwen3-moe"];
 /// The models with packed weights.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8"];
 
@@ -80,6 +81,7 @@ answers_as_the_reference_does! {
     qwen3: "qwen3",
     phi3: "phi3",
     gemma3: "gemma3",
+    qwen3_moe: "qwen3-moe",
 }
 
 /// The instructions that this processor has, as `CAKE_CPU` names them; nothing for the best of them.

@@ -52,9 +52,10 @@ pub use generation::GenerationConfig;
 pub use locate::{LocateError, Location, WeightsPath, locate, locate_in};
 pub use mapped::MappedTensor;
 pub use model::{
-    Activation, AttentionSpec, Branch, ConfigError, FAMILIES, Family, Joined, Kept, KvDtype,
-    LayerSpec, LinearSpec, MlpSpec, ModelSpec, ModuleFormat, Name, NormSpec, Op, Part,
-    Quantization, Role, Rope, RopeScaling, RotationSpec, TensorKind, TensorSpec,
+    Activation, AttentionSpec, Branch, ConfigError, ExpertsSpec, FAMILIES, Family, Joined, Kept,
+    KvDtype, LayerSpec, LinearSpec, MlpSpec, ModelSpec, ModuleFormat, Name, NormSpec, Op, Part,
+    Quantization, Role, Rope, RopeScaling, RotationSpec, RouterChoice, RouterSpec, TensorKind,
+    TensorSpec,
 };
 pub use quant::{Affine, EncodeError, Encoding, EncodingParseError, FloatType};
 pub use range::LayerRange;

@@ -81,6 +81,18 @@ impl RowKinds {
         kinds
     }
 
+    /// The kinds of some of these rows, ascending.
+    pub(crate) fn select(&self, rows: &[usize]) -> RowKinds {
+        let mut kinds = RowKinds { runs: Vec::new() };
+        let mut rest = rows;
+        for (run, rounded) in self.runs() {
+            let (these, others) = rest.split_at(rest.partition_point(|row| *row < run.end));
+            kinds.push(rounded, these.len());
+            rest = others;
+        }
+        kinds
+    }
+
     fn push(&mut self, rounded: bool, rows: usize) {
         match self.runs.last_mut() {
             _ if rows == 0 => {}
@@ -152,6 +164,15 @@ mod tests {
         assert_eq!(runs, [(0..2, false), (2..8, true), (8..9, false)]);
         assert_eq!(batch.kinds(Numerics::Exact), RowKinds::generated(9));
         assert_eq!(RowKinds::generated(0).runs().count(), 0);
+    }
+
+    #[test]
+    fn some_rows_keep_their_kinds() {
+        let item = |rows, prompt| BatchItem { prompt, ..item(0, rows, &[]) };
+        let batch = Batch { items: vec![item(2, false), item(3, true), item(2, false)] };
+        let kinds = batch.kinds(Numerics::Fast).select(&[1, 2, 4, 6]);
+        assert_eq!(kinds.runs().collect::<Vec<_>>(), [(0..1, false), (1..3, true), (3..4, false)]);
+        assert_eq!(batch.kinds(Numerics::Fast).select(&[]), RowKinds::generated(0));
     }
 
     #[test]

@@ -17,12 +17,14 @@ const GOLDEN: &[&str] = &[
     "qwen3",
     "phi3",
     "gemma3",
+    "qwen3-moe",
     "qwen2-mlx4",
     "llama-mlx8",
 ];
 
 /// Those whose weights are bf16.
-const IN_BF16: &[&str] = &["llama3-tied", "llama-sharded", "qwen2", "qwen3", "phi3", "gemma3"];
+const IN_BF16: &[&str] =
+    &["llama3-tied", "llama-sharded", "qwen2", "qwen3", "phi3", "gemma3", "qwen3-moe"];
 /// Those whose weights are packed.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8"];
 

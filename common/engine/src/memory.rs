@@ -66,6 +66,18 @@ pub fn scratch_bytes(model: &ModelSpec, rows: usize, context: usize, threads: us
                 let held = row(it.inner_size).saturating_mul(3);
                 mlp = mlp.max(held.saturating_add(rounded(it.inner_size)));
             }
+            // The scores and the sum; then of each row that goes to an expert the row itself, what the expert makes of
+            // it, and the result, since experts get different numbers of rows and blocks are kept by size.
+            Op::Experts(it) => {
+                let rows = rows.saturating_mul(it.chosen);
+                let width = 2 * it.expert.hidden_size + 3 * it.expert.inner_size;
+                let held = (width as u64).saturating_mul(rows as u64);
+                let rounded = |inputs: usize| product_bytes(inputs, rows).0.div_ceil(F32_BYTES);
+                let widths = [it.expert.hidden_size, it.expert.inner_size];
+                let rounded = widths.map(rounded).into_iter().fold(held, u64::saturating_add);
+                let ends = row(it.count).saturating_add(row(it.expert.hidden_size));
+                mlp = mlp.max(rounded.saturating_add(ends));
+            }
         }
     }
     let parts = [hidden, rounded(model.hidden_size), attention, kept, mlp, panels];

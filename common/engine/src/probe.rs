@@ -48,7 +48,7 @@ const GRANULE: usize = 128;
 pub struct LayerProbe {
     /// Time for one row.
     pub decode: Duration,
-    /// Bytes of the layer's weights.
+    /// Bytes of the layer's weights that one token reads.
     pub bytes: u64,
     /// Whether nothing else ran here: otherwise a layer may take less.
     pub quiet: bool,
@@ -83,10 +83,11 @@ pub fn probe_layer(
 ) -> Result<LayerProbe, Error> {
     let layers = LayerRange::new(0, 1);
     let whole = config.layers.first().ok_or(Error::NoSuchLayers { layers, num_layers: 0 })?;
-    let bytes = layer_bytes(whole, encoding);
-    let kv = kv_bytes(std::slice::from_ref(whole), POSITION + 1, 1, KvDtype::F16);
+    let whole = whole.active(); // What no token reads takes no time.
+    let bytes = layer_bytes(&whole, encoding);
+    let kv = kv_bytes(std::slice::from_ref(&whole), POSITION + 1, 1, KvDtype::F16);
     let narrow =
-        narrowed(whole, encoding, max_bytes.saturating_sub(kv)).map_err(|error| match error {
+        narrowed(&whole, encoding, max_bytes.saturating_sub(kv)).map_err(|error| match error {
             Error::ProbeMemory { need, .. } => no_memory(need.saturating_add(kv), max_bytes),
             error => error,
         })?;

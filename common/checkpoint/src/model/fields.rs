@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::ConfigError;
 use super::harmless::{HARMLESS, NEUTRAL};
+use super::{ConfigError, limit};
 
 /// Most end tokens accepted in a list.
 const MAX_TOKEN_IDS: usize = 64;
@@ -144,6 +144,20 @@ impl<'a> Fields<'a> {
                 most: most.to_string(),
             }
         })
+    }
+
+    /// Whole numbers from 0 to `most`, as many as there are layers at most; none for an absent list.
+    pub(super) fn wholes(&self, field: &str, most: usize) -> Result<Vec<usize>, ConfigError> {
+        let Some(value) = self.get(field) else {
+            return Ok(Vec::new());
+        };
+        let refused = || wrong(field, "a list of numbers of layers", value);
+        let items = value.as_array().filter(|items| items.len() <= limit::LAYERS);
+        let whole = |item: &Value| {
+            let number = item.as_u64().and_then(|number| usize::try_from(number).ok());
+            number.filter(|number| *number <= most).ok_or_else(refused)
+        };
+        items.ok_or_else(refused)?.iter().map(whole).collect()
     }
 
     /// A number greater than `above`, at most `most`; it must be there.

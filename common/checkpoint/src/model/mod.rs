@@ -24,8 +24,8 @@ pub use names::{Part, Role};
 pub use quantization::{ModuleFormat, Quantization};
 pub use rope::{Rope, RopeScaling};
 pub use spec::{
-    Activation, AttentionSpec, Branch, Joined, Kept, LayerSpec, LinearSpec, MlpSpec, Name,
-    NormSpec, Op, RotationSpec, TensorKind, TensorSpec,
+    Activation, AttentionSpec, Branch, ExpertsSpec, Joined, Kept, LayerSpec, LinearSpec, MlpSpec,
+    Name, NormSpec, Op, RotationSpec, RouterChoice, RouterSpec, TensorKind, TensorSpec,
 };
 
 /// Longest configuration accepted; the longest in use, with one entry per quantized module, are
@@ -39,6 +39,8 @@ mod limit {
     pub(super) const HEADS: usize = 1 << 14;
     pub(super) const HEAD_DIM: usize = 1 << 14;
     pub(super) const INNER: usize = 1 << 22;
+    /// Of all layers together: each has tensors of its own, and Kimi K2 has some 23,000.
+    pub(super) const EXPERTS: usize = 1 << 16;
     pub(super) const VOCAB: usize = 1 << 24;
     pub(super) const POSITIONS: usize = 1 << 28;
 }

@@ -2,6 +2,7 @@
 //! is known of a layer follows from this: its tensors, and what it keeps of each position.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::ops::Range;
 
 use super::KvDtype;
@@ -38,6 +39,8 @@ pub enum Op {
     Attention(AttentionSpec),
     /// A gated feed-forward network.
     Mlp(MlpSpec),
+    /// A mixture of such networks.
+    Experts(ExpertsSpec),
 }
 
 /// An RMS norm (arXiv:1910.07467) over the last axis.
@@ -123,6 +126,41 @@ pub struct MlpSpec {
     pub activation: Activation,
 }
 
+/// A mixture of experts (arXiv:1701.06538): a router chooses some of many gated networks for each row, and the row's
+/// result is the sum of theirs, each times the weight that the router gives it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ExpertsSpec {
+    /// What chooses experts.
+    pub router: RouterSpec,
+    /// How many experts there are.
+    pub count: usize,
+    /// How many of them a row goes to; at most `count`.
+    pub chosen: usize,
+    /// What precedes the number of an expert in the names of its modules.
+    pub prefix: Name,
+    /// One expert, its modules below the expert.
+    pub expert: MlpSpec,
+}
+
+/// What chooses experts for a row: a function of the products of the row with a matrix `[count, hidden_size]`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RouterSpec {
+    /// The matrix's module, below the layer.
+    pub path: Name,
+    /// The function.
+    pub choice: RouterChoice,
+}
+
+/// How a router turns its products into experts and their weights.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RouterChoice {
+    /// The softmax over all experts gives the weights; the largest are chosen.
+    SoftmaxThenTopK {
+        /// Whether the chosen weights are divided by their sum.
+        renormalise: bool,
+    },
+}
+
 /// How queries and keys are turned by their position.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RotationSpec {
@@ -153,7 +191,7 @@ pub struct TensorSpec {
 }
 
 /// What of its module a tensor is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum TensorKind {
     /// The weight of a linear layer, which may be packed.
     Matrix,
@@ -274,14 +312,44 @@ impl MlpSpec {
     }
 }
 
+impl ExpertsSpec {
+    /// The router's matrix.
+    pub fn router(&self) -> LinearSpec {
+        linear(&self.router.path, self.count, self.expert.hidden_size, false)
+    }
+
+    /// The expert of this number, its modules below the layer.
+    pub fn expert(&self, index: usize) -> MlpSpec {
+        let named = |path: &Name| Name::Owned(format!("{}{index}.{path}", self.prefix));
+        let gate_up = match &self.expert.gate_up {
+            Joined::Separate(paths) => {
+                Joined::Separate(std::array::from_fn(|it| named(&paths[it])))
+            }
+            Joined::Fused(path) => Joined::Fused(named(path)),
+        };
+        MlpSpec { gate_up, down: named(&self.expert.down), ..self.expert.clone() }
+    }
+
+    /// The mixture of only as many experts as a row goes to: what a decoded token reads.
+    #[must_use]
+    pub fn active(&self) -> Self {
+        Self { count: self.chosen, ..self.clone() }
+    }
+}
+
 impl Op {
     /// Its linear layers.
     pub fn linears(&self) -> Vec<LinearSpec> {
+        let of_mlp = |mlp: &MlpSpec| mlp.gate_up().into_iter().chain([mlp.down()]);
         match self {
             Op::Attention(attention) => {
                 attention.qkv().into_iter().chain([attention.output()]).collect()
             }
-            Op::Mlp(mlp) => mlp.gate_up().into_iter().chain([mlp.down()]).collect(),
+            Op::Mlp(mlp) => of_mlp(mlp).collect(),
+            Op::Experts(experts) => {
+                let each = (0..experts.count).flat_map(|index| of_mlp(&experts.expert(index)));
+                [experts.router()].into_iter().chain(each).collect()
+            }
         }
     }
 
@@ -289,7 +357,7 @@ impl Op {
     pub fn norms(&self) -> &[NormSpec] {
         match self {
             Op::Attention(attention) => attention.qk_norm.as_ref().map_or(&[], <[_; 2]>::as_slice),
-            Op::Mlp(_) => &[],
+            Op::Mlp(_) | Op::Experts(_) => &[],
         }
     }
 }
@@ -302,26 +370,57 @@ impl LayerSpec {
     }
 
     /// A narrower layer of the same kind, to be timed: its operations with a part of their width, `share` of it, whole
-    /// groups of heads, one at least, and multiples of `granule`, and without windows.
+    /// groups of heads, one at least, and multiples of `granule`, and without windows or experts that no row goes to.
     #[must_use]
     pub fn narrowed(&self, share: f64, granule: usize) -> LayerSpec {
-        let narrowed = |branch: &Branch| Branch {
-            op: match &branch.op {
-                Op::Attention(it) => {
-                    Op::Attention(AttentionSpec { window: None, ..it.narrowed(share) })
-                }
-                Op::Mlp(it) => Op::Mlp(it.narrowed(share, granule)),
-            },
-            ..branch.clone()
-        };
-        LayerSpec { branches: self.branches.iter().map(narrowed).collect() }
+        self.with_ops(|op| match op {
+            Op::Attention(it) => {
+                Op::Attention(AttentionSpec { window: None, ..it.narrowed(share) })
+            }
+            Op::Mlp(it) => Op::Mlp(it.narrowed(share, granule)),
+            Op::Experts(it) => {
+                let expert = it.expert.narrowed(share, granule);
+                Op::Experts(ExpertsSpec { expert, ..it.active() })
+            }
+        })
+    }
+
+    /// The layer without the experts that a row does not go to: what a decoded token reads.
+    #[must_use]
+    pub fn active(&self) -> LayerSpec {
+        self.with_ops(|op| match op {
+            Op::Experts(it) => Op::Experts(it.active()),
+            other => other.clone(),
+        })
+    }
+
+    fn with_ops(&self, op: impl Fn(&Op) -> Op) -> LayerSpec {
+        let branch = |branch: &Branch| Branch { op: op(&branch.op), ..branch.clone() };
+        LayerSpec { branches: self.branches.iter().map(branch).collect() }
+    }
+
+    /// Bytes of weights that one decoded token reads, if the module at each path, below the layer, is stored in so
+    /// many: all of them, but of the experts of a mixture the mean of as many as a row goes to.
+    pub fn active_bytes(&self, stored: impl Fn(&str) -> u64) -> u64 {
+        let mut paths: Vec<Name> = self.tensors().into_iter().map(|tensor| tensor.path).collect();
+        paths.dedup(); // The tensors of a module follow each other.
+        let all = paths.iter().map(|path| stored(path)).fold(0, u64::saturating_add);
+        let idle = self.ops().map(|op| {
+            let Op::Experts(it) = op else { return 0 };
+            let experts = paths.iter().filter(|path| path.starts_with(&*it.prefix));
+            let bytes = experts.map(|path| stored(path)).fold(0, u64::saturating_add);
+            let idle = u128::from(bytes) * (it.count - it.chosen) as u128 / it.count as u128;
+            idle as u64 // No more than `bytes`.
+        });
+        all.saturating_sub(idle.fold(0, u64::saturating_add))
     }
 
     /// Its tensors, each once.
     pub fn tensors(&self) -> Vec<TensorSpec> {
         let mut tensors: Vec<TensorSpec> = Vec::new();
+        let mut there = HashSet::new();
         let mut add = |path: &Name, kind, shape: Vec<u64>| {
-            if !tensors.iter().any(|it| it.path == *path && it.kind == kind) {
+            if there.insert((path.clone(), kind)) {
                 tensors.push(TensorSpec { path: path.clone(), kind, shape });
             }
         };

@@ -1,5 +1,7 @@
 //! Configurations in both spellings, and one test for each that must be refused.
 
+mod experts;
+
 use serde_json::{Value, json};
 
 use super::{

@@ -4,6 +4,7 @@ use cake_checkpoint::{LayerSpec, Op};
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
 use super::attention::Attention;
+use super::experts::Experts;
 use super::mlp::Mlp;
 use super::norm::RmsNorm;
 use super::step::Step;
@@ -32,6 +33,7 @@ struct Branch {
 enum Operation {
     Attention(Box<Attention>),
     Mlp(Box<Mlp>),
+    Experts(Box<Experts>),
 }
 
 impl DecoderLayer {
@@ -45,6 +47,7 @@ impl DecoderLayer {
                         Operation::Attention(Box::new(Attention::load(loader, spec)?))
                     }
                     Op::Mlp(spec) => Operation::Mlp(Box::new(Mlp::load(loader, spec)?)),
+                    Op::Experts(spec) => Operation::Experts(Box::new(Experts::load(loader, spec)?)),
                 },
                 post: norm(&spec.post)?,
                 multiplier: spec.multiplier,
@@ -80,6 +83,7 @@ impl DecoderLayer {
             let mut result = match op {
                 Operation::Attention(attention) => attention.forward(&normed, step)?,
                 Operation::Mlp(mlp) => mlp.forward(&normed, &step.kinds)?,
+                Operation::Experts(experts) => experts.forward(&normed, &step.kinds)?,
             };
             drop(normed);
             if let Some(norm) = post {
@@ -103,10 +107,13 @@ impl Operation {
         let first: &[&Linear] = match later {
             Operation::Attention(attention) => &attention.first(),
             Operation::Mlp(mlp) => &mlp.first(),
+            Operation::Experts(experts) => &[experts.first()],
         };
         match self {
             Operation::Attention(attention) => attention.precede(first),
             Operation::Mlp(mlp) => mlp.precede(first),
+            // Which of its products is the last one is not known before.
+            Operation::Experts(_) => {}
         }
     }
 }

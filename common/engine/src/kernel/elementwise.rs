@@ -248,6 +248,38 @@ fn exp_below<S: Simd>(simd: S, x: S::V, largest: f32) -> S::V {
     exp(simd, simd.sub(x, simd.splat(largest)))
 }
 
+/// The softmax of a row: exponentials of its values less the largest, divided by their sum. It is the same to the bit on
+/// all tiers that round products and sums at once.
+pub(crate) fn softmax(tier: Tier, x: &[f32]) -> Vec<f32> {
+    let mut exponentials = vec![0.0; x.len()];
+    tier.run(Exponentials { x, largest: largest(tier, x), out: &mut exponentials });
+    let sum: f64 = exponentials.iter().map(|&value| f64::from(value)).sum();
+    exponentials.iter_mut().for_each(|value| *value = (f64::from(*value) / sum) as f32);
+    exponentials
+}
+
+struct Exponentials<'a> {
+    x: &'a [f32],
+    largest: f32,
+    out: &'a mut [f32],
+}
+
+impl Kernel for Exponentials<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let (x, rest) = self.x.as_chunks::<LANES>();
+        let (out, out_rest) = self.out.as_chunks_mut::<LANES>();
+        for (x, out) in x.iter().zip(out) {
+            simd.store(exp_below(simd, simd.load(x), self.largest), out);
+        }
+        let mut last = [0.0; LANES];
+        simd.store(exp_below(simd, load_tail(simd, rest, 0.0), self.largest), &mut last);
+        out_rest.copy_from_slice(&last[..rest.len()]);
+    }
+}
+
 /// `a + b`, elementwise.
 pub(crate) fn add(a: &[f32], b: &[f32]) -> Vec<f32> {
     assert_eq!(a.len(), b.len(), "one b for each a");

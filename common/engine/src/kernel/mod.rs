@@ -45,7 +45,7 @@ pub(crate) use buffer::{Room, Unset};
 pub(crate) use choice::chosen;
 pub use choice::cpu_tier;
 pub(crate) use element::{Element, F16, F32, FloatType};
-pub(crate) use elementwise::{add, gated, largest, rms_norm, rotate, sum_exp};
+pub(crate) use elementwise::{add, gated, largest, rms_norm, rotate, softmax, sum_exp};
 pub(crate) use inputs::Inputs;
 pub(crate) use matmul::{Matrix, matmul};
 use simd::Kernel;

@@ -3,8 +3,8 @@
 use crate::model::fields::{Fields, shown};
 use crate::model::rope::{self, Heads, Rotary};
 use crate::model::{
-    Activation, AttentionSpec, ConfigError, Joined, LayerSpec, MlpSpec, ModelSpec, Name, NormSpec,
-    Op, RotationSpec, limit,
+    Activation, AttentionSpec, ConfigError, ExpertsSpec, Joined, LayerSpec, MlpSpec, ModelSpec,
+    Name, NormSpec, Op, RotationSpec, RouterSpec, limit,
 };
 
 /// As configurations name it.
@@ -137,11 +137,45 @@ impl Decoder {
         })
     }
 
+    /// A mixture of gated networks of the kind of `mlp`, of which so many as `num_experts_per_tok` are chosen.
+    ///
+    /// # Errors
+    /// If a size is missing or out of range, or more experts are to be chosen than there are.
+    pub(super) fn experts(
+        &self,
+        fields: &Fields<'_>,
+        mlp: &MlpSpec,
+        router: RouterSpec,
+    ) -> Result<ExpertsSpec, ConfigError> {
+        let most = limit::EXPERTS / self.num_layers;
+        let count = match fields.optional_size("num_experts", most)? {
+            Some(count) => count,
+            None => fields.size("num_local_experts", most)?, // What version 5 of the reference writes.
+        };
+        Ok(ExpertsSpec {
+            router,
+            count,
+            chosen: fields.size("num_experts_per_tok", count)?,
+            prefix: Name::Borrowed("mlp.experts."),
+            expert: MlpSpec {
+                inner_size: fields.size("moe_intermediate_size", limit::INNER)?,
+                gate_up: Joined::Separate(["gate_proj", "up_proj"].map(Name::Borrowed)),
+                down: Name::Borrowed("down_proj"),
+                ..mlp.clone()
+            },
+        })
+    }
+
     /// A layer with a norm before attention and one before the network.
     pub(super) fn layer(&self, attention: AttentionSpec, mlp: &MlpSpec) -> LayerSpec {
+        self.pre_norm(attention, Op::Mlp(mlp.clone()))
+    }
+
+    /// A layer with a norm before attention and one before the operation after it.
+    pub(super) fn pre_norm(&self, attention: AttentionSpec, op: Op) -> LayerSpec {
         LayerSpec::pre_norm([
             (self.norm("input_layernorm"), Op::Attention(attention)),
-            (self.norm("post_attention_layernorm"), Op::Mlp(mlp.clone())),
+            (self.norm("post_attention_layernorm"), op),
         ])
     }
 

@@ -7,6 +7,7 @@ mod mistral;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen3_moe;
 
 use super::fields::Fields;
 use super::{ConfigError, ModelSpec};
@@ -23,8 +24,15 @@ pub struct Family {
 }
 
 /// Every family that this project runs.
-pub const FAMILIES: &[Family] =
-    &[llama::FAMILY, mistral::FAMILY, qwen2::FAMILY, qwen3::FAMILY, phi3::FAMILY, gemma3::FAMILY];
+pub const FAMILIES: &[Family] = &[
+    llama::FAMILY,
+    mistral::FAMILY,
+    qwen2::FAMILY,
+    qwen3::FAMILY,
+    phi3::FAMILY,
+    gemma3::FAMILY,
+    qwen3_moe::FAMILY,
+];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.
 pub(super) fn of(fields: &Fields<'_>) -> Result<&'static Family, ConfigError> {

@@ -1,0 +1,44 @@
+//! Qwen3 with experts: attention as in Qwen3, and a mixture of experts on most layers.
+//!
+//! `Qwen3MoeForCausalLM` in Hugging Face transformers.
+
+use super::Family;
+use super::decoder::Decoder;
+use crate::model::fields::Fields;
+use crate::model::rope::Rotary;
+use crate::model::window::{self, WindowRule};
+use crate::model::{
+    AttentionSpec, ConfigError, ModelSpec, Name, Op, RouterChoice, RouterSpec, limit,
+};
+
+pub(super) const FAMILY: Family =
+    Family { architecture: "Qwen3MoeForCausalLM", model_type: "qwen3_moe", read };
+
+fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
+    let decoder = Decoder::read(fields, FAMILY.architecture, Rotary::FULL)?;
+    let bias = fields.flag("attention_bias")?.unwrap_or(false);
+    // The reference gives every layer a window then, whatever `max_window_layers` says; no published file has one.
+    decoder.refuse(fields, &["mlp_bias", "use_sliding_window"])?;
+    window::read(fields, FAMILY.architecture, WindowRule::Never, decoder.num_layers)?;
+    let mlp = decoder.mlp(fields)?;
+    let renormalise = fields.flag("norm_topk_prob")?.unwrap_or(false);
+    let choice = RouterChoice::SoftmaxThenTopK { renormalise };
+    let router = RouterSpec { path: Name::Borrowed("mlp.gate"), choice };
+    let experts = decoder.experts(fields, &mlp, router)?;
+    let dense = fields.wholes("mlp_only_layers", limit::LAYERS)?;
+    let step = fields.optional_size("decoder_sparse_step", limit::LAYERS)?.unwrap_or(1);
+    let norms = ["self_attn.q_norm", "self_attn.k_norm"].map(|path| decoder.head_norm(path));
+    let layer = |index: usize| {
+        let attention = AttentionSpec {
+            qkv_bias: bias,
+            output_bias: bias,
+            qk_norm: Some(norms.clone()),
+            ..decoder.attention()
+        };
+        let sparse = !dense.contains(&index) && (index + 1).is_multiple_of(step);
+        let op = if sparse { Op::Experts(experts.clone()) } else { Op::Mlp(mlp.clone()) };
+        decoder.pre_norm(attention, op)
+    };
+    let layers = (0..decoder.num_layers).map(layer).collect();
+    Ok(decoder.model(layers, false))
+}
