@@ -1,4 +1,5 @@
 //! A checkpoint in the encoding that it is to run in.
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use cake_checkpoint::{
@@ -45,6 +46,23 @@ impl Model {
     /// Bytes of that blob, header included, from the headers alone.
     pub fn blob_bytes(&self, layer: usize) -> u64 {
         self.blob(layer).file_bytes()
+    }
+
+    /// Bytes of one layer that a decoded token reads: all of its blob, but of experts the mean of as many as a row
+    /// goes to.
+    pub fn active_bytes(&self, layer: usize) -> u64 {
+        let blob = self.blob(layer);
+        let config = &self.checkpoint.config;
+        let Some(spec) = config.layers.get(layer) else { return blob.file_bytes() };
+        let prefix = config.layer_tensor_name(layer, "");
+        let mut modules: HashMap<&str, u64> = HashMap::new();
+        for tensor in blob.tensors() {
+            let module = tensor.name.strip_prefix(&prefix).and_then(|leaf| leaf.rsplit_once('.'));
+            *modules.entry(module.map_or("", |(module, _)| module)).or_default() += tensor.bytes;
+        }
+        let stored = |module: &str| modules.get(module).copied().unwrap_or(0);
+        let idle = modules.values().sum::<u64>().saturating_sub(spec.active_bytes(stored));
+        blob.file_bytes().saturating_sub(idle)
     }
 
     /// What digests of its blobs are remembered under.

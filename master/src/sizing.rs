@@ -176,6 +176,7 @@ impl Candidate {
         bytes.saturating_mul(u64::from(permille)).div_ceil(1000)
     }
 
+    /// Seconds for a token through a layer of which it reads so many bytes.
     fn layer_seconds(&self, bytes: u64) -> f64 {
         match &self.measured {
             Some(rate) => rate.decode_seconds * bytes as f64 / rate.probe_bytes as f64,
@@ -209,6 +210,7 @@ pub fn input(
     let layers: Vec<LayerCost> = layers
         .map(|(index, layer)| LayerCost { bytes: model.blob_bytes(index), kv_bytes: kept(layer) })
         .collect();
+    let active: Vec<u64> = (0..layers.len()).map(|layer| model.active_bytes(layer)).collect();
     let dtype = model.main_dtype();
     let activation_bytes = promise.wire.row_bytes(config.hidden_size) as u64;
     let devices = candidates.iter().map(|device| Device {
@@ -226,7 +228,7 @@ pub fn input(
             .iter()
             .map(|layer| device.resident(layer.bytes, dtype))
             .collect(),
-        layer_time: layers.iter().map(|layer| device.layer_seconds(layer.bytes)).collect(),
+        layer_time: active.iter().map(|bytes| device.layer_seconds(*bytes)).collect(),
         hop: device.hop_seconds(activation_bytes),
         push_bytes_per_second: device.measured.as_ref().map(|rate| rate.bytes_per_second),
         held: manifests
@@ -249,6 +251,10 @@ pub fn input(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use cake_checkpoint::{Checkpoint, Encoding};
+
     use super::*;
 
     const MIB: u64 = 1 << 20;
@@ -262,5 +268,28 @@ mod tests {
         assert_eq!(OwnMemory::of(0).bytes, 0);
         assert!(OwnMemory::of(u64::MAX).bytes < u64::MAX);
         assert!(OwnMemory::of(2048 * MIB).why.contains("2 GiB free here"), "told");
+    }
+
+    #[test]
+    fn a_layer_takes_the_time_of_what_a_token_reads_and_the_memory_of_everything() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/qwen3-moe");
+        let checkpoint = Arc::new(Checkpoint::open(path).expect("a golden model"));
+        let model = Model { checkpoint, encoding: Encoding::AsStored };
+        let promise = Promise {
+            context: 64,
+            parallel: 1,
+            kv: KvDtype::F16,
+            numerics: Numerics::Fast,
+            chunk: 16,
+            wire: WireFormat::F32,
+        };
+        let device = Candidate::what_if("phone", 1 << 30);
+        let input = input(&model, &promise, &[device], &vec![None; 5], Vec::new());
+        // Of eight experts of 3 × 48 × 64 numbers in bf16 a token reads two.
+        let idle = 6 * 3 * 48 * 64 * 2;
+        let (bytes, seconds) = (input.layers[0].bytes, input.devices[0].layer_time[0]);
+        assert_eq!(input.devices[0].layer_resident_bytes[0], bytes);
+        let read = (seconds * NOMINAL_BYTES_PER_SECOND).round() as u64;
+        assert_eq!(read, bytes - idle);
     }
 }

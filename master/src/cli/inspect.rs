@@ -1,9 +1,12 @@
 //! `cake-master inspect MODEL`: what a checkpoint contains.
+use std::sync::Arc;
+
 use cake_checkpoint::units::format_bytes;
-use cake_checkpoint::{Checkpoint, LayerRange, LayerSpec, Op, RopeScaling};
+use cake_checkpoint::{Checkpoint, Encoding, LayerRange, LayerSpec, Op, RopeScaling};
 use serde::Serialize;
 
 use super::{Error, out, report};
+use crate::model::Model;
 
 /// Arguments of `inspect`.
 #[derive(clap::Args, Debug)]
@@ -29,6 +32,8 @@ struct Summary<'a> {
     num_kv_heads: usize,
     head_dim: usize,
     intermediate_size: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    experts: Option<ExpertsLine>,
     vocab_size: usize,
     max_position_embeddings: usize,
     tie_word_embeddings: bool,
@@ -39,10 +44,20 @@ struct Summary<'a> {
     embedding_bytes: u64,
     head_bytes: u64,
     total_bytes: u64,
+    /// Of all layers, what a decoded token reads.
+    active_layer_bytes: u64,
     kv_bytes_per_token_f32: u64,
     warnings: &'a [String],
     #[serde(skip_serializing_if = "Option::is_none")]
     tensors: Option<Vec<TensorLine<'a>>>,
+}
+
+/// A mixture of experts.
+#[derive(Debug, Serialize)]
+struct ExpertsLine {
+    count: usize,
+    chosen: usize,
+    intermediate_size: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -64,7 +79,7 @@ struct TensorLine<'a> {
 impl Args {
     /// Reads the headers and prints.
     pub(super) fn run(self) -> Result<(), Error> {
-        let checkpoint = Checkpoint::open(&self.model)?;
+        let checkpoint = Arc::new(Checkpoint::open(&self.model)?);
         let summary = summary(&checkpoint, self.tensors);
         if self.json {
             return report::print_json(&summary);
@@ -73,12 +88,15 @@ impl Args {
     }
 }
 
-fn summary(checkpoint: &Checkpoint, tensors: bool) -> Summary<'_> {
+fn summary(checkpoint: &Arc<Checkpoint>, tensors: bool) -> Summary<'_> {
     let config = &checkpoint.config;
     // Of the first layer that has such an operation.
     let ops = || config.layers.iter().flat_map(LayerSpec::ops);
     let attention = ops().find_map(|op| if let Op::Attention(it) = op { Some(it) } else { None });
     let mlp = ops().find_map(|op| if let Op::Mlp(it) = op { Some(it) } else { None });
+    let experts = ops().find_map(|op| if let Op::Experts(it) = op { Some(it) } else { None });
+    let model = Model { checkpoint: checkpoint.clone(), encoding: Encoding::AsStored };
+    let active = (0..config.layers.len()).map(|layer| model.active_bytes(layer));
     let rope = config.rotations.first().map(|rotation| &rotation.rope);
     let lines = checkpoint.tensors.iter().map(|tensor| TensorLine {
         name: &tensor.name,
@@ -97,6 +115,11 @@ fn summary(checkpoint: &Checkpoint, tensors: bool) -> Summary<'_> {
         num_kv_heads: attention.map_or(0, |it| it.kv_heads),
         head_dim: attention.map_or(0, |it| it.head_dim),
         intermediate_size: mlp.map_or(0, |it| it.inner_size),
+        experts: experts.map(|it| ExpertsLine {
+            count: it.count,
+            chosen: it.chosen,
+            intermediate_size: it.expert.inner_size,
+        }),
         vocab_size: config.vocab_size,
         max_position_embeddings: config.max_position_embeddings,
         tie_word_embeddings: config.tie_word_embeddings,
@@ -116,6 +139,7 @@ fn summary(checkpoint: &Checkpoint, tensors: bool) -> Summary<'_> {
         embedding_bytes: checkpoint.embedding().bytes,
         head_bytes: checkpoint.head().map_or(0, |head| head.bytes),
         total_bytes: checkpoint.total_bytes(),
+        active_layer_bytes: active.sum(),
         kv_bytes_per_token_f32: config.kv_bytes_per_token(cake_checkpoint::KvDtype::F32),
         warnings: &checkpoint.warnings,
         tensors: tensors.then(|| lines.collect()),
@@ -131,7 +155,14 @@ fn describe(summary: &Summary<'_>) -> String {
             "  attention    {} heads, {} KV heads, head_dim {}",
             summary.num_heads, summary.num_kv_heads, summary.head_dim
         ),
-        format!("  feed-forward {}", summary.intermediate_size),
+        match &summary.experts {
+            None => format!("  feed-forward {}", summary.intermediate_size),
+            Some(ExpertsLine { count, chosen, intermediate_size }) => {
+                format!(
+                    "  experts      {count} of width {intermediate_size}, {chosen} for each token"
+                )
+            }
+        },
         format!("  vocabulary   {} ({tied} head)", summary.vocab_size),
         format!(
             "  positions    {}, rope {} theta {}",
@@ -147,6 +178,10 @@ fn describe(summary: &Summary<'_>) -> String {
         let name = format!("layers {layers}");
         format!("  {name:<12} {} each", format_bytes(bytes))
     }));
+    if summary.experts.is_some() {
+        let active = format_bytes(summary.active_layer_bytes);
+        lines.push(format!("  of these     {active} read for a token"));
+    }
     lines.push(format!("  embedding    {}", format_bytes(summary.embedding_bytes)));
     lines.push(format!("  head         {}", format_bytes(summary.head_bytes)));
     lines.push(format!("  all weights  {}", format_bytes(summary.total_bytes)));
@@ -182,9 +217,24 @@ mod tests {
     }
 
     #[test]
+    fn a_mixture_says_what_a_token_reads_of_it() {
+        let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/qwen3-moe");
+        let checkpoint = Arc::new(Checkpoint::open(model).expect("a golden model"));
+        let summary = summary(&checkpoint, false);
+        let text = describe(&summary);
+        assert!(text.contains("\n  experts      8 of width 48, 2 for each token\n"), "{text}");
+        assert!(text.contains(" read for a token\n"), "{text}");
+        // Of the eight experts, of three matrices of 48 × 64 numbers in bf16 each, two in five layers.
+        let idle = 5 * 6 * 3 * 48 * 64 * 2;
+        let blobs: u64 = (0..5).map(|layer| checkpoint.layer_bytes(layer)).sum();
+        let headers = summary.active_layer_bytes + idle - blobs;
+        assert!(headers < 5 * 8192, "{headers} beside what a token reads");
+    }
+
+    #[test]
     fn layers_are_printed_half_open() {
         let model = concat!(env!("CARGO_MANIFEST_DIR"), "/demo-model");
-        let checkpoint = Checkpoint::open(model).expect("the demo's model");
+        let checkpoint = Arc::new(Checkpoint::open(model).expect("the demo's model"));
         let text = describe(&summary(&checkpoint, true));
         assert!(text.contains("\n  layers 0..12 "), "{text}");
         assert!(text.contains("\n  model.embed_tokens.weight ") && text.ends_with('\n'), "{text}");

@@ -182,7 +182,7 @@ impl Prepared {
         let stages = &chosen.plan.stages;
         let stage_seconds = stage_seconds.filter(|seconds| seconds.len() == stages.len());
         for (stage, seconds) in stages.iter().zip(stage_seconds.unwrap_or_default()) {
-            let bytes: u64 = stage.layers.iter().map(|layer| model.blob_bytes(layer)).sum();
+            let bytes: u64 = stage.layers.iter().map(|layer| model.active_bytes(layer)).sum();
             match chosen.seats.get(stage.device_index) {
                 Some(Seat::Master) => learn_own(state, &own_key(model, *threads), *seconds, bytes),
                 Some(Seat::Worker(index)) => {

@@ -21,7 +21,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct Measured {
     /// Seconds for one decode row through one layer.
     pub decode_seconds: f64,
-    /// Weight bytes of that layer.
+    /// Bytes of that layer's weights that the row reads.
     pub probe_bytes: u64,
     /// Seconds for a message there and back.
     pub rtt_seconds: f64,
