@@ -1,5 +1,5 @@
 //! The tensors of a made-up model, in the order of its file.
-use cake_checkpoint::{Affine, Dtype};
+use cake_checkpoint::{Affine, Dtype, ModelSpec, TensorKind, TensorSpec};
 
 use super::ModelShape;
 
@@ -35,60 +35,56 @@ impl Tensor {
 }
 
 impl ModelShape {
-    /// All tensors in the order of the file.
+    /// All tensors in the order of the file: what the specification of such a configuration says.
     pub(super) fn tensors(&self) -> Vec<Tensor> {
-        let (hidden, wide) = (self.hidden_size, self.intermediate_size);
-        let (query, key) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
-        let mut all = self.matrix("model.embed_tokens".into(), self.vocab_size, hidden);
-        for layer in 0..self.layers {
-            let name = |part: &str| format!("model.layers.{layer}.{part}");
-            all.push(self.norm(name("input_layernorm.weight")));
-            for (part, rows) in [("q_proj", query), ("k_proj", key), ("v_proj", key)] {
-                let module = name(&format!("self_attn.{part}"));
-                if self.qwen2 {
-                    all.push(self.numbers(format!("{module}.bias"), vec![rows], 0.0, NORM_SPREAD));
-                }
-                all.extend(self.matrix(module, rows, hidden));
-            }
-            all.extend(self.matrix(name("self_attn.o_proj"), hidden, query));
-            all.push(self.norm(name("post_attention_layernorm.weight")));
-            all.extend(self.matrix(name("mlp.gate_proj"), wide, hidden));
-            all.extend(self.matrix(name("mlp.up_proj"), wide, hidden));
-            all.extend(self.matrix(name("mlp.down_proj"), hidden, wide));
-        }
-        all.push(self.norm("model.norm.weight".into()));
-        if !self.tied {
-            all.extend(self.matrix("lm_head".into(), self.vocab_size, hidden));
-        }
-        all
+        let config = self.config().to_string();
+        let model = ModelSpec::parse(config.as_bytes()).expect("a configuration that runs");
+        let mut outer = model.outer_tensors().into_iter();
+        let embedding = outer.next();
+        let layers = model.layers.iter().enumerate().flat_map(|(number, layer)| {
+            let named =
+                |it: TensorSpec| (model.layer_tensor_name(number, &it.leaf()), it.kind, it.shape);
+            layer.tensors().into_iter().map(named).collect::<Vec<_>>()
+        });
+        let all = embedding.into_iter().chain(layers).chain(outer);
+        all.flat_map(|(name, kind, shape)| self.stored(name, kind, &shape)).collect()
     }
 
-    fn numbers(&self, name: String, shape: Vec<usize>, centre: f32, spread: f32) -> Tensor {
+    /// What a tensor is stored in. Norms are near one, and matrices keep the size of what they are applied to about
+    /// the same.
+    fn stored(&self, name: String, kind: TensorKind, shape: &[u64]) -> Vec<Tensor> {
+        match (kind, shape) {
+            (TensorKind::Matrix, &[rows, columns]) => {
+                self.matrix(name, rows as usize, columns as usize)
+            }
+            (TensorKind::Bias, _) => vec![self.numbers(name, shape, 0.0, NORM_SPREAD)],
+            _ => vec![self.numbers(name, shape, 1.0, NORM_SPREAD)],
+        }
+    }
+
+    fn numbers(&self, name: String, shape: &[u64], centre: f32, spread: f32) -> Tensor {
+        let shape = shape.iter().map(|axis| *axis as usize).collect();
         Tensor { name, dtype: self.dtype, shape, content: Content::Numbers { centre, spread } }
     }
 
-    fn norm(&self, name: String) -> Tensor {
-        self.numbers(name, vec![self.hidden_size], 1.0, NORM_SPREAD)
-    }
-
-    /// A matrix, plain or packed, with weights that keep the size of what it is applied to about the
-    /// same.
-    fn matrix(&self, module: String, rows: usize, columns: usize) -> Vec<Tensor> {
+    /// A matrix, plain or packed.
+    fn matrix(&self, name: String, rows: usize, columns: usize) -> Vec<Tensor> {
         let bound = (1.0 / columns as f32).sqrt();
-        let weight = format!("{module}.weight");
         let Some(format) = self.packed else {
-            return vec![self.numbers(weight, vec![rows, columns], 0.0, bound)];
+            return vec![self.numbers(name, &[rows as u64, columns as u64], 0.0, bound)];
         };
+        let module =
+            name.strip_suffix(".weight").expect("a matrix is a module's weight").to_owned();
         let largest = f32::from(Affine::largest_code(format));
         let param = |part: &str, centre: f32| {
-            let shape = vec![rows, columns / format.group()];
-            self.numbers(format!("{module}.{part}"), shape, centre, PARAM_SPREAD * centre.abs())
+            let shape = [rows as u64, (columns / format.group()) as u64];
+            self.numbers(format!("{module}.{part}"), &shape, centre, PARAM_SPREAD * centre.abs())
         };
         let shape = vec![rows, columns * format.bits() / 32];
         vec![
-            Tensor { name: weight, dtype: Dtype::U32, shape, content: Content::Codes },
             param("scales", 2.0 * bound / largest),
             param("biases", -bound),
+            Tensor { name, dtype: Dtype::U32, shape, content: Content::Codes },
         ]
     }
 }
