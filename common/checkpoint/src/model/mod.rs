@@ -130,6 +130,18 @@ pub enum ConfigError {
     Unsupported { field: String, found: String, architecture: &'static str },
 }
 
+impl ConfigError {
+    /// The same of a field inside the object `outer`.
+    fn inside(self, outer: &str) -> Self {
+        match self {
+            Self::Unsupported { field, found, architecture } => {
+                Self::Unsupported { field: format!("{outer}.{field}"), found, architecture }
+            }
+            other => other,
+        }
+    }
+}
+
 fn supported() -> String {
     FAMILIES.iter().map(|family| family.architecture).collect::<Vec<_>>().join(", ")
 }

@@ -54,6 +54,18 @@ pub enum RopeScaling {
     },
 }
 
+/// Parameters of one rotation. Each type of rotation takes its own of them, and the reference passes over the others.
+const OF_ROTATIONS: &[&str] = &[
+    "factor",
+    "finetuned",
+    "high_freq_factor",
+    "low_freq_factor",
+    "original_max_position_embeddings",
+    "partial_rotary_factor",
+    "rope_theta",
+    "rope_type",
+    "type",
+];
 const MAX_THETA: f64 = 1e15;
 const MAX_FACTOR: f64 = 1e9;
 
@@ -104,7 +116,10 @@ pub(super) fn read(
         let missing = || ConfigError::Missing { field: format!("rope_parameters.{name}") };
         read(("rope_parameters", Some(dict.ok_or_else(missing)?)), theta)
     };
-    Ok(vec![of_type("full_attention", theta)?, of_type("sliding_attention", window_theta)?])
+    let rotations =
+        vec![of_type("full_attention", theta)?, of_type("sliding_attention", window_theta)?];
+    all.refuse_others(architecture).map_err(|error| error.inside("rope_parameters"))?;
+    Ok(rotations)
 }
 
 /// Where the base of the frequencies stands if no dictionary has it, and what it is if nothing has.
@@ -164,6 +179,10 @@ fn rotation(
             return Err(ConfigError::UnsupportedRope { field, rope_type: other.to_owned() });
         }
     };
+    if let Some(dict) = &dict {
+        dict.understand(OF_ROTATIONS);
+        dict.refuse_others(architecture).map_err(|error| error.inside(field))?;
+    }
     let factor = match inside("partial_rotary_factor", 0.0, 1.0)? {
         Some(factor) => factor,
         None => fields.optional_number("partial_rotary_factor", 0.0, 1.0)?.unwrap_or(1.0),

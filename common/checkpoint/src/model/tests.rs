@@ -1,6 +1,7 @@
 //! Configurations in both spellings, and one test for each that must be refused.
 
 mod experts;
+mod rotations;
 
 use serde_json::{Value, json};
 
@@ -338,21 +339,6 @@ fn both_spellings_mean_the_same() {
     for none in [json!(null), json!({"rope_type": "default"}), json!({"type": null})] {
         assert_eq!(rope(&accepted(json!({"rope_scaling": none}))).scaling, RopeScaling::None);
     }
-}
-
-#[test]
-fn a_top_level_original_context_takes_priority_and_the_longest_is_the_fallback() {
-    let original = |changes| match rope(&accepted(changes)).scaling.clone() {
-        RopeScaling::Llama3 { original_max_position, .. } => original_max_position,
-        other => panic!("{other:?}"),
-    };
-    let mut dict = json!({"rope_type": "llama3", "factor": 8, "low_freq_factor": 1,
-        "high_freq_factor": 4});
-    assert_eq!(original(json!({"rope_scaling": dict})), 256.0);
-    dict["original_max_position_embeddings"] = json!(64);
-    assert_eq!(original(json!({"rope_scaling": dict})), 64.0);
-    let top = json!({"rope_scaling": dict, "original_max_position_embeddings": 128});
-    assert_eq!(original(top), 128.0);
 }
 
 #[test]

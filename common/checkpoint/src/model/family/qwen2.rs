@@ -5,7 +5,7 @@ use super::decoder::Decoder;
 use crate::model::fields::Fields;
 use crate::model::rope::Rotary;
 use crate::model::window::{self, WindowRule};
-use crate::model::{AttentionSpec, ConfigError, ModelSpec};
+use crate::model::{AttentionSpec, ConfigError, ModelSpec, limit};
 
 pub(super) const FAMILY: Family =
     Family { architecture: "Qwen2ForCausalLM", model_type: "qwen2", read };
@@ -25,5 +25,18 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
         decoder.layer(attention, &mlp)
     };
     let layers = windows.into_iter().map(layer).collect();
-    Ok(decoder.model(layers, false))
+    let model = decoder.model(layers, false);
+    let unchunked = unchunked(fields)?.unwrap_or(model.max_position_embeddings);
+    let max_position_embeddings = model.max_position_embeddings.min(unchunked);
+    Ok(ModelSpec { max_position_embeddings, ..model })
+}
+
+/// The longest sequence that attention in two kinds of chunks (arXiv:2402.17463) leaves as it is, if a model is made
+/// for that: longer ones are computed in another way, which the reference does not have.
+fn unchunked(fields: &Fields<'_>) -> Result<Option<usize>, ConfigError> {
+    const FIELD: &str = "dual_chunk_attention_config";
+    let Some(chunks) = fields.object(FIELD)? else { return Ok(None) };
+    let chunk_size = chunks.size("chunk_size", limit::POSITIONS)?;
+    let local_size = chunks.size("local_size", chunk_size)?;
+    Ok(Some((chunk_size - local_size).max(1)))
 }
