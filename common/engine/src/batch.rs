@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
+use crate::device::cpu::attention::AttendRow;
 use crate::error::Error;
-use crate::kernel::AttendRow;
 use crate::options::{EngineOptions, Numerics};
 
 /// One step's layout; the rows of `hidden` follow in item order.

@@ -2,8 +2,8 @@
 
 use cake_checkpoint::{MappedMatrix, ModelSpec, Watch};
 
+use crate::device::cpu::isa::tier::Tier;
 use crate::error::Error;
-use crate::kernel::Tier;
 use crate::matrix::StoredMatrix;
 
 /// The embedding matrix, `[vocab_size, hidden_size]`; rows are looked up where they are stored.

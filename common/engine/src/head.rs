@@ -7,12 +7,13 @@ use candle_core::Tensor;
 
 use crate::batch::RowKinds;
 use crate::block::RmsNorm;
+use crate::device::cpu::gemm::precision::Precision;
+use crate::device::cpu::isa::choice::chosen;
+use crate::device::cpu::pool::Pool;
 use crate::error::Error;
-use crate::kernel::{Precision, chosen};
 use crate::linear::Linear;
 use crate::matrix::StoredMatrix;
 use crate::options::EngineOptions;
-use crate::pool::Pool;
 use crate::tensors;
 
 /// The final norm and the output head of a model, with threads of their own.

@@ -3,8 +3,9 @@
 use cake_checkpoint::KvDtype;
 use memmap2::MmapMut;
 
+use crate::device::cpu::attention::{AttendRow, KvView};
+use crate::device::cpu::element::{Element, F16, F32, FloatType};
 use crate::error::Error;
-use crate::kernel::{AttendRow, Element, F16, F32, FloatType, KvView};
 use crate::options::EngineOptions;
 
 /// Keys and values of one layer, each `[blocks, kv_heads, block_positions, head_dim]`: what a head of

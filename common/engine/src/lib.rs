@@ -3,7 +3,7 @@
 //! Start at [`Stage`], a range of decoder layers with its KV pool and threads. [`Embedding`]
 //! comes before the first stage, [`Head`] and [`sample`] after the last; [`Placement`] puts
 //! weights where they are read fastest. Inside, `block` is one layer as candle code, `linear`
-//! is the one door to weights and `kernel` is where the time goes.
+//! is the one door to weights and `device::cpu` is where the time goes.
 //!
 //! Invariants:
 //! - No network, no runtime, no clock (but for [`probe_layer`], [`probe_head`] and [`Placement`], which measure).
@@ -13,28 +13,24 @@
 //! - With [`Ops::Cake`], every row of a result depends on that row and its past alone, never on how
 //!   many rows, chunks, stages or threads there are: to the bit.
 //! - Stages keep no state of sequences but the blocks that the master numbers.
-//! - Unsafe code is in `kernel` (instructions, results that are not set first), `pool`,
-//!   `placement` and
+//! - Unsafe code is in `device::cpu` (instructions, results that are not set first, threads, pages) and in
 //!   `reuse`, the allocator.
 
 mod batch;
 mod block;
+mod device;
 mod embedding;
 mod error;
 #[cfg(test)]
 mod golden_tests;
 mod head;
-mod kernel;
 mod kv;
 mod linear;
 mod loader;
 mod matrix;
 mod memory;
 mod options;
-pub mod placement;
-mod pool;
 mod probe;
-mod processors;
 mod random;
 mod reuse;
 mod rope;
@@ -45,15 +41,17 @@ mod tensors;
 mod testing;
 
 pub use batch::{Batch, BatchItem};
+pub use device::cpu::agreement::{MatrixKinds, arithmetic, same_bits};
+pub use device::cpu::isa::choice::cpu_tier;
+pub use device::cpu::placement;
+pub use device::cpu::placement::{Placement, Weights};
+pub use device::cpu::pool::processors::default_threads;
 pub use embedding::Embedding;
 pub use error::Error;
 pub use head::Head;
-pub use kernel::{MatrixKinds, arithmetic, cpu_tier, same_bits};
 pub use memory::{block_bytes, blocks_for, kv_bytes, resident_bytes, scratch_bytes};
 pub use options::{BLOCK_POSITIONS, EngineOptions, Numerics, Ops, WeightEncoding};
-pub use placement::{Placement, Weights};
 pub use probe::{HeadProbe, LayerProbe, PROBED_BYTES, probe_head, probe_layer};
-pub use processors::default_threads;
 pub use reuse::{Reuse, give_back, keep_little, share_addresses};
 pub use sampling::{Sampled, SamplingOptions, logprobs, sample};
 pub use stage::Stage;

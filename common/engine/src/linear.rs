@@ -6,11 +6,14 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 
 use crate::batch::RowKinds;
+use crate::device::cpu::buffer::{Room, Unset};
+use crate::device::cpu::gemm::inputs::Inputs;
+use crate::device::cpu::gemm::precision::Precision;
+use crate::device::cpu::isa::tier::Tier;
+use crate::device::cpu::pool::{self, Tasks};
 use crate::error::Error;
-use crate::kernel::{Inputs, Precision, Room, Tier, Unset};
 use crate::matrix::{Form, StoredMatrix};
 use crate::options::{Numerics, Ops};
-use crate::pool::{self, Tasks};
 use crate::tensors;
 
 /// `y = x · weightᵀ + bias` with a weight that stays as it is stored.

@@ -7,8 +7,8 @@ use cake_checkpoint::{
 };
 
 use crate::block::RmsNorm;
+use crate::device::cpu::gemm::precision::Precision;
 use crate::error::Error;
-use crate::kernel::Precision;
 use crate::linear::Linear;
 use crate::matrix::{StoredMatrix, vector};
 use crate::options::EngineOptions;

@@ -4,12 +4,20 @@ use std::ops::Range;
 
 use cake_checkpoint::{MappedMatrix, MappedTensor};
 
+use crate::device::cpu::buffer::Unset;
+use crate::device::cpu::element::FloatType;
+use crate::device::cpu::gemm::affine::affine_matmul;
+use crate::device::cpu::gemm::affine::{AffineMatrix, Bits};
+use crate::device::cpu::gemm::float::Matrix;
+use crate::device::cpu::gemm::float::matmul;
+use crate::device::cpu::gemm::generated_matmul;
+use crate::device::cpu::gemm::inputs::Inputs;
+use crate::device::cpu::gemm::precision::Precision;
+use crate::device::cpu::gemm::{prompt_affine_matmul, prompt_matmul, rounds_packed};
+use crate::device::cpu::isa::tier::Tier;
+use crate::device::cpu::pool::Tasks;
 use crate::error::Error;
-use crate::kernel::{AffineMatrix, Bits, FloatType, Inputs, Matrix, Precision, Tier, Unset};
-use crate::kernel::{affine_matmul, generated_matmul, matmul};
-use crate::kernel::{prompt_affine_matmul, prompt_matmul, rounds_packed};
 use crate::options::Numerics;
-use crate::pool::Tasks;
 
 /// A matrix `[rows, columns]` that stays as it is stored, whose tensors have the sizes that go
 /// with it.

@@ -2,7 +2,8 @@
 
 use cake_checkpoint::{Dtype, KvDtype, LayerSpec, ModelSpec, Op};
 
-use crate::kernel::{attend_floats, product_bytes};
+use crate::device::cpu::attention::attend_floats;
+use crate::device::cpu::gemm::product_bytes;
 use crate::options::BLOCK_POSITIONS;
 
 /// Bytes of one f32.

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use cake_checkpoint::{Affine, Dtype, KvDtype};
 
+use crate::device::cpu::pool::Pool;
 use crate::error::Error;
-use crate::pool::Pool;
 
 /// Positions in one KV block unless told otherwise: small enough to waste little at the end of a
 /// sequence, large enough for block lists to stay short.

@@ -6,7 +6,8 @@
 use cake_checkpoint::{Rope, RopeScaling, RotationSpec};
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
 
-use crate::kernel::{AttendRow, rotate};
+use crate::device::cpu::attention::AttendRow;
+use crate::device::cpu::elementwise::rotate;
 use crate::options::Ops;
 use crate::tensors;
 

@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-use crate::kernel::{Tier, largest, sum_exp};
+use crate::device::cpu::elementwise::{largest, sum_exp};
+use crate::device::cpu::isa::tier::Tier;
 use crate::random;
 
 /// How to choose; the default is greedy.

@@ -6,11 +6,11 @@ use cake_checkpoint::{LayerRange, MappedTensor, ModelSpec, Watch};
 
 use crate::batch::Batch;
 use crate::block::{DecoderLayer, Step};
+use crate::device::cpu::isa::choice::chosen;
+use crate::device::cpu::pool::Pool;
 use crate::error::Error;
-use crate::kernel::chosen;
 use crate::loader::LayerLoader;
 use crate::options::EngineOptions;
-use crate::pool::Pool;
 use crate::rope::Frequencies;
 use crate::tensors;
 

@@ -31,7 +31,7 @@ impl Random {
 macro_rules! product {
     ($len:expr, $function:path, $($argument:expr),+) => {{
         let mut y = vec![std::mem::MaybeUninit::new(f32::NAN); $len];
-        $crate::pool::run_all(&[$function($($argument),+, &mut y)]);
+        $crate::device::cpu::pool::run_all(&[$function($($argument),+, &mut y)]);
         // SAFETY: all of them were set, if not by the kernel.
         y.into_iter().map(|value| unsafe { value.assume_init() }).collect::<Vec<f32>>()
     }};

@@ -5,8 +5,10 @@ use candle_core::{CpuStorage, CustomOp1, D, Device, Layout, Shape, Tensor};
 
 use super::norm::RmsNorm;
 use super::step::Step;
+use crate::device::cpu::attention::{Attend, attend};
+use crate::device::cpu::gemm::precision::Precision;
+use crate::device::cpu::isa::tier::Tier;
 use crate::error::Error;
-use crate::kernel::{Attend, Precision, Tier, attend};
 use crate::kv::KvPool;
 use crate::linear::Linear;
 use crate::loader::LayerLoader;

@@ -5,8 +5,10 @@ use candle_core::Tensor;
 
 use super::mlp::Mlp;
 use crate::batch::RowKinds;
+use crate::device::cpu::elementwise::softmax;
+use crate::device::cpu::gemm::precision::Precision;
+use crate::device::cpu::isa::tier::Tier;
 use crate::error::Error;
-use crate::kernel::{Precision, Tier, softmax};
 use crate::linear::Linear;
 use crate::loader::LayerLoader;
 use crate::tensors;

@@ -4,8 +4,10 @@ use cake_checkpoint::{Activation, MlpSpec};
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 
 use crate::batch::RowKinds;
+use crate::device::cpu::elementwise::gated;
+use crate::device::cpu::gemm::precision::Precision;
+use crate::device::cpu::isa::tier::Tier;
 use crate::error::Error;
-use crate::kernel::{Precision, Tier, gated};
 use crate::linear::Linear;
 use crate::loader::LayerLoader;
 use crate::options::Ops;

@@ -3,8 +3,9 @@
 use cake_checkpoint::{MappedTensor, NormSpec};
 use candle_core::{CpuStorage, CustomOp1, Device, Layout, Shape, Tensor};
 
+use crate::device::cpu::elementwise::rms_norm;
+use crate::device::cpu::isa::tier::Tier;
 use crate::error::Error;
-use crate::kernel::{Tier, rms_norm};
 use crate::matrix::vector;
 use crate::options::Ops;
 use crate::tensors;

@@ -1,7 +1,7 @@
 //! What all layers share in one step.
 
 use crate::batch::{BatchItem, RowKinds};
-use crate::kernel::AttendRow;
+use crate::device::cpu::attention::AttendRow;
 use crate::rope::Rotation;
 
 /// What all layers share in one step.

@@ -1,0 +1,227 @@
+//! Attention over keys and values that lie in blocks, without gathering or repeating them.
+//!
+//! Consecutive rows of a sequence form a tile, so that each key and value is widened once for all
+//! of them and for all query heads that share it. What a row computes depends on its position
+//! alone:
+//! - A score is one chain over the elements of a head.
+//! - Positions are taken in spans of [`SPAN`], aligned to position 0. In each, the softmax is
+//!   taken
+//!   by itself: lane `position % 16` of maximum and sum, values in order of position.
+//! - Spans are then merged in order. They may be computed anywhere, and so several threads can
+//!   share
+//!   the past of a single row.
+
+mod state;
+#[cfg(test)]
+mod tests;
+mod walk;
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use self::state::{Finish, State};
+use self::walk::{Scratch, Walk};
+use crate::device::cpu::buffer::{Room, Unset};
+use crate::device::cpu::element::FloatType;
+use crate::device::cpu::isa::simd::LANES;
+use crate::device::cpu::isa::tier::Tier;
+use crate::device::cpu::pool::PARALLEL_WORK;
+use crate::device::cpu::pool::{current_threads, for_each_mut};
+
+/// The cached keys and values of one layer, each `[blocks, kv_heads, block_positions, head_dim]`.
+#[derive(Clone, Copy)]
+pub(crate) struct KvView<'a> {
+    /// Keys, little-endian.
+    pub(crate) keys: &'a [u8],
+    /// Values, little-endian.
+    pub(crate) values: &'a [u8],
+    /// How both are stored: f32 or f16.
+    pub(crate) float: FloatType,
+    /// Positions in one block.
+    pub(crate) block_positions: usize,
+    /// Heads of the cache.
+    pub(crate) kv_heads: usize,
+    /// Elements of one head.
+    pub(crate) head_dim: usize,
+}
+
+impl KvView<'_> {
+    /// Where the head of a position starts, in bytes; the next position of the block follows.
+    pub(crate) fn offset(&self, blocks: &[u32], position: usize, kv_head: usize) -> usize {
+        let block = blocks[position / self.block_positions] as usize;
+        let slot = (block * self.kv_heads + kv_head) * self.block_positions;
+        (slot + position % self.block_positions) * self.head_dim * self.float.bytes()
+    }
+
+    /// [`KvView::offset`] of all `positions`, in order.
+    fn offsets(&self, blocks: &[u32], positions: Range<usize>, kv_head: usize) -> Vec<usize> {
+        let head_bytes = self.head_dim * self.float.bytes();
+        let mut offsets = Vec::with_capacity(positions.len());
+        let mut position = positions.start;
+        while position < positions.end {
+            let left = self.block_positions - position % self.block_positions;
+            let count = left.min(positions.end - position);
+            let first = self.offset(blocks, position, kv_head);
+            offsets.extend((0..count).map(|index| first + index * head_bytes));
+            position += count;
+        }
+        offsets
+    }
+}
+
+/// Whose past one row sees.
+#[derive(Clone, Copy)]
+pub(crate) struct AttendRow<'a> {
+    /// The row's own position, whose key and value are in the cache already.
+    pub(crate) position: usize,
+    /// The blocks of its sequence, in order of position.
+    pub(crate) blocks: &'a [u32],
+}
+
+/// Attention of one layer for one step.
+pub(crate) struct Attend<'a> {
+    /// The cache.
+    pub(crate) kv: KvView<'a>,
+    /// One per row.
+    pub(crate) rows: &'a [AttendRow<'a>],
+    /// Query heads, a multiple of `kv.kv_heads`; consecutive ones share a head of the cache.
+    pub(crate) heads: usize,
+    /// What scores are multiplied with before the softmax.
+    pub(crate) scale: f32,
+    /// How many positions a row sees, its own included; all of them if `None`.
+    pub(crate) window: Option<usize>,
+}
+
+/// Positions whose softmax is taken at once. Part of the numerics.
+const SPAN: usize = 512;
+/// Queries that a tile has at most, if its rows can be divided: enough to make widening and
+/// transposing cheap, few enough for their scores to stay in the second-level cache.
+const TILE_QUERIES: usize = 64;
+/// Tasks per thread below which the past of each row is shared out too.
+const TASKS_PER_THREAD: usize = 2;
+
+impl Attend<'_> {
+    /// The positions that a row at `position` sees.
+    fn seen(&self, position: usize) -> Range<usize> {
+        let end = position + 1;
+        self.window.map_or(0, |window| end.saturating_sub(window))..end
+    }
+
+    /// Query heads that share a head of the cache.
+    fn group(&self) -> usize {
+        self.heads / self.kv.kv_heads
+    }
+
+    /// Rows in tiles of consecutive positions of one sequence.
+    fn tiles(&self) -> Vec<Range<usize>> {
+        let most = (TILE_QUERIES / self.group()).max(1);
+        let mut tiles: Vec<Range<usize>> = Vec::new();
+        for (index, row) in self.rows.iter().enumerate() {
+            let follows = |tile: &Range<usize>| {
+                let last = &self.rows[tile.end - 1];
+                tile.len() < most
+                    && last.position + 1 == row.position
+                    && std::ptr::eq(last.blocks, row.blocks)
+            };
+            match tiles.last_mut() {
+                Some(tile) if follows(tile) => tile.end = index + 1,
+                _ => tiles.push(index..index + 1),
+            }
+        }
+        tiles
+    }
+
+    /// The spans that the rows of a tile see something of.
+    fn spans(&self, tile: &Range<usize>) -> Range<usize> {
+        let first = self.seen(self.rows[tile.start].position).start;
+        let last = self.rows[tile.end - 1].position;
+        first / SPAN..last / SPAN + 1
+    }
+}
+
+/// An upper bound of the f32 that [`attend`] holds beside its arguments and its result, for `group`
+/// query heads per head of the cache and rows that see up to `context` positions.
+pub(crate) fn attend_floats(group: usize, head_dim: usize, context: usize, threads: usize) -> u64 {
+    let queries = group.max(TILE_QUERIES) as u64;
+    let state = queries.saturating_mul(head_dim as u64 + LANES as u64 + 2);
+    let scratch = walk::scratch_floats(queries, head_dim as u64).saturating_add(state);
+    // A state for each span of each task where the past is shared out, and one per thread
+    // otherwise.
+    let spans = context.div_ceil(SPAN).max(1) as u64;
+    let states = state.saturating_mul(spans).saturating_mul(TASKS_PER_THREAD as u64);
+    scratch.saturating_add(states).saturating_mul(threads.max(1) as u64)
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// `softmax(scale · q · keysᵀ) · values` for each row and head over the positions it sees.
+///
+/// `q` and the result are `[rows, heads, head_dim]`. Runs on the current pool.
+pub(crate) fn attend(tier: Tier, attend: &Attend<'_>, q: &[f32]) -> Vec<f32> {
+    let kv_heads = attend.kv.kv_heads;
+    let tiles = attend.tiles();
+    let width = attend.heads * attend.kv.head_dim;
+    assert_eq!(q.len(), attend.rows.len() * width, "a query for each head of each row");
+    assert_eq!(attend.heads % kv_heads, 0, "the heads of a row are all in some group");
+    let mut out = Room::new(q.len());
+    let mut tasks = tasks(attend, &tiles, out.places());
+    let walk = |task: &Task<'_>, spans: Range<usize>, state: &mut State| {
+        SCRATCH.with_borrow_mut(|scratch| {
+            let (rows, kv_head) = (task.rows.clone(), task.kv_head);
+            tier.run(Walk { attend, rows, kv_head, q, spans, state, scratch });
+        });
+    };
+    let whole = |task: &mut Task<'_>| {
+        let mut state = State::default();
+        walk(task, attend.spans(&task.rows), &mut state);
+        tier.run(Finish { states: &[state], head_dim: attend.kv.head_dim, out: &mut task.out });
+    };
+    let seen: usize = attend.rows.iter().map(|row| attend.seen(row.position).len()).sum();
+    if seen * attend.heads * attend.kv.head_dim < PARALLEL_WORK {
+        tasks.iter_mut().for_each(whole);
+    } else if tiles.len() * kv_heads >= TASKS_PER_THREAD * current_threads() {
+        for_each_mut(&mut tasks, |_, task| whole(task));
+    } else {
+        let spans = |task: &Task<'_>| attend.spans(&task.rows);
+        let pieces = tasks.iter().flat_map(|task| spans(task).map(move |span| (task, span)));
+        let mut pieces: Vec<_> =
+            pieces.map(|(task, span)| (task, span, State::default())).collect();
+        for_each_mut(&mut pieces, |_, (task, span, state)| walk(task, *span..*span + 1, state));
+        let states: Vec<_> = pieces.into_iter().map(|(_, _, state)| state).collect();
+        let mut left = &states[..];
+        for task in &mut tasks {
+            let (states, others) = left.split_at(spans(task).len());
+            tier.run(Finish { states, head_dim: attend.kv.head_dim, out: &mut task.out });
+            left = others;
+        }
+    }
+    // SAFETY: the tasks have the heads of all rows among them, and each is finished, which writes its heads.
+    unsafe { out.written() }
+}
+
+/// One tile with one head of the cache.
+struct Task<'a> {
+    rows: Range<usize>,
+    kv_head: usize,
+    /// One per row, `[group, head_dim]`.
+    out: Vec<&'a mut Unset>,
+}
+
+/// All tasks, tile after tile with one head of the cache, whose keys and values then stay near.
+fn tasks<'a>(attend: &Attend<'_>, tiles: &[Range<usize>], out: &'a mut Unset) -> Vec<Task<'a>> {
+    let kv_heads = attend.kv.kv_heads;
+    let width = attend.group() * attend.kv.head_dim;
+    let mut tasks: Vec<_> = (0..kv_heads)
+        .flat_map(|kv_head| tiles.iter().map(move |rows| (rows.clone(), kv_head)))
+        .map(|(rows, kv_head)| Task { out: Vec::with_capacity(rows.len()), rows, kv_head })
+        .collect();
+    let mut parts = out.chunks_exact_mut(width);
+    for (tile, rows) in tiles.iter().enumerate() {
+        for (kv_head, part) in rows.clone().flat_map(|_| 0..kv_heads).zip(&mut parts) {
+            tasks[kv_head * tiles.len() + tile].out.push(part);
+        }
+    }
+    tasks
+}

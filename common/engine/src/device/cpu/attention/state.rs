@@ -1,0 +1,100 @@
+//! Weighted values of part of the past, and how parts become one.
+
+use crate::device::cpu::buffer::Unset;
+use crate::device::cpu::elementwise::exp;
+use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
+
+/// What each query of a tile has summed over some positions.
+#[derive(Default)]
+pub(super) struct State {
+    /// One per query: the largest score, and the sum of `exp(score - largest)`; the latter is zero
+    /// as long as the query has seen nothing.
+    pub(super) largest: Vec<f32>,
+    pub(super) totals: Vec<f32>,
+    /// `[queries, vectors]`: values weighted with `exp(score - largest)`, `head_dim` of them padded
+    /// to whole vectors.
+    pub(super) sums: Vec<[f32; LANES]>,
+}
+
+impl State {
+    /// Makes this the state of `queries` queries that have seen nothing.
+    pub(super) fn reset(&mut self, queries: usize, vectors: usize) {
+        self.largest.clear();
+        self.largest.resize(queries, f32::NEG_INFINITY);
+        self.totals.clear();
+        self.totals.resize(queries, 0.0);
+        self.sums.clear();
+        self.sums.resize(queries * vectors, [0.0; LANES]);
+    }
+
+    /// Adds what was summed over the positions that follow.
+    #[inline(always)]
+    pub(super) fn merge<S: Simd>(&mut self, simd: S, next: &State) {
+        let vectors = self.sums.len() / self.totals.len().max(1);
+        for query in 0..self.totals.len() {
+            if next.totals[query] == 0.0 {
+                continue;
+            }
+            let all = query * vectors..(query + 1) * vectors;
+            if self.totals[query] == 0.0 {
+                self.largest[query] = next.largest[query];
+                self.totals[query] = next.totals[query];
+                self.sums[all.clone()].copy_from_slice(&next.sums[all]);
+                continue;
+            }
+            let largest = self.largest[query].max(next.largest[query]);
+            let scale = exp(simd, simd.splat(self.largest[query] - largest));
+            let next_scale = exp(simd, simd.splat(next.largest[query] - largest));
+            let mut total = [self.totals[query]; LANES];
+            let next_total = [next.totals[query]; LANES];
+            let sums = self.sums[all.clone()].iter_mut().chain([&mut total]);
+            for (sum, next) in sums.zip(next.sums[all].iter().chain([&next_total])) {
+                let scaled = simd.mul(simd.load(sum), scale);
+                simd.store(simd.mul_add(simd.load(next), next_scale, scaled), sum);
+            }
+            self.totals[query] = total[0];
+            self.largest[query] = largest;
+        }
+    }
+}
+
+/// Merges the states of consecutive spans and writes the result.
+pub(super) struct Finish<'a, 'b> {
+    pub(super) states: &'a [State],
+    pub(super) head_dim: usize,
+    /// One per row, `[group, head_dim]`.
+    pub(super) out: &'a mut [&'b mut Unset],
+}
+
+impl Kernel for Finish<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let [first, rest @ ..] = self.states else { unreachable!("every row sees itself") };
+        let mut merged = State::default();
+        let state = match rest {
+            [] => first,
+            _ => {
+                merged.reset(first.totals.len(), first.sums.len() / first.totals.len().max(1));
+                self.states.iter().for_each(|state| merged.merge(simd, state));
+                &merged
+            }
+        };
+        let vectors = self.head_dim.div_ceil(LANES);
+        let queries: usize = self.out.iter().map(|row| row.len() / self.head_dim).sum();
+        assert_eq!(
+            state.totals.len(),
+            queries,
+            "one for each head of each row, which are all written"
+        );
+        assert_eq!(state.sums.len(), queries * vectors, "all elements of each");
+        let heads = self.out.iter_mut().flat_map(|row| row.chunks_exact_mut(self.head_dim));
+        for ((out, sums), total) in heads.zip(state.sums.chunks_exact(vectors)).zip(&state.totals) {
+            let scale = 1.0 / total;
+            for (out, sum) in out.iter_mut().zip(sums.as_flattened()) {
+                out.write(sum * scale);
+            }
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Attention against its definition, and what must not change a bit.
+
+use super::*;
+use crate::device::cpu::element::{Element, F16, F32};
+use crate::device::cpu::pool::Pool;
+use crate::testing::{Random, digest};
+
+const BLOCK: usize = 4;
+/// Positions of a sequence at most: more than two spans.
+const POSITIONS: usize = 1200;
+
+struct Case {
+    keys: Vec<u8>,
+    values: Vec<u8>,
+    float: FloatType,
+    kv_heads: usize,
+    head_dim: usize,
+    heads: usize,
+    window: Option<usize>,
+    blocks: Vec<Vec<u32>>,
+    /// One per row: position and sequence, an index into `blocks`.
+    rows: Vec<(usize, usize)>,
+    q: Vec<f32>,
+}
+
+impl Case {
+    fn random(random: &mut Random) -> Case {
+        let (kv_heads, head_dim) = (1 + random.below(3), 2 * (1 + random.below(35)));
+        let heads = kv_heads * (1 + random.below(7));
+        let float = [FloatType::F32, FloatType::F16][random.below(2)];
+        let pool = 2 * POSITIONS / BLOCK;
+        let elements = pool * BLOCK * kv_heads * head_dim;
+        let mut cache = || {
+            let values: Vec<f32> = (0..elements).map(|_| random.signed()).collect();
+            store(float, &values)
+        };
+        let (keys, values) = (cache(), cache());
+        let blocks = (0..3)
+            .map(|_| {
+                let first = random.below(pool);
+                (0..pool / 2).map(|i| ((first + 7 * i) % pool) as u32).collect()
+            })
+            .collect();
+        let mut rows = Vec::new();
+        for _ in 0..1 + random.below(3) {
+            let (sequence, count) = (random.below(3), 1 + random.below(20));
+            let first = match random.below(3) {
+                0 => random.below(40),
+                1 => SPAN - 10 + random.below(20),
+                _ => random.below(POSITIONS - count),
+            };
+            rows.extend((first..first + count).map(|position| (position, sequence)));
+        }
+        let window = [None, Some(1 + random.below(12)), Some(600)][random.below(3)];
+        let q = (0..rows.len() * heads * head_dim).map(|_| random.signed()).collect();
+        Case { keys, values, float, kv_heads, head_dim, heads, window, blocks, rows, q }
+    }
+
+    /// `rows` rows of one prompt from `first` on.
+    fn prompt(random: &mut Random, first: usize, rows: usize) -> Case {
+        let case = Case::random(random);
+        let q = (0..rows * case.heads * case.head_dim).map(|_| random.signed()).collect();
+        Case { rows: (first..first + rows).map(|position| (position, 0)).collect(), q, ..case }
+    }
+
+    fn run(&self, tier: Tier) -> Vec<f32> {
+        self.run_rows(tier, 0..self.rows.len())
+    }
+
+    fn run_rows(&self, tier: Tier, rows: Range<usize>) -> Vec<f32> {
+        let width = self.heads * self.head_dim;
+        let q = &self.q[rows.start * width..rows.end * width];
+        let rows: Vec<_> = self.rows[rows]
+            .iter()
+            .map(|&(position, sequence)| AttendRow { position, blocks: &self.blocks[sequence] })
+            .collect();
+        let kv = KvView {
+            keys: &self.keys,
+            values: &self.values,
+            float: self.float,
+            block_positions: BLOCK,
+            kv_heads: self.kv_heads,
+            head_dim: self.head_dim,
+        };
+        let (heads, window) = (self.heads, self.window);
+        attend(tier, &Attend { kv, rows: &rows, heads, scale: 0.5, window }, q)
+    }
+
+    /// Where a head of the cache starts, in elements.
+    fn element(&self, sequence: usize, position: usize, kv_head: usize) -> usize {
+        let block = self.blocks[sequence][position / BLOCK] as usize;
+        ((block * self.kv_heads + kv_head) * BLOCK + position % BLOCK) * self.head_dim
+    }
+
+    /// The same in f64, from the definition.
+    fn exact(&self) -> Vec<f64> {
+        let (keys, values) = (self.float.widen(&self.keys), self.float.widen(&self.values));
+        let mut out = Vec::new();
+        for (row, &(position, sequence)) in self.rows.iter().enumerate() {
+            for head in 0..self.heads {
+                let kv_head = head / (self.heads / self.kv_heads);
+                let q = &self.q[(row * self.heads + head) * self.head_dim..][..self.head_dim];
+                let (mut total, mut sums) = (0.0, vec![0.0; self.head_dim]);
+                for j in 0..=position {
+                    if self.window.is_some_and(|window| j + window <= position) {
+                        continue;
+                    }
+                    let at = self.element(sequence, j, kv_head);
+                    let score: f64 =
+                        (0..q.len()).map(|d| f64::from(q[d]) * f64::from(keys[at + d])).sum();
+                    let weight = (score * 0.5).exp();
+                    total += weight;
+                    for (d, sum) in sums.iter_mut().enumerate() {
+                        *sum += weight * f64::from(values[at + d]);
+                    }
+                }
+                out.extend(sums.iter().map(|sum| sum / total));
+            }
+        }
+        out
+    }
+}
+
+fn store(float: FloatType, values: &[f32]) -> Vec<u8> {
+    let mut bytes = vec![0; values.len() * float.bytes()];
+    match float {
+        FloatType::F16 => F16::store(values, &mut bytes),
+        _ => F32::store(values, &mut bytes),
+    }
+    bytes
+}
+
+fn with_threads<R>(threads: usize, work: impl FnOnce() -> R) -> R {
+    Pool::new(threads).unwrap().install(work)
+}
+
+#[test]
+fn agrees_with_f64_for_random_shapes_windows_and_blocks() {
+    for seed in 0..80 {
+        let case = Case::random(&mut Random::new(seed));
+        let exact = case.exact();
+        for tier in Tier::all() {
+            for (found, exact) in case.run(tier).into_iter().zip(&exact) {
+                let error = (f64::from(found) - exact).abs();
+                assert!(error < 1e-5, "seed {seed} {tier:?}: {found} {exact}");
+            }
+        }
+    }
+}
+
+#[test]
+fn fused_tiers_agree_to_the_bit() {
+    let cases: Vec<Case> = (0..50).map(|seed| Case::random(&mut Random::new(seed))).collect();
+    for tier in Tier::fused() {
+        let all: Vec<f32> = cases.iter().flat_map(|case| case.run(tier)).collect();
+        let found = digest(&all);
+        assert_eq!(found, 0xbfca_22ea_b024_4dc0, "{tier:?}: {found:#018x}");
+    }
+}
+
+#[test]
+fn chunks_and_threads_do_not_change_a_bit() {
+    for (seed, first) in [(1, 0), (2, 3), (3, SPAN - 50), (4, 2 * SPAN - 1)] {
+        let case = Case::prompt(&mut Random::new(seed), first, 150);
+        for tier in Tier::all() {
+            let whole = with_threads(1, || case.run(tier));
+            for threads in [2, 3, 16] {
+                let same = with_threads(threads, || case.run(tier)) == whole;
+                assert!(same, "seed {seed} {tier:?}: {threads} threads");
+            }
+            for chunk in [1, 2, 7, 16, 64] {
+                let cut: Vec<f32> = (0..150)
+                    .step_by(chunk)
+                    .flat_map(|row| case.run_rows(tier, row..(row + chunk).min(150)))
+                    .collect();
+                assert!(cut == whole, "seed {seed} {tier:?}: chunks of {chunk}");
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_of_different_sequences_do_not_change_a_bit() {
+    for seed in 0..30 {
+        let case = Case::random(&mut Random::new(seed));
+        for tier in Tier::all() {
+            let alone = (0..case.rows.len()).flat_map(|row| case.run_rows(tier, row..row + 1));
+            assert!(case.run(tier) == alone.collect::<Vec<_>>(), "seed {seed} {tier:?}");
+        }
+    }
+}
+
+#[test]
+fn what_lies_past_a_row_or_before_its_window_is_not_seen() {
+    let mut case = Case::prompt(&mut Random::new(5), 60, 20);
+    case.window = Some(30);
+    let rows = 5..15;
+    let before = case.run_rows(Tier::detect(), rows.clone());
+    let mut keys = case.float.widen(&case.keys);
+    let mut values = case.float.widen(&case.values);
+    for position in (0..=65 - 30).chain(75..POSITIONS) {
+        for kv_head in 0..case.kv_heads {
+            let start = case.element(0, position, kv_head);
+            keys[start..start + case.head_dim].fill(f32::NAN);
+            values[start..start + case.head_dim].fill(f32::NAN);
+        }
+    }
+    (case.keys, case.values) = (store(case.float, &keys), store(case.float, &values));
+    assert_eq!(case.run_rows(Tier::detect(), rows), before);
+    assert!(case.run_rows(Tier::detect(), 15..16).iter().any(|value| value.is_nan()));
+}

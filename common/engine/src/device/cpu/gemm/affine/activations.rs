@@ -1,0 +1,382 @@
+//! Activations rounded to 16 bits, each group of inputs with a scale of its own.
+
+use std::mem::MaybeUninit;
+
+use super::{Bits, Call, MAX_GROUP};
+use crate::device::cpu::buffer::{Room, Unset};
+use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
+use crate::device::cpu::isa::tier::Tier;
+use crate::device::cpu::pool::for_each_mut;
+
+/// Inputs within which the order of codes beside 4-bit weights is changed.
+const ORDER: usize = 32;
+/// Adding it moves the whole number nearest to a small f32, ties to even, into the low bits.
+const ROUND: f32 = 12_582_912.0; // 1.5 · 2^23
+/// Largest magnitude of a code: the largest whose bytes both have a sign, 127 · 256 + 127.
+const MAX_CODE: f32 = 32_639.0;
+/// Bytes between rows of a plane beyond their codes: vectors may reach past the end of a row, and
+/// rows of a power of two do not compete for the same places of the cache.
+const PADDING: usize = 128;
+
+/// How a kernel reads codes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Form {
+    /// As numbers of 16 bits.
+    Words,
+    /// As two bytes, `code = 256 · high + low`, both signed: for instructions that multiply bytes.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for bytes"))]
+    Planes,
+}
+
+/// Quantized rows.
+///
+/// A group of activations is `scale · code` with `scale = max |x| / 32639` and codes rounded to the
+/// nearest whole number, ties to even. A group of magnitudes below what f32 has full precision for
+/// counts as zero; a group with a value that is not finite gets a scale that is not a number, so
+/// that what is computed with it is none either.
+///
+/// Beside 4-bit weights, the codes of every 32 inputs come in another order: the 16 even ones, then
+/// the 16 odd ones, which is how half bytes come apart.
+pub(super) struct Activations {
+    /// `[rows, inputs]` of [`Form::Words`], else empty.
+    words: Vec<i16>,
+    /// Rows of the upper bytes of [`Form::Planes`], `stride` apart, else empty.
+    high: Vec<i8>,
+    /// As `high`, of the lower bytes.
+    low: Vec<i8>,
+    stride: usize,
+    groups: usize,
+    /// `[rows, groups]`.
+    scales: Vec<f32>,
+    /// The scale times the sum of the codes, `[rows, groups]`.
+    sums: Vec<f32>,
+}
+
+/// One row in [`Form::Planes`], each plane with [`PADDING`] zeros behind it; the next row follows.
+#[derive(Clone, Copy)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for bytes"))]
+pub(super) struct Planes<'a> {
+    pub(super) high: &'a [i8],
+    pub(super) low: &'a [i8],
+}
+
+/// Most bytes that one row of so many inputs takes in any form, with groups of any size.
+pub(super) fn row_bytes(inputs: u64) -> u64 {
+    // Two planes; a scale and a sum for each of the smallest groups.
+    let planes = inputs.saturating_add(PADDING as u64).saturating_mul(2);
+    let params = inputs.div_ceil(ORDER as u64).saturating_mul(2 * size_of::<f32>() as u64);
+    planes.saturating_add(params)
+}
+
+impl Activations {
+    /// Quantizes the rows of `call` for the groups and bits of its weight.
+    pub(super) fn quantize(tier: Tier, call: &Call<'_>, form: Form) -> Activations {
+        let (rows, inputs, groups) = (call.rows(), call.weight.inputs, call.weight.groups());
+        let stride = inputs + PADDING;
+        let (word_count, plane_bytes) = match form {
+            Form::Words => (rows * inputs, 0),
+            Form::Planes => (0, rows * stride),
+        };
+        let (mut words, mut high, mut low) =
+            (Room::new(word_count), Room::new(plane_bytes), Room::new(plane_bytes));
+        let (mut scales, mut sums) = (vec![0.0; rows * groups], vec![0.0; rows * groups]);
+        let codes: Vec<Codes<'_>> = match form {
+            Form::Words => words.places().chunks_exact_mut(inputs).map(Codes::Words).collect(),
+            Form::Planes => {
+                let low = low.places().chunks_exact_mut(stride).map(|low| padded(low, inputs));
+                let high = high.places().chunks_exact_mut(stride).map(|high| padded(high, inputs));
+                let both = high.zip(low);
+                both.map(|(high, low)| Codes::Planes { high, low }).collect()
+            }
+        };
+        let params = scales.chunks_exact_mut(groups).zip(sums.chunks_exact_mut(groups));
+        let (bits, group) = (call.weight.bits, call.weight.group);
+        let each = codes.into_iter().zip(params).zip(call.x.chunks_exact(inputs));
+        let row = |((codes, (scales, sums)), x)| Row { x, bits, group, codes, scales, sums };
+        let mut each: Vec<Row<'_>> = each.map(row).collect();
+        // One row takes a microsecond or two: less than a task costs.
+        let task_rows = if call.parallel { 4 } else { rows.max(1) };
+        for_each_mut(&mut each.chunks_mut(task_rows).collect::<Vec<_>>(), |_, some| {
+            for row in some.iter_mut() {
+                tier.run(row);
+            }
+        });
+        // SAFETY: each row's codes are written group by group, and its inputs are whole groups, as `check` has
+        // seen; behind those of a plane, `padded` has written the rest.
+        let (words, high, low) = unsafe { (words.written(), high.written(), low.written()) };
+        Activations { words, high, low, stride, groups, scales, sums }
+    }
+
+    /// The bytes of the codes of one row, of [`Form::Planes`].
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for bytes"))]
+    pub(super) fn planes(&self, row: usize) -> Planes<'_> {
+        let row = row * self.stride..(row + 1) * self.stride;
+        Planes { high: &self.high[row.clone()], low: &self.low[row] }
+    }
+
+    /// All codes, `[rows, inputs]`, of [`Form::Words`].
+    #[inline(always)]
+    pub(super) fn words(&self) -> &[i16] {
+        &self.words
+    }
+
+    /// The scales of the groups of one row.
+    #[inline(always)]
+    pub(super) fn scales(&self, row: usize) -> &[f32] {
+        &self.scales[row * self.groups..][..self.groups]
+    }
+
+    /// The scales times the sums of the codes of the groups of one row.
+    #[inline(always)]
+    pub(super) fn sums(&self, row: usize) -> &[f32] {
+        &self.sums[row * self.groups..][..self.groups]
+    }
+}
+
+/// The codes of a row of a plane, the rest of which is set to zero.
+fn padded(row: &mut Unset<i8>, inputs: usize) -> &mut Unset<i8> {
+    let (codes, padding) = row.split_at_mut(inputs);
+    padding.fill(MaybeUninit::new(0));
+    codes
+}
+
+/// Where the codes of a row go.
+enum Codes<'a> {
+    Words(&'a mut Unset<i16>),
+    Planes { high: &'a mut Unset<i8>, low: &'a mut Unset<i8> },
+}
+
+impl Codes<'_> {
+    /// Writes the codes of group `group`.
+    #[inline(always)]
+    fn store<const GROUP: usize>(&mut self, group: usize, shifted: &[f32; GROUP]) {
+        match self {
+            Codes::Words(to) => {
+                let to = &mut to.as_chunks_mut::<GROUP>().0[group];
+                for i in 0..GROUP {
+                    to[i].write(code(shifted[i]) as i16);
+                }
+            }
+            Codes::Planes { high, low } => {
+                let high = &mut high.as_chunks_mut().0[group];
+                split(shifted, high, &mut low.as_chunks_mut().0[group]);
+            }
+        }
+    }
+}
+
+/// One row to quantize.
+struct Row<'a> {
+    x: &'a [f32],
+    bits: Bits,
+    group: usize,
+    codes: Codes<'a>,
+    scales: &'a mut [f32],
+    sums: &'a mut [f32],
+}
+
+impl Kernel for &mut Row<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        match self.group {
+            32 => self.quantize::<S, 32>(simd),
+            64 => self.quantize::<S, 64>(simd),
+            _ => self.quantize::<S, MAX_GROUP>(simd),
+        }
+    }
+}
+
+impl Row<'_> {
+    /// `GROUP` is that of the weight.
+    #[inline(always)]
+    fn quantize<S: Simd, const GROUP: usize>(&mut self, simd: S) {
+        for (group, x) in self.x.as_chunks::<GROUP>().0.iter().enumerate() {
+            let (scale, inverse) = scale(largest(simd, x));
+            let mut shifted = [0.0; GROUP];
+            let sum = round(simd, x, inverse, &mut shifted);
+            if self.bits == Bits::Four {
+                for block in shifted.as_chunks_mut().0 {
+                    *block = evens_first(block);
+                }
+            }
+            self.codes.store(group, &shifted);
+            self.scales[group] = scale;
+            self.sums[group] = scale * sum;
+        }
+    }
+}
+
+/// The largest magnitude of whole vectors; no number if one of them is none or is infinite.
+#[inline(always)]
+fn largest<S: Simd>(simd: S, x: &[f32]) -> f32 {
+    let zero = simd.splat(0.0);
+    let (mut most, mut zeros) = (zero, zero);
+    for x in x.as_chunks().0 {
+        let x = simd.load(x);
+        most = simd.max(simd.max(x, simd.sub(zero, x)), most);
+        zeros = simd.mul_add(x, zero, zeros); // Stay so but for what is not finite.
+    }
+    let mut lanes = [0.0; LANES];
+    simd.store(most, &mut lanes);
+    let mut half = LANES / 2;
+    while half > 0 {
+        for lane in 0..half {
+            let (a, b) = (lanes[lane], lanes[lane + half]);
+            lanes[lane] = if a > b { a } else { b };
+        }
+        half /= 2;
+    }
+    lanes[0] + simd.sum(zeros)
+}
+
+/// The scale of a group and the factor that takes activations to codes.
+#[inline(always)]
+fn scale(largest: f32) -> (f32, f32) {
+    let scale = largest / MAX_CODE;
+    if !largest.is_finite() {
+        (f32::NAN, 0.0)
+    } else if scale < f32::MIN_POSITIVE {
+        (0.0, 0.0)
+    } else {
+        (scale, 1.0 / scale)
+    }
+}
+
+/// Rounds `x · inverse`: within ±32639 for finite `x`, as that is but for two roundings. What is written
+/// is the result `+` [`ROUND`], see [`code`]; what is returned is the sum, which is exact: at most 128 codes
+/// below 2^15. Where `x` is not finite they are anything.
+#[inline(always)]
+fn round<S: Simd>(simd: S, x: &[f32], inverse: f32, shifted: &mut [f32]) -> f32 {
+    let (inverse, shift) = (simd.splat(inverse), simd.splat(ROUND));
+    let mut sums = simd.splat(0.0);
+    for (x, to) in x.as_chunks().0.iter().zip(shifted.as_chunks_mut().0) {
+        let shifted = simd.add(simd.mul(simd.load(x), inverse), shift);
+        sums = simd.add(sums, simd.sub(shifted, shift));
+        simd.store(shifted, to);
+    }
+    simd.sum(sums)
+}
+
+/// The whole number that [`ROUND`] was added to.
+#[inline(always)]
+fn code(shifted: f32) -> i32 {
+    shifted.to_bits().wrapping_sub(ROUND.to_bits()) as i32
+}
+
+/// The signed bytes of codes: `code = 256 · high + low`.
+#[inline(always)]
+fn split<const N: usize>(
+    shifted: &[f32; N],
+    high: &mut [MaybeUninit<i8>; N],
+    low: &mut [MaybeUninit<i8>; N],
+) {
+    for i in 0..N {
+        let code = code(shifted[i]);
+        low[i].write(code as i8);
+        high[i].write(((code + 128) >> 8) as i8);
+    }
+}
+
+#[inline(always)]
+fn evens_first(x: &[f32; ORDER]) -> [f32; ORDER] {
+    let mut ordered = [0.0; ORDER];
+    for i in 0..ORDER / 2 {
+        ordered[i] = x[2 * i];
+        ordered[ORDER / 2 + i] = x[2 * i + 1];
+    }
+    ordered
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LARGEST: i32 = MAX_CODE as i32;
+
+    /// Scale, codes and their sum, which every tier finds.
+    fn rounded(x: &[f32; ORDER]) -> (f32, [i32; ORDER], f32) {
+        struct Rounded<'a>(&'a [f32; ORDER]);
+        impl Kernel for Rounded<'_> {
+            type Output = (f32, [i32; ORDER], f32);
+
+            #[inline(always)]
+            fn run<S: Simd>(self, simd: S) -> Self::Output {
+                let (scale, inverse) = scale(largest(simd, self.0));
+                let mut shifted = [0.0; ORDER];
+                let sum = round(simd, self.0, inverse, &mut shifted);
+                (scale, shifted.map(code), sum)
+            }
+        }
+        let mut all = Tier::all().into_iter().map(|tier| tier.run(Rounded(x)));
+        let first = all.next().unwrap();
+        assert!(all.all(|other| other == first || other.0.is_nan() && first.0.is_nan()));
+        first
+    }
+
+    #[test]
+    fn the_largest_gets_the_largest_code_and_ties_go_to_even() {
+        let mut x = [0.0; ORDER];
+        x[..7].copy_from_slice(&[-65_278.0, 1.0, 3.0, 5.0, -3.0, 2.4, 65_277.9]);
+        let (scale, codes, sum) = rounded(&x);
+        assert_eq!(scale, 2.0);
+        assert_eq!(codes[..8], [-LARGEST, 0, 2, 2, -2, 1, LARGEST, 0]);
+        assert_eq!(sum, 3.0);
+    }
+
+    #[test]
+    fn no_magnitude_overflows_a_code() {
+        for exponent in -126..=127 {
+            for mantissa in [1.0, 1.3, 1.7, 1.999_999_9] {
+                let largest = mantissa * 2f32.powi(exponent);
+                let mut x = [largest; ORDER];
+                x[1] = -largest;
+                let (scale, codes, sum) = rounded(&x);
+                if scale > 0.0 {
+                    assert_eq!(codes[..2], [LARGEST, -LARGEST], "{largest:e}");
+                    assert_eq!(sum, 30.0 * MAX_CODE);
+                } else {
+                    assert!(largest < MAX_CODE * f32::MIN_POSITIVE * 1.001, "{largest:e}");
+                    assert_eq!(codes, [0; ORDER]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_code_is_its_two_bytes() {
+        for first in (-LARGEST..=LARGEST).step_by(ORDER) {
+            let codes: [i32; ORDER] = std::array::from_fn(|i| (first + i as i32).min(LARGEST));
+            let (mut high, mut low) = ([MaybeUninit::new(0); ORDER], [MaybeUninit::new(0); ORDER]);
+            split(&codes.map(|code| code as f32 + ROUND), &mut high, &mut low);
+            // SAFETY: all of them were set.
+            let set =
+                |bytes: [MaybeUninit<i8>; ORDER]| bytes.map(|byte| unsafe { byte.assume_init() });
+            for ((code, high), low) in codes.iter().zip(set(high)).zip(set(low)) {
+                assert_eq!(*code, 256 * i32::from(high) + i32::from(low));
+                assert!(high > i8::MIN, "{code}"); // Sums of the upper bytes have that bound.
+            }
+        }
+    }
+
+    #[test]
+    fn zeros_have_no_scale_and_what_is_not_finite_none_that_is_a_number() {
+        assert_eq!(rounded(&[0.0; ORDER]), (0.0, [0; ORDER], 0.0));
+        for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for at in 0..ORDER {
+                let mut x = [1.0; ORDER];
+                x[at] = bad;
+                assert!(rounded(&x).0.is_nan(), "{bad} at {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn evens_come_first() {
+        let ordered = evens_first(&std::array::from_fn(|i| i as f32));
+        assert_eq!(ordered[..3], [0.0, 2.0, 4.0]);
+        assert_eq!(ordered[15..18], [30.0, 1.0, 3.0]);
+    }
+}

@@ -1,0 +1,102 @@
+//! Products in f32: weights are widened a few outputs at a time and multiplied as f32 matrices are.
+
+use super::{AffineMatrix, Bits, Call};
+use crate::device::cpu::buffer::Unset;
+use crate::device::cpu::element::{Element, F32, FloatType};
+use crate::device::cpu::gemm::float::{Matrix, Product, STRIP};
+use crate::device::cpu::gemm::target::Target;
+use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
+use crate::device::cpu::isa::tier::Tier;
+use crate::device::cpu::pool::Tasks;
+use std::ops::Range;
+
+/// The product in the arithmetic of [`Numerics::Exact`](crate::options::Numerics::Exact).
+pub(super) fn matmul<'a>(tier: Tier, call: Call<'a>, y: &'a mut Unset) -> Tasks<'a> {
+    let task = move |outputs, target| tier.run(Task { call, outputs, target });
+    call.by_outputs(call.share(STRIP), y, task)
+}
+
+/// All rows, some outputs.
+struct Task<'a> {
+    call: Call<'a>,
+    outputs: Range<usize>,
+    target: Target<'a>,
+}
+
+impl Kernel for Task<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Call { weight, bias, x, .. } = self.call;
+        let mut values = vec![0.0; STRIP * weight.inputs];
+        let mut bytes = vec![0; values.len() * F32::BYTES];
+        let mut origin = self.outputs.start;
+        while origin < self.outputs.end {
+            let range = origin..(origin + STRIP).min(self.outputs.end);
+            let values = &mut values[..range.len() * weight.inputs];
+            let bytes = &mut bytes[..values.len() * F32::BYTES];
+            Widen { weight: weight.rows(range.clone()), values }.run(simd);
+            F32::store(values, bytes);
+            let weight = Matrix { bytes, float: FloatType::F32, inputs: weight.inputs };
+            let (rows, target) = (self.call.rows(), self.target);
+            origin = range.end;
+            Product { weight, origin: range.start, bias, x, rows, range, target }.run(simd);
+        }
+    }
+}
+
+/// Widens all of `weight` into `values`, `[outputs, inputs]`.
+pub(super) struct Widen<'a> {
+    pub(super) weight: AffineMatrix<'a>,
+    pub(super) values: &'a mut [f32],
+}
+
+impl Kernel for Widen<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let AffineMatrix { params, bits, group, .. } = self.weight;
+        let codes = self.weight.codes.chunks_exact(group / bits.per_byte());
+        let values = self.values.chunks_exact_mut(group);
+        for (index, (codes, values)) in codes.zip(values).enumerate() {
+            let scale = simd.splat(params.value(self.weight.scales, index));
+            let bias = simd.splat(params.value(self.weight.biases, index));
+            let values = values.as_chunks_mut().0;
+            let widen = |codes: [f32; LANES], to: &mut [f32; LANES]| {
+                simd.store(simd.mul_add(scale, simd.load(&codes), bias), to);
+            };
+            match bits {
+                Bits::Four => {
+                    for (codes, to) in codes.as_chunks().0.iter().zip(values) {
+                        widen(nibbles(codes), to);
+                    }
+                }
+                Bits::Eight => {
+                    for (codes, to) in codes.as_chunks().0.iter().zip(values) {
+                        widen(bytes(codes), to);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn nibbles(codes: &[u8; LANES / 2]) -> [f32; LANES] {
+    let mut lanes = [0.0; LANES];
+    for (lane, code) in lanes.iter_mut().enumerate() {
+        *code = f32::from((codes[lane / 2] >> (4 * (lane % 2))) & 0xf);
+    }
+    lanes
+}
+
+#[inline(always)]
+fn bytes(codes: &[u8; LANES]) -> [f32; LANES] {
+    let mut lanes = [0.0; LANES];
+    for (lane, code) in lanes.iter_mut().zip(codes) {
+        *lane = f32::from(*code);
+    }
+    lanes
+}

@@ -1,0 +1,226 @@
+//! Whole-number products of 16-bit numbers, with the instructions of any tier.
+//!
+//! The sum of a group is exact: at most 128 products, each at most 255 · 32639, stay below 2^30.
+//!
+//! With few rows codes are widened as they are multiplied; with many they are widened first and all
+//! rows pass over them.
+
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use super::activations::Activations;
+use super::{AffineMatrix, Bits, Call, MAX_GROUP};
+use crate::device::cpu::buffer::Unset;
+use crate::device::cpu::element::FloatType;
+use crate::device::cpu::gemm::target::Target;
+use crate::device::cpu::isa::prefetch::{AHEAD, CACHE_LINE};
+use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
+use crate::device::cpu::isa::tier::Tier;
+use crate::device::cpu::pool::Tasks;
+
+/// Rows up to which widening codes for each of them costs less than storing them widened.
+const FEW_ROWS: usize = 3;
+
+/// The product in the arithmetic of [`Numerics::Fast`](crate::options::Numerics::Fast); `x` is in
+/// words.
+pub(super) fn matmul<'a>(
+    tier: Tier,
+    call: Call<'a>,
+    x: &'a Activations,
+    y: &'a mut Unset,
+) -> Tasks<'a> {
+    y.fill(MaybeUninit::new(0.0)); // Many rows add to it.
+    call.by_outputs(call.share(LANES), y, move |outputs, target| {
+        tier.run(Task { call, x, outputs, target });
+    })
+}
+
+/// All rows, some outputs.
+struct Task<'a> {
+    call: Call<'a>,
+    /// In words.
+    x: &'a Activations,
+    outputs: Range<usize>,
+    target: Target<'a>,
+}
+
+impl Kernel for Task<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        match (self.call.weight.group, self.call.weight.bits) {
+            (32, Bits::Four) => self.all::<S, 32, 4>(simd),
+            (32, Bits::Eight) => self.all::<S, 32, 8>(simd),
+            (64, Bits::Four) => self.all::<S, 64, 4>(simd),
+            (64, Bits::Eight) => self.all::<S, 64, 8>(simd),
+            (_, Bits::Four) => self.all::<S, MAX_GROUP, 4>(simd),
+            (_, Bits::Eight) => self.all::<S, MAX_GROUP, 8>(simd),
+        }
+    }
+}
+
+impl Task<'_> {
+    /// `GROUP` and `BITS` are those of the weight.
+    #[inline(always)]
+    fn all<S: Simd, const GROUP: usize, const BITS: usize>(&self, simd: S) {
+        let mut start = self.outputs.start;
+        while start < self.outputs.end {
+            let outputs = start..(start + LANES).min(self.outputs.end);
+            start = outputs.end;
+            match self.call.rows() <= FEW_ROWS {
+                true => self.few::<S, GROUP, BITS>(simd, outputs),
+                false => self.many::<S, GROUP, BITS>(simd, outputs),
+            }
+        }
+    }
+
+    /// At most [`FEW_ROWS`] rows of at most [`LANES`] outputs.
+    #[inline(always)]
+    fn few<S: Simd, const GROUP: usize, const BITS: usize>(&self, simd: S, outputs: Range<usize>) {
+        let weight = self.call.weight.rows(outputs.clone());
+        let (row_bytes, bytes) = (weight.row_bytes(), GROUP * BITS / 8);
+        let ahead = weight.codes.as_ptr().wrapping_add(AHEAD.max(LANES * row_bytes));
+        let mut y = [simd.splat(0.0); FEW_ROWS];
+        for first in (0..weight.groups()).step_by(LANES) {
+            let held = first..(first + LANES).min(weight.groups());
+            let scales = square(simd, &weight, weight.scales, &held);
+            let biases = square(simd, &weight, weight.biases, &held);
+            let ahead = ahead.wrapping_add(held.start * LANES * bytes);
+            for (row, y) in (0..self.call.rows()).zip(&mut y) {
+                let x = &self.x.words()[row * weight.inputs..][..weight.inputs];
+                let x = &x[held.start * GROUP..held.end * GROUP];
+                // `[group, output]`, output after output as they lie in memory.
+                let mut dots = [[0.0; LANES]; LANES];
+                for (output, codes) in weight.codes.chunks_exact(row_bytes).enumerate() {
+                    let codes = &codes[held.start * bytes..held.end * bytes];
+                    if row == 0 {
+                        for line in (0..codes.len()).step_by(CACHE_LINE) {
+                            simd.prefetch(ahead.wrapping_add(output * codes.len() + line));
+                        }
+                    }
+                    let groups = codes.chunks_exact(bytes).zip(x.as_chunks::<GROUP>().0);
+                    for ((codes, x), dots) in groups.zip(&mut dots) {
+                        dots[output] = simd.dot(&widened::<GROUP, BITS>(codes), x) as f32;
+                    }
+                }
+                let params = held.clone().zip(scales.iter().zip(&biases));
+                for ((group, (scale, bias)), dots) in params.zip(&dots) {
+                    let s = simd.splat(self.x.scales(row)[group]);
+                    let sum = simd.splat(self.x.sums(row)[group]);
+                    *y = simd.mul_add(simd.mul(*scale, s), simd.load(dots), *y);
+                    *y = simd.mul_add(*bias, sum, *y);
+                }
+            }
+        }
+        for (row, y) in (0..self.call.rows()).zip(y) {
+            let mut sums = [0.0; LANES];
+            simd.store(y, &mut sums);
+            if let Some(bias) = self.call.bias {
+                for (sum, bias) in sums.iter_mut().zip(&bias[outputs.clone()]) {
+                    *sum += bias;
+                }
+            }
+            // SAFETY: every output belongs to one task, which holds one part at a time.
+            let to = unsafe { self.target.part(row, outputs.start, outputs.len()) };
+            to.iter_mut().zip(sums).for_each(|(to, sum)| _ = to.write(sum));
+        }
+    }
+
+    /// All rows of at most [`LANES`] outputs.
+    #[inline(always)]
+    fn many<S: Simd, const GROUP: usize, const BITS: usize>(&self, simd: S, outputs: Range<usize>) {
+        let weight = self.call.weight.rows(outputs.clone());
+        let bytes = GROUP * BITS / 8;
+        let mut wide = [[0; GROUP]; LANES];
+        for group in 0..weight.groups() {
+            for (wide, codes) in wide.iter_mut().zip(weight.codes.chunks_exact(weight.row_bytes()))
+            {
+                *wide = widened::<GROUP, BITS>(&codes[group * bytes..][..bytes]);
+            }
+            let scale = params(simd, weight.params, weight.scales, weight.groups(), group);
+            let bias = params(simd, weight.params, weight.biases, weight.groups(), group);
+            for row in 0..self.call.rows() {
+                let x = &self.x.words()[row * weight.inputs..][..weight.inputs];
+                let x = &x.as_chunks::<GROUP>().0[group];
+                let mut dots = [0.0; LANES];
+                for (to, wide) in dots.iter_mut().zip(&wide) {
+                    *to = simd.dot(wide, x) as f32;
+                }
+                // SAFETY: every output belongs to one task, which holds one part at a time; `matmul` set all of
+                // them.
+                let to = unsafe { self.target.written(row, outputs.start, outputs.len()) };
+                let mut sums = [0.0; LANES];
+                sums[..to.len()].copy_from_slice(to);
+                let s = simd.splat(self.x.scales(row)[group]);
+                let sum = simd.splat(self.x.sums(row)[group]);
+                let y = simd.mul_add(simd.mul(scale, s), simd.load(&dots), simd.load(&sums));
+                simd.store(simd.mul_add(bias, sum, y), &mut sums);
+                to.copy_from_slice(&sums[..to.len()]);
+            }
+        }
+        if let Some(bias) = self.call.bias {
+            for row in 0..self.call.rows() {
+                // SAFETY: as above.
+                let to = unsafe { self.target.written(row, outputs.start, outputs.len()) };
+                for (to, bias) in to.iter_mut().zip(&bias[outputs.clone()]) {
+                    *to += bias;
+                }
+            }
+        }
+    }
+}
+
+/// The scales or biases of one group, a lane for each output.
+#[inline(always)]
+fn params<S: Simd>(simd: S, float: FloatType, bytes: &[u8], groups: usize, group: usize) -> S::V {
+    let mut lanes = [0.0; LANES];
+    for (lane, row) in lanes.iter_mut().zip(bytes.chunks_exact(groups * float.bytes())) {
+        *lane = float.value(row, group);
+    }
+    simd.load(&lanes)
+}
+
+/// Scales or biases of at most [`LANES`] groups of as many outputs: for each group a lane for each
+/// output, zero where there is none.
+#[inline(always)]
+fn square<S: Simd>(
+    simd: S,
+    weight: &AffineMatrix<'_>,
+    bytes: &[u8],
+    groups: &Range<usize>,
+) -> [S::V; LANES] {
+    let width = weight.params.bytes();
+    let mut rows = [simd.splat(0.0); LANES];
+    for (to, row) in rows.iter_mut().zip(bytes.chunks_exact(weight.param_bytes())) {
+        let row = &row[groups.start * width..groups.end * width];
+        let mut padded = [0; LANES * size_of::<f32>()];
+        padded[..row.len()].copy_from_slice(row);
+        let half = padded.first_chunk().expect("half of it");
+        *to = match weight.params {
+            FloatType::F32 => simd.load_f32(&padded),
+            FloatType::F16 => simd.load_f16(half),
+            FloatType::Bf16 => simd.load_bf16(half),
+        };
+    }
+    simd.transpose(rows)
+}
+
+/// The codes of one group of one output, in the order of [`Activations`].
+#[inline(always)]
+fn widened<const GROUP: usize, const BITS: usize>(codes: &[u8]) -> [i16; GROUP] {
+    // First as bytes, of which a vector holds more.
+    let mut bytes = [0u8; GROUP];
+    if BITS == 4 {
+        let to = bytes.as_chunks_mut::<32>().0;
+        for (codes, to) in codes.as_chunks::<16>().0.iter().zip(to) {
+            for i in 0..16 {
+                to[i] = codes[i] & 0xf;
+                to[16 + i] = codes[i] >> 4;
+            }
+        }
+    } else {
+        bytes.copy_from_slice(codes);
+    }
+    bytes.map(i16::from)
+}

@@ -1,0 +1,349 @@
+//! Every tier and shape against f64, and what must not change a bit.
+
+use super::*;
+use crate::device::cpu::element::{Bf16, Element, F16, F32};
+use crate::device::cpu::pool::Pool;
+use crate::testing::{Random, digest, product};
+
+/// Relative to the sum of absolute products: 2^-24 per rounding, some hundred in a row at most.
+const TOLERANCE: f64 = 1e-5;
+
+/// A random matrix at odd addresses.
+struct Stored {
+    codes: Vec<u8>,
+    scales: Vec<u8>,
+    biases: Vec<u8>,
+    params: FloatType,
+    bits: Bits,
+    group: usize,
+    inputs: usize,
+}
+
+fn store(float: FloatType, values: &[f32]) -> Vec<u8> {
+    let mut bytes = vec![0; 1 + values.len() * float.bytes()];
+    match float {
+        FloatType::F32 => F32::store(values, &mut bytes[1..]),
+        FloatType::F16 => F16::store(values, &mut bytes[1..]),
+        FloatType::Bf16 => Bf16::store(values, &mut bytes[1..]),
+    }
+    bytes
+}
+
+fn signed(random: &mut Random, len: usize) -> Vec<f32> {
+    (0..len).map(|_| random.signed()).collect()
+}
+
+impl Stored {
+    fn random(
+        random: &mut Random,
+        (outputs, inputs): (usize, usize),
+        (bits, group, params): (Bits, usize, FloatType),
+    ) -> Stored {
+        let code_bytes = outputs * inputs / bits.per_byte();
+        let codes = (0..1 + code_bytes).map(|_| random.below(256) as u8).collect();
+        let param_count = outputs * inputs / group;
+        let scales = store(params, &signed(random, param_count));
+        let biases = store(params, &signed(random, param_count));
+        Stored { codes, scales, biases, params, bits, group, inputs }
+    }
+
+    fn matrix(&self) -> AffineMatrix<'_> {
+        AffineMatrix {
+            codes: &self.codes[1..],
+            scales: &self.scales[1..],
+            biases: &self.biases[1..],
+            params: self.params,
+            bits: self.bits,
+            group: self.group,
+            inputs: self.inputs,
+        }
+    }
+
+    /// Code, scale and bias of every weight, from the definition.
+    fn weights(&self) -> Vec<(f64, f64, f64)> {
+        let widen = |bytes: &[u8]| self.params.widen(&bytes[1..]);
+        let (scales, biases) = (widen(&self.scales), widen(&self.biases));
+        let code = |at: usize| match self.bits {
+            Bits::Four => (self.codes[1 + at / 2] >> (4 * (at % 2))) & 0xf,
+            Bits::Eight => self.codes[1 + at],
+        };
+        let count = scales.len() * self.group;
+        let params = |at: usize| (scales[at / self.group], biases[at / self.group]);
+        (0..count)
+            .map(|at| (f64::from(code(at)), f64::from(params(at).0), f64::from(params(at).1)))
+            .collect()
+    }
+}
+
+/// `x` as [`Numerics::Fast`] sees it, from the definition.
+fn rounded(x: &[f32], group: usize) -> Vec<f64> {
+    x.chunks(group)
+        .flat_map(|x| {
+            let largest = x.iter().fold(0f32, |largest, x| largest.max(x.abs()));
+            let scale = largest / 32639.0;
+            let inverse = 1.0 / scale;
+            x.iter().map(move |x| f64::from(scale) * f64::from((x * inverse).round_ties_even()))
+        })
+        .collect()
+}
+
+/// Every kind of matrix.
+fn kinds() -> impl Iterator<Item = (Bits, usize, FloatType)> {
+    let floats = [FloatType::F32, FloatType::F16, FloatType::Bf16];
+    [Bits::Four, Bits::Eight].into_iter().flat_map(move |bits| {
+        [32, 64, 128]
+            .into_iter()
+            .flat_map(move |group| floats.into_iter().map(move |float| (bits, group, float)))
+    })
+}
+
+fn multiply(
+    tier: Tier,
+    numerics: Numerics,
+    stored: &Stored,
+    bias: Option<&[f32]>,
+    x: &[f32],
+) -> Vec<f32> {
+    let weight = stored.matrix();
+    let len = x.len() / weight.inputs * weight.outputs();
+    product!(len, affine_matmul, tier, numerics, weight, bias, &Inputs::new(x))
+}
+
+#[test]
+fn agrees_with_f64_for_odd_shapes_kinds_and_addresses() {
+    let mut random = Random::new(21);
+    for case in 0..8 {
+        for kind in kinds() {
+            let shape = (1 + random.below(90), kind.1 * (1 + random.below(40)));
+            let rows = 1 + random.below(20);
+            let (outputs, inputs) = shape;
+            let stored = Stored::random(&mut random, shape, kind);
+            let bias = signed(&mut random, outputs);
+            let x = signed(&mut random, rows * inputs);
+            let weights = stored.weights();
+            for numerics in [Numerics::Exact, Numerics::Fast] {
+                let seen: Vec<f64> = match numerics {
+                    Numerics::Exact => x.iter().map(|&x| f64::from(x)).collect(),
+                    Numerics::Fast => rounded(&x, kind.1),
+                };
+                let results: Vec<Vec<f32>> = Tier::all()
+                    .into_iter()
+                    .map(|tier| multiply(tier, numerics, &stored, Some(&bias), &x))
+                    .collect();
+                for at in 0..rows * outputs {
+                    let (row, output) = (at / outputs, at % outputs);
+                    let mut exact = f64::from(bias[output]);
+                    let mut size = exact.abs();
+                    for input in 0..inputs {
+                        let (code, scale, bias) = weights[output * inputs + input];
+                        let x = seen[row * inputs + input];
+                        exact += (scale * code + bias) * x;
+                        size += (scale * code * x).abs() + (bias * x).abs();
+                    }
+                    for (result, tier) in results.iter().zip(Tier::all()) {
+                        assert!(
+                            (f64::from(result[at]) - exact).abs() <= TOLERANCE * size,
+                            "case {case} {numerics:?} {kind:?} {shape:?} {tier:?} {at}: {} {exact}",
+                            result[at],
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn tiers_rows_and_threads_do_not_change_a_bit() {
+    let mut random = Random::new(22);
+    for kind in kinds() {
+        // Several strips of outputs for every task, one way or the other.
+        let (outputs, inputs) = match kind.1 {
+            64 => (597, kind.1 * 17),
+            _ => (149, kind.1 * 35),
+        };
+        let stored = Stored::random(&mut random, (outputs, inputs), kind);
+        let bias = signed(&mut random, outputs);
+        let x = signed(&mut random, 110 * inputs);
+        for numerics in [Numerics::Exact, Numerics::Fast] {
+            let product = |tier, x: &[f32]| multiply(tier, numerics, &stored, Some(&bias), x);
+            let mut fused = None;
+            for tier in Tier::all() {
+                let together = product(tier, &x);
+                for rows in [1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 40] {
+                    let some = product(tier, &x[..rows * inputs]);
+                    assert!(together[..rows * outputs] == some, "{tier:?} {kind:?} {rows} rows");
+                }
+                for threads in [1, 2, 3, 5] {
+                    let pool = Pool::new(threads).unwrap();
+                    for rows in [1, 6, 110] {
+                        let again = pool.install(|| product(tier, &x[..rows * inputs]));
+                        let same = together[..rows * outputs] == again;
+                        assert!(same, "{tier:?} {kind:?} {threads} threads, {rows} rows");
+                    }
+                }
+                if tier.is_fused() {
+                    let first = fused.get_or_insert_with(|| together.clone());
+                    assert!(*first == together, "{tier:?} {numerics:?} {kind:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn instructions_for_bytes_do_not_change_a_bit() {
+    let mut random = Random::new(23);
+    for kind in kinds() {
+        let stored = Stored::random(&mut random, (77, kind.1 * 19), kind);
+        let x = signed(&mut random, 13 * stored.inputs);
+        let call = Call { weight: stored.matrix(), bias: None, x: &x, parallel: false };
+        for tier in Tier::all().iter().copied().filter(|tier| tier.is_fused()) {
+            let with = multiply(tier, Numerics::Fast, &stored, None, &x);
+            let words = Activations::quantize(tier, &call, Form::Words);
+            let without = product!(13 * 77, plain::matmul, tier, call, &words);
+            assert!(with == without, "{tier:?} {kind:?}");
+        }
+    }
+}
+
+#[test]
+fn the_largest_sums_of_products_do_not_overflow() {
+    for kind in kinds() {
+        let mut stored = Stored::random(&mut Random::new(27), (33, 2 * kind.1), kind);
+        stored.codes.fill(255);
+        stored.scales = store(kind.2, &[1.0; 66]);
+        stored.biases = store(kind.2, &[0.0; 66]);
+        let code = if kind.0 == Bits::Four { 15.0 } else { 255.0 };
+        for one in [1.0, -1.0] {
+            let x = vec![one; 5 * stored.inputs];
+            let expected = one * code * stored.inputs as f32;
+            for tier in Tier::all() {
+                let y = multiply(tier, Numerics::Fast, &stored, None, &x);
+                let near = |y: &f32| (y - expected).abs() <= expected.abs() * TOLERANCE as f32;
+                assert!(y.iter().all(near), "{tier:?} {kind:?}: {} {expected}", y[0]);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_not_finite_stays_so_and_stays_in_its_row() {
+    let mut random = Random::new(24);
+    for kind in kinds() {
+        let stored = Stored::random(&mut random, (33, kind.1 * 3), kind);
+        let mut x = signed(&mut random, 3 * stored.inputs);
+        x[stored.inputs + 70 % stored.inputs] = f32::INFINITY;
+        x[2 * stored.inputs + 5] = f32::NAN;
+        for tier in Tier::all() {
+            for numerics in [Numerics::Exact, Numerics::Fast] {
+                let y = multiply(tier, numerics, &stored, None, &x);
+                assert!(y[..33].iter().all(|y| y.is_finite()), "{tier:?} {kind:?}");
+                assert!(y[33..].iter().all(|y| !y.is_finite()), "{tier:?} {kind:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn zeros_give_the_bias_and_no_rows_give_nothing() {
+    let mut random = Random::new(25);
+    let stored = Stored::random(&mut random, (20, 64), (Bits::Four, 32, FloatType::F16));
+    let bias = signed(&mut random, 20);
+    for tier in Tier::all() {
+        for numerics in [Numerics::Exact, Numerics::Fast] {
+            let product = |x: &[f32]| multiply(tier, numerics, &stored, Some(&bias), x);
+            assert_eq!(product(&[0.0; 64]), bias);
+            assert_eq!(product(&[]), [0.0; 0]);
+        }
+    }
+}
+
+#[test]
+fn widens_as_documented() {
+    // Codes 0 1 2 3 4 5 6 15 and so on, scale 0.5, bias -2.
+    let mut codes = vec![0x10, 0x32, 0x54, 0xf6];
+    codes.resize(16, 0);
+    let (scales, biases) = (0.5f32.to_le_bytes(), (-2f32).to_le_bytes());
+    let matrix = AffineMatrix {
+        codes: &codes,
+        scales: &scales,
+        biases: &biases,
+        params: FloatType::F32,
+        bits: Bits::Four,
+        group: 32,
+        inputs: 32,
+    };
+    for tier in Tier::all() {
+        let values = matrix.widen(tier);
+        assert_eq!(values[..9], [-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 5.5, -2.0]);
+        let eight =
+            AffineMatrix { codes: &[1, 128, 255, 0].repeat(8), bits: Bits::Eight, ..matrix };
+        assert_eq!(eight.widen(tier)[..4], [-1.5, 62.0, 125.5, -2.0]);
+    }
+}
+
+#[test]
+fn some_rows_are_those_rows() {
+    let mut random = Random::new(26);
+    for kind in kinds() {
+        let stored = Stored::random(&mut random, (9, 2 * kind.1), kind);
+        let tier = Tier::detect();
+        let all = stored.matrix().widen(tier);
+        let some = stored.matrix().rows(3..7);
+        assert_eq!(some.outputs(), 4);
+        assert_eq!(some.widen(tier), all[3 * stored.inputs..7 * stored.inputs]);
+        for (found, (code, scale, bias)) in all.iter().zip(stored.weights()) {
+            assert!((f64::from(*found) - (scale * code + bias)).abs() < 1e-4);
+        }
+    }
+}
+
+#[test]
+fn fused_tiers_agree_to_the_bit() {
+    for (numerics, expected) in
+        [(Numerics::Exact, 0x1f63_d3dc_947d_15ad), (Numerics::Fast, 0xccf5_b4a7_a7fe_cf6f)]
+    {
+        let mut random = Random::new(27);
+        let mut cases = Vec::new();
+        for kind in kinds() {
+            let shape = (37, kind.1 * 5);
+            let stored = Stored::random(&mut random, shape, kind);
+            cases.push((stored, signed(&mut random, 6 * shape.1)));
+        }
+        for tier in Tier::fused() {
+            let product =
+                |(stored, x): &(Stored, Vec<f32>)| multiply(tier, numerics, stored, None, x);
+            let found = digest(&cases.iter().flat_map(product).collect::<Vec<_>>());
+            assert_eq!(found, expected, "{numerics:?} {tier:?}: {found:#018x}");
+        }
+    }
+}
+
+#[test]
+fn what_a_thread_computed_before_does_not_matter() {
+    let mut random = Random::new(28);
+    // Its last tile of outputs, its last group and its rows fill no tile.
+    for (bits, group) in [(Bits::Eight, 32), (Bits::Four, 64)] {
+        let large = Stored::random(&mut random, (300, group * 40), (bits, group, FloatType::F16));
+        let small = Stored::random(&mut random, (37, group * 3), (bits, group, FloatType::F16));
+        let infinite = vec![f32::INFINITY; 21 * group * 40];
+        let x = signed(&mut random, 21 * group * 3);
+        for tier in Tier::all() {
+            let product =
+                |stored: &Stored, x: &[f32]| multiply(tier, Numerics::Fast, stored, None, x);
+            let on_a_new_thread = |dirty: bool| {
+                std::thread::scope(|scope| {
+                    let run = scope.spawn(|| {
+                        if dirty {
+                            product(&large, &infinite);
+                        }
+                        product(&small, &x)
+                    });
+                    run.join().unwrap()
+                })
+            };
+            assert_eq!(on_a_new_thread(true), on_a_new_thread(false), "{tier:?} {bits:?} {group}");
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Products of the strips of a task with one tile of rows.
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+
+use super::super::vnni::Params;
+use super::{STEP, STRIP, Tile};
+use crate::device::cpu::gemm::amx::{Ahead, TILE_ROWS, Tiles, tile, zero};
+use crate::device::cpu::isa::x86::Line;
+
+/// Writes the sums of a strip, which comes first.
+pub(super) type Write<'a> = dyn Fn(usize, &[Tile; STRIP]) + 'a;
+
+/// Some groups of one tile of rows, which go over all strips of a task.
+pub(super) struct Block<'a> {
+    /// `[strip, tile of the strip, step, line]`.
+    pub(super) codes: &'a [Line],
+    /// For each strip and tile.
+    pub(super) params: &'a [[Params<1>; STRIP]],
+    /// `[step, plane]`.
+    pub(super) planes: &'a [Tile],
+    /// Scales and sums of the rows, for each group.
+    pub(super) x_params: &'a [[Line; 2]],
+    /// Whether chains begin with these groups.
+    pub(super) begin: bool,
+    /// Codes in a group.
+    pub(super) group: usize,
+    /// Writes the sums of a strip, if those groups are the last ones.
+    pub(super) finish: Option<&'a Write<'a>>,
+}
+
+/// Sums of products of a strip with both planes: `[tile of the strip, plane]`.
+type Sums = [[Tile; 2]; STRIP];
+
+/// Room for those of two rounds, of which one is scaled while the other is made.
+pub(super) struct Dots([Sums; 2]);
+
+impl Default for Dots {
+    fn default() -> Self {
+        Dots([[[[Line::ZERO; TILE_ROWS]; 2]; STRIP]; 2])
+    }
+}
+
+/// Outputs whose chains go on between two instructions on tiles: what keeps both kinds of units
+/// busy, since the processor does not look far enough ahead to find the one kind behind the
+/// other.
+const OUTPUTS: usize = TILE_ROWS * STRIP / 8;
+
+/// Where tiles to be multiplied are, each with those of further steps after it.
+#[derive(Clone, Copy)]
+struct Place {
+    /// Codes of the first tile of a strip.
+    first: *const u8,
+    /// Codes of the second one.
+    second: *const u8,
+    /// Both planes of activations.
+    planes: *const u8,
+}
+
+impl Place {
+    /// The next step of the same group.
+    #[inline(always)]
+    fn step(self) -> Place {
+        let tile = size_of::<Tile>();
+        Place {
+            first: self.first.wrapping_add(tile),
+            second: self.second.wrapping_add(tile),
+            planes: self.planes.wrapping_add(2 * tile),
+        }
+    }
+}
+
+/// Loads the tiles at a place.
+///
+/// # Safety
+/// They can be read with the shapes that the registers are set up for.
+#[inline(always)]
+unsafe fn load(_: &Tiles, at: Place) {
+    let Place { first, second, planes } = at;
+    // SAFETY: there are tile registers; the caller's promise.
+    unsafe {
+        tile!(
+            "tileloadd tmm4, [{v} + {s}]", "tileloadd tmm6, [{x} + {s}]",
+            "tileloadd tmm7, [{x} + {s} + 1024]", "tileloadd tmm5, [{w} + {s}]";
+            v = first, w = second, x = planes
+        );
+    }
+}
+
+/// Adds the product of the tiles loaded to one of the sums: two of codes with two planes each.
+///
+/// As far as the compiler is told, this touches memory: so what stands before it stays there.
+#[inline(always)]
+fn multiply<const SUM: usize>(_: &Tiles) {
+    // SAFETY: there are tile registers, and nothing else is touched.
+    unsafe {
+        match SUM {
+            0 => asm!("tdpbusd tmm0, tmm4, tmm6", out("tmm0") _, options(nostack, preserves_flags)),
+            1 => asm!("tdpbusd tmm1, tmm4, tmm7", out("tmm1") _, options(nostack, preserves_flags)),
+            2 => asm!("tdpbusd tmm2, tmm5, tmm6", out("tmm2") _, options(nostack, preserves_flags)),
+            _ => asm!("tdpbusd tmm3, tmm5, tmm7", out("tmm3") _, options(nostack, preserves_flags)),
+        }
+    }
+}
+
+/// A group of a strip, both of those of the block.
+#[derive(Clone, Copy)]
+struct Round {
+    strip: usize,
+    group: usize,
+}
+
+impl Block<'_> {
+    /// Continues the chains of the strips, which have a line for each output; those of the first
+    /// groups begin, and those that end are written. Asks memory for `ahead` meanwhile.
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn multiply(
+        &self,
+        tiles: &Tiles,
+        sums: &mut [[Tile; STRIP]],
+        Dots([even, odd]): &mut Dots,
+        ahead: &mut Ahead,
+    ) {
+        let first = Round { strip: 0, group: 0 };
+        let mut rounds = [first, first, self.after(first)];
+        // SAFETY: as in `round`.
+        unsafe { load(tiles, self.tiles_of(first)) };
+        self.round::<true, false>(tiles, rounds, even, odd, sums);
+        let count = self.params.len() * self.x_params.len();
+        for round in 1..=count {
+            let (next, last) =
+                if round % 2 == 0 { (&mut *even, &*odd) } else { (&mut *odd, &*even) };
+            rounds = [rounds[1], rounds[2], self.after(rounds[2])];
+            if round < count {
+                ahead.ask();
+                self.round::<true, true>(tiles, rounds, next, last, sums);
+            } else {
+                self.round::<false, true>(tiles, rounds, next, last, sums);
+            }
+            let Round { strip, group } = rounds[0];
+            if group + 1 == self.x_params.len()
+                && let Some(finish) = &self.finish
+            {
+                finish(strip, &sums[strip]);
+            }
+        }
+    }
+
+    /// The next round; after the last one there is none: its own again does no harm.
+    #[inline(always)]
+    fn after(&self, Round { strip, group }: Round) -> Round {
+        if group + 1 < self.x_params.len() {
+            Round { strip, group: group + 1 }
+        } else if strip + 1 < self.params.len() {
+            Round { strip: strip + 1, group: 0 }
+        } else {
+            Round { strip, group }
+        }
+    }
+
+    /// Where the first tiles of a round are: of the codes of both tiles of the strip, and of the
+    /// planes.
+    #[inline(always)]
+    fn tiles_of(&self, round: Round) -> Place {
+        let steps = (self.group / STEP).max(1);
+        // Of a group of half a step, the second half of a line of codes, and of the lines of a
+        // plane.
+        let at = round.group * self.group;
+        let (step, half) = (at / STEP, at % STEP);
+        let planes = &self.planes[step * 2..(step + steps) * 2];
+        let half_planes = half / 4 * size_of::<Line>();
+        let tile_lines = self.codes.len() / (self.params.len() * STRIP);
+        let first = round.strip * STRIP * tile_lines + step * TILE_ROWS;
+        let codes = |line: usize| &self.codes[line..line + steps * TILE_ROWS];
+        Place {
+            first: codes(first).as_ptr().cast::<u8>().wrapping_add(half),
+            second: codes(first + tile_lines).as_ptr().cast::<u8>().wrapping_add(half),
+            planes: planes.as_ptr().cast::<u8>().wrapping_add(half_planes),
+        }
+    }
+
+    /// Of three rounds: with `NEXT`, multiplies the group of the second, whose first tiles are
+    /// loaded, into `next` and loads those of the third; with `LAST`, continues the chains with
+    /// the products of the first, which are `last`. The two take turns.
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn round<const NEXT: bool, const LAST: bool>(
+        &self,
+        tiles: &Tiles,
+        [before, now, after]: [Round; 3],
+        next: &mut Sums,
+        last: &Sums,
+        sums: &mut [[Tile; STRIP]],
+    ) {
+        if NEXT {
+            zero(tiles);
+            let mut at = self.tiles_of(now);
+            for _ in 1..self.group / STEP {
+                multiply::<0>(tiles);
+                multiply::<1>(tiles);
+                multiply::<2>(tiles);
+                multiply::<3>(tiles);
+                at = at.step();
+                // SAFETY: as below; a group that has a further step has all of its tiles there.
+                unsafe { load(tiles, at) };
+            }
+        }
+        let Place { first: v, second: w, planes: x } = self.tiles_of(after);
+        let to = next.as_mut_ptr().cast::<u8>();
+        let mut chain = Chain::new(self, before, last, &mut sums[before.strip]);
+        // One instruction or two on tiles, then a part of the chains: written out, as a loop
+        // might stay one.
+        macro_rules! turn {
+            ($part:literal, $tiles:expr) => {
+                if NEXT {
+                    $tiles
+                }
+                if LAST {
+                    chain.extend::<$part>();
+                }
+            };
+        }
+        turn!(0, multiply::<0>(tiles));
+        turn!(1, multiply::<1>(tiles));
+        turn!(2, multiply::<2>(tiles));
+        turn!(3, multiply::<3>(tiles));
+        // SAFETY: `tiles_of` has all tiles of its group inside the slices, for the tile registers
+        // that are set up for whole or half steps by the group of the same weight; `next` has
+        // four tiles.
+        unsafe {
+            turn!(4, {
+                tile!("tilestored [{d} + {s}], tmm0"; d = to);
+                tile!("tileloadd tmm4, [{v} + {s}]"; v = v);
+            });
+            turn!(5, {
+                tile!("tilestored [{d} + {s} + 1024], tmm1"; d = to);
+                tile!("tileloadd tmm6, [{x} + {s}]"; x = x);
+            });
+            turn!(6, {
+                tile!("tilestored [{d} + {s} + 2048], tmm2"; d = to);
+                tile!("tileloadd tmm7, [{x} + {s} + 1024]"; x = x);
+            });
+            turn!(7, {
+                tile!("tilestored [{d} + {s} + 3072], tmm3"; d = to);
+                tile!("tileloadd tmm5, [{w} + {s}]"; w = w);
+            });
+        }
+    }
+}
+
+/// The chains of a strip with one tile of rows, and what continues them by one group.
+struct Chain<'a> {
+    sums: &'a mut [Tile; STRIP],
+    /// Whether they begin.
+    begin: bool,
+    dots: &'a Sums,
+    /// Of the group, and the scales and sums of the rows.
+    params: [[&'a Line; 2]; STRIP],
+    x_params: [__m512; 2],
+}
+
+impl<'a> Chain<'a> {
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn new(
+        block: &'a Block<'_>,
+        round: Round,
+        dots: &'a Sums,
+        sums: &'a mut [Tile; STRIP],
+    ) -> Chain<'a> {
+        let [first, second] = &block.params[round.strip];
+        let params = [first.group(round.group), second.group(round.group)].map(|[[a], [b]]| [a, b]);
+        let [scale, sum] = &block.x_params[round.group];
+        Chain {
+            sums,
+            begin: block.begin && round.group == 0,
+            dots,
+            params,
+            x_params: [_mm512_castsi512_ps(scale.read()), _mm512_castsi512_ps(sum.read())],
+        }
+    }
+
+    /// Continues those of one of eight parts of the outputs.
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn extend<const PART: usize>(&mut self) {
+        let (tile, first) = (PART * OUTPUTS / TILE_ROWS, PART * OUTPUTS % TILE_ROWS);
+        let ([high, low], [scales, biases]) = (&self.dots[tile], self.params[tile]);
+        if self.begin {
+            self.sums[tile][first..first + OUTPUTS].fill(Line::ZERO);
+        }
+        let [scale, sum] = self.x_params;
+        for output in first..first + OUTPUTS {
+            let high = _mm512_slli_epi32::<8>(high[output].read());
+            let dot = _mm512_cvtepi32_ps(_mm512_add_epi32(high, low[output].read()));
+            let scale = _mm512_mul_ps(_mm512_set1_ps(scales.lane(output)), scale);
+            let y = &mut self.sums[tile][output];
+            let chain = _mm512_fmadd_ps(scale, dot, _mm512_castsi512_ps(y.read()));
+            let bias = _mm512_set1_ps(biases.lane(output));
+            y.write(_mm512_castps_si512(_mm512_fmadd_ps(bias, sum, chain)));
+        }
+    }
+}

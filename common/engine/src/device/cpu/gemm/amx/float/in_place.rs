@@ -1,0 +1,139 @@
+//! Weights in bf16 multiplied as they lie in memory, which sets the pace, 32 outputs at a time.
+
+use std::arch::asm;
+use std::ops::Range;
+
+use super::super::{LINE, TILE_ROWS};
+use super::{STEP, STRIP, Tile};
+use crate::device::cpu::isa::x86::Line;
+
+/// Steps of a block, 1 KiB of each output. While one is multiplied, memory is asked for the next, one output after the
+/// other: so long a piece of each is as fast as all of it, and what is asked for is needed soon.
+const ASKED_STEPS: usize = 16;
+
+/// The weights of a strip of outputs, and of those behind it.
+pub(super) struct InPlace<'a> {
+    /// Of the strip: [`STRIP`] rows, or fewer at the end of a matrix.
+    pub(super) weights: &'a [u8],
+    pub(super) row_bytes: usize,
+    /// Whether memory is asked for what comes next: once, however many rows pass over the weights.
+    pub(super) ask: bool,
+}
+
+/// The weights of one step: [`STRIP`] rows of [`LINE`] bytes each, the first at `from`, `stride` bytes
+/// from one to the next.
+pub(super) struct Step {
+    pub(super) index: usize,
+    from: *const u8,
+    stride: usize,
+}
+
+impl InPlace<'_> {
+    /// Calls `multiply` for each step in order, with what it should ask memory for meanwhile.
+    #[inline(always)]
+    pub(super) fn walk(&self, mut multiply: impl FnMut(Step, Asked)) {
+        let steps = self.row_bytes.div_ceil(2 * STEP);
+        for begin in (0..steps).step_by(ASKED_STEPS) {
+            let block = begin..(begin + ASKED_STEPS).min(steps);
+            // After the last block comes the first one of the outputs behind.
+            let next = match block.end < steps {
+                true => block.end * LINE,
+                false => STRIP * self.row_bytes,
+            };
+            let next = self.weights.as_ptr().wrapping_add(next);
+            for (index, step) in block.clone().enumerate() {
+                // Outputs whose next weights are asked for.
+                let asked = match self.ask {
+                    true => index * STRIP / block.len()..(index + 1) * STRIP / block.len(),
+                    false => 0..0,
+                };
+                let asked = Asked { next, row_bytes: self.row_bytes, outputs: asked };
+                let bytes = step * LINE..self.row_bytes.min((step + 1) * LINE);
+                let whole = self.weights.len() == STRIP * self.row_bytes && bytes.len() == LINE;
+                let mut copied = None;
+                let (from, stride) = match whole {
+                    true => {
+                        let rows = (STRIP - 1) * self.row_bytes + LINE;
+                        (self.weights[bytes.start..][..rows].as_ptr(), self.row_bytes)
+                    }
+                    false => (copied.insert(self.copy(bytes)).as_ptr().cast(), LINE),
+                };
+                multiply(Step { index: step, from, stride }, asked);
+            }
+        }
+    }
+
+    /// These bytes of every output; zero past the end of a row or of the rows.
+    #[inline(never)]
+    fn copy(&self, bytes: Range<usize>) -> [Tile; 2] {
+        let mut copied = [[Line::ZERO; TILE_ROWS]; 2];
+        let rows = self.weights.chunks_exact(self.row_bytes);
+        for (line, row) in copied.as_flattened_mut().iter_mut().zip(rows) {
+            let row = &row[bytes.clone()];
+            line.0[..row.len()].copy_from_slice(row);
+        }
+        copied
+    }
+}
+
+impl Step {
+    /// Where the step's weights of the first 16 outputs or of the last 16 begin, and how far apart two rows are.
+    #[inline(always)]
+    pub(super) fn half(&self, second: bool) -> (*const u8, usize) {
+        (self.from.wrapping_add(usize::from(second) * TILE_ROWS * self.stride), self.stride)
+    }
+}
+
+/// Weights to ask memory for: a block of each of some outputs.
+pub(super) struct Asked {
+    next: *const u8,
+    row_bytes: usize,
+    outputs: Range<usize>,
+}
+
+impl Asked {
+    /// Asks for those of the next output, if there is one.
+    #[inline(always)]
+    pub(super) fn one(&mut self) {
+        if let Some(output) = self.outputs.next() {
+            ask_block(self.next.wrapping_add(output * self.row_bytes));
+        }
+    }
+
+    /// Asks for what is left.
+    #[inline(always)]
+    pub(super) fn rest(self) {
+        for output in self.outputs {
+            ask_block(self.next.wrapping_add(output * self.row_bytes));
+        }
+    }
+}
+
+/// Asks memory for [`ASKED_STEPS`] lines: written out, as a loop would take as many instructions again.
+#[inline(always)]
+fn ask_block(from: *const u8) {
+    const { assert!(ASKED_STEPS * LINE == 1024) };
+    // SAFETY: a prefetch touches nothing; every processor of this architecture has it.
+    unsafe {
+        asm!(
+            "prefetcht1 [{from} + 0]",
+            "prefetcht1 [{from} + 64]",
+            "prefetcht1 [{from} + 128]",
+            "prefetcht1 [{from} + 192]",
+            "prefetcht1 [{from} + 256]",
+            "prefetcht1 [{from} + 320]",
+            "prefetcht1 [{from} + 384]",
+            "prefetcht1 [{from} + 448]",
+            "prefetcht1 [{from} + 512]",
+            "prefetcht1 [{from} + 576]",
+            "prefetcht1 [{from} + 640]",
+            "prefetcht1 [{from} + 704]",
+            "prefetcht1 [{from} + 768]",
+            "prefetcht1 [{from} + 832]",
+            "prefetcht1 [{from} + 896]",
+            "prefetcht1 [{from} + 960]",
+            from = in(reg) from,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+}

@@ -1,0 +1,52 @@
+//! A result that several threads fill in, each some columns of some rows.
+
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+
+use crate::device::cpu::buffer::Unset;
+
+/// `[rows, width]`, row-major.
+#[derive(Clone, Copy)]
+pub(super) struct Target<'a> {
+    start: *mut MaybeUninit<f32>,
+    rows: usize,
+    width: usize,
+    values: PhantomData<&'a mut Unset>,
+}
+
+// SAFETY: the pointer is used by `part` and `written` alone, whose callers ask for different elements.
+unsafe impl Send for Target<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Target<'_> {}
+
+impl<'a> Target<'a> {
+    /// `values`, `[rows, width]`, which nothing else touches as long as this lives.
+    ///
+    /// # Panics
+    /// If `values` has another length.
+    pub(super) fn new(values: &'a mut Unset, rows: usize, width: usize) -> Target<'a> {
+        assert_eq!(values.len(), rows * width, "room for the product");
+        Target { start: values.as_mut_ptr(), rows, width, values: PhantomData }
+    }
+
+    /// `len` elements of `row` from `column` on.
+    ///
+    /// # Safety
+    /// No other part with one of these elements is alive, on any thread.
+    #[inline(always)]
+    pub(super) unsafe fn part(&self, row: usize, column: usize, len: usize) -> &'a mut Unset {
+        assert!(row < self.rows && column <= self.width && len <= self.width - column);
+        // SAFETY: inside the values by the line above; exclusive by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(row * self.width + column), len) }
+    }
+
+    /// As [`Target::part`], of elements that can be read.
+    ///
+    /// # Safety
+    /// As there, and all of the elements were written.
+    #[inline(always)]
+    pub(super) unsafe fn written(&self, row: usize, column: usize, len: usize) -> &'a mut [f32] {
+        // SAFETY: by the caller's promises, of which the second makes them numbers.
+        unsafe { &mut *(std::ptr::from_mut(self.part(row, column, len)) as *mut [f32]) }
+    }
+}

@@ -1,0 +1,256 @@
+//! The vector tier of AArch64: a vector is four registers. A value of [`Neon`] exists only where
+//! the processor has the instructions, which is what makes the methods safe.
+
+use std::arch::aarch64::*;
+use std::arch::asm;
+
+use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
+
+/// Registers of a vector.
+const PARTS: usize = LANES / 4;
+
+/// Wraps calls of intrinsics that need nothing but their instructions.
+macro_rules! instructions {
+    ($($body:tt)*) => {{
+        // SAFETY: `self` is made by `detect` alone, after the processor said it has these
+        // instructions; loads and stores go through references to whole arrays.
+        unsafe { $($body)* }
+    }};
+}
+
+/// Asks for the cache line at `address`, which need not be valid.
+#[inline(always)]
+pub(crate) fn prefetch(address: *const u8) {
+    // SAFETY: a prefetch touches nothing; every processor of this architecture has it.
+    unsafe {
+        asm!("prfm pldl2keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly))
+    }
+}
+
+/// Proof of NEON.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Neon(());
+
+impl Neon {
+    /// The tier, if this processor has it.
+    pub(crate) fn detect() -> Option<Neon> {
+        // Numbers in memory are taken for little-endian ones.
+        let found = std::arch::is_aarch64_feature_detected!("neon");
+        (found && cfg!(target_endian = "little")).then_some(Neon(()))
+    }
+
+    /// Runs `kernel` with these instructions.
+    #[inline]
+    pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        #[target_feature(enable = "neon")]
+        fn compiled<K: Kernel>(simd: Neon, kernel: K) -> K::Output {
+            kernel.run(simd)
+        }
+        instructions!(compiled(self, kernel))
+    }
+}
+
+/// Lane by lane: the same instruction for each register.
+macro_rules! each {
+    ($part:ident => $value:expr) => {{
+        instructions!({
+            let mut all = [vdupq_n_f32(0.0); PARTS];
+            for ($part, to) in all.iter_mut().enumerate() {
+                *to = $value;
+            }
+            all
+        })
+    }};
+}
+
+impl Simd for Neon {
+    type V = [float32x4_t; PARTS]; // Lanes 0..4, 4..8, 8..12 and 12..16.
+    const WIDE_TILES: bool = false; // Of 32 registers a vector takes four.
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> Self::V {
+        each!(_part => vdupq_n_f32(value))
+    }
+
+    #[inline(always)]
+    fn load(self, from: &[f32; LANES]) -> Self::V {
+        each!(part => vld1q_f32(from.as_ptr().add(4 * part)))
+    }
+
+    #[inline(always)]
+    fn load_f32(self, from: &[u8; 64]) -> Self::V {
+        each!(part => vreinterpretq_f32_u8(vld1q_u8(from.as_ptr().add(16 * part))))
+    }
+
+    #[inline(always)]
+    fn load_f16(self, from: &[u8; 32]) -> Self::V {
+        each!(part => {
+            let halves = vld1_u8(from.as_ptr().add(8 * part));
+            let wide: float32x4_t;
+            // Not every toolchain has the intrinsic; every processor has the instruction.
+            asm!(
+                "fcvtl {wide:v}.4s, {halves:v}.4h",
+                wide = lateout(vreg) wide,
+                halves = in(vreg) halves,
+                options(pure, nomem, nostack), // A NaN that signals raises a flag.
+            );
+            wide
+        })
+    }
+
+    #[inline(always)]
+    fn load_bf16(self, from: &[u8; 32]) -> Self::V {
+        each!(part => {
+            let halves = vreinterpret_u16_u8(vld1_u8(from.as_ptr().add(8 * part)));
+            vreinterpretq_f32_u32(vshll_n_u16::<16>(halves))
+        })
+    }
+
+    #[inline(always)]
+    fn load_bf16_pairs(self, from: &[u8; 64]) -> (Self::V, Self::V) {
+        let even = each!(part => {
+            let pairs = vreinterpretq_u32_u8(vld1q_u8(from.as_ptr().add(16 * part)));
+            vreinterpretq_f32_u32(vshlq_n_u32::<16>(pairs))
+        });
+        let odd = each!(part => {
+            let pairs = vreinterpretq_u32_u8(vld1q_u8(from.as_ptr().add(16 * part)));
+            vreinterpretq_f32_u32(vandq_u32(pairs, vdupq_n_u32(0xffff_0000)))
+        });
+        (even, odd)
+    }
+
+    #[inline(always)]
+    fn store(self, value: Self::V, to: &mut [f32; LANES]) {
+        for (part, to) in value.into_iter().zip(to.as_chunks_mut::<4>().0) {
+            instructions!(vst1q_f32(to.as_mut_ptr(), part));
+        }
+    }
+
+    #[inline(always)]
+    fn add(self, a: Self::V, b: Self::V) -> Self::V {
+        each!(part => vaddq_f32(a[part], b[part]))
+    }
+
+    #[inline(always)]
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V {
+        each!(part => vsubq_f32(a[part], b[part]))
+    }
+
+    #[inline(always)]
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V {
+        each!(part => vmulq_f32(a[part], b[part]))
+    }
+
+    #[inline(always)]
+    fn div(self, a: Self::V, b: Self::V) -> Self::V {
+        each!(part => vdivq_f32(a[part], b[part]))
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        each!(part => vfmaq_f32(c[part], a[part], b[part]))
+    }
+
+    // Selections, since this architecture's own largest and smallest treat NaN in another way.
+
+    #[inline(always)]
+    fn max(self, a: Self::V, b: Self::V) -> Self::V {
+        each!(part => vbslq_f32(vcgtq_f32(a[part], b[part]), a[part], b[part]))
+    }
+
+    #[inline(always)]
+    fn min(self, a: Self::V, b: Self::V) -> Self::V {
+        each!(part => vbslq_f32(vcltq_f32(a[part], b[part]), a[part], b[part]))
+    }
+
+    #[inline(always)]
+    fn pow2_of_shifted(self, shifted: Self::V) -> Self::V {
+        each!(part => {
+            let exponent = vshlq_n_u32::<23>(vreinterpretq_u32_f32(shifted[part]));
+            vreinterpretq_f32_u32(vaddq_u32(exponent, vdupq_n_u32(127 << 23)))
+        })
+    }
+
+    #[inline(always)]
+    fn sum(self, value: Self::V) -> f32 {
+        instructions!({
+            let low = vaddq_f32(value[0], value[2]);
+            let high = vaddq_f32(value[1], value[3]);
+            let four = vaddq_f32(low, high);
+            let two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
+            vpadds_f32(two)
+        })
+    }
+
+    #[inline(always)]
+    fn transpose(self, rows: [Self::V; LANES]) -> [Self::V; LANES] {
+        let mut columns = rows;
+        for i in 0..PARTS {
+            for j in 0..PARTS {
+                // The square of rows `4i..` and columns `4j..` goes to rows `4j..`.
+                let mut square = [rows[0][0]; 4];
+                for (k, to) in square.iter_mut().enumerate() {
+                    *to = rows[4 * i + k][j];
+                }
+                let square = instructions!(transposed4(square));
+                for (k, from) in square.into_iter().enumerate() {
+                    columns[4 * j + k][i] = from;
+                }
+            }
+        }
+        columns
+    }
+
+    #[inline(always)]
+    fn prefetch(self, address: *const u8) {
+        prefetch(address);
+    }
+
+    #[inline(always)]
+    fn prefetch_near(self, address: *const u8) {
+        // SAFETY: as in `prefetch`.
+        unsafe {
+            asm!("prfm pldl1keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly))
+        }
+    }
+
+    #[inline(always)]
+    fn dot<const N: usize>(self, a: &[i16; N], b: &[i16; N]) -> i32 {
+        instructions!({
+            // Four sums, because a multiply-add waits some cycles for the one before it.
+            let mut sums = [vdupq_n_s32(0); 4];
+            for (a, b) in a.as_chunks::<16>().0.iter().zip(b.as_chunks::<16>().0) {
+                for half in 0..2 {
+                    let a = vld1q_s16(a.as_ptr().add(8 * half));
+                    let b = vld1q_s16(b.as_ptr().add(8 * half));
+                    let to = &mut sums[2 * half..];
+                    to[0] = vmlal_s16(to[0], vget_low_s16(a), vget_low_s16(b));
+                    to[1] = vmlal_high_s16(to[1], a, b);
+                }
+            }
+            let all = vaddq_s32(vaddq_s32(sums[0], sums[1]), vaddq_s32(sums[2], sums[3]));
+            vaddvq_s32(all)
+        })
+    }
+}
+
+/// Rows become columns.
+///
+/// # Safety
+/// The processor has NEON, and the caller is compiled for it.
+#[inline(always)]
+unsafe fn transposed4(rows: [float32x4_t; 4]) -> [float32x4_t; 4] {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        // Even columns of two rows, then odd ones; after that, pairs of columns of two pairs of rows.
+        let even = [vtrn1q_f32(rows[0], rows[1]), vtrn1q_f32(rows[2], rows[3])];
+        let odd = [vtrn2q_f32(rows[0], rows[1]), vtrn2q_f32(rows[2], rows[3])];
+        let [even, odd] = [even, odd].map(|pairs| pairs.map(|pair| vreinterpretq_f64_f32(pair)));
+        [
+            vreinterpretq_f32_f64(vtrn1q_f64(even[0], even[1])),
+            vreinterpretq_f32_f64(vtrn1q_f64(odd[0], odd[1])),
+            vreinterpretq_f32_f64(vtrn2q_f64(even[0], even[1])),
+            vreinterpretq_f32_f64(vtrn2q_f64(odd[0], odd[1])),
+        ]
+    }
+}

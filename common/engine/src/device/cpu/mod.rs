@@ -1,0 +1,27 @@
+//! CPU kernels: f32 arithmetic on weights that stay as they are stored.
+//!
+//! Start at [`Tier`], which picks the instructions at run time, and [`matmul()`], where the time
+//! goes. Candle code reaches the kernels through custom operations in the modules above this one.
+//!
+//! Invariants:
+//! - Every output element has one order of summation, which its kernel states; in `matmul`, 16
+//!   lanes
+//!   over the summed axis (element `i` belongs to lane `i % 16`, or in bf16 to lane `i / 2 % 16` but for
+//!   the last `inputs % 32`; a short last vector is padded with zeros), then the tree of `Simd::sum`.
+//!   Neither the number of rows, nor the number of threads, nor the tile an element falls into changes
+//!   a bit of it.
+//! - Where nothing is rounded to bf16, the tiers with fused multiply-add agree to the bit; the portable tier of
+//!   processors without it rounds twice per step and agrees within rounding.
+//! - No matrix is ever widened as a whole.
+
+pub(crate) mod agreement;
+pub(crate) mod attention;
+pub(crate) mod buffer;
+pub(crate) mod element;
+pub(crate) mod elementwise;
+pub(crate) mod gemm;
+pub(crate) mod isa;
+pub mod placement;
+pub(crate) mod pool;
+#[cfg(test)]
+mod small;

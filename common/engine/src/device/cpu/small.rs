@@ -1,0 +1,175 @@
+//! Every kernel of the portable tier on numbers so few that Miri sees all of them within minutes: it knows of memory
+//! that was not set, of bytes outside and of two threads at one place. `tests/miri.sh` runs these.
+
+use cake_checkpoint::Activation;
+
+use super::attention::{Attend, AttendRow, KvView, attend};
+use super::element::{Bf16, Element, F16, F32, FloatType};
+use super::elementwise::{add, gated, rms_norm, rotate};
+use super::gemm::affine::{AffineMatrix, Bits, MAX_GROUP, affine_matmul};
+use super::gemm::float::{Matrix, matmul};
+use super::gemm::inputs::Inputs;
+use super::isa::simd::Portable;
+use super::isa::tier::Tier;
+use super::pool::Pool;
+use crate::options::Numerics;
+use crate::testing::{Random, product};
+
+const TIER: Tier = Tier::Portable(Portable);
+
+/// What `work` gives without a pool and on two threads, which is the same.
+fn both<R: PartialEq + std::fmt::Debug>(work: impl Fn() -> R) -> R {
+    let alone = work();
+    assert_eq!(Pool::new(2).unwrap().install(work), alone);
+    alone
+}
+
+fn numbers(random: &mut Random, len: usize) -> Vec<f32> {
+    (0..len).map(|_| random.signed()).collect()
+}
+
+/// `x · weightᵀ + bias` by its definition.
+fn by_definition(x: &[f32], weight: &[f32], bias: &[f32]) -> Vec<f32> {
+    let inputs = weight.len() / bias.len();
+    let rows = x.chunks_exact(inputs);
+    let dot = |x: &[f32], w: &[f32]| -> f64 {
+        x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum()
+    };
+    rows.flat_map(|x| {
+        let outputs = weight.chunks_exact(inputs).zip(bias);
+        outputs.map(|(w, bias)| (dot(x, w) + f64::from(*bias)) as f32).collect::<Vec<_>>()
+    })
+    .collect()
+}
+
+fn assert_near(found: &[f32], expected: &[f32], tolerance: f32) {
+    assert_eq!(found.len(), expected.len());
+    for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
+        assert!((found - expected).abs() <= tolerance, "{index}: {found}, expected {expected}");
+    }
+}
+
+#[test]
+fn what_happens_between_products() {
+    let mut random = Random::new(1);
+    let (x, y) = (numbers(&mut random, 3 * 37), numbers(&mut random, 3 * 37));
+    let weight = numbers(&mut random, 37);
+    let normed = both(|| rms_norm(TIER, &x, &weight, 1e-5));
+    for (x, normed) in x.chunks_exact(37).zip(normed.chunks_exact(37)) {
+        let mean = x.iter().map(|x| x * x).sum::<f32>() / 37.0;
+        let expected: Vec<f32> =
+            x.iter().zip(&weight).map(|(x, w)| x * w / (mean + 1e-5).sqrt()).collect();
+        assert_near(normed, &expected, 1e-4);
+    }
+    let silu: Vec<f32> = x.iter().zip(&y).map(|(x, y)| x / (1.0 + (-x).exp()) * y).collect();
+    assert_near(&both(|| gated(TIER, Activation::Silu, &x, &y)), &silu, 1e-5);
+    let inner = |x: f32| 0.797_884_6 * (x + 0.044_715 * x.powi(3));
+    let gelu = |x: f32, y: f32| 0.5 * x * (1.0 + inner(x).tanh()) * y;
+    let gelu: Vec<f32> = x.iter().zip(&y).map(|(&x, &y)| gelu(x, y)).collect();
+    assert_near(&both(|| gated(TIER, Activation::GeluTanh, &x, &y)), &gelu, 1e-5);
+    let sum: Vec<f32> = x.iter().zip(&y).map(|(x, y)| x + y).collect();
+    assert_eq!(both(|| add(&x, &y)), sum);
+    let still = both(|| rotate(&x, &[1.0; 3 * 4], &[0.0; 3 * 4], (1, 37, 4)));
+    assert_eq!(still, x, "by no angle");
+}
+
+#[test]
+fn products_with_plain_weights() {
+    let mut random = Random::new(2);
+    let (inputs, outputs, rows) = (37, 5, 3);
+    let (x, bias) = (numbers(&mut random, rows * inputs), numbers(&mut random, outputs));
+    let values = numbers(&mut random, outputs * inputs);
+    for float in [FloatType::F32, FloatType::F16, FloatType::Bf16] {
+        let mut bytes = vec![0; values.len() * float.bytes()];
+        match float {
+            FloatType::F32 => F32::store(&values, &mut bytes),
+            FloatType::F16 => F16::store(&values, &mut bytes),
+            FloatType::Bf16 => Bf16::store(&values, &mut bytes),
+        }
+        let expected = by_definition(&x, &float.widen(&bytes), &bias);
+        let matrix = Matrix { bytes: &bytes, float, inputs };
+        let len = rows * outputs;
+        let y = both(|| product!(len, matmul, TIER, matrix, Some(&bias), &Inputs::new(&x)));
+        assert_near(&y, &expected, 1e-4);
+    }
+}
+
+#[test]
+fn products_with_packed_weights() {
+    let mut random = Random::new(3);
+    for (bits, group) in [(Bits::Four, 32), (Bits::Eight, 64), (Bits::Eight, MAX_GROUP)] {
+        for rows in [1, 5] {
+            let (inputs, outputs) = (MAX_GROUP, 3);
+            let x = numbers(&mut random, rows * inputs);
+            let bias = numbers(&mut random, outputs);
+            let codes: Vec<u8> =
+                (0..outputs * inputs / bits.per_byte()).map(|_| random.below(256) as u8).collect();
+            let mut params = || {
+                let values = numbers(&mut random, outputs * inputs / group);
+                let mut bytes = vec![0; values.len() * 4];
+                F32::store(&values, &mut bytes);
+                bytes
+            };
+            let (scales, biases) = (params(), params());
+            let (scales, biases, params) = (&*scales, &*biases, FloatType::F32);
+            let weight =
+                AffineMatrix { codes: &codes, scales, biases, params, bits, group, inputs };
+            let expected = by_definition(&x, &weight.widen(TIER), &bias);
+            let largest = expected.iter().fold(1.0f32, |largest, y| largest.max(y.abs()));
+            for numerics in [Numerics::Exact, Numerics::Fast] {
+                let (len, x) = (rows * outputs, Inputs::new(&x));
+                let bias = Some(&*bias);
+                let y = product!(len, affine_matmul, TIER, numerics, weight, bias, &x);
+                // Activations have 16 bits, and a row's sum has as many terms as there are inputs.
+                assert_near(&y, &expected, largest * inputs as f32 / 32_000.0);
+            }
+        }
+    }
+}
+
+#[test]
+fn attention_over_blocks() {
+    let mut random = Random::new(4);
+    let (heads, kv_heads, head_dim, block_positions) = (4, 2, 6, 4);
+    let blocks = [3u32, 0, 2];
+    let elements = 4 * kv_heads * block_positions * head_dim;
+    let mut cache = || {
+        let values = numbers(&mut random, elements);
+        let mut bytes = vec![0; elements * 4];
+        F32::store(&values, &mut bytes);
+        (values, bytes)
+    };
+    let ((keys, key_bytes), (values, value_bytes)) = (cache(), cache());
+    let kv = KvView {
+        keys: &key_bytes,
+        values: &value_bytes,
+        float: FloatType::F32,
+        block_positions,
+        kv_heads,
+        head_dim,
+    };
+    let rows: Vec<_> = (8..11).map(|position| AttendRow { position, blocks: &blocks }).collect();
+    let q = numbers(&mut random, rows.len() * heads * head_dim);
+    let view = Attend { kv, rows: &rows, heads, scale: 0.5, window: None };
+    let found = both(|| attend(TIER, &view, &q));
+    let mut expected = Vec::new();
+    for (row, q) in rows.iter().zip(q.chunks_exact(heads * head_dim)) {
+        for (head, q) in q.chunks_exact(head_dim).enumerate() {
+            let kv_head = head / (heads / kv_heads);
+            let at = |position| kv.offset(&blocks, position, kv_head) / 4;
+            let weights = (0..=row.position).map(|position| {
+                let key = &keys[at(position)..][..head_dim];
+                (0.5 * q.iter().zip(key).map(|(q, k)| q * k).sum::<f32>()).exp()
+            });
+            let weights: Vec<f32> = weights.collect();
+            let total: f32 = weights.iter().sum();
+            for element in 0..head_dim {
+                let sum: f32 = (0..=row.position)
+                    .map(|position| weights[position] * values[at(position) + element])
+                    .sum();
+                expected.push(sum / total);
+            }
+        }
+    }
+    assert_near(&found, &expected, 1e-5);
+}

@@ -1,0 +1,3 @@
+//! What computes the blocks of a stage.
+
+pub(crate) mod cpu;
