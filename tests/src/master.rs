@@ -85,7 +85,7 @@ impl Master {
             .current_dir(self.state.path())
             .env("CAKE_STATE", self.state.path())
             .env("RUST_BACKTRACE", "1");
-        for name in ["CAKE_WORKERS", "CAKE_LOG", "CAKE_OPS", "HF_HOME", "HF_HUB_CACHE"] {
+        for name in ["CAKE_WORKERS", "CAKE_LOG", "CAKE_DEVICE", "HF_HOME", "HF_HUB_CACHE"] {
             command.env_remove(name);
         }
         command.envs(self.cpu.iter().map(|name| ("CAKE_CPU", name)));

@@ -244,7 +244,7 @@ fn command(name: &str, options: &WorkerOptions<'_>, directory: &Path, store: &Pa
         .args(&options.args)
         .current_dir(directory)
         .env_remove("CAKE_LOG")
-        .env_remove("CAKE_OPS")
+        .env_remove("CAKE_DEVICE")
         .envs(options.env.iter().cloned());
     match &options.host {
         Some(host) => host.command(&command),

@@ -1,7 +1,7 @@
 //! From held blobs to a loaded stage: check the request, map and verify the blobs, build the layers.
 use cake_checkpoint::units::format_bytes;
 use cake_checkpoint::{Digest, Dtype, KvDtype, LayerRange, ModelSpec, TensorEntry};
-use cake_engine::{EngineOptions, Numerics, Ops, Placement, Stage, placement};
+use cake_engine::{DeviceKind, EngineOptions, Numerics, Placement, Stage, placement};
 use cake_proto::wire_format::UnknownNumber;
 use cake_proto::{WireFormat, limits, wire};
 use tonic::Status;
@@ -121,13 +121,9 @@ pub fn stage_scratch_bytes(config: &ModelSpec, rows: usize, context: usize, thre
     cake_engine::scratch_bytes(config, rows, context, threads).saturating_add(waiting)
 }
 
-/// Resident bytes for each thousand stored bytes of a weight. Mapped weights cost their own bytes;
-/// candle's operations keep a copy widened to f32 beside them.
+/// Resident bytes for each thousand stored bytes of a weight on this worker's device.
 pub fn resident_permille(dtype: Dtype) -> u32 {
-    match Ops::from_env() {
-        Ok(Ops::Candle) => 1000 + 32_000 / u32::try_from(dtype.bits()).unwrap_or(32).max(1),
-        _ => 1000,
-    }
+    DeviceKind::from_env().unwrap_or_default().resident_permille(dtype)
 }
 
 impl TryFrom<wire::LoadRequest> for Load {
@@ -205,7 +201,7 @@ impl Load {
             block_positions: cake_engine::BLOCK_POSITIONS,
             max_positions: self.max_positions,
             threads,
-            ops: Ops::from_env()?,
+            device: DeviceKind::from_env()?,
             numerics: self.numerics,
         };
         let find = |name: &str| blobs.iter().find_map(|open| open.blob.tensor(name));

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use crate::device::cpu::attention::AttendRow;
 use crate::error::Error;
 use crate::options::{EngineOptions, Numerics};
 
@@ -60,6 +59,15 @@ impl Batch {
     pub(crate) fn row_count(&self) -> Option<usize> {
         self.items.iter().try_fold(0usize, |sum, item| sum.checked_add(item.rows))
     }
+}
+
+/// Whose past one row sees.
+#[derive(Clone, Copy)]
+pub(crate) struct AttendRow<'a> {
+    /// The row's own position, whose key and value are in the cache already.
+    pub(crate) position: usize,
+    /// The blocks of its sequence, in order of position.
+    pub(crate) blocks: &'a [u32],
 }
 
 /// Which rows of a step may have their activations rounded as a prompt's, as runs of rows of one kind.

@@ -43,8 +43,8 @@ pub enum Error {
     UnknownNumerics { found: String },
     #[error("{found:?} is no encoding of weights; write a type such as BF16, or affine-4-64")]
     UnknownEncoding { found: String },
-    #[error("CAKE_OPS is {found:?}, expected \"cake\" or \"candle\"")]
-    UnknownOps { found: String },
+    #[error("CAKE_DEVICE is {found:?}, expected {expected}")]
+    UnknownDevice { found: String, expected: String },
 
     #[error(
         "CAKE_CPU is {found:?}, expected \"portable\", \"avx2\", \"avx512\", \"amx\" or \"neon\", or nothing"
@@ -70,7 +70,13 @@ pub enum Error {
 
     #[error("a probe of one layer needs at least {need} bytes, may use {max_bytes}")]
     ProbeMemory { need: u64, max_bytes: u64 },
-    /// A tensor operation failed: a bug here, since shapes are checked before.
-    #[error("tensor operation failed: {0}")]
-    Tensor(#[from] candle_core::Error),
+    /// An operation of a device failed: it has no memory, or this is a bug here, since shapes are checked before.
+    #[error("the device failed: {said}")]
+    Operation { said: String },
+}
+
+impl Error {
+    pub(crate) fn operation(said: String) -> Error {
+        Error::Operation { said }
+    }
 }

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use cake_checkpoint::{Checkpoint, Encoding, KvDtype, LayerRange};
 
 use crate::{
-    Batch, BatchItem, Embedding, EngineOptions, Head, Numerics, Ops, SamplingOptions, Stage, sample,
+    Batch, BatchItem, DeviceKind, Embedding, EngineOptions, Head, Numerics, SamplingOptions, Stage,
+    sample,
 };
 
 const GOLDEN: &[&str] = &[
@@ -81,13 +82,13 @@ struct Model {
     blocks: Vec<u32>,
 }
 
-fn options(ops: Ops, threads: usize) -> EngineOptions {
-    EngineOptions { threads, ops, numerics: Numerics::Exact, ..EngineOptions::new(16) }
+fn options(device: DeviceKind, threads: usize) -> EngineOptions {
+    EngineOptions { threads, device, numerics: Numerics::Exact, ..EngineOptions::new(16) }
 }
 
 /// Our kernels with their default numerics.
 fn fast(threads: usize) -> EngineOptions {
-    EngineOptions { numerics: Numerics::Fast, ..options(Ops::Cake, threads) }
+    EngineOptions { numerics: Numerics::Fast, ..options(DeviceKind::Cpu, threads) }
 }
 
 /// Whether prompts beside bf16 weights are rounded to bf16 here.
@@ -190,21 +191,21 @@ fn check(name: &str, options: &EngineOptions, tolerance: f32) -> f32 {
 #[test]
 fn our_kernels_say_what_the_reference_says() {
     for name in GOLDEN {
-        check(name, &options(Ops::Cake, 2), LOGIT_TOLERANCE);
+        check(name, &options(DeviceKind::Cpu, 2), LOGIT_TOLERANCE);
     }
 }
 
 #[test]
 fn candle_operations_say_what_the_reference_says() {
     for name in GOLDEN {
-        check(name, &options(Ops::Candle, 2), LOGIT_TOLERANCE);
+        check(name, &options(DeviceKind::Candle, 2), LOGIT_TOLERANCE);
     }
 }
 
 #[test]
 fn half_precision_keys_and_values_say_nearly_the_same() {
     for name in GOLDEN {
-        let options = EngineOptions { kv: KvDtype::F16, ..options(Ops::Cake, 1) };
+        let options = EngineOptions { kv: KvDtype::F16, ..options(DeviceKind::Cpu, 1) };
         check(name, &options, LOGIT_TOLERANCE_KV_F16);
     }
 }
@@ -227,7 +228,7 @@ fn default_numerics_say_what_the_reference_says() {
 fn only_what_may_be_rounded_is() {
     let prompt = expected("qwen3").prompt_ids; // Its weights are bf16.
     let logits = |options: &EngineOptions| Model::load("qwen3", &[], options).logits(0, &prompt);
-    let exact = logits(&options(Ops::Cake, 2));
+    let exact = logits(&options(DeviceKind::Cpu, 2));
     // Of 8 bits in MLPs: 16 everywhere move these logits by some 1e-4.
     const COARSE: f32 = 1e-3;
     let moved = largest_difference(&logits(&fast(2)), &exact);
@@ -294,7 +295,7 @@ fn sequences_in_one_step_do_not_change_a_bit() {
 #[test]
 fn a_stage_refuses_weights_and_layers_that_are_not_there() {
     let checkpoint = Checkpoint::open(directory("llama").to_str().unwrap()).unwrap();
-    let options = options(Ops::Cake, 1);
+    let options = options(DeviceKind::Cpu, 1);
     let load = |layers| Stage::load(&checkpoint.config, layers, &|_| None, &options).err();
     let error = load(LayerRange::new(0, 1)).unwrap().to_string();
     assert_eq!(error, "tensor \"model.layers.0.input_layernorm.weight\" is missing");
@@ -304,7 +305,7 @@ fn a_stage_refuses_weights_and_layers_that_are_not_there() {
 
 #[test]
 fn a_stage_refuses_hidden_states_of_another_shape() {
-    let mut model = Model::load("llama", &[], &options(Ops::Cake, 1));
+    let mut model = Model::load("llama", &[], &options(DeviceKind::Cpu, 1));
     let batch = Batch { items: vec![model.item(1, 0, 2)] };
     let error = model.stages[0].forward(&batch, vec![0.0; 64]).unwrap_err();
     assert_eq!(error.to_string(), "hidden has 64 values, expected 2 rows of 64");

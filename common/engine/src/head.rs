@@ -2,28 +2,66 @@
 
 use std::sync::Arc;
 
-use cake_checkpoint::{MappedMatrix, MappedTensor, ModelSpec, Watch};
-use candle_core::Tensor;
+use cake_checkpoint::{MappedMatrix, MappedTensor, ModelSpec, NormSpec, Watch};
 
 use crate::batch::RowKinds;
-use crate::block::RmsNorm;
 use crate::device::cpu::gemm::precision::Precision;
-use crate::device::cpu::isa::choice::chosen;
-use crate::device::cpu::pool::Pool;
+use crate::device::{Device, OnDevice, StoredLinear, on};
 use crate::error::Error;
-use crate::linear::Linear;
+use crate::loader::norm_weight;
 use crate::matrix::StoredMatrix;
 use crate::options::EngineOptions;
-use crate::tensors;
 
 /// The final norm and the output head of a model, with threads of their own.
 pub struct Head {
-    norm: RmsNorm,
-    head: Linear,
+    parts: Box<dyn Parts>,
     hidden_size: usize,
-    pool: Pool,
     /// The files that it is read from.
     watch: Watch,
+}
+
+/// Norm and matrix on the device that computes them.
+trait Parts: Send + Sync {
+    /// `hidden` is `[rows, width]`; its norm, of the same shape, or the logits, `[rows, vocab_size]`.
+    fn forward(&self, hidden: Vec<f32>, width: usize, logits: bool) -> Result<Vec<f32>, Error>;
+}
+
+struct PartsOn<D: Device> {
+    device: D,
+    norm: D::Norm,
+    head: D::Weight,
+}
+
+impl<D: Device> Parts for PartsOn<D> {
+    fn forward(&self, hidden: Vec<f32>, width: usize, logits: bool) -> Result<Vec<f32>, Error> {
+        let Self { device, norm, head } = self;
+        let kinds = RowKinds::generated(hidden.len() / width.max(1)); // No row counts as one of a prompt.
+        device.compute(|| {
+            let normed = device.norm(norm, &device.rows(hidden, width)?)?;
+            if !logits {
+                return device.values(normed);
+            }
+            let [logits] = device.linear([head], &normed, &kinds)?;
+            device.values(logits)
+        })
+    }
+}
+
+/// What the head is loaded from.
+struct Load<'a> {
+    norm: &'a MappedTensor,
+    norm_spec: &'a NormSpec,
+    head: StoredLinear,
+}
+
+impl OnDevice for Load<'_> {
+    type Output = Box<dyn Parts>;
+
+    fn run<D: Device + 'static>(self, device: D) -> Result<Box<dyn Parts>, Error> {
+        let norm = norm_weight(&device, "final norm", self.norm, self.norm_spec)?;
+        let head = device.weight(self.head)?;
+        Ok(Box::new(PartsOn { device, norm, head }))
+    }
 }
 
 impl Head {
@@ -37,27 +75,25 @@ impl Head {
         head: MappedMatrix,
         options: &EngineOptions,
     ) -> Result<Head, Error> {
-        chosen()?;
         let (hidden_size, vocab_size) = (config.hidden_size, config.vocab_size);
         let mut watch = Watch::default();
         watch.add(&norm);
         head.tensors().for_each(|tensor| watch.add(tensor));
-        let norm = RmsNorm::load("final norm", &norm, &config.final_norm, options.ops)?;
-        watch.check()?;
         let head = StoredMatrix::new("output head", head, hidden_size)?;
         if head.rows() != vocab_size {
             let (name, expected, found) = ("output head".to_owned(), vocab_size, head.rows());
             return Err(Error::WrongRows { name, expected, found });
         }
-        let EngineOptions { ops, numerics, .. } = *options;
-        let arithmetic = (ops, numerics, Precision::Bf16x2); // No row counts as one of a prompt.
-        Ok(Head {
-            norm,
-            head: Linear::new(Arc::new(head), 0..vocab_size, None, arithmetic)?,
-            hidden_size,
-            pool: options.thread_pool()?,
-            watch,
-        })
+        let head = StoredLinear {
+            matrix: Arc::new(head),
+            rows: 0..vocab_size,
+            bias: None,
+            numerics: options.numerics,
+            precision: Precision::Bf16x2,
+        };
+        let parts = on(options, Load { norm: &norm, norm_spec: &config.final_norm, head })?;
+        watch.check()?; // The norm was read just now.
+        Ok(Head { parts, hidden_size, watch })
     }
 
     /// Logits `[rows, vocab_size]` of `hidden`, `[rows, hidden_size]`.
@@ -65,8 +101,7 @@ impl Head {
     /// # Errors
     /// [`Error::WrongHidden`] if `hidden` is not `rows` rows, [`Error::Damaged`] if a file of weights was.
     pub fn forward(&self, hidden: Vec<f32>, rows: usize) -> Result<Vec<f32>, Error> {
-        let kinds = RowKinds::generated(rows);
-        self.of_normed(hidden, rows, |normed| self.head.forward_values(normed, &kinds))
+        self.run(hidden, rows, true)
     }
 
     /// The final hidden states `[rows, hidden_size]`: `hidden`, of the same shape, after the norm.
@@ -74,15 +109,10 @@ impl Head {
     /// # Errors
     /// [`Error::WrongHidden`] if `hidden` is not `rows` rows, [`Error::Damaged`] if a file of weights was.
     pub fn normed(&self, hidden: Vec<f32>, rows: usize) -> Result<Vec<f32>, Error> {
-        self.of_normed(hidden, rows, |normed| normed.flatten_all()?.to_vec1())
+        self.run(hidden, rows, false)
     }
 
-    fn of_normed(
-        &self,
-        hidden: Vec<f32>,
-        rows: usize,
-        work: impl FnOnce(&Tensor) -> candle_core::Result<Vec<f32>>,
-    ) -> Result<Vec<f32>, Error> {
+    fn run(&self, hidden: Vec<f32>, rows: usize, logits: bool) -> Result<Vec<f32>, Error> {
         let width = self.hidden_size;
         if rows.checked_mul(width) != Some(hidden.len()) {
             return Err(Error::WrongHidden { rows, width, found: hidden.len() });
@@ -90,10 +120,7 @@ impl Head {
         if rows == 0 {
             return Ok(Vec::new());
         }
-        let values = self.pool.install(|| {
-            let hidden = tensors::matrix(hidden, rows, width)?;
-            Ok::<_, Error>(work(&self.norm.forward(&hidden)?)?)
-        });
+        let values = self.parts.forward(hidden, width, logits);
         self.watch.check()?;
         values
     }

@@ -2,15 +2,15 @@
 //!
 //! Start at [`Stage`], a range of decoder layers with its KV pool and threads. [`Embedding`]
 //! comes before the first stage, [`Head`] and [`sample`] after the last; [`Placement`] puts
-//! weights where they are read fastest. Inside, `block` is one layer as candle code, `linear`
-//! is the one door to weights and `device::cpu` is where the time goes.
+//! weights where they are read fastest. Inside, `block` is the mathematics of a layer, once over `device::Device`;
+//! `device::cpu` is where the time goes, and `device::candle` the reference.
 //!
 //! Invariants:
 //! - No network, no runtime, no clock (but for [`probe_layer`], [`probe_head`] and [`Placement`], which measure).
-//! - Only this crate and its users' thin calls see candle; nothing of it is in the public types.
+//! - Only `device::candle` sees candle; nothing of it is in the public types.
 //! - Arithmetic is f32, but for products as [`Numerics`] says; weights stay as they are stored and
 //!   are widened in the kernel.
-//! - With [`Ops::Cake`], every row of a result depends on that row and its past alone, never on how
+//! - With [`DeviceKind::Cpu`], every row of a result depends on that row and its past alone, never on how
 //!   many rows, chunks, stages or threads there are: to the bit.
 //! - Stages keep no state of sequences but the blocks that the master numbers.
 //! - Unsafe code is in `device::cpu` (instructions, results that are not set first, threads, pages) and in
@@ -24,8 +24,6 @@ mod error;
 #[cfg(test)]
 mod golden_tests;
 mod head;
-mod kv;
-mod linear;
 mod loader;
 mod matrix;
 mod memory;
@@ -36,7 +34,7 @@ mod reuse;
 mod rope;
 mod sampling;
 mod stage;
-mod tensors;
+mod step;
 #[cfg(test)]
 mod testing;
 
@@ -50,7 +48,7 @@ pub use embedding::Embedding;
 pub use error::Error;
 pub use head::Head;
 pub use memory::{block_bytes, blocks_for, kv_bytes, resident_bytes, scratch_bytes};
-pub use options::{BLOCK_POSITIONS, EngineOptions, Numerics, Ops, WeightEncoding};
+pub use options::{BLOCK_POSITIONS, DeviceKind, EngineOptions, Numerics, WeightEncoding};
 pub use probe::{HeadProbe, LayerProbe, PROBED_BYTES, probe_head, probe_layer};
 pub use reuse::{Reuse, give_back, keep_little, share_addresses};
 pub use sampling::{Sampled, SamplingOptions, logprobs, sample};

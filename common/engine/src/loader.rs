@@ -6,10 +6,9 @@ use cake_checkpoint::{
     Affine, LinearSpec, MappedMatrix, MappedPacked, MappedTensor, ModelSpec, NormSpec,
 };
 
-use crate::block::RmsNorm;
 use crate::device::cpu::gemm::precision::Precision;
+use crate::device::{Device, StoredLinear};
 use crate::error::Error;
-use crate::linear::Linear;
 use crate::matrix::{StoredMatrix, vector};
 use crate::options::EngineOptions;
 
@@ -17,15 +16,15 @@ use crate::options::EngineOptions;
 pub(crate) type Weights<'a> = dyn Fn(&str) -> Option<MappedTensor> + 'a;
 
 /// Loads the parts of one layer.
-#[derive(Clone, Copy)]
-pub(crate) struct LayerLoader<'a> {
+pub(crate) struct LayerLoader<'a, D> {
+    pub(crate) device: &'a D,
     pub(crate) weights: &'a Weights<'a>,
     pub(crate) model: &'a ModelSpec,
     pub(crate) layer: usize,
     pub(crate) options: &'a EngineOptions,
 }
 
-impl LayerLoader<'_> {
+impl<D: Device> LayerLoader<'_, D> {
     fn find(&self, leaf: &str) -> Result<(String, MappedTensor), Error> {
         let name = self.model.layer_tensor_name(self.layer, leaf);
         match (self.weights)(&name) {
@@ -35,9 +34,9 @@ impl LayerLoader<'_> {
     }
 
     /// A norm.
-    pub(crate) fn norm(&self, norm: &NormSpec) -> Result<RmsNorm, Error> {
+    pub(crate) fn norm(&self, norm: &NormSpec) -> Result<D::Norm, Error> {
         let (name, tensor) = self.find(&format!("{}.weight", norm.path))?;
-        RmsNorm::load(&name, &tensor, norm, self.options.ops)
+        norm_weight(self.device, &name, &tensor, norm)
     }
 
     /// A linear layer. Activations of prompts are rounded to `precision`, where numerics let them be.
@@ -45,7 +44,7 @@ impl LayerLoader<'_> {
         &self,
         linear: &LinearSpec,
         precision: Precision,
-    ) -> Result<Linear, Error> {
+    ) -> Result<D::Weight, Error> {
         let (name, matrix) = self.matrix(&linear.path, linear.inputs)?;
         if matrix.rows() != linear.stored_rows {
             let (expected, found) = (linear.stored_rows, matrix.rows());
@@ -59,8 +58,9 @@ impl LayerLoader<'_> {
             }
             false => None,
         };
-        let arithmetic = (self.options.ops, self.options.numerics, precision);
-        Linear::new(Arc::new(matrix), linear.rows.clone(), bias, arithmetic)
+        let (matrix, rows, numerics) =
+            (Arc::new(matrix), linear.rows.clone(), self.options.numerics);
+        self.device.weight(StoredLinear { matrix, rows, bias, numerics, precision })
     }
 
     /// The matrix of the module `leaf`: packed if it has scales.
@@ -77,6 +77,18 @@ impl LayerLoader<'_> {
         let matrix = StoredMatrix::new(&name, MappedMatrix { weight, packed }, columns)?;
         Ok((name, matrix))
     }
+}
+
+/// A norm whose weight is stored as the tensor `name`, `[width]`.
+pub(crate) fn norm_weight<D: Device>(
+    device: &D,
+    name: &str,
+    tensor: &MappedTensor,
+    norm: &NormSpec,
+) -> Result<D::Norm, Error> {
+    let mut weight = vector(name, tensor, norm.width)?;
+    weight.iter_mut().for_each(|weight| *weight += norm.offset);
+    device.norm_weight(weight, norm.eps as f32)
 }
 
 /// How a matrix is packed, from the widths of its codes and of its scales.

@@ -5,41 +5,69 @@ use std::str::FromStr;
 
 use cake_checkpoint::{Affine, Dtype, KvDtype};
 
-use crate::device::cpu::pool::Pool;
 use crate::error::Error;
 
 /// Positions in one KV block unless told otherwise: small enough to waste little at the end of a
 /// sequence, large enough for block lists to stay short.
 pub const BLOCK_POSITIONS: usize = 16;
 
-/// Whose operations do the arithmetic.
+/// What computes the layers of a stage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Ops {
-    /// Our kernels, on weights as they are stored.
+pub enum DeviceKind {
+    /// The processor, by our kernels, on weights as they are stored.
     #[default]
-    Cake,
-    /// Candle's own operations on weights widened to f32: slow, large and readable, the reference
+    Cpu,
+    /// The processor, by candle's own operations on weights widened to f32: slow, large and readable, the reference
     /// that our kernels are tested against.
     Candle,
+    /// The first GPU that CUDA knows, by candle's operations.
+    #[cfg(feature = "cuda")]
+    Cuda,
+    /// The first GPU that Metal knows, by candle's operations.
+    #[cfg(feature = "metal")]
+    Metal,
 }
 
-impl Ops {
-    /// What the environment variable `CAKE_OPS` says: `candle`, or `cake`, empty or absent.
+impl DeviceKind {
+    /// Every device that this build has, by the name that `CAKE_DEVICE` knows it by.
+    pub const ALL: &[(&str, DeviceKind)] = &[
+        ("cpu", DeviceKind::Cpu),
+        ("candle", DeviceKind::Candle),
+        #[cfg(feature = "cuda")]
+        ("cuda", DeviceKind::Cuda),
+        #[cfg(feature = "metal")]
+        ("metal", DeviceKind::Metal),
+    ];
+
+    /// What the environment variable `CAKE_DEVICE` names: the processor if it is empty or absent.
     ///
     /// # Errors
-    /// [`Error::UnknownOps`] for any other value.
-    pub fn from_env() -> Result<Ops, Error> {
-        match std::env::var_os("CAKE_OPS") {
-            None => Ok(Ops::Cake),
-            Some(value) => Ops::parse(&value.to_string_lossy()),
+    /// [`Error::UnknownDevice`] for any other value.
+    pub fn from_env() -> Result<DeviceKind, Error> {
+        match std::env::var_os("CAKE_DEVICE") {
+            None => Ok(DeviceKind::Cpu),
+            Some(value) => DeviceKind::parse(&value.to_string_lossy()),
         }
     }
 
-    fn parse(value: &str) -> Result<Ops, Error> {
-        match value {
-            "" | "cake" => Ok(Ops::Cake),
-            "candle" => Ok(Ops::Candle),
-            _ => Err(Error::UnknownOps { found: value.to_owned() }),
+    fn parse(value: &str) -> Result<DeviceKind, Error> {
+        if value.is_empty() {
+            return Ok(DeviceKind::Cpu);
+        }
+        let named = Self::ALL.iter().find(|(name, _)| *name == value);
+        named.map(|(_, kind)| *kind).ok_or_else(|| {
+            let names: Vec<String> =
+                Self::ALL.iter().map(|(name, _)| format!("{name:?}")).collect();
+            Error::UnknownDevice { found: value.to_owned(), expected: names.join(" or ") }
+        })
+    }
+
+    /// Resident bytes for each thousand stored bytes of weights of this type: mapped weights cost their own bytes,
+    /// candle's operations keep a copy widened to f32 beside them.
+    pub fn resident_permille(self, dtype: Dtype) -> u32 {
+        match self {
+            DeviceKind::Cpu => 1000,
+            _ => 1000 + 32_000 / u32::try_from(dtype.bits()).unwrap_or(32).max(1),
         }
     }
 }
@@ -126,15 +154,15 @@ pub struct EngineOptions {
     pub max_positions: usize,
     /// Threads for the arithmetic; 0 for as many as [`default_threads`](crate::default_threads).
     pub threads: usize,
-    /// Whose operations do the arithmetic.
-    pub ops: Ops,
-    /// How exactly our operations compute products with weights.
+    /// What computes.
+    pub device: DeviceKind,
+    /// How exactly our kernels compute products with weights.
     pub numerics: Numerics,
 }
 
 impl EngineOptions {
     /// Options for `kv_blocks` blocks of [`BLOCK_POSITIONS`] positions in f32 and sequences as long
-    /// as all of them, on as many threads as by default, with our operations.
+    /// as all of them, on as many threads as by default, on the processor.
     pub fn new(kv_blocks: usize) -> EngineOptions {
         EngineOptions {
             kv: KvDtype::F32,
@@ -142,17 +170,9 @@ impl EngineOptions {
             block_positions: BLOCK_POSITIONS,
             max_positions: kv_blocks.saturating_mul(BLOCK_POSITIONS),
             threads: 0,
-            ops: Ops::Cake,
+            device: DeviceKind::Cpu,
             numerics: Numerics::Fast,
         }
-    }
-
-    /// The threads that the arithmetic runs on.
-    ///
-    /// # Errors
-    /// [`Error::Threads`] if the system refuses one.
-    pub(crate) fn thread_pool(&self) -> Result<Pool, Error> {
-        Pool::new(self.threads)
     }
 }
 
@@ -182,10 +202,15 @@ mod tests {
     }
 
     #[test]
-    fn ops_are_cake_candle_or_refused() {
-        assert_eq!(Ops::parse("").unwrap(), Ops::Cake);
-        assert_eq!(Ops::parse("cake").unwrap(), Ops::Cake);
-        assert_eq!(Ops::parse("candle").unwrap(), Ops::Candle);
-        assert!(matches!(Ops::parse("cuda"), Err(Error::UnknownOps { found }) if found == "cuda"));
+    fn devices_have_names_and_others_are_refused() {
+        assert_eq!(DeviceKind::parse("").unwrap(), DeviceKind::Cpu);
+        for (name, kind) in DeviceKind::ALL {
+            assert_eq!(DeviceKind::parse(name).unwrap(), *kind);
+        }
+        let refused = DeviceKind::parse("abacus").unwrap_err().to_string();
+        assert!(
+            refused.starts_with("CAKE_DEVICE is \"abacus\", expected \"cpu\" or \"candle\""),
+            "{refused}"
+        );
     }
 }

@@ -4,12 +4,8 @@
 //! of a head pairs with element `i + rotary_dim / 2`; what follows that part passes through.
 
 use cake_checkpoint::{Rope, RopeScaling, RotationSpec};
-use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
 
-use crate::device::cpu::attention::AttendRow;
-use crate::device::cpu::elementwise::rotate;
-use crate::options::Ops;
-use crate::tensors;
+use crate::batch::AttendRow;
 
 /// The frequencies of one rotation.
 pub(crate) struct Frequencies {
@@ -81,66 +77,10 @@ fn inverse_frequencies(rope: &Rope, rotary_dim: usize) -> Vec<f32> {
 
 /// The rotation of one step: `cos` and `sin` are `[rows, half]`.
 pub(crate) struct Rotation {
-    cos: Vec<f32>,
-    sin: Vec<f32>,
-    half: usize,
-}
-
-impl Rotation {
-    /// Rotates `x`, `[rows, heads × head_dim]`.
-    pub(crate) fn apply(
-        &self,
-        x: &Tensor,
-        heads: usize,
-        head_dim: usize,
-        ops: Ops,
-    ) -> candle_core::Result<Tensor> {
-        match ops {
-            Ops::Cake => x.apply_op1_no_bwd(&Rotate { rotation: self, heads, head_dim }),
-            Ops::Candle => self.apply_candle(x, heads, head_dim),
-        }
-    }
-
-    fn apply_candle(
-        &self,
-        x: &Tensor,
-        heads: usize,
-        head_dim: usize,
-    ) -> candle_core::Result<Tensor> {
-        let rows = x.dim(0)?;
-        let cos = tensors::matrix(self.cos.clone(), rows, self.half)?;
-        let sin = tensors::matrix(self.sin.clone(), rows, self.half)?;
-        let by_head = x.reshape((1, rows, heads, head_dim))?.transpose(1, 2)?; // [1, heads, rows, head_dim]
-        let turning = by_head.narrow(3, 0, 2 * self.half)?.contiguous()?;
-        let turned = candle_nn::rotary_emb::rope(&turning, &cos, &sin)?;
-        let rest = by_head.narrow(3, 2 * self.half, head_dim - 2 * self.half)?;
-        Tensor::cat(&[&turned, &rest.contiguous()?], 3)?
-            .transpose(1, 2)?
-            .reshape((rows, heads * head_dim))
-    }
-}
-
-struct Rotate<'a> {
-    rotation: &'a Rotation,
-    heads: usize,
-    head_dim: usize,
-}
-
-impl CustomOp1 for Rotate<'_> {
-    fn name(&self) -> &'static str {
-        "cake-rotate"
-    }
-
-    fn cpu_fwd(
-        &self,
-        storage: &CpuStorage,
-        layout: &Layout,
-    ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let Rotation { cos, sin, half } = self.rotation;
-        let x = tensors::values(storage, layout)?;
-        let y = rotate(x, cos, sin, (self.heads, self.head_dim, *half));
-        Ok((CpuStorage::F32(y), layout.shape().clone()))
-    }
+    pub(crate) cos: Vec<f32>,
+    pub(crate) sin: Vec<f32>,
+    /// Pairs of numbers of a head that rotate.
+    pub(crate) half: usize,
 }
 
 #[cfg(test)]

@@ -5,14 +5,13 @@ use std::cell::RefCell;
 use cake_checkpoint::{LayerRange, MappedTensor, ModelSpec, Watch};
 
 use crate::batch::Batch;
-use crate::block::{DecoderLayer, Step};
-use crate::device::cpu::isa::choice::chosen;
-use crate::device::cpu::pool::Pool;
+use crate::block::DecoderLayer;
+use crate::device::{Device, OnDevice, on};
 use crate::error::Error;
-use crate::loader::LayerLoader;
+use crate::loader::{LayerLoader, Weights};
 use crate::options::EngineOptions;
 use crate::rope::Frequencies;
-use crate::tensors;
+use crate::step::Step;
 
 /// Decoder layers `[start, end)` of a model, ready to run steps.
 ///
@@ -23,12 +22,71 @@ pub struct Stage {
     hidden_size: usize,
     /// One per rotation of the model.
     frequencies: Vec<Frequencies>,
-    /// One per layer of the range.
-    parts: Vec<DecoderLayer>,
+    parts: Box<dyn Parts>,
     options: EngineOptions,
-    pool: Pool,
     /// The files that weights are read from at each step.
     watch: Watch,
+}
+
+/// The layers of a stage on the device that computes them.
+trait Parts: Send + Sync {
+    /// `hidden` is `[rows, width]`, and so is the result.
+    fn forward(
+        &mut self,
+        hidden: Vec<f32>,
+        width: usize,
+        step: &Step<'_>,
+    ) -> Result<Vec<f32>, Error>;
+}
+
+struct PartsOn<D: Device> {
+    device: D,
+    /// One per layer of the range.
+    layers: Vec<DecoderLayer<D>>,
+}
+
+impl<D: Device> Parts for PartsOn<D> {
+    fn forward(
+        &mut self,
+        hidden: Vec<f32>,
+        width: usize,
+        step: &Step<'_>,
+    ) -> Result<Vec<f32>, Error> {
+        let Self { device, layers } = self;
+        device.compute(|| {
+            let mut hidden = device.rows(hidden, width)?;
+            for layer in layers {
+                hidden = layer.forward(device, hidden, step)?;
+            }
+            device.values(hidden)
+        })
+    }
+}
+
+/// What layers are loaded from.
+struct Load<'a> {
+    model: &'a ModelSpec,
+    layers: LayerRange,
+    weights: &'a Weights<'a>,
+    options: &'a EngineOptions,
+}
+
+impl OnDevice for Load<'_> {
+    type Output = Box<dyn Parts>;
+
+    fn run<D: Device + 'static>(self, device: D) -> Result<Box<dyn Parts>, Error> {
+        let Self { model, layers, weights, options } = self;
+        let load = |layer| {
+            let loader = LayerLoader { device: &device, weights, model, layer, options };
+            DecoderLayer::load(&loader, &model.layers[layer])
+        };
+        let mut layers = layers.iter().map(load).collect::<Result<Vec<_>, Error>>()?;
+        for index in 1..layers.len() {
+            let (before, later) = layers.split_at_mut(index);
+            before[index - 1].precede(&device, &later[0]);
+        }
+        Ok(Box::new(PartsOn { device, layers }))
+    }
 }
 
 impl Stage {
@@ -48,25 +106,14 @@ impl Stage {
         if layers.start > layers.end || layers.end > num_layers {
             return Err(Error::NoSuchLayers { layers, num_layers });
         }
-        chosen()?;
         let options = EngineOptions {
             block_positions: options.block_positions.max(1), // Zero would divide nothing.
             ..options.clone()
         };
         let watch = RefCell::new(Watch::default());
-        let weights: &dyn Fn(&str) -> Option<MappedTensor> =
+        let weights: &Weights<'_> =
             &|name| weights(name).inspect(|tensor| watch.borrow_mut().add(tensor));
-        let mut parts = layers
-            .iter()
-            .map(|layer| {
-                let loader = LayerLoader { weights, model, layer, options: &options };
-                DecoderLayer::load(&loader, &model.layers[layer])
-            })
-            .collect::<Result<Vec<_>, Error>>()?;
-        for index in 1..parts.len() {
-            let (before, later) = parts.split_at_mut(index);
-            before[index - 1].precede(&later[0]);
-        }
+        let parts = on(&options, Load { model, layers, weights, options: &options })?;
         let watch = watch.into_inner();
         watch.check()?; // Small weights were read just now.
         Ok(Stage {
@@ -74,7 +121,6 @@ impl Stage {
             hidden_size: model.hidden_size,
             frequencies: model.rotations.iter().map(Frequencies::new).collect(),
             parts,
-            pool: options.thread_pool()?,
             options,
             watch,
         })
@@ -102,14 +148,7 @@ impl Stage {
         let rotations = self.frequencies.iter().map(|it| it.rotation(&rows)).collect();
         let kinds = batch.kinds(self.options.numerics);
         let step = Step { items: &batch.items, rows, kinds, rotations };
-        let parts = &mut self.parts;
-        let hidden = self.pool.install(|| {
-            let mut hidden = tensors::matrix(hidden, step.rows.len(), width)?;
-            for layer in parts {
-                hidden = layer.forward(hidden, &step)?;
-            }
-            Ok::<_, Error>(hidden.flatten_all()?.to_vec1()?)
-        });
+        let hidden = self.parts.forward(hidden, width, &step);
         self.watch.check()?;
         hidden
     }

@@ -3,7 +3,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use cake_checkpoint::{Digest, LayerRange, MappedTensor};
-use cake_engine::{EngineOptions, Ops, Stage};
+use cake_engine::{DeviceKind, EngineOptions, Stage};
 use futures_util::future::join_all;
 use tokio::task::block_in_place;
 
@@ -161,7 +161,7 @@ impl Prepared {
             block_positions: cake_engine::BLOCK_POSITIONS,
             max_positions: self.chosen.promise.context,
             threads: self.threads,
-            ops: Ops::from_env()?,
+            device: DeviceKind::from_env()?,
             numerics: self.chosen.promise.numerics,
         })
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cake_checkpoint::{Checkpoint, Encoding, KvDtype, LayerRange};
-use cake_engine::{EngineOptions, Numerics, Ops, Stage};
+use cake_engine::{DeviceKind, EngineOptions, Numerics, Stage};
 use cake_proto::WireFormat;
 
 use super::*;
@@ -42,7 +42,7 @@ impl Bench {
             block_positions: cake_engine::BLOCK_POSITIONS,
             max_positions: self.promise.context,
             threads: 2,
-            ops: Ops::from_env().expect("known"),
+            device: DeviceKind::from_env().expect("known"),
             numerics: self.promise.numerics,
         }
     }

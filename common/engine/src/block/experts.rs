@@ -1,29 +1,24 @@
 //! A mixture of experts: many gated networks of which a router chooses some for each row.
 
 use cake_checkpoint::{ExpertsSpec, RouterChoice};
-use candle_core::Tensor;
 
 use super::mlp::Mlp;
 use crate::batch::RowKinds;
-use crate::device::cpu::elementwise::softmax;
+use crate::device::Device;
 use crate::device::cpu::gemm::precision::Precision;
-use crate::device::cpu::isa::tier::Tier;
 use crate::error::Error;
-use crate::linear::Linear;
 use crate::loader::LayerLoader;
-use crate::tensors;
 
 /// A router and its experts, following `Qwen3MoeSparseMoeBlock` in Hugging Face transformers.
 ///
 /// An expert's weights are read only in steps with a row that goes to it, and once in each of these. A row's result is
 /// summed up in the order of its experts' numbers, so that it depends on nothing but the row.
-pub(crate) struct Experts {
-    router: Linear,
+pub(crate) struct Experts<D: Device> {
+    router: D::Weight,
     choice: RouterChoice,
     /// How many experts a row goes to.
     chosen: usize,
-    experts: Vec<Mlp>,
-    tier: Tier,
+    experts: Vec<Mlp<D>>,
 }
 
 /// One expert's part of a step.
@@ -35,50 +30,49 @@ struct Share {
     weights: Vec<f32>,
 }
 
-impl Experts {
-    pub(crate) fn load(loader: &LayerLoader<'_>, spec: &ExpertsSpec) -> Result<Experts, Error> {
+impl<D: Device> Experts<D> {
+    pub(crate) fn load(loader: &LayerLoader<'_, D>, spec: &ExpertsSpec) -> Result<Self, Error> {
         let router = loader.linear(&spec.router(), Precision::Bf16x2)?;
         let expert = |index| Mlp::load(loader, &spec.expert(index));
         let experts = (0..spec.count).map(expert).collect::<Result<Vec<_>, Error>>()?;
-        let (choice, chosen) = (spec.router.choice, spec.chosen);
-        Ok(Experts { router, choice, chosen, experts, tier: Tier::detect() })
+        Ok(Experts { router, choice: spec.router.choice, chosen: spec.chosen, experts })
     }
 
     /// The first product of a step.
-    pub(crate) fn first(&self) -> &Linear {
+    pub(crate) fn first(&self) -> &D::Weight {
         &self.router
     }
 
     /// `hidden` is `[rows, hidden_size]`, its rows of these `kinds`, and so is the result.
-    pub(crate) fn forward(&self, hidden: &Tensor, kinds: &RowKinds) -> candle_core::Result<Tensor> {
-        let (rows, width) = hidden.dims2()?;
+    pub(crate) fn forward(
+        &self,
+        device: &D,
+        hidden: &D::Rows,
+        kinds: &RowKinds,
+    ) -> Result<D::Rows, Error> {
         // A choice between experts that are nearly alike turns on the last bits: no row is rounded as a prompt's.
-        let scores = self.router.forward_values(hidden, &RowKinds::generated(rows))?;
-        let mut sums = vec![0.0; rows * width];
-        for (expert, share) in self.experts.iter().zip(self.shares(&scores)) {
-            if share.rows.is_empty() {
+        let unrounded = RowKinds::generated(kinds.rows());
+        let [scores] = device.linear([&self.router], hidden, &unrounded)?; // [rows, experts]
+        let probabilities = device.softmax(scores)?;
+        let mut sums = device.zeros_like(hidden)?;
+        for (expert, Share { rows, weights }) in
+            self.experts.iter().zip(self.shares(&probabilities))
+        {
+            if rows.is_empty() {
                 continue;
             }
-            let gathered =
-                tensors::with_values(hidden, |hidden| gather(hidden, width, &share.rows))?;
-            let gathered = tensors::matrix(gathered, share.rows.len(), width)?;
-            let results = expert.forward(&gathered, &kinds.select(&share.rows))?;
-            tensors::with_values(&results, |results| {
-                let results = results.chunks_exact(width);
-                for ((&row, weight), result) in share.rows.iter().zip(share.weights).zip(results) {
-                    let sums = &mut sums[row * width..][..width];
-                    sums.iter_mut().zip(result).for_each(|(sum, value)| *sum += weight * value);
-                }
-            })?;
+            let gathered = device.gather(hidden, &rows)?;
+            let results = expert.forward(device, &gathered, &kinds.select(&rows))?;
+            device.scatter_add(&mut sums, &rows, &weights, &results)?;
         }
-        tensors::matrix(sums, rows, width)
+        Ok(sums)
     }
 
-    /// What of a step whose router gave these scores, `[rows, experts]`, each expert gets.
-    fn shares(&self, scores: &[f32]) -> Vec<Share> {
+    /// What of a step with these probabilities, `[rows, experts]`, each expert gets.
+    fn shares(&self, probabilities: &[f32]) -> Vec<Share> {
         let mut shares: Vec<Share> = self.experts.iter().map(|_| Share::default()).collect();
-        for (row, scores) in scores.chunks_exact(self.experts.len()).enumerate() {
-            for (expert, weight) in choose(self.tier, self.choice, self.chosen, scores) {
+        for (row, probabilities) in probabilities.chunks_exact(self.experts.len()).enumerate() {
+            for (expert, weight) in choose(self.choice, self.chosen, probabilities) {
                 shares[expert].rows.push(row);
                 shares[expert].weights.push(weight);
             }
@@ -87,23 +81,15 @@ impl Experts {
     }
 }
 
-/// The experts of a row with these scores, each with its weight. Of experts with the same weight the first is chosen.
-fn choose(tier: Tier, choice: RouterChoice, chosen: usize, scores: &[f32]) -> Vec<(usize, f32)> {
+/// The experts of a row whose softmax this is, each with its weight. Of equal ones the first is chosen.
+fn choose(choice: RouterChoice, chosen: usize, probabilities: &[f32]) -> Vec<(usize, f32)> {
     let RouterChoice::SoftmaxThenTopK { renormalise } = choice;
-    let weights = softmax(tier, scores);
-    let mut order: Vec<usize> = (0..weights.len()).collect();
-    order.sort_by(|&a, &b| weights[b].total_cmp(&weights[a])); // Stable: ties stay in order.
+    let mut order: Vec<usize> = (0..probabilities.len()).collect();
+    order.sort_by(|&a, &b| probabilities[b].total_cmp(&probabilities[a])); // Stable: ties stay in order.
     order.truncate(chosen);
-    let sum: f32 = order.iter().map(|&expert| weights[expert]).sum();
+    let sum: f32 = order.iter().map(|&expert| probabilities[expert]).sum();
     let divisor = if renormalise { sum } else { 1.0 };
-    order.into_iter().map(|expert| (expert, weights[expert] / divisor)).collect()
-}
-
-/// The named rows of `[any, width]`, behind each other.
-fn gather(values: &[f32], width: usize, rows: &[usize]) -> Vec<f32> {
-    let mut gathered = Vec::with_capacity(rows.len() * width);
-    rows.iter().for_each(|row| gathered.extend_from_slice(&values[row * width..][..width]));
-    gathered
+    order.into_iter().map(|expert| (expert, probabilities[expert] / divisor)).collect()
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -113,29 +99,21 @@ mod touched;
 mod tests {
     use super::*;
 
-    fn chosen(renormalise: bool, count: usize, scores: &[f32]) -> Vec<(usize, f32)> {
-        choose(Tier::detect(), RouterChoice::SoftmaxThenTopK { renormalise }, count, scores)
+    fn chosen(renormalise: bool, probabilities: &[f32]) -> Vec<(usize, f32)> {
+        choose(RouterChoice::SoftmaxThenTopK { renormalise }, 2, probabilities)
     }
 
     #[test]
     fn the_likeliest_experts_are_chosen_with_their_part_of_all() {
-        // Exponentials of 1, 4, 2 and 3 parts of ten.
-        let scores = [1f32, 4.0, 2.0, 3.0].map(f32::ln);
-        let near = |found: Vec<(usize, f32)>, expected: [(usize, f32); 2]| {
-            assert_eq!(found.len(), 2);
-            for (found, expected) in found.into_iter().zip(expected) {
-                assert_eq!(found.0, expected.0);
-                assert!((found.1 - expected.1).abs() < 1e-6, "{found:?}, expected {expected:?}");
-            }
-        };
-        near(chosen(false, 2, &scores), [(1, 0.4), (3, 0.3)]);
-        near(chosen(true, 2, &scores), [(1, 4.0 / 7.0), (3, 3.0 / 7.0)]);
+        let probabilities = [0.125, 0.5, 0.125, 0.25];
+        assert_eq!(chosen(false, &probabilities), [(1, 0.5), (3, 0.25)]);
+        assert_eq!(chosen(true, &probabilities), [(1, 0.5 / 0.75), (3, 0.25 / 0.75)]);
     }
 
     #[test]
     fn of_equal_experts_the_first_is_chosen_and_what_is_no_number_ends_nothing() {
-        let experts = |scores: &[f32]| -> Vec<usize> {
-            chosen(true, 2, scores).into_iter().map(|(expert, _)| expert).collect()
+        let experts = |probabilities: &[f32]| -> Vec<usize> {
+            chosen(true, probabilities).into_iter().map(|(expert, _)| expert).collect()
         };
         assert_eq!(experts(&[0.0, 1.0, 1.0, 1.0]), [1, 2]);
         assert_eq!(experts(&[f32::NAN; 4]).len(), 2);

@@ -1,12 +1,9 @@
-//! The mathematics of a layer: its operations, each in a file of its own, and the residual branches that hold them.
+//! The mathematics of a layer: its operations, each in a file of its own, and the residual branches that hold them;
+//! once, over whatever device computes.
 
 mod attention;
 mod experts;
 mod layer;
 mod mlp;
-mod norm;
-mod step;
 
 pub(crate) use layer::DecoderLayer;
-pub(crate) use norm::RmsNorm;
-pub(crate) use step::Step;

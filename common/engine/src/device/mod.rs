@@ -1,3 +1,167 @@
-//! What computes the blocks of a stage.
+//! What computes the blocks of a stage. Model mathematics (`block/`) is written once over [`Device`]; a device is a
+//! folder or a file beside this one, and a line in [`on`].
 
+pub(crate) mod candle;
 pub(crate) mod cpu;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use cake_checkpoint::{Activation, AttentionSpec};
+
+use crate::batch::RowKinds;
+use crate::error::Error;
+use crate::matrix::StoredMatrix;
+use crate::options::{DeviceKind, EngineOptions, Numerics};
+use crate::rope::Rotation;
+use crate::step::Step;
+use cpu::gemm::precision::Precision;
+
+/// A linear layer as it is stored: `y = x · weightᵀ + bias`.
+pub(crate) struct StoredLinear {
+    /// The matrix, `[any, inputs]`,
+    pub(crate) matrix: Arc<StoredMatrix>,
+    /// and which of its rows are this layer's: its outputs. The matrix has them.
+    pub(crate) rows: Range<usize>,
+    /// `[outputs]`.
+    pub(crate) bias: Option<Vec<f32>>,
+    /// How exactly products are computed.
+    pub(crate) numerics: Numerics,
+    /// What activations of a prompt may be rounded to, where numerics let them be.
+    pub(crate) precision: Precision,
+}
+
+/// Something that computes blocks: activations and weights that lie with it, and what is done with them.
+///
+/// Activations are `[rows, width]` in f32; a row of a result depends on that row of the operands and its past alone.
+/// Shapes were checked by whoever calls: what does not fit is a fault of this program, and an error.
+pub(crate) trait Device: Send + Sync {
+    /// Activations, `[rows, width]`.
+    type Rows;
+    /// The weight of a linear layer.
+    type Weight: Send + Sync;
+    /// The weight of an RMS norm.
+    type Norm: Send + Sync;
+    /// Keys and values of one layer, in blocks that the master numbers.
+    type Kept: Send + Sync;
+
+    /// Calls `work` where this device computes, with its threads at hand.
+    fn compute<R>(&self, work: impl FnOnce() -> R) -> R;
+
+    /// Brings activations to the device. `values` is row-major, a multiple of `width` long.
+    fn rows(&self, values: Vec<f32>, width: usize) -> Result<Self::Rows, Error>;
+
+    /// Brings activations back, row-major.
+    fn values(&self, rows: Self::Rows) -> Result<Vec<f32>, Error>;
+
+    /// Makes the weight of a linear layer ready.
+    fn weight(&self, linear: StoredLinear) -> Result<Self::Weight, Error>;
+
+    /// Hears which products come at once after those that begin with `weight`: a hint, for who can ask memory for bytes
+    /// before they are needed.
+    fn precede(&self, weight: &mut Self::Weight, later: &[&Self::Weight]) {
+        let _ = (weight, later);
+    }
+
+    /// `x · weightᵀ + bias` for several weights with the same `x`, whose rows are of these `kinds`.
+    fn linear<const N: usize>(
+        &self,
+        weights: [&Self::Weight; N],
+        x: &Self::Rows,
+        kinds: &RowKinds,
+    ) -> Result<[Self::Rows; N], Error>;
+
+    /// Makes the weight of an RMS norm ready.
+    fn norm_weight(&self, weight: Vec<f32>, eps: f32) -> Result<Self::Norm, Error>;
+
+    /// `weight · x / sqrt(mean(x²) + eps)`; as many values as the weight has are normalised by themselves.
+    fn norm(&self, norm: &Self::Norm, x: &Self::Rows) -> Result<Self::Rows, Error>;
+
+    /// Turns each head of `x`, `[rows, heads × head_dim]`, by the row's position.
+    fn rotate(
+        &self,
+        x: Self::Rows,
+        rotation: &Rotation,
+        heads: usize,
+        head_dim: usize,
+    ) -> Result<Self::Rows, Error>;
+
+    /// Reserves memory for the keys and values of one layer.
+    ///
+    /// # Errors
+    /// [`Error::KvTooLarge`] or [`Error::KvMemory`] if there cannot be so much.
+    fn kept(&self, spec: &AttentionSpec, options: &EngineOptions) -> Result<Self::Kept, Error>;
+
+    /// Writes the keys and values of the step's rows, each `[rows, kv_heads × head_dim]`, over what was there.
+    fn keep(
+        &self,
+        kept: &mut Self::Kept,
+        step: &Step<'_>,
+        keys: &Self::Rows,
+        values: &Self::Rows,
+    ) -> Result<(), Error>;
+
+    /// Attention of `queries`, `[rows, heads × head_dim]`, over what is kept of each row's past: the weighted values, of
+    /// the same shape.
+    fn attend(
+        &self,
+        kept: &Self::Kept,
+        spec: &AttentionSpec,
+        step: &Step<'_>,
+        queries: &Self::Rows,
+    ) -> Result<Self::Rows, Error>;
+
+    /// `activation(gate) · up`, elementwise.
+    fn gate(
+        &self,
+        activation: Activation,
+        gate: Self::Rows,
+        up: Self::Rows,
+    ) -> Result<Self::Rows, Error>;
+
+    /// `x · factor`.
+    fn scale(&self, x: Self::Rows, factor: f32) -> Result<Self::Rows, Error>;
+
+    /// `a + b`, elementwise.
+    fn add(&self, a: Self::Rows, b: Self::Rows) -> Result<Self::Rows, Error>;
+
+    /// The softmax of each row, brought back: `[rows, width]`.
+    fn softmax(&self, x: Self::Rows) -> Result<Vec<f32>, Error>;
+
+    /// The rows of `x` with these numbers, behind each other.
+    fn gather(&self, x: &Self::Rows, rows: &[usize]) -> Result<Self::Rows, Error>;
+
+    /// Zeros of the shape of `x`.
+    fn zeros_like(&self, x: &Self::Rows) -> Result<Self::Rows, Error>;
+
+    /// Adds each row of `x`, times its weight, to the row of `sums` with the number at its place in `rows`, each of which
+    /// is there once.
+    fn scatter_add(
+        &self,
+        sums: &mut Self::Rows,
+        rows: &[usize],
+        weights: &[f32],
+        x: &Self::Rows,
+    ) -> Result<(), Error>;
+}
+
+/// Work that is done alike on every device.
+pub(crate) trait OnDevice {
+    /// What comes of it.
+    type Output;
+
+    /// Does it.
+    fn run<D: Device + 'static>(self, device: D) -> Result<Self::Output, Error>;
+}
+
+/// Does `work` on a device as the options name it: the one place where devices are told apart.
+pub(crate) fn on<W: OnDevice>(options: &EngineOptions, work: W) -> Result<W::Output, Error> {
+    match options.device {
+        DeviceKind::Cpu => work.run(cpu::Cpu::new(options)?),
+        DeviceKind::Candle => work.run(candle::Candle::on_cpu()),
+        #[cfg(feature = "cuda")]
+        DeviceKind::Cuda => work.run(candle::Candle::on_cuda()?),
+        #[cfg(feature = "metal")]
+        DeviceKind::Metal => work.run(candle::Candle::on_metal()?),
+    }
+}

@@ -1,7 +1,7 @@
 //! CPU kernels: f32 arithmetic on weights that stay as they are stored.
 //!
 //! Start at [`Tier`], which picks the instructions at run time, and [`matmul()`], where the time
-//! goes. Candle code reaches the kernels through custom operations in the modules above this one.
+//! goes. `compute` makes a device of them.
 //!
 //! Invariants:
 //! - Every output element has one order of summation, which its kernel states; in `matmul`, 16
@@ -17,11 +17,16 @@
 pub(crate) mod agreement;
 pub(crate) mod attention;
 pub(crate) mod buffer;
+mod compute;
 pub(crate) mod element;
 pub(crate) mod elementwise;
 pub(crate) mod gemm;
 pub(crate) mod isa;
+mod kv;
+mod linear;
 pub mod placement;
 pub(crate) mod pool;
 #[cfg(test)]
 mod small;
+
+pub(crate) use compute::Cpu;

@@ -3,7 +3,7 @@
 
 use cake_checkpoint::Activation;
 
-use super::attention::{Attend, AttendRow, KvView, attend};
+use super::attention::{Attend, KvView, attend};
 use super::element::{Bf16, Element, F16, F32, FloatType};
 use super::elementwise::{add, gated, rms_norm, rotate};
 use super::gemm::affine::{AffineMatrix, Bits, MAX_GROUP, affine_matmul};
@@ -12,6 +12,7 @@ use super::gemm::inputs::Inputs;
 use super::isa::simd::Portable;
 use super::isa::tier::Tier;
 use super::pool::Pool;
+use crate::batch::AttendRow;
 use crate::options::Numerics;
 use crate::testing::{Random, product};
 

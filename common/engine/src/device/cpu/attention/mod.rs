@@ -21,6 +21,7 @@ use std::ops::Range;
 
 use self::state::{Finish, State};
 use self::walk::{Scratch, Walk};
+use crate::batch::AttendRow;
 use crate::device::cpu::buffer::{Room, Unset};
 use crate::device::cpu::element::FloatType;
 use crate::device::cpu::isa::simd::LANES;
@@ -67,15 +68,6 @@ impl KvView<'_> {
         }
         offsets
     }
-}
-
-/// Whose past one row sees.
-#[derive(Clone, Copy)]
-pub(crate) struct AttendRow<'a> {
-    /// The row's own position, whose key and value are in the cache already.
-    pub(crate) position: usize,
-    /// The blocks of its sequence, in order of position.
-    pub(crate) blocks: &'a [u32],
 }
 
 /// Attention of one layer for one step.

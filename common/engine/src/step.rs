@@ -1,12 +1,11 @@
 //! What all layers share in one step.
 
-use crate::batch::{BatchItem, RowKinds};
-use crate::device::cpu::attention::AttendRow;
+use crate::batch::{AttendRow, BatchItem, RowKinds};
 use crate::rope::Rotation;
 
-/// What all layers share in one step.
+/// One step, checked, as its layers see it.
 pub(crate) struct Step<'a> {
-    /// The parts of the step, checked.
+    /// The parts of the step.
     pub(crate) items: &'a [BatchItem],
     /// Every row of them, in order.
     pub(crate) rows: Vec<AttendRow<'a>>,

@@ -3,7 +3,8 @@
 use cake_checkpoint::KvDtype;
 use memmap2::MmapMut;
 
-use crate::device::cpu::attention::{AttendRow, KvView};
+use super::attention::KvView;
+use crate::batch::AttendRow;
 use crate::device::cpu::element::{Element, F16, F32, FloatType};
 use crate::error::Error;
 use crate::options::EngineOptions;
@@ -85,22 +86,5 @@ impl KvPool {
             kv_heads: self.kv_heads,
             head_dim: self.head_dim,
         }
-    }
-
-    /// Keys and values of the first `positions` positions of a sequence, gathered:
-    /// each `[positions, kv_heads × head_dim]`.
-    pub(crate) fn gather(&self, positions: usize, blocks: &[u32]) -> (Vec<f32>, Vec<f32>) {
-        let head_bytes = self.head_dim * self.float.bytes();
-        let view = self.view();
-        let gather = |pool: &[u8]| {
-            (0..positions)
-                .flat_map(|position| (0..self.kv_heads).map(move |kv_head| (position, kv_head)))
-                .flat_map(|(position, kv_head)| {
-                    let start = view.offset(blocks, position, kv_head);
-                    self.float.widen(&pool[start..start + head_bytes])
-                })
-                .collect()
-        };
-        (gather(&self.keys), gather(&self.values))
     }
 }

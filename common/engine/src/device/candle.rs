@@ -1,0 +1,329 @@
+//! Candle as a device: its own operations on weights widened to f32. On the processor this is slow, large and readable,
+//! the reference that our kernels are tested against; on a GPU (`cuda`, `metal`) it is the way to compute at all.
+
+use cake_checkpoint::{Activation, AttentionSpec, KvDtype};
+use candle_core::{D, DType, Result, Tensor};
+
+use super::cpu::isa::tier::Tier;
+use super::{Device, StoredLinear};
+use crate::batch::{AttendRow, BatchItem, RowKinds};
+use crate::error::Error;
+use crate::options::EngineOptions;
+use crate::rope::Rotation;
+use crate::step::Step;
+
+/// One of candle's devices.
+pub(crate) struct Candle(candle_core::Device);
+
+/// The weight of a linear layer.
+pub(crate) struct Weight {
+    /// `[inputs, outputs]`.
+    transposed: Tensor,
+    /// `[outputs]`.
+    bias: Option<Tensor>,
+}
+
+/// The weight of an RMS norm.
+pub(crate) struct Norm {
+    weight: Tensor,
+    eps: f32,
+}
+
+/// Keys and values of one layer, each `[blocks × block_positions, kv_heads × head_dim]`.
+pub(crate) struct Kept {
+    keys: Tensor,
+    values: Tensor,
+    block_positions: usize,
+}
+
+impl Candle {
+    /// The processor.
+    pub(crate) fn on_cpu() -> Candle {
+        Candle(candle_core::Device::Cpu)
+    }
+
+    /// The first GPU that CUDA knows.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn on_cuda() -> std::result::Result<Candle, Error> {
+        Ok(Candle(candle_core::Device::new_cuda(0).map_err(failed)?))
+    }
+
+    /// The first GPU that Metal knows.
+    #[cfg(feature = "metal")]
+    pub(crate) fn on_metal() -> std::result::Result<Candle, Error> {
+        Ok(Candle(candle_core::Device::new_metal(0).map_err(failed)?))
+    }
+
+    fn matrix(&self, values: Vec<f32>, rows: usize, width: usize) -> Result<Tensor> {
+        Tensor::from_vec(values, (rows, width), &self.0)
+    }
+
+    fn indices(&self, rows: impl Iterator<Item = usize>) -> Result<Tensor> {
+        let rows: Vec<u32> = rows.map(|row| row as u32).collect(); // Bounded by what a tensor may have.
+        Tensor::new(rows, &self.0)
+    }
+
+    fn turned(
+        &self,
+        x: &Tensor,
+        rotation: &Rotation,
+        heads: usize,
+        head_dim: usize,
+    ) -> Result<Tensor> {
+        let rows = x.dim(0)?;
+        let Rotation { cos, sin, half } = rotation;
+        let cos = self.matrix(cos.clone(), rows, *half)?;
+        let sin = self.matrix(sin.clone(), rows, *half)?;
+        let by_head = x.reshape((1, rows, heads, head_dim))?.transpose(1, 2)?; // [1, heads, rows, head_dim]
+        let turning = by_head.narrow(3, 0, 2 * half)?.contiguous()?;
+        let turned = candle_nn::rotary_emb::rope(&turning, &cos, &sin)?;
+        let rest = by_head.narrow(3, 2 * half, head_dim - 2 * half)?;
+        Tensor::cat(&[&turned, &rest.contiguous()?], 3)?
+            .transpose(1, 2)?
+            .reshape((rows, heads * head_dim))
+    }
+
+    /// Attention sequence by sequence: gather, repeat, multiply, mask.
+    fn attended(
+        &self,
+        kept: &Kept,
+        spec: &AttentionSpec,
+        step: &Step<'_>,
+        queries: &Tensor,
+    ) -> Result<Tensor> {
+        let &AttentionSpec { heads, kv_heads, head_dim, scale, window, .. } = spec;
+        let mut outputs = Vec::new();
+        let mut first = 0; // Row of the step that the item starts at.
+        for item in step.items.iter().filter(|item| item.rows > 0) {
+            let (rows, seen) = (item.rows, item.position + item.rows);
+            let places =
+                self.indices((0..seen).map(|position| kept.place(&item.blocks, position)))?;
+            let by_head = |all: &Tensor| {
+                all.index_select(&places, 0)?
+                    .to_dtype(DType::F32)?
+                    .reshape((seen, kv_heads, 1, head_dim))?
+                    .broadcast_as((seen, kv_heads, heads / kv_heads, head_dim))?
+                    .reshape((seen, heads, head_dim))?
+                    .transpose(0, 1)?
+                    .contiguous() // [heads, seen, head_dim]
+            };
+            let (k, v) = (by_head(&kept.keys)?, by_head(&kept.values)?);
+            let q = queries.narrow(0, first, rows)?.reshape((rows, heads, head_dim))?;
+            let q = q.transpose(0, 1)?.contiguous()?; // [heads, rows, head_dim]
+            let scores = (q.matmul(&k.t()?)? * scale)?; // [heads, rows, seen]
+            let scores = scores.broadcast_add(&self.mask(item, seen, window)?)?;
+            let weights = candle_nn::ops::softmax(&scores, D::Minus1)?;
+            let attended = weights.matmul(&v)?.transpose(0, 1)?; // [rows, heads, head_dim]
+            outputs.push(attended.reshape((rows, heads * head_dim))?);
+            first += rows;
+        }
+        Tensor::cat(&outputs, 0)
+    }
+
+    /// `[rows, seen]`: 0 where the key is visible, minus infinity elsewhere.
+    fn mask(&self, item: &BatchItem, seen: usize, window: Option<usize>) -> Result<Tensor> {
+        let visible =
+            |row: usize, key: usize| key <= row && window.is_none_or(|window| key + window > row);
+        let mask = (item.position..seen)
+            .flat_map(|row| (0..seen).map(move |key| (row, key)))
+            .map(|(row, key)| if visible(row, key) { 0.0 } else { f32::NEG_INFINITY })
+            .collect();
+        self.matrix(mask, item.rows, seen)
+    }
+
+    /// Writes rows into what is kept, which the tensors of a layer share with nobody.
+    fn written(
+        &self,
+        kept: &Kept,
+        rows: &[AttendRow<'_>],
+        keys: &Tensor,
+        values: &Tensor,
+    ) -> Result<()> {
+        for (all, new) in [(&kept.keys, keys), (&kept.values, values)] {
+            let new = new.to_dtype(all.dtype())?.contiguous()?;
+            for (index, row) in rows.iter().enumerate() {
+                all.slice_set(&new.narrow(0, index, 1)?, 0, kept.place(row.blocks, row.position))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Kept {
+    /// The row of a position of the sequence with these blocks, which were checked to hold it.
+    fn place(&self, blocks: &[u32], position: usize) -> usize {
+        let block = blocks[position / self.block_positions] as usize;
+        block * self.block_positions + position % self.block_positions
+    }
+}
+
+/// An operation of candle's that failed.
+fn failed(error: candle_core::Error) -> Error {
+    Error::operation(error.to_string())
+}
+
+impl Device for Candle {
+    type Rows = Tensor;
+    type Weight = Weight;
+    type Norm = Norm;
+    type Kept = Kept;
+
+    fn compute<R>(&self, work: impl FnOnce() -> R) -> R {
+        work()
+    }
+
+    fn rows(&self, values: Vec<f32>, width: usize) -> std::result::Result<Tensor, Error> {
+        let rows = values.len() / width.max(1);
+        self.matrix(values, rows, width).map_err(failed)
+    }
+
+    fn values(&self, rows: Tensor) -> std::result::Result<Vec<f32>, Error> {
+        rows.flatten_all().and_then(|all| all.to_vec1()).map_err(failed)
+    }
+
+    fn weight(&self, linear: StoredLinear) -> std::result::Result<Weight, Error> {
+        let StoredLinear { matrix, rows, bias, .. } = linear;
+        let (inputs, outputs) = (matrix.columns(), rows.len());
+        let widened = matrix.widen(Tier::detect(), rows);
+        let made = || {
+            let transposed = self.matrix(widened, outputs, inputs)?.t()?;
+            let bias = bias.map(|bias| Tensor::from_vec(bias, outputs, &self.0)).transpose()?;
+            Ok(Weight { transposed, bias })
+        };
+        made().map_err(failed)
+    }
+
+    fn linear<const N: usize>(
+        &self,
+        weights: [&Weight; N],
+        x: &Tensor,
+        _: &RowKinds,
+    ) -> std::result::Result<[Tensor; N], Error> {
+        let product = |Weight { transposed, bias }: &Weight| {
+            let product = x.matmul(transposed)?;
+            match bias {
+                None => Ok(product),
+                Some(bias) => product.broadcast_add(bias),
+            }
+        };
+        let products =
+            weights.into_iter().map(product).collect::<Result<Vec<_>>>().map_err(failed)?;
+        Ok(products.try_into().expect("a product for each weight"))
+    }
+
+    fn norm_weight(&self, weight: Vec<f32>, eps: f32) -> std::result::Result<Norm, Error> {
+        let width = weight.len();
+        let weight = Tensor::from_vec(weight, width, &self.0).map_err(failed)?;
+        Ok(Norm { weight, eps })
+    }
+
+    fn norm(&self, norm: &Norm, x: &Tensor) -> std::result::Result<Tensor, Error> {
+        let normed = || {
+            let rows = x.reshape(((), norm.weight.elem_count()))?;
+            candle_nn::ops::rms_norm(&rows, &norm.weight, norm.eps)?.reshape(x.shape())
+        };
+        normed().map_err(failed)
+    }
+
+    fn rotate(
+        &self,
+        x: Tensor,
+        rotation: &Rotation,
+        heads: usize,
+        head_dim: usize,
+    ) -> std::result::Result<Tensor, Error> {
+        self.turned(&x, rotation, heads, head_dim).map_err(failed)
+    }
+
+    fn kept(
+        &self,
+        spec: &AttentionSpec,
+        options: &EngineOptions,
+    ) -> std::result::Result<Kept, Error> {
+        let EngineOptions { kv_blocks: blocks, block_positions, .. } = *options;
+        let (dtype, bytes) = match options.kv {
+            KvDtype::F32 => (DType::F32, 4),
+            KvDtype::F16 => (DType::F16, 2),
+        };
+        let width = spec.kv_dim();
+        let positions = blocks
+            .checked_mul(block_positions)
+            .filter(|positions| {
+                let bytes = positions.checked_mul(width * bytes);
+                bytes.is_some_and(|bytes| isize::try_from(bytes).is_ok())
+            })
+            .ok_or(Error::KvTooLarge { blocks, block_positions })?;
+        let zeros = || Tensor::zeros((positions, width), dtype, &self.0).map_err(failed);
+        Ok(Kept { keys: zeros()?, values: zeros()?, block_positions })
+    }
+
+    fn keep(
+        &self,
+        kept: &mut Kept,
+        step: &Step<'_>,
+        keys: &Tensor,
+        values: &Tensor,
+    ) -> std::result::Result<(), Error> {
+        self.written(kept, &step.rows, keys, values).map_err(failed)
+    }
+
+    fn attend(
+        &self,
+        kept: &Kept,
+        spec: &AttentionSpec,
+        step: &Step<'_>,
+        queries: &Tensor,
+    ) -> std::result::Result<Tensor, Error> {
+        self.attended(kept, spec, step, queries).map_err(failed)
+    }
+
+    fn gate(
+        &self,
+        activation: Activation,
+        gate: Tensor,
+        up: Tensor,
+    ) -> std::result::Result<Tensor, Error> {
+        let gate = match activation {
+            Activation::Silu => gate.silu(),
+            Activation::GeluTanh => gate.gelu(),
+        };
+        gate.and_then(|gate| gate * up).map_err(failed)
+    }
+
+    fn scale(&self, x: Tensor, factor: f32) -> std::result::Result<Tensor, Error> {
+        (x * f64::from(factor)).map_err(failed)
+    }
+
+    fn add(&self, a: Tensor, b: Tensor) -> std::result::Result<Tensor, Error> {
+        (a + b).map_err(failed)
+    }
+
+    fn softmax(&self, x: Tensor) -> std::result::Result<Vec<f32>, Error> {
+        let softmax = candle_nn::ops::softmax(&x, D::Minus1).map_err(failed)?;
+        self.values(softmax)
+    }
+
+    fn gather(&self, x: &Tensor, rows: &[usize]) -> std::result::Result<Tensor, Error> {
+        let gathered = || x.index_select(&self.indices(rows.iter().copied())?, 0);
+        gathered().map_err(failed)
+    }
+
+    fn zeros_like(&self, x: &Tensor) -> std::result::Result<Tensor, Error> {
+        x.zeros_like().map_err(failed)
+    }
+
+    fn scatter_add(
+        &self,
+        sums: &mut Tensor,
+        rows: &[usize],
+        weights: &[f32],
+        x: &Tensor,
+    ) -> std::result::Result<(), Error> {
+        let added = || {
+            let weights = self.matrix(weights.to_vec(), weights.len(), 1)?;
+            sums.index_add(&self.indices(rows.iter().copied())?, &x.broadcast_mul(&weights)?, 0)
+        };
+        *sums = added().map_err(failed)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,193 @@
+//! The processor as a device: our kernels, on weights as they are stored, on threads of their own.
+
+use cake_checkpoint::{Activation, AttentionSpec};
+
+use super::attention::{Attend, attend};
+use super::elementwise::{add, gated, rms_norm, rotate, softmax};
+use super::isa::choice::chosen;
+use super::isa::tier::Tier;
+use super::kv::KvPool;
+use super::linear::Linear;
+use super::pool::Pool;
+use crate::batch::RowKinds;
+use crate::device::{Device, StoredLinear};
+use crate::error::Error;
+use crate::options::EngineOptions;
+use crate::rope::Rotation;
+use crate::step::Step;
+
+/// The processor.
+pub(crate) struct Cpu {
+    tier: Tier,
+    pool: Pool,
+}
+
+/// Activations in memory.
+pub(crate) struct Rows {
+    /// Row-major, whole rows,
+    values: Vec<f32>,
+    /// of so many values.
+    width: usize,
+}
+
+/// The weight of an RMS norm.
+pub(crate) struct Norm {
+    weight: Vec<f32>,
+    eps: f32,
+}
+
+impl Cpu {
+    /// The processor with as many threads as the options say.
+    ///
+    /// # Errors
+    /// [`Error::Threads`] if the system refuses one, and the errors of [`cpu_tier`](crate::cpu_tier).
+    pub(crate) fn new(options: &EngineOptions) -> Result<Cpu, Error> {
+        chosen()?;
+        Ok(Cpu { tier: Tier::detect(), pool: Pool::new(options.threads)? })
+    }
+}
+
+impl Rows {
+    /// Others of the same width.
+    fn with(&self, values: Vec<f32>) -> Rows {
+        Rows { values, width: self.width }
+    }
+}
+
+impl Device for Cpu {
+    type Rows = Rows;
+    type Weight = Linear;
+    type Norm = Norm;
+    type Kept = KvPool;
+
+    fn compute<R>(&self, work: impl FnOnce() -> R) -> R {
+        self.pool.install(work)
+    }
+
+    fn rows(&self, values: Vec<f32>, width: usize) -> Result<Rows, Error> {
+        Ok(Rows { values, width })
+    }
+
+    fn values(&self, rows: Rows) -> Result<Vec<f32>, Error> {
+        Ok(rows.values)
+    }
+
+    fn weight(&self, linear: StoredLinear) -> Result<Linear, Error> {
+        Ok(Linear::new(self.tier, linear))
+    }
+
+    fn precede(&self, weight: &mut Linear, later: &[&Linear]) {
+        weight.precede(later);
+    }
+
+    fn linear<const N: usize>(
+        &self,
+        weights: [&Linear; N],
+        x: &Rows,
+        kinds: &RowKinds,
+    ) -> Result<[Rows; N], Error> {
+        let widths = weights.map(Linear::outputs);
+        let mut widths = widths.into_iter();
+        let results = Linear::forward_each(weights, &x.values, kinds)?;
+        Ok(results.map(|values| Rows { values, width: widths.next().unwrap_or(0) }))
+    }
+
+    fn norm_weight(&self, weight: Vec<f32>, eps: f32) -> Result<Norm, Error> {
+        Ok(Norm { weight, eps })
+    }
+
+    fn norm(&self, norm: &Norm, x: &Rows) -> Result<Rows, Error> {
+        let (found, width) = (x.values.len(), norm.weight.len());
+        if found % width != 0 {
+            return Err(Error::operation(format!("{found} values do not divide into {width}")));
+        }
+        Ok(x.with(rms_norm(self.tier, &x.values, &norm.weight, norm.eps)))
+    }
+
+    fn rotate(
+        &self,
+        x: Rows,
+        rotation: &Rotation,
+        heads: usize,
+        head_dim: usize,
+    ) -> Result<Rows, Error> {
+        let Rotation { cos, sin, half } = rotation;
+        Ok(x.with(rotate(&x.values, cos, sin, (heads, head_dim, *half))))
+    }
+
+    fn kept(&self, spec: &AttentionSpec, options: &EngineOptions) -> Result<KvPool, Error> {
+        KvPool::new(spec.kv_heads, spec.head_dim, options)
+    }
+
+    fn keep(
+        &self,
+        kept: &mut KvPool,
+        step: &Step<'_>,
+        keys: &Rows,
+        values: &Rows,
+    ) -> Result<(), Error> {
+        kept.append(&step.rows, &keys.values, &values.values);
+        Ok(())
+    }
+
+    fn attend(
+        &self,
+        kept: &KvPool,
+        spec: &AttentionSpec,
+        step: &Step<'_>,
+        queries: &Rows,
+    ) -> Result<Rows, Error> {
+        let call = Attend {
+            kv: kept.view(),
+            rows: &step.rows,
+            heads: spec.heads,
+            scale: spec.scale as f32,
+            window: spec.window,
+        };
+        Ok(queries.with(attend(self.tier, &call, &queries.values)))
+    }
+
+    fn gate(&self, activation: Activation, gate: Rows, up: Rows) -> Result<Rows, Error> {
+        Ok(gate.with(gated(self.tier, activation, &gate.values, &up.values)))
+    }
+
+    fn scale(&self, mut x: Rows, factor: f32) -> Result<Rows, Error> {
+        x.values.iter_mut().for_each(|value| *value *= factor);
+        Ok(x)
+    }
+
+    fn add(&self, a: Rows, b: Rows) -> Result<Rows, Error> {
+        Ok(a.with(add(&a.values, &b.values)))
+    }
+
+    fn softmax(&self, x: Rows) -> Result<Vec<f32>, Error> {
+        Ok(x.values.chunks(x.width.max(1)).flat_map(|row| softmax(self.tier, row)).collect())
+    }
+
+    fn gather(&self, x: &Rows, rows: &[usize]) -> Result<Rows, Error> {
+        let mut gathered = Vec::with_capacity(rows.len() * x.width);
+        for row in rows {
+            gathered.extend_from_slice(&x.values[row * x.width..][..x.width]);
+        }
+        Ok(x.with(gathered))
+    }
+
+    fn zeros_like(&self, x: &Rows) -> Result<Rows, Error> {
+        Ok(x.with(vec![0.0; x.values.len()]))
+    }
+
+    fn scatter_add(
+        &self,
+        sums: &mut Rows,
+        rows: &[usize],
+        weights: &[f32],
+        x: &Rows,
+    ) -> Result<(), Error> {
+        let width = x.width.max(1);
+        for ((row, weight), values) in rows.iter().zip(weights).zip(x.values.chunks_exact(width)) {
+            let sums = &mut sums.values[row * width..][..width];
+            sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += weight * value);
+        }
+        Ok(())
+    }
+}
