@@ -7,12 +7,13 @@ use cake_checkpoint::{MappedMatrix, MappedTensor};
 use crate::device::cpu::buffer::Unset;
 use crate::device::cpu::element::FloatType;
 use crate::device::cpu::gemm::affine::affine_matmul;
-use crate::device::cpu::gemm::affine::{AffineMatrix, Bits};
-use crate::device::cpu::gemm::float::Matrix;
+use crate::device::cpu::gemm::affine::exact::widen;
 use crate::device::cpu::gemm::float::matmul;
 use crate::device::cpu::gemm::generated_matmul;
 use crate::device::cpu::gemm::inputs::Inputs;
 use crate::device::cpu::gemm::precision::Precision;
+use crate::device::cpu::gemm::weight::Matrix;
+use crate::device::cpu::gemm::weight::{AffineMatrix, Bits};
 use crate::device::cpu::gemm::{prompt_affine_matmul, prompt_matmul, rounds_packed};
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::Tasks;
@@ -118,7 +119,7 @@ impl StoredMatrix {
     pub(crate) fn widen(&self, tier: Tier, rows: Range<usize>) -> Vec<f32> {
         match &self.encoding {
             Stored::Float(float) => float.widen(self.float(*float, rows).bytes),
-            Stored::Affine { .. } => self.affine().rows(rows).widen(tier),
+            Stored::Affine { .. } => widen(tier, self.affine().rows(rows)),
         }
     }
 

@@ -6,13 +6,16 @@ use cake_checkpoint::Activation;
 use super::attention::{Attend, KvView, attend};
 use super::element::{Bf16, Element, F16, F32, FloatType};
 use super::elementwise::{add, gated, rms_norm, rotate};
-use super::gemm::affine::{AffineMatrix, Bits, MAX_GROUP, affine_matmul};
-use super::gemm::float::{Matrix, matmul};
+use super::gemm::affine::affine_matmul;
+use super::gemm::affine::exact::widen;
+use super::gemm::float::matmul;
 use super::gemm::inputs::Inputs;
 use super::isa::simd::Portable;
 use super::isa::tier::Tier;
 use super::pool::Pool;
 use crate::batch::AttendRow;
+use crate::device::cpu::gemm::weight::Matrix;
+use crate::device::cpu::gemm::weight::{AffineMatrix, Bits, MAX_GROUP};
 use crate::options::Numerics;
 use crate::testing::{Random, product};
 
@@ -115,7 +118,7 @@ fn products_with_packed_weights() {
             let (scales, biases, params) = (&*scales, &*biases, FloatType::F32);
             let weight =
                 AffineMatrix { codes: &codes, scales, biases, params, bits, group, inputs };
-            let expected = by_definition(&x, &weight.widen(TIER), &bias);
+            let expected = by_definition(&x, &widen(TIER, weight), &bias);
             let largest = expected.iter().fold(1.0f32, |largest, y| largest.max(y.abs()));
             for numerics in [Numerics::Exact, Numerics::Fast] {
                 let (len, x) = (rows * outputs, Inputs::new(&x));

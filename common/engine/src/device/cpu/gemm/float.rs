@@ -6,10 +6,10 @@ use crate::device::cpu::buffer::Unset;
 use crate::device::cpu::element::{Bf16, Element, F16, F32, FloatType};
 use crate::device::cpu::gemm::inputs::Inputs;
 use crate::device::cpu::gemm::target::Target;
+use crate::device::cpu::gemm::weight::Matrix;
 use crate::device::cpu::isa::prefetch::{AHEAD, CACHE_LINE};
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 use crate::device::cpu::isa::tier::Tier;
-use crate::device::cpu::pool::PARALLEL_WORK;
 use crate::device::cpu::pool::{Tasks, current_threads, for_each_mut};
 
 /// Outputs computed together. Part of no contract: results do not depend on it.
@@ -22,40 +22,6 @@ const NEAR: usize = 512;
 const TASK_BYTES: usize = 256 << 10;
 /// Tasks per thread, so that a thread that is held up leaves its share to others.
 const TASKS_PER_THREAD: usize = 8;
-
-/// A stored matrix `[outputs, inputs]`, row-major, at any address.
-#[derive(Clone, Copy)]
-pub(crate) struct Matrix<'a> {
-    /// The elements; `outputs * inputs` of them, little-endian.
-    pub(crate) bytes: &'a [u8],
-    /// Their type.
-    pub(crate) float: FloatType,
-    /// Elements per row, at least 1.
-    pub(crate) inputs: usize,
-}
-
-impl Matrix<'_> {
-    /// Bytes of one row.
-    pub(super) fn row_bytes(&self) -> usize {
-        self.inputs * self.float.bytes()
-    }
-
-    /// Number of rows of the matrix, which is the number of outputs.
-    pub(crate) fn outputs(&self) -> usize {
-        self.bytes.len() / self.row_bytes()
-    }
-
-    /// Rows of `x` and outputs of the product, and whether it is worth several threads.
-    ///
-    /// # Panics
-    /// If `x` has a part of a row, or `bias` not one element per output.
-    pub(super) fn check(&self, x: &[f32], bias: Option<&[f32]>) -> (usize, usize, bool) {
-        let (rows, outputs) = (x.len() / self.inputs, self.outputs());
-        assert_eq!(x.len(), rows * self.inputs, "whole rows");
-        assert!(bias.is_none_or(|bias| bias.len() == outputs), "a bias each");
-        (rows, outputs, rows * outputs * self.inputs >= PARALLEL_WORK)
-    }
-}
 
 /// `x · weightᵀ + bias`: `x` is `[rows, inputs]`, the result `y` is `[rows, outputs]`, both row-major; it
 /// is there when the tasks are done.

@@ -21,10 +21,10 @@ pub(crate) struct Inputs<'a> {
     pub(super) paneled: OnceCell<panel::Activations>,
     /// As the kernel of processors with tile registers takes them.
     #[cfg(target_arch = "x86_64")]
-    pub(super) split: OnceCell<amx::Activations>,
+    pub(super) split: OnceCell<amx::float::Activations>,
     /// As that kernel takes generated rows.
     #[cfg(target_arch = "x86_64")]
-    pub(super) few: OnceCell<amx::FewActivations>,
+    pub(super) few: OnceCell<amx::float::FewActivations>,
 }
 
 impl<'a> Inputs<'a> {

@@ -9,11 +9,13 @@ pub(crate) mod inputs;
 pub(crate) mod panel;
 pub(crate) mod precision;
 pub(crate) mod target;
+pub(crate) mod weight;
 
-use self::affine::{AffineMatrix, affine_matmul};
-use self::float::{Matrix, matmul};
+use self::affine::affine_matmul;
+use self::float::matmul;
 use self::inputs::Inputs;
 use self::precision::Precision;
+use self::weight::{AffineMatrix, Matrix};
 use crate::device::cpu::buffer::Unset;
 use crate::device::cpu::element::FloatType;
 use crate::device::cpu::isa::tier::Tier;
@@ -35,8 +37,8 @@ pub(crate) fn prompt_matmul<'a>(
     #[cfg(target_arch = "x86_64")]
     match (tier, weight.float) {
         (Tier::Amx(proof), FloatType::Bf16) => {
-            let weight = amx::Weights::Bf16(weight);
-            return amx::float_matmul(proof, precision, weight, bias, x, y);
+            let weight = amx::float::Weights::Bf16(weight);
+            return amx::float::float_matmul(proof, precision, weight, bias, x, y);
         }
         (Tier::Avx512(avx512), FloatType::Bf16) => {
             if let Some(proof) = avx512.bf16() {
@@ -77,8 +79,8 @@ pub(crate) fn prompt_affine_matmul<'a>(
     if let Tier::Amx(proof) = tier
         && rounds_packed(tier, Some(precision))
     {
-        let weight = amx::Weights::Affine(weight);
-        return amx::float_matmul(proof, Precision::Bf16, weight, bias, x, y);
+        let weight = amx::float::Weights::Affine(weight);
+        return amx::float::float_matmul(proof, Precision::Bf16, weight, bias, x, y);
     }
     let _ = precision; // Otherwise, all that `affine_matmul` takes.
     affine_matmul(tier, Numerics::Fast, weight, bias, x, y)
@@ -95,7 +97,7 @@ pub(crate) fn generated_matmul<'a>(
 ) -> Tasks<'a> {
     #[cfg(target_arch = "x86_64")]
     if let (Tier::Amx(proof), FloatType::Bf16) = (tier, weight.float) {
-        return amx::few_float_matmul(proof, weight, bias, x, y);
+        return amx::float::few_float_matmul(proof, weight, bias, x, y);
     }
     matmul(tier, weight, bias, x, y)
 }
@@ -112,7 +114,7 @@ pub(crate) fn product_bytes(inputs: usize, rows: usize) -> (u64, u64) {
     #[cfg(target_arch = "x86_64")]
     {
         let (panel_row, panel_thread) = panel::product_bytes(inputs);
-        let (tiles, tiles_thread) = amx::product_bytes(inputs, rows);
+        let (tiles, tiles_thread) = amx::float::product_bytes(inputs, rows);
         let for_rows = for_rows.max(panel_row.saturating_mul(rows)).max(tiles);
         // A thread keeps what it once needed for any kind of matrix.
         (for_rows, thread + panel_thread + tiles_thread)

@@ -15,10 +15,10 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use crate::device::cpu::buffer::Unset;
-use crate::device::cpu::gemm::float::Matrix;
 use crate::device::cpu::gemm::inputs::Inputs;
 use crate::device::cpu::gemm::precision::Precision;
 use crate::device::cpu::gemm::target::Target;
+use crate::device::cpu::gemm::weight::Matrix;
 use crate::device::cpu::isa::simd::LANES;
 use crate::device::cpu::isa::x86::pairs::{round_pairs, rounding_errors};
 use crate::device::cpu::isa::x86::{Avx512Bf16, transposed};

@@ -7,7 +7,7 @@ use crate::device::cpu::buffer::Unset;
 
 /// `[rows, width]`, row-major.
 #[derive(Clone, Copy)]
-pub(super) struct Target<'a> {
+pub(crate) struct Target<'a> {
     start: *mut MaybeUninit<f32>,
     rows: usize,
     width: usize,
@@ -24,7 +24,7 @@ impl<'a> Target<'a> {
     ///
     /// # Panics
     /// If `values` has another length.
-    pub(super) fn new(values: &'a mut Unset, rows: usize, width: usize) -> Target<'a> {
+    pub(crate) fn new(values: &'a mut Unset, rows: usize, width: usize) -> Target<'a> {
         assert_eq!(values.len(), rows * width, "room for the product");
         Target { start: values.as_mut_ptr(), rows, width, values: PhantomData }
     }
@@ -34,7 +34,7 @@ impl<'a> Target<'a> {
     /// # Safety
     /// No other part with one of these elements is alive, on any thread.
     #[inline(always)]
-    pub(super) unsafe fn part(&self, row: usize, column: usize, len: usize) -> &'a mut Unset {
+    pub(crate) unsafe fn part(&self, row: usize, column: usize, len: usize) -> &'a mut Unset {
         assert!(row < self.rows && column <= self.width && len <= self.width - column);
         // SAFETY: inside the values by the line above; exclusive by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(row * self.width + column), len) }
@@ -45,7 +45,7 @@ impl<'a> Target<'a> {
     /// # Safety
     /// As there, and all of the elements were written.
     #[inline(always)]
-    pub(super) unsafe fn written(&self, row: usize, column: usize, len: usize) -> &'a mut [f32] {
+    pub(crate) unsafe fn written(&self, row: usize, column: usize, len: usize) -> &'a mut [f32] {
         // SAFETY: by the caller's promises, of which the second makes them numbers.
         unsafe { &mut *(std::ptr::from_mut(self.part(row, column, len)) as *mut [f32]) }
     }

@@ -8,9 +8,9 @@ use cake_checkpoint::{HUGE_PAGE_BYTES, MappedTensor};
 
 use crate::device::cpu::buffer::Room;
 use crate::device::cpu::element::FloatType;
-use crate::device::cpu::gemm::float::Matrix;
 use crate::device::cpu::gemm::generated_matmul;
 use crate::device::cpu::gemm::inputs::Inputs;
+use crate::device::cpu::gemm::weight::Matrix;
 use crate::device::cpu::isa::prefetch::CACHE_LINE;
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::run_all;

@@ -2,8 +2,9 @@
 
 use std::mem::MaybeUninit;
 
-use super::{Bits, Call, MAX_GROUP};
+use super::Call;
 use crate::device::cpu::buffer::{Room, Unset};
+use crate::device::cpu::gemm::weight::{Bits, MAX_GROUP};
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::for_each_mut;

@@ -1,10 +1,12 @@
 //! Products in f32: weights are widened a few outputs at a time and multiplied as f32 matrices are.
 
-use super::{AffineMatrix, Bits, Call};
+use super::Call;
 use crate::device::cpu::buffer::Unset;
 use crate::device::cpu::element::{Element, F32, FloatType};
-use crate::device::cpu::gemm::float::{Matrix, Product, STRIP};
+use crate::device::cpu::gemm::float::{Product, STRIP};
 use crate::device::cpu::gemm::target::Target;
+use crate::device::cpu::gemm::weight::Matrix;
+use crate::device::cpu::gemm::weight::{AffineMatrix, Bits};
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::Tasks;
@@ -46,10 +48,17 @@ impl Kernel for Task<'_> {
     }
 }
 
+/// The weights as f32, `[outputs, inputs]`: what [`Numerics::Exact`](crate::options::Numerics::Exact) computes with.
+pub(crate) fn widen(tier: Tier, weight: AffineMatrix<'_>) -> Vec<f32> {
+    let mut values = vec![0.0; weight.outputs() * weight.inputs];
+    tier.run(Widen { weight, values: &mut values });
+    values
+}
+
 /// Widens all of `weight` into `values`, `[outputs, inputs]`.
-pub(super) struct Widen<'a> {
-    pub(super) weight: AffineMatrix<'a>,
-    pub(super) values: &'a mut [f32],
+struct Widen<'a> {
+    weight: AffineMatrix<'a>,
+    values: &'a mut [f32],
 }
 
 impl Kernel for Widen<'_> {

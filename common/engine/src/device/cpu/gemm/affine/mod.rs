@@ -15,7 +15,7 @@
 //!   tiles and threads.
 
 mod activations;
-mod exact;
+pub(crate) mod exact;
 mod plain;
 #[cfg(test)]
 mod tests;
@@ -29,11 +29,10 @@ use std::cell::OnceCell;
 use std::ops::Range;
 
 use crate::device::cpu::buffer::Unset;
-use crate::device::cpu::element::FloatType;
 use crate::device::cpu::gemm::inputs::Inputs;
 use crate::device::cpu::gemm::target::Target;
+use crate::device::cpu::gemm::weight::{AffineMatrix, Bits};
 use crate::device::cpu::isa::tier::Tier;
-use crate::device::cpu::pool::PARALLEL_WORK;
 use crate::device::cpu::pool::{Tasks, current_threads};
 use crate::options::Numerics;
 use activations::{Activations, Form};
@@ -42,108 +41,6 @@ use activations::{Activations, Form};
 const TASKS_PER_THREAD: usize = 8;
 /// Most bytes of codes of a task: threads that are done wait for the last task of another.
 const TASK_BYTES: usize = 512 << 10;
-/// Codes that the widest group has; groups of every size divide it.
-pub(crate) const MAX_GROUP: usize = 128;
-/// Codes that the narrowest group has.
-#[cfg(target_arch = "x86_64")]
-const MIN_GROUP: usize = 32;
-
-/// Width of a code.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Bits {
-    /// Two codes in a byte, the earlier one in the low half.
-    Four,
-    /// One code in a byte.
-    Eight,
-}
-
-impl Bits {
-    /// Codes in one byte.
-    pub(crate) fn per_byte(self) -> usize {
-        match self {
-            Bits::Four => 2,
-            Bits::Eight => 1,
-        }
-    }
-}
-
-/// A grouped-affine matrix `[outputs, inputs]`, row-major, at any address.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AffineMatrix<'a> {
-    /// The codes, `outputs · inputs` of them.
-    pub(crate) codes: &'a [u8],
-    /// `[outputs, inputs / group]` of `params`.
-    pub(crate) scales: &'a [u8],
-    /// As `scales`.
-    pub(crate) biases: &'a [u8],
-    /// The type of scales and biases.
-    pub(crate) params: FloatType,
-    /// The width of a code.
-    pub(crate) bits: Bits,
-    /// Inputs that share a scale and a bias: 32, 64 or 128.
-    pub(crate) group: usize,
-    /// Inputs per output: whole groups, at least one.
-    pub(crate) inputs: usize,
-}
-
-impl<'a> AffineMatrix<'a> {
-    /// Bytes of the codes of one output.
-    pub(super) fn row_bytes(&self) -> usize {
-        self.inputs / self.bits.per_byte()
-    }
-
-    /// Groups of one output.
-    pub(super) fn groups(&self) -> usize {
-        self.inputs / self.group
-    }
-
-    /// Bytes of the scales of one output, and of its biases.
-    pub(super) fn param_bytes(&self) -> usize {
-        self.groups() * self.params.bytes()
-    }
-
-    /// Number of outputs.
-    pub(crate) fn outputs(&self) -> usize {
-        self.codes.len() / self.row_bytes()
-    }
-
-    /// Some outputs of the matrix.
-    pub(crate) fn rows(&self, rows: Range<usize>) -> AffineMatrix<'a> {
-        let codes = rows.start * self.row_bytes()..rows.end * self.row_bytes();
-        let params = rows.start * self.param_bytes()..rows.end * self.param_bytes();
-        AffineMatrix {
-            codes: &self.codes[codes],
-            scales: &self.scales[params.clone()],
-            biases: &self.biases[params],
-            ..*self
-        }
-    }
-
-    /// Rows of `x` and outputs of the product, and whether it is worth several threads.
-    ///
-    /// # Panics
-    /// If the parts of the matrix do not go together, `x` has a part of a row, or `bias` not one
-    /// element per output.
-    pub(super) fn check(&self, x: &[f32], bias: Option<&[f32]>) -> (usize, usize, bool) {
-        assert!(self.inputs > 0 && self.inputs.is_multiple_of(self.group), "whole groups");
-        assert!(matches!(self.group, 32 | 64 | MAX_GROUP), "a group that kernels know");
-        let (rows, outputs) = (x.len() / self.inputs, self.outputs());
-        assert_eq!(self.codes.len(), outputs * self.row_bytes(), "whole outputs");
-        assert_eq!(self.scales.len(), outputs * self.param_bytes(), "a scale a group");
-        assert_eq!(self.biases.len(), self.scales.len(), "a bias a scale");
-        assert_eq!(x.len(), rows * self.inputs, "whole rows");
-        assert!(bias.is_none_or(|bias| bias.len() == outputs), "a bias each");
-        (rows, outputs, x.len() * outputs >= PARALLEL_WORK)
-    }
-
-    /// The weights as f32, `[outputs, inputs]`: what [`Numerics::Exact`] computes with.
-    pub(crate) fn widen(&self, tier: Tier) -> Vec<f32> {
-        let mut values = vec![0.0; self.outputs() * self.inputs];
-        tier.run(exact::Widen { weight: *self, values: &mut values });
-        values
-    }
-}
-
 /// `x · weightᵀ + bias`: `x` is `[rows, inputs]`, the result `y` is `[rows, outputs]`, both row-major; it
 /// is there when the tasks are done.
 ///

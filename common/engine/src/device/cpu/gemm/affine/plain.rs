@@ -8,11 +8,12 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
+use super::Call;
 use super::activations::Activations;
-use super::{AffineMatrix, Bits, Call, MAX_GROUP};
 use crate::device::cpu::buffer::Unset;
 use crate::device::cpu::element::FloatType;
 use crate::device::cpu::gemm::target::Target;
+use crate::device::cpu::gemm::weight::{AffineMatrix, Bits, MAX_GROUP};
 use crate::device::cpu::isa::prefetch::{AHEAD, CACHE_LINE};
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 use crate::device::cpu::isa::tier::Tier;

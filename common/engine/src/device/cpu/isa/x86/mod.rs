@@ -6,6 +6,7 @@ mod avx2;
 mod avx512;
 mod line;
 pub(crate) mod pairs;
+pub(crate) mod tiles;
 
 #[cfg(not(miri))]
 use std::arch::asm;

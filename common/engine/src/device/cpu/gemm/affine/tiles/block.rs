@@ -5,8 +5,9 @@ use std::arch::x86_64::*;
 
 use super::super::vnni::Params;
 use super::{STEP, STRIP, Tile};
-use crate::device::cpu::gemm::amx::{Ahead, TILE_ROWS, Tiles, tile, zero};
+use crate::device::cpu::gemm::amx::ahead::Ahead;
 use crate::device::cpu::isa::x86::Line;
+use crate::device::cpu::isa::x86::tiles::{TILE_ROWS, Tiles, tile, zero};
 
 /// Writes the sums of a strip, which comes first.
 pub(super) type Write<'a> = dyn Fn(usize, &[Tile; STRIP]) + 'a;

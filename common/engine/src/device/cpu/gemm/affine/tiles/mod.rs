@@ -17,14 +17,18 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 pub(super) use self::few::{FEW_ROWS, FewPacked, matmul as matmul_few};
+use super::Call;
 use super::activations::Activations;
 use super::vnni::{PARAM_GROUPS, Params, Task};
-use super::{Bits, Call};
 use crate::device::cpu::buffer::Unset;
 use crate::device::cpu::buffer::kept;
-use crate::device::cpu::gemm::amx::{Ahead, Finish, TILE_ROWS, Tiles, transpose_into};
+use crate::device::cpu::gemm::amx::ahead::Ahead;
+use crate::device::cpu::gemm::amx::finish::Finish;
+use crate::device::cpu::gemm::weight::Bits;
+use crate::device::cpu::gemm::weight::{MAX_GROUP, MIN_GROUP};
 use crate::device::cpu::isa::simd::LANES;
 use crate::device::cpu::isa::x86::Amx;
+use crate::device::cpu::isa::x86::tiles::{TILE_ROWS, Tiles, transpose_into};
 use crate::device::cpu::isa::x86::{Line, read_bytes};
 use crate::device::cpu::pool::{Tasks, for_each_mut};
 use block::{Block, Dots};
@@ -41,7 +45,7 @@ const OUTPUTS: usize = TILES * TILE_ROWS;
 /// Tiles of rows that pass over the weights of a task at a time: their sums are 256 KiB.
 const PASS: usize = 32;
 /// Most codes of each output in a block: [`PARAM_GROUPS`] of the widest groups.
-const BLOCK: usize = PARAM_GROUPS * super::MAX_GROUP;
+const BLOCK: usize = PARAM_GROUPS * MAX_GROUP;
 
 /// What a thread works on.
 #[derive(Default)]
@@ -60,7 +64,7 @@ thread_local! {
 /// inputs, and of what each thread keeps.
 pub(super) fn product_bytes(inputs: u64, rows: u64) -> (u64, u64) {
     // A scale and a sum for each of the smallest groups.
-    let params = inputs.div_ceil(super::MIN_GROUP as u64) * 2 * size_of::<f32>() as u64;
+    let params = inputs.div_ceil(MIN_GROUP as u64) * 2 * size_of::<f32>() as u64;
     let row = inputs.div_ceil(STEP as u64).saturating_mul(2 * STEP as u64).saturating_add(params);
     let rows = rows.div_ceil(TILE_ROWS as u64).saturating_mul(TILE_ROWS as u64);
     let thread = OUTPUTS * BLOCK + PASS * TILES * size_of::<Tile>();

@@ -8,10 +8,11 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
+use super::super::Call;
 use super::super::activations::Activations;
-use super::super::{Bits, Call, MAX_GROUP};
 use super::{CHUNK, DIRECT_ROWS, PARAM_GROUPS, Params, Task, own_ahead, padded_rows};
 use crate::device::cpu::buffer::Unset;
+use crate::device::cpu::gemm::weight::{Bits, MAX_GROUP};
 use crate::device::cpu::isa::prefetch::{AHEAD, CACHE_LINE};
 use crate::device::cpu::isa::simd::LANES;
 use crate::device::cpu::isa::x86::{Avx512Vnni, Line, prefetch, prefetch_near};

@@ -12,11 +12,12 @@ use std::ops::Range;
 
 pub(super) use panel::PANEL_BYTES;
 
+use super::Call;
 use super::activations::Activations;
-use super::{AffineMatrix, Call};
 use crate::device::cpu::buffer::Unset;
 use crate::device::cpu::element::FloatType;
 use crate::device::cpu::gemm::target::Target;
+use crate::device::cpu::gemm::weight::AffineMatrix;
 use crate::device::cpu::isa::simd::LANES;
 use crate::device::cpu::isa::x86::{Avx512Vnni, Line, prefetch, transposed};
 use crate::device::cpu::pool::Tasks;

@@ -8,11 +8,12 @@ use std::cell::RefCell;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
+use super::super::Call;
 use super::super::activations::{Activations, Planes};
-use super::super::{Bits, Call, MAX_GROUP};
 use super::{CHUNK, PARAM_GROUPS, Params, Task, padded_rows};
 use crate::device::cpu::buffer::Unset;
 use crate::device::cpu::gemm::target::Target;
+use crate::device::cpu::gemm::weight::{Bits, MAX_GROUP};
 use crate::device::cpu::isa::simd::LANES;
 use crate::device::cpu::isa::x86::{Avx512Vnni, Line, prefetch, transposed};
 use crate::device::cpu::pool::{Tasks, current_threads};

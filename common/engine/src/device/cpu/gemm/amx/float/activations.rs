@@ -4,10 +4,11 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::super::{Amx, TILE_ROWS, transpose_into};
 use super::{PAIR, STEP, Tile};
 use crate::device::cpu::gemm::precision::Precision;
+use crate::device::cpu::isa::x86::Amx;
 use crate::device::cpu::isa::x86::pairs::split_pairs;
+use crate::device::cpu::isa::x86::tiles::{TILE_ROWS, transpose_into};
 use crate::device::cpu::pool::for_each_mut;
 
 /// Rows of activations as tiles: `[pair of row tiles, step, plane, tile of the pair]`, where a

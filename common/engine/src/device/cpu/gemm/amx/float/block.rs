@@ -1,9 +1,10 @@
 //! The products of tiles.
 
-use super::super::{Ahead, LINE, TILE_ROWS, Tiles, tile, zero};
 use super::pack::Packer;
 use super::{STRIP_LINES, Tile};
+use crate::device::cpu::gemm::amx::ahead::Ahead;
 use crate::device::cpu::isa::x86::Line;
+use crate::device::cpu::isa::x86::tiles::{LINE, TILE_ROWS, Tiles, tile, zero};
 
 /// One strip of weights and one pair of row tiles.
 pub(super) struct Block<'a> {

@@ -10,15 +10,16 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::super::{Amx, LINE, TILE_ROWS, Tiles, tile, transpose_into, zero};
 use super::in_place::{Asked, InPlace, Step};
 use super::{STEP, STRIP, Tile};
 use crate::device::cpu::buffer::Unset;
-use crate::device::cpu::gemm::float::Matrix;
 use crate::device::cpu::gemm::inputs::Inputs;
 use crate::device::cpu::gemm::target::Target;
+use crate::device::cpu::gemm::weight::Matrix;
+use crate::device::cpu::isa::x86::Amx;
 use crate::device::cpu::isa::x86::Line;
 use crate::device::cpu::isa::x86::pairs::split_pairs;
+use crate::device::cpu::isa::x86::tiles::{LINE, TILE_ROWS, Tiles, tile, transpose_into, zero};
 use crate::device::cpu::pool::{Tasks, current_threads};
 
 /// Most rows that pass over weights together: half the columns of a tile.

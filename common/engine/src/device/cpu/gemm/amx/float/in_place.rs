@@ -3,9 +3,9 @@
 use std::arch::asm;
 use std::ops::Range;
 
-use super::super::{LINE, TILE_ROWS};
 use super::{STEP, STRIP, Tile};
 use crate::device::cpu::isa::x86::Line;
+use crate::device::cpu::isa::x86::tiles::{LINE, TILE_ROWS};
 
 /// Steps of a block, 1 KiB of each output. While one is multiplied, memory is asked for the next, one output after the
 /// other: so long a piece of each is as fast as all of it, and what is asked for is needed soon.

@@ -23,13 +23,16 @@ use self::block::{Block, Soon};
 pub(crate) use self::few::{FewActivations, few_float_matmul};
 use self::pack::{Packer, Unit};
 pub(crate) use self::weights::Weights;
-use super::{Ahead, Amx, Finish, LINE, TILE_ROWS, Tiles};
 use crate::device::cpu::buffer::Unset;
 use crate::device::cpu::buffer::kept;
+use crate::device::cpu::gemm::amx::ahead::Ahead;
+use crate::device::cpu::gemm::amx::finish::Finish;
 use crate::device::cpu::gemm::inputs::Inputs;
 use crate::device::cpu::gemm::precision::Precision;
 use crate::device::cpu::gemm::target::Target;
+use crate::device::cpu::isa::x86::Amx;
 use crate::device::cpu::isa::x86::Line;
+use crate::device::cpu::isa::x86::tiles::{LINE, TILE_ROWS, Tiles};
 use crate::device::cpu::pool::{Tasks, current_threads};
 
 /// Inputs of one step: those of one row of a tile.

@@ -119,10 +119,11 @@ impl<'a> Packer<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::{Amx, LINE};
     use super::*;
     use crate::device::cpu::element::FloatType;
-    use crate::device::cpu::gemm::float::Matrix;
+    use crate::device::cpu::gemm::weight::Matrix;
+    use crate::device::cpu::isa::x86::Amx;
+    use crate::device::cpu::isa::x86::tiles::LINE;
 
     #[test]
     fn all_rounds_together_leave_every_line_where_it_belongs_and_zeros_past_the_end() {

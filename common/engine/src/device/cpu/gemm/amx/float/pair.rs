@@ -3,11 +3,11 @@
 
 use std::arch::asm;
 
-use super::super::{LINE, TILE_ROWS, Tiles, tile, zero};
 use super::in_place::{Asked, InPlace, Step};
 use super::{PAIR, STRIP, Task, Tile};
-use crate::device::cpu::gemm::float::Matrix;
+use crate::device::cpu::gemm::weight::Matrix;
 use crate::device::cpu::isa::x86::Line;
+use crate::device::cpu::isa::x86::tiles::{LINE, TILE_ROWS, Tiles, tile, zero};
 
 impl Task<'_> {
     /// One strip of outputs after the other, beside which all rows pass.

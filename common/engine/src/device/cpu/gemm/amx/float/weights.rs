@@ -3,12 +3,12 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::super::LINE;
 use super::{STEP, STRIP_LINES};
 use crate::device::cpu::element::FloatType;
-use crate::device::cpu::gemm::affine::{AffineMatrix, Bits};
-use crate::device::cpu::gemm::float::Matrix;
+use crate::device::cpu::gemm::weight::Matrix;
+use crate::device::cpu::gemm::weight::{AffineMatrix, Bits};
 use crate::device::cpu::isa::x86::pairs::round_pairs;
+use crate::device::cpu::isa::x86::tiles::LINE;
 use crate::device::cpu::isa::x86::{Line, prefetch, read_bytes};
 
 /// A matrix `[outputs, inputs]` whose rows can be had as lines of bf16.
@@ -229,12 +229,12 @@ fn widen(float: FloatType, bytes: &[u8]) -> __m512 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::Amx;
     use super::super::float_matmul;
     use super::*;
     use crate::device::cpu::element::{Bf16, Element, F16, F32};
     use crate::device::cpu::gemm::inputs::Inputs;
     use crate::device::cpu::gemm::precision::Precision;
+    use crate::device::cpu::isa::x86::Amx;
     use crate::device::cpu::pool::Pool;
     use crate::testing::{Random, product};
 

@@ -2,9 +2,9 @@
 //! in other company.
 
 use crate::device::cpu::element::{Bf16, Element, FloatType};
-use crate::device::cpu::gemm::float::Matrix;
 use crate::device::cpu::gemm::inputs::Inputs;
 use crate::device::cpu::gemm::precision::Precision;
+use crate::device::cpu::gemm::weight::Matrix;
 use crate::device::cpu::gemm::{generated_matmul, prompt_matmul};
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::Pool;
