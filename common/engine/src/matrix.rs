@@ -4,19 +4,13 @@ use std::ops::Range;
 
 use cake_checkpoint::{MappedMatrix, MappedTensor};
 
-use crate::device::cpu::buffer::Unset;
 use crate::device::cpu::element::FloatType;
-use crate::device::cpu::gemm::affine::affine_matmul;
 use crate::device::cpu::gemm::affine::exact::widen;
-use crate::device::cpu::gemm::float::matmul;
-use crate::device::cpu::gemm::generated_matmul;
-use crate::device::cpu::gemm::inputs::Inputs;
-use crate::device::cpu::gemm::precision::Precision;
-use crate::device::cpu::gemm::weight::Matrix;
-use crate::device::cpu::gemm::weight::{AffineMatrix, Bits};
-use crate::device::cpu::gemm::{prompt_affine_matmul, prompt_matmul, rounds_packed};
+use crate::device::cpu::gemm::case::RowClass;
+use crate::device::cpu::gemm::product::Gemm;
+use crate::device::cpu::gemm::table::choose;
+use crate::device::cpu::gemm::weight::{AffineMatrix, Bits, Matrix, Weight};
 use crate::device::cpu::isa::tier::Tier;
-use crate::device::cpu::pool::Tasks;
 use crate::error::Error;
 use crate::options::Numerics;
 
@@ -41,17 +35,6 @@ enum Stored {
         bits: Bits,
         group: usize,
     },
-}
-
-/// A way to store matrices.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Form {
-    /// As numbers.
-    Float(FloatType),
-    /// As codes, so many of which share a scale and a bias.
-    Affine(Bits, usize),
-    /// As codes that become bf16 on their way.
-    RoundedAffine,
 }
 
 impl StoredMatrix {
@@ -105,14 +88,9 @@ impl StoredMatrix {
         self.columns
     }
 
-    /// How it is stored, as far as kernels make activations ready for it: what is made for one matrix
-    /// serves others of the same form.
-    pub(crate) fn form(&self, tier: Tier, precision: Option<Precision>) -> Form {
-        match self.encoding {
-            Stored::Float(float) => Form::Float(float),
-            Stored::Affine { .. } if rounds_packed(tier, precision) => Form::RoundedAffine,
-            Stored::Affine { bits, group, .. } => Form::Affine(bits, group),
-        }
+    /// The kernel of this processor for products with the matrix.
+    pub(crate) fn gemm(&self, tier: Tier, numerics: Numerics, rows: RowClass) -> &'static dyn Gemm {
+        choose(tier, self.weight(0..self.rows).encoding(), rows, numerics)
     }
 
     /// Some rows, widened: `[rows, columns]`.
@@ -123,46 +101,17 @@ impl StoredMatrix {
         }
     }
 
-    /// `x · weightᵀ + bias` with some rows of the matrix; `x` is `[any, columns]`. `precision`
-    /// is what the rows of `x` may be rounded to if they are of a prompt. The result `y` is `[any, rows]`; it is
-    /// there when the tasks are done.
-    pub(crate) fn multiply<'a>(
-        &'a self,
-        (tier, numerics): (Tier, Numerics),
-        rows: Range<usize>,
-        bias: Option<&'a [f32]>,
-        (x, precision): (&'a Inputs<'a>, Option<Precision>),
-        y: &'a mut Unset,
-    ) -> Tasks<'a> {
+    /// Some rows, as kernels take them.
+    pub(crate) fn weight(&self, rows: Range<usize>) -> Weight<'_> {
         match &self.encoding {
-            Stored::Float(float) => {
-                let weight = self.float(*float, rows);
-                match (numerics, precision) {
-                    (Numerics::Fast, Some(precision)) => {
-                        prompt_matmul(tier, precision, weight, bias, x, y)
-                    }
-                    (Numerics::Fast, None) => generated_matmul(tier, weight, bias, x, y),
-                    (Numerics::Exact, _) => matmul(tier, weight, bias, x, y),
-                }
-            }
-            Stored::Affine { .. } => {
-                let weight = self.affine().rows(rows);
-                match (numerics, precision) {
-                    (Numerics::Fast, Some(precision)) => {
-                        prompt_affine_matmul(tier, precision, weight, bias, x, y)
-                    }
-                    _ => affine_matmul(tier, numerics, weight, bias, x, y),
-                }
-            }
+            Stored::Float(float) => Weight::Float(self.float(*float, rows)),
+            Stored::Affine { .. } => Weight::Affine(self.affine().rows(rows)),
         }
     }
 
     /// Some rows as they are stored, codes without their scales and biases.
     pub(crate) fn stored(&self, rows: Range<usize>) -> &[u8] {
-        match &self.encoding {
-            Stored::Float(float) => self.float(*float, rows).bytes,
-            Stored::Affine { .. } => self.affine().rows(rows).codes,
-        }
+        self.weight(rows).bytes()
     }
 
     fn float(&self, float: FloatType, rows: Range<usize>) -> Matrix<'_> {

@@ -3,7 +3,7 @@
 use cake_checkpoint::{Dtype, KvDtype, LayerSpec, ModelSpec, Op};
 
 use crate::device::cpu::attention::attend_floats;
-use crate::device::cpu::gemm::product_bytes;
+use crate::device::cpu::gemm::table;
 use crate::options::BLOCK_POSITIONS;
 
 /// Bytes of one f32.
@@ -47,10 +47,11 @@ pub fn block_bytes(layers: &[LayerSpec], kv: KvDtype) -> u64 {
 /// other matrices, whose forms differ.
 pub fn scratch_bytes(model: &ModelSpec, rows: usize, context: usize, threads: usize) -> u64 {
     let row = |width: usize| (width as u64).saturating_mul(rows as u64);
-    let rounded = |inputs: usize| product_bytes(inputs, rows).0.div_ceil(F32_BYTES);
+    let products = |inputs: usize, rows: usize| table::scratch(inputs as u64, rows as u64);
+    let rounded = |inputs: usize| products(inputs, rows).activations.div_ceil(F32_BYTES);
     let hidden = row(model.hidden_size).saturating_mul(8);
     let rotations = model.rotations.iter().map(|rotation| row(rotation.dim));
-    let panels = product_bytes(1, 1).1.div_ceil(F32_BYTES).saturating_mul(threads.max(1) as u64);
+    let panels = products(1, 1).thread.div_ceil(F32_BYTES).saturating_mul(threads.max(1) as u64);
     let (mut attention, mut kept, mut mlp) = (0, 0, 0);
     for op in model.layers.iter().flat_map(LayerSpec::ops) {
         match op {
@@ -73,7 +74,7 @@ pub fn scratch_bytes(model: &ModelSpec, rows: usize, context: usize, threads: us
                 let rows = rows.saturating_mul(it.chosen);
                 let width = 2 * it.expert.hidden_size + 3 * it.expert.inner_size;
                 let held = (width as u64).saturating_mul(rows as u64);
-                let rounded = |inputs: usize| product_bytes(inputs, rows).0.div_ceil(F32_BYTES);
+                let rounded = |inputs| products(inputs, rows).activations.div_ceil(F32_BYTES);
                 let widths = [it.expert.hidden_size, it.expert.inner_size];
                 let rounded = widths.map(rounded).into_iter().fold(held, u64::saturating_add);
                 let ends = row(it.count).saturating_add(row(it.expert.hidden_size));

@@ -1,5 +1,11 @@
 //! What tests of this crate share.
 
+use std::mem::MaybeUninit;
+
+use crate::device::cpu::gemm::product::Gemm;
+use crate::device::cpu::gemm::weight::Weight;
+use crate::device::cpu::isa::tier::Tier;
+use crate::device::cpu::pool::run_all;
 use crate::random::mix;
 
 /// A seeded stream of numbers.
@@ -26,17 +32,24 @@ impl Random {
     }
 }
 
-/// What a product of so many elements comes to when its tasks are done: `product!(len, function, arguments...)`,
-/// where the function takes the room for its result as its last argument.
-macro_rules! product {
-    ($len:expr, $function:path, $($argument:expr),+) => {{
-        let mut y = vec![std::mem::MaybeUninit::new(f32::NAN); $len];
-        $crate::device::cpu::pool::run_all(&[$function($($argument),+, &mut y)]);
-        // SAFETY: all of them were set, if not by the kernel.
-        y.into_iter().map(|value| unsafe { value.assume_init() }).collect::<Vec<f32>>()
-    }};
+/// `x · weightᵀ + bias` by one kernel: `x` is `[rows, inputs]`, the result `[rows, outputs]`.
+pub(crate) fn product(
+    kernel: &dyn Gemm,
+    tier: Tier,
+    weight: Weight<'_>,
+    bias: Option<&[f32]>,
+    x: &[f32],
+) -> Vec<f32> {
+    let outputs = match weight {
+        Weight::Float(matrix) => matrix.outputs(),
+        Weight::Affine(matrix) => matrix.outputs(),
+    };
+    let mut y = vec![MaybeUninit::new(f32::NAN); x.len() / weight.inputs() * outputs];
+    let x = kernel.prepare(tier, &weight, x);
+    run_all(&[kernel.tasks(tier, weight, bias, &x, &mut y)]);
+    // SAFETY: all of them were set, if not by the kernel.
+    y.into_iter().map(|value| unsafe { value.assume_init() }).collect()
 }
-pub(crate) use product;
 
 /// A number that tells bits of results apart (FNV-1a): what processors of another kind computed, too,
 /// which no test has beside it.

@@ -1,17 +1,22 @@
 //! Which processors give the same bits.
 
-use crate::device::cpu::isa::choice::chosen;
-use crate::device::cpu::isa::simd::Portable;
-use crate::device::cpu::isa::tier::Tier;
+use super::element::FloatType;
+use super::gemm::case::{Case, RowClass};
+use super::gemm::precision::Precision;
+use super::gemm::table::{BitClass, entry};
+use super::gemm::weight::{Bits, Encoding};
+use super::isa::choice::chosen;
+use super::isa::instructions::Isa;
 use crate::error::Error;
 use crate::options::Numerics;
 
-/// Tiers that round once where they multiply and add, and nothing to bf16.
-const FUSED: [&str; 4] = ["avx2", "avx512", "neon", "portable-fused"];
-/// Agrees with them but beside matrices in bf16, where it rounds activations.
-const PAIRS: &str = "avx512-bf16";
-/// Agrees with them but beside matrices in bf16 and packed ones, which it rounds, too.
-const TILES: &str = "amx";
+/// What rows may be; the head sees all of them as generated.
+const ROWS: [RowClass; 4] = [
+    RowClass::Prompt(Precision::Bf16),
+    RowClass::Prompt(Precision::Bf16Both),
+    RowClass::Prompt(Precision::Bf16x2),
+    RowClass::Generated,
+];
 
 /// How the matrices of a model are stored, as far as processors treat them differently.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -22,32 +27,46 @@ pub struct MatrixKinds {
     pub packed: bool,
 }
 
-/// Name of the arithmetic of this process: as [`cpu_tier`](super::cpu_tier) says, but
+/// Name of the arithmetic of this process: as [`cpu_tier`](super::isa::choice::cpu_tier) says, but
 /// `"avx512-bf16"` where that tier multiplies pairs of bf16, and `"portable-fused"` where plain code
 /// rounds once.
 ///
 /// # Errors
-/// As [`cpu_tier`](super::cpu_tier).
+/// As [`cpu_tier`](super::isa::choice::cpu_tier).
 pub fn arithmetic() -> Result<&'static str, Error> {
-    Ok(match chosen()? {
-        #[cfg(target_arch = "x86_64")]
-        Tier::Avx512(avx512) if avx512.bf16().is_some() => "avx512-bf16",
-        Tier::Portable(_) if Portable::FUSED => "portable-fused",
-        tier => tier.name(),
-    })
+    Ok(chosen()?.isa().arithmetic())
 }
 
 /// Whether processes whose [`arithmetic`] is `one` and `other` compute the same with such matrices, to
 /// the bit. A name that is not known agrees with itself alone.
 pub fn same_bits(one: &str, other: &str, numerics: Numerics, kinds: MatrixKinds) -> bool {
-    let MatrixKinds { bf16, packed } = kinds;
-    let fast = numerics == Numerics::Fast;
-    let alike = |name: &str| match name {
-        PAIRS => !(fast && bf16),
-        TILES => !(fast && (bf16 || packed)),
-        name => FUSED.contains(&name),
+    if one == other {
+        return true;
+    }
+    let (Some(one), Some(other)) = (Isa::of_arithmetic(one), Isa::of_arithmetic(other)) else {
+        return false;
     };
-    one == other || (alike(one) && alike(other))
+    // All that is not a product rounds as a multiply-add does.
+    one.is_fused()
+        && other.is_fused()
+        && classes(one, numerics, kinds).eq(classes(other, numerics, kinds))
+}
+
+/// The bits of every product with such matrices, as the table has them.
+fn classes(isa: Isa, numerics: Numerics, kinds: MatrixKinds) -> impl Iterator<Item = BitClass> {
+    // Widths of codes and of groups decide no kernel.
+    let packed = Encoding::Affine { bits: Bits::Four, group: 64 };
+    let bf16 = Encoding::Float(FloatType::Bf16);
+    let stored = [
+        (true, Encoding::Float(FloatType::F32)),
+        (true, Encoding::Float(FloatType::F16)),
+        (kinds.bf16, bf16),
+        (kinds.packed, packed),
+    ];
+    let encodings = stored.into_iter().filter_map(|(there, encoding)| there.then_some(encoding));
+    encodings.flat_map(move |encoding| {
+        ROWS.map(|rows| entry(&Case { isa, encoding, rows, numerics }).bits)
+    })
 }
 
 #[cfg(test)]

@@ -7,8 +7,7 @@ use cake_checkpoint::Activation;
 use crate::device::cpu::buffer::{Room, Unset};
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 use crate::device::cpu::isa::tier::Tier;
-use crate::device::cpu::pool::PARALLEL_WORK;
-use crate::device::cpu::pool::{current_threads, for_each_mut};
+use crate::device::cpu::pool::{PARALLEL_WORK, current_threads, for_each_mut};
 
 /// Calls `work(first row, rows)` on pieces of `out`, `[rows, width]`, which together are all of it, in parallel if
 /// it pays.

@@ -4,15 +4,15 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::buffer::{Room, Unset};
-use super::gemm::inputs::Inputs;
-use super::gemm::precision::Precision;
+use super::gemm::case::RowClass;
+use super::gemm::product::{Form, Gemm, Prepared};
+use super::gemm::weight::Weight;
 use super::isa::tier::Tier;
 use super::pool::{self, Tasks};
 use crate::batch::RowKinds;
 use crate::device::StoredLinear;
 use crate::error::Error;
-use crate::matrix::{Form, StoredMatrix};
-use crate::options::Numerics;
+use crate::matrix::StoredMatrix;
 
 /// `y = x · weightᵀ + bias` with a weight that stays as it is stored.
 ///
@@ -21,17 +21,21 @@ pub(crate) struct Linear {
     matrix: Arc<StoredMatrix>,
     rows: Range<usize>,
     bias: Option<Vec<f32>>,
-    arithmetic: (Tier, Numerics),
-    /// Of a prompt's rows.
-    precision: Precision,
-    /// What is multiplied after this one and those with it, if that is known.
+    tier: Tier,
+    /// The kernels for rows of a prompt and for generated rows.
+    prompt: &'static dyn Gemm,
+    generated: &'static dyn Gemm,
+    /// The weights of the products that follow those with this one, if they are known.
     next: Vec<(Arc<StoredMatrix>, Range<usize>)>,
 }
 
 impl Linear {
+    /// The layer with this weight on a processor of this tier.
     pub(crate) fn new(tier: Tier, linear: StoredLinear) -> Linear {
         let StoredLinear { matrix, rows, bias, numerics, precision } = linear;
-        Linear { matrix, rows, bias, arithmetic: (tier, numerics), precision, next: Vec::new() }
+        let prompt = matrix.gemm(tier, numerics, RowClass::Prompt(precision));
+        let generated = matrix.gemm(tier, numerics, RowClass::Generated);
+        Linear { matrix, rows, bias, tier, prompt, generated, next: Vec::new() }
     }
 
     /// Number of columns of the weight.
@@ -45,7 +49,7 @@ impl Linear {
     }
 
     /// Says which layers' products come at once after those that begin with this one, for threads that wait
-    /// to ask memory for.
+    /// to prefetch.
     pub(crate) fn precede(&mut self, later: &[&Linear]) {
         self.next = later.iter().map(|later| (later.matrix.clone(), later.rows.clone())).collect();
     }
@@ -61,29 +65,29 @@ impl Linear {
         kinds: &RowKinds,
     ) -> Result<[Vec<f32>; N], Error> {
         let count = kinds.rows();
-        if let Some(layer) = layers.iter().find(|layer| layer.inputs() * count != x.len()) {
+        let inputs = layers.first().map_or(0, |layer| layer.inputs());
+        let fits = |layer: &&Linear| layer.inputs() == inputs && inputs * count == x.len();
+        if let Some(layer) = layers.iter().find(|layer| !fits(layer)) {
             let (found, inputs) = (x.len(), layer.inputs());
             return Err(Error::operation(format!("{found} values for {count} rows of {inputs}")));
         }
         let mut results = layers.map(|layer| Room::<f32>::new(count * layer.outputs()));
         let upcoming = layers.first().map_or_else(Vec::new, |first| first.upcoming());
-        for (run, rounded) in kinds.runs() {
-            let inputs = layers.first().map_or(0, |layer| layer.inputs());
+        for (run, prompt) in kinds.runs() {
             let x = &x[run.start * inputs..run.end * inputs];
-            let forms = layers.map(|layer| layer.form(rounded));
-            let mut first = 0;
-            // What is made of `x` serves those that take it in one form, and takes room: one after the other.
-            for same in forms.chunk_by(|a, b| a == b) {
-                let ready = Inputs::new(x);
-                let these = first..first + same.len();
-                first = these.end;
-                let results = results[these.clone()].iter_mut();
-                let tasks: Vec<Tasks<'_>> = layers[these]
+            let mut results = &mut results[..];
+            // Products that take `x` in one form share its preparation, which takes memory: one form after the other.
+            for same in layers.chunk_by(|a, b| a.form(prompt) == b.form(prompt)) {
+                let first = same[0];
+                let ready = first.gemm(prompt).prepare(first.tier, &first.weight(), x);
+                let (these, others) = std::mem::take(&mut results).split_at_mut(same.len());
+                results = others;
+                let tasks: Vec<Tasks<'_>> = same
                     .iter()
-                    .zip(results)
+                    .zip(these)
                     .map(|(layer, places)| {
                         let y = run.start * layer.outputs()..run.end * layer.outputs();
-                        layer.tasks(&ready, rounded, &mut places.places()[y])
+                        layer.tasks(prompt, &ready, &mut places.places()[y])
                     })
                     .collect();
                 pool::expect(&upcoming);
@@ -95,19 +99,28 @@ impl Linear {
         Ok(results.map(|room| unsafe { room.written() }))
     }
 
-    /// What the products after this one and those with it read.
+    /// The kernel for rows of a prompt, or for generated ones.
+    fn gemm(&self, prompt: bool) -> &'static dyn Gemm {
+        if prompt { self.prompt } else { self.generated }
+    }
+
+    /// The rows, as kernels take them.
+    fn weight(&self) -> Weight<'_> {
+        self.matrix.weight(self.rows.clone())
+    }
+
+    /// How activations are prepared for the product.
+    fn form(&self, prompt: bool) -> Form {
+        self.gemm(prompt).form(self.weight().encoding())
+    }
+
+    /// The product with rows of one class.
+    fn tasks<'a>(&'a self, prompt: bool, x: &'a Prepared<'a>, y: &'a mut Unset) -> Tasks<'a> {
+        self.gemm(prompt).tasks(self.tier, self.weight(), self.bias.as_deref(), x, y)
+    }
+
+    /// The bytes that the products after this one read.
     fn upcoming(&self) -> Vec<&[u8]> {
         self.next.iter().map(|(matrix, rows)| matrix.stored(rows.clone())).collect()
-    }
-
-    /// How the weight takes its inputs, `rounded` if they are of a prompt.
-    fn form(&self, rounded: bool) -> Form {
-        self.matrix.form(self.arithmetic.0, rounded.then_some(self.precision))
-    }
-
-    /// The product.
-    fn tasks<'a>(&'a self, x: &'a Inputs<'a>, rounded: bool, y: &'a mut Unset) -> Tasks<'a> {
-        let x = (x, rounded.then_some(self.precision));
-        self.matrix.multiply(self.arithmetic, self.rows.clone(), self.bias.as_deref(), x, y)
     }
 }

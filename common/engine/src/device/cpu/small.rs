@@ -6,16 +6,15 @@ use cake_checkpoint::Activation;
 use super::attention::{Attend, KvView, attend};
 use super::element::{Bf16, Element, F16, F32, FloatType};
 use super::elementwise::{add, gated, rms_norm, rotate};
-use super::gemm::affine::affine_matmul;
 use super::gemm::affine::exact::widen;
-use super::gemm::float::matmul;
-use super::gemm::inputs::Inputs;
+use super::gemm::case::RowClass;
+use super::gemm::float::Float;
+use super::gemm::table::choose;
+use super::gemm::weight::{AffineMatrix, Bits, MAX_GROUP, Matrix, Weight};
 use super::isa::simd::Portable;
 use super::isa::tier::Tier;
 use super::pool::Pool;
 use crate::batch::AttendRow;
-use crate::device::cpu::gemm::weight::Matrix;
-use crate::device::cpu::gemm::weight::{AffineMatrix, Bits, MAX_GROUP};
 use crate::options::Numerics;
 use crate::testing::{Random, product};
 
@@ -92,8 +91,7 @@ fn products_with_plain_weights() {
         }
         let expected = by_definition(&x, &float.widen(&bytes), &bias);
         let matrix = Matrix { bytes: &bytes, float, inputs };
-        let len = rows * outputs;
-        let y = both(|| product!(len, matmul, TIER, matrix, Some(&bias), &Inputs::new(&x)));
+        let y = both(|| product(&Float, TIER, Weight::Float(matrix), Some(&bias), &x));
         assert_near(&y, &expected, 1e-4);
     }
 }
@@ -121,9 +119,9 @@ fn products_with_packed_weights() {
             let expected = by_definition(&x, &widen(TIER, weight), &bias);
             let largest = expected.iter().fold(1.0f32, |largest, y| largest.max(y.abs()));
             for numerics in [Numerics::Exact, Numerics::Fast] {
-                let (len, x) = (rows * outputs, Inputs::new(&x));
-                let bias = Some(&*bias);
-                let y = product!(len, affine_matmul, TIER, numerics, weight, bias, &x);
+                let weight = Weight::Affine(weight);
+                let kernel = choose(TIER, weight.encoding(), RowClass::Generated, numerics);
+                let y = product(kernel, TIER, weight, Some(&bias), &x);
                 // Activations have 16 bits, and a row's sum has as many terms as there are inputs.
                 assert_near(&y, &expected, largest * inputs as f32 / 32_000.0);
             }

@@ -26,8 +26,7 @@ use crate::device::cpu::buffer::{Room, Unset};
 use crate::device::cpu::element::FloatType;
 use crate::device::cpu::isa::simd::LANES;
 use crate::device::cpu::isa::tier::Tier;
-use crate::device::cpu::pool::PARALLEL_WORK;
-use crate::device::cpu::pool::{current_threads, for_each_mut};
+use crate::device::cpu::pool::{PARALLEL_WORK, current_threads, for_each_mut};
 
 /// The cached keys and values of one layer, each `[blocks, kv_heads, block_positions, head_dim]`.
 #[derive(Clone, Copy)]

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use crate::device::cpu::buffer::Unset;
 use crate::device::cpu::element::{Bf16, Element, F16, F32, FloatType};
-use crate::device::cpu::gemm::inputs::Inputs;
+use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
-use crate::device::cpu::gemm::weight::Matrix;
+use crate::device::cpu::gemm::weight::{Encoding, Matrix, Weight};
 use crate::device::cpu::isa::prefetch::{AHEAD, CACHE_LINE};
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 use crate::device::cpu::isa::tier::Tier;
@@ -23,37 +23,61 @@ const TASK_BYTES: usize = 256 << 10;
 /// Tasks per thread, so that a thread that is held up leaves its share to others.
 const TASKS_PER_THREAD: usize = 8;
 
-/// `x · weightᵀ + bias`: `x` is `[rows, inputs]`, the result `y` is `[rows, outputs]`, both row-major; it
-/// is there when the tasks are done.
-///
-/// `bias` has one element per output.
-pub(crate) fn matmul<'a>(
-    tier: Tier,
-    weight: Matrix<'a>,
-    bias: Option<&'a [f32]>,
-    inputs: &'a Inputs<'a>,
-    y: &'a mut Unset,
-) -> Tasks<'a> {
-    let x = inputs.values();
-    let (rows, outputs, parallel) = weight.check(x, bias);
-    let x = match weight.float {
-        FloatType::Bf16 => inputs.paired.get_or_init(|| paired(x, weight.inputs, parallel)),
-        FloatType::F32 | FloatType::F16 => x,
-    };
-    let target = Target::new(y, rows, outputs);
-    let task_outputs = task_outputs(&weight, outputs, rows);
-    let run = move |task: usize| {
-        let start = task * task_outputs;
-        let range = start..(start + task_outputs).min(outputs);
-        // Ranges of different tasks do not overlap, as `Target` demands.
-        tier.run(Product { weight, origin: 0, bias, x, rows, range, target });
-    };
-    Tasks::new(outputs.div_ceil(task_outputs), weight.bytes.len(), parallel, run)
+/// The product in f32 with numbers of any type.
+pub(crate) struct Float;
+
+impl Gemm for Float {
+    fn form(&self, encoding: Encoding) -> Form {
+        match encoding {
+            Encoding::Float(FloatType::Bf16) => Form::EvensFirst,
+            _ => Form::F32,
+        }
+    }
+
+    fn prepare<'x>(&self, _: Tier, weight: &Weight<'_>, x: &'x [f32]) -> Prepared<'x> {
+        match self.form(weight.encoding()) {
+            Form::EvensFirst => {
+                let (_, _, parallel) = weight.check(x, None);
+                Prepared::new(x, Form::EvensFirst, evens_first(x, weight.inputs(), parallel))
+            }
+            _ => Prepared::plain(x),
+        }
+    }
+
+    fn tasks<'a>(
+        &self,
+        tier: Tier,
+        weight: Weight<'a>,
+        bias: Option<&'a [f32]>,
+        x: &'a Prepared<'a>,
+        y: &'a mut Unset,
+    ) -> Tasks<'a> {
+        let weight = weight.float();
+        let (rows, outputs, parallel) = weight.check(x.values(), bias);
+        let x = match weight.float {
+            FloatType::Bf16 => x.made::<Vec<f32>>(Form::EvensFirst),
+            FloatType::F32 | FloatType::F16 => x.values(),
+        };
+        let target = Target::new(y, rows, outputs);
+        let task_outputs = task_outputs(&weight, outputs, rows);
+        let run = move |task: usize| {
+            let start = task * task_outputs;
+            let range = start..(start + task_outputs).min(outputs);
+            // Ranges of different tasks do not overlap, as `Target` demands.
+            tier.run(Product { weight, origin: 0, bias, x, rows, range, target });
+        };
+        Tasks::new(outputs.div_ceil(task_outputs), weight.bytes.len(), parallel, run)
+    }
+
+    fn scratch(&self, inputs: u64, rows: u64) -> Scratch {
+        let activations = inputs.saturating_mul(rows).saturating_mul(size_of::<f32>() as u64);
+        Scratch { activations, ..Scratch::default() }
+    }
 }
 
 /// Rows of so many inputs as [`Element::load_two`] takes pairs: of every 32 inputs those at even
 /// places first; fewer at the end stay as they are.
-fn paired(x: &[f32], inputs: usize, parallel: bool) -> Vec<f32> {
+fn evens_first(x: &[f32], inputs: usize, parallel: bool) -> Vec<f32> {
     let mut paired = x.to_vec();
     let run = |_: usize, (to, from): &mut (&mut [f32], &[f32])| {
         let blocks = to.as_chunks_mut::<{ 2 * LANES }>().0.iter_mut();
@@ -253,8 +277,7 @@ impl Product<'_> {
             let bias = self.bias.map_or(0.0, |bias| bias[output + o]);
             for (r, sum) in sums.into_iter().enumerate() {
                 let value = simd.sum(sum) + bias;
-                // SAFETY: `matmul` keeps the vector alive until its tasks are done and gives
-                // every output to one task.
+                // SAFETY: every output belongs to one task.
                 unsafe { self.target.part(row + r, output + o, 1)[0].write(value) };
             }
         }
@@ -284,8 +307,7 @@ mod tests {
     }
 
     fn multiply(tier: Tier, weight: Matrix<'_>, bias: Option<&[f32]>, x: &[f32]) -> Vec<f32> {
-        let len = x.len() / weight.inputs * weight.outputs();
-        product!(len, matmul, tier, weight, bias, &Inputs::new(x))
+        product(&Float, tier, Weight::Float(weight), bias, x)
     }
 
     #[test]

@@ -15,13 +15,14 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use crate::device::cpu::buffer::Unset;
-use crate::device::cpu::gemm::inputs::Inputs;
 use crate::device::cpu::gemm::precision::Precision;
+use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
-use crate::device::cpu::gemm::weight::Matrix;
+use crate::device::cpu::gemm::weight::{Encoding, Matrix, Weight};
 use crate::device::cpu::isa::simd::LANES;
+use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::isa::x86::pairs::{round_pairs, rounding_errors};
-use crate::device::cpu::isa::x86::{Avx512Bf16, transposed};
+use crate::device::cpu::isa::x86::{Avx512, Avx512Bf16, transposed};
 use crate::device::cpu::pool::{Tasks, current_threads, for_each_mut};
 
 /// Vectors of outputs in a panel.
@@ -41,64 +42,81 @@ const PART_ROWS: usize = 48;
 /// One pair of inputs of all outputs of a panel; the earlier input is in the lower half.
 type Column = [u32; OUTPUTS];
 
-/// Upper bounds of the bytes that a product holds beside its arguments and its result: for one
-/// row of activations of so many inputs, and for each thread.
-pub(crate) fn product_bytes(inputs: u64) -> (u64, u64) {
-    // Two planes.
-    let pairs = inputs.saturating_add(4 * LANES as u64);
-    (pairs.saturating_mul(size_of::<u32>() as u64), (BLOCK * size_of::<Column>()) as u64)
-}
-
 thread_local! {
     /// The panel that a thread works on.
     static PANEL: RefCell<Vec<Column>> = const { RefCell::new(Vec::new()) };
 }
 
-/// `x · weightᵀ + bias` with `x` in this precision: `x` is `[rows, inputs]`, `weight` is bf16, the
-/// result `[rows, outputs]`, all row-major.
-///
-/// `bias` has one element per output; `y` gets the result when the tasks are done. Of one [`Inputs`] all
-/// products are in the same precision.
-pub(crate) fn panel_matmul_bf16<'a>(
-    proof: Avx512Bf16,
-    precision: Precision,
-    weight: Matrix<'a>,
-    bias: Option<&'a [f32]>,
-    x: &'a Inputs<'a>,
-    y: &'a mut Unset,
-) -> Tasks<'a> {
-    let activations = x.values();
-    let (rows, outputs, parallel) = weight.check(activations, bias);
-    y.fill(MaybeUninit::new(0.0)); // Every panel adds to it.
-    let split = || Activations::split(proof, precision, activations, weight.inputs, parallel);
-    let x = x.paneled.get_or_init(split);
-    assert_eq!(x.planes, precision.planes(), "one precision");
-    let panels = outputs.div_ceil(OUTPUTS);
-    let parts = row_parts(rows, panels);
-    let part_rows = rows.div_ceil(parts).next_multiple_of(ROWS);
-    let target = Target::new(y, rows, outputs);
-    let run = move |task: usize| {
-        let (panel, part) = (task % panels, task / panels);
-        let first = panel * OUTPUTS;
-        let task = Task {
-            weight,
-            bias,
-            x,
-            outputs: first..(first + OUTPUTS).min(outputs),
-            rows: (part * part_rows).min(rows)..((part + 1) * part_rows).min(rows),
-            target,
-        };
-        PANEL.with_borrow_mut(|panel| {
-            // SAFETY: `proof` is there, so the processor has the instructions.
-            unsafe {
-                match precision {
-                    Precision::Bf16 | Precision::Bf16Both => task.run::<1>(panel),
-                    Precision::Bf16x2 => task.run::<2>(panel),
+/// The product of rows of a prompt, rounded to this precision, with numbers in bf16.
+pub(crate) struct Pairs {
+    pub(crate) precision: Precision,
+}
+
+impl Gemm for Pairs {
+    fn form(&self, _: Encoding) -> Form {
+        Form::Bf16Pairs { planes: self.precision.planes() }
+    }
+
+    fn prepare<'x>(&self, tier: Tier, weight: &Weight<'_>, x: &'x [f32]) -> Prepared<'x> {
+        let (_, _, parallel) = weight.check(x, None);
+        let split = Activations::split(proof(tier), self.precision, x, weight.inputs(), parallel);
+        Prepared::new(x, self.form(weight.encoding()), split)
+    }
+
+    fn tasks<'a>(
+        &self,
+        tier: Tier,
+        weight: Weight<'a>,
+        bias: Option<&'a [f32]>,
+        x: &'a Prepared<'a>,
+        y: &'a mut Unset,
+    ) -> Tasks<'a> {
+        let (proof, precision) = (proof(tier), self.precision);
+        let (rows, outputs, parallel) = weight.check(x.values(), bias);
+        let x = x.made::<Activations>(self.form(weight.encoding()));
+        let weight = weight.float();
+        y.fill(MaybeUninit::new(0.0)); // Every panel adds to it.
+        let panels = outputs.div_ceil(OUTPUTS);
+        let parts = row_parts(rows, panels);
+        let part_rows = rows.div_ceil(parts).next_multiple_of(ROWS);
+        let target = Target::new(y, rows, outputs);
+        let run = move |task: usize| {
+            let (panel, part) = (task % panels, task / panels);
+            let first = panel * OUTPUTS;
+            let task = Task {
+                weight,
+                bias,
+                x,
+                outputs: first..(first + OUTPUTS).min(outputs),
+                rows: (part * part_rows).min(rows)..((part + 1) * part_rows).min(rows),
+                target,
+            };
+            PANEL.with_borrow_mut(|panel| {
+                let _: Avx512Bf16 = proof;
+                // SAFETY: `proof` is there, so the processor has the instructions.
+                unsafe {
+                    match precision {
+                        Precision::Bf16 | Precision::Bf16Both => task.run::<1>(panel),
+                        Precision::Bf16x2 => task.run::<2>(panel),
+                    }
                 }
-            }
-        });
-    };
-    Tasks::new(panels * parts, weight.bytes.len(), parallel, run)
+            });
+        };
+        Tasks::new(panels * parts, weight.bytes.len(), parallel, run)
+    }
+
+    fn scratch(&self, inputs: u64, rows: u64) -> Scratch {
+        // Two planes.
+        let row = inputs.saturating_add(4 * LANES as u64).saturating_mul(size_of::<u32>() as u64);
+        let thread = (BLOCK * size_of::<Column>()) as u64;
+        Scratch { activations: row.saturating_mul(rows), thread, buffers: "bf16 panel" }
+    }
+}
+
+/// Proof of the instructions.
+fn proof(tier: Tier) -> Avx512Bf16 {
+    let bf16 = tier.avx512().and_then(Avx512::bf16);
+    bf16.expect("the table gives this kernel to processors that multiply pairs of bf16")
 }
 
 /// How many parts to cut the rows into, so that few panels still employ all threads.
@@ -110,7 +128,7 @@ fn row_parts(rows: usize, panels: usize) -> usize {
 /// Rows of activations as pairs of bf16, `[row, plane, pair]`, each padded with zeros to whole
 /// vectors and a vector more, so that rows of a power of two do not compete for the same places of
 /// the cache.
-pub(super) struct Activations {
+struct Activations {
     pairs: Vec<u32>,
     stride: usize,
     planes: usize,
@@ -260,7 +278,7 @@ impl Task<'_> {
         let mut sums = [[_mm512_setzero_ps(); VECTORS]; R];
         if block.start > 0 {
             for (r, sums) in sums.iter_mut().enumerate() {
-                // SAFETY: `panel_matmul_bf16` gives each of its tasks other elements, and this one
+                // SAFETY: each task has other elements, and this one
                 // holds one part at a time; the panels before this one wrote all of it.
                 let y = unsafe { self.target.written(row + r, first, len) };
                 for (v, sum) in sums.iter_mut().enumerate() {

@@ -133,3 +133,90 @@ impl<'a> AffineMatrix<'a> {
         (rows, outputs, x.len() * outputs >= PARALLEL_WORK)
     }
 }
+
+/// How a matrix is stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Encoding {
+    /// As numbers.
+    Float(FloatType),
+    /// As codes, `group` of which share a scale and a bias.
+    Affine { bits: Bits, group: usize },
+}
+
+impl Encoding {
+    /// Width and group of codes.
+    ///
+    /// # Panics
+    /// If there are none.
+    pub(crate) fn affine(self) -> (Bits, usize) {
+        match self {
+            Encoding::Affine { bits, group } => (bits, group),
+            Encoding::Float(_) => unreachable!("the table gives numbers to other kernels"),
+        }
+    }
+}
+
+/// A stored matrix `[outputs, inputs]`.
+#[derive(Clone, Copy)]
+pub(crate) enum Weight<'a> {
+    /// Numbers.
+    Float(Matrix<'a>),
+    /// Codes with scales and biases.
+    Affine(AffineMatrix<'a>),
+}
+
+impl<'a> Weight<'a> {
+    /// How it is stored.
+    pub(crate) fn encoding(&self) -> Encoding {
+        match self {
+            Weight::Float(matrix) => Encoding::Float(matrix.float),
+            Weight::Affine(matrix) => Encoding::Affine { bits: matrix.bits, group: matrix.group },
+        }
+    }
+
+    /// Inputs per output.
+    pub(crate) fn inputs(&self) -> usize {
+        match self {
+            Weight::Float(matrix) => matrix.inputs,
+            Weight::Affine(matrix) => matrix.inputs,
+        }
+    }
+
+    /// The bytes that all outputs are read from, but for scales and biases.
+    pub(crate) fn bytes(&self) -> &'a [u8] {
+        match self {
+            Weight::Float(matrix) => matrix.bytes,
+            Weight::Affine(matrix) => matrix.codes,
+        }
+    }
+
+    /// As [`Matrix::check`] and [`AffineMatrix::check`].
+    pub(crate) fn check(&self, x: &[f32], bias: Option<&[f32]>) -> (usize, usize, bool) {
+        match self {
+            Weight::Float(matrix) => matrix.check(x, bias),
+            Weight::Affine(matrix) => matrix.check(x, bias),
+        }
+    }
+
+    /// The matrix of a kernel for numbers.
+    ///
+    /// # Panics
+    /// If it is packed.
+    pub(crate) fn float(self) -> Matrix<'a> {
+        match self {
+            Weight::Float(matrix) => matrix,
+            Weight::Affine(_) => unreachable!("the table gives packed matrices to other kernels"),
+        }
+    }
+
+    /// The matrix of a kernel for packed ones.
+    ///
+    /// # Panics
+    /// If it is not packed.
+    pub(crate) fn affine(self) -> AffineMatrix<'a> {
+        match self {
+            Weight::Affine(matrix) => matrix,
+            Weight::Float(_) => unreachable!("the table gives numbers to other kernels"),
+        }
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use super::simd::Portable;
+use super::instructions::Isa;
 use super::tier::Tier;
 use crate::error::Error;
 
@@ -19,7 +19,7 @@ const VARIABLE: &str = "CAKE_CPU";
 /// [`Error::UnknownCpu`] if `CAKE_CPU` is none of these names, [`Error::UnavailableCpu`] if this
 /// processor lacks what it names.
 pub fn cpu_tier() -> Result<&'static str, Error> {
-    Ok(chosen()?.name())
+    Ok(chosen()?.isa().tier())
 }
 
 /// The tier of this process.
@@ -41,17 +41,14 @@ pub(crate) fn chosen() -> Result<Tier, Error> {
 }
 
 fn parse(wanted: &str) -> Result<Tier, Error> {
-    let wanted = wanted.to_owned();
-    match wanted.as_str() {
-        "" => Ok(Tier::best()),
-        "portable" => Ok(Tier::Portable(Portable)),
-        "avx2" | "avx512" | "amx" | "neon" => {
-            let mut tiers = Tier::all().into_iter();
-            let found = tiers.find(|tier| tier.name() == wanted);
-            found.ok_or(Error::UnavailableCpu { wanted })
-        }
-        _ => Err(Error::UnknownCpu { found: wanted }),
+    if wanted.is_empty() {
+        return Ok(Tier::best());
     }
+    let found = Tier::all().into_iter().find(|tier| tier.isa().tier() == wanted);
+    found.ok_or_else(|| match Isa::is_tier(wanted) {
+        true => Error::UnavailableCpu { wanted: wanted.to_owned() },
+        false => Error::UnknownCpu { found: wanted.to_owned() },
+    })
 }
 
 impl Tier {
@@ -68,12 +65,12 @@ mod tests {
 
     #[test]
     fn a_name_is_a_tier_or_refused() {
-        assert_eq!(parse("").unwrap().name(), Tier::best().name());
+        assert_eq!(parse("").unwrap().isa().tier(), Tier::best().isa().tier());
         if cfg!(target_arch = "aarch64") {
-            assert_eq!(Tier::best().name(), "neon");
+            assert_eq!(Tier::best().isa().tier(), "neon");
         }
         for tier in Tier::all() {
-            assert_eq!(parse(tier.name()).unwrap().name(), tier.name());
+            assert_eq!(parse(tier.isa().tier()).unwrap().isa().tier(), tier.isa().tier());
         }
         let error = parse("sse9").unwrap_err().to_string();
         assert_eq!(
@@ -85,9 +82,9 @@ mod tests {
     #[test]
     fn names_it_lacks_are_refused() {
         for name in ["avx2", "avx512", "amx", "neon"] {
-            let has = Tier::all().iter().any(|tier| tier.name() == name);
+            let has = Tier::all().iter().any(|tier| tier.isa().tier() == name);
             match parse(name) {
-                Ok(tier) => assert!(has && tier.name() == name),
+                Ok(tier) => assert!(has && tier.isa().tier() == name),
                 Err(error) => {
                     let expected = "which is not available on this processor";
                     assert_eq!(error.to_string(), format!("CAKE_CPU is \"{name}\", {expected}"));

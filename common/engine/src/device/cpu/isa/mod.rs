@@ -1,6 +1,7 @@
 //! What processors can do: their tiers of instructions, vectors, tile registers, and requests to memory.
 
 pub(crate) mod choice;
+pub(crate) mod instructions;
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod neon;
 pub(crate) mod prefetch;

@@ -1,5 +1,6 @@
 //! The instructions that kernels are compiled for.
 
+use super::instructions::Isa;
 #[cfg(target_arch = "aarch64")]
 use super::neon;
 use super::simd::{Kernel, Portable};
@@ -78,7 +79,7 @@ impl Tier {
     /// Whether it is one of those.
     #[cfg(test)]
     pub(crate) fn is_fused(self) -> bool {
-        !matches!(self, Tier::Portable(_)) || Portable::FUSED
+        self.isa().is_fused()
     }
 
     /// The best tier of this processor.
@@ -86,18 +87,29 @@ impl Tier {
         Tier::all().pop().unwrap_or(Tier::Portable(Portable))
     }
 
-    /// As `CAKE_CPU` names it.
-    pub(crate) fn name(self) -> &'static str {
+    /// What it is called.
+    pub(crate) fn isa(self) -> Isa {
         match self {
-            Tier::Portable(_) => "portable",
+            Tier::Portable(_) => Isa::Portable { fused: Portable::FUSED },
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx2(_) => "avx2",
+            Tier::Avx2(_) => Isa::Avx2,
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx512(_) => "avx512",
+            Tier::Avx512(avx512) => {
+                Isa::Avx512 { bf16: avx512.bf16().is_some(), vnni: avx512.vnni().is_some() }
+            }
             #[cfg(target_arch = "x86_64")]
-            Tier::Amx(_) => "amx",
+            Tier::Amx(_) => Isa::Amx,
             #[cfg(target_arch = "aarch64")]
-            Tier::Neon(_) => "neon",
+            Tier::Neon(_) => Isa::Neon,
+        }
+    }
+
+    /// Proof of tile registers, if this tier has them.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn amx(self) -> Option<x86::Amx> {
+        match self {
+            Tier::Amx(amx) => Some(amx),
+            _ => None,
         }
     }
 }

@@ -8,12 +8,13 @@ use cake_checkpoint::{HUGE_PAGE_BYTES, MappedTensor};
 
 use crate::device::cpu::buffer::Room;
 use crate::device::cpu::element::FloatType;
-use crate::device::cpu::gemm::generated_matmul;
-use crate::device::cpu::gemm::inputs::Inputs;
-use crate::device::cpu::gemm::weight::Matrix;
+use crate::device::cpu::gemm::case::RowClass;
+use crate::device::cpu::gemm::table::choose;
+use crate::device::cpu::gemm::weight::{Matrix, Weight};
 use crate::device::cpu::isa::prefetch::CACHE_LINE;
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::run_all;
+use crate::options::Numerics;
 
 /// Bytes of weights that are read to compare both, if there are as many: more than the caches of servers keep of
 /// what is read again and again. With a fifth of this, a cache of 480 MiB read small pages and huge ones alike.
@@ -145,15 +146,12 @@ fn read_part(tensor: &MappedTensor, index: usize, parts: usize) -> usize {
         return bytes.len();
     };
     let matrix = Matrix { bytes, float, inputs: columns };
+    let (tier, weight) = (Tier::detect(), Weight::Float(matrix));
+    let kernel = choose(tier, weight.encoding(), RowClass::Generated, Numerics::Fast);
     let row = vec![0.01; columns];
+    let row = kernel.prepare(tier, &weight, &row);
     let mut product = Room::<f32>::new(matrix.outputs());
-    run_all(&[generated_matmul(
-        Tier::detect(),
-        matrix,
-        None,
-        &Inputs::new(&row),
-        product.places(),
-    )]);
+    run_all(&[kernel.tasks(tier, weight, None, &row, product.places())]);
     black_box(&mut product);
     bytes.len()
 }

@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use super::Call;
+use super::call::Call;
 use crate::device::cpu::buffer::{Room, Unset};
 use crate::device::cpu::gemm::weight::{Bits, MAX_GROUP};
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
@@ -21,7 +21,7 @@ const PADDING: usize = 128;
 
 /// How a kernel reads codes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Form {
+pub(crate) enum Layout {
     /// As numbers of 16 bits.
     Words,
     /// As two bytes, `code = 256 · high + low`, both signed: for instructions that multiply bytes.
@@ -38,10 +38,10 @@ pub(super) enum Form {
 ///
 /// Beside 4-bit weights, the codes of every 32 inputs come in another order: the 16 even ones, then
 /// the 16 odd ones, which is how half bytes come apart.
-pub(super) struct Activations {
-    /// `[rows, inputs]` of [`Form::Words`], else empty.
+pub(crate) struct Activations {
+    /// `[rows, inputs]` of [`Layout::Words`], else empty.
     words: Vec<i16>,
-    /// Rows of the upper bytes of [`Form::Planes`], `stride` apart, else empty.
+    /// Rows of the upper bytes of [`Layout::Planes`], `stride` apart, else empty.
     high: Vec<i8>,
     /// As `high`, of the lower bytes.
     low: Vec<i8>,
@@ -53,16 +53,16 @@ pub(super) struct Activations {
     sums: Vec<f32>,
 }
 
-/// One row in [`Form::Planes`], each plane with [`PADDING`] zeros behind it; the next row follows.
+/// One row in [`Layout::Planes`], each plane with [`PADDING`] zeros behind it; the next row follows.
 #[derive(Clone, Copy)]
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for bytes"))]
-pub(super) struct Planes<'a> {
-    pub(super) high: &'a [i8],
-    pub(super) low: &'a [i8],
+pub(crate) struct Planes<'a> {
+    pub(crate) high: &'a [i8],
+    pub(crate) low: &'a [i8],
 }
 
 /// Most bytes that one row of so many inputs takes in any form, with groups of any size.
-pub(super) fn row_bytes(inputs: u64) -> u64 {
+pub(crate) fn row_bytes(inputs: u64) -> u64 {
     // Two planes; a scale and a sum for each of the smallest groups.
     let planes = inputs.saturating_add(PADDING as u64).saturating_mul(2);
     let params = inputs.div_ceil(ORDER as u64).saturating_mul(2 * size_of::<f32>() as u64);
@@ -71,19 +71,19 @@ pub(super) fn row_bytes(inputs: u64) -> u64 {
 
 impl Activations {
     /// Quantizes the rows of `call` for the groups and bits of its weight.
-    pub(super) fn quantize(tier: Tier, call: &Call<'_>, form: Form) -> Activations {
+    pub(crate) fn quantize(tier: Tier, call: &Call<'_>, layout: Layout) -> Activations {
         let (rows, inputs, groups) = (call.rows(), call.weight.inputs, call.weight.groups());
         let stride = inputs + PADDING;
-        let (word_count, plane_bytes) = match form {
-            Form::Words => (rows * inputs, 0),
-            Form::Planes => (0, rows * stride),
+        let (word_count, plane_bytes) = match layout {
+            Layout::Words => (rows * inputs, 0),
+            Layout::Planes => (0, rows * stride),
         };
         let (mut words, mut high, mut low) =
             (Room::new(word_count), Room::new(plane_bytes), Room::new(plane_bytes));
         let (mut scales, mut sums) = (vec![0.0; rows * groups], vec![0.0; rows * groups]);
-        let codes: Vec<Codes<'_>> = match form {
-            Form::Words => words.places().chunks_exact_mut(inputs).map(Codes::Words).collect(),
-            Form::Planes => {
+        let codes: Vec<Codes<'_>> = match layout {
+            Layout::Words => words.places().chunks_exact_mut(inputs).map(Codes::Words).collect(),
+            Layout::Planes => {
                 let low = low.places().chunks_exact_mut(stride).map(|low| padded(low, inputs));
                 let high = high.places().chunks_exact_mut(stride).map(|high| padded(high, inputs));
                 let both = high.zip(low);
@@ -108,29 +108,29 @@ impl Activations {
         Activations { words, high, low, stride, groups, scales, sums }
     }
 
-    /// The bytes of the codes of one row, of [`Form::Planes`].
+    /// The bytes of the codes of one row, of [`Layout::Planes`].
     #[inline(always)]
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for bytes"))]
-    pub(super) fn planes(&self, row: usize) -> Planes<'_> {
+    pub(crate) fn planes(&self, row: usize) -> Planes<'_> {
         let row = row * self.stride..(row + 1) * self.stride;
         Planes { high: &self.high[row.clone()], low: &self.low[row] }
     }
 
-    /// All codes, `[rows, inputs]`, of [`Form::Words`].
+    /// All codes, `[rows, inputs]`, of [`Layout::Words`].
     #[inline(always)]
-    pub(super) fn words(&self) -> &[i16] {
+    pub(crate) fn words(&self) -> &[i16] {
         &self.words
     }
 
     /// The scales of the groups of one row.
     #[inline(always)]
-    pub(super) fn scales(&self, row: usize) -> &[f32] {
+    pub(crate) fn scales(&self, row: usize) -> &[f32] {
         &self.scales[row * self.groups..][..self.groups]
     }
 
     /// The scales times the sums of the codes of the groups of one row.
     #[inline(always)]
-    pub(super) fn sums(&self, row: usize) -> &[f32] {
+    pub(crate) fn sums(&self, row: usize) -> &[f32] {
         &self.sums[row * self.groups..][..self.groups]
     }
 }

@@ -1,21 +1,47 @@
 //! Products in f32: weights are widened a few outputs at a time and multiplied as f32 matrices are.
 
-use super::Call;
+use std::ops::Range;
+
+use super::call::Call;
 use crate::device::cpu::buffer::Unset;
 use crate::device::cpu::element::{Element, F32, FloatType};
 use crate::device::cpu::gemm::float::{Product, STRIP};
+use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
-use crate::device::cpu::gemm::weight::Matrix;
-use crate::device::cpu::gemm::weight::{AffineMatrix, Bits};
+use crate::device::cpu::gemm::weight::{AffineMatrix, Bits, Encoding, Matrix, Weight};
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::Tasks;
-use std::ops::Range;
 
-/// The product in the arithmetic of [`Numerics::Exact`](crate::options::Numerics::Exact).
-pub(super) fn matmul<'a>(tier: Tier, call: Call<'a>, y: &'a mut Unset) -> Tasks<'a> {
-    let task = move |outputs, target| tier.run(Task { call, outputs, target });
-    call.by_outputs(call.share(STRIP), y, task)
+/// The product in f32 with packed matrices.
+pub(crate) struct Widened;
+
+impl Gemm for Widened {
+    fn form(&self, _: Encoding) -> Form {
+        Form::F32
+    }
+
+    fn prepare<'x>(&self, _: Tier, _: &Weight<'_>, x: &'x [f32]) -> Prepared<'x> {
+        Prepared::plain(x)
+    }
+
+    fn tasks<'a>(
+        &self,
+        tier: Tier,
+        weight: Weight<'a>,
+        bias: Option<&'a [f32]>,
+        x: &'a Prepared<'a>,
+        y: &'a mut Unset,
+    ) -> Tasks<'a> {
+        let call = Call::new(weight, bias, x.values());
+        let task = move |outputs, target| tier.run(Task { call, outputs, target });
+        call.by_outputs(call.share(STRIP), y, task)
+    }
+
+    /// Nothing that is planned: a task holds some widened outputs, in numerics for tests.
+    fn scratch(&self, _: u64, _: u64) -> Scratch {
+        Scratch::default()
+    }
 }
 
 /// All rows, some outputs.

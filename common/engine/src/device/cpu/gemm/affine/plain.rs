@@ -8,12 +8,13 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::Call;
-use super::activations::Activations;
+use super::activations::{Activations, Layout, row_bytes};
+use super::call::Call;
 use crate::device::cpu::buffer::Unset;
 use crate::device::cpu::element::FloatType;
+use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
-use crate::device::cpu::gemm::weight::{AffineMatrix, Bits, MAX_GROUP};
+use crate::device::cpu::gemm::weight::{AffineMatrix, Bits, Encoding, MAX_GROUP, Weight};
 use crate::device::cpu::isa::prefetch::{AHEAD, CACHE_LINE};
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 use crate::device::cpu::isa::tier::Tier;
@@ -34,6 +35,37 @@ pub(super) fn matmul<'a>(
     call.by_outputs(call.share(LANES), y, move |outputs, target| {
         tier.run(Task { call, x, outputs, target });
     })
+}
+
+/// The product of whole numbers, with the instructions of any tier.
+pub(crate) struct Words;
+
+impl Gemm for Words {
+    fn form(&self, encoding: Encoding) -> Form {
+        let (bits, group) = encoding.affine();
+        Form::Words { bits, group }
+    }
+
+    fn prepare<'x>(&self, tier: Tier, weight: &Weight<'_>, x: &'x [f32]) -> Prepared<'x> {
+        let codes = Activations::quantize(tier, &Call::new(*weight, None, x), Layout::Words);
+        Prepared::new(x, self.form(weight.encoding()), codes)
+    }
+
+    fn tasks<'a>(
+        &self,
+        tier: Tier,
+        weight: Weight<'a>,
+        bias: Option<&'a [f32]>,
+        x: &'a Prepared<'a>,
+        y: &'a mut Unset,
+    ) -> Tasks<'a> {
+        let call = Call::new(weight, bias, x.values());
+        matmul(tier, call, x.made(self.form(weight.encoding())), y)
+    }
+
+    fn scratch(&self, inputs: u64, rows: u64) -> Scratch {
+        Scratch { activations: row_bytes(inputs).saturating_mul(rows), ..Scratch::default() }
+    }
 }
 
 /// All rows, some outputs.

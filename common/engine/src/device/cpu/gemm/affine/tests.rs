@@ -1,10 +1,14 @@
 //! Every tier and shape against f64, and what must not change a bit.
 
 use super::exact::widen;
-use super::*;
+use super::plain::Words;
 use crate::device::cpu::element::{Bf16, Element, F16, F32, FloatType};
-use crate::device::cpu::gemm::weight::{AffineMatrix, Bits};
+use crate::device::cpu::gemm::case::RowClass;
+use crate::device::cpu::gemm::table::choose;
+use crate::device::cpu::gemm::weight::{AffineMatrix, Bits, Weight};
+use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::Pool;
+use crate::options::Numerics;
 use crate::testing::{Random, digest, product};
 
 /// Relative to the sum of absolute products: 2^-24 per rounding, some hundred in a row at most.
@@ -106,9 +110,9 @@ fn multiply(
     bias: Option<&[f32]>,
     x: &[f32],
 ) -> Vec<f32> {
-    let weight = stored.matrix();
-    let len = x.len() / weight.inputs * weight.outputs();
-    product!(len, affine_matmul, tier, numerics, weight, bias, &Inputs::new(x))
+    let weight = Weight::Affine(stored.matrix());
+    let kernel = choose(tier, weight.encoding(), RowClass::Generated, numerics);
+    product(kernel, tier, weight, bias, x)
 }
 
 #[test]
@@ -199,11 +203,9 @@ fn instructions_for_bytes_do_not_change_a_bit() {
     for kind in kinds() {
         let stored = Stored::random(&mut random, (77, kind.1 * 19), kind);
         let x = signed(&mut random, 13 * stored.inputs);
-        let call = Call { weight: stored.matrix(), bias: None, x: &x, parallel: false };
         for tier in Tier::all().iter().copied().filter(|tier| tier.is_fused()) {
             let with = multiply(tier, Numerics::Fast, &stored, None, &x);
-            let words = Activations::quantize(tier, &call, Form::Words);
-            let without = product!(13 * 77, plain::matmul, tier, call, &words);
+            let without = product(&Words, tier, Weight::Affine(stored.matrix()), None, &x);
             assert!(with == without, "{tier:?} {kind:?}");
         }
     }

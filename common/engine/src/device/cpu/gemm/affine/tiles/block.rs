@@ -3,38 +3,38 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-use super::super::vnni::Params;
-use super::{STEP, STRIP, Tile};
+use super::super::vnni::task::Params;
+use super::shape::{STEP, STRIP, Tile};
 use crate::device::cpu::gemm::amx::ahead::Ahead;
 use crate::device::cpu::isa::x86::Line;
 use crate::device::cpu::isa::x86::tiles::{TILE_ROWS, Tiles, tile, zero};
 
 /// Writes the sums of a strip, which comes first.
-pub(super) type Write<'a> = dyn Fn(usize, &[Tile; STRIP]) + 'a;
+pub(crate) type Write<'a> = dyn Fn(usize, &[Tile; STRIP]) + 'a;
 
 /// Some groups of one tile of rows, which go over all strips of a task.
-pub(super) struct Block<'a> {
+pub(crate) struct Block<'a> {
     /// `[strip, tile of the strip, step, line]`.
-    pub(super) codes: &'a [Line],
+    pub(crate) codes: &'a [Line],
     /// For each strip and tile.
-    pub(super) params: &'a [[Params<1>; STRIP]],
+    pub(crate) params: &'a [[Params<1>; STRIP]],
     /// `[step, plane]`.
-    pub(super) planes: &'a [Tile],
+    pub(crate) planes: &'a [Tile],
     /// Scales and sums of the rows, for each group.
-    pub(super) x_params: &'a [[Line; 2]],
+    pub(crate) x_params: &'a [[Line; 2]],
     /// Whether chains begin with these groups.
-    pub(super) begin: bool,
+    pub(crate) begin: bool,
     /// Codes in a group.
-    pub(super) group: usize,
+    pub(crate) group: usize,
     /// Writes the sums of a strip, if those groups are the last ones.
-    pub(super) finish: Option<&'a Write<'a>>,
+    pub(crate) finish: Option<&'a Write<'a>>,
 }
 
 /// Sums of products of a strip with both planes: `[tile of the strip, plane]`.
 type Sums = [[Tile; 2]; STRIP];
 
 /// Room for those of two rounds, of which one is scaled while the other is made.
-pub(super) struct Dots([Sums; 2]);
+pub(crate) struct Dots([Sums; 2]);
 
 impl Default for Dots {
     fn default() -> Self {
@@ -115,7 +115,7 @@ impl Block<'_> {
     /// Continues the chains of the strips, which have a line for each output; those of the first
     /// groups begin, and those that end are written. Asks memory for `ahead` meanwhile.
     #[target_feature(enable = "avx512f")]
-    pub(super) fn multiply(
+    pub(crate) fn multiply(
         &self,
         tiles: &Tiles,
         sums: &mut [[Tile; STRIP]],

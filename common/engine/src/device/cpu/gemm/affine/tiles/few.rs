@@ -6,18 +6,17 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::super::Call;
 use super::super::activations::Activations;
-use super::super::vnni::{PARAM_GROUPS, Task, own_ahead};
-use super::{STEP, Tile, widen};
+use super::super::call::Call;
+use super::super::vnni::task::{PARAM_GROUPS, Task, own_ahead};
+use super::shape::{STEP, Tile, widen};
 use crate::device::cpu::buffer::Unset;
 use crate::device::cpu::element::FloatType;
 use crate::device::cpu::gemm::weight::{Bits, MAX_GROUP, MIN_GROUP};
 use crate::device::cpu::isa::prefetch::CACHE_LINE;
 use crate::device::cpu::isa::simd::LANES;
-use crate::device::cpu::isa::x86::Amx;
-use crate::device::cpu::isa::x86::Line;
 use crate::device::cpu::isa::x86::tiles::{TILE_ROWS, Tiles, tile, transpose_into};
+use crate::device::cpu::isa::x86::{Amx, Line};
 use crate::device::cpu::pool::Tasks;
 
 /// Most rows: half the columns of a tile.

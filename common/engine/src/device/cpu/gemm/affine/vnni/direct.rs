@@ -8,9 +8,9 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::super::Call;
 use super::super::activations::Activations;
-use super::{CHUNK, DIRECT_ROWS, PARAM_GROUPS, Params, Task, own_ahead, padded_rows};
+use super::super::call::Call;
+use super::task::{CHUNK, PARAM_GROUPS, Params, Task, own_ahead, padded_rows};
 use crate::device::cpu::buffer::Unset;
 use crate::device::cpu::gemm::weight::{Bits, MAX_GROUP};
 use crate::device::cpu::isa::prefetch::{AHEAD, CACHE_LINE};
@@ -25,8 +25,11 @@ const SPAN: usize = MAX_GROUP;
 /// and four are alike. Took 8 % off the time of one row beside 4-bit codes.
 const NEAR: usize = 2 * CHUNK;
 
+/// Rows up to which transposing sums costs less than transposing weights.
+pub(crate) const DIRECT_ROWS: usize = 3;
+
 /// The product with at most [`DIRECT_ROWS`] rows.
-pub(super) fn matmul<'a>(
+pub(crate) fn matmul<'a>(
     proof: Avx512Vnni,
     call: Call<'a>,
     x: &'a Activations,

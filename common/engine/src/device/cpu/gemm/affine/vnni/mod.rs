@@ -3,288 +3,54 @@
 //! With few rows (`direct`) weights are multiplied as they lie and the sums are transposed; with
 //! many (`panel`) weights are transposed first and all rows pass over them.
 
-mod direct;
+pub(crate) mod direct;
 mod panel;
+pub(crate) mod task;
 
-use std::arch::x86_64::*;
-use std::mem::MaybeUninit;
-use std::ops::Range;
-
-pub(super) use panel::PANEL_BYTES;
-
-use super::Call;
-use super::activations::Activations;
+use self::direct::DIRECT_ROWS;
+use super::activations::{Activations, Layout, row_bytes};
+use super::call::Call;
 use crate::device::cpu::buffer::Unset;
-use crate::device::cpu::element::FloatType;
-use crate::device::cpu::gemm::target::Target;
-use crate::device::cpu::gemm::weight::AffineMatrix;
-use crate::device::cpu::isa::simd::LANES;
-use crate::device::cpu::isa::x86::{Avx512Vnni, Line, prefetch, transposed};
+use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
+use crate::device::cpu::gemm::weight::{Encoding, Weight};
+use crate::device::cpu::isa::tier::Tier;
+use crate::device::cpu::isa::x86::Avx512;
 use crate::device::cpu::pool::Tasks;
 
-/// Rows up to which transposing sums costs less than transposing weights.
-pub(super) const DIRECT_ROWS: usize = 3;
-/// Groups whose scales and biases are transposed at once.
-pub(super) const PARAM_GROUPS: usize = LANES;
-/// Bytes of each output's codes that are taken at once.
-const CHUNK: usize = 64;
+/// The product of whole numbers, by instructions that multiply bytes.
+pub(crate) struct Vnni;
 
-/// How far ahead in each row of codes memory is asked, where that goes from row to row.
-const OWN_AHEAD: usize = 1 << 10;
-
-/// What memory is asked for beside the bytes at `at` of rows of 16 outputs, where that goes from row to row: how
-/// far behind the beginning of the first of them its codes lie, or those of the 16th row after it.
-pub(super) fn own_ahead(at: usize, row_bytes: usize) -> usize {
-    let behind = at + OWN_AHEAD;
-    match behind < row_bytes {
-        true => behind,
-        false => LANES * row_bytes + (behind - row_bytes),
-    }
-}
-
-/// The product in the arithmetic of [`Numerics::Fast`](crate::options::Numerics::Fast).
-pub(super) fn matmul<'a>(
-    proof: Avx512Vnni,
-    call: Call<'a>,
-    x: &'a Activations,
-    y: &'a mut Unset,
-) -> Tasks<'a> {
-    match call.rows() {
-        ..=DIRECT_ROWS => direct::matmul(proof, call, x, y),
-        _ => panel::matmul(proof, call, x, y),
-    }
-}
-
-/// Some rows, some outputs.
-pub(super) struct Task<'a> {
-    pub(super) weight: AffineMatrix<'a>,
-    pub(super) bias: Option<&'a [f32]>,
-    pub(super) x: &'a Activations,
-    pub(super) rows: Range<usize>,
-    pub(super) outputs: Range<usize>,
-    /// Other tasks have other elements of it.
-    pub(super) target: Target<'a>,
-}
-
-impl Task<'_> {
-    /// Bytes of the codes of one group.
-    pub(super) fn group_bytes(&self) -> usize {
-        self.weight.group / self.weight.bits.per_byte()
+impl Gemm for Vnni {
+    fn form(&self, encoding: Encoding) -> Form {
+        let (bits, group) = encoding.affine();
+        Form::Bytes { bits, group }
     }
 
-    /// Transposes scales and biases of `groups`, at most [`PARAM_GROUPS`], of `V` vectors of
-    /// outputs from `outputs.start` on; those past the end are of no meaning. Asks memory for those of the
-    /// outputs behind if `ask`.
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
-    pub(super) fn fill_params<const V: usize>(
+    fn prepare<'x>(&self, tier: Tier, weight: &Weight<'_>, x: &'x [f32]) -> Prepared<'x> {
+        let codes = Activations::quantize(tier, &Call::new(*weight, None, x), Layout::Planes);
+        Prepared::new(x, self.form(weight.encoding()), codes)
+    }
+
+    fn tasks<'a>(
         &self,
-        outputs: &Range<usize>,
-        groups: &Range<usize>,
-        ask: bool,
-        params: &mut Params<V>,
-    ) {
-        for vector in 0..V {
-            let mut copies = MaybeUninit::uninit();
-            let first = outputs.start + vector * LANES;
-            let rows = self.param_rows(first, groups, ask, &mut copies);
-            // SAFETY: `rows` has a whole square.
-            let square =
-                unsafe { square(self.weight.params, rows.scales, rows.biases, rows.stride) };
-            for (group, (scale, bias)) in square.into_iter().enumerate() {
-                params.scales[group][vector].write(scale);
-                params.biases[group][vector].write(bias);
-            }
+        tier: Tier,
+        weight: Weight<'a>,
+        bias: Option<&'a [f32]>,
+        x: &'a Prepared<'a>,
+        y: &'a mut Unset,
+    ) -> Tasks<'a> {
+        let proof = tier.avx512().and_then(Avx512::vnni);
+        let proof = proof.expect("the table gives this kernel to processors that multiply bytes");
+        let call = Call::new(weight, bias, x.values());
+        let x = x.made(self.form(weight.encoding()));
+        match call.rows() {
+            ..=DIRECT_ROWS => direct::matmul(proof, call, x, y),
+            _ => panel::matmul(proof, call, x, y),
         }
     }
 
-    /// Where scales and biases of `groups`, at most [`PARAM_GROUPS`], of the 16 outputs from `first` on are:
-    /// in their places, or in `copies`, with zeros past the end. Asks memory for those of the outputs behind if
-    /// `ask`.
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    #[inline]
-    pub(super) fn param_rows(
-        &self,
-        first: usize,
-        groups: &Range<usize>,
-        ask: bool,
-        copies: &mut MaybeUninit<[[[Line; 1]; LANES]; 2]>,
-    ) -> ParamRows {
-        let row_bytes = self.weight.param_bytes();
-        let value_bytes = self.weight.params.bytes();
-        let at = groups.start * value_bytes;
-        let scales = self.weight.scales.get(first * row_bytes..).unwrap_or(&[]);
-        let biases = self.weight.biases.get(first * row_bytes..).unwrap_or(&[]);
-        let whole = scales.len() >= LANES * row_bytes;
-        if whole && at + PARAM_GROUPS * value_bytes <= row_bytes {
-            let (scales, biases) = (scales[at..].as_ptr(), biases[at..].as_ptr());
-            if ask {
-                for lane in LANES..2 * LANES {
-                    prefetch(scales.wrapping_add(lane * row_bytes));
-                    prefetch(biases.wrapping_add(lane * row_bytes));
-                }
-            }
-            return ParamRows { scales, biases, stride: row_bytes };
-        }
-        let copied = [scales, biases].map(|rows| padded_rows(rows, row_bytes, at));
-        let [scales, biases] = copies.write(copied);
-        let (scales, biases) = (scales.as_ptr().cast(), biases.as_ptr().cast());
-        ParamRows { scales, biases, stride: CHUNK }
-    }
-
-    /// The lanes of vector `vector` of `outputs` that there are.
-    fn mask(outputs: &Range<usize>, vector: usize) -> u16 {
-        ((1u32 << outputs.len().saturating_sub(vector * LANES).min(LANES)) - 1) as u16
-    }
-
-    /// What the target has of vector `vector` of `outputs`.
-    #[target_feature(enable = "avx512f")]
-    #[inline]
-    fn read_target(&self, row: usize, outputs: &Range<usize>, vector: usize) -> __m512 {
-        // SAFETY: no other task has these elements, and this one holds one part at a time.
-        let part = unsafe { self.target.part(row, outputs.start, outputs.len()) };
-        let from = part.as_ptr().cast::<f32>().wrapping_add(vector * LANES);
-        // SAFETY: the mask has the lanes that are inside the part, which `matmul` set.
-        unsafe { _mm512_maskz_loadu_ps(Self::mask(outputs, vector), from) }
-    }
-
-    /// Writes vector `vector` of `outputs`, with the layer's bias if it is `finished`.
-    #[target_feature(enable = "avx512f")]
-    #[inline]
-    fn write_target(
-        &self,
-        row: usize,
-        outputs: &Range<usize>,
-        vector: usize,
-        mut y: __m512,
-        finished: bool,
-    ) {
-        let mask = Self::mask(outputs, vector);
-        if let Some(bias) = self.bias.filter(|_| finished) {
-            let from = bias[outputs.clone()].as_ptr().wrapping_add(vector * LANES);
-            // SAFETY: the mask has the lanes that are inside the bias.
-            y = _mm512_add_ps(y, unsafe { _mm512_maskz_loadu_ps(mask, from) });
-        }
-        // SAFETY: no other task has these elements, and this one holds one part at a time.
-        let part = unsafe { self.target.part(row, outputs.start, outputs.len()) };
-        let to = part.as_mut_ptr().cast::<f32>().wrapping_add(vector * LANES);
-        // SAFETY: the mask has the lanes that are inside the part.
-        unsafe { _mm512_mask_storeu_ps(to, mask, y) };
-    }
-}
-
-/// Where [`PARAM_GROUPS`] scales and biases of each of 16 outputs are, `stride` bytes from one output to the next.
-pub(super) struct ParamRows {
-    pub(super) scales: *const u8,
-    pub(super) biases: *const u8,
-    pub(super) stride: usize,
-}
-
-/// Transposed scales and biases of some groups of `V` vectors of outputs.
-pub(super) struct Params<const V: usize> {
-    scales: [[Line; V]; PARAM_GROUPS],
-    biases: [[Line; V]; PARAM_GROUPS],
-}
-
-impl<const V: usize> Params<V> {
-    pub(super) const ZERO: Params<V> =
-        Params { scales: [[Line::ZERO; V]; PARAM_GROUPS], biases: [[Line::ZERO; V]; PARAM_GROUPS] };
-
-    /// The scales and the biases of one group.
-    pub(super) fn group(&self, group: usize) -> [&[Line; V]; 2] {
-        [&self.scales[group], &self.biases[group]]
-    }
-
-    /// One more link of the chain of vector `vector`: group `group` of those here, with the scale
-    /// of the activations and that times the sum of their codes.
-    #[target_feature(enable = "avx512f")]
-    #[inline]
-    fn chain(
-        &self,
-        (group, vector): (usize, usize),
-        (scale, sum): (__m512, __m512),
-        dot: __m512i,
-        y: __m512,
-    ) -> __m512 {
-        let weight_scale = _mm512_castsi512_ps(self.scales[group][vector].read());
-        let weight_bias = _mm512_castsi512_ps(self.biases[group][vector].read());
-        let scale = _mm512_mul_ps(weight_scale, scale);
-        let y = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(dot), y);
-        _mm512_fmadd_ps(weight_bias, sum, y)
-    }
-}
-
-/// `N` chunks from `at` on of the rows of `rows`; zeros past the end of a row or of the rows.
-#[cold]
-fn padded_rows<const N: usize>(rows: &[u8], row_bytes: usize, at: usize) -> [[Line; N]; LANES] {
-    let mut padded = [[Line::ZERO; N]; LANES];
-    for (row, padded) in rows.chunks_exact(row_bytes).zip(&mut padded) {
-        let rest = row.get(at..).unwrap_or(&[]).chunks(CHUNK);
-        for (bytes, line) in rest.zip(padded) {
-            line.0[..bytes.len()].copy_from_slice(bytes);
-        }
-    }
-    padded
-}
-
-/// Scales and biases of 16 groups of 16 outputs as f32: a vector of outputs for each group.
-///
-/// # Safety
-/// At `scales` and after it, `stride` bytes apart, 16 values of type `float` can be read for each
-/// output, and so at `biases`.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
-#[inline]
-unsafe fn square(
-    float: FloatType,
-    scales: *const u8,
-    biases: *const u8,
-    stride: usize,
-) -> [(__m512i, __m512i); LANES] {
-    let mut both = [(_mm512_setzero_si512(), _mm512_setzero_si512()); LANES];
-    let mut rows = [_mm512_setzero_si512(); LANES];
-    if float == FloatType::F32 {
-        let mut more = rows;
-        for lane in 0..LANES {
-            // SAFETY: the caller's promise.
-            unsafe {
-                rows[lane] = _mm512_loadu_si512(scales.wrapping_add(lane * stride).cast());
-                more[lane] = _mm512_loadu_si512(biases.wrapping_add(lane * stride).cast());
-            }
-        }
-        // SAFETY: this function has the instructions.
-        let (scales, biases) = unsafe { (transposed(rows), transposed(more)) };
-        for group in 0..LANES {
-            both[group] = (scales[group], biases[group]);
-        }
-        return both;
-    }
-    for (lane, row) in rows.iter_mut().enumerate() {
-        let (scales, biases) =
-            (scales.wrapping_add(lane * stride), biases.wrapping_add(lane * stride));
-        // SAFETY: the caller's promise.
-        let (scales, biases) =
-            unsafe { (_mm256_loadu_si256(scales.cast()), _mm256_loadu_si256(biases.cast())) };
-        *row = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(scales), biases);
-    }
-    // Columns of pairs: eight of scales, eight of biases.
-    // SAFETY: this function has the instructions.
-    let pairs = unsafe { transposed(rows) };
-    for pair in 0..LANES / 2 {
-        let (scales, biases) = (halves(float, pairs[pair]), halves(float, pairs[LANES / 2 + pair]));
-        both[2 * pair] = (scales.0, biases.0);
-        both[2 * pair + 1] = (scales.1, biases.1);
-    }
-    both
-}
-
-/// The lower and the upper 16 bits of every lane as f32.
-#[target_feature(enable = "avx512f,f16c")]
-#[inline]
-fn halves(float: FloatType, pairs: __m512i) -> (__m512i, __m512i) {
-    let upper = _mm512_srli_epi32::<16>(pairs);
-    if float == FloatType::F16 {
-        let widen = |half| _mm512_castps_si512(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(half)));
-        (widen(pairs), widen(upper))
-    } else {
-        (_mm512_slli_epi32::<16>(pairs), _mm512_slli_epi32::<16>(upper))
+    fn scratch(&self, inputs: u64, rows: u64) -> Scratch {
+        let activations = row_bytes(inputs).saturating_mul(rows);
+        Scratch { activations, thread: panel::PANEL_BYTES, buffers: "affine panel" }
     }
 }

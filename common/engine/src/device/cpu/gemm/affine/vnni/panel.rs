@@ -8,9 +8,9 @@ use std::cell::RefCell;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::super::Call;
 use super::super::activations::{Activations, Planes};
-use super::{CHUNK, PARAM_GROUPS, Params, Task, padded_rows};
+use super::super::call::Call;
+use super::task::{CHUNK, PARAM_GROUPS, Params, Task, padded_rows};
 use crate::device::cpu::buffer::Unset;
 use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::{Bits, MAX_GROUP};

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::{PAIR, STEP, Tile};
+use super::shape::{PAIR, STEP, Tile};
 use crate::device::cpu::gemm::precision::Precision;
 use crate::device::cpu::isa::x86::Amx;
 use crate::device::cpu::isa::x86::pairs::split_pairs;

@@ -1,7 +1,7 @@
 //! The products of tiles.
 
 use super::pack::Packer;
-use super::{STRIP_LINES, Tile};
+use super::shape::{STRIP_LINES, Tile};
 use crate::device::cpu::gemm::amx::ahead::Ahead;
 use crate::device::cpu::isa::x86::Line;
 use crate::device::cpu::isa::x86::tiles::{LINE, TILE_ROWS, Tiles, tile, zero};

@@ -11,15 +11,15 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::in_place::{Asked, InPlace, Step};
-use super::{STEP, STRIP, Tile};
+use super::shape::{STEP, STRIP, Tile, proof, row_bytes};
 use crate::device::cpu::buffer::Unset;
-use crate::device::cpu::gemm::inputs::Inputs;
+use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
-use crate::device::cpu::gemm::weight::Matrix;
-use crate::device::cpu::isa::x86::Amx;
-use crate::device::cpu::isa::x86::Line;
+use crate::device::cpu::gemm::weight::{Encoding, Matrix, Weight};
+use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::isa::x86::pairs::split_pairs;
 use crate::device::cpu::isa::x86::tiles::{LINE, TILE_ROWS, Tiles, tile, transpose_into, zero};
+use crate::device::cpu::isa::x86::{Amx, Line};
 use crate::device::cpu::pool::{Tasks, current_threads};
 
 /// Most rows that pass over weights together: half the columns of a tile.
@@ -29,7 +29,7 @@ const TASKS_PER_THREAD: usize = 8;
 /// Weight bytes of a task with several passes: what stays in a second-level cache.
 const TASK_BYTES: usize = 256 << 10;
 /// Rows of activations as tiles.
-pub(crate) struct FewActivations {
+struct FewActivations {
     passes: Vec<Pass>,
 }
 
@@ -94,36 +94,54 @@ fn split(x: &[f32], inputs: usize, pass: &mut Pass) {
     }
 }
 
-/// `x · weightᵀ + bias`, with activations that are the sum of two bf16: `x` is `[rows, inputs]`,
-/// `weight` is bf16, the result `[rows, outputs]`, all row-major.
-///
-/// `bias` has one element per output; `y` gets the result when the tasks are done.
-pub(crate) fn few_float_matmul<'a>(
-    proof: Amx,
-    weight: Matrix<'a>,
-    bias: Option<&'a [f32]>,
-    x: &'a Inputs<'a>,
-    y: &'a mut Unset,
-) -> Tasks<'a> {
-    let activations = x.values();
-    let (rows, outputs, parallel) = weight.check(activations, bias);
-    let x = x.few.get_or_init(|| FewActivations::new(proof, activations, weight.inputs));
-    let target = Target::new(y, rows, outputs);
-    let share = outputs.div_ceil(TASKS_PER_THREAD * current_threads());
-    let share = match x.passes.len() {
-        0 | 1 => share,
-        _ => share.min(TASK_BYTES / weight.row_bytes()),
-    };
-    let share = share.next_multiple_of(STRIP).max(STRIP);
-    let run = move |task: usize| {
-        let outputs = task * share..((task + 1) * share).min(outputs);
-        let task = Task { weight, bias, outputs, target };
-        for pass in &x.passes {
-            let tiles = Tiles::narrow(proof, LINE, pass.row_bytes());
-            task.run(&tiles, pass);
-        }
-    };
-    Tasks::new(outputs.div_ceil(share), weight.bytes.len(), parallel, run)
+/// The product of generated rows with numbers in bf16; an activation is the sum of two bf16.
+pub(crate) struct NarrowTiles;
+
+impl Gemm for NarrowTiles {
+    fn form(&self, _: Encoding) -> Form {
+        Form::NarrowBf16Tiles
+    }
+
+    fn prepare<'x>(&self, tier: Tier, weight: &Weight<'_>, x: &'x [f32]) -> Prepared<'x> {
+        weight.check(x, None);
+        let made = FewActivations::new(proof(tier), x, weight.inputs());
+        Prepared::new(x, Form::NarrowBf16Tiles, made)
+    }
+
+    fn tasks<'a>(
+        &self,
+        tier: Tier,
+        weight: Weight<'a>,
+        bias: Option<&'a [f32]>,
+        x: &'a Prepared<'a>,
+        y: &'a mut Unset,
+    ) -> Tasks<'a> {
+        let (proof, weight) = (proof(tier), weight.float());
+        let (rows, outputs, parallel) = weight.check(x.values(), bias);
+        let x = x.made::<FewActivations>(Form::NarrowBf16Tiles);
+        let target = Target::new(y, rows, outputs);
+        let share = outputs.div_ceil(TASKS_PER_THREAD * current_threads());
+        let share = match x.passes.len() {
+            0 | 1 => share,
+            _ => share.min(TASK_BYTES / weight.row_bytes()),
+        };
+        let share = share.next_multiple_of(STRIP).max(STRIP);
+        let run = move |task: usize| {
+            let outputs = task * share..((task + 1) * share).min(outputs);
+            let task = Task { weight, bias, outputs, target };
+            for pass in &x.passes {
+                let tiles = Tiles::narrow(proof, LINE, pass.row_bytes());
+                task.run(&tiles, pass);
+            }
+        };
+        Tasks::new(outputs.div_ceil(share), weight.bytes.len(), parallel, run)
+    }
+
+    fn scratch(&self, inputs: u64, rows: u64) -> Scratch {
+        // Rows of a pass are rounded up to a power of two, which is less than twice as many.
+        let rows = rows.div_ceil(ROWS as u64).saturating_mul(ROWS as u64);
+        Scratch { activations: row_bytes(inputs).saturating_mul(rows), ..Scratch::default() }
+    }
 }
 
 /// All rows, some outputs.

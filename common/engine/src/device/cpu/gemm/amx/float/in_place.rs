@@ -3,7 +3,7 @@
 use std::arch::asm;
 use std::ops::Range;
 
-use super::{STEP, STRIP, Tile};
+use super::shape::{STEP, STRIP, Tile};
 use crate::device::cpu::isa::x86::Line;
 use crate::device::cpu::isa::x86::tiles::{LINE, TILE_ROWS};
 

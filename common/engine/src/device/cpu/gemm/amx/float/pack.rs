@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use super::weights::Part;
-use super::{STRIP, STRIP_LINES, Weights};
+use super::shape::{STRIP, STRIP_LINES};
+use super::weights::{Part, part};
+use crate::device::cpu::gemm::weight::Weight;
 use crate::device::cpu::isa::x86::Line;
 
 /// So many rows before it is copied, memory is asked for one. With eight times as many, what comes
@@ -57,7 +58,7 @@ pub(super) struct Packer<'a> {
 impl<'a> Packer<'a> {
     /// For `unit`, in exactly so many rounds; `packed` has room for it.
     pub(super) fn new(
-        weight: Weights<'a>,
+        weight: Weight<'a>,
         unit: Option<Unit>,
         after: Option<Unit>,
         packed: &'a mut [Line],
@@ -66,7 +67,7 @@ impl<'a> Packer<'a> {
         let rows = unit.as_ref().map_or(0, |unit| unit.strips() * STRIP);
         let [unit, after] = [unit, after].map(|unit| {
             unit.map(|unit| {
-                let part = weight.part(&unit.block);
+                let part = part(&weight, &unit.block);
                 (unit, part)
             })
         });
@@ -145,7 +146,7 @@ mod tests {
                 let mut packed = vec![Line([7; LINE]); unit.lines()];
                 let after = Some(unit.clone());
                 let mut packer = Packer::new(
-                    Weights::Bf16(weight),
+                    Weight::Float(weight),
                     Some(unit.clone()),
                     after,
                     &mut packed,

@@ -4,7 +4,8 @@
 use std::arch::asm;
 
 use super::in_place::{Asked, InPlace, Step};
-use super::{PAIR, STRIP, Task, Tile};
+use super::shape::{PAIR, STRIP, Tile};
+use super::task::Task;
 use crate::device::cpu::gemm::weight::Matrix;
 use crate::device::cpu::isa::x86::Line;
 use crate::device::cpu::isa::x86::tiles::{LINE, TILE_ROWS, Tiles, tile, zero};

@@ -3,70 +3,35 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::{STEP, STRIP_LINES};
+use super::shape::{STEP, STRIP_LINES};
 use crate::device::cpu::element::FloatType;
-use crate::device::cpu::gemm::weight::Matrix;
-use crate::device::cpu::gemm::weight::{AffineMatrix, Bits};
+use crate::device::cpu::gemm::weight::{AffineMatrix, Bits, Weight};
 use crate::device::cpu::isa::x86::pairs::round_pairs;
 use crate::device::cpu::isa::x86::tiles::LINE;
 use crate::device::cpu::isa::x86::{Line, prefetch, read_bytes};
 
-/// A matrix `[outputs, inputs]` whose rows can be had as lines of bf16.
-#[derive(Clone, Copy)]
-pub(crate) enum Weights<'a> {
-    /// Stored so.
-    Bf16(Matrix<'a>),
-    /// A weight is `mul_add(scale, code, bias)`, rounded to bf16, to nearest, ties to even.
-    Affine(AffineMatrix<'a>),
-}
-
-impl<'a> Weights<'a> {
-    /// Inputs per output.
-    pub(super) fn inputs(&self) -> usize {
-        match self {
-            Weights::Bf16(matrix) => matrix.inputs,
-            Weights::Affine(matrix) => matrix.inputs,
+/// Some steps of every output, as bf16; of packed weights, those of whole groups. A weight of theirs is
+/// `mul_add(scale, code, bias)`, rounded to nearest, ties to even.
+pub(super) fn part<'a>(weight: &Weight<'a>, steps: &Range<usize>) -> Part<'a> {
+    let inputs = steps.start * STEP..(steps.end * STEP).min(weight.inputs());
+    match weight {
+        Weight::Float(matrix) => {
+            let bytes = matrix.float.bytes();
+            let (at, len) = (inputs.start * bytes, inputs.len() * bytes);
+            Part::Bf16(Columns { bytes: matrix.bytes, stride: matrix.row_bytes(), at, len })
         }
-    }
-
-    /// Bytes that all outputs are read from, but for scales and biases.
-    pub(super) fn bytes(&self) -> usize {
-        match self {
-            Weights::Bf16(matrix) => matrix.bytes.len(),
-            Weights::Affine(matrix) => matrix.codes.len(),
-        }
-    }
-
-    /// As [`Matrix::check`].
-    pub(super) fn check(&self, x: &[f32], bias: Option<&[f32]>) -> (usize, usize, bool) {
-        match self {
-            Weights::Bf16(matrix) => matrix.check(x, bias),
-            Weights::Affine(matrix) => matrix.check(x, bias),
-        }
-    }
-
-    /// Some steps of every output; of packed weights, those of whole groups.
-    pub(super) fn part(&self, steps: &Range<usize>) -> Part<'a> {
-        let inputs = steps.start * STEP..(steps.end * STEP).min(self.inputs());
-        match self {
-            Weights::Bf16(matrix) => {
-                let bytes = matrix.float.bytes();
-                let (at, len) = (inputs.start * bytes, inputs.len() * bytes);
-                Part::Bf16(Columns { bytes: matrix.bytes, stride: matrix.row_bytes(), at, len })
-            }
-            Weights::Affine(matrix) => {
-                let AffineMatrix { bits, group, params, .. } = *matrix;
-                assert!(inputs.start.is_multiple_of(group) && inputs.end.is_multiple_of(group));
-                let (at, len) = (inputs.start / bits.per_byte(), inputs.len() / bits.per_byte());
-                let codes = Columns { bytes: matrix.codes, stride: matrix.row_bytes(), at, len };
-                let groups = inputs.len() / group;
-                let (at, len) = (inputs.start / group * params.bytes(), groups * params.bytes());
-                let stride = matrix.param_bytes();
-                let scales = Columns { bytes: matrix.scales, stride, at, len };
-                let biases = Columns { bytes: matrix.biases, stride, at, len };
-                let group_steps = group / STEP;
-                Part::Affine(Affine { codes, scales, biases, params, bits, groups, group_steps })
-            }
+        Weight::Affine(matrix) => {
+            let AffineMatrix { bits, group, params, .. } = *matrix;
+            assert!(inputs.start.is_multiple_of(group) && inputs.end.is_multiple_of(group));
+            let (at, len) = (inputs.start / bits.per_byte(), inputs.len() / bits.per_byte());
+            let codes = Columns { bytes: matrix.codes, stride: matrix.row_bytes(), at, len };
+            let groups = inputs.len() / group;
+            let (at, len) = (inputs.start / group * params.bytes(), groups * params.bytes());
+            let stride = matrix.param_bytes();
+            let scales = Columns { bytes: matrix.scales, stride, at, len };
+            let biases = Columns { bytes: matrix.biases, stride, at, len };
+            let group_steps = group / STEP;
+            Part::Affine(Affine { codes, scales, biases, params, bits, groups, group_steps })
         }
     }
 }
@@ -229,11 +194,12 @@ fn widen(float: FloatType, bytes: &[u8]) -> __m512 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::float_matmul;
+    use super::super::prompt::PromptTiles;
     use super::*;
     use crate::device::cpu::element::{Bf16, Element, F16, F32};
-    use crate::device::cpu::gemm::inputs::Inputs;
     use crate::device::cpu::gemm::precision::Precision;
+    use crate::device::cpu::gemm::weight::Matrix;
+    use crate::device::cpu::isa::tier::Tier;
     use crate::device::cpu::isa::x86::Amx;
     use crate::device::cpu::pool::Pool;
     use crate::testing::{Random, product};
@@ -295,16 +261,13 @@ mod tests {
             let stored = Matrix { bytes: &stored, float: FloatType::Bf16, inputs };
             let x: Vec<f32> = (0..rows * inputs).map(|_| random.signed()).collect();
             let bias: Vec<f32> = (0..outputs).map(|_| random.signed()).collect();
-            let multiply = |weights| {
-                let x = Inputs::new(&x);
-                let len = rows * outputs;
-                product!(len, float_matmul, proof, Precision::Bf16, weights, Some(&bias), &x)
-            };
-            let expected = multiply(Weights::Bf16(stored));
+            let kernel = PromptTiles { precision: Precision::Bf16 };
+            let multiply = |weight| product(&kernel, Tier::Amx(proof), weight, Some(&bias), &x);
+            let expected = multiply(Weight::Float(stored));
             let what = format!("case {case}: {bits:?} {group} {float:?} {rows}×{inputs}×{outputs}");
             for threads in [1, 3] {
                 let pool = Pool::new(threads).unwrap();
-                let found = pool.install(|| multiply(Weights::Affine(packed)));
+                let found = pool.install(|| multiply(Weight::Affine(packed)));
                 assert!(found == expected, "{what}, {threads} threads");
             }
         }

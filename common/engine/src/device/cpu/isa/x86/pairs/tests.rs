@@ -2,12 +2,13 @@
 //! in other company.
 
 use crate::device::cpu::element::{Bf16, Element, FloatType};
-use crate::device::cpu::gemm::inputs::Inputs;
+use crate::device::cpu::gemm::case::RowClass;
 use crate::device::cpu::gemm::precision::Precision;
-use crate::device::cpu::gemm::weight::Matrix;
-use crate::device::cpu::gemm::{generated_matmul, prompt_matmul};
+use crate::device::cpu::gemm::table::choose;
+use crate::device::cpu::gemm::weight::{Matrix, Weight};
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::Pool;
+use crate::options::Numerics;
 use crate::testing::{Random, assert_product, product};
 
 /// Relative to the sum of absolute products: some thousand roundings of 2^-24, most of which cancel,
@@ -27,11 +28,9 @@ fn ways() -> Vec<Way> {
 }
 
 fn multiply(way: Way, weight: Matrix<'_>, bias: Option<&[f32]>, x: &[f32]) -> Vec<f32> {
-    let (len, tier, x) = (x.len() / weight.inputs * weight.outputs(), way.0, Inputs::new(x));
-    match way.1 {
-        Some(precision) => product!(len, prompt_matmul, tier, precision, weight, bias, &x),
-        None => product!(len, generated_matmul, tier, weight, bias, &x),
-    }
+    let weight = Weight::Float(weight);
+    let rows = way.1.map_or(RowClass::Generated, RowClass::Prompt);
+    product(choose(way.0, weight.encoding(), rows, Numerics::Fast), way.0, weight, bias, x)
 }
 
 fn random(random: &mut Random, len: usize) -> Vec<f32> {

@@ -1,0 +1,268 @@
+//! What the kernels share that compute with whole numbers and AVX-512: a task, and its scales and biases.
+
+use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use super::super::activations::Activations;
+use crate::device::cpu::element::FloatType;
+use crate::device::cpu::gemm::target::Target;
+use crate::device::cpu::gemm::weight::AffineMatrix;
+use crate::device::cpu::isa::simd::LANES;
+use crate::device::cpu::isa::x86::{Line, prefetch, transposed};
+
+/// Groups whose scales and biases are transposed at once.
+pub(crate) const PARAM_GROUPS: usize = LANES;
+/// Bytes of each output's codes that are taken at once.
+pub(crate) const CHUNK: usize = 64;
+
+/// How far ahead in each row of codes memory is asked, where that goes from row to row.
+const OWN_AHEAD: usize = 1 << 10;
+
+/// What memory is asked for beside the bytes at `at` of rows of 16 outputs, where that goes from row to row: how
+/// far behind the beginning of the first of them its codes lie, or those of the 16th row after it.
+pub(crate) fn own_ahead(at: usize, row_bytes: usize) -> usize {
+    let behind = at + OWN_AHEAD;
+    match behind < row_bytes {
+        true => behind,
+        false => LANES * row_bytes + (behind - row_bytes),
+    }
+}
+
+/// Some rows, some outputs.
+pub(crate) struct Task<'a> {
+    pub(crate) weight: AffineMatrix<'a>,
+    pub(crate) bias: Option<&'a [f32]>,
+    pub(crate) x: &'a Activations,
+    pub(crate) rows: Range<usize>,
+    pub(crate) outputs: Range<usize>,
+    /// Other tasks have other elements of it.
+    pub(crate) target: Target<'a>,
+}
+
+impl Task<'_> {
+    /// Bytes of the codes of one group.
+    pub(crate) fn group_bytes(&self) -> usize {
+        self.weight.group / self.weight.bits.per_byte()
+    }
+
+    /// Transposes scales and biases of `groups`, at most [`PARAM_GROUPS`], of `V` vectors of
+    /// outputs from `outputs.start` on; those past the end are of no meaning. Asks memory for those of the
+    /// outputs behind if `ask`.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
+    pub(crate) fn fill_params<const V: usize>(
+        &self,
+        outputs: &Range<usize>,
+        groups: &Range<usize>,
+        ask: bool,
+        params: &mut Params<V>,
+    ) {
+        for vector in 0..V {
+            let mut copies = MaybeUninit::uninit();
+            let first = outputs.start + vector * LANES;
+            let rows = self.param_rows(first, groups, ask, &mut copies);
+            // SAFETY: `rows` has a whole square.
+            let square =
+                unsafe { square(self.weight.params, rows.scales, rows.biases, rows.stride) };
+            for (group, (scale, bias)) in square.into_iter().enumerate() {
+                params.scales[group][vector].write(scale);
+                params.biases[group][vector].write(bias);
+            }
+        }
+    }
+
+    /// Where scales and biases of `groups`, at most [`PARAM_GROUPS`], of the 16 outputs from `first` on are:
+    /// in their places, or in `copies`, with zeros past the end. Asks memory for those of the outputs behind if
+    /// `ask`.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    #[inline]
+    pub(crate) fn param_rows(
+        &self,
+        first: usize,
+        groups: &Range<usize>,
+        ask: bool,
+        copies: &mut MaybeUninit<[[[Line; 1]; LANES]; 2]>,
+    ) -> ParamRows {
+        let row_bytes = self.weight.param_bytes();
+        let value_bytes = self.weight.params.bytes();
+        let at = groups.start * value_bytes;
+        let scales = self.weight.scales.get(first * row_bytes..).unwrap_or(&[]);
+        let biases = self.weight.biases.get(first * row_bytes..).unwrap_or(&[]);
+        let whole = scales.len() >= LANES * row_bytes;
+        if whole && at + PARAM_GROUPS * value_bytes <= row_bytes {
+            let (scales, biases) = (scales[at..].as_ptr(), biases[at..].as_ptr());
+            if ask {
+                for lane in LANES..2 * LANES {
+                    prefetch(scales.wrapping_add(lane * row_bytes));
+                    prefetch(biases.wrapping_add(lane * row_bytes));
+                }
+            }
+            return ParamRows { scales, biases, stride: row_bytes };
+        }
+        let copied = [scales, biases].map(|rows| padded_rows(rows, row_bytes, at));
+        let [scales, biases] = copies.write(copied);
+        let (scales, biases) = (scales.as_ptr().cast(), biases.as_ptr().cast());
+        ParamRows { scales, biases, stride: CHUNK }
+    }
+
+    /// The lanes of vector `vector` of `outputs` that there are.
+    fn mask(outputs: &Range<usize>, vector: usize) -> u16 {
+        ((1u32 << outputs.len().saturating_sub(vector * LANES).min(LANES)) - 1) as u16
+    }
+
+    /// What the target has of vector `vector` of `outputs`.
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    pub(crate) fn read_target(&self, row: usize, outputs: &Range<usize>, vector: usize) -> __m512 {
+        // SAFETY: no other task has these elements, and this one holds one part at a time.
+        let part = unsafe { self.target.part(row, outputs.start, outputs.len()) };
+        let from = part.as_ptr().cast::<f32>().wrapping_add(vector * LANES);
+        // SAFETY: the mask has the lanes that are inside the part, which `matmul` set.
+        unsafe { _mm512_maskz_loadu_ps(Self::mask(outputs, vector), from) }
+    }
+
+    /// Writes vector `vector` of `outputs`, with the layer's bias if it is `finished`.
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    pub(crate) fn write_target(
+        &self,
+        row: usize,
+        outputs: &Range<usize>,
+        vector: usize,
+        mut y: __m512,
+        finished: bool,
+    ) {
+        let mask = Self::mask(outputs, vector);
+        if let Some(bias) = self.bias.filter(|_| finished) {
+            let from = bias[outputs.clone()].as_ptr().wrapping_add(vector * LANES);
+            // SAFETY: the mask has the lanes that are inside the bias.
+            y = _mm512_add_ps(y, unsafe { _mm512_maskz_loadu_ps(mask, from) });
+        }
+        // SAFETY: no other task has these elements, and this one holds one part at a time.
+        let part = unsafe { self.target.part(row, outputs.start, outputs.len()) };
+        let to = part.as_mut_ptr().cast::<f32>().wrapping_add(vector * LANES);
+        // SAFETY: the mask has the lanes that are inside the part.
+        unsafe { _mm512_mask_storeu_ps(to, mask, y) };
+    }
+}
+
+/// Where [`PARAM_GROUPS`] scales and biases of each of 16 outputs are, `stride` bytes from one output to the next.
+pub(crate) struct ParamRows {
+    pub(crate) scales: *const u8,
+    pub(crate) biases: *const u8,
+    pub(crate) stride: usize,
+}
+
+/// Transposed scales and biases of some groups of `V` vectors of outputs.
+pub(crate) struct Params<const V: usize> {
+    scales: [[Line; V]; PARAM_GROUPS],
+    biases: [[Line; V]; PARAM_GROUPS],
+}
+
+impl<const V: usize> Params<V> {
+    pub(crate) const ZERO: Params<V> =
+        Params { scales: [[Line::ZERO; V]; PARAM_GROUPS], biases: [[Line::ZERO; V]; PARAM_GROUPS] };
+
+    /// The scales and the biases of one group.
+    pub(crate) fn group(&self, group: usize) -> [&[Line; V]; 2] {
+        [&self.scales[group], &self.biases[group]]
+    }
+
+    /// One more link of the chain of vector `vector`: group `group` of those here, with the scale
+    /// of the activations and that times the sum of their codes.
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    pub(crate) fn chain(
+        &self,
+        (group, vector): (usize, usize),
+        (scale, sum): (__m512, __m512),
+        dot: __m512i,
+        y: __m512,
+    ) -> __m512 {
+        let weight_scale = _mm512_castsi512_ps(self.scales[group][vector].read());
+        let weight_bias = _mm512_castsi512_ps(self.biases[group][vector].read());
+        let scale = _mm512_mul_ps(weight_scale, scale);
+        let y = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(dot), y);
+        _mm512_fmadd_ps(weight_bias, sum, y)
+    }
+}
+
+/// `N` chunks from `at` on of the rows of `rows`; zeros past the end of a row or of the rows.
+#[cold]
+pub(crate) fn padded_rows<const N: usize>(
+    rows: &[u8],
+    row_bytes: usize,
+    at: usize,
+) -> [[Line; N]; LANES] {
+    let mut padded = [[Line::ZERO; N]; LANES];
+    for (row, padded) in rows.chunks_exact(row_bytes).zip(&mut padded) {
+        let rest = row.get(at..).unwrap_or(&[]).chunks(CHUNK);
+        for (bytes, line) in rest.zip(padded) {
+            line.0[..bytes.len()].copy_from_slice(bytes);
+        }
+    }
+    padded
+}
+
+/// Scales and biases of 16 groups of 16 outputs as f32: a vector of outputs for each group.
+///
+/// # Safety
+/// At `scales` and after it, `stride` bytes apart, 16 values of type `float` can be read for each
+/// output, and so at `biases`.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
+#[inline]
+unsafe fn square(
+    float: FloatType,
+    scales: *const u8,
+    biases: *const u8,
+    stride: usize,
+) -> [(__m512i, __m512i); LANES] {
+    let mut both = [(_mm512_setzero_si512(), _mm512_setzero_si512()); LANES];
+    let mut rows = [_mm512_setzero_si512(); LANES];
+    if float == FloatType::F32 {
+        let mut more = rows;
+        for lane in 0..LANES {
+            // SAFETY: the caller's promise.
+            unsafe {
+                rows[lane] = _mm512_loadu_si512(scales.wrapping_add(lane * stride).cast());
+                more[lane] = _mm512_loadu_si512(biases.wrapping_add(lane * stride).cast());
+            }
+        }
+        // SAFETY: this function has the instructions.
+        let (scales, biases) = unsafe { (transposed(rows), transposed(more)) };
+        for group in 0..LANES {
+            both[group] = (scales[group], biases[group]);
+        }
+        return both;
+    }
+    for (lane, row) in rows.iter_mut().enumerate() {
+        let (scales, biases) =
+            (scales.wrapping_add(lane * stride), biases.wrapping_add(lane * stride));
+        // SAFETY: the caller's promise.
+        let (scales, biases) =
+            unsafe { (_mm256_loadu_si256(scales.cast()), _mm256_loadu_si256(biases.cast())) };
+        *row = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(scales), biases);
+    }
+    // Columns of pairs: eight of scales, eight of biases.
+    // SAFETY: this function has the instructions.
+    let pairs = unsafe { transposed(rows) };
+    for pair in 0..LANES / 2 {
+        let (scales, biases) = (halves(float, pairs[pair]), halves(float, pairs[LANES / 2 + pair]));
+        both[2 * pair] = (scales.0, biases.0);
+        both[2 * pair + 1] = (scales.1, biases.1);
+    }
+    both
+}
+
+/// The lower and the upper 16 bits of every lane as f32.
+#[target_feature(enable = "avx512f,f16c")]
+#[inline]
+fn halves(float: FloatType, pairs: __m512i) -> (__m512i, __m512i) {
+    let upper = _mm512_srli_epi32::<16>(pairs);
+    if float == FloatType::F16 {
+        let widen = |half| _mm512_castps_si512(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(half)));
+        (widen(pairs), widen(upper))
+    } else {
+        (_mm512_slli_epi32::<16>(pairs), _mm512_slli_epi32::<16>(upper))
+    }
+}

@@ -1,0 +1,26 @@
+//! What decides which kernel computes a product.
+
+use super::precision::Precision;
+use super::weight::Encoding;
+use crate::device::cpu::isa::instructions::Isa;
+use crate::options::Numerics;
+
+/// A kind of product, on a kind of processor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Case {
+    pub(crate) isa: Isa,
+    /// How the weights are stored.
+    pub(crate) encoding: Encoding,
+    /// What the rows of activations are.
+    pub(crate) rows: RowClass,
+    pub(crate) numerics: Numerics,
+}
+
+/// What a row of activations is. Its arithmetic depends on that, never on how many rows travel with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RowClass {
+    /// A row of a prompt (prefill), which may be rounded to this precision.
+    Prompt(Precision),
+    /// A row of a generated token (decode), and every row that the head sees.
+    Generated,
+}

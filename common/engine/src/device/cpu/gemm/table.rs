@@ -1,0 +1,268 @@
+//! All kernels for matrix products. The first entry that takes a case computes it:
+//!
+//! | kernel | processor | weights | rows | numerics | activations | bits |
+//! |---|---|---|---|---|---|---|
+//! | `bf16-tiles` | AMX | bf16 | prompt, one bf16 | fast | tiles of one bf16 | tiles |
+//! | `bf16x2-tiles` | AMX | bf16 | prompt, two bf16 | fast | tiles of two bf16 | tiles |
+//! | `narrow-bf16-tiles` | AMX | bf16 | generated | fast | narrow tiles of two bf16 | tiles |
+//! | `rounded-affine-tiles` | AMX | affine, rounded to bf16 | prompt, one bf16, as are the weights | fast | tiles of one bf16 | tiles |
+//! | `bf16-pairs` | AVX512-BF16 | bf16 | prompt, one bf16 | fast | pairs of one bf16 | pairs |
+//! | `bf16x2-pairs` | AVX512-BF16 | bf16 | prompt, two bf16 | fast | pairs of two bf16 | pairs |
+//! | `affine-tiles` | AMX | affine | any | fast | codes of 16 bits as bytes, as tiles from four rows on | common |
+//! | `affine-vnni` | AVX512-VNNI | affine | any | fast | codes of 16 bits as bytes | common |
+//! | `affine-words` | any | affine | any | fast | codes of 16 bits | common |
+//! | `affine-widened` | any | affine | any | exact | f32 | common |
+//! | `float` | any | f32, f16, bf16 | any | any | f32 | common |
+//!
+//! How many rows travel together chooses nothing here: it may change the loops inside of a kernel, not one bit.
+
+use super::affine::{exact, plain};
+#[cfg(target_arch = "x86_64")]
+use super::affine::{tiles, vnni};
+#[cfg(target_arch = "x86_64")]
+use super::amx::float::{few::NarrowTiles, prompt::PromptTiles};
+use super::case::{Case, RowClass};
+use super::float;
+#[cfg(target_arch = "x86_64")]
+use super::panel;
+use super::precision::Precision;
+use super::product::{Gemm, Scratch};
+use super::weight::Encoding;
+use crate::device::cpu::element::FloatType;
+use crate::device::cpu::isa::instructions::Isa;
+use crate::device::cpu::isa::tier::Tier;
+use crate::options::Numerics;
+
+/// Which products give the same bits, on processors whose multiply-add rounds once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum BitClass {
+    /// Those of every such processor.
+    Common,
+    /// Those of processors that multiply pairs of bf16 by `vdpbf16ps`.
+    Pairs,
+    /// Those of processors that multiply tiles of bf16 by `tdpbf16ps`.
+    Tiles,
+}
+
+/// One kernel.
+pub(crate) struct Entry {
+    #[cfg_attr(not(test), allow(dead_code, reason = "for people who debug, and for tests"))]
+    pub(crate) name: &'static str,
+    takes: fn(&Case) -> bool,
+    pub(crate) bits: BitClass,
+    /// Nothing where this program's architecture lacks the instructions: other processors of a plan may have them, and
+    /// [`Entry::bits`] is asked about them.
+    kernel: Option<&'static dyn Gemm>,
+}
+
+/// A kernel that only processors of x86-64 have.
+macro_rules! x86 {
+    ($kernel:expr) => {{
+        #[cfg(target_arch = "x86_64")]
+        let kernel: Option<&'static dyn Gemm> = Some(&$kernel);
+        #[cfg(not(target_arch = "x86_64"))]
+        let kernel: Option<&'static dyn Gemm> = None;
+        kernel
+    }};
+}
+
+/// The table.
+pub(crate) static GEMMS: &[Entry] = &[
+    Entry {
+        name: "bf16-tiles",
+        takes: |case| case.isa == Isa::Amx && is_bf16(case) && one_bf16(case),
+        bits: BitClass::Tiles,
+        kernel: x86!(PromptTiles { precision: Precision::Bf16 }),
+    },
+    Entry {
+        name: "bf16x2-tiles",
+        takes: |case| case.isa == Isa::Amx && is_bf16(case) && two_bf16(case),
+        bits: BitClass::Tiles,
+        kernel: x86!(PromptTiles { precision: Precision::Bf16x2 }),
+    },
+    Entry {
+        name: "narrow-bf16-tiles",
+        takes: |case| case.isa == Isa::Amx && is_bf16(case) && is_fast(case),
+        bits: BitClass::Tiles,
+        kernel: x86!(NarrowTiles),
+    },
+    Entry {
+        name: "rounded-affine-tiles",
+        takes: |case| {
+            let rounded = RowClass::Prompt(Precision::Bf16Both);
+            case.isa == Isa::Amx && is_affine(case) && is_fast(case) && case.rows == rounded
+        },
+        bits: BitClass::Tiles,
+        kernel: x86!(PromptTiles { precision: Precision::Bf16 }),
+    },
+    Entry {
+        name: "bf16-pairs",
+        takes: |case| has_pairs(case) && is_bf16(case) && one_bf16(case),
+        bits: BitClass::Pairs,
+        kernel: x86!(panel::Pairs { precision: Precision::Bf16 }),
+    },
+    Entry {
+        name: "bf16x2-pairs",
+        takes: |case| has_pairs(case) && is_bf16(case) && two_bf16(case),
+        bits: BitClass::Pairs,
+        kernel: x86!(panel::Pairs { precision: Precision::Bf16x2 }),
+    },
+    Entry {
+        name: "affine-tiles",
+        takes: |case| case.isa == Isa::Amx && is_affine(case) && is_fast(case),
+        bits: BitClass::Common,
+        kernel: x86!(tiles::ByteTiles),
+    },
+    Entry {
+        name: "affine-vnni",
+        takes: |case| has_vnni(case) && is_affine(case) && is_fast(case),
+        bits: BitClass::Common,
+        kernel: x86!(vnni::Vnni),
+    },
+    Entry {
+        name: "affine-words",
+        takes: |case| is_affine(case) && is_fast(case),
+        bits: BitClass::Common,
+        kernel: Some(&plain::Words),
+    },
+    Entry {
+        name: "affine-widened",
+        takes: is_affine,
+        bits: BitClass::Common,
+        kernel: Some(&exact::Widened),
+    },
+    Entry { name: "float", takes: is_float, bits: BitClass::Common, kernel: Some(&float::Float) },
+];
+
+fn is_fast(case: &Case) -> bool {
+    case.numerics == Numerics::Fast
+}
+
+/// Whether rows of a prompt may be rounded to one bf16. Beside weights in bf16 there is nothing more to round.
+fn one_bf16(case: &Case) -> bool {
+    let one = RowClass::Prompt(Precision::Bf16);
+    is_fast(case) && (case.rows == one || case.rows == RowClass::Prompt(Precision::Bf16Both))
+}
+
+/// Whether rows of a prompt may be rounded to the sum of two bf16.
+fn two_bf16(case: &Case) -> bool {
+    is_fast(case) && case.rows == RowClass::Prompt(Precision::Bf16x2)
+}
+
+fn is_float(case: &Case) -> bool {
+    matches!(case.encoding, Encoding::Float(_))
+}
+
+fn is_bf16(case: &Case) -> bool {
+    case.encoding == Encoding::Float(FloatType::Bf16)
+}
+
+fn is_affine(case: &Case) -> bool {
+    matches!(case.encoding, Encoding::Affine { .. })
+}
+
+fn has_pairs(case: &Case) -> bool {
+    matches!(case.isa, Isa::Avx512 { bf16: true, .. })
+}
+
+fn has_vnni(case: &Case) -> bool {
+    matches!(case.isa, Isa::Avx512 { vnni: true, .. })
+}
+
+/// The entry that computes such products.
+pub(crate) fn entry(case: &Case) -> &'static Entry {
+    let found = GEMMS.iter().find(|entry| (entry.takes)(case));
+    found.expect("the last two entries take whatever is affine and whatever is not")
+}
+
+/// The kernel of this processor for such products.
+pub(crate) fn choose(
+    tier: Tier,
+    encoding: Encoding,
+    rows: RowClass,
+    numerics: Numerics,
+) -> &'static dyn Gemm {
+    let entry = entry(&Case { isa: tier.isa(), encoding, rows, numerics });
+    entry.kernel.expect("a program has the kernels for all processors that can run it")
+}
+
+/// Upper bounds for all kernels of this program: of the bytes of activations prepared in any one form, and of what a
+/// thread keeps that computed with every kernel.
+pub(crate) fn scratch(inputs: u64, rows: u64) -> Scratch {
+    let mut kept: Vec<Scratch> = Vec::new();
+    let mut most = Scratch::default();
+    for scratch in GEMMS.iter().filter_map(|entry| Some(entry.kernel?.scratch(inputs, rows))) {
+        most.activations = most.activations.max(scratch.activations);
+        if !kept.iter().any(|other| other.buffers == scratch.buffers) {
+            most.thread = most.thread.saturating_add(scratch.thread);
+            kept.push(scratch);
+        }
+    }
+    most
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::cpu::gemm::weight::Bits;
+
+    const PROMPT: [RowClass; 3] = [
+        RowClass::Prompt(Precision::Bf16),
+        RowClass::Prompt(Precision::Bf16Both),
+        RowClass::Prompt(Precision::Bf16x2),
+    ];
+
+    fn names(isa: Isa, encoding: Encoding, numerics: Numerics) -> Vec<&'static str> {
+        let rows = PROMPT.into_iter().chain([RowClass::Generated]);
+        rows.map(|rows| entry(&Case { isa, encoding, rows, numerics }).name).collect()
+    }
+
+    #[test]
+    fn every_case_has_the_kernel_that_the_documentation_says() {
+        let (fast, exact) = (Numerics::Fast, Numerics::Exact);
+        let bf16 = Encoding::Float(FloatType::Bf16);
+        let affine = Encoding::Affine { bits: Bits::Four, group: 64 };
+        let avx512 = |bf16, vnni| Isa::Avx512 { bf16, vnni };
+        let tiles = ["bf16-tiles", "bf16-tiles", "bf16x2-tiles", "narrow-bf16-tiles"];
+        assert_eq!(names(Isa::Amx, bf16, fast), tiles);
+        let pairs = ["bf16-pairs", "bf16-pairs", "bf16x2-pairs", "float"];
+        assert_eq!(names(avx512(true, false), bf16, fast), pairs);
+        let bytes = ["affine-tiles", "rounded-affine-tiles", "affine-tiles", "affine-tiles"];
+        assert_eq!(names(Isa::Amx, affine, fast), bytes);
+        assert_eq!(names(avx512(false, true), affine, fast), ["affine-vnni"; 4]);
+        assert_eq!(names(avx512(true, false), affine, fast), ["affine-words"; 4]);
+        for isa in [Isa::Portable { fused: false }, Isa::Avx2, Isa::Neon, avx512(false, false)] {
+            assert_eq!(names(isa, bf16, fast), ["float"; 4]);
+            assert_eq!(names(isa, affine, fast), ["affine-words"; 4]);
+        }
+        for isa in [Isa::Amx, avx512(true, true), Isa::Neon] {
+            assert_eq!(names(isa, bf16, exact), ["float"; 4]);
+            assert_eq!(names(isa, affine, exact), ["affine-widened"; 4]);
+            for float in [FloatType::F32, FloatType::F16] {
+                assert_eq!(names(isa, Encoding::Float(float), fast), ["float"; 4]);
+            }
+        }
+    }
+
+    #[test]
+    fn the_table_of_the_documentation_has_the_entries_in_their_order() {
+        let rows = include_str!("table.rs").lines().filter_map(|line| line.strip_prefix("//! | `"));
+        let documented: Vec<&str> = rows.filter_map(|row| Some(row.split_once('`')?.0)).collect();
+        let entries: Vec<&str> = GEMMS.iter().map(|entry| entry.name).collect();
+        assert_eq!(documented, entries);
+    }
+
+    #[test]
+    fn every_tier_of_this_processor_has_every_kernel_that_it_is_given() {
+        let affine = Encoding::Affine { bits: Bits::Eight, group: 32 };
+        for tier in Tier::all() {
+            for encoding in [Encoding::Float(FloatType::Bf16), affine] {
+                for rows in PROMPT.into_iter().chain([RowClass::Generated]) {
+                    for numerics in [Numerics::Exact, Numerics::Fast] {
+                        choose(tier, encoding, rows, numerics);
+                    }
+                }
+            }
+        }
+    }
+}
