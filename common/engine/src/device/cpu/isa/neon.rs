@@ -4,6 +4,7 @@
 use std::arch::aarch64::*;
 use std::arch::asm;
 
+use crate::device::cpu::isa::prefetch::{prefetch, prefetch_near};
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 
 /// Registers of a vector.
@@ -16,15 +17,6 @@ macro_rules! instructions {
         // instructions; loads and stores go through references to whole arrays.
         unsafe { $($body)* }
     }};
-}
-
-/// Asks for the cache line at `address`, which need not be valid.
-#[inline(always)]
-pub(crate) fn prefetch(address: *const u8) {
-    // SAFETY: a prefetch touches nothing; every processor of this architecture has it.
-    unsafe {
-        asm!("prfm pldl2keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly))
-    }
 }
 
 /// Proof of NEON.
@@ -208,10 +200,7 @@ impl Simd for Neon {
 
     #[inline(always)]
     fn prefetch_near(self, address: *const u8) {
-        // SAFETY: as in `prefetch`.
-        unsafe {
-            asm!("prfm pldl1keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly))
-        }
+        prefetch_near(address);
     }
 
     #[inline(always)]

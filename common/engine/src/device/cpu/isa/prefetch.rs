@@ -1,22 +1,46 @@
-//! Requests to memory ahead of the arithmetic.
+//! Prefetches: requests for cache lines ahead of the arithmetic.
 
-#[cfg(target_arch = "aarch64")]
-use super::neon;
-#[cfg(target_arch = "x86_64")]
-use super::x86;
+#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
+use std::arch::asm;
 
-/// Least bytes by which requests to memory go ahead of products: what arrives while memory answers.
+/// Least bytes by which prefetches go ahead of products: what arrives while memory answers.
 pub(crate) const AHEAD: usize = 64 << 10;
-/// Bytes that memory is asked for at a time.
+/// Bytes that a prefetch brings.
 pub(crate) const CACHE_LINE: usize = 64;
 
-/// Asks memory for the cache line at `address`, which need not be valid.
+/// Prefetches the cache line at `address`, which need not be valid, into the second-level cache, which waits for more
+/// lines at a time than the first.
+///
+/// Written out, because the compiler gathers the intrinsic's calls, and requests that come many at a time hold up the
+/// loads behind them.
 #[inline(always)]
 pub(crate) fn prefetch(address: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    x86::prefetch(address);
-    #[cfg(target_arch = "aarch64")]
-    neon::prefetch(address);
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    #[cfg(all(target_arch = "x86_64", not(miri)))] // Miri runs no assembly.
+    // SAFETY: a prefetch touches nothing; every processor of this architecture has it.
+    unsafe {
+        asm!("prefetcht1 [{}]", in(reg) address, options(nostack, preserves_flags, readonly))
+    }
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: as above.
+    unsafe {
+        asm!("prfm pldl2keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly))
+    }
     let _ = address; // Not every architecture has a stable way to ask.
+}
+
+/// Prefetches the cache line at `address`, which need not be valid, from the second-level cache into the first: a load
+/// that has to wait for it holds one of the few places that lines on their way from memory need.
+#[inline(always)]
+pub(crate) fn prefetch_near(address: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))] // Miri runs no assembly.
+    // SAFETY: a prefetch touches nothing; every processor of this architecture has it.
+    unsafe {
+        asm!("prefetcht0 [{}]", in(reg) address, options(nostack, preserves_flags, readonly))
+    }
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: as above.
+    unsafe {
+        asm!("prfm pldl1keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly))
+    }
+    let _ = address;
 }

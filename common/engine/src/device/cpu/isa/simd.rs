@@ -249,10 +249,7 @@ impl Simd for Portable {
 
     #[inline(always)]
     fn prefetch_near(self, address: *const u8) {
-        #[cfg(target_arch = "x86_64")]
-        super::x86::prefetch_near(address);
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = address;
+        super::prefetch::prefetch_near(address);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Work that has not begun, so that what can be done at the same time is one section.
 
 use super::stretches::Stretches;
-use super::{current_threads, for_each};
+use super::threads::{current_threads, for_each};
 
 /// Least number of element operations worth waking another thread for.
 ///

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use crate::device::cpu::isa::x86::{Line, prefetch};
+use crate::device::cpu::isa::prefetch::prefetch;
+use crate::device::cpu::isa::x86::Line;
 
 /// Lines of memory to ask for, some with each round.
 pub(crate) struct Ahead {

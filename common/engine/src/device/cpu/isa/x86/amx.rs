@@ -3,7 +3,7 @@
 use std::arch::x86_64::{__cpuid, __cpuid_count};
 use std::sync::OnceLock;
 
-use super::Avx512;
+use super::vector::Avx512;
 
 /// Proof of AMX-TILE, AMX-BF16 and AMX-INT8 beside AVX-512 with BF16 and VNNI, and of the system's
 /// leave to use the tile registers.

@@ -2,7 +2,8 @@
 
 use std::arch::x86_64::*;
 
-use super::{Avx2, instructions, prefetch, prefetch_near};
+use super::vector::{Avx2, instructions};
+use crate::device::cpu::isa::prefetch::{prefetch, prefetch_near};
 use crate::device::cpu::isa::simd::{LANES, Simd};
 
 impl Simd for Avx2 {

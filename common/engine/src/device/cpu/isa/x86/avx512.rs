@@ -3,7 +3,9 @@
 use std::arch::x86_64::*;
 
 use super::avx2::sum8;
-use super::{Avx512, instructions, prefetch, prefetch_near, transposed};
+use super::line::transposed;
+use super::vector::{Avx512, instructions};
+use crate::device::cpu::isa::prefetch::{prefetch, prefetch_near};
 use crate::device::cpu::isa::simd::{LANES, Simd};
 
 impl Simd for Avx512 {

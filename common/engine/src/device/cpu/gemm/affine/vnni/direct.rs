@@ -13,9 +13,9 @@ use super::super::call::Call;
 use super::task::{CHUNK, PARAM_GROUPS, Params, Task, own_ahead, padded_rows};
 use crate::device::cpu::buffer::Unset;
 use crate::device::cpu::gemm::weight::{Bits, MAX_GROUP};
-use crate::device::cpu::isa::prefetch::{AHEAD, CACHE_LINE};
+use crate::device::cpu::isa::prefetch::{AHEAD, CACHE_LINE, prefetch, prefetch_near};
 use crate::device::cpu::isa::simd::LANES;
-use crate::device::cpu::isa::x86::{Avx512Vnni, Line, prefetch, prefetch_near};
+use crate::device::cpu::isa::x86::{Avx512Vnni, Line};
 use crate::device::cpu::pool::Tasks;
 
 /// Inputs that are taken at once: whole groups of every size, and chunks of every width of code.

@@ -14,8 +14,9 @@ use super::task::{CHUNK, PARAM_GROUPS, Params, Task, padded_rows};
 use crate::device::cpu::buffer::Unset;
 use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::{Bits, MAX_GROUP};
+use crate::device::cpu::isa::prefetch::prefetch;
 use crate::device::cpu::isa::simd::LANES;
-use crate::device::cpu::isa::x86::{Avx512Vnni, Line, prefetch, transposed};
+use crate::device::cpu::isa::x86::{Avx512Vnni, Line, transposed};
 use crate::device::cpu::pool::{Tasks, current_threads};
 
 /// Vectors of outputs in a panel.

@@ -8,8 +8,9 @@ use super::super::activations::Activations;
 use crate::device::cpu::element::FloatType;
 use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::AffineMatrix;
+use crate::device::cpu::isa::prefetch::prefetch;
 use crate::device::cpu::isa::simd::LANES;
-use crate::device::cpu::isa::x86::{Line, prefetch, transposed};
+use crate::device::cpu::isa::x86::{Line, transposed};
 
 /// Groups whose scales and biases are transposed at once.
 pub(crate) const PARAM_GROUPS: usize = LANES;

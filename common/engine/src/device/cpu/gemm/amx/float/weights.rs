@@ -6,9 +6,10 @@ use std::ops::Range;
 use super::shape::{STEP, STRIP_LINES};
 use crate::device::cpu::element::FloatType;
 use crate::device::cpu::gemm::weight::{AffineMatrix, Bits, Weight};
+use crate::device::cpu::isa::prefetch::prefetch;
 use crate::device::cpu::isa::x86::pairs::round_pairs;
 use crate::device::cpu::isa::x86::tiles::LINE;
-use crate::device::cpu::isa::x86::{Line, prefetch, read_bytes};
+use crate::device::cpu::isa::x86::{Line, read_bytes};
 
 /// Some steps of every output, as bf16; of packed weights, those of whole groups. A weight of theirs is
 /// `mul_add(scale, code, bias)`, rounded to nearest, ties to even.

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Barrier;
 
 use super::*;
+use crate::device::cpu::pool::{Tasks, run_all};
 use crate::testing::Random;
 
 /// Sections of one test, of which Miri takes its time.
