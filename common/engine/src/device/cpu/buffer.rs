@@ -1,4 +1,4 @@
-//! Room for results.
+//! Uninitialised buffers for results, and buffers that threads keep.
 
 use std::mem::{ManuallyDrop, MaybeUninit};
 
@@ -20,8 +20,8 @@ impl Number for i16 {
     const POISON: i16 = i16::MIN;
 }
 
-/// The first `len` of what a thread keeps, whatever they hold; new ones are `value`. Takes no more
-/// memory than it must, since that is planned.
+/// The first `len` elements of a buffer that a thread keeps, whatever they hold; new ones are `value`. The buffer takes
+/// no more memory than it must, since that is planned.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no tiles"))]
 pub(super) fn kept<T: Clone>(all: &mut Vec<T>, len: usize, value: T) -> &mut [T] {
     if let Some(more) = len.checked_sub(all.len()) {
@@ -31,39 +31,39 @@ pub(super) fn kept<T: Clone>(all: &mut Vec<T>, len: usize, value: T) -> &mut [T]
     &mut all[..len]
 }
 
-/// Places of numbers that get written before anybody reads them.
-pub(crate) type Unset<T = f32> = [MaybeUninit<T>];
+/// Uninitialised numbers, which get written before anybody reads them.
+pub(crate) type Uninit<T = f32> = [MaybeUninit<T>];
 
-/// Room for results of which every element gets written: setting those of a prompt to zero first took a
-/// tenth of its time.
+/// An uninitialised buffer for results, of which every element gets written: setting those of a prompt to zero first
+/// took a tenth of its time.
 ///
-/// With debug assertions all are poison at first, so that tests find what was not written; Miri knows by itself.
-pub(crate) struct Room<T>(Vec<MaybeUninit<T>>);
+/// With debug assertions all elements are poison at first, so that tests find what was not written; Miri knows by itself.
+pub(crate) struct UninitVec<T>(Vec<MaybeUninit<T>>);
 
-impl<T: Number> Room<T> {
-    /// Room for `len` numbers.
-    pub(crate) fn new(len: usize) -> Room<T> {
+impl<T: Number> UninitVec<T> {
+    /// A buffer for `len` numbers.
+    pub(crate) fn new(len: usize) -> UninitVec<T> {
         let mut numbers = Vec::with_capacity(len);
         // SAFETY: there is room for as many, and what may be uninitialised need not be initialised.
         unsafe { numbers.set_len(len) };
         if cfg!(debug_assertions) && !cfg!(miri) {
             numbers.fill(MaybeUninit::new(T::POISON));
         }
-        Room(numbers)
+        UninitVec(numbers)
     }
 
-    /// Where they are to be written.
-    pub(crate) fn places(&mut self) -> &mut Unset<T> {
+    /// The numbers, still uninitialised, to be written.
+    pub(crate) fn uninit(&mut self) -> &mut Uninit<T> {
         &mut self.0
     }
 
     /// The numbers.
     ///
     /// # Safety
-    /// Every one of the places was written.
-    pub(crate) unsafe fn written(self) -> Vec<T> {
-        let mut places = ManuallyDrop::new(self.0);
-        let (start, len, capacity) = (places.as_mut_ptr(), places.len(), places.capacity());
+    /// Every one of them was written.
+    pub(crate) unsafe fn assume_init(self) -> Vec<T> {
+        let mut uninit = ManuallyDrop::new(self.0);
+        let (start, len, capacity) = (uninit.as_mut_ptr(), uninit.len(), uninit.capacity());
         // SAFETY: these are the parts of a vector that nobody else has, whose elements are laid out as numbers
         // are and, by the caller's promise, are such.
         unsafe { Vec::from_raw_parts(start.cast(), len, capacity) }
@@ -77,21 +77,21 @@ mod tests {
     #[test]
     fn what_was_written_is_what_is_read() {
         for len in [0, 1, 1000] {
-            let mut room = Room::<i16>::new(len);
-            assert_eq!(room.places().len(), len);
-            for (index, place) in room.places().iter_mut().enumerate() {
+            let mut room = UninitVec::<i16>::new(len);
+            assert_eq!(room.uninit().len(), len);
+            for (index, place) in room.uninit().iter_mut().enumerate() {
                 place.write(index as i16);
             }
             // SAFETY: all of them were written by the loop above.
-            let numbers = unsafe { room.written() };
+            let numbers = unsafe { room.assume_init() };
             assert_eq!(numbers, (0..len as i16).collect::<Vec<_>>());
         }
     }
 
     #[test]
-    fn room_that_nobody_writes_to_is_given_back() {
-        let mut room = Room::<f32>::new(1000);
-        room.places()[3].write(1.0);
+    fn a_buffer_that_nobody_writes_to_is_freed() {
+        let mut room = UninitVec::<f32>::new(1000);
+        room.uninit()[3].write(1.0);
         drop(room); // As after a panic of a kernel. Miri would say that it leaks, or that something is read.
     }
 

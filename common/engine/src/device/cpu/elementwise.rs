@@ -4,14 +4,14 @@ use std::mem::MaybeUninit;
 
 use cake_checkpoint::Activation;
 
-use crate::device::cpu::buffer::{Room, Unset};
+use crate::device::cpu::buffer::{Uninit, UninitVec};
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::{PARALLEL_WORK, current_threads, for_each_mut};
 
 /// Calls `work(first row, rows)` on pieces of `out`, `[rows, width]`, which together are all of it, in parallel if
 /// it pays.
-fn by_rows(out: &mut Unset, width: usize, work: impl Fn(usize, &mut Unset) + Sync) {
+fn by_rows(out: &mut Uninit, width: usize, work: impl Fn(usize, &mut Uninit) + Sync) {
     let rows = out.len() / width;
     if rows < 2 || out.len() < PARALLEL_WORK {
         return work(0, out);
@@ -25,20 +25,20 @@ fn by_rows(out: &mut Unset, width: usize, work: impl Fn(usize, &mut Unset) + Syn
 pub(crate) fn rms_norm(tier: Tier, x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
     let width = weight.len();
     assert!(x.len().is_multiple_of(width), "whole rows");
-    let mut out = Room::new(x.len());
-    by_rows(out.places(), width, |row, out| {
+    let mut out = UninitVec::new(x.len());
+    by_rows(out.uninit(), width, |row, out| {
         let x = &x[row * width..][..out.len()];
         tier.run(RmsNorm { x, weight, eps, out });
     });
     // SAFETY: the kernel writes as many elements of each row as there are weights, and the rows are whole.
-    unsafe { out.written() }
+    unsafe { out.assume_init() }
 }
 
 struct RmsNorm<'a> {
     x: &'a [f32],
     weight: &'a [f32],
     eps: f32,
-    out: &'a mut Unset,
+    out: &'a mut Uninit,
 }
 
 impl Kernel for RmsNorm<'_> {
@@ -76,8 +76,8 @@ pub(super) fn load_tail<S: Simd>(simd: S, tail: &[f32], rest: f32) -> S::V {
 /// `activation(gate) · up`, elementwise.
 pub(crate) fn gated(tier: Tier, activation: Activation, gate: &[f32], up: &[f32]) -> Vec<f32> {
     assert_eq!(gate.len(), up.len(), "one up for each gate");
-    let mut out = Room::new(gate.len());
-    by_rows(out.places(), LANES, |row, out| {
+    let mut out = UninitVec::new(gate.len());
+    by_rows(out.uninit(), LANES, |row, out| {
         let start = row * LANES;
         let (gate, up) = (&gate[start..][..out.len()], &up[start..][..out.len()]);
         match activation {
@@ -86,7 +86,7 @@ pub(crate) fn gated(tier: Tier, activation: Activation, gate: &[f32], up: &[f32]
         }
     });
     // SAFETY: the kernel writes all of its vectors and what is left behind them.
-    unsafe { out.written() }
+    unsafe { out.assume_init() }
 }
 
 /// What makes an activation `x / (1 + exp(exponent(x)))`.
@@ -122,7 +122,7 @@ impl Exponent for GeluTanh {
 struct Gated<'a, E> {
     gate: &'a [f32],
     up: &'a [f32],
-    out: &'a mut Unset,
+    out: &'a mut Uninit,
     exponent: E,
 }
 
@@ -283,15 +283,15 @@ impl Kernel for Exponentials<'_> {
 /// `a + b`, elementwise.
 pub(crate) fn add(a: &[f32], b: &[f32]) -> Vec<f32> {
     assert_eq!(a.len(), b.len(), "one b for each a");
-    let mut out = Room::new(a.len());
-    by_rows(out.places(), LANES, |row, out| {
+    let mut out = UninitVec::new(a.len());
+    by_rows(out.uninit(), LANES, |row, out| {
         let start = row * LANES;
         for ((out, a), b) in out.iter_mut().zip(&a[start..]).zip(&b[start..]) {
             out.write(a + b);
         }
     });
     // SAFETY: there are as many of `a` and `b`, and one is written for each.
-    unsafe { out.written() }
+    unsafe { out.assume_init() }
 }
 
 /// Rotates the first `2 · half` elements of every head by its row's angles, half against half.
@@ -305,8 +305,8 @@ pub(crate) fn rotate(
 ) -> Vec<f32> {
     let width = heads * head_dim;
     assert!(x.len().is_multiple_of(width), "whole rows");
-    let mut out = Room::new(x.len());
-    by_rows(out.places(), width, |first, out| {
+    let mut out = UninitVec::new(x.len());
+    by_rows(out.uninit(), width, |first, out| {
         for (index, out) in out.chunks_exact_mut(width).enumerate() {
             let row = first + index;
             let (cos, sin) = (&cos[row * half..][..half], &sin[row * half..][..half]);
@@ -323,7 +323,7 @@ pub(crate) fn rotate(
         }
     });
     // SAFETY: of each head of each row, both halves and the rest are written.
-    unsafe { out.written() }
+    unsafe { out.assume_init() }
 }
 
 #[cfg(test)]

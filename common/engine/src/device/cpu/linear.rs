@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::buffer::{Room, Unset};
+use super::buffer::{Uninit, UninitVec};
 use super::gemm::case::RowClass;
 use super::gemm::product::{Form, Gemm, Prepared};
 use super::gemm::weight::Weight;
@@ -71,7 +71,7 @@ impl Linear {
             let (found, inputs) = (x.len(), layer.inputs());
             return Err(Error::operation(format!("{found} values for {count} rows of {inputs}")));
         }
-        let mut results = layers.map(|layer| Room::<f32>::new(count * layer.outputs()));
+        let mut results = layers.map(|layer| UninitVec::<f32>::new(count * layer.outputs()));
         let upcoming = layers.first().map_or_else(Vec::new, |first| first.upcoming());
         for (run, prompt) in kinds.runs() {
             let x = &x[run.start * inputs..run.end * inputs];
@@ -85,9 +85,9 @@ impl Linear {
                 let tasks: Vec<Tasks<'_>> = same
                     .iter()
                     .zip(these)
-                    .map(|(layer, places)| {
+                    .map(|(layer, result)| {
                         let y = run.start * layer.outputs()..run.end * layer.outputs();
-                        layer.tasks(prompt, &ready, &mut places.places()[y])
+                        layer.tasks(prompt, &ready, &mut result.uninit()[y])
                     })
                     .collect();
                 pool::expect(&upcoming);
@@ -96,7 +96,7 @@ impl Linear {
         }
         // SAFETY: the runs are all rows, and of each row the tasks of a layer, all of which are done, write every
         // output.
-        Ok(results.map(|room| unsafe { room.written() }))
+        Ok(results.map(|result| unsafe { result.assume_init() }))
     }
 
     /// The kernel for rows of a prompt, or for generated ones.
@@ -115,7 +115,7 @@ impl Linear {
     }
 
     /// The product with rows of one class.
-    fn tasks<'a>(&'a self, prompt: bool, x: &'a Prepared<'a>, y: &'a mut Unset) -> Tasks<'a> {
+    fn tasks<'a>(&'a self, prompt: bool, x: &'a Prepared<'a>, y: &'a mut Uninit) -> Tasks<'a> {
         self.gemm(prompt).tasks(self.tier, self.weight(), self.bias.as_deref(), x, y)
     }
 

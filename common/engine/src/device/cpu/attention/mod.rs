@@ -22,7 +22,7 @@ use std::ops::Range;
 use self::state::{Finish, State};
 use self::walk::{Scratch, Walk};
 use crate::batch::AttendRow;
-use crate::device::cpu::buffer::{Room, Unset};
+use crate::device::cpu::buffer::{Uninit, UninitVec};
 use crate::device::cpu::element::FloatType;
 use crate::device::cpu::isa::simd::LANES;
 use crate::device::cpu::isa::tier::Tier;
@@ -156,8 +156,8 @@ pub(crate) fn attend(tier: Tier, attend: &Attend<'_>, q: &[f32]) -> Vec<f32> {
     let width = attend.heads * attend.kv.head_dim;
     assert_eq!(q.len(), attend.rows.len() * width, "a query for each head of each row");
     assert_eq!(attend.heads % kv_heads, 0, "the heads of a row are all in some group");
-    let mut out = Room::new(q.len());
-    let mut tasks = tasks(attend, &tiles, out.places());
+    let mut out = UninitVec::new(q.len());
+    let mut tasks = tasks(attend, &tiles, out.uninit());
     let walk = |task: &Task<'_>, spans: Range<usize>, state: &mut State| {
         SCRATCH.with_borrow_mut(|scratch| {
             let (rows, kv_head) = (task.rows.clone(), task.kv_head);
@@ -189,7 +189,7 @@ pub(crate) fn attend(tier: Tier, attend: &Attend<'_>, q: &[f32]) -> Vec<f32> {
         }
     }
     // SAFETY: the tasks have the heads of all rows among them, and each is finished, which writes its heads.
-    unsafe { out.written() }
+    unsafe { out.assume_init() }
 }
 
 /// One tile with one head of the cache.
@@ -197,11 +197,11 @@ struct Task<'a> {
     rows: Range<usize>,
     kv_head: usize,
     /// One per row, `[group, head_dim]`.
-    out: Vec<&'a mut Unset>,
+    out: Vec<&'a mut Uninit>,
 }
 
 /// All tasks, tile after tile with one head of the cache, whose keys and values then stay near.
-fn tasks<'a>(attend: &Attend<'_>, tiles: &[Range<usize>], out: &'a mut Unset) -> Vec<Task<'a>> {
+fn tasks<'a>(attend: &Attend<'_>, tiles: &[Range<usize>], out: &'a mut Uninit) -> Vec<Task<'a>> {
     let kv_heads = attend.kv.kv_heads;
     let width = attend.group() * attend.kv.head_dim;
     let mut tasks: Vec<_> = (0..kv_heads)

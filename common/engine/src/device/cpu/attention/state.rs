@@ -1,6 +1,6 @@
 //! Weighted values of part of the past, and how parts become one.
 
-use crate::device::cpu::buffer::Unset;
+use crate::device::cpu::buffer::Uninit;
 use crate::device::cpu::elementwise::exp;
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 
@@ -63,7 +63,7 @@ pub(super) struct Finish<'a, 'b> {
     pub(super) states: &'a [State],
     pub(super) head_dim: usize,
     /// One per row, `[group, head_dim]`.
-    pub(super) out: &'a mut [&'b mut Unset],
+    pub(super) out: &'a mut [&'b mut Uninit],
 }
 
 impl Kernel for Finish<'_, '_> {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::device::cpu::buffer::Unset;
+use crate::device::cpu::buffer::Uninit;
 use crate::device::cpu::element::{Bf16, Element, F16, F32, FloatType};
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
@@ -14,8 +14,8 @@ use crate::device::cpu::pool::{Tasks, current_threads, for_each_mut};
 
 /// Outputs computed together. Part of no contract: results do not depend on it.
 pub(super) const STRIP: usize = 4;
-/// How far ahead in each row of weights a line is asked for into the first-level cache: of 128 and
-/// 512 bytes what helped more. Took 7 % off the time of one row beside bf16.
+/// How far ahead in each row of weights a line is prefetched into the first-level cache: of 128 and
+/// 512 bytes the one that helped more. Took 7 % off the time of one row beside bf16.
 const NEAR: usize = 512;
 /// Weight bytes that a task reads again and again when there are several rows: what stays in a
 /// second-level cache beside the activations.
@@ -50,7 +50,7 @@ impl Gemm for Float {
         weight: Weight<'a>,
         bias: Option<&'a [f32]>,
         x: &'a Prepared<'a>,
-        y: &'a mut Unset,
+        y: &'a mut Uninit,
     ) -> Tasks<'a> {
         let weight = weight.float();
         let (rows, outputs, parallel) = weight.check(x.values(), bias);
@@ -217,9 +217,9 @@ impl Product<'_> {
             *w = (&whole[..vectors], tail);
         }
 
-        // One pass over the task asks for the strips to come, in the order they lie in, which is
+        // One pass over the task prefetches the strips to come, in the order they lie in, which is
         // the order that memory is fastest in; this loop's own, row beside row, is not. Of
-        // several passes each asks for its share of the next task, so that memory never waits for
+        // several passes each prefetches its share of the next task, so that memory never waits for
         // arithmetic.
         let ahead = match pass.count {
             1 => AHEAD.max(OUTS * row_bytes),

@@ -14,7 +14,7 @@ use std::cell::RefCell;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use crate::device::cpu::buffer::Unset;
+use crate::device::cpu::buffer::Uninit;
 use crate::device::cpu::gemm::precision::Precision;
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
@@ -33,7 +33,7 @@ const OUTPUTS: usize = VECTORS * LANES;
 const ROWS: usize = 6;
 /// Pairs of inputs in a panel: 64 KiB of weights.
 const BLOCK: usize = 64;
-/// How far ahead in each row weights are asked for, in bytes: what is read while about a thousand
+/// How far ahead in each row weights are prefetched, in bytes: what is read while about a thousand
 /// cycles of work pass. Sixteen rows at once are more than the hardware follows.
 const ROW_AHEAD: usize = 512;
 /// Least rows that are worth transposing a panel once more for, so that another thread has work.
@@ -69,7 +69,7 @@ impl Gemm for Pairs {
         weight: Weight<'a>,
         bias: Option<&'a [f32]>,
         x: &'a Prepared<'a>,
-        y: &'a mut Unset,
+        y: &'a mut Uninit,
     ) -> Tasks<'a> {
         let (proof, precision) = (proof(tier), self.precision);
         let (rows, outputs, parallel) = weight.check(x.values(), bias);
@@ -336,7 +336,7 @@ fn load_vector(values: &[f32], vector: usize) -> __m512 {
 /// Writes the elements that `values` has of `vector`.
 #[target_feature(enable = "avx512f")]
 #[inline]
-fn store_vector(sum: __m512, values: &mut Unset, vector: usize) {
+fn store_vector(sum: __m512, values: &mut Uninit, vector: usize) {
     let to = values.as_mut_ptr().cast::<f32>().wrapping_add(vector * LANES);
     // SAFETY: a masked store touches the elements of `values` alone.
     unsafe { _mm512_mask_storeu_ps(to, mask(values.len(), vector), sum) }

@@ -3,7 +3,7 @@
 use std::any::Any;
 
 use super::weight::{Bits, Encoding, Weight};
-use crate::device::cpu::buffer::Unset;
+use crate::device::cpu::buffer::Uninit;
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::Tasks;
 
@@ -28,7 +28,7 @@ pub(crate) trait Gemm: Sync {
         weight: Weight<'a>,
         bias: Option<&'a [f32]>,
         x: &'a Prepared<'a>,
-        y: &'a mut Unset,
+        y: &'a mut Uninit,
     ) -> Tasks<'a>;
 
     /// Upper bounds of the bytes that a product with `rows` rows of `inputs` activations holds beside its arguments

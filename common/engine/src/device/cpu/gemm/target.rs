@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-use crate::device::cpu::buffer::Unset;
+use crate::device::cpu::buffer::Uninit;
 
 /// `[rows, width]`, row-major.
 #[derive(Clone, Copy)]
@@ -11,7 +11,7 @@ pub(crate) struct Target<'a> {
     start: *mut MaybeUninit<f32>,
     rows: usize,
     width: usize,
-    values: PhantomData<&'a mut Unset>,
+    values: PhantomData<&'a mut Uninit>,
 }
 
 // SAFETY: the pointer is used by `part` and `written` alone, whose callers ask for different elements.
@@ -24,8 +24,8 @@ impl<'a> Target<'a> {
     ///
     /// # Panics
     /// If `values` has another length.
-    pub(crate) fn new(values: &'a mut Unset, rows: usize, width: usize) -> Target<'a> {
-        assert_eq!(values.len(), rows * width, "room for the product");
+    pub(crate) fn new(values: &'a mut Uninit, rows: usize, width: usize) -> Target<'a> {
+        assert_eq!(values.len(), rows * width, "a buffer of the product's size");
         Target { start: values.as_mut_ptr(), rows, width, values: PhantomData }
     }
 
@@ -34,7 +34,7 @@ impl<'a> Target<'a> {
     /// # Safety
     /// No other part with one of these elements is alive, on any thread.
     #[inline(always)]
-    pub(crate) unsafe fn part(&self, row: usize, column: usize, len: usize) -> &'a mut Unset {
+    pub(crate) unsafe fn part(&self, row: usize, column: usize, len: usize) -> &'a mut Uninit {
         assert!(row < self.rows && column <= self.width && len <= self.width - column);
         // SAFETY: inside the values by the line above; exclusive by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(row * self.width + column), len) }

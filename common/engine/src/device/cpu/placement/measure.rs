@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use cake_checkpoint::{HUGE_PAGE_BYTES, MappedTensor};
 
-use crate::device::cpu::buffer::Room;
+use crate::device::cpu::buffer::UninitVec;
 use crate::device::cpu::element::FloatType;
 use crate::device::cpu::gemm::case::RowClass;
 use crate::device::cpu::gemm::table::choose;
@@ -150,8 +150,8 @@ fn read_part(tensor: &MappedTensor, index: usize, parts: usize) -> usize {
     let kernel = choose(tier, weight.encoding(), RowClass::Generated, Numerics::Fast);
     let row = vec![0.01; columns];
     let row = kernel.prepare(tier, &weight, &row);
-    let mut product = Room::<f32>::new(matrix.outputs());
-    run_all(&[kernel.tasks(tier, weight, None, &row, product.places())]);
+    let mut product = UninitVec::<f32>::new(matrix.outputs());
+    run_all(&[kernel.tasks(tier, weight, None, &row, product.uninit())]);
     black_box(&mut product);
     bytes.len()
 }

@@ -4,8 +4,8 @@
 //! all threads, with a few microseconds of serial work between them. So helpers wait for the next
 //! section awake, for a bounded time, and sleep between steps, when the processors belong to the
 //! threads that move bytes. Nobody waits for a helper that has not begun: the caller takes part,
-//! and a section is over when the tasks that were handed out are done. Who waits awake asks memory for
-//! what comes next ([`expect`]), so that it never rests.
+//! and a section is over when the tasks that were handed out are done. A thread that waits awake prefetches
+//! what the next section reads ([`expect`]), so that memory never rests.
 
 mod handover;
 #[cfg(all(test, not(miri)))]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::handover::Handover;
 use super::processors::{self, Kept};
 use super::stretches;
-use super::upcoming::{Asked, Upcoming};
+use super::upcoming::{Prefetched, Upcoming};
 use crate::error::Error;
 use crate::reuse;
 
@@ -95,7 +95,7 @@ pub(crate) fn current_threads() -> usize {
 }
 
 /// Says what the section after the next one reads, piece after piece, in stretches of neighbouring bytes
-/// for its threads: those of the current pool ask memory for it while they wait for each other.
+/// for its threads: those of the current pool prefetch it while they wait for each other.
 pub(crate) fn expect(pieces: &[&[u8]]) {
     let current = Current::set(None);
     if let Some(shared) = &current.0 {
@@ -187,10 +187,10 @@ impl Shared {
                 lock(&raised).get_or_insert(payload);
             }
         };
-        let mut asked = Asked::default();
+        let mut prefetched = Prefetched::default();
         let wait = || {
             // Awake: what is left is a task's time at most.
-            if !spin(KEEN, || self.handover.is_over(), || self.upcoming.ask(&mut asked)) {
+            if !spin(KEEN, || self.handover.is_over(), || self.upcoming.prefetch(&mut prefetched)) {
                 std::thread::yield_now(); // A helper may have lost its processor to this thread.
             }
         };
@@ -204,7 +204,7 @@ impl Shared {
 
     /// What a helper does from its start to its end.
     fn help(&self) {
-        let mut asked = Asked::default();
+        let mut prefetched = Prefetched::default();
         loop {
             let begin = Instant::now();
             while !self.handover.take_part() {
@@ -212,7 +212,11 @@ impl Shared {
                 let called = || self.handover.is_called();
                 let waited = begin.elapsed();
                 if waited < KEEN {
-                    spin(KEEN - waited, || called() || idle(), || self.upcoming.ask(&mut asked));
+                    spin(
+                        KEEN - waited,
+                        || called() || idle(),
+                        || self.upcoming.prefetch(&mut prefetched),
+                    );
                 }
                 if called() {
                     continue;

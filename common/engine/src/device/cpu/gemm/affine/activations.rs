@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 
 use super::call::Call;
-use crate::device::cpu::buffer::{Room, Unset};
+use crate::device::cpu::buffer::{Uninit, UninitVec};
 use crate::device::cpu::gemm::weight::{Bits, MAX_GROUP};
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 use crate::device::cpu::isa::tier::Tier;
@@ -79,13 +79,13 @@ impl Activations {
             Layout::Planes => (0, rows * stride),
         };
         let (mut words, mut high, mut low) =
-            (Room::new(word_count), Room::new(plane_bytes), Room::new(plane_bytes));
+            (UninitVec::new(word_count), UninitVec::new(plane_bytes), UninitVec::new(plane_bytes));
         let (mut scales, mut sums) = (vec![0.0; rows * groups], vec![0.0; rows * groups]);
         let codes: Vec<Codes<'_>> = match layout {
-            Layout::Words => words.places().chunks_exact_mut(inputs).map(Codes::Words).collect(),
+            Layout::Words => words.uninit().chunks_exact_mut(inputs).map(Codes::Words).collect(),
             Layout::Planes => {
-                let low = low.places().chunks_exact_mut(stride).map(|low| padded(low, inputs));
-                let high = high.places().chunks_exact_mut(stride).map(|high| padded(high, inputs));
+                let low = low.uninit().chunks_exact_mut(stride).map(|low| padded(low, inputs));
+                let high = high.uninit().chunks_exact_mut(stride).map(|high| padded(high, inputs));
                 let both = high.zip(low);
                 both.map(|(high, low)| Codes::Planes { high, low }).collect()
             }
@@ -104,7 +104,8 @@ impl Activations {
         });
         // SAFETY: each row's codes are written group by group, and its inputs are whole groups, as `check` has
         // seen; behind those of a plane, `padded` has written the rest.
-        let (words, high, low) = unsafe { (words.written(), high.written(), low.written()) };
+        let (words, high, low) =
+            unsafe { (words.assume_init(), high.assume_init(), low.assume_init()) };
         Activations { words, high, low, stride, groups, scales, sums }
     }
 
@@ -136,7 +137,7 @@ impl Activations {
 }
 
 /// The codes of a row of a plane, the rest of which is set to zero.
-fn padded(row: &mut Unset<i8>, inputs: usize) -> &mut Unset<i8> {
+fn padded(row: &mut Uninit<i8>, inputs: usize) -> &mut Uninit<i8> {
     let (codes, padding) = row.split_at_mut(inputs);
     padding.fill(MaybeUninit::new(0));
     codes
@@ -144,8 +145,8 @@ fn padded(row: &mut Unset<i8>, inputs: usize) -> &mut Unset<i8> {
 
 /// Where the codes of a row go.
 enum Codes<'a> {
-    Words(&'a mut Unset<i16>),
-    Planes { high: &'a mut Unset<i8>, low: &'a mut Unset<i8> },
+    Words(&'a mut Uninit<i16>),
+    Planes { high: &'a mut Uninit<i8>, low: &'a mut Uninit<i8> },
 }
 
 impl Codes<'_> {

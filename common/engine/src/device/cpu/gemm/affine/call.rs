@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::device::cpu::buffer::Unset;
+use crate::device::cpu::buffer::Uninit;
 use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::{AffineMatrix, Weight};
 use crate::device::cpu::pool::{Tasks, current_threads};
@@ -43,7 +43,7 @@ impl<'a> Call<'a> {
     pub(crate) fn by_outputs(
         &self,
         block: usize,
-        y: &'a mut Unset,
+        y: &'a mut Uninit,
         task: impl Fn(Range<usize>, Target<'a>) + Sync + 'a,
     ) -> Tasks<'a> {
         let outputs = self.weight.outputs();

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::activations::{Activations, Layout, row_bytes};
 use super::call::Call;
-use crate::device::cpu::buffer::Unset;
+use crate::device::cpu::buffer::Uninit;
 use crate::device::cpu::element::FloatType;
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
@@ -29,7 +29,7 @@ pub(super) fn matmul<'a>(
     tier: Tier,
     call: Call<'a>,
     x: &'a Activations,
-    y: &'a mut Unset,
+    y: &'a mut Uninit,
 ) -> Tasks<'a> {
     y.fill(MaybeUninit::new(0.0)); // Many rows add to it.
     call.by_outputs(call.share(LANES), y, move |outputs, target| {
@@ -57,7 +57,7 @@ impl Gemm for Words {
         weight: Weight<'a>,
         bias: Option<&'a [f32]>,
         x: &'a Prepared<'a>,
-        y: &'a mut Unset,
+        y: &'a mut Uninit,
     ) -> Tasks<'a> {
         let call = Call::new(weight, bias, x.values());
         matmul(tier, call, x.made(self.form(weight.encoding())), y)

@@ -1,11 +1,11 @@
-//! What to ask memory for while something else is multiplied.
+//! Prefetches of what is multiplied next, spread over the rounds of what is multiplied now.
 
 use std::ops::Range;
 
 use crate::device::cpu::isa::prefetch::prefetch;
 use crate::device::cpu::isa::x86::Line;
 
-/// Lines of memory to ask for, some with each round.
+/// Cache lines to prefetch, some with each round.
 pub(crate) struct Ahead {
     /// The first line of the rows from here on, which lie `stride` bytes apart.
     row: *const u8,
@@ -14,13 +14,13 @@ pub(crate) struct Ahead {
     /// Lines of each row, and the next one.
     lines: usize,
     line: usize,
-    /// How many a round asks for.
+    /// How many a round prefetches.
     each: usize,
 }
 
 impl Ahead {
-    /// What is needed after some outputs are multiplied up to byte `end` of their rows, to be asked
-    /// for in so many rounds: the next `block` bytes of the same rows, or the first ones of as many
+    /// The weights that are needed after some outputs are multiplied up to byte `end` of their rows, to be prefetched
+    /// in so many rounds: the next `block` bytes of the same rows, or the first ones of as many
     /// outputs after them. `weights` are those of all outputs, in rows of `row_bytes` bytes.
     pub(crate) fn after(
         weights: &[u8],
@@ -40,22 +40,22 @@ impl Ahead {
         Ahead::new(row, row_bytes, (last.saturating_sub(first), lines), rounds)
     }
 
-    /// The lines of `values`, which begin and end with one, to be asked for in so many rounds.
+    /// The lines of `values`, which begin and end with one, to be prefetched in so many rounds.
     pub(super) fn slice<T>(values: &[T], rounds: usize) -> Ahead {
         let lines = size_of_val(values) / size_of::<Line>();
         Ahead::new(values.as_ptr().cast(), 0, (usize::from(lines > 0), lines), rounds)
     }
 
     /// For the `lines` lines of `rows` rows that begin at `row` and lie `stride` bytes apart, to be
-    /// asked for in so many rounds.
+    /// prefetched in so many rounds.
     fn new(row: *const u8, stride: usize, (rows, lines): (usize, usize), rounds: usize) -> Ahead {
         let each = (rows * lines).div_ceil(rounds.max(1));
         Ahead { row, stride, rows, lines, line: 0, each }
     }
 
-    /// Asks for those of a round.
+    /// Prefetches the lines of a round.
     #[inline(always)]
-    pub(crate) fn ask(&mut self) {
+    pub(crate) fn prefetch_round(&mut self) {
         for _ in 0..self.each {
             match self.next() {
                 Some(line) => prefetch(line),
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_line_is_asked_for_once_within_the_rounds() {
+    fn every_line_is_prefetched_once_within_the_rounds() {
         let memory = vec![0u8; 4_096];
         for (rows, lines, rounds) in [(0, 3, 5), (1, 1, 1), (3, 4, 5), (4, 4, 100)] {
             let mut ahead = Ahead::new(memory.as_ptr(), 300, (rows, lines), rounds);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn all_lines_of_a_slice_are_asked_for() {
+    fn all_lines_of_a_slice_are_prefetched() {
         let lines = [Line::ZERO; 7];
         let mut ahead = Ahead::slice(&lines, 3);
         assert_eq!((ahead.rows, ahead.lines, ahead.each), (1, 7, 3));

@@ -33,7 +33,7 @@ pub(crate) struct Block<'a> {
 /// Sums of products of a strip with both planes: `[tile of the strip, plane]`.
 type Sums = [[Tile; 2]; STRIP];
 
-/// Room for those of two rounds, of which one is scaled while the other is made.
+/// Buffers for the sums of two rounds, of which one is scaled while the other is made.
 pub(crate) struct Dots([Sums; 2]);
 
 impl Default for Dots {
@@ -113,7 +113,7 @@ struct Round {
 
 impl Block<'_> {
     /// Continues the chains of the strips, which have a line for each output; those of the first
-    /// groups begin, and those that end are written. Asks memory for `ahead` meanwhile.
+    /// groups begin, and those that end are written. Prefetches `ahead` meanwhile.
     #[target_feature(enable = "avx512f")]
     pub(crate) fn multiply(
         &self,
@@ -133,7 +133,7 @@ impl Block<'_> {
                 if round % 2 == 0 { (&mut *even, &*odd) } else { (&mut *odd, &*even) };
             rounds = [rounds[1], rounds[2], self.after(rounds[2])];
             if round < count {
-                ahead.ask();
+                ahead.prefetch_round();
                 self.round::<true, true>(tiles, rounds, next, last, sums);
             } else {
                 self.round::<false, true>(tiles, rounds, next, last, sums);

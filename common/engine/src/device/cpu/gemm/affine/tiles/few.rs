@@ -10,7 +10,7 @@ use super::super::activations::Activations;
 use super::super::call::Call;
 use super::super::vnni::task::{PARAM_GROUPS, Task, own_ahead};
 use super::shape::{STEP, Tile, widen};
-use crate::device::cpu::buffer::Unset;
+use crate::device::cpu::buffer::Uninit;
 use crate::device::cpu::element::FloatType;
 use crate::device::cpu::gemm::weight::{Bits, MAX_GROUP, MIN_GROUP};
 use crate::device::cpu::isa::prefetch::CACHE_LINE;
@@ -21,8 +21,8 @@ use crate::device::cpu::pool::Tasks;
 
 /// Most rows: half the columns of a tile.
 pub(crate) const FEW_ROWS: usize = TILE_ROWS / 2;
-/// Outputs computed together, two lines of each at a time, which memory is asked for in the same order. With one line
-/// of twice as many, or asked in the order that they lie in, memory stood still while products were computed: a fifth
+/// Outputs computed together, two lines of each at a time, which are prefetched in the same order. With one line
+/// of twice as many, or prefetched in the order that they lie in, memory stood still while products were computed: a fifth
 /// more time.
 const OUTPUTS: usize = TILE_ROWS;
 /// Pairs of outputs: a vector has the rows of two.
@@ -89,7 +89,7 @@ pub(crate) fn matmul<'a>(
     proof: Amx,
     call: Call<'a>,
     (x, packed): (&'a Activations, &'a FewPacked),
-    y: &'a mut Unset,
+    y: &'a mut Uninit,
 ) -> Tasks<'a> {
     let Call { weight, bias, .. } = call;
     let rows = call.rows();

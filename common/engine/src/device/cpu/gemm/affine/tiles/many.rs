@@ -12,7 +12,7 @@ use super::super::call::Call;
 use super::super::vnni::task::{PARAM_GROUPS, Params, Task};
 use super::block::{Block, Dots};
 use super::shape::{STEP, STRIP, Tile, widen};
-use crate::device::cpu::buffer::{Unset, kept};
+use crate::device::cpu::buffer::{Uninit, kept};
 use crate::device::cpu::gemm::amx::ahead::Ahead;
 use crate::device::cpu::gemm::amx::finish::Finish;
 use crate::device::cpu::gemm::weight::{MAX_GROUP, MIN_GROUP};
@@ -68,7 +68,7 @@ pub(super) fn matmul<'a>(
     proof: Amx,
     call: Call<'a>,
     (x, packed): (&'a Activations, &'a Packed),
-    y: &'a mut Unset,
+    y: &'a mut Uninit,
 ) -> Tasks<'a> {
     let Call { weight, bias, .. } = call;
     let rows = call.rows();

@@ -16,7 +16,7 @@ use self::many::Packed;
 use super::activations::{Activations, Layout, row_bytes};
 use super::call::Call;
 use super::vnni::direct::{self, DIRECT_ROWS};
-use crate::device::cpu::buffer::Unset;
+use crate::device::cpu::buffer::Uninit;
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::weight::{Encoding, Weight};
 use crate::device::cpu::isa::tier::Tier;
@@ -64,7 +64,7 @@ impl Gemm for ByteTiles {
         weight: Weight<'a>,
         bias: Option<&'a [f32]>,
         x: &'a Prepared<'a>,
-        y: &'a mut Unset,
+        y: &'a mut Uninit,
     ) -> Tasks<'a> {
         let (proof, call) = (proof(tier), Call::new(weight, bias, x.values()));
         let Ready { activations, tiles } = x.made(self.form(weight.encoding()));

@@ -11,7 +11,7 @@ use std::ops::Range;
 use super::super::activations::Activations;
 use super::super::call::Call;
 use super::task::{CHUNK, PARAM_GROUPS, Params, Task, own_ahead, padded_rows};
-use crate::device::cpu::buffer::Unset;
+use crate::device::cpu::buffer::Uninit;
 use crate::device::cpu::gemm::weight::{Bits, MAX_GROUP};
 use crate::device::cpu::isa::prefetch::{AHEAD, CACHE_LINE, prefetch, prefetch_near};
 use crate::device::cpu::isa::simd::LANES;
@@ -21,7 +21,7 @@ use crate::device::cpu::pool::Tasks;
 /// Inputs that are taken at once: whole groups of every size, and chunks of every width of code.
 const SPAN: usize = MAX_GROUP;
 
-/// How far ahead in each row of codes a line is asked for into the first-level cache; one line, two
+/// How far ahead in each row of codes a line is prefetched into the first-level cache; one line, two
 /// and four are alike. Took 8 % off the time of one row beside 4-bit codes.
 const NEAR: usize = 2 * CHUNK;
 
@@ -33,7 +33,7 @@ pub(crate) fn matmul<'a>(
     proof: Avx512Vnni,
     call: Call<'a>,
     x: &'a Activations,
-    y: &'a mut Unset,
+    y: &'a mut Uninit,
 ) -> Tasks<'a> {
     let Call { weight, bias, .. } = call;
     call.by_outputs(call.share(LANES), y, move |outputs, target| {
@@ -56,17 +56,17 @@ struct Span {
     from: *const u8,
     /// Bytes from those of one output to those of the next.
     stride: usize,
-    /// What to ask memory for meanwhile.
+    /// The codes to prefetch meanwhile.
     ahead: Ahead,
     /// The groups that the codes belong to; what is past them is zero.
     groups: Range<usize>,
 }
 
-/// As many bytes as a span has, to ask memory for: parts of [`CHUNK`] bytes.
+/// As many bytes as a span has, to prefetch: parts of [`CHUNK`] bytes.
 #[derive(Clone, Copy)]
 struct Ahead {
     from: *const u8,
-    /// Whether the parts that are asked for beside one output and the next lie side by side, else as far apart
+    /// Whether the parts that are prefetched beside one output and the next lie side by side, else as far apart
     /// as the outputs do.
     in_order: bool,
 }
@@ -81,12 +81,12 @@ impl Ahead {
             let from = codes.as_ptr().wrapping_add(LANES * at + AHEAD);
             return Ahead { from, in_order: true };
         }
-        // The next rows begin too far ahead: in the kernel's own order. Beside 8 KiB of each output, asking as far
-        // ahead as they begin made the product 9 % slower than asking each output for what follows.
+        // The next rows begin too far ahead: in the kernel's own order. Beside 8 KiB of each output, prefetching as far
+        // ahead as they begin made the product 9 % slower than prefetching what follows in each output.
         Ahead { from: codes.as_ptr().wrapping_add(own_ahead(at, row_bytes)), in_order: false }
     }
 
-    /// Where what is asked for beside a chunk begins.
+    /// Where the bytes begin that are prefetched beside a chunk.
     #[inline(always)]
     fn beside(self, chunk: usize) -> *const u8 {
         let part = if self.in_order { LANES * CHUNK } else { CHUNK };
@@ -110,7 +110,7 @@ impl Task<'_> {
                 self.fill_params(&outputs, &held, false, &mut params);
                 for first in held.clone().step_by(span) {
                     let groups = first..(first + span).min(held.end);
-                    self.ask_params(first_output, &groups);
+                    self.prefetch_params(first_output, &groups);
                     let at = first * self.group_bytes();
                     let ahead = Ahead::of(codes, row_bytes, at);
                     let mut padded = MaybeUninit::<[[Line; CHUNKS]; LANES]>::uninit();
@@ -139,7 +139,7 @@ impl Task<'_> {
     /// time, in their order, which took 2 % off the time of a row: they are few bytes, but each
     /// wait for them is one for codes, too.
     #[inline(always)]
-    fn ask_params(&self, first: usize, groups: &Range<usize>) {
+    fn prefetch_params(&self, first: usize, groups: &Range<usize>) {
         let block = LANES * self.weight.param_bytes();
         let share = |group: usize| group * LANES * self.weight.params.bytes();
         let lines = share(groups.start) / CACHE_LINE..share(groups.end).div_ceil(CACHE_LINE);
@@ -179,7 +179,7 @@ impl Task<'_> {
                 let x = [&x.high[at.clone()], &x.low[at]];
                 let from = from.wrapping_add(chunk * CHUNK);
                 let beside = ahead.beside(chunk);
-                // Memory is asked once, between the products of the first row.
+                // Codes are prefetched once, between the products of the first row.
                 // SAFETY: the caller's promise.
                 quarters[chunk] = unsafe {
                     match (first_row, ahead.in_order) {
@@ -229,7 +229,7 @@ macro_rules! ask {
 
 /// Products of [`CHUNK`] bytes of codes of each of 16 outputs with the codes of activations, whose
 /// upper and lower bytes are `x`, summed over each quarter of the bytes: a vector of outputs per
-/// quarter. With `ASK`, asks memory for as many bytes from `ahead` on meanwhile, see [`Ahead`], and the cache for
+/// quarter. With `ASK`, prefetches as many bytes from `ahead` on meanwhile, see [`Ahead`], and the cache for
 /// those [`NEAR`] bytes behind the ones it multiplies.
 ///
 /// # Safety

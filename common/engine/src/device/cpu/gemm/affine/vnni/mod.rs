@@ -10,7 +10,7 @@ pub(crate) mod task;
 use self::direct::DIRECT_ROWS;
 use super::activations::{Activations, Layout, row_bytes};
 use super::call::Call;
-use crate::device::cpu::buffer::Unset;
+use crate::device::cpu::buffer::Uninit;
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::weight::{Encoding, Weight};
 use crate::device::cpu::isa::tier::Tier;
@@ -37,7 +37,7 @@ impl Gemm for Vnni {
         weight: Weight<'a>,
         bias: Option<&'a [f32]>,
         x: &'a Prepared<'a>,
-        y: &'a mut Unset,
+        y: &'a mut Uninit,
     ) -> Tasks<'a> {
         let proof = tier.avx512().and_then(Avx512::vnni);
         let proof = proof.expect("the table gives this kernel to processors that multiply bytes");

@@ -11,7 +11,7 @@ use std::ops::Range;
 use super::super::activations::{Activations, Planes};
 use super::super::call::Call;
 use super::task::{CHUNK, PARAM_GROUPS, Params, Task, padded_rows};
-use crate::device::cpu::buffer::Unset;
+use crate::device::cpu::buffer::Uninit;
 use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::{Bits, MAX_GROUP};
 use crate::device::cpu::isa::prefetch::prefetch;
@@ -28,7 +28,7 @@ const ROWS: usize = 6;
 /// Steps of four inputs that are multiplied without looking at anything else: those of the smallest
 /// group.
 const RUN: usize = 8;
-/// Rows up to which panels are shallow, so that memory is asked for more weights without a pause.
+/// Rows up to which panels are shallow, so that weights are prefetched without a pause.
 const FEW_ROWS: usize = 8;
 /// Least rows that are worth transposing a panel once more for, so that another thread has work.
 const PART_ROWS: usize = 48;
@@ -51,7 +51,7 @@ pub(super) fn matmul<'a>(
     proof: Avx512Vnni,
     call: Call<'a>,
     x: &'a Activations,
-    y: &'a mut Unset,
+    y: &'a mut Uninit,
 ) -> Tasks<'a> {
     let Call { weight, bias, .. } = call;
     let (rows, outputs) = (call.rows(), weight.outputs());

@@ -17,10 +17,10 @@ pub(crate) const PARAM_GROUPS: usize = LANES;
 /// Bytes of each output's codes that are taken at once.
 pub(crate) const CHUNK: usize = 64;
 
-/// How far ahead in each row of codes memory is asked, where that goes from row to row.
+/// How far ahead in each row codes are prefetched, where that goes from row to row.
 const OWN_AHEAD: usize = 1 << 10;
 
-/// What memory is asked for beside the bytes at `at` of rows of 16 outputs, where that goes from row to row: how
+/// What is prefetched beside the bytes at `at` of rows of 16 outputs, where that goes from row to row: how
 /// far behind the beginning of the first of them its codes lie, or those of the 16th row after it.
 pub(crate) fn own_ahead(at: usize, row_bytes: usize) -> usize {
     let behind = at + OWN_AHEAD;
@@ -48,7 +48,7 @@ impl Task<'_> {
     }
 
     /// Transposes scales and biases of `groups`, at most [`PARAM_GROUPS`], of `V` vectors of
-    /// outputs from `outputs.start` on; those past the end are of no meaning. Asks memory for those of the
+    /// outputs from `outputs.start` on; those past the end are of no meaning. Prefetches those of the
     /// outputs behind if `ask`.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
     pub(crate) fn fill_params<const V: usize>(
@@ -73,7 +73,7 @@ impl Task<'_> {
     }
 
     /// Where scales and biases of `groups`, at most [`PARAM_GROUPS`], of the 16 outputs from `first` on are:
-    /// in their places, or in `copies`, with zeros past the end. Asks memory for those of the outputs behind if
+    /// in their places, or in `copies`, with zeros past the end. Prefetches those of the outputs behind if
     /// `ask`.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
     #[inline]

@@ -16,7 +16,7 @@ pub(super) struct Block<'a> {
     pub(super) steps: usize,
 }
 
-/// What is brought near meanwhile, some with each step.
+/// The weights and activations that are brought into cache meanwhile, some with each step.
 pub(super) struct Soon<'a> {
     pub(super) weights: Packer<'a>,
     pub(super) x: Ahead,
@@ -66,7 +66,7 @@ impl Block<'_> {
                     "tdpbf16ps tmm3, tmm5, tmm7";
                     w = w
                 );
-                soon.x.ask();
+                soon.x.prefetch_round();
                 if PLANES == 2 {
                     tile!(
                         "tileloadd tmm6, [{x} + {s} + 2048]",

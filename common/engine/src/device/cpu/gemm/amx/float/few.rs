@@ -10,9 +10,9 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::in_place::{Asked, InPlace, Step};
+use super::in_place::{InPlace, Prefetches, Step};
 use super::shape::{STEP, STRIP, Tile, proof, row_bytes};
-use crate::device::cpu::buffer::Unset;
+use crate::device::cpu::buffer::Uninit;
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::{Encoding, Matrix, Weight};
@@ -114,7 +114,7 @@ impl Gemm for NarrowTiles {
         weight: Weight<'a>,
         bias: Option<&'a [f32]>,
         x: &'a Prepared<'a>,
-        y: &'a mut Unset,
+        y: &'a mut Uninit,
     ) -> Tasks<'a> {
         let (proof, weight) = (proof(tier), weight.float());
         let (rows, outputs, parallel) = weight.check(x.values(), bias);
@@ -161,12 +161,14 @@ impl Task<'_> {
             let weights = &self.weight.bytes[first * row_bytes..outputs.end * row_bytes];
             zero(tiles);
             // The first pass brings weights near, where the others find them.
-            InPlace { weights, row_bytes, ask: pass.rows.start == 0 }.walk(|step, asked| {
-                let lines = pass.tile_lines();
-                let x = &pass.lines[step.index * lines..][..lines];
-                // SAFETY: these are tiles of this width.
-                unsafe { multiply(tiles, (x, pass.row_bytes()), step, asked) };
-            });
+            InPlace { weights, row_bytes, prefetch: pass.rows.start == 0 }.walk(
+                |step, prefetches| {
+                    let lines = pass.tile_lines();
+                    let x = &pass.lines[step.index * lines..][..lines];
+                    // SAFETY: these are tiles of this width.
+                    unsafe { multiply(tiles, (x, pass.row_bytes()), step, prefetches) };
+                },
+            );
             let mut sums = [[Line::ZERO; TILE_ROWS]; 2];
             // SAFETY: there are tile registers, whose rows are not longer than those of a tile in
             // memory.
@@ -199,7 +201,12 @@ impl Task<'_> {
 /// # Safety
 /// `x` is a tile of activations, 16 rows of `x_row_bytes` bytes, as the tile registers have them.
 #[inline(always)]
-unsafe fn multiply(_: &Tiles, (x, x_row_bytes): (&[Line], usize), step: Step, mut asked: Asked) {
+unsafe fn multiply(
+    _: &Tiles,
+    (x, x_row_bytes): (&[Line], usize),
+    step: Step,
+    mut prefetches: Prefetches,
+) {
     let (from, stride) = step.half(false);
     // SAFETY: there are tile registers; the caller's promise, and that of `Step`.
     unsafe {
@@ -212,7 +219,7 @@ unsafe fn multiply(_: &Tiles, (x, x_row_bytes): (&[Line], usize), step: Step, mu
             options(nostack, preserves_flags, readonly),
         );
     }
-    asked.one();
+    prefetches.one();
     let (from, stride) = step.half(true);
     // SAFETY: as above.
     unsafe {
@@ -223,7 +230,7 @@ unsafe fn multiply(_: &Tiles, (x, x_row_bytes): (&[Line], usize), step: Step, mu
             out("tmm0") _, out("tmm5") _,
             options(nostack, preserves_flags, readonly),
         );
-        asked.rest();
+        prefetches.rest();
         asm!("tdpbf16ps tmm1, tmm5, tmm6", out("tmm1") _, options(nostack, nomem, preserves_flags));
     }
 }

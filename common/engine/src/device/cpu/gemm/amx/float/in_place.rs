@@ -7,17 +7,17 @@ use super::shape::{STEP, STRIP, Tile};
 use crate::device::cpu::isa::x86::Line;
 use crate::device::cpu::isa::x86::tiles::{LINE, TILE_ROWS};
 
-/// Steps of a block, 1 KiB of each output. While one is multiplied, memory is asked for the next, one output after the
-/// other: so long a piece of each is as fast as all of it, and what is asked for is needed soon.
-const ASKED_STEPS: usize = 16;
+/// Steps of a block, 1 KiB of each output. While one is multiplied, the next is prefetched, one output after the
+/// other: so long a piece of each is as fast as all of it, and what is prefetched is needed soon.
+const PREFETCHED_STEPS: usize = 16;
 
 /// The weights of a strip of outputs, and of those behind it.
 pub(super) struct InPlace<'a> {
     /// Of the strip: [`STRIP`] rows, or fewer at the end of a matrix.
     pub(super) weights: &'a [u8],
     pub(super) row_bytes: usize,
-    /// Whether memory is asked for what comes next: once, however many rows pass over the weights.
-    pub(super) ask: bool,
+    /// Whether the next weights are prefetched: once, however many rows pass over them.
+    pub(super) prefetch: bool,
 }
 
 /// The weights of one step: [`STRIP`] rows of [`LINE`] bytes each, the first at `from`, `stride` bytes
@@ -29,12 +29,12 @@ pub(super) struct Step {
 }
 
 impl InPlace<'_> {
-    /// Calls `multiply` for each step in order, with what it should ask memory for meanwhile.
+    /// Calls `multiply` for each step in order, with the weights to prefetch meanwhile.
     #[inline(always)]
-    pub(super) fn walk(&self, mut multiply: impl FnMut(Step, Asked)) {
+    pub(super) fn walk(&self, mut multiply: impl FnMut(Step, Prefetches)) {
         let steps = self.row_bytes.div_ceil(2 * STEP);
-        for begin in (0..steps).step_by(ASKED_STEPS) {
-            let block = begin..(begin + ASKED_STEPS).min(steps);
+        for begin in (0..steps).step_by(PREFETCHED_STEPS) {
+            let block = begin..(begin + PREFETCHED_STEPS).min(steps);
             // After the last block comes the first one of the outputs behind.
             let next = match block.end < steps {
                 true => block.end * LINE,
@@ -42,12 +42,13 @@ impl InPlace<'_> {
             };
             let next = self.weights.as_ptr().wrapping_add(next);
             for (index, step) in block.clone().enumerate() {
-                // Outputs whose next weights are asked for.
-                let asked = match self.ask {
+                // Outputs whose next weights are prefetched.
+                let prefetches = match self.prefetch {
                     true => index * STRIP / block.len()..(index + 1) * STRIP / block.len(),
                     false => 0..0,
                 };
-                let asked = Asked { next, row_bytes: self.row_bytes, outputs: asked };
+                let prefetches =
+                    Prefetches { next, row_bytes: self.row_bytes, outputs: prefetches };
                 let bytes = step * LINE..self.row_bytes.min((step + 1) * LINE);
                 let whole = self.weights.len() == STRIP * self.row_bytes && bytes.len() == LINE;
                 let mut copied = None;
@@ -58,7 +59,7 @@ impl InPlace<'_> {
                     }
                     false => (copied.insert(self.copy(bytes)).as_ptr().cast(), LINE),
                 };
-                multiply(Step { index: step, from, stride }, asked);
+                multiply(Step { index: step, from, stride }, prefetches);
             }
         }
     }
@@ -84,35 +85,35 @@ impl Step {
     }
 }
 
-/// Weights to ask memory for: a block of each of some outputs.
-pub(super) struct Asked {
+/// Weights to prefetch: a block of each of some outputs.
+pub(super) struct Prefetches {
     next: *const u8,
     row_bytes: usize,
     outputs: Range<usize>,
 }
 
-impl Asked {
-    /// Asks for those of the next output, if there is one.
+impl Prefetches {
+    /// Prefetches those of the next output, if there is one.
     #[inline(always)]
     pub(super) fn one(&mut self) {
         if let Some(output) = self.outputs.next() {
-            ask_block(self.next.wrapping_add(output * self.row_bytes));
+            prefetch_block(self.next.wrapping_add(output * self.row_bytes));
         }
     }
 
-    /// Asks for what is left.
+    /// Prefetches those of all outputs that are left.
     #[inline(always)]
     pub(super) fn rest(self) {
         for output in self.outputs {
-            ask_block(self.next.wrapping_add(output * self.row_bytes));
+            prefetch_block(self.next.wrapping_add(output * self.row_bytes));
         }
     }
 }
 
-/// Asks memory for [`ASKED_STEPS`] lines: written out, as a loop would take as many instructions again.
+/// Prefetches [`PREFETCHED_STEPS`] lines: written out, as a loop would take as many instructions again.
 #[inline(always)]
-fn ask_block(from: *const u8) {
-    const { assert!(ASKED_STEPS * LINE == 1024) };
+fn prefetch_block(from: *const u8) {
+    const { assert!(PREFETCHED_STEPS * LINE == 1024) };
     // SAFETY: a prefetch touches nothing; every processor of this architecture has it.
     unsafe {
         asm!(

@@ -7,8 +7,8 @@ use super::weights::{Part, part};
 use crate::device::cpu::gemm::weight::Weight;
 use crate::device::cpu::isa::x86::Line;
 
-/// So many rows before it is copied, memory is asked for one. With eight times as many, what comes
-/// is gone from the second-level cache again before it is copied.
+/// A row is prefetched so many rows before it is copied. With eight times as many, it is
+/// gone from the second-level cache again before it is copied.
 const LEAD: usize = 8;
 
 /// Some inputs of some outputs, beside some pairs of row tiles.
@@ -39,12 +39,12 @@ impl Unit {
 }
 
 /// Copies the weights of a unit to `[strip, step, tile of the strip, line]`, with zeros for outputs
-/// and inputs past the end, while another is multiplied: lines that are asked for as they lie in
+/// and inputs past the end, while another is multiplied: lines that are prefetched as they lie in
 /// memory and wait for long would push each other out of the second-level cache, where those that a
 /// power of two is between share places.
 pub(super) struct Packer<'a> {
     unit: Option<(Unit, Part<'a>)>,
-    /// What comes after it, whose first rows are asked for.
+    /// What comes after it, whose first rows are prefetched.
     after: Option<(Unit, Part<'a>)>,
     packed: &'a mut [Line],
     /// The next row, of so many.
@@ -95,14 +95,14 @@ impl<'a> Packer<'a> {
     fn copy_row(&mut self) {
         let Some((unit, part)) = &self.unit else { return };
         let later = self.row + LEAD;
-        let asked = match later < self.rows {
+        let prefetched = match later < self.rows {
             true => Some((unit, part, later)),
             false => self.after.as_ref().map(|(unit, part)| (unit, part, later - self.rows)),
         };
-        if let Some((unit, part, row)) = asked
+        if let Some((unit, part, row)) = prefetched
             && let Some(output) = unit.output(row)
         {
-            part.ask(output);
+            part.prefetch(output);
         }
         let strip = unit.block.len() * STRIP_LINES;
         let first = self.row / STRIP * strip + self.row % STRIP;

@@ -3,7 +3,7 @@
 
 use std::arch::asm;
 
-use super::in_place::{Asked, InPlace, Step};
+use super::in_place::{InPlace, Prefetches, Step};
 use super::shape::{PAIR, STRIP, Tile};
 use super::task::Task;
 use crate::device::cpu::gemm::weight::Matrix;
@@ -21,7 +21,7 @@ impl Task<'_> {
             let weights = &weight.bytes[first * row_bytes..end * row_bytes];
             for pair in 0..self.x.rows.div_ceil(PAIR) {
                 // The first pair brings weights near, where the others find them.
-                let strip = InPlace { weights, row_bytes, ask: pair == 0 };
+                let strip = InPlace { weights, row_bytes, prefetch: pair == 0 };
                 let sums = self.multiply_in_place(tiles, strip, pair);
                 self.finish(first, pair, sums.as_flattened());
             }
@@ -35,9 +35,9 @@ impl Task<'_> {
         let (x, _): (&[[Tile; 2]], _) = self.x.pair(pair, &(0..self.x.steps)).as_chunks();
         let both = self.x.rows - pair * PAIR > TILE_ROWS;
         zero(tiles);
-        strip.walk(|step, asked| {
+        strip.walk(|step, prefetches| {
             let x = &x[step.index * planes..][..planes];
-            multiply(tiles, x, both, step, asked);
+            multiply(tiles, x, both, step, prefetches);
         });
         let mut sums = [[Line::ZERO; TILE_ROWS]; 4];
         // SAFETY: there are tile registers, and room for four whole tiles.
@@ -72,7 +72,7 @@ macro_rules! products {
 /// Continues the sums of a strip by a step, `x` being the planes of that step; those of the second tile
 /// of the pair only if `both`.
 #[inline(always)]
-fn multiply(_: &Tiles, x: &[[Tile; 2]], both: bool, step: Step, mut asked: Asked) {
+fn multiply(_: &Tiles, x: &[[Tile; 2]], both: bool, step: Step, mut prefetches: Prefetches) {
     let (first, stride) = step.half(false);
     let (second, _) = step.half(true);
     // SAFETY: there are tile registers; `Step` has rows of whole lines.
@@ -83,7 +83,7 @@ fn multiply(_: &Tiles, x: &[[Tile; 2]], both: bool, step: Step, mut asked: Asked
             out("tmm4") _,
             options(nostack, preserves_flags, readonly),
         );
-        asked.one();
+        prefetches.one();
         asm!(
             "tileloadd tmm5, [{second} + {stride}]",
             second = in(reg) second, stride = in(reg) stride,
@@ -100,5 +100,5 @@ fn multiply(_: &Tiles, x: &[[Tile; 2]], both: bool, step: Step, mut asked: Asked
             }
         }
     }
-    asked.rest();
+    prefetches.rest();
 }

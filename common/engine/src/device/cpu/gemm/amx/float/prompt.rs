@@ -9,7 +9,7 @@ use super::block::{Block, Soon};
 use super::pack::{Packer, Unit};
 use super::shape::{PAIR, STRIP, STRIP_LINES, Tile, proof, row_bytes};
 use super::task::Task;
-use crate::device::cpu::buffer::{Unset, kept};
+use crate::device::cpu::buffer::{Uninit, kept};
 use crate::device::cpu::gemm::amx::ahead::Ahead;
 use crate::device::cpu::gemm::precision::Precision;
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
@@ -70,7 +70,7 @@ impl Gemm for PromptTiles {
         weight: Weight<'a>,
         bias: Option<&'a [f32]>,
         x: &'a Prepared<'a>,
-        y: &'a mut Unset,
+        y: &'a mut Uninit,
     ) -> Tasks<'a> {
         let proof = proof(tier);
         let (rows, outputs, parallel) = weight.check(x.values(), bias);

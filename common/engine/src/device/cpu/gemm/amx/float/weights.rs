@@ -54,7 +54,7 @@ impl<'a> Columns<'a> {
     }
 
     #[inline(always)]
-    fn ask(&self, row: usize) {
+    fn prefetch(&self, row: usize) {
         let first = self.bytes.as_ptr().wrapping_add(row * self.stride + self.at);
         for line in (0..self.len).step_by(LINE) {
             prefetch(first.wrapping_add(line));
@@ -85,13 +85,13 @@ pub(super) struct Affine<'a> {
 }
 
 impl Part<'_> {
-    /// Asks memory for an output.
+    /// Prefetches an output.
     #[inline(always)]
-    pub(super) fn ask(&self, output: usize) {
+    pub(super) fn prefetch(&self, output: usize) {
         match self {
-            Part::Bf16(columns) => columns.ask(output),
+            Part::Bf16(columns) => columns.prefetch(output),
             Part::Affine(Affine { codes, scales, biases, .. }) => {
-                [codes, scales, biases].into_iter().for_each(|columns| columns.ask(output));
+                [codes, scales, biases].into_iter().for_each(|columns| columns.prefetch(output));
             }
         }
     }
