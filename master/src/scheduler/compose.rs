@@ -1,18 +1,21 @@
-//! The stages that steps go over, and what goes into the next one.
+//! What goes into the next step.
 
-use std::sync::Arc;
+use std::time::Duration;
 
-use super::actor::Actor;
+use cake_proto::StepItem;
+
 use super::batch::{eased, prompt_rows, share};
-use super::sequence::{Composed, Running};
+use super::cache::KvCache;
+use super::core::Core;
+use super::sequence::Running;
+use super::want::Want;
 use crate::chunk::Chunk;
-use crate::pipeline::Pipeline;
 
-/// The stages, as long as they are whole.
+/// What is to be known of the stages that steps go over.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Line {
-    pub(super) pipeline: Pipeline,
-    /// Names of its stages.
-    pub(super) stages: Arc<[String]>,
+    /// How many there are.
+    pub(super) stages: usize,
     /// Steps that are to be in flight.
     pub(super) steps: usize,
     /// How a prompt is cut into steps.
@@ -22,38 +25,99 @@ pub(super) struct Line {
 }
 
 impl Line {
-    pub(super) fn new(pipeline: Pipeline, chunk: Chunk, prompt_rows: usize) -> Self {
+    /// So many stages, all of them the master's own if it is `alone`.
+    pub(super) fn new(stages: usize, alone: bool, chunk: Chunk, prompt_rows: usize) -> Self {
         // One for each stage, and one whose logits the master computes; alone, they would share its cores.
-        let steps = match pipeline.hops() {
-            0 => 1,
-            _ => pipeline.stages().len() + 1,
-        };
-        let stages = pipeline.stages().iter().map(|stage| stage.worker.clone()).collect();
-        Self { pipeline, stages, steps, chunk, prompt_rows }
+        let steps = if alone { 1 } else { stages + 1 };
+        Self { stages, steps, chunk, prompt_rows }
     }
 
     /// Most prompt rows in all steps. They take long, and more of them than there are stages only make those who come
     /// later wait.
     pub(super) fn most_prompt_rows(&self) -> usize {
-        self.stages.len() * self.prompt_rows
+        self.stages * self.prompt_rows
     }
 }
 
-impl Actor {
-    /// The next step, if anybody has something to compute.
-    pub(super) fn compose(&mut self) -> Option<Composed> {
-        let line = self.line.as_ref()?;
+/// A step that is to be sent.
+#[derive(Debug, Default)]
+pub(super) struct Step {
+    /// By which it is known when it comes back.
+    pub(super) number: u64,
+    /// One for each of its sequences, without a trace.
+    pub(super) items: Vec<StepItem>,
+    /// Ids of all rows.
+    pub(super) ids: Vec<u32>,
+    /// Rows whose logits are wanted.
+    pub(super) wanted: Vec<u32>,
+    /// What is to come of them, in their order.
+    pub(super) wants: Vec<Want>,
+}
+
+impl Step {
+    /// Rows of prompts in it.
+    pub(super) fn prompt_rows(&self) -> usize {
+        self.items.iter().filter(|item| item.prompt).map(|item| item.rows).sum()
+    }
+
+    /// Adds the next `rows` rows of a sequence that has a place and whose sampler is here.
+    fn add(&mut self, cache: &mut KvCache, one: &mut Running, rows: usize) {
+        let Some(lease) = &mut one.lease else { return };
+        let Some(sampler) = one.sampler.take() else { return };
+        let (begin, end) = (one.submitted, one.submitted + rows);
+        // What it is decides its arithmetic: a prompt's rows and generated ones are never one item.
+        let prompt = begin < sampler.prompt_len();
+        cache.cover(lease, end);
+        cache.publish(lease, &sampler.ids()[..end]);
+        self.items.push(StepItem {
+            sequence: one.sequence,
+            position: begin,
+            rows,
+            prompt,
+            blocks: lease.blocks(end).to_vec(),
+            trace: None,
+        });
+        let chooses = end == sampler.ids().len();
+        self.ids.extend_from_slice(&sampler.ids()[begin..end]);
+        one.submitted = end;
+        let here = self.ids.len() as u32;
+        if one.pool.is_some() {
+            self.wanted.extend(here - rows as u32..here);
+            self.wants.push(Want::Pooled { sequence: one.sequence, position: begin, rows });
+            one.sampler = Some(sampler);
+        } else if chooses {
+            self.wanted.push(here - 1);
+            self.wants.push(Want::Token { sequence: one.sequence, sampler });
+        } else {
+            one.sampler = Some(sampler);
+        }
+    }
+}
+
+impl Core {
+    /// The next step, if anybody has something to compute. From now on it is in flight: what comes of it has to be
+    /// applied.
+    pub(super) fn compose(&mut self, now: Duration) -> Option<Step> {
+        let mut step = self.next_step()?;
+        let sequences = step.items.iter().map(|item| item.sequence).collect();
+        let generates = step.items.iter().any(|item| !item.prompt);
+        step.number = self.depart(sequences, step.prompt_rows(), generates, now);
+        Some(step)
+    }
+
+    fn next_step(&mut self) -> Option<Step> {
+        let line = self.line?;
         // As many rows as the longest prompt's own steps have: no stage waits for a longer step than others.
         let unread = self.running.iter().filter(|one| one.unread() > 0);
         let rows = unread.map(|one| one.chunk_rows).max().unwrap_or(0).min(line.prompt_rows);
         // Stages have room for no more rows than that; however many sequences generate, prompts go on at half of the
         // speed at least.
-        let most_rows = line.prompt_rows + self.shared.limits.parallel;
+        let most_rows = line.prompt_rows + self.limits.parallel;
         let generates = |one: &&Running| one.generated > 0 && one.lease.is_some();
         let generating = self.running.iter().filter(generates).count();
         let share = share(generating, line.steps).min(self.ready.len());
         let share = share.min(most_rows - rows.div_ceil(2));
-        let mut step = Composed::default();
+        let mut step = Step::default();
         for sequence in self.ready.drain(..share) {
             if let Some(one) = self.running.iter_mut().find(|one| one.sequence == sequence) {
                 one.is_ready = false;

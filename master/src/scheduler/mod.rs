@@ -1,7 +1,8 @@
 //! Many sequences over one pipeline: continuous batching.
 //!
-//! Start at [`Scheduler::submit`]. One task (`actor`) owns everything that changes: who waits, who
-//! runs (`admit`), which KV blocks are whose (`cache`), how far each is (`sequence`), what comes of a step (`step`).
+//! Start at [`Scheduler::submit`]. One task (`actor`) moves messages; all that it decides a pure state machine decides
+//! (`core`), which owns everything that changes: who waits, who runs (`admit`), which KV blocks are whose (`cache`), how
+//! far each is (`sequence`), what is to come of a step (`want`).
 //! Sequences join and leave between two steps. A step carries one token of each of its generating sequences and some
 //! rows of prompts (`batch`, `compose`); so many steps are in flight that every stage has one, and one is with the
 //! master's head. The task is watched: its end is an error that everybody hears ([`Scheduler::ended`]).
@@ -19,6 +20,7 @@ mod admit;
 mod batch;
 mod cache;
 mod compose;
+mod core;
 mod ease;
 mod generation;
 mod sampler;
@@ -26,6 +28,7 @@ mod sequence;
 mod step;
 #[cfg(test)]
 pub(crate) mod tests;
+mod want;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
