@@ -8,6 +8,9 @@
 //!               └──────▶ over ◀────┘ └── resume, after lose_line or a loss ◀────────┘
 //! ```
 
+#[cfg(test)]
+mod simulation;
+
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 

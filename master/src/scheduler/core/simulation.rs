@@ -1,0 +1,448 @@
+//! Seeded simulations of the core over a small model of stages: steps in flight, answers that come late and out of
+//! order, losses of the line at any moment, steps that fail, cancels, full pools, ends of context, embeddings beside
+//! answers, and prefixes that several scopes share.
+//!
+//! Whatever happens, no token is lost, repeated or another one; no block is lost; whoever asked is heard in order of
+//! arrival, and nobody waits for ever.
+
+mod asked;
+mod model;
+mod seen;
+
+use std::collections::{BTreeMap, HashSet};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Duration;
+
+use super::super::cache::Scope;
+use super::super::compose::{Line, Step};
+use super::super::want::{Chosen, Failed};
+use super::super::{Error, Event, Limits, OnLoss};
+use super::{Core, Effect};
+use crate::generate::Finish;
+use crate::pipeline;
+use asked::{Asked, Dice, ids, line, request};
+use model::{Stages, check, mix};
+use seen::{Seen, What};
+
+/// Simulations; each takes a tenth of a millisecond.
+const SEEDS: u64 = 30_000;
+/// Things that may go wrong in one of them.
+const MOST_FAULTS: usize = 14;
+/// Things that happen in one of them before it is said that it will never end.
+const MOST_MOMENTS: usize = 50_000;
+/// How often a step that has come back may wait while a later one is taken in.
+const MOST_OVERTAKEN: usize = 4;
+
+#[test]
+fn whatever_happens_every_answer_is_what_it_has_to_be_and_comes() {
+    let seen = (0..SEEDS).fold(Seen::default(), |seen, seed| {
+        let run = || Simulation::new(seed).run();
+        match catch_unwind(AssertUnwindSafe(run)) {
+            Ok(more) => seen.with(&more),
+            Err(panic) => {
+                eprintln!("the simulation with seed {seed} failed");
+                resume_unwind(panic);
+            }
+        }
+    });
+    for what in What::ALL {
+        assert!(seen.0[what as usize] > 100, "{what:?} is not tried: {seen:?}");
+    }
+}
+
+/// A step that has come back and was not taken in yet.
+struct Arrived {
+    number: u64,
+    line: u64,
+    chosen: Result<Vec<Chosen>, Failed>,
+    overtaken: usize,
+}
+
+struct Simulation {
+    dice: Dice,
+    limits: Limits,
+    on_loss: OnLoss,
+    core: Core,
+    now: Duration,
+    /// None from the loss of the line on.
+    stages: Option<Stages>,
+    lines: u64,
+    arrived: Vec<Arrived>,
+    /// Who has a row in each step that was not taken in yet.
+    in_flight: BTreeMap<u64, Vec<u64>>,
+    /// Beginnings that prompts share.
+    prefixes: Vec<Vec<u32>>,
+    asked: BTreeMap<u64, Asked>,
+    /// The scope of each that was asked for so far, and its ids if it comes to its end.
+    history: Vec<(Scope, Vec<u32>)>,
+    last_asked: u64,
+    last_begun: u64,
+    /// Sequences still to be asked for, and things that may still go wrong.
+    to_ask: usize,
+    faults: usize,
+    /// Who may fail: whoever was in a step that failed.
+    may_fail: HashSet<u64>,
+    gave_up: bool,
+    seen: Seen,
+}
+
+impl Simulation {
+    fn new(seed: u64) -> Self {
+        let mut dice = Dice(mix(seed, 0));
+        let (context, parallel) = (dice.between(4, 90), dice.between(1, 3));
+        let (most_running, prompt_rows) = (parallel.max(dice.between(1, 8)), dice.between(1, 24));
+        let kv_blocks = parallel * cake_engine::blocks_for(context);
+        let line = line(&mut dice, prompt_rows);
+        let Line { chunk, prompt_rows, .. } = line;
+        let queue = usize::MAX;
+        let limits =
+            Limits { context, parallel, most_running, kv_blocks, chunk, prompt_rows, queue };
+        let on_loss = if dice.one_in(8) { OnLoss::Fail } else { OnLoss::Wait };
+        let prefixes = (0..3).map(|_| ids(&mut dice, 70)).collect();
+        let (to_ask, calm) = (dice.between(1, 10), dice.one_in(3));
+        Self {
+            faults: if calm { 0 } else { dice.between(1, MOST_FAULTS) },
+            dice,
+            limits,
+            on_loss,
+            core: Core::new(limits, on_loss, line),
+            now: Duration::ZERO,
+            stages: Some(Stages::new(line, kv_blocks, seed)),
+            lines: 0,
+            arrived: Vec::new(),
+            in_flight: BTreeMap::new(),
+            prefixes,
+            asked: BTreeMap::new(),
+            history: Vec::new(),
+            last_asked: 0,
+            last_begun: 0,
+            to_ask,
+            may_fail: HashSet::new(),
+            gave_up: false,
+            seen: Seen::default(),
+        }
+    }
+
+    /// Lets things happen until everything is over.
+    fn run(mut self) -> Seen {
+        let mut moments = 0;
+        while self.to_ask > 0 || !self.asked.is_empty() || !self.in_flight.is_empty() {
+            moments += 1;
+            assert!(moments < MOST_MOMENTS, "some answer never ends");
+            self.fill();
+            self.happen();
+        }
+        assert!(self.core.is_idle() && self.core.ready.is_empty());
+        assert_eq!(self.core.prompt_rows_out, 0);
+        let total = self.limits.kv_blocks;
+        let usage = self.core.cache.usage();
+        assert_eq!((usage.held, usage.idle + usage.free), (0, total), "every block comes back");
+        let all = self.core.cache.admit(Scope::ALL, &[], total * cake_engine::BLOCK_POSITIONS);
+        self.core.cache.release(all.expect("nothing is promised to anybody any more").0);
+        self.core.cache.forget();
+        assert_eq!(self.core.cache.usage().free, total);
+        self.seen
+    }
+
+    /// One thing out of those that may happen now.
+    fn happen(&mut self) {
+        self.now += Duration::from_micros(self.dice.between(1, 5000) as u64);
+        match self.dice.below(24) {
+            0..3 if self.to_ask > 0 => self.ask(),
+            3..10 => self.compute(),
+            10..18 => self.take_in(),
+            18 if self.dice.one_in(8) => self.cancel(),
+            19 | 20 if self.faults > 0 => self.fault(),
+            21 | 22 => self.resume(),
+            23 if self.stages.is_none() && self.dice.one_in(40) => self.give_up(),
+            _ => {}
+        }
+    }
+
+    fn ask(&mut self) {
+        self.to_ask -= 1;
+        self.last_asked += 1;
+        let request = request(&mut self.dice, self.limits.context, &self.prefixes);
+        let asked = Asked::new(&request, self.limits.context);
+        self.history.push((request.scope, [&request.prompt[..], &asked.tokens].concat()));
+        self.asked.insert(self.last_asked, asked);
+        self.core.submit(self.last_asked, request, self.now);
+    }
+
+    /// As the actor does it: steps leave until enough are in flight.
+    fn fill(&mut self) {
+        while self.core.has_room() {
+            let effects = self.core.admit(self.now);
+            self.hear(effects);
+            self.seen.note(What::FullPool, usize::from(!self.core.waiting.is_empty()));
+            let unplaced = self.core.running.iter().any(|one| one.lease.is_none());
+            self.seen.note(What::Unplaced, usize::from(unplaced));
+            let Some(step) = self.core.compose(self.now) else { return };
+            self.leave(step);
+        }
+    }
+
+    fn leave(&mut self, step: Step) {
+        let stages = self.stages.as_mut().expect("there is room for steps on a line alone");
+        check(&step, stages.line.prompt_rows + self.limits.parallel, self.limits.kv_blocks);
+        for item in &step.items {
+            let asked = &self.asked[&item.sequence];
+            let prompt = item.position < asked.prompt_len;
+            assert_eq!(item.prompt, prompt, "what a row is decides its arithmetic");
+            assert!(!prompt || item.position + item.rows <= asked.prompt_len);
+        }
+        let sequences: Vec<u64> = step.items.iter().map(|item| item.sequence).collect();
+        self.in_flight.insert(step.number, sequences);
+        self.nobody_is_passed_over(&step);
+        let stages = self.stages.as_mut().expect("as above");
+        match stages.broken {
+            false => stages.queue.push_back(step),
+            true => {
+                let chosen = Err(Failed { error: lost(), wants: step.wants });
+                self.apply(Arrived { number: step.number, line: self.lines, chosen, overtaken: 0 });
+            }
+        }
+    }
+
+    /// Whoever has a place has a row in flight or in this step, or somebody who was admitted earlier is read in it; else
+    /// it was not so for a few steps alone.
+    fn nobody_is_passed_over(&mut self, step: &Step) {
+        let steps = self.stages.as_ref().map_or(1, |stages| stages.line.steps);
+        let most = self.limits.most_running + 4 * MOST_OVERTAKEN * steps;
+        let mut earlier_is_read = false;
+        for one in self.core.running.iter().filter(|one| one.lease.is_some()) {
+            let item = step.items.iter().find(|item| item.sequence == one.sequence);
+            let in_flight = self.in_flight.values().flatten().any(|other| *other == one.sequence);
+            let asked = self.asked.get_mut(&one.sequence).expect("it runs");
+            asked.passed_over = match in_flight || earlier_is_read {
+                true => 0,
+                false => asked.passed_over + 1,
+            };
+            assert!(asked.passed_over <= most, "{} steps without a row", asked.passed_over);
+            // Read for the first time, or once more.
+            let is_read = |rows: usize, prompt: bool| prompt || rows > 1 || one.unread() > 0;
+            earlier_is_read |= item.is_some_and(|item| is_read(item.rows, item.prompt));
+        }
+    }
+
+    /// The stages compute the step that left first.
+    fn compute(&mut self) {
+        let line = self.lines;
+        if let Some((number, chosen)) = self.stages.as_mut().and_then(Stages::compute) {
+            self.arrived.push(Arrived { number, line, chosen: Ok(chosen), overtaken: 0 });
+        }
+    }
+
+    /// Takes in a step that has come back: one of the first ones.
+    fn take_in(&mut self) {
+        if self.arrived.is_empty() {
+            return;
+        }
+        // Tokens are chosen on threads, which may overtake each other; that a stage failed is known at once, before what
+        // came of later steps.
+        let is_failure = |one: &Arrived| one.chosen.as_ref().is_err_and(is_stages);
+        let failure = self.arrived.iter().position(is_failure);
+        let index = match self.arrived[0].overtaken < MOST_OVERTAKEN {
+            true => self.dice.below(failure.map_or(self.arrived.len(), |failure| failure + 1)),
+            false => 0,
+        };
+        self.arrived[..index].iter_mut().for_each(|other| other.overtaken += 1);
+        let arrived = self.arrived.remove(index);
+        self.apply(arrived);
+    }
+
+    fn apply(&mut self, Arrived { number, line, chosen, .. }: Arrived) {
+        let sequences = self.in_flight.remove(&number).expect("it left and was not taken in");
+        match &chosen {
+            Err(Failed { error, .. }) if !error.is_loss() || self.on_loss == OnLoss::Fail => {
+                self.may_fail.extend(sequences);
+                // Whoever shares blocks may have been to read what it was to write.
+                let sharing = |(_, asked): &(&u64, &Asked)| asked.reused.is_some_and(|n| n > 0);
+                let sharing = self.asked.iter().filter(sharing).map(|(sequence, _)| *sequence);
+                self.may_fail.extend(sharing);
+            }
+            Ok(chosen) if line < self.lines => {
+                let is_token = |one: &&Chosen| matches!(one, Chosen::Token { .. });
+                self.seen.note(What::LateToken, chosen.iter().filter(is_token).count());
+            }
+            _ => {}
+        }
+        let effects = self.core.apply(number, chosen, self.now);
+        self.hear(effects);
+    }
+
+    fn cancel(&mut self) {
+        let index = self.dice.below(self.asked.len());
+        if let Some(sequence) = self.asked.keys().nth(index).copied() {
+            self.asked.remove(&sequence);
+            let effects = self.core.cancel(sequence);
+            let over = |effect: &Effect| match effect {
+                Effect::Over { sequence: over, event: None, .. } => *over == sequence,
+                _ => false,
+            };
+            assert!(effects.len() == 1 && over(&effects[0]), "{effects:?}");
+            self.seen.note(What::Cancel, 1);
+        }
+    }
+
+    /// Something goes wrong.
+    fn fault(&mut self) {
+        let Some(stages) = &mut self.stages else { return };
+        self.faults -= 1;
+        match self.dice.below(8) {
+            0 => {
+                self.core.lose_line();
+                self.close();
+            }
+            1 => {
+                // A stage says that it cannot do a step.
+                if let Some(Step { number, wants, .. }) = stages.queue.pop_front() {
+                    let (worker, message) = ("a".to_owned(), "no".to_owned());
+                    let error = Error::Pipeline(pipeline::Error::Stage { worker, message });
+                    let chosen = Err(Failed { error, wants });
+                    let line = self.lines;
+                    self.arrived.push(Arrived { number, line, chosen, overtaken: 0 });
+                }
+            }
+            2 => {
+                // The master's own thread panics, and what was to be chosen goes with it.
+                let (sides, line) = (self.arrived.len(), self.lines);
+                if let Some(arrived) = self.arrived.get_mut(self.dice.below(sides))
+                    && arrived.line == line
+                    && arrived.chosen.is_ok()
+                {
+                    arrived.chosen = Err(Failed { error: Error::Panicked, wants: Vec::new() });
+                }
+            }
+            _ => {
+                stages.broken = true;
+                self.drain();
+            }
+        }
+        if self.dice.one_in(3) {
+            self.now += Duration::from_secs(self.dice.between(1, 40) as u64);
+        }
+    }
+
+    /// Steps that the stages have not computed come to nothing.
+    fn drain(&mut self) {
+        let line = self.lines;
+        let Some(stages) = &mut self.stages else { return };
+        for Step { number, wants, .. } in stages.queue.drain(..) {
+            let chosen = Err(Failed { error: lost(), wants });
+            self.arrived.push(Arrived { number, line, chosen, overtaken: 0 });
+        }
+    }
+
+    fn close(&mut self) {
+        self.drain();
+        self.stages = None;
+        self.seen.note(What::LostLine, 1);
+    }
+
+    fn resume(&mut self) {
+        if self.stages.is_some() {
+            return;
+        }
+        let line = line(&mut self.dice, self.limits.prompt_rows);
+        self.lines += 1;
+        self.stages = Some(Stages::new(
+            line,
+            self.limits.kv_blocks,
+            mix(self.lines, self.now.as_nanos() as u64),
+        ));
+        for asked in self.asked.values_mut() {
+            asked.passed_over = 0;
+            if asked.losses == 0 {
+                asked.lost_since = self.now;
+            }
+            asked.losses += 1;
+        }
+        let effects = self.core.resume(line, self.now);
+        self.hear(effects);
+    }
+
+    fn give_up(&mut self) {
+        self.gave_up = true;
+        let effects = self.core.give_up(&Error::Unrecovered("nobody is left".to_owned()));
+        self.hear(effects);
+        assert!(self.asked.is_empty(), "all that waited for a line have ended");
+        self.gave_up = false;
+    }
+
+    /// Hears what is told to those who asked, each word of which has to be true and the next one.
+    fn hear(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Begun { sequence, prompt_tokens, reused_tokens, .. } => {
+                    assert!(sequence > self.last_begun, "in the order of arrival");
+                    self.last_begun = sequence;
+                    let asked = self.asked.get_mut(&sequence).expect("it was asked for");
+                    assert_eq!(prompt_tokens, asked.prompt_len);
+                    assert!(reused_tokens < prompt_tokens);
+                    let (others, known) = self.history.split_at(sequence as usize - 1);
+                    let (scope, ids) = &known[0];
+                    let mut theirs = others.iter().filter(|(other, _)| other == scope);
+                    let same =
+                        |(_, other): &(Scope, Vec<u32>)| other.starts_with(&ids[..reused_tokens]);
+                    assert!(reused_tokens == 0 || theirs.any(same), "of its own scope");
+                    assert!(asked.reused.replace(reused_tokens).is_none(), "once");
+                    asked.losses = 0;
+                    self.seen.note(What::Reuse, usize::from(reused_tokens > 0));
+                }
+                Effect::Token { sequence, token, is_first, .. } => {
+                    let asked = self.asked.get_mut(&sequence).expect("it was asked for");
+                    assert!(asked.reused.is_some(), "it has begun");
+                    assert_eq!(is_first, asked.heard == 0);
+                    assert_eq!(Some(&token.id), asked.tokens.get(asked.heard), "the next token");
+                    asked.heard += 1;
+                    asked.losses = 0;
+                }
+                Effect::Over { sequence, event, generated } => {
+                    let asked = self.asked.remove(&sequence).expect("it was asked for");
+                    assert_eq!(generated, asked.heard);
+                    self.over(sequence, &asked, event.expect("nobody cancelled it"));
+                }
+                Effect::StepFailed { .. } => {}
+                Effect::LineLost { .. } => self.close(),
+            }
+        }
+    }
+
+    fn over(&mut self, sequence: u64, asked: &Asked, event: Event) {
+        match event {
+            Event::Ended(finish) => {
+                assert_eq!((asked.heard, finish), (asked.tokens.len(), asked.finish));
+                self.seen.note(What::Answer, 1);
+                self.seen.note(What::FullContext, usize::from(finish == Finish::Context));
+            }
+            Event::Embedding(mean) => {
+                assert_eq!(Some(mean), asked.embedding);
+                self.seen.note(What::Embedding, 1);
+            }
+            Event::Failed(Error::Unrecovered(_)) => {
+                assert!(self.gave_up);
+                self.seen.note(What::GivenUp, 1);
+            }
+            Event::Failed(Error::LostAgain { losses }) => {
+                let long = self.now - asked.lost_since >= Duration::from_secs(60);
+                assert!(asked.losses > losses && long, "{losses} in a row");
+                self.seen.note(What::Cause, 1);
+            }
+            Event::Failed(error) => {
+                assert!(self.may_fail.contains(&sequence), "{error}");
+                self.seen.note(What::Failure, 1);
+            }
+            Event::Begun { .. } | Event::Token(_) => panic!("{event:?} is not the end"),
+        }
+    }
+}
+
+/// Whether a stage said that it could not do a step.
+fn is_stages(failed: &Failed) -> bool {
+    matches!(failed.error, Error::Pipeline(pipeline::Error::Stage { .. }))
+}
+
+fn lost() -> Error {
+    Error::Pipeline(pipeline::Error::Closed)
+}

@@ -1,0 +1,157 @@
+//! What stands for the stages in a simulation: a pool of cells that steps write and read as the blocks say which they
+//! carry, and a language model whose next token is a pure function of the ids that were sent for each position.
+//!
+//! All stages take all steps in one order, so that one pool stands for those of all of them.
+
+use std::collections::VecDeque;
+
+use cake_engine::{BLOCK_POSITIONS, blocks_for};
+
+use super::super::super::compose::{Line, Step};
+use super::super::super::want::{Chosen, Want};
+
+/// Ids that there are.
+pub(super) const VOCAB: usize = 24;
+
+/// Mixes a number into another one: the output function of splitmix64.
+pub(super) fn mix(before: u64, value: u64) -> u64 {
+    let mixed = before.rotate_left(17) ^ value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+/// What a stage keeps of the id at a position, after what it keeps of the position before it.
+fn kept(before: u64, id: u32, position: usize) -> u64 {
+    mix(mix(before, u64::from(id)), position as u64)
+}
+
+/// What is there before the first position.
+const NOTHING: u64 = 7;
+
+/// The token that follows a hidden state.
+fn token_of(hidden: u64) -> u32 {
+    (hidden % VOCAB as u64) as u32
+}
+
+/// The row of two values that an embedding has of a hidden state: small whole numbers, so that sums are exact.
+fn row_of(hidden: u64, position: usize) -> [f32; 2] {
+    [(hidden % 1009) as f32, position as f32]
+}
+
+/// The hidden states of a sequence as they have to be.
+pub(super) struct Truth {
+    position: usize,
+    kept: u64,
+    hidden: u64,
+}
+
+impl Truth {
+    pub(super) fn new() -> Self {
+        Self { position: 0, kept: NOTHING, hidden: NOTHING }
+    }
+
+    fn push(&mut self, id: u32) {
+        self.kept = kept(self.kept, id, self.position);
+        self.hidden = mix(self.hidden, self.kept);
+        self.position += 1;
+    }
+
+    /// The token after these ids, which follow those before.
+    pub(super) fn next(&mut self, ids: &[u32]) -> u32 {
+        ids.iter().for_each(|id| self.push(*id));
+        token_of(self.hidden)
+    }
+
+    /// The mean row of a prompt.
+    pub(super) fn embedding(prompt: &[u32]) -> Vec<f32> {
+        let (mut truth, mut sum) = (Self::new(), [0.0; 2]);
+        for (position, id) in prompt.iter().enumerate() {
+            truth.push(*id);
+            let row = row_of(truth.hidden, position);
+            sum = [sum[0] + row[0], sum[1] + row[1]];
+        }
+        sum.iter().map(|sum| sum / prompt.len() as f32).collect()
+    }
+}
+
+/// The stages of one line.
+pub(super) struct Stages {
+    pub(super) line: Line,
+    /// What each block holds at each of its positions; at first what others have left there.
+    cells: Vec<[u64; BLOCK_POSITIONS]>,
+    /// Steps on their way, the first to leave first.
+    pub(super) queue: VecDeque<Step>,
+    /// Nothing comes through any more.
+    pub(super) broken: bool,
+}
+
+impl Stages {
+    pub(super) fn new(line: Line, blocks: usize, litter: u64) -> Self {
+        let cells = (0..blocks as u64).map(|block| [mix(litter, block); BLOCK_POSITIONS]).collect();
+        Self { line, cells, queue: VecDeque::new(), broken: false }
+    }
+
+    /// Computes the step that left first, and chooses what it was to choose.
+    pub(super) fn compute(&mut self) -> Option<(u64, Vec<Chosen>)> {
+        let Step { number, items, ids, wanted, wants } = self.queue.pop_front()?;
+        let (mut ids, mut row) = (ids.into_iter(), 0);
+        let (mut wanted, mut hidden) = (wanted.into_iter().peekable(), VecDeque::new());
+        for item in items {
+            let cell = |position: usize| {
+                (item.blocks[position / BLOCK_POSITIONS] as usize, position % BLOCK_POSITIONS)
+            };
+            for position in item.position..item.position + item.rows {
+                let id = ids.next().expect("as many ids as rows");
+                let before = match position.checked_sub(1).map(cell) {
+                    Some((block, at)) => self.cells[block][at],
+                    None => NOTHING,
+                };
+                let (block, at) = cell(position);
+                self.cells[block][at] = kept(before, id, position);
+                if wanted.next_if_eq(&row).is_some() {
+                    // It attends to all positions, as the blocks of this step say where they are.
+                    let cells = (0..=position).map(|position| {
+                        let (block, at) = cell(position);
+                        self.cells[block][at]
+                    });
+                    hidden.push_back(cells.fold(NOTHING, mix));
+                }
+                row += 1;
+            }
+        }
+        assert!(wanted.next().is_none() && ids.next().is_none(), "rows, ids and wanted rows agree");
+        Some((number, wants.into_iter().map(|want| choose(want, &mut hidden)).collect()))
+    }
+}
+
+/// What comes of the next hidden states.
+fn choose(want: Want, hidden: &mut VecDeque<u64>) -> Chosen {
+    let mut next = || hidden.pop_front().expect("as many wanted rows as wants have");
+    match want {
+        Want::Token { sequence, mut sampler } => {
+            let mut logits = [0.0; VOCAB];
+            logits[token_of(next()) as usize] = 1.0;
+            let token = sampler.choose(&logits).expect("it has no grammar");
+            Chosen::Token { sequence, sampler, token }
+        }
+        Want::Pooled { sequence, position, rows: count } => {
+            let rows = (position..position + count).flat_map(|at| row_of(next(), at)).collect();
+            Chosen::Pooled { sequence, position, rows, count }
+        }
+    }
+}
+
+/// Whether a step is one that stages could take: its numbers agree, and its rows are as many as they have room for.
+pub(super) fn check(step: &Step, most_rows: usize, blocks: usize) {
+    assert!(!step.items.is_empty() && step.ids.len() <= most_rows);
+    assert_eq!(step.items.iter().map(|item| item.rows).sum::<usize>(), step.ids.len());
+    assert_eq!(step.wants.iter().map(Want::rows).sum::<usize>(), step.wanted.len());
+    assert!(step.wanted.is_sorted_by(|one, next| one < next));
+    for (index, item) in step.items.iter().enumerate() {
+        assert!(item.rows > 0);
+        assert!(step.items[..index].iter().all(|other| other.sequence != item.sequence));
+        assert_eq!(item.blocks.len(), blocks_for(item.position + item.rows));
+        assert!(item.blocks.iter().all(|block| (*block as usize) < blocks));
+    }
+}
