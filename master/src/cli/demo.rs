@@ -18,10 +18,10 @@ use super::prepare::{Prepared, PushReport, prepare};
 use super::run::Writer;
 use super::{Error, report};
 use crate::cluster::Whereabouts;
-use crate::generate::{Generator, Options, Sequence};
+use crate::generate::Options;
 use crate::membership::Membership;
 use crate::model::Model;
-use crate::pipeline::Blocks;
+use crate::scheduler::Generator;
 use crate::sizing::Promise;
 use crate::state::State;
 use crate::text::{Message, Text};
@@ -158,10 +158,10 @@ async fn answer(
     out::line(format_args!("\n> {question}\n"))?;
     let mut writer = Writer::new(&text, &[], true);
     let mut first_token = None;
-    let generator = Generator { pipeline: &pipeline, ends: &ends };
-    let mut blocks = Blocks::new(prepared.promise().kv_blocks());
+    let kv_blocks = prepared.promise().kv_blocks();
+    let generator = Generator { pipeline: &pipeline, ends: &ends, kv_blocks };
     let answer = generator
-        .generate(&mut Sequence::new(1), &mut blocks, &prompt, &options, |id| {
+        .generate(&prompt, &options, |id| {
             first_token.get_or_insert_with(|| started.elapsed());
             writer.token(id)
         })

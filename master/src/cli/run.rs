@@ -9,8 +9,8 @@ use tokio::task::block_in_place;
 use super::args::{ClusterArgs, PlanArgs, SampleArgs};
 use super::prepare::{prepare, warn};
 use super::{Error, out, report};
-use crate::generate::{Answer, Finish, Generator, Options, Sequence, Timing};
-use crate::pipeline::Blocks;
+use crate::generate::{Answer, Finish, Options, Timing};
+use crate::scheduler::Generator;
 use crate::state::State;
 use crate::text::{Detokenizer, Message, StopStrings, Text};
 
@@ -80,13 +80,10 @@ impl Args {
         let pipeline = prepared.open(tell, &mut pushed).await?;
         let ends = prepared.ends()?;
         let ready_seconds = started.elapsed().as_secs_f64();
-        let generator = Generator { pipeline: &pipeline, ends: &ends };
-        let mut blocks = Blocks::new(prepared.promise().kv_blocks());
-        let mut sequence = Sequence::new(1);
+        let kv_blocks = prepared.promise().kv_blocks();
+        let generator = Generator { pipeline: &pipeline, ends: &ends, kv_blocks };
         let mut writer = Writer::new(&text, &self.sample.stop, !self.json);
-        let answer = generator
-            .generate(&mut sequence, &mut blocks, &prompt, &options, |id| writer.token(id))
-            .await?;
+        let answer = generator.generate(&prompt, &options, |id| writer.token(id)).await?;
         let output = writer.finish();
         let paces = pipeline.paces().take();
         block_in_place(|| prepared.learn(paces.as_deref(), ends_seconds(&answer.timing)));

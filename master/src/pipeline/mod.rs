@@ -5,7 +5,6 @@
 //! `hear`; what does not is missed by `lookout`, by the time that steps take (`pace`), and found by what
 //! the stages say of themselves (`judge`).
 mod announce;
-mod blocks;
 mod error;
 mod hear;
 mod judge;
@@ -33,7 +32,6 @@ use judge::Carried;
 use lookout::Missed;
 use pace::Pace;
 
-pub use blocks::{Blocks, Full};
 pub use error::Error;
 pub use local::LocalStage;
 pub use open::{Error as OpenError, Opening, StageSpec, open};

@@ -2,7 +2,8 @@
 //!
 //! Start at [`Scheduler::submit`]. One task (`actor`) moves messages; all that it decides a pure state machine decides
 //! (`core`), which owns everything that changes: who waits, who runs (`admit`), which KV blocks are whose (`cache`), how
-//! far each is (`sequence`), what is to come of a step (`want`).
+//! far each is (`sequence`), what is to come of a step (`want`). Commands that have one sequence drive the same core
+//! themselves (`single`).
 //! Sequences join and leave between two steps. A step carries one token of each of its generating sequences and some
 //! rows of prompts (`batch`, `compose`); so many steps are in flight that every stage has one, and one is with the
 //! master's head. The task is watched: its end is an error that everybody hears ([`Scheduler::ended`]).
@@ -25,6 +26,7 @@ mod ease;
 mod generation;
 mod sampler;
 mod sequence;
+mod single;
 mod step;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -52,6 +54,7 @@ use generation::{End, how, supervise};
 pub use cache::{Scope, Usage};
 pub use generation::Generation;
 pub use sampler::{Choice, Token};
+pub use single::Generator;
 
 /// What the pipeline was planned for.
 #[derive(Clone, Copy, Debug)]
@@ -308,7 +311,9 @@ impl Scheduler {
     /// # Errors
     /// [`Refusal`].
     pub fn submit(&self, requests: Vec<Request>) -> Result<Vec<Generation>, Refusal> {
-        let checked = requests.iter().try_for_each(|request| self.check(request));
+        let checked = requests
+            .iter()
+            .try_for_each(|request| self.shared.limits.check(request, self.shared.vocab_size));
         let taken = checked.and_then(|()| self.shared.take(requests.len()));
         taken
             .inspect_err(|_| requests.iter().for_each(|_| self.shared.metrics.ended("refused")))?;
@@ -357,27 +362,6 @@ impl Scheduler {
         }
         let (commands, end) = (self.commands.clone(), self.end.clone());
         Generation { sequence, events, commands, end, over: false }
-    }
-
-    fn check(&self, request: &Request) -> Result<(), Refusal> {
-        let Limits { context, kv_blocks, .. } = self.shared.limits;
-        let prompt = &request.prompt;
-        if prompt.is_empty() {
-            return Err(Refusal::EmptyPrompt);
-        }
-        if prompt.len() >= context {
-            return Err(Refusal::PromptTooLong { tokens: prompt.len(), context });
-        }
-        let vocab_size = self.shared.vocab_size;
-        if let Some(&id) = prompt.iter().find(|&&id| id as usize >= vocab_size) {
-            return Err(Refusal::UnknownId { id, vocab_size });
-        }
-        let tokens = self.shared.limits.longest(request);
-        let needed = blocks_for(tokens);
-        match needed > kv_blocks {
-            true => Err(Refusal::NeverFits { tokens, needed, total: kv_blocks }),
-            false => Ok(()),
-        }
     }
 
     /// What the pipeline was planned for.
@@ -434,6 +418,27 @@ impl Limits {
             chunk,
             prompt_rows: promise.chunk,
             queue,
+        }
+    }
+
+    /// Whether a request can be taken where there are so many ids.
+    fn check(&self, request: &Request, vocab_size: usize) -> Result<(), Refusal> {
+        let Limits { context, kv_blocks, .. } = *self;
+        let prompt = &request.prompt;
+        if prompt.is_empty() {
+            return Err(Refusal::EmptyPrompt);
+        }
+        if prompt.len() >= context {
+            return Err(Refusal::PromptTooLong { tokens: prompt.len(), context });
+        }
+        if let Some(&id) = prompt.iter().find(|&&id| id as usize >= vocab_size) {
+            return Err(Refusal::UnknownId { id, vocab_size });
+        }
+        let tokens = self.longest(request);
+        let needed = blocks_for(tokens);
+        match needed > kv_blocks {
+            true => Err(Refusal::NeverFits { tokens, needed, total: kv_blocks }),
+            false => Ok(()),
         }
     }
 

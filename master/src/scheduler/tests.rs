@@ -7,6 +7,7 @@ use cake_engine::{DeviceKind, EngineOptions, Numerics, Stage};
 use cake_proto::WireFormat;
 
 use super::*;
+use crate::generate;
 use crate::model::Model;
 use crate::pipeline::{Opening, open};
 
@@ -69,10 +70,13 @@ impl Bench {
         open(opening).await.expect("opened")
     }
 
-    pub(crate) async fn scheduler(&self) -> Scheduler {
-        let config = &self.model.checkpoint.config;
+    fn ends(&self) -> Ends {
         let weights = self.model.ends().expect("mapped");
-        let ends = Ends::new(config, weights, &self.options()).expect("made");
+        Ends::new(&self.model.checkpoint.config, weights, &self.options()).expect("made")
+    }
+
+    pub(crate) async fn scheduler(&self) -> Scheduler {
+        let ends = self.ends();
         let limits = Limits::of(&self.promise, Chunk::exactly(CHUNK), 64);
         let pipeline = self.pipeline().await;
         Scheduler::start(pipeline, ends, limits, OnLoss::Wait, Arc::default())
@@ -213,6 +217,73 @@ async fn token(generation: &mut Generation) -> u32 {
     match next(generation).await {
         Event::Token(token) => token.id,
         other => panic!("{other:?}"),
+    }
+}
+
+/// What a command for one sequence says of a prompt, and what the scheduler of many does.
+async fn both(bench: &Bench, prompt: Vec<u32>, max_tokens: usize) -> [(Vec<u32>, String); 2] {
+    let Promise { context, .. } = bench.promise;
+    let (pipeline, ends) = (bench.pipeline().await, bench.ends());
+    let kv_blocks = bench.promise.kv_blocks();
+    let generator = Generator { pipeline: &pipeline, ends: &ends, kv_blocks };
+    let options = generate::Options {
+        sampling: Default::default(),
+        max_tokens,
+        stop_ids: HashSet::new(),
+        chunk: Chunk::exactly(CHUNK),
+        context,
+        keep_prompt_logits: false,
+    };
+    let mut shown = Vec::new();
+    let told = generator.generate(&prompt, &options, |id| {
+        shown.push(id);
+        true
+    });
+    let one = match told.await {
+        Ok(answer) => {
+            assert_eq!(answer.output_ids, shown);
+            (shown, answer.finish.name().to_owned())
+        }
+        Err(error) => (shown, error.to_string()),
+    };
+    let scheduler = bench.scheduler().await;
+    let (mut ids, mut said) = (Vec::new(), String::new());
+    match scheduler.submit(vec![request(prompt, max_tokens)]) {
+        Ok(mut generations) => {
+            while said.is_empty() {
+                match next(&mut generations[0]).await {
+                    Event::Token(token) => ids.push(token.id),
+                    Event::Ended(finish) => said.push_str(finish.name()),
+                    _ => {}
+                }
+            }
+        }
+        Err(refusal) => said = format!("{refusal}: give a larger --context"),
+    }
+    [one, (ids, said)]
+}
+
+/// Neither takes a prompt without room for a token after it, and both end where the context does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_sequence_and_many_agree_about_the_end_of_the_context() {
+    const CONTEXT: usize = 100;
+    let bench = Bench::new(1, CONTEXT);
+    for (len, max_tokens, tokens, end) in [
+        (CONTEXT - 9, 30, 9, "context"),
+        (CONTEXT - 9, 9, 9, "length"),
+        (CONTEXT - 1, 30, 1, "context"),
+        (CONTEXT - 1, 1, 1, "length"),
+        (
+            CONTEXT,
+            30,
+            0,
+            "the prompt has 100 tokens, and with one to come that is more than the context of 100: \
+             give a larger --context",
+        ),
+    ] {
+        let [one, many] = both(&bench, prompt(3, len), max_tokens).await;
+        assert_eq!(one, many, "{len} tokens of prompt");
+        assert_eq!((one.0.len(), one.1.as_str()), (tokens, end));
     }
 }
 
