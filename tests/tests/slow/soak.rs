@@ -1,6 +1,6 @@
 //! Mixed load with clients that leave whenever they like: nothing is lost, nothing grows.
 //!
-//! `CAKE_SOAK_SECONDS=600 cargo test --release -p cake-tests --test soak -- --nocapture` goes on for ten
+//! `CAKE_SOAK_SECONDS=600 cargo test --release -p cake-tests --test slow soak:: -- --nocapture` goes on for ten
 //! minutes; without the variable it is half a minute.
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -103,6 +103,7 @@ fn client(server: &Server, number: u64, stop: &AtomicBool, tally: &Tally) {
 
 #[test]
 fn clients_come_and_go_and_nothing_is_left_behind() {
+    let _machine = crate::beside_others();
     let time = soak_time();
     println!("seed {SEED}, {} s", time.as_secs());
     let golden = golden("llama-sharded");

@@ -1,5 +1,5 @@
 //! A seeded schedule of kills, stops, breaks and comebacks while answers are made: none is wrong, none is lost.
-//! Five minutes of it: `CAKE_CHAOS_SECONDS=300 cargo test --release -p cake-tests --test chaos -- --nocapture`;
+//! Five minutes of it: `CAKE_CHAOS_SECONDS=300 cargo test --release -p cake-tests --test slow chaos:: -- --nocapture`;
 //! `CAKE_CHAOS_SEED` chooses another schedule.
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -126,6 +126,7 @@ fn trouble(devices: &mut [Device], kind: u64, random: &mut Random) -> &'static s
 
 #[test]
 fn whatever_happens_answers_are_whole_and_right() {
+    let _machine = crate::beside_others();
     let (seed, seconds) =
         (variable("CAKE_CHAOS_SEED", SEED), variable("CAKE_CHAOS_SECONDS", SECONDS));
     println!("seed {seed}, {seconds} s");

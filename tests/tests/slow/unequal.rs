@@ -30,6 +30,7 @@ fn layers(model: &Path, workers: &[TestWorker; 2]) -> [usize; 2] {
 
 #[test]
 fn a_worker_held_to_a_quarter_of_a_cpu_gets_fewer_layers() {
+    let _machine = crate::alone();
     let group = match Cgroup::cpu(SHARE) {
         Ok(group) => group,
         Err(why) => return not_shown(why),

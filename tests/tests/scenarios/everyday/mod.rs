@@ -3,4 +3,3 @@
 mod chat;
 mod commands;
 mod logs;
-mod predictions;

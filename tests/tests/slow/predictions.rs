@@ -1,7 +1,6 @@
 //! What a plan predicts: devices that were timed at a bad moment are not taken to be slow for ever.
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use cake_tests::master::path;
@@ -15,8 +14,6 @@ const LIMIT: Duration = Duration::from_secs(60);
 const WRONG: f64 = 20.0;
 /// What is predicted afterwards is less by this, at least: machines are not the same all the time.
 const RIGHT: f64 = 3.0;
-/// One test here keeps all processors busy, the other one believes what it times.
-static PROCESSORS: Mutex<()> = Mutex::new(());
 
 fn small() -> TempDir {
     let home = tempfile::tempdir().expect("a temporary folder");
@@ -65,7 +62,7 @@ fn spoil(master: &Master, noticed: bool) {
 
 #[test]
 fn a_device_that_was_timed_under_load_is_known_better_once_it_has_answered() {
-    let _ours = PROCESSORS.lock().unwrap_or_else(PoisonError::into_inner);
+    let _machine = crate::alone();
     let home = small();
     let worker = TestWorker::new("a");
     for noticed in [true, false] {
@@ -86,7 +83,7 @@ fn a_device_that_is_timed_under_load_is_timed_again() {
     if !cfg!(target_os = "linux") {
         return not_shown("the system does not tell what its processors do".to_owned());
     }
-    let _ours = PROCESSORS.lock().unwrap_or_else(PoisonError::into_inner);
+    let _machine = crate::alone();
     let home = small();
     let worker = TestWorker::new("a");
     let master = Master::over([&worker]);

@@ -77,6 +77,7 @@ impl Scorer {
 
 #[test]
 fn perplexity_of_held_out_text_hardly_changes() {
+    let _machine = crate::beside_others();
     let text = Text::open(&demo_model()).expect("a tokenizer");
     let held_out = std::fs::read_to_string(demo_model().join("heldout.txt")).expect("text");
     let texts: Vec<Vec<u32>> = held_out

@@ -1,7 +1,7 @@
 //! Kills, swallowed steps, lies, rows that are no numbers and partitions while answers stream: how long a client hears
 //! nothing, and that every token is the right one.
 //!
-//! A hundred rounds: `CAKE_STALL_ROUNDS=100 cargo test --release -p cake-tests --test devices stalls -- --nocapture`;
+//! A hundred rounds: `CAKE_STALL_ROUNDS=100 cargo test --release -p cake-tests --test scenarios stalls:: -- --nocapture`;
 //! `CAKE_STALL_SEED` chooses others. Rounds that were asked for are a measurement, and judged: in none of them may a client
 //! hear nothing for more than [`BAR`] beyond the time in which its answer was computed again. Without, five rounds show
 //! that tokens are right, and no machine is judged.

@@ -1,5 +1,5 @@
 //! Hostile bytes: a bounded run of the fuzz targets. Longer ones: `CAKE_FUZZ_SECONDS=600 cargo test --release -p
-//! cake-tests --test fuzz -- --nocapture`, so much of a processor's time for each target, or of those that
+//! cake-tests --test slow fuzz:: -- --nocapture`, so much of a processor's time for each target, or of those that
 //! `CAKE_FUZZ_TARGETS=NAME,NAME` names; or `cargo fuzz run TARGET`.
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -23,6 +23,8 @@ struct Counting;
 thread_local! {
     static HELD: Cell<isize> = const { Cell::new(0) };
     static MOST: Cell<isize> = const { Cell::new(0) };
+    /// Whether this thread feeds targets.
+    static FEEDS: Cell<bool> = const { Cell::new(false) };
 }
 
 fn count(bytes: isize) {
@@ -100,8 +102,13 @@ fn feed(target: &Target) {
 
 #[test]
 fn no_bytes_panic_or_allocate_beyond_their_bound() {
+    let _machine = crate::beside_others();
     // What a target catches is told as well, but without a backtrace: that takes a hundred megabytes of its own.
-    std::panic::set_hook(Box::new(|panic| eprintln!("{panic}")));
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| match FEEDS.get() {
+        true => eprintln!("{panic}"),
+        false => usual(panic),
+    }));
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
     let named = std::env::var("CAKE_FUZZ_TARGETS").ok();
     let named: Option<Vec<&str>> = named.as_deref().map(|names| names.split(',').collect());
@@ -115,7 +122,10 @@ fn no_bytes_panic_or_allocate_beyond_their_bound() {
         for _ in 0..threads {
             // Schemas are compiled on a stack of this size; of it, only what is used is memory.
             let thread = std::thread::Builder::new().stack_size(cake_master::grammar::STACK_BYTES);
-            let feed = || std::iter::from_fn(&next).for_each(feed);
+            let feed = || {
+                FEEDS.set(true);
+                std::iter::from_fn(&next).for_each(feed);
+            };
             thread.spawn_scoped(scope, feed).expect("a thread");
         }
     });
