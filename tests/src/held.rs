@@ -41,6 +41,11 @@ impl HeldBlobs {
         last
     }
 
+    /// Bytes of whole blobs and of beginnings.
+    pub fn all_bytes(&self) -> u64 {
+        self.whole.iter().chain(&self.partial).map(|(_, bytes)| bytes).sum()
+    }
+
     /// Bytes of whole blobs.
     pub fn whole_bytes(&self) -> u64 {
         self.whole.iter().map(|(_, bytes)| bytes).sum()

@@ -1,5 +1,5 @@
 //! Waiting for a condition, with a deadline.
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How often a condition is looked at.
 const INTERVAL: Duration = Duration::from_millis(2);
@@ -15,4 +15,18 @@ pub fn until(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
         assert!(started.elapsed() < limit, "waited {limit:?} for {what}, in vain");
         std::thread::sleep(INTERVAL);
     }
+}
+
+/// What the machine's clock says (whole seconds since 1970).
+pub fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Waits until the machine's clock is past a time (seconds since 1970).
+///
+/// # Panics
+/// If that time is more than `limit` away.
+#[track_caller]
+pub fn until_past(what: &str, limit: Duration, unix: u64) {
+    until(what, limit, || unix_seconds() > unix);
 }

@@ -1,9 +1,10 @@
 //! Who gets in: workers join a master's cluster, and strangers, forged or revoked members and plain text do not.
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
 use cake_proto::{Tag, connect, wire};
+use cake_tests::wait::{unix_seconds, until_past};
 use cake_tests::{
     Cluster, Invitation, Master, ModelShape, Running, Server, TestWorker, WorkerOptions, dial,
     golden, master, model, not_shown_here, until,
@@ -99,7 +100,7 @@ fn a_token_that_is_wrong_late_used_or_mistyped_lets_nobody_in() {
     let said = refused(&["--master", at, "--token", &used]);
     assert!(said.contains("used already"), "{said}");
     let late = another(&["--ttl", "1s"]);
-    std::thread::sleep(Duration::from_millis(1100));
+    until_past("the token's end", LIMIT, unix_seconds() + 1);
     let said = refused(&["--master", at, "--token", &late]);
     assert!(said.contains("expired"), "{said}");
     let other = Master::alone();
@@ -142,17 +143,21 @@ fn plain_text_another_clusters_master_and_silent_crowds_learn_nothing_and_stop_n
     let refusal = Master::at([&worker.address]).run(&master::strs(&plan)).refusal();
     assert!(refusal.contains(&worker.address), "{refusal}");
     // A scan, and a thousand who say nothing.
-    for bytes in
-        [&b"GET / HTTP/1.0\r\n\r\n"[..], b"SSH-2.0-x\r\n", &[0x16, 3, 1, 255, 255], &[0; 99]]
-    {
-        for _ in 0..3 {
-            let mut scan = TcpStream::connect(&worker.address).expect("taken");
-            scan.write_all(bytes).ok();
-            scan.set_read_timeout(Some(Duration::from_millis(50))).expect("a time");
-            let mut learned = [0; 256];
-            // A TLS alert at most: seven bytes that say no.
-            assert!(scan.read(&mut learned).unwrap_or(0) <= 7);
-        }
+    let said =
+        [&b"GET / HTTP/1.0\r\n\r\n"[..], b"SSH-2.0-x\r\n", &[0x16, 3, 1, 255, 255], &[0; 99]];
+    let scan = |bytes: &[u8]| {
+        let mut scan = TcpStream::connect(&worker.address).expect("taken");
+        scan.write_all(bytes).ok();
+        scan.set_read_timeout(Some(LIMIT)).expect("a time");
+        scan
+    };
+    let scans: Vec<TcpStream> = (0..3).flat_map(|_| said.map(scan)).collect();
+    for mut scan in scans {
+        let mut learned = Vec::new();
+        let end = scan.read_to_end(&mut learned).map_err(|error| error.kind());
+        assert_ne!(end, Err(ErrorKind::WouldBlock), "the connection is closed");
+        // A TLS alert at most: seven bytes that say no.
+        assert!(learned.len() <= 7, "{learned:?}");
     }
     let idle: Vec<TcpStream> =
         (0..1000).filter_map(|_| TcpStream::connect(&worker.address).ok()).collect();
@@ -217,9 +222,7 @@ fn certificates_are_renewed_while_a_server_holds_the_workers() {
     let server = Server::start(&cluster.master, &golden.path, &args);
     until("another certificate", LIMIT, || end(&cluster) > first);
     drop(server);
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let left = first.saturating_sub(now.expect("after 1970").as_secs());
-    std::thread::sleep(Duration::from_secs(left + 1));
+    until_past("the first certificate's end", LIMIT, first);
     // With its first certificate it could not be used any more.
     let answer = cluster.master.answer(&golden, &[("a", 0, 12)], &[]);
     assert_eq!(answer.output_ids, golden.greedy_ids);

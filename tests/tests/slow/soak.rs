@@ -37,9 +37,6 @@ impl Random {
     }
 }
 
-/// An answer takes some milliseconds, and a place in the queue some more: who waits for so long is forgotten.
-const LONGEST: Duration = Duration::from_secs(20);
-
 /// What clients did.
 #[derive(Debug, Default)]
 struct Tally {
@@ -54,7 +51,7 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Asks for one thing after the other until it is told to stop.
+/// Asks for one thing after the other until it is told to stop. Who is forgotten meets the deadline of all requests.
 fn client(server: &Server, number: u64, stop: &AtomicBool, tally: &Tally) {
     let mut random = Random(SEED.wrapping_mul(1000) + number);
     while !stop.load(Ordering::Relaxed) {
@@ -68,7 +65,6 @@ fn client(server: &Server, number: u64, stop: &AtomicBool, tally: &Tally) {
             "n": 1 + random.below(2),
             "ignore_eos": random.below(2) == 0,
         });
-        let asked = Instant::now();
         match random.below(10) {
             0 => {
                 server.post("/v1/embeddings", &json!({ "input": prompt })).good();
@@ -97,7 +93,6 @@ fn client(server: &Server, number: u64, stop: &AtomicBool, tally: &Tally) {
                 }
             }
         }
-        assert!(asked.elapsed() < LONGEST, "an answer after {:?}: {request}", asked.elapsed());
     }
 }
 

@@ -6,7 +6,9 @@ use cake_tests::{HeldBlobs, Master, ModelShape, TestWorker, WorkerOptions, golde
 
 use super::assert_says;
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(60);
+/// What a layer of the small model has, at most.
+const LAYER_BYTES: u64 = 8 << 20;
 
 #[test]
 fn a_worker_called_master_is_not_taken_for_the_master() {
@@ -62,17 +64,28 @@ fn masters_killed_at_any_moment_leave_the_worker_to_the_next_one() {
     let llama = golden("llama");
     let expected = llama.greedy_ids.clone();
     let prompt = ["run", &path(home.path()), "--prompt-ids", "0,1,2", "--ignore-eos"];
-    let long = [&prompt[..], &["--max-tokens", "200", "--json"]].concat();
-    // From the first connection through probe, push and load to an answer under way.
-    for delay_ms in [5, 50, 150, 300, 450, 600] {
+    let long = [&prompt[..], &["--max-tokens", "200"]].concat();
+    let notes = |what: &str| worker.log().matches(what).count();
+    let stored = || HeldBlobs::of(worker.store()).all_bytes();
+    let moments = ["start", "lease", "first bytes", "more bytes", "stage", "answer"];
+    for moment in moments {
+        let (leases, bytes, stages) = (notes("held master="), stored(), notes("loaded"));
         let first = Master::over([&worker]);
         let run = first.start(&long);
-        let started = std::time::Instant::now();
-        until("the moment to kill", LIMIT, || started.elapsed() >= Duration::from_millis(delay_ms));
+        until(moment, LIMIT, || match moment {
+            "start" => true,
+            "lease" => notes("held master=") > leases,
+            // All of them can be there since the moment before.
+            "first bytes" => stored() > bytes || notes("loaded") > stages,
+            "more bytes" => stored() > bytes + LAYER_BYTES || notes("loaded") > stages,
+            "stage" => notes("loaded") > stages,
+            _ => !run.stdout().is_empty(),
+        });
         run.kill();
         let next = Master::over([&worker]).answer(&llama, &[], &[]);
-        assert_eq!(next.output_ids, expected, "killed after {delay_ms} ms");
+        assert_eq!(next.output_ids, expected, "killed at its {moment}");
     }
+    let long = [&long[..], &["--json"]].concat();
     let whole = Master::over([&worker]).json(&long);
     let alone = Master::alone().json(&long);
     assert_eq!(whole["output_ids"], alone["output_ids"]);
