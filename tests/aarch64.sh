@@ -15,7 +15,7 @@ linker=${AARCH64_LINKER:-aarch64-linux-gnu-gcc}
 runner=${AARCH64_RUNNER:-qemu-aarch64-static}
 
 not_shown() {
-  echo "NEON: NOT SHOWN: $1" >&2
+  echo "NOT SHOWN: NEON: $1" >&2
   exit 3
 }
 
@@ -62,7 +62,7 @@ for tool in "$linker" "$runner"; do
   command -v "$tool" >/dev/null || not_shown "$tool is not installed"
 done
 
-# Release, because emulated code is slow enough.
-RUSTC=$rustc CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$linker \
+# Release, because emulated code is slow enough; kernels are of one crate, so it is linked without further work on it.
+CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 RUSTC=$rustc CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$linker \
   CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=$runner \
   cargo test --release --lib --package cake-engine --target "$target"

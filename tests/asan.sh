@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 not_shown() {
-  echo "AddressSanitizer: NOT SHOWN: $1" >&2
+  echo "NOT SHOWN: AddressSanitizer: $1" >&2
   exit 3
 }
 

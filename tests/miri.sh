@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 not_shown() {
-  echo "Miri: NOT SHOWN: $1" >&2
+  echo "NOT SHOWN: Miri: $1" >&2
   exit 3
 }
 

@@ -13,7 +13,7 @@ deny_version=0.20.2
 cyclonedx_version=0.5.9
 
 not_shown() {
-  echo "$1: NOT SHOWN: $2" >&2
+  echo "NOT SHOWN: $1: $2" >&2
 }
 
 install=false

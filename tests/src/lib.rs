@@ -8,6 +8,8 @@
 //! - Every wait has a deadline, and says what it waited for.
 //! - A worker runs in a directory of its own and is never told where the checkpoint is.
 
+use std::io::Write;
+
 mod acceptor;
 pub mod browser;
 pub mod budget;
@@ -56,17 +58,13 @@ pub use wait::until;
 pub use weather::{Link, Weather};
 pub use worker::{TestWorker, WorkerOptions, dial};
 
-/// Says that a check could not run here, and why. The scenario returns after it.
+/// Says that the present test, or a part of it, could not run here, and why: a line `NOT SHOWN: NAME: WHY`, of which
+/// `tests/not-shown.sh` makes a failure unless `tests/not-shown.txt` has the name. The scenario returns after it.
 pub fn not_shown(why: impl std::fmt::Display) {
-    eprintln!("NOT SHOWN: {why}");
-}
-
-/// The same for want of a program that can be installed.
-///
-/// # Panics
-/// If `CAKE_SHOW_ALL` is set, as where nothing may be skipped.
-#[track_caller]
-pub fn not_shown_here(why: impl std::fmt::Display) {
-    assert!(std::env::var_os("CAKE_SHOW_ALL").is_none(), "must be shown, but {why}");
-    not_shown(why);
+    let thread = std::thread::current(); // The library of tests calls a test's thread as the test.
+    let name = thread.name().filter(|name| *name != "main").unwrap_or("some test");
+    let why = why.to_string();
+    let why = why.lines().next().unwrap_or_default();
+    // Not by `eprintln!`, whose output is captured where the test passes.
+    writeln!(std::io::stderr(), "NOT SHOWN: {name}: {why}").ok();
 }

@@ -2,7 +2,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cake_tests::{Master, Server, TestWorker, not_shown_here};
+use cake_tests::{Master, Server, TestWorker, not_shown};
 
 /// A Python with the package `openai`: `CAKE_OPENAI_PYTHON`, else what `tests/clients/install.sh` made.
 fn python() -> Option<PathBuf> {
@@ -15,9 +15,7 @@ fn python() -> Option<PathBuf> {
 #[test]
 fn the_openai_client_for_python_finds_everything_it_expects() {
     let Some(python) = python() else {
-        return not_shown_here(
-            "no Python with the package openai: tests/clients/install.sh gets it",
-        );
+        return not_shown("no Python with the package openai: tests/clients/install.sh gets it");
     };
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../master/demo-model");
     let workers = TestWorker::several(&["a", "b"]);

@@ -7,7 +7,7 @@ use cake_identity::JoinToken;
 use cake_tests::streams::{Said, answer, count, together};
 use cake_tests::{
     Entered, HeldBlobs, Host, Invitation, Lan, Liar, Master, ModelShape, Running, Server,
-    TestWorker, WorkerOptions, budget_for, master, model, not_shown_here, process, until,
+    TestWorker, WorkerOptions, budget_for, master, model, not_shown, process, until,
 };
 use serde_json::Value;
 use tempfile::TempDir;
@@ -92,7 +92,7 @@ fn lan(hosts: u8) -> Option<(Lan, Vec<Host>)> {
     match Lan::new(hosts) {
         Ok(made) => Some(made),
         Err(why) => {
-            not_shown_here(format_args!("no network of our own can be made: {why}"));
+            not_shown(format_args!("no network of our own can be made: {why}"));
             None
         }
     }
@@ -469,7 +469,7 @@ fn a_push_over_a_port_of_ten_megabits_ends_and_is_verified() {
     let model = Model::new();
     let Some(site) = Site::new() else { return };
     if let Err(why) = site.hosts[1].limit(MEGABITS) {
-        return not_shown_here(format_args!("no port can be made slow: {why}"));
+        return not_shown(format_args!("no port can be made slow: {why}"));
     }
     let path = master::path(model.path());
     let place = ["--place", "a=0..8"];

@@ -2,7 +2,7 @@
 use std::path::{Path, PathBuf};
 
 use cake_tests::browser::Browser;
-use cake_tests::{Master, Server, TestWorker, WorkerOptions, budget_for, not_shown_here};
+use cake_tests::{Master, Server, TestWorker, WorkerOptions, budget_for, not_shown};
 
 const ENTER: &str = "\u{e007}";
 const ANSWER: &str = "document.querySelector('#messages [data-role=assistant]')";
@@ -21,7 +21,7 @@ fn screenshot(browser: &Browser, name: &str) {
 #[test]
 fn a_person_chats_watches_the_cluster_and_sees_a_worker_lost() {
     let Some(browser) = Browser::start() else {
-        return not_shown_here("the page needs chromium and chromium-driver");
+        return not_shown("the page needs chromium and chromium-driver");
     };
     // Neither can take what the other holds.
     let memory = budget_for(&demo_model(), 6, &["--parallel", "8", "--chunk", "32"]);
@@ -83,7 +83,7 @@ fn a_person_chats_watches_the_cluster_and_sees_a_worker_lost() {
 #[test]
 fn a_conversation_goes_on_when_the_context_is_full() {
     let Some(browser) = Browser::start() else {
-        return not_shown_here("the page needs chromium and chromium-driver");
+        return not_shown("the page needs chromium and chromium-driver");
     };
     let args = ["--context", "160", "--default-max-tokens", "24", "--model-name", "demo"];
     let server = Server::start(&Master::alone(), &demo_model(), &args);

@@ -7,7 +7,7 @@ use cake_proto::{Tag, connect, wire};
 use cake_tests::wait::{unix_seconds, until_past};
 use cake_tests::{
     Cluster, Invitation, Master, ModelShape, Running, Server, TestWorker, WorkerOptions, dial,
-    golden, master, model, not_shown_here, until,
+    golden, master, model, not_shown, until,
 };
 use serde_json::{Value, json};
 
@@ -260,7 +260,7 @@ fn workers_whose_clocks_are_wrong_by_a_day_or_by_decades_join_and_answer_like_ot
     let mut workers = Vec::new();
     for (name, faketime, _) in clocks {
         let Some(env) = clock(faketime) else {
-            return not_shown_here("no libfaketime: tests/clients/install.sh gets it");
+            return not_shown("no libfaketime: tests/clients/install.sh gets it");
         };
         workers.push((name, WorkerOptions { env, ..WorkerOptions::default() }));
     }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 use cake_tests::streams::{COMPLETIONS, count, prompt, together};
 use cake_tests::{
     HeldBlobs, Lan, Lie, Master, Meddler, ModelShape, Server, TestWorker, WorkerOptions,
-    budget_for, master, model, not_shown_here, until,
+    budget_for, master, model, not_shown, until,
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -270,7 +270,7 @@ fn two_workers_cut_off_from_each_other_hand_on_over_the_master_that_both_still_s
     let (lan, hosts) = match Lan::new(3) {
         Ok(made) => made,
         Err(why) => {
-            return not_shown_here(format_args!("no network of our own can be made: {why}"));
+            return not_shown(format_args!("no network of our own can be made: {why}"));
         }
     };
     let _entered = lan.enter();

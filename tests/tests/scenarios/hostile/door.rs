@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cake_tests::process::{peak_bytes, status_bytes};
 use cake_tests::{
-    Cluster, Far, Finished, Master, Running, Server, golden, master, not_shown_here, until,
+    Cluster, Far, Finished, Master, Running, Server, golden, master, not_shown, until,
 };
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -281,7 +281,7 @@ fn metrics_speak_to_prometheus_in_the_format_that_it_asks_for() {
     });
 
     let Some(tool) = promtool() else {
-        return not_shown_here("no promtool: tests/clients/install.sh gets it");
+        return not_shown("no promtool: tests/clients/install.sh gets it");
     };
     let mut check = Command::new(tool);
     let mut check = Running::start(check.args(["check", "metrics"]));
