@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use cake_worker::platform::give_way;
+use cake_platform::give_way;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::spawn_blocking;
 

@@ -2,7 +2,6 @@
 use cake_checkpoint::units::format_bytes;
 use cake_checkpoint::{HUGE_PAGE_BYTES, MappedTensor};
 use cake_engine::{Placement, Weights, placement};
-use cake_worker::platform;
 
 /// Puts the master's own weights where they shall lie.
 #[derive(Debug)]
@@ -57,7 +56,8 @@ impl OwnWeights {
         let mapped = tensors.iter().filter(|(_, tensor)| tensor.is_mapped());
         let weights: u64 = mapped.map(|(_, tensor)| tensor.bytes().len() as u64).sum();
         let room =
-            match (room(weights, later_bytes, platform::default_budget(0).bytes), self.wanted) {
+            match (room(weights, later_bytes, cake_platform::default_budget(0).bytes), self.wanted)
+            {
                 (Ok(room), _) => room.min(offered_bytes),
                 (Err(refusal), Weights::Copy) => return Err(refusal),
                 (Err(_), Weights::Map | Weights::Auto) => 0,

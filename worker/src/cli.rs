@@ -19,7 +19,7 @@ use crate::reserve::Reserve;
 use crate::server::{self, Worker};
 use crate::store::cli as store_cli;
 use crate::store::{self, Store};
-use crate::{DEFAULT_PORT, NOTES, platform};
+use crate::{DEFAULT_PORT, NOTES};
 
 /// Shown at the end of the help; a test parses each of them.
 const EXAMPLES: &str = "Examples:
@@ -211,7 +211,7 @@ impl ServeArgs {
     /// # Errors
     /// One sentence: a setting, the store or the address cannot be used.
     pub fn run(self) -> Result<(), Error> {
-        platform::return_freed_memory();
+        cake_platform::return_freed_memory();
         let exit_with_parent = self.exit_with_parent;
         let drain = Duration::from_secs(self.drain);
         let (config, why) = self.config()?;
@@ -265,7 +265,7 @@ impl ServeArgs {
         let (budget, why) = match self.memory {
             Some(bytes) => (bytes, "as asked".to_owned()),
             None => {
-                let offer = platform::default_budget(self.min_free.unwrap_or(0));
+                let offer = cake_platform::default_budget(self.min_free.unwrap_or(0));
                 (offer.bytes, offer.why)
             }
         };
@@ -287,8 +287,8 @@ impl ServeArgs {
             budget,
             store,
             self.store_limit,
-            name.unwrap_or_else(platform::host_name),
-            self.threads.unwrap_or_else(platform::default_threads),
+            name.unwrap_or_else(cake_platform::host_name),
+            self.threads.unwrap_or_else(cake_engine::default_threads),
             insecure || encrypted,
         )?;
         let (battery_percent, free_bytes) = (self.min_battery, self.min_free.unwrap_or(0));

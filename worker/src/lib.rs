@@ -19,7 +19,6 @@ pub mod lease;
 mod lines;
 pub mod load;
 pub mod membership;
-pub mod platform;
 mod progress;
 pub mod push;
 pub mod reserve;

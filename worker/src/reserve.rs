@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use cake_checkpoint::units::format_bytes;
+use cake_platform::{self as platform, Battery};
 use tokio::sync::watch;
 use tracing::warn;
-
-use crate::platform::{self, Battery};
 
 /// How often the device is looked at.
 const LOOK: Duration = Duration::from_secs(2);

@@ -14,6 +14,7 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 use tracing::info;
 
+use crate::OVERHEAD_BYTES;
 use crate::config::Config;
 use crate::lease;
 use crate::load::{Load, Outcome, Place, stage_scratch_bytes};
@@ -24,7 +25,6 @@ use crate::reserve::Reserve;
 use crate::runtime::{self, Runtime, Ticket};
 use crate::shared::{Held, Shared};
 use crate::store::{self, Store};
-use crate::{OVERHEAD_BYTES, platform};
 
 /// Events that may wait for a slow reader of a progress stream.
 const EVENTS_QUEUED: usize = 16;
@@ -404,7 +404,7 @@ impl WorkerRpc for Service {
             Ok(())
         })
         .await?;
-        let memory = platform::process_memory();
+        let memory = cake_platform::process_memory();
         Ok(Response::new(wire::ReleaseReply {
             peak_bytes: memory.peak_bytes,
             resident_bytes: memory.resident_bytes,

@@ -16,7 +16,7 @@ use crate::load::resident_permille;
 use crate::membership::Membership;
 use crate::runtime::Runtime;
 use crate::store::{InUse, Store};
-use crate::{NOTES, OVERHEAD_BYTES, platform};
+use crate::{NOTES, OVERHEAD_BYTES};
 
 /// What the clones of a worker's service share.
 pub(crate) struct Shared {
@@ -105,7 +105,7 @@ impl Shared {
     /// What this worker says of itself. Reads the disk.
     pub(crate) fn describe(&self) -> wire::Description {
         let Shared { config, worker_id, store, leases, .. } = self;
-        let memory = platform::process_memory();
+        let memory = cake_platform::process_memory();
         let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let dtypes = [Dtype::F32, Dtype::F16, Dtype::BF16];
         wire::Description {

@@ -90,7 +90,7 @@ pub(super) async fn gather(
     let own = match args.local_memory {
         Some(bytes) => Some((bytes, 0)).filter(|_| bytes > 0),
         None if alone => {
-            let own = OwnMemory::of(cake_worker::platform::free_memory());
+            let own = OwnMemory::of(cake_platform::free_memory());
             found.own_offer = Some(format!("{}; --local-memory says otherwise", own.why));
             Some((own.bytes, sizing::ends_bytes(asking.model, promise)))
         }

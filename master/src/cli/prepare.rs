@@ -88,7 +88,7 @@ pub(super) async fn prepare(
     let (args, missing) = with_whom(args, &members, missing, what_if)?;
     let notes = notes(cluster, &members, &missing, &args, what_if);
     let missing: Vec<String> = missing.iter().map(Missing::to_string).collect();
-    let threads = cake_worker::platform::default_threads();
+    let threads = cake_engine::default_threads();
     let (widest, narrower) = args.encode.tried().split_first().expect("a choice is never empty");
     let mut encoding = *widest;
     let mut narrower = narrower.iter();
@@ -310,7 +310,7 @@ impl Prepared {
             return None; // It was counted.
         }
         let ends = sizing::ends_bytes(&self.model, self.promise());
-        let free = cake_worker::platform::free_memory();
+        let free = cake_platform::free_memory();
         own_shortfall(local.map_or(0, |memory| memory.total()), ends, &OwnMemory::of(free))
     }
 
@@ -374,7 +374,7 @@ fn own_shortfall(layers: u64, ends: u64, own: &OwnMemory) -> Option<String> {
 
 /// Name that workers tell other masters while this one holds them.
 pub(super) fn master_name() -> String {
-    format!("{} (process {})", cake_worker::platform::host_name(), std::process::id())
+    format!("{} (process {})", cake_platform::host_name(), std::process::id())
 }
 
 #[cfg(test)]

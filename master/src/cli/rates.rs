@@ -5,7 +5,6 @@ use std::time::Instant;
 use cake_engine::{PROBED_BYTES, SamplingOptions};
 use cake_identity::lines;
 use cake_proto::wire;
-use cake_worker::platform;
 use futures_util::future::try_join_all;
 use tokio::task::block_in_place;
 
@@ -117,7 +116,7 @@ impl Asking<'_> {
             return known.map(Ok);
         }
         let (encoding, config) = (model.weight_encoding(), &model.checkpoint.config);
-        let max_bytes = max_bytes.min(platform::free_memory());
+        let max_bytes = max_bytes.min(cake_platform::free_memory());
         let layers = config.layers.len();
         let probe = || cake_engine::probe_layer(config, encoding, threads, max_bytes, layers);
         Some(match block_in_place(probe) {
@@ -145,7 +144,7 @@ impl Asking<'_> {
             return known();
         }
         let (encoding, config) = (model.head_encoding(), &model.checkpoint.config);
-        let max_bytes = platform::free_memory() / SCRATCH_PART;
+        let max_bytes = cake_platform::free_memory() / SCRATCH_PART;
         let probe = || {
             let head = cake_engine::probe_head(config, encoding, threads, max_bytes)?;
             Ok::<_, cake_engine::Error>((head, choice_seconds(config.vocab_size)))
@@ -233,13 +232,13 @@ fn worker_key(model: &Model, member: &Member) -> String {
 
 /// The same of the master's own layers, whichever process that is; what was timed with fewer bytes was another figure.
 fn own_key(model: &Model, threads: usize) -> String {
-    let (host, encoding) = (platform::host_name(), model.weight_encoding());
+    let (host, encoding) = (cake_platform::host_name(), model.weight_encoding());
     format!("{LOCAL}/{host}/{threads}/{encoding}/{PROBED_BYTES}/{}", shape(model))
 }
 
 /// The same of its own part of a token.
 fn ends_key(model: &Model, threads: usize) -> String {
-    let (host, encoding) = (platform::host_name(), model.head_encoding());
+    let (host, encoding) = (cake_platform::host_name(), model.head_encoding());
     format!("ends/{host}/{threads}/{encoding}/{PROBED_BYTES}/{}", shape(model))
 }
 

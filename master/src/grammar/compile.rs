@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use cake_worker::platform::give_way;
+use cake_platform::give_way;
 use llguidance::api::{GrammarInit, ParserLimits, TopLevelGrammar};
 use llguidance::earley::lexerspec::LexerSpec;
 use llguidance::panic_utils::catch_unwind;

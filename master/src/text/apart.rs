@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::time::{Duration, SystemTime};
 
-use cake_worker::platform::process_gives_way;
+use cake_platform::process_gives_way;
 use serde::{Deserialize, Serialize};
 
 use super::Error;

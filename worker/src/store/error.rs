@@ -6,8 +6,6 @@ use std::path::{Path, PathBuf};
 use cake_checkpoint::Digest;
 use cake_checkpoint::units::format_bytes;
 
-use crate::platform;
-
 /// Why the store could not do what was asked. The text is a whole sentence: it includes the cause.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -175,7 +173,7 @@ impl Error {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::DiskFull {
                 path: root.to_owned(),
                 need_bytes,
-                free_bytes: platform::free_space(root).map_or(0, |space| space.free_bytes),
+                free_bytes: cake_platform::free_space(root).map_or(0, |space| space.free_bytes),
                 prunable_bytes: 0,
             },
             _ => Error::io("write", path, cause),

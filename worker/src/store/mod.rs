@@ -27,11 +27,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use cake_checkpoint::{Blob, Digest, Manifest};
+use cake_platform::{DiskSpace, free_space};
 
 pub use error::Error;
 pub use writer::Writer;
 
-use crate::platform;
 use folders::Folders;
 use reuse::Tensors;
 use state::{State, Transfer};
@@ -292,10 +292,9 @@ impl Store {
         Ok(self.disk()?.free_bytes)
     }
 
-    fn disk(&self) -> Result<platform::DiskSpace, Error> {
+    fn disk(&self) -> Result<DiskSpace, Error> {
         let root = &self.inner.folders.root;
-        platform::free_space(root)
-            .map_err(|cause| Error::io("ask for the free space of", root, cause))
+        free_space(root).map_err(|cause| Error::io("ask for the free space of", root, cause))
     }
 
     /// Every change under the lock is complete before anything that can panic, so a poisoned lock

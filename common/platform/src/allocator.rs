@@ -5,7 +5,7 @@
 /// glibc keeps freed blocks of up to 32 MiB for reuse once one of that size was freed, in a pool per
 /// thread: after a few pushes and loads a worker held 20 to 40 MiB that nobody used, beyond its
 /// budget. Call it before other threads start.
-pub(crate) fn return_freed_memory() {
+pub fn return_freed_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
         use std::ffi::c_int;

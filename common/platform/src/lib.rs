@@ -1,7 +1,15 @@
-//! What differs between systems, each behind one function with a plain fallback.
+//! What differs between systems, each fact behind one function with a plain fallback.
 //!
-//! Nothing here decides anything: the store asks for disk space and durable renames, the worker
-//! asks what memory and how many threads it may offer, and who it is.
+//! Start with the function that you need: [`free_memory`] and [`default_budget`] (what a device can offer),
+//! [`process_memory`] (what this process holds), [`free_space`] (a disk's room), [`battery`], [`host_name`],
+//! [`give_way`] and [`process_gives_way`] (priorities), [`return_freed_memory`] (the allocator).
+//!
+//! Invariants:
+//! - Nothing here decides anything beyond the default of what a device offers: callers get numbers and choose.
+//! - Where a system does not tell, a function says what holds on any system, or `None`; it never fails the caller.
+//!   [`free_space`] alone returns an error: its path may not exist.
+//! - No network, no models, no tensors. What only the arithmetic asks of a system (processors, huge pages) stays in the
+//!   engine; what only the store asks of a file system stays in the worker.
 
 mod allocator;
 mod battery;
@@ -10,13 +18,11 @@ mod disk;
 mod memory;
 mod priority;
 
-pub(crate) use allocator::return_freed_memory;
+pub use allocator::return_freed_memory;
 pub use battery::{Battery, battery};
-pub(crate) use disk::{DiskSpace, free_space};
+pub use disk::{DiskSpace, free_space};
 pub use memory::{MemoryOffer, ProcessMemory, default_budget, free_memory, process_memory};
 pub use priority::{give_way, process_gives_way};
-
-pub use cake_engine::default_threads;
 
 /// This device's name without its domain, or `worker` where the system does not tell one.
 pub fn host_name() -> String {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cake_checkpoint::units::format_bytes;
 
-use super::cgroup;
+use crate::cgroup;
 
 /// Least memory left to the rest of the device.
 const MIN_RESERVE_BYTES: u64 = 256 << 20;

@@ -13,13 +13,13 @@ const V1_UNLIMITED_BYTES: u64 = 1 << 60;
 
 /// The level of the hierarchy that leaves the least.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Limit {
+pub(crate) struct Limit {
     /// Bytes still free below the limit, memory that can be reclaimed counted as free.
-    pub(super) free_bytes: u64,
+    pub(crate) free_bytes: u64,
     /// The limit itself.
-    pub(super) limit_bytes: u64,
+    pub(crate) limit_bytes: u64,
     /// Directory of the group that sets it.
-    pub(super) group: PathBuf,
+    pub(crate) group: PathBuf,
 }
 
 /// File names and their meaning in one version of control groups.
@@ -56,7 +56,7 @@ struct Hierarchy {
 
 /// The tightest memory limit over this process, or `None` where there is none or no cgroups.
 /// `read` returns a file's text, or `None` if it cannot be read.
-pub(super) fn memory_limit(read: &dyn Fn(&Path) -> Option<String>) -> Option<Limit> {
+pub(crate) fn memory_limit(read: &dyn Fn(&Path) -> Option<String>) -> Option<Limit> {
     let groups = read(Path::new("/proc/self/cgroup"))?;
     let mounts = read(Path::new("/proc/self/mountinfo"))?;
     mounts

@@ -5,17 +5,17 @@ use std::path::Path;
 
 /// Room on the file system that holds a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct DiskSpace {
+pub struct DiskSpace {
     /// Bytes an ordinary process may still write.
-    pub(crate) free_bytes: u64,
+    pub free_bytes: u64,
     /// Size of the whole file system.
-    pub(crate) total_bytes: u64,
+    pub total_bytes: u64,
 }
 
 /// Room on the file system of `path`. Where the system cannot be asked, room without limit: writes
 /// then fail by themselves when the disk is full.
 #[cfg(unix)]
-pub(crate) fn free_space(path: &Path) -> io::Result<DiskSpace> {
+pub fn free_space(path: &Path) -> io::Result<DiskSpace> {
     let stat = rustix::fs::statvfs(path)?;
     let block = if stat.f_frsize == 0 { stat.f_bsize } else { stat.f_frsize };
     Ok(DiskSpace {
@@ -26,7 +26,7 @@ pub(crate) fn free_space(path: &Path) -> io::Result<DiskSpace> {
 
 /// Room without limit: this system is not asked.
 #[cfg(not(unix))]
-pub(crate) fn free_space(path: &Path) -> io::Result<DiskSpace> {
+pub fn free_space(path: &Path) -> io::Result<DiskSpace> {
     path.metadata()?;
     Ok(DiskSpace { free_bytes: u64::MAX, total_bytes: u64::MAX })
 }
