@@ -11,8 +11,7 @@
 //! - The master alone allocates KV blocks; a stage only indexes its pool with them.
 //! - Tensor bytes are streamed in pieces of 1 MiB, never held whole: memory does not grow with the model.
 //! - Sampling is a pure function of seed, position and token ids.
-//! - The worker crate is used for the hidden `worker` subcommand that the demo starts, and for what a stage
-//!   is on either side: its scratch memory and how it runs a step.
+//! - The worker crate is used for the hidden `worker` subcommand that the demo starts, and for nothing else.
 
 pub mod api;
 mod aside;

@@ -5,7 +5,7 @@ use cake_checkpoint::units::format_bytes;
 use cake_checkpoint::{Digest, Dtype, KvDtype, LayerSpec, Manifest};
 use cake_engine::Numerics;
 use cake_proto::WireFormat;
-use cake_worker::load::stage_scratch_bytes;
+use cake_stage::stage_scratch_bytes;
 
 use crate::cluster::{Measured, Member};
 use crate::model::Model;
@@ -140,7 +140,7 @@ impl Candidate {
         Self {
             name: name.to_owned(),
             budget_bytes,
-            overhead_bytes: cake_worker::OVERHEAD_BYTES,
+            overhead_bytes: cake_stage::OVERHEAD_BYTES,
             threads: 4,
             resident_permille: HashMap::new(),
             measured: None,

@@ -6,8 +6,8 @@ use cake_checkpoint::units::format_bytes;
 use cake_engine::Weights;
 use cake_identity::JoinToken;
 
-use crate::OVERHEAD_BYTES;
 use crate::reserve::Reserve;
+use cake_stage::OVERHEAD_BYTES;
 
 /// A worker's settings. Built by [`Config::checked`], so a value of this type is usable.
 #[derive(Clone, Debug)]

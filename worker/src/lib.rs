@@ -2,7 +2,7 @@
 //!
 //! Start with [`server`] (what runs), then [`service`] (the RPCs, thin), [`store`] (blobs on disk),
 //! [`membership`] (whose worker it is; `announce` tells its master where it is, `lines` are for one that
-//! cannot connect to it), [`runtime`] (the loaded stage on threads of its own, `compute` one step there) and [`routes`] (where its output goes).
+//! cannot connect to it), [`runtime`] (the loaded stage on threads of its own) and [`routes`] (where its output goes).
 //!
 //! Invariants:
 //! - A library first: an app on a phone embeds [`server::Worker`]; the binary only parses arguments.
@@ -13,7 +13,6 @@
 
 mod announce;
 pub mod cli;
-mod compute;
 pub mod config;
 pub mod lease;
 mod lines;
@@ -31,11 +30,6 @@ pub mod store;
 
 /// Target of the few lines that a worker says without being asked for more: who holds it, and what it does for them.
 pub(crate) const NOTES: &str = "cake_worker::notes";
-
-/// Memory a worker's process takes besides its stage: the program, its threads' stacks, the
-/// connections' windows and the allocator's slack. Measured with an idle worker after a push of
-/// 1 GiB, rounded up.
-pub const OVERHEAD_BYTES: u64 = 40 << 20;
 
 /// Port that workers listen on unless told otherwise.
 pub const DEFAULT_PORT: u16 = 7117;

@@ -1,12 +1,12 @@
 //! From held blobs to a loaded stage: check the request, map and verify the blobs, build the layers.
 use cake_checkpoint::units::format_bytes;
-use cake_checkpoint::{Digest, Dtype, KvDtype, LayerRange, ModelSpec, TensorEntry};
+use cake_checkpoint::{Digest, KvDtype, LayerRange, ModelSpec, TensorEntry};
 use cake_engine::{DeviceKind, EngineOptions, Numerics, Placement, Stage, placement};
 use cake_proto::wire_format::UnknownNumber;
 use cake_proto::{WireFormat, limits, wire};
+use cake_stage::{OVERHEAD_BYTES, resident_permille, stage_scratch_bytes};
 use tonic::Status;
 
-use crate::OVERHEAD_BYTES;
 use crate::lease;
 use crate::runtime::{About, Resting, Runtime};
 use crate::store::{self, OpenBlob, Store};
@@ -106,24 +106,6 @@ pub struct Place<'a> {
     pub placement: &'a Placement,
     /// Fails once the master that asked has gone.
     pub still_wanted: &'a dyn Fn() -> Result<(), lease::Error>,
-}
-
-/// An upper bound of what a stage allocates while it runs: the engine's buffers for one step, the
-/// steps that are being received or wait before it, and what leaves it (bytes).
-pub fn stage_scratch_bytes(config: &ModelSpec, rows: usize, context: usize, threads: usize) -> u64 {
-    let step = (rows as u64).saturating_mul(config.hidden_size as u64).saturating_mul(4);
-    // Being received, queued before the stage, and its result while it is cut into frames.
-    let steps = step.saturating_mul(1 + limits::STEPS_QUEUED as u64 + 2);
-    let frames = limits::frames_queued(usize::try_from(step).unwrap_or(usize::MAX)) as u64;
-    // Those that wait for the link, and the one that is being sent.
-    let leaving = step.min(limits::FRAME_BYTES as u64).saturating_mul(frames + 1);
-    let waiting = steps.saturating_add(leaving);
-    cake_engine::scratch_bytes(config, rows, context, threads).saturating_add(waiting)
-}
-
-/// Resident bytes for each thousand stored bytes of a weight on this worker's device.
-pub fn resident_permille(dtype: Dtype) -> u32 {
-    DeviceKind::from_env().unwrap_or_default().resident_permille(dtype)
 }
 
 impl TryFrom<wire::LoadRequest> for Load {

@@ -11,12 +11,12 @@ use cake_checkpoint::units::format_bytes;
 use cake_checkpoint::{Blob, Digest, LayerRange, Manifest};
 use cake_engine::Stage;
 use cake_proto::{Failure, Step, WireFormat, limits};
+use cake_stage::{Job, StepEngine};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
 use self::line::{Line, Turns, line};
 use crate::NOTES;
-pub use crate::compute::{Job, StepEngine, StepError};
 use crate::progress::{Progress, Report};
 use crate::routes::Routes;
 use crate::store::OpenBlob;

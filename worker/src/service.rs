@@ -14,10 +14,9 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 use tracing::info;
 
-use crate::OVERHEAD_BYTES;
 use crate::config::Config;
 use crate::lease;
-use crate::load::{Load, Outcome, Place, stage_scratch_bytes};
+use crate::load::{Load, Outcome, Place};
 use crate::membership::Membership;
 use crate::push;
 use crate::push::blocking;
@@ -25,6 +24,7 @@ use crate::reserve::Reserve;
 use crate::runtime::{self, Runtime, Ticket};
 use crate::shared::{Held, Shared};
 use crate::store::{self, Store};
+use cake_stage::{OVERHEAD_BYTES, stage_scratch_bytes};
 
 /// Events that may wait for a slow reader of a progress stream.
 const EVENTS_QUEUED: usize = 16;

@@ -10,13 +10,13 @@ use cake_proto::{PROTOCOL, VERSION, limits, shut_out, wire};
 use tokio::sync::{RwLock, watch};
 use tracing::{error, info};
 
+use crate::NOTES;
 use crate::config::Config;
 use crate::lease::{LeaseBook, LeaseGuard};
-use crate::load::resident_permille;
 use crate::membership::Membership;
 use crate::runtime::Runtime;
 use crate::store::{InUse, Store};
-use crate::{NOTES, OVERHEAD_BYTES};
+use cake_stage::{OVERHEAD_BYTES, resident_permille};
 
 /// What the clones of a worker's service share.
 pub(crate) struct Shared {

@@ -36,8 +36,15 @@ const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 /// How long spans that wait may take to leave when the process ends.
 pub const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Our crates: what libraries do with their own connections is no part of a trace.
-const CRATES: [&str; 6] =
-    ["cake_master", "cake_worker", "cake_engine", "cake_checkpoint", "cake_platform", "cake_proto"];
+const CRATES: [&str; 7] = [
+    "cake_master",
+    "cake_worker",
+    "cake_engine",
+    "cake_checkpoint",
+    "cake_platform",
+    "cake_proto",
+    "cake_stage",
+];
 
 /// Where traces go.
 #[derive(Args, Clone, Debug, Default)]

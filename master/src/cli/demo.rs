@@ -283,8 +283,8 @@ fn room_for(layers: usize, model: &Model, promise: &Promise) -> u64 {
     let first = &config.layers[..1]; // All are alike.
     let kv = cake_engine::kv_bytes(first, CONTEXT, promise.parallel, promise.kv);
     let layer = model.blob_bytes(0) + kv;
-    let scratch = cake_worker::load::stage_scratch_bytes(config, promise.max_rows(), CONTEXT, 1);
-    cake_worker::OVERHEAD_BYTES + scratch + layer * layers as u64 + layer / 2
+    let scratch = cake_stage::stage_scratch_bytes(config, promise.max_rows(), CONTEXT, 1);
+    cake_stage::OVERHEAD_BYTES + scratch + layer * layers as u64 + layer / 2
 }
 
 /// This program again, as a worker on a port that the system chooses.

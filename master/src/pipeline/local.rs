@@ -3,7 +3,7 @@ use std::thread::JoinHandle;
 
 use cake_engine::Stage;
 use cake_proto::{Failure, Step, limits};
-use cake_worker::runtime::{Job, StepEngine};
+use cake_stage::{Job, StepEngine};
 use tokio::sync::mpsc;
 use tracing::warn;
 

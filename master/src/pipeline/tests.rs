@@ -1,7 +1,7 @@
 //! A pipeline that breaks while a worker takes nothing any more; what its parts' tests share.
 use std::time::Duration;
 
-use cake_worker::runtime::Job;
+use cake_stage::Job;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::Receiver;
 use tokio::task::JoinHandle;
