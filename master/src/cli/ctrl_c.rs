@@ -210,7 +210,7 @@ mod tests {
                 }
                 Ok(())
             };
-            tell.send(run(runtime(), command, cake_worker::cli::interrupts)).expect("waited for");
+            tell.send(run(runtime(), command, cake_platform::interrupts)).expect("waited for");
         });
         let end = told.recv_timeout(LIMIT);
         go_on.store(false, Ordering::Relaxed);

@@ -33,7 +33,7 @@ mod workers;
 
 use std::process::ExitCode;
 
-use cake_worker::cli::interrupts;
+use cake_platform::interrupts;
 use clap::{Parser, Subcommand};
 use tokio::task::block_in_place;
 
