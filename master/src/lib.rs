@@ -18,6 +18,7 @@ mod aside;
 pub mod chunk;
 pub mod cli;
 pub mod cluster;
+pub(crate) mod deployment;
 pub mod distributor;
 pub mod generate;
 pub mod grammar;

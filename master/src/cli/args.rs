@@ -10,10 +10,10 @@ use cake_engine::{Numerics, SamplingOptions, Weights};
 use cake_proto::{WireFormat, limits};
 use clap::Args;
 
-use super::door::{self, Door};
 use super::{Error, out};
 use crate::chunk::first_bound;
 use crate::cluster::{Whereabouts, found};
+use crate::deployment::door::{self, Door};
 use crate::membership::Membership;
 use crate::planner::Pin;
 use crate::sizing::{DEFAULT_CONTEXT, Promise};
@@ -28,7 +28,7 @@ const GATHER: Duration = Duration::from_secs(5);
 /// Where the workers are.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Workers")]
-pub(super) struct ClusterArgs {
+pub(crate) struct ClusterArgs {
     /// A worker's address (HOST:PORT); repeat it, or separate several by commas. Default: the members of this
     /// master's cluster.
     #[arg(long = "worker", value_name = "ADDR", env = "CAKE_WORKERS", value_delimiter = ',')]
@@ -59,7 +59,7 @@ impl ClusterArgs {
     /// # Errors
     /// The cluster file or the authority cannot be used, plain text would go over a network unasked, or the door
     /// cannot be opened where it was asked for.
-    pub(super) async fn whereabouts(&self) -> Result<(Whereabouts, Option<Door>), Error> {
+    pub(crate) async fn whereabouts(&self) -> Result<(Whereabouts, Option<Door>), Error> {
         let cluster = self.workers().await?;
         match self.join.is_some() || cluster.needs_lines() {
             true => self.with_door(cluster).await,
@@ -71,7 +71,7 @@ impl ClusterArgs {
     ///
     /// # Errors
     /// As [`ClusterArgs::whereabouts`].
-    pub(super) async fn whereabouts_with_door(&self) -> Result<(Whereabouts, Option<Door>), Error> {
+    pub(crate) async fn whereabouts_with_door(&self) -> Result<(Whereabouts, Option<Door>), Error> {
         self.with_door(self.workers().await?).await
     }
 
@@ -88,7 +88,7 @@ impl ClusterArgs {
     }
 
     /// The failure of a command that has no worker to do its `action` with.
-    pub(super) fn nobody(&self, action: &'static str, cluster: &Whereabouts) -> Error {
+    pub(crate) fn nobody(&self, action: &'static str, cluster: &Whereabouts) -> Error {
         let why = match (self.alone, cluster.membership.authority()) {
             (true, _) => "--alone leaves all of them out",
             (false, Some(_)) => {
@@ -122,7 +122,7 @@ impl ClusterArgs {
 /// What is promised, and who may hold what.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Plan")]
-pub(super) struct PlanArgs {
+pub(crate) struct PlanArgs {
     /// Longest sequence to make room for (tokens). Default: what the model has, at most 4096.
     #[arg(long, value_name = "TOKENS")]
     pub context: Option<usize>,
@@ -181,7 +181,7 @@ pub(super) struct PlanArgs {
 impl PlanArgs {
     /// What to make room for with this model; where `--chunk` is not given, with as many prompt rows in
     /// one step as are tried first over workers.
-    pub(super) fn promise(&self, checkpoint: &Checkpoint) -> Result<Promise, Error> {
+    pub(crate) fn promise(&self, checkpoint: &Checkpoint) -> Result<Promise, Error> {
         let most = checkpoint.config.max_position_embeddings;
         let context = self.context.unwrap_or(most.min(DEFAULT_CONTEXT));
         let within = |argument, found: usize, most: usize| {
@@ -213,7 +213,7 @@ impl PlanArgs {
     }
 
     /// What is in force where nothing is said.
-    pub(super) fn usual() -> Self {
+    pub(crate) fn usual() -> Self {
         Self {
             context: None,
             parallel: None,
@@ -233,7 +233,7 @@ impl PlanArgs {
     }
 
     /// Pins for the planner.
-    pub(super) fn pins(&self) -> Vec<Pin> {
+    pub(crate) fn pins(&self) -> Vec<Pin> {
         let pin = |(device, layers): &(String, LayerRange)| Pin {
             device: device.clone(),
             layers: *layers,
@@ -244,11 +244,11 @@ impl PlanArgs {
 
 /// What `--encode` allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Encode(Vec<Encoding>);
+pub(crate) struct Encode(Vec<Encoding>);
 
 impl Encode {
     /// What may be used, widest first; never empty.
-    pub(super) fn tried(&self) -> &[Encoding] {
+    pub(crate) fn tried(&self) -> &[Encoding] {
         &self.0
     }
 }
@@ -267,7 +267,7 @@ impl FromStr for Encode {
 /// How tokens are chosen; what is not given comes from the model's generation_config.json.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Answer")]
-pub(super) struct SampleArgs {
+pub(crate) struct SampleArgs {
     /// Most new tokens. Default: the model's, else 512.
     #[arg(long, value_name = "N")]
     pub max_tokens: Option<usize>,
@@ -304,7 +304,7 @@ const DEFAULT_MAX_TOKENS: usize = 512;
 
 impl SampleArgs {
     /// The options in force for this model.
-    pub(super) fn options(&self, checkpoint: &Checkpoint) -> Result<SamplingOptions, Error> {
+    pub(crate) fn options(&self, checkpoint: &Checkpoint) -> Result<SamplingOptions, Error> {
         let model = &checkpoint.generation;
         let sampling = model.do_sample == Some(true) || self.temperature.is_some_and(|t| t > 0.0);
         let default =
@@ -336,12 +336,12 @@ impl SampleArgs {
     }
 
     /// Most new tokens for this model.
-    pub(super) fn max_tokens(&self, checkpoint: &Checkpoint) -> usize {
+    pub(crate) fn max_tokens(&self, checkpoint: &Checkpoint) -> usize {
         self.max_tokens.or(checkpoint.generation.max_new_tokens).unwrap_or(DEFAULT_MAX_TOKENS)
     }
 
     /// Ids that end the answer.
-    pub(super) fn stop_ids(&self, checkpoint: &Checkpoint, eos: Option<u32>) -> HashSet<u32> {
+    pub(crate) fn stop_ids(&self, checkpoint: &Checkpoint, eos: Option<u32>) -> HashSet<u32> {
         if self.ignore_eos {
             return HashSet::new();
         }
@@ -358,7 +358,7 @@ fn parse_pin(text: &str) -> Result<(String, LayerRange), String> {
 }
 
 /// `phone:3GiB`
-pub(super) fn parse_what_if(text: &str) -> Result<(String, u64), String> {
+pub(crate) fn parse_what_if(text: &str) -> Result<(String, u64), String> {
     let expected = || format!("expected NAME:SIZE, such as phone:3GiB, found {text:?}");
     let (name, size) = text.rsplit_once(':').ok_or_else(expected)?;
     let bytes = parse_bytes(size).map_err(|error| error.to_string())?;

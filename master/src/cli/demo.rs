@@ -14,10 +14,10 @@ use tokio::task::{JoinHandle, block_in_place};
 
 use super::args::PlanArgs;
 use super::out::{self, Tell};
-use super::prepare::{Prepared, PushReport, prepare};
 use super::run::Writer;
 use super::{Error, report};
 use crate::cluster::Whereabouts;
+use crate::deployment::prepare::{Prepared, PushReport, prepare};
 use crate::generate::Options;
 use crate::membership::Membership;
 use crate::model::Model;

@@ -1,33 +1,24 @@
-//! The command line of `cake-master`: one file per command, what they share in `args` and `prepare`.
-mod again;
-mod args;
-mod candidates;
+//! The command line of `cake-master`: one file per command, what they share in `args` and `report`.
+pub(crate) mod args;
 mod chat;
-mod choose;
 mod ctrl_c;
 mod demo;
 mod doctor;
-mod door;
 mod error;
 mod examples;
 mod extract;
 mod init;
 mod input;
 mod inspect;
-mod keeper;
 mod listen;
-mod out;
+pub(crate) mod out;
 mod plan;
-mod prepare;
 mod push;
-mod rates;
-mod report;
+pub(crate) mod report;
 mod run;
 mod serve;
-mod show;
-mod start;
+pub(crate) mod show;
 mod token;
-mod trust;
 mod verify;
 mod workers;
 

@@ -1,8 +1,8 @@
 //! `cake-master plan`: who would hold what. Changes nothing.
 use super::args::{ClusterArgs, PlanArgs, parse_what_if};
 use super::out::{self, Tell};
-use super::prepare::prepare;
 use super::{Error, report};
+use crate::deployment::prepare::prepare;
 use crate::state::State;
 
 /// Arguments of `plan`.

@@ -1,8 +1,8 @@
 //! `cake-master push`: plan and push, then leave. The next run finds everything there.
 use super::args::{ClusterArgs, PlanArgs};
 use super::out::Tell;
-use super::prepare::prepare;
 use super::{Error, report};
+use crate::deployment::prepare::prepare;
 use crate::state::State;
 
 /// Arguments of `push`.

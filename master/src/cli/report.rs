@@ -3,8 +3,8 @@ use cake_checkpoint::Encoding;
 use cake_checkpoint::units::{format_bytes, format_rate};
 use serde::Serialize;
 
-use super::prepare::{Prepared, PushReport};
 use super::{Error, out};
+use crate::deployment::prepare::{Prepared, PushReport};
 use crate::distributor::Pushed;
 use crate::generate::Timing;
 use crate::pipeline::StageInfo;
@@ -12,7 +12,7 @@ use crate::planner::{Idle, Plan, Refusal, table};
 
 /// `run --json` prints exactly one of these.
 #[derive(Debug, Serialize)]
-pub(super) struct RunReport<'a> {
+pub(crate) struct RunReport<'a> {
     /// Ids of the prompt, as given to the model.
     pub prompt_ids: &'a [u32],
     /// Ids of the answer.
@@ -37,7 +37,7 @@ pub(super) struct RunReport<'a> {
 
 /// Times of a run, in seconds.
 #[derive(Debug, Serialize)]
-pub(super) struct RunTiming<'a> {
+pub(crate) struct RunTiming<'a> {
     /// From the start of the program to a pipeline that takes steps.
     pub ready_seconds: f64,
     /// Of that, pushing blobs.
@@ -50,7 +50,7 @@ pub(super) struct RunTiming<'a> {
 }
 
 /// What will be pushed where, and how long that may take. Empty if nothing is missing.
-pub(super) fn push_forecast(prepared: &Prepared) -> Vec<String> {
+pub(crate) fn push_forecast(prepared: &Prepared) -> Vec<String> {
     let remotes = prepared.remotes().into_iter().zip(prepared.missing_bytes());
     let lacking = remotes.filter(|(_, missing)| *missing > 0);
     lacking
@@ -69,7 +69,7 @@ pub(super) fn push_forecast(prepared: &Prepared) -> Vec<String> {
 }
 
 /// One line about a finished push.
-pub(super) fn push_summary(report: &PushReport) -> String {
+pub(crate) fn push_summary(report: &PushReport) -> String {
     if report.workers.is_empty() {
         return "nothing to push: no worker takes part".to_owned();
     }
@@ -89,7 +89,7 @@ pub(super) fn push_summary(report: &PushReport) -> String {
 }
 
 /// One line about an answer.
-pub(super) fn timing_summary(timing: &Timing, push: &PushReport) -> String {
+pub(crate) fn timing_summary(timing: &Timing, push: &PushReport) -> String {
     let reused = match timing.reused_tokens {
         0 => String::new(),
         tokens => format!(", {tokens} reused"),
@@ -108,7 +108,7 @@ pub(super) fn timing_summary(timing: &Timing, push: &PushReport) -> String {
 
 /// `plan --json` and `push --json`.
 #[derive(Debug, Serialize)]
-pub(super) struct PlanReport<'a> {
+pub(crate) struct PlanReport<'a> {
     /// Model as people call it.
     pub model: &'a str,
     /// What its weights are turned into.
@@ -135,7 +135,7 @@ pub(super) struct PlanReport<'a> {
 
 impl<'a> PlanReport<'a> {
     /// A report on a plan, and on its push if there was one.
-    pub(super) fn new(prepared: &'a Prepared, push: Option<&'a PushReport>) -> Self {
+    pub(crate) fn new(prepared: &'a Prepared, push: Option<&'a PushReport>) -> Self {
         Self {
             model: &prepared.model.checkpoint.location.name,
             encoding: prepared.model.encoding.to_string(),
@@ -152,7 +152,7 @@ impl<'a> PlanReport<'a> {
 }
 
 /// The plan as people read it: who holds what, what to expect of it, what stays on the master.
-pub(super) fn plan_text(prepared: &Prepared) -> String {
+pub(crate) fn plan_text(prepared: &Prepared) -> String {
     let ends = prepared.model.ends_bytes();
     let encoding = match prepared.model.encoding {
         Encoding::AsStored => String::new(),
@@ -182,7 +182,7 @@ struct Failed<'a> {
 }
 
 /// A failure as JSON on standard output, beside the sentence on standard error.
-pub(super) fn print_error(error: &Error) -> Result<(), Error> {
+pub(crate) fn print_error(error: &Error) -> Result<(), Error> {
     let refusal = match error {
         Error::Plan(refusal) | Error::PlanWithout { refusal, .. } => Some(refusal),
         _ => None,
@@ -191,7 +191,7 @@ pub(super) fn print_error(error: &Error) -> Result<(), Error> {
 }
 
 /// Pretty JSON on standard output.
-pub(super) fn print_json(value: &impl Serialize) -> Result<(), Error> {
+pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Error> {
     match serde_json::to_string_pretty(value) {
         Ok(text) => out::line(text),
         Err(source) => Err(Error::Output { source: source.into() }),
@@ -199,7 +199,7 @@ pub(super) fn print_json(value: &impl Serialize) -> Result<(), Error> {
 }
 
 /// Seconds for people: `3.4 ms`, `0.12 s`, `3.4 s`, `2 min 5 s`.
-pub(super) fn duration(seconds: f64) -> String {
+pub(crate) fn duration(seconds: f64) -> String {
     match seconds {
         s if s < 0.1 => format!("{:.1} ms", s * 1e3),
         s if s < 1.0 => format!("{s:.2} s"),

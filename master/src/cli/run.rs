@@ -7,8 +7,8 @@ use cake_checkpoint::units::format_bytes;
 use tokio::task::block_in_place;
 
 use super::args::{ClusterArgs, PlanArgs, SampleArgs};
-use super::prepare::{prepare, warn};
 use super::{Error, out, report};
+use crate::deployment::prepare::{prepare, warn};
 use crate::generate::{Answer, Finish, Options, Timing};
 use crate::scheduler::Generator;
 use crate::state::State;

@@ -13,14 +13,14 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use super::args::{ClusterArgs, PlanArgs, SampleArgs};
 use super::ctrl_c::{CtrlC, Interrupts};
-use super::keeper::Keeper;
 use super::listen::bind;
-use super::prepare::{master_name, prepare, warn};
-use super::trust::Trust;
 use super::{Error, out};
 use crate::api::{self, Bodies, Bounds, Served, Server, Stop};
 use crate::aside::tidy;
 use crate::cluster::Whereabouts;
+use crate::deployment::keeper::Keeper;
+use crate::deployment::prepare::{master_name, prepare, warn};
+use crate::deployment::trust::Trust;
 use crate::monitor::Monitor;
 use crate::request_id;
 use crate::scheduler::{Limits, OnLoss, Scheduler};

@@ -18,14 +18,14 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 
 /// Draws a push until it is told to finish.
 #[derive(Debug)]
-pub(super) struct PushDrawing {
+pub(crate) struct PushDrawing {
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
 
 impl PushDrawing {
     /// Starts drawing on standard error; nothing at all if `quiet`.
-    pub(super) fn start(progress: &Arc<Progress>, quiet: bool) -> Self {
+    pub(crate) fn start(progress: &Arc<Progress>, quiet: bool) -> Self {
         let (stop, stopped) = oneshot::channel();
         let progress = progress.clone();
         let task = tokio::spawn(async move {
@@ -41,7 +41,7 @@ impl PushDrawing {
     }
 
     /// Draws the last state and waits for it to be on the screen.
-    pub(super) async fn finish(self) {
+    pub(crate) async fn finish(self) {
         self.stop.send(()).ok();
         self.task.await.ok();
     }

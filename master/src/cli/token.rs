@@ -10,7 +10,8 @@ use qrcode::render::unicode::Dense1x2;
 use serde::Serialize;
 use tokio::task::block_in_place;
 
-use super::{Error, door, out, report};
+use super::{Error, out, report};
+use crate::deployment::door;
 use crate::membership::{self, DOOR_PORT, Membership};
 
 /// How often it is looked whether somebody has joined.

@@ -8,9 +8,9 @@ use tokio::task::block_in_place;
 
 use super::args::{ClusterArgs, PlanArgs};
 use super::out::{self, Tell};
-use super::prepare::{Prepared, prepare};
 use super::{Error, report};
 use crate::cluster::Member;
+use crate::deployment::prepare::{Prepared, prepare};
 use crate::pipeline::{self, Opening, Pipeline, StageSpec};
 use crate::planner::PlannedStage;
 use crate::state::State;

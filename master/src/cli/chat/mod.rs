@@ -14,9 +14,9 @@ use self::conversation::Conversation;
 use super::args::{ClusterArgs, PlanArgs, SampleArgs};
 use super::ctrl_c::{CtrlC, Interrupts};
 use super::input::Input;
-use super::prepare::{Prepared, PushReport, prepare, warn};
 use super::run::{Writer, check_system, tell_ending};
 use super::{Error, out, report};
+use crate::deployment::prepare::{Prepared, PushReport, prepare, warn};
 use crate::generate::{Answer, Finish, Timing};
 use crate::pipeline::Paces;
 use crate::scheduler::{

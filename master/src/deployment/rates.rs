@@ -8,10 +8,10 @@ use cake_proto::wire;
 use futures_util::future::try_join_all;
 use tokio::task::block_in_place;
 
-use super::Error;
-use super::args::PlanArgs;
 use super::candidates::Seat;
 use super::prepare::Prepared;
+use crate::cli::Error;
+use crate::cli::args::PlanArgs;
 use crate::cluster::{self, Measured, Member};
 use crate::model::Model;
 use crate::sizing::LOCAL;
@@ -23,11 +23,11 @@ const SCRATCH_PART: u64 = 4;
 const CHOICES: usize = 5;
 
 /// Rates of one candidate, or why there are none.
-pub(super) type Rates = Result<Measured, String>;
+pub(crate) type Rates = Result<Measured, String>;
 
 /// Who is timed for a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Probing {
+pub(crate) enum Probing {
     /// Everybody, whatever is remembered.
     All,
     /// Who was never timed, or only while other work went on.
@@ -38,14 +38,14 @@ pub(super) enum Probing {
 
 impl Probing {
     /// As a command asks for it.
-    pub(super) fn asked(args: &PlanArgs) -> Self {
+    pub(crate) fn asked(args: &PlanArgs) -> Self {
         if args.reprobe { Self::All } else { Self::Uncertain }
     }
 }
 
 /// What candidates are asked for.
 #[derive(Clone, Copy)]
-pub(super) struct Asking<'a> {
+pub(crate) struct Asking<'a> {
     pub model: &'a Model,
     pub state: &'a State,
     /// Of the master.
@@ -59,7 +59,7 @@ impl Asking<'_> {
     ///
     /// # Errors
     /// A worker that is gone.
-    pub(super) async fn workers(&self, workers: Vec<&Member>) -> Result<Vec<Rates>, Error> {
+    pub(crate) async fn workers(&self, workers: Vec<&Member>) -> Result<Vec<Rates>, Error> {
         let mut hosts: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
         for (index, worker) in workers.iter().enumerate() {
             hosts.entry(host(&worker.address)).or_default().push(index);
@@ -105,7 +105,7 @@ impl Asking<'_> {
     }
 
     /// The master's own rates, timed within the memory that it may use if they are `needed` and not known.
-    pub(super) fn own(&self, max_bytes: u64, needed: bool) -> Option<Rates> {
+    pub(crate) fn own(&self, max_bytes: u64, needed: bool) -> Option<Rates> {
         let Self { model, state, threads, .. } = *self;
         let key = own_key(model, threads);
         let known = match self.remembered(&key) {
@@ -132,7 +132,7 @@ impl Asking<'_> {
 
     /// Seconds of the master's own part of a token, timed if they are `needed` and not known; 0 where they cannot be
     /// had. Embedding a token is to read a row: nothing beside the head.
-    pub(super) fn ends(&self, needed: bool) -> f64 {
+    pub(crate) fn ends(&self, needed: bool) -> f64 {
         let Self { model, state, threads, probing } = *self;
         let key = ends_key(model, threads);
         let known = match self.remembered(&key) {
@@ -176,7 +176,7 @@ impl Asking<'_> {
 impl Prepared {
     /// Remembers how long the stages of the plan, and the master's own part, really took for a generated token: the
     /// next plan knows it.
-    pub(super) fn learn(&self, stage_seconds: Option<&[f64]>, ends_seconds: Option<f64>) {
+    pub(crate) fn learn(&self, stage_seconds: Option<&[f64]>, ends_seconds: Option<f64>) {
         let Self { model, state, threads, chosen, .. } = self;
         let stages = &chosen.plan.stages;
         let stage_seconds = stage_seconds.filter(|seconds| seconds.len() == stages.len());

@@ -4,21 +4,21 @@ use std::time::{Duration, Instant};
 
 use tracing::{error, warn};
 
-use super::out;
+use crate::cli::out;
 use crate::cluster::conduct::{Conduct, Consequence, Offence, SetAside};
 use crate::cluster::{self, Member};
 use crate::monitor::Monitor;
 use crate::pipeline;
 
 /// The conduct of a keeper's members.
-pub(super) struct Trust {
+pub(crate) struct Trust {
     conduct: Conduct,
     since: Instant,
 }
 
 /// Members that the next plan does without, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct LeftOut {
+pub(crate) struct LeftOut {
     /// In any case.
     pub set_aside: Vec<String>,
     /// Where others can do it.
@@ -27,14 +27,14 @@ pub(super) struct LeftOut {
 
 impl LeftOut {
     /// All of them.
-    pub(super) fn all(&self) -> Vec<String> {
+    pub(crate) fn all(&self) -> Vec<String> {
         self.set_aside.iter().chain(&self.avoided).cloned().collect()
     }
 }
 
 impl Trust {
     /// Nobody did anything yet.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         // No two masters go on in step.
         let seed = u64::from(std::process::id());
         Self { conduct: Conduct::new(seed), since: Instant::now() }
@@ -45,7 +45,7 @@ impl Trust {
     }
 
     /// Who is left out now.
-    pub(super) fn left_out(&self, members: &[Member]) -> LeftOut {
+    pub(crate) fn left_out(&self, members: &[Member]) -> LeftOut {
         let now = self.now();
         let mut left = LeftOut::default();
         for member in members {
@@ -61,7 +61,7 @@ impl Trust {
 
     /// The first of these members that is not to be given layers yet, though nobody else could hold them, and for how
     /// long.
-    pub(super) fn spared<'a>(
+    pub(crate) fn spared<'a>(
         &self,
         mut members: impl Iterator<Item = &'a Member>,
     ) -> Option<(String, Duration)> {
@@ -73,7 +73,7 @@ impl Trust {
     }
 
     /// Ways between processes of workers that are not to be tried now.
-    pub(super) fn cut(&self, members: &[Member]) -> HashSet<(String, String)> {
+    pub(crate) fn cut(&self, members: &[Member]) -> HashSet<(String, String)> {
         let now = self.now();
         let processes = || members.iter().map(|member| member.offer.instance.as_str());
         let there: HashSet<&str> = processes().collect();
@@ -85,7 +85,7 @@ impl Trust {
     }
 
     /// Tells people who is left out in any case.
-    pub(super) fn tell(&self, members: &[Member], monitor: &Monitor) {
+    pub(crate) fn tell(&self, members: &[Member], monitor: &Monitor) {
         monitor.set_aside(self.set_aside(members));
     }
 
@@ -100,14 +100,14 @@ impl Trust {
 
     /// A pipeline ended with this error: what its member computes with may not be what it was given. To be called
     /// before it puts that away.
-    pub(super) fn doubt(&self, error: &pipeline::Error, members: &mut [Member]) {
+    pub(crate) fn doubt(&self, error: &pipeline::Error, members: &mut [Member]) {
         use pipeline::Error::{Malformed, NotFinite};
         let (NotFinite { worker, .. } | Malformed { worker, .. }) = error else { return };
         members.iter_mut().filter(|member| member.name() == worker).for_each(Member::distrust);
     }
 
     /// A pipeline ended with this error. To be called once it is known who is there still.
-    pub(super) fn blame(
+    pub(crate) fn blame(
         &mut self,
         error: &pipeline::Error,
         members: &[Member],
@@ -151,7 +151,7 @@ impl Trust {
     }
 
     /// A worker could not be used for another pipeline.
-    pub(super) fn blame_start(
+    pub(crate) fn blame_start(
         &mut self,
         error: &cluster::Error,
         members: &[Member],
@@ -194,7 +194,7 @@ impl Trust {
 
 /// A member that was let go because it was gone.
 #[derive(Clone, Debug)]
-pub(super) struct Gone {
+pub(crate) struct Gone {
     name: String,
     worker_id: String,
     instance: String,
@@ -202,7 +202,7 @@ pub(super) struct Gone {
 
 impl Gone {
     /// All members, in case that they are gone a moment later.
-    pub(super) fn of(members: &[Member]) -> Vec<Self> {
+    pub(crate) fn of(members: &[Member]) -> Vec<Self> {
         let gone = |member: &Member| Self {
             name: member.name().to_owned(),
             worker_id: member.offer.worker_id.clone(),
@@ -213,7 +213,7 @@ impl Gone {
 }
 
 /// A pause in words.
-pub(super) fn seconds(pause: Duration) -> String {
+pub(crate) fn seconds(pause: Duration) -> String {
     match pause.as_secs() {
         0..120 => format!("{:.1} s", pause.as_secs_f64()),
         120..7200 => format!("{} minutes", pause.as_secs() / 60),

@@ -6,7 +6,7 @@ use cake_identity::join::{self, Event};
 use tokio::net::TcpListener;
 use tokio::task::{JoinSet, block_in_place};
 
-use super::{Error, out};
+use crate::cli::{Error, out};
 use crate::cluster::found;
 use crate::membership::{DOOR_PORT, Membership};
 use crate::sign::Sign;
@@ -16,7 +16,7 @@ const MASTER: &str = "master";
 
 /// An open door; closed when dropped.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(crate) struct Door {
     /// End with the door.
     _tasks: JoinSet<()>,
     /// Tells other processes of this master.
@@ -28,7 +28,7 @@ pub(super) struct Door {
 }
 
 /// The address of the door unless told otherwise.
-pub(super) fn default_address() -> String {
+pub(crate) fn default_address() -> String {
     format!("0.0.0.0:{DOOR_PORT}")
 }
 
@@ -38,7 +38,7 @@ pub(super) fn default_address() -> String {
 ///
 /// # Errors
 /// [`Error::Listen`] if the address asked for cannot be had.
-pub(super) async fn open(
+pub(crate) async fn open(
     membership: &Membership,
     asked: Option<&str>,
     discover: bool,
@@ -100,7 +100,7 @@ fn tell(event: &Event) {
 }
 
 /// Where other devices find this one, most likely.
-pub(super) fn own_address() -> Option<IpAddr> {
+pub(crate) fn own_address() -> Option<IpAddr> {
     // Nothing is sent: the system only says which address it would send from.
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
     socket.connect("192.0.2.1:9").ok()?; // For documentation, by RFC 5737: nobody has it.

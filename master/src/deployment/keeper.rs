@@ -16,13 +16,13 @@ use cake_checkpoint::units::format_bytes;
 use tokio::sync::watch;
 use tokio::task::block_in_place;
 
-use super::Error;
-use super::again::Copies;
-use super::args::PlanArgs;
-use super::choose::Chosen;
-use super::out::{self, Tell};
+use super::choice::Chosen;
 use super::prepare::Prepared;
+use super::replan::Copies;
 use super::trust::{Gone, LeftOut, Trust, seconds};
+use crate::cli::Error;
+use crate::cli::args::PlanArgs;
+use crate::cli::out::{self, Tell};
 use crate::cluster::Whereabouts;
 use crate::monitor::Monitor;
 use crate::pipeline::{self, Lateness, Paces, Pipeline};
@@ -48,7 +48,7 @@ fn may_move(is_over: bool, is_late: bool, running: usize) -> bool {
 }
 
 /// What is needed to build a pipeline anew.
-pub(super) struct Keeper {
+pub(crate) struct Keeper {
     /// The model and the workers that are held.
     pub prepared: Prepared,
     /// Where workers are that may come back.
@@ -83,7 +83,7 @@ enum News {
 
 impl Keeper {
     /// Watches and rebuilds for as long as it is polled, and the scheduler lives.
-    pub(super) async fn run(mut self) {
+    pub(crate) async fn run(mut self) {
         loop {
             let news = self.news().await;
             let mut since = Instant::now();

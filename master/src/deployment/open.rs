@@ -7,10 +7,10 @@ use cake_engine::{DeviceKind, EngineOptions, Stage};
 use futures_util::future::join_all;
 use tokio::task::block_in_place;
 
-use super::Error;
 use super::candidates::Seat;
-use super::out::{self, Tell};
 use super::prepare::{Prepared, PushReport};
+use crate::cli::Error;
+use crate::cli::out::{self, Tell};
 use crate::cluster::{self, Member};
 use crate::generate::Ends;
 use crate::pipeline::{self, Opening, Pipeline, StageSpec};
@@ -22,7 +22,7 @@ const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 impl Prepared {
     /// Loads the stages and connects them. Blobs found damaged on workers are pushed once more,
     /// which `pushed` then includes.
-    pub(super) async fn open(
+    pub(crate) async fn open(
         &self,
         tell: Tell,
         pushed: &mut PushReport,
@@ -72,7 +72,7 @@ impl Prepared {
     }
 
     /// What of the plan the master runs itself.
-    pub(super) fn local_plan(&self) -> Option<&PlannedStage> {
+    pub(crate) fn local_plan(&self) -> Option<&PlannedStage> {
         let own = |stage: &&PlannedStage| {
             self.chosen.seats.get(stage.device_index) == Some(&Seat::Master)
         };
@@ -100,7 +100,7 @@ impl Prepared {
 
     /// The master's own part: embedding, norm and head. To be called after [`Prepared::open`]: the
     /// layers come first where memory is short.
-    pub(super) fn ends(&self) -> Result<Ends, Error> {
+    pub(crate) fn ends(&self) -> Result<Ends, Error> {
         block_in_place(|| self.load_ends())
     }
 
@@ -125,7 +125,7 @@ impl Prepared {
 
     /// Lets workers that are held but have no part in the plan put away what rests of the last one, all at a time.
     /// Call once the plan runs: nobody says anything to them any more. May be dropped before it is over.
-    pub(super) async fn release_unused(&self) {
+    pub(crate) async fn release_unused(&self) {
         let used: Vec<&str> = self.remotes().iter().map(|(_, member)| member.name()).collect();
         let unused = self.members.iter().filter(|member| !used.contains(&member.name()));
         let release = async |member: &Member| {
@@ -142,7 +142,7 @@ impl Prepared {
     }
 
     /// Lets every worker of the plan unload; returns their stages with the peak memory they tell.
-    pub(super) async fn release(&self) -> Vec<(&PlannedStage, u64)> {
+    pub(crate) async fn release(&self) -> Vec<(&PlannedStage, u64)> {
         let mut peaks = Vec::new();
         for (stage, member) in self.remotes() {
             let mut client = member.client.clone();
@@ -154,7 +154,7 @@ impl Prepared {
         peaks
     }
 
-    pub(super) fn engine_options(&self) -> Result<EngineOptions, Error> {
+    pub(crate) fn engine_options(&self) -> Result<EngineOptions, Error> {
         Ok(EngineOptions {
             kv: self.chosen.promise.kv,
             kv_blocks: self.chosen.promise.kv_blocks(),

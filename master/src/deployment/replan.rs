@@ -1,12 +1,12 @@
 //! Planning again: after a loss, before a worker leaves, and for losses that may come.
 use std::sync::Arc;
 
-use super::Error;
-use super::args::PlanArgs;
-use super::choose::{Chosen, With};
+use super::choice::{Chosen, With};
 use super::prepare::Prepared;
 use super::rates::Probing;
 use super::trust::LeftOut;
+use crate::cli::Error;
+use crate::cli::args::PlanArgs;
 use crate::cluster::{self, Member};
 use crate::distributor::{self, Progress, WorkerProgress};
 use crate::planner::Plan;
@@ -20,7 +20,7 @@ const WORTH: f64 = 0.85;
 
 /// Copies of blobs for losses that may come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Copies {
+pub(crate) struct Copies {
     /// Bytes pushed for them now.
     pub pushed_bytes: u64,
     /// Workers whose loss would push nothing.
@@ -31,13 +31,13 @@ pub(super) struct Copies {
 
 impl Prepared {
     /// Finds out who is there still, and what they offer; returns the names of those that are slow to say.
-    pub(super) async fn refresh(&mut self) -> Vec<String> {
+    pub(crate) async fn refresh(&mut self) -> Vec<String> {
         cluster::refresh(&mut self.members).await
     }
 
     /// Plans again, for the workers that are still there but those that are left out. What was promised stays, and
     /// so does what weights are turned into: answers go on as they began.
-    pub(super) async fn replan(
+    pub(crate) async fn replan(
         &mut self,
         args: &PlanArgs,
         left_out: &LeftOut,
@@ -65,13 +65,13 @@ impl Prepared {
     }
 
     /// Members that wait to be let go.
-    pub(super) fn leaving(&self) -> Vec<String> {
+    pub(crate) fn leaving(&self) -> Vec<String> {
         let leaving = self.members.iter().filter(|member| member.is_leaving());
         leaving.map(|member| member.name().to_owned()).collect()
     }
 
     /// Lets go of those that wait for it and have no layers any more.
-    pub(super) fn let_leave(&self) {
+    pub(crate) fn let_leave(&self) {
         let needed: Vec<&str> = self.remotes().iter().map(|(_, member)| member.name()).collect();
         let leaving = self.members.iter().filter(|member| member.is_leaving());
         leaving.filter(|member| !needed.contains(&member.name())).for_each(Member::let_go);
@@ -79,7 +79,7 @@ impl Prepared {
 
     /// Another plan in which those that leave have no layers, its blobs brought to where they are missing while
     /// the present one works.
-    pub(super) async fn plan_leave(
+    pub(crate) async fn plan_leave(
         &self,
         args: &PlanArgs,
         left_out: &LeftOut,
@@ -92,7 +92,7 @@ impl Prepared {
 
     /// The same for a plan that is so much faster with those that are there now that it is worth the change, if
     /// there is one.
-    pub(super) async fn plan_faster(
+    pub(crate) async fn plan_faster(
         &self,
         args: &PlanArgs,
         left_out: &LeftOut,
@@ -121,13 +121,13 @@ impl Prepared {
     }
 
     /// Makes this the plan, now that its blobs are there and nothing is computed any more.
-    pub(super) async fn adopt(&mut self, chosen: Chosen) {
+    pub(crate) async fn adopt(&mut self, chosen: Chosen) {
         self.release().await;
         self.chosen = chosen;
     }
 
     /// Brings, for each worker with layers, what the plan without it would have to push.
-    pub(super) async fn bring_copies(
+    pub(crate) async fn bring_copies(
         &self,
         args: &PlanArgs,
         left_out: &LeftOut,

@@ -8,13 +8,13 @@ use cake_checkpoint::units::format_bytes;
 use serde::Serialize;
 use tokio::task::block_in_place;
 
-use super::args::PlanArgs;
 use super::candidates::Seat;
-use super::choose::{Chosen, With};
-use super::out::{self, Tell};
+use super::choice::{Chosen, With};
 use super::rates::Probing;
-use super::{Error, report, show};
 use crate::chunk::Chunk;
+use crate::cli::args::PlanArgs;
+use crate::cli::out::{self, Tell};
+use crate::cli::{Error, report, show};
 use crate::cluster::{self, Held, Member, Missing, Whereabouts};
 use crate::distributor::{self, Assignment, Manifests, Progress, Pushed, WorkerProgress};
 use crate::model::Model;
@@ -25,30 +25,30 @@ use crate::sizing::{self, OwnMemory, Promise};
 use crate::state::State;
 
 /// A checkpoint, the workers held for it, and the plan.
-pub(super) struct Prepared {
+pub(crate) struct Prepared {
     /// The model.
     pub model: Model,
-    pub(super) chosen: Chosen,
+    pub(crate) chosen: Chosen,
     /// Whether there were no workers from the start.
-    pub(super) alone: bool,
-    pub(super) members: Vec<Member>,
-    pub(super) manifests: Arc<Manifests>,
-    pub(super) state: State,
-    pub(super) threads: usize,
-    pub(super) own_weights: OwnWeights,
+    pub(crate) alone: bool,
+    pub(crate) members: Vec<Member>,
+    pub(crate) manifests: Arc<Manifests>,
+    pub(crate) state: State,
+    pub(crate) threads: usize,
+    pub(crate) own_weights: OwnWeights,
     /// Members that joined and are not used, each with why.
-    pub(super) missing: Vec<String>,
+    pub(crate) missing: Vec<String>,
     /// What people should know before it goes on, until it has been told.
     notes: Mutex<Vec<String>>,
     /// Ways between two processes of workers that let nothing through, by their instances: from, to.
-    pub(super) cut: HashSet<(String, String)>,
+    pub(crate) cut: HashSet<(String, String)>,
     /// Who wants to know of pushes.
     pub monitor: Option<Arc<Monitor>>,
 }
 
 /// How a push went, for reports.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct PushReport {
+pub(crate) struct PushReport {
     /// One for each worker of the plan.
     pub workers: Vec<Pushed>,
     /// Blob bytes sent.
@@ -61,7 +61,7 @@ pub(super) struct PushReport {
 
 impl PushReport {
     /// Counts a second push, of blobs that the first one took for whole.
-    pub(super) fn repair(&mut self, second: &Self) {
+    pub(crate) fn repair(&mut self, second: &Self) {
         self.pushed_bytes += second.pushed_bytes;
         self.reused_bytes = self.reused_bytes.saturating_sub(second.pushed_bytes);
         self.seconds += second.seconds;
@@ -74,7 +74,7 @@ impl PushReport {
 
 /// Opens the model, takes the workers, measures them and plans. `state` is where the master
 /// remembers digests and measurements.
-pub(super) async fn prepare(
+pub(crate) async fn prepare(
     state: State,
     model: &str,
     cluster: &Whereabouts,
@@ -183,35 +183,35 @@ fn notes(
 }
 
 /// Tells people what is not as it should be but does not stop anything.
-pub(super) fn warn(warnings: &[String]) {
+pub(crate) fn warn(warnings: &[String]) {
     warnings.iter().for_each(|warning| out::note(format_args!("warning: {warning}")));
 }
 
 impl Prepared {
     /// What was promised.
-    pub(super) fn promise(&self) -> &Promise {
+    pub(crate) fn promise(&self) -> &Promise {
         &self.chosen.promise
     }
 
     /// How prompts are cut into steps.
-    pub(super) fn chunk(&self) -> Chunk {
+    pub(crate) fn chunk(&self) -> Chunk {
         self.chosen.chunk
     }
 
     /// The plan.
-    pub(super) fn plan(&self) -> &Plan {
+    pub(crate) fn plan(&self) -> &Plan {
         &self.chosen.plan
     }
 
     /// Takes workers that came back. May be dropped at any time.
-    pub(super) async fn rejoin(&mut self, cluster: &Whereabouts) {
+    pub(crate) async fn rejoin(&mut self, cluster: &Whereabouts) {
         let (membership, places) = (&cluster.membership, cluster.places());
         cluster::rejoin(&mut self.members, membership, &places, &master_name()).await;
     }
 
     /// The stages that workers run, in chain order. A stage is a worker's by its place among the
     /// candidates, whatever its name.
-    pub(super) fn remotes(&self) -> Vec<(&PlannedStage, &Member)> {
+    pub(crate) fn remotes(&self) -> Vec<(&PlannedStage, &Member)> {
         self.remotes_of(&self.chosen)
     }
 
@@ -226,33 +226,33 @@ impl Prepared {
     }
 
     /// Whether a worker that does not exist has layers in the plan.
-    pub(super) fn uses_imagined(&self) -> bool {
+    pub(crate) fn uses_imagined(&self) -> bool {
         let seat = |stage: &PlannedStage| self.chosen.seats.get(stage.device_index).copied();
         self.plan().stages.iter().any(|stage| seat(stage) == Some(Seat::Imagined))
     }
 
     /// Names of the workers that are held and have no layers, though some of them may be left out of plans.
-    pub(super) fn spares(&self) -> Vec<String> {
+    pub(crate) fn spares(&self) -> Vec<String> {
         let used = |name: &str| self.chosen.plan.stages.iter().any(|stage| stage.device == name);
         self.names().into_iter().filter(|name| !used(name)).collect()
     }
 
     /// Names of all workers that are held.
-    pub(super) fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         let held = self.members.iter().filter(|member| member.is_held());
         held.map(|member| member.name().to_owned()).collect()
     }
 
     /// Which processes of workers are held but those of these names: one that was started again may offer
     /// something else.
-    pub(super) fn instances(&self, without: &[String]) -> Vec<String> {
+    pub(crate) fn instances(&self, without: &[String]) -> Vec<String> {
         let is_without = |member: &&Member| without.iter().any(|name| name == member.name());
         let held = self.members.iter().filter(|member| member.is_held() && !is_without(member));
         held.map(|member| member.offer.instance.clone()).collect()
     }
 
     /// The plan, for people who watch the service.
-    pub(super) fn planned(&self) -> Planned {
+    pub(crate) fn planned(&self) -> Planned {
         let device = |stage: &PlannedStage| {
             let local = self.chosen.seats.get(stage.device_index) == Some(&Seat::Master);
             Device {
@@ -275,29 +275,29 @@ impl Prepared {
     }
 
     /// The workers of the plan with their layers, in chain order.
-    pub(super) fn assignments(&self) -> Vec<Assignment<'_>> {
+    pub(crate) fn assignments(&self) -> Vec<Assignment<'_>> {
         self.assignments_of(&self.chosen)
     }
 
     /// The same of another plan.
-    pub(super) fn assignments_of<'a>(&'a self, chosen: &'a Chosen) -> Vec<Assignment<'a>> {
+    pub(crate) fn assignments_of<'a>(&'a self, chosen: &'a Chosen) -> Vec<Assignment<'a>> {
         let remotes = self.remotes_of(chosen).into_iter();
         remotes.map(|(stage, member)| Assignment { member, layers: stage.layers }).collect()
     }
 
     /// Where `run` and `chat` tell of plan and push: nowhere if nobody asked or no worker takes part.
-    pub(super) fn tell(&self, json: bool) -> Tell {
+    pub(crate) fn tell(&self, json: bool) -> Tell {
         if json || self.remotes().is_empty() { Tell::Nobody } else { Tell::Notes }
     }
 
     /// Blob bytes that workers are not known to hold, per assignment.
-    pub(super) fn missing_bytes(&self) -> Vec<u64> {
+    pub(crate) fn missing_bytes(&self) -> Vec<u64> {
         let assignments = self.assignments();
         assignments.iter().map(|one| distributor::missing_bytes(one, &self.manifests)).collect()
     }
 
     /// Tells, once, what people should know of whom the plan is made for.
-    pub(super) fn tell_notes(&self) {
+    pub(crate) fn tell_notes(&self) {
         let notes = std::mem::take(&mut *self.notes.lock().unwrap_or_else(PoisonError::into_inner));
         notes.iter().for_each(|note| out::note(format_args!("note: {note}")));
     }
@@ -315,7 +315,7 @@ impl Prepared {
     }
 
     /// Tells the plan and what is (or `would` be) pushed: bytes, time and free disk of each worker.
-    pub(super) fn announce(&self, tell: Tell, would: &str) -> Result<(), Error> {
+    pub(crate) fn announce(&self, tell: Tell, would: &str) -> Result<(), Error> {
         self.tell_notes();
         tell.line(report::plan_text(self))?;
         report::push_forecast(self)
@@ -324,7 +324,7 @@ impl Prepared {
     }
 
     /// Tells the plan, pushes what is missing, and tells how that went.
-    pub(super) async fn announce_and_push(&self, tell: Tell) -> Result<PushReport, Error> {
+    pub(crate) async fn announce_and_push(&self, tell: Tell) -> Result<PushReport, Error> {
         self.announce(tell, "")?;
         let pushed = self.push(tell == Tell::Nobody).await?;
         tell.line(report::push_summary(&pushed))?;
@@ -332,7 +332,7 @@ impl Prepared {
     }
 
     /// Pushes what is missing, showing progress on standard error unless `quiet`.
-    pub(super) async fn push(&self, quiet: bool) -> Result<PushReport, Error> {
+    pub(crate) async fn push(&self, quiet: bool) -> Result<PushReport, Error> {
         let started = std::time::Instant::now();
         let assignments = self.assignments();
         distributor::check_disk(&assignments, &self.manifests)?;
@@ -373,7 +373,7 @@ fn own_shortfall(layers: u64, ends: u64, own: &OwnMemory) -> Option<String> {
 }
 
 /// Name that workers tell other masters while this one holds them.
-pub(super) fn master_name() -> String {
+pub(crate) fn master_name() -> String {
     format!("{} (process {})", cake_platform::host_name(), std::process::id())
 }
 

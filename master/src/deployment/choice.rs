@@ -2,12 +2,12 @@
 use cake_engine::Numerics;
 use tokio::task::block_in_place;
 
-use super::Error;
-use super::args::PlanArgs;
 use super::candidates::{self, Candidates, Seat};
 use super::prepare::warn;
 use super::rates::{Asking, Probing};
 use crate::chunk::{self, Chunk};
+use crate::cli::Error;
+use crate::cli::args::PlanArgs;
 use crate::cluster::Member;
 use crate::distributor::Manifests;
 use crate::model::Model;
@@ -16,7 +16,7 @@ use crate::sizing::{self, LOCAL, Promise};
 use crate::state::State;
 
 /// What planning needs beside the workers.
-pub(super) struct With<'a> {
+pub(crate) struct With<'a> {
     pub model: &'a Model,
     pub manifests: &'a Manifests,
     pub state: &'a State,
@@ -28,7 +28,7 @@ pub(super) struct With<'a> {
 }
 
 /// A plan, and what was decided with it.
-pub(super) struct Chosen {
+pub(crate) struct Chosen {
     /// What is promised by it.
     pub promise: Promise,
     /// How prompts are cut into steps.
@@ -43,7 +43,7 @@ pub(super) struct Chosen {
 
 impl With<'_> {
     /// Measures who was not measured yet, and plans.
-    pub(super) async fn plan(
+    pub(crate) async fn plan(
         &self,
         members: &[Member],
         args: &PlanArgs,

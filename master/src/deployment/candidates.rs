@@ -3,15 +3,15 @@ use std::collections::HashSet;
 
 use cake_engine::Placement;
 
-use super::Error;
-use super::args::PlanArgs;
 use super::rates::{Asking, Rates};
+use crate::cli::Error;
+use crate::cli::args::PlanArgs;
 use crate::cluster::{Measured, Member};
 use crate::sizing::{self, Candidate, LOCAL, OwnMemory, Promise};
 
 /// Who a candidate is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Seat {
+pub(crate) enum Seat {
     /// The master itself.
     Master,
     /// The worker at this place among the members.
@@ -21,7 +21,7 @@ pub(super) enum Seat {
 }
 
 /// The candidates, in the order in which the planner sees them.
-pub(super) struct Candidates {
+pub(crate) struct Candidates {
     /// What the planner is told.
     pub all: Vec<Candidate>,
     /// Who each of them is.
@@ -65,7 +65,7 @@ impl Candidates {
 ///
 /// # Errors
 /// A name that is not known or is taken; a worker that is gone.
-pub(super) async fn gather(
+pub(crate) async fn gather(
     asking: &Asking<'_>,
     members: &[Member],
     args: &PlanArgs,
