@@ -1,6 +1,7 @@
 //! The master: plans which device holds which layers, pushes the blobs, drives the pipeline, talks to people.
 //!
-//! Start with [`cli`] for what it can be asked, then follow a run: [`cluster`] (who is there, what they
+//! Start with [`cli`] for what it can be asked, then follow a run: [`deployment`] (from a model and workers to a
+//! pipeline, and what keeps it going), [`cluster`] (who is there, what they
 //! offer), [`sizing`] (numbers for the planner), [`planner`] (pure), [`distributor`] (blobs to workers),
 //! [`place`] (where the master's own weights lie), [`pipeline`] (steps through the stages), [`generate`]
 //! (tokens), [`text`] (words). A service goes on with [`scheduler`] (many sequences), [`metrics`] (what it
@@ -18,7 +19,7 @@ mod aside;
 pub mod chunk;
 pub mod cli;
 pub mod cluster;
-pub(crate) mod deployment;
+pub mod deployment;
 pub mod distributor;
 pub mod generate;
 pub mod grammar;

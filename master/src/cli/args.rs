@@ -1,22 +1,22 @@
 //! Arguments that several commands share, and what they become once checked.
 use std::collections::HashSet;
 use std::path::PathBuf;
-use std::str::FromStr;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cake_checkpoint::units::parse_bytes;
-use cake_checkpoint::{Checkpoint, Encoding, EncodingParseError, KvDtype, LayerRange};
+use cake_checkpoint::{Checkpoint, KvDtype, LayerRange};
 use cake_engine::{Numerics, SamplingOptions, Weights};
-use cake_proto::{WireFormat, limits};
+use cake_proto::WireFormat;
 use clap::Args;
 
+use super::told::Words;
 use super::{Error, out};
-use crate::chunk::first_bound;
 use crate::cluster::{Whereabouts, found};
 use crate::deployment::door::{self, Door};
+use crate::deployment::{Encode, PlanRequest, WrongArgument};
 use crate::membership::Membership;
 use crate::planner::Pin;
-use crate::sizing::{DEFAULT_CONTEXT, Promise};
 
 /// Largest prompt chunk and number of sequences accepted.
 const MAX_CHUNK: usize = 4096;
@@ -28,7 +28,7 @@ const GATHER: Duration = Duration::from_secs(5);
 /// Where the workers are.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Workers")]
-pub(crate) struct ClusterArgs {
+pub(super) struct ClusterArgs {
     /// A worker's address (HOST:PORT); repeat it, or separate several by commas. Default: the members of this
     /// master's cluster.
     #[arg(long = "worker", value_name = "ADDR", env = "CAKE_WORKERS", value_delimiter = ',')]
@@ -59,7 +59,7 @@ impl ClusterArgs {
     /// # Errors
     /// The cluster file or the authority cannot be used, plain text would go over a network unasked, or the door
     /// cannot be opened where it was asked for.
-    pub(crate) async fn whereabouts(&self) -> Result<(Whereabouts, Option<Door>), Error> {
+    pub(super) async fn whereabouts(&self) -> Result<(Whereabouts, Option<Door>), Error> {
         let cluster = self.workers().await?;
         match self.join.is_some() || cluster.needs_lines() {
             true => self.with_door(cluster).await,
@@ -71,14 +71,20 @@ impl ClusterArgs {
     ///
     /// # Errors
     /// As [`ClusterArgs::whereabouts`].
-    pub(crate) async fn whereabouts_with_door(&self) -> Result<(Whereabouts, Option<Door>), Error> {
+    pub(super) async fn whereabouts_with_door(&self) -> Result<(Whereabouts, Option<Door>), Error> {
         self.with_door(self.workers().await?).await
     }
 
     /// Opens the door, and gives members that are not where they were the time to come to it.
     async fn with_door(&self, cluster: Whereabouts) -> Result<(Whereabouts, Option<Door>), Error> {
         let membership = &cluster.membership;
-        let door = door::open(membership, self.join.as_deref(), !self.no_discovery).await?;
+        let door = door::open(
+            membership,
+            self.join.as_deref(),
+            !self.no_discovery,
+            Arc::new(Words::loud()),
+        )
+        .await?;
         if let Some(door) = &door
             && (door.discovers && cluster.is_of_members() || cluster.needs_lines())
         {
@@ -88,7 +94,7 @@ impl ClusterArgs {
     }
 
     /// The failure of a command that has no worker to do its `action` with.
-    pub(crate) fn nobody(&self, action: &'static str, cluster: &Whereabouts) -> Error {
+    pub(super) fn nobody(&self, action: &'static str, cluster: &Whereabouts) -> Error {
         let why = match (self.alone, cluster.membership.authority()) {
             (true, _) => "--alone leaves all of them out",
             (false, Some(_)) => {
@@ -122,7 +128,7 @@ impl ClusterArgs {
 /// What is promised, and who may hold what.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Plan")]
-pub(crate) struct PlanArgs {
+pub(super) struct PlanArgs {
     /// Longest sequence to make room for (tokens). Default: what the model has, at most 4096.
     #[arg(long, value_name = "TOKENS")]
     pub context: Option<usize>,
@@ -173,101 +179,41 @@ pub(crate) struct PlanArgs {
     /// Time the workers again even if they were timed before.
     #[arg(long)]
     pub reprobe: bool,
-    /// Whether somebody is told what to expect, so that the master is timed, too, also where nobody competes with it.
-    #[arg(skip)]
-    pub predict: bool,
 }
 
-impl PlanArgs {
-    /// What to make room for with this model; where `--chunk` is not given, with as many prompt rows in
-    /// one step as are tried first over workers.
-    pub(crate) fn promise(&self, checkpoint: &Checkpoint) -> Result<Promise, Error> {
-        let most = checkpoint.config.max_position_embeddings;
-        let context = self.context.unwrap_or(most.min(DEFAULT_CONTEXT));
-        let within = |argument, found: usize, most: usize| {
-            if (1..=most).contains(&found) {
-                return Ok(found);
+impl TryFrom<PlanArgs> for PlanRequest {
+    type Error = WrongArgument;
+
+    fn try_from(args: PlanArgs) -> Result<Self, WrongArgument> {
+        let within = |argument, found: Option<usize>, most: usize| match found {
+            Some(found) if !(1..=most).contains(&found) => {
+                Err(WrongArgument::new(argument, found, format!("1 to {most}")))
             }
-            Err(Error::argument(argument, found, format!("1 to {most}")))
+            found => Ok(found),
         };
-        let context = within("--context", context, most)?;
-        let promise = Promise {
-            context,
-            parallel: within("--parallel", self.parallel.unwrap_or(1), MAX_PARALLEL)?,
-            kv: self.kv.unwrap_or(match self.numerics {
-                Numerics::Exact => KvDtype::F32,
-                Numerics::Fast => KvDtype::F16,
-            }),
-            numerics: self.numerics,
-            chunk: self
-                .chunk
-                .map_or(Ok(first_bound(context)), |rows| within("--chunk", rows, MAX_CHUNK))?,
-            wire: self.wire,
-        };
-        let blocks = cake_engine::blocks_for(promise.context).saturating_mul(promise.parallel);
-        if blocks > limits::BLOCKS {
-            let Promise { context, parallel, .. } = promise;
-            return Err(Error::TooManyBlocks { context, parallel, blocks });
-        }
-        Ok(promise)
-    }
-
-    /// What is in force where nothing is said.
-    pub(crate) fn usual() -> Self {
-        Self {
-            context: None,
-            parallel: None,
-            kv: None,
-            encode: Encode(vec![Encoding::AsStored]),
-            numerics: Numerics::default(),
-            chunk: None,
-            wire: WireFormat::default(),
-            local_memory: None,
-            weights: Weights::default(),
-            lock_memory: false,
-            place: Vec::new(),
-            exclude: Vec::new(),
-            reprobe: false,
-            predict: false,
-        }
-    }
-
-    /// Pins for the planner.
-    pub(crate) fn pins(&self) -> Vec<Pin> {
-        let pin = |(device, layers): &(String, LayerRange)| Pin {
-            device: device.clone(),
-            layers: *layers,
-        };
-        self.place.iter().map(pin).collect()
-    }
-}
-
-/// What `--encode` allows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Encode(Vec<Encoding>);
-
-impl Encode {
-    /// What may be used, widest first; never empty.
-    pub(crate) fn tried(&self) -> &[Encoding] {
-        &self.0
-    }
-}
-
-impl FromStr for Encode {
-    type Err = EncodingParseError;
-
-    fn from_str(text: &str) -> Result<Self, EncodingParseError> {
-        match text {
-            "auto" => Ok(Self(Encoding::ALL.to_vec())),
-            _ => Ok(Self(vec![text.parse()?])),
-        }
+        Ok(Self {
+            context: args.context,
+            parallel: within("--parallel", args.parallel, MAX_PARALLEL)?,
+            kv: args.kv,
+            encode: args.encode,
+            numerics: args.numerics,
+            chunk: within("--chunk", args.chunk, MAX_CHUNK)?,
+            wire: args.wire,
+            local_memory: args.local_memory,
+            weights: args.weights,
+            lock_memory: args.lock_memory,
+            pins: args.place.into_iter().map(|(device, layers)| Pin { device, layers }).collect(),
+            exclude: args.exclude,
+            reprobe: args.reprobe,
+            ..Self::default()
+        })
     }
 }
 
 /// How tokens are chosen; what is not given comes from the model's generation_config.json.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Answer")]
-pub(crate) struct SampleArgs {
+pub(super) struct SampleArgs {
     /// Most new tokens. Default: the model's, else 512.
     #[arg(long, value_name = "N")]
     pub max_tokens: Option<usize>,
@@ -304,7 +250,7 @@ const DEFAULT_MAX_TOKENS: usize = 512;
 
 impl SampleArgs {
     /// The options in force for this model.
-    pub(crate) fn options(&self, checkpoint: &Checkpoint) -> Result<SamplingOptions, Error> {
+    pub(super) fn options(&self, checkpoint: &Checkpoint) -> Result<SamplingOptions, Error> {
         let model = &checkpoint.generation;
         let sampling = model.do_sample == Some(true) || self.temperature.is_some_and(|t| t > 0.0);
         let default =
@@ -336,12 +282,12 @@ impl SampleArgs {
     }
 
     /// Most new tokens for this model.
-    pub(crate) fn max_tokens(&self, checkpoint: &Checkpoint) -> usize {
+    pub(super) fn max_tokens(&self, checkpoint: &Checkpoint) -> usize {
         self.max_tokens.or(checkpoint.generation.max_new_tokens).unwrap_or(DEFAULT_MAX_TOKENS)
     }
 
     /// Ids that end the answer.
-    pub(crate) fn stop_ids(&self, checkpoint: &Checkpoint, eos: Option<u32>) -> HashSet<u32> {
+    pub(super) fn stop_ids(&self, checkpoint: &Checkpoint, eos: Option<u32>) -> HashSet<u32> {
         if self.ignore_eos {
             return HashSet::new();
         }
@@ -358,29 +304,9 @@ fn parse_pin(text: &str) -> Result<(String, LayerRange), String> {
 }
 
 /// `phone:3GiB`
-pub(crate) fn parse_what_if(text: &str) -> Result<(String, u64), String> {
+pub(super) fn parse_what_if(text: &str) -> Result<(String, u64), String> {
     let expected = || format!("expected NAME:SIZE, such as phone:3GiB, found {text:?}");
     let (name, size) = text.rsplit_once(':').ok_or_else(expected)?;
     let bytes = parse_bytes(size).map_err(|error| error.to_string())?;
     Ok((name.to_owned(), bytes))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_promise_of_more_cache_than_steps_can_name_is_refused() {
-        let model = concat!(env!("CARGO_MANIFEST_DIR"), "/demo-model");
-        let mut checkpoint = Checkpoint::open(model).expect("the demo's model");
-        checkpoint.config.max_position_embeddings = 1 << 20;
-        let promise = |context, parallel| {
-            PlanArgs { context: Some(context), parallel: Some(parallel), ..PlanArgs::usual() }
-                .promise(&checkpoint)
-        };
-        let most = limits::BLOCKS * cake_engine::BLOCK_POSITIONS;
-        assert!(promise(1 << 20, most >> 20).is_ok());
-        let said = promise(1 << 20, (most >> 20) + 1).expect_err("refused").to_string();
-        assert!(said.contains("--context") && said.contains("--parallel"), "{said}");
-    }
 }

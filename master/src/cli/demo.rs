@@ -12,12 +12,13 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::task::{JoinHandle, block_in_place};
 
-use super::args::PlanArgs;
 use super::out::{self, Tell};
 use super::run::Writer;
-use super::{Error, report};
+use super::told::Words;
+use super::{Error, announce, report};
 use crate::cluster::Whereabouts;
-use crate::deployment::prepare::{Prepared, PushReport, prepare};
+use crate::deployment::facts::PushReport;
+use crate::deployment::{PlanRequest, Prepared, prepare};
 use crate::generate::Options;
 use crate::membership::Membership;
 use crate::model::Model;
@@ -119,9 +120,9 @@ async fn over(
     let addresses = workers.iter().map(|worker| worker.address.clone());
     // On this machine alone, and nobody's members.
     let cluster = Whereabouts::new(Membership::default(), addresses.collect(), false);
-    let prepared = prepare(state, model, &cluster, &plan_args(), &[]).await?;
+    let prepared = prepare(state, model, &cluster, &request(), Arc::new(Words::loud())).await?;
     out::line("")?;
-    let mut pushed = prepared.announce_and_push(Tell::Output).await?;
+    let mut pushed = announce::announce_and_push(&prepared, Tell::Output).await?;
     answer(question, &prepared, &mut pushed, started).await?;
     let peaks = prepared.release().await;
     out::line("")?;
@@ -145,7 +146,7 @@ async fn answer(
     let checkpoint = &prepared.model.checkpoint;
     let text = block_in_place(|| Text::open(&checkpoint.location.directory))?;
     let prompt = text.encode_chat(&[Message::new("user", question)])?;
-    let pipeline = prepared.open(Tell::Output, pushed).await?;
+    let pipeline = prepared.open(pushed).await?;
     let ends = prepared.ends()?;
     let options = Options {
         sampling: SamplingOptions::default(),
@@ -187,8 +188,8 @@ fn unpack(home: &Path) -> Result<PathBuf, Error> {
     Ok(directory)
 }
 
-fn plan_args() -> PlanArgs {
-    PlanArgs { context: Some(CONTEXT), predict: true, ..PlanArgs::usual() }
+fn request() -> PlanRequest {
+    PlanRequest { context: Some(CONTEXT), predict: true, ..PlanRequest::default() }
 }
 
 /// A worker process of the demo; killed when dropped.
@@ -260,7 +261,7 @@ fn lock(text: &Mutex<Vec<u8>>) -> MutexGuard<'_, Vec<u8>> {
 }
 
 async fn start_workers(home: &Path, checkpoint: Checkpoint) -> Result<Vec<DemoWorker>, Error> {
-    let promise = plan_args().promise(&checkpoint)?;
+    let promise = request().promise(&checkpoint)?;
     let model = Model { checkpoint: Arc::new(checkpoint), encoding: Encoding::AsStored };
     let mut workers = Vec::new();
     for (name, layers) in WORKERS {

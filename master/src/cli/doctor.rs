@@ -11,7 +11,7 @@ use tokio::task::block_in_place;
 use super::args::ClusterArgs;
 use super::{Error, out, report};
 use crate::cluster::{self, Member, Offer, Whereabouts, look, within};
-use crate::deployment::prepare::master_name;
+use crate::deployment::master_name;
 use crate::membership::Membership;
 use crate::sightings::Sighting;
 use crate::sign::{self, ServiceSign};

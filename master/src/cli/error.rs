@@ -1,15 +1,19 @@
 //! Everything a command can fail with.
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use cake_proto::limits;
-
-use crate::{cluster, distributor, generate, pipeline, place, planner, scheduler, state, text};
+use crate::deployment::{self, WrongArgument};
+use crate::{cluster, generate, pipeline, scheduler, state, text};
 
 /// A command's failure: one sentence for a person, an exit code for a program.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The model could not be brought to the workers.
+    #[error(transparent)]
+    Deployment(#[from] deployment::Error),
+    /// An argument that parses but makes no sense here.
+    #[error(transparent)]
+    Argument(#[from] WrongArgument),
     /// The checkpoint cannot be used.
     #[error(transparent)]
     Checkpoint(#[from] cake_checkpoint::Error),
@@ -45,28 +49,6 @@ pub enum Error {
     /// Traces cannot be sent.
     #[error(transparent)]
     Telemetry(#[from] cake_telemetry::Error),
-    /// No plan fits.
-    #[error(transparent)]
-    Plan(#[from] planner::Refusal),
-    /// No plan fits without members that could not be used.
-    #[error("{refusal}\nwithout {}", .missing.join("; without "))]
-    PlanWithout {
-        /// Why nothing fits those that are there.
-        refusal: planner::Refusal,
-        /// Who is not, and why.
-        missing: Vec<String>,
-    },
-    /// Nothing fits without a member that was lost in quick succession.
-    #[error(
-        "{worker:?}, which is needed, was lost several times in quick succession: it is given layers again after a \
-         pause"
-    )]
-    LostAgain {
-        /// The worker.
-        worker: String,
-        /// Until then: not in the sentence, which would be another one each time.
-        wait: Duration,
-    },
     /// A command about workers, where there are none.
     #[error("there is no worker to {action}: {why}")]
     NoWorkers {
@@ -75,9 +57,6 @@ pub enum Error {
         /// Why there is none, and what to do.
         why: String,
     },
-    /// Blobs could not be pushed.
-    #[error(transparent)]
-    Push(#[from] distributor::Error),
     /// The stages could not be started.
     #[error(transparent)]
     Open(#[from] pipeline::OpenError),
@@ -93,9 +72,6 @@ pub enum Error {
     /// Arithmetic of the master's own part failed.
     #[error(transparent)]
     Engine(#[from] cake_engine::Error),
-    /// The master's own weights cannot be where they shall lie.
-    #[error(transparent)]
-    Place(#[from] place::Error),
     /// The tokenizer or chat template cannot be used.
     #[error(transparent)]
     Text(#[from] text::Error),
@@ -120,30 +96,6 @@ pub enum Error {
         path: PathBuf,
         /// What the system said.
         source: std::io::Error,
-    },
-    /// An argument that parses but makes no sense here.
-    #[error("{argument} is {found}, expected {expected}")]
-    Argument {
-        /// The argument.
-        argument: &'static str,
-        /// As given.
-        found: String,
-        /// What would be accepted.
-        expected: String,
-    },
-    /// More KV cache than the steps between stages can name.
-    #[error(
-        "--context {context} with --parallel {parallel} makes {blocks} KV blocks, at most {} can be \
-         named: give a smaller --context or --parallel",
-        limits::BLOCKS
-    )]
-    TooManyBlocks {
-        /// Tokens of each sequence.
-        context: usize,
-        /// Sequences.
-        parallel: usize,
-        /// Blocks for all of them.
-        blocks: usize,
     },
     /// The address for clients cannot be used.
     #[error("cannot listen on {address}: {source}")]
@@ -221,7 +173,7 @@ impl Error {
         found: impl std::fmt::Display,
         expected: impl Into<String>,
     ) -> Self {
-        Self::Argument { argument, found: found.to_string(), expected: expected.into() }
+        WrongArgument::new(argument, found, expected).into()
     }
 
     /// 130 for an interruption, as shells have it; 1 otherwise.

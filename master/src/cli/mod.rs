@@ -1,5 +1,6 @@
-//! The command line of `cake-master`: one file per command, what they share in `args` and `report`.
-pub(crate) mod args;
+//! The command line of `cake-master`: one file per command, what they share in `args`, `announce`, `told` and `report`.
+mod announce;
+mod args;
 mod chat;
 mod ctrl_c;
 mod demo;
@@ -11,14 +12,15 @@ mod init;
 mod input;
 mod inspect;
 mod listen;
-pub(crate) mod out;
+mod out;
 mod plan;
 mod push;
-pub(crate) mod report;
+mod report;
 mod run;
 mod serve;
-pub(crate) mod show;
+mod show;
 mod token;
+mod told;
 mod verify;
 mod workers;
 

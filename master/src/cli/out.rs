@@ -11,7 +11,7 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Where a command tells how it goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tell {
+pub(super) enum Tell {
     /// Nowhere.
     Nobody,
     /// Standard error: beside an answer.
@@ -25,7 +25,7 @@ impl Tell {
     ///
     /// # Errors
     /// As [`line()`].
-    pub(crate) fn line(self, words: impl Display) -> Result<(), Error> {
+    pub(super) fn line(self, words: impl Display) -> Result<(), Error> {
         match self {
             Self::Nobody => Ok(()),
             Self::Notes => {
@@ -41,7 +41,7 @@ impl Tell {
 ///
 /// # Errors
 /// As [`text()`].
-pub(crate) fn line(words: impl Display) -> Result<(), Error> {
+pub(super) fn line(words: impl Display) -> Result<(), Error> {
     text(format_args!("{words}\n"))
 }
 
@@ -49,23 +49,23 @@ pub(crate) fn line(words: impl Display) -> Result<(), Error> {
 ///
 /// # Errors
 /// [`Error::OutputClosed`] if nobody reads any more, [`Error::Output`] if it cannot be written.
-pub(crate) fn text(words: impl Display) -> Result<(), Error> {
+pub(super) fn text(words: impl Display) -> Result<(), Error> {
     patiently(|| write_to(&mut std::io::stdout().lock(), words))
 }
 
 /// A line on standard error. If nobody reads it, nothing is lost but the line.
-pub(crate) fn note(words: impl Display) {
+pub(super) fn note(words: impl Display) {
     patiently(|| writeln!(std::io::stderr().lock(), "{words}").ok());
 }
 
 /// Does what may have to wait for whoever reads, on a thread that nobody else waits for.
-pub(crate) fn patiently<T>(write: impl FnOnce() -> T) -> T {
+pub(super) fn patiently<T>(write: impl FnOnce() -> T) -> T {
     tokio::task::block_in_place(write)
 }
 
 /// Says the last words of the program, for [`LAST_WORDS`] at most: a thread that is stuck in the middle of a line, as
 /// nobody reads it, may hold the output's lock.
-pub(crate) fn last(words: impl FnOnce() + Send + 'static) {
+pub(super) fn last(words: impl FnOnce() + Send + 'static) {
     let (said, told) = std::sync::mpsc::channel();
     let say = move || {
         words();

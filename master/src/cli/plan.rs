@@ -1,8 +1,11 @@
 //! `cake-master plan`: who would hold what. Changes nothing.
+use std::sync::Arc;
+
 use super::args::{ClusterArgs, PlanArgs, parse_what_if};
 use super::out::{self, Tell};
-use super::{Error, report};
-use crate::deployment::prepare::prepare;
+use super::told::Words;
+use super::{Error, announce, report};
+use crate::deployment::{PlanRequest, prepare};
 use crate::state::State;
 
 /// Arguments of `plan`.
@@ -26,17 +29,18 @@ pub(super) struct Args {
 impl Args {
     /// Plans and prints.
     pub(super) async fn run(self) -> Result<(), Error> {
+        let request = PlanRequest { predict: true, what_if: self.what_if, ..self.plan.try_into()? };
         let state = State::open()?;
         let (cluster, _door) = self.cluster.whereabouts().await?;
-        let plan = PlanArgs { predict: true, ..self.plan };
-        let prepared = prepare(state, &self.model, &cluster, &plan, &self.what_if).await?;
+        let told = Arc::new(Words::unless(self.json));
+        let prepared = prepare(state, &self.model, &cluster, &request, told).await?;
         if self.json {
-            prepared.tell_notes();
+            announce::notes(&prepared);
             return report::print_json(&report::PlanReport::new(&prepared, None));
         }
-        prepared.announce(Tell::Output, "would ")?;
-        if !self.what_if.is_empty() && !prepared.uses_imagined() {
-            let names: Vec<&str> = self.what_if.iter().map(|(name, _)| name.as_str()).collect();
+        announce::announce(&prepared, Tell::Output, "would ")?;
+        if !request.what_if.is_empty() && !prepared.uses_imagined() {
+            let names: Vec<&str> = request.what_if.iter().map(|(name, _)| name.as_str()).collect();
             let names = names.join(" and ");
             out::line(format_args!("--what-if changes nothing: no layers would go to {names}"))?;
         }

@@ -1,8 +1,11 @@
 //! `cake-master push`: plan and push, then leave. The next run finds everything there.
+use std::sync::Arc;
+
 use super::args::{ClusterArgs, PlanArgs};
 use super::out::Tell;
-use super::{Error, report};
-use crate::deployment::prepare::prepare;
+use super::told::Words;
+use super::{Error, announce, report};
+use crate::deployment::{PlanRequest, prepare};
 use crate::state::State;
 
 /// Arguments of `push`.
@@ -23,14 +26,15 @@ pub(super) struct Args {
 impl Args {
     /// Plans, pushes, prints.
     pub(super) async fn run(self) -> Result<(), Error> {
+        let request = PlanRequest { predict: true, ..self.plan.try_into()? };
         let (cluster, _door) = self.cluster.whereabouts().await?;
         if cluster.addresses().is_empty() {
             return Err(self.cluster.nobody("push to", &cluster));
         }
-        let plan = PlanArgs { predict: true, ..self.plan };
-        let prepared = prepare(State::open()?, &self.model, &cluster, &plan, &[]).await?;
+        let told = Arc::new(Words::unless(self.json));
+        let prepared = prepare(State::open()?, &self.model, &cluster, &request, told).await?;
         let tell = if self.json { Tell::Nobody } else { Tell::Output };
-        let pushed = prepared.announce_and_push(tell).await?;
+        let pushed = announce::announce_and_push(&prepared, tell).await?;
         if self.json {
             report::print_json(&report::PlanReport::new(&prepared, Some(&pushed)))?;
         }

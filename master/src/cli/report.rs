@@ -4,7 +4,8 @@ use cake_checkpoint::units::{format_bytes, format_rate};
 use serde::Serialize;
 
 use super::{Error, out};
-use crate::deployment::prepare::{Prepared, PushReport};
+use crate::deployment::facts::{Outlook, PushAhead, PushReport};
+use crate::deployment::{self, Prepared};
 use crate::distributor::Pushed;
 use crate::generate::Timing;
 use crate::pipeline::StageInfo;
@@ -12,7 +13,7 @@ use crate::planner::{Idle, Plan, Refusal, table};
 
 /// `run --json` prints exactly one of these.
 #[derive(Debug, Serialize)]
-pub(crate) struct RunReport<'a> {
+pub(super) struct RunReport<'a> {
     /// Ids of the prompt, as given to the model.
     pub prompt_ids: &'a [u32],
     /// Ids of the answer.
@@ -37,7 +38,7 @@ pub(crate) struct RunReport<'a> {
 
 /// Times of a run, in seconds.
 #[derive(Debug, Serialize)]
-pub(crate) struct RunTiming<'a> {
+pub(super) struct RunTiming<'a> {
     /// From the start of the program to a pipeline that takes steps.
     pub ready_seconds: f64,
     /// Of that, pushing blobs.
@@ -50,26 +51,23 @@ pub(crate) struct RunTiming<'a> {
 }
 
 /// What will be pushed where, and how long that may take. Empty if nothing is missing.
-pub(crate) fn push_forecast(prepared: &Prepared) -> Vec<String> {
-    let remotes = prepared.remotes().into_iter().zip(prepared.missing_bytes());
-    let lacking = remotes.filter(|(_, missing)| *missing > 0);
-    lacking
-        .map(|((stage, member), missing)| {
-            let time = stage.push_seconds.map_or("in a time not known".to_owned(), |seconds| {
-                format!("in about {}", duration(seconds))
-            });
-            format!(
-                "push {} to {} {time} ({} of disk free there)",
-                format_bytes(missing),
-                stage.device,
-                format_bytes(member.offer.free_disk_bytes),
-            )
-        })
-        .collect()
+pub(super) fn push_forecast(outlook: &Outlook<'_>) -> Vec<String> {
+    let line = |push: &PushAhead<'_>| {
+        let time = push.seconds.map_or("in a time not known".to_owned(), |seconds| {
+            format!("in about {}", duration(seconds))
+        });
+        format!(
+            "push {} to {} {time} ({} of disk free there)",
+            format_bytes(push.missing_bytes),
+            push.device,
+            format_bytes(push.free_disk_bytes),
+        )
+    };
+    outlook.pushes.iter().map(line).collect()
 }
 
 /// One line about a finished push.
-pub(crate) fn push_summary(report: &PushReport) -> String {
+pub(super) fn push_summary(report: &PushReport) -> String {
     if report.workers.is_empty() {
         return "nothing to push: no worker takes part".to_owned();
     }
@@ -89,7 +87,7 @@ pub(crate) fn push_summary(report: &PushReport) -> String {
 }
 
 /// One line about an answer.
-pub(crate) fn timing_summary(timing: &Timing, push: &PushReport) -> String {
+pub(super) fn timing_summary(timing: &Timing, push: &PushReport) -> String {
     let reused = match timing.reused_tokens {
         0 => String::new(),
         tokens => format!(", {tokens} reused"),
@@ -108,7 +106,7 @@ pub(crate) fn timing_summary(timing: &Timing, push: &PushReport) -> String {
 
 /// `plan --json` and `push --json`.
 #[derive(Debug, Serialize)]
-pub(crate) struct PlanReport<'a> {
+pub(super) struct PlanReport<'a> {
     /// Model as people call it.
     pub model: &'a str,
     /// What its weights are turned into.
@@ -135,7 +133,7 @@ pub(crate) struct PlanReport<'a> {
 
 impl<'a> PlanReport<'a> {
     /// A report on a plan, and on its push if there was one.
-    pub(crate) fn new(prepared: &'a Prepared, push: Option<&'a PushReport>) -> Self {
+    pub(super) fn new(prepared: &'a Prepared, push: Option<&'a PushReport>) -> Self {
         Self {
             model: &prepared.model.checkpoint.location.name,
             encoding: prepared.model.encoding.to_string(),
@@ -152,22 +150,21 @@ impl<'a> PlanReport<'a> {
 }
 
 /// The plan as people read it: who holds what, what to expect of it, what stays on the master.
-pub(crate) fn plan_text(prepared: &Prepared) -> String {
-    let ends = prepared.model.ends_bytes();
-    let encoding = match prepared.model.encoding {
+pub(super) fn plan_text(outlook: &Outlook<'_>) -> String {
+    let encoding = match outlook.encoding {
         Encoding::AsStored => String::new(),
         encoding => format!("weights are encoded as {encoding}; "),
     };
-    let idle = prepared.chosen.idle.iter();
+    let idle = outlook.idle.iter();
     let idle: String =
         idle.map(|Idle { device, why }| format!("{device} has no layers: {why}\n")).collect();
     format!(
         "{}{idle}predicted: {}\n{encoding}embedding and head stay on the master ({}); context {} tokens × {}",
-        table::render(prepared.plan()),
-        table::summary(prepared.plan()),
-        format_bytes(ends),
-        prepared.promise().context,
-        prepared.promise().parallel,
+        table::render(outlook.plan),
+        table::summary(outlook.plan),
+        format_bytes(outlook.ends_bytes),
+        outlook.context,
+        outlook.parallel,
     )
 }
 
@@ -182,16 +179,21 @@ struct Failed<'a> {
 }
 
 /// A failure as JSON on standard output, beside the sentence on standard error.
-pub(crate) fn print_error(error: &Error) -> Result<(), Error> {
-    let refusal = match error {
-        Error::Plan(refusal) | Error::PlanWithout { refusal, .. } => Some(refusal),
+pub(super) fn print_error(error: &Error) -> Result<(), Error> {
+    print_json(&Failed { error: error.to_string(), refusal: refusal(error) })
+}
+
+/// The refusal of the planner, if that is what failed.
+fn refusal(error: &Error) -> Option<&Refusal> {
+    use deployment::Error::{Plan, PlanWithout};
+    match error {
+        Error::Deployment(Plan(refusal) | PlanWithout { refusal, .. }) => Some(refusal),
         _ => None,
-    };
-    print_json(&Failed { error: error.to_string(), refusal })
+    }
 }
 
 /// Pretty JSON on standard output.
-pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Error> {
+pub(super) fn print_json(value: &impl Serialize) -> Result<(), Error> {
     match serde_json::to_string_pretty(value) {
         Ok(text) => out::line(text),
         Err(source) => Err(Error::Output { source: source.into() }),
@@ -199,7 +201,7 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Error> {
 }
 
 /// Seconds for people: `3.4 ms`, `0.12 s`, `3.4 s`, `2 min 5 s`.
-pub(crate) fn duration(seconds: f64) -> String {
+pub(super) fn duration(seconds: f64) -> String {
     match seconds {
         s if s < 0.1 => format!("{:.1} ms", s * 1e3),
         s if s < 1.0 => format!("{s:.2} s"),
@@ -214,12 +216,8 @@ mod tests {
 
     #[test]
     fn a_refused_plan_is_told_in_numbers_too() {
-        let error = Error::Plan(Refusal::SameName { name: "phone".into() });
-        let refusal = match &error {
-            Error::Plan(refusal) => Some(refusal),
-            _ => None,
-        };
-        let failed = Failed { error: error.to_string(), refusal };
+        let error = deployment::Error::Plan(Refusal::SameName { name: "phone".into() }).into();
+        let failed = Failed { error: Error::to_string(&error), refusal: refusal(&error) };
         let expected = serde_json::json!({
             "error": "two devices are named phone", "refusal": "same_name", "name": "phone",
         });

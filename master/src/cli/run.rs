@@ -1,14 +1,16 @@
 //! `cake-master run MODEL PROMPT`: one answer, over workers or alone.
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use cake_checkpoint::units::format_bytes;
 use tokio::task::block_in_place;
 
 use super::args::{ClusterArgs, PlanArgs, SampleArgs};
-use super::{Error, out, report};
-use crate::deployment::prepare::{prepare, warn};
+use super::told::{Words, warn};
+use super::{Error, announce, out, report};
+use crate::deployment::{PlanRequest, prepare};
 use crate::generate::{Answer, Finish, Options, Timing};
 use crate::scheduler::Generator;
 use crate::state::State;
@@ -56,11 +58,10 @@ impl Args {
         let started = Instant::now();
         let (cluster, _door) = self.cluster.whereabouts().await?;
         // Alone there is no plan to tell of, and for programs it is told by `plan`.
-        let plan = PlanArgs {
-            predict: !self.json && !cluster.addresses().is_empty(),
-            ..self.plan.clone()
-        };
-        let prepared = prepare(State::open()?, &self.model, &cluster, &plan, &[]).await?;
+        let predict = !self.json && !cluster.addresses().is_empty();
+        let request = PlanRequest { predict, ..self.plan.clone().try_into()? };
+        let told = Arc::new(Words::unless(self.json));
+        let prepared = prepare(State::open()?, &self.model, &cluster, &request, told).await?;
         let checkpoint = &prepared.model.checkpoint;
         let text = block_in_place(|| Text::open(&checkpoint.location.directory))?;
         let prompt = block_in_place(|| self.prompt_ids(piped.as_deref(), &text))?;
@@ -75,9 +76,9 @@ impl Args {
             context: prepared.promise().context,
             keep_prompt_logits: self.logits_out.is_some(),
         };
-        let tell = prepared.tell(self.json);
-        let mut pushed = prepared.announce_and_push(tell).await?;
-        let pipeline = prepared.open(tell, &mut pushed).await?;
+        let tell = announce::tell_of(&prepared, self.json);
+        let mut pushed = announce::announce_and_push(&prepared, tell).await?;
+        let pipeline = prepared.open(&mut pushed).await?;
         let ends = prepared.ends()?;
         let ready_seconds = started.elapsed().as_secs_f64();
         let kv_blocks = prepared.promise().kv_blocks();

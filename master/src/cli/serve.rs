@@ -14,13 +14,14 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 use super::args::{ClusterArgs, PlanArgs, SampleArgs};
 use super::ctrl_c::{CtrlC, Interrupts};
 use super::listen::bind;
-use super::{Error, out};
+use super::told::{Words, warn};
+use super::{Error, announce, out};
 use crate::api::{self, Bodies, Bounds, Served, Server, Stop};
 use crate::aside::tidy;
 use crate::cluster::Whereabouts;
 use crate::deployment::keeper::Keeper;
-use crate::deployment::prepare::{master_name, prepare, warn};
 use crate::deployment::trust::Trust;
+use crate::deployment::{PlanRequest, master_name, prepare};
 use crate::monitor::Monitor;
 use crate::request_id;
 use crate::scheduler::{Limits, OnLoss, Scheduler};
@@ -136,8 +137,9 @@ impl Args {
     ) -> Result<(Keeper, Served), Error> {
         let parallel = self.plan.parallel.or(Some(DEFAULT_PARALLEL));
         let predict = !cluster.addresses().is_empty();
-        let plan = PlanArgs { parallel, predict, ..self.plan.clone() };
-        let mut prepared = prepare(State::open()?, &self.model, &cluster, &plan, &[]).await?;
+        let request = PlanRequest { parallel, predict, ..self.plan.clone().try_into()? };
+        let told = Arc::new(Words::loud());
+        let mut prepared = prepare(State::open()?, &self.model, &cluster, &request, told).await?;
         prepared.monitor = Some(monitor.clone());
         monitor.planned(prepared.planned());
         let checkpoint = &prepared.model.checkpoint;
@@ -148,10 +150,10 @@ impl Args {
         let context = prepared.promise().context;
         let usual = api::default_max_tokens(&checkpoint.generation, context);
         let max_tokens = self.default_max_tokens.map_or(usual, NonZeroUsize::get);
-        let tell = prepared.tell(false);
-        let mut pushed = prepared.announce_and_push(tell).await?;
+        let tell = announce::tell_of(&prepared, false);
+        let mut pushed = announce::announce_and_push(&prepared, tell).await?;
         monitor.loading();
-        let pipeline = prepared.open(tell, &mut pushed).await?;
+        let pipeline = prepared.open(&mut pushed).await?;
         monitor.metrics.pushed(pushed.pushed_bytes, pushed.reused_bytes);
         monitor.wired(pipeline.stages());
         let (broken, paces) = (pipeline.watch(), pipeline.paces());
@@ -164,7 +166,7 @@ impl Args {
             prepared,
             cluster,
             spares: self.spares,
-            plan,
+            request,
             grace: Duration::from_secs(self.grace),
             scheduler: scheduler.clone(),
             monitor: monitor.clone(),

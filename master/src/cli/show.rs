@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use cake_checkpoint::units::{format_bytes, format_rate};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 
 use super::out;
 use super::report::duration;
@@ -16,39 +15,19 @@ const REDRAW: Duration = Duration::from_millis(100);
 /// Plain lines are for logs: few of them.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-/// Draws a push until it is told to finish.
-#[derive(Debug)]
-pub(crate) struct PushDrawing {
-    stop: oneshot::Sender<()>,
-    task: JoinHandle<()>,
-}
-
-impl PushDrawing {
-    /// Starts drawing on standard error; nothing at all if `quiet`.
-    pub(crate) fn start(progress: &Arc<Progress>, quiet: bool) -> Self {
-        let (stop, stopped) = oneshot::channel();
-        let progress = progress.clone();
-        let task = tokio::spawn(async move {
-            if quiet {
-                stopped.await.ok();
-            } else if std::io::stderr().is_terminal() {
-                bars(&progress, stopped).await;
-            } else {
-                lines(&progress, stopped).await;
-            }
-        });
-        Self { stop, task }
-    }
-
-    /// Draws the last state and waits for it to be on the screen.
-    pub(crate) async fn finish(self) {
-        self.stop.send(()).ok();
-        self.task.await.ok();
-    }
+/// Draws a push on standard error until it has ended, on a task of its own: whoever reads slowly holds up no bytes.
+pub(super) async fn draw(progress: Arc<Progress>, ended: oneshot::Receiver<()>) {
+    let drawing = tokio::spawn(async move {
+        match std::io::stderr().is_terminal() {
+            true => bars(&progress, ended).await,
+            false => lines(&progress, ended).await,
+        }
+    });
+    drawing.await.ok();
 }
 
 /// One bar for each worker: bytes, rate, time left.
-async fn bars(progress: &Progress, mut stopped: oneshot::Receiver<()>) {
+async fn bars(progress: &Progress, mut ended: oneshot::Receiver<()>) {
     let all = MultiProgress::new();
     let style = ProgressStyle::with_template(
         "  {prefix:<12} [{bar:28}] {binary_bytes:>10} of {binary_total_bytes} {msg}",
@@ -66,7 +45,7 @@ async fn bars(progress: &Progress, mut stopped: oneshot::Receiver<()>) {
         })
         .collect();
     loop {
-        let done = tokio::time::timeout(REDRAW, &mut stopped).await.is_ok();
+        let done = tokio::time::timeout(REDRAW, &mut ended).await.is_ok();
         let seconds = started.elapsed().as_secs_f64();
         out::patiently(|| {
             for (bar, worker) in bars.iter().zip(&progress.workers) {
@@ -83,10 +62,10 @@ async fn bars(progress: &Progress, mut stopped: oneshot::Receiver<()>) {
 }
 
 /// A line per worker now and then, and one at the end.
-async fn lines(progress: &Progress, mut stopped: oneshot::Receiver<()>) {
+async fn lines(progress: &Progress, mut ended: oneshot::Receiver<()>) {
     let started = Instant::now();
     loop {
-        let done = tokio::time::timeout(LINE_EVERY, &mut stopped).await.is_ok();
+        let done = tokio::time::timeout(LINE_EVERY, &mut ended).await.is_ok();
         for worker in &progress.workers {
             let moment = Moment::of(worker, started.elapsed().as_secs_f64());
             if done && moment.sent == 0 {

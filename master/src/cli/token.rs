@@ -10,6 +10,7 @@ use qrcode::render::unicode::Dense1x2;
 use serde::Serialize;
 use tokio::task::block_in_place;
 
+use super::told::Words;
 use super::{Error, out, report};
 use crate::deployment::door;
 use crate::membership::{self, DOOR_PORT, Membership};
@@ -76,7 +77,10 @@ impl Args {
         // One that is open lets them in as well.
         let opens = self.wait && (self.join.is_some() || open.is_empty());
         let door = match opens {
-            true => door::open(&membership, self.join.as_deref(), !self.no_discovery).await?,
+            true => {
+                let told = Arc::new(Words::loud());
+                door::open(&membership, self.join.as_deref(), !self.no_discovery, told).await?
+            }
             false => None,
         };
         let members = joined(&authority)?;

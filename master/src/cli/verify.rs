@@ -1,5 +1,6 @@
 //! `cake-master verify`: does every device compute what this machine computes?
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use cake_checkpoint::LayerRange;
 use cake_engine::{BLOCK_POSITIONS, Numerics, Stage};
@@ -8,9 +9,10 @@ use tokio::task::block_in_place;
 
 use super::args::{ClusterArgs, PlanArgs};
 use super::out::{self, Tell};
-use super::{Error, report};
+use super::told::Words;
+use super::{Error, announce, report};
 use crate::cluster::Member;
-use crate::deployment::prepare::{Prepared, prepare};
+use crate::deployment::{PlanRequest, Prepared, prepare};
 use crate::pipeline::{self, Opening, Pipeline, StageSpec};
 use crate::planner::PlannedStage;
 use crate::state::State;
@@ -65,9 +67,11 @@ impl Args {
             return Err(self.cluster.nobody("verify", &cluster));
         }
         let plan = PlanArgs { numerics: Numerics::Exact, ..self.plan };
-        let prepared = prepare(State::open()?, &self.model, &cluster, &plan, &[]).await?;
+        let request: PlanRequest = plan.try_into()?;
+        let told = Arc::new(Words::unless(self.json));
+        let prepared = prepare(State::open()?, &self.model, &cluster, &request, told).await?;
         let tell = if self.json { Tell::Nobody } else { Tell::Notes };
-        prepared.announce_and_push(tell).await?;
+        announce::announce_and_push(&prepared, tell).await?;
         let mut verdicts = Vec::new();
         let mut hidden = prepared.probe();
         let mut next = 0;

@@ -4,8 +4,7 @@ use std::collections::HashSet;
 use cake_engine::Placement;
 
 use super::rates::{Asking, Rates};
-use crate::cli::Error;
-use crate::cli::args::PlanArgs;
+use super::{Error, PlanRequest, WrongArgument};
 use crate::cluster::{Measured, Member};
 use crate::sizing::{self, Candidate, LOCAL, OwnMemory, Promise};
 
@@ -68,26 +67,25 @@ impl Candidates {
 pub(crate) async fn gather(
     asking: &Asking<'_>,
     members: &[Member],
-    args: &PlanArgs,
-    what_if: &[(String, u64)],
+    request: &PlanRequest,
     promise: &Promise,
 ) -> Result<Candidates, Error> {
     let names: Vec<&str> = members.iter().map(Member::name).collect();
-    check_names(&names, args, what_if)?;
-    let kept = |name: &str| args.exclude.iter().all(|excluded| excluded != name);
+    check_names(&names, request)?;
+    let kept = |name: &str| request.exclude.iter().all(|excluded| excluded != name);
     let used: Vec<usize> = (0..members.len()).filter(|index| kept(names[*index])).collect();
-    let wished: Vec<_> = what_if.iter().filter(|(name, _)| kept(name)).collect();
+    let wished: Vec<_> = request.what_if.iter().filter(|(name, _)| kept(name)).collect();
     let measured = asking.workers(used.iter().map(|index| &members[*index]).collect()).await?;
     let mut found = Candidates {
         all: Vec::new(),
         seats: Vec::new(),
         warnings: Vec::new(),
-        ends_seconds: asking.ends(args.predict),
+        ends_seconds: asking.ends(request.predict),
         own_offer: None,
     };
     let alone = used.is_empty() && wished.is_empty();
     // What the master offers, and what of that its own part takes beside layers.
-    let own = match args.local_memory {
+    let own = match request.local_memory {
         Some(bytes) => Some((bytes, 0)).filter(|_| bytes > 0),
         None if alone => {
             let own = OwnMemory::of(cake_platform::free_memory());
@@ -98,13 +96,13 @@ pub(crate) async fn gather(
     };
     if let Some((local, ends)) = own {
         // Alone there is nobody to compare with.
-        let rates = asking.own(local, !alone || args.predict);
-        let rates = rates.and_then(|rates| found.known("the master", rates, args.predict));
-        let copy_bytes = Placement::new(args.weights, false).copy_bytes();
+        let rates = asking.own(local, !alone || request.predict);
+        let rates = rates.and_then(|rates| found.known("the master", rates, request.predict));
+        let copy_bytes = Placement::new(request.weights, false).copy_bytes();
         found.add(Seat::Master, Candidate::local(local, asking.threads, rates, copy_bytes, ends));
     }
     for (index, rates) in used.into_iter().zip(measured) {
-        let rates = found.known(members[index].name(), rates, args.predict);
+        let rates = found.known(members[index].name(), rates, request.predict);
         found.add(Seat::Worker(index), Candidate::worker(&members[index], rates));
     }
     for (name, bytes) in wished {
@@ -114,27 +112,28 @@ pub(crate) async fn gather(
 }
 
 /// Refuses names that nobody has, that somebody has already, and leaving everybody out.
-fn check_names(workers: &[&str], args: &PlanArgs, what_if: &[(String, u64)]) -> Result<(), Error> {
+fn check_names(workers: &[&str], request: &PlanRequest) -> Result<(), WrongArgument> {
+    let PlanRequest { what_if, exclude, .. } = request;
     let mut taken: HashSet<&str> = workers.iter().copied().chain([LOCAL]).collect();
     for (name, _) in what_if {
         if name.is_empty() || !taken.insert(name) {
             let expected = format!("a name other than {}", list(workers.iter().chain([&LOCAL])));
-            return Err(Error::argument("--what-if", format!("{name:?}"), expected));
+            return Err(WrongArgument::new("--what-if", format!("{name:?}"), expected));
         }
     }
     let wished = what_if.iter().map(|(name, _)| name.as_str());
     let known: Vec<&str> = workers.iter().copied().chain(wished).collect();
-    if let Some(unknown) = args.exclude.iter().find(|name| !known.contains(&name.as_str())) {
+    if let Some(unknown) = exclude.iter().find(|name| !known.contains(&name.as_str())) {
         let expected = match known.is_empty() {
             true => "nothing, since there is no worker".to_owned(),
             false => format!("the name of a worker: {}", list(&known)),
         };
-        return Err(Error::argument("--exclude", unknown, expected));
+        return Err(WrongArgument::new("--exclude", unknown, expected));
     }
-    let left = known.iter().any(|name| args.exclude.iter().all(|excluded| excluded != name));
-    if !left && !known.is_empty() && args.local_memory.is_none() {
+    let left = known.iter().any(|name| exclude.iter().all(|excluded| excluded != name));
+    if !left && !known.is_empty() && request.local_memory.is_none() {
         let expected = "at least one worker left, or --local-memory for the master itself";
-        return Err(Error::argument("--exclude", "every worker", expected));
+        return Err(WrongArgument::new("--exclude", "every worker", expected));
     }
     Ok(())
 }
@@ -149,9 +148,9 @@ mod tests {
 
     fn refusal(workers: &[&str], exclude: &[&str], what_if: &[&str]) -> Option<String> {
         let exclude = exclude.iter().map(|name| (*name).to_owned()).collect();
-        let args = PlanArgs { exclude, ..PlanArgs::usual() };
-        let what_if: Vec<_> = what_if.iter().map(|name| ((*name).to_owned(), 1 << 30)).collect();
-        check_names(workers, &args, &what_if).err().map(|error| error.to_string())
+        let what_if = what_if.iter().map(|name| ((*name).to_owned(), 1 << 30)).collect();
+        let request = PlanRequest { exclude, what_if, ..PlanRequest::default() };
+        check_names(workers, &request).err().map(|error| error.to_string())
     }
 
     #[test]
@@ -174,8 +173,8 @@ mod tests {
         let said = refusal(&["phone", "tablet"], &["phone", "tablet"], &[]).expect("refused");
         assert!(said.contains("--local-memory"), "{said}");
         let exclude = vec!["phone".to_owned()];
-        let args = PlanArgs { exclude, local_memory: Some(1), ..PlanArgs::usual() };
-        assert!(check_names(&["phone"], &args, &[]).is_ok(), "the master was named instead");
+        let request = PlanRequest { exclude, local_memory: Some(1), ..PlanRequest::default() };
+        assert!(check_names(&["phone"], &request).is_ok(), "the master was named instead");
     }
 
     #[test]

@@ -3,11 +3,10 @@ use cake_engine::Numerics;
 use tokio::task::block_in_place;
 
 use super::candidates::{self, Candidates, Seat};
-use super::prepare::warn;
+use super::event::{Event, Observer};
 use super::rates::{Asking, Probing};
+use super::{Error, PlanRequest};
 use crate::chunk::{self, Chunk};
-use crate::cli::Error;
-use crate::cli::args::PlanArgs;
 use crate::cluster::Member;
 use crate::distributor::Manifests;
 use crate::model::Model;
@@ -25,6 +24,8 @@ pub(crate) struct With<'a> {
     pub slack: f64,
     /// Who is timed for it.
     pub probing: Probing,
+    /// Who is told of what is not as it should be.
+    pub observer: &'a dyn Observer,
 }
 
 /// A plan, and what was decided with it.
@@ -46,39 +47,38 @@ impl With<'_> {
     pub(crate) async fn plan(
         &self,
         members: &[Member],
-        args: &PlanArgs,
+        request: &PlanRequest,
         promise: Promise,
-        what_if: &[(String, u64)],
     ) -> Result<Chosen, Error> {
-        let Self { model, manifests, state, threads, slack, probing } = *self;
+        let Self { model, manifests, state, threads, slack, probing, observer } = *self;
         let asking = Asking { model, state, threads, probing };
         let Candidates { all, seats, warnings, ends_seconds, own_offer } =
-            candidates::gather(&asking, members, args, what_if, &promise).await?;
+            candidates::gather(&asking, members, request, &promise).await?;
         let known = manifests.all_known();
         let input = |promise: &Promise| {
-            let input = sizing::input(model, promise, &all, &known, args.pins());
+            let input = sizing::input(model, promise, &all, &known, request.pins.clone());
             planner::Input { slack, ends_seconds, ..input }
         };
         // It may take a while for many workers, and somebody else's bytes move meanwhile.
         let plan = |promise: &Promise| planner::plan(&input(promise));
-        let fitting = block_in_place(|| fitting(plan, promise, args.chunk, &seats));
+        let fitting = block_in_place(|| fitting(plan, promise, request.chunk, &seats));
         let (plan, promise, chunk) = fitting.map_err(|mut refusal| {
             own_offer.iter().for_each(|why| refusal.explain(LOCAL, why));
             Error::Plan(*refusal)
         })?;
-        warn(&warnings);
+        warnings.iter().for_each(|warning| observer.tell(&Event::Warning(warning)));
         let mixed = mixed_arithmetic(&plan, &seats, members, promise.numerics, model)?;
-        warn(mixed.as_slice());
+        mixed.iter().for_each(|warning| observer.tell(&Event::Warning(warning)));
         let mut idle = planner::idle(&input(&promise), &plan);
-        idle.extend(left_out(members, args));
+        idle.extend(left_out(members, request));
         Ok(Chosen { promise, chunk, plan, seats, idle })
     }
 }
 
 /// Members that are there and were no candidates.
-fn left_out(members: &[Member], args: &PlanArgs) -> Vec<Idle> {
+fn left_out(members: &[Member], request: &PlanRequest) -> Vec<Idle> {
     let there = members.iter().filter(|member| member.is_held());
-    let excluded = there.filter(|member| args.exclude.iter().any(|name| name == member.name()));
+    let excluded = there.filter(|member| request.exclude.iter().any(|name| name == member.name()));
     let idle = |member: &Member| Idle {
         device: member.name().to_owned(),
         why: if member.is_leaving() { Why::Leaving } else { Why::Excluded },

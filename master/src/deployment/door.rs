@@ -1,12 +1,14 @@
 //! The door that workers join at, and the news and connections that come through it.
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::Arc;
 
 use cake_discovery::{About, Role, look_out};
-use cake_identity::join::{self, Event};
+use cake_identity::join::{self, Event as Visit};
 use tokio::net::TcpListener;
 use tokio::task::{JoinSet, block_in_place};
 
-use crate::cli::{Error, out};
+use super::Error;
+use super::event::{Event, Observer};
 use crate::cluster::found;
 use crate::membership::{DOOR_PORT, Membership};
 use crate::sign::Sign;
@@ -42,6 +44,7 @@ pub(crate) async fn open(
     membership: &Membership,
     asked: Option<&str>,
     discover: bool,
+    observer: Arc<dyn Observer>,
 ) -> Result<Option<Door>, Error> {
     let Some(authority) = membership.authority() else {
         return match asked {
@@ -54,7 +57,7 @@ pub(crate) async fn open(
     let failed = |source| Error::Listen { address: address.to_owned(), source };
     let listener = match TcpListener::bind(address).await {
         Err(error) if asked.is_none() => {
-            out::note(format_args!("no door for workers: {}", failed(error)));
+            observer.tell(&Event::NoDoor(&failed(error)));
             return Ok(None);
         }
         bound => bound.map_err(failed)?,
@@ -65,14 +68,14 @@ pub(crate) async fn open(
     let mut tasks = JoinSet::new();
     let visited = membership.clone();
     tasks.spawn(async move {
-        while let Some(event) = events.recv().await {
-            tell(&event);
-            let (Event::Joined { worker_id, .. }
-            | Event::Hello { worker_id, .. }
-            | Event::Line { worker_id }) = &event;
+        while let Some(visit) = events.recv().await {
+            tell(&visit, &*observer);
+            let (Visit::Joined { worker_id, .. }
+            | Visit::Hello { worker_id, .. }
+            | Visit::Line { worker_id }) = &visit;
             visited.seen(vec![(worker_id.clone(), None)]).await;
             // Whoever looks for workers takes lines, so that more come.
-            if !matches!(event, Event::Line { .. }) {
+            if !matches!(visit, Visit::Line { .. }) {
                 visited.news.notify_one();
             }
         }
@@ -87,15 +90,15 @@ pub(crate) async fn open(
     Ok(Some(Door { _tasks: tasks, _sign: sign, address, discovers }))
 }
 
-fn tell(event: &Event) {
-    match event {
-        Event::Joined { worker_id, name, address } => {
-            out::note(format_args!("{name} at {address} joined as member {worker_id}"));
+fn tell(visit: &Visit, observer: &dyn Observer) {
+    match visit {
+        Visit::Joined { worker_id, name, address } => {
+            observer.tell(&Event::Joined { name, address, worker_id });
         }
-        Event::Hello { worker_id, address } => {
+        Visit::Hello { worker_id, address } => {
             tracing::info!(worker_id, address, "a member says where it is");
         }
-        Event::Line { worker_id } => tracing::debug!(worker_id, "a member opened a connection"),
+        Visit::Line { worker_id } => tracing::debug!(worker_id, "a member opened a connection"),
     }
 }
 

@@ -12,17 +12,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cake_checkpoint::units::format_bytes;
 use tokio::sync::watch;
 use tokio::task::block_in_place;
 
 use super::choice::Chosen;
-use super::prepare::Prepared;
-use super::replan::Copies;
+use super::event::Event;
+use super::prepared::Prepared;
 use super::trust::{Gone, LeftOut, Trust, seconds};
-use crate::cli::Error;
-use crate::cli::args::PlanArgs;
-use crate::cli::out::{self, Tell};
+use super::{Error, PlanRequest};
 use crate::cluster::Whereabouts;
 use crate::monitor::Monitor;
 use crate::pipeline::{self, Lateness, Paces, Pipeline};
@@ -54,7 +51,7 @@ pub(crate) struct Keeper {
     /// Where workers are that may come back.
     pub cluster: Whereabouts,
     /// What was asked of the plan.
-    pub plan: PlanArgs,
+    pub request: PlanRequest,
     /// Whether workers hold copies for a loss of one of them.
     pub spares: bool,
     /// How long requests may wait.
@@ -89,7 +86,7 @@ impl Keeper {
             let mut since = Instant::now();
             let (pipeline, moved) = match news {
                 News::Lost(error) => {
-                    out::note(format_args!("{error}: layers move to who is left"));
+                    self.prepared.tell(&Event::Lost(&error));
                     self.monitor.lost(&error);
                     self.scheduler.suspend().await; // Its memory is needed for what comes next.
                     (self.rebuilt(&error, since).await, false)
@@ -98,7 +95,7 @@ impl Keeper {
                     if !hurry && !self.let_finish().await {
                         continue; // Something else happened, which comes as news once more.
                     }
-                    out::note(format_args!("{why}: layers move"));
+                    self.prepared.tell(&Event::Moving { why: &why });
                     since = Instant::now();
                     self.monitor.not_yet(&why);
                     self.scheduler.suspend().await;
@@ -107,7 +104,7 @@ impl Keeper {
                     let pipeline = match built {
                         Ok(pipeline) => pipeline,
                         Err(error) => {
-                            out::note(format_args!("layers could not move: {error}"));
+                            self.prepared.tell(&Event::NotMoved(&error));
                             self.blame_start(&error);
                             self.rebuilt(&pipeline::Error::Closed, since).await
                         }
@@ -122,21 +119,22 @@ impl Keeper {
             if !self.scheduler.resume(pipeline, chunk, rows) {
                 return;
             }
-            let seconds = since.elapsed().as_secs_f64();
+            let after = since.elapsed();
+            let seconds = after.as_secs_f64();
             // Whoever sees that it is ready finds it counted.
             match moved {
                 true => self.monitor.metrics.moved(seconds),
                 false => self.monitor.metrics.recovered(seconds),
             }
             self.monitor.ready();
-            out::note(format_args!("whole again after {seconds:.1} s"));
+            self.prepared.tell(&Event::Whole { after });
         }
     }
 
     /// Waits for something to do. Meanwhile workers that come back are taken, and copies brought for losses
     /// that may come.
     async fn news(&mut self) -> News {
-        let Self { prepared, cluster, plan, spares, monitor, broken, paces, trust, .. } = self;
+        let Self { prepared, cluster, request, spares, monitor, broken, paces, trust, .. } = self;
         let mind = async {
             let mut present: Option<Vec<String>> = None;
             let mut told = String::new();
@@ -158,12 +156,12 @@ impl Keeper {
                     let why = format!("{} leaves", leaving.join(" and "));
                     let better =
                         |chosen| News::Better { why, chosen: Box::new(chosen), hurry: true };
-                    prepared.plan_leave(plan, &left_out).await.map(|chosen| Some(better(chosen)))
+                    prepared.plan_leave(request, &left_out).await.map(|chosen| Some(better(chosen)))
                 } else if came {
                     let why = "a faster line-up is there".to_owned();
                     let better =
                         |chosen| News::Better { why, chosen: Box::new(chosen), hurry: false };
-                    prepared.plan_faster(plan, &left_out).await.map(|chosen| chosen.map(better))
+                    prepared.plan_faster(request, &left_out).await.map(|chosen| chosen.map(better))
                 } else {
                     Ok(None)
                 };
@@ -172,23 +170,26 @@ impl Keeper {
                     Ok(None) => {}
                     Err(error) if error.to_string() == told => {}
                     Err(error) => {
-                        out::note(format_args!("layers stay where they are: {error}"));
+                        prepared.tell(&Event::Staying(&error));
                         told = error.to_string();
                     }
                 }
                 if *spares && (changed || !covered) {
                     let copies = tokio::select! {
-                        copies = prepared.bring_copies(plan, &left_out) => copies,
+                        copies = prepared.bring_copies(request, &left_out) => copies,
                         // Half-pushed blobs go on later.
                         () = somebody_leaves(prepared) => continue,
                     };
                     covered = copies.is_ok();
                     match copies {
-                        Ok(copies) => copies_are_there(&copies, monitor),
+                        Ok(copies) => {
+                            monitor.metrics.copied(copies.pushed_bytes, copies.covered);
+                            prepared.tell(&Event::Copied(copies));
+                        }
                         Err(error) if error.to_string() == told => {}
                         Err(error) => {
                             monitor.metrics.copied(0, 0);
-                            out::note(format_args!("no copies for a loss yet: {error}"));
+                            prepared.tell(&Event::NotCopied(&error));
                             told = error.to_string();
                         }
                     }
@@ -245,7 +246,8 @@ impl Keeper {
         let before = Gone::of(&self.prepared.members);
         self.trust.doubt(loss, &mut self.prepared.members);
         let mut slow = Some(self.prepared.refresh().await);
-        self.trust.blame(loss, &self.prepared.members, &before, &self.monitor);
+        let Prepared { members, observer, .. } = &self.prepared;
+        self.trust.blame(loss, members, &before, &self.monitor, &**observer);
         loop {
             let tried = self.rebuild(slow.take()).await;
             self.trust.tell(&self.prepared.members, &self.monitor);
@@ -258,11 +260,11 @@ impl Keeper {
                 Error::LostAgain { wait, .. } => format!(" of {} more", seconds(*wait)),
                 _ => String::new(),
             };
-            let error = error.to_string();
-            let why = format!("{loss}; {error}{wait}{}", self.monitor.aside());
-            if error != told {
-                out::note(format_args!("cannot go on yet: {error}"));
-                told.clone_from(&error);
+            let words = error.to_string();
+            let why = format!("{loss}; {words}{wait}{}", self.monitor.aside());
+            if words != told {
+                self.prepared.tell(&Event::Waiting(&error));
+                told = words;
             }
             match since.elapsed() >= self.grace {
                 true => {
@@ -281,7 +283,8 @@ impl Keeper {
     /// Remembers who could not be used for another pipeline.
     fn blame_start(&mut self, error: &Error) {
         if let Error::Open(pipeline::OpenError::Cluster(error)) = error {
-            self.trust.blame_start(error, &self.prepared.members, &self.monitor);
+            let Prepared { members, observer, .. } = &self.prepared;
+            self.trust.blame_start(error, members, &self.monitor, &**observer);
         }
     }
 
@@ -293,7 +296,7 @@ impl Keeper {
         };
         let LeftOut { set_aside, mut avoided } = self.trust.left_out(&self.prepared.members);
         avoided.extend(slow);
-        self.prepared.replan(&self.plan, &LeftOut { set_aside, avoided }).await?;
+        self.prepared.replan(&self.request, &LeftOut { set_aside, avoided }).await?;
         let used = self.prepared.remotes().into_iter().map(|(_, member)| member);
         if let Some((worker, wait)) = self.trust.spared(used) {
             return Err(Error::LostAgain { worker, wait });
@@ -305,9 +308,11 @@ impl Keeper {
     async fn build(&mut self) -> Result<Pipeline, Error> {
         self.monitor.planned(self.prepared.planned());
         self.prepared.cut = self.trust.cut(&self.prepared.members);
-        let mut pushed = self.prepared.announce_and_push(Tell::Notes).await?;
+        self.prepared.tell(&Event::Planned(self.prepared.outlook()));
+        let mut pushed = self.prepared.push().await?;
+        self.prepared.tell(&Event::Pushed(&pushed));
         self.monitor.loading();
-        let pipeline = self.prepared.open(Tell::Notes, &mut pushed).await?;
+        let pipeline = self.prepared.open(&mut pushed).await?;
         self.monitor.metrics.pushed(pushed.pushed_bytes, pushed.reused_bytes);
         self.monitor.wired(pipeline.stages());
         Ok(pipeline)
@@ -319,15 +324,6 @@ async fn somebody_leaves(prepared: &Prepared) {
     while prepared.leaving().is_empty() {
         tokio::time::sleep(LOOK_BUSY).await;
     }
-}
-
-fn copies_are_there(copies: &Copies, monitor: &Monitor) {
-    let Copies { pushed_bytes, covered, of } = *copies;
-    monitor.metrics.copied(pushed_bytes, covered);
-    let bytes = format_bytes(pushed_bytes);
-    out::note(format_args!(
-        "copies are there for a loss of {covered} of {of} workers ({bytes} pushed for that)"
-    ));
 }
 
 #[cfg(test)]

@@ -7,10 +7,11 @@ use cake_engine::{DeviceKind, EngineOptions, Stage};
 use futures_util::future::join_all;
 use tokio::task::block_in_place;
 
+use super::Error;
 use super::candidates::Seat;
-use super::prepare::{Prepared, PushReport};
-use crate::cli::Error;
-use crate::cli::out::{self, Tell};
+use super::event::Event;
+use super::facts::PushReport;
+use super::prepared::Prepared;
 use crate::cluster::{self, Member};
 use crate::generate::Ends;
 use crate::pipeline::{self, Opening, Pipeline, StageSpec};
@@ -22,18 +23,11 @@ const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 impl Prepared {
     /// Loads the stages and connects them. Blobs found damaged on workers are pushed once more,
     /// which `pushed` then includes.
-    pub(crate) async fn open(
-        &self,
-        tell: Tell,
-        pushed: &mut PushReport,
-    ) -> Result<Pipeline, Error> {
+    pub(crate) async fn open(&self, pushed: &mut PushReport) -> Result<Pipeline, Error> {
         match self.open_once().await {
             Err(Error::Open(pipeline::OpenError::Corrupt { worker, count })) => {
-                let blobs = if count == 1 { "blob" } else { "blobs" };
-                out::note(format_args!(
-                    "worker {worker:?} found {count} damaged {blobs} and discarded them: pushing again"
-                ));
-                pushed.repair(&self.push(tell == Tell::Nobody).await?);
+                self.tell(&Event::Damaged { worker: &worker, blobs: count });
+                pushed.repair(&self.push().await?);
                 self.open_once().await
             }
             result => result,

@@ -8,10 +8,7 @@ use cake_proto::wire;
 use futures_util::future::try_join_all;
 use tokio::task::block_in_place;
 
-use super::candidates::Seat;
-use super::prepare::Prepared;
-use crate::cli::Error;
-use crate::cli::args::PlanArgs;
+use super::{Error, PlanRequest};
 use crate::cluster::{self, Measured, Member};
 use crate::model::Model;
 use crate::sizing::LOCAL;
@@ -37,9 +34,9 @@ pub(crate) enum Probing {
 }
 
 impl Probing {
-    /// As a command asks for it.
-    pub(crate) fn asked(args: &PlanArgs) -> Self {
-        if args.reprobe { Self::All } else { Self::Uncertain }
+    /// As is asked for.
+    pub(crate) fn asked(request: &PlanRequest) -> Self {
+        if request.reprobe { Self::All } else { Self::Uncertain }
     }
 }
 
@@ -173,41 +170,8 @@ impl Asking<'_> {
     }
 }
 
-impl Prepared {
-    /// Remembers how long the stages of the plan, and the master's own part, really took for a generated token: the
-    /// next plan knows it.
-    pub(crate) fn learn(&self, stage_seconds: Option<&[f64]>, ends_seconds: Option<f64>) {
-        let Self { model, state, threads, chosen, .. } = self;
-        let stages = &chosen.plan.stages;
-        let stage_seconds = stage_seconds.filter(|seconds| seconds.len() == stages.len());
-        for (stage, seconds) in stages.iter().zip(stage_seconds.unwrap_or_default()) {
-            let bytes: u64 = stage.layers.iter().map(|layer| model.active_bytes(layer)).sum();
-            match chosen.seats.get(stage.device_index) {
-                Some(Seat::Master) => learn_own(state, &own_key(model, *threads), *seconds, bytes),
-                Some(Seat::Worker(index)) => {
-                    if let Some(member) = self.members.get(*index) {
-                        state.ran(&worker_key(model, member), *seconds, bytes);
-                    }
-                }
-                Some(Seat::Imagined) | None => {}
-            }
-        }
-        if let Some(seconds) = ends_seconds {
-            learn_own(state, &ends_key(model, *threads), seconds, 1);
-        }
-    }
-}
-
-/// The master may run what it never timed.
-fn learn_own(state: &State, key: &str, seconds: f64, bytes: u64) {
-    if state.measured(key).is_none() {
-        state.remember(key, own(seconds, bytes.max(1), false));
-    }
-    state.ran(key, seconds, bytes);
-}
-
 /// Rates of the master itself, to which there is no way.
-fn own(decode_seconds: f64, probe_bytes: u64, quiet: bool) -> Measured {
+pub(super) fn own(decode_seconds: f64, probe_bytes: u64, quiet: bool) -> Measured {
     Measured { decode_seconds, probe_bytes, rtt_seconds: 0.0, bytes_per_second: f64::MAX, quiet }
 }
 
@@ -224,20 +188,20 @@ fn shape(model: &Model) -> impl std::fmt::Display {
 }
 
 /// What is measured of a worker's process is remembered under this.
-fn worker_key(model: &Model, member: &Member) -> String {
+pub(super) fn worker_key(model: &Model, member: &Member) -> String {
     let (id, instance, encoding) =
         (&member.offer.worker_id, &member.offer.instance, model.weight_encoding());
     format!("{id}/{instance}/{encoding}/{}", shape(model))
 }
 
 /// The same of the master's own layers, whichever process that is; what was timed with fewer bytes was another figure.
-fn own_key(model: &Model, threads: usize) -> String {
+pub(super) fn own_key(model: &Model, threads: usize) -> String {
     let (host, encoding) = (cake_platform::host_name(), model.weight_encoding());
     format!("{LOCAL}/{host}/{threads}/{encoding}/{PROBED_BYTES}/{}", shape(model))
 }
 
 /// The same of its own part of a token.
-fn ends_key(model: &Model, threads: usize) -> String {
+pub(super) fn ends_key(model: &Model, threads: usize) -> String {
     let (host, encoding) = (cake_platform::host_name(), model.head_encoding());
     format!("ends/{host}/{threads}/{encoding}/{PROBED_BYTES}/{}", shape(model))
 }

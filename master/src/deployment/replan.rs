@@ -2,14 +2,14 @@
 use std::sync::Arc;
 
 use super::choice::{Chosen, With};
-use super::prepare::Prepared;
+use super::facts::Copies;
+use super::prepared::Prepared;
 use super::rates::Probing;
 use super::trust::LeftOut;
-use crate::cli::Error;
-use crate::cli::args::PlanArgs;
+use super::{Error, PlanRequest};
 use crate::cluster::{self, Member};
 use crate::distributor::{self, Progress, WorkerProgress};
-use crate::planner::Plan;
+use crate::planner::{Pin, Plan, PlannedStage};
 use crate::sizing::LOCAL;
 
 /// How much slower than the fastest the plan after a loss may be, if less must be pushed for it: answers
@@ -17,17 +17,6 @@ use crate::sizing::LOCAL;
 const HURRY: f64 = 0.5;
 /// Another plan is worth the change if it is predicted to take at most this part of the present one's time.
 const WORTH: f64 = 0.85;
-
-/// Copies of blobs for losses that may come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Copies {
-    /// Bytes pushed for them now.
-    pub pushed_bytes: u64,
-    /// Workers whose loss would push nothing.
-    pub covered: usize,
-    /// Workers with layers.
-    pub of: usize,
-}
 
 impl Prepared {
     /// Finds out who is there still, and what they offer; returns the names of those that are slow to say.
@@ -39,7 +28,7 @@ impl Prepared {
     /// so does what weights are turned into: answers go on as they began.
     pub(crate) async fn replan(
         &mut self,
-        args: &PlanArgs,
+        request: &PlanRequest,
         left_out: &LeftOut,
     ) -> Result<(), Error> {
         let leaving = self.leaving();
@@ -53,7 +42,7 @@ impl Prepared {
         }
         let last = tries.len() - 1;
         for (number, without) in tries.iter().enumerate() {
-            match self.plan_without(args, without, HURRY).await {
+            match self.plan_without(request, without, HURRY).await {
                 Err(Error::Plan(_)) if number < last => {}
                 chosen => {
                     self.chosen = chosen?;
@@ -81,11 +70,11 @@ impl Prepared {
     /// the present one works.
     pub(crate) async fn plan_leave(
         &self,
-        args: &PlanArgs,
+        request: &PlanRequest,
         left_out: &LeftOut,
     ) -> Result<Chosen, Error> {
         let without = [self.leaving(), left_out.set_aside.clone()].concat();
-        let chosen = self.plan_without(args, &without, HURRY).await?;
+        let chosen = self.plan_without(request, &without, HURRY).await?;
         self.bring(&chosen).await?;
         Ok(chosen)
     }
@@ -94,14 +83,14 @@ impl Prepared {
     /// there is one.
     pub(crate) async fn plan_faster(
         &self,
-        args: &PlanArgs,
+        request: &PlanRequest,
         left_out: &LeftOut,
     ) -> Result<Option<Chosen>, Error> {
-        let chosen = self.plan_without(args, &left_out.all(), 0.0).await?;
+        let chosen = self.plan_without(request, &left_out.all(), 0.0).await?;
         if chosen.plan.kept || same_stages(&chosen.plan, self.plan()) {
             return Ok(None);
         }
-        if chosen.plan.cost_seconds > WORTH * self.present_cost(args).await {
+        if chosen.plan.cost_seconds > WORTH * self.present_cost(request).await {
             return Ok(None);
         }
         self.bring(&chosen).await?;
@@ -110,10 +99,10 @@ impl Prepared {
 
     /// What the present plan costs by what is known now: devices are known better once they have worked, and two
     /// plans are compared by the same figures.
-    async fn present_cost(&self, args: &PlanArgs) -> f64 {
+    async fn present_cost(&self, request: &PlanRequest) -> f64 {
         let stages = self.plan().stages.iter();
-        let place = stages.map(|stage| (stage.device.clone(), stage.layers)).collect();
-        let pinned = PlanArgs { place, ..args.clone() };
+        let pin = |stage: &PlannedStage| Pin { device: stage.device.clone(), layers: stage.layers };
+        let pinned = PlanRequest { pins: stages.map(pin).collect(), ..request.clone() };
         match self.plan_without(&pinned, &[], 0.0).await {
             Ok(now) if same_stages(&now.plan, self.plan()) => now.plan.cost_seconds,
             _ => self.plan().cost_seconds,
@@ -129,7 +118,7 @@ impl Prepared {
     /// Brings, for each worker with layers, what the plan without it would have to push.
     pub(crate) async fn bring_copies(
         &self,
-        args: &PlanArgs,
+        request: &PlanRequest,
         left_out: &LeftOut,
     ) -> Result<Copies, Error> {
         let used: Vec<String> =
@@ -137,7 +126,7 @@ impl Prepared {
         let mut copies = Copies { of: used.len(), ..Copies::default() };
         for name in used {
             let without = [left_out.all(), vec![name]].concat();
-            match self.plan_without(args, &without, HURRY).await {
+            match self.plan_without(request, &without, HURRY).await {
                 Ok(chosen) => {
                     copies.pushed_bytes += self.bring(&chosen).await?;
                     copies.covered += 1;
@@ -166,32 +155,40 @@ impl Prepared {
     /// The plan for those that are there but these, with this slack. Members keep their places.
     async fn plan_without(
         &self,
-        args: &PlanArgs,
+        request: &PlanRequest,
         without: &[String],
         slack: f64,
     ) -> Result<Chosen, Error> {
         let names: Vec<&str> = self.members.iter().map(Member::name).collect();
         let there = |name: &str| name == LOCAL || names.contains(&name);
-        let mut args = args.clone();
-        args.exclude.retain(|name| there(name));
-        args.place.retain(|(name, _)| there(name) && !without.contains(name));
+        let mut request = request.clone();
+        request.exclude.retain(|name| there(name));
+        request.pins.retain(|pin| there(&pin.device) && !without.contains(&pin.device));
         let gone = self.members.iter().filter(|member| !member.is_held());
         let gone = gone.map(|member| member.name().to_owned()).chain(without.iter().cloned());
-        args.exclude.extend(gone);
+        request.exclude.extend(gone);
         if !self.alone {
             // Without workers the master would take everything, which it did not do before.
-            args.local_memory = Some(args.local_memory.unwrap_or(0));
+            request.local_memory = Some(request.local_memory.unwrap_or(0));
         }
-        let Self { model, manifests, state, threads, .. } = self;
+        let Self { model, manifests, state, threads, observer, .. } = self;
         // Answers wait, and who computes is not timed beside that.
         let probing = Probing::Strangers;
-        let with = With { model, manifests, state, threads: *threads, slack, probing };
+        let with = With {
+            model,
+            manifests,
+            state,
+            threads: *threads,
+            slack,
+            probing,
+            observer: &**observer,
+        };
         let promise = self.chosen.promise;
-        match with.plan(&self.members, &args, promise, &[]).await {
+        match with.plan(&self.members, &request, promise).await {
             // What layers were pinned to is gone, perhaps.
-            Err(Error::Plan(_)) if !args.place.is_empty() => {
-                args.place.clear();
-                with.plan(&self.members, &args, promise, &[]).await
+            Err(Error::Plan(_)) if !request.pins.is_empty() => {
+                request.pins.clear();
+                with.plan(&self.members, &request, promise).await
             }
             chosen => chosen,
         }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{error, warn};
 
-use crate::cli::out;
+use super::event::{Event, Observer};
 use crate::cluster::conduct::{Conduct, Consequence, Offence, SetAside};
 use crate::cluster::{self, Member};
 use crate::monitor::Monitor;
@@ -113,6 +113,7 @@ impl Trust {
         members: &[Member],
         gone: &[Gone],
         monitor: &Monitor,
+        observer: &dyn Observer,
     ) {
         use pipeline::Error::{Closed, Hop, Lost, Malformed, NotFinite, Silent, Stage, Swallowed};
         let (worker, offence) = match error {
@@ -125,10 +126,7 @@ impl Trust {
                     let now = self.now();
                     let pause = self.conduct.note_hop(&from_instance, &to_instance, now);
                     monitor.metrics.failed_worker("hop");
-                    let pause = seconds(pause);
-                    return out::note(format_args!(
-                        "what {from:?} makes goes to {to:?} over the master for {pause}: {error}"
-                    ));
+                    return observer.tell(&Event::Rerouted { from, to, pause, error });
                 }
                 // It was no fault of the way: one of them is gone.
                 let lost = if instance(to).is_none() { to } else { from };
@@ -147,7 +145,7 @@ impl Trust {
             (None, Some(gone)) => (gone.worker_id.clone(), gone.instance.clone()),
             (None, None) => return monitor.metrics.failed_worker(offence.name()), // The master itself.
         };
-        self.note(worker, (&id, &instance), offence, &error.to_string(), monitor);
+        self.note(worker, (&id, &instance), offence, &error.to_string(), (monitor, observer));
     }
 
     /// A worker could not be used for another pipeline.
@@ -156,11 +154,12 @@ impl Trust {
         error: &cluster::Error,
         members: &[Member],
         monitor: &Monitor,
+        observer: &dyn Observer,
     ) {
         let cluster::Error::Call { name, .. } = error else { return };
         let Some(member) = members.iter().find(|member| member.name() == name) else { return };
         let who = (&*member.offer.worker_id, &*member.offer.instance);
-        self.note(name, who, Offence::Lost, &error.to_string(), monitor);
+        self.note(name, who, Offence::Lost, &error.to_string(), (monitor, observer));
     }
 
     fn note(
@@ -169,7 +168,7 @@ impl Trust {
         (worker_id, instance): (&str, &str),
         offence: Offence,
         reason: &str,
-        monitor: &Monitor,
+        (monitor, observer): (&Monitor, &dyn Observer),
     ) {
         monitor.metrics.failed_worker(offence.name());
         let now = self.now();
@@ -179,14 +178,11 @@ impl Trust {
                 warn!(worker = name, seconds = pause.as_secs_f64(), reason, "avoided for now");
             }
             Consequence::SetAside(pause) => {
-                out::note(format_args!("{name:?} gets no layers for {}: {reason}", seconds(pause)));
+                observer.tell(&Event::SetAside { worker: name, pause, reason });
             }
             Consequence::Quarantine(pause) => {
                 error!(worker = name, seconds = pause.as_secs(), reason, "in quarantine");
-                out::note(format_args!(
-                    "{name:?} is in quarantine for {} or until it is started again: {reason}",
-                    seconds(pause)
-                ));
+                observer.tell(&Event::Quarantined { worker: name, pause, reason });
             }
         }
     }

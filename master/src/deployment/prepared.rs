@@ -1,0 +1,222 @@
+//! A plan with all that it was made of: the model, the workers held for it, and who has which part.
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cake_checkpoint::units::format_bytes;
+
+use super::candidates::Seat;
+use super::choice::Chosen;
+use super::event::{Event, Observer};
+use super::facts::{Note, Outlook, PushAhead};
+use crate::chunk::Chunk;
+use crate::cluster::{self, Member, Whereabouts};
+use crate::distributor::{self, Assignment, Manifests};
+use crate::model::Model;
+use crate::monitor::{Device, DeviceState, Monitor, Planned};
+use crate::place::OwnWeights;
+use crate::planner::{Plan, PlannedStage};
+use crate::sizing::{self, OwnMemory, Promise};
+use crate::state::State;
+
+/// A checkpoint, the workers held for it, and the plan.
+pub(crate) struct Prepared {
+    /// The model.
+    pub model: Model,
+    pub(crate) chosen: Chosen,
+    /// Whether there were no workers from the start.
+    pub(crate) alone: bool,
+    pub(crate) members: Vec<Member>,
+    pub(crate) manifests: Arc<Manifests>,
+    pub(crate) state: State,
+    pub(crate) threads: usize,
+    pub(crate) own_weights: OwnWeights,
+    /// Members that joined and are not used, each with why.
+    pub(crate) missing: Vec<String>,
+    /// What people should know before it goes on, until it has been told.
+    pub(super) notes: Mutex<Vec<Note>>,
+    /// Ways between two processes of workers that let nothing through, by their instances: from, to.
+    pub(crate) cut: HashSet<(String, String)>,
+    /// Who wants to know of pushes.
+    pub monitor: Option<Arc<Monitor>>,
+    /// Who is told what happens.
+    pub(super) observer: Arc<dyn Observer>,
+}
+
+impl Prepared {
+    /// What was promised.
+    pub(crate) fn promise(&self) -> &Promise {
+        &self.chosen.promise
+    }
+
+    /// How prompts are cut into steps.
+    pub(crate) fn chunk(&self) -> Chunk {
+        self.chosen.chunk
+    }
+
+    /// The plan.
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.chosen.plan
+    }
+
+    /// Takes workers that came back. May be dropped at any time.
+    pub(crate) async fn rejoin(&mut self, cluster: &Whereabouts) {
+        let (membership, places) = (&cluster.membership, cluster.places());
+        cluster::rejoin(&mut self.members, membership, &places, &master_name()).await;
+    }
+
+    /// The stages that workers run, in chain order. A stage is a worker's by its place among the
+    /// candidates, whatever its name.
+    pub(crate) fn remotes(&self) -> Vec<(&PlannedStage, &Member)> {
+        self.remotes_of(&self.chosen)
+    }
+
+    /// The same of another plan.
+    fn remotes_of<'a>(&'a self, chosen: &'a Chosen) -> Vec<(&'a PlannedStage, &'a Member)> {
+        let stages = chosen.plan.stages.iter();
+        let remote = |stage: &'a PlannedStage| match chosen.seats.get(stage.device_index)? {
+            Seat::Worker(index) => self.members.get(*index),
+            Seat::Master | Seat::Imagined => None,
+        };
+        stages.filter_map(|stage| Some((stage, remote(stage)?))).collect()
+    }
+
+    /// Whether a worker that does not exist has layers in the plan.
+    pub(crate) fn uses_imagined(&self) -> bool {
+        let seat = |stage: &PlannedStage| self.chosen.seats.get(stage.device_index).copied();
+        self.plan().stages.iter().any(|stage| seat(stage) == Some(Seat::Imagined))
+    }
+
+    /// Names of the workers that are held and have no layers, though some of them may be left out of plans.
+    pub(crate) fn spares(&self) -> Vec<String> {
+        let used = |name: &str| self.chosen.plan.stages.iter().any(|stage| stage.device == name);
+        self.names().into_iter().filter(|name| !used(name)).collect()
+    }
+
+    /// Names of all workers that are held.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let held = self.members.iter().filter(|member| member.is_held());
+        held.map(|member| member.name().to_owned()).collect()
+    }
+
+    /// Which processes of workers are held but those of these names: one that was started again may offer
+    /// something else.
+    pub(crate) fn instances(&self, without: &[String]) -> Vec<String> {
+        let is_without = |member: &&Member| without.iter().any(|name| name == member.name());
+        let held = self.members.iter().filter(|member| member.is_held() && !is_without(member));
+        held.map(|member| member.offer.instance.clone()).collect()
+    }
+
+    /// The plan, for people who watch the service.
+    pub(crate) fn planned(&self) -> Planned {
+        let device = |stage: &PlannedStage| {
+            let local = self.chosen.seats.get(stage.device_index) == Some(&Seat::Master);
+            Device {
+                name: stage.device.clone(),
+                local,
+                state: DeviceState::Waiting,
+                layers: stage.layers,
+                direct: true,
+                memory: stage.memory,
+                hop_seconds: (!local).then_some(stage.hop_seconds),
+            }
+        };
+        Planned {
+            encoding: self.model.encoding.to_string(),
+            context: self.chosen.promise.context,
+            parallel: self.chosen.promise.parallel,
+            layers: self.model.checkpoint.config.layers.len(),
+            devices: self.chosen.plan.stages.iter().map(device).collect(),
+        }
+    }
+
+    /// The workers of the plan with their layers, in chain order.
+    pub(crate) fn assignments(&self) -> Vec<Assignment<'_>> {
+        self.assignments_of(&self.chosen)
+    }
+
+    /// The same of another plan.
+    pub(crate) fn assignments_of<'a>(&'a self, chosen: &'a Chosen) -> Vec<Assignment<'a>> {
+        let remotes = self.remotes_of(chosen).into_iter();
+        remotes.map(|(stage, member)| Assignment { member, layers: stage.layers }).collect()
+    }
+
+    /// Blob bytes that workers are not known to hold, per assignment.
+    pub(crate) fn missing_bytes(&self) -> Vec<u64> {
+        let assignments = self.assignments();
+        assignments.iter().map(|one| distributor::missing_bytes(one, &self.manifests)).collect()
+    }
+
+    /// Why this machine may not have room for what the master does itself, if its part was not counted when the
+    /// plan was made.
+    pub(super) fn own_shortfall(&self) -> Option<String> {
+        let local = self.local_plan().map(|stage| stage.memory);
+        if local.is_some_and(|memory| memory.overhead > 0) {
+            return None; // It was counted.
+        }
+        let ends = sizing::ends_bytes(&self.model, self.promise());
+        let free = cake_platform::free_memory();
+        own_shortfall(local.map_or(0, |memory| memory.total()), ends, &OwnMemory::of(free))
+    }
+
+    /// What is to be expected of the plan.
+    pub(crate) fn outlook(&self) -> Outlook<'_> {
+        let remotes = self.remotes().into_iter().zip(self.missing_bytes());
+        let lacking = remotes.filter(|(_, missing_bytes)| *missing_bytes > 0);
+        let pushes = lacking.map(|((stage, member), missing_bytes)| PushAhead {
+            device: &stage.device,
+            missing_bytes,
+            seconds: stage.push_seconds,
+            free_disk_bytes: member.offer.free_disk_bytes,
+        });
+        Outlook {
+            plan: self.plan(),
+            idle: &self.chosen.idle,
+            encoding: self.model.encoding,
+            ends_bytes: self.model.ends_bytes(),
+            context: self.promise().context,
+            parallel: self.promise().parallel,
+            pushes: pushes.collect(),
+        }
+    }
+
+    /// Tells whoever observes.
+    pub(super) fn tell(&self, event: &Event<'_>) {
+        self.observer.tell(event);
+    }
+
+    /// What people should know of whom the plan is made for, if they were not told yet.
+    pub(crate) fn take_notes(&self) -> Vec<Note> {
+        std::mem::take(&mut *self.notes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// What does not fit, if something does not: `layers` bytes for the master's own layers and `ends` for the rest.
+fn own_shortfall(layers: u64, ends: u64, own: &OwnMemory) -> Option<String> {
+    let need = layers.saturating_add(ends);
+    (need > own.bytes).then(|| {
+        format!(
+            "the master's own part takes {} (embedding and head {}), and this machine can give {} ({}): it may \
+             have to swap, or be killed",
+            format_bytes(need), format_bytes(ends), format_bytes(own.bytes), own.why
+        )
+    })
+}
+
+/// Name that workers tell other masters while this one holds them.
+pub(crate) fn master_name() -> String {
+    format!("{} (process {})", cake_platform::host_name(), std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_that_do_not_fit_beside_what_is_free_are_told() {
+        let own = OwnMemory::of(4 << 30);
+        assert_eq!(own_shortfall(1 << 30, 2 << 30, &own), None);
+        let said = own_shortfall(1 << 30, 3 << 30, &own).expect("too much");
+        assert!(said.contains("takes 4 GiB (embedding and head 3 GiB)"), "{said}");
+        assert!(own_shortfall(u64::MAX, u64::MAX, &own).is_some());
+    }
+}

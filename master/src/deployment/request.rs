@@ -1,0 +1,126 @@
+//! What is asked of a plan: what to promise, and who may hold what.
+use std::str::FromStr;
+
+use cake_checkpoint::{Checkpoint, Encoding, EncodingParseError, KvDtype};
+use cake_engine::{Numerics, Weights};
+use cake_proto::{WireFormat, limits};
+
+use super::{Error, WrongArgument};
+use crate::chunk::first_bound;
+use crate::planner::Pin;
+use crate::sizing::{DEFAULT_CONTEXT, Promise};
+
+/// A request for a plan, checked as far as that can be done without a model; the default is what is in force where
+/// nothing is said.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PlanRequest {
+    /// Longest sequence to make room for (tokens); `None`: what the model has, at most [`DEFAULT_CONTEXT`].
+    pub context: Option<usize>,
+    /// So many of the longest sequences at once, at least 1; `None`: one.
+    pub parallel: Option<usize>,
+    /// Element type of the KV cache; `None`: as the numerics suggest.
+    pub kv: Option<KvDtype>,
+    /// What weights may be turned into on their way.
+    pub encode: Encode,
+    /// Arithmetic.
+    pub numerics: Numerics,
+    /// Prompt rows in one step, at least 1; `None`: as pays most.
+    pub chunk: Option<usize>,
+    /// How activations travel.
+    pub wire: WireFormat,
+    /// Bytes that the master may use for layers; `None`: what is free without workers, else nothing.
+    pub local_memory: Option<u64>,
+    /// Where the master's own weights lie.
+    pub weights: Weights,
+    /// Whether the system neither drops nor swaps them.
+    pub lock_memory: bool,
+    /// Workers that get exactly these layers.
+    pub pins: Vec<Pin>,
+    /// Names of workers that are left out.
+    pub exclude: Vec<String>,
+    /// Whether workers are timed again that were timed before.
+    pub reprobe: bool,
+    /// Whether somebody is told what to expect, so that the master is timed, too, also where nobody competes with it.
+    pub predict: bool,
+    /// Workers that do not exist, by name, with the bytes that they would offer.
+    pub what_if: Vec<(String, u64)>,
+}
+
+impl PlanRequest {
+    /// What to make room for with this model; without a `chunk`, with as many prompt rows in one step as are tried
+    /// first over workers.
+    ///
+    /// # Errors
+    /// A context longer than the model's, or more KV blocks than steps can name.
+    pub(crate) fn promise(&self, checkpoint: &Checkpoint) -> Result<Promise, Error> {
+        let most = checkpoint.config.max_position_embeddings;
+        let context = self.context.unwrap_or(most.min(DEFAULT_CONTEXT));
+        if !(1..=most).contains(&context) {
+            return Err(WrongArgument::new("--context", context, format!("1 to {most}")).into());
+        }
+        let parallel = self.parallel.unwrap_or(1);
+        let blocks = cake_engine::blocks_for(context).saturating_mul(parallel);
+        if blocks > limits::BLOCKS {
+            return Err(Error::TooManyBlocks { context, parallel, blocks });
+        }
+        Ok(Promise {
+            context,
+            parallel,
+            kv: self.kv.unwrap_or(match self.numerics {
+                Numerics::Exact => KvDtype::F32,
+                Numerics::Fast => KvDtype::F16,
+            }),
+            numerics: self.numerics,
+            chunk: self.chunk.unwrap_or_else(|| first_bound(context)),
+            wire: self.wire,
+        })
+    }
+}
+
+/// What `--encode` allows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Encode(Vec<Encoding>);
+
+impl Encode {
+    /// What may be used, widest first; never empty.
+    pub(crate) fn tried(&self) -> &[Encoding] {
+        &self.0
+    }
+}
+
+impl Default for Encode {
+    fn default() -> Self {
+        Self(vec![Encoding::AsStored])
+    }
+}
+
+impl FromStr for Encode {
+    type Err = EncodingParseError;
+
+    fn from_str(text: &str) -> Result<Self, EncodingParseError> {
+        match text {
+            "auto" => Ok(Self(Encoding::ALL.to_vec())),
+            _ => Ok(Self(vec![text.parse()?])),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_promise_of_more_cache_than_steps_can_name_is_refused() {
+        let model = concat!(env!("CARGO_MANIFEST_DIR"), "/demo-model");
+        let mut checkpoint = Checkpoint::open(model).expect("the demo's model");
+        checkpoint.config.max_position_embeddings = 1 << 20;
+        let promise = |context, parallel| {
+            let (context, parallel) = (Some(context), Some(parallel));
+            PlanRequest { context, parallel, ..PlanRequest::default() }.promise(&checkpoint)
+        };
+        let most = limits::BLOCKS * cake_engine::BLOCK_POSITIONS;
+        assert!(promise(1 << 20, most >> 20).is_ok());
+        let said = promise(1 << 20, (most >> 20) + 1).expect_err("refused").to_string();
+        assert!(said.contains("--context") && said.contains("--parallel"), "{said}");
+    }
+}
