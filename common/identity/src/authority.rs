@@ -11,7 +11,8 @@ use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, PrivatePkc
 use serde::{Deserialize, Serialize};
 
 use crate::book::BookFile;
-use crate::{Error, Identity, JoinToken, Peer, TokenEntry, files, hex};
+use crate::fingerprint::{cluster, fingerprint};
+use crate::{Error, Identity, JoinToken, Peer, TokenEntry, files};
 
 /// How long a worker's certificate is valid unless told otherwise.
 pub const DEFAULT_LIFETIME: Duration = Duration::from_secs(90 * 24 * 3600);
@@ -182,16 +183,6 @@ impl Authority {
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         Ok(params.signed_by(key, &self.issuer)?.der().clone())
     }
-}
-
-/// BLAKE3 of a certificate.
-pub(crate) fn fingerprint(certificate: &CertificateDer<'_>) -> [u8; 32] {
-    *blake3::hash(certificate).as_bytes()
-}
-
-/// A short name of the cluster whose authority has this fingerprint.
-pub(crate) fn cluster(fingerprint: &[u8; 32]) -> String {
-    hex(&fingerprint[..8])
 }
 
 /// A certificate of nobody's, for trying what reads it.

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+use crate::entry::WorkerEntry;
 use crate::error::Error;
 use crate::peer::{MOST_REVOKED, is_worker_id};
 use crate::token::JoinToken;
@@ -49,23 +50,6 @@ struct Given {
     /// BLAKE3 of its public key, in hexadecimal digits.
     key: String,
     worker_id: String,
-}
-
-/// A worker that joined.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct WorkerEntry {
-    /// The id that its certificate names.
-    pub worker_id: String,
-    /// What it calls itself.
-    pub name: String,
-    /// Where it was last said to listen (HOST:PORT), or [`crate::lines::address`] if its master cannot connect to it.
-    pub address: String,
-    /// When, in seconds since 1970 by the master's clock.
-    pub joined_seconds: u64,
-    /// Until when its certificate is valid, in seconds since 1970.
-    pub expires_seconds: u64,
-    /// Whether it is shut out.
-    pub revoked: bool,
 }
 
 impl TokenEntry {

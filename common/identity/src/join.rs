@@ -30,8 +30,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use crate::authority::fingerprint;
 use crate::book::{NAME, seconds};
+use crate::fingerprint::fingerprint;
 use crate::listener::take_all;
 use crate::security::{client_config, server_config};
 use crate::stream::buffered;

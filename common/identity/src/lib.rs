@@ -13,15 +13,18 @@
 
 mod authority;
 mod book;
+mod entry;
 mod error;
 pub mod files;
+mod fingerprint;
 #[doc(hidden)]
 pub mod hostile;
 pub mod join;
 pub mod lines;
 mod listener;
 mod peer;
-pub mod security;
+pub mod revoked;
+mod security;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -30,12 +33,14 @@ mod verify;
 mod whom;
 
 pub use authority::{Authority, DEFAULT_LIFETIME};
-pub use book::{Book, BookFile, TokenEntry, WorkerEntry};
+pub use book::{Book, BookFile, TokenEntry};
+pub use entry::WorkerEntry;
 pub use error::{Error, Refusal};
 pub use lines::Lines;
 pub use listener::{Incoming, incoming};
 pub use peer::{MOST_REVOKED, Peer};
-pub use security::{Identity, Revoked, Security};
+pub use revoked::Revoked;
+pub use security::{Identity, Security};
 pub use stream::Stream;
 pub use token::JoinToken;
 pub use whom::NameError;

@@ -11,6 +11,8 @@
 //!
 //! A line that is waiting says nothing: one that does, or ends, or whose worker is revoked, is dropped.
 
+mod opened;
+
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -19,7 +21,9 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{oneshot, watch};
 
-use crate::{Peer, Security, Stream};
+pub use opened::{Line, open};
+
+use crate::{Peer, Stream};
 
 /// What a worker that offers a line says in its handshake (ALPN).
 pub(crate) const PROTOCOL: &[u8] = b"cake-line/1";
@@ -36,9 +40,6 @@ const TURN: Duration = Duration::from_secs(2);
 /// How long a worker may take to open the next line when none is waiting: where there is nobody, that has to be
 /// known before those who ask whether it is still there lose patience.
 const NEXT: Duration = Duration::from_millis(1500);
-/// How long a master may take to let a line in.
-const OPEN: Duration = Duration::from_secs(10);
-
 /// The address of a worker that is reached over its lines.
 pub fn address(worker_id: &str) -> String {
     format!("{PREFIX}{worker_id}")
@@ -144,39 +145,5 @@ impl Waiting {
         stream.write_u8(TAKE).await.ok()?;
         stream.flush().await.ok()?;
         (stream.read_u8().await.ok()? == HERE).then_some(stream)
-    }
-}
-
-/// A line that this worker has opened.
-pub struct Line(Stream);
-
-/// Opens a line to the master whose door is at `address` (HOST:PORT).
-///
-/// # Errors
-/// What the system or the TLS library said, or that it took too long.
-pub async fn open(address: &str, security: &Security) -> io::Result<Line> {
-    let open = security.open_line(address);
-    let late = |_| io::Error::from(io::ErrorKind::TimedOut);
-    Ok(Line(tokio::time::timeout(OPEN, open).await.map_err(late)??))
-}
-
-impl Line {
-    /// Waits until the master calls; from then on the result is a connection that it opened.
-    ///
-    /// # Errors
-    /// The line ended, or the master said something else.
-    pub async fn called(self) -> io::Result<Stream> {
-        let Self(mut stream) = self;
-        match stream.read_u8().await? {
-            TAKE => {
-                stream.write_u8(HERE).await?;
-                stream.flush().await?;
-                Ok(stream)
-            }
-            other => {
-                let said = format!("the master said {other} on a line that waits, expected {TAKE}");
-                Err(io::Error::new(io::ErrorKind::InvalidData, said))
-            }
-        }
     }
 }

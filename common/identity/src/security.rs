@@ -1,6 +1,5 @@
 //! How connections are made: in plain text, or with both sides proving who they are.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,13 +13,14 @@ use rustls::version::TLS13;
 use rustls::{ClientConfig, ServerConfig};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use crate::authority::{cluster, fingerprint};
+use crate::fingerprint::{cluster, fingerprint};
 use crate::stream::{buffered, tune};
 use crate::verify::{Clock, Trust, Verifier};
-use crate::{Error, JoinToken, Lines, Peer, Refusal, Stream, expires_seconds, files, lines};
+use crate::{
+    Error, JoinToken, Lines, Peer, Refusal, Revoked, Stream, expires_seconds, files, lines,
+};
 
 /// The name that clients put into a handshake: certificates are looked at, it is not.
 const ANY_NAME: &str = "member.cake.internal";
@@ -115,37 +115,6 @@ impl Identity {
 
     fn private_key(&self) -> PrivateKeyDer<'static> {
         PrivatePkcs8KeyDer::from(self.key.clone()).into()
-    }
-}
-
-/// Workers that are shut out. A handle: clones share one list.
-#[derive(Clone, Debug)]
-pub struct Revoked(Arc<watch::Sender<BTreeSet<String>>>);
-
-impl Default for Revoked {
-    fn default() -> Self {
-        Self(Arc::new(watch::Sender::new(BTreeSet::new())))
-    }
-}
-
-impl Revoked {
-    /// Replaces the list; connections with these workers end at once.
-    pub fn set(&self, worker_ids: impl IntoIterator<Item = String>) {
-        let ids: BTreeSet<String> = worker_ids.into_iter().collect();
-        self.0.send_if_modified(|now| {
-            let changed = *now != ids;
-            *now = ids;
-            changed
-        });
-    }
-
-    /// The list, as it is and as it changes.
-    pub fn watch(&self) -> watch::Receiver<BTreeSet<String>> {
-        self.0.subscribe()
-    }
-
-    pub(crate) fn has(&self, peer: &Peer) -> bool {
-        matches!(peer, Peer::Worker(id) if self.0.borrow().contains(id))
     }
 }
 

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-use crate::authority::cluster;
+use crate::fingerprint::cluster;
 use crate::{Error, random};
 
 /// What every token begins with: its kind and version, in clear.

@@ -10,7 +10,7 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, SignatureScheme};
 use webpki::KeyUsage;
 
-use crate::authority::fingerprint;
+use crate::fingerprint::fingerprint;
 use crate::peer::validity;
 use crate::{Peer, Revoked};
 

@@ -1,5 +1,5 @@
 //! Which worker a person means.
-use crate::book::WorkerEntry;
+use crate::entry::WorkerEntry;
 use crate::peer::MOST_REVOKED;
 
 /// Why nobody is meant by this name.
