@@ -18,12 +18,14 @@ pub mod limits;
 pub mod said;
 pub mod shut_out;
 pub mod step;
+mod trace;
 pub mod wire_format;
 
 pub use client::{Client, ConnectError, Tag, connect};
 pub use error::ProtocolError;
 pub use failure::{Failure, FailureKind};
-pub use step::{Assembler, Incoming, Step, StepItem, TraceContext};
+pub use step::{Assembler, Incoming, Step, StepItem};
+pub use trace::TraceContext;
 pub use wire_format::WireFormat;
 
 /// Version of the wire protocol. Raised whenever an old peer could misread a new one, in what a

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use crate::error::ProtocolError;
 use crate::failure::FailureKind;
 use crate::said::sentence;
+use crate::trace::TraceContext;
 use crate::wire_format::{Decoder, WireFormat};
 use crate::{limits, wire};
 
@@ -46,9 +47,6 @@ pub struct StepItem {
     /// The trace that stages go on with, if it is traced.
     pub trace: Option<TraceContext>,
 }
-
-/// W3C trace context: trace id (16 bytes), parent id (8), flags (1).
-pub type TraceContext = [u8; 25];
 
 /// What a stream of frames says, one step at a time.
 #[derive(Clone, Debug, PartialEq)]
