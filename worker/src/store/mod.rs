@@ -13,9 +13,11 @@ mod error;
 mod evict;
 mod folder;
 mod folders;
+mod held;
 mod part;
 mod reuse;
 mod state;
+mod tensors;
 #[cfg(test)]
 pub(crate) mod tests;
 mod writer;
@@ -30,11 +32,12 @@ use cake_checkpoint::{Blob, Digest, Manifest};
 use cake_platform::{DiskSpace, free_space};
 
 pub use error::Error;
+pub use held::{HeldBlob, PartialBlob};
 pub use writer::Writer;
 
 use folders::Folders;
-use reuse::Tensors;
 use state::{State, Transfer};
+use tensors::Tensors;
 
 /// Disk space a transfer leaves to others, at most; a fiftieth of a small file system.
 const MAX_RESERVE_BYTES: u64 = 64 << 20;
@@ -56,34 +59,6 @@ struct Inner {
     state: Mutex<State>,
     /// Closing it releases the store.
     _lock: File,
-}
-
-/// A whole blob in the store.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HeldBlob {
-    /// Its name, the digest of its manifest.
-    pub name: Digest,
-    /// Size of its file.
-    pub bytes: u64,
-    /// When it was last opened, or received if it never was.
-    pub last_used: SystemTime,
-    /// What its tensors have in common, for people: `model.layers.7`.
-    pub label: String,
-    /// How many tensors it has.
-    pub tensors: usize,
-    /// Whether someone holds an [`InUse`] of it, so that it cannot be evicted.
-    pub in_use: bool,
-}
-
-/// The beginning of a blob whose transfer was interrupted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PartialBlob {
-    /// Name of the blob it begins.
-    pub name: Digest,
-    /// Bytes on disk, of which [`Store::resume_at`] tells how many are right.
-    pub bytes: u64,
-    /// When it was last written.
-    pub last_used: SystemTime,
 }
 
 /// What [`Store::prune`] did.
@@ -192,17 +167,6 @@ impl Store {
             return Ok(manifest.file_bytes);
         }
         part::verified_bytes(&self.inner.folders, &name, manifest)
-    }
-
-    /// Starts or continues a blob. Makes room first, by evicting blobs least recently used where
-    /// the limit asks for it. For a held blob the writer is complete from the start.
-    ///
-    /// # Errors
-    /// [`Error::Busy`] if someone else writes this blob, [`Error::StoreFull`] and
-    /// [`Error::DiskFull`] if there is no room for it (nothing is evicted then), [`Error::Io`] if
-    /// its files cannot be made.
-    pub fn begin(&self, manifest: Manifest) -> Result<Writer, Error> {
-        Writer::begin(self, manifest)
     }
 
     /// Opens a held blob for loading, notes the use, and spares it from eviction for as long as the
@@ -359,20 +323,6 @@ impl Store {
     }
 }
 
-impl HeldBlob {
-    fn new(name: Digest, manifest: &Manifest, last_used: SystemTime) -> HeldBlob {
-        let names: Vec<&str> = manifest.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
-        HeldBlob {
-            name,
-            bytes: manifest.file_bytes,
-            last_used,
-            label: common_label(&names),
-            tensors: names.len(),
-            in_use: false,
-        }
-    }
-}
-
 impl InUse {
     /// The blob that is spared.
     pub fn name(&self) -> Digest {
@@ -390,17 +340,4 @@ impl Drop for InUse {
             }
         }
     }
-}
-
-/// The dotted parts that all names start with, or the first name where they share none.
-fn common_label(names: &[&str]) -> String {
-    let Some((first, rest)) = names.split_first() else {
-        return String::new();
-    };
-    let mut parts: Vec<&str> = first.split('.').collect();
-    for name in rest {
-        let same = parts.iter().zip(name.split('.')).take_while(|(a, b)| **a == *b).count();
-        parts.truncate(same);
-    }
-    if parts.is_empty() { (*first).to_owned() } else { parts.join(".") }
 }

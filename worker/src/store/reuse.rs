@@ -1,6 +1,5 @@
-//! Tensors that the store holds already in other blobs: what of a new blob need not be sent.
+//! What of a new blob need not be sent, since the store holds it already in other blobs.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;
 
@@ -8,34 +7,6 @@ use cake_checkpoint::{Digest, Manifest};
 
 use super::folder::For;
 use super::{InUse, Store};
-
-/// Smaller tensors are sent: asking for the bytes around them would cost as much.
-const LEAST_BYTES: u64 = 64 << 10;
-
-/// Where tensors lie in the blobs held. An entry may be out of date; then its file is not there.
-#[derive(Debug, Default)]
-pub(super) struct Tensors {
-    places: HashMap<Digest, Place>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Place {
-    blob: Digest,
-    offset: u64,
-    bytes: u64,
-}
-
-impl Tensors {
-    /// Notes the tensors of a held blob.
-    pub(super) fn add(&mut self, blob: Digest, manifest: &Manifest) {
-        for (digest, range) in manifest.tensor_digests().into_iter().zip(manifest.tensor_ranges()) {
-            let bytes = range.end - range.start;
-            if bytes >= LEAST_BYTES {
-                self.places.insert(digest, Place { blob, offset: range.start, bytes });
-            }
-        }
-    }
-}
 
 /// A part of a blob, and where it comes from.
 #[derive(Debug)]
@@ -75,7 +46,7 @@ pub(super) fn segments(store: &Store, manifest: &Manifest) -> Vec<Segment> {
 }
 
 fn source(store: &Store, digest: &Digest, bytes: u64) -> Option<Source> {
-    let place = *store.state().tensors.places.get(digest).filter(|place| place.bytes == bytes)?;
+    let place = *store.state().tensors.place(digest).filter(|place| place.bytes == bytes)?;
     let in_use = store.pin(&place.blob);
     let folders = &store.inner.folders;
     let file = folders.open(&folders.blob(&place.blob), For::Reading).ok()?;

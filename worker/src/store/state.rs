@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cake_checkpoint::Digest;
 
-use super::reuse::Tensors;
+use super::tensors::Tensors;
 use super::{HeldBlob, PartialBlob, evict};
 
 /// What the store knows; a digest is in at most one of the first three maps.

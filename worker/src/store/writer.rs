@@ -54,9 +54,22 @@ struct Claim {
     transfer: Arc<Transfer>,
 }
 
+impl Store {
+    /// Starts or continues a blob. Makes room first, by evicting blobs least recently used where
+    /// the limit asks for it. For a held blob the writer is complete from the start.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if someone else writes this blob, [`Error::StoreFull`] and
+    /// [`Error::DiskFull`] if there is no room for it (nothing is evicted then), [`Error::Io`] if
+    /// its files cannot be made.
+    pub fn begin(&self, manifest: Manifest) -> Result<Writer, Error> {
+        Writer::begin(self, manifest)
+    }
+}
+
 impl Writer {
     /// See [`Store::begin`].
-    pub(super) fn begin(store: &Store, manifest: Manifest) -> Result<Writer, Error> {
+    fn begin(store: &Store, manifest: Manifest) -> Result<Writer, Error> {
         let name = manifest.name();
         let Some(claim) = Claim::take(store, name)? else {
             let verified_bytes = manifest.file_bytes;

@@ -260,12 +260,3 @@ fn writers_in_parallel_share_the_store() {
         store.open_blob(&blob.name()).unwrap().blob.verify(&mut |_| {}).unwrap();
     }
 }
-
-#[test]
-fn labels_say_what_all_names_share() {
-    assert_eq!(common_label(&["model.layers.1.a", "model.layers.1.b"]), "model.layers.1");
-    assert_eq!(common_label(&["model.layers.1.a", "model.layers.10.b"]), "model.layers");
-    assert_eq!(common_label(&["a.b", "c.d"]), "a.b");
-    assert_eq!(common_label(&["only.one"]), "only.one");
-    assert_eq!(common_label(&[]), "");
-}
