@@ -11,10 +11,10 @@ use crate::cluster::{Measured, Member};
 use crate::model::Model;
 use crate::planner::{Device, Input, LayerCost, Pin};
 
+pub use crate::cluster::LOCAL;
+
 /// Longest context planned for unless told otherwise (tokens).
 pub const DEFAULT_CONTEXT: usize = 4096;
-/// Name of the master among the devices.
-pub const LOCAL: &str = "master";
 /// Memory speed assumed of a device that was not measured (bytes per second).
 const NOMINAL_BYTES_PER_SECOND: f64 = 8e9;
 /// Round trip assumed of a link that was not measured (seconds).

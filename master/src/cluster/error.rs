@@ -1,9 +1,11 @@
-//! Why workers cannot be used.
+//! Why workers cannot be used; members that joined and cannot be used now, and what a person can do about that.
+use std::fmt;
+use std::time::Duration;
+
+use cake_identity::lines;
 use cake_proto::said::sentence;
 use cake_proto::{ConnectError, PROTOCOL, VERSION};
 use tonic::{Code, Status};
-
-use super::missing::{Missing, remedies};
 
 /// Why a worker cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -99,5 +101,129 @@ impl Error {
 
     pub(super) fn silent(name: &str, action: &'static str) -> Self {
         Self::call(name, action, &Status::deadline_exceeded(""))
+    }
+}
+
+/// A member that cannot be used now.
+#[derive(Debug)]
+pub struct Missing {
+    /// What it is called.
+    pub name: String,
+    /// Where it was looked for (HOST:PORT, or [`lines::address`]).
+    pub address: String,
+    /// How long ago it was last heard of, if that is known.
+    pub last_seen: Option<Duration>,
+    /// Why it is not held.
+    pub why: Error,
+}
+
+impl Missing {
+    /// Whether it is there, at work for another master.
+    pub fn is_busy(&self) -> bool {
+        matches!(self.why, Error::Held { .. })
+    }
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.name)?;
+        let line = lines::worker_at(&self.address).is_some();
+        if !line {
+            write!(f, " at {}", self.address)?;
+        }
+        match &self.why {
+            // The worker adds a rule that says nothing of this one.
+            Error::Held { reason, .. } => {
+                write!(f, " is {}", reason.split(';').next().unwrap_or(reason))?;
+            }
+            Error::Connect(_) if line => write!(f, " has opened no connection to this master")?,
+            why => write!(f, ": {why}")?,
+        }
+        match self.last_seen {
+            Some(_) if self.is_busy() => Ok(()),
+            Some(ago) => write!(f, "; last seen {}", ago_text(ago)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What to do about them, for the end of a sentence.
+fn remedies(missing: &[Missing]) -> String {
+    let busy = missing.iter().any(Missing::is_busy);
+    let down = missing.iter().any(|one| !one.is_busy());
+    let ways = [
+        busy.then_some("wait until that master is done, or stop it"),
+        down.then_some("`cake-master doctor` says how to start who is down"),
+        Some("--alone computes everything on this machine"),
+    ];
+    ways.into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
+/// A time that has passed, for people: its largest unit is enough.
+pub fn ago_text(ago: Duration) -> String {
+    let seconds = ago.as_secs();
+    match seconds {
+        0..60 => "less than a minute ago".to_owned(),
+        60..3_600 => format!("{} min ago", seconds / 60),
+        3_600..172_800 => format!("{} h ago", seconds / 3_600),
+        _ => format!("{} days ago", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cake_proto::ConnectError;
+
+    use super::*;
+
+    fn busy() -> Missing {
+        let reason = "held by master \"attic (process 7)\"; one master at a time".to_owned();
+        let (name, address) = ("tablet".to_owned(), "127.0.0.1:7".to_owned());
+        let why = Error::Held { name: name.clone(), address: address.clone(), reason };
+        Missing { name, address, last_seen: Some(Duration::from_secs(9)), why }
+    }
+
+    fn down(address: &str) -> Missing {
+        let reason = "connection refused".to_owned();
+        let why = Error::Connect(ConnectError::Unreachable { address: address.to_owned(), reason });
+        let last_seen = Some(Duration::from_secs(200));
+        Missing { name: "phone".to_owned(), address: address.to_owned(), last_seen, why }
+    }
+
+    #[test]
+    fn each_says_who_holds_it_or_why_it_is_not_reached_and_since_when() {
+        assert_eq!(
+            busy().to_string(),
+            "tablet at 127.0.0.1:7 is held by master \"attic (process 7)\""
+        );
+        assert_eq!(
+            down("127.0.0.1:8").to_string(),
+            "phone at 127.0.0.1:8: no worker answers at 127.0.0.1:8: connection refused; \
+             last seen 3 min ago"
+        );
+        let line = lines::address("0123456789abcdef0123456789abcdef");
+        assert_eq!(
+            down(&line).to_string(),
+            "phone has opened no connection to this master; last seen 3 min ago"
+        );
+    }
+
+    #[test]
+    fn the_way_out_fits_what_is_wrong() {
+        let (only_busy, only_down) = (remedies(&[busy()]), remedies(&[down("127.0.0.1:8")]));
+        assert!(only_busy.contains("wait") && !only_busy.contains("doctor"), "{only_busy}");
+        assert!(only_down.contains("doctor") && !only_down.contains("wait"), "{only_down}");
+        for all in [only_busy, only_down, remedies(&[busy(), down("127.0.0.1:8")])] {
+            assert!(all.contains("--alone"), "{all}");
+        }
+    }
+
+    #[test]
+    fn times_are_told_by_their_largest_unit() {
+        let text = |seconds| ago_text(Duration::from_secs(seconds));
+        assert_eq!(text(59), "less than a minute ago");
+        assert_eq!(text(60), "1 min ago");
+        assert_eq!(text(3_600), "1 h ago");
+        assert_eq!(text(172_800), "2 days ago");
     }
 }

@@ -2,12 +2,14 @@
 //!
 //! A [`Member`] is a worker that this master holds; dropping it lets the worker go.
 pub mod addresses;
+mod calls;
 pub mod conduct;
 mod error;
 pub mod found;
 mod measure;
-mod missing;
+mod names;
 mod offer;
+mod place;
 mod upkeep;
 mod whereabouts;
 
@@ -25,16 +27,15 @@ use tracing::{info, warn};
 
 use self::offer::plain;
 use crate::membership::Membership;
-use crate::sizing::LOCAL;
 
-pub use error::Error;
+pub use calls::{ANSWER_TIMEOUT, within, within_time};
+pub use error::{Error, Missing, ago_text};
 pub use measure::{Measured, measure};
-pub use missing::{Missing, ago_text};
+pub use names::LOCAL;
 pub use offer::Offer;
-pub use whereabouts::{Held, Place, Whereabouts};
+pub use place::Place;
+pub use whereabouts::{Held, Whereabouts};
 
-/// How long a worker may take to answer a small question.
-pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long one that was there a moment ago may.
 const ALIVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// A worker may not have heard yet that its last master is gone: wait so long for that.
@@ -350,35 +351,6 @@ pub async fn look(security: &Security, address: &str) -> Result<(Client, Offer),
         return Err(Error::Impostor { address, certified, claimed });
     }
     Ok((client, Offer::from(said)))
-}
-
-/// A call with a deadline, its failure put in a sentence.
-///
-/// # Errors
-/// [`Error::Call`].
-pub async fn within<T>(
-    name: &str,
-    action: &'static str,
-    call: impl Future<Output = Result<tonic::Response<T>, Status>>,
-) -> Result<T, Error> {
-    within_time(ANSWER_TIMEOUT, name, action, call).await
-}
-
-/// As [`within`], with a deadline of the caller's choice.
-///
-/// # Errors
-/// [`Error::Call`].
-pub async fn within_time<T>(
-    limit: Duration,
-    name: &str,
-    action: &'static str,
-    call: impl Future<Output = Result<tonic::Response<T>, Status>>,
-) -> Result<T, Error> {
-    match tokio::time::timeout(limit, call).await {
-        Ok(Ok(response)) => Ok(response.into_inner()),
-        Ok(Err(status)) => Err(Error::call(name, action, &status)),
-        Err(_) => Err(Error::silent(name, action)),
-    }
 }
 
 /// Two workers on one host have its name, and one host may be called as the master is in plans: the

@@ -3,17 +3,9 @@ use std::collections::{HashMap, HashSet};
 
 use cake_identity::{WorkerEntry, lines};
 
+use super::place::Place;
 use super::{Error, Member, Missing, hold_all};
 use crate::membership::Membership;
-
-/// Where a worker may be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// Its address (HOST:PORT, or [`lines::address`]).
-    pub address: String,
-    /// Its id, if it has joined.
-    pub worker_id: Option<String>,
-}
 
 /// Who is held, and who is not.
 #[derive(Debug, Default)]

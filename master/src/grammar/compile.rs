@@ -21,7 +21,8 @@ use tokio::sync::{AcquireError, Semaphore, oneshot};
 use tokio::time::timeout;
 
 use super::bounds::{self, MAX_EXPANDED};
-use super::{Error, Grammar};
+use super::enforce::Grammar;
+use super::error::{Error, first_line};
 use crate::aside::leaves_memory;
 
 /// The stack of a thread that compiles: enough for [`bounds::MAX_SCHEMAS`] in each other. Only what is used is memory.
@@ -41,8 +42,6 @@ const UNITS: usize = 128;
 /// Units that large ones may have together: some 160 MiB, one of the largest.
 pub(super) const LARGE_UNITS: usize = 208;
 const _: () = assert!(MAX_EXPANDED / SCHEMAS_PER_UNIT < LARGE_UNITS as u64);
-/// Most bytes of an error of the library that a refusal repeats.
-const MAX_ERROR_BYTES: usize = 160;
 
 /// What a grammar may take. A unit of fuel is about 0.1 µs and some bytes.
 fn limits() -> ParserLimits {
@@ -190,17 +189,4 @@ fn refused(error: &impl Display) -> Error {
         true => Error::TooMuch,
         false => Error::Unsupported(said),
     }
-}
-
-/// What the library says in one line: the first one, and what it announces, which is the last.
-pub(super) fn first_line(error: &impl Display) -> String {
-    let said = error.to_string();
-    let mut lines = said.lines().map(str::trim);
-    let mut line = lines.next().unwrap_or_default().to_owned();
-    if let Some(last) = lines.next_back().filter(|_| line.ends_with(':')) {
-        line = format!("{line} {}", last.trim_start_matches("error: "));
-    }
-    let end = line.char_indices().map(|(at, _)| at).find(|at| *at >= MAX_ERROR_BYTES);
-    line.truncate(end.unwrap_or(line.len()));
-    line
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::bounds::{
+use super::limits::{
     MAX_ALTERNATIVES, MAX_COUNT, MAX_COUNTED_PROPERTIES, MAX_DECIMALS, MAX_EXCLUSIVE, MAX_MULTIPLE,
     MAX_NAME_PATTERNS, MAX_PATTERN_BYTES, MAX_PROPERTIES, MAX_WRITTEN_OUT, Place, Refusal, within,
 };

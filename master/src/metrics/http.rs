@@ -5,7 +5,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::Label;
+use super::label::Label;
 
 /// Connections, requests and their bodies.
 #[derive(Clone, Debug, Default)]

@@ -3,6 +3,7 @@
 //! Whoever does a thing records it here, once; names carry their units.
 
 mod http;
+mod label;
 mod plain;
 mod rates;
 
@@ -18,10 +19,8 @@ use prometheus_client::registry::{Registry, Unit};
 use serde::Serialize;
 
 pub use http::{Ended, Http};
+use label::Label;
 use rates::Rates;
-
-/// One label with its value.
-type Label = [(&'static str, String); 1];
 
 /// Everything that is counted. All of it may be recorded from any thread.
 #[derive(Debug)]

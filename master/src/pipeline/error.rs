@@ -1,5 +1,5 @@
 //! Why a step has no answer, and who is to blame.
-use super::STEP_TIMEOUT;
+use super::pace::STEP_TIMEOUT;
 
 /// Why a step has no answer.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]

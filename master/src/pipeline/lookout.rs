@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{info, warn};
 
 use super::judge::{Blame, Heard, Report, Verdict, Way, Work, judge, judge_overtaken};
+use super::missed::Missed;
 use super::{Error, Shared};
 
 /// How long a stage may take to say how far it is: longer than Wi-Fi stalls.
@@ -31,20 +32,6 @@ pub(super) struct Stages {
     pub(super) clients: Vec<Client>,
     /// Seconds that a row takes over the slowest of the links to them, as planned.
     pub(super) hop_seconds: f64,
-}
-
-/// What there is to look for.
-pub(super) enum Missed {
-    /// Nothing is on its way.
-    Nothing,
-    /// Nothing before this time.
-    Not(Instant),
-    /// This step, with so many rows, which is awaited since then.
-    Step { number: u64, rows: usize, since: Instant },
-    /// A step that a later one overtook.
-    Overtaken,
-    /// The pipeline is over.
-    Over,
 }
 
 /// Looks out for as long as the pipeline is whole.

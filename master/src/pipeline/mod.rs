@@ -10,6 +10,7 @@ mod hear;
 mod judge;
 mod local;
 mod lookout;
+mod missed;
 mod open;
 mod pace;
 mod paces;
@@ -19,7 +20,6 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::time::Duration;
 
 use cake_checkpoint::LayerRange;
 use cake_proto::{Step, StepItem, WireFormat, wire};
@@ -29,16 +29,14 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use judge::Carried;
-use lookout::Missed;
-use pace::Pace;
+use missed::Missed;
+use pace::{Pace, STEP_TIMEOUT};
 
 pub use error::Error;
 pub use local::LocalStage;
 pub use open::{Error as OpenError, Opening, StageSpec, open};
 pub use paces::Paces;
 
-/// A step that takes longer has failed, whatever its stages say: slower than any device worth using.
-const STEP_TIMEOUT: Duration = Duration::from_secs(300);
 /// Frames that may wait for a slow link.
 const FRAMES_QUEUED: usize = 32;
 

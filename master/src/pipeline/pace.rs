@@ -15,9 +15,11 @@ const WORK_TIMES: u32 = 20;
 const WORK_LEAST: Duration = Duration::from_secs(30);
 /// The same before any step was seen, unless the plan expects more.
 const WORK_FIRST: Duration = Duration::from_secs(120);
+/// A step that takes longer has failed, whatever its stages say: slower than any device worth using.
+pub(super) const STEP_TIMEOUT: Duration = Duration::from_secs(300);
 /// Longer than that nobody is believed: then it is known who kept the step when its time is over.
 const WORK_MOST: Duration = Duration::from_secs(270);
-const _: () = assert!(WORK_MOST.as_secs() + 2 * MOST.as_secs() < super::STEP_TIMEOUT.as_secs());
+const _: () = assert!(WORK_MOST.as_secs() + 2 * MOST.as_secs() < STEP_TIMEOUT.as_secs());
 /// Sizes that are told apart: powers of two up to the most rows of a step.
 const SIZES: usize = 14;
 
