@@ -9,7 +9,9 @@
 
 mod apart;
 mod bounded;
+mod byte_chars;
 mod config;
+mod density;
 mod detokenize;
 mod error;
 mod guard;
@@ -124,7 +126,7 @@ impl Text {
         let mut added = tokenizer.get_added_tokens_decoder().into_values();
         Ok(Text {
             guard: guard.map_err(invalid)?,
-            bytes_per_token: room::bytes_per_token(&tokenizer),
+            bytes_per_token: density::bytes_per_token(&tokenizer),
             swallows_space: added.any(|token| token.lstrip || token.rstrip),
             tokenizer,
             template,
