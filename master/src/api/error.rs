@@ -60,7 +60,7 @@ pub(super) enum ApiError {
     })]
     NotReady { phase: Phase, reason: Option<String> },
     /// The body has more bytes than are read.
-    #[error("the body is larger than {} MiB", super::body::MAX_BODY_BYTES >> 20)]
+    #[error("the body is larger than {} MiB", super::bodies::MAX_BODY_BYTES >> 20)]
     TooLarge,
     /// A prompt could not be read, by a fault of ours.
     #[error("reading the prompt ended unexpectedly")]

@@ -2,7 +2,7 @@
 //! becomes JSON.
 //!
 //! Start at [`serve`]. Connections come in through the `door`, every request gets an id and a line in the log
-//! (`requests`), and its body is read within bounds (`body`). Who may ask is in `guard`, what people watch in `watch`
+//! (`requests`), and its body is read within bounds (`body`, `bodies`). Who may ask is in `guard`, what people watch in `watch`
 //! and `page`. A request is checked (`params`, `unmet`), its prompts become token ids (`prompts`), its
 //! answers are turned into pieces of text as they come (`answer`), and these into one object or a stream
 //! of events (`respond`) in the shape of its kind (`chat` with `tools`, `completions`); `embeddings`
@@ -17,6 +17,7 @@
 //!   them.
 
 mod answer;
+mod bodies;
 mod body;
 mod chat;
 mod completions;
@@ -31,104 +32,34 @@ mod params;
 mod prompts;
 mod requests;
 mod respond;
+mod server;
 mod tools;
+mod turns;
 mod unmet;
 mod watch;
 mod wire;
 
-use std::collections::HashSet;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use axum::extract::{FromRequestParts, OriginalUri, Path, State};
-use axum::http::request::Parts;
+use axum::extract::{OriginalUri, Path, State};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use cake_engine::SamplingOptions;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::watch::Receiver;
 
-use crate::grammar::{self, Grammars};
-use crate::monitor::{Monitor, Phase};
+use crate::monitor::Phase;
 use crate::request_id::RequestId;
-use crate::scheduler::Scheduler;
-use crate::text::Text;
-pub use body::Bodies;
+pub use bodies::Bodies;
 use body::Body;
 pub use door::Bounds;
 use error::ApiError;
 pub use params::{default_max_tokens, default_sampling};
-pub use prompts::Turns;
 pub use respond::unix_seconds;
-
-/// A server, which answers from the start: its model comes later.
-pub struct Server {
-    /// What is shown and counted.
-    pub monitor: Arc<Monitor>,
-    /// Keys of which a request must bring one; none are asked for if empty.
-    pub keys: Vec<String>,
-    /// Whether requests with different keys share what their prompts begin with.
-    pub share_prefixes: bool,
-    /// Origins whose pages may ask beside its own; `*` stands for all.
-    pub origins: Vec<String>,
-    /// The model once it is there.
-    pub served: OnceLock<Arc<Served>>,
-    /// When it ends.
-    pub stopping: Receiver<Stop>,
-    /// Room for what requests bring.
-    pub bodies: Bodies,
-}
-
-/// How a server ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// Not yet.
-    No,
-    /// When answers that have begun are out: it takes no more connections, and streams without an end of their own end.
-    Soon,
-    /// At once: answers that are not out yet end with an error.
-    Now,
-}
-
-/// A model that is served.
-pub struct Served {
-    /// Its name for clients.
-    pub name: String,
-    /// When it was loaded, in seconds since 1970.
-    pub created: u64,
-    /// Its words.
-    pub text: Text,
-    /// Whose prompts are read.
-    pub turns: Turns,
-    /// Its sequences.
-    pub scheduler: Scheduler,
-    /// How it chooses tokens unless a request says otherwise.
-    pub defaults: SamplingOptions,
-    /// Most new tokens of an answer in a chat unless a request says otherwise.
-    pub max_tokens: usize,
-    /// Ids that end an answer.
-    pub stop_ids: Arc<HashSet<u32>>,
-    /// Grammars over its tokens, made when the first one is needed.
-    pub grammars: OnceLock<Result<Grammars, grammar::Error>>,
-}
-
-impl Served {
-    /// Grammars over its tokens. Takes a while the first time.
-    fn grammars(&self) -> Result<&Grammars, ApiError> {
-        let ends: Vec<u32> = self.stop_ids.iter().copied().collect();
-        let vocab_size = self.scheduler.vocab_size();
-        let make = || Grammars::new(&self.text.token_bytes(vocab_size), &ends);
-        let made = self.grammars.get_or_init(make);
-        made.as_ref().map_err(|error| ApiError::Grammar(error.clone()))
-    }
-
-    /// The text of a token by itself.
-    fn token_text(&self, id: u32) -> String {
-        self.text.decode(&[id]).unwrap_or_default()
-    }
-}
+use server::Ready;
+pub use server::{Served, Server, Stop};
+pub use turns::Turns;
 
 /// Answers what comes to `listener`, with `router` as [`router()`] makes it, until the server is to stop and answers are
 /// out or have been ended.
@@ -165,22 +96,6 @@ pub fn router(server: Arc<Server>) -> Router {
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .with_state(server)
-}
-
-/// The model, for requests that need it.
-struct Ready(Arc<Served>);
-
-impl FromRequestParts<Arc<Server>> for Ready {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(_: &mut Parts, server: &Arc<Server>) -> Result<Self, ApiError> {
-        let (phase, reason) = server.monitor.phase();
-        match server.served.get() {
-            // While a lost stage is being replaced, requests wait.
-            Some(served) if phase != Phase::Broken => Ok(Self(served.clone())),
-            _ => Err(ApiError::NotReady { phase, reason }),
-        }
-    }
 }
 
 /// Whether the server runs at all.

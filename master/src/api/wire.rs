@@ -8,7 +8,7 @@ use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use super::body::MAX_BODY_BYTES;
+use super::bodies::MAX_BODY_BYTES;
 use super::measure::{Bound, MAX_IDS, Measured};
 use super::unmet::Unmet;
 use crate::grammar::bounds;

@@ -8,8 +8,9 @@
 //! - No client, however many connections it opens, takes a file that the cluster needs.
 //! - A connection without a request has an end in time; one with a request ends when nobody reads its answer.
 //! - Whoever only watches, which has no end, takes no place from a request.
-//! - Heads are bounded here, bodies where they are read (`super::body`).
+//! - Heads are bounded here, bodies where they are read (`super::bodies`).
 
+mod bounds;
 mod descriptors;
 mod places;
 mod wire;
@@ -36,6 +37,7 @@ use tracing::{debug, info, warn};
 use super::Stop;
 use crate::metrics::{Ended, Http};
 use crate::request_id::RequestId;
+pub use bounds::Bounds;
 pub(super) use places::Place;
 use places::{Guest, Places};
 use wire::Wire;
@@ -54,44 +56,6 @@ const PAUSE: Duration = Duration::from_millis(100);
 const TELL: Duration = Duration::from_secs(60);
 /// How long last words may take to leave once answers have been ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// Connections below which the person is told that there are few.
-const FEW: usize = 128;
-
-/// What connections may take.
-#[derive(Clone, Copy, Debug)]
-pub struct Bounds {
-    /// Of them at once.
-    pub connections: usize,
-    /// Time until a client that connected has asked, and until a head that has begun is whole.
-    pub head: Duration,
-    /// Time between a connection's requests.
-    pub idle: Duration,
-    /// Time in which a client takes nothing of its answer.
-    pub unread: Duration,
-}
-
-impl Bounds {
-    /// What this machine has room for; raises the limit of open files to what it may be.
-    pub fn of_this_machine() -> Self {
-        Self {
-            connections: descriptors::connections(descriptors::raise()),
-            head: Duration::from_secs(10),
-            idle: Duration::from_secs(75), // As long as common proxies keep one.
-            unread: Duration::from_secs(30),
-        }
-    }
-
-    /// What a person should know of it, if anything.
-    pub fn remark(&self) -> Option<String> {
-        let Self { connections, .. } = self;
-        (*connections < FEW).then(|| {
-            format!(
-                "no more than {connections} connections of clients at once: the limit of open files (ulimit -n) leaves no room for more"
-            )
-        })
-    }
-}
-
 /// Takes connections until `stop` says that it is over, then waits for the answers that have begun, until it says that
 /// they end now. What has no place hears what `full` makes, a whole answer.
 pub(super) async fn open<A, F>(
