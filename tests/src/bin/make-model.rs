@@ -12,7 +12,7 @@ use clap::Parser;
 /// Writes a checkpoint with random weights.
 #[derive(Debug, Parser)]
 struct Cli {
-    /// llama-1b (2.3 GiB), llama-small (8 layers of 6 MiB), llama-tiny or qwen2.5-7b-mlx4 (4 GiB,
+    /// llama-1b (2.3 GiB), llama-small (8 layers of 6 MiB), llama-tiny, qwen3-moe-4b (7 GiB) or qwen2.5-7b-mlx4 (4 GiB,
     /// packed as MLX does it).
     shape: String,
     /// Directory to write; made if it is not there.
