@@ -3,7 +3,7 @@
 //! The master is a certificate [`Authority`]. A worker enrols once ([`join`]): its [`JoinToken`] pins the
 //! authority and proves that somebody who may has asked for it. From then on both sides of every connection show a
 //! certificate of that authority ([`Security`]). A worker to which nobody can connect opens [`lines`] that its master
-//! calls on. Start with [`security`], then [`join`].
+//! calls on. Start with `security`, then [`join`].
 //!
 //! Invariants:
 //! - A certificate's name says what its holder is, the master or the worker of an id; never where it is.

@@ -1,8 +1,11 @@
 //! What computes the blocks of a stage. Model mathematics (`block/`) is written once over [`Device`]; a device is a
-//! folder or a file beside this one, and a line in [`on`].
+//! folder or a file beside this one, and a line in `choice`.
 
-pub(crate) mod candle;
+mod candle;
+mod choice;
 pub(crate) mod cpu;
+
+pub(crate) use choice::{OnDevice, on};
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,7 +15,7 @@ use cake_checkpoint::{Activation, AttentionSpec};
 use crate::batch::RowKinds;
 use crate::error::Error;
 use crate::matrix::StoredMatrix;
-use crate::options::{DeviceKind, EngineOptions, Numerics};
+use crate::options::{EngineOptions, Numerics};
 use crate::rope::Rotation;
 use crate::step::Step;
 use cpu::gemm::precision::Precision;
@@ -143,25 +146,4 @@ pub(crate) trait Device: Send + Sync {
         weights: &[f32],
         x: &Self::Rows,
     ) -> Result<(), Error>;
-}
-
-/// Work that is done alike on every device.
-pub(crate) trait OnDevice {
-    /// What comes of it.
-    type Output;
-
-    /// Does it.
-    fn run<D: Device + 'static>(self, device: D) -> Result<Self::Output, Error>;
-}
-
-/// Does `work` on a device as the options name it: the one place where devices are told apart.
-pub(crate) fn on<W: OnDevice>(options: &EngineOptions, work: W) -> Result<W::Output, Error> {
-    match options.device {
-        DeviceKind::Cpu => work.run(cpu::Cpu::new(options)?),
-        DeviceKind::Candle => work.run(candle::Candle::on_cpu()),
-        #[cfg(feature = "cuda")]
-        DeviceKind::Cuda => work.run(candle::Candle::on_cuda()?),
-        #[cfg(feature = "metal")]
-        DeviceKind::Metal => work.run(candle::Candle::on_metal()?),
-    }
 }

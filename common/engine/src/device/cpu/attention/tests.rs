@@ -1,7 +1,8 @@
 //! Attention against its definition, and what must not change a bit.
 
 use super::*;
-use crate::device::cpu::element::{Element, F16, F32};
+use crate::batch::AttendRow;
+use crate::device::cpu::element::{Element, F16, F32, FloatType};
 use crate::device::cpu::pool::Pool;
 use crate::testing::{Random, digest};
 

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
+use super::call::{Attend, SPAN};
 use super::state::State;
-use super::{Attend, SPAN};
 use crate::device::cpu::element::{Element, F16, F32, FloatType};
 use crate::device::cpu::elementwise::exp;
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
