@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::chunk::Chunk;
 use crate::model::EndWeights;
 use crate::pipeline;
+pub use crate::scheduler::Finish;
 use crate::scheduler::{self, Refusal};
 
 /// What the master computes itself: embedding before the first stage, norm and head after the last.
@@ -35,29 +36,6 @@ pub struct Options {
     pub context: usize,
     /// Keep the logits of every prompt position.
     pub keep_prompt_logits: bool,
-}
-
-/// Why an answer ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Finish {
-    /// The model said so, or a stop string was found.
-    Stop,
-    /// As many tokens as asked for.
-    Length,
-    /// The context is full.
-    Context,
-}
-
-impl Finish {
-    /// Its word in metrics and JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Stop => "stop",
-            Self::Length => "length",
-            Self::Context => "context",
-        }
-    }
 }
 
 /// An answer and what it took.

@@ -3,10 +3,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use cake_checkpoint::{
-    Affine, BlobSource, BlobTensor, Checkpoint, Dtype, Encoding, Error, MappedMatrix, MappedTensor,
-    MatrixTensors, Memory, Quantization, Tensor,
+    Affine, BlobSource, BlobTensor, Checkpoint, Dtype, Encoding, Error, FloatType, MappedMatrix,
+    MappedTensor, MatrixTensors, Memory, Quantization, Scheme, Tensor,
 };
-use cake_engine::{MatrixKinds, WeightEncoding};
+use cake_engine::MatrixKinds;
 
 /// Embedding, head and final norm as the master computes with them.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub struct Model {
     /// The weights and what describes them.
     pub checkpoint: Arc<Checkpoint>,
     /// What they are turned into on their way.
-    pub encoding: Encoding,
+    pub encoding: Scheme,
 }
 
 impl Model {
@@ -79,7 +79,7 @@ impl Model {
     /// # Errors
     /// If the checkpoint cannot be read or mapped, or a tensor cannot be encoded.
     pub fn mapped_layer(&self, layer: usize) -> Result<Vec<(String, MappedTensor)>, Error> {
-        if self.encoding == Encoding::AsStored {
+        if self.encoding == Scheme::AsStored {
             let tensors = self.checkpoint.layer_tensors(layer).into_iter();
             let mapped = |tensor: &Tensor| Ok((tensor.name.clone(), self.checkpoint.map(tensor)?));
             return tensors.map(mapped).collect();
@@ -121,22 +121,22 @@ impl Model {
     }
 
     /// How the largest matrix of the first layer is stored: what is timed on every device.
-    pub fn weight_encoding(&self) -> WeightEncoding {
-        let dtype = self.main_dtype();
-        if dtype != Dtype::U32 {
-            return WeightEncoding::Float(dtype);
+    pub fn weight_encoding(&self) -> Encoding {
+        if let Some(float) = FloatType::of(self.main_dtype()) {
+            return Encoding::Float(float);
         }
         let stored = self.checkpoint.config.quantization.as_ref().map(Quantization::default_format);
         let format = self.encoding.of_layers().or(stored);
-        WeightEncoding::Affine(format.unwrap_or(Affine::Q4))
+        Encoding::Affine(format.unwrap_or(Affine::Q4))
     }
 
     /// How the output head is stored where the master computes with it.
-    pub fn head_encoding(&self) -> WeightEncoding {
+    pub fn head_encoding(&self) -> Encoding {
         let checkpoint = &self.checkpoint;
         let head = checkpoint.head_matrix().unwrap_or_else(|| checkpoint.embedding_matrix());
         let packed = head.packed.map(|packed| packed.format).or(self.encoding.of_ends());
-        packed.map_or(WeightEncoding::Float(head.weight.dtype), WeightEncoding::Affine)
+        let float = FloatType::of(head.weight.dtype).unwrap_or(FloatType::F32);
+        packed.map_or(Encoding::Float(float), Encoding::Affine)
     }
 
     /// How the matrices of the layers are stored where they are computed with.

@@ -253,7 +253,7 @@ pub fn input(
 mod tests {
     use std::sync::Arc;
 
-    use cake_checkpoint::{Checkpoint, Encoding};
+    use cake_checkpoint::{Checkpoint, Scheme};
 
     use super::*;
 
@@ -274,7 +274,7 @@ mod tests {
     fn a_layer_takes_the_time_of_what_a_token_reads_and_the_memory_of_everything() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/qwen3-moe");
         let checkpoint = Arc::new(Checkpoint::open(path).expect("a golden model"));
-        let model = Model { checkpoint, encoding: Encoding::AsStored };
+        let model = Model { checkpoint, encoding: Scheme::AsStored };
         let promise = Promise {
             context: 64,
             parallel: 1,

@@ -3,8 +3,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cake_checkpoint::ModelSpec;
-use cake_engine::WeightEncoding;
+use cake_checkpoint::{Encoding, EncodingParseError, ModelSpec};
 use cake_proto::client::{PIPELINE_KEY, check_master, check_protocol};
 use cake_proto::wire::worker_server::Worker as WorkerRpc;
 use cake_proto::{Assembler, Failure, Incoming, Tag, connect, limits, shut_out, wire};
@@ -156,10 +155,10 @@ impl WorkerRpc for Service {
                 "a stage is at work here, which nobody times beside",
             ));
         }
-        let encoding: WeightEncoding = request
+        let encoding: Encoding = request
             .encoding
             .parse()
-            .map_err(|error: cake_engine::Error| Status::invalid_argument(error.to_string()))?;
+            .map_err(|error: EncodingParseError| Status::invalid_argument(error.to_string()))?;
         let Config { threads, budget_bytes, .. } = self.shared.config;
         let own = stage_scratch_bytes(&config, 1, 1, threads).saturating_add(OVERHEAD_BYTES);
         let scratch = budget_bytes.saturating_sub(own);

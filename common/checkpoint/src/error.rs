@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use crate::blob::{BlobError, ManifestError};
 use crate::catalog::CatalogError;
+use crate::encoding::EncodeError;
 use crate::locate::LocateError;
 use crate::model::ConfigError;
-use crate::quant::EncodeError;
 use crate::safetensors::header::FileError;
 use crate::safetensors::index::IndexError;
 use crate::units::format_bytes;

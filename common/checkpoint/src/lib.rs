@@ -19,6 +19,7 @@ pub mod blob;
 pub mod catalog;
 pub mod digest_cache;
 pub mod dtype;
+pub mod encoding;
 pub mod error;
 #[cfg(unix)]
 mod fault;
@@ -28,7 +29,6 @@ pub mod generation;
 pub mod locate;
 pub mod mapped;
 pub mod model;
-pub mod quant;
 pub mod range;
 pub mod safetensors;
 #[cfg(test)]
@@ -46,6 +46,9 @@ pub use catalog::{
 };
 pub use digest_cache::DigestCache;
 pub use dtype::Dtype;
+pub use encoding::{
+    Affine, EncodeError, Encoding, EncodingParseError, FloatType, Scheme, SchemeParseError,
+};
 pub use error::Error;
 pub use file_map::{DamagedFile, FileMap, Watch};
 pub use generation::GenerationConfig;
@@ -57,6 +60,5 @@ pub use model::{
     Quantization, Role, Rope, RopeScaling, RotationSpec, RouterChoice, RouterSpec, TensorKind,
     TensorSpec,
 };
-pub use quant::{Affine, EncodeError, Encoding, EncodingParseError, FloatType};
 pub use range::LayerRange;
 pub use safetensors::header::{FileError, Header, HeaderError, TensorInfo};

@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::catalog::Checkpoint;
+use crate::encoding::Affine;
 use crate::error::Error;
 use crate::locate::locate_in;
 use crate::model::ModelSpec;
-use crate::quant::Affine;
 
 /// Directory of a golden checkpoint.
 pub(crate) fn golden_path(name: &str) -> PathBuf {

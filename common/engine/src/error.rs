@@ -41,8 +41,6 @@ pub enum Error {
     Threads { threads: usize, source: std::io::Error },
     #[error("{found:?} is no numerics; write exact or fast")]
     UnknownNumerics { found: String },
-    #[error("{found:?} is no encoding of weights; write a type such as BF16, or affine-4-64")]
-    UnknownEncoding { found: String },
     #[error("CAKE_DEVICE is {found:?}, expected {expected}")]
     UnknownDevice { found: String, expected: String },
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use cake_checkpoint::{Checkpoint, Encoding, KvDtype, LayerRange};
+use cake_checkpoint::{Checkpoint, KvDtype, LayerRange, Scheme};
 
 use crate::{
     Batch, BatchItem, DeviceKind, Embedding, EngineOptions, Head, Numerics, SamplingOptions, Stage,
@@ -113,7 +113,7 @@ impl Model {
             .map(|pair| LayerRange::new(pair[0], pair[1]))
             .map(|layers| Stage::load(config, layers, &weights, options).unwrap())
             .collect();
-        let matrix = |matrix| checkpoint.encoded_matrix(&matrix, Encoding::AsStored).unwrap();
+        let matrix = |matrix| checkpoint.encoded_matrix(&matrix, Scheme::AsStored).unwrap();
         let embedding = matrix(checkpoint.embedding_matrix());
         let norm = checkpoint.map(checkpoint.final_norm()).unwrap();
         let head = checkpoint.head_matrix().map(matrix);

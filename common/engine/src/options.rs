@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use cake_checkpoint::{Affine, Dtype, KvDtype};
+use cake_checkpoint::{Dtype, KvDtype};
 
 use crate::error::Error;
 
@@ -69,40 +69,6 @@ impl DeviceKind {
             DeviceKind::Cpu => 1000,
             _ => 1000 + 32_000 / u32::try_from(dtype.bits()).unwrap_or(32).max(1),
         }
-    }
-}
-
-/// How the matrices of a layer are stored.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum WeightEncoding {
-    /// As numbers of this type.
-    Float(Dtype),
-    /// Packed; scales and biases have 2 bytes each.
-    Affine(Affine),
-}
-
-impl fmt::Display for WeightEncoding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            WeightEncoding::Float(dtype) => f.pad(dtype.name()),
-            WeightEncoding::Affine(format) => {
-                f.pad(&format!("affine-{}-{}", format.bits(), format.group()))
-            }
-        }
-    }
-}
-
-impl FromStr for WeightEncoding {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self, Error> {
-        let affine = || {
-            let (bits, group) = text.strip_prefix("affine-")?.split_once('-')?;
-            Affine::new(bits.parse().ok()?, group.parse().ok()?).map(WeightEncoding::Affine)
-        };
-        let float = || Dtype::parse(text).map(WeightEncoding::Float);
-        let unknown = || Error::UnknownEncoding { found: text.to_owned() };
-        float().or_else(affine).ok_or_else(unknown)
     }
 }
 
@@ -179,18 +145,6 @@ impl EngineOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn weight_encodings_have_names() {
-        let affine = Affine::new(4, 128).map(WeightEncoding::Affine).unwrap();
-        for encoding in [WeightEncoding::Float(Dtype::BF16), affine] {
-            assert_eq!(encoding.to_string().parse::<WeightEncoding>().unwrap(), encoding);
-        }
-        for text in ["", "affine-3-64", "affine-4", "affine-4-64-1", "B16"] {
-            let refused = text.parse::<WeightEncoding>().unwrap_err();
-            assert!(matches!(refused, Error::UnknownEncoding { .. }), "{text}");
-        }
-    }
 
     #[test]
     fn numerics_are_exact_fast_or_refused() {

@@ -10,15 +10,15 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use cake_checkpoint::{
-    Affine, Dtype, KvDtype, LayerRange, LayerSpec, MappedMatrix, MappedPacked, MappedTensor,
-    Memory, ModelSpec, TensorKind, TensorSpec,
+    Affine, Dtype, Encoding, KvDtype, LayerRange, LayerSpec, MappedMatrix, MappedPacked,
+    MappedTensor, Memory, ModelSpec, TensorKind, TensorSpec,
 };
 
 use crate::batch::{Batch, BatchItem};
 use crate::error::Error;
 use crate::head::Head;
 use crate::memory::{blocks_for, kv_bytes, resident_bytes};
-use crate::options::{EngineOptions, WeightEncoding};
+use crate::options::EngineOptions;
 use crate::random::mix;
 use crate::stage::Stage;
 use quiet::Watch;
@@ -76,7 +76,7 @@ pub struct HeadProbe {
 /// [`Stage::load`].
 pub fn probe_layer(
     config: &ModelSpec,
-    encoding: WeightEncoding,
+    encoding: Encoding,
     threads: usize,
     max_bytes: u64,
     most_layers: usize,
@@ -121,7 +121,7 @@ pub fn probe_layer(
 /// [`Error::ProbeMemory`] if `max_bytes` is too little for a row, and the errors of [`Head::new`].
 pub fn probe_head(
     config: &ModelSpec,
-    encoding: WeightEncoding,
+    encoding: Encoding,
     threads: usize,
     max_bytes: u64,
 ) -> Result<HeadProbe, Error> {
@@ -140,7 +140,7 @@ pub fn probe_head(
     };
     let mut filled = tensors(rows).into_iter().map(filled).collect::<Result<Vec<_>, _>>()?;
     let packed = match (encoding, filled.len()) {
-        (WeightEncoding::Affine(format), 3) => {
+        (Encoding::Affine(format), 3) => {
             let biases = filled.pop().expect("three tensors");
             let scales = filled.pop().expect("two are left");
             Some(MappedPacked { scales, biases, format })
@@ -185,7 +185,7 @@ fn stored(
     name: &str,
     kind: TensorKind,
     shape: &[u64],
-    encoding: WeightEncoding,
+    encoding: Encoding,
 ) -> Vec<(String, Dtype, Vec<u64>)> {
     let packed = |format: Affine| {
         let &[rows, columns] = shape else { return None };
@@ -198,14 +198,14 @@ fn stored(
         Some(vec![(name.to_owned(), Dtype::U32, codes), part("scales"), part("biases")])
     };
     match encoding {
-        WeightEncoding::Float(dtype) => vec![(name.to_owned(), dtype, shape.to_vec())],
-        WeightEncoding::Affine(format) => {
+        Encoding::Float(float) => vec![(name.to_owned(), float.dtype(), shape.to_vec())],
+        Encoding::Affine(format) => {
             packed(format).unwrap_or_else(|| vec![(name.to_owned(), Dtype::BF16, shape.to_vec())])
         }
     }
 }
 
-fn layer_bytes(layer: &LayerSpec, encoding: WeightEncoding) -> u64 {
+fn layer_bytes(layer: &LayerSpec, encoding: Encoding) -> u64 {
     let tensors = layer.tensors().into_iter();
     tensors
         .flat_map(|it| stored(&it.leaf(), it.kind, &it.shape, encoding))
@@ -214,11 +214,7 @@ fn layer_bytes(layer: &LayerSpec, encoding: WeightEncoding) -> u64 {
 }
 
 /// `layer` with as many heads and as wide an MLP as fit in `max_bytes`, in equal proportion, seeing all of the past.
-fn narrowed(
-    layer: &LayerSpec,
-    encoding: WeightEncoding,
-    max_bytes: u64,
-) -> Result<LayerSpec, Error> {
+fn narrowed(layer: &LayerSpec, encoding: Encoding, max_bytes: u64) -> Result<LayerSpec, Error> {
     let mut share = 1.0;
     loop {
         let narrow = layer.narrowed(share, GRANULE);
@@ -298,7 +294,7 @@ fn settled(seen: &[Timed], enough: bool) -> Option<Timed> {
 
 #[cfg(test)]
 mod tests {
-    use cake_checkpoint::Op;
+    use cake_checkpoint::{FloatType, Op};
 
     use super::*;
 
@@ -335,7 +331,7 @@ mod tests {
 
     #[test]
     fn times_a_head_and_what_of_it_fits() {
-        for encoding in [BF16, WeightEncoding::Affine(Affine::Q8)] {
+        for encoding in [BF16, Encoding::Affine(Affine::Q8)] {
             for max_bytes in [u64::MAX, 100 * 2 * 256] {
                 let probe = probe_head(&config(), encoding, 1, max_bytes).unwrap();
                 assert!(probe.decode > Duration::ZERO);
@@ -345,7 +341,7 @@ mod tests {
         }
     }
 
-    const BF16: WeightEncoding = WeightEncoding::Float(Dtype::BF16);
+    const BF16: Encoding = Encoding::Float(FloatType::BF16);
 
     /// Weights of one layer in bf16: two norms, attention with half as many KV heads, the MLP.
     const BYTES: u64 = 2 * (2 * 256 + 3 * 256 * 256 + 3 * 256 * 1024);
@@ -360,14 +356,13 @@ mod tests {
     #[test]
     fn times_packed_layers() {
         for format in [Affine::Q8, Affine::Q4] {
-            let probe =
-                probe_layer(&config(), WeightEncoding::Affine(format), 1, u64::MAX, 2).unwrap();
+            let probe = probe_layer(&config(), Encoding::Affine(format), 1, u64::MAX, 2).unwrap();
             let matrices = (BYTES - 2 * 2 * 256) / 2;
             let packed = matrices * format.bits() as u64 / 8 + matrices / 64 * 4;
             assert_eq!(probe.bytes, packed + 2 * 2 * 256);
             let layer = &config().layers[0];
-            let narrow = narrowed(layer, WeightEncoding::Affine(format), BYTES / 8).unwrap();
-            assert!(layer_bytes(&narrow, WeightEncoding::Affine(format)) <= BYTES / 8);
+            let narrow = narrowed(layer, Encoding::Affine(format), BYTES / 8).unwrap();
+            assert!(layer_bytes(&narrow, Encoding::Affine(format)) <= BYTES / 8);
         }
     }
 
@@ -384,7 +379,7 @@ mod tests {
     #[test]
     fn refuses_memory_for_less_than_the_narrowest_layer() {
         let error =
-            probe_layer(&config(), WeightEncoding::Float(Dtype::F32), 1, 1000, 2).unwrap_err();
+            probe_layer(&config(), Encoding::Float(FloatType::F32), 1, 1000, 2).unwrap_err();
         assert!(matches!(error, Error::ProbeMemory { max_bytes: 1000, .. }));
     }
 }

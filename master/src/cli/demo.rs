@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use cake_checkpoint::units::format_bytes;
-use cake_checkpoint::{Checkpoint, Encoding};
+use cake_checkpoint::{Checkpoint, Scheme};
 use cake_engine::SamplingOptions;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
@@ -262,7 +262,7 @@ fn lock(text: &Mutex<Vec<u8>>) -> MutexGuard<'_, Vec<u8>> {
 
 async fn start_workers(home: &Path, checkpoint: Checkpoint) -> Result<Vec<DemoWorker>, Error> {
     let promise = request().promise(&checkpoint)?;
-    let model = Model { checkpoint: Arc::new(checkpoint), encoding: Encoding::AsStored };
+    let model = Model { checkpoint: Arc::new(checkpoint), encoding: Scheme::AsStored };
     let mut workers = Vec::new();
     for (name, layers) in WORKERS {
         let budget = room_for(*layers, &model, &promise);

@@ -1,5 +1,5 @@
 //! Words and JSON about plans, pushes and answers.
-use cake_checkpoint::Encoding;
+use cake_checkpoint::Scheme;
 use cake_checkpoint::units::{format_bytes, format_rate};
 use serde::Serialize;
 
@@ -152,7 +152,7 @@ impl<'a> PlanReport<'a> {
 /// The plan as people read it: who holds what, what to expect of it, what stays on the master.
 pub(super) fn plan_text(outlook: &Outlook<'_>) -> String {
     let encoding = match outlook.encoding {
-        Encoding::AsStored => String::new(),
+        Scheme::AsStored => String::new(),
         encoding => format!("weights are encoded as {encoding}; "),
     };
     let idle = outlook.idle.iter();

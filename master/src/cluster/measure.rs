@@ -2,7 +2,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use cake_engine::WeightEncoding;
+use cake_checkpoint::Encoding;
 use cake_proto::{limits, wire};
 use serde::{Deserialize, Serialize};
 
@@ -40,7 +40,7 @@ pub struct Measured {
 pub async fn measure(
     member: &Member,
     config_json: &[u8],
-    encoding: WeightEncoding,
+    encoding: Encoding,
     layers: usize,
     known: Option<&Measured>,
 ) -> Result<Measured, Error> {

@@ -1,5 +1,5 @@
 //! Facts about a plan and its push, for whoever tells people of them.
-use cake_checkpoint::Encoding;
+use cake_checkpoint::Scheme;
 use serde::Serialize;
 
 use crate::distributor::Pushed;
@@ -13,7 +13,7 @@ pub(crate) struct Outlook<'a> {
     /// Who is there and has no layers, and why.
     pub idle: &'a [Idle],
     /// What weights are turned into.
-    pub encoding: Encoding,
+    pub encoding: Scheme,
     /// Stored bytes of embedding, final norm and head, which stay with the master.
     pub ends_bytes: u64,
     /// Tokens of context planned for.

@@ -1,7 +1,7 @@
 //! What is asked of a plan: what to promise, and who may hold what.
 use std::str::FromStr;
 
-use cake_checkpoint::{Checkpoint, Encoding, EncodingParseError, KvDtype};
+use cake_checkpoint::{Checkpoint, KvDtype, Scheme, SchemeParseError};
 use cake_engine::{Numerics, Weights};
 use cake_proto::{WireFormat, limits};
 
@@ -79,27 +79,27 @@ impl PlanRequest {
 
 /// What `--encode` allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Encode(Vec<Encoding>);
+pub(crate) struct Encode(Vec<Scheme>);
 
 impl Encode {
     /// What may be used, widest first; never empty.
-    pub(crate) fn tried(&self) -> &[Encoding] {
+    pub(crate) fn tried(&self) -> &[Scheme] {
         &self.0
     }
 }
 
 impl Default for Encode {
     fn default() -> Self {
-        Self(vec![Encoding::AsStored])
+        Self(vec![Scheme::AsStored])
     }
 }
 
 impl FromStr for Encode {
-    type Err = EncodingParseError;
+    type Err = SchemeParseError;
 
-    fn from_str(text: &str) -> Result<Self, EncodingParseError> {
+    fn from_str(text: &str) -> Result<Self, SchemeParseError> {
         match text {
-            "auto" => Ok(Self(Encoding::ALL.to_vec())),
+            "auto" => Ok(Self(Scheme::ALL.to_vec())),
             _ => Ok(Self(vec![text.parse()?])),
         }
     }

@@ -1,8 +1,9 @@
 //! Whole sequences over the model that ships inside, on this machine alone.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
-use cake_checkpoint::{Checkpoint, Encoding, KvDtype, LayerRange};
+use cake_checkpoint::{Checkpoint, KvDtype, LayerRange, Scheme};
 use cake_engine::{DeviceKind, EngineOptions, Numerics, Stage};
 use cake_proto::WireFormat;
 
@@ -10,6 +11,7 @@ use super::*;
 use crate::generate;
 use crate::model::Model;
 use crate::pipeline::{Opening, open};
+use crate::sizing::Promise;
 
 /// Longest that anything here may take.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
@@ -33,7 +35,7 @@ impl Bench {
             chunk: CHUNK,
             wire: WireFormat::default(),
         };
-        Self { model: Model { checkpoint, encoding: Encoding::AsStored }, promise }
+        Self { model: Model { checkpoint, encoding: Scheme::AsStored }, promise }
     }
 
     fn options(&self) -> EngineOptions {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use cake_checkpoint::{Checkpoint, Encoding, KvDtype, LayerRange, MappedTensor};
+use cake_checkpoint::{Checkpoint, KvDtype, LayerRange, MappedTensor, Scheme};
 use cake_engine::{
     Batch, BatchItem, Embedding, EngineOptions, Head, SamplingOptions, Stage, Weights, blocks_for,
     sample,
@@ -32,7 +32,7 @@ const PROMPT: usize = 64;
 const ANSWER: usize = 64;
 const THREADS: usize = 2;
 /// Encodings, and the peer's file of the same precision.
-const KINDS: [(Encoding, &str); 2] = [(Encoding::AsStored, "bf16"), (Encoding::Q8, "q8_0")];
+const KINDS: [(Scheme, &str); 2] = [(Scheme::AsStored, "bf16"), (Scheme::Q8, "q8_0")];
 
 /// What one encoding reached, a number per round.
 #[derive(Default)]
@@ -66,7 +66,7 @@ pub(super) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-fn report(encoding: Encoding, seen: &Seen, table: &mut Table) {
+fn report(encoding: Scheme, seen: &Seen, table: &mut Table) {
     for (sequences, rates) in [(FEW, &seen.few), (MANY, &seen.many)] {
         let Together { total, decode } = medians(rates);
         let words = format!("{decode:.1} tok/s decoding, {total:.1} with prompts");
@@ -113,7 +113,7 @@ struct Whole {
 
 impl Whole {
     /// Room for [`MANY`] sequences of a prompt and an answer.
-    fn open(path: &Path, encoding: Encoding) -> Result<Whole> {
+    fn open(path: &Path, encoding: Scheme) -> Result<Whole> {
         let path = path.to_str().context("the model's path is not UTF-8")?;
         let model = Model { checkpoint: Arc::new(Checkpoint::open(path)?), encoding };
         let checkpoint = &model.checkpoint;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cake_checkpoint::{Checkpoint, Encoding, KvDtype, LayerRange};
+use cake_checkpoint::{Checkpoint, KvDtype, LayerRange, Scheme};
 use cake_engine::{Batch, BatchItem, Embedding, EngineOptions, Head, Numerics, Stage};
 use cake_master::model::Model;
 use cake_master::text::Text;
@@ -30,7 +30,7 @@ struct Scorer {
 }
 
 impl Scorer {
-    fn new(encoding: Encoding, numerics: Numerics) -> Scorer {
+    fn new(encoding: Scheme, numerics: Numerics) -> Scorer {
         let path = demo_model();
         let checkpoint = Checkpoint::open(path.to_str().expect("UTF-8")).expect("a checkpoint");
         let model = Model { checkpoint: Arc::new(checkpoint), encoding };
@@ -87,7 +87,7 @@ fn perplexity_of_held_out_text_hardly_changes() {
         .collect();
     let tokens: usize = texts.iter().map(|ids| ids.len() - 1).sum();
     let mut exact = None; // The first: nothing encoded, nothing rounded.
-    for encoding in Encoding::ALL {
+    for encoding in Scheme::ALL {
         for numerics in [Numerics::Exact, Numerics::Fast] {
             let mut scorer = Scorer::new(encoding, numerics);
             let total: f64 = texts.iter().map(|ids| scorer.score(ids)).sum();
@@ -95,7 +95,7 @@ fn perplexity_of_held_out_text_hardly_changes() {
             let exact = *exact.get_or_insert(perplexity);
             let change = perplexity / exact - 1.0;
             println!("{encoding} {numerics}: {perplexity:.5}, {:+.3} %", change * 100.0);
-            let allowed = if encoding == Encoding::Q4 { FOUR_BITS } else { ROUNDED };
+            let allowed = if encoding == Scheme::Q4 { FOUR_BITS } else { ROUNDED };
             assert!(change.abs() <= allowed, "{encoding} {numerics}: {change}");
         }
     }

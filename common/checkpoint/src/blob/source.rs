@@ -5,8 +5,8 @@ use std::io::Write;
 use super::manifest::chunk_ends;
 use super::{BlobTensor, CHUNK_BYTES, Digest, Manifest, TensorEntry, encoded_tensors};
 use crate::catalog::Checkpoint;
+use crate::encoding::Scheme;
 use crate::error::Error;
-use crate::quant::Encoding;
 use crate::range::LayerRange;
 use crate::safetensors::writer::{Entry, header_bytes};
 
@@ -28,11 +28,11 @@ pub struct BlobSource<'a> {
 impl<'a> BlobSource<'a> {
     /// The blob of one layer. A layer the model does not have gives a blob without tensors.
     pub fn new(checkpoint: &'a Checkpoint, layer: usize) -> BlobSource<'a> {
-        BlobSource::encoded(checkpoint, layer, Encoding::AsStored)
+        BlobSource::encoded(checkpoint, layer, Scheme::AsStored)
     }
 
     /// The blob of one layer in that encoding; see [`encoded_tensors`].
-    pub fn encoded(checkpoint: &'a Checkpoint, layer: usize, encoding: Encoding) -> BlobSource<'a> {
+    pub fn encoded(checkpoint: &'a Checkpoint, layer: usize, encoding: Scheme) -> BlobSource<'a> {
         let tensors = encoded_tensors(&checkpoint.layer_tensors(layer), encoding);
         BlobSource::of_tensors(checkpoint, tensors)
     }
@@ -41,7 +41,7 @@ impl<'a> BlobSource<'a> {
     pub fn of_layers(checkpoint: &'a Checkpoint, layers: LayerRange) -> BlobSource<'a> {
         let known = layers.start..layers.end.min(checkpoint.config.layers.len());
         let tensors: Vec<_> = known.flat_map(|layer| checkpoint.layer_tensors(layer)).collect();
-        BlobSource::of_tensors(checkpoint, encoded_tensors(&tensors, Encoding::AsStored))
+        BlobSource::of_tensors(checkpoint, encoded_tensors(&tensors, Scheme::AsStored))
     }
 
     fn of_tensors(checkpoint: &'a Checkpoint, mut tensors: Vec<BlobTensor<'a>>) -> BlobSource<'a> {

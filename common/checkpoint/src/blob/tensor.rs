@@ -7,10 +7,10 @@ use rayon::prelude::*;
 use crate::anonymous::Memory;
 use crate::catalog::{Checkpoint, Tensor};
 use crate::dtype::Dtype;
+use crate::encoding::{Affine, FloatType, Scheme, Sink, encode_into};
 use crate::error::Error;
 use crate::mapped::MappedTensor;
 use crate::model::Part;
-use crate::quant::{Affine, Encoding, FloatType, Sink, encode_into};
 use crate::safetensors::writer::Entry;
 
 /// Weights encoded at once: what is read of them, and what they are widened to, fits a core's cache.
@@ -43,7 +43,7 @@ struct Recipe {
 
 /// What tensors of a layer become: a matrix whose rows are whole groups becomes codes, scales and
 /// biases (of the matrix's type) under the names that MLX gives them; all else stays.
-pub fn encoded_tensors<'a>(tensors: &[&'a Tensor], encoding: Encoding) -> Vec<BlobTensor<'a>> {
+pub fn encoded_tensors<'a>(tensors: &[&'a Tensor], encoding: Scheme) -> Vec<BlobTensor<'a>> {
     let format = encoding.of_layers();
     tensors.iter().flat_map(|tensor| encoded(tensor, format)).collect()
 }

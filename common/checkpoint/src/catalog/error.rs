@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::dtype::Dtype;
-use crate::quant::Affine;
+use crate::encoding::Affine;
 use crate::range::LayerRange;
 
 /// How many names a sentence lists before it only counts.

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use super::{CatalogError, Tensor};
 use crate::dtype::Dtype;
+use crate::encoding::{Affine, PARAM_TYPES};
 use crate::model::{LayerSpec, ModelSpec, ModuleFormat, Part, TensorKind};
-use crate::quant::{Affine, PARAM_TYPES};
 
 /// A tensor the model cannot do without, if nothing is packed.
 pub(super) struct Required {

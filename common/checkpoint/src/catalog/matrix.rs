@@ -2,10 +2,10 @@
 
 use super::{Checkpoint, Tensor};
 use crate::blob::{EncodedMatrix, encode_matrix, encoded_bytes};
+use crate::encoding::{Affine, Scheme};
 use crate::error::Error;
 use crate::mapped::MappedTensor;
 use crate::model::Part;
-use crate::quant::{Affine, Encoding};
 
 /// The tensors of one matrix.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +70,7 @@ impl MatrixTensors<'_> {
     }
 
     /// Bytes of what [`Checkpoint::encoded_matrix`] makes of it.
-    pub fn encoded_bytes(&self, encoding: Encoding) -> u64 {
+    pub fn encoded_bytes(&self, encoding: Scheme) -> u64 {
         match self.packed {
             Some(_) => self.bytes(),
             None => encoded_bytes(self.weight, encoding.of_ends()),
@@ -96,7 +96,7 @@ impl Checkpoint {
     }
 
     /// Embedding or head as the master computes with it: mapped as stored, or encoded into memory as
-    /// [`Encoding::of_ends`] says. One that is packed, or whose rows are not whole groups, stays.
+    /// [`Scheme::of_ends`] says. One that is packed, or whose rows are not whole groups, stays.
     ///
     /// # Errors
     /// [`Error::Io`] if it cannot be read or mapped, [`Error::Encode`] or [`Error::Memory`] if it
@@ -104,7 +104,7 @@ impl Checkpoint {
     pub fn encoded_matrix(
         &self,
         matrix: &MatrixTensors<'_>,
-        encoding: Encoding,
+        encoding: Scheme,
     ) -> Result<MappedMatrix, Error> {
         if let Some(packed) = matrix.packed {
             let (scales, biases) = (self.map(packed.scales)?, self.map(packed.biases)?);

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::blob::{Digest, Hasher};
 use crate::dtype::Dtype;
+use crate::encoding::{ENCODER_VERSION, Scheme};
 use crate::error::Error;
 use crate::file::read_exact_at;
 use crate::file_map::FileMap;
@@ -22,7 +23,6 @@ use crate::locate::{Location, locate};
 use crate::mapped::MappedTensor;
 use crate::model::ModelSpec;
 use crate::model::Role;
-use crate::quant::{ENCODER_VERSION, Encoding};
 use crate::safetensors::writer::Entry;
 pub use error::CatalogError;
 pub use matrix::{MappedMatrix, MappedPacked, MatrixTensors, PackedTensors};
@@ -244,10 +244,10 @@ impl Checkpoint {
     ///
     /// # Errors
     /// As [`Checkpoint::identity`].
-    pub fn identity_encoded(&self, encoding: Encoding) -> Result<String, Error> {
+    pub fn identity_encoded(&self, encoding: Scheme) -> Result<String, Error> {
         let identity = self.identity()?;
         Ok(match encoding {
-            Encoding::AsStored => identity,
+            Scheme::AsStored => identity,
             _ => {
                 let text = format!("{identity} {encoding} {ENCODER_VERSION}");
                 Digest::of(text.as_bytes()).to_string()

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::ConfigError;
 use super::fields::{Fields, shown, wrong};
-use crate::quant::Affine;
+use crate::encoding::Affine;
 
 /// Keys of the quantization object that are about all modules; every other key is a module's path.
 const GENERAL: [&str; 3] = ["group_size", "bits", "mode"];

@@ -9,7 +9,7 @@ use super::{
     Activation, AttentionSpec, ConfigError, KvDtype, MlpSpec, ModelSpec, ModuleFormat, Op, Rope,
     RopeScaling,
 };
-use crate::quant::Affine;
+use crate::encoding::Affine;
 use crate::testing::golden_path;
 
 /// A plain Llama; tests change one field.

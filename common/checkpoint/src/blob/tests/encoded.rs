@@ -6,8 +6,8 @@ use super::super::{BlobSource, encoded_tensors};
 use super::{Blob, CHUNK_BYTES, bytes_of};
 use crate::catalog::Checkpoint;
 use crate::dtype::Dtype;
+use crate::encoding::{FloatType, Packed, Scheme, encode_rows};
 use crate::error::Error;
-use crate::quant::{Encoding, FloatType, Packed, encode_rows};
 use crate::testing::{TinyCheckpoint, golden, tensors};
 
 /// Two layers with rows of 192 and 4160 numbers: groups, pieces and chunks all cut each other.
@@ -30,7 +30,7 @@ fn wide() -> (TinyCheckpoint, Checkpoint) {
 }
 
 /// What the codec makes of a whole matrix at once.
-fn encoded_at_once(checkpoint: &Checkpoint, name: &str, encoding: Encoding) -> Packed {
+fn encoded_at_once(checkpoint: &Checkpoint, name: &str, encoding: Scheme) -> Packed {
     let mapped = checkpoint.map(checkpoint.tensor(name).unwrap()).unwrap();
     let float = FloatType::of(mapped.dtype()).unwrap();
     let mut values = vec![0.0; mapped.bytes().len() / float.bytes()];
@@ -41,7 +41,7 @@ fn encoded_at_once(checkpoint: &Checkpoint, name: &str, encoding: Encoding) -> P
 #[test]
 fn an_encoded_blob_holds_what_the_codec_makes_of_each_matrix() {
     let (_directory, checkpoint) = wide();
-    for encoding in [Encoding::Q8, Encoding::Q4] {
+    for encoding in [Scheme::Q8, Scheme::Q4] {
         let bytes = bytes_of(&BlobSource::encoded(&checkpoint, 1, encoding));
         let blob = SafeTensors::deserialize(&bytes).unwrap();
         assert_eq!(blob.len(), 2 + 7 * 3);
@@ -63,7 +63,7 @@ fn an_encoded_blob_holds_what_the_codec_makes_of_each_matrix() {
 #[test]
 fn reads_of_any_range_encode_the_same_bytes() {
     let (_directory, checkpoint) = wide();
-    let source = BlobSource::encoded(&checkpoint, 0, Encoding::Q4);
+    let source = BlobSource::encoded(&checkpoint, 0, Scheme::Q4);
     let whole = bytes_of(&source);
     assert_eq!(source.file_bytes(), whole.len() as u64);
     assert!(whole.len() as u64 > CHUNK_BYTES);
@@ -81,7 +81,7 @@ fn reads_of_any_range_encode_the_same_bytes() {
 #[test]
 fn an_encoded_manifest_describes_the_bytes_and_the_blob_opens() {
     let (_directory, checkpoint) = wide();
-    let source = BlobSource::encoded(&checkpoint, 0, Encoding::Q8);
+    let source = BlobSource::encoded(&checkpoint, 0, Scheme::Q8);
     let manifest = source.manifest().unwrap();
     manifest.check().unwrap();
     let directory = tempfile::tempdir().unwrap();
@@ -104,11 +104,11 @@ fn what_cannot_or_need_not_be_packed_stays() {
     };
     // Already packed; rows of 4 and 6 numbers.
     for checkpoint in [golden("qwen2-mlx4"), TinyCheckpoint::single(1).open().unwrap()] {
-        let stored = names(&checkpoint, Encoding::AsStored);
-        assert_eq!(names(&checkpoint, Encoding::Q4), stored);
+        let stored = names(&checkpoint, Scheme::AsStored);
+        assert_eq!(names(&checkpoint, Scheme::Q4), stored);
     }
     let qwen2 = golden("qwen2"); // hidden 64, inner 160: only the rows of down_proj do not fit.
-    let packed = names(&qwen2, Encoding::Q4);
+    let packed = names(&qwen2, Scheme::Q4);
     let plain: Vec<_> = packed.iter().filter(|(_, dtype)| *dtype != Dtype::U32).collect();
     assert!(plain.iter().any(|(name, _)| name.ends_with("mlp.down_proj.weight")));
     assert!(plain.iter().any(|(name, _)| name.ends_with("q_proj.bias")));
@@ -122,7 +122,7 @@ fn a_weight_that_is_not_finite_is_named() {
     let place = 2 * 70_000;
     tiny.tensor(name).3[place..place + 2].copy_from_slice(&[0xc0, 0x7f]);
     let checkpoint = tiny.open().unwrap();
-    let error = BlobSource::encoded(&checkpoint, 1, Encoding::Q4).manifest().unwrap_err();
+    let error = BlobSource::encoded(&checkpoint, 1, Scheme::Q4).manifest().unwrap_err();
     let text = error.to_string();
     assert!(matches!(error, Error::Encode { .. }), "{text}");
     assert!(text.contains(name) && text.contains("weight 70000 is NaN"), "{text}");
@@ -132,17 +132,17 @@ fn a_weight_that_is_not_finite_is_named() {
 fn each_encoding_is_remembered_apart() {
     let checkpoint = golden("llama");
     let identity = |encoding| checkpoint.identity_encoded(encoding).unwrap();
-    assert_eq!(identity(Encoding::AsStored), checkpoint.identity().unwrap());
-    assert_ne!(identity(Encoding::Q8), identity(Encoding::AsStored));
-    assert_ne!(identity(Encoding::Q8), identity(Encoding::Q4));
+    assert_eq!(identity(Scheme::AsStored), checkpoint.identity().unwrap());
+    assert_ne!(identity(Scheme::Q8), identity(Scheme::AsStored));
+    assert_ne!(identity(Scheme::Q8), identity(Scheme::Q4));
 }
 
 #[test]
 fn the_ends_are_encoded_into_memory_with_8_bits() {
     let (_directory, checkpoint) = wide();
     let embedding = checkpoint.embedding_matrix();
-    let expected = encoded_at_once(&checkpoint, "model.embed_tokens.weight", Encoding::Q8);
-    for encoding in [Encoding::Q8, Encoding::Q4] {
+    let expected = encoded_at_once(&checkpoint, "model.embed_tokens.weight", Scheme::Q8);
+    for encoding in [Scheme::Q8, Scheme::Q4] {
         let matrix = checkpoint.encoded_matrix(&embedding, encoding).unwrap();
         let packed = matrix.packed.unwrap();
         assert_eq!(packed.format.bits(), 8);
@@ -152,12 +152,12 @@ fn the_ends_are_encoded_into_memory_with_8_bits() {
         assert_eq!(packed.biases.bytes(), expected.biases);
         assert_eq!((packed.biases.dtype(), packed.biases.shape()), (Dtype::BF16, &[5, 3][..]));
     }
-    let stored = checkpoint.encoded_matrix(&embedding, Encoding::AsStored).unwrap();
+    let stored = checkpoint.encoded_matrix(&embedding, Scheme::AsStored).unwrap();
     assert!(stored.packed.is_none() && stored.weight.dtype() == Dtype::BF16);
 
     let mlx = golden("llama-mlx8");
     let head = mlx.head_matrix().unwrap();
-    let matrix = mlx.encoded_matrix(&head, Encoding::Q4).unwrap();
+    let matrix = mlx.encoded_matrix(&head, Scheme::Q4).unwrap();
     assert_eq!(matrix.packed.unwrap().format, head.packed.unwrap().format);
     assert_eq!(matrix.weight.bytes(), mlx.map(head.weight).unwrap().bytes());
 }

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::super::CatalogError;
 use super::catalog_error;
 use crate::dtype::Dtype;
-use crate::quant::Affine;
+use crate::encoding::Affine;
 use crate::testing::{TinyCheckpoint, golden, made};
 
 const UP: &str = "model.layers.0.mlp.up_proj";

@@ -1,6 +1,6 @@
 //! The codecs against their definition.
 
-use super::{Affine, EncodeError, FloatType, Packed, decode_rows, encode_rows};
+use super::{Affine, EncodeError, Encoding, FloatType, Packed, decode_rows, encode_rows};
 use crate::testing::golden;
 
 const TYPES: [FloatType; 3] = [FloatType::F32, FloatType::F16, FloatType::BF16];
@@ -202,5 +202,17 @@ fn what_mlx_packed_decodes_by_the_definition_and_encodes_again_within_half_a_ste
             let step = f64::from(scales[index / parts.format.group()].abs());
             assert!((back - f64::from(found)).abs() <= 0.5001 * step, "{name} {index}");
         }
+    }
+}
+
+#[test]
+fn encodings_have_names() {
+    let affine = Affine::new(4, 128).map(Encoding::Affine).unwrap();
+    for encoding in [Encoding::Float(FloatType::BF16), affine] {
+        assert_eq!(encoding.to_string().parse::<Encoding>().unwrap(), encoding);
+    }
+    for text in ["", "affine-3-64", "affine-4", "affine-4-64-1", "B16", "I8"] {
+        let refused = text.parse::<Encoding>().unwrap_err();
+        assert_eq!(refused.text, text);
     }
 }

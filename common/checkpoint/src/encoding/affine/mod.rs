@@ -1,8 +1,16 @@
 //! The grouped affine format: how many bits a code has and how many codes share a scale and a bias.
 
+mod decode;
+mod encode;
+
 use std::fmt;
 
+use super::FloatType;
 use crate::dtype::Dtype;
+
+pub use decode::decode_rows;
+pub use encode::{ENCODER_VERSION, EncodeError, Packed, encode_rows};
+pub(crate) use encode::{Sink, encode_into};
 
 /// Element types that scales and biases may have.
 pub const PARAM_TYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::BF16];

@@ -8,7 +8,7 @@ use super::Affine;
 /// What weights are turned into on their way from the checkpoint. Matrices that the checkpoint
 /// already has packed stay as they are.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Encoding {
+pub enum Scheme {
     /// As the checkpoint has them.
     #[default]
     AsStored,
@@ -21,49 +21,49 @@ pub enum Encoding {
 /// Why a text is not an encoding.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{text:?} is not an encoding; write as-stored, q8 or q4")]
-pub struct EncodingParseError {
+pub struct SchemeParseError {
     /// What was given.
     pub text: String,
 }
 
-impl Encoding {
+impl Scheme {
     /// Every encoding, widest first.
-    pub const ALL: [Encoding; 3] = [Encoding::AsStored, Encoding::Q8, Encoding::Q4];
+    pub const ALL: [Scheme; 3] = [Scheme::AsStored, Scheme::Q8, Scheme::Q4];
 
     /// What the matrices of layers become; `None` if they stay.
     pub const fn of_layers(self) -> Option<Affine> {
         match self {
-            Encoding::AsStored => None,
-            Encoding::Q8 => Some(Affine::Q8),
-            Encoding::Q4 => Some(Affine::Q4),
+            Scheme::AsStored => None,
+            Scheme::Q8 => Some(Affine::Q8),
+            Scheme::Q4 => Some(Affine::Q4),
         }
     }
 
     /// What embedding and head become; `None` if they stay.
     pub const fn of_ends(self) -> Option<Affine> {
         match self {
-            Encoding::AsStored => None,
-            Encoding::Q8 | Encoding::Q4 => Some(Affine::Q8),
+            Scheme::AsStored => None,
+            Scheme::Q8 | Scheme::Q4 => Some(Affine::Q8),
         }
     }
 }
 
-impl fmt::Display for Encoding {
+impl fmt::Display for Scheme {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Encoding::AsStored => "as-stored",
-            Encoding::Q8 => "q8",
-            Encoding::Q4 => "q4",
+            Scheme::AsStored => "as-stored",
+            Scheme::Q8 => "q8",
+            Scheme::Q4 => "q4",
         })
     }
 }
 
-impl FromStr for Encoding {
-    type Err = EncodingParseError;
+impl FromStr for Scheme {
+    type Err = SchemeParseError;
 
-    fn from_str(text: &str) -> Result<Self, EncodingParseError> {
-        let found = Encoding::ALL.into_iter().find(|encoding| encoding.to_string() == text);
-        found.ok_or_else(|| EncodingParseError { text: text.to_owned() })
+    fn from_str(text: &str) -> Result<Self, SchemeParseError> {
+        let found = Scheme::ALL.into_iter().find(|encoding| encoding.to_string() == text);
+        found.ok_or_else(|| SchemeParseError { text: text.to_owned() })
     }
 }
 
@@ -73,9 +73,9 @@ mod tests {
 
     #[test]
     fn names_round_trip() {
-        for encoding in Encoding::ALL {
+        for encoding in Scheme::ALL {
             assert_eq!(encoding.to_string().parse(), Ok(encoding));
         }
-        assert!("q5".parse::<Encoding>().unwrap_err().to_string().contains("q8 or q4"));
+        assert!("q5".parse::<Scheme>().unwrap_err().to_string().contains("q8 or q4"));
     }
 }
