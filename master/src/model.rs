@@ -3,8 +3,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use cake_checkpoint::{
-    Affine, BlobSource, BlobTensor, Checkpoint, Dtype, Encoding, Error, FloatType, MappedMatrix,
-    MappedTensor, MatrixTensors, Memory, Quantization, Scheme, Tensor,
+    BlobSource, BlobTensor, Checkpoint, Encoding, Error, FloatType, MappedMatrix, MappedTensor,
+    MatrixTensors, Memory, Scheme, Tensor,
 };
 use cake_engine::MatrixKinds;
 
@@ -24,7 +24,7 @@ impl EndWeights {
     /// embedding that is not the head, too, is none of them: a token reads one row of it.
     pub fn read_whole(&mut self) -> Vec<(String, &mut MappedTensor)> {
         let head = self.head.as_mut().unwrap_or(&mut self.embedding);
-        head.tensors_mut().map(|tensor| ("output head".to_owned(), tensor)).collect()
+        head.parts.iter_mut().map(|tensor| ("output head".to_owned(), tensor)).collect()
     }
 }
 
@@ -93,7 +93,8 @@ impl Model {
             blob.read(end, &mut memory)?;
             end += tensor.bytes;
             let encoded = MappedTensor::from_memory(memory, tensor.dtype, tensor.shape.clone());
-            Ok((tensor.name.clone(), encoded.map_err(refused)?))
+            let encoded = encoded.map_err(refused)?.with_encoding(tensor.encoding);
+            Ok((tensor.name.clone(), encoded))
         };
         blob.tensors().iter().map(&mut read).collect()
     }
@@ -113,30 +114,32 @@ impl Model {
         })
     }
 
-    /// The dtype that most of the first layer's bytes have.
-    pub fn main_dtype(&self) -> Dtype {
-        let blob = self.blob(0);
-        let largest = blob.tensors().iter().max_by_key(|tensor| tensor.bytes);
-        largest.map_or(Dtype::F32, |tensor| tensor.dtype)
+    /// Bytes of one layer's blob by the encoding of the matrices whose weights they are, the rest without one.
+    pub fn stored(&self, layer: usize) -> Vec<(Option<Encoding>, u64)> {
+        let blob = self.blob(layer);
+        let mut stored: Vec<(Option<Encoding>, u64)> = vec![(None, blob.header_bytes())];
+        for BlobTensor { encoding, bytes, .. } in blob.tensors() {
+            match stored.iter_mut().find(|(known, _)| known == encoding) {
+                Some((_, sum)) => *sum += bytes,
+                None => stored.push((*encoding, *bytes)),
+            }
+        }
+        stored
     }
 
     /// How the largest matrix of the first layer is stored: what is timed on every device.
     pub fn weight_encoding(&self) -> Encoding {
-        if let Some(float) = FloatType::of(self.main_dtype()) {
-            return Encoding::Float(float);
-        }
-        let stored = self.checkpoint.config.quantization.as_ref().map(Quantization::default_format);
-        let format = self.encoding.of_layers().or(stored);
-        Encoding::Affine(format.unwrap_or(Affine::Q4))
+        let blob = self.blob(0);
+        let matrices = blob.tensors().iter().filter(|tensor| tensor.encoding.is_some());
+        let largest = matrices.max_by_key(|tensor| tensor.bytes);
+        largest.and_then(|tensor| tensor.encoding).unwrap_or(Encoding::Float(FloatType::F32))
     }
 
     /// How the output head is stored where the master computes with it.
     pub fn head_encoding(&self) -> Encoding {
         let checkpoint = &self.checkpoint;
         let head = checkpoint.head_matrix().unwrap_or_else(|| checkpoint.embedding_matrix());
-        let packed = head.packed.map(|packed| packed.format).or(self.encoding.of_ends());
-        let float = FloatType::of(head.weight.dtype).unwrap_or(FloatType::F32);
-        packed.map_or(Encoding::Float(float), Encoding::Affine)
+        head.encoded(self.encoding)
     }
 
     /// How the matrices of the layers are stored where they are computed with.
@@ -144,12 +147,7 @@ impl Model {
         let mut kinds = MatrixKinds::default();
         for layer in 0..self.checkpoint.config.layers.len() {
             let blob = self.blob(layer);
-            // Scales and biases of packed matrices have other names.
-            let matrices = blob.tensors().iter().filter(|tensor| tensor.name.ends_with(".weight"));
-            for matrix in matrices.filter(|tensor| tensor.shape.len() == 2) {
-                kinds.bf16 |= matrix.dtype == Dtype::BF16;
-                kinds.packed |= matrix.dtype == Dtype::U32;
-            }
+            blob.tensors().iter().filter_map(|it| it.encoding).for_each(|it| kinds.add(it));
         }
         kinds
     }

@@ -1,11 +1,11 @@
 //! From a checkpoint and what the devices offer to the numbers that the planner works with.
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use cake_checkpoint::units::format_bytes;
-use cake_checkpoint::{Digest, Dtype, KvDtype, LayerSpec, Manifest};
+use cake_checkpoint::{Digest, KvDtype, LayerSpec, Manifest};
 use cake_engine::Numerics;
 use cake_proto::WireFormat;
-use cake_stage::stage_scratch_bytes;
+use cake_stage::{ResidentCosts, stage_scratch_bytes};
 
 use crate::cluster::{Measured, Member};
 use crate::model::Model;
@@ -107,8 +107,8 @@ pub struct Candidate {
     pub overhead_bytes: u64,
     /// Threads it computes with.
     pub threads: usize,
-    /// Resident bytes per thousand stored bytes, per dtype.
-    pub resident_permille: HashMap<String, u32>,
+    /// What its memory holds of each encoding.
+    pub resident: ResidentCosts,
     /// Its rates, if measured.
     pub measured: Option<Measured>,
     /// Blobs it holds.
@@ -127,7 +127,7 @@ impl Candidate {
             budget_bytes: member.offer.budget_bytes,
             overhead_bytes: member.offer.overhead_bytes,
             threads: member.offer.threads,
-            resident_permille: member.offer.resident_permille.clone(),
+            resident: member.offer.resident.clone(),
             measured,
             blobs: member.offer.blobs.clone(),
             local: false,
@@ -142,7 +142,7 @@ impl Candidate {
             budget_bytes,
             overhead_bytes: cake_stage::OVERHEAD_BYTES,
             threads: 4,
-            resident_permille: HashMap::new(),
+            resident: ResidentCosts::default(),
             measured: None,
             blobs: HashSet::new(),
             local: false,
@@ -168,12 +168,6 @@ impl Candidate {
             copy_bytes,
             ..Self::what_if(LOCAL, budget_bytes)
         }
-    }
-
-    /// Bytes that one stored layer costs here; unknown dtypes cost what they are stored as.
-    fn resident(&self, bytes: u64, dtype: Dtype) -> u64 {
-        let permille = self.resident_permille.get(dtype.name()).copied().unwrap_or(1000);
-        bytes.saturating_mul(u64::from(permille)).div_ceil(1000)
     }
 
     /// Seconds for a token through a layer of which it reads so many bytes.
@@ -211,7 +205,7 @@ pub fn input(
         .map(|(index, layer)| LayerCost { bytes: model.blob_bytes(index), kv_bytes: kept(layer) })
         .collect();
     let active: Vec<u64> = (0..layers.len()).map(|layer| model.active_bytes(layer)).collect();
-    let dtype = model.main_dtype();
+    let stored: Vec<_> = (0..layers.len()).map(|layer| model.stored(layer)).collect();
     let activation_bytes = promise.wire.row_bytes(config.hidden_size) as u64;
     let devices = candidates.iter().map(|device| Device {
         name: device.name.clone(),
@@ -224,9 +218,9 @@ pub fn input(
             device.threads,
         )
         .max(device.copy_bytes),
-        layer_resident_bytes: layers
+        layer_resident_bytes: stored
             .iter()
-            .map(|layer| device.resident(layer.bytes, dtype))
+            .map(|tensors| device.resident.resident(tensors.iter().copied()))
             .collect(),
         layer_time: active.iter().map(|bytes| device.layer_seconds(*bytes)).collect(),
         hop: device.hop_seconds(activation_bytes),

@@ -332,7 +332,7 @@ fn write_file(path: &Path, tensors: &[Tensor], weights: &mut Weights) -> io::Res
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cake_checkpoint::Checkpoint;
+    use cake_checkpoint::{Checkpoint, Encoding};
 
     fn made(shape: &ModelShape, seed: u64) -> (tempfile::TempDir, Checkpoint) {
         let home = tempfile::tempdir().expect("a temporary folder");
@@ -384,8 +384,8 @@ mod tests {
         let (_home, checkpoint) = made(&shape, 5);
         assert_eq!(checkpoint.total_bytes(), shape.bytes());
         assert_eq!(checkpoint.layer_tensors(0).len(), 26);
-        let head = checkpoint.head_matrix().and_then(|head| head.packed).expect("packed");
-        assert_eq!(Some(head.format), shape.packed);
+        let head = checkpoint.head_matrix().expect("one of its own");
+        assert_eq!(Some(head.encoding), shape.packed.map(Encoding::Affine));
     }
 
     #[test]

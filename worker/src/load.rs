@@ -1,10 +1,10 @@
 //! From held blobs to a loaded stage: check the request, map and verify the blobs, build the layers.
 use cake_checkpoint::units::format_bytes;
-use cake_checkpoint::{Digest, KvDtype, LayerRange, ModelSpec, TensorEntry};
+use cake_checkpoint::{Digest, KvDtype, LayerRange, Manifest, ModelSpec, TensorEntry};
 use cake_engine::{DeviceKind, EngineOptions, Numerics, Placement, Stage, placement};
 use cake_proto::wire_format::UnknownNumber;
 use cake_proto::{WireFormat, limits, wire};
-use cake_stage::{OVERHEAD_BYTES, resident_permille, stage_scratch_bytes};
+use cake_stage::{OVERHEAD_BYTES, ResidentCosts, stage_scratch_bytes};
 use tonic::Status;
 
 use crate::lease;
@@ -214,7 +214,9 @@ impl Load {
     /// the scratch memory come after the weights are where they shall lie.
     fn check_budget(&self, blobs: &[OpenBlob], place: &Place<'_>) -> Result<u64, Error> {
         let Place { budget, threads, .. } = *place;
-        let weights = blobs.iter().map(resident_bytes).fold(0, u64::saturating_add);
+        let costs = ResidentCosts::own();
+        let weights = blobs.iter().map(|blob| resident_bytes(blob, &costs));
+        let weights = weights.fold(0, u64::saturating_add);
         let layers = self.config.layers.get(self.layers.start..self.layers.end);
         let block = cake_engine::block_bytes(layers.unwrap_or_default(), self.kv);
         let kv = block.saturating_mul(self.kv_blocks as u64);
@@ -266,15 +268,13 @@ fn open_all(store: &Store, names: &[Digest]) -> Result<(Vec<OpenBlob>, Vec<Diges
     Ok((blobs, bad))
 }
 
-/// What a blob costs in memory, by the dtype of its largest tensor.
-fn resident_bytes(open: &OpenBlob) -> u64 {
-    let size = |tensor: &&TensorEntry| {
-        let elements = tensor.shape.iter().copied().fold(1, u64::saturating_mul);
-        elements.saturating_mul(tensor.dtype.bits())
-    };
-    let largest = open.manifest.tensors.iter().max_by_key(size);
-    let permille = largest.map_or(1000, |tensor| resident_permille(tensor.dtype));
-    open.manifest.file_bytes.saturating_mul(u64::from(permille)).div_ceil(1000)
+/// What a blob costs in memory.
+fn resident_bytes(open: &OpenBlob, costs: &ResidentCosts) -> u64 {
+    let Manifest { tensors, file_bytes, .. } = &open.manifest;
+    let bytes = |tensor: &TensorEntry| tensor.dtype.tensor_bytes(&tensor.shape).unwrap_or(0);
+    let sized: Vec<_> = tensors.iter().map(|it| (it.encoding, bytes(it))).collect();
+    let data = sized.iter().map(|(_, bytes)| bytes).fold(0, |sum: u64, it| sum.saturating_add(*it));
+    costs.resident(sized.into_iter().chain([(None, file_bytes.saturating_sub(data))]))
 }
 
 /// Re-hashes every blob but those that were verified, in one pass that also brings it into memory; names those that

@@ -3,7 +3,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use cake_checkpoint::{Digest, Dtype};
+use cake_checkpoint::Digest;
 use cake_engine::Placement;
 use cake_identity::random_token;
 use cake_proto::{PROTOCOL, VERSION, limits, shut_out, wire};
@@ -16,7 +16,7 @@ use crate::lease::{LeaseBook, LeaseGuard};
 use crate::membership::Membership;
 use crate::runtime::Runtime;
 use crate::store::{InUse, Store};
-use cake_stage::{OVERHEAD_BYTES, resident_permille};
+use cake_stage::{OVERHEAD_BYTES, ResidentCosts};
 
 /// What the clones of a worker's service share.
 pub(crate) struct Shared {
@@ -107,7 +107,6 @@ impl Shared {
         let Shared { config, worker_id, store, leases, .. } = self;
         let memory = cake_platform::process_memory();
         let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let dtypes = [Dtype::F32, Dtype::F16, Dtype::BF16];
         wire::Description {
             worker_id: worker_id.clone(),
             name: self.name(),
@@ -125,9 +124,7 @@ impl Shared {
                 .take(limits::BLOBS)
                 .map(|blob| blob.name.to_string())
                 .collect(),
-            resident_permille: dtypes
-                .map(|dtype| (dtype.name().to_owned(), resident_permille(dtype)))
-                .into(),
+            resident_permille: ResidentCosts::own().names(),
             resident_bytes: memory.resident_bytes,
             peak_bytes: memory.peak_bytes,
             store: config.store.display().to_string(),

@@ -28,6 +28,7 @@ pub mod file_map;
 pub mod generation;
 pub mod locate;
 pub mod mapped;
+mod mapped_matrix;
 pub mod model;
 pub mod range;
 pub mod safetensors;
@@ -40,25 +41,23 @@ pub use blob::{
     Blob, BlobError, BlobSource, BlobTensor, CHUNK_BYTES, Digest, DigestParseError, Hasher,
     Manifest, ManifestError, TensorEntry, encoded_tensors,
 };
-pub use catalog::{
-    CatalogError, Checkpoint, CheckpointFile, MappedMatrix, MappedPacked, MatrixTensors,
-    PackedTensors, Tensor,
-};
+pub use catalog::{CatalogError, Checkpoint, CheckpointFile, MatrixTensors, Tensor};
 pub use digest_cache::DigestCache;
 pub use dtype::Dtype;
 pub use encoding::{
-    Affine, EncodeError, Encoding, EncodingParseError, FloatType, Scheme, SchemeParseError,
+    Affine, Codec, EncodeError, Encoding, EncodingParseError, FloatType, ModuleFormat, Part,
+    PartSpec, Scheme, SchemeParseError,
 };
 pub use error::Error;
 pub use file_map::{DamagedFile, FileMap, Watch};
 pub use generation::GenerationConfig;
 pub use locate::{LocateError, Location, WeightsPath, locate, locate_in};
 pub use mapped::MappedTensor;
+pub use mapped_matrix::MappedMatrix;
 pub use model::{
     Activation, AttentionSpec, Branch, ConfigError, ExpertsSpec, FAMILIES, Family, Joined, Kept,
-    KvDtype, LayerSpec, LinearSpec, MlpSpec, ModelSpec, ModuleFormat, Name, NormSpec, Op, Part,
-    Quantization, Role, Rope, RopeScaling, RotationSpec, RouterChoice, RouterSpec, TensorKind,
-    TensorSpec,
+    KvDtype, LayerSpec, LinearSpec, MlpSpec, ModelSpec, Name, NormSpec, Op, Quantization, Role,
+    Rope, RopeScaling, RotationSpec, RouterChoice, RouterSpec, TensorKind, TensorSpec,
 };
 pub use range::LayerRange;
 pub use safetensors::header::{FileError, Header, HeaderError, TensorInfo};

@@ -11,6 +11,7 @@ use memmap2::Mmap;
 
 use crate::anonymous::{self, Filled, Memory};
 use crate::dtype::Dtype;
+use crate::encoding::Encoding;
 use crate::error::Error;
 use crate::file_map::FileMap;
 
@@ -27,6 +28,7 @@ pub struct MappedTensor {
     range: Range<usize>,
     dtype: Dtype,
     shape: Arc<[u64]>,
+    encoding: Option<Encoding>,
 }
 
 #[derive(Clone)]
@@ -50,7 +52,7 @@ impl MappedTensor {
             "the bytes of a {dtype} tensor of shape {shape:?}"
         );
         let range = 0..bytes.len();
-        MappedTensor { storage: Storage::Vec(Arc::new(bytes)), range, dtype, shape: shape.into() }
+        Self::of(Storage::Vec(Arc::new(bytes)), range, dtype, shape.into())
     }
 
     /// A tensor whose bytes were filled in by the caller.
@@ -74,7 +76,11 @@ impl MappedTensor {
             Filled::Small(bytes) => (0..bytes.len(), Storage::Vec(Arc::new(bytes))),
             Filled::Huge(map, range) => (range, Storage::Anonymous(Arc::new(map))),
         };
-        MappedTensor { storage, range, dtype, shape }
+        Self::of(storage, range, dtype, shape)
+    }
+
+    fn of(storage: Storage, range: Range<usize>, dtype: Dtype, shape: Arc<[u64]>) -> Self {
+        MappedTensor { storage, range, dtype, shape, encoding: None }
     }
 
     /// The piece `range` of a map; `None` when the map does not reach that far.
@@ -85,7 +91,19 @@ impl MappedTensor {
         shape: &[u64],
     ) -> Option<Self> {
         map.get(range.clone())?;
-        Some(MappedTensor { storage: Storage::Map(map), range, dtype, shape: shape.into() })
+        Some(Self::of(Storage::Map(map), range, dtype, shape.into()))
+    }
+
+    /// The same as the weight of a matrix that is stored so.
+    #[must_use]
+    pub fn with_encoding(self, encoding: Option<Encoding>) -> Self {
+        Self { encoding, ..self }
+    }
+
+    /// How the matrix is stored whose weight this is, as far as whoever made the tensor said; `None` for every other
+    /// tensor.
+    pub fn encoding(&self) -> Option<Encoding> {
+        self.encoding
     }
 
     /// The bytes, little-endian, row-major, at any alignment.
@@ -108,7 +126,8 @@ impl MappedTensor {
     pub fn to_anonymous(&self) -> io::Result<MappedTensor> {
         let mut give_back = |piece: Range<usize>| self.give_back(piece);
         let copy = anonymous::copy(self.bytes(), &mut give_back)?;
-        Ok(Self::from_filled(copy, self.dtype, self.shape.clone()))
+        let copy = Self::from_filled(copy, self.dtype, self.shape.clone());
+        Ok(copy.with_encoding(self.encoding))
     }
 
     /// Puts tensors behind each other into memory that they share, as [`MappedTensor::to_anonymous`] does with one:

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::catalog::Checkpoint;
-use crate::encoding::Affine;
+use crate::encoding::{Affine, Encoding, Part, PartSpec};
 use crate::error::Error;
 use crate::locate::locate_in;
 use crate::model::ModelSpec;
@@ -104,11 +104,18 @@ impl TinyCheckpoint {
     pub(crate) fn pack(&mut self, module: &str, shape: &[u64], format: Affine) {
         let file = self.file("model.safetensors");
         file.retain(|made| !made.0.starts_with(&format!("{module}.")));
-        let (codes, params) = format.packed_shapes(shape[0], shape[1]).expect("whole groups");
-        let mut words = made(&format!("{module}.weight"), &[codes[0], codes[1] * 2]);
-        (words.1, words.2) = ("U32", codes);
-        file.push(words);
-        file.extend(["scales", "biases"].map(|end| made(&format!("{module}.{end}"), &params)));
+        let parts = Encoding::Affine(format).parts([shape[0], shape[1]]).expect("whole groups");
+        for PartSpec { part, shape, .. } in parts {
+            let name = format!("{module}{}", part.ending());
+            file.push(match part {
+                Part::Weight => {
+                    let mut words = made(&name, &[shape[0], shape[1] * 2]);
+                    (words.1, words.2) = ("U32", shape);
+                    words
+                }
+                _ => made(&name, &shape),
+            });
+        }
     }
 
     /// Makes the index say what the files hold.

@@ -27,7 +27,7 @@ impl Embedding {
     /// An embedding of `hidden_size` values per token.
     fn of(matrix: MappedMatrix, hidden_size: usize, multiplier: f32) -> Result<Embedding, Error> {
         let mut watch = Watch::default();
-        matrix.tensors().for_each(|tensor| watch.add(tensor));
+        matrix.parts.iter().for_each(|tensor| watch.add(tensor));
         let matrix = StoredMatrix::new("embedding", matrix, hidden_size)?;
         Ok(Embedding { matrix, multiplier, tier: Tier::detect(), watch })
     }
@@ -55,13 +55,14 @@ impl Embedding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cake_checkpoint::{Affine, Dtype, MappedPacked, MappedTensor};
+    use cake_checkpoint::{Affine, Dtype, Encoding, FloatType, MappedTensor};
 
     fn tensor(dtype: Dtype, shape: &[u64]) -> MappedMatrix {
         let elements: u64 = shape.iter().product();
         let bytes = vec![0x3f; (elements * dtype.bits() / 8) as usize];
         let weight = MappedTensor::from_vec(bytes, dtype, shape.to_vec());
-        MappedMatrix { weight, packed: None }
+        let float = FloatType::of(dtype).unwrap_or(FloatType::F32);
+        MappedMatrix { encoding: Encoding::Float(float), parts: vec![weight] }
     }
 
     /// Three rows of 64: codes in 8 bits, the scale of row `r` is `r`, the bias 0.5.
@@ -71,14 +72,9 @@ mod tests {
             MappedTensor::from_vec(bytes, Dtype::F32, vec![3, 1])
         };
         let codes = (0..3 * 64).collect();
-        MappedMatrix {
-            weight: MappedTensor::from_vec(codes, Dtype::U32, vec![3, 16]),
-            packed: Some(MappedPacked {
-                scales: floats([0.0, 1.0, 2.0]),
-                biases: floats([0.5; 3]),
-                format: Affine::Q8,
-            }),
-        }
+        let codes = MappedTensor::from_vec(codes, Dtype::U32, vec![3, 16]);
+        let parts = vec![codes, floats([0.0, 1.0, 2.0]), floats([0.5; 3])];
+        MappedMatrix { encoding: Encoding::Affine(Affine::Q8), parts }
     }
 
     #[test]

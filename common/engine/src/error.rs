@@ -1,6 +1,6 @@
 //! What can go wrong in the engine, with the facts to act on.
 
-use cake_checkpoint::{Dtype, LayerRange};
+use cake_checkpoint::{Dtype, Encoding, LayerRange};
 
 /// Why a stage, an embedding or a head could not be built or run.
 #[derive(Debug, thiserror::Error)]
@@ -20,13 +20,12 @@ pub enum Error {
 
     #[error("tensor {name:?} has {found} rows, expected {expected}")]
     WrongRows { name: String, expected: usize, found: usize },
-    #[error("tensor {name:?}: rows of {columns} are not whole groups of {group}")]
-    NotWholeGroups { name: String, columns: usize, group: usize },
-    #[error(
-        "tensor {name:?} packs {columns} columns in {words} words with {groups} scales: not 4 or 8 \
-         bits in groups of 32, 64 or 128"
-    )]
-    UnknownPacking { name: String, words: u64, groups: u64, columns: u64 },
+    #[error("tensor {name:?}: rows of {columns} cannot be stored as {encoding}")]
+    NotWholeGroups { name: String, columns: usize, encoding: Encoding },
+    #[error("nothing says how matrix {name:?} is stored")]
+    NoEncoding { name: String },
+    #[error("matrix {name:?} is stored as {encoding}, which has {expected} parts, found {found}")]
+    WrongParts { name: String, encoding: Encoding, expected: usize, found: usize },
 
     /// What was computed with a file's weights is not right.
     #[error(transparent)]

@@ -78,7 +78,7 @@ impl Head {
         let (hidden_size, vocab_size) = (config.hidden_size, config.vocab_size);
         let mut watch = Watch::default();
         watch.add(&norm);
-        head.tensors().for_each(|tensor| watch.add(tensor));
+        head.parts.iter().for_each(|tensor| watch.add(tensor));
         let head = StoredMatrix::new("output head", head, hidden_size)?;
         if head.rows() != vocab_size {
             let (name, expected, found) = ("output head".to_owned(), vocab_size, head.rows());

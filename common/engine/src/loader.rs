@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use cake_checkpoint::{
-    Affine, LinearSpec, MappedMatrix, MappedPacked, MappedTensor, ModelSpec, NormSpec,
-};
+use cake_checkpoint::{LinearSpec, MappedMatrix, MappedTensor, ModelSpec, NormSpec, Part};
 
 use crate::device::cpu::gemm::precision::Precision;
 use crate::device::{Device, StoredLinear};
@@ -45,7 +43,7 @@ impl<D: Device> LayerLoader<'_, D> {
         linear: &LinearSpec,
         precision: Precision,
     ) -> Result<D::Weight, Error> {
-        let (name, matrix) = self.matrix(&linear.path, linear.inputs)?;
+        let (name, matrix) = self.matrix(linear)?;
         if matrix.rows() != linear.stored_rows {
             let (expected, found) = (linear.stored_rows, matrix.rows());
             return Err(Error::WrongRows { name, expected, found });
@@ -63,18 +61,24 @@ impl<D: Device> LayerLoader<'_, D> {
         self.device.weight(StoredLinear { matrix, rows, bias, numerics, precision })
     }
 
-    /// The matrix of the module `leaf`: packed if it has scales.
-    fn matrix(&self, leaf: &str, columns: usize) -> Result<(String, StoredMatrix), Error> {
-        let (name, weight) = self.find(&format!("{leaf}.weight"))?;
-        let packed = match self.find(&format!("{leaf}.scales")) {
-            Err(_) => None,
-            Ok((_, scales)) => {
-                let (_, biases) = self.find(&format!("{leaf}.biases"))?;
-                let format = packed_format(&name, &weight, &scales, columns)?;
-                Some(MappedPacked { scales, biases, format })
-            }
+    /// The matrix of a linear layer, whose weight's tag says how it is stored.
+    fn matrix(&self, linear: &LinearSpec) -> Result<(String, StoredMatrix), Error> {
+        let (name, weight) = self.find(&format!("{}{}", linear.path, Part::Weight.ending()))?;
+        let Some(encoding) = weight.encoding() else {
+            return Err(Error::NoEncoding { name });
         };
-        let matrix = StoredMatrix::new(&name, MappedMatrix { weight, packed }, columns)?;
+        let shape = [linear.stored_rows as u64, linear.inputs as u64];
+        let Some(specs) = encoding.parts(shape) else {
+            return Err(Error::NotWholeGroups { name, columns: linear.inputs, encoding });
+        };
+        let others = specs.iter().filter(|spec| spec.part != Part::Weight);
+        let others =
+            others.map(|spec| self.find(&format!("{}{}", linear.path, spec.part.ending())));
+        let mut parts = vec![weight];
+        for other in others {
+            parts.push(other?.1);
+        }
+        let matrix = StoredMatrix::new(&name, MappedMatrix { encoding, parts }, linear.inputs)?;
         Ok((name, matrix))
     }
 }
@@ -89,23 +93,4 @@ pub(crate) fn norm_weight<D: Device>(
     let mut weight = vector(name, tensor, norm.width)?;
     weight.iter_mut().for_each(|weight| *weight += norm.offset);
     device.norm_weight(weight, norm.eps as f32)
-}
-
-/// How a matrix is packed, from the widths of its codes and of its scales.
-fn packed_format(
-    name: &str,
-    weight: &MappedTensor,
-    scales: &MappedTensor,
-    columns: usize,
-) -> Result<Affine, Error> {
-    let width = |tensor: &MappedTensor| tensor.shape().get(1).copied().unwrap_or(0);
-    let (words, groups, columns) = (width(weight), width(scales), columns as u64);
-    let bits = words.checked_mul(32).and_then(|bits| bits.checked_div(columns));
-    let format = bits.zip(columns.checked_div(groups));
-    format.and_then(|(bits, group)| Affine::new(bits, group)).ok_or_else(|| Error::UnknownPacking {
-        name: name.to_owned(),
-        words,
-        groups,
-        columns,
-    })
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use cake_checkpoint::{MappedMatrix, MappedTensor};
+use cake_checkpoint::{Encoding, MappedMatrix, MappedTensor, PartSpec};
 
 use crate::device::cpu::element::FloatType;
 use crate::device::cpu::gemm::affine::exact::widen;
@@ -19,22 +19,9 @@ use crate::options::Numerics;
 pub(crate) struct StoredMatrix {
     rows: usize,
     columns: usize,
-    weight: MappedTensor,
-    encoding: Stored,
-}
-
-/// What the bytes mean.
-enum Stored {
-    /// The numbers themselves.
-    Float(FloatType),
-    /// Codes with a scale and a bias per group.
-    Affine {
-        scales: MappedTensor,
-        biases: MappedTensor,
-        params: FloatType,
-        bits: Bits,
-        group: usize,
-    },
+    encoding: Encoding,
+    /// Its tensors, in the order of [`Encoding::parts`].
+    parts: Vec<MappedTensor>,
 }
 
 impl StoredMatrix {
@@ -47,35 +34,33 @@ impl StoredMatrix {
         matrix: MappedMatrix,
         columns: usize,
     ) -> Result<StoredMatrix, Error> {
-        let MappedMatrix { weight, packed } = matrix;
-        let rows = weight.shape().first().copied().unwrap_or(0);
-        let Some(packed) = packed else {
-            let float = float_type(name, &weight)?;
-            check_shape(name, &weight, &[rows, columns as u64])?;
-            let encoding = Stored::Float(float);
-            return Ok(StoredMatrix { rows: rows as usize, columns, weight, encoding });
+        let MappedMatrix { encoding, parts } = matrix;
+        let rows = parts.first().and_then(|weight| weight.shape().first()).copied().unwrap_or(0);
+        let Some(specs) = encoding.parts([rows, columns as u64]) else {
+            return Err(Error::NotWholeGroups { name: name.to_owned(), columns, encoding });
         };
-        let group = packed.format.group();
-        let Some((codes, params)) = packed.format.packed_shapes(rows, columns as u64) else {
-            let name = name.to_owned();
-            return Err(Error::NotWholeGroups { name, columns, group });
-        };
-        check_shape(name, &weight, &codes)?;
-        let param_type = float_type(name, &packed.scales)?;
-        for tensor in [&packed.scales, &packed.biases] {
-            check_shape(name, tensor, &params)?;
-            if float_type(name, tensor)? != param_type {
+        if specs.len() != parts.len() {
+            let (expected, found) = (specs.len(), parts.len());
+            return Err(Error::WrongParts { name: name.to_owned(), encoding, expected, found });
+        }
+        for (spec, tensor) in specs.iter().zip(&parts) {
+            if !spec.types.contains(&tensor.dtype()) {
                 let (name, dtype) = (name.to_owned(), tensor.dtype());
                 return Err(Error::UnsupportedDtype { name, dtype });
             }
+            check_shape(name, tensor, &spec.shape)?;
+            check_length(name, tensor)?;
         }
-        let bits = match packed.format.bits() {
-            4 => Bits::Four,
-            _ => Bits::Eight,
+        // What may have several types has one in all parts.
+        let free = |(spec, part): (&PartSpec, &MappedTensor)| {
+            (spec.types.len() > 1).then_some(part.dtype())
         };
-        let (scales, biases) = (packed.scales, packed.biases);
-        let encoding = Stored::Affine { scales, biases, params: param_type, bits, group };
-        Ok(StoredMatrix { rows: rows as usize, columns, weight, encoding })
+        let mut types = specs.iter().zip(&parts).filter_map(free);
+        let first = types.next();
+        if let Some(dtype) = types.find(|dtype| Some(*dtype) != first) {
+            return Err(Error::UnsupportedDtype { name: name.to_owned(), dtype });
+        }
+        Ok(StoredMatrix { rows: rows as usize, columns, encoding, parts })
     }
 
     /// Number of rows.
@@ -95,45 +80,62 @@ impl StoredMatrix {
 
     /// Some rows, widened: `[rows, columns]`.
     pub(crate) fn widen(&self, tier: Tier, rows: Range<usize>) -> Vec<f32> {
-        match &self.encoding {
-            Stored::Float(float) => float.widen(self.float(*float, rows).bytes),
-            Stored::Affine { .. } => widen(tier, self.affine().rows(rows)),
+        match self.weight(rows) {
+            Weight::Float(matrix) => matrix.float.widen(matrix.bytes),
+            Weight::Affine(matrix) => widen(tier, matrix),
         }
+    }
+
+    /// Some rows as the encoding defines them, `[rows, columns]`: slower than [`StoredMatrix::widen`], by no kernel of a
+    /// processor.
+    pub(crate) fn decode(&self, rows: Range<usize>) -> Vec<f32> {
+        let mut out = vec![0.0; rows.len() * self.columns];
+        let part = |part: &MappedTensor| {
+            let row = part.bytes().len() / self.rows.max(1);
+            (part.dtype(), row * rows.start..row * rows.end)
+        };
+        let ranges = self.parts.iter().map(part);
+        let parts: Vec<_> = ranges
+            .zip(&self.parts)
+            .map(|((dtype, range), part)| (dtype, &part.bytes()[range]))
+            .collect();
+        self.encoding.decode_rows(&parts, &mut out);
+        out
     }
 
     /// Some rows, as kernels take them.
     pub(crate) fn weight(&self, rows: Range<usize>) -> Weight<'_> {
-        match &self.encoding {
-            Stored::Float(float) => Weight::Float(self.float(*float, rows)),
-            Stored::Affine { .. } => Weight::Affine(self.affine().rows(rows)),
+        match (self.encoding, &self.parts[..]) {
+            (Encoding::Float(float), [weight]) => {
+                let float = FloatType::from(float);
+                let row_bytes = self.columns * float.bytes();
+                let bytes = &weight.bytes()[rows.start * row_bytes..rows.end * row_bytes];
+                Weight::Float(Matrix { bytes, float, inputs: self.columns })
+            }
+            (Encoding::Affine(format), [codes, scales, biases]) => {
+                let bits = match format.bits() {
+                    4 => Bits::Four,
+                    _ => Bits::Eight,
+                };
+                let params = FloatType::of(scales.dtype());
+                let matrix = AffineMatrix {
+                    codes: codes.bytes(),
+                    scales: scales.bytes(),
+                    biases: biases.bytes(),
+                    params: params.expect("checked when the matrix was made"),
+                    bits,
+                    group: format.group(),
+                    inputs: self.columns,
+                };
+                Weight::Affine(matrix.rows(rows))
+            }
+            _ => unreachable!("checked when the matrix was made: it has the parts of its encoding"),
         }
     }
 
     /// Some rows as they are stored, codes without their scales and biases.
     pub(crate) fn stored(&self, rows: Range<usize>) -> &[u8] {
         self.weight(rows).bytes()
-    }
-
-    fn float(&self, float: FloatType, rows: Range<usize>) -> Matrix<'_> {
-        let row_bytes = self.columns * float.bytes();
-        let bytes = &self.weight.bytes()[rows.start * row_bytes..rows.end * row_bytes];
-        Matrix { bytes, float, inputs: self.columns }
-    }
-
-    /// The whole packed matrix.
-    fn affine(&self) -> AffineMatrix<'_> {
-        let Stored::Affine { scales, biases, params, bits, group } = &self.encoding else {
-            unreachable!("asked of packed matrices only");
-        };
-        AffineMatrix {
-            codes: self.weight.bytes(),
-            scales: scales.bytes(),
-            biases: biases.bytes(),
-            params: *params,
-            bits: *bits,
-            group: *group,
-            inputs: self.columns,
-        }
     }
 }
 
@@ -142,13 +144,18 @@ pub(crate) fn float_type(name: &str, tensor: &MappedTensor) -> Result<FloatType,
     let dtype = tensor.dtype();
     let float = FloatType::of(dtype)
         .ok_or_else(|| Error::UnsupportedDtype { name: name.to_owned(), dtype })?;
-    let elements = tensor.shape().iter().fold(1u64, |product, &axis| product.saturating_mul(axis));
-    let expected = elements.saturating_mul(float.bytes() as u64);
+    check_length(name, tensor)?;
+    Ok(float)
+}
+
+/// Refuses a tensor whose bytes are not as many as its type and shape say.
+fn check_length(name: &str, tensor: &MappedTensor) -> Result<(), Error> {
+    let expected = tensor.dtype().tensor_bytes(tensor.shape()).unwrap_or(u64::MAX);
     let found = tensor.bytes().len() as u64;
     if expected != found {
         return Err(Error::WrongLength { name: name.to_owned(), expected, found });
     }
-    Ok(float)
+    Ok(())
 }
 
 /// A vector of `width` values, widened.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use cake_checkpoint::{Dtype, KvDtype};
+use cake_checkpoint::{Encoding, KvDtype};
 
 use crate::error::Error;
 
@@ -62,12 +62,16 @@ impl DeviceKind {
         })
     }
 
-    /// Resident bytes for each thousand stored bytes of weights of this type: mapped weights cost their own bytes,
-    /// candle's operations keep a copy widened to f32 beside them.
-    pub fn resident_permille(self, dtype: Dtype) -> u32 {
+    /// Resident bytes for each thousand stored bytes of matrices in this encoding: mapped weights cost their own bytes,
+    /// candle's operations keep a copy in f32 beside them.
+    pub fn resident_permille(self, encoding: Encoding) -> u32 {
+        let copy = match encoding {
+            Encoding::Float(float) => 4000 / float.bytes(),
+            Encoding::Affine(format) => 32_000 / format.bits(), // Of the codes.
+        };
         match self {
             DeviceKind::Cpu => 1000,
-            _ => 1000 + 32_000 / u32::try_from(dtype.bits()).unwrap_or(32).max(1),
+            _ => 1000 + copy as u32, // No more than 8000.
         }
     }
 }

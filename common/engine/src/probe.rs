@@ -10,8 +10,8 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use cake_checkpoint::{
-    Affine, Dtype, Encoding, KvDtype, LayerRange, LayerSpec, MappedMatrix, MappedPacked,
-    MappedTensor, Memory, ModelSpec, TensorKind, TensorSpec,
+    Dtype, Encoding, FloatType, KvDtype, LayerRange, LayerSpec, MappedMatrix, MappedTensor, Memory,
+    ModelSpec, Part, PartSpec, TensorKind, TensorSpec,
 };
 
 use crate::batch::{Batch, BatchItem};
@@ -97,9 +97,9 @@ pub fn probe_layer(
     let mut weights: HashMap<String, MappedTensor> = HashMap::new();
     for (layer, tensor) in narrow.layers.iter().enumerate().flat_map(numbered) {
         let name = narrow.layer_tensor_name(layer, &tensor.leaf());
-        for (name, dtype, shape) in stored(&name, tensor.kind, &tensor.shape, encoding) {
-            let tensor = scratch_weights(dtype, &shape).map_err(|_| no_memory(bytes, max_bytes))?;
-            weights.insert(name, tensor);
+        for stored in stored(&name, tensor.kind, &tensor.shape, encoding) {
+            let tensor = stored.filled().map_err(|_| no_memory(bytes, max_bytes))?;
+            weights.insert(stored.name, tensor);
         }
     }
     let options = options(threads);
@@ -127,31 +127,19 @@ pub fn probe_head(
 ) -> Result<HeadProbe, Error> {
     let width = config.hidden_size as u64;
     let tensors = |rows: u64| stored("head.weight", TensorKind::Matrix, &[rows, width], encoding);
-    let bytes = |(_, dtype, shape): &(String, Dtype, Vec<u64>)| {
-        resident_bytes(*dtype, shape.iter().product())
-    };
-    let row_bytes = tensors(1).iter().map(bytes).sum::<u64>().max(1);
+    let row_bytes = tensors(1).iter().map(Stored::bytes).sum::<u64>().max(1);
     let rows = (max_bytes.min(PROBED_BYTES) / row_bytes).min(config.vocab_size as u64);
     if rows == 0 {
         return Err(no_memory(row_bytes, max_bytes));
     }
-    let filled = |(_, dtype, shape): (String, Dtype, Vec<u64>)| {
-        scratch_weights(dtype, &shape).map_err(|_| no_memory(row_bytes * rows, max_bytes))
-    };
-    let mut filled = tensors(rows).into_iter().map(filled).collect::<Result<Vec<_>, _>>()?;
-    let packed = match (encoding, filled.len()) {
-        (Encoding::Affine(format), 3) => {
-            let biases = filled.pop().expect("three tensors");
-            let scales = filled.pop().expect("two are left");
-            Some(MappedPacked { scales, biases, format })
-        }
-        _ => None,
-    };
-    let weight = filled.pop().expect("a matrix has one tensor at least");
+    let filled =
+        |stored: &Stored| stored.filled().map_err(|_| no_memory(row_bytes * rows, max_bytes));
+    let parts = tensors(rows).iter().map(filled).collect::<Result<Vec<_>, _>>()?;
+    let encoding = parts.first().and_then(MappedTensor::encoding).unwrap_or(encoding);
     let norm =
         scratch_weights(Dtype::F32, &[width]).map_err(|_| no_memory(4 * width, max_bytes))?;
     let narrow = ModelSpec { vocab_size: rows as usize, ..config.clone() };
-    let head = Head::new(&narrow, norm, MappedMatrix { weight, packed }, &options(threads))?;
+    let head = Head::new(&narrow, norm, MappedMatrix { encoding, parts }, &options(threads))?;
     let hidden = vec![0.01; config.hidden_size];
     let Timed { each, quiet } = sustained(|| head.forward(hidden.clone(), 1).map(drop))?;
     Ok(HeadProbe { decode: each.mul_f64(config.vocab_size as f64 / rows as f64), quiet })
@@ -180,36 +168,60 @@ fn numbered(
     spec.tensors().into_iter().map(move |tensor| (layer, tensor))
 }
 
-/// The tensors that one of this shape is stored in: itself, or codes, scales and biases.
-fn stored(
-    name: &str,
-    kind: TensorKind,
-    shape: &[u64],
-    encoding: Encoding,
-) -> Vec<(String, Dtype, Vec<u64>)> {
-    let packed = |format: Affine| {
-        let &[rows, columns] = shape else { return None };
-        if kind != TensorKind::Matrix {
-            return None;
-        }
-        let (codes, params) = format.packed_shapes(rows, columns)?;
-        let module = name.strip_suffix(".weight")?;
-        let part = |part: &str| (format!("{module}.{part}"), Dtype::BF16, params.clone());
-        Some(vec![(name.to_owned(), Dtype::U32, codes), part("scales"), part("biases")])
-    };
-    match encoding {
-        Encoding::Float(float) => vec![(name.to_owned(), float.dtype(), shape.to_vec())],
-        Encoding::Affine(format) => {
-            packed(format).unwrap_or_else(|| vec![(name.to_owned(), Dtype::BF16, shape.to_vec())])
-        }
+/// A tensor that something is stored in.
+struct Stored {
+    name: String,
+    dtype: Dtype,
+    shape: Vec<u64>,
+    /// Of the weight of a matrix.
+    encoding: Option<Encoding>,
+}
+
+impl Stored {
+    fn bytes(&self) -> u64 {
+        resident_bytes(self.dtype, self.shape.iter().product())
     }
+
+    /// The tensor with small numbers in it.
+    fn filled(&self) -> std::io::Result<MappedTensor> {
+        Ok(scratch_weights(self.dtype, &self.shape)?.with_encoding(self.encoding))
+    }
+}
+
+/// The tensors that one of this kind and shape is stored in: a matrix as `encoding`, where that has matrices of this
+/// shape, else as numbers, as all else is.
+fn stored(name: &str, kind: TensorKind, shape: &[u64], encoding: Encoding) -> Vec<Stored> {
+    let float = match encoding {
+        Encoding::Float(float) => float,
+        Encoding::Affine(_) => FloatType::BF16,
+    };
+    let numbers = |encoding| {
+        vec![Stored {
+            name: name.to_owned(),
+            dtype: float.dtype(),
+            shape: shape.to_vec(),
+            encoding,
+        }]
+    };
+    let (TensorKind::Matrix, &[rows, columns]) = (kind, shape) else { return numbers(None) };
+    let module = name.strip_suffix(Part::Weight.ending()).unwrap_or(name);
+    let Some(parts) = encoding.parts([rows, columns]) else {
+        return numbers(Some(Encoding::Float(float)));
+    };
+    let stored = |spec: PartSpec| Stored {
+        name: format!("{module}{}", spec.part.ending()),
+        dtype: spec.dtype(float.dtype()),
+        shape: spec.shape,
+        encoding: (spec.part == Part::Weight).then_some(encoding),
+    };
+    parts.into_iter().map(stored).collect()
 }
 
 fn layer_bytes(layer: &LayerSpec, encoding: Encoding) -> u64 {
     let tensors = layer.tensors().into_iter();
     tensors
         .flat_map(|it| stored(&it.leaf(), it.kind, &it.shape, encoding))
-        .map(|(_, dtype, shape)| resident_bytes(dtype, shape.iter().product()))
+        .map(|it| it.bytes())
         .sum()
 }
 
@@ -294,7 +306,7 @@ fn settled(seen: &[Timed], enough: bool) -> Option<Timed> {
 
 #[cfg(test)]
 mod tests {
-    use cake_checkpoint::{FloatType, Op};
+    use cake_checkpoint::{Affine, Op};
 
     use super::*;
 

@@ -12,5 +12,5 @@
 mod memory;
 mod step;
 
-pub use memory::{OVERHEAD_BYTES, resident_permille, stage_scratch_bytes};
+pub use memory::{OVERHEAD_BYTES, ResidentCosts, stage_scratch_bytes};
 pub use step::{Job, StepEngine, StepError};

@@ -1,5 +1,7 @@
 //! What a stage takes of a device's memory: the planner counts it before, a worker once more before it loads.
-use cake_checkpoint::{Dtype, ModelSpec};
+use std::collections::HashMap;
+
+use cake_checkpoint::{Encoding, ModelSpec};
 use cake_engine::DeviceKind;
 use cake_proto::limits;
 
@@ -21,7 +23,68 @@ pub fn stage_scratch_bytes(config: &ModelSpec, rows: usize, context: usize, thre
     cake_engine::scratch_bytes(config, rows, context, threads).saturating_add(waiting)
 }
 
-/// Resident bytes for each thousand stored bytes of a weight on this process's device.
-pub fn resident_permille(dtype: Dtype) -> u32 {
-    DeviceKind::from_env().unwrap_or_default().resident_permille(dtype)
+/// What a device's memory holds of each encoding: resident bytes for each thousand stored bytes of its matrices.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ResidentCosts(HashMap<Encoding, u32>);
+
+impl ResidentCosts {
+    /// Those of this process's device, which runs every encoding.
+    pub fn own() -> Self {
+        let device = DeviceKind::from_env().unwrap_or_default();
+        let all = Encoding::all().into_iter();
+        Self(all.map(|encoding| (encoding, device.resident_permille(encoding))).collect())
+    }
+
+    /// Those of a peer, by the names of encodings; names that are not known here are passed over.
+    pub fn from_names<'a>(said: impl IntoIterator<Item = (&'a String, &'a u32)>) -> Self {
+        let known = |(name, permille): (&String, &u32)| Some((name.parse().ok()?, *permille));
+        Self(said.into_iter().filter_map(known).collect())
+    }
+
+    /// The same by names, to be told a peer.
+    pub fn names(&self) -> HashMap<String, u32> {
+        self.0.iter().map(|(encoding, permille)| (encoding.to_string(), *permille)).collect()
+    }
+
+    /// Whether matrices in this encoding are computed with there.
+    pub fn runs(&self, encoding: Encoding) -> bool {
+        self.0.contains_key(&encoding)
+    }
+
+    /// Bytes that tensors take there: of matrices, by the tag of their weight, as many as their encoding costs; of all
+    /// else (and of what the device says nothing of), as many as are stored.
+    pub fn resident(&self, tensors: impl IntoIterator<Item = (Option<Encoding>, u64)>) -> u64 {
+        let resident = |(encoding, bytes): (Option<Encoding>, u64)| {
+            let permille = encoding.and_then(|encoding| self.0.get(&encoding)).unwrap_or(&1000);
+            let resident = (u128::from(bytes) * u128::from(*permille)).div_ceil(1000);
+            u64::try_from(resident).unwrap_or(u64::MAX)
+        };
+        tensors.into_iter().map(resident).fold(0, u64::saturating_add)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cake_checkpoint::Affine;
+
+    use super::*;
+
+    #[test]
+    fn what_tensors_take_follows_from_their_tags() {
+        let (four, eight) = (Encoding::Affine(Affine::Q4), Encoding::Affine(Affine::Q8));
+        let said = [("affine-4-64".to_owned(), 9000), ("of-tomorrow".to_owned(), 1)];
+        let costs = ResidentCosts::from_names(said.iter().map(|(name, cost)| (name, cost)));
+        assert!(costs.runs(four) && !costs.runs(eight));
+        assert_eq!(costs.resident([(Some(four), 10), (Some(eight), 10), (None, 1)]), 101);
+        assert_eq!(costs.resident([(Some(four), u64::MAX), (None, 1)]), u64::MAX);
+        assert_eq!(costs.names().len(), 1);
+    }
+
+    #[test]
+    fn this_process_runs_every_encoding() {
+        let own = ResidentCosts::own();
+        assert!(Encoding::all().into_iter().all(|encoding| own.runs(encoding)));
+        let said = own.names();
+        assert_eq!(ResidentCosts::from_names(&said), own);
+    }
 }

@@ -3,7 +3,8 @@ use std::collections::{HashMap, HashSet};
 
 use cake_checkpoint::Digest;
 use cake_proto::wire;
-use serde::Serialize;
+use cake_stage::ResidentCosts;
+use serde::{Serialize, Serializer};
 
 /// What a worker says of itself, checked.
 #[derive(Clone, Debug, Serialize)]
@@ -33,8 +34,9 @@ pub struct Offer {
     pub clock_ms: u64,
     /// Master that holds it, if any.
     pub held_by: Option<String>,
-    /// Resident bytes per thousand stored bytes, per dtype.
-    pub resident_permille: HashMap<String, u32>,
+    /// What its memory holds of each encoding that it runs.
+    #[serde(rename = "resident_permille", serialize_with = "by_name")]
+    pub resident: ResidentCosts,
     /// Blobs in its store.
     #[serde(skip)]
     pub blobs: HashSet<Digest>,
@@ -66,7 +68,7 @@ impl From<wire::Description> for Offer {
                 .collect(),
             clock_ms: said.clock_ms,
             held_by: Some(plain(said.held_by, "-_. ()")).filter(|holder| !holder.is_empty()),
-            resident_permille: said.resident_permille,
+            resident: ResidentCosts::from_names(&said.resident_permille),
             blobs: said.blobs.iter().filter_map(|name| name.parse().ok()).collect(),
             instance: said.instance,
             system: plain(said.system, "-_. "),
@@ -80,4 +82,8 @@ pub(super) fn plain(mut word: String, others: &str) -> String {
     word.retain(|c| c.is_ascii_alphanumeric() || others.contains(c));
     word.truncate(63);
     word
+}
+
+fn by_name<S: Serializer>(costs: &ResidentCosts, to: S) -> Result<S::Ok, S::Error> {
+    costs.names().serialize(to)
 }

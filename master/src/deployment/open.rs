@@ -103,7 +103,7 @@ impl Prepared {
         // The KV cache of the master's own stage may still be without pages.
         let later = self.local_plan().map_or(0, |stage| stage.memory.kv + stage.memory.scratch);
         self.settle(weights.read_whole(), u64::MAX, later)?;
-        self.own_weights.keep(weights.embedding.tensors_mut().map(|tensor| &*tensor))?;
+        self.own_weights.keep(weights.embedding.parts.iter())?;
         Ok(Ends::new(&self.model.checkpoint.config, weights, &self.engine_options()?)?)
     }
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use cake_checkpoint::ModelSpec;
+use cake_checkpoint::{Checkpoint, ModelSpec};
 use cake_engine::{MatrixKinds, Numerics, same_bits};
 use cake_tests::golden::{self, NAMES};
 use cake_tests::master::Answer;
@@ -48,17 +48,12 @@ fn config(path: &Path) -> ModelSpec {
     ModelSpec::parse(&json).expect("a configuration that runs")
 }
 
-/// How the matrices of the safetensors files of a model are stored.
-fn kinds(path: &Path, config: &ModelSpec) -> MatrixKinds {
-    let files = std::fs::read_dir(path).expect("a model").map(|file| file.expect("listed").path());
-    let mut stored = files.filter(|file| file.extension().is_some_and(|it| it == "safetensors"));
-    let bf16 = stored.any(|file| {
-        let bytes = std::fs::read(file).expect("readable");
-        let (_, header) = safetensors::SafeTensors::read_metadata(&bytes).expect("safetensors");
-        let mut tensors = header.tensors().into_values();
-        tensors.any(|it| it.dtype == safetensors::Dtype::BF16 && it.shape.len() == 2)
-    });
-    MatrixKinds { bf16, packed: config.quantization.is_some() }
+/// How the matrices of a model are stored.
+fn kinds(path: &Path) -> MatrixKinds {
+    let checkpoint = Checkpoint::open(path.to_str().expect("a path in UTF-8")).expect("a model");
+    let mut kinds = MatrixKinds::default();
+    checkpoint.tensors.iter().filter_map(|it| it.encoding).for_each(|it| kinds.add(it));
+    kinds
 }
 
 /// Every model.
@@ -67,7 +62,7 @@ fn models() -> Vec<Asked> {
         .iter()
         .map(|&name| {
             let golden = cake_tests::golden(name);
-            let kinds = kinds(&golden.path, &config(&golden.path));
+            let kinds = kinds(&golden.path);
             let (path, prompt_ids) = (golden.path, golden.prompt_ids);
             let (layers, tokens) = (golden.num_layers, golden.greedy_ids.len());
             Asked { name, path, layers, kinds, prompt_ids, tokens }
@@ -77,7 +72,7 @@ fn models() -> Vec<Asked> {
     let config = config(&path);
     models.push(Asked {
         name: "demo",
-        kinds: kinds(&path, &config),
+        kinds: kinds(&path),
         layers: config.layers.len(),
         prompt_ids: (1..=21).map(|id| id * 5).collect(),
         tokens: DEMO_TOKENS,

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{CHUNK_BYTES, Digest, Hasher};
 use crate::dtype::{Dtype, SizeError};
+use crate::encoding::Encoding;
 use crate::safetensors::writer::{Entry, header_bytes};
 
 /// Longest manifest accepted. A layer of 24 GiB, the largest in use, has 2 MiB of chunk digests.
@@ -16,7 +17,7 @@ const MAX_TENSORS: usize = 65_536;
 /// Most dimensions accepted; the largest in use is 4.
 const MAX_RANK: usize = 16;
 /// First bytes of what a blob's name is the digest of; the number changes with the layout.
-const NAME_DOMAIN: &[u8] = b"cake blob 2\n";
+const NAME_DOMAIN: &[u8] = b"cake blob 3\n";
 /// First bytes of what the digest of a tensor of several chunks is the digest of.
 const TENSOR_DOMAIN: &[u8] = b"cake tensor 1\n";
 
@@ -30,6 +31,9 @@ pub struct TensorEntry {
     pub dtype: Dtype,
     /// Dimensions, outermost first.
     pub shape: Vec<u64>,
+    /// How the matrix is stored whose weight this is; `None` for every other tensor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encoding: Option<Encoding>,
 }
 
 /// Everything about a blob except its bytes, and enough to check each of them.
@@ -80,6 +84,11 @@ impl Manifest {
         let mut hasher = Hasher::default();
         hasher.update(NAME_DOMAIN);
         hasher.update(&self.header()); // Carries its own length, and names, types, shapes and order.
+        for tensor in &self.tensors {
+            let encoding = tensor.encoding.map(|encoding| encoding.to_string());
+            hasher.update(encoding.unwrap_or_default().as_bytes());
+            hasher.update(b"\n"); // Is in no tag.
+        }
         for chunk in &self.chunks {
             hasher.update(chunk.as_bytes());
         }
@@ -236,7 +245,7 @@ mod tests {
     use super::*;
 
     fn tensor(name: &str, dtype: Dtype, shape: &[u64]) -> TensorEntry {
-        TensorEntry { name: name.into(), dtype, shape: shape.into() }
+        TensorEntry { name: name.into(), dtype, shape: shape.into(), encoding: None }
     }
 
     fn manifest(tensors: Vec<TensorEntry>) -> Manifest {

@@ -67,11 +67,12 @@ impl Blob {
         }
         let mut start = header.len();
         let mut tensors = Vec::with_capacity(manifest.tensors.len());
-        for entry in manifest.entries() {
+        let encodings = manifest.tensors.iter().map(|tensor| tensor.encoding);
+        for (entry, encoding) in manifest.entries().into_iter().zip(encodings) {
             let end = start + entry.bytes as usize; // At most the length of the map, checked above.
             let tensor = MappedTensor::from_map(map.clone(), start..end, entry.dtype, entry.shape)
                 .expect("the manifest's tensors fill the file, whose length is right");
-            tensors.push((entry.name.to_owned(), tensor));
+            tensors.push((entry.name.to_owned(), tensor.with_encoding(encoding)));
             start = end;
         }
         let chunks = manifest.chunk_ends().into_iter().zip(manifest.chunks.iter().copied());

@@ -16,7 +16,7 @@ pub use manifest::{MAX_MANIFEST_BYTES, Manifest, ManifestError, TensorEntry};
 pub use mapped::{Blob, BlobError};
 pub use source::BlobSource;
 pub use tensor::{BlobTensor, encoded_tensors};
-pub(crate) use tensor::{EncodedMatrix, encode_matrix, encoded_bytes};
+pub(crate) use tensor::{encode_matrix, encoded_bytes};
 
 /// A blob is hashed, sent and resumed in pieces of at most this size; the header and each tensor are
 /// cut into such pieces apart.

@@ -122,6 +122,7 @@ impl<'a> BlobSource<'a> {
             name: tensor.name.clone(),
             dtype: tensor.dtype,
             shape: tensor.shape.clone(),
+            encoding: tensor.encoding,
         });
         Ok(Manifest { tensors: tensors.collect(), file_bytes: self.file_bytes, chunks })
     }

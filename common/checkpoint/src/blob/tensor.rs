@@ -7,10 +7,10 @@ use rayon::prelude::*;
 use crate::anonymous::Memory;
 use crate::catalog::{Checkpoint, Tensor};
 use crate::dtype::Dtype;
-use crate::encoding::{Affine, FloatType, Scheme, Sink, encode_into};
+use crate::encoding::{Affine, Encoding, FloatType, Part, PartSpec, Scheme, Sink, encode_into};
 use crate::error::Error;
 use crate::mapped::MappedTensor;
-use crate::model::Part;
+use crate::mapped_matrix::MappedMatrix;
 use crate::safetensors::writer::Entry;
 
 /// Weights encoded at once: what is read of them, and what they are widened to, fits a core's cache.
@@ -27,6 +27,8 @@ pub struct BlobTensor<'a> {
     pub shape: Vec<u64>,
     /// Size in the blob.
     pub bytes: u64,
+    /// How the matrix is stored whose weight this is; `None` for every other tensor.
+    pub encoding: Option<Encoding>,
     /// What it is made from.
     source: &'a Tensor,
     /// How, if it is not copied.
@@ -61,36 +63,38 @@ fn encoded(source: &Tensor, format: Option<Affine>) -> Vec<BlobTensor<'_>> {
             dtype: source.dtype,
             shape: source.shape.clone(),
             bytes: source.bytes,
+            encoding: source.encoding,
             source,
             recipe: None,
         }],
-        Some((recipe, module, [codes, params])) => {
-            let part = |part: Part, dtype: Dtype, shape: &[u64]| BlobTensor {
-                name: format!("{module}{}", part.ending()),
-                dtype,
-                shape: shape.to_vec(),
-                bytes: dtype.tensor_bytes(shape).expect("smaller than the tensor it is made from"),
-                source,
-                recipe: Some((recipe, part)),
+        Some((recipe, module, parts)) => {
+            let made = |spec: PartSpec| {
+                let dtype = spec.dtype(recipe.float.dtype());
+                let bytes = dtype.tensor_bytes(&spec.shape);
+                BlobTensor {
+                    name: format!("{module}{}", spec.part.ending()),
+                    dtype,
+                    shape: spec.shape,
+                    bytes: bytes.expect("smaller than the tensor it is made from"),
+                    encoding: (spec.part == Part::Weight).then_some(recipe.encoding()),
+                    source,
+                    recipe: Some((recipe, spec.part)),
+                }
             };
-            let float = recipe.float.dtype();
-            vec![
-                part(Part::Weight, Dtype::U32, &codes),
-                part(Part::Scales, float, &params),
-                part(Part::Biases, float, &params),
-            ]
+            parts.into_iter().map(made).collect()
         }
     }
 }
 
-/// How to pack a tensor, the path of its module, and the shapes of codes and scales; `None` for what
+/// How to pack a matrix of plain numbers, the path of its module, and what it becomes; `None` for what
 /// stays as it is.
-fn packable(source: &Tensor, format: Affine) -> Option<(Recipe, &str, [Vec<u64>; 2])> {
+fn packable(source: &Tensor, format: Affine) -> Option<(Recipe, &str, Vec<PartSpec>)> {
+    let Some(Encoding::Float(float)) = source.encoding else { return None };
     let module = source.name.strip_suffix(Part::Weight.ending())?;
-    let float = FloatType::of(source.dtype)?;
     let &[rows, columns] = &source.shape[..] else { return None };
-    let (codes, params) = format.packed_shapes(rows, columns)?;
-    Some((Recipe { format, float }, module, [codes, params]))
+    let recipe = Recipe { format, float };
+    let parts = recipe.encoding().parts([rows, columns])?;
+    Some((recipe, module, parts))
 }
 
 impl BlobTensor<'_> {
@@ -135,16 +139,6 @@ impl BlobTensor<'_> {
     }
 }
 
-/// A matrix encoded in memory.
-pub(crate) struct EncodedMatrix {
-    /// U32.
-    pub(crate) codes: MappedTensor,
-    /// Of the type of the matrix.
-    pub(crate) scales: MappedTensor,
-    /// As the scales.
-    pub(crate) biases: MappedTensor,
-}
-
 /// Encodes a whole matrix into memory; `None` if it stays as it is.
 ///
 /// # Errors
@@ -153,8 +147,8 @@ pub(crate) fn encode_matrix(
     checkpoint: &Checkpoint,
     source: &Tensor,
     format: Affine,
-) -> Result<Option<EncodedMatrix>, Error> {
-    let Some((recipe, _, [code_shape, param_shape])) = packable(source, format) else {
+) -> Result<Option<MappedMatrix>, Error> {
+    let Some((recipe, _, specs)) = packable(source, format) else {
         return Ok(None);
     };
     let groups = (source.bytes / recipe.float.bytes() as u64) as usize / format.group();
@@ -176,18 +170,20 @@ pub(crate) fn encode_matrix(
             let sink = Sink { codes: Some(codes), scales: Some(scales), biases: Some(biases) };
             recipe.encode(source, start, weights, sink)
         })?;
-    let tensor = |memory: Memory, dtype: Dtype, shape: &[u64]| {
-        let bytes = memory.len();
-        MappedTensor::from_memory(memory, dtype, shape.to_vec()).map_err(refused(bytes))
+    let tensor = |(memory, spec): (Memory, PartSpec)| {
+        let (bytes, dtype) = (memory.len(), spec.dtype(source.dtype));
+        MappedTensor::from_memory(memory, dtype, spec.shape).map_err(refused(bytes))
     };
-    Ok(Some(EncodedMatrix {
-        codes: tensor(codes, Dtype::U32, &code_shape)?,
-        scales: tensor(scales, source.dtype, &param_shape)?,
-        biases: tensor(biases, source.dtype, &param_shape)?,
-    }))
+    let parts = [codes, scales, biases].into_iter().zip(specs).map(tensor);
+    Ok(Some(MappedMatrix { encoding: recipe.encoding(), parts: parts.collect::<Result<_, _>>()? }))
 }
 
 impl Recipe {
+    /// What comes of it.
+    fn encoding(self) -> Encoding {
+        Encoding::Affine(self.format)
+    }
+
     /// Bytes of one part of one group.
     fn part_bytes(self, part: Part) -> usize {
         match part {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::dtype::Dtype;
-use crate::encoding::Affine;
+use crate::encoding::Encoding;
 use crate::range::LayerRange;
 
 /// How many names a sentence lists before it only counts.
@@ -42,12 +42,12 @@ pub enum CatalogError {
     ShapeMismatch { tensor: String, expected: Vec<u64>, found: Vec<u64> },
     #[error("tensor {tensor:?} is {dtype}; {expected}")]
     UnsupportedDtype { tensor: String, dtype: Dtype, expected: &'static str },
-    #[error("tensor {tensor:?} has shape {found:?}; packed with {format} it has {expected:?}")]
-    PackedShapeMismatch { tensor: String, format: Affine, expected: Vec<u64>, found: Vec<u64> },
+    #[error("tensor {tensor:?} has shape {found:?}; stored as {encoding} it has {expected:?}")]
+    PackedShapeMismatch { tensor: String, encoding: Encoding, expected: Vec<u64>, found: Vec<u64> },
     #[error(
-        "tensor {tensor:?} has rows of {columns} weights, which cannot be packed with {format}"
+        "tensor {tensor:?} has rows of {columns} weights, which cannot be stored as {encoding}"
     )]
-    NotWholeGroups { tensor: String, columns: u64, format: Affine },
+    NotWholeGroups { tensor: String, columns: u64, encoding: Encoding },
     #[error("the scales of {module:?} are {scales} and its biases {biases}; they must be alike")]
     ParamTypesDiffer { module: String, scales: Dtype, biases: Dtype },
 }

@@ -4,8 +4,11 @@ use std::collections::HashMap;
 
 use super::{CatalogError, Tensor};
 use crate::dtype::Dtype;
-use crate::encoding::{Affine, PARAM_TYPES};
-use crate::model::{LayerSpec, ModelSpec, ModuleFormat, Part, TensorKind};
+use crate::encoding::{Encoding, ModuleTensors, Part, recognise};
+use crate::model::{LayerSpec, ModelSpec, TensorKind};
+
+/// Element types of what is no matrix.
+const PLAIN: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::BF16];
 
 /// A tensor the model cannot do without, if nothing is packed.
 pub(super) struct Required {
@@ -35,17 +38,12 @@ pub(super) struct Expected {
     pub(super) name: String,
     pub(super) layer: Option<usize>,
     shape: Vec<u64>,
-    content: Content,
-}
-
-#[derive(Clone, Copy)]
-enum Content {
-    /// Plain numbers.
-    Numbers,
-    /// Codes of a packed matrix.
-    Codes(Affine),
-    /// Scales or biases of a packed matrix.
-    Params(Affine),
+    /// Element types that it may have, and the same as a sentence.
+    types: (&'static [Dtype], &'static str),
+    /// How the matrix is stored that this is a part of,
+    encoding: Option<Encoding>,
+    /// and whether it is its weight.
+    is_weight: bool,
 }
 
 /// What must be there, given what is there: a matrix that has scales must be packed.
@@ -58,78 +56,83 @@ pub(super) fn expected_tensors(
 ) -> Result<Vec<Expected>, CatalogError> {
     let mut all = Vec::new();
     for Required { name, kind, shape, layer } in required_tensors(config) {
-        let packed = match (name.strip_suffix(Part::Weight.ending()), &shape[..]) {
+        let matrix = match (name.strip_suffix(Part::Weight.ending()), &shape[..]) {
             (Some(module), &[rows, columns]) if kind == TensorKind::Matrix => {
-                packed_format(module, config, there)?.map(|format| (module, format, rows, columns))
+                stored(module, config, there)?.map(|encoding| (module, encoding, [rows, columns]))
             }
             _ => None,
         };
-        let Some((module, format, rows, columns)) = packed else {
-            all.push(Expected { name, layer, shape, content: Content::Numbers });
+        let Some((module, encoding, matrix)) = matrix else {
+            let types = (&PLAIN[..], "weights must be F32, F16 or BF16");
+            all.push(Expected { name, layer, shape, types, encoding: None, is_weight: false });
             continue;
         };
-        let (codes, params) = format.packed_shapes(rows, columns).ok_or_else(|| {
-            CatalogError::NotWholeGroups { tensor: name.clone(), columns, format }
+        let parts = encoding.parts(matrix).ok_or_else(|| {
+            let [_, columns] = matrix;
+            CatalogError::NotWholeGroups { tensor: name.clone(), columns, encoding }
         })?;
-        for part in [Part::Scales, Part::Biases] {
-            let (name, shape) = (format!("{module}{}", part.ending()), params.clone());
-            all.push(Expected { name, layer, shape, content: Content::Params(format) });
-        }
-        all.push(Expected { name, layer, shape: codes, content: Content::Codes(format) });
+        all.extend(parts.into_iter().map(|part| Expected {
+            name: format!("{module}{}", part.part.ending()),
+            layer,
+            shape: part.shape,
+            types: (part.types, part.must),
+            encoding: Some(encoding),
+            is_weight: part.part == Part::Weight,
+        }));
     }
     Ok(all)
 }
 
-/// In which format the matrix of a module must be packed, `None` for plain numbers.
-fn packed_format(
+/// How the matrix of a module is stored; `None` if its weight is not there or of no type that any encoding has.
+///
+/// # Errors
+/// [`CatalogError::UnexpectedTensor`] for a part that this encoding does not have.
+fn stored(
     module: &str,
     config: &ModelSpec,
     there: &HashMap<&str, &Tensor>,
-) -> Result<Option<Affine>, CatalogError> {
+) -> Result<Option<Encoding>, CatalogError> {
     let part = |part: Part| there.get(format!("{module}{}", part.ending()).as_str());
-    let scales = part(Part::Scales);
-    let reason = match config.quantization.as_ref().map(|quantization| quantization.of(module)) {
-        Some(ModuleFormat::Packed(format)) => return Ok(Some(format)),
-        Some(ModuleFormat::IfPacked(format)) => {
-            let words = part(Part::Weight).is_some_and(|weight| weight.dtype == Dtype::U32);
-            return Ok((scales.is_some() || words).then_some(format));
-        }
-        Some(ModuleFormat::Plain) => "the configuration says that its matrix is not quantized",
-        None => "the configuration says nothing of quantization",
-    };
-    match scales {
-        Some(scales) => Err(CatalogError::UnexpectedTensor { tensor: scales.name.clone(), reason }),
-        None => Ok(None),
+    let said = config.quantization.as_ref().map(|quantization| quantization.of(module));
+    let dtype = |it: Part| part(it).map(|tensor| tensor.dtype);
+    let encoding = recognise(&ModuleTensors { dtype: &dtype }, said);
+    if matches!(encoding, None | Some(Encoding::Float(_)))
+        && let Some(scales) = part(Part::Scales)
+    {
+        let reason = match said {
+            Some(_) => "the configuration says that its matrix is not quantized",
+            None => "the configuration says nothing of quantization",
+        };
+        return Err(CatalogError::UnexpectedTensor { tensor: scales.name.clone(), reason });
     }
+    Ok(encoding)
 }
 
 impl Expected {
+    /// How the matrix is stored whose weight this is.
+    pub(super) fn encoding(&self) -> Option<Encoding> {
+        self.encoding.filter(|_| self.is_weight)
+    }
+
     /// Checks type and shape.
     ///
     /// # Errors
     /// [`CatalogError`], naming the tensor, what was expected and what was found.
     pub(super) fn check(&self, tensor: &Tensor) -> Result<(), CatalogError> {
-        let (name, dtype) = (|| tensor.name.clone(), tensor.dtype);
-        let types: &[Dtype] = match self.content {
-            Content::Numbers | Content::Params(_) => &PARAM_TYPES,
-            Content::Codes(_) => &[Dtype::U32],
-        };
+        let (name, dtype, (types, expected)) = (|| tensor.name.clone(), tensor.dtype, self.types);
         if !types.contains(&dtype) {
-            let expected = match self.content {
-                Content::Numbers => "weights must be F32, F16 or BF16",
-                Content::Codes(_) => "packed weights must be U32",
-                Content::Params(_) => "scales and biases must be F32, F16 or BF16",
-            };
             return Err(CatalogError::UnsupportedDtype { tensor: name(), dtype, expected });
         }
         if tensor.shape == self.shape {
             return Ok(());
         }
         let (expected, found) = (self.shape.clone(), tensor.shape.clone());
-        Err(match self.content {
-            Content::Numbers => CatalogError::ShapeMismatch { tensor: name(), expected, found },
-            Content::Codes(format) | Content::Params(format) => {
-                CatalogError::PackedShapeMismatch { tensor: name(), format, expected, found }
+        Err(match self.encoding {
+            None | Some(Encoding::Float(_)) => {
+                CatalogError::ShapeMismatch { tensor: name(), expected, found }
+            }
+            Some(encoding) => {
+                CatalogError::PackedShapeMismatch { tensor: name(), encoding, expected, found }
             }
         })
     }

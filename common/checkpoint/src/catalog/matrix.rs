@@ -1,79 +1,39 @@
 //! The matrices outside the layers, as the tensors they are stored in.
 
 use super::{Checkpoint, Tensor};
-use crate::blob::{EncodedMatrix, encode_matrix, encoded_bytes};
-use crate::encoding::{Affine, Scheme};
+use crate::blob::{encode_matrix, encoded_bytes};
+use crate::encoding::{Encoding, Part, Scheme};
 use crate::error::Error;
-use crate::mapped::MappedTensor;
-use crate::model::Part;
+use crate::mapped_matrix::MappedMatrix;
 
 /// The tensors of one matrix.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct MatrixTensors<'a> {
-    /// The numbers `[rows, columns]`; of a packed matrix the codes, U32.
-    pub weight: &'a Tensor,
-    /// What else a packed matrix has.
-    pub packed: Option<PackedTensors<'a>>,
-}
-
-/// What a packed matrix has beside its codes.
-#[derive(Clone, Copy, Debug)]
-pub struct PackedTensors<'a> {
-    /// `[rows, columns / group]`, F32, F16 or BF16.
-    pub scales: &'a Tensor,
-    /// As the scales.
-    pub biases: &'a Tensor,
-    /// How the codes are packed.
-    pub format: Affine,
-}
-
-/// A matrix in memory or mapped, ready to be computed with.
-#[derive(Clone, Debug)]
-pub struct MappedMatrix {
-    /// The numbers `[rows, columns]`; of a packed matrix the codes, U32.
-    pub weight: MappedTensor,
-    /// What else a packed matrix has.
-    pub packed: Option<MappedPacked>,
-}
-
-/// What a packed matrix has beside its codes.
-#[derive(Clone, Debug)]
-pub struct MappedPacked {
-    /// `[rows, columns / group]`, F32, F16 or BF16.
-    pub scales: MappedTensor,
-    /// As the scales.
-    pub biases: MappedTensor,
-    /// How the codes are packed.
-    pub format: Affine,
-}
-
-impl MappedMatrix {
-    /// All of its tensors.
-    pub fn tensors(&self) -> impl Iterator<Item = &MappedTensor> {
-        let packed = self.packed.iter().flat_map(|packed| [&packed.scales, &packed.biases]);
-        std::iter::once(&self.weight).chain(packed)
-    }
-
-    /// The same to be replaced by copies.
-    pub fn tensors_mut(&mut self) -> impl Iterator<Item = &mut MappedTensor> {
-        let packed = self.packed.iter_mut();
-        let packed = packed.flat_map(|packed| [&mut packed.scales, &mut packed.biases]);
-        std::iter::once(&mut self.weight).chain(packed)
-    }
+    /// How it is stored.
+    pub encoding: Encoding,
+    /// Its tensors, in the order of [`Encoding::parts`].
+    pub parts: Vec<&'a Tensor>,
 }
 
 impl MatrixTensors<'_> {
     /// Bytes of all of them.
     pub fn bytes(&self) -> u64 {
-        let packed = self.packed.map_or(0, |packed| packed.scales.bytes + packed.biases.bytes);
-        self.weight.bytes + packed
+        self.parts.iter().map(|part| part.bytes).sum()
     }
 
     /// Bytes of what [`Checkpoint::encoded_matrix`] makes of it.
-    pub fn encoded_bytes(&self, encoding: Scheme) -> u64 {
-        match self.packed {
-            Some(_) => self.bytes(),
-            None => encoded_bytes(self.weight, encoding.of_ends()),
+    pub fn encoded_bytes(&self, scheme: Scheme) -> u64 {
+        match self.parts[..] {
+            [weight] => encoded_bytes(weight, scheme.of_ends()),
+            _ => self.bytes(),
+        }
+    }
+
+    /// How [`Checkpoint::encoded_matrix`] stores it.
+    pub fn encoded(&self, scheme: Scheme) -> Encoding {
+        match (self.encoding, scheme.of_ends()) {
+            (Encoding::Float(_), Some(format)) => Encoding::Affine(format),
+            (encoding, _) => encoding,
         }
     }
 }
@@ -104,34 +64,27 @@ impl Checkpoint {
     pub fn encoded_matrix(
         &self,
         matrix: &MatrixTensors<'_>,
-        encoding: Scheme,
+        scheme: Scheme,
     ) -> Result<MappedMatrix, Error> {
-        if let Some(packed) = matrix.packed {
-            let (scales, biases) = (self.map(packed.scales)?, self.map(packed.biases)?);
-            let packed = Some(MappedPacked { scales, biases, format: packed.format });
-            return Ok(MappedMatrix { weight: self.map(matrix.weight)?, packed });
-        }
-        if let Some(format) = encoding.of_ends()
-            && let Some(encoded) = encode_matrix(self, matrix.weight, format)?
+        if let (&[weight], Some(format)) = (&matrix.parts[..], scheme.of_ends())
+            && let Some(encoded) = encode_matrix(self, weight, format)?
         {
-            let EncodedMatrix { codes, scales, biases } = encoded;
-            let packed = Some(MappedPacked { scales, biases, format });
-            return Ok(MappedMatrix { weight: codes, packed });
+            return Ok(encoded);
         }
-        Ok(MappedMatrix { weight: self.map(matrix.weight)?, packed: None })
+        let parts = matrix.parts.iter().map(|part| self.map(part)).collect::<Result<_, _>>()?;
+        Ok(MappedMatrix { encoding: matrix.encoding, parts })
     }
 
-    /// A matrix as wide as the hidden state.
+    /// The matrix whose weight this is, one as wide as the hidden state.
     fn outer_matrix<'a>(&'a self, weight: &'a Tensor) -> MatrixTensors<'a> {
+        let shape = [self.config.vocab_size as u64, self.config.hidden_size as u64];
         let module = weight.name.strip_suffix(Part::Weight.ending()).unwrap_or(&weight.name);
-        let part = |part: Part| self.tensor(&format!("{module}{}", part.ending()));
-        let packed = part(Part::Scales).zip(part(Part::Biases)).and_then(|(scales, biases)| {
-            // Both divisions are exact: the shapes were checked when the checkpoint was opened.
-            let columns = self.config.hidden_size as u64;
-            let bits = weight.shape.get(1)? * 32 / columns;
-            let format = Affine::new(bits, columns.checked_div(*scales.shape.get(1)?)?)?;
-            Some(PackedTensors { scales, biases, format })
+        let stored = weight.encoding.and_then(|encoding| {
+            let parts = encoding.parts(shape)?.into_iter();
+            let tensor = |part: Part| self.tensor(&format!("{module}{}", part.ending()));
+            let parts = parts.map(|spec| tensor(spec.part)).collect::<Option<Vec<_>>>()?;
+            Some(MatrixTensors { encoding, parts })
         });
-        MatrixTensors { weight, packed }
+        stored.expect("checked when the checkpoint was opened: its matrices are whole")
     }
 }

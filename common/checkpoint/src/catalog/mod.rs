@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::blob::{Digest, Hasher};
 use crate::dtype::Dtype;
-use crate::encoding::{ENCODER_VERSION, Scheme};
+use crate::encoding::{ENCODER_VERSION, Encoding, Scheme};
 use crate::error::Error;
 use crate::file::read_exact_at;
 use crate::file_map::FileMap;
@@ -25,7 +25,7 @@ use crate::model::ModelSpec;
 use crate::model::Role;
 use crate::safetensors::writer::Entry;
 pub use error::CatalogError;
-pub use matrix::{MappedMatrix, MappedPacked, MatrixTensors, PackedTensors};
+pub use matrix::MatrixTensors;
 
 /// One tensor of a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,6 +44,8 @@ pub struct Tensor {
     pub bytes: u64,
     /// What it is for.
     pub role: Role,
+    /// How the matrix is stored whose weight this is; `None` for every other tensor.
+    pub encoding: Option<Encoding>,
 }
 
 impl Tensor {
@@ -213,6 +215,7 @@ impl Checkpoint {
         let (offset, end) = (tensor.offset, tensor.offset + tensor.bytes);
         let bytes = map.len() as u64;
         MappedTensor::from_map(map, offset as usize..end as usize, tensor.dtype, &tensor.shape)
+            .map(|mapped| mapped.with_encoding(tensor.encoding))
             .ok_or_else(|| Error::OutOfRange {
                 what: path.display().to_string(),
                 offset,

@@ -6,10 +6,11 @@ use std::sync::Mutex;
 use super::expected::{Expected, check_params, expected_tensors};
 use super::weights::{gather, read_bounded};
 use super::{CatalogError, Checkpoint, CheckpointFile, OuterTensors, Tensor};
+use crate::encoding::{Encoding, Part};
 use crate::error::Error;
 use crate::generation;
 use crate::locate::Location;
-use crate::model::{MAX_CONFIG_BYTES, ModelSpec, Names, Part, Role};
+use crate::model::{MAX_CONFIG_BYTES, ModelSpec, Names, Role};
 use crate::range::LayerRange;
 use crate::safetensors::header::TensorInfo;
 
@@ -29,9 +30,12 @@ pub(super) fn open(location: Location) -> Result<Checkpoint, Error> {
         let role = role_of(&info, &names)?;
         let TensorInfo { name, dtype, shape, start, end } = info;
         let (offset, bytes) = (data_starts[file] + start, end - start);
-        tensors.push(Tensor { name, file, dtype, shape, offset, bytes, role });
+        tensors.push(Tensor { name, file, dtype, shape, offset, bytes, role, encoding: None });
     }
-    check_model(&tensors, &config)?;
+    let encodings = check_model(&tensors, &config)?;
+    for (tensor, encoding) in tensors.iter_mut().zip(encodings) {
+        tensor.encoding = encoding;
+    }
     warn_about(&tensors, &config, &mut warnings);
 
     let mut layers = vec![Vec::new(); config.layers.len()];
@@ -81,8 +85,11 @@ fn role_of(tensor: &TensorInfo, names: &Names<'_>) -> Result<Role, CatalogError>
     }
 }
 
-/// Checks types, shapes and completeness.
-fn check_model(tensors: &[Tensor], config: &ModelSpec) -> Result<(), CatalogError> {
+/// Checks types, shapes and completeness. Of each tensor that is the weight of a matrix: how the matrix is stored.
+fn check_model(
+    tensors: &[Tensor],
+    config: &ModelSpec,
+) -> Result<Vec<Option<Encoding>>, CatalogError> {
     let used = || tensors.iter().filter(|tensor| tensor.role != Role::Ignored);
     let there: HashMap<&str, &Tensor> =
         used().map(|tensor| (tensor.name.as_str(), tensor)).collect();
@@ -121,7 +128,11 @@ fn check_model(tensors: &[Tensor], config: &ModelSpec) -> Result<(), CatalogErro
         let tensors = missing.iter().map(|expected| expected.name.clone()).collect();
         return Err(CatalogError::MissingTensors { tensors });
     }
-    Ok(())
+    let encoding = |tensor: &Tensor| {
+        let used = by_name.get(tensor.name.as_str()).filter(|_| tensor.role != Role::Ignored);
+        used.and_then(|expected| expected.encoding())
+    };
+    Ok(tensors.iter().map(encoding).collect())
 }
 
 /// Ascending layer numbers, possibly repeated, as ranges.

@@ -1,9 +1,9 @@
-//! In which encoding layers are sent and the ends are held.
+//! What weights are turned into on their way from the checkpoint.
 
 use std::fmt;
 use std::str::FromStr;
 
-use super::Affine;
+use super::affine::format::Affine;
 
 /// What weights are turned into on their way from the checkpoint. Matrices that the checkpoint
 /// already has packed stay as they are.
@@ -20,7 +20,7 @@ pub enum Scheme {
 
 /// Why a text is not an encoding.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{text:?} is not an encoding; write as-stored, q8 or q4")]
+#[error("{text:?} is no encoding that weights are turned into; write as-stored, q8 or q4")]
 pub struct SchemeParseError {
     /// What was given.
     pub text: String,

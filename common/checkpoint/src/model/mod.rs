@@ -17,11 +17,12 @@ mod window;
 use std::fmt;
 use std::str::FromStr;
 
+use crate::encoding::Part;
 pub use family::{FAMILIES, Family};
 use fields::Fields;
 pub(crate) use names::Names;
-pub use names::{Part, Role};
-pub use quantization::{ModuleFormat, Quantization};
+pub use names::Role;
+pub use quantization::Quantization;
 pub use rope::{Rope, RopeScaling};
 pub use spec::{
     Activation, AttentionSpec, Branch, ExpertsSpec, Joined, Kept, LayerSpec, LinearSpec, MlpSpec,

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::{ModelSpec, TensorKind};
 use crate::catalog::CatalogError;
+use crate::encoding::Part;
 
 /// What a tensor is for.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -25,39 +26,20 @@ pub enum Role {
     Ignored,
 }
 
-/// One of the tensors that a matrix is stored in.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Part {
-    /// Its numbers, or the codes of a packed matrix.
-    Weight,
-    /// The scales of a packed matrix.
-    Scales,
-    /// What a packed matrix adds to the products of scales and codes; not a layer's `bias`.
-    Biases,
-}
-
-impl Part {
-    /// What its name ends in, after the path of its module.
-    pub const fn ending(self) -> &'static str {
-        match self {
-            Part::Weight => ".weight",
-            Part::Scales => ".scales",
-            Part::Biases => ".biases",
-        }
-    }
-
-    /// The part that is called `name` in the module whose weight is called `weight`.
-    fn of(name: &str, weight: &str) -> Option<Part> {
-        let ending = name.strip_prefix(weight.strip_suffix(Part::Weight.ending())?)?;
-        [Part::Weight, Part::Scales, Part::Biases].into_iter().find(|part| part.ending() == ending)
-    }
-}
-
+/// What the name of a bias ends in.
+const BIAS: &str = ".bias";
 /// Ends of names that old files carry and inference computes itself.
 const IGNORED_ENDS: &[&str] =
     &[".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias"];
 /// Start of the names of multi-token prediction modules stored outside the layers.
 const PREDICTION_PREFIX: &str = "mtp.";
+
+/// The part that is called `name` in the module whose weight is called `weight`.
+fn part_of(name: &str, weight: &str) -> Option<Part> {
+    let module = weight.strip_suffix(Part::Weight.ending())?;
+    let (own, part) = Part::split(name)?;
+    (own == module).then_some(part)
+}
 
 /// The names of a model's tensors.
 pub(crate) struct Names<'a> {
@@ -98,13 +80,13 @@ impl<'a> Names<'a> {
             tensor: name.to_owned(),
             architecture: spec.architecture,
         };
-        if let Some(part) = Part::of(name, &spec.embedding) {
+        if let Some(part) = part_of(name, &spec.embedding) {
             return Ok(Role::Embedding(part));
         }
         if name.strip_suffix(Part::Weight.ending()) == Some(&*spec.final_norm.path) {
             return Ok(Role::FinalNorm);
         }
-        if let Some(part) = Part::of(name, &spec.head) {
+        if let Some(part) = part_of(name, &spec.head) {
             return Ok(Role::Head(part));
         }
         if name.starts_with(PREDICTION_PREFIX) {
@@ -125,9 +107,11 @@ impl<'a> Names<'a> {
         let Some((layer, modules)) = layer.and_then(|it| Some((it, self.layers.get(it)?))) else {
             return Ok(Role::Ignored);
         };
-        let (module, end) = leaf.rsplit_once('.').ok_or_else(unknown)?;
-        match (modules.get(module), end) {
-            (Some(_), "weight") | (Some(true), "bias" | "scales" | "biases") => {
+        let bias = || leaf.strip_suffix(BIAS).map(|module| (module, None));
+        let part = Part::split(leaf).map(|(module, part)| (module, Some(part)));
+        let (module, part) = part.or_else(bias).ok_or_else(unknown)?;
+        match modules.get(module) {
+            Some(&is_linear) if is_linear || part == Some(Part::Weight) => {
                 Ok(Role::Layer { layer, leaf: leaf.to_owned() })
             }
             _ => Err(unknown()),

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::ConfigError;
 use super::fields::{Fields, shown, wrong};
-use crate::encoding::Affine;
+use crate::encoding::{Affine, Encoding, ModuleFormat};
 
 /// Keys of the quantization object that are about all modules; every other key is a module's path.
 const GENERAL: [&str; 3] = ["group_size", "bits", "mode"];
@@ -14,20 +14,9 @@ const GENERAL: [&str; 3] = ["group_size", "bits", "mode"];
 /// How the matrices of a checkpoint are stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Quantization {
-    default: Affine,
+    default: Encoding,
     /// What single modules differ in; `None` for those that are not quantized.
-    modules: BTreeMap<String, Option<Affine>>,
-}
-
-/// How one module is stored.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ModuleFormat {
-    /// In this format if it has scales, else as plain numbers.
-    IfPacked(Affine),
-    /// In this format: the configuration names the module.
-    Packed(Affine),
-    /// As plain numbers: the configuration names the module.
-    Plain,
+    modules: BTreeMap<String, Option<Encoding>>,
 }
 
 impl Quantization {
@@ -38,11 +27,6 @@ impl Quantization {
             Some(Some(format)) => ModuleFormat::Packed(*format),
             Some(None) => ModuleFormat::Plain,
         }
-    }
-
-    /// The format of modules that are not named.
-    pub fn default_format(&self) -> Affine {
-        self.default
     }
 }
 
@@ -81,7 +65,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<Option<Quantization>, ConfigEr
 }
 
 /// The format an object gives; `place` is what it is called in a refusal.
-fn format_of(object: &Fields<'_>, place: &str) -> Result<Affine, ConfigError> {
+fn format_of(object: &Fields<'_>, place: &str) -> Result<Encoding, ConfigError> {
     if let Some(mode) = object.get("mode").filter(|mode| mode.as_str() != Some("affine")) {
         return Err(unsupported(format!("{place}.mode"), mode));
     }
@@ -93,7 +77,7 @@ fn format_of(object: &Fields<'_>, place: &str) -> Result<Affine, ConfigError> {
     };
     let (bits, bits_value) = number("bits")?;
     let (group, group_value) = number("group_size")?;
-    Affine::new(bits, group).ok_or_else(|| match Affine::new(bits, 64) {
+    Affine::new(bits, group).map(Encoding::Affine).ok_or_else(|| match Affine::new(bits, 64) {
         None => unsupported(format!("{place}.bits"), bits_value),
         Some(_) => unsupported(format!("{place}.group_size"), group_value),
     })

@@ -6,10 +6,9 @@ mod rotations;
 use serde_json::{Value, json};
 
 use super::{
-    Activation, AttentionSpec, ConfigError, KvDtype, MlpSpec, ModelSpec, ModuleFormat, Op, Rope,
-    RopeScaling,
+    Activation, AttentionSpec, ConfigError, KvDtype, MlpSpec, ModelSpec, Op, Rope, RopeScaling,
 };
-use crate::encoding::Affine;
+use crate::encoding::{Affine, Encoding, ModuleFormat};
 use crate::testing::golden_path;
 
 /// A plain Llama; tests change one field.
@@ -447,7 +446,8 @@ fn biases_follow_the_family_and_the_configuration() {
 #[test]
 fn quantization_is_per_module_and_may_stand_under_either_key() {
     let mlx8 = golden("llama-mlx8").quantization.unwrap();
-    assert_eq!(Some(mlx8.default_format()), Affine::new(8, 32));
+    let eight = Affine::new(8, 32).map(Encoding::Affine).unwrap();
+    assert_eq!(mlx8.of("any"), ModuleFormat::IfPacked(eight));
     assert_eq!(golden("llama").quantization, None);
     let path = |leaf: &str| format!("model.layers.0.{leaf}");
     let both = json!({"group_size": 64, "bits": 4,
@@ -457,12 +457,12 @@ fn quantization_is_per_module_and_may_stand_under_either_key() {
     let config = accepted(json!({"quantization": both, "quantization_config": {"bits": 4}}));
     assert_eq!(copied, config);
     let quantization = config.quantization.unwrap();
-    let eight = Affine::new(8, 32).unwrap();
+    let four = Encoding::Affine(Affine::Q4);
     assert_eq!(quantization.of(&path("mlp.down_proj")), ModuleFormat::Packed(eight));
     assert_eq!(quantization.of(&path("mlp.up_proj")), ModuleFormat::Plain);
-    assert_eq!(quantization.of("lm_head"), ModuleFormat::Packed(Affine::Q4));
+    assert_eq!(quantization.of("lm_head"), ModuleFormat::Packed(four));
     for module in ["model.embed_tokens", &path("mlp.down_pro"), ""] {
-        assert_eq!(quantization.of(module), ModuleFormat::IfPacked(Affine::Q4), "{module}");
+        assert_eq!(quantization.of(module), ModuleFormat::IfPacked(four), "{module}");
     }
 }
 

@@ -4,7 +4,6 @@
 use cake_checkpoint::{Activation, AttentionSpec, KvDtype};
 use candle_core::{D, DType, Result, Tensor};
 
-use super::cpu::isa::tier::Tier;
 use super::{Device, StoredLinear};
 use crate::batch::{AttendRow, BatchItem, RowKinds};
 use crate::error::Error;
@@ -184,7 +183,7 @@ impl Device for Candle {
     fn weight(&self, linear: StoredLinear) -> std::result::Result<Weight, Error> {
         let StoredLinear { matrix, rows, bias, .. } = linear;
         let (inputs, outputs) = (matrix.columns(), rows.len());
-        let widened = matrix.widen(Tier::detect(), rows);
+        let widened = matrix.decode(rows);
         let made = || {
             let transposed = self.matrix(widened, outputs, inputs)?.t()?;
             let bias = bias.map(|bias| Tensor::from_vec(bias, outputs, &self.0)).transpose()?;

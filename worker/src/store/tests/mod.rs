@@ -31,11 +31,13 @@ impl TestBlob {
             name: format!("model.layers.{layer}.mlp.up_proj.weight"),
             dtype: Dtype::U8,
             shape: vec![data_bytes as u64],
+            encoding: None,
         };
         let norm = TensorEntry {
             name: format!("model.layers.{layer}.input_layernorm.weight"),
             dtype: Dtype::U8,
             shape: vec![0],
+            encoding: None,
         };
         let mut manifest = Manifest { tensors: vec![tensor, norm], file_bytes: 0, chunks: vec![] };
         manifest.tensors.sort_by(|a, b| a.name.cmp(&b.name)); // The empty one first, as in a blob.
@@ -77,6 +79,7 @@ fn blob_of(parts: &[Vec<u8>]) -> TestBlob {
         name: format!("model.layers.0.{index:05}.weight"),
         dtype: Dtype::U8,
         shape: vec![data.len() as u64],
+        encoding: None,
     };
     let tensors = parts.iter().enumerate().map(tensor).collect();
     let manifest = Manifest { tensors, file_bytes: 0, chunks: vec![] };

@@ -6,7 +6,7 @@ use super::super::{BlobSource, encoded_tensors};
 use super::{Blob, CHUNK_BYTES, bytes_of};
 use crate::catalog::Checkpoint;
 use crate::dtype::Dtype;
-use crate::encoding::{FloatType, Packed, Scheme, encode_rows};
+use crate::encoding::{Affine, Encoding, FloatType, Packed, Scheme, encode_rows};
 use crate::error::Error;
 use crate::testing::{TinyCheckpoint, golden, tensors};
 
@@ -144,20 +144,21 @@ fn the_ends_are_encoded_into_memory_with_8_bits() {
     let expected = encoded_at_once(&checkpoint, "model.embed_tokens.weight", Scheme::Q8);
     for encoding in [Scheme::Q8, Scheme::Q4] {
         let matrix = checkpoint.encoded_matrix(&embedding, encoding).unwrap();
-        let packed = matrix.packed.unwrap();
-        assert_eq!(packed.format.bits(), 8);
-        assert_eq!(matrix.weight.shape(), [5, 48]);
-        assert_eq!(matrix.weight.bytes(), expected.codes);
-        assert_eq!(packed.scales.bytes(), expected.scales);
-        assert_eq!(packed.biases.bytes(), expected.biases);
-        assert_eq!((packed.biases.dtype(), packed.biases.shape()), (Dtype::BF16, &[5, 3][..]));
+        assert_eq!(matrix.encoding, Encoding::Affine(Affine::Q8));
+        let [codes, scales, biases] = &matrix.parts[..] else { panic!("three parts") };
+        assert_eq!(codes.shape(), [5, 48]);
+        assert_eq!(codes.bytes(), expected.codes);
+        assert_eq!(scales.bytes(), expected.scales);
+        assert_eq!(biases.bytes(), expected.biases);
+        assert_eq!((biases.dtype(), biases.shape()), (Dtype::BF16, &[5, 3][..]));
     }
     let stored = checkpoint.encoded_matrix(&embedding, Scheme::AsStored).unwrap();
-    assert!(stored.packed.is_none() && stored.weight.dtype() == Dtype::BF16);
+    assert_eq!(stored.encoding, Encoding::Float(FloatType::BF16));
+    assert_eq!(stored.parts.len(), 1);
 
     let mlx = golden("llama-mlx8");
     let head = mlx.head_matrix().unwrap();
     let matrix = mlx.encoded_matrix(&head, Scheme::Q4).unwrap();
-    assert_eq!(matrix.packed.unwrap().format, head.packed.unwrap().format);
-    assert_eq!(matrix.weight.bytes(), mlx.map(head.weight).unwrap().bytes());
+    assert_eq!(matrix.encoding, head.encoding);
+    assert_eq!(matrix.parts[0].bytes(), mlx.map(head.parts[0]).unwrap().bytes());
 }

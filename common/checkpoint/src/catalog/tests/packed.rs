@@ -5,9 +5,10 @@ use serde_json::json;
 use super::super::CatalogError;
 use super::catalog_error;
 use crate::dtype::Dtype;
-use crate::encoding::Affine;
+use crate::encoding::{Affine, Encoding, FloatType};
 use crate::testing::{TinyCheckpoint, golden, made};
 
+const BF16: Encoding = Encoding::Float(FloatType::BF16);
 const UP: &str = "model.layers.0.mlp.up_proj";
 
 fn part(module: &str, ending: &str) -> String {
@@ -38,17 +39,18 @@ fn golden_checkpoints_of_mlx_open_without_a_warning() {
         assert_eq!(checkpoint.head().is_none(), checkpoint.config.tie_word_embeddings);
         let matrices = [Some(checkpoint.embedding_matrix()), checkpoint.head_matrix()];
         for matrix in matrices.into_iter().flatten() {
-            let packed = matrix.packed.unwrap();
-            assert_eq!(packed.format, format, "{name}");
-            assert_eq!(matrix.weight.dtype, Dtype::U32);
+            assert_eq!(matrix.encoding, Encoding::Affine(format), "{name}");
+            let [codes, scales, biases] = matrix.parts[..] else { panic!("three parts") };
+            assert_eq!(codes.dtype, Dtype::U32);
             let params = 384 * 128 / format.group() as u64 * 2;
-            assert_eq!((packed.scales.bytes, packed.biases.bytes), (params, params));
+            assert_eq!((scales.bytes, biases.bytes), (params, params));
             assert_eq!(matrix.bytes(), 384 * 128 * format.bits() as u64 / 8 + 2 * params);
         }
         assert!(checkpoint.tensor("model.norm.weight").is_some());
         assert!(checkpoint.tensor("model.norm").is_none());
     }
-    assert!(golden("llama").embedding_matrix().packed.is_none());
+    let plain = golden("llama").embedding_matrix().encoding;
+    assert!(matches!(plain, Encoding::Float(_)), "{plain}");
 }
 
 #[test]
@@ -57,14 +59,14 @@ fn single_modules_may_be_plain_or_packed_otherwise() {
     tiny.open().unwrap();
     unpack(&mut tiny, UP, &[128, 64]);
     unpack(&mut tiny, "lm_head", &[5, 64]);
-    assert!(tiny.open().unwrap().head_matrix().unwrap().packed.is_none());
+    assert_eq!(tiny.open().unwrap().head_matrix().unwrap().encoding, BF16);
     tiny.config["quantization"][UP] = json!(false);
     tiny.config["quantization"]["model.embed_tokens"] = json!({"bits": 8, "group_size": 64});
     let error = catalog_error(&tiny);
     assert!(matches!(&error, CatalogError::PackedShapeMismatch { .. }), "{error}");
     tiny.pack("model.embed_tokens", &[5, 64], Affine::Q8);
     let checkpoint = tiny.open().unwrap();
-    assert_eq!(checkpoint.embedding_matrix().packed.unwrap().format, Affine::Q8);
+    assert_eq!(checkpoint.embedding_matrix().encoding, Encoding::Affine(Affine::Q8));
 }
 
 #[test]
@@ -147,7 +149,7 @@ fn shapes_that_are_not_the_formats() {
     let mut tiny = TinyCheckpoint::packed();
     tiny.config["quantization"]["group_size"] = json!(64);
     let error = catalog_error(&tiny).to_string();
-    assert!(error.contains("4 bits in groups of 64"), "{error}");
+    assert!(error.contains("affine-4-64"), "{error}");
 }
 
 #[test]
@@ -155,8 +157,8 @@ fn rows_that_are_not_whole_groups() {
     let mut tiny = TinyCheckpoint::packed();
     tiny.config["quantization"]["group_size"] = json!(128);
     let error = catalog_error(&tiny);
-    let CatalogError::NotWholeGroups { columns, format, .. } = &error else { panic!("{error}") };
-    assert_eq!((*columns, Some(*format)), (64, Affine::new(4, 128)));
+    let CatalogError::NotWholeGroups { columns, encoding, .. } = &error else { panic!("{error}") };
+    assert_eq!((*columns, Some(*encoding)), (64, Affine::new(4, 128).map(Encoding::Affine)));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! From codes, scales and biases to plain numbers.
 
-use super::{Affine, FloatType};
+use super::format::Affine;
+use crate::encoding::float::FloatType;
 
 /// Fills `out` with the weights of whole rows (or whole groups): `scale · code + bias` in f32, the
 /// product exact for F16 and BF16 scales. Bytes may lie at any address.

@@ -8,7 +8,8 @@
 //! Only additions, divisions and comparisons of IEEE 754, in an order that does not depend on the
 //! machine: equal weights give equal bytes everywhere.
 
-use super::{Affine, FloatType};
+use super::format::Affine;
+use crate::encoding::float::FloatType;
 
 /// Changes whenever the same weights give other bytes than before.
 pub const ENCODER_VERSION: u32 = 1;

@@ -1,5 +1,7 @@
 //! Which processors give the same bits.
 
+use cake_checkpoint::Dtype;
+
 use super::element::FloatType;
 use super::gemm::case::{Case, RowClass};
 use super::gemm::precision::Precision;
@@ -25,6 +27,16 @@ pub struct MatrixKinds {
     pub bf16: bool,
     /// Some are packed: codes with a scale and a bias per group.
     pub packed: bool,
+}
+
+impl MatrixKinds {
+    /// Counts matrices that are stored so.
+    pub fn add(&mut self, encoding: cake_checkpoint::Encoding) {
+        match encoding {
+            cake_checkpoint::Encoding::Float(float) => self.bf16 |= float.dtype() == Dtype::BF16,
+            cake_checkpoint::Encoding::Affine(_) => self.packed = true,
+        }
+    }
 }
 
 /// Name of the arithmetic of this process: as [`cpu_tier`](super::isa::choice::cpu_tier) says, but

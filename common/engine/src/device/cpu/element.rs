@@ -15,6 +15,16 @@ pub(crate) enum FloatType {
     Bf16,
 }
 
+impl From<cake_checkpoint::FloatType> for FloatType {
+    fn from(float: cake_checkpoint::FloatType) -> Self {
+        match float {
+            cake_checkpoint::FloatType::F32 => FloatType::F32,
+            cake_checkpoint::FloatType::F16 => FloatType::F16,
+            cake_checkpoint::FloatType::BF16 => FloatType::Bf16,
+        }
+    }
+}
+
 impl FloatType {
     /// The kernel type of a tensor type, if there is one.
     pub(crate) fn of(dtype: Dtype) -> Option<FloatType> {

@@ -2,6 +2,9 @@
 
 use crate::dtype::Dtype;
 
+/// The element types of plain numbers.
+pub(crate) static FLOATS: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::BF16];
+
 /// A floating-point element type.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum FloatType {
@@ -85,7 +88,7 @@ impl FloatType {
     /// The number of this type that is nearest to `value` among those not nearer to zero; `None` when
     /// there is none that is finite.
     #[inline(always)]
-    pub(super) fn round_away(self, value: f64) -> Option<f32> {
+    pub(crate) fn round_away(self, value: f64) -> Option<f32> {
         // Bits after the point, the exponent of the smallest normal number, the largest number.
         let (fraction, least, largest) = match self {
             FloatType::F32 => (23, -126, f64::from(f32::MAX)),
@@ -101,7 +104,7 @@ impl FloatType {
 
     /// Stores a number of this type as the element `index` of `bytes`, little-endian.
     #[inline(always)]
-    pub(super) fn store(self, value: f32, bytes: &mut [u8], index: usize) {
+    pub(crate) fn store(self, value: f32, bytes: &mut [u8], index: usize) {
         let bits = value.to_bits();
         let place = index * self.bytes();
         match self {

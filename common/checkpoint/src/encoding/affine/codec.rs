@@ -1,0 +1,65 @@
+//! What is known of grouped affine weights as an encoding.
+
+use super::decode::decode_rows;
+use super::format::Affine;
+use crate::dtype::Dtype;
+use crate::encoding::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors};
+use crate::encoding::float::element::{FLOATS, FloatType};
+use crate::encoding::part::{Part, PartSpec};
+use crate::encoding::tag::Encoding;
+
+/// The codec of grouped affine weights.
+pub(crate) struct AffineCodec;
+
+impl Codec for AffineCodec {
+    fn recognise(
+        &self,
+        module: &ModuleTensors<'_>,
+        said: Option<ModuleFormat>,
+    ) -> Option<Encoding> {
+        let looks_packed = || {
+            (module.dtype)(Part::Scales).is_some()
+                || (module.dtype)(Part::Weight) == Some(Dtype::U32)
+        };
+        match said {
+            Some(ModuleFormat::Packed(encoding @ Encoding::Affine(_))) => Some(encoding),
+            Some(ModuleFormat::IfPacked(encoding @ Encoding::Affine(_))) => {
+                looks_packed().then_some(encoding)
+            }
+            _ => None,
+        }
+    }
+
+    fn all(&self) -> Vec<Encoding> {
+        let of_bits = |bits| [32, 64, 128].map(|group| Affine::new(bits, group));
+        [4, 8].into_iter().flat_map(of_bits).flatten().map(Encoding::Affine).collect()
+    }
+
+    fn parts(&self, encoding: Encoding, [rows, columns]: MatrixShape) -> Option<Vec<PartSpec>> {
+        let Encoding::Affine(format) = encoding else { return None };
+        let (codes, params) = format.packed_shapes(rows, columns)?;
+        let param = |part: Part| PartSpec {
+            part,
+            types: &FLOATS,
+            shape: params.clone(),
+            must: "scales and biases must be F32, F16 or BF16",
+        };
+        let codes = PartSpec {
+            part: Part::Weight,
+            types: &[Dtype::U32],
+            shape: codes,
+            must: "packed weights must be U32",
+        };
+        Some(vec![codes, param(Part::Scales), param(Part::Biases)])
+    }
+
+    fn decode_rows(&self, encoding: Encoding, parts: &[(Dtype, &[u8])], out: &mut [f32]) {
+        let (Encoding::Affine(format), &[(_, codes), (dtype, scales), (_, biases)]) =
+            (encoding, parts)
+        else {
+            panic!("a matrix of affine weights has three parts");
+        };
+        let params = FloatType::of(dtype).expect("scales are numbers");
+        decode_rows(codes, scales, biases, format, params, out);
+    }
+}

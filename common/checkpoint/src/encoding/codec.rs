@@ -1,0 +1,48 @@
+//! What a codec is.
+
+use super::part::{Part, PartSpec};
+use super::tag::Encoding;
+use crate::dtype::Dtype;
+
+/// The two dimensions of a matrix: outputs, inputs.
+pub type MatrixShape = [u64; 2];
+
+/// Everything that is known of one kind of encoding. A codec is one file or folder beside this one, and a line in
+/// [`CODECS`](super::CODECS).
+pub trait Codec: Sync {
+    /// Which of this codec's encodings a module's matrix is stored in; `None` if it is one of another codec's.
+    ///
+    /// `said` is what the configuration says of the module, if it says anything.
+    fn recognise(&self, module: &ModuleTensors<'_>, said: Option<ModuleFormat>)
+    -> Option<Encoding>;
+
+    /// Every encoding of this kind.
+    fn all(&self) -> Vec<Encoding>;
+
+    /// The tensors of a matrix of that shape, the weight first; `None` if the encoding has no matrix of that shape.
+    fn parts(&self, encoding: Encoding, shape: MatrixShape) -> Option<Vec<PartSpec>>;
+
+    /// Fills `out` with the weights of whole rows, whose bytes `parts` are, in the order of [`Codec::parts`]. Bytes may
+    /// lie at any address. This is what the encoding means: kernels are compared with it.
+    ///
+    /// # Panics
+    /// If the lengths do not belong together.
+    fn decode_rows(&self, encoding: Encoding, parts: &[(Dtype, &[u8])], out: &mut [f32]);
+}
+
+/// The tensors of one module of a checkpoint.
+pub struct ModuleTensors<'a> {
+    /// The element type of a part, if the part is there.
+    pub dtype: &'a dyn Fn(Part) -> Option<Dtype>,
+}
+
+/// What a configuration says of how a module's matrix is stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ModuleFormat {
+    /// In this encoding if its tensors look like it, else as plain numbers.
+    IfPacked(Encoding),
+    /// In this encoding: the configuration names the module.
+    Packed(Encoding),
+    /// As plain numbers: the configuration names the module.
+    Plain,
+}

@@ -1,0 +1,38 @@
+//! What is known of plain numbers as an encoding.
+
+use super::element::{FLOATS, FloatType};
+use crate::dtype::Dtype;
+use crate::encoding::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors};
+use crate::encoding::part::{Part, PartSpec};
+use crate::encoding::tag::Encoding;
+
+/// The codec of plain numbers.
+pub(crate) struct FloatCodec;
+
+impl Codec for FloatCodec {
+    fn recognise(&self, module: &ModuleTensors<'_>, _: Option<ModuleFormat>) -> Option<Encoding> {
+        (module.dtype)(Part::Weight).and_then(FloatType::of).map(Encoding::Float)
+    }
+
+    fn all(&self) -> Vec<Encoding> {
+        [FloatType::F32, FloatType::F16, FloatType::BF16].map(Encoding::Float).into()
+    }
+
+    fn parts(&self, encoding: Encoding, shape: MatrixShape) -> Option<Vec<PartSpec>> {
+        let Encoding::Float(float) = encoding else { return None };
+        let types = match float {
+            FloatType::F32 => &FLOATS[..1],
+            FloatType::F16 => &FLOATS[1..2],
+            FloatType::BF16 => &FLOATS[2..],
+        };
+        let must = "weights must be F32, F16 or BF16";
+        Some(vec![PartSpec { part: Part::Weight, types, shape: shape.to_vec(), must }])
+    }
+
+    fn decode_rows(&self, encoding: Encoding, parts: &[(Dtype, &[u8])], out: &mut [f32]) {
+        let (Encoding::Float(float), &[(_, bytes)]) = (encoding, parts) else {
+            panic!("a matrix of plain numbers has one part");
+        };
+        float.widen(bytes, out);
+    }
+}

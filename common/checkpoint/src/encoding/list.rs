@@ -1,0 +1,44 @@
+//! The list of codecs.
+
+use super::affine::AffineCodec;
+use super::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors};
+use super::float::FloatCodec;
+use super::part::PartSpec;
+use super::tag::Encoding;
+use crate::dtype::Dtype;
+
+/// Every codec; the first that recognises a matrix has it.
+pub static CODECS: &[&dyn Codec] = &[&AffineCodec, &FloatCodec];
+
+/// How the matrix of a module is stored; `None` if no codec knows.
+pub fn recognise(module: &ModuleTensors<'_>, said: Option<ModuleFormat>) -> Option<Encoding> {
+    CODECS.iter().find_map(|codec| codec.recognise(module, said))
+}
+
+impl Encoding {
+    /// Every encoding.
+    pub fn all() -> Vec<Encoding> {
+        CODECS.iter().flat_map(|codec| codec.all()).collect()
+    }
+
+    /// What is known of it.
+    pub fn codec(self) -> &'static dyn Codec {
+        match self {
+            Encoding::Float(_) => &FloatCodec,
+            Encoding::Affine(_) => &AffineCodec,
+        }
+    }
+
+    /// The tensors of a matrix of that shape, the weight first; `None` if there is no such matrix in this encoding.
+    pub fn parts(self, shape: MatrixShape) -> Option<Vec<PartSpec>> {
+        self.codec().parts(self, shape)
+    }
+
+    /// As [`Codec::decode_rows`].
+    ///
+    /// # Panics
+    /// If the lengths do not belong together.
+    pub fn decode_rows(self, parts: &[(Dtype, &[u8])], out: &mut [f32]) {
+        self.codec().decode_rows(self, parts, out);
+    }
+}

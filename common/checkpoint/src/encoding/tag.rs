@@ -1,0 +1,67 @@
+//! The tag that says how a matrix is stored.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::affine::format::Affine;
+use super::float::element::FloatType;
+use crate::dtype::Dtype;
+
+/// Why a text is not the tag of an encoding.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{text:?} is no encoding of weights; write a type such as BF16, or affine-4-64")]
+pub struct EncodingParseError {
+    /// What was given.
+    pub text: String,
+}
+
+/// How a matrix is stored. The tag is decided once, where a checkpoint is opened, and travels with the matrix from then
+/// on: in manifests, requests and to the kernels.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Encoding {
+    /// As plain numbers.
+    Float(FloatType),
+    /// As codes with a scale and a bias per group.
+    Affine(Affine),
+}
+
+impl fmt::Display for Encoding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Encoding::Float(float) => f.pad(float.dtype().name()),
+            Encoding::Affine(format) => {
+                f.pad(&format!("affine-{}-{}", format.bits(), format.group()))
+            }
+        }
+    }
+}
+
+impl FromStr for Encoding {
+    type Err = EncodingParseError;
+
+    fn from_str(text: &str) -> Result<Self, EncodingParseError> {
+        let affine = || {
+            let (bits, group) = text.strip_prefix("affine-")?.split_once('-')?;
+            Affine::new(bits.parse().ok()?, group.parse().ok()?).map(Encoding::Affine)
+        };
+        let float = || Dtype::parse(text).and_then(FloatType::of).map(Encoding::Float);
+        float().or_else(affine).ok_or_else(|| EncodingParseError { text: text.to_owned() })
+    }
+}
+
+impl TryFrom<String> for Encoding {
+    type Error = EncodingParseError;
+
+    fn try_from(text: String) -> Result<Self, EncodingParseError> {
+        text.parse()
+    }
+}
+
+impl From<Encoding> for String {
+    fn from(encoding: Encoding) -> String {
+        encoding.to_string()
+    }
+}
