@@ -13,8 +13,7 @@ use tokio::task::JoinHandle;
 use tracing::{Span, debug_span, warn};
 
 use super::cache::Usage;
-use super::compose::{Line, Step};
-use super::core::{Core, Effect};
+use super::core::{Core, Effect, Line, Step};
 use super::step::{Part, Seen, choose};
 use super::want::{Chosen, Failed, Want};
 use super::{Command, Error, Event, Limits, Load, OnLoss, Resumed, Shared};

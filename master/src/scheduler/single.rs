@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::{block_in_place, yield_now};
 
-use super::compose::{Line, Step};
-use super::core::{Core, Effect};
+use super::core::{Core, Effect, Line, Step};
 use super::sampler::Sampler;
 use super::want::{Chosen, Want};
 use super::{Choice, Error, Event, Goal, Limits, OnLoss, Request, Scope};

@@ -13,13 +13,12 @@ use std::collections::{BTreeMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
-use super::super::cache::Scope;
-use super::super::compose::{Line, Step};
-use super::super::want::{Chosen, Failed};
-use super::super::{Error, Event, Limits, OnLoss};
-use super::{Core, Effect};
+use super::{Core, Effect, Line, Step};
 use crate::generate::Finish;
 use crate::pipeline;
+use crate::scheduler::cache::Scope;
+use crate::scheduler::request::{Error, Event, Limits, OnLoss};
+use crate::scheduler::want::{Chosen, Failed};
 use asked::{Asked, Dice, ids, line, request};
 use model::{Stages, check, mix};
 use seen::{Seen, What};

@@ -4,13 +4,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::super::cache::Scope;
-use super::super::super::compose::Line;
-use super::super::super::sampler::Choice;
-use super::super::super::{Goal, Request};
+use super::super::Line;
 use super::model::{Truth, VOCAB, mix};
 use crate::chunk::Chunk;
 use crate::generate::Finish;
+use crate::scheduler::cache::Scope;
+use crate::scheduler::request::{Goal, Request};
+use crate::scheduler::sampler::Choice;
 
 /// Numbers that follow from a seed.
 pub(super) struct Dice(pub(super) u64);

@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 
 use cake_engine::{BLOCK_POSITIONS, blocks_for};
 
-use super::super::super::compose::{Line, Step};
-use super::super::super::want::{Chosen, Want};
+use super::super::{Line, Step};
+use crate::scheduler::want::{Chosen, Want};
 
 /// Ids that there are.
 pub(super) const VOCAB: usize = 24;

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Request;
-use super::cache::{Lease, Scope};
-use super::sampler::Sampler;
-use super::want::Pool;
+use crate::scheduler::cache::{Lease, Scope};
+use crate::scheduler::request::Request;
+use crate::scheduler::sampler::Sampler;
+use crate::scheduler::want::Pool;
 
 /// A sequence that has no place yet.
 pub(super) struct Waiting {
