@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tracing::{Span, debug_span, warn};
 
 use super::cache::Usage;
-use super::core::{Core, Effect, Line, Step};
+use super::core::{ComposedStep, Core, Effect, Line};
 use super::step::{Part, Seen, choose};
 use super::want::{Chosen, Failed, Want};
 use super::{Command, Error, Event, Limits, Load, OnLoss, Resumed, Shared};
@@ -106,7 +106,7 @@ impl Stages {
         Self { pipeline, names }
     }
 
-    async fn submit(&self, ends: &Ends, step: Step) -> Result<Ticket, Error> {
+    async fn submit(&self, ends: &Ends, step: ComposedStep) -> Result<Ticket, Error> {
         let hidden = ends.embed(&step.ids).map_err(|error| Error::Engine(Arc::new(error)))?;
         Ok(self.pipeline.submit(step.items, hidden, step.wanted).await?)
     }
@@ -211,7 +211,7 @@ impl Actor {
     }
 
     /// A span for each of a step's items, which carries it to the stages.
-    fn spans(&self, step: &mut Step) -> Vec<Part> {
+    fn spans(&self, step: &mut ComposedStep) -> Vec<Part> {
         let mut wants = step.wants.iter().map(Want::sequence).peekable();
         let parts = step.items.iter_mut().map(|item| {
             let span = match self.clients.get(&item.sequence) {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::{block_in_place, yield_now};
 
-use super::core::{Core, Effect, Line, Step};
+use super::core::{ComposedStep, Core, Effect, Line};
 use super::sampler::Sampler;
 use super::want::{Chosen, Want};
 use super::{Choice, Error, Event, Goal, Limits, OnLoss, Request, Scope};
@@ -252,9 +252,9 @@ async fn send(
     pipeline: &Pipeline,
     ends: &Ends,
     options: &Options,
-    step: Step,
+    step: ComposedStep,
 ) -> Result<Leaving, generate::Error> {
-    let Step { number, items, ids, mut wanted, mut wants } = step;
+    let ComposedStep { number, items, ids, mut wanted, mut wants } = step;
     let prompt = items.iter().all(|item| item.prompt);
     if prompt && options.keep_prompt_logits {
         wanted = (0..ids.len() as u32).collect();

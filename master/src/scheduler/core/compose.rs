@@ -10,9 +10,9 @@ use super::state::{Core, InFlight};
 use crate::scheduler::cache::KvCache;
 use crate::scheduler::want::Want;
 
-/// A step that is to be sent.
+/// A step before it has hidden states: what is to be embedded and sent.
 #[derive(Debug, Default)]
-pub(in crate::scheduler) struct Step {
+pub(in crate::scheduler) struct ComposedStep {
     /// By which it is known when it comes back.
     pub(in crate::scheduler) number: u64,
     /// One for each of its sequences, without a trace.
@@ -25,7 +25,7 @@ pub(in crate::scheduler) struct Step {
     pub(in crate::scheduler) wants: Vec<Want>,
 }
 
-impl Step {
+impl ComposedStep {
     /// Rows of prompts in it.
     pub(in crate::scheduler) fn prompt_rows(&self) -> usize {
         self.items.iter().filter(|item| item.prompt).map(|item| item.rows).sum()
@@ -68,7 +68,7 @@ impl Step {
 impl Core {
     /// The next step, if anybody has something to compute. From now on it is in flight: what comes of it has to be
     /// applied.
-    pub(in crate::scheduler) fn compose(&mut self, now: Duration) -> Option<Step> {
+    pub(in crate::scheduler) fn compose(&mut self, now: Duration) -> Option<ComposedStep> {
         let mut step = self.next_step()?;
         let sequences = step.items.iter().map(|item| item.sequence).collect();
         let generates = step.items.iter().any(|item| !item.prompt);
@@ -94,7 +94,7 @@ impl Core {
         number
     }
 
-    fn next_step(&mut self) -> Option<Step> {
+    fn next_step(&mut self) -> Option<ComposedStep> {
         let line = self.line?;
         // As many rows as the longest prompt's own steps have: no stage waits for a longer step than others.
         let unread = self.running.iter().filter(|one| one.unread() > 0);
@@ -106,7 +106,7 @@ impl Core {
         let generating = self.running.iter().filter(generates).count();
         let share = share(generating, line.steps).min(self.ready.len());
         let share = share.min(most_rows - rows.div_ceil(2));
-        let mut step = Step::default();
+        let mut step = ComposedStep::default();
         for sequence in self.ready.drain(..share) {
             if let Some(one) = self.running.iter_mut().find(|one| one.sequence == sequence) {
                 one.is_ready = false;

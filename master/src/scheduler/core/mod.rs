@@ -24,7 +24,7 @@ mod sequence;
 mod simulation;
 mod state;
 
-pub(super) use compose::Step;
+pub(super) use compose::ComposedStep;
 pub(super) use effect::Effect;
 pub(super) use line::Line;
 pub(super) use state::Core;

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
-use super::{Core, Effect, Line, Step};
+use super::{ComposedStep, Core, Effect, Line};
 use crate::generate::Finish;
 use crate::pipeline;
 use crate::scheduler::cache::Scope;
@@ -181,7 +181,7 @@ impl Simulation {
         }
     }
 
-    fn leave(&mut self, step: Step) {
+    fn leave(&mut self, step: ComposedStep) {
         let stages = self.stages.as_mut().expect("there is room for steps on a line alone");
         check(&step, stages.line.prompt_rows + self.limits.parallel, self.limits.kv_blocks);
         for item in &step.items {
@@ -205,7 +205,7 @@ impl Simulation {
 
     /// Whoever has a place has a row in flight or in this step, or somebody who was admitted earlier is read in it; else
     /// it was not so for a few steps alone.
-    fn nobody_is_passed_over(&mut self, step: &Step) {
+    fn nobody_is_passed_over(&mut self, step: &ComposedStep) {
         let steps = self.stages.as_ref().map_or(1, |stages| stages.line.steps);
         let most = self.limits.most_running + 4 * MOST_OVERTAKEN * steps;
         let mut earlier_is_read = false;
@@ -295,7 +295,7 @@ impl Simulation {
             }
             1 => {
                 // A stage says that it cannot do a step.
-                if let Some(Step { number, wants, .. }) = stages.queue.pop_front() {
+                if let Some(ComposedStep { number, wants, .. }) = stages.queue.pop_front() {
                     let (worker, message) = ("a".to_owned(), "no".to_owned());
                     let error = Error::Pipeline(pipeline::Error::Stage { worker, message });
                     let chosen = Err(Failed { error, wants });
@@ -327,7 +327,7 @@ impl Simulation {
     fn drain(&mut self) {
         let line = self.lines;
         let Some(stages) = &mut self.stages else { return };
-        for Step { number, wants, .. } in stages.queue.drain(..) {
+        for ComposedStep { number, wants, .. } in stages.queue.drain(..) {
             let chosen = Err(Failed { error: lost(), wants });
             self.arrived.push(Arrived { number, line, chosen, overtaken: 0 });
         }
