@@ -50,7 +50,7 @@ fn check_size(schema: &Value) -> Result<(), Refusal> {
             }
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
-        let top = || Place(String::new());
+        let top = || Pointer(String::new());
         within("bytes of names and texts", bytes as u64, MAX_BYTES as u64, top)?;
         within("values", values as u64, MAX_VALUES as u64, top)?;
     }
@@ -197,7 +197,7 @@ impl<'s> Walk<'s> {
         // What each reference leads to is compiled by itself.
         let targets = self.references.values().map(|target| self.size_of(target).written);
         let expanded = targets.fold(self.size_of(self.root).written, u64::saturating_add);
-        let top = || Place(String::new());
+        let top = || Pointer(String::new());
         within("schemas that come of it", expanded, MAX_EXPANDED, top)?;
         Ok(Asked { expanded })
     }
@@ -354,17 +354,17 @@ impl<'s> Walk<'s> {
         Ok(target)
     }
 
-    fn place_in(&self, index: usize, keyword: &str, name: Option<&str>) -> Place {
-        let Place(mut path) = self.place(index);
+    fn place_in(&self, index: usize, keyword: &str, name: Option<&str>) -> Pointer {
+        let Pointer(mut path) = self.place(index);
         for segment in [Some(keyword), name].into_iter().flatten() {
             path.push('/');
             path.push_str(segment);
         }
-        Place(shown(&path))
+        Pointer(shown(&path))
     }
 
     /// The way to a part from the last reference on, or from the top.
-    fn place(&self, index: usize) -> Place {
+    fn place(&self, index: usize) -> Pointer {
         let (mut segments, mut at) = (Vec::new(), Some(index));
         while let Some(Part { from, path, .. }) = at.map(|at| &self.parts[at]) {
             if let Some((keyword, name)) = path {
@@ -377,7 +377,7 @@ impl<'s> Walk<'s> {
             at = *from;
         }
         let path: String = segments.iter().rev().flat_map(|segment| ["/", segment]).collect();
-        Place(shown(&path))
+        Pointer(shown(&path))
     }
 }
 
