@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tracing::{Span, debug_span, warn};
 
 use super::cache::Usage;
-use super::core::{ComposedStep, Core, Effect, Line};
+use super::core::{ComposedStep, Core, Effect, PipelineShape};
 use super::step::{Part, Seen, choose};
 use super::want::{Chosen, Failed, Want};
 use super::{Command, Error, Event, Limits, Load, OnLoss, Resumed, Shared};
@@ -33,7 +33,7 @@ pub(super) async fn run(
 ) -> Option<String> {
     let Limits { chunk, prompt_rows, .. } = shared.limits;
     let mut actor = Actor {
-        core: Core::new(shared.limits, on_loss, line(&pipeline, chunk, prompt_rows)),
+        core: Core::new(shared.limits, on_loss, shape_of(&pipeline, chunk, prompt_rows)),
         started: Instant::now(),
         clients: HashMap::new(),
         stages: Some(Stages::new(pipeline)),
@@ -68,7 +68,7 @@ struct Actor {
     started: Instant,
     /// Whoever waits for a sequence that is not over.
     clients: HashMap<u64, Client>,
-    /// None from the loss of a stage until there is another line in its place.
+    /// None from the loss of a stage until there is another pipeline in its place.
     stages: Option<Stages>,
     /// The pipeline before, as long as it is being closed.
     closing: Option<JoinHandle<()>>,
@@ -113,8 +113,8 @@ impl Stages {
 }
 
 /// What the core has to know of a pipeline.
-fn line(pipeline: &Pipeline, chunk: Chunk, prompt_rows: usize) -> Line {
-    Line::new(pipeline.stages().len(), pipeline.hops() == 0, chunk, prompt_rows)
+fn shape_of(pipeline: &Pipeline, chunk: Chunk, prompt_rows: usize) -> PipelineShape {
+    PipelineShape::new(pipeline.stages().len(), pipeline.hops() == 0, chunk, prompt_rows)
 }
 
 impl Actor {
@@ -144,7 +144,7 @@ impl Actor {
                 self.carry_out(effects);
             }
             Command::Suspend(told) => {
-                self.core.lose_line();
+                self.core.lose_pipeline();
                 self.close();
                 let closing = self.closing.take();
                 tokio::spawn(async move {
@@ -156,9 +156,9 @@ impl Actor {
             }
             Command::Resume(resumed) => {
                 let Resumed { pipeline, chunk, prompt_rows } = *resumed;
-                let line = line(&pipeline, chunk, prompt_rows);
+                let shape = shape_of(&pipeline, chunk, prompt_rows);
                 self.stages = Some(Stages::new(pipeline));
-                let effects = self.core.resume(line, self.now());
+                let effects = self.core.resume(shape, self.now());
                 self.carry_out(effects);
             }
             Command::GiveUp(why) => {
@@ -260,7 +260,7 @@ impl Actor {
                         self.damaged = Some(error.to_string());
                     }
                 }
-                Effect::LineLost { error, sequences } => {
+                Effect::PipelineLost { error, sequences } => {
                     warn!(%error, sequences, "the pipeline is lost: sequences wait");
                     self.close();
                 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::{block_in_place, yield_now};
 
-use super::core::{ComposedStep, Core, Effect, Line};
+use super::core::{ComposedStep, Core, Effect, PipelineShape};
 use super::sampler::Sampler;
 use super::want::{Chosen, Want};
 use super::{Choice, Error, Event, Goal, Limits, OnLoss, Request, Scope};
@@ -82,8 +82,9 @@ impl Generator<'_> {
         };
         limits.check(&request, self.ends.vocab_size())?;
         // Nobody else waits behind its prompt: all of it may be on its way, as far as the pipeline takes it.
-        let line = Line { stages: context, steps: usize::MAX, chunk, prompt_rows: context };
-        let mut core = Core::new(limits, OnLoss::Fail, line);
+        let shape =
+            PipelineShape { stages: context, steps: usize::MAX, chunk, prompt_rows: context };
+        let mut core = Core::new(limits, OnLoss::Fail, shape);
         core.submit(SEQUENCE, request, Duration::ZERO);
         let now = Instant::now();
         Ok(Run {
@@ -228,7 +229,7 @@ impl Run<'_> {
                 Effect::Over { event: Some(Event::Ended(finish)), .. } => self.over = Some(finish),
                 Effect::Over { event: Some(Event::Failed(error)), .. }
                 | Effect::StepFailed { error, .. }
-                | Effect::LineLost { error, .. } => return Err(error.into()),
+                | Effect::PipelineLost { error, .. } => return Err(error.into()),
                 Effect::Over { .. } => return Err(Error::Panicked.into()),
             }
         }

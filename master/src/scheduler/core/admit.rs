@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::effect::Effect;
-use super::line::Line;
 use super::sequence::{Running, Waiting};
+use super::shape::PipelineShape;
 use super::state::Core;
 use crate::scheduler::request::{Goal, Request};
 use crate::scheduler::sampler::{Choice, Sampler};
@@ -21,14 +21,15 @@ impl Core {
         self.waiting.push_back(Waiting { sequence, request, since });
     }
 
-    /// Admits those that wait, in order, as long as there is a line, and room for the first: blocks for all that it
+    /// Admits those that wait, in order, as long as there is a pipeline, and room for the first: blocks for all that it
     /// may need.
     pub(in crate::scheduler) fn admit(&mut self, now: Duration) -> Vec<Effect> {
         // Whoever lost blocks with a stage has come before.
-        if let Some(line) = self.line
+        if let Some(pipeline) = self.pipeline
             && self.place()
         {
-            while self.running.len() < self.limits.most_running && self.admit_first(&line, now) {}
+            let most = self.limits.most_running;
+            while self.running.len() < most && self.admit_first(&pipeline, now) {}
         }
         self.effects()
     }
@@ -50,7 +51,7 @@ impl Core {
     }
 
     /// Admits the one that waits for the longest time; false if there is none, or no room for it.
-    fn admit_first(&mut self, line: &Line, now: Duration) -> bool {
+    fn admit_first(&mut self, pipeline: &PipelineShape, now: Duration) -> bool {
         let Some(Waiting { request, .. }) = self.waiting.front() else { return false };
         let longest = self.limits.longest(request);
         // An embedding needs the hidden states of all rows, which no block keeps.
@@ -86,7 +87,7 @@ impl Core {
             losses: 0,
             lost_since: None,
             prompt_len,
-            chunk_rows: line.chunk.rows(prompt_len - reused),
+            chunk_rows: pipeline.chunk.rows(prompt_len - reused),
             longest,
             stop_ids: request.stop_ids,
             max_tokens: request.max_tokens,

@@ -27,13 +27,13 @@ impl Core {
             Ok(chosen) => {
                 // Of an embedding everything is computed again.
                 let counts =
-                    |one: &Chosen| step.line_number == self.line_number || !one.is_pooled();
+                    |one: &Chosen| step.pipeline_number == self.pipeline_number || !one.is_pooled();
                 let chosen: Vec<Chosen> = chosen.into_iter().filter(counts).collect();
                 chosen.into_iter().for_each(|chosen| self.take(chosen, now));
             }
             Err(Failed { error, wants }) => {
                 self.take_back(wants);
-                if !self.survives(step.line_number, &error) {
+                if !self.survives(step.pipeline_number, &error) {
                     self.fail(number, &step.sequences, &error);
                 }
             }
@@ -105,13 +105,13 @@ impl Core {
         } // Else it is being computed again.
     }
 
-    /// Waits for another line, if steps over this one can be computed again.
-    fn survives(&mut self, line_number: u64, error: &Error) -> bool {
+    /// Waits for another pipeline, if steps over this one can be computed again.
+    fn survives(&mut self, pipeline_number: u64, error: &Error) -> bool {
         let survives = self.on_loss == OnLoss::Wait && error.is_loss();
-        if survives && line_number == self.line_number && self.line.is_some() {
-            self.lose_line();
+        if survives && pipeline_number == self.pipeline_number && self.pipeline.is_some() {
+            self.lose_pipeline();
             let sequences = self.running.len();
-            self.effects.push(Effect::LineLost { error: error.clone(), sequences });
+            self.effects.push(Effect::PipelineLost { error: error.clone(), sequences });
         }
         survives
     }

@@ -89,22 +89,22 @@ impl Core {
         self.next_step += 1;
         self.prompt_rows_out += prompt_rows;
         let beside = generates.then_some((now, self.prompt_rows_out));
-        let line_number = self.line_number;
-        self.in_flight.insert(number, InFlight { line_number, prompt_rows, beside, sequences });
+        let pipeline_number = self.pipeline_number;
+        self.in_flight.insert(number, InFlight { pipeline_number, prompt_rows, beside, sequences });
         number
     }
 
     fn next_step(&mut self) -> Option<ComposedStep> {
-        let line = self.line?;
+        let pipeline = self.pipeline?;
         // As many rows as the longest prompt's own steps have: no stage waits for a longer step than others.
         let unread = self.running.iter().filter(|one| one.unread() > 0);
-        let rows = unread.map(|one| one.chunk_rows).max().unwrap_or(0).min(line.prompt_rows);
+        let rows = unread.map(|one| one.chunk_rows).max().unwrap_or(0).min(pipeline.prompt_rows);
         // Stages have room for no more rows than that; however many sequences generate, prompts go on at half of the
         // speed at least.
-        let most_rows = line.prompt_rows + self.limits.parallel;
+        let most_rows = pipeline.prompt_rows + self.limits.parallel;
         let generates = |one: &&Running| one.generated > 0 && one.lease.is_some();
         let generating = self.running.iter().filter(generates).count();
-        let share = share(generating, line.steps).min(self.ready.len());
+        let share = share(generating, pipeline.steps).min(self.ready.len());
         let share = share.min(most_rows - rows.div_ceil(2));
         let mut step = ComposedStep::default();
         for sequence in self.ready.drain(..share) {
@@ -120,7 +120,7 @@ impl Core {
             0 => rows,
             _ => eased(rows, self.ease.rows(), self.prompt_rows_out, step.items.is_empty()),
         };
-        if self.prompt_rows_out + rows > line.most_prompt_rows() {
+        if self.prompt_rows_out + rows > pipeline.most_prompt_rows() {
             return (!step.items.is_empty()).then_some(step);
         }
         let left: Vec<usize> = self.running.iter().map(Running::next_unread).collect();

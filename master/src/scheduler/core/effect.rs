@@ -29,6 +29,6 @@ pub(in crate::scheduler) enum Effect {
     Over { sequence: u64, event: Option<Event>, generated: usize },
     /// A step failed for good, and so did so many sequences that were in it.
     StepFailed { error: Error, sequences: usize },
-    /// The line is of no use any more and is to be closed; so many sequences wait for another one.
-    LineLost { error: Error, sequences: usize },
+    /// The pipeline is of no use any more and is to be closed; so many sequences wait for another one.
+    PipelineLost { error: Error, sequences: usize },
 }

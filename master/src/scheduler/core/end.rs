@@ -17,9 +17,9 @@ impl Core {
         self.effects()
     }
 
-    /// Ends everything, if it waits for a line.
+    /// Ends everything, if it waits for a pipeline.
     pub(in crate::scheduler) fn give_up(&mut self, error: &Error) -> Vec<Effect> {
-        if self.line.is_some() {
+        if self.pipeline.is_some() {
             return Vec::new();
         }
         for Waiting { sequence, .. } in std::mem::take(&mut self.waiting) {

@@ -5,7 +5,7 @@
 //! ```text
 //! submit ──▶ waiting ──admit──▶ running ──compose──▶ a step in flight ──apply──▶ running or over
 //!               │ cancel, give_up  │ ▲                                              │
-//!               └──────▶ over ◀────┘ └── resume, after lose_line or a loss ◀────────┘
+//!               └──────▶ over ◀────┘ └── resume, after lose_pipeline or a loss ◀────┘
 //! ```
 //!
 //! The state is in `state`; each arrow is a file of methods on it: `admit`, `compose`, `apply`, `lose`, `end`.
@@ -17,14 +17,14 @@ mod compose;
 mod ease;
 mod effect;
 mod end;
-mod line;
 mod lose;
 mod sequence;
+mod shape;
 #[cfg(test)]
 mod simulation;
 mod state;
 
 pub(super) use compose::ComposedStep;
 pub(super) use effect::Effect;
-pub(super) use line::Line;
+pub(super) use shape::PipelineShape;
 pub(super) use state::Core;

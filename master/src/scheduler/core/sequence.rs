@@ -33,7 +33,7 @@ pub(super) struct Running {
     pub(super) submitted: usize,
     /// Whether it is one of those that are ready.
     pub(super) is_ready: bool,
-    /// Lines that were lost since its last token.
+    /// Pipelines that were lost since its last token.
     pub(super) losses: usize,
     /// When the first of them was.
     pub(super) lost_since: Option<Duration>,

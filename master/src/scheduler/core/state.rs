@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::ease::Ease;
 use super::effect::Effect;
-use super::line::Line;
 use super::sequence::{Running, Waiting};
+use super::shape::PipelineShape;
 use crate::scheduler::cache::KvCache;
 use crate::scheduler::request::{Limits, Load, OnLoss};
 
@@ -15,9 +15,9 @@ pub(in crate::scheduler) struct Core {
     pub(super) limits: Limits,
     pub(super) on_loss: OnLoss,
     /// None from the loss of a stage until there is another one in its place.
-    pub(super) line: Option<Line>,
-    /// Lines before this one.
-    pub(super) line_number: u64,
+    pub(super) pipeline: Option<PipelineShape>,
+    /// Pipelines before this one.
+    pub(super) pipeline_number: u64,
     pub(super) cache: KvCache,
     pub(super) waiting: VecDeque<Waiting>,
     /// In the order in which they were admitted.
@@ -35,8 +35,8 @@ pub(in crate::scheduler) struct Core {
 
 /// A step that has not come back.
 pub(super) struct InFlight {
-    /// The line that it went over.
-    pub(super) line_number: u64,
+    /// The pipeline that it went over.
+    pub(super) pipeline_number: u64,
     /// Rows of prompts in it.
     pub(super) prompt_rows: usize,
     /// If it has generated ones, when it left, and how many of prompts were in it and before it.
@@ -46,12 +46,16 @@ pub(super) struct InFlight {
 
 impl Core {
     /// Nobody waits, and all blocks are free.
-    pub(in crate::scheduler) fn new(limits: Limits, on_loss: OnLoss, line: Line) -> Self {
+    pub(in crate::scheduler) fn new(
+        limits: Limits,
+        on_loss: OnLoss,
+        pipeline: PipelineShape,
+    ) -> Self {
         Self {
             limits,
             on_loss,
-            line: Some(line),
-            line_number: 0,
+            pipeline: Some(pipeline),
+            pipeline_number: 0,
             cache: KvCache::new(limits.kv_blocks),
             waiting: VecDeque::new(),
             running: Vec::new(),
@@ -59,7 +63,7 @@ impl Core {
             in_flight: HashMap::new(),
             next_step: 0,
             prompt_rows_out: 0,
-            ease: Ease::up_to(line.most_prompt_rows()),
+            ease: Ease::up_to(pipeline.most_prompt_rows()),
             effects: Vec::new(),
         }
     }
@@ -71,7 +75,7 @@ impl Core {
 
     /// Whether one more step may be in flight.
     pub(in crate::scheduler) fn has_room(&self) -> bool {
-        self.line.is_some_and(|line| self.in_flight.len() < line.steps)
+        self.pipeline.is_some_and(|pipeline| self.in_flight.len() < pipeline.steps)
     }
 
     /// How busy it is.

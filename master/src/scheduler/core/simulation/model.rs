@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use cake_engine::{BLOCK_POSITIONS, blocks_for};
 
-use super::super::{ComposedStep, Line};
+use super::super::{ComposedStep, PipelineShape};
 use crate::scheduler::want::{Chosen, Want};
 
 /// Ids that there are.
@@ -75,9 +75,9 @@ impl Truth {
     }
 }
 
-/// The stages of one line.
+/// The stages of one pipeline.
 pub(super) struct Stages {
-    pub(super) line: Line,
+    pub(super) pipeline: PipelineShape,
     /// What each block holds at each of its positions; at first what others have left there.
     cells: Vec<[u64; BLOCK_POSITIONS]>,
     /// Steps on their way, the first to leave first.
@@ -87,9 +87,9 @@ pub(super) struct Stages {
 }
 
 impl Stages {
-    pub(super) fn new(line: Line, blocks: usize, litter: u64) -> Self {
+    pub(super) fn new(pipeline: PipelineShape, blocks: usize, litter: u64) -> Self {
         let cells = (0..blocks as u64).map(|block| [mix(litter, block); BLOCK_POSITIONS]).collect();
-        Self { line, cells, queue: VecDeque::new(), broken: false }
+        Self { pipeline, cells, queue: VecDeque::new(), broken: false }
     }
 
     /// Computes the step that left first, and chooses what it was to choose.

@@ -4,7 +4,7 @@ use crate::chunk::Chunk;
 
 /// What is to be known of the stages that steps go over.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::scheduler) struct Line {
+pub(in crate::scheduler) struct PipelineShape {
     /// How many there are.
     pub(in crate::scheduler) stages: usize,
     /// Steps that are to be in flight.
@@ -15,7 +15,7 @@ pub(in crate::scheduler) struct Line {
     pub(in crate::scheduler) prompt_rows: usize,
 }
 
-impl Line {
+impl PipelineShape {
     /// So many stages, all of them the master's own if it is `alone`.
     pub(in crate::scheduler) fn new(
         stages: usize,
