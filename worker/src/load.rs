@@ -92,8 +92,8 @@ impl From<Error> for Status {
     }
 }
 
-/// Where a load happens.
-pub struct Place<'a> {
+/// What a load works with.
+pub struct LoadContext<'a> {
     /// The blobs.
     pub store: &'a Store,
     /// What runs the stage.
@@ -157,17 +157,17 @@ impl Load {
     /// [`Error`]; nothing is loaded then.
     pub fn run(
         self,
-        place: &Place<'_>,
+        context: &LoadContext<'_>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Outcome, Error> {
-        let Place { store, runtime, threads, .. } = *place;
+        let LoadContext { store, runtime, threads, .. } = *context;
         let before = runtime.take(); // Two stages at once could exceed the budget.
         let (mut blobs, missing) = keep(store, before, &self.blobs);
         let kept = blobs.len();
         let (opened, mut corrupt) = open_all(store, &missing)?;
         blobs.extend(opened);
-        let room = self.check_budget(&blobs, place)?;
-        corrupt.extend(verify(blobs.split_at(kept), place, progress)?);
+        let room = self.check_budget(&blobs, context)?;
+        corrupt.extend(verify(blobs.split_at(kept), context, progress)?);
         if !corrupt.is_empty() {
             drop(blobs);
             return discard(store, corrupt);
@@ -175,8 +175,8 @@ impl Load {
         let named = |(name, tensor): (&str, _)| (name.to_owned(), tensor);
         let parts = blobs.iter_mut().map(|open| open.blob.tensors_mut().map(named).collect());
         let mut parts: Vec<Vec<_>> = parts.collect();
-        let mut wanted = || (place.still_wanted)().map_err(Error::from);
-        place.placement.settle(&mut parts, room, threads, &mut wanted)?;
+        let mut wanted = || (context.still_wanted)().map_err(Error::from);
+        context.placement.settle(&mut parts, room, threads, &mut wanted)?;
         let options = EngineOptions {
             kv: self.kv,
             kv_blocks: self.kv_blocks,
@@ -203,7 +203,7 @@ impl Load {
             max_rows: self.max_rows,
             wire: self.wire,
         };
-        (place.still_wanted)()?;
+        (context.still_wanted)()?;
         runtime.install(stage, about, blobs)?;
         Ok(Outcome::Loaded)
     }
@@ -212,8 +212,8 @@ impl Load {
     ///
     /// Returns the bytes of the budget that nothing takes until the layers are built: the KV cache and
     /// the scratch memory come after the weights are where they shall lie.
-    fn check_budget(&self, blobs: &[OpenBlob], place: &Place<'_>) -> Result<u64, Error> {
-        let Place { budget, threads, .. } = *place;
+    fn check_budget(&self, blobs: &[OpenBlob], context: &LoadContext<'_>) -> Result<u64, Error> {
+        let LoadContext { budget, threads, .. } = *context;
         let costs = ResidentCosts::own();
         let weights = blobs.iter().map(|blob| resident_bytes(blob, &costs));
         let weights = weights.fold(0, u64::saturating_add);
@@ -221,7 +221,7 @@ impl Load {
         let block = cake_engine::block_bytes(layers.unwrap_or_default(), self.kv);
         let kv = block.saturating_mul(self.kv_blocks as u64);
         let scratch = stage_scratch_bytes(&self.config, self.max_rows, self.max_positions, threads);
-        let later = kv.saturating_add(scratch).max(place.placement.copy_bytes());
+        let later = kv.saturating_add(scratch).max(context.placement.copy_bytes());
         let needed = [weights, later, OVERHEAD_BYTES].into_iter().fold(0, u64::saturating_add);
         let planned = self.planned_bytes.max(needed);
         if planned > budget {
@@ -281,7 +281,7 @@ fn resident_bytes(open: &OpenBlob, costs: &ResidentCosts) -> u64 {
 /// are damaged.
 fn verify(
     (verified, blobs): (&[OpenBlob], &[OpenBlob]),
-    place: &Place<'_>,
+    context: &LoadContext<'_>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Vec<Digest>, Error> {
     let bytes = |blobs: &[OpenBlob]| blobs.iter().map(|open| open.manifest.file_bytes).sum::<u64>();
@@ -289,7 +289,7 @@ fn verify(
     let total = done + bytes(blobs);
     let mut corrupt = Vec::new();
     for open in blobs {
-        (place.still_wanted)()?;
+        (context.still_wanted)()?;
         let result = open.blob.verify(&mut |bytes| progress(done + bytes, total));
         if let Err(error) = result {
             tracing::warn!(blob = %open.manifest.name(), %error, "held blob is damaged");

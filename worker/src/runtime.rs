@@ -1,7 +1,7 @@
 //! The loaded stage: a thread that computes, a bounded queue in front of it, a route behind it.
-mod line;
 #[cfg(test)]
 mod model;
+mod queue;
 mod sync;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use cake_stage::{Job, StepEngine};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use self::line::{Line, Turns, line};
+use self::queue::{StepQueue, Turns, step_queue};
 use crate::NOTES;
 use crate::progress::{Progress, Report};
 use crate::routes::Routes;
@@ -37,7 +37,7 @@ pub type Resting = (Manifest, Blob);
 #[derive(Debug)]
 struct Loaded {
     about: About,
-    line: Line<Job>,
+    queue: StepQueue<Job>,
     routes: Routes,
     pipeline: Option<String>,
     progress: Arc<Progress>,
@@ -144,7 +144,7 @@ impl Runtime {
     /// If the system gives no thread.
     pub fn install(&self, stage: Stage, about: About, blobs: Vec<OpenBlob>) -> std::io::Result<()> {
         let routes = Routes::new(&self.worker, about.wire, about.frames_queued());
-        let (line, turns) = line(limits::STEPS_QUEUED);
+        let (queue, turns) = step_queue(limits::STEPS_QUEUED);
         let (ended, end) = watch::channel(());
         let out = routes.clone();
         let handle = tokio::runtime::Handle::current();
@@ -180,7 +180,7 @@ impl Runtime {
         })?;
         let weights = format_bytes(bytes);
         info!(target: NOTES, %layers, weights, generation = about.generation, "loaded");
-        let loaded = Loaded { about, line, routes, pipeline: None, progress, ended, engine };
+        let loaded = Loaded { about, queue, routes, pipeline: None, progress, ended, engine };
         if let Some(replaced) = self.lock().replace(loaded) {
             replaced.routes.close();
         }
@@ -195,7 +195,7 @@ impl Runtime {
     /// Lets the stage compute nothing more than the step it is at.
     pub fn stop(&self) {
         if let Some(loaded) = &*self.lock() {
-            loaded.line.stop();
+            loaded.queue.stop();
         }
     }
 
@@ -231,10 +231,10 @@ impl Runtime {
 
     fn end(&self) -> Vec<Resting> {
         let Some(loaded) = self.lock().take() else { return Vec::new() };
-        loaded.line.stop();
+        loaded.queue.stop();
         loaded.routes.close();
         drop(loaded.ended);
-        loaded.line.end();
+        loaded.queue.end();
         let blobs = loaded.engine.join().unwrap_or_else(|_| {
             warn!("the stage's thread had panicked");
             Vec::new()
@@ -291,7 +291,7 @@ impl Runtime {
             }
             self.check_generation(&loaded.about, step.generation)?;
             loaded.progress.received(step.step);
-            loaded.line.place()
+            loaded.queue.place()
         };
         // It waits from now on, also where the queue is full.
         let job = Job::new(&self.worker, step);
@@ -330,7 +330,7 @@ impl Runtime {
     }
 }
 
-/// The body of the stage's thread: until the line has ended. It sends each result before it takes the next step: nobody
+/// The body of the stage's thread: until the queue has ended. It sends each result before it takes the next step: nobody
 /// is woken only to hand a result on.
 fn compute(
     mut turns: Turns<Job>,

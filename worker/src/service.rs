@@ -15,7 +15,7 @@ use tracing::info;
 
 use crate::config::Config;
 use crate::lease;
-use crate::load::{Load, Outcome, Place};
+use crate::load::{Load, LoadContext, Outcome};
 use crate::membership::Membership;
 use crate::push;
 use crate::push::blocking;
@@ -453,7 +453,7 @@ impl Service {
             let event = wire::LoadEvent { verified_bytes, total_bytes, ..Default::default() };
             events.try_send(Ok(event)).ok(); // Progress may be skipped, never waited for.
         };
-        let place = Place {
+        let context = LoadContext {
             store,
             runtime,
             budget: config.budget_bytes,
@@ -461,7 +461,7 @@ impl Service {
             placement,
             still_wanted,
         };
-        let outcome = load.run(&place, &mut report)?;
+        let outcome = load.run(&context, &mut report)?;
         let corrupt = match outcome {
             Outcome::Loaded => Vec::new(),
             Outcome::Corrupt(names) => names.iter().map(ToString::to_string).collect(),

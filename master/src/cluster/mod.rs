@@ -5,11 +5,11 @@ pub mod addresses;
 mod calls;
 pub mod conduct;
 mod error;
+mod expected;
 pub mod found;
 mod measure;
 mod names;
 mod offer;
-mod place;
 mod upkeep;
 mod whereabouts;
 
@@ -30,10 +30,10 @@ use crate::membership::Membership;
 
 pub use calls::{ANSWER_TIMEOUT, within, within_time};
 pub use error::{Error, Missing, ago_text};
+pub use expected::ExpectedWorker;
 pub use measure::{Measured, measure};
 pub use names::LOCAL;
 pub use offer::Offer;
-pub use place::Place;
 pub use whereabouts::{Held, Whereabouts};
 
 /// How long one that was there a moment ago may.
@@ -272,25 +272,25 @@ pub async fn refresh(members: &mut Vec<Member>) -> Vec<String> {
     slow
 }
 
-/// Takes those at `places` that are no members, or not held any more, and are there now. Members keep
+/// Takes those `expected` that are no members, or not held any more, and are there now. Members keep
 /// their places. May be dropped at any time.
 pub async fn rejoin(
     members: &mut Vec<Member>,
     membership: &Membership,
-    places: &[Place],
+    expected: &[ExpectedWorker],
     master: &str,
 ) {
     let held = Member::is_held;
     // One that is held may be reached another way by now: what it has is good as long as it works.
-    let is_at = |member: &Member, place: &Place| {
-        let id = place.worker_id.as_ref();
-        id == Some(&member.offer.worker_id) || member.address == place.address
+    let is_at = |member: &Member, one: &ExpectedWorker| {
+        let id = one.worker_id.as_ref();
+        id == Some(&member.offer.worker_id) || member.address == one.address
     };
     let is_missing =
-        |place: &&Place| !members.iter().any(|member| is_at(member, place) && held(member));
-    let missing: Vec<&Place> = places.iter().filter(is_missing).collect();
-    let holds = missing.into_iter().map(|place| async move {
-        let hold = Member::hold(membership, &place.address, master);
+        |one: &&ExpectedWorker| !members.iter().any(|member| is_at(member, one) && held(member));
+    let missing: Vec<&ExpectedWorker> = expected.iter().filter(is_missing).collect();
+    let holds = missing.into_iter().map(|one| async move {
+        let hold = Member::hold(membership, &one.address, master);
         tokio::time::timeout(ALIVE_TIMEOUT, hold).await.ok()?.ok()
     });
     let back = futures_util::future::join_all(holds).await;

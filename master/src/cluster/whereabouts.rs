@@ -3,7 +3,7 @@ use std::collections::{HashMap, HashSet};
 
 use cake_identity::{WorkerEntry, lines};
 
-use super::place::Place;
+use super::expected::ExpectedWorker;
 use super::{Error, Member, Missing, hold_all};
 use crate::membership::Membership;
 
@@ -51,15 +51,17 @@ impl Whereabouts {
     }
 
     /// The same, with the id of who is expected there.
-    pub fn places(&self) -> Vec<Place> {
+    pub fn expected(&self) -> Vec<ExpectedWorker> {
         if !self.is_of_members() {
-            let place = |address| Place { address, worker_id: None };
-            return self.addresses().into_iter().map(place).collect();
+            let expected = |address| ExpectedWorker { address, worker_id: None };
+            return self.addresses().into_iter().map(expected).collect();
         }
         let members = self.membership.members().into_iter();
-        let place =
-            |WorkerEntry { address, worker_id, .. }| Place { address, worker_id: Some(worker_id) };
-        members.map(place).collect()
+        let expected = |WorkerEntry { address, worker_id, .. }| ExpectedWorker {
+            address,
+            worker_id: Some(worker_id),
+        };
+        members.map(expected).collect()
     }
 
     /// Whether there are members that are reached over connections that they open themselves.

@@ -1,5 +1,5 @@
 //! Keeps a service going: when a stage is lost, its layers move to who is left; when a worker leaves, they move
-//! before it goes; when a faster line-up can be had, it is taken. Who is to blame for a loss is remembered (`trust`).
+//! before it goes; when a faster pipeline can be had, it is taken. Who is to blame for a loss is remembered (`trust`).
 //!
 //! ```text
 //!   ┌──somebody leaves, or comes: what moves is pushed beside the work──┐
@@ -29,7 +29,7 @@ use crate::scheduler::Scheduler;
 const PAUSE: Duration = Duration::from_millis(200);
 /// How many rows of a prompt are computed in the time of a generated one, at least.
 const PROMPT_SPEED: f64 = 8.0;
-/// Longest that a faster line-up waits for sequences to finish.
+/// Longest that a faster pipeline waits for sequences to finish.
 const MOST_PATIENCE: Duration = Duration::from_secs(30);
 /// How often it looks whether they have.
 const LOOK_BUSY: Duration = Duration::from_millis(50);
@@ -39,7 +39,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 const LEARN: Duration = Duration::from_secs(30);
 
 /// Whether layers may move although sequences run: when their time is over, or none is left. Never while a step is late:
-/// it may be lost, and over another line-up the same would have to be found out once more.
+/// it may be lost, and over another pipeline the same would have to be found out once more.
 fn may_move(is_over: bool, is_late: bool, running: usize) -> bool {
     !is_late && (is_over || running == 0)
 }
@@ -158,7 +158,7 @@ impl Keeper {
                         |chosen| News::Better { why, chosen: Box::new(chosen), hurry: true };
                     prepared.plan_leave(request, &left_out).await.map(|chosen| Some(better(chosen)))
                 } else if came {
-                    let why = "a faster line-up is there".to_owned();
+                    let why = "a faster pipeline is there".to_owned();
                     let better =
                         |chosen| News::Better { why, chosen: Box::new(chosen), hurry: false };
                     prepared.plan_faster(request, &left_out).await.map(|chosen| chosen.map(better))
@@ -219,7 +219,7 @@ impl Keeper {
     }
 
     /// Gives sequences that run as long to finish as it would take to compute them again, and who is asked where a step
-    /// is the time to say it: over another line-up the same may happen once more. False if a stage is lost meanwhile, or
+    /// is the time to say it: over another pipeline the same may happen once more. False if a stage is lost meanwhile, or
     /// somebody wants to leave.
     async fn let_finish(&self) -> bool {
         let held = self.scheduler.load().kv_blocks.held * cake_engine::BLOCK_POSITIONS;

@@ -60,8 +60,8 @@ impl Prepared {
 
     /// Takes workers that came back. May be dropped at any time.
     pub(crate) async fn rejoin(&mut self, cluster: &Whereabouts) {
-        let (membership, places) = (&cluster.membership, cluster.places());
-        cluster::rejoin(&mut self.members, membership, &places, &master_name()).await;
+        let (membership, expected) = (&cluster.membership, cluster.expected());
+        cluster::rejoin(&mut self.members, membership, &expected, &master_name()).await;
     }
 
     /// The stages that workers run, in chain order. A stage is a worker's by its place among the

@@ -50,7 +50,7 @@ fn check_size(schema: &Value) -> Result<(), Refusal> {
             }
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
-        let top = || Place(String::new());
+        let top = || Pointer(String::new());
         within("bytes of names and texts", bytes as u64, MAX_BYTES as u64, top)?;
         within("values", values as u64, MAX_VALUES as u64, top)?;
     }
@@ -68,7 +68,8 @@ struct Part<'s> {
     hops: usize,
 }
 
-enum Step {
+/// What is left to do of a walk: into a part, or back out of it.
+enum Todo {
     Enter(usize),
     Leave(usize),
 }
@@ -186,23 +187,23 @@ struct Walk<'s> {
 impl<'s> Walk<'s> {
     fn run(mut self) -> Result<Asked, Refusal> {
         self.parts.push(Part { value: self.root, from: None, path: None, depth: 0, hops: 0 });
-        let mut todo = vec![Step::Enter(0)];
-        while let Some(step) = todo.pop() {
-            match step {
-                Step::Enter(part) => self.enter(part, &mut todo)?,
-                Step::Leave(part) => self.leave(part)?,
+        let mut todo = vec![Todo::Enter(0)];
+        while let Some(next) = todo.pop() {
+            match next {
+                Todo::Enter(part) => self.enter(part, &mut todo)?,
+                Todo::Leave(part) => self.leave(part)?,
             }
         }
         // What each reference leads to is compiled by itself.
         let targets = self.references.values().map(|target| self.size_of(target).written);
         let expanded = targets.fold(self.size_of(self.root).written, u64::saturating_add);
-        let top = || Place(String::new());
+        let top = || Pointer(String::new());
         within("schemas that come of it", expanded, MAX_EXPANDED, top)?;
         Ok(Asked { expanded })
     }
 
     /// Comes to a part: what is in it, and what it refers to, is next.
-    fn enter(&mut self, index: usize, todo: &mut Vec<Step>) -> Result<(), Refusal> {
+    fn enter(&mut self, index: usize, todo: &mut Vec<Todo>) -> Result<(), Refusal> {
         let Part { value, depth, hops, .. } = self.parts[index];
         if self.sizes.contains_key(&address(value)) {
             return Ok(());
@@ -212,7 +213,7 @@ impl<'s> Walk<'s> {
         within("levels", depth as u64, MAX_DEPTH as u64, place)?;
         within("one $ref after the other", hops as u64, MAX_HOPS as u64, place)?;
         self.sizes.insert(address(value), None);
-        todo.push(Step::Leave(index));
+        todo.push(Todo::Leave(index));
         let fields = match value {
             Value::Object(fields) => fields,
             Value::Bool(_) => return Ok(()),
@@ -229,7 +230,7 @@ impl<'s> Walk<'s> {
         for (keyword, value) in fields {
             if keyword == "$ref" {
                 let target = self.follow(index, value)?;
-                todo.push(Step::Enter(self.parts.len()));
+                todo.push(Todo::Enter(self.parts.len()));
                 let hops = hops + 1;
                 self.parts.push(Part {
                     value: target,
@@ -241,7 +242,7 @@ impl<'s> Walk<'s> {
                 continue;
             }
             for Child { keyword, name, schema } in keywords::children(keyword, value) {
-                todo.push(Step::Enter(self.parts.len()));
+                todo.push(Todo::Enter(self.parts.len()));
                 let (from, path) = (Some(index), Some((keyword, name)));
                 self.parts.push(Part { value: schema, from, path, depth: depth + 1, hops });
             }
@@ -353,17 +354,17 @@ impl<'s> Walk<'s> {
         Ok(target)
     }
 
-    fn place_in(&self, index: usize, keyword: &str, name: Option<&str>) -> Place {
-        let Place(mut path) = self.place(index);
+    fn place_in(&self, index: usize, keyword: &str, name: Option<&str>) -> Pointer {
+        let Pointer(mut path) = self.place(index);
         for segment in [Some(keyword), name].into_iter().flatten() {
             path.push('/');
             path.push_str(segment);
         }
-        Place(shown(&path))
+        Pointer(shown(&path))
     }
 
     /// The way to a part from the last reference on, or from the top.
-    fn place(&self, index: usize) -> Place {
+    fn place(&self, index: usize) -> Pointer {
         let (mut segments, mut at) = (Vec::new(), Some(index));
         while let Some(Part { from, path, .. }) = at.map(|at| &self.parts[at]) {
             if let Some((keyword, name)) = path {
@@ -376,7 +377,7 @@ impl<'s> Walk<'s> {
             at = *from;
         }
         let path: String = segments.iter().rev().flat_map(|segment| ["/", segment]).collect();
-        Place(shown(&path))
+        Pointer(shown(&path))
     }
 }
 

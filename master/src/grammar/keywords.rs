@@ -4,7 +4,8 @@ use serde_json::{Map, Value};
 
 use super::limits::{
     MAX_ALTERNATIVES, MAX_COUNT, MAX_COUNTED_PROPERTIES, MAX_DECIMALS, MAX_EXCLUSIVE, MAX_MULTIPLE,
-    MAX_NAME_PATTERNS, MAX_PATTERN_BYTES, MAX_PROPERTIES, MAX_WRITTEN_OUT, Place, Refusal, within,
+    MAX_NAME_PATTERNS, MAX_PATTERN_BYTES, MAX_PROPERTIES, MAX_WRITTEN_OUT, Pointer, Refusal,
+    within,
 };
 use super::pattern;
 
@@ -121,7 +122,7 @@ pub(super) fn decimal(value: &Value) -> Option<(u64, u32)> {
 /// or what it has of a name.
 pub(super) fn check(
     fields: &Map<String, Value>,
-    place: &dyn Fn(&str, Option<&str>) -> Place,
+    place: &dyn Fn(&str, Option<&str>) -> Pointer,
 ) -> Result<(), Refusal> {
     for (keyword, value) in fields {
         let known = |all: &[&'static str]| all.iter().copied().find(|known| known == keyword);
@@ -203,7 +204,7 @@ fn is_type(value: &Value) -> bool {
 }
 
 /// Looks how long a pattern is and how much it is written out.
-fn check_pattern(pattern: &str, place: impl Fn() -> Place) -> Result<(), Refusal> {
+fn check_pattern(pattern: &str, place: impl Fn() -> Pointer) -> Result<(), Refusal> {
     within("bytes of a pattern", pattern.len() as u64, MAX_PATTERN_BYTES as u64, &place)?;
     // Such a group is a way of the compiler's own to look ahead.
     if pattern.contains("<stop>") {

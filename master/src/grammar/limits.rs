@@ -45,7 +45,7 @@ pub enum Refusal {
         /// Of what.
         what: &'static str,
         /// A JSON pointer into the schema.
-        place: Place,
+        place: Pointer,
         /// How much there is, or more.
         found: u64,
         /// How much is taken.
@@ -57,7 +57,7 @@ pub enum Refusal {
         /// Which.
         keyword: &'static str,
         /// Where.
-        place: Place,
+        place: Pointer,
         /// What it should be.
         expected: &'static str,
     },
@@ -67,17 +67,17 @@ pub enum Refusal {
     )]
     Reference {
         /// Where.
-        place: Place,
+        place: Pointer,
         /// What it says.
         reference: String,
     },
 }
 
-/// A place in a schema: a JSON pointer, shortened if it is long.
+/// Where something is in a schema: a JSON pointer, shortened if it is long.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place(pub(super) String);
+pub struct Pointer(pub(super) String);
 
-impl fmt::Display for Place {
+impl fmt::Display for Pointer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.is_empty() { "the top" } else { &self.0 })
     }
@@ -88,7 +88,7 @@ pub(super) fn within(
     what: &'static str,
     found: u64,
     most: u64,
-    place: impl FnOnce() -> Place,
+    place: impl FnOnce() -> Pointer,
 ) -> Result<(), Refusal> {
     match found > most {
         true => Err(Refusal::TooMuch { what, place: place(), found, most }),

@@ -8,12 +8,12 @@ const SECONDS: usize = 4;
 /// Tokens counted by the second they came in.
 #[derive(Debug, Default)]
 pub(super) struct Rates {
-    /// One more than is looked at: the second under way. A place is used again by a later second.
-    places: [Place; SECONDS + 1],
+    /// One more than is looked at: the second under way. A slot is used again by a later second.
+    slots: [Slot; SECONDS + 1],
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct Slot {
     second: u64,
     prompt: u64,
     generated: u64,
@@ -23,20 +23,20 @@ impl Rates {
     /// Counts tokens that came at `now`, a time since the start that never goes back.
     pub(super) fn add(&mut self, now: Duration, prompt: u64, generated: u64) {
         let second = now.as_secs();
-        let place = &mut self.places[second as usize % (SECONDS + 1)];
-        if place.second != second {
-            *place = Place { second, ..Place::default() };
+        let slot = &mut self.slots[second as usize % (SECONDS + 1)];
+        if slot.second != second {
+            *slot = Slot { second, ..Slot::default() };
         }
-        place.prompt += prompt;
-        place.generated += generated;
+        slot.prompt += prompt;
+        slot.generated += generated;
     }
 
     /// Tokens per second, of prompts and generated, in the last seconds before the one of `now`.
     pub(super) fn per_second(&self, now: Duration) -> (f64, f64) {
         let end = now.as_secs();
         let begin = end.saturating_sub(SECONDS as u64);
-        let recent = self.places.iter().filter(|place| (begin..end).contains(&place.second));
-        let sum = recent.fold((0, 0), |sum, place| (sum.0 + place.prompt, sum.1 + place.generated));
+        let recent = self.slots.iter().filter(|slot| (begin..end).contains(&slot.second));
+        let sum = recent.fold((0, 0), |sum, slot| (sum.0 + slot.prompt, sum.1 + slot.generated));
         let seconds = (end - begin).max(1) as f64;
         (sum.0 as f64 / seconds, sum.1 as f64 / seconds)
     }

@@ -13,8 +13,7 @@ use tokio::task::JoinHandle;
 use tracing::{Span, debug_span, warn};
 
 use super::cache::Usage;
-use super::compose::{Line, Step};
-use super::core::{Core, Effect};
+use super::core::{ComposedStep, Core, Effect, PipelineShape};
 use super::step::{Part, Seen, choose};
 use super::want::{Chosen, Failed, Want};
 use super::{Command, Error, Event, Limits, Load, OnLoss, Resumed, Shared};
@@ -34,7 +33,7 @@ pub(super) async fn run(
 ) -> Option<String> {
     let Limits { chunk, prompt_rows, .. } = shared.limits;
     let mut actor = Actor {
-        core: Core::new(shared.limits, on_loss, line(&pipeline, chunk, prompt_rows)),
+        core: Core::new(shared.limits, on_loss, shape_of(&pipeline, chunk, prompt_rows)),
         started: Instant::now(),
         clients: HashMap::new(),
         stages: Some(Stages::new(pipeline)),
@@ -69,7 +68,7 @@ struct Actor {
     started: Instant,
     /// Whoever waits for a sequence that is not over.
     clients: HashMap<u64, Client>,
-    /// None from the loss of a stage until there is another line in its place.
+    /// None from the loss of a stage until there is another pipeline in its place.
     stages: Option<Stages>,
     /// The pipeline before, as long as it is being closed.
     closing: Option<JoinHandle<()>>,
@@ -107,15 +106,15 @@ impl Stages {
         Self { pipeline, names }
     }
 
-    async fn submit(&self, ends: &Ends, step: Step) -> Result<Ticket, Error> {
+    async fn submit(&self, ends: &Ends, step: ComposedStep) -> Result<Ticket, Error> {
         let hidden = ends.embed(&step.ids).map_err(|error| Error::Engine(Arc::new(error)))?;
         Ok(self.pipeline.submit(step.items, hidden, step.wanted).await?)
     }
 }
 
 /// What the core has to know of a pipeline.
-fn line(pipeline: &Pipeline, chunk: Chunk, prompt_rows: usize) -> Line {
-    Line::new(pipeline.stages().len(), pipeline.hops() == 0, chunk, prompt_rows)
+fn shape_of(pipeline: &Pipeline, chunk: Chunk, prompt_rows: usize) -> PipelineShape {
+    PipelineShape::new(pipeline.stages().len(), pipeline.hops() == 0, chunk, prompt_rows)
 }
 
 impl Actor {
@@ -145,7 +144,7 @@ impl Actor {
                 self.carry_out(effects);
             }
             Command::Suspend(told) => {
-                self.core.lose_line();
+                self.core.lose_pipeline();
                 self.close();
                 let closing = self.closing.take();
                 tokio::spawn(async move {
@@ -157,9 +156,9 @@ impl Actor {
             }
             Command::Resume(resumed) => {
                 let Resumed { pipeline, chunk, prompt_rows } = *resumed;
-                let line = line(&pipeline, chunk, prompt_rows);
+                let shape = shape_of(&pipeline, chunk, prompt_rows);
                 self.stages = Some(Stages::new(pipeline));
-                let effects = self.core.resume(line, self.now());
+                let effects = self.core.resume(shape, self.now());
                 self.carry_out(effects);
             }
             Command::GiveUp(why) => {
@@ -212,7 +211,7 @@ impl Actor {
     }
 
     /// A span for each of a step's items, which carries it to the stages.
-    fn spans(&self, step: &mut Step) -> Vec<Part> {
+    fn spans(&self, step: &mut ComposedStep) -> Vec<Part> {
         let mut wants = step.wants.iter().map(Want::sequence).peekable();
         let parts = step.items.iter_mut().map(|item| {
             let span = match self.clients.get(&item.sequence) {
@@ -261,7 +260,7 @@ impl Actor {
                         self.damaged = Some(error.to_string());
                     }
                 }
-                Effect::LineLost { error, sequences } => {
+                Effect::PipelineLost { error, sequences } => {
                     warn!(%error, sequences, "the pipeline is lost: sequences wait");
                     self.close();
                 }

@@ -1,11 +1,10 @@
 //! Many sequences over one pipeline: continuous batching.
 //!
 //! Start at [`Scheduler::submit`]. One task (`actor`) moves messages; all that it decides a pure state machine decides
-//! (`core`), which owns everything that changes: who waits, who runs (`admit`), which KV blocks are whose (`cache`), how
-//! far each is (`sequence`), what is to come of a step (`want`). Commands that have one sequence drive the same core
-//! themselves (`single`).
+//! (`core`), which owns everything that changes: who waits, who runs, which KV blocks are whose (`cache`), how far each is,
+//! what is to come of a step (`want`). Commands that have one sequence drive the same core themselves (`single`).
 //! Sequences join and leave between two steps. A step carries one token of each of its generating sequences and some
-//! rows of prompts (`batch`, `compose`); so many steps are in flight that every stage has one, and one is with the
+//! rows of prompts; so many steps are in flight that every stage has one, and one is with the
 //! master's head. The task is watched: its end is an error that everybody hears ([`Scheduler::ended`]).
 //!
 //! Invariants:
@@ -17,16 +16,11 @@
 //!   sequence as soon as no later step reads them for the first.
 
 mod actor;
-mod admit;
-mod batch;
 mod cache;
-mod compose;
 mod core;
-mod ease;
 mod generation;
 mod request;
 mod sampler;
-mod sequence;
 mod shared;
 mod single;
 mod step;

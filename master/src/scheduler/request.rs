@@ -115,7 +115,7 @@ impl Error {
 pub enum OnLoss {
     /// They fail.
     Fail,
-    /// They wait for [`Scheduler::resume`] or [`Scheduler::give_up`].
+    /// They wait for another pipeline, or until whoever would open one gives up.
     Wait,
 }
 

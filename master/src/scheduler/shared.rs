@@ -35,7 +35,7 @@ pub(super) enum Command {
     Cancel {
         sequence: u64,
     },
-    /// Whoever asks is told when the line's memory is free.
+    /// Whoever asks is told when the pipeline's memory is free.
     Suspend(oneshot::Sender<()>),
     Resume(Box<Resumed>),
     GiveUp(String),

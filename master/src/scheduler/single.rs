@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::{block_in_place, yield_now};
 
-use super::compose::{Line, Step};
-use super::core::{Core, Effect};
+use super::core::{ComposedStep, Core, Effect, PipelineShape};
 use super::sampler::Sampler;
 use super::want::{Chosen, Want};
 use super::{Choice, Error, Event, Goal, Limits, OnLoss, Request, Scope};
@@ -83,8 +82,9 @@ impl Generator<'_> {
         };
         limits.check(&request, self.ends.vocab_size())?;
         // Nobody else waits behind its prompt: all of it may be on its way, as far as the pipeline takes it.
-        let line = Line { stages: context, steps: usize::MAX, chunk, prompt_rows: context };
-        let mut core = Core::new(limits, OnLoss::Fail, line);
+        let shape =
+            PipelineShape { stages: context, steps: usize::MAX, chunk, prompt_rows: context };
+        let mut core = Core::new(limits, OnLoss::Fail, shape);
         core.submit(SEQUENCE, request, Duration::ZERO);
         let now = Instant::now();
         Ok(Run {
@@ -229,7 +229,7 @@ impl Run<'_> {
                 Effect::Over { event: Some(Event::Ended(finish)), .. } => self.over = Some(finish),
                 Effect::Over { event: Some(Event::Failed(error)), .. }
                 | Effect::StepFailed { error, .. }
-                | Effect::LineLost { error, .. } => return Err(error.into()),
+                | Effect::PipelineLost { error, .. } => return Err(error.into()),
                 Effect::Over { .. } => return Err(Error::Panicked.into()),
             }
         }
@@ -253,9 +253,9 @@ async fn send(
     pipeline: &Pipeline,
     ends: &Ends,
     options: &Options,
-    step: Step,
+    step: ComposedStep,
 ) -> Result<Leaving, generate::Error> {
-    let Step { number, items, ids, mut wanted, mut wants } = step;
+    let ComposedStep { number, items, ids, mut wanted, mut wants } = step;
     let prompt = items.iter().all(|item| item.prompt);
     if prompt && options.keep_prompt_logits {
         wanted = (0..ids.len() as u32).collect();

@@ -238,3 +238,27 @@ impl Ask {
         self.0.iter().map(String::as_str).collect()
     }
 }
+
+/// Two workers of one thread, each on a core of its own, and where their stores are.
+pub(super) fn pinned(lab: &Lab) -> Result<(TempDir, Vec<TestWorker>)> {
+    pinned_with(lab, &[])
+}
+
+/// The same with more arguments.
+pub(super) fn pinned_with(lab: &Lab, args: &[String]) -> Result<(TempDir, Vec<TestWorker>)> {
+    let home = lab.scratch()?;
+    let start = |(core, name): (usize, &&str)| {
+        let directory = Some(home.path().join(name));
+        let options = WorkerOptions {
+            memory: 8 << 30,
+            core: Some(core),
+            directory,
+            args: args.to_vec(),
+            ..WorkerOptions::default()
+        };
+        std::fs::create_dir(home.path().join(name))?;
+        Ok(TestWorker::start(name, options))
+    };
+    let workers = NAMES.iter().enumerate().map(start).collect::<Result<Vec<_>>>()?;
+    Ok((home, workers))
+}

@@ -2,11 +2,12 @@
 use anyhow::Result;
 
 use super::cluster::Ask;
-use super::engine::{medians, rates};
+use super::files;
 use super::lab::Lab;
+use super::models::{ONE_B, one_b};
 use super::peers::Rates;
+use super::rates::{medians, rates};
 use super::table::{Measured, Table};
-use super::{ONE_B, files, one_b};
 
 /// What is asked of it.
 pub(super) const BAR: &str = "≥ 0.85";

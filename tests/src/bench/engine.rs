@@ -1,14 +1,15 @@
 //! Prefill and decode in every encoding, alone and over two pinned workers, beside others.
-use anyhow::{Context, Result};
-use cake_tests::{Master, TestWorker, WorkerOptions};
-use tempfile::TempDir;
+use anyhow::Result;
+use cake_tests::Master;
 
 use super::bandwidth::read_bandwidth;
-use super::cluster::{Ask, NAMES, Run};
+use super::cluster::{Ask, Run, pinned};
+use super::files;
 use super::lab::Lab;
+use super::models::{CUT, ONE_B, one_b};
 use super::peers::{Peers, Rates};
+use super::rates::{median, medians, rates};
 use super::table::{Measured, Table};
-use super::{CUT, ONE_B, files, one_b};
 
 const PROMPT: usize = 512;
 const THREADS: usize = 2;
@@ -207,52 +208,4 @@ fn both(ask: &Ask, run: impl Fn(&Ask) -> Result<Run>) -> Result<Rates> {
     let prefill = rates(&run(&ask.clone().answer(PROMPT, 2))?)?.prefill;
     let decode = rates(&run(&ask.clone().answer(BEFORE, ANSWER))?)?.decode;
     Ok(Rates { prefill, decode })
-}
-
-/// Two workers of one thread, each on a core of its own, and where their stores are.
-pub(super) fn pinned(lab: &Lab) -> Result<(TempDir, Vec<TestWorker>)> {
-    pinned_with(lab, &[])
-}
-
-/// The same with more arguments.
-pub(super) fn pinned_with(lab: &Lab, args: &[String]) -> Result<(TempDir, Vec<TestWorker>)> {
-    let home = lab.scratch()?;
-    let start = |(core, name): (usize, &&str)| {
-        let directory = Some(home.path().join(name));
-        let options = WorkerOptions {
-            memory: 8 << 30,
-            core: Some(core),
-            directory,
-            args: args.to_vec(),
-            ..WorkerOptions::default()
-        };
-        std::fs::create_dir(home.path().join(name))?;
-        Ok(TestWorker::start(name, options))
-    };
-    let workers = NAMES.iter().enumerate().map(start).collect::<Result<Vec<_>>>()?;
-    Ok((home, workers))
-}
-
-/// What a run said of its speed.
-pub(super) fn rates(run: &Run) -> Result<Rates> {
-    let report = run.json()?;
-    let rate = |name: &str| {
-        report["timing"][name].as_f64().with_context(|| format!("no {name} in the report"))
-    };
-    Ok(Rates {
-        prefill: rate("prefill_tokens_per_second")?,
-        decode: rate("decode_tokens_per_second")?,
-    })
-}
-
-/// The median of each.
-pub(super) fn medians(rates: &[Rates]) -> Rates {
-    let of = |rate: fn(&Rates) -> f64| median(rates.iter().map(rate).collect());
-    Rates { prefill: of(|rates| rates.prefill), decode: of(|rates| rates.decode) }
-}
-
-/// The middle one; 0 of none.
-pub(super) fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
 }

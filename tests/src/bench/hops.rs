@@ -3,11 +3,12 @@ use anyhow::{Context, Result, ensure};
 use cake_tests::Master;
 use serde_json::Value;
 
-use super::cluster::Ask;
-use super::engine::{median, pinned};
+use super::cluster::{Ask, pinned};
+use super::files;
 use super::lab::Lab;
+use super::models::{CUT, ONE_B, one_b};
+use super::rates::median;
 use super::table::{Measured, Table};
-use super::{CUT, ONE_B, files, one_b};
 
 /// What is asked of it.
 pub(super) const BAR: &str = "≤ 300 µs";

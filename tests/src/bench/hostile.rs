@@ -15,11 +15,12 @@ use cake_tests::{Master, Server, master};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
 
-use super::cluster::NAMES;
-use super::engine::{median, pinned_with};
+use super::cluster::{NAMES, pinned_with};
+use super::files;
 use super::lab::Lab;
+use super::models::{CUT, ONE_B, one_b};
+use super::rates::median;
 use super::table::{Measured, Table};
-use super::{CUT, ONE_B, files, one_b};
 
 pub(super) const BAR: &str = "≤ 300 MiB; ≤ 1.10; ≤ 100 ms; ≥ 0.5";
 const MOST_MORE: u64 = 300 << 20;

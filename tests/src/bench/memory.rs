@@ -7,9 +7,10 @@ use cake_tests::{Cgroup, ModelShape};
 use serde_json::Value;
 
 use super::cluster::{Ask, CONTEXT, NAMES, Pair, Ways};
+use super::files;
 use super::lab::Lab;
+use super::models::{CUT, ONE_B, one_b};
 use super::table::{Measured, Table};
-use super::{CUT, ONE_B, files, one_b};
 
 const TEN_GIB: &str = "llama-10gib";
 /// Most that a master may take while it pushes.

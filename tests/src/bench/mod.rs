@@ -1,8 +1,8 @@
 //! The figures that this project promises, measured with real processes from outside of them.
 //!
-//! [`lab`] is where it happens, [`cluster`] two workers and commands to a master, [`files`] and
-//! [`fill`] the page cache, [`peers`] other systems, [`table`] the outcome; the figures themselves
-//! are in [`push`], [`memory`], [`speed`] and [`demo`]; those of the engine in [`engine`], [`hops`],
+//! [`lab`] is where it happens, [`cluster`] two workers and commands to a master, [`models`] what they run, [`rates`]
+//! how fast that was, [`files`] and [`fill`] the page cache, [`peers`] other systems, [`table`] the outcome; the figures
+//! themselves are in [`push`], [`memory`], [`speed`] and [`demo`]; those of the engine in [`engine`], [`hops`],
 //! [`together`], [`context`], [`tiers`] and [`packed7b`]; those of a service in [`serve`], the cost of
 //! encryption in [`tls`], the time after a loss in [`recovery`], what strangers can do to a service in [`hostile`]; what
 //! a plan promises beside what comes of it in [`predictions`].
@@ -17,10 +17,12 @@ mod hops;
 mod hostile;
 mod lab;
 mod memory;
+mod models;
 mod packed7b;
 mod peers;
 mod predictions;
 mod push;
+mod rates;
 mod recovery;
 mod serve;
 mod speed;
@@ -33,21 +35,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, ensure};
-use cake_tests::ModelShape;
 
 pub(crate) use table::Table;
 
 use lab::Lab;
-
-/// Name of the model that most figures are about.
-const ONE_B: &str = "llama-1b";
-/// How many of its layers the first of two workers holds.
-const CUT: usize = 8;
-
-/// Its shape: that of a Llama of one billion parameters, 2.3 GiB of bf16 in one file.
-fn one_b() -> ModelShape {
-    ModelShape::llama_1b()
-}
 
 /// Figures that are measured together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

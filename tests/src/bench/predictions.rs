@@ -2,11 +2,12 @@
 use anyhow::{Context, Result};
 use cake_tests::Master;
 
-use super::cluster::{Ask, Run};
-use super::engine::{median, pinned, rates};
+use super::cluster::{Ask, Run, pinned};
+use super::files;
 use super::lab::Lab;
+use super::models::{CUT, ONE_B, one_b};
+use super::rates::{median, rates};
 use super::table::{Measured, Table};
-use super::{CUT, ONE_B, files, one_b};
 
 /// What is asked of predicted ÷ measured.
 pub(super) const BAR: &str = "0.85 to 1.15";

@@ -7,9 +7,10 @@ use cake_checkpoint::units::format_bytes;
 use serde_json::Value;
 
 use super::cluster::{Ask, Pair, Ways};
+use super::files;
 use super::lab::Lab;
+use super::models::{CUT, ONE_B, one_b};
 use super::table::{Measured, Table};
-use super::{CUT, ONE_B, files, one_b};
 
 /// One piece of a blob: what a blob under way may have to repeat, and more than all messages of a
 /// short answer.

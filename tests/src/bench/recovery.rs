@@ -5,10 +5,11 @@ use anyhow::{Context, Result, ensure};
 use cake_tests::streams::{STREAMS, count, together};
 use cake_tests::{Master, Server, TestWorker, WorkerOptions, budget_for, master};
 
-use super::engine::median;
+use super::files;
 use super::lab::Lab;
+use super::models::{ONE_B, one_b};
+use super::rates::median;
 use super::table::{Measured, Table};
-use super::{ONE_B, files, one_b};
 
 /// What is asked of it.
 pub(super) const BAR: &str = "≤ 1.3; noticed ≤ 1 s";

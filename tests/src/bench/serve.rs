@@ -6,11 +6,12 @@ use anyhow::{Context, Result, ensure};
 use cake_tests::{Collector, Master, Server, master, until};
 use serde_json::{Value, json};
 
-use super::cluster::NAMES;
-use super::engine::{median, pinned_with};
+use super::cluster::{NAMES, pinned_with};
+use super::files;
 use super::lab::Lab;
+use super::models::{CUT, ONE_B, one_b};
+use super::rates::median;
 use super::table::{Measured, Table};
-use super::{CUT, ONE_B, files, one_b};
 
 const COMPLETIONS: &str = "/v1/completions";
 const PROMPT: usize = 64;

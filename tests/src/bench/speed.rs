@@ -7,9 +7,11 @@ use anyhow::{Context, Result, ensure};
 use cake_tests::{Master, Running};
 
 use super::cluster::{Ask, Pair, Run, Ways};
+use super::files;
 use super::lab::Lab;
+use super::models::{CUT, ONE_B, one_b};
+use super::rates::median;
 use super::table::{Measured, Table};
-use super::{CUT, ONE_B, files, one_b};
 
 const ROUNDS: usize = 3;
 const DEADLINE: Duration = Duration::from_secs(300);
@@ -120,9 +122,4 @@ pub(crate) fn answers(lab: &Lab, table: &mut Table) -> Result<()> {
         table.inform(&format!("speed: 1B bf16 {how}"), Measured::new(decode, words));
     }
     Ok(())
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

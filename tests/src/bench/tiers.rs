@@ -2,10 +2,11 @@
 use anyhow::Result;
 
 use super::cluster::Ask;
-use super::engine::{median, rates};
+use super::files;
 use super::lab::Lab;
+use super::models::{ONE_B, one_b};
+use super::rates::{median, rates};
 use super::table::{Measured, Table};
-use super::{ONE_B, files, one_b};
 
 /// What is asked of it.
 pub(super) const BAR: &str = "AVX-512 ≤ 2.5 × portable";

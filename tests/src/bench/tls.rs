@@ -2,11 +2,12 @@
 use anyhow::{Context, Result};
 use cake_tests::{Invitation, Master};
 
-use super::cluster::Ask;
-use super::engine::{median, pinned, pinned_with};
+use super::cluster::{Ask, pinned, pinned_with};
+use super::files;
 use super::lab::Lab;
+use super::models::{CUT, ONE_B, one_b};
+use super::rates::median;
 use super::table::{Measured, Table};
-use super::{CUT, ONE_B, files, one_b};
 
 /// What is asked of it.
 pub(super) const BAR: &str = "≤ 1.05";

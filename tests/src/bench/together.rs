@@ -13,11 +13,12 @@ use cake_engine::{
 use cake_master::model::Model;
 use cake_master::place::OwnWeights;
 
-use super::engine::median;
+use super::files;
 use super::lab::Lab;
+use super::models::{ONE_B, one_b};
 use super::peers::Together;
+use super::rates::median;
 use super::table::{Measured, Table};
-use super::{ONE_B, files, one_b};
 
 /// What is asked of it.
 pub(super) const BAR: &str = "≥ 2.5 × llama.cpp's server";

@@ -1,7 +1,7 @@
 //! The tensors of a made-up model, in the order of its file.
 use cake_checkpoint::{Affine, Dtype, ModelSpec, TensorKind, TensorSpec};
 
-use super::ModelShape;
+use super::shape::ModelShape;
 
 /// How far norm weights lie from 1.
 const NORM_SPREAD: f32 = 0.1;
@@ -35,6 +35,19 @@ impl Tensor {
 }
 
 impl ModelShape {
+    /// Bytes of all tensors.
+    pub fn bytes(&self) -> u64 {
+        self.tensors().iter().map(Tensor::bytes).sum()
+    }
+
+    /// Bytes of one layer's tensors.
+    pub fn layer_bytes(&self) -> u64 {
+        let prefix = "model.layers.0.";
+        let tensors = self.tensors();
+        let layer = tensors.iter().filter(|tensor| tensor.name.starts_with(prefix));
+        layer.map(Tensor::bytes).sum()
+    }
+
     /// All tensors in the order of the file: what the specification of such a configuration says.
     pub(super) fn tensors(&self) -> Vec<Tensor> {
         let config = self.config().to_string();

@@ -1,5 +1,5 @@
-//! The line of steps in every order that its threads may take turns in, as far as some preemptions go: the very code
-//! of its two ends, on a queue with the contract of the real one. A thread that waits for ever is a deadlock to loom.
+//! The queue of steps in every order that its threads may take turns in, as far as some preemptions go: the very code
+//! of its two ends, on a channel with the contract of the real one. A thread that waits for ever is a deadlock to loom.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -8,7 +8,7 @@ use loom::model::Builder;
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
-/// The names that the line takes from its neighbour.
+/// The names that the queue takes from its neighbour.
 mod sync {
     use std::collections::VecDeque;
 
@@ -98,10 +98,10 @@ mod sync {
 }
 
 #[allow(clippy::duplicate_mod, reason = "the same code with other primitives")]
-#[path = "line.rs"]
-mod line;
+#[path = "queue.rs"]
+mod queue;
 
-use line::{Line, line};
+use queue::{StepQueue, step_queue};
 
 /// Runs `scenario` in all orders with at most so many preemptions: what goes wrong does so with few.
 fn check(preemptions: usize, scenario: impl Fn() + Sync + Send + 'static) {
@@ -111,11 +111,11 @@ fn check(preemptions: usize, scenario: impl Fn() + Sync + Send + 'static) {
 }
 
 /// Sends as the runtime does: the place is taken under the lock, the step sent outside of it. Whether it was taken.
-fn submit(loaded: &Mutex<Option<Line<u32>>>, job: u32) -> bool {
+fn submit(loaded: &Mutex<Option<StepQueue<u32>>>, job: u32) -> bool {
     let place = {
         let loaded = loaded.lock().unwrap();
-        let Some(line) = &*loaded else { return false };
-        line.place()
+        let Some(queue) = &*loaded else { return false };
+        queue.place()
     };
     match pin!(place.send(job)).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(sent) => sent.is_ok(),
@@ -126,7 +126,7 @@ fn submit(loaded: &Mutex<Option<Line<u32>>>, job: u32) -> bool {
 #[test]
 fn whoever_unloads_waits_for_no_stream_and_no_stream_for_ever() {
     check(2, || {
-        let (first, mut turns) = line(1);
+        let (first, mut turns) = step_queue(1);
         let loaded = Arc::new(Mutex::new(Some(first)));
         let engine = thread::spawn(move || {
             let mut computed = Vec::new();
@@ -152,7 +152,7 @@ fn whoever_unloads_waits_for_no_stream_and_no_stream_for_ever() {
 #[test]
 fn without_an_end_every_step_is_computed_once_and_in_order() {
     check(2, || {
-        let (first, mut turns) = line(1);
+        let (first, mut turns) = step_queue(1);
         let loaded = Arc::new(Mutex::new(Some(first)));
         let stream = thread::spawn({
             let loaded = loaded.clone();
@@ -166,7 +166,7 @@ fn without_an_end_every_step_is_computed_once_and_in_order() {
 #[test]
 fn once_stopped_no_step_is_begun() {
     check(3, || {
-        let (first, mut turns) = line(2);
+        let (first, mut turns) = step_queue(2);
         let loaded = Mutex::new(Some(first));
         assert!(submit(&loaded, 1) && submit(&loaded, 2));
         let told = Arc::new(Mutex::new(false));
@@ -183,10 +183,10 @@ fn once_stopped_no_step_is_begun() {
                 }
             }
         });
-        let line = loaded.lock().unwrap().take().unwrap();
-        line.stop();
+        let queue = loaded.lock().unwrap().take().unwrap();
+        queue.stop();
         *told.lock().unwrap() = true;
-        line.end();
+        queue.end();
         engine.join().unwrap();
     });
 }

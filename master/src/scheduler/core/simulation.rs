@@ -1,5 +1,5 @@
 //! Seeded simulations of the core over a small model of stages: steps in flight, answers that come late and out of
-//! order, losses of the line at any moment, steps that fail, cancels, full pools, ends of context, embeddings beside
+//! order, losses of the pipeline at any moment, steps that fail, cancels, full pools, ends of context, embeddings beside
 //! answers, and prefixes that several scopes share.
 //!
 //! Whatever happens, no token is lost, repeated or another one; no block is lost; whoever asked is heard in order of
@@ -13,14 +13,13 @@ use std::collections::{BTreeMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
-use super::super::cache::Scope;
-use super::super::compose::{Line, Step};
-use super::super::want::{Chosen, Failed};
-use super::super::{Error, Event, Limits, OnLoss};
-use super::{Core, Effect};
+use super::{ComposedStep, Core, Effect, PipelineShape};
 use crate::generate::Finish;
 use crate::pipeline;
-use asked::{Asked, Dice, ids, line, request};
+use crate::scheduler::cache::Scope;
+use crate::scheduler::request::{Error, Event, Limits, OnLoss};
+use crate::scheduler::want::{Chosen, Failed};
+use asked::{Asked, Dice, ids, pipeline, request};
 use model::{Stages, check, mix};
 use seen::{Seen, What};
 
@@ -53,7 +52,7 @@ fn whatever_happens_every_answer_is_what_it_has_to_be_and_comes() {
 /// A step that has come back and was not taken in yet.
 struct Arrived {
     number: u64,
-    line: u64,
+    pipeline: u64,
     chosen: Result<Vec<Chosen>, Failed>,
     overtaken: usize,
 }
@@ -64,9 +63,9 @@ struct Simulation {
     on_loss: OnLoss,
     core: Core,
     now: Duration,
-    /// None from the loss of the line on.
+    /// None from the loss of the pipeline on.
     stages: Option<Stages>,
-    lines: u64,
+    pipelines: u64,
     arrived: Vec<Arrived>,
     /// Who has a row in each step that was not taken in yet.
     in_flight: BTreeMap<u64, Vec<u64>>,
@@ -92,8 +91,8 @@ impl Simulation {
         let (context, parallel) = (dice.between(4, 90), dice.between(1, 3));
         let (most_running, prompt_rows) = (parallel.max(dice.between(1, 8)), dice.between(1, 24));
         let kv_blocks = parallel * cake_engine::blocks_for(context);
-        let line = line(&mut dice, prompt_rows);
-        let Line { chunk, prompt_rows, .. } = line;
+        let pipeline = pipeline(&mut dice, prompt_rows);
+        let PipelineShape { chunk, prompt_rows, .. } = pipeline;
         let queue = usize::MAX;
         let limits =
             Limits { context, parallel, most_running, kv_blocks, chunk, prompt_rows, queue };
@@ -105,10 +104,10 @@ impl Simulation {
             dice,
             limits,
             on_loss,
-            core: Core::new(limits, on_loss, line),
+            core: Core::new(limits, on_loss, pipeline),
             now: Duration::ZERO,
-            stages: Some(Stages::new(line, kv_blocks, seed)),
-            lines: 0,
+            stages: Some(Stages::new(pipeline, kv_blocks, seed)),
+            pipelines: 0,
             arrived: Vec::new(),
             in_flight: BTreeMap::new(),
             prefixes,
@@ -182,9 +181,9 @@ impl Simulation {
         }
     }
 
-    fn leave(&mut self, step: Step) {
-        let stages = self.stages.as_mut().expect("there is room for steps on a line alone");
-        check(&step, stages.line.prompt_rows + self.limits.parallel, self.limits.kv_blocks);
+    fn leave(&mut self, step: ComposedStep) {
+        let stages = self.stages.as_mut().expect("only a pipeline has room for steps");
+        check(&step, stages.pipeline.prompt_rows + self.limits.parallel, self.limits.kv_blocks);
         for item in &step.items {
             let asked = &self.asked[&item.sequence];
             let prompt = item.position < asked.prompt_len;
@@ -199,15 +198,20 @@ impl Simulation {
             false => stages.queue.push_back(step),
             true => {
                 let chosen = Err(Failed { error: lost(), wants: step.wants });
-                self.apply(Arrived { number: step.number, line: self.lines, chosen, overtaken: 0 });
+                self.apply(Arrived {
+                    number: step.number,
+                    pipeline: self.pipelines,
+                    chosen,
+                    overtaken: 0,
+                });
             }
         }
     }
 
     /// Whoever has a place has a row in flight or in this step, or somebody who was admitted earlier is read in it; else
     /// it was not so for a few steps alone.
-    fn nobody_is_passed_over(&mut self, step: &Step) {
-        let steps = self.stages.as_ref().map_or(1, |stages| stages.line.steps);
+    fn nobody_is_passed_over(&mut self, step: &ComposedStep) {
+        let steps = self.stages.as_ref().map_or(1, |stages| stages.pipeline.steps);
         let most = self.limits.most_running + 4 * MOST_OVERTAKEN * steps;
         let mut earlier_is_read = false;
         for one in self.core.running.iter().filter(|one| one.lease.is_some()) {
@@ -227,9 +231,9 @@ impl Simulation {
 
     /// The stages compute the step that left first.
     fn compute(&mut self) {
-        let line = self.lines;
+        let pipeline = self.pipelines;
         if let Some((number, chosen)) = self.stages.as_mut().and_then(Stages::compute) {
-            self.arrived.push(Arrived { number, line, chosen: Ok(chosen), overtaken: 0 });
+            self.arrived.push(Arrived { number, pipeline, chosen: Ok(chosen), overtaken: 0 });
         }
     }
 
@@ -251,7 +255,7 @@ impl Simulation {
         self.apply(arrived);
     }
 
-    fn apply(&mut self, Arrived { number, line, chosen, .. }: Arrived) {
+    fn apply(&mut self, Arrived { number, pipeline, chosen, .. }: Arrived) {
         let sequences = self.in_flight.remove(&number).expect("it left and was not taken in");
         match &chosen {
             Err(Failed { error, .. }) if !error.is_loss() || self.on_loss == OnLoss::Fail => {
@@ -261,7 +265,7 @@ impl Simulation {
                 let sharing = self.asked.iter().filter(sharing).map(|(sequence, _)| *sequence);
                 self.may_fail.extend(sharing);
             }
-            Ok(chosen) if line < self.lines => {
+            Ok(chosen) if pipeline < self.pipelines => {
                 let is_token = |one: &&Chosen| matches!(one, Chosen::Token { .. });
                 self.seen.note(What::LateToken, chosen.iter().filter(is_token).count());
             }
@@ -291,24 +295,24 @@ impl Simulation {
         self.faults -= 1;
         match self.dice.below(8) {
             0 => {
-                self.core.lose_line();
+                self.core.lose_pipeline();
                 self.close();
             }
             1 => {
                 // A stage says that it cannot do a step.
-                if let Some(Step { number, wants, .. }) = stages.queue.pop_front() {
+                if let Some(ComposedStep { number, wants, .. }) = stages.queue.pop_front() {
                     let (worker, message) = ("a".to_owned(), "no".to_owned());
                     let error = Error::Pipeline(pipeline::Error::Stage { worker, message });
                     let chosen = Err(Failed { error, wants });
-                    let line = self.lines;
-                    self.arrived.push(Arrived { number, line, chosen, overtaken: 0 });
+                    let pipeline = self.pipelines;
+                    self.arrived.push(Arrived { number, pipeline, chosen, overtaken: 0 });
                 }
             }
             2 => {
                 // The master's own thread panics, and what was to be chosen goes with it.
-                let (sides, line) = (self.arrived.len(), self.lines);
+                let (sides, pipeline) = (self.arrived.len(), self.pipelines);
                 if let Some(arrived) = self.arrived.get_mut(self.dice.below(sides))
-                    && arrived.line == line
+                    && arrived.pipeline == pipeline
                     && arrived.chosen.is_ok()
                 {
                     arrived.chosen = Err(Failed { error: Error::Panicked, wants: Vec::new() });
@@ -326,11 +330,11 @@ impl Simulation {
 
     /// Steps that the stages have not computed come to nothing.
     fn drain(&mut self) {
-        let line = self.lines;
+        let pipeline = self.pipelines;
         let Some(stages) = &mut self.stages else { return };
-        for Step { number, wants, .. } in stages.queue.drain(..) {
+        for ComposedStep { number, wants, .. } in stages.queue.drain(..) {
             let chosen = Err(Failed { error: lost(), wants });
-            self.arrived.push(Arrived { number, line, chosen, overtaken: 0 });
+            self.arrived.push(Arrived { number, pipeline, chosen, overtaken: 0 });
         }
     }
 
@@ -344,12 +348,12 @@ impl Simulation {
         if self.stages.is_some() {
             return;
         }
-        let line = line(&mut self.dice, self.limits.prompt_rows);
-        self.lines += 1;
+        let pipeline = pipeline(&mut self.dice, self.limits.prompt_rows);
+        self.pipelines += 1;
         self.stages = Some(Stages::new(
-            line,
+            pipeline,
             self.limits.kv_blocks,
-            mix(self.lines, self.now.as_nanos() as u64),
+            mix(self.pipelines, self.now.as_nanos() as u64),
         ));
         for asked in self.asked.values_mut() {
             asked.passed_over = 0;
@@ -358,7 +362,7 @@ impl Simulation {
             }
             asked.losses += 1;
         }
-        let effects = self.core.resume(line, self.now);
+        let effects = self.core.resume(pipeline, self.now);
         self.hear(effects);
     }
 
@@ -366,7 +370,7 @@ impl Simulation {
         self.gave_up = true;
         let effects = self.core.give_up(&Error::Unrecovered("nobody is left".to_owned()));
         self.hear(effects);
-        assert!(self.asked.is_empty(), "all that waited for a line have ended");
+        assert!(self.asked.is_empty(), "all that waited for a pipeline have ended");
         self.gave_up = false;
     }
 
@@ -404,7 +408,7 @@ impl Simulation {
                     self.over(sequence, &asked, event.expect("nobody cancelled it"));
                 }
                 Effect::StepFailed { .. } => {}
-                Effect::LineLost { .. } => self.close(),
+                Effect::PipelineLost { .. } => self.close(),
             }
         }
     }

@@ -4,13 +4,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::super::cache::Scope;
-use super::super::super::compose::Line;
-use super::super::super::sampler::Choice;
-use super::super::super::{Goal, Request};
+use super::super::PipelineShape;
 use super::model::{Truth, VOCAB, mix};
 use crate::chunk::Chunk;
 use crate::generate::Finish;
+use crate::scheduler::cache::Scope;
+use crate::scheduler::request::{Goal, Request};
+use crate::scheduler::sampler::Choice;
 
 /// Numbers that follow from a seed.
 pub(super) struct Dice(pub(super) u64);
@@ -38,14 +38,14 @@ pub(super) fn ids(dice: &mut Dice, len: usize) -> Vec<u32> {
 }
 
 /// Some stages, whose steps have room for so many rows of prompts at most.
-pub(super) fn line(dice: &mut Dice, prompt_rows: usize) -> Line {
+pub(super) fn pipeline(dice: &mut Dice, prompt_rows: usize) -> PipelineShape {
     let alone = dice.one_in(3);
     let stages = if alone { 1 } else { dice.between(1, 4) };
     let chunk = match dice.one_in(2) {
         true => Chunk::exactly(dice.between(1, prompt_rows)),
         false => Chunk::over_stages(stages, prompt_rows),
     };
-    Line::new(stages, alone, chunk, dice.between(1, prompt_rows))
+    PipelineShape::new(stages, alone, chunk, dice.between(1, prompt_rows))
 }
 
 /// What somebody might ask for where sequences may have `context` tokens; beginnings of prompts are from `prefixes`.
@@ -86,7 +86,7 @@ pub(super) struct Asked {
     /// Of these, so many have come.
     pub(super) heard: usize,
     pub(super) reused: Option<usize>,
-    /// Lines lost since the last token, and since when.
+    /// Pipelines lost since the last token, and since when.
     pub(super) losses: usize,
     pub(super) lost_since: Duration,
     /// Steps that left since one left that brought it on.

@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 
 use cake_engine::{BLOCK_POSITIONS, blocks_for};
 
-use super::super::super::compose::{Line, Step};
-use super::super::super::want::{Chosen, Want};
+use super::super::{ComposedStep, PipelineShape};
+use crate::scheduler::want::{Chosen, Want};
 
 /// Ids that there are.
 pub(super) const VOCAB: usize = 24;
@@ -75,26 +75,26 @@ impl Truth {
     }
 }
 
-/// The stages of one line.
+/// The stages of one pipeline.
 pub(super) struct Stages {
-    pub(super) line: Line,
+    pub(super) pipeline: PipelineShape,
     /// What each block holds at each of its positions; at first what others have left there.
     cells: Vec<[u64; BLOCK_POSITIONS]>,
     /// Steps on their way, the first to leave first.
-    pub(super) queue: VecDeque<Step>,
+    pub(super) queue: VecDeque<ComposedStep>,
     /// Nothing comes through any more.
     pub(super) broken: bool,
 }
 
 impl Stages {
-    pub(super) fn new(line: Line, blocks: usize, litter: u64) -> Self {
+    pub(super) fn new(pipeline: PipelineShape, blocks: usize, litter: u64) -> Self {
         let cells = (0..blocks as u64).map(|block| [mix(litter, block); BLOCK_POSITIONS]).collect();
-        Self { line, cells, queue: VecDeque::new(), broken: false }
+        Self { pipeline, cells, queue: VecDeque::new(), broken: false }
     }
 
     /// Computes the step that left first, and chooses what it was to choose.
     pub(super) fn compute(&mut self) -> Option<(u64, Vec<Chosen>)> {
-        let Step { number, items, ids, wanted, wants } = self.queue.pop_front()?;
+        let ComposedStep { number, items, ids, wanted, wants } = self.queue.pop_front()?;
         let (mut ids, mut row) = (ids.into_iter(), 0);
         let (mut wanted, mut hidden) = (wanted.into_iter().peekable(), VecDeque::new());
         for item in items {
@@ -143,7 +143,7 @@ fn choose(want: Want, hidden: &mut VecDeque<u64>) -> Chosen {
 }
 
 /// Whether a step is one that stages could take: its numbers agree, and its rows are as many as they have room for.
-pub(super) fn check(step: &Step, most_rows: usize, blocks: usize) {
+pub(super) fn check(step: &ComposedStep, most_rows: usize, blocks: usize) {
     assert!(!step.items.is_empty() && step.ids.len() <= most_rows);
     assert_eq!(step.items.iter().map(|item| item.rows).sum::<usize>(), step.ids.len());
     assert_eq!(step.wants.iter().map(Want::rows).sum::<usize>(), step.wanted.len());

@@ -5,7 +5,7 @@
 //! whoever unloads:   end ──▶ join
 //! ```
 //!
-//! The thread takes nothing any more once the line has ended or was stopped, whatever waits still. A stream that waits
+//! The thread takes nothing any more once the queue has ended or was stopped, whatever waits still. A stream that waits
 //! for room has a place of its own in the queue: it gets the room, or hears that nobody takes anything any more, so
 //! that whoever joins the thread waits for no stream, and no stream for it. `model` checks that.
 
@@ -15,7 +15,7 @@ use super::sync::{AtomicBool, Ordering, Receiver, Sender, channel};
 
 /// The queue's beginning, as the loaded stage keeps it.
 #[derive(Debug)]
-pub(super) struct Line<J> {
+pub(super) struct StepQueue<J> {
     jobs: Sender<J>,
     stopping: Arc<AtomicBool>,
 }
@@ -27,14 +27,14 @@ pub(super) struct Turns<J> {
     stopping: Arc<AtomicBool>,
 }
 
-/// A line with room for so many.
-pub(super) fn line<J>(room: usize) -> (Line<J>, Turns<J>) {
-    let (jobs, queue) = channel(room);
+/// A queue with room for so many.
+pub(super) fn step_queue<J>(room: usize) -> (StepQueue<J>, Turns<J>) {
+    let (jobs, received) = channel(room);
     let stopping = Arc::new(AtomicBool::new(false));
-    (Line { jobs, stopping: stopping.clone() }, Turns { jobs: queue, stopping })
+    (StepQueue { jobs, stopping: stopping.clone() }, Turns { jobs: received, stopping })
 }
 
-impl<J> Line<J> {
+impl<J> StepQueue<J> {
     /// A place to send from.
     pub(super) fn place(&self) -> Sender<J> {
         self.jobs.clone()
@@ -52,9 +52,9 @@ impl<J> Line<J> {
 }
 
 impl<J> Turns<J> {
-    /// The next one; none once the line has ended or was stopped. Waits for it: call from a thread that may block.
+    /// The next one; none once the queue has ended or was stopped. Waits for it: call from a thread that may block.
     pub(super) fn take(&mut self) -> Option<J> {
-        // Nobody waits for what is queued when the line is stopped.
+        // Nobody waits for what is queued when the queue is stopped.
         self.jobs.blocking_recv().filter(|_| !self.stopping.load(Ordering::Relaxed))
     }
 }

@@ -1,8 +1,8 @@
-//! Where a worker may be.
+//! Whom a command expects, and where.
 
-/// Where a worker may be.
+/// A worker that is expected at an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ExpectedWorker {
     /// Its address (HOST:PORT, or [`cake_identity::lines::address`]).
     pub address: String,
     /// Its id, if it has joined.

@@ -5,58 +5,29 @@ use std::time::Duration;
 use cake_proto::StepItem;
 
 use super::batch::{eased, prompt_rows, share};
-use super::cache::KvCache;
-use super::core::Core;
 use super::sequence::Running;
-use super::want::Want;
-use crate::chunk::Chunk;
+use super::state::{Core, InFlight};
+use crate::scheduler::cache::KvCache;
+use crate::scheduler::want::Want;
 
-/// What is to be known of the stages that steps go over.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Line {
-    /// How many there are.
-    pub(super) stages: usize,
-    /// Steps that are to be in flight.
-    pub(super) steps: usize,
-    /// How a prompt is cut into steps.
-    pub(super) chunk: Chunk,
-    /// Most prompt rows in one step, of all prompts.
-    pub(super) prompt_rows: usize,
-}
-
-impl Line {
-    /// So many stages, all of them the master's own if it is `alone`.
-    pub(super) fn new(stages: usize, alone: bool, chunk: Chunk, prompt_rows: usize) -> Self {
-        // One for each stage, and one whose logits the master computes; alone, they would share its cores.
-        let steps = if alone { 1 } else { stages + 1 };
-        Self { stages, steps, chunk, prompt_rows }
-    }
-
-    /// Most prompt rows in all steps. They take long, and more of them than there are stages only make those who come
-    /// later wait.
-    pub(super) fn most_prompt_rows(&self) -> usize {
-        self.stages * self.prompt_rows
-    }
-}
-
-/// A step that is to be sent.
+/// A step before it has hidden states: what is to be embedded and sent.
 #[derive(Debug, Default)]
-pub(super) struct Step {
+pub(in crate::scheduler) struct ComposedStep {
     /// By which it is known when it comes back.
-    pub(super) number: u64,
+    pub(in crate::scheduler) number: u64,
     /// One for each of its sequences, without a trace.
-    pub(super) items: Vec<StepItem>,
+    pub(in crate::scheduler) items: Vec<StepItem>,
     /// Ids of all rows.
-    pub(super) ids: Vec<u32>,
+    pub(in crate::scheduler) ids: Vec<u32>,
     /// Rows whose logits are wanted.
-    pub(super) wanted: Vec<u32>,
+    pub(in crate::scheduler) wanted: Vec<u32>,
     /// What is to come of them, in their order.
-    pub(super) wants: Vec<Want>,
+    pub(in crate::scheduler) wants: Vec<Want>,
 }
 
-impl Step {
+impl ComposedStep {
     /// Rows of prompts in it.
-    pub(super) fn prompt_rows(&self) -> usize {
+    pub(in crate::scheduler) fn prompt_rows(&self) -> usize {
         self.items.iter().filter(|item| item.prompt).map(|item| item.rows).sum()
     }
 
@@ -97,7 +68,7 @@ impl Step {
 impl Core {
     /// The next step, if anybody has something to compute. From now on it is in flight: what comes of it has to be
     /// applied.
-    pub(super) fn compose(&mut self, now: Duration) -> Option<Step> {
+    pub(in crate::scheduler) fn compose(&mut self, now: Duration) -> Option<ComposedStep> {
         let mut step = self.next_step()?;
         let sequences = step.items.iter().map(|item| item.sequence).collect();
         let generates = step.items.iter().any(|item| !item.prompt);
@@ -105,19 +76,37 @@ impl Core {
         Some(step)
     }
 
-    fn next_step(&mut self) -> Option<Step> {
-        let line = self.line?;
+    /// Remembers a step that was composed as one that is in flight: `prompt_rows` of its rows are of prompts. Returns
+    /// its number.
+    fn depart(
+        &mut self,
+        sequences: Vec<u64>,
+        prompt_rows: usize,
+        generates: bool,
+        now: Duration,
+    ) -> u64 {
+        let number = self.next_step;
+        self.next_step += 1;
+        self.prompt_rows_out += prompt_rows;
+        let beside = generates.then_some((now, self.prompt_rows_out));
+        let pipeline_number = self.pipeline_number;
+        self.in_flight.insert(number, InFlight { pipeline_number, prompt_rows, beside, sequences });
+        number
+    }
+
+    fn next_step(&mut self) -> Option<ComposedStep> {
+        let pipeline = self.pipeline?;
         // As many rows as the longest prompt's own steps have: no stage waits for a longer step than others.
         let unread = self.running.iter().filter(|one| one.unread() > 0);
-        let rows = unread.map(|one| one.chunk_rows).max().unwrap_or(0).min(line.prompt_rows);
+        let rows = unread.map(|one| one.chunk_rows).max().unwrap_or(0).min(pipeline.prompt_rows);
         // Stages have room for no more rows than that; however many sequences generate, prompts go on at half of the
         // speed at least.
-        let most_rows = line.prompt_rows + self.limits.parallel;
+        let most_rows = pipeline.prompt_rows + self.limits.parallel;
         let generates = |one: &&Running| one.generated > 0 && one.lease.is_some();
         let generating = self.running.iter().filter(generates).count();
-        let share = share(generating, line.steps).min(self.ready.len());
+        let share = share(generating, pipeline.steps).min(self.ready.len());
         let share = share.min(most_rows - rows.div_ceil(2));
-        let mut step = Step::default();
+        let mut step = ComposedStep::default();
         for sequence in self.ready.drain(..share) {
             if let Some(one) = self.running.iter_mut().find(|one| one.sequence == sequence) {
                 one.is_ready = false;
@@ -131,7 +120,7 @@ impl Core {
             0 => rows,
             _ => eased(rows, self.ease.rows(), self.prompt_rows_out, step.items.is_empty()),
         };
-        if self.prompt_rows_out + rows > line.most_prompt_rows() {
+        if self.prompt_rows_out + rows > pipeline.most_prompt_rows() {
             return (!step.items.is_empty()).then_some(step);
         }
         let left: Vec<usize> = self.running.iter().map(Running::next_unread).collect();

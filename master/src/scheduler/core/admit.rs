@@ -2,27 +2,36 @@
 
 use std::time::Duration;
 
-use super::Goal;
-use super::compose::Line;
-use super::core::{Core, Effect};
-use super::sampler::{Choice, Sampler};
+use super::effect::Effect;
 use super::sequence::{Running, Waiting};
-use super::want::Pool;
-
-/// Lines that a sequence may lose before its next token: after so many, and so long without a token, it is taken
-/// to be the cause. A bad link breaks as often within a second.
-pub(super) const MOST_LOSSES: usize = 5;
-const LONG_WITHOUT: Duration = Duration::from_secs(60);
+use super::shape::PipelineShape;
+use super::state::Core;
+use crate::scheduler::request::{Goal, Request};
+use crate::scheduler::sampler::{Choice, Sampler};
+use crate::scheduler::want::Pool;
 
 impl Core {
-    /// Those that seem to be the cause of the losses of lines.
-    pub(super) fn causes(&self, now: Duration) -> Vec<u64> {
-        let is_cause = |one: &&Running| {
-            let long =
-                one.lost_since.is_some_and(|since| now.saturating_sub(since) >= LONG_WITHOUT);
-            one.losses >= MOST_LOSSES && long
-        };
-        self.running.iter().filter(is_cause).map(|one| one.sequence).collect()
+    /// Queues a sequence that was asked for at `since`. Its request was checked: it fits alone.
+    pub(in crate::scheduler) fn submit(
+        &mut self,
+        sequence: u64,
+        request: Request,
+        since: Duration,
+    ) {
+        self.waiting.push_back(Waiting { sequence, request, since });
+    }
+
+    /// Admits those that wait, in order, as long as there is a pipeline, and room for the first: blocks for all that it
+    /// may need.
+    pub(in crate::scheduler) fn admit(&mut self, now: Duration) -> Vec<Effect> {
+        // Whoever lost blocks with a stage has come before.
+        if let Some(pipeline) = self.pipeline
+            && self.place()
+        {
+            let most = self.limits.most_running;
+            while self.running.len() < most && self.admit_first(&pipeline, now) {}
+        }
+        self.effects()
     }
 
     /// Gives those that lost their blocks with a stage others, in the order in which they were first admitted, as long
@@ -41,20 +50,8 @@ impl Core {
         true
     }
 
-    /// Admits those that wait, in order, as long as there is a line, and room for the first: blocks for all that it
-    /// may need.
-    pub(super) fn admit(&mut self, now: Duration) -> Vec<Effect> {
-        // Whoever lost blocks with a stage has come before.
-        if let Some(line) = self.line
-            && self.place()
-        {
-            while self.running.len() < self.limits.most_running && self.admit_first(&line, now) {}
-        }
-        self.effects()
-    }
-
     /// Admits the one that waits for the longest time; false if there is none, or no room for it.
-    fn admit_first(&mut self, line: &Line, now: Duration) -> bool {
+    fn admit_first(&mut self, pipeline: &PipelineShape, now: Duration) -> bool {
         let Some(Waiting { request, .. }) = self.waiting.front() else { return false };
         let longest = self.limits.longest(request);
         // An embedding needs the hidden states of all rows, which no block keeps.
@@ -90,7 +87,7 @@ impl Core {
             losses: 0,
             lost_since: None,
             prompt_len,
-            chunk_rows: line.chunk.rows(prompt_len - reused),
+            chunk_rows: pipeline.chunk.rows(prompt_len - reused),
             longest,
             stop_ids: request.stop_ids,
             max_tokens: request.max_tokens,

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Request;
-use super::cache::{Lease, Scope};
-use super::sampler::Sampler;
-use super::want::Pool;
+use crate::scheduler::cache::{Lease, Scope};
+use crate::scheduler::request::Request;
+use crate::scheduler::sampler::Sampler;
+use crate::scheduler::want::Pool;
 
 /// A sequence that has no place yet.
 pub(super) struct Waiting {
@@ -33,7 +33,7 @@ pub(super) struct Running {
     pub(super) submitted: usize,
     /// Whether it is one of those that are ready.
     pub(super) is_ready: bool,
-    /// Lines that were lost since its last token.
+    /// Pipelines that were lost since its last token.
     pub(super) losses: usize,
     /// When the first of them was.
     pub(super) lost_since: Option<Duration>,

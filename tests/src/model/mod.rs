@@ -1,0 +1,185 @@
+//! Checkpoints of any size with random weights, written as they are made up.
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use cake_checkpoint::units::format_bytes;
+use serde_json::{Map, json};
+
+mod random;
+mod shape;
+mod tensors;
+
+pub use shape::{Experts, ModelShape};
+
+use random::Weights;
+use tensors::{Content, Tensor};
+
+/// Files beside the weights, taken from a golden checkpoint.
+const TEXT_FILES: &[&str] =
+    &["tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"];
+/// Bytes written at once.
+const BUFFER: usize = 1 << 20;
+
+/// Writes a checkpoint into `directory`, which is made. The same shape and seed give the same
+/// tensors, however many files they are spread over.
+///
+/// # Errors
+/// If the directory cannot be written, or the dtype is none that weights can have.
+pub fn make(directory: &Path, shape: &ModelShape, seed: u64) -> io::Result<()> {
+    std::fs::create_dir_all(directory)?;
+    std::fs::write(directory.join("config.json"), serde_json::to_vec_pretty(&shape.config())?)?;
+    let golden = crate::golden::directory().join("llama");
+    for name in TEXT_FILES {
+        std::fs::copy(golden.join(name), directory.join(name))?;
+    }
+    let files = files(shape);
+    let mut map = Map::new();
+    let mut weights = Weights::new(shape.dtype, seed)?;
+    for (index, tensors) in files.iter().enumerate() {
+        let name = match files.len() {
+            1 => "model.safetensors".to_owned(),
+            count => format!("model-{:05}-of-{count:05}.safetensors", index + 1),
+        };
+        write_file(&directory.join(&name), tensors, &mut weights)?;
+        map.extend(tensors.iter().map(|tensor| (tensor.name.clone(), json!(name))));
+    }
+    if files.len() > 1 {
+        let index = json!({ "metadata": { "total_size": shape.bytes() }, "weight_map": map });
+        let path = directory.join("model.safetensors.index.json");
+        std::fs::write(path, serde_json::to_vec_pretty(&index)?)?;
+    }
+    Ok(())
+}
+
+/// One line for people.
+pub fn describe(shape: &ModelShape) -> String {
+    let packed = shape.packed.map(|format| format!(", packed with {format}")).unwrap_or_default();
+    let bytes = format_bytes(shape.bytes());
+    format!("{} layers, {bytes}, {}{packed}", shape.layers, shape.dtype)
+}
+
+/// Which tensors go into which file.
+fn files(shape: &ModelShape) -> Vec<Vec<Tensor>> {
+    let limit = shape.shard_bytes.unwrap_or(u64::MAX);
+    let mut files: Vec<Vec<Tensor>> = vec![Vec::new()];
+    let mut bytes = 0;
+    for tensor in shape.tensors() {
+        let size = tensor.bytes();
+        if bytes > 0 && bytes + size > limit {
+            files.push(Vec::new());
+            bytes = 0;
+        }
+        bytes += size;
+        files.last_mut().expect("there is always one").push(tensor);
+    }
+    files
+}
+
+fn write_file(path: &Path, tensors: &[Tensor], weights: &mut Weights) -> io::Result<()> {
+    let mut header = Map::new();
+    header.insert("__metadata__".into(), json!({ "format": "pt" }));
+    let mut start = 0;
+    for tensor in tensors {
+        let end = start + tensor.bytes();
+        let entry = json!({
+            "dtype": tensor.dtype.name(), "shape": tensor.shape, "data_offsets": [start, end],
+        });
+        header.insert(tensor.name.clone(), entry);
+        start = end;
+    }
+    let mut header = serde_json::to_vec(&header)?;
+    header.resize(header.len().next_multiple_of(8), b' ');
+    let mut out = BufWriter::with_capacity(BUFFER, File::create(path)?);
+    out.write_all(&(header.len() as u64).to_le_bytes())?;
+    out.write_all(&header)?;
+    for tensor in tensors {
+        let (name, elements) = (&tensor.name, tensor.elements());
+        match tensor.content {
+            Content::Numbers { centre, spread } => {
+                weights.write(&mut out, name, elements, centre, spread)?;
+            }
+            Content::Codes => weights.write_codes(&mut out, name, elements)?,
+        }
+    }
+    out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cake_checkpoint::{Affine, Checkpoint, Dtype};
+
+    fn made(shape: &ModelShape, seed: u64) -> (tempfile::TempDir, Checkpoint) {
+        let home = tempfile::tempdir().expect("a temporary folder");
+        make(home.path(), shape, seed).expect("written");
+        let checkpoint =
+            Checkpoint::open(&home.path().display().to_string()).expect("a checkpoint");
+        (home, checkpoint)
+    }
+
+    fn layer(checkpoint: &Checkpoint, layer: usize) -> Vec<u8> {
+        let source = cake_checkpoint::BlobSource::new(checkpoint, layer);
+        let mut bytes = Vec::new();
+        source.write_to(&mut bytes).expect("read");
+        bytes
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_tensors_in_one_file_or_in_several() {
+        let shape = ModelShape::tiny();
+        let spread = ModelShape { shard_bytes: Some(200_000), ..shape.clone() };
+        let (_one, a) = made(&shape, 3);
+        let (several, b) = made(&spread, 3);
+        let (_other, c) = made(&shape, 4);
+        assert!(several.path().join("model.safetensors.index.json").exists());
+        assert_eq!(a.total_bytes(), shape.bytes());
+        for number in 0..shape.layers {
+            assert_eq!(layer(&a, number), layer(&b, number));
+            assert_ne!(layer(&a, number), layer(&c, number));
+        }
+    }
+
+    #[test]
+    fn every_dtype_is_read_as_what_it_says() {
+        for dtype in [Dtype::F32, Dtype::F16, Dtype::BF16] {
+            let shape = ModelShape { dtype, tied: false, ..ModelShape::tiny() };
+            let (_home, checkpoint) = made(&shape, 1);
+            assert_eq!(checkpoint.layer_tensors(0)[0].dtype, dtype);
+        }
+    }
+
+    #[test]
+    fn a_packed_model_is_what_mlx_writes() {
+        let shape = ModelShape {
+            qwen2: true,
+            packed: Affine::new(4, 32),
+            tied: false,
+            ..ModelShape::tiny()
+        };
+        let (_home, checkpoint) = made(&shape, 5);
+        assert_eq!(checkpoint.total_bytes(), shape.bytes());
+        assert_eq!(checkpoint.layer_tensors(0).len(), 26);
+        let head = checkpoint.head_matrix().expect("one of its own");
+        assert_eq!(Some(head.encoding), shape.packed.map(Encoding::Affine));
+    }
+
+    #[test]
+    fn a_mixture_has_its_experts() {
+        let experts = Some(Experts { count: 8, chosen: 2, inner_size: 48 });
+        let (_home, checkpoint) = made(&ModelShape { experts, ..ModelShape::tiny() }, 5);
+        assert_eq!(checkpoint.layer_tensors(0).len(), 8 + 1 + 3 * 8);
+    }
+
+    #[test]
+    fn the_7b_shape_has_the_size_of_mlx_communitys_qwen() {
+        let shape = ModelShape::qwen_7b_mlx4();
+        assert_eq!((shape.bytes(), shape.layer_bytes()), (4_284_263_424, 131_111_936));
+    }
+
+    #[test]
+    fn the_1b_shape_has_the_size_of_llama_3_2_1b() {
+        // 1,235,814,400 parameters in bf16.
+        assert_eq!(ModelShape::llama_1b().bytes(), 2 * 1_235_814_400);
+    }
+}
