@@ -30,7 +30,7 @@ const IN_BF16: &[&str] =
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8"];
 
 /// Largest difference of a logit from the reference's: both compute in f32, in different orders; the
-/// logits are some units large and pass through five to twelve layers.
+/// logits are some units large and pass through four to twelve layers.
 const LOGIT_TOLERANCE: f32 = 2e-3;
 /// The same with activations beside packed weights in codes of 16 bits: one part in 65,278 of the
 /// largest of each group, at every product.

@@ -1,4 +1,4 @@
-//! Tensor math: decoder layers on a processor, from stored weights to hidden states and tokens.
+//! Tensor math: decoder layers on a device, from stored weights to hidden states and tokens.
 //!
 //! Start at [`Stage`], a range of decoder layers with its KV pool and threads. [`Embedding`]
 //! comes before the first stage, [`Head`] and [`sample`] after the last; [`Placement`] puts
@@ -6,10 +6,11 @@
 //! `device::cpu` is where the time goes, and `device::candle` the reference.
 //!
 //! Invariants:
-//! - No network, no runtime, no clock (but for [`probe_layer`], [`probe_head`] and [`Placement`], which measure).
+//! - No network and no runtime; no result depends on a clock ([`probe_layer`], [`probe_head`] and [`Placement`] measure by
+//!   one, and threads wait by one).
 //! - Only `device::candle` sees candle; nothing of it is in the public types.
-//! - Arithmetic is f32, but for products as [`Numerics`] says; weights stay as they are stored and
-//!   are widened in the kernel.
+//! - Arithmetic is f32, but for products as [`Numerics`] says. On the processor weights stay as they are stored, and
+//!   kernels dequantize (widen) them; candle keeps a copy in f32.
 //! - With [`DeviceKind::Cpu`], every row of a result depends on that row and its past alone, never on how
 //!   many rows, chunks, stages or threads there are: to the bit.
 //! - Stages keep no state of sequences but the blocks that the master numbers.

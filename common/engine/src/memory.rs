@@ -11,8 +11,8 @@ const F32_BYTES: u64 = 4;
 /// Room for the allocator's rounding and what it keeps between steps, as a divisor: a quarter more.
 const ALLOCATOR_SLACK: u64 = 4;
 
-/// Bytes that `elements` weights of type `dtype` occupy here: their own, since they stay mapped as
-/// they are stored.
+/// Bytes that `elements` weights of type `dtype` occupy on the processor: their own, since they stay as they are stored.
+/// [`DeviceKind::resident_permille`](crate::DeviceKind::resident_permille) says what other devices add.
 pub fn resident_bytes(dtype: Dtype, elements: u64) -> u64 {
     let bits = u128::from(elements) * u128::from(dtype.bits());
     u64::try_from(bits.div_ceil(8)).unwrap_or(u64::MAX)

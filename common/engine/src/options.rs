@@ -82,10 +82,11 @@ pub enum Numerics {
     /// Activations stay f32.
     Exact,
     /// With quantized weights, activations are rounded to 16 bits, group by group: several times as
-    /// fast, and off by no more than one part in 65,278 of the largest of the group. With bf16
-    /// weights, rows of a prompt are rounded where the processor multiplies pairs of bf16: to bf16 in
-    /// the MLP, off by one part in 2^8 at most, and to the sum of two in attention, off by one in 2^17;
-    /// so are generated rows on processors with tile registers.
+    /// fast, and off by no more than one part in 65,278 of the largest of the group; on processors with
+    /// tile registers a prompt's rows in the MLP's up and down projections, and these weights, are
+    /// rounded to bf16 instead. With bf16 weights, rows of a prompt are rounded where the processor
+    /// multiplies pairs of bf16: to bf16 in the MLP, off by one part in 2^8 at most, and to the sum of
+    /// two in attention, off by one in 2^17, as are generated rows on processors with tile registers.
     #[default]
     Fast,
 }

@@ -108,7 +108,7 @@ fn write_file(path: &Path, tensors: &[Tensor], weights: &mut Weights) -> io::Res
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cake_checkpoint::{Affine, Checkpoint, Dtype};
+    use cake_checkpoint::{Affine, Checkpoint, Dtype, Encoding};
 
     fn made(shape: &ModelShape, seed: u64) -> (tempfile::TempDir, Checkpoint) {
         let home = tempfile::tempdir().expect("a temporary folder");

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::loader::LayerLoader;
 use crate::step::Step;
 
-/// Grouped-query attention over everything seen so far (GQA as in arXiv:2305.13245), following
+/// Grouped-query attention over the past, all of it or a window (GQA as in arXiv:2305.13245), following
 /// `LlamaAttention` and `Qwen3Attention` in Hugging Face transformers.
 pub(crate) struct Attention<D: Device> {
     q_proj: D::Weight,
@@ -22,7 +22,8 @@ pub(crate) struct Attention<D: Device> {
 }
 
 impl<D: Device> Attention<D> {
-    /// Scores magnify what is lost before them: these projections keep two bf16 of each number.
+    /// Loads the projections. Their activations keep two bf16 of each number, since scores magnify what is lost before
+    /// them.
     pub(crate) fn load(loader: &LayerLoader<'_, D>, spec: &AttentionSpec) -> Result<Self, Error> {
         let linear = |spec| loader.linear(spec, Precision::Bf16x2);
         let [q, k, v] = spec.qkv();
@@ -47,9 +48,9 @@ impl<D: Device> Attention<D> {
         device.precede(&mut self.o_proj, later);
     }
 
-    /// `hidden` is `[rows, hidden_size]`, already normalised, and so is the result.
+    /// The operation on `hidden`, `[rows, hidden_size]`, which is already normalised; the result has the same shape.
     ///
-    /// The rows' keys and values are kept first.
+    /// The rows' keys and values are written to the KV cache first.
     pub(crate) fn forward(
         &mut self,
         device: &D,

@@ -24,9 +24,9 @@ pub(crate) struct Experts<D: Device> {
 /// One expert's part of a step.
 #[derive(Default)]
 struct Share {
-    /// Rows of the step that go to it, ascending,
+    /// Rows of the step that go to the expert, ascending.
     rows: Vec<usize>,
-    /// and what its results are multiplied with, one for each.
+    /// The router's weight of each of these rows.
     weights: Vec<f32>,
 }
 
@@ -68,7 +68,7 @@ impl<D: Device> Experts<D> {
         Ok(sums)
     }
 
-    /// What of a step with these probabilities, `[rows, experts]`, each expert gets.
+    /// Each expert's rows in a step with these router probabilities, `[rows, experts]`, and the rows' weights.
     fn shares(&self, probabilities: &[f32]) -> Vec<Share> {
         let mut shares: Vec<Share> = self.experts.iter().map(|_| Share::default()).collect();
         for (row, probabilities) in probabilities.chunks_exact(self.experts.len()).enumerate() {
@@ -81,7 +81,8 @@ impl<D: Device> Experts<D> {
     }
 }
 
-/// The experts of a row whose softmax this is, each with its weight. Of equal ones the first is chosen.
+/// The top-k experts of a row with these router probabilities, each with its weight. Of equal experts the first is
+/// chosen.
 fn choose(choice: RouterChoice, chosen: usize, probabilities: &[f32]) -> Vec<(usize, f32)> {
     let RouterChoice::SoftmaxThenTopK { renormalise } = choice;
     let mut order: Vec<usize> = (0..probabilities.len()).collect();

@@ -17,9 +17,9 @@ pub(crate) struct Mlp<D: Device> {
 }
 
 impl<D: Device> Mlp<D> {
-    /// The scores of attention magnify what is lost before them; here, half as many bits cost little,
-    /// and most of a prompt's time is spent here. The gate's product goes through an exponential: its
-    /// packed weights keep their bits.
+    /// Loads the projections. Their activations may be rounded to half as many bits as attention's: no score magnifies
+    /// the loss, and most of a prompt's time is spent here. The gate's packed weights keep their bits, since the gate's
+    /// product goes through an exponential.
     pub(crate) fn load(loader: &LayerLoader<'_, D>, spec: &MlpSpec) -> Result<Self, Error> {
         let [gate, up] = spec.gate_up();
         let mut gate_proj = loader.linear(&gate, Precision::Bf16)?;

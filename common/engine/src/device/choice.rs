@@ -8,10 +8,10 @@ use crate::options::{DeviceKind, EngineOptions};
 
 /// Work that is done alike on every device.
 pub(crate) trait OnDevice {
-    /// What comes of it.
+    /// The result.
     type Output;
 
-    /// Does it.
+    /// Does the work on `device`.
     fn run<D: Device + 'static>(self, device: D) -> Result<Self::Output, Error>;
 }
 

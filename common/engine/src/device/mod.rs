@@ -22,9 +22,9 @@ use cpu::gemm::precision::Precision;
 
 /// A linear layer as it is stored: `y = x · weightᵀ + bias`.
 pub(crate) struct StoredLinear {
-    /// The matrix, `[any, inputs]`,
+    /// The matrix, `[any, inputs]`; it has all of `rows`.
     pub(crate) matrix: Arc<StoredMatrix>,
-    /// and which of its rows are this layer's: its outputs. The matrix has them.
+    /// The matrix's rows that are this layer's outputs.
     pub(crate) rows: Range<usize>,
     /// `[outputs]`.
     pub(crate) bias: Option<Vec<f32>>,
@@ -60,8 +60,8 @@ pub(crate) trait Device: Send + Sync {
     /// Makes the weight of a linear layer ready.
     fn weight(&self, linear: StoredLinear) -> Result<Self::Weight, Error>;
 
-    /// Hears which products come at once after those that begin with `weight`: a hint, for who can ask memory for bytes
-    /// before they are needed.
+    /// Tells the device which products follow at once on those that begin with `weight`: a hint, so that it can prefetch
+    /// their bytes.
     fn precede(&self, weight: &mut Self::Weight, later: &[&Self::Weight]) {
         let _ = (weight, later);
     }

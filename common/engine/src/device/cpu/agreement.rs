@@ -39,7 +39,8 @@ impl MatrixKinds {
     }
 }
 
-/// Name of the arithmetic of this process: as [`cpu_tier`](super::isa::choice::cpu_tier) says, but
+/// Name of the arithmetic of this process's processor, whatever device computes: as
+/// [`cpu_tier`](super::isa::choice::cpu_tier) says, but
 /// `"avx512-bf16"` where that tier multiplies pairs of bf16, and `"portable-fused"` where plain code
 /// rounds once.
 ///

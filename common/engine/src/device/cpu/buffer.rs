@@ -4,7 +4,7 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 
 /// A number all of whose bits may have any value.
 pub(crate) trait Number: Copy {
-    /// Stands out among what is computed.
+    /// What debug builds fill buffers with: a value that stands out where an element was not written.
     const POISON: Self;
 }
 

@@ -24,9 +24,9 @@ pub(crate) struct Cpu {
 
 /// Activations in memory.
 pub(crate) struct Rows {
-    /// Row-major, whole rows,
+    /// Row-major, whole rows.
     values: Vec<f32>,
-    /// of so many values.
+    /// Values of one row.
     width: usize,
 }
 

@@ -1,18 +1,18 @@
 //! CPU kernels: f32 arithmetic on weights that stay as they are stored.
 //!
-//! Start at [`Tier`], which picks the instructions at run time, and [`matmul()`], where the time
-//! goes. `compute` makes a device of them.
+//! Start at `compute`, which makes a device of them, and `gemm::table`, which has every product with weights: there the
+//! time goes. `isa::tier` picks the instructions at run time.
 //!
 //! Invariants:
-//! - Every output element has one order of summation, which its kernel states; in `matmul`, 16
-//!   lanes
-//!   over the summed axis (element `i` belongs to lane `i % 16`, or in bf16 to lane `i / 2 % 16` but for
-//!   the last `inputs % 32`; a short last vector is padded with zeros), then the tree of `Simd::sum`.
+//! - Every output element has one order of summation, which its kernel states. A chain is the additions to one
+//!   accumulator in that order. In `gemm::float` there are 16 accumulators, lanes over the summed axis (element `i`
+//!   belongs to lane `i % 16`, or in bf16 to lane `i / 2 % 16` but for the last `inputs % 32`; a short last vector is
+//!   padded with zeros), then the tree of `Simd::sum`.
 //!   Neither the number of rows, nor the number of threads, nor the tile an element falls into changes
 //!   a bit of it.
 //! - Where nothing is rounded to bf16, the tiers with fused multiply-add agree to the bit; the portable tier of
 //!   processors without it rounds twice per step and agrees within rounding.
-//! - No matrix is ever widened as a whole.
+//! - No kernel dequantizes (widens) a matrix as a whole.
 
 pub(crate) mod agreement;
 pub(crate) mod attention;

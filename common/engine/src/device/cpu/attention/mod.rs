@@ -3,13 +3,10 @@
 //! Consecutive rows of a sequence form a tile, so that each key and value is widened once for all
 //! of them and for all query heads that share it. What a row computes depends on its position
 //! alone:
-//! - A score is one chain over the elements of a head.
-//! - Positions are taken in spans of [`SPAN`], aligned to position 0. In each, the softmax is
-//!   taken
-//!   by itself: lane `position % 16` of maximum and sum, values in order of position.
-//! - Spans are then merged in order. They may be computed anywhere, and so several threads can
-//!   share
-//!   the past of a single row.
+//! - A score is one chain (the additions to one accumulator in order) over the elements of a head.
+//! - Positions are taken in spans of [`SPAN`], aligned to position 0. In each span the softmax is taken by itself: lane
+//!   `position % 16` of maximum and sum, values in order of position.
+//! - Spans are then merged in order. Any thread may compute a span, so that several can share the past of a single row.
 
 mod call;
 mod state;

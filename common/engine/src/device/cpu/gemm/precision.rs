@@ -4,11 +4,11 @@
 /// bf16.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Precision {
-    /// It is rounded to bf16: 8 bits.
+    /// The activation is rounded to bf16: 8 significant bits.
     Bf16,
-    /// The same, and so are packed weights.
+    /// The activation is rounded to bf16, and so are packed weights.
     Bf16Both,
-    /// It is the sum of two bf16: 16 bits, in twice the time.
+    /// The activation is the sum of two bf16: 16 significant bits, in twice the time.
     Bf16x2,
 }
 

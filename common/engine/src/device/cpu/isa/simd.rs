@@ -52,7 +52,7 @@ pub(crate) trait Simd: Copy + Send + Sync {
     fn pow2_of_shifted(self, shifted: Self::V) -> Self::V;
     /// Sum of the lanes: lane `i` with `i + 8`, then `+ 4`, `+ 2`, `+ 1`.
     fn sum(self, value: Self::V) -> f32;
-    /// Rows become columns: lane `j` of row `i` goes to lane `i` of row `j`.
+    /// Transposes: lane `j` of row `i` goes to lane `i` of row `j`.
     fn transpose(self, rows: [Self::V; LANES]) -> [Self::V; LANES];
     /// Sum of the products, which fits into 32 bits in any order; `N` is a multiple of 16.
     #[inline(always)]
@@ -67,10 +67,10 @@ pub(crate) trait Simd: Copy + Send + Sync {
         }
         sums.iter().sum()
     }
-    /// Asks for the cache line at `address`, which need not be valid.
+    /// Prefetches the cache line at `address`, which need not be valid, into the second-level cache.
     fn prefetch(self, address: *const u8);
-    /// Asks for the cache line at `address`, which need not be valid, once more: from the second-level
-    /// cache into the first.
+    /// Prefetches the cache line at `address`, which need not be valid, from the second-level cache into
+    /// the first.
     fn prefetch_near(self, address: *const u8);
 }
 

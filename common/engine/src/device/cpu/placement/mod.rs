@@ -97,7 +97,7 @@ pub enum Choice {
     NoRoom,
     /// A copy is not read enough faster.
     DoesNotPay(Measured),
-    /// It is.
+    /// A copy is read enough faster.
     Pays(Measured),
     /// The system gave no memory for the measurement.
     NotMeasured,

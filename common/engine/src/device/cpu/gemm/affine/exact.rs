@@ -38,7 +38,7 @@ impl Gemm for Widened {
         call.by_outputs(call.share(STRIP), y, task)
     }
 
-    /// Nothing that is planned: a task holds some widened outputs, in numerics for tests.
+    /// None: a task holds some dequantized outputs, which no plan counts, as these numerics are for tests.
     fn scratch(&self, _: u64, _: u64) -> Scratch {
         Scratch::default()
     }
@@ -74,14 +74,14 @@ impl Kernel for Task<'_> {
     }
 }
 
-/// The weights as f32, `[outputs, inputs]`: what [`Numerics::Exact`](crate::options::Numerics::Exact) computes with.
+/// Dequantizes: the weights as f32, `[outputs, inputs]`, as [`Numerics::Exact`](crate::options::Numerics::Exact) multiplies them.
 pub(crate) fn widen(tier: Tier, weight: AffineMatrix<'_>) -> Vec<f32> {
     let mut values = vec![0.0; weight.outputs() * weight.inputs];
     tier.run(Widen { weight, values: &mut values });
     values
 }
 
-/// Widens all of `weight` into `values`, `[outputs, inputs]`.
+/// Dequantizes all of `weight` into `values`, `[outputs, inputs]`.
 struct Widen<'a> {
     weight: AffineMatrix<'a>,
     values: &'a mut [f32],

@@ -1,7 +1,8 @@
 //! Products with grouped-affine matrices: unsigned codes with a scale and a bias per group of
 //! inputs.
 //!
-//! A weight is `scale · code + bias`. There are two kinds of arithmetic:
+//! A weight is `scale · code + bias`. There are two kinds of arithmetic here (with AMX, the up and down projections of
+//! prompt rows are rounded to bf16 instead, by `amx::float`):
 //!
 //! - [`Numerics::Exact`](crate::options::Numerics::Exact): activations stay f32; a weight is widened with one multiply-add and the
 //!   product is that of [`float`](super::float), in its order of summation.

@@ -249,7 +249,7 @@ impl Block<'_> {
     }
 }
 
-/// The chains of a strip with one tile of rows, and what continues them by one group.
+/// The accumulators of a strip with one tile of rows, and what is added to them for one group.
 struct Chain<'a> {
     sums: &'a mut [Tile; STRIP],
     /// Whether they begin.

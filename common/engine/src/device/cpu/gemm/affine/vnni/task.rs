@@ -169,8 +169,8 @@ impl<const V: usize> Params<V> {
         [&self.scales[group], &self.biases[group]]
     }
 
-    /// One more link of the chain of vector `vector`: group `group` of those here, with the scale
-    /// of the activations and that times the sum of their codes.
+    /// Adds group `group` of those here to `y`, the accumulator of vector `vector`, with the scale of the
+    /// activations and that scale times the sum of their codes.
     #[target_feature(enable = "avx512f")]
     #[inline]
     pub(crate) fn chain(
