@@ -55,10 +55,10 @@ pub use generation::GenerationConfig;
 pub use locate::{LocateError, Location, WeightsPath, locate, locate_in};
 pub use mapped::MappedTensor;
 pub use model::{
-    Activation, AttentionSpec, Branch, ConfigError, ExpertsSpec, FAMILIES, Family, Joined, Kept,
-    KvDtype, LayerSpec, LinearSpec, MlpSpec, ModelSpec, ModuleFormat, Name, NormSpec, Op, Part,
-    Quantization, Role, Rope, RopeScaling, RotationSpec, RouterChoice, RouterSpec, TensorKind,
-    TensorSpec,
+    Activation, AttentionSpec, Branch, ConfigError, ExpertsSpec, FAMILIES, Family, Fault, Joined,
+    Kept, KvDtype, LayerSpec, LinearSpec, MAX_SPEC_BYTES, MlpSpec, ModelSpec, ModuleFormat, Name,
+    NormSpec, Op, Part, Quantization, Role, Rope, RopeScaling, RotationSpec, RouterChoice,
+    RouterSpec, SpecError, TensorKind, TensorSpec,
 };
 pub use range::LayerRange;
 pub use safetensors::header::{FileError, Header, HeaderError, TensorInfo};

@@ -60,7 +60,6 @@ pub(super) fn open(location: Location) -> Result<Checkpoint, Error> {
     }
     Ok(Checkpoint {
         location,
-        config_json,
         config,
         generation,
         files,
