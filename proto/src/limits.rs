@@ -18,8 +18,8 @@ pub const STAGES: usize = 256;
 pub const BLOBS: usize = 4096;
 /// Most workers in a list of those that are shut out: a megabyte of it.
 pub const SHUT_OUT: usize = cake_identity::MOST_REVOKED;
-/// Largest `config.json` accepted over the wire.
-pub const CONFIG_BYTES: usize = 1 << 20;
+/// Largest model specification accepted over the wire: what is read of one.
+pub const MODEL_BYTES: usize = 1 << 20;
 /// Largest manifest accepted over the wire.
 pub const MANIFEST_BYTES: usize = 1 << 20;
 /// Steps that wait before a stage. A full queue holds up its sender, so a slow stage never has to keep more.

@@ -11,11 +11,14 @@ use crate::lease;
 use crate::runtime::{About, Resting, Runtime};
 use crate::store::{self, OpenBlob, Store};
 
+/// What may be sent of a specification is what is read of one.
+const _: () = assert!(limits::MODEL_BYTES == cake_checkpoint::MAX_SPEC_BYTES);
+
 /// A load request, checked.
 #[derive(Debug)]
 pub struct Load {
     generation: u64,
-    config: ModelSpec,
+    model: ModelSpec,
     layers: LayerRange,
     blobs: Vec<Digest>,
     kv: KvDtype,
@@ -39,9 +42,9 @@ pub enum Outcome {
 /// Why a stage could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The model's configuration is not one we run.
+    /// The model is not one that this worker can run.
     #[error(transparent)]
-    Config(#[from] cake_checkpoint::ConfigError),
+    Model(#[from] cake_checkpoint::SpecError),
     /// Numbers that do not agree, or out of bounds.
     #[error("cannot load: {what} is {found}, expected {expected}")]
     Field {
@@ -82,7 +85,7 @@ impl From<Error> for Status {
     fn from(error: Error) -> Self {
         let message = error.to_string();
         match error {
-            Error::Config(_) | Error::Field { .. } => Self::invalid_argument(message),
+            Error::Model(_) | Error::Field { .. } => Self::invalid_argument(message),
             Error::Budget { .. } | Error::Place(_) => Self::resource_exhausted(message),
             Error::Store(error) => error.into(),
             Error::Engine(_) => Self::failed_precondition(message),
@@ -112,14 +115,13 @@ impl TryFrom<wire::LoadRequest> for Load {
     type Error = Error;
 
     fn try_from(request: wire::LoadRequest) -> Result<Self, Error> {
-        at_most("config_json bytes", request.config_json.len(), limits::CONFIG_BYTES)?;
         at_most("blobs", request.blobs.len(), limits::BLOBS)?;
         at_most("max_rows", request.max_rows as usize, limits::ROWS)?;
         at_most("kv_blocks", request.kv_blocks as usize, limits::BLOCKS)?;
-        let config = ModelSpec::parse(&request.config_json)?;
-        at_most("hidden_size", config.hidden_size, limits::HIDDEN_SIZE)?;
-        at_most("max_positions", request.max_positions as usize, config.max_position_embeddings)?;
-        at_most("layer_end", request.layer_end as usize, config.layers.len())?;
+        let model = ModelSpec::from_wire(&request.model)?;
+        at_most("hidden_size", model.hidden_size, limits::HIDDEN_SIZE)?;
+        at_most("max_positions", request.max_positions as usize, model.max_position_embeddings)?;
+        at_most("layer_end", request.layer_end as usize, model.layers.len())?;
         if request.layer_start >= request.layer_end {
             return Err(field("layer_start", request.layer_start, "less than layer_end"));
         }
@@ -145,7 +147,7 @@ impl TryFrom<wire::LoadRequest> for Load {
             max_positions: request.max_positions as usize,
             max_rows: request.max_rows as usize,
             planned_bytes: request.planned_bytes,
-            config,
+            model,
         })
     }
 }
@@ -187,7 +189,7 @@ impl Load {
             numerics: self.numerics,
         };
         let find = |name: &str| blobs.iter().find_map(|open| open.blob.tensor(name));
-        let stage = Stage::load(&self.config, self.layers, &find, &options);
+        let stage = Stage::load(&self.model, self.layers, &find, &options);
         // What was copied or read after it was verified may have been zeros.
         let damaged = blobs.iter().filter(|open| open.blob.is_damaged());
         let damaged: Vec<Digest> = damaged.map(|open| open.manifest.name()).collect();
@@ -199,7 +201,7 @@ impl Load {
         let about = About {
             generation: self.generation,
             layers: self.layers,
-            hidden_size: self.config.hidden_size,
+            hidden_size: self.model.hidden_size,
             max_rows: self.max_rows,
             wire: self.wire,
         };
@@ -217,10 +219,10 @@ impl Load {
         let costs = ResidentCosts::own();
         let weights = blobs.iter().map(|blob| resident_bytes(blob, &costs));
         let weights = weights.fold(0, u64::saturating_add);
-        let layers = self.config.layers.get(self.layers.start..self.layers.end);
+        let layers = self.model.layers.get(self.layers.start..self.layers.end);
         let block = cake_engine::block_bytes(layers.unwrap_or_default(), self.kv);
         let kv = block.saturating_mul(self.kv_blocks as u64);
-        let scratch = stage_scratch_bytes(&self.config, self.max_rows, self.max_positions, threads);
+        let scratch = stage_scratch_bytes(&self.model, self.max_rows, self.max_positions, threads);
         let later = kv.saturating_add(scratch).max(context.placement.copy_bytes());
         let needed = [weights, later, OVERHEAD_BYTES].into_iter().fold(0, u64::saturating_add);
         let planned = self.planned_bytes.max(needed);

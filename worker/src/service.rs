@@ -144,10 +144,7 @@ impl WorkerRpc for Service {
     ) -> Result<Response<wire::ProbeComputeReply>, Status> {
         self.admit(&request)?;
         let request = request.into_inner();
-        if request.config_json.len() > limits::CONFIG_BYTES {
-            return Err(Status::invalid_argument("config_json is longer than 1 MiB"));
-        }
-        let config = ModelSpec::parse(&request.config_json)
+        let model = ModelSpec::from_wire(&request.model)
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
         let work = self.shared.work.clone().write_owned().await;
         if self.shared.runtime.ticket().is_ok() {
@@ -160,14 +157,14 @@ impl WorkerRpc for Service {
             .parse()
             .map_err(|error: EncodingParseError| Status::invalid_argument(error.to_string()))?;
         let Config { threads, budget_bytes, .. } = self.shared.config;
-        let own = stage_scratch_bytes(&config, 1, 1, threads).saturating_add(OVERHEAD_BYTES);
+        let own = stage_scratch_bytes(&model, 1, 1, threads).saturating_add(OVERHEAD_BYTES);
         let scratch = budget_bytes.saturating_sub(own);
         let layers = request.layers.max(1) as usize;
         let runtime = self.shared.runtime.clone();
         let probe = blocking(move || {
             let _work = work;
             runtime.clear(); // The probe's scratch memory needs the room.
-            cake_engine::probe_layer(&config, encoding, threads, scratch, layers)
+            cake_engine::probe_layer(&model, encoding, threads, scratch, layers)
                 .map_err(|error| Status::failed_precondition(error.to_string()))
         })
         .await?;

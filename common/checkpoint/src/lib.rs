@@ -55,9 +55,10 @@ pub use locate::{LocateError, Location, WeightsPath, locate, locate_in};
 pub use mapped::MappedTensor;
 pub use mapped_matrix::MappedMatrix;
 pub use model::{
-    Activation, AttentionSpec, Branch, ConfigError, ExpertsSpec, FAMILIES, Family, Joined, Kept,
-    KvDtype, LayerSpec, LinearSpec, MlpSpec, ModelSpec, Name, NormSpec, Op, Quantization, Role,
-    Rope, RopeScaling, RotationSpec, RouterChoice, RouterSpec, TensorKind, TensorSpec,
+    Activation, AttentionSpec, Branch, ConfigError, ExpertsSpec, FAMILIES, Family, Fault, Joined,
+    Kept, KvDtype, LayerSpec, LinearSpec, MAX_SPEC_BYTES, MlpSpec, ModelSpec, Name, NormSpec, Op,
+    Quantization, Role, Rope, RopeScaling, RotationSpec, RouterChoice, RouterSpec, SpecError,
+    TensorKind, TensorSpec,
 };
 pub use range::LayerRange;
 pub use safetensors::header::{FileError, Header, HeaderError, TensorInfo};

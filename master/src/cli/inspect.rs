@@ -108,7 +108,7 @@ fn summary(checkpoint: &Arc<Checkpoint>, tensors: bool) -> Summary<'_> {
     });
     Summary {
         model: &checkpoint.location.name,
-        architecture: config.architecture,
+        architecture: &config.architecture,
         layers: config.layers.len(),
         hidden_size: config.hidden_size,
         num_heads: attention.map_or(0, |it| it.heads),

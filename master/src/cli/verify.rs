@@ -170,11 +170,9 @@ impl Prepared {
         local: Option<(Stage, LayerRange)>,
         remotes: Vec<StageSpec<'_>>,
     ) -> Result<Pipeline, Error> {
-        let config = &self.model.checkpoint;
         Ok(pipeline::open(Opening {
             generation: self.state.next_generation()?,
-            config_json: &config.config_json,
-            hidden_size: config.config.hidden_size,
+            model: &self.model.checkpoint.config,
             promise: *self.promise(),
             step_seconds: self.plan().step_seconds,
             local,

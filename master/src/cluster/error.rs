@@ -2,9 +2,10 @@
 use std::fmt;
 use std::time::Duration;
 
+use cake_checkpoint::units::format_bytes;
 use cake_identity::lines;
 use cake_proto::said::sentence;
-use cake_proto::{ConnectError, PROTOCOL, VERSION};
+use cake_proto::{ConnectError, PROTOCOL, VERSION, limits};
 use tonic::{Code, Status};
 
 /// Why a worker cannot be used.
@@ -65,6 +66,17 @@ pub enum Error {
     /// Workers cannot be told who is shut out, so that none is used.
     #[error("no worker can be told who is shut out: {0}")]
     ShutOut(#[from] cake_proto::shut_out::Error),
+    /// What the model is takes more than workers read.
+    #[error(
+        "no worker can be told what this model is: its {layers} layers take {} to describe, of at most {}",
+        format_bytes(*bytes as u64), format_bytes(limits::MODEL_BYTES as u64)
+    )]
+    ModelTooLong {
+        /// How many layers it has.
+        layers: usize,
+        /// How long its specification is.
+        bytes: usize,
+    },
     /// A call failed.
     #[error("worker {name:?} could not {action}: {reason}")]
     Call {

@@ -2,7 +2,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use cake_checkpoint::Encoding;
+use cake_checkpoint::{Encoding, ModelSpec};
 use cake_proto::{limits, wire};
 use serde::{Deserialize, Serialize};
 
@@ -32,14 +32,26 @@ pub struct Measured {
     pub quiet: bool,
 }
 
-/// Times up to so many layers of this model on the worker, and the link to it unless that is `known`: what else runs
+/// The model as workers are told what it is.
+///
+/// # Errors
+/// [`Error::ModelTooLong`] if no worker would read so much.
+pub fn sendable(model: &ModelSpec) -> Result<Bytes, Error> {
+    let bytes = model.to_wire();
+    match bytes.len() <= limits::MODEL_BYTES {
+        true => Ok(bytes.into()),
+        false => Err(Error::ModelTooLong { layers: model.layers.len(), bytes: bytes.len() }),
+    }
+}
+
+/// Times up to so many layers of this model (as [`sendable`] made it) on the worker, and the link to it unless that is `known`: what else runs
 /// on a worker says nothing of its link, and a second look at it would cost megabytes.
 ///
 /// # Errors
 /// [`Error::Call`].
 pub async fn measure(
     member: &Member,
-    config_json: &[u8],
+    model: Bytes,
     encoding: Encoding,
     layers: usize,
     known: Option<&Measured>,
@@ -51,7 +63,7 @@ pub async fn measure(
         None => link(member).await?,
     };
     let request = wire::ProbeComputeRequest {
-        config_json: config_json.to_vec().into(),
+        model,
         encoding: encoding.to_string(),
         layers: u32::try_from(layers).unwrap_or(u32::MAX),
     };
@@ -90,4 +102,25 @@ async fn link(member: &Member) -> Result<(f64, f64), Error> {
     // The answer's way back is not the payload's; never below 1 µs, so the rate stays finite.
     let sending = (fastest - rtt_seconds / 2.0).max(1e-6);
     Ok((rtt_seconds, limits::FRAME_BYTES as f64 / sending))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_that_takes_too_long_to_describe_is_sent_to_nobody() {
+        let config = |layers: usize| {
+            let json = format!(
+                r#"{{"architectures":["LlamaForCausalLM"],"hidden_size":8,"num_hidden_layers":{layers},
+                "num_attention_heads":2,"intermediate_size":16,"vocab_size":32,"rms_norm_eps":1e-6,
+                "max_position_embeddings":64}}"#
+            );
+            ModelSpec::parse(json.as_bytes()).expect("a model")
+        };
+        let sent = sendable(&config(256)).expect("twice as many as any model has");
+        assert_eq!(ModelSpec::from_wire(&sent).expect("read"), config(256));
+        let error = sendable(&config(4096)).expect_err("too long").to_string();
+        assert!(error.contains("4096 layers") && error.ends_with("of at most 1 MiB"), "{error}");
+    }
 }

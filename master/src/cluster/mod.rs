@@ -31,7 +31,7 @@ use crate::membership::Membership;
 pub use calls::{ANSWER_TIMEOUT, within, within_time};
 pub use error::{Error, Missing, ago_text};
 pub use expected::ExpectedWorker;
-pub use measure::{Measured, measure};
+pub use measure::{Measured, measure, sendable};
 pub use names::LOCAL;
 pub use offer::Offer;
 pub use whereabouts::{Held, Whereabouts};

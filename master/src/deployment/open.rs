@@ -55,8 +55,7 @@ impl Prepared {
         }
         Ok(pipeline::open(Opening {
             generation: self.state.next_generation()?,
-            config_json: &self.model.checkpoint.config_json,
-            hidden_size: self.model.checkpoint.config.hidden_size,
+            model: &self.model.checkpoint.config,
             promise: self.chosen.promise,
             step_seconds: self.plan().step_seconds,
             local: block_in_place(|| self.local_stage())?,

@@ -2,6 +2,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use bytes::Bytes;
 use cake_engine::{PROBED_BYTES, SamplingOptions};
 use cake_identity::lines;
 use cake_proto::wire;
@@ -61,13 +62,18 @@ impl Asking<'_> {
         for (index, worker) in workers.iter().enumerate() {
             hosts.entry(host(&worker.address)).or_default().push(index);
         }
+        if workers.is_empty() {
+            return Ok(Vec::new());
+        }
+        // Before anything is pushed, whether or not somebody must be timed.
+        let sent = &cluster::sendable(&self.model.checkpoint.config)?;
         // What is timed takes memory: no more than an equal share.
         let layers = self.model.checkpoint.config.layers.len() / workers.len().max(1);
         let workers = &workers;
         let each = hosts.into_values().map(|indices| async move {
             let mut rates = Vec::with_capacity(indices.len());
             for index in indices {
-                rates.push((index, self.worker(workers[index], layers.max(1)).await?));
+                rates.push((index, self.worker(workers[index], sent, layers.max(1)).await?));
             }
             Ok::<_, Error>(rates)
         });
@@ -78,16 +84,15 @@ impl Asking<'_> {
 
     /// The worker's rates: as measured before of the same process and shape, else measured now. A worker
     /// that cannot be measured but is there, such as one too small for the probe, is still a candidate.
-    async fn worker(&self, member: &Member, layers: usize) -> Result<Rates, Error> {
+    async fn worker(&self, member: &Member, sent: &Bytes, layers: usize) -> Result<Rates, Error> {
         let Self { model, state, .. } = *self;
         let key = worker_key(model, member);
         let known = match self.remembered(&key) {
             Ok(known) => return Ok(Ok(known)),
             Err(uncertain) => uncertain,
         };
-        let config_json = &model.checkpoint.config_json;
-        let encoding = model.weight_encoding();
-        let timed = cluster::measure(member, config_json, encoding, layers, known.as_ref()).await;
+        let (sent, encoding) = (sent.clone(), model.weight_encoding());
+        let timed = cluster::measure(member, sent, encoding, layers, known.as_ref()).await;
         let error = match timed {
             Ok(measured) => return Ok(Ok(state.remember(&key, measured))),
             Err(error) => error,
@@ -184,7 +189,7 @@ fn host(address: &str) -> &str {
 }
 
 fn shape(model: &Model) -> impl std::fmt::Display {
-    blake3::hash(&model.checkpoint.config_json).to_hex()
+    blake3::hash(&model.checkpoint.config.to_wire()).to_hex()
 }
 
 /// What is measured of a worker's process is remembered under this.

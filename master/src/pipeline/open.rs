@@ -3,7 +3,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cake_checkpoint::{Digest, LayerRange};
+use bytes::Bytes;
+use cake_checkpoint::{Digest, LayerRange, ModelSpec};
 use cake_engine::Stage;
 use cake_proto::wire;
 use tokio::runtime::Handle;
@@ -26,10 +27,8 @@ const LOAD_STALL: Duration = Duration::from_secs(120);
 pub struct Opening<'a> {
     /// Generation of the plan.
     pub generation: u64,
-    /// The model's configuration, as its file has it.
-    pub config_json: &'a [u8],
-    /// Width of hidden states.
-    pub hidden_size: usize,
+    /// The model.
+    pub model: &'a ModelSpec,
     /// What every stage must have room for.
     pub promise: Promise,
     /// Seconds for a row through the whole chain, as planned.
@@ -81,7 +80,11 @@ pub enum Error {
 /// # Errors
 /// [`Error`]; after [`Error::Corrupt`] the blobs must be pushed again.
 pub async fn open(opening: Opening<'_>) -> Result<Pipeline, Error> {
-    let loads = opening.remotes.iter().map(|stage| load(stage, &opening));
+    let model = match opening.remotes.is_empty() {
+        true => Bytes::new(), // Nobody is told.
+        false => cluster::sendable(opening.model)?,
+    };
+    let loads = opening.remotes.iter().map(|stage| load(stage, &opening, model.clone()));
     // All are waited for: after damage on two workers, both have discarded what they must be sent.
     futures_util::future::join_all(loads).await.into_iter().collect::<Result<(), _>>()?;
     let directs = route(&opening).await?;
@@ -101,7 +104,7 @@ pub async fn open(opening: Opening<'_>) -> Result<Pipeline, Error> {
     let relayed = ways.map(|(index, direct)| !direct && index + 1 < directs.len()).collect();
     let shared = Arc::new(Shared {
         generation: opening.generation,
-        hidden_size: opening.hidden_size,
+        hidden_size: opening.model.hidden_size,
         wire: opening.promise.wire,
         next_step: AtomicU64::new(1), // 0 stands for every step in flight.
         sent: watch::channel(0).0,
@@ -146,13 +149,13 @@ pub async fn open(opening: Opening<'_>) -> Result<Pipeline, Error> {
     Ok(Pipeline { shared, local, stages, in_flight, _tasks: tasks })
 }
 
-/// Loads one stage on its worker; waits until its blobs are verified and mapped.
-async fn load(spec: &StageSpec<'_>, opening: &Opening<'_>) -> Result<(), Error> {
+/// Loads one stage of the `model` (as it is sent) on its worker; waits until its blobs are verified and mapped.
+async fn load(spec: &StageSpec<'_>, opening: &Opening<'_>, model: Bytes) -> Result<(), Error> {
     let name = spec.member.name();
     let promise = &opening.promise;
     let request = wire::LoadRequest {
         generation: opening.generation,
-        config_json: opening.config_json.to_vec().into(),
+        model,
         layer_start: spec.layers.start as u32,
         layer_end: spec.layers.end as u32,
         blobs: spec.blobs.iter().map(ToString::to_string).collect(),

@@ -62,8 +62,7 @@ impl Bench {
         let stage = Stage::load(config, layers, &find, &self.options()).expect("loaded");
         let opening = Opening {
             generation: 1,
-            config_json: &[],
-            hidden_size: config.hidden_size,
+            model: config,
             promise: self.promise,
             step_seconds: 0.0,
             local: Some((stage, layers)),

@@ -2,6 +2,7 @@
 //! for `cargo fuzz` (`fuzz/`).
 //!
 //! A target must neither panic nor allocate more than it says, whatever the bytes are.
+mod model;
 mod mutate;
 mod requests;
 mod wire;
@@ -49,6 +50,8 @@ pub const TARGETS: &[Target] = &[
         seeds: || golden_files("config.json"),
         most_bytes: 4 << 20,
     },
+    // One layer may have thousands of experts, each with names of its own.
+    Target { name: "model", run: model::run, seeds: model::seeds, most_bytes: 24 << 20 },
     Target {
         name: "generation",
         run: |bytes| drop(GenerationConfig::parse(bytes)),

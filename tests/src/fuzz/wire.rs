@@ -72,10 +72,9 @@ fn with_kind(kind: u8, message: Vec<u8>) -> Vec<u8> {
 }
 
 fn load() -> wire::LoadRequest {
-    let config = std::fs::read(crate::golden::directory().join("llama/config.json"));
     wire::LoadRequest {
         generation: 7,
-        config_json: config.expect("golden data is there").into(),
+        model: super::model::golden("llama").to_wire().into(),
         layer_start: 0,
         layer_end: 1,
         blobs: vec!["0123456789abcdef".repeat(4)],

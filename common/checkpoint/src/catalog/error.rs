@@ -28,7 +28,7 @@ pub enum CatalogError {
     )]
     DuplicateTensor { tensor: String, first: String, second: String },
     #[error("tensor {tensor:?} is not part of {architecture}")]
-    UnknownTensor { tensor: String, architecture: &'static str },
+    UnknownTensor { tensor: String, architecture: String },
     #[error("tensor {tensor:?} does not belong to this model: {reason}")]
     UnexpectedTensor { tensor: String, reason: &'static str },
     #[error(

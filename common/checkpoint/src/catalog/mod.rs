@@ -72,9 +72,7 @@ pub struct CheckpointFile {
 pub struct Checkpoint {
     /// Where it is.
     pub location: Location,
-    /// `config.json` as it is on disk; this is what workers are sent.
-    pub config_json: Vec<u8>,
-    /// The same, read.
+    /// What `config.json` says.
     pub config: ModelSpec,
     /// Defaults for generation.
     pub generation: GenerationConfig,

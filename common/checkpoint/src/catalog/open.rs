@@ -64,7 +64,6 @@ pub(super) fn open(location: Location) -> Result<Checkpoint, Error> {
     }
     Ok(Checkpoint {
         location,
-        config_json,
         config,
         generation,
         files,

@@ -9,9 +9,6 @@ use serde_json::{Map, Value};
 use super::harmless::{HARMLESS, NEUTRAL};
 use super::{ConfigError, limit};
 
-/// Most end tokens accepted in a list.
-const MAX_TOKEN_IDS: usize = 64;
-
 /// A JSON object whose null fields count as absent. Whoever asks for a field understands it.
 pub(super) struct Fields<'a> {
     map: &'a Map<String, Value>,
@@ -199,7 +196,7 @@ impl<'a> Fields<'a> {
             _ => Err(wrong(field, "a token id or a list of them", value)),
         };
         let items = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
-        if items.len() > MAX_TOKEN_IDS {
+        if items.len() > limit::END_TOKENS {
             return Err(wrong(field, "at most 64 token ids", value));
         }
         items.iter().filter_map(|item| one(item).transpose()).collect()

@@ -3,6 +3,7 @@
 //! Catalog, loader, probe, memory formulae and the planner's costs derive from it. Whatever is not supported is refused
 //! here, naming the field: nothing is loaded as something else.
 
+mod check;
 mod family;
 mod fields;
 mod harmless;
@@ -13,11 +14,15 @@ mod spec;
 #[cfg(test)]
 mod tests;
 mod window;
+mod wire;
 
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::encoding::Part;
+pub use check::{Fault, SpecError};
 pub use family::{FAMILIES, Family};
 use fields::Fields;
 pub(crate) use names::Names;
@@ -28,6 +33,7 @@ pub use spec::{
     Activation, AttentionSpec, Branch, ExpertsSpec, Joined, Kept, LayerSpec, LinearSpec, MlpSpec,
     Name, NormSpec, Op, RotationSpec, RouterChoice, RouterSpec, TensorKind, TensorSpec,
 };
+pub use wire::MAX_SPEC_BYTES;
 
 /// Longest configuration accepted; the longest in use, with one entry per quantized module, are
 /// below 1 MiB.
@@ -42,15 +48,27 @@ mod limit {
     pub(super) const INNER: usize = 1 << 22;
     /// Of all layers together: each has tensors of its own, and Kimi K2 has some 23,000.
     pub(super) const EXPERTS: usize = 1 << 16;
+    /// Of one layer: no model has a thousand.
+    pub(super) const EXPERTS_OF_LAYER: usize = 1 << 12;
+    pub(super) const BRANCHES: usize = 16;
+    pub(super) const ROTATIONS: usize = 16;
+    pub(super) const END_TOKENS: usize = 64;
+    /// Bytes; the longest in use has some thirty.
+    pub(super) const NAME: usize = 128;
+    /// Base of the frequencies of a rotation.
+    pub(super) const THETA: f64 = 1e15;
+    /// What anything else is multiplied with or divided by.
+    pub(super) const FACTOR: f64 = 1e9;
     pub(super) const VOCAB: usize = 1 << 24;
     pub(super) const POSITIONS: usize = 1 << 28;
 }
 
 /// One model: its ends, and what each of its layers is.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ModelSpec {
     /// As in `architectures` of `config.json`.
-    pub architecture: &'static str,
+    pub architecture: Name,
     /// Width of the activations between layers.
     pub hidden_size: usize,
     /// Rows of the embedding; at least the tokenizer's tokens.
@@ -73,7 +91,8 @@ pub struct ModelSpec {
     pub tie_word_embeddings: bool,
     /// The ways in which layers turn queries and keys.
     pub rotations: Vec<RotationSpec>,
-    /// How matrices are packed; `None` when all are plain numbers.
+    /// How matrices are packed; `None` when all are plain numbers. Not sent: what a worker holds says how it is stored.
+    #[serde(skip)]
     pub quantization: Option<Quantization>,
     /// Token that starts a text, if any.
     pub bos_token_id: Option<u32>,
@@ -129,6 +148,8 @@ pub enum ConfigError {
     UnsupportedQuantization { field: String, found: String },
     #[error("{field} {found} is not supported for {architecture}")]
     Unsupported { field: String, found: String, architecture: &'static str },
+    #[error(transparent)]
+    Spec(#[from] SpecError),
 }
 
 impl ConfigError {
@@ -166,6 +187,7 @@ impl ModelSpec {
         spec.bos_token_id = fields.token_ids("bos_token_id")?.first().copied();
         spec.eos_token_ids = fields.token_ids("eos_token_id")?;
         fields.refuse_others(family.architecture)?;
+        spec.check()?; // What is read here is what workers take.
         Ok(spec)
     }
 

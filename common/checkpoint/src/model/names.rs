@@ -78,7 +78,7 @@ impl<'a> Names<'a> {
         let spec = self.spec;
         let unknown = || CatalogError::UnknownTensor {
             tensor: name.to_owned(),
-            architecture: spec.architecture,
+            architecture: spec.architecture.to_string(),
         };
         if let Some(part) = part_of(name, &spec.embedding) {
             return Ok(Role::Embedding(part));

@@ -1,8 +1,10 @@
 //! The rotary position embedding's part of a configuration, in both spellings.
 
-use super::ConfigError;
+use serde::{Deserialize, Serialize};
+
 use super::fields::Fields;
 use super::spec::RotationSpec;
+use super::{ConfigError, limit};
 
 /// What of a head rotates, and how where a configuration does not say.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -23,7 +25,8 @@ impl Rotary {
 }
 
 /// Constants of the rotary position embedding.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Rope {
     /// Base of the frequencies.
     pub theta: f64,
@@ -32,7 +35,8 @@ pub struct Rope {
 }
 
 /// How frequencies are stretched.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum RopeScaling {
     /// Not at all.
     None,
@@ -66,8 +70,6 @@ const OF_ROTATIONS: &[&str] = &[
     "rope_type",
     "type",
 ];
-const MAX_THETA: f64 = 1e15;
-const MAX_FACTOR: f64 = 1e9;
 
 /// What the heads are that rotate.
 #[derive(Clone, Copy)]
@@ -142,16 +144,16 @@ fn rotation(
         None => Ok(None),
     };
     let required = |name: &str, above: f64| {
-        inside(name, above, MAX_FACTOR)?
+        inside(name, above, limit::FACTOR)?
             .ok_or_else(|| ConfigError::Missing { field: format!("{field}.{name}") })
     };
     if dict.as_ref().is_some_and(|dict| dict.values().any(|value| value.is_object())) {
         let found = "with parameters per layer type".to_owned();
         return Err(ConfigError::Unsupported { field: field.to_owned(), found, architecture });
     }
-    let theta = match inside("rope_theta", 0.0, MAX_THETA)? {
+    let theta = match inside("rope_theta", 0.0, limit::THETA)? {
         Some(theta) => Some(theta),
-        None => fields.optional_number(outer.field, 0.0, MAX_THETA)?,
+        None => fields.optional_number(outer.field, 0.0, limit::THETA)?,
     };
     let rope_type = match &dict {
         Some(dict) => dict.text("rope_type")?.or(dict.text("type")?),
@@ -161,7 +163,7 @@ fn rotation(
         "default" | "none" => RopeScaling::None,
         "linear" => RopeScaling::Linear { factor: required("factor", 0.0)? },
         "llama3" => {
-            let most = MAX_FACTOR;
+            let most = limit::FACTOR;
             let name = "original_max_position_embeddings";
             let original = match fields.optional_number(name, 0.0, most)? {
                 Some(outer) => Some(outer),

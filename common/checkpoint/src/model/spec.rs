@@ -5,6 +5,8 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 use super::KvDtype;
 use super::rope::Rope;
 
@@ -12,7 +14,8 @@ use super::rope::Rope;
 pub type Name = Cow<'static, str>;
 
 /// One layer: `x += multiplier · post(op(pre(x)))` for each branch, in order.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct LayerSpec {
     /// At least one.
     pub branches: Vec<Branch>,
@@ -20,7 +23,8 @@ pub struct LayerSpec {
 
 /// One residual branch. Pre-norm, post-norm and sandwich norms, parallel attention and MLP, and layers of a single
 /// mixer are lists of these.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Branch {
     /// What the operation's input goes through.
     pub pre: Option<NormSpec>,
@@ -33,7 +37,8 @@ pub struct Branch {
 }
 
 /// What a branch computes, from `[rows, hidden_size]` to the same.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Op {
     /// Grouped-query attention.
     Attention(AttentionSpec),
@@ -44,7 +49,8 @@ pub enum Op {
 }
 
 /// An RMS norm (arXiv:1910.07467) over the last axis.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct NormSpec {
     /// Its module, below the layer (or the whole name of an outer one, without `.weight`).
     pub path: Name,
@@ -72,7 +78,12 @@ pub struct LinearSpec {
 }
 
 /// Several linear layers of the same input, in modules of their own or behind each other in one.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(
+    rename_all = "snake_case",
+    deny_unknown_fields,
+    bound(serialize = "[Name; N]: Serialize", deserialize = "[Name; N]: Deserialize<'de>")
+)]
 pub enum Joined<const N: usize> {
     /// A module each.
     Separate([Name; N]),
@@ -81,7 +92,8 @@ pub enum Joined<const N: usize> {
 }
 
 /// Grouped-query attention (arXiv:2305.13245) with rotary position embedding (arXiv:2104.09864).
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct AttentionSpec {
     /// Width of what comes in and goes out.
     pub hidden_size: usize,
@@ -110,7 +122,8 @@ pub struct AttentionSpec {
 }
 
 /// `down(act(gate(x)) · up(x))`.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct MlpSpec {
     /// Width of what comes in and goes out.
     pub hidden_size: usize,
@@ -128,7 +141,8 @@ pub struct MlpSpec {
 
 /// A mixture of experts (arXiv:1701.06538): a router chooses some of many gated networks for each row, and the row's
 /// result is the sum of theirs, each times the weight that the router gives it.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ExpertsSpec {
     /// What chooses experts.
     pub router: RouterSpec,
@@ -143,7 +157,8 @@ pub struct ExpertsSpec {
 }
 
 /// What chooses experts for a row: a function of the products of the row with a matrix `[count, hidden_size]`.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct RouterSpec {
     /// The matrix's module, below the layer.
     pub path: Name,
@@ -152,7 +167,8 @@ pub struct RouterSpec {
 }
 
 /// How a router turns its products into experts and their weights.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum RouterChoice {
     /// The softmax over all experts gives the weights; the largest are chosen.
     SoftmaxThenTopK {
@@ -162,7 +178,8 @@ pub enum RouterChoice {
 }
 
 /// How queries and keys are turned by their position.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct RotationSpec {
     /// The frequencies.
     pub rope: Rope,
@@ -171,7 +188,8 @@ pub struct RotationSpec {
 }
 
 /// A function of each number.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Activation {
     /// `x / (1 + e⁻ˣ)`.
     Silu,
@@ -214,6 +232,24 @@ impl Kept {
     /// Bytes of one position.
     pub fn bytes(self, kv: KvDtype) -> u64 {
         (self.keys as u64).saturating_add(self.values as u64).saturating_mul(kv.bytes())
+    }
+}
+
+impl NormSpec {
+    fn tensor(&self) -> TensorSpec {
+        let (path, shape) = (self.path.clone(), vec![self.width as u64]);
+        TensorSpec { path, kind: TensorKind::Vector, shape }
+    }
+}
+
+impl LinearSpec {
+    /// Its matrix, and its bias if it has one.
+    fn tensors(self) -> impl Iterator<Item = TensorSpec> {
+        let (rows, inputs) = (self.stored_rows as u64, self.inputs as u64);
+        let (kind, shape) = (TensorKind::Bias, vec![rows]);
+        let bias = self.bias.then(|| TensorSpec { path: self.path.clone(), kind, shape });
+        let (kind, shape) = (TensorKind::Matrix, vec![rows, inputs]);
+        [TensorSpec { path: self.path, kind, shape }].into_iter().chain(bias)
     }
 }
 
@@ -417,26 +453,19 @@ impl LayerSpec {
 
     /// Its tensors, each once.
     pub fn tensors(&self) -> Vec<TensorSpec> {
-        let mut tensors: Vec<TensorSpec> = Vec::new();
         let mut there = HashSet::new();
-        let mut add = |path: &Name, kind, shape: Vec<u64>| {
-            if there.insert((path.clone(), kind)) {
-                tensors.push(TensorSpec { path: path.clone(), kind, shape });
-            }
-        };
-        for branch in &self.branches {
-            for norm in branch.pre.iter().chain(branch.op.norms()).chain(&branch.post) {
-                add(&norm.path, TensorKind::Vector, vec![norm.width as u64]);
-            }
-            for linear in branch.op.linears() {
-                let (rows, inputs) = (linear.stored_rows as u64, linear.inputs as u64);
-                add(&linear.path, TensorKind::Matrix, vec![rows, inputs]);
-                if linear.bias {
-                    add(&linear.path, TensorKind::Bias, vec![rows]);
-                }
-            }
-        }
-        tensors
+        let is_new = |it: &TensorSpec| there.insert((it.path.clone(), it.kind));
+        self.all_tensors().filter(is_new).collect()
+    }
+
+    /// Its tensors as its operations name them: one that several of these share is there for each.
+    pub(super) fn all_tensors(&self) -> impl Iterator<Item = TensorSpec> {
+        self.branches.iter().flat_map(|branch| {
+            let norms = branch.pre.iter().chain(branch.op.norms()).chain(&branch.post);
+            norms
+                .map(NormSpec::tensor)
+                .chain(branch.op.linears().into_iter().flat_map(LinearSpec::tensors))
+        })
     }
 
     /// What it keeps of each position.

@@ -42,7 +42,7 @@ impl Loaded {
         let manifest = BlobSource::new(&checkpoint, 0).manifest().expect("readable");
         let request = wire::LoadRequest {
             generation: GENERATION,
-            config_json: checkpoint.config_json.clone().into(),
+            model: checkpoint.config.to_wire().into(),
             layer_start: 0,
             layer_end: 1,
             blobs: vec![manifest.name().to_string()],
@@ -81,8 +81,8 @@ impl Loaded {
     }
 
     fn probe(&self) -> wire::ProbeComputeRequest {
-        let config_json = self.request.config_json.clone();
-        wire::ProbeComputeRequest { config_json, encoding: "F32".to_owned(), layers: 1 }
+        let model = self.request.model.clone();
+        wire::ProbeComputeRequest { model, encoding: "F32".to_owned(), layers: 1 }
     }
 }
 

@@ -147,7 +147,7 @@ impl Decoder {
         mlp: &MlpSpec,
         router: RouterSpec,
     ) -> Result<ExpertsSpec, ConfigError> {
-        let most = limit::EXPERTS / self.num_layers;
+        let most = limit::EXPERTS_OF_LAYER.min(limit::EXPERTS / self.num_layers);
         let count = match fields.optional_size("num_experts", most)? {
             Some(count) => count,
             None => fields.size("num_local_experts", most)?, // What version 5 of the reference writes.
@@ -182,7 +182,7 @@ impl Decoder {
     /// The model of these layers. `tied`: whether the head is the embedding when the configuration does not say.
     pub(super) fn model(self, layers: Vec<LayerSpec>, tied: bool) -> ModelSpec {
         ModelSpec {
-            architecture: self.architecture,
+            architecture: Name::Borrowed(self.architecture),
             hidden_size: self.hidden_size,
             vocab_size: self.vocab_size,
             max_position_embeddings: self.max_position_embeddings,

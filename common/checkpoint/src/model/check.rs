@@ -1,0 +1,243 @@
+//! What holds of every specification, wherever it came from: whoever computes sizes, shapes, memory or angles from one
+//! relies on it, and neither overflows, divides by zero, nor looks for what is not there.
+
+use std::collections::HashMap;
+
+use super::ModelSpec;
+use super::limit;
+use super::rope::{Rope, RopeScaling};
+use super::spec::{
+    AttentionSpec, Branch, ExpertsSpec, Joined, LayerSpec, MlpSpec, Name, NormSpec, Op,
+    RotationSpec,
+};
+
+/// Why a specification is refused.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the sentences say what the fields are")]
+pub enum SpecError {
+    #[error("model specification of {bytes} bytes is longer than {most}")]
+    TooLarge { bytes: usize, most: usize },
+    #[error("model specification is not what it should be: {0}")]
+    Json(serde_json::Error),
+    #[error("this worker reads model specifications of version {reads}, found {found}")]
+    Version { reads: u64, found: u64 },
+    #[error("model specification: {0}")]
+    Model(Fault),
+    #[error("model specification, layer {layer}: {fault}")]
+    Layer { layer: usize, fault: Fault },
+}
+
+/// What is wrong with a part of a specification.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the sentences say what the fields are")]
+pub enum Fault {
+    #[error("{what} is {found}, expected {least} to {most}")]
+    Size { what: &'static str, found: usize, least: usize, most: usize },
+    #[error("{what} is {found}, expected a number from {least:e} to {most:e}")]
+    Number { what: &'static str, found: f64, least: f64, most: f64 },
+    #[error("{what} is {found}, expected {expected}")]
+    Width { what: &'static str, found: usize, expected: usize },
+    #[error("heads {heads} is not a multiple of kv_heads {kv_heads}")]
+    HeadsNotDivisible { heads: usize, kv_heads: usize },
+    #[error("rotation is {rotation}, there are {rotations}")]
+    NoSuchRotation { rotation: usize, rotations: usize },
+    #[error("{dim} numbers of a head rotate; they must be an even number, at most {most}")]
+    RotatingPart { dim: usize, most: usize },
+    #[error("{what} {name:?} must have 1 to {most} bytes and no control characters", most = limit::NAME)]
+    Name { what: &'static str, name: String },
+    #[error("tensor {name:?} would be both {first:?} and {second:?}")]
+    TwoShapes { name: String, first: Vec<u64>, second: Vec<u64> },
+}
+
+/// Smallest number that is divided by, or that has to be told from zero: what f32 has in full precision.
+const LEAST: f64 = f32::MIN_POSITIVE as f64;
+
+impl ModelSpec {
+    /// Refuses whatever an engine, a probe or a formula for memory could not do with.
+    ///
+    /// # Errors
+    /// [`SpecError::Model`] or [`SpecError::Layer`].
+    pub(super) fn check(&self) -> Result<(), SpecError> {
+        self.check_ends().map_err(SpecError::Model)?;
+        let mut experts = 0;
+        for (layer, spec) in self.layers.iter().enumerate() {
+            let in_layer = |fault| SpecError::Layer { layer, fault };
+            self.check_layer(spec).map_err(in_layer)?;
+            experts += experts_of(spec); // Each layer's were bounded just now.
+            let all = size("number of experts up to here", experts, 0, limit::EXPERTS);
+            all.map_err(in_layer)?;
+            one_shape_each(spec).map_err(in_layer)?; // Bounded as well, by now.
+        }
+        Ok(())
+    }
+
+    fn check_ends(&self) -> Result<(), Fault> {
+        name("architecture", &self.architecture)?;
+        size("hidden_size", self.hidden_size, 1, limit::HIDDEN)?;
+        size("vocab_size", self.vocab_size, 1, limit::VOCAB)?;
+        let positions = self.max_position_embeddings;
+        size("max_position_embeddings", positions, 1, limit::POSITIONS)?;
+        name("embedding", &self.embedding)?;
+        factor("embedding_multiplier", self.embedding_multiplier.into())?;
+        name("layer_prefix", &self.layer_prefix)?;
+        norm("width of the final norm", &self.final_norm, self.hidden_size)?;
+        name("head", &self.head)?;
+        size("number of end tokens", self.eos_token_ids.len(), 0, limit::END_TOKENS)?;
+        size("number of rotations", self.rotations.len(), 0, limit::ROTATIONS)?;
+        self.rotations.iter().try_for_each(rotation)?;
+        size("number of layers", self.layers.len(), 1, limit::LAYERS)
+    }
+
+    fn check_layer(&self, layer: &LayerSpec) -> Result<(), Fault> {
+        size("number of branches", layer.branches.len(), 1, limit::BRANCHES)?;
+        for Branch { pre, op, post, multiplier } in &layer.branches {
+            for outer in pre.iter().chain(post) {
+                norm("width of a norm before or after an operation", outer, self.hidden_size)?;
+            }
+            factor("multiplier", (*multiplier).into())?;
+            match op {
+                Op::Attention(it) => self.attention(it)?,
+                Op::Mlp(it) => self.mlp(it)?,
+                Op::Experts(it) => self.experts(it)?,
+            }
+        }
+        let count = experts_of(layer);
+        size("number of experts of the layer", count, 0, limit::EXPERTS_OF_LAYER)
+    }
+
+    fn attention(&self, it: &AttentionSpec) -> Result<(), Fault> {
+        width("hidden_size of attention", it.hidden_size, self.hidden_size)?;
+        size("heads", it.heads, 1, limit::HEADS)?;
+        size("kv_heads", it.kv_heads, 1, limit::HEADS)?;
+        size("head_dim", it.head_dim, 1, limit::HEAD_DIM)?;
+        size("heads × head_dim", it.q_dim(), 1, limit::INNER)?; // Both are bounded: no overflow.
+        let (heads, kv_heads) = (it.heads, it.kv_heads);
+        if heads % kv_heads != 0 {
+            return Err(Fault::HeadsNotDivisible { heads, kv_heads });
+        }
+        joined("module of queries, keys or values", &it.qkv)?;
+        name("module of the output", &it.output)?;
+        for head_norm in it.qk_norm.iter().flatten() {
+            norm("width of a norm of queries or keys", head_norm, it.head_dim)?;
+        }
+        number("scale", it.scale, LEAST, limit::FACTOR)?;
+        size("window", it.window.unwrap_or(1), 1, limit::POSITIONS)?;
+        let (rotation, rotations) = (it.rotation, self.rotations.len());
+        let Some(turning) = self.rotations.get(rotation) else {
+            return Err(Fault::NoSuchRotation { rotation, rotations });
+        };
+        if turning.dim > it.head_dim {
+            return Err(Fault::RotatingPart { dim: turning.dim, most: it.head_dim });
+        }
+        Ok(())
+    }
+
+    fn mlp(&self, it: &MlpSpec) -> Result<(), Fault> {
+        width("hidden_size of a network", it.hidden_size, self.hidden_size)?;
+        size("inner_size", it.inner_size, 1, limit::INNER)?;
+        joined("module of gate or up", &it.gate_up)?;
+        name("module of down", &it.down)
+    }
+
+    fn experts(&self, it: &ExpertsSpec) -> Result<(), Fault> {
+        self.mlp(&it.expert)?;
+        size("count of experts", it.count, 1, limit::EXPERTS_OF_LAYER)?;
+        size("chosen experts", it.chosen, 1, it.count)?;
+        name("prefix of experts", &it.prefix)?;
+        name("module of the router", &it.router.path)
+    }
+}
+
+/// How many experts a layer has, in all its branches.
+fn experts_of(layer: &LayerSpec) -> usize {
+    let counts = layer.ops().map(|op| if let Op::Experts(it) = op { it.count } else { 0 });
+    counts.fold(0, usize::saturating_add)
+}
+
+/// Refuses a layer with two tensors of one name and different shapes. What it names was bounded before.
+fn one_shape_each(layer: &LayerSpec) -> Result<(), Fault> {
+    let mut shapes: HashMap<String, Vec<u64>> = HashMap::new();
+    for tensor in layer.all_tensors() {
+        let name = tensor.leaf();
+        let second = tensor.shape;
+        match shapes.get(&name) {
+            Some(first) if *first == second => {}
+            Some(first) => return Err(Fault::TwoShapes { first: first.clone(), name, second }),
+            None => drop(shapes.insert(name, second)),
+        }
+    }
+    Ok(())
+}
+
+fn rotation(RotationSpec { rope, dim }: &RotationSpec) -> Result<(), Fault> {
+    if *dim == 0 || !dim.is_multiple_of(2) || *dim > limit::HEAD_DIM {
+        return Err(Fault::RotatingPart { dim: *dim, most: limit::HEAD_DIM });
+    }
+    let Rope { theta, scaling } = rope;
+    number("theta", *theta, LEAST, limit::THETA)?;
+    let divisor = |what, value| number(what, value, LEAST, limit::FACTOR);
+    match *scaling {
+        RopeScaling::None => Ok(()),
+        RopeScaling::Linear { factor } => divisor("factor", factor),
+        RopeScaling::Llama3 {
+            factor,
+            low_freq_factor: low,
+            high_freq_factor: high,
+            original_max_position,
+        } => {
+            divisor("factor", factor)?;
+            divisor("low_freq_factor", low)?;
+            divisor("high_freq_factor", high)?;
+            divisor("high_freq_factor − low_freq_factor", high - low)?;
+            divisor("original_max_position", original_max_position)
+        }
+    }
+}
+
+fn norm(what: &'static str, norm: &NormSpec, expected: usize) -> Result<(), Fault> {
+    name("module of a norm", &norm.path)?;
+    width(what, norm.width, expected)?;
+    number("eps", norm.eps, LEAST, 1.0)?;
+    factor("offset", norm.offset.into())
+}
+
+fn joined<const N: usize>(what: &'static str, modules: &Joined<N>) -> Result<(), Fault> {
+    match modules {
+        Joined::Separate(names) => names.iter().try_for_each(|it| name(what, it)),
+        Joined::Fused(it) => name(what, it),
+    }
+}
+
+fn name(what: &'static str, name: &Name) -> Result<(), Fault> {
+    if name.is_empty() || name.len() > limit::NAME || name.chars().any(char::is_control) {
+        let start = name.floor_char_boundary(limit::NAME);
+        return Err(Fault::Name { what, name: name[..start].to_owned() });
+    }
+    Ok(())
+}
+
+fn size(what: &'static str, found: usize, least: usize, most: usize) -> Result<(), Fault> {
+    match (least..=most).contains(&found) {
+        true => Ok(()),
+        false => Err(Fault::Size { what, found, least, most }),
+    }
+}
+
+fn width(what: &'static str, found: usize, expected: usize) -> Result<(), Fault> {
+    match found == expected {
+        true => Ok(()),
+        false => Err(Fault::Width { what, found, expected }),
+    }
+}
+
+/// A number that anything may be multiplied with.
+fn factor(what: &'static str, found: f64) -> Result<(), Fault> {
+    number(what, found, -limit::FACTOR, limit::FACTOR)
+}
+
+fn number(what: &'static str, found: f64, least: f64, most: f64) -> Result<(), Fault> {
+    match (least..=most).contains(&found) {
+        true => Ok(()),
+        false => Err(Fault::Number { what, found, least, most }), // NaN is in no range.
+    }
+}

@@ -1,0 +1,235 @@
+//! Specifications on their way to a worker, and one refusal for each thing that whoever computes relies on.
+
+use super::*;
+use crate::model::{MAX_SPEC_BYTES, SpecError};
+
+/// What a worker has of it.
+fn received(model: &ModelSpec) -> ModelSpec {
+    ModelSpec::from_wire(&model.to_wire()).unwrap()
+}
+
+/// A golden model as a peer may send it: changed at a place (as RFC 6901 says it).
+fn sent(name: &str, place: &str, value: Value) -> Result<ModelSpec, SpecError> {
+    let mut json: Value = serde_json::from_slice(&golden(name).to_wire()).unwrap();
+    *json.pointer_mut(place).unwrap_or_else(|| panic!("no {place}")) = value;
+    ModelSpec::from_wire(json.to_string().as_bytes())
+}
+
+#[test]
+fn every_golden_model_arrives_as_it_was_sent_but_for_how_its_files_are_packed() {
+    for name in GOLDEN {
+        let model = golden(name);
+        assert_eq!(received(&model), ModelSpec { quantization: None, ..model }, "{name}");
+    }
+}
+
+#[test]
+fn numbers_arrive_to_the_last_bit() {
+    let mut model = golden("gemma3");
+    for seed in 1..2_000_u32 {
+        let part = f64::from(seed.wrapping_mul(2_654_435_761)) / f64::from(u32::MAX);
+        model.final_norm.eps = part / 3.0;
+        model.embedding_multiplier = (part * 7.0) as f32;
+        assert_eq!(received(&model), model, "{part}");
+    }
+}
+
+/// A mixture of the largest kind in use would have some hundred layers.
+#[test]
+fn the_largest_models_are_far_below_the_limit() {
+    let mut model = golden("qwen3-moe");
+    model.layers = model.layers.iter().cycle().take(128).cloned().collect();
+    assert_eq!(received(&model), model);
+    let bytes = model.to_wire().len();
+    assert!(bytes < MAX_SPEC_BYTES / 4, "{bytes} bytes");
+    model.layers = model.layers.iter().cycle().take(4096).cloned().collect();
+    let error = ModelSpec::from_wire(&model.to_wire()).unwrap_err();
+    assert!(matches!(error, SpecError::TooLarge { most: MAX_SPEC_BYTES, .. }), "{error}");
+}
+
+#[test]
+fn another_version_is_told_from_what_is_malformed() {
+    let error = ModelSpec::from_wire(br#"{"version": 7, "model": {"shape": "unheard of"}}"#);
+    let text = error.unwrap_err().to_string();
+    assert_eq!(text, "this worker reads model specifications of version 1, found 7");
+    let golden = golden("llama").to_wire();
+    for cut in [0, 1, golden.len() / 2, golden.len() - 1] {
+        assert!(matches!(ModelSpec::from_wire(&golden[..cut]), Err(SpecError::Json(_))), "{cut}");
+    }
+    for malformed in
+        [r#"{"version": 1}"#, r#"{"version": -1}"#, r#"{"model": {}}"#, "[]", "1", "null"]
+    {
+        let error = ModelSpec::from_wire(malformed.as_bytes()).unwrap_err();
+        assert!(matches!(error, SpecError::Json(_)), "{malformed}: {error}");
+    }
+}
+
+/// What an older worker does not know would change what it computes.
+#[test]
+fn what_is_not_known_is_refused_by_its_name() {
+    let text = String::from_utf8(golden("qwen3-moe").to_wire()).unwrap();
+    for (known, unknown) in [
+        (r#"{"version":1,"#, r#"{"version":1,"sinks":1,"#),
+        (r#""hidden_size":"#, r#""sinks":1,"hidden_size":"#),
+        (r#""heads":"#, r#""sinks":1,"heads":"#),
+        (r#""chosen":"#, r#""sinks":1,"chosen":"#),
+        (r#""eps":"#, r#""sinks":1,"eps":"#),
+        (r#""theta":"#, r#""sinks":1,"theta":"#),
+        (r#""renormalise":"#, r#""sinks":1,"renormalise":"#),
+        (r#"{"attention":"#, r#"{"sinks":"#),
+        (r#""silu""#, r#""sinks""#),
+    ] {
+        assert!(text.contains(known), "{known} in {text}");
+        let error = ModelSpec::from_wire(text.replacen(known, unknown, 1).as_bytes()).unwrap_err();
+        assert!(
+            matches!(&error, SpecError::Json(it) if it.to_string().contains("sinks")),
+            "{error}"
+        );
+    }
+}
+
+const LAYER: &str = "/model/layers/1/branches";
+
+#[test]
+fn everything_that_computing_relies_on_is_refused_by_its_name() {
+    let attention = |field: &str| format!("{LAYER}/0/op/attention/{field}");
+    let experts = |field: &str| format!("{LAYER}/1/op/experts/{field}");
+    let network = |field: &str| format!("{LAYER}/1/op/experts/expert/{field}");
+    let model = |field: &str| format!("/model/{field}");
+    let cases = [
+        (model("architecture"), json!(""), "architecture \"\""),
+        (model("architecture"), json!("a\nb"), "control characters"),
+        (model("embedding"), json!("e".repeat(129)), "embedding"),
+        (model("head"), json!(""), "head"),
+        (model("layer_prefix"), json!("\u{7f}"), "layer_prefix"),
+        (model("hidden_size"), json!(0), "hidden_size is 0"),
+        (model("hidden_size"), json!(1 << 19), "hidden_size is 524288"),
+        (model("vocab_size"), json!(0), "vocab_size is 0"),
+        (model("max_position_embeddings"), json!(1_u64 << 40), "max_position_embeddings"),
+        (model("embedding_multiplier"), json!(1e10), "embedding_multiplier is 1"),
+        (model("eos_token_ids"), json!(vec![1; 65]), "end tokens is 65"),
+        (model("final_norm/width"), json!(63), "final norm is 63"),
+        (model("rotations"), json!([]), "rotation is 0, there are 0"),
+        (model("rotations/0/dim"), json!(0), "0 numbers of a head rotate"),
+        (model("rotations/0/dim"), json!(15), "15 numbers of a head rotate"),
+        (model("rotations/0/dim"), json!(1 << 13), "8192 numbers of a head rotate"),
+        (model("rotations/0/rope/theta"), json!(0.0), "theta is 0"),
+        (model("rotations/0/rope/theta"), json!(1e-300), "theta"),
+        (model("rotations/0/rope/theta"), json!(-1e4), "theta"),
+        (model("layers"), json!([]), "number of layers is 0"),
+        (LAYER.to_owned(), json!([]), "layer 1: number of branches is 0"),
+        (format!("{LAYER}/0/multiplier"), json!(-1e10), "multiplier"),
+        (format!("{LAYER}/0/pre/width"), json!(16), "before or after an operation is 16"),
+        (format!("{LAYER}/0/pre/eps"), json!(0.0), "eps is 0"),
+        (format!("{LAYER}/0/pre/eps"), json!(1e-60), "eps"),
+        (format!("{LAYER}/0/pre/offset"), json!(1e20), "offset"),
+        (format!("{LAYER}/0/pre/path"), json!("a\u{0}"), "module of a norm"),
+        (attention("hidden_size"), json!(32), "hidden_size of attention is 32"),
+        (attention("heads"), json!(0), "heads is 0"),
+        (attention("heads"), json!(3), "heads 3 is not a multiple of kv_heads 2"),
+        (attention("kv_heads"), json!(0), "kv_heads is 0"),
+        (attention("head_dim"), json!(0), "head_dim is 0"),
+        (attention("head_dim"), json!(1 << 15), "head_dim is 32768"),
+        (attention("output"), json!(""), "module of the output"),
+        (attention("qkv"), json!({"fused": ""}), "module of queries"),
+        (attention("qkv/separate/1"), json!("\r"), "module of queries"),
+        (attention("qk_norm/1/width"), json!(64), "queries or keys is 64"),
+        (attention("scale"), json!(0.0), "scale is 0"),
+        (attention("scale"), json!(1e40), "scale"),
+        (attention("window"), json!(0), "window is 0"),
+        (attention("rotation"), json!(1), "rotation is 1, there are 1"),
+        (experts("count"), json!(0), "count of experts is 0"),
+        (experts("count"), json!(4097), "count of experts is 4097"),
+        (experts("chosen"), json!(0), "chosen experts is 0"),
+        (experts("chosen"), json!(4096), "chosen experts is 4096"),
+        (experts("prefix"), json!(""), "prefix of experts"),
+        (experts("router/path"), json!(""), "module of the router"),
+        (network("hidden_size"), json!(1), "hidden_size of a network is 1"),
+        (network("inner_size"), json!(0), "inner_size is 0"),
+        (network("down"), json!(""), "module of down"),
+        (network("gate_up/separate/0"), json!(""), "module of gate or up"),
+        (network("down"), json!("gate_proj"), "gate_proj.weight\" would be both"),
+        (
+            experts("router/path"),
+            json!("input_layernorm"),
+            "input_layernorm.weight\" would be both",
+        ),
+    ];
+    for (place, value, words) in cases {
+        let shown = format!("{place} {value}");
+        let Err(error) = sent("qwen3-moe", &place, value) else { panic!("{shown} is accepted") };
+        assert!(error.to_string().contains(words), "{shown}: {error}");
+        let in_layer = matches!(error, SpecError::Layer { layer: 0 | 1, .. });
+        assert!(in_layer || matches!(error, SpecError::Model(_)), "{shown}: {error:?}");
+    }
+}
+
+#[test]
+fn stretched_rotations_divide_by_numbers_that_are_there() {
+    let place = |field: &str| format!("/model/rotations/0/rope/scaling/llama3/{field}");
+    for field in ["factor", "low_freq_factor", "high_freq_factor", "original_max_position"] {
+        for value in [json!(0.0), json!(-1.0), json!(1e10), json!(1e-50)] {
+            let error = sent("llama3-tied", &place(field), value).unwrap_err().to_string();
+            assert!(error.contains(field), "{error}");
+        }
+    }
+    let error = sent("llama3-tied", &place("high_freq_factor"), json!(1.0)).unwrap_err();
+    assert!(error.to_string().contains("high_freq_factor − low_freq_factor is 0"), "{error}");
+    let linear = json!({"linear": {"factor": 0.0}});
+    let error = sent("llama", "/model/rotations/0/rope/scaling", linear).unwrap_err();
+    assert!(error.to_string().contains("factor is 0"), "{error}");
+}
+
+/// No number stands for what is none: such text would be another number elsewhere.
+#[test]
+fn numbers_that_are_none_do_not_arrive() {
+    for eps in [f64::NAN, f64::INFINITY] {
+        let mut model = golden("llama");
+        model.final_norm.eps = eps;
+        assert!(matches!(ModelSpec::from_wire(&model.to_wire()), Err(SpecError::Json(_))));
+    }
+}
+
+#[test]
+fn many_branches_experts_and_rotations_are_too_many() {
+    let mut model = golden("qwen3-moe");
+    let layer = &mut model.layers[2];
+    layer.branches = layer.branches.iter().cycle().take(17).cloned().collect();
+    let error = ModelSpec::from_wire(&model.to_wire()).unwrap_err().to_string();
+    assert!(error.contains("layer 2: number of branches is 17"), "{error}");
+
+    let with_experts = |counts: &[usize], layers: usize| {
+        let mut model = golden("qwen3-moe");
+        let mut layer = model.layers[0].clone();
+        let of_experts = layer.branches.pop().unwrap();
+        for &count in counts {
+            let mut branch = of_experts.clone();
+            let Op::Experts(experts) = &mut branch.op else { panic!("it has experts") };
+            experts.count = count;
+            layer.branches.push(branch);
+        }
+        model.layers = vec![layer; layers];
+        ModelSpec::from_wire(&model.to_wire()).map(drop).map_err(|error| error.to_string())
+    };
+    with_experts(&[4096], 16).unwrap();
+    let error = with_experts(&[4096, 8], 1).unwrap_err();
+    assert!(error.contains("experts of the layer is 4104"), "{error}");
+    let error = with_experts(&[4096], 17).unwrap_err();
+    assert!(error.contains("layer 16: number of experts up to here is 69632"), "{error}");
+
+    let mut model = golden("llama");
+    model.rotations = vec![model.rotations[0].clone(); 17];
+    let error = ModelSpec::from_wire(&model.to_wire()).unwrap_err().to_string();
+    assert!(error.contains("number of rotations is 17"), "{error}");
+}
+
+#[test]
+fn a_network_that_an_attention_lends_its_matrix_to_must_fit_it() {
+    let mut json: Value = serde_json::from_slice(&golden("llama").to_wire()).unwrap();
+    json["model"]["layers"][0]["branches"][1]["op"]["mlp"]["down"] = json!("self_attn.q_proj");
+    let error = ModelSpec::from_wire(json.to_string().as_bytes()).unwrap_err();
+    assert!(
+        error.to_string().contains("self_attn.q_proj.weight\" would be both [64, 64]"),
+        "{error}"
+    );
+}
