@@ -20,8 +20,6 @@ pub const BLOBS: usize = 4096;
 pub const SHUT_OUT: usize = cake_identity::MOST_REVOKED;
 /// Largest model specification accepted over the wire: what is read of one.
 pub const MODEL_BYTES: usize = 1 << 20;
-/// Largest manifest accepted over the wire.
-pub const MANIFEST_BYTES: usize = 1 << 20;
 /// Steps that wait before a stage. A full queue holds up its sender, so a slow stage never has to keep more.
 pub const STEPS_QUEUED: usize = 2;
 /// Frames behind a stage that wait for its link, at least; as many as [`frames_queued`] says.

@@ -3,7 +3,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cake_checkpoint::{Digest, Manifest};
+use cake_checkpoint::{Digest, MAX_MANIFEST_BYTES, Manifest};
 use cake_proto::{limits, wire};
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tonic::{Status, Streaming};
@@ -34,19 +34,10 @@ pub async fn receive(
     mut frames: Streaming<wire::PushFrame>,
     events: &Events,
 ) -> Result<(), Status> {
-    let first = frames
-        .message()
-        .await?
-        .ok_or_else(|| Status::invalid_argument("a push begins with a manifest, found nothing"))?;
-    if first.manifest.len() > limits::MANIFEST_BYTES {
-        return Err(Status::invalid_argument(format!(
-            "a manifest has at most {} bytes, found {}",
-            limits::MANIFEST_BYTES,
-            first.manifest.len()
-        )));
-    }
-    let manifest = Manifest::from_json(&first.manifest)
-        .map_err(|error| Status::invalid_argument(error.to_string()))?;
+    let json = manifest_json(&mut frames).await?;
+    let manifest =
+        Manifest::from_json(&json).map_err(|error| Status::invalid_argument(error.to_string()))?;
+    drop(json);
     let name = manifest.name();
     if store.holds(&name) {
         say(events, Vec::new(), true).await;
@@ -69,6 +60,37 @@ pub async fn receive(
     info!(blob = %name, "blob stored");
     say(events, Vec::new(), true).await;
     Ok(())
+}
+
+/// The manifest that a push begins with, from as many frames as it takes.
+async fn manifest_json(frames: &mut Streaming<wire::PushFrame>) -> Result<Vec<u8>, Status> {
+    let invalid = |what: String| Err(Status::invalid_argument(what));
+    let mut json: Vec<u8> = Vec::new();
+    let mut whole = None;
+    loop {
+        let Some(frame) = frames.message().await? else {
+            return invalid("a push begins with a manifest, found its end".to_owned());
+        };
+        let bytes = *whole.get_or_insert(frame.manifest_bytes as usize);
+        if bytes > MAX_MANIFEST_BYTES {
+            return invalid(format!(
+                "a manifest has at most {MAX_MANIFEST_BYTES} bytes, this one is to have {bytes}"
+            ));
+        }
+        let piece = frame.manifest;
+        if piece.len() > limits::FRAME_BYTES || piece.is_empty() || piece.len() > bytes - json.len()
+        {
+            let (left, most) = (bytes - json.len(), limits::FRAME_BYTES);
+            let found = piece.len();
+            return invalid(format!(
+                "a piece of a manifest has 1 to {most} bytes, and no more than the {left} that are missing; found {found}"
+            ));
+        }
+        json.extend_from_slice(&piece); // Grows with what really came.
+        if json.len() == bytes {
+            return Ok(json);
+        }
+    }
 }
 
 /// Begins a blob in `store`. What was evicted for it rests no longer and so gives its room on the disk back.

@@ -39,7 +39,7 @@ pub mod units;
 pub use anonymous::{HUGE_PAGE_BYTES, Memory};
 pub use blob::{
     Blob, BlobError, BlobSource, BlobTensor, CHUNK_BYTES, Digest, DigestParseError, Hasher,
-    Manifest, ManifestError, TensorEntry, encoded_tensors,
+    MAX_MANIFEST_BYTES, Manifest, ManifestError, TensorEntry, encoded_tensors,
 };
 pub use catalog::{CatalogError, Checkpoint, CheckpointFile, MatrixTensors, Tensor};
 pub use digest_cache::DigestCache;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use cake_checkpoint::units::format_bytes;
 use cake_checkpoint::{BlobSource, LayerRange, Manifest};
 use cake_proto::said::sentence;
-use cake_proto::{Client, wire};
+use cake_proto::{Client, limits, wire};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
@@ -268,14 +268,19 @@ async fn push_blob(
         }
     };
     let (frames, outgoing) = mpsc::channel(PIECES_QUEUED);
-    let first = wire::PushFrame { manifest: manifest.to_json().into(), ..Default::default() };
-    frames.send(first).await.map_err(|_| Error::Task)?;
+    let opening = async {
+        for frame in manifest_frames(manifest) {
+            // Who hears no more of them answers why.
+            if frames.send(frame).await.is_err() {
+                break;
+            }
+        }
+    };
     let call = client.push(ReceiverStream::new(outgoing));
-    let mut events = tokio::time::timeout(STALL, call)
+    let (call, ()) = tokio::time::timeout(STALL, async { tokio::join!(call, opening) })
         .await
-        .map_err(|_| Error::Stalled { worker: worker.to_owned(), layer })?
-        .map_err(|status| failed(&status))?
-        .into_inner();
+        .map_err(|_| Error::Stalled { worker: worker.to_owned(), layer })?;
+    let mut events = call.map_err(|status| failed(&status))?.into_inner();
     let next = async |events: &mut Streaming<wire::PushEvent>| {
         let event = watch(events, progress).await;
         let event = event.ok_or(Error::Stalled { worker: worker.to_owned(), layer })?;
@@ -305,6 +310,19 @@ async fn push_blob(
         return Err(failed(&Status::cancelled("the worker did not confirm the blob")));
     }
     Ok(sent)
+}
+
+/// What a push begins with: its manifest, in pieces.
+fn manifest_frames(manifest: &Manifest) -> Vec<wire::PushFrame> {
+    let json = bytes::Bytes::from(manifest.to_json());
+    let manifest_bytes = u32::try_from(json.len()).unwrap_or(u32::MAX); // More is refused there.
+    let starts = (0..json.len()).step_by(limits::FRAME_BYTES);
+    let piece = |start: usize| wire::PushFrame {
+        manifest: json.slice(start..json.len().min(start + limits::FRAME_BYTES)),
+        manifest_bytes: if start == 0 { manifest_bytes } else { 0 },
+        ..Default::default()
+    };
+    starts.map(piece).collect()
 }
 
 /// What the worker wants, if it is ascending and within the blob.

@@ -57,7 +57,11 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
     let hold =
         wire::HoldRequest { master_name: "desk".to_owned(), shut_out: vec![7_u8; 48].into() };
     all.push(with_kind(3, hold.encode_to_vec()));
-    let push = wire::PushFrame { manifest: vec![b'{'; 20].into(), data: vec![7; 40].into() };
+    let push = wire::PushFrame {
+        manifest: vec![b'{'; 20].into(),
+        data: vec![7; 40].into(),
+        manifest_bytes: 20,
+    };
     all.push(with_kind(4, push.encode_to_vec()));
     let wanted = vec![wire::ByteRange { start: 5, end: 1 << 40 }; 3];
     all.push(with_kind(5, wire::PushEvent { wanted, ..Default::default() }.encode_to_vec()));

@@ -22,14 +22,11 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::SystemTime;
 
-use cake_checkpoint::{Digest, Manifest, ManifestError};
+use cake_checkpoint::{Digest, MAX_MANIFEST_BYTES, Manifest, ManifestError};
 use serde_json::Value;
 
 use super::folder::{Folder, For};
 use super::{Error, HeldBlob, PartialBlob};
-
-/// Longest manifest read from disk; [`Manifest::from_json`] accepts no longer one.
-const MAX_MANIFEST_BYTES: u64 = 16 << 20;
 
 const BLOB: &str = "safetensors";
 const PART: &str = "part";
@@ -263,7 +260,7 @@ impl Folders {
             let file = self.open(path, For::Reading)?;
             let mut json = Vec::new();
             // One byte more, so that one that is too long is seen to be.
-            file.take(MAX_MANIFEST_BYTES + 1).read_to_end(&mut json).map(|_| json)
+            file.take(MAX_MANIFEST_BYTES as u64 + 1).read_to_end(&mut json).map(|_| json)
         };
         let json = read().map_err(|_: io::Error| Refused::Damaged)?;
         let readable = || serde_json::from_slice(&json).is_ok_and(|it: Value| it.is_object());

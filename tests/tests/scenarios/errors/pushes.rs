@@ -32,7 +32,8 @@ impl Layer {
 }
 
 fn manifest_frame(json: Vec<u8>) -> wire::PushFrame {
-    wire::PushFrame { manifest: json.into(), ..wire::PushFrame::default() }
+    let manifest_bytes = json.len() as u32;
+    wire::PushFrame { manifest: json.into(), manifest_bytes, ..wire::PushFrame::default() }
 }
 
 fn data_frame(data: Vec<u8>) -> wire::PushFrame {
@@ -149,6 +150,23 @@ fn a_manifest_that_is_not_json() {
         let frames = vec![manifest_frame(b"rubbish".to_vec())];
         (hand.push(frames).await, Code::InvalidArgument)
     });
+}
+
+#[test]
+fn a_manifest_in_pieces_that_is_longer_or_shorter_than_it_said() {
+    for claimed in [10, 1000] {
+        refuses(async |hand, _| {
+            let mut frames = vec![manifest_frame(vec![b' '; 7]), manifest_frame(vec![b' '; 7])];
+            frames[0].manifest_bytes = claimed;
+            (hand.push(frames).await, Code::InvalidArgument)
+        });
+    }
+    let status = refuses(async |hand, _| {
+        let mut frame = manifest_frame(vec![b' '; 7]);
+        frame.manifest_bytes = u32::MAX;
+        (hand.push(vec![frame]).await, Code::InvalidArgument)
+    });
+    assert_says(status.message(), &["16777216", "4294967295"]);
 }
 
 #[test]
