@@ -3,51 +3,13 @@
 
 use std::collections::HashMap;
 
-use super::ModelSpec;
+use super::error::{Fault, SpecError};
 use super::limit;
-use super::rope::{Rope, RopeScaling};
+use super::rotation::{Rope, RopeScaling, RotationSpec};
 use super::spec::{
     AttentionSpec, Branch, ExpertsSpec, Joined, LayerSpec, MlpSpec, Name, NormSpec, Op,
-    RotationSpec,
 };
-
-/// Why a specification is refused.
-#[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the sentences say what the fields are")]
-pub enum SpecError {
-    #[error("model specification of {bytes} bytes is longer than {most}")]
-    TooLarge { bytes: usize, most: usize },
-    #[error("model specification is not what it should be: {0}")]
-    Json(serde_json::Error),
-    #[error("this worker reads model specifications of version {reads}, found {found}")]
-    Version { reads: u64, found: u64 },
-    #[error("model specification: {0}")]
-    Model(Fault),
-    #[error("model specification, layer {layer}: {fault}")]
-    Layer { layer: usize, fault: Fault },
-}
-
-/// What is wrong with a part of a specification.
-#[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the sentences say what the fields are")]
-pub enum Fault {
-    #[error("{what} is {found}, expected {least} to {most}")]
-    Size { what: &'static str, found: usize, least: usize, most: usize },
-    #[error("{what} is {found}, expected a number from {least:e} to {most:e}")]
-    Number { what: &'static str, found: f64, least: f64, most: f64 },
-    #[error("{what} is {found}, expected {expected}")]
-    Width { what: &'static str, found: usize, expected: usize },
-    #[error("heads {heads} is not a multiple of kv_heads {kv_heads}")]
-    HeadsNotDivisible { heads: usize, kv_heads: usize },
-    #[error("rotation is {rotation}, there are {rotations}")]
-    NoSuchRotation { rotation: usize, rotations: usize },
-    #[error("{dim} numbers of a head rotate; they must be an even number, at most {most}")]
-    RotatingPart { dim: usize, most: usize },
-    #[error("{what} {name:?} must have 1 to {most} bytes and no control characters", most = limit::NAME)]
-    Name { what: &'static str, name: String },
-    #[error("tensor {name:?} would be both {first:?} and {second:?}")]
-    TwoShapes { name: String, first: Vec<u64>, second: Vec<u64> },
-}
+use super::whole::ModelSpec;
 
 /// Smallest number that is divided by, or that has to be told from zero: what f32 has in full precision.
 const LEAST: f64 = f32::MIN_POSITIVE as f64;

@@ -6,8 +6,9 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
+use super::error::ConfigError;
 use super::harmless::{HARMLESS, NEUTRAL};
-use super::{ConfigError, limit};
+use super::limit;
 
 /// A JSON object whose null fields count as absent. Whoever asks for a field understands it.
 pub(super) struct Fields<'a> {

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::{ModelSpec, TensorKind};
+use super::spec::{LayerSpec, TensorKind};
+use super::whole::ModelSpec;
 use crate::catalog::CatalogError;
 use crate::encoding::Part;
 
@@ -50,7 +51,7 @@ pub(crate) struct Names<'a> {
 
 impl<'a> Names<'a> {
     pub(crate) fn of(spec: &'a ModelSpec) -> Self {
-        let modules = |layer: &super::LayerSpec| {
+        let modules = |layer: &LayerSpec| {
             let mut modules = HashMap::new();
             for tensor in layer.tensors() {
                 let is_linear = tensor.kind != TensorKind::Vector;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::ConfigError;
+use super::error::ConfigError;
 use super::fields::{Fields, shown, wrong};
 use crate::encoding::{Affine, Encoding, ModuleFormat};
 

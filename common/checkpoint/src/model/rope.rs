@@ -1,10 +1,9 @@
 //! The rotary position embedding's part of a configuration, in both spellings.
 
-use serde::{Deserialize, Serialize};
-
+use super::error::ConfigError;
 use super::fields::Fields;
-use super::spec::RotationSpec;
-use super::{ConfigError, limit};
+use super::limit;
+use super::rotation::{Rope, RopeScaling, RotationSpec};
 
 /// What of a head rotates, and how where a configuration does not say.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -22,40 +21,6 @@ impl Rotary {
     pub(super) const FULL: Self = Self { partial: false, theta: 10_000.0, window_theta: None };
     /// A part of it.
     pub(super) const PARTIAL: Self = Self { partial: true, ..Self::FULL };
-}
-
-/// Constants of the rotary position embedding.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Rope {
-    /// Base of the frequencies.
-    pub theta: f64,
-    /// How the frequencies are stretched for longer contexts.
-    pub scaling: RopeScaling,
-}
-
-/// How frequencies are stretched.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum RopeScaling {
-    /// Not at all.
-    None,
-    /// Every frequency is divided by `factor`.
-    Linear {
-        /// The divisor.
-        factor: f64,
-    },
-    /// Low frequencies are divided, high ones kept, those between blended (Llama 3.1).
-    Llama3 {
-        /// The divisor of low frequencies.
-        factor: f64,
-        /// Wavelengths above `original_max_position ÷ low_freq_factor` are low.
-        low_freq_factor: f64,
-        /// Wavelengths below `original_max_position ÷ high_freq_factor` are high.
-        high_freq_factor: f64,
-        /// Context the model was first trained for.
-        original_max_position: f64,
-    },
 }
 
 /// Parameters of one rotation. Each type of rotation takes its own of them, and the reference passes over the others.

@@ -7,8 +7,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::KvDtype;
-use super::rope::Rope;
+use super::kv::KvDtype;
 
 /// A name as a checkpoint has it: of this program, or from a peer.
 pub type Name = Cow<'static, str>;
@@ -177,16 +176,6 @@ pub enum RouterChoice {
     },
 }
 
-/// How queries and keys are turned by their position.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RotationSpec {
-    /// The frequencies.
-    pub rope: Rope,
-    /// How many numbers of a head rotate, from its first; even.
-    pub dim: usize,
-}
-
 /// A function of each number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
@@ -236,7 +225,7 @@ impl Kept {
 }
 
 impl NormSpec {
-    fn tensor(&self) -> TensorSpec {
+    pub(super) fn tensor(&self) -> TensorSpec {
         let (path, shape) = (self.path.clone(), vec![self.width as u64]);
         TensorSpec { path, kind: TensorKind::Vector, shape }
     }

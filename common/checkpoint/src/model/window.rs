@@ -1,7 +1,8 @@
 //! Which layers see only a window of the past.
 
+use super::error::ConfigError;
 use super::fields::{Fields, wrong};
-use super::{ConfigError, limit};
+use super::limit;
 
 /// Which layers see only a window of the past, when the configuration gives no `layer_types`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

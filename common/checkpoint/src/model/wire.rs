@@ -3,8 +3,8 @@
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
-use super::ModelSpec;
-use super::check::SpecError;
+use super::error::SpecError;
+use super::whole::ModelSpec;
 
 /// Longest specification read: below the largest message, and several times the longest of a model in use.
 pub const MAX_SPEC_BYTES: usize = 1 << 20;

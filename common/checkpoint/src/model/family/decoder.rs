@@ -1,11 +1,15 @@
 //! What most families have in common: the sizes under their usual names, and the modules of Llama.
 
+use crate::model::error::ConfigError;
 use crate::model::fields::{Fields, shown};
+use crate::model::limit;
 use crate::model::rope::{self, Heads, Rotary};
-use crate::model::{
-    Activation, AttentionSpec, ConfigError, ExpertsSpec, Joined, LayerSpec, MlpSpec, ModelSpec,
-    Name, NormSpec, Op, RotationSpec, RouterSpec, limit,
+use crate::model::rotation::RotationSpec;
+use crate::model::spec::{
+    Activation, AttentionSpec, ExpertsSpec, Joined, LayerSpec, MlpSpec, Name, NormSpec, Op,
+    RouterSpec,
 };
+use crate::model::whole::ModelSpec;
 
 /// As configurations name it.
 fn names(activation: Activation) -> &'static [&'static str] {

@@ -2,14 +2,15 @@
 //!
 //! `Gemma3TextModel` in Hugging Face transformers.
 
-use super::Family;
 use super::decoder::Decoder;
+use super::entry::Family;
+use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
+use crate::model::limit;
 use crate::model::rope::Rotary;
+use crate::model::spec::{Activation, AttentionSpec, Branch, LayerSpec, Op};
+use crate::model::whole::ModelSpec;
 use crate::model::window::{self, WindowRule};
-use crate::model::{
-    Activation, AttentionSpec, Branch, ConfigError, LayerSpec, ModelSpec, Op, limit,
-};
 
 pub(super) const FAMILY: Family =
     Family { architecture: "Gemma3ForCausalLM", model_type: "gemma3_text", read };

@@ -1,11 +1,13 @@
 //! Llama 2, 3, 3.1, 3.2 and what is shaped like them.
 
-use super::Family;
 use super::decoder::Decoder;
+use super::entry::Family;
+use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
 use crate::model::rope::Rotary;
+use crate::model::spec::{AttentionSpec, MlpSpec};
+use crate::model::whole::ModelSpec;
 use crate::model::window::{self, WindowRule};
-use crate::model::{AttentionSpec, ConfigError, MlpSpec, ModelSpec};
 
 pub(super) const FAMILY: Family =
     Family { architecture: "LlamaForCausalLM", model_type: "llama", read };

@@ -1,11 +1,13 @@
 //! Mistral: a window on every layer in early versions. The class default of the window is 4096.
 
-use super::Family;
 use super::decoder::Decoder;
+use super::entry::Family;
+use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
 use crate::model::rope::Rotary;
+use crate::model::spec::AttentionSpec;
+use crate::model::whole::ModelSpec;
 use crate::model::window::{self, WindowRule};
-use crate::model::{AttentionSpec, ConfigError, ModelSpec};
 
 pub(super) const FAMILY: Family =
     Family { architecture: "MistralForCausalLM", model_type: "mistral", read };

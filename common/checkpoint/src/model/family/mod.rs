@@ -1,6 +1,7 @@
 //! The families of models that run: each turns the fields of a configuration into a [`ModelSpec`], in a file of its own.
 
 mod decoder;
+mod entry;
 mod gemma3;
 mod llama;
 mod mistral;
@@ -9,19 +10,9 @@ mod qwen2;
 mod qwen3;
 mod qwen3_moe;
 
+use super::error::ConfigError;
 use super::fields::Fields;
-use super::{ConfigError, ModelSpec};
-
-/// One architecture that this project runs.
-#[derive(Debug)]
-pub struct Family {
-    /// As in `architectures` of `config.json`.
-    pub architecture: &'static str,
-    /// As in `model_type` of `config.json`.
-    pub model_type: &'static str,
-    /// Asks for every field that it understands.
-    pub(super) read: fn(&Fields<'_>) -> Result<ModelSpec, ConfigError>,
-}
+pub use entry::Family;
 
 /// Every family that this project runs.
 pub const FAMILIES: &[Family] = &[
@@ -40,6 +31,7 @@ pub(super) fn of(fields: &Fields<'_>) -> Result<&'static Family, ConfigError> {
     let unsupported = |field, found: &str| ConfigError::UnsupportedArchitecture {
         field,
         found: found.to_owned(),
+        supported: FAMILIES.iter().map(|it| it.architecture).collect::<Vec<_>>().join(", "),
     };
     let find = |is_it: &dyn Fn(&Family) -> bool| FAMILIES.iter().find(|family| is_it(family));
     match (fields.first_text("architectures")?, model_type) {

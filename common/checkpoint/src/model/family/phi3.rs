@@ -1,11 +1,13 @@
 //! Phi-3 and Phi-4: fused projections, and a part of each head that does not rotate.
 
-use super::Family;
 use super::decoder::Decoder;
+use super::entry::Family;
+use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
 use crate::model::rope::Rotary;
+use crate::model::spec::{AttentionSpec, Joined, MlpSpec, Name};
+use crate::model::whole::ModelSpec;
 use crate::model::window::{self, WindowRule};
-use crate::model::{AttentionSpec, ConfigError, Joined, MlpSpec, ModelSpec, Name};
 
 pub(super) const FAMILY: Family =
     Family { architecture: "Phi3ForCausalLM", model_type: "phi3", read };

@@ -1,11 +1,14 @@
 //! Qwen2 and Qwen2.5: query, key and value always have biases.
 
-use super::Family;
 use super::decoder::Decoder;
+use super::entry::Family;
+use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
+use crate::model::limit;
 use crate::model::rope::Rotary;
+use crate::model::spec::AttentionSpec;
+use crate::model::whole::ModelSpec;
 use crate::model::window::{self, WindowRule};
-use crate::model::{AttentionSpec, ConfigError, ModelSpec, limit};
 
 pub(super) const FAMILY: Family =
     Family { architecture: "Qwen2ForCausalLM", model_type: "qwen2", read };

@@ -1,11 +1,14 @@
 //! Qwen3, dense: norms of queries and keys per head.
 
-use super::Family;
 use super::decoder::Decoder;
+use super::entry::Family;
 use super::qwen2::WINDOW;
+use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
 use crate::model::rope::Rotary;
-use crate::model::{AttentionSpec, ConfigError, ModelSpec, window};
+use crate::model::spec::AttentionSpec;
+use crate::model::whole::ModelSpec;
+use crate::model::window;
 
 pub(super) const FAMILY: Family =
     Family { architecture: "Qwen3ForCausalLM", model_type: "qwen3", read };

@@ -2,14 +2,15 @@
 //!
 //! `Qwen3MoeForCausalLM` in Hugging Face transformers.
 
-use super::Family;
 use super::decoder::Decoder;
+use super::entry::Family;
+use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
+use crate::model::limit;
 use crate::model::rope::Rotary;
+use crate::model::spec::{AttentionSpec, Name, Op, RouterChoice, RouterSpec};
+use crate::model::whole::ModelSpec;
 use crate::model::window::{self, WindowRule};
-use crate::model::{
-    AttentionSpec, ConfigError, ModelSpec, Name, Op, RouterChoice, RouterSpec, limit,
-};
 
 pub(super) const FAMILY: Family =
     Family { architecture: "Qwen3MoeForCausalLM", model_type: "qwen3_moe", read };

@@ -1,0 +1,67 @@
+//! What a model is: its ends, its layers and its rotations.
+
+use serde::{Deserialize, Serialize};
+
+use super::kv::KvDtype;
+use super::quantization::Quantization;
+use super::rotation::RotationSpec;
+use super::spec::{LayerSpec, Name, NormSpec, TensorKind};
+
+/// One model: its ends, and what each of its layers is.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelSpec {
+    /// As in `architectures` of `config.json`.
+    pub architecture: Name,
+    /// Width of the activations between layers.
+    pub hidden_size: usize,
+    /// Rows of the embedding; at least the tokenizer's tokens.
+    pub vocab_size: usize,
+    /// Longest sequence the model is made for.
+    pub max_position_embeddings: usize,
+    /// Name of the weight of the embedding, `[vocab_size, hidden_size]`.
+    pub embedding: Name,
+    /// What the rows of the embedding are multiplied with.
+    pub embedding_multiplier: f32,
+    /// What precedes the number in the name of a layer's tensor.
+    pub layer_prefix: Name,
+    /// The decoder layers, in order.
+    pub layers: Vec<LayerSpec>,
+    /// The norm after the last layer.
+    pub final_norm: NormSpec,
+    /// Name of the weight of the output head, `[vocab_size, hidden_size]`; absent from tied checkpoints.
+    pub head: Name,
+    /// Whether the output head is the embedding.
+    pub tie_word_embeddings: bool,
+    /// The ways in which layers turn queries and keys.
+    pub rotations: Vec<RotationSpec>,
+    /// How matrices are packed; `None` when all are plain numbers. Not sent: what a worker holds says how it is stored.
+    #[serde(skip)]
+    pub quantization: Option<Quantization>,
+    /// Token that starts a text, if any.
+    pub bos_token_id: Option<u32>,
+    /// Tokens that end a text, in the order given.
+    pub eos_token_ids: Vec<u32>,
+}
+
+impl ModelSpec {
+    /// Full name of a layer's tensor.
+    pub fn layer_tensor_name(&self, layer: usize, leaf: &str) -> String {
+        format!("{}{layer}.{leaf}", self.layer_prefix)
+    }
+
+    /// The tensors outside the layers: name, kind and shape. The head is absent when it is tied.
+    pub fn outer_tensors(&self) -> Vec<(String, TensorKind, Vec<u64>)> {
+        let (vocab, hidden) = (self.vocab_size as u64, self.hidden_size as u64);
+        let matrix = |name: &Name| (name.to_string(), TensorKind::Matrix, vec![vocab, hidden]);
+        let norm = self.final_norm.tensor();
+        let norm = (norm.leaf(), norm.kind, norm.shape);
+        let head = (!self.tie_word_embeddings).then(|| matrix(&self.head));
+        [matrix(&self.embedding), norm].into_iter().chain(head).collect()
+    }
+
+    /// Bytes of keys and values of one position in all layers.
+    pub fn kv_bytes_per_token(&self, kv: KvDtype) -> u64 {
+        self.layers.iter().map(|layer| layer.kept().bytes(kv)).sum()
+    }
+}
