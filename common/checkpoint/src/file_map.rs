@@ -4,11 +4,9 @@ use std::fs::File;
 use std::io;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use memmap2::Mmap;
 
-use crate::MappedTensor;
 #[cfg(unix)]
 use crate::fault::Guard;
 
@@ -16,7 +14,7 @@ use crate::fault::Guard;
 ///
 /// Its pages are read from the file when they are touched. If that fails, because the file was cut or the disk does
 /// not give them, all of the map reads as zeros from then on; if only a part of its last page was cut off, that part
-/// does. [`FileMap::is_damaged`] tells: whoever computed with its bytes asks afterwards ([`Watch`]). Where the system is
+/// does. [`FileMap::is_damaged`] tells: whoever computed with its bytes asks afterwards ([`Watch`](crate::Watch)). Where the system is
 /// no Unix, such a read ends the process.
 #[derive(Debug)]
 pub struct FileMap {
@@ -102,38 +100,12 @@ impl Deref for FileMap {
     }
 }
 
-/// The files that some tensors are pieces of, for whoever computes with these.
-#[derive(Clone, Debug, Default)]
-pub struct Watch {
-    files: Vec<Arc<FileMap>>,
-}
-
-impl Watch {
-    /// Adds the file that a tensor is a piece of, if it is one of a file.
-    pub fn add(&mut self, tensor: &MappedTensor) {
-        if let Some(file) = tensor.file()
-            && !self.files.iter().any(|known| Arc::ptr_eq(known, file))
-        {
-            self.files.push(file.clone());
-        }
-    }
-
-    /// To be asked after the tensors were read: what was read before was the files' own.
-    ///
-    /// # Errors
-    /// [`DamagedFile`]: it may not have been.
-    pub fn check(&self) -> Result<(), DamagedFile> {
-        match self.files.iter().find(|file| file.is_damaged()) {
-            None => Ok(()),
-            Some(file) => Err(DamagedFile { path: file.path.clone() }),
-        }
-    }
-}
-
 #[cfg(all(test, unix))]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::Dtype;
+    use crate::{Dtype, MappedTensor, Watch};
 
     /// A file of so many bytes, all 7, mapped.
     fn mapped(folder: &Path, name: &str, bytes: usize) -> (File, Arc<FileMap>) {
@@ -159,7 +131,7 @@ mod tests {
             watch.add(&tensor(map));
         }
         watch.add(&MappedTensor::from_vec(vec![1], Dtype::U8, vec![1]));
-        assert_eq!(watch.files.len(), 2);
+        assert_eq!(watch.files(), 2);
         assert!(cut.iter().all(|byte| *byte == 7) && watch.check().is_ok());
         file.set_len(1).expect("cut");
         // From several threads at once, as a stage reads.

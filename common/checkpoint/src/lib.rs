@@ -35,6 +35,7 @@ pub mod safetensors;
 #[cfg(test)]
 mod testing;
 pub mod units;
+mod watch;
 
 pub use anonymous::{HUGE_PAGE_BYTES, Memory};
 pub use blob::{
@@ -49,7 +50,7 @@ pub use encoding::{
     PartSpec, Scheme, SchemeParseError,
 };
 pub use error::Error;
-pub use file_map::{DamagedFile, FileMap, Watch};
+pub use file_map::{DamagedFile, FileMap};
 pub use generation::GenerationConfig;
 pub use locate::{LocateError, Location, WeightsPath, locate, locate_in};
 pub use mapped::MappedTensor;
@@ -62,3 +63,4 @@ pub use model::{
 };
 pub use range::LayerRange;
 pub use safetensors::header::{FileError, Header, HeaderError, TensorInfo};
+pub use watch::Watch;

@@ -2,12 +2,12 @@
 //! for `cargo fuzz` (`fuzz/`).
 //!
 //! A target must neither panic nor allocate more than it says, whatever the bytes are.
+mod golden;
 mod model;
 mod mutate;
 mod requests;
 mod wire;
 
-use std::path::Path;
 use std::sync::LazyLock;
 
 use cake_checkpoint::safetensors::header::Header;
@@ -16,6 +16,7 @@ use cake_checkpoint::{BlobSource, Checkpoint, GenerationConfig, Manifest, ModelS
 use cake_identity::{Authority, DEFAULT_LIFETIME, JoinToken, hostile};
 
 use crate::programs;
+use golden::golden_files;
 pub use mutate::Mutator;
 
 /// A kind of input.
@@ -188,14 +189,6 @@ fn templates() -> Vec<Vec<u8>> {
     sources.dedup();
     sources.push(TOOLS.as_bytes().to_vec());
     sources.into_iter().map(|source| [&source, &[0][..], MESSAGES].concat()).collect()
-}
-
-fn golden_files(name: &str) -> Vec<Vec<u8>> {
-    let read = |family: &Path| std::fs::read(family.join(name)).ok();
-    let families = std::fs::read_dir(crate::golden::directory()).expect("golden data is there");
-    let mut paths: Vec<_> = families.flatten().map(|entry| entry.path()).collect();
-    paths.sort(); // The same inputs on every file system.
-    paths.iter().filter_map(|path| read(path)).collect()
 }
 
 /// Feeds the target of this name.

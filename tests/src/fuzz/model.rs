@@ -4,6 +4,8 @@ use std::hint::black_box;
 use cake_checkpoint::{Affine, Encoding, FloatType, KvDtype, LayerSpec, ModelSpec};
 use serde_json::Value;
 
+use super::golden::golden_files;
+
 /// Widths that layers are timed with are multiples of this.
 const GRANULE: usize = 128;
 
@@ -53,7 +55,7 @@ const FACTORS: [f64; 4] = [1.2e-38, 1.0, 1e9, 1e15];
 /// Golden models, and what becomes of them with other numbers where that is a model, too.
 pub(super) fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
-    for config in super::golden_files("config.json") {
+    for config in golden_files("config.json") {
         let mut model = ModelSpec::parse(&config).expect("a golden model");
         model.layers.truncate(2); // Inputs are no longer than some thousand bytes.
         seeds.push(model.to_wire());
@@ -90,10 +92,4 @@ fn each_number(json: &mut Value, visit: &mut impl FnMut(&mut Value)) {
         Value::Object(fields) => fields.values_mut().for_each(|value| each_number(value, visit)),
         Value::Null | Value::Bool(_) | Value::String(_) => {}
     }
-}
-
-/// A golden model.
-pub(super) fn golden(name: &str) -> ModelSpec {
-    let config = std::fs::read(crate::golden::directory().join(name).join("config.json"));
-    ModelSpec::parse(&config.expect("golden data is there")).expect("a golden model")
 }

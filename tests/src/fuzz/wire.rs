@@ -78,7 +78,7 @@ fn with_kind(kind: u8, message: Vec<u8>) -> Vec<u8> {
 fn load() -> wire::LoadRequest {
     wire::LoadRequest {
         generation: 7,
-        model: super::model::golden("llama").to_wire().into(),
+        model: super::golden::golden("llama").to_wire().into(),
         layer_start: 0,
         layer_end: 1,
         blobs: vec!["0123456789abcdef".repeat(4)],

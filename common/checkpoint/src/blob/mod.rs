@@ -4,6 +4,7 @@
 //! says what those bytes must be, [`Blob`] is the file on a worker's disk.
 
 mod digest;
+mod error;
 mod manifest;
 mod mapped;
 mod source;
@@ -12,8 +13,9 @@ mod tensor;
 mod tests;
 
 pub use digest::{Digest, DigestParseError, Hasher};
+pub use error::BlobError;
 pub use manifest::{MAX_MANIFEST_BYTES, Manifest, ManifestError, TensorEntry};
-pub use mapped::{Blob, BlobError};
+pub use mapped::Blob;
 pub use source::BlobSource;
 pub use tensor::{BlobTensor, encoded_tensors};
 pub(crate) use tensor::{encode_matrix, encoded_bytes};

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::{CatalogError, Tensor};
+use super::error::CatalogError;
+use super::tensor::Tensor;
 use crate::dtype::Dtype;
 use crate::encoding::{Encoding, ModuleTensors, Part, recognise};
 use crate::model::{LayerSpec, ModelSpec, TensorKind};

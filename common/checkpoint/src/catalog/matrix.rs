@@ -1,6 +1,7 @@
 //! The matrices outside the layers, as the tensors they are stored in.
 
-use super::{Checkpoint, Tensor};
+use super::checkpoint::Checkpoint;
+use super::tensor::Tensor;
 use crate::blob::{encode_matrix, encoded_bytes};
 use crate::encoding::{Encoding, Part, Scheme};
 use crate::error::Error;

@@ -3,19 +3,40 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
+use super::checkpoint::{Checkpoint, OuterTensors};
+use super::error::CatalogError;
 use super::expected::{Expected, check_params, expected_tensors};
+use super::tensor::{CheckpointFile, Tensor};
 use super::weights::{gather, read_bounded};
-use super::{CatalogError, Checkpoint, CheckpointFile, OuterTensors, Tensor};
 use crate::encoding::{Encoding, Part};
 use crate::error::Error;
 use crate::generation;
-use crate::locate::Location;
+use crate::locate::{Location, locate};
 use crate::model::{MAX_CONFIG_BYTES, ModelSpec, Names, Role};
 use crate::range::LayerRange;
 use crate::safetensors::header::TensorInfo;
 
+impl Checkpoint {
+    /// Finds (see [`locate`]) and opens a checkpoint.
+    ///
+    /// # Errors
+    /// [`Error`]: it is not there, a file is malformed, or the files do not make the model that the
+    /// configuration describes.
+    pub fn open(model: &str) -> Result<Checkpoint, Error> {
+        Checkpoint::open_at(locate(model)?)
+    }
+
+    /// Opens the checkpoint at a known place: reads its configuration and headers and checks them.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`].
+    pub fn open_at(location: Location) -> Result<Checkpoint, Error> {
+        open(location)
+    }
+}
+
 /// See [`Checkpoint::open_at`].
-pub(super) fn open(location: Location) -> Result<Checkpoint, Error> {
+fn open(location: Location) -> Result<Checkpoint, Error> {
     let config_path = location.directory.join("config.json");
     let config_json = read_bounded(&config_path, MAX_CONFIG_BYTES as u64 + 1)?;
     let config = ModelSpec::parse(&config_json)

@@ -5,8 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::CatalogError;
-use super::error::listed;
+use super::error::{CatalogError, listed};
 use super::expected::required_tensors;
 use crate::error::Error;
 use crate::locate::{Location, WeightsPath};

@@ -1,0 +1,204 @@
+//! A checkpoint that was opened.
+
+use std::fs::File;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::tensor::{CheckpointFile, Tensor};
+use crate::blob::{Digest, Hasher};
+use crate::encoding::{ENCODER_VERSION, Scheme};
+use crate::error::Error;
+use crate::file::read_exact_at;
+use crate::file_map::FileMap;
+use crate::generation::GenerationConfig;
+use crate::locate::Location;
+use crate::mapped::MappedTensor;
+use crate::model::ModelSpec;
+use crate::model::Role;
+
+/// An opened and fully checked checkpoint: each tensor the model needs is there, once, in the right
+/// shape. Only headers were read.
+#[derive(Debug)]
+pub struct Checkpoint {
+    /// Where it is.
+    pub location: Location,
+    /// What `config.json` says.
+    pub config: ModelSpec,
+    /// Defaults for generation.
+    pub generation: GenerationConfig,
+    /// Its files.
+    pub files: Vec<CheckpointFile>,
+    /// Its tensors, by file and offset.
+    pub tensors: Vec<Tensor>,
+    /// What is odd but does not matter, as sentences.
+    pub warnings: Vec<String>,
+    /// For each file: the handle its header was read from.
+    pub(super) handles: Vec<File>,
+    /// For each file: its map, once someone asked for one.
+    pub(super) maps: Vec<Mutex<Option<Arc<FileMap>>>>,
+    /// For each layer: its tensors in blob order, as indices into `tensors`.
+    pub(super) layers: Vec<Vec<usize>>,
+    pub(super) outer: OuterTensors,
+}
+
+/// Indices into [`Checkpoint::tensors`].
+#[derive(Debug)]
+pub(super) struct OuterTensors {
+    pub(super) embedding: usize,
+    pub(super) final_norm: usize,
+    /// `None` when the embedding serves as head.
+    pub(super) head: Option<usize>,
+}
+
+impl Checkpoint {
+    /// The tensors of one layer in blob order; none for a layer the model does not have.
+    pub fn layer_tensors(&self, layer: usize) -> Vec<&Tensor> {
+        let indices = self.layers.get(layer).map(Vec::as_slice).unwrap_or_default();
+        indices.iter().map(|&index| &self.tensors[index]).collect()
+    }
+
+    /// The weight of the embedding, `[vocab_size, hidden_size]`; its codes where it is packed.
+    pub fn embedding(&self) -> &Tensor {
+        &self.tensors[self.outer.embedding]
+    }
+
+    /// The norm after the last layer, `[hidden_size]`.
+    pub fn final_norm(&self) -> &Tensor {
+        &self.tensors[self.outer.final_norm]
+    }
+
+    /// The weight of the output head, as [`Checkpoint::embedding`]; `None` when the embedding serves as head, even
+    /// if the file also stores one.
+    pub fn head(&self) -> Option<&Tensor> {
+        self.outer.head.map(|index| &self.tensors[index])
+    }
+
+    /// Bytes of the tensors of one layer.
+    pub fn layer_bytes(&self, layer: usize) -> u64 {
+        self.layer_tensors(layer).iter().map(|tensor| tensor.bytes).sum()
+    }
+
+    /// Bytes of all tensors that inference uses.
+    pub fn total_bytes(&self) -> u64 {
+        let used = self.tensors.iter().filter(|tensor| tensor.role != Role::Ignored);
+        used.map(|tensor| tensor.bytes).sum()
+    }
+
+    /// Tokens that end an answer: those of `generation_config.json`, else those of `config.json`,
+    /// ascending. The tokenizer may know one more.
+    pub fn stop_token_ids(&self) -> Vec<u32> {
+        let mut ids = match self.generation.eos_token_ids.as_slice() {
+            [] => self.config.eos_token_ids.clone(),
+            given => given.to_vec(),
+        };
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+
+    /// Fills `buffer` from the tensor's bytes, beginning `offset_in_tensor` into it.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] beyond the tensor; [`Error::Io`] when the file cannot be read, also
+    /// because it was cut since it was opened.
+    pub fn read_at(
+        &self,
+        tensor: &Tensor,
+        offset_in_tensor: u64,
+        buffer: &mut [u8],
+    ) -> Result<(), Error> {
+        let end = offset_in_tensor.saturating_add(buffer.len() as u64);
+        if end > tensor.bytes {
+            let what = format!("tensor {:?}", tensor.name);
+            return Err(Error::OutOfRange {
+                what,
+                offset: offset_in_tensor,
+                end,
+                bytes: tensor.bytes,
+            });
+        }
+        let offset = tensor.offset + offset_in_tensor;
+        read_exact_at(&self.handles[tensor.file], buffer, offset)
+            .map_err(|cause| Error::io("read", &self.files[tensor.file].path, cause))
+    }
+
+    /// The tensor's bytes in place, through a map of its file that all its tensors share.
+    ///
+    /// Pages that are touched count as memory of this process: for what it computes with itself, not
+    /// for what it sends.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the file cannot be mapped; [`Error::OutOfRange`] if it was cut since it was
+    /// opened.
+    pub fn map(&self, tensor: &Tensor) -> Result<MappedTensor, Error> {
+        let path = &self.files[tensor.file].path;
+        // A panic while the lock is held leaves either no map or a whole one.
+        let mut slot = self.maps[tensor.file].lock().unwrap_or_else(PoisonError::into_inner);
+        let map = match &*slot {
+            Some(map) if !map.is_damaged() => map.clone(),
+            // Or the file is whole again by now.
+            _ => {
+                let map = crate::mapped::map_file(&self.handles[tensor.file], path)?;
+                slot.insert(map).clone()
+            }
+        };
+        drop(slot);
+        let (offset, end) = (tensor.offset, tensor.offset + tensor.bytes);
+        let bytes = map.len() as u64;
+        MappedTensor::from_map(map, offset as usize..end as usize, tensor.dtype, &tensor.shape)
+            .map(|mapped| mapped.with_encoding(tensor.encoding))
+            .ok_or_else(|| Error::OutOfRange {
+                what: path.display().to_string(),
+                offset,
+                end,
+                bytes,
+            })
+    }
+
+    /// A text that changes whenever a file of the checkpoint may have: the key under which what was
+    /// computed from the weights is remembered.
+    ///
+    /// It covers device, inode, length, time of modification and header of every file.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if a file's metadata cannot be read.
+    pub fn identity(&self) -> Result<String, Error> {
+        let mut hasher = Hasher::default();
+        for (file, handle) in self.files.iter().zip(&self.handles) {
+            let metadata =
+                handle.metadata().map_err(|cause| Error::io("read", &file.path, cause))?;
+            hasher.update(&stamp(&metadata, file));
+            hasher.update(&file.header_digest);
+        }
+        Ok(hasher.finish().to_string())
+    }
+
+    /// As [`Checkpoint::identity`], for its layers in that encoding: another text for each encoding,
+    /// and for each encoder that gives other bytes.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::identity`].
+    pub fn identity_encoded(&self, encoding: Scheme) -> Result<String, Error> {
+        let identity = self.identity()?;
+        Ok(match encoding {
+            Scheme::AsStored => identity,
+            _ => {
+                let text = format!("{identity} {encoding} {ENCODER_VERSION}");
+                Digest::of(text.as_bytes()).to_string()
+            }
+        })
+    }
+}
+
+#[cfg(unix)]
+fn stamp(metadata: &std::fs::Metadata, _: &CheckpointFile) -> Vec<u8> {
+    use std::os::unix::fs::MetadataExt;
+    let numbers = [metadata.dev(), metadata.ino(), metadata.size()];
+    let times = [metadata.mtime(), metadata.mtime_nsec()];
+    let numbers = numbers.iter().flat_map(|number| number.to_le_bytes());
+    numbers.chain(times.iter().flat_map(|time| time.to_le_bytes())).collect()
+}
+
+#[cfg(not(unix))]
+fn stamp(metadata: &std::fs::Metadata, file: &CheckpointFile) -> Vec<u8> {
+    format!("{:?} {} {:?}", file.path, metadata.len(), metadata.modified().ok()).into_bytes()
+}

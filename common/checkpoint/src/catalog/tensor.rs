@@ -1,0 +1,47 @@
+//! The tensors and files that a checkpoint is made of.
+
+use std::path::PathBuf;
+
+use crate::dtype::Dtype;
+use crate::encoding::Encoding;
+use crate::model::Role;
+use crate::safetensors::writer::Entry;
+
+/// One tensor of a checkpoint.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Tensor {
+    /// Name as in the file.
+    pub name: String,
+    /// Index into [`Checkpoint::files`](super::Checkpoint::files).
+    pub file: usize,
+    /// Element type.
+    pub dtype: Dtype,
+    /// Dimensions, outermost first.
+    pub shape: Vec<u64>,
+    /// First byte in the file (not in its data).
+    pub offset: u64,
+    /// Size in bytes: what its offsets say.
+    pub bytes: u64,
+    /// What it is for.
+    pub role: Role,
+    /// How the matrix is stored whose weight this is; `None` for every other tensor.
+    pub encoding: Option<Encoding>,
+}
+
+impl Tensor {
+    pub(crate) fn entry(&self) -> Entry<'_> {
+        let Tensor { name, dtype, shape, bytes, .. } = self;
+        Entry { name, dtype: *dtype, shape, bytes: *bytes }
+    }
+}
+
+/// One file of a checkpoint.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CheckpointFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its length.
+    pub bytes: u64,
+    /// BLAKE3 of its header.
+    pub header_digest: [u8; 32],
+}
