@@ -66,5 +66,6 @@ pub fn not_shown(why: impl std::fmt::Display) {
     let why = why.to_string();
     let why = why.lines().next().unwrap_or_default();
     // Not by `eprintln!`, whose output is captured where the test passes.
-    writeln!(std::io::stderr(), "NOT SHOWN: {name}: {why}").ok();
+    // And in one piece, so that nothing of another test's comes between.
+    std::io::stderr().write_all(format!("NOT SHOWN: {name}: {why}\n").as_bytes()).ok();
 }

@@ -39,6 +39,12 @@ impl DeviceKind {
         ("metal", DeviceKind::Metal),
     ];
 
+    /// Its name in [`DeviceKind::ALL`].
+    pub fn name(self) -> &'static str {
+        let named = Self::ALL.iter().find(|(_, kind)| *kind == self);
+        named.map_or("unnamed", |(name, _)| name)
+    }
+
     /// What the environment variable `CAKE_DEVICE` names: the processor if it is empty or absent.
     ///
     /// # Errors

@@ -127,7 +127,8 @@ pub enum Refusal {
     EmptyPrompt,
     /// Longer than what was planned for.
     #[error(
-        "the prompt has {tokens} tokens, and with one to come that is more than the context of {context}"
+        "the prompt has {tokens} tokens, {} more than the context of {context}",
+        if tokens > context { "which is" } else { "and with one to come that is" }
     )]
     PromptTooLong {
         /// Its tokens.
@@ -226,7 +227,8 @@ impl Limits {
         if prompt.is_empty() {
             return Err(Refusal::EmptyPrompt);
         }
-        if prompt.len() >= context {
+        let to_come = usize::from(self.longest_after(request) > 0);
+        if prompt.len().saturating_add(to_come) > context {
             return Err(Refusal::PromptTooLong { tokens: prompt.len(), context });
         }
         if let Some(&id) = prompt.iter().find(|&&id| id as usize >= vocab_size) {
@@ -242,10 +244,14 @@ impl Limits {
 
     /// Tokens that a sequence may grow to.
     pub(super) fn longest(&self, request: &Request) -> usize {
-        let more = match request.goal {
+        request.prompt.len().saturating_add(self.longest_after(request)).min(self.context)
+    }
+
+    /// Tokens that may follow a prompt.
+    fn longest_after(&self, request: &Request) -> usize {
+        match request.goal {
             Goal::Answer(_) => request.max_tokens,
             Goal::Embedding => 0,
-        };
-        request.prompt.len().saturating_add(more).min(self.context)
+        }
     }
 }

@@ -183,10 +183,6 @@ impl Run<'_> {
                         ends_seconds: (self.sampling + embedding + head).as_secs_f64(),
                     });
                 }
-                if self.options.max_tokens == 0 {
-                    self.over = Some(Finish::Length); // The logits were all that was asked for.
-                    return Ok(());
-                }
                 let last = logits.len().saturating_sub(self.ends.vocab_size());
                 vec![self.choose(sequence, sampler, &logits[last..])?]
             }

@@ -274,9 +274,10 @@ async fn one_sequence_and_many_agree_about_the_end_of_the_context() {
         (CONTEXT - 9, 9, 9, "length"),
         (CONTEXT - 1, 30, 1, "context"),
         (CONTEXT - 1, 1, 1, "length"),
+        (CONTEXT, 0, 0, "length"),
         (
             CONTEXT,
-            30,
+            1,
             0,
             "the prompt has 100 tokens, and with one to come that is more than the context of 100: \
              give a larger --context",

@@ -144,7 +144,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// Whole numbers from 0 to `most`, as many as there are layers at most; none for an absent list.
+    /// Whole numbers from 0 to `most`, no more of them than any model has layers; none for an absent list.
     pub(super) fn wholes(&self, field: &str, most: usize) -> Result<Vec<usize>, ConfigError> {
         let Some(value) = self.get(field) else {
             return Ok(Vec::new());

@@ -86,6 +86,9 @@ impl Core {
         one.sampler = Some(sampler);
         one.known = length;
         (one.losses, one.lost_since) = (0, None);
+        if one.max_tokens == 0 {
+            return self.end(sequence, Some(Event::Ended(Finish::Length)));
+        }
         if one.stop_ids.contains(&token.id) {
             return self.end(sequence, Some(Event::Ended(Finish::Stop)));
         }

@@ -152,9 +152,13 @@ impl Decoder {
         router: RouterSpec,
     ) -> Result<ExpertsSpec, ConfigError> {
         let most = limit::EXPERTS_OF_LAYER.min(limit::EXPERTS / self.num_layers);
-        let count = match fields.optional_size("num_experts", most)? {
-            Some(count) => count,
-            None => fields.size("num_local_experts", most)?, // What version 5 of the reference writes.
+        let newer = fields.optional_size("num_local_experts", most)?; // As version 5 of the reference writes it.
+        let count = match (fields.optional_size("num_experts", most)?, newer) {
+            (Some(count), Some(newer)) if count != newer => {
+                return Err(self.unsupported("num_local_experts", &newer.to_string()));
+            }
+            (Some(count), _) | (None, Some(count)) => count,
+            (None, None) => fields.size("num_experts", most)?,
         };
         Ok(ExpertsSpec {
             router,
@@ -210,7 +214,7 @@ impl Decoder {
         ConfigError::Unsupported { field, found, architecture: self.architecture }
     }
 
-    /// Refuses biases that the family does not have.
+    /// Refuses flags that are on, of what the family does not have.
     pub(super) fn refuse(&self, fields: &Fields<'_>, flags: &[&str]) -> Result<(), ConfigError> {
         for &field in flags {
             if fields.flag(field)? == Some(true) {

@@ -40,6 +40,9 @@ fn unchunked(fields: &Fields<'_>) -> Result<Option<usize>, ConfigError> {
     const FIELD: &str = "dual_chunk_attention_config";
     let Some(chunks) = fields.object(FIELD)? else { return Ok(None) };
     let chunk_size = chunks.size("chunk_size", limit::POSITIONS)?;
-    let local_size = chunks.size("local_size", chunk_size)?;
-    Ok(Some((chunk_size - local_size).max(1)))
+    let local_size = chunks.size("local_size", chunk_size.saturating_sub(1))?;
+    let trained = chunks.optional_size("original_max_position_embeddings", limit::POSITIONS)?;
+    chunks.refuse_others(FAMILY.architecture).map_err(|error| error.inside(FIELD))?;
+    let unchunked = chunk_size - local_size;
+    Ok(Some(trained.map_or(unchunked, |trained| trained.min(unchunked))))
 }

@@ -33,6 +33,9 @@ fn layers_have_experts_but_for_those_that_the_configuration_names() {
     assert_eq!(sparse(json!({"decoder_sparse_step": 2})), [false, true, false]);
     let spelt = with(without(qwen3_moe(json!({})), "num_experts"), json!({"num_local_experts": 8}));
     assert_eq!(parse(&spelt).unwrap(), first, "version 5 of the reference spells it so");
+    assert_eq!(parse(&qwen3_moe(json!({"num_local_experts": 8}))).unwrap(), first, "in both");
+    let error = parse(&qwen3_moe(json!({"num_local_experts": 4}))).unwrap_err().to_string();
+    assert!(error.starts_with("num_local_experts"), "{error}");
     let golden = golden("qwen3-moe");
     assert!(golden.layers.iter().all(|layer| experts(layer).is_some()));
 }

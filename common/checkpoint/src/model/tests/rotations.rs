@@ -39,6 +39,18 @@ fn attention_in_chunks_is_left_to_sequences_that_are_shorter_than_one() {
     let model = parse(&with(family("Qwen2ForCausalLM", "qwen2"), chunks.clone())).unwrap();
     assert_eq!(model.max_position_embeddings, 120, "of 256");
     assert!(refused(chunks).to_string().contains("dual_chunk_attention_config"), "of a Llama");
+    let qwen = |chunks: Value| {
+        let chunks = json!({"dual_chunk_attention_config": chunks});
+        parse(&with(family("Qwen2ForCausalLM", "qwen2"), chunks))
+    };
+    let trained = json!({"chunk_size": 200, "local_size": 80,
+        "original_max_position_embeddings": 100});
+    assert_eq!(qwen(trained).unwrap().max_position_embeddings, 100);
+    let sparse = json!({"chunk_size": 200, "local_size": 80, "sparse_attention_enabled": true});
+    let error = qwen(sparse).unwrap_err().to_string();
+    assert!(error.contains("dual_chunk_attention_config.sparse_attention_enabled"), "{error}");
+    let nothing = json!({"chunk_size": 200, "local_size": 200});
+    assert!(qwen(nothing).unwrap_err().to_string().starts_with("local_size"));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::gemm::weight::{Bits, Encoding};
 use super::isa::choice::chosen;
 use super::isa::instructions::Isa;
 use crate::error::Error;
-use crate::options::Numerics;
+use crate::options::{DeviceKind, Numerics};
 
 /// What rows may be; the head sees all of them as generated.
 const ROWS: [RowClass; 4] = [
@@ -39,15 +39,17 @@ impl MatrixKinds {
     }
 }
 
-/// Name of the arithmetic of this process's processor, whatever device computes: as
-/// [`cpu_tier`](super::isa::choice::cpu_tier) says, but
-/// `"avx512-bf16"` where that tier multiplies pairs of bf16, and `"portable-fused"` where plain code
-/// rounds once.
+/// Name of the arithmetic of this process: that of the device that `CAKE_DEVICE` names, or of the processor as
+/// [`cpu_tier`](super::isa::choice::cpu_tier) says, but `"avx512-bf16"` where that tier multiplies pairs of bf16, and
+/// `"portable-fused"` where plain code rounds once.
 ///
 /// # Errors
-/// As [`cpu_tier`](super::isa::choice::cpu_tier).
+/// As [`cpu_tier`](super::isa::choice::cpu_tier), and as [`DeviceKind::from_env`].
 pub fn arithmetic() -> Result<&'static str, Error> {
-    Ok(chosen()?.isa().arithmetic())
+    match DeviceKind::from_env()? {
+        DeviceKind::Cpu => Ok(chosen()?.isa().arithmetic()),
+        other => Ok(other.name()),
+    }
 }
 
 /// Whether processes whose [`arithmetic`] is `one` and `other` compute the same with such matrices, to

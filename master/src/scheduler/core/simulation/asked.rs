@@ -71,7 +71,7 @@ pub(super) fn request(dice: &mut Dice, context: usize, prefixes: &[Vec<u32>]) ->
     };
     let max_tokens = match dice.one_in(4) {
         true => dice.between(1, 200),
-        false => dice.between(1, 20),
+        false => dice.between(0, 20),
     };
     Request { prompt, max_tokens, stop_ids: Arc::new(stop_ids), goal, scope }
 }
@@ -101,6 +101,9 @@ impl Asked {
         let mut next = truth.next(prompt);
         let is_answer = matches!(request.goal, Goal::Answer(_));
         let finish = loop {
+            if is_answer && request.max_tokens == 0 {
+                break Finish::Length;
+            }
             if !is_answer || request.stop_ids.contains(&next) {
                 break Finish::Stop;
             }

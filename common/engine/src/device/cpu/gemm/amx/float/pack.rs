@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn all_rounds_together_leave_every_line_where_it_belongs_and_zeros_past_the_end() {
         if Amx::detect().is_none() {
-            println!("NOT SHOWN: this processor has no tile registers");
+            crate::testing::not_shown("AMX kernels", "this processor has no tile registers");
             return;
         }
         // 3 lines and 20 bytes per output.
