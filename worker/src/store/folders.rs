@@ -266,6 +266,7 @@ impl Folders {
         let readable = || serde_json::from_slice(&json).is_ok_and(|it: Value| it.is_object());
         match Manifest::from_json(&json) {
             Ok(manifest) if manifest.name() == *name => Ok(manifest),
+            Ok(manifest) if manifest.former_name() == *name => Err(Refused::Outdated),
             Ok(_) | Err(ManifestError::TooLarge { .. }) => Err(Refused::Damaged),
             Err(_) if readable() => Err(Refused::Outdated),
             Err(_) => Err(Refused::Damaged),

@@ -18,6 +18,8 @@ const MAX_TENSORS: usize = 65_536;
 const MAX_RANK: usize = 16;
 /// First bytes of what a blob's name is the digest of; the number changes with the layout.
 const NAME_DOMAIN: &[u8] = b"cake blob 3\n";
+/// The same of the layout before, whose manifests had no encodings.
+const FORMER_NAME_DOMAIN: &[u8] = b"cake blob 2\n";
 /// First bytes of what the digest of a tensor of several chunks is the digest of.
 const TENSOR_DOMAIN: &[u8] = b"cake tensor 1\n";
 
@@ -81,10 +83,21 @@ pub enum ManifestError {
 impl Manifest {
     /// The blob's name: the digest of everything in the manifest. Equal content, equal name.
     pub fn name(&self) -> Digest {
+        self.named(NAME_DOMAIN, &self.tensors)
+    }
+
+    /// What the blob was called before its manifest said how matrices are stored. Nobody asks for blobs by such names
+    /// any more.
+    pub fn former_name(&self) -> Digest {
+        self.named(FORMER_NAME_DOMAIN, &[])
+    }
+
+    /// A name that covers the encodings of `tagged`.
+    fn named(&self, domain: &[u8], tagged: &[TensorEntry]) -> Digest {
         let mut hasher = Hasher::default();
-        hasher.update(NAME_DOMAIN);
+        hasher.update(domain);
         hasher.update(&self.header()); // Carries its own length, and names, types, shapes and order.
-        for tensor in &self.tensors {
+        for tensor in tagged {
             let encoding = tensor.encoding.map(|encoding| encoding.to_string());
             hasher.update(encoding.unwrap_or_default().as_bytes());
             hasher.update(b"\n"); // Is in no tag.

@@ -96,13 +96,17 @@ fn blobs_of_an_older_layout_are_dropped_as_nobody_will_ask_for_them() {
     };
     let [whole, part, between, damaged] =
         [b"whole", b"parts", b"betwe", b"damag"].map(|n| digest(n));
-    for (name, folder, end, manifest_folder) in [
-        (&whole, "blobs", "safetensors", "blobs"),
-        (&part, "partial", "part", "partial"),
-        (&between, "partial", "part", "blobs"), // A crash between the two renames.
+    // Its manifest reads as one of now does, but for its name.
+    let last = TestBlob::new(3, 100).manifest;
+    let (last_name, last) = (last.former_name(), String::from_utf8(last.to_json()).unwrap());
+    for (name, folder, end, manifest_folder, manifest) in [
+        (&whole, "blobs", "safetensors", "blobs", &older),
+        (&part, "partial", "part", "partial", &older),
+        (&between, "partial", "part", "blobs", &older), // A crash between the two renames.
+        (&last_name, "blobs", "safetensors", "blobs", &last),
     ] {
         fs::write(path(folder, name, end), vec![7; 131]).unwrap();
-        fs::write(path(manifest_folder, name, "json"), &older).unwrap();
+        fs::write(path(manifest_folder, name, "json"), manifest).unwrap();
     }
     fs::write(path("partial", &damaged, "part"), b"some bytes").unwrap();
     fs::write(path("partial", &damaged, "json"), &older[..7]).unwrap();

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""Says where a fact is said beside its own door.
+
+Each rule is a pattern and the files that may have it; it is looked for in the sources of each crate, without comments
+and without tests (`#[cfg(test)]` modules at the end of a file, files of tests). What it finds elsewhere is a fact that
+is said a second time: what a device, an encoding or a configuration is would have to be changed there, too.
+
+    tests/doors.py       # ends with 1 if there is anything
+"""
+
+import os
+import re
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ENGINE, CHECKPOINT = "common/engine/src/", "common/checkpoint/src/"
+
+RULES = [
+    (
+        "a device of candle's",
+        r"\bcandle_core\b|\bDevice::(Cpu|new_cuda|new_metal)\b",
+        [ENGINE + "device/candle.rs"],
+    ),
+    (
+        "which device computes",
+        r"\bDeviceKind::(Cpu|Candle|Cuda|Metal)\b",
+        [ENGINE + "options.rs", ENGINE + "device/choice.rs", ENGINE + "device/cpu/agreement.rs"],
+    ),
+    (
+        "a configuration's text",
+        r"\bconfig_json\b",
+        [CHECKPOINT + "model/parse.rs", CHECKPOINT + "catalog/open.rs"],
+    ),
+    (
+        "how a matrix is packed, from shapes or numbers",
+        r"\bpacked_shapes\b|\bpacked_format\b|\bAffine::new\(",
+        [CHECKPOINT + "encoding/", CHECKPOINT + "model/quantization.rs"],
+    ),
+    (
+        "what the parts of a matrix are called",
+        r'"[^"]*\.?\b(scales|biases)"',
+        [CHECKPOINT + "encoding/"],
+    ),
+    (
+        "which processor has which kernel",
+        r"\b(Tier|Isa)::(Portable|Avx2|Avx512|Avx512Bf16|Amx|Neon)\b",
+        # `small.rs` is what Miri runs.
+        [ENGINE + "device/cpu/isa/", ENGINE + "device/cpu/gemm/table.rs", ENGINE + "device/cpu/small.rs"],
+    ),
+]
+
+
+def sources():
+    for crate in ["common", "master", "worker", "proto"]:
+        for folder, _, files in os.walk(os.path.join(ROOT, crate)):
+            for name in sorted(files):
+                path = os.path.relpath(os.path.join(folder, name), ROOT)
+                if name.endswith(".rs") and "/src/" in path and not is_of_tests(path):
+                    yield path
+
+
+def is_of_tests(path):
+    stem = path.removesuffix(".rs").split("/")
+    return any(part in ("tests", "testing") or part.endswith("_tests") for part in stem)
+
+
+def lines(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        text = file.read()
+    end = re.search(r"^#\[cfg\((all\()?test\b.*\n(pub(\(\w+\))? )?mod \w+ \{", text, re.MULTILINE)
+    for number, line in enumerate(text[: end.start() if end else None].split("\n"), 1):
+        yield number, re.sub(r"//.*", "", line)
+
+
+def main():
+    found, seen = 0, [0] * len(RULES)
+    for path in sources():
+        for number, line in lines(path):
+            for index, (what, pattern, homes) in enumerate(RULES):
+                if not re.search(pattern, line):
+                    continue
+                if any(path.startswith(home) for home in homes):
+                    seen[index] += 1
+                else:
+                    found += 1
+                    print(f"{path}:{number}: {what}, which only {', '.join(homes)} may say: {line.strip()}")
+    for (what, pattern, _), count in zip(RULES, seen):
+        if count == 0:
+            found += 1
+            print(f"nothing says {what}: the rule looks for {pattern}, which is nowhere")
+    print(f"{found} facts beside their doors" if found else "every fact at its door")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
