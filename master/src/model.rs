@@ -1,4 +1,4 @@
-//! A checkpoint in the encoding that it is to run in.
+//! A checkpoint and the scheme that it is to run in.
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -34,13 +34,13 @@ pub struct Model {
     /// The weights and what describes them.
     pub checkpoint: Arc<Checkpoint>,
     /// What they are turned into on their way.
-    pub encoding: Scheme,
+    pub scheme: Scheme,
 }
 
 impl Model {
     /// The blob of one layer: what is pushed, stored and mapped.
     pub fn blob(&self, layer: usize) -> BlobSource<'_> {
-        BlobSource::encoded(&self.checkpoint, layer, self.encoding)
+        BlobSource::encoded(&self.checkpoint, layer, self.scheme)
     }
 
     /// Bytes of that blob, header included, from the headers alone.
@@ -70,7 +70,7 @@ impl Model {
     /// # Errors
     /// If the checkpoint's files cannot be examined.
     pub fn identity(&self) -> Result<String, Error> {
-        self.checkpoint.identity_encoded(self.encoding)
+        self.checkpoint.identity_encoded(self.scheme)
     }
 
     /// The tensors of one layer as the master computes with them itself, by name: mapped where they
@@ -79,7 +79,7 @@ impl Model {
     /// # Errors
     /// If the checkpoint cannot be read or mapped, or a tensor cannot be encoded.
     pub fn mapped_layer(&self, layer: usize) -> Result<Vec<(String, MappedTensor)>, Error> {
-        if self.encoding == Scheme::AsStored {
+        if self.scheme == Scheme::AsStored {
             let tensors = self.checkpoint.layer_tensors(layer).into_iter();
             let mapped = |tensor: &Tensor| Ok((tensor.name.clone(), self.checkpoint.map(tensor)?));
             return tensors.map(mapped).collect();
@@ -106,7 +106,7 @@ impl Model {
     /// As [`Model::mapped_layer`].
     pub fn ends(&self) -> Result<EndWeights, Error> {
         let checkpoint = &self.checkpoint;
-        let encoded = |matrix| checkpoint.encoded_matrix(&matrix, self.encoding);
+        let encoded = |matrix| checkpoint.encoded_matrix(&matrix, self.scheme);
         Ok(EndWeights {
             embedding: encoded(checkpoint.embedding_matrix())?,
             head: checkpoint.head_matrix().map(encoded).transpose()?,
@@ -139,7 +139,7 @@ impl Model {
     pub fn head_encoding(&self) -> Encoding {
         let checkpoint = &self.checkpoint;
         let head = checkpoint.head_matrix().unwrap_or_else(|| checkpoint.embedding_matrix());
-        head.encoded(self.encoding)
+        head.encoded(self.scheme)
     }
 
     /// How the matrices of the layers are stored where they are computed with.
@@ -155,7 +155,7 @@ impl Model {
     /// Bytes of embedding, final norm and head, as the master holds them.
     pub fn ends_bytes(&self) -> u64 {
         let checkpoint = &self.checkpoint;
-        let bytes = |matrix: MatrixTensors<'_>| matrix.encoded_bytes(self.encoding);
+        let bytes = |matrix: MatrixTensors<'_>| matrix.encoded_bytes(self.scheme);
         let head = checkpoint.head_matrix().map_or(0, bytes);
         bytes(checkpoint.embedding_matrix()) + head + checkpoint.final_norm().bytes
     }

@@ -268,7 +268,7 @@ mod tests {
     fn a_layer_takes_the_time_of_what_a_token_reads_and_the_memory_of_everything() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/qwen3-moe");
         let checkpoint = Arc::new(Checkpoint::open(path).expect("a golden model"));
-        let model = Model { checkpoint, encoding: Scheme::AsStored };
+        let model = Model { checkpoint, scheme: Scheme::AsStored };
         let promise = Promise {
             context: 64,
             parallel: 1,

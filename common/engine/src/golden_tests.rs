@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use cake_checkpoint::{Checkpoint, KvDtype, LayerRange, Scheme};
+use cake_checkpoint::{Affine, Checkpoint, Encoding, FloatType, KvDtype, LayerRange, Scheme};
 
 use crate::{
-    Batch, BatchItem, DeviceKind, Embedding, EngineOptions, Head, Numerics, SamplingOptions, Stage,
-    sample,
+    Batch, BatchItem, DeviceKind, Embedding, EngineOptions, Error, Head, Numerics, SamplingOptions,
+    Stage, sample,
 };
 
 const GOLDEN: &[&str] = &[
@@ -301,6 +301,30 @@ fn a_stage_refuses_weights_and_layers_that_are_not_there() {
     assert_eq!(error, "tensor \"model.layers.0.input_layernorm.weight\" is missing");
     let error = load(LayerRange::new(3, 9)).unwrap().to_string();
     assert_eq!(error, "layers 3..9 are not in a model of 5 layers");
+}
+
+#[test]
+fn a_stage_refuses_matrices_that_are_not_what_their_tag_says() {
+    let checkpoint = Checkpoint::open(directory("qwen2-mlx4").to_str().unwrap()).unwrap();
+    let stored = checkpoint.tensors.iter().find_map(|tensor| tensor.encoding);
+    let load = |tag: Option<Encoding>, without: &str| {
+        let find = |name: &str| {
+            let tensor = checkpoint.tensor(name).filter(|_| !name.ends_with(without))?;
+            let tag = tensor.encoding.and(tag);
+            Some(checkpoint.map(tensor).unwrap().with_encoding(tag))
+        };
+        let layers = LayerRange::new(0, 1);
+        Stage::load(&checkpoint.config, layers, &find, &options(DeviceKind::Cpu, 1)).err()
+    };
+    assert!(load(stored, "\n").is_none(), "as it is stored");
+    assert!(matches!(load(None, "\n"), Some(Error::NoEncoding { .. })));
+    assert!(matches!(load(stored, ".scales"), Some(Error::MissingTensor { .. })));
+    let other = Some(Encoding::Affine(Affine::Q8));
+    assert!(matches!(load(other, "\n"), Some(Error::WrongShape { .. })));
+    let plain = Some(Encoding::Float(FloatType::BF16));
+    assert!(matches!(load(plain, "\n"), Some(Error::UnsupportedDtype { .. })));
+    let wide = Affine::new(4, 128).map(Encoding::Affine);
+    assert!(load(wide, "\n").is_some());
 }
 
 #[test]

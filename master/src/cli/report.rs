@@ -136,7 +136,7 @@ impl<'a> PlanReport<'a> {
     pub(super) fn new(prepared: &'a Prepared, push: Option<&'a PushReport>) -> Self {
         Self {
             model: &prepared.model.checkpoint.location.name,
-            encoding: prepared.model.encoding.to_string(),
+            encoding: prepared.model.scheme.to_string(),
             context: prepared.promise().context,
             parallel: prepared.promise().parallel,
             plan: prepared.plan(),

@@ -44,8 +44,8 @@ pub fn sendable(model: &ModelSpec) -> Result<Bytes, Error> {
     }
 }
 
-/// Times up to so many layers of this model (as [`sendable`] made it) on the worker, and the link to it unless that is `known`: what else runs
-/// on a worker says nothing of its link, and a second look at it would cost megabytes.
+/// Times up to so many layers of this model (as [`sendable`] made it) on the worker, and the link to it unless that is
+/// `known`: what else runs on a worker says nothing of its link, and a second look at it would cost megabytes.
 ///
 /// # Errors
 /// [`Error::Call`].

@@ -36,10 +36,10 @@ pub(crate) async fn prepare(
     let missing: Vec<String> = missing.iter().map(Missing::to_string).collect();
     let threads = cake_engine::default_threads();
     let (widest, narrower) = request.encode.tried().split_first().expect("a choice is never empty");
-    let mut encoding = *widest;
+    let mut scheme = *widest;
     let mut narrower = narrower.iter();
     loop {
-        let model = Model { checkpoint: checkpoint.clone(), encoding };
+        let model = Model { checkpoint: checkpoint.clone(), scheme };
         let manifests = Arc::new(Manifests::open(model.clone(), state.digests()?)?);
         let with = With {
             model: &model,
@@ -52,7 +52,7 @@ pub(crate) async fn prepare(
         };
         let chosen = match (with.plan(&members, &request, promise).await, narrower.next()) {
             (Err(Error::Plan(_)), Some(next)) => {
-                encoding = *next;
+                scheme = *next;
                 continue;
             }
             (Err(Error::Plan(refusal)), None) if !missing.is_empty() => {

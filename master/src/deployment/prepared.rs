@@ -121,7 +121,7 @@ impl Prepared {
             }
         };
         Planned {
-            encoding: self.model.encoding.to_string(),
+            encoding: self.model.scheme.to_string(),
             context: self.chosen.promise.context,
             parallel: self.chosen.promise.parallel,
             layers: self.model.checkpoint.config.layers.len(),
@@ -171,7 +171,7 @@ impl Prepared {
         Outlook {
             plan: self.plan(),
             idle: &self.chosen.idle,
-            encoding: self.model.encoding,
+            encoding: self.model.scheme,
             ends_bytes: self.model.ends_bytes(),
             context: self.promise().context,
             parallel: self.promise().parallel,

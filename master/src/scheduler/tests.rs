@@ -35,7 +35,7 @@ impl Bench {
             chunk: CHUNK,
             wire: WireFormat::default(),
         };
-        Self { model: Model { checkpoint, encoding: Scheme::AsStored }, promise }
+        Self { model: Model { checkpoint, scheme: Scheme::AsStored }, promise }
     }
 
     fn options(&self) -> EngineOptions {

@@ -33,7 +33,7 @@ impl Scorer {
     fn new(encoding: Scheme, numerics: Numerics) -> Scorer {
         let path = demo_model();
         let checkpoint = Checkpoint::open(path.to_str().expect("UTF-8")).expect("a checkpoint");
-        let model = Model { checkpoint: Arc::new(checkpoint), encoding };
+        let model = Model { checkpoint: Arc::new(checkpoint), scheme: encoding };
         let checkpoint = &model.checkpoint;
         let kv = match numerics {
             Numerics::Exact => KvDtype::F32,

@@ -18,7 +18,7 @@ pub enum Scheme {
     Q4,
 }
 
-/// Why a text is not an encoding.
+/// Why a text is not a scheme.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{text:?} is no encoding that weights are turned into; write as-stored, q8 or q4")]
 pub struct SchemeParseError {
@@ -27,7 +27,7 @@ pub struct SchemeParseError {
 }
 
 impl Scheme {
-    /// Every encoding, widest first.
+    /// Every scheme, widest first.
     pub const ALL: [Scheme; 3] = [Scheme::AsStored, Scheme::Q8, Scheme::Q4];
 
     /// What the matrices of layers become; `None` if they stay.
