@@ -95,9 +95,9 @@ pub(crate) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
             eprintln!("round {} of {rounds}: {}", round + 1, kind.encode);
             let ask = Ask::within("run", &model, CONTEXT).and(&["--encode", kind.encode]);
             seen.memory.push(read_bandwidth(THREADS, true)?);
-            seen.ours.push(both(&ask, Ask::alone)?);
+            seen.ours.push(alone(&ask)?);
             if kind.encode == AS_STORED {
-                seen.mapped.push(both(&ask.clone().and(&["--weights", "map"]), Ask::alone)?);
+                seen.mapped.push(alone(&ask.clone().and(&["--weights", "map"]))?);
             }
             if let Some(peers) = peers {
                 seen.peer.push(peers.llama(kind.gguf)?);
@@ -196,8 +196,13 @@ fn report(kind: &Kind, seen: &Seen, torch: &[f64], peers: Option<&Peers>, table:
     }
 }
 
+/// Both rates of a master that knows no worker.
+pub(super) fn alone(ask: &Ask) -> Result<Rates> {
+    both(ask, Ask::alone)
+}
+
 /// The same over two pinned workers.
-fn over_workers(lab: &Lab, ask: &Ask) -> Result<Rates> {
+pub(super) fn over_workers(lab: &Lab, ask: &Ask) -> Result<Rates> {
     let (_home, workers) = pinned(lab)?;
     let master = Master::over(&workers);
     both(&ask.clone().cut(CUT, &one_b()), |ask| ask.with(&master))

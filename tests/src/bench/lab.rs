@@ -21,6 +21,7 @@ pub(crate) struct Lab {
     directory: PathBuf,
     zeros: fill::Zeros,
     peers: Option<Peers>,
+    before: Option<PathBuf>,
     rounds: usize,
 }
 
@@ -30,6 +31,7 @@ impl Lab {
     pub(crate) fn open(
         directory: Option<PathBuf>,
         peers: Option<PathBuf>,
+        before: Option<PathBuf>,
         rounds: usize,
     ) -> Result<Lab> {
         let beside = programs().master.parent().context("a program lies in a directory")?;
@@ -37,7 +39,18 @@ impl Lab {
         std::fs::create_dir_all(&directory)
             .with_context(|| format!("cannot make {}", directory.display()))?;
         let directory = directory.canonicalize()?;
-        Ok(Lab { zeros: fill::Zeros::new(&directory)?, directory, peers: Peers::at(peers), rounds })
+        let (zeros, peers) = (fill::Zeros::new(&directory)?, Peers::at(peers));
+        Ok(Lab { directory, zeros, peers, before, rounds })
+    }
+
+    /// Where everything large lies.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The programs of an earlier version to compare with, if there are any.
+    pub(crate) fn before(&self) -> Option<&Path> {
+        self.before.as_deref()
     }
 
     /// Turns of everybody in comparisons with other systems.

@@ -5,7 +5,7 @@
 //! themselves are in [`push`], [`memory`], [`speed`] and [`demo`]; those of the engine in [`engine`], [`hops`],
 //! [`together`], [`context`], [`tiers`] and [`packed7b`]; those of a service in [`serve`], the cost of
 //! encryption in [`tls`], the time after a loss in [`recovery`], what strangers can do to a service in [`hostile`]; what
-//! a plan promises beside what comes of it in [`predictions`].
+//! a plan promises beside what comes of it in [`predictions`]; an earlier version beside this one in [`versions`].
 mod bandwidth;
 mod cluster;
 mod context;
@@ -30,6 +30,7 @@ mod table;
 mod tiers;
 mod tls;
 mod together;
+mod versions;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -65,6 +66,11 @@ pub(crate) enum Part {
     Predictions,
     /// `serve` attacked for a minute: memory, `/health` and a stream beside it (not part of main).
     Hostile,
+    /// These programs beside those of an earlier version, turn about (not part of main; needs `--before`).
+    Versions,
+    /// One turn of `versions`, which runs itself again for each (not part of main).
+    #[value(hide = true)]
+    Turn,
 }
 
 /// How a figure is measured, with its name and bar for when it cannot be.
@@ -166,6 +172,11 @@ const HOSTILE: &[Figure] = &[Figure {
     bar: hostile::BAR,
     measure: |lab, _, table| hostile::measure(lab, table),
 }];
+const VERSIONS: &[Figure] = &[Figure {
+    name: "versions",
+    bar: versions::BAR,
+    measure: |lab, _, table| versions::measure(lab, table),
+}];
 const MEMORY: &[Figure] = &[
     Figure {
         name: "worker's memory",
@@ -190,9 +201,16 @@ pub(crate) fn measure(
     only: Option<&str>,
     directory: Option<PathBuf>,
     peers: Option<PathBuf>,
+    before: Option<PathBuf>,
     rounds: usize,
     keep: bool,
 ) -> Result<Table> {
+    if part == Part::Turn {
+        let lab = Lab::open(directory, peers, before, rounds)?;
+        let mut table = Table::new(lab.describe());
+        versions::turn(&lab, only, &mut table)?;
+        return Ok(table);
+    }
     let figures: &[&[Figure]] = match part {
         Part::Main => &[FIRST_ANSWER, PUSH, SPEED, MEMORY],
         Part::Push => &[PUSH],
@@ -204,13 +222,15 @@ pub(crate) fn measure(
         Part::Trust => &[TRUST],
         Part::Predictions => &[PREDICTIONS],
         Part::Hostile => &[HOSTILE],
+        Part::Versions => &[VERSIONS],
+        Part::Turn => &[],
     };
     let figures: Vec<&Figure> = figures.iter().copied().flatten().collect();
     let names = figures.iter().map(|figure| figure.name).collect::<Vec<_>>().join(", ");
     let wanted = |figure: &&Figure| only.is_none_or(|only| figure.name.contains(only));
     let figures: Vec<&Figure> = figures.into_iter().filter(wanted).collect();
     ensure!(!figures.is_empty(), "no figure of this part has that name: they are {names}");
-    let lab = Lab::open(directory, peers, rounds)?;
+    let lab = Lab::open(directory, peers, before, rounds)?;
     let mut table = Table::new(lab.describe());
     for figure in figures {
         eprintln!("{}:", figure.name);

@@ -108,6 +108,14 @@ pub(super) fn throughput(lab: &Lab, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
+/// Generated tokens per second of eight streams at once, prompts included; a round's answer.
+pub(super) fn eight_streams(lab: &Lab) -> Result<f64> {
+    with_server(lab, |server| {
+        together(server, 1, STREAMS)?; // Brings all of the model into memory.
+        together(server, 1 + STREAMS, STREAMS)
+    })
+}
+
 /// Share of the time of eight streams in which both stages have a step, from the traces that they send.
 pub(super) fn pipelining(lab: &Lab, table: &mut Table) -> Result<()> {
     let collector = Collector::start();

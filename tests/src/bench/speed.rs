@@ -40,7 +40,7 @@ pub(crate) fn push(lab: &Lab, table: &mut Table) -> Result<()> {
         // Turn about who goes first, so that a machine whose speed drifts favours neither.
         let copy = || copy(lab, &model, source.path());
         let early = if round % 2 == 0 { Some(copy()?) } else { None };
-        let run = first_push(lab, &model, source.path())?;
+        let run = first_push(lab, &model, &[source.path(), &model])?;
         let copied = rate(early.map_or_else(copy, Ok)?);
         let sending = run.json()?["push_seconds"].as_f64().context("no push_seconds")?;
         let pushed = rate(run.seconds);
@@ -70,10 +70,10 @@ pub(crate) fn push(lab: &Lab, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// A push to empty stores by a master that knows no digests.
-fn first_push(lab: &Lab, model: &Path, source: &Path) -> Result<Run> {
+/// A push to empty stores by a master that knows no digests, `warm` in the page cache.
+pub(super) fn first_push(lab: &Lab, model: &Path, warm: &[&Path]) -> Result<Run> {
     let pair = Pair::start(lab, Ways::Straight)?;
-    lab.prepare(&[source, model])?;
+    lab.prepare(warm)?;
     pair.run(&Ask::new("push", model).cut(CUT, &one_b()))
 }
 

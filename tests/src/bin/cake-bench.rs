@@ -27,7 +27,10 @@ struct Cli {
     /// Directory of llama.cpp and PyTorch to compare with, made by tests/benches/peers.sh.
     #[arg(long, value_name = "DIR")]
     peers: Option<PathBuf>,
-    /// Turns of everybody in `engine`, `serve` and `predictions`; medians count.
+    /// Directory of the release programs of an earlier version, to compare these with, in `versions`.
+    #[arg(long, value_name = "DIR")]
+    before: Option<PathBuf>,
+    /// Turns of everybody in `engine`, `serve`, `predictions` and `versions`; medians count.
     #[arg(long, value_name = "N", default_value_t = 5)]
     rounds: usize,
     /// Keep the models of 4 and 10 GiB for the next time.
@@ -42,7 +45,8 @@ fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
     anyhow::ensure!(!cfg!(debug_assertions), "measure what people use: cargo run --release");
     let only = cli.only.as_deref();
-    let table = bench::measure(cli.part, only, cli.dir, cli.peers, cli.rounds, cli.keep)?;
+    let table =
+        bench::measure(cli.part, only, cli.dir, cli.peers, cli.before, cli.rounds, cli.keep)?;
     if cli.json {
         println!("{}", serde_json::to_string_pretty(&table)?);
     } else {

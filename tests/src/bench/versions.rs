@@ -1,0 +1,155 @@
+//! These programs beside those of an earlier version, turn about.
+//!
+//! The harness runs one set of programs in a process, so that every turn is a process of its own: this program with the
+//! part `turn`, told by `CAKE_PROGRAMS` where the programs are.
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::cluster::Ask;
+use super::engine::{alone, over_workers};
+use super::lab::Lab;
+use super::models::{ONE_B, one_b};
+use super::peers::Rates;
+use super::rates::median;
+use super::table::{Measured, Table};
+use super::{files, serve, speed};
+
+/// What is asked of every figure.
+pub(super) const BAR: &str = "≥ 0.98 × the earlier version";
+const RATIO: f64 = 0.98;
+/// Room for prompt and answer.
+const CONTEXT: usize = 1024;
+/// What is measured, each in turns of its own: as `--only` has it, and how.
+type Turn = (&'static str, fn(&Lab, &mut Table) -> Result<()>);
+const TURNS: [Turn; 8] = [
+    ("as-stored alone", |lab, table| by_itself(lab, "as-stored", table)),
+    ("q8 alone", |lab, table| by_itself(lab, "q8", table)),
+    ("q4 alone", |lab, table| by_itself(lab, "q4", table)),
+    ("as-stored over workers", |lab, table| over(lab, "as-stored", table)),
+    ("q8 over workers", |lab, table| over(lab, "q8", table)),
+    ("q4 over workers", |lab, table| over(lab, "q4", table)),
+    ("8 streams", streams),
+    ("push", push),
+];
+
+/// Every figure once, with the programs that the environment names.
+pub(super) fn turn(lab: &Lab, only: Option<&str>, table: &mut Table) -> Result<()> {
+    let wanted = |(name, _): &&Turn| only.is_none_or(|only| *name == only);
+    TURNS.iter().filter(wanted).try_for_each(|(_, measure)| measure(lab, table))
+}
+
+/// Each figure of these programs ÷ that of the earlier ones: the median of the rounds' ratios, as a machine's speed
+/// drifts more between rounds than within one.
+pub(super) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
+    let before = lab.before().context("no --before DIR with the programs of an earlier version")?;
+    let model = lab.model(ONE_B, &one_b())?;
+    files::warm(&model)?;
+    for (name, _) in TURNS {
+        let mut seen: Vec<Seen> = Vec::new();
+        for round in 0..lab.rounds() {
+            eprintln!("round {} of {}: {name}", round + 1, lab.rounds());
+            // Turn about who goes first.
+            let (earlier, ours) = if round % 2 == 0 {
+                let earlier = child(lab, name, Some(before))?;
+                (earlier, child(lab, name, None)?)
+            } else {
+                let ours = child(lab, name, None)?;
+                (child(lab, name, Some(before))?, ours)
+            };
+            ensure!(earlier.len() == ours.len(), "{name}: the versions measure different figures");
+            seen.resize_with(ours.len(), Seen::default);
+            for (seen, (earlier, ours)) in seen.iter_mut().zip(earlier.into_iter().zip(ours)) {
+                seen.what = ours.0;
+                seen.earlier.push(earlier.1);
+                seen.ours.push(ours.1);
+            }
+        }
+        seen.iter().for_each(|seen| seen.report(table));
+    }
+    Ok(())
+}
+
+/// One figure of both versions, a number per round.
+#[derive(Default)]
+struct Seen {
+    what: String,
+    earlier: Vec<f64>,
+    ours: Vec<f64>,
+}
+
+impl Seen {
+    fn report(&self, table: &mut Table) {
+        let mut ratios: Vec<f64> =
+            self.ours.iter().zip(&self.earlier).map(|(ours, earlier)| ours / earlier).collect();
+        let ratio = median(ratios.clone());
+        ratios.sort_by(f64::total_cmp);
+        let ratios: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.3}")).collect();
+        let (ours, earlier) = (median(self.ours.clone()), median(self.earlier.clone()));
+        let words = format!("{ours:.1}, earlier {earlier:.1}; of rounds {}", ratios.join(", "));
+        table.judged(&self.what, Measured::ratio(ratio, &words), BAR, ratio >= RATIO);
+    }
+}
+
+/// What a turn of a process of its own measured: each figure and its value.
+fn child(lab: &Lab, name: &str, programs: Option<&Path>) -> Result<Vec<(String, f64)>> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["turn", "--json", "--only", name, "--dir"]).arg(lab.directory());
+    if let Some(programs) = programs {
+        command.env("CAKE_PROGRAMS", programs);
+    }
+    let output = command.output().context("cannot run this program again")?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{name}: {}", errors.trim());
+    let report: Value = serde_json::from_slice(&output.stdout)?;
+    let rows = report["rows"].as_array().context("a turn without rows")?;
+    let figure = |row: &Value| -> Result<(String, f64)> {
+        let what = row["what"].as_str().context("a row without a name")?;
+        let value = row["value"].as_f64();
+        Ok((what.to_owned(), value.with_context(|| format!("{what}: {}", row["verdict"]))?))
+    };
+    rows.iter().map(figure).collect()
+}
+
+fn by_itself(lab: &Lab, encode: &str, table: &mut Table) -> Result<()> {
+    let rates = alone(&ask(lab, encode)?)?;
+    both(table, &format!("{encode} alone"), rates);
+    Ok(())
+}
+
+fn over(lab: &Lab, encode: &str, table: &mut Table) -> Result<()> {
+    let rates = over_workers(lab, &ask(lab, encode)?)?;
+    both(table, &format!("{encode} over 2 pinned workers"), rates);
+    Ok(())
+}
+
+fn ask(lab: &Lab, encode: &str) -> Result<Ask> {
+    let model = lab.model(ONE_B, &one_b())?;
+    Ok(Ask::within("run", &model, CONTEXT).and(&["--encode", encode]))
+}
+
+fn both(table: &mut Table, what: &str, rates: Rates) {
+    inform(table, &format!("decode, {what}"), rates.decode, "tok/s");
+    inform(table, &format!("prefill, {what}"), rates.prefill, "tok/s");
+}
+
+fn streams(lab: &Lab, table: &mut Table) -> Result<()> {
+    let rate = serve::eight_streams(lab)?;
+    inform(table, "8 streams over 2 pinned workers, bf16", rate, "tok/s");
+    Ok(())
+}
+
+fn push(lab: &Lab, table: &mut Table) -> Result<()> {
+    let model = lab.model(ONE_B, &one_b())?;
+    let bytes = one_b().layer_bytes() * one_b().layers as u64;
+    lab.need_disk(bytes)?;
+    let seconds = speed::first_push(lab, &model, &[&model])?.seconds;
+    inform(table, "push to 2 workers", bytes as f64 / seconds / 1e6, "MB/s");
+    Ok(())
+}
+
+fn inform(table: &mut Table, what: &str, rate: f64, unit: &str) {
+    table.inform(what, Measured::new(rate, format!("{rate:.1} {unit}")));
+}
