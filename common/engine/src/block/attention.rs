@@ -3,9 +3,9 @@
 use cake_checkpoint::AttentionSpec;
 
 use crate::device::Device;
-use crate::device::cpu::gemm::precision::Precision;
 use crate::error::Error;
 use crate::loader::LayerLoader;
+use crate::options::Precision;
 use crate::step::Step;
 
 /// Grouped-query attention over the past, all of it or a window (GQA as in arXiv:2305.13245), following

@@ -15,10 +15,9 @@ use cake_checkpoint::{Activation, AttentionSpec};
 use crate::batch::RowKinds;
 use crate::error::Error;
 use crate::matrix::StoredMatrix;
-use crate::options::{EngineOptions, Numerics};
+use crate::options::{EngineOptions, Numerics, Precision};
 use crate::rope::Rotation;
 use crate::step::Step;
-use cpu::gemm::precision::Precision;
 
 /// A linear layer as it is stored: `y = x · weightᵀ + bias`.
 pub(crate) struct StoredLinear {

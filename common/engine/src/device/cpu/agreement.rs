@@ -4,13 +4,12 @@ use cake_checkpoint::Dtype;
 
 use super::element::FloatType;
 use super::gemm::case::{Case, RowClass};
-use super::gemm::precision::Precision;
 use super::gemm::table::{BitClass, entry};
 use super::gemm::weight::{Bits, Encoding};
 use super::isa::choice::chosen;
 use super::isa::instructions::Isa;
 use crate::error::Error;
-use crate::options::{DeviceKind, Numerics};
+use crate::options::{DeviceKind, Numerics, Precision};
 
 /// What rows may be; the head sees all of them as generated.
 const ROWS: [RowClass; 4] = [
