@@ -94,8 +94,8 @@ impl Linear {
                 pool::run_all(&tasks);
             }
         }
-        // SAFETY: the runs are all rows, and of each row the tasks of a layer, all of which are done, write every
-        // output.
+        // SAFETY: the runs are all rows, and of the rows of each the tasks of a layer, all of which are done, wrote every
+        // output: that is the promise of `Gemm`.
         Ok(results.map(|result| unsafe { result.assume_init() }))
     }
 

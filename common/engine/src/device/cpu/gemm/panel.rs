@@ -52,7 +52,8 @@ pub(crate) struct Pairs {
     pub(crate) precision: Precision,
 }
 
-impl Gemm for Pairs {
+// SAFETY: the result is set to zero before any task adds to it.
+unsafe impl Gemm for Pairs {
     fn form(&self, _: Encoding) -> Form {
         Form::Bf16Pairs { planes: self.precision.planes() }
     }

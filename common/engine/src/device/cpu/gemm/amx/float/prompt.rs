@@ -53,7 +53,8 @@ pub(crate) struct PromptTiles {
     pub(crate) precision: Precision,
 }
 
-impl Gemm for PromptTiles {
+// SAFETY: a task writes all rows of its outputs, and the tasks' ranges are all outputs.
+unsafe impl Gemm for PromptTiles {
     fn form(&self, _: Encoding) -> Form {
         Form::Bf16Tiles { planes: self.precision.planes() }
     }
