@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cake_checkpoint::{Encoding, EncodingParseError, ModelSpec};
+use cake_engine::DeviceKind;
 use cake_proto::client::{PIPELINE_KEY, check_master, check_protocol};
 use cake_proto::wire::worker_server::Worker as WorkerRpc;
 use cake_proto::{Assembler, Failure, Incoming, Tag, connect, limits, shut_out, wire};
@@ -164,7 +165,11 @@ impl WorkerRpc for Service {
         let probe = blocking(move || {
             let _work = work;
             runtime.clear(); // The probe's scratch memory needs the room.
-            cake_engine::probe_layer(&model, encoding, threads, scratch, layers)
+            let device = DeviceKind::from_env();
+            device
+                .and_then(|it| {
+                    cake_engine::probe_layer(it, &model, encoding, threads, scratch, layers)
+                })
                 .map_err(|error| Status::failed_precondition(error.to_string()))
         })
         .await?;

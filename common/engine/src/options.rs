@@ -28,6 +28,15 @@ pub enum DeviceKind {
     Metal,
 }
 
+/// What memory a device computes in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeviceMemory {
+    /// The system's, which other programs take of, too.
+    System,
+    /// Its own. Candle does not tell how much of it is free, and nothing here guesses: people say how much may be taken.
+    Own,
+}
+
 impl DeviceKind {
     /// Every device that this build has, by the name that `CAKE_DEVICE` knows it by.
     pub const ALL: &[(&str, DeviceKind)] = &[
@@ -66,6 +75,22 @@ impl DeviceKind {
                 Self::ALL.iter().map(|(name, _)| format!("{name:?}")).collect();
             Error::UnknownDevice { found: value.to_owned(), expected: names.join(" or ") }
         })
+    }
+
+    /// What memory it computes in.
+    pub fn memory(self) -> DeviceMemory {
+        match self {
+            DeviceKind::Cpu | DeviceKind::Candle => DeviceMemory::System,
+            #[cfg(feature = "cuda")]
+            DeviceKind::Cuda => DeviceMemory::Own,
+            #[cfg(feature = "metal")]
+            DeviceKind::Metal => DeviceMemory::Own,
+        }
+    }
+
+    /// Whether the thread that asks for arithmetic does its part of it, and never waits for something else that computes.
+    pub(crate) fn is_callers_processor(self) -> bool {
+        self == DeviceKind::Cpu
     }
 
     /// Resident bytes for each thousand stored bytes of matrices in this encoding: mapped weights cost their own bytes,

@@ -140,7 +140,7 @@ impl Prepared {
             let find = |name: &str| weights.get(name).cloned();
             let layers = LayerRange::new(layer, layer + 1);
             let config = &self.model.checkpoint.config;
-            let stage = Stage::load(config, layers, &find, &self.engine_options()?)?;
+            let stage = Stage::load(config, layers, &find, &self.engine_options())?;
             let pipeline = self.part(Some((stage, layers)), Vec::new()).await?;
             hidden = answer(&pipeline, hidden).await?;
         }

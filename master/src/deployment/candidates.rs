@@ -1,7 +1,7 @@
 //! Everyone who could hold layers: workers with their measured rates, imagined ones, the master itself.
 use std::collections::HashSet;
 
-use cake_engine::Placement;
+use cake_engine::{DeviceKind, DeviceMemory, Placement};
 
 use super::rates::{Asking, Rates};
 use super::{Error, PlanRequest, WrongArgument};
@@ -88,7 +88,7 @@ pub(crate) async fn gather(
     let own = match request.local_memory {
         Some(bytes) => Some((bytes, 0)).filter(|_| bytes > 0),
         None if alone => {
-            let own = OwnMemory::of(cake_platform::free_memory());
+            let own = own_memory(asking.device)?;
             found.own_offer = Some(format!("{}; --local-memory says otherwise", own.why));
             Some((own.bytes, sizing::ends_bytes(asking.model, promise)))
         }
@@ -109,6 +109,23 @@ pub(crate) async fn gather(
         found.add(Seat::Imagined, Candidate::what_if(name, *bytes));
     }
     Ok(found)
+}
+
+/// What the master may take unasked of the memory that it computes in.
+///
+/// # Errors
+/// Nothing tells how much of that memory is free.
+fn own_memory(device: DeviceKind) -> Result<OwnMemory, WrongArgument> {
+    match device.memory() {
+        DeviceMemory::System => Ok(OwnMemory::of(cake_platform::free_memory())),
+        DeviceMemory::Own => {
+            let expected = format!(
+                "how much memory of {} to take, since nothing here tells how much of it is free",
+                device.name()
+            );
+            Err(WrongArgument::new("--local-memory", "not given", expected))
+        }
+    }
 }
 
 /// Refuses names that nobody has, that somebody has already, and leaving everybody out.

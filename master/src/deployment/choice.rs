@@ -1,5 +1,5 @@
 //! Which plan is taken: for the workers that are there, with steps as large as fit and pay.
-use cake_engine::Numerics;
+use cake_engine::{DeviceKind, Numerics};
 use tokio::task::block_in_place;
 
 use super::candidates::{self, Candidates, Seat};
@@ -19,6 +19,8 @@ pub(crate) struct With<'a> {
     pub model: &'a Model,
     pub manifests: &'a Manifests,
     pub state: &'a State,
+    /// What the master computes with, and on how many threads.
+    pub device: DeviceKind,
     pub threads: usize,
     /// How much slower a plan may be that has less to push.
     pub slack: f64,
@@ -50,8 +52,8 @@ impl With<'_> {
         request: &PlanRequest,
         promise: Promise,
     ) -> Result<Chosen, Error> {
-        let Self { model, manifests, state, threads, slack, probing, observer } = *self;
-        let asking = Asking { model, state, threads, probing };
+        let Self { model, manifests, state, device, threads, slack, probing, observer } = *self;
+        let asking = Asking { model, state, device, threads, probing };
         let Candidates { all, seats, warnings, ends_seconds, own_offer } =
             candidates::gather(&asking, members, request, &promise).await?;
         let known = manifests.all_known();

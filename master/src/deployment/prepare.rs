@@ -3,6 +3,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
 use cake_checkpoint::Checkpoint;
+use cake_engine::DeviceKind;
 use tokio::task::block_in_place;
 
 use super::choice::With;
@@ -34,6 +35,7 @@ pub(crate) async fn prepare(
     let (request, missing) = with_whom(request, &members, missing)?;
     let notes = notes(cluster, &members, &missing, &request);
     let missing: Vec<String> = missing.iter().map(Missing::to_string).collect();
+    let device = DeviceKind::from_env()?;
     let threads = cake_engine::default_threads();
     let (widest, narrower) = request.encode.tried().split_first().expect("a choice is never empty");
     let mut scheme = *widest;
@@ -45,6 +47,7 @@ pub(crate) async fn prepare(
             model: &model,
             manifests: &manifests,
             state: &state,
+            device,
             threads,
             slack: 0.0,
             probing: Probing::asked(&request),
@@ -68,6 +71,7 @@ pub(crate) async fn prepare(
             members,
             manifests,
             state,
+            device,
             threads,
             own_weights,
             missing,

@@ -3,6 +3,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cake_checkpoint::units::format_bytes;
+use cake_engine::{DeviceKind, DeviceMemory};
 
 use super::candidates::Seat;
 use super::choice::Chosen;
@@ -28,6 +29,8 @@ pub(crate) struct Prepared {
     pub(crate) members: Vec<Member>,
     pub(crate) manifests: Arc<Manifests>,
     pub(crate) state: State,
+    /// What the master computes with.
+    pub(crate) device: DeviceKind,
     pub(crate) threads: usize,
     pub(crate) own_weights: OwnWeights,
     /// Members that joined and are not used, each with why.
@@ -150,8 +153,9 @@ impl Prepared {
     /// plan was made.
     pub(super) fn own_shortfall(&self) -> Option<String> {
         let local = self.local_plan().map(|stage| stage.memory);
-        if local.is_some_and(|memory| memory.overhead > 0) {
-            return None; // It was counted.
+        let counted = local.is_some_and(|memory| memory.overhead > 0);
+        if counted || self.device.memory() == DeviceMemory::Own {
+            return None; // Of memory that is not the system's nobody knows what is free.
         }
         let ends = sizing::ends_bytes(&self.model, self.promise());
         let free = cake_platform::free_memory();

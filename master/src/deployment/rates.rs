@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use bytes::Bytes;
-use cake_engine::{PROBED_BYTES, SamplingOptions};
+use cake_engine::{DeviceKind, DeviceMemory, PROBED_BYTES, SamplingOptions};
 use cake_identity::lines;
 use cake_proto::wire;
 use futures_util::future::try_join_all;
@@ -46,7 +46,8 @@ impl Probing {
 pub(crate) struct Asking<'a> {
     pub model: &'a Model,
     pub state: &'a State,
-    /// Of the master.
+    /// What the master computes with, and on how many threads.
+    pub device: DeviceKind,
     pub threads: usize,
     pub probing: Probing,
 }
@@ -108,8 +109,8 @@ impl Asking<'_> {
 
     /// The master's own rates, timed within the memory that it may use if they are `needed` and not known.
     pub(crate) fn own(&self, max_bytes: u64, needed: bool) -> Option<Rates> {
-        let Self { model, state, threads, .. } = *self;
-        let key = own_key(model, threads);
+        let Self { model, state, device, threads, .. } = *self;
+        let key = own_key(model, device, threads);
         let known = match self.remembered(&key) {
             Ok(known) => return Some(Ok(known)),
             Err(uncertain) => uncertain,
@@ -118,9 +119,13 @@ impl Asking<'_> {
             return known.map(Ok);
         }
         let (encoding, config) = (model.weight_encoding(), &model.checkpoint.config);
-        let max_bytes = max_bytes.min(cake_platform::free_memory());
+        let max_bytes = match device.memory() {
+            DeviceMemory::System => max_bytes.min(cake_platform::free_memory()),
+            DeviceMemory::Own => max_bytes,
+        };
         let layers = config.layers.len();
-        let probe = || cake_engine::probe_layer(config, encoding, threads, max_bytes, layers);
+        let probe =
+            || cake_engine::probe_layer(device, config, encoding, threads, max_bytes, layers);
         Some(match block_in_place(probe) {
             Ok(probe) => {
                 let measured = own(probe.decode.as_secs_f64(), probe.bytes.max(1), probe.quiet);
@@ -135,8 +140,8 @@ impl Asking<'_> {
     /// Seconds of the master's own part of a token, timed if they are `needed` and not known; 0 where they cannot be
     /// had. Embedding a token is to read a row: nothing beside the head.
     pub(crate) fn ends(&self, needed: bool) -> f64 {
-        let Self { model, state, threads, probing } = *self;
-        let key = ends_key(model, threads);
+        let Self { model, state, device, threads, probing } = *self;
+        let key = ends_key(model, device, threads);
         let known = match self.remembered(&key) {
             Ok(known) => return known.decode_seconds,
             Err(uncertain) => uncertain,
@@ -148,7 +153,7 @@ impl Asking<'_> {
         let (encoding, config) = (model.head_encoding(), &model.checkpoint.config);
         let max_bytes = cake_platform::free_memory() / SCRATCH_PART;
         let probe = || {
-            let head = cake_engine::probe_head(config, encoding, threads, max_bytes)?;
+            let head = cake_engine::probe_head(device, config, encoding, threads, max_bytes)?;
             Ok::<_, cake_engine::Error>((head, choice_seconds(config.vocab_size)))
         };
         match block_in_place(probe) {
@@ -200,15 +205,17 @@ pub(super) fn worker_key(model: &Model, member: &Member) -> String {
 }
 
 /// The same of the master's own layers, whichever process that is; what was timed with fewer bytes was another figure.
-pub(super) fn own_key(model: &Model, threads: usize) -> String {
-    let (host, encoding) = (cake_platform::host_name(), model.weight_encoding());
-    format!("{LOCAL}/{host}/{threads}/{encoding}/{PROBED_BYTES}/{}", shape(model))
+pub(super) fn own_key(model: &Model, device: DeviceKind, threads: usize) -> String {
+    let (host, device) = (cake_platform::host_name(), device.name());
+    let encoding = model.weight_encoding();
+    format!("{LOCAL}/{host}/{device}/{threads}/{encoding}/{PROBED_BYTES}/{}", shape(model))
 }
 
 /// The same of its own part of a token.
-pub(super) fn ends_key(model: &Model, threads: usize) -> String {
-    let (host, encoding) = (cake_platform::host_name(), model.head_encoding());
-    format!("ends/{host}/{threads}/{encoding}/{PROBED_BYTES}/{}", shape(model))
+pub(super) fn ends_key(model: &Model, device: DeviceKind, threads: usize) -> String {
+    let (host, device) = (cake_platform::host_name(), device.name());
+    let encoding = model.head_encoding();
+    format!("ends/{host}/{device}/{threads}/{encoding}/{PROBED_BYTES}/{}", shape(model))
 }
 
 /// How long it takes to choose the likeliest of so many tokens.
