@@ -7,7 +7,7 @@ use cake_engine::Numerics;
 use cake_proto::WireFormat;
 use cake_stage::{ResidentCosts, stage_scratch_bytes};
 
-use crate::cluster::{Measured, Member};
+use crate::cluster::{Measured, Member, OfferedDevice};
 use crate::model::Model;
 use crate::planner::{Device, Input, LayerCost, Pin};
 
@@ -120,14 +120,14 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// A connected worker.
-    pub fn worker(member: &Member, measured: Option<Measured>) -> Self {
+    /// A connected worker, which computes on this device of its own.
+    pub fn worker(member: &Member, device: &OfferedDevice, measured: Option<Measured>) -> Self {
         Self {
             name: member.offer.name.clone(),
-            budget_bytes: member.offer.budget_bytes,
+            budget_bytes: device.budget_bytes,
             overhead_bytes: member.offer.overhead_bytes,
             threads: member.offer.threads,
-            resident: member.offer.resident.clone(),
+            resident: device.resident.clone(),
             measured,
             blobs: member.offer.blobs.clone(),
             local: false,

@@ -40,7 +40,8 @@ mod step;
 mod testing;
 
 pub use batch::{Batch, BatchItem};
-pub use device::cpu::agreement::{MatrixKinds, arithmetic, same_bits};
+pub use device::choice::own_devices;
+pub use device::cpu::agreement::{MatrixKinds, arithmetic, arithmetic_of, same_bits};
 pub use device::cpu::isa::choice::cpu_tier;
 pub use device::cpu::placement;
 pub use device::cpu::placement::{Placement, Weights};

@@ -59,18 +59,22 @@ impl DeviceKind {
     /// # Errors
     /// [`Error::UnknownDevice`] for any other value.
     pub fn from_env() -> Result<DeviceKind, Error> {
-        match std::env::var_os("CAKE_DEVICE") {
-            None => Ok(DeviceKind::Cpu),
-            Some(value) => DeviceKind::parse(&value.to_string_lossy()),
-        }
+        Ok(Self::named()?.unwrap_or_default())
+    }
+
+    /// As [`DeviceKind::from_env`], but nothing if the variable names none.
+    pub(crate) fn named() -> Result<Option<DeviceKind>, Error> {
+        let value = std::env::var_os("CAKE_DEVICE").filter(|value| !value.is_empty());
+        value.map(|value| DeviceKind::parse(&value.to_string_lossy())).transpose()
+    }
+
+    /// The device with this name in [`DeviceKind::ALL`].
+    pub fn from_name(name: &str) -> Option<DeviceKind> {
+        Self::ALL.iter().find(|(known, _)| *known == name).map(|(_, kind)| *kind)
     }
 
     fn parse(value: &str) -> Result<DeviceKind, Error> {
-        if value.is_empty() {
-            return Ok(DeviceKind::Cpu);
-        }
-        let named = Self::ALL.iter().find(|(name, _)| *name == value);
-        named.map(|(_, kind)| *kind).ok_or_else(|| {
+        Self::from_name(value).ok_or_else(|| {
             let names: Vec<String> =
                 Self::ALL.iter().map(|(name, _)| format!("{name:?}")).collect();
             Error::UnknownDevice { found: value.to_owned(), expected: names.join(" or ") }
@@ -216,7 +220,7 @@ mod tests {
 
     #[test]
     fn devices_have_names_and_others_are_refused() {
-        assert_eq!(DeviceKind::parse("").unwrap(), DeviceKind::Cpu);
+        assert_eq!(DeviceKind::from_name(""), None);
         for (name, kind) in DeviceKind::ALL {
             assert_eq!(DeviceKind::parse(name).unwrap(), *kind);
         }

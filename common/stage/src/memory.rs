@@ -28,9 +28,8 @@ pub fn stage_scratch_bytes(config: &ModelSpec, rows: usize, context: usize, thre
 pub struct ResidentCosts(HashMap<Encoding, u32>);
 
 impl ResidentCosts {
-    /// Those of this process's device, which runs every encoding.
-    pub fn own() -> Self {
-        let device = DeviceKind::from_env().unwrap_or_default();
+    /// Those of a device of this build, each of which runs every encoding.
+    pub fn of(device: DeviceKind) -> Self {
         let all = Encoding::all().into_iter();
         Self(all.map(|encoding| (encoding, device.resident_permille(encoding))).collect())
     }
@@ -81,10 +80,11 @@ mod tests {
     }
 
     #[test]
-    fn this_process_runs_every_encoding() {
-        let own = ResidentCosts::own();
-        assert!(Encoding::all().into_iter().all(|encoding| own.runs(encoding)));
-        let said = own.names();
-        assert_eq!(ResidentCosts::from_names(&said), own);
+    fn every_device_of_this_build_runs_every_encoding() {
+        for (name, device) in DeviceKind::ALL {
+            let own = ResidentCosts::of(*device);
+            assert!(Encoding::all().into_iter().all(|encoding| own.runs(encoding)), "{name}");
+            assert_eq!(ResidentCosts::from_names(&own.names()), own, "{name}");
+        }
     }
 }

@@ -5,7 +5,7 @@ use cake_engine::{DeviceKind, DeviceMemory, Placement};
 
 use super::rates::{Asking, Rates};
 use super::{Error, PlanRequest, WrongArgument};
-use crate::cluster::{Measured, Member};
+use crate::cluster::{Measured, Member, OfferedDevice};
 use crate::sizing::{self, Candidate, LOCAL, OwnMemory, Promise};
 
 /// Who a candidate is.
@@ -13,10 +13,24 @@ use crate::sizing::{self, Candidate, LOCAL, OwnMemory, Promise};
 pub(crate) enum Seat {
     /// The master itself.
     Master,
-    /// The worker at this place among the members.
-    Worker(usize),
+    /// A worker, on one of its devices.
+    Worker {
+        /// Its place among the members.
+        member: usize,
+        /// The device's place among those that it offers.
+        device: usize,
+    },
     /// A worker that does not exist (`--what-if`).
     Imagined,
+}
+
+impl Seat {
+    /// The worker among `members`, and the device that it computes on, if it is one.
+    pub(crate) fn device(self, members: &[Member]) -> Option<(&Member, &OfferedDevice)> {
+        let Self::Worker { member, device } = self else { return None };
+        let member = members.get(member)?;
+        Some((member, member.offer.devices.get(device)?))
+    }
 }
 
 /// The candidates, in the order in which the planner sees them.
@@ -75,7 +89,12 @@ pub(crate) async fn gather(
     let kept = |name: &str| request.exclude.iter().all(|excluded| excluded != name);
     let used: Vec<usize> = (0..members.len()).filter(|index| kept(names[*index])).collect();
     let wished: Vec<_> = request.what_if.iter().filter(|(name, _)| kept(name)).collect();
-    let measured = asking.workers(used.iter().map(|index| &members[*index]).collect()).await?;
+    let with_devices = used.iter().filter_map(|&member| {
+        // Of those that a worker offers, plans use the one that it would rather use.
+        Some((&members[member], members[member].offer.devices.first()?))
+    });
+    let with_devices: Vec<_> = with_devices.collect();
+    let measured = asking.workers(&with_devices).await?;
     let mut found = Candidates {
         all: Vec::new(),
         seats: Vec::new(),
@@ -101,9 +120,9 @@ pub(crate) async fn gather(
         let copy_bytes = Placement::new(request.weights, false).copy_bytes();
         found.add(Seat::Master, Candidate::local(local, asking.threads, rates, copy_bytes, ends));
     }
-    for (index, rates) in used.into_iter().zip(measured) {
-        let rates = found.known(members[index].name(), rates, request.predict);
-        found.add(Seat::Worker(index), Candidate::worker(&members[index], rates));
+    for ((member, (worker, device)), rates) in used.into_iter().zip(with_devices).zip(measured) {
+        let rates = found.known(worker.name(), rates, request.predict);
+        found.add(Seat::Worker { member, device: 0 }, Candidate::worker(worker, device, rates));
     }
     for (name, bytes) in wished {
         found.add(Seat::Imagined, Candidate::what_if(name, *bytes));

@@ -69,7 +69,8 @@ impl With<'_> {
             Error::Plan(*refusal)
         })?;
         warnings.iter().for_each(|warning| observer.tell(&Event::Warning(warning)));
-        let mixed = mixed_arithmetic(&plan, &seats, members, promise.numerics, model)?;
+        let rounding = (model, promise.numerics);
+        let mixed = mixed_arithmetic(&plan, &seats, members, rounding, device)?;
         mixed.iter().for_each(|warning| observer.tell(&Event::Warning(warning)));
         let mut idle = planner::idle(&input(&promise), &plan);
         idle.extend(left_out(members, request));
@@ -118,22 +119,23 @@ fn fitting(
     Err(Box::new(refusal.expect("the last bound gives a plan or a refusal")))
 }
 
-/// Says so if stages of the plan round in different ways, which the same prompt's answer may show.
+/// Says so if stages of the plan round in different ways, which the same prompt's answer may show. The master computes
+/// on `device`.
 fn mixed_arithmetic(
     plan: &Plan,
     seats: &[Seat],
     members: &[Member],
-    numerics: Numerics,
-    model: &Model,
+    (model, numerics): (&Model, Numerics),
+    device: DeviceKind,
 ) -> Result<Option<String>, Error> {
     if plan.stages.len() < 2 {
         return Ok(None);
     }
-    let own = cake_engine::arithmetic()?;
+    let own = cake_engine::arithmetic_of(device)?;
     let stages = plan.stages.iter().filter_map(|stage| {
         let arithmetic = match seats.get(stage.device_index)? {
             Seat::Master => own,
-            Seat::Worker(index) => members.get(*index)?.offer.arithmetic.as_deref()?,
+            seat @ Seat::Worker { .. } => seat.device(members)?.1.arithmetic.as_deref()?,
             Seat::Imagined => return None,
         };
         Some((stage.device.as_str(), arithmetic))

@@ -17,9 +17,9 @@ impl Prepared {
                 Some(Seat::Master) => {
                     learn_own(state, &own_key(model, *device, *threads), *seconds, bytes);
                 }
-                Some(Seat::Worker(index)) => {
-                    if let Some(member) = self.members.get(*index) {
-                        state.ran(&worker_key(model, member), *seconds, bytes);
+                Some(seat @ Seat::Worker { .. }) => {
+                    if let Some((member, device)) = seat.device(&self.members) {
+                        state.ran(&worker_key(model, member, device), *seconds, bytes);
                     }
                 }
                 Some(Seat::Imagined) | None => {}

@@ -49,9 +49,18 @@ impl Prepared {
             for layer in stage.layers.iter() {
                 blobs.push(self.manifests.get(layer).await?.name());
             }
+            let device = self.device_name(stage);
             let (layers, planned_bytes) = (stage.layers, stage.memory.total());
             let hop_seconds = stage.hop_seconds;
-            remotes.push(StageSpec { member, layers, blobs, planned_bytes, hop_seconds, relay });
+            remotes.push(StageSpec {
+                member,
+                device,
+                layers,
+                blobs,
+                planned_bytes,
+                hop_seconds,
+                relay,
+            });
         }
         Ok(pipeline::open(Opening {
             generation: self.state.next_generation()?,

@@ -77,10 +77,18 @@ impl Prepared {
     fn remotes_of<'a>(&'a self, chosen: &'a Chosen) -> Vec<(&'a PlannedStage, &'a Member)> {
         let stages = chosen.plan.stages.iter();
         let remote = |stage: &'a PlannedStage| match chosen.seats.get(stage.device_index)? {
-            Seat::Worker(index) => self.members.get(*index),
+            Seat::Worker { member, .. } => self.members.get(*member),
             Seat::Master | Seat::Imagined => None,
         };
         stages.filter_map(|stage| Some((stage, remote(stage)?))).collect()
+    }
+
+    /// Name of the device on which a worker runs this stage; empty if the worker does not offer it any more, which then
+    /// refuses to load a stage there.
+    pub(crate) fn device_name(&self, stage: &PlannedStage) -> &str {
+        let seat = self.chosen.seats.get(stage.device_index);
+        let device = seat.and_then(|seat| seat.device(&self.members));
+        device.map_or("", |(_, device)| &device.name)
     }
 
     /// Whether a worker that does not exist has layers in the plan.

@@ -10,7 +10,7 @@ use futures_util::future::try_join_all;
 use tokio::task::block_in_place;
 
 use super::{Error, PlanRequest};
-use crate::cluster::{self, Measured, Member};
+use crate::cluster::{self, Measured, Member, OfferedDevice};
 use crate::model::Model;
 use crate::sizing::LOCAL;
 use crate::state::State;
@@ -53,14 +53,17 @@ pub(crate) struct Asking<'a> {
 }
 
 impl Asking<'_> {
-    /// The workers' rates, in their order. Those on one machine are timed one after the other, as they will compute:
-    /// at the same time they would take each other's memory and processors.
+    /// The workers' rates on these devices of theirs, in their order. Those on one machine are timed one after the other,
+    /// as they will compute: at the same time they would take each other's memory and processors.
     ///
     /// # Errors
     /// A worker that is gone.
-    pub(crate) async fn workers(&self, workers: Vec<&Member>) -> Result<Vec<Rates>, Error> {
+    pub(crate) async fn workers(
+        &self,
+        workers: &[(&Member, &OfferedDevice)],
+    ) -> Result<Vec<Rates>, Error> {
         let mut hosts: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-        for (index, worker) in workers.iter().enumerate() {
+        for (index, (worker, _)) in workers.iter().enumerate() {
             hosts.entry(host(&worker.address)).or_default().push(index);
         }
         if workers.is_empty() {
@@ -70,7 +73,6 @@ impl Asking<'_> {
         let sent = &cluster::sendable(&self.model.checkpoint.config)?;
         // What is timed takes memory: no more than an equal share.
         let layers = self.model.checkpoint.config.layers.len() / workers.len().max(1);
-        let workers = &workers;
         let each = hosts.into_values().map(|indices| async move {
             let mut rates = Vec::with_capacity(indices.len());
             for index in indices {
@@ -85,15 +87,20 @@ impl Asking<'_> {
 
     /// The worker's rates: as measured before of the same process and shape, else measured now. A worker
     /// that cannot be measured but is there, such as one too small for the probe, is still a candidate.
-    async fn worker(&self, member: &Member, sent: &Bytes, layers: usize) -> Result<Rates, Error> {
+    async fn worker(
+        &self,
+        (member, device): (&Member, &OfferedDevice),
+        sent: &Bytes,
+        layers: usize,
+    ) -> Result<Rates, Error> {
         let Self { model, state, .. } = *self;
-        let key = worker_key(model, member);
+        let key = worker_key(model, member, device);
         let known = match self.remembered(&key) {
             Ok(known) => return Ok(Ok(known)),
             Err(uncertain) => uncertain,
         };
         let (sent, encoding) = (sent.clone(), model.weight_encoding());
-        let timed = cluster::measure(member, sent, encoding, layers, known.as_ref()).await;
+        let timed = cluster::measure(member, device, sent, encoding, layers, known.as_ref()).await;
         let error = match timed {
             Ok(measured) => return Ok(Ok(state.remember(&key, measured))),
             Err(error) => error,
@@ -197,11 +204,11 @@ fn shape(model: &Model) -> impl std::fmt::Display {
     blake3::hash(&model.checkpoint.config.to_wire()).to_hex()
 }
 
-/// What is measured of a worker's process is remembered under this.
-pub(super) fn worker_key(model: &Model, member: &Member) -> String {
-    let (id, instance, encoding) =
-        (&member.offer.worker_id, &member.offer.instance, model.weight_encoding());
-    format!("{id}/{instance}/{encoding}/{}", shape(model))
+/// What is measured of a device of a worker's process is remembered under this.
+pub(super) fn worker_key(model: &Model, member: &Member, device: &OfferedDevice) -> String {
+    let (id, instance) = (&member.offer.worker_id, &member.offer.instance);
+    let (device, encoding) = (&device.name, model.weight_encoding());
+    format!("{id}/{instance}/{device}/{encoding}/{}", shape(model))
 }
 
 /// The same of the master's own layers, whichever process that is; what was timed with fewer bytes was another figure.

@@ -2,7 +2,7 @@
 //! folder or a file beside this one, and a line in `choice`.
 
 mod candle;
-mod choice;
+pub(crate) mod choice;
 pub(crate) mod cpu;
 
 pub(crate) use choice::{OnDevice, on};
