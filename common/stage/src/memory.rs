@@ -50,6 +50,11 @@ impl ResidentCosts {
         self.0.contains_key(&encoding)
     }
 
+    /// Those of `encodings` that are not computed with there.
+    pub fn lacks(&self, encodings: &[Encoding]) -> Vec<Encoding> {
+        encodings.iter().copied().filter(|encoding| !self.runs(*encoding)).collect()
+    }
+
     /// Bytes that tensors take there: of matrices, by the tag of their weight, as many as their encoding costs; of all
     /// else (and of what the device says nothing of), as many as are stored.
     pub fn resident(&self, tensors: impl IntoIterator<Item = (Option<Encoding>, u64)>) -> u64 {

@@ -1,7 +1,7 @@
 //! What a worker says of itself, made fit for numbers and terminals.
 use std::collections::{HashMap, HashSet};
 
-use cake_checkpoint::Digest;
+use cake_checkpoint::{Digest, Encoding};
 use cake_proto::{limits, wire};
 use cake_stage::ResidentCosts;
 use serde::{Serialize, Serializer};
@@ -80,6 +80,16 @@ impl Offer {
     pub fn budget_bytes(&self) -> u64 {
         self.devices.first().map_or(0, |device| device.budget_bytes)
     }
+
+    /// The place of the device that plans use for matrices in these encodings: the first that computes with all of them.
+    ///
+    /// # Errors
+    /// The encodings that the first device does not compute with, if none computes with all.
+    pub fn device_for(&self, encodings: &[Encoding]) -> Result<usize, Vec<Encoding>> {
+        let lacks = |device: &OfferedDevice| device.resident.lacks(encodings);
+        let able = self.devices.iter().position(|device| lacks(device).is_empty());
+        able.ok_or_else(|| self.devices.first().map_or_else(|| encodings.to_vec(), lacks))
+    }
 }
 
 impl TryFrom<wire::Description> for Offer {
@@ -143,6 +153,8 @@ fn by_name<S: Serializer>(costs: &ResidentCosts, to: S) -> Result<S::Ok, S::Erro
 
 #[cfg(test)]
 mod tests {
+    use cake_checkpoint::Affine;
+
     use super::*;
 
     fn device(name: &str) -> wire::Device {
@@ -158,6 +170,22 @@ mod tests {
         let offer = described(vec![device("cpu"), device("cuda")]).expect("two");
         let names: Vec<&str> = offer.devices.iter().map(|device| &*device.name).collect();
         assert_eq!((names, offer.budget_bytes()), (vec!["cpu", "cuda"], 7));
+    }
+
+    #[test]
+    fn plans_use_the_first_device_that_computes_with_the_whole_model() {
+        let (packed, plain) =
+            (Encoding::Affine(Affine::Q4), Encoding::Float(cake_checkpoint::FloatType::BF16));
+        let with = |name: &str, encodings: &[Encoding]| {
+            let names = encodings.iter().map(|encoding| (encoding.to_string(), 1000));
+            wire::Device { resident_permille: names.collect(), ..device(name) }
+        };
+        let devices = vec![with("cpu", &[plain]), with("cuda", &[plain, packed])];
+        let offer = described(devices).expect("two");
+        assert_eq!(offer.device_for(&[plain]), Ok(0));
+        assert_eq!(offer.device_for(&[plain, packed]), Ok(1));
+        let f32 = Encoding::Float(cake_checkpoint::FloatType::F32);
+        assert_eq!(offer.device_for(&[plain, packed, f32]), Err(vec![packed, f32]));
     }
 
     #[test]

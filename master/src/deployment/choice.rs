@@ -54,7 +54,7 @@ impl With<'_> {
     ) -> Result<Chosen, Error> {
         let Self { model, manifests, state, device, threads, slack, probing, observer } = *self;
         let asking = Asking { model, state, device, threads, probing };
-        let Candidates { all, seats, warnings, ends_seconds, own_offer } =
+        let Candidates { all, seats, warnings, ends_seconds, unable, own_offer } =
             candidates::gather(&asking, members, request, &promise).await?;
         let known = manifests.all_known();
         let input = |promise: &Promise| {
@@ -73,6 +73,7 @@ impl With<'_> {
         let mixed = mixed_arithmetic(&plan, &seats, members, rounding, device)?;
         mixed.iter().for_each(|warning| observer.tell(&Event::Warning(warning)));
         let mut idle = planner::idle(&input(&promise), &plan);
+        idle.extend(unable);
         idle.extend(left_out(members, request));
         Ok(Chosen { promise, chunk, plan, seats, idle })
     }

@@ -6,6 +6,7 @@ use cake_checkpoint::Checkpoint;
 use cake_engine::DeviceKind;
 use tokio::task::block_in_place;
 
+use super::candidates::Seat;
 use super::choice::With;
 use super::event::{Event, Observer};
 use super::facts::Note;
@@ -64,10 +65,11 @@ pub(crate) async fn prepare(
             (chosen, _) => chosen?,
         };
         let own_weights = OwnWeights::new(request.weights, request.lock_memory);
+        let is_worker = |seat: &Seat| matches!(seat, Seat::Worker { .. });
         let prepared = Prepared {
             model,
+            alone: !chosen.seats.iter().any(is_worker),
             chosen,
-            alone: members.is_empty(),
             members,
             manifests,
             state,

@@ -24,7 +24,7 @@ pub(crate) struct Prepared {
     /// The model.
     pub model: Model,
     pub(crate) chosen: Chosen,
-    /// Whether there were no workers from the start.
+    /// Whether there were no workers from the start that could have layers.
     pub(crate) alone: bool,
     pub(crate) members: Vec<Member>,
     pub(crate) manifests: Arc<Manifests>,
