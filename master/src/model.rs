@@ -142,13 +142,23 @@ impl Model {
         head.encoded(self.scheme)
     }
 
-    /// How the matrices of the layers are stored where they are computed with.
+    /// How the matrices of the layers are stored where they are computed with: each encoding once, as they come.
+    pub fn encodings(&self) -> Vec<Encoding> {
+        let mut encodings = Vec::new();
+        for layer in 0..self.checkpoint.config.layers.len() {
+            for encoding in self.blob(layer).tensors().iter().filter_map(|it| it.encoding) {
+                if !encodings.contains(&encoding) {
+                    encodings.push(encoding);
+                }
+            }
+        }
+        encodings
+    }
+
+    /// The same, as far as processors treat encodings differently.
     pub fn matrix_kinds(&self) -> MatrixKinds {
         let mut kinds = MatrixKinds::default();
-        for layer in 0..self.checkpoint.config.layers.len() {
-            let blob = self.blob(layer);
-            blob.tensors().iter().filter_map(|it| it.encoding).for_each(|it| kinds.add(it));
-        }
+        self.encodings().into_iter().for_each(|encoding| kinds.add(encoding));
         kinds
     }
 

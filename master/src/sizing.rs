@@ -3,11 +3,11 @@ use std::collections::HashSet;
 
 use cake_checkpoint::units::format_bytes;
 use cake_checkpoint::{Digest, KvDtype, LayerSpec, Manifest};
-use cake_engine::Numerics;
+use cake_engine::{DeviceKind, Numerics};
 use cake_proto::WireFormat;
 use cake_stage::{ResidentCosts, stage_scratch_bytes};
 
-use crate::cluster::{Measured, Member};
+use crate::cluster::{Measured, Member, OfferedDevice};
 use crate::model::Model;
 use crate::planner::{Device, Input, LayerCost, Pin};
 
@@ -120,14 +120,14 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// A connected worker.
-    pub fn worker(member: &Member, measured: Option<Measured>) -> Self {
+    /// A connected worker, which computes on this device of its own.
+    pub fn worker(member: &Member, device: &OfferedDevice, measured: Option<Measured>) -> Self {
         Self {
             name: member.offer.name.clone(),
-            budget_bytes: member.offer.budget_bytes,
+            budget_bytes: device.budget_bytes,
             overhead_bytes: member.offer.overhead_bytes,
             threads: member.offer.threads,
-            resident: member.offer.resident.clone(),
+            resident: device.resident.clone(),
             measured,
             blobs: member.offer.blobs.clone(),
             local: false,
@@ -142,7 +142,7 @@ impl Candidate {
             budget_bytes,
             overhead_bytes: cake_stage::OVERHEAD_BYTES,
             threads: 4,
-            resident: ResidentCosts::default(),
+            resident: ResidentCosts::of(DeviceKind::default()),
             measured: None,
             blobs: HashSet::new(),
             local: false,
@@ -150,12 +150,12 @@ impl Candidate {
         }
     }
 
-    /// The master, with this much memory for layers, of which copying weights takes `copy_bytes` until
-    /// they are copied, and its own part `ends_bytes` if that is to be counted. Its own process is not: what is
+    /// The master, which computes on `device`, with this much memory for layers, of which copying weights takes
+    /// `copy_bytes` until they are copied, and its own part `ends_bytes` if that is to be counted. Its own process is not: what is
     /// free is free beside it.
     pub fn local(
         budget_bytes: u64,
-        threads: usize,
+        (device, threads): (DeviceKind, usize),
         measured: Option<Measured>,
         copy_bytes: u64,
         ends_bytes: u64,
@@ -163,6 +163,7 @@ impl Candidate {
         Self {
             overhead_bytes: ends_bytes,
             threads,
+            resident: ResidentCosts::of(device),
             measured,
             local: true,
             copy_bytes,

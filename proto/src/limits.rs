@@ -14,6 +14,8 @@ pub const BLOCKS: usize = 1 << 17;
 pub const HIDDEN_SIZE: usize = 1 << 16;
 /// Most stages in a pipeline.
 pub const STAGES: usize = 256;
+/// Most devices that a worker describes: more than any machine has kinds of.
+pub const DEVICES: usize = 8;
 /// Most blobs in one query or load.
 pub const BLOBS: usize = 4096;
 /// Most workers in a list of those that are shut out: a megabyte of it.

@@ -68,6 +68,8 @@ struct State {
     /// Answers still to spoil.
     lies: Option<(Lie, u64)>,
     lied: u64,
+    /// Encodings that the worker is said not to compute with.
+    unknown: Vec<String>,
 }
 
 impl Meddler {
@@ -85,6 +87,7 @@ impl Meddler {
                 swallowed: 0,
                 lies: None,
                 lied: 0,
+                unknown: Vec::new(),
             }),
             cut_off: watch::channel(false).0,
         });
@@ -121,6 +124,11 @@ impl Meddler {
     /// Answers that were spoilt so far.
     pub fn lied(&self) -> u64 {
         self.shared.state().lied
+    }
+
+    /// From now on the worker is said not to compute with matrices in this encoding, on any device: as an older one.
+    pub fn deny(&self, encoding: &str) {
+        self.shared.state().unknown.push(encoding.to_owned());
     }
 
     /// Whether what other workers send is kept back, without a word; what the master says arrives.
@@ -300,7 +308,12 @@ impl Worker for Meddling {
     }
 
     async fn describe(&self, request: Request<wire::DescribeRequest>) -> Reply<wire::Description> {
-        self.client().describe(passed(request)).await
+        let mut said = self.client().describe(passed(request)).await?;
+        let state = self.0.state();
+        for device in &mut said.get_mut().devices {
+            device.resident_permille.retain(|encoding, _| !state.unknown.contains(encoding));
+        }
+        Ok(said)
     }
 
     async fn probe_compute(

@@ -12,7 +12,7 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use futures_util::{FutureExt, StreamExt};
 use tokio::sync::watch;
 
-use crate::config::{self, Config};
+use crate::config::{self, Config, DeviceOffer};
 use crate::membership;
 use crate::reserve::Reserve;
 use crate::server::{self, Worker};
@@ -40,6 +40,9 @@ pub enum Error {
     /// A setting cannot be used.
     #[error(transparent)]
     Config(#[from] config::Error),
+    /// It cannot compute with what the environment says.
+    #[error(transparent)]
+    Engine(#[from] cake_engine::Error),
     /// The worker cannot start, or stopped.
     #[error(transparent)]
     Server(#[from] server::Error),
@@ -96,8 +99,8 @@ pub struct ServeArgs {
     /// nobody can connect to. A worker that its master cannot reach does that, too, without being told.
     #[arg(long, conflicts_with_all = ["listen", "insecure"], help_heading = "Network")]
     no_listen: bool,
-    /// Memory to offer for weights, KV cache, scratch and the process together (such as 3GiB).
-    /// Default: what the system or its cgroup has free, less a reserve.
+    /// Memory to offer for weights, KV cache, scratch and the process together (such as 3GiB), of each device that
+    /// computes here. Default: what the system or its cgroup has free, less a reserve; nothing of a GPU's.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Memory and speed")]
     memory: Option<u64>,
     /// Directory of the blob store. Default: cake/store in the user's data directory.
@@ -214,7 +217,7 @@ impl ServeArgs {
         let exit_with_parent = self.exit_with_parent;
         let drain = Duration::from_secs(self.drain);
         let (config, why) = self.config()?;
-        let (budget, threads) = (config.budget_bytes, config.threads);
+        let (devices, threads) = (config.devices.clone(), config.threads);
         let insecure = config.insecure;
         let (name, store) = (config.name.clone(), config.store.display().to_string());
         // Two threads move bytes, one where there is one core, on which they would only wake each other; the stage
@@ -232,7 +235,7 @@ impl ServeArgs {
             writeln!(
                 std::io::stderr(),
                 "worker {name:?} offers {} ({why}), {threads} threads, store {store}",
-                format_bytes(budget)
+                offered(&devices)
             )
             .ok();
             writeln!(std::io::stderr(), "{}", connections(&worker, insecure)).ok();
@@ -261,13 +264,19 @@ impl ServeArgs {
 
     /// The checked settings, and where the budget comes from.
     fn config(self) -> Result<(Config, String), Error> {
-        let (budget, why) = match self.memory {
+        let (free, mut why) = match self.memory {
             Some(bytes) => (bytes, "as asked".to_owned()),
             None => {
                 let offer = cake_platform::default_budget(self.min_free.unwrap_or(0));
                 (offer.bytes, offer.why)
             }
         };
+        let devices = cake_engine::own_devices()?.into_iter();
+        let devices = devices.map(|device| (device, device.memory()));
+        let (devices, unknown) = config::offers(devices, self.memory, free)?;
+        if !unknown.is_empty() {
+            why += &format!("; of {} only what --memory says", unknown.join(", "));
+        }
         let store = store_directory(self.store)?;
         let encrypted = self.token.is_some() || membership::is_member(&store);
         if let Some(master) = &self.master
@@ -283,7 +292,7 @@ impl ServeArgs {
         let name = self.name.or_else(|| server::kept_name(&store));
         let checked = Config::checked(
             &self.listen,
-            budget,
+            devices,
             store,
             self.store_limit,
             name.unwrap_or_else(cake_platform::host_name),
@@ -329,6 +338,15 @@ impl StoreAction {
             }
         }
     }
+}
+
+/// What is offered, for people: of several devices, each by its name.
+fn offered(devices: &[DeviceOffer]) -> String {
+    let each = |one: &DeviceOffer| match devices.len() {
+        1 => format_bytes(one.budget_bytes),
+        _ => format!("{} on {}", format_bytes(one.budget_bytes), one.device.name()),
+    };
+    devices.iter().map(each).collect::<Vec<_>>().join(", ")
 }
 
 /// Text on standard output. If nobody reads it any more, whoever did has seen enough.

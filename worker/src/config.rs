@@ -3,19 +3,20 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
 use cake_checkpoint::units::format_bytes;
-use cake_engine::Weights;
+use cake_engine::{DeviceKind, DeviceMemory, Weights};
 use cake_identity::JoinToken;
+use cake_proto::wire;
 
 use crate::reserve::Reserve;
-use cake_stage::OVERHEAD_BYTES;
+use cake_stage::{OVERHEAD_BYTES, ResidentCosts};
 
 /// A worker's settings. Built by [`Config::checked`], so a value of this type is usable.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Address to listen on, if any; port 0 lets the system choose.
     pub listen: Option<SocketAddr>,
-    /// Bytes offered for weights, KV cache, scratch and the process together.
-    pub budget_bytes: u64,
+    /// What it computes with, at least one; what it would rather be used for comes first.
+    pub devices: Vec<DeviceOffer>,
     /// Directory of the blob store.
     pub store: PathBuf,
     /// Most bytes the store may keep; `None` is bounded by the disk alone.
@@ -38,6 +39,78 @@ pub struct Config {
     pub reserve: Reserve,
     /// Whether to speak in plain text, with anybody. As `weights`.
     pub insecure: bool,
+}
+
+/// So much of a name that is not known is repeated to whoever said it (characters).
+const MOST_SHOWN: usize = 32;
+
+/// A device, and what a worker offers of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceOffer {
+    /// What computes.
+    pub device: DeviceKind,
+    /// Bytes offered for weights, KV cache, scratch and the process together.
+    pub budget_bytes: u64,
+}
+
+impl DeviceOffer {
+    /// What masters are told of it.
+    pub(crate) fn describe(&self) -> wire::Device {
+        let Self { device, budget_bytes } = *self;
+        wire::Device {
+            name: device.name().to_owned(),
+            budget_bytes,
+            resident_permille: ResidentCosts::of(device).names(),
+            arithmetic: cake_engine::arithmetic_of(device).unwrap_or_default().to_owned(),
+        }
+    }
+}
+
+/// What is offered of each of these devices, each with the memory that it computes in: so many bytes as `asked`, or those
+/// of `free`, what the system has. Where nobody tells how much of a device's own memory is free, nothing of it is
+/// offered unasked: the names of such devices.
+///
+/// # Errors
+/// [`Error::DeviceMemory`] if nothing is offered at all.
+pub(crate) fn offers(
+    devices: impl IntoIterator<Item = (DeviceKind, DeviceMemory)>,
+    asked: Option<u64>,
+    free: u64,
+) -> Result<(Vec<DeviceOffer>, Vec<&'static str>), Error> {
+    let (mut offers, mut unknown) = (Vec::new(), Vec::new());
+    for (device, memory) in devices {
+        match (asked, memory) {
+            (None, DeviceMemory::Own) => unknown.push(device.name()),
+            (None, DeviceMemory::System) => offers.push(DeviceOffer { device, budget_bytes: free }),
+            (Some(budget_bytes), _) => offers.push(DeviceOffer { device, budget_bytes }),
+        }
+    }
+    match offers.is_empty() {
+        true => Err(Error::DeviceMemory { devices: unknown }),
+        false => Ok((offers, unknown)),
+    }
+}
+
+/// What is offered of the device that masters call `name`.
+///
+/// # Errors
+/// [`NotOffered`] if nothing is.
+pub(crate) fn offered(name: &str, offers: &[DeviceOffer]) -> Result<DeviceOffer, NotOffered> {
+    let found = offers.iter().copied().find(|offer| offer.device.name() == name);
+    found.ok_or_else(|| NotOffered {
+        name: name.chars().take(MOST_SHOWN).collect(),
+        offered: offers.iter().map(|offer| offer.device.name()).collect(),
+    })
+}
+
+/// A device that is not offered.
+#[derive(Debug, thiserror::Error)]
+#[error("device is {name:?}, expected one that this worker offers: {}", offered.join(", "))]
+pub struct NotOffered {
+    /// As asked for, its beginning.
+    name: String,
+    /// What there is.
+    offered: Vec<&'static str>,
 }
 
 /// Settings that cannot be used.
@@ -81,6 +154,15 @@ pub enum Error {
         /// As given.
         budget: u64,
     },
+    /// Devices of which nobody tells how much memory they have free.
+    #[error(
+        "nothing tells how much memory of {} is free: say with --memory how much to offer",
+        devices.join(", ")
+    )]
+    DeviceMemory {
+        /// Their names.
+        devices: Vec<&'static str>,
+    },
     /// A name that tables and messages could not show.
     #[error("{name:?} is not a usable name: expected 1 to 63 letters, digits, '-', '_' or '.'")]
     Name {
@@ -104,7 +186,7 @@ impl Config {
     /// [`Error`], one sentence for the person who typed them.
     pub fn checked(
         listen: &str,
-        budget_bytes: u64,
+        devices: Vec<DeviceOffer>,
         store: PathBuf,
         store_limit: Option<u64>,
         name: String,
@@ -115,8 +197,9 @@ impl Config {
         if !listen.ip().is_loopback() && !exposed {
             return Err(Error::NotLoopback { address: listen });
         }
-        if budget_bytes <= OVERHEAD_BYTES {
-            return Err(Error::Budget { budget: budget_bytes });
+        let least = devices.iter().map(|offer| offer.budget_bytes).min().unwrap_or(0);
+        if least <= OVERHEAD_BYTES {
+            return Err(Error::Budget { budget: least });
         }
         if !(1..=1024).contains(&threads) {
             return Err(Error::Threads { threads });
@@ -127,7 +210,7 @@ impl Config {
         }
         Ok(Self {
             listen: Some(listen),
-            budget_bytes,
+            devices,
             store,
             store_limit,
             name,
@@ -150,11 +233,43 @@ fn resolve(address: &str) -> Result<SocketAddr, Error> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
+    use cake_proto::limits;
+
     use super::*;
 
     fn check(listen: &str, budget: u64, name: &str, insecure: bool) -> Result<Config, Error> {
         let store = PathBuf::from("store");
-        Config::checked(listen, budget, store, None, name.to_owned(), 1, insecure)
+        let devices = vec![DeviceOffer { device: DeviceKind::Cpu, budget_bytes: budget }];
+        Config::checked(listen, devices, store, None, name.to_owned(), 1, insecure)
+    }
+
+    #[test]
+    fn a_devices_own_memory_is_offered_when_somebody_says_how_much() {
+        // As a GPU would be: this build may have none.
+        let gpu = (DeviceKind::Candle, DeviceMemory::Own);
+        let cpu = (DeviceKind::Cpu, DeviceMemory::System);
+        let offer = |device, budget_bytes| DeviceOffer { device, budget_bytes };
+        let (offered, unknown) = offers([cpu, gpu], None, 7).expect("the processor's");
+        assert_eq!((offered, unknown), (vec![offer(DeviceKind::Cpu, 7)], vec!["candle"]));
+        let (offered, unknown) = offers([cpu, gpu], Some(9), 7).expect("both");
+        let both = vec![offer(DeviceKind::Cpu, 9), offer(DeviceKind::Candle, 9)];
+        assert_eq!((offered, unknown), (both, vec![]));
+        let error = offers([gpu], None, 7).expect_err("nobody knows").to_string();
+        assert!(error.contains("memory of candle") && error.contains("--memory"), "{error}");
+    }
+
+    #[test]
+    fn every_device_of_this_build_describes_itself() {
+        let mut told = HashSet::new();
+        for (name, device) in DeviceKind::ALL {
+            let said = DeviceOffer { device: *device, budget_bytes: 7 }.describe();
+            assert_eq!((&*said.name, said.budget_bytes), (*name, 7));
+            assert!(said.resident_permille.contains_key("BF16"), "{said:?}");
+            assert!(told.insert(said.arithmetic), "{name} has bits of its own");
+        }
+        assert!(told.len() <= limits::DEVICES);
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! From held blobs to a loaded stage: check the request, map and verify the blobs, build the layers.
 use cake_checkpoint::units::format_bytes;
 use cake_checkpoint::{Digest, KvDtype, LayerRange, Manifest, ModelSpec, TensorEntry};
-use cake_engine::{DeviceKind, EngineOptions, Numerics, Placement, Stage, placement};
+use cake_engine::{EngineOptions, Numerics, Placement, Stage, placement};
 use cake_proto::wire_format::UnknownNumber;
 use cake_proto::{WireFormat, limits, wire};
 use cake_stage::{OVERHEAD_BYTES, ResidentCosts, stage_scratch_bytes};
 use tonic::Status;
 
+use crate::config::{self, DeviceOffer, NotOffered};
 use crate::lease;
 use crate::runtime::{About, Resting, Runtime};
 use crate::store::{self, OpenBlob, Store};
@@ -24,6 +25,8 @@ pub struct Load {
     kv: KvDtype,
     numerics: Numerics,
     wire: WireFormat,
+    /// As its name was given: which devices there are is not a question of the request.
+    device: String,
     kv_blocks: usize,
     max_positions: usize,
     max_rows: usize,
@@ -42,6 +45,9 @@ pub enum Outcome {
 /// Why a stage could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The plan is for a device that is not offered.
+    #[error(transparent)]
+    Device(#[from] NotOffered),
     /// The model is not one that this worker can run.
     #[error(transparent)]
     Model(#[from] cake_checkpoint::SpecError),
@@ -85,7 +91,9 @@ impl From<Error> for Status {
     fn from(error: Error) -> Self {
         let message = error.to_string();
         match error {
-            Error::Model(_) | Error::Field { .. } => Self::invalid_argument(message),
+            Error::Device(_) | Error::Model(_) | Error::Field { .. } => {
+                Self::invalid_argument(message)
+            }
             Error::Budget { .. } | Error::Place(_) => Self::resource_exhausted(message),
             Error::Store(error) => error.into(),
             Error::Engine(_) => Self::failed_precondition(message),
@@ -101,8 +109,8 @@ pub struct LoadContext<'a> {
     pub store: &'a Store,
     /// What runs the stage.
     pub runtime: &'a Runtime,
-    /// Bytes offered.
-    pub budget: u64,
+    /// What computes here, and what is offered of it.
+    pub devices: &'a [DeviceOffer],
     /// Threads for arithmetic.
     pub threads: usize,
     /// Where weights lie.
@@ -138,6 +146,7 @@ impl TryFrom<wire::LoadRequest> for Load {
         };
         Ok(Self {
             generation: request.generation,
+            device: request.device,
             layers,
             blobs: request.blobs.iter().map(digest).collect::<Result<_, _>>()?,
             numerics: request.numerics.parse()?,
@@ -162,13 +171,14 @@ impl Load {
         context: &LoadContext<'_>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Outcome, Error> {
-        let LoadContext { store, runtime, threads, .. } = *context;
+        let LoadContext { store, runtime, threads, devices, .. } = *context;
+        let offer = config::offered(&self.device, devices)?;
         let before = runtime.take(); // Two stages at once could exceed the budget.
         let (mut blobs, missing) = keep(store, before, &self.blobs);
         let kept = blobs.len();
         let (opened, mut corrupt) = open_all(store, &missing)?;
         blobs.extend(opened);
-        let room = self.check_budget(&blobs, context)?;
+        let room = self.check_budget(&blobs, &offer, context)?;
         corrupt.extend(verify(blobs.split_at(kept), context, progress)?);
         if !corrupt.is_empty() {
             drop(blobs);
@@ -185,7 +195,7 @@ impl Load {
             block_positions: cake_engine::BLOCK_POSITIONS,
             max_positions: self.max_positions,
             threads,
-            device: DeviceKind::from_env()?,
+            device: offer.device,
             numerics: self.numerics,
         };
         let find = |name: &str| blobs.iter().find_map(|open| open.blob.tensor(name));
@@ -214,9 +224,15 @@ impl Load {
     ///
     /// Returns the bytes of the budget that nothing takes until the layers are built: the KV cache and
     /// the scratch memory come after the weights are where they shall lie.
-    fn check_budget(&self, blobs: &[OpenBlob], context: &LoadContext<'_>) -> Result<u64, Error> {
-        let LoadContext { budget, threads, .. } = *context;
-        let costs = ResidentCosts::own();
+    fn check_budget(
+        &self,
+        blobs: &[OpenBlob],
+        offer: &DeviceOffer,
+        context: &LoadContext<'_>,
+    ) -> Result<u64, Error> {
+        let threads = context.threads;
+        let DeviceOffer { device, budget_bytes: budget } = *offer;
+        let costs = ResidentCosts::of(device);
         let weights = blobs.iter().map(|blob| resident_bytes(blob, &costs));
         let weights = weights.fold(0, u64::saturating_add);
         let layers = self.model.layers.get(self.layers.start..self.layers.end);

@@ -13,7 +13,7 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 use tracing::info;
 
-use crate::config::Config;
+use crate::config::{self, Config, DeviceOffer};
 use crate::lease;
 use crate::load::{Load, LoadContext, Outcome};
 use crate::membership::Membership;
@@ -156,7 +156,9 @@ impl WorkerRpc for Service {
             .encoding
             .parse()
             .map_err(|error: EncodingParseError| Status::invalid_argument(error.to_string()))?;
-        let Config { threads, budget_bytes, .. } = self.shared.config;
+        let Config { threads, ref devices, .. } = self.shared.config;
+        let DeviceOffer { device, budget_bytes } = config::offered(&request.device, devices)
+            .map_err(|error| Status::invalid_argument(error.to_string()))?;
         let own = stage_scratch_bytes(&model, 1, 1, threads).saturating_add(OVERHEAD_BYTES);
         let scratch = budget_bytes.saturating_sub(own);
         let layers = request.layers.max(1) as usize;
@@ -164,7 +166,7 @@ impl WorkerRpc for Service {
         let probe = blocking(move || {
             let _work = work;
             runtime.clear(); // The probe's scratch memory needs the room.
-            cake_engine::probe_layer(&model, encoding, threads, scratch, layers)
+            cake_engine::probe_layer(device, &model, encoding, threads, scratch, layers)
                 .map_err(|error| Status::failed_precondition(error.to_string()))
         })
         .await?;
@@ -453,7 +455,7 @@ impl Service {
         let context = LoadContext {
             store,
             runtime,
-            budget: config.budget_bytes,
+            devices: &config.devices,
             threads: config.threads,
             placement,
             still_wanted,

@@ -11,12 +11,12 @@ use tokio::sync::{RwLock, watch};
 use tracing::{error, info};
 
 use crate::NOTES;
-use crate::config::Config;
+use crate::config::{Config, DeviceOffer};
 use crate::lease::{LeaseBook, LeaseGuard};
 use crate::membership::Membership;
 use crate::runtime::Runtime;
 use crate::store::{InUse, Store};
-use cake_stage::{OVERHEAD_BYTES, ResidentCosts};
+use cake_stage::OVERHEAD_BYTES;
 
 /// What the clones of a worker's service share.
 pub(crate) struct Shared {
@@ -112,7 +112,6 @@ impl Shared {
             name: self.name(),
             version: VERSION.to_owned(),
             protocol: PROTOCOL,
-            budget_bytes: config.budget_bytes,
             overhead_bytes: OVERHEAD_BYTES,
             threads: config.threads as u32,
             free_disk_bytes: store.free_disk().unwrap_or(0),
@@ -124,12 +123,11 @@ impl Shared {
                 .take(limits::BLOBS)
                 .map(|blob| blob.name.to_string())
                 .collect(),
-            resident_permille: ResidentCosts::own().names(),
             resident_bytes: memory.resident_bytes,
             peak_bytes: memory.peak_bytes,
             store: config.store.display().to_string(),
             system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
-            arithmetic: cake_engine::arithmetic().unwrap_or_default().to_owned(),
+            devices: config.devices.iter().map(DeviceOffer::describe).collect(),
             instance: self.instance.clone(),
             store_limit_bytes: store.limit_bytes().unwrap_or(0),
             stored_bytes: store.stored_bytes(),

@@ -67,13 +67,15 @@ pub enum Error {
 
     #[error("a probe of one layer needs at least {need} bytes, may use {max_bytes}")]
     ProbeMemory { need: u64, max_bytes: u64 },
-    /// An operation of a device failed: it has no memory, or this is a bug here, since shapes are checked before.
-    #[error("the device failed: {said}")]
-    Operation { said: String },
-}
 
-impl Error {
-    pub(crate) fn operation(said: String) -> Error {
-        Error::Operation { said }
-    }
+    /// Blocks and devices do not belong together, which is a bug here: whoever makes a step checks it before.
+    #[error("activations have {found} values, expected {rows} rows of {inputs}")]
+    WrongActivations { rows: usize, inputs: usize, found: usize },
+    #[error("{found} values are not whole rows of a norm of {width}")]
+    NotWholeRows { width: usize, found: usize },
+    #[error("a layer has rotation {rotation}, the step has {rotations}")]
+    NoSuchRotation { rotation: usize, rotations: usize },
+    /// A device could not do what it was asked for: it is not there, or has no memory.
+    #[error("the device failed: {0}")]
+    Device(#[source] Box<dyn std::error::Error + Send + Sync>),
 }

@@ -304,6 +304,22 @@ fn a_stage_refuses_weights_and_layers_that_are_not_there() {
 }
 
 #[test]
+fn every_device_refuses_a_kv_cache_that_nothing_holds() {
+    let checkpoint = Checkpoint::open(directory("llama").to_str().unwrap()).unwrap();
+    let find = |name: &str| Some(checkpoint.map(checkpoint.tensor(name)?).unwrap());
+    for device in [DeviceKind::Cpu, DeviceKind::Candle] {
+        let load = |kv_blocks| {
+            let options = EngineOptions { kv_blocks, ..options(device, 1) };
+            Stage::load(&checkpoint.config, LayerRange::new(0, 1), &find, &options).err()
+        };
+        assert!(matches!(load(usize::MAX), Some(Error::KvTooLarge { .. })), "{device:?}");
+        // More than any processor addresses, and less than a size may be.
+        let error = load(1 << 50);
+        assert!(matches!(error, Some(Error::KvMemory { .. })), "{device:?}: {error:?}");
+    }
+}
+
+#[test]
 fn a_stage_refuses_matrices_that_are_not_what_their_tag_says() {
     let checkpoint = Checkpoint::open(directory("qwen2-mlx4").to_str().unwrap()).unwrap();
     let stored = checkpoint.tensors.iter().find_map(|tensor| tensor.encoding);

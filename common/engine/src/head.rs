@@ -5,12 +5,11 @@ use std::sync::Arc;
 use cake_checkpoint::{MappedMatrix, MappedTensor, ModelSpec, NormSpec, Watch};
 
 use crate::batch::RowKinds;
-use crate::device::cpu::gemm::precision::Precision;
 use crate::device::{Device, OnDevice, StoredLinear, on};
 use crate::error::Error;
 use crate::loader::norm_weight;
 use crate::matrix::StoredMatrix;
-use crate::options::EngineOptions;
+use crate::options::{EngineOptions, Precision};
 
 /// The final norm and the output head of a model, with threads of their own.
 pub struct Head {

@@ -40,7 +40,8 @@ mod step;
 mod testing;
 
 pub use batch::{Batch, BatchItem};
-pub use device::cpu::agreement::{MatrixKinds, arithmetic, same_bits};
+pub use device::choice::own_devices;
+pub use device::cpu::agreement::{MatrixKinds, arithmetic, arithmetic_of, same_bits};
 pub use device::cpu::isa::choice::cpu_tier;
 pub use device::cpu::placement;
 pub use device::cpu::placement::{Placement, Weights};
@@ -49,7 +50,7 @@ pub use embedding::Embedding;
 pub use error::Error;
 pub use head::Head;
 pub use memory::{block_bytes, blocks_for, kv_bytes, resident_bytes, scratch_bytes};
-pub use options::{BLOCK_POSITIONS, DeviceKind, EngineOptions, Numerics};
+pub use options::{BLOCK_POSITIONS, DeviceKind, DeviceMemory, EngineOptions, Numerics};
 pub use probe::{HeadProbe, LayerProbe, PROBED_BYTES, probe_head, probe_layer};
 pub use reuse::{Reuse, give_back, keep_little, share_addresses};
 pub use sampling::{Sampled, SamplingOptions, logprobs, sample};

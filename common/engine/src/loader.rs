@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use cake_checkpoint::{LinearSpec, MappedMatrix, MappedTensor, ModelSpec, NormSpec, Part};
 
-use crate::device::cpu::gemm::precision::Precision;
 use crate::device::{Device, StoredLinear};
 use crate::error::Error;
 use crate::matrix::{StoredMatrix, vector};
-use crate::options::EngineOptions;
+use crate::options::{EngineOptions, Precision};
 
 /// Where the tensors of a model come from, by full checkpoint name.
 pub(crate) type Weights<'a> = dyn Fn(&str) -> Option<MappedTensor> + 'a;

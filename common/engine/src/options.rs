@@ -28,6 +28,15 @@ pub enum DeviceKind {
     Metal,
 }
 
+/// What memory a device computes in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeviceMemory {
+    /// The system's, which other programs take of, too.
+    System,
+    /// Its own. Candle does not tell how much of it is free, and nothing here guesses: people say how much may be taken.
+    Own,
+}
+
 impl DeviceKind {
     /// Every device that this build has, by the name that `CAKE_DEVICE` knows it by.
     pub const ALL: &[(&str, DeviceKind)] = &[
@@ -50,22 +59,42 @@ impl DeviceKind {
     /// # Errors
     /// [`Error::UnknownDevice`] for any other value.
     pub fn from_env() -> Result<DeviceKind, Error> {
-        match std::env::var_os("CAKE_DEVICE") {
-            None => Ok(DeviceKind::Cpu),
-            Some(value) => DeviceKind::parse(&value.to_string_lossy()),
-        }
+        Ok(Self::named()?.unwrap_or_default())
+    }
+
+    /// As [`DeviceKind::from_env`], but nothing if the variable names none.
+    pub(crate) fn named() -> Result<Option<DeviceKind>, Error> {
+        let value = std::env::var_os("CAKE_DEVICE").filter(|value| !value.is_empty());
+        value.map(|value| DeviceKind::parse(&value.to_string_lossy())).transpose()
+    }
+
+    /// The device with this name in [`DeviceKind::ALL`].
+    pub fn from_name(name: &str) -> Option<DeviceKind> {
+        Self::ALL.iter().find(|(known, _)| *known == name).map(|(_, kind)| *kind)
     }
 
     fn parse(value: &str) -> Result<DeviceKind, Error> {
-        if value.is_empty() {
-            return Ok(DeviceKind::Cpu);
-        }
-        let named = Self::ALL.iter().find(|(name, _)| *name == value);
-        named.map(|(_, kind)| *kind).ok_or_else(|| {
+        Self::from_name(value).ok_or_else(|| {
             let names: Vec<String> =
                 Self::ALL.iter().map(|(name, _)| format!("{name:?}")).collect();
             Error::UnknownDevice { found: value.to_owned(), expected: names.join(" or ") }
         })
+    }
+
+    /// What memory it computes in.
+    pub fn memory(self) -> DeviceMemory {
+        match self {
+            DeviceKind::Cpu | DeviceKind::Candle => DeviceMemory::System,
+            #[cfg(feature = "cuda")]
+            DeviceKind::Cuda => DeviceMemory::Own,
+            #[cfg(feature = "metal")]
+            DeviceKind::Metal => DeviceMemory::Own,
+        }
+    }
+
+    /// Whether the thread that asks for arithmetic does its part of it, and never waits for something else that computes.
+    pub(crate) fn is_callers_processor(self) -> bool {
+        self == DeviceKind::Cpu
     }
 
     /// Resident bytes for each thousand stored bytes of matrices in this encoding: mapped weights cost their own bytes,
@@ -114,6 +143,29 @@ impl FromStr for Numerics {
             "exact" => Ok(Numerics::Exact),
             "fast" => Ok(Numerics::Fast),
             _ => Err(Error::UnknownNumerics { found: text.to_owned() }),
+        }
+    }
+}
+
+/// How many bits of an activation of a prompt a product takes, where [`Numerics`] let it be rounded and the processor
+/// multiplies pairs of bf16. A layer's operations say it of each of their matrices; a device may take more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Precision {
+    /// The activation is rounded to bf16: 8 significant bits.
+    Bf16,
+    /// The activation is rounded to bf16, and so are packed weights.
+    Bf16Both,
+    /// The activation is the sum of two bf16: 16 significant bits, in twice the time.
+    Bf16x2,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Precision {
+    /// How many bf16 an activation is.
+    pub(crate) fn planes(self) -> usize {
+        match self {
+            Precision::Bf16 | Precision::Bf16Both => 1,
+            Precision::Bf16x2 => 2,
         }
     }
 }
@@ -168,7 +220,7 @@ mod tests {
 
     #[test]
     fn devices_have_names_and_others_are_refused() {
-        assert_eq!(DeviceKind::parse("").unwrap(), DeviceKind::Cpu);
+        assert_eq!(DeviceKind::from_name(""), None);
         for (name, kind) in DeviceKind::ALL {
             assert_eq!(DeviceKind::parse(name).unwrap(), *kind);
         }

@@ -1,8 +1,8 @@
-//! Measuring how long this machine takes for what a generated token costs: layers of a given shape, and the head.
+//! Measuring how long a device takes for what a generated token costs: layers of a given shape, and the head.
 //!
-//! What is timed is what a stage does: several layers one after the other, more bytes than caches hold, in pages of
-//! the size that weights lie in, with some of a conversation behind the token. And it is timed when nothing else runs
-//! here, as far as that can be had: what is taken beside other work says so.
+//! What is timed is what a stage does, on the device that would do it: several layers one after the other, more bytes
+//! than caches hold, in pages of the size that weights lie in, with some of a conversation behind the token. And it is
+//! timed when nothing else runs here, as far as that can be had: what is taken beside other work says so.
 
 mod quiet;
 
@@ -18,7 +18,7 @@ use crate::batch::{Batch, BatchItem};
 use crate::error::Error;
 use crate::head::Head;
 use crate::memory::{blocks_for, kv_bytes, resident_bytes};
-use crate::options::EngineOptions;
+use crate::options::{DeviceKind, EngineOptions};
 use crate::random::mix;
 use crate::stage::Stage;
 use quiet::Watch;
@@ -63,9 +63,9 @@ pub struct HeadProbe {
     pub quiet: bool,
 }
 
-/// Times up to `most_layers` layers shaped like those of `config` with weights stored as `encoding` on `threads`
-/// threads (0 as in [`EngineOptions::threads`]), using scratch memory of at most `max_bytes` for weights and KV cache.
-/// Fewer, if so many are more than caches hold.
+/// Times up to `most_layers` layers shaped like those of `config` with weights stored as `encoding` on a `device` with
+/// `threads` threads (0 as in [`EngineOptions::threads`]), using scratch memory of at most `max_bytes` for weights, with
+/// what the device keeps beside them, and KV cache. Fewer, if so many are more than caches hold.
 ///
 /// A layer that does not fit is measured with fewer heads and a narrower MLP, and the times are
 /// scaled by the bytes left out. Takes about a third of a second beside filling the memory, and three times as long
@@ -75,6 +75,7 @@ pub struct HeadProbe {
 /// [`Error::ProbeMemory`] if `max_bytes` is too little for even the narrowest layer, and the errors of
 /// [`Stage::load`].
 pub fn probe_layer(
+    device: DeviceKind,
     config: &ModelSpec,
     encoding: Encoding,
     threads: usize,
@@ -86,13 +87,15 @@ pub fn probe_layer(
     let whole = whole.active(); // What no token reads takes no time.
     let bytes = layer_bytes(&whole, encoding);
     let kv = kv_bytes(std::slice::from_ref(&whole), POSITION + 1, 1, KvDtype::F16);
+    let held = |layer: &LayerSpec| held_bytes(device, layer, encoding);
     let narrow =
-        narrowed(&whole, encoding, max_bytes.saturating_sub(kv)).map_err(|error| match error {
+        narrowed(&whole, held, max_bytes.saturating_sub(kv)).map_err(|error| match error {
             Error::ProbeMemory { need, .. } => no_memory(need.saturating_add(kv), max_bytes),
             error => error,
         })?;
     let narrow_bytes = layer_bytes(&narrow, encoding).max(1);
-    let depth = depth(narrow_bytes, kv, max_bytes, config.layers.len().min(most_layers));
+    let layers = config.layers.len().min(most_layers);
+    let depth = depth(held(&narrow).max(1), kv, max_bytes, layers);
     let narrow = ModelSpec { layers: vec![narrow; depth], ..config.clone() };
     let mut weights: HashMap<String, MappedTensor> = HashMap::new();
     for (layer, tensor) in narrow.layers.iter().enumerate().flat_map(numbered) {
@@ -102,24 +105,27 @@ pub fn probe_layer(
             weights.insert(stored.name, tensor);
         }
     }
-    let options = options(threads);
+    let options = options(device, threads);
     let layers = LayerRange::new(0, depth);
     let mut stage = Stage::load(&narrow, layers, &|name| weights.get(name).cloned(), &options)?;
     let blocks = (0..options.kv_blocks as u32).collect();
     let item = BatchItem { sequence: 0, position: POSITION, rows: 1, prompt: false, blocks };
     let batch = Batch { items: vec![item] };
     let hidden = vec![0.01; narrow.hidden_size];
-    let Timed { each, quiet } = sustained(|| stage.forward(&batch, hidden.clone()).map(drop))?;
+    let Timed { each, quiet } =
+        sustained(device, || stage.forward(&batch, hidden.clone()).map(drop))?;
     let scale = bytes as f64 / narrow_bytes as f64 / depth as f64;
     Ok(LayerProbe { decode: each.mul_f64(scale), bytes, quiet })
 }
 
-/// Times the final norm and an output head like that of `config`, stored as `encoding`, on `threads` threads. Of a
-/// head of more than `max_bytes`, or than caches hold, some rows are timed, and the time is scaled.
+/// Times the final norm and an output head like that of `config`, stored as `encoding`, on a `device` with `threads`
+/// threads. Of a head that takes more than `max_bytes` there, or than caches hold, some rows are timed, and the time is
+/// scaled.
 ///
 /// # Errors
 /// [`Error::ProbeMemory`] if `max_bytes` is too little for a row, and the errors of [`Head::new`].
 pub fn probe_head(
+    device: DeviceKind,
     config: &ModelSpec,
     encoding: Encoding,
     threads: usize,
@@ -127,7 +133,7 @@ pub fn probe_head(
 ) -> Result<HeadProbe, Error> {
     let width = config.hidden_size as u64;
     let tensors = |rows: u64| stored("head.weight", TensorKind::Matrix, &[rows, width], encoding);
-    let row_bytes = tensors(1).iter().map(Stored::bytes).sum::<u64>().max(1);
+    let row_bytes = tensors(1).iter().map(|it| it.held_bytes(device)).sum::<u64>().max(1);
     let rows = (max_bytes.min(PROBED_BYTES) / row_bytes).min(config.vocab_size as u64);
     if rows == 0 {
         return Err(no_memory(row_bytes, max_bytes));
@@ -139,9 +145,10 @@ pub fn probe_head(
     let norm =
         scratch_weights(Dtype::F32, &[width]).map_err(|_| no_memory(4 * width, max_bytes))?;
     let narrow = ModelSpec { vocab_size: rows as usize, ..config.clone() };
-    let head = Head::new(&narrow, norm, MappedMatrix { encoding, parts }, &options(threads))?;
+    let options = options(device, threads);
+    let head = Head::new(&narrow, norm, MappedMatrix { encoding, parts }, &options)?;
     let hidden = vec![0.01; config.hidden_size];
-    let Timed { each, quiet } = sustained(|| head.forward(hidden.clone(), 1).map(drop))?;
+    let Timed { each, quiet } = sustained(device, || head.forward(hidden.clone(), 1).map(drop))?;
     Ok(HeadProbe { decode: each.mul_f64(config.vocab_size as f64 / rows as f64), quiet })
 }
 
@@ -149,9 +156,9 @@ fn no_memory(need: u64, max_bytes: u64) -> Error {
     Error::ProbeMemory { need, max_bytes }
 }
 
-fn options(threads: usize) -> EngineOptions {
+fn options(device: DeviceKind, threads: usize) -> EngineOptions {
     let blocks = blocks_for(POSITION + 1);
-    EngineOptions { threads, kv: KvDtype::F16, ..EngineOptions::new(blocks) }
+    EngineOptions { device, threads, kv: KvDtype::F16, ..EngineOptions::new(blocks) }
 }
 
 /// How many layers to time one after the other.
@@ -180,6 +187,13 @@ struct Stored {
 impl Stored {
     fn bytes(&self) -> u64 {
         resident_bytes(self.dtype, self.shape.iter().product())
+    }
+
+    /// The same with what the device keeps beside them.
+    fn held_bytes(&self, device: DeviceKind) -> u64 {
+        let permille = self.encoding.map_or(1000, |encoding| device.resident_permille(encoding));
+        let held = (u128::from(self.bytes()) * u128::from(permille)).div_ceil(1000);
+        u64::try_from(held).unwrap_or(u64::MAX)
     }
 
     /// The tensor with small numbers in it.
@@ -217,20 +231,32 @@ fn stored(name: &str, kind: TensorKind, shape: &[u64], encoding: Encoding) -> Ve
     parts.into_iter().map(stored).collect()
 }
 
+/// Bytes of a layer stored so.
 fn layer_bytes(layer: &LayerSpec, encoding: Encoding) -> u64 {
-    let tensors = layer.tensors().into_iter();
-    tensors
-        .flat_map(|it| stored(&it.leaf(), it.kind, &it.shape, encoding))
-        .map(|it| it.bytes())
-        .sum()
+    layer_stored(layer, encoding).map(|it| it.bytes()).sum()
 }
 
-/// `layer` with as many heads and as wide an MLP as fit in `max_bytes`, in equal proportion, seeing all of the past.
-fn narrowed(layer: &LayerSpec, encoding: Encoding, max_bytes: u64) -> Result<LayerSpec, Error> {
+/// Bytes that a layer stored so takes on a device.
+fn held_bytes(device: DeviceKind, layer: &LayerSpec, encoding: Encoding) -> u64 {
+    layer_stored(layer, encoding).map(|it| it.held_bytes(device)).fold(0, u64::saturating_add)
+}
+
+fn layer_stored(layer: &LayerSpec, encoding: Encoding) -> impl Iterator<Item = Stored> {
+    let tensors = layer.tensors().into_iter();
+    tensors.flat_map(move |it| stored(&it.leaf(), it.kind, &it.shape, encoding))
+}
+
+/// `layer` with as many heads and as wide an MLP as need no more than `max_bytes`, in equal proportion, seeing all of
+/// the past.
+fn narrowed(
+    layer: &LayerSpec,
+    need: impl Fn(&LayerSpec) -> u64,
+    max_bytes: u64,
+) -> Result<LayerSpec, Error> {
     let mut share = 1.0;
     loop {
         let narrow = layer.narrowed(share, GRANULE);
-        let need = layer_bytes(&narrow, encoding);
+        let need = need(&narrow);
         if need <= max_bytes {
             return Ok(narrow);
         }
@@ -271,12 +297,15 @@ struct Timed {
 
 /// How long `run` takes when it runs for long, after one run to warm up: the mean over a window, as the median would
 /// overlook the pauses of a process that may not always run. Tries again where something else went on.
-fn sustained(mut run: impl FnMut() -> Result<(), Error>) -> Result<Timed, Error> {
+fn sustained(
+    device: DeviceKind,
+    mut run: impl FnMut() -> Result<(), Error>,
+) -> Result<Timed, Error> {
     run()?;
     let begin = Instant::now();
     let mut seen = Vec::new();
     loop {
-        let (watch, window) = (Watch::start(), Instant::now());
+        let (watch, window) = (Watch::start(device), Instant::now());
         let mut runs = 0;
         while runs == 0 || window.elapsed() < WINDOW {
             run()?;
@@ -345,14 +374,15 @@ mod tests {
     fn times_a_head_and_what_of_it_fits() {
         for encoding in [BF16, Encoding::Affine(Affine::Q8)] {
             for max_bytes in [u64::MAX, 100 * 2 * 256] {
-                let probe = probe_head(&config(), encoding, 1, max_bytes).unwrap();
+                let probe = probe_head(CPU, &config(), encoding, 1, max_bytes).unwrap();
                 assert!(probe.decode > Duration::ZERO);
             }
-            let error = probe_head(&config(), encoding, 1, 100).unwrap_err();
+            let error = probe_head(CPU, &config(), encoding, 1, 100).unwrap_err();
             assert!(matches!(error, Error::ProbeMemory { max_bytes: 100, .. }));
         }
     }
 
+    const CPU: DeviceKind = DeviceKind::Cpu;
     const BF16: Encoding = Encoding::Float(FloatType::BF16);
 
     /// Weights of one layer in bf16: two norms, attention with half as many KV heads, the MLP.
@@ -360,7 +390,7 @@ mod tests {
 
     #[test]
     fn times_a_whole_layer_when_it_fits() {
-        let probe = probe_layer(&config(), BF16, 1, u64::MAX, 2).unwrap();
+        let probe = probe_layer(CPU, &config(), BF16, 1, u64::MAX, 2).unwrap();
         assert_eq!(probe.bytes, BYTES);
         assert!(probe.decode > Duration::ZERO);
     }
@@ -368,30 +398,54 @@ mod tests {
     #[test]
     fn times_packed_layers() {
         for format in [Affine::Q8, Affine::Q4] {
-            let probe = probe_layer(&config(), Encoding::Affine(format), 1, u64::MAX, 2).unwrap();
+            let probe =
+                probe_layer(CPU, &config(), Encoding::Affine(format), 1, u64::MAX, 2).unwrap();
             let matrices = (BYTES - 2 * 2 * 256) / 2;
             let packed = matrices * format.bits() as u64 / 8 + matrices / 64 * 4;
             assert_eq!(probe.bytes, packed + 2 * 2 * 256);
             let layer = &config().layers[0];
-            let narrow = narrowed(layer, Encoding::Affine(format), BYTES / 8).unwrap();
+            let need = |layer: &LayerSpec| layer_bytes(layer, Encoding::Affine(format));
+            let narrow = narrowed(layer, need, BYTES / 8).unwrap();
             assert!(layer_bytes(&narrow, Encoding::Affine(format)) <= BYTES / 8);
         }
     }
 
     #[test]
     fn scales_what_does_not_fit() {
-        let narrow = narrowed(&config().layers[0], BF16, BYTES / 3).unwrap();
+        let need = |layer: &LayerSpec| layer_bytes(layer, BF16);
+        let narrow = narrowed(&config().layers[0], need, BYTES / 3).unwrap();
         let is_narrow = |op: &Op| matches!(op, Op::Attention(it) if (1..=2).contains(&it.kv_heads));
         assert!(narrow.ops().any(is_narrow));
         assert!(layer_bytes(&narrow, BF16) <= BYTES / 3);
-        let probe = probe_layer(&config(), BF16, 1, BYTES / 3, 2).unwrap();
+        let probe = probe_layer(CPU, &config(), BF16, 1, BYTES / 3, 2).unwrap();
         assert_eq!(probe.bytes, BYTES);
+    }
+
+    #[test]
+    fn every_device_is_timed_within_what_it_takes_of_memory() {
+        let config = config();
+        let held = |device, layer: &LayerSpec| held_bytes(device, layer, BF16);
+        let layer = &config.layers[0];
+        assert_eq!(held(CPU, layer), BYTES);
+        let copied = 2 * (BYTES - 2 * 2 * 256); // In f32, of all but the norms.
+        assert_eq!(held(DeviceKind::Candle, layer), BYTES + copied);
+        for device in [CPU, DeviceKind::Candle] {
+            for max_bytes in [u64::MAX, 2 * BYTES] {
+                let probe = probe_layer(device, &config, BF16, 1, max_bytes, 2).unwrap();
+                assert_eq!(probe.bytes, BYTES, "{device:?}");
+                assert!(probe.decode > Duration::ZERO, "{device:?}");
+                let head = probe_head(device, &config, BF16, 1, max_bytes).unwrap();
+                assert!(head.decode > Duration::ZERO, "{device:?}");
+            }
+        }
+        let narrow = narrowed(layer, |layer| held(DeviceKind::Candle, layer), 2 * BYTES).unwrap();
+        assert!(layer_bytes(&narrow, BF16) < BYTES, "the copies do not fit beside all of it");
     }
 
     #[test]
     fn refuses_memory_for_less_than_the_narrowest_layer() {
         let error =
-            probe_layer(&config(), Encoding::Float(FloatType::F32), 1, 1000, 2).unwrap_err();
+            probe_layer(CPU, &config(), Encoding::Float(FloatType::F32), 1, 1000, 2).unwrap_err();
         assert!(matches!(error, Error::ProbeMemory { max_bytes: 1000, .. }));
     }
 }

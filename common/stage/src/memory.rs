@@ -28,9 +28,8 @@ pub fn stage_scratch_bytes(config: &ModelSpec, rows: usize, context: usize, thre
 pub struct ResidentCosts(HashMap<Encoding, u32>);
 
 impl ResidentCosts {
-    /// Those of this process's device, which runs every encoding.
-    pub fn own() -> Self {
-        let device = DeviceKind::from_env().unwrap_or_default();
+    /// Those of a device of this build, each of which runs every encoding.
+    pub fn of(device: DeviceKind) -> Self {
         let all = Encoding::all().into_iter();
         Self(all.map(|encoding| (encoding, device.resident_permille(encoding))).collect())
     }
@@ -49,6 +48,11 @@ impl ResidentCosts {
     /// Whether matrices in this encoding are computed with there.
     pub fn runs(&self, encoding: Encoding) -> bool {
         self.0.contains_key(&encoding)
+    }
+
+    /// Those of `encodings` that are not computed with there.
+    pub fn lacks(&self, encodings: &[Encoding]) -> Vec<Encoding> {
+        encodings.iter().copied().filter(|encoding| !self.runs(*encoding)).collect()
     }
 
     /// Bytes that tensors take there: of matrices, by the tag of their weight, as many as their encoding costs; of all
@@ -81,10 +85,11 @@ mod tests {
     }
 
     #[test]
-    fn this_process_runs_every_encoding() {
-        let own = ResidentCosts::own();
-        assert!(Encoding::all().into_iter().all(|encoding| own.runs(encoding)));
-        let said = own.names();
-        assert_eq!(ResidentCosts::from_names(&said), own);
+    fn every_device_of_this_build_runs_every_encoding() {
+        for (name, device) in DeviceKind::ALL {
+            let own = ResidentCosts::of(*device);
+            assert!(Encoding::all().into_iter().all(|encoding| own.runs(encoding)), "{name}");
+            assert_eq!(ResidentCosts::from_names(&own.names()), own, "{name}");
+        }
     }
 }

@@ -10,7 +10,7 @@ use tokio::task::block_in_place;
 
 use super::args::ClusterArgs;
 use super::{Error, out, report};
-use crate::cluster::{self, Member, Offer, Whereabouts, look, within};
+use crate::cluster::{self, Member, Offer, OfferedDevice, Whereabouts, look, within};
 use crate::deployment::master_name;
 use crate::membership::Membership;
 use crate::sightings::Sighting;
@@ -183,6 +183,15 @@ impl Check {
     }
 }
 
+/// What computes on a worker, for people.
+fn devices(devices: &[OfferedDevice]) -> String {
+    let each = devices.iter().map(|OfferedDevice { name, budget_bytes, arithmetic, .. }| {
+        let arithmetic = arithmetic.as_deref().unwrap_or("unknown");
+        format!("{} on {name} (arithmetic {arithmetic})", format_bytes(*budget_bytes))
+    });
+    each.collect::<Vec<_>>().join(", ")
+}
+
 /// Checks one worker; returns it if the others can be asked whether they reach it.
 async fn examine(
     membership: &Membership,
@@ -211,7 +220,7 @@ async fn examine(
         checks.push(Check::bad(&called, "reach", detail, &patient.start()));
         return None;
     }
-    let offers = [(offer.worker_id.clone(), Some(offer.budget_bytes))];
+    let offers = [(offer.worker_id.clone(), Some(offer.budget_bytes()))];
     if membership.authority().is_some() {
         membership.seen(offers.to_vec()).await;
     }
@@ -227,12 +236,7 @@ async fn examine(
     checks.push(Check::good(
         name,
         "memory",
-        format!(
-            "offers {}, {} threads, arithmetic {}",
-            format_bytes(offer.budget_bytes),
-            offer.threads,
-            offer.arithmetic.as_deref().unwrap_or("unknown"),
-        ),
+        format!("offers {}, {} threads", devices(&offer.devices), offer.threads),
     ));
     let disk = format!("{} free", format_bytes(offer.free_disk_bytes));
     checks.push(if offer.free_disk_bytes >= LITTLE_DISK {

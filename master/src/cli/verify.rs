@@ -140,18 +140,17 @@ impl Prepared {
             let find = |name: &str| weights.get(name).cloned();
             let layers = LayerRange::new(layer, layer + 1);
             let config = &self.model.checkpoint.config;
-            let stage = Stage::load(config, layers, &find, &self.engine_options()?)?;
+            let stage = Stage::load(config, layers, &find, &self.engine_options())?;
             let pipeline = self.part(Some((stage, layers)), Vec::new()).await?;
             hidden = answer(&pipeline, hidden).await?;
         }
         Ok(hidden)
     }
 
-    /// What some layers of a worker make of `hidden`.
+    /// What some layers of a worker's `stage` make of `hidden`.
     async fn there(
         &self,
-        member: &Member,
-        planned_bytes: u64,
+        (stage, member): (&PlannedStage, &Member),
         layers: LayerRange,
         hidden: Vec<f32>,
     ) -> Result<Vec<f32>, Error> {
@@ -159,8 +158,9 @@ impl Prepared {
         for layer in layers.iter() {
             blobs.push(self.manifests.get(layer).await?.name());
         }
-        let spec =
-            StageSpec { member, layers, blobs, planned_bytes, hop_seconds: 0.0, relay: false };
+        let (device, planned_bytes) = (self.device_name(stage), stage.memory.total());
+        let (hop_seconds, relay) = (0.0, false);
+        let spec = StageSpec { member, device, layers, blobs, planned_bytes, hop_seconds, relay };
         let pipeline = self.part(None, vec![spec]).await?;
         answer(&pipeline, hidden).await
     }
@@ -189,8 +189,7 @@ impl Prepared {
         hidden: &[f32],
         tolerance: f64,
     ) -> Result<Verdict, Error> {
-        let planned = stage.memory.total();
-        let there = self.there(member, planned, stage.layers, hidden.to_vec()).await?;
+        let there = self.there((stage, member), stage.layers, hidden.to_vec()).await?;
         let here = self.here(hidden.to_vec(), stage.layers.iter()).await?;
         let difference = relative(&there, &here);
         let mut verdict = Verdict {
@@ -204,7 +203,7 @@ impl Prepared {
         let mut hidden = hidden.to_vec();
         for layer in stage.layers.iter().take_while(|_| !verdict.ok) {
             let one = LayerRange::new(layer, layer + 1);
-            let there = self.there(member, planned, one, hidden.clone()).await?;
+            let there = self.there((stage, member), one, hidden.clone()).await?;
             hidden = self.here(hidden, one.iter()).await?;
             let difference = relative(&there, &hidden);
             if difference.is_none_or(|by| by > tolerance) {

@@ -115,7 +115,7 @@ async fn look_at<'a>(membership: &Membership, workers: &'a [WorkerEntry]) -> Vec
     }));
     let offers = offers.await;
     let there = workers.iter().zip(&offers).filter_map(|(entry, offer)| {
-        Some((entry.worker_id.clone(), Some(offer.as_ref()?.as_ref()?.budget_bytes)))
+        Some((entry.worker_id.clone(), Some(offer.as_ref()?.as_ref()?.budget_bytes())))
     });
     membership.seen(there.collect()).await;
     let sightings: BTreeMap<String, Sighting> = membership.sightings().await;

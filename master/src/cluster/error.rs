@@ -8,6 +8,8 @@ use cake_proto::said::sentence;
 use cake_proto::{ConnectError, PROTOCOL, VERSION, limits};
 use tonic::{Code, Status};
 
+use super::offer::OfferError;
+
 /// Why a worker cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -26,6 +28,14 @@ pub enum Error {
         version: String,
         /// Its protocol.
         protocol: u32,
+    },
+    /// What it says of itself makes no sense.
+    #[error("worker {name:?} cannot be used: {source}")]
+    Offer {
+        /// Its name or address.
+        name: String,
+        /// What is wrong with it.
+        source: OfferError,
     },
     /// It says that it is another one than its certificate does.
     #[error("worker {certified} at {address} claims to be {claimed}")]

@@ -6,7 +6,7 @@ use cake_checkpoint::{Encoding, ModelSpec};
 use cake_proto::{limits, wire};
 use serde::{Deserialize, Serialize};
 
-use super::{Error, Member, within, within_time};
+use super::{Error, Member, OfferedDevice, within, within_time};
 
 /// Round trips timed; the median counts.
 const ROUND_TRIPS: usize = 5;
@@ -44,13 +44,15 @@ pub fn sendable(model: &ModelSpec) -> Result<Bytes, Error> {
     }
 }
 
-/// Times up to so many layers of this model (as [`sendable`] made it) on the worker, and the link to it unless that is
-/// `known`: what else runs on a worker says nothing of its link, and a second look at it would cost megabytes.
+/// Times up to so many layers of this model (as [`sendable`] made it) on a device of the worker, and the link to it
+/// unless that is `known`: what else runs on a worker says nothing of its link, and a second look at it would cost
+/// megabytes.
 ///
 /// # Errors
 /// [`Error::Call`].
 pub async fn measure(
     member: &Member,
+    device: &OfferedDevice,
     model: Bytes,
     encoding: Encoding,
     layers: usize,
@@ -66,6 +68,7 @@ pub async fn measure(
         model,
         encoding: encoding.to_string(),
         layers: u32::try_from(layers).unwrap_or(u32::MAX),
+        device: device.name.clone(),
     };
     let probe =
         within_time(PROBE_TIMEOUT, name, "time a layer", client.probe_compute(request)).await?;

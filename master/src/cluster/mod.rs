@@ -33,7 +33,7 @@ pub use error::{Error, Missing, ago_text};
 pub use expected::ExpectedWorker;
 pub use measure::{Measured, measure, sendable};
 pub use names::LOCAL;
-pub use offer::Offer;
+pub use offer::{Offer, OfferError, OfferedDevice};
 pub use whereabouts::{Held, Whereabouts};
 
 /// How long one that was there a moment ago may.
@@ -119,7 +119,7 @@ impl Member {
     /// push. Returns whether it answered in time: one that is slow is taken to offer what it did.
     ///
     /// # Errors
-    /// [`Error::Call`] if it is not there any more, or let go of this master.
+    /// [`Error::Call`] if it is not there any more, or let go of this master; [`Error::Offer`].
     async fn refresh(&mut self) -> Result<bool, Error> {
         let mut client = self.client.clone();
         let forget = self.distrusted;
@@ -138,7 +138,8 @@ impl Member {
                 Err(_) => return Ok(false),
             },
         };
-        let offer = Offer::from(said);
+        let offer = Offer::try_from(said)
+            .map_err(|source| Error::Offer { name: self.offer.name.clone(), source })?;
         if offer.instance != self.offer.instance {
             return Err(gone());
         }
@@ -335,7 +336,7 @@ async fn refuse_doubles(security: &Security, addresses: &[String]) -> Result<(),
 /// Connects and asks the worker what it is, without holding it.
 ///
 /// # Errors
-/// [`Error::Connect`], [`Error::Protocol`], [`Error::Impostor`] or [`Error::Call`].
+/// [`Error::Connect`], [`Error::Protocol`], [`Error::Impostor`], [`Error::Offer`] or [`Error::Call`].
 pub async fn look(security: &Security, address: &str) -> Result<(Client, Offer), Error> {
     let (mut client, peer) = connect(security, address, None, Tag::default()).await?;
     let request = client.describe(wire::DescribeRequest {});
@@ -350,7 +351,9 @@ pub async fn look(security: &Security, address: &str) -> Result<(Client, Offer),
         let (address, claimed) = (address.to_owned(), plain(said.worker_id, ""));
         return Err(Error::Impostor { address, certified, claimed });
     }
-    Ok((client, Offer::from(said)))
+    let offer = Offer::try_from(said)
+        .map_err(|source| Error::Offer { name: address.to_owned(), source })?;
+    Ok((client, offer))
 }
 
 /// Two workers on one host have its name, and one host may be called as the master is in plans: the

@@ -105,7 +105,7 @@ impl Whereabouts {
         }
         let offers = members
             .iter()
-            .map(|member| (member.offer.worker_id.clone(), Some(member.offer.budget_bytes)));
+            .map(|member| (member.offer.worker_id.clone(), Some(member.offer.budget_bytes())));
         self.membership.seen(offers.collect()).await;
         let missing = self.missing(&entries, &members, refused).await;
         super::make_names_unique(&mut members);

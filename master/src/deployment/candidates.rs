@@ -1,11 +1,13 @@
 //! Everyone who could hold layers: workers with their measured rates, imagined ones, the master itself.
 use std::collections::HashSet;
 
-use cake_engine::Placement;
+use cake_checkpoint::Encoding;
+use cake_engine::{DeviceMemory, Placement};
 
 use super::rates::{Asking, Rates};
 use super::{Error, PlanRequest, WrongArgument};
-use crate::cluster::{Measured, Member};
+use crate::cluster::{Measured, Member, Offer, OfferedDevice};
+use crate::planner::{Idle, Pin, Refusal, Why};
 use crate::sizing::{self, Candidate, LOCAL, OwnMemory, Promise};
 
 /// Who a candidate is.
@@ -13,10 +15,24 @@ use crate::sizing::{self, Candidate, LOCAL, OwnMemory, Promise};
 pub(crate) enum Seat {
     /// The master itself.
     Master,
-    /// The worker at this place among the members.
-    Worker(usize),
+    /// A worker, on one of its devices.
+    Worker {
+        /// Its place among the members.
+        member: usize,
+        /// The device's place among those that it offers.
+        device: usize,
+    },
     /// A worker that does not exist (`--what-if`).
     Imagined,
+}
+
+impl Seat {
+    /// The worker among `members`, and the device that it computes on, if it is one.
+    pub(crate) fn device(self, members: &[Member]) -> Option<(&Member, &OfferedDevice)> {
+        let Self::Worker { member, device } = self else { return None };
+        let member = members.get(member)?;
+        Some((member, member.offer.devices.get(device)?))
+    }
 }
 
 /// The candidates, in the order in which the planner sees them.
@@ -29,6 +45,8 @@ pub(crate) struct Candidates {
     pub warnings: Vec<String>,
     /// Seconds of the master's own part of a token; 0 where that is not known.
     pub ends_seconds: f64,
+    /// Who is there and cannot compute with the model, and why.
+    pub unable: Vec<Idle>,
     /// Where the number comes from that the master offers, if no person named it.
     pub own_offer: Option<String>,
 }
@@ -75,20 +93,28 @@ pub(crate) async fn gather(
     let kept = |name: &str| request.exclude.iter().all(|excluded| excluded != name);
     let used: Vec<usize> = (0..members.len()).filter(|index| kept(names[*index])).collect();
     let wished: Vec<_> = request.what_if.iter().filter(|(name, _)| kept(name)).collect();
-    let measured = asking.workers(used.iter().map(|index| &members[*index]).collect()).await?;
+    let encodings = asking.model.encodings();
+    let offers = used.into_iter().map(|member| (member, names[member], &members[member].offer));
+    let (able, unable) = who_runs(&encodings, offers);
+    check_pins(&request.pins, &unable)?;
+    let with_devices = able.iter().filter_map(|seat| seat.device(members));
+    let with_devices: Vec<_> = with_devices.collect();
+    let measured = asking.workers(&with_devices).await?;
     let mut found = Candidates {
         all: Vec::new(),
         seats: Vec::new(),
         warnings: Vec::new(),
         ends_seconds: asking.ends(request.predict),
+        unable,
         own_offer: None,
     };
-    let alone = used.is_empty() && wished.is_empty();
+    // Also where nobody who is there can compute with the model.
+    let alone = able.is_empty() && wished.is_empty();
     // What the master offers, and what of that its own part takes beside layers.
     let own = match request.local_memory {
         Some(bytes) => Some((bytes, 0)).filter(|_| bytes > 0),
         None if alone => {
-            let own = OwnMemory::of(cake_platform::free_memory());
+            let own = own_memory(asking.device.name(), asking.device.memory())?;
             found.own_offer = Some(format!("{}; --local-memory says otherwise", own.why));
             Some((own.bytes, sizing::ends_bytes(asking.model, promise)))
         }
@@ -98,17 +124,74 @@ pub(crate) async fn gather(
         // Alone there is nobody to compare with.
         let rates = asking.own(local, !alone || request.predict);
         let rates = rates.and_then(|rates| found.known("the master", rates, request.predict));
+        let device = (asking.device, asking.threads);
         let copy_bytes = Placement::new(request.weights, false).copy_bytes();
-        found.add(Seat::Master, Candidate::local(local, asking.threads, rates, copy_bytes, ends));
+        found.add(Seat::Master, Candidate::local(local, device, rates, copy_bytes, ends));
     }
-    for (index, rates) in used.into_iter().zip(measured) {
-        let rates = found.known(members[index].name(), rates, request.predict);
-        found.add(Seat::Worker(index), Candidate::worker(&members[index], rates));
+    for ((seat, (worker, device)), rates) in able.into_iter().zip(with_devices).zip(measured) {
+        let rates = found.known(worker.name(), rates, request.predict);
+        found.add(seat, Candidate::worker(worker, device, rates));
     }
     for (name, bytes) in wished {
         found.add(Seat::Imagined, Candidate::what_if(name, *bytes));
     }
+    if found.all.is_empty() && !found.unable.is_empty() {
+        let devices = found.unable.into_iter().map(|idle| idle.device).collect();
+        return Err(Refusal::NobodyRuns { encodings: by_name(&encodings), devices }.into());
+    }
     Ok(found)
+}
+
+/// The seats of those workers (their places among the members, their names and what they offer) that compute with
+/// matrices in all of these encodings, each on the device that plans use; the others, with what they do not compute with.
+fn who_runs<'a>(
+    encodings: &[Encoding],
+    workers: impl Iterator<Item = (usize, &'a str, &'a Offer)>,
+) -> (Vec<Seat>, Vec<Idle>) {
+    let (mut able, mut unable) = (Vec::new(), Vec::new());
+    for (member, name, offer) in workers {
+        match offer.device_for(encodings) {
+            Ok(device) => able.push(Seat::Worker { member, device }),
+            Err(lacking) => {
+                let why = Why::DoesNotRun { encodings: by_name(&lacking) };
+                unable.push(Idle { device: name.to_owned(), why });
+            }
+        }
+    }
+    (able, unable)
+}
+
+/// Refuses layers that people gave to who cannot compute with them.
+fn check_pins(pins: &[Pin], unable: &[Idle]) -> Result<(), Refusal> {
+    for Pin { device, layers } in pins {
+        if let Some(Idle { why: Why::DoesNotRun { encodings }, .. }) =
+            unable.iter().find(|idle| idle.device == *device)
+        {
+            let (device, layers, encodings) = (device.clone(), *layers, encodings.clone());
+            return Err(Refusal::PinNotRun { device, layers, encodings });
+        }
+    }
+    Ok(())
+}
+
+fn by_name(encodings: &[Encoding]) -> Vec<String> {
+    encodings.iter().map(Encoding::to_string).collect()
+}
+
+/// What the master may take unasked of the memory that it computes in.
+///
+/// # Errors
+/// Nothing tells how much of that memory is free.
+fn own_memory(device: &str, memory: DeviceMemory) -> Result<OwnMemory, WrongArgument> {
+    match memory {
+        DeviceMemory::System => Ok(OwnMemory::of(cake_platform::free_memory())),
+        DeviceMemory::Own => {
+            let expected = format!(
+                "how much memory of {device} to take, since nothing tells how much of it is free"
+            );
+            Err(WrongArgument::new("--local-memory", "not given", expected))
+        }
+    }
 }
 
 /// Refuses names that nobody has, that somebody has already, and leaving everybody out.
@@ -144,7 +227,60 @@ fn list<'a>(names: impl IntoIterator<Item = &'a &'a str>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use cake_checkpoint::{Affine, FloatType, LayerRange};
+    use cake_proto::wire;
+
     use super::*;
+
+    const PACKED: Encoding = Encoding::Affine(Affine::Q4);
+    const PLAIN: Encoding = Encoding::Float(FloatType::BF16);
+
+    /// A worker with devices that compute with these encodings.
+    fn offer(devices: &[(&str, &[Encoding])]) -> Offer {
+        let devices = devices.iter().map(|(name, encodings)| wire::Device {
+            name: (*name).to_owned(),
+            resident_permille: encodings.iter().map(|it| (it.to_string(), 1000)).collect(),
+            ..wire::Device::default()
+        });
+        let said = wire::Description { devices: devices.collect(), ..wire::Description::default() };
+        said.try_into().expect("devices")
+    }
+
+    #[test]
+    fn who_does_not_run_an_encoding_of_the_model_gets_no_layers() {
+        let kitchen = offer(&[("cpu", &[PLAIN])]);
+        let attic = offer(&[("cpu", &[PLAIN]), ("cuda", &[PLAIN, PACKED])]);
+        let who = |encodings: &[Encoding]| {
+            let workers = [(0, "kitchen", &kitchen), (4, "attic", &attic)];
+            who_runs(encodings, workers.into_iter())
+        };
+        let (able, unable) = who(&[PLAIN]);
+        let seat = |member, device| Seat::Worker { member, device };
+        assert_eq!((able, unable), (vec![seat(0, 0), seat(4, 0)], vec![]));
+        let (able, unable) = who(&[PLAIN, PACKED]);
+        assert_eq!(able, [seat(4, 1)]);
+        let said: Vec<_> = unable.iter().map(|it| (&*it.device, it.why.to_string())).collect();
+        assert_eq!(said, [("kitchen", "it does not run affine-4-64".to_owned())]);
+    }
+
+    #[test]
+    fn a_gpus_memory_is_not_guessed() {
+        let refused = own_memory("cuda", DeviceMemory::Own).expect_err("nobody tells").to_string();
+        assert!(refused.starts_with("--local-memory is not given, expected"), "{refused}");
+        assert!(refused.contains("memory of cuda"), "{refused}");
+        assert!(own_memory("cpu", DeviceMemory::System).is_ok_and(|own| own.bytes > 0));
+    }
+
+    #[test]
+    fn layers_are_not_placed_on_who_does_not_run_them() {
+        let kitchen = offer(&[("cpu", &[])]);
+        let (_, unable) = who_runs(&[PACKED], [(0, "kitchen", &kitchen)].into_iter());
+        let pin = |device: &str| Pin { device: device.to_owned(), layers: LayerRange::new(0, 4) };
+        assert_eq!(check_pins(&[pin("attic")], &unable), Ok(()));
+        let error = check_pins(&[pin("attic"), pin("kitchen")], &unable).expect_err("refused");
+        let said = "layers 0..4 are placed on kitchen, which does not run affine-4-64";
+        assert_eq!(error.to_string(), said);
+    }
 
     fn refusal(workers: &[&str], exclude: &[&str], what_if: &[&str]) -> Option<String> {
         let exclude = exclude.iter().map(|name| (*name).to_owned()).collect();

@@ -1,5 +1,5 @@
 //! Which plan is taken: for the workers that are there, with steps as large as fit and pay.
-use cake_engine::Numerics;
+use cake_engine::{DeviceKind, Numerics};
 use tokio::task::block_in_place;
 
 use super::candidates::{self, Candidates, Seat};
@@ -19,6 +19,8 @@ pub(crate) struct With<'a> {
     pub model: &'a Model,
     pub manifests: &'a Manifests,
     pub state: &'a State,
+    /// What the master computes with, and on how many threads.
+    pub device: DeviceKind,
     pub threads: usize,
     /// How much slower a plan may be that has less to push.
     pub slack: f64,
@@ -50,9 +52,9 @@ impl With<'_> {
         request: &PlanRequest,
         promise: Promise,
     ) -> Result<Chosen, Error> {
-        let Self { model, manifests, state, threads, slack, probing, observer } = *self;
-        let asking = Asking { model, state, threads, probing };
-        let Candidates { all, seats, warnings, ends_seconds, own_offer } =
+        let Self { model, manifests, state, device, threads, slack, probing, observer } = *self;
+        let asking = Asking { model, state, device, threads, probing };
+        let Candidates { all, seats, warnings, ends_seconds, unable, own_offer } =
             candidates::gather(&asking, members, request, &promise).await?;
         let known = manifests.all_known();
         let input = |promise: &Promise| {
@@ -67,9 +69,11 @@ impl With<'_> {
             Error::Plan(*refusal)
         })?;
         warnings.iter().for_each(|warning| observer.tell(&Event::Warning(warning)));
-        let mixed = mixed_arithmetic(&plan, &seats, members, promise.numerics, model)?;
+        let rounding = (model, promise.numerics);
+        let mixed = mixed_arithmetic(&plan, &seats, members, rounding, device)?;
         mixed.iter().for_each(|warning| observer.tell(&Event::Warning(warning)));
         let mut idle = planner::idle(&input(&promise), &plan);
+        idle.extend(unable);
         idle.extend(left_out(members, request));
         Ok(Chosen { promise, chunk, plan, seats, idle })
     }
@@ -116,22 +120,23 @@ fn fitting(
     Err(Box::new(refusal.expect("the last bound gives a plan or a refusal")))
 }
 
-/// Says so if stages of the plan round in different ways, which the same prompt's answer may show.
+/// Says so if stages of the plan round in different ways, which the same prompt's answer may show. The master computes
+/// on `device`.
 fn mixed_arithmetic(
     plan: &Plan,
     seats: &[Seat],
     members: &[Member],
-    numerics: Numerics,
-    model: &Model,
+    (model, numerics): (&Model, Numerics),
+    device: DeviceKind,
 ) -> Result<Option<String>, Error> {
     if plan.stages.len() < 2 {
         return Ok(None);
     }
-    let own = cake_engine::arithmetic()?;
+    let own = cake_engine::arithmetic_of(device)?;
     let stages = plan.stages.iter().filter_map(|stage| {
         let arithmetic = match seats.get(stage.device_index)? {
             Seat::Master => own,
-            Seat::Worker(index) => members.get(*index)?.offer.arithmetic.as_deref()?,
+            seat @ Seat::Worker { .. } => seat.device(members)?.1.arithmetic.as_deref()?,
             Seat::Imagined => return None,
         };
         Some((stage.device.as_str(), arithmetic))

@@ -3,7 +3,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use cake_checkpoint::{Digest, LayerRange, MappedTensor};
-use cake_engine::{DeviceKind, EngineOptions, Stage};
+use cake_engine::{EngineOptions, Stage};
 use futures_util::future::join_all;
 use tokio::task::block_in_place;
 
@@ -49,9 +49,18 @@ impl Prepared {
             for layer in stage.layers.iter() {
                 blobs.push(self.manifests.get(layer).await?.name());
             }
+            let device = self.device_name(stage);
             let (layers, planned_bytes) = (stage.layers, stage.memory.total());
             let hop_seconds = stage.hop_seconds;
-            remotes.push(StageSpec { member, layers, blobs, planned_bytes, hop_seconds, relay });
+            remotes.push(StageSpec {
+                member,
+                device,
+                layers,
+                blobs,
+                planned_bytes,
+                hop_seconds,
+                relay,
+            });
         }
         Ok(pipeline::open(Opening {
             generation: self.state.next_generation()?,
@@ -87,7 +96,7 @@ impl Prepared {
         self.settle(tensors, offered, later)?;
         let find = |name: &str| weights.get(name).cloned();
         let config = &self.model.checkpoint.config;
-        let stage = Stage::load(config, *layers, &find, &self.engine_options()?)?;
+        let stage = Stage::load(config, *layers, &find, &self.engine_options())?;
         Ok(Some((stage, *layers)))
     }
 
@@ -103,7 +112,7 @@ impl Prepared {
         let later = self.local_plan().map_or(0, |stage| stage.memory.kv + stage.memory.scratch);
         self.settle(weights.read_whole(), u64::MAX, later)?;
         self.own_weights.keep(weights.embedding.parts.iter())?;
-        Ok(Ends::new(&self.model.checkpoint.config, weights, &self.engine_options()?)?)
+        Ok(Ends::new(&self.model.checkpoint.config, weights, &self.engine_options())?)
     }
 
     /// Puts tensors where they shall lie.
@@ -147,15 +156,15 @@ impl Prepared {
         peaks
     }
 
-    pub(crate) fn engine_options(&self) -> Result<EngineOptions, Error> {
-        Ok(EngineOptions {
+    pub(crate) fn engine_options(&self) -> EngineOptions {
+        EngineOptions {
             kv: self.chosen.promise.kv,
             kv_blocks: self.chosen.promise.kv_blocks(),
             block_positions: cake_engine::BLOCK_POSITIONS,
             max_positions: self.chosen.promise.context,
             threads: self.threads,
-            device: DeviceKind::from_env()?,
+            device: self.device,
             numerics: self.chosen.promise.numerics,
-        })
+        }
     }
 }

@@ -3,8 +3,10 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
 use cake_checkpoint::Checkpoint;
+use cake_engine::DeviceKind;
 use tokio::task::block_in_place;
 
+use super::candidates::Seat;
 use super::choice::With;
 use super::event::{Event, Observer};
 use super::facts::Note;
@@ -34,6 +36,7 @@ pub(crate) async fn prepare(
     let (request, missing) = with_whom(request, &members, missing)?;
     let notes = notes(cluster, &members, &missing, &request);
     let missing: Vec<String> = missing.iter().map(Missing::to_string).collect();
+    let device = DeviceKind::from_env()?;
     let threads = cake_engine::default_threads();
     let (widest, narrower) = request.encode.tried().split_first().expect("a choice is never empty");
     let mut scheme = *widest;
@@ -45,6 +48,7 @@ pub(crate) async fn prepare(
             model: &model,
             manifests: &manifests,
             state: &state,
+            device,
             threads,
             slack: 0.0,
             probing: Probing::asked(&request),
@@ -61,13 +65,15 @@ pub(crate) async fn prepare(
             (chosen, _) => chosen?,
         };
         let own_weights = OwnWeights::new(request.weights, request.lock_memory);
+        let is_worker = |seat: &Seat| matches!(seat, Seat::Worker { .. });
         let prepared = Prepared {
             model,
+            alone: !chosen.seats.iter().any(is_worker),
             chosen,
-            alone: members.is_empty(),
             members,
             manifests,
             state,
+            device,
             threads,
             own_weights,
             missing,

@@ -3,6 +3,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cake_checkpoint::units::format_bytes;
+use cake_engine::{DeviceKind, DeviceMemory};
 
 use super::candidates::Seat;
 use super::choice::Chosen;
@@ -23,11 +24,13 @@ pub(crate) struct Prepared {
     /// The model.
     pub model: Model,
     pub(crate) chosen: Chosen,
-    /// Whether there were no workers from the start.
+    /// Whether there were no workers from the start that could have layers.
     pub(crate) alone: bool,
     pub(crate) members: Vec<Member>,
     pub(crate) manifests: Arc<Manifests>,
     pub(crate) state: State,
+    /// What the master computes with.
+    pub(crate) device: DeviceKind,
     pub(crate) threads: usize,
     pub(crate) own_weights: OwnWeights,
     /// Members that joined and are not used, each with why.
@@ -74,10 +77,18 @@ impl Prepared {
     fn remotes_of<'a>(&'a self, chosen: &'a Chosen) -> Vec<(&'a PlannedStage, &'a Member)> {
         let stages = chosen.plan.stages.iter();
         let remote = |stage: &'a PlannedStage| match chosen.seats.get(stage.device_index)? {
-            Seat::Worker(index) => self.members.get(*index),
+            Seat::Worker { member, .. } => self.members.get(*member),
             Seat::Master | Seat::Imagined => None,
         };
         stages.filter_map(|stage| Some((stage, remote(stage)?))).collect()
+    }
+
+    /// Name of the device on which a worker runs this stage; empty if the worker does not offer it any more, which then
+    /// refuses to load a stage there.
+    pub(crate) fn device_name(&self, stage: &PlannedStage) -> &str {
+        let seat = self.chosen.seats.get(stage.device_index);
+        let device = seat.and_then(|seat| seat.device(&self.members));
+        device.map_or("", |(_, device)| &device.name)
     }
 
     /// Whether a worker that does not exist has layers in the plan.
@@ -150,8 +161,9 @@ impl Prepared {
     /// plan was made.
     pub(super) fn own_shortfall(&self) -> Option<String> {
         let local = self.local_plan().map(|stage| stage.memory);
-        if local.is_some_and(|memory| memory.overhead > 0) {
-            return None; // It was counted.
+        let counted = local.is_some_and(|memory| memory.overhead > 0);
+        if counted || self.device.memory() == DeviceMemory::Own {
+            return None; // Of memory that is not the system's nobody knows what is free.
         }
         let ends = sizing::ends_bytes(&self.model, self.promise());
         let free = cake_platform::free_memory();

@@ -3,14 +3,14 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use bytes::Bytes;
-use cake_engine::{PROBED_BYTES, SamplingOptions};
+use cake_engine::{DeviceKind, DeviceMemory, PROBED_BYTES, SamplingOptions};
 use cake_identity::lines;
 use cake_proto::wire;
 use futures_util::future::try_join_all;
 use tokio::task::block_in_place;
 
 use super::{Error, PlanRequest};
-use crate::cluster::{self, Measured, Member};
+use crate::cluster::{self, Measured, Member, OfferedDevice};
 use crate::model::Model;
 use crate::sizing::LOCAL;
 use crate::state::State;
@@ -46,20 +46,24 @@ impl Probing {
 pub(crate) struct Asking<'a> {
     pub model: &'a Model,
     pub state: &'a State,
-    /// Of the master.
+    /// What the master computes with, and on how many threads.
+    pub device: DeviceKind,
     pub threads: usize,
     pub probing: Probing,
 }
 
 impl Asking<'_> {
-    /// The workers' rates, in their order. Those on one machine are timed one after the other, as they will compute:
-    /// at the same time they would take each other's memory and processors.
+    /// The workers' rates on these devices of theirs, in their order. Those on one machine are timed one after the other,
+    /// as they will compute: at the same time they would take each other's memory and processors.
     ///
     /// # Errors
     /// A worker that is gone.
-    pub(crate) async fn workers(&self, workers: Vec<&Member>) -> Result<Vec<Rates>, Error> {
+    pub(crate) async fn workers(
+        &self,
+        workers: &[(&Member, &OfferedDevice)],
+    ) -> Result<Vec<Rates>, Error> {
         let mut hosts: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-        for (index, worker) in workers.iter().enumerate() {
+        for (index, (worker, _)) in workers.iter().enumerate() {
             hosts.entry(host(&worker.address)).or_default().push(index);
         }
         if workers.is_empty() {
@@ -69,7 +73,6 @@ impl Asking<'_> {
         let sent = &cluster::sendable(&self.model.checkpoint.config)?;
         // What is timed takes memory: no more than an equal share.
         let layers = self.model.checkpoint.config.layers.len() / workers.len().max(1);
-        let workers = &workers;
         let each = hosts.into_values().map(|indices| async move {
             let mut rates = Vec::with_capacity(indices.len());
             for index in indices {
@@ -84,15 +87,20 @@ impl Asking<'_> {
 
     /// The worker's rates: as measured before of the same process and shape, else measured now. A worker
     /// that cannot be measured but is there, such as one too small for the probe, is still a candidate.
-    async fn worker(&self, member: &Member, sent: &Bytes, layers: usize) -> Result<Rates, Error> {
+    async fn worker(
+        &self,
+        (member, device): (&Member, &OfferedDevice),
+        sent: &Bytes,
+        layers: usize,
+    ) -> Result<Rates, Error> {
         let Self { model, state, .. } = *self;
-        let key = worker_key(model, member);
+        let key = worker_key(model, member, device);
         let known = match self.remembered(&key) {
             Ok(known) => return Ok(Ok(known)),
             Err(uncertain) => uncertain,
         };
         let (sent, encoding) = (sent.clone(), model.weight_encoding());
-        let timed = cluster::measure(member, sent, encoding, layers, known.as_ref()).await;
+        let timed = cluster::measure(member, device, sent, encoding, layers, known.as_ref()).await;
         let error = match timed {
             Ok(measured) => return Ok(Ok(state.remember(&key, measured))),
             Err(error) => error,
@@ -108,8 +116,8 @@ impl Asking<'_> {
 
     /// The master's own rates, timed within the memory that it may use if they are `needed` and not known.
     pub(crate) fn own(&self, max_bytes: u64, needed: bool) -> Option<Rates> {
-        let Self { model, state, threads, .. } = *self;
-        let key = own_key(model, threads);
+        let Self { model, state, device, threads, .. } = *self;
+        let key = own_key(model, device, threads);
         let known = match self.remembered(&key) {
             Ok(known) => return Some(Ok(known)),
             Err(uncertain) => uncertain,
@@ -118,9 +126,13 @@ impl Asking<'_> {
             return known.map(Ok);
         }
         let (encoding, config) = (model.weight_encoding(), &model.checkpoint.config);
-        let max_bytes = max_bytes.min(cake_platform::free_memory());
+        let max_bytes = match device.memory() {
+            DeviceMemory::System => max_bytes.min(cake_platform::free_memory()),
+            DeviceMemory::Own => max_bytes,
+        };
         let layers = config.layers.len();
-        let probe = || cake_engine::probe_layer(config, encoding, threads, max_bytes, layers);
+        let probe =
+            || cake_engine::probe_layer(device, config, encoding, threads, max_bytes, layers);
         Some(match block_in_place(probe) {
             Ok(probe) => {
                 let measured = own(probe.decode.as_secs_f64(), probe.bytes.max(1), probe.quiet);
@@ -135,8 +147,8 @@ impl Asking<'_> {
     /// Seconds of the master's own part of a token, timed if they are `needed` and not known; 0 where they cannot be
     /// had. Embedding a token is to read a row: nothing beside the head.
     pub(crate) fn ends(&self, needed: bool) -> f64 {
-        let Self { model, state, threads, probing } = *self;
-        let key = ends_key(model, threads);
+        let Self { model, state, device, threads, probing } = *self;
+        let key = ends_key(model, device, threads);
         let known = match self.remembered(&key) {
             Ok(known) => return known.decode_seconds,
             Err(uncertain) => uncertain,
@@ -148,7 +160,7 @@ impl Asking<'_> {
         let (encoding, config) = (model.head_encoding(), &model.checkpoint.config);
         let max_bytes = cake_platform::free_memory() / SCRATCH_PART;
         let probe = || {
-            let head = cake_engine::probe_head(config, encoding, threads, max_bytes)?;
+            let head = cake_engine::probe_head(device, config, encoding, threads, max_bytes)?;
             Ok::<_, cake_engine::Error>((head, choice_seconds(config.vocab_size)))
         };
         match block_in_place(probe) {
@@ -192,23 +204,25 @@ fn shape(model: &Model) -> impl std::fmt::Display {
     blake3::hash(&model.checkpoint.config.to_wire()).to_hex()
 }
 
-/// What is measured of a worker's process is remembered under this.
-pub(super) fn worker_key(model: &Model, member: &Member) -> String {
-    let (id, instance, encoding) =
-        (&member.offer.worker_id, &member.offer.instance, model.weight_encoding());
-    format!("{id}/{instance}/{encoding}/{}", shape(model))
+/// What is measured of a device of a worker's process is remembered under this.
+pub(super) fn worker_key(model: &Model, member: &Member, device: &OfferedDevice) -> String {
+    let (id, instance) = (&member.offer.worker_id, &member.offer.instance);
+    let (device, encoding) = (&device.name, model.weight_encoding());
+    format!("{id}/{instance}/{device}/{encoding}/{}", shape(model))
 }
 
 /// The same of the master's own layers, whichever process that is; what was timed with fewer bytes was another figure.
-pub(super) fn own_key(model: &Model, threads: usize) -> String {
-    let (host, encoding) = (cake_platform::host_name(), model.weight_encoding());
-    format!("{LOCAL}/{host}/{threads}/{encoding}/{PROBED_BYTES}/{}", shape(model))
+pub(super) fn own_key(model: &Model, device: DeviceKind, threads: usize) -> String {
+    let (host, device) = (cake_platform::host_name(), device.name());
+    let encoding = model.weight_encoding();
+    format!("{LOCAL}/{host}/{device}/{threads}/{encoding}/{PROBED_BYTES}/{}", shape(model))
 }
 
 /// The same of its own part of a token.
-pub(super) fn ends_key(model: &Model, threads: usize) -> String {
-    let (host, encoding) = (cake_platform::host_name(), model.head_encoding());
-    format!("ends/{host}/{threads}/{encoding}/{PROBED_BYTES}/{}", shape(model))
+pub(super) fn ends_key(model: &Model, device: DeviceKind, threads: usize) -> String {
+    let (host, device) = (cake_platform::host_name(), device.name());
+    let encoding = model.head_encoding();
+    format!("ends/{host}/{device}/{threads}/{encoding}/{PROBED_BYTES}/{}", shape(model))
 }
 
 /// How long it takes to choose the likeliest of so many tokens.

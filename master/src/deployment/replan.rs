@@ -171,13 +171,14 @@ impl Prepared {
             // Without workers the master would take everything, which it did not do before.
             request.local_memory = Some(request.local_memory.unwrap_or(0));
         }
-        let Self { model, manifests, state, threads, observer, .. } = self;
+        let Self { model, manifests, state, device, threads, observer, .. } = self;
         // Answers wait, and who computes is not timed beside that.
         let probing = Probing::Strangers;
         let with = With {
             model,
             manifests,
             state,
+            device: *device,
             threads: *threads,
             slack,
             probing,

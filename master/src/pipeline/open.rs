@@ -44,6 +44,8 @@ pub struct Opening<'a> {
 pub struct StageSpec<'a> {
     /// The worker.
     pub member: &'a Member,
+    /// Which of its devices computes, by name.
+    pub device: &'a str,
     /// Its layers.
     pub layers: LayerRange,
     /// Their blobs, in layer order.
@@ -166,6 +168,7 @@ async fn load(spec: &StageSpec<'_>, opening: &Opening<'_>, model: Bytes) -> Resu
         planned_bytes: spec.planned_bytes,
         numerics: promise.numerics.to_string(),
         wire: wire::WireFormat::from(promise.wire).into(),
+        device: spec.device.to_owned(),
     };
     let mut client = spec.member.client.clone();
     let mut events = within(name, "load its layers", client.load(request)).await?;

@@ -29,6 +29,11 @@ pub enum Why {
     Excluded,
     /// It asked to go.
     Leaving,
+    /// It does not compute with matrices that are stored so.
+    DoesNotRun {
+        /// By name.
+        encodings: Vec<String>,
+    },
 }
 
 impl fmt::Display for Why {
@@ -39,6 +44,7 @@ impl fmt::Display for Why {
             Self::NotFaster => f.write_str("with it answers are not predicted to be faster"),
             Self::Excluded => f.write_str("left out by --exclude"),
             Self::Leaving => f.write_str("about to leave"),
+            Self::DoesNotRun { encodings } => write!(f, "it does not run {}", encodings.join(", ")),
         }
     }
 }

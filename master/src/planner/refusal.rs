@@ -19,6 +19,27 @@ pub enum Refusal {
     /// Nobody offers memory.
     #[error("there is no device to place layers on")]
     NoDevices,
+    /// Nobody who may have layers computes with matrices that are stored as theirs.
+    #[error(
+        "no device that may have layers runs {}: {} {} not",
+        encodings.join(", "), devices.join(", "), plural(devices.len(), "does", "do")
+    )]
+    NobodyRuns {
+        /// The encodings, by name.
+        encodings: Vec<String>,
+        /// Who is there and does not.
+        devices: Vec<String>,
+    },
+    /// A pin names a device that does not compute with its layers.
+    #[error("layers {layers} are placed on {device}, which does not run {}", encodings.join(", "))]
+    PinNotRun {
+        /// The device.
+        device: String,
+        /// The layers it was to have.
+        layers: LayerRange,
+        /// The encodings, by name.
+        encodings: Vec<String>,
+    },
     /// The model has no layers.
     #[error("the model has no layers to place")]
     NoLayers,

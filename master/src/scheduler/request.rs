@@ -83,6 +83,14 @@ pub enum Error {
     /// A thread of the master's did.
     #[error("choosing a token ended unexpectedly")]
     Panicked,
+    /// A sequence alone on its pipeline is not over, and none of its steps is on its way: a bug here.
+    #[error(
+        "the answer is not over, and no step of it is on its way: this is a fault of Cake itself"
+    )]
+    NoStep,
+    /// A sequence is over without its last event, or with one that nobody asked for: a bug here.
+    #[error("the answer is over, and nothing says how it ended: this is a fault of Cake itself")]
+    NoEnd,
     /// A grammar did.
     #[error(transparent)]
     Grammar(#[from] grammar::Error),

@@ -157,7 +157,7 @@ impl Run<'_> {
     /// Waits for the step that left first, and chooses what it is to choose.
     async fn arrive(&mut self) -> Result<(), generate::Error> {
         let Some(leaving) = self.in_flight.pop_front() else {
-            return Err(Error::Panicked.into()); // An answer that is not over has a step on its way.
+            return Err(Error::NoStep.into());
         };
         let Leaving { number, ticket, want, prompt, embedding } = leaving;
         let answer = ticket.answer().await?;
@@ -226,7 +226,7 @@ impl Run<'_> {
                 Effect::Over { event: Some(Event::Failed(error)), .. }
                 | Effect::StepFailed { error, .. }
                 | Effect::PipelineLost { error, .. } => return Err(error.into()),
-                Effect::Over { .. } => return Err(Error::Panicked.into()),
+                Effect::Over { .. } => return Err(Error::NoEnd.into()),
             }
         }
         Ok(())

@@ -2,6 +2,7 @@
 use std::hint::black_box;
 
 use cake_checkpoint::{Affine, Encoding, FloatType, KvDtype, LayerSpec, ModelSpec};
+use cake_engine::DeviceKind;
 use serde_json::Value;
 
 use super::golden::golden_files;
@@ -27,7 +28,7 @@ pub(super) fn run(bytes: &[u8]) {
         }
     }
     for encoding in [Encoding::Float(FloatType::F32), Encoding::Affine(Affine::Q4)] {
-        let nothing = cake_engine::probe_layer(&model, encoding, 1, 0, 1);
+        let nothing = cake_engine::probe_layer(DeviceKind::Cpu, &model, encoding, 1, 0, 1);
         nothing.expect_err("no layer fits into no memory");
     }
 }

@@ -13,7 +13,7 @@ pub(super) fn run(bytes: &[u8]) {
     match kind % 10 {
         0 => frames(bytes),
         1 => drop(wire::LoadRequest::decode(bytes).map(Load::try_from)),
-        2 => drop(wire::Description::decode(bytes).map(Offer::from)),
+        2 => drop(wire::Description::decode(bytes).map(Offer::try_from)),
         3 => drop(wire::HoldRequest::decode(bytes).map(|hold| shut_out::unpack(&hold.shut_out))),
         4 => drop(wire::PushFrame::decode(bytes)),
         5 => drop(wire::PushEvent::decode(bytes)),
@@ -50,7 +50,7 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
         name: "phone".to_owned(),
         blobs: vec!["0123456789abcdef".repeat(4); 3],
         partial: [("0123456789abcdef".repeat(4), 7)].into(),
-        budget_bytes: 1 << 30,
+        devices: ["cpu", "cuda"].map(device).into(),
         ..wire::Description::default()
     };
     all.push(with_kind(2, description.encode_to_vec()));
@@ -75,6 +75,15 @@ fn with_kind(kind: u8, message: Vec<u8>) -> Vec<u8> {
     [vec![kind], message].concat()
 }
 
+fn device(name: &str) -> wire::Device {
+    wire::Device {
+        name: name.to_owned(),
+        budget_bytes: 1 << 30,
+        resident_permille: [("affine-4-64".to_owned(), 1000), ("BF16".to_owned(), 3000)].into(),
+        arithmetic: "neon".to_owned(),
+    }
+}
+
 fn load() -> wire::LoadRequest {
     wire::LoadRequest {
         generation: 7,
@@ -87,6 +96,7 @@ fn load() -> wire::LoadRequest {
         max_positions: 64,
         max_rows: 8,
         numerics: "fast".to_owned(),
+        device: "cpu".to_owned(),
         ..wire::LoadRequest::default()
     }
 }

@@ -3,9 +3,9 @@
 use cake_checkpoint::AttentionSpec;
 
 use crate::device::Device;
-use crate::device::cpu::gemm::precision::Precision;
 use crate::error::Error;
 use crate::loader::LayerLoader;
+use crate::options::Precision;
 use crate::step::Step;
 
 /// Grouped-query attention over the past, all of it or a window (GQA as in arXiv:2305.13245), following
@@ -64,9 +64,9 @@ impl<D: Device> Attention<D> {
             k = device.norm(k_norm, &k)?;
         }
         let AttentionSpec { heads, kv_heads, head_dim, rotation, .. } = self.spec;
-        let rotation = step.rotations.get(rotation).ok_or_else(|| {
-            Error::operation(format!("rotation {rotation} of {}", step.rotations.len()))
-        })?;
+        let rotations = step.rotations.len();
+        let rotation =
+            step.rotations.get(rotation).ok_or(Error::NoSuchRotation { rotation, rotations })?;
         let q = device.rotate(q, rotation, heads, head_dim)?;
         let k = device.rotate(k, rotation, kv_heads, head_dim)?;
         device.keep(&mut self.kept, step, &k, &v)?;

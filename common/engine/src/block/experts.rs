@@ -5,9 +5,9 @@ use cake_checkpoint::{ExpertsSpec, RouterChoice};
 use super::mlp::Mlp;
 use crate::batch::RowKinds;
 use crate::device::Device;
-use crate::device::cpu::gemm::precision::Precision;
 use crate::error::Error;
 use crate::loader::LayerLoader;
+use crate::options::Precision;
 
 /// A router and its experts, following `Qwen3MoeSparseMoeBlock` in Hugging Face transformers.
 ///

@@ -4,9 +4,9 @@ use cake_checkpoint::{Activation, MlpSpec};
 
 use crate::batch::RowKinds;
 use crate::device::Device;
-use crate::device::cpu::gemm::precision::Precision;
 use crate::error::Error;
 use crate::loader::LayerLoader;
+use crate::options::Precision;
 
 /// `down(activation(gate(x)) · up(x))`.
 pub(crate) struct Mlp<D: Device> {

@@ -53,6 +53,14 @@ impl Candle {
         Ok(Candle(candle_core::Device::new_metal(0).map_err(failed)?))
     }
 
+    /// Why so many bytes are not there. Where candle takes the system's memory it asks in a way that ends the process if
+    /// there is no such memory; a GPU's is refused by an error.
+    fn refuses(&self, bytes: usize) -> Option<std::io::Error> {
+        let asked = || Vec::<u8>::new().try_reserve_exact(bytes);
+        let refused = if self.0.is_cpu() { asked().err() } else { None };
+        refused.map(|_| std::io::ErrorKind::OutOfMemory.into())
+    }
+
     fn matrix(&self, values: Vec<f32>, rows: usize, width: usize) -> Result<Tensor> {
         Tensor::from_vec(values, (rows, width), &self.0)
     }
@@ -158,7 +166,7 @@ impl Kept {
 
 /// An operation of candle's that failed.
 fn failed(error: candle_core::Error) -> Error {
-    Error::operation(error.to_string())
+    Error::Device(Box::new(error))
 }
 
 impl Device for Candle {
@@ -245,14 +253,21 @@ impl Device for Candle {
             KvDtype::F16 => (DType::F16, 2),
         };
         let width = spec.kv_dim();
-        let positions = blocks
-            .checked_mul(block_positions)
-            .filter(|positions| {
-                let bytes = positions.checked_mul(width * bytes);
-                bytes.is_some_and(|bytes| isize::try_from(bytes).is_ok())
-            })
-            .ok_or(Error::KvTooLarge { blocks, block_positions })?;
-        let zeros = || Tensor::zeros((positions, width), dtype, &self.0).map_err(failed);
+        let positions = blocks.checked_mul(block_positions);
+        let all = positions.and_then(|positions| {
+            let bytes = positions.checked_mul(width * bytes)?;
+            isize::try_from(bytes).ok()?;
+            Some((positions, bytes))
+        });
+        let (positions, bytes) = all.ok_or(Error::KvTooLarge { blocks, block_positions })?;
+        let refused = |source| Error::KvMemory { bytes: bytes as u64, source };
+        let zeros = || {
+            if let Some(error) = self.refuses(bytes) {
+                return Err(refused(error));
+            }
+            let zeros = Tensor::zeros((positions, width), dtype, &self.0);
+            zeros.map_err(|error| refused(std::io::Error::other(error)))
+        };
         Ok(Kept { keys: zeros()?, values: zeros()?, block_positions })
     }
 

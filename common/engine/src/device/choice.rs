@@ -4,7 +4,7 @@ use super::Device;
 use super::candle::Candle;
 use super::cpu::Cpu;
 use crate::error::Error;
-use crate::options::{DeviceKind, EngineOptions};
+use crate::options::{DeviceKind, DeviceMemory, EngineOptions};
 
 /// Work that is done alike on every device.
 pub(crate) trait OnDevice {
@@ -13,6 +13,40 @@ pub(crate) trait OnDevice {
 
     /// Does the work on `device`.
     fn run<D: Device + 'static>(self, device: D) -> Result<Self::Output, Error>;
+}
+
+/// The devices that this process may offer to others: the one that `CAKE_DEVICE` names, or else the processor and, behind
+/// it, every GPU of this build that is there.
+///
+/// # Errors
+/// As [`DeviceKind::from_env`]; [`Error::Device`] if the one that is named is not there.
+pub fn own_devices() -> Result<Vec<DeviceKind>, Error> {
+    if let Some(named) = DeviceKind::named()? {
+        opens(named)?;
+        return Ok(vec![named]);
+    }
+    let all = DeviceKind::ALL.iter().map(|(_, device)| *device);
+    let gpus = all.filter(|device| device.memory() == DeviceMemory::Own && opens(*device).is_ok());
+    Ok([DeviceKind::Cpu].into_iter().chain(gpus).collect())
+}
+
+/// Whether a device is there. The processor is.
+fn opens(device: DeviceKind) -> Result<(), Error> {
+    match device.memory() {
+        DeviceMemory::System => Ok(()),
+        DeviceMemory::Own => on(&EngineOptions { device, ..EngineOptions::new(0) }, Open),
+    }
+}
+
+/// Nothing but to be on the device.
+struct Open;
+
+impl OnDevice for Open {
+    type Output = ();
+
+    fn run<D: Device + 'static>(self, _: D) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 /// Does `work` on a device as the options name it: the one place where devices are told apart.

@@ -2,7 +2,7 @@
 //! folder or a file beside this one, and a line in `choice`.
 
 mod candle;
-mod choice;
+pub(crate) mod choice;
 pub(crate) mod cpu;
 
 pub(crate) use choice::{OnDevice, on};
@@ -15,10 +15,9 @@ use cake_checkpoint::{Activation, AttentionSpec};
 use crate::batch::RowKinds;
 use crate::error::Error;
 use crate::matrix::StoredMatrix;
-use crate::options::{EngineOptions, Numerics};
+use crate::options::{EngineOptions, Numerics, Precision};
 use crate::rope::Rotation;
 use crate::step::Step;
-use cpu::gemm::precision::Precision;
 
 /// A linear layer as it is stored: `y = x · weightᵀ + bias`.
 pub(crate) struct StoredLinear {

@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::options::DeviceKind;
+
 /// Part of the time that the measuring thread may have been without a processor.
 const WAITED: f64 = 0.05;
 /// Part of all processors that others may have had: what any system does beside, and the grain of its counters,
@@ -13,7 +15,7 @@ const OTHERS: f64 = 0.15;
 /// Counters at the beginning of a measurement.
 pub(super) struct Watch {
     begin: Instant,
-    thread: Duration,
+    thread: Option<Duration>,
     process: Duration,
     machine: Option<Machine>,
 }
@@ -32,8 +34,9 @@ struct Machine {
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     wall: Duration,
-    /// The measuring thread's time on a processor; it never waits for anything else.
-    thread: Duration,
+    /// The measuring thread's time on a processor, where it never waits for anything else: `None` where it waits for a
+    /// device that computes.
+    thread: Option<Duration>,
     /// What others had of the processors, in seconds of one, stolen time among it; `None` where the system does not
     /// say.
     others: Option<Duration>,
@@ -41,12 +44,12 @@ struct Seen {
 }
 
 impl Watch {
-    /// It begins now.
-    pub(super) fn start() -> Watch {
+    /// It begins now, of what computes on this device.
+    pub(super) fn start(device: DeviceKind) -> Watch {
         Watch {
             machine: machine(),
             process: spent(ClockId::ProcessCPUTime),
-            thread: spent(ClockId::ThreadCPUTime),
+            thread: device.is_callers_processor().then(|| spent(ClockId::ThreadCPUTime)),
             begin: Instant::now(),
         }
     }
@@ -54,7 +57,7 @@ impl Watch {
     /// Whether there was nobody else until now. To be asked on the thread that started it.
     pub(super) fn is_quiet(&self) -> bool {
         let wall = self.begin.elapsed();
-        let thread = spent(ClockId::ThreadCPUTime).saturating_sub(self.thread);
+        let thread = self.thread.map(|at| spent(ClockId::ThreadCPUTime).saturating_sub(at));
         let process = spent(ClockId::ProcessCPUTime).saturating_sub(self.process);
         let now = self.machine.zip(machine());
         let others = now.map(|(before, now)| {
@@ -69,7 +72,7 @@ impl Watch {
 impl Seen {
     /// A process that may not always run, though nobody takes its place, is as fast as it will ever be.
     fn is_quiet(&self) -> bool {
-        let waited = self.wall.saturating_sub(self.thread);
+        let waited = self.wall.saturating_sub(self.thread.unwrap_or(self.wall));
         let waits = waited > self.wall.mul_f64(WAITED);
         match self.others {
             Some(others) => {
@@ -125,7 +128,7 @@ mod tests {
 
     fn seen(wall: u64, thread: u64, others: Option<u64>, processors: u32) -> bool {
         let others = others.map(ms);
-        Seen { wall: ms(wall), thread: ms(thread), others, processors }.is_quiet()
+        Seen { wall: ms(wall), thread: Some(ms(thread)), others, processors }.is_quiet()
     }
 
     #[test]
@@ -143,6 +146,15 @@ mod tests {
         assert!(!seen(150, 38, Some(80), 2));
         assert!(!seen(150, 38, None, 1), "where the system does not say, that is not known");
         assert!(seen(150, 148, None, 1));
+    }
+
+    #[test]
+    fn a_thread_that_waits_for_a_device_is_not_disturbed_by_that() {
+        let seen = |others: Option<u64>| {
+            Seen { wall: ms(150), thread: None, others: others.map(ms), processors: 2 }.is_quiet()
+        };
+        assert!(seen(Some(40)) && !seen(Some(80)));
+        assert!(seen(None), "what others have of a device nobody tells");
     }
 
     #[test]
@@ -166,7 +178,7 @@ mod tests {
             std::hint::spin_loop();
         }
         assert!(spent(ClockId::ThreadCPUTime) > before);
-        let watch = Watch::start();
+        let watch = Watch::start(DeviceKind::Cpu);
         let _ = watch.is_quiet(); // Whatever else this machine does.
     }
 }

@@ -259,7 +259,7 @@ impl Asking<'_> {
                 Some(Event::Ended(finish)) => break (finish, false),
                 Some(Event::Failed(error)) => return Err(error.into()),
                 Some(Event::Embedding(_)) | None => {
-                    return Err(scheduler::Error::Panicked.into());
+                    return Err(scheduler::Error::NoEnd.into());
                 }
             }
         };

@@ -1,5 +1,7 @@
-//! Devices that misbehave: they lie, fall silent, compute nonsense, lose their disk or half of their network.
+//! Devices that misbehave: they lie, fall silent, compute nonsense, lose their disk or half of their network. And those
+//! that do not know how a model is stored.
 
+mod encodings;
 mod pipeline;
 mod stalls;
 mod worker;

@@ -222,7 +222,9 @@ fn a_member_learns_of_another_no_more_than_who_it_is() {
         })
     };
     let (member, master) = (told(&neighbour), told(&cluster.security()));
-    assert_eq!((&*master.name, master.budget_bytes), ("a", 1 << 30));
+    let devices: Vec<_> =
+        master.devices.iter().map(|device| (&*device.name, device.budget_bytes)).collect();
+    assert_eq!((&*master.name, devices), ("a", vec![("cpu", 1 << 30)]));
     let enough = wire::Description {
         worker_id: master.worker_id,
         version: master.version,

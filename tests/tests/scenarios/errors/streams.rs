@@ -53,6 +53,7 @@ impl Loaded {
             planned_bytes: 1,
             numerics: "exact".into(),
             wire: 0,
+            device: "cpu".to_owned(),
         };
         Self { client, hold, request }
     }
@@ -82,7 +83,8 @@ impl Loaded {
 
     fn probe(&self) -> wire::ProbeComputeRequest {
         let model = self.request.model.clone();
-        wire::ProbeComputeRequest { model, encoding: "F32".to_owned(), layers: 1 }
+        let (encoding, device) = ("F32".to_owned(), "cpu".to_owned());
+        wire::ProbeComputeRequest { model, encoding, layers: 1, device }
     }
 }
 
@@ -208,6 +210,8 @@ fn a_load_with_numbers_that_do_not_agree_names_the_field() {
             ("max_rows", wire::LoadRequest { max_rows: u32::MAX, ..good.clone() }),
             ("max_positions", wire::LoadRequest { max_positions: u32::MAX, ..good.clone() }),
             ("wire", wire::LoadRequest { wire: 99, ..good.clone() }),
+            ("device", wire::LoadRequest { device: "abacus".to_owned(), ..good.clone() }),
+            ("device", wire::LoadRequest { device: String::new(), ..good.clone() }),
         ];
         for (field, request) in bad {
             loaded.request = request;

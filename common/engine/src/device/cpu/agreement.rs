@@ -4,13 +4,12 @@ use cake_checkpoint::Dtype;
 
 use super::element::FloatType;
 use super::gemm::case::{Case, RowClass};
-use super::gemm::precision::Precision;
 use super::gemm::table::{BitClass, entry};
 use super::gemm::weight::{Bits, Encoding};
 use super::isa::choice::chosen;
 use super::isa::instructions::Isa;
 use crate::error::Error;
-use crate::options::{DeviceKind, Numerics};
+use crate::options::{DeviceKind, Numerics, Precision};
 
 /// What rows may be; the head sees all of them as generated.
 const ROWS: [RowClass; 4] = [
@@ -39,14 +38,21 @@ impl MatrixKinds {
     }
 }
 
-/// Name of the arithmetic of this process: that of the device that `CAKE_DEVICE` names, or of the processor as
-/// [`cpu_tier`](super::isa::choice::cpu_tier) says, but `"avx512-bf16"` where that tier multiplies pairs of bf16, and
-/// `"portable-fused"` where plain code rounds once.
+/// Name of the arithmetic of this process: that of the device that `CAKE_DEVICE` names.
 ///
 /// # Errors
-/// As [`cpu_tier`](super::isa::choice::cpu_tier), and as [`DeviceKind::from_env`].
+/// As [`arithmetic_of`], and as [`DeviceKind::from_env`].
 pub fn arithmetic() -> Result<&'static str, Error> {
-    match DeviceKind::from_env()? {
+    arithmetic_of(DeviceKind::from_env()?)
+}
+
+/// Name of the arithmetic of a device: its own, or that of the processor as [`cpu_tier`](super::isa::choice::cpu_tier)
+/// says, but `"avx512-bf16"` where that tier multiplies pairs of bf16, and `"portable-fused"` where plain code rounds once.
+///
+/// # Errors
+/// As [`cpu_tier`](super::isa::choice::cpu_tier).
+pub fn arithmetic_of(device: DeviceKind) -> Result<&'static str, Error> {
+    match device {
         DeviceKind::Cpu => Ok(chosen()?.isa().arithmetic()),
         other => Ok(other.name()),
     }

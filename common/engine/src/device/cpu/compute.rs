@@ -99,7 +99,7 @@ impl Device for Cpu {
     fn norm(&self, norm: &Norm, x: &Rows) -> Result<Rows, Error> {
         let (found, width) = (x.values.len(), norm.weight.len());
         if found % width != 0 {
-            return Err(Error::operation(format!("{found} values do not divide into {width}")));
+            return Err(Error::NotWholeRows { width, found });
         }
         Ok(x.with(rms_norm(self.tier, &x.values, &norm.weight, norm.eps)))
     }

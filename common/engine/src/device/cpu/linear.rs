@@ -58,7 +58,7 @@ impl Linear {
     /// made ready for the kernels once: each `[rows, outputs]`.
     ///
     /// # Errors
-    /// [`Error::Operation`] if the shapes do not fit.
+    /// [`Error::WrongActivations`] if the shapes do not fit.
     pub(crate) fn forward_each<const N: usize>(
         layers: [&Linear; N],
         x: &[f32],
@@ -69,7 +69,7 @@ impl Linear {
         let fits = |layer: &&Linear| layer.inputs() == inputs && inputs * count == x.len();
         if let Some(layer) = layers.iter().find(|layer| !fits(layer)) {
             let (found, inputs) = (x.len(), layer.inputs());
-            return Err(Error::operation(format!("{found} values for {count} rows of {inputs}")));
+            return Err(Error::WrongActivations { rows: count, inputs, found });
         }
         let mut results = layers.map(|layer| UninitVec::<f32>::new(count * layer.outputs()));
         let upcoming = layers.first().map_or_else(Vec::new, |first| first.upcoming());
@@ -94,8 +94,8 @@ impl Linear {
                 pool::run_all(&tasks);
             }
         }
-        // SAFETY: the runs are all rows, and of each row the tasks of a layer, all of which are done, write every
-        // output.
+        // SAFETY: the runs are all rows, and of the rows of each the tasks of a layer, all of which are done, wrote every
+        // output: that is the promise of `Gemm`.
         Ok(results.map(|result| unsafe { result.assume_init() }))
     }
 

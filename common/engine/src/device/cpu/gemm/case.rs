@@ -1,9 +1,8 @@
 //! What decides which kernel computes a product.
 
-use super::precision::Precision;
 use super::weight::Encoding;
 use crate::device::cpu::isa::instructions::Isa;
-use crate::options::Numerics;
+use crate::options::{Numerics, Precision};
 
 /// A kind of product, on a kind of processor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -27,7 +27,8 @@ const TASKS_PER_THREAD: usize = 8;
 /// The product in f32 with numbers of any type.
 pub(crate) struct Float;
 
-impl Gemm for Float {
+// SAFETY: `Product` writes all rows of its outputs, and the tasks' ranges are all outputs.
+unsafe impl Gemm for Float {
     fn form(&self, encoding: Encoding) -> Form {
         match encoding {
             Encoding::Float(FloatType::Bf16) => Form::EvensFirst,

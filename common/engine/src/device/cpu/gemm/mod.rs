@@ -10,7 +10,6 @@ pub(crate) mod case;
 pub(crate) mod float;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod panel;
-pub(crate) mod precision;
 pub(crate) mod product;
 pub(crate) mod table;
 pub(crate) mod target;

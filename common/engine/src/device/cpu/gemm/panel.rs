@@ -15,7 +15,6 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use crate::device::cpu::buffer::Uninit;
-use crate::device::cpu::gemm::precision::Precision;
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::{Encoding, Matrix, Weight};
@@ -24,6 +23,7 @@ use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::isa::x86::pairs::{round_pairs, rounding_errors};
 use crate::device::cpu::isa::x86::{Avx512, Avx512Bf16, transposed};
 use crate::device::cpu::pool::{Tasks, current_threads, for_each_mut};
+use crate::options::Precision;
 
 /// Vectors of outputs in a panel.
 const VECTORS: usize = 4;
@@ -52,7 +52,8 @@ pub(crate) struct Pairs {
     pub(crate) precision: Precision,
 }
 
-impl Gemm for Pairs {
+// SAFETY: the result is set to zero before any task adds to it.
+unsafe impl Gemm for Pairs {
     fn form(&self, _: Encoding) -> Form {
         Form::Bf16Pairs { planes: self.precision.planes() }
     }

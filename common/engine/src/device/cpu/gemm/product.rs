@@ -10,9 +10,13 @@ use crate::device::cpu::pool::Tasks;
 /// A kernel that multiplies rows of activations with stored matrices. Called once for a product, never inside of its
 /// loops.
 ///
+/// # Safety
+/// Whoever implements it promises that, once all tasks of [`Gemm::tasks`] have run, in any order and on any threads, every
+/// element of `y` has been written: whoever asked for the product then reads memory that was not set before.
+///
 /// # Panics
 /// Every method, if the table would not have given the kernel such weights on such a processor.
-pub(crate) trait Gemm: Sync {
+pub(crate) unsafe trait Gemm: Sync {
     /// How activations are prepared for weights stored so.
     fn form(&self, encoding: Encoding) -> Form;
 

@@ -25,13 +25,12 @@ use super::case::{Case, RowClass};
 use super::float;
 #[cfg(target_arch = "x86_64")]
 use super::panel;
-use super::precision::Precision;
 use super::product::{Gemm, Scratch};
 use super::weight::Encoding;
 use crate::device::cpu::element::FloatType;
 use crate::device::cpu::isa::instructions::Isa;
 use crate::device::cpu::isa::tier::Tier;
-use crate::options::Numerics;
+use crate::options::{Numerics, Precision};
 
 /// Which products give the same bits, on processors whose multiply-add rounds once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -16,7 +16,8 @@ use crate::device::cpu::pool::Tasks;
 /// The product in f32 with packed matrices.
 pub(crate) struct Widened;
 
-impl Gemm for Widened {
+// SAFETY: `Task` writes all rows of its outputs, and `by_outputs` gives the tasks all outputs.
+unsafe impl Gemm for Widened {
     fn form(&self, _: Encoding) -> Form {
         Form::F32
     }

@@ -40,7 +40,8 @@ pub(super) fn matmul<'a>(
 /// The product of whole numbers, with the instructions of any tier.
 pub(crate) struct Words;
 
-impl Gemm for Words {
+// SAFETY: `matmul` sets the result to zero before any task adds to it.
+unsafe impl Gemm for Words {
     fn form(&self, encoding: Encoding) -> Form {
         let (bits, group) = encoding.affine();
         Form::Words { bits, group }

@@ -41,7 +41,8 @@ enum Tiled {
     Many(Packed),
 }
 
-impl Gemm for ByteTiles {
+// SAFETY: in each of the three a task writes all rows of its outputs, and `by_outputs` gives the tasks all outputs.
+unsafe impl Gemm for ByteTiles {
     fn form(&self, encoding: Encoding) -> Form {
         let (bits, group) = encoding.affine();
         Form::ByteTiles { bits, group }

@@ -20,7 +20,9 @@ use crate::device::cpu::pool::Tasks;
 /// The product of whole numbers, by instructions that multiply bytes.
 pub(crate) struct Vnni;
 
-impl Gemm for Vnni {
+// SAFETY: `direct` writes as many rows as it is given here, of outputs of which `by_outputs` gives the tasks all; `panel`
+// sets the result to zero before any task adds to it.
+unsafe impl Gemm for Vnni {
     fn form(&self, encoding: Encoding) -> Form {
         let (bits, group) = encoding.affine();
         Form::Bytes { bits, group }

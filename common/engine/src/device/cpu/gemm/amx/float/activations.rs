@@ -5,11 +5,11 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::shape::{PAIR, STEP, Tile};
-use crate::device::cpu::gemm::precision::Precision;
 use crate::device::cpu::isa::x86::Amx;
 use crate::device::cpu::isa::x86::pairs::split_pairs;
 use crate::device::cpu::isa::x86::tiles::{TILE_ROWS, transpose_into};
 use crate::device::cpu::pool::for_each_mut;
+use crate::options::Precision;
 
 /// Rows of activations as tiles: `[pair of row tiles, step, plane, tile of the pair]`, where a
 /// line of a tile has a pair of inputs of 16 rows. Rows and inputs past the end are zero; a last

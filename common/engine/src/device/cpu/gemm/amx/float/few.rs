@@ -97,7 +97,8 @@ fn split(x: &[f32], inputs: usize, pass: &mut Pass) {
 /// The product of generated rows with numbers in bf16; an activation is the sum of two bf16.
 pub(crate) struct NarrowTiles;
 
-impl Gemm for NarrowTiles {
+// SAFETY: the passes are all rows, a task writes each pass's rows of its outputs, and the tasks' ranges are all outputs.
+unsafe impl Gemm for NarrowTiles {
     fn form(&self, _: Encoding) -> Form {
         Form::NarrowBf16Tiles
     }

@@ -11,7 +11,6 @@ use super::shape::{PAIR, STRIP, STRIP_LINES, Tile, proof, row_bytes};
 use super::task::Task;
 use crate::device::cpu::buffer::{Uninit, kept};
 use crate::device::cpu::gemm::amx::ahead::Ahead;
-use crate::device::cpu::gemm::precision::Precision;
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::{Encoding, Weight};
@@ -19,6 +18,7 @@ use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::isa::x86::Line;
 use crate::device::cpu::isa::x86::tiles::{LINE, TILE_ROWS, Tiles};
 use crate::device::cpu::pool::{Tasks, current_threads};
+use crate::options::Precision;
 
 /// Steps of a block, whose sums stay in registers: their way to memory and back costs as much as
 /// four. More, and two planes of a pair of row tiles leave the first-level cache between two strips.
@@ -53,7 +53,8 @@ pub(crate) struct PromptTiles {
     pub(crate) precision: Precision,
 }
 
-impl Gemm for PromptTiles {
+// SAFETY: a task writes all rows of its outputs, and the tasks' ranges are all outputs.
+unsafe impl Gemm for PromptTiles {
     fn form(&self, _: Encoding) -> Form {
         Form::Bf16Tiles { planes: self.precision.planes() }
     }

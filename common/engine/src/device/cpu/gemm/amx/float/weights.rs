@@ -198,11 +198,11 @@ mod tests {
     use super::super::prompt::PromptTiles;
     use super::*;
     use crate::device::cpu::element::{Bf16, Element, F16, F32};
-    use crate::device::cpu::gemm::precision::Precision;
     use crate::device::cpu::gemm::weight::Matrix;
     use crate::device::cpu::isa::tier::Tier;
     use crate::device::cpu::isa::x86::Amx;
     use crate::device::cpu::pool::Pool;
+    use crate::options::Precision;
     use crate::testing::{Random, product};
 
     /// So many small numbers of either sign, from an odd address on.

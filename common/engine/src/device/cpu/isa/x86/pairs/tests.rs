@@ -3,12 +3,11 @@
 
 use crate::device::cpu::element::{Bf16, Element, FloatType};
 use crate::device::cpu::gemm::case::RowClass;
-use crate::device::cpu::gemm::precision::Precision;
 use crate::device::cpu::gemm::table::choose;
 use crate::device::cpu::gemm::weight::{Matrix, Weight};
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::Pool;
-use crate::options::Numerics;
+use crate::options::{Numerics, Precision};
 use crate::testing::{Random, assert_product, product};
 
 /// Relative to the sum of absolute products: some thousand roundings of 2^-24, most of which cancel,
