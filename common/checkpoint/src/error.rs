@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use crate::blob::{BlobError, ManifestError};
 use crate::catalog::CatalogError;
+use crate::container::safetensors::header::FileError;
+use crate::container::safetensors::index::IndexError;
 use crate::encoding::EncodeError;
 use crate::locate::LocateError;
 use crate::model::ConfigError;
-use crate::safetensors::header::FileError;
-use crate::safetensors::index::IndexError;
 use crate::units::format_bytes;
 
 /// Whatever can go wrong with a checkpoint or a blob. Its text is a whole sentence.

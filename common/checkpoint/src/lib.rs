@@ -17,6 +17,7 @@
 mod anonymous;
 pub mod blob;
 pub mod catalog;
+pub mod container;
 pub mod digest_cache;
 pub mod dtype;
 pub mod encoding;
@@ -31,7 +32,6 @@ pub mod mapped;
 mod mapped_matrix;
 pub mod model;
 pub mod range;
-pub mod safetensors;
 #[cfg(test)]
 mod testing;
 pub mod units;
@@ -43,6 +43,7 @@ pub use blob::{
     MAX_MANIFEST_BYTES, Manifest, ManifestError, TensorEntry, encoded_tensors,
 };
 pub use catalog::{CatalogError, Checkpoint, CheckpointFile, MatrixTensors, Tensor};
+pub use container::safetensors::header::{FileError, Header, HeaderError, TensorInfo};
 pub use digest_cache::DigestCache;
 pub use dtype::Dtype;
 pub use encoding::{
@@ -62,5 +63,4 @@ pub use model::{
     TensorKind, TensorSpec,
 };
 pub use range::LayerRange;
-pub use safetensors::header::{FileError, Header, HeaderError, TensorInfo};
 pub use watch::Watch;

@@ -8,13 +8,13 @@ use super::error::CatalogError;
 use super::expected::{Expected, check_params, expected_tensors};
 use super::tensor::{CheckpointFile, Tensor};
 use super::weights::{gather, read_bounded};
+use crate::container::safetensors::header::TensorInfo;
 use crate::encoding::{Encoding, Part};
 use crate::error::Error;
 use crate::generation;
 use crate::locate::{Location, locate};
 use crate::model::{MAX_CONFIG_BYTES, ModelSpec, Names, Role};
 use crate::range::LayerRange;
-use crate::safetensors::header::TensorInfo;
 
 impl Checkpoint {
     /// Finds (see [`locate`]) and opens a checkpoint.

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
+use crate::container::safetensors::writer::Entry;
 use crate::dtype::Dtype;
 use crate::encoding::Encoding;
 use crate::model::Role;
-use crate::safetensors::writer::Entry;
 
 /// One tensor of a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]

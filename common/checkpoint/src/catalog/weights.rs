@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use super::error::{CatalogError, listed};
 use super::expected::required_tensors;
+use crate::container::safetensors::header::{FileError, Header, TensorInfo};
+use crate::container::safetensors::index::{Index, MAX_INDEX_BYTES};
 use crate::error::Error;
 use crate::locate::{Location, WeightsPath};
 use crate::model::{ModelSpec, Names, Role};
-use crate::safetensors::header::{FileError, Header, TensorInfo};
-use crate::safetensors::index::{Index, MAX_INDEX_BYTES};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";

@@ -4,9 +4,9 @@ use serde_json::json;
 
 use super::super::CatalogError;
 use super::{NORM, catalog_error, warned};
+use crate::container::safetensors::header::{FileError, HeaderError};
+use crate::container::safetensors::index::IndexError;
 use crate::error::Error;
-use crate::safetensors::header::{FileError, HeaderError};
-use crate::safetensors::index::IndexError;
 use crate::testing::{TinyCheckpoint, file_name, made, open};
 
 #[test]

@@ -1,0 +1,3 @@
+//! File formats that models and blobs come in.
+
+pub mod safetensors;
