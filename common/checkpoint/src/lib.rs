@@ -27,6 +27,7 @@ mod fault;
 mod file;
 pub mod file_map;
 pub mod generation;
+mod listed;
 pub mod locate;
 pub mod mapped;
 mod mapped_matrix;
@@ -43,6 +44,7 @@ pub use blob::{
     MAX_MANIFEST_BYTES, Manifest, ManifestError, TensorEntry, encoded_tensors,
 };
 pub use catalog::{CatalogError, Checkpoint, CheckpointFile, MatrixTensors, Tensor};
+pub use container::safetensors::WeightsError;
 pub use container::safetensors::header::{FileError, Header, HeaderError, TensorInfo};
 pub use digest_cache::DigestCache;
 pub use dtype::Dtype;

@@ -8,7 +8,6 @@ mod open;
 mod tensor;
 #[cfg(test)]
 mod tests;
-mod weights;
 
 pub use checkpoint::Checkpoint;
 pub use error::CatalogError;

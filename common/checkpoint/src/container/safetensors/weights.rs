@@ -5,37 +5,37 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::error::{CatalogError, listed};
-use super::expected::required_tensors;
-use crate::container::safetensors::header::{FileError, Header, TensorInfo};
-use crate::container::safetensors::index::{Index, MAX_INDEX_BYTES};
+use super::error::WeightsError;
+use super::header::{FileError, Header, TensorInfo};
+use super::index::{Index, MAX_INDEX_BYTES};
 use crate::error::Error;
+use crate::listed::listed;
 use crate::locate::{Location, WeightsPath};
-use crate::model::{ModelSpec, Names, Role};
+use crate::model::{ModelSpec, Names};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
 /// The opened files of a checkpoint and the tensors in them that count.
-pub(super) struct Weights {
-    pub(super) files: Vec<OpenFile>,
+pub(crate) struct Weights {
+    pub(crate) files: Vec<OpenFile>,
     /// File index and tensor, by file and offset.
-    pub(super) tensors: Vec<(usize, TensorInfo)>,
+    pub(crate) tensors: Vec<(usize, TensorInfo)>,
 }
 
-pub(super) struct OpenFile {
+pub(crate) struct OpenFile {
     /// As the index calls it.
     name: String,
-    pub(super) path: PathBuf,
-    pub(super) handle: File,
-    pub(super) bytes: u64,
-    pub(super) header: Header,
+    pub(crate) path: PathBuf,
+    pub(crate) handle: File,
+    pub(crate) bytes: u64,
+    pub(crate) header: Header,
 }
 
 /// Opens what the location asks for.
 ///
 /// Where both forms are there the single file counts, as in the reference, if it has the whole model.
-pub(super) fn gather(
+pub(crate) fn gather(
     location: &Location,
     config: &ModelSpec,
     warnings: &mut Vec<String>,
@@ -59,7 +59,7 @@ fn from_single(directory: &Path, path: &Path) -> Result<Weights, Error> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     if !path.is_file() {
         let (directory, files) = (directory.into(), vec![name]);
-        return Err(CatalogError::FilesMissing { directory, expected: 1, files }.into());
+        return Err(WeightsError::FilesMissing { directory, expected: 1, files }.into());
     }
     let file = open_file(name, path.into())?;
     let tensors = file.header.tensors.iter().map(|tensor| (0, tensor.clone())).collect();
@@ -87,10 +87,10 @@ fn from_either(
         return Ok(weights);
     }
     let names: HashSet<&str> = weights.tensors.iter().map(|(_, t)| t.name.as_str()).collect();
-    let required = required_tensors(config).into_iter().map(|required| required.name);
+    let required = config.required_tensors().into_iter().map(|required| required.name);
     let missing: Vec<String> = required.filter(|name| !names.contains(name.as_str())).collect();
     if !missing.is_empty() {
-        return Err(CatalogError::Ambiguous { directory: directory.into(), missing }.into());
+        return Err(WeightsError::Ambiguous { directory: directory.into(), missing }.into());
     }
     warnings.push(format!(
         "both {SINGLE} and an index of other files are there; the single file is used"
@@ -110,7 +110,7 @@ fn from_index(
     let missing: Vec<String> = names.iter().filter(absent).map(ToString::to_string).collect();
     if !missing.is_empty() {
         let (directory, expected) = (directory.into(), names.len());
-        return Err(CatalogError::FilesMissing { directory, expected, files: missing }.into());
+        return Err(WeightsError::FilesMissing { directory, expected, files: missing }.into());
     }
     let open = |name: &&str| open_file(name.to_string(), directory.join(name));
     let files = names.iter().map(open).collect::<Result<Vec<_>, _>>()?;
@@ -131,7 +131,7 @@ fn choose(
     files: &[OpenFile],
     config: &ModelSpec,
     warnings: &mut Vec<String>,
-) -> Result<Vec<(usize, TensorInfo)>, CatalogError> {
+) -> Result<Vec<(usize, TensorInfo)>, WeightsError> {
     let mut holders: HashMap<&str, Vec<usize>> = HashMap::new();
     for (number, file) in files.iter().enumerate() {
         for tensor in &file.header.tensors {
@@ -151,11 +151,11 @@ fn choose(
         }
         let (tensor, file) = (tensor.clone(), mapped.clone());
         match found.first() {
-            _ if !is_needed(&tensor, &names) => unneeded.push(tensor),
-            None => return Err(CatalogError::IndexTensorMissing { tensor, file }),
+            _ if !names.needs(&tensor) => unneeded.push(tensor),
+            None => return Err(WeightsError::IndexTensorMissing { tensor, file }),
             Some(&number) => {
                 let found = files[number].name.clone();
-                return Err(CatalogError::IndexWrongFile { tensor, mapped: file, found });
+                return Err(WeightsError::IndexWrongFile { tensor, mapped: file, found });
             }
         }
     }
@@ -183,7 +183,7 @@ fn choose(
                 _ if found.len() > 1 => {
                     let name = |position: usize| files[found[position]].name.clone();
                     let (tensor, first, second) = (tensor.name.clone(), name(0), name(1));
-                    return Err(CatalogError::DuplicateTensor { tensor, first, second });
+                    return Err(WeightsError::DuplicateTensor { tensor, first, second });
                 }
                 _ => unindexed.push(tensor.name.clone()),
             }
@@ -207,15 +207,6 @@ fn choose(
     Ok(chosen)
 }
 
-/// Whether the model needs a tensor of that name.
-fn is_needed(tensor: &str, names: &Names<'_>) -> bool {
-    match names.role(tensor) {
-        Ok(Role::Head(_)) => !names.spec().tie_word_embeddings,
-        Ok(Role::Ignored) | Err(_) => false,
-        Ok(_) => true,
-    }
-}
-
 fn open_file(name: String, path: PathBuf) -> Result<OpenFile, FileError> {
     let handle = File::open(&path).map_err(|cause| FileError::Io { path: path.clone(), cause })?;
     let (header, bytes) = Header::read_from(&handle, &path)?;
@@ -229,7 +220,7 @@ fn read_index(path: &Path) -> Result<Index, Error> {
 }
 
 /// The first `most` bytes of a small file.
-pub(super) fn read_bounded(path: &Path, most: u64) -> Result<Vec<u8>, Error> {
+pub(crate) fn read_bounded(path: &Path, most: u64) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
     File::open(path)
         .and_then(|file| file.take(most).read_to_end(&mut bytes))
@@ -241,7 +232,7 @@ fn is_there(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }
 
-fn no_weights(directory: &Path) -> CatalogError {
+fn no_weights(directory: &Path) -> WeightsError {
     let others = [
         (
             "pytorch_model.bin",
@@ -257,5 +248,5 @@ fn no_weights(directory: &Path) -> CatalogError {
         ),
     ];
     let hint = others.iter().find(|(name, _)| is_there(&directory.join(name)));
-    CatalogError::NoWeights { directory: directory.into(), hint: hint.map_or("", |(_, hint)| hint) }
+    WeightsError::NoWeights { directory: directory.into(), hint: hint.map_or("", |(_, hint)| hint) }
 }
