@@ -1,7 +1,27 @@
-//! Reading a file at a position, without moving a cursor that others share.
+//! Reading files: at a position, without moving a cursor that others share, or no more than so much.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// That directory, or the directory of that file; `.` for a bare name.
+pub(crate) fn directory_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        _ if path.is_dir() => path.to_owned(),
+        Some(parent) if parent != Path::new("") => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+/// The first `most` bytes of a small file.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn read_first(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
 
 /// Fills `buffer` from `offset` on.
 ///

@@ -12,4 +12,4 @@ mod tests;
 pub use checkpoint::Checkpoint;
 pub use error::CatalogError;
 pub use matrix::MatrixTensors;
-pub use tensor::{CheckpointFile, Tensor};
+pub use tensor::Tensor;
