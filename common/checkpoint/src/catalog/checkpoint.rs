@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::tensor::Tensor;
 use crate::blob::{Digest, Hasher};
-use crate::container::CheckpointFile;
+use crate::container::{CheckpointFile, TextFiles};
 use crate::encoding::{ENCODER_VERSION, Scheme};
 use crate::error::Error;
 use crate::file::read_exact_at;
@@ -24,6 +24,8 @@ pub struct Checkpoint {
     pub location: Location,
     /// What the model is.
     pub config: ModelSpec,
+    /// Its tokenizer, chat template and defaults.
+    pub texts: TextFiles,
     /// Defaults for generation.
     pub generation: GenerationConfig,
     /// Its files.

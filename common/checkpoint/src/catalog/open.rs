@@ -37,9 +37,9 @@ impl Checkpoint {
 /// See [`Checkpoint::open_at`].
 fn open(location: Location) -> Result<Checkpoint, Error> {
     let contents = location.container.open(&location.path)?;
-    let Contents { spec: config, files, tensors: stored, warnings: found } = contents;
+    let Contents { spec: config, texts, files, tensors: stored, warnings: found } = contents;
     let mut warnings = Vec::new();
-    let generation = generation::read(&location.directory, &mut warnings);
+    let generation = generation::read(&texts, &mut warnings);
     warnings.extend(found);
     let names = Names::of(&config);
     let mut tensors = Vec::with_capacity(stored.len());
@@ -75,6 +75,7 @@ fn open(location: Location) -> Result<Checkpoint, Error> {
     Ok(Checkpoint {
         location,
         config,
+        texts,
         generation,
         files,
         tensors,

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::PathBuf;
 
+use super::texts::TextFiles;
 use crate::dtype::Dtype;
 use crate::model::ModelSpec;
 
@@ -11,6 +12,8 @@ use crate::model::ModelSpec;
 pub struct Contents {
     /// What the model is.
     pub spec: ModelSpec,
+    /// Its tokenizer, chat template and defaults.
+    pub texts: TextFiles,
     /// Its files, each with the handle that its header was read from.
     pub files: Vec<(CheckpointFile, File)>,
     /// The tensors that count, by file and offset; no name twice.

@@ -1,5 +1,5 @@
-//! File formats that models come in: each gives named, sized, typed tensors and the model's specification
-//! ([`Contents`]), and none knows what a tensor is for ([`Container`]).
+//! File formats that models come in: each gives named, sized, typed tensors, the model's specification and its text
+//! side ([`Contents`]), and none knows what a tensor is for ([`Container`]).
 
 mod contents;
 mod format;
@@ -7,7 +7,9 @@ mod list;
 pub mod safetensors;
 #[cfg(test)]
 mod tests;
+mod texts;
 
 pub use contents::{CheckpointFile, Contents, StoredTensor};
 pub use format::Container;
 pub use list::{CONTAINERS, recognise};
+pub use texts::TextFiles;

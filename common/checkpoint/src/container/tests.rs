@@ -1,11 +1,12 @@
 //! A container that is no safetensors: all that the rest of the house needs of one.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 
 use tempfile::TempDir;
 
-use super::{CheckpointFile, Container, Contents, StoredTensor};
+use super::{CheckpointFile, Container, Contents, StoredTensor, TextFiles};
 use crate::blob::BlobSource;
 use crate::catalog::{CatalogError, Checkpoint};
 use crate::dtype::Dtype;
@@ -16,6 +17,9 @@ use crate::testing::{TinyCheckpoint, made};
 
 /// Bytes before the first tensor: an odd number, so that nothing is aligned.
 const PREFACE: &[u8] = b"flat!";
+
+/// Its defaults for generation.
+const DEFAULTS: &str = r#"{"eos_token_id":[4,3,4]}"#;
 
 /// The tensors of a tiny checkpoint behind each other in one file, last first; what they are is known beforehand.
 #[derive(Debug)]
@@ -65,6 +69,10 @@ impl Container for Flat {
         let handle = File::open(path).map_err(|cause| Error::io("open", path, cause))?;
         Ok(Contents {
             spec: ModelSpec::parse(tiny.config.to_string().as_bytes()).unwrap(),
+            texts: TextFiles::Inside {
+                file: path.into(),
+                texts: BTreeMap::from([("generation_config.json".into(), DEFAULTS.into())]),
+            },
             files: vec![(file, handle)],
             tensors,
             warnings: vec!["it is flat".into()],
@@ -86,6 +94,7 @@ fn blobs_are_the_same_whatever_the_container() {
         let (there, here) = (tiny.open().unwrap(), flat.checkpoint(&directory).unwrap());
         assert_eq!(here.config, there.config);
         assert_eq!(here.warnings, ["it is flat"]);
+        assert_eq!((here.stop_token_ids(), there.stop_token_ids()), (vec![3, 4], vec![1]));
         for layer in 0..there.config.layers.len() {
             let (there, here) = (BlobSource::new(&there, layer), BlobSource::new(&here, layer));
             assert_eq!(here.manifest().unwrap(), there.manifest().unwrap());

@@ -6,6 +6,7 @@ use super::header::TensorInfo;
 use super::weights::{OpenFile, gather, is_named};
 use crate::container::contents::{CheckpointFile, Contents, StoredTensor};
 use crate::container::format::Container;
+use crate::container::texts::TextFiles;
 use crate::error::Error;
 use crate::file::{directory_of, read_first};
 use crate::model::{MAX_CONFIG_BYTES, ModelSpec};
@@ -23,7 +24,8 @@ impl Container for Safetensors {
     }
 
     fn open(&self, path: &Path) -> Result<Contents, Error> {
-        let config_path = directory_of(path).join(CONFIG);
+        let directory = directory_of(path);
+        let config_path = directory.join(CONFIG);
         // One byte more than allowed is enough to tell that it is too long.
         let json = read_first(&config_path, MAX_CONFIG_BYTES as u64 + 1)
             .map_err(|cause| Error::io("read", &config_path, cause))?;
@@ -42,6 +44,6 @@ impl Container for Safetensors {
             (CheckpointFile { path, bytes, header_digest: header.digest }, handle)
         };
         let files = weights.files.into_iter().map(opened).collect();
-        Ok(Contents { spec, files, tensors, warnings })
+        Ok(Contents { spec, texts: TextFiles::Directory(directory), files, tensors, warnings })
     }
 }
