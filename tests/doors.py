@@ -2,8 +2,8 @@
 """Says where a fact is said beside its own door.
 
 Each rule is a pattern and the files that may have it; it is looked for in the sources of each crate, without comments
-and without tests (`#[cfg(test)]` modules at the end of a file, files of tests). What it finds elsewhere is a fact that
-is said a second time: what a device, an encoding or a configuration is would have to be changed there, too.
+and without tests (`#[cfg(test)]` modules, in a file of their own or at the end of another). What it finds elsewhere is a
+fact that is said a second time: what a device, an encoding or a container is would have to be changed there, too.
 
     tests/doors.py       # ends with 1 if there is anything
 """
@@ -29,7 +29,13 @@ RULES = [
     (
         "a configuration's text",
         r"\bconfig_json\b",
-        [CHECKPOINT + "model/parse.rs", CHECKPOINT + "catalog/open.rs"],
+        [CHECKPOINT + "model/parse.rs"],
+    ),
+    (
+        "what the files of a model are called",
+        r"\bconfig\.json\b|\bmodel\.safetensors\b|\.index\.json\b",
+        # `locate` says what a person may name and tells a model from a folder of the Hub's cache, `demo.rs` writes a model.
+        [CHECKPOINT + "container/safetensors/", CHECKPOINT + "locate", "master/src/cli/demo.rs"],
     ),
     (
         "how a matrix is packed, from shapes or numbers",
@@ -61,12 +67,24 @@ def sources():
 
 def is_of_tests(path):
     stem = path.removesuffix(".rs").split("/")
-    return any(part in ("tests", "testing") or part.endswith("_tests") for part in stem)
+    return any(part in ("tests", "testing") or part.endswith("_tests") for part in stem) or is_a_test_of(path)
+
+
+def is_a_test_of(path):
+    """Whether the module above declares this file for tests only."""
+    folder, name = os.path.split(path.removesuffix(".rs"))
+    declared = re.compile(rf"^#\[cfg\((all\()?test\b.*\n(pub(\(\w+\))? )?mod {name};", re.MULTILINE)
+    above = [folder + ".rs", *(os.path.join(folder, file) for file in ("mod.rs", "lib.rs", "main.rs"))]
+    return any(declared.search(text_of(file)) for file in above if os.path.exists(os.path.join(ROOT, file)))
+
+
+def text_of(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        return file.read()
 
 
 def lines(path):
-    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
-        text = file.read()
+    text = text_of(path)
     end = re.search(r"^#\[cfg\((all\()?test\b.*\n(pub(\(\w+\))? )?mod \w+ \{", text, re.MULTILINE)
     for number, line in enumerate(text[: end.start() if end else None].split("\n"), 1):
         yield number, re.sub(r"//.*", "", line)

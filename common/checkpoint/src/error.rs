@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 
 use crate::blob::{BlobError, ManifestError};
 use crate::catalog::CatalogError;
+use crate::container::safetensors::WeightsError;
+use crate::container::safetensors::header::FileError;
+use crate::container::safetensors::index::IndexError;
 use crate::encoding::EncodeError;
 use crate::locate::LocateError;
 use crate::model::ConfigError;
-use crate::safetensors::header::FileError;
-use crate::safetensors::index::IndexError;
 use crate::units::format_bytes;
 
 /// Whatever can go wrong with a checkpoint or a blob. Its text is a whole sentence.
@@ -37,7 +38,10 @@ pub enum Error {
         /// What is wrong in it.
         cause: IndexError,
     },
-    /// Files that are each valid but do not make this model.
+    /// Files that are each valid but not the files of one model.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// Tensors that do not make this model.
     #[error(transparent)]
     Catalog(#[from] CatalogError),
     /// A manifest that is malformed.

@@ -1,10 +1,10 @@
 //! `generation_config.json`: the model's own defaults for choosing tokens.
 
-use std::fs::File;
-use std::io::Read;
-use std::path::Path;
+use std::io::ErrorKind;
 
 use serde_json::Value;
+
+use crate::container::TextFiles;
 
 /// Longest file read; real ones have a few hundred bytes.
 const MAX_BYTES: u64 = 1 << 20;
@@ -101,22 +101,21 @@ impl GenerationConfig {
 
 const FILE: &str = "generation_config.json";
 
-/// Reads the file of a checkpoint directory; it may be absent.
-pub(crate) fn read(directory: &Path, warnings: &mut Vec<String>) -> GenerationConfig {
-    let path = directory.join(FILE);
-    let mut json = Vec::new();
-    match File::open(&path).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut json)) {
-        Ok(_) => {
+/// Reads the text of a model; it may be absent.
+pub(crate) fn read(texts: &TextFiles, warnings: &mut Vec<String>) -> GenerationConfig {
+    match texts.read(FILE, MAX_BYTES) {
+        Ok(Ok(json)) => {
             let (config, found) = GenerationConfig::parse(&json);
             warnings.extend(found);
-            config
+            return config;
         }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => GenerationConfig::default(),
+        Ok(Err(bytes)) => warnings.push(format!("{FILE} is ignored: {bytes} bytes are too many")),
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => {
-            warnings.push(format!("cannot read {}: {error}", path.display()));
-            GenerationConfig::default()
+            warnings.push(format!("cannot read {}: {error}", texts.path(FILE).display()));
         }
     }
+    GenerationConfig::default()
 }
 
 /// One id or a list of them.

@@ -1,4 +1,4 @@
-//! The bytes of a model: checkpoint files, catalog, families, configuration and blobs.
+//! The bytes of a model: containers, catalog, families, configuration and blobs.
 //!
 //! Start reading at [`Checkpoint`], which opens a checkpoint and knows every tensor of it, then at
 //! [`BlobSource`] (one layer streamed as a file of its own) and [`Blob`] (such a file on a worker's
@@ -17,6 +17,7 @@
 mod anonymous;
 pub mod blob;
 pub mod catalog;
+pub mod container;
 pub mod digest_cache;
 pub mod dtype;
 pub mod encoding;
@@ -26,12 +27,12 @@ mod fault;
 mod file;
 pub mod file_map;
 pub mod generation;
+mod listed;
 pub mod locate;
 pub mod mapped;
 mod mapped_matrix;
 pub mod model;
 pub mod range;
-pub mod safetensors;
 #[cfg(test)]
 mod testing;
 pub mod units;
@@ -42,7 +43,10 @@ pub use blob::{
     Blob, BlobError, BlobSource, BlobTensor, CHUNK_BYTES, Digest, DigestParseError, Hasher,
     MAX_MANIFEST_BYTES, Manifest, ManifestError, TensorEntry, encoded_tensors,
 };
-pub use catalog::{CatalogError, Checkpoint, CheckpointFile, MatrixTensors, Tensor};
+pub use catalog::{CatalogError, Checkpoint, MatrixTensors, Tensor};
+pub use container::safetensors::WeightsError;
+pub use container::safetensors::header::{FileError, Header, HeaderError, TensorInfo};
+pub use container::{CONTAINERS, CheckpointFile, Container, Contents, StoredTensor, TextFiles};
 pub use digest_cache::DigestCache;
 pub use dtype::Dtype;
 pub use encoding::{
@@ -52,7 +56,7 @@ pub use encoding::{
 pub use error::Error;
 pub use file_map::{DamagedFile, FileMap};
 pub use generation::GenerationConfig;
-pub use locate::{LocateError, Location, WeightsPath, locate, locate_in};
+pub use locate::{LocateError, Location, locate, locate_in};
 pub use mapped::MappedTensor;
 pub use mapped_matrix::MappedMatrix;
 pub use model::{
@@ -62,5 +66,4 @@ pub use model::{
     TensorKind, TensorSpec,
 };
 pub use range::LayerRange;
-pub use safetensors::header::{FileError, Header, HeaderError, TensorInfo};
 pub use watch::Watch;

@@ -1,46 +1,25 @@
 //! From what a person typed to the files of a checkpoint.
 
+mod error;
+
 use std::path::{Path, PathBuf};
 
+use crate::container::{Container, recognise};
+use crate::file::directory_of;
+
+pub use error::LocateError;
+
 /// Where a checkpoint is.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct Location {
-    /// The directory with `config.json` and the tokenizer.
+    /// What was found: a directory or a file.
+    pub path: PathBuf,
+    /// The format in which the model lies there.
+    pub container: &'static dyn Container,
+    /// The directory, or that of the file.
     pub directory: PathBuf,
-    /// Which weights in it to use.
-    pub weights: WeightsPath,
     /// What to call the model before people.
     pub name: String,
-}
-
-/// Which weights of a directory to use.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum WeightsPath {
-    /// This one file.
-    Single(PathBuf),
-    /// The files of this index.
-    Index(PathBuf),
-    /// Whatever is there: `model.safetensors`, else the index.
-    Auto,
-}
-
-/// Why no checkpoint was found. Each sentence says where was looked.
-#[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the sentences say what the fields are")]
-pub enum LocateError {
-    #[error(
-        "no checkpoint {model:?}: looked for {}; give a directory with config.json and safetensors files, a .safetensors file, or org/name of a model in the local Hub cache",
-        paths(looked)
-    )]
-    NotFound { model: String, looked: Vec<PathBuf> },
-    #[error("{}: {found} is not a checkpoint; expected a directory, a .safetensors file or an .index.json file", path.display())]
-    UnsupportedFile { path: PathBuf, found: &'static str },
-    #[error("{}: the Hub cache knows this model but holds no snapshot of it; download it again", path.display())]
-    NoSnapshot { path: PathBuf },
-}
-
-fn paths(looked: &[PathBuf]) -> String {
-    looked.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// Finds a checkpoint: a directory, a `.safetensors` file (that file only), an index, or `org/name`
@@ -62,12 +41,11 @@ pub fn locate_in(model: &str, hub_caches: &[PathBuf]) -> Result<Location, Locate
         return if path.join("snapshots").is_dir() && !path.join("config.json").exists() {
             in_hub_folder(path, file_name(path))
         } else {
-            let weights = WeightsPath::Auto;
-            Ok(Location { directory: path.into(), weights, name: file_name(path) })
+            found(path.into(), file_name(path))
         };
     }
     if path.is_file() {
-        return explicit_file(path);
+        return found(path.into(), file_name(&directory_of(path)));
     }
     let mut looked = vec![path.to_owned()];
     if let Some(folder) = hub_folder(model) {
@@ -101,25 +79,17 @@ fn hub_caches() -> Vec<PathBuf> {
     caches
 }
 
-fn explicit_file(path: &Path) -> Result<Location, LocateError> {
-    let name = file_name(path);
-    let weights = if name.ends_with(".safetensors") {
-        WeightsPath::Single(path.into())
-    } else if name.ends_with(".index.json") {
-        WeightsPath::Index(path.into())
-    } else {
+/// What was found, if it is of a format that is read.
+fn found(path: PathBuf, name: String) -> Result<Location, LocateError> {
+    let Some(container) = recognise(&path) else {
         let found = match path.extension().and_then(|extension| extension.to_str()) {
             Some("gguf") => "a GGUF file",
             Some("bin" | "pt" | "pth") => "a pickled PyTorch file",
             _ => "this file",
         };
-        return Err(LocateError::UnsupportedFile { path: path.into(), found });
+        return Err(LocateError::UnsupportedFile { path, found });
     };
-    let directory = match path.parent() {
-        Some(parent) if parent != Path::new("") => parent.to_owned(),
-        _ => PathBuf::from("."),
-    };
-    Ok(Location { name: file_name(&directory), directory, weights })
+    Ok(Location { directory: directory_of(&path), path, container, name })
 }
 
 /// `models--org--name` for `org/name` (or `models--name`), if the text can be a model of the Hub.
@@ -146,7 +116,7 @@ fn in_hub_folder(folder: &Path, name: String) -> Result<Location, LocateError> {
     };
     let directory =
         main.or_else(newest).ok_or_else(|| LocateError::NoSnapshot { path: folder.to_owned() })?;
-    Ok(Location { directory, weights: WeightsPath::Auto, name })
+    found(directory, name)
 }
 
 /// The last part of a path, also of `.` and `..`.
@@ -170,17 +140,14 @@ mod tests {
     fn finds_a_directory_a_file_and_an_index() {
         let golden = golden_path("llama-sharded");
         let location = find(&golden).unwrap();
-        assert_eq!(
-            (location.weights, location.name.as_str()),
-            (WeightsPath::Auto, "llama-sharded")
-        );
+        assert_eq!((&location.path, location.name.as_str()), (&golden, "llama-sharded"));
         let index = golden.join("model.safetensors.index.json");
         let location = find(&index).unwrap();
         assert_eq!(location.directory, golden);
-        assert_eq!(location.weights, WeightsPath::Index(index));
+        assert_eq!(location.path, index);
         assert_eq!(location.name, "llama-sharded");
         let file = golden_path("llama").join("model.safetensors");
-        assert_eq!(find(&file).unwrap().weights, WeightsPath::Single(file));
+        assert_eq!(find(&file).unwrap().path, file);
     }
 
     #[test]

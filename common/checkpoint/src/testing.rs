@@ -50,6 +50,14 @@ pub(crate) fn unpadded_file(tensors: &[Made]) -> Vec<u8> {
     file_of(Value::Object(header).to_string(), &data)
 }
 
+/// A norm of the second layer of [`TinyCheckpoint::indexed`].
+pub(crate) const NORM: &str = "model.layers.1.input_layernorm.weight";
+
+/// Whether opening it found something odd with those words.
+pub(crate) fn warned(checkpoint: &Checkpoint, words: &str) -> bool {
+    checkpoint.warnings.iter().any(|warning| warning.contains(words))
+}
+
 /// A tiny Llama whose files a test can break in one way.
 pub(crate) struct TinyCheckpoint {
     pub(crate) directory: TempDir,

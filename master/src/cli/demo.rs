@@ -144,7 +144,7 @@ async fn answer(
     started: Instant,
 ) -> Result<(), Error> {
     let checkpoint = &prepared.model.checkpoint;
-    let text = block_in_place(|| Text::open(&checkpoint.location.directory))?;
+    let text = block_in_place(|| Text::of(&checkpoint.texts))?;
     let prompt = text.encode_chat(&[Message::new("user", question)])?;
     let pipeline = prepared.open(pushed).await?;
     let ends = prepared.ends()?;

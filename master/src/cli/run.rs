@@ -63,7 +63,7 @@ impl Args {
         let told = Arc::new(Words::unless(self.json));
         let prepared = prepare(State::open()?, &self.model, &cluster, &request, told).await?;
         let checkpoint = &prepared.model.checkpoint;
-        let text = block_in_place(|| Text::open(&checkpoint.location.directory))?;
+        let text = block_in_place(|| Text::of(&checkpoint.texts))?;
         let prompt = block_in_place(|| self.prompt_ids(piped.as_deref(), &text))?;
         warn(&text.warnings);
         let sampling = self.sample.options(checkpoint)?;

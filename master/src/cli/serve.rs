@@ -143,7 +143,7 @@ impl Args {
         prepared.monitor = Some(monitor.clone());
         monitor.planned(prepared.planned());
         let checkpoint = &prepared.model.checkpoint;
-        let text = block_in_place(|| Text::open(&checkpoint.location.directory))?;
+        let text = block_in_place(|| Text::of(&checkpoint.texts))?;
         warn(&text.warnings);
         let defaults = api::default_sampling(&checkpoint.generation);
         let stop_ids = Arc::new(SampleArgs::default().stop_ids(checkpoint, text.eos_id()));

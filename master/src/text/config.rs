@@ -3,14 +3,11 @@
 //! None of them is needed for plain text, so what cannot be read is a warning and counts as absent.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
-use std::path::Path;
 
+use cake_checkpoint::TextFiles;
 use serde_json::{Map, Value};
 use tokenizers::AddedToken;
-
-use super::bounded::read_bounded;
 
 /// Longest optional file that is read; real ones stay under a few MiB.
 const MAX_CONFIG_BYTES: u64 = 64 << 20;
@@ -47,9 +44,9 @@ pub(super) struct TemplateSource {
     pub(super) origin: String,
 }
 
-/// Reads every optional file of `directory`; what is wrong with one goes to `warnings`.
-pub(super) fn read(directory: &Path, warnings: &mut Vec<String>) -> TextConfig {
-    let mut files = Files { directory, warnings };
+/// Reads every optional file; what is wrong with one goes to `warnings`.
+pub(super) fn read(texts: &TextFiles, warnings: &mut Vec<String>) -> TextConfig {
+    let mut files = Files { texts, warnings };
     let mut config = TextConfig::default();
     let mut templates = BTreeMap::new();
 
@@ -80,9 +77,9 @@ pub(super) fn read(directory: &Path, warnings: &mut Vec<String>) -> TextConfig {
     config
 }
 
-/// The directory being read and the warnings about it.
+/// The files being read and the warnings about them.
 struct Files<'a> {
-    directory: &'a Path,
+    texts: &'a TextFiles,
     warnings: &'a mut Vec<String>,
 }
 
@@ -99,7 +96,7 @@ impl Files<'_> {
 
     /// The text of a file, if it is there and is text.
     fn text(&mut self, name: &str) -> Option<String> {
-        let bytes = match read_bounded(&self.directory.join(name), MAX_CONFIG_BYTES) {
+        let bytes = match self.texts.read(name, MAX_CONFIG_BYTES) {
             Ok(Ok(bytes)) => bytes,
             Ok(Err(bytes)) => {
                 return self.warn(format!("{name} is ignored: {bytes} bytes are too many"));
@@ -107,7 +104,7 @@ impl Files<'_> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
             Err(error) => return self.warn(format!("{name} is ignored: {error}")),
         };
-        match String::from_utf8(bytes) {
+        match String::from_utf8(bytes.into_owned()) {
             Ok(text) => Some(text),
             Err(_) => self.warn(format!("{name} is ignored: it is not UTF-8 text")),
         }
@@ -217,11 +214,7 @@ impl Files<'_> {
     /// Templates in files of their own.
     fn template_files(&mut self, templates: &mut BTreeMap<String, TemplateSource>) {
         const EXTRA: &str = "additional_chat_templates";
-        let extra = fs::read_dir(self.directory.join(EXTRA)).into_iter().flatten().flatten();
-        let mut names: Vec<String> =
-            extra.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-        names.sort();
-        for file in names {
+        for file in self.texts.names_in(EXTRA) {
             let Some(name) = file.strip_suffix(".jinja") else {
                 continue;
             };
@@ -266,6 +259,12 @@ fn added_token(text: &str, value: &Value) -> AddedToken {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
+    use std::path::Path;
+
+    fn read_directory(directory: &Path, warnings: &mut Vec<String>) -> TextConfig {
+        read(&TextFiles::Directory(directory.to_owned()), warnings)
+    }
 
     fn read_files(files: &[(&str, &str)]) -> (TextConfig, Vec<String>) {
         let directory = tempfile::tempdir().expect("temporary directory");
@@ -275,7 +274,7 @@ mod tests {
             fs::write(path, content).expect("writes");
         }
         let mut warnings = Vec::new();
-        (read(directory.path(), &mut warnings), warnings)
+        (read_directory(directory.path(), &mut warnings), warnings)
     }
 
     fn template(config: &TextConfig) -> Option<(&str, &str)> {
@@ -426,7 +425,7 @@ mod tests {
         let large = fs::File::create(directory.path().join("chat_template.json")).expect("creates");
         large.set_len(MAX_CONFIG_BYTES + 1).expect("sparse");
         let mut warnings = Vec::new();
-        let config = read(directory.path(), &mut warnings);
+        let config = read_directory(directory.path(), &mut warnings);
         assert!(config.template.is_none());
         assert_eq!(warnings.len(), 3);
         assert_eq!(warnings[0], "chat_template.json is ignored: 67108865 bytes are too many");

@@ -7,7 +7,7 @@ use std::process::ExitStatus;
 /// A failure of reading a checkpoint's text files or of using them. Each sentence has its cause in it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The directory holds no `tokenizer.json`, the only tokenizer format that is read.
+    /// The model has no `tokenizer.json`, the only tokenizer format that is read.
     #[error("no tokenizer.json in {}{}", directory.display(), instead(*.found))]
     MissingTokenizer {
         /// Where it was looked for.

@@ -1,6 +1,6 @@
 //! From people's words to token ids and back: tokenizer, chat template, streaming, stop strings.
 //!
-//! Start at [`Text`]. Everything is read once from the checkpoint directory; there is no network
+//! Start at [`Text`]. Everything is read once from the texts that come with a checkpoint; there is no network
 //! and no async here. What transformers makes of the same files is the reference throughout, but for
 //! control tokens in what people say (`prompt`, `guard`, `plain`): those are text.
 //!
@@ -8,7 +8,6 @@
 //! and templates run within bounds (`template`), those of a program in a process of their own (`apart`).
 
 mod apart;
-mod bounded;
 mod byte_chars;
 mod config;
 mod density;
@@ -33,6 +32,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::SystemTime;
 
+use cake_checkpoint::TextFiles;
 use serde::{Deserialize, Serialize};
 use tokenizers::Tokenizer;
 
@@ -46,7 +46,7 @@ use apart::Apart;
 use config::TextConfig;
 use guard::Guard;
 use template::ChatTemplate;
-use tokenizer::{guarded, named_id};
+use tokenizer::{TOKENIZER_FILE, guarded, named_id};
 
 /// The tokenizer, special tokens and chat template of one checkpoint.
 pub struct Text {
@@ -98,7 +98,15 @@ enum Around {
 }
 
 impl Text {
-    /// Reads the text files of a checkpoint directory; only `tokenizer.json` must be there.
+    /// Reads the text files of a checkpoint directory, as [`Text::of`] does.
+    ///
+    /// # Errors
+    /// As [`Text::of`].
+    pub fn open(directory: &Path) -> Result<Text, Error> {
+        Text::of(&TextFiles::Directory(directory.to_owned()))
+    }
+
+    /// Reads the texts that come with a checkpoint; only `tokenizer.json` must be there.
     ///
     /// # Errors
     /// [`Error::MissingTokenizer`], [`Error::Unreadable`], [`Error::TooLong`],
@@ -106,10 +114,10 @@ impl Text {
     /// [`Error::UnknownSpecialToken`] if `eos_token`, or a `bos_token` that is to be added, has no
     /// id. Anything wrong with an optional file is one of [`Text::warnings`]; a chat template that
     /// does not parse also fails when it is used.
-    pub fn open(directory: &Path) -> Result<Text, Error> {
+    pub fn of(texts: &TextFiles) -> Result<Text, Error> {
         let mut warnings = Vec::new();
-        let config = config::read(directory, &mut warnings);
-        let (tokenizer, byte_fallback) = tokenizer::open(directory, &config, &mut warnings)?;
+        let config = config::read(texts, &mut warnings);
+        let (tokenizer, byte_fallback) = tokenizer::open(texts, &config, &mut warnings)?;
         let eos_id = named_id(&tokenizer, &config, "eos_token")?;
         let around = Around::new(&tokenizer, &config, eos_id, &mut warnings)?;
         let template = config
@@ -121,8 +129,7 @@ impl Text {
         }
         let literals = template.as_ref().map(|template| literals::literals(&template.source));
         let guard = guarded(|| Guard::new(&tokenizer, literals.unwrap_or_default()));
-        let invalid =
-            |source| Error::InvalidTokenizer { path: directory.join("tokenizer.json"), source };
+        let invalid = |source| Error::InvalidTokenizer { path: texts.path(TOKENIZER_FILE), source };
         let mut added = tokenizer.get_added_tokens_decoder().into_values();
         Ok(Text {
             guard: guard.map_err(invalid)?,
@@ -272,6 +279,26 @@ mod tests {
             opened += 1;
         }
         assert!(opened >= 7, "only {opened} golden checkpoints");
+    }
+
+    #[test]
+    fn texts_inside_a_file_are_read_as_those_of_a_directory() {
+        let directory = TextFiles::Directory(samples::golden_directory().join("llama"));
+        let names = ["tokenizer.json", TOKENIZER_CONFIG, "chat_template.jinja"];
+        let text = |name: &str| directory.read(name, u64::MAX - 1).expect("reads").expect("whole");
+        let texts = names.map(|name| (name.to_owned(), text(name).into_owned()));
+        let inside = |texts| TextFiles::Inside { file: "model.one".into(), texts };
+        let there = Text::of(&directory).expect("opens");
+        let here = Text::of(&inside(texts.into())).expect("opens");
+        let ids = |text: &Text| text.encode_chat(&user("Hello, wörld 🦉!")).expect("encodes");
+        assert_eq!(ids(&here), ids(&there));
+        assert_eq!((here.eos_id(), here.warnings), (there.eos_id(), there.warnings));
+
+        let error = Text::of(&inside(BTreeMap::new())).err().expect("nothing there");
+        assert_eq!(error.to_string(), "no tokenizer.json in model.one");
+        let broken = BTreeMap::from([("tokenizer.json".to_owned(), b"{".to_vec())]);
+        let error = Text::of(&inside(broken)).err().expect("refused").to_string();
+        assert!(error.starts_with("model.one/tokenizer.json is not a valid tokenizer"), "{error}");
     }
 
     #[test]

@@ -3,17 +3,16 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 
+use cake_checkpoint::TextFiles;
 use serde::de::IgnoredAny;
 use tokenizers::{AddedToken, DecoderWrapper, Tokenizer};
 
 use super::Error;
-use super::bounded::read_bounded;
 use super::config::TextConfig;
 
 /// The one tokenizer format that is read.
-const TOKENIZER_FILE: &str = "tokenizer.json";
+pub(super) const TOKENIZER_FILE: &str = "tokenizer.json";
 
 /// Longest `tokenizer.json` accepted; the largest vocabularies in use need about 35 MiB.
 const MAX_TOKENIZER_BYTES: u64 = 512 << 20;
@@ -22,16 +21,16 @@ const MAX_TOKENIZER_BYTES: u64 = 512 << 20;
 const OTHER_TOKENIZERS: [&str; 5] =
     ["tokenizer.model", "spiece.model", "tekken.json", "vocab.json", "vocab.txt"];
 
-/// Loads the tokenizer of a directory and adds what `config` knows about its tokens.
+/// Loads the tokenizer and adds what `config` knows about its tokens.
 ///
 /// Also says whether it decodes tokens like `<0x0A>` as bytes.
 pub(super) fn open(
-    directory: &Path,
+    texts: &TextFiles,
     config: &TextConfig,
     warnings: &mut Vec<String>,
 ) -> Result<(Tokenizer, bool), Error> {
-    let mut tokenizer = read(directory)?;
-    let path = || directory.join(TOKENIZER_FILE);
+    let mut tokenizer = read(texts)?;
+    let path = || texts.path(TOKENIZER_FILE);
     let byte_fallback = check_decoder(tokenizer.get_decoder())
         .map_err(|detail| Error::UnsupportedDecoder { path: path(), detail })?;
     guarded(|| add_tokens(&mut tokenizer, config, warnings))
@@ -39,16 +38,16 @@ pub(super) fn open(
     Ok((tokenizer, byte_fallback))
 }
 
-fn read(directory: &Path) -> Result<Tokenizer, Error> {
-    let path = directory.join(TOKENIZER_FILE);
-    let bytes = match read_bounded(&path, MAX_TOKENIZER_BYTES) {
+fn read(texts: &TextFiles) -> Result<Tokenizer, Error> {
+    let path = texts.path(TOKENIZER_FILE);
+    let bytes = match texts.read(TOKENIZER_FILE, MAX_TOKENIZER_BYTES) {
         Ok(Ok(bytes)) => bytes,
         Ok(Err(bytes)) => {
             return Err(Error::TooLong { path, bytes, limit_bytes: MAX_TOKENIZER_BYTES });
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let found = OTHER_TOKENIZERS.into_iter().find(|name| directory.join(name).exists());
-            return Err(Error::MissingTokenizer { directory: directory.to_owned(), found });
+            let found = OTHER_TOKENIZERS.into_iter().find(|name| texts.has(name));
+            return Err(Error::MissingTokenizer { directory: texts.place().to_owned(), found });
         }
         Err(source) => return Err(Error::Unreadable { path, source }),
     };

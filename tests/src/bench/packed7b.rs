@@ -1,6 +1,6 @@
 //! A checkpoint of 7B packed by MLX in one file, two layers of which a worker with 3 GiB is given.
 use anyhow::{Context, Result, ensure};
-use cake_checkpoint::safetensors::header::Header;
+use cake_checkpoint::container::safetensors::header::Header;
 use cake_checkpoint::units::format_bytes;
 use cake_tests::{Cgroup, CountingProxy, HeldBlobs, Master, ModelShape, TestWorker, WorkerOptions};
 use serde_json::Value;

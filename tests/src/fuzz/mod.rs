@@ -10,8 +10,8 @@ mod wire;
 
 use std::sync::LazyLock;
 
-use cake_checkpoint::safetensors::header::Header;
-use cake_checkpoint::safetensors::index::Index;
+use cake_checkpoint::container::safetensors::header::Header;
+use cake_checkpoint::container::safetensors::index::Index;
 use cake_checkpoint::{BlobSource, Checkpoint, GenerationConfig, Manifest, ModelSpec};
 use cake_identity::{Authority, DEFAULT_LIFETIME, JoinToken, hostile};
 

@@ -6,9 +6,9 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use super::{CHUNK_BYTES, Digest, Hasher};
+use crate::container::safetensors::writer::{Entry, header_bytes};
 use crate::dtype::{Dtype, SizeError};
 use crate::encoding::Encoding;
-use crate::safetensors::writer::{Entry, header_bytes};
 
 /// Longest manifest accepted. A layer of 24 GiB, the largest in use, has 2 MiB of chunk digests.
 pub const MAX_MANIFEST_BYTES: usize = 16 << 20;

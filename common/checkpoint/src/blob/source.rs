@@ -5,10 +5,10 @@ use std::io::Write;
 use super::manifest::chunk_ends;
 use super::{BlobTensor, CHUNK_BYTES, Digest, Manifest, TensorEntry, encoded_tensors};
 use crate::catalog::Checkpoint;
+use crate::container::safetensors::writer::{Entry, header_bytes};
 use crate::encoding::Scheme;
 use crate::error::Error;
 use crate::range::LayerRange;
-use crate::safetensors::writer::{Entry, header_bytes};
 
 /// One layer (or a range of them) of a checkpoint, readable at any position as a blob file.
 ///

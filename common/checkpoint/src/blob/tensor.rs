@@ -6,12 +6,12 @@ use rayon::prelude::*;
 
 use crate::anonymous::Memory;
 use crate::catalog::{Checkpoint, Tensor};
+use crate::container::safetensors::writer::Entry;
 use crate::dtype::Dtype;
 use crate::encoding::{Affine, Encoding, FloatType, Part, PartSpec, Scheme, Sink, encode_into};
 use crate::error::Error;
 use crate::mapped::MappedTensor;
 use crate::mapped_matrix::MappedMatrix;
-use crate::safetensors::writer::Entry;
 
 /// Weights encoded at once: what is read of them, and what they are widened to, fits a core's cache.
 const PIECE_WEIGHTS: usize = 16 << 10;

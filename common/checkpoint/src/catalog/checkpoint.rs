@@ -3,8 +3,9 @@
 use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::tensor::{CheckpointFile, Tensor};
+use super::tensor::Tensor;
 use crate::blob::{Digest, Hasher};
+use crate::container::{CheckpointFile, TextFiles};
 use crate::encoding::{ENCODER_VERSION, Scheme};
 use crate::error::Error;
 use crate::file::read_exact_at;
@@ -21,8 +22,10 @@ use crate::model::Role;
 pub struct Checkpoint {
     /// Where it is.
     pub location: Location,
-    /// What `config.json` says.
+    /// What the model is.
     pub config: ModelSpec,
+    /// Its tokenizer, chat template and defaults.
+    pub texts: TextFiles,
     /// Defaults for generation.
     pub generation: GenerationConfig,
     /// Its files.

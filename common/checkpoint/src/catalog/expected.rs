@@ -6,33 +6,10 @@ use super::error::CatalogError;
 use super::tensor::Tensor;
 use crate::dtype::Dtype;
 use crate::encoding::{Encoding, ModuleTensors, Part, recognise};
-use crate::model::{LayerSpec, ModelSpec, TensorKind};
+use crate::model::{ModelSpec, Required, TensorKind};
 
 /// Element types of what is no matrix.
 const PLAIN: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::BF16];
-
-/// A tensor the model cannot do without, if nothing is packed.
-pub(super) struct Required {
-    pub(super) name: String,
-    kind: TensorKind,
-    shape: Vec<u64>,
-    layer: Option<usize>,
-}
-
-/// Every tensor the model cannot do without: those outside the layers, then layer by layer.
-pub(super) fn required_tensors(model: &ModelSpec) -> Vec<Required> {
-    let outer = model.outer_tensors().into_iter();
-    let outer = outer.map(|(name, kind, shape)| Required { name, kind, shape, layer: None });
-    let of_layer = |(layer, spec): (usize, &LayerSpec)| {
-        spec.tensors().into_iter().map(move |tensor| Required {
-            name: model.layer_tensor_name(layer, &tensor.leaf()),
-            kind: tensor.kind,
-            shape: tensor.shape,
-            layer: Some(layer),
-        })
-    };
-    outer.chain(model.layers.iter().enumerate().flat_map(of_layer)).collect()
-}
 
 /// A tensor as it must be.
 pub(super) struct Expected {
@@ -56,7 +33,7 @@ pub(super) fn expected_tensors(
     there: &HashMap<&str, &Tensor>,
 ) -> Result<Vec<Expected>, CatalogError> {
     let mut all = Vec::new();
-    for Required { name, kind, shape, layer } in required_tensors(config) {
+    for Required { name, kind, shape, layer } in config.required_tensors() {
         let matrix = match (name.strip_suffix(Part::Weight.ending()), &shape[..]) {
             (Some(module), &[rows, columns]) if kind == TensorKind::Matrix => {
                 stored(module, config, there)?.map(|encoding| (module, encoding, [rows, columns]))

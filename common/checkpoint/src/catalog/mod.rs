@@ -8,9 +8,8 @@ mod open;
 mod tensor;
 #[cfg(test)]
 mod tests;
-mod weights;
 
 pub use checkpoint::Checkpoint;
 pub use error::CatalogError;
 pub use matrix::MatrixTensors;
-pub use tensor::{CheckpointFile, Tensor};
+pub use tensor::Tensor;

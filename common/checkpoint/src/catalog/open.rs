@@ -1,4 +1,4 @@
-//! Opening a checkpoint: configuration, files, then the check that together they are the model.
+//! Opening a checkpoint: what its container gives, then the check that it is the model.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -6,15 +6,14 @@ use std::sync::Mutex;
 use super::checkpoint::{Checkpoint, OuterTensors};
 use super::error::CatalogError;
 use super::expected::{Expected, check_params, expected_tensors};
-use super::tensor::{CheckpointFile, Tensor};
-use super::weights::{gather, read_bounded};
+use super::tensor::Tensor;
+use crate::container::{Contents, StoredTensor};
 use crate::encoding::{Encoding, Part};
 use crate::error::Error;
 use crate::generation;
 use crate::locate::{Location, locate};
-use crate::model::{MAX_CONFIG_BYTES, ModelSpec, Names, Role};
+use crate::model::{ModelSpec, Names, Role};
 use crate::range::LayerRange;
-use crate::safetensors::header::TensorInfo;
 
 impl Checkpoint {
     /// Finds (see [`locate`]) and opens a checkpoint.
@@ -26,7 +25,7 @@ impl Checkpoint {
         Checkpoint::open_at(locate(model)?)
     }
 
-    /// Opens the checkpoint at a known place: reads its configuration and headers and checks them.
+    /// Opens the checkpoint at a known place: reads what the model is and its headers, and checks them.
     ///
     /// # Errors
     /// As [`Checkpoint::open`].
@@ -37,20 +36,16 @@ impl Checkpoint {
 
 /// See [`Checkpoint::open_at`].
 fn open(location: Location) -> Result<Checkpoint, Error> {
-    let config_path = location.directory.join("config.json");
-    let config_json = read_bounded(&config_path, MAX_CONFIG_BYTES as u64 + 1)?;
-    let config = ModelSpec::parse(&config_json)
-        .map_err(|cause| Error::Config { path: config_path, cause })?;
+    let contents = location.container.open(&location.path)?;
+    let Contents { spec: config, texts, files, tensors: stored, warnings: found } = contents;
     let mut warnings = Vec::new();
-    let generation = generation::read(&location.directory, &mut warnings);
-    let weights = gather(&location, &config, &mut warnings)?;
-    let data_starts: Vec<u64> = weights.files.iter().map(|file| file.header.data_start).collect();
+    let generation = generation::read(&texts, &mut warnings);
+    warnings.extend(found);
     let names = Names::of(&config);
-    let mut tensors = Vec::with_capacity(weights.tensors.len());
-    for (file, info) in weights.tensors {
-        let role = role_of(&info, &names)?;
-        let TensorInfo { name, dtype, shape, start, end } = info;
-        let (offset, bytes) = (data_starts[file] + start, end - start);
+    let mut tensors = Vec::with_capacity(stored.len());
+    for tensor in stored {
+        let role = role_of(&tensor, &names)?;
+        let StoredTensor { name, file, dtype, shape, offset, bytes } = tensor;
         tensors.push(Tensor { name, file, dtype, shape, offset, bytes, role, encoding: None });
     }
     let encodings = check_model(&tensors, &config)?;
@@ -75,17 +70,12 @@ fn open(location: Location) -> Result<Checkpoint, Error> {
         final_norm: find(Role::FinalNorm).expect("checked: every required tensor is there"),
         head: find(Role::Head(Part::Weight)),
     };
-    let maps = weights.files.iter().map(|_| Mutex::new(None)).collect();
-    let mut files = Vec::with_capacity(weights.files.len());
-    let mut handles = Vec::with_capacity(weights.files.len());
-    for file in weights.files {
-        let header_digest = file.header.digest;
-        files.push(CheckpointFile { path: file.path, bytes: file.bytes, header_digest });
-        handles.push(file.handle);
-    }
+    let maps = files.iter().map(|_| Mutex::new(None)).collect();
+    let (files, handles) = files.into_iter().unzip();
     Ok(Checkpoint {
         location,
         config,
+        texts,
         generation,
         files,
         tensors,
@@ -97,7 +87,7 @@ fn open(location: Location) -> Result<Checkpoint, Error> {
     })
 }
 
-fn role_of(tensor: &TensorInfo, names: &Names<'_>) -> Result<Role, CatalogError> {
+fn role_of(tensor: &StoredTensor, names: &Names<'_>) -> Result<Role, CatalogError> {
     match names.role(&tensor.name)? {
         // Some tied files store the head as well; the embedding is what counts.
         Role::Head(_) if names.spec().tie_word_embeddings => Ok(Role::Ignored),

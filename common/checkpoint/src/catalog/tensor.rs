@@ -1,11 +1,9 @@
-//! The tensors and files that a checkpoint is made of.
+//! The tensors that a checkpoint is made of.
 
-use std::path::PathBuf;
-
+use crate::container::safetensors::writer::Entry;
 use crate::dtype::Dtype;
 use crate::encoding::Encoding;
 use crate::model::Role;
-use crate::safetensors::writer::Entry;
 
 /// One tensor of a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,15 +31,4 @@ impl Tensor {
         let Tensor { name, dtype, shape, bytes, .. } = self;
         Entry { name, dtype: *dtype, shape, bytes: *bytes }
     }
-}
-
-/// One file of a checkpoint.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct CheckpointFile {
-    /// Where it is.
-    pub path: PathBuf,
-    /// Its length.
-    pub bytes: u64,
-    /// BLAKE3 of its header.
-    pub header_digest: [u8; 32],
 }

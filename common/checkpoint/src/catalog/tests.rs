@@ -1,21 +1,14 @@
 //! Whole checkpoints: golden ones, and tensors that do not make the model.
 
-mod files;
 mod packed;
 
 use serde_json::{Value, json};
 
-use super::{CatalogError, Checkpoint};
+use super::CatalogError;
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::model::Role;
-use crate::testing::{TinyCheckpoint, file_name, golden, golden_path, made, open};
-
-const NORM: &str = "model.layers.1.input_layernorm.weight";
-
-fn warned(checkpoint: &Checkpoint, words: &str) -> bool {
-    checkpoint.warnings.iter().any(|warning| warning.contains(words))
-}
+use crate::testing::{TinyCheckpoint, file_name, golden, golden_path, made, open, warned};
 
 fn catalog_error(tiny: &TinyCheckpoint) -> CatalogError {
     match tiny.refusal() {
@@ -103,6 +96,43 @@ fn tiny_checkpoints_open_with_null_metadata_and_no_padding() {
 }
 
 // Faults of the tensors themselves.
+
+#[test]
+fn fewer_layers_than_the_configuration_says() {
+    let mut tiny = TinyCheckpoint::single(2);
+    tiny.config["num_hidden_layers"] = json!(4);
+    let error = catalog_error(&tiny);
+    let counted = matches!(&error, CatalogError::LayerCountMismatch { expected: 4, .. });
+    assert!(counted && error.to_string().contains("2..4"), "{error}");
+}
+
+#[test]
+fn more_layers_than_the_configuration_says_are_prediction_layers() {
+    let mut tiny = TinyCheckpoint::single(3);
+    tiny.config["num_hidden_layers"] = json!(2);
+    tiny.config["num_nextn_predict_layers"] = json!(1);
+    for leaf in ["eh_proj.weight", "shared_head.norm.weight", "enorm.weight"] {
+        tiny.file("model.safetensors").push(made(&format!("model.layers.2.{leaf}"), &[4]));
+    }
+    let checkpoint = tiny.open().unwrap();
+    assert!(warned(&checkpoint, "12 tensors belong to layers past the 2"));
+    assert!(checkpoint.layer_tensors(2).is_empty());
+    let used: u64 = (0..2).map(|layer| checkpoint.layer_bytes(layer)).sum();
+    assert_eq!(checkpoint.total_bytes(), used + (5 * 4 * 2 + 4) * 2);
+}
+
+#[test]
+fn a_stale_index_does_not_hide_what_the_headers_hold() {
+    let mut tiny = TinyCheckpoint::indexed();
+    let name = "model.layers.1.mlp.up_proj.scales";
+    tiny.file(&file_name(2)).push(made(name, &[6, 1]));
+    let error = catalog_error(&tiny);
+    assert!(
+        matches!(&error, CatalogError::UnexpectedTensor { tensor, reason } if tensor == name
+        && reason.contains("nothing of quantization")),
+        "{error}"
+    );
+}
 
 #[test]
 fn an_unknown_weight_is_an_unknown_model() {

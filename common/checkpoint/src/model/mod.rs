@@ -16,6 +16,7 @@ mod limit;
 mod names;
 mod parse;
 mod quantization;
+mod required;
 mod rope;
 mod rotation;
 mod spec;
@@ -32,6 +33,7 @@ pub use limit::MAX_CONFIG_BYTES;
 pub(crate) use names::Names;
 pub use names::Role;
 pub use quantization::Quantization;
+pub(crate) use required::Required;
 pub use rotation::{Rope, RopeScaling, RotationSpec};
 pub use spec::{
     Activation, AttentionSpec, Branch, ExpertsSpec, Joined, Kept, LayerSpec, LinearSpec, MlpSpec,

@@ -67,6 +67,15 @@ impl<'a> Names<'a> {
         self.spec
     }
 
+    /// Whether the model cannot do without the tensor called `name`, or without what it is a part of.
+    pub(crate) fn needs(&self, name: &str) -> bool {
+        match self.role(name) {
+            Ok(Role::Head(_)) => !self.spec.tie_word_embeddings,
+            Ok(Role::Ignored) | Err(_) => false,
+            Ok(_) => true,
+        }
+    }
+
     /// What the tensor called `name` is for. A bias or part of a packed matrix may be one that the model has no place
     /// for: that is for whoever knows what there should be.
     ///

@@ -61,7 +61,7 @@ impl Args {
         let told = Arc::new(Words::loud());
         let prepared = prepare(state, &self.model, &cluster, &request, told).await?;
         let checkpoint = &prepared.model.checkpoint;
-        let text = block_in_place(|| Text::open(&checkpoint.location.directory))?;
+        let text = block_in_place(|| Text::of(&checkpoint.texts))?;
         check_system(self.system.as_deref(), &text)?;
         warn(&text.warnings);
         let sampling = self.sample.options(checkpoint)?;

@@ -59,7 +59,7 @@ pub fn header_bytes(entries: &[Entry<'_>]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::safetensors::header::Header;
+    use crate::container::safetensors::header::Header;
 
     #[test]
     fn data_starts_at_a_multiple_of_64_for_every_name_length() {

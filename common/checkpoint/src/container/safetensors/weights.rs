@@ -2,19 +2,20 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::error::{CatalogError, listed};
-use super::expected::required_tensors;
+use super::error::WeightsError;
+use super::header::{FileError, Header, TensorInfo};
+use super::index::{EXTENSION, Index, MAX_INDEX_BYTES};
 use crate::error::Error;
-use crate::locate::{Location, WeightsPath};
-use crate::model::{ModelSpec, Names, Role};
-use crate::safetensors::header::{FileError, Header, TensorInfo};
-use crate::safetensors::index::{Index, MAX_INDEX_BYTES};
+use crate::file::{directory_of, read_first};
+use crate::listed::listed;
+use crate::model::{ModelSpec, Names};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
+/// What the name of an index ends with.
+const INDEX_EXTENSION: &str = ".index.json";
 
 /// The opened files of a checkpoint and the tensors in them that count.
 pub(super) struct Weights {
@@ -32,26 +33,32 @@ pub(super) struct OpenFile {
     pub(super) header: Header,
 }
 
-/// Opens what the location asks for.
+/// Whether a path says by itself which files it means: a directory, a file of weights, or an index.
+pub(super) fn is_named(path: &Path) -> bool {
+    path.is_dir() || ends_with(path, EXTENSION) || ends_with(path, INDEX_EXTENSION)
+}
+
+/// Opens the files that a path means: whatever is in a directory, those of an index, or else this one file.
 ///
 /// Where both forms are there the single file counts, as in the reference, if it has the whole model.
 pub(super) fn gather(
-    location: &Location,
-    config: &ModelSpec,
+    path: &Path,
+    spec: &ModelSpec,
     warnings: &mut Vec<String>,
 ) -> Result<Weights, Error> {
-    let directory = location.directory.as_path();
-    let (single, index) = (directory.join(SINGLE), directory.join(INDEX));
-    match &location.weights {
-        WeightsPath::Single(path) => from_single(directory, path),
-        WeightsPath::Index(path) => from_index(path, &read_index(path)?, config, warnings),
-        // A link that leads nowhere is there too: it is a file that is missing.
-        WeightsPath::Auto => match (is_there(&single), is_there(&index)) {
-            (true, false) => from_single(directory, &single),
-            (false, true) => from_index(&index, &read_index(&index)?, config, warnings),
-            (false, false) => Err(no_weights(directory).into()),
-            (true, true) => from_either(directory, &single, &index, config, warnings),
-        },
+    if !path.is_dir() {
+        return match ends_with(path, INDEX_EXTENSION) {
+            true => from_index(path, &read_index(path)?, spec, warnings),
+            false => from_single(&directory_of(path), path),
+        };
+    }
+    let (single, index) = (path.join(SINGLE), path.join(INDEX));
+    // A link that leads nowhere is there too: it is a file that is missing.
+    match (is_there(&single), is_there(&index)) {
+        (true, false) => from_single(path, &single),
+        (false, true) => from_index(&index, &read_index(&index)?, spec, warnings),
+        (false, false) => Err(no_weights(path).into()),
+        (true, true) => from_either(path, &single, &index, spec, warnings),
     }
 }
 
@@ -59,7 +66,7 @@ fn from_single(directory: &Path, path: &Path) -> Result<Weights, Error> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     if !path.is_file() {
         let (directory, files) = (directory.into(), vec![name]);
-        return Err(CatalogError::FilesMissing { directory, expected: 1, files }.into());
+        return Err(WeightsError::FilesMissing { directory, expected: 1, files }.into());
     }
     let file = open_file(name, path.into())?;
     let tensors = file.header.tensors.iter().map(|tensor| (0, tensor.clone())).collect();
@@ -71,7 +78,7 @@ fn from_either(
     directory: &Path,
     single: &Path,
     index_path: &Path,
-    config: &ModelSpec,
+    spec: &ModelSpec,
     warnings: &mut Vec<String>,
 ) -> Result<Weights, Error> {
     let weights = from_single(directory, single)?;
@@ -87,10 +94,10 @@ fn from_either(
         return Ok(weights);
     }
     let names: HashSet<&str> = weights.tensors.iter().map(|(_, t)| t.name.as_str()).collect();
-    let required = required_tensors(config).into_iter().map(|required| required.name);
+    let required = spec.required_tensors().into_iter().map(|required| required.name);
     let missing: Vec<String> = required.filter(|name| !names.contains(name.as_str())).collect();
     if !missing.is_empty() {
-        return Err(CatalogError::Ambiguous { directory: directory.into(), missing }.into());
+        return Err(WeightsError::Ambiguous { directory: directory.into(), missing }.into());
     }
     warnings.push(format!(
         "both {SINGLE} and an index of other files are there; the single file is used"
@@ -101,7 +108,7 @@ fn from_either(
 fn from_index(
     index_path: &Path,
     index: &Index,
-    config: &ModelSpec,
+    spec: &ModelSpec,
     warnings: &mut Vec<String>,
 ) -> Result<Weights, Error> {
     let directory = index_path.parent().unwrap_or(Path::new(""));
@@ -110,11 +117,11 @@ fn from_index(
     let missing: Vec<String> = names.iter().filter(absent).map(ToString::to_string).collect();
     if !missing.is_empty() {
         let (directory, expected) = (directory.into(), names.len());
-        return Err(CatalogError::FilesMissing { directory, expected, files: missing }.into());
+        return Err(WeightsError::FilesMissing { directory, expected, files: missing }.into());
     }
     let open = |name: &&str| open_file(name.to_string(), directory.join(name));
     let files = names.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-    let tensors = choose(index, &files, config, warnings)?;
+    let tensors = choose(index, &files, spec, warnings)?;
     let total: u64 = tensors.iter().map(|(_, tensor)| tensor.end - tensor.start).sum();
     if let Some(claimed) = index.total_size.filter(|&claimed| claimed != total as f64) {
         warnings.push(format!(
@@ -129,9 +136,9 @@ fn from_index(
 fn choose(
     index: &Index,
     files: &[OpenFile],
-    config: &ModelSpec,
+    spec: &ModelSpec,
     warnings: &mut Vec<String>,
-) -> Result<Vec<(usize, TensorInfo)>, CatalogError> {
+) -> Result<Vec<(usize, TensorInfo)>, WeightsError> {
     let mut holders: HashMap<&str, Vec<usize>> = HashMap::new();
     for (number, file) in files.iter().enumerate() {
         for tensor in &file.header.tensors {
@@ -142,7 +149,7 @@ fn choose(
     let file_number: BTreeMap<&str, usize> =
         files.iter().enumerate().map(|(number, file)| (file.name.as_str(), number)).collect();
 
-    let names = Names::of(config);
+    let names = Names::of(spec);
     let mut unneeded = Vec::new();
     for (tensor, mapped) in &index.weight_map {
         let found = holds(tensor);
@@ -151,11 +158,11 @@ fn choose(
         }
         let (tensor, file) = (tensor.clone(), mapped.clone());
         match found.first() {
-            _ if !is_needed(&tensor, &names) => unneeded.push(tensor),
-            None => return Err(CatalogError::IndexTensorMissing { tensor, file }),
+            _ if !names.needs(&tensor) => unneeded.push(tensor),
+            None => return Err(WeightsError::IndexTensorMissing { tensor, file }),
             Some(&number) => {
                 let found = files[number].name.clone();
-                return Err(CatalogError::IndexWrongFile { tensor, mapped: file, found });
+                return Err(WeightsError::IndexWrongFile { tensor, mapped: file, found });
             }
         }
     }
@@ -183,7 +190,7 @@ fn choose(
                 _ if found.len() > 1 => {
                     let name = |position: usize| files[found[position]].name.clone();
                     let (tensor, first, second) = (tensor.name.clone(), name(0), name(1));
-                    return Err(CatalogError::DuplicateTensor { tensor, first, second });
+                    return Err(WeightsError::DuplicateTensor { tensor, first, second });
                 }
                 _ => unindexed.push(tensor.name.clone()),
             }
@@ -207,15 +214,6 @@ fn choose(
     Ok(chosen)
 }
 
-/// Whether the model needs a tensor of that name.
-fn is_needed(tensor: &str, names: &Names<'_>) -> bool {
-    match names.role(tensor) {
-        Ok(Role::Head(_)) => !names.spec().tie_word_embeddings,
-        Ok(Role::Ignored) | Err(_) => false,
-        Ok(_) => true,
-    }
-}
-
 fn open_file(name: String, path: PathBuf) -> Result<OpenFile, FileError> {
     let handle = File::open(&path).map_err(|cause| FileError::Io { path: path.clone(), cause })?;
     let (header, bytes) = Header::read_from(&handle, &path)?;
@@ -224,24 +222,20 @@ fn open_file(name: String, path: PathBuf) -> Result<OpenFile, FileError> {
 
 fn read_index(path: &Path) -> Result<Index, Error> {
     // One byte more than allowed is enough to tell that it is too long.
-    let json = read_bounded(path, MAX_INDEX_BYTES + 1)?;
+    let json =
+        read_first(path, MAX_INDEX_BYTES + 1).map_err(|cause| Error::io("read", path, cause))?;
     Index::parse(&json).map_err(|cause| Error::Index { path: path.into(), cause })
 }
 
-/// The first `most` bytes of a small file.
-pub(super) fn read_bounded(path: &Path, most: u64) -> Result<Vec<u8>, Error> {
-    let mut bytes = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(most).read_to_end(&mut bytes))
-        .map_err(|cause| Error::io("read", path, cause))?;
-    Ok(bytes)
+fn ends_with(path: &Path, ending: &str) -> bool {
+    path.as_os_str().as_encoded_bytes().ends_with(ending.as_bytes())
 }
 
 fn is_there(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }
 
-fn no_weights(directory: &Path) -> CatalogError {
+fn no_weights(directory: &Path) -> WeightsError {
     let others = [
         (
             "pytorch_model.bin",
@@ -257,5 +251,5 @@ fn no_weights(directory: &Path) -> CatalogError {
         ),
     ];
     let hint = others.iter().find(|(name, _)| is_there(&directory.join(name)));
-    CatalogError::NoWeights { directory: directory.into(), hint: hint.map_or("", |(_, hint)| hint) }
+    WeightsError::NoWeights { directory: directory.into(), hint: hint.map_or("", |(_, hint)| hint) }
 }

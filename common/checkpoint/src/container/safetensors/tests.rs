@@ -2,19 +2,25 @@
 
 use serde_json::json;
 
-use super::super::CatalogError;
-use super::{NORM, catalog_error, warned};
+use super::WeightsError;
+use super::header::{FileError, HeaderError};
+use super::index::IndexError;
 use crate::error::Error;
-use crate::safetensors::header::{FileError, HeaderError};
-use crate::safetensors::index::IndexError;
-use crate::testing::{TinyCheckpoint, file_name, made, open};
+use crate::testing::{NORM, TinyCheckpoint, file_name, made, open, warned};
+
+fn weights_error(tiny: &TinyCheckpoint) -> WeightsError {
+    match tiny.refusal() {
+        Error::Weights(error) => error,
+        other => panic!("{other}"),
+    }
+}
 
 #[test]
 fn index_names_a_tensor_its_file_lacks() {
     let mut tiny = TinyCheckpoint::indexed();
     tiny.file(&file_name(2)).retain(|made| made.0 != NORM);
-    match catalog_error(&tiny) {
-        CatalogError::IndexTensorMissing { tensor, file } => {
+    match weights_error(&tiny) {
+        WeightsError::IndexTensorMissing { tensor, file } => {
             assert_eq!((tensor.as_str(), file), (NORM, file_name(2)));
         }
         other => panic!("{other}"),
@@ -32,8 +38,8 @@ fn index_names_an_absent_tensor_that_nothing_needs() {
 fn index_maps_a_tensor_to_the_wrong_file() {
     let mut tiny = TinyCheckpoint::indexed();
     tiny.index["weight_map"][NORM] = json!(file_name(1));
-    match catalog_error(&tiny) {
-        CatalogError::IndexWrongFile { tensor, mapped, found } => {
+    match weights_error(&tiny) {
+        WeightsError::IndexWrongFile { tensor, mapped, found } => {
             assert_eq!((tensor.as_str(), mapped, found), (NORM, file_name(1), file_name(2)));
         }
         other => panic!("{other}"),
@@ -45,8 +51,8 @@ fn absent_files_are_listed_all_at_once() {
     let mut tiny = TinyCheckpoint::indexed();
     tiny.index["weight_map"]["x"] = json!("model-00003-of-00003.safetensors");
     tiny.files.remove(&file_name(2));
-    let error = catalog_error(&tiny);
-    let CatalogError::FilesMissing { expected, files, .. } = &error else { panic!("{error}") };
+    let error = weights_error(&tiny);
+    let WeightsError::FilesMissing { expected, files, .. } = &error else { panic!("{error}") };
     assert_eq!(*expected, 3);
     assert_eq!(files[..], [file_name(2), "model-00003-of-00003.safetensors".into()]);
     assert!(error.to_string().contains("2 of 3"), "{error}");
@@ -86,8 +92,8 @@ fn of_a_tensor_in_two_files_the_index_decides() {
     assert!(checkpoint.files[tensor.file].path.ends_with(file_name(2)));
 
     tiny.index["weight_map"].as_object_mut().unwrap().remove(NORM);
-    let error = catalog_error(&tiny);
-    assert!(matches!(&error, CatalogError::DuplicateTensor { tensor, .. } if tensor == NORM));
+    let error = weights_error(&tiny);
+    assert!(matches!(&error, WeightsError::DuplicateTensor { tensor, .. } if tensor == NORM));
 }
 
 #[test]
@@ -140,52 +146,15 @@ fn a_wrong_total_size_is_only_a_warning() {
     assert!(warned(&tiny.open().unwrap(), "12 bytes in all"));
 }
 
-#[test]
-fn fewer_layers_than_the_configuration_says() {
-    let mut tiny = TinyCheckpoint::single(2);
-    tiny.config["num_hidden_layers"] = json!(4);
-    let error = catalog_error(&tiny);
-    let counted = matches!(&error, CatalogError::LayerCountMismatch { expected: 4, .. });
-    assert!(counted && error.to_string().contains("2..4"), "{error}");
-}
-
-#[test]
-fn more_layers_than_the_configuration_says_are_prediction_layers() {
-    let mut tiny = TinyCheckpoint::single(3);
-    tiny.config["num_hidden_layers"] = json!(2);
-    tiny.config["num_nextn_predict_layers"] = json!(1);
-    for leaf in ["eh_proj.weight", "shared_head.norm.weight", "enorm.weight"] {
-        tiny.file("model.safetensors").push(made(&format!("model.layers.2.{leaf}"), &[4]));
-    }
-    let checkpoint = tiny.open().unwrap();
-    assert!(warned(&checkpoint, "12 tensors belong to layers past the 2"));
-    assert!(checkpoint.layer_tensors(2).is_empty());
-    let used: u64 = (0..2).map(|layer| checkpoint.layer_bytes(layer)).sum();
-    assert_eq!(checkpoint.total_bytes(), used + (5 * 4 * 2 + 4) * 2);
-}
-
-#[test]
-fn a_stale_index_does_not_hide_what_the_headers_hold() {
-    let mut tiny = TinyCheckpoint::indexed();
-    let name = "model.layers.1.mlp.up_proj.scales";
-    tiny.file(&file_name(2)).push(made(name, &[6, 1]));
-    let error = catalog_error(&tiny);
-    assert!(
-        matches!(&error, CatalogError::UnexpectedTensor { tensor, reason } if tensor == name
-        && reason.contains("nothing of quantization")),
-        "{error}"
-    );
-}
-
 // Which files count.
 
 #[test]
 fn no_weights_at_all() {
     let mut tiny = TinyCheckpoint::single(1);
     tiny.files.clear();
-    assert!(matches!(catalog_error(&tiny), CatalogError::NoWeights { hint: "", .. }));
+    assert!(matches!(weights_error(&tiny), WeightsError::NoWeights { hint: "", .. }));
     std::fs::write(tiny.directory.path().join("pytorch_model.bin"), "x").unwrap();
-    assert!(catalog_error(&tiny).to_string().contains("convert"));
+    assert!(weights_error(&tiny).to_string().contains("convert"));
 }
 
 #[test]
@@ -213,8 +182,8 @@ fn a_single_file_beside_other_files_counts_if_it_is_whole() {
     assert!(warned(&checkpoint, "the single file is used"));
 
     tiny.file("model.safetensors").retain(|made| made.0 != NORM);
-    let error = catalog_error(&tiny);
-    assert!(matches!(&error, CatalogError::Ambiguous { missing, .. } if missing[..] == [NORM]));
+    let error = weights_error(&tiny);
+    assert!(matches!(&error, WeightsError::Ambiguous { missing, .. } if missing[..] == [NORM]));
     // Naming one of them settles it.
     let index = tiny.directory.path().join("model.safetensors.index.json");
     assert_eq!(open(&index).unwrap().files.len(), 2);

@@ -1,0 +1,51 @@
+//! What a container gives.
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use super::texts::TextFiles;
+use crate::dtype::Dtype;
+use crate::model::ModelSpec;
+
+/// What there is of a model in its files, of which only headers were read.
+#[derive(Debug)]
+pub struct Contents {
+    /// What the model is.
+    pub spec: ModelSpec,
+    /// Its tokenizer, chat template and defaults.
+    pub texts: TextFiles,
+    /// Its files, each with the handle that its header was read from.
+    pub files: Vec<(CheckpointFile, File)>,
+    /// The tensors that count, by file and offset; no name twice.
+    pub tensors: Vec<StoredTensor>,
+    /// What is odd but does not matter, as sentences.
+    pub warnings: Vec<String>,
+}
+
+/// One file of a checkpoint.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CheckpointFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its length.
+    pub bytes: u64,
+    /// BLAKE3 of its header: of all that says where its tensors lie and what they are.
+    pub header_digest: [u8; 32],
+}
+
+/// A tensor as it lies in a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StoredTensor {
+    /// Its name, as the specification has it.
+    pub name: String,
+    /// Index into [`Contents::files`].
+    pub file: usize,
+    /// Element type.
+    pub dtype: Dtype,
+    /// Dimensions, outermost first.
+    pub shape: Vec<u64>,
+    /// First byte in the file.
+    pub offset: u64,
+    /// Size in bytes: what type and shape need. All of them are in the file.
+    pub bytes: u64,
+}

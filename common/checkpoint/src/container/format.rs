@@ -1,0 +1,22 @@
+//! What a container is.
+
+use std::fmt::Debug;
+use std::path::Path;
+
+use super::contents::Contents;
+use crate::error::Error;
+
+/// A file format that models come in. A container is a folder beside this file, and a line in
+/// [`CONTAINERS`](super::CONTAINERS).
+///
+/// It gives what there is and does not know what it is for: it reads headers, never weights, and decodes nothing.
+pub trait Container: Debug + Sync {
+    /// Whether this is the format of what lies at `path`, a file or a directory that is there.
+    fn recognise(&self, path: &Path) -> bool;
+
+    /// Opens what lies at `path`, and checks all that it says of itself.
+    ///
+    /// # Errors
+    /// [`Error`], naming the file, what was expected and what was found.
+    fn open(&self, path: &Path) -> Result<Contents, Error>;
+}

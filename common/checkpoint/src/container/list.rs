@@ -1,0 +1,15 @@
+//! The list of containers.
+
+use std::path::Path;
+
+use super::format::Container;
+use super::safetensors::Safetensors;
+
+/// Every container; the first that recognises what it is given opens it. Safetensors takes every directory, and comes
+/// last.
+pub static CONTAINERS: &[&dyn Container] = &[&Safetensors];
+
+/// The container of what lies at `path`; `None` if it is of no format that is read.
+pub fn recognise(path: &Path) -> Option<&'static dyn Container> {
+    CONTAINERS.iter().copied().find(|container| container.recognise(path))
+}

@@ -1,0 +1,15 @@
+//! File formats that models come in: each gives named, sized, typed tensors, the model's specification and its text
+//! side ([`Contents`]), and none knows what a tensor is for ([`Container`]).
+
+mod contents;
+mod format;
+mod list;
+pub mod safetensors;
+#[cfg(test)]
+mod tests;
+mod texts;
+
+pub use contents::{CheckpointFile, Contents, StoredTensor};
+pub use format::Container;
+pub use list::{CONTAINERS, recognise};
+pub use texts::TextFiles;

@@ -1,0 +1,49 @@
+//! A model in safetensors files: a directory of them with `config.json`, one of them, or their index.
+
+use std::path::Path;
+
+use super::header::TensorInfo;
+use super::weights::{OpenFile, gather, is_named};
+use crate::container::contents::{CheckpointFile, Contents, StoredTensor};
+use crate::container::format::Container;
+use crate::container::texts::TextFiles;
+use crate::error::Error;
+use crate::file::{directory_of, read_first};
+use crate::model::{MAX_CONFIG_BYTES, ModelSpec};
+
+/// The file that says what the model is.
+const CONFIG: &str = "config.json";
+
+/// Safetensors files, as the Hub has them.
+#[derive(Debug)]
+pub struct Safetensors;
+
+impl Container for Safetensors {
+    fn recognise(&self, path: &Path) -> bool {
+        is_named(path)
+    }
+
+    fn open(&self, path: &Path) -> Result<Contents, Error> {
+        let directory = directory_of(path);
+        let config_path = directory.join(CONFIG);
+        // One byte more than allowed is enough to tell that it is too long.
+        let json = read_first(&config_path, MAX_CONFIG_BYTES as u64 + 1)
+            .map_err(|cause| Error::io("read", &config_path, cause))?;
+        let spec =
+            ModelSpec::parse(&json).map_err(|cause| Error::Config { path: config_path, cause })?;
+        let mut warnings = Vec::new();
+        let weights = gather(path, &spec, &mut warnings)?;
+        let stored = |(file, tensor): (usize, TensorInfo)| {
+            let TensorInfo { name, dtype, shape, start, end } = tensor;
+            let offset = weights.files[file].header.data_start + start;
+            StoredTensor { name, file, dtype, shape, offset, bytes: end - start }
+        };
+        let tensors = weights.tensors.into_iter().map(stored).collect();
+        let opened = |file: OpenFile| {
+            let OpenFile { path, handle, bytes, header, .. } = file;
+            (CheckpointFile { path, bytes, header_digest: header.digest }, handle)
+        };
+        let files = weights.files.into_iter().map(opened).collect();
+        Ok(Contents { spec, texts: TextFiles::Directory(directory), files, tensors, warnings })
+    }
+}
