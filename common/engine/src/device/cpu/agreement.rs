@@ -13,10 +13,10 @@ use crate::options::{DeviceKind, Numerics, Precision};
 
 /// What rows may be; the head sees all of them as generated.
 const ROWS: [RowClass; 4] = [
-    RowClass::Prompt(Precision::Bf16),
-    RowClass::Prompt(Precision::Bf16Both),
-    RowClass::Prompt(Precision::Bf16x2),
-    RowClass::Generated,
+    RowClass::Prefill(Precision::Bf16),
+    RowClass::Prefill(Precision::Bf16Both),
+    RowClass::Prefill(Precision::Bf16x2),
+    RowClass::Decode,
 ];
 
 /// How the matrices of a model are stored, as far as processors treat them differently.

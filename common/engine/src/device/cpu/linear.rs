@@ -22,9 +22,9 @@ pub(crate) struct Linear {
     rows: Range<usize>,
     bias: Option<Vec<f32>>,
     tier: Tier,
-    /// The kernels for rows of a prompt and for generated rows.
-    prompt: &'static dyn Gemm,
-    generated: &'static dyn Gemm,
+    /// The kernels for rows of prefill and of decode.
+    prefill: &'static dyn Gemm,
+    decode: &'static dyn Gemm,
     /// The weights of the products that follow those with this one, if they are known.
     next: Vec<(Arc<StoredMatrix>, Range<usize>)>,
 }
@@ -33,9 +33,9 @@ impl Linear {
     /// The layer with this weight on a processor of this tier.
     pub(crate) fn new(tier: Tier, linear: StoredLinear) -> Linear {
         let StoredLinear { matrix, rows, bias, numerics, precision } = linear;
-        let prompt = matrix.gemm(tier, numerics, RowClass::Prompt(precision));
-        let generated = matrix.gemm(tier, numerics, RowClass::Generated);
-        Linear { matrix, rows, bias, tier, prompt, generated, next: Vec::new() }
+        let prefill = matrix.gemm(tier, numerics, RowClass::Prefill(precision));
+        let decode = matrix.gemm(tier, numerics, RowClass::Decode);
+        Linear { matrix, rows, bias, tier, prefill, decode, next: Vec::new() }
     }
 
     /// Number of columns of the weight.
@@ -99,9 +99,9 @@ impl Linear {
         Ok(results.map(|result| unsafe { result.assume_init() }))
     }
 
-    /// The kernel for rows of a prompt, or for generated ones.
+    /// The kernel for rows of prefill, or of decode.
     fn gemm(&self, prompt: bool) -> &'static dyn Gemm {
-        if prompt { self.prompt } else { self.generated }
+        if prompt { self.prefill } else { self.decode }
     }
 
     /// The rows, as kernels take them.

@@ -12,7 +12,7 @@
 //!   a bit of it.
 //! - Where nothing is rounded to bf16, the tiers with fused multiply-add agree to the bit; the portable tier of
 //!   processors without it rounds twice per step and agrees within rounding.
-//! - No kernel dequantizes (widens) a matrix as a whole.
+//! - No kernel dequantizes a matrix as a whole.
 
 pub(crate) mod agreement;
 pub(crate) mod attention;

@@ -6,7 +6,7 @@ use cake_checkpoint::Activation;
 use super::attention::{Attend, KvView, attend};
 use super::element::{Bf16, Element, F16, F32, FloatType};
 use super::elementwise::{add, gated, rms_norm, rotate};
-use super::gemm::affine::exact::widen;
+use super::gemm::affine::exact::dequantize;
 use super::gemm::case::RowClass;
 use super::gemm::float::Float;
 use super::gemm::table::choose;
@@ -116,11 +116,11 @@ fn products_with_packed_weights() {
             let (scales, biases, params) = (&*scales, &*biases, FloatType::F32);
             let weight =
                 AffineMatrix { codes: &codes, scales, biases, params, bits, group, inputs };
-            let expected = by_definition(&x, &widen(TIER, weight), &bias);
+            let expected = by_definition(&x, &dequantize(TIER, weight), &bias);
             let largest = expected.iter().fold(1.0f32, |largest, y| largest.max(y.abs()));
             for numerics in [Numerics::Exact, Numerics::Fast] {
                 let weight = Weight::Affine(weight);
-                let kernel = choose(TIER, weight.encoding(), RowClass::Generated, numerics);
+                let kernel = choose(TIER, weight.encoding(), RowClass::Decode, numerics);
                 let y = product(kernel, TIER, weight, Some(&bias), &x);
                 // Activations have 16 bits, and a row's sum has as many terms as there are inputs.
                 assert_near(&y, &expected, largest * inputs as f32 / 32_000.0);

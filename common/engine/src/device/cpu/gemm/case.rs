@@ -18,8 +18,8 @@ pub(crate) struct Case {
 /// What a row of activations is. Its arithmetic depends on that, never on how many rows travel with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RowClass {
-    /// A row of a prompt (prefill), which may be rounded to this precision.
-    Prompt(Precision),
-    /// A row of a generated token (decode), and every row that the head sees.
-    Generated,
+    /// A row of prefill: of a prompt, and it may be rounded to this precision.
+    Prefill(Precision),
+    /// A row of decode: of a generated token; and every row that the head sees.
+    Decode,
 }

@@ -2,16 +2,16 @@
 //!
 //! | kernel | processor | weights | rows | numerics | activations | bits |
 //! |---|---|---|---|---|---|---|
-//! | `bf16-tiles` | AMX | bf16 | prompt, one bf16 | fast | tiles of one bf16 | tiles |
-//! | `bf16x2-tiles` | AMX | bf16 | prompt, two bf16 | fast | tiles of two bf16 | tiles |
-//! | `narrow-bf16-tiles` | AMX | bf16 | generated | fast | narrow tiles of two bf16 | tiles |
-//! | `rounded-affine-tiles` | AMX | affine, rounded to bf16 | prompt, one bf16, as are the weights | fast | tiles of one bf16 | tiles |
-//! | `bf16-pairs` | AVX512-BF16 | bf16 | prompt, one bf16 | fast | pairs of one bf16 | pairs |
-//! | `bf16x2-pairs` | AVX512-BF16 | bf16 | prompt, two bf16 | fast | pairs of two bf16 | pairs |
+//! | `bf16-tiles` | AMX | bf16 | prefill, one bf16 | fast | tiles of one bf16 | tiles |
+//! | `bf16x2-tiles` | AMX | bf16 | prefill, two bf16 | fast | tiles of two bf16 | tiles |
+//! | `narrow-bf16-tiles` | AMX | bf16 | decode | fast | narrow tiles of two bf16 | tiles |
+//! | `rounded-affine-tiles` | AMX | affine, rounded to bf16 | prefill, one bf16, as are the weights | fast | tiles of one bf16 | tiles |
+//! | `bf16-pairs` | AVX512-BF16 | bf16 | prefill, one bf16 | fast | pairs of one bf16 | pairs |
+//! | `bf16x2-pairs` | AVX512-BF16 | bf16 | prefill, two bf16 | fast | pairs of two bf16 | pairs |
 //! | `affine-tiles` | AMX | affine | any | fast | codes of 16 bits as bytes, as tiles from four rows on | common |
 //! | `affine-vnni` | AVX512-VNNI | affine | any | fast | codes of 16 bits as bytes | common |
 //! | `affine-words` | any | affine | any | fast | codes of 16 bits | common |
-//! | `affine-widened` | any | affine | any | exact | f32 | common |
+//! | `affine-dequantized` | any | affine | any | exact | f32 | common |
 //! | `float` | any | f32, f16, bf16 | any | any | f32 | common |
 //!
 //! How many rows travel together chooses nothing here: it may change the loops inside of a kernel, not one bit.
@@ -32,14 +32,14 @@ use crate::device::cpu::isa::instructions::Isa;
 use crate::device::cpu::isa::tier::Tier;
 use crate::options::{Numerics, Precision};
 
-/// Which products give the same bits, on processors whose multiply-add rounds once.
+/// Products that give the same bits, on processors whose multiply-add rounds once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum BitClass {
-    /// Those of every such processor.
+    /// Products that every such processor computes alike.
     Common,
-    /// Those of processors that multiply pairs of bf16 by `vdpbf16ps`.
+    /// Products by `vdpbf16ps`, which multiplies pairs of bf16.
     Pairs,
-    /// Those of processors that multiply tiles of bf16 by `tdpbf16ps`.
+    /// Products by `tdpbf16ps`, which multiplies tiles of bf16.
     Tiles,
 }
 
@@ -88,7 +88,7 @@ pub(crate) static GEMMS: &[Entry] = &[
     Entry {
         name: "rounded-affine-tiles",
         takes: |case| {
-            let rounded = RowClass::Prompt(Precision::Bf16Both);
+            let rounded = RowClass::Prefill(Precision::Bf16Both);
             case.isa == Isa::Amx && is_affine(case) && is_fast(case) && case.rows == rounded
         },
         bits: BitClass::Tiles,
@@ -125,10 +125,10 @@ pub(crate) static GEMMS: &[Entry] = &[
         kernel: Some(&plain::Words),
     },
     Entry {
-        name: "affine-widened",
+        name: "affine-dequantized",
         takes: is_affine,
         bits: BitClass::Common,
-        kernel: Some(&exact::Widened),
+        kernel: Some(&exact::Dequantized),
     },
     Entry { name: "float", takes: is_float, bits: BitClass::Common, kernel: Some(&float::Float) },
 ];
@@ -139,13 +139,13 @@ fn is_fast(case: &Case) -> bool {
 
 /// Whether rows of a prompt may be rounded to one bf16. Beside weights in bf16 there is nothing more to round.
 fn one_bf16(case: &Case) -> bool {
-    let one = RowClass::Prompt(Precision::Bf16);
-    is_fast(case) && (case.rows == one || case.rows == RowClass::Prompt(Precision::Bf16Both))
+    let one = RowClass::Prefill(Precision::Bf16);
+    is_fast(case) && (case.rows == one || case.rows == RowClass::Prefill(Precision::Bf16Both))
 }
 
 /// Whether rows of a prompt may be rounded to the sum of two bf16.
 fn two_bf16(case: &Case) -> bool {
-    is_fast(case) && case.rows == RowClass::Prompt(Precision::Bf16x2)
+    is_fast(case) && case.rows == RowClass::Prefill(Precision::Bf16x2)
 }
 
 fn is_float(case: &Case) -> bool {
@@ -205,14 +205,14 @@ mod tests {
     use super::*;
     use crate::device::cpu::gemm::weight::Bits;
 
-    const PROMPT: [RowClass; 3] = [
-        RowClass::Prompt(Precision::Bf16),
-        RowClass::Prompt(Precision::Bf16Both),
-        RowClass::Prompt(Precision::Bf16x2),
+    const PREFILL: [RowClass; 3] = [
+        RowClass::Prefill(Precision::Bf16),
+        RowClass::Prefill(Precision::Bf16Both),
+        RowClass::Prefill(Precision::Bf16x2),
     ];
 
     fn names(isa: Isa, encoding: Encoding, numerics: Numerics) -> Vec<&'static str> {
-        let rows = PROMPT.into_iter().chain([RowClass::Generated]);
+        let rows = PREFILL.into_iter().chain([RowClass::Decode]);
         rows.map(|rows| entry(&Case { isa, encoding, rows, numerics }).name).collect()
     }
 
@@ -236,7 +236,7 @@ mod tests {
         }
         for isa in [Isa::Amx, avx512(true, true), Isa::Neon] {
             assert_eq!(names(isa, bf16, exact), ["float"; 4]);
-            assert_eq!(names(isa, affine, exact), ["affine-widened"; 4]);
+            assert_eq!(names(isa, affine, exact), ["affine-dequantized"; 4]);
             for float in [FloatType::F32, FloatType::F16] {
                 assert_eq!(names(isa, Encoding::Float(float), fast), ["float"; 4]);
             }
@@ -256,7 +256,7 @@ mod tests {
         let affine = Encoding::Affine { bits: Bits::Eight, group: 32 };
         for tier in Tier::all() {
             for encoding in [Encoding::Float(FloatType::Bf16), affine] {
-                for rows in PROMPT.into_iter().chain([RowClass::Generated]) {
+                for rows in PREFILL.into_iter().chain([RowClass::Decode]) {
                     for numerics in [Numerics::Exact, Numerics::Fast] {
                         choose(tier, encoding, rows, numerics);
                     }

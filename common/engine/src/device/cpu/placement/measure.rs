@@ -147,7 +147,7 @@ fn read_part(tensor: &MappedTensor, index: usize, parts: usize) -> usize {
     };
     let matrix = Matrix { bytes, float, inputs: columns };
     let (tier, weight) = (Tier::detect(), Weight::Float(matrix));
-    let kernel = choose(tier, weight.encoding(), RowClass::Generated, Numerics::Fast);
+    let kernel = choose(tier, weight.encoding(), RowClass::Decode, Numerics::Fast);
     let row = vec![0.01; columns];
     let row = kernel.prepare(tier, &weight, &row);
     let mut product = UninitVec::<f32>::new(matrix.outputs());

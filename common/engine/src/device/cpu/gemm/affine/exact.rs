@@ -1,4 +1,4 @@
-//! Products in f32: weights are widened a few outputs at a time and multiplied as f32 matrices are.
+//! Products in f32: weights are dequantized a few outputs at a time and multiplied as f32 matrices are.
 
 use std::ops::Range;
 
@@ -14,10 +14,10 @@ use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::Tasks;
 
 /// The product in f32 with packed matrices.
-pub(crate) struct Widened;
+pub(crate) struct Dequantized;
 
 // SAFETY: `Task` writes all rows of its outputs, and `by_outputs` gives the tasks all outputs.
-unsafe impl Gemm for Widened {
+unsafe impl Gemm for Dequantized {
     fn form(&self, _: Encoding) -> Form {
         Form::F32
     }
@@ -65,7 +65,7 @@ impl Kernel for Task<'_> {
             let range = origin..(origin + STRIP).min(self.outputs.end);
             let values = &mut values[..range.len() * weight.inputs];
             let bytes = &mut bytes[..values.len() * F32::BYTES];
-            Widen { weight: weight.rows(range.clone()), values }.run(simd);
+            Dequantize { weight: weight.rows(range.clone()), values }.run(simd);
             F32::store(values, bytes);
             let weight = Matrix { bytes, float: FloatType::F32, inputs: weight.inputs };
             let (rows, target) = (self.call.rows(), self.target);
@@ -76,19 +76,19 @@ impl Kernel for Task<'_> {
 }
 
 /// Dequantizes: the weights as f32, `[outputs, inputs]`, as [`Numerics::Exact`](crate::options::Numerics::Exact) multiplies them.
-pub(crate) fn widen(tier: Tier, weight: AffineMatrix<'_>) -> Vec<f32> {
+pub(crate) fn dequantize(tier: Tier, weight: AffineMatrix<'_>) -> Vec<f32> {
     let mut values = vec![0.0; weight.outputs() * weight.inputs];
-    tier.run(Widen { weight, values: &mut values });
+    tier.run(Dequantize { weight, values: &mut values });
     values
 }
 
 /// Dequantizes all of `weight` into `values`, `[outputs, inputs]`.
-struct Widen<'a> {
+struct Dequantize<'a> {
     weight: AffineMatrix<'a>,
     values: &'a mut [f32],
 }
 
-impl Kernel for Widen<'_> {
+impl Kernel for Dequantize<'_> {
     type Output = ();
 
     #[inline(always)]

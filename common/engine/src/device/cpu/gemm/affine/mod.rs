@@ -4,7 +4,7 @@
 //! A weight is `scale · code + bias`. There are two kinds of arithmetic here (with AMX, the up and down projections of
 //! prompt rows are rounded to bf16 instead, by `amx::float`):
 //!
-//! - [`Numerics::Exact`](crate::options::Numerics::Exact): activations stay f32; a weight is widened with one multiply-add and the
+//! - [`Numerics::Exact`](crate::options::Numerics::Exact): activations stay f32; a weight is dequantized with one multiply-add and the
 //!   product is that of [`float`](super::float), in its order of summation.
 //! - [`Numerics::Fast`](crate::options::Numerics::Fast): each group of an activation row is rounded to 16 bits (`activations`) and
 //!   multiplied with the codes in whole numbers, which no order of summation changes. An output is

@@ -1,6 +1,6 @@
 //! Every tier and shape against f64, and what must not change a bit.
 
-use super::exact::widen;
+use super::exact::dequantize;
 use super::plain::Words;
 use crate::device::cpu::element::{Bf16, Element, F16, F32, FloatType};
 use crate::device::cpu::gemm::case::RowClass;
@@ -111,7 +111,7 @@ fn multiply(
     x: &[f32],
 ) -> Vec<f32> {
     let weight = Weight::Affine(stored.matrix());
-    let kernel = choose(tier, weight.encoding(), RowClass::Generated, numerics);
+    let kernel = choose(tier, weight.encoding(), RowClass::Decode, numerics);
     product(kernel, tier, weight, bias, x)
 }
 
@@ -279,11 +279,11 @@ fn widens_as_documented() {
         inputs: 32,
     };
     for tier in Tier::all() {
-        let values = widen(tier, matrix);
+        let values = dequantize(tier, matrix);
         assert_eq!(values[..9], [-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 5.5, -2.0]);
         let eight =
             AffineMatrix { codes: &[1, 128, 255, 0].repeat(8), bits: Bits::Eight, ..matrix };
-        assert_eq!(widen(tier, eight)[..4], [-1.5, 62.0, 125.5, -2.0]);
+        assert_eq!(dequantize(tier, eight)[..4], [-1.5, 62.0, 125.5, -2.0]);
     }
 }
 
@@ -293,10 +293,10 @@ fn some_rows_are_those_rows() {
     for kind in kinds() {
         let stored = Stored::random(&mut random, (9, 2 * kind.1), kind);
         let tier = Tier::detect();
-        let all = widen(tier, stored.matrix());
+        let all = dequantize(tier, stored.matrix());
         let some = stored.matrix().rows(3..7);
         assert_eq!(some.outputs(), 4);
-        assert_eq!(widen(tier, some), all[3 * stored.inputs..7 * stored.inputs]);
+        assert_eq!(dequantize(tier, some), all[3 * stored.inputs..7 * stored.inputs]);
         for (found, (code, scale, bias)) in all.iter().zip(stored.weights()) {
             assert!((f64::from(*found) - (scale * code + bias)).abs() < 1e-4);
         }

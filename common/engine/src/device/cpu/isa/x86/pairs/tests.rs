@@ -28,7 +28,7 @@ fn ways() -> Vec<Way> {
 
 fn multiply(way: Way, weight: Matrix<'_>, bias: Option<&[f32]>, x: &[f32]) -> Vec<f32> {
     let weight = Weight::Float(weight);
-    let rows = way.1.map_or(RowClass::Generated, RowClass::Prompt);
+    let rows = way.1.map_or(RowClass::Decode, RowClass::Prefill);
     product(choose(way.0, weight.encoding(), rows, Numerics::Fast), way.0, weight, bias, x)
 }
 
