@@ -40,7 +40,7 @@ mod watch;
 pub use anonymous::{HUGE_PAGE_BYTES, Memory};
 pub use blob::{
     Blob, BlobError, BlobSource, BlobTensor, CHUNK_BYTES, Digest, DigestParseError, Hasher,
-    MAX_MANIFEST_BYTES, Manifest, ManifestError, TensorEntry, encoded_tensors,
+    MAX_BLOB_TENSORS, MAX_MANIFEST_BYTES, Manifest, ManifestError, TensorEntry, encoded_tensors,
 };
 pub use catalog::{CatalogError, Checkpoint, CheckpointFile, MatrixTensors, Tensor};
 pub use digest_cache::DigestCache;
