@@ -196,7 +196,7 @@ fn a_push_goes_on_after_the_worker_was_killed_and_came_back() {
 /// The second push after one that ended half way: sends what is missing, leaves nothing half done.
 #[track_caller]
 fn goes_on(master: &Master, proxy: &CountingProxy, worker: &TestWorker, model: &Path, total: u64) {
-    let held = HeldBlobs::at_rest(worker.store());
+    let held = HeldBlobs::at_rest(worker);
     let missing = total - held.whole_bytes() - held.partial_bytes();
     println!("{} of {total} bytes arrived, {missing} are missing", total - missing);
     assert!(missing < total * 3 / 4, "half of it was sent, yet {missing} of {total} are missing");
