@@ -5,7 +5,7 @@
 //! themselves are in [`push`], [`memory`], [`speed`] and [`demo`]; those of the engine in [`engine`], [`hops`],
 //! [`together`], [`context`], [`tiers`] and [`packed7b`]; those of a service in [`serve`], the cost of
 //! encryption in [`tls`], the time after a loss in [`recovery`], what strangers can do to a service in [`hostile`]; what
-//! a plan promises beside what comes of it in [`predictions`].
+//! a plan promises beside what comes of it in [`predictions`]; the largest layer there is in [`wide`].
 mod bandwidth;
 mod cluster;
 mod context;
@@ -30,6 +30,7 @@ mod table;
 mod tiers;
 mod tls;
 mod together;
+mod wide;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -65,6 +66,8 @@ pub(crate) enum Part {
     Predictions,
     /// `serve` attacked for a minute: memory, `/health` and a stream beside it (not part of main).
     Hostile,
+    /// A layer of 24 GiB, of holes on the disk: pushed and computed with (not part of main).
+    Wide,
 }
 
 /// How a figure is measured, with its name and bar for when it cannot be.
@@ -166,6 +169,8 @@ const HOSTILE: &[Figure] = &[Figure {
     bar: hostile::BAR,
     measure: |lab, _, table| hostile::measure(lab, table),
 }];
+const WIDE: &[Figure] =
+    &[Figure { name: "wide", bar: wide::BAR, measure: |lab, _, table| wide::measure(lab, table) }];
 const MEMORY: &[Figure] = &[
     Figure {
         name: "worker's memory",
@@ -204,6 +209,7 @@ pub(crate) fn measure(
         Part::Trust => &[TRUST],
         Part::Predictions => &[PREDICTIONS],
         Part::Hostile => &[HOSTILE],
+        Part::Wide => &[WIDE],
     };
     let figures: Vec<&Figure> = figures.iter().copied().flatten().collect();
     let names = figures.iter().map(|figure| figure.name).collect::<Vec<_>>().join(", ");

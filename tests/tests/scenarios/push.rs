@@ -4,8 +4,10 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
-use cake_checkpoint::{BlobSource, Checkpoint};
+use cake_checkpoint::{BlobSource, Checkpoint, Dtype};
+use cake_proto::limits;
 use cake_tests::master::{Answer, path};
+use cake_tests::model::Experts;
 use cake_tests::{
     CountingProxy, HeldBlobs, Master, ModelShape, TestWorker, WorkerOptions, golden, model,
 };
@@ -124,6 +126,25 @@ fn evict(file: &Path) {
     let file = OpenOptions::new().read(true).open(file).expect("the file is there");
     file.sync_all().expect("its pages are on the disk");
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("advice is taken");
+}
+
+#[test]
+fn a_layer_whose_manifest_is_longer_than_a_message_is_pushed_and_computed_with() {
+    println!("seed {SEED}");
+    let model = TempDir::with_prefix("cake-model-").expect("a temporary folder");
+    // As many as a layer may have.
+    let experts = Some(Experts { count: 4096, chosen: 3, inner_size: 16 });
+    let shape = ModelShape { experts, layers: 1, dtype: Dtype::BF16, ..ModelShape::tiny() };
+    model::make(model.path(), &shape, SEED).expect("the model can be written");
+    let worker = TestWorker::new("a");
+    let master = Master::over([&worker]);
+    let split = master.answer_of(model.path(), PROMPT, TOKENS, &[("a", 0, 1)], &[]);
+    assert_eq!(split.pushed_bytes, blob_bytes(model.path())[0]);
+    let (blob, _) = HeldBlobs::of(worker.store()).whole.swap_remove(0);
+    let manifest = std::fs::metadata(blob.with_extension("json")).expect("beside it").len();
+    assert!(manifest > limits::MESSAGE_BYTES as u64, "{manifest} bytes");
+    let alone = alone(model.path());
+    assert_eq!((split.output_ids, split.logprob_bits), (alone.output_ids, alone.logprob_bits));
 }
 
 #[test]
