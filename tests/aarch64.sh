@@ -63,6 +63,7 @@ for tool in "$linker" "$runner"; do
 done
 
 # Release, because emulated code is slow enough; kernels are of one crate, so it is linked without further work on it.
+# Model checks try orders of a model of memory that is no processor's: elsewhere they find the same, and much sooner.
 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 RUSTC=$rustc CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$linker \
   CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=$runner \
-  cargo test --release --lib --package cake-engine --target "$target"
+  cargo test --release --lib --package cake-engine --target "$target" -- --skip pool::model

@@ -4,10 +4,13 @@
 #
 # Needs a Rust toolchain that has the sanitizer's runtime for this target, which those of rustup have; what is not
 # stable about it is allowed by RUSTC_BOOTSTRAP. Where it is missing, or does not run here, this says NOT SHOWN and exits
-# with 3. It builds in a directory of its own, and takes some minutes.
-#   ASAN_TARGET_DIR  default: target/asan
+# with 3. What these crates depend on is built without it, like the standard library, and in part is there already.
 #   ASAN_PACKAGES    default: cake-checkpoint cake-engine
 set -euo pipefail
+
+# Cargo calls this in the compiler's place for crates of the workspace, with the compiler and its arguments.
+[ -z "${ASAN_COMPILES:-}" ] || RUSTC_BOOTSTRAP=1 exec "$@" -Zsanitizer=address
+
 cd "$(dirname "$0")/.."
 
 not_shown() {
@@ -32,7 +35,6 @@ packages=()
 for package in ${ASAN_PACKAGES:-cake-checkpoint cake-engine}; do
   packages+=(--package "$package")
 done
-# A target that is named keeps build scripts and macros free of it. What lives as long as the process is no leak; and
-# model checks switch stacks, of which it knows nothing.
-RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" ASAN_OPTIONS="detect_leaks=0" CARGO_INCREMENTAL=0 \
-  cargo test --lib "${packages[@]}" --target "$target" --target-dir "${ASAN_TARGET_DIR:-target/asan}" -- --skip pool::model
+# What lives as long as the process is no leak; and model checks switch stacks, of which it knows nothing.
+ASAN_COMPILES=1 RUSTC_WORKSPACE_WRAPPER=$PWD/tests/asan.sh ASAN_OPTIONS="detect_leaks=0" CARGO_INCREMENTAL=0 \
+  cargo test --lib "${packages[@]}" -- --skip pool::model

@@ -1,9 +1,9 @@
 //! What lies in a worker's store, seen from outside.
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// A store in which nothing changed for this long is at rest: a writer that lives writes more often.
-const REST: Duration = Duration::from_millis(150);
+use crate::TestWorker;
+
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Files of a store.
@@ -24,21 +24,15 @@ impl HeldBlobs {
         }
     }
 
-    /// Lists a store's files once nobody writes there any more.
+    /// Lists the files of a worker's store once it writes none of them: while it receives a blob it has its beginning
+    /// open.
     ///
     /// # Panics
-    /// If somebody keeps writing.
+    /// If it goes on writing.
     #[track_caller]
-    pub fn at_rest(store: &Path) -> Self {
-        let (mut last, mut since) = (Self::of(store), Instant::now());
-        crate::until("the store to be at rest", LIMIT, || {
-            let now = Self::of(store);
-            if now != last {
-                (last, since) = (now, Instant::now());
-            }
-            since.elapsed() >= REST
-        });
-        last
+    pub fn at_rest(worker: &TestWorker) -> Self {
+        crate::until("the worker to close what it writes", LIMIT, || !writes(worker));
+        Self::of(worker.store())
     }
 
     /// Bytes of whole blobs and of beginnings.
@@ -55,6 +49,14 @@ impl HeldBlobs {
     pub fn partial_bytes(&self) -> u64 {
         self.partial.iter().map(|(_, bytes)| bytes).sum()
     }
+}
+
+/// Whether a worker has the beginning of a blob open.
+fn writes(worker: &TestWorker) -> bool {
+    let Ok(beginnings) = worker.store().join("partial").canonicalize() else { return false };
+    let open = std::fs::read_dir(format!("/proc/{}/fd", worker.pid())).into_iter().flatten();
+    let mut files = open.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
+    files.any(|file| file.parent() == Some(&beginnings))
 }
 
 fn files(directory: &Path, extension: &str) -> Vec<(PathBuf, u64)> {

@@ -231,6 +231,8 @@ async fn keep(
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::oneshot;
+
     use super::*;
 
     fn seen(places: &mut Places, addresses: &[&str]) -> bool {
@@ -255,20 +257,26 @@ mod tests {
     #[tokio::test]
     async fn whatever_is_said_meanwhile_a_hello_comes_to_its_end_and_it_is_known_after_it() {
         let (tell, news) = mpsc::channel(1);
+        let (enough, slow) = oneshot::channel();
         let liar = tokio::spawn(async move {
+            let mut enough = Some(enough);
             for port in 1..=u16::MAX {
                 let addresses = vec![SocketAddr::from(([10, 0, 0, 2], port))];
                 let id = "master".to_owned();
                 if tell.send(News::Seen(Sighting { id, addresses })).await.is_err() {
                     return;
                 }
-                tokio::time::sleep(Duration::from_millis(2)).await;
+                if usize::from(port) > 2 * PLACES
+                    && let Some(enough) = enough.take()
+                {
+                    enough.send(()).expect("it is waited for");
+                }
             }
         });
         let mut news = Some(news);
         let mut places = Places { last: Some("10.0.0.1:7".to_owned()), seen: Vec::new() };
-        // One that takes longer than anybody is silent.
-        let slow = tokio::time::sleep(Duration::from_millis(200));
+        // One during which more is said than is remembered; the liar does not stop then.
+        let slow = async { slow.await.expect("the liar says so much") };
         assert_eq!(hearing(slow, &mut news, &mut places).await, ((), true));
         assert_eq!(places.others().len(), PLACES);
         let (done, heard) = hearing(async { 7 }, &mut None, &mut places).await;

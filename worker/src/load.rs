@@ -179,11 +179,16 @@ impl Load {
         let (opened, mut corrupt) = open_all(store, &missing)?;
         blobs.extend(opened);
         let room = self.check_budget(&blobs, &offer, context)?;
+        let later = self.later_bytes(context);
         corrupt.extend(verify(blobs.split_at(kept), context, progress)?);
         if !corrupt.is_empty() {
             drop(blobs);
             return discard(store, corrupt);
         }
+        let mapped = blobs.iter().flat_map(|open| open.blob.tensors()).map(|(_, tensor)| tensor);
+        let mapped = mapped.filter(|tensor| tensor.is_mapped());
+        let mapped: u64 = mapped.map(|tensor| tensor.bytes().len() as u64).sum();
+        let room = room.min(room_in_memory(mapped, later, cake_platform::free_memory()));
         let named = |(name, tensor): (&str, _)| (name.to_owned(), tensor);
         let parts = blobs.iter_mut().map(|open| open.blob.tensors_mut().map(named).collect());
         let mut parts: Vec<Vec<_>> = parts.collect();
@@ -230,16 +235,11 @@ impl Load {
         offer: &DeviceOffer,
         context: &LoadContext<'_>,
     ) -> Result<u64, Error> {
-        let threads = context.threads;
         let DeviceOffer { device, budget_bytes: budget } = *offer;
         let costs = ResidentCosts::of(device);
         let weights = blobs.iter().map(|blob| resident_bytes(blob, &costs));
         let weights = weights.fold(0, u64::saturating_add);
-        let layers = self.model.layers.get(self.layers.start..self.layers.end);
-        let block = cake_engine::block_bytes(layers.unwrap_or_default(), self.kv);
-        let kv = block.saturating_mul(self.kv_blocks as u64);
-        let scratch = stage_scratch_bytes(&self.model, self.max_rows, self.max_positions, threads);
-        let later = kv.saturating_add(scratch).max(context.placement.copy_bytes());
+        let later = self.later_bytes(context);
         let needed = [weights, later, OVERHEAD_BYTES].into_iter().fold(0, u64::saturating_add);
         let planned = self.planned_bytes.max(needed);
         if planned > budget {
@@ -247,6 +247,25 @@ impl Load {
         }
         Ok(budget.saturating_sub(weights).saturating_sub(OVERHEAD_BYTES))
     }
+
+    /// What is allocated once the weights are where they shall lie, or while they are brought there.
+    fn later_bytes(&self, context: &LoadContext<'_>) -> u64 {
+        let layers = self.model.layers.get(self.layers.start..self.layers.end);
+        let block = cake_engine::block_bytes(layers.unwrap_or_default(), self.kv);
+        let kv = block.saturating_mul(self.kv_blocks as u64);
+        let (rows, positions) = (self.max_rows, self.max_positions);
+        let scratch = stage_scratch_bytes(&self.model, rows, positions, context.threads);
+        kv.saturating_add(scratch).max(context.placement.copy_bytes())
+    }
+}
+
+/// What is left of the `free` bytes of this device once `mapped` bytes of weights are copied, of which `later` are
+/// allocated after that; nothing if not even these are left. The page cache that the weights come from counts as free:
+/// the system drops it for them. A budget may promise more than there is, and mapped weights live with less; a copy
+/// would be the process's end.
+fn room_in_memory(mapped: u64, later: u64, free: u64) -> u64 {
+    let room = free.saturating_sub(mapped);
+    if room < later { 0 } else { room }
 }
 
 /// Nothing is loaded, as these blobs are damaged on disk: they are gone now.
@@ -335,6 +354,15 @@ mod tests {
 
     use super::*;
     use crate::store::tests::{TestBlob, open, receive};
+
+    #[test]
+    fn weights_are_copied_only_where_this_device_has_the_memory_whatever_was_promised() {
+        assert_eq!(room_in_memory(10, 3, 15), 5);
+        assert_eq!(room_in_memory(10, 3, 13), 3);
+        assert_eq!(room_in_memory(10, 3, 12), 0, "what comes later has no room beside a copy");
+        assert_eq!(room_in_memory(24 << 30, 0, 23 << 30), 0);
+        assert_eq!(room_in_memory(0, 3, 15), 15, "nothing is mapped, something may be gathered");
+    }
 
     #[test]
     fn what_was_computed_with_is_kept_where_it_is_wanted_and_nobody_wrote_to_it() {

@@ -3,7 +3,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cake_checkpoint::{Digest, MAX_MANIFEST_BYTES, Manifest};
+use cake_checkpoint::{Digest, MAX_BLOB_TENSORS, MAX_MANIFEST_BYTES, Manifest};
 use cake_proto::{limits, wire};
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tonic::{Status, Streaming};
@@ -19,6 +19,13 @@ const PIECES_QUEUED: usize = 16;
 const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
 /// Verifying or flushing one blob takes no longer than this, even on a memory card.
 const WORK_LIMIT: Duration = Duration::from_secs(600);
+
+/// Most ranges in which a blob is wanted: its header, and tensors of which each has one before it that is here already.
+const MOST_RANGES: usize = MAX_BLOB_TENSORS / 2 + 1;
+/// Bytes of a range in an event at most: its own head of 2, and two numbers of 10, each with a head of 1.
+const RANGE_BYTES: usize = 2 + 2 * (1 + 10);
+/// What is wanted is said in one event, whatever else the store holds.
+const _: () = assert!(MOST_RANGES * RANGE_BYTES <= limits::FRAME_BYTES);
 
 /// Events of a push on their way to the master.
 pub type Events = mpsc::Sender<Result<wire::PushEvent, Status>>;

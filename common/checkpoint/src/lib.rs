@@ -41,7 +41,7 @@ mod watch;
 pub use anonymous::{HUGE_PAGE_BYTES, Memory};
 pub use blob::{
     Blob, BlobError, BlobSource, BlobTensor, CHUNK_BYTES, Digest, DigestParseError, Hasher,
-    MAX_MANIFEST_BYTES, Manifest, ManifestError, TensorEntry, encoded_tensors,
+    MAX_BLOB_TENSORS, MAX_MANIFEST_BYTES, Manifest, ManifestError, TensorEntry, encoded_tensors,
 };
 pub use catalog::{CatalogError, Checkpoint, MatrixTensors, Tensor};
 pub use container::safetensors::WeightsError;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use cake_checkpoint::{Encoding, MappedMatrix, MappedTensor, PartSpec};
 
 use crate::device::cpu::element::FloatType;
-use crate::device::cpu::gemm::affine::exact::widen;
+use crate::device::cpu::gemm::affine::exact::dequantize;
 use crate::device::cpu::gemm::case::RowClass;
 use crate::device::cpu::gemm::product::Gemm;
 use crate::device::cpu::gemm::table::choose;
@@ -82,7 +82,7 @@ impl StoredMatrix {
     pub(crate) fn widen(&self, tier: Tier, rows: Range<usize>) -> Vec<f32> {
         match self.weight(rows) {
             Weight::Float(matrix) => matrix.float.widen(matrix.bytes),
-            Weight::Affine(matrix) => widen(tier, matrix),
+            Weight::Affine(matrix) => dequantize(tier, matrix),
         }
     }
 

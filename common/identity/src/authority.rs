@@ -152,10 +152,20 @@ impl Authority {
         request: &[u8],
         worker_id: &str,
     ) -> Result<CertificateDer<'static>, Error> {
+        self.sign_request_for(request, worker_id, self.lifetime)
+    }
+
+    /// The same, valid for so long.
+    pub(crate) fn sign_request_for(
+        &self,
+        request: &[u8],
+        worker_id: &str,
+        lifetime: Duration,
+    ) -> Result<CertificateDer<'static>, Error> {
         let request = CertificateSigningRequestDer::from(request);
         // Of what it asks for only the key counts.
         let request = CertificateSigningRequestParams::from_der(&request)?;
-        self.sign(&request.public_key, &Peer::Worker(worker_id.to_owned()), self.lifetime)
+        self.sign(&request.public_key, &Peer::Worker(worker_id.to_owned()), lifetime)
     }
 
     /// BLAKE3 of the public key in a request, in hexadecimal digits.

@@ -1,5 +1,6 @@
 //! Arguments that several commands share, and what they become once checked.
 use std::collections::HashSet;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -185,11 +186,11 @@ impl TryFrom<PlanArgs> for PlanRequest {
     type Error = WrongArgument;
 
     fn try_from(args: PlanArgs) -> Result<Self, WrongArgument> {
-        let within = |argument, found: Option<usize>, most: usize| match found {
-            Some(found) if !(1..=most).contains(&found) => {
-                Err(WrongArgument::new(argument, found, format!("1 to {most}")))
-            }
-            found => Ok(found),
+        let within = |argument, found: Option<usize>, most: usize| {
+            let Some(found) = found else { return Ok(None) };
+            let within = NonZeroUsize::new(found).filter(|found| found.get() <= most);
+            let refusal = || WrongArgument::new(argument, found, format!("1 to {most}"));
+            within.ok_or_else(refusal).map(Some)
         };
         Ok(Self {
             context: args.context,

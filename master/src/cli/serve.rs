@@ -34,7 +34,7 @@ const LAST_ANSWERS: Duration = Duration::from_secs(10);
 /// How long clients may take to be told that the scheduler has ended, before the server ends as well.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Sequences at once unless told otherwise.
-const DEFAULT_PARALLEL: usize = 8;
+const DEFAULT_PARALLEL: NonZeroUsize = NonZeroUsize::new(8).expect("8 is not 0");
 
 /// Arguments of `serve`.
 #[derive(clap::Args, Debug)]
@@ -135,9 +135,10 @@ impl Args {
         monitor: &Arc<Monitor>,
         cluster: Whereabouts,
     ) -> Result<(Keeper, Served), Error> {
-        let parallel = self.plan.parallel.or(Some(DEFAULT_PARALLEL));
+        let asked = PlanRequest::try_from(self.plan.clone())?;
+        let parallel = asked.parallel.or(Some(DEFAULT_PARALLEL));
         let predict = !cluster.addresses().is_empty();
-        let request = PlanRequest { parallel, predict, ..self.plan.clone().try_into()? };
+        let request = PlanRequest { parallel, predict, ..asked };
         let told = Arc::new(Words::loud());
         let mut prepared = prepare(State::open()?, &self.model, &cluster, &request, told).await?;
         prepared.monitor = Some(monitor.clone());

@@ -1,4 +1,6 @@
 //! Which plan is taken: for the workers that are there, with steps as large as fit and pay.
+use std::num::NonZeroUsize;
+
 use cake_engine::{DeviceKind, Numerics};
 use tokio::task::block_in_place;
 
@@ -95,11 +97,11 @@ fn left_out(members: &[Member], request: &PlanRequest) -> Vec<Idle> {
 fn fitting(
     plan: impl Fn(&Promise) -> Result<Plan, Refusal>,
     promise: Promise,
-    asked: Option<usize>,
+    asked: Option<NonZeroUsize>,
     seats: &[Seat],
 ) -> Result<(Plan, Promise, Chunk), Box<Refusal>> {
     if let Some(rows) = asked {
-        return Ok((plan(&promise)?, promise, Chunk::exactly(rows)));
+        return Ok((plan(&promise)?, promise, Chunk::exactly(rows.get())));
     }
     let own = |stage: &PlannedStage| seats.get(stage.device_index) == Some(&Seat::Master);
     let mut refusal = None;

@@ -167,6 +167,7 @@ impl Prepared {
         let gone = self.members.iter().filter(|member| !member.is_held());
         let gone = gone.map(|member| member.name().to_owned()).chain(without.iter().cloned());
         request.exclude.extend(gone);
+        request.what_if.clear(); // Nobody imagined takes over layers.
         if !self.alone {
             // Without workers the master would take everything, which it did not do before.
             request.local_memory = Some(request.local_memory.unwrap_or(0));

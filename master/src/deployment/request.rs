@@ -1,4 +1,5 @@
 //! What is asked of a plan: what to promise, and who may hold what.
+use std::num::NonZeroUsize;
 use std::str::FromStr;
 
 use cake_checkpoint::{Checkpoint, KvDtype, Scheme, SchemeParseError};
@@ -16,16 +17,16 @@ use crate::sizing::{DEFAULT_CONTEXT, Promise};
 pub(crate) struct PlanRequest {
     /// Longest sequence to make room for (tokens); `None`: what the model has, at most [`DEFAULT_CONTEXT`].
     pub context: Option<usize>,
-    /// So many of the longest sequences at once, at least 1; `None`: one.
-    pub parallel: Option<usize>,
+    /// So many of the longest sequences at once; `None`: one.
+    pub parallel: Option<NonZeroUsize>,
     /// Element type of the KV cache; `None`: as the numerics suggest.
     pub kv: Option<KvDtype>,
     /// What weights may be turned into on their way.
     pub encode: Encode,
     /// Arithmetic.
     pub numerics: Numerics,
-    /// Prompt rows in one step, at least 1; `None`: as pays most.
-    pub chunk: Option<usize>,
+    /// Prompt rows in one step; `None`: as pays most.
+    pub chunk: Option<NonZeroUsize>,
     /// How activations travel.
     pub wire: WireFormat,
     /// Bytes that the master may use for layers; `None`: what is free without workers, else nothing.
@@ -58,7 +59,7 @@ impl PlanRequest {
         if !(1..=most).contains(&context) {
             return Err(WrongArgument::new("--context", context, format!("1 to {most}")).into());
         }
-        let parallel = self.parallel.unwrap_or(1);
+        let parallel = self.parallel.map_or(1, NonZeroUsize::get);
         let blocks = cake_engine::blocks_for(context).saturating_mul(parallel);
         if blocks > limits::BLOCKS {
             return Err(Error::TooManyBlocks { context, parallel, blocks });
@@ -71,7 +72,7 @@ impl PlanRequest {
                 Numerics::Fast => KvDtype::F16,
             }),
             numerics: self.numerics,
-            chunk: self.chunk.unwrap_or_else(|| first_bound(context)),
+            chunk: self.chunk.map_or_else(|| first_bound(context), NonZeroUsize::get),
             wire: self.wire,
         })
     }
@@ -115,7 +116,7 @@ mod tests {
         let mut checkpoint = Checkpoint::open(model).expect("the demo's model");
         checkpoint.config.max_position_embeddings = 1 << 20;
         let promise = |context, parallel| {
-            let (context, parallel) = (Some(context), Some(parallel));
+            let (context, parallel) = (Some(context), NonZeroUsize::new(parallel));
             PlanRequest { context, parallel, ..PlanRequest::default() }.promise(&checkpoint)
         };
         let most = limits::BLOCKS * cake_engine::BLOCK_POSITIONS;

@@ -5,7 +5,8 @@
 //! themselves are in [`push`], [`memory`], [`speed`] and [`demo`]; those of the engine in [`engine`], [`hops`],
 //! [`together`], [`context`], [`tiers`] and [`packed7b`]; those of a service in [`serve`], the cost of
 //! encryption in [`tls`], the time after a loss in [`recovery`], what strangers can do to a service in [`hostile`]; what
-//! a plan promises beside what comes of it in [`predictions`]; an earlier version beside this one in [`versions`].
+//! a plan promises beside what comes of it in [`predictions`]; an earlier version beside this one in [`versions`]; the
+//! largest layer there is in [`wide`].
 mod bandwidth;
 mod cluster;
 mod context;
@@ -31,6 +32,7 @@ mod tiers;
 mod tls;
 mod together;
 mod versions;
+mod wide;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -71,6 +73,8 @@ pub(crate) enum Part {
     /// One turn of `versions`, which runs itself again for each (not part of main).
     #[value(hide = true)]
     Turn,
+    /// A layer of 24 GiB, of holes on the disk: pushed and computed with (not part of main).
+    Wide,
 }
 
 /// How a figure is measured, with its name and bar for when it cannot be.
@@ -177,6 +181,8 @@ const VERSIONS: &[Figure] = &[Figure {
     bar: versions::BAR,
     measure: |lab, _, table| versions::measure(lab, table),
 }];
+const WIDE: &[Figure] =
+    &[Figure { name: "wide", bar: wide::BAR, measure: |lab, _, table| wide::measure(lab, table) }];
 const MEMORY: &[Figure] = &[
     Figure {
         name: "worker's memory",
@@ -224,6 +230,7 @@ pub(crate) fn measure(
         Part::Hostile => &[HOSTILE],
         Part::Versions => &[VERSIONS],
         Part::Turn => &[],
+        Part::Wide => &[WIDE],
     };
     let figures: Vec<&Figure> = figures.iter().copied().flatten().collect();
     let names = figures.iter().map(|figure| figure.name).collect::<Vec<_>>().join(", ");

@@ -27,6 +27,19 @@ const BUFFER: usize = 1 << 20;
 /// # Errors
 /// If the directory cannot be written, or the dtype is none that weights can have.
 pub fn make(directory: &Path, shape: &ModelShape, seed: u64) -> io::Result<()> {
+    write(directory, shape, Some(Weights::new(shape.dtype, seed)?))
+}
+
+/// Writes a checkpoint whose weights are zeros, which are holes in its files: whatever its size, it takes little disk.
+///
+/// # Errors
+/// If the directory cannot be written.
+pub fn make_hollow(directory: &Path, shape: &ModelShape) -> io::Result<()> {
+    write(directory, shape, None)
+}
+
+/// Writes a checkpoint with these weights, or with holes in place of them.
+fn write(directory: &Path, shape: &ModelShape, mut weights: Option<Weights>) -> io::Result<()> {
     std::fs::create_dir_all(directory)?;
     std::fs::write(directory.join("config.json"), serde_json::to_vec_pretty(&shape.config())?)?;
     let golden = crate::golden::directory().join("llama");
@@ -35,13 +48,12 @@ pub fn make(directory: &Path, shape: &ModelShape, seed: u64) -> io::Result<()> {
     }
     let files = files(shape);
     let mut map = Map::new();
-    let mut weights = Weights::new(shape.dtype, seed)?;
     for (index, tensors) in files.iter().enumerate() {
         let name = match files.len() {
             1 => "model.safetensors".to_owned(),
             count => format!("model-{:05}-of-{count:05}.safetensors", index + 1),
         };
-        write_file(&directory.join(&name), tensors, &mut weights)?;
+        write_file(&directory.join(&name), tensors, weights.as_mut())?;
         map.extend(tensors.iter().map(|tensor| (tensor.name.clone(), json!(name))));
     }
     if files.len() > 1 {
@@ -76,7 +88,7 @@ fn files(shape: &ModelShape) -> Vec<Vec<Tensor>> {
     files
 }
 
-fn write_file(path: &Path, tensors: &[Tensor], weights: &mut Weights) -> io::Result<()> {
+fn write_file(path: &Path, tensors: &[Tensor], weights: Option<&mut Weights>) -> io::Result<()> {
     let mut header = Map::new();
     header.insert("__metadata__".into(), json!({ "format": "pt" }));
     let mut start = 0;
@@ -93,6 +105,9 @@ fn write_file(path: &Path, tensors: &[Tensor], weights: &mut Weights) -> io::Res
     let mut out = BufWriter::with_capacity(BUFFER, File::create(path)?);
     out.write_all(&(header.len() as u64).to_le_bytes())?;
     out.write_all(&header)?;
+    let Some(weights) = weights else {
+        return out.into_inner()?.set_len((8 + header.len()) as u64 + start);
+    };
     for tensor in tensors {
         let (name, elements) = (&tensor.name, tensor.elements());
         match tensor.content {
@@ -138,6 +153,20 @@ mod tests {
             assert_eq!(layer(&a, number), layer(&b, number));
             assert_ne!(layer(&a, number), layer(&c, number));
         }
+    }
+
+    #[test]
+    fn a_hollow_model_has_the_same_tensors_full_of_zeros() {
+        let shape = ModelShape { shard_bytes: Some(200_000), ..ModelShape::tiny() };
+        let home = tempfile::tempdir().expect("a temporary folder");
+        make_hollow(home.path(), &shape).expect("written");
+        let hollow = Checkpoint::open(&home.path().display().to_string()).expect("a checkpoint");
+        let (_full, full) = made(&shape, 3);
+        assert_eq!(hollow.total_bytes(), full.total_bytes());
+        let bytes = layer(&hollow, 4);
+        let data = bytes.len() - shape.layer_bytes() as usize;
+        assert_eq!(bytes[..data], layer(&full, 4)[..data], "the same header");
+        assert!(bytes[data..].iter().all(|byte| *byte == 0));
     }
 
     #[test]

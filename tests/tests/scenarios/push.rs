@@ -4,8 +4,10 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
-use cake_checkpoint::{BlobSource, Checkpoint};
+use cake_checkpoint::{BlobSource, Checkpoint, Dtype};
+use cake_proto::limits;
 use cake_tests::master::{Answer, path};
+use cake_tests::model::Experts;
 use cake_tests::{
     CountingProxy, HeldBlobs, Master, ModelShape, TestWorker, WorkerOptions, golden, model,
 };
@@ -127,6 +129,25 @@ fn evict(file: &Path) {
 }
 
 #[test]
+fn a_layer_whose_manifest_is_longer_than_a_message_is_pushed_and_computed_with() {
+    println!("seed {SEED}");
+    let model = TempDir::with_prefix("cake-model-").expect("a temporary folder");
+    // As many as a layer may have.
+    let experts = Some(Experts { count: 4096, chosen: 3, inner_size: 16 });
+    let shape = ModelShape { experts, layers: 1, dtype: Dtype::BF16, ..ModelShape::tiny() };
+    model::make(model.path(), &shape, SEED).expect("the model can be written");
+    let worker = TestWorker::new("a");
+    let master = Master::over([&worker]);
+    let split = master.answer_of(model.path(), PROMPT, TOKENS, &[("a", 0, 1)], &[]);
+    assert_eq!(split.pushed_bytes, blob_bytes(model.path())[0]);
+    let (blob, _) = HeldBlobs::of(worker.store()).whole.swap_remove(0);
+    let manifest = std::fs::metadata(blob.with_extension("json")).expect("beside it").len();
+    assert!(manifest > limits::MESSAGE_BYTES as u64, "{manifest} bytes");
+    let alone = alone(model.path());
+    assert_eq!((split.output_ids, split.logprob_bits), (alone.output_ids, alone.logprob_bits));
+}
+
+#[test]
 fn a_plan_moved_by_one_layer_sends_that_layer() {
     let golden = golden("llama-sharded");
     let workers = TestWorker::several(&["a", "b"]);
@@ -196,7 +217,7 @@ fn a_push_goes_on_after_the_worker_was_killed_and_came_back() {
 /// The second push after one that ended half way: sends what is missing, leaves nothing half done.
 #[track_caller]
 fn goes_on(master: &Master, proxy: &CountingProxy, worker: &TestWorker, model: &Path, total: u64) {
-    let held = HeldBlobs::at_rest(worker.store());
+    let held = HeldBlobs::at_rest(worker);
     let missing = total - held.whole_bytes() - held.partial_bytes();
     println!("{} of {total} bytes arrived, {missing} are missing", total - missing);
     assert!(missing < total * 3 / 4, "half of it was sent, yet {missing} of {total} are missing");

@@ -102,7 +102,7 @@ fn feed(target: &Target) {
 
 #[test]
 fn no_bytes_panic_or_allocate_beyond_their_bound() {
-    let _machine = crate::beside_others();
+    let _machine = crate::alone(); // There is a thread for every processor.
     // What a target catches is told as well, but without a backtrace: that takes a hundred megabytes of its own.
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| match FEEDS.get() {

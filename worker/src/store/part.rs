@@ -1,7 +1,7 @@
 //! The file of a blob under way: what of it is right, cutting off what is not, flushing it.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::thread::JoinHandle;
 
 use cake_checkpoint::{Digest, Manifest};
@@ -16,6 +16,8 @@ const WRITEBACK_BYTES: u64 = 64 << 20;
 /// Bytes after which a write waits for the flush under way, so that a slow disk never has a backlog
 /// that takes minutes.
 const MOST_UNFLUSHED_BYTES: u64 = 128 << 20;
+/// So many zeros or more become a hole in the file: fewer would not free a block of it.
+const LEAST_HOLE_BYTES: usize = 4096;
 
 /// A partial blob on disk; the chunk under way is cut off when it is dropped.
 #[derive(Debug)]
@@ -34,6 +36,17 @@ impl PartFile {
         let mut part = PartFile { file, verified_bytes, torn: false };
         part.cut()?;
         Ok(part)
+    }
+
+    /// Writes the next bytes. Nothing but zeros becomes a hole, which takes no disk where the file system has holes, and
+    /// is read as zeros everywhere.
+    pub(super) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if bytes.len() < LEAST_HOLE_BYTES || bytes.iter().any(|byte| *byte != 0) {
+            return self.file.write_all(bytes);
+        }
+        let end = self.file.stream_position()? + bytes.len() as u64;
+        self.file.set_len(end)?; // Nothing lies behind the position.
+        self.file.seek(SeekFrom::Start(end)).map(drop)
     }
 
     /// Leaves what is verified, and goes on from there.
@@ -171,6 +184,31 @@ mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), b"right too");
         drop(part);
         assert_eq!(std::fs::read(&path).unwrap(), b"right");
+    }
+
+    #[test]
+    fn zeros_are_a_hole_that_what_follows_goes_behind_and_a_cut_goes_through() {
+        const HOLE: usize = 3 << 20;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("part");
+        let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        let mut part = PartFile::over(file, 0).unwrap();
+        for bytes in [b"before", &vec![0; HOLE][..], &[0; LEAST_HOLE_BYTES - 1], b"behind"] {
+            part.append(bytes).unwrap();
+        }
+        let zeros = vec![0; HOLE + LEAST_HOLE_BYTES - 1];
+        assert_eq!(std::fs::read(&path).unwrap(), [b"before", &zeros[..], b"behind"].concat());
+        #[cfg(target_os = "linux")]
+        {
+            use std::os::unix::fs::MetadataExt;
+            let taken = part.file.metadata().unwrap().blocks() * 512;
+            assert!(taken < HOLE as u64 / 2, "{taken} bytes of the disk are taken");
+        }
+        part.verified_bytes = 9;
+        part.cut().unwrap();
+        part.append(b"again").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"before\0\0\0again");
+        part.verified_bytes = part.length().unwrap();
     }
 
     #[test]

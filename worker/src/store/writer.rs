@@ -1,7 +1,7 @@
 //! Receiving a blob: a chunk that is not what the manifest says is cut off again.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -232,8 +232,8 @@ impl Writer {
         let Some(part) = &mut self.part else {
             return Ok(());
         };
-        let file = &mut part.file.file;
-        let written = file.write_all(bytes).and_then(|()| part.writeback.wrote(file, bytes.len()));
+        let written = part.file.append(bytes);
+        let written = written.and_then(|()| part.writeback.wrote(&part.file.file, bytes.len()));
         if let Err(cause) = written {
             let missing_bytes = self.manifest.file_bytes - self.verified_bytes;
             let root = &part.claim.store.inner.folders.root;

@@ -13,7 +13,7 @@ use crate::encoding::Encoding;
 /// Longest manifest accepted. A layer of 24 GiB, the largest in use, has 2 MiB of chunk digests.
 pub const MAX_MANIFEST_BYTES: usize = 16 << 20;
 /// Most tensors accepted in one blob; a layer with 256 experts in 8 bits has 1558.
-const MAX_TENSORS: usize = 65_536;
+pub const MAX_BLOB_TENSORS: usize = 65_536;
 /// Most dimensions accepted; the largest in use is 4.
 const MAX_RANK: usize = 16;
 /// First bytes of what a blob's name is the digest of; the number changes with the layout.
@@ -62,7 +62,7 @@ pub enum ManifestError {
     TooLarge { bytes: usize },
     #[error("manifest is not valid: {0}")]
     Json(serde_json::Error),
-    #[error("manifest lists {tensors} tensors, more than {MAX_TENSORS}")]
+    #[error("manifest lists {tensors} tensors, more than {MAX_BLOB_TENSORS}")]
     TooManyTensors { tensors: usize },
     #[error("manifest: tensor {tensor:?} has {dimensions} dimensions, more than {MAX_RANK}")]
     TooManyDimensions { tensor: String, dimensions: usize },
@@ -131,7 +131,7 @@ impl Manifest {
     /// # Errors
     /// [`ManifestError`], naming the contradiction.
     pub fn check(&self) -> Result<(), ManifestError> {
-        if self.tensors.len() > MAX_TENSORS {
+        if self.tensors.len() > MAX_BLOB_TENSORS {
             return Err(ManifestError::TooManyTensors { tensors: self.tensors.len() });
         }
         let mut names = HashSet::new();
@@ -407,7 +407,7 @@ mod tests {
         assert!(matches!(refusal(|m| m.tensors[0].shape = vec![1 << 63, 4]), Size { .. }));
         assert!(matches!(refusal(|m| m.tensors[0].shape = vec![1 << 60, 2]), Size { .. }));
         assert!(matches!(refusal(|m| m.tensors[0].shape = vec![1; 17]), TooManyDimensions { .. }));
-        let many = |m: &mut Manifest| m.tensors = vec![m.tensors[0].clone(); MAX_TENSORS + 1];
+        let many = |m: &mut Manifest| m.tensors = vec![m.tensors[0].clone(); MAX_BLOB_TENSORS + 1];
         assert!(matches!(refusal(many), TooManyTensors { .. }));
     }
 

@@ -14,7 +14,7 @@ mod tests;
 
 pub use digest::{Digest, DigestParseError, Hasher};
 pub use error::BlobError;
-pub use manifest::{MAX_MANIFEST_BYTES, Manifest, ManifestError, TensorEntry};
+pub use manifest::{MAX_BLOB_TENSORS, MAX_MANIFEST_BYTES, Manifest, ManifestError, TensorEntry};
 pub use mapped::Blob;
 pub use source::BlobSource;
 pub use tensor::{BlobTensor, encoded_tensors};

@@ -9,7 +9,7 @@ mod asked;
 mod model;
 mod seen;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
@@ -79,8 +79,10 @@ struct Simulation {
     /// Sequences still to be asked for, and things that may still go wrong.
     to_ask: usize,
     faults: usize,
-    /// Who may fail: whoever was in a step that failed.
-    may_fail: HashSet<u64>,
+    /// The number of the step that leaves next.
+    next_step: u64,
+    /// Who has to fail with the step that is being taken in, and nobody else.
+    to_fail: BTreeSet<u64>,
     gave_up: bool,
     seen: Seen,
 }
@@ -116,7 +118,8 @@ impl Simulation {
             last_asked: 0,
             last_begun: 0,
             to_ask,
-            may_fail: HashSet::new(),
+            next_step: 0,
+            to_fail: BTreeSet::new(),
             gave_up: false,
             seen: Seen::default(),
         }
@@ -173,6 +176,7 @@ impl Simulation {
         while self.core.has_room() {
             let effects = self.core.admit(self.now);
             self.hear(effects);
+            self.nobody_is_placed_before_earlier_ones();
             self.seen.note(What::FullPool, usize::from(!self.core.waiting.is_empty()));
             let unplaced = self.core.running.iter().any(|one| one.lease.is_none());
             self.seen.note(What::Unplaced, usize::from(unplaced));
@@ -192,6 +196,7 @@ impl Simulation {
         }
         let sequences: Vec<u64> = step.items.iter().map(|item| item.sequence).collect();
         self.in_flight.insert(step.number, sequences);
+        self.next_step = step.number + 1;
         self.nobody_is_passed_over(&step);
         let stages = self.stages.as_mut().expect("as above");
         match stages.broken {
@@ -206,6 +211,15 @@ impl Simulation {
                 });
             }
         }
+    }
+
+    /// Those that run are in order of arrival, and whoever lost its blocks has others before anybody who came later.
+    fn nobody_is_placed_before_earlier_ones(&self) {
+        let running = &self.core.running;
+        let (sequences, placed): (Vec<u64>, Vec<bool>) =
+            running.iter().map(|one| (one.sequence, one.lease.is_some())).unzip();
+        let is_sorted = sequences.is_sorted() && placed.is_sorted_by(|one, next| one >= next);
+        assert!(is_sorted, "{sequences:?} have places: {placed:?}");
     }
 
     /// Whoever has a place has a row in flight or in this step, or somebody who was admitted earlier is read in it; else
@@ -259,11 +273,13 @@ impl Simulation {
         let sequences = self.in_flight.remove(&number).expect("it left and was not taken in");
         match &chosen {
             Err(Failed { error, .. }) if !error.is_loss() || self.on_loss == OnLoss::Fail => {
-                self.may_fail.extend(sequences);
-                // Whoever shares blocks may have been to read what it was to write.
-                let sharing = |(_, asked): &(&u64, &Asked)| asked.reused.is_some_and(|n| n > 0);
-                let sharing = self.asked.iter().filter(sharing).map(|(sequence, _)| *sequence);
-                self.may_fail.extend(sharing);
+                // Whoever began later and shares blocks may have been to read what this step was to write.
+                let reads = |asked: &Asked| asked.shares_from.is_some_and(|step| step > number);
+                let fails = |(sequence, asked): &(&u64, &Asked)| {
+                    sequences.contains(sequence) || reads(asked)
+                };
+                let fail = self.asked.iter().filter(fails).map(|(sequence, _)| *sequence);
+                self.to_fail = fail.collect();
             }
             Ok(chosen) if pipeline < self.pipelines => {
                 let is_token = |one: &&Chosen| matches!(one, Chosen::Token { .. });
@@ -273,6 +289,7 @@ impl Simulation {
         }
         let effects = self.core.apply(number, chosen, self.now);
         self.hear(effects);
+        assert!(self.to_fail.is_empty(), "{:?} go on after a step that failed", self.to_fail);
     }
 
     fn cancel(&mut self) {
@@ -356,7 +373,7 @@ impl Simulation {
             mix(self.pipelines, self.now.as_nanos() as u64),
         ));
         for asked in self.asked.values_mut() {
-            asked.passed_over = 0;
+            (asked.passed_over, asked.shares_from) = (0, None);
             if asked.losses == 0 {
                 asked.lost_since = self.now;
             }
@@ -364,6 +381,7 @@ impl Simulation {
         }
         let effects = self.core.resume(pipeline, self.now);
         self.hear(effects);
+        self.nobody_is_placed_before_earlier_ones();
     }
 
     fn give_up(&mut self) {
@@ -391,6 +409,7 @@ impl Simulation {
                         |(_, other): &(Scope, Vec<u32>)| other.starts_with(&ids[..reused_tokens]);
                     assert!(reused_tokens == 0 || theirs.any(same), "of its own scope");
                     assert!(asked.reused.replace(reused_tokens).is_none(), "once");
+                    asked.shares_from = (reused_tokens > 0).then_some(self.next_step);
                     asked.losses = 0;
                     self.seen.note(What::Reuse, usize::from(reused_tokens > 0));
                 }
@@ -434,7 +453,7 @@ impl Simulation {
                 self.seen.note(What::Cause, 1);
             }
             Event::Failed(error) => {
-                assert!(self.may_fail.contains(&sequence), "{error}");
+                assert!(self.to_fail.remove(&sequence), "{sequence} fails: {error}");
                 self.seen.note(What::Failure, 1);
             }
             Event::Begun { .. } | Event::Token(_) => panic!("{event:?} is not the end"),

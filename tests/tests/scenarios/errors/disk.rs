@@ -1,4 +1,6 @@
 //! Stores that cannot be written, are taken, or have no room.
+use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -70,13 +72,18 @@ impl SmallDisk {
         self.home.path().join("store")
     }
 
-    /// A file that leaves so many bytes free.
+    /// A file that leaves so many bytes free, whoever else writes meanwhile.
     fn fill(&self, leave_bytes: u64) -> PathBuf {
-        let room = rustix::fs::statvfs(self.home.path()).expect("a mounted file system");
-        let bytes = (room.f_bavail * room.f_frsize).saturating_sub(leave_bytes);
-        let file = self.home.path().join("filler");
-        std::fs::write(&file, vec![1; bytes as usize]).expect("there is room");
-        file
+        let path = self.home.path().join("filler");
+        let mut file = File::create(&path).expect("made");
+        loop {
+            let room = rustix::fs::statvfs(self.home.path()).expect("a mounted file system");
+            let bytes = (room.f_bavail * room.f_frsize).saturating_sub(leave_bytes);
+            if bytes == 0 {
+                return path;
+            }
+            file.write_all(&vec![1; bytes.min(1 << 20) as usize]).expect("there is room");
+        }
     }
 }
 
@@ -121,12 +128,11 @@ fn a_disk_that_fills_up_during_a_push_loses_nothing() {
     proxy.hold_at(total / 2);
     let pushing = master.start(&["push", &path(model.path()), "--json"]);
     proxy.wait_for(total / 2, LIMIT);
-    HeldBlobs::at_rest(worker.store());
     let filler = disk.fill(2 << 20);
     proxy.heal();
     let sentence = pushing.finish(LIMIT).refusal();
     assert_says(&sentence, &["tablet", "no room on the disk"]);
-    let before = HeldBlobs::at_rest(worker.store());
+    let before = HeldBlobs::at_rest(&worker);
     assert!(before.whole.len() >= 2, "what was whole stays: {before:?}");
     std::fs::remove_file(filler).expect("removed");
     let report = master.push(model.path(), &[]);

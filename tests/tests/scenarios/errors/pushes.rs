@@ -92,7 +92,7 @@ fn refuses(play: impl AsyncFn(&mut Hand, &Layer) -> (Status, Code)) -> Status {
         status
     });
     assert!(!status.message().is_empty() && !status.message().contains("::"), "{status:?}");
-    let held = HeldBlobs::at_rest(worker.store());
+    let held = HeldBlobs::at_rest(&worker);
     assert!(held.whole.is_empty(), "{held:?}");
     runtime.shutdown_background();
     let answer = Master::over([&worker]).answer(&golden, &[], &[]);

@@ -35,6 +35,26 @@ fn tensors_are_shared_also_where_they_lie_elsewhere() {
 }
 
 #[test]
+fn what_is_wanted_of_a_blob_is_a_range_for_every_other_tensor_at_most() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(&directory);
+    let held: Vec<_> = (0..3).map(|seed| data(seed, 70_016)).collect();
+    receive(&store, &blob_of(&held));
+    let mut most = 0;
+    for here in 0..1 << 5 {
+        let part = |at: usize| match here >> at & 1 {
+            0 => data(20 + at as u8, 70_016),
+            _ => held[at % 3].clone(),
+        };
+        let blob = blob_of(&(0..5).map(part).collect::<Vec<_>>());
+        let ranges = store.begin(blob.manifest).unwrap().wanted().len();
+        assert!(ranges <= 5 / 2 + 1, "{ranges} ranges for {here:05b}");
+        most = most.max(ranges);
+    }
+    assert_eq!(most, 5 / 2 + 1);
+}
+
+#[test]
 fn sharing_and_resuming_go_together_also_after_a_restart() {
     let directory = tempfile::tempdir().unwrap();
     let other = parts_blob(4);

@@ -86,6 +86,8 @@ pub(super) struct Asked {
     /// Of these, so many have come.
     pub(super) heard: usize,
     pub(super) reused: Option<usize>,
+    /// The step that was to leave next when it was given blocks that others fill; none where it has none of theirs.
+    pub(super) shares_from: Option<u64>,
     /// Pipelines lost since the last token, and since when.
     pub(super) losses: usize,
     pub(super) lost_since: Duration,
@@ -123,6 +125,7 @@ impl Asked {
             finish,
             heard: 0,
             reused: None,
+            shares_from: None,
             losses: 0,
             lost_since: Duration::ZERO,
             passed_over: 0,
