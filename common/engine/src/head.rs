@@ -35,7 +35,8 @@ impl<D: Device> Parts for PartsOn<D> {
     fn forward(&self, hidden: Vec<f32>, width: usize, logits: bool) -> Result<Vec<f32>, Error> {
         let Self { device, norm, head } = self;
         let kinds = RowKinds::generated(hidden.len() / width.max(1)); // No row counts as one of a prompt.
-        device.compute(|| {
+        // One norm and one product: what they free does not pile up.
+        device.compute(u64::MAX, || {
             let normed = device.norm(norm, &device.rows(hidden, width)?)?;
             if !logits {
                 return device.values(normed);

@@ -1,15 +1,23 @@
 //! What a stage costs in memory: the numbers that the planner, the worker and the master share.
 
-use cake_checkpoint::{Dtype, KvDtype, LayerSpec, ModelSpec, Op};
+use cake_checkpoint::{Dtype, ExpertsSpec, KvDtype, LayerSpec, MlpSpec, ModelSpec, Op};
 
-use crate::device::cpu::attention::attend_floats;
-use crate::device::cpu::gemm::table;
+use crate::device::cpu::Cpu;
+use crate::device::{Device, DeviceScratch};
 use crate::options::BLOCK_POSITIONS;
 
 /// Bytes of one f32.
 const F32_BYTES: u64 = 4;
 /// Room for the allocator's rounding and what it keeps between steps, as a divisor: a quarter more.
 const ALLOCATOR_SLACK: u64 = 4;
+/// Bytes of what is noted of a row beside its numbers: where its past lies, its kind, its place in the tasks of a product.
+const ROW_BYTES: u64 = 512;
+/// The same of a row that goes to an expert: its number and its weight, three times while vectors grow.
+const SHARE_BYTES: u64 = 3 * (size_of::<usize>() + size_of::<f32>()) as u64;
+/// The same of an expert: who goes there, and its place in an order.
+const EXPERT_BYTES: u64 = 256;
+/// The same of a step, for all of its sections and tasks.
+const STEP_BYTES: u64 = 64 << 10;
 
 /// Bytes that `elements` weights of type `dtype` occupy on the processor: their own, since they stay as they are stored.
 /// [`DeviceKind::resident_permille`](crate::DeviceKind::resident_permille) says what other devices add.
@@ -36,56 +44,109 @@ pub fn block_bytes(layers: &[LayerSpec], kv: KvDtype) -> u64 {
     of_layers.fold(0, u64::saturating_add).saturating_mul(BLOCK_POSITIONS as u64)
 }
 
-/// An upper bound of the bytes that a stage allocates during a step of `rows` rows whose sequences
-/// have up to `context` positions, on `threads` threads, the step's messages included.
-///
-/// Counted: hidden states as they arrive, as a tensor, beside their norm and the two sums, and twice
-/// more on the way out; then what each kind of operation holds in its widest layer, all of them, since
-/// [`Reuse`](crate::Reuse) keeps the blocks of the one while another runs; what kernels make of the
-/// inputs of a product, of every width and in the largest of its forms; what every thread keeps for
-/// attention and products; and a quarter more for the allocator, and for layers that mix packed and
-/// other matrices, whose forms differ.
+/// An upper bound of the bytes that a stage allocates during a step of `rows` rows whose sequences have up to `context`
+/// positions, on `threads` threads of the processor, the step's messages included.
 pub fn scratch_bytes(model: &ModelSpec, rows: usize, context: usize, threads: usize) -> u64 {
-    let row = |width: usize| (width as u64).saturating_mul(rows as u64);
-    let products = |inputs: usize, rows: usize| table::scratch(inputs as u64, rows as u64);
-    let rounded = |inputs: usize| products(inputs, rows).activations.div_ceil(F32_BYTES);
-    let hidden = row(model.hidden_size).saturating_mul(8);
-    let rotations = model.rotations.iter().map(|rotation| row(rotation.dim));
-    let panels = products(1, 1).thread.div_ceil(F32_BYTES).saturating_mul(threads.max(1) as u64);
-    let (mut attention, mut kept, mut mlp) = (0, 0, 0);
-    for op in model.layers.iter().flat_map(LayerSpec::ops) {
-        match op {
-            // q and k before and after norm and rotation, v, the weighted values, the output.
-            Op::Attention(it) => {
-                let (q, kv) = (row(it.q_dim()), row(it.kv_dim()));
-                let held = q.saturating_mul(4).saturating_add(kv.saturating_mul(4));
-                attention = attention.max(held.saturating_add(rounded(it.q_dim())));
-                let group = it.heads.div_ceil(it.kv_heads.max(1));
-                kept = kept.max(attend_floats(group, it.head_dim, context, threads));
-            }
-            // gate, up, their product.
-            Op::Mlp(it) => {
-                let held = row(it.inner_size).saturating_mul(3);
-                mlp = mlp.max(held.saturating_add(rounded(it.inner_size)));
-            }
-            // The scores and the sum; then of each row that goes to an expert the row itself, what the expert makes of
-            // it, and the result, since experts get different numbers of rows and blocks are kept by size.
-            Op::Experts(it) => {
-                let rows = rows.saturating_mul(it.chosen);
-                let width = 2 * it.expert.hidden_size + 3 * it.expert.inner_size;
-                let held = (width as u64).saturating_mul(rows as u64);
-                let rounded = |inputs| products(inputs, rows).activations.div_ceil(F32_BYTES);
-                let widths = [it.expert.hidden_size, it.expert.inner_size];
-                let rounded = widths.map(rounded).into_iter().fold(held, u64::saturating_add);
-                let ends = row(it.count).saturating_add(row(it.expert.hidden_size));
-                mlp = mlp.max(rounded.saturating_add(ends));
+    StepMemory::new(Cpu::scratch(), model, &model.layers).all(rows, context, threads)
+}
+
+/// What the steps of some layers take of memory.
+pub(crate) struct StepMemory {
+    device: DeviceScratch,
+    hidden_size: usize,
+    /// Numbers that all rotations have for a row.
+    rotations: usize,
+    /// The operations of the layers, each kind once.
+    ops: Vec<Op>,
+}
+
+impl StepMemory {
+    /// That of these layers of `model` on a device that takes so much for its part.
+    pub(crate) fn new(device: DeviceScratch, model: &ModelSpec, layers: &[LayerSpec]) -> Self {
+        let mut ops: Vec<Op> = Vec::new();
+        for op in layers.iter().flat_map(LayerSpec::ops) {
+            if !ops.contains(op) {
+                ops.push(op.clone());
             }
         }
+        let rotations = model.rotations.iter().map(|rotation| rotation.dim).sum();
+        StepMemory { device, hidden_size: model.hidden_size, rotations, ops }
     }
-    let parts = [hidden, rounded(model.hidden_size), attention, kept, mlp, panels];
-    let floats = parts.into_iter().chain(rotations).fold(0, u64::saturating_add);
-    let bytes = floats.saturating_mul(F32_BYTES);
-    bytes.saturating_add(bytes / ALLOCATOR_SLACK)
+
+    /// An upper bound of the bytes that a step of `rows` rows takes: its blocks, the hidden states that come and, twice,
+    /// those that leave, what threads take, and a quarter more for the allocator's rounding.
+    pub(crate) fn all(&self, rows: usize, context: usize, threads: usize) -> u64 {
+        let DeviceScratch { attention, thread, .. } = self.device;
+        let inputs = self.ops.iter().flat_map(|op| match op {
+            Op::Attention(it) => [it.hidden_size, it.q_dim()],
+            Op::Mlp(it) | Op::Experts(ExpertsSpec { expert: it, .. }) => {
+                [it.hidden_size, it.inner_size]
+            }
+        });
+        let widest = inputs.max().unwrap_or(0) as u64;
+        let attention = self.ops.iter().map(|op| match op {
+            Op::Attention(it) => attention(it, rows, context, threads),
+            Op::Mlp(_) | Op::Experts(_) => 0,
+        });
+        let bytes = total([
+            self.blocks(rows),
+            floats(rows, self.hidden_size).saturating_mul(3),
+            attention.max().unwrap_or(0),
+            thread(widest).saturating_mul(threads.max(1) as u64),
+        ]);
+        bytes.saturating_add(bytes / ALLOCATOR_SLACK)
+    }
+
+    /// Bytes of the blocks that a step of `rows` rows has at any time, where it takes none twice: as much as layers without
+    /// experts ever free may be kept for the next layer. Of a mixture, in which every expert has other rows and so other
+    /// blocks, it is what the one with most of them takes: a row goes to an expert once at most.
+    ///
+    /// Counted: the sums and norms of hidden states; what each kind of operation holds in its widest layer, all of them;
+    /// what products make of their inputs; and what is noted of rows.
+    pub(crate) fn blocks(&self, rows: usize) -> u64 {
+        let product = |inputs: usize| (self.device.product)(inputs as u64, rows as u64);
+        let (mut attention, mut network) = (0, 0);
+        for op in &self.ops {
+            match op {
+                // Queries and keys, both before and after norm or rotation, and values.
+                Op::Attention(it) => {
+                    let queries = floats(rows, it.q_dim()).saturating_mul(2);
+                    let keys_and_values = floats(rows, it.kv_dim()).saturating_mul(3);
+                    let products = total([product(it.hidden_size), product(it.q_dim())]);
+                    attention = attention.max(total([queries, keys_and_values, products]));
+                }
+                Op::Mlp(it) => network = network.max(mlp(it, rows, product)),
+                // The scores as products and as probabilities, who goes where, and an expert's rows and results.
+                Op::Experts(it) => {
+                    let scores = floats(rows, it.count).saturating_mul(2);
+                    let shares =
+                        (rows.saturating_mul(it.chosen) as u64).saturating_mul(SHARE_BYTES);
+                    let experts = (it.count as u64).saturating_mul(EXPERT_BYTES);
+                    let ends = floats(rows, self.hidden_size).saturating_mul(2);
+                    let expert = mlp(&it.expert, rows, product);
+                    network = network.max(total([scores, shares, experts, ends, expert]));
+                }
+            }
+        }
+        let hidden = floats(rows, self.hidden_size).saturating_mul(2);
+        let noted = (rows as u64).saturating_mul(ROW_BYTES).saturating_add(STEP_BYTES);
+        total([hidden, attention, network, floats(rows, self.rotations), noted])
+    }
+}
+
+/// Gate, up and their product, and what is made of the inputs of both products.
+fn mlp(mlp: &MlpSpec, rows: usize, product: impl Fn(usize) -> u64) -> u64 {
+    let inner = floats(rows, mlp.inner_size).saturating_mul(3);
+    total([inner, product(mlp.hidden_size), product(mlp.inner_size)])
+}
+
+/// Bytes of `[rows, width]` in f32.
+fn floats(rows: usize, width: usize) -> u64 {
+    (rows as u64).saturating_mul(width as u64).saturating_mul(F32_BYTES)
+}
+
+fn total(parts: impl IntoIterator<Item = u64>) -> u64 {
+    parts.into_iter().fold(0, u64::saturating_add)
 }
 
 #[cfg(test)]
@@ -122,10 +183,10 @@ mod tests {
     fn scratch_grows_with_rows_context_and_threads_and_never_overflows() {
         let config = config();
         let least = scratch_bytes(&config, 1, 16, 1);
-        assert!(least >= 4 * (8 * 64 + 3 * 160 + 4 * (64 + 32)));
+        assert!(least >= 4 * (5 * 64 + 3 * 160 + 2 * 64 + 3 * 32));
         // What kernels make of the inputs of each width: at least as much as there are.
         let rows = scratch_bytes(&config, 33, 16, 1) - scratch_bytes(&config, 32, 16, 1);
-        assert!(rows >= 4 * (8 * 64 + 3 * 160 + 4 * (64 + 32)));
+        assert!(rows >= 4 * (5 * 64 + 3 * 160 + 2 * 64 + 3 * 32));
         for (rows, context, threads) in [(2, 16, 1), (1, 600, 1), (1, 16, 2)] {
             assert!(scratch_bytes(&config, rows, context, threads) > least);
         }

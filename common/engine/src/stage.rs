@@ -9,6 +9,7 @@ use crate::block::DecoderLayer;
 use crate::device::{Device, OnDevice, on};
 use crate::error::Error;
 use crate::loader::{LayerLoader, Weights};
+use crate::memory::StepMemory;
 use crate::options::EngineOptions;
 use crate::rope::Frequencies;
 use crate::step::Step;
@@ -43,6 +44,8 @@ struct PartsOn<D: Device> {
     device: D,
     /// One per layer of the range.
     layers: Vec<DecoderLayer<D>>,
+    /// What a step takes of memory.
+    memory: StepMemory,
 }
 
 impl<D: Device> Parts for PartsOn<D> {
@@ -52,8 +55,8 @@ impl<D: Device> Parts for PartsOn<D> {
         width: usize,
         step: &Step<'_>,
     ) -> Result<Vec<f32>, Error> {
-        let Self { device, layers } = self;
-        device.compute(|| {
+        let Self { device, layers, memory } = self;
+        device.compute(memory.blocks(step.rows.len()), || {
             let mut hidden = device.rows(hidden, width)?;
             for layer in layers {
                 hidden = layer.forward(device, hidden, step)?;
@@ -80,12 +83,13 @@ impl OnDevice for Load<'_> {
             let loader = LayerLoader { device: &device, weights, model, layer, options };
             DecoderLayer::load(&loader, &model.layers[layer])
         };
+        let memory = StepMemory::new(D::scratch(), model, &model.layers[layers.start..layers.end]);
         let mut layers = layers.iter().map(load).collect::<Result<Vec<_>, Error>>()?;
         for index in 1..layers.len() {
             let (before, later) = layers.split_at_mut(index);
             before[index - 1].precede(&device, &later[0]);
         }
-        Ok(Box::new(PartsOn { device, layers }))
+        Ok(Box::new(PartsOn { device, layers, memory }))
     }
 }
 

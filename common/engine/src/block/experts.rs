@@ -53,17 +53,17 @@ impl<D: Device> Experts<D> {
         // A choice between experts that are nearly alike turns on the last bits: no row is rounded as a prompt's.
         let unrounded = RowKinds::generated(kinds.rows());
         let [scores] = device.linear([&self.router], hidden, &unrounded)?; // [rows, experts]
-        let probabilities = device.softmax(scores)?;
+        let shares = self.shares(&device.softmax(scores)?);
         let mut sums = device.zeros_like(hidden)?;
-        for (expert, Share { rows, weights }) in
-            self.experts.iter().zip(self.shares(&probabilities))
-        {
+        for (expert, Share { rows, weights }) in self.experts.iter().zip(shares) {
             if rows.is_empty() {
                 continue;
             }
-            let gathered = device.gather(hidden, &rows)?;
-            let results = expert.forward(device, &gathered, &kinds.select(&rows))?;
-            device.scatter_add(&mut sums, &rows, &weights, &results)?;
+            device.apart(|| {
+                let gathered = device.gather(hidden, &rows)?;
+                let results = expert.forward(device, &gathered, &kinds.select(&rows))?;
+                device.scatter_add(&mut sums, &rows, &weights, &results)
+            })?;
         }
         Ok(sums)
     }

@@ -33,6 +33,17 @@ pub(crate) struct StoredLinear {
     pub(crate) precision: Precision,
 }
 
+/// What a device takes of memory for parts of a step, beside their operands and results: upper bounds, in bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct DeviceScratch {
+    /// For products with so many `inputs`, of so many `rows`: what is made of the activations.
+    pub(crate) product: fn(inputs: u64, rows: u64) -> u64,
+    /// For attention of so many rows that see up to so many positions.
+    pub(crate) attention: fn(&AttentionSpec, rows: usize, context: usize, threads: usize) -> u64,
+    /// On each thread, for products with up to so many inputs.
+    pub(crate) thread: fn(inputs: u64) -> u64,
+}
+
 /// Something that computes blocks: activations and weights that lie with it, and what is done with them.
 ///
 /// Activations are `[rows, width]` in f32; a row of a result depends on that row of the operands and its past alone.
@@ -47,8 +58,17 @@ pub(crate) trait Device: Send + Sync {
     /// Keys and values of one layer, in blocks that the master numbers.
     type Kept: Send + Sync;
 
-    /// Calls `work` where this device computes, with its threads at hand.
-    fn compute<R>(&self, work: impl FnOnce() -> R) -> R;
+    /// What such a device takes of memory for parts of a step.
+    fn scratch() -> DeviceScratch;
+
+    /// Calls `work` where this device computes, with its threads at hand. Memory that is freed meanwhile may be kept for
+    /// what comes next, as long as no more than `limit` bytes are taken in all.
+    fn compute<R>(&self, limit: u64, work: impl FnOnce() -> R) -> R;
+
+    /// Calls `work`, which asks for memory of other sizes than anything before or after it: what it frees need not be kept.
+    fn apart<R>(&self, work: impl FnOnce() -> R) -> R {
+        work()
+    }
 
     /// Brings activations to the device. `values` is row-major, a multiple of `width` long.
     fn rows(&self, values: Vec<f32>, width: usize) -> Result<Self::Rows, Error>;

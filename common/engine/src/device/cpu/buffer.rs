@@ -22,7 +22,6 @@ impl Number for i16 {
 
 /// The first `len` elements of a buffer that a thread keeps, whatever they hold; new ones are `value`. The buffer takes
 /// no more memory than it must, since that is planned.
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no tiles"))]
 pub(super) fn kept<T: Clone>(all: &mut Vec<T>, len: usize, value: T) -> &mut [T] {
     if let Some(more) = len.checked_sub(all.len()) {
         all.reserve_exact(more);

@@ -2,17 +2,19 @@
 
 use cake_checkpoint::{Activation, AttentionSpec};
 
-use super::attention::{Attend, attend};
+use super::attention::{Attend, attend, attend_bytes};
 use super::elementwise::{add, gated, rms_norm, rotate, softmax};
+use super::gemm::table;
 use super::isa::choice::chosen;
 use super::isa::tier::Tier;
 use super::kv::KvPool;
 use super::linear::Linear;
 use super::pool::Pool;
 use crate::batch::RowKinds;
-use crate::device::{Device, StoredLinear};
+use crate::device::{Device, DeviceScratch, StoredLinear};
 use crate::error::Error;
 use crate::options::EngineOptions;
+use crate::reuse;
 use crate::rope::Rotation;
 use crate::step::Step;
 
@@ -60,8 +62,22 @@ impl Device for Cpu {
     type Norm = Norm;
     type Kept = KvPool;
 
-    fn compute<R>(&self, work: impl FnOnce() -> R) -> R {
+    fn scratch() -> DeviceScratch {
+        DeviceScratch {
+            product: |inputs, rows| table::scratch(inputs, rows).activations,
+            attention: attend_bytes,
+            thread: |inputs| table::scratch(inputs, 1).thread,
+        }
+    }
+
+    fn compute<R>(&self, limit: u64, work: impl FnOnce() -> R) -> R {
+        let _step = reuse::Step::begin(limit);
         self.pool.install(work)
+    }
+
+    fn apart<R>(&self, work: impl FnOnce() -> R) -> R {
+        let _step = reuse::Step::begin(0); // The limit is that of the step that this is part of.
+        work()
     }
 
     fn rows(&self, values: Vec<f32>, width: usize) -> Result<Rows, Error> {
@@ -161,7 +177,11 @@ impl Device for Cpu {
     }
 
     fn softmax(&self, x: Rows) -> Result<Vec<f32>, Error> {
-        Ok(x.values.chunks(x.width.max(1)).flat_map(|row| softmax(self.tier, row)).collect())
+        let mut all = Vec::with_capacity(x.values.len()); // As much as is planned, and no more.
+        for row in x.values.chunks(x.width.max(1)) {
+            all.extend(softmax(self.tier, row));
+        }
+        Ok(all)
     }
 
     fn gather(&self, x: &Rows, rows: &[usize]) -> Result<Rows, Error> {

@@ -16,6 +16,9 @@ mod walk;
 
 use std::cell::RefCell;
 use std::ops::Range;
+use std::sync::Mutex;
+
+use cake_checkpoint::AttentionSpec;
 
 use self::call::{SPAN, TILE_QUERIES};
 use self::state::{Finish, State};
@@ -30,17 +33,35 @@ pub(crate) use self::call::{Attend, KvView};
 /// Tasks per thread below which the past of each row is shared out too.
 const TASKS_PER_THREAD: usize = 2;
 
-/// An upper bound of the f32 that [`attend`] holds beside its arguments and its result, for `group`
-/// query heads per head of the cache and rows that see up to `context` positions.
-pub(crate) fn attend_floats(group: usize, head_dim: usize, context: usize, threads: usize) -> u64 {
-    let queries = group.max(TILE_QUERIES) as u64;
-    let state = queries.saturating_mul(head_dim as u64 + LANES as u64 + 2);
-    let scratch = walk::scratch_floats(queries, head_dim as u64).saturating_add(state);
-    // A state for each span of each task where the past is shared out, and one per thread
-    // otherwise.
+/// Bytes of what is noted of a task, and of what is noted of it in vectors that grow: three times as much while they do.
+const TASK_BYTES: u64 = (size_of::<Task<'_>>() + size_of::<Mutex<&Task<'_>>>()) as u64;
+const PIECE_BYTES: u64 = 3 * size_of::<(&Task<'_>, usize, State)>() as u64;
+const TILE_BYTES: u64 = 3 * size_of::<Range<usize>>() as u64;
+
+/// An upper bound of the bytes that [`attend`] holds beside its arguments and its result, on all threads, for so many
+/// rows that see up to `context` positions.
+pub(crate) fn attend_bytes(
+    spec: &AttentionSpec,
+    rows: usize,
+    context: usize,
+    threads: usize,
+) -> u64 {
+    let (kv_heads, head_dim) = (spec.kv_heads.max(1), spec.head_dim as u64);
+    let group = spec.heads.div_ceil(kv_heads);
+    let queries = group.saturating_mul(rows).min(group.max(TILE_QUERIES)) as u64;
+    let floats = size_of::<f32>() as u64;
+    let state = queries.saturating_mul(head_dim + LANES as u64 + 2).saturating_mul(floats);
+    let scratch = walk::scratch_floats(queries, head_dim).saturating_mul(floats);
+    // A state for each span of each task where the past is shared out, and one per thread otherwise; and one that spans
+    // or states are merged in.
     let spans = context.div_ceil(SPAN).max(1) as u64;
-    let states = state.saturating_mul(spans).saturating_mul(TASKS_PER_THREAD as u64);
-    scratch.saturating_add(states).saturating_mul(threads.max(1) as u64)
+    let shared_out = spans.saturating_mul(TASKS_PER_THREAD as u64);
+    let states = state.saturating_add(PIECE_BYTES).saturating_mul(shared_out);
+    let of_thread = scratch.saturating_add(state).saturating_add(states);
+    let of_threads = of_thread.saturating_mul(threads.max(1) as u64).saturating_add(state);
+    let of_task = TASK_BYTES + size_of::<&mut Uninit>() as u64;
+    let of_row = of_task.saturating_mul(kv_heads as u64).saturating_add(TILE_BYTES);
+    of_row.saturating_mul(rows as u64).saturating_add(of_threads)
 }
 
 thread_local! {
@@ -104,10 +125,14 @@ struct Task<'a> {
 fn tasks<'a>(attend: &Attend<'_>, tiles: &[Range<usize>], out: &'a mut Uninit) -> Vec<Task<'a>> {
     let kv_heads = attend.kv.kv_heads;
     let width = attend.group() * attend.kv.head_dim;
-    let mut tasks: Vec<_> = (0..kv_heads)
-        .flat_map(|kv_head| tiles.iter().map(move |rows| (rows.clone(), kv_head)))
-        .map(|(rows, kv_head)| Task { out: Vec::with_capacity(rows.len()), rows, kv_head })
-        .collect();
+    let mut tasks = Vec::with_capacity(kv_heads * tiles.len());
+    for kv_head in 0..kv_heads {
+        let task = |rows: &Range<usize>| {
+            let (rows, out) = (rows.clone(), Vec::with_capacity(rows.len()));
+            Task { rows, kv_head, out }
+        };
+        tasks.extend(tiles.iter().map(task));
+    }
     let mut parts = out.chunks_exact_mut(width);
     for (tile, rows) in tiles.iter().enumerate() {
         for (kv_head, part) in rows.clone().flat_map(|_| 0..kv_heads).zip(&mut parts) {

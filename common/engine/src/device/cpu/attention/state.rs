@@ -1,6 +1,6 @@
 //! Weighted values of part of the past, and how parts become one.
 
-use crate::device::cpu::buffer::Uninit;
+use crate::device::cpu::buffer::{Uninit, kept};
 use crate::device::cpu::elementwise::exp;
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 
@@ -20,11 +20,11 @@ impl State {
     /// Makes this the state of `queries` queries that have seen nothing.
     pub(super) fn reset(&mut self, queries: usize, vectors: usize) {
         self.largest.clear();
-        self.largest.resize(queries, f32::NEG_INFINITY);
+        kept(&mut self.largest, queries, f32::NEG_INFINITY);
         self.totals.clear();
-        self.totals.resize(queries, 0.0);
+        kept(&mut self.totals, queries, 0.0);
         self.sums.clear();
-        self.sums.resize(queries * vectors, [0.0; LANES]);
+        kept(&mut self.sums, queries * vectors, [0.0; LANES]);
     }
 
     /// Adds what was summed over the positions that follow.

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::call::{Attend, SPAN};
 use super::state::State;
+use crate::device::cpu::buffer::kept;
 use crate::device::cpu::element::{Element, F16, F32, FloatType};
 use crate::device::cpu::elementwise::exp;
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
@@ -75,7 +76,7 @@ impl Walk<'_> {
         let quads = count.div_ceil(QUAD);
         let Scratch { queries, scores, keys, values, state } = self.scratch;
         queries.clear();
-        queries.resize(quads * head_dim, [0.0; QUAD]);
+        let queries = kept(queries, quads * head_dim, [0.0; QUAD]);
         for query in 0..count {
             let (row, head) = (self.rows.start + query / group, query % group);
             let head = row * self.attend.heads + self.kv_head * group + head;
@@ -84,9 +85,9 @@ impl Walk<'_> {
                 to[query % QUAD] = *from;
             }
         }
-        scores.resize(quads * QUAD * SPAN_VECTORS, [0.0; LANES]);
-        keys.resize(vectors * LANES, [0.0; LANES]);
-        values.resize(STEP * vectors, [0.0; LANES]);
+        let scores = kept(scores, quads * QUAD * SPAN_VECTORS, [0.0; LANES]);
+        let keys = kept(keys, vectors * LANES, [0.0; LANES]);
+        let values = kept(values, STEP * vectors, [0.0; LANES]);
         self.state.reset(count, vectors);
 
         for span in self.spans {

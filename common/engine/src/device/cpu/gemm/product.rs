@@ -100,7 +100,7 @@ impl<'x> Prepared<'x> {
 pub(crate) struct Scratch {
     /// Bytes of the prepared activations.
     pub(crate) activations: u64,
-    /// Bytes that each thread keeps from its first product on.
+    /// Bytes that each thread holds, or keeps from its first product on.
     pub(crate) thread: u64,
     /// Whose buffers a thread keeps: kernels that name the same ones share them.
     pub(crate) buffers: &'static str,

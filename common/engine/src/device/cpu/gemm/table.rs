@@ -188,15 +188,21 @@ pub(crate) fn choose(
 /// Upper bounds for all kernels of this program: of the bytes of activations prepared in any one form, and of what a
 /// thread keeps that computed with every kernel.
 pub(crate) fn scratch(inputs: u64, rows: u64) -> Scratch {
+    merged(GEMMS.iter().filter_map(|entry| Some(entry.kernel?.scratch(inputs, rows))))
+}
+
+/// The activations of one kernel, those with the most, and the buffers of all: of kernels that share theirs, the largest.
+fn merged(all: impl Iterator<Item = Scratch>) -> Scratch {
     let mut kept: Vec<Scratch> = Vec::new();
     let mut most = Scratch::default();
-    for scratch in GEMMS.iter().filter_map(|entry| Some(entry.kernel?.scratch(inputs, rows))) {
+    for scratch in all {
         most.activations = most.activations.max(scratch.activations);
-        if !kept.iter().any(|other| other.buffers == scratch.buffers) {
-            most.thread = most.thread.saturating_add(scratch.thread);
-            kept.push(scratch);
+        match kept.iter_mut().find(|other| other.buffers == scratch.buffers) {
+            Some(shared) => shared.thread = shared.thread.max(scratch.thread),
+            None => kept.push(scratch),
         }
     }
+    most.thread = kept.iter().map(|scratch| scratch.thread).fold(0, u64::saturating_add);
     most
 }
 
@@ -241,6 +247,14 @@ mod tests {
                 assert_eq!(names(isa, Encoding::Float(float), fast), ["float"; 4]);
             }
         }
+    }
+
+    #[test]
+    fn kernels_that_share_buffers_count_as_the_largest() {
+        let scratch = |activations, thread, buffers| Scratch { activations, thread, buffers };
+        let all = [scratch(3, 5, "a"), scratch(8, 7, "b"), scratch(4, 6, "a"), scratch(1, 2, "b")];
+        let merged = merged(all.into_iter());
+        assert_eq!((merged.activations, merged.thread), (8, 13));
     }
 
     #[test]

@@ -12,7 +12,6 @@ use super::processors::{self, Kept};
 use super::stretches;
 use super::upcoming::{Prefetched, Upcoming};
 use crate::error::Error;
-use crate::reuse;
 
 /// How long a helper waits for the next section awake. The serial work between two sections of a
 /// step takes some ten microseconds; waking a helper that sleeps was measured to cost the caller
@@ -72,7 +71,7 @@ impl Pool {
         let _kept = self.kept.as_deref().map(Kept::to);
         self.shared.steps.fetch_add(1, Ordering::Relaxed);
         self.shared.handover.wake();
-        let (_step, _reused) = (Step(&self.shared), reuse::Step::begin());
+        let _step = Step(&self.shared);
         let _current = Current::set(Some(self.shared.clone()));
         work()
     }

@@ -39,9 +39,10 @@ unsafe impl Gemm for Dequantized {
         call.by_outputs(call.share(STRIP), y, task)
     }
 
-    /// None: a task holds some dequantized outputs, which no plan counts, as these numerics are for tests.
-    fn scratch(&self, _: u64, _: u64) -> Scratch {
-        Scratch::default()
+    fn scratch(&self, inputs: u64, _: u64) -> Scratch {
+        // Some dequantized outputs, as numbers and as the bytes that are multiplied.
+        let thread = inputs.saturating_mul((2 * STRIP * size_of::<f32>()) as u64);
+        Scratch { activations: 0, thread, buffers: "widened outputs" }
     }
 }
 

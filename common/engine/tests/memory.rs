@@ -1,0 +1,146 @@
+//! What a stage takes of memory during a step, counted from outside, is what plans count.
+//!
+//! Everything that Rust's allocator asks the C library for comes by here, so that what [`Reuse`] keeps is counted as
+//! well as what the stage holds.
+#![cfg(all(target_os = "linux", target_env = "gnu"))]
+
+mod counted;
+mod made;
+
+use std::path::PathBuf;
+
+use cake_checkpoint::{Affine, Checkpoint, Encoding, FloatType, ModelSpec};
+use cake_engine::{Batch, BatchItem, EngineOptions, Numerics, Reuse, scratch_bytes};
+
+use counted::Count;
+use made::{Made, hidden};
+
+#[global_allocator]
+static ALLOCATOR: Reuse = Reuse;
+
+const THREADS: usize = 2;
+const BF16: Encoding = Encoding::Float(FloatType::BF16);
+const Q4: Encoding = Encoding::Affine(Affine::Q4);
+/// Steps: so many rows, how they are shared out, and how many positions there were before.
+const STEPS: [(usize, Layout, usize); 6] = [
+    (1, Layout::Mixed, 1100),
+    (1, Layout::Prompt, 0),
+    (33, Layout::Mixed, 0),
+    (33, Layout::Prompt, 1100),
+    (MANY, Layout::Mixed, 1100),
+    (MANY, Layout::Prompt, 0),
+];
+/// Rows for which a plan is held to what is taken.
+const MANY: usize = 512;
+/// The most that may be planned for each byte that a step of many rows takes, what threads keep aside: plans count
+/// processors with other kernels, too, and experts that all rows go to.
+const MOST: f64 = 4.0;
+
+/// A model of so many layers, dense if no experts are said: how many, how many a row goes to, and their width.
+fn model(layers: usize, hidden_size: usize, experts: Option<[usize; 3]>) -> ModelSpec {
+    let (architecture, experts) = match experts {
+        None => ("Qwen3ForCausalLM", String::new()),
+        Some([count, chosen, inner]) => (
+            "Qwen3MoeForCausalLM",
+            format!(
+                r#","num_experts":{count},"num_experts_per_tok":{chosen},
+                "moe_intermediate_size":{inner},"norm_topk_prob":true"#
+            ),
+        ),
+    };
+    let (heads, inner_size) = (hidden_size / 64, 3 * hidden_size);
+    let config = format!(
+        r#"{{"architectures":["{architecture}"],"hidden_size":{hidden_size},
+        "num_hidden_layers":{layers},"num_attention_heads":{heads},"num_key_value_heads":2,
+        "head_dim":64,"intermediate_size":{inner_size},"vocab_size":64,"rms_norm_eps":1e-6,
+        "max_position_embeddings":4096{experts}}}"#
+    );
+    ModelSpec::parse(config.as_bytes()).unwrap()
+}
+
+/// How the rows of a step are shared out.
+#[derive(Clone, Copy, Debug)]
+enum Layout {
+    /// All are of one prompt.
+    Prompt,
+    /// Half of them are of a prompt, and the others are generated, each of a sequence of its own.
+    Mixed,
+}
+
+impl Layout {
+    /// A step of so many rows, the last of each sequence at the end of the context.
+    fn batch(self, rows: usize, context: usize) -> Batch {
+        // All in the same blocks: what is computed is of no interest.
+        let blocks: Vec<u32> = (0..context.div_ceil(16) as u32).collect();
+        let item = |sequence, rows, prompt| {
+            let (position, blocks) = (context - rows, blocks.clone());
+            BatchItem { sequence, position, rows, prompt, blocks }
+        };
+        let prompt = match self {
+            Layout::Prompt => rows,
+            Layout::Mixed => rows / 2,
+        };
+        let generated = (prompt..rows).map(|row| item(row as u64, 1, false));
+        Batch { items: [item(0, prompt, true)].into_iter().chain(generated).collect() }
+    }
+}
+
+/// What one step of a stage takes, on a thread of its own: neither it nor the stage's others have computed before.
+fn step(made: &Made, batch: &Batch, numerics: Numerics) -> Count {
+    let rows = batch.items.iter().map(|item| item.rows).sum();
+    let blocks = batch.items.iter().map(|item| item.blocks.len()).max().unwrap_or(0);
+    let options = EngineOptions { threads: THREADS, numerics, ..EngineOptions::new(blocks) };
+    let run = || {
+        let mut stage = made.stage(&options);
+        counted::count(|| stage.forward(batch, hidden(rows, made.model.hidden_size)).unwrap())
+    };
+    std::thread::scope(|scope| scope.spawn(run).join().unwrap())
+}
+
+/// A golden checkpoint.
+fn golden(name: &str) -> Made {
+    let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(name);
+    let checkpoint = Checkpoint::open(directory.to_str().unwrap()).unwrap();
+    let tensors = checkpoint.tensors.iter();
+    let tensors = tensors.map(|it| (it.name.clone(), checkpoint.map(it).unwrap())).collect();
+    Made { model: checkpoint.config.clone(), tensors }
+}
+
+/// Steps of all kinds and sizes take no more than is planned, and of a model that is not tiny many rows take not much
+/// less; returns the large blocks that the last one took of the system.
+fn check(name: &str, made: &Made, numerics: Numerics, tiny: bool) -> usize {
+    let mut large = 0;
+    for (rows, layout, past) in STEPS {
+        let context = rows + past;
+        let count = step(made, &layout.batch(rows, context), numerics);
+        let planned = |rows| scratch_bytes(&made.model, rows, context, THREADS);
+        let (taken, all) = (count.peak, planned(rows));
+        let ratio = (all - planned(0)) as f64 / taken as f64;
+        let step = format!("{name} {numerics}, {rows} rows of {layout:?} after {past}");
+        let what = format!("{step}: {taken} bytes, {all} planned, {ratio:.2}");
+        println!("{what}");
+        assert!(taken <= all, "{what}");
+        assert!(tiny || rows < MANY || ratio <= MOST, "{what}");
+        large = count.large;
+    }
+    large
+}
+
+#[test]
+fn a_step_takes_what_is_planned() {
+    for name in ["llama", "gemma3", "qwen2-mlx4", "llama-mlx8", "qwen3-moe"] {
+        check(name, &golden(name), Numerics::Fast, true);
+    }
+    for encoding in [BF16, Q4] {
+        let [two, six] = [2, 6].map(|layers| Made::new(model(layers, 512, None), encoding));
+        let wide = Made::new(model(6, 256, Some([4, 1, 1024])), encoding);
+        let many = Made::new(model(1, 1024, Some([128, 8, 64])), encoding);
+        for numerics in [Numerics::Fast, Numerics::Exact] {
+            let dense =
+                [&two, &six].map(|made| check(&format!("dense {encoding}"), made, numerics, false));
+            assert_eq!(dense[0], dense[1], "a layer's blocks are those of the layer before");
+            check(&format!("wide experts {encoding}"), &wide, numerics, false);
+            check(&format!("many experts {encoding}"), &many, numerics, false);
+        }
+    }
+}
