@@ -135,10 +135,12 @@ fn a_step_takes_what_is_planned() {
         let [two, six] = [2, 6].map(|layers| Made::new(model(layers, 512, None), encoding));
         let wide = Made::new(model(6, 256, Some([4, 1, 1024])), encoding);
         let many = Made::new(model(1, 1024, Some([128, 8, 64])), encoding);
+        let all_to_one = Made::new(model(2, 256, Some([1, 1, 1024])), encoding);
         for numerics in [Numerics::Fast, Numerics::Exact] {
             let dense =
                 [&two, &six].map(|made| check(&format!("dense {encoding}"), made, numerics, false));
             assert_eq!(dense[0], dense[1], "a layer's blocks are those of the layer before");
+            check(&format!("an expert for all {encoding}"), &all_to_one, numerics, false);
             check(&format!("wide experts {encoding}"), &wide, numerics, false);
             check(&format!("many experts {encoding}"), &many, numerics, false);
         }
