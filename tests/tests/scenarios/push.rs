@@ -132,9 +132,11 @@ fn evict(file: &Path) {
 fn a_layer_whose_manifest_is_longer_than_a_message_is_pushed_and_computed_with() {
     println!("seed {SEED}");
     let model = TempDir::with_prefix("cake-model-").expect("a temporary folder");
-    // As many as a layer may have.
-    let experts = Some(Experts { count: 4096, chosen: 3, inner_size: 16 });
-    let shape = ModelShape { experts, layers: 1, dtype: Dtype::BF16, ..ModelShape::tiny() };
+    // As many as a layer may have; all matrices as wide as high, as weights of one spread are made up much faster.
+    const WIDTH: usize = 32;
+    let experts = Some(Experts { count: 4096, chosen: 3, inner_size: WIDTH });
+    let tiny = ModelShape { hidden_size: WIDTH, dtype: Dtype::BF16, ..ModelShape::tiny() };
+    let shape = ModelShape { experts, layers: 1, ..tiny };
     model::make(model.path(), &shape, SEED).expect("the model can be written");
     let worker = TestWorker::new("a");
     let master = Master::over([&worker]);
