@@ -4,21 +4,6 @@ use std::path::PathBuf;
 use safetensors::SafeTensors;
 use serde_json::Value;
 
-/// Golden checkpoints of the families that run.
-pub const NAMES: &[&str] = &[
-    "llama",
-    "llama3-tied",
-    "llama-sharded",
-    "mistral",
-    "qwen2",
-    "qwen3",
-    "phi3",
-    "gemma3",
-    "qwen3-moe",
-    "qwen2-mlx4",
-    "llama-mlx8",
-];
-
 /// A golden checkpoint.
 #[derive(Clone, Debug)]
 pub struct Golden {
@@ -37,6 +22,20 @@ pub struct Golden {
 /// Where golden checkpoints are.
 pub fn directory() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/golden"))
+}
+
+/// Golden checkpoints of the families that run, ascending: each directory with answers.
+///
+/// # Panics
+/// If there is no such directory.
+pub fn names() -> Vec<String> {
+    let entries = std::fs::read_dir(directory()).expect("the directory of golden checkpoints");
+    let paths = entries.map(|entry| entry.expect("a directory that can be read").path());
+    let answered = paths.filter(|path| path.join("expected.json").is_file());
+    let name = |path: PathBuf| path.file_name().and_then(|name| Some(name.to_str()?.to_owned()));
+    let mut names: Vec<String> = answered.filter_map(name).collect();
+    names.sort();
+    names
 }
 
 /// The golden checkpoint of that name.

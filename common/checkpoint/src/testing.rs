@@ -17,6 +17,16 @@ pub(crate) fn golden_path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(name)
 }
 
+/// Every golden checkpoint that somebody answered for.
+pub(crate) fn golden_names() -> Vec<String> {
+    let directories = std::fs::read_dir(golden_path("")).unwrap().map(|entry| entry.unwrap());
+    let answered = directories.filter(|entry| entry.path().join("expected.json").is_file());
+    let mut names: Vec<String> =
+        answered.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
 /// A golden checkpoint.
 pub(crate) fn golden(name: &str) -> Checkpoint {
     open(&golden_path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))

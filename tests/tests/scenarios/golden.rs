@@ -59,7 +59,7 @@ fn check_everywhere(name: &str) {
 
 macro_rules! answers_as_the_reference_does {
     ($($test:ident: $name:literal,)*) => {
-        /// All golden models.
+        /// All golden models, which is checked.
         const GOLDEN: &[&str] = &[$($name,)*];
         $(
         #[test]
@@ -82,6 +82,13 @@ answers_as_the_reference_does! {
     phi3: "phi3",
     gemma3: "gemma3",
     qwen3_moe: "qwen3-moe",
+}
+
+#[test]
+fn every_golden_model_is_asked() {
+    let mut asked = GOLDEN.to_vec();
+    asked.sort_unstable();
+    assert_eq!(asked, golden::names());
 }
 
 /// The instructions that this processor has, as `CAKE_CPU` names them; nothing for the best of them.

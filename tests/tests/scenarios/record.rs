@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use cake_checkpoint::{Checkpoint, ModelSpec};
 use cake_engine::{MatrixKinds, Numerics, same_bits};
-use cake_tests::golden::{self, NAMES};
+use cake_tests::golden;
 use cake_tests::master::Answer;
 use cake_tests::{Master, TestWorker, not_shown};
 use serde::{Deserialize, Serialize};
@@ -26,7 +26,7 @@ type Record = BTreeMap<String, BTreeMap<String, BTreeMap<String, Recorded>>>;
 
 /// A model and what it is asked.
 struct Asked {
-    name: &'static str,
+    name: String,
     path: PathBuf,
     layers: usize,
     kinds: MatrixKinds,
@@ -58,10 +58,10 @@ fn kinds(path: &Path) -> MatrixKinds {
 
 /// Every model.
 fn models() -> Vec<Asked> {
-    let mut models: Vec<Asked> = NAMES
-        .iter()
-        .map(|&name| {
-            let golden = cake_tests::golden(name);
+    let mut models: Vec<Asked> = golden::names()
+        .into_iter()
+        .map(|name| {
+            let golden = cake_tests::golden(&name);
             let kinds = kinds(&golden.path);
             let (path, prompt_ids) = (golden.path, golden.prompt_ids);
             let (layers, tokens) = (golden.num_layers, golden.greedy_ids.len());
@@ -71,7 +71,7 @@ fn models() -> Vec<Asked> {
     let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../master/demo-model"));
     let config = config(&path);
     models.push(Asked {
-        name: "demo",
+        name: "demo".to_owned(),
         kinds: kinds(&path),
         layers: config.layers.len(),
         prompt_ids: (1..=21).map(|id| id * 5).collect(),
@@ -115,7 +115,7 @@ fn compare(
     (answer, how): (Answer, &str),
 ) {
     let found = Recorded { output_ids: answer.output_ids, logprob_bits: answer.logprob_bits };
-    let of_model = record.entry(asked.name.to_owned()).or_default();
+    let of_model = record.entry(asked.name.clone()).or_default();
     let known = of_model.entry(numerics_name.to_owned()).or_default();
     let agrees = |name: &&String| same_bits(name, arithmetic, numerics, asked.kinds);
     let what = format!("{} {numerics_name} with {arithmetic}, {how}", asked.name);
@@ -139,7 +139,7 @@ fn every_model_answers_to_the_bit_as_it_was_recorded() {
     let is_recorded = |name: &str| {
         record.get(name).is_some_and(|of| NUMERICS.iter().all(|(name, _)| of.contains_key(*name)))
     };
-    let missing: Vec<_> = models.iter().map(|it| it.name).filter(|it| !is_recorded(it)).collect();
+    let missing: Vec<_> = models.iter().map(|it| &*it.name).filter(|it| !is_recorded(it)).collect();
     assert!(missing.is_empty() || is_recording(), "not recorded: {missing:?}");
     let workers = TestWorker::several(&WORKERS);
     let spread = Master::over(&workers);

@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::range::LayerRange;
 use crate::testing::{TinyCheckpoint, golden, golden_path, made};
 
+/// Golden models of every layout of a layer: a fixed choice, which families are not added to.
 const GOLDEN: [&str; 7] =
     ["llama", "llama-sharded", "llama3-tied", "mistral", "phi3", "qwen2", "qwen3"];
 

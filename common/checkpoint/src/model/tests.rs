@@ -11,22 +11,7 @@ use super::{
     Activation, AttentionSpec, ConfigError, KvDtype, MlpSpec, ModelSpec, Op, Rope, RopeScaling,
 };
 use crate::encoding::{Affine, Encoding, ModuleFormat};
-use crate::testing::golden_path;
-
-/// Every golden model.
-const GOLDEN: [&str; 11] = [
-    "gemma3",
-    "llama",
-    "llama-mlx8",
-    "llama-sharded",
-    "llama3-tied",
-    "mistral",
-    "phi3",
-    "qwen2",
-    "qwen2-mlx4",
-    "qwen3",
-    "qwen3-moe",
-];
+use crate::testing::{golden_names, golden_path};
 
 /// A plain Llama; tests change one field.
 fn llama() -> Value {
@@ -384,8 +369,8 @@ fn key_value_bytes_per_position() {
 proptest::proptest! {
     /// A damaged configuration is refused or read, and never panics.
     #[test]
-    fn no_damage_panics(place in 0usize..2000, byte: u8, name in 0..GOLDEN.len()) {
-        let mut json = std::fs::read(golden_path(GOLDEN[name]).join("config.json")).unwrap();
+    fn no_damage_panics(place in 0usize..2000, byte: u8, name in 0..golden_names().len()) {
+        let mut json = std::fs::read(golden_path(&golden_names()[name]).join("config.json")).unwrap();
         let place = place % json.len();
         json[place] = byte;
         if let Ok(config) = ModelSpec::parse(&json) {
