@@ -105,6 +105,8 @@ pub struct Candidate {
     pub budget_bytes: u64,
     /// Bytes of its process.
     pub overhead_bytes: u64,
+    /// What it computes on.
+    pub device: DeviceKind,
     /// Threads it computes with.
     pub threads: usize,
     /// What its memory holds of each encoding.
@@ -126,6 +128,7 @@ impl Candidate {
             name: member.offer.name.clone(),
             budget_bytes: device.budget_bytes,
             overhead_bytes: member.offer.overhead_bytes,
+            device: DeviceKind::alike(&device.name),
             threads: member.offer.threads,
             resident: device.resident.clone(),
             measured,
@@ -141,6 +144,7 @@ impl Candidate {
             name: name.to_owned(),
             budget_bytes,
             overhead_bytes: cake_stage::OVERHEAD_BYTES,
+            device: DeviceKind::default(),
             threads: 4,
             resident: ResidentCosts::of(DeviceKind::default()),
             measured: None,
@@ -162,6 +166,7 @@ impl Candidate {
     ) -> Self {
         Self {
             overhead_bytes: ends_bytes,
+            device,
             threads,
             resident: ResidentCosts::of(device),
             measured,
@@ -213,6 +218,7 @@ pub fn input(
         budget_bytes: device.budget_bytes,
         overhead_bytes: device.overhead_bytes,
         scratch_bytes: stage_scratch_bytes(
+            device.device,
             config,
             promise.max_rows(),
             promise.context,

@@ -30,7 +30,7 @@ pub use wire_format::WireFormat;
 
 /// Version of the wire protocol. Raised whenever an old peer could misread a new one, in what a
 /// message carries (a manifest, bytes of tensors) as well as in the messages.
-pub const PROTOCOL: u32 = 5;
+pub const PROTOCOL: u32 = 6;
 
 /// Version of this build, sent for people to read.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

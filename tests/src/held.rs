@@ -51,7 +51,7 @@ impl HeldBlobs {
     }
 }
 
-/// Whether a worker has the beginning of a blob open.
+/// Whether a worker has the beginning of a blob open; where there is no `/proc`, nobody tells, and it counts as closed.
 fn writes(worker: &TestWorker) -> bool {
     let Ok(beginnings) = worker.store().join("partial").canonicalize() else { return false };
     let open = std::fs::read_dir(format!("/proc/{}/fd", worker.pid())).into_iter().flatten();

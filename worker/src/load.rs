@@ -1,7 +1,7 @@
 //! From held blobs to a loaded stage: check the request, map and verify the blobs, build the layers.
 use cake_checkpoint::units::format_bytes;
 use cake_checkpoint::{Digest, KvDtype, LayerRange, Manifest, ModelSpec, TensorEntry};
-use cake_engine::{EngineOptions, Numerics, Placement, Stage, placement};
+use cake_engine::{DeviceKind, EngineOptions, Numerics, Placement, Stage, placement};
 use cake_proto::wire_format::UnknownNumber;
 use cake_proto::{WireFormat, limits, wire};
 use cake_stage::{OVERHEAD_BYTES, ResidentCosts, stage_scratch_bytes};
@@ -179,7 +179,7 @@ impl Load {
         let (opened, mut corrupt) = open_all(store, &missing)?;
         blobs.extend(opened);
         let room = self.check_budget(&blobs, &offer, context)?;
-        let later = self.later_bytes(context);
+        let later = self.later_bytes(offer.device, context);
         corrupt.extend(verify(blobs.split_at(kept), context, progress)?);
         if !corrupt.is_empty() {
             drop(blobs);
@@ -239,7 +239,7 @@ impl Load {
         let costs = ResidentCosts::of(device);
         let weights = blobs.iter().map(|blob| resident_bytes(blob, &costs));
         let weights = weights.fold(0, u64::saturating_add);
-        let later = self.later_bytes(context);
+        let later = self.later_bytes(offer.device, context);
         let needed = [weights, later, OVERHEAD_BYTES].into_iter().fold(0, u64::saturating_add);
         let planned = self.planned_bytes.max(needed);
         if planned > budget {
@@ -249,12 +249,12 @@ impl Load {
     }
 
     /// What is allocated once the weights are where they shall lie, or while they are brought there.
-    fn later_bytes(&self, context: &LoadContext<'_>) -> u64 {
+    fn later_bytes(&self, device: DeviceKind, context: &LoadContext<'_>) -> u64 {
         let layers = self.model.layers.get(self.layers.start..self.layers.end);
         let block = cake_engine::block_bytes(layers.unwrap_or_default(), self.kv);
         let kv = block.saturating_mul(self.kv_blocks as u64);
         let (rows, positions) = (self.max_rows, self.max_positions);
-        let scratch = stage_scratch_bytes(&self.model, rows, positions, context.threads);
+        let scratch = stage_scratch_bytes(device, &self.model, rows, positions, context.threads);
         kv.saturating_add(scratch).max(context.placement.copy_bytes())
     }
 }

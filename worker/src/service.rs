@@ -159,7 +159,7 @@ impl WorkerRpc for Service {
         let Config { threads, ref devices, .. } = self.shared.config;
         let DeviceOffer { device, budget_bytes } = config::offered(&request.device, devices)
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
-        let own = stage_scratch_bytes(&model, 1, 1, threads).saturating_add(OVERHEAD_BYTES);
+        let own = stage_scratch_bytes(device, &model, 1, 1, threads).saturating_add(OVERHEAD_BYTES);
         let scratch = budget_bytes.saturating_sub(own);
         let layers = request.layers.max(1) as usize;
         let runtime = self.shared.runtime.clone();

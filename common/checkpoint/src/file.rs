@@ -24,7 +24,7 @@ pub(crate) fn read_bounded(path: &Path, limit_bytes: u64) -> io::Result<Result<V
         return Ok(Err(announced));
     }
     let mut bytes = Vec::new();
-    let read = file.take(limit_bytes + 1).read_to_end(&mut bytes)? as u64;
+    let read = file.take(limit_bytes.saturating_add(1)).read_to_end(&mut bytes)? as u64;
     Ok(if read > limit_bytes { Err(read) } else { Ok(bytes) })
 }
 

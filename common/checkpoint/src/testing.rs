@@ -24,6 +24,7 @@ pub(crate) fn golden_names() -> Vec<String> {
     let mut names: Vec<String> =
         answered.map(|entry| entry.file_name().into_string().unwrap()).collect();
     names.sort();
+    assert!(!names.is_empty(), "there is no golden model");
     names
 }
 

@@ -49,6 +49,7 @@ fn names() -> Vec<String> {
     let mut names: Vec<String> =
         answered.map(|entry| entry.file_name().into_string().unwrap()).collect();
     names.sort();
+    assert!(!names.is_empty(), "there is no golden model");
     names
 }
 

@@ -2,9 +2,8 @@
 
 use cake_checkpoint::{Dtype, ExpertsSpec, KvDtype, LayerSpec, MlpSpec, ModelSpec, Op};
 
-use crate::device::cpu::Cpu;
-use crate::device::{Device, DeviceScratch};
-use crate::options::BLOCK_POSITIONS;
+use crate::device::{DeviceScratch, scratch_of};
+use crate::options::{BLOCK_POSITIONS, DeviceKind};
 
 /// Bytes of one f32.
 const F32_BYTES: u64 = 4;
@@ -45,9 +44,15 @@ pub fn block_bytes(layers: &[LayerSpec], kv: KvDtype) -> u64 {
 }
 
 /// An upper bound of the bytes that a stage allocates during a step of `rows` rows whose sequences have up to `context`
-/// positions, on `threads` threads of the processor, the step's messages included.
-pub fn scratch_bytes(model: &ModelSpec, rows: usize, context: usize, threads: usize) -> u64 {
-    StepMemory::new(Cpu::scratch(), model, &model.layers).all(rows, context, threads)
+/// positions, on this device with `threads` threads, the step's messages included.
+pub fn scratch_bytes(
+    device: DeviceKind,
+    model: &ModelSpec,
+    rows: usize,
+    context: usize,
+    threads: usize,
+) -> u64 {
+    StepMemory::new(scratch_of(device), model, &model.layers).all(rows, context, threads)
 }
 
 /// What the steps of some layers take of memory.
@@ -73,28 +78,42 @@ impl StepMemory {
         StepMemory { device, hidden_size: model.hidden_size, rotations, ops }
     }
 
+    /// Bytes of large blocks that the thread of a step of `rows` rows may have: its blocks, and its own part of what threads
+    /// take. [`StepMemory::all`] has both in it.
+    pub(crate) fn limit(&self, rows: usize, context: usize) -> u64 {
+        total([self.blocks(rows), self.attention(rows, context, 1), self.thread()])
+    }
+
     /// An upper bound of the bytes that a step of `rows` rows takes: its blocks, the hidden states that come and, twice,
     /// those that leave, what threads take, and a quarter more for the allocator's rounding.
     pub(crate) fn all(&self, rows: usize, context: usize, threads: usize) -> u64 {
-        let DeviceScratch { attention, thread, .. } = self.device;
+        let bytes = total([
+            self.blocks(rows),
+            floats(rows, self.hidden_size).saturating_mul(3),
+            self.attention(rows, context, threads),
+            self.thread().saturating_mul(threads.max(1) as u64),
+        ]);
+        bytes.saturating_add(bytes / ALLOCATOR_SLACK)
+    }
+
+    /// What the widest attention takes beside operands and results.
+    fn attention(&self, rows: usize, context: usize, threads: usize) -> u64 {
+        let attention = self.ops.iter().map(|op| match op {
+            Op::Attention(it) => (self.device.attention)(it, rows, context, threads),
+            Op::Mlp(_) | Op::Experts(_) => 0,
+        });
+        attention.max().unwrap_or(0)
+    }
+
+    /// What a thread takes for the widest product.
+    fn thread(&self) -> u64 {
         let inputs = self.ops.iter().flat_map(|op| match op {
             Op::Attention(it) => [it.hidden_size, it.q_dim()],
             Op::Mlp(it) | Op::Experts(ExpertsSpec { expert: it, .. }) => {
                 [it.hidden_size, it.inner_size]
             }
         });
-        let widest = inputs.max().unwrap_or(0) as u64;
-        let attention = self.ops.iter().map(|op| match op {
-            Op::Attention(it) => attention(it, rows, context, threads),
-            Op::Mlp(_) | Op::Experts(_) => 0,
-        });
-        let bytes = total([
-            self.blocks(rows),
-            floats(rows, self.hidden_size).saturating_mul(3),
-            attention.max().unwrap_or(0),
-            thread(widest).saturating_mul(threads.max(1) as u64),
-        ]);
-        bytes.saturating_add(bytes / ALLOCATOR_SLACK)
+        (self.device.thread)(inputs.max().unwrap_or(0) as u64)
     }
 
     /// Bytes of the blocks that a step of `rows` rows has at any time, where it takes none twice: as much as layers without
@@ -182,14 +201,18 @@ mod tests {
     #[test]
     fn scratch_grows_with_rows_context_and_threads_and_never_overflows() {
         let config = config();
-        let least = scratch_bytes(&config, 1, 16, 1);
+        let least = scratch_bytes(DeviceKind::Cpu, &config, 1, 16, 1);
         assert!(least >= 4 * (5 * 64 + 3 * 160 + 2 * 64 + 3 * 32));
         // What kernels make of the inputs of each width: at least as much as there are.
-        let rows = scratch_bytes(&config, 33, 16, 1) - scratch_bytes(&config, 32, 16, 1);
+        let rows = scratch_bytes(DeviceKind::Cpu, &config, 33, 16, 1)
+            - scratch_bytes(DeviceKind::Cpu, &config, 32, 16, 1);
         assert!(rows >= 4 * (5 * 64 + 3 * 160 + 2 * 64 + 3 * 32));
         for (rows, context, threads) in [(2, 16, 1), (1, 600, 1), (1, 16, 2)] {
-            assert!(scratch_bytes(&config, rows, context, threads) > least);
+            assert!(scratch_bytes(DeviceKind::Cpu, &config, rows, context, threads) > least);
         }
-        assert_eq!(scratch_bytes(&config, usize::MAX, usize::MAX, usize::MAX), u64::MAX);
+        assert_eq!(
+            scratch_bytes(DeviceKind::Cpu, &config, usize::MAX, usize::MAX, usize::MAX),
+            u64::MAX
+        );
     }
 }

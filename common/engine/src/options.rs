@@ -68,6 +68,12 @@ impl DeviceKind {
         value.map(|value| DeviceKind::parse(&value.to_string_lossy())).transpose()
     }
 
+    /// The device that takes memory as one of that name does, which may be another build's: all but the processor compute by
+    /// candle's operations.
+    pub fn alike(name: &str) -> DeviceKind {
+        Self::from_name(name).unwrap_or(DeviceKind::Candle)
+    }
+
     /// The device with this name in [`DeviceKind::ALL`].
     pub fn from_name(name: &str) -> Option<DeviceKind> {
         Self::ALL.iter().find(|(known, _)| *known == name).map(|(_, kind)| *kind)

@@ -56,7 +56,8 @@ impl<D: Device> Parts for PartsOn<D> {
         step: &Step<'_>,
     ) -> Result<Vec<f32>, Error> {
         let Self { device, layers, memory } = self;
-        device.compute(memory.blocks(step.rows.len()), || {
+        let context = step.rows.iter().map(|row| row.position + 1).max().unwrap_or(0);
+        device.compute(memory.limit(step.rows.len(), context), || {
             let mut hidden = device.rows(hidden, width)?;
             for layer in layers {
                 hidden = layer.forward(device, hidden, step)?;

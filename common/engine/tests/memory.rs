@@ -10,7 +10,7 @@ mod made;
 use std::path::PathBuf;
 
 use cake_checkpoint::{Affine, Checkpoint, Encoding, FloatType, ModelSpec};
-use cake_engine::{Batch, BatchItem, EngineOptions, Numerics, Reuse, scratch_bytes};
+use cake_engine::{Batch, BatchItem, DeviceKind, EngineOptions, Numerics, Reuse, scratch_bytes};
 
 use counted::Count;
 use made::{Made, hidden};
@@ -113,7 +113,7 @@ fn check(name: &str, made: &Made, numerics: Numerics, tiny: bool) -> usize {
     for (rows, layout, past) in STEPS {
         let context = rows + past;
         let count = step(made, &layout.batch(rows, context), numerics);
-        let planned = |rows| scratch_bytes(&made.model, rows, context, THREADS);
+        let planned = |rows| scratch_bytes(DeviceKind::Cpu, &made.model, rows, context, THREADS);
         let (taken, all) = (count.peak, planned(rows));
         let ratio = (all - planned(0)) as f64 / taken as f64;
         let step = format!("{name} {numerics}, {rows} rows of {layout:?} after {past}");

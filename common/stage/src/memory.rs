@@ -10,9 +10,15 @@ use cake_proto::limits;
 /// 1 GiB, rounded up.
 pub const OVERHEAD_BYTES: u64 = 40 << 20;
 
-/// An upper bound of what a stage allocates while it runs: the engine's buffers for one step, the
+/// An upper bound of what a stage on this device allocates while it runs: the engine's buffers for one step, the
 /// steps that are being received or wait before it, and what leaves it (bytes).
-pub fn stage_scratch_bytes(config: &ModelSpec, rows: usize, context: usize, threads: usize) -> u64 {
+pub fn stage_scratch_bytes(
+    device: DeviceKind,
+    config: &ModelSpec,
+    rows: usize,
+    context: usize,
+    threads: usize,
+) -> u64 {
     let step = (rows as u64).saturating_mul(config.hidden_size as u64).saturating_mul(4);
     // Being received, queued before the stage, and its result while it is cut into frames.
     let steps = step.saturating_mul(1 + limits::STEPS_QUEUED as u64 + 2);
@@ -20,7 +26,7 @@ pub fn stage_scratch_bytes(config: &ModelSpec, rows: usize, context: usize, thre
     // Those that wait for the link, and the one that is being sent.
     let leaving = step.min(limits::FRAME_BYTES as u64).saturating_mul(frames + 1);
     let waiting = steps.saturating_add(leaving);
-    cake_engine::scratch_bytes(config, rows, context, threads).saturating_add(waiting)
+    cake_engine::scratch_bytes(device, config, rows, context, threads).saturating_add(waiting)
 }
 
 /// What a device's memory holds of each encoding: resident bytes for each thousand stored bytes of its matrices.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use cake_checkpoint::units::format_bytes;
 use cake_checkpoint::{Checkpoint, Scheme};
-use cake_engine::SamplingOptions;
+use cake_engine::{DeviceKind, SamplingOptions};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::process::{Child, Command};
@@ -284,7 +284,8 @@ fn room_for(layers: usize, model: &Model, promise: &Promise) -> u64 {
     let first = &config.layers[..1]; // All are alike.
     let kv = cake_engine::kv_bytes(first, CONTEXT, promise.parallel, promise.kv);
     let layer = model.blob_bytes(0) + kv;
-    let scratch = cake_stage::stage_scratch_bytes(config, promise.max_rows(), CONTEXT, 1);
+    let device = DeviceKind::from_env().unwrap_or_default();
+    let scratch = cake_stage::stage_scratch_bytes(device, config, promise.max_rows(), CONTEXT, 1);
     cake_stage::OVERHEAD_BYTES + scratch + layer * layers as u64 + layer / 2
 }
 

@@ -203,7 +203,7 @@ async fn examine(
     let called = patient.called();
     let offer = match look(membership.security(), address).await {
         Ok((_, offer)) => offer,
-        Err(error @ cluster::Error::Protocol { .. }) => {
+        Err(error @ (cluster::Error::Protocol { .. } | cluster::Error::Offer { .. })) => {
             let fix = "install the same version on both";
             checks.push(Check::bad(&called, "version", error.to_string(), fix));
             return None;

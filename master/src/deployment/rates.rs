@@ -158,6 +158,7 @@ impl Asking<'_> {
             return known();
         }
         let (encoding, config) = (model.head_encoding(), &model.checkpoint.config);
+        // Of a memory of the device's own nobody tells how much is free: no more than of the system's.
         let max_bytes = cake_platform::free_memory() / SCRATCH_PART;
         let probe = || {
             let head = cake_engine::probe_head(device, config, encoding, threads, max_bytes)?;

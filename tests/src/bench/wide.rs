@@ -46,13 +46,24 @@ pub(crate) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
     let over = AtomicBool::new(false);
     let (outcome, anonymous) = std::thread::scope(|scope| {
         let watch = scope.spawn(|| most_anonymous(place.worker.pid(), &over));
+        // However it ends: the harness panics where something fails.
+        let end = End(&over);
         let outcome = place.push(table).and_then(|beside| Ok((beside, place.run()?)));
-        over.store(true, Ordering::Relaxed);
+        drop(end);
         (outcome, watch.join().expect("it does not panic"))
     });
     let (beside, run) = outcome?;
     place.answered(&run, table)?;
     place.took(anonymous.context("the worker is gone")?, beside, table)
+}
+
+/// Says that it is over when it is dropped.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// The most anonymous memory that a process has until this is over; `None` if it ends before.

@@ -17,7 +17,9 @@ pub(super) fn run(bytes: &[u8]) {
     black_box(model.outer_tensors());
     black_box(model.kv_bytes_per_token(KvDtype::F32));
     for most in [1, usize::MAX] {
-        black_box(cake_engine::scratch_bytes(&model, most, most, most));
+        for (_, device) in DeviceKind::ALL {
+            black_box(cake_engine::scratch_bytes(*device, &model, most, most, most));
+        }
         black_box(cake_engine::kv_bytes(&model.layers, most, most, KvDtype::F16));
     }
     let mut layers = model.layers.iter();

@@ -9,6 +9,12 @@ use crate::range::LayerRange;
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the sentences say what the fields are")]
 pub enum CatalogError {
+    #[error("there are two tensors called {tensor:?}")]
+    TensorTwice { tensor: String },
+    #[error(
+        "tensor {tensor:?} has {bytes} bytes from byte {offset} of file {file}, of which there are {there}"
+    )]
+    TensorOutside { tensor: String, file: usize, offset: u64, bytes: u64, there: u64 },
     #[error("tensor {tensor:?} is not part of {architecture}")]
     UnknownTensor { tensor: String, architecture: String },
     #[error("tensor {tensor:?} does not belong to this model: {reason}")]

@@ -1,13 +1,14 @@
 //! Opening a checkpoint: what its container gives, then the check that it is the model.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
 use std::sync::Mutex;
 
 use super::checkpoint::{Checkpoint, OuterTensors};
 use super::error::CatalogError;
 use super::expected::{Expected, check_params, expected_tensors};
 use super::tensor::Tensor;
-use crate::container::{Contents, StoredTensor};
+use crate::container::{CheckpointFile, Contents, StoredTensor};
 use crate::encoding::{Encoding, Part};
 use crate::error::Error;
 use crate::generation;
@@ -38,6 +39,7 @@ impl Checkpoint {
 fn open(location: Location) -> Result<Checkpoint, Error> {
     let contents = location.container.open(&location.path)?;
     let Contents { spec: config, texts, files, tensors: stored, warnings: found } = contents;
+    check_places(&files, &stored)?;
     let mut warnings = Vec::new();
     let generation = generation::read(&texts, &mut warnings);
     warnings.extend(found);
@@ -85,6 +87,33 @@ fn open(location: Location) -> Result<Checkpoint, Error> {
         layers,
         outer,
     })
+}
+
+/// Checks what a container promises of its tensors, so that nothing after it need trust a format: no name twice, and all
+/// bytes in a file that is there.
+fn check_places(
+    files: &[(CheckpointFile, File)],
+    stored: &[StoredTensor],
+) -> Result<(), CatalogError> {
+    let mut names = HashSet::with_capacity(stored.len());
+    for StoredTensor { name, file, offset, bytes, .. } in stored {
+        let tensor = || name.clone();
+        if !names.insert(name.as_str()) {
+            return Err(CatalogError::TensorTwice { tensor: tensor() });
+        }
+        let there = files.get(*file).map_or(0, |(file, _)| file.bytes);
+        if offset.checked_add(*bytes).is_none_or(|end| end > there) {
+            let (file, offset, bytes) = (*file, *offset, *bytes);
+            return Err(CatalogError::TensorOutside {
+                tensor: tensor(),
+                file,
+                offset,
+                bytes,
+                there,
+            });
+        }
+    }
+    Ok(())
 }
 
 fn role_of(tensor: &StoredTensor, names: &Names<'_>) -> Result<Role, CatalogError> {

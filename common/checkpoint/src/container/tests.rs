@@ -38,6 +38,40 @@ static WITH_A_STRANGER: Flat = Flat(|| {
     tiny
 });
 
+/// What it says of its tensors, changed as a faulty container would: the second one is the first again, or its file, or its
+/// beginning is another.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    Twice,
+    NoFile,
+    PastTheEnd,
+    PastAllNumbers,
+}
+
+/// A flat file whose container is wrong.
+#[derive(Debug)]
+struct Faulty(Fault);
+
+impl Container for Faulty {
+    fn recognise(&self, path: &Path) -> bool {
+        PLAIN.recognise(path)
+    }
+
+    fn open(&self, path: &Path) -> Result<Contents, Error> {
+        let mut contents = PLAIN.open(path)?;
+        let bytes = contents.files[0].0.bytes;
+        let first = contents.tensors[0].name.clone();
+        let second = &mut contents.tensors[1];
+        match self.0 {
+            Fault::Twice => second.name = first,
+            Fault::NoFile => second.file = 1,
+            Fault::PastTheEnd => second.offset = bytes - second.bytes + 1,
+            Fault::PastAllNumbers => second.offset = u64::MAX,
+        }
+        Ok(contents)
+    }
+}
+
 impl Flat {
     /// Writes the file and opens it.
     fn checkpoint(&'static self, directory: &TempDir) -> Result<Checkpoint, Error> {
@@ -128,4 +162,25 @@ fn what_a_container_lacks_or_has_too_much_is_refused_by_name() {
         matches!(&error, CatalogError::UnknownTensor { tensor, .. } if stranger(tensor)),
         "{error}"
     );
+}
+
+#[test]
+fn what_a_container_says_of_places_is_checked() {
+    static FAULTS: [Faulty; 4] = [
+        Faulty(Fault::Twice),
+        Faulty(Fault::NoFile),
+        Faulty(Fault::PastTheEnd),
+        Faulty(Fault::PastAllNumbers),
+    ];
+    for faulty in &FAULTS {
+        let home = tempfile::tempdir().unwrap();
+        PLAIN.checkpoint(&home).unwrap();
+        let (directory, name) = (home.path().to_owned(), "flat".to_owned());
+        let path = home.path().join("model.flat");
+        let error = Checkpoint::open_at(Location { path, container: faulty, directory, name });
+        let error = error.unwrap_err();
+        let outside = matches!(error, Error::Catalog(CatalogError::TensorOutside { .. }));
+        let twice = matches!(error, Error::Catalog(CatalogError::TensorTwice { .. }));
+        assert!(if matches!(faulty.0, Fault::Twice) { twice } else { outside }, "{error}");
+    }
 }

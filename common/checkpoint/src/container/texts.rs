@@ -61,7 +61,7 @@ impl TextFiles {
             TextFiles::Inside { texts, .. } => {
                 let inside =
                     |name: &String| Some(name.strip_prefix(folder)?.strip_prefix('/')?.to_owned());
-                texts.keys().filter_map(inside).collect()
+                texts.keys().filter_map(inside).filter(|name| !name.contains('/')).collect()
             }
         }
     }

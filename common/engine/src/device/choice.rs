@@ -1,8 +1,8 @@
 //! Choosing the device that computes.
 
-use super::Device;
 use super::candle::Candle;
 use super::cpu::Cpu;
+use super::{Device, DeviceScratch};
 use crate::error::Error;
 use crate::options::{DeviceKind, DeviceMemory, EngineOptions};
 
@@ -49,7 +49,19 @@ impl OnDevice for Open {
     }
 }
 
-/// Does `work` on a device as the options name it: the one place where devices are told apart.
+/// What a device of this kind takes of memory for parts of a step.
+pub(crate) fn scratch_of(device: DeviceKind) -> DeviceScratch {
+    match device {
+        DeviceKind::Cpu => Cpu::scratch(),
+        DeviceKind::Candle => Candle::scratch(),
+        #[cfg(feature = "cuda")]
+        DeviceKind::Cuda => Candle::scratch(),
+        #[cfg(feature = "metal")]
+        DeviceKind::Metal => Candle::scratch(),
+    }
+}
+
+/// Does `work` on a device as the options name it: here alone, and in [`scratch_of`], devices are told apart.
 pub(crate) fn on<W: OnDevice>(options: &EngineOptions, work: W) -> Result<W::Output, Error> {
     match options.device {
         DeviceKind::Cpu => work.run(Cpu::new(options)?),

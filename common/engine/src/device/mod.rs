@@ -5,7 +5,7 @@ mod candle;
 pub(crate) mod choice;
 pub(crate) mod cpu;
 
-pub(crate) use choice::{OnDevice, on};
+pub(crate) use choice::{OnDevice, on, scratch_of};
 
 use std::ops::Range;
 use std::sync::Arc;

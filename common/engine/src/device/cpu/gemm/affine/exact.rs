@@ -42,7 +42,7 @@ unsafe impl Gemm for Dequantized {
     fn scratch(&self, inputs: u64, _: u64) -> Scratch {
         // Some dequantized outputs, as numbers and as the bytes that are multiplied.
         let thread = inputs.saturating_mul((2 * STRIP * size_of::<f32>()) as u64);
-        Scratch { activations: 0, thread, buffers: "widened outputs" }
+        Scratch { activations: 0, thread, buffers: "dequantized outputs" }
     }
 }
 
