@@ -139,7 +139,7 @@ impl Authority {
     /// [`Error::Certificate`].
     pub fn master_identity(&self) -> Result<Identity, Error> {
         let key = KeyPair::generate()?;
-        let certificate = self.sign(&key, &Peer::Master, AUTHORITY_LIFETIME)?;
+        let certificate = self.sign(&key, &Peer::Master, SystemTime::now(), AUTHORITY_LIFETIME)?;
         Ok(Identity::new(certificate, key.serialize_der(), self.certificate.clone()))
     }
 
@@ -152,20 +152,21 @@ impl Authority {
         request: &[u8],
         worker_id: &str,
     ) -> Result<CertificateDer<'static>, Error> {
-        self.sign_request_for(request, worker_id, self.lifetime)
+        self.sign_request_at(SystemTime::now(), request, worker_id)
     }
 
-    /// The same, valid for so long.
-    pub(crate) fn sign_request_for(
+    /// The same, as if it were `now`.
+    pub(crate) fn sign_request_at(
         &self,
+        now: SystemTime,
         request: &[u8],
         worker_id: &str,
-        lifetime: Duration,
     ) -> Result<CertificateDer<'static>, Error> {
         let request = CertificateSigningRequestDer::from(request);
         // Of what it asks for only the key counts.
         let request = CertificateSigningRequestParams::from_der(&request)?;
-        self.sign(&request.public_key, &Peer::Worker(worker_id.to_owned()), lifetime)
+        let peer = Peer::Worker(worker_id.to_owned());
+        self.sign(&request.public_key, &peer, now, self.lifetime)
     }
 
     /// BLAKE3 of the public key in a request, in hexadecimal digits.
@@ -182,10 +183,11 @@ impl Authority {
         &self,
         key: &impl PublicKeyData,
         peer: &Peer,
+        now: SystemTime,
         lifetime: Duration,
     ) -> Result<CertificateDer<'static>, Error> {
         let name = peer.name().unwrap_or_default();
-        let mut params = params(&name, SystemTime::now(), lifetime);
+        let mut params = params(&name, now, lifetime);
         params.subject_alt_names = vec![rcgen::SanType::DnsName(name.try_into()?)];
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
