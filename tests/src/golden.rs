@@ -1,4 +1,7 @@
 //! Tiny checkpoints with what the reference implementation answers for them.
+#[path = "../golden/names.rs"]
+mod found;
+
 use std::path::PathBuf;
 
 use safetensors::SafeTensors;
@@ -24,18 +27,12 @@ pub fn directory() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/golden"))
 }
 
-/// Golden checkpoints of the families that run, ascending: each directory with answers.
+/// Every golden checkpoint, ascending.
 ///
 /// # Panics
-/// If there is no such directory.
+/// If there are none.
 pub fn names() -> Vec<String> {
-    let entries = std::fs::read_dir(directory()).expect("the directory of golden checkpoints");
-    let paths = entries.map(|entry| entry.expect("a directory that can be read").path());
-    let answered = paths.filter(|path| path.join("expected.json").is_file());
-    let name = |path: PathBuf| path.file_name().and_then(|name| Some(name.to_str()?.to_owned()));
-    let mut names: Vec<String> = answered.filter_map(name).collect();
-    names.sort();
-    names
+    found::names(&directory())
 }
 
 /// The golden checkpoint of that name.

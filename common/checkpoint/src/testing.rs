@@ -12,20 +12,17 @@ use crate::error::Error;
 use crate::locate::locate_in;
 use crate::model::ModelSpec;
 
+#[path = "../../../tests/golden/names.rs"]
+mod names;
+
 /// Directory of a golden checkpoint.
 pub(crate) fn golden_path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(name)
 }
 
-/// Every golden checkpoint that somebody answered for.
+/// Every golden checkpoint.
 pub(crate) fn golden_names() -> Vec<String> {
-    let directories = std::fs::read_dir(golden_path("")).unwrap().map(|entry| entry.unwrap());
-    let answered = directories.filter(|entry| entry.path().join("expected.json").is_file());
-    let mut names: Vec<String> =
-        answered.map(|entry| entry.file_name().into_string().unwrap()).collect();
-    names.sort();
-    assert!(!names.is_empty(), "there is no golden model");
-    names
+    names::names(&golden_path(""))
 }
 
 /// A golden checkpoint.

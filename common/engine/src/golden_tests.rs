@@ -1,5 +1,8 @@
 //! The whole decoder against what Hugging Face transformers says for tiny checkpoints of each family.
 
+#[path = "../../../tests/golden/names.rs"]
+mod found;
+
 use std::path::PathBuf;
 
 use cake_checkpoint::{Affine, Checkpoint, Encoding, FloatType, KvDtype, LayerRange, Scheme};
@@ -42,15 +45,9 @@ fn directory(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(name)
 }
 
-/// Every golden model: each directory with answers.
+/// Every golden checkpoint.
 fn names() -> Vec<String> {
-    let directories = std::fs::read_dir(directory("")).unwrap().map(|entry| entry.unwrap());
-    let answered = directories.filter(|entry| entry.path().join("expected.json").is_file());
-    let mut names: Vec<String> =
-        answered.map(|entry| entry.file_name().into_string().unwrap()).collect();
-    names.sort();
-    assert!(!names.is_empty(), "there is no golden model");
-    names
+    found::names(&directory(""))
 }
 
 fn expected(name: &str) -> Expected {
