@@ -47,8 +47,7 @@ fn open(location: Location) -> Result<Checkpoint, Error> {
     let mut tensors = Vec::with_capacity(stored.len());
     for tensor in stored {
         let role = role_of(&tensor, &names)?;
-        let StoredTensor { name, file, dtype, shape, offset, bytes } = tensor;
-        tensors.push(Tensor { name, file, dtype, shape, offset, bytes, role, encoding: None });
+        tensors.push(Tensor { stored: tensor, role, encoding: None });
     }
     let encodings = check_model(&tensors, &config)?;
     for (tensor, encoding) in tensors.iter_mut().zip(encodings) {

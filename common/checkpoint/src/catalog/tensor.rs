@@ -1,25 +1,17 @@
 //! The tensors that a checkpoint is made of.
 
+use std::ops::Deref;
+
+use crate::container::StoredTensor;
 use crate::container::safetensors::writer::Entry;
-use crate::dtype::Dtype;
 use crate::encoding::Encoding;
 use crate::model::Role;
 
 /// One tensor of a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tensor {
-    /// Name as in the file.
-    pub name: String,
-    /// Index into [`Checkpoint::files`](super::Checkpoint::files).
-    pub file: usize,
-    /// Element type.
-    pub dtype: Dtype,
-    /// Dimensions, outermost first.
-    pub shape: Vec<u64>,
-    /// First byte in the file (not in its data).
-    pub offset: u64,
-    /// Size in bytes: what its offsets say.
-    pub bytes: u64,
+    /// As it lies in a file of [`Checkpoint::files`](super::Checkpoint::files).
+    pub stored: StoredTensor,
     /// What it is for.
     pub role: Role,
     /// How the matrix is stored whose weight this is; `None` for every other tensor.
@@ -28,7 +20,15 @@ pub struct Tensor {
 
 impl Tensor {
     pub(crate) fn entry(&self) -> Entry<'_> {
-        let Tensor { name, dtype, shape, bytes, .. } = self;
+        let StoredTensor { name, dtype, shape, bytes, .. } = &self.stored;
         Entry { name, dtype: *dtype, shape, bytes: *bytes }
+    }
+}
+
+impl Deref for Tensor {
+    type Target = StoredTensor;
+
+    fn deref(&self) -> &StoredTensor {
+        &self.stored
     }
 }
