@@ -227,6 +227,8 @@ mod tests {
     #[test]
     fn devices_have_names_and_others_are_refused() {
         assert_eq!(DeviceKind::from_name(""), None);
+        assert_eq!(DeviceKind::alike("a GPU of another build"), DeviceKind::Candle);
+        assert_eq!(DeviceKind::alike("cpu"), DeviceKind::Cpu);
         for (name, kind) in DeviceKind::ALL {
             assert_eq!(DeviceKind::parse(name).unwrap(), *kind);
         }

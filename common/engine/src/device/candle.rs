@@ -14,6 +14,10 @@ use crate::step::Step;
 /// Bytes of one f32.
 const F32_BYTES: u64 = 4;
 
+/// What each thread of candle's products keeps on the processor: as much as its second-level cache has, of which none has
+/// more than this. Candle computes on as many threads as the processor has, whatever is asked.
+const THREAD_BYTES: u64 = 4 << 20;
+
 /// One of candle's devices.
 pub(crate) struct Candle(candle_core::Device);
 
@@ -195,7 +199,11 @@ impl Device for Candle {
     type Kept = Kept;
 
     fn scratch() -> DeviceScratch {
-        DeviceScratch { product: product_bytes, attention: attention_bytes, thread: |_| 0 }
+        DeviceScratch {
+            product: product_bytes,
+            attention: attention_bytes,
+            thread: |_| THREAD_BYTES,
+        }
     }
 
     fn compute<R>(&self, _: u64, work: impl FnOnce() -> R) -> R {
