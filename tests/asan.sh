@@ -35,7 +35,21 @@ packages=()
 for package in ${ASAN_PACKAGES:-cake-checkpoint cake-engine}; do
   packages+=(--package "$package")
 done
+# Whether what is run is what it claims to be: a program without it passes every test, too.
+is_watched() {
+  local program found=0
+  for program in "$@"; do
+    grep -q __asan_report_load "$program" || return 1
+    found=1
+  done
+  [ "$found" = 1 ]
+}
+
 # What lives as long as the process is no leak, and a test asks for more memory than there is; model checks switch stacks, of
 # which it knows nothing.
-ASAN_COMPILES=1 RUSTC_WORKSPACE_WRAPPER=$PWD/tests/asan.sh ASAN_OPTIONS="detect_leaks=0:allocator_may_return_null=1" CARGO_INCREMENTAL=0 \
-  cargo test --lib "${packages[@]}" -- --skip pool::model
+export ASAN_COMPILES=1 RUSTC_WORKSPACE_WRAPPER=$PWD/tests/asan.sh ASAN_OPTIONS="detect_leaks=0:allocator_may_return_null=1"
+export CARGO_INCREMENTAL=0
+cargo test --lib "${packages[@]}" --no-run 2>&1 | tee "$probe/built"
+mapfile -t programs < <(sed -n 's/^ *Executable .*(\(.*\))$/\1/p' "$probe/built")
+is_watched "${programs[@]}" || { echo "the tests were built without AddressSanitizer: ${programs[*]}" >&2; exit 1; }
+cargo test --lib "${packages[@]}" -- --skip pool::model
