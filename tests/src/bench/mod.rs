@@ -176,11 +176,49 @@ const HOSTILE: &[Figure] = &[Figure {
     bar: hostile::BAR,
     measure: |lab, _, table| hostile::measure(lab, table),
 }];
-const VERSIONS: &[Figure] = &[Figure {
-    name: "versions",
-    bar: versions::BAR,
-    measure: |lab, _, table| versions::measure(lab, table),
-}];
+/// What versions are compared by, each figure measured once.
+const TURN: &[Figure] = &[
+    Figure {
+        name: "as-stored alone",
+        bar: versions::BAR,
+        measure: |lab, _, table| versions::alone(lab, "as-stored", table),
+    },
+    Figure {
+        name: "q8 alone",
+        bar: versions::BAR,
+        measure: |lab, _, table| versions::alone(lab, "q8", table),
+    },
+    Figure {
+        name: "q4 alone",
+        bar: versions::BAR,
+        measure: |lab, _, table| versions::alone(lab, "q4", table),
+    },
+    Figure {
+        name: "as-stored over workers",
+        bar: versions::BAR,
+        measure: |lab, _, table| versions::over_workers(lab, "as-stored", table),
+    },
+    Figure {
+        name: "q8 over workers",
+        bar: versions::BAR,
+        measure: |lab, _, table| versions::over_workers(lab, "q8", table),
+    },
+    Figure {
+        name: "q4 over workers",
+        bar: versions::BAR,
+        measure: |lab, _, table| versions::over_workers(lab, "q4", table),
+    },
+    Figure {
+        name: "8 streams",
+        bar: versions::BAR,
+        measure: |lab, _, table| versions::streams(lab, table),
+    },
+    Figure {
+        name: "push",
+        bar: versions::BAR,
+        measure: |lab, _, table| versions::push(lab, table),
+    },
+];
 const WIDE: &[Figure] =
     &[Figure { name: "wide", bar: wide::BAR, measure: |lab, _, table| wide::measure(lab, table) }];
 const MEMORY: &[Figure] = &[
@@ -211,12 +249,6 @@ pub(crate) fn measure(
     rounds: usize,
     keep: bool,
 ) -> Result<Table> {
-    if part == Part::Turn {
-        let lab = Lab::open(directory, peers, before, rounds)?;
-        let mut table = Table::new(lab.describe());
-        versions::turn(&lab, only, &mut table)?;
-        return Ok(table);
-    }
     let figures: &[&[Figure]] = match part {
         Part::Main => &[FIRST_ANSWER, PUSH, SPEED, MEMORY],
         Part::Push => &[PUSH],
@@ -228,8 +260,7 @@ pub(crate) fn measure(
         Part::Trust => &[TRUST],
         Part::Predictions => &[PREDICTIONS],
         Part::Hostile => &[HOSTILE],
-        Part::Versions => &[VERSIONS],
-        Part::Turn => &[],
+        Part::Versions | Part::Turn => &[TURN],
         Part::Wide => &[WIDE],
     };
     let figures: Vec<&Figure> = figures.iter().copied().flatten().collect();
@@ -242,7 +273,10 @@ pub(crate) fn measure(
     for figure in figures {
         eprintln!("{}:", figure.name);
         // The harness panics where a scenario would fail; here the other figures go on.
-        let attempt = || (figure.measure)(&lab, keep, &mut table);
+        let attempt = || match part {
+            Part::Versions => versions::compare(&lab, figure.name, &mut table),
+            _ => (figure.measure)(&lab, keep, &mut table),
+        };
         let outcome = catch_unwind(AssertUnwindSafe(attempt))
             .unwrap_or_else(|_| Err(anyhow!("the harness gave up, see above")));
         if let Err(error) = outcome {

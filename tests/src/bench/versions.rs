@@ -9,66 +9,44 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::cluster::Ask;
-use super::engine::{alone, over_workers};
 use super::lab::Lab;
 use super::models::{ONE_B, one_b};
 use super::peers::Rates;
 use super::rates::median;
 use super::table::{Measured, Table};
-use super::{files, serve, speed};
+use super::{engine, files, serve, speed};
 
 /// What is asked of every figure.
 pub(super) const BAR: &str = "≥ 0.98 × the earlier version";
 const RATIO: f64 = 0.98;
 /// Room for prompt and answer.
 const CONTEXT: usize = 1024;
-/// What is measured, each in turns of its own: as `--only` has it, and how.
-type Turn = (&'static str, fn(&Lab, &mut Table) -> Result<()>);
-const TURNS: [Turn; 8] = [
-    ("as-stored alone", |lab, table| by_itself(lab, "as-stored", table)),
-    ("q8 alone", |lab, table| by_itself(lab, "q8", table)),
-    ("q4 alone", |lab, table| by_itself(lab, "q4", table)),
-    ("as-stored over workers", |lab, table| over(lab, "as-stored", table)),
-    ("q8 over workers", |lab, table| over(lab, "q8", table)),
-    ("q4 over workers", |lab, table| over(lab, "q4", table)),
-    ("8 streams", streams),
-    ("push", push),
-];
 
-/// Every figure once, with the programs that the environment names.
-pub(super) fn turn(lab: &Lab, only: Option<&str>, table: &mut Table) -> Result<()> {
-    let wanted = |(name, _): &&Turn| only.is_none_or(|only| *name == only);
-    TURNS.iter().filter(wanted).try_for_each(|(_, measure)| measure(lab, table))
-}
-
-/// Each figure of these programs ÷ that of the earlier ones: the median of the rounds' ratios, as a machine's speed
-/// drifts more between rounds than within one.
-pub(super) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
+/// A figure of these programs ÷ that of the earlier ones: the median of the rounds' ratios, as a machine's speed drifts
+/// more between rounds than within one. `name` is the figure's in the part `turn`.
+pub(super) fn compare(lab: &Lab, name: &str, table: &mut Table) -> Result<()> {
     let before = lab.before().context("no --before DIR with the programs of an earlier version")?;
-    let model = lab.model(ONE_B, &one_b())?;
-    files::warm(&model)?;
-    for (name, _) in TURNS {
-        let mut seen: Vec<Seen> = Vec::new();
-        for round in 0..lab.rounds() {
-            eprintln!("round {} of {}: {name}", round + 1, lab.rounds());
-            // Turn about who goes first.
-            let (earlier, ours) = if round % 2 == 0 {
-                let earlier = child(lab, name, Some(before))?;
-                (earlier, child(lab, name, None)?)
-            } else {
-                let ours = child(lab, name, None)?;
-                (child(lab, name, Some(before))?, ours)
-            };
-            ensure!(earlier.len() == ours.len(), "{name}: the versions measure different figures");
-            seen.resize_with(ours.len(), Seen::default);
-            for (seen, (earlier, ours)) in seen.iter_mut().zip(earlier.into_iter().zip(ours)) {
-                seen.what = ours.0;
-                seen.earlier.push(earlier.1);
-                seen.ours.push(ours.1);
-            }
+    files::warm(&lab.model(ONE_B, &one_b())?)?;
+    let mut seen: Vec<Seen> = Vec::new();
+    for round in 0..lab.rounds() {
+        eprintln!("round {} of {}", round + 1, lab.rounds());
+        // Turn about who goes first.
+        let (earlier, ours) = if round % 2 == 0 {
+            let earlier = child(lab, name, Some(before))?;
+            (earlier, child(lab, name, None)?)
+        } else {
+            let ours = child(lab, name, None)?;
+            (child(lab, name, Some(before))?, ours)
+        };
+        ensure!(earlier.len() == ours.len(), "{name}: the versions measure different figures");
+        seen.resize_with(ours.len(), Seen::default);
+        for (seen, (earlier, ours)) in seen.iter_mut().zip(earlier.into_iter().zip(ours)) {
+            seen.what = ours.0;
+            seen.earlier.push(earlier.1);
+            seen.ours.push(ours.1);
         }
-        seen.iter().for_each(|seen| seen.report(table));
     }
+    seen.iter().for_each(|seen| seen.report(table));
     Ok(())
 }
 
@@ -113,14 +91,16 @@ fn child(lab: &Lab, name: &str, programs: Option<&Path>) -> Result<Vec<(String, 
     rows.iter().map(figure).collect()
 }
 
-fn by_itself(lab: &Lab, encode: &str, table: &mut Table) -> Result<()> {
-    let rates = alone(&ask(lab, encode)?)?;
+/// Decode and prefill of a master that knows no worker.
+pub(super) fn alone(lab: &Lab, encode: &str, table: &mut Table) -> Result<()> {
+    let rates = engine::alone(&ask(lab, encode)?)?;
     both(table, &format!("{encode} alone"), rates);
     Ok(())
 }
 
-fn over(lab: &Lab, encode: &str, table: &mut Table) -> Result<()> {
-    let rates = over_workers(lab, &ask(lab, encode)?)?;
+/// The same over two pinned workers.
+pub(super) fn over_workers(lab: &Lab, encode: &str, table: &mut Table) -> Result<()> {
+    let rates = engine::over_workers(lab, &ask(lab, encode)?)?;
     both(table, &format!("{encode} over 2 pinned workers"), rates);
     Ok(())
 }
@@ -135,18 +115,23 @@ fn both(table: &mut Table, what: &str, rates: Rates) {
     inform(table, &format!("prefill, {what}"), rates.prefill, "tok/s");
 }
 
-fn streams(lab: &Lab, table: &mut Table) -> Result<()> {
+/// Eight streams of `serve`.
+pub(super) fn streams(lab: &Lab, table: &mut Table) -> Result<()> {
     let rate = serve::eight_streams(lab)?;
     inform(table, "8 streams over 2 pinned workers, bf16", rate, "tok/s");
     Ok(())
 }
 
-fn push(lab: &Lab, table: &mut Table) -> Result<()> {
+/// A whole first push, and the part of it after planning, which waits for a quiet machine to time it.
+pub(super) fn push(lab: &Lab, table: &mut Table) -> Result<()> {
     let model = lab.model(ONE_B, &one_b())?;
     let bytes = one_b().layer_bytes() * one_b().layers as u64;
     lab.need_disk(bytes)?;
-    let seconds = speed::first_push(lab, &model, &[&model])?.seconds;
-    inform(table, "push to 2 workers", bytes as f64 / seconds / 1e6, "MB/s");
+    let run = speed::first_push(lab, &model, &[&model])?;
+    let sending = run.json()?["push_seconds"].as_f64().context("no push_seconds")?;
+    for (what, seconds) in [("a whole push", run.seconds), ("a push without planning", sending)] {
+        inform(table, &format!("{what} to 2 workers"), bytes as f64 / seconds / 1e6, "MB/s");
+    }
     Ok(())
 }
 
