@@ -46,7 +46,9 @@ pub use blob::{
 pub use catalog::{CatalogError, Checkpoint, MatrixTensors, Tensor};
 pub use container::safetensors::WeightsError;
 pub use container::safetensors::header::{FileError, Header, HeaderError, TensorInfo};
-pub use container::{CONTAINERS, CheckpointFile, Container, Contents, StoredTensor, TextFiles};
+pub use container::{
+    CONTAINERS, CheckpointFile, Container, Contents, Stored, StoredTensor, TextFiles,
+};
 pub use digest_cache::DigestCache;
 pub use dtype::Dtype;
 pub use encoding::{

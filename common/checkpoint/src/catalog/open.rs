@@ -8,7 +8,7 @@ use super::checkpoint::{Checkpoint, OuterTensors};
 use super::error::CatalogError;
 use super::expected::{Expected, check_params, expected_tensors};
 use super::tensor::Tensor;
-use crate::container::{CheckpointFile, Contents, StoredTensor};
+use crate::container::{CheckpointFile, Contents, Stored, StoredTensor};
 use crate::encoding::{Encoding, Part};
 use crate::error::Error;
 use crate::generation;
@@ -38,7 +38,8 @@ impl Checkpoint {
 /// See [`Checkpoint::open_at`].
 fn open(location: Location) -> Result<Checkpoint, Error> {
     let contents = location.container.open(&location.path)?;
-    let Contents { spec: config, texts, files, tensors: stored, warnings: found } = contents;
+    let Contents { spec: config, stored } = contents;
+    let Stored { texts, files, tensors: stored, warnings: found } = stored;
     check_places(&files, &stored)?;
     let mut warnings = Vec::new();
     let generation = generation::read(&texts, &mut warnings);

@@ -12,9 +12,16 @@ use crate::model::ModelSpec;
 pub struct Contents {
     /// What the model is.
     pub spec: ModelSpec,
-    /// Its tokenizer, chat template and defaults.
+    /// Its files and what they hold.
+    pub stored: Stored,
+}
+
+/// Files and what they hold, whatever model it may be.
+#[derive(Debug)]
+pub struct Stored {
+    /// Tokenizer, chat template, defaults and whatever else is text.
     pub texts: TextFiles,
-    /// Its files, each with the handle that its header was read from.
+    /// The files, each with the handle that its header was read from.
     pub files: Vec<(CheckpointFile, File)>,
     /// The tensors that count, by file and offset; no name twice.
     pub tensors: Vec<StoredTensor>,
@@ -38,7 +45,7 @@ pub struct CheckpointFile {
 pub struct StoredTensor {
     /// Its name, as the specification has it.
     pub name: String,
-    /// Index into [`Contents::files`].
+    /// Index into [`Stored::files`].
     pub file: usize,
     /// Element type.
     pub dtype: Dtype,

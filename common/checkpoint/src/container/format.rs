@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::path::Path;
 
-use super::contents::Contents;
+use super::contents::{Contents, Stored};
 use crate::error::Error;
 
 /// A file format that models come in. A container is a folder beside this file, and a line in
@@ -19,4 +19,10 @@ pub trait Container: Debug + Sync {
     /// # Errors
     /// [`Error`], naming the file, what was expected and what was found.
     fn open(&self, path: &Path) -> Result<Contents, Error>;
+
+    /// The same without asking what model it is: what this project does not run has files, too.
+    ///
+    /// # Errors
+    /// As [`Container::open`], but for what makes it no model that runs.
+    fn stored(&self, path: &Path) -> Result<Stored, Error>;
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-use super::{CheckpointFile, Container, Contents, StoredTensor, TextFiles};
+use super::{CheckpointFile, Container, Contents, Stored, StoredTensor, TextFiles};
 use crate::blob::BlobSource;
 use crate::catalog::{CatalogError, Checkpoint};
 use crate::dtype::Dtype;
@@ -59,9 +59,9 @@ impl Container for Faulty {
 
     fn open(&self, path: &Path) -> Result<Contents, Error> {
         let mut contents = PLAIN.open(path)?;
-        let bytes = contents.files[0].0.bytes;
-        let first = contents.tensors[0].name.clone();
-        let second = &mut contents.tensors[1];
+        let bytes = contents.stored.files[0].0.bytes;
+        let first = contents.stored.tensors[0].name.clone();
+        let second = &mut contents.stored.tensors[1];
         match self.0 {
             Fault::Twice => second.name = first,
             Fault::NoFile => second.file = 1,
@@ -69,6 +69,10 @@ impl Container for Faulty {
             Fault::PastAllNumbers => second.offset = u64::MAX,
         }
         Ok(contents)
+    }
+
+    fn stored(&self, path: &Path) -> Result<Stored, Error> {
+        PLAIN.stored(path)
     }
 }
 
@@ -90,7 +94,11 @@ impl Container for Flat {
     }
 
     fn open(&self, path: &Path) -> Result<Contents, Error> {
-        let tiny = (self.0)();
+        let spec = ModelSpec::parse((self.0)().config.to_string().as_bytes()).unwrap();
+        Ok(Contents { spec, stored: self.stored(path)? })
+    }
+
+    fn stored(&self, path: &Path) -> Result<Stored, Error> {
         let mut offset = PREFACE.len() as u64;
         let mut stored = |(name, dtype, shape, bytes): (String, &str, Vec<u64>, Vec<u8>)| {
             let (start, bytes) = (offset, bytes.len() as u64);
@@ -98,11 +106,10 @@ impl Container for Flat {
             let dtype = Dtype::parse(dtype).unwrap();
             StoredTensor { name, file: 0, dtype, shape, offset: start, bytes }
         };
-        let tensors = tiny.files.into_values().flatten().rev().map(&mut stored).collect();
+        let tensors = (self.0)().files.into_values().flatten().rev().map(&mut stored).collect();
         let file = CheckpointFile { path: path.into(), bytes: offset, header_digest: [0; 32] };
         let handle = File::open(path).map_err(|cause| Error::io("open", path, cause))?;
-        Ok(Contents {
-            spec: ModelSpec::parse(tiny.config.to_string().as_bytes()).unwrap(),
+        Ok(Stored {
             texts: TextFiles::Inside {
                 file: path.into(),
                 texts: BTreeMap::from([("generation_config.json".into(), DEFAULTS.into())]),

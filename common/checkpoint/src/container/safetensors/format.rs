@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::header::TensorInfo;
 use super::weights::{OpenFile, gather, is_named};
-use crate::container::contents::{CheckpointFile, Contents, StoredTensor};
+use crate::container::contents::{CheckpointFile, Contents, Stored, StoredTensor};
 use crate::container::format::Container;
 use crate::container::texts::TextFiles;
 use crate::error::Error;
@@ -31,19 +31,29 @@ impl Container for Safetensors {
             .map_err(|cause| Error::io("read", &config_path, cause))?;
         let spec =
             ModelSpec::parse(&json).map_err(|cause| Error::Config { path: config_path, cause })?;
-        let mut warnings = Vec::new();
-        let weights = gather(path, &spec, &mut warnings)?;
-        let stored = |(file, tensor): (usize, TensorInfo)| {
-            let TensorInfo { name, dtype, shape, start, end } = tensor;
-            let offset = weights.files[file].header.data_start + start;
-            StoredTensor { name, file, dtype, shape, offset, bytes: end - start }
-        };
-        let tensors = weights.tensors.into_iter().map(stored).collect();
-        let opened = |file: OpenFile| {
-            let OpenFile { path, handle, bytes, header, .. } = file;
-            (CheckpointFile { path, bytes, header_digest: header.digest }, handle)
-        };
-        let files = weights.files.into_iter().map(opened).collect();
-        Ok(Contents { spec, texts: TextFiles::Directory(directory), files, tensors, warnings })
+        let stored = stored(path, Some(&spec))?;
+        Ok(Contents { spec, stored })
     }
+
+    fn stored(&self, path: &Path) -> Result<Stored, Error> {
+        stored(path, None)
+    }
+}
+
+/// The files that a path means, and what they hold; `spec` says what is needed of it, if that is known.
+fn stored(path: &Path, spec: Option<&ModelSpec>) -> Result<Stored, Error> {
+    let mut warnings = Vec::new();
+    let weights = gather(path, spec, &mut warnings)?;
+    let place = |(file, tensor): (usize, TensorInfo)| {
+        let TensorInfo { name, dtype, shape, start, end } = tensor;
+        let offset = weights.files[file].header.data_start + start;
+        StoredTensor { name, file, dtype, shape, offset, bytes: end - start }
+    };
+    let tensors = weights.tensors.into_iter().map(place).collect();
+    let opened = |file: OpenFile| {
+        let OpenFile { path, handle, bytes, header, .. } = file;
+        (CheckpointFile { path, bytes, header_digest: header.digest }, handle)
+    };
+    let files = weights.files.into_iter().map(opened).collect();
+    Ok(Stored { texts: TextFiles::Directory(directory_of(path)), files, tensors, warnings })
 }

@@ -40,10 +40,11 @@ pub(super) fn is_named(path: &Path) -> bool {
 
 /// Opens the files that a path means: whatever is in a directory, those of an index, or else this one file.
 ///
-/// Where both forms are there the single file counts, as in the reference, if it has the whole model.
+/// Where both forms are there the single file counts, as in the reference, if it has the whole model. Without a `spec`
+/// nobody knows what is needed: then it counts in any case, and what an index maps wrongly is a warning.
 pub(super) fn gather(
     path: &Path,
-    spec: &ModelSpec,
+    spec: Option<&ModelSpec>,
     warnings: &mut Vec<String>,
 ) -> Result<Weights, Error> {
     if !path.is_dir() {
@@ -78,7 +79,7 @@ fn from_either(
     directory: &Path,
     single: &Path,
     index_path: &Path,
-    spec: &ModelSpec,
+    spec: Option<&ModelSpec>,
     warnings: &mut Vec<String>,
 ) -> Result<Weights, Error> {
     let weights = from_single(directory, single)?;
@@ -94,7 +95,8 @@ fn from_either(
         return Ok(weights);
     }
     let names: HashSet<&str> = weights.tensors.iter().map(|(_, t)| t.name.as_str()).collect();
-    let required = spec.required_tensors().into_iter().map(|required| required.name);
+    let required = spec.map(ModelSpec::required_tensors).into_iter().flatten();
+    let required = required.map(|required| required.name);
     let missing: Vec<String> = required.filter(|name| !names.contains(name.as_str())).collect();
     if !missing.is_empty() {
         return Err(WeightsError::Ambiguous { directory: directory.into(), missing }.into());
@@ -108,7 +110,7 @@ fn from_either(
 fn from_index(
     index_path: &Path,
     index: &Index,
-    spec: &ModelSpec,
+    spec: Option<&ModelSpec>,
     warnings: &mut Vec<String>,
 ) -> Result<Weights, Error> {
     let directory = index_path.parent().unwrap_or(Path::new(""));
@@ -136,7 +138,7 @@ fn from_index(
 fn choose(
     index: &Index,
     files: &[OpenFile],
-    spec: &ModelSpec,
+    spec: Option<&ModelSpec>,
     warnings: &mut Vec<String>,
 ) -> Result<Vec<(usize, TensorInfo)>, WeightsError> {
     let mut holders: HashMap<&str, Vec<usize>> = HashMap::new();
@@ -149,7 +151,8 @@ fn choose(
     let file_number: BTreeMap<&str, usize> =
         files.iter().enumerate().map(|(number, file)| (file.name.as_str(), number)).collect();
 
-    let names = Names::of(spec);
+    let names = spec.map(Names::of);
+    let needs = |tensor: &str| names.as_ref().is_some_and(|names| names.needs(tensor));
     let mut unneeded = Vec::new();
     for (tensor, mapped) in &index.weight_map {
         let found = holds(tensor);
@@ -158,7 +161,7 @@ fn choose(
         }
         let (tensor, file) = (tensor.clone(), mapped.clone());
         match found.first() {
-            _ if !names.needs(&tensor) => unneeded.push(tensor),
+            _ if !needs(&tensor) => unneeded.push(tensor),
             None => return Err(WeightsError::IndexTensorMissing { tensor, file }),
             Some(&number) => {
                 let found = files[number].name.clone();
@@ -168,8 +171,9 @@ fn choose(
     }
     if !unneeded.is_empty() {
         warnings.push(format!(
-            "the index maps {} tensors to files that do not hold them; the model does not need them: {}",
+            "the index maps {} tensors to files that do not hold them{}: {}",
             unneeded.len(),
+            if spec.is_some() { "; the model does not need them" } else { "" },
             listed(&unneeded)
         ));
     }

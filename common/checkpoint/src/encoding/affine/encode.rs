@@ -27,17 +27,22 @@ pub enum EncodeError {
     NotFinite { index: usize, value: f32 },
     #[error("weight {index} is in a group that reaches {value}, too far for {params:?} scales")]
     TooLarge { index: usize, value: f32, params: FloatType },
+    #[error("weight {index} is {value}, beyond what {float:?} has")]
+    Beyond { index: usize, value: f32, float: FloatType },
 }
 
 impl EncodeError {
     /// The same of a weight that comes `before` weights later.
-    pub(crate) fn after(self, before: usize) -> Self {
+    pub fn after(self, before: usize) -> Self {
         match self {
             EncodeError::NotFinite { index, value } => {
                 EncodeError::NotFinite { index: before + index, value }
             }
             EncodeError::TooLarge { index, value, params } => {
                 EncodeError::TooLarge { index: before + index, value, params }
+            }
+            EncodeError::Beyond { index, value, float } => {
+                EncodeError::Beyond { index: before + index, value, float }
             }
         }
     }

@@ -85,6 +85,44 @@ impl FloatType {
         }
     }
 
+    /// Writes numbers as this type, each rounded to the nearest and ties to even; infinities and NaNs stay what they are.
+    ///
+    /// # Errors
+    /// The index of the first finite number that this type does not reach.
+    ///
+    /// # Panics
+    /// If `out` does not have as many numbers as `values`.
+    pub fn narrow(self, values: &[f32], out: &mut [u8]) -> Result<(), usize> {
+        assert_eq!(out.len(), values.len() * self.bytes(), "room for as many numbers as given");
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") {
+            // SAFETY: the processor has AVX2, as was just seen.
+            return unsafe { self.narrow_avx2(values, out) };
+        }
+        self.narrow_portable(values, out)
+    }
+
+    /// The same operations in wider registers.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn narrow_avx2(self, values: &[f32], out: &mut [u8]) -> Result<(), usize> {
+        self.narrow_portable(values, out)
+    }
+
+    /// Always inlined, so that the compiler makes one for every kind of register.
+    #[inline(always)]
+    fn narrow_portable(self, values: &[f32], out: &mut [u8]) -> Result<(), usize> {
+        match self {
+            FloatType::F32 => {
+                let (out, _) = out.as_chunks_mut::<4>();
+                out.iter_mut().zip(values).for_each(|(out, value)| *out = value.to_le_bytes());
+                Ok(())
+            }
+            FloatType::F16 => narrow_by(nearest_f16, 0x7c00, values, out),
+            FloatType::BF16 => narrow_by(nearest_bf16, 0x7f80, values, out),
+        }
+    }
+
     /// The number of this type that is nearest to `value` among those not nearer to zero; `None` when
     /// there is none that is finite.
     #[inline(always)]
@@ -128,6 +166,52 @@ fn f16(bits: u16) -> f32 {
     let finite = f32::from_bits(magnitude) * f32::from_bits((127 + 112) << 23);
     let special = if bits & 0x7c00 == 0x7c00 { 0x7f80_0000 } else { 0 };
     f32::from_bits(finite.to_bits() | special | (bits & 0x8000) << 16)
+}
+
+/// Writes the bits of each number; the index of the first finite one that became `infinity`, if one did.
+#[inline(always)]
+fn narrow_by(
+    bits_of: impl Fn(f32) -> u16,
+    infinity: u16,
+    values: &[f32],
+    out: &mut [u8],
+) -> Result<(), usize> {
+    let is_beyond = |bits: u16, value: f32| bits & 0x7fff == infinity && value.is_finite();
+    let mut beyond = false;
+    let (out, _) = out.as_chunks_mut::<2>();
+    for (out, &value) in out.iter_mut().zip(values) {
+        let bits = bits_of(value);
+        beyond |= is_beyond(bits, value);
+        *out = bits.to_le_bytes();
+    }
+    match values.iter().position(|&value| beyond && is_beyond(bits_of(value), value)) {
+        Some(index) => Err(index),
+        None => Ok(()),
+    }
+}
+
+/// The half precision bits nearest to a number, ties to even; without a branch.
+#[inline(always)]
+fn nearest_f16(value: f32) -> u16 {
+    let (sign, magnitude) = (value.to_bits() >> 16 & 0x8000, value.to_bits() & 0x7fff_ffff);
+    // Normal numbers: the exponent moves, and what is cut off is rounded as whole bits are.
+    let odd = magnitude >> 13 & 1;
+    let normal = magnitude.wrapping_sub(112 << 23).wrapping_add(0xfff + odd) >> 13;
+    // Subnormal ones: a sum whose last bit is worth 2⁻²⁴ rounds them.
+    let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
+    let nan = if magnitude > 0x7f80_0000 { 0x7e00 } else { 0x7c00 };
+    let finite = if magnitude < 113 << 23 { subnormal } else { normal };
+    let bits = if magnitude >= 143 << 23 { nan } else { finite };
+    (sign | bits) as u16
+}
+
+/// The bits of the upper half nearest to a number, ties to even; without a branch.
+#[inline(always)]
+fn nearest_bf16(value: f32) -> u16 {
+    let bits = value.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+    let quiet = bits >> 16 | 0x40; // Rounding a NaN could make it a number.
+    (if bits & 0x7fff_ffff > 0x7f80_0000 { quiet } else { rounded }) as u16
 }
 
 /// The half precision bits of a number that half precision has.
@@ -190,6 +274,69 @@ mod tests {
         assert_eq!(up(FloatType::F32, 1.0 + 1e-9), Some(1.0 + 2f64.powi(-23)));
         assert_eq!(up(FloatType::F32, -1e-50), Some(-f64::from(f32::from_bits(1))));
         assert_eq!(up(FloatType::F32, 1e39), None);
+    }
+
+    /// The bits of the type's number that is nearest, found among its neighbours in `f64`.
+    fn nearest_by_search(float: FloatType, value: f32) -> u16 {
+        let of = |bits: u16| {
+            let mut found = [0.0];
+            float.widen(&bits.to_le_bytes(), &mut found);
+            f64::from(found[0])
+        };
+        let (sign, largest) = (
+            if value.is_sign_negative() { 0x8000 } else { 0 },
+            match float {
+                FloatType::F16 => 0x7bff,
+                _ => 0x7f7f,
+            },
+        );
+        // All magnitudes of one sign are in order.
+        let (mut low, mut high) = (0u16, largest);
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            if of(middle) <= f64::from(value.abs()) { low = middle } else { high = middle }
+        }
+        let distance = |bits: u16| (of(bits) - f64::from(value.abs())).abs();
+        let even = if low % 2 == 0 { low } else { high };
+        let nearest = match distance(low).total_cmp(&distance(high)) {
+            std::cmp::Ordering::Less => low,
+            std::cmp::Ordering::Equal => even,
+            std::cmp::Ordering::Greater => high,
+        };
+        sign | nearest
+    }
+
+    #[test]
+    fn numbers_are_narrowed_to_the_nearest_and_ties_to_even() {
+        for float in [FloatType::F16, FloatType::BF16] {
+            for seed in 0..200_000u32 {
+                // Of all magnitudes; every eighth one between two numbers of the type.
+                let bits = seed.wrapping_mul(0x9e37_79b9);
+                let (half, sixteenth) = (bits & !0x1fff | 0x1000, bits & 0xffff_0000 | 0x8000);
+                let value = f32::from_bits([bits, half, sixteenth, bits][seed as usize % 4]);
+                let mut stored = [0; 2];
+                let narrowed = float.narrow(&[value], &mut stored);
+                let found = u16::from_le_bytes(stored);
+                let beyond = float == FloatType::F16 && value.abs() >= 65520.0;
+                match (value.is_nan(), value.is_infinite()) {
+                    (true, _) => {
+                        let mut wide = [0.0];
+                        float.widen(&stored, &mut wide);
+                        assert!(wide[0].is_nan() && narrowed.is_ok(), "{value}");
+                    }
+                    (_, true) => assert!(narrowed.is_ok() && found & 0x7fff >= 0x7c00),
+                    _ if beyond => assert!(narrowed == Err(0), "{value}"),
+                    _ if narrowed.is_err() => assert!(value.abs() > 3.38e38, "{value}"),
+                    _ => assert_eq!(found, nearest_by_search(float, value), "{float:?} {value:e}"),
+                }
+            }
+        }
+        let mut stored = [0; 8];
+        let values = [1.0, f32::INFINITY, 7e4, f32::NAN];
+        assert_eq!(FloatType::F16.narrow(&values, &mut stored), Err(2));
+        let mut wide = [0; 8];
+        FloatType::F32.narrow(&[1.5, -0.0], &mut wide).unwrap();
+        assert_eq!(wide[..4], 1.5f32.to_le_bytes());
     }
 
     #[test]

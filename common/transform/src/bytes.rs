@@ -1,0 +1,132 @@
+//! Reading and writing at positions, without filling the page cache with what nobody reads again.
+
+use std::fs::File;
+use std::io;
+
+/// Fills `buffer` from `offset` on. Pages that were not in memory do not stay there, where the system can say so; those
+/// that were stay.
+///
+/// # Errors
+/// `UnexpectedEof` when the file ends first; else what the system says.
+pub fn read_exact_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match read_at(file, &mut buffer[done..], offset + done as u64) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => done += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Writes all of `buffer` at `offset`; the pages go to the disk at once and do not stay in memory, where the system can
+/// say so.
+///
+/// # Errors
+/// What the system says.
+pub fn write_all_at(file: &File, buffer: &[u8], offset: u64) -> io::Result<()> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match write_at(file, &buffer[done..], offset + done as u64) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => done += written,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(target_os = "linux")]
+mod system {
+    use std::fs::File;
+    use std::io::{self, IoSlice, IoSliceMut};
+    use std::os::unix::fs::FileExt;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
+
+    /// `RWF_DONTCACHE`, since Linux 6.14.
+    const DONT_CACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
+    /// Whether the system or a file system refused that once.
+    static REFUSED: AtomicBool = AtomicBool::new(false);
+
+    pub(super) fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        match uncached(|| preadv2(file, &mut [IoSliceMut::new(buffer)], offset, DONT_CACHE)) {
+            Some(result) => result,
+            None => file.read_at(buffer, offset),
+        }
+    }
+
+    pub(super) fn write_at(file: &File, buffer: &[u8], offset: u64) -> io::Result<usize> {
+        match uncached(|| pwritev2(file, &[IoSlice::new(buffer)], offset, DONT_CACHE)) {
+            Some(result) => result,
+            None => file.write_at(buffer, offset),
+        }
+    }
+
+    /// `None` if it cannot be asked for here.
+    fn uncached(call: impl FnOnce() -> Result<usize, Errno>) -> Option<io::Result<usize>> {
+        if REFUSED.load(Ordering::Relaxed) {
+            return None;
+        }
+        match call() {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+                REFUSED.store(true, Ordering::Relaxed);
+                None
+            }
+            result => Some(result.map_err(io::Error::from)),
+        }
+    }
+}
+
+#[cfg(all(unix, not(target_os = "linux")))]
+mod system {
+    use std::fs::File;
+    use std::io;
+    use std::os::unix::fs::FileExt;
+
+    pub(super) fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        file.read_at(buffer, offset)
+    }
+
+    pub(super) fn write_at(file: &File, buffer: &[u8], offset: u64) -> io::Result<usize> {
+        file.write_at(buffer, offset)
+    }
+}
+
+#[cfg(windows)]
+mod system {
+    use std::fs::File;
+    use std::io;
+    use std::os::windows::fs::FileExt;
+
+    pub(super) fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        file.seek_read(buffer, offset)
+    }
+
+    pub(super) fn write_at(file: &File, buffer: &[u8], offset: u64) -> io::Result<usize> {
+        file.seek_write(buffer, offset)
+    }
+}
+
+use system::{read_at, write_at};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_read_where_they_were_written() {
+        let file = tempfile::tempfile().unwrap();
+        write_all_at(&file, b"later", 5).unwrap();
+        write_all_at(&file, b"first", 0).unwrap();
+        let mut found = [0; 10];
+        read_exact_at(&file, &mut found, 0).unwrap();
+        assert_eq!(&found, b"firstlater");
+        let error = read_exact_at(&file, &mut found, 1).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    }
+}

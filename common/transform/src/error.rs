@@ -1,0 +1,126 @@
+//! The crate's error.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use cake_checkpoint::EncodeError;
+use cake_checkpoint::units::format_bytes;
+
+/// Why a checkpoint could not be turned into something else. Its text is a whole sentence.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The source cannot be used.
+    #[error(transparent)]
+    Checkpoint(#[from] cake_checkpoint::Error),
+    /// The system refused.
+    #[error("cannot {action} {}: {cause}", path.display())]
+    Io {
+        /// What was tried: "read", "write", "rename".
+        action: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// The disk is full, or has less room than the output needs.
+    #[error(
+        "no room for {}: {} more are needed there and {} are free; what is written so far stays, the same command goes on with it",
+        path.display(), format_bytes(*needed), format_bytes(*free)
+    )]
+    NoRoom {
+        /// What was to be written.
+        path: PathBuf,
+        /// Bytes that are still to be written.
+        needed: u64,
+        /// Bytes that are free.
+        free: u64,
+    },
+    /// The output is there already.
+    #[error("{} is there already; {hint}", path.display())]
+    Exists {
+        /// The output.
+        path: PathBuf,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// Another process writes the same output.
+    #[error("another process is writing {}", path.display())]
+    Busy {
+        /// The output.
+        path: PathBuf,
+    },
+    /// Somebody asked to stop.
+    #[error("stopped with {} of {} written; the same command goes on where this one stopped",
+        format_bytes(*done), format_bytes(*total))]
+    Stopped {
+        /// Bytes of the outputs that are there.
+        done: u64,
+        /// Bytes of the outputs.
+        total: u64,
+    },
+    /// A file of the source is not what it was when the job was made.
+    #[error("{} is shorter than when it was opened", path.display())]
+    Shrunk {
+        /// The file.
+        path: PathBuf,
+    },
+    /// What an earlier run wrote is not what it wrote.
+    #[error(
+        "{} was changed since it was written: delete it, and the same command begins again",
+        path.display()
+    )]
+    Changed {
+        /// The unfinished output.
+        path: PathBuf,
+    },
+    /// Numbers that the form does not have.
+    #[error("tensor {tensor:?}: {cause}")]
+    Encode {
+        /// Which tensor.
+        tensor: String,
+        /// What is wrong.
+        cause: EncodeError,
+    },
+    /// A row that is too long to be held.
+    #[error("a row of tensor {tensor:?} has {}, more than the {} that are held at once",
+        format_bytes(*bytes), format_bytes(*most))]
+    LongRow {
+        /// Which tensor.
+        tensor: String,
+        /// Bytes of a row, or of rows that belong together.
+        bytes: u64,
+        /// Most that are held.
+        most: u64,
+    },
+    /// What was asked for cannot be had from this source.
+    #[error("{0}")]
+    Unsupported(Unsupported),
+}
+
+/// What cannot be turned into what.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the sentences say what the fields are")]
+pub enum Unsupported {
+    #[error("tensor {tensor:?} is stored as {found}, which {format} does not have{hint}")]
+    Encoding { tensor: String, found: String, format: &'static str, hint: &'static str },
+    #[error("{architecture} cannot be written as {format}{hint}")]
+    Architecture { architecture: String, format: &'static str, hint: &'static str },
+    #[error("{format} needs {what}, and the model has none")]
+    Missing { format: &'static str, what: String },
+    #[error("{format} cannot say {what}")]
+    Cannot { format: &'static str, what: String },
+    #[error("a tensor of {} ({tensor:?}) does not fit a file of {}", format_bytes(*bytes), format_bytes(*most))]
+    TooLarge { tensor: String, bytes: u64, most: u64 },
+}
+
+impl Error {
+    pub(crate) fn io(action: &'static str, path: &Path, cause: io::Error) -> Error {
+        Error::Io { action, path: path.into(), cause }
+    }
+}
+
+impl From<Unsupported> for Error {
+    fn from(what: Unsupported) -> Error {
+        Error::Unsupported(what)
+    }
+}

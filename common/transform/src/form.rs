@@ -1,0 +1,68 @@
+//! What numbers are written as.
+
+use std::fmt::Debug;
+
+use cake_checkpoint::{EncodeError, FloatType};
+
+/// A way to write rows of numbers. One file per form, or one beside its like.
+pub trait Form: Debug + Send + Sync {
+    /// A text that changes whenever the same numbers give other bytes: under which a job that broke off goes on.
+    fn identity(&self) -> String;
+
+    /// Bytes of a row of so many columns, in each part.
+    fn row_bytes(&self, columns: u64) -> Vec<u64>;
+
+    /// Bytes before the rows, in the first part.
+    fn head_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Whether all numbers of a matrix decide about each: then it is read twice, first for its largest magnitude.
+    fn needs_largest(&self) -> bool {
+        false
+    }
+
+    /// What comes before the rows. `largest`: the largest magnitude in the matrix, 0 where nobody asked for it.
+    fn head(&self, largest: f32) -> Vec<u8> {
+        let _ = largest;
+        Vec::new()
+    }
+
+    /// Writes whole rows: `out` has a slice for each part, just as long as the rows need. `largest` as above.
+    ///
+    /// # Errors
+    /// [`EncodeError`] for a number that the form does not have; its index is among `rows`.
+    fn write(
+        &self,
+        rows: &[f32],
+        columns: usize,
+        largest: f32,
+        out: &mut [&mut [u8]],
+    ) -> Result<(), EncodeError>;
+}
+
+/// Plain numbers, rounded to the nearest, ties to even.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FloatForm(pub FloatType);
+
+impl Form for FloatForm {
+    fn identity(&self) -> String {
+        format!("{} 1", self.0.dtype())
+    }
+
+    fn row_bytes(&self, columns: u64) -> Vec<u64> {
+        vec![columns * self.0.bytes() as u64]
+    }
+
+    fn write(
+        &self,
+        rows: &[f32],
+        _: usize,
+        _: f32,
+        out: &mut [&mut [u8]],
+    ) -> Result<(), EncodeError> {
+        let [out] = out else { panic!("plain numbers have one part") };
+        let beyond = |index| EncodeError::Beyond { index, value: rows[index], float: self.0 };
+        self.0.narrow(rows, out).map_err(beyond)
+    }
+}

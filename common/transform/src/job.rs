@@ -1,0 +1,74 @@
+//! A job: what is written, and from what.
+
+use std::path::{Path, PathBuf};
+
+use crate::piece::Piece;
+use crate::source::Source;
+
+/// Outputs of a known length, and the pieces that fill them.
+#[derive(Debug)]
+pub struct Job {
+    /// What is read.
+    pub source: Source,
+    /// Where the outputs go.
+    pub target: Target,
+    /// The outputs; together the pieces cover every byte of each once, but for what `gaps` says.
+    pub outputs: Vec<Output>,
+    /// In the order in which they are read; no piece is read twice, nor two of a file in turns.
+    pub pieces: Vec<Piece>,
+}
+
+/// Where outputs go.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Target {
+    /// The only output is this file.
+    File(PathBuf),
+    /// The outputs are files of this directory.
+    Directory(PathBuf),
+}
+
+/// One file to be written.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Output {
+    /// Its name in the target directory; a file by itself has the target's. It may have folders, with `/`.
+    pub name: String,
+    /// Its length. Bytes that no piece covers are zeros.
+    pub bytes: u64,
+}
+
+/// How a job is run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// Whether an output that is there already is replaced.
+    pub force: bool,
+    /// How many threads read, encode and write; at least 1.
+    pub threads: usize,
+}
+
+/// Who is told how far a job is, from any of its threads.
+pub trait Observer: Sync {
+    /// So many bytes of the outputs are there, of so many in all.
+    fn progress(&self, done: u64, total: u64);
+
+    /// Whether to stop; asked between two small pieces of work.
+    fn is_cancelled(&self) -> bool {
+        false
+    }
+}
+
+/// What a job did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// Bytes of all outputs.
+    pub bytes: u64,
+    /// Of these, how many were there from an earlier run.
+    pub resumed: u64,
+}
+
+impl Target {
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        let (Target::File(path) | Target::Directory(path)) = self;
+        path
+    }
+}

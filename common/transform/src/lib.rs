@@ -1,0 +1,24 @@
+//! Checkpoints turned into other files: merged, split, converted.
+//!
+//! Start reading at [`Job`]: outputs of a known length, and the [`Piece`]s that fill them, in the order of the files that
+//! they are read from. What makes jobs are plain functions over a [`Source`] (merge, split, convert); what runs
+//! them is one loop that knows no format.
+//!
+//! Invariants:
+//! * Memory does not grow with the model: a job is its index, and what is read is written before more is read.
+//! * Every byte is read once, and written once, to its final place in a file that has its final name when all is there.
+//! * A job that ended early, however it ended, goes on where it was; what it was then is what it gives, to the bit.
+//! * No network, no runtime.
+
+pub mod bytes;
+mod error;
+mod form;
+mod job;
+mod piece;
+mod source;
+
+pub use error::{Error, Unsupported};
+pub use form::{FloatForm, Form};
+pub use job::{Job, Observer, Options, Outcome, Output, Target};
+pub use piece::{Order, Piece, Place, Rows, Stretch};
+pub use source::{Source, SourceFile};

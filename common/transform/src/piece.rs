@@ -1,0 +1,121 @@
+//! What an output is made of.
+
+use std::sync::Arc;
+
+use cake_checkpoint::{Dtype, Encoding};
+
+use crate::form::Form;
+
+/// A position in an output.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// Index into [`Job::outputs`](crate::Job::outputs).
+    pub output: usize,
+    /// First byte there.
+    pub offset: u64,
+}
+
+/// A part of an output (of several, where a matrix becomes several tensors) and what it comes from.
+#[derive(Clone, Debug)]
+pub enum Piece {
+    /// Bytes that are known beforehand: headers and small texts.
+    Known {
+        /// The bytes.
+        bytes: Vec<u8>,
+        /// Where they go.
+        place: Place,
+    },
+    /// Bytes of a file of the source, as they are.
+    Copy {
+        /// Which bytes.
+        from: Stretch,
+        /// Where they go.
+        place: Place,
+    },
+    /// A matrix (or a vector, as a matrix of one row) whose numbers are written in another form.
+    Rows(Rows),
+}
+
+/// Bytes of a file of the source.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stretch {
+    /// Index into the source's files.
+    pub file: usize,
+    /// First byte.
+    pub offset: u64,
+    /// How many.
+    pub bytes: u64,
+}
+
+/// A matrix whose rows are read, decoded, and written in another form.
+#[derive(Clone, Debug)]
+pub struct Rows {
+    /// The tensor, as sentences name it.
+    pub name: String,
+    /// How it is stored.
+    pub encoding: Encoding,
+    /// The tensors that it is stored in, in the order of [`Encoding::parts`]: type and place.
+    pub parts: Vec<(Dtype, Stretch)>,
+    /// Rows and columns.
+    pub shape: [u64; 2],
+    /// Which row is written when.
+    pub order: Order,
+    /// What is added to every number, as f32.
+    pub add: f32,
+    /// What the numbers are written as.
+    pub form: Arc<dyn Form>,
+    /// Where each part of the form goes.
+    pub places: Vec<Place>,
+}
+
+/// The order in which rows are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// As they are.
+    Same,
+    /// Each head's rows from halves to pairs: of a head of `head_rows` rows, first row 0, then row `head_rows / 2`, then
+    /// row 1, and so on.
+    HalvesToPairs {
+        /// Rows of a head; even, and the matrix has whole heads.
+        head_rows: u64,
+    },
+    /// The way back.
+    PairsToHalves {
+        /// As above.
+        head_rows: u64,
+    },
+}
+
+impl Order {
+    /// Rows that are only written in another order among themselves.
+    pub fn block(self) -> u64 {
+        match self {
+            Order::Same => 1,
+            Order::HalvesToPairs { head_rows } | Order::PairsToHalves { head_rows } => head_rows,
+        }
+    }
+
+    /// Which row of its block is written at `row` of the block.
+    pub fn source(self, row: u64) -> u64 {
+        match self {
+            Order::Same => row,
+            Order::HalvesToPairs { head_rows } => row % 2 * (head_rows / 2) + row / 2,
+            Order::PairsToHalves { head_rows } => row % (head_rows / 2) * 2 + row / (head_rows / 2),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_go_from_halves_to_pairs_and_back() {
+        let to = Order::HalvesToPairs { head_rows: 6 };
+        let back = Order::PairsToHalves { head_rows: 6 };
+        assert_eq!((0..6).map(|row| to.source(row)).collect::<Vec<_>>(), [0, 3, 1, 4, 2, 5]);
+        for row in 0..6 {
+            assert_eq!(to.source(back.source(row)), row);
+        }
+    }
+}

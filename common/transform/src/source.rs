@@ -1,0 +1,90 @@
+//! What is read: the files of a checkpoint, and what they hold.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use cake_checkpoint::{
+    Checkpoint, CheckpointFile, Location, Stored, StoredTensor, TextFiles, locate,
+};
+
+use crate::bytes::read_exact_at;
+use crate::error::Error;
+
+/// A checkpoint as something to be read from: whatever model it is, also one that this project does not run.
+#[derive(Debug)]
+pub struct Source {
+    /// Where it was found.
+    pub location: Location,
+    /// Its files; more may have been added.
+    pub files: Vec<SourceFile>,
+    /// Its tensors, by file and offset; no name twice, and all bytes of each in its file.
+    pub tensors: Vec<StoredTensor>,
+    /// Its texts.
+    pub texts: TextFiles,
+    /// What is odd but does not matter, as sentences.
+    pub warnings: Vec<String>,
+}
+
+/// A file to be read from.
+#[derive(Debug)]
+pub struct SourceFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its length when it was opened.
+    pub bytes: u64,
+    /// Changes whenever what the file says of itself does.
+    pub digest: [u8; 32],
+    pub(crate) handle: File,
+}
+
+impl Source {
+    /// Finds (see [`locate`]) and opens what `model` says; reads headers alone.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`]: it is not there, or a file is malformed.
+    pub fn open(model: &str) -> Result<Source, Error> {
+        let location = locate(model).map_err(cake_checkpoint::Error::from)?;
+        let Stored { texts, files, tensors, warnings } =
+            location.container.stored(&location.path)?;
+        let opened = |(file, handle): (CheckpointFile, File)| {
+            let CheckpointFile { path, bytes, header_digest } = file;
+            SourceFile { path, bytes, digest: header_digest, handle }
+        };
+        let files = files.into_iter().map(opened).collect();
+        Ok(Source { location, files, tensors, texts, warnings })
+    }
+
+    /// The same as the model that it is, for what needs to know what its tensors are for.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`]: the files do not make a model that this project runs.
+    pub fn checkpoint(&self) -> Result<Checkpoint, Error> {
+        Ok(Checkpoint::open_at(self.location.clone())?)
+    }
+
+    /// Adds a file, such as a text that is copied as it is; its index.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if it cannot be opened.
+    pub fn add(&mut self, path: &Path) -> Result<usize, Error> {
+        let failed = |cause| Error::io("read", path, cause);
+        let handle = File::open(path).map_err(failed)?;
+        let bytes = handle.metadata().map_err(failed)?.len();
+        self.files.push(SourceFile { path: path.into(), bytes, digest: [0; 32], handle });
+        Ok(self.files.len() - 1)
+    }
+}
+
+impl SourceFile {
+    /// Fills `buffer` from `offset` on.
+    ///
+    /// # Errors
+    /// [`Error::Shrunk`] if the file ends first, else [`Error::Io`].
+    pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), Error> {
+        read_exact_at(&self.handle, buffer, offset).map_err(|cause| match cause.kind() {
+            ErrorKind::UnexpectedEof => Error::Shrunk { path: self.path.clone() },
+            _ => Error::io("read", &self.path, cause),
+        })
+    }
+}
