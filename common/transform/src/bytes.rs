@@ -8,7 +8,7 @@ use std::io;
 ///
 /// # Errors
 /// `UnexpectedEof` when the file ends first; else what the system says.
-pub fn read_exact_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+pub(crate) fn read_exact_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
     let mut done = 0;
     while done < buffer.len() {
         match read_at(file, &mut buffer[done..], offset + done as u64) {
@@ -26,7 +26,7 @@ pub fn read_exact_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<
 ///
 /// # Errors
 /// What the system says.
-pub fn write_all_at(file: &File, buffer: &[u8], offset: u64) -> io::Result<()> {
+pub(crate) fn write_all_at(file: &File, buffer: &[u8], offset: u64) -> io::Result<()> {
     let mut done = 0;
     while done < buffer.len() {
         match write_at(file, &buffer[done..], offset + done as u64) {
@@ -43,9 +43,11 @@ pub fn write_all_at(file: &File, buffer: &[u8], offset: u64) -> io::Result<()> {
 mod system {
     use std::fs::File;
     use std::io::{self, IoSlice, IoSliceMut};
+    use std::num::NonZeroU64;
     use std::os::unix::fs::FileExt;
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use rustix::fs::{Advice, fadvise};
     use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
 
     /// `RWF_DONTCACHE`, since Linux 6.14.
@@ -67,6 +69,18 @@ mod system {
         }
     }
 
+    pub(crate) fn is_cached(file: &File, offset: u64, bytes: u64) -> bool {
+        let mut byte = [0];
+        let mut at = |offset| {
+            preadv2(file, &mut [IoSliceMut::new(&mut byte)], offset, ReadWriteFlags::NOWAIT)
+        };
+        bytes == 0 || at(offset).is_ok() && at(offset + bytes - 1).is_ok()
+    }
+
+    pub(crate) fn forget(file: &File, offset: u64, bytes: u64) {
+        fadvise(file, offset, NonZeroU64::new(bytes), Advice::DontNeed).ok(); // Only a wish.
+    }
+
     /// `None` if it cannot be asked for here.
     fn uncached(call: impl FnOnce() -> Result<usize, Errno>) -> Option<io::Result<usize>> {
         if REFUSED.load(Ordering::Relaxed) {
@@ -80,6 +94,17 @@ mod system {
             result => Some(result.map_err(io::Error::from)),
         }
     }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod system_cache {
+    use std::fs::File;
+
+    pub(crate) fn is_cached(_: &File, _: u64, _: u64) -> bool {
+        true
+    }
+
+    pub(crate) fn forget(_: &File, _: u64, _: u64) {}
 }
 
 #[cfg(all(unix, not(target_os = "linux")))]
@@ -112,7 +137,13 @@ mod system {
     }
 }
 
+/// Whether a stretch of a file is in the page cache, as far as its ends say, and letting go of one (of all, if `bytes` is
+/// 0) that is there and clean.
+#[cfg(target_os = "linux")]
+pub(crate) use system::{forget, is_cached};
 use system::{read_at, write_at};
+#[cfg(not(target_os = "linux"))]
+pub(crate) use system_cache::{forget, is_cached};
 
 #[cfg(test)]
 mod tests {

@@ -109,8 +109,6 @@ pub enum Unsupported {
     Missing { format: &'static str, what: String },
     #[error("{format} cannot say {what}")]
     Cannot { format: &'static str, what: String },
-    #[error("a tensor of {} ({tensor:?}) does not fit a file of {}", format_bytes(*bytes), format_bytes(*most))]
-    TooLarge { tensor: String, bytes: u64, most: u64 },
 }
 
 impl Error {

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::piece::Piece;
+use crate::error::Error;
+use crate::piece::{Piece, Rows};
 use crate::source::Source;
 
 /// Outputs of a known length, and the pieces that fill them.
@@ -63,6 +64,43 @@ pub struct Outcome {
     pub bytes: u64,
     /// Of these, how many were there from an earlier run.
     pub resumed: u64,
+}
+
+impl Job {
+    /// A text that changes whenever the outputs would: under which a job that ended early goes on.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if a file's metadata cannot be read.
+    pub(crate) fn identity(&self) -> Result<String, Error> {
+        let mut hasher = blake3::Hasher::new();
+        let mut add = |text: String| {
+            hasher.update(&(text.len() as u64).to_le_bytes());
+            hasher.update(text.as_bytes());
+        };
+        for file in &self.source.files {
+            let failed = |cause| Error::io("read", &file.path, cause);
+            let metadata = file.handle.metadata().map_err(failed)?;
+            let changed = metadata.modified().map_err(failed)?;
+            add(format!("{:?} {} {changed:?}", file.digest, metadata.len()));
+        }
+        for Output { name, bytes } in &self.outputs {
+            add(format!("{name:?} {bytes}"));
+        }
+        for piece in &self.pieces {
+            add(match piece {
+                Piece::Known { bytes, place } => format!("{place:?} {}", blake3::hash(bytes)),
+                Piece::Copy { from, place } => format!("{place:?} {from:?}"),
+                Piece::Rows(rows) => {
+                    let Rows { name, encoding, parts, shape, order, add, form, places } = rows;
+                    let (add, form) = (add.to_bits(), form.identity());
+                    format!(
+                        "{places:?} {name:?} {encoding} {parts:?} {shape:?} {order:?} {add} {form}"
+                    )
+                }
+            });
+        }
+        Ok(hasher.finalize().to_hex().to_string())
+    }
 }
 
 impl Target {

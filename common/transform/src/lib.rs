@@ -10,15 +10,21 @@
 //! * A job that ended early, however it ended, goes on where it was; what it was then is what it gives, to the bit.
 //! * No network, no runtime.
 
-pub mod bytes;
+mod bytes;
 mod error;
 mod form;
+mod gather;
 mod job;
 mod piece;
+mod run;
+mod safetensors;
 mod source;
+mod texts;
 
 pub use error::{Error, Unsupported};
 pub use form::{FloatForm, Form};
+pub use gather::{merge, split};
 pub use job::{Job, Observer, Options, Outcome, Output, Target};
 pub use piece::{Order, Piece, Place, Rows, Stretch};
+pub use safetensors::{FileLayout, TensorToWrite};
 pub use source::{Source, SourceFile};

@@ -1,5 +1,6 @@
 //! What an output is made of.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use cake_checkpoint::{Dtype, Encoding};
@@ -84,6 +85,34 @@ pub enum Order {
         /// As above.
         head_rows: u64,
     },
+}
+
+impl Piece {
+    /// What a part of it fills: bytes of it, or rows of a matrix.
+    pub(crate) fn places(&self, range: &Range<u64>) -> Vec<(Place, u64)> {
+        let count = range.end - range.start;
+        let at = |place: &Place, skipped: u64| Place { offset: place.offset + skipped, ..*place };
+        match self {
+            Piece::Known { place, .. } | Piece::Copy { place, .. } => {
+                vec![(at(place, range.start), count)]
+            }
+            Piece::Rows(rows) => {
+                let row_bytes = rows.form.row_bytes(rows.shape[1]).into_iter();
+                let mut places: Vec<(Place, u64)> = (row_bytes.zip(&rows.places))
+                    .map(|(bytes, place)| (at(place, range.start * bytes), count * bytes))
+                    .collect();
+                let head = rows.form.head_bytes();
+                if let (Some((place, bytes)), true) = (places.first_mut(), head > 0) {
+                    // The head goes with the first rows.
+                    match range.start {
+                        0 => *bytes += head,
+                        _ => place.offset += head,
+                    }
+                }
+                places
+            }
+        }
+    }
 }
 
 impl Order {

@@ -10,7 +10,7 @@ use serde_json::Value;
 /// Longest index accepted: the limit of the reference hub library.
 pub const MAX_INDEX_BYTES: u64 = 10 << 20;
 /// What a checkpoint file's name must end with.
-pub(super) const EXTENSION: &str = ".safetensors";
+pub const EXTENSION: &str = ".safetensors";
 
 /// A parsed index. The names of its files are safe to join to its directory.
 #[derive(Clone, PartialEq, Debug)]

@@ -13,3 +13,5 @@ pub mod writer;
 
 pub use error::WeightsError;
 pub use format::Safetensors;
+pub use index::EXTENSION;
+pub use weights::{INDEX, INDEX_EXTENSION, SINGLE};

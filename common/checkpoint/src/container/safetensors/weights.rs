@@ -12,10 +12,12 @@ use crate::file::{directory_of, read_first};
 use crate::listed::listed;
 use crate::model::{ModelSpec, Names};
 
-const SINGLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
+/// The only file of a model.
+pub const SINGLE: &str = "model.safetensors";
+/// What says which of several files has which tensor.
+pub const INDEX: &str = "model.safetensors.index.json";
 /// What the name of an index ends with.
-const INDEX_EXTENSION: &str = ".index.json";
+pub const INDEX_EXTENSION: &str = ".index.json";
 
 /// The opened files of a checkpoint and the tensors in them that count.
 pub(super) struct Weights {

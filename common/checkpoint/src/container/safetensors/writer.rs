@@ -1,4 +1,4 @@
-//! The header of a blob: tensor order, offsets, padding.
+//! The header of a file that is written: tensor order, offsets, padding.
 
 use std::cmp::Reverse;
 
@@ -21,6 +21,12 @@ pub struct Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
+    /// Where the tensor stands in an ordinary file: wide element types before narrow ones, then by name. As the reference
+    /// implementation writes.
+    pub fn reference_order(&self) -> (Reverse<Dtype>, &'a str) {
+        (Reverse(self.dtype), self.name)
+    }
+
     /// Where the tensor stands in a blob: sizes that are multiples of 64 first, so that they all
     /// start at such a multiple, then wide element types before narrow ones, then by name.
     pub fn order(&self) -> (bool, Reverse<Dtype>, &'a str) {
@@ -30,12 +36,19 @@ impl<'a> Entry<'a> {
 
 /// Bytes of a blob up to its data: the length, the JSON, and spaces to a multiple of 64.
 ///
-/// Offsets follow the order of `entries`, without holes. One input gives one output: the bytes are
-/// part of what a blob's digests cover.
+/// As [`file_header`]; the bytes are part of what a blob's digests cover.
+pub fn header_bytes(entries: &[Entry<'_>]) -> Vec<u8> {
+    file_header(entries, "pt", ALIGNMENT)
+}
+
+/// Bytes of a file up to its data: the length, the JSON, and spaces to a multiple of `alignment`.
+///
+/// Offsets follow the order of `entries`, without holes; `format` is what the metadata says for whom the file is. One
+/// input gives one output.
 ///
 /// The sum of the sizes must fit 64 bits; the callers check it.
-pub fn header_bytes(entries: &[Entry<'_>]) -> Vec<u8> {
-    let mut json = String::from(r#"{"__metadata__":{"format":"pt"}"#);
+pub fn file_header(entries: &[Entry<'_>], format: &str, alignment: u64) -> Vec<u8> {
+    let mut json = format!(r#"{{"__metadata__":{{"format":"{format}"}}"#);
     let mut start = 0;
     for entry in entries {
         let end = start + entry.bytes;
@@ -49,7 +62,7 @@ pub fn header_bytes(entries: &[Entry<'_>]) -> Vec<u8> {
         start = end;
     }
     json.push('}');
-    let padded = (8 + json.len() as u64).next_multiple_of(ALIGNMENT) - 8;
+    let padded = (8 + json.len() as u64).next_multiple_of(alignment) - 8;
     let mut bytes = padded.to_le_bytes().to_vec();
     bytes.extend_from_slice(json.as_bytes());
     bytes.resize(8 + padded as usize, b' ');

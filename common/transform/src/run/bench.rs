@@ -1,0 +1,57 @@
+//! What a thread of a job works with.
+
+use std::io::{self, ErrorKind};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::outputs::{Outputs, folder_of};
+use crate::error::Error;
+use crate::job::{Job, Observer};
+
+/// What a thread needs, and its buffers, used again from unit to unit.
+pub(super) struct Bench<'a> {
+    pub(super) job: &'a Job,
+    pub(super) outputs: &'a Outputs,
+    pub(super) observer: &'a dyn Observer,
+    /// Whether another thread failed.
+    pub(super) stop: &'a AtomicBool,
+    /// Bytes on their way.
+    pub(super) buffer: Vec<u8>,
+    /// What some rows are stored in, part by part.
+    pub(super) read: Vec<Vec<u8>>,
+    /// Some rows decoded.
+    pub(super) numbers: Vec<f32>,
+    /// What some rows become, part by part.
+    pub(super) written: Vec<Vec<u8>>,
+}
+
+impl<'a> Bench<'a> {
+    pub(super) fn new(
+        job: &'a Job,
+        outputs: &'a Outputs,
+        observer: &'a dyn Observer,
+        stop: &'a AtomicBool,
+    ) -> Bench<'a> {
+        let (buffer, read, numbers, written) = Default::default();
+        Bench { job, outputs, observer, stop, buffer, read, numbers, written }
+    }
+
+    /// Whether to go on.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        match self.stop.load(Ordering::Relaxed) || self.observer.is_cancelled() {
+            true => Err(Error::Stopped { done: 0, total: 0 }),
+            false => Ok(()),
+        }
+    }
+
+    /// What a write that failed means.
+    pub(super) fn write_failed(&self, output: usize, cause: io::Error) -> Error {
+        let path = self.outputs.path(output);
+        match cause.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                let free = cake_platform::free_space(folder_of(path)).map_or(0, |it| it.free_bytes);
+                Error::NoRoom { path: self.job.target.path().into(), needed: 0, free }
+            }
+            _ => Error::io("write", path, cause),
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Bytes of the source that go to their place as they are: inside the kernel where it can, where the file system shares
+//! them even without copying.
+
+use std::fs::File;
+use std::ops::Range;
+
+use super::bench::Bench;
+use crate::bytes::{self, write_all_at};
+use crate::error::Error;
+use crate::piece::{Place, Stretch};
+
+/// What is read at once, to be hashed or to be written.
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// Copies the bytes `range` of `from` and gives their digest.
+pub(super) fn copy(
+    bench: &mut Bench<'_>,
+    from: Stretch,
+    place: Place,
+    range: Range<u64>,
+) -> Result<blake3::Hash, Error> {
+    let source = &bench.job.source.files[from.file];
+    let (offset, length) = (from.offset + range.start, range.end - range.start);
+    let to = Place { output: place.output, offset: place.offset + range.start };
+    let output = bench.outputs.file(to.output);
+    let was_cached = bytes::is_cached(&source.handle, offset, length);
+    let in_kernel = in_kernel(&source.handle, offset, output, to.offset, length);
+    let in_kernel = in_kernel.map_err(|cause| bench.write_failed(to.output, cause))?;
+    let mut hasher = blake3::Hasher::new();
+    bench.buffer.resize(BUFFER_BYTES, 0);
+    let mut done = 0;
+    while done < length {
+        let piece = (length - done).min(BUFFER_BYTES as u64) as usize;
+        let buffer = &mut bench.buffer[..piece];
+        source.read_at(offset + done, buffer)?;
+        hasher.update(buffer);
+        if !in_kernel {
+            write_all_at(output, buffer, to.offset + done)
+                .map_err(|cause| bench.write_failed(to.output, cause))?;
+        }
+        done += piece as u64;
+    }
+    if in_kernel && !was_cached {
+        bytes::forget(&source.handle, offset, length);
+    }
+    Ok(hasher.finalize())
+}
+
+/// Whether the kernel did it. If not, nothing of it is there.
+#[cfg(target_os = "linux")]
+fn in_kernel(
+    source: &File,
+    mut offset: u64,
+    output: &File,
+    mut to: u64,
+    length: u64,
+) -> std::io::Result<bool> {
+    use rustix::fs::copy_file_range;
+    use rustix::io::Errno;
+
+    let (end, beginning) = (offset + length, offset);
+    while offset < end {
+        let left = usize::try_from(end - offset).unwrap_or(usize::MAX);
+        match copy_file_range(source, Some(&mut offset), output, Some(&mut to), left) {
+            Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) | Err(Errno::INTR) => {}
+            // Two file systems, or one that cannot; files of some only say so.
+            Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::PERM)
+                if offset == beginning =>
+            {
+                return Ok(false);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(true)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn in_kernel(_: &File, _: u64, _: &File, _: u64, _: u64) -> std::io::Result<bool> {
+    Ok(false)
+}

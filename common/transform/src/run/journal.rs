@@ -1,0 +1,206 @@
+//! What is written down of a job while it runs, so that a later run goes on with it.
+//!
+//! Lines of text beside the output: first what job it is and since when the machine has been up, then `u UNIT DIGEST` for
+//! each unit that is in its place, and `s COUNT` once the first so many of these had reached the disk. A last line that was
+//! cut counts for nothing.
+
+use std::collections::BTreeMap;
+use std::fs::{File, TryLockError};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use crate::error::Error;
+
+/// What the first line begins with.
+const FORMAT: &str = "cake-transform 1";
+/// Longest journal that is read: a line for each of some millions of units.
+const MAX_BYTES: u64 = 1 << 28;
+
+/// The journal of a job, held by this process alone.
+#[derive(Debug)]
+pub(super) struct Journal {
+    file: File,
+    path: PathBuf,
+    /// How many units it has.
+    units: usize,
+}
+
+/// What an earlier run wrote.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Earlier {
+    /// The digest of every unit that is in its place.
+    pub(super) done: BTreeMap<u32, String>,
+    /// Those of them that may not have reached the disk, as the machine was started again since; in the order written.
+    pub(super) doubtful: Vec<u32>,
+    /// The last that were written, latest first.
+    pub(super) latest: Vec<u32>,
+}
+
+impl Journal {
+    /// Opens the journal of `target`, or makes it.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if another process holds it, else [`Error::Io`].
+    pub(super) fn open(path: &Path, target: &Path) -> Result<Journal, Error> {
+        let failed = |cause| Error::io("write", path, cause);
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false);
+        let file = options.open(path).map_err(failed)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Journal { file, path: path.into(), units: 0 }),
+            Err(TryLockError::WouldBlock) => Err(Error::Busy { path: target.into() }),
+            Err(TryLockError::Error(cause)) => Err(failed(cause)),
+        }
+    }
+
+    /// What an earlier run of the same job wrote; `None` if there was none, or it was another job.
+    pub(super) fn earlier(&mut self, job: &str, boot: &str) -> Result<Option<Earlier>, Error> {
+        let failed = |cause| Error::io("read", &self.path, cause);
+        let mut text = Vec::new();
+        self.file.seek(SeekFrom::Start(0)).map_err(failed)?;
+        (&self.file).take(MAX_BYTES).read_to_end(&mut text).map_err(failed)?;
+        Ok(parse(&String::from_utf8_lossy(&text), job, boot))
+    }
+
+    /// Begins anew, with the units of an earlier run that count.
+    pub(super) fn begin(&mut self, job: &str, boot: &str, earlier: &Earlier) -> Result<(), Error> {
+        let mut text = format!("{FORMAT} {job} {boot}\n");
+        for (unit, digest) in &earlier.done {
+            text += &format!("u {unit} {digest}\n");
+        }
+        text += &format!("s {}\n", earlier.done.len());
+        self.units = earlier.done.len();
+        let failed = |cause| Error::io("write", &self.path, cause);
+        self.file.set_len(0).map_err(failed)?;
+        self.file.seek(SeekFrom::Start(0)).map_err(failed)?;
+        self.file.write_all(text.as_bytes()).map_err(failed)?;
+        self.file.sync_data().map_err(failed)
+    }
+
+    /// Writes down a unit that is in its place.
+    pub(super) fn unit(&mut self, unit: u32, digest: &str) -> Result<(), Error> {
+        self.units += 1;
+        self.line(&format!("u {unit} {digest}\n"))
+    }
+
+    /// How many units are written down.
+    pub(super) fn units(&self) -> usize {
+        self.units
+    }
+
+    /// Writes down that the first so many of them have reached the disk.
+    pub(super) fn synced(&mut self, units: usize) -> Result<(), Error> {
+        self.line(&format!("s {units}\n"))?;
+        self.file.sync_data().map_err(|cause| Error::io("write", &self.path, cause))
+    }
+
+    /// Ends it: the job is done.
+    pub(super) fn remove(self) -> Result<(), Error> {
+        std::fs::remove_file(&self.path).map_err(|cause| Error::io("delete", &self.path, cause))
+    }
+
+    fn line(&mut self, line: &str) -> Result<(), Error> {
+        self.file.write_all(line.as_bytes()).map_err(|cause| Error::io("write", &self.path, cause))
+    }
+}
+
+/// How many of the last units are named as such.
+const LATEST: usize = 4;
+
+fn parse(text: &str, job: &str, boot: &str) -> Option<Earlier> {
+    let mut lines = text.split_inclusive('\n').map_while(|line| line.strip_suffix('\n'));
+    let (format_and_job, before) = lines.next()?.rsplit_once(' ')?;
+    if format_and_job != format!("{FORMAT} {job}") {
+        return None;
+    }
+    let mut earlier = Earlier::default();
+    let (mut written, mut synced) = (Vec::new(), 0);
+    for line in lines {
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            ["s", units] => synced = units.parse().ok()?,
+            ["u", unit, digest] => {
+                let unit = unit.parse().ok()?;
+                earlier.done.insert(unit, digest.to_owned());
+                written.push(unit);
+                earlier.latest.insert(0, unit);
+                earlier.latest.truncate(LATEST);
+            }
+            _ => return None,
+        }
+    }
+    if before != boot {
+        earlier.doubtful = written.split_off(synced.min(written.len()));
+    }
+    Some(earlier)
+}
+
+/// A text that changes whenever the machine is started again: what was written before may then be lost.
+pub(super) fn boot() -> String {
+    let said = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let id: String = said.chars().filter(|it| it.is_ascii_hexdigit()).collect();
+    // Without one, every start counts as another: what had not been synced is looked at.
+    if id.is_empty() { format!("process-{}", std::process::id()) } else { id }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(lines: &[&str]) -> String {
+        lines.iter().map(|line| format!("{line}\n")).collect()
+    }
+
+    #[test]
+    fn what_is_not_known_to_be_on_disk_is_doubtful_after_a_restart() {
+        let text = text(&["cake-transform 1 job boot", "u 3 aa", "u 1 bb", "s 1", "u 7 cc"]);
+        let same = parse(&text, "job", "boot").unwrap();
+        assert_eq!(same.done.keys().copied().collect::<Vec<_>>(), [1, 3, 7]);
+        assert_eq!((same.doubtful, same.latest), (vec![], vec![7, 1, 3]));
+        let other = parse(&text, "job", "later").unwrap();
+        assert_eq!((other.doubtful, other.done.len()), (vec![1, 7], 3));
+    }
+
+    #[test]
+    fn another_job_and_what_is_no_journal_count_for_nothing() {
+        for lines in [
+            &["cake-transform 1 other boot", "u 3 aa"][..],
+            &["cake-transform 2 job boot", "u 3 aa"],
+            &["cake-transform 1 job boot", "v 3 aa"],
+            &["cake-transform 1 job boot", "u -3 aa"],
+            &["cake-transform 1 job boot", "u 3 aa", "s"],
+            &[""],
+            &[],
+        ] {
+            assert_eq!(parse(&text(lines), "job", "boot"), None, "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn a_line_that_was_cut_counts_for_nothing() {
+        let cut = text(&["cake-transform 1 job boot", "u 3 aa"]) + "u 4 b";
+        assert_eq!(parse(&cut, "job", "boot").unwrap().done.len(), 1);
+    }
+
+    #[test]
+    fn a_journal_is_held_by_one_and_remembers() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("out.journal");
+        let target = home.path().join("out");
+        let mut journal = Journal::open(&path, &target).unwrap();
+        assert_eq!(journal.earlier("job", "boot").unwrap(), None);
+        assert!(matches!(Journal::open(&path, &target), Err(Error::Busy { .. })));
+        journal.begin("job", "boot", &Earlier::default()).unwrap();
+        journal.unit(5, "dd").unwrap();
+        assert_eq!(journal.units(), 1);
+        journal.synced(1).unwrap();
+        drop(journal);
+        let mut journal = Journal::open(&path, &target).unwrap();
+        let earlier = journal.earlier("job", "boot").unwrap().unwrap();
+        assert_eq!(earlier.done, BTreeMap::from([(5, "dd".to_owned())]));
+        journal.begin("job", "boot", &earlier).unwrap();
+        assert_eq!(journal.earlier("job", "boot").unwrap().unwrap().done, earlier.done);
+        journal.remove().unwrap();
+        assert!(!path.exists());
+    }
+}

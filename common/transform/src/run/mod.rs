@@ -1,0 +1,202 @@
+//! Running a job: the one loop that all of them go through.
+//!
+//! Threads take units in order, so that the source is read from its beginning to its end; what each brought to its place
+//! is written down, and every so often all of it is brought to the disk.
+
+mod bench;
+mod copy;
+mod journal;
+mod outputs;
+mod rows;
+#[cfg(test)]
+mod tests;
+mod units;
+mod work;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use self::bench::Bench;
+use self::journal::{Earlier, Journal, boot};
+use self::outputs::{Outputs, beside, check, folder_of};
+use self::units::Units;
+use self::work::{look, work};
+use crate::error::Error;
+use crate::job::{Job, Observer, Options, Outcome};
+
+/// How much is written between two times that all of it is brought to the disk: what the page cache holds of a job, and
+/// what has to be looked at again when the machine itself went down.
+const SYNC_BYTES: u64 = 256 << 20;
+/// What the name of a journal ends in.
+const JOURNAL: &str = ".part.journal";
+
+impl Job {
+    /// Writes the outputs, or what is missing of them after a run that ended early.
+    ///
+    /// They get their names when all is there. Until then, and also after an error, what there is has a name beside the
+    /// target's that ends in `.part`.
+    ///
+    /// # Errors
+    /// [`Error`]; after all but [`Error::Exists`], [`Error::Busy`] and [`Error::Changed`] the same job goes on where this
+    /// one ended.
+    pub fn run(&self, options: Options, observer: &dyn Observer) -> Result<Outcome, Error> {
+        let target = self.target.path();
+        check(&self.target, options.force)?;
+        let units = Units::of(self)?;
+        let identity = self.identity()?;
+        let mut journal = Journal::open(&beside(target, JOURNAL), target)?;
+        let (outputs, earlier) = self.resume(&mut journal, &identity, &units, observer)?;
+        let total: u64 = self.outputs.iter().map(|output| output.bytes).sum();
+        let left: Vec<u32> =
+            (0..units.count()).filter(|unit| !earlier.done.contains_key(unit)).collect();
+        let bytes_of = |unit: u32| {
+            let unit = units.get(unit);
+            self.pieces[unit.piece].places(&unit.range).iter().map(|(_, bytes)| bytes).sum::<u64>()
+        };
+        let resumed: u64 = earlier.done.keys().map(|&unit| bytes_of(unit)).sum();
+        let needed: u64 = left.iter().map(|&unit| bytes_of(unit)).sum();
+        enough_room(target, needed)?;
+        journal.begin(&identity, &boot(), &earlier)?;
+        observer.progress(resumed, total);
+
+        let shared = Shared {
+            next: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+            state: Mutex::new(State { journal, done: resumed, unsynced: 0, failed: None }),
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..options.threads.clamp(1, left.len().max(1)) {
+                scope.spawn(|| {
+                    let mut bench = Bench::new(self, &outputs, observer, &shared.stop);
+                    shared.work(&mut bench, &units, &left, total, &bytes_of);
+                });
+            }
+        });
+        let State { journal, done, failed, .. } =
+            shared.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        match failed {
+            None => {}
+            Some(Error::Stopped { .. }) => return Err(Error::Stopped { done, total }),
+            Some(Error::NoRoom { path, free, .. }) => {
+                return Err(Error::NoRoom { path, needed: resumed + needed - done, free });
+            }
+            Some(error) => return Err(error),
+        }
+        outputs.finish()?;
+        journal.remove()?;
+        Ok(Outcome { bytes: total, resumed })
+    }
+
+    /// What an earlier run left, if it can be gone on with, or else new outputs.
+    fn resume(
+        &self,
+        journal: &mut Journal,
+        identity: &str,
+        units: &Units,
+        observer: &dyn Observer,
+    ) -> Result<(Outputs, Earlier), Error> {
+        let found = journal.earlier(identity, &boot())?;
+        let reopened = found.and_then(|earlier| Some((Outputs::reopen(self)?, earlier)));
+        let Some((outputs, mut earlier)) = reopened else {
+            return Ok((Outputs::create(self)?, Earlier::default()));
+        };
+        earlier.done.retain(|&unit, _| unit < units.count());
+        let stop = AtomicBool::new(false);
+        let mut bench = Bench::new(self, &outputs, observer, &stop);
+        // What may have been lost is looked at and done again; the last of the rest is looked at for whoever changed it.
+        let doubtful: BTreeSet<u32> = earlier.doubtful.iter().copied().collect();
+        for &unit in doubtful.iter().chain(&earlier.latest) {
+            let Some(digest) = earlier.done.get(&unit) else { continue };
+            bench.check()?;
+            if look(&mut bench, &units.get(unit))? == *digest {
+                continue;
+            }
+            if !doubtful.contains(&unit) {
+                return Err(Error::Changed { path: outputs.part().into() });
+            }
+            earlier.done.remove(&unit);
+        }
+        drop(bench);
+        Ok((outputs, earlier))
+    }
+}
+
+/// What the threads of a job share.
+struct Shared {
+    /// Index of the next unit, among those that are left.
+    next: AtomicUsize,
+    stop: AtomicBool,
+    state: Mutex<State>,
+}
+
+struct State {
+    journal: Journal,
+    /// Bytes that are in their place.
+    done: u64,
+    /// Of these, how many may not be on the disk.
+    unsynced: u64,
+    /// The first error.
+    failed: Option<Error>,
+}
+
+impl Shared {
+    /// Does units until there are no more, or somebody fails.
+    fn work(
+        &self,
+        bench: &mut Bench<'_>,
+        units: &Units,
+        left: &[u32],
+        total: u64,
+        bytes_of: &dyn Fn(u32) -> u64,
+    ) {
+        while let Some(&unit) = left.get(self.next.fetch_add(1, Ordering::Relaxed)) {
+            let outcome = work(bench, &units.get(unit)).and_then(|digest| {
+                let (done, to_sync) = self.done(unit, &digest, bytes_of(unit))?;
+                bench.observer.progress(done, total);
+                if to_sync { self.sync(bench.outputs) } else { Ok(()) }
+            });
+            if let Err(error) = outcome {
+                self.state().failed.get_or_insert(error); // Before others stop because of it, and say so.
+                self.stop.store(true, Ordering::Relaxed);
+                return;
+            }
+        }
+    }
+
+    /// Writes down a unit; the bytes that are there now, and whether it is time to sync.
+    fn done(&self, unit: u32, digest: &str, bytes: u64) -> Result<(u64, bool), Error> {
+        let mut state = self.state();
+        state.journal.unit(unit, digest)?;
+        state.done += bytes;
+        state.unsynced += bytes;
+        let to_sync = state.unsynced >= SYNC_BYTES;
+        if to_sync {
+            state.unsynced = 0; // Nobody else begins.
+        }
+        Ok((state.done, to_sync))
+    }
+
+    /// Brings to the disk what has been written down so far; others go on meanwhile.
+    fn sync(&self, outputs: &Outputs) -> Result<(), Error> {
+        let written = self.state().journal.units();
+        outputs.sync()?;
+        self.state().journal.synced(written)
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        // A panic while it is held leaves at worst a line that was cut.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Refuses to begin what there is no room for.
+fn enough_room(target: &Path, needed: u64) -> Result<(), Error> {
+    // Where the system does not say, the first write that fails does.
+    let Ok(space) = cake_platform::free_space(folder_of(target)) else { return Ok(()) };
+    match space.free_bytes < needed {
+        true => Err(Error::NoRoom { path: target.into(), needed, free: space.free_bytes }),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,143 @@
+//! The files that are written, under a name beside their own until all is there.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use crate::error::Error;
+use crate::job::{Job, Target};
+
+/// The outputs of a job, open.
+#[derive(Debug)]
+pub(super) struct Outputs {
+    target: Target,
+    /// The target's name while it is not finished.
+    part: PathBuf,
+    files: Vec<(PathBuf, File)>,
+}
+
+/// A name beside `target`.
+pub(super) fn beside(target: &Path, ending: &str) -> PathBuf {
+    let mut name: OsString = target.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
+/// Refuses a target that is there and is not to be replaced.
+pub(super) fn check(target: &Target, force: bool) -> Result<(), Error> {
+    let exists = |path: &Path, hint| Err(Error::Exists { path: path.into(), hint });
+    match target {
+        Target::File(path) => match fs::symlink_metadata(path) {
+            Ok(there) if there.is_dir() => {
+                exists(path, "it is a directory, and a file is to be written")
+            }
+            Ok(_) if !force => exists(path, "--force replaces it"),
+            _ => Ok(()),
+        },
+        Target::Directory(path) => match fs::read_dir(path) {
+            Ok(mut entries) => match entries.next() {
+                Some(_) => exists(path, "give a directory that is empty or not there"),
+                None => Ok(()),
+            },
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            Err(cause) => Err(Error::io("read", path, cause)),
+        },
+    }
+}
+
+impl Outputs {
+    /// Opens what an earlier run left; `None` if that is not what the job writes.
+    pub(super) fn reopen(job: &Job) -> Option<Outputs> {
+        let outputs = Outputs::named(job, |path| File::options().read(true).write(true).open(path));
+        let outputs = outputs.ok()?;
+        let as_long = |((_, file), output): (&(PathBuf, File), &crate::job::Output)| {
+            file.metadata().is_ok_and(|found| found.is_file() && found.len() == output.bytes)
+        };
+        outputs.files.iter().zip(&job.outputs).all(as_long).then_some(outputs)
+    }
+
+    /// Makes them anew, at their full length and without bytes.
+    pub(super) fn create(job: &Job) -> Result<Outputs, Error> {
+        let part = beside(job.target.path(), PART);
+        remove(&part).map_err(|cause| Error::io("delete", &part, cause))?;
+        let outputs = Outputs::named(job, |path| {
+            if let (Target::Directory(_), Some(folder)) = (&job.target, path.parent()) {
+                fs::create_dir_all(folder)?;
+            }
+            File::options().read(true).write(true).create_new(true).open(path)
+        })?;
+        for ((path, file), output) in outputs.files.iter().zip(&job.outputs) {
+            file.set_len(output.bytes).map_err(|cause| Error::io("write", path, cause))?;
+        }
+        Ok(outputs)
+    }
+
+    fn named(job: &Job, open: impl Fn(&Path) -> io::Result<File>) -> Result<Outputs, Error> {
+        let part = beside(job.target.path(), PART);
+        let mut files = Vec::with_capacity(job.outputs.len());
+        for output in &job.outputs {
+            let path = match job.target {
+                Target::File(_) => part.clone(),
+                Target::Directory(_) => part.join(&output.name),
+            };
+            let file = open(&path).map_err(|cause| Error::io("write", &path, cause))?;
+            files.push((path, file));
+        }
+        Ok(Outputs { target: job.target.clone(), part, files })
+    }
+
+    pub(super) fn file(&self, output: usize) -> &File {
+        &self.files[output].1
+    }
+
+    pub(super) fn path(&self, output: usize) -> &Path {
+        &self.files[output].0
+    }
+
+    /// The target's name while it is not finished.
+    pub(super) fn part(&self) -> &Path {
+        &self.part
+    }
+
+    /// Brings all that was written to the disk, and lets the page cache have its room back.
+    pub(super) fn sync(&self) -> Result<(), Error> {
+        for (path, file) in &self.files {
+            file.sync_data().map_err(|cause| Error::io("write", path, cause))?;
+            crate::bytes::forget(file, 0, 0);
+        }
+        Ok(())
+    }
+
+    /// Gives the outputs their names. What was there by that name, if anything, is there until that moment.
+    pub(super) fn finish(self) -> Result<(), Error> {
+        for (path, file) in &self.files {
+            file.sync_all().map_err(|cause| Error::io("write", path, cause))?;
+        }
+        drop(self.files);
+        let path = self.target.path();
+        fs::rename(&self.part, path).map_err(|cause| Error::io("rename", &self.part, cause))?;
+        #[cfg(unix)]
+        if let Ok(folder) = File::open(folder_of(path)) {
+            folder.sync_all().ok(); // Some file systems cannot; the name is there all the same.
+        }
+        Ok(())
+    }
+}
+
+/// What the name of an unfinished output ends in.
+const PART: &str = ".part";
+
+/// The folder that `path` is in.
+pub(super) fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    let removed = match fs::symlink_metadata(path) {
+        Ok(there) if there.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+        Err(error) => Err(error),
+    };
+    removed.or_else(|error| if error.kind() == ErrorKind::NotFound { Ok(()) } else { Err(error) })
+}

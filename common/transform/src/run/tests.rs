@@ -1,0 +1,304 @@
+//! Jobs that run whole, that end early and go on, and that find what they did not write.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cake_checkpoint::{Dtype, Encoding, FloatType};
+
+use super::outputs::beside;
+use super::units::Units;
+use crate::{
+    Error, FloatForm, Form, Job, Observer, Options, Order, Output, Piece, Place, Rows, Source,
+    Stretch, Target, merge, split,
+};
+
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden");
+const OPTIONS: Options = Options { force: false, threads: 2 };
+
+/// Who lets so many reports of progress pass, and then asks to stop.
+struct StopsAfter(AtomicU64);
+
+struct NeverStops;
+
+impl Observer for NeverStops {
+    fn progress(&self, done: u64, total: u64) {
+        assert!(done <= total);
+    }
+}
+
+impl Observer for StopsAfter {
+    fn progress(&self, _: u64, _: u64) {
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).ok();
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+}
+
+fn source(golden: &str) -> Source {
+    Source::open(&format!("{GOLDEN}/{golden}")).unwrap()
+}
+
+fn merged(golden: &str, path: PathBuf) -> Job {
+    merge(source(golden), Target::File(path)).unwrap()
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_merged_file_is_what_the_reference_writes() {
+    let home = tempfile::tempdir().unwrap();
+    for golden in ["llama-sharded", "qwen3-moe", "qwen2-mlx4"] {
+        let path = home.path().join(golden);
+        merged(golden, path.clone()).run(OPTIONS, &NeverStops).unwrap();
+        let source = source(golden);
+        let bytes = fs::read(&path).unwrap();
+        let found = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        assert_eq!(found.len(), source.tensors.len());
+        for tensor in &source.tensors {
+            let mut expected = vec![0; tensor.bytes as usize];
+            source.files[tensor.file].read_at(tensor.offset, &mut expected).unwrap();
+            let view = found.tensor(&tensor.name).unwrap();
+            assert_eq!(view.data(), expected, "{}", tensor.name);
+            let shape: Vec<u64> = view.shape().iter().map(|&size| size as u64).collect();
+            assert_eq!(shape, tensor.shape);
+        }
+        // Byte for byte what its own writer makes of the same tensors.
+        let metadata = Some([("format".to_owned(), "pt".to_owned())].into());
+        let reference = safetensors::serialize(found.tensors(), metadata).unwrap();
+        assert_eq!(reference, bytes, "{golden}");
+    }
+    assert_eq!(names(home.path()), ["llama-sharded", "qwen2-mlx4", "qwen3-moe"]);
+}
+
+#[test]
+fn split_files_have_an_index_and_all_texts() {
+    let home = tempfile::tempdir().unwrap();
+    let target = home.path().join("parts");
+    let whole = source("llama");
+    let largest = whole.tensors.iter().map(|tensor| tensor.bytes).max().unwrap();
+    let job = split(source("llama"), Target::Directory(target.clone()), largest).unwrap();
+    job.run(OPTIONS, &NeverStops).unwrap();
+    let parts = Source::open(target.to_str().unwrap()).unwrap();
+    assert!(parts.files.len() > 2 && parts.warnings.is_empty(), "{:?}", parts.warnings);
+    for file in &parts.files {
+        let inside =
+            parts.tensors.iter().filter(|tensor| parts.files[tensor.file].path == file.path);
+        assert!(inside.map(|tensor| tensor.bytes).sum::<u64>() <= largest);
+    }
+    // Together again they are what they were, texts too.
+    let again = home.path().join("again");
+    let job = merge(parts, Target::Directory(again.clone())).unwrap();
+    job.run(OPTIONS, &NeverStops).unwrap();
+    let path = home.path().join("once");
+    merged("llama", path.clone()).run(OPTIONS, &NeverStops).unwrap();
+    assert_eq!(fs::read(path).unwrap(), fs::read(again.join("model.safetensors")).unwrap());
+    for text in ["config.json", "tokenizer.json"] {
+        let golden = Path::new(GOLDEN).join("llama").join(text);
+        assert_eq!(fs::read(again.join(text)).unwrap(), fs::read(golden).unwrap());
+    }
+    // What is larger than a file may be has one of its own.
+    let job = split(whole, Target::Directory(target), largest - 1).unwrap();
+    let alone = |output: &Output| output.bytes > largest;
+    assert!(job.outputs.iter().any(alone), "{largest}");
+}
+
+#[test]
+fn a_job_that_is_stopped_anywhere_goes_on_to_the_same_bytes() {
+    let home = tempfile::tempdir().unwrap();
+    let whole = home.path().join("whole");
+    merged("llama", whole.clone()).run(OPTIONS, &NeverStops).unwrap();
+    let whole = fs::read(whole).unwrap();
+    let units = u64::from(Units::of(&merged("llama", home.path().join("x"))).unwrap().count());
+    assert!(units > 20, "{units} units");
+    for stop in (1..units).step_by(3) {
+        let path = home.path().join(format!("stopped-{stop}"));
+        let job = merged("llama", path.clone());
+        let stopped = job.run(OPTIONS, &StopsAfter(AtomicU64::new(stop))).unwrap_err();
+        assert!(matches!(stopped, Error::Stopped { done, total } if done <= total), "{stopped}");
+        assert!(!path.exists() && beside(&path, ".part").exists());
+        let outcome = job.run(OPTIONS, &NeverStops).unwrap();
+        assert!(outcome.resumed > 0 || stop == 1, "{outcome:?} after {stop}");
+        assert!(fs::read(&path).unwrap() == whole, "stopped after {stop}");
+        assert!(!beside(&path, ".part").exists() && !beside(&path, ".part.journal").exists());
+        fs::remove_file(path).unwrap();
+    }
+}
+
+/// A job that was stopped in the middle, and the file that it was writing.
+fn stopped(home: &Path) -> (Job, PathBuf) {
+    let path = home.join("out");
+    let job = merged("llama", path.clone());
+    job.run(OPTIONS, &StopsAfter(AtomicU64::new(10))).unwrap_err();
+    (job, beside(&path, ".part"))
+}
+
+fn journal(part: &Path) -> PathBuf {
+    beside(part, ".journal")
+}
+
+#[test]
+fn what_was_changed_meanwhile_is_said_and_not_built_upon() {
+    let home = tempfile::tempdir().unwrap();
+    let (job, part) = stopped(home.path());
+    let length = fs::metadata(&part).unwrap().len();
+    fs::write(&part, vec![7; length as usize]).unwrap();
+    let error = job.run(OPTIONS, &NeverStops).unwrap_err();
+    assert!(matches!(error, Error::Changed { .. }), "{error}");
+    // Without it, the job begins again.
+    fs::remove_file(&part).unwrap();
+    assert_eq!(job.run(OPTIONS, &NeverStops).unwrap().resumed, 0);
+}
+
+#[test]
+fn what_was_lost_as_the_machine_went_down_is_done_again() {
+    let home = tempfile::tempdir().unwrap();
+    let (job, part) = stopped(home.path());
+    let text = fs::read_to_string(journal(&part)).unwrap();
+    let (first, rest) = text.split_once('\n').unwrap();
+    let before = first.rsplit_once(' ').unwrap().0;
+    fs::write(journal(&part), format!("{before} another-boot\n{rest}")).unwrap();
+    // All of it is lost.
+    let length = fs::metadata(&part).unwrap().len();
+    fs::write(&part, vec![0; length as usize]).unwrap();
+    let outcome = job.run(OPTIONS, &NeverStops).unwrap();
+    assert_eq!(outcome.resumed, 0);
+    let whole = home.path().join("whole");
+    merged("llama", whole.clone()).run(OPTIONS, &NeverStops).unwrap();
+    assert!(fs::read(whole).unwrap() == fs::read(job.target.path()).unwrap());
+}
+
+#[test]
+fn another_job_at_the_same_place_begins_anew() {
+    let home = tempfile::tempdir().unwrap();
+    let (_, part) = stopped(home.path());
+    let other = merged("qwen2", home.path().join("out"));
+    assert_eq!(other.run(OPTIONS, &NeverStops).unwrap().resumed, 0);
+    assert!(!part.exists());
+}
+
+#[test]
+fn what_is_there_is_replaced_only_by_force_and_never_a_directory() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("out");
+    fs::write(&path, "mine").unwrap();
+    let job = merged("llama", path.clone());
+    let error = job.run(OPTIONS, &NeverStops).unwrap_err();
+    assert!(error.to_string().contains("--force"), "{error}");
+    assert_eq!(fs::read(&path).unwrap(), b"mine");
+    job.run(Options { force: true, ..OPTIONS }, &NeverStops).unwrap();
+    assert!(fs::metadata(&path).unwrap().len() > 1000);
+    let directory = merge(source("llama"), Target::Directory(home.path().into())).unwrap();
+    let error = directory.run(Options { force: true, ..OPTIONS }, &NeverStops).unwrap_err();
+    assert!(matches!(error, Error::Exists { .. }), "{error}");
+    assert_eq!(names(home.path()), ["out"]);
+}
+
+/// What the whole of a matrix decides about: the largest magnitude, then each number as one byte of its sign.
+#[derive(Debug)]
+struct Signs;
+
+impl Form for Signs {
+    fn identity(&self) -> String {
+        "signs".to_owned()
+    }
+
+    fn row_bytes(&self, columns: u64) -> Vec<u64> {
+        vec![columns]
+    }
+
+    fn head_bytes(&self) -> u64 {
+        4
+    }
+
+    fn needs_largest(&self) -> bool {
+        true
+    }
+
+    fn head(&self, largest: f32) -> Vec<u8> {
+        largest.to_le_bytes().into()
+    }
+
+    fn write(
+        &self,
+        rows: &[f32],
+        columns: usize,
+        largest: f32,
+        out: &mut [&mut [u8]],
+    ) -> Result<(), cake_checkpoint::EncodeError> {
+        assert!(rows.len().is_multiple_of(columns) && rows.iter().all(|row| row.abs() <= largest));
+        out[0].iter_mut().zip(rows).for_each(|(out, row)| *out = u8::from(*row < 0.0));
+        Ok(())
+    }
+}
+
+/// A matrix of 6 rows and 3 columns in a file of its own, written in some form.
+fn matrix(home: &Path, order: Order, form: Arc<dyn Form>, output_bytes: u64) -> (Job, Vec<f32>) {
+    let numbers: Vec<f32> = (0..18).map(|index| index as f32 * 1.5 - 9.0).collect();
+    let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+    fs::write(home.join("numbers"), &bytes).unwrap();
+    let mut source = source("llama");
+    let file = source.add(&home.join("numbers")).unwrap();
+    let from = Stretch { file, offset: 0, bytes: bytes.len() as u64 };
+    let rows = Rows {
+        name: "numbers".into(),
+        encoding: Encoding::Float(FloatType::F32),
+        parts: vec![(Dtype::F32, from)],
+        shape: [6, 3],
+        order,
+        add: 1.0,
+        form,
+        places: vec![Place { output: 0, offset: 2 }],
+    };
+    let target = Target::File(home.join("out"));
+    let outputs = vec![Output { name: "out".into(), bytes: output_bytes }];
+    (Job { source, target, outputs, pieces: vec![Piece::Rows(rows)] }, numbers)
+}
+
+#[test]
+fn rows_are_written_in_order_with_what_is_added_to_them() {
+    let home = tempfile::tempdir().unwrap();
+    let form = Arc::new(FloatForm(FloatType::BF16));
+    let order = Order::HalvesToPairs { head_rows: 6 };
+    let (job, numbers) = matrix(home.path(), order, form, 2 + 36);
+    job.run(OPTIONS, &NeverStops).unwrap();
+    let expected: Vec<u8> = [0usize, 3, 1, 4, 2, 5]
+        .iter()
+        .flat_map(|&row| &numbers[row * 3..row * 3 + 3])
+        .map(|number| ((number + 1.0).to_bits() >> 16) as u16)
+        .flat_map(u16::to_le_bytes)
+        .collect();
+    assert_eq!(fs::read(home.path().join("out")).unwrap(), [&[0, 0], &expected[..]].concat());
+}
+
+#[test]
+fn a_form_that_needs_all_of_a_matrix_sees_it_first() {
+    let home = tempfile::tempdir().unwrap();
+    let (job, numbers) = matrix(home.path(), Order::Same, Arc::new(Signs), 2 + 4 + 18);
+    job.run(OPTIONS, &NeverStops).unwrap();
+    let signs = numbers.iter().map(|&number| u8::from(number + 1.0 < 0.0));
+    let largest = 18.0f32 * 1.5 - 1.5 - 9.0 + 1.0;
+    let head = [0, 0].into_iter().chain(largest.to_le_bytes());
+    let expected: Vec<u8> = head.chain(signs).collect();
+    assert_eq!(fs::read(home.path().join("out")).unwrap(), expected);
+}
+
+#[test]
+fn a_number_that_a_form_does_not_have_is_named() {
+    let home = tempfile::tempdir().unwrap();
+    let form = Arc::new(FloatForm(FloatType::F16));
+    let (mut job, _) = matrix(home.path(), Order::Same, form, 2 + 36);
+    let Piece::Rows(rows) = &mut job.pieces[0] else { unreachable!() };
+    rows.add = 7e4;
+    let error = job.run(Options { threads: 1, ..OPTIONS }, &NeverStops).unwrap_err();
+    assert!(error.to_string().contains("tensor \"numbers\": weight 0 is 69991"), "{error}");
+}

@@ -1,0 +1,87 @@
+//! Pieces cut into units: what one thread reads, writes and reports at a time.
+
+use std::ops::Range;
+
+use crate::error::Error;
+use crate::job::Job;
+use crate::piece::{Piece, Rows};
+
+/// About how much of the source a unit is. Also what a run that was killed may have to do again, for each thread.
+const UNIT_BYTES: u64 = 4 << 20;
+/// Most that rows which belong together may have.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// A part of a piece: bytes of it, or rows.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Unit {
+    /// Index into the job's pieces.
+    pub(super) piece: usize,
+    /// Which bytes, or rows.
+    pub(super) range: Range<u64>,
+}
+
+/// All units of a job, by number; a number says the same unit in every run of a job.
+#[derive(Debug)]
+pub(super) struct Units {
+    /// For each piece: how much of it a unit is, and the number of its first.
+    pieces: Vec<Cut>,
+    count: u32,
+}
+
+#[derive(Debug)]
+struct Cut {
+    length: u64,
+    step: u64,
+    first: u32,
+}
+
+impl Units {
+    pub(super) fn of(job: &Job) -> Result<Units, Error> {
+        let mut pieces = Vec::with_capacity(job.pieces.len());
+        let mut count = 0u32;
+        for piece in &job.pieces {
+            let (length, step) = match piece {
+                Piece::Known { bytes, .. } => (bytes.len() as u64, u64::MAX),
+                Piece::Copy { from, .. } => (from.bytes, UNIT_BYTES),
+                Piece::Rows(rows) => (rows.shape[0], rows_at_once(rows)?),
+            };
+            pieces.push(Cut { length, step, first: count });
+            // Units have four MiB or are a piece: four thousand million of them are in no computer's files.
+            count = count.saturating_add(u32::try_from(length.div_ceil(step)).unwrap_or(u32::MAX));
+        }
+        Ok(Units { pieces, count })
+    }
+
+    pub(super) fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// The unit of that number, which must be below the count.
+    pub(super) fn get(&self, number: u32) -> Unit {
+        // The last piece whose first unit is not after it; pieces without units are passed over.
+        let piece = self.pieces.partition_point(|cut| cut.first <= number) - 1;
+        let Cut { length, step, first } = self.pieces[piece];
+        let start = u64::from(number - first).saturating_mul(step);
+        Unit { piece, range: start..start.saturating_add(step).min(length) }
+    }
+}
+
+/// How many rows a unit has: whole blocks of rows that change places.
+fn rows_at_once(rows: &Rows) -> Result<u64, Error> {
+    let block = rows.order.block().max(1);
+    let bytes = rows.source_row_bytes().saturating_mul(block);
+    if bytes > MOST_BYTES {
+        return Err(Error::LongRow { tensor: rows.name.clone(), bytes, most: MOST_BYTES });
+    }
+    Ok(match rows.form.needs_largest() {
+        true => rows.shape[0].max(1),
+        false => (UNIT_BYTES / bytes.max(1)).max(1).saturating_mul(block),
+    })
+}
+
+impl Rows {
+    /// Bytes of a row in all tensors that it is stored in.
+    pub(super) fn source_row_bytes(&self) -> u64 {
+        self.parts.iter().map(|(_, part)| part.bytes / self.shape[0].max(1)).sum()
+    }
+}
