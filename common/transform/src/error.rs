@@ -58,6 +58,9 @@ pub enum Error {
         /// Bytes of the outputs.
         total: u64,
     },
+    /// Somebody asked to stop what writes nothing.
+    #[error("interrupted")]
+    Interrupted,
     /// A file of the source is not what it was when the job was made.
     #[error("{} is shorter than when it was opened", path.display())]
     Shrunk {

@@ -11,20 +11,31 @@
 //! * No network, no runtime.
 
 mod bytes;
+mod compare;
+pub mod digests;
 mod error;
 mod form;
 mod gather;
 mod job;
+mod numbers;
 mod piece;
+mod read;
 mod run;
 mod safetensors;
+mod scan;
 mod source;
+mod stats;
+#[cfg(test)]
+mod testing;
 mod texts;
 
+pub use compare::{By, Changed, Difference, compare};
 pub use error::{Error, Unsupported};
 pub use form::{FloatForm, Form};
 pub use gather::{merge, split};
 pub use job::{Job, Observer, Options, Outcome, Output, Target};
+pub use numbers::Numbers;
 pub use piece::{Order, Piece, Place, Rows, Stretch};
 pub use safetensors::{FileLayout, TensorToWrite};
 pub use source::{Source, SourceFile};
+pub use stats::{Stats, stats};

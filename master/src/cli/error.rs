@@ -17,6 +17,9 @@ pub enum Error {
     /// The checkpoint cannot be used.
     #[error(transparent)]
     Checkpoint(#[from] cake_checkpoint::Error),
+    /// A checkpoint cannot be written anew.
+    #[error(transparent)]
+    Transform(#[from] cake_transform::Error),
     /// A worker cannot be used.
     #[error(transparent)]
     Cluster(#[from] cluster::Error),
@@ -179,7 +182,9 @@ impl Error {
     /// 130 for an interruption, as shells have it; 1 otherwise.
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Interrupted => ExitCode::from(130),
+            Self::Interrupted | Self::Transform(cake_transform::Error::Stopped { .. }) => {
+                ExitCode::from(130)
+            }
             _ => ExitCode::FAILURE,
         }
     }

@@ -45,6 +45,20 @@ pub(super) const EXTRACT: &str = r#"Examples:
   cake-master extract ~/models/llama-3.2-1b --layers 4..8 --out layers.safetensors
   cake-master extract ~/models/llama-3.2-1b --layers 0..1 --out first.safetensors --json"#;
 
+/// Of `cake-master merge`.
+pub(super) const MERGE: &str = r#"Examples:
+  cake-master merge ~/models/qwen3-30b --out qwen3-30b.safetensors
+  cake-master merge ~/models/qwen3-30b --out ~/models/qwen3-30b-in-one --json
+
+A run that was interrupted, or for which the disk was too small, goes on where it was with the same command."#;
+
+/// Of `cake-master split`.
+pub(super) const SPLIT: &str = r#"Examples:
+  cake-master split ~/models/qwen3-30b-in-one --out ~/models/qwen3-30b
+  cake-master split ~/models/qwen3-30b --max-shard-size 900MiB --out ~/models/in-small-parts
+
+A run that was interrupted, or for which the disk was too small, goes on where it was with the same command."#;
+
 /// Of `cake-master doctor`.
 pub(super) const DOCTOR: &str = r#"Examples:
   cake-master doctor

@@ -16,6 +16,7 @@ mod out;
 mod plan;
 mod push;
 mod report;
+mod rewrite;
 mod run;
 mod serve;
 mod show;
@@ -74,6 +75,12 @@ enum Command {
     /// Write some layers to a file of their own.
     #[command(after_help = examples::EXTRACT)]
     Extract(extract::Args),
+    /// Write all weights to one safetensors file.
+    #[command(after_help = examples::MERGE)]
+    Merge(rewrite::merge::Args),
+    /// Write the weights to several safetensors files with an index.
+    #[command(after_help = examples::SPLIT)]
+    Split(rewrite::split::Args),
     /// Check every worker: reachable, versions, disk, clock, links. One fix per line.
     #[command(after_help = examples::DOCTOR)]
     Doctor(doctor::Args),
@@ -146,6 +153,8 @@ impl Command {
             Self::Push(args) => args.json,
             Self::Inspect(args) => args.json,
             Self::Extract(args) => args.json,
+            Self::Merge(args) => args.write.json,
+            Self::Split(args) => args.write.json,
             Self::Doctor(args) => args.json,
             Self::Token(args) => args.json,
             Self::Verify(args) => args.json,
@@ -177,6 +186,8 @@ async fn dispatch(command: Command, ctrl_c: CtrlC) -> Result<(), Error> {
         Command::Push(args) => args.run().await,
         Command::Inspect(args) => block_in_place(|| args.run()),
         Command::Extract(args) => args.run(ctrl_c.take_over()).await,
+        Command::Merge(args) => args.run(ctrl_c.take_over()).await,
+        Command::Split(args) => args.run(ctrl_c.take_over()).await,
         Command::Doctor(args) => args.run().await,
         Command::Verify(args) => args.run().await,
         Command::Init(args) => block_in_place(|| args.run()),

@@ -9,24 +9,16 @@ use cake_checkpoint::{Dtype, Encoding, FloatType};
 
 use super::outputs::beside;
 use super::units::Units;
+use crate::testing::{GOLDEN, Quiet, golden};
 use crate::{
     Error, FloatForm, Form, Job, Observer, Options, Order, Output, Piece, Place, Rows, Source,
     Stretch, Target, merge, split,
 };
 
-const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden");
 const OPTIONS: Options = Options { force: false, threads: 2 };
 
 /// Who lets so many reports of progress pass, and then asks to stop.
 struct StopsAfter(AtomicU64);
-
-struct NeverStops;
-
-impl Observer for NeverStops {
-    fn progress(&self, done: u64, total: u64) {
-        assert!(done <= total);
-    }
-}
 
 impl Observer for StopsAfter {
     fn progress(&self, _: u64, _: u64) {
@@ -38,12 +30,8 @@ impl Observer for StopsAfter {
     }
 }
 
-fn source(golden: &str) -> Source {
-    Source::open(&format!("{GOLDEN}/{golden}")).unwrap()
-}
-
-fn merged(golden: &str, path: PathBuf) -> Job {
-    merge(source(golden), Target::File(path)).unwrap()
+fn merged(name: &str, path: PathBuf) -> Job {
+    merge(golden(name), Target::File(path)).unwrap()
 }
 
 fn names(directory: &Path) -> Vec<String> {
@@ -57,10 +45,10 @@ fn names(directory: &Path) -> Vec<String> {
 #[test]
 fn a_merged_file_is_what_the_reference_writes() {
     let home = tempfile::tempdir().unwrap();
-    for golden in ["llama-sharded", "qwen3-moe", "qwen2-mlx4"] {
-        let path = home.path().join(golden);
-        merged(golden, path.clone()).run(OPTIONS, &NeverStops).unwrap();
-        let source = source(golden);
+    for name in ["llama-sharded", "qwen3-moe", "qwen2-mlx4"] {
+        let path = home.path().join(name);
+        merged(name, path.clone()).run(OPTIONS, &Quiet).unwrap();
+        let source = golden(name);
         let bytes = fs::read(&path).unwrap();
         let found = safetensors::SafeTensors::deserialize(&bytes).unwrap();
         assert_eq!(found.len(), source.tensors.len());
@@ -75,7 +63,7 @@ fn a_merged_file_is_what_the_reference_writes() {
         // Byte for byte what its own writer makes of the same tensors.
         let metadata = Some([("format".to_owned(), "pt".to_owned())].into());
         let reference = safetensors::serialize(found.tensors(), metadata).unwrap();
-        assert_eq!(reference, bytes, "{golden}");
+        assert_eq!(reference, bytes, "{name}");
     }
     assert_eq!(names(home.path()), ["llama-sharded", "qwen2-mlx4", "qwen3-moe"]);
 }
@@ -84,10 +72,10 @@ fn a_merged_file_is_what_the_reference_writes() {
 fn split_files_have_an_index_and_all_texts() {
     let home = tempfile::tempdir().unwrap();
     let target = home.path().join("parts");
-    let whole = source("llama");
+    let whole = golden("llama");
     let largest = whole.tensors.iter().map(|tensor| tensor.bytes).max().unwrap();
-    let job = split(source("llama"), Target::Directory(target.clone()), largest).unwrap();
-    job.run(OPTIONS, &NeverStops).unwrap();
+    let job = split(golden("llama"), Target::Directory(target.clone()), largest).unwrap();
+    job.run(OPTIONS, &Quiet).unwrap();
     let parts = Source::open(target.to_str().unwrap()).unwrap();
     assert!(parts.files.len() > 2 && parts.warnings.is_empty(), "{:?}", parts.warnings);
     for file in &parts.files {
@@ -98,13 +86,13 @@ fn split_files_have_an_index_and_all_texts() {
     // Together again they are what they were, texts too.
     let again = home.path().join("again");
     let job = merge(parts, Target::Directory(again.clone())).unwrap();
-    job.run(OPTIONS, &NeverStops).unwrap();
+    job.run(OPTIONS, &Quiet).unwrap();
     let path = home.path().join("once");
-    merged("llama", path.clone()).run(OPTIONS, &NeverStops).unwrap();
+    merged("llama", path.clone()).run(OPTIONS, &Quiet).unwrap();
     assert_eq!(fs::read(path).unwrap(), fs::read(again.join("model.safetensors")).unwrap());
     for text in ["config.json", "tokenizer.json"] {
-        let golden = Path::new(GOLDEN).join("llama").join(text);
-        assert_eq!(fs::read(again.join(text)).unwrap(), fs::read(golden).unwrap());
+        let before = Path::new(GOLDEN).join("llama").join(text);
+        assert_eq!(fs::read(again.join(text)).unwrap(), fs::read(before).unwrap());
     }
     // What is larger than a file may be has one of its own.
     let job = split(whole, Target::Directory(target), largest - 1).unwrap();
@@ -116,7 +104,7 @@ fn split_files_have_an_index_and_all_texts() {
 fn a_job_that_is_stopped_anywhere_goes_on_to_the_same_bytes() {
     let home = tempfile::tempdir().unwrap();
     let whole = home.path().join("whole");
-    merged("llama", whole.clone()).run(OPTIONS, &NeverStops).unwrap();
+    merged("llama", whole.clone()).run(OPTIONS, &Quiet).unwrap();
     let whole = fs::read(whole).unwrap();
     let units = u64::from(Units::of(&merged("llama", home.path().join("x"))).unwrap().count());
     assert!(units > 20, "{units} units");
@@ -126,7 +114,7 @@ fn a_job_that_is_stopped_anywhere_goes_on_to_the_same_bytes() {
         let stopped = job.run(OPTIONS, &StopsAfter(AtomicU64::new(stop))).unwrap_err();
         assert!(matches!(stopped, Error::Stopped { done, total } if done <= total), "{stopped}");
         assert!(!path.exists() && beside(&path, ".part").exists());
-        let outcome = job.run(OPTIONS, &NeverStops).unwrap();
+        let outcome = job.run(OPTIONS, &Quiet).unwrap();
         assert!(outcome.resumed > 0 || stop == 1, "{outcome:?} after {stop}");
         assert!(fs::read(&path).unwrap() == whole, "stopped after {stop}");
         assert!(!beside(&path, ".part").exists() && !beside(&path, ".part.journal").exists());
@@ -152,11 +140,11 @@ fn what_was_changed_meanwhile_is_said_and_not_built_upon() {
     let (job, part) = stopped(home.path());
     let length = fs::metadata(&part).unwrap().len();
     fs::write(&part, vec![7; length as usize]).unwrap();
-    let error = job.run(OPTIONS, &NeverStops).unwrap_err();
+    let error = job.run(OPTIONS, &Quiet).unwrap_err();
     assert!(matches!(error, Error::Changed { .. }), "{error}");
     // Without it, the job begins again.
     fs::remove_file(&part).unwrap();
-    assert_eq!(job.run(OPTIONS, &NeverStops).unwrap().resumed, 0);
+    assert_eq!(job.run(OPTIONS, &Quiet).unwrap().resumed, 0);
 }
 
 #[test]
@@ -170,10 +158,10 @@ fn what_was_lost_as_the_machine_went_down_is_done_again() {
     // All of it is lost.
     let length = fs::metadata(&part).unwrap().len();
     fs::write(&part, vec![0; length as usize]).unwrap();
-    let outcome = job.run(OPTIONS, &NeverStops).unwrap();
+    let outcome = job.run(OPTIONS, &Quiet).unwrap();
     assert_eq!(outcome.resumed, 0);
     let whole = home.path().join("whole");
-    merged("llama", whole.clone()).run(OPTIONS, &NeverStops).unwrap();
+    merged("llama", whole.clone()).run(OPTIONS, &Quiet).unwrap();
     assert!(fs::read(whole).unwrap() == fs::read(job.target.path()).unwrap());
 }
 
@@ -182,7 +170,7 @@ fn another_job_at_the_same_place_begins_anew() {
     let home = tempfile::tempdir().unwrap();
     let (_, part) = stopped(home.path());
     let other = merged("qwen2", home.path().join("out"));
-    assert_eq!(other.run(OPTIONS, &NeverStops).unwrap().resumed, 0);
+    assert_eq!(other.run(OPTIONS, &Quiet).unwrap().resumed, 0);
     assert!(!part.exists());
 }
 
@@ -192,13 +180,13 @@ fn what_is_there_is_replaced_only_by_force_and_never_a_directory() {
     let path = home.path().join("out");
     fs::write(&path, "mine").unwrap();
     let job = merged("llama", path.clone());
-    let error = job.run(OPTIONS, &NeverStops).unwrap_err();
+    let error = job.run(OPTIONS, &Quiet).unwrap_err();
     assert!(error.to_string().contains("--force"), "{error}");
     assert_eq!(fs::read(&path).unwrap(), b"mine");
-    job.run(Options { force: true, ..OPTIONS }, &NeverStops).unwrap();
+    job.run(Options { force: true, ..OPTIONS }, &Quiet).unwrap();
     assert!(fs::metadata(&path).unwrap().len() > 1000);
-    let directory = merge(source("llama"), Target::Directory(home.path().into())).unwrap();
-    let error = directory.run(Options { force: true, ..OPTIONS }, &NeverStops).unwrap_err();
+    let directory = merge(golden("llama"), Target::Directory(home.path().into())).unwrap();
+    let error = directory.run(Options { force: true, ..OPTIONS }, &Quiet).unwrap_err();
     assert!(matches!(error, Error::Exists { .. }), "{error}");
     assert_eq!(names(home.path()), ["out"]);
 }
@@ -246,7 +234,7 @@ fn matrix(home: &Path, order: Order, form: Arc<dyn Form>, output_bytes: u64) -> 
     let numbers: Vec<f32> = (0..18).map(|index| index as f32 * 1.5 - 9.0).collect();
     let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
     fs::write(home.join("numbers"), &bytes).unwrap();
-    let mut source = source("llama");
+    let mut source = golden("llama");
     let file = source.add(&home.join("numbers")).unwrap();
     let from = Stretch { file, offset: 0, bytes: bytes.len() as u64 };
     let rows = Rows {
@@ -270,7 +258,7 @@ fn rows_are_written_in_order_with_what_is_added_to_them() {
     let form = Arc::new(FloatForm(FloatType::BF16));
     let order = Order::HalvesToPairs { head_rows: 6 };
     let (job, numbers) = matrix(home.path(), order, form, 2 + 36);
-    job.run(OPTIONS, &NeverStops).unwrap();
+    job.run(OPTIONS, &Quiet).unwrap();
     let expected: Vec<u8> = [0usize, 3, 1, 4, 2, 5]
         .iter()
         .flat_map(|&row| &numbers[row * 3..row * 3 + 3])
@@ -284,7 +272,7 @@ fn rows_are_written_in_order_with_what_is_added_to_them() {
 fn a_form_that_needs_all_of_a_matrix_sees_it_first() {
     let home = tempfile::tempdir().unwrap();
     let (job, numbers) = matrix(home.path(), Order::Same, Arc::new(Signs), 2 + 4 + 18);
-    job.run(OPTIONS, &NeverStops).unwrap();
+    job.run(OPTIONS, &Quiet).unwrap();
     let signs = numbers.iter().map(|&number| u8::from(number + 1.0 < 0.0));
     let largest = 18.0f32 * 1.5 - 1.5 - 9.0 + 1.0;
     let head = [0, 0].into_iter().chain(largest.to_le_bytes());
@@ -299,6 +287,6 @@ fn a_number_that_a_form_does_not_have_is_named() {
     let (mut job, _) = matrix(home.path(), Order::Same, form, 2 + 36);
     let Piece::Rows(rows) = &mut job.pieces[0] else { unreachable!() };
     rows.add = 7e4;
-    let error = job.run(Options { threads: 1, ..OPTIONS }, &NeverStops).unwrap_err();
+    let error = job.run(Options { threads: 1, ..OPTIONS }, &Quiet).unwrap_err();
     assert!(error.to_string().contains("tensor \"numbers\": weight 0 is 69991"), "{error}");
 }

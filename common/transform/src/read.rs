@@ -1,0 +1,73 @@
+//! Rows of a tensor, decoded a few at a time.
+
+use std::ops::Range;
+
+use cake_checkpoint::{Dtype, Encoding};
+
+use crate::error::Error;
+use crate::numbers::Numbers;
+use crate::piece::Stretch;
+use crate::source::Source;
+
+/// About how many numbers are decoded at once.
+const NUMBERS: u64 = 256 << 10;
+/// Most bytes that a row may have.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// Reads one tensor from its first row to its last.
+pub(crate) struct Reader<'a> {
+    source: &'a Source,
+    encoding: Encoding,
+    parts: Vec<(Dtype, Stretch)>,
+    shape: [u64; 2],
+    read: Vec<Vec<u8>>,
+    numbers: Vec<f32>,
+}
+
+impl<'a> Reader<'a> {
+    /// # Errors
+    /// [`Error::LongRow`] if a row is more than is held at once.
+    ///
+    /// # Panics
+    /// If it is not known how the tensor is stored.
+    pub(crate) fn new(source: &'a Source, numbers: &Numbers) -> Result<Reader<'a>, Error> {
+        let mut shape = numbers.matrix_shape();
+        let encoding = numbers.encoding.expect("asked for before numbers are read");
+        let parts = numbers.stretches(source);
+        if let (Encoding::Float(_), [1, columns]) = (encoding, shape) {
+            shape = [columns, 1]; // A vector may be longer than any row.
+        }
+        let bytes = parts.iter().map(|(_, part)| part.bytes / shape[0].max(1)).sum();
+        if bytes > MOST_BYTES {
+            return Err(Error::LongRow { tensor: numbers.name.clone(), bytes, most: MOST_BYTES });
+        }
+        let read = parts.iter().map(|_| Vec::new()).collect();
+        Ok(Reader { source, encoding, parts, shape, read, numbers: Vec::new() })
+    }
+
+    /// The rows, in stretches that are read at once.
+    pub(crate) fn stretches(&self) -> impl Iterator<Item = Range<u64>> + use<> {
+        let [rows, columns] = self.shape;
+        let step = (NUMBERS / columns.max(1)).max(1);
+        (0..rows).step_by(step as usize).map(move |start| start..(start + step).min(rows))
+    }
+
+    /// The numbers of some rows.
+    ///
+    /// # Errors
+    /// [`Error::Io`] or [`Error::Shrunk`] if they cannot be read.
+    pub(crate) fn decode(&mut self, rows: Range<u64>) -> Result<&[f32], Error> {
+        let count = rows.end - rows.start;
+        for (buffer, (_, part)) in self.read.iter_mut().zip(&self.parts) {
+            let bytes = part.bytes / self.shape[0].max(1);
+            buffer.resize((bytes * count) as usize, 0);
+            let file = &self.source.files[part.file];
+            file.read_at(part.offset + bytes * rows.start, buffer)?;
+        }
+        let parts: Vec<(Dtype, &[u8])> =
+            self.parts.iter().zip(&self.read).map(|(part, read)| (part.0, &read[..])).collect();
+        self.numbers.resize((count * self.shape[1]) as usize, 0.0);
+        self.encoding.decode_rows(&parts, &mut self.numbers);
+        Ok(&self.numbers)
+    }
+}

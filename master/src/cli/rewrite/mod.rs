@@ -1,0 +1,118 @@
+//! Commands that write a checkpoint anew: what they share. One file per command.
+pub(super) mod merge;
+mod progress;
+pub(super) mod split;
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use cake_checkpoint::units::{format_bytes, format_rate};
+use cake_transform::{Job, Options, Outcome, Source, Target};
+use serde::Serialize;
+
+use self::progress::Progress;
+use super::ctrl_c::Interrupts;
+use super::report::{self, duration};
+use super::{Error, out};
+
+/// More threads than this only wait for the disk, and each has buffers.
+const MOST_THREADS: usize = 8;
+
+/// How the output is written.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Output")]
+pub(super) struct WriteArgs {
+    /// Replace the file if it is there already.
+    #[arg(long)]
+    force: bool,
+    /// How many threads read, encode and write. Default: one for each processor, 8 at most.
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// What was written.
+#[derive(Debug, Serialize)]
+struct Written<'a> {
+    out: &'a Path,
+    files: usize,
+    bytes: u64,
+    /// Of these, how many an earlier run had written.
+    resumed_bytes: u64,
+    seconds: f64,
+}
+
+/// Opens what is to be written anew, and says what is odd about it.
+pub(super) fn open(model: &str) -> Result<Source, Error> {
+    let source = Source::open(model)?;
+    for warning in &source.warnings {
+        out::note(format_args!("warning: {warning}"));
+    }
+    Ok(source)
+}
+
+/// A file if it is called like one of safetensors, else a directory.
+pub(super) fn file_or_directory(path: PathBuf) -> Target {
+    let is_file = path.extension().is_some_and(|extension| extension == "safetensors");
+    if is_file && !path.is_dir() { Target::File(path) } else { Target::Directory(path) }
+}
+
+impl WriteArgs {
+    /// Runs the job to its end or to an interrupt, and tells how far it is and what was written.
+    pub(super) async fn write(&self, job: Job, mut interrupts: Interrupts) -> Result<(), Error> {
+        let job = Arc::new(job);
+        let progress = Arc::new(Progress::default());
+        let options = Options { force: self.force, threads: self.threads() };
+        let started = Instant::now();
+        let (running, watching) = (job.clone(), progress.clone());
+        let mut writing =
+            tokio::task::spawn_blocking(move || running.run(options, watching.as_ref()));
+        let drawing = (!self.json).then(|| tokio::spawn(progress::draw(progress.clone())));
+        let written = tokio::select! {
+            written = &mut writing => written,
+            () = interrupts.next() => {
+                progress.cancel();
+                writing.await // A few pieces of four MiB later.
+            }
+        };
+        progress.end();
+        if let Some(drawing) = drawing {
+            drawing.await.ok();
+        }
+        let path = job.target.path();
+        let outcome = written.map_err(|_| Error::Task { path: path.to_owned() })??;
+        let seconds = started.elapsed().as_secs_f64();
+        if self.json {
+            let Outcome { bytes, resumed: resumed_bytes } = outcome;
+            let files = job.outputs.len();
+            return report::print_json(&Written {
+                out: path,
+                files,
+                bytes,
+                resumed_bytes,
+                seconds,
+            });
+        }
+        out::line(sentence(path, outcome, seconds))
+    }
+
+    fn threads(&self) -> usize {
+        let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        self.threads.map_or(processors.min(MOST_THREADS), NonZeroUsize::get)
+    }
+}
+
+fn sentence(path: &Path, outcome: Outcome, seconds: f64) -> String {
+    let Outcome { bytes, resumed } = outcome;
+    let rate = format_rate((bytes - resumed) as f64 / seconds.max(1e-9));
+    let earlier = match resumed {
+        0 => String::new(),
+        _ => format!(", {} of it earlier", format_bytes(resumed)),
+    };
+    let (path, bytes, time) = (path.display(), format_bytes(bytes), duration(seconds));
+    format!("wrote {path} ({bytes}{earlier}) in {time} ({rate})")
+}
