@@ -1,6 +1,7 @@
 //! `cake-master` with a state of its own.
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -11,7 +12,7 @@ use crate::{Finished, Golden, Host, Running, TestWorker, process, programs};
 /// A person's workstation: where `cake-master` runs and what it remembers between runs.
 #[derive(Debug)]
 pub struct Master {
-    state: TempDir,
+    state: Arc<TempDir>,
     addresses: Vec<String>,
     deadline: Duration,
     cpu: Option<String>,
@@ -31,6 +32,7 @@ impl Master {
     /// A master without workers.
     pub fn alone() -> Self {
         let state = TempDir::with_prefix("cake-state-").expect("there is a temporary folder");
+        let state = Arc::new(state);
         Self { state, addresses: Vec::new(), deadline: process::DEADLINE, cpu: None, host: None }
     }
 
@@ -106,7 +108,7 @@ impl Master {
 
     /// Starts a command.
     pub fn start(&self, args: &[&str]) -> Running {
-        Running::start(&mut self.command(args))
+        Running::start(&mut self.command(args)).keeping(self.state.clone())
     }
 
     /// Runs a command to its end.

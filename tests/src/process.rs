@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use tempfile::TempDir;
 
 /// How long a program may take unless told otherwise.
 pub const DEADLINE: Duration = Duration::from_secs(60);
@@ -21,6 +22,8 @@ pub struct Running {
     stdout: Collector,
     stderr: Collector,
     peak_bytes: u64,
+    /// A folder that it works in and that is deleted with whoever has it last.
+    _folder: Option<Arc<TempDir>>,
 }
 
 /// A program that ended.
@@ -53,7 +56,13 @@ impl Running {
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{text}: {error}"));
         let stdout = Collector::start(child.stdout.take().expect("piped above"));
         let stderr = Collector::start(child.stderr.take().expect("piped above"));
-        Self { child, command: text, stdout, stderr, peak_bytes: 0 }
+        Self { child, command: text, stdout, stderr, peak_bytes: 0, _folder: None }
+    }
+
+    /// The same; `folder` is there for as long as it runs.
+    pub fn keeping(mut self, folder: Arc<TempDir>) -> Self {
+        self._folder = Some(folder);
+        self
     }
 
     /// Its process id.
