@@ -12,10 +12,12 @@
 
 mod bytes;
 mod compare;
+pub mod convert;
 pub mod digests;
 mod error;
 mod form;
 mod gather;
+mod hub;
 mod job;
 mod numbers;
 mod piece;

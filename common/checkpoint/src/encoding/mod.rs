@@ -11,8 +11,9 @@ mod tag;
 #[cfg(test)]
 mod tests;
 
-pub use affine::{Affine, ENCODER_VERSION, EncodeError, Packed, decode_rows, encode_rows};
-pub(crate) use affine::{Sink, encode_into};
+pub use affine::{
+    Affine, ENCODER_VERSION, EncodeError, Packed, Sink, decode_rows, encode_into, encode_rows,
+};
 pub use codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors};
 pub use float::FloatType;
 pub use list::{CODECS, recognise};

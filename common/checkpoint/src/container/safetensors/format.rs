@@ -12,7 +12,7 @@ use crate::file::{directory_of, read_first};
 use crate::model::{MAX_CONFIG_BYTES, ModelSpec};
 
 /// The file that says what the model is.
-const CONFIG: &str = "config.json";
+pub const CONFIG: &str = "config.json";
 
 /// Safetensors files, as the Hub has them.
 #[derive(Debug)]

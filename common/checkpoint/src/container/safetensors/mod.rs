@@ -12,6 +12,6 @@ mod weights;
 pub mod writer;
 
 pub use error::WeightsError;
-pub use format::Safetensors;
+pub use format::{CONFIG, Safetensors};
 pub use index::EXTENSION;
 pub use weights::{INDEX, INDEX_EXTENSION, SINGLE};

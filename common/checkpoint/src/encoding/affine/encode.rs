@@ -61,10 +61,13 @@ pub struct Packed {
 
 /// Where to put which parts of what is encoded.
 #[derive(Debug, Default)]
-pub(crate) struct Sink<'a> {
-    pub(crate) codes: Option<&'a mut [u8]>,
-    pub(crate) scales: Option<&'a mut [u8]>,
-    pub(crate) biases: Option<&'a mut [u8]>,
+pub struct Sink<'a> {
+    /// The codes of the rows, little-endian.
+    pub codes: Option<&'a mut [u8]>,
+    /// One scale per group, little-endian.
+    pub scales: Option<&'a mut [u8]>,
+    /// One bias per group, little-endian.
+    pub biases: Option<&'a mut [u8]>,
 }
 
 /// Encodes whole rows (or whole groups), with scales and biases of type `params`.
@@ -92,7 +95,13 @@ pub fn encode_rows(
 }
 
 /// As [`encode_rows`], into slices that are just long enough.
-pub(crate) fn encode_into(
+///
+/// # Errors
+/// As [`encode_rows`].
+///
+/// # Panics
+/// If `values` are not whole groups.
+pub fn encode_into(
     values: &[f32],
     format: Affine,
     params: FloatType,

@@ -1,0 +1,209 @@
+//! To the Hub's form, for transformers or for MLX, in any encoding that it has.
+
+use std::sync::Arc;
+
+use cake_checkpoint::container::safetensors::CONFIG;
+use cake_checkpoint::{Affine, Checkpoint, Dtype, Encoding, FloatType, Op, Part, Role, Scheme};
+
+use super::affine::AffineForm;
+use super::{Encode, config};
+use crate::error::{Error, Unsupported};
+use crate::form::{FloatForm, Form};
+use crate::gather::as_stored;
+use crate::hub::{Files, Filled, Group, lay_out};
+use crate::job::{Job, Output, Target};
+use crate::numbers::Numbers;
+use crate::piece::{Order, Piece, Place, Rows};
+use crate::safetensors::TensorToWrite;
+use crate::source::Source;
+use crate::texts::add_texts;
+
+/// For whom the files are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HubFormat {
+    /// For transformers and what reads the same.
+    Safetensors,
+    /// For MLX: the same tensors, an index in any case, and what MLX looks for in metadata and configuration.
+    Mlx,
+}
+
+impl HubFormat {
+    const fn name(self) -> &'static str {
+        match self {
+            HubFormat::Safetensors => "safetensors",
+            HubFormat::Mlx => "MLX",
+        }
+    }
+}
+
+/// The model in a directory: weights in files of at most `most_bytes` (but for larger tensors), its configuration, which
+/// says how they are stored now, and its texts.
+///
+/// # Errors
+/// [`Unsupported`] for an encoding that the format does not have, or a model that it has in another form; [`Error::Io`] if
+/// a text cannot be read.
+pub fn to_hub(
+    mut source: Source,
+    checkpoint: &Checkpoint,
+    format: HubFormat,
+    encode: Encode,
+    target: Target,
+    most_bytes: u64,
+) -> Result<Job, Error> {
+    let architecture = &checkpoint.config.architecture;
+    let has_experts = |op: &Op| matches!(op, Op::Experts(_));
+    if format == HubFormat::Mlx
+        && checkpoint.config.layers.iter().flat_map(|it| it.ops()).any(has_experts)
+    {
+        let hint = ": MLX keeps the experts of a layer in one tensor, which is not written yet";
+        let (architecture, format) = (architecture.to_string(), format.name());
+        return Err(Unsupported::Architecture { architecture, format, hint }.into());
+    }
+    let all = Numbers::of(&source, Some(checkpoint));
+    let mut groups = Vec::with_capacity(all.len());
+    let mut modules = Vec::new();
+    for numbers in &all {
+        let becomes = becomes(numbers, checkpoint, encode, format)?;
+        if let (true, Some(module)) = (numbers.is_matrix, module(&numbers.name)) {
+            modules.push((module.to_owned(), becomes.packed(numbers)));
+        }
+        match becomes {
+            Becomes::Same => {
+                groups.extend(numbers.parts.iter().map(|&part| as_stored(&source.tensors[part])));
+            }
+            Becomes::Float(float) => {
+                let shape = numbers.shape.clone();
+                let form = Arc::new(FloatForm(float));
+                let tensors = vec![tensor(&numbers.name, float.dtype(), shape)];
+                groups.push(rows(&source, numbers, form, tensors));
+            }
+            Becomes::Affine(form) => {
+                let tensors = parts(numbers, form);
+                groups.push(rows(&source, numbers, Arc::new(form), tensors));
+            }
+        }
+    }
+    let mlx = format == HubFormat::Mlx;
+    let files = Files { format: if mlx { "mlx" } else { "pt" }, most_bytes, always_index: mlx };
+    let (mut outputs, mut pieces) = lay_out(groups, files);
+    let mut config = config::read(&source.texts)?;
+    match encode {
+        Encode::AsStored => {}
+        Encode::Float(float) => config::say_plain(&mut config, float),
+        Encode::Affine(scheme) => {
+            if let Some(usual) = scheme.of_layers() {
+                modules.retain(|(_, packed)| *packed != Some(usual));
+                config::say_packed(&mut config, usual, &modules);
+            }
+        }
+        Encode::Q8_0 | Encode::Q4_0 => {} // Refused above, unless there was nothing to refuse.
+    }
+    let bytes = config::to_text(&config);
+    let place = Place { output: outputs.len(), offset: 0 };
+    outputs.push(Output { name: CONFIG.to_owned(), bytes: bytes.len() as u64 });
+    pieces.push(Piece::Known { bytes, place });
+    add_texts(&mut source, &[CONFIG], &mut outputs, &mut pieces)?;
+    Ok(Job { source, target, outputs, pieces })
+}
+
+/// What a tensor becomes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Becomes {
+    Same,
+    Float(FloatType),
+    Affine(AffineForm),
+}
+
+impl Becomes {
+    /// How the matrix is packed then; `None` if it is not.
+    fn packed(self, numbers: &Numbers) -> Option<Affine> {
+        match (self, numbers.encoding) {
+            (Becomes::Affine(form), _) => Some(form.format),
+            (Becomes::Same, Some(Encoding::Affine(format))) => Some(format),
+            _ => None,
+        }
+    }
+}
+
+fn becomes(
+    numbers: &Numbers,
+    checkpoint: &Checkpoint,
+    encode: Encode,
+    format: HubFormat,
+) -> Result<Becomes, Error> {
+    let refused = |found: String, hint| {
+        let (tensor, format) = (numbers.name.clone(), format.name());
+        Err(Unsupported::Encoding { tensor, found, format, hint }.into())
+    };
+    Ok(match (encode, numbers.encoding) {
+        (Encode::Q8_0 | Encode::Q4_0, _) => {
+            return refused(encode.to_string(), "; q8 and q4 are what it has of that kind");
+        }
+        // What nobody computes with stays, too, whatever it is.
+        (_, None) => Becomes::Same,
+        _ if numbers.is_ignored => Becomes::Same,
+        (Encode::AsStored, Some(Encoding::Float(_) | Encoding::Affine(_))) => Becomes::Same,
+        (Encode::Float(float), Some(Encoding::Float(found))) if float == found => Becomes::Same,
+        (Encode::Float(float), Some(_)) => Becomes::Float(float),
+        (Encode::Affine(scheme), Some(Encoding::Float(params))) => {
+            let shape = numbers.matrix_shape();
+            let packable = |&format: &Affine| Encoding::Affine(format).parts(shape).is_some();
+            let is_module = numbers.is_matrix && module(&numbers.name).is_some();
+            match affine(numbers, checkpoint, scheme).filter(packable) {
+                Some(format) if is_module => Becomes::Affine(AffineForm { format, params }),
+                _ => Becomes::Same,
+            }
+        }
+        (Encode::Affine(_), Some(Encoding::Affine(_))) => Becomes::Same,
+    })
+}
+
+/// What a matrix becomes by that scheme.
+fn affine(numbers: &Numbers, checkpoint: &Checkpoint, scheme: Scheme) -> Option<Affine> {
+    let is_end = |role: &Role| matches!(role, Role::Embedding(_) | Role::Head(_));
+    match checkpoint.tensor(&numbers.name).is_some_and(|tensor| is_end(&tensor.role)) {
+        true => scheme.of_ends(),
+        false => scheme.of_layers(),
+    }
+}
+
+/// The path of the module whose weight has that name.
+fn module(name: &str) -> Option<&str> {
+    name.strip_suffix(Part::Weight.ending())
+}
+
+/// The tensors of a packed matrix.
+fn parts(numbers: &Numbers, form: AffineForm) -> Vec<TensorToWrite> {
+    let specs = Encoding::Affine(form.format).parts(numbers.matrix_shape()).unwrap_or_default();
+    let module = module(&numbers.name).unwrap_or(&numbers.name);
+    let part = |spec: cake_checkpoint::PartSpec| {
+        let name = format!("{module}{}", spec.part.ending());
+        tensor(&name, spec.dtype(form.params.dtype()), spec.shape)
+    };
+    specs.into_iter().map(part).collect()
+}
+
+fn tensor(name: &str, dtype: Dtype, shape: Vec<u64>) -> TensorToWrite {
+    // Smaller than eight times a tensor that is in a file.
+    let bytes = dtype.tensor_bytes(&shape).unwrap_or(u64::MAX);
+    TensorToWrite { name: name.to_owned(), dtype, shape, bytes }
+}
+
+fn rows(
+    source: &Source,
+    numbers: &Numbers,
+    form: Arc<dyn Form>,
+    tensors: Vec<TensorToWrite>,
+) -> Group {
+    let rows = Rows {
+        name: numbers.name.clone(),
+        encoding: numbers.encoding.expect("only what is known is written in another form"),
+        parts: numbers.stretches(source),
+        shape: numbers.matrix_shape(),
+        order: Order::Same,
+        add: 0.0,
+        form,
+        places: Vec::new(),
+    };
+    Group { tensors, filled: Filled::Rows(rows) }
+}

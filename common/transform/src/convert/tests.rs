@@ -1,0 +1,122 @@
+//! Conversions, by what comes out.
+
+use std::fs;
+use std::path::Path;
+
+use cake_checkpoint::{Encoding, FloatType, Scheme};
+
+use super::{Encode, HubFormat, to_hub};
+use crate::testing::{Quiet, golden};
+use crate::{Error, Job, Numbers, Options, Source, Target, compare};
+
+const OPTIONS: Options = Options { force: false, threads: 2 };
+
+fn job(golden_name: &str, format: HubFormat, encode: Encode, path: &Path) -> Result<Job, Error> {
+    let source = golden(golden_name);
+    let checkpoint = source.checkpoint()?;
+    to_hub(source, &checkpoint, format, encode, Target::Directory(path.into()), u64::MAX)
+}
+
+/// Converts a golden model, and opens what came of it.
+fn converted(golden: &str, format: HubFormat, encode: Encode, path: &Path) -> Source {
+    job(golden, format, encode, path).unwrap().run(OPTIONS, &Quiet).unwrap();
+    Source::open(path.to_str().unwrap()).unwrap()
+}
+
+#[test]
+fn packed_weights_are_what_workers_get_and_the_configuration_says_so() {
+    let home = tempfile::tempdir().unwrap();
+    for (encode, layers) in [(Scheme::Q8, "affine-8-64"), (Scheme::Q4, "affine-4-64")] {
+        for format in [HubFormat::Safetensors, HubFormat::Mlx] {
+            let path = home.path().join(format!("{encode}-{format:?}"));
+            let found = converted("llama3-tied", format, Encode::Affine(encode), &path);
+            let checkpoint = found.checkpoint().unwrap();
+            assert!(found.warnings.is_empty() && checkpoint.warnings.is_empty());
+            let named = |name: &str| checkpoint.tensor(name).unwrap().encoding.unwrap().to_string();
+            assert_eq!(named("model.layers.1.mlp.up_proj.weight"), layers);
+            assert_eq!(named("model.embed_tokens.weight"), "affine-8-64");
+            assert_eq!(
+                path.join("model.safetensors.index.json").exists(),
+                format == HubFormat::Mlx
+            );
+            // The numbers are those of before, but for half a step.
+            let before = golden("llama3-tied");
+            let same = before.checkpoint().unwrap();
+            let all = (&before, Some(&same));
+            let found = compare(all, (&found, Some(&checkpoint)), 2, &Quiet).unwrap();
+            assert!(found.added.is_empty() && found.removed.is_empty(), "{found:?}");
+            let steps = f64::from([15u32, 255][usize::from(encode == Scheme::Q8)]);
+            for changed in &found.changed {
+                let by = changed.by.unwrap();
+                assert!(by.largest < 1.0 / steps && by.odd == 0, "{changed:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn plain_numbers_of_another_type_and_back_are_the_same() {
+    let home = tempfile::tempdir().unwrap();
+    let wide = home.path().join("wide");
+    let found = converted("qwen2", HubFormat::Safetensors, Encode::Float(FloatType::F32), &wide);
+    assert!(found.tensors.iter().all(|tensor| tensor.dtype.name() == "F32"));
+    let config = fs::read_to_string(wide.join("config.json")).unwrap();
+    assert!(config.contains("\"float32\""), "{config}");
+    let checkpoint = found.checkpoint().unwrap();
+    let back = home.path().join("back");
+    let target = Target::Directory(back.clone());
+    let encode = Encode::Float(FloatType::BF16);
+    let job = to_hub(found, &checkpoint, HubFormat::Safetensors, encode, target, u64::MAX);
+    job.unwrap().run(OPTIONS, &Quiet).unwrap();
+    let before = golden("qwen2");
+    let after = Source::open(back.to_str().unwrap()).unwrap();
+    let found = compare((&before, None), (&after, None), 2, &Quiet).unwrap();
+    assert_eq!((found.equal, found.changed.len()), (before.tensors.len(), 0), "{found:?}");
+}
+
+#[test]
+fn packed_weights_become_plain_ones_in_files_of_some_size() {
+    let home = tempfile::tempdir().unwrap();
+    let (source, path) = (golden("qwen2-mlx4"), home.path().join("plain"));
+    let checkpoint = source.checkpoint().unwrap();
+    let encode = Encode::Float(FloatType::F16);
+    let target = Target::Directory(path.clone());
+    let job = to_hub(source, &checkpoint, HubFormat::Safetensors, encode, target, 100_000).unwrap();
+    job.run(OPTIONS, &Quiet).unwrap();
+    let found = Source::open(path.to_str().unwrap()).unwrap();
+    let plain = found.checkpoint().unwrap();
+    assert!(plain.config.quantization.is_none() && found.files.len() > 2);
+    let float = Encoding::Float(FloatType::F16);
+    for numbers in Numbers::of(&found, Some(&plain)) {
+        assert_eq!(numbers.encoding, Some(float), "{}", numbers.name);
+    }
+    // A matrix of f16 holds what 4 bits times an f16 scale make, but for the rounding of their sum.
+    let before = golden("qwen2-mlx4");
+    let found = compare((&before, Some(&checkpoint)), (&found, Some(&plain)), 2, &Quiet).unwrap();
+    assert!(found.added.is_empty() && found.removed.is_empty(), "{found:?}");
+    for changed in &found.changed {
+        assert!(changed.by.unwrap().largest < 1e-3, "{changed:?}");
+    }
+}
+
+#[test]
+fn what_a_format_does_not_have_is_refused_by_name() {
+    let home = tempfile::tempdir().unwrap();
+    let error = job("llama", HubFormat::Safetensors, Encode::Q8_0, home.path()).unwrap_err();
+    assert!(
+        error.to_string().contains("stored as q8_0, which safetensors does not have"),
+        "{error}"
+    );
+    let error = job("qwen3-moe", HubFormat::Mlx, Encode::AsStored, home.path()).unwrap_err();
+    assert!(error.to_string().contains("Qwen3MoeForCausalLM cannot be written as MLX"), "{error}");
+    assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn encodings_are_called_by_their_names() {
+    for encode in Encode::ALL {
+        assert_eq!(encode.to_string().parse(), Ok(encode));
+    }
+    let error = "q5".parse::<Encode>().unwrap_err().to_string();
+    assert!(error.contains("as-stored, f32, f16, bf16, q8, q4, q8_0, q4_0"), "{error}");
+}
