@@ -39,7 +39,7 @@ pub struct SourceFile {
 }
 
 impl Source {
-    /// Finds (see [`locate`]) and opens what `model` says; reads headers alone.
+    /// Finds (see [`locate()`]) and opens what `model` says; reads headers alone.
     ///
     /// # Errors
     /// [`Error::Checkpoint`]: it is not there, or a file is malformed.

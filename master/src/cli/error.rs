@@ -37,6 +37,20 @@ pub enum Error {
         /// The first layer that differs by itself.
         layer: Option<usize>,
     },
+    /// A checkpoint does not hold what it should.
+    #[error("{tensors} tensors of {path} are not those that the digests are of")]
+    DigestsDiffer {
+        /// How many.
+        tensors: usize,
+        /// The checkpoint.
+        path: PathBuf,
+    },
+    /// Two checkpoints are not the same.
+    #[error("the checkpoints differ in {tensors} tensors")]
+    CheckpointsDiffer {
+        /// How many.
+        tensors: usize,
+    },
     /// Trust cannot be had, or does not allow something.
     #[error(transparent)]
     Membership(#[from] crate::membership::Error),
@@ -179,12 +193,21 @@ impl Error {
         WrongArgument::new(argument, found, expected).into()
     }
 
+    /// Whether the command's report says it all: then there is no other JSON.
+    pub fn is_reported(&self) -> bool {
+        matches!(
+            self,
+            Self::Unwell { .. } | Self::DigestsDiffer { .. } | Self::CheckpointsDiffer { .. }
+        )
+    }
+
     /// 130 for an interruption, as shells have it; 1 otherwise.
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Interrupted | Self::Transform(cake_transform::Error::Stopped { .. }) => {
-                ExitCode::from(130)
-            }
+            Self::Interrupted
+            | Self::Transform(
+                cake_transform::Error::Stopped { .. } | cake_transform::Error::Interrupted,
+            ) => ExitCode::from(130),
             _ => ExitCode::FAILURE,
         }
     }

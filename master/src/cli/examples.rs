@@ -59,15 +59,32 @@ pub(super) const SPLIT: &str = r#"Examples:
 
 A run that was interrupted, or for which the disk was too small, goes on where it was with the same command."#;
 
+/// Of `cake-master convert`.
+pub(super) const CONVERT: &str = r#"Examples:
+  cake-master convert ~/models/qwen3-8b --to mlx --encode q4 --out ~/models/qwen3-8b-4bit
+  cake-master convert ~/models/qwen3-8b-4bit --to safetensors --encode f16 --out ~/models/qwen3-8b-f16
+
+A run that was interrupted, or for which the disk was too small, goes on where it was with the same command."#;
+
+/// Of `cake-master verify`.
+pub(super) const VERIFY: &str = r#"Examples:
+  cake-master verify ~/models/qwen3-8b --write-digests qwen3-8b.b3
+  cake-master verify /media/stick/qwen3-8b --digests qwen3-8b.b3"#;
+
+/// Of `cake-master diff`.
+pub(super) const DIFF: &str = r#"Examples:
+  cake-master diff ~/models/qwen3-8b ~/models/qwen3-8b-4bit
+  cake-master diff ~/models/qwen3-8b-4bit ~/models/qwen3-8b-8bit --json"#;
+
 /// Of `cake-master doctor`.
 pub(super) const DOCTOR: &str = r#"Examples:
   cake-master doctor
   cake-master doctor --worker 127.0.0.1:7117 --json"#;
 
-/// Of `cake-master verify`.
-pub(super) const VERIFY: &str = r#"Examples:
-  cake-master verify ~/models/llama-3.2-1b
-  cake-master verify ~/models/llama-3.2-1b --place tablet=0..16 --tolerance 1e-4"#;
+/// Of `cake-master compare`.
+pub(super) const COMPARE: &str = r#"Examples:
+  cake-master compare ~/models/llama-3.2-1b
+  cake-master compare ~/models/llama-3.2-1b --place tablet=0..16 --tolerance 1e-4"#;
 
 /// Of `cake-master init`.
 pub(super) const INIT: &str = r#"Examples:

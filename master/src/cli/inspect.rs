@@ -3,8 +3,12 @@ use std::sync::Arc;
 
 use cake_checkpoint::units::format_bytes;
 use cake_checkpoint::{Checkpoint, LayerRange, LayerSpec, Op, RopeScaling, Scheme};
+use cake_transform::{Source, Stats, stats};
 use serde::Serialize;
+use tokio::task::block_in_place;
 
+use super::ctrl_c::Interrupts;
+use super::files::{Progress, threads, watched};
 use super::{Error, out, report};
 use crate::model::Model;
 
@@ -17,6 +21,9 @@ pub(super) struct Args {
     /// List every tensor.
     #[arg(long)]
     tensors: bool,
+    /// Read every tensor and say what its numbers are like, after decoding.
+    #[arg(long)]
+    stats: bool,
     /// Print JSON.
     #[arg(long, help_heading = "Output")]
     pub(super) json: bool,
@@ -50,6 +57,8 @@ struct Summary<'a> {
     warnings: &'a [String],
     #[serde(skip_serializing_if = "Option::is_none")]
     tensors: Option<Vec<TensorLine<'a>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stats: Option<Vec<Stats>>,
 }
 
 /// A mixture of experts.
@@ -77,14 +86,30 @@ struct TensorLine<'a> {
 }
 
 impl Args {
-    /// Reads the headers and prints.
-    pub(super) fn run(self) -> Result<(), Error> {
-        let checkpoint = Arc::new(Checkpoint::open(&self.model)?);
-        let summary = summary(&checkpoint, self.tensors);
+    /// Reads the headers, or all of it for its statistics, and prints.
+    pub(super) async fn run(self, interrupts: Interrupts) -> Result<(), Error> {
+        let checkpoint = Arc::new(block_in_place(|| Checkpoint::open(&self.model))?);
+        let stats = match self.stats {
+            true => Some(self.stats(checkpoint.clone(), interrupts).await?),
+            false => None,
+        };
+        let summary = Summary { stats, ..summary(&checkpoint, self.tensors) };
         if self.json {
             return report::print_json(&summary);
         }
         out::text(describe(&summary))
+    }
+
+    async fn stats(
+        &self,
+        checkpoint: Arc<Checkpoint>,
+        interrupts: Interrupts,
+    ) -> Result<Vec<Stats>, Error> {
+        let source = block_in_place(|| Source::open(&self.model))?;
+        let place = source.location.path.clone();
+        let read =
+            move |progress: &Progress| stats(&source, Some(&checkpoint), threads(None), progress);
+        Ok(watched(&place, "read", self.json, interrupts, read).await??)
     }
 }
 
@@ -143,6 +168,7 @@ fn summary(checkpoint: &Arc<Checkpoint>, tensors: bool) -> Summary<'_> {
         kv_bytes_per_token_f32: config.kv_bytes_per_token(cake_checkpoint::KvDtype::F32),
         warnings: &checkpoint.warnings,
         tensors: tensors.then(|| lines.collect()),
+        stats: None,
     }
 }
 
@@ -189,6 +215,13 @@ fn describe(summary: &Summary<'_>) -> String {
     lines.extend(summary.tensors.iter().flatten().map(|tensor| {
         let TensorLine { name, dtype, shape, bytes, .. } = tensor;
         format!("  {name} {dtype} {shape:?} {bytes}")
+    }));
+    lines.extend(summary.stats.iter().flatten().map(|stats| {
+        let Stats { name, smallest, largest, mean, rms, zeros, odd } = stats;
+        let odd = if *odd == 0 { String::new() } else { format!(", {odd} not finite") };
+        format!(
+            "  {name} from {smallest:.4e} to {largest:.4e}, mean {mean:.4e}, rms {rms:.4e}, {zeros} zeros{odd}"
+        )
     }));
     lines.push(String::new());
     lines.join("\n")

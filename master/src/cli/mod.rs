@@ -2,12 +2,14 @@
 mod announce;
 mod args;
 mod chat;
+mod compare;
 mod ctrl_c;
 mod demo;
 mod doctor;
 mod error;
 mod examples;
 mod extract;
+mod files;
 mod init;
 mod input;
 mod inspect;
@@ -16,13 +18,11 @@ mod out;
 mod plan;
 mod push;
 mod report;
-mod rewrite;
 mod run;
 mod serve;
 mod show;
 mod token;
 mod told;
-mod verify;
 mod workers;
 
 use std::process::ExitCode;
@@ -77,16 +77,25 @@ enum Command {
     Extract(extract::Args),
     /// Write all weights to one safetensors file.
     #[command(after_help = examples::MERGE)]
-    Merge(rewrite::merge::Args),
+    Merge(files::merge::Args),
     /// Write the weights to several safetensors files with an index.
     #[command(after_help = examples::SPLIT)]
-    Split(rewrite::split::Args),
+    Split(files::split::Args),
     /// Check every worker: reachable, versions, disk, clock, links. One fix per line.
     #[command(after_help = examples::DOCTOR)]
     Doctor(doctor::Args),
     /// Check that every worker computes what this machine computes, and name the layer that differs.
+    #[command(after_help = examples::COMPARE)]
+    Compare(Box<compare::Args>),
+    /// Check the files of a checkpoint, and digests of its tensors.
     #[command(after_help = examples::VERIFY)]
-    Verify(Box<verify::Args>),
+    Verify(files::verify::Args),
+    /// Say what two checkpoints have that the other has not, and by how much their numbers differ.
+    #[command(after_help = examples::DIFF)]
+    Diff(files::diff::Args),
+    /// Write the model in another format or encoding.
+    #[command(after_help = examples::CONVERT)]
+    Convert(files::convert::Args),
     /// Make a certificate authority, so that workers on a network can join.
     #[command(after_help = examples::INIT)]
     Init(init::Args),
@@ -117,8 +126,7 @@ impl Cli {
         out::last(move || {
             // First the sentence: somebody may read it though nobody reads the JSON.
             out::note(format_args!("cake-master: {error}"));
-            // What doctor finds wrong stands in its report.
-            if json && !matches!(error, Error::Unwell { .. }) {
+            if json && !error.is_reported() {
                 report::print_error(&error).ok(); // It has been told.
             }
         });
@@ -157,7 +165,10 @@ impl Command {
             Self::Split(args) => args.write.json,
             Self::Doctor(args) => args.json,
             Self::Token(args) => args.json,
+            Self::Compare(args) => args.json,
             Self::Verify(args) => args.json,
+            Self::Diff(args) => args.json,
+            Self::Convert(args) => args.write.json,
             Self::Workers(args) => args.json(),
             Self::Init(_)
             | Self::Demo(_)
@@ -184,12 +195,15 @@ async fn dispatch(command: Command, ctrl_c: CtrlC) -> Result<(), Error> {
         Command::Serve(args) => args.run(ctrl_c).await,
         Command::Plan(args) => args.run().await,
         Command::Push(args) => args.run().await,
-        Command::Inspect(args) => block_in_place(|| args.run()),
+        Command::Inspect(args) => args.run(ctrl_c.take_over()).await,
         Command::Extract(args) => args.run(ctrl_c.take_over()).await,
         Command::Merge(args) => args.run(ctrl_c.take_over()).await,
         Command::Split(args) => args.run(ctrl_c.take_over()).await,
         Command::Doctor(args) => args.run().await,
-        Command::Verify(args) => args.run().await,
+        Command::Compare(args) => args.run().await,
+        Command::Verify(args) => args.run(ctrl_c.take_over()).await,
+        Command::Diff(args) => args.run(ctrl_c.take_over()).await,
+        Command::Convert(args) => args.run(ctrl_c.take_over()).await,
         Command::Init(args) => block_in_place(|| args.run()),
         Command::Token(args) => args.run().await,
         Command::Workers(args) => args.run().await,

@@ -174,7 +174,7 @@ fn a_device_whose_numbers_arrive_changed_is_named_with_its_layer() {
     let model = master::path(site.model.path());
     let pins = master::pins(&PLACE);
     let verify = |more: &[&str]| {
-        let mut args = vec!["verify", &model];
+        let mut args = vec!["compare", &model];
         args.extend(pins.iter().map(String::as_str).chain(ARGS.iter().copied()));
         args.extend(more);
         master.run(&args)

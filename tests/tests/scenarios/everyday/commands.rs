@@ -29,7 +29,7 @@ fn members_that_are_busy_are_named_with_who_holds_them_and_the_master_takes_noth
     let commands: [&[&str]; 5] = [
         &["run", &llama, "hello"],
         &["plan", &llama],
-        &["verify", &llama],
+        &["compare", &llama],
         &["chat", &llama],
         &["serve", &llama, "--listen", "127.0.0.1:0", "--join", "127.0.0.1:0"],
     ];
@@ -89,15 +89,15 @@ fn a_machine_without_workers_says_that_it_computes_alone_unless_that_was_asked_f
 }
 
 #[test]
-fn nothing_to_verify_is_said_and_is_no_success() {
+fn nothing_to_compare_is_said_and_is_no_success() {
     let llama = path(&golden("llama").path);
     let alone = Master::alone();
-    assert_says(&alone.run(&["verify", &llama]).refusal(), &["no worker to verify", "init"]);
-    let asked = alone.run(&["verify", &llama, "--alone"]).refusal();
-    assert_says(&asked, &["no worker to verify", "--alone"]);
+    assert_says(&alone.run(&["compare", &llama]).refusal(), &["no worker to compare", "init"]);
+    let asked = alone.run(&["compare", &llama, "--alone"]).refusal();
+    assert_says(&asked, &["no worker to compare", "--alone"]);
     let worker = TestWorker::new("kitchen");
     let master = Master::over([&worker]);
-    let args = ["verify", &llama, "--local-memory", "1GiB", "--place", "master=0..5"];
+    let args = ["compare", &llama, "--local-memory", "1GiB", "--place", "master=0..5"];
     let ended = master.run(&args);
     assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
     assert_says(&ended.stderr, &["no worker has layers", "kitchen has no layers: --place"]);

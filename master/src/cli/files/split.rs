@@ -1,11 +1,10 @@
 //! `cake-master split MODEL --max-shard-size 5GB --out DIR`: the weights in files that are not too large.
 use std::path::PathBuf;
 
-use cake_checkpoint::units::{UnitError, parse_bytes};
 use cake_transform::{Job, Target, split};
 use tokio::task::block_in_place;
 
-use super::{WriteArgs, open};
+use super::{WriteArgs, open, size};
 use crate::cli::Error;
 use crate::cli::ctrl_c::Interrupts;
 
@@ -35,8 +34,4 @@ impl Args {
 
 fn split_to(args: &Args) -> Result<Job, Error> {
     Ok(split(open(&args.model)?, Target::Directory(args.out.clone()), args.max_shard_size)?)
-}
-
-fn size(text: &str) -> Result<u64, UnitError> {
-    parse_bytes(text)
 }

@@ -16,7 +16,7 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 
 /// What a job's threads say, and what they are told.
 #[derive(Debug, Default)]
-pub(super) struct Progress {
+pub(in crate::cli) struct Progress {
     done: AtomicU64,
     total: AtomicU64,
     /// What was there when it began.
@@ -67,8 +67,8 @@ impl Observer for Progress {
     }
 }
 
-/// Draws on standard error until it has ended: a bar on a terminal, a line now and then elsewhere.
-pub(super) async fn draw(progress: Arc<Progress>) {
+/// Draws on standard error until it has ended, with `what` happens to the bytes: a bar on a terminal, a line now and then elsewhere.
+pub(super) async fn draw(progress: Arc<Progress>, what: &'static str) {
     let terminal = std::io::stderr().is_terminal();
     let style = ProgressStyle::with_template(
         "  [{bar:40}] {binary_bytes:>10} of {binary_total_bytes} {msg}",
@@ -90,7 +90,7 @@ pub(super) async fn draw(progress: Arc<Progress>) {
         if !terminal && said.elapsed() >= LINE_EVERY {
             said = Instant::now();
             let (done, total) = (format_bytes(done), format_bytes(total));
-            out::note(format_args!("{done} of {total} written ({message})"));
+            out::note(format_args!("{done} of {total} {what} ({message})"));
         }
     }
     out::patiently(|| bar.abandon());

@@ -1,18 +1,21 @@
-//! Commands that write a checkpoint anew: what they share. One file per command.
+//! Commands that read a whole checkpoint, or write one anew: what they share. One file per command.
+pub(super) mod convert;
+pub(super) mod diff;
 pub(super) mod merge;
 mod progress;
 pub(super) mod split;
+pub(super) mod verify;
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use cake_checkpoint::units::{format_bytes, format_rate};
+use cake_checkpoint::units::{UnitError, format_bytes, format_rate, parse_bytes};
 use cake_transform::{Job, Options, Outcome, Source, Target};
 use serde::Serialize;
 
-use self::progress::Progress;
+pub(super) use self::progress::Progress;
 use super::ctrl_c::Interrupts;
 use super::report::{self, duration};
 use super::{Error, out};
@@ -63,28 +66,13 @@ pub(super) fn file_or_directory(path: PathBuf) -> Target {
 
 impl WriteArgs {
     /// Runs the job to its end or to an interrupt, and tells how far it is and what was written.
-    pub(super) async fn write(&self, job: Job, mut interrupts: Interrupts) -> Result<(), Error> {
+    pub(super) async fn write(&self, job: Job, interrupts: Interrupts) -> Result<(), Error> {
         let job = Arc::new(job);
-        let progress = Arc::new(Progress::default());
-        let options = Options { force: self.force, threads: self.threads() };
-        let started = Instant::now();
-        let (running, watching) = (job.clone(), progress.clone());
-        let mut writing =
-            tokio::task::spawn_blocking(move || running.run(options, watching.as_ref()));
-        let drawing = (!self.json).then(|| tokio::spawn(progress::draw(progress.clone())));
-        let written = tokio::select! {
-            written = &mut writing => written,
-            () = interrupts.next() => {
-                progress.cancel();
-                writing.await // A few pieces of four MiB later.
-            }
-        };
-        progress.end();
-        if let Some(drawing) = drawing {
-            drawing.await.ok();
-        }
+        let options = Options { force: self.force, threads: threads(self.threads) };
+        let (started, running) = (Instant::now(), job.clone());
+        let run = move |progress: &Progress| running.run(options, progress);
         let path = job.target.path();
-        let outcome = written.map_err(|_| Error::Task { path: path.to_owned() })??;
+        let outcome = watched(path, "written", self.json, interrupts, run).await??;
         let seconds = started.elapsed().as_secs_f64();
         if self.json {
             let Outcome { bytes, resumed: resumed_bytes } = outcome;
@@ -99,11 +87,44 @@ impl WriteArgs {
         }
         out::line(sentence(path, outcome, seconds))
     }
+}
 
-    fn threads(&self) -> usize {
-        let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        self.threads.map_or(processors.min(MOST_THREADS), NonZeroUsize::get)
+/// Does what takes long on a thread of its own, to its end or to an interrupt, and draws how far it is unless `quiet`.
+/// `done`: what happens to the bytes that progress counts, such as "read".
+pub(super) async fn watched<T: Send + 'static>(
+    path: &Path,
+    done: &'static str,
+    quiet: bool,
+    mut interrupts: Interrupts,
+    work: impl FnOnce(&Progress) -> T + Send + 'static,
+) -> Result<T, Error> {
+    let progress = Arc::new(Progress::default());
+    let watching = progress.clone();
+    let mut working = tokio::task::spawn_blocking(move || work(&watching));
+    let drawing = (!quiet).then(|| tokio::spawn(progress::draw(progress.clone(), done)));
+    let outcome = tokio::select! {
+        outcome = &mut working => outcome,
+        () = interrupts.next() => {
+            progress.cancel();
+            working.await // A few pieces of some MiB later.
+        }
+    };
+    progress.end();
+    if let Some(drawing) = drawing {
+        drawing.await.ok();
     }
+    outcome.map_err(|_| Error::Task { path: path.to_owned() })
+}
+
+/// Reads a size such as `5GB`.
+fn size(text: &str) -> Result<u64, UnitError> {
+    parse_bytes(text)
+}
+
+/// As many threads as were asked for.
+pub(super) fn threads(asked: Option<NonZeroUsize>) -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    asked.map_or(processors.min(MOST_THREADS), NonZeroUsize::get)
 }
 
 fn sentence(path: &Path, outcome: Outcome, seconds: f64) -> String {

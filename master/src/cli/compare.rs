@@ -1,4 +1,4 @@
-//! `cake-master verify`: does every device compute what this machine computes?
+//! `cake-master compare`: does every device compute what this machine computes?
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use cake_proto::StepItem;
 /// Rows of the probe: enough that positions and attention count.
 const ROWS: usize = 16;
 
-/// Arguments of `verify`.
+/// Arguments of `compare`.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Comparison")]
 pub(super) struct Args {
@@ -64,7 +64,7 @@ impl Args {
         }
         let (cluster, _door) = self.cluster.whereabouts().await?;
         if cluster.addresses().is_empty() {
-            return Err(self.cluster.nobody("verify", &cluster));
+            return Err(self.cluster.nobody("compare", &cluster));
         }
         let plan = PlanArgs { numerics: Numerics::Exact, ..self.plan };
         let request: PlanRequest = plan.try_into()?;
@@ -89,7 +89,7 @@ impl Args {
         prepared.release().await;
         if verdicts.is_empty() {
             let why = "no worker has layers in this plan; --place NAME=A..B gives some to one";
-            return Err(Error::NoWorkers { action: "verify", why: why.to_owned() });
+            return Err(Error::NoWorkers { action: "compare", why: why.to_owned() });
         }
         if self.json {
             report::print_json(&verdicts)?;

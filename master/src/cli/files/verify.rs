@@ -1,0 +1,134 @@
+//! `cake-master verify MODEL`: whether the files of a checkpoint are whole, and hold what they should.
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use cake_checkpoint::units::format_bytes;
+use cake_transform::Source;
+use cake_transform::digests::{self, Digests, DigestsDiffer, MAX_DIGESTS_BYTES, digests};
+use serde::Serialize;
+use tokio::task::block_in_place;
+
+use super::{Progress, open, threads, watched};
+use crate::cli::ctrl_c::Interrupts;
+use crate::cli::{Error, out, report};
+
+/// Arguments of `verify`.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Digests")]
+pub(crate) struct Args {
+    /// A checkpoint directory, a file of a format that is read, or org/name in the local Hub cache.
+    model: String,
+    /// Compare with the digests in this file: a line for each tensor, BLAKE3 in hexadecimal, two spaces, its name.
+    /// Default: nothing to compare with.
+    #[arg(long, value_name = "FILE")]
+    digests: Option<PathBuf>,
+    /// Write the digests to this file. Default: nowhere.
+    #[arg(long, value_name = "FILE")]
+    write_digests: Option<PathBuf>,
+    /// How many threads read. Default: one for each processor, 8 at most.
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+    /// Print JSON.
+    #[arg(long, help_heading = "Output")]
+    pub(in crate::cli) json: bool,
+}
+
+/// What was found.
+#[derive(Debug, Serialize)]
+struct Verdict<'a> {
+    ok: bool,
+    files: usize,
+    tensors: usize,
+    bytes: u64,
+    /// Why it is no model that runs here; nothing if it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_run: Option<String>,
+    warnings: &'a [String],
+    /// How digests differ from those that were expected, if any were.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    differ: Option<&'a DigestsDiffer>,
+    digests: &'a Digests,
+}
+
+impl Args {
+    /// Checks structure, then reads every byte.
+    pub(in crate::cli) async fn run(self, interrupts: Interrupts) -> Result<(), Error> {
+        let (source, not_run, expected) = block_in_place(|| self.open())?;
+        let bytes: u64 = source.tensors.iter().map(|tensor| tensor.bytes).sum();
+        let (files, tensors) = (source.files.len(), source.tensors.len());
+        let warnings = source.warnings.clone();
+        let place = source.location.path.clone();
+        let threads = threads(self.threads);
+        let read = move |progress: &Progress| digests(&source, threads, progress);
+        let found = watched(&place, "read", self.json, interrupts, read).await??;
+        if let Some(path) = &self.write_digests {
+            let text = digests::to_text(&found);
+            block_in_place(|| std::fs::write(path, text))
+                .map_err(|source| file("write", path, source))?;
+        }
+        let differ = expected.map(|expected| DigestsDiffer::between(&found, &expected));
+        let wrong = differ.as_ref().map_or(0, DigestsDiffer::count);
+        if self.json {
+            report::print_json(&Verdict {
+                ok: wrong == 0,
+                files,
+                tensors,
+                bytes,
+                not_run,
+                warnings: &warnings,
+                differ: differ.as_ref(),
+                digests: &found,
+            })?;
+        } else {
+            let size = format_bytes(bytes);
+            out::line(format_args!(
+                "{files} files are whole: {tensors} tensors, {size}, all read"
+            ))?;
+            if let Some(why) = not_run {
+                out::line(format_args!("not a model that runs here: {why}"))?;
+            }
+            match &differ {
+                None => {}
+                Some(_) if wrong == 0 => out::line("every digest is the expected one")?,
+                Some(differ) => out::text(list(differ))?,
+            }
+        }
+        match wrong {
+            0 => Ok(()),
+            tensors => Err(Error::DigestsDiffer { tensors, path: place }),
+        }
+    }
+
+    /// Opens everything that is to be read.
+    fn open(&self) -> Result<(Source, Option<String>, Option<Digests>), Error> {
+        let source = open(&self.model)?;
+        let not_run = source.checkpoint().err().map(|error| error.to_string());
+        let expected = self.digests.as_deref().map(read_digests).transpose()?;
+        Ok((source, not_run, expected))
+    }
+}
+
+fn read_digests(path: &Path) -> Result<Digests, Error> {
+    let bytes = path.metadata().map_err(|source| file("read", path, source))?.len();
+    if bytes > MAX_DIGESTS_BYTES {
+        let expected = format!("a list of at most {}", format_bytes(MAX_DIGESTS_BYTES));
+        return Err(Error::argument("--digests", path.display(), expected));
+    }
+    let text = std::fs::read_to_string(path).map_err(|source| file("read", path, source))?;
+    let malformed = |line| {
+        let expected = format!("64 hexadecimal digits, two spaces and a name in line {line}");
+        Error::argument("--digests", path.display(), expected)
+    };
+    digests::from_text(&text).map_err(malformed)
+}
+
+fn list(differ: &DigestsDiffer) -> String {
+    let DigestsDiffer { changed, missing, added } = differ;
+    let line = |what: &'static str| move |name: &String| format!("{what:<8} {name}\n");
+    let lines = changed.iter().map(line("changed")).chain(missing.iter().map(line("missing")));
+    lines.chain(added.iter().map(line("added"))).collect()
+}
+
+fn file(action: &'static str, path: &Path, source: std::io::Error) -> Error {
+    Error::File { action, path: path.to_owned(), source }
+}
