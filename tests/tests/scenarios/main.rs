@@ -13,6 +13,7 @@ mod devices;
 mod discovery;
 mod errors;
 mod everyday;
+mod files;
 mod golden;
 mod hostile;
 mod intruders;

@@ -1,9 +1,9 @@
 //! What a thread of a job works with.
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::outputs::{Outputs, folder_of};
+use super::outputs::Outputs;
 use crate::error::Error;
 use crate::job::{Job, Observer};
 
@@ -45,13 +45,6 @@ impl<'a> Bench<'a> {
 
     /// What a write that failed means.
     pub(super) fn write_failed(&self, output: usize, cause: io::Error) -> Error {
-        let path = self.outputs.path(output);
-        match cause.kind() {
-            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-                let free = cake_platform::free_space(folder_of(path)).map_or(0, |it| it.free_bytes);
-                Error::NoRoom { path: self.job.target.path().into(), needed: 0, free }
-            }
-            _ => Error::io("write", path, cause),
-        }
+        Error::io("write", self.outputs.path(output), cause)
     }
 }

@@ -34,6 +34,10 @@ pub(super) struct Earlier {
     pub(super) doubtful: Vec<u32>,
     /// The last that were written, latest first.
     pub(super) latest: Vec<u32>,
+    /// Whether the machine has been up since.
+    pub(super) same_boot: bool,
+    /// Length of the journal without a line that was cut.
+    bytes: u64,
 }
 
 impl Journal {
@@ -62,15 +66,20 @@ impl Journal {
         Ok(parse(&String::from_utf8_lossy(&text), job, boot))
     }
 
-    /// Begins anew, with the units of an earlier run that count.
+    /// Goes on with the units of an earlier run that count, or begins anew.
     pub(super) fn begin(&mut self, job: &str, boot: &str, earlier: &Earlier) -> Result<(), Error> {
+        self.units = earlier.done.len();
+        let failed = |cause| Error::io("write", &self.path, cause);
+        if earlier.same_boot {
+            // As it stands: a run that is killed here loses nothing.
+            self.file.set_len(earlier.bytes).map_err(failed)?;
+            return self.file.seek(SeekFrom::End(0)).map(drop).map_err(failed);
+        }
         let mut text = format!("{FORMAT} {job} {boot}\n");
         for (unit, digest) in &earlier.done {
             text += &format!("u {unit} {digest}\n");
         }
         text += &format!("s {}\n", earlier.done.len());
-        self.units = earlier.done.len();
-        let failed = |cause| Error::io("write", &self.path, cause);
         self.file.set_len(0).map_err(failed)?;
         self.file.seek(SeekFrom::Start(0)).map_err(failed)?;
         self.file.write_all(text.as_bytes()).map_err(failed)?;
@@ -113,7 +122,9 @@ fn parse(text: &str, job: &str, boot: &str) -> Option<Earlier> {
     if format_and_job != format!("{FORMAT} {job}") {
         return None;
     }
-    let mut earlier = Earlier::default();
+    let bytes = text.rfind('\n')? as u64 + 1;
+    let same_boot = before == boot;
+    let mut earlier = Earlier { same_boot, bytes, ..Earlier::default() };
     let (mut written, mut synced) = (Vec::new(), 0);
     for line in lines {
         let words: Vec<&str> = line.split(' ').collect();
@@ -129,7 +140,7 @@ fn parse(text: &str, job: &str, boot: &str) -> Option<Earlier> {
             _ => return None,
         }
     }
-    if before != boot {
+    if !same_boot {
         earlier.doubtful = written.split_off(synced.min(written.len()));
     }
     Some(earlier)
@@ -179,7 +190,8 @@ mod tests {
     #[test]
     fn a_line_that_was_cut_counts_for_nothing() {
         let cut = text(&["cake-transform 1 job boot", "u 3 aa"]) + "u 4 b";
-        assert_eq!(parse(&cut, "job", "boot").unwrap().done.len(), 1);
+        let found = parse(&cut, "job", "boot").unwrap();
+        assert_eq!((found.done.len(), found.bytes), (1, cut.len() as u64 - 5));
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod units;
 mod work;
 
 use std::collections::BTreeSet;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -47,8 +48,11 @@ impl Job {
         let units = Units::of(self)?;
         let identity = self.identity()?;
         let mut journal = Journal::open(&beside(target, JOURNAL), target)?;
-        let (outputs, earlier) = self.resume(&mut journal, &identity, &units, observer)?;
-        let total: u64 = self.outputs.iter().map(|output| output.bytes).sum();
+        let resumed = self.resume(&mut journal, &identity, &units, observer)?;
+        let (there, earlier) = match resumed {
+            Some((outputs, earlier)) => (Some(outputs), earlier),
+            None => (None, Earlier::default()),
+        };
         let left: Vec<u32> =
             (0..units.count()).filter(|unit| !earlier.done.contains_key(unit)).collect();
         let bytes_of = |unit: u32| {
@@ -57,7 +61,17 @@ impl Job {
         };
         let resumed: u64 = earlier.done.keys().map(|&unit| bytes_of(unit)).sum();
         let needed: u64 = left.iter().map(|&unit| bytes_of(unit)).sum();
-        enough_room(target, needed)?;
+        let total = resumed + needed;
+        if let Err(error) = enough_room(target, needed) {
+            if there.is_none() {
+                journal.remove()?; // Nothing was begun.
+            }
+            return Err(error);
+        }
+        let outputs = match there {
+            Some(outputs) => outputs,
+            None => Outputs::create(self)?,
+        };
         journal.begin(&identity, &boot(), &earlier)?;
         observer.progress(resumed, total);
 
@@ -79,28 +93,31 @@ impl Job {
         match failed {
             None => {}
             Some(Error::Stopped { .. }) => return Err(Error::Stopped { done, total }),
-            Some(Error::NoRoom { path, free, .. }) => {
-                return Err(Error::NoRoom { path, needed: resumed + needed - done, free });
+            Some(Error::Io { cause, .. }) if is_full(&cause) => {
+                let free =
+                    cake_platform::free_space(folder_of(target)).map_or(0, |it| it.free_bytes);
+                return Err(Error::NoRoom { path: target.into(), needed: total - done, free });
             }
             Some(error) => return Err(error),
         }
         outputs.finish()?;
         journal.remove()?;
-        Ok(Outcome { bytes: total, resumed })
+        let bytes = self.outputs.iter().map(|output| output.bytes).sum();
+        Ok(Outcome { bytes, resumed })
     }
 
-    /// What an earlier run left, if it can be gone on with, or else new outputs.
+    /// What an earlier run left, if it can be gone on with.
     fn resume(
         &self,
         journal: &mut Journal,
         identity: &str,
         units: &Units,
         observer: &dyn Observer,
-    ) -> Result<(Outputs, Earlier), Error> {
+    ) -> Result<Option<(Outputs, Earlier)>, Error> {
         let found = journal.earlier(identity, &boot())?;
         let reopened = found.and_then(|earlier| Some((Outputs::reopen(self)?, earlier)));
         let Some((outputs, mut earlier)) = reopened else {
-            return Ok((Outputs::create(self)?, Earlier::default()));
+            return Ok(None);
         };
         earlier.done.retain(|&unit, _| unit < units.count());
         let stop = AtomicBool::new(false);
@@ -119,7 +136,7 @@ impl Job {
             earlier.done.remove(&unit);
         }
         drop(bench);
-        Ok((outputs, earlier))
+        Ok(Some((outputs, earlier)))
     }
 }
 
@@ -189,6 +206,11 @@ impl Shared {
         // A panic while it is held leaves at worst a line that was cut.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether the disk, or what somebody may have of it, is full.
+fn is_full(cause: &io::Error) -> bool {
+    matches!(cause.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
 /// Refuses to begin what there is no room for.

@@ -6,8 +6,12 @@ use crate::error::Error;
 use crate::job::Job;
 use crate::piece::{Piece, Rows};
 
-/// About how much of the source a unit is. Also what a run that was killed may have to do again, for each thread.
-const UNIT_BYTES: u64 = 4 << 20;
+/// About how many units a job has: what a run that was killed may have to do again, for each thread, is one of so many.
+const UNITS: u64 = 2048;
+/// A unit is not smaller, as each costs some calls of the system and a line of the journal.
+const LEAST_UNIT: u64 = 64 << 10;
+/// A unit is not larger, as each thread holds one.
+const MOST_UNIT: u64 = 4 << 20;
 /// Most that rows which belong together may have.
 const MOST_BYTES: u64 = 64 << 20;
 
@@ -37,16 +41,18 @@ struct Cut {
 
 impl Units {
     pub(super) fn of(job: &Job) -> Result<Units, Error> {
+        let total = job.pieces.iter().map(source_bytes).fold(0, u64::saturating_add);
+        let unit_bytes = (total / UNITS).clamp(LEAST_UNIT, MOST_UNIT).next_multiple_of(4096);
         let mut pieces = Vec::with_capacity(job.pieces.len());
         let mut count = 0u32;
         for piece in &job.pieces {
             let (length, step) = match piece {
                 Piece::Known { bytes, .. } => (bytes.len() as u64, u64::MAX),
-                Piece::Copy { from, .. } => (from.bytes, UNIT_BYTES),
-                Piece::Rows(rows) => (rows.shape[0], rows_at_once(rows)?),
+                Piece::Copy { from, .. } => (from.bytes, unit_bytes),
+                Piece::Rows(rows) => (rows.shape[0], rows_at_once(rows, unit_bytes)?),
             };
             pieces.push(Cut { length, step, first: count });
-            // Units have four MiB or are a piece: four thousand million of them are in no computer's files.
+            // Units have 64 KiB or are a piece: four thousand million of them are in no computer's files.
             count = count.saturating_add(u32::try_from(length.div_ceil(step)).unwrap_or(u32::MAX));
         }
         Ok(Units { pieces, count })
@@ -66,8 +72,17 @@ impl Units {
     }
 }
 
+/// Bytes that a piece reads.
+fn source_bytes(piece: &Piece) -> u64 {
+    match piece {
+        Piece::Known { .. } => 0,
+        Piece::Copy { from, .. } => from.bytes,
+        Piece::Rows(rows) => rows.parts.iter().map(|(_, part)| part.bytes).sum(),
+    }
+}
+
 /// How many rows a unit has: whole blocks of rows that change places.
-fn rows_at_once(rows: &Rows) -> Result<u64, Error> {
+fn rows_at_once(rows: &Rows, unit_bytes: u64) -> Result<u64, Error> {
     let block = rows.order.block().max(1);
     let bytes = rows.source_row_bytes().saturating_mul(block);
     if bytes > MOST_BYTES {
@@ -75,7 +90,7 @@ fn rows_at_once(rows: &Rows) -> Result<u64, Error> {
     }
     Ok(match rows.form.needs_largest() {
         true => rows.shape[0].max(1),
-        false => (UNIT_BYTES / bytes.max(1)).max(1).saturating_mul(block),
+        false => (unit_bytes / bytes.max(1)).max(1).saturating_mul(block),
     })
 }
 
