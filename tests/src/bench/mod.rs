@@ -25,6 +25,7 @@ mod predictions;
 mod push;
 mod rates;
 mod recovery;
+mod rewrite;
 mod serve;
 mod speed;
 mod table;
@@ -75,6 +76,9 @@ pub(crate) enum Part {
     Turn,
     /// A layer of 24 GiB, of holes on the disk: pushed and computed with (not part of main).
     Wide,
+    /// Checkpoints written anew: memory, and speed beside `cp` and llama.cpp; makes and deletes 22 GiB (not part of
+    /// main).
+    Files,
 }
 
 /// How a figure is measured, with its name and bar for when it cannot be.
@@ -221,6 +225,23 @@ const TURN: &[Figure] = &[
 ];
 const WIDE: &[Figure] =
     &[Figure { name: "wide", bar: wide::BAR, measure: |lab, _, table| wide::measure(lab, table) }];
+const FILES: &[Figure] = &[
+    Figure {
+        name: "merge and split beside cp",
+        bar: rewrite::BESIDE_CP,
+        measure: |lab, _, table| rewrite::beside_cp(lab, table),
+    },
+    Figure {
+        name: "encodings",
+        bar: rewrite::RATE,
+        measure: |lab, _, table| rewrite::encodings(lab, table),
+    },
+    Figure {
+        name: "memory of rewriting",
+        bar: rewrite::MEMORY,
+        measure: |lab, keep, table| rewrite::memory(lab, keep, table),
+    },
+];
 const MEMORY: &[Figure] = &[
     Figure {
         name: "worker's memory",
@@ -262,6 +283,7 @@ pub(crate) fn measure(
         Part::Hostile => &[HOSTILE],
         Part::Versions | Part::Turn => &[TURN],
         Part::Wide => &[WIDE],
+        Part::Files => &[FILES],
     };
     let figures: Vec<&Figure> = figures.iter().copied().flatten().collect();
     let names = figures.iter().map(|figure| figure.name).collect::<Vec<_>>().join(", ");

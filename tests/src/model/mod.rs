@@ -73,6 +73,12 @@ pub fn describe(shape: &ModelShape) -> String {
 
 /// Which tensors go into which file.
 fn files(shape: &ModelShape) -> Vec<Vec<Tensor>> {
+    if let Some(count) = shape.dealt_files {
+        let mut files: Vec<Vec<Tensor>> = (0..count).map(|_| Vec::new()).collect();
+        let dealt = shape.tensors().into_iter().enumerate();
+        dealt.for_each(|(index, tensor)| files[index % count].push(tensor));
+        return files;
+    }
     let limit = shape.shard_bytes.unwrap_or(u64::MAX);
     let mut files: Vec<Vec<Tensor>> = vec![Vec::new()];
     let mut bytes = 0;

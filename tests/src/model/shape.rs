@@ -37,6 +37,8 @@ pub struct ModelShape {
     pub dtype: Dtype,
     /// Start another file once one has so many bytes; one file if `None`.
     pub shard_bytes: Option<u64>,
+    /// Deal tensors out over so many files, one to each in turn, so that names lie anywhere.
+    pub dealt_files: Option<usize>,
 }
 
 /// A mixture of experts.
@@ -86,6 +88,7 @@ impl ModelShape {
             rope_llama3: true,
             dtype: Dtype::BF16,
             shard_bytes: None,
+            dealt_files: None,
         }
     }
 
@@ -108,6 +111,7 @@ impl ModelShape {
             rope_llama3: false,
             dtype: Dtype::BF16,
             shard_bytes: None,
+            dealt_files: None,
         }
     }
 
@@ -144,6 +148,7 @@ impl ModelShape {
             rope_llama3: false,
             dtype: Dtype::F16,
             shard_bytes: None,
+            dealt_files: None,
         }
     }
 

@@ -90,8 +90,8 @@ fn what_cannot_be_written_is_refused_by_name_and_nothing_is() {
     let (master, llama) = (Master::alone(), path(&golden("llama").path));
     let out = master.state().join("out");
     let convert = |model: &str, more: &[&str]| {
-        let args = [&["convert", model], more, &["--out", &path(&out)]].concat();
-        let ended = master.run(&args);
+        let to = path(&out);
+        let ended = master.run(&[&["convert", model], more, &["--out", &to]].concat());
         assert!(!ended.status.success() && !out.exists(), "{}", ended.stdout);
         ended.stderr
     };

@@ -7,7 +7,8 @@ fn answers_as_before(name: &str, command: &str, more: &[&str], out: &str) {
     let golden = golden(name);
     let master = Master::alone();
     let out = master.state().join(out);
-    let args = [&[command, &path(&golden.path)], more, &["--out", &path(&out)]].concat();
+    let (from, to) = (path(&golden.path), path(&out));
+    let args = [&[command, &from], more, &["--out", &to]].concat();
     master.run(&args).success();
     let anew = Golden { path: out, ..golden.clone() };
     let answer = master.answer(&anew, &[], &["--numerics", "exact"]);
