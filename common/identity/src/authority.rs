@@ -1,6 +1,7 @@
 //! The master's certificate authority.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rcgen::{
@@ -9,6 +10,7 @@ use rcgen::{
 };
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, PrivatePkcs8KeyDer};
 use serde::{Deserialize, Serialize};
+use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 
 use crate::book::BookFile;
 use crate::fingerprint::{cluster, fingerprint};
@@ -29,6 +31,8 @@ pub struct Authority {
     certificate: CertificateDer<'static>,
     issuer: Issuer<'static, KeyPair>,
     lifetime: Duration,
+    /// Held by whoever decides about a worker until it has been told.
+    telling: Arc<RwLock<()>>,
 }
 
 /// As it is kept.
@@ -42,6 +46,17 @@ struct Kept {
 }
 
 impl Authority {
+    /// Completes once everybody who has been admitted at a door of this process has been told so: a door that closes as
+    /// the last one is in the book would else close before that one knows.
+    pub async fn has_told(&self) {
+        drop(self.telling.write().await);
+    }
+
+    /// Until the result is dropped, [`Authority::has_told`] waits.
+    pub(crate) async fn telling(&self) -> OwnedRwLockReadGuard<()> {
+        self.telling.clone().read_owned().await
+    }
+
     /// Makes one in `directory`; workers' certificates will be valid for `lifetime`.
     ///
     /// # Errors
@@ -94,7 +109,8 @@ impl Authority {
             let reason = format!("certificates are to be valid for {} s", lifetime.as_secs());
             return Err(Error::Damaged { what: WHAT, path: directory.join(FILE), reason });
         }
-        Ok(Self { directory: directory.to_owned(), certificate, issuer, lifetime })
+        let telling = Arc::default();
+        Ok(Self { directory: directory.to_owned(), certificate, issuer, lifetime, telling })
     }
 
     /// Its certificate.

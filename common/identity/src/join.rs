@@ -175,6 +175,7 @@ async fn answer(
 ) -> io::Result<Event> {
     let (peer, session) = (stream.peer().clone(), stream.session_key());
     let bytes = receive_bytes(&mut stream).await?;
+    let _telling = authority.telling().await;
     let book = authority.clone();
     let decide = move || decide(&book, &bytes, &peer, session, from);
     let decided = tokio::task::spawn_blocking(decide).await.map_err(io::Error::other)?;

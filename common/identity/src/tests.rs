@@ -60,6 +60,23 @@ impl Master {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_door_that_closes_as_the_last_has_joined_has_told_it_so() {
+    for round in 0..20 {
+        let Master { authority, door, events, _directory, .. } = Master::new(HOUR).await;
+        let token = authority.issue_token(HOUR, 1).expect("issued");
+        let joining = tokio::spawn(async move {
+            join::join(&door, &token, "phone", &random_token(), listen()).await
+        });
+        while authority.book().read().expect("readable").workers.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        authority.has_told().await;
+        drop(events);
+        joining.await.expect("no panic").unwrap_or_else(|error| panic!("round {round}: {error}"));
+    }
+}
+
 fn listen() -> Option<SocketAddr> {
     "0.0.0.0:7117".parse().ok()
 }

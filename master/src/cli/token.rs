@@ -17,6 +17,8 @@ use crate::membership::{self, DOOR_PORT, Membership};
 
 /// How often it is looked whether somebody has joined.
 const LOOK: Duration = Duration::from_millis(200);
+/// How long the last worker may take to be told that it has joined.
+const ANSWER: Duration = Duration::from_secs(5);
 /// Longest time a token may be good for.
 const MOST_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Most workers that may join with one token.
@@ -138,6 +140,8 @@ impl Args {
             }
             tokio::time::sleep(LOOK).await;
         }
+        // The door closes with this command. Whoever does not take its answer keeps nobody.
+        tokio::time::timeout(ANSWER, authority.has_told()).await.ok();
         Ok(())
     }
 }
