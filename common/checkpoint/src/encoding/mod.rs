@@ -2,8 +2,10 @@
 //! known of it ([`Codec`]).
 
 mod affine;
+mod apr;
 mod codec;
 mod float;
+mod ggml;
 mod list;
 mod part;
 mod scheme;
@@ -13,8 +15,10 @@ mod tests;
 
 pub use affine::{Affine, ENCODER_VERSION, EncodeError, Packed, decode_rows, encode_rows};
 pub(crate) use affine::{Sink, encode_into};
+pub use apr::AprType;
 pub use codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors};
 pub use float::FloatType;
+pub use ggml::GgmlType;
 pub use list::{CODECS, recognise};
 pub use part::{Part, PartSpec};
 pub use scheme::{Scheme, SchemeParseError};
