@@ -77,6 +77,13 @@ fn extract(
         let expected = format!("layers within 0..{num_layers}");
         return Err(Error::argument("--layers", layers, expected));
     }
+    let tensors = (layers.start..layers.end).flat_map(|layer| checkpoint.layer_tensors(layer));
+    if let Some(encoding) =
+        tensors.filter_map(|tensor| tensor.encoding).find(|encoding| encoding.is_only_said())
+    {
+        let expected = format!("a model whose matrices such a file can name, not {encoding}");
+        return Err(Error::argument("MODEL", model, expected));
+    }
     let failed = |source| match cancelled.load(Ordering::Relaxed) {
         true => Error::Interrupted,
         false => Error::File { action: "write", path: path.to_owned(), source },
