@@ -29,13 +29,15 @@ RULES = [
     (
         "a configuration's text",
         r"\bconfig_json\b",
-        [CHECKPOINT + "model/parse.rs"],
+        # An APR file has it under a key of that name.
+        [CHECKPOINT + "model/parse.rs", CHECKPOINT + "container/apr/"],
     ),
     (
         "what the files of a model are called",
         r"\bconfig\.json\b|\bmodel\.safetensors\b|\.index\.json\b",
         # `locate` says what a person may name and tells a model from a folder of the Hub's cache, `demo.rs` writes a model.
-        [CHECKPOINT + "container/safetensors/", CHECKPOINT + "locate", "master/src/cli/demo.rs"],
+        # An APR file has the configuration as a text under its name on the Hub.
+        [CHECKPOINT + "container/safetensors/", CHECKPOINT + "container/apr/", CHECKPOINT + "locate", "master/src/cli/demo.rs"],
     ),
     (
         "how a matrix is packed, from shapes or numbers",

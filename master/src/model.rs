@@ -6,7 +6,7 @@ use cake_checkpoint::{
     BlobSource, BlobTensor, Checkpoint, Encoding, Error, FloatType, MappedMatrix, MappedTensor,
     MatrixTensors, Memory, Scheme, Tensor,
 };
-use cake_engine::MatrixKinds;
+use cake_engine::{DeviceKind, MatrixKinds};
 
 /// Embedding, head and final norm as the master computes with them.
 #[derive(Debug)]
@@ -162,11 +162,17 @@ impl Model {
         kinds
     }
 
-    /// Bytes of embedding, final norm and head, as the master holds them.
+    /// Bytes of embedding, final norm and head, as the master holds them: of a head for which the processor has no kernels,
+    /// a copy in f32, too.
     pub fn ends_bytes(&self) -> u64 {
         let checkpoint = &self.checkpoint;
-        let bytes = |matrix: MatrixTensors<'_>| matrix.encoded_bytes(self.scheme);
-        let head = checkpoint.head_matrix().map_or(0, bytes);
-        bytes(checkpoint.embedding_matrix()) + head + checkpoint.final_norm().bytes
+        let bytes = |matrix: &MatrixTensors<'_>| matrix.encoded_bytes(self.scheme);
+        let (embedding, head) = (checkpoint.embedding_matrix(), checkpoint.head_matrix());
+        let product = bytes(head.as_ref().unwrap_or(&embedding));
+        let permille = DeviceKind::default().resident_permille(self.head_encoding());
+        let copy = (u128::from(product) * u128::from(permille.saturating_sub(1000))).div_ceil(1000);
+        let stored = bytes(&embedding) + head.as_ref().map_or(0, bytes);
+        let copy = u64::try_from(copy).unwrap_or(u64::MAX);
+        stored.saturating_add(checkpoint.final_norm().bytes).saturating_add(copy)
     }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::blob::{BlobError, ManifestError};
 use crate::catalog::CatalogError;
+use crate::container::apr::AprError;
 use crate::container::safetensors::WeightsError;
 use crate::container::safetensors::header::FileError;
 use crate::container::safetensors::index::IndexError;
@@ -30,6 +31,14 @@ pub enum Error {
     /// A checkpoint file that cannot be read or is malformed.
     #[error(transparent)]
     File(#[from] FileError),
+    /// An APR file that is malformed, or of a kind that is not read.
+    #[error("{}: {cause}", path.display())]
+    Apr {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong in it.
+        cause: AprError,
+    },
     /// An index file that is malformed.
     #[error("{}: {cause}", path.display())]
     Index {

@@ -52,8 +52,8 @@ pub use container::{
 pub use digest_cache::DigestCache;
 pub use dtype::Dtype;
 pub use encoding::{
-    Affine, Codec, EncodeError, Encoding, EncodingParseError, FloatType, ModuleFormat, Part,
-    PartSpec, Scheme, SchemeParseError,
+    Affine, AprType, Codec, EncodeError, Encoding, EncodingParseError, FloatType, GgmlType,
+    ModuleFormat, Part, PartSpec, Scheme, SchemeParseError,
 };
 pub use error::Error;
 pub use file_map::{DamagedFile, FileMap};

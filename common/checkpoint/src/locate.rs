@@ -22,7 +22,7 @@ pub struct Location {
     pub name: String,
 }
 
-/// Finds a checkpoint: a directory, a `.safetensors` file (that file only), an index, or `org/name`
+/// Finds a checkpoint: a directory, a `.safetensors` file (that file only), an index, an APR file, or `org/name`
 /// in the local Hub cache. Nothing is downloaded.
 ///
 /// # Errors
@@ -84,10 +84,15 @@ fn found(path: PathBuf, name: String) -> Result<Location, LocateError> {
     let Some(container) = recognise(&path) else {
         let found = match path.extension().and_then(|extension| extension.to_str()) {
             Some("gguf") => "a GGUF file",
+            Some("apr") => "a file that does not begin as an APR file of version 2",
             Some("bin" | "pt" | "pth") => "a pickled PyTorch file",
             _ => "this file",
         };
         return Err(LocateError::UnsupportedFile { path, found });
+    };
+    let name = match path.file_stem() {
+        Some(stem) if container.is_whole_model() => stem.to_string_lossy().into_owned(),
+        _ => name,
     };
     Ok(Location { directory: directory_of(&path), path, container, name })
 }

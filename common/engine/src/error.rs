@@ -36,6 +36,8 @@ pub enum Error {
     KvMemory { bytes: u64, source: std::io::Error },
     #[error("a KV pool of {blocks} blocks of {block_positions} positions does not fit in memory")]
     KvTooLarge { blocks: usize, block_positions: usize },
+    #[error("no memory for {bytes} bytes of weights in f32: {source}")]
+    WeightMemory { bytes: u64, source: std::io::Error },
     #[error("cannot start {threads} threads: {source}")]
     Threads { threads: usize, source: std::io::Error },
     #[error("{found:?} is no numerics; write exact or fast")]

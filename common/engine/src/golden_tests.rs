@@ -1,5 +1,6 @@
 //! The whole decoder against what Hugging Face transformers says for tiny checkpoints of each family.
 
+mod apr;
 #[path = "../../../tests/golden/names.rs"]
 mod found;
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use cake_checkpoint::{Encoding, KvDtype};
+use cake_checkpoint::{AprType, Encoding, KvDtype};
 
 use crate::error::Error;
 
@@ -103,15 +103,21 @@ impl DeviceKind {
         self == DeviceKind::Cpu
     }
 
-    /// Resident bytes for each thousand stored bytes of matrices in this encoding: mapped weights cost their own bytes,
-    /// candle's operations keep a copy in f32 beside them.
+    /// Resident bytes for each thousand stored bytes of matrices in this encoding: mapped weights cost their own bytes, and
+    /// what is not computed with as it is stored has a copy in f32 beside it: everything in candle's operations, and on the
+    /// processor what it has no kernels for.
     pub fn resident_permille(self, encoding: Encoding) -> u32 {
-        let copy = match encoding {
-            Encoding::Float(float) => 4000 / float.bytes(),
-            Encoding::Affine(format) => 32_000 / format.bits(), // Of the codes.
+        let (copy, has_kernels) = match encoding {
+            Encoding::Float(float) => (4000 / float.bytes(), true),
+            Encoding::Affine(format) => (32_000 / format.bits(), true), // Of the codes.
+            Encoding::Ggml(kind) => ((4000 * kind.block()).div_ceil(kind.block_bytes()), false),
+            Encoding::Apr(AprType::Q8) => (4000, false), // Of the codes.
+            Encoding::Apr(AprType::Q4) => {
+                ((4000 * AprType::BLOCK).div_ceil(AprType::BLOCK_BYTES), false)
+            }
         };
         match self {
-            DeviceKind::Cpu => 1000,
+            DeviceKind::Cpu if has_kernels => 1000,
             _ => 1000 + copy as u32, // No more than 8000.
         }
     }

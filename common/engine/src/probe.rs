@@ -207,7 +207,7 @@ impl Stored {
 fn stored(name: &str, kind: TensorKind, shape: &[u64], encoding: Encoding) -> Vec<Stored> {
     let float = match encoding {
         Encoding::Float(float) => float,
-        Encoding::Affine(_) => FloatType::BF16,
+        Encoding::Affine(_) | Encoding::Ggml(_) | Encoding::Apr(_) => FloatType::BF16,
     };
     let numbers = |encoding| {
         vec![Stored {
@@ -372,7 +372,7 @@ mod tests {
 
     #[test]
     fn times_a_head_and_what_of_it_fits() {
-        for encoding in [BF16, Encoding::Affine(Affine::Q8)] {
+        for encoding in Encoding::all() {
             for max_bytes in [u64::MAX, 100 * 2 * 256] {
                 let probe = probe_head(CPU, &config(), encoding, 1, max_bytes).unwrap();
                 assert!(probe.decode > Duration::ZERO);
@@ -393,6 +393,14 @@ mod tests {
         let probe = probe_layer(CPU, &config(), BF16, 1, u64::MAX, 2).unwrap();
         assert_eq!(probe.bytes, BYTES);
         assert!(probe.decode > Duration::ZERO);
+    }
+
+    #[test]
+    fn times_layers_in_every_encoding() {
+        for encoding in Encoding::all() {
+            let probe = probe_layer(CPU, &config(), encoding, 1, u64::MAX, 1).unwrap();
+            assert!(probe.decode > Duration::ZERO, "{encoding}");
+        }
     }
 
     #[test]

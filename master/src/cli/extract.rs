@@ -16,7 +16,7 @@ use super::{Error, out, report};
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Output")]
 pub(super) struct Args {
-    /// A checkpoint directory, a .safetensors file, or org/name in the local Hub cache.
+    /// A checkpoint directory, a .safetensors or .apr file, or org/name in the local Hub cache.
     model: String,
     /// Which layers, counted from 0, the end not included (such as 4..8).
     #[arg(long, value_name = "A..B")]
@@ -76,6 +76,13 @@ fn extract(
     if layers.is_empty() || layers.end > num_layers {
         let expected = format!("layers within 0..{num_layers}");
         return Err(Error::argument("--layers", layers, expected));
+    }
+    let tensors = (layers.start..layers.end).flat_map(|layer| checkpoint.layer_tensors(layer));
+    if let Some(encoding) =
+        tensors.filter_map(|tensor| tensor.encoding).find(|encoding| encoding.is_only_said())
+    {
+        let expected = format!("a model whose matrices such a file can name, not {encoding}");
+        return Err(Error::argument("MODEL", model, expected));
     }
     let failed = |source| match cancelled.load(Ordering::Relaxed) {
         true => Error::Interrupted,

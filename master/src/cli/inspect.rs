@@ -16,7 +16,7 @@ use crate::model::Model;
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Output")]
 pub(super) struct Args {
-    /// A checkpoint directory, a .safetensors file, or org/name in the local Hub cache.
+    /// A checkpoint directory, a .safetensors or .apr file, or org/name in the local Hub cache.
     model: String,
     /// List every tensor.
     #[arg(long)]

@@ -12,7 +12,7 @@ use crate::state::State;
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Plan")]
 pub(super) struct Args {
-    /// A checkpoint directory, a .safetensors file, or org/name in the local Hub cache.
+    /// A checkpoint directory, a .safetensors or .apr file, or org/name in the local Hub cache.
     model: String,
     #[command(flatten)]
     cluster: ClusterArgs,

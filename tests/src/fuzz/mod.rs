@@ -2,6 +2,7 @@
 //! for `cargo fuzz` (`fuzz/`).
 //!
 //! A target must neither panic nor allocate more than it says, whatever the bytes are.
+mod apr;
 mod golden;
 mod model;
 mod mutate;
@@ -38,6 +39,8 @@ pub const BYTES_PER_BYTE: usize = 256;
 /// All of them.
 pub const TARGETS: &[Target] = &[
     Target { name: "header", run: header, seeds: headers, most_bytes: 64 << 10 },
+    // A configuration may have thousands of layers, as below.
+    Target { name: "apr", run: apr::run, seeds: apr::seeds, most_bytes: 8 << 20 },
     Target {
         name: "index",
         run: |bytes| drop(Index::parse(bytes)),

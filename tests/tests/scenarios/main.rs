@@ -5,6 +5,7 @@
 //! a process, so none may change its environment, its current directory or anything else that the others see: what a
 //! program should find different is passed to that program.
 
+mod apr;
 mod capacity;
 mod clients;
 mod commands;

@@ -73,7 +73,8 @@ fn stored(
     let part = |part: Part| there.get(format!("{module}{}", part.ending()).as_str());
     let said = config.quantization.as_ref().map(|quantization| quantization.of(module));
     let dtype = |it: Part| part(it).map(|tensor| tensor.dtype);
-    let encoding = recognise(&ModuleTensors { dtype: &dtype }, said);
+    let by_format = part(Part::Weight).and_then(|weight| weight.stored.encoding);
+    let encoding = by_format.or_else(|| recognise(&ModuleTensors { dtype: &dtype }, said));
     if matches!(encoding, None | Some(Encoding::Float(_)))
         && let Some(scales) = part(Part::Scales)
     {

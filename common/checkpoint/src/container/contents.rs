@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::texts::TextFiles;
 use crate::dtype::Dtype;
+use crate::encoding::Encoding;
 use crate::model::ModelSpec;
 
 /// What there is of a model in its files, of which only headers were read.
@@ -55,4 +56,7 @@ pub struct StoredTensor {
     pub offset: u64,
     /// Size in bytes: what type and shape need. All of them are in the file.
     pub bytes: u64,
+    /// How the matrix is stored whose weight this is, where the format says it; where it does not, the parts that there are
+    /// say it to whoever looks for the matrix.
+    pub encoding: Option<Encoding>,
 }

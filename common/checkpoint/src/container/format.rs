@@ -25,4 +25,9 @@ pub trait Container: Debug + Sync {
     /// # Errors
     /// As [`Container::open`], but for what makes it no model that runs.
     fn stored(&self, path: &Path) -> Result<Stored, Error>;
+
+    /// Whether one file has all of a model: then people know the model by the file's name, else by its directory's.
+    fn is_whole_model(&self) -> bool {
+        false
+    }
 }

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
+use super::apr::Apr;
 use super::format::Container;
 use super::safetensors::Safetensors;
 
 /// Every container; the first that recognises what it is given opens it. Safetensors takes every directory, and comes
 /// last.
-pub static CONTAINERS: &[&dyn Container] = &[&Safetensors];
+pub static CONTAINERS: &[&dyn Container] = &[&Apr, &Safetensors];
 
 /// The container of what lies at `path`; `None` if it is of no format that is read.
 pub fn recognise(path: &Path) -> Option<&'static dyn Container> {

@@ -1,6 +1,7 @@
 //! File formats that models come in: each gives named, sized, typed tensors, the model's specification and its text
 //! side ([`Contents`]), and none knows what a tensor is for ([`Container`]).
 
+pub mod apr;
 mod contents;
 mod format;
 mod list;

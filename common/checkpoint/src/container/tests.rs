@@ -104,7 +104,7 @@ impl Container for Flat {
             let (start, bytes) = (offset, bytes.len() as u64);
             offset += bytes;
             let dtype = Dtype::parse(dtype).unwrap();
-            StoredTensor { name, file: 0, dtype, shape, offset: start, bytes }
+            StoredTensor { name, file: 0, dtype, shape, offset: start, bytes, encoding: None }
         };
         let tensors = (self.0)().files.into_values().flatten().rev().map(&mut stored).collect();
         let file = CheckpointFile { path: path.into(), bytes: offset, header_digest: [0; 32] };

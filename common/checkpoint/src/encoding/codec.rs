@@ -22,8 +22,8 @@ pub trait Codec: Sync {
     /// The tensors of a matrix of that shape, the weight first; `None` if the encoding has no matrix of that shape.
     fn parts(&self, encoding: Encoding, shape: MatrixShape) -> Option<Vec<PartSpec>>;
 
-    /// Fills `out` with the weights of whole rows, whose bytes `parts` are, in the order of [`Codec::parts`]. Bytes may
-    /// lie at any address. This is what the encoding means: kernels are compared with it.
+    /// Fills `out` with the weights of whole rows, whose bytes `parts` are, in the order of [`Codec::parts`]; of a part that
+    /// has no dimension of rows, which is one for all, they are all bytes. Bytes may lie at any address. This is what the encoding means: kernels are compared with it.
     ///
     /// # Panics
     /// If the lengths do not belong together.

@@ -1,14 +1,16 @@
 //! The list of codecs.
 
 use super::affine::AffineCodec;
+use super::apr::AprCodec;
 use super::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors};
 use super::float::FloatCodec;
+use super::ggml::GgmlCodec;
 use super::part::PartSpec;
 use super::tag::Encoding;
 use crate::dtype::Dtype;
 
 /// Every codec; the first that recognises a matrix has it.
-pub static CODECS: &[&dyn Codec] = &[&AffineCodec, &FloatCodec];
+pub static CODECS: &[&dyn Codec] = &[&AffineCodec, &GgmlCodec, &AprCodec, &FloatCodec];
 
 /// How the matrix of a module is stored; `None` if no codec knows.
 pub fn recognise(module: &ModuleTensors<'_>, said: Option<ModuleFormat>) -> Option<Encoding> {
@@ -26,6 +28,8 @@ impl Encoding {
         match self {
             Encoding::Float(_) => &FloatCodec,
             Encoding::Affine(_) => &AffineCodec,
+            Encoding::Ggml(_) => &GgmlCodec,
+            Encoding::Apr(_) => &AprCodec,
         }
     }
 

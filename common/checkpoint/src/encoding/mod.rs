@@ -2,8 +2,10 @@
 //! known of it ([`Codec`]).
 
 mod affine;
+mod apr;
 mod codec;
 mod float;
+mod ggml;
 mod list;
 mod part;
 mod scheme;
@@ -14,8 +16,10 @@ mod tests;
 pub use affine::{
     Affine, ENCODER_VERSION, EncodeError, Packed, Sink, decode_rows, encode_into, encode_rows,
 };
+pub use apr::AprType;
 pub use codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors};
 pub use float::FloatType;
+pub use ggml::GgmlType;
 pub use list::{CODECS, recognise};
 pub use part::{Part, PartSpec};
 pub use scheme::{Scheme, SchemeParseError};

@@ -6,12 +6,16 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::affine::format::Affine;
+use super::apr::AprType;
 use super::float::element::FloatType;
+use super::ggml::GgmlType;
 use crate::dtype::Dtype;
 
 /// Why a text is not the tag of an encoding.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{text:?} is no encoding of weights; write a type such as BF16, or affine-4-64")]
+#[error(
+    "{text:?} is no encoding of weights; write a type such as BF16, or affine-4-64 or ggml-q4_k"
+)]
 pub struct EncodingParseError {
     /// What was given.
     pub text: String,
@@ -26,6 +30,20 @@ pub enum Encoding {
     Float(FloatType),
     /// As codes with a scale and a bias per group.
     Affine(Affine),
+    /// As blocks of ggml.
+    Ggml(GgmlType),
+    /// As codes of APR files.
+    Apr(AprType),
+}
+
+impl Encoding {
+    /// Whether nothing but a container or a manifest says that a matrix is stored so: its tensors alone look like any others.
+    pub const fn is_only_said(self) -> bool {
+        match self {
+            Encoding::Float(_) | Encoding::Affine(_) => false,
+            Encoding::Ggml(_) | Encoding::Apr(_) => true,
+        }
+    }
 }
 
 impl fmt::Display for Encoding {
@@ -35,6 +53,8 @@ impl fmt::Display for Encoding {
             Encoding::Affine(format) => {
                 f.pad(&format!("affine-{}-{}", format.bits(), format.group()))
             }
+            Encoding::Ggml(kind) => f.pad(&format!("ggml-{kind}")),
+            Encoding::Apr(kind) => f.pad(&format!("apr-{kind}")),
         }
     }
 }
@@ -48,7 +68,16 @@ impl FromStr for Encoding {
             Affine::new(bits.parse().ok()?, group.parse().ok()?).map(Encoding::Affine)
         };
         let float = || Dtype::parse(text).and_then(FloatType::of).map(Encoding::Float);
-        float().or_else(affine).ok_or_else(|| EncodingParseError { text: text.to_owned() })
+        let ggml = || {
+            let name = text.strip_prefix("ggml-")?;
+            GgmlType::ALL.into_iter().find(|kind| kind.name() == name).map(Encoding::Ggml)
+        };
+        let apr = || {
+            let name = text.strip_prefix("apr-")?;
+            AprType::ALL.into_iter().find(|kind| kind.name() == name).map(Encoding::Apr)
+        };
+        let found = float().or_else(affine).or_else(ggml).or_else(apr);
+        found.ok_or_else(|| EncodingParseError { text: text.to_owned() })
     }
 }
 

@@ -208,10 +208,21 @@ fn what_mlx_packed_decodes_by_the_definition_and_encodes_again_within_half_a_ste
 #[test]
 fn encodings_have_names() {
     let affine = Affine::new(4, 128).map(Encoding::Affine).unwrap();
-    for encoding in [Encoding::Float(FloatType::BF16), affine] {
+    assert!(Encoding::all().contains(&affine));
+    for encoding in Encoding::all() {
         assert_eq!(encoding.to_string().parse::<Encoding>().unwrap(), encoding);
     }
-    for text in ["", "affine-3-64", "affine-4", "affine-4-64-1", "B16", "I8"] {
+    for text in [
+        "",
+        "affine-3-64",
+        "affine-4",
+        "affine-4-64-1",
+        "B16",
+        "I8",
+        "ggml-q5_k",
+        "ggml-Q4_K",
+        "apr-q5",
+    ] {
         let refused = text.parse::<Encoding>().unwrap_err();
         assert_eq!(refused.text, text);
     }

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 #[allow(missing_docs, reason = "the sentences say what the fields are")]
 pub enum LocateError {
     #[error(
-        "no checkpoint {model:?}: looked for {}; give a directory with config.json and safetensors files, a .safetensors file, or org/name of a model in the local Hub cache",
+        "no checkpoint {model:?}: looked for {}; give a directory with config.json and safetensors files, a .safetensors or .apr file, or org/name of a model in the local Hub cache",
         paths(looked)
     )]
     NotFound { model: String, looked: Vec<PathBuf> },
-    #[error("{}: {found} is not a checkpoint; expected a directory, a .safetensors file or an .index.json file", path.display())]
+    #[error("{}: {found} is not a checkpoint; expected a directory, a .safetensors, .index.json or .apr file", path.display())]
     UnsupportedFile { path: PathBuf, found: &'static str },
     #[error("{}: the Hub cache knows this model but holds no snapshot of it; download it again", path.display())]
     NoSnapshot { path: PathBuf },

@@ -159,7 +159,7 @@ impl FloatType {
 
 /// The value of half precision bits, without a branch.
 #[inline(always)]
-fn f16(bits: u16) -> f32 {
+pub(crate) fn f16(bits: u16) -> f32 {
     let bits = u32::from(bits);
     let magnitude = (bits & 0x7fff) << 13;
     // Moving the exponent by a product makes subnormal numbers right, too.

@@ -34,6 +34,8 @@ impl MatrixKinds {
         match encoding {
             cake_checkpoint::Encoding::Float(float) => self.bf16 |= float.dtype() == Dtype::BF16,
             cake_checkpoint::Encoding::Affine(_) => self.packed = true,
+            // Computed with in f32.
+            cake_checkpoint::Encoding::Ggml(_) | cake_checkpoint::Encoding::Apr(_) => {}
         }
     }
 }

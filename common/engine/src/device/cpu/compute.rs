@@ -1,5 +1,7 @@
 //! The processor as a device: our kernels, on weights as they are stored, on threads of their own.
 
+use std::sync::Arc;
+
 use cake_checkpoint::{Activation, AttentionSpec};
 
 use super::attention::{Attend, attend, attend_bytes};
@@ -89,7 +91,12 @@ impl Device for Cpu {
     }
 
     fn weight(&self, linear: StoredLinear) -> Result<Linear, Error> {
-        Ok(Linear::new(self.tier, linear))
+        if linear.matrix.has_kernels() {
+            return Ok(Linear::new(self.tier, linear));
+        }
+        let matrix = Arc::new(linear.matrix.decoded(linear.rows.clone())?);
+        let rows = 0..matrix.rows();
+        Ok(Linear::new(self.tier, StoredLinear { matrix, rows, ..linear }))
     }
 
     fn precede(&self, weight: &mut Linear, later: &[&Linear]) {

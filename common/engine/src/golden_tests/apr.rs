@@ -1,0 +1,59 @@
+//! Models that an APR file holds, in encodings for which there are no kernels among others.
+
+use super::{Model, directory, fast, options};
+use crate::{DeviceKind, EngineOptions, SamplingOptions, sample};
+
+/// Largest difference of a log-probability: these are rounded to six digits, and the reference adds in another order.
+const LOGPROB_TOLERANCE: f32 = 2e-3;
+
+const NAMES: [&str; 4] = ["llama-f32", "llama-f16-bf16", "llama-q8-q4", "llama3-q4k"];
+
+/// The golden prompt, greedy answer and log-probabilities.
+fn expected(name: &str) -> (Vec<u32>, Vec<u32>, Vec<f32>) {
+    let json = std::fs::read(directory(&format!("../golden-apr/{name}.json"))).unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    let ids = |key: &str| -> Vec<u32> {
+        json[key].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+    };
+    let logprobs = json["greedy_logprobs"].as_array().unwrap().iter();
+    let logprobs = logprobs.map(|logprob| logprob.as_f64().unwrap() as f32).collect();
+    (ids("prompt_ids"), ids("greedy_ids"), logprobs)
+}
+
+fn check(name: &str, cuts: &[usize], options: &EngineOptions) {
+    let (mut ids, greedy, logprobs) = expected(name);
+    let mut model = Model::load(&format!("../golden-apr/{name}.apr"), cuts, options);
+    let prompt = ids.len();
+    let mut logits = model.logits(0, &ids);
+    let vocab_size = logits.len() / prompt;
+    for (token, logprob) in greedy.into_iter().zip(logprobs) {
+        let last = &logits[logits.len() - vocab_size..];
+        let sampled = sample(last, &ids, ids.len() as u64, &SamplingOptions::default());
+        assert_eq!(sampled.token, token, "{name} after {} tokens", ids.len());
+        let difference = (sampled.logprob - logprob).abs();
+        assert!(difference <= LOGPROB_TOLERANCE, "{name}: logprob differs by {difference}");
+        logits = model.next_logits(ids.len(), token);
+        ids.push(token);
+    }
+}
+
+#[test]
+fn every_device_says_what_the_reference_says() {
+    for name in NAMES {
+        for device in [DeviceKind::Cpu, DeviceKind::Candle] {
+            check(name, &[], &options(device, 2));
+            check(name, &[1], &options(device, 1));
+        }
+    }
+}
+
+#[test]
+fn what_has_no_kernels_is_computed_with_in_f32_whatever_the_numerics() {
+    for name in ["llama-q8-q4", "llama3-q4k"] {
+        let (prompt, _, _) = expected(name);
+        let logits = |options: &EngineOptions| {
+            Model::load(&format!("../golden-apr/{name}.apr"), &[], options).logits(0, &prompt)
+        };
+        assert!(logits(&fast(2)) == logits(&options(DeviceKind::Cpu, 1)), "{name}");
+    }
+}
