@@ -4,6 +4,7 @@
 mod affine;
 mod codec;
 mod float;
+pub mod ggml;
 mod list;
 mod part;
 mod scheme;
