@@ -6,6 +6,10 @@ use std::path::{Path, PathBuf};
 use cake_checkpoint::EncodeError;
 use cake_checkpoint::units::format_bytes;
 
+/// What helps where blocks or codes of another format are to be written.
+pub(crate) const PLAIN_FIRST: &str =
+    "; convert with --encode f32, f16 or bf16 makes plain numbers of it";
+
 /// Why a checkpoint could not be turned into something else. Its text is a whole sentence.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -76,6 +80,14 @@ pub enum Error {
         /// The unfinished output.
         path: PathBuf,
     },
+    /// A text of the model cannot be used.
+    #[error("cannot use {}: {cause}", path.display())]
+    Text {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong.
+        cause: TextFault,
+    },
     /// Numbers that the form does not have.
     #[error("tensor {tensor:?}: {cause}")]
     Encode {
@@ -98,6 +110,18 @@ pub enum Error {
     /// What was asked for cannot be had from this source.
     #[error("{0}")]
     Unsupported(Unsupported),
+}
+
+/// What is wrong with a text.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the sentences say what the fields are")]
+pub enum TextFault {
+    #[error("it has {}, more than the {} that are read", format_bytes(*bytes), format_bytes(*most))]
+    TooLong { bytes: u64, most: u64 },
+    #[error("it is not UTF-8")]
+    NotUtf8,
+    #[error("it is not the JSON that it should be: {0}")]
+    Json(serde_json::Error),
 }
 
 /// What cannot be turned into what.

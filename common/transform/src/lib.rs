@@ -17,6 +17,7 @@ pub mod digests;
 mod error;
 mod form;
 mod gather;
+pub mod gguf;
 mod hub;
 mod job;
 mod numbers;
@@ -32,7 +33,7 @@ mod testing;
 mod texts;
 
 pub use compare::{By, Changed, Difference, compare};
-pub use error::{Error, Unsupported};
+pub use error::{Error, TextFault, Unsupported};
 pub use form::{FloatForm, Form};
 pub use gather::{merge, split};
 pub use job::{Job, Observer, Options, Outcome, Output, Target};

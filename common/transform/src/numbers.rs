@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use cake_checkpoint::{Checkpoint, Dtype, Encoding, FloatType, Part, Role, StoredTensor};
+use cake_checkpoint::{AprType, Checkpoint, Dtype, Encoding, FloatType, Part, Role, StoredTensor};
 
 use crate::piece::Stretch;
 use crate::source::Source;
@@ -41,15 +41,18 @@ impl Numbers {
             }
         };
         let packed = |tensor: &StoredTensor| {
-            let encoding = known.get(tensor.name.as_str())?.encoding?;
+            let said = || known.get(tensor.name.as_str())?.encoding;
+            let encoding = tensor.encoding.or_else(said)?;
             if let Encoding::Float(_) = encoding {
                 return None;
             }
             let (module, _) = Part::split(&tensor.name)?;
             let part =
                 |part: Part| place.get(format!("{module}{}", part.ending()).as_str()).copied();
-            // Which parts it has does not depend on its shape, and the shape on the encoding.
-            let parts: Vec<usize> = Part::ALL.into_iter().map_while(part).collect();
+            // Which parts it has does not depend on its shape.
+            let has = |part: &Part| *part == Part::Weight || parts_of(encoding).contains(part);
+            let parts =
+                Part::ALL.into_iter().filter(has).map(part).collect::<Option<Vec<usize>>>()?;
             Some((encoding, parts))
         };
         let mut is_part = vec![false; source.tensors.len()];
@@ -103,11 +106,25 @@ impl Numbers {
     }
 }
 
-/// What the dimensions of a tensor mean: a packed one has words where others have numbers.
+/// Which parts a matrix in that encoding has.
+fn parts_of(encoding: Encoding) -> Vec<Part> {
+    // Of any shape of which there is one: groups and blocks are smaller.
+    let specs = encoding.parts([1, 1 << 12]).unwrap_or_default();
+    specs.into_iter().map(|spec| spec.part).collect()
+}
+
+/// What the dimensions of a tensor mean: a packed one has words, or bytes of blocks, where others have numbers.
 fn shape(tensor: &StoredTensor, encoding: Option<Encoding>) -> Vec<u64> {
     let mut shape = tensor.shape.clone();
-    if let (Some(Encoding::Affine(format)), Some(words)) = (encoding, shape.last_mut()) {
-        *words = *words * 32 / format.bits() as u64; // A whole number of groups, as was checked.
-    }
+    let Some(last) = shape.last_mut() else { return shape };
+    // Whole groups and blocks, as was checked.
+    *last = match encoding {
+        Some(Encoding::Affine(format)) => *last * 32 / format.bits() as u64,
+        Some(Encoding::Ggml(kind)) => *last / kind.block_bytes() as u64 * kind.block() as u64,
+        Some(Encoding::Apr(AprType::Q4)) => {
+            *last / AprType::BLOCK_BYTES as u64 * AprType::BLOCK as u64
+        }
+        Some(Encoding::Apr(AprType::Q8) | Encoding::Float(_)) | None => *last,
+    };
     shape
 }

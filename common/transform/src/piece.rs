@@ -115,6 +115,28 @@ impl Piece {
     }
 }
 
+impl Rows {
+    /// Bytes of a row in each part; `None` for a part that all rows share.
+    pub(crate) fn row_bytes(&self) -> Vec<Option<u64>> {
+        row_bytes(self.encoding, &self.parts, self.shape)
+    }
+}
+
+/// Bytes of a row in each part of a matrix of that shape; `None` for a part that all rows share.
+pub(crate) fn row_bytes(
+    encoding: Encoding,
+    parts: &[(Dtype, Stretch)],
+    shape: [u64; 2],
+) -> Vec<Option<u64>> {
+    let specs = encoding.parts(shape).unwrap_or_default();
+    let of = |(index, (_, part)): (usize, &(Dtype, Stretch))| {
+        let spec = specs.get(index);
+        let has_rows = spec.is_none_or(|spec| spec.shape.first() == Some(&shape[0]));
+        has_rows.then(|| part.bytes / shape[0].max(1))
+    };
+    parts.iter().enumerate().map(of).collect()
+}
+
 impl Order {
     /// Rows that are only written in another order among themselves.
     pub fn block(self) -> u64 {

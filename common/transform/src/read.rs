@@ -6,7 +6,7 @@ use cake_checkpoint::{Dtype, Encoding};
 
 use crate::error::Error;
 use crate::numbers::Numbers;
-use crate::piece::Stretch;
+use crate::piece::{Stretch, row_bytes};
 use crate::source::Source;
 
 /// About how many numbers are decoded at once.
@@ -20,6 +20,8 @@ pub(crate) struct Reader<'a> {
     encoding: Encoding,
     parts: Vec<(Dtype, Stretch)>,
     shape: [u64; 2],
+    /// Of each part; `None` for one that all rows share.
+    row_bytes: Vec<Option<u64>>,
     read: Vec<Vec<u8>>,
     numbers: Vec<f32>,
 }
@@ -37,12 +39,13 @@ impl<'a> Reader<'a> {
         if let (Encoding::Float(_), [1, columns]) = (encoding, shape) {
             shape = [columns, 1]; // A vector may be longer than any row.
         }
-        let bytes = parts.iter().map(|(_, part)| part.bytes / shape[0].max(1)).sum();
+        let row_bytes = row_bytes(encoding, &parts, shape);
+        let bytes = row_bytes.iter().flatten().sum();
         if bytes > MOST_BYTES {
             return Err(Error::LongRow { tensor: numbers.name.clone(), bytes, most: MOST_BYTES });
         }
         let read = parts.iter().map(|_| Vec::new()).collect();
-        Ok(Reader { source, encoding, parts, shape, read, numbers: Vec::new() })
+        Ok(Reader { source, encoding, parts, shape, row_bytes, read, numbers: Vec::new() })
     }
 
     /// The rows, in stretches that are read at once.
@@ -58,11 +61,14 @@ impl<'a> Reader<'a> {
     /// [`Error::Io`] or [`Error::Shrunk`] if they cannot be read.
     pub(crate) fn decode(&mut self, rows: Range<u64>) -> Result<&[f32], Error> {
         let count = rows.end - rows.start;
-        for (buffer, (_, part)) in self.read.iter_mut().zip(&self.parts) {
-            let bytes = part.bytes / self.shape[0].max(1);
-            buffer.resize((bytes * count) as usize, 0);
-            let file = &self.source.files[part.file];
-            file.read_at(part.offset + bytes * rows.start, buffer)?;
+        let parts = self.parts.iter().zip(&self.row_bytes);
+        for (buffer, ((_, part), row_bytes)) in self.read.iter_mut().zip(parts) {
+            let (skipped, bytes) = match row_bytes {
+                Some(bytes) => (bytes * rows.start, bytes * count),
+                None => (0, part.bytes),
+            };
+            buffer.resize(bytes as usize, 0);
+            self.source.files[part.file].read_at(part.offset + skipped, buffer)?;
         }
         let parts: Vec<(Dtype, &[u8])> =
             self.parts.iter().zip(&self.read).map(|(part, read)| (part.0, &read[..])).collect();

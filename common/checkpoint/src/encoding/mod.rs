@@ -5,7 +5,7 @@ mod affine;
 mod apr;
 mod codec;
 mod float;
-mod ggml;
+pub mod ggml;
 mod list;
 mod part;
 mod scheme;

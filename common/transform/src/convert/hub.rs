@@ -7,7 +7,7 @@ use cake_checkpoint::{Affine, Checkpoint, Dtype, Encoding, FloatType, Op, Part, 
 
 use super::affine::AffineForm;
 use super::{Encode, config};
-use crate::error::{Error, Unsupported};
+use crate::error::{Error, PLAIN_FIRST, Unsupported};
 use crate::form::{FloatForm, Form};
 use crate::gather::as_stored;
 use crate::hub::{Files, Filled, Group, lay_out};
@@ -155,6 +155,9 @@ fn becomes(
             }
         }
         (Encode::Affine(_), Some(Encoding::Affine(_))) => Becomes::Same,
+        (_, Some(found @ (Encoding::Ggml(_) | Encoding::Apr(_)))) => {
+            return refused(found.to_string(), PLAIN_FIRST);
+        }
     })
 }
 

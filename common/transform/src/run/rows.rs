@@ -7,7 +7,7 @@ use cake_checkpoint::Dtype;
 use super::bench::Bench;
 use crate::bytes::write_all_at;
 use crate::error::Error;
-use crate::piece::{Order, Rows, Stretch};
+use crate::piece::{Order, Rows};
 
 /// About how many numbers are decoded at once: as f32 they stay in a core's cache.
 const NUMBERS: u64 = 32 << 10;
@@ -98,11 +98,14 @@ fn write(
 /// Reads what the rows of a unit are stored in.
 fn read(bench: &mut Bench<'_>, rows: &Rows, range: &Range<u64>) -> Result<(), Error> {
     bench.read.resize_with(rows.parts.len(), Vec::new);
-    for (buffer, (_, part)) in bench.read.iter_mut().zip(&rows.parts) {
-        let bytes = part.bytes / rows.shape[0].max(1);
-        buffer.resize((bytes * (range.end - range.start)) as usize, 0);
-        let source = &bench.job.source.files[part.file];
-        source.read_at(part.offset + bytes * range.start, buffer)?;
+    let parts = rows.parts.iter().zip(rows.row_bytes());
+    for (buffer, ((_, part), row_bytes)) in bench.read.iter_mut().zip(parts) {
+        let (skipped, bytes) = match row_bytes {
+            Some(bytes) => (bytes * range.start, bytes * (range.end - range.start)),
+            None => (0, part.bytes),
+        };
+        buffer.resize(bytes as usize, 0);
+        bench.job.source.files[part.file].read_at(part.offset + skipped, buffer)?;
     }
     Ok(())
 }
@@ -118,17 +121,19 @@ fn decode(
     let columns = rows.shape[1] as usize;
     let count = range.end - range.start;
     let step = (NUMBERS / rows.shape[1].max(1)).clamp(1, count.max(1));
-    let row_bytes = |part: &(Dtype, Stretch)| part.1.bytes / rows.shape[0].max(1);
+    let row_bytes = rows.row_bytes();
     for first in (0..count).step_by(step as usize) {
         let some = step.min(count - first);
         bench.numbers.resize(some as usize * columns, 0.0);
-        let stored = |row: u64, rows_there: u64| -> Vec<(Dtype, &[u8])> {
-            let parts = rows.parts.iter().zip(&bench.read);
+        let stored = |row: u64, count: u64| -> Vec<(Dtype, &[u8])> {
+            let parts = rows.parts.iter().zip(&bench.read).zip(&row_bytes);
             parts
-                .map(|(part, bytes)| {
-                    let row_bytes = row_bytes(part) as usize;
-                    let start = row as usize * row_bytes;
-                    (part.0, &bytes[start..start + rows_there as usize * row_bytes])
+                .map(|(((dtype, _), bytes), row_bytes)| match row_bytes {
+                    None => (*dtype, &bytes[..]),
+                    Some(of_row) => {
+                        let (start, length) = ((row * of_row) as usize, (count * of_row) as usize);
+                        (*dtype, &bytes[start..start + length])
+                    }
                 })
                 .collect()
         };

@@ -97,6 +97,6 @@ fn rows_at_once(rows: &Rows, unit_bytes: u64) -> Result<u64, Error> {
 impl Rows {
     /// Bytes of a row in all tensors that it is stored in.
     pub(super) fn source_row_bytes(&self) -> u64 {
-        self.parts.iter().map(|(_, part)| part.bytes / self.shape[0].max(1)).sum()
+        self.row_bytes().into_iter().flatten().sum()
     }
 }

@@ -192,7 +192,7 @@ fn narrow_by(
 
 /// The half precision bits nearest to a number, ties to even; without a branch.
 #[inline(always)]
-fn nearest_f16(value: f32) -> u16 {
+pub(crate) fn nearest_f16(value: f32) -> u16 {
     let (sign, magnitude) = (value.to_bits() >> 16 & 0x8000, value.to_bits() & 0x7fff_ffff);
     // Normal numbers: the exponent moves, and what is cut off is rounded as whole bits are.
     let odd = magnitude >> 13 & 1;

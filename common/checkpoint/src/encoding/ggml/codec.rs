@@ -1,6 +1,6 @@
 //! What is known of ggml's blocks as an encoding.
 
-use super::blocks::decode;
+use super::decode::decode;
 use super::kind::GgmlType;
 use crate::dtype::Dtype;
 use crate::encoding::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors};

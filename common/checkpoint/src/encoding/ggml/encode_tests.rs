@@ -1,0 +1,65 @@
+use super::{BLOCK, q4_0, q8_0};
+use crate::encoding::{EncodeError, FloatType};
+
+/// Made by `testdata/make_blocks.py`: 32 numbers, then the same as `Q8_0` and as `Q4_0`, of each block.
+const BLOCKS: &[u8] = include_bytes!("testdata/blocks.bin");
+
+type Encode = fn(&[f32], &mut [u8]) -> Result<(), EncodeError>;
+
+/// Each type: bytes of a block, the encoder, the same without wide registers.
+const TYPES: [(usize, Encode, Encode); 2] = [
+    (q8_0::BLOCK_BYTES, q8_0::encode_rows, q8_0::encode_portable),
+    (q4_0::BLOCK_BYTES, q4_0::encode_rows, q4_0::encode_portable),
+];
+
+#[test]
+fn blocks_are_those_of_the_reference() {
+    let all = 4 * BLOCK + q8_0::BLOCK_BYTES + q4_0::BLOCK_BYTES;
+    assert!(BLOCKS.len().is_multiple_of(all) && BLOCKS.len() > 200 * all);
+    for (index, case) in BLOCKS.chunks_exact(all).enumerate() {
+        let (numbers, mut expected) = case.split_at(4 * BLOCK);
+        let mut values = [0.0; BLOCK];
+        FloatType::F32.widen(numbers, &mut values);
+        for (bytes, wide, portable) in TYPES {
+            for encode in [wide, portable] {
+                let mut found = vec![0xaa; bytes];
+                encode(&values, &mut found).unwrap();
+                assert_eq!(found, expected[..bytes], "block {index}, {bytes} bytes: {values:?}");
+            }
+            expected = &expected[bytes..];
+        }
+    }
+}
+
+#[test]
+fn wider_registers_give_the_same_bytes() {
+    let values: Vec<f32> = (0..BLOCK as u32 * 4000)
+        .map(|index| f32::from_bits(index.wrapping_mul(0x9e37_79b9)))
+        .map(|value| if value.abs() < 4e5 { value } else { 0.25 })
+        .collect();
+    for (bytes, wide, portable) in TYPES {
+        let [mut found, mut expected] = [0, 0].map(|fill| vec![fill; values.len() / BLOCK * bytes]);
+        wide(&values, &mut found).unwrap();
+        portable(&values, &mut expected).unwrap();
+        assert!(found == expected, "{bytes}");
+    }
+}
+
+#[test]
+fn numbers_that_blocks_do_not_have_are_refused() {
+    for (bytes, encode, _) in TYPES {
+        let mut out = vec![0; 2 * bytes];
+        for value in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut values = [0.5; 2 * BLOCK];
+            values[40] = value;
+            let error = encode(&values, &mut out).unwrap_err();
+            assert!(matches!(error, EncodeError::NotFinite { index: 40, .. }), "{error}");
+        }
+        let mut values = [0.5; 2 * BLOCK];
+        values[33] = -1e7; // More than 127 times the largest half.
+        let error = encode(&values, &mut out).unwrap_err();
+        let expected = EncodeError::TooLarge { index: 32, value: 1e7, params: FloatType::F16 };
+        assert_eq!(error, expected);
+        assert_eq!(encode(&[], &mut []), Ok(()));
+    }
+}

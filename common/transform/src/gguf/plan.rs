@@ -1,0 +1,103 @@
+//! From a checkpoint to the job that writes it as one GGUF file.
+
+use std::collections::HashMap;
+
+use cake_checkpoint::Checkpoint;
+
+use super::form::GgufType;
+use super::reader::Reader;
+use super::writer::{Info, Value, lay_out};
+use super::{arch, keys, names, rope, tokenizer};
+use crate::error::Error;
+use crate::job::{Job, Output, Target};
+use crate::piece::{Piece, Place};
+use crate::source::Source;
+
+/// What the only file is called in a directory.
+const FILE: &str = "model.gguf";
+
+/// How a model is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct GgufOptions {
+    /// Whether a tokenizer that splits text in a way for which llama.cpp has no name is written as if it split it in the
+    /// default way, instead of refused.
+    pub guess_pre_tokenizer: bool,
+}
+
+/// The job that writes the checkpoint, which is `source`'s, as one GGUF file with most matrices of the type `to`; with it, as
+/// sentences, what the file will not say of the model.
+///
+/// # Errors
+/// [`Error::Unsupported`] for a model that GGUF or this program has no way to say, [`Error::Text`] or [`Error::Io`] for a
+/// tokenizer that cannot be used.
+pub fn convert(
+    source: Source,
+    checkpoint: &Checkpoint,
+    to: GgufType,
+    target: Target,
+    options: GgufOptions,
+) -> Result<(Job, Vec<String>), Error> {
+    let spec = &checkpoint.config;
+    let arch = arch::of(&spec.architecture)?;
+    let mut lost = Vec::new();
+    let mut keys = keys::keys(arch, spec, &checkpoint.location.name, to, &mut lost)?;
+    keys.extend(tokenizer::keys(checkpoint, options.guess_pre_tokenizer, &mut lost)?);
+    drop_name_of_phi(&mut keys);
+    if to == GgufType::Q4_0 && checkpoint.head().is_some() {
+        lost.push("the output matrix is written as q8_0, where llama-quantize writes q6_k".into());
+    }
+
+    let divisors = spec.rotations.first().and_then(rope::divisors);
+    let mut infos = Vec::new();
+    if let Some(divisors) = &divisors {
+        let (name, shape) = (names::DIVISORS.to_owned(), vec![divisors.len() as u64]);
+        infos.push(Info { name, shape, kind: GgufType::F32 });
+    }
+    let mut slots: HashMap<String, usize> = HashMap::new();
+    let mut matrices = Vec::new();
+    for matrix in Reader::new(&source, checkpoint, arch).all()? {
+        let info = matrix.info(to, checkpoint.head().is_none());
+        let slot = *slots.entry(info.name.clone()).or_insert_with(|| {
+            infos.push(info.clone());
+            infos.len() - 1
+        });
+        matrices.push((matrix, slot));
+    }
+
+    let layout = lay_out(&keys, &infos)?;
+    let mut pieces = vec![Piece::Known { bytes: layout.header, place: at(0) }];
+    if let Some(divisors) = divisors {
+        let bytes = divisors.iter().flat_map(|it| it.to_le_bytes()).collect();
+        pieces.push(Piece::Known { bytes, place: at(layout.offsets[0]) });
+    }
+    for (matrix, slot) in matrices {
+        pieces.push(matrix.piece(infos[slot].kind, layout.offsets[slot])?);
+    }
+    let name = match &target {
+        Target::File(path) => path.file_name().map(|it| it.to_string_lossy().into_owned()),
+        Target::Directory(_) => None,
+    };
+    let name = name.unwrap_or_else(|| FILE.to_owned());
+    let outputs = vec![Output { name, bytes: layout.bytes }];
+    Ok((Job { source, target, outputs, pieces }, lost))
+}
+
+/// Drops the model's name if it is Phi-3's and the tokens are not: llama.cpp takes these for granted by that name, and does
+/// not open a file without them.
+fn drop_name_of_phi(keys: &mut Vec<(String, Value)>) {
+    const GRANTED: [&str; 4] = ["</s>", "<unk>", "<s>", "<|endoftext|>"];
+    let has_all = keys.iter().any(|(_, value)| {
+        let Value::Texts(texts) = value else { return false };
+        GRANTED.iter().all(|token| texts.iter().any(|text| text == token))
+    });
+    let is_phi = |value: &Value| {
+        let Value::Text(name) = value else { return false };
+        let name = name.to_lowercase();
+        name.contains("phi3") || name.contains("phi-3")
+    };
+    keys.retain(|(key, value)| has_all || key != keys::NAME || !is_phi(value));
+}
+
+fn at(offset: u64) -> Place {
+    Place { output: 0, offset }
+}
