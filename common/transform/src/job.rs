@@ -90,6 +90,7 @@ impl Job {
             add(match piece {
                 Piece::Known { bytes, place } => format!("{place:?} {}", blake3::hash(bytes)),
                 Piece::Copy { from, place } => format!("{place:?} {from:?}"),
+                Piece::Checksum { place } => format!("{place:?} crc32"),
                 Piece::Rows(rows) => {
                     let Rows { name, encoding, parts, shape, order, add, form, places } = rows;
                     let (add, form) = (add.to_bits(), form.identity());

@@ -10,6 +10,7 @@
 //! * A job that ended early, however it ended, goes on where it was; what it was then is what it gives, to the bit.
 //! * No network, no runtime.
 
+pub mod apr;
 mod bytes;
 mod compare;
 pub mod convert;

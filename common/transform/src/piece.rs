@@ -35,6 +35,12 @@ pub enum Piece {
     },
     /// A matrix (or a vector, as a matrix of one row) whose numbers are written in another form.
     Rows(Rows),
+    /// CRC-32 (of IEEE 802.3) of all bytes of the output before it, little-endian: known when all else is in its place, and
+    /// read back then.
+    Checksum {
+        /// Where it goes.
+        place: Place,
+    },
 }
 
 /// Bytes of a file of the source.
@@ -93,9 +99,9 @@ impl Piece {
         let count = range.end - range.start;
         let at = |place: &Place, skipped: u64| Place { offset: place.offset + skipped, ..*place };
         match self {
-            Piece::Known { place, .. } | Piece::Copy { place, .. } => {
-                vec![(at(place, range.start), count)]
-            }
+            Piece::Known { place, .. }
+            | Piece::Copy { place, .. }
+            | Piece::Checksum { place, .. } => vec![(at(place, range.start), count)],
             Piece::Rows(rows) => {
                 let row_bytes = rows.form.row_bytes(rows.shape[1]).into_iter();
                 let mut places: Vec<(Place, u64)> = (row_bytes.zip(&rows.places))

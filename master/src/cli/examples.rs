@@ -63,6 +63,8 @@ A run that was interrupted, or for which the disk was too small, goes on where i
 pub(super) const CONVERT: &str = r#"Examples:
   cake-master convert ~/models/qwen3-8b --to mlx --encode q4 --out ~/models/qwen3-8b-4bit
   cake-master convert ~/models/qwen3-8b-4bit --to safetensors --encode f16 --out ~/models/qwen3-8b-f16
+  cake-master convert ~/models/qwen3-8b --to gguf --encode q8_0 --out qwen3-8b.gguf
+  cake-master convert ~/models/qwen3-8b --to apr --out qwen3-8b.apr
 
 A run that was interrupted, or for which the disk was too small, goes on where it was with the same command."#;
 

@@ -23,9 +23,10 @@ use self::bench::Bench;
 use self::journal::{Earlier, Journal, boot};
 use self::outputs::{Outputs, beside, check, folder_of};
 use self::units::Units;
-use self::work::{look, work};
+use self::work::{look, seal, work};
 use crate::error::Error;
 use crate::job::{Job, Observer, Options, Outcome};
+use crate::piece::Piece;
 
 /// How much is written between two times that all of it is brought to the disk: what the page cache holds of a job, and
 /// what has to be looked at again when the machine itself went down.
@@ -100,10 +101,24 @@ impl Job {
             }
             Some(error) => return Err(error),
         }
+        self.seal(&outputs, observer).map_err(|error| match error {
+            Error::Stopped { .. } => Error::Stopped { done, total },
+            error => error,
+        })?;
         outputs.finish()?;
         journal.remove()?;
         let bytes = self.outputs.iter().map(|output| output.bytes).sum();
         Ok(Outcome { bytes, resumed })
+    }
+
+    /// Writes what is known when all else is there.
+    fn seal(&self, outputs: &Outputs, observer: &dyn Observer) -> Result<(), Error> {
+        let stop = AtomicBool::new(false);
+        let mut bench = Bench::new(self, outputs, observer, &stop);
+        self.pieces.iter().try_for_each(|piece| match piece {
+            Piece::Checksum { place } => seal(&mut bench, *place),
+            _ => Ok(()),
+        })
     }
 
     /// What an earlier run left, if it can be gone on with.

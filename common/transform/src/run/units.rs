@@ -50,6 +50,7 @@ impl Units {
                 Piece::Known { bytes, .. } => (bytes.len() as u64, u64::MAX),
                 Piece::Copy { from, .. } => (from.bytes, unit_bytes),
                 Piece::Rows(rows) => (rows.shape[0], rows_at_once(rows, unit_bytes)?),
+                Piece::Checksum { .. } => (0, 1), // Written when all units are done.
             };
             pieces.push(Cut { length, step, first: count });
             // Units have 64 KiB or are a piece: four thousand million of them are in no computer's files.
@@ -75,7 +76,7 @@ impl Units {
 /// Bytes that a piece reads.
 fn source_bytes(piece: &Piece) -> u64 {
     match piece {
-        Piece::Known { .. } => 0,
+        Piece::Known { .. } | Piece::Checksum { .. } => 0,
         Piece::Copy { from, .. } => from.bytes,
         Piece::Rows(rows) => rows.parts.iter().map(|(_, part)| part.bytes).sum(),
     }

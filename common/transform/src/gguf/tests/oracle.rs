@@ -27,6 +27,7 @@ pub(super) fn run(job: &Job) -> Vec<u8> {
                 let parts: Vec<_> = rows.parts.iter().map(|(it, at)| (*it, read(at))).collect();
                 put(&rows.places[0], &written(rows, &parts));
             }
+            Piece::Checksum { .. } => panic!("GGUF has no checksum"),
         }
     }
     out
@@ -62,6 +63,7 @@ pub(super) fn check_tiles(job: &Job) {
                 let bytes = rows.form.row_bytes(rows.shape[1])[0] * rows.shape[0];
                 (rows.places[0], bytes, Some(rows.parts[0].1))
             }
+            Piece::Checksum { .. } => panic!("GGUF has no checksum"),
         };
         assert_eq!(place.output, 0);
         spans.push((place.offset, place.offset + bytes));
