@@ -6,14 +6,13 @@ use std::path::{Path, PathBuf};
 
 use super::error::WeightsError;
 use super::header::{FileError, Header, TensorInfo};
-use super::index::{EXTENSION, Index, MAX_INDEX_BYTES};
+use super::index::{EXTENSION, INDEX, Index, MAX_INDEX_BYTES};
 use crate::error::Error;
 use crate::file::{directory_of, read_first};
 use crate::listed::listed;
 use crate::model::{ModelSpec, Names};
 
 const SINGLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
 /// What the name of an index ends with.
 const INDEX_EXTENSION: &str = ".index.json";
 
