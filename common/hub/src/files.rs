@@ -62,6 +62,11 @@ pub(crate) fn disk_bytes(meta: &std::fs::Metadata) -> u64 {
     meta.len()
 }
 
+/// Bytes that files and links take on the disk; what is not there takes none.
+pub(crate) fn size(paths: impl IntoIterator<Item = PathBuf>) -> u64 {
+    paths.into_iter().filter_map(|path| Some(disk_bytes(&path.symlink_metadata().ok()?))).sum()
+}
+
 /// All files and links below a directory, links not followed. What cannot be read is not there.
 pub(crate) fn walk(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();

@@ -1,12 +1,11 @@
 //! What is in a cache.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::cache::Folder;
-use crate::files::{disk_bytes, walk};
+use crate::files::{size, walk};
 use crate::names::is_commit;
 use crate::partial::INCOMPLETE;
 
@@ -62,25 +61,25 @@ pub fn list(cache: &Path) -> Vec<CachedModel> {
 }
 
 fn model(repo: String, folder: Folder) -> CachedModel {
-    let (mut bytes, mut partial_files, mut partial_bytes) = (0, 0, 0);
+    let mut partials = Vec::new();
     let mut last_used = None;
     for path in walk(&folder.blobs()) {
-        let Ok(meta) = path.symlink_metadata() else { continue };
-        let own = disk_bytes(&meta);
-        bytes += own;
-        if path.extension() == Some(OsStr::new(INCOMPLETE.trim_start_matches('.'))) {
-            partial_files += 1;
-            partial_bytes += own;
+        let meta = path.symlink_metadata();
+        last_used =
+            last_used.max(meta.and_then(|meta| Ok(meta.accessed()?.max(meta.modified()?))).ok());
+        if path.to_str().is_some_and(|path| path.ends_with(INCOMPLETE)) {
+            partials.push(path);
         }
-        last_used = last_used.max(meta.accessed().ok().max(meta.modified().ok()));
     }
-    let revisions = revisions(&folder);
-    // Where there are no links, snapshots have files of their own.
-    let of_their_own = walk(&folder.snapshots());
-    let own = of_their_own.iter().filter_map(|path| path.symlink_metadata().ok());
-    bytes += own.filter(|meta| meta.is_file()).map(|meta| disk_bytes(&meta)).sum::<u64>();
-    let path = folder.path().to_owned();
-    CachedModel { repo, path, bytes, partial_files, partial_bytes, last_used, revisions }
+    CachedModel {
+        repo,
+        path: folder.path().to_owned(),
+        bytes: size(walk(folder.path())),
+        partial_files: partials.len(),
+        partial_bytes: size(partials),
+        last_used,
+        revisions: revisions(&folder),
+    }
 }
 
 /// The revisions of a model that are there.

@@ -1,6 +1,6 @@
 //! What is fetched of a repository, before a byte of it is.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
 use cake_checkpoint::LayerRange;
@@ -133,8 +133,15 @@ impl Plan {
 
     /// Bytes that are still to be fetched.
     pub fn missing_bytes(&self) -> u64 {
-        let absent = self.files.iter().filter(|file| !self.folder.has(file));
-        absent.map(|file| file.bytes - left_bytes(&self.folder, file)).sum()
+        self.absent().iter().map(|file| file.bytes - left_bytes(&self.folder, file)).sum()
+    }
+
+    /// Files that are not there, in the order of their names; of those with the same bytes the first.
+    pub(crate) fn absent(&self) -> Vec<RemoteFile> {
+        let mut seen = HashSet::new();
+        let is_absent =
+            |file: &&RemoteFile| !self.folder.has(file) && seen.insert(file.hash.clone());
+        self.files.iter().filter(is_absent).cloned().collect()
     }
 
     /// How many files of the repository are left out, their bytes as far as they are known, and a few names.

@@ -43,11 +43,7 @@ pub fn pull(
         let (repo, path) = (wanted.repo.clone(), plan.cache().to_owned());
         return Err(Error::NoRoom { repo, path, needed: missing, free });
     }
-    let mut files: Vec<_> = plan.files.iter().filter(|file| !folder.has(file)).cloned().collect();
-    // Two names may have the same bytes.
-    files.sort_by(|a, b| a.hash.name().cmp(b.hash.name()));
-    files.dedup_by(|a, b| a.hash == b.hash);
-    files.sort_by(|a, b| a.name.cmp(&b.name));
+    let files = plan.absent();
     let total = plan.bytes();
     let connections = connections.clamp(1, MAX_CONNECTIONS);
     let there = total - missing.min(total);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cache::Folder;
 use crate::error::Error;
-use crate::files::{disk_bytes, is_link, walk};
+use crate::files::{is_link, size, walk};
 use crate::list::{refs, revisions};
 use crate::names::Wanted;
 use crate::partial::INCOMPLETE;
@@ -96,9 +96,9 @@ fn of_revision(folder: &Folder, commit: String) -> Removal {
     let own: HashSet<PathBuf> = own.map(|name| folder.blobs().join(name)).collect();
     let mut files: Vec<PathBuf> =
         own.into_iter().filter(|path| path.symlink_metadata().is_ok()).collect();
-    let bytes = size(files.iter().cloned().chain(walk(&snapshot)));
     let names = refs(folder).remove(&commit).unwrap_or_default();
     files.extend(names.into_iter().map(|name| folder.refs().join(name)));
+    let bytes = size(files.iter().cloned().chain(walk(&snapshot)));
     let what = What::Revision { files, snapshot };
     Removal { path: folder.path().to_owned(), commits: vec![commit], bytes, what }
 }
@@ -114,10 +114,6 @@ fn blobs_of(snapshot: &Path) -> Vec<OsString> {
 fn partials(folder: &Folder) -> Vec<PathBuf> {
     let is_partial = |path: &PathBuf| path.to_str().is_some_and(|path| path.ends_with(INCOMPLETE));
     walk(&folder.blobs()).into_iter().filter(is_partial).collect()
-}
-
-fn size(files: impl IntoIterator<Item = PathBuf>) -> u64 {
-    files.into_iter().filter_map(|path| Some(disk_bytes(&path.symlink_metadata().ok()?))).sum()
 }
 
 impl Removal {

@@ -2,6 +2,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use cake_checkpoint::units::format_bytes;
+
 use crate::deployment::{self, WrongArgument};
 use crate::{cluster, generate, pipeline, scheduler, state, text};
 
@@ -17,6 +19,17 @@ pub enum Error {
     /// The checkpoint cannot be used.
     #[error(transparent)]
     Checkpoint(#[from] cake_checkpoint::Error),
+    /// A model cannot be fetched, found or deleted.
+    #[error(transparent)]
+    Hub(#[from] cake_hub::Error),
+    /// Something is to be deleted, and nobody is there who could be asked.
+    #[error("nobody can be asked here whether to delete {what} ({}): --yes says so", format_bytes(*bytes))]
+    NotAsked {
+        /// What.
+        what: String,
+        /// Bytes on the disk.
+        bytes: u64,
+    },
     /// A worker cannot be used.
     #[error(transparent)]
     Cluster(#[from] cluster::Error),
@@ -179,7 +192,7 @@ impl Error {
     /// 130 for an interruption, as shells have it; 1 otherwise.
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Interrupted => ExitCode::from(130),
+            Self::Interrupted | Self::Hub(cake_hub::Error::Stopped { .. }) => ExitCode::from(130),
             _ => ExitCode::FAILURE,
         }
     }

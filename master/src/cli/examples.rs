@@ -45,6 +45,21 @@ pub(super) const EXTRACT: &str = r#"Examples:
   cake-master extract ~/models/llama-3.2-1b --layers 4..8 --out layers.safetensors
   cake-master extract ~/models/llama-3.2-1b --layers 0..1 --out first.safetensors --json"#;
 
+/// Of `cake-master pull`.
+pub(super) const PULL: &str = r#"Examples:
+  cake-master pull meta-llama/Llama-3.2-1B-Instruct
+  cake-master pull Qwen/Qwen3-30B-A3B@main --only-layers 0..16"#;
+
+/// Of `cake-master list`.
+pub(super) const LIST: &str = r#"Examples:
+  cake-master list
+  cake-master list --json"#;
+
+/// Of `cake-master rm`.
+pub(super) const RM: &str = r#"Examples:
+  cake-master rm meta-llama/Llama-3.2-1B-Instruct
+  cake-master rm Qwen/Qwen3-30B-A3B@main --yes"#;
+
 /// Of `cake-master doctor`.
 pub(super) const DOCTOR: &str = r#"Examples:
   cake-master doctor

@@ -1,6 +1,8 @@
-//! The command line of `cake-master`: one file per command, what they share in `args`, `announce`, `told` and `report`.
+//! The command line of `cake-master`: one file per command, what they share in `args`, `announce`, `told`, `report`,
+//! `pulling` and `ask`; `offer` is what comes before those that take a model.
 mod announce;
 mod args;
+mod ask;
 mod chat;
 mod ctrl_c;
 mod demo;
@@ -11,11 +13,16 @@ mod extract;
 mod init;
 mod input;
 mod inspect;
+mod list;
 mod listen;
+mod offer;
 mod out;
 mod plan;
+mod pull;
+mod pulling;
 mod push;
 mod report;
+mod rm;
 mod run;
 mod serve;
 mod show;
@@ -74,6 +81,15 @@ enum Command {
     /// Write some layers to a file of their own.
     #[command(after_help = examples::EXTRACT)]
     Extract(extract::Args),
+    /// Fetch a model from the Hub into its cache; what is there already is not fetched again.
+    #[command(after_help = examples::PULL)]
+    Pull(pull::Args),
+    /// List the models in the Hub's cache.
+    #[command(after_help = examples::LIST)]
+    List(list::Args),
+    /// Delete a model, or a revision of it, from the Hub's cache.
+    #[command(after_help = examples::RM)]
+    Rm(rm::Args),
     /// Check every worker: reachable, versions, disk, clock, links. One fix per line.
     #[command(after_help = examples::DOCTOR)]
     Doctor(doctor::Args),
@@ -146,6 +162,9 @@ impl Command {
             Self::Push(args) => args.json,
             Self::Inspect(args) => args.json,
             Self::Extract(args) => args.json,
+            Self::Pull(args) => args.json,
+            Self::List(args) => args.json,
+            Self::Rm(args) => args.json,
             Self::Doctor(args) => args.json,
             Self::Token(args) => args.json,
             Self::Verify(args) => args.json,
@@ -158,6 +177,21 @@ impl Command {
             | Self::Render => false,
         }
     }
+
+    /// The model that it works with, if that may have to be pulled first.
+    fn model(&self) -> Option<&str> {
+        match self {
+            Self::Run(args) => Some(&args.model),
+            Self::Chat(args) => Some(&args.model),
+            Self::Serve(args) => Some(&args.model),
+            Self::Plan(args) => Some(&args.model),
+            Self::Push(args) => Some(&args.model),
+            Self::Inspect(args) => Some(&args.model),
+            Self::Extract(args) => Some(&args.model),
+            Self::Verify(args) => Some(&args.model),
+            _ => None,
+        }
+    }
 }
 
 /// How many threads move bytes and answer requests: half of the cores, and few, as the others compute. Threads that
@@ -168,6 +202,9 @@ fn network_threads() -> usize {
 }
 
 async fn dispatch(command: Command, ctrl_c: CtrlC) -> Result<(), Error> {
+    if let Some(model) = command.model() {
+        offer::offer(model, &ctrl_c).await?;
+    }
     match command {
         Command::Demo(args) => args.run().await,
         Command::Run(args) => args.run().await,
@@ -177,6 +214,9 @@ async fn dispatch(command: Command, ctrl_c: CtrlC) -> Result<(), Error> {
         Command::Push(args) => args.run().await,
         Command::Inspect(args) => block_in_place(|| args.run()),
         Command::Extract(args) => args.run(ctrl_c.take_over()).await,
+        Command::Pull(args) => args.run(ctrl_c).await,
+        Command::List(args) => block_in_place(|| args.run()),
+        Command::Rm(args) => args.run().await,
         Command::Doctor(args) => args.run().await,
         Command::Verify(args) => args.run().await,
         Command::Init(args) => block_in_place(|| args.run()),
