@@ -4,6 +4,7 @@ mod error;
 
 use std::path::{Path, PathBuf};
 
+use crate::container::safetensors::index::unsafe_path_reason;
 use crate::container::{Container, recognise};
 use crate::file::directory_of;
 
@@ -22,8 +23,8 @@ pub struct Location {
     pub name: String,
 }
 
-/// Finds a checkpoint: a directory, a `.safetensors` file (that file only), an index, an APR file, or `org/name`
-/// in the local Hub cache. Nothing is downloaded.
+/// Finds a checkpoint: a directory, a `.safetensors` file (that file only), an index, an APR file, or `org/name` or
+/// `org/name@revision` in the local Hub cache. Nothing is downloaded.
 ///
 /// # Errors
 /// [`LocateError`], which lists where it looked.
@@ -39,7 +40,7 @@ pub fn locate_in(model: &str, hub_caches: &[PathBuf]) -> Result<Location, Locate
     let path = Path::new(model);
     if path.is_dir() {
         return if path.join("snapshots").is_dir() && !path.join("config.json").exists() {
-            in_hub_folder(path, file_name(path))
+            in_hub_folder(path, None, file_name(path))
         } else {
             found(path.into(), file_name(path))
         };
@@ -48,20 +49,28 @@ pub fn locate_in(model: &str, hub_caches: &[PathBuf]) -> Result<Location, Locate
         return found(path.into(), file_name(&directory_of(path)));
     }
     let mut looked = vec![path.to_owned()];
-    if let Some(folder) = hub_folder(model) {
+    let (repo, revision) = match model.split_once('@') {
+        Some((repo, revision)) => (repo, Some(revision)),
+        None => (model, None),
+    };
+    let folder = hub_folder(repo);
+    // A name without an owner is more often a directory that was misspelt.
+    let is_of_hub = folder.is_some() && repo.contains('/');
+    if let Some(folder) = folder {
         for cache in hub_caches {
             let directory = cache.join(&folder);
             if directory.is_dir() {
-                return in_hub_folder(&directory, model.to_owned());
+                return in_hub_folder(&directory, revision, model.to_owned());
             }
             looked.push(directory);
         }
     }
-    Err(LocateError::NotFound { model: model.to_owned(), looked })
+    Err(LocateError::NotFound { model: model.to_owned(), looked, is_of_hub })
 }
 
-/// Where the Hub's tools keep models, most specific first; without repetition.
-fn hub_caches() -> Vec<PathBuf> {
+/// Where the Hub's tools keep models, most specific first; without repetition. The first is the one that is written to;
+/// there is none only where the system knows no home.
+pub fn hub_caches() -> Vec<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     let in_cache = |cache: PathBuf| cache.join("huggingface").join("hub");
     let candidates = [
@@ -98,7 +107,7 @@ fn found(path: PathBuf, name: String) -> Result<Location, LocateError> {
 }
 
 /// `models--org--name` for `org/name` (or `models--name`), if the text can be a model of the Hub.
-fn hub_folder(model: &str) -> Option<String> {
+pub fn hub_folder(model: &str) -> Option<String> {
     let parts: Vec<&str> = model.split('/').collect();
     let allowed = |part: &&str| {
         let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
@@ -107,21 +116,38 @@ fn hub_folder(model: &str) -> Option<String> {
     (parts.len() <= 2 && parts.iter().all(allowed)).then(|| format!("models--{}", parts.join("--")))
 }
 
-/// The snapshot that `refs/main` names, else the newest. Its files may be links out of it.
-fn in_hub_folder(folder: &Path, name: String) -> Result<Location, LocateError> {
+/// The snapshot of a revision, or else the one that `refs/main` names, or else the newest. Its files may be links out of
+/// it.
+fn in_hub_folder(
+    folder: &Path,
+    revision: Option<&str>,
+    name: String,
+) -> Result<Location, LocateError> {
     let snapshots = folder.join("snapshots");
-    let commit = std::fs::read_to_string(folder.join("refs").join("main")).unwrap_or_default();
-    let commit = commit.trim();
-    let hexadecimal = !commit.is_empty() && commit.bytes().all(|b| b.is_ascii_hexdigit());
-    let main = hexadecimal.then(|| snapshots.join(commit)).filter(|path| path.is_dir());
+    let snapshot = |commit: &str| {
+        let hexadecimal = !commit.is_empty() && commit.bytes().all(|b| b.is_ascii_hexdigit());
+        hexadecimal.then(|| snapshots.join(commit)).filter(|path| path.is_dir())
+    };
+    let named = |revision: &str| {
+        let path =
+            unsafe_path_reason(revision).is_none().then(|| folder.join("refs").join(revision));
+        let commit = path.and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
+        snapshot(commit.trim())
+    };
     let newest = || {
         let entries = std::fs::read_dir(&snapshots).ok()?;
         let dated = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir());
         dated.max_by_key(|path| (path.metadata().and_then(|m| m.modified()).ok(), path.clone()))
     };
-    let directory =
-        main.or_else(newest).ok_or_else(|| LocateError::NoSnapshot { path: folder.to_owned() })?;
-    found(directory, name)
+    let directory = match revision {
+        Some(revision) => named(revision).or_else(|| snapshot(revision)),
+        None => named("main").or_else(newest),
+    };
+    let missing = || LocateError::NoSnapshot {
+        path: folder.to_owned(),
+        revision: revision.map(str::to_owned),
+    };
+    found(directory.ok_or_else(missing)?, name)
 }
 
 /// The last part of a path, also of `.` and `..`.
@@ -242,6 +268,33 @@ mod tests {
         std::fs::remove_dir_all(folder.join("snapshots")).unwrap();
         let error = locate_in("org/tiny", &caches).unwrap_err();
         assert!(matches!(error, LocateError::NoSnapshot { .. }), "{error}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_revision_is_the_one_that_was_said_or_none() {
+        let cache = hub_cache(&["0a1b", "ffff"]);
+        let folder = cache.path().join("models--org--tiny");
+        std::fs::create_dir_all(folder.join("refs/pr")).unwrap();
+        std::fs::write(folder.join("refs/main"), "0a1b").unwrap();
+        std::fs::write(folder.join("refs/pr/1"), "ffff").unwrap();
+        let caches = [cache.path().to_owned()];
+        for (model, commit) in [
+            ("org/tiny", "0a1b"),
+            ("org/tiny@main", "0a1b"),
+            ("org/tiny@pr/1", "ffff"),
+            ("org/tiny@ffff", "ffff"),
+        ] {
+            let location = locate_in(model, &caches).unwrap();
+            assert_eq!(location.directory, folder.join("snapshots").join(commit), "{model}");
+        }
+        for model in ["org/tiny@v2", "org/tiny@", "org/tiny@../refs/main", "org/tiny@/etc"] {
+            let error = locate_in(model, &caches).unwrap_err();
+            assert!(matches!(error, LocateError::NoSnapshot { .. }), "{model}: {error}");
+        }
+        let hint = |model| locate_in(model, &[]).unwrap_err().to_string();
+        assert!(hint("org/other@v1").ends_with("`cake-master pull org/other@v1` downloads it"));
+        assert!(!hint("other").contains("pull") && !hint("a/b/c").contains("pull"));
     }
 
     #[cfg(unix)]

@@ -2,6 +2,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use cake_checkpoint::units::format_bytes;
+
 use crate::deployment::{self, WrongArgument};
 use crate::{cluster, generate, pipeline, scheduler, state, text};
 
@@ -20,6 +22,17 @@ pub enum Error {
     /// A checkpoint cannot be written anew.
     #[error(transparent)]
     Transform(#[from] cake_transform::Error),
+    /// A model cannot be fetched, found or deleted.
+    #[error(transparent)]
+    Hub(#[from] cake_hub::Error),
+    /// Something is to be deleted, and nobody is there who could be asked.
+    #[error("nobody can be asked here whether to delete {what} ({}): --yes says so", format_bytes(*bytes))]
+    NotAsked {
+        /// What.
+        what: String,
+        /// Bytes on the disk.
+        bytes: u64,
+    },
     /// A worker cannot be used.
     #[error(transparent)]
     Cluster(#[from] cluster::Error),
@@ -205,6 +218,7 @@ impl Error {
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::Interrupted
+            | Self::Hub(cake_hub::Error::Stopped { .. })
             | Self::Transform(
                 cake_transform::Error::Stopped { .. } | cake_transform::Error::Interrupted,
             ) => ExitCode::from(130),

@@ -78,6 +78,21 @@ pub(super) const DIFF: &str = r#"Examples:
   cake-master diff ~/models/qwen3-8b ~/models/qwen3-8b-4bit
   cake-master diff ~/models/qwen3-8b-4bit ~/models/qwen3-8b-8bit --json"#;
 
+/// Of `cake-master pull`.
+pub(super) const PULL: &str = r#"Examples:
+  cake-master pull meta-llama/Llama-3.2-1B-Instruct
+  cake-master pull Qwen/Qwen3-30B-A3B@main --only-layers 0..16"#;
+
+/// Of `cake-master list`.
+pub(super) const LIST: &str = r#"Examples:
+  cake-master list
+  cake-master list --json"#;
+
+/// Of `cake-master rm`.
+pub(super) const RM: &str = r#"Examples:
+  cake-master rm meta-llama/Llama-3.2-1B-Instruct
+  cake-master rm Qwen/Qwen3-30B-A3B@main --yes"#;
+
 /// Of `cake-master doctor`.
 pub(super) const DOCTOR: &str = r#"Examples:
   cake-master doctor

@@ -16,8 +16,8 @@ use super::{Error, out, report};
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Output")]
 pub(super) struct Args {
-    /// A checkpoint directory, a .safetensors or .apr file, or org/name in the local Hub cache.
-    model: String,
+    /// A checkpoint directory, a .safetensors or .apr file, or org/name of a model of the Hub.
+    pub(super) model: String,
     /// Which layers, counted from 0, the end not included (such as 4..8).
     #[arg(long, value_name = "A..B")]
     layers: LayerRange,

@@ -16,8 +16,8 @@ use crate::model::Model;
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Output")]
 pub(super) struct Args {
-    /// A checkpoint directory, a .safetensors or .apr file, or org/name in the local Hub cache.
-    model: String,
+    /// A checkpoint directory, a .safetensors or .apr file, or org/name of a model of the Hub.
+    pub(super) model: String,
     /// List every tensor.
     #[arg(long)]
     tensors: bool,

@@ -1,6 +1,8 @@
-//! The command line of `cake-master`: one file per command, what they share in `args`, `announce`, `told` and `report`.
+//! The command line of `cake-master`: one file per command, what they share in `args`, `announce`, `told`, `report`,
+//! `pulling` and `ask`; `offer` is what comes before those that take a model.
 mod announce;
 mod args;
+mod ask;
 mod chat;
 mod compare;
 mod ctrl_c;
@@ -13,11 +15,16 @@ mod files;
 mod init;
 mod input;
 mod inspect;
+mod list;
 mod listen;
+mod offer;
 mod out;
 mod plan;
+mod pull;
+mod pulling;
 mod push;
 mod report;
+mod rm;
 mod run;
 mod serve;
 mod show;
@@ -81,6 +88,15 @@ enum Command {
     /// Write the weights to several safetensors files with an index.
     #[command(after_help = examples::SPLIT)]
     Split(files::split::Args),
+    /// Fetch a model from the Hub into its cache; what is there already is not fetched again.
+    #[command(after_help = examples::PULL)]
+    Pull(pull::Args),
+    /// List the models in the Hub's cache.
+    #[command(after_help = examples::LIST)]
+    List(list::Args),
+    /// Delete a model, or a revision of it, from the Hub's cache.
+    #[command(after_help = examples::RM)]
+    Rm(rm::Args),
     /// Check every worker: reachable, versions, disk, clock, links. One fix per line.
     #[command(after_help = examples::DOCTOR)]
     Doctor(doctor::Args),
@@ -163,6 +179,9 @@ impl Command {
             Self::Extract(args) => args.json,
             Self::Merge(args) => args.write.json,
             Self::Split(args) => args.write.json,
+            Self::Pull(args) => args.json,
+            Self::List(args) => args.json,
+            Self::Rm(args) => args.json,
             Self::Doctor(args) => args.json,
             Self::Token(args) => args.json,
             Self::Compare(args) => args.json,
@@ -178,6 +197,26 @@ impl Command {
             | Self::Render => false,
         }
     }
+
+    /// The models that it works with, which may have to be pulled first.
+    fn models(&self) -> Vec<&str> {
+        match self {
+            Self::Run(args) => vec![&args.model],
+            Self::Chat(args) => vec![&args.model],
+            Self::Serve(args) => vec![&args.model],
+            Self::Plan(args) => vec![&args.model],
+            Self::Push(args) => vec![&args.model],
+            Self::Inspect(args) => vec![&args.model],
+            Self::Extract(args) => vec![&args.model],
+            Self::Merge(args) => vec![&args.model],
+            Self::Split(args) => vec![&args.model],
+            Self::Convert(args) => vec![&args.model],
+            Self::Verify(args) => vec![&args.model],
+            Self::Diff(args) => vec![&args.before, &args.after],
+            Self::Compare(args) => vec![&args.model],
+            _ => Vec::new(),
+        }
+    }
 }
 
 /// How many threads move bytes and answer requests: half of the cores, and few, as the others compute. Threads that
@@ -188,6 +227,9 @@ fn network_threads() -> usize {
 }
 
 async fn dispatch(command: Command, ctrl_c: CtrlC) -> Result<(), Error> {
+    for model in command.models() {
+        offer::offer(model, &ctrl_c).await?;
+    }
     match command {
         Command::Demo(args) => args.run().await,
         Command::Run(args) => args.run().await,
@@ -199,6 +241,9 @@ async fn dispatch(command: Command, ctrl_c: CtrlC) -> Result<(), Error> {
         Command::Extract(args) => args.run(ctrl_c.take_over()).await,
         Command::Merge(args) => args.run(ctrl_c.take_over()).await,
         Command::Split(args) => args.run(ctrl_c.take_over()).await,
+        Command::Pull(args) => args.run(ctrl_c).await,
+        Command::List(args) => block_in_place(|| args.run()),
+        Command::Rm(args) => args.run().await,
         Command::Doctor(args) => args.run().await,
         Command::Compare(args) => args.run().await,
         Command::Verify(args) => args.run(ctrl_c.take_over()).await,

@@ -6,7 +6,7 @@
 //! [`together`], [`context`], [`tiers`] and [`packed7b`]; those of a service in [`serve`], the cost of
 //! encryption in [`tls`], the time after a loss in [`recovery`], what strangers can do to a service in [`hostile`]; what
 //! a plan promises beside what comes of it in [`predictions`]; an earlier version beside this one in [`versions`]; the
-//! largest layer there is in [`wide`].
+//! largest layer there is in [`wide`]; a model from a hub in [`pull`].
 mod bandwidth;
 mod cluster;
 mod context;
@@ -22,6 +22,7 @@ mod models;
 mod packed7b;
 mod peers;
 mod predictions;
+mod pull;
 mod push;
 mod rates;
 mod recovery;
@@ -71,6 +72,8 @@ pub(crate) enum Part {
     Hostile,
     /// These programs beside those of an earlier version, turn about (not part of main; needs `--before`).
     Versions,
+    /// A model of 2 GiB from a hub on loopback: several connections beside one, dropped ones (not part of main).
+    Pull,
     /// One turn of `versions`, which runs itself again for each (not part of main).
     #[value(hide = true)]
     Turn,
@@ -242,6 +245,18 @@ const FILES: &[Figure] = &[
         measure: |lab, keep, table| rewrite::memory(lab, keep, table),
     },
 ];
+const PULL: &[Figure] = &[
+    Figure {
+        name: "pull's rate",
+        bar: pull::RATE_BAR,
+        measure: |lab, _, table| pull::rate(lab, table),
+    },
+    Figure {
+        name: "pull's drops",
+        bar: pull::DROPS_BAR,
+        measure: |lab, _, table| pull::drops(lab, table),
+    },
+];
 const MEMORY: &[Figure] = &[
     Figure {
         name: "worker's memory",
@@ -284,6 +299,7 @@ pub(crate) fn measure(
         Part::Versions | Part::Turn => &[TURN],
         Part::Wide => &[WIDE],
         Part::Files => &[FILES],
+        Part::Pull => &[PULL],
     };
     let figures: Vec<&Figure> = figures.iter().copied().flatten().collect();
     let names = figures.iter().map(|figure| figure.name).collect::<Vec<_>>().join(", ");

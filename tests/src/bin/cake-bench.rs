@@ -18,7 +18,7 @@ struct Cli {
     part: bench::Part,
     /// Only those figures of it whose name has this in it: `engine` has encodings, together, context, hops,
     /// tiers and packed 7B, `serve` has throughput, pipelining, latency and small questions, `predictions` has alone
-    /// and over workers, `versions` has as-stored, q8 and q4, each alone and over workers, 8 streams and push.
+    /// and over workers, `versions` has as-stored, q8 and q4, each alone and over workers, 8 streams and push, `pull` has rate and drops.
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
     /// Directory for models and stores, on a real disk. Default: bench-models beside this program.

@@ -20,6 +20,7 @@ mod hostile;
 mod intruders;
 mod links;
 mod page;
+mod pull;
 mod push;
 mod record;
 mod relay;

@@ -7,14 +7,23 @@ use std::path::PathBuf;
 #[allow(missing_docs, reason = "the sentences say what the fields are")]
 pub enum LocateError {
     #[error(
-        "no checkpoint {model:?}: looked for {}; give a directory with config.json and safetensors files, a .safetensors or .apr file, or org/name of a model in the local Hub cache",
-        paths(looked)
+        "no checkpoint {model:?}: looked for {}; give a directory with config.json and safetensors files, a .safetensors or .apr file, or org/name of a model in the local Hub cache{}",
+        paths(looked),
+        pull_hint(model, *is_of_hub)
     )]
-    NotFound { model: String, looked: Vec<PathBuf> },
+    NotFound { model: String, looked: Vec<PathBuf>, is_of_hub: bool },
     #[error("{}: {found} is not a checkpoint; expected a directory, a .safetensors, .index.json or .apr file", path.display())]
     UnsupportedFile { path: PathBuf, found: &'static str },
-    #[error("{}: the Hub cache knows this model but holds no snapshot of it; download it again", path.display())]
-    NoSnapshot { path: PathBuf },
+    #[error("{}: the Hub cache knows this model but holds no snapshot of {}; `cake-master pull` downloads it", path.display(), revision.as_deref().unwrap_or("it"))]
+    NoSnapshot { path: PathBuf, revision: Option<String> },
+}
+
+/// What to do if it may be a model of the Hub.
+fn pull_hint(model: &str, is_of_hub: bool) -> String {
+    match is_of_hub {
+        true => format!("; if it is one of the Hub's, `cake-master pull {model}` downloads it"),
+        false => String::new(),
+    }
 }
 
 fn paths(looked: &[PathBuf]) -> String {

@@ -16,8 +16,8 @@ use crate::cli::{Error, out};
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct Args {
-    /// A checkpoint directory, a file of a format that is read, or org/name in the local Hub cache.
-    model: String,
+    /// A checkpoint directory, a file of a format that is read, or org/name of a model of the Hub.
+    pub(in crate::cli) model: String,
     /// The format to write.
     #[arg(long, value_name = "FORMAT", required = true)]
     to: Format,

@@ -14,10 +14,10 @@ use crate::cli::{Error, out, report};
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct Args {
-    /// A checkpoint directory, a file of a format that is read, or org/name in the local Hub cache.
-    before: String,
+    /// A checkpoint directory, a file of a format that is read, or org/name of a model of the Hub.
+    pub(in crate::cli) before: String,
     /// The one to compare with it.
-    after: String,
+    pub(in crate::cli) after: String,
     /// How many threads read. Default: one for each processor, 8 at most.
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,

@@ -12,8 +12,8 @@ use crate::cli::ctrl_c::Interrupts;
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct Args {
-    /// A checkpoint directory, an index, or org/name in the local Hub cache.
-    model: String,
+    /// A checkpoint directory, an index, or org/name of a model of the Hub.
+    pub(in crate::cli) model: String,
     /// What to write: F.safetensors, the weights alone; or a directory, for the model with its configuration and texts.
     #[arg(short, long, value_name = "PATH")]
     out: PathBuf,

@@ -12,8 +12,8 @@ use crate::cli::ctrl_c::Interrupts;
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct Args {
-    /// A checkpoint directory, a .safetensors file, or org/name in the local Hub cache.
-    model: String,
+    /// A checkpoint directory, a .safetensors or .apr file, or org/name of a model of the Hub.
+    pub(in crate::cli) model: String,
     /// Most bytes of tensors in a file, such as 5GB or 900MiB; a larger tensor gets a file of its own.
     #[arg(long, value_name = "SIZE", default_value = "5GB", value_parser = size)]
     max_shard_size: u64,

@@ -16,8 +16,8 @@ use crate::cli::{Error, out, report};
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Digests")]
 pub(crate) struct Args {
-    /// A checkpoint directory, a file of a format that is read, or org/name in the local Hub cache.
-    model: String,
+    /// A checkpoint directory, a file of a format that is read, or org/name of a model of the Hub.
+    pub(in crate::cli) model: String,
     /// Compare with the digests in this file: a line for each tensor, BLAKE3 in hexadecimal, two spaces, its name.
     /// Default: nothing to compare with.
     #[arg(long, value_name = "FILE")]

@@ -9,6 +9,8 @@ use serde_json::Value;
 
 /// Longest index accepted: the limit of the reference hub library.
 pub const MAX_INDEX_BYTES: u64 = 10 << 20;
+/// What an index is called in a model's directory.
+pub const INDEX: &str = "model.safetensors.index.json";
 /// What a checkpoint file's name must end with.
 pub const EXTENSION: &str = ".safetensors";
 
@@ -69,10 +71,21 @@ impl Index {
 }
 
 /// Why a name from an index must not be joined to a directory; `None` when it is safe.
-///
-/// The name is judged as Windows would read it, where both slashes separate, so that one index
-/// means the same everywhere. Subdirectories are allowed.
 pub fn unsafe_reason(file: &str) -> Option<&'static str> {
+    unsafe_path_reason(file).or_else(|| {
+        let last = file.rsplit(['/', '\\']).next()?;
+        match last.strip_suffix(EXTENSION) {
+            None | Some("") => Some("it does not end in .safetensors"),
+            Some(_) => None,
+        }
+    })
+}
+
+/// Why the name of a file of a model, whatever it is, must not be joined to a directory; `None` when it is safe.
+///
+/// The name is judged as Windows would read it, where both slashes separate, so that one name
+/// means the same everywhere. Subdirectories are allowed.
+pub fn unsafe_path_reason(file: &str) -> Option<&'static str> {
     if file.is_empty() {
         return Some("it is empty");
     }
@@ -85,14 +98,8 @@ pub fn unsafe_reason(file: &str) -> Option<&'static str> {
     if file.contains(':') {
         return Some("it names a drive or a stream");
     }
-    let mut parts = file.split(['/', '\\']);
-    if parts.clone().any(|part| part == "..") {
-        return Some("it leaves the directory");
-    }
-    match parts.next_back().and_then(|last| last.strip_suffix(EXTENSION)) {
-        None | Some("") => Some("it does not end in .safetensors"),
-        Some(_) => None,
-    }
+    let leaves = file.split(['/', '\\']).any(|part| part == "..");
+    leaves.then_some("it leaves the directory")
 }
 
 #[derive(Deserialize)]

@@ -13,5 +13,5 @@ pub mod writer;
 
 pub use error::WeightsError;
 pub use format::{CONFIG, Safetensors};
-pub use index::EXTENSION;
-pub use weights::{INDEX, INDEX_EXTENSION, SINGLE};
+pub use index::{EXTENSION, INDEX};
+pub use weights::{INDEX_EXTENSION, SINGLE};

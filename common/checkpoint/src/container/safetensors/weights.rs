@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::WeightsError;
 use super::header::{FileError, Header, TensorInfo};
-use super::index::{EXTENSION, Index, MAX_INDEX_BYTES};
+use super::index::{EXTENSION, INDEX, Index, MAX_INDEX_BYTES};
 use crate::error::Error;
 use crate::file::{directory_of, read_first};
 use crate::listed::listed;
@@ -14,8 +14,6 @@ use crate::model::{ModelSpec, Names};
 
 /// The only file of a model.
 pub const SINGLE: &str = "model.safetensors";
-/// What says which of several files has which tensor.
-pub const INDEX: &str = "model.safetensors.index.json";
 /// What the name of an index ends with.
 pub const INDEX_EXTENSION: &str = ".index.json";
 

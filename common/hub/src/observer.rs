@@ -1,0 +1,22 @@
+//! Who is told how far a download is.
+
+/// Who is told how far a download is, from any of its threads.
+pub trait Observer: Sync {
+    /// So many bytes are there, of so many in all.
+    fn progress(&self, done: u64, total: u64);
+
+    /// A file is there and was checked.
+    fn finished(&self, file: &str) {
+        let _ = file;
+    }
+
+    /// Whether to stop; asked often.
+    fn is_cancelled(&self) -> bool {
+        false
+    }
+}
+
+/// Nobody.
+impl Observer for () {
+    fn progress(&self, _: u64, _: u64) {}
+}
