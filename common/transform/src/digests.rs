@@ -17,11 +17,14 @@ pub const MAX_DIGESTS_BYTES: u64 = 1 << 28;
 /// BLAKE3 of the bytes of each tensor, in hexadecimal, by name.
 pub type Digests = BTreeMap<String, String>;
 
-/// Reads every tensor once.
+/// Reads every tensor once; before that all of the file, if its format has a checksum of it.
 ///
 /// # Errors
-/// [`Error::Io`] or [`Error::Shrunk`] for a file that cannot be read, [`Error::Interrupted`].
+/// [`Error::Checkpoint`] if the checksum is of other bytes; [`Error::Io`] or [`Error::Shrunk`] for a file that cannot be read, [`Error::Interrupted`].
 pub fn digests(source: &Source, threads: usize, observer: &dyn Observer) -> Result<Digests, Error> {
+    let files = source.files.iter().map(|file| file.bytes).sum();
+    let location = &source.location;
+    location.container.verify(&location.path, &mut |read| observer.progress(read, files))?;
     let total = source.tensors.iter().map(|tensor| tensor.bytes).sum();
     let found = scan(&source.tensors, total, threads, observer, |scan, tensor| {
         let StoredTensor { name, file, offset, bytes, .. } = tensor;

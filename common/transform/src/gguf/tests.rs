@@ -41,17 +41,6 @@ fn job(model: &Path, to: GgufType, target: &Path) -> Result<(Job, Vec<String>), 
     convert(source, &checkpoint, to, target, GgufOptions::default())
 }
 
-/// Where files are written: somewhere for good if `CAKE_GGUF_OUT` says so, for programs of others to read.
-fn scratch() -> (PathBuf, Option<tempfile::TempDir>) {
-    match std::env::var_os("CAKE_GGUF_OUT") {
-        Some(out) => (out.into(), None),
-        None => {
-            let scratch = tempfile::tempdir().unwrap();
-            (scratch.path().to_owned(), Some(scratch))
-        }
-    }
-}
-
 /// What a vector or matrix is multiplied with, added to, and where it lies is said in another way here than there.
 fn expected(checkpoint: &Checkpoint, name: &str) -> Vec<f32> {
     let tensor = checkpoint.tensor(name).unwrap_or_else(|| panic!("{name}"));
@@ -92,7 +81,8 @@ fn expected(checkpoint: &Checkpoint, name: &str) -> Vec<f32> {
 
 #[test]
 fn files_hold_what_the_checkpoint_holds() {
-    let (out, _scratch) = scratch();
+    let scratch = tempfile::tempdir().unwrap();
+    let out = scratch.path();
     for (model, arch) in MODELS {
         for to in GgufType::ALL {
             let path = out.join(format!("{model}-{to}.gguf"));

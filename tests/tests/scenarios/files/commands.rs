@@ -56,6 +56,21 @@ fn digests_tell_a_changed_tensor_from_the_others() {
 }
 
 #[test]
+fn a_byte_that_changed_since_an_apr_file_was_written_is_found() {
+    let (master, llama) = (Master::alone(), path(&golden("llama").path));
+    let out = master.state().join("llama.apr");
+    master.run(&["convert", &llama, "--to", "apr", "--out", &path(&out)]).success();
+    let said = master.run(&["verify", &path(&out)]).success();
+    assert!(said.stdout.contains("48 tensors"), "{}", said.stdout);
+    let mut bytes = fs::read(&out).expect("read");
+    let at = bytes.len() - 1000;
+    bytes[at] ^= 1;
+    fs::write(&out, bytes).expect("written");
+    let refusal = master.run(&["verify", &path(&out)]).refusal();
+    assert!(refusal.contains("llama.apr") && refusal.contains("checksum"), "{refusal}");
+}
+
+#[test]
 fn two_checkpoints_are_the_same_or_the_difference_is_measured() {
     let (master, qwen) = (Master::alone(), path(&golden("qwen2").path));
     let wide = path(&master.state().join("wide"));

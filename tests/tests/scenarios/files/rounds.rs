@@ -30,6 +30,9 @@ fn models_in_another_format_answer_as_before() {
         answers_as_before(name, "convert", &["--to", "safetensors", "--encode", "f32"], "f32");
     }
     answers_as_before("qwen2-mlx4", "convert", &["--to", "safetensors", "--encode", "f32"], "f32");
+    for name in ["llama", "qwen2", "qwen3", "qwen3-moe", "gemma3", "phi3"] {
+        answers_as_before(name, "convert", &["--to", "apr"], "model.apr");
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 
+use super::footer::{Footer, verify_footer};
 use super::head::Head;
 use super::layout::MAGIC;
 use super::texts::{TEXT_KEYS, texts};
@@ -34,6 +35,10 @@ impl Container for Apr {
         let opened = Head::read(path)?;
         let config = opened.0.config().ok();
         stored(path, opened, config)
+    }
+
+    fn verify(&self, path: &Path, progress: &mut dyn FnMut(u64)) -> Result<bool, Error> {
+        Ok(verify_footer(path, progress)? == Footer::Right)
     }
 
     fn is_whole_model(&self) -> bool {

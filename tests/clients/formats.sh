@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Has other programs read what `cake-master convert` makes of golden models: the `gguf` package and MLX.
+#   formats.sh PROGRAM    PROGRAM is a cake-master; `install.sh` has made the virtual environment beside this file
+set -euo pipefail
+program=$(realpath "$1")
+cd "$(dirname "$0")"
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+export CAKE_STATE=$scratch/state
+
+convert() {
+  "$program" convert "$@" >"$scratch/said" 2>&1 || {
+    cat "$scratch/said" >&2
+    exit 1
+  }
+}
+
+mkdir "$scratch/gguf"
+for model in llama llama-mlx8 llama-sharded llama3-tied mistral phi3 qwen2 qwen2-mlx4 qwen3 qwen3-moe gemma3; do
+  for type in f32 f16 bf16 q8_0 q4_0; do
+    convert "../golden/$model" --to gguf --encode "$type" --out "$scratch/gguf/$model-$type.gguf"
+  done
+done
+venv/bin/python gguf_check.py --golden "$scratch/gguf"
+
+for model in llama llama3-tied qwen2 qwen3 gemma3 phi3; do
+  for encode in as-stored q4 q8; do
+    convert "../golden/$model" --to mlx --encode "$encode" --out "$scratch/$model-$encode"
+    venv/bin/python mlx_check.py "$scratch/$model-$encode" "../golden/$model"
+  done
+done

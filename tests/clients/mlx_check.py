@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""Loads what `cake-master convert --to mlx` wrote with MLX, and compares it with the model that it was made of.
+
+    mlx_check.py WRITTEN_DIRECTORY MODEL_DIRECTORY
+
+Plain tensors must be equal. Packed ones are unpacked by MLX; their errors, the largest and the mean of squares, are
+compared with those of what `mlx.core.quantize` makes of the same numbers: over all tensors they must not be larger.
+
+Needs mlx, numpy and safetensors. Ends with 1 if anything differs.
+"""
+
+import glob
+import json
+import os
+import sys
+
+import mlx.core as mx
+import numpy as np
+
+
+def load(directory):
+    tensors = {}
+    for path in sorted(glob.glob(os.path.join(directory, "*.safetensors"))):
+        if not path.endswith("expected.safetensors"):
+            tensors.update(mx.load(path))
+    return tensors
+
+
+def numbers(array):
+    return np.array(array.astype(mx.float32), copy=False).astype(np.float64)
+
+
+def main():
+    written, model = sys.argv[1:]
+    ours, before = load(written), load(model)
+    with open(os.path.join(written, "config.json")) as file:
+        said = json.load(file).get("quantization", {})
+    bad = packed = 0
+    errors = {"ours": [0.0, 0.0], "mlx": [0.0, 0.0]}
+    for name, array in before.items():
+        module = name.removesuffix(".weight")
+        if f"{module}.scales" not in ours:
+            same = name in ours and mx.array_equal(ours[name], array, equal_nan=True)
+            if not same:
+                bad += 1
+                print(f"{name} is not what it was")
+            continue
+        packed += 1
+        form = said.get(module, said)
+        form = {"group_size": form["group_size"], "bits": form["bits"]}
+        parts = [ours[f"{module}.{part}"] for part in ("weight", "scales", "biases")]
+        theirs = mx.quantize(array, **form)
+        for who, stored in (("ours", parts), ("mlx", theirs)):
+            off = numbers(mx.dequantize(*stored, **form)) - numbers(array)
+            errors[who][0] = max(errors[who][0], np.abs(off).max())
+            errors[who][1] += (off**2).sum()
+    extra = [name for name in ours if name not in before and name.rpartition(".")[2] not in ("scales", "biases")]
+    if extra:
+        bad += len(extra)
+        print("not in the model:", ", ".join(extra[:5]))
+    if packed:
+        for index, what in enumerate(("largest", "sum of squares")):
+            mine, other = errors["ours"][index], errors["mlx"][index]
+            print(f"{what} error of {packed} packed tensors: {mine:.6g}, MLX's own {other:.6g}")
+            bad += int(mine > other)
+    print(f"{len(before)} tensors, {bad} of them wrong" if bad else f"all {len(before)} tensors are what they were")
+    sys.exit(1 if bad else 0)
+
+
+if __name__ == "__main__":
+    main()
