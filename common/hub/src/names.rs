@@ -72,6 +72,9 @@ pub(crate) fn unsafe_name(name: &str) -> Option<&'static str> {
     if name.split('/').any(|part| part.is_empty() || part == ".") {
         return Some("a part of it is empty");
     }
+    if name.chars().any(char::is_control) {
+        return Some("it has a control character");
+    }
     name.contains('\\').then_some("it has a backslash")
 }
 

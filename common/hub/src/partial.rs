@@ -45,6 +45,22 @@ pub(crate) struct Partial {
     done: Vec<AtomicU64>,
 }
 
+/// Whether the file is what is at `path` now.
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let place = |found: std::fs::Metadata| (found.dev(), found.ino());
+    match (file.metadata(), path.metadata()) {
+        (Ok(own), Ok(there)) => place(own) == place(there),
+        _ => false,
+    }
+}
+
+#[cfg(not(unix))]
+fn is_at(_: &File, _: &Path) -> bool {
+    true // What is open is not renamed there.
+}
+
 impl Partial {
     /// Opens or makes it, with what an earlier run left.
     ///
@@ -67,6 +83,10 @@ impl Partial {
             // A file system without locks: then nobody is kept out.
             Err(TryLockError::Error(cause)) if cause.kind() == ErrorKind::Unsupported => {}
             Err(TryLockError::Error(cause)) => return Err(Error::io("lock", &path, cause)),
+        }
+        if !is_at(&file, &path) {
+            // Another process has finished it meanwhile: what is open is a whole blob now, under its own name.
+            return Err(Error::Busy { file: remote.name.clone(), path });
         }
         let journal = opened(&journal_path)?;
         let length = file.metadata().map_err(|cause| Error::io("read", &path, cause))?.len();

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use cake_checkpoint::Checkpoint;
+use cake_checkpoint::{Checkpoint, Encoding};
 
 use crate::error::Error;
 use crate::job::Observer;
 use crate::numbers::Numbers;
 use crate::read::Reader;
-use crate::scan::scan;
+use crate::scan::{Scan, scan};
 use crate::source::Source;
 
 /// How one checkpoint differs from another.
@@ -75,38 +75,82 @@ pub fn compare(
     difference.added.extend(second.into_keys());
     let in_file = |numbers: &Numbers| before.0.tensors[numbers.parts[0]].clone();
     pairs.sort_by_key(|(numbers, _)| (in_file(numbers).file, in_file(numbers).offset));
-    let total = pairs.iter().map(|(first, _)| first.count()).sum();
+    let total = pairs.iter().map(|(first, _)| first.bytes(before.0)).sum();
     let found = scan(&pairs, total, threads, observer, |scan, (first, second)| {
-        let known = first.encoding.zip(second.encoding);
-        let comparable = first.shape == second.shape && known.is_some();
-        if !comparable {
-            scan.read(first.count())?;
-            return Ok(Some(None));
+        let same_shape = first.shape == second.shape;
+        match (first.encoding, second.encoding) {
+            (Some(_), Some(_)) if same_shape => numbers(scan, (before.0, first), (after.0, second)),
+            (None, None) if same_shape => bytes(scan, (before.0, first), (after.0, second)),
+            _ => {
+                scan.read(first.bytes(before.0))?;
+                Ok(Some(None))
+            }
         }
-        let (mut one, mut other) = (Reader::new(before.0, first)?, Reader::new(after.0, second)?);
-        let mut sum = Sum::default();
-        for range in one.stretches() {
-            let (one, other) = (one.decode(range.clone())?, other.decode(range)?);
-            sum.add(one, other);
-            scan.read(one.len() as u64)?;
-        }
-        Ok(sum.by(first.count()).map(Some))
     })?;
     for ((first, second), found) in pairs.iter().zip(found) {
         let Some(by) = found else {
             difference.equal += 1;
             continue;
         };
-        let (before, after) = (said(first), said(second));
+        let (before, after) = (said(before.0, first), said(after.0, second));
         difference.changed.push(Changed { name: first.name.clone(), before, after, by });
     }
     difference.changed.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(difference)
 }
 
-/// Encoding and dimensions.
-fn said(numbers: &Numbers) -> String {
-    let encoding = numbers.encoding.map_or("unknown".to_owned(), |encoding| encoding.to_string());
+/// By how much the numbers of two tensors differ; `None` if by nothing.
+fn numbers(
+    scan: &Scan<'_>,
+    (before, first): (&Source, &Numbers),
+    (after, second): (&Source, &Numbers),
+) -> Result<Option<Option<By>>, Error> {
+    let is_plain = |numbers: &Numbers| matches!(numbers.encoding, Some(Encoding::Float(_)));
+    let flat = is_plain(first) && is_plain(second);
+    let mut one = Reader::new(before, first, flat)?;
+    let mut other = Reader::new(after, second, flat)?;
+    let mut sum = Sum::default();
+    for range in one.stretches() {
+        let bytes = one.bytes(&range);
+        sum.add(one.decode(range.clone())?, other.decode(range)?);
+        scan.read(bytes)?;
+    }
+    Ok(sum.by(first.count()).map(Some))
+}
+
+/// Whether tensors that are no numbers here have other bytes.
+fn bytes(
+    scan: &Scan<'_>,
+    (before, first): (&Source, &Numbers),
+    (after, second): (&Source, &Numbers),
+) -> Result<Option<Option<By>>, Error> {
+    let (one, other) = (&before.tensors[first.parts[0]], &after.tensors[second.parts[0]]);
+    if (one.dtype, one.bytes) != (other.dtype, other.bytes) {
+        scan.read(one.bytes)?;
+        return Ok(Some(None));
+    }
+    let (mut here, mut there) = (Vec::new(), Vec::new());
+    let mut done = 0;
+    while done < one.bytes {
+        let piece = (one.bytes - done).min(1 << 20);
+        here.resize(piece as usize, 0);
+        there.resize(piece as usize, 0);
+        before.files[one.file].read_at(one.offset + done, &mut here)?;
+        after.files[other.file].read_at(other.offset + done, &mut there)?;
+        done += piece;
+        scan.read(piece)?;
+        if here != there {
+            scan.read(one.bytes - done)?;
+            return Ok(Some(None));
+        }
+    }
+    Ok(None)
+}
+
+/// Encoding, or element type, and dimensions.
+fn said(source: &Source, numbers: &Numbers) -> String {
+    let dtype = || source.tensors[numbers.parts[0]].dtype.to_string();
+    let encoding = numbers.encoding.map_or_else(dtype, |encoding| encoding.to_string());
     format!("{encoding} {:?}", numbers.shape)
 }
 

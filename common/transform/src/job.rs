@@ -13,7 +13,7 @@ pub struct Job {
     pub source: Source,
     /// Where the outputs go.
     pub target: Target,
-    /// The outputs; together the pieces cover every byte of each once, but for what `gaps` says.
+    /// The outputs; no two pieces fill the same byte of one, and what none fills is zeros.
     pub outputs: Vec<Output>,
     /// In the order in which they are read; no piece is read twice, nor two of a file in turns.
     pub pieces: Vec<Piece>,

@@ -94,6 +94,11 @@ impl Numbers {
         self.shape.iter().product()
     }
 
+    /// Bytes of all parts.
+    pub fn bytes(&self, source: &Source) -> u64 {
+        self.parts.iter().map(|&part| source.tensors[part].bytes).sum()
+    }
+
     /// What it is stored in: type and place of each part.
     pub fn stretches(&self, source: &Source) -> Vec<(Dtype, Stretch)> {
         let parts = self.parts.iter().map(|&part| &source.tensors[part]);

@@ -86,11 +86,6 @@ pub enum Order {
         /// Rows of a head; even, and the matrix has whole heads.
         head_rows: u64,
     },
-    /// The way back.
-    PairsToHalves {
-        /// As above.
-        head_rows: u64,
-    },
 }
 
 impl Piece {
@@ -148,7 +143,7 @@ impl Order {
     pub fn block(self) -> u64 {
         match self {
             Order::Same => 1,
-            Order::HalvesToPairs { head_rows } | Order::PairsToHalves { head_rows } => head_rows,
+            Order::HalvesToPairs { head_rows } => head_rows,
         }
     }
 
@@ -157,7 +152,6 @@ impl Order {
         match self {
             Order::Same => row,
             Order::HalvesToPairs { head_rows } => row % 2 * (head_rows / 2) + row / 2,
-            Order::PairsToHalves { head_rows } => row % (head_rows / 2) * 2 + row / (head_rows / 2),
         }
     }
 }
@@ -167,12 +161,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads_go_from_halves_to_pairs_and_back() {
+    fn heads_go_from_halves_to_pairs() {
         let to = Order::HalvesToPairs { head_rows: 6 };
-        let back = Order::PairsToHalves { head_rows: 6 };
         assert_eq!((0..6).map(|row| to.source(row)).collect::<Vec<_>>(), [0, 3, 1, 4, 2, 5]);
-        for row in 0..6 {
-            assert_eq!(to.source(back.source(row)), row);
-        }
     }
 }

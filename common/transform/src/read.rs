@@ -27,17 +27,23 @@ pub(crate) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
+    /// `flat`: whether a vector of plain numbers, which may be longer than any row, is read as rows of one number.
+    ///
     /// # Errors
     /// [`Error::LongRow`] if a row is more than is held at once.
     ///
     /// # Panics
     /// If it is not known how the tensor is stored.
-    pub(crate) fn new(source: &'a Source, numbers: &Numbers) -> Result<Reader<'a>, Error> {
+    pub(crate) fn new(
+        source: &'a Source,
+        numbers: &Numbers,
+        flat: bool,
+    ) -> Result<Reader<'a>, Error> {
         let mut shape = numbers.matrix_shape();
         let encoding = numbers.encoding.expect("asked for before numbers are read");
         let parts = numbers.stretches(source);
-        if let (Encoding::Float(_), [1, columns]) = (encoding, shape) {
-            shape = [columns, 1]; // A vector may be longer than any row.
+        if let (true, Encoding::Float(_), [1, columns]) = (flat, encoding, shape) {
+            shape = [columns, 1];
         }
         let row_bytes = row_bytes(encoding, &parts, shape);
         let bytes = row_bytes.iter().flatten().sum();
@@ -51,8 +57,14 @@ impl<'a> Reader<'a> {
     /// The rows, in stretches that are read at once.
     pub(crate) fn stretches(&self) -> impl Iterator<Item = Range<u64>> + use<> {
         let [rows, columns] = self.shape;
+        let rows = if columns == 0 { 0 } else { rows };
         let step = (NUMBERS / columns.max(1)).max(1);
         (0..rows).step_by(step as usize).map(move |start| start..(start + step).min(rows))
+    }
+
+    /// Bytes that some rows are stored in.
+    pub(crate) fn bytes(&self, rows: &Range<u64>) -> u64 {
+        self.row_bytes.iter().flatten().sum::<u64>() * (rows.end - rows.start)
     }
 
     /// The numbers of some rows.

@@ -40,14 +40,14 @@ pub fn stats(
 ) -> Result<Vec<Stats>, Error> {
     let all = Numbers::of(source, checkpoint).into_iter();
     let known: Vec<Numbers> = all.filter(|numbers| numbers.encoding.is_some()).collect();
-    let total = known.iter().map(Numbers::count).sum();
+    let total = known.iter().map(|numbers| numbers.bytes(source)).sum();
     scan(&known, total, threads, observer, |scan, numbers| {
-        let mut reader = Reader::new(source, numbers)?;
+        let mut reader = Reader::new(source, numbers, true)?;
         let mut sums = Sums::default();
         for range in reader.stretches() {
-            let found = reader.decode(range)?;
-            sums.add(found);
-            scan.read(found.len() as u64)?;
+            let bytes = reader.bytes(&range);
+            sums.add(reader.decode(range)?);
+            scan.read(bytes)?;
         }
         Ok(sums.stats(numbers))
     })

@@ -3,28 +3,17 @@
 use std::path::Path;
 
 use cake_checkpoint::TextFiles;
-use cake_checkpoint::container::safetensors::{EXTENSION, INDEX_EXTENSION};
+use cake_checkpoint::container::safetensors::INDEX_EXTENSION;
 
 use crate::error::Error;
 use crate::job::Output;
 use crate::piece::{Piece, Place, Stretch};
 use crate::source::Source;
 
-/// What names of files with weights, of their indexes, and of unfinished ones end in.
-const NOT_TEXTS: [&str; 12] = [
-    EXTENSION,
-    INDEX_EXTENSION,
-    ".apr",
-    ".bin",
-    ".gguf",
-    ".h5",
-    ".journal",
-    ".msgpack",
-    ".npz",
-    ".onnx",
-    ".part",
-    ".pth",
-];
+/// What names of a model's texts end in.
+const TEXTS: [&str; 8] = [".json", ".jinja", ".txt", ".model", ".tiktoken", ".md", ".py", ".spm"];
+/// What names of texts without an ending begin with.
+const PAPERS: [&str; 3] = ["LICENSE", "NOTICE", "README"];
 /// Folders of a checkpoint that have texts.
 const FOLDERS: [&str; 1] = ["additional_chat_templates"];
 
@@ -60,7 +49,7 @@ pub(crate) fn add_texts(
     Ok(())
 }
 
-/// The files of a directory that are neither weights nor hidden, ascending, with those of its folders of texts.
+/// The texts of a directory, by what their names say, ascending, with those of its folders of texts.
 fn names(directory: &Path) -> Result<Vec<String>, Error> {
     let mut names = files(directory)?;
     for folder in FOLDERS.iter().filter(|folder| directory.join(folder).is_dir()) {
@@ -76,7 +65,10 @@ fn files(directory: &Path) -> Result<Vec<String>, Error> {
     for entry in std::fs::read_dir(directory).map_err(failed)? {
         // What has no name in UTF-8 is none of the Hub's.
         let Ok(name) = entry.map_err(failed)?.file_name().into_string() else { continue };
-        let is_text = !name.starts_with('.') && !NOT_TEXTS.iter().any(|it| name.ends_with(it));
+        let ends = TEXTS.iter().any(|ending| name.ends_with(ending));
+        let begins = PAPERS.iter().any(|beginning| name.starts_with(beginning));
+        let is_text =
+            !name.starts_with('.') && !name.ends_with(INDEX_EXTENSION) && (ends || begins);
         if is_text && directory.join(&name).is_file() {
             names.push(name);
         }

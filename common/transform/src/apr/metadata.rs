@@ -32,16 +32,23 @@ pub(super) fn metadata(
         let read = checkpoint.texts.read(name, MAX_TEXT_BYTES);
         let read = read.map_err(|cause| Error::io("read", &path, cause))?;
         let text = match read {
-            Ok(bytes) => String::from_utf8(bytes.into_owned()).map_err(|_| {
+            Ok(bytes) => Some(String::from_utf8(bytes.into_owned()).map_err(|_| {
                 let what = format!("{}, which is not UTF-8", path.display());
                 Unsupported::Cannot { format: FORMAT, what }
-            })?,
-            Err(_) => String::new(),
+            })?),
+            Err(_) => None,
         };
-        map.insert(key.to_owned(), text.into());
+        map.extend(text.map(|text| (key.to_owned(), text.into())));
         if json(&map).len() > MAX_METADATA_BYTES as usize {
+            // As people like to read it, JSON is twice as long as it has to be.
+            let short = map.get(key).and_then(Value::as_str).and_then(compact);
+            map.extend(short.map(|short| (key.to_owned(), short.into())));
+        }
+        if !map.contains_key(key) || json(&map).len() > MAX_METADATA_BYTES as usize {
             map.shift_remove(key);
-            lost.push(format!("{name}, which is longer than its metadata may be"));
+            lost.push(format!(
+                "{name} is left out, as it is longer than the metadata of an APR file may be: keep it for whoever runs the model"
+            ));
         }
     }
     let json = json(&map);
@@ -51,6 +58,12 @@ pub(super) fn metadata(
         }
         false => Ok(json),
     }
+}
+
+/// The same JSON without what is between its words; `None` if it is none.
+fn compact(text: &str) -> Option<String> {
+    let value: Value = serde_json::from_str(text).ok()?;
+    Some(value.to_string())
 }
 
 fn json(map: &Map<String, Value>) -> Vec<u8> {
@@ -73,7 +86,6 @@ fn facts(checkpoint: &Checkpoint, total_bytes: u64, numbers: u64) -> Map<String,
         "total_size": total_bytes,
         "param_count": numbers,
         "name": checkpoint.location.name,
-        "original_format": "safetensors",
         "hf_architecture": spec.architecture,
         "hidden_size": spec.hidden_size,
         "num_layers": spec.layers.len(),

@@ -33,13 +33,22 @@ pub fn convert(
     encode: Encode,
     target: Target,
 ) -> Result<(Job, Vec<String>), Error> {
-    let all = Numbers::of(&source, Some(checkpoint));
+    let mut all = Numbers::of(&source, Some(checkpoint));
+    let mut lost = Vec::new();
+    // What the model has no use for is no reason to refuse it.
+    all.retain(|numbers| {
+        let dtype = source.tensors[numbers.parts[0]].dtype;
+        let stays = !numbers.is_ignored || Kind::Plain(dtype).id().is_some();
+        if !stays {
+            lost.push(format!("{} is left out: APR has no {dtype}", numbers.name));
+        }
+        stays
+    });
     let mut tensors = Vec::with_capacity(all.len());
     for numbers in &all {
         tensors.push(Tensor::of(&source, checkpoint, numbers, encode)?);
     }
     let total = tensors.iter().map(|tensor| tensor.bytes).sum();
-    let mut lost = Vec::new();
     let count = all.iter().map(Numbers::count).sum();
     let metadata = metadata::metadata(checkpoint, total, count, &mut lost)?;
     let head = Head::new(&metadata, &tensors)?;

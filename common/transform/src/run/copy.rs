@@ -2,6 +2,7 @@
 //! them even without copying.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::ops::Range;
 
 use super::bench::Bench;
@@ -25,7 +26,10 @@ pub(super) fn copy(
     let output = bench.outputs.file(to.output);
     let was_cached = bytes::is_cached(&source.handle, offset, length);
     let in_kernel = in_kernel(&source.handle, offset, output, to.offset, length);
-    let in_kernel = in_kernel.map_err(|cause| bench.write_failed(to.output, cause))?;
+    let in_kernel = in_kernel.map_err(|cause| match cause.kind() {
+        ErrorKind::UnexpectedEof => Error::Shrunk { path: source.path.clone() },
+        _ => bench.write_failed(to.output, cause),
+    })?;
     let mut hasher = blake3::Hasher::new();
     bench.buffer.resize(BUFFER_BYTES, 0);
     let mut done = 0;

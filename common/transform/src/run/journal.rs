@@ -1,12 +1,12 @@
 //! What is written down of a job while it runs, so that a later run goes on with it.
 //!
 //! Lines of text beside the output: first what job it is and since when the machine has been up, then `u UNIT DIGEST` for
-//! each unit that is in its place, and `s COUNT` once the first so many of these had reached the disk. A last line that was
-//! cut counts for nothing.
+//! each unit that is in its place, and `s COUNT` once the first so many of these had reached the disk; `f` if the disk refused
+//! what came after. A last line that was cut counts for nothing.
 
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
@@ -23,6 +23,10 @@ pub(super) struct Journal {
     path: PathBuf,
     /// How many units it has.
     units: usize,
+    /// Whether a line was cut, as the disk was full: what came after it would not count.
+    is_cut: bool,
+    /// Whether it was there before, with a job.
+    is_old: bool,
 }
 
 /// What an earlier run wrote.
@@ -30,7 +34,8 @@ pub(super) struct Journal {
 pub(super) struct Earlier {
     /// The digest of every unit that is in its place.
     pub(super) done: BTreeMap<u32, String>,
-    /// Those of them that may not have reached the disk, as the machine was started again since; in the order written.
+    /// Those of them that may not have reached the disk, as the machine was started again since, or the disk refused
+    /// something; in the order written.
     pub(super) doubtful: Vec<u32>,
     /// The last that were written, latest first.
     pub(super) latest: Vec<u32>,
@@ -49,12 +54,26 @@ impl Journal {
         let failed = |cause| Error::io("write", path, cause);
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(false);
-        let file = options.open(path).map_err(failed)?;
-        match file.try_lock() {
-            Ok(()) => Ok(Journal { file, path: path.into(), units: 0 }),
-            Err(TryLockError::WouldBlock) => Err(Error::Busy { path: target.into() }),
-            Err(TryLockError::Error(cause)) => Err(failed(cause)),
+        loop {
+            let file = options.open(path).map_err(failed)?;
+            match file.try_lock() {
+                Ok(()) if !is_at(&file, path) => continue, // Whoever held it has ended and deleted it meanwhile.
+                Ok(()) => {
+                    let mut first = [0; FORMAT.len()];
+                    let is_old =
+                        (&file).read_exact(&mut first).is_ok() && first == FORMAT.as_bytes();
+                    let path = path.into();
+                    return Ok(Journal { file, path, units: 0, is_cut: false, is_old });
+                }
+                Err(TryLockError::WouldBlock) => return Err(Error::Busy { path: target.into() }),
+                Err(TryLockError::Error(cause)) => return Err(failed(cause)),
+            }
         }
+    }
+
+    /// Whether there was one before, of whatever job.
+    pub(super) fn is_old(&self) -> bool {
+        self.is_old
     }
 
     /// What an earlier run of the same job wrote; `None` if there was none, or it was another job.
@@ -80,10 +99,17 @@ impl Journal {
             text += &format!("u {unit} {digest}\n");
         }
         text += &format!("s {}\n", earlier.done.len());
-        self.file.set_len(0).map_err(failed)?;
-        self.file.seek(SeekFrom::Start(0)).map_err(failed)?;
-        self.file.write_all(text.as_bytes()).map_err(failed)?;
-        self.file.sync_data().map_err(failed)
+        // Another file takes its place when it is whole, so that a run that is killed here loses nothing.
+        let new = self.path.with_extension("journal.new");
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(true);
+        let mut file = options.open(&new).map_err(failed)?;
+        file.lock().map_err(failed)?;
+        file.write_all(text.as_bytes()).map_err(failed)?;
+        file.sync_data().map_err(failed)?;
+        std::fs::rename(&new, &self.path).map_err(failed)?;
+        self.file = file;
+        Ok(())
     }
 
     /// Writes down a unit that is in its place.
@@ -103,14 +129,40 @@ impl Journal {
         self.file.sync_data().map_err(|cause| Error::io("write", &self.path, cause))
     }
 
+    /// Writes down that the disk refused something of what is not known to be on it: none of that counts then.
+    pub(super) fn refused(&mut self) {
+        self.line("f\n").ok(); // The disk may refuse this, too; then a restart of the machine is what is left.
+    }
+
     /// Ends it: the job is done.
     pub(super) fn remove(self) -> Result<(), Error> {
         std::fs::remove_file(&self.path).map_err(|cause| Error::io("delete", &self.path, cause))
     }
 
     fn line(&mut self, line: &str) -> Result<(), Error> {
-        self.file.write_all(line.as_bytes()).map_err(|cause| Error::io("write", &self.path, cause))
+        let written = match self.is_cut {
+            true => Err(ErrorKind::StorageFull.into()),
+            false => self.file.write_all(line.as_bytes()),
+        };
+        self.is_cut |= written.is_err();
+        written.map_err(|cause| Error::io("write", &self.path, cause))
     }
+}
+
+/// Whether the file is what is at `path` now.
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let place = |found: std::fs::Metadata| (found.dev(), found.ino());
+    match (file.metadata(), path.metadata()) {
+        (Ok(own), Ok(there)) => place(own) == place(there),
+        _ => false,
+    }
+}
+
+#[cfg(not(unix))]
+fn is_at(_: &File, _: &Path) -> bool {
+    true // What is open is not deleted there.
 }
 
 /// How many of the last units are named as such: enough to find that somebody wrote into the file, and little to read.
@@ -125,11 +177,12 @@ fn parse(text: &str, job: &str, boot: &str) -> Option<Earlier> {
     let bytes = text.rfind('\n')? as u64 + 1;
     let same_boot = before == boot;
     let mut earlier = Earlier { same_boot, bytes, ..Earlier::default() };
-    let (mut written, mut synced) = (Vec::new(), 0);
+    let (mut written, mut synced, mut refused) = (Vec::new(), 0, false);
     for line in lines {
         let words: Vec<&str> = line.split(' ').collect();
         match words[..] {
             ["s", units] => synced = units.parse().ok()?,
+            ["f"] => refused = true,
             ["u", unit, digest] => {
                 let unit = unit.parse().ok()?;
                 earlier.done.insert(unit, digest.to_owned());
@@ -140,7 +193,7 @@ fn parse(text: &str, job: &str, boot: &str) -> Option<Earlier> {
             _ => return None,
         }
     }
-    if !same_boot {
+    if !same_boot || refused {
         earlier.doubtful = written.split_off(synced.min(written.len()));
     }
     Some(earlier)
@@ -170,6 +223,8 @@ mod tests {
         assert_eq!((same.doubtful, same.latest), (vec![], vec![7, 1]));
         let other = parse(&text, "job", "later").unwrap();
         assert_eq!((other.doubtful, other.done.len()), (vec![1, 7], 3));
+        let refused = parse(&(text + "f\n"), "job", "boot").unwrap();
+        assert_eq!(refused.doubtful, [1, 7]);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use std::sync::{Mutex, PoisonError};
 
 use self::bench::Bench;
 use self::journal::{Earlier, Journal, boot};
-use self::outputs::{Outputs, beside, check, folder_of};
+use self::outputs::{Outputs, PART, beside, check, folder_of};
 use self::units::Units;
 use self::work::{look, seal, work};
 use crate::error::Error;
@@ -45,11 +45,20 @@ impl Job {
     /// one ended.
     pub fn run(&self, options: Options, observer: &dyn Observer) -> Result<Outcome, Error> {
         let target = self.target.path();
-        check(&self.target, options.force)?;
         let units = Units::of(self)?;
         let identity = self.identity()?;
+        if let Some(outcome) = self.is_done(&identity, &units)? {
+            return Ok(outcome);
+        }
+        check(&self.target, options.force)?;
         let mut journal = Journal::open(&beside(target, JOURNAL), target)?;
-        let resumed = self.resume(&mut journal, &identity, &units, observer)?;
+        check(&self.target, options.force)?; // Whoever held the journal may just have ended.
+        let bytes = self.outputs.iter().map(|output| output.bytes).sum();
+        let resumed = self.resume(&mut journal, &identity, &units, observer);
+        let resumed = resumed.map_err(|error| match error {
+            Error::Stopped { .. } => Error::Stopped { done: 0, total: bytes },
+            error => error,
+        })?;
         let (there, earlier) = match resumed {
             Some((outputs, earlier)) => (Some(outputs), earlier),
             None => (None, Earlier::default()),
@@ -64,14 +73,14 @@ impl Job {
         let needed: u64 = left.iter().map(|&unit| bytes_of(unit)).sum();
         let total = resumed + needed;
         if let Err(error) = enough_room(target, needed) {
-            if there.is_none() {
+            if !journal.is_old() {
                 journal.remove()?; // Nothing was begun.
             }
             return Err(error);
         }
         let outputs = match there {
             Some(outputs) => outputs,
-            None => Outputs::create(self)?,
+            None => Outputs::create(self, journal.is_old())?,
         };
         journal.begin(&identity, &boot(), &earlier)?;
         observer.progress(resumed, total);
@@ -105,10 +114,28 @@ impl Job {
             Error::Stopped { .. } => Error::Stopped { done, total },
             error => error,
         })?;
-        outputs.finish()?;
+        let mut journal = journal;
+        outputs.finish().inspect_err(|_| journal.refused())?;
         journal.remove()?;
-        let bytes = self.outputs.iter().map(|output| output.bytes).sum();
         Ok(Outcome { bytes, resumed })
+    }
+
+    /// Whether an earlier run had finished but for its journal, which then goes.
+    fn is_done(&self, identity: &str, units: &Units) -> Result<Option<Outcome>, Error> {
+        let target = self.target.path();
+        let path = beside(target, JOURNAL);
+        if !path.exists() || !target.exists() || beside(target, PART).exists() {
+            return Ok(None);
+        }
+        let mut journal = Journal::open(&path, target)?;
+        match journal.earlier(identity, &boot())? {
+            Some(earlier) if earlier.done.len() == units.count() as usize => {
+                journal.remove()?;
+                let bytes = self.outputs.iter().map(|output| output.bytes).sum();
+                Ok(Some(Outcome { bytes, resumed: bytes }))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Writes what is known when all else is there.
@@ -213,7 +240,7 @@ impl Shared {
     /// Brings to the disk what has been written down so far; others go on meanwhile.
     fn sync(&self, outputs: &Outputs) -> Result<(), Error> {
         let written = self.state().journal.units();
-        outputs.sync()?;
+        outputs.sync().inspect_err(|_| self.state().journal.refused())?;
         self.state().journal.synced(written)
     }
 

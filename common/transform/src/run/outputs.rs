@@ -19,7 +19,9 @@ pub(super) struct Outputs {
 
 /// A name beside `target`.
 pub(super) fn beside(target: &Path, ending: &str) -> PathBuf {
-    let mut name: OsString = target.as_os_str().to_owned();
+    // Without what a slash at the end would make of it: a name inside.
+    let target: PathBuf = target.components().collect();
+    let mut name: OsString = target.into_os_string();
     name.push(ending);
     name.into()
 }
@@ -27,7 +29,16 @@ pub(super) fn beside(target: &Path, ending: &str) -> PathBuf {
 /// Refuses a target that is there and is not to be replaced.
 pub(super) fn check(target: &Target, force: bool) -> Result<(), Error> {
     let exists = |path: &Path, hint| Err(Error::Exists { path: path.into(), hint });
+    if target.path().file_name().is_none() {
+        return exists(target.path(), "give a name of its own, not . or ..");
+    }
     match target {
+        Target::Directory(path) if path.is_symlink() => {
+            exists(path, "it is a link: give the directory that it leads to")
+        }
+        Target::Directory(path) if is_mounted(path) => {
+            exists(path, "a disk begins there: give a directory inside of it")
+        }
         Target::File(path) => match fs::symlink_metadata(path) {
             Ok(there) if there.is_dir() => {
                 exists(path, "it is a directory, and a file is to be written")
@@ -46,6 +57,19 @@ pub(super) fn check(target: &Target, force: bool) -> Result<(), Error> {
     }
 }
 
+/// Whether another file system begins at `path`, so that nothing beside it can take its name.
+#[cfg(unix)]
+fn is_mounted(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let device = |path: &Path| fs::metadata(path).map(|found| found.dev()).ok();
+    device(path).is_some_and(|own| device(folder_of(path)) != Some(own))
+}
+
+#[cfg(not(unix))]
+fn is_mounted(_: &Path) -> bool {
+    false
+}
+
 impl Outputs {
     /// Opens what an earlier run left; `None` if that is not what the job writes.
     pub(super) fn reopen(job: &Job) -> Option<Outputs> {
@@ -57,9 +81,20 @@ impl Outputs {
         outputs.files.iter().zip(&job.outputs).all(as_long).then_some(outputs)
     }
 
-    /// Makes them anew, at their full length and without bytes.
-    pub(super) fn create(job: &Job) -> Result<Outputs, Error> {
+    /// Makes them anew, at their full length and without bytes. What is there by that name is deleted if `is_ours`: if the
+    /// journal beside it is one.
+    pub(super) fn create(job: &Job, is_ours: bool) -> Result<Outputs, Error> {
         let part = beside(job.target.path(), PART);
+        let is_source = |path: &Path| {
+            let real = (path.canonicalize().ok(), part.canonicalize().ok());
+            matches!(&real, (Some(path), Some(part)) if path.starts_with(part))
+        };
+        let reads_it = || job.source.files.iter().any(|file| is_source(&file.path));
+        if part.symlink_metadata().is_ok() && (!is_ours || reads_it()) {
+            let hint =
+                "its name is needed for what is not finished; move it, or choose another name";
+            return Err(Error::Exists { path: part, hint });
+        }
         remove(&part).map_err(|cause| Error::io("delete", &part, cause))?;
         let outputs = Outputs::named(job, |path| {
             if let (Target::Directory(_), Some(folder)) = (&job.target, path.parent()) {
@@ -126,7 +161,7 @@ impl Outputs {
 }
 
 /// What the name of an unfinished output ends in.
-const PART: &str = ".part";
+pub(super) const PART: &str = ".part";
 
 /// The folder that `path` is in.
 pub(super) fn folder_of(path: &Path) -> &Path {

@@ -191,6 +191,65 @@ fn what_is_there_is_replaced_only_by_force_and_never_a_directory() {
     assert_eq!(names(home.path()), ["out"]);
 }
 
+#[test]
+fn names_beside_the_target_are_left_alone_unless_they_are_a_jobs() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("out");
+    fs::write(beside(&path, ".part"), "a download of somebody else's").unwrap();
+    let error = merged("llama", path.clone()).run(OPTIONS, &Quiet).unwrap_err();
+    assert!(matches!(&error, Error::Exists { path, .. } if path.ends_with("out.part")), "{error}");
+    assert_eq!(fs::read(beside(&path, ".part")).unwrap().len(), 29);
+}
+
+#[test]
+fn a_directory_may_be_named_with_a_slash_and_not_by_dots() {
+    let home = tempfile::tempdir().unwrap();
+    let named = format!("{}/out/", home.path().display());
+    fs::create_dir(&named).unwrap();
+    let job = merge(golden("llama"), Target::Directory(named.into())).unwrap();
+    job.run(OPTIONS, &Quiet).unwrap();
+    assert_eq!(names(home.path()), ["out"]);
+    assert!(names(&home.path().join("out")).contains(&"config.json".to_owned()));
+    let job = merge(golden("llama"), Target::Directory(home.path().join(".."))).unwrap();
+    let error = job.run(OPTIONS, &Quiet).unwrap_err();
+    assert!(matches!(error, Error::Exists { .. }), "{error}");
+    #[cfg(unix)]
+    {
+        let link = home.path().join("link");
+        fs::create_dir(home.path().join("empty")).unwrap();
+        std::os::unix::fs::symlink(home.path().join("empty"), &link).unwrap();
+        let job = merge(golden("llama"), Target::Directory(link)).unwrap();
+        let error = job.run(OPTIONS, &Quiet).unwrap_err().to_string();
+        assert!(error.contains("it is a link"), "{error}");
+    }
+}
+
+#[test]
+fn what_the_disk_refused_is_looked_at_again() {
+    let home = tempfile::tempdir().unwrap();
+    let (job, part) = stopped(home.path());
+    let mut text = fs::read_to_string(journal(&part)).unwrap();
+    text += "f\n";
+    fs::write(journal(&part), text).unwrap();
+    let length = fs::metadata(&part).unwrap().len();
+    fs::write(&part, vec![0; length as usize]).unwrap();
+    assert_eq!(job.run(OPTIONS, &Quiet).unwrap().resumed, 0);
+}
+
+#[test]
+fn a_run_that_was_killed_when_all_was_done_is_no_failure() {
+    let home = tempfile::tempdir().unwrap();
+    let (job, part) = stopped(home.path());
+    let units = Units::of(&job).unwrap().count();
+    job.run(OPTIONS, &Quiet).unwrap();
+    // The journal of a run that ended between its last two steps.
+    let lines: String = (0..units).map(|unit| format!("u {unit} aa\n")).collect();
+    let text = format!("cake-transform 1 {} boot\n{lines}", job.identity().unwrap());
+    fs::write(journal(&part), text).unwrap();
+    let outcome = job.run(OPTIONS, &Quiet).unwrap();
+    assert_eq!((outcome.resumed, journal(&part).exists()), (outcome.bytes, false));
+}
+
 /// What the whole of a matrix decides about: the largest magnitude, then each number as one byte of its sign.
 #[derive(Debug)]
 struct Signs;

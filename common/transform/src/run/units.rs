@@ -49,6 +49,7 @@ impl Units {
             let (length, step) = match piece {
                 Piece::Known { bytes, .. } => (bytes.len() as u64, u64::MAX),
                 Piece::Copy { from, .. } => (from.bytes, unit_bytes),
+                Piece::Rows(rows) if rows.shape[1] == 0 => (0, 1),
                 Piece::Rows(rows) => (rows.shape[0], rows_at_once(rows, unit_bytes)?),
                 Piece::Checksum { .. } => (0, 1), // Written when all units are done.
             };
@@ -85,7 +86,9 @@ fn source_bytes(piece: &Piece) -> u64 {
 /// How many rows a unit has: whole blocks of rows that change places.
 fn rows_at_once(rows: &Rows, unit_bytes: u64) -> Result<u64, Error> {
     let block = rows.order.block().max(1);
-    let bytes = rows.source_row_bytes().saturating_mul(block);
+    // What is read of a row, or what it becomes: packed weights grow to several times their size.
+    let written: u64 = rows.form.row_bytes(rows.shape[1]).iter().sum();
+    let bytes = rows.source_row_bytes().max(written).saturating_mul(block);
     if bytes > MOST_BYTES {
         return Err(Error::LongRow { tensor: rows.name.clone(), bytes, most: MOST_BYTES });
     }

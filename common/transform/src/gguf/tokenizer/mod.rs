@@ -51,8 +51,8 @@ pub(super) fn keys(
         file::Kind::Bytes => None,
         file::Kind::Scored => model.unk_token.as_deref(),
     };
-    tokens.add(&file.added_tokens, kind)?;
-    tokens.add(&config.added_tokens, kind)?;
+    tokens.add(&file.added_tokens, kind, lost);
+    tokens.add(&config.added_tokens, kind, lost);
     match kind {
         file::Kind::Bytes => {
             let pre = pre::of(&file.pre_tokenizer, model.ignore_merges, guess, lost)?;

@@ -42,21 +42,25 @@ impl Tokens {
         Ok(tokens)
     }
 
-    /// Adds those that are found before text is split, or says of them that they are.
-    ///
-    /// # Errors
-    /// [`Unsupported::Cannot`] for an id without a row.
-    pub(super) fn add(&mut self, added: &[Added], kind: Kind) -> Result<(), Unsupported> {
+    /// Adds those that are found before text is split, or says of them that they are. One without a row, such as that of an
+    /// image in a model that only reads text, is left out and named in `lost`.
+    pub(super) fn add(&mut self, added: &[Added], kind: Kind, lost: &mut Vec<String>) {
         for Added { id, content, special, .. } in added {
+            if *id as usize >= self.all.len() {
+                let said = format!("the token {content:?} is left out, as no row is its embedding");
+                if !lost.contains(&said) {
+                    lost.push(said);
+                }
+                continue;
+            }
             let own = if *special { Type::Control } else { Type::UserDefined };
             // Of pieces of letters, llama.cpp compares these with text in which spaces are spaces.
             let text = match (kind, own) {
                 (Kind::Scored, Type::UserDefined) => content.replace('▁', " "),
                 _ => content.clone(),
             };
-            *self.slot(*id, content)? = Some((text, own));
+            self.all[*id as usize] = Some((text, own));
         }
-        Ok(())
     }
 
     /// Says of the tokens for bytes that they are.
@@ -135,7 +139,10 @@ mod tests {
     fn every_row_has_a_text_and_a_type() {
         let mut tokens = Tokens::of(&vocab(&[("a", 0), ("<0x0A>", 1), ("[PAD5]", 5)]), 7).unwrap();
         let more = [added(2, "<unk>", true), added(3, "<s>", true), added(4, "▁▁", false)];
-        tokens.add(&more, Kind::Scored).unwrap();
+        let mut lost = Vec::new();
+        tokens.add(&more, Kind::Scored, &mut lost);
+        tokens.add(&[added(7, "<image>", true)], Kind::Scored, &mut lost);
+        assert!(lost[0].contains("\"<image>\" is left out"), "{lost:?}");
         tokens.mark_bytes();
         tokens.mark_unknown("<unk>");
         assert_eq!(tokens.ids()["<s>"], 3);
@@ -151,7 +158,7 @@ mod tests {
         let error = Tokens::of(&vocab(&[("b", 1), ("a", 1)]), 3).err().unwrap().to_string();
         assert!(error.contains("tokens \"a\" and \"b\" with the id 1"), "{error}");
         let mut tokens = Tokens::of(&vocab(&[("a", 0)]), 3).unwrap();
-        tokens.add(&[added(1, "a", true)], Kind::Bytes).unwrap();
+        tokens.add(&[added(1, "a", true)], Kind::Bytes, &mut Vec::new());
         let error = tokens.finish().unwrap_err().to_string();
         assert!(error.contains("two tokens \"a\""), "{error}");
     }
