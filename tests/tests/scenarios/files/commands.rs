@@ -25,7 +25,7 @@ fn digests_tell_a_changed_tensor_from_the_others() {
     let (master, llama) = (Master::alone(), golden("llama").path);
     let digests = path(&master.state().join("llama.b3"));
     let said = master.run(&["verify", &path(&llama), "--write-digests", &digests]).success();
-    assert!(said.stdout.contains("1 files are whole: 48 tensors"), "{}", said.stdout);
+    assert!(said.stdout.contains("1 file is whole: 48 tensors"), "{}", said.stdout);
     let split = path(&master.state().join("split"));
     let args = ["split", &path(&llama), "--max-shard-size", "200KB", "--out", &split];
     master.run(&args).success();
