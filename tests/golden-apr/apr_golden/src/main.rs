@@ -2,10 +2,13 @@
 //!
 //! `apr-golden write MANIFEST.json OUT.apr`: in memory, or as a stream where the manifest says so.
 //! `apr-golden read FILE.apr`: what the crate sees, as JSON.
+//! `apr-golden compare FILE.apr MODEL.safetensors`: whether it sees the tensors of a model; codes must be those that the
+//! crate itself makes of the model's numbers, which are F32 then.
 
 use apr_format::v2::{
     AprV2Metadata, AprV2Reader, AprV2StreamingWriter, AprV2Writer, TensorDType, required_file_len,
 };
+use safetensors::SafeTensors;
 use serde_json::{Value, json};
 
 fn main() {
@@ -13,7 +16,8 @@ fn main() {
     match args[1].as_str() {
         "read" => read(&args[2]),
         "write" => write(&args[2], &args[3]),
-        other => panic!("read or write, not {other}"),
+        "compare" => compare(&args[2], &args[3]),
+        other => panic!("read, write or compare, not {other}"),
     }
 }
 
@@ -44,6 +48,44 @@ fn read(path: &str) {
         "tensors": tensors,
     });
     println!("{seen}");
+}
+
+fn compare(path: &str, model: &str) {
+    let (bytes, model) = (std::fs::read(path).unwrap(), std::fs::read(model).unwrap());
+    let reader = AprV2Reader::from_bytes(&bytes).unwrap();
+    let model = SafeTensors::deserialize(&model).unwrap();
+    assert!(reader.verify_alignment(), "{path}: a tensor is not at a multiple of 64");
+    let mut names: Vec<String> = model.names().into_iter().map(|name| name.to_string()).collect();
+    names.sort();
+    assert_eq!(reader.tensor_names(), names.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut coded = 0;
+    for name in &names {
+        let (entry, view) = (reader.get_tensor(name).unwrap(), model.tensor(name).unwrap());
+        let shape: Vec<usize> = entry.shape.iter().map(|&size| size as usize).collect();
+        assert_eq!(shape, view.shape(), "{name}");
+        let numbers = || -> Vec<f32> {
+            assert_eq!(view.dtype(), safetensors::Dtype::F32, "{name}");
+            let chunks = view.data().chunks_exact(4);
+            chunks.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+        };
+        let mut own = AprV2Writer::new(AprV2Metadata::default());
+        match entry.dtype {
+            TensorDType::AprQ8 => own.add_q8_tensor(name.clone(), shape, &numbers()),
+            TensorDType::AprQ4 => own.add_q4_tensor(name.clone(), shape, &numbers()),
+            _ => {
+                assert_eq!(reader.get_tensor_data(name).unwrap(), view.data(), "{name}");
+                continue;
+            }
+        }
+        coded += 1;
+        let own = own.write().unwrap();
+        let own = AprV2Reader::from_bytes(&own).unwrap();
+        assert!(reader.get_tensor_data(name) == own.get_tensor_data(name), "{name}: other codes");
+    }
+    println!(
+        "{path}: {} tensors are the model's, {coded} of them in the crate's own codes",
+        names.len()
+    );
 }
 
 fn write(manifest: &str, path: &str) {
