@@ -81,9 +81,11 @@ impl Args {
             })?;
         } else {
             let size = format_bytes(bytes);
-            out::line(format_args!(
-                "{files} files are whole: {tensors} tensors, {size}, all read"
-            ))?;
+            let whole = match files {
+                1 => "1 file is whole".to_owned(),
+                files => format!("{files} files are whole"),
+            };
+            out::line(format_args!("{whole}: {tensors} tensors, {size}, all read"))?;
             if let Some(why) = not_run {
                 out::line(format_args!("not a model that runs here: {why}"))?;
             }
