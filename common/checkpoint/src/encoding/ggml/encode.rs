@@ -10,13 +10,35 @@ const ROUNDER: f32 = 8_388_608.0;
 /// The half precision bits of infinity.
 const INFINITY: u16 = 0x7c00;
 
-/// Encodes block by block. Always inlined, so that the compiler makes one for every kind of register.
+/// Encodes block by block, in the widest registers that the processor has: the same operations, and the same bytes, in all.
 ///
 /// # Errors
 /// [`EncodeError`] for a number that is not finite, or a scale that half precision does not have.
 ///
 /// # Panics
 /// If `values` are not whole blocks, or `out` does not have as many.
+pub(super) fn encode_rows<const BYTES: usize>(
+    values: &[f32],
+    out: &mut [u8],
+    encode: impl Fn(&[f32; BLOCK], Extremes, &mut [u8; BYTES]) -> u16,
+) -> Result<(), EncodeError> {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") {
+        #[target_feature(enable = "avx2")]
+        fn in_avx2<const BYTES: usize>(
+            values: &[f32],
+            out: &mut [u8],
+            encode: impl Fn(&[f32; BLOCK], Extremes, &mut [u8; BYTES]) -> u16,
+        ) -> Result<(), EncodeError> {
+            encode_blocks(values, out, encode)
+        }
+        // SAFETY: the processor has AVX2, as was just seen.
+        return unsafe { in_avx2(values, out, encode) };
+    }
+    encode_blocks(values, out, encode)
+}
+
+/// Always inlined, so that the compiler makes one for every kind of register.
 #[inline(always)]
 pub(super) fn encode_blocks<const BYTES: usize>(
     values: &[f32],

@@ -1,3 +1,4 @@
+use super::encode::encode_blocks;
 use super::{BLOCK, q4_0, q8_0};
 use crate::encoding::{EncodeError, FloatType};
 
@@ -8,8 +9,12 @@ type Encode = fn(&[f32], &mut [u8]) -> Result<(), EncodeError>;
 
 /// Each type: bytes of a block, the encoder, the same without wide registers.
 const TYPES: [(usize, Encode, Encode); 2] = [
-    (q8_0::BLOCK_BYTES, q8_0::encode_rows, q8_0::encode_portable),
-    (q4_0::BLOCK_BYTES, q4_0::encode_rows, q4_0::encode_portable),
+    (q8_0::BLOCK_BYTES, q8_0::encode_rows, |numbers, out| {
+        encode_blocks::<{ q8_0::BLOCK_BYTES }>(numbers, out, q8_0::encode)
+    }),
+    (q4_0::BLOCK_BYTES, q4_0::encode_rows, |numbers, out| {
+        encode_blocks::<{ q4_0::BLOCK_BYTES }>(numbers, out, q4_0::encode)
+    }),
 ];
 
 #[test]

@@ -1,6 +1,6 @@
 //! `Q4_0`: a scale in half precision, then 32 codes of four bits. `weight = scale · (code - 8)`.
 
-use super::encode::{BLOCK, Extremes, encode_blocks, floor, inverse, stored};
+use super::encode::{self, BLOCK, Extremes, floor, inverse, stored};
 use crate::encoding::affine::EncodeError;
 
 /// Bytes of a block.
@@ -14,29 +14,11 @@ pub const BLOCK_BYTES: usize = 2 + BLOCK / 2;
 /// # Panics
 /// If `values` are not whole blocks, or `out` does not have as many.
 pub fn encode_rows(values: &[f32], out: &mut [u8]) -> Result<(), EncodeError> {
-    #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has AVX2, as was just seen.
-        return unsafe { encode_avx2(values, out) };
-    }
-    encode_portable(values, out)
-}
-
-/// The same operations in wider registers: the same bytes.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-fn encode_avx2(values: &[f32], out: &mut [u8]) -> Result<(), EncodeError> {
-    encode_portable(values, out)
-}
-
-/// Always inlined, so that the compiler makes one for every kind of register.
-#[inline(always)]
-pub(super) fn encode_portable(values: &[f32], out: &mut [u8]) -> Result<(), EncodeError> {
-    encode_blocks::<BLOCK_BYTES>(values, out, encode)
+    encode::encode_rows::<BLOCK_BYTES>(values, out, encode)
 }
 
 #[inline(always)]
-fn encode(block: &[f32; BLOCK], extremes: Extremes, out: &mut [u8; BLOCK_BYTES]) -> u16 {
+pub(super) fn encode(block: &[f32; BLOCK], extremes: Extremes, out: &mut [u8; BLOCK_BYTES]) -> u16 {
     // The largest magnitude has the code 0, so that the scale has the other sign.
     let scale = extremes.first_largest(block) / -8.0;
     let (_, codes) = out.split_at_mut(2);
