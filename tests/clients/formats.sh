@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Has other programs read what `cake-master convert` makes of golden models: the `gguf` package and MLX.
+# Has other programs read what `cake-master convert` makes of golden models: the `gguf` package, MLX, and the crate that
+# defines APR files.
 #   formats.sh PROGRAM    PROGRAM is a cake-master; `install.sh` has made the virtual environment beside this file
 set -euo pipefail
 program=$(realpath "$1")
+apr=$(dirname "$(dirname "$program")")/apr-golden
 cd "$(dirname "$0")"
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -14,6 +16,17 @@ convert() {
     exit 1
   }
 }
+
+# A workspace of its own, whose crates nobody else needs; built for the debugger, as that is soon done.
+cargo build --quiet --locked --manifest-path ../golden-apr/apr_golden/Cargo.toml --target-dir "$apr"
+for model in llama llama3-tied mistral phi3 qwen2 qwen3 qwen3-moe gemma3; do
+  encodings=as-stored
+  [ "$model" != llama ] || encodings="as-stored q8 q4" # The one whose numbers the crate can encode, too.
+  for encode in $encodings; do
+    convert "../golden/$model" --to apr --encode "$encode" --out "$scratch/$model-$encode.apr"
+    "$apr/debug/apr-golden" compare "$scratch/$model-$encode.apr" "../golden/$model/model.safetensors"
+  done
+done
 
 mkdir "$scratch/gguf"
 for model in llama llama-mlx8 llama-sharded llama3-tied mistral phi3 qwen2 qwen2-mlx4 qwen3 qwen3-moe gemma3; do
