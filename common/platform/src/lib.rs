@@ -2,7 +2,7 @@
 //!
 //! Start with the function that you need: [`free_memory`] and [`default_budget`] (what a device can offer),
 //! [`process_memory`] (what this process holds), [`free_space`] (a disk's room), [`battery`], [`host_name`],
-//! [`give_way`] and [`process_gives_way`] (priorities), [`return_freed_memory`] (the allocator), [`interrupts`] (Ctrl-C).
+//! [`give_way`] and [`process_gives_way`] (priorities), [`raise_open_files`] (how many files may be open), [`return_freed_memory`] (the allocator), [`interrupts`] (Ctrl-C).
 //!
 //! Invariants:
 //! - Nothing here decides anything beyond the default of what a device offers: callers get numbers and choose.
@@ -14,6 +14,7 @@
 mod allocator;
 mod battery;
 mod cgroup;
+mod descriptors;
 mod disk;
 mod interrupts;
 mod memory;
@@ -21,6 +22,7 @@ mod priority;
 
 pub use allocator::return_freed_memory;
 pub use battery::{Battery, battery};
+pub use descriptors::raise_open_files;
 pub use disk::{DiskSpace, free_space};
 pub use interrupts::interrupts;
 pub use memory::{MemoryOffer, ProcessMemory, default_budget, free_memory, process_memory};

@@ -24,7 +24,7 @@ impl Bounds {
     /// What this machine has room for; raises the limit of open files to what it may be.
     pub fn of_this_machine() -> Self {
         Self {
-            connections: descriptors::connections(descriptors::raise()),
+            connections: descriptors::connections(cake_platform::raise_open_files()),
             head: Duration::from_secs(10),
             idle: Duration::from_secs(75), // As long as common proxies keep one.
             unread: Duration::from_secs(30),
