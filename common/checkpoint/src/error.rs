@@ -39,6 +39,16 @@ pub enum Error {
         /// What is wrong in it.
         cause: AprError,
     },
+    /// A file whose bytes are not those that were written.
+    #[error("{}: the checksum at the end of the file is {found:08x}, its bytes make {expected:08x}", path.display())]
+    Checksum {
+        /// The file.
+        path: PathBuf,
+        /// What it ends in.
+        found: u32,
+        /// What its bytes make.
+        expected: u32,
+    },
     /// An index file that is malformed.
     #[error("{}: {cause}", path.display())]
     Index {

@@ -52,21 +52,28 @@ mod system {
 
     /// `RWF_DONTCACHE`, since Linux 6.14.
     const DONT_CACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
-    /// Whether the system or a file system refused that once.
-    static REFUSED: AtomicBool = AtomicBool::new(false);
+    /// Whether the system or a file system that is read from refused that once.
+    static REFUSED_TO_READ: AtomicBool = AtomicBool::new(false);
+    /// The same of one that is written to.
+    static REFUSED_TO_WRITE: AtomicBool = AtomicBool::new(false);
 
     pub(super) fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        match uncached(|| preadv2(file, &mut [IoSliceMut::new(buffer)], offset, DONT_CACHE)) {
-            Some(result) => result,
-            None => file.read_at(buffer, offset),
+        let read = || preadv2(file, &mut [IoSliceMut::new(buffer)], offset, DONT_CACHE);
+        if let Some(result) = uncached(&REFUSED_TO_READ, read) {
+            return result;
         }
+        let was_cached = is_cached(file, offset, buffer.len() as u64);
+        let read = file.read_at(buffer, offset)?;
+        if !was_cached {
+            forget(file, offset, read as u64);
+        }
+        Ok(read)
     }
 
     pub(super) fn write_at(file: &File, buffer: &[u8], offset: u64) -> io::Result<usize> {
-        match uncached(|| pwritev2(file, &[IoSlice::new(buffer)], offset, DONT_CACHE)) {
-            Some(result) => result,
-            None => file.write_at(buffer, offset),
-        }
+        let write = || pwritev2(file, &[IoSlice::new(buffer)], offset, DONT_CACHE);
+        // Else the pages go when all of it is brought to the disk.
+        uncached(&REFUSED_TO_WRITE, write).unwrap_or_else(|| file.write_at(buffer, offset))
     }
 
     pub(crate) fn is_cached(file: &File, offset: u64, bytes: u64) -> bool {
@@ -82,13 +89,16 @@ mod system {
     }
 
     /// `None` if it cannot be asked for here.
-    fn uncached(call: impl FnOnce() -> Result<usize, Errno>) -> Option<io::Result<usize>> {
-        if REFUSED.load(Ordering::Relaxed) {
+    fn uncached(
+        refused: &AtomicBool,
+        call: impl FnOnce() -> Result<usize, Errno>,
+    ) -> Option<io::Result<usize>> {
+        if refused.load(Ordering::Relaxed) {
             return None;
         }
         match call() {
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
-                REFUSED.store(true, Ordering::Relaxed);
+                refused.store(true, Ordering::Relaxed);
                 None
             }
             result => Some(result.map_err(io::Error::from)),

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use cake_checkpoint::StoredTensor;
 
+use crate::checksum::{Summed, join};
 use crate::error::Error;
 use crate::job::Observer;
+use crate::piece::Stretch;
 use crate::scan::scan;
-use crate::source::Source;
+use crate::source::{Source, SourceFile};
 
 /// What is read at once.
 const BUFFER_BYTES: u64 = 1 << 20;
@@ -17,36 +19,106 @@ pub const MAX_DIGESTS_BYTES: u64 = 1 << 28;
 /// BLAKE3 of the bytes of each tensor, in hexadecimal, by name.
 pub type Digests = BTreeMap<String, String>;
 
-/// Reads every tensor once; before that all of the file, if its format has a checksum of it.
+/// Reads every tensor once, and all else of the files that end in a checksum, which is compared.
 ///
 /// # Errors
-/// [`Error::Checkpoint`] if the checksum is of other bytes; [`Error::Io`] or [`Error::Shrunk`] for a file that cannot be read, [`Error::Interrupted`].
+/// [`Error::Checkpoint`] if the checksum is of other bytes; [`Error::Io`] or [`Error::Shrunk`] for a file that cannot be
+/// read, [`Error::Interrupted`].
 pub fn digests(source: &Source, threads: usize, observer: &dyn Observer) -> Result<Digests, Error> {
-    let files = source.files.iter().map(|file| file.bytes).sum();
-    let location = &source.location;
-    location.container.verify(&location.path, &mut |read| observer.progress(read, files))?;
-    let total = source.tensors.iter().map(|tensor| tensor.bytes).sum();
-    let found = scan(&source.tensors, total, threads, observer, |scan, tensor| {
-        let StoredTensor { name, file, offset, bytes, .. } = tensor;
-        let mut hasher = blake3::Hasher::new();
-        let mut buffer = vec![0; BUFFER_BYTES.min(*bytes) as usize];
+    let stretches = stretches(source);
+    let read = read(source, &stretches, threads, observer)?;
+    Ok(read.into_iter().filter_map(|(digest, _)| digest).collect())
+}
+
+/// Reads all of the files that end in a checksum, and compares it.
+///
+/// # Errors
+/// As [`digests`].
+pub(crate) fn check(source: &Source, threads: usize, observer: &dyn Observer) -> Result<(), Error> {
+    let mut stretches = stretches(source);
+    stretches.retain(|(stretch, _)| source.files[stretch.file].checksum.is_some());
+    stretches.iter_mut().for_each(|(_, name)| *name = None);
+    read(source, &stretches, threads, observer).map(drop)
+}
+
+/// Of a stretch: the name and the digest of the tensor that it is; the checksum, where the file ends in one.
+type Read = (Option<(String, String)>, Option<u32>);
+
+fn read(
+    source: &Source,
+    stretches: &[(Stretch, Option<&str>)],
+    threads: usize,
+    observer: &dyn Observer,
+) -> Result<Vec<Read>, Error> {
+    let total = stretches.iter().map(|(stretch, _)| stretch.bytes).sum();
+    let found = scan(stretches, total, threads, observer, |scan, (stretch, name)| {
+        let Stretch { file, offset, bytes } = *stretch;
+        let file = &source.files[file];
+        let mut digest = blake3::Hasher::new();
+        let mut checksum = file.checksum.map(|_| crc32fast::Hasher::new());
+        let mut buffer = vec![0; BUFFER_BYTES.min(bytes) as usize];
         let mut done = 0;
-        while done < *bytes {
+        while done < bytes {
             let piece = (bytes - done).min(BUFFER_BYTES);
             let buffer = &mut buffer[..piece as usize];
-            source.files[*file].read_at(offset + done, buffer)?;
-            hasher.update(buffer);
+            file.read_at(offset + done, buffer)?;
+            if name.is_some() {
+                digest.update(buffer);
+            }
+            if let Some(checksum) = &mut checksum {
+                checksum.update(buffer);
+            }
             done += piece;
             scan.read(piece)?;
         }
-        Ok((name.clone(), hasher.finalize().to_hex().to_string()))
+        let digest = name.map(|name| (name.to_owned(), digest.finalize().to_hex().to_string()));
+        Ok((digest, checksum.map(crc32fast::Hasher::finalize)))
     })?;
-    Ok(found.into_iter().collect())
+    for (index, file) in source.files.iter().enumerate() {
+        let Some(expected) = file.checksum else { continue };
+        let all = stretches.iter().zip(&found).filter(|((stretch, _), _)| stretch.file == index);
+        let summed = all.filter_map(|((stretch, _), (_, crc32))| {
+            let Stretch { offset, bytes, .. } = *stretch;
+            Some(Summed { offset, bytes, crc32: (*crc32)? })
+        });
+        expected.check(&file.path, join(summed.collect(), expected.bytes))?;
+    }
+    Ok(found)
 }
 
-/// As lines of a digest, two spaces and the name, which programs that check sums of files read, too.
+/// What is read: the tensors, by name, and what lies between them in files that end in a checksum.
+fn stretches(source: &Source) -> Vec<(Stretch, Option<&str>)> {
+    let mut stretches = Vec::with_capacity(source.tensors.len());
+    for (file, SourceFile { checksum, .. }) in source.files.iter().enumerate() {
+        let mut at = 0;
+        let between = |at: u64, end: u64| {
+            let bytes = end.saturating_sub(at);
+            (checksum.is_some() && bytes > 0).then_some((Stretch { file, offset: at, bytes }, None))
+        };
+        for tensor in source.tensors.iter().filter(|tensor| tensor.file == file) {
+            let StoredTensor { name, offset, bytes, .. } = tensor;
+            stretches.extend(between(at, *offset));
+            let stretch = Stretch { file, offset: *offset, bytes: *bytes };
+            stretches.push((stretch, Some(name.as_str())));
+            at = offset + bytes;
+        }
+        let end = checksum.map_or(0, |checksum| checksum.bytes);
+        stretches.extend(between(at, end));
+    }
+    stretches
+}
+
+/// As lines of a digest, two spaces and the name. A line whose name has a backslash or an end of line begins with a backslash,
+/// and has `\\`, `\n` and `\r` in their place, as with the programs that check sums of files.
 pub fn to_text(digests: &Digests) -> String {
-    digests.iter().map(|(name, digest)| format!("{digest}  {name}\n")).collect()
+    let line = |(name, digest): (&String, &String)| match name.contains(['\\', '\n', '\r']) {
+        false => format!("{digest}  {name}\n"),
+        true => {
+            let name = name.replace('\\', r"\\").replace('\n', r"\n").replace('\r', r"\r");
+            format!("\\{digest}  {name}\n")
+        }
+    };
+    digests.iter().map(line).collect()
 }
 
 /// Reads what [`to_text`] wrote.
@@ -56,11 +128,33 @@ pub fn to_text(digests: &Digests) -> String {
 pub fn from_text(text: &str) -> Result<Digests, usize> {
     let line = |(number, line): (usize, &str)| {
         let (digest, name) = line.split_once("  ").ok_or(number + 1)?;
+        let (digest, name) = match digest.strip_prefix('\\') {
+            None => (digest, name.to_owned()),
+            Some(digest) => (digest, plain(name).ok_or(number + 1)?),
+        };
         let is_digest = digest.len() == 64 && digest.bytes().all(|it| it.is_ascii_hexdigit());
-        let entry = (name.to_owned(), digest.to_ascii_lowercase());
+        let entry = (name, digest.to_ascii_lowercase());
         if is_digest { Ok(entry) } else { Err(number + 1) }
     };
     text.lines().enumerate().map(line).collect()
+}
+
+/// A name without what [`to_text`] writes for backslashes and ends of lines.
+fn plain(name: &str) -> Option<String> {
+    let mut plain = String::with_capacity(name.len());
+    let mut rest = name.chars();
+    while let Some(it) = rest.next() {
+        plain.push(match it {
+            '\\' => match rest.next()? {
+                '\\' => '\\',
+                'n' => '\n',
+                'r' => '\r',
+                _ => return None,
+            },
+            it => it,
+        });
+    }
+    Some(plain)
 }
 
 /// How digests that were found differ from those that were expected.
@@ -126,6 +220,14 @@ mod tests {
         let all = DigestsDiffer { changed: list("b"), missing: list("c"), added: list("a") };
         assert_eq!((differ.count(), differ), (3, all));
         assert_eq!(DigestsDiffer::between(&found, &found).count(), 0);
+    }
+
+    #[test]
+    fn any_name_survives_as_text() {
+        let names = ["a b", r"a\nb", "a\nb\r", "\\", "  two  ", ""];
+        let digests: Digests = names.map(|name| (name.to_owned(), "0".repeat(64))).into();
+        assert_eq!(from_text(&to_text(&digests)), Ok(digests));
+        assert_eq!(from_text(&format!("\\{}  a\\tb", "0".repeat(64))), Err(1));
     }
 
     #[test]

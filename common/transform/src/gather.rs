@@ -1,5 +1,7 @@
 //! Tensors as they are, in other files: all in one, or some in each.
 
+use std::collections::BTreeMap;
+
 use cake_checkpoint::{Encoding, StoredTensor};
 
 use crate::error::{Error, PLAIN_FIRST, Unsupported};
@@ -10,15 +12,15 @@ use crate::safetensors::TensorToWrite;
 use crate::source::Source;
 use crate::texts::add_texts;
 
-/// For PyTorch, and everybody who reads the same.
-const FILES: Files = Files { format: "pt", most_bytes: u64::MAX, always_index: false };
+/// What files say for whom they are, where the source does not: for PyTorch, and everybody who reads the same.
+const FORMAT: (&str, &str) = ("format", "pt");
 
 /// All tensors in one safetensors file: that file alone, or in a directory with the model's texts.
 ///
 /// # Errors
 /// [`Error::Io`] if a text cannot be opened; [`Unsupported::Encoding`] for a tensor that safetensors have no way to say.
 pub fn merge(source: Source, target: Target) -> Result<Job, Error> {
-    gather(source, target, FILES)
+    gather(source, target, u64::MAX)
 }
 
 /// The tensors in several safetensors files with an index, in a directory with the model's texts: in the order in which
@@ -28,10 +30,10 @@ pub fn merge(source: Source, target: Target) -> Result<Job, Error> {
 /// # Errors
 /// As [`merge`].
 pub fn split(source: Source, target: Target, most_bytes: u64) -> Result<Job, Error> {
-    gather(source, target, Files { most_bytes, ..FILES })
+    gather(source, target, most_bytes)
 }
 
-fn gather(mut source: Source, target: Target, files: Files) -> Result<Job, Error> {
+fn gather(mut source: Source, target: Target, most_bytes: u64) -> Result<Job, Error> {
     for tensor in &source.tensors {
         if let Some(found @ (Encoding::Ggml(_) | Encoding::Apr(_))) = tensor.encoding {
             let (tensor, found) = (tensor.name.clone(), found.to_string());
@@ -39,12 +41,26 @@ fn gather(mut source: Source, target: Target, files: Files) -> Result<Job, Error
             return Err(Unsupported::Encoding { tensor, found, format, hint }.into());
         }
     }
+    let files = Files { metadata: metadata(&source), most_bytes, always_index: false };
     let groups = source.tensors.iter().map(as_stored).collect();
     let (mut outputs, mut pieces) = lay_out(groups, files);
     if let Target::Directory(_) = target {
         add_texts(&mut source, &[], &mut outputs, &mut pieces)?;
     }
     Ok(Job { source, target, outputs, pieces })
+}
+
+/// What all files of the source say of themselves.
+fn metadata(source: &Source) -> BTreeMap<String, String> {
+    let is_said = |(key, value): &(&String, &String)| {
+        source.files.iter().all(|file| file.metadata.get(*key) == Some(value))
+    };
+    let first = source.files.iter().take(1).flat_map(|file| &file.metadata);
+    let mut metadata: BTreeMap<String, String> =
+        first.filter(is_said).map(|(key, value)| (key.clone(), value.clone())).collect();
+    let (key, value) = FORMAT;
+    metadata.entry(key.to_owned()).or_insert_with(|| value.to_owned());
+    metadata
 }
 
 /// A tensor, copied.

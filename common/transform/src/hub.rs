@@ -26,10 +26,10 @@ pub(crate) enum Filled {
 }
 
 /// How files are written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Files {
-    /// What their metadata says.
-    pub(crate) format: &'static str,
+    /// Free text in each of them, of which `format` says for whom they are.
+    pub(crate) metadata: BTreeMap<String, String>,
     /// Most bytes of tensors in one; what is larger by itself has one of its own.
     pub(crate) most_bytes: u64,
     /// Whether there is an index of a single file, too.
@@ -51,7 +51,7 @@ pub(crate) fn lay_out(groups: Vec<Group>, files: Files) -> (Vec<Output>, Vec<Pie
             inside.iter().flat_map(|group| group.tensors.iter().cloned()).collect();
         map.extend(tensors.iter().map(|tensor| (tensor.name.clone(), name.clone())));
         total += tensors.iter().map(|tensor| tensor.bytes).sum::<u64>();
-        let FileLayout { header, offsets, bytes } = FileLayout::new(&tensors, files.format);
+        let FileLayout { header, offsets, bytes } = FileLayout::new(&tensors, &files.metadata);
         let output = outputs.len();
         outputs.push(Output { name, bytes });
         pieces.push(Piece::Known { bytes: header, place: Place { output, offset: 0 } });

@@ -13,6 +13,7 @@
 
 pub mod apr;
 mod bytes;
+mod checksum;
 mod compare;
 pub mod convert;
 pub mod digests;

@@ -16,6 +16,8 @@ pub struct Numbers {
     pub encoding: Option<Encoding>,
     /// Whether it is a matrix that is multiplied with: what may be stored in another encoding.
     pub is_matrix: bool,
+    /// Whether it is the embedding or the output matrix.
+    pub is_end: bool,
     /// Whether the model has no use for it.
     pub is_ignored: bool,
     /// What it is stored in, in the order of [`Encoding::parts`]: indices into [`Source::tensors`].
@@ -73,6 +75,9 @@ impl Numbers {
                     name: tensor.name.clone(),
                     encoding,
                     is_matrix: known.is_some_and(|known| known.encoding.is_some()),
+                    is_end: known.is_some_and(|known| {
+                        matches!(known.role, Role::Embedding(_) | Role::Head(_))
+                    }),
                     is_ignored: known.is_some_and(|known| known.role == Role::Ignored),
                     shape: shape(tensor, encoding),
                     parts,

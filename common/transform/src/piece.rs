@@ -35,8 +35,7 @@ pub enum Piece {
     },
     /// A matrix (or a vector, as a matrix of one row) whose numbers are written in another form.
     Rows(Rows),
-    /// CRC-32 (of IEEE 802.3) of all bytes of the output before it, little-endian: known when all else is in its place, and
-    /// read back then.
+    /// CRC-32 (of IEEE 802.3) of all bytes of the output before it, little-endian: known when all else is in its place.
     Checksum {
         /// Where it goes.
         place: Place,
@@ -97,26 +96,30 @@ impl Piece {
             Piece::Known { place, .. }
             | Piece::Copy { place, .. }
             | Piece::Checksum { place, .. } => vec![(at(place, range.start), count)],
-            Piece::Rows(rows) => {
-                let row_bytes = rows.form.row_bytes(rows.shape[1]).into_iter();
-                let mut places: Vec<(Place, u64)> = (row_bytes.zip(&rows.places))
-                    .map(|(bytes, place)| (at(place, range.start * bytes), count * bytes))
-                    .collect();
-                let head = rows.form.head_bytes();
-                if let (Some((place, bytes)), true) = (places.first_mut(), head > 0) {
-                    // The head goes with the first rows.
-                    match range.start {
-                        0 => *bytes += head,
-                        _ => place.offset += head,
-                    }
-                }
-                places
-            }
+            Piece::Rows(rows) => rows.places(range),
         }
     }
 }
 
 impl Rows {
+    /// What some rows fill, part by part.
+    pub(crate) fn places(&self, range: &Range<u64>) -> Vec<(Place, u64)> {
+        let count = range.end - range.start;
+        let row_bytes = self.form.row_bytes(self.shape[1]).into_iter();
+        let filled = |(bytes, place): (u64, &Place)| {
+            (Place { offset: place.offset + range.start * bytes, ..*place }, count * bytes)
+        };
+        let mut places: Vec<(Place, u64)> = row_bytes.zip(&self.places).map(filled).collect();
+        if let Some((place, bytes)) = places.first_mut() {
+            // The head goes with the first rows.
+            match range.start {
+                0 => *bytes += self.form.head_bytes(),
+                _ => place.offset += self.form.head_bytes(),
+            }
+        }
+        places
+    }
+
     /// Bytes of a row in each part; `None` for a part that all rows share.
     pub(crate) fn row_bytes(&self) -> Vec<Option<u64>> {
         row_bytes(self.encoding, &self.parts, self.shape)

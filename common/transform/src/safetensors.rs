@@ -34,15 +34,15 @@ pub struct FileLayout {
 }
 
 impl FileLayout {
-    /// Lays the tensors out as the reference writer does: wide element types first, then by name. `format` is what the
-    /// metadata says: `pt` for most programs, `mlx` for MLX.
+    /// Lays the tensors out as the reference writer does: wide element types first, then by name. `metadata` is
+    /// free text; its `format` is `pt` for most programs, `mlx` for MLX.
     ///
     /// The sizes are those of tensors in files, so that their sum is a length.
-    pub fn new(tensors: &[TensorToWrite], format: &str) -> FileLayout {
+    pub fn new(tensors: &[TensorToWrite], metadata: &BTreeMap<String, String>) -> FileLayout {
         let mut order: Vec<usize> = (0..tensors.len()).collect();
         order.sort_by_key(|&index| (Reverse(tensors[index].dtype), &tensors[index].name));
         let entries: Vec<Entry<'_>> = order.iter().map(|&index| tensors[index].entry()).collect();
-        let header = file_header(&entries, format, PADDING);
+        let header = file_header(&entries, metadata, PADDING);
         let mut bytes = header.len() as u64;
         let mut offsets = vec![0; tensors.len()];
         for index in order {

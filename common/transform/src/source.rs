@@ -1,11 +1,12 @@
 //! What is read: the files of a checkpoint, and what they hold.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use cake_checkpoint::{
-    Checkpoint, CheckpointFile, Location, Stored, StoredTensor, TextFiles, locate,
+    Checkpoint, CheckpointFile, Checksum, Location, Stored, StoredTensor, TextFiles, locate,
 };
 
 use crate::bytes::read_exact_at;
@@ -35,6 +36,10 @@ pub struct SourceFile {
     pub bytes: u64,
     /// Changes whenever what the file says of itself does.
     pub digest: [u8; 32],
+    /// What it says of itself as free text.
+    pub metadata: BTreeMap<String, String>,
+    /// The checksum that it ends in, if it does.
+    pub checksum: Option<Checksum>,
     pub(crate) handle: File,
 }
 
@@ -48,8 +53,8 @@ impl Source {
         let Stored { texts, files, tensors, warnings } =
             location.container.stored(&location.path)?;
         let opened = |(file, handle): (CheckpointFile, File)| {
-            let CheckpointFile { path, bytes, header_digest } = file;
-            SourceFile { path, bytes, digest: header_digest, handle }
+            let CheckpointFile { path, bytes, header_digest: digest, metadata, checksum } = file;
+            SourceFile { path, bytes, digest, metadata, checksum, handle }
         };
         let files = files.into_iter().map(opened).collect();
         Ok(Source { location, files, tensors, texts, warnings })
@@ -71,7 +76,8 @@ impl Source {
         let failed = |cause| Error::io("read", path, cause);
         let handle = File::open(path).map_err(failed)?;
         let bytes = handle.metadata().map_err(failed)?.len();
-        self.files.push(SourceFile { path: path.into(), bytes, digest: [0; 32], handle });
+        let (path, digest, metadata) = (path.into(), [0; 32], BTreeMap::new());
+        self.files.push(SourceFile { path, bytes, digest, metadata, checksum: None, handle });
         Ok(self.files.len() - 1)
     }
 }

@@ -214,13 +214,14 @@ fn describe(summary: &Summary<'_>) -> String {
     lines.extend(summary.warnings.iter().map(|warning| format!("  warning: {warning}")));
     lines.extend(summary.tensors.iter().flatten().map(|tensor| {
         let TensorLine { name, dtype, shape, bytes, .. } = tensor;
-        format!("  {name} {dtype} {shape:?} {bytes}")
+        format!("  {} {dtype} {shape:?} {bytes}", name.escape_debug())
     }));
     lines.extend(summary.stats.iter().flatten().map(|stats| {
         let Stats { name, smallest, largest, mean, rms, zeros, odd } = stats;
         let odd = if *odd == 0 { String::new() } else { format!(", {odd} not finite") };
         format!(
-            "  {name} from {smallest:.4e} to {largest:.4e}, mean {mean:.4e}, rms {rms:.4e}, {zeros} zeros{odd}"
+            "  {} from {smallest:.4e} to {largest:.4e}, mean {mean:.4e}, rms {rms:.4e}, {zeros} zeros{odd}",
+            name.escape_debug()
         )
     }));
     lines.push(String::new());

@@ -1,11 +1,13 @@
 //! What a container gives.
 
+use std::collections::BTreeMap;
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::texts::TextFiles;
 use crate::dtype::Dtype;
 use crate::encoding::Encoding;
+use crate::error::Error;
 use crate::model::ModelSpec;
 
 /// What there is of a model in its files, of which only headers were read.
@@ -39,6 +41,32 @@ pub struct CheckpointFile {
     pub bytes: u64,
     /// BLAKE3 of its header: of all that says where its tensors lie and what they are.
     pub header_digest: [u8; 32],
+    /// What safetensors files say of themselves as free text, such as `format`; nothing in other formats.
+    pub metadata: BTreeMap<String, String>,
+    /// The checksum that it ends in, if it does.
+    pub checksum: Option<Checksum>,
+}
+
+/// A checksum at the end of a file of all bytes before it: CRC-32 of IEEE 802.3.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Checksum {
+    /// How many bytes there are before it.
+    pub bytes: u64,
+    /// What it says.
+    pub crc32: u32,
+}
+
+impl Checksum {
+    /// Compares with what the bytes of the file at `path` make.
+    ///
+    /// # Errors
+    /// [`Error::Checksum`] if bytes changed since they were written.
+    pub fn check(self, path: &Path, crc32: u32) -> Result<(), Error> {
+        match crc32 == self.crc32 {
+            true => Ok(()),
+            false => Err(Error::Checksum { path: path.into(), found: self.crc32, expected: crc32 }),
+        }
+    }
 }
 
 /// A tensor as it lies in a file.

@@ -26,16 +26,6 @@ pub trait Container: Debug + Sync {
     /// As [`Container::open`], but for what makes it no model that runs.
     fn stored(&self, path: &Path) -> Result<Stored, Error>;
 
-    /// Reads all of what lies at `path` and checks what only that can show: a checksum of all bytes. `progress` is told the
-    /// bytes read so far. Whether the format has one, and it is there.
-    ///
-    /// # Errors
-    /// [`Error`], if bytes are not those that were written.
-    fn verify(&self, path: &Path, progress: &mut dyn FnMut(u64)) -> Result<bool, Error> {
-        let _ = (path, progress);
-        Ok(false)
-    }
-
     /// Whether one file has all of a model: then people know the model by the file's name, else by its directory's.
     fn is_whole_model(&self) -> bool {
         false

@@ -107,7 +107,13 @@ impl Container for Flat {
             StoredTensor { name, file: 0, dtype, shape, offset: start, bytes, encoding: None }
         };
         let tensors = (self.0)().files.into_values().flatten().rev().map(&mut stored).collect();
-        let file = CheckpointFile { path: path.into(), bytes: offset, header_digest: [0; 32] };
+        let file = CheckpointFile {
+            path: path.into(),
+            bytes: offset,
+            header_digest: [0; 32],
+            metadata: BTreeMap::new(),
+            checksum: None,
+        };
         let handle = File::open(path).map_err(|cause| Error::io("open", path, cause))?;
         Ok(Stored {
             texts: TextFiles::Inside {

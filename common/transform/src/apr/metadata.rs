@@ -2,13 +2,16 @@
 
 use cake_checkpoint::container::apr::{MAX_METADATA_BYTES, TEXT_KEYS};
 use cake_checkpoint::{Checkpoint, LayerSpec, Op};
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
 use super::FORMAT;
 use crate::error::{Error, Unsupported};
 
 /// Longest text that is looked at; what is longer than metadata may be is left out.
-const MAX_TEXT_BYTES: u64 = 1 << 28;
+const MAX_TEXT_BYTES: u64 = 64 << 20;
+/// Templates that have names of their own.
+const TEMPLATES: &str = "additional_chat_templates";
 /// How queries and keys are turned: by halves, as in the Hub's files.
 const ROPE_BY_HALVES: u32 = 2;
 
@@ -38,18 +41,23 @@ pub(super) fn metadata(
             })?),
             Err(_) => None,
         };
-        map.extend(text.map(|text| (key.to_owned(), text.into())));
-        if json(&map).len() > MAX_METADATA_BYTES as usize {
-            // As people like to read it, JSON is twice as long as it has to be.
-            let short = map.get(key).and_then(Value::as_str).and_then(compact);
-            map.extend(short.map(|short| (key.to_owned(), short.into())));
-        }
+        // As people like to read it, JSON is twice as long as it has to be.
+        let text = text.map(|text| match text.len() > MAX_METADATA_BYTES as usize / 2 {
+            true => compact(text),
+            false => text,
+        });
+        let fits = text.as_ref().is_some_and(|text| text.len() <= MAX_METADATA_BYTES as usize);
+        map.extend(text.filter(|_| fits).map(|text| (key.to_owned(), text.into())));
         if !map.contains_key(key) || json(&map).len() > MAX_METADATA_BYTES as usize {
             map.shift_remove(key);
             lost.push(format!(
                 "{name} is left out, as it is longer than the metadata of an APR file may be: keep it for whoever runs the model"
             ));
         }
+    }
+    match checkpoint.texts.names_in(TEMPLATES).len() {
+        0 => {}
+        count => lost.push(format!("{count} templates in {TEMPLATES} are left out")),
     }
     let json = json(&map);
     match json.len() > MAX_METADATA_BYTES as usize {
@@ -60,10 +68,23 @@ pub(super) fn metadata(
     }
 }
 
-/// The same JSON without what is between its words; `None` if it is none.
-fn compact(text: &str) -> Option<String> {
-    let value: Value = serde_json::from_str(text).ok()?;
-    Some(value.to_string())
+/// The same JSON without what is between its words; what is no JSON stays as it is, as it may be a template.
+fn compact(mut text: String) -> String {
+    if serde_json::from_str::<IgnoredAny>(&text).is_err() {
+        return text;
+    }
+    let (mut in_string, mut is_escaped) = (false, false);
+    text.retain(|letter| {
+        let stays = in_string || !matches!(letter, ' ' | '\n' | '\r' | '\t');
+        match letter {
+            _ if is_escaped => is_escaped = false,
+            '\\' => is_escaped = in_string,
+            '"' => in_string = !in_string,
+            _ => {}
+        }
+        stays
+    });
+    text
 }
 
 fn json(map: &Map<String, Value>) -> Vec<u8> {
@@ -107,4 +128,18 @@ fn facts(checkpoint: &Checkpoint, total_bytes: u64, numbers: u64) -> Map<String,
     let must = ["license", "data_source", "data_license"];
     map.retain(|key, value| !value.is_null() || must.contains(&key.as_str()));
     map
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_is_the_same_without_what_is_between_its_words() {
+        let value = json!({"a b": [1, " \" \\", null, "\n\t x"], "\\": {"c": 1.5}});
+        let pretty = serde_json::to_string_pretty(&value).unwrap();
+        assert_eq!(compact(pretty), value.to_string());
+        let template = "{% if a %} b {% endif %}";
+        assert_eq!(compact(template.into()), template);
+    }
 }

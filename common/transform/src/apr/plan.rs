@@ -7,7 +7,7 @@ use cake_checkpoint::container::apr::{
     ALIGNMENT, FOOTER_BYTES, HEADER_BYTES, Kind, MAGIC, MAJOR_VERSION, MAX_NAME_BYTES, MAX_RANK,
     header_checksum,
 };
-use cake_checkpoint::{AprType, Checkpoint, Encoding, FloatType, Role, Scheme, StoredTensor};
+use cake_checkpoint::{AprType, Checkpoint, Encoding, FloatType, Scheme, StoredTensor};
 
 use super::form::{Q4, Q8};
 use super::{FORMAT, metadata};
@@ -46,7 +46,7 @@ pub fn convert(
     });
     let mut tensors = Vec::with_capacity(all.len());
     for numbers in &all {
-        tensors.push(Tensor::of(&source, checkpoint, numbers, encode)?);
+        tensors.push(Tensor::of(&source, numbers, encode)?);
     }
     let total = tensors.iter().map(|tensor| tensor.bytes).sum();
     let count = all.iter().map(Numbers::count).sum();
@@ -77,13 +77,8 @@ struct Tensor<'a> {
 }
 
 impl<'a> Tensor<'a> {
-    fn of(
-        source: &Source,
-        checkpoint: &Checkpoint,
-        numbers: &'a Numbers,
-        encode: Encode,
-    ) -> Result<Tensor<'a>, Error> {
-        let (kind, form) = kind(source, checkpoint, numbers, encode)?;
+    fn of(source: &Source, numbers: &'a Numbers, encode: Encode) -> Result<Tensor<'a>, Error> {
+        let (kind, form) = kind(source, numbers, encode)?;
         let cannot = |what: String| Unsupported::Cannot { format: FORMAT, what };
         let Numbers { name, shape, .. } = numbers;
         if name.len() > MAX_NAME_BYTES {
@@ -129,7 +124,6 @@ impl<'a> Tensor<'a> {
 /// What a tensor becomes, and the form that makes it so.
 fn kind(
     source: &Source,
-    checkpoint: &Checkpoint,
     numbers: &Numbers,
     encode: Encode,
 ) -> Result<(Kind, Option<Arc<dyn Form>>), Error> {
@@ -154,11 +148,9 @@ fn kind(
         }
         (Encode::Float(to), Some(found)) if found != Encoding::Float(to) => float(to),
         (Encode::Affine(scheme), Some(Encoding::Float(_))) if numbers.is_matrix => {
-            let role = checkpoint.tensor(&numbers.name).map(|tensor| &tensor.role);
-            let is_end = matches!(role, Some(Role::Embedding(_) | Role::Head(_)));
             let blocks = numbers.matrix_shape()[1].is_multiple_of(AprType::BLOCK as u64);
             match scheme {
-                Scheme::Q4 if !is_end && blocks => {
+                Scheme::Q4 if !numbers.is_end && blocks => {
                     Ok((Kind::Codes(AprType::Q4), Some(Arc::new(Q4))))
                 }
                 _ => Ok((Kind::Codes(AprType::Q8), Some(Arc::new(Q8)))),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cake_checkpoint::container::safetensors::CONFIG;
-use cake_checkpoint::{Affine, Checkpoint, Dtype, Encoding, FloatType, Op, Part, Role, Scheme};
+use cake_checkpoint::{Affine, Checkpoint, Dtype, Encoding, FloatType, Op, Part, Scheme};
 
 use super::affine::AffineForm;
 use super::{Encode, config};
@@ -63,7 +63,7 @@ pub fn to_hub(
     let mut groups = Vec::with_capacity(all.len());
     let mut modules = Vec::new();
     for numbers in &all {
-        let becomes = becomes(numbers, checkpoint, encode, format)?;
+        let becomes = becomes(numbers, encode, format)?;
         if let (true, Some(module)) = (numbers.is_matrix, module(&numbers.name)) {
             modules.push((module.to_owned(), becomes.packed(numbers)));
         }
@@ -84,7 +84,8 @@ pub fn to_hub(
         }
     }
     let mlx = format == HubFormat::Mlx;
-    let files = Files { format: if mlx { "mlx" } else { "pt" }, most_bytes, always_index: mlx };
+    let metadata = [("format".to_owned(), if mlx { "mlx" } else { "pt" }.to_owned())].into();
+    let files = Files { metadata, most_bytes, always_index: mlx };
     let (mut outputs, mut pieces) = lay_out(groups, files);
     let mut config = config::read(&source.texts)?;
     match encode {
@@ -125,12 +126,7 @@ impl Becomes {
     }
 }
 
-fn becomes(
-    numbers: &Numbers,
-    checkpoint: &Checkpoint,
-    encode: Encode,
-    format: HubFormat,
-) -> Result<Becomes, Error> {
+fn becomes(numbers: &Numbers, encode: Encode, format: HubFormat) -> Result<Becomes, Error> {
     let refused = |found: String, hint| {
         let (tensor, format) = (numbers.name.clone(), format.name());
         Err(Unsupported::Encoding { tensor, found, format, hint }.into())
@@ -149,7 +145,7 @@ fn becomes(
             let shape = numbers.matrix_shape();
             let packable = |&format: &Affine| Encoding::Affine(format).parts(shape).is_some();
             let is_module = numbers.is_matrix && module(&numbers.name).is_some();
-            match affine(numbers, checkpoint, scheme).filter(packable) {
+            match affine(numbers, scheme).filter(packable) {
                 Some(format) if is_module => Becomes::Affine(AffineForm { format, params }),
                 _ => Becomes::Same,
             }
@@ -162,9 +158,8 @@ fn becomes(
 }
 
 /// What a matrix becomes by that scheme.
-fn affine(numbers: &Numbers, checkpoint: &Checkpoint, scheme: Scheme) -> Option<Affine> {
-    let is_end = |role: &Role| matches!(role, Role::Embedding(_) | Role::Head(_));
-    match checkpoint.tensor(&numbers.name).is_some_and(|tensor| is_end(&tensor.role)) {
+fn affine(numbers: &Numbers, scheme: Scheme) -> Option<Affine> {
+    match numbers.is_end {
         true => scheme.of_ends(),
         false => scheme.of_layers(),
     }

@@ -67,6 +67,15 @@ impl GgufType {
         }
     }
 
+    /// What a matrix that is stored so is written as, if nobody says it.
+    pub(super) fn of(encoding: Encoding) -> GgufType {
+        match encoding {
+            Encoding::Float(FloatType::F32) => GgufType::F32,
+            Encoding::Float(FloatType::BF16) => GgufType::Bf16,
+            _ => GgufType::F16,
+        }
+    }
+
     /// This, or what a row of so many columns gets instead, as `llama-quantize` does.
     pub(super) fn of_row(self, columns: u64) -> GgufType {
         if columns.is_multiple_of(self.block()) { self } else { GgufType::F16 }

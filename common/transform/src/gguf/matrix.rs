@@ -25,16 +25,17 @@ pub(super) struct Matrix {
 }
 
 impl Matrix {
-    /// The tensor that it is, or is a slice of. `tied`: whether the embedding serves as head.
-    pub(super) fn info(&self, to: GgufType, tied: bool) -> Info {
+    /// The tensor that it is, or is a slice of. `to`: what matrices become, if not what they are; `tied`: whether the
+    /// embedding serves as head.
+    pub(super) fn info(&self, to: Option<GgufType>, tied: bool) -> Info {
         let [rows, columns] = self.shape;
         let Module { name, expert } = &self.module;
         let is_end = name == names::HEAD || (tied && name == names::EMBEDDING);
         // What is small, or chooses, stays as exact as it can be.
-        let kind = match to {
+        let kind = match to.unwrap_or_else(|| GgufType::of(self.encoding)) {
             _ if self.is_vector || name.ends_with(names::ROUTER) => GgufType::F32,
             GgufType::Q4_0 if is_end => GgufType::Q8_0.of_row(columns),
-            _ => to.of_row(columns),
+            to => to.of_row(columns),
         };
         let shape = match expert {
             _ if self.is_vector => vec![rows * columns],

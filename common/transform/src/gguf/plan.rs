@@ -24,8 +24,8 @@ pub struct GgufOptions {
     pub guess_pre_tokenizer: bool,
 }
 
-/// The job that writes the checkpoint, which is `source`'s, as one GGUF file with most matrices of the type `to`; with it, as
-/// sentences, what the file will not say of the model.
+/// The job that writes the checkpoint, which is `source`'s, as one GGUF file; with it, as sentences, what the file will not say
+/// of the model. Most matrices become `to`; without it they stay what they are, and those in codes become f16.
 ///
 /// # Errors
 /// [`Error::Unsupported`] for a model that GGUF or this program has no way to say, [`Error::Text`] or [`Error::Io`] for a
@@ -33,17 +33,14 @@ pub struct GgufOptions {
 pub fn convert(
     source: Source,
     checkpoint: &Checkpoint,
-    to: GgufType,
+    to: Option<GgufType>,
     target: Target,
     options: GgufOptions,
 ) -> Result<(Job, Vec<String>), Error> {
     let spec = &checkpoint.config;
     let arch = arch::of(&spec.architecture)?;
     let mut lost = Vec::new();
-    let mut keys = keys::keys(arch, spec, &checkpoint.location.name, to, &mut lost)?;
-    keys.extend(tokenizer::keys(checkpoint, options.guess_pre_tokenizer, &mut lost)?);
-    drop_name_of_phi(&mut keys);
-    if to == GgufType::Q4_0 && checkpoint.head().is_some() {
+    if to == Some(GgufType::Q4_0) && checkpoint.head().is_some() {
         lost.push("the output matrix is written as q8_0, where llama-quantize writes q6_k".into());
     }
 
@@ -64,6 +61,10 @@ pub fn convert(
         matrices.push((matrix, slot));
     }
 
+    let mostly = to.unwrap_or_else(|| mostly(&infos));
+    let mut keys = keys::keys(arch, spec, &checkpoint.location.name, mostly, &mut lost)?;
+    keys.extend(tokenizer::keys(checkpoint, options.guess_pre_tokenizer, &mut lost)?);
+    drop_name_of_phi(&mut keys);
     let layout = lay_out(&keys, &infos)?;
     let mut pieces = vec![Piece::Known { bytes: layout.header, place: at(0) }];
     if let Some(divisors) = divisors {
@@ -80,6 +81,14 @@ pub fn convert(
     let name = name.unwrap_or_else(|| FILE.to_owned());
     let outputs = vec![Output { name, bytes: layout.bytes }];
     Ok((Job { source, target, outputs, pieces }, lost))
+}
+
+/// The type that most bytes of the tensors have.
+fn mostly(infos: &[Info]) -> GgufType {
+    let bytes = |kind: GgufType| -> u64 {
+        infos.iter().filter(|info| info.kind == kind).filter_map(Info::bytes).sum()
+    };
+    GgufType::ALL.into_iter().max_by_key(|kind| bytes(*kind)).unwrap_or(GgufType::F32)
 }
 
 /// Drops the model's name if it is Phi-3's and the tokens are not: llama.cpp takes these for granted by that name, and does

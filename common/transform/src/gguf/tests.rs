@@ -38,7 +38,7 @@ fn job(model: &Path, to: GgufType, target: &Path) -> Result<(Job, Vec<String>), 
     let source = Source::open(&model.display().to_string()).unwrap();
     let checkpoint = source.checkpoint().unwrap();
     let target = Target::File(target.to_owned());
-    convert(source, &checkpoint, to, target, GgufOptions::default())
+    convert(source, &checkpoint, Some(to), target, GgufOptions::default())
 }
 
 /// What a vector or matrix is multiplied with, added to, and where it lies is said in another way here than there.

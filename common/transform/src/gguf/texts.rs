@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::error::{Error, TextFault};
 
 /// Longest tokenizer that is read; the largest vocabularies in use need about 35 MiB.
-pub(super) const MAX_TOKENIZER_BYTES: u64 = 512 << 20;
+pub(super) const MAX_TOKENIZER_BYTES: u64 = 64 << 20;
 /// Longest other text that is read; real ones stay under a few MiB.
 const MAX_TEXT_BYTES: u64 = 64 << 20;
 

@@ -6,6 +6,7 @@ use std::io::ErrorKind;
 use std::ops::Range;
 
 use super::bench::Bench;
+use super::written::Written;
 use crate::bytes::{self, write_all_at};
 use crate::error::Error;
 use crate::piece::{Place, Stretch};
@@ -13,13 +14,13 @@ use crate::piece::{Place, Stretch};
 /// What is read at once, to be hashed or to be written.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// Copies the bytes `range` of `from` and gives their digest.
+/// Copies the bytes `range` of `from`.
 pub(super) fn copy(
     bench: &mut Bench<'_>,
     from: Stretch,
     place: Place,
     range: Range<u64>,
-) -> Result<blake3::Hash, Error> {
+) -> Result<Written, Error> {
     let source = &bench.job.source.files[from.file];
     let (offset, length) = (from.offset + range.start, range.end - range.start);
     let to = Place { output: place.output, offset: place.offset + range.start };
@@ -30,14 +31,15 @@ pub(super) fn copy(
         ErrorKind::UnexpectedEof => Error::Shrunk { path: source.path.clone() },
         _ => bench.write_failed(to.output, cause),
     })?;
-    let mut hasher = blake3::Hasher::new();
+    let mut written = bench.written();
+    written.place();
     bench.buffer.resize(BUFFER_BYTES, 0);
     let mut done = 0;
     while done < length {
         let piece = (length - done).min(BUFFER_BYTES as u64) as usize;
         let buffer = &mut bench.buffer[..piece];
         source.read_at(offset + done, buffer)?;
-        hasher.update(buffer);
+        written.add(buffer);
         if !in_kernel {
             write_all_at(output, buffer, to.offset + done)
                 .map_err(|cause| bench.write_failed(to.output, cause))?;
@@ -47,7 +49,7 @@ pub(super) fn copy(
     if in_kernel && !was_cached {
         bytes::forget(&source.handle, offset, length);
     }
-    Ok(hasher.finalize())
+    Ok(written)
 }
 
 /// Whether the kernel did it. If not, nothing of it is there.
@@ -66,6 +68,8 @@ fn in_kernel(
     while offset < end {
         let left = usize::try_from(end - offset).unwrap_or(usize::MAX);
         match copy_file_range(source, Some(&mut offset), output, Some(&mut to), left) {
+            // Some say so of any file; whether it is shorter is seen when it is read.
+            Ok(0) if offset == beginning => return Ok(false),
             Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
             Ok(_) | Err(Errno::INTR) => {}
             // Two file systems, or one that cannot; files of some only say so.

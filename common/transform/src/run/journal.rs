@@ -2,7 +2,8 @@
 //!
 //! Lines of text beside the output: first what job it is and since when the machine has been up, then `u UNIT DIGEST` for
 //! each unit that is in its place, and `s COUNT` once the first so many of these had reached the disk; `f` if the disk refused
-//! what came after. A last line that was cut counts for nothing.
+//! what came after. It ends at the first line that is none: a line that was cut, or what a machine that went down left of
+//! those that had not reached the disk.
 
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
@@ -12,7 +13,9 @@ use std::path::{Path, PathBuf};
 use crate::error::Error;
 
 /// What the first line begins with.
-const FORMAT: &str = "cake-transform 1";
+const FORMAT: &str = "cake-transform 2";
+/// That of any journal, also of an earlier version of this program.
+const ANY_FORMAT: &str = "cake-transform ";
 /// Longest journal that is read: a line for each of some millions of units.
 const MAX_BYTES: u64 = 1 << 28;
 
@@ -25,6 +28,8 @@ pub(super) struct Journal {
     units: usize,
     /// Whether a line was cut, as the disk was full: what came after it would not count.
     is_cut: bool,
+    /// Whether the disk refused something: what is not known to be on it may never be.
+    is_refused: bool,
     /// Whether it was there before, with a job.
     is_old: bool,
 }
@@ -34,13 +39,12 @@ pub(super) struct Journal {
 pub(super) struct Earlier {
     /// The digest of every unit that is in its place.
     pub(super) done: BTreeMap<u32, String>,
-    /// Those of them that may not have reached the disk, as the machine was started again since, or the disk refused
-    /// something; in the order written.
+    /// Those of them that may not have reached the disk, as the machine was started again since; in the order written.
     pub(super) doubtful: Vec<u32>,
     /// The last that were written, latest first.
     pub(super) latest: Vec<u32>,
-    /// Whether the machine has been up since.
-    pub(super) same_boot: bool,
+    /// Whether the journal goes on as it stands: the machine has been up since, and the disk refused nothing.
+    pub(super) goes_on: bool,
     /// Length of the journal without a line that was cut.
     bytes: u64,
 }
@@ -58,17 +62,22 @@ impl Journal {
             let file = options.open(path).map_err(failed)?;
             match file.try_lock() {
                 Ok(()) if !is_at(&file, path) => continue, // Whoever held it has ended and deleted it meanwhile.
-                Ok(()) => {
-                    let mut first = [0; FORMAT.len()];
-                    let is_old =
-                        (&file).read_exact(&mut first).is_ok() && first == FORMAT.as_bytes();
-                    let path = path.into();
-                    return Ok(Journal { file, path, units: 0, is_cut: false, is_old });
-                }
+                Ok(()) => return Ok(Journal::new(file, path)),
                 Err(TryLockError::WouldBlock) => return Err(Error::Busy { path: target.into() }),
+                // A file system without locks: nobody can be kept out.
+                Err(TryLockError::Error(cause)) if cause.kind() == ErrorKind::Unsupported => {
+                    return Ok(Journal::new(file, path));
+                }
                 Err(TryLockError::Error(cause)) => return Err(failed(cause)),
             }
         }
+    }
+
+    fn new(file: File, path: &Path) -> Journal {
+        let mut first = [0; ANY_FORMAT.len()];
+        let is_old = (&file).read_exact(&mut first).is_ok() && first == ANY_FORMAT.as_bytes();
+        let path = path.into();
+        Journal { file, path, units: 0, is_cut: false, is_refused: false, is_old }
     }
 
     /// Whether there was one before, of whatever job.
@@ -82,14 +91,17 @@ impl Journal {
         let mut text = Vec::new();
         self.file.seek(SeekFrom::Start(0)).map_err(failed)?;
         (&self.file).take(MAX_BYTES).read_to_end(&mut text).map_err(failed)?;
-        Ok(parse(&String::from_utf8_lossy(&text), job, boot))
+        let valid = std::str::from_utf8(&text).map_or_else(|error| error.valid_up_to(), str::len);
+        Ok(parse(&String::from_utf8_lossy(&text[..valid]), job, boot))
     }
 
-    /// Goes on with the units of an earlier run that count, or begins anew.
+    /// Goes on with the units of an earlier run that count, or begins anew. Unless [`Earlier::goes_on`], these units must have
+    /// reached the disk.
     pub(super) fn begin(&mut self, job: &str, boot: &str, earlier: &Earlier) -> Result<(), Error> {
+        self.is_old = true; // From now on.
         self.units = earlier.done.len();
         let failed = |cause| Error::io("write", &self.path, cause);
-        if earlier.same_boot {
+        if earlier.goes_on {
             // As it stands: a run that is killed here loses nothing.
             self.file.set_len(earlier.bytes).map_err(failed)?;
             return self.file.seek(SeekFrom::End(0)).map(drop).map_err(failed);
@@ -104,7 +116,10 @@ impl Journal {
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(true);
         let mut file = options.open(&new).map_err(failed)?;
-        file.lock().map_err(failed)?;
+        match file.lock() {
+            Err(cause) if cause.kind() != ErrorKind::Unsupported => return Err(failed(cause)),
+            _ => {}
+        }
         file.write_all(text.as_bytes()).map_err(failed)?;
         file.sync_data().map_err(failed)?;
         std::fs::rename(&new, &self.path).map_err(failed)?;
@@ -125,12 +140,16 @@ impl Journal {
 
     /// Writes down that the first so many of them have reached the disk.
     pub(super) fn synced(&mut self, units: usize) -> Result<(), Error> {
+        if self.is_refused {
+            return Ok(()); // Who was refused says so.
+        }
         self.line(&format!("s {units}\n"))?;
         self.file.sync_data().map_err(|cause| Error::io("write", &self.path, cause))
     }
 
     /// Writes down that the disk refused something of what is not known to be on it: none of that counts then.
     pub(super) fn refused(&mut self) {
+        self.is_refused = true;
         self.line("f\n").ok(); // The disk may refuse this, too; then a restart of the machine is what is left.
     }
 
@@ -170,32 +189,45 @@ const LATEST: usize = 2;
 
 fn parse(text: &str, job: &str, boot: &str) -> Option<Earlier> {
     let mut lines = text.split_inclusive('\n').map_while(|line| line.strip_suffix('\n'));
-    let (format_and_job, before) = lines.next()?.rsplit_once(' ')?;
+    let first = lines.next()?;
+    let (format_and_job, before) = first.rsplit_once(' ')?;
     if format_and_job != format!("{FORMAT} {job}") {
         return None;
     }
-    let bytes = text.rfind('\n')? as u64 + 1;
-    let same_boot = before == boot;
-    let mut earlier = Earlier { same_boot, bytes, ..Earlier::default() };
+    let mut earlier = Earlier { bytes: first.len() as u64 + 1, ..Earlier::default() };
     let (mut written, mut synced, mut refused) = (Vec::new(), 0, false);
     for line in lines {
         let words: Vec<&str> = line.split(' ').collect();
         match words[..] {
-            ["s", units] => synced = units.parse().ok()?,
+            // What was written after the disk refused something is not known to be on it either.
+            ["s", units] if !refused => match units.parse() {
+                Ok(units) => synced = units,
+                Err(_) => break,
+            },
+            ["s", _] => {}
             ["f"] => refused = true,
             ["u", unit, digest] => {
-                let unit = unit.parse().ok()?;
+                let Ok(unit) = unit.parse() else { break };
                 earlier.done.insert(unit, digest.to_owned());
                 written.push(unit);
-                earlier.latest.insert(0, unit);
-                earlier.latest.truncate(LATEST);
             }
-            _ => return None,
+            _ => break,
+        }
+        earlier.bytes += line.len() as u64 + 1;
+    }
+    let unsynced = written.split_off(synced.min(written.len()));
+    if refused {
+        // What the page cache has of them says nothing of the disk.
+        unsynced.iter().for_each(|unit| drop(earlier.done.remove(unit)));
+        earlier.latest = written.iter().rev().take(LATEST).copied().collect();
+    } else {
+        earlier.latest =
+            unsynced.iter().rev().chain(written.iter().rev()).take(LATEST).copied().collect();
+        if before != boot {
+            earlier.doubtful = unsynced;
         }
     }
-    if !same_boot || refused {
-        earlier.doubtful = written.split_off(synced.min(written.len()));
-    }
+    earlier.goes_on = before == boot && !refused;
     Some(earlier)
 }
 
@@ -217,24 +249,32 @@ mod tests {
 
     #[test]
     fn what_is_not_known_to_be_on_disk_is_doubtful_after_a_restart() {
-        let text = text(&["cake-transform 1 job boot", "u 3 aa", "u 1 bb", "s 1", "u 7 cc"]);
+        let text = text(&["cake-transform 2 job boot", "u 3 aa", "u 1 bb", "s 1", "u 7 cc"]);
         let same = parse(&text, "job", "boot").unwrap();
         assert_eq!(same.done.keys().copied().collect::<Vec<_>>(), [1, 3, 7]);
-        assert_eq!((same.doubtful, same.latest), (vec![], vec![7, 1]));
+        assert_eq!((same.doubtful, same.latest, same.goes_on), (vec![], vec![7, 1], true));
         let other = parse(&text, "job", "later").unwrap();
-        assert_eq!((other.doubtful, other.done.len()), (vec![1, 7], 3));
-        let refused = parse(&(text + "f\n"), "job", "boot").unwrap();
-        assert_eq!(refused.doubtful, [1, 7]);
+        assert_eq!((other.doubtful, other.done.len(), other.goes_on), (vec![1, 7], 3, false));
+    }
+
+    #[test]
+    fn what_came_after_a_refusal_of_the_disk_counts_for_nothing() {
+        let text = text(&["cake-transform 2 job boot", "u 3 aa", "u 1 bb", "s 1", "u 7 cc", "f"]);
+        for more in ["", "u 9 dd\ns 4\n"] {
+            let refused = parse(&(text.clone() + more), "job", "boot").unwrap();
+            assert_eq!(refused.done.into_keys().collect::<Vec<_>>(), [3]);
+            assert_eq!(
+                (refused.doubtful, refused.latest, refused.goes_on),
+                (vec![], vec![3], false)
+            );
+        }
     }
 
     #[test]
     fn another_job_and_what_is_no_journal_count_for_nothing() {
         for lines in [
-            &["cake-transform 1 other boot", "u 3 aa"][..],
-            &["cake-transform 2 job boot", "u 3 aa"],
-            &["cake-transform 1 job boot", "v 3 aa"],
-            &["cake-transform 1 job boot", "u -3 aa"],
-            &["cake-transform 1 job boot", "u 3 aa", "s"],
+            &["cake-transform 2 other boot", "u 3 aa"][..],
+            &["cake-transform 1 job boot", "u 3 aa"],
             &[""],
             &[],
         ] {
@@ -243,8 +283,18 @@ mod tests {
     }
 
     #[test]
+    fn it_ends_at_the_first_line_that_is_none() {
+        let good = text(&["cake-transform 2 job boot", "u 3 aa", "s 1"]);
+        for bad in ["v 3 aa", "u -3 aa", "s", "s x", "\0\0\0", ""] {
+            let found = parse(&(good.clone() + bad + "\nu 5 bb\n"), "job", "boot").unwrap();
+            assert_eq!(found.done.into_keys().collect::<Vec<_>>(), [3], "{bad:?}");
+            assert_eq!(found.bytes, good.len() as u64);
+        }
+    }
+
+    #[test]
     fn a_line_that_was_cut_counts_for_nothing() {
-        let cut = text(&["cake-transform 1 job boot", "u 3 aa"]) + "u 4 b";
+        let cut = text(&["cake-transform 2 job boot", "u 3 aa"]) + "u 4 b";
         let found = parse(&cut, "job", "boot").unwrap();
         assert_eq!((found.done.len(), found.bytes), (1, cut.len() as u64 - 5));
     }

@@ -1,7 +1,7 @@
 //! The files that are written, under a name beside their own until all is there.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
@@ -72,18 +72,47 @@ fn is_mounted(_: &Path) -> bool {
 
 impl Outputs {
     /// Opens what an earlier run left; `None` if that is not what the job writes.
-    pub(super) fn reopen(job: &Job) -> Option<Outputs> {
-        let outputs = Outputs::named(job, |path| File::options().read(true).write(true).open(path));
-        let outputs = outputs.ok()?;
+    ///
+    /// # Errors
+    /// [`Error::Io`] if it is there and cannot be opened.
+    pub(super) fn reopen(job: &Job) -> Result<Option<Outputs>, Error> {
+        let part = beside(job.target.path(), PART);
+        Outputs::there(job, part, File::options().read(true).write(true))
+    }
+
+    /// Opens, to be read, what has the names that the outputs get in the end; `None` if that is not what the job writes.
+    ///
+    /// # Errors
+    /// As [`Outputs::reopen`].
+    pub(super) fn finished(job: &Job) -> Result<Option<Outputs>, Error> {
+        Outputs::there(job, job.target.path().into(), File::options().read(true))
+    }
+
+    fn there(job: &Job, at: PathBuf, options: &OpenOptions) -> Result<Option<Outputs>, Error> {
+        let outputs = match Outputs::named(job, at, |path| options.open(path)) {
+            Ok(outputs) => outputs,
+            Err(Error::Io { cause, .. })
+                if matches!(
+                    cause.kind(),
+                    ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::IsADirectory
+                ) =>
+            {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
         let as_long = |((_, file), output): (&(PathBuf, File), &crate::job::Output)| {
             file.metadata().is_ok_and(|found| found.is_file() && found.len() == output.bytes)
         };
-        outputs.files.iter().zip(&job.outputs).all(as_long).then_some(outputs)
+        let is_whole = outputs.files.iter().zip(&job.outputs).all(as_long);
+        Ok(is_whole.then_some(outputs))
     }
 
-    /// Makes them anew, at their full length and without bytes. What is there by that name is deleted if `is_ours`: if the
-    /// journal beside it is one.
-    pub(super) fn create(job: &Job, is_ours: bool) -> Result<Outputs, Error> {
+    /// Deletes what there is by the name of what is not finished, if `is_ours`: if the journal beside it is one.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] if it is not, or is the source; [`Error::Io`].
+    pub(super) fn clear(job: &Job, is_ours: bool) -> Result<(), Error> {
         let part = beside(job.target.path(), PART);
         let is_source = |path: &Path| {
             let real = (path.canonicalize().ok(), part.canonicalize().ok());
@@ -95,8 +124,15 @@ impl Outputs {
                 "its name is needed for what is not finished; move it, or choose another name";
             return Err(Error::Exists { path: part, hint });
         }
-        remove(&part).map_err(|cause| Error::io("delete", &part, cause))?;
-        let outputs = Outputs::named(job, |path| {
+        remove(&part).map_err(|cause| Error::io("delete", &part, cause))
+    }
+
+    /// Makes them anew, at their full length and without bytes.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub(super) fn create(job: &Job) -> Result<Outputs, Error> {
+        let outputs = Outputs::named(job, beside(job.target.path(), PART), |path| {
             if let (Target::Directory(_), Some(folder)) = (&job.target, path.parent()) {
                 fs::create_dir_all(folder)?;
             }
@@ -108,8 +144,12 @@ impl Outputs {
         Ok(outputs)
     }
 
-    fn named(job: &Job, open: impl Fn(&Path) -> io::Result<File>) -> Result<Outputs, Error> {
-        let part = beside(job.target.path(), PART);
+    /// Opens each under `part`.
+    fn named(
+        job: &Job,
+        part: PathBuf,
+        open: impl Fn(&Path) -> io::Result<File>,
+    ) -> Result<Outputs, Error> {
         let mut files = Vec::with_capacity(job.outputs.len());
         for output in &job.outputs {
             let path = match job.target {
@@ -162,6 +202,8 @@ impl Outputs {
 
 /// What the name of an unfinished output ends in.
 pub(super) const PART: &str = ".part";
+/// What the name of its journal ends in.
+pub(super) const JOURNAL: &str = ".part.journal";
 
 /// The folder that `path` is in.
 pub(super) fn folder_of(path: &Path) -> &Path {

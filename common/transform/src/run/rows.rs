@@ -5,94 +5,73 @@ use std::ops::Range;
 use cake_checkpoint::Dtype;
 
 use super::bench::Bench;
+use super::written::Written;
 use crate::bytes::write_all_at;
 use crate::error::Error;
 use crate::piece::{Order, Rows};
 
 /// About how many numbers are decoded at once: as f32 they stay in a core's cache.
 const NUMBERS: u64 = 32 << 10;
-/// How much of a matrix is looked at at once, where all of it decides.
-const LOOK_BYTES: u64 = 4 << 20;
-
-/// Writes some rows and gives the digest of what was written.
-pub(super) fn rows(
+/// The largest magnitude among some rows; 0 if there is none. What is no number does not count.
+pub(super) fn largest(
     bench: &mut Bench<'_>,
     rows: &Rows,
-    range: Range<u64>,
-) -> Result<blake3::Hash, Error> {
-    if !rows.form.needs_largest() {
-        let mut hasher = blake3::Hasher::new();
-        write(bench, rows, range, 0.0, &mut hasher)?;
-        return Ok(hasher.finalize());
-    }
-    let row_bytes = rows.source_row_bytes().max(1);
-    let step = (LOOK_BYTES / row_bytes).max(1).next_multiple_of(rows.order.block());
-    let stretches = || {
-        let starts = (range.start..range.end).step_by(step as usize);
-        starts.map(|start| start..(start + step).min(range.end))
-    };
+    range: &Range<u64>,
+) -> Result<f32, Error> {
+    read(bench, rows, range)?;
     let mut largest = 0f32;
-    for stretch in stretches() {
-        bench.check()?;
-        read(bench, rows, &stretch)?;
-        decode(bench, rows, &stretch, |_, numbers, _| {
-            largest = numbers.iter().fold(largest, |most, number| most.max(number.abs()));
-            Ok(())
-        })?;
-    }
-    let head = rows.form.head(largest);
-    let place = rows.places[0];
-    write_all_at(bench.outputs.file(place.output), &head, place.offset)
-        .map_err(|cause| bench.write_failed(place.output, cause))?;
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(&head);
-    for stretch in stretches() {
-        bench.check()?;
-        write(bench, rows, stretch, largest, &mut hasher)?;
-    }
-    Ok(hasher.finalize())
+    decode(bench, rows, range, |_, numbers, _| {
+        largest = numbers.iter().fold(largest, |most, number| most.max(number.abs()));
+        Ok(())
+    })?;
+    Ok(largest)
 }
 
-/// Reads, encodes and writes rows; `hasher` gets each part of what was written, one after the other.
-fn write(
+/// Reads, encodes and writes some rows. `largest` is the largest magnitude of the matrix, where the form asks for it.
+pub(super) fn write(
     bench: &mut Bench<'_>,
     rows: &Rows,
-    range: Range<u64>,
+    range: &Range<u64>,
     largest: f32,
-    hasher: &mut blake3::Hasher,
-) -> Result<(), Error> {
-    read(bench, rows, &range)?;
+) -> Result<Written, Error> {
+    read(bench, rows, range)?;
     let columns = rows.shape[1] as usize;
     let row_bytes = rows.form.row_bytes(rows.shape[1]);
-    let count = range.end - range.start;
-    let mut written = std::mem::take(&mut bench.written);
-    written.resize_with(row_bytes.len(), Vec::new);
-    for (part, bytes) in written.iter_mut().zip(&row_bytes) {
+    let places = rows.places(range);
+    let mut parts = std::mem::take(&mut bench.written);
+    parts.resize_with(places.len(), Vec::new);
+    for (index, (part, (_, bytes))) in parts.iter_mut().zip(&places).enumerate() {
         part.clear();
-        part.resize((bytes * count) as usize, 0); // A unit's rows, of which a row is bounded.
+        if index == 0 && range.start == 0 {
+            part.extend(rows.form.head(largest));
+        }
+        part.resize(*bytes as usize, 0); // A unit's rows, of which a row is bounded.
     }
-    decode(bench, rows, &range, |first, numbers, name| {
-        let count = numbers.len() / columns.max(1);
-        let mut out: Vec<&mut [u8]> = written
+    let count = (range.end - range.start) as usize;
+    decode(bench, rows, range, |first, numbers, name| {
+        let some = numbers.len() / columns.max(1);
+        let mut out: Vec<&mut [u8]> = parts
             .iter_mut()
             .zip(&row_bytes)
-            .map(|(part, &bytes)| &mut part[first * bytes as usize..][..count * bytes as usize])
+            .map(|(part, &bytes)| {
+                let head = part.len() - count * bytes as usize;
+                &mut part[head + first * bytes as usize..][..some * bytes as usize]
+            })
             .collect();
         rows.form.write(numbers, columns, largest, &mut out).map_err(|cause| Error::Encode {
             tensor: name.to_owned(),
             cause: cause.after((range.start as usize + first) * columns),
         })
     })?;
-    let mut head = rows.form.head_bytes();
-    for ((part, bytes), place) in written.iter().zip(&row_bytes).zip(&rows.places) {
-        let offset = place.offset + head + range.start * bytes;
-        write_all_at(bench.outputs.file(place.output), part, offset)
+    let mut written = bench.written();
+    for (part, (place, _)) in parts.iter().zip(&places) {
+        write_all_at(bench.outputs.file(place.output), part, place.offset)
             .map_err(|cause| bench.write_failed(place.output, cause))?;
-        hasher.update(part);
-        head = 0;
+        written.place();
+        written.add(part);
     }
-    bench.written = written;
-    Ok(())
+    bench.written = parts;
+    Ok(written)
 }
 
 /// Reads what the rows of a unit are stored in.

@@ -2,8 +2,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use cake_checkpoint::{Dtype, Encoding, FloatType};
 
@@ -61,11 +61,26 @@ fn a_merged_file_is_what_the_reference_writes() {
             assert_eq!(shape, tensor.shape);
         }
         // Byte for byte what its own writer makes of the same tensors.
-        let metadata = Some([("format".to_owned(), "pt".to_owned())].into());
-        let reference = safetensors::serialize(found.tensors(), metadata).unwrap();
-        assert_eq!(reference, bytes, "{name}");
+        let metadata = source.files[0].metadata.clone().into_iter().collect();
+        let reference = safetensors::serialize(found.tensors(), Some(metadata)).unwrap();
+        assert!(reference == bytes, "{name}");
     }
     assert_eq!(names(home.path()), ["llama-sharded", "qwen2-mlx4", "qwen3-moe"]);
+}
+
+#[test]
+fn files_say_of_themselves_what_all_of_the_source_say() {
+    let home = tempfile::tempdir().unwrap();
+    for (name, format) in [("llama-sharded", "pt"), ("qwen2-mlx4", "mlx")] {
+        let path = home.path().join(format!("{name}.safetensors"));
+        let mut source = golden(name);
+        source.files[0].metadata.insert("own".into(), "of one file".into());
+        let many = source.files.len() > 1;
+        merge(source, Target::File(path.clone())).unwrap().run(OPTIONS, &Quiet).unwrap();
+        let found = Source::open(path.to_str().unwrap()).unwrap();
+        let metadata = &found.files[0].metadata;
+        assert_eq!((metadata["format"].as_str(), metadata.contains_key("own")), (format, !many));
+    }
 }
 
 #[test]
@@ -225,7 +240,7 @@ fn a_directory_may_be_named_with_a_slash_and_not_by_dots() {
 }
 
 #[test]
-fn what_the_disk_refused_is_looked_at_again() {
+fn what_the_disk_refused_is_done_again() {
     let home = tempfile::tempdir().unwrap();
     let (job, part) = stopped(home.path());
     let mut text = fs::read_to_string(journal(&part)).unwrap();
@@ -236,18 +251,62 @@ fn what_the_disk_refused_is_looked_at_again() {
     assert_eq!(job.run(OPTIONS, &Quiet).unwrap().resumed, 0);
 }
 
+/// Who keeps what the journal at this path has after the last unit.
+struct KeepsJournal(PathBuf, Mutex<Vec<u8>>);
+
+impl Observer for KeepsJournal {
+    fn progress(&self, _: u64, _: u64) {
+        *self.1.lock().unwrap() = fs::read(&self.0).unwrap();
+    }
+}
+
 #[test]
 fn a_run_that_was_killed_when_all_was_done_is_no_failure() {
     let home = tempfile::tempdir().unwrap();
-    let (job, part) = stopped(home.path());
-    let units = Units::of(&job).unwrap().count();
-    job.run(OPTIONS, &Quiet).unwrap();
+    let path = home.path().join("out");
+    let journal = beside(&path, ".part.journal");
+    let job = merged("llama", path.clone());
+    let keeps = KeepsJournal(journal.clone(), Mutex::default());
+    job.run(Options { threads: 1, ..OPTIONS }, &keeps).unwrap();
+    let (text, whole) = (keeps.1.into_inner().unwrap(), fs::read(&path).unwrap());
     // The journal of a run that ended between its last two steps.
-    let lines: String = (0..units).map(|unit| format!("u {unit} aa\n")).collect();
-    let text = format!("cake-transform 1 {} boot\n{lines}", job.identity().unwrap());
-    fs::write(journal(&part), text).unwrap();
+    fs::write(&journal, &text).unwrap();
     let outcome = job.run(OPTIONS, &Quiet).unwrap();
-    assert_eq!((outcome.resumed, journal(&part).exists()), (outcome.bytes, false));
+    assert_eq!((outcome.resumed, journal.exists()), (outcome.bytes, false));
+    // Of one that ended before these, of which somebody deleted what was not finished: what has the name is another file.
+    fs::write(&journal, &text).unwrap();
+    fs::write(&path, vec![1; whole.len()]).unwrap();
+    assert!(matches!(job.run(OPTIONS, &Quiet).unwrap_err(), Error::Exists { .. }));
+    let outcome = job.run(Options { force: true, ..OPTIONS }, &Quiet).unwrap();
+    assert_eq!((outcome.resumed, fs::read(&path).unwrap() == whole), (0, true));
+    assert_eq!(names(home.path()), ["out"]);
+}
+
+#[test]
+fn a_run_that_was_killed_before_its_first_unit_goes_on() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("out");
+    let job = merged("llama", path.clone());
+    // With a journal alone, and with one that has a line, and a file that is not as long as it shall be.
+    let first = format!("cake-transform 2 {} boot\n", job.identity().unwrap());
+    for (journal, part) in [("", None), (&*first, None), (&*first, Some(""))] {
+        fs::write(beside(&path, ".part.journal"), journal).unwrap();
+        if let Some(part) = part {
+            fs::write(beside(&path, ".part"), part).unwrap();
+        }
+        job.run(OPTIONS, &Quiet).unwrap();
+        assert_eq!(names(home.path()), ["out"]);
+        fs::remove_file(&path).unwrap();
+    }
+}
+
+#[test]
+fn a_refusal_leaves_nothing_behind() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("out");
+    fs::write(beside(&path, ".part"), "somebody else's").unwrap();
+    merged("llama", path.clone()).run(OPTIONS, &Quiet).unwrap_err();
+    assert_eq!(names(home.path()), ["out.part"]);
 }
 
 /// What the whole of a matrix decides about: the largest magnitude, then each number as one byte of its sign.
@@ -337,6 +396,45 @@ fn a_form_that_needs_all_of_a_matrix_sees_it_first() {
     let head = [0, 0].into_iter().chain(largest.to_le_bytes());
     let expected: Vec<u8> = head.chain(signs).collect();
     assert_eq!(fs::read(home.path().join("out")).unwrap(), expected);
+}
+
+#[test]
+fn a_matrix_that_is_seen_first_and_a_checksum_go_on_where_they_stopped() {
+    let home = tempfile::tempdir().unwrap();
+    let (rows, columns) = (3000, 64);
+    let numbers: Vec<f32> =
+        (0..rows * columns).map(|index| (index * 7919 % 10_007) as f32 - 5000.0).collect();
+    let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+    fs::write(home.path().join("all"), bytes).unwrap();
+    let job = |name: &str| {
+        let (mut job, _) = matrix(home.path(), Order::Same, Arc::new(Signs), 0);
+        let mut source = golden("llama");
+        let file = source.add(&home.path().join("all")).unwrap();
+        let Piece::Rows(matrix) = &mut job.pieces[0] else { unreachable!() };
+        matrix.parts[0].1 = Stretch { file, offset: 0, bytes: 4 * (rows * columns) as u64 };
+        matrix.shape = [rows as u64, columns as u64];
+        let end = 2 + 4 + (rows * columns) as u64 + 3;
+        job.pieces.push(Piece::Checksum { place: Place { output: 0, offset: end } });
+        job.outputs[0].bytes = end + 4;
+        Job { source, target: Target::File(home.path().join(name)), ..job }
+    };
+    let largest = numbers.iter().fold(0f32, |most, number| most.max((number + 1.0).abs()));
+    let signs = numbers.iter().map(|&number| u8::from(number + 1.0 < 0.0));
+    let head = [0, 0].into_iter().chain(largest.to_le_bytes());
+    let mut expected: Vec<u8> = head.chain(signs).chain([0; 3]).collect();
+    expected.extend(crc32fast::hash(&expected).to_le_bytes());
+    let units = Units::of(&job("units")).unwrap().count() as u64;
+    assert!(units >= 20, "{units}");
+    for stop in [1, 2, units / 2 - 2, units / 2, units / 2 + 3, units - 2] {
+        let job = job(&format!("out-{stop}"));
+        let error = job.run(OPTIONS, &StopsAfter(AtomicU64::new(stop))).unwrap_err();
+        assert!(matches!(error, Error::Stopped { .. }), "{error}");
+        let observed = StopsAfter(AtomicU64::new(u64::MAX));
+        job.run(OPTIONS, &observed).unwrap();
+        assert!(fs::read(job.target.path()).unwrap() == expected, "stopped after {stop}");
+        let again = u64::MAX - observed.0.into_inner();
+        assert!(again <= units - stop + 4, "{again} of {units} units after {stop}");
+    }
 }
 
 #[test]

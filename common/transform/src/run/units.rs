@@ -4,14 +4,14 @@ use std::ops::Range;
 
 use crate::error::Error;
 use crate::job::Job;
-use crate::piece::{Piece, Rows};
+use crate::piece::{Piece, Place, Rows};
 
 /// About how many units a job has: what a run that was killed may have to do again, for each thread, is one of so many.
 const UNITS: u64 = 2048;
 /// A unit is not smaller, as each costs some calls of the system and a line of the journal.
 const LEAST_UNIT: u64 = 64 << 10;
 /// A unit is not larger, as each thread holds one.
-const MOST_UNIT: u64 = 4 << 20;
+const MOST_UNIT: u64 = 2 << 20;
 /// Most that rows which belong together may have.
 const MOST_BYTES: u64 = 64 << 20;
 
@@ -22,6 +22,17 @@ pub(super) struct Unit {
     pub(super) piece: usize,
     /// Which bytes, or rows.
     pub(super) range: Range<u64>,
+    /// What is done with them.
+    pub(super) pass: Pass,
+}
+
+/// How often something is gone through: a matrix of which all numbers decide about each has two.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Pass {
+    /// The largest magnitude is looked for; nothing is written.
+    Look,
+    /// It is written.
+    Write,
 }
 
 /// All units of a job, by number; a number says the same unit in every run of a job.
@@ -37,6 +48,8 @@ struct Cut {
     length: u64,
     step: u64,
     first: u32,
+    /// How many of its units, the first ones, only look.
+    looks: u32,
 }
 
 impl Units {
@@ -53,9 +66,11 @@ impl Units {
                 Piece::Rows(rows) => (rows.shape[0], rows_at_once(rows, unit_bytes)?),
                 Piece::Checksum { .. } => (0, 1), // Written when all units are done.
             };
-            pieces.push(Cut { length, step, first: count });
             // Units have 64 KiB or are a piece: four thousand million of them are in no computer's files.
-            count = count.saturating_add(u32::try_from(length.div_ceil(step)).unwrap_or(u32::MAX));
+            let writes = u32::try_from(length.div_ceil(step)).unwrap_or(u32::MAX);
+            let looks = if piece.needs_largest() { writes } else { 0 };
+            pieces.push(Cut { length, step, first: count, looks });
+            count = count.saturating_add(looks).saturating_add(writes);
         }
         Ok(Units { pieces, count })
     }
@@ -68,9 +83,20 @@ impl Units {
     pub(super) fn get(&self, number: u32) -> Unit {
         // The last piece whose first unit is not after it; pieces without units are passed over.
         let piece = self.pieces.partition_point(|cut| cut.first <= number) - 1;
-        let Cut { length, step, first } = self.pieces[piece];
-        let start = u64::from(number - first).saturating_mul(step);
-        Unit { piece, range: start..start.saturating_add(step).min(length) }
+        let Cut { length, step, first, looks } = self.pieces[piece];
+        let inside = number - first;
+        let (pass, inside) = match inside.checked_sub(looks) {
+            None => (Pass::Look, inside),
+            Some(inside) => (Pass::Write, inside),
+        };
+        let start = u64::from(inside).saturating_mul(step);
+        Unit { piece, range: start..start.saturating_add(step).min(length), pass }
+    }
+
+    /// The pieces that are looked at before they are written, and how many units that takes.
+    pub(super) fn looks(&self) -> impl Iterator<Item = (usize, u32)> {
+        let pieces = self.pieces.iter().enumerate();
+        pieces.filter(|(_, cut)| cut.looks > 0).map(|(piece, cut)| (piece, cut.looks))
     }
 }
 
@@ -92,10 +118,23 @@ fn rows_at_once(rows: &Rows, unit_bytes: u64) -> Result<u64, Error> {
     if bytes > MOST_BYTES {
         return Err(Error::LongRow { tensor: rows.name.clone(), bytes, most: MOST_BYTES });
     }
-    Ok(match rows.form.needs_largest() {
-        true => rows.shape[0].max(1),
-        false => (unit_bytes / bytes.max(1)).max(1).saturating_mul(block),
-    })
+    Ok((unit_bytes / bytes.max(1)).max(1).saturating_mul(block))
+}
+
+impl Job {
+    /// What a unit fills.
+    pub(super) fn places(&self, unit: &Unit) -> Vec<(Place, u64)> {
+        match unit.pass {
+            Pass::Look => Vec::new(),
+            Pass::Write => self.pieces[unit.piece].places(&unit.range),
+        }
+    }
+}
+
+impl Piece {
+    fn needs_largest(&self) -> bool {
+        matches!(self, Piece::Rows(rows) if rows.form.needs_largest())
+    }
 }
 
 impl Rows {

@@ -1,7 +1,8 @@
 //! `cake-master convert MODEL --to mlx --encode q4 --out DIR`: the model in another format or encoding.
 use std::path::PathBuf;
 
-use cake_checkpoint::{Checkpoint, Encoding, FloatType};
+use cake_checkpoint::FloatType;
+use cake_checkpoint::units::format_bytes;
 use cake_transform::convert::{Encode, HubFormat, to_hub};
 use cake_transform::gguf::{GgufOptions, GgufType};
 use cake_transform::{Job, Target, apr, gguf};
@@ -11,6 +12,9 @@ use tokio::task::block_in_place;
 use super::{WriteArgs, open, size};
 use crate::cli::ctrl_c::Interrupts;
 use crate::cli::{Error, out};
+
+/// Most bytes of tensors in a file where nobody says it, as with transformers.
+const SHARD_BYTES: u64 = 5_000_000_000;
 
 /// Arguments of `convert`.
 #[derive(clap::Args, Debug)]
@@ -25,9 +29,10 @@ pub(crate) struct Args {
     /// of 64; for apr q8 or q4, its own codes; for gguf q8_0 or q4_0, blocks of 32. With 4 bits, embedding and head have 8.
     #[arg(long, value_name = "ENCODING", default_value_t = Encode::AsStored)]
     encode: Encode,
-    /// Most bytes of tensors in a file, such as 5GB or 900MiB; a larger tensor gets a file of its own.
-    #[arg(long, value_name = "SIZE", default_value = "5GB", value_parser = size)]
-    max_shard_size: u64,
+    /// Most bytes of tensors in a file of safetensors or mlx, such as 900MiB; a larger tensor gets a file of its own.
+    /// Default: 5GB.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    max_shard_size: Option<u64>,
     /// Write a tokenizer for GGUF that splits text in a way for which llama.cpp has no name as if it split it in the
     /// default way, instead of refusing it.
     #[arg(long)]
@@ -60,11 +65,27 @@ impl Args {
     }
 }
 
+impl Args {
+    /// Refuses what has no meaning for the format that is written.
+    fn check(&self) -> Result<(), Error> {
+        let is_one_file = matches!(self.to, Format::Gguf | Format::Apr);
+        if let (Some(bytes), true) = (self.max_shard_size, is_one_file) {
+            let expected = "safetensors or mlx, which may have several files";
+            return Err(Error::argument("--max-shard-size", format_bytes(bytes), expected));
+        }
+        if self.guess_pre_tokenizer && self.to != Format::Gguf {
+            return Err(Error::argument("--guess-pre-tokenizer", "given", "only with --to gguf"));
+        }
+        Ok(())
+    }
+}
+
 fn convert(args: &Args) -> Result<Job, Error> {
+    args.check()?;
     let source = open(&args.model)?;
     let checkpoint = source.checkpoint()?;
     let directory = || Target::Directory(args.out.clone());
-    let (encode, most) = (args.encode, args.max_shard_size);
+    let (encode, most) = (args.encode, args.max_shard_size.unwrap_or(SHARD_BYTES));
     let (job, lost) = match args.to {
         Format::Safetensors => {
             let format = HubFormat::Safetensors;
@@ -74,7 +95,7 @@ fn convert(args: &Args) -> Result<Job, Error> {
             (to_hub(source, &checkpoint, HubFormat::Mlx, encode, directory(), most)?, Vec::new())
         }
         Format::Gguf => {
-            let to = gguf_type(encode, &checkpoint)?;
+            let to = gguf_type(encode)?;
             let options = GgufOptions { guess_pre_tokenizer: args.guess_pre_tokenizer };
             gguf::convert(source, &checkpoint, to, target(args, "gguf"), options)?
         }
@@ -93,23 +114,17 @@ fn target(args: &Args, extension: &str) -> Target {
     if is_file && !out.is_dir() { Target::File(out) } else { Target::Directory(out) }
 }
 
-/// What matrices become in GGUF: as they are stored if it has that, else f16.
-fn gguf_type(encode: Encode, checkpoint: &Checkpoint) -> Result<GgufType, Error> {
-    let of = |float| match float {
-        FloatType::F32 => GgufType::F32,
-        FloatType::F16 => GgufType::F16,
-        FloatType::BF16 => GgufType::Bf16,
-    };
-    Ok(match encode {
-        Encode::AsStored => match checkpoint.embedding().encoding {
-            Some(Encoding::Float(float)) => of(float),
-            _ => GgufType::F16,
-        },
-        Encode::Float(float) => of(float),
+/// What matrices become in GGUF; nothing for what they are.
+fn gguf_type(encode: Encode) -> Result<Option<GgufType>, Error> {
+    Ok(Some(match encode {
+        Encode::AsStored => return Ok(None),
+        Encode::Float(FloatType::F32) => GgufType::F32,
+        Encode::Float(FloatType::F16) => GgufType::F16,
+        Encode::Float(FloatType::BF16) => GgufType::Bf16,
         Encode::Q8_0 => GgufType::Q8_0,
         Encode::Q4_0 => GgufType::Q4_0,
         Encode::Affine(scheme) => {
             return Err(Error::argument("--encode", scheme, "one that GGUF has: q8_0 or q4_0"));
         }
-    })
+    }))
 }

@@ -1,12 +1,11 @@
 //! `cake-master diff A B`: what two checkpoints have in common, and by how much their numbers differ.
-use std::num::NonZeroUsize;
 use std::path::Path;
 
 use cake_checkpoint::Checkpoint;
 use cake_transform::{By, Changed, Difference, Source, compare};
 use tokio::task::block_in_place;
 
-use super::{Progress, open, threads, watched};
+use super::{MOST_ASKED, Progress, open, threads, watched};
 use crate::cli::ctrl_c::Interrupts;
 use crate::cli::{Error, out, report};
 
@@ -18,9 +17,9 @@ pub(crate) struct Args {
     pub(in crate::cli) before: String,
     /// The one to compare with it.
     pub(in crate::cli) after: String,
-    /// How many threads read. Default: one for each processor, 8 at most.
-    #[arg(long, value_name = "N")]
-    threads: Option<NonZeroUsize>,
+    /// How many threads read, 64 at most. Default: one for each processor, 16 at most.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_ASKED))]
+    threads: Option<u64>,
     /// Print JSON.
     #[arg(long)]
     pub(in crate::cli) json: bool,
@@ -59,7 +58,8 @@ fn both(model: &str) -> Result<(Source, Option<Checkpoint>), Error> {
 
 fn text(found: &Difference) -> String {
     let Difference { added, removed, changed, equal } = found;
-    let line = |what: &'static str| move |name: &String| format!("{what:<8} {name}\n");
+    let line =
+        |what: &'static str| move |name: &String| format!("{what:<8} {}\n", name.escape_debug());
     let mut text: String = removed.iter().map(line("removed")).collect();
     text.extend(added.iter().map(line("added")));
     text.extend(changed.iter().map(of));
@@ -76,5 +76,5 @@ fn of(changed: &Changed) -> String {
             format!(": largest {largest:.3e}, mean {mean:.3e}; {odd} pairs are not both numbers")
         }
     };
-    format!("changed  {name} ({stored}){by}\n")
+    format!("changed  {} ({stored}){by}\n", name.escape_debug())
 }

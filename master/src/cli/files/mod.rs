@@ -20,19 +20,22 @@ use super::ctrl_c::Interrupts;
 use super::report::{self, duration};
 use super::{Error, out};
 
-/// More threads than this only wait for the disk, and each has buffers.
-const MOST_THREADS: usize = 8;
+/// How many threads there are at most where nobody asks for more: each has some MiB of buffers.
+const MOST_THREADS: usize = 16;
+/// How many may be asked for.
+const MOST_ASKED: u64 = 64;
 
 /// How the output is written.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Output")]
 pub(super) struct WriteArgs {
-    /// Replace the file if it is there already.
+    /// Replace the file if it is there already. A directory is never replaced, unless it is empty.
     #[arg(long)]
     force: bool,
-    /// How many threads read, encode and write. Default: one for each processor, 8 at most.
-    #[arg(long, value_name = "N")]
-    threads: Option<NonZeroUsize>,
+    /// How many threads read, encode and write, 64 at most; each needs some 5 MiB of memory. Default: one for each processor,
+    /// 16 at most.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_ASKED))]
+    threads: Option<u64>,
     /// Print JSON.
     #[arg(long)]
     pub(super) json: bool,
@@ -51,6 +54,7 @@ struct Written<'a> {
 
 /// Opens what is to be written anew, and says what is odd about it.
 pub(super) fn open(model: &str) -> Result<Source, Error> {
+    cake_platform::raise_open_files(); // A large model has a thousand files.
     let source = Source::open(model)?;
     for warning in &source.warnings {
         out::note(format_args!("warning: {warning}"));
@@ -122,9 +126,9 @@ fn size(text: &str) -> Result<u64, UnitError> {
 }
 
 /// As many threads as were asked for.
-pub(super) fn threads(asked: Option<NonZeroUsize>) -> usize {
+pub(super) fn threads(asked: Option<u64>) -> usize {
     let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    asked.map_or(processors.min(MOST_THREADS), NonZeroUsize::get)
+    asked.map_or(processors.min(MOST_THREADS), |asked| asked as usize)
 }
 
 fn sentence(path: &Path, outcome: Outcome, seconds: f64) -> String {

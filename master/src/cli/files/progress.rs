@@ -87,10 +87,11 @@ pub(super) async fn draw(progress: Arc<Progress>, what: &'static str) {
             bar.set_position(done);
             bar.set_message(message.clone());
         });
-        if !terminal && said.elapsed() >= LINE_EVERY {
+        if !terminal && total > 0 && said.elapsed() >= LINE_EVERY {
             said = Instant::now();
             let (done, total) = (format_bytes(done), format_bytes(total));
-            out::note(format_args!("{done} of {total} {what} ({message})"));
+            let message = if message.is_empty() { message } else { format!(" ({message})") };
+            out::note(format_args!("{done} of {total} {what}{message}"));
         }
     }
     out::patiently(|| bar.abandon());

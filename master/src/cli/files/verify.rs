@@ -1,5 +1,5 @@
 //! `cake-master verify MODEL`: whether the files of a checkpoint are whole, and hold what they should.
-use std::num::NonZeroUsize;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use cake_checkpoint::units::format_bytes;
@@ -8,7 +8,7 @@ use cake_transform::digests::{self, Digests, DigestsDiffer, MAX_DIGESTS_BYTES, d
 use serde::Serialize;
 use tokio::task::block_in_place;
 
-use super::{Progress, open, threads, watched};
+use super::{MOST_ASKED, Progress, open, threads, watched};
 use crate::cli::ctrl_c::Interrupts;
 use crate::cli::{Error, out, report};
 
@@ -22,12 +22,12 @@ pub(crate) struct Args {
     /// Default: nothing to compare with.
     #[arg(long, value_name = "FILE")]
     digests: Option<PathBuf>,
-    /// Write the digests to this file. Default: nowhere.
+    /// Write the digests to this file, which must not be there, unless --digests finds a difference. Default: nowhere.
     #[arg(long, value_name = "FILE")]
     write_digests: Option<PathBuf>,
-    /// How many threads read. Default: one for each processor, 8 at most.
-    #[arg(long, value_name = "N")]
-    threads: Option<NonZeroUsize>,
+    /// How many threads read, 64 at most. Default: one for each processor, 16 at most.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_ASKED))]
+    threads: Option<u64>,
     /// Print JSON.
     #[arg(long, help_heading = "Output")]
     pub(in crate::cli) json: bool,
@@ -56,18 +56,18 @@ impl Args {
         let (source, not_run, expected) = block_in_place(|| self.open())?;
         let bytes: u64 = source.tensors.iter().map(|tensor| tensor.bytes).sum();
         let (files, tensors) = (source.files.len(), source.tensors.len());
+        let checksums = source.files.iter().filter(|file| file.checksum.is_some()).count();
         let warnings = source.warnings.clone();
         let place = source.location.path.clone();
         let threads = threads(self.threads);
         let read = move |progress: &Progress| digests(&source, threads, progress);
         let found = watched(&place, "read", self.json, interrupts, read).await??;
-        if let Some(path) = &self.write_digests {
-            let text = digests::to_text(&found);
-            block_in_place(|| std::fs::write(path, text))
-                .map_err(|source| file("write", path, source))?;
-        }
         let differ = expected.map(|expected| DigestsDiffer::between(&found, &expected));
         let wrong = differ.as_ref().map_or(0, DigestsDiffer::count);
+        if let (Some(path), 0) = (&self.write_digests, wrong) {
+            block_in_place(|| write_digests(path, &found))
+                .map_err(|source| file("write", path, source))?;
+        }
         if self.json {
             report::print_json(&Verdict {
                 ok: wrong == 0,
@@ -85,7 +85,11 @@ impl Args {
                 1 => "1 file is whole".to_owned(),
                 files => format!("{files} files are whole"),
             };
-            out::line(format_args!("{whole}: {tensors} tensors, {size}, all read"))?;
+            let as_written = match checksums {
+                0 => "",
+                _ => ", with the checksum that it ends in",
+            };
+            out::line(format_args!("{whole}{as_written}: {tensors} tensors, {size}, all read"))?;
             if let Some(why) = not_run {
                 out::line(format_args!("not a model that runs here: {why}"))?;
             }
@@ -103,11 +107,22 @@ impl Args {
 
     /// Opens everything that is to be read.
     fn open(&self) -> Result<(Source, Option<String>, Option<Digests>), Error> {
+        if let Some(path) =
+            self.write_digests.as_ref().filter(|path| path.symlink_metadata().is_ok())
+        {
+            let expected = "a name that is not taken";
+            return Err(Error::argument("--write-digests", path.display(), expected));
+        }
         let source = open(&self.model)?;
         let not_run = source.checkpoint().err().map(|error| error.to_string());
         let expected = self.digests.as_deref().map(read_digests).transpose()?;
         Ok((source, not_run, expected))
     }
+}
+
+/// Writes a list under a name that nobody has.
+fn write_digests(path: &Path, digests: &Digests) -> std::io::Result<()> {
+    std::fs::File::create_new(path)?.write_all(digests::to_text(digests).as_bytes())
 }
 
 fn read_digests(path: &Path) -> Result<Digests, Error> {
@@ -126,7 +141,8 @@ fn read_digests(path: &Path) -> Result<Digests, Error> {
 
 fn list(differ: &DigestsDiffer) -> String {
     let DigestsDiffer { changed, missing, added } = differ;
-    let line = |what: &'static str| move |name: &String| format!("{what:<8} {name}\n");
+    let line =
+        |what: &'static str| move |name: &String| format!("{what:<8} {}\n", name.escape_debug());
     let lines = changed.iter().map(line("changed")).chain(missing.iter().map(line("missing")));
     lines.chain(added.iter().map(line("added"))).collect()
 }

@@ -1,4 +1,5 @@
 //! Runs that are killed, interrupted, or for which the disk is too small.
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -55,27 +56,39 @@ fn content(out: &Path) -> Vec<(String, Vec<u8>)> {
     files
 }
 
-/// Kills a command where its journal has so many lines, as often as there are `kills`, and lets it end. What all of its
-/// runs read.
-fn killed(master: &Master, args: &[&str], out: &Path, kills: &[usize]) -> u64 {
-    let mut read = 0;
+/// What became of runs that were killed.
+#[derive(Default)]
+struct Killed {
+    /// Bytes that all of them read.
+    read: u64,
+    /// How many did not end by themselves.
+    kills: usize,
+}
+
+/// Kills a command where its journal has so many lines, or with 0 as soon as there is a file, as often as there are `kills`,
+/// and lets it end.
+fn killed(master: &Master, args: &[&str], out: &Path, kills: &[usize]) -> Killed {
+    let mut killed = Killed::default();
+    let part = PathBuf::from(format!("{}.part", out.display()));
     for &lines in kills {
         let running = master.start(args);
         until("the journal to be long enough", LIMIT, || {
-            journal_lines(out) >= lines || out.exists()
+            let is_there = if lines == 0 { part.exists() } else { journal_lines(out) >= lines };
+            is_there || out.exists()
         });
         running.signal(Signal::KILL);
         let ended = running.finish(LIMIT);
-        read += ended.read_call_bytes;
+        killed.read += ended.read_call_bytes;
+        killed.kills += usize::from(ended.status.signal() == Some(Signal::KILL.as_raw()));
         if out.exists() {
             // It was done before it was killed; its journal may still be there.
             break;
         }
     }
-    if out.exists() && !journal(out).exists() {
-        return read;
+    if !out.exists() || journal(out).exists() {
+        killed.read += master.run(args).success().read_call_bytes;
     }
-    read + master.run(args).success().read_call_bytes
+    killed
 }
 
 #[test]
@@ -83,35 +96,38 @@ fn what_is_killed_goes_on_to_the_same_bytes_and_reads_next_to_nothing_again() {
     let home = tempfile::tempdir().expect("a temporary folder");
     let model = model(home.path());
     let master = Master::alone();
-    let commands: [&[&str]; 3] = [
-        &["merge", &model],
-        &["split", &model, "--max-shard-size", "30MB"],
-        &["convert", &model, "--to", "mlx", "--encode", "q4"],
+    let commands: [(&[&str], &str); 6] = [
+        (&["merge", &model], ""),
+        (&["split", &model, "--max-shard-size", "30MB"], ""),
+        (&["convert", &model, "--to", "mlx", "--encode", "q4"], ""),
+        (&["convert", &model, "--to", "gguf", "--encode", "q8_0"], ".gguf"),
+        (&["convert", &model, "--to", "apr"], ".apr"),
+        (&["convert", &model, "--to", "apr", "--encode", "q8"], ".apr"),
     ];
     let (mut seed, mut kills) = (SEED, 0);
     let mut random = |below: usize| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (seed >> 33) as usize % below
     };
-    for (index, command) in commands.iter().enumerate() {
-        let named = |name: &str| home.path().join(format!("{name}-{index}"));
+    for (index, (command, ending)) in commands.iter().enumerate() {
+        let named = |name: &str| home.path().join(format!("{name}-{index}{ending}"));
         let whole = named("whole");
         let args = |out: &Path| -> Vec<String> {
             let out = ["--out".to_owned(), path(out), "--threads".to_owned(), "2".to_owned()];
             command.iter().map(ToString::to_string).chain(out).collect()
         };
         let once = master.run(&strs(&args(&whole))).success();
-        for round in 0..4 {
+        for round in 0..3 {
             let out = named(&format!("killed-{round}"));
-            // Twice in a run, at different places.
-            let first = 2 + random(600);
+            // Twice in a run, at different places; the first of all before anything is written.
+            let first = if round == 0 { 0 } else { 2 + random(600) };
             let at: [usize; KILLS] = [first, first + 1 + random(600)];
-            let read = killed(&master, &strs(&args(&out)), &out, &at);
-            kills += KILLS;
+            let Killed { read, kills: killed } = killed(&master, &strs(&args(&out)), &out, &at);
+            kills += killed;
             assert!(content(&out) == content(&whole), "{command:?}, killed at {first}");
             // Each start reads the headers, and what it was killed in.
             let again = read.saturating_sub(once.read_call_bytes) as f64 / shape().bytes() as f64;
-            println!("{}: {again:.4} of the weights read again after two kills", command[0]);
+            println!("{command:?}: {again:.4} of the weights read again after {killed} kills");
             assert!(again <= KILLS as f64 * READ_AGAIN, "{command:?}: {again:.4} read again");
             std::fs::remove_dir_all(&out).or_else(|_| std::fs::remove_file(&out)).expect("deleted");
         }

@@ -50,6 +50,8 @@ fn digests_tell_a_changed_tensor_from_the_others() {
     let said: Value = serde_json::from_str(&ended.stdout).expect("JSON");
     assert_eq!(said["differ"]["changed"].as_array().map(Vec::len), Some(1), "{said}");
     assert_eq!((&said["ok"], &said["tensors"]), (&Value::from(false), &Value::from(48)));
+    let again = master.run(&["verify", &split, "--write-digests", &digests]).refusal();
+    assert!(again.contains("a name that is not taken"), "{again}");
     let nonsense = path(&llama.join("tokenizer_config.json"));
     let refusal = master.run(&["verify", &split, "--digests", &nonsense]).refusal();
     assert!(refusal.contains("in line 1"), "{refusal}");
@@ -61,13 +63,21 @@ fn a_byte_that_changed_since_an_apr_file_was_written_is_found() {
     let out = master.state().join("llama.apr");
     master.run(&["convert", &llama, "--to", "apr", "--out", &path(&out)]).success();
     let said = master.run(&["verify", &path(&out)]).success();
-    assert!(said.stdout.contains("48 tensors"), "{}", said.stdout);
+    let expected = "1 file is whole, with the checksum that it ends in: 48 tensors";
+    assert!(said.stdout.contains(expected), "{}", said.stdout);
     let mut bytes = fs::read(&out).expect("read");
     let at = bytes.len() - 1000;
     bytes[at] ^= 1;
     fs::write(&out, bytes).expect("written");
     let refusal = master.run(&["verify", &path(&out)]).refusal();
     assert!(refusal.contains("llama.apr") && refusal.contains("checksum"), "{refusal}");
+    // Nothing is made of it either.
+    let to = path(&master.state().join("out"));
+    let args = ["convert", &path(&out), "--to", "safetensors", "--out", &to];
+    assert!(master.run(&args).refusal().contains("checksum"));
+    let names = fs::read_dir(master.state()).expect("listed").flatten();
+    let left = names.filter(|it| it.file_name().to_string_lossy().starts_with("out"));
+    assert_eq!(left.count(), 0);
 }
 
 #[test]
@@ -114,6 +124,10 @@ fn what_cannot_be_written_is_refused_by_name_and_nothing_is() {
     assert!(said.contains("write as-stored, f32, f16, bf16, q8, q4"), "{said}");
     let said = convert(&path(&golden("qwen3-moe").path), &["--to", "mlx"]);
     assert!(said.contains("Qwen3MoeForCausalLM cannot be written as MLX"), "{said}");
+    let said = convert(&llama, &["--to", "apr", "--max-shard-size", "1GB"]);
+    assert!(said.contains("--max-shard-size") && said.contains("safetensors or mlx"), "{said}");
+    let said = convert(&llama, &["--to", "mlx", "--guess-pre-tokenizer"]);
+    assert!(said.contains("only with --to gguf"), "{said}");
     let said = convert("nowhere/at-all", &["--to", "mlx"]);
     assert!(said.contains("nowhere/at-all"), "{said}");
     // What has been cut is refused before anything is written.

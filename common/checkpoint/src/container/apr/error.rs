@@ -89,7 +89,4 @@ pub enum AprError {
         "\"rope_type\" {rope_type} in the metadata is not read: only 2, which rotates the halves of a head"
     )]
     RopeType { rope_type: String },
-
-    #[error("the checksum at the end of the file is {found:08x}, its bytes make {expected:08x}")]
-    FooterChecksum { expected: u32, found: u32 },
 }

@@ -1,9 +1,10 @@
 //! A model in an APR file.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 
-use super::footer::{Footer, verify_footer};
+use super::footer;
 use super::head::Head;
 use super::layout::MAGIC;
 use super::texts::{TEXT_KEYS, texts};
@@ -37,10 +38,6 @@ impl Container for Apr {
         stored(path, opened, config)
     }
 
-    fn verify(&self, path: &Path, progress: &mut dyn FnMut(u64)) -> Result<bool, Error> {
-        Ok(verify_footer(path, progress)? == Footer::Right)
-    }
-
     fn is_whole_model(&self) -> bool {
         true
     }
@@ -57,7 +54,10 @@ fn stored(
     let mut texts = texts(&head.metadata, &mut warnings).map_err(wrong)?;
     let [(_, config_name), ..] = TEXT_KEYS;
     texts.extend(config.map(|config| (config_name.to_owned(), config)));
-    let opened = CheckpointFile { path: path.into(), bytes, header_digest: head.digest };
+    let checksum = footer::read(&file, bytes, head.has_footer)
+        .map_err(|cause| Error::io("read", path, cause))?;
+    let (metadata, header_digest) = (BTreeMap::new(), head.digest);
+    let opened = CheckpointFile { path: path.into(), bytes, header_digest, metadata, checksum };
     let tensors = head.into_stored().map_err(wrong)?;
     let texts = TextFiles::Inside { file: path.into(), texts };
     Ok(Stored { texts, files: vec![(opened, file)], tensors, warnings })

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Every section and every tensor starts at a multiple of 64. The header has a checksum of itself, the footer one of all bytes
-//! before it: opening a file checks the first, and [`verify_footer`] the second, since it has to read everything.
+//! before it: opening a file checks the first and gives the second ([`Checksum`](super::Checksum)), for whoever reads
+//! everything.
 
 mod config;
 mod error;
@@ -27,7 +28,6 @@ mod texts;
 mod tokenizer;
 
 pub use error::AprError;
-pub use footer::{Footer, verify_footer};
 pub use format::Apr;
 pub use head::Head;
 pub use header::Header;

@@ -15,12 +15,14 @@ const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
 /// Keys under which a file has the texts of the Hub's files, whole, and the names of these files. They are not of the format,
 /// whose own keys say less: not how a text is cut before words are looked up, nor most of a configuration.
-pub const TEXT_KEYS: [(&str, &str); 5] = [
+pub const TEXT_KEYS: [(&str, &str); 7] = [
     (CONFIG_KEY, "config.json"),
     ("huggingface.tokenizer_json", TOKENIZER),
     ("huggingface.tokenizer_config_json", TOKENIZER_CONFIG),
     ("huggingface.generation_config_json", "generation_config.json"),
     ("huggingface.chat_template_jinja", TEMPLATE),
+    ("huggingface.chat_template_json", "chat_template.json"),
+    ("huggingface.special_tokens_map_json", "special_tokens_map.json"),
 ];
 
 /// The texts, by the names of their files, and what is missing of them, as sentences.

@@ -52,7 +52,8 @@ fn stored(path: &Path, spec: Option<&ModelSpec>) -> Result<Stored, Error> {
     let tensors = weights.tensors.into_iter().map(place).collect();
     let opened = |file: OpenFile| {
         let OpenFile { path, handle, bytes, header, .. } = file;
-        (CheckpointFile { path, bytes, header_digest: header.digest }, handle)
+        let (header_digest, metadata) = (header.digest, header.metadata.unwrap_or_default());
+        (CheckpointFile { path, bytes, header_digest, metadata, checksum: None }, handle)
     };
     let files = weights.files.into_iter().map(opened).collect();
     Ok(Stored { texts: TextFiles::Directory(directory_of(path)), files, tensors, warnings })

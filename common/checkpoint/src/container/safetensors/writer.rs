@@ -1,6 +1,7 @@
 //! The header of a file that is written: tensor order, offsets, padding.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use crate::dtype::Dtype;
 
@@ -38,17 +39,23 @@ impl<'a> Entry<'a> {
 ///
 /// As [`file_header`]; the bytes are part of what a blob's digests cover.
 pub fn header_bytes(entries: &[Entry<'_>]) -> Vec<u8> {
-    file_header(entries, "pt", ALIGNMENT)
+    let metadata = [("format".to_owned(), "pt".to_owned())].into();
+    file_header(entries, &metadata, ALIGNMENT)
 }
 
 /// Bytes of a file up to its data: the length, the JSON, and spaces to a multiple of `alignment`.
 ///
-/// Offsets follow the order of `entries`, without holes; `format` is what the metadata says for whom the file is. One
-/// input gives one output.
+/// Offsets follow the order of `entries`, without holes; `metadata` is free text, of which `format` says for whom the file
+/// is. One input gives one output.
 ///
 /// The sum of the sizes must fit 64 bits; the callers check it.
-pub fn file_header(entries: &[Entry<'_>], format: &str, alignment: u64) -> Vec<u8> {
-    let mut json = format!(r#"{{"__metadata__":{{"format":"{format}"}}"#);
+pub fn file_header(
+    entries: &[Entry<'_>],
+    metadata: &BTreeMap<String, String>,
+    alignment: u64,
+) -> Vec<u8> {
+    let metadata = serde_json::to_string(metadata).expect("texts are JSON");
+    let mut json = format!(r#"{{"__metadata__":{metadata}"#);
     let mut start = 0;
     for entry in entries {
         let end = start + entry.bytes;

@@ -8,7 +8,7 @@ mod special;
 mod template;
 mod tokens;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use cake_checkpoint::Checkpoint;
 
@@ -51,8 +51,19 @@ pub(super) fn keys(
         file::Kind::Bytes => None,
         file::Kind::Scored => model.unk_token.as_deref(),
     };
-    tokens.add(&file.added_tokens, kind, lost);
-    tokens.add(&config.added_tokens, kind, lost);
+    let mut left_out = BTreeSet::new();
+    tokens.add(&file.added_tokens, kind, &mut left_out);
+    tokens.add(&config.added_tokens, kind, &mut left_out);
+    match left_out.first() {
+        None => {}
+        Some(token) if left_out.len() == 1 => {
+            lost.push(format!("the token {token:?} is left out, as no row is its embedding"));
+        }
+        Some(token) => lost.push(format!(
+            "{} tokens, {token:?} among them, are left out, as no row is their embedding",
+            left_out.len()
+        )),
+    }
     match kind {
         file::Kind::Bytes => {
             let pre = pre::of(&file.pre_tokenizer, model.ignore_merges, guess, lost)?;
@@ -65,6 +76,12 @@ pub(super) fn keys(
             let prefix = scored::has_prefix(&file.normalizer, &file.pre_tokenizer, |it| {
                 model.vocab.contains_key(it)
             })?;
+            if prefix
+                && (scored::is_first_only(&file.normalizer)
+                    || scored::is_first_only(&file.pre_tokenizer))
+            {
+                lost.push("the tokenizer puts a space before the first word of a text alone, and llama.cpp behind every special token, too".into());
+            }
             put("model", Value::Text("llama".into()));
             put("pre", Value::Text("default".into()));
             put("add_space_prefix", Value::Bool(prefix));

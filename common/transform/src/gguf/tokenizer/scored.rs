@@ -90,6 +90,17 @@ fn prefix_of(value: &Value, is_token: &impl Fn(&str) -> bool) -> Result<bool, Un
     }
 }
 
+/// Whether a step puts a space before the first word of a text, and not behind a special token.
+pub(super) fn is_first_only(step: &Value) -> bool {
+    match step {
+        Value::Object(map) => map.iter().any(|(key, value)| {
+            (key == "prepend_scheme" && value == "first") || is_first_only(value)
+        }),
+        Value::Array(steps) => steps.iter().any(is_first_only),
+        _ => false,
+    }
+}
+
 /// The texts between the bars of a pattern, each without the escapes of letters in it.
 fn alternatives(pattern: &str) -> Vec<String> {
     let mut texts = vec![String::new()];
@@ -145,6 +156,8 @@ mod tests {
         assert_eq!(has(&replace, &gemma), Ok(false));
         assert_eq!(has(&Value::Null, &metaspace("first")), Ok(true));
         assert_eq!(has(&Value::Null, &metaspace("never")), Ok(false));
+        assert!(is_first_only(&json!({"type": "Sequence", "pretokenizers": [metaspace("first")]})));
+        assert!(!is_first_only(&metaspace("always")) && !is_first_only(&both));
         assert_eq!(has(&both, &regex("\\\n\\\n|a\\|b")), Ok(true));
         assert!(has(&both, &regex("\\d+")).is_err());
         assert!(has(&json!({"type": "Lowercase"}), &Value::Null).is_err());

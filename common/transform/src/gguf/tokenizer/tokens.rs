@@ -1,6 +1,6 @@
 //! Every token's text and type.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::file::{Added, Kind};
 use crate::error::Unsupported;
@@ -42,15 +42,12 @@ impl Tokens {
         Ok(tokens)
     }
 
-    /// Adds those that are found before text is split, or says of them that they are. One without a row, such as that of an
-    /// image in a model that only reads text, is left out and named in `lost`.
-    pub(super) fn add(&mut self, added: &[Added], kind: Kind, lost: &mut Vec<String>) {
+    /// Adds those that are found before text is split, or says of them that they are. Those without a row, such as that of an
+    /// image in a model that only reads text, are left out; their texts go to `left_out`.
+    pub(super) fn add(&mut self, added: &[Added], kind: Kind, left_out: &mut BTreeSet<String>) {
         for Added { id, content, special, .. } in added {
             if *id as usize >= self.all.len() {
-                let said = format!("the token {content:?} is left out, as no row is its embedding");
-                if !lost.contains(&said) {
-                    lost.push(said);
-                }
+                left_out.insert(content.clone());
                 continue;
             }
             let own = if *special { Type::Control } else { Type::UserDefined };
@@ -139,10 +136,10 @@ mod tests {
     fn every_row_has_a_text_and_a_type() {
         let mut tokens = Tokens::of(&vocab(&[("a", 0), ("<0x0A>", 1), ("[PAD5]", 5)]), 7).unwrap();
         let more = [added(2, "<unk>", true), added(3, "<s>", true), added(4, "▁▁", false)];
-        let mut lost = Vec::new();
-        tokens.add(&more, Kind::Scored, &mut lost);
-        tokens.add(&[added(7, "<image>", true)], Kind::Scored, &mut lost);
-        assert!(lost[0].contains("\"<image>\" is left out"), "{lost:?}");
+        let mut left_out = BTreeSet::new();
+        tokens.add(&more, Kind::Scored, &mut left_out);
+        tokens.add(&[added(7, "<image>", true)], Kind::Scored, &mut left_out);
+        assert_eq!(left_out, ["<image>".to_owned()].into());
         tokens.mark_bytes();
         tokens.mark_unknown("<unk>");
         assert_eq!(tokens.ids()["<s>"], 3);
@@ -158,7 +155,7 @@ mod tests {
         let error = Tokens::of(&vocab(&[("b", 1), ("a", 1)]), 3).err().unwrap().to_string();
         assert!(error.contains("tokens \"a\" and \"b\" with the id 1"), "{error}");
         let mut tokens = Tokens::of(&vocab(&[("a", 0)]), 3).unwrap();
-        tokens.add(&[added(1, "a", true)], Kind::Bytes, &mut Vec::new());
+        tokens.add(&[added(1, "a", true)], Kind::Bytes, &mut BTreeSet::new());
         let error = tokens.finish().unwrap_err().to_string();
         assert!(error.contains("two tokens \"a\""), "{error}");
     }
