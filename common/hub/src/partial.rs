@@ -15,6 +15,8 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use cake_platform::is_at;
+
 use crate::cache::Folder;
 use crate::error::Error;
 use crate::files::{make_directory, read_exact_at, write_all_at};
@@ -43,22 +45,6 @@ pub(crate) struct Partial {
     bytes: u64,
     /// Of each part, bytes from its start on that are there. Each has one writer at a time.
     done: Vec<AtomicU64>,
-}
-
-/// Whether the file is what is at `path` now.
-#[cfg(unix)]
-fn is_at(file: &File, path: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let place = |found: std::fs::Metadata| (found.dev(), found.ino());
-    match (file.metadata(), path.metadata()) {
-        (Ok(own), Ok(there)) => place(own) == place(there),
-        _ => false,
-    }
-}
-
-#[cfg(not(unix))]
-fn is_at(_: &File, _: &Path) -> bool {
-    true // What is open is not renamed there.
 }
 
 impl Partial {

@@ -1,8 +1,9 @@
 //! What differs between systems, each fact behind one function with a plain fallback.
 //!
 //! Start with the function that you need: [`free_memory`] and [`default_budget`] (what a device can offer),
-//! [`process_memory`] (what this process holds), [`free_space`] (a disk's room), [`battery`], [`host_name`],
-//! [`give_way`] and [`process_gives_way`] (priorities), [`raise_open_files`] (how many files may be open), [`return_freed_memory`] (the allocator), [`interrupts`] (Ctrl-C).
+//! [`process_memory`] (what this process holds), [`free_space`] (a disk's room), [`is_at`] (a file that is locked),
+//! [`raise_open_files`] (how many files may be open), [`battery`], [`host_name`], [`give_way`] and [`process_gives_way`]
+//! (priorities), [`return_freed_memory`] (the allocator), [`interrupts`] (Ctrl-C).
 //!
 //! Invariants:
 //! - Nothing here decides anything beyond the default of what a device offers: callers get numbers and choose.
@@ -16,6 +17,7 @@ mod battery;
 mod cgroup;
 mod descriptors;
 mod disk;
+mod held;
 mod interrupts;
 mod memory;
 mod priority;
@@ -24,6 +26,7 @@ pub use allocator::return_freed_memory;
 pub use battery::{Battery, battery};
 pub use descriptors::raise_open_files;
 pub use disk::{DiskSpace, free_space};
+pub use held::is_at;
 pub use interrupts::interrupts;
 pub use memory::{MemoryOffer, ProcessMemory, default_budget, free_memory, process_memory};
 pub use priority::{give_way, process_gives_way};
