@@ -451,8 +451,7 @@ fn send(
         if at == 0 && is(&manners.wrong) {
             piece[0] ^= 1;
         }
-        while manners.hangs_after.is_some_and(|bytes| state.served.load(Ordering::SeqCst) >= bytes)
-        {
+        while state.hangs() {
             if state.closed.load(Ordering::SeqCst) {
                 return Ok(false);
             }
@@ -473,6 +472,12 @@ fn send(
 }
 
 impl State {
+    /// Whether nothing more comes for now.
+    fn hangs(&self) -> bool {
+        let manners = self.manners.lock().unwrap_or_else(PoisonError::into_inner);
+        manners.hangs_after.is_some_and(|bytes| bytes <= self.served.load(Ordering::SeqCst))
+    }
+
     /// Whether this connection is one that is dropped now.
     fn is_dropped(&self) -> bool {
         let mut manners = self.manners.lock().unwrap_or_else(PoisonError::into_inner);
