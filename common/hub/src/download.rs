@@ -154,10 +154,7 @@ impl Download<'_> {
     }
 
     fn finish(&self, item: &Item) -> Result<(), Error> {
-        if item.finish(self.job.folder, &|| self.stop())? {
-            self.job.observer.finished(&item.remote.name);
-        }
-        Ok(())
+        item.finish(self.job.folder, &|| self.stop())
     }
 }
 

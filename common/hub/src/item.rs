@@ -91,15 +91,15 @@ impl Item {
         Ok(())
     }
 
-    /// Checks the file, of which all parts are done, and gives it its name. Whether that happened: not if it was to stop.
+    /// Checks the file, of which all parts are done, and gives it its name; not if it is to stop.
     ///
     /// # Errors
     /// [`Error::WrongHash`], after which the file is gone; [`Error::LfsPointer`]; [`Error::Io`].
-    pub(crate) fn finish(&self, folder: &Folder, stop: &dyn Fn() -> bool) -> Result<bool, Error> {
+    pub(crate) fn finish(&self, folder: &Folder, stop: &dyn Fn() -> bool) -> Result<(), Error> {
         let mut hashed = self.hashed.lock().unwrap_or_else(PoisonError::into_inner);
         self.advance(&mut hashed, stop)?;
         if hashed.bytes < self.remote.bytes {
-            return Ok(false);
+            return Ok(());
         }
         let found = hashed.hasher.clone().finish();
         let RemoteFile { name, bytes, hash } = &self.remote;
@@ -116,7 +116,6 @@ impl Item {
                 return Err(Error::LfsPointer { file: name.clone() });
             }
         }
-        self.partial.finish(&folder.blob(hash))?;
-        Ok(true)
+        self.partial.finish(&folder.blob(hash))
     }
 }

@@ -5,11 +5,6 @@ pub trait Observer: Sync {
     /// So many bytes are there, of so many in all.
     fn progress(&self, done: u64, total: u64);
 
-    /// A file is there and was checked.
-    fn finished(&self, file: &str) {
-        let _ = file;
-    }
-
     /// Whether to stop; asked often.
     fn is_cancelled(&self) -> bool {
         false
