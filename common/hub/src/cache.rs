@@ -41,6 +41,11 @@ impl Folder {
         self.path.join("snapshots")
     }
 
+    /// Where locks of its files are.
+    pub(crate) fn locks(&self) -> PathBuf {
+        self.path.with_file_name(".locks").join(self.path.file_name().unwrap_or_default())
+    }
+
     pub(crate) fn refs(&self) -> PathBuf {
         self.path.join("refs")
     }

@@ -57,6 +57,12 @@ pub enum Error {
     NoRoom { repo: String, path: PathBuf, needed: u64, free: u64 },
     #[error("another process is fetching {file} of this model ({})", path.display())]
     Busy { file: String, path: PathBuf },
+    #[error("another process is {doing} files of {repo} ({}): try again when it has ended", path.display())]
+    Held { doing: &'static str, repo: String, path: PathBuf },
+    #[error(
+        "{file} was there and is not any more: another program deleted it; the same command fetches it again"
+    )]
+    Gone { file: String },
     #[error("{repo} has no file that fits {patterns:?}; it has {there}")]
     NothingChosen { repo: String, patterns: Vec<String>, there: String },
     #[error(

@@ -9,6 +9,7 @@
 //! * What has arrived is not asked for again, however a download ended, but for the last moments of a killed process.
 //! * The token goes to the endpoint's own host and nowhere else.
 //! * Memory does not grow with a model: bytes go to their place in a file as they come.
+//! * Nothing is deleted of a model while a process of ours fetches of it, and the other way round.
 //! * Names and sizes from the Hub are checked before anything is made of them; nothing outside the cache is written or
 //!   deleted.
 
@@ -23,6 +24,7 @@ mod item;
 mod layers;
 mod list;
 mod listing;
+mod lock;
 mod names;
 mod observer;
 mod partial;

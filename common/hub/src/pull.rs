@@ -6,6 +6,7 @@ use crate::client::Hub;
 use crate::download::{Job, download};
 use crate::error::Error;
 use crate::files::make_directory;
+use crate::lock::Lock;
 use crate::observer::Observer;
 use crate::plan::Plan;
 
@@ -27,7 +28,7 @@ pub struct Pulled {
 /// ends, the next one goes on where it was.
 ///
 /// # Errors
-/// [`Error`]; [`Error::Stopped`] if the observer said so.
+/// [`Error`]; [`Error::Stopped`] if the observer said so, [`Error::Held`] while somebody deletes of the model.
 pub fn pull(
     hub: &Hub,
     plan: &Plan,
@@ -35,6 +36,8 @@ pub fn pull(
     observer: &dyn Observer,
 ) -> Result<Pulled, Error> {
     let Plan { wanted, commit, folder, .. } = plan;
+    // Until all is laid out: what is there already is nobody's before this revision shows it.
+    let _lock = Lock::shared(folder, &wanted.repo)?;
     make_directory(folder.path())?;
     let missing = plan.missing_bytes();
     let room = cake_platform::free_space(folder.path());
@@ -61,7 +64,10 @@ pub fn pull(
             observer,
         })?,
     };
-    // Not before all are there: half a model is found by nobody.
+    // Not before all are there: half a model is found by nobody. Other programs do not know the lock.
+    if let Some(file) = plan.absent().into_iter().next() {
+        return Err(Error::Gone { file: file.name });
+    }
     for file in &plan.files {
         folder.show(commit, file)?;
     }

@@ -2,20 +2,20 @@
 
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use crate::cache::Folder;
 use crate::error::Error;
 use crate::files::{is_link, size, walk};
 use crate::list::{refs, revisions};
+use crate::lock::Lock;
 use crate::names::Wanted;
 use crate::partial::INCOMPLETE;
 
 /// Fewest digits by which a commit may be named.
 const MIN_COMMIT_DIGITS: usize = 7;
 
-/// What will be deleted.
+/// What will be deleted. As long as it is there, nobody fetches files of the model.
 #[derive(Debug)]
 pub struct Removal {
     /// Where it is: the model's folder.
@@ -25,6 +25,7 @@ pub struct Removal {
     /// Bytes on the disk that will be free.
     pub bytes: u64,
     what: What,
+    _lock: Lock,
 }
 
 #[derive(Debug)]
@@ -39,7 +40,7 @@ enum What {
 /// Nothing is deleted yet.
 ///
 /// # Errors
-/// [`Error::NotCached`]; [`Error::Busy`] while it is being fetched; [`Error::Link`].
+/// [`Error::NotCached`]; [`Error::Held`] while files of it are fetched, whatever revision; [`Error::Link`]; [`Error::Io`].
 pub fn removal(caches: &[PathBuf], wanted: &Wanted) -> Result<Removal, Error> {
     let folders: Vec<PathBuf> = caches.iter().map(|cache| cache.join(wanted.folder())).collect();
     let not_cached = || Error::NotCached { wanted: wanted.to_string(), looked: folders.clone() };
@@ -51,22 +52,18 @@ pub fn removal(caches: &[PathBuf], wanted: &Wanted) -> Result<Removal, Error> {
             return Err(Error::Link { path: inside });
         }
     }
+    let lock = Lock::alone(&folder, &wanted.repo)?;
     let revisions = revisions(&folder);
     if let Some(revision) = &wanted.revision {
         let commit = commit_of(&folder, revision).ok_or_else(not_cached)?;
         // The last one takes the folder with it.
         if revisions.iter().any(|other| other.commit != commit) || !partials(&folder).is_empty() {
-            return Ok(of_revision(&folder, commit));
-        }
-    }
-    for partial in partials(&folder) {
-        let file = File::open(&partial).map_err(|cause| Error::io("open", &partial, cause))?;
-        if matches!(file.try_lock(), Err(std::fs::TryLockError::WouldBlock)) {
-            return Err(Error::Busy { file: "a file".to_owned(), path: partial });
+            return Ok(of_revision(&folder, commit, lock));
         }
     }
     let commits = revisions.into_iter().map(|revision| revision.commit).collect();
-    Ok(Removal { bytes: size(walk(path)), path: path.clone(), commits, what: What::Folder })
+    let (bytes, what) = (size(walk(path)), What::Folder);
+    Ok(Removal { path: path.clone(), commits, bytes, what, _lock: lock })
 }
 
 /// The commit that a name, or the beginning of a commit's own, stands for.
@@ -87,7 +84,7 @@ fn commit_of(folder: &Folder, revision: &str) -> Option<String> {
 }
 
 /// A revision: its snapshot, its names, and blobs that no other snapshot links to.
-fn of_revision(folder: &Folder, commit: String) -> Removal {
+fn of_revision(folder: &Folder, commit: String, lock: Lock) -> Removal {
     let snapshot = folder.snapshots().join(&commit);
     let others = std::fs::read_dir(folder.snapshots()).into_iter().flatten().flatten();
     let others = others.map(|entry| entry.path()).filter(|path| *path != snapshot);
@@ -100,7 +97,7 @@ fn of_revision(folder: &Folder, commit: String) -> Removal {
     files.extend(names.into_iter().map(|name| folder.refs().join(name)));
     let bytes = size(files.iter().cloned().chain(walk(&snapshot)));
     let what = What::Revision { files, snapshot };
-    Removal { path: folder.path().to_owned(), commits: vec![commit], bytes, what }
+    Removal { path: folder.path().to_owned(), commits: vec![commit], bytes, what, _lock: lock }
 }
 
 /// Names of the blobs that a snapshot links to. A link elsewhere is none: what it leads to is not ours.
@@ -180,6 +177,7 @@ mod tests {
         removal.run().unwrap();
         let after = &list(cache.path())[0];
         assert_eq!(before.bytes - after.bytes, removal.bytes);
+        drop(removal);
         assert_eq!(after.revisions.len(), 1);
         assert_eq!(walk(&folder.blobs()).len(), 2);
         let shown = folder.snapshots().join(&commits[1]).join("both.json");
@@ -219,11 +217,24 @@ mod tests {
     #[test]
     fn a_model_that_is_being_fetched_stays() {
         let (cache, folder, _) = cache();
+        let fetching = Lock::shared(&folder, "org/tiny").unwrap();
+        for text in ["org/tiny", "org/tiny@v1"] {
+            assert!(matches!(removal_of(&cache, text), Err(Error::Held { .. })), "{text}");
+        }
+        drop(fetching);
+        let removal = removal_of(&cache, "org/tiny@v1").unwrap();
+        assert!(matches!(Lock::shared(&folder, "org/tiny"), Err(Error::Held { .. })));
+        removal.run().unwrap();
+        drop(removal);
+        Lock::shared(&folder, "org/tiny").unwrap();
+    }
+
+    #[test]
+    fn what_was_begun_and_is_not_being_fetched_can_go() {
+        let (cache, folder, _) = cache();
         let hash = Hash::parse(&"d".repeat(64)).unwrap();
         let remote = RemoteFile { name: "m".into(), bytes: 5, hash };
-        let partial = crate::partial::Partial::open(&folder, &remote).unwrap();
-        assert!(matches!(removal_of(&cache, "org/tiny"), Err(Error::Busy { .. })));
-        drop(partial);
+        drop(crate::partial::Partial::open(&folder, &remote).unwrap());
         assert_eq!(list(cache.path())[0].partial_files, 1);
         assert!(removal_of(&cache, "org/tiny").is_ok());
     }

@@ -94,6 +94,11 @@ impl Place {
         journals.map(|path| journaled(&path)).sum()
     }
 
+    /// Has a configuration in the cache, and nothing else of the model.
+    fn pull_config(&self) {
+        self.run(&["pull", REPO, "--include", "config.json"]).success();
+    }
+
     /// A pull of all of it that has begun and gets no further than the first megabyte.
     fn hanging(&self) -> Running {
         self.hub.behave(Manners { hangs_after: Some(MIB), ..Manners::default() });
@@ -322,6 +327,45 @@ fn two_do_not_fetch_the_same_model() {
     assert!(said.starts_with("another process is fetching"), "{said}");
     place.hub.behave(Manners::default());
     pulling.finish(LIMIT).success();
+}
+
+#[test]
+fn what_a_running_download_will_show_is_not_deleted() {
+    let place = Place::large();
+    // Another revision has the configuration, too.
+    place.pull_config();
+    let commit = "1".repeat(40);
+    let other = place.snapshot().with_file_name(&commit);
+    std::fs::rename(place.snapshot(), &other).expect("a directory of ours");
+    let pulling = place.hanging();
+    let at_other = format!("{REPO}@{commit}");
+    let said = place.run(&["rm", &at_other, "--yes"]).refusal();
+    let expected = "another process is fetching or deleting files of org/tiny (";
+    assert!(said.starts_with(expected), "{said}");
+    place.hub.behave(Manners::default());
+    pulling.finish(LIMIT).success();
+    place.run(&["rm", &at_other, "--yes"]).success();
+    assert!(!other.exists());
+    let config = std::fs::read(place.snapshot().join("config.json")).expect("it leads to its blob");
+    assert_eq!(config, b"{}");
+}
+
+/// By a program that does not know our lock.
+#[test]
+fn a_file_that_is_deleted_during_a_download_is_missed() {
+    let place = Place::large();
+    place.pull_config();
+    let shown = place.snapshot().join("config.json");
+    let blob = shown.canonicalize().expect("it leads to its blob");
+    let pulling = place.hanging();
+    std::fs::remove_file(&blob).expect("it is there");
+    place.hub.behave(Manners::default());
+    let finished = pulling.finish(LIMIT);
+    let said = "config.json was there and is not any more";
+    assert!(!finished.status.success() && finished.stderr.contains(said), "{finished:?}");
+    assert!(!place.snapshot().join("model.safetensors").exists());
+    assert_eq!(place.pull()["fetched_bytes"], 2);
+    assert_eq!(std::fs::read(shown).expect("it leads to its blob"), b"{}");
 }
 
 #[test]
