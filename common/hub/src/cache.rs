@@ -5,6 +5,8 @@
 //!                   blobs/DIGEST                    a file's bytes
 //!                   snapshots/COMMIT/config.json    a link to ../../blobs/DIGEST
 //! ```
+//!
+//! What is being made lies in the folder itself until it is whole, where nobody takes it for a revision or a file.
 
 use std::path::{Path, PathBuf};
 
@@ -71,7 +73,7 @@ impl Folder {
             return Ok(());
         }
         make_directory(path.parent().unwrap_or(&self.path))?;
-        put(&path, |beside| link(beside, &text, &self.blob(&file.hash)))
+        put(&self.path, &path, |new| link(new, &text, &self.blob(&file.hash)))
     }
 
     /// Notes which commit a revision is. A commit's own name says so itself.
@@ -81,7 +83,7 @@ impl Folder {
         }
         let path = self.refs().join(revision);
         make_directory(path.parent().unwrap_or(&self.path))?;
-        put(&path, |beside| std::fs::write(beside, commit))
+        put(&self.path, &path, |new| std::fs::write(new, commit))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Small work on files: bytes at positions, links, names that change at once.
 
 use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -16,15 +17,18 @@ pub(crate) fn is_link(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|meta| meta.is_symlink())
 }
 
-/// Has what `make` makes at the path that it is given appear as `path`, at once.
-pub(crate) fn put(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), Error> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.tmp", std::process::id()));
-    let beside = path.with_file_name(name);
-    std::fs::remove_file(&beside).ok(); // Of a process that had this id before.
-    let done = make(&beside).and_then(|()| std::fs::rename(&beside, path));
+/// Has what `make` makes at the path that it is given appear as `path`, at once. Until then it lies in `directory`, which
+/// is on the same file system; if the process is killed it stays there.
+pub(crate) fn put(
+    directory: &Path,
+    path: &Path,
+    make: impl FnOnce(&Path) -> io::Result<()>,
+) -> Result<(), Error> {
+    // By chance: processes of several machines or containers share a cache, and may have the same numbers.
+    let new = directory.join(format!(".{:016x}.tmp", RandomState::new().hash_one(path)));
+    let done = make(&new).and_then(|()| std::fs::rename(&new, path));
     done.map_err(|cause| {
-        std::fs::remove_file(&beside).ok();
+        std::fs::remove_file(&new).ok();
         Error::io("write", path, cause)
     })
 }
