@@ -105,6 +105,7 @@ impl Hub {
             .max_redirects_will_error(false)
             .timeout_resolve(Some(options.silence))
             .timeout_connect(Some(options.silence))
+            .timeout_recv_response(Some(options.silence)) // All of its head, however many pieces it comes in.
             .timeout_per_read(Some(options.silence))
             .timeout_per_write(Some(options.silence))
             .max_response_header_size(MAX_HEAD_BYTES)

@@ -12,6 +12,7 @@ use crate::error::{Cause, Error};
 use crate::item::{Item, POINTER};
 use crate::listing::parsed;
 use crate::names::Wanted;
+use crate::pace::{LEAST_BYTES, Paced};
 use crate::retry::{Tries, Trouble};
 
 /// What is written to a file at once: what a process that is killed may have to fetch again, for each connection.
@@ -48,7 +49,8 @@ impl Fetch<'_> {
                 let _turn = item.turns.read().unwrap_or_else(PoisonError::into_inner);
                 self.range(item, part)
             };
-            if item.partial.missing(part).0 > before {
+            // A few bytes each time are no progress: that would never end.
+            if item.partial.missing(part).0 >= before + LEAST_BYTES {
                 tries.progressed();
             }
             match outcome {
@@ -95,7 +97,7 @@ impl Fetch<'_> {
                     Ok(filled)
                 })
             });
-            if item.partial.there() > before {
+            if item.partial.there() >= before + LEAST_BYTES {
                 tries.progressed();
             }
             match outcome {
@@ -138,7 +140,7 @@ impl Fetch<'_> {
         item: &Item,
         response: Response<Body>,
         start: u64,
-    ) -> Result<BodyReader<'static>, Trouble> {
+    ) -> Result<Paced<BodyReader<'static>>, Trouble> {
         let (file, bytes) = (&item.remote.name, item.remote.bytes);
         let headers = response.headers();
         if is_page(file, header(headers, CONTENT_TYPE.as_str())) {
@@ -159,7 +161,7 @@ impl Fetch<'_> {
         if whole.is_some_and(|whole: u64| whole != bytes) {
             return Err(self.taste(item));
         }
-        Ok(response.into_body().into_reader())
+        Ok(Paced::new(response.into_body().into_reader()))
     }
 
     /// What is wrong with a file that does not have the length it should have.
@@ -176,7 +178,8 @@ impl Fetch<'_> {
         let said = header(response.headers(), CONTENT_LENGTH.as_str());
         let found = said.and_then(|text| text.parse().ok()).unwrap_or(0);
         let mut text = Vec::new();
-        response.into_body().into_reader().take(TASTE_BYTES).read_to_end(&mut text).ok();
+        let body = Paced::new(response.into_body().into_reader());
+        body.take(TASTE_BYTES).read_to_end(&mut text).ok();
         let text = text.trim_ascii_start().to_ascii_lowercase();
         Trouble::Lasting(if text.starts_with(POINTER) {
             Error::LfsPointer { file }
@@ -190,7 +193,7 @@ impl Fetch<'_> {
     /// Hands on `wanted` bytes of a body in pieces. What came before the connection broke off is handed on, too.
     fn stream(
         &self,
-        body: &mut BodyReader<'static>,
+        body: &mut impl Read,
         wanted: u64,
         write: &mut dyn FnMut(&[u8]) -> Result<u64, Error>,
     ) -> Result<(), Trouble> {

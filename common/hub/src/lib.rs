@@ -27,6 +27,7 @@ mod listing;
 mod lock;
 mod names;
 mod observer;
+mod pace;
 mod partial;
 mod plan;
 mod pull;

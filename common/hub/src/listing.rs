@@ -1,14 +1,18 @@
 //! What a repository has, as the Hub says.
 
+use std::collections::HashSet;
+use std::fmt;
 use std::io::Read;
 
 use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 use ureq::http::Uri;
 
 use crate::client::{Hub, Subject, header};
 use crate::error::{AnswerError, Cause, Error};
 use crate::hash::Hash;
 use crate::names::{Wanted, is_commit, unsafe_name};
+use crate::pace::Paced;
 use crate::retry::{Tries, Trouble};
 
 /// Longest answer about a repository.
@@ -46,7 +50,14 @@ pub(crate) struct RemoteFile {
 struct Raw {
     sha: String,
     #[serde(default)]
-    siblings: Vec<RawFile>,
+    siblings: RawFiles,
+}
+
+/// The first [`MAX_FILES`] of a repository's, and how many there are: what a hub says does not decide what is kept.
+#[derive(Default)]
+struct RawFiles {
+    first: Vec<RawFile>,
+    count: usize,
 }
 
 #[derive(Deserialize)]
@@ -62,6 +73,34 @@ struct RawFile {
 struct RawLfs {
     sha256: Option<String>,
     size: Option<u64>,
+}
+
+impl<'de> Deserialize<'de> for RawFiles {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Files;
+        impl<'de> Visitor<'de> for Files {
+            type Value = RawFiles;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of files")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<RawFiles, A::Error> {
+                let mut first = Vec::new();
+                while first.len() < MAX_FILES
+                    && let Some(file) = list.next_element()?
+                {
+                    first.push(file);
+                }
+                let mut count = first.len();
+                while list.next_element::<IgnoredAny>()?.is_some() {
+                    count += 1;
+                }
+                Ok(RawFiles { first, count })
+            }
+        }
+        deserializer.deserialize_seq(Files)
+    }
 }
 
 impl Listing {
@@ -117,27 +156,28 @@ pub(crate) fn fetch(
     patiently(url, stop, || {
         let answer = hub.get(&parsed(url)?, None, subject)?;
         let mut bytes = Vec::new();
-        let mut body = answer.response.into_body().into_reader().take(most + 1);
+        let body = Paced::new(answer.response.into_body().into_reader());
         let broke = |error| Trouble::Passing { cause: Cause::Read(error), after: None };
-        body.read_to_end(&mut bytes).map_err(broke)?;
+        body.take(most + 1).read_to_end(&mut bytes).map_err(broke)?;
         Ok((bytes.len() as u64 <= most).then_some(bytes))
     })
 }
 
-/// Tries until it works, may not work, or was tried often enough.
+/// Tries until it works, may not work, was tried often enough, or is to stop.
 fn patiently<T>(
     url: &str,
     stop: &dyn Fn() -> bool,
     attempt: impl Fn() -> Result<T, Trouble>,
 ) -> Result<T, Error> {
     let mut tries = Tries::few();
-    loop {
+    while !stop() {
         match attempt() {
             Ok(value) => return Ok(value),
-            Err(_) if stop() => return Err(Error::Stopped { done: 0, total: 0 }),
+            Err(_) if stop() => {}
             Err(trouble) => tries.again(url, trouble, stop)?,
         }
     }
+    Err(Error::Stopped { done: 0, total: 0 })
 }
 
 /// An address of the hub's, of which every part was checked.
@@ -150,12 +190,19 @@ fn parse(json: &[u8]) -> Result<Listing, AnswerError> {
     if !is_commit(&sha) {
         return Err(AnswerError::Commit(sha));
     }
-    if siblings.len() > MAX_FILES {
-        return Err(AnswerError::ManyFiles { files: siblings.len(), most: MAX_FILES });
+    if siblings.count > MAX_FILES {
+        return Err(AnswerError::ManyFiles { files: siblings.count, most: MAX_FILES });
     }
-    let mut files = siblings.into_iter().map(entry).collect::<Result<Vec<_>, _>>()?;
+    let mut files = siblings.first.into_iter().map(entry).collect::<Result<Vec<_>, _>>()?;
     files.sort_by(|a, b| a.name.cmp(&b.name));
     files.dedup_by(|a, b| a.name == b.name);
+    // Known now, and not when all has been fetched and one cannot be laid out.
+    let names: HashSet<&str> = files.iter().map(|file| file.name.as_str()).collect();
+    let is_below = |name: &str| name.match_indices('/').any(|(at, _)| names.contains(&name[..at]));
+    if let Some(file) = files.iter().find(|file| is_below(&file.name)) {
+        let reason = "its folder is a file of the same repository";
+        return Err(AnswerError::FileName { name: file.name.clone(), reason });
+    }
     Ok(Listing { commit: sha.to_ascii_lowercase(), files })
 }
 
@@ -222,11 +269,27 @@ mod tests {
             (r#"{"rfilename":"x","size":99999999999999999}"#, "more than 4 TiB"),
             (r#"{"rfilename":"x","blobId":"../../x"}"#, "no digest"),
             (r#"{"rfilename":7}"#, "not what was expected"),
+            (r#"{"rfilename":"x\u001b[2J"}"#, "control character"),
+            (
+                r#"{"rfilename":"x/y"},{"rfilename":"x-y"},{"rfilename":"x"}"#,
+                "its folder is a file",
+            ),
         ] {
             let error = listing(files).unwrap_err().to_string();
             assert!(error.contains(expected), "{files}: {error}");
         }
         let error = parse(br#"{"sha":"main","siblings":[]}"#).unwrap_err().to_string();
         assert!(error.contains("40 hexadecimal"), "{error}");
+    }
+
+    #[test]
+    fn more_files_than_may_be_are_counted_and_not_kept() {
+        let file = |index: usize| format!(r#"{{"rfilename":"{index}"}},"#);
+        let mut files: String = (0..MAX_FILES).map(file).collect();
+        files.pop();
+        assert_eq!(listing(&files).unwrap().files.len(), MAX_FILES);
+        // What comes after the most is not even read as files.
+        let error = listing(&(files + ",{},7")).unwrap_err().to_string();
+        assert_eq!(error, "100002 files, more than 100000");
     }
 }
