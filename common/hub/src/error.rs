@@ -1,5 +1,6 @@
 //! The crate's error.
 
+use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -7,7 +8,11 @@ use cake_checkpoint::LayerRange;
 use cake_checkpoint::container::safetensors::index::IndexError;
 use cake_checkpoint::units::format_bytes;
 
-/// Why a model could not be brought, listed or removed. Its text is a whole sentence.
+/// Most characters of what a hub says that people are shown.
+const MOST_SAID: usize = 500;
+
+/// Why a model could not be brought, listed or removed. Its text is a whole sentence, whatever a hub says.
+/// Names of files were checked where they came in; other words of a hub's go through `said` here.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the sentences say what the fields are")]
 pub enum Error {
@@ -31,11 +36,11 @@ pub enum Error {
     NotFound { what: &'static str, name: String, place: String },
     #[error("{url} answered {status}, which is not understood here")]
     Status { url: String, status: u16 },
-    #[error("{url} leads to {location:?}: {reason}")]
+    #[error("{url} leads to {:?}: {reason}", said(location))]
     Redirect { url: String, location: String, reason: &'static str },
     #[error("{url} cannot be reached: {cause} (tried {tries} times)")]
     Unreachable { url: String, tries: u32, cause: Cause },
-    #[error("the hub's answer about {repo} cannot be used: {cause}")]
+    #[error("the hub's answer about {repo} cannot be used: {}", said(cause))]
     Answer { repo: String, cause: AnswerError },
     #[error("{file}: the hub said {}, the server sends {} ({expected} and {found} bytes)", format_bytes(*expected), format_bytes(*found))]
     Size { file: String, expected: u64, found: u64 },
@@ -73,11 +78,11 @@ pub enum Error {
         "{repo} has no index of several files, so that layers cannot be fetched by themselves; leave out --only-layers"
     )]
     NoIndex { repo: String },
-    #[error("the index of {repo} cannot be used: {cause}")]
+    #[error("the index of {repo} cannot be used: {}", said(cause))]
     Index { repo: String, cause: IndexError },
     #[error("{repo} has no tensor of layers {layers}; it has layers 0..{count}")]
     NoLayers { repo: String, layers: LayerRange, count: usize },
-    #[error("{repo} lacks {file:?}, which its index names")]
+    #[error("{repo} lacks {:?}, which its index names", said(file))]
     FileMissing { repo: String, file: String },
     #[error("stopped with {} of {} there; the same command goes on where this one stopped", format_bytes(*done), format_bytes(*total))]
     Stopped { done: u64, total: u64 },
@@ -93,9 +98,9 @@ pub enum Error {
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the sentences say what the fields are")]
 pub enum Cause {
-    #[error("{0}")]
+    #[error("{}", said(.0))]
     Request(Box<ureq::Error>),
-    #[error("the connection broke off: {0}")]
+    #[error("the connection broke off: {}", said(.0))]
     Read(io::Error),
     #[error("the connection ended {missing} bytes early")]
     CutShort { missing: u64 },
@@ -153,6 +158,52 @@ fn access(page: &str, token: &TokenUsed) -> String {
     }
 }
 
+/// What a hub says, or what is said about that: one line of at most [`MOST_SAID`] characters, none of them a control
+/// character.
+fn said(text: &impl Display) -> String {
+    let text = text.to_string();
+    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    let mut line: String = text.chars().map(plain).take(MOST_SAID).collect();
+    if text.chars().nth(MOST_SAID).is_some() {
+        line.push('…');
+    }
+    line
+}
+
 fn paths(looked: &[PathBuf]) -> String {
     looked.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_a_hub_says_is_one_plain_line() {
+        let odd = "\u{1b}]0;title\u{7}\r\n\u{9b}2J\u{7f}".to_owned() + &"ä".repeat(1 << 20);
+        let (repo, url, file) = ("org/name", "https://hub.example/x", odd.clone());
+        let read = || io::Error::other(odd.clone());
+        let cause = || AnswerError::FileName { name: odd.clone(), reason: "it is absolute" };
+        let unsafe_name =
+            IndexError::UnsafeFileName { file: odd.clone(), reason: "it is absolute" };
+        let location = odd.clone();
+        for error in [
+            Error::Answer { repo: repo.into(), cause: cause() },
+            Error::Answer { repo: repo.into(), cause: AnswerError::Commit(odd.clone()) },
+            Error::Index { repo: repo.into(), cause: unsafe_name },
+            Error::FileMissing { repo: repo.into(), file },
+            Error::Redirect { url: url.into(), location, reason: "that is no address" },
+            Error::Unreachable { url: url.into(), tries: 8, cause: Cause::Read(read()) },
+            Error::Unreachable {
+                url: url.into(),
+                tries: 8,
+                cause: Cause::Request(Box::new(ureq::Error::Io(read()))),
+            },
+        ] {
+            let text = error.to_string();
+            assert!(!text.contains(char::is_control), "{text:?}");
+            assert!((20..MOST_SAID + 200).contains(&text.chars().count()), "{text:?}");
+        }
+        assert_eq!(said(&"ordinary words"), "ordinary words");
+    }
 }

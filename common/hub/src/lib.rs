@@ -10,6 +10,7 @@
 //! * The token goes to the endpoint's own host and nowhere else.
 //! * Memory does not grow with a model: bytes go to their place in a file as they come.
 //! * Nothing is deleted of a model while a process of ours fetches of it, and the other way round.
+//! * What a hub says reaches people as one line without control characters, and names of its files have none.
 //! * Names and sizes from the Hub are checked before anything is made of them; nothing outside the cache is written or
 //!   deleted.
 

@@ -12,17 +12,24 @@ use crate::error::Error;
 const MAIN: &str = "main";
 /// Longest name of a revision or of a file.
 const MAX_NAME_BYTES: usize = 512;
+/// Longest part of it: file systems take no more.
+const MAX_PART_BYTES: usize = 255;
 
 /// A model of the Hub: `ORG/NAME` or `ORG/NAME@REVISION`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Wanted {
     /// `org/name`, or a name alone.
-    pub repo: String,
+    pub(crate) repo: String,
     /// A branch, a tag or a commit, if one was said.
-    pub revision: Option<String>,
+    pub(crate) revision: Option<String>,
 }
 
 impl Wanted {
+    /// `org/name`, or a name alone.
+    pub fn repo(&self) -> &str {
+        &self.repo
+    }
+
     /// The revision, or the one that is meant when nobody says.
     pub fn revision(&self) -> &str {
         self.revision.as_deref().unwrap_or(MAIN)
@@ -72,6 +79,9 @@ pub(crate) fn unsafe_name(name: &str) -> Option<&'static str> {
     if name.split('/').any(|part| part.is_empty() || part == ".") {
         return Some("a part of it is empty");
     }
+    if name.split('/').any(|part| part.len() > MAX_PART_BYTES) {
+        return Some("a part of it is longer than 255 bytes");
+    }
     if name.chars().any(char::is_control) {
         return Some("it has a control character");
     }
@@ -109,7 +119,11 @@ mod tests {
         for name in ["", "../x", "a/../b", "/x", "\\x", "C:x", "a\0b", "a//b", "./a", "a\\b"] {
             assert!(unsafe_name(name).is_some(), "{name:?}");
         }
-        assert!(unsafe_name(&"x".repeat(513)).is_some());
+        for name in ["a\u{1b}[2Jb", "a\nb", "a\u{9b}b", "a\u{7f}b"] {
+            assert!(unsafe_name(name).is_some(), "{name:?}");
+        }
+        assert!(unsafe_name(&"x".repeat(256)).is_some());
+        assert_eq!(unsafe_name(&"x".repeat(255)), None);
         for name in ["config.json", "sub/model.safetensors", ".gitattributes", "a..b"] {
             assert_eq!(unsafe_name(name), None, "{name:?}");
         }

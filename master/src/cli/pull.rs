@@ -79,7 +79,7 @@ impl Args {
         let seconds = started.elapsed().as_secs_f64();
         if self.json {
             return report::print_json(&Report {
-                model: &wanted.repo,
+                model: wanted.repo(),
                 revision: wanted.revision(),
                 commit: &commit,
                 path: &pulled.path,
