@@ -20,7 +20,7 @@ pub(crate) fn join(mut stretches: Vec<Summed>, end: u64) -> u32 {
     for Summed { offset, bytes, crc32 } in stretches {
         zeros(&mut joined, offset.saturating_sub(at));
         joined.combine(&Hasher::new_with_initial_len(crc32, bytes));
-        at = offset + bytes;
+        at = at.max(offset + bytes);
     }
     zeros(&mut joined, end.saturating_sub(at));
     joined.finalize()
@@ -48,7 +48,13 @@ mod tests {
             Summed { offset: offset as u64, bytes: bytes as u64, crc32: crc32fast::hash(part) }
         };
         let stretches = [(5000, 3900), (10, 90), (100, 1)].map(summed).to_vec();
-        assert_eq!(join(stretches, 9000), crc32fast::hash(&file));
+        assert_eq!(join(stretches.clone(), 9000), crc32fast::hash(&file));
+        // One without bytes changes nothing, wherever it is.
+        for offset in [0, 10, 50, 5000, 9000] {
+            let empty = Summed { offset, bytes: 0, crc32: 0 };
+            let all = [&stretches[..], &[empty]].concat();
+            assert_eq!(join(all, 9000), crc32fast::hash(&file), "{offset}");
+        }
         assert_eq!(join(Vec::new(), 3), crc32fast::hash(&[0; 3]));
     }
 }

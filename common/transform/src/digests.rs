@@ -100,7 +100,7 @@ fn stretches(source: &Source) -> Vec<(Stretch, Option<&str>)> {
             stretches.extend(between(at, *offset));
             let stretch = Stretch { file, offset: *offset, bytes: *bytes };
             stretches.push((stretch, Some(name.as_str())));
-            at = offset + bytes;
+            at = at.max(offset + bytes); // An empty one may lie at the beginning of another.
         }
         let end = checksum.map_or(0, |checksum| checksum.bytes);
         stretches.extend(between(at, end));

@@ -50,7 +50,10 @@ fn gather(mut source: Source, target: Target, most_bytes: u64) -> Result<Job, Er
     Ok(Job { source, target, outputs, pieces })
 }
 
-/// What all files of the source say of themselves.
+/// Most bytes of such texts, in all: each output has them.
+const MOST_METADATA_BYTES: usize = 64 << 10;
+
+/// What all files of the source say of themselves; of much, for whom they are alone.
 fn metadata(source: &Source) -> BTreeMap<String, String> {
     let is_said = |(key, value): &(&String, &String)| {
         source.files.iter().all(|file| file.metadata.get(*key) == Some(value))
@@ -59,6 +62,11 @@ fn metadata(source: &Source) -> BTreeMap<String, String> {
     let mut metadata: BTreeMap<String, String> =
         first.filter(is_said).map(|(key, value)| (key.clone(), value.clone())).collect();
     let (key, value) = FORMAT;
+    if metadata.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>()
+        > MOST_METADATA_BYTES
+    {
+        metadata.retain(|said, value| said == key && value.len() <= MOST_METADATA_BYTES);
+    }
     metadata.entry(key.to_owned()).or_insert_with(|| value.to_owned());
     metadata
 }

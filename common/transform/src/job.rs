@@ -51,6 +51,11 @@ pub trait Observer: Sync {
     /// So many bytes of the outputs are there, of so many in all.
     fn progress(&self, done: u64, total: u64);
 
+    /// So many bytes of the source were compared with its checksum, of so many in all; before anything is written.
+    fn checked(&self, done: u64, total: u64) {
+        let _ = (done, total);
+    }
+
     /// Whether to stop; asked between two small pieces of work.
     fn is_cancelled(&self) -> bool {
         false

@@ -6,8 +6,9 @@
 //!
 //! Invariants:
 //! * Memory does not grow with the model: a job is its index, and what is read is written before more is read.
-//! * Every byte of the source is read once (twice where all of a matrix decides about each number), and written once, to
-//!   its final place in a file that has its final name when all is there.
+//! * Every byte of the source is read once (once more where all of a matrix decides about each number, and before all else
+//!   where a file ends in a checksum), and written once, to its final place in a file that has its final name when all is
+//!   there.
 //! * A job that ended early, however it ended, goes on where it was; what it was then is what it gives, to the bit.
 //! * No network, no runtime.
 

@@ -57,7 +57,8 @@ pub(super) fn metadata(
     }
     match checkpoint.texts.names_in(TEMPLATES).len() {
         0 => {}
-        count => lost.push(format!("{count} templates in {TEMPLATES} are left out")),
+        1 => lost.push(format!("the template in {TEMPLATES} is left out")),
+        count => lost.push(format!("the {count} templates in {TEMPLATES} are left out")),
     }
     let json = json(&map);
     match json.len() > MAX_METADATA_BYTES as usize {

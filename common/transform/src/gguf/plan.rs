@@ -58,6 +58,9 @@ pub fn convert(
             infos.push(info.clone());
             infos.len() - 1
         });
+        if infos[slot].kind != info.kind {
+            infos[slot].kind = GgufType::F32; // Experts of several types, of which none is to lose anything.
+        }
         matrices.push((matrix, slot));
     }
 
@@ -109,4 +112,17 @@ fn drop_name_of_phi(keys: &mut Vec<(String, Value)>) {
 
 fn at(offset: u64) -> Place {
     Place { output: 0, offset }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_mostly_what_most_of_its_bytes_are() {
+        let info = |shape: &[u64], kind| Info { name: "w".into(), shape: shape.into(), kind };
+        let infos = [info(&[4, 32], GgufType::F32), info(&[12, 32], GgufType::Bf16)];
+        assert_eq!(mostly(&infos), GgufType::Bf16);
+        assert_eq!(mostly(&infos[..1]), GgufType::F32);
+    }
 }

@@ -35,10 +35,34 @@ fn golden(name: &str) -> PathBuf {
 }
 
 fn job(model: &Path, to: GgufType, target: &Path) -> Result<(Job, Vec<String>), Error> {
+    job_of(model, Some(to), target)
+}
+
+fn job_of(model: &Path, to: Option<GgufType>, target: &Path) -> Result<(Job, Vec<String>), Error> {
     let source = Source::open(&model.display().to_string()).unwrap();
     let checkpoint = source.checkpoint().unwrap();
     let target = Target::File(target.to_owned());
-    convert(source, &checkpoint, Some(to), target, GgufOptions::default())
+    convert(source, &checkpoint, to, target, GgufOptions::default())
+}
+
+#[test]
+fn matrices_stay_what_they_are_where_nobody_says_what_they_become() {
+    let home = tempfile::tempdir().unwrap();
+    let stays = [
+        ("llama", GgufType::F32),
+        ("mistral", GgufType::F16),
+        ("qwen3-moe", GgufType::Bf16),
+        ("qwen2-mlx4", GgufType::F16),
+    ];
+    for (name, to) in stays {
+        let bytes = [None, Some(to)].map(|to| {
+            let path = home.path().join(format!("{name}.gguf"));
+            let (job, _) = job_of(&golden(name), to, &path).unwrap();
+            job.run(Options { force: true, threads: 2 }, &Quiet).unwrap();
+            std::fs::read(path).unwrap()
+        });
+        assert!(bytes[0] == bytes[1], "{name}");
+    }
 }
 
 /// What a vector or matrix is multiplied with, added to, and where it lies is said in another way here than there.

@@ -39,24 +39,49 @@ pub(super) fn is_done(
     }
     let Some(outputs) = Outputs::finished(job)? else { return Ok(None) };
     let mut journal = Journal::open(&path, target)?;
-    let Some(earlier) = journal.earlier(identity, &boot())? else { return Ok(None) };
+    let is_done = has_all(job, units, identity, observer, &outputs, &mut journal);
+    let is_done = is_done?;
+    if is_done || !journal.is_old() {
+        journal.remove()?; // Also one that was just made, as somebody else had ended meanwhile.
+    }
+    Ok(is_done.then(|| Outcome { bytes: job.bytes(), resumed: job.bytes() }))
+}
+
+/// Whether the journal has all units, and the last of them are in their place.
+fn has_all(
+    job: &Job,
+    units: &Units,
+    identity: &str,
+    observer: &dyn Observer,
+    outputs: &Outputs,
+    journal: &mut Journal,
+) -> Result<bool, Error> {
+    let Some(earlier) = journal.earlier(identity, &boot())? else { return Ok(false) };
     if earlier.done.len() != units.count() as usize {
-        return Ok(None);
+        return Ok(false);
     }
     // Somebody else may have written what has the name.
     let (stop, none) = (AtomicBool::new(false), Largest::default());
-    let mut bench = Bench::new(job, &outputs, &none, observer, &stop);
-    for number in &earlier.latest {
-        let Some(text) = earlier.done.get(number).filter(|_| *number < units.count()) else {
-            return Ok(None);
-        };
+    let mut bench = Bench::new(job, outputs, &none, observer, &stop);
+    for number in earlier.latest.iter().filter(|number| **number < units.count()) {
         let unit = units.get(*number);
-        if unit.pass == Pass::Write && look(&mut bench, &unit)? != *text {
-            return Ok(None);
+        if unit.pass == Pass::Write
+            && look(&mut bench, &unit).map_err(of_all(job))? != earlier.done[number]
+        {
+            return Ok(false);
         }
     }
-    journal.remove()?;
-    Ok(Some(Outcome { bytes: job.bytes(), resumed: job.bytes() }))
+    Ok(true)
+}
+
+/// What a stop before anything was written says.
+fn of_all(job: &Job) -> impl Fn(Error) -> Error {
+    |error| match error {
+        Error::Stopped { .. } | Error::Interrupted => {
+            Error::Stopped { done: 0, total: job.bytes() }
+        }
+        error => error,
+    }
 }
 
 /// Begins, or goes on; the journal is this run's alone.
@@ -90,14 +115,10 @@ fn go_on(
     journal: &mut Journal,
 ) -> Result<Begun, Error> {
     check(&job.target, options.force)?; // Whoever held the journal may just have ended.
-    let resumed = resume(job, units, journal, identity, observer).map_err(|error| match error {
-        Error::Stopped { .. } => Error::Stopped { done: 0, total: job.bytes() },
-        error => error,
-    })?;
+    let resumed = resume(job, units, journal, identity, observer).map_err(of_all(job))?;
     let (there, earlier) = match resumed {
         Some((outputs, earlier)) => (Some(outputs), earlier),
         None => {
-            check_source(job, options.threads, observer)?;
             Outputs::clear(job, journal.is_old())?;
             (None, Earlier::default())
         }
@@ -108,8 +129,11 @@ fn go_on(
         *if earlier.done.contains_key(&unit) { &mut written } else { &mut needed } += bytes;
     }
     enough_room(job.target.path(), needed)?;
-    if let Some(outputs) = there.as_ref().filter(|_| !earlier.goes_on) {
-        outputs.sync()?; // What was looked at counts as being on the disk from now on.
+    match &there {
+        None => check_source(job, options.threads, observer)?,
+        // What was looked at counts as being on the disk from now on.
+        Some(outputs) if !earlier.same_boot => outputs.sync().inspect_err(|_| journal.refused())?,
+        Some(_) => {}
     }
     journal.begin(identity, &boot(), &earlier)?;
     let outputs = match there {
@@ -159,18 +183,17 @@ fn resume(
 /// Refuses a source whose files are not what was written, as far as they end in a checksum: before anything is written of
 /// it. That reads all of them, and is not done again when a job goes on.
 fn check_source(job: &Job, threads: usize, observer: &dyn Observer) -> Result<(), Error> {
-    /// Whose progress is that of another work.
-    struct Silent<'a>(&'a dyn Observer);
-    impl Observer for Silent<'_> {
-        fn progress(&self, _: u64, _: u64) {}
+    /// Who is told of another work's progress.
+    struct Checking<'a>(&'a dyn Observer);
+    impl Observer for Checking<'_> {
+        fn progress(&self, done: u64, total: u64) {
+            self.0.checked(done, total);
+        }
         fn is_cancelled(&self) -> bool {
             self.0.is_cancelled()
         }
     }
-    digests::check(&job.source, threads, &Silent(observer)).map_err(|error| match error {
-        Error::Interrupted => Error::Stopped { done: 0, total: job.bytes() },
-        error => error,
-    })
+    digests::check(&job.source, threads, &Checking(observer)).map_err(of_all(job))
 }
 
 /// Refuses to begin what there is no room for.

@@ -1,9 +1,8 @@
 //! What is written down of a job while it runs, so that a later run goes on with it.
 //!
 //! Lines of text beside the output: first what job it is and since when the machine has been up, then `u UNIT DIGEST` for
-//! each unit that is in its place, and `s COUNT` once the first so many of these had reached the disk; `f` if the disk refused
-//! what came after. It ends at the first line that is none: a line that was cut, or what a machine that went down left of
-//! those that had not reached the disk.
+//! each unit that is in its place, and `s COUNT` once the first so many of these had reached the disk. It ends at the first
+//! line that is none: a line that was cut, or what a machine that went down left of those that had not reached the disk.
 
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
@@ -30,6 +29,8 @@ pub(super) struct Journal {
     is_cut: bool,
     /// Whether the disk refused something: what is not known to be on it may never be.
     is_refused: bool,
+    /// Length of the journal up to what says of units that they reached the disk.
+    synced_bytes: u64,
     /// Whether it was there before, with a job.
     is_old: bool,
 }
@@ -43,10 +44,12 @@ pub(super) struct Earlier {
     pub(super) doubtful: Vec<u32>,
     /// The last that were written, latest first.
     pub(super) latest: Vec<u32>,
-    /// Whether the journal goes on as it stands: the machine has been up since, and the disk refused nothing.
-    pub(super) goes_on: bool,
-    /// Length of the journal without a line that was cut.
+    /// Whether the machine has been up since.
+    pub(super) same_boot: bool,
+    /// Length of the journal up to the first line that is none.
     bytes: u64,
+    /// Length up to the last line that says of units that they reached the disk.
+    synced_bytes: u64,
 }
 
 impl Journal {
@@ -61,23 +64,30 @@ impl Journal {
         loop {
             let file = options.open(path).map_err(failed)?;
             match file.try_lock() {
-                Ok(()) if !is_at(&file, path) => continue, // Whoever held it has ended and deleted it meanwhile.
-                Ok(()) => return Ok(Journal::new(file, path)),
+                Ok(()) if !cake_platform::is_at(&file, path) => continue, // Whoever held it has ended and deleted it meanwhile.
+                Ok(()) => return Journal::of(file, path),
                 Err(TryLockError::WouldBlock) => return Err(Error::Busy { path: target.into() }),
                 // A file system without locks: nobody can be kept out.
                 Err(TryLockError::Error(cause)) if cause.kind() == ErrorKind::Unsupported => {
-                    return Ok(Journal::new(file, path));
+                    return Journal::of(file, path);
                 }
                 Err(TryLockError::Error(cause)) => return Err(failed(cause)),
             }
         }
     }
 
-    fn new(file: File, path: &Path) -> Journal {
-        let mut first = [0; ANY_FORMAT.len()];
-        let is_old = (&file).read_exact(&mut first).is_ok() && first == ANY_FORMAT.as_bytes();
-        let path = path.into();
-        Journal { file, path, units: 0, is_cut: false, is_refused: false, is_old }
+    /// A file is a journal if it is empty or says so: nobody else's is written over.
+    fn of(file: File, path: &Path) -> Result<Journal, Error> {
+        let mut first = Vec::new();
+        let read = (&file).take(ANY_FORMAT.len() as u64).read_to_end(&mut first);
+        read.map_err(|cause| Error::io("read", path, cause))?;
+        if !first.is_empty() && first != ANY_FORMAT.as_bytes() {
+            let hint = "its name is needed for the journal of what is not finished; move it, or choose another name";
+            return Err(Error::Exists { path: path.into(), hint });
+        }
+        let (path, is_old) = (path.into(), !first.is_empty());
+        let (is_cut, is_refused) = (false, false);
+        Ok(Journal { file, path, units: 0, is_cut, is_refused, synced_bytes: 0, is_old })
     }
 
     /// Whether there was one before, of whatever job.
@@ -92,16 +102,17 @@ impl Journal {
         self.file.seek(SeekFrom::Start(0)).map_err(failed)?;
         (&self.file).take(MAX_BYTES).read_to_end(&mut text).map_err(failed)?;
         let valid = std::str::from_utf8(&text).map_or_else(|error| error.valid_up_to(), str::len);
-        Ok(parse(&String::from_utf8_lossy(&text[..valid]), job, boot))
+        let earlier = parse(&String::from_utf8_lossy(&text[..valid]), job, boot);
+        self.synced_bytes = earlier.as_ref().map_or(0, |earlier| earlier.synced_bytes);
+        Ok(earlier)
     }
 
-    /// Goes on with the units of an earlier run that count, or begins anew. Unless [`Earlier::goes_on`], these units must have
-    /// reached the disk.
+    /// Goes on with the units of an earlier run that count, or begins anew. Unless the machine has been up since, these units
+    /// must have reached the disk.
     pub(super) fn begin(&mut self, job: &str, boot: &str, earlier: &Earlier) -> Result<(), Error> {
-        self.is_old = true; // From now on.
         self.units = earlier.done.len();
         let failed = |cause| Error::io("write", &self.path, cause);
-        if earlier.goes_on {
+        if earlier.same_boot {
             // As it stands: a run that is killed here loses nothing.
             self.file.set_len(earlier.bytes).map_err(failed)?;
             return self.file.seek(SeekFrom::End(0)).map(drop).map_err(failed);
@@ -113,17 +124,11 @@ impl Journal {
         text += &format!("s {}\n", earlier.done.len());
         // Another file takes its place when it is whole, so that a run that is killed here loses nothing.
         let new = self.path.with_extension("journal.new");
-        let mut options = File::options();
-        options.read(true).write(true).create(true).truncate(true);
-        let mut file = options.open(&new).map_err(failed)?;
-        match file.lock() {
-            Err(cause) if cause.kind() != ErrorKind::Unsupported => return Err(failed(cause)),
-            _ => {}
-        }
-        file.write_all(text.as_bytes()).map_err(failed)?;
-        file.sync_data().map_err(failed)?;
-        std::fs::rename(&new, &self.path).map_err(failed)?;
-        self.file = file;
+        self.file = anew(&new, &self.path, &text).map_err(|cause| {
+            std::fs::remove_file(&new).ok();
+            failed(cause)
+        })?;
+        (self.synced_bytes, self.is_old) = (text.len() as u64, true);
         Ok(())
     }
 
@@ -140,17 +145,17 @@ impl Journal {
 
     /// Writes down that the first so many of them have reached the disk.
     pub(super) fn synced(&mut self, units: usize) -> Result<(), Error> {
-        if self.is_refused {
-            return Ok(()); // Who was refused says so.
-        }
         self.line(&format!("s {units}\n"))?;
-        self.file.sync_data().map_err(|cause| Error::io("write", &self.path, cause))
+        let synced = self.file.sync_data().and_then(|()| self.file.stream_position());
+        self.synced_bytes = synced.map_err(|cause| Error::io("write", &self.path, cause))?;
+        Ok(())
     }
 
-    /// Writes down that the disk refused something of what is not known to be on it: none of that counts then.
+    /// Forgets what is not known to be on the disk, as the disk refused something of it: what the page cache has of that says
+    /// nothing of the disk. That needs no room.
     pub(super) fn refused(&mut self) {
         self.is_refused = true;
-        self.line("f\n").ok(); // The disk may refuse this, too; then a restart of the machine is what is left.
+        self.file.set_len(self.synced_bytes).ok(); // The disk may refuse this, too; then a restart of the machine is what is left.
     }
 
     /// Ends it: the job is done.
@@ -159,6 +164,9 @@ impl Journal {
     }
 
     fn line(&mut self, line: &str) -> Result<(), Error> {
+        if self.is_refused {
+            return Ok(()); // Who was refused says so.
+        }
         let written = match self.is_cut {
             true => Err(ErrorKind::StorageFull.into()),
             false => self.file.write_all(line.as_bytes()),
@@ -168,20 +176,19 @@ impl Journal {
     }
 }
 
-/// Whether the file is what is at `path` now.
-#[cfg(unix)]
-fn is_at(file: &File, path: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let place = |found: std::fs::Metadata| (found.dev(), found.ino());
-    match (file.metadata(), path.metadata()) {
-        (Ok(own), Ok(there)) => place(own) == place(there),
-        _ => false,
+/// Writes a journal that takes the place of the one at `path` when it is whole.
+fn anew(new: &Path, path: &Path, text: &str) -> std::io::Result<File> {
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(true);
+    let mut file = options.open(new)?;
+    match file.lock() {
+        Err(cause) if cause.kind() != ErrorKind::Unsupported => return Err(cause),
+        _ => {}
     }
-}
-
-#[cfg(not(unix))]
-fn is_at(_: &File, _: &Path) -> bool {
-    true // What is open is not deleted there.
+    file.write_all(text.as_bytes())?;
+    file.sync_data()?;
+    std::fs::rename(new, path)?;
+    Ok(file)
 }
 
 /// How many of the last units are named as such: enough to find that somebody wrote into the file, and little to read.
@@ -194,18 +201,18 @@ fn parse(text: &str, job: &str, boot: &str) -> Option<Earlier> {
     if format_and_job != format!("{FORMAT} {job}") {
         return None;
     }
-    let mut earlier = Earlier { bytes: first.len() as u64 + 1, ..Earlier::default() };
-    let (mut written, mut synced, mut refused) = (Vec::new(), 0, false);
+    let bytes = first.len() as u64 + 1;
+    let same_boot = before == boot;
+    let mut earlier = Earlier { same_boot, bytes, synced_bytes: bytes, ..Earlier::default() };
+    let (mut written, mut synced) = (Vec::new(), 0);
     for line in lines {
         let words: Vec<&str> = line.split(' ').collect();
+        let end = earlier.bytes + line.len() as u64 + 1;
         match words[..] {
-            // What was written after the disk refused something is not known to be on it either.
-            ["s", units] if !refused => match units.parse() {
-                Ok(units) => synced = units,
-                Err(_) => break,
-            },
-            ["s", _] => {}
-            ["f"] => refused = true,
+            ["s", units] => {
+                let Ok(units) = units.parse() else { break };
+                (synced, earlier.synced_bytes) = (units, end);
+            }
             ["u", unit, digest] => {
                 let Ok(unit) = unit.parse() else { break };
                 earlier.done.insert(unit, digest.to_owned());
@@ -213,21 +220,12 @@ fn parse(text: &str, job: &str, boot: &str) -> Option<Earlier> {
             }
             _ => break,
         }
-        earlier.bytes += line.len() as u64 + 1;
+        earlier.bytes = end;
     }
-    let unsynced = written.split_off(synced.min(written.len()));
-    if refused {
-        // What the page cache has of them says nothing of the disk.
-        unsynced.iter().for_each(|unit| drop(earlier.done.remove(unit)));
-        earlier.latest = written.iter().rev().take(LATEST).copied().collect();
-    } else {
-        earlier.latest =
-            unsynced.iter().rev().chain(written.iter().rev()).take(LATEST).copied().collect();
-        if before != boot {
-            earlier.doubtful = unsynced;
-        }
+    earlier.latest = written.iter().rev().take(LATEST).copied().collect();
+    if !same_boot {
+        earlier.doubtful = written.split_off(synced.min(written.len()));
     }
-    earlier.goes_on = before == boot && !refused;
     Some(earlier)
 }
 
@@ -252,22 +250,50 @@ mod tests {
         let text = text(&["cake-transform 2 job boot", "u 3 aa", "u 1 bb", "s 1", "u 7 cc"]);
         let same = parse(&text, "job", "boot").unwrap();
         assert_eq!(same.done.keys().copied().collect::<Vec<_>>(), [1, 3, 7]);
-        assert_eq!((same.doubtful, same.latest, same.goes_on), (vec![], vec![7, 1], true));
+        assert_eq!((same.doubtful, same.latest, same.same_boot), (vec![], vec![7, 1], true));
         let other = parse(&text, "job", "later").unwrap();
-        assert_eq!((other.doubtful, other.done.len(), other.goes_on), (vec![1, 7], 3, false));
+        assert_eq!((other.doubtful, other.done.len(), other.same_boot), (vec![1, 7], 3, false));
     }
 
     #[test]
-    fn what_came_after_a_refusal_of_the_disk_counts_for_nothing() {
-        let text = text(&["cake-transform 2 job boot", "u 3 aa", "u 1 bb", "s 1", "u 7 cc", "f"]);
-        for more in ["", "u 9 dd\ns 4\n"] {
-            let refused = parse(&(text.clone() + more), "job", "boot").unwrap();
-            assert_eq!(refused.done.into_keys().collect::<Vec<_>>(), [3]);
-            assert_eq!(
-                (refused.doubtful, refused.latest, refused.goes_on),
-                (vec![], vec![3], false)
-            );
-        }
+    fn what_a_disk_refused_to_keep_counts_for_nothing() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("out.journal");
+        let open = || Journal::open(&path, Path::new("out")).unwrap();
+        let units = |journal: &mut Journal| -> Vec<u32> {
+            journal.earlier("job", "boot").unwrap().unwrap().done.into_keys().collect()
+        };
+        let mut journal = open();
+        journal.begin("job", "boot", &Earlier::default()).unwrap();
+        journal.unit(3, "aa").unwrap();
+        journal.synced(1).unwrap();
+        journal.unit(1, "bb").unwrap();
+        journal.refused();
+        // Others have not heard of it yet.
+        journal.unit(7, "cc").unwrap();
+        journal.synced(3).unwrap();
+        assert_eq!(units(&mut journal), [3]);
+        drop(journal);
+        // Nor does one count that goes on with units of which that is not known, and is refused.
+        let mut journal = open();
+        let earlier = journal.earlier("job", "boot").unwrap().unwrap();
+        journal.begin("job", "boot", &earlier).unwrap();
+        journal.unit(5, "dd").unwrap();
+        drop(journal);
+        let mut journal = open();
+        assert_eq!(units(&mut journal), [3, 5]);
+        journal.refused();
+        assert_eq!(units(&mut journal), [3]);
+    }
+
+    #[test]
+    fn what_somebody_else_wrote_is_no_journal() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("out.journal");
+        std::fs::write(&path, "Dear diary").unwrap();
+        let error = Journal::open(&path, Path::new("out")).unwrap_err();
+        assert!(matches!(error, Error::Exists { .. }), "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"Dear diary");
     }
 
     #[test]

@@ -50,7 +50,8 @@ impl Job {
         let (mut journal, outputs) =
             work_off(self, &units, journal, begun, options.threads, observer)?;
         self.seal(&units, &identity, &mut journal, &outputs)?;
-        outputs.finish().inspect_err(|_| journal.refused())?;
+        outputs.sync_all().inspect_err(|_| journal.refused())?;
+        outputs.finish()?;
         journal.remove()?;
         Ok(Outcome { bytes: self.bytes(), resumed })
     }

@@ -184,11 +184,15 @@ impl Outputs {
         Ok(())
     }
 
+    /// Brings all of them to the disk.
+    pub(super) fn sync_all(&self) -> Result<(), Error> {
+        self.files.iter().try_for_each(|(path, file)| {
+            file.sync_all().map_err(|cause| Error::io("write", path, cause))
+        })
+    }
+
     /// Gives the outputs their names. What was there by that name, if anything, is there until that moment.
     pub(super) fn finish(self) -> Result<(), Error> {
-        for (path, file) in &self.files {
-            file.sync_all().map_err(|cause| Error::io("write", path, cause))?;
-        }
         drop(self.files);
         let path = self.target.path();
         fs::rename(&self.part, path).map_err(|cause| Error::io("rename", &self.part, cause))?;

@@ -239,18 +239,6 @@ fn a_directory_may_be_named_with_a_slash_and_not_by_dots() {
     }
 }
 
-#[test]
-fn what_the_disk_refused_is_done_again() {
-    let home = tempfile::tempdir().unwrap();
-    let (job, part) = stopped(home.path());
-    let mut text = fs::read_to_string(journal(&part)).unwrap();
-    text += "f\n";
-    fs::write(journal(&part), text).unwrap();
-    let length = fs::metadata(&part).unwrap().len();
-    fs::write(&part, vec![0; length as usize]).unwrap();
-    assert_eq!(job.run(OPTIONS, &Quiet).unwrap().resumed, 0);
-}
-
 /// Who keeps what the journal at this path has after the last unit.
 struct KeepsJournal(PathBuf, Mutex<Vec<u8>>);
 

@@ -1,7 +1,7 @@
 //! How far a job is: counted by its threads, drawn by a task.
 use std::io::IsTerminal;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use cake_checkpoint::units::{format_bytes, format_rate};
@@ -14,6 +14,9 @@ const REDRAW: Duration = Duration::from_millis(100);
 /// Plain lines are for logs: few of them.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
+/// What happens to a source before anything is written.
+const CHECKED: &str = "compared with the checksum";
+
 /// What a job's threads say, and what they are told.
 #[derive(Debug, Default)]
 pub(in crate::cli) struct Progress {
@@ -21,7 +24,10 @@ pub(in crate::cli) struct Progress {
     total: AtomicU64,
     /// What was there when it began.
     before: AtomicU64,
-    began: AtomicBool,
+    /// When it began.
+    began: Mutex<Option<Instant>>,
+    /// Whether the source is compared with its checksum, and nothing is written yet.
+    checking: AtomicBool,
     cancelled: AtomicBool,
     ended: AtomicBool,
 }
@@ -39,8 +45,22 @@ impl Progress {
         self.ended.load(Ordering::Relaxed)
     }
 
+    /// Begins to count anew if `anew`, and counts.
+    fn count(&self, done: u64, total: u64, anew: bool) {
+        let mut began = self.began.lock().unwrap_or_else(PoisonError::into_inner);
+        if began.is_none() || anew {
+            *began = Some(Instant::now());
+            self.before.store(done, Ordering::Relaxed);
+            self.done.store(done, Ordering::Relaxed);
+        }
+        self.total.store(total, Ordering::Relaxed);
+        self.done.fetch_max(done, Ordering::Relaxed); // Threads report in any order.
+    }
+
     /// Rate and time left, once bytes move.
-    fn message(&self, seconds: f64) -> String {
+    fn message(&self) -> String {
+        let began = *self.began.lock().unwrap_or_else(PoisonError::into_inner);
+        let seconds = began.map_or(0.0, |began| began.elapsed().as_secs_f64());
         let load = |number: &AtomicU64| number.load(Ordering::Relaxed);
         let (done, total, before) = (load(&self.done), load(&self.total), load(&self.before));
         let moved = done.saturating_sub(before) as f64;
@@ -55,11 +75,12 @@ impl Progress {
 
 impl Observer for Progress {
     fn progress(&self, done: u64, total: u64) {
-        self.total.store(total, Ordering::Relaxed);
-        if !self.began.swap(true, Ordering::Relaxed) {
-            self.before.store(done, Ordering::Relaxed);
-        }
-        self.done.fetch_max(done, Ordering::Relaxed); // Threads report in any order.
+        self.count(done, total, self.checking.swap(false, Ordering::Relaxed));
+    }
+
+    fn checked(&self, done: u64, total: u64) {
+        self.checking.store(true, Ordering::Relaxed);
+        self.count(done, total, false);
     }
 
     fn is_cancelled(&self) -> bool {
@@ -76,10 +97,10 @@ pub(super) async fn draw(progress: Arc<Progress>, what: &'static str) {
     .unwrap_or_else(|_| ProgressStyle::default_bar())
     .progress_chars("=> ");
     let bar = if terminal { ProgressBar::new(0).with_style(style) } else { ProgressBar::hidden() };
-    let (started, mut said) = (Instant::now(), Instant::now());
+    let mut said = Instant::now();
     while !progress.has_ended() {
         tokio::time::sleep(REDRAW).await;
-        let message = progress.message(started.elapsed().as_secs_f64());
+        let message = progress.message();
         let done = progress.done.load(Ordering::Relaxed);
         let total = progress.total.load(Ordering::Relaxed);
         out::patiently(|| {
@@ -91,6 +112,7 @@ pub(super) async fn draw(progress: Arc<Progress>, what: &'static str) {
             said = Instant::now();
             let (done, total) = (format_bytes(done), format_bytes(total));
             let message = if message.is_empty() { message } else { format!(" ({message})") };
+            let what = if progress.checking.load(Ordering::Relaxed) { CHECKED } else { what };
             out::note(format_args!("{done} of {total} {what}{message}"));
         }
     }

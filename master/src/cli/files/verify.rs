@@ -22,7 +22,8 @@ pub(crate) struct Args {
     /// Default: nothing to compare with.
     #[arg(long, value_name = "FILE")]
     digests: Option<PathBuf>,
-    /// Write the digests to this file, which must not be there, unless --digests finds a difference. Default: nowhere.
+    /// Write the digests to this file, which must not exist; nothing is written if --digests finds a difference. Default:
+    /// nowhere.
     #[arg(long, value_name = "FILE")]
     write_digests: Option<PathBuf>,
     /// How many threads read, 64 at most. Default: one for each processor, 16 at most.
@@ -122,7 +123,8 @@ impl Args {
 
 /// Writes a list under a name that nobody has.
 fn write_digests(path: &Path, digests: &Digests) -> std::io::Result<()> {
-    std::fs::File::create_new(path)?.write_all(digests::to_text(digests).as_bytes())
+    let written = std::fs::File::create_new(path)?.write_all(digests::to_text(digests).as_bytes());
+    written.inspect_err(|_| drop(std::fs::remove_file(path))) // A part of a list is none.
 }
 
 fn read_digests(path: &Path) -> Result<Digests, Error> {
