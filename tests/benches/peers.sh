@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Prepares llama.cpp and PyTorch for `cake-bench engine --peers DIR`.
+# Prepares llama.cpp and PyTorch for `cake-bench engine --peers DIR`, or llama-quantize for `cake-bench files --peers DIR`.
 #   peers.sh DIR MODEL_DIR    MODEL_DIR is a checkpoint directory, such as bench-models/llama-1b
-# Needs python3, cmake, ninja and a C++ compiler; takes some twenty minutes and 14 GiB of disk.
+#   peers.sh DIR              llama-quantize alone, which needs no model
+# Needs python3, cmake, ninja and a C++ compiler; takes some twenty minutes and 14 GiB of disk, llama-quantize alone 1 GiB.
 set -euo pipefail
 VERSION=0.3.36
 mkdir -p "$1/gguf"
-DIR=$(realpath "$1") MODEL=$(realpath "$2")
+DIR=$(realpath "$1") MODEL=${2:+$(realpath "$2")}
 [ -d "$DIR/venv" ] || python3 -m venv "$DIR/venv"
 PYTHON=$DIR/venv/bin/python
-"$PYTHON" -m pip install -q torch transformers safetensors gguf sentencepiece
+[ -z "$MODEL" ] || "$PYTHON" -m pip install -q torch transformers safetensors gguf sentencepiece
 if [ ! -d "$DIR/llama.cpp" ]; then
   "$PYTHON" -m pip download -q --no-deps --no-binary llama-cpp-python "llama-cpp-python==$VERSION" -d "$DIR"
   tar -C "$DIR" -xzf "$DIR/llama_cpp_python-$VERSION.tar.gz"
@@ -21,6 +22,9 @@ grep -q 'asm volatile("" ::: "memory");' "$AMX" ||
 cmake -S "$DIR/llama.cpp" -B "$DIR/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DGGML_RPC=ON -DGGML_NATIVE=ON \
   -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF \
   -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF
+if [ -z "$MODEL" ]; then
+  exec cmake --build "$DIR/build" --target llama-quantize
+fi
 cmake --build "$DIR/build" --target llama-bench ggml-rpc-server llama-quantize llama-server
 ln -sfn "$MODEL" "$DIR/hf"
 # The converter looks the tokenizer up by its digest; for a tokenizer it does not know, any known one will do here.

@@ -5,10 +5,13 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use rustix::fs::{Advice, fadvise, statvfs};
 
-/// The safetensors files in `directory`.
-pub(crate) fn weights(directory: &Path) -> Result<Vec<PathBuf>> {
+/// The files of weights of `model`: the safetensors files in a directory, or a file that is all of it.
+pub(crate) fn weights(model: &Path) -> Result<Vec<PathBuf>> {
+    if model.is_file() {
+        return Ok(vec![model.to_owned()]);
+    }
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(directory)? {
+    for entry in std::fs::read_dir(model)? {
         let path = entry?.path();
         if path.extension().is_some_and(|extension| extension == "safetensors") {
             found.push(path);
@@ -18,8 +21,8 @@ pub(crate) fn weights(directory: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Brings a model's weights into the page cache by reading them.
-pub(crate) fn warm(directory: &Path) -> Result<()> {
-    for path in weights(directory)? {
+pub(crate) fn warm(model: &Path) -> Result<()> {
+    for path in weights(model)? {
         // A buffer of its own: between a file and a sink, `io::copy` may find a way not to read.
         let mut file = std::io::BufReader::with_capacity(1 << 20, File::open(path)?);
         std::io::copy(&mut file, &mut std::io::sink())?;
@@ -28,8 +31,8 @@ pub(crate) fn warm(directory: &Path) -> Result<()> {
 }
 
 /// Asks the system to drop a model's weights from the page cache.
-pub(crate) fn cool(directory: &Path) -> Result<()> {
-    for path in weights(directory)? {
+pub(crate) fn cool(model: &Path) -> Result<()> {
+    for path in weights(model)? {
         let file = File::open(path)?;
         file.sync_all()?; // What is not on the disk yet cannot be dropped.
         fadvise(&file, 0, None, Advice::DontNeed)?;

@@ -79,7 +79,7 @@ pub(crate) enum Part {
     Turn,
     /// A layer of 24 GiB, of holes on the disk: pushed and computed with (not part of main).
     Wide,
-    /// Checkpoints written anew: memory, and speed beside `cp` and llama.cpp; makes and deletes 22 GiB (not part of
+    /// Checkpoints written anew: speed beside `cp` and llama-quantize, memory; makes and deletes 22 GiB (not part of
     /// main).
     Files,
 }
@@ -236,14 +236,10 @@ const FILES: &[Figure] = &[
     },
     Figure {
         name: "encodings",
-        bar: rewrite::RATE,
+        bar: rewrite::ENCODINGS_BAR,
         measure: |lab, _, table| rewrite::encodings(lab, table),
     },
-    Figure {
-        name: "memory of rewriting",
-        bar: rewrite::MEMORY,
-        measure: |lab, keep, table| rewrite::memory(lab, keep, table),
-    },
+    Figure { name: "memory", bar: rewrite::MEMORY, measure: rewrite::memory },
 ];
 const PULL: &[Figure] = &[
     Figure {

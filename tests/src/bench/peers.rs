@@ -76,6 +76,12 @@ impl Peers {
         said.trim().parse().with_context(|| format!("PyTorch said {said:?}"))
     }
 
+    /// llama.cpp's program that encodes GGUF files, if it was built.
+    pub(crate) fn quantizer(&self) -> Option<Quantizer> {
+        let program = self.0.join("build/bin/llama-quantize");
+        program.is_file().then_some(Quantizer(program))
+    }
+
     fn llama_bench(&self, kind: &str, args: &[&str]) -> Result<Rates> {
         let model = self.0.join(format!("gguf/{kind}.gguf"));
         let mut command = Command::new(self.0.join("build/bin/llama-bench"));
@@ -100,6 +106,20 @@ impl Peers {
         command.args(["-H", "127.0.0.1", "-t", "1", "-p", &port.to_string()]);
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         Ok(Server(child.context("cannot start llama.cpp's RPC server")?))
+    }
+}
+
+/// llama.cpp's program that encodes GGUF files.
+#[derive(Clone, Debug)]
+pub(crate) struct Quantizer(PathBuf);
+
+impl Quantizer {
+    /// Writes the GGUF file `from` as `to`, most of its matrices with codes of this kind, with so many threads.
+    ///
+    /// # Errors
+    /// If it fails.
+    pub(crate) fn run(&self, from: &Path, to: &Path, kind: &str, threads: &str) -> Result<()> {
+        output(Command::new(&self.0).arg(from).arg(to).args([kind, threads])).map(|_| ())
     }
 }
 

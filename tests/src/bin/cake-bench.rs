@@ -18,7 +18,8 @@ struct Cli {
     part: bench::Part,
     /// Only those figures of it whose name has this in it: `engine` has encodings, together, context, hops,
     /// tiers and packed 7B, `serve` has throughput, pipelining, latency and small questions, `predictions` has alone
-    /// and over workers, `versions` has as-stored, q8 and q4, each alone and over workers, 8 streams and push, `pull` has rate and drops.
+    /// and over workers, `versions` has as-stored, q8 and q4, each alone and over workers, 8 streams and push, `pull` has rate and drops,
+    /// `files` has merge and split beside cp, encodings and memory.
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
     /// Directory for models and stores, on a real disk. Default: bench-models beside this program.
@@ -30,7 +31,7 @@ struct Cli {
     /// Directory of the release programs of an earlier version, to compare these with, in `versions`.
     #[arg(long, value_name = "DIR")]
     before: Option<PathBuf>,
-    /// Turns of everybody in `engine`, `serve`, `predictions` and `versions`; medians count.
+    /// Turns of everybody in `engine`, `serve`, `predictions`, `versions` and `files`; medians count.
     #[arg(long, value_name = "N", default_value_t = 5)]
     rounds: usize,
     /// Keep the models of 4 and 10 GiB for the next time.
