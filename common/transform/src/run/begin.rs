@@ -39,8 +39,7 @@ pub(super) fn is_done(
     }
     let Some(outputs) = Outputs::finished(job)? else { return Ok(None) };
     let mut journal = Journal::open(&path, target)?;
-    let is_done = has_all(job, units, identity, observer, &outputs, &mut journal);
-    let is_done = is_done?;
+    let is_done = has_all(job, units, identity, observer, &outputs, &mut journal)?;
     if is_done || !journal.is_old() {
         journal.remove()?; // Also one that was just made, as somebody else had ended meanwhile.
     }
