@@ -326,7 +326,7 @@ mod tests {
             let zeros = Reuse.alloc_zeroed(large);
             assert_eq!(zeros, used);
             let bytes = std::slice::from_raw_parts(zeros, large.size());
-            assert!(bytes.iter().all(|byte| *byte == 0));
+            assert!(bytes == vec![0; large.size()]); // At once: byte by byte, Miri needs a minute.
             Reuse.dealloc(zeros, large);
         }
     }
