@@ -62,8 +62,10 @@ for tool in "$linker" "$runner"; do
   command -v "$tool" >/dev/null || not_shown "$tool is not installed"
 done
 
-# Release, because emulated code is slow enough; kernels are of one crate, so it is linked without further work on it.
-# Model checks try orders of a model of memory that is no processor's: elsewhere they find the same, and much sooner.
-CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 RUSTC=$rustc CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$linker \
-  CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=$runner \
-  cargo test --release --lib --package cake-engine --target "$target" -- --skip pool::model
+# Kernels as in a release, because emulated code is slow enough; they are of one crate, so the others are optimized less,
+# and nothing more is done when all is linked. Model checks try orders of a model of memory that is no processor's: elsewhere
+# they find the same, and much sooner.
+export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
+export RUSTC=$rustc CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$linker CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=$runner
+others='profile.release.package."*".opt-level=1'
+cargo test --release --lib --package cake-engine --target "$target" --config "$others" -- --skip pool::model
