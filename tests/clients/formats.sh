@@ -36,7 +36,7 @@ for model in llama llama-mlx8 llama-sharded llama3-tied mistral phi3 qwen2 qwen2
 done
 venv/bin/python gguf_check.py --golden "$scratch/gguf"
 
-for model in llama llama3-tied qwen2 qwen3 gemma3 phi3; do
+for model in llama llama3-tied qwen2 qwen3 qwen3-moe gemma3 phi3; do
   for encode in as-stored q4 q8; do
     convert "../golden/$model" --to mlx --encode "$encode" --out "$scratch/$model-$encode"
     venv/bin/python mlx_check.py "$scratch/$model-$encode" "../golden/$model"

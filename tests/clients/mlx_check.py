@@ -12,6 +12,7 @@ Needs mlx, numpy and safetensors. Ends with 1 if anything differs.
 import glob
 import json
 import os
+import re
 import sys
 
 import mlx.core as mx
@@ -26,13 +27,28 @@ def load(directory):
     return tensors
 
 
+def stacked(tensors):
+    """The same with the experts of a layer in one tensor, as MLX has them."""
+    found, experts = {}, {}
+    for name, array in tensors.items():
+        expert = re.fullmatch(r"(.*\.)experts\.(\d+)\.(.*)", name)
+        if expert:
+            before, number, after = expert.groups()
+            experts.setdefault(f"{before}switch_mlp.{after}", {})[int(number)] = array
+        else:
+            found[name] = array
+    for name, arrays in experts.items():
+        found[name] = mx.stack([arrays[number] for number in range(len(arrays))])
+    return found
+
+
 def numbers(array):
     return np.array(array.astype(mx.float32), copy=False).astype(np.float64)
 
 
 def main():
     written, model = sys.argv[1:]
-    ours, before = load(written), load(model)
+    ours, before = load(written), stacked(load(model))
     with open(os.path.join(written, "config.json")) as file:
         said = json.load(file).get("quantization", {})
     bad = packed = 0

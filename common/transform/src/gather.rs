@@ -75,5 +75,5 @@ fn metadata(source: &Source) -> BTreeMap<String, String> {
 pub(crate) fn as_stored(tensor: &StoredTensor) -> Group {
     let StoredTensor { name, file, dtype, shape, offset, bytes, .. } = tensor.clone();
     let tensors = vec![TensorToWrite { name, dtype, shape, bytes }];
-    Group { tensors, filled: Filled::Copy(Stretch { file, offset, bytes }) }
+    Group { tensors, filled: vec![Filled::Copy(Stretch { file, offset, bytes })] }
 }

@@ -13,7 +13,8 @@ use crate::safetensors::{FileLayout, TensorToWrite, index_json};
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub(crate) tensors: Vec<TensorToWrite>,
-    pub(crate) filled: Filled,
+    /// Several fill equal slices of each tensor, one after the other.
+    pub(crate) filled: Vec<Filled>,
 }
 
 /// What tensors are filled with.
@@ -58,10 +59,17 @@ pub(crate) fn lay_out(groups: Vec<Group>, files: Files) -> (Vec<Output>, Vec<Pie
         let mut places = offsets.into_iter().map(|offset| Place { output, offset });
         for Group { tensors, filled } in inside {
             let places: Vec<Place> = places.by_ref().take(tensors.len()).collect();
-            pieces.push(match filled {
-                Filled::Copy(from) => Piece::Copy { from: *from, place: places[0] },
-                Filled::Rows(rows) => Piece::Rows(Rows { places, ..rows.clone() }),
-            });
+            for (number, one) in filled.iter().enumerate() {
+                let slice = |(place, tensor): (&Place, &TensorToWrite)| {
+                    let before = tensor.bytes / filled.len() as u64 * number as u64;
+                    Place { offset: place.offset + before, ..*place }
+                };
+                let places: Vec<Place> = places.iter().zip(tensors).map(slice).collect();
+                pieces.push(match one {
+                    Filled::Copy(from) => Piece::Copy { from: *from, place: places[0] },
+                    Filled::Rows(rows) => Piece::Rows(Rows { places, ..rows.clone() }),
+                });
+            }
         }
     }
     if ranges.len() > 1 || files.always_index {

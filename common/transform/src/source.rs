@@ -6,7 +6,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use cake_checkpoint::{
-    Checkpoint, CheckpointFile, Checksum, Location, Stored, StoredTensor, TextFiles, locate,
+    Checkpoint, CheckpointFile, Checksum, Location, ModelSpec, Stored, StoredTensor, TextFiles,
+    locate, unstack,
 };
 
 use crate::bytes::read_exact_at;
@@ -66,6 +67,17 @@ impl Source {
     /// [`Error::Checkpoint`]: the files do not make a model that this project runs.
     pub fn checkpoint(&self) -> Result<Checkpoint, Error> {
         Ok(Checkpoint::open_at(self.location.clone())?)
+    }
+
+    /// Takes tensors apart that have those of several experts of this model, which [`Source::checkpoint`] opened: from then on each
+    /// is by itself, as in the checkpoint.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] for one that has not as many slices as there are experts.
+    pub fn unstack(&mut self, model: &ModelSpec) -> Result<(), Error> {
+        self.tensors = unstack(std::mem::take(&mut self.tensors), model)
+            .map_err(cake_checkpoint::Error::from)?;
+        Ok(())
     }
 
     /// Adds a file, such as a text that is copied as it is; its index.

@@ -105,7 +105,8 @@ impl Args {
         checkpoint: Arc<Checkpoint>,
         interrupts: Interrupts,
     ) -> Result<Vec<Stats>, Error> {
-        let source = block_in_place(|| Source::open(&self.model))?;
+        let mut source = block_in_place(|| Source::open(&self.model))?;
+        source.unstack(&checkpoint.config)?;
         let place = source.location.path.clone();
         let read =
             move |progress: &Progress| stats(&source, Some(&checkpoint), threads(None), progress);

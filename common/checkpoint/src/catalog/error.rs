@@ -28,6 +28,10 @@ pub enum CatalogError {
     MissingTensors { tensors: Vec<String> },
     #[error("tensor {tensor:?} has shape {found:?}, the configuration makes it {expected:?}")]
     ShapeMismatch { tensor: String, expected: Vec<u64>, found: Vec<u64> },
+    #[error(
+        "tensor {tensor:?} has shape {found:?}; it must have a part for each of {experts} experts"
+    )]
+    NotOfAllExperts { tensor: String, experts: u64, found: Vec<u64> },
     #[error("tensor {tensor:?} is {dtype}; {expected}")]
     UnsupportedDtype { tensor: String, dtype: Dtype, expected: &'static str },
     #[error("tensor {tensor:?} has shape {found:?}; stored as {encoding} it has {expected:?}")]

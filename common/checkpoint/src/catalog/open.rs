@@ -13,7 +13,7 @@ use crate::encoding::{Encoding, Part};
 use crate::error::Error;
 use crate::generation;
 use crate::locate::{Location, locate};
-use crate::model::{ModelSpec, Names, Role};
+use crate::model::{ModelSpec, Names, Role, unstack};
 use crate::range::LayerRange;
 
 impl Checkpoint {
@@ -40,6 +40,7 @@ fn open(location: Location) -> Result<Checkpoint, Error> {
     let contents = location.container.open(&location.path)?;
     let Contents { spec: config, stored } = contents;
     let Stored { texts, files, tensors: stored, warnings: found } = stored;
+    let stored = unstack(stored, &config)?;
     check_places(&files, &stored)?;
     let mut warnings = Vec::new();
     let generation = generation::read(&texts, &mut warnings);

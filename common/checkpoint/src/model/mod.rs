@@ -20,6 +20,7 @@ mod required;
 mod rope;
 mod rotation;
 mod spec;
+mod stacked;
 #[cfg(test)]
 mod tests;
 mod whole;
@@ -39,5 +40,6 @@ pub use spec::{
     Activation, AttentionSpec, Branch, ExpertsSpec, Joined, Kept, LayerSpec, LinearSpec, MlpSpec,
     Name, NormSpec, Op, RouterChoice, RouterSpec, TensorKind, TensorSpec,
 };
+pub use stacked::{ExpertSlice, unstack};
 pub use whole::ModelSpec;
 pub use wire::MAX_SPEC_BYTES;

@@ -69,6 +69,9 @@ impl<'a> Names<'a> {
 
     /// Whether the model cannot do without the tensor called `name`, or without what it is a part of.
     pub(crate) fn needs(&self, name: &str) -> bool {
+        if self.spec.is_stacked(name) {
+            return true;
+        }
         match self.role(name) {
             Ok(Role::Head(_)) => !self.spec.tie_word_embeddings,
             Ok(Role::Ignored) | Err(_) => false,

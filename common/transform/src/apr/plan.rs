@@ -28,11 +28,12 @@ const FILE: &str = "model.apr";
 /// # Errors
 /// [`Error::Unsupported`] for what APR has no way to say, [`Error::Io`] for a text that cannot be read.
 pub fn convert(
-    source: Source,
+    mut source: Source,
     checkpoint: &Checkpoint,
     encode: Encode,
     target: Target,
 ) -> Result<(Job, Vec<String>), Error> {
+    source.unstack(&checkpoint.config)?;
     let mut all = Numbers::of(&source, Some(checkpoint));
     let mut lost = Vec::new();
     // What the model has no use for is no reason to refuse it.

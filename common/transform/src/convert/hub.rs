@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use cake_checkpoint::container::safetensors::CONFIG;
-use cake_checkpoint::{Affine, Checkpoint, Dtype, Encoding, FloatType, Op, Part, Scheme};
+use cake_checkpoint::{Affine, Checkpoint, Dtype, Encoding, FloatType, Part, Scheme};
 
 use super::affine::AffineForm;
+use super::stacks::Stacks;
 use super::{Encode, config};
 use crate::error::{Error, PLAIN_FIRST, Unsupported};
 use crate::form::{FloatForm, Form};
@@ -50,40 +51,32 @@ pub fn to_hub(
     target: Target,
     most_bytes: u64,
 ) -> Result<Job, Error> {
-    let architecture = &checkpoint.config.architecture;
-    let has_experts = |op: &Op| matches!(op, Op::Experts(_));
-    if format == HubFormat::Mlx
-        && checkpoint.config.layers.iter().flat_map(|it| it.ops()).any(has_experts)
-    {
-        let hint = ": MLX keeps the experts of a layer in one tensor, which is not written yet";
-        let (architecture, format) = (architecture.to_string(), format.name());
-        return Err(Unsupported::Architecture { architecture, format, hint }.into());
-    }
+    let spec = &checkpoint.config;
+    source.unstack(spec)?;
+    let mlx = format == HubFormat::Mlx;
     let all = Numbers::of(&source, Some(checkpoint));
     let mut groups = Vec::with_capacity(all.len());
+    let mut stacks = Stacks::default();
     let mut modules = Vec::new();
     for numbers in &all {
         let becomes = becomes(numbers, encode, format)?;
+        let slice = |name: &str| spec.expert_slice(name).filter(|_| mlx);
         if let (true, Some(module)) = (numbers.is_matrix, module(&numbers.name)) {
-            modules.push((module.to_owned(), becomes.packed(numbers)));
+            let packed = becomes.packed(numbers);
+            match slice(module) {
+                None => modules.push((module.to_owned(), packed)),
+                Some(all) if all.index == 0 => modules.push((all.name, packed)),
+                Some(_) => {} // As the first.
+            }
         }
-        match becomes {
-            Becomes::Same => {
-                groups.extend(numbers.parts.iter().map(|&part| as_stored(&source.tensors[part])));
-            }
-            Becomes::Float(float) => {
-                let shape = numbers.shape.clone();
-                let form = Arc::new(FloatForm(float));
-                let tensors = vec![tensor(&numbers.name, float.dtype(), shape)];
-                groups.push(rows(&source, numbers, form, tensors));
-            }
-            Becomes::Affine(form) => {
-                let tensors = parts(numbers, form);
-                groups.push(rows(&source, numbers, Arc::new(form), tensors));
+        for group in becomes.groups(&source, numbers) {
+            match slice(&numbers.name) {
+                None => groups.push(group),
+                Some(_) => stacks.add(group, slice, &mut groups)?,
             }
         }
     }
-    let mlx = format == HubFormat::Mlx;
+    stacks.fill(&mut groups);
     let metadata = [("format".to_owned(), if mlx { "mlx" } else { "pt" }.to_owned())].into();
     let files = Files { metadata, most_bytes, always_index: mlx };
     let (mut outputs, mut pieces) = lay_out(groups, files);
@@ -116,6 +109,23 @@ enum Becomes {
 }
 
 impl Becomes {
+    /// The tensors that it is then, those of one form together.
+    fn groups(self, source: &Source, numbers: &Numbers) -> Vec<Group> {
+        match self {
+            Becomes::Same => {
+                numbers.parts.iter().map(|&part| as_stored(&source.tensors[part])).collect()
+            }
+            Becomes::Float(float) => {
+                let tensors = vec![tensor(&numbers.name, float.dtype(), numbers.shape.clone())];
+                vec![rows(source, numbers, Arc::new(FloatForm(float)), tensors)]
+            }
+            Becomes::Affine(form) => {
+                let tensors = parts(numbers, form);
+                vec![rows(source, numbers, Arc::new(form), tensors)]
+            }
+        }
+    }
+
     /// How the matrix is packed then; `None` if it is not.
     fn packed(self, numbers: &Numbers) -> Option<Affine> {
         match (self, numbers.encoding) {
@@ -203,5 +213,5 @@ fn rows(
         form,
         places: Vec::new(),
     };
-    Group { tensors, filled: Filled::Rows(rows) }
+    Group { tensors, filled: vec![Filled::Rows(rows)] }
 }

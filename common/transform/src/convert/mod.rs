@@ -3,6 +3,7 @@
 mod affine;
 mod config;
 mod hub;
+mod stacks;
 #[cfg(test)]
 mod tests;
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use cake_checkpoint::{Encoding, FloatType, Scheme};
+use cake_checkpoint::{Checkpoint, Encoding, FloatType, Scheme};
 
 use super::{Encode, HubFormat, to_hub};
 use crate::testing::{Quiet, golden};
@@ -100,6 +100,46 @@ fn packed_weights_become_plain_ones_in_files_of_some_size() {
 }
 
 #[test]
+fn mlx_has_the_experts_of_a_layer_in_one_tensor_and_they_come_back_as_they_were() {
+    let home = tempfile::tempdir().unwrap();
+    let stack = "model.layers.0.mlp.switch_mlp.gate_proj";
+    let (before, same) = apart(golden("qwen3-moe"));
+    for (encode, parts) in [(Encode::AsStored, 1), (Encode::Affine(Scheme::Q4), 3)] {
+        let path = home.path().join(encode.to_string());
+        let found = converted("qwen3-moe", HubFormat::Mlx, encode, &path);
+        assert_eq!(found.tensors.iter().filter(|it| it.name.starts_with(stack)).count(), parts);
+        assert!(found.tensors.iter().all(|it| !it.name.contains(".experts.")));
+        let (found, model) = apart(found);
+        assert!(model.warnings.is_empty(), "{:?}", model.warnings);
+        let (all, stacked) = ((&before, Some(&same)), (&found, Some(&model)));
+        let difference = compare(all, stacked, 2, &Quiet).unwrap();
+        assert!(difference.added.is_empty() && difference.removed.is_empty(), "{difference:?}");
+        assert_eq!(difference.changed.is_empty(), encode == Encode::AsStored);
+        for changed in &difference.changed {
+            assert!(changed.by.unwrap().largest < 1.0 / 15.0, "{changed:?}");
+        }
+        // Modules of their own again, for transformers.
+        let (hub, again) = (HubFormat::Safetensors, home.path().join(format!("{encode}-again")));
+        let (from, target) =
+            (Source::open(path.to_str().unwrap()), Target::Directory(again.clone()));
+        let job = to_hub(from.unwrap(), &model, hub, Encode::AsStored, target, u64::MAX).unwrap();
+        job.run(OPTIONS, &Quiet).unwrap();
+        let again = Source::open(again.to_str().unwrap()).unwrap();
+        let model = again.checkpoint().unwrap();
+        let difference = compare(stacked, (&again, Some(&model)), 2, &Quiet).unwrap();
+        assert_eq!(difference.equal, Numbers::of(&again, Some(&model)).len(), "{difference:?}");
+        assert!(difference.removed.is_empty(), "{difference:?}");
+    }
+}
+
+/// The model, with its experts' tensors each by itself.
+fn apart(mut source: Source) -> (Source, Checkpoint) {
+    let checkpoint = source.checkpoint().unwrap();
+    source.unstack(&checkpoint.config).unwrap();
+    (source, checkpoint)
+}
+
+#[test]
 fn what_a_format_does_not_have_is_refused_by_name() {
     let home = tempfile::tempdir().unwrap();
     let error = job("llama", HubFormat::Safetensors, Encode::Q8_0, home.path()).unwrap_err();
@@ -107,8 +147,6 @@ fn what_a_format_does_not_have_is_refused_by_name() {
         error.to_string().contains("stored as q8_0, which safetensors does not have"),
         "{error}"
     );
-    let error = job("qwen3-moe", HubFormat::Mlx, Encode::AsStored, home.path()).unwrap_err();
-    assert!(error.to_string().contains("Qwen3MoeForCausalLM cannot be written as MLX"), "{error}");
     assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0);
 }
 

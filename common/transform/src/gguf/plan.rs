@@ -31,13 +31,14 @@ pub struct GgufOptions {
 /// [`Error::Unsupported`] for a model that GGUF or this program has no way to say, [`Error::Text`] or [`Error::Io`] for a
 /// tokenizer that cannot be used.
 pub fn convert(
-    source: Source,
+    mut source: Source,
     checkpoint: &Checkpoint,
     to: Option<GgufType>,
     target: Target,
     options: GgufOptions,
 ) -> Result<(Job, Vec<String>), Error> {
     let spec = &checkpoint.config;
+    source.unstack(spec)?;
     let arch = arch::of(&spec.architecture)?;
     let mut lost = Vec::new();
     if to == Some(GgufType::Q4_0) && checkpoint.head().is_some() {

@@ -51,8 +51,11 @@ impl Args {
 
 /// What is read, and the model that it is, if it is one that runs here.
 fn both(model: &str) -> Result<(Source, Option<Checkpoint>), Error> {
-    let source = open(model)?;
+    let mut source = open(model)?;
     let checkpoint = source.checkpoint().ok();
+    if let Some(checkpoint) = &checkpoint {
+        source.unstack(&checkpoint.config)?;
+    }
     Ok((source, checkpoint))
 }
 

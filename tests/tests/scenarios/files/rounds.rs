@@ -25,7 +25,7 @@ fn merged_and_split_models_answer_as_before() {
 
 #[test]
 fn models_in_another_format_answer_as_before() {
-    for name in ["llama", "qwen2", "qwen3", "gemma3", "phi3"] {
+    for name in ["llama", "qwen2", "qwen3", "qwen3-moe", "gemma3", "phi3"] {
         answers_as_before(name, "convert", &["--to", "mlx"], "mlx");
         answers_as_before(name, "convert", &["--to", "safetensors", "--encode", "f32"], "f32");
     }

@@ -1,0 +1,181 @@
+//! Experts that lie one after the other in one tensor, `[count, rows, columns]`, as MLX has those of a layer.
+//!
+//! Everything else knows the experts of a layer as modules of their own; here is which slice of which tensor each is.
+
+use super::spec::{ExpertsSpec, Op};
+use super::whole::ModelSpec;
+use crate::catalog::CatalogError;
+use crate::container::StoredTensor;
+
+/// What precedes the number of an expert, at its end, and what MLX has in the place of both (`SwitchGLU` in mlx-lm).
+const OF_EACH: &str = "experts.";
+const OF_ALL: &str = "switch_mlp.";
+
+/// One expert's part of what lies in one tensor.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ExpertSlice {
+    /// What the whole is called.
+    pub name: String,
+    /// Which slice it is,
+    pub index: usize,
+    /// of how many of equal size.
+    pub count: usize,
+}
+
+/// What a name says of a layer with experts.
+struct InExperts<'a> {
+    layer: usize,
+    experts: &'a ExpertsSpec,
+    /// What precedes the number of an expert, but for [`OF_EACH`].
+    base: &'a str,
+}
+
+impl InExperts<'_> {
+    /// The name of what follows an expert's number, or of all experts in one.
+    fn name(&self, spec: &ModelSpec, expert: Option<usize>, leaf: &str) -> String {
+        let (layer, base) = (self.layer, self.base);
+        let middle = expert.map_or(OF_ALL.to_owned(), |expert| format!("{OF_EACH}{expert}."));
+        spec.layer_tensor_name(layer, &format!("{base}{middle}{leaf}"))
+    }
+}
+
+impl ModelSpec {
+    /// Where MLX has what is called `name`, a module of an expert or a tensor of one; `None` for anything else.
+    pub fn expert_slice(&self, name: &str) -> Option<ExpertSlice> {
+        let (found, rest) = self.in_experts(name)?;
+        let (number, leaf) = rest.strip_prefix(OF_EACH)?.split_once('.')?;
+        let (index, count) = (number.parse().ok()?, found.experts.count);
+        (index < count).then(|| ExpertSlice { name: found.name(self, None, leaf), index, count })
+    }
+
+    /// Whether a tensor of this name has those of all experts of a layer.
+    pub(crate) fn is_stacked(&self, name: &str) -> bool {
+        self.stack(name).is_some()
+    }
+
+    /// The layer whose experts' tensors are in the one of this name, and the rest of the name.
+    fn stack<'a>(&'a self, name: &'a str) -> Option<(InExperts<'a>, &'a str)> {
+        let (found, rest) = self.in_experts(name)?;
+        let leaf = rest.strip_prefix(OF_ALL)?;
+        let (module, _) = leaf.rsplit_once('.')?;
+        let [gate, up] = found.experts.expert.gate_up();
+        let is_known = [gate, up, found.experts.expert.down()].iter().any(|it| it.path == module);
+        is_known.then_some((found, leaf))
+    }
+
+    /// The layer with experts that a tensor of this name belongs to, and what follows the beginning of its experts' names.
+    fn in_experts<'a>(&'a self, name: &'a str) -> Option<(InExperts<'a>, &'a str)> {
+        let (number, rest) = name.strip_prefix(&*self.layer_prefix)?.split_once('.')?;
+        let layer = number.parse::<usize>().ok()?;
+        let mut experts = self.layers.get(layer)?.ops().filter_map(|op| match op {
+            Op::Experts(experts) => Some(experts),
+            Op::Attention(_) | Op::Mlp(_) => None,
+        });
+        experts.find_map(|experts| {
+            let base = experts.prefix.strip_suffix(OF_EACH)?;
+            Some((InExperts { layer, experts, base }, rest.strip_prefix(base)?))
+        })
+    }
+}
+
+/// The tensors of a model, each of an expert by itself also where those of all are in one.
+///
+/// # Errors
+/// [`CatalogError::NotOfAllExperts`] for one that is not as many slices as there are experts.
+pub fn unstack(
+    tensors: Vec<StoredTensor>,
+    spec: &ModelSpec,
+) -> Result<Vec<StoredTensor>, CatalogError> {
+    let mut all = Vec::with_capacity(tensors.len());
+    for tensor in tensors {
+        let Some((found, leaf)) = spec.stack(&tensor.name) else {
+            all.push(tensor);
+            continue;
+        };
+        let count = found.experts.count as u64;
+        let slice = match tensor.shape.split_first() {
+            Some((first, rest)) if *first == count && tensor.bytes.is_multiple_of(count) => rest,
+            _ => {
+                let (tensor, found) = (tensor.name, tensor.shape);
+                return Err(CatalogError::NotOfAllExperts { tensor, experts: count, found });
+            }
+        };
+        let bytes = tensor.bytes / count;
+        all.extend((0..count).map(|index| StoredTensor {
+            name: found.name(spec, Some(index as usize), leaf),
+            shape: slice.to_vec(),
+            // One that does not end in the file is refused by whoever takes these.
+            offset: tensor.offset.saturating_add(index * bytes),
+            bytes,
+            ..tensor
+        }));
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::Dtype;
+
+    fn model() -> ModelSpec {
+        let config = r#"{"architectures":["Qwen3MoeForCausalLM"],"hidden_size":64,"num_hidden_layers":2,
+            "num_attention_heads":2,"intermediate_size":16,"vocab_size":32,"rms_norm_eps":1e-6,
+            "max_position_embeddings":64,"num_experts":3,"num_experts_per_tok":1,"moe_intermediate_size":32,
+            "mlp_only_layers":[0]}"#;
+        ModelSpec::parse(config.as_bytes()).unwrap()
+    }
+
+    fn tensor(name: &str, shape: &[u64]) -> StoredTensor {
+        let (name, shape) = (name.to_owned(), shape.to_vec());
+        let bytes = 2 * shape.iter().product::<u64>();
+        let (dtype, encoding) = (Dtype::BF16, None);
+        StoredTensor { name, file: 1, dtype, shape, offset: 1000, bytes, encoding }
+    }
+
+    #[test]
+    fn an_experts_slice_has_the_name_that_taking_the_whole_apart_gives() {
+        let (model, whole) = (model(), "model.layers.1.mlp.switch_mlp.down_proj.weight");
+        let found = unstack(vec![tensor(whole, &[3, 64, 32])], &model).unwrap();
+        assert_eq!(found.len(), 3);
+        for (index, slice) in found.iter().enumerate() {
+            assert_eq!(slice.name, format!("model.layers.1.mlp.experts.{index}.down_proj.weight"));
+            assert_eq!((slice.file, &slice.shape[..], slice.bytes), (1, &[64, 32][..], 4096));
+            assert_eq!(slice.offset, 1000 + 4096 * index as u64);
+            let back = ExpertSlice { name: whole.to_owned(), index, count: 3 };
+            assert_eq!(model.expert_slice(&slice.name), Some(back));
+        }
+        let module = model.expert_slice("model.layers.1.mlp.experts.2.up_proj").unwrap();
+        assert_eq!((&*module.name, module.index), ("model.layers.1.mlp.switch_mlp.up_proj", 2));
+    }
+
+    #[test]
+    fn what_is_no_expert_stays() {
+        let model = model();
+        for name in [
+            "model.layers.0.mlp.switch_mlp.down_proj.weight", // A layer without experts.
+            "model.layers.2.mlp.switch_mlp.down_proj.weight",
+            "model.layers.1.mlp.switch_mlp.side_proj.weight",
+            "model.layers.1.mlp.switch_mlp.weight",
+            "model.layers.1.mlp.gate.weight",
+            "switch_mlp.down_proj.weight",
+        ] {
+            let one = vec![tensor(name, &[5, 2])];
+            assert_eq!(unstack(one.clone(), &model).unwrap(), one);
+            assert_eq!(model.expert_slice(name), None);
+        }
+        for name in ["model.layers.1.mlp.experts.3.up_proj", "model.layers.1.mlp.experts.up_proj"] {
+            assert_eq!(model.expert_slice(name), None);
+        }
+    }
+
+    #[test]
+    fn a_tensor_of_more_or_fewer_experts_is_refused() {
+        let (model, name) = (model(), "model.layers.1.mlp.switch_mlp.down_proj.scales");
+        for shape in [&[4, 64, 1][..], &[2, 3], &[]] {
+            let error = unstack(vec![tensor(name, shape)], &model).unwrap_err();
+            assert!(matches!(error, CatalogError::NotOfAllExperts { .. }), "{error}");
+            assert!(error.to_string().contains(name) && error.to_string().contains("3 experts"));
+        }
+    }
+}
