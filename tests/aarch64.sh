@@ -62,7 +62,7 @@ for tool in "$linker" "$runner"; do
   command -v "$tool" >/dev/null || not_shown "$tool is not installed"
 done
 
-# Kernels as in a release, because emulated code is slow enough; they are of one crate, so the others are optimized less,
+# Kernels as in a release, because emulated code is slow enough; they are of one crate, so libraries are optimized less,
 # and nothing more is done when all is linked. Model checks try orders of a model of memory that is no processor's: elsewhere
 # they find the same, and much sooner.
 export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16

@@ -326,7 +326,8 @@ mod tests {
             let zeros = Reuse.alloc_zeroed(large);
             assert_eq!(zeros, used);
             let bytes = std::slice::from_raw_parts(zeros, large.size());
-            assert!(bytes == vec![0; large.size()]); // At once: byte by byte, Miri needs a minute.
+            // At once: byte by byte, Miri needs a minute.
+            assert!(bytes == vec![0; large.size()], "all bytes are zeros");
             Reuse.dealloc(zeros, large);
         }
     }
