@@ -88,6 +88,16 @@ pub enum Order {
 }
 
 impl Piece {
+    /// Where it begins to be read, file and offset; `None` for what is read nowhere.
+    pub(crate) fn source(&self) -> Option<(usize, u64)> {
+        let begins = |from: &Stretch| (from.file, from.offset);
+        match self {
+            Piece::Copy { from, .. } => Some(begins(from)),
+            Piece::Rows(rows) => rows.parts.first().map(|(_, from)| begins(from)),
+            Piece::Known { .. } | Piece::Checksum { .. } => None,
+        }
+    }
+
     /// What a part of it fills: bytes of it, or rows of a matrix.
     pub(crate) fn places(&self, range: &Range<u64>) -> Vec<(Place, u64)> {
         let count = range.end - range.start;

@@ -71,7 +71,7 @@ fn stored(
     there: &HashMap<&str, &Tensor>,
 ) -> Result<Option<Encoding>, CatalogError> {
     let part = |part: Part| there.get(format!("{module}{}", part.ending()).as_str());
-    let said = said(module, config);
+    let said = module_format(module, config);
     let dtype = |it: Part| part(it).map(|tensor| tensor.dtype);
     let by_format = part(Part::Weight).and_then(|weight| weight.stored.encoding);
     let encoding = by_format.or_else(|| recognise(&ModuleTensors { dtype: &dtype }, said));
@@ -88,7 +88,7 @@ fn stored(
 }
 
 /// What the configuration says of a module: by its name, or by that of the one that has it together with others.
-fn said(module: &str, config: &ModelSpec) -> Option<ModuleFormat> {
+fn module_format(module: &str, config: &ModelSpec) -> Option<ModuleFormat> {
     let quantization = config.quantization.as_ref()?;
     let of_one = quantization.of(module);
     let of_all = || Some(quantization.of(&config.expert_slice(module)?.name));

@@ -40,8 +40,9 @@ fn open(location: Location) -> Result<Checkpoint, Error> {
     let contents = location.container.open(&location.path)?;
     let Contents { spec: config, stored } = contents;
     let Stored { texts, files, tensors: stored, warnings: found } = stored;
-    let stored = unstack(stored, &config)?;
     check_places(&files, &stored)?;
+    let stored = unstack(stored, &config)?;
+    check_places(&files, &stored)?; // A model may have an expert in a tensor of its own, too.
     let mut warnings = Vec::new();
     let generation = generation::read(&texts, &mut warnings);
     warnings.extend(found);

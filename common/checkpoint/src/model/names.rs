@@ -28,7 +28,7 @@ pub enum Role {
 }
 
 /// What the name of a bias ends in.
-const BIAS: &str = ".bias";
+pub(super) const BIAS: &str = ".bias";
 /// Ends of names that old files carry and inference computes itself.
 const IGNORED_ENDS: &[&str] =
     &[".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias"];
@@ -40,6 +40,17 @@ fn part_of(name: &str, weight: &str) -> Option<Part> {
     let module = weight.strip_suffix(Part::Weight.ending())?;
     let (own, part) = Part::split(name)?;
     (own == module).then_some(part)
+}
+
+/// Whether a text is a number as names have it: without a sign or leading zeros.
+fn is_decimal(number: &str) -> bool {
+    let digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    digits && (number.len() == 1 || !number.starts_with('0'))
+}
+
+/// The number that a name has, if it is one and not too large for any.
+pub(super) fn decimal(number: &str) -> Option<usize> {
+    number.parse().ok().filter(|_| is_decimal(number))
 }
 
 /// The names of a model's tensors.
@@ -112,11 +123,10 @@ impl<'a> Names<'a> {
             .strip_prefix(&*spec.layer_prefix)
             .and_then(|rest| rest.split_once('.'))
             .ok_or_else(unknown)?;
-        let decimal = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
-        if !decimal || (number.len() > 1 && number.starts_with('0')) {
+        if !is_decimal(number) {
             return Err(unknown());
         }
-        let layer = number.parse::<usize>().ok();
+        let layer = decimal(number);
         let Some((layer, modules)) = layer.and_then(|it| Some((it, self.layers.get(it)?))) else {
             return Ok(Role::Ignored);
         };

@@ -2,50 +2,61 @@
 //!
 //! Everything else knows the experts of a layer as modules of their own; here is which slice of which tensor each is.
 
+use super::names::{BIAS, decimal};
 use super::spec::{ExpertsSpec, Op};
 use super::whole::ModelSpec;
 use crate::catalog::CatalogError;
 use crate::container::StoredTensor;
+use crate::encoding::Part;
 
 /// What precedes the number of an expert, at its end, and what MLX has in the place of both (`SwitchGLU` in mlx-lm).
 const OF_EACH: &str = "experts.";
 const OF_ALL: &str = "switch_mlp.";
 
-/// One expert's part of what lies in one tensor.
+/// Where MLX has a module or a tensor of one expert: together with those of all experts of the layer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ExpertSlice {
     /// What the whole is called.
     pub name: String,
-    /// Which slice it is,
+    /// The expert's number: the whole has one slice for each, in order.
     pub index: usize,
-    /// of how many of equal size.
+    /// How many experts there are; their slices are of equal size.
     pub count: usize,
 }
 
-/// What a name says of a layer with experts.
-struct InExperts<'a> {
+/// A layer's experts, as names begin that have them.
+struct Mixture<'a> {
     layer: usize,
     experts: &'a ExpertsSpec,
     /// What precedes the number of an expert, but for [`OF_EACH`].
     base: &'a str,
 }
 
-impl InExperts<'_> {
-    /// The name of what follows an expert's number, or of all experts in one.
+impl Mixture<'_> {
+    /// The name of what an expert calls `leaf`, or of all experts' in one.
     fn name(&self, spec: &ModelSpec, expert: Option<usize>, leaf: &str) -> String {
         let (layer, base) = (self.layer, self.base);
         let middle = expert.map_or(OF_ALL.to_owned(), |expert| format!("{OF_EACH}{expert}."));
         spec.layer_tensor_name(layer, &format!("{base}{middle}{leaf}"))
+    }
+
+    /// Whether an expert has a module of that name, or a module that has a tensor of that name.
+    fn has(&self, leaf: &str) -> bool {
+        let mut endings = Part::ALL.map(Part::ending).into_iter().chain([BIAS]);
+        let module = endings.find_map(|ending| leaf.strip_suffix(ending)).unwrap_or(leaf);
+        let [gate, up] = self.experts.expert.gate_up();
+        [gate, up, self.experts.expert.down()].iter().any(|it| it.path == module)
     }
 }
 
 impl ModelSpec {
     /// Where MLX has what is called `name`, a module of an expert or a tensor of one; `None` for anything else.
     pub fn expert_slice(&self, name: &str) -> Option<ExpertSlice> {
-        let (found, rest) = self.in_experts(name)?;
+        let (found, rest) = self.mixture(name)?;
         let (number, leaf) = rest.strip_prefix(OF_EACH)?.split_once('.')?;
-        let (index, count) = (number.parse().ok()?, found.experts.count);
-        (index < count).then(|| ExpertSlice { name: found.name(self, None, leaf), index, count })
+        let (index, count) = (decimal(number)?, found.experts.count);
+        let is_there = index < count && found.has(leaf);
+        is_there.then(|| ExpertSlice { name: found.name(self, None, leaf), index, count })
     }
 
     /// Whether a tensor of this name has those of all experts of a layer.
@@ -53,32 +64,32 @@ impl ModelSpec {
         self.stack(name).is_some()
     }
 
-    /// The layer whose experts' tensors are in the one of this name, and the rest of the name.
-    fn stack<'a>(&'a self, name: &'a str) -> Option<(InExperts<'a>, &'a str)> {
-        let (found, rest) = self.in_experts(name)?;
+    /// The experts whose tensors are in the one of this name, and the rest of the name.
+    fn stack<'a>(&'a self, name: &'a str) -> Option<(Mixture<'a>, &'a str)> {
+        let (found, rest) = self.mixture(name)?;
         let leaf = rest.strip_prefix(OF_ALL)?;
-        let (module, _) = leaf.rsplit_once('.')?;
-        let [gate, up] = found.experts.expert.gate_up();
-        let is_known = [gate, up, found.experts.expert.down()].iter().any(|it| it.path == module);
-        is_known.then_some((found, leaf))
+        found.has(leaf).then_some((found, leaf))
     }
 
-    /// The layer with experts that a tensor of this name belongs to, and what follows the beginning of its experts' names.
-    fn in_experts<'a>(&'a self, name: &'a str) -> Option<(InExperts<'a>, &'a str)> {
+    /// The experts that something of this name may belong to, and what follows the beginning of their names.
+    fn mixture<'a>(&'a self, name: &'a str) -> Option<(Mixture<'a>, &'a str)> {
         let (number, rest) = name.strip_prefix(&*self.layer_prefix)?.split_once('.')?;
-        let layer = number.parse::<usize>().ok()?;
+        let layer = decimal(number)?;
         let mut experts = self.layers.get(layer)?.ops().filter_map(|op| match op {
             Op::Experts(experts) => Some(experts),
             Op::Attention(_) | Op::Mlp(_) => None,
         });
         experts.find_map(|experts| {
             let base = experts.prefix.strip_suffix(OF_EACH)?;
-            Some((InExperts { layer, experts, base }, rest.strip_prefix(base)?))
+            Some((Mixture { layer, experts, base }, rest.strip_prefix(base)?))
         })
     }
 }
 
-/// The tensors of a model, each of an expert by itself also where those of all are in one.
+/// The tensors of a model, each of an expert by itself also where those of all are in one. A layer has a dozen of these at most,
+/// so that what comes of names that are there once is bounded by the model's experts.
+///
+/// Of each tensor, all bytes must be in its file.
 ///
 /// # Errors
 /// [`CatalogError::NotOfAllExperts`] for one that is not as many slices as there are experts.
@@ -104,8 +115,7 @@ pub fn unstack(
         all.extend((0..count).map(|index| StoredTensor {
             name: found.name(spec, Some(index as usize), leaf),
             shape: slice.to_vec(),
-            // One that does not end in the file is refused by whoever takes these.
-            offset: tensor.offset.saturating_add(index * bytes),
+            offset: tensor.offset + index * bytes, // Below its end, which is in the file.
             bytes,
             ..tensor
         }));
@@ -153,8 +163,12 @@ mod tests {
     fn what_is_no_expert_stays() {
         let model = model();
         for name in [
-            "model.layers.0.mlp.switch_mlp.down_proj.weight", // A layer without experts.
+            "model.layers.0.mlp.switch_mlp.down_proj.weight", // The layer has no experts.
             "model.layers.2.mlp.switch_mlp.down_proj.weight",
+            "model.layers.01.mlp.switch_mlp.down_proj.weight",
+            "model.layers.+1.mlp.switch_mlp.down_proj.weight",
+            "model.layers.1.mlp.switch_mlp.down_proj.weight.3",
+            "model.layers.1.mlp.switch_mlp.down_proj.inv_freq",
             "model.layers.1.mlp.switch_mlp.side_proj.weight",
             "model.layers.1.mlp.switch_mlp.weight",
             "model.layers.1.mlp.gate.weight",
@@ -164,8 +178,9 @@ mod tests {
             assert_eq!(unstack(one.clone(), &model).unwrap(), one);
             assert_eq!(model.expert_slice(name), None);
         }
-        for name in ["model.layers.1.mlp.experts.3.up_proj", "model.layers.1.mlp.experts.up_proj"] {
-            assert_eq!(model.expert_slice(name), None);
+        for leaf in ["3.up_proj", "up_proj", "00.up_proj", "0.rotary_emb.inv_freq", "0.up_proj.x"] {
+            let name = format!("model.layers.1.mlp.experts.{leaf}");
+            assert_eq!(model.expert_slice(&name), None, "{name}");
         }
     }
 

@@ -57,6 +57,18 @@ pub(super) fn say_packed(
     PACKED.iter().for_each(|key| drop(config.insert((*key).to_owned(), packed.clone())));
 }
 
+/// Says of modules that have another name now what it said of them, of several with one name what it said of the last.
+pub(super) fn rename_modules(
+    config: &mut Map<String, Value>,
+    renamed: impl Fn(&str) -> Option<String>,
+) {
+    for key in PACKED {
+        let Some(Value::Object(modules)) = config.get_mut(key) else { continue };
+        let said = std::mem::take(modules).into_iter();
+        modules.extend(said.map(|(module, form)| (renamed(&module).unwrap_or(module), form)));
+    }
+}
+
 /// As the file's text.
 pub(super) fn to_text(config: &Map<String, Value>) -> Vec<u8> {
     let mut text = serde_json::to_vec_pretty(config).expect("it was JSON");

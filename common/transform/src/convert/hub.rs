@@ -60,28 +60,40 @@ pub fn to_hub(
     let mut modules = Vec::new();
     for numbers in &all {
         let becomes = becomes(numbers, encode, format)?;
-        let slice = |name: &str| spec.expert_slice(name).filter(|_| mlx);
+        let slice = |name: &str| spec.expert_slice(name).filter(|_| mlx && !numbers.is_ignored);
         if let (true, Some(module)) = (numbers.is_matrix, module(&numbers.name)) {
             let packed = becomes.packed(numbers);
             match slice(module) {
                 None => modules.push((module.to_owned(), packed)),
                 Some(all) if all.index == 0 => modules.push((all.name, packed)),
-                Some(_) => {} // As the first.
+                Some(_) => {} // The first spoke for all.
             }
         }
-        for group in becomes.groups(&source, numbers) {
-            match slice(&numbers.name) {
+        for mut group in becomes.groups(&source, numbers) {
+            let mut place = None;
+            for tensor in &mut group.tensors {
+                if let Some(all) = slice(&tensor.name) {
+                    (tensor.name, place) = (all.name, Some((all.index, all.count)));
+                }
+            }
+            match place {
                 None => groups.push(group),
-                Some(_) => stacks.add(group, slice, &mut groups)?,
+                Some(place) => stacks.add(group, place, &mut groups)?,
             }
         }
     }
-    stacks.fill(&mut groups);
+    stacks.fill(&mut groups)?;
     let metadata = [("format".to_owned(), if mlx { "mlx" } else { "pt" }.to_owned())].into();
     let files = Files { metadata, most_bytes, always_index: mlx };
     let (mut outputs, mut pieces) = lay_out(groups, files);
+    if mlx {
+        pieces.sort_by_key(Piece::source); // Experts of one tensor may lie apart.
+    }
     let mut config = config::read(&source.texts)?;
     match encode {
+        Encode::AsStored if mlx => {
+            config::rename_modules(&mut config, |module| Some(spec.expert_slice(module)?.name));
+        }
         Encode::AsStored => {}
         Encode::Float(float) => config::say_plain(&mut config, float),
         Encode::Affine(scheme) => {

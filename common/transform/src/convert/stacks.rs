@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use cake_checkpoint::ExpertSlice;
-
-use crate::error::{Error, Unsupported};
+use crate::error::{Error, PLAIN_FIRST, Unsupported};
 use crate::hub::{Filled, Group};
 use crate::safetensors::TensorToWrite;
+
+const FORMAT: &str = "MLX";
 
 /// Tensors that are filled expert by expert.
 #[derive(Debug, Default)]
@@ -24,54 +24,55 @@ struct Stack {
 }
 
 impl Stacks {
-    /// Adds what is one expert's; `slice` says where its tensors belong. The first of a kind adds a group to `groups`, in
-    /// its place.
+    /// Adds a matrix or vector of the expert of that number, of so many: its tensors, under the names of those that have all
+    /// experts', and what fills its slice of them. The first of a kind adds a group to `groups`, in its place.
     ///
     /// # Errors
-    /// [`Unsupported::Encoding`] for an expert that is not stored as the others of its layer.
-    ///
-    /// # Panics
-    /// If it is no expert's.
+    /// [`Unsupported::Encoding`] for one that is not stored as those of the layer's other experts.
     pub(super) fn add(
         &mut self,
-        group: Group,
-        slice: impl Fn(&str) -> Option<ExpertSlice>,
+        Group { tensors, filled }: Group,
+        (index, count): (usize, usize),
         groups: &mut Vec<Group>,
     ) -> Result<(), Error> {
-        let Group { tensors, filled } = group;
-        let slices: Vec<ExpertSlice> =
-            tensors.iter().filter_map(|tensor| slice(&tensor.name)).collect();
-        let [ExpertSlice { name, index, count }, ..] = &slices[..] else {
-            panic!("what is added is an expert's");
-        };
-        let whole = |(tensor, slice): (&TensorToWrite, &ExpertSlice)| TensorToWrite {
-            name: slice.name.clone(),
+        let Some(first) = tensors.first() else { return Ok(()) };
+        let stacked = |tensor: &TensorToWrite| TensorToWrite {
+            name: tensor.name.clone(),
             dtype: tensor.dtype,
-            shape: [&[slice.count as u64], &tensor.shape[..]].concat(),
-            bytes: tensor.bytes.saturating_mul(slice.count as u64),
+            shape: [&[count as u64], &tensor.shape[..]].concat(),
+            bytes: tensor.bytes.saturating_mul(count as u64),
         };
-        let whole: Vec<TensorToWrite> = tensors.iter().zip(&slices).map(whole).collect();
-        let stack = self.by_name.entry(name.clone()).or_insert_with(|| {
-            groups.push(Group { tensors: whole.clone(), filled: Vec::new() });
-            Stack { group: groups.len() - 1, filled: vec![None; *count] }
+        let of_all: Vec<TensorToWrite> = tensors.iter().map(stacked).collect();
+        let stack = self.by_name.entry(first.name.clone()).or_insert_with(|| {
+            groups.push(Group { tensors: of_all.clone(), filled: Vec::new() });
+            Stack { group: groups.len() - 1, filled: vec![None; count] }
         });
-        if groups[stack.group].tensors != whole {
-            let (tensor, found) = (tensors[0].name.clone(), tensors[0].dtype.to_string());
-            let hint = " beside experts of another type in one layer; encode them";
-            return Err(Unsupported::Encoding { tensor, found, format: "MLX", hint }.into());
+        if groups[stack.group].tensors != of_all {
+            let TensorToWrite { name: tensor, dtype, .. } = first.clone();
+            let found = format!("{dtype} in expert {index} and in another way in others");
+            let (format, hint) = (FORMAT, PLAIN_FIRST);
+            return Err(Unsupported::Encoding { tensor, found, format, hint }.into());
         }
-        stack.filled[*index] = filled.into_iter().next();
+        if let (Some(place), Some(filled)) =
+            (stack.filled.get_mut(index), filled.into_iter().next())
+        {
+            *place = Some(filled);
+        }
         Ok(())
     }
 
-    /// Says what the groups that were added are filled with.
+    /// Fills the groups that were added.
     ///
-    /// # Panics
-    /// If an expert was not added.
-    pub(super) fn fill(self, groups: &mut [Group]) {
-        for Stack { group, filled } in self.by_name.into_values() {
-            let all = filled.into_iter().map(|one| one.expect("a model has all of its experts"));
-            groups[group].filled = all.collect();
+    /// # Errors
+    /// [`Unsupported::Cannot`] if a layer has not all of its experts.
+    pub(super) fn fill(self, groups: &mut [Group]) -> Result<(), Error> {
+        for (name, Stack { group, filled }) in self.by_name {
+            let all: Option<Vec<Filled>> = filled.into_iter().collect();
+            groups[group].filled = all.ok_or_else(|| {
+                let what = format!("only some of the experts that {name} has");
+                Unsupported::Cannot { format: FORMAT, what }
+            })?;
         }
+        Ok(())
     }
 }

@@ -28,8 +28,7 @@ pub(crate) struct Args {
 impl Args {
     /// Compares, and fails if there is any difference.
     pub(in crate::cli) async fn run(self, interrupts: Interrupts) -> Result<(), Error> {
-        let (before, after) =
-            block_in_place(|| Ok::<_, Error>((both(&self.before)?, both(&self.after)?)))?;
+        let (before, after) = block_in_place(|| apart(both(&self.before)?, both(&self.after)?))?;
         let threads = threads(self.threads);
         let read = move |progress: &Progress| {
             let (before, after) = ((&before.0, before.1.as_ref()), (&after.0, after.1.as_ref()));
@@ -50,13 +49,24 @@ impl Args {
 }
 
 /// What is read, and the model that it is, if it is one that runs here.
-fn both(model: &str) -> Result<(Source, Option<Checkpoint>), Error> {
-    let mut source = open(model)?;
+type Read = (Source, Option<Checkpoint>);
+
+fn both(model: &str) -> Result<Read, Error> {
+    let source = open(model)?;
     let checkpoint = source.checkpoint().ok();
-    if let Some(checkpoint) = &checkpoint {
-        source.unstack(&checkpoint.config)?;
-    }
     Ok((source, checkpoint))
+}
+
+/// The two with each expert's tensors by themselves, if both are known as models: else names must stay those of the files.
+fn apart(mut before: Read, mut after: Read) -> Result<(Read, Read), Error> {
+    if let ((_, Some(_)), (_, Some(_))) = (&before, &after) {
+        for (source, checkpoint) in [&mut before, &mut after] {
+            if let Some(checkpoint) = checkpoint {
+                source.unstack(&checkpoint.config)?;
+            }
+        }
+    }
+    Ok((before, after))
 }
 
 fn text(found: &Difference) -> String {
