@@ -24,5 +24,5 @@ sysroot=$(rustc +nightly --print sysroot)
 
 # The clock and the number of processors are the machine's; nothing else is. The orders are tried beside each other.
 MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-many-seeds=0..${MIRI_SEEDS:-4}" \
-  cargo +nightly miri test --package cake-engine --lib --target-dir target/miri -- \
+  cargo +nightly miri test --package cake-engine --no-default-features --lib --target-dir target/miri -- \
   cpu::small:: cpu::buffer:: pool::threads:: pool::stretches:: pool::upcoming:: reuse::

@@ -77,6 +77,7 @@ class Hub:
     def __init__(self, directory):
         with open(os.path.join(directory, "config.json"), encoding="utf-8") as file:
             self.config = json.load(file)
+        self.config.setdefault("num_local_experts", self.config.get("num_experts"))
         self.stored = {}
         for name in sorted(os.listdir(directory)):
             if name.startswith("model") and name.endswith(".safetensors"):
@@ -107,13 +108,17 @@ class Hub:
         bits, group = quantization["bits"], quantization["group_size"]
         words = self.plain(name)
         codes = words[..., None] >> np.arange(0, 32, bits, dtype=np.uint32) & (2**bits - 1)
-        codes = codes.reshape(len(words), -1, group).astype(np.float32)
+        codes = codes.reshape(*words.shape[:-1], -1, group).astype(np.float32)
         scales, biases = (self.plain(f"{module}.{part}").astype(np.float32) for part in ("scales", "biases"))
-        return (codes * scales[..., None] + biases[..., None]).reshape(len(words), -1)
+        return (codes * scales[..., None] + biases[..., None]).reshape(*words.shape[:-1], -1)
 
     def experts(self, prefix, leaf):
+        """What all experts of a layer have there, and in how many tensors."""
+        of_all = f"{prefix}mlp.switch_mlp.{leaf}.weight"
+        if of_all in self.stored:
+            return self.tensor(of_all), 1
         names = [f"{prefix}mlp.experts.{index}.{leaf}.weight" for index in range(self.config["num_local_experts"])]
-        return np.stack([self.tensor(name) for name in names])
+        return np.stack([self.tensor(name) for name in names]), len(names)
 
 
 class File:
@@ -147,8 +152,7 @@ def of_hub(file, hub, name):
     _, layer, leaf = module.split(".")
     prefix = f"model.layers.{layer}."
     if leaf.endswith("_exps"):
-        stacked = hub.experts(prefix, f"{leaf[4:-5]}_proj")
-        return stacked, len(stacked)
+        return hub.experts(prefix, f"{leaf[4:-5]}_proj")
     leaf = {**LEAVES, **OF_ARCH.get(file.arch, {})}[leaf]
     return hub.tensor(f"{prefix}{leaf}.{ending}"), 1
 

@@ -437,7 +437,7 @@ mod tests {
         assert_eq!(held(CPU, layer), BYTES);
         let copied = 2 * (BYTES - 2 * 2 * 256); // In f32, of all but the norms.
         assert_eq!(held(DeviceKind::Candle, layer), BYTES + copied);
-        for device in [CPU, DeviceKind::Candle] {
+        for device in DeviceKind::on_processor() {
             for max_bytes in [u64::MAX, 2 * BYTES] {
                 let probe = probe_layer(device, &config, BF16, 1, max_bytes, 2).unwrap();
                 assert_eq!(probe.bytes, BYTES, "{device:?}");

@@ -4,19 +4,12 @@
 use cake_checkpoint::{Activation, AttentionSpec, KvDtype};
 use candle_core::{D, DType, Result, Tensor};
 
-use super::{Device, DeviceScratch, StoredLinear};
+use super::{Device, DeviceScratch, StoredLinear, candle_scratch};
 use crate::batch::{AttendRow, BatchItem, RowKinds};
 use crate::error::Error;
 use crate::options::EngineOptions;
 use crate::rope::Rotation;
 use crate::step::Step;
-
-/// Bytes of one f32.
-const F32_BYTES: u64 = 4;
-
-/// What each thread of candle's products keeps on the processor: as much as its second-level cache has, of which none has
-/// more than this. Candle computes on as many threads as the processor has, whatever is asked.
-const THREAD_BYTES: u64 = 4 << 20;
 
 /// One of candle's devices.
 pub(crate) struct Candle(candle_core::Device);
@@ -171,22 +164,6 @@ impl Kept {
     }
 }
 
-/// What a product copies of its activations, at most.
-fn product_bytes(inputs: u64, rows: u64) -> u64 {
-    inputs.saturating_mul(rows).saturating_mul(F32_BYTES)
-}
-
-/// Of rotations and of [`Candle::attended`]: keys and values by head, each gathered, widened, repeated and turned; scores,
-/// scaled, masked, and what the softmax makes of them on its way; and the copies that turn queries.
-fn attention_bytes(spec: &AttentionSpec, rows: usize, context: usize, _: usize) -> u64 {
-    let (rows, context, width) = (rows as u64, context as u64, spec.q_dim() as u64);
-    let past = context.saturating_mul(width).saturating_mul(6);
-    let scores = rows.saturating_mul(context).saturating_mul(6 * spec.heads as u64 + 3);
-    let queries = rows.saturating_mul(width).saturating_mul(6);
-    let floats = [past, scores, queries].into_iter().fold(0, u64::saturating_add);
-    floats.saturating_mul(F32_BYTES)
-}
-
 /// An operation of candle's that failed.
 fn failed(error: candle_core::Error) -> Error {
     Error::Device(Box::new(error))
@@ -199,11 +176,7 @@ impl Device for Candle {
     type Kept = Kept;
 
     fn scratch() -> DeviceScratch {
-        DeviceScratch {
-            product: product_bytes,
-            attention: attention_bytes,
-            thread: |_| THREAD_BYTES,
-        }
+        candle_scratch::SCRATCH
     }
 
     fn compute<R>(&self, _: u64, work: impl FnOnce() -> R) -> R {

@@ -1,8 +1,9 @@
 //! Choosing the device that computes.
 
+#[cfg(feature = "candle")]
 use super::candle::Candle;
 use super::cpu::Cpu;
-use super::{Device, DeviceScratch};
+use super::{Device, DeviceScratch, candle_scratch};
 use crate::error::Error;
 use crate::options::{DeviceKind, DeviceMemory, EngineOptions};
 
@@ -53,11 +54,11 @@ impl OnDevice for Open {
 pub(crate) fn scratch_of(device: DeviceKind) -> DeviceScratch {
     match device {
         DeviceKind::Cpu => Cpu::scratch(),
-        DeviceKind::Candle => Candle::scratch(),
+        DeviceKind::Candle => candle_scratch::SCRATCH,
         #[cfg(feature = "cuda")]
-        DeviceKind::Cuda => Candle::scratch(),
+        DeviceKind::Cuda => candle_scratch::SCRATCH,
         #[cfg(feature = "metal")]
-        DeviceKind::Metal => Candle::scratch(),
+        DeviceKind::Metal => candle_scratch::SCRATCH,
     }
 }
 
@@ -65,7 +66,10 @@ pub(crate) fn scratch_of(device: DeviceKind) -> DeviceScratch {
 pub(crate) fn on<W: OnDevice>(options: &EngineOptions, work: W) -> Result<W::Output, Error> {
     match options.device {
         DeviceKind::Cpu => work.run(Cpu::new(options)?),
+        #[cfg(feature = "candle")]
         DeviceKind::Candle => work.run(Candle::on_cpu()),
+        #[cfg(not(feature = "candle"))]
+        DeviceKind::Candle => Err(Error::Device("this build has no candle".into())),
         #[cfg(feature = "cuda")]
         DeviceKind::Cuda => work.run(Candle::on_cuda()?),
         #[cfg(feature = "metal")]

@@ -1,7 +1,9 @@
 //! What computes the blocks of a stage. Model mathematics (`block/`) is written once over [`Device`]; a device is a
 //! folder or a file beside this one, and a line in `choice`.
 
+#[cfg(feature = "candle")]
 mod candle;
+mod candle_scratch;
 pub(crate) mod choice;
 pub(crate) mod cpu;
 

@@ -40,7 +40,7 @@ fn check(name: &str, cuts: &[usize], options: &EngineOptions) {
 #[test]
 fn every_device_says_what_the_reference_says() {
     for name in NAMES {
-        for device in [DeviceKind::Cpu, DeviceKind::Candle] {
+        for device in DeviceKind::on_processor() {
             check(name, &[], &options(device, 2));
             check(name, &[1], &options(device, 1));
         }

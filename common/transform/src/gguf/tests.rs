@@ -26,6 +26,7 @@ const MODELS: &[(&str, &str)] = &[
     ("qwen2-mlx4", "qwen2"),
     ("qwen3", "qwen3"),
     ("qwen3-moe", "qwen3moe"),
+    ("qwen3-moe-mlx4", "qwen3moe"),
     ("gemma3", "gemma3"),
     ("phi3", "phi3"),
 ];
