@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Has other programs read what `cake-master convert` makes of golden models: the `gguf` package, MLX, and the crate that
-# defines APR files.
+# Has other programs read what `cake-master convert` makes of golden models: the `gguf` package, MLX, mlx-lm (which answers
+# with it), and the crate that defines APR files.
 #   formats.sh PROGRAM    PROGRAM is a cake-master; `install.sh` has made the virtual environment beside this file
 set -euo pipefail
 program=$(realpath "$1")
@@ -29,7 +29,7 @@ for model in llama llama3-tied mistral phi3 qwen2 qwen3 qwen3-moe gemma3; do
 done
 
 mkdir "$scratch/gguf"
-for model in llama llama-mlx8 llama-sharded llama3-tied mistral phi3 qwen2 qwen2-mlx4 qwen3 qwen3-moe gemma3; do
+for model in llama llama-mlx8 llama-sharded llama3-tied mistral phi3 qwen2 qwen2-mlx4 qwen3 qwen3-moe qwen3-moe-mlx4 gemma3; do
   for type in f32 f16 bf16 q8_0 q4_0; do
     convert "../golden/$model" --to gguf --encode "$type" --out "$scratch/gguf/$model-$type.gguf"
   done
@@ -41,4 +41,18 @@ for model in llama llama3-tied qwen2 qwen3 qwen3-moe gemma3 phi3; do
     convert "../golden/$model" --to mlx --encode "$encode" --out "$scratch/$model-$encode"
     venv/bin/python mlx_check.py "$scratch/$model-$encode" "../golden/$model"
   done
+  venv/bin/python mlx_answers.py "$scratch/$model-as-stored" "../golden/$model"
 done
+# The same configuration in the words of transformers 5, of which mlx-lm knows some for some families.
+cp -r ../golden/llama3-tied "$scratch/newer"
+venv/bin/python - "$scratch/newer/config.json" <<'END'
+import json, sys
+with open(sys.argv[1]) as file:
+    config = json.load(file)
+scaling = config.pop("rope_scaling")
+config["rope_parameters"] = {**scaling, "rope_theta": config.pop("rope_theta")}
+with open(sys.argv[1], "w") as file:
+    json.dump(config, file)
+END
+convert "$scratch/newer" --to mlx --out "$scratch/newer-mlx"
+venv/bin/python mlx_answers.py "$scratch/newer-mlx" "$scratch/newer"

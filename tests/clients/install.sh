@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Gets what the tests with programs of others need, as far as it is not there: OpenAI's package for Python, that for GGUF
-# files and MLX in a virtual environment and Prometheus' promtool beside this file, Debian's chromium with its driver, and
-# its libfaketime (root).
+# files, MLX and mlx-lm in a virtual environment and Prometheus' promtool beside this file, Debian's chromium with its
+# driver, and its libfaketime (root).
 set -euo pipefail
 cd "$(dirname "$0")"
 openai_version=3.54.0
 gguf_version=0.19.0
 mlx_version=0.32.4
+mlx_lm_version=0.32.2
 
 if ! venv/bin/python -c "import openai; assert openai.__version__ == '$openai_version'" 2>/dev/null; then
   python3 -m venv venv 2>/dev/null || {
@@ -21,6 +22,9 @@ if ! venv/bin/pip --disable-pip-version-check show gguf 2>/dev/null | grep -qx "
 fi
 if ! venv/bin/pip --disable-pip-version-check show mlx 2>/dev/null | grep -qx "Version: $mlx_version"; then
   venv/bin/pip install --quiet --disable-pip-version-check "mlx[cpu]==$mlx_version" numpy
+fi
+if ! venv/bin/pip --disable-pip-version-check show mlx-lm 2>/dev/null | grep -qx "Version: $mlx_lm_version"; then
+  venv/bin/pip install --quiet --no-compile --disable-pip-version-check "mlx-lm==$mlx_lm_version"
 fi
 if ! command -v chromedriver >/dev/null || ! command -v chromium >/dev/null; then
   DEBIAN_FRONTEND=noninteractive apt-get update -qq

@@ -1,9 +1,11 @@
 //! Conversions, by what comes out.
 
+mod experts;
+
 use std::fs;
 use std::path::Path;
 
-use cake_checkpoint::{Checkpoint, Encoding, FloatType, Scheme};
+use cake_checkpoint::{Encoding, FloatType, Scheme};
 
 use super::{Encode, HubFormat, to_hub};
 use crate::testing::{Quiet, golden};
@@ -97,93 +99,6 @@ fn packed_weights_become_plain_ones_in_files_of_some_size() {
     for changed in &found.changed {
         assert!(changed.by.unwrap().largest < 1e-3, "{changed:?}");
     }
-}
-
-#[test]
-fn mlx_has_the_experts_of_a_layer_in_one_tensor_and_they_come_back_as_they_were() {
-    let home = tempfile::tempdir().unwrap();
-    let stack = "model.layers.0.mlp.switch_mlp.gate_proj";
-    let (before, same) = apart(golden("qwen3-moe"));
-    for (encode, parts) in [(Encode::AsStored, 1), (Encode::Affine(Scheme::Q4), 3)] {
-        let path = home.path().join(encode.to_string());
-        let found = converted("qwen3-moe", HubFormat::Mlx, encode, &path);
-        assert_eq!(found.tensors.iter().filter(|it| it.name.starts_with(stack)).count(), parts);
-        assert!(found.tensors.iter().all(|it| !it.name.contains(".experts.")));
-        let (found, model) = apart(found);
-        assert!(model.warnings.is_empty(), "{:?}", model.warnings);
-        let (all, stacked) = ((&before, Some(&same)), (&found, Some(&model)));
-        let difference = compare(all, stacked, 2, &Quiet).unwrap();
-        assert!(difference.added.is_empty() && difference.removed.is_empty(), "{difference:?}");
-        assert_eq!(difference.changed.is_empty(), encode == Encode::AsStored);
-        for changed in &difference.changed {
-            assert!(changed.by.unwrap().largest < 1.0 / 15.0, "{changed:?}");
-        }
-        // Modules of their own again, for transformers.
-        let (hub, again) = (HubFormat::Safetensors, home.path().join(format!("{encode}-again")));
-        let (from, target) =
-            (Source::open(path.to_str().unwrap()), Target::Directory(again.clone()));
-        let job = to_hub(from.unwrap(), &model, hub, Encode::AsStored, target, u64::MAX).unwrap();
-        job.run(OPTIONS, &Quiet).unwrap();
-        let again = Source::open(again.to_str().unwrap()).unwrap();
-        let model = again.checkpoint().unwrap();
-        let difference = compare(stacked, (&again, Some(&model)), 2, &Quiet).unwrap();
-        assert_eq!(difference.equal, Numbers::of(&again, Some(&model)).len(), "{difference:?}");
-        assert!(difference.removed.is_empty(), "{difference:?}");
-    }
-}
-
-/// A golden model with experts of which one tensor was changed or added: its header's entry and, if it is new, its bytes.
-fn changed(
-    home: &Path,
-    name: &str,
-    change: impl Fn(&mut serde_json::Value, usize) -> Vec<u8>,
-) -> Source {
-    let from = Path::new(crate::testing::GOLDEN).join("qwen3-moe");
-    let to = home.join(name);
-    fs::create_dir(&to).unwrap();
-    for entry in fs::read_dir(&from).unwrap().flatten() {
-        fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
-    }
-    let path = to.join("model.safetensors");
-    let file = fs::read(&path).unwrap();
-    let (length, rest) = file.split_first_chunk::<8>().unwrap();
-    let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
-    let mut header: serde_json::Value = serde_json::from_slice(header).unwrap();
-    let more = change(&mut header, data.len());
-    let header = serde_json::to_vec(&header).unwrap();
-    let length = (header.len() as u64).to_le_bytes();
-    fs::write(&path, [&length[..], &header, data, &more].concat()).unwrap();
-    Source::open(to.to_str().unwrap()).unwrap()
-}
-
-#[test]
-fn experts_that_are_not_alike_are_refused_and_what_only_looks_like_one_is_none() {
-    let home = tempfile::tempdir().unwrap();
-    let to_mlx = |source: Source, encode| {
-        let checkpoint = source.checkpoint().unwrap();
-        let target = Target::Directory(home.path().join("out"));
-        to_hub(source, &checkpoint, HubFormat::Mlx, encode, target, u64::MAX).map(|_| ())
-    };
-    let odd = changed(home.path(), "odd", |header, _| {
-        header["model.layers.1.mlp.experts.2.up_proj.weight"]["dtype"] = "F16".into();
-        vec![]
-    });
-    let error = to_mlx(odd, Encode::AsStored).unwrap_err().to_string();
-    assert!(error.contains("switch_mlp.up_proj") && error.contains("expert 2"), "{error}");
-    let buffer = changed(home.path(), "buffer", |header, end| {
-        let entry =
-            serde_json::json!({"dtype": "F32", "shape": [1], "data_offsets": [end, end + 4]});
-        header["model.layers.0.mlp.experts.0.rotary_emb.inv_freq"] = entry;
-        vec![0; 4]
-    });
-    assert!(to_mlx(buffer, Encode::AsStored).is_ok());
-}
-
-/// The model, with its experts' tensors each by itself.
-fn apart(mut source: Source) -> (Source, Checkpoint) {
-    let checkpoint = source.checkpoint().unwrap();
-    source.unstack(&checkpoint.config).unwrap();
-    (source, checkpoint)
 }
 
 #[test]

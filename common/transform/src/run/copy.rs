@@ -13,6 +13,9 @@ use crate::piece::{Place, Stretch};
 
 /// What is read at once, to be hashed or to be written.
 const BUFFER_BYTES: usize = 1 << 20;
+/// Blocks in which file systems share what they hold, and pages in which the kernel copies: where the two do not begin at
+/// the same place of a block it shares nothing, and writes every page in two parts.
+const BLOCK_BYTES: u64 = 4096;
 
 /// Copies the bytes `range` of `from`.
 pub(super) fn copy(
@@ -26,7 +29,10 @@ pub(super) fn copy(
     let to = Place { output: place.output, offset: place.offset + range.start };
     let output = bench.outputs.file(to.output);
     let was_cached = bytes::is_cached(&source.handle, offset, length);
-    let in_kernel = in_kernel(&source.handle, offset, output, to.offset, length);
+    let in_kernel = match offset % BLOCK_BYTES == to.offset % BLOCK_BYTES {
+        true => in_kernel(&source.handle, offset, output, to.offset, length),
+        false => Ok(false),
+    };
     let in_kernel = in_kernel.map_err(|cause| match cause.kind() {
         ErrorKind::UnexpectedEof => Error::Shrunk { path: source.path.clone() },
         _ => bench.write_failed(to.output, cause),

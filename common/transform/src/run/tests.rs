@@ -2,33 +2,20 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use cake_checkpoint::{Dtype, Encoding, FloatType};
 
 use super::outputs::beside;
 use super::units::Units;
-use crate::testing::{GOLDEN, Quiet, golden};
+use crate::testing::{GOLDEN, Quiet, StopsAfter, golden};
 use crate::{
     Error, FloatForm, Form, Job, Observer, Options, Order, Output, Piece, Place, Rows, Source,
     Stretch, Target, merge, split,
 };
 
 const OPTIONS: Options = Options { force: false, threads: 2 };
-
-/// Who lets so many reports of progress pass, and then asks to stop.
-struct StopsAfter(AtomicU64);
-
-impl Observer for StopsAfter {
-    fn progress(&self, _: u64, _: u64) {
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).ok();
-    }
-
-    fn is_cancelled(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == 0
-    }
-}
 
 fn merged(name: &str, path: PathBuf) -> Job {
     merge(golden(name), Target::File(path)).unwrap()

@@ -10,8 +10,8 @@ use crate::piece::{Piece, Place, Rows};
 const UNITS: u64 = 2048;
 /// A unit is not smaller, as each costs some calls of the system and a line of the journal.
 const LEAST_UNIT: u64 = 64 << 10;
-/// A unit is not larger, as each thread holds one.
-const MOST_UNIT: u64 = 2 << 20;
+/// A unit is not larger, as each thread holds one, in several forms: that a model is larger takes no more memory.
+const MOST_UNIT: u64 = 1 << 20;
 /// Most that rows which belong together may have.
 const MOST_BYTES: u64 = 64 << 20;
 

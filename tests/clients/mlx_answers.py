@@ -1,0 +1,43 @@
+#!/usr/bin/env python3
+"""Has mlx-lm load what `cake-master convert --to mlx` wrote, by its configuration, and answer with it.
+
+    mlx_answers.py WRITTEN_DIRECTORY GOLDEN_DIRECTORY
+
+The logits of the golden model's prompt, computed in float32, must be the reference's but for rounding, and so must be the
+tokens that are most likely from there on.
+
+Needs mlx-lm, numpy and safetensors. Ends with 1 if anything differs.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import mlx.core as mx
+import mlx_lm.utils
+
+# Sums in another order: about what our own engine differs by.
+MOST = 2e-3
+
+
+def main():
+    written, golden = sys.argv[1:]
+    with open(os.path.join(golden, "expected.json")) as file:
+        expected = json.load(file)
+    logits = mx.load(os.path.join(golden, "expected.safetensors"))["logits"].astype(mx.float32)
+    model, _ = mlx_lm.utils.load_model(Path(written))
+    model.set_dtype(mx.float32)
+    ids = list(expected["prompt_ids"])
+    error = mx.abs(model(mx.array([ids]))[0].astype(mx.float32) - logits).max().item()
+    answer = []
+    for _ in expected["greedy_ids"]:
+        answer.append(mx.argmax(model(mx.array([ids + answer]))[0, -1]).item())
+    same = answer == expected["greedy_ids"]
+    told = "all equal" if same else f"{answer}, expected {expected['greedy_ids']}"
+    print(f"{written}: logits differ by at most {error:.1e}; {len(answer)} tokens: {told}")
+    sys.exit(0 if same and error <= MOST else 1)
+
+
+if __name__ == "__main__":
+    main()
