@@ -49,7 +49,7 @@ is_watched() {
 # which it knows nothing.
 export ASAN_COMPILES=1 RUSTC_WORKSPACE_WRAPPER=$PWD/tests/asan.sh ASAN_OPTIONS="detect_leaks=0:allocator_may_return_null=1"
 export CARGO_INCREMENTAL=0
-# Nor does it know of candle, which is built without it.
+# The engine is built without candle, whose code is not ours to watch.
 packages+=(--no-default-features)
 cargo test --lib "${packages[@]}" --no-run 2>&1 | tee "$probe/built"
 mapfile -t programs < <(sed -n 's/^ *Executable .*(\(.*\))$/\1/p' "$probe/built")

@@ -40,19 +40,27 @@ for model in llama llama3-tied qwen2 qwen3 qwen3-moe gemma3 phi3; do
   for encode in as-stored q4 q8; do
     convert "../golden/$model" --to mlx --encode "$encode" --out "$scratch/$model-$encode"
     venv/bin/python mlx_check.py "$scratch/$model-$encode" "../golden/$model"
+    venv/bin/python mlx_answers.py "$scratch/$model-$encode" "../golden/$model" "$encode"
   done
-  venv/bin/python mlx_answers.py "$scratch/$model-as-stored" "../golden/$model"
 done
-# The same configuration in the words of transformers 5, of which mlx-lm knows some for some families.
-cp -r ../golden/llama3-tied "$scratch/newer"
-venv/bin/python - "$scratch/newer/config.json" <<'END'
+for model in llama-mlx8 qwen2-mlx4 qwen3-moe-mlx4; do
+  convert "../golden/$model" --to mlx --out "$scratch/$model-mlx"
+  venv/bin/python mlx_answers.py "$scratch/$model-mlx" "../golden/$model"
+done
+# The same models with configurations under the keys of transformers 5 alone, of which mlx-lm knows some for some families.
+for model in llama3-tied gemma3 phi3; do
+  cp -r "../golden/$model" "$scratch/$model-newer"
+  venv/bin/python - "$scratch/$model-newer/config.json" <<'END'
 import json, sys
 with open(sys.argv[1]) as file:
     config = json.load(file)
-scaling = config.pop("rope_scaling")
-config["rope_parameters"] = {**scaling, "rope_theta": config.pop("rope_theta")}
+config.pop("sliding_window_pattern", None)
+theta, scaling = config.pop("rope_theta", None), config.pop("rope_scaling", None)
+if "rope_parameters" not in config:
+    config["rope_parameters"] = {**(scaling or {}), "rope_theta": theta}
 with open(sys.argv[1], "w") as file:
     json.dump(config, file)
 END
-convert "$scratch/newer" --to mlx --out "$scratch/newer-mlx"
-venv/bin/python mlx_answers.py "$scratch/newer-mlx" "$scratch/newer"
+  convert "$scratch/$model-newer" --to mlx --out "$scratch/$model-older"
+  venv/bin/python mlx_answers.py "$scratch/$model-older" "$scratch/$model-newer"
+done

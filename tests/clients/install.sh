@@ -8,6 +8,7 @@ openai_version=3.54.0
 gguf_version=0.19.0
 mlx_version=0.32.4
 mlx_lm_version=0.32.2
+transformers_version=5.24.0
 
 if ! venv/bin/python -c "import openai; assert openai.__version__ == '$openai_version'" 2>/dev/null; then
   python3 -m venv venv 2>/dev/null || {
@@ -24,7 +25,9 @@ if ! venv/bin/pip --disable-pip-version-check show mlx 2>/dev/null | grep -qx "V
   venv/bin/pip install --quiet --disable-pip-version-check "mlx[cpu]==$mlx_version" numpy
 fi
 if ! venv/bin/pip --disable-pip-version-check show mlx-lm 2>/dev/null | grep -qx "Version: $mlx_lm_version"; then
-  venv/bin/pip install --quiet --no-compile --disable-pip-version-check "mlx-lm==$mlx_lm_version"
+  # Most of what it brings is never imported, so nothing is compiled before it is.
+  venv/bin/pip install --quiet --no-compile --disable-pip-version-check "mlx-lm==$mlx_lm_version" \
+    "transformers==$transformers_version"
 fi
 if ! command -v chromedriver >/dev/null || ! command -v chromium >/dev/null; then
   DEBIAN_FRONTEND=noninteractive apt-get update -qq

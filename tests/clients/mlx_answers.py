@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Has mlx-lm load what `cake-master convert --to mlx` wrote, by its configuration, and answer with it.
 
-    mlx_answers.py WRITTEN_DIRECTORY GOLDEN_DIRECTORY
+    mlx_answers.py WRITTEN_DIRECTORY GOLDEN_DIRECTORY [as-stored|q8|q4]
 
 The logits of the golden model's prompt, computed in float32, must be the reference's but for rounding, and so must be the
-tokens that are most likely from there on.
+tokens that are most likely from there on. Of weights that were packed in 8 or 4 bits the logits may be off by what that
+does to them, which is a part of their spread.
 
-Needs mlx-lm, numpy and safetensors. Ends with 1 if anything differs.
+Needs mlx-lm. Ends with 1 if anything differs.
 """
 
 import json
@@ -19,17 +20,25 @@ import mlx_lm.utils
 
 # Sums in another order: about what our own engine differs by.
 MOST = 2e-3
+# Root of the mean square of the differences of packed weights' logits, in parts of the logits' own: what is computed with
+# other weights, or in another order of layers, is off by more than one.
+MOST_PACKED = {"q8": 0.2, "q4": 0.9}
 
 
 def main():
-    written, golden = sys.argv[1:]
+    written, golden, *encode = sys.argv[1:]
     with open(os.path.join(golden, "expected.json")) as file:
         expected = json.load(file)
     logits = mx.load(os.path.join(golden, "expected.safetensors"))["logits"].astype(mx.float32)
     model, _ = mlx_lm.utils.load_model(Path(written))
     model.set_dtype(mx.float32)
     ids = list(expected["prompt_ids"])
-    error = mx.abs(model(mx.array([ids]))[0].astype(mx.float32) - logits).max().item()
+    difference = model(mx.array([ids]))[0].astype(mx.float32) - logits
+    if encode and encode[0] in MOST_PACKED:
+        error = (mx.sqrt(mx.mean(difference**2)) / mx.std(logits)).item()
+        print(f"{written}: logits differ by {error:.4f} of their spread")
+        sys.exit(0 if error <= MOST_PACKED[encode[0]] else 1)
+    error = mx.abs(difference).max().item()
     answer = []
     for _ in expected["greedy_ids"]:
         answer.append(mx.argmax(model(mx.array([ids + answer]))[0, -1]).item())

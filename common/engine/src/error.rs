@@ -42,6 +42,10 @@ pub enum Error {
     Threads { threads: usize, source: std::io::Error },
     #[error("{found:?} is no numerics; write exact or fast")]
     UnknownNumerics { found: String },
+    #[error(
+        "this program was built without candle's operations; build it with the feature candle of cake-engine"
+    )]
+    NoCandle,
     #[error("CAKE_DEVICE is {found:?}, expected {expected}")]
     UnknownDevice { found: String, expected: String },
 

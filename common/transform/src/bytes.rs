@@ -3,6 +3,9 @@
 use std::fs::File;
 use std::io;
 
+/// The usual size of a file system's blocks and of pages.
+pub(crate) const BLOCK_BYTES: u64 = 4096;
+
 /// Fills `buffer` from `offset` on. Pages that were not in memory do not stay there, where the system can say so; those
 /// that were stay.
 ///

@@ -90,13 +90,18 @@ impl Asked {
 
 /// The instructions that this processor has, as `CAKE_CPU` names them, and the name of their arithmetic.
 fn instructions() -> Vec<(&'static str, &'static str)> {
-    let mut all = vec![("", cake_engine::arithmetic().expect("the processor is known"))];
+    let best = cake_engine::arithmetic().expect("the processor is known");
+    #[allow(unused_mut, reason = "some architectures have one kind")]
+    let mut all = vec![("", best)];
     #[cfg(target_arch = "x86_64")]
     {
         use std::is_x86_feature_detected as has;
         all.push(("portable", "portable"));
         if has!("avx2") && has!("fma") && has!("f16c") {
             all.push(("avx2", "avx2"));
+        }
+        if best == "amx" {
+            all.push(("avx512", "avx512-bf16")); // Who has tile registers has both.
         }
     }
     all

@@ -1,4 +1,5 @@
-//! What candle's operations take of memory, which builds without candle plan with, too: others' workers compute with it.
+//! What candle's operations take of memory. It is kept apart from them because a program that was built without candle
+//! still plans for workers that have it.
 
 use cake_checkpoint::AttentionSpec;
 
@@ -20,8 +21,8 @@ fn product_bytes(inputs: u64, rows: u64) -> u64 {
     inputs.saturating_mul(rows).saturating_mul(F32_BYTES)
 }
 
-/// Of rotations and of attention (`attended` in `candle.rs`): keys and values by head, each gathered, widened, repeated and turned; scores,
-/// scaled, masked, and what the softmax makes of them on its way; and the copies that turn queries.
+/// Of rotations and of attention (`attended` in `candle.rs`): keys and values by head, each gathered, widened, repeated and
+/// turned; scores, scaled, masked, and what the softmax makes of them on its way; and the copies that turn queries.
 fn attention_bytes(spec: &AttentionSpec, rows: usize, context: usize, _: usize) -> u64 {
     let (rows, context, width) = (rows as u64, context as u64, spec.q_dim() as u64);
     let past = context.saturating_mul(width).saturating_mul(6);

@@ -69,7 +69,7 @@ pub(crate) fn on<W: OnDevice>(options: &EngineOptions, work: W) -> Result<W::Out
         #[cfg(feature = "candle")]
         DeviceKind::Candle => work.run(Candle::on_cpu()),
         #[cfg(not(feature = "candle"))]
-        DeviceKind::Candle => Err(Error::Device("this build has no candle".into())),
+        DeviceKind::Candle => Err(Error::NoCandle),
         #[cfg(feature = "cuda")]
         DeviceKind::Cuda => work.run(Candle::on_cuda()?),
         #[cfg(feature = "metal")]

@@ -1,7 +1,7 @@
 //! What a configuration says of how weights are stored, said anew.
 
 use cake_checkpoint::container::safetensors::CONFIG;
-use cake_checkpoint::{Affine, FloatType, TextFiles};
+use cake_checkpoint::{Affine, FloatType, LayerSpec, ModelSpec, Op, RopeScaling, TextFiles};
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Unsupported};
@@ -57,42 +57,102 @@ pub(super) fn say_packed(
     PACKED.iter().for_each(|key| drop(config.insert((*key).to_owned(), packed.clone())));
 }
 
-/// Says in the words of configurations before transformers 5, too, what these say otherwise: how positions are turned, and
-/// how many experts there are. Programs that know only those words would refuse, or take what is usual.
-pub(super) fn say_in_older_words(config: &mut Map<String, Value>) {
-    let none = Map::new();
-    let map = |value: Option<&Value>| value.and_then(Value::as_object).unwrap_or(&none).clone();
-    let turned = map(config.get("rope_parameters"));
-    // By kind of layer, where the kinds differ.
-    let in_window = map(turned.get("sliding_attention"));
-    let anywhere = match turned.contains_key("full_attention") {
-        true => map(turned.get("full_attention")),
-        false => turned,
+/// Repeats what the model computes under the keys that transformers 4 used: the rotation, the number of experts, and which
+/// layers see a window. mlx-lm knows only these for most families: without them it refuses, or takes what is usual.
+///
+/// # Errors
+/// [`Unsupported::Cannot`] for what these keys cannot say.
+pub(super) fn say_in_older_keys(
+    config: &mut Map<String, Value>,
+    model: &ModelSpec,
+) -> Result<(), Error> {
+    let (Some(full), sliding) = (model.rotations.first(), model.rotations.get(1)) else {
+        return Ok(());
     };
-    let of = |parameters: &Map<String, Value>, key: &str| parameters.get(key).cloned();
-    let older = [
-        ("rope_theta", of(&anywhere, "rope_theta")),
-        ("rope_local_base_freq", of(&in_window, "rope_theta")),
-        ("partial_rotary_factor", of(&anywhere, "partial_rotary_factor")),
-        ("rope_scaling", stretch(anywhere)),
-        ("num_experts", of(config, "num_local_experts")),
-    ];
-    for (key, value) in older {
-        let Some(value) = value.filter(|value| !value.is_null()) else { continue };
-        if config.get(key).is_none_or(Value::is_null) {
-            config.insert(key.to_owned(), value);
+    say_number(config, "rope_theta", full.rope.theta);
+    match scaling(&full.rope.scaling) {
+        Some(scaling) => drop(config.insert(SCALING.to_owned(), scaling)),
+        // What another key says of the same does not count, and nobody shall take it for what does.
+        None if config.contains_key(SCALING) => {
+            drop(config.insert(SCALING.to_owned(), Value::Null))
         }
+        None => {}
+    }
+    let attention = || {
+        model.layers.iter().flat_map(LayerSpec::ops).filter_map(|op| match op {
+            Op::Attention(attention) => Some(attention),
+            Op::Mlp(_) | Op::Experts(_) => None,
+        })
+    };
+    if let Some(whole) = attention().map(|it| it.head_dim).find(|whole| *whole != full.dim) {
+        say_number(config, "partial_rotary_factor", full.dim as f64 / whole as f64);
+    }
+    if let Some(sliding) = sliding {
+        let windows: Vec<bool> = attention().map(|it| it.window.is_some()).collect();
+        let pattern = pattern(&windows).filter(|_| sliding.rope.scaling == RopeScaling::None);
+        let cannot = || Unsupported::Cannot {
+            format: "a configuration for MLX",
+            what: "which layers see a window, or how positions are stretched in these".into(),
+        };
+        let pattern = pattern.ok_or_else(cannot)?;
+        say_number(config, "rope_local_base_freq", sliding.rope.theta);
+        config.insert("sliding_window_pattern".to_owned(), pattern.into());
+    }
+    let experts = model.layers.iter().flat_map(LayerSpec::ops).find_map(|op| match op {
+        Op::Experts(experts) => Some(experts.count),
+        Op::Attention(_) | Op::Mlp(_) => None,
+    });
+    if let Some(count) = experts {
+        config.insert("num_experts".to_owned(), count.into());
+    }
+    Ok(())
+}
+
+/// Where transformers 4 has how positions are stretched.
+const SCALING: &str = "rope_scaling";
+
+/// Says a number, unless it is said already.
+fn say_number(config: &mut Map<String, Value>, key: &str, value: f64) {
+    if config.get(key).and_then(Value::as_f64) != Some(value) {
+        config.insert(key.to_owned(), value.into());
     }
 }
 
-/// How positions are stretched, by those parameters, in older words; `None` if they are not.
-fn stretch(mut parameters: Map<String, Value>) -> Option<Value> {
-    let kind = parameters.get("rope_type").filter(|kind| *kind != "default")?.clone();
-    ["rope_theta", "partial_rotary_factor"]
-        .iter()
-        .for_each(|key| drop(parameters.shift_remove(*key)));
-    parameters.insert("type".to_owned(), kind);
-    Some(parameters.into())
+/// How positions are stretched; the kind under both of its names.
+fn scaling(scaling: &RopeScaling) -> Option<Value> {
+    let (kind, parameters) = match scaling {
+        RopeScaling::None => return None,
+        RopeScaling::Linear { factor } => ("linear", json!({ "factor": factor })),
+        RopeScaling::Llama3 {
+            factor,
+            low_freq_factor,
+            high_freq_factor,
+            original_max_position,
+        } => {
+            let original = match *original_max_position {
+                whole if whole.fract() == 0.0 && whole < 1e15 => json!(whole as u64),
+                other => json!(other),
+            };
+            let parameters = json!({
+                "factor": factor,
+                "low_freq_factor": low_freq_factor,
+                "high_freq_factor": high_freq_factor,
+                "original_max_position_embeddings": original,
+            });
+            ("llama3", parameters)
+        }
+    };
+    let mut all = json!({ "rope_type": kind, "type": kind });
+    all.as_object_mut()?.extend(parameters.as_object()?.clone());
+    Some(all)
+}
+
+/// The number of which each layer, counted from one, that is a multiple sees everything, where the others see a window.
+fn pattern(windows: &[bool]) -> Option<usize> {
+    let first = windows.iter().position(|windowed| !windowed).unwrap_or(windows.len());
+    let every = first + 1;
+    let has_it = |(layer, windowed): (usize, &bool)| *windowed == ((layer + 1) % every != 0);
+    windows.iter().enumerate().all(has_it).then_some(every)
 }
 
 /// Says of modules that have another name now what it said of them, of several with one name what it said of the last.
@@ -118,45 +178,86 @@ pub(super) fn to_text(config: &Map<String, Value>) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn in_older_words(config: Value) -> Value {
-        let mut config = config.as_object().unwrap().clone();
-        say_in_older_words(&mut config);
-        config.into()
-    }
+    const SIZES: &str = r#"{"num_hidden_layers": 4, "hidden_size": 32, "intermediate_size": 64,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 32, "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 64}"#;
 
-    fn with(config: &Value, more: Value) -> Value {
-        let mut config = config.as_object().unwrap().clone();
+    fn with(architecture: &str, more: &Value) -> Map<String, Value> {
+        let Ok(Value::Object(mut config)) = serde_json::from_str(SIZES) else { unreachable!() };
+        config.insert("architectures".to_owned(), json!([architecture]));
         config.extend(more.as_object().unwrap().clone());
-        config.into()
+        config
+    }
+
+    /// What a configuration says of these keys in the end; our own reader must read of it what it read before.
+    fn said(architecture: &str, more: Value, keys: &[&str]) -> Value {
+        let mut config = with(architecture, &more);
+        let read = |config: &Map<String, Value>| {
+            ModelSpec::parse(Value::from(config.clone()).to_string().as_bytes()).unwrap()
+        };
+        let before = read(&config);
+        say_in_older_keys(&mut config, &before).unwrap();
+        assert_eq!(read(&config), before, "{config:?}");
+        keys.iter().map(|key| config.get(*key).cloned().unwrap_or(json!("absent"))).collect()
     }
 
     #[test]
-    fn programs_that_know_only_older_words_find_them() {
-        let plain = json!({"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"},
-            "num_local_experts": 8});
-        let older = json!({"rope_theta": 5e5, "num_experts": 8});
-        assert_eq!(in_older_words(plain.clone()), with(&plain, older));
-        let stretched = json!({"rope_parameters": {"rope_theta": 1e4, "rope_type": "linear", "factor": 2.0,
-                "partial_rotary_factor": 0.5}, "rope_scaling": null});
-        let older = json!({"rope_theta": 1e4, "partial_rotary_factor": 0.5,
-            "rope_scaling": {"rope_type": "linear", "type": "linear", "factor": 2.0}});
-        assert_eq!(in_older_words(stretched.clone()), with(&stretched, older));
-        let by_kind = json!({"rope_parameters": {
-            "full_attention": {"rope_theta": 1e6, "rope_type": "linear", "factor": 8.0},
-            "sliding_attention": {"rope_theta": 1e4, "rope_type": "default"}}});
-        let older = json!({"rope_theta": 1e6, "rope_local_base_freq": 1e4,
-            "rope_scaling": {"rope_type": "linear", "type": "linear", "factor": 8.0}});
-        assert_eq!(in_older_words(by_kind.clone()), with(&by_kind, older));
-    }
-
-    #[test]
-    fn what_is_said_in_older_words_stays() {
-        for config in [
-            json!({"rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 2.0}}),
-            json!({"rope_theta": 1e4, "rope_parameters": {"rope_theta": 5e5}, "num_experts": 4}),
-            json!({"rope_parameters": "odd", "num_local_experts": null}),
-        ] {
-            assert_eq!(in_older_words(config.clone()), config);
+    fn a_rotation_is_said_under_the_older_keys_as_our_reader_reads_it() {
+        let keys = ["rope_theta", "rope_scaling"];
+        let cases = [
+            (
+                json!({"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}}),
+                json!([5e5, "absent"]),
+            ),
+            // What does not count, and another program would believe.
+            (
+                json!({"rope_parameters": {"rope_theta": 5e5}, "rope_theta": 1e4, "rope_scaling": {}}),
+                json!([5e5, null]),
+            ),
+            (json!({"rope_scaling": {"type": "none"}}), json!([1e4, null])),
+            (json!({}), json!([1e4, "absent"])),
+            (
+                json!({"rope_parameters": {"type": "linear", "factor": 2}}),
+                json!([1e4, {"rope_type": "linear", "type": "linear", "factor": 2.0}]),
+            ),
+            (
+                json!({"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+                    "high_freq_factor": 4.0}}),
+                json!([1e4, {"rope_type": "llama3", "type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+                    "high_freq_factor": 4.0, "original_max_position_embeddings": 64}]),
+            ),
+        ];
+        for (more, expected) in cases {
+            assert_eq!(said("LlamaForCausalLM", more.clone(), &keys), expected, "{more}");
         }
+        let part = json!({"rope_parameters": {"partial_rotary_factor": 0.5}});
+        assert_eq!(said("Phi3ForCausalLM", part, &["partial_rotary_factor"]), json!([0.5]));
+    }
+
+    #[test]
+    fn experts_are_counted_under_both_keys() {
+        let more =
+            json!({"num_local_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16});
+        let keys = ["num_experts", "num_local_experts"];
+        assert_eq!(said("Qwen3MoeForCausalLM", more, &keys), json!([8, 8]));
+    }
+
+    #[test]
+    fn windows_and_their_rotation_are_said_where_a_number_says_them() {
+        let layers = |kinds: [&str; 4]| {
+            let kinds = kinds.map(|kind| format!("{kind}_attention"));
+            json!({"sliding_window": 8, "layer_types": kinds, "rope_parameters": {
+                "full_attention": {"rope_theta": 3e6, "rope_type": "linear", "factor": 8.0},
+                "sliding_attention": {"rope_theta": 2e4, "rope_type": "default"}}})
+        };
+        let keys = ["sliding_window_pattern", "rope_theta", "rope_local_base_freq", "rope_scaling"];
+        let found =
+            said("Gemma3ForCausalLM", layers(["sliding", "full", "sliding", "full"]), &keys);
+        let scaling = json!({"rope_type": "linear", "type": "linear", "factor": 8.0});
+        assert_eq!(found, json!([2, 3e6, 2e4, scaling]));
+        let odd = with("Gemma3ForCausalLM", &layers(["full", "sliding", "sliding", "full"]));
+        let model = ModelSpec::parse(Value::from(odd.clone()).to_string().as_bytes()).unwrap();
+        let error = say_in_older_keys(&mut odd.clone(), &model).unwrap_err().to_string();
+        assert!(error.contains("which layers see a window"), "{error}");
     }
 }

@@ -105,7 +105,7 @@ pub fn to_hub(
         Encode::Q8_0 | Encode::Q4_0 => {} // Refused above, unless there was nothing to refuse.
     }
     if mlx {
-        config::say_in_older_words(&mut config);
+        config::say_in_older_keys(&mut config, spec)?;
     }
     let bytes = config::to_text(&config);
     let place = Place { output: outputs.len(), offset: 0 };

@@ -7,15 +7,18 @@ use std::ops::Range;
 
 use super::bench::Bench;
 use super::written::Written;
-use crate::bytes::{self, write_all_at};
+use crate::bytes::{self, BLOCK_BYTES, write_all_at};
 use crate::error::Error;
 use crate::piece::{Place, Stretch};
 
 /// What is read at once, to be hashed or to be written.
 const BUFFER_BYTES: usize = 1 << 20;
-/// Blocks in which file systems share what they hold, and pages in which the kernel copies: where the two do not begin at
-/// the same place of a block it shares nothing, and writes every page in two parts.
-const BLOCK_BYTES: u64 = 4096;
+/// Whether bytes lie alike in their blocks there and here. Where they do not, a file system shares none of them, and the
+/// kernel, which copies page by page, writes each page in two parts: slower than copying by hand, but for file systems
+/// whose server would have copied.
+fn lie_alike(from: u64, to: u64) -> bool {
+    from % BLOCK_BYTES == to % BLOCK_BYTES
+}
 
 /// Copies the bytes `range` of `from`.
 pub(super) fn copy(
@@ -28,15 +31,15 @@ pub(super) fn copy(
     let (offset, length) = (from.offset + range.start, range.end - range.start);
     let to = Place { output: place.output, offset: place.offset + range.start };
     let output = bench.outputs.file(to.output);
-    let was_cached = bytes::is_cached(&source.handle, offset, length);
-    let in_kernel = match offset % BLOCK_BYTES == to.offset % BLOCK_BYTES {
-        true => in_kernel(&source.handle, offset, output, to.offset, length),
-        false => Ok(false),
-    };
-    let in_kernel = in_kernel.map_err(|cause| match cause.kind() {
-        ErrorKind::UnexpectedEof => Error::Shrunk { path: source.path.clone() },
-        _ => bench.write_failed(to.output, cause),
-    })?;
+    let (mut copied, mut was_cached) = (false, true);
+    if lie_alike(offset, to.offset) {
+        was_cached = bytes::is_cached(&source.handle, offset, length);
+        let done = in_kernel(&source.handle, offset, output, to.offset, length);
+        copied = done.map_err(|cause| match cause.kind() {
+            ErrorKind::UnexpectedEof => Error::Shrunk { path: source.path.clone() },
+            _ => bench.write_failed(to.output, cause),
+        })?;
+    }
     let mut written = bench.written();
     written.place();
     bench.buffer.resize(BUFFER_BYTES, 0);
@@ -46,13 +49,13 @@ pub(super) fn copy(
         let buffer = &mut bench.buffer[..piece];
         source.read_at(offset + done, buffer)?;
         written.add(buffer);
-        if !in_kernel {
+        if !copied {
             write_all_at(output, buffer, to.offset + done)
                 .map_err(|cause| bench.write_failed(to.output, cause))?;
         }
         done += piece as u64;
     }
-    if in_kernel && !was_cached {
+    if copied && !was_cached {
         bytes::forget(&source.handle, offset, length);
     }
     Ok(written)
@@ -93,4 +96,22 @@ fn in_kernel(
 #[cfg(not(target_os = "linux"))]
 fn in_kernel(_: &File, _: u64, _: &File, _: u64, _: u64) -> std::io::Result<bool> {
     Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_lie_alike_where_they_begin_at_the_same_place_of_a_block() {
+        let (block, at) = (BLOCK_BYTES, 100);
+        for (from, to, alike) in [
+            (0, 0, true),
+            (at, at + 7 * block, true),
+            (at, at + 1, false),
+            (at, at + block / 2, false),
+        ] {
+            assert_eq!(lie_alike(from, to), alike, "{from} {to}");
+        }
+    }
 }

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 
-/// What the first line begins with.
-const FORMAT: &str = "cake-transform 2";
+/// What the first line begins with; another number wherever a unit of the same number says other bytes than before.
+const FORMAT: &str = "cake-transform 3";
 /// That of any journal, also of an earlier version of this program.
 const ANY_FORMAT: &str = "cake-transform ";
 /// Longest journal that is read: a line for each of some millions of units.
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn what_is_not_known_to_be_on_disk_is_doubtful_after_a_restart() {
-        let text = text(&["cake-transform 2 job boot", "u 3 aa", "u 1 bb", "s 1", "u 7 cc"]);
+        let text = text(&["cake-transform 3 job boot", "u 3 aa", "u 1 bb", "s 1", "u 7 cc"]);
         let same = parse(&text, "job", "boot").unwrap();
         assert_eq!(same.done.keys().copied().collect::<Vec<_>>(), [1, 3, 7]);
         assert_eq!((same.doubtful, same.latest, same.same_boot), (vec![], vec![7, 1], true));
@@ -299,8 +299,8 @@ mod tests {
     #[test]
     fn another_job_and_what_is_no_journal_count_for_nothing() {
         for lines in [
-            &["cake-transform 2 other boot", "u 3 aa"][..],
-            &["cake-transform 1 job boot", "u 3 aa"],
+            &["cake-transform 3 other boot", "u 3 aa"][..],
+            &["cake-transform 2 job boot", "u 3 aa"],
             &[""],
             &[],
         ] {
@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn it_ends_at_the_first_line_that_is_none() {
-        let good = text(&["cake-transform 2 job boot", "u 3 aa", "s 1"]);
+        let good = text(&["cake-transform 3 job boot", "u 3 aa", "s 1"]);
         for bad in ["v 3 aa", "u -3 aa", "s", "s x", "\0\0\0", ""] {
             let found = parse(&(good.clone() + bad + "\nu 5 bb\n"), "job", "boot").unwrap();
             assert_eq!(found.done.into_keys().collect::<Vec<_>>(), [3], "{bad:?}");
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn a_line_that_was_cut_counts_for_nothing() {
-        let cut = text(&["cake-transform 2 job boot", "u 3 aa"]) + "u 4 b";
+        let cut = text(&["cake-transform 3 job boot", "u 3 aa"]) + "u 4 b";
         let found = parse(&cut, "job", "boot").unwrap();
         assert_eq!((found.done.len(), found.bytes), (1, cut.len() as u64 - 5));
     }

@@ -263,7 +263,7 @@ fn a_run_that_was_killed_before_its_first_unit_goes_on() {
     let path = home.path().join("out");
     let job = merged("llama", path.clone());
     // With a journal alone, and with one that has a line, and a file that is not as long as it shall be.
-    let first = format!("cake-transform 2 {} boot\n", job.identity().unwrap());
+    let first = format!("cake-transform 3 {} boot\n", job.identity().unwrap());
     for (journal, part) in [("", None), (&*first, None), (&*first, Some(""))] {
         fs::write(beside(&path, ".part.journal"), journal).unwrap();
         if let Some(part) = part {

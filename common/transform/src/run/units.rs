@@ -2,15 +2,18 @@
 
 use std::ops::Range;
 
+use crate::bytes::BLOCK_BYTES;
 use crate::error::Error;
 use crate::job::Job;
 use crate::piece::{Piece, Place, Rows};
 
-/// About how many units a job has: what a run that was killed may have to do again, for each thread, is one of so many.
+/// At least about how many units a job has: what a run that was killed may have to do again, for each thread, is one of so
+/// many.
 const UNITS: u64 = 2048;
 /// A unit is not smaller, as each costs some calls of the system and a line of the journal.
 const LEAST_UNIT: u64 = 64 << 10;
-/// A unit is not larger, as each thread holds one, in several forms: that a model is larger takes no more memory.
+/// Most that a unit has, unless one row has more: each thread holds a unit, in several forms, so this bounds memory
+/// whatever a model's size.
 const MOST_UNIT: u64 = 1 << 20;
 /// Most that rows which belong together may have.
 const MOST_BYTES: u64 = 64 << 20;
@@ -55,7 +58,7 @@ struct Cut {
 impl Units {
     pub(super) fn of(job: &Job) -> Result<Units, Error> {
         let total = job.pieces.iter().map(source_bytes).fold(0, u64::saturating_add);
-        let unit_bytes = (total / UNITS).clamp(LEAST_UNIT, MOST_UNIT).next_multiple_of(4096);
+        let unit_bytes = (total / UNITS).clamp(LEAST_UNIT, MOST_UNIT).next_multiple_of(BLOCK_BYTES);
         let mut pieces = Vec::with_capacity(job.pieces.len());
         let mut count = 0u32;
         for piece in &job.pieces {

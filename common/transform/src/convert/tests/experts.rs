@@ -105,7 +105,7 @@ fn configuration(directory: &Path) -> Value {
 }
 
 #[test]
-fn what_mlx_wrote_is_the_same_after_a_while_as_modules_of_their_own() {
+fn experts_unstacked_and_stacked_again_are_what_mlx_lm_wrote() {
     let home = tempfile::tempdir().unwrap();
     let (apart, together) = (home.path().join("apart"), home.path().join("together"));
     let before = golden("qwen3-moe-mlx4");
@@ -130,7 +130,7 @@ fn what_mlx_wrote_is_the_same_after_a_while_as_modules_of_their_own() {
 }
 
 #[test]
-fn a_stack_whose_form_is_another_than_the_usual_is_told_apart_and_together() {
+fn a_stack_with_bits_of_its_own_keeps_them_unstacked_and_stacked() {
     let home = tempfile::tempdir().unwrap();
     let odd = home.path().join("odd");
     // The usual form is another one now, and all that has the former says so.
@@ -168,7 +168,7 @@ fn a_stack_whose_form_is_another_than_the_usual_is_told_apart_and_together() {
 }
 
 #[test]
-fn a_tensor_that_several_experts_fill_is_finished_after_a_stop_anywhere() {
+fn a_stack_is_finished_after_a_stop_anywhere() {
     let home = tempfile::tempdir().unwrap();
     let read = |directory: &Path| {
         let mut files: Vec<(String, Vec<u8>)> = (fs::read_dir(directory).unwrap().flatten())
