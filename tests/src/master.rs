@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::programs::environment;
 use crate::{Finished, Golden, Host, Running, TestWorker, process, programs};
 
 /// A person's workstation: where `cake-master` runs and what it remembers between runs.
@@ -86,7 +87,8 @@ impl Master {
             .args(args)
             .current_dir(self.state.path())
             .env("CAKE_STATE", self.state.path())
-            .env("RUST_BACKTRACE", "1");
+            .env("RUST_BACKTRACE", "1")
+            .envs(environment());
         for name in ["CAKE_WORKERS", "CAKE_LOG", "CAKE_DEVICE", "HF_HOME", "HF_HUB_CACHE"] {
             command.env_remove(name);
         }

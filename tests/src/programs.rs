@@ -13,6 +13,12 @@ pub struct Programs {
     pub worker: PathBuf,
 }
 
+/// What tests' programs have in their environment: they time layers for so short that no plan should rely on it, as no test
+/// does, and most of what tests compute was that. Benchmarks, which are built as releases, have nothing of it.
+pub fn environment() -> Option<(&'static str, &'static str)> {
+    cfg!(debug_assertions).then_some(("CAKE_PROBE_MS", "5"))
+}
+
 /// The binaries of the profile that this test was built with.
 ///
 /// The first call of a process runs `cargo build`: nothing is done if they are fresh, and a test

@@ -9,6 +9,7 @@ use cake_proto::{Client, ConnectError, Tag};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+use crate::programs::environment;
 use crate::{Cgroup, Host, process, programs};
 
 /// How long a worker may take to listen.
@@ -245,6 +246,7 @@ fn command(name: &str, options: &WorkerOptions<'_>, directory: &Path, store: &Pa
         .current_dir(directory)
         .env_remove("CAKE_LOG")
         .env_remove("CAKE_DEVICE")
+        .envs(environment())
         .envs(options.env.iter().cloned());
     match &options.host {
         Some(host) => host.command(&command),

@@ -46,6 +46,8 @@ pub enum Error {
         "this program was built without candle's operations; build it with the feature candle of cake-engine"
     )]
     NoCandle,
+    #[error("CAKE_PROBE_MS is {found:?}, expected a whole number of milliseconds, 1 to {most}")]
+    ProbeTime { found: String, most: u64 },
     #[error("CAKE_DEVICE is {found:?}, expected {expected}")]
     UnknownDevice { found: String, expected: String },
 

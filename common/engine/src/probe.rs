@@ -7,6 +7,7 @@
 mod quiet;
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
 use cake_checkpoint::{
@@ -26,6 +27,10 @@ use quiet::Watch;
 /// Time that a measurement takes. Longer than the 100 ms in which a system hands out a
 /// process's share of a CPU: in less, a process held to a quarter of one may look as fast as any.
 const WINDOW: Duration = Duration::from_millis(150);
+/// Names another, in milliseconds, where nobody relies on what is measured,
+const WINDOW_MS: &str = "CAKE_PROBE_MS";
+/// at most.
+const MOST_MS: u64 = 10_000;
 /// Measurements before one beside other work counts for want of a better one,
 const TRIES: usize = 3;
 /// the part by which two of them may differ if a third would say nothing new,
@@ -301,13 +306,14 @@ fn sustained(
     device: DeviceKind,
     mut run: impl FnMut() -> Result<(), Error>,
 ) -> Result<Timed, Error> {
+    let length = length(std::env::var_os(WINDOW_MS))?;
     run()?;
     let begin = Instant::now();
     let mut seen = Vec::new();
     loop {
         let (watch, window) = (Watch::start(device), Instant::now());
         let mut runs = 0;
-        while runs == 0 || window.elapsed() < WINDOW {
+        while runs == 0 || window.elapsed() < length {
             run()?;
             runs += 1;
         }
@@ -316,6 +322,18 @@ fn sustained(
         let enough = seen.len() == TRIES || begin.elapsed() > PATIENCE;
         if let Some(timed) = settled(&seen, enough) {
             return Ok(timed);
+        }
+    }
+}
+
+/// How long a measurement is to take, if the environment says that.
+fn length(named: Option<OsString>) -> Result<Duration, Error> {
+    let Some(named) = named.filter(|named| !named.is_empty()) else { return Ok(WINDOW) };
+    let millis = named.to_str().and_then(|text| text.parse().ok());
+    match millis.filter(|millis| (1..=MOST_MS).contains(millis)) {
+        Some(millis) => Ok(Duration::from_millis(millis)),
+        None => {
+            Err(Error::ProbeTime { found: named.to_string_lossy().into_owned(), most: MOST_MS })
         }
     }
 }
@@ -357,6 +375,17 @@ mod tests {
         assert_eq!(settled(&steady, false), Some(timed(100, false)), "the load is always there");
         let quiet = [timed(5, false), timed(6, true)];
         assert_eq!(settled(&quiet, false), Some(timed(6, true)));
+    }
+
+    #[test]
+    fn measurements_take_as_long_as_the_environment_says() {
+        assert_eq!(length(None).unwrap(), WINDOW);
+        assert_eq!(length(Some("".into())).unwrap(), WINDOW);
+        assert_eq!(length(Some("5".into())).unwrap(), Duration::from_millis(5));
+        for wrong in ["0", "10001", "-1", "fast"] {
+            let error = length(Some(wrong.into())).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("CAKE_PROBE_MS is {wrong:?}")), "{error}");
+        }
     }
 
     #[test]
