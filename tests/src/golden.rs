@@ -18,6 +18,8 @@ pub struct Golden {
     pub prompt_ids: Vec<u32>,
     /// The greedy answer, going on past any end token.
     pub greedy_ids: Vec<u32>,
+    /// How near the closest call of that was, in logits.
+    pub closest: f32,
     /// Logits of the prompt, `[prompt_ids.len(), vocab_size]` row-major.
     pub logits: Vec<f32>,
 }
@@ -51,10 +53,13 @@ pub fn golden(name: &str) -> Golden {
         let ids = expected[field].as_array().unwrap_or_else(|| panic!("{name}: no {field}"));
         ids.iter().map(|id| id.as_u64().expect("an id") as u32).collect()
     };
-    let num_layers = config["num_hidden_layers"].as_u64().expect("a number of layers") as usize;
+    let text = config.get("text_config").unwrap_or(&config);
+    let num_layers = text["num_hidden_layers"].as_u64().expect("a number of layers") as usize;
+    let closest = expected["smallest_greedy_margin"].as_f64().expect("a margin") as f32;
     let logits = read_logits(&path.join("expected.safetensors"));
     Golden {
         num_layers,
+        closest,
         prompt_ids: ids("prompt_ids"),
         greedy_ids: ids("greedy_ids"),
         logits,

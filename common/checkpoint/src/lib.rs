@@ -62,9 +62,10 @@ pub use locate::{LocateError, Location, hub_caches, hub_folder, locate, locate_i
 pub use mapped::MappedTensor;
 pub use mapped_matrix::MappedMatrix;
 pub use model::{
-    Activation, AttentionSpec, Branch, ConfigError, ExpertSlice, ExpertsSpec, FAMILIES, Family,
-    Fault, Joined, Kept, KvDtype, LayerSpec, LinearSpec, MAX_SPEC_BYTES, MlpSpec, ModelSpec, Name,
-    NormSpec, Op, Quantization, Role, Rope, RopeScaling, RotationSpec, RouterChoice, RouterSpec,
+    Activation, AttentionSpec, Branch, ConfigError, CorrectionSpec, ExpertSlice, ExpertsSpec,
+    FAMILIES, Family, Fault, GateUp, Joined, Kept, KvDtype, LayerSpec, LinearSpec, LogitsSpec,
+    MAX_SPEC_BYTES, MlpSpec, ModelSpec, Name, NormKind, NormSpec, Op, PositionScale, Quantization,
+    Role, Rope, RopeScaling, RotaryPairs, RotationSpec, RouterGroups, RouterScores, RouterSpec,
     SpecError, TensorKind, TensorSpec, unstack,
 };
 pub use range::LayerRange;

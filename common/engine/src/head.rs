@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use cake_checkpoint::{MappedMatrix, MappedTensor, ModelSpec, NormSpec, Watch};
+use cake_checkpoint::{LogitsSpec, MappedMatrix, MappedTensor, ModelSpec, NormSpec, Watch};
 
 use crate::batch::RowKinds;
+use crate::device::cpu::elementwise::capped;
+use crate::device::cpu::isa::tier::Tier;
 use crate::device::{Device, OnDevice, StoredLinear, on};
 use crate::error::Error;
 use crate::loader::norm_weight;
@@ -29,11 +31,12 @@ struct PartsOn<D: Device> {
     device: D,
     norm: D::Norm,
     head: D::Weight,
+    logits: LogitsSpec,
 }
 
 impl<D: Device> Parts for PartsOn<D> {
     fn forward(&self, hidden: Vec<f32>, width: usize, logits: bool) -> Result<Vec<f32>, Error> {
-        let Self { device, norm, head } = self;
+        let Self { device, norm, head, logits: LogitsSpec { multiplier, softcap } } = self;
         let kinds = RowKinds::generated(hidden.len() / width.max(1)); // No row counts as one of a prompt.
         // One norm and one product: what they free does not pile up.
         device.compute(u64::MAX, || {
@@ -42,7 +45,14 @@ impl<D: Device> Parts for PartsOn<D> {
                 return device.values(normed);
             }
             let [logits] = device.linear([head], &normed, &kinds)?;
-            device.values(logits)
+            let mut logits = device.values(logits)?;
+            if *multiplier != 1.0 {
+                logits.iter_mut().for_each(|logit| *logit *= multiplier);
+            }
+            if let Some(softcap) = softcap {
+                capped(Tier::detect(), *softcap, &mut logits);
+            }
+            Ok(logits)
         })
     }
 }
@@ -52,6 +62,7 @@ struct Load<'a> {
     norm: &'a MappedTensor,
     norm_spec: &'a NormSpec,
     head: StoredLinear,
+    logits: LogitsSpec,
 }
 
 impl OnDevice for Load<'_> {
@@ -60,7 +71,7 @@ impl OnDevice for Load<'_> {
     fn run<D: Device + 'static>(self, device: D) -> Result<Box<dyn Parts>, Error> {
         let norm = norm_weight(&device, "final norm", self.norm, self.norm_spec)?;
         let head = device.weight(self.head)?;
-        Ok(Box::new(PartsOn { device, norm, head }))
+        Ok(Box::new(PartsOn { device, norm, head, logits: self.logits }))
     }
 }
 
@@ -91,7 +102,8 @@ impl Head {
             numerics: options.numerics,
             precision: Precision::Bf16x2,
         };
-        let parts = on(options, Load { norm: &norm, norm_spec: &config.final_norm, head })?;
+        let (norm_spec, logits) = (&config.final_norm, config.logits);
+        let parts = on(options, Load { norm: &norm, norm_spec, head, logits })?;
         watch.check()?; // The norm was read just now.
         Ok(Head { parts, hidden_size, watch })
     }

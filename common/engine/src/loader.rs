@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use cake_checkpoint::{LinearSpec, MappedMatrix, MappedTensor, ModelSpec, NormSpec, Part};
+use cake_checkpoint::{
+    LinearSpec, MappedMatrix, MappedTensor, ModelSpec, NormSpec, Part, TensorSpec,
+};
 
 use crate::device::{Device, StoredLinear};
 use crate::error::Error;
-use crate::matrix::{StoredMatrix, vector};
+use crate::matrix::{StoredMatrix, numbers, vector};
 use crate::options::{EngineOptions, Precision};
 
 /// Where the tensors of a model come from, by full checkpoint name.
@@ -34,6 +36,12 @@ impl<D: Device> LayerLoader<'_, D> {
     pub(crate) fn norm(&self, norm: &NormSpec) -> Result<D::Norm, Error> {
         let (name, tensor) = self.find(&format!("{}.weight", norm.path))?;
         norm_weight(self.device, &name, &tensor, norm)
+    }
+
+    /// The numbers of a tensor that belongs to no module.
+    pub(crate) fn parameter(&self, spec: &TensorSpec) -> Result<Vec<f32>, Error> {
+        let (name, tensor) = self.find(&spec.leaf())?;
+        numbers(&name, &tensor, &spec.shape)
     }
 
     /// A linear layer. Activations of prompts are rounded to `precision`, where numerics let them be.
@@ -91,5 +99,5 @@ pub(crate) fn norm_weight<D: Device>(
 ) -> Result<D::Norm, Error> {
     let mut weight = vector(name, tensor, norm.width)?;
     weight.iter_mut().for_each(|weight| *weight += norm.offset);
-    device.norm_weight(weight, norm.eps as f32)
+    device.norm_weight(weight, norm.kind, norm.eps as f32)
 }

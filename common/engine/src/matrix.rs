@@ -198,7 +198,12 @@ fn check_length(name: &str, tensor: &MappedTensor) -> Result<(), Error> {
 
 /// A vector of `width` values, widened.
 pub(crate) fn vector(name: &str, tensor: &MappedTensor, width: usize) -> Result<Vec<f32>, Error> {
-    check_shape(name, tensor, &[width as u64])?;
+    numbers(name, tensor, &[width as u64])
+}
+
+/// The numbers of the tensor `name`, of this shape.
+pub(crate) fn numbers(name: &str, tensor: &MappedTensor, shape: &[u64]) -> Result<Vec<f32>, Error> {
+    check_shape(name, tensor, shape)?;
     Ok(float_type(name, tensor)?.widen(tensor.bytes()))
 }
 

@@ -61,8 +61,10 @@ pub(crate) struct StepMemory {
     hidden_size: usize,
     /// Numbers that all rotations have for a row.
     rotations: usize,
-    /// The operations of the layers, each kind once.
+    /// The operations of the layers, each kind once,
     ops: Vec<Op>,
+    /// and whether results are added up before they are added to the hidden states.
+    has_sums: bool,
 }
 
 impl StepMemory {
@@ -75,7 +77,9 @@ impl StepMemory {
             }
         }
         let rotations = model.rotations.iter().map(|rotation| rotation.dim).sum();
-        StepMemory { device, hidden_size: model.hidden_size, rotations, ops }
+        let mut branches = layers.iter().flat_map(|layer| &layer.branches);
+        let has_sums = branches.any(|branch| matches!(branch.op, Op::Sum(_)));
+        StepMemory { device, hidden_size: model.hidden_size, rotations, ops, has_sums }
     }
 
     /// Bytes of large blocks that the thread of a step of `rows` rows may have: its blocks, and its own part of what threads
@@ -100,7 +104,7 @@ impl StepMemory {
     fn attention(&self, rows: usize, context: usize, threads: usize) -> u64 {
         let attention = self.ops.iter().map(|op| match op {
             Op::Attention(it) => (self.device.attention)(it, rows, context, threads),
-            Op::Mlp(_) | Op::Experts(_) => 0,
+            Op::Mlp(_) | Op::Experts(_) | Op::Sum(_) => 0,
         });
         attention.max().unwrap_or(0)
     }
@@ -112,6 +116,7 @@ impl StepMemory {
             Op::Mlp(it) | Op::Experts(ExpertsSpec { expert: it, .. }) => {
                 [it.hidden_size, it.inner_size]
             }
+            Op::Sum(_) => [0; 2],
         });
         (self.device.thread)(inputs.max().unwrap_or(0) as u64)
     }
@@ -145,9 +150,10 @@ impl StepMemory {
                     let expert = mlp(&it.expert, rows, product);
                     network = network.max(total([scores, shares, experts, ends, expert]));
                 }
+                Op::Sum(_) => {} // Its parts are counted.
             }
         }
-        let hidden = floats(rows, self.hidden_size).saturating_mul(2);
+        let hidden = floats(rows, self.hidden_size).saturating_mul(2 + u64::from(self.has_sums));
         let noted = (rows as u64).saturating_mul(ROW_BYTES).saturating_add(STEP_BYTES);
         total([hidden, attention, network, floats(rows, self.rotations), noted])
     }
@@ -156,7 +162,12 @@ impl StepMemory {
 /// Gate, up and their product, and what is made of the inputs of both products.
 fn mlp(mlp: &MlpSpec, rows: usize, product: impl Fn(usize) -> u64) -> u64 {
     let inner = floats(rows, mlp.inner_size).saturating_mul(3);
-    total([inner, product(mlp.hidden_size), product(mlp.inner_size)])
+    // What is multiplied, and by what; both products and both lists of that.
+    let gate = mlp.output_gate.as_ref().map_or(0, |_| {
+        let noted = (rows as u64).saturating_mul(SHARE_BYTES);
+        total([floats(rows, mlp.hidden_size), floats(rows, 2), noted])
+    });
+    total([inner, product(mlp.hidden_size), product(mlp.inner_size), gate])
 }
 
 /// Bytes of `[rows, width]` in f32.

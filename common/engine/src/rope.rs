@@ -1,9 +1,9 @@
 //! Rotary position embedding: frequencies from the configuration, rotation of queries and keys.
 //!
-//! Half rotation, as all checkpoints of the families here have it: element `i` of the rotating part
-//! of a head pairs with element `i + rotary_dim / 2`; what follows that part passes through.
+//! Of the rotating part of a head, element `i` pairs with element `i + rotary_dim / 2`, or `2i` with `2i + 1`; what follows
+//! that part passes through.
 
-use cake_checkpoint::{Rope, RopeScaling, RotationSpec};
+use cake_checkpoint::{Rope, RopeScaling, RotaryPairs, RotationSpec};
 
 use crate::batch::AttendRow;
 
@@ -11,12 +11,20 @@ use crate::batch::AttendRow;
 pub(crate) struct Frequencies {
     /// One per pair, in f32 as the reference computes them.
     inverse: Vec<f32>,
+    /// What sines and cosines are multiplied with.
+    factor: f32,
+    pairs: RotaryPairs,
 }
 
 impl Frequencies {
     /// The frequencies of a rotation, scaled as it says.
     pub(crate) fn new(rotation: &RotationSpec) -> Frequencies {
-        Frequencies { inverse: inverse_frequencies(&rotation.rope, rotation.dim) }
+        let inverse = inverse_frequencies(&rotation.rope, rotation.dim);
+        let factor = match rotation.rope.scaling {
+            RopeScaling::Yarn { attention_factor, .. } => attention_factor as f32,
+            RopeScaling::None | RopeScaling::Linear { .. } | RopeScaling::Llama3 { .. } => 1.0,
+        };
+        Frequencies { inverse, factor, pairs: rotation.pairs }
     }
 
     /// The angles of one step's rows. Computed per step rather than for every position there could
@@ -29,11 +37,11 @@ impl Frequencies {
             for frequency in &self.inverse {
                 // Through f64, whose sine every library rounds to the same f32.
                 let (sin_angle, cos_angle) = f64::from(row.position as f32 * frequency).sin_cos();
-                cos.push(cos_angle as f32);
-                sin.push(sin_angle as f32);
+                cos.push(cos_angle as f32 * self.factor);
+                sin.push(sin_angle as f32 * self.factor);
             }
         }
-        Rotation { cos, sin, half }
+        Rotation { cos, sin, half, pairs: self.pairs }
     }
 }
 
@@ -72,6 +80,29 @@ fn inverse_frequencies(rope: &Rope, rotary_dim: usize) -> Vec<f32> {
             };
             plain.map(scale).collect()
         }
+        RopeScaling::Yarn {
+            factor,
+            beta_fast,
+            beta_slow,
+            original_max_position,
+            truncate,
+            attention_factor: _,
+        } => {
+            // The pair that turns so often in the context that the model was first trained for.
+            let pair = |turns: f64| {
+                let longest = original_max_position / (turns * std::f64::consts::TAU);
+                rotary_dim as f64 * longest.ln() / (2.0 * rope.theta.ln())
+            };
+            let (first, last) = (pair(beta_fast), pair(beta_slow));
+            let (first, last) = if truncate { (first.floor(), last.ceil()) } else { (first, last) };
+            let (first, last) = (first.max(0.0), last.min(rotary_dim as f64 - 1.0));
+            let width = if first == last { 0.001 } else { last - first };
+            let blend = |(pair, frequency): (usize, f32)| {
+                let divided = ((pair as f64 - first) / width).clamp(0.0, 1.0) as f32;
+                frequency / factor as f32 * divided + frequency * (1.0 - divided)
+            };
+            plain.enumerate().map(blend).collect()
+        }
     }
 }
 
@@ -81,6 +112,8 @@ pub(crate) struct Rotation {
     pub(crate) sin: Vec<f32>,
     /// Pairs of numbers of a head that rotate.
     pub(crate) half: usize,
+    /// Which numbers these are.
+    pub(crate) pairs: RotaryPairs,
 }
 
 #[cfg(test)]
@@ -114,5 +147,33 @@ mod tests {
         let smooth = (100.0 / 62.831_853 - 1.0) / 3.0;
         let blended = (1.0 - smooth) * 0.1 / 8.0 + smooth * 0.1;
         close(&inverse_frequencies(&rope, 8), &[1.0, blended, 0.00125, 0.000125]);
+    }
+
+    #[test]
+    fn yarn_keeps_pairs_that_turn_often_divides_those_that_do_not_and_blends_between() {
+        let scaling = |truncate| RopeScaling::Yarn {
+            factor: 4.0,
+            beta_fast: 8.0,
+            beta_slow: 1.0,
+            original_max_position: 100.0,
+            truncate,
+            attention_factor: 2.0,
+        };
+        let frequencies = |truncate| {
+            let rope = Rope { theta: 10000.0, scaling: scaling(truncate) };
+            inverse_frequencies(&rope, 8)
+        };
+        // Turns in 100 positions: 15.9, 1.59, 0.159 and 0.0159; eight are between pairs 0 and 1, one is between 1 and 2.
+        close(&frequencies(true), &[1.0, 0.1 * (0.5 + 0.5 / 4.0), 0.0025, 0.00025]);
+        let pair =
+            |turns: f64| 4.0 * (100.0 / (turns * std::f64::consts::TAU)).ln() / 10_000f64.ln();
+        let divided = ((1.0 - pair(8.0)) / (pair(1.0) - pair(8.0))) as f32;
+        let between = 0.1 * (divided / 4.0 + 1.0 - divided);
+        close(&frequencies(false), &[1.0, between, 0.0025, 0.00025]);
+        let rope = Rope { theta: 10000.0, scaling: scaling(true) };
+        let rotation = RotationSpec { rope, dim: 8, pairs: RotaryPairs::Halves };
+        let rows = [AttendRow { position: 0, blocks: &[] }];
+        let angles = Frequencies::new(&rotation).rotation(&rows);
+        assert_eq!((angles.cos, angles.sin), (vec![2.0; 4], vec![0.0; 4]));
     }
 }

@@ -4,7 +4,7 @@ mod made;
 
 use cake_checkpoint::{
     Affine, Branch, Encoding, ExpertsSpec, FloatType, LinearSpec, MlpSpec, ModelSpec, NormSpec, Op,
-    Part, RouterChoice,
+    Part,
 };
 use cake_engine::{Batch, BatchItem, DeviceKind, EngineOptions, Numerics};
 
@@ -56,7 +56,7 @@ impl Layer<'_> {
         for Branch { pre, op, .. } in &self.made.model.layers[self.index].branches {
             let normed = self.norm(pre.as_ref().unwrap(), x);
             let result = match op {
-                Op::Attention(_) => unreachable!("there is none"),
+                Op::Attention(_) | Op::Sum(_) => unreachable!("there is none"),
                 Op::Mlp(it) => self.mlp(it, &normed),
                 Op::Experts(it) => self.experts(it, &normed),
             };
@@ -75,7 +75,7 @@ impl Layer<'_> {
             assert!(last - next > CLEAR, "a choice between {last} and {next}");
         }
         likely.truncate(spec.chosen);
-        let RouterChoice::SoftmaxThenTopK { renormalise } = spec.router.choice;
+        let renormalise = spec.router.renormalise.is_some();
         let sum = if renormalise { likely.iter().map(|(_, weight)| weight).sum() } else { 1.0 };
         let mut sums = vec![0.0; x.len()];
         for (expert, weight) in likely {
@@ -86,7 +86,7 @@ impl Layer<'_> {
     }
 
     fn mlp(&self, spec: &MlpSpec, x: &[f64]) -> Vec<f64> {
-        let [gate, up] = spec.gate_up().map(|linear| self.linear(&linear, x));
+        let [gate, up] = [0, 1].map(|index| self.linear(&spec.gate_up()[index], x));
         let product = gate.iter().zip(up).map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up);
         self.linear(&spec.down(), &product.collect::<Vec<f64>>())
     }

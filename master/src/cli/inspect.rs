@@ -2,7 +2,7 @@
 use std::sync::Arc;
 
 use cake_checkpoint::units::format_bytes;
-use cake_checkpoint::{Checkpoint, LayerRange, LayerSpec, Op, RopeScaling, Scheme};
+use cake_checkpoint::{Checkpoint, LayerRange, LayerSpec, Op, Scheme};
 use cake_transform::{Source, Stats, stats};
 use serde::Serialize;
 use tokio::task::block_in_place;
@@ -150,12 +150,7 @@ fn summary(checkpoint: &Arc<Checkpoint>, tensors: bool) -> Summary<'_> {
         max_position_embeddings: config.max_position_embeddings,
         tie_word_embeddings: config.tie_word_embeddings,
         rope_theta: rope.map_or(0.0, |it| it.theta),
-        rope: match rope.map(|it| &it.scaling) {
-            None => "none",
-            Some(RopeScaling::None) => "default",
-            Some(RopeScaling::Linear { .. }) => "linear",
-            Some(RopeScaling::Llama3 { .. }) => "llama3",
-        },
+        rope: rope.map_or("none", |it| it.scaling.name()),
         files: checkpoint
             .files
             .iter()

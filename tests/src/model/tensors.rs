@@ -70,7 +70,9 @@ impl ModelShape {
             (TensorKind::Matrix, &[rows, columns]) => {
                 self.matrix(name, rows as usize, columns as usize)
             }
-            (TensorKind::Bias, _) => vec![self.numbers(name, shape, 0.0, NORM_SPREAD)],
+            (TensorKind::Bias | TensorKind::Parameter, _) => {
+                vec![self.numbers(name, shape, 0.0, NORM_SPREAD)]
+            }
             _ => vec![self.numbers(name, shape, 1.0, NORM_SPREAD)],
         }
     }

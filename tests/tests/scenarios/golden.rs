@@ -1,7 +1,12 @@
 //! Right: every family answers as the reference implementation does, alone and over workers.
+
+#[path = "../../golden/rounded.rs"]
+mod rounded;
+
 use cake_tests::golden::{max_difference, read_logits};
 use cake_tests::master::path;
 use cake_tests::{Golden, Master, TestWorker, WorkerOptions, golden, not_shown};
+use rounded::Rounded;
 
 /// Largest difference of a prompt logit from the reference, which sums in another order: the
 /// golden checkpoints' logits are of order 1 to 10, f32 carries 7 digits, and a wrong rotation or
@@ -13,8 +18,15 @@ const DEFAULT_LOGITS_TOLERANCE: f32 = 5e-2;
 /// The same where a prompt's activations are rounded to 8 bits in MLPs, and packed weights are, too.
 const BF16_LOGITS_TOLERANCE: f32 = 2e-1;
 /// The models with weights in bf16.
-const IN_BF16: &[&str] =
-    &["llama3-tied", "llama-sharded", "qwen2", "qwen3", "phi3", "gemma3", "qwen3-moe"];
+const IN_BF16: &[&str] = &[
+    "llama3-tied",
+    "llama-sharded",
+    "qwen2",
+    "qwen3",
+    "phi3",
+    "gemma3",
+    "qwen3-moe",
+];
 /// The models with packed weights.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];
 
@@ -122,10 +134,13 @@ fn models_answer_as_the_reference_does_by_default_with_all_instructions() {
             let file = path(&home.path().join("logits.safetensors"));
             let by_default = ["--numerics", "fast", "--logits-out", &file];
             let answer = Master::alone().cpu(cpu).answer(&golden, &[], &by_default);
-            assert_eq!(answer.output_ids, golden.greedy_ids, "{name} with {cpu:?}");
-            let difference = max_difference(&read_logits(file.as_ref()), &golden.logits);
+            println!("{name} with {cpu:?}:");
+            let rounded = Rounded { name, tolerance, closest: golden.closest };
+            assert_eq!(answer.output_ids.len(), golden.greedy_ids.len());
+            rounded.differ_at(&answer.output_ids, &golden.greedy_ids);
+            let (found, rows) = (read_logits(file.as_ref()), golden.prompt_ids.len());
+            let difference = rounded.compare(&found, &golden.logits, rows);
             println!("{name} with {cpu:?}: logits differ by {difference:e}");
-            assert!(difference <= tolerance, "{name} with {cpu:?}: {difference}");
         }
     }
 }

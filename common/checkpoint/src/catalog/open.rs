@@ -5,6 +5,7 @@ use std::fs::File;
 use std::sync::Mutex;
 
 use super::checkpoint::{Checkpoint, OuterTensors};
+use super::ends::has_own_head;
 use super::error::CatalogError;
 use super::expected::{Expected, check_params, expected_tensors};
 use super::tensor::Tensor;
@@ -38,11 +39,14 @@ impl Checkpoint {
 /// See [`Checkpoint::open_at`].
 fn open(location: Location) -> Result<Checkpoint, Error> {
     let contents = location.container.open(&location.path)?;
-    let Contents { spec: config, stored } = contents;
+    let Contents { spec: mut config, stored } = contents;
     let Stored { texts, files, tensors: stored, warnings: found } = stored;
     check_places(&files, &stored)?;
     let stored = unstack(stored, &config)?;
     check_places(&files, &stored)?; // A model may have an expert in a tensor of its own, too.
+    if config.tie_word_embeddings && has_own_head(&files, &stored, &config)? {
+        config.tie_word_embeddings = false;
+    }
     let mut warnings = Vec::new();
     let generation = generation::read(&texts, &mut warnings);
     warnings.extend(found);
@@ -120,7 +124,7 @@ fn check_places(
 
 fn role_of(tensor: &StoredTensor, names: &Names<'_>) -> Result<Role, CatalogError> {
     match names.role(&tensor.name)? {
-        // Some tied files store the head as well; the embedding is what counts.
+        // Some tied files store the same once more.
         Role::Head(_) if names.spec().tie_word_embeddings => Ok(Role::Ignored),
         role => Ok(role),
     }
@@ -200,6 +204,15 @@ fn warn_about(tensors: &[Tensor], config: &ModelSpec, warnings: &mut Vec<String>
             "{extra} tensors belong to layers past the {} that the configuration names; they are not used",
             config.layers.len()
         ));
+    }
+    for prefix in &config.other_prefixes {
+        let found = tensors.iter().filter(|tensor| tensor.name.starts_with(&**prefix)).count();
+        if found > 0 {
+            warnings.push(format!(
+                "{found} tensors of {} are for something else than text; they are not used",
+                prefix.trim_end_matches('.')
+            ));
+        }
     }
     for &id in &config.eos_token_ids {
         if id as usize >= config.vocab_size {

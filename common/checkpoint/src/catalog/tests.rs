@@ -166,11 +166,16 @@ fn an_untied_model_without_a_head() {
 }
 
 #[test]
-fn a_tied_model_that_stores_a_head_uses_the_embedding() {
+fn a_tied_model_that_stores_a_head_uses_it_if_it_is_another() {
     let mut tiny = TinyCheckpoint::single(1);
     tiny.config["tie_word_embeddings"] = json!(true);
     let checkpoint = tiny.open().unwrap();
-    assert!(checkpoint.head().is_none());
+    assert_eq!(checkpoint.head().unwrap().name, "lm_head.weight");
+    assert!(!checkpoint.config.tie_word_embeddings);
+    let same = tiny.tensor("model.embed_tokens.weight").3.clone();
+    tiny.tensor("lm_head.weight").3 = same;
+    let checkpoint = tiny.open().unwrap();
+    assert!(checkpoint.head().is_none() && checkpoint.config.tie_word_embeddings);
     assert_eq!(checkpoint.embedding().name, "model.embed_tokens.weight");
 }
 

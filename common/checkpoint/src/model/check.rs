@@ -7,12 +7,15 @@ use super::error::{Fault, SpecError};
 use super::limit;
 use super::rotation::{Rope, RopeScaling, RotationSpec};
 use super::spec::{
-    AttentionSpec, Branch, ExpertsSpec, Joined, LayerSpec, MlpSpec, Name, NormSpec, Op,
+    AttentionSpec, Branch, ExpertsSpec, GateUp, Joined, LayerSpec, MlpSpec, Name, NormSpec, Op,
+    PositionScale,
 };
 use super::whole::ModelSpec;
 
 /// Smallest number that is divided by, or that has to be told from zero: what f32 has in full precision.
 const LEAST: f64 = f32::MIN_POSITIVE as f64;
+/// Most axes of a tensor that is one row.
+const MOST_AXES: usize = 8;
 
 impl ModelSpec {
     /// Refuses whatever an engine, a probe or a formula for memory could not do with.
@@ -44,6 +47,13 @@ impl ModelSpec {
         name("layer_prefix", &self.layer_prefix)?;
         norm("width of the final norm", &self.final_norm, self.hidden_size)?;
         name("head", &self.head)?;
+        factor("multiplier of logits", self.logits.multiplier.into())?;
+        number(
+            "softcap of logits",
+            self.logits.softcap.unwrap_or(1.0).into(),
+            LEAST,
+            limit::FACTOR,
+        )?;
         size("number of end tokens", self.eos_token_ids.len(), 0, limit::END_TOKENS)?;
         size("number of rotations", self.rotations.len(), 0, limit::ROTATIONS)?;
         self.rotations.iter().try_for_each(rotation)?;
@@ -57,10 +67,15 @@ impl ModelSpec {
                 norm("width of a norm before or after an operation", outer, self.hidden_size)?;
             }
             factor("multiplier", (*multiplier).into())?;
-            match op {
-                Op::Attention(it) => self.attention(it)?,
-                Op::Mlp(it) => self.mlp(it)?,
-                Op::Experts(it) => self.experts(it)?,
+            let parts = op.parts();
+            size("number of operations in a sum", parts.len(), 1, limit::BRANCHES)?;
+            for op in parts {
+                match op {
+                    Op::Attention(it) => self.attention(it)?,
+                    Op::Mlp(it) => self.mlp(it)?,
+                    Op::Experts(it) => self.experts(it)?,
+                    Op::Sum(_) => return Err(Fault::SumOfSums),
+                }
             }
         }
         let count = experts_of(layer);
@@ -79,12 +94,19 @@ impl ModelSpec {
         }
         joined("module of queries, keys or values", &it.qkv)?;
         name("module of the output", &it.output)?;
-        for head_norm in it.qk_norm.iter().flatten() {
-            norm("width of a norm of queries or keys", head_norm, it.head_dim)?;
+        for (head_norm, all) in it.qk_norm.iter().flatten().zip([it.q_dim(), it.kv_dim()]) {
+            let expected = if head_norm.width == all { all } else { it.head_dim };
+            norm("width of a norm of queries or keys", head_norm, expected)?;
         }
         number("scale", it.scale, LEAST, limit::FACTOR)?;
+        if let Some(PositionScale { beta, span }) = it.query_scale {
+            factor("growth of queries", beta)?;
+            number("positions before queries grow", span, 1.0, limit::FACTOR)?;
+        }
+        number("softcap", it.softcap.unwrap_or(1.0), LEAST, limit::FACTOR)?;
         size("window", it.window.unwrap_or(1), 1, limit::POSITIONS)?;
-        let (rotation, rotations) = (it.rotation, self.rotations.len());
+        let Some(rotation) = it.rotation else { return Ok(()) };
+        let rotations = self.rotations.len();
         let Some(turning) = self.rotations.get(rotation) else {
             return Err(Fault::NoSuchRotation { rotation, rotations });
         };
@@ -97,7 +119,13 @@ impl ModelSpec {
     fn mlp(&self, it: &MlpSpec) -> Result<(), Fault> {
         width("hidden_size of a network", it.hidden_size, self.hidden_size)?;
         size("inner_size", it.inner_size, 1, limit::INNER)?;
-        joined("module of gate or up", &it.gate_up)?;
+        match &it.gate_up {
+            GateUp::Gated(modules) => joined("module of gate or up", modules)?,
+            GateUp::Plain(module) => name("module of up", module)?,
+        }
+        if let Some(gate) = &it.output_gate {
+            name("module of an output's gate", gate)?;
+        }
         name("module of down", &it.down)
     }
 
@@ -106,7 +134,22 @@ impl ModelSpec {
         size("count of experts", it.count, 1, limit::EXPERTS_OF_LAYER)?;
         size("chosen experts", it.chosen, 1, it.count)?;
         name("prefix of experts", &it.prefix)?;
-        name("module of the router", &it.router.path)
+        let router = &it.router;
+        name("module of the router", &router.path)?;
+        if let Some(correction) = &router.correction {
+            name("correction of the router", &correction.name)?;
+            size("axes of the correction", correction.axes, 1, MOST_AXES)?;
+        }
+        if let Some(groups) = router.groups {
+            size("groups of experts", groups.count, 1, it.count)?;
+            size("chosen groups of experts", groups.chosen, 1, groups.count)?;
+            let in_each = it.count / groups.count;
+            width("experts in groups of one size", in_each * groups.count, it.count)?;
+            size("experts chosen of groups", it.chosen, 1, groups.chosen * in_each)?;
+        }
+        let least = router.renormalise.unwrap_or(0.0).into();
+        number("least sum of weights", least, 0.0, limit::FACTOR)?;
+        factor("multiplier of weights", router.multiplier.into())
     }
 }
 
@@ -131,7 +174,7 @@ fn one_shape_each(layer: &LayerSpec) -> Result<(), Fault> {
     Ok(())
 }
 
-fn rotation(RotationSpec { rope, dim }: &RotationSpec) -> Result<(), Fault> {
+fn rotation(RotationSpec { rope, dim, pairs: _ }: &RotationSpec) -> Result<(), Fault> {
     if *dim == 0 || !dim.is_multiple_of(2) || *dim > limit::HEAD_DIM {
         return Err(Fault::RotatingPart { dim: *dim, most: limit::HEAD_DIM });
     }
@@ -141,6 +184,20 @@ fn rotation(RotationSpec { rope, dim }: &RotationSpec) -> Result<(), Fault> {
     match *scaling {
         RopeScaling::None => Ok(()),
         RopeScaling::Linear { factor } => divisor("factor", factor),
+        RopeScaling::Yarn {
+            factor,
+            beta_fast,
+            beta_slow,
+            original_max_position,
+            truncate: _,
+            attention_factor,
+        } => {
+            divisor("factor", factor)?;
+            divisor("beta_fast", beta_fast)?;
+            divisor("beta_slow", beta_slow)?;
+            divisor("original_max_position", original_max_position)?;
+            self::factor("attention_factor", attention_factor)
+        }
         RopeScaling::Llama3 {
             factor,
             low_freq_factor: low,

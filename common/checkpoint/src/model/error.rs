@@ -35,7 +35,7 @@ pub enum ConfigError {
     )]
     RotaryDim { rotary_dim: usize, head_dim: usize, factor: f64 },
     #[error(
-        "rope type {rope_type:?} in {field} is not supported; supported are default, linear and llama3"
+        "rope type {rope_type:?} in {field} is not supported; supported are default, linear, llama3 and yarn"
     )]
     UnsupportedRope { field: &'static str, rope_type: String },
     #[error("layer_types has {found} entries, num_hidden_layers is {expected}")]
@@ -56,13 +56,15 @@ pub enum ConfigError {
 
 impl ConfigError {
     /// The same of a field inside the object `outer`.
-    pub(super) fn inside(self, outer: &str) -> Self {
-        match self {
-            Self::Unsupported { field, found, architecture } => {
-                Self::Unsupported { field: format!("{outer}.{field}"), found, architecture }
-            }
-            other => other,
+    pub(super) fn inside(mut self, outer: &str) -> Self {
+        if let Self::Missing { field }
+        | Self::WrongType { field, .. }
+        | Self::OutOfRange { field, .. }
+        | Self::Unsupported { field, .. } = &mut self
+        {
+            *field = format!("{outer}.{field}");
         }
+        self
     }
 }
 
@@ -94,6 +96,8 @@ pub enum Fault {
     Width { what: &'static str, found: usize, expected: usize },
     #[error("heads {heads} is not a multiple of kv_heads {kv_heads}")]
     HeadsNotDivisible { heads: usize, kv_heads: usize },
+    #[error("a sum is part of a sum")]
+    SumOfSums,
     #[error("rotation is {rotation}, there are {rotations}")]
     NoSuchRotation { rotation: usize, rotations: usize },
     #[error("{dim} numbers of a head rotate; they must be an even number, at most {most}")]

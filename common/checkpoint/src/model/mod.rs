@@ -35,11 +35,12 @@ pub(crate) use names::Names;
 pub use names::Role;
 pub use quantization::Quantization;
 pub(crate) use required::Required;
-pub use rotation::{Rope, RopeScaling, RotationSpec};
+pub use rotation::{Rope, RopeScaling, RotaryPairs, RotationSpec};
 pub use spec::{
-    Activation, AttentionSpec, Branch, ExpertsSpec, Joined, Kept, LayerSpec, LinearSpec, MlpSpec,
-    Name, NormSpec, Op, RouterChoice, RouterSpec, TensorKind, TensorSpec,
+    Activation, AttentionSpec, Branch, CorrectionSpec, ExpertsSpec, GateUp, Joined, Kept,
+    LayerSpec, LinearSpec, MlpSpec, Name, NormKind, NormSpec, Op, PositionScale, RouterGroups,
+    RouterScores, RouterSpec, TensorKind, TensorSpec,
 };
 pub use stacked::{ExpertSlice, unstack};
-pub use whole::ModelSpec;
+pub use whole::{LogitsSpec, ModelSpec};
 pub use wire::MAX_SPEC_BYTES;

@@ -32,8 +32,8 @@ pub(super) const BIAS: &str = ".bias";
 /// Ends of names that old files carry and inference computes itself.
 const IGNORED_ENDS: &[&str] =
     &[".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias"];
-/// Start of the names of multi-token prediction modules stored outside the layers.
-const PREDICTION_PREFIX: &str = "mtp.";
+/// Starts of the names of multi-token prediction modules stored outside the layers.
+const PREDICTION_PREFIXES: [&str; 2] = ["mtp.", "model.mtp_"];
 
 /// The part that is called `name` in the module whose weight is called `weight`.
 fn part_of(name: &str, weight: &str) -> Option<Part> {
@@ -56,8 +56,19 @@ pub(super) fn decimal(number: &str) -> Option<usize> {
 /// The names of a model's tensors.
 pub(crate) struct Names<'a> {
     spec: &'a ModelSpec,
-    /// Of each layer the modules, and whether they are linear.
-    layers: Vec<HashMap<String, bool>>,
+    /// Of each layer the modules, and tensors that belong to none.
+    layers: Vec<HashMap<String, Owner>>,
+}
+
+/// What a name below a layer is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    /// A module with a matrix.
+    Linear,
+    /// A module with nothing but a vector.
+    Norm,
+    /// A tensor.
+    Parameter,
 }
 
 impl<'a> Names<'a> {
@@ -65,8 +76,12 @@ impl<'a> Names<'a> {
         let modules = |layer: &LayerSpec| {
             let mut modules = HashMap::new();
             for tensor in layer.tensors() {
-                let is_linear = tensor.kind != TensorKind::Vector;
-                modules.insert(tensor.path.into_owned(), is_linear);
+                let owner = match tensor.kind {
+                    TensorKind::Matrix | TensorKind::Bias => Owner::Linear,
+                    TensorKind::Vector => Owner::Norm,
+                    TensorKind::Parameter => Owner::Parameter,
+                };
+                modules.insert(tensor.path.into_owned(), owner);
             }
             modules
         };
@@ -113,7 +128,10 @@ impl<'a> Names<'a> {
         if let Some(part) = part_of(name, &spec.head) {
             return Ok(Role::Head(part));
         }
-        if name.starts_with(PREDICTION_PREFIX) {
+        let mut others = spec.other_prefixes.iter().map(|prefix| &**prefix);
+        let mut predictions = PREDICTION_PREFIXES.into_iter();
+        let begins = |prefix: &str| name.starts_with(prefix);
+        if predictions.any(begins) || others.any(begins) {
             return Ok(Role::Ignored);
         }
         if IGNORED_ENDS.iter().any(|end| name.ends_with(end)) {
@@ -130,11 +148,15 @@ impl<'a> Names<'a> {
         let Some((layer, modules)) = layer.and_then(|it| Some((it, self.layers.get(it)?))) else {
             return Ok(Role::Ignored);
         };
+        if modules.get(leaf) == Some(&Owner::Parameter) {
+            return Ok(Role::Layer { layer, leaf: leaf.to_owned() });
+        }
         let bias = || leaf.strip_suffix(BIAS).map(|module| (module, None));
         let part = Part::split(leaf).map(|(module, part)| (module, Some(part)));
         let (module, part) = part.or_else(bias).ok_or_else(unknown)?;
         match modules.get(module) {
-            Some(&is_linear) if is_linear || part == Some(Part::Weight) => {
+            Some(Owner::Linear) => Ok(Role::Layer { layer, leaf: leaf.to_owned() }),
+            Some(Owner::Norm) if part == Some(Part::Weight) => {
                 Ok(Role::Layer { layer, leaf: leaf.to_owned() })
             }
             _ => Err(unknown()),
@@ -192,6 +214,7 @@ mod tests {
             "model.layers.5.shared_head.head.weight",
             "model.layers.99999999999999999999999.x",
             "mtp.fc.weight",
+            "model.mtp_block.0.mlp.up_proj.weight",
             "model.layers.0.self_attn.rotary_emb.inv_freq",
             "model.rotary_emb.inv_freq",
             "model.layers.0.attention.masked_bias",

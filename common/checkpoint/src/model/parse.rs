@@ -23,8 +23,12 @@ impl ModelSpec {
         let family = family::of(&fields)?;
         let mut spec = (family.read)(&fields)?;
         spec.quantization = quantization::read(&fields)?;
-        spec.bos_token_id = fields.token_ids("bos_token_id")?.first().copied();
-        spec.eos_token_ids = fields.token_ids("eos_token_id")?;
+        let bos = fields.token_ids("bos_token_id")?.first().copied();
+        spec.bos_token_id = bos.or(spec.bos_token_id);
+        let eos = fields.token_ids("eos_token_id")?;
+        if !eos.is_empty() {
+            spec.eos_token_ids = eos;
+        }
         fields.refuse_others(family.architecture)?;
         spec.check()?;
         Ok(spec)

@@ -3,7 +3,7 @@
 use super::error::ConfigError;
 use super::fields::Fields;
 use super::limit;
-use super::rotation::{Rope, RopeScaling, RotationSpec};
+use super::rotation::{Rope, RopeScaling, RotaryPairs, RotationSpec};
 
 /// What of a head rotates, and how where a configuration does not say.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -12,13 +12,39 @@ pub(super) struct Rotary {
     pub(super) partial: bool,
     /// Base of the frequencies.
     pub(super) theta: f64,
-    /// Base of the frequencies in layers with a window, if these have a rotation of their own: the second one.
-    pub(super) window_theta: Option<f64>,
+    /// Where it stands for layers with a window, if these have a rotation of their own: the second one.
+    pub(super) window_theta: Option<WindowTheta>,
+    /// What part of a head rotates where that is not said.
+    pub(super) part: f64,
+    /// Where files say how many numbers of a head rotate, if they may say it by itself.
+    pub(super) dim_field: Option<&'static str>,
+    /// Which numbers are turned together.
+    pub(super) pairs: RotaryPairs,
+    /// Whether a "dynamic" rotation is one whose base is stretched once for all lengths, by `alpha`.
+    pub(super) alpha: bool,
+    /// What stands beside a rotation's parameters and is for something else, which the family reads.
+    pub(super) beside: &'static [&'static str],
+}
+
+/// Where the base of the frequencies of layers with a window stands in older files, and what it is if nothing says it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct WindowTheta {
+    pub(super) field: &'static str,
+    pub(super) default: f64,
 }
 
 impl Rotary {
     /// All of a head, alike in all layers.
-    pub(super) const FULL: Self = Self { partial: false, theta: 10_000.0, window_theta: None };
+    pub(super) const FULL: Self = Self {
+        partial: false,
+        theta: 10_000.0,
+        window_theta: None,
+        part: 1.0,
+        dim_field: None,
+        pairs: RotaryPairs::Halves,
+        alpha: false,
+        beside: &[],
+    };
     /// A part of it.
     pub(super) const PARTIAL: Self = Self { partial: true, ..Self::FULL };
 }
@@ -35,6 +61,9 @@ const OF_ROTATIONS: &[&str] = &[
     "rope_type",
     "type",
 ];
+
+/// What else stands beside `alpha`.
+const OF_ALPHA: &[&str] = &["beta_fast", "beta_slow", "mscale", "mscale_all_dim"];
 
 /// What the heads are that rotate.
 #[derive(Clone, Copy)]
@@ -65,14 +94,23 @@ pub(super) fn read(
     };
     let theta = Theta { field: "rope_theta", default: rotary.theta };
     let Some(window_theta) = rotary.window_theta else {
-        let dict = match all {
-            Some(dict) => ("rope_parameters", Some(dict)),
-            None => ("rope_scaling", fields.object("rope_scaling")?),
-        };
-        return Ok(vec![read(dict, theta)?]);
+        let older = fields.object("rope_scaling")?.filter(|dict| dict.values().next().is_some());
+        let Some(all) = all else { return Ok(vec![read(("rope_scaling", older), theta)?]) };
+        let found = read(("rope_parameters", Some(all)), theta)?;
+        if let Some(older) = older {
+            // The reference takes the older one then: of two that say the same it does not matter which.
+            let other = read(("rope_scaling", Some(older)), theta)?;
+            if other.rope.scaling != found.rope.scaling {
+                let (field, found) =
+                    ("rope_scaling".to_owned(), format!("{:?}", other.rope.scaling));
+                return Err(ConfigError::Unsupported { field, found, architecture });
+            }
+        }
+        return Ok(vec![found]);
     };
-    fields.understand(&["rope_local_base_freq"]);
-    let window_theta = Theta { field: "rope_local_base_freq", default: window_theta };
+    let WindowTheta { field, default } = window_theta;
+    fields.understand(&[field]);
+    let window_theta = Theta { field, default };
     let Some(all) = all else {
         let full = read(("rope_scaling", fields.object("rope_scaling")?), theta)?;
         let windowed = read(("rope_scaling", None), window_theta)?;
@@ -87,6 +125,16 @@ pub(super) fn read(
         vec![of_type("full_attention", theta)?, of_type("sliding_attention", window_theta)?];
     all.refuse_others(architecture).map_err(|error| error.inside("rope_parameters"))?;
     Ok(rotations)
+}
+
+/// What sines and cosines are multiplied with where a model was stretched by `factor` and its configuration does not say it
+/// (`_compute_yarn_parameters` in Hugging Face transformers): of two scales that are there, both, else neither counts.
+fn attention_factor(factor: f64, scales: (Option<f64>, Option<f64>)) -> f64 {
+    let of = |scale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * scale * factor.ln() + 1.0 };
+    match scales {
+        (Some(one), Some(all)) if one != 0.0 && all != 0.0 => of(one) / of(all),
+        _ => of(1.0),
+    }
 }
 
 /// Where the base of the frequencies stands if no dictionary has it, and what it is if nothing has.
@@ -124,7 +172,15 @@ fn rotation(
         Some(dict) => dict.text("rope_type")?.or(dict.text("type")?),
         None => None,
     };
+    let mut theta = theta.unwrap_or(outer.default);
     let scaling = match rope_type.unwrap_or("default") {
+        "dynamic" if rotary.alpha => {
+            // Beside it, files have parameters of other types, which the reference passes over.
+            dict.iter().for_each(|dict| dict.understand(OF_ALPHA));
+            let width = head_dim as f64;
+            theta *= required("alpha", 0.0)?.powf(width / (width - 2.0));
+            RopeScaling::None
+        }
         "default" | "none" => RopeScaling::None,
         "linear" => RopeScaling::Linear { factor: required("factor", 0.0)? },
         "llama3" => {
@@ -142,25 +198,65 @@ fn rotation(
                 original_max_position: original.unwrap_or(max_position_embeddings as f64),
             }
         }
+        "yarn" => {
+            let name = "original_max_position_embeddings";
+            let original = match fields.optional_number(name, 0.0, limit::FACTOR)? {
+                Some(original) => Some(original),
+                None => inside(name, 0.0, limit::FACTOR)?,
+            };
+            let most = max_position_embeddings as f64;
+            let factor = match inside("factor", 0.0, limit::FACTOR)? {
+                Some(factor) => factor,
+                None => {
+                    most / original
+                        .ok_or_else(|| ConfigError::Missing { field: format!("{field}.factor") })?
+                }
+            };
+            let truncate = match &dict {
+                Some(dict) => dict.flag("truncate")?.unwrap_or(true),
+                None => true,
+            };
+            let given = inside("attention_factor", 0.0, limit::FACTOR)?;
+            let scales = (
+                inside("mscale", -1.0, limit::FACTOR)?,
+                inside("mscale_all_dim", -1.0, limit::FACTOR)?,
+            );
+            RopeScaling::Yarn {
+                factor,
+                beta_fast: inside("beta_fast", 0.0, limit::FACTOR)?.unwrap_or(32.0),
+                beta_slow: inside("beta_slow", 0.0, limit::FACTOR)?.unwrap_or(1.0),
+                original_max_position: original.unwrap_or(most),
+                truncate,
+                attention_factor: given.unwrap_or_else(|| attention_factor(factor, scales)),
+            }
+        }
         other => {
             return Err(ConfigError::UnsupportedRope { field, rope_type: other.to_owned() });
         }
     };
     if let Some(dict) = &dict {
         dict.understand(OF_ROTATIONS);
+        dict.understand(rotary.beside);
         dict.refuse_others(architecture).map_err(|error| error.inside(field))?;
     }
-    let factor = match inside("partial_rotary_factor", 0.0, 1.0)? {
-        Some(factor) => factor,
-        None => fields.optional_number("partial_rotary_factor", 0.0, 1.0)?.unwrap_or(1.0),
+    let by_itself = match rotary.dim_field {
+        Some(field) => fields.optional_size(field, head_dim)?,
+        None => None,
+    };
+    let outer_factor = fields.optional_number("partial_rotary_factor", 0.0, 1.0)?;
+    let (factor, exact) = match (inside("partial_rotary_factor", 0.0, 1.0)?, by_itself) {
+        (Some(factor), _) => (factor, None),
+        (None, Some(dim)) if outer_factor.is_none() => (dim as f64 / head_dim as f64, Some(dim)),
+        (None, _) => (outer_factor.unwrap_or(rotary.part), None),
     };
     if !rotary.partial && factor != 1.0 {
         let field = "partial_rotary_factor".to_owned();
         return Err(ConfigError::Unsupported { field, found: factor.to_string(), architecture });
     }
-    let dim = (head_dim as f64 * factor) as usize; // Rounded down, as the reference does.
+    let dim = exact.unwrap_or((head_dim as f64 * factor) as usize); // Rounded down, as the reference does.
     if dim == 0 || !dim.is_multiple_of(2) {
         return Err(ConfigError::RotaryDim { rotary_dim: dim, head_dim, factor });
     }
-    Ok(RotationSpec { rope: Rope { theta: theta.unwrap_or(outer.default), scaling }, dim })
+    let rope = Rope { theta, scaling };
+    Ok(RotationSpec { rope, dim, pairs: rotary.pairs })
 }

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::spec::is_default;
+
 /// How queries and keys are turned by their position.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -10,6 +12,20 @@ pub struct RotationSpec {
     pub rope: Rope,
     /// How many numbers of a head rotate, from its first; even.
     pub dim: usize,
+    /// Which two of them are turned together.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub pairs: RotaryPairs,
+}
+
+/// Which numbers of the rotating part of a head are turned together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum RotaryPairs {
+    /// The first of its first half and the first of its second, and so on.
+    #[default]
+    Halves,
+    /// The first two, the next two, and so on: interleaved.
+    Neighbours,
 }
 
 /// Constants of the rotary position embedding.
@@ -44,4 +60,32 @@ pub enum RopeScaling {
         /// Context the model was first trained for.
         original_max_position: f64,
     },
+    /// Low frequencies are divided, high ones kept, those between blended by the number of their pair (YaRN,
+    /// arXiv:2309.00071).
+    Yarn {
+        /// The divisor of low frequencies.
+        factor: f64,
+        /// Pairs that turn more often than this in `original_max_position` positions are kept.
+        beta_fast: f64,
+        /// Pairs that turn less often are divided.
+        beta_slow: f64,
+        /// Context the model was first trained for.
+        original_max_position: f64,
+        /// Whether the first and the last pair between are whole numbers.
+        truncate: bool,
+        /// What sines and cosines are multiplied with.
+        attention_factor: f64,
+    },
+}
+
+impl RopeScaling {
+    /// As configurations name it (`rope_type`).
+    pub const fn name(&self) -> &'static str {
+        match self {
+            RopeScaling::None => "default",
+            RopeScaling::Linear { .. } => "linear",
+            RopeScaling::Llama3 { .. } => "llama3",
+            RopeScaling::Yarn { .. } => "yarn",
+        }
+    }
 }

@@ -45,20 +45,36 @@ pub enum Op {
     Mlp(MlpSpec),
     /// A mixture of such networks.
     Experts(ExpertsSpec),
+    /// The sum of what several compute of the same input; none of them is a sum.
+    Sum(Vec<Op>),
 }
 
-/// An RMS norm (arXiv:1910.07467) over the last axis.
+/// A norm over the last axis, with a weight for each value.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NormSpec {
     /// Its module, below the layer (or the whole name of an outer one, without `.weight`).
     pub path: Name,
+    /// What it does.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub kind: NormKind,
     /// Values that are normalised together.
     pub width: usize,
-    /// Added to the mean square.
+    /// Added to the mean square, or to the variance.
     pub eps: f64,
     /// Added to the stored weight: 1 where a checkpoint stores how far the weight is from one, else 0.
     pub offset: f32,
+}
+
+/// What a norm does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum NormKind {
+    /// Values are divided by the root of their mean square (arXiv:1910.07467).
+    #[default]
+    Rms,
+    /// Their mean is subtracted, then they are divided by their standard deviation (arXiv:1607.06450).
+    Layer,
 }
 
 /// A linear layer as it is stored: a matrix `[stored_rows, inputs]`, of which `rows` are this layer's.
@@ -110,17 +126,38 @@ pub struct AttentionSpec {
     pub output: Name,
     /// Whether it has a bias.
     pub output_bias: bool,
-    /// Norms of queries and keys before rotation, over each head.
+    /// Norms of queries and keys, over each head or over all of them.
     pub qk_norm: Option<[NormSpec; 2]>,
+    /// Whether these come after the rotation.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub qk_norm_after_rotation: bool,
     /// What products of queries and keys are multiplied with.
     pub scale: f64,
+    /// What bounds these: `softcap · tanh(score / softcap)`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub softcap: Option<f64>,
+    /// What queries are multiplied with, by their position.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub query_scale: Option<PositionScale>,
     /// Positions that a row sees, its own included; `None` for all.
     pub window: Option<usize>,
-    /// Which of the model's rotations turns queries and keys.
-    pub rotation: usize,
+    /// Which of the model's rotations turns queries and keys; `None` for layers that know no positions (NoPE,
+    /// arXiv:2305.19466).
+    pub rotation: Option<usize>,
 }
 
-/// `down(act(gate(x)) · up(x))`.
+/// A factor that grows with the position: `1 + beta · ln(1 + ⌊position / span⌋)` (`get_llama_4_attn_scale` in Hugging Face
+/// transformers, after arXiv:2501.19399).
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PositionScale {
+    /// How fast it grows.
+    pub beta: f64,
+    /// So many positions from the first on have the factor 1.
+    pub span: f64,
+}
+
+/// `down(act(gate(x)) · up(x))`, or `down(act(up(x)))`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MlpSpec {
@@ -128,14 +165,27 @@ pub struct MlpSpec {
     pub hidden_size: usize,
     /// Width inside.
     pub inner_size: usize,
-    /// Modules of gate and up.
-    pub gate_up: Joined<2>,
+    /// What goes into `down`.
+    pub gate_up: GateUp,
     /// Module of down.
     pub down: Name,
-    /// Whether all three have biases.
+    /// Whether all of them have biases.
     pub bias: bool,
-    /// Of the gate.
+    /// Of the gate, or of up where there is none.
     pub activation: Activation,
+    /// Module of a matrix `[1, hidden_size]`: the result is multiplied with the sigmoid of its product with the input.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub output_gate: Option<Name>,
+}
+
+/// What goes into the last projection of a feed-forward network.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum GateUp {
+    /// The product of gate and up: their modules.
+    Gated(Joined<2>),
+    /// Up alone: its module.
+    Plain(Name),
 }
 
 /// A mixture of experts (arXiv:1701.06538): a router chooses some of many gated networks for each row, and the row's
@@ -156,24 +206,54 @@ pub struct ExpertsSpec {
 }
 
 /// What chooses experts for a row: a function of the products of the row with a matrix `[count, hidden_size]`.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RouterSpec {
     /// The matrix's module, below the layer.
     pub path: Name,
-    /// The function.
-    pub choice: RouterChoice,
+    /// What becomes of the products: the experts' scores, of which the largest are chosen.
+    pub scores: RouterScores,
+    /// What is added to the scores where experts are chosen, and not where they are weighted (arXiv:2408.15664).
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub correction: Option<CorrectionSpec>,
+    /// The groups of which some are chosen first.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub groups: Option<RouterGroups>,
+    /// Whether the chosen scores are divided by their sum, or by this if that is less.
+    pub renormalise: Option<f32>,
+    /// What the weights are multiplied with then.
+    pub multiplier: f32,
 }
 
-/// How a router turns its products into experts and their weights.
+/// How a router's products become scores.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum RouterChoice {
-    /// The softmax over all experts gives the weights; the largest are chosen.
-    SoftmaxThenTopK {
-        /// Whether the chosen weights are divided by their sum.
-        renormalise: bool,
-    },
+pub enum RouterScores {
+    /// The softmax over all experts.
+    Softmax,
+    /// The sigmoid of each.
+    Sigmoid,
+}
+
+/// A number for each expert, stored by itself.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CorrectionSpec {
+    /// The tensor's name below the layer, all of it.
+    pub name: Name,
+    /// How many axes it has; all but the last are 1.
+    pub axes: usize,
+}
+
+/// Experts in groups of equal size, as their numbers follow each other. A group's score is the sum of its two best experts'
+/// (arXiv:2412.19437).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RouterGroups {
+    /// How many there are.
+    pub count: usize,
+    /// How many of them experts are chosen of.
+    pub chosen: usize,
 }
 
 /// A function of each number.
@@ -184,6 +264,10 @@ pub enum Activation {
     Silu,
     /// `x / (1 + e⁻²ᶻ)` with `z = √(2/π) · (x + 0.044715 x³)`: GELU by way of the hyperbolic tangent (arXiv:1606.08415).
     GeluTanh,
+    /// `max(x, 0)²` (arXiv:2109.08668).
+    Relu2,
+    /// `1 / (1 + e⁻ˣ)`.
+    Sigmoid,
 }
 
 /// A tensor that a layer has.
@@ -206,6 +290,8 @@ pub enum TensorKind {
     Vector,
     /// What a linear layer adds.
     Bias,
+    /// Numbers that belong to no module: the path is all of the name.
+    Parameter,
 }
 
 /// What a layer keeps of each position of a sequence, in numbers.
@@ -215,6 +301,11 @@ pub struct Kept {
     pub keys: usize,
     /// Of values.
     pub values: usize,
+}
+
+/// Whether a field is as it is where nobody says it.
+pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl Kept {
@@ -248,6 +339,7 @@ impl TensorSpec {
         match self.kind {
             TensorKind::Matrix | TensorKind::Vector => ".weight",
             TensorKind::Bias => ".bias",
+            TensorKind::Parameter => "",
         }
     }
 
@@ -314,19 +406,50 @@ impl AttentionSpec {
     pub fn narrowed(&self, share: f64) -> Self {
         let group = self.heads / self.kv_heads;
         let kv_heads = ((self.kv_heads as f64 * share) as usize).max(1);
-        Self { heads: kv_heads * group, kv_heads, ..self.clone() }
+        let mut narrowed = Self { heads: kv_heads * group, kv_heads, ..self.clone() };
+        let widths = [(self.q_dim(), narrowed.q_dim()), (self.kv_dim(), narrowed.kv_dim())];
+        for (norm, (all, fewer)) in narrowed.qk_norm.iter_mut().flatten().zip(widths) {
+            // One over each head stays.
+            if norm.width == all && all != self.head_dim {
+                norm.width = fewer;
+            }
+        }
+        narrowed
+    }
+}
+
+impl PositionScale {
+    /// The factor of a position.
+    pub fn at(&self, position: usize) -> f32 {
+        let spans = (position as f64 / self.span).floor();
+        (1.0 + self.beta * (1.0 + spans).ln()) as f32
     }
 }
 
 impl MlpSpec {
-    /// The projections whose product goes into the last one.
-    pub fn gate_up(&self) -> [LinearSpec; 2] {
-        self.gate_up.linears([self.inner_size; 2], self.hidden_size, self.bias)
+    /// The projections that the last one's input is made of: gate and up, or up alone.
+    pub fn gate_up(&self) -> Vec<LinearSpec> {
+        let (inner, hidden, bias) = (self.inner_size, self.hidden_size, self.bias);
+        match &self.gate_up {
+            GateUp::Gated(modules) => modules.linears([inner; 2], hidden, bias).into(),
+            GateUp::Plain(module) => vec![linear(module, inner, hidden, bias)],
+        }
     }
 
     /// The last projection.
     pub fn down(&self) -> LinearSpec {
         linear(&self.down, self.hidden_size, self.inner_size, self.bias)
+    }
+
+    /// The layer whose product's sigmoid multiplies the result, if any does.
+    pub fn output_gate(&self) -> Option<LinearSpec> {
+        let module = self.output_gate.as_ref()?;
+        Some(linear(module, 1, self.hidden_size, false))
+    }
+
+    /// Its linear layers.
+    fn linears(&self) -> impl Iterator<Item = LinearSpec> {
+        self.gate_up().into_iter().chain([self.down()]).chain(self.output_gate())
     }
 
     /// The same with a part of its width inside: `share` of it, rounded up to a multiple of `granule`.
@@ -347,42 +470,72 @@ impl ExpertsSpec {
     pub fn expert(&self, index: usize) -> MlpSpec {
         let named = |path: &Name| Name::Owned(format!("{}{index}.{path}", self.prefix));
         let gate_up = match &self.expert.gate_up {
-            Joined::Separate(paths) => {
-                Joined::Separate(std::array::from_fn(|it| named(&paths[it])))
+            GateUp::Gated(Joined::Separate(paths)) => {
+                GateUp::Gated(Joined::Separate(std::array::from_fn(|it| named(&paths[it]))))
             }
-            Joined::Fused(path) => Joined::Fused(named(path)),
+            GateUp::Gated(Joined::Fused(path)) => GateUp::Gated(Joined::Fused(named(path))),
+            GateUp::Plain(path) => GateUp::Plain(named(path)),
         };
-        MlpSpec { gate_up, down: named(&self.expert.down), ..self.expert.clone() }
+        let output_gate = self.expert.output_gate.as_ref().map(named);
+        MlpSpec { gate_up, down: named(&self.expert.down), output_gate, ..self.expert.clone() }
     }
 
     /// The mixture of only as many experts as a row goes to: what a decoded token reads.
     #[must_use]
     pub fn active(&self) -> Self {
-        Self { count: self.chosen, ..self.clone() }
+        let router = RouterSpec { groups: None, ..self.router.clone() };
+        Self { router, count: self.chosen, ..self.clone() }
+    }
+
+    /// What is added to scores where experts are chosen.
+    pub fn correction(&self) -> Option<TensorSpec> {
+        let CorrectionSpec { name, axes } = self.router.correction.as_ref()?;
+        let mut shape = vec![1; axes.saturating_sub(1)];
+        shape.push(self.count as u64);
+        Some(TensorSpec { path: name.clone(), kind: TensorKind::Parameter, shape })
     }
 }
 
 impl Op {
     /// Its linear layers.
     pub fn linears(&self) -> Vec<LinearSpec> {
-        let of_mlp = |mlp: &MlpSpec| mlp.gate_up().into_iter().chain([mlp.down()]);
         match self {
             Op::Attention(attention) => {
                 attention.qkv().into_iter().chain([attention.output()]).collect()
             }
-            Op::Mlp(mlp) => of_mlp(mlp).collect(),
+            Op::Mlp(mlp) => mlp.linears().collect(),
             Op::Experts(experts) => {
-                let each = (0..experts.count).flat_map(|index| of_mlp(&experts.expert(index)));
+                let each = (0..experts.count)
+                    .flat_map(|index| experts.expert(index).linears().collect::<Vec<_>>());
                 [experts.router()].into_iter().chain(each).collect()
             }
+            Op::Sum(parts) => parts.iter().flat_map(Op::linears).collect(),
         }
     }
 
     /// Its norms.
-    pub fn norms(&self) -> &[NormSpec] {
+    pub fn norms(&self) -> Vec<&NormSpec> {
         match self {
-            Op::Attention(attention) => attention.qk_norm.as_ref().map_or(&[], <[_; 2]>::as_slice),
-            Op::Mlp(_) | Op::Experts(_) => &[],
+            Op::Attention(attention) => attention.qk_norm.iter().flatten().collect(),
+            Op::Mlp(_) | Op::Experts(_) => Vec::new(),
+            Op::Sum(parts) => parts.iter().flat_map(Op::norms).collect(),
+        }
+    }
+
+    /// Its tensors that belong to no module.
+    pub fn parameters(&self) -> Vec<TensorSpec> {
+        match self {
+            Op::Experts(experts) => experts.correction().into_iter().collect(),
+            Op::Attention(_) | Op::Mlp(_) => Vec::new(),
+            Op::Sum(parts) => parts.iter().flat_map(Op::parameters).collect(),
+        }
+    }
+
+    /// What it is the sum of; itself alone, if it is none.
+    pub fn parts(&self) -> &[Op] {
+        match self {
+            Op::Sum(parts) => parts,
+            one => std::slice::from_ref(one),
         }
     }
 }
@@ -407,6 +560,7 @@ impl LayerSpec {
                 let expert = it.expert.narrowed(share, granule);
                 Op::Experts(ExpertsSpec { expert, ..it.active() })
             }
+            Op::Sum(_) => unreachable!("its parts are narrowed"),
         })
     }
 
@@ -420,7 +574,11 @@ impl LayerSpec {
     }
 
     fn with_ops(&self, op: impl Fn(&Op) -> Op) -> LayerSpec {
-        let branch = |branch: &Branch| Branch { op: op(&branch.op), ..branch.clone() };
+        let changed = |whole: &Op| match whole {
+            Op::Sum(parts) => Op::Sum(parts.iter().map(&op).collect()),
+            one => op(one),
+        };
+        let branch = |branch: &Branch| Branch { op: changed(&branch.op), ..branch.clone() };
         LayerSpec { branches: self.branches.iter().map(branch).collect() }
     }
 
@@ -454,14 +612,15 @@ impl LayerSpec {
             norms
                 .map(NormSpec::tensor)
                 .chain(branch.op.linears().into_iter().flat_map(LinearSpec::tensors))
+                .chain(branch.op.parameters())
         })
     }
 
     /// What it keeps of each position.
     pub fn kept(&self) -> Kept {
         let mut kept = Kept::default();
-        for branch in &self.branches {
-            if let Op::Attention(attention) = &branch.op {
+        for op in self.ops() {
+            if let Op::Attention(attention) = op {
                 kept.keys += attention.kv_dim();
                 kept.values += attention.kv_dim();
             }
@@ -469,8 +628,8 @@ impl LayerSpec {
         kept
     }
 
-    /// Its operations.
+    /// Its operations; of sums, what they are the sums of.
     pub fn ops(&self) -> impl Iterator<Item = &Op> {
-        self.branches.iter().map(|branch| &branch.op)
+        self.branches.iter().flat_map(|branch| branch.op.parts())
     }
 }

@@ -3,7 +3,7 @@
 //! Everything else knows the experts of a layer as modules of their own; here is which slice of which tensor each is.
 
 use super::names::{BIAS, decimal};
-use super::spec::{ExpertsSpec, Op};
+use super::spec::{ExpertsSpec, GateUp, Joined, MlpSpec, Op};
 use super::whole::ModelSpec;
 use crate::catalog::CatalogError;
 use crate::container::StoredTensor;
@@ -12,6 +12,14 @@ use crate::encoding::Part;
 /// What precedes the number of an expert, at its end, and what MLX has in the place of both (`SwitchGLU` in mlx-lm).
 const OF_EACH: &str = "experts.";
 const OF_ALL: &str = "switch_mlp.";
+/// Families of which mlx-lm has another beginning there.
+const OTHERS: [(&str, &str); 1] = [("Dots1ForCausalLM", OF_EACH)];
+
+/// What a model's stacked modules begin with, after what all of a mixture's do.
+fn of_all(spec: &ModelSpec) -> &'static str {
+    let other = OTHERS.iter().find(|(architecture, _)| *architecture == spec.architecture);
+    other.map_or(OF_ALL, |(_, beginning)| beginning)
+}
 
 /// Where MLX has a module or a tensor of one expert: together with those of all experts of the layer.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -32,20 +40,45 @@ struct Mixture<'a> {
     base: &'a str,
 }
 
-impl Mixture<'_> {
-    /// The name of what an expert calls `leaf`, or of all experts' in one.
-    fn name(&self, spec: &ModelSpec, expert: Option<usize>, leaf: &str) -> String {
-        let (layer, base) = (self.layer, self.base);
-        let middle = expert.map_or(OF_ALL.to_owned(), |expert| format!("{OF_EACH}{expert}."));
-        spec.layer_tensor_name(layer, &format!("{base}{middle}{leaf}"))
-    }
+/// Whose names: ours, or those that all experts' tensors have together.
+#[derive(Clone, Copy)]
+enum Side {
+    Each(usize),
+    All,
+}
 
-    /// Whether an expert has a module of that name, or a module that has a tensor of that name.
-    fn has(&self, leaf: &str) -> bool {
+impl Mixture<'_> {
+    /// The name on the other side of an expert's module, or a module's tensor, that is called `leaf` on this one; `None` if
+    /// an expert has none of that name.
+    fn across(&self, spec: &ModelSpec, leaf: &str, to: Side) -> Option<String> {
         let mut endings = Part::ALL.map(Part::ending).into_iter().chain([BIAS]);
         let module = endings.find_map(|ending| leaf.strip_suffix(ending)).unwrap_or(leaf);
-        let [gate, up] = self.experts.expert.gate_up();
-        [gate, up, self.experts.expert.down()].iter().any(|it| it.path == module)
+        let ending = &leaf[module.len()..];
+        let names = self.modules();
+        let mut found = names.iter().filter_map(|(each, all)| match to {
+            Side::All => (*each == module).then_some(*all),
+            Side::Each(_) => (*all == module).then_some(*each),
+        });
+        let (found, base) = (found.next()?, self.base);
+        let middle = match to {
+            Side::All => of_all(spec).to_owned(),
+            Side::Each(expert) => format!("{OF_EACH}{expert}."),
+        };
+        Some(spec.layer_tensor_name(self.layer, &format!("{base}{middle}{found}{ending}")))
+    }
+
+    /// An expert's modules, each with what MLX calls it, whatever a family does (`SwitchGLU` and `SwitchMLP` in mlx-lm).
+    fn modules(&self) -> Vec<(&str, &str)> {
+        let MlpSpec { gate_up, down, .. } = &self.experts.expert;
+        match gate_up {
+            GateUp::Gated(Joined::Separate([gate, up])) => {
+                vec![(&**gate, "gate_proj"), (&**up, "up_proj"), (&**down, "down_proj")]
+            }
+            GateUp::Gated(Joined::Fused(both)) => {
+                vec![(&**both, "gate_up_proj"), (&**down, "down_proj")]
+            }
+            GateUp::Plain(up) => vec![(&**up, "fc1"), (&**down, "fc2")],
+        }
     }
 }
 
@@ -55,8 +88,8 @@ impl ModelSpec {
         let (found, rest) = self.mixture(name)?;
         let (number, leaf) = rest.strip_prefix(OF_EACH)?.split_once('.')?;
         let (index, count) = (decimal(number)?, found.experts.count);
-        let is_there = index < count && found.has(leaf);
-        is_there.then(|| ExpertSlice { name: found.name(self, None, leaf), index, count })
+        let name = found.across(self, leaf, Side::All).filter(|_| index < count)?;
+        Some(ExpertSlice { name, index, count })
     }
 
     /// Whether a tensor of this name has those of all experts of a layer.
@@ -67,8 +100,9 @@ impl ModelSpec {
     /// The experts whose tensors are in the one of this name, and the rest of the name.
     fn stack<'a>(&'a self, name: &'a str) -> Option<(Mixture<'a>, &'a str)> {
         let (found, rest) = self.mixture(name)?;
-        let leaf = rest.strip_prefix(OF_ALL)?;
-        found.has(leaf).then_some((found, leaf))
+        let leaf = rest.strip_prefix(of_all(self))?;
+        found.across(self, leaf, Side::Each(0))?;
+        Some((found, leaf))
     }
 
     /// The experts that something of this name may belong to, and what follows the beginning of their names.
@@ -77,7 +111,7 @@ impl ModelSpec {
         let layer = decimal(number)?;
         let mut experts = self.layers.get(layer)?.ops().filter_map(|op| match op {
             Op::Experts(experts) => Some(experts),
-            Op::Attention(_) | Op::Mlp(_) => None,
+            Op::Attention(_) | Op::Mlp(_) | Op::Sum(_) => None,
         });
         experts.find_map(|experts| {
             let base = experts.prefix.strip_suffix(OF_EACH)?;
@@ -112,13 +146,13 @@ pub fn unstack(
             }
         };
         let bytes = tensor.bytes / count;
-        all.extend((0..count).map(|index| StoredTensor {
-            name: found.name(spec, Some(index as usize), leaf),
-            shape: slice.to_vec(),
-            offset: tensor.offset + index * bytes, // Below its end, which is in the file.
-            bytes,
-            ..tensor
-        }));
+        let of = |index: u64| {
+            let name = found.across(spec, leaf, Side::Each(index as usize))?;
+            // Below its end, which is in the file.
+            let (shape, offset) = (slice.to_vec(), tensor.offset + index * bytes);
+            Some(StoredTensor { name, shape, offset, bytes, ..tensor })
+        };
+        all.extend((0..count).filter_map(of));
     }
     Ok(all)
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::kv::KvDtype;
 use super::quantization::Quantization;
 use super::rotation::RotationSpec;
-use super::spec::{LayerSpec, Name, NormSpec, TensorKind};
+use super::spec::{LayerSpec, Name, NormSpec, Op, TensorKind, is_default};
 
 /// One model: its ends, and what each of its layers is.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -33,6 +33,12 @@ pub struct ModelSpec {
     pub head: Name,
     /// Whether the output head is the embedding.
     pub tie_word_embeddings: bool,
+    /// What becomes of the head's products.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub logits: LogitsSpec,
+    /// How names of tensors begin that are for something else than text. Not sent: nobody gets these.
+    #[serde(skip)]
+    pub other_prefixes: Vec<Name>,
     /// The ways in which layers turn queries and keys.
     pub rotations: Vec<RotationSpec>,
     /// How matrices are packed; `None` when all are plain numbers. Not sent: what a worker holds says how it is stored.
@@ -44,7 +50,31 @@ pub struct ModelSpec {
     pub eos_token_ids: Vec<u32>,
 }
 
+/// What becomes of the products of the output head: `softcap · tanh(multiplier · x / softcap)`.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogitsSpec {
+    /// What they are multiplied with.
+    pub multiplier: f32,
+    /// What bounds them then, if anything does.
+    pub softcap: Option<f32>,
+}
+
+impl Default for LogitsSpec {
+    fn default() -> Self {
+        LogitsSpec { multiplier: 1.0, softcap: None }
+    }
+}
+
 impl ModelSpec {
+    /// Full names of the layers' tensors that belong to no module.
+    pub fn parameters(&self) -> impl Iterator<Item = String> {
+        self.layers.iter().enumerate().flat_map(move |(number, layer)| {
+            let parameters = layer.ops().flat_map(Op::parameters);
+            parameters.map(move |tensor| self.layer_tensor_name(number, &tensor.leaf()))
+        })
+    }
+
     /// Full name of a layer's tensor.
     pub fn layer_tensor_name(&self, layer: usize, leaf: &str) -> String {
         format!("{}{layer}.{leaf}", self.layer_prefix)

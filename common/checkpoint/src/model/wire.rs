@@ -11,7 +11,7 @@ pub const MAX_SPEC_BYTES: usize = 1 << 20;
 
 /// Version of the format. Raised whenever an older worker could misread a newer specification; one that only has more
 /// fields or kinds of operations is refused by name.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 
 #[derive(Serialize)]
 struct Sent<'a> {
@@ -33,7 +33,7 @@ struct Received {
 }
 
 impl ModelSpec {
-    /// The specification without what only its checkpoint needs: `{"version": 1, "model": {…}}`.
+    /// The specification without what only its checkpoint needs: `{"version": 2, "model": {…}}`.
     ///
     /// More than [`MAX_SPEC_BYTES`] is read by nobody.
     pub fn to_wire(&self) -> Vec<u8> {

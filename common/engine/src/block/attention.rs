@@ -15,7 +15,7 @@ pub(crate) struct Attention<D: Device> {
     k_proj: D::Weight,
     v_proj: D::Weight,
     o_proj: D::Weight,
-    /// Norms of queries and keys, over one head each.
+    /// Norms of queries and keys.
     qk_norm: Option<[D::Norm; 2]>,
     spec: AttentionSpec,
     kept: D::Kept,
@@ -48,6 +48,14 @@ impl<D: Device> Attention<D> {
         device.precede(&mut self.o_proj, later);
     }
 
+    /// Queries and keys after their norms, if they have such.
+    fn normed(&self, device: &D, q: D::Rows, k: D::Rows) -> Result<(D::Rows, D::Rows), Error> {
+        match &self.qk_norm {
+            None => Ok((q, k)),
+            Some([q_norm, k_norm]) => Ok((device.norm(q_norm, &q)?, device.norm(k_norm, &k)?)),
+        }
+    }
+
     /// The operation on `hidden`, `[rows, hidden_size]`, which is already normalised; the result has the same shape.
     ///
     /// The rows' keys and values are written to the KV cache first.
@@ -59,16 +67,26 @@ impl<D: Device> Attention<D> {
     ) -> Result<D::Rows, Error> {
         // [rows, heads × head_dim], and twice [rows, kv_heads × head_dim]
         let [mut q, mut k, v] = device.linear(self.first(), hidden, &step.kinds)?;
-        if let Some([q_norm, k_norm]) = &self.qk_norm {
-            q = device.norm(q_norm, &q)?;
-            k = device.norm(k_norm, &k)?;
+        if !self.spec.qk_norm_after_rotation {
+            (q, k) = self.normed(device, q, k)?;
         }
         let AttentionSpec { heads, kv_heads, head_dim, rotation, .. } = self.spec;
-        let rotations = step.rotations.len();
-        let rotation =
-            step.rotations.get(rotation).ok_or(Error::NoSuchRotation { rotation, rotations })?;
-        let q = device.rotate(q, rotation, heads, head_dim)?;
-        let k = device.rotate(k, rotation, kv_heads, head_dim)?;
+        if let Some(rotation) = rotation {
+            let rotations = step.rotations.len();
+            let angles = step.rotations.get(rotation);
+            let angles = angles.ok_or(Error::NoSuchRotation { rotation, rotations })?;
+            q = device.rotate(q, angles, heads, head_dim)?;
+            k = device.rotate(k, angles, kv_heads, head_dim)?;
+        }
+        if self.spec.qk_norm_after_rotation {
+            (q, k) = self.normed(device, q, k)?;
+        }
+        if let Some(scale) = self.spec.query_scale {
+            let factors: Vec<f32> = step.rows.iter().map(|row| scale.at(row.position)).collect();
+            if factors.iter().any(|factor| *factor != 1.0) {
+                q = device.scale_rows(q, &factors)?;
+            }
+        }
         device.keep(&mut self.kept, step, &k, &v)?;
         drop((k, v));
         let attended = device.attend(&self.kept, &self.spec, step, &q)?;

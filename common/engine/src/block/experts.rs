@@ -1,6 +1,6 @@
 //! A mixture of experts: many gated networks of which a router chooses some for each row.
 
-use cake_checkpoint::{ExpertsSpec, RouterChoice};
+use cake_checkpoint::{Activation, ExpertsSpec, RouterGroups, RouterScores, RouterSpec};
 
 use super::mlp::Mlp;
 use crate::batch::RowKinds;
@@ -15,10 +15,17 @@ use crate::options::Precision;
 /// summed up in the order of its experts' numbers, so that it depends on nothing but the row.
 pub(crate) struct Experts<D: Device> {
     router: D::Weight,
-    choice: RouterChoice,
+    choice: Choice,
+    experts: Vec<Mlp<D>>,
+}
+
+/// What is done with a router's products.
+struct Choice {
+    router: RouterSpec,
+    /// What is added to each expert's score where experts are chosen.
+    correction: Option<Vec<f32>>,
     /// How many experts a row goes to.
     chosen: usize,
-    experts: Vec<Mlp<D>>,
 }
 
 /// One expert's part of a step.
@@ -35,7 +42,9 @@ impl<D: Device> Experts<D> {
         let router = loader.linear(&spec.router(), Precision::Bf16x2)?;
         let expert = |index| Mlp::load(loader, &spec.expert(index));
         let experts = (0..spec.count).map(expert).collect::<Result<Vec<_>, Error>>()?;
-        Ok(Experts { router, choice: spec.router.choice, chosen: spec.chosen, experts })
+        let correction = spec.correction().map(|tensor| loader.parameter(&tensor)).transpose()?;
+        let choice = Choice { router: spec.router.clone(), correction, chosen: spec.chosen };
+        Ok(Experts { router, choice, experts })
     }
 
     /// The first product of a step.
@@ -52,8 +61,15 @@ impl<D: Device> Experts<D> {
     ) -> Result<D::Rows, Error> {
         // A choice between experts that are nearly alike turns on the last bits: no row is rounded as a prompt's.
         let unrounded = RowKinds::generated(kinds.rows());
-        let [scores] = device.linear([&self.router], hidden, &unrounded)?; // [rows, experts]
-        let shares = self.shares(&device.softmax(scores)?);
+        let [products] = device.linear([&self.router], hidden, &unrounded)?; // [rows, experts]
+        let scores = match self.choice.router.scores {
+            RouterScores::Softmax => device.softmax(products)?,
+            RouterScores::Sigmoid => {
+                device.values(device.activate(Activation::Sigmoid, products)?)?
+            }
+        };
+        let shares = self.shares(&scores);
+        drop(scores);
         let mut sums = device.zeros_like(hidden)?;
         for (expert, Share { rows, weights }) in self.experts.iter().zip(shares) {
             if rows.is_empty() {
@@ -68,11 +84,11 @@ impl<D: Device> Experts<D> {
         Ok(sums)
     }
 
-    /// Each expert's rows in a step with these router probabilities, `[rows, experts]`, and the rows' weights.
-    fn shares(&self, probabilities: &[f32]) -> Vec<Share> {
+    /// Each expert's rows in a step with these scores, `[rows, experts]`, and the rows' weights.
+    fn shares(&self, scores: &[f32]) -> Vec<Share> {
         let mut shares: Vec<Share> = self.experts.iter().map(|_| Share::default()).collect();
-        for (row, probabilities) in probabilities.chunks_exact(self.experts.len()).enumerate() {
-            for (expert, weight) in choose(self.choice, self.chosen, probabilities) {
+        for (row, scores) in scores.chunks_exact(self.experts.len()).enumerate() {
+            for (expert, weight) in self.choice.of(scores) {
                 shares[expert].rows.push(row);
                 shares[expert].weights.push(weight);
             }
@@ -81,16 +97,41 @@ impl<D: Device> Experts<D> {
     }
 }
 
-/// The top-k experts of a row with these router probabilities, each with its weight. Of equal experts the first is
-/// chosen.
-fn choose(choice: RouterChoice, chosen: usize, probabilities: &[f32]) -> Vec<(usize, f32)> {
-    let RouterChoice::SoftmaxThenTopK { renormalise } = choice;
-    let mut order: Vec<usize> = (0..probabilities.len()).collect();
-    order.sort_by(|&a, &b| probabilities[b].total_cmp(&probabilities[a])); // Stable: ties stay in order.
-    order.truncate(chosen);
-    let sum: f32 = order.iter().map(|&expert| probabilities[expert]).sum();
-    let divisor = if renormalise { sum } else { 1.0 };
-    order.into_iter().map(|expert| (expert, probabilities[expert] / divisor)).collect()
+impl Choice {
+    /// The experts of a row with these scores, the best first, each with its weight. Of equal experts the first is chosen.
+    fn of(&self, scores: &[f32]) -> Vec<(usize, f32)> {
+        let mut corrected = scores.to_vec();
+        for (score, by) in corrected.iter_mut().zip(self.correction.iter().flatten()) {
+            *score += by;
+        }
+        if let Some(groups) = self.router.groups {
+            keep_groups(&mut corrected, groups);
+        }
+        let mut order = descending(&corrected);
+        order.truncate(self.chosen);
+        let sum: f32 = order.iter().map(|&expert| scores[expert]).sum();
+        let divisor = self.router.renormalise.map_or(1.0, |least| sum.max(least));
+        let weight = |expert: usize| scores[expert] / divisor * self.router.multiplier;
+        order.into_iter().map(|expert| (expert, weight(expert))).collect()
+    }
+}
+
+/// Indices of the largest first.
+fn descending(scores: &[f32]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..scores.len()).collect();
+    order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a])); // Stable: ties stay in order.
+    order
+}
+
+/// Leaves only the scores of the best groups.
+fn keep_groups(scores: &mut [f32], RouterGroups { count, chosen }: RouterGroups) {
+    let size = (scores.len() / count).max(1);
+    let of_group =
+        |scores: &[f32]| descending(scores).into_iter().take(2).map(|it| scores[it]).sum();
+    let of_groups: Vec<f32> = scores.chunks(size).map(of_group).collect();
+    for group in descending(&of_groups).into_iter().skip(chosen) {
+        scores[group * size..][..size].fill(f32::NEG_INFINITY);
+    }
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -100,8 +141,43 @@ mod touched;
 mod tests {
     use super::*;
 
+    fn choice(renormalise: bool) -> Choice {
+        let router = RouterSpec {
+            path: "gate".into(),
+            scores: RouterScores::Softmax,
+            correction: None,
+            groups: None,
+            renormalise: renormalise.then_some(0.0),
+            multiplier: 1.0,
+        };
+        Choice { router, correction: None, chosen: 2 }
+    }
+
     fn chosen(renormalise: bool, probabilities: &[f32]) -> Vec<(usize, f32)> {
-        choose(RouterChoice::SoftmaxThenTopK { renormalise }, 2, probabilities)
+        choice(renormalise).of(probabilities)
+    }
+
+    #[test]
+    fn a_correction_decides_who_is_chosen_and_not_with_what_weight() {
+        let scores = [0.125, 0.5, 0.25, 0.375];
+        let mut corrected = choice(true);
+        corrected.correction = Some(vec![1.0, 0.0, 0.0, 0.0]);
+        corrected.router.multiplier = 2.5;
+        let weights = [(0, 0.125 / 0.625 * 2.5), (1, 0.5 / 0.625 * 2.5)];
+        assert_eq!(corrected.of(&scores), weights);
+        corrected.router.renormalise = Some(2.0);
+        assert_eq!(corrected.of(&scores), [(0, 0.125 / 2.0 * 2.5), (1, 0.5 / 2.0 * 2.5)]);
+    }
+
+    #[test]
+    fn experts_are_chosen_of_the_groups_whose_two_best_are_best() {
+        let mut grouped = choice(false);
+        grouped.router.groups = Some(RouterGroups { count: 2, chosen: 1 });
+        // The best alone is in the first group.
+        let scores = [0.75, 0.125, 0.0, 0.5, 0.0, 0.625];
+        assert_eq!(grouped.of(&scores), [(5, 0.625), (3, 0.5)]);
+        grouped.router.groups = Some(RouterGroups { count: 2, chosen: 2 });
+        assert_eq!(grouped.of(&scores), [(0, 0.75), (5, 0.625)]);
     }
 
     #[test]

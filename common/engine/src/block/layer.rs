@@ -28,6 +28,7 @@ enum Operation<D: Device> {
     Attention(Box<Attention<D>>),
     Mlp(Box<Mlp<D>>),
     Experts(Box<Experts<D>>),
+    Sum(Vec<Operation<D>>),
 }
 
 impl<D: Device> DecoderLayer<D> {
@@ -36,13 +37,7 @@ impl<D: Device> DecoderLayer<D> {
         let load = |spec: &cake_checkpoint::Branch| {
             Ok(Branch {
                 pre: norm(&spec.pre)?,
-                op: match &spec.op {
-                    Op::Attention(it) => {
-                        Operation::Attention(Box::new(Attention::load(loader, it)?))
-                    }
-                    Op::Mlp(it) => Operation::Mlp(Box::new(Mlp::load(loader, it)?)),
-                    Op::Experts(it) => Operation::Experts(Box::new(Experts::load(loader, it)?)),
-                },
+                op: Operation::load(loader, &spec.op)?,
                 post: norm(&spec.post)?,
                 multiplier: spec.multiplier,
             })
@@ -73,11 +68,7 @@ impl<D: Device> DecoderLayer<D> {
         for Branch { pre, op, post, multiplier } in &mut self.branches {
             let normed = pre.as_ref().map(|norm| device.norm(norm, &hidden)).transpose()?;
             let input = normed.as_ref().unwrap_or(&hidden);
-            let mut result = match op {
-                Operation::Attention(attention) => attention.forward(device, input, step)?,
-                Operation::Mlp(mlp) => mlp.forward(device, input, &step.kinds)?,
-                Operation::Experts(experts) => experts.forward(device, input, &step.kinds)?,
-            };
+            let mut result = op.forward(device, input, step)?;
             drop(normed);
             if let Some(norm) = post {
                 result = device.norm(norm, &result)?;
@@ -92,18 +83,65 @@ impl<D: Device> DecoderLayer<D> {
 }
 
 impl<D: Device> Operation<D> {
+    fn load(loader: &LayerLoader<'_, D>, spec: &Op) -> Result<Self, Error> {
+        Ok(match spec {
+            Op::Attention(it) => Operation::Attention(Box::new(Attention::load(loader, it)?)),
+            Op::Mlp(it) => Operation::Mlp(Box::new(Mlp::load(loader, it)?)),
+            Op::Experts(it) => Operation::Experts(Box::new(Experts::load(loader, it)?)),
+            Op::Sum(parts) => {
+                let load = |part| Operation::load(loader, part);
+                let mut parts = parts.iter().map(load).collect::<Result<Vec<_>, Error>>()?;
+                for index in 1..parts.len() {
+                    let (before, later) = parts.split_at_mut(index);
+                    before[index - 1].precede(loader.device, &later[0]);
+                }
+                Operation::Sum(parts)
+            }
+        })
+    }
+
+    /// What it makes of `input`, `[rows, hidden_size]`, of the same shape.
+    fn forward(&mut self, device: &D, input: &D::Rows, step: &Step<'_>) -> Result<D::Rows, Error> {
+        match self {
+            Operation::Attention(attention) => attention.forward(device, input, step),
+            Operation::Mlp(mlp) => mlp.forward(device, input, &step.kinds),
+            Operation::Experts(experts) => experts.forward(device, input, &step.kinds),
+            Operation::Sum(parts) => {
+                let mut sum = None;
+                for part in parts {
+                    let result = part.forward(device, input, step)?;
+                    sum = Some(match sum {
+                        None => result,
+                        Some(sum) => device.add(sum, result)?,
+                    });
+                }
+                sum.map_or_else(|| device.zeros_like(input), Ok)
+            }
+        }
+    }
+
+    /// The first products of a step.
+    fn first(&self) -> Vec<&D::Weight> {
+        match self {
+            Operation::Attention(attention) => attention.first().into(),
+            Operation::Mlp(mlp) => mlp.first(),
+            Operation::Experts(experts) => vec![experts.first()],
+            Operation::Sum(parts) => parts.first().map(Operation::first).unwrap_or_default(),
+        }
+    }
+
     /// Says what comes after this one.
     fn precede(&mut self, device: &D, later: &Operation<D>) {
-        let first: &[&D::Weight] = match later {
-            Operation::Attention(attention) => &attention.first(),
-            Operation::Mlp(mlp) => &mlp.first(),
-            Operation::Experts(experts) => &[experts.first()],
-        };
         match self {
-            Operation::Attention(attention) => attention.precede(device, first),
-            Operation::Mlp(mlp) => mlp.precede(device, first),
+            Operation::Attention(attention) => attention.precede(device, &later.first()),
+            Operation::Mlp(mlp) => mlp.precede(device, &later.first()),
             // Which of its products is the last one is not known before.
             Operation::Experts(_) => {}
+            Operation::Sum(parts) => {
+                if let Some(last) = parts.last_mut() {
+                    last.precede(device, later);
+                }
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The gated feed-forward network of a layer.
+//! The feed-forward network of a layer.
 
 use cake_checkpoint::{Activation, MlpSpec};
 
@@ -8,12 +8,20 @@ use crate::error::Error;
 use crate::loader::LayerLoader;
 use crate::options::Precision;
 
-/// `down(activation(gate(x)) · up(x))`.
+/// `down(activation(gate(x)) · up(x))`, or `down(activation(up(x)))`; times `sigmoid(w · x)`, if there is such a gate.
 pub(crate) struct Mlp<D: Device> {
-    gate_proj: D::Weight,
-    up_proj: D::Weight,
+    inner: Inner<D>,
     down_proj: D::Weight,
     activation: Activation,
+    output_gate: Option<D::Weight>,
+}
+
+/// What goes into the last projection.
+enum Inner<D: Device> {
+    /// Gate and up.
+    Gated([D::Weight; 2]),
+    /// Up alone.
+    Plain(D::Weight),
 }
 
 impl<D: Device> Mlp<D> {
@@ -21,17 +29,32 @@ impl<D: Device> Mlp<D> {
     /// the loss, and most of a prompt's time is spent here. The gate's packed weights keep their bits, since the gate's
     /// product goes through an exponential.
     pub(crate) fn load(loader: &LayerLoader<'_, D>, spec: &MlpSpec) -> Result<Self, Error> {
-        let [gate, up] = spec.gate_up();
-        let mut gate_proj = loader.linear(&gate, Precision::Bf16)?;
-        let up_proj = loader.linear(&up, Precision::Bf16Both)?;
         let down_proj = loader.linear(&spec.down(), Precision::Bf16Both)?;
-        loader.device.precede(&mut gate_proj, &[&down_proj]);
-        Ok(Mlp { gate_proj, up_proj, down_proj, activation: spec.activation })
+        let inner = match &spec.gate_up()[..] {
+            [gate, up] => {
+                let mut gate_proj = loader.linear(gate, Precision::Bf16)?;
+                loader.device.precede(&mut gate_proj, &[&down_proj]);
+                Inner::Gated([gate_proj, loader.linear(up, Precision::Bf16Both)?])
+            }
+            [up] => {
+                let mut up_proj = loader.linear(up, Precision::Bf16)?;
+                loader.device.precede(&mut up_proj, &[&down_proj]);
+                Inner::Plain(up_proj)
+            }
+            _ => unreachable!("gate and up, or up alone"),
+        };
+        let output_gate = spec.output_gate();
+        let output_gate =
+            output_gate.map(|gate| loader.linear(&gate, Precision::Bf16x2)).transpose()?;
+        Ok(Mlp { inner, down_proj, activation: spec.activation, output_gate })
     }
 
     /// The first products of a step.
-    pub(crate) fn first(&self) -> [&D::Weight; 2] {
-        [&self.gate_proj, &self.up_proj]
+    pub(crate) fn first(&self) -> Vec<&D::Weight> {
+        match &self.inner {
+            Inner::Gated(both) => both.iter().collect(),
+            Inner::Plain(up) => vec![up],
+        }
     }
 
     /// Says whose products come after the last one of a step.
@@ -46,9 +69,23 @@ impl<D: Device> Mlp<D> {
         hidden: &D::Rows,
         kinds: &RowKinds,
     ) -> Result<D::Rows, Error> {
-        let [gate, up] = device.linear(self.first(), hidden, kinds)?; // [rows, inner_size]
-        let product = device.gate(self.activation, gate, up)?;
+        let product = match &self.inner {
+            Inner::Gated([gate, up]) => {
+                let [gate, up] = device.linear([gate, up], hidden, kinds)?; // [rows, inner_size]
+                device.gate(self.activation, gate, up)?
+            }
+            Inner::Plain(up) => {
+                let [up] = device.linear([up], hidden, kinds)?;
+                device.activate(self.activation, up)?
+            }
+        };
         let [output] = device.linear([&self.down_proj], &product, kinds)?;
-        Ok(output)
+        let Some(gate) = &self.output_gate else { return Ok(output) };
+        let [gate] = device.linear([gate], hidden, kinds)?; // [rows, 1]
+        let weights = device.values(device.activate(Activation::Sigmoid, gate)?)?;
+        let rows: Vec<usize> = (0..weights.len()).collect();
+        let mut gated = device.zeros_like(hidden)?;
+        device.scatter_add(&mut gated, &rows, &weights, &output)?;
+        Ok(gated)
     }
 }

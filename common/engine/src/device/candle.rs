@@ -1,7 +1,7 @@
 //! Candle as a device: its own operations on weights widened to f32. On the processor this is slow, large and readable,
 //! the reference that our kernels are tested against; on a GPU (`cuda`, `metal`) it is the way to compute at all.
 
-use cake_checkpoint::{Activation, AttentionSpec, KvDtype};
+use cake_checkpoint::{Activation, AttentionSpec, KvDtype, NormKind, RotaryPairs};
 use candle_core::{D, DType, Result, Tensor};
 
 use super::{Device, DeviceScratch, StoredLinear, candle_scratch};
@@ -22,9 +22,10 @@ pub(crate) struct Weight {
     bias: Option<Tensor>,
 }
 
-/// The weight of an RMS norm.
+/// The weight of a norm.
 pub(crate) struct Norm {
     weight: Tensor,
+    kind: NormKind,
     eps: f32,
 }
 
@@ -78,12 +79,15 @@ impl Candle {
         head_dim: usize,
     ) -> Result<Tensor> {
         let rows = x.dim(0)?;
-        let Rotation { cos, sin, half } = rotation;
+        let Rotation { cos, sin, half, pairs } = rotation;
         let cos = self.matrix(cos.clone(), rows, *half)?;
         let sin = self.matrix(sin.clone(), rows, *half)?;
         let by_head = x.reshape((1, rows, heads, head_dim))?.transpose(1, 2)?; // [1, heads, rows, head_dim]
         let turning = by_head.narrow(3, 0, 2 * half)?.contiguous()?;
-        let turned = candle_nn::rotary_emb::rope(&turning, &cos, &sin)?;
+        let turned = match pairs {
+            RotaryPairs::Halves => candle_nn::rotary_emb::rope(&turning, &cos, &sin)?,
+            RotaryPairs::Neighbours => candle_nn::rotary_emb::rope_i(&turning, &cos, &sin)?,
+        };
         let rest = by_head.narrow(3, 2 * half, head_dim - 2 * half)?;
         Tensor::cat(&[&turned, &rest.contiguous()?], 3)?
             .transpose(1, 2)?
@@ -98,7 +102,7 @@ impl Candle {
         step: &Step<'_>,
         queries: &Tensor,
     ) -> Result<Tensor> {
-        let &AttentionSpec { heads, kv_heads, head_dim, scale, window, .. } = spec;
+        let &AttentionSpec { heads, kv_heads, head_dim, scale, softcap, window, .. } = spec;
         let mut outputs = Vec::new();
         let mut first = 0; // Row of the step that the item starts at.
         for item in step.items.iter().filter(|item| item.rows > 0) {
@@ -118,6 +122,10 @@ impl Candle {
             let q = queries.narrow(0, first, rows)?.reshape((rows, heads, head_dim))?;
             let q = q.transpose(0, 1)?.contiguous()?; // [heads, rows, head_dim]
             let scores = (q.matmul(&k.t()?)? * scale)?; // [heads, rows, seen]
+            let scores = match softcap {
+                None => scores,
+                Some(softcap) => ((scores / softcap)?.tanh()? * softcap)?,
+            };
             let scores = scores.broadcast_add(&self.mask(item, seen, window)?)?;
             let weights = candle_nn::ops::softmax(&scores, D::Minus1)?;
             let attended = weights.matmul(&v)?.transpose(0, 1)?; // [rows, heads, head_dim]
@@ -161,6 +169,15 @@ impl Kept {
     fn place(&self, blocks: &[u32], position: usize) -> usize {
         let block = blocks[position / self.block_positions] as usize;
         block * self.block_positions + position % self.block_positions
+    }
+}
+
+fn activated(activation: Activation, x: &Tensor) -> Result<Tensor> {
+    match activation {
+        Activation::Silu => x.silu(),
+        Activation::GeluTanh => x.gelu(),
+        Activation::Relu2 => x.relu()?.sqr(),
+        Activation::Sigmoid => candle_nn::ops::sigmoid(x),
     }
 }
 
@@ -222,16 +239,28 @@ impl Device for Candle {
         Ok(products.try_into().expect("a product for each weight"))
     }
 
-    fn norm_weight(&self, weight: Vec<f32>, eps: f32) -> std::result::Result<Norm, Error> {
+    fn norm_weight(
+        &self,
+        weight: Vec<f32>,
+        kind: NormKind,
+        eps: f32,
+    ) -> std::result::Result<Norm, Error> {
         let width = weight.len();
         let weight = Tensor::from_vec(weight, width, &self.0).map_err(failed)?;
-        Ok(Norm { weight, eps })
+        Ok(Norm { weight, kind, eps })
     }
 
     fn norm(&self, norm: &Norm, x: &Tensor) -> std::result::Result<Tensor, Error> {
         let normed = || {
             let rows = x.reshape(((), norm.weight.elem_count()))?;
-            candle_nn::ops::rms_norm(&rows, &norm.weight, norm.eps)?.reshape(x.shape())
+            let normed = match norm.kind {
+                NormKind::Rms => candle_nn::ops::rms_norm(&rows, &norm.weight, norm.eps)?,
+                NormKind::Layer => {
+                    let zeros = norm.weight.zeros_like()?;
+                    candle_nn::ops::layer_norm(&rows, &norm.weight, &zeros, norm.eps)?
+                }
+            };
+            normed.reshape(x.shape())
         };
         normed().map_err(failed)
     }
@@ -301,15 +330,20 @@ impl Device for Candle {
         gate: Tensor,
         up: Tensor,
     ) -> std::result::Result<Tensor, Error> {
-        let gate = match activation {
-            Activation::Silu => gate.silu(),
-            Activation::GeluTanh => gate.gelu(),
-        };
-        gate.and_then(|gate| gate * up).map_err(failed)
+        activated(activation, &gate).and_then(|gate| gate * up).map_err(failed)
+    }
+
+    fn activate(&self, activation: Activation, x: Tensor) -> std::result::Result<Tensor, Error> {
+        activated(activation, &x).map_err(failed)
     }
 
     fn scale(&self, x: Tensor, factor: f32) -> std::result::Result<Tensor, Error> {
         (x * f64::from(factor)).map_err(failed)
+    }
+
+    fn scale_rows(&self, x: Tensor, factors: &[f32]) -> std::result::Result<Tensor, Error> {
+        let scaled = || x.broadcast_mul(&self.matrix(factors.to_vec(), factors.len(), 1)?);
+        scaled().map_err(failed)
     }
 
     fn add(&self, a: Tensor, b: Tensor) -> std::result::Result<Tensor, Error> {

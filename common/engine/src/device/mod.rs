@@ -12,7 +12,7 @@ pub(crate) use choice::{OnDevice, on, scratch_of};
 use std::ops::Range;
 use std::sync::Arc;
 
-use cake_checkpoint::{Activation, AttentionSpec};
+use cake_checkpoint::{Activation, AttentionSpec, NormKind};
 
 use crate::batch::RowKinds;
 use crate::error::Error;
@@ -55,7 +55,7 @@ pub(crate) trait Device: Send + Sync {
     type Rows;
     /// The weight of a linear layer.
     type Weight: Send + Sync;
-    /// The weight of an RMS norm.
+    /// The weight of a norm.
     type Norm: Send + Sync;
     /// Keys and values of one layer, in blocks that the master numbers.
     type Kept: Send + Sync;
@@ -95,10 +95,11 @@ pub(crate) trait Device: Send + Sync {
         kinds: &RowKinds,
     ) -> Result<[Self::Rows; N], Error>;
 
-    /// Makes the weight of an RMS norm ready.
-    fn norm_weight(&self, weight: Vec<f32>, eps: f32) -> Result<Self::Norm, Error>;
+    /// Makes the weight of a norm ready.
+    fn norm_weight(&self, weight: Vec<f32>, kind: NormKind, eps: f32) -> Result<Self::Norm, Error>;
 
-    /// `weight · x / sqrt(mean(x²) + eps)`; as many values as the weight has are normalised by themselves.
+    /// `weight · x / sqrt(mean(x²) + eps)`, or the same of `x - mean(x)`; as many values as the weight has are normalised by
+    /// themselves.
     fn norm(&self, norm: &Self::Norm, x: &Self::Rows) -> Result<Self::Rows, Error>;
 
     /// Turns each head of `x`, `[rows, heads × head_dim]`, by the row's position.
@@ -143,8 +144,14 @@ pub(crate) trait Device: Send + Sync {
         up: Self::Rows,
     ) -> Result<Self::Rows, Error>;
 
+    /// `activation(x)`, elementwise.
+    fn activate(&self, activation: Activation, x: Self::Rows) -> Result<Self::Rows, Error>;
+
     /// `x · factor`.
     fn scale(&self, x: Self::Rows, factor: f32) -> Result<Self::Rows, Error>;
+
+    /// Each row of `x`, `[rows, width]`, times its factor.
+    fn scale_rows(&self, x: Self::Rows, factors: &[f32]) -> Result<Self::Rows, Error>;
 
     /// `a + b`, elementwise.
     fn add(&self, a: Self::Rows, b: Self::Rows) -> Result<Self::Rows, Error>;

@@ -66,6 +66,9 @@ pub(super) fn say_in_older_keys(
     config: &mut Map<String, Value>,
     model: &ModelSpec,
 ) -> Result<(), Error> {
+    if KNOWN_BY_NEWER_KEYS.contains(&&*model.architecture) {
+        return Ok(());
+    }
     let (Some(full), sliding) = (model.rotations.first(), model.rotations.get(1)) else {
         return Ok(());
     };
@@ -81,13 +84,13 @@ pub(super) fn say_in_older_keys(
     let attention = || {
         model.layers.iter().flat_map(LayerSpec::ops).filter_map(|op| match op {
             Op::Attention(attention) => Some(attention),
-            Op::Mlp(_) | Op::Experts(_) => None,
+            Op::Mlp(_) | Op::Experts(_) | Op::Sum(_) => None,
         })
     };
     if let Some(whole) = attention().map(|it| it.head_dim).find(|whole| *whole != full.dim) {
         say_number(config, "partial_rotary_factor", full.dim as f64 / whole as f64);
     }
-    if let Some(sliding) = sliding {
+    if let Some(sliding) = sliding.filter(|_| BY_PATTERN.contains(&&*model.architecture)) {
         let windows: Vec<bool> = attention().map(|it| it.window.is_some()).collect();
         let pattern = pattern(&windows).filter(|_| sliding.rope.scaling == RopeScaling::None);
         let cannot = || Unsupported::Cannot {
@@ -98,16 +101,20 @@ pub(super) fn say_in_older_keys(
         say_number(config, "rope_local_base_freq", sliding.rope.theta);
         config.insert("sliding_window_pattern".to_owned(), pattern.into());
     }
-    let experts = model.layers.iter().flat_map(LayerSpec::ops).find_map(|op| match op {
-        Op::Experts(experts) => Some(experts.count),
-        Op::Attention(_) | Op::Mlp(_) => None,
-    });
-    if let Some(count) = experts {
-        config.insert("num_experts".to_owned(), count.into());
+    if let Some(count) = config.get("num_local_experts").cloned()
+        && COUNTED_AS_NUM_EXPERTS.contains(&&*model.architecture)
+    {
+        config.insert("num_experts".to_owned(), count);
     }
     Ok(())
 }
 
+/// Families that mlx-lm reads by the keys of transformers 5, as they came after it.
+const KNOWN_BY_NEWER_KEYS: &[&str] = &["Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"];
+/// Families whose number of experts had another name before.
+const COUNTED_AS_NUM_EXPERTS: &[&str] = &["Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM"];
+/// Families of which mlx-lm knows only a number that says which layers see a window.
+const BY_PATTERN: &[&str] = &["Gemma3ForCausalLM"];
 /// Where transformers 4 has how positions are stretched.
 const SCALING: &str = "rope_scaling";
 
@@ -120,31 +127,57 @@ fn say_number(config: &mut Map<String, Value>, key: &str, value: f64) {
 
 /// How positions are stretched; the kind under both of its names.
 fn scaling(scaling: &RopeScaling) -> Option<Value> {
-    let (kind, parameters) = match scaling {
+    let parameters = match scaling {
         RopeScaling::None => return None,
-        RopeScaling::Linear { factor } => ("linear", json!({ "factor": factor })),
+        RopeScaling::Linear { factor } => json!({ "factor": factor }),
         RopeScaling::Llama3 {
             factor,
             low_freq_factor,
             high_freq_factor,
             original_max_position,
         } => {
-            let original = match *original_max_position {
-                whole if whole.fract() == 0.0 && whole < 1e15 => json!(whole as u64),
-                other => json!(other),
-            };
-            let parameters = json!({
+            json!({
                 "factor": factor,
                 "low_freq_factor": low_freq_factor,
                 "high_freq_factor": high_freq_factor,
-                "original_max_position_embeddings": original,
+                "original_max_position_embeddings": positions(*original_max_position),
+            })
+        }
+        RopeScaling::Yarn {
+            factor,
+            beta_fast,
+            beta_slow,
+            original_max_position,
+            truncate,
+            attention_factor,
+        } => {
+            let mut parameters = json!({
+                "factor": factor,
+                "beta_fast": beta_fast,
+                "beta_slow": beta_slow,
+                "original_max_position_embeddings": positions(*original_max_position),
+                "truncate": truncate,
+                "attention_factor": attention_factor,
             });
-            ("llama3", parameters)
+            if *factor > 1.0 {
+                // What mlx-lm makes the same factor of.
+                parameters["mscale"] = json!((attention_factor - 1.0) / (0.1 * factor.ln()));
+            }
+            parameters
         }
     };
+    let kind = scaling.name();
     let mut all = json!({ "rope_type": kind, "type": kind });
     all.as_object_mut()?.extend(parameters.as_object()?.clone());
     Some(all)
+}
+
+/// A number of positions, which may be any; whole where it is.
+fn positions(number: f64) -> Value {
+    match number {
+        whole if whole.fract() == 0.0 && (0.0..1e15).contains(&whole) => json!(whole as u64),
+        other => json!(other),
+    }
 }
 
 /// The number of which each layer, counted from one, that is a multiple sees everything, where the others see a window.

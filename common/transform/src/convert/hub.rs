@@ -1,5 +1,6 @@
 //! To the Hub's form, for transformers or for MLX, in any encoding that it has.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use cake_checkpoint::container::safetensors::CONFIG;
@@ -58,8 +59,20 @@ pub fn to_hub(
     let mut groups = Vec::with_capacity(all.len());
     let mut stacks = Stacks::default();
     let mut modules = Vec::new();
-    for numbers in &all {
-        let becomes = becomes(numbers, encode, format)?;
+    // What belongs to no module is small, and more exact than the rest where it is: it stays what it is.
+    let parameters: HashSet<String> = spec.parameters().collect();
+    // The embedding once more, left as it was beside one in another form, would be a head of its own.
+    let head = spec.head.strip_suffix(Part::Weight.ending());
+    let is_copy = |numbers: &Numbers| {
+        let module = Part::split(&numbers.name).map(|(module, _)| module);
+        let is_head = module.is_some() && module == head;
+        spec.tie_word_embeddings && numbers.is_ignored && is_head
+    };
+    for numbers in all.iter().filter(|it| encode == Encode::AsStored || !is_copy(it)) {
+        let becomes = match parameters.contains(&numbers.name) {
+            true => Becomes::Same,
+            false => becomes(numbers, encode, format)?,
+        };
         let slice = |name: &str| spec.expert_slice(name).filter(|_| mlx && !numbers.is_ignored);
         if let (true, Some(module)) = (numbers.is_matrix, module(&numbers.name)) {
             let packed = becomes.packed(numbers);

@@ -1,7 +1,7 @@
 //! What is said of a model beside its tensors and its text.
 
 use cake_checkpoint::{
-    AttentionSpec, ExpertsSpec, LayerSpec, ModelSpec, NormSpec, Op, RopeScaling, RouterChoice,
+    AttentionSpec, ExpertsSpec, LayerSpec, ModelSpec, NormSpec, Op, RopeScaling, RouterScores,
 };
 
 use super::FORMAT;
@@ -55,8 +55,7 @@ pub(super) fn keys(
         put("expert_count", whole(experts.count));
         put("expert_used_count", whole(experts.chosen));
         put("expert_feed_forward_length", whole(experts.expert.inner_size));
-        let RouterChoice::SoftmaxThenTopK { renormalise } = experts.router.choice;
-        if !renormalise {
+        if experts.router.renormalise.is_none() {
             lost.push(
                 "the weights of chosen experts are not divided by their sum, which GGUF cannot say: llama.cpp divides them"
                     .into(),
@@ -125,7 +124,7 @@ impl Shape<'_> {
             let (attention, second) = ops(it, layer)?;
             check_layer(arch, spec, (layer, it), attention, second)?;
             windows.push(attention.window);
-            Ok((AttentionSpec { window: None, rotation: 0, ..attention.clone() }, second))
+            Ok((AttentionSpec { window: None, rotation: None, ..attention.clone() }, second))
         };
         let (attention, second) = shape(first, &mut windows)?;
         for layer in layers {
@@ -140,7 +139,7 @@ impl Shape<'_> {
         let (inner_size, experts) = match second {
             Op::Experts(it) => (it.expert.inner_size * it.chosen, Some(it)),
             Op::Mlp(it) => (it.inner_size, None),
-            Op::Attention(_) => return Err(missing("a network after attention")),
+            Op::Attention(_) | Op::Sum(_) => return Err(missing("a network after attention")),
         };
         Ok(Shape { attention, inner_size, experts, windows })
     }
@@ -148,7 +147,7 @@ impl Shape<'_> {
 
 /// The operations of a layer.
 fn ops(layer: &LayerSpec, number: usize) -> Result<(&AttentionSpec, &Op), Unsupported> {
-    let branches: Vec<_> = layer.ops().collect();
+    let branches: Vec<_> = layer.branches.iter().map(|branch| &branch.op).collect();
     match branches[..] {
         [Op::Attention(attention), second] => Ok((attention, second)),
         _ => Err(cannot(format!("what layer {number} computes"))),
@@ -166,6 +165,7 @@ fn check_ends(arch: &Arch, spec: &ModelSpec) -> Result<(), Unsupported> {
             RopeScaling::None => true,
             RopeScaling::Linear { .. } => index == 0,
             RopeScaling::Llama3 { .. } => arch.divisors && index == 0,
+            RopeScaling::Yarn { .. } => false,
         };
         if !is_fixed {
             let what =
@@ -187,15 +187,24 @@ fn check_layer(
     let refuse = |what: &str| Err(cannot(format!("{what} in {} (layer {number})", arch.name)));
     let mlp = match second {
         Op::Mlp(mlp) if !arch.experts => mlp,
+        Op::Experts(ExpertsSpec { router, .. })
+            if router.scores != RouterScores::Softmax
+                || router.correction.is_some()
+                || router.multiplier != 1.0 =>
+        {
+            return refuse("another choice of experts");
+        }
         Op::Experts(experts) if arch.experts => &experts.expert,
         Op::Mlp(_) => return refuse("a network beside experts"),
-        Op::Experts(_) | Op::Attention(_) => return refuse("another operation than a network"),
+        Op::Experts(_) | Op::Attention(_) | Op::Sum(_) => {
+            return refuse("another operation than a network");
+        }
     };
     if (attention.output_bias || mlp.bias) && !arch.biases {
         return refuse("biases of outputs");
     }
     let windowed = arch.windows && attention.window.is_some();
-    if attention.rotation != usize::from(windowed) {
+    if attention.rotation != Some(usize::from(windowed)) {
         return refuse("another rotation");
     }
     let whole_head = spec.rotations.first().is_some_and(|it| it.dim == attention.head_dim);
@@ -225,7 +234,7 @@ fn missing(what: &str) -> Unsupported {
 
 #[cfg(test)]
 mod tests {
-    use cake_checkpoint::{Rope, RotationSpec};
+    use cake_checkpoint::{Rope, RotaryPairs, RotationSpec};
 
     use super::*;
     use crate::gguf::arch;
@@ -293,7 +302,8 @@ mod tests {
             high_freq_factor: 4.0,
             original_max_position: 32.0,
         };
-        let stretched = RotationSpec { rope: Rope { theta: 1e4, scaling }, dim: 4 };
+        let (rope, pairs) = (Rope { theta: 1e4, scaling }, RotaryPairs::Halves);
+        let stretched = RotationSpec { rope, dim: 4, pairs };
         let stretch = |spec: &mut ModelSpec| spec.rotations[0] = stretched.clone();
         assert_eq!(after(llama, stretch), Ok(vec![]));
         refused(qwen, &stretch, "rotations stretched by Llama3");

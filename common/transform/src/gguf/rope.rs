@@ -29,7 +29,7 @@ pub(super) fn divisors(rotation: &RotationSpec) -> Option<Vec<f32>> {
 
 #[cfg(test)]
 mod tests {
-    use cake_checkpoint::Rope;
+    use cake_checkpoint::{Rope, RotaryPairs};
 
     use super::*;
 
@@ -41,7 +41,9 @@ mod tests {
             high_freq_factor: 4.0,
             original_max_position: 8192.0,
         };
-        let rotation = |scaling| RotationSpec { rope: Rope { theta: 5e5, scaling }, dim: 128 };
+        let pairs = RotaryPairs::Halves;
+        let rotation =
+            |scaling| RotationSpec { rope: Rope { theta: 5e5, scaling }, dim: 128, pairs };
         let found = divisors(&rotation(scaling)).unwrap();
         assert_eq!((found.len(), found[0], found[63]), (64, 1.0, 8.0));
         assert!(found.is_sorted());

@@ -6,16 +6,18 @@ use crate::model::limit;
 use crate::model::rope::{self, Heads, Rotary};
 use crate::model::rotation::RotationSpec;
 use crate::model::spec::{
-    Activation, AttentionSpec, ExpertsSpec, Joined, LayerSpec, MlpSpec, Name, NormSpec, Op,
-    RouterSpec,
+    Activation, AttentionSpec, Branch, GateUp, Joined, LayerSpec, MlpSpec, Name, NormKind,
+    NormSpec, Op,
 };
-use crate::model::whole::ModelSpec;
+use crate::model::whole::{LogitsSpec, ModelSpec};
 
 /// As configurations name it.
 fn names(activation: Activation) -> &'static [&'static str] {
     match activation {
         Activation::Silu => &["silu", "swish"],
         Activation::GeluTanh => &["gelu_pytorch_tanh"],
+        Activation::Relu2 => &["relu2"],
+        Activation::Sigmoid => &["sigmoid"],
     }
 }
 
@@ -34,15 +36,28 @@ pub(super) struct Decoder {
     rotations: Vec<RotationSpec>,
     /// What the weights of norms are stored less.
     pub(super) norm_offset: f32,
+    /// What norms do.
+    norm_kind: NormKind,
     tie_word_embeddings: Option<bool>,
 }
 
 impl Decoder {
-    /// Reads the sizes and the rotations.
+    /// Reads the sizes and the rotations of a family with RMS norms.
     pub(super) fn read(
         fields: &Fields<'_>,
         architecture: &'static str,
         rotary: Rotary,
+    ) -> Result<Self, ConfigError> {
+        Self::read_with(fields, architecture, rotary, NormKind::Rms, "rms_norm_eps")
+    }
+
+    /// The same of one with norms of that kind, whose epsilon has a name of its own.
+    pub(super) fn read_with(
+        fields: &Fields<'_>,
+        architecture: &'static str,
+        rotary: Rotary,
+        norm_kind: NormKind,
+        eps: &str,
     ) -> Result<Self, ConfigError> {
         let num_layers = fields.size("num_hidden_layers", limit::LAYERS)?;
         let hidden_size = fields.size("hidden_size", limit::HIDDEN)?;
@@ -67,10 +82,11 @@ impl Decoder {
             head_dim,
             inner_size: fields.size("intermediate_size", limit::INNER)?,
             vocab_size: fields.size("vocab_size", limit::VOCAB)?,
-            eps: fields.number("rms_norm_eps", 0.0, 1.0)?,
+            eps: fields.number(eps, 0.0, 1.0)?,
             max_position_embeddings,
             rotations: rope::read(fields, architecture, rotary, heads_that_rotate)?,
             norm_offset: 0.0,
+            norm_kind,
             tie_word_embeddings: fields.flag("tie_word_embeddings")?,
         })
     }
@@ -78,7 +94,7 @@ impl Decoder {
     /// A norm of the hidden state.
     pub(super) fn norm(&self, path: &'static str) -> NormSpec {
         let (width, eps, offset) = (self.hidden_size, self.eps, self.norm_offset);
-        NormSpec { path: Name::Borrowed(path), width, eps, offset }
+        NormSpec { path: Name::Borrowed(path), kind: self.norm_kind, width, eps, offset }
     }
 
     /// A norm over each head.
@@ -100,9 +116,12 @@ impl Decoder {
             output: Name::Borrowed("self_attn.o_proj"),
             output_bias: false,
             qk_norm: None,
+            qk_norm_after_rotation: false,
             scale: (self.head_dim as f64).powf(-0.5),
+            softcap: None,
+            query_scale: None,
             window: None,
-            rotation: 0,
+            rotation: Some(0),
         }
     }
 
@@ -134,44 +153,31 @@ impl Decoder {
         Ok(MlpSpec {
             hidden_size: self.hidden_size,
             inner_size: self.inner_size,
-            gate_up: Joined::Separate(["mlp.gate_proj", "mlp.up_proj"].map(Name::Borrowed)),
+            gate_up: GateUp::Gated(Joined::Separate(
+                ["mlp.gate_proj", "mlp.up_proj"].map(Name::Borrowed),
+            )),
             down: Name::Borrowed("mlp.down_proj"),
             bias: false,
             activation,
+            output_gate: None,
         })
     }
 
-    /// A mixture of gated networks of the kind of `mlp`, of which so many as `num_experts_per_tok` are chosen.
-    ///
-    /// # Errors
-    /// If a size is missing or out of range, or more experts are to be chosen than there are.
-    pub(super) fn experts(
+    /// A layer with norms before and after attention, and before and after the network, in this order.
+    pub(super) fn sandwich(
         &self,
-        fields: &Fields<'_>,
+        norms: [&'static str; 4],
+        attention: AttentionSpec,
         mlp: &MlpSpec,
-        router: RouterSpec,
-    ) -> Result<ExpertsSpec, ConfigError> {
-        let most = limit::EXPERTS_OF_LAYER.min(limit::EXPERTS / self.num_layers);
-        let newer = fields.optional_size("num_local_experts", most)?; // As version 5 of the reference writes it.
-        let count = match (fields.optional_size("num_experts", most)?, newer) {
-            (Some(count), Some(newer)) if count != newer => {
-                return Err(self.unsupported("num_local_experts", &newer.to_string()));
-            }
-            (Some(count), _) | (None, Some(count)) => count,
-            (None, None) => fields.size("num_experts", most)?,
-        };
-        Ok(ExpertsSpec {
-            router,
-            count,
-            chosen: fields.size("num_experts_per_tok", count)?,
-            prefix: Name::Borrowed("mlp.experts."),
-            expert: MlpSpec {
-                inner_size: fields.size("moe_intermediate_size", limit::INNER)?,
-                gate_up: Joined::Separate(["gate_proj", "up_proj"].map(Name::Borrowed)),
-                down: Name::Borrowed("down_proj"),
-                ..mlp.clone()
-            },
-        })
+    ) -> LayerSpec {
+        let [before, after, before_mlp, after_mlp] = norms.map(|path| Some(self.norm(path)));
+        let branch = |pre, op, post| Branch { pre, op, post, multiplier: 1.0 };
+        LayerSpec {
+            branches: vec![
+                branch(before, Op::Attention(attention), after),
+                branch(before_mlp, Op::Mlp(mlp.clone()), after_mlp),
+            ],
+        }
     }
 
     /// A layer with a norm before attention and one before the network.
@@ -201,6 +207,8 @@ impl Decoder {
             final_norm: self.norm("model.norm"),
             head: Name::Borrowed("lm_head.weight"),
             tie_word_embeddings: self.tie_word_embeddings.unwrap_or(tied),
+            logits: LogitsSpec::default(),
+            other_prefixes: Vec::new(),
             rotations: self.rotations,
             quantization: None,
             bos_token_id: None,

@@ -7,16 +7,24 @@ use super::entry::Family;
 use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
 use crate::model::limit;
-use crate::model::rope::Rotary;
-use crate::model::spec::{Activation, AttentionSpec, Branch, LayerSpec, Op};
+use crate::model::rope::{Rotary, WindowTheta};
+use crate::model::spec::{Activation, AttentionSpec};
 use crate::model::whole::ModelSpec;
 use crate::model::window::{self, WindowRule};
 
 pub(super) const FAMILY: Family =
     Family { architecture: "Gemma3ForCausalLM", model_type: "gemma3_text", read };
 
-const ROTARY: Rotary = Rotary { theta: 1e6, window_theta: Some(1e4), ..Rotary::FULL };
+const WINDOW_THETA: WindowTheta = WindowTheta { field: "rope_local_base_freq", default: 1e4 };
+const ROTARY: Rotary = Rotary { theta: 1e6, window_theta: Some(WINDOW_THETA), ..Rotary::FULL };
 const WINDOWS: WindowRule = WindowRule::All { default: Some(4096), but_each: Some(6) };
+/// Before and after attention, before and after the network.
+pub(super) const NORMS: [&str; 4] = [
+    "input_layernorm",
+    "post_attention_layernorm",
+    "pre_feedforward_layernorm",
+    "post_feedforward_layernorm",
+];
 /// What queries are scaled with is its inverse square root, where a configuration does not say.
 const DEFAULT_SCALAR: f64 = 256.0;
 
@@ -29,10 +37,6 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
     let mlp = decoder.mlp_with(fields, Activation::GeluTanh)?;
     let windows = window::read(fields, FAMILY.architecture, WINDOWS, decoder.num_layers)?;
     let norms = ["self_attn.q_norm", "self_attn.k_norm"].map(|path| decoder.head_norm(path));
-    let branch = |pre, op, post| {
-        let (pre, post) = (Some(decoder.norm(pre)), Some(decoder.norm(post)));
-        Branch { pre, op, post, multiplier: 1.0 }
-    };
     let layer = |window: Option<usize>| {
         let attention = AttentionSpec {
             qkv_bias: bias,
@@ -40,16 +44,10 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
             qk_norm: Some(norms.clone()),
             scale: scalar.unwrap_or(DEFAULT_SCALAR).powf(-0.5),
             window,
-            rotation: usize::from(window.is_some()),
+            rotation: Some(usize::from(window.is_some())),
             ..decoder.attention()
         };
-        let (attention, mlp) = (Op::Attention(attention), Op::Mlp(mlp.clone()));
-        LayerSpec {
-            branches: vec![
-                branch("input_layernorm", attention, "post_attention_layernorm"),
-                branch("pre_feedforward_layernorm", mlp, "post_feedforward_layernorm"),
-            ],
-        }
+        decoder.sandwich(NORMS, attention, &mlp)
     };
     let layers = windows.into_iter().map(layer).collect();
     let model = decoder.model(layers, true);

@@ -12,7 +12,7 @@ use crate::model::window::{self, WindowRule};
 pub(super) const FAMILY: Family =
     Family { architecture: "MistralForCausalLM", model_type: "mistral", read };
 
-fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
+pub(super) fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
     let decoder = Decoder::read(fields, FAMILY.architecture, Rotary::FULL)?;
     decoder.refuse(fields, &["attention_bias", "mlp_bias"])?;
     let mlp = decoder.mlp(fields)?;

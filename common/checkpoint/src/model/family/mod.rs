@@ -5,6 +5,7 @@ mod entry;
 mod gemma3;
 mod llama;
 mod mistral;
+mod mixture;
 mod phi3;
 mod qwen2;
 mod qwen3;

@@ -5,7 +5,7 @@ use super::entry::Family;
 use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
 use crate::model::rope::Rotary;
-use crate::model::spec::{AttentionSpec, Joined, MlpSpec, Name};
+use crate::model::spec::{AttentionSpec, GateUp, Joined, MlpSpec, Name};
 use crate::model::whole::ModelSpec;
 use crate::model::window::{self, WindowRule};
 
@@ -15,7 +15,7 @@ pub(super) const FAMILY: Family =
 fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
     let decoder = Decoder::read(fields, FAMILY.architecture, Rotary::PARTIAL)?;
     decoder.refuse(fields, &["attention_bias", "mlp_bias"])?;
-    let gate_up = Joined::Fused(Name::Borrowed("mlp.gate_up_proj"));
+    let gate_up = GateUp::Gated(Joined::Fused(Name::Borrowed("mlp.gate_up_proj")));
     let mlp = MlpSpec { gate_up, ..decoder.mlp(fields)? };
     let rule = WindowRule::All { default: None, but_each: None };
     let windows = window::read(fields, FAMILY.architecture, rule, decoder.num_layers)?;

@@ -4,11 +4,12 @@
 
 use super::decoder::Decoder;
 use super::entry::Family;
+use super::mixture::{self, Mixture};
 use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
 use crate::model::limit;
 use crate::model::rope::Rotary;
-use crate::model::spec::{AttentionSpec, Name, Op, RouterChoice, RouterSpec};
+use crate::model::spec::{AttentionSpec, Op};
 use crate::model::whole::ModelSpec;
 use crate::model::window::{self, WindowRule};
 
@@ -23,11 +24,10 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
     window::read(fields, FAMILY.architecture, WindowRule::Never, decoder.num_layers)?;
     let mlp = decoder.mlp(fields)?;
     let renormalise = fields.flag("norm_topk_prob")?.unwrap_or(false);
-    let choice = RouterChoice::SoftmaxThenTopK { renormalise };
-    let router = RouterSpec { path: Name::Borrowed("mlp.gate"), choice };
-    let experts = decoder.experts(fields, &mlp, router)?;
-    let dense = fields.wholes("mlp_only_layers", limit::LAYERS)?;
-    let step = fields.optional_size("decoder_sparse_step", limit::LAYERS)?.unwrap_or(1);
+    let inner_size = fields.size("moe_intermediate_size", limit::INNER)?;
+    let router = mixture::softmax("mlp.gate", renormalise);
+    let experts = decoder.experts(fields, Mixture::USUAL, &mlp, inner_size, router)?;
+    let is_sparse = sparse_layers(fields)?;
     let norms = ["self_attn.q_norm", "self_attn.k_norm"].map(|path| decoder.head_norm(path));
     let layer = |index: usize| {
         let attention = AttentionSpec {
@@ -36,10 +36,19 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
             qk_norm: Some(norms.clone()),
             ..decoder.attention()
         };
-        let sparse = !dense.contains(&index) && (index + 1).is_multiple_of(step);
+        let sparse = is_sparse(index);
         let op = if sparse { Op::Experts(experts.clone()) } else { Op::Mlp(mlp.clone()) };
         decoder.pre_norm(attention, op)
     };
     let layers = (0..decoder.num_layers).map(layer).collect();
     Ok(decoder.model(layers, false))
+}
+
+/// Which layers have experts, in Qwen2 and Qwen3.
+pub(super) fn sparse_layers(
+    fields: &Fields<'_>,
+) -> Result<impl Fn(usize) -> bool + use<>, ConfigError> {
+    let dense = fields.wholes("mlp_only_layers", limit::LAYERS)?;
+    let step = fields.optional_size("decoder_sparse_step", limit::LAYERS)?.unwrap_or(1);
+    Ok(move |layer: usize| !dense.contains(&layer) && (layer + 1).is_multiple_of(step))
 }

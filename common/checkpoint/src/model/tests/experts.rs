@@ -1,7 +1,7 @@
 //! Mixtures of experts: which layers have them, what their tensors are, and what a token reads of them.
 
 use super::*;
-use crate::model::{ExpertsSpec, LayerSpec, RouterChoice};
+use crate::model::{ExpertsSpec, LayerSpec};
 
 /// A small Qwen3 with experts.
 fn qwen3_moe(changes: Value) -> Value {
@@ -27,7 +27,7 @@ fn layers_have_experts_but_for_those_that_the_configuration_names() {
     let first = parse(&qwen3_moe(json!({}))).unwrap();
     let found = experts(&first.layers[0]).unwrap();
     assert_eq!((found.count, found.chosen, found.expert.inner_size), (8, 2, 48));
-    assert_eq!(found.router.choice, RouterChoice::SoftmaxThenTopK { renormalise: true });
+    assert_eq!(found.router.renormalise, Some(0.0));
     assert_eq!(sparse(json!({})), [true, true, true]);
     assert_eq!(sparse(json!({"mlp_only_layers": [1]})), [true, false, true]);
     assert_eq!(sparse(json!({"decoder_sparse_step": 2})), [false, true, false]);
@@ -43,8 +43,7 @@ fn layers_have_experts_but_for_those_that_the_configuration_names() {
 #[test]
 fn weights_are_not_divided_by_their_sum_unless_that_is_said() {
     let silent = parse(&without(qwen3_moe(json!({})), "norm_topk_prob")).unwrap();
-    let choice = experts(&silent.layers[0]).unwrap().router.choice;
-    assert_eq!(choice, RouterChoice::SoftmaxThenTopK { renormalise: false });
+    assert_eq!(experts(&silent.layers[0]).unwrap().router.renormalise, None);
 }
 
 #[test]

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use cake_checkpoint::{Activation, AttentionSpec};
+use cake_checkpoint::{Activation, AttentionSpec, NormKind};
 
 use super::attention::{Attend, attend, attend_bytes};
-use super::elementwise::{add, gated, rms_norm, rotate, softmax};
+use super::elementwise::{activated, add, gated, layer_norm, rms_norm, rotate, softmax};
 use super::gemm::table;
 use super::isa::choice::chosen;
 use super::isa::tier::Tier;
@@ -34,9 +34,10 @@ pub(crate) struct Rows {
     width: usize,
 }
 
-/// The weight of an RMS norm.
+/// The weight of a norm.
 pub(crate) struct Norm {
     weight: Vec<f32>,
+    kind: NormKind,
     eps: f32,
 }
 
@@ -115,8 +116,8 @@ impl Device for Cpu {
         Ok(results.map(|values| Rows { values, width: widths.next().unwrap_or(0) }))
     }
 
-    fn norm_weight(&self, weight: Vec<f32>, eps: f32) -> Result<Norm, Error> {
-        Ok(Norm { weight, eps })
+    fn norm_weight(&self, weight: Vec<f32>, kind: NormKind, eps: f32) -> Result<Norm, Error> {
+        Ok(Norm { weight, kind, eps })
     }
 
     fn norm(&self, norm: &Norm, x: &Rows) -> Result<Rows, Error> {
@@ -124,7 +125,11 @@ impl Device for Cpu {
         if found % width != 0 {
             return Err(Error::NotWholeRows { width, found });
         }
-        Ok(x.with(rms_norm(self.tier, &x.values, &norm.weight, norm.eps)))
+        let normed = match norm.kind {
+            NormKind::Rms => rms_norm(self.tier, &x.values, &norm.weight, norm.eps),
+            NormKind::Layer => layer_norm(self.tier, &x.values, &norm.weight, norm.eps),
+        };
+        Ok(x.with(normed))
     }
 
     fn rotate(
@@ -134,8 +139,7 @@ impl Device for Cpu {
         heads: usize,
         head_dim: usize,
     ) -> Result<Rows, Error> {
-        let Rotation { cos, sin, half } = rotation;
-        Ok(x.with(rotate(&x.values, cos, sin, (heads, head_dim, *half))))
+        Ok(x.with(rotate(&x.values, rotation, (heads, head_dim))))
     }
 
     fn kept(&self, spec: &AttentionSpec, options: &EngineOptions) -> Result<KvPool, Error> {
@@ -165,6 +169,7 @@ impl Device for Cpu {
             rows: &step.rows,
             heads: spec.heads,
             scale: spec.scale as f32,
+            softcap: spec.softcap.map(|softcap| softcap as f32),
             window: spec.window,
         };
         Ok(queries.with(attend(self.tier, &call, &queries.values)))
@@ -174,8 +179,20 @@ impl Device for Cpu {
         Ok(gate.with(gated(self.tier, activation, &gate.values, &up.values)))
     }
 
+    fn activate(&self, activation: Activation, x: Rows) -> Result<Rows, Error> {
+        Ok(x.with(activated(self.tier, activation, &x.values)))
+    }
+
     fn scale(&self, mut x: Rows, factor: f32) -> Result<Rows, Error> {
         x.values.iter_mut().for_each(|value| *value *= factor);
+        Ok(x)
+    }
+
+    fn scale_rows(&self, mut x: Rows, factors: &[f32]) -> Result<Rows, Error> {
+        let rows = x.values.chunks_exact_mut(x.width.max(1));
+        for (row, factor) in rows.zip(factors) {
+            row.iter_mut().for_each(|value| *value *= factor);
+        }
         Ok(x)
     }
 

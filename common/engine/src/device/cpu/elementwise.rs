@@ -2,12 +2,13 @@
 
 use std::mem::MaybeUninit;
 
-use cake_checkpoint::Activation;
+use cake_checkpoint::{Activation, RotaryPairs};
 
 use crate::device::cpu::buffer::{Uninit, UninitVec};
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::{PARALLEL_WORK, current_threads, for_each_mut};
+use crate::rope::Rotation;
 
 /// Calls `work(first row, rows)` on pieces of `out`, `[rows, width]`, which together are all of it, in parallel if
 /// it pays.
@@ -65,6 +66,54 @@ impl Kernel for RmsNorm<'_> {
     }
 }
 
+/// `weight · (x - mean(x)) / sqrt(var(x) + eps)` of every row of `x`, `[rows, width]`; `weight` is `[width]`.
+pub(crate) fn layer_norm(tier: Tier, x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
+    let width = weight.len();
+    assert!(x.len().is_multiple_of(width), "whole rows");
+    let mut out = UninitVec::new(x.len());
+    by_rows(out.uninit(), width, |row, out| {
+        let x = &x[row * width..][..out.len()];
+        tier.run(LayerNorm { x, weight, eps, out });
+    });
+    // SAFETY: the kernel writes as many elements of each row as there are weights, and the rows are whole.
+    unsafe { out.assume_init() }
+}
+
+struct LayerNorm<'a> {
+    x: &'a [f32],
+    weight: &'a [f32],
+    eps: f32,
+    out: &'a mut Uninit,
+}
+
+impl Kernel for LayerNorm<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let width = self.weight.len();
+        for (x, out) in self.x.chunks_exact(width).zip(self.out.chunks_exact_mut(width)) {
+            let (whole, tail) = x.as_chunks::<LANES>();
+            let mut sums = load_tail(simd, tail, 0.0);
+            for chunk in whole {
+                sums = simd.add(sums, simd.load(chunk));
+            }
+            let mean = simd.sum(sums) / width as f32;
+            let centre = simd.splat(mean);
+            let difference = simd.sub(load_tail(simd, tail, mean), centre);
+            let mut squares = simd.mul(difference, difference);
+            for chunk in whole {
+                let difference = simd.sub(simd.load(chunk), centre);
+                squares = simd.mul_add(difference, difference, squares);
+            }
+            let scale = 1.0 / (simd.sum(squares) / width as f32 + self.eps).sqrt();
+            for ((out, x), weight) in out.iter_mut().zip(x).zip(self.weight) {
+                out.write(weight * ((x - mean) * scale));
+            }
+        }
+    }
+}
+
 /// Fewer than sixteen values, the other lanes `rest`.
 #[inline(always)]
 pub(super) fn load_tail<S: Simd>(simd: S, tail: &[f32], rest: f32) -> S::V {
@@ -76,82 +125,122 @@ pub(super) fn load_tail<S: Simd>(simd: S, tail: &[f32], rest: f32) -> S::V {
 /// `activation(gate) · up`, elementwise.
 pub(crate) fn gated(tier: Tier, activation: Activation, gate: &[f32], up: &[f32]) -> Vec<f32> {
     assert_eq!(gate.len(), up.len(), "one up for each gate");
-    let mut out = UninitVec::new(gate.len());
+    activations(tier, activation, gate, Some(up))
+}
+
+/// `activation(x)`, elementwise.
+pub(crate) fn activated(tier: Tier, activation: Activation, x: &[f32]) -> Vec<f32> {
+    activations(tier, activation, x, None)
+}
+
+/// `activation(x)`, times `up` if there is such.
+fn activations(tier: Tier, activation: Activation, x: &[f32], up: Option<&[f32]>) -> Vec<f32> {
+    let mut out = UninitVec::new(x.len());
     by_rows(out.uninit(), LANES, |row, out| {
         let start = row * LANES;
-        let (gate, up) = (&gate[start..][..out.len()], &up[start..][..out.len()]);
+        let x = &x[start..][..out.len()];
+        let up = up.map(|up| &up[start..][..out.len()]);
         match activation {
-            Activation::Silu => tier.run(Gated { gate, up, out, exponent: Silu }),
-            Activation::GeluTanh => tier.run(Gated { gate, up, out, exponent: GeluTanh }),
+            Activation::Silu => tier.run(Activate { x, up, out, function: Silu }),
+            Activation::GeluTanh => tier.run(Activate { x, up, out, function: GeluTanh }),
+            Activation::Relu2 => tier.run(Activate { x, up, out, function: Relu2 }),
+            Activation::Sigmoid => tier.run(Activate { x, up, out, function: Sigmoid }),
         }
     });
     // SAFETY: the kernel writes all of its vectors and what is left behind them.
     unsafe { out.assume_init() }
 }
 
-/// What makes an activation `x / (1 + exp(exponent(x)))`.
-trait Exponent: Copy {
+/// An activation, sixteen numbers at once.
+trait Function: Copy {
     fn of<S: Simd>(self, simd: S, x: S::V) -> S::V;
 }
 
-/// `-x`.
+/// `x / (1 + exp(exponent))`.
+#[inline(always)]
+fn through<S: Simd>(simd: S, x: S::V, exponent: S::V) -> S::V {
+    simd.div(x, simd.add(simd.splat(1.0), exp(simd, exponent)))
+}
+
+/// The exponent is `-x`.
 #[derive(Clone, Copy)]
 struct Silu;
 
-impl Exponent for Silu {
+impl Function for Silu {
     #[inline(always)]
     fn of<S: Simd>(self, simd: S, x: S::V) -> S::V {
-        simd.sub(simd.splat(0.0), x)
+        through(simd, x, simd.sub(simd.splat(0.0), x))
     }
 }
 
-/// `-2 √(2/π) · (x + 0.044715 x³)`, since `(1 + tanh z) / 2 = 1 / (1 + exp(-2 z))`.
+/// The exponent is `-2 √(2/π) · (x + 0.044715 x³)`, since `(1 + tanh z) / 2 = 1 / (1 + exp(-2 z))`.
 #[derive(Clone, Copy)]
 struct GeluTanh;
 
-impl Exponent for GeluTanh {
+impl Function for GeluTanh {
     #[inline(always)]
     fn of<S: Simd>(self, simd: S, x: S::V) -> S::V {
         const LINEAR: f32 = -1.595_769_121_605_730_7_f64 as f32;
         const CUBIC: f32 = -0.071_354_816_272_600_25_f64 as f32;
         let cubic = simd.mul(simd.mul(x, x), simd.splat(CUBIC));
-        simd.mul(x, simd.add(simd.splat(LINEAR), cubic))
+        through(simd, x, simd.mul(x, simd.add(simd.splat(LINEAR), cubic)))
     }
 }
 
-struct Gated<'a, E> {
-    gate: &'a [f32],
-    up: &'a [f32],
-    out: &'a mut Uninit,
-    exponent: E,
+/// `max(x, 0)²`.
+#[derive(Clone, Copy)]
+struct Relu2;
+
+impl Function for Relu2 {
+    #[inline(always)]
+    fn of<S: Simd>(self, simd: S, x: S::V) -> S::V {
+        let positive = simd.max(simd.splat(0.0), x);
+        simd.mul(positive, positive)
+    }
 }
 
-impl<E: Exponent> Kernel for Gated<'_, E> {
+/// `1 / (1 + exp(-x))`.
+#[derive(Clone, Copy)]
+struct Sigmoid;
+
+impl Function for Sigmoid {
+    #[inline(always)]
+    fn of<S: Simd>(self, simd: S, x: S::V) -> S::V {
+        through(simd, simd.splat(1.0), simd.sub(simd.splat(0.0), x))
+    }
+}
+
+struct Activate<'a, F> {
+    x: &'a [f32],
+    up: Option<&'a [f32]>,
+    out: &'a mut Uninit,
+    function: F,
+}
+
+impl<F: Function> Kernel for Activate<'_, F> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let (gates, gate_tail) = self.gate.as_chunks::<LANES>();
-        let (ups, up_tail) = self.up.as_chunks::<LANES>();
+        let (xs, x_tail) = self.x.as_chunks::<LANES>();
         let (outs, out_tail) = self.out.as_chunks_mut::<LANES>();
-        for ((gate, up), out) in gates.iter().zip(ups).zip(outs) {
+        let (ups, up_tail) = self.up.map(|up| up.as_chunks::<LANES>()).unzip();
+        let value = |x: S::V, up: Option<S::V>| {
+            let value = self.function.of(simd, x);
+            up.map_or(value, |up| simd.mul(value, up))
+        };
+        for (index, (x, out)) in xs.iter().zip(outs).enumerate() {
             // By way of an array, which stays in a register: a store takes numbers that are set.
             let mut lanes = [0.0; LANES];
-            let (gate, up) = (simd.load(gate), simd.load(up));
-            simd.store(gated_lanes(simd, self.exponent, gate, up), &mut lanes);
+            let up = ups.map(|ups| simd.load(&ups[index]));
+            simd.store(value(simd.load(x), up), &mut lanes);
             *out = lanes.map(MaybeUninit::new);
         }
-        let (gate, up) = (load_tail(simd, gate_tail, 0.0), load_tail(simd, up_tail, 0.0));
         let mut last = [0.0; LANES];
-        simd.store(gated_lanes(simd, self.exponent, gate, up), &mut last);
+        let up = up_tail.map(|up| load_tail(simd, up, 0.0));
+        simd.store(value(load_tail(simd, x_tail, 0.0), up), &mut last);
         out_tail.iter_mut().zip(last).for_each(|(out, last)| _ = out.write(last));
     }
-}
-
-#[inline(always)]
-fn gated_lanes<S: Simd>(simd: S, exponent: impl Exponent, gate: S::V, up: S::V) -> S::V {
-    let denominator = simd.add(simd.splat(1.0), exp(simd, exponent.of(simd, gate)));
-    simd.mul(simd.div(gate, denominator), up)
 }
 
 /// `e^x` within 2 units in the last place for -87 <= x <= 88, saturating outside; NaN stays NaN.
@@ -178,6 +267,40 @@ pub(super) fn exp<S: Simd>(simd: S, x: S::V) -> S::V {
     }
     let p = simd.mul_add(p, simd.mul(r, r), r);
     simd.mul(simd.add(p, simd.splat(1.0)), simd.pow2_of_shifted(shifted))
+}
+
+/// `softcap · tanh(x / softcap)` of sixteen numbers, in place.
+#[inline(always)]
+pub(super) fn cap<S: Simd>(simd: S, softcap: f32, x: &mut [f32; LANES]) {
+    // tanh(z) = 1 - 2 / (1 + e^2z): what is lost near zero is as small beside the softcap as the last digit of one is.
+    let one = simd.splat(1.0);
+    let power = exp(simd, simd.mul(simd.load(x), simd.splat(2.0 / softcap)));
+    let part = simd.div(simd.splat(2.0), simd.add(one, power));
+    simd.store(simd.mul(simd.sub(one, part), simd.splat(softcap)), x);
+}
+
+/// [`cap`] of all of `x`, in place.
+pub(crate) fn capped(tier: Tier, softcap: f32, x: &mut [f32]) {
+    tier.run(Capped { softcap, x });
+}
+
+struct Capped<'a> {
+    softcap: f32,
+    x: &'a mut [f32],
+}
+
+impl Kernel for Capped<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let (whole, tail) = self.x.as_chunks_mut::<LANES>();
+        whole.iter_mut().for_each(|chunk| cap(simd, self.softcap, chunk));
+        let mut last = [0.0; LANES];
+        last[..tail.len()].copy_from_slice(tail);
+        cap(simd, self.softcap, &mut last);
+        tail.copy_from_slice(&last[..tail.len()]);
+    }
 }
 
 /// The largest of what is a number; minus infinity if nothing is.
@@ -294,16 +417,14 @@ pub(crate) fn add(a: &[f32], b: &[f32]) -> Vec<f32> {
     unsafe { out.assume_init() }
 }
 
-/// Rotates the first `2 · half` elements of every head by its row's angles, half against half.
-///
-/// `x` is `[rows, heads, head_dim]`, `cos` and `sin` are `[rows, half]`; the rest of a head passes.
+/// Turns each head of each row of `x`, `[rows, heads × head_dim]`, by the row's angles.
 pub(crate) fn rotate(
     x: &[f32],
-    cos: &[f32],
-    sin: &[f32],
-    (heads, head_dim, half): (usize, usize, usize),
+    rotation: &Rotation,
+    (heads, head_dim): (usize, usize),
 ) -> Vec<f32> {
-    let width = heads * head_dim;
+    let Rotation { cos, sin, half, pairs } = rotation;
+    let (width, half) = (heads * head_dim, *half);
     assert!(x.len().is_multiple_of(width), "whole rows");
     let mut out = UninitVec::new(x.len());
     by_rows(out.uninit(), width, |first, out| {
@@ -312,17 +433,30 @@ pub(crate) fn rotate(
             let (cos, sin) = (&cos[row * half..][..half], &sin[row * half..][..half]);
             let x = &x[row * width..][..width];
             for (x, out) in x.chunks_exact(head_dim).zip(out.chunks_exact_mut(head_dim)) {
-                let (low, high) = (&x[..half], &x[half..2 * half]);
-                for i in 0..half {
-                    out[i].write(low[i] * cos[i] - high[i] * sin[i]);
-                    out[half + i].write(high[i] * cos[i] + low[i] * sin[i]);
+                match pairs {
+                    RotaryPairs::Halves => {
+                        let (low, high) = (&x[..half], &x[half..2 * half]);
+                        for i in 0..half {
+                            out[i].write(low[i] * cos[i] - high[i] * sin[i]);
+                            out[half + i].write(high[i] * cos[i] + low[i] * sin[i]);
+                        }
+                    }
+                    RotaryPairs::Neighbours => {
+                        let (pairs, outs) = (x.as_chunks::<2>().0, out.as_chunks_mut::<2>().0);
+                        for (i, ([a, b], [first, second])) in
+                            pairs.iter().zip(outs).take(half).enumerate()
+                        {
+                            first.write(a * cos[i] - b * sin[i]);
+                            second.write(b * cos[i] + a * sin[i]);
+                        }
+                    }
                 }
                 let rest = out[2 * half..].iter_mut().zip(&x[2 * half..]);
                 rest.for_each(|(out, x)| _ = out.write(*x));
             }
         }
     });
-    // SAFETY: of each head of each row, both halves and the rest are written.
+    // SAFETY: of each head of each row, all pairs and the rest are written.
     unsafe { out.assume_init() }
 }
 
@@ -399,8 +533,12 @@ mod tests {
         let inner = |x: f64| (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
         let gelu = |x: f64| 0.5 * x * (1.0 + inner(x).tanh());
         // Left of zero the tangent itself loses digits, also in f64, which the other form keeps.
-        let table: [(_, &dyn Fn(f64) -> f64, f64); 2] =
-            [(Activation::Silu, &silu, 1e-12), (Activation::GeluTanh, &gelu, 1e-6)];
+        let squared = |x: f64| x.max(0.0).powi(2);
+        let table: [(_, &dyn Fn(f64) -> f64, f64); 3] = [
+            (Activation::Silu, &silu, 1e-12),
+            (Activation::GeluTanh, &gelu, 1e-6),
+            (Activation::Relu2, &squared, 0.0),
+        ];
         let mut random = Random::new(21);
         for length in [1, 15, 16, 17, 100] {
             let gate: Vec<f32> = (0..length).map(|_| random.signed() * 20.0).collect();
@@ -408,6 +546,8 @@ mod tests {
             for (tier, (activation, exact, least)) in
                 Tier::all().into_iter().flat_map(|tier| table.map(|row| (tier, row)))
             {
+                let (ones, alone) = (vec![1.0; length], activated(tier, activation, &gate));
+                assert_eq!(alone, gated(tier, activation, &gate, &ones), "{activation:?}");
                 for (i, found) in gated(tier, activation, &gate, &up).into_iter().enumerate() {
                     let exact = exact(f64::from(gate[i])) * f64::from(up[i]);
                     let error = (f64::from(found) - exact).abs();
@@ -448,6 +588,27 @@ mod tests {
     }
 
     #[test]
+    fn layer_norm_agrees_with_f64() {
+        let mut random = Random::new(25);
+        for width in [1, 24, 64, 100] {
+            let x: Vec<f32> = (0..3 * width).map(|_| 3.0 + random.signed()).collect();
+            let weight: Vec<f32> = (0..width).map(|_| random.signed()).collect();
+            for tier in Tier::all() {
+                let found = layer_norm(tier, &x, &weight, 1e-5);
+                for (at, found) in found.into_iter().enumerate() {
+                    let row = &x[at / width * width..][..width];
+                    let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / width as f64;
+                    let squares: f64 = row.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum();
+                    let scale = (squares / width as f64 + 1e-5).sqrt();
+                    let exact = (f64::from(x[at]) - mean) / scale * f64::from(weight[at % width]);
+                    let error = (f64::from(found) - exact).abs();
+                    assert!(error <= 4e-6 * (1.0 + exact.abs()), "{tier:?}: {found} {exact}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn fused_tiers_agree_to_the_bit() {
         let mut random = Random::new(23);
         let mut numbers = |len: usize| (0..len).map(|_| 9.0 * random.signed()).collect::<Vec<_>>();
@@ -464,9 +625,31 @@ mod tests {
     }
 
     #[test]
-    fn rotation_leaves_what_is_past_the_rotary_part() {
+    fn rotation_turns_pairs_and_leaves_what_is_past_the_rotary_part() {
         let x = [1.0, 2.0, 3.0, 4.0, 5.0];
-        let out = rotate(&x, &[0.0, 1.0], &[1.0, 0.0], (1, 5, 2));
-        assert_eq!(out, [-3.0, 2.0, 1.0, 4.0, 5.0]);
+        let turned = |pairs| {
+            let (cos, sin) = (vec![0.0, 1.0], vec![1.0, 0.0]);
+            rotate(&x, &Rotation { cos, sin, half: 2, pairs }, (1, 5))
+        };
+        assert_eq!(turned(RotaryPairs::Halves), [-3.0, 2.0, 1.0, 4.0, 5.0]);
+        assert_eq!(turned(RotaryPairs::Neighbours), [-2.0, 1.0, 3.0, 4.0, 5.0]);
+    }
+
+    #[test]
+    fn capped_numbers_agree_with_f64_at_any_length() {
+        let mut random = Random::new(24);
+        for (length, softcap) in [(1, 50.0), (15, 30.0), (16, 1.0), (100, 50.0)] {
+            let x: Vec<f32> = (0..length).map(|_| 90.0 * random.signed()).collect();
+            for tier in Tier::all() {
+                let mut found = x.clone();
+                capped(tier, softcap, &mut found);
+                for (x, found) in x.iter().zip(found) {
+                    let softcap = f64::from(softcap);
+                    let exact = softcap * (f64::from(*x) / softcap).tanh();
+                    let error = (f64::from(found) - exact).abs();
+                    assert!(error <= 4e-7 * softcap, "{tier:?} {x}: {found} is not {exact}");
+                }
+            }
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Every kernel of the portable tier on numbers so few that Miri sees all of them within minutes: it knows of memory
 //! that was not set, of bytes outside and of two threads at one place. `tests/miri.sh` runs these.
 
-use cake_checkpoint::Activation;
+use cake_checkpoint::{Activation, RotaryPairs};
 
 use super::attention::{Attend, KvView, attend};
 use super::element::{Bf16, Element, F16, F32, FloatType};
@@ -16,6 +16,7 @@ use super::isa::tier::Tier;
 use super::pool::Pool;
 use crate::batch::AttendRow;
 use crate::options::Numerics;
+use crate::rope::Rotation;
 use crate::testing::{Random, product};
 
 const TIER: Tier = Tier::Portable(Portable);
@@ -72,8 +73,11 @@ fn what_happens_between_products() {
     assert_near(&both(|| gated(TIER, Activation::GeluTanh, &x, &y)), &gelu, 1e-5);
     let sum: Vec<f32> = x.iter().zip(&y).map(|(x, y)| x + y).collect();
     assert_eq!(both(|| add(&x, &y)), sum);
-    let still = both(|| rotate(&x, &[1.0; 3 * 4], &[0.0; 3 * 4], (1, 37, 4)));
-    assert_eq!(still, x, "by no angle");
+    for pairs in [RotaryPairs::Halves, RotaryPairs::Neighbours] {
+        let (cos, sin) = (vec![1.0; 3 * 4], vec![0.0; 3 * 4]);
+        let rotation = Rotation { cos, sin, half: 4, pairs };
+        assert_eq!(both(|| rotate(&x, &rotation, (1, 37))), x, "by no angle");
+    }
 }
 
 #[test]
@@ -152,7 +156,7 @@ fn attention_over_blocks() {
     };
     let rows: Vec<_> = (8..11).map(|position| AttendRow { position, blocks: &blocks }).collect();
     let q = numbers(&mut random, rows.len() * heads * head_dim);
-    let view = Attend { kv, rows: &rows, heads, scale: 0.5, window: None };
+    let view = Attend { kv, rows: &rows, heads, scale: 0.5, softcap: None, window: None };
     let found = both(|| attend(TIER, &view, &q));
     let mut expected = Vec::new();
     for (row, q) in rows.iter().zip(q.chunks_exact(heads * head_dim)) {

@@ -61,6 +61,8 @@ pub(crate) struct Attend<'a> {
     pub(crate) heads: usize,
     /// What scores are multiplied with before the softmax.
     pub(crate) scale: f32,
+    /// What bounds them then: `softcap · tanh(score / softcap)`.
+    pub(crate) softcap: Option<f32>,
     /// How many positions a row sees, its own included; all of them if `None`.
     pub(crate) window: Option<usize>,
 }

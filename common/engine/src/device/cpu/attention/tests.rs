@@ -83,8 +83,8 @@ impl Case {
             kv_heads: self.kv_heads,
             head_dim: self.head_dim,
         };
-        let (heads, window) = (self.heads, self.window);
-        attend(tier, &Attend { kv, rows: &rows, heads, scale: 0.5, window }, q)
+        let (heads, window, softcap) = (self.heads, self.window, None);
+        attend(tier, &Attend { kv, rows: &rows, heads, scale: 0.5, softcap, window }, q)
     }
 
     /// Where a head of the cache starts, in elements.

@@ -6,7 +6,7 @@ use super::call::{Attend, SPAN};
 use super::state::State;
 use crate::device::cpu::buffer::kept;
 use crate::device::cpu::element::{Element, F16, F32, FloatType};
-use crate::device::cpu::elementwise::exp;
+use crate::device::cpu::elementwise::{cap, exp};
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 
 /// Queries that are computed together; queries are padded to whole quads.
@@ -130,6 +130,10 @@ impl Walk<'_> {
             for (query, scores) in scores.chunks_exact_mut(SPAN_VECTORS).take(count).enumerate() {
                 let seen = of_query(query);
                 if !seen.is_empty() {
+                    if let Some(softcap) = self.attend.softcap {
+                        let blocks = seen.start / LANES..seen.end.div_ceil(LANES);
+                        scores[blocks].iter_mut().for_each(|it| cap(simd, softcap, it));
+                    }
                     (state.largest[query], state.totals[query]) = softmax(simd, scores, seen);
                 }
             }

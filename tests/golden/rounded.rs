@@ -1,0 +1,82 @@
+//! How an answer may differ from the reference's where numbers are rounded: tests of several crates ask, and have this file
+//! in common.
+
+/// Models with routers. Between two experts whose scores are nearly equal, what is rounded may choose the other one: that
+/// row's result is another then, by more than rounding moves it, and those of later rows are a little.
+const ROUTED: &[&str] = &[
+    "qwen3-moe",
+    "qwen3-moe-mlx4",
+    "mixtral",
+    "qwen2-moe",
+    "glm4-moe",
+    "dots1",
+    "minimax-m2",
+    "ernie4-5-moe",
+];
+/// Of so many rows of a prompt, or tokens of an answer, another expert may be chosen: a tenth.
+const MOST: usize = 10;
+/// Rows that attend to such a row may be off by so much.
+const AFTERWARDS: f32 = 0.5;
+
+/// What may differ of a model's answers where the logits of no row are off by more than `tolerance`, unless other experts
+/// are chosen.
+#[derive(Clone, Copy)]
+pub(crate) struct Rounded<'a> {
+    /// The golden model.
+    pub(crate) name: &'a str,
+    /// The largest difference of a logit.
+    pub(crate) tolerance: f32,
+    /// How near the reference's closest call was, in logits.
+    pub(crate) closest: f32,
+}
+
+impl Rounded<'_> {
+    /// Of how many rows, of so many, another expert may be chosen.
+    pub(crate) fn rows(&self, all: usize) -> usize {
+        if ROUTED.contains(&self.name) { all.div_ceil(MOST) } else { 0 }
+    }
+
+    /// The largest difference of a row's logits. `found` and `expected` are `[rows, vocab]`.
+    ///
+    /// # Panics
+    /// If more rows than may are off by more than the tolerance, or than rows behind such a row may be.
+    #[track_caller]
+    pub(crate) fn compare(&self, found: &[f32], expected: &[f32], rows: usize) -> f32 {
+        assert_eq!(found.len(), expected.len(), "{}: logits of as many rows", self.name);
+        let width = (expected.len() / rows.max(1)).max(1);
+        let of_row = |(found, expected): (&[f32], &[f32])| {
+            let off = found.iter().zip(expected).map(|(a, b)| (a - b).abs());
+            off.fold(0.0_f32, |most, off| if off > most || off.is_nan() { off } else { most })
+        };
+        let off = found.chunks(width).zip(expected.chunks(width)).map(of_row);
+        let off: Vec<f32> = off.collect();
+        let (mut allowed, mut chosen) = (self.tolerance, 0);
+        for row in &off {
+            if row.is_nan() || *row > allowed {
+                chosen += 1;
+                allowed = allowed.max(AFTERWARDS);
+            }
+        }
+        assert!(chosen <= self.rows(rows), "{}: logits of rows differ by {off:?}", self.name);
+        off.into_iter().fold(0.0, f32::max)
+    }
+
+    /// Where the tokens of two answers differ first; what follows there has nothing in common.
+    ///
+    /// # Panics
+    /// If the reference's closest call was not so close that rounding could change it.
+    #[track_caller]
+    pub(crate) fn differ_at(&self, found: &[u32], expected: &[u32]) -> Option<usize> {
+        let mut pairs = found.iter().zip(expected);
+        let at = pairs.position(|(found, expected)| found != expected)?;
+        let Rounded { name, tolerance, closest } = self;
+        assert!(
+            closest <= tolerance,
+            "{name}: another token {at}, and none was closer than {closest}"
+        );
+        println!(
+            "{name}: another token {at}: the closest was off by {closest}, {tolerance} may be"
+        );
+        Some(at)
+    }
+}
