@@ -26,6 +26,7 @@ const IN_BF16: &[&str] = &[
     "phi3",
     "gemma3",
     "qwen3-moe",
+    "gemma2",
 ];
 /// Those whose weights are packed.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];

@@ -26,6 +26,7 @@ const IN_BF16: &[&str] = &[
     "phi3",
     "gemma3",
     "qwen3-moe",
+    "gemma2",
 ];
 /// The models with packed weights.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];
@@ -95,6 +96,7 @@ answers_as_the_reference_does! {
     gemma3: "gemma3",
     qwen3_moe: "qwen3-moe",
     experts_in_4_bits: "qwen3-moe-mlx4",
+    gemma2: "gemma2",
 }
 
 #[test]

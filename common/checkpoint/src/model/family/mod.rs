@@ -2,6 +2,7 @@
 
 mod decoder;
 mod entry;
+mod gemma2;
 mod gemma3;
 mod llama;
 mod mistral;
@@ -24,6 +25,7 @@ pub const FAMILIES: &[Family] = &[
     phi3::FAMILY,
     gemma3::FAMILY,
     qwen3_moe::FAMILY,
+    gemma2::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.
