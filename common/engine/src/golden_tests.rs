@@ -27,6 +27,7 @@ const IN_BF16: &[&str] = &[
     "gemma3",
     "qwen3-moe",
     "gemma2",
+    "olmo2",
 ];
 /// Those whose weights are packed.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];

@@ -27,6 +27,7 @@ const IN_BF16: &[&str] = &[
     "gemma3",
     "qwen3-moe",
     "gemma2",
+    "olmo2",
 ];
 /// The models with packed weights.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];
@@ -97,6 +98,7 @@ answers_as_the_reference_does! {
     qwen3_moe: "qwen3-moe",
     experts_in_4_bits: "qwen3-moe-mlx4",
     gemma2: "gemma2",
+    olmo2: "olmo2",
 }
 
 #[test]

@@ -102,6 +102,16 @@ impl Decoder {
         NormSpec { width: self.head_dim, ..self.norm(path) }
     }
 
+    /// Norms of queries and of keys, each over all heads at once.
+    pub(super) fn whole_norms(&self, paths: [&'static str; 2]) -> [NormSpec; 2] {
+        let [queries, keys] = paths.map(|path| self.norm(path));
+        let width = |heads| heads * self.head_dim;
+        [
+            NormSpec { width: width(self.heads), ..queries },
+            NormSpec { width: width(self.kv_heads), ..keys },
+        ]
+    }
+
     /// Attention over everything, without biases or norms of its own.
     pub(super) fn attention(&self) -> AttentionSpec {
         AttentionSpec {
@@ -161,6 +171,18 @@ impl Decoder {
             activation,
             output_gate: None,
         })
+    }
+
+    /// A layer with a norm after attention and one after the network, and none before.
+    pub(super) fn post_norm(&self, attention: AttentionSpec, mlp: &MlpSpec) -> LayerSpec {
+        let branch =
+            |op, post| Branch { pre: None, op, post: Some(self.norm(post)), multiplier: 1.0 };
+        LayerSpec {
+            branches: vec![
+                branch(Op::Attention(attention), "post_attention_layernorm"),
+                branch(Op::Mlp(mlp.clone()), "post_feedforward_layernorm"),
+            ],
+        }
     }
 
     /// A layer with norms before and after attention, and before and after the network, in this order.

@@ -7,6 +7,7 @@ mod gemma3;
 mod llama;
 mod mistral;
 mod mixture;
+mod olmo2;
 mod phi3;
 mod qwen2;
 mod qwen3;
@@ -26,6 +27,7 @@ pub const FAMILIES: &[Family] = &[
     gemma3::FAMILY,
     qwen3_moe::FAMILY,
     gemma2::FAMILY,
+    olmo2::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.
