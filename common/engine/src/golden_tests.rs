@@ -28,6 +28,7 @@ const IN_BF16: &[&str] = &[
     "qwen3-moe",
     "gemma2",
     "olmo2",
+    "smollm3",
 ];
 /// Those whose weights are packed.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];

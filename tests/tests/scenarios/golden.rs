@@ -28,6 +28,7 @@ const IN_BF16: &[&str] = &[
     "qwen3-moe",
     "gemma2",
     "olmo2",
+    "smollm3",
 ];
 /// The models with packed weights.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];
@@ -99,6 +100,7 @@ answers_as_the_reference_does! {
     experts_in_4_bits: "qwen3-moe-mlx4",
     gemma2: "gemma2",
     olmo2: "olmo2",
+    smollm3: "smollm3",
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod phi3;
 mod qwen2;
 mod qwen3;
 mod qwen3_moe;
+mod smollm3;
 
 use super::error::ConfigError;
 use super::fields::Fields;
@@ -28,6 +29,7 @@ pub const FAMILIES: &[Family] = &[
     qwen3_moe::FAMILY,
     gemma2::FAMILY,
     olmo2::FAMILY,
+    smollm3::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.
