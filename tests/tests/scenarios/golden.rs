@@ -29,6 +29,7 @@ const IN_BF16: &[&str] = &[
     "gemma2",
     "olmo2",
     "smollm3",
+    "exaone4",
 ];
 /// The models with packed weights.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];
@@ -101,6 +102,7 @@ answers_as_the_reference_does! {
     gemma2: "gemma2",
     olmo2: "olmo2",
     smollm3: "smollm3",
+    exaone4: "exaone4",
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod decoder;
 mod entry;
+mod exaone4;
 mod gemma2;
 mod gemma3;
 mod llama;
@@ -30,6 +31,7 @@ pub const FAMILIES: &[Family] = &[
     gemma2::FAMILY,
     olmo2::FAMILY,
     smollm3::FAMILY,
+    exaone4::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.
