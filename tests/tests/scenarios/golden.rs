@@ -30,6 +30,7 @@ const IN_BF16: &[&str] = &[
     "olmo2",
     "smollm3",
     "exaone4",
+    "glm4",
 ];
 /// The models with packed weights.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];
@@ -103,6 +104,7 @@ answers_as_the_reference_does! {
     olmo2: "olmo2",
     smollm3: "smollm3",
     exaone4: "exaone4",
+    glm4: "glm4",
 }
 
 #[test]

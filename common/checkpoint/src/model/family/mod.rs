@@ -5,6 +5,7 @@ mod entry;
 mod exaone4;
 mod gemma2;
 mod gemma3;
+mod glm4;
 mod llama;
 mod mistral;
 mod mixture;
@@ -32,6 +33,7 @@ pub const FAMILIES: &[Family] = &[
     olmo2::FAMILY,
     smollm3::FAMILY,
     exaone4::FAMILY,
+    glm4::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.
