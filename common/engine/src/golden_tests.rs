@@ -31,6 +31,7 @@ const IN_BF16: &[&str] = &[
     "smollm3",
     "exaone4",
     "glm4",
+    "granite",
 ];
 /// Those whose weights are packed.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];

@@ -31,6 +31,7 @@ const IN_BF16: &[&str] = &[
     "smollm3",
     "exaone4",
     "glm4",
+    "granite",
 ];
 /// The models with packed weights.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];
@@ -105,6 +106,7 @@ answers_as_the_reference_does! {
     smollm3: "smollm3",
     exaone4: "exaone4",
     glm4: "glm4",
+    granite: "granite",
 }
 
 #[test]

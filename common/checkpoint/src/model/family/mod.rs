@@ -6,6 +6,7 @@ mod exaone4;
 mod gemma2;
 mod gemma3;
 mod glm4;
+mod granite;
 mod llama;
 mod mistral;
 mod mixture;
@@ -34,6 +35,7 @@ pub const FAMILIES: &[Family] = &[
     smollm3::FAMILY,
     exaone4::FAMILY,
     glm4::FAMILY,
+    granite::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.
