@@ -32,6 +32,7 @@ const IN_BF16: &[&str] = &[
     "exaone4",
     "glm4",
     "granite",
+    "seed-oss",
 ];
 /// Those whose weights are packed.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];

@@ -32,6 +32,7 @@ const IN_BF16: &[&str] = &[
     "exaone4",
     "glm4",
     "granite",
+    "seed-oss",
 ];
 /// The models with packed weights.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];
@@ -107,6 +108,7 @@ answers_as_the_reference_does! {
     exaone4: "exaone4",
     glm4: "glm4",
     granite: "granite",
+    seed_oss: "seed-oss",
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod phi3;
 mod qwen2;
 mod qwen3;
 mod qwen3_moe;
+mod seed_oss;
 mod smollm3;
 
 use super::error::ConfigError;
@@ -36,6 +37,7 @@ pub const FAMILIES: &[Family] = &[
     exaone4::FAMILY,
     glm4::FAMILY,
     granite::FAMILY,
+    seed_oss::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.
