@@ -33,6 +33,7 @@ const IN_BF16: &[&str] = &[
     "glm4",
     "granite",
     "seed-oss",
+    "ernie4-5",
 ];
 /// Those whose weights are packed.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];

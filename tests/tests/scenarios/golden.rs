@@ -33,6 +33,7 @@ const IN_BF16: &[&str] = &[
     "glm4",
     "granite",
     "seed-oss",
+    "ernie4-5",
 ];
 /// The models with packed weights.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];
@@ -109,6 +110,7 @@ answers_as_the_reference_does! {
     glm4: "glm4",
     granite: "granite",
     seed_oss: "seed-oss",
+    ernie4_5: "ernie4-5",
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod decoder;
 mod entry;
+mod ernie4_5;
 mod exaone4;
 mod gemma2;
 mod gemma3;
@@ -38,6 +39,7 @@ pub const FAMILIES: &[Family] = &[
     glm4::FAMILY,
     granite::FAMILY,
     seed_oss::FAMILY,
+    ernie4_5::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.
