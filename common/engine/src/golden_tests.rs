@@ -34,6 +34,7 @@ const IN_BF16: &[&str] = &[
     "granite",
     "seed-oss",
     "ernie4-5",
+    "hunyuan-dense",
 ];
 /// Those whose weights are packed.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];

@@ -34,6 +34,7 @@ const IN_BF16: &[&str] = &[
     "granite",
     "seed-oss",
     "ernie4-5",
+    "hunyuan-dense",
 ];
 /// The models with packed weights.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];
@@ -111,6 +112,7 @@ answers_as_the_reference_does! {
     granite: "granite",
     seed_oss: "seed-oss",
     ernie4_5: "ernie4-5",
+    hunyuan_dense: "hunyuan-dense",
 }
 
 #[test]

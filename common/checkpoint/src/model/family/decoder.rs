@@ -244,6 +244,37 @@ impl Decoder {
         ConfigError::Unsupported { field, found, architecture: self.architecture }
     }
 
+    /// Refuses a word that is there and is none of `only`.
+    ///
+    /// # Errors
+    /// [`ConfigError::Unsupported`]; if it is no text, [`ConfigError::WrongType`].
+    pub(super) fn only(
+        &self,
+        fields: &Fields<'_>,
+        field: &str,
+        only: &[&str],
+    ) -> Result<(), ConfigError> {
+        match fields.text(field)? {
+            Some(other) if !only.contains(&other) => Err(self.unsupported(field, other)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses flags that are off, of what the family always has.
+    pub(super) fn require(&self, fields: &Fields<'_>, flags: &[&str]) -> Result<(), ConfigError> {
+        for &field in flags {
+            if fields.flag(field)? == Some(false) {
+                let (field, found) = (field.to_owned(), "false".to_owned());
+                return Err(ConfigError::Unsupported {
+                    field,
+                    found,
+                    architecture: self.architecture,
+                });
+            }
+        }
+        Ok(())
+    }
+
     /// Refuses flags that are on, of what the family does not have.
     pub(super) fn refuse(&self, fields: &Fields<'_>, flags: &[&str]) -> Result<(), ConfigError> {
         for &field in flags {

@@ -8,6 +8,7 @@ mod gemma2;
 mod gemma3;
 mod glm4;
 mod granite;
+mod hunyuan_dense;
 mod llama;
 mod mistral;
 mod mixture;
@@ -40,6 +41,7 @@ pub const FAMILIES: &[Family] = &[
     granite::FAMILY,
     seed_oss::FAMILY,
     ernie4_5::FAMILY,
+    hunyuan_dense::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.
