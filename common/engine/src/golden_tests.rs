@@ -35,6 +35,7 @@ const IN_BF16: &[&str] = &[
     "seed-oss",
     "ernie4-5",
     "hunyuan-dense",
+    "cohere2",
 ];
 /// Those whose weights are packed.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];

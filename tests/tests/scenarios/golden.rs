@@ -35,6 +35,7 @@ const IN_BF16: &[&str] = &[
     "seed-oss",
     "ernie4-5",
     "hunyuan-dense",
+    "cohere2",
 ];
 /// The models with packed weights.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];
@@ -113,6 +114,7 @@ answers_as_the_reference_does! {
     seed_oss: "seed-oss",
     ernie4_5: "ernie4-5",
     hunyuan_dense: "hunyuan-dense",
+    cohere2: "cohere2",
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The families of models that run: each turns the fields of a configuration into a [`ModelSpec`], in a file of its own.
 
+mod cohere2;
 mod decoder;
 mod entry;
 mod ernie4_5;
@@ -42,6 +43,7 @@ pub const FAMILIES: &[Family] = &[
     seed_oss::FAMILY,
     ernie4_5::FAMILY,
     hunyuan_dense::FAMILY,
+    cohere2::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.
