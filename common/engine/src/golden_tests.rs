@@ -36,6 +36,7 @@ const IN_BF16: &[&str] = &[
     "ernie4-5",
     "hunyuan-dense",
     "cohere2",
+    "mixtral",
 ];
 /// Those whose weights are packed.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];

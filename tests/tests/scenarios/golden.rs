@@ -36,6 +36,7 @@ const IN_BF16: &[&str] = &[
     "ernie4-5",
     "hunyuan-dense",
     "cohere2",
+    "mixtral",
 ];
 /// The models with packed weights.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];
@@ -115,6 +116,7 @@ answers_as_the_reference_does! {
     ernie4_5: "ernie4-5",
     hunyuan_dense: "hunyuan-dense",
     cohere2: "cohere2",
+    mixtral: "mixtral",
 }
 
 #[test]

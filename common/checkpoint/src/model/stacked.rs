@@ -194,6 +194,24 @@ mod tests {
     }
 
     #[test]
+    fn modules_of_other_names_have_the_usual_ones_together() {
+        let config = r#"{"architectures":["MixtralForCausalLM"],"hidden_size":64,"num_hidden_layers":1,
+            "num_attention_heads":2,"intermediate_size":16,"vocab_size":32,"rms_norm_eps":1e-6,
+            "max_position_embeddings":64,"num_local_experts":2,"num_experts_per_tok":1}"#;
+        let model = ModelSpec::parse(config.as_bytes()).unwrap();
+        let moe = "model.layers.0.block_sparse_moe";
+        for (all, each) in [("gate_proj", "w1"), ("up_proj", "w3"), ("down_proj", "w2")] {
+            let whole = format!("{moe}.switch_mlp.{all}.weight");
+            let found = unstack(vec![tensor(&whole, &[2, 8, 4])], &model).unwrap();
+            let name = format!("{moe}.experts.1.{each}.weight");
+            assert_eq!((found.len(), &found[1].name), (2, &name));
+            assert_eq!(model.expert_slice(&name).unwrap().name, whole);
+            let other = vec![tensor(&format!("{moe}.switch_mlp.{each}.weight"), &[2, 8, 4])];
+            assert_eq!(unstack(other.clone(), &model).unwrap(), other);
+        }
+    }
+
+    #[test]
     fn what_is_no_expert_stays() {
         let model = model();
         for name in [

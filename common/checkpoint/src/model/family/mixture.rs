@@ -27,6 +27,13 @@ impl Mixture {
         prefix: "mlp.experts.",
         modules: ["gate_proj", "up_proj", "down_proj"],
     };
+    /// As Mixtral and those after it do.
+    pub(super) const BLOCK_SPARSE: Mixture = Mixture {
+        count: &["num_local_experts"],
+        prefix: "block_sparse_moe.experts.",
+        modules: ["w1", "w3", "w2"],
+        ..Mixture::USUAL
+    };
 }
 
 /// A router whose scores are the softmax of its products.

@@ -12,6 +12,7 @@ mod granite;
 mod hunyuan_dense;
 mod llama;
 mod mistral;
+mod mixtral;
 mod mixture;
 mod olmo2;
 mod phi3;
@@ -44,6 +45,7 @@ pub const FAMILIES: &[Family] = &[
     ernie4_5::FAMILY,
     hunyuan_dense::FAMILY,
     cohere2::FAMILY,
+    mixtral::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.
