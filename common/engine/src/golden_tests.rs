@@ -37,6 +37,7 @@ const IN_BF16: &[&str] = &[
     "hunyuan-dense",
     "cohere2",
     "mixtral",
+    "arcee",
 ];
 /// Those whose weights are packed.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];

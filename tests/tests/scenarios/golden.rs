@@ -37,6 +37,7 @@ const IN_BF16: &[&str] = &[
     "hunyuan-dense",
     "cohere2",
     "mixtral",
+    "arcee",
 ];
 /// The models with packed weights.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];
@@ -117,6 +118,7 @@ answers_as_the_reference_does! {
     hunyuan_dense: "hunyuan-dense",
     cohere2: "cohere2",
     mixtral: "mixtral",
+    arcee: "arcee",
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The families of models that run: each turns the fields of a configuration into a [`ModelSpec`], in a file of its own.
 
+mod arcee;
 mod cohere2;
 mod decoder;
 mod entry;
@@ -46,6 +47,7 @@ pub const FAMILIES: &[Family] = &[
     hunyuan_dense::FAMILY,
     cohere2::FAMILY,
     mixtral::FAMILY,
+    arcee::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.
