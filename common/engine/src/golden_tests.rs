@@ -38,6 +38,7 @@ const IN_BF16: &[&str] = &[
     "cohere2",
     "mixtral",
     "arcee",
+    "olmo3",
 ];
 /// Those whose weights are packed.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];

@@ -38,6 +38,7 @@ const IN_BF16: &[&str] = &[
     "cohere2",
     "mixtral",
     "arcee",
+    "olmo3",
 ];
 /// The models with packed weights.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];
@@ -119,6 +120,7 @@ answers_as_the_reference_does! {
     cohere2: "cohere2",
     mixtral: "mixtral",
     arcee: "arcee",
+    olmo3: "olmo3",
 }
 
 #[test]

@@ -16,6 +16,7 @@ mod mistral;
 mod mixtral;
 mod mixture;
 mod olmo2;
+mod olmo3;
 mod phi3;
 mod qwen2;
 mod qwen3;
@@ -48,6 +49,7 @@ pub const FAMILIES: &[Family] = &[
     cohere2::FAMILY,
     mixtral::FAMILY,
     arcee::FAMILY,
+    olmo3::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.
