@@ -39,6 +39,7 @@ const IN_BF16: &[&str] = &[
     "mixtral",
     "arcee",
     "olmo3",
+    "qwen2-moe",
 ];
 /// The models with packed weights.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];
@@ -121,6 +122,7 @@ answers_as_the_reference_does! {
     mixtral: "mixtral",
     arcee: "arcee",
     olmo3: "olmo3",
+    qwen2_moe: "qwen2-moe",
 }
 
 #[test]

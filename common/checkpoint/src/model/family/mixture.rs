@@ -4,7 +4,9 @@ use super::decoder::Decoder;
 use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
 use crate::model::limit;
-use crate::model::spec::{ExpertsSpec, GateUp, Joined, MlpSpec, Name, RouterScores, RouterSpec};
+use crate::model::spec::{
+    ExpertsSpec, GateUp, Joined, MlpSpec, Name, Op, RouterScores, RouterSpec,
+};
 
 /// What a family calls a mixture's numbers and modules.
 #[derive(Clone, Copy)]
@@ -95,5 +97,24 @@ impl Decoder {
                 ..mlp.clone()
             },
         })
+    }
+}
+
+/// The network that every row goes to beside its experts, as wide as so many of these; none if it has no width.
+pub(super) fn with_shared(
+    experts: ExpertsSpec,
+    mlp: &MlpSpec,
+    [gate, up, down]: [&'static str; 3],
+    inner_size: usize,
+) -> Op {
+    let shared = MlpSpec {
+        inner_size,
+        gate_up: GateUp::Gated(Joined::Separate([gate, up].map(Name::Borrowed))),
+        down: Name::Borrowed(down),
+        ..mlp.clone()
+    };
+    match inner_size {
+        0 => Op::Experts(experts),
+        _ => Op::Sum(vec![Op::Experts(experts), Op::Mlp(shared)]),
     }
 }

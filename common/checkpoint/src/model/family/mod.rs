@@ -19,6 +19,7 @@ mod olmo2;
 mod olmo3;
 mod phi3;
 mod qwen2;
+mod qwen2_moe;
 mod qwen3;
 mod qwen3_moe;
 mod seed_oss;
@@ -50,6 +51,7 @@ pub const FAMILIES: &[Family] = &[
     mixtral::FAMILY,
     arcee::FAMILY,
     olmo3::FAMILY,
+    qwen2_moe::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.
