@@ -40,6 +40,7 @@ const IN_BF16: &[&str] = &[
     "arcee",
     "olmo3",
     "qwen2-moe",
+    "glm4-moe",
 ];
 /// Those whose weights are packed.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];

@@ -40,6 +40,7 @@ const IN_BF16: &[&str] = &[
     "arcee",
     "olmo3",
     "qwen2-moe",
+    "glm4-moe",
 ];
 /// The models with packed weights.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];
@@ -123,6 +124,7 @@ answers_as_the_reference_does! {
     arcee: "arcee",
     olmo3: "olmo3",
     qwen2_moe: "qwen2-moe",
+    glm4_moe: "glm4-moe",
 }
 
 #[test]

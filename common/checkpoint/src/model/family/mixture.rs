@@ -5,7 +5,8 @@ use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
 use crate::model::limit;
 use crate::model::spec::{
-    ExpertsSpec, GateUp, Joined, MlpSpec, Name, Op, RouterScores, RouterSpec,
+    CorrectionSpec, ExpertsSpec, GateUp, Joined, MlpSpec, Name, Op, RouterGroups, RouterScores,
+    RouterSpec,
 };
 
 /// What a family calls a mixture's numbers and modules.
@@ -29,6 +30,8 @@ impl Mixture {
         prefix: "mlp.experts.",
         modules: ["gate_proj", "up_proj", "down_proj"],
     };
+    /// As DeepSeek and those after it do.
+    pub(super) const ROUTED: Mixture = Mixture { count: &["n_routed_experts"], ..Mixture::USUAL };
     /// As Mixtral and those after it do.
     pub(super) const BLOCK_SPARSE: Mixture = Mixture {
         count: &["num_local_experts"],
@@ -48,6 +51,44 @@ pub(super) fn softmax(path: &'static str, renormalise: bool) -> RouterSpec {
         renormalise: renormalise.then_some(0.0),
         multiplier: 1.0,
     }
+}
+
+/// A router whose scores are the sigmoid of its products, chosen by what `correction` adds to them.
+pub(super) fn sigmoid(path: &'static str, correction: &'static str) -> RouterSpec {
+    RouterSpec {
+        scores: RouterScores::Sigmoid,
+        correction: Some(CorrectionSpec { name: Name::Borrowed(correction), axes: 1 }),
+        renormalise: Some(0.0),
+        ..softmax(path, true)
+    }
+}
+
+/// What a family of that kind has where a configuration does not say it.
+#[derive(Clone, Copy)]
+pub(super) struct Routed {
+    /// How many networks there are beside the experts.
+    pub(super) shared: usize,
+    /// Whether chosen scores are divided by their sum.
+    pub(super) renormalise: bool,
+}
+
+/// The router of DeepSeek-V3 (arXiv:2412.19437), of which a configuration says groups, division and a multiplier.
+///
+/// # Errors
+/// If a number is out of range.
+pub(super) fn grouped(fields: &Fields<'_>, defaults: Routed) -> Result<RouterSpec, ConfigError> {
+    /// What the reference adds to a sum before it divides.
+    const LEAST_SUM: f32 = 1e-20;
+    let count = fields.optional_size("n_group", limit::EXPERTS_OF_LAYER)?.unwrap_or(1);
+    let chosen = fields.optional_size("topk_group", count)?.unwrap_or(1);
+    let multiplier = fields.optional_number("routed_scaling_factor", 0.0, limit::FACTOR)?;
+    let renormalise = fields.flag("norm_topk_prob")?.unwrap_or(defaults.renormalise);
+    Ok(RouterSpec {
+        groups: (count > 1).then_some(RouterGroups { count, chosen }),
+        renormalise: renormalise.then_some(LEAST_SUM),
+        multiplier: multiplier.unwrap_or(1.0) as f32,
+        ..sigmoid("mlp.gate", "mlp.gate.e_score_correction_bias")
+    })
 }
 
 impl Decoder {
@@ -118,3 +159,33 @@ pub(super) fn with_shared(
         _ => Op::Sum(vec![Op::Experts(experts), Op::Mlp(shared)]),
     }
 }
+
+/// The mixture of DeepSeek-V3's kind: its router, and beside the experts a network as wide as several of them.
+///
+/// # Errors
+/// As [`Decoder::experts`] and [`grouped`].
+pub(super) fn routed(
+    decoder: &Decoder,
+    fields: &Fields<'_>,
+    mlp: &MlpSpec,
+    defaults: Routed,
+) -> Result<Op, ConfigError> {
+    decoder.only(fields, "scoring_func", &["sigmoid", "noaux_tc"])?;
+    decoder.only(fields, "topk_method", &["noaux_tc"])?;
+    let step = fields.optional_size("moe_layer_freq", limit::LAYERS)?.unwrap_or(1);
+    if step != 1 {
+        return Err(decoder.unsupported("moe_layer_freq", &step.to_string()));
+    }
+    fields.understand(&["aux_loss_alpha", "ep_size", "seq_aux"]); // Of training, and of sharing work.
+    let inner_size = fields.size("moe_intermediate_size", limit::INNER)?;
+    let most = limit::EXPERTS_OF_LAYER;
+    let shared = fields.optional_whole("n_shared_experts", 0, most)?;
+    let shared = shared.unwrap_or(defaults.shared);
+    let router = grouped(fields, defaults)?;
+    let experts = decoder.experts(fields, Mixture::ROUTED, mlp, inner_size, router)?;
+    Ok(with_shared(experts, mlp, SHARED, inner_size.saturating_mul(shared)))
+}
+
+/// The modules of the network beside experts, in most families.
+pub(super) const SHARED: [&str; 3] =
+    ["mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj", "mlp.shared_experts.down_proj"];

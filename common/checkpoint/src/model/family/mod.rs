@@ -9,6 +9,7 @@ mod exaone4;
 mod gemma2;
 mod gemma3;
 mod glm4;
+mod glm4_moe;
 mod granite;
 mod hunyuan_dense;
 mod llama;
@@ -52,6 +53,7 @@ pub const FAMILIES: &[Family] = &[
     arcee::FAMILY,
     olmo3::FAMILY,
     qwen2_moe::FAMILY,
+    glm4_moe::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.
