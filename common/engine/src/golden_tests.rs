@@ -41,6 +41,7 @@ const IN_BF16: &[&str] = &[
     "olmo3",
     "qwen2-moe",
     "glm4-moe",
+    "dots1",
 ];
 /// Those whose weights are packed.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];

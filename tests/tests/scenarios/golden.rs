@@ -41,6 +41,7 @@ const IN_BF16: &[&str] = &[
     "olmo3",
     "qwen2-moe",
     "glm4-moe",
+    "dots1",
 ];
 /// The models with packed weights.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];
@@ -125,6 +126,7 @@ answers_as_the_reference_does! {
     olmo3: "olmo3",
     qwen2_moe: "qwen2-moe",
     glm4_moe: "glm4-moe",
+    dots1: "dots1",
 }
 
 #[test]

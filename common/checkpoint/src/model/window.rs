@@ -23,6 +23,13 @@ pub(super) enum WindowRule {
         /// `max_window_layers` when the key is absent.
         default_first: usize,
     },
+    /// If `sliding_window` is a number, those from `max_window_layers` on.
+    Beyond {
+        /// The window when the key is absent.
+        default_window: usize,
+        /// `max_window_layers` when the key is absent.
+        default_first: usize,
+    },
 }
 
 /// The window of every layer. `layer_types`, where given, decides; else the family's rule.
@@ -43,6 +50,10 @@ pub(super) fn read(
             }
             if fields.has("sliding_window") { given? } else { default }
         }
+        WindowRule::Beyond { default_window, .. } => match fields.has("sliding_window") {
+            true => given?,
+            false => Some(default_window),
+        },
         WindowRule::FromLayer { default_window, .. } => {
             if !fields.flag("use_sliding_window")?.unwrap_or(false) {
                 None
@@ -59,7 +70,8 @@ pub(super) fn read(
             Ok::<_, ConfigError>(given.unwrap_or(default))
         };
         let (first, pattern) = match rule {
-            WindowRule::FromLayer { default_first, .. } => {
+            WindowRule::FromLayer { default_first, .. }
+            | WindowRule::Beyond { default_first, .. } => {
                 (whole("max_window_layers", 0, default_first)?, None)
             }
             WindowRule::All { but_each: Some(default), .. } => {

@@ -3,6 +3,7 @@
 mod arcee;
 mod cohere2;
 mod decoder;
+mod dots1;
 mod entry;
 mod ernie4_5;
 mod exaone4;
@@ -54,6 +55,7 @@ pub const FAMILIES: &[Family] = &[
     olmo3::FAMILY,
     qwen2_moe::FAMILY,
     glm4_moe::FAMILY,
+    dots1::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.
