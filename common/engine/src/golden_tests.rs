@@ -42,6 +42,7 @@ const IN_BF16: &[&str] = &[
     "qwen2-moe",
     "glm4-moe",
     "dots1",
+    "minimax-m2",
 ];
 /// Those whose weights are packed.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];

@@ -42,6 +42,7 @@ const IN_BF16: &[&str] = &[
     "qwen2-moe",
     "glm4-moe",
     "dots1",
+    "minimax-m2",
 ];
 /// The models with packed weights.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];
@@ -127,6 +128,7 @@ answers_as_the_reference_does! {
     qwen2_moe: "qwen2-moe",
     glm4_moe: "glm4-moe",
     dots1: "dots1",
+    minimax_m2: "minimax-m2",
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod glm4_moe;
 mod granite;
 mod hunyuan_dense;
 mod llama;
+mod minimax_m2;
 mod mistral;
 mod mixtral;
 mod mixture;
@@ -56,6 +57,7 @@ pub const FAMILIES: &[Family] = &[
     qwen2_moe::FAMILY,
     glm4_moe::FAMILY,
     dots1::FAMILY,
+    minimax_m2::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.
