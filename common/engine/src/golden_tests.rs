@@ -43,6 +43,7 @@ const IN_BF16: &[&str] = &[
     "glm4-moe",
     "dots1",
     "minimax-m2",
+    "ernie4-5-moe",
 ];
 /// Those whose weights are packed.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];

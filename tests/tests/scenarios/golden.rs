@@ -43,6 +43,7 @@ const IN_BF16: &[&str] = &[
     "glm4-moe",
     "dots1",
     "minimax-m2",
+    "ernie4-5-moe",
 ];
 /// The models with packed weights.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];
@@ -129,6 +130,7 @@ answers_as_the_reference_does! {
     glm4_moe: "glm4-moe",
     dots1: "dots1",
     minimax_m2: "minimax-m2",
+    ernie4_5_moe: "ernie4-5-moe",
 }
 
 #[test]

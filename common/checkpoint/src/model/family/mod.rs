@@ -6,6 +6,7 @@ mod decoder;
 mod dots1;
 mod entry;
 mod ernie4_5;
+mod ernie4_5_moe;
 mod exaone4;
 mod gemma2;
 mod gemma3;
@@ -58,6 +59,7 @@ pub const FAMILIES: &[Family] = &[
     glm4_moe::FAMILY,
     dots1::FAMILY,
     minimax_m2::FAMILY,
+    ernie4_5_moe::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.
