@@ -44,6 +44,7 @@ const IN_BF16: &[&str] = &[
     "dots1",
     "minimax-m2",
     "ernie4-5-moe",
+    "mistral3",
 ];
 /// Those whose weights are packed.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];

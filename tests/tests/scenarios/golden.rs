@@ -44,6 +44,7 @@ const IN_BF16: &[&str] = &[
     "dots1",
     "minimax-m2",
     "ernie4-5-moe",
+    "mistral3",
 ];
 /// The models with packed weights.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];
@@ -131,6 +132,7 @@ answers_as_the_reference_does! {
     dots1: "dots1",
     minimax_m2: "minimax-m2",
     ernie4_5_moe: "ernie4-5-moe",
+    mistral3: "mistral3",
 }
 
 #[test]

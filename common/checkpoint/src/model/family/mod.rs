@@ -16,7 +16,9 @@ mod granite;
 mod hunyuan_dense;
 mod llama;
 mod minimax_m2;
+mod ministral3;
 mod mistral;
+mod mistral3;
 mod mixtral;
 mod mixture;
 mod olmo2;
@@ -28,6 +30,7 @@ mod qwen3;
 mod qwen3_moe;
 mod seed_oss;
 mod smollm3;
+mod wrapper;
 
 use super::error::ConfigError;
 use super::fields::Fields;
@@ -60,6 +63,8 @@ pub const FAMILIES: &[Family] = &[
     dots1::FAMILY,
     minimax_m2::FAMILY,
     ernie4_5_moe::FAMILY,
+    ministral3::FAMILY,
+    mistral3::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.

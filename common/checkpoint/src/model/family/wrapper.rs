@@ -1,0 +1,69 @@
+//! Families whose files have a text model beside models of pictures or sounds: the text model runs.
+
+use crate::model::error::ConfigError;
+use crate::model::fields::Fields;
+use crate::model::spec::Name;
+use crate::model::whole::ModelSpec;
+
+/// What reads the text model's part of a configuration.
+type Read = fn(&Fields<'_>) -> Result<ModelSpec, ConfigError>;
+
+/// A family of such files.
+pub(super) struct Wrapper {
+    /// As in `architectures`.
+    pub(super) architecture: &'static str,
+    /// What precedes the names that the text model has by itself.
+    pub(super) prefix: &'static str,
+    /// The kinds of text models (`model_type` of `text_config`) that it may have.
+    pub(super) texts: &'static [(&'static str, Read)],
+    /// How names of other tensors begin.
+    pub(super) others: &'static [&'static str],
+    /// Whether the output head is the embedding where that is not said.
+    pub(super) tied: bool,
+    /// Fields that say nothing of text.
+    pub(super) fields: &'static [&'static str],
+}
+
+impl Wrapper {
+    /// Reads `text_config`.
+    ///
+    /// # Errors
+    /// As the text model's family; [`ConfigError::Missing`] or [`ConfigError::Unsupported`] for one that is not there or not
+    /// known.
+    pub(super) fn read(&self, fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
+        const TEXT: &str = "text_config";
+        fields.understand(self.fields);
+        let missing = |field: &str| ConfigError::Missing { field: field.to_owned() };
+        let text = fields.object(TEXT)?.ok_or_else(|| missing(TEXT))?;
+        let kind = text.text("model_type")?.ok_or_else(|| missing("text_config.model_type"))?;
+        let Some((_, read)) = self.texts.iter().find(|(known, _)| *known == kind) else {
+            let (field, found) = ("text_config.model_type".to_owned(), format!("{kind:?}"));
+            return Err(ConfigError::Unsupported { field, found, architecture: self.architecture });
+        };
+        text.understand(&["architectures"]);
+        let mut model = read(&text).map_err(|error| error.inside(TEXT))?;
+        // Where the outside does not say them.
+        model.bos_token_id = text.token_ids("bos_token_id")?.first().copied();
+        model.eos_token_ids = text.token_ids("eos_token_id")?;
+        text.refuse_others(self.architecture).map_err(|error| error.inside(TEXT))?;
+        // The reference does not ask the text.
+        let tie_word_embeddings = fields.flag("tie_word_embeddings")?.unwrap_or(self.tied);
+        Ok(self.around(ModelSpec { tie_word_embeddings, ..model }))
+    }
+
+    /// The text model with the names that it has here.
+    fn around(&self, model: ModelSpec) -> ModelSpec {
+        let named = |name: &Name| Name::Owned(format!("{}{name}", self.prefix));
+        let mut final_norm = model.final_norm.clone();
+        final_norm.path = named(&final_norm.path);
+        ModelSpec {
+            architecture: Name::Borrowed(self.architecture),
+            embedding: named(&model.embedding),
+            layer_prefix: named(&model.layer_prefix),
+            head: named(&model.head),
+            final_norm,
+            other_prefixes: self.others.iter().map(|prefix| Name::Borrowed(*prefix)).collect(),
+            ..model
+        }
+    }
+}
