@@ -1,5 +1,6 @@
 //! Configurations in both spellings, and one test for each that must be refused.
 
+mod dense;
 mod experts;
 mod families;
 mod rotations;
@@ -54,6 +55,10 @@ fn accepted(changes: Value) -> ModelSpec {
 
 fn refused(changes: Value) -> ConfigError {
     parse(&with(llama(), changes)).expect_err("must be refused")
+}
+
+fn configuration(name: &str) -> Value {
+    serde_json::from_slice(&std::fs::read(golden_path(name).join("config.json")).unwrap()).unwrap()
 }
 
 /// What arrives of a specification: all but what only its files need.

@@ -1,7 +1,7 @@
 //! Mixtures of experts: which layers have them, what their tensors are, and what a token reads of them.
 
 use super::*;
-use crate::model::{ExpertsSpec, LayerSpec};
+use crate::model::{ExpertsSpec, LayerSpec, RouterGroups, RouterScores};
 
 /// A small Qwen3 with experts.
 fn qwen3_moe(changes: Value) -> Value {
@@ -95,4 +95,103 @@ fn a_token_reads_the_chosen_experts_and_everything_else() {
     let dense = &parse(&llama()).unwrap().layers[0];
     assert_eq!(dense.active_bytes(|_| 1), dense.tensors().len() as u64);
     assert_eq!(dense.active(), *dense);
+}
+
+/// The operations of a layer's network: the experts, and what is beside them.
+fn parts(model: &ModelSpec, layer: usize) -> &[Op] {
+    model.layers[layer].branches.last().unwrap().op.parts()
+}
+
+#[test]
+fn a_network_beside_experts_is_as_wide_as_the_family_says() {
+    for (name, width) in [("qwen2-moe", 64), ("glm4-moe", 48), ("dots1", 32), ("ernie4-5-moe", 32)]
+    {
+        let model = golden(name);
+        let [Op::Experts(_), Op::Mlp(shared)] = parts(&model, 3) else { panic!("{name}") };
+        assert_eq!(shared.inner_size, width, "{name}");
+        assert_eq!(shared.output_gate.is_some(), name == "qwen2-moe");
+    }
+    let none = with(configuration("glm4-moe"), json!({"n_shared_experts": 0}));
+    assert!(matches!(parts(&parse(&none).unwrap(), 3), [Op::Experts(_)]));
+}
+
+#[test]
+fn the_first_layers_are_dense_where_a_family_says_so() {
+    let sparse = |name: &str| -> Vec<bool> {
+        golden(name).layers.iter().map(|layer| experts(layer).is_some()).collect()
+    };
+    assert_eq!(sparse("glm4-moe"), [false, true, true, true, true]);
+    assert_eq!(sparse("dots1"), [false, false, true, true]);
+    assert_eq!(sparse("ernie4-5-moe"), [false, true, true, true, true]);
+    assert_eq!(sparse("minimax-m2"), [true; 4]);
+    let last = with(configuration("ernie4-5-moe"), json!({"moe_layer_end_index": -1}));
+    assert!(experts(parse(&last).unwrap().layers.last().unwrap()).is_some());
+}
+
+#[test]
+fn routers_are_corrected_divided_and_multiplied_as_the_family_says() {
+    let router = |model: &ModelSpec| experts(&model.layers[3]).unwrap().router.clone();
+    let glm = router(&golden("glm4-moe"));
+    assert_eq!((glm.scores, glm.multiplier, glm.groups), (RouterScores::Sigmoid, 1.5, None));
+    assert_eq!(glm.correction.unwrap().name, "mlp.gate.e_score_correction_bias");
+    let grouped = json!({"n_group": 4, "topk_group": 2, "norm_topk_prob": false});
+    let grouped = router(&parse(&with(configuration("glm4-moe"), grouped)).unwrap());
+    assert_eq!(grouped.groups, Some(RouterGroups { count: 4, chosen: 2 }));
+    assert_eq!(grouped.renormalise, None);
+    let ernie = router(&golden("ernie4-5-moe"));
+    assert_eq!((ernie.scores, ernie.renormalise), (RouterScores::Softmax, Some(1e-12)));
+    assert_eq!(ernie.correction.unwrap().axes, 2);
+    let minimax = golden("minimax-m2");
+    assert_eq!(router(&minimax).correction.unwrap().axes, 1);
+    assert_eq!(minimax.rotations[0].dim, 12);
+    for (name, change, field) in [
+        ("glm4-moe", json!({"n_group": 3}), "n_group"),
+        ("glm4-moe", json!({"n_group": 8, "topk_group": 1}), "n_group"),
+        ("glm4-moe", json!({"n_routed_experts": 0}), "n_routed_experts"),
+        ("minimax-m2", json!({"scoring_func": "softmax"}), "scoring_func"),
+        ("minimax-m2", json!({"qk_norm_type": "per_head"}), "qk_norm_type"),
+        ("minimax-m2", json!({"use_routing_bias": false}), "use_routing_bias"),
+        ("minimax-m2", json!({"attn_type_list": [1, 0, 1, 1]}), "attn_type_list"),
+        ("minimax-m2", json!({"shared_intermediate_size": 8}), "shared_intermediate_size"),
+        ("ernie4-5-moe", json!({"use_bias": true}), "use_bias"),
+        ("mixtral", json!({"attention_bias": true}), "attention_bias"),
+        ("dots1", json!({"scoring_func": "softmax"}), "scoring_func"),
+        ("dots1", json!({"moe_layer_freq": 2}), "moe_layer_freq"),
+        ("ernie4-5-moe", json!({"moe_gate": "random"}), "moe_gate"),
+        ("qwen2-moe", json!({"use_sliding_window": true}), "use_sliding_window"),
+    ] {
+        let error = parse(&with(configuration(name), change)).expect_err(name).to_string();
+        assert!(error.contains(field), "{name}: {error}");
+    }
+}
+
+#[test]
+fn what_a_configuration_does_not_say_is_as_the_reference_has_it() {
+    let router = |name: &str, silent: &str| {
+        let model = parse(&without(configuration(name), silent)).unwrap();
+        experts(&model.layers[3]).unwrap().router.clone()
+    };
+    assert!(router("glm4-moe", "norm_topk_prob").renormalise.is_some());
+    assert_eq!(router("dots1", "norm_topk_prob").renormalise, None);
+    assert_eq!(router("qwen2-moe", "norm_topk_prob").renormalise, None);
+    let biased = parse(&without(configuration("qwen2-moe"), "qkv_bias")).unwrap();
+    assert!(attention(&biased, 0).qkv_bias);
+    // What published files say beside, and that changes nothing.
+    for (name, beside) in [
+        ("minimax-m2", json!({"mlp_intermediate_size": 8192, "shared_moe_mode": "sigmoid"})),
+        ("dots1", json!({"scoring_func": "noaux_tc", "topk_method": "noaux_tc", "ep_size": 1})),
+        (
+            "ernie4-5-moe",
+            json!({"moe_capacity": [64, 64, 64], "moe_gate": "topk",
+            "moe_use_aux_free": true}),
+        ),
+        (
+            "hunyuan-dense",
+            json!({"use_qk_norm": true, "attention_head_dim": 24,
+            "cla_share_factor": 2, "use_cla": false}),
+        ),
+    ] {
+        let found = parse(&with(configuration(name), beside)).unwrap();
+        assert_eq!(found, golden(name), "{name}");
+    }
 }

@@ -164,6 +164,71 @@ fn everything_that_computing_relies_on_is_refused_by_its_name() {
     }
 }
 
+/// The same of what only some families have.
+#[test]
+fn what_few_models_have_is_refused_by_its_name_too() {
+    let mixture = "/model/layers/1/branches/1/op/sum/0/experts/router";
+    let attention = "/model/layers/1/branches/0/op/attention";
+    let yarn = "/model/rotations/0/rope/scaling/yarn";
+    let cases = [
+        ("gemma2", "/model/logits/softcap".to_owned(), json!(0.0), "softcap of logits is 0"),
+        ("granite", "/model/logits/multiplier".to_owned(), json!(1e20), "multiplier of logits"),
+        ("gemma2", format!("{attention}/softcap"), json!(-1.0), "softcap is -1"),
+        ("olmo2", format!("{attention}/qk_norm/0/width"), json!(63), "queries or keys is 63"),
+        ("mistral3", format!("{attention}/query_scale/span"), json!(0.0), "queries grow is 0"),
+        ("mistral3", format!("{attention}/query_scale/beta"), json!(1e20), "growth of queries"),
+        ("cohere2", "/model/layers/1/branches/0/op/sum".to_owned(), json!([]), "in a sum is 0"),
+        (
+            "cohere2",
+            "/model/layers/1/branches/0/op/sum/0".to_owned(),
+            json!({"sum": []}),
+            "a sum is part of a sum",
+        ),
+        (
+            "arcee",
+            "/model/layers/1/branches/1/op/mlp/gate_up/plain".to_owned(),
+            json!(""),
+            "module of up",
+        ),
+        ("arcee", format!("{yarn}/factor"), json!(0.0), "factor is 0"),
+        ("arcee", format!("{yarn}/beta_fast"), json!(0.0), "beta_fast is 0"),
+        ("arcee", format!("{yarn}/beta_slow"), json!(-1.0), "beta_slow is -1"),
+        ("arcee", format!("{yarn}/original_max_position"), json!(0), "original_max_position is 0"),
+        ("arcee", format!("{yarn}/attention_factor"), json!(1e20), "attention_factor"),
+        (
+            "qwen2-moe",
+            "/model/layers/1/branches/1/op/sum/1/mlp/output_gate".to_owned(),
+            json!(""),
+            "an output's gate",
+        ),
+        ("glm4-moe", format!("{mixture}/multiplier"), json!(1e20), "multiplier of weights"),
+        ("glm4-moe", format!("{mixture}/renormalise"), json!(-1.0), "sum of weights is -1"),
+        ("glm4-moe", format!("{mixture}/correction/name"), json!(""), "correction of the router"),
+        ("glm4-moe", format!("{mixture}/correction/axes"), json!(0), "axes of the correction is 0"),
+    ];
+    for (name, place, value, words) in cases {
+        let shown = format!("{name} {place} {value}");
+        let Err(error) = sent(name, &place, value) else { panic!("{shown} is accepted") };
+        assert!(error.to_string().contains(words), "{shown}: {error}");
+    }
+    let groups = |groups: Value| {
+        let mut json: Value = serde_json::from_slice(&golden("glm4-moe").to_wire()).unwrap();
+        let router = json.pointer_mut(mixture).unwrap().as_object_mut().unwrap();
+        router.insert("groups".to_owned(), groups);
+        ModelSpec::from_wire(json.to_string().as_bytes()).map_err(|error| error.to_string())
+    };
+    assert!(groups(json!({"count": 4, "chosen": 1})).is_ok());
+    for (wrong, words) in [
+        (json!({"count": 0, "chosen": 1}), "groups of experts is 0"),
+        (json!({"count": 4, "chosen": 5}), "chosen groups of experts is 5"),
+        (json!({"count": 3, "chosen": 1}), "groups of one size is 6, expected 8"),
+        (json!({"count": 8, "chosen": 1}), "experts chosen of groups is 2"),
+    ] {
+        let error = groups(wrong.clone()).unwrap_err();
+        assert!(error.contains(words), "{wrong}: {error}");
+    }
+}
+
 #[test]
 fn stretched_rotations_divide_by_numbers_that_are_there() {
     let place = |field: &str| format!("/model/rotations/0/rope/scaling/llama3/{field}");
