@@ -227,7 +227,11 @@ pub fn input(
         .max(device.copy_bytes),
         layer_resident_bytes: stored
             .iter()
-            .map(|tensors| device.resident.resident(tensors.iter().copied()))
+            .zip(&config.layers)
+            .map(|(tensors, layer)| {
+                let copied = cake_engine::copied_bytes(std::slice::from_ref(layer));
+                device.resident.resident(tensors.iter().copied()).saturating_add(copied)
+            })
             .collect(),
         layer_time: active.iter().map(|bytes| device.layer_seconds(*bytes)).collect(),
         hop: device.hop_seconds(activation_bytes),
@@ -271,21 +275,24 @@ mod tests {
         assert!(OwnMemory::of(2048 * MIB).why.contains("2 GiB free here"), "told");
     }
 
-    #[test]
-    fn a_layer_takes_the_time_of_what_a_token_reads_and_the_memory_of_everything() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/qwen3-moe");
-        let checkpoint = Arc::new(Checkpoint::open(path).expect("a golden model"));
-        let model = Model { checkpoint, scheme: Scheme::AsStored };
-        let promise = Promise {
+    fn promise() -> Promise {
+        Promise {
             context: 64,
             parallel: 1,
             kv: KvDtype::F16,
             numerics: Numerics::Fast,
             chunk: 16,
             wire: WireFormat::F32,
-        };
+        }
+    }
+
+    #[test]
+    fn a_layer_takes_the_time_of_what_a_token_reads_and_the_memory_of_everything() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/qwen3-moe");
+        let checkpoint = Arc::new(Checkpoint::open(path).expect("a golden model"));
+        let model = Model { checkpoint, scheme: Scheme::AsStored };
         let device = Candidate::what_if("phone", 1 << 30);
-        let input = input(&model, &promise, &[device], &vec![None; 5], Vec::new());
+        let input = input(&model, &promise(), &[device], &vec![None; 5], Vec::new());
         // Of eight experts of 3 × 48 × 64 numbers in bf16 a token reads two.
         let idle = 6 * 3 * 48 * 64 * 2;
         let (bytes, seconds) = (input.layers[0].bytes, input.devices[0].layer_time[0]);

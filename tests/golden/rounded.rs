@@ -36,12 +36,13 @@ impl Rounded<'_> {
         if ROUTED.contains(&self.name) { all.div_ceil(MOST) } else { 0 }
     }
 
-    /// The largest difference of a row's logits. `found` and `expected` are `[rows, vocab]`.
+    /// The largest difference of a row's logits; `None` if another expert was chosen for the first row, and no other can be
+    /// compared. `found` and `expected` are `[rows, vocab]`.
     ///
     /// # Panics
     /// If more rows than may are off by more than the tolerance, or than rows behind such a row may be.
     #[track_caller]
-    pub(crate) fn compare(&self, found: &[f32], expected: &[f32], rows: usize) -> f32 {
+    pub(crate) fn compare(&self, found: &[f32], expected: &[f32], rows: usize) -> Option<f32> {
         assert_eq!(found.len(), expected.len(), "{}: logits of as many rows", self.name);
         let width = (expected.len() / rows.max(1)).max(1);
         let of_row = |(found, expected): (&[f32], &[f32])| {
@@ -50,15 +51,20 @@ impl Rounded<'_> {
         };
         let off = found.chunks(width).zip(expected.chunks(width)).map(of_row);
         let off: Vec<f32> = off.collect();
+        let is_off = |off: f32, allowed: f32| off.is_nan() || off > allowed;
+        if self.rows(rows) > 0 && off.first().is_some_and(|first| is_off(*first, self.tolerance)) {
+            println!("{}: another expert for the first row, which all others attend to", self.name);
+            return None;
+        }
         let (mut allowed, mut chosen) = (self.tolerance, 0);
         for row in &off {
-            if row.is_nan() || *row > allowed {
+            if is_off(*row, allowed) {
                 chosen += 1;
                 allowed = allowed.max(AFTERWARDS);
             }
         }
         assert!(chosen <= self.rows(rows), "{}: logits of rows differ by {off:?}", self.name);
-        off.into_iter().fold(0.0, f32::max)
+        Some(off.into_iter().fold(0.0, f32::max))
     }
 
     /// Where the tokens of two answers differ first; what follows there has nothing in common.

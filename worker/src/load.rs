@@ -250,12 +250,14 @@ impl Load {
 
     /// What is allocated once the weights are where they shall lie, or while they are brought there.
     fn later_bytes(&self, device: DeviceKind, context: &LoadContext<'_>) -> u64 {
-        let layers = self.model.layers.get(self.layers.start..self.layers.end);
-        let block = cake_engine::block_bytes(layers.unwrap_or_default(), self.kv);
+        let layers = self.model.layers.get(self.layers.start..self.layers.end).unwrap_or_default();
+        let block = cake_engine::block_bytes(layers, self.kv);
         let kv = block.saturating_mul(self.kv_blocks as u64);
         let (rows, positions) = (self.max_rows, self.max_positions);
         let scratch = stage_scratch_bytes(device, &self.model, rows, positions, context.threads);
-        kv.saturating_add(scratch).max(context.placement.copy_bytes())
+        let copied = cake_engine::copied_bytes(layers);
+        let later = [kv, scratch, copied].into_iter().fold(0, u64::saturating_add);
+        later.max(context.placement.copy_bytes())
     }
 }
 

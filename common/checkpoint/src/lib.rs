@@ -63,10 +63,10 @@ pub use mapped::MappedTensor;
 pub use mapped_matrix::MappedMatrix;
 pub use model::{
     Activation, AttentionSpec, Branch, ConfigError, CorrectionSpec, ExpertSlice, ExpertsSpec,
-    FAMILIES, Family, Fault, GateUp, Joined, Kept, KvDtype, LayerSpec, LinearSpec, LogitsSpec,
-    MAX_SPEC_BYTES, MlpSpec, ModelSpec, Name, NormKind, NormSpec, Op, PositionScale, Quantization,
-    Role, Rope, RopeScaling, RotaryPairs, RotationSpec, RouterGroups, RouterScores, RouterSpec,
-    SpecError, TensorKind, TensorSpec, unstack,
+    FAMILIES, Family, Fault, GateUp, Joined, Kept, KvDtype, LatentQueries, LatentSpec, LayerSpec,
+    LinearSpec, LogitsSpec, MAX_SPEC_BYTES, MlpSpec, ModelSpec, Name, NormKind, NormSpec, Op,
+    PositionScale, Quantization, Role, Rope, RopeScaling, RotaryPairs, RotationSpec, RouterGroups,
+    RouterScores, RouterSpec, SpecError, TensorKind, TensorSpec, unstack,
 };
 pub use range::LayerRange;
 pub use watch::Watch;

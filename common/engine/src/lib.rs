@@ -49,7 +49,7 @@ pub use device::cpu::pool::processors::default_threads;
 pub use embedding::Embedding;
 pub use error::Error;
 pub use head::Head;
-pub use memory::{block_bytes, blocks_for, kv_bytes, resident_bytes, scratch_bytes};
+pub use memory::{block_bytes, blocks_for, copied_bytes, kv_bytes, resident_bytes, scratch_bytes};
 pub use options::{BLOCK_POSITIONS, DeviceKind, DeviceMemory, EngineOptions, Numerics};
 pub use probe::{HeadProbe, LayerProbe, PROBED_BYTES, probe_head, probe_layer};
 pub use reuse::{Reuse, give_back, keep_little, share_addresses};

@@ -68,6 +68,22 @@ impl<D: Device> LayerLoader<'_, D> {
         self.device.weight(StoredLinear { matrix, rows, bias, numerics, precision })
     }
 
+    /// The same of the layer whose matrix has the columns of this one's rows: `y = x · weight`, without its bias.
+    pub(crate) fn transposed(
+        &self,
+        linear: &LinearSpec,
+        precision: Precision,
+    ) -> Result<D::Weight, Error> {
+        let (name, matrix) = self.matrix(linear)?;
+        if matrix.rows() != linear.stored_rows {
+            let (expected, found) = (linear.stored_rows, matrix.rows());
+            return Err(Error::WrongRows { name, expected, found });
+        }
+        let matrix = Arc::new(matrix.transposed(linear.rows.clone())?);
+        let (rows, bias, numerics) = (0..matrix.rows(), None, self.options.numerics);
+        self.device.weight(StoredLinear { matrix, rows, bias, numerics, precision })
+    }
+
     /// The matrix of a linear layer, whose weight's tag says how it is stored.
     fn matrix(&self, linear: &LinearSpec) -> Result<(String, StoredMatrix), Error> {
         let (name, weight) = self.find(&format!("{}{}", linear.path, Part::Weight.ending()))?;

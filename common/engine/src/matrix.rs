@@ -1,5 +1,6 @@
 //! A weight matrix as it is stored, plain or packed, checked once.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use cake_checkpoint::{Dtype, Encoding, MappedMatrix, MappedTensor, Memory, PartSpec};
@@ -119,6 +120,35 @@ impl StoredMatrix {
         let encoding = Encoding::Float(cake_checkpoint::FloatType::F32);
         let parts = vec![part];
         Ok(StoredMatrix { rows: rows.len(), columns: self.columns, encoding, parts })
+    }
+
+    /// Some rows turned into columns, `[columns, rows]`, in memory of its own: the same numbers where they are stored as
+    /// such, else f32. [`copied_bytes`](crate::copied_bytes) counts it.
+    ///
+    /// # Errors
+    /// [`Error::WeightMemory`] if there is no memory for it.
+    pub(crate) fn transposed(&self, rows: Range<usize>) -> Result<StoredMatrix, Error> {
+        let (count, columns) = (rows.len(), self.columns);
+        let (bytes, float) = match self.encoding {
+            Encoding::Float(float) => (Cow::Borrowed(self.stored(rows)), float),
+            _ => {
+                let numbers = self.decode(rows).into_iter().flat_map(f32::to_le_bytes).collect();
+                (Cow::Owned(numbers), cake_checkpoint::FloatType::F32)
+            }
+        };
+        let refused = |source| Error::WeightMemory { bytes: bytes.len() as u64, source };
+        let mut memory = Memory::zeroed(bytes.len()).map_err(refused)?;
+        let width = float.bytes();
+        for (column, piece) in memory.chunks_mut((count * width).max(1)).enumerate() {
+            let numbers = bytes.chunks_exact((columns * width).max(1));
+            for (out, row) in piece.chunks_exact_mut(width).zip(numbers) {
+                out.copy_from_slice(&row[column * width..][..width]);
+            }
+        }
+        let shape = vec![columns as u64, count as u64];
+        let part = MappedTensor::from_memory(memory, float.dtype(), shape).map_err(refused)?;
+        let (encoding, parts) = (Encoding::Float(float), vec![part]);
+        Ok(StoredMatrix { rows: columns, columns: count, encoding, parts })
     }
 
     /// Some rows as the encoding defines them, `[rows, columns]`: slower than [`StoredMatrix::widen`], by no kernel of a

@@ -1,6 +1,6 @@
 //! What a stage costs in memory: the numbers that the planner, the worker and the master share.
 
-use cake_checkpoint::{Dtype, ExpertsSpec, KvDtype, LayerSpec, MlpSpec, ModelSpec, Op};
+use cake_checkpoint::{Dtype, ExpertsSpec, KvDtype, LatentSpec, LayerSpec, MlpSpec, ModelSpec, Op};
 
 use crate::device::{DeviceScratch, scratch_of};
 use crate::options::{BLOCK_POSITIONS, DeviceKind};
@@ -41,6 +41,16 @@ pub fn kv_bytes(layers: &[LayerSpec], context_tokens: usize, sequences: usize, k
 pub fn block_bytes(layers: &[LayerSpec], kv: KvDtype) -> u64 {
     let of_layers = layers.iter().map(|layer| layer.kept().bytes(kv));
     of_layers.fold(0, u64::saturating_add).saturating_mul(BLOCK_POSITIONS as u64)
+}
+
+/// Bytes that loading these layers takes beside their weights as they are stored: what is multiplied in another order than
+/// it is stored in, in f32 where it is packed.
+pub fn copied_bytes(layers: &[LayerSpec]) -> u64 {
+    let of_op = |op: &Op| match op {
+        Op::Latent(it) => floats(it.heads, it.plain_dim).saturating_mul(it.rank as u64),
+        Op::Attention(_) | Op::Mlp(_) | Op::Experts(_) | Op::Sum(_) => 0,
+    };
+    layers.iter().flat_map(LayerSpec::ops).map(of_op).fold(0, u64::saturating_add)
 }
 
 /// An upper bound of the bytes that a stage allocates during a step of `rows` rows whose sequences have up to `context`
@@ -103,7 +113,8 @@ impl StepMemory {
     /// What the widest attention takes beside operands and results.
     fn attention(&self, rows: usize, context: usize, threads: usize) -> u64 {
         let attention = self.ops.iter().map(|op| match op {
-            Op::Attention(it) => (self.device.attention)(it, rows, context, threads),
+            Op::Attention(it) => (self.device.attention)(&it.into(), rows, context, threads),
+            Op::Latent(it) => (self.device.attention)(&it.into(), rows, context, threads),
             Op::Mlp(_) | Op::Experts(_) | Op::Sum(_) => 0,
         });
         attention.max().unwrap_or(0)
@@ -112,11 +123,12 @@ impl StepMemory {
     /// What a thread takes for the widest product.
     fn thread(&self) -> u64 {
         let inputs = self.ops.iter().flat_map(|op| match op {
-            Op::Attention(it) => [it.hidden_size, it.q_dim()],
+            Op::Attention(it) => vec![it.hidden_size, it.q_dim()],
+            Op::Latent(it) => latent_inputs(it),
             Op::Mlp(it) | Op::Experts(ExpertsSpec { expert: it, .. }) => {
-                [it.hidden_size, it.inner_size]
+                vec![it.hidden_size, it.inner_size]
             }
-            Op::Sum(_) => [0; 2],
+            Op::Sum(_) => Vec::new(),
         });
         (self.device.thread)(inputs.max().unwrap_or(0) as u64)
     }
@@ -139,6 +151,11 @@ impl StepMemory {
                     let products = total([product(it.hidden_size), product(it.q_dim())]);
                     attention = attention.max(total([queries, keys_and_values, products]));
                 }
+                Op::Latent(it) => {
+                    let floats = floats(rows, latent_floats(it));
+                    let products = latent_inputs(it).into_iter().map(product);
+                    attention = attention.max(total(products.chain([floats])));
+                }
                 Op::Mlp(it) => network = network.max(mlp(it, rows, product)),
                 // The scores as products and as probabilities, who goes where, and an expert's rows and results.
                 Op::Experts(it) => {
@@ -157,6 +174,22 @@ impl StepMemory {
         let noted = (rows as u64).saturating_mul(ROW_BYTES).saturating_add(STEP_BYTES);
         total([hidden, attention, network, floats(rows, self.rotations), noted])
     }
+}
+
+/// Inputs of the products of latent attention: of its queries, of what it keeps, of each head and of the output.
+fn latent_inputs(it: &LatentSpec) -> Vec<usize> {
+    let queries = it.queries().into_iter().map(|linear| linear.inputs);
+    queries.chain([it.plain_dim, it.rank, it.values_dim()]).collect()
+}
+
+/// Numbers that latent attention makes of a row: short queries before and after their norm, queries and both parts of them,
+/// these rotated, what is kept and both parts of it; of all heads, one by one and together, what meets latents, the
+/// queries with it, what attention makes of them, the latents of that, and values.
+fn latent_floats(it: &LatentSpec) -> usize {
+    let short = it.queries().iter().map(|linear| linear.inputs).max().unwrap_or(0);
+    let (kept, rank) = (it.kept_dim(), it.rank);
+    let of_head = 4 * rank + 2 * kept + 2 * it.value_dim + it.plain_dim + 2 * it.rotary_dim;
+    2 * short + 2 * it.q_dim() + 4 * kept + it.heads * of_head
 }
 
 /// Gate, up and their product, and what is made of the inputs of both products.

@@ -18,7 +18,7 @@ use cake_checkpoint::{
 use crate::batch::{Batch, BatchItem};
 use crate::error::Error;
 use crate::head::Head;
-use crate::memory::{blocks_for, kv_bytes, resident_bytes};
+use crate::memory::{blocks_for, copied_bytes, kv_bytes, resident_bytes};
 use crate::options::{DeviceKind, EngineOptions};
 use crate::random::mix;
 use crate::stage::Stage;
@@ -92,7 +92,10 @@ pub fn probe_layer(
     let whole = whole.active(); // What no token reads takes no time.
     let bytes = layer_bytes(&whole, encoding);
     let kv = kv_bytes(std::slice::from_ref(&whole), POSITION + 1, 1, KvDtype::F16);
-    let held = |layer: &LayerSpec| held_bytes(device, layer, encoding);
+    let held = |layer: &LayerSpec| {
+        let copied = copied_bytes(std::slice::from_ref(layer));
+        held_bytes(device, layer, encoding).saturating_add(copied)
+    };
     let narrow =
         narrowed(&whole, held, max_bytes.saturating_sub(kv)).map_err(|error| match error {
             Error::ProbeMemory { need, .. } => no_memory(need.saturating_add(kv), max_bytes),

@@ -1,6 +1,7 @@
 //! What all layers share in one step.
 
 use crate::batch::{AttendRow, BatchItem, RowKinds};
+use crate::error::Error;
 use crate::rope::Rotation;
 
 /// One step, checked, as its layers see it.
@@ -14,4 +15,15 @@ pub(crate) struct Step<'a> {
     pub(crate) kinds: RowKinds,
     /// The rows' rotations, as layers name them.
     pub(crate) rotations: Vec<Rotation>,
+}
+
+impl Step<'_> {
+    /// The angles of one of the model's rotations.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchRotation`]
+    pub(crate) fn rotation(&self, rotation: usize) -> Result<&Rotation, Error> {
+        let rotations = self.rotations.len();
+        self.rotations.get(rotation).ok_or(Error::NoSuchRotation { rotation, rotations })
+    }
 }

@@ -119,6 +119,11 @@ fn summary(checkpoint: &Arc<Checkpoint>, tensors: bool) -> Summary<'_> {
     // Of the first layer that has such an operation.
     let ops = || config.layers.iter().flat_map(LayerSpec::ops);
     let attention = ops().find_map(|op| if let Op::Attention(it) = op { Some(it) } else { None });
+    let latent = ops().find_map(|op| if let Op::Latent(it) = op { Some(it) } else { None });
+    let heads = attention.map(|it| (it.heads, it.kv_heads, it.head_dim));
+    // All heads share what is kept of a position.
+    let heads = heads.or(latent.map(|it| (it.heads, 1, it.kept_dim())));
+    let (num_heads, num_kv_heads, head_dim) = heads.unwrap_or_default();
     let mlp = ops().find_map(|op| if let Op::Mlp(it) = op { Some(it) } else { None });
     let experts = ops().find_map(|op| if let Op::Experts(it) = op { Some(it) } else { None });
     let model = Model { checkpoint: checkpoint.clone(), scheme: Scheme::AsStored };
@@ -137,9 +142,9 @@ fn summary(checkpoint: &Arc<Checkpoint>, tensors: bool) -> Summary<'_> {
         architecture: &config.architecture,
         layers: config.layers.len(),
         hidden_size: config.hidden_size,
-        num_heads: attention.map_or(0, |it| it.heads),
-        num_kv_heads: attention.map_or(0, |it| it.kv_heads),
-        head_dim: attention.map_or(0, |it| it.head_dim),
+        num_heads,
+        num_kv_heads,
+        head_dim,
         intermediate_size: mlp.map_or(0, |it| it.inner_size),
         experts: experts.map(|it| ExpertsLine {
             count: it.count,

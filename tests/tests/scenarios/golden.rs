@@ -175,10 +175,10 @@ fn models_answer_as_the_reference_does_by_default_with_all_instructions() {
             println!("{name} with {cpu:?}:");
             let rounded = Rounded { name, tolerance, closest: golden.closest };
             assert_eq!(answer.output_ids.len(), golden.greedy_ids.len());
-            rounded.differ_at(&answer.output_ids, &golden.greedy_ids);
             let (found, rows) = (read_logits(file.as_ref()), golden.prompt_ids.len());
-            let difference = rounded.compare(&found, &golden.logits, rows);
+            let Some(difference) = rounded.compare(&found, &golden.logits, rows) else { continue };
             println!("{name} with {cpu:?}: logits differ by {difference:e}");
+            rounded.differ_at(&answer.output_ids, &golden.greedy_ids);
         }
     }
 }

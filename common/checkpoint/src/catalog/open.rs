@@ -205,6 +205,17 @@ fn warn_about(tensors: &[Tensor], config: &ModelSpec, warnings: &mut Vec<String>
             config.layers.len()
         ));
     }
+    for beginning in &config.other_modules {
+        let is_there = |tensor: &&Tensor| {
+            let rest = tensor.name.strip_prefix(prefix).and_then(|rest| rest.split_once('.'));
+            rest.is_some_and(|(_, leaf)| leaf.starts_with(&**beginning))
+        };
+        let found = tensors.iter().filter(is_there).count();
+        if found > 0 {
+            let module = beginning.trim_end_matches('.');
+            warnings.push(format!("{found} tensors of {module} of layers are not used"));
+        }
+    }
     for prefix in &config.other_prefixes {
         let found = tensors.iter().filter(|tensor| tensor.name.starts_with(&**prefix)).count();
         if found > 0 {

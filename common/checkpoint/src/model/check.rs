@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use super::error::{Fault, SpecError};
+use super::latent::{LatentQueries, LatentSpec};
 use super::limit;
 use super::rotation::{Rope, RopeScaling, RotationSpec};
 use super::spec::{
@@ -72,6 +73,7 @@ impl ModelSpec {
             for op in parts {
                 match op {
                     Op::Attention(it) => self.attention(it)?,
+                    Op::Latent(it) => self.latent(it)?,
                     Op::Mlp(it) => self.mlp(it)?,
                     Op::Experts(it) => self.experts(it)?,
                     Op::Sum(_) => return Err(Fault::SumOfSums),
@@ -105,15 +107,54 @@ impl ModelSpec {
         }
         number("softcap", it.softcap.unwrap_or(1.0), LEAST, limit::FACTOR)?;
         size("window", it.window.unwrap_or(1), 1, limit::POSITIONS)?;
-        let Some(rotation) = it.rotation else { return Ok(()) };
-        let rotations = self.rotations.len();
-        let Some(turning) = self.rotations.get(rotation) else {
-            return Err(Fault::NoSuchRotation { rotation, rotations });
-        };
-        if turning.dim > it.head_dim {
-            return Err(Fault::RotatingPart { dim: turning.dim, most: it.head_dim });
+        self.turns(it.rotation, it.head_dim)
+    }
+
+    fn latent(&self, it: &LatentSpec) -> Result<(), Fault> {
+        width("hidden_size of attention", it.hidden_size, self.hidden_size)?;
+        size("heads", it.heads, 1, limit::HEADS)?;
+        for (what, dim) in [
+            ("plain_dim", it.plain_dim),
+            ("rotary_dim", it.rotary_dim),
+            ("value_dim", it.value_dim),
+            ("rank", it.rank),
+        ] {
+            size(what, dim, 1, limit::HEAD_DIM)?;
         }
-        Ok(())
+        // All are bounded: no overflow.
+        size("heads × (plain_dim + rotary_dim)", it.q_dim(), 1, limit::INNER)?;
+        let up = it.up().stored_rows;
+        size("heads × (plain_dim + value_dim)", up, 1, limit::INNER)?;
+        // Scores are taken of queries that are as wide as what is kept.
+        size("heads × (rank + rotary_dim)", it.heads * it.kept_dim(), 1, limit::INNER)?;
+        match &it.queries {
+            LatentQueries::Whole(module) => name("module of queries", module)?,
+            LatentQueries::Short { down, bias: _, norm: own, up } => {
+                size("width of short queries", own.width, 1, limit::HIDDEN)?;
+                norm("width of the norm of short queries", own, own.width)?;
+                name("module of short queries", down)?;
+                name("module of queries", up)?;
+            }
+        }
+        name("module of latents", &it.down)?;
+        norm("width of the norm of latents", &it.norm, it.rank)?;
+        name("module of keys and values", &it.up)?;
+        name("module of the output", &it.output)?;
+        number("scale", it.scale, LEAST, limit::FACTOR)?;
+        self.turns(it.rotation, it.rotary_dim)
+    }
+
+    /// Refuses a rotation that there is not, or of more than so many numbers.
+    fn turns(&self, rotation: Option<usize>, most: usize) -> Result<(), Fault> {
+        let Some(rotation) = rotation else { return Ok(()) };
+        let rotations = self.rotations.len();
+        match self.rotations.get(rotation) {
+            None => Err(Fault::NoSuchRotation { rotation, rotations }),
+            Some(turning) if turning.dim > most => {
+                Err(Fault::RotatingPart { dim: turning.dim, most })
+            }
+            Some(_) => Ok(()),
+        }
     }
 
     fn mlp(&self, it: &MlpSpec) -> Result<(), Fault> {

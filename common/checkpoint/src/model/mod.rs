@@ -3,7 +3,7 @@
 //! Catalog, loader, probe, memory formulae and the planner's costs derive from it. Whatever is not supported is refused
 //! here, naming the field: nothing is loaded as something else.
 //!
-//! Start with `whole` (the model) and `spec` (a layer). `parse` makes them of a configuration, `wire` of what a master sent;
+//! Start with `whole` (the model) and `spec` (a layer; `parts` is what its operations are made of). `parse` makes them of a configuration, `wire` of what a master sent;
 //! `check` is what holds of both.
 
 mod check;
@@ -12,9 +12,11 @@ mod family;
 mod fields;
 mod harmless;
 mod kv;
+mod latent;
 mod limit;
 mod names;
 mod parse;
+mod parts;
 mod quantization;
 mod required;
 mod rope;
@@ -30,6 +32,7 @@ mod wire;
 pub use error::{ConfigError, Fault, SpecError};
 pub use family::{FAMILIES, Family};
 pub use kv::{KvDtype, KvDtypeError};
+pub use latent::{LatentQueries, LatentSpec};
 pub use limit::MAX_CONFIG_BYTES;
 pub(crate) use names::Names;
 pub use names::Role;

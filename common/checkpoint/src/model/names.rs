@@ -148,6 +148,9 @@ impl<'a> Names<'a> {
         let Some((layer, modules)) = layer.and_then(|it| Some((it, self.layers.get(it)?))) else {
             return Ok(Role::Ignored);
         };
+        if spec.other_modules.iter().any(|beginning| leaf.starts_with(&**beginning)) {
+            return Ok(Role::Ignored);
+        }
         if modules.get(leaf) == Some(&Owner::Parameter) {
             return Ok(Role::Layer { layer, leaf: leaf.to_owned() });
         }

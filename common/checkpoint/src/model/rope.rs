@@ -10,6 +10,8 @@ use super::rotation::{Rope, RopeScaling, RotaryPairs, RotationSpec};
 pub(super) struct Rotary {
     /// Whether only the first `head_dim × partial_rotary_factor` numbers of a head may rotate.
     pub(super) partial: bool,
+    /// Where files say how wide a head is, or, of a head whose rotating part is by itself, that part.
+    pub(super) head_dim: &'static str,
     /// Base of the frequencies.
     pub(super) theta: f64,
     /// Where it stands for layers with a window, if these have a rotation of their own: the second one.
@@ -37,6 +39,7 @@ impl Rotary {
     /// All of a head, alike in all layers.
     pub(super) const FULL: Self = Self {
         partial: false,
+        head_dim: "head_dim",
         theta: 10_000.0,
         window_theta: None,
         part: 1.0,

@@ -1,16 +1,14 @@
 //! What one decoder layer is: a list of residual branches, each with its norms and its operation. Everything else that
 //! is known of a layer follows from this: its tensors, and what it keeps of each position.
 
-use std::borrow::Cow;
 use std::collections::HashSet;
-use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
 use super::kv::KvDtype;
-
-/// A name as a checkpoint has it: of this program, or from a peer.
-pub type Name = Cow<'static, str>;
+use super::latent::LatentSpec;
+pub use super::parts::{Joined, LinearSpec, Name, NormKind, NormSpec, TensorKind, TensorSpec};
+pub(super) use super::parts::{is_default, linear};
 
 /// One layer: `x += multiplier · post(op(pre(x)))` for each branch, in order.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -41,69 +39,14 @@ pub struct Branch {
 pub enum Op {
     /// Grouped-query attention.
     Attention(AttentionSpec),
+    /// Attention over latents.
+    Latent(LatentSpec),
     /// A gated feed-forward network.
     Mlp(MlpSpec),
     /// A mixture of such networks.
     Experts(ExpertsSpec),
     /// The sum of what several compute of the same input; none of them is a sum.
     Sum(Vec<Op>),
-}
-
-/// A norm over the last axis, with a weight for each value.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct NormSpec {
-    /// Its module, below the layer (or the whole name of an outer one, without `.weight`).
-    pub path: Name,
-    /// What it does.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub kind: NormKind,
-    /// Values that are normalised together.
-    pub width: usize,
-    /// Added to the mean square, or to the variance.
-    pub eps: f64,
-    /// Added to the stored weight: 1 where a checkpoint stores how far the weight is from one, else 0.
-    pub offset: f32,
-}
-
-/// What a norm does.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum NormKind {
-    /// Values are divided by the root of their mean square (arXiv:1910.07467).
-    #[default]
-    Rms,
-    /// Their mean is subtracted, then they are divided by their standard deviation (arXiv:1607.06450).
-    Layer,
-}
-
-/// A linear layer as it is stored: a matrix `[stored_rows, inputs]`, of which `rows` are this layer's.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct LinearSpec {
-    /// Its module, below the layer.
-    pub path: Name,
-    /// Rows of the stored matrix.
-    pub stored_rows: usize,
-    /// Its own rows: the outputs.
-    pub rows: Range<usize>,
-    /// Columns.
-    pub inputs: usize,
-    /// Whether the module has a bias, `[stored_rows]`.
-    pub bias: bool,
-}
-
-/// Several linear layers of the same input, in modules of their own or behind each other in one.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(
-    rename_all = "snake_case",
-    deny_unknown_fields,
-    bound(serialize = "[Name; N]: Serialize", deserialize = "[Name; N]: Deserialize<'de>")
-)]
-pub enum Joined<const N: usize> {
-    /// A module each.
-    Separate([Name; N]),
-    /// Rows of one module, in order.
-    Fused(Name),
 }
 
 /// Grouped-query attention (arXiv:2305.13245) with rotary position embedding (arXiv:2104.09864).
@@ -270,30 +213,6 @@ pub enum Activation {
     Sigmoid,
 }
 
-/// A tensor that a layer has.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct TensorSpec {
-    /// Its module, below the layer.
-    pub path: Name,
-    /// What of the module it is.
-    pub kind: TensorKind,
-    /// As it is if it is not packed.
-    pub shape: Vec<u64>,
-}
-
-/// What of its module a tensor is.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum TensorKind {
-    /// The weight of a linear layer, which may be packed.
-    Matrix,
-    /// The weight of a norm.
-    Vector,
-    /// What a linear layer adds.
-    Bias,
-    /// Numbers that belong to no module: the path is all of the name.
-    Parameter,
-}
-
 /// What a layer keeps of each position of a sequence, in numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Kept {
@@ -303,80 +222,11 @@ pub struct Kept {
     pub values: usize,
 }
 
-/// Whether a field is as it is where nobody says it.
-pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
-}
-
 impl Kept {
     /// Bytes of one position.
     pub fn bytes(self, kv: KvDtype) -> u64 {
         (self.keys as u64).saturating_add(self.values as u64).saturating_mul(kv.bytes())
     }
-}
-
-impl NormSpec {
-    pub(super) fn tensor(&self) -> TensorSpec {
-        let (path, shape) = (self.path.clone(), vec![self.width as u64]);
-        TensorSpec { path, kind: TensorKind::Vector, shape }
-    }
-}
-
-impl LinearSpec {
-    /// Its matrix, and its bias if it has one.
-    fn tensors(self) -> impl Iterator<Item = TensorSpec> {
-        let (rows, inputs) = (self.stored_rows as u64, self.inputs as u64);
-        let (kind, shape) = (TensorKind::Bias, vec![rows]);
-        let bias = self.bias.then(|| TensorSpec { path: self.path.clone(), kind, shape });
-        let (kind, shape) = (TensorKind::Matrix, vec![rows, inputs]);
-        [TensorSpec { path: self.path, kind, shape }].into_iter().chain(bias)
-    }
-}
-
-impl TensorSpec {
-    /// What its name ends in, after the path of its module.
-    pub fn ending(&self) -> &'static str {
-        match self.kind {
-            TensorKind::Matrix | TensorKind::Vector => ".weight",
-            TensorKind::Bias => ".bias",
-            TensorKind::Parameter => "",
-        }
-    }
-
-    /// The rest of its name, after what names the layer.
-    pub fn leaf(&self) -> String {
-        format!("{}{}", self.path, self.ending())
-    }
-}
-
-impl<const N: usize> Joined<N> {
-    /// The linear layers with so many outputs each.
-    fn linears(&self, outputs: [usize; N], inputs: usize, bias: bool) -> [LinearSpec; N] {
-        let all = outputs.iter().sum();
-        std::array::from_fn(|index| {
-            let start = outputs[..index].iter().sum();
-            match self {
-                Joined::Separate(paths) => LinearSpec {
-                    path: paths[index].clone(),
-                    stored_rows: outputs[index],
-                    rows: 0..outputs[index],
-                    inputs,
-                    bias,
-                },
-                Joined::Fused(path) => LinearSpec {
-                    path: path.clone(),
-                    stored_rows: all,
-                    rows: start..start + outputs[index],
-                    inputs,
-                    bias,
-                },
-            }
-        })
-    }
-}
-
-fn linear(path: &Name, outputs: usize, inputs: usize, bias: bool) -> LinearSpec {
-    LinearSpec { path: path.clone(), stored_rows: outputs, rows: 0..outputs, inputs, bias }
 }
 
 impl AttentionSpec {
@@ -503,6 +353,7 @@ impl Op {
             Op::Attention(attention) => {
                 attention.qkv().into_iter().chain([attention.output()]).collect()
             }
+            Op::Latent(latent) => latent.linears().collect(),
             Op::Mlp(mlp) => mlp.linears().collect(),
             Op::Experts(experts) => {
                 let each = (0..experts.count)
@@ -517,6 +368,7 @@ impl Op {
     pub fn norms(&self) -> Vec<&NormSpec> {
         match self {
             Op::Attention(attention) => attention.qk_norm.iter().flatten().collect(),
+            Op::Latent(latent) => latent.norms().collect(),
             Op::Mlp(_) | Op::Experts(_) => Vec::new(),
             Op::Sum(parts) => parts.iter().flat_map(Op::norms).collect(),
         }
@@ -526,7 +378,7 @@ impl Op {
     pub fn parameters(&self) -> Vec<TensorSpec> {
         match self {
             Op::Experts(experts) => experts.correction().into_iter().collect(),
-            Op::Attention(_) | Op::Mlp(_) => Vec::new(),
+            Op::Attention(_) | Op::Latent(_) | Op::Mlp(_) => Vec::new(),
             Op::Sum(parts) => parts.iter().flat_map(Op::parameters).collect(),
         }
     }
@@ -555,6 +407,7 @@ impl LayerSpec {
             Op::Attention(it) => {
                 Op::Attention(AttentionSpec { window: None, ..it.narrowed(share) })
             }
+            Op::Latent(it) => Op::Latent(it.narrowed(share)),
             Op::Mlp(it) => Op::Mlp(it.narrowed(share, granule)),
             Op::Experts(it) => {
                 let expert = it.expert.narrowed(share, granule);
@@ -620,9 +473,14 @@ impl LayerSpec {
     pub fn kept(&self) -> Kept {
         let mut kept = Kept::default();
         for op in self.ops() {
-            if let Op::Attention(attention) = op {
-                kept.keys += attention.kv_dim();
-                kept.values += attention.kv_dim();
+            match op {
+                Op::Attention(attention) => {
+                    kept.keys += attention.kv_dim();
+                    kept.values += attention.kv_dim();
+                }
+                // Values are made of the same numbers.
+                Op::Latent(latent) => kept.keys += latent.kept_dim(),
+                Op::Mlp(_) | Op::Experts(_) | Op::Sum(_) => {}
             }
         }
         kept

@@ -111,7 +111,7 @@ impl ModelSpec {
         let layer = decimal(number)?;
         let mut experts = self.layers.get(layer)?.ops().filter_map(|op| match op {
             Op::Experts(experts) => Some(experts),
-            Op::Attention(_) | Op::Mlp(_) | Op::Sum(_) => None,
+            Op::Attention(_) | Op::Latent(_) | Op::Mlp(_) | Op::Sum(_) => None,
         });
         experts.find_map(|experts| {
             let base = experts.prefix.strip_suffix(OF_EACH)?;

@@ -63,7 +63,8 @@ fn configuration(name: &str) -> Value {
 
 /// What arrives of a specification: all but what only its files need.
 fn as_sent(model: ModelSpec) -> ModelSpec {
-    ModelSpec { quantization: None, other_prefixes: Vec::new(), ..model }
+    let (other_prefixes, other_modules) = (Vec::new(), Vec::new());
+    ModelSpec { quantization: None, other_prefixes, other_modules, ..model }
 }
 
 fn golden(name: &str) -> ModelSpec {

@@ -39,6 +39,9 @@ pub struct ModelSpec {
     /// How names of tensors begin that are for something else than text. Not sent: nobody gets these.
     #[serde(skip)]
     pub other_prefixes: Vec<Name>,
+    /// How names of tensors begin, below a layer, that are for something else than what is computed. Not sent, either.
+    #[serde(skip)]
+    pub other_modules: Vec<Name>,
     /// The ways in which layers turn queries and keys.
     pub rotations: Vec<RotationSpec>,
     /// How matrices are packed; `None` when all are plain numbers. Not sent: what a worker holds says how it is stored.

@@ -2,7 +2,7 @@
 
 use cake_checkpoint::AttentionSpec;
 
-use crate::device::Device;
+use crate::device::{Attending, Device};
 use crate::error::Error;
 use crate::loader::LayerLoader;
 use crate::options::Precision;
@@ -18,6 +18,7 @@ pub(crate) struct Attention<D: Device> {
     /// Norms of queries and keys.
     qk_norm: Option<[D::Norm; 2]>,
     spec: AttentionSpec,
+    attending: Attending,
     kept: D::Kept,
 }
 
@@ -34,8 +35,10 @@ impl<D: Device> Attention<D> {
         };
         let o_proj = linear(&spec.output())?;
         loader.device.precede(&mut q_proj, &[&o_proj]);
-        let kept = loader.device.kept(spec, loader.options)?;
-        Ok(Attention { q_proj, k_proj, v_proj, o_proj, qk_norm, spec: spec.clone(), kept })
+        let attending = Attending::from(spec);
+        let kept = loader.device.kept(&attending, loader.options)?;
+        let spec = spec.clone();
+        Ok(Attention { q_proj, k_proj, v_proj, o_proj, qk_norm, spec, attending, kept })
     }
 
     /// The first products of a step.
@@ -72,9 +75,7 @@ impl<D: Device> Attention<D> {
         }
         let AttentionSpec { heads, kv_heads, head_dim, rotation, .. } = self.spec;
         if let Some(rotation) = rotation {
-            let rotations = step.rotations.len();
-            let angles = step.rotations.get(rotation);
-            let angles = angles.ok_or(Error::NoSuchRotation { rotation, rotations })?;
+            let angles = step.rotation(rotation)?;
             q = device.rotate(q, angles, heads, head_dim)?;
             k = device.rotate(k, angles, kv_heads, head_dim)?;
         }
@@ -87,9 +88,9 @@ impl<D: Device> Attention<D> {
                 q = device.scale_rows(q, &factors)?;
             }
         }
-        device.keep(&mut self.kept, step, &k, &v)?;
+        device.keep(&mut self.kept, step, &k, Some(&v))?;
         drop((k, v));
-        let attended = device.attend(&self.kept, &self.spec, step, &q)?;
+        let attended = device.attend(&self.kept, &self.attending, step, &q)?;
         drop(q);
         let [output] = device.linear([&self.o_proj], &attended, &step.kinds)?;
         Ok(output)

@@ -4,6 +4,7 @@ use cake_checkpoint::{LayerSpec, Op};
 
 use super::attention::Attention;
 use super::experts::Experts;
+use super::latent::Latent;
 use super::mlp::Mlp;
 use crate::device::Device;
 use crate::error::Error;
@@ -26,6 +27,7 @@ struct Branch<D: Device> {
 /// What a branch computes.
 enum Operation<D: Device> {
     Attention(Box<Attention<D>>),
+    Latent(Box<Latent<D>>),
     Mlp(Box<Mlp<D>>),
     Experts(Box<Experts<D>>),
     Sum(Vec<Operation<D>>),
@@ -86,6 +88,7 @@ impl<D: Device> Operation<D> {
     fn load(loader: &LayerLoader<'_, D>, spec: &Op) -> Result<Self, Error> {
         Ok(match spec {
             Op::Attention(it) => Operation::Attention(Box::new(Attention::load(loader, it)?)),
+            Op::Latent(it) => Operation::Latent(Box::new(Latent::load(loader, it)?)),
             Op::Mlp(it) => Operation::Mlp(Box::new(Mlp::load(loader, it)?)),
             Op::Experts(it) => Operation::Experts(Box::new(Experts::load(loader, it)?)),
             Op::Sum(parts) => {
@@ -104,6 +107,7 @@ impl<D: Device> Operation<D> {
     fn forward(&mut self, device: &D, input: &D::Rows, step: &Step<'_>) -> Result<D::Rows, Error> {
         match self {
             Operation::Attention(attention) => attention.forward(device, input, step),
+            Operation::Latent(latent) => latent.forward(device, input, step),
             Operation::Mlp(mlp) => mlp.forward(device, input, &step.kinds),
             Operation::Experts(experts) => experts.forward(device, input, &step.kinds),
             Operation::Sum(parts) => {
@@ -124,6 +128,7 @@ impl<D: Device> Operation<D> {
     fn first(&self) -> Vec<&D::Weight> {
         match self {
             Operation::Attention(attention) => attention.first().into(),
+            Operation::Latent(latent) => latent.first().into(),
             Operation::Mlp(mlp) => mlp.first(),
             Operation::Experts(experts) => vec![experts.first()],
             Operation::Sum(parts) => parts.first().map(Operation::first).unwrap_or_default(),
@@ -134,6 +139,7 @@ impl<D: Device> Operation<D> {
     fn precede(&mut self, device: &D, later: &Operation<D>) {
         match self {
             Operation::Attention(attention) => attention.precede(device, &later.first()),
+            Operation::Latent(latent) => latent.precede(device, &later.first()),
             Operation::Mlp(mlp) => mlp.precede(device, &later.first()),
             // Which of its products is the last one is not known before.
             Operation::Experts(_) => {}

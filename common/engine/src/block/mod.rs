@@ -3,6 +3,7 @@
 
 mod attention;
 mod experts;
+mod latent;
 mod layer;
 mod mlp;
 

@@ -1,10 +1,12 @@
 //! Candle as a device: its own operations on weights widened to f32. On the processor this is slow, large and readable,
 //! the reference that our kernels are tested against; on a GPU (`cuda`, `metal`) it is the way to compute at all.
 
-use cake_checkpoint::{Activation, AttentionSpec, KvDtype, NormKind, RotaryPairs};
+use std::ops::Range;
+
+use cake_checkpoint::{Activation, KvDtype, NormKind, RotaryPairs};
 use candle_core::{D, DType, Result, Tensor};
 
-use super::{Device, DeviceScratch, StoredLinear, candle_scratch};
+use super::{Attending, Device, DeviceScratch, StoredLinear, candle_scratch};
 use crate::batch::{AttendRow, BatchItem, RowKinds};
 use crate::error::Error;
 use crate::options::EngineOptions;
@@ -32,7 +34,8 @@ pub(crate) struct Norm {
 /// Keys and values of one layer, each `[blocks × block_positions, kv_heads × head_dim]`.
 pub(crate) struct Kept {
     keys: Tensor,
-    values: Tensor,
+    /// `None` where keys are the values, too.
+    values: Option<Tensor>,
     block_positions: usize,
 }
 
@@ -98,11 +101,11 @@ impl Candle {
     fn attended(
         &self,
         kept: &Kept,
-        spec: &AttentionSpec,
+        spec: &Attending,
         step: &Step<'_>,
         queries: &Tensor,
     ) -> Result<Tensor> {
-        let &AttentionSpec { heads, kv_heads, head_dim, scale, softcap, window, .. } = spec;
+        let &Attending { heads, kv_heads, head_dim, scale, softcap, window, .. } = spec;
         let mut outputs = Vec::new();
         let mut first = 0; // Row of the step that the item starts at.
         for item in step.items.iter().filter(|item| item.rows > 0) {
@@ -118,7 +121,8 @@ impl Candle {
                     .transpose(0, 1)?
                     .contiguous() // [heads, seen, head_dim]
             };
-            let (k, v) = (by_head(&kept.keys)?, by_head(&kept.values)?);
+            let k = by_head(&kept.keys)?;
+            let v = kept.values.as_ref().map(by_head).transpose()?.unwrap_or_else(|| k.clone());
             let q = queries.narrow(0, first, rows)?.reshape((rows, heads, head_dim))?;
             let q = q.transpose(0, 1)?.contiguous()?; // [heads, rows, head_dim]
             let scores = (q.matmul(&k.t()?)? * scale)?; // [heads, rows, seen]
@@ -152,9 +156,9 @@ impl Candle {
         kept: &Kept,
         rows: &[AttendRow<'_>],
         keys: &Tensor,
-        values: &Tensor,
+        values: Option<&Tensor>,
     ) -> Result<()> {
-        for (all, new) in [(&kept.keys, keys), (&kept.values, values)] {
+        for (all, new) in [(&kept.keys, keys)].into_iter().chain(kept.values.as_ref().zip(values)) {
             let new = new.to_dtype(all.dtype())?.contiguous()?;
             for (index, row) in rows.iter().enumerate() {
                 all.slice_set(&new.narrow(0, index, 1)?, 0, kept.place(row.blocks, row.position))?;
@@ -275,11 +279,7 @@ impl Device for Candle {
         self.turned(&x, rotation, heads, head_dim).map_err(failed)
     }
 
-    fn kept(
-        &self,
-        spec: &AttentionSpec,
-        options: &EngineOptions,
-    ) -> std::result::Result<Kept, Error> {
+    fn kept(&self, spec: &Attending, options: &EngineOptions) -> std::result::Result<Kept, Error> {
         let EngineOptions { kv_blocks: blocks, block_positions, .. } = *options;
         let (dtype, bytes) = match options.kv {
             KvDtype::F32 => (DType::F32, 4),
@@ -301,7 +301,8 @@ impl Device for Candle {
             let zeros = Tensor::zeros((positions, width), dtype, &self.0);
             zeros.map_err(|error| refused(std::io::Error::other(error)))
         };
-        Ok(Kept { keys: zeros()?, values: zeros()?, block_positions })
+        let values = (!spec.keys_alone).then(zeros).transpose()?;
+        Ok(Kept { keys: zeros()?, values, block_positions })
     }
 
     fn keep(
@@ -309,7 +310,7 @@ impl Device for Candle {
         kept: &mut Kept,
         step: &Step<'_>,
         keys: &Tensor,
-        values: &Tensor,
+        values: Option<&Tensor>,
     ) -> std::result::Result<(), Error> {
         self.written(kept, &step.rows, keys, values).map_err(failed)
     }
@@ -317,7 +318,7 @@ impl Device for Candle {
     fn attend(
         &self,
         kept: &Kept,
-        spec: &AttentionSpec,
+        spec: &Attending,
         step: &Step<'_>,
         queries: &Tensor,
     ) -> std::result::Result<Tensor, Error> {
@@ -348,6 +349,30 @@ impl Device for Candle {
 
     fn add(&self, a: Tensor, b: Tensor) -> std::result::Result<Tensor, Error> {
         (a + b).map_err(failed)
+    }
+
+    fn columns(
+        &self,
+        x: &Tensor,
+        period: usize,
+        columns: Range<usize>,
+    ) -> std::result::Result<Tensor, Error> {
+        let found = || {
+            let rows = x.dim(0)?;
+            let pieces = x.reshape((rows, (), period))?;
+            pieces.narrow(2, columns.start, columns.len())?.contiguous()?.reshape((rows, ()))
+        };
+        found().map_err(failed)
+    }
+
+    fn join(&self, parts: &[(&Tensor, usize)]) -> std::result::Result<Tensor, Error> {
+        let joined = || {
+            let piece = |(part, each): &(&Tensor, usize)| part.reshape((part.dim(0)?, (), *each));
+            let pieces = parts.iter().map(piece).collect::<Result<Vec<_>>>()?;
+            let joined = Tensor::cat(&pieces, 2)?;
+            joined.reshape((joined.dim(0)?, ()))
+        };
+        joined().map_err(failed)
     }
 
     fn softmax(&self, x: Tensor) -> std::result::Result<Vec<f32>, Error> {

@@ -1,9 +1,7 @@
 //! What candle's operations take of memory. It is kept apart from them because a program that was built without candle
 //! still plans for workers that have it.
 
-use cake_checkpoint::AttentionSpec;
-
-use super::DeviceScratch;
+use super::{Attending, DeviceScratch};
 
 /// Bytes of one f32.
 const F32_BYTES: u64 = 4;
@@ -23,7 +21,7 @@ fn product_bytes(inputs: u64, rows: u64) -> u64 {
 
 /// Of rotations and of attention (`attended` in `candle.rs`): keys and values by head, each gathered, widened, repeated and
 /// turned; scores, scaled, masked, and what the softmax makes of them on its way; and the copies that turn queries.
-fn attention_bytes(spec: &AttentionSpec, rows: usize, context: usize, _: usize) -> u64 {
+fn attention_bytes(spec: &Attending, rows: usize, context: usize, _: usize) -> u64 {
     let (rows, context, width) = (rows as u64, context as u64, spec.q_dim() as u64);
     let past = context.saturating_mul(width).saturating_mul(6);
     let scores = rows.saturating_mul(context).saturating_mul(6 * spec.heads as u64 + 3);

@@ -1,18 +1,20 @@
 //! What computes the blocks of a stage. Model mathematics (`block/`) is written once over [`Device`]; a device is a
 //! folder or a file beside this one, and a line in `choice`.
 
+mod attending;
 #[cfg(feature = "candle")]
 mod candle;
 mod candle_scratch;
 pub(crate) mod choice;
 pub(crate) mod cpu;
 
+pub(crate) use attending::Attending;
 pub(crate) use choice::{OnDevice, on, scratch_of};
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use cake_checkpoint::{Activation, AttentionSpec, NormKind};
+use cake_checkpoint::{Activation, NormKind};
 
 use crate::batch::RowKinds;
 use crate::error::Error;
@@ -41,7 +43,7 @@ pub(crate) struct DeviceScratch {
     /// For products with so many `inputs`, of so many `rows`: what is made of the activations.
     pub(crate) product: fn(inputs: u64, rows: u64) -> u64,
     /// For attention of so many rows that see up to so many positions.
-    pub(crate) attention: fn(&AttentionSpec, rows: usize, context: usize, threads: usize) -> u64,
+    pub(crate) attention: fn(&Attending, rows: usize, context: usize, threads: usize) -> u64,
     /// On each thread, for products with up to so many inputs.
     pub(crate) thread: fn(inputs: u64) -> u64,
 }
@@ -115,15 +117,16 @@ pub(crate) trait Device: Send + Sync {
     ///
     /// # Errors
     /// [`Error::KvTooLarge`] or [`Error::KvMemory`] if there cannot be so much.
-    fn kept(&self, spec: &AttentionSpec, options: &EngineOptions) -> Result<Self::Kept, Error>;
+    fn kept(&self, spec: &Attending, options: &EngineOptions) -> Result<Self::Kept, Error>;
 
-    /// Writes the keys and values of the step's rows, each `[rows, kv_heads × head_dim]`, over what was there.
+    /// Writes the keys and values of the step's rows, each `[rows, kv_heads × head_dim]`, over what was there; no values
+    /// where keys are the values, too.
     fn keep(
         &self,
         kept: &mut Self::Kept,
         step: &Step<'_>,
         keys: &Self::Rows,
-        values: &Self::Rows,
+        values: Option<&Self::Rows>,
     ) -> Result<(), Error>;
 
     /// Attention of `queries`, `[rows, heads × head_dim]`, over what is kept of each row's past: the weighted values, of
@@ -131,7 +134,7 @@ pub(crate) trait Device: Send + Sync {
     fn attend(
         &self,
         kept: &Self::Kept,
-        spec: &AttentionSpec,
+        spec: &Attending,
         step: &Step<'_>,
         queries: &Self::Rows,
     ) -> Result<Self::Rows, Error>;
@@ -155,6 +158,17 @@ pub(crate) trait Device: Send + Sync {
 
     /// `a + b`, elementwise.
     fn add(&self, a: Self::Rows, b: Self::Rows) -> Result<Self::Rows, Error>;
+
+    /// Of each `period` numbers of a row those in `columns`: `[rows, width / period × columns]`.
+    fn columns(
+        &self,
+        x: &Self::Rows,
+        period: usize,
+        columns: Range<usize>,
+    ) -> Result<Self::Rows, Error>;
+
+    /// Rows with so many numbers of each part in turn, until all of them are there.
+    fn join(&self, parts: &[(&Self::Rows, usize)]) -> Result<Self::Rows, Error>;
 
     /// The softmax of each row, brought back: `[rows, width]`.
     fn softmax(&self, x: Self::Rows) -> Result<Vec<f32>, Error>;

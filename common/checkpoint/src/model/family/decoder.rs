@@ -23,17 +23,17 @@ fn names(activation: Activation) -> &'static [&'static str] {
 
 /// The sizes of a decoder whose layers are alike.
 pub(super) struct Decoder {
-    architecture: &'static str,
-    hidden_size: usize,
+    pub(super) architecture: &'static str,
+    pub(super) hidden_size: usize,
     pub(super) num_layers: usize,
-    heads: usize,
-    kv_heads: usize,
+    pub(super) heads: usize,
+    pub(super) kv_heads: usize,
     pub(super) head_dim: usize,
     inner_size: usize,
     vocab_size: usize,
     eps: f64,
     max_position_embeddings: usize,
-    rotations: Vec<RotationSpec>,
+    pub(super) rotations: Vec<RotationSpec>,
     /// What the weights of norms are stored less.
     pub(super) norm_offset: f32,
     /// What norms do.
@@ -66,8 +66,11 @@ impl Decoder {
         if heads % kv_heads != 0 {
             return Err(ConfigError::HeadsNotDivisible { heads, kv_heads });
         }
-        let head_dim = match fields.optional_size("head_dim", limit::HEAD_DIM)? {
+        let head_dim = match fields.optional_size(rotary.head_dim, limit::HEAD_DIM)? {
             Some(given) => given,
+            None if rotary.head_dim != Rotary::FULL.head_dim => {
+                return Err(ConfigError::Missing { field: rotary.head_dim.to_owned() });
+            }
             None if hidden_size % heads == 0 => hidden_size / heads,
             None => return Err(ConfigError::HiddenNotDivisible { hidden_size, heads }),
         };
@@ -209,9 +212,14 @@ impl Decoder {
 
     /// A layer with a norm before attention and one before the operation after it.
     pub(super) fn pre_norm(&self, attention: AttentionSpec, op: Op) -> LayerSpec {
+        self.two_ops(Op::Attention(attention), op)
+    }
+
+    /// A layer of two operations, a norm before each.
+    pub(super) fn two_ops(&self, first: Op, second: Op) -> LayerSpec {
         LayerSpec::pre_norm([
-            (self.norm("input_layernorm"), Op::Attention(attention)),
-            (self.norm("post_attention_layernorm"), op),
+            (self.norm("input_layernorm"), first),
+            (self.norm("post_attention_layernorm"), second),
         ])
     }
 
@@ -231,6 +239,7 @@ impl Decoder {
             tie_word_embeddings: self.tie_word_embeddings.unwrap_or(tied),
             logits: LogitsSpec::default(),
             other_prefixes: Vec::new(),
+            other_modules: Vec::new(),
             rotations: self.rotations,
             quantization: None,
             bos_token_id: None,

@@ -16,7 +16,7 @@ use crate::model::window::{self, WindowRule};
 pub(super) const FAMILY: Family =
     Family { architecture: "Dots1ForCausalLM", model_type: "dots1", read };
 
-const DEFAULTS: Routed = Routed { shared: 0, renormalise: false };
+const DEFAULTS: Routed = Routed { shared: 0, renormalise: false, groups: (1, 1), multiplier: 1.0 };
 const WINDOWS: WindowRule = WindowRule::Beyond { default_window: 4096, default_first: 62 };
 
 fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {

@@ -15,7 +15,7 @@ use crate::model::whole::ModelSpec;
 pub(super) const FAMILY: Family =
     Family { architecture: "Glm4MoeForCausalLM", model_type: "glm4_moe", read };
 
-const DEFAULTS: Routed = Routed { shared: 1, renormalise: true };
+const DEFAULTS: Routed = Routed { shared: 1, renormalise: true, groups: (1, 1), multiplier: 1.0 };
 const ROTARY: Rotary = Rotary { part: 0.5, ..Rotary::PARTIAL };
 
 fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {

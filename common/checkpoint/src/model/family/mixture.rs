@@ -70,6 +70,10 @@ pub(super) struct Routed {
     pub(super) shared: usize,
     /// Whether chosen scores are divided by their sum.
     pub(super) renormalise: bool,
+    /// How many groups of experts there are, and how many of them are chosen.
+    pub(super) groups: (usize, usize),
+    /// What the weights are multiplied with.
+    pub(super) multiplier: f64,
 }
 
 /// The router of DeepSeek-V3 (arXiv:2412.19437), of which a configuration says groups, division and a multiplier.
@@ -79,14 +83,15 @@ pub(super) struct Routed {
 pub(super) fn grouped(fields: &Fields<'_>, defaults: Routed) -> Result<RouterSpec, ConfigError> {
     /// What the reference adds to a sum before it divides.
     const LEAST_SUM: f32 = 1e-20;
-    let count = fields.optional_size("n_group", limit::EXPERTS_OF_LAYER)?.unwrap_or(1);
-    let chosen = fields.optional_size("topk_group", count)?.unwrap_or(1);
+    let (of_all, of_chosen) = defaults.groups;
+    let count = fields.optional_size("n_group", limit::EXPERTS_OF_LAYER)?.unwrap_or(of_all);
+    let chosen = fields.optional_size("topk_group", count)?.unwrap_or(of_chosen.min(count));
     let multiplier = fields.optional_number("routed_scaling_factor", 0.0, limit::FACTOR)?;
     let renormalise = fields.flag("norm_topk_prob")?.unwrap_or(defaults.renormalise);
     Ok(RouterSpec {
         groups: (count > 1).then_some(RouterGroups { count, chosen }),
         renormalise: renormalise.then_some(LEAST_SUM),
-        multiplier: multiplier.unwrap_or(1.0) as f32,
+        multiplier: multiplier.unwrap_or(defaults.multiplier) as f32,
         ..sigmoid("mlp.gate", "mlp.gate.e_score_correction_bias")
     })
 }

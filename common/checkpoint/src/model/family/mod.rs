@@ -70,10 +70,11 @@ pub const FAMILIES: &[Family] = &[
 /// The family that `architectures` and `model_type` name; where both are given they must agree.
 pub(super) fn of(fields: &Fields<'_>) -> Result<&'static Family, ConfigError> {
     let model_type = fields.text("model_type")?;
-    let unsupported = |field, found: &str| ConfigError::UnsupportedArchitecture {
-        field,
-        found: found.to_owned(),
-        supported: FAMILIES.iter().map(|it| it.architecture).collect::<Vec<_>>().join(", "),
+    let unsupported = |field, found: &str| {
+        let mut supported: Vec<_> = FAMILIES.iter().map(|it| it.architecture).collect();
+        supported.dedup(); // Those of one architecture follow each other.
+        let (found, supported) = (found.to_owned(), supported.join(", "));
+        ConfigError::UnsupportedArchitecture { field, found, supported }
     };
     let find = |is_it: &dyn Fn(&Family) -> bool| FAMILIES.iter().find(|family| is_it(family));
     match (fields.first_text("architectures")?, model_type) {
@@ -82,17 +83,13 @@ pub(super) fn of(fields: &Fields<'_>) -> Result<&'static Family, ConfigError> {
             find(&|family| family.model_type == name).ok_or_else(|| unsupported("model_type", name))
         }
         (Some(architecture), model_type) => {
-            let family = find(&|family| family.architecture == architecture)
-                .ok_or_else(|| unsupported("architectures", architecture))?;
-            match model_type {
-                Some(name) if name != family.model_type => {
-                    Err(ConfigError::ConflictingArchitecture {
-                        architecture: architecture.to_owned(),
-                        model_type: name.to_owned(),
-                    })
-                }
-                _ => Ok(family),
-            }
+            let of_name = |family: &Family| family.architecture == architecture;
+            let first = find(&of_name).ok_or_else(|| unsupported("architectures", architecture))?;
+            let Some(name) = model_type else { return Ok(first) };
+            find(&|family| of_name(family) && family.model_type == name).ok_or_else(|| {
+                let (architecture, model_type) = (architecture.to_owned(), name.to_owned());
+                ConfigError::ConflictingArchitecture { architecture, model_type }
+            })
         }
     }
 }

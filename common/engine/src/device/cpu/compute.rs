@@ -1,8 +1,9 @@
 //! The processor as a device: our kernels, on weights as they are stored, on threads of their own.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use cake_checkpoint::{Activation, AttentionSpec, NormKind};
+use cake_checkpoint::{Activation, NormKind};
 
 use super::attention::{Attend, attend, attend_bytes};
 use super::elementwise::{activated, add, gated, layer_norm, rms_norm, rotate, softmax};
@@ -13,7 +14,7 @@ use super::kv::KvPool;
 use super::linear::Linear;
 use super::pool::Pool;
 use crate::batch::RowKinds;
-use crate::device::{Device, DeviceScratch, StoredLinear};
+use crate::device::{Attending, Device, DeviceScratch, StoredLinear};
 use crate::error::Error;
 use crate::options::EngineOptions;
 use crate::reuse;
@@ -142,8 +143,8 @@ impl Device for Cpu {
         Ok(x.with(rotate(&x.values, rotation, (heads, head_dim))))
     }
 
-    fn kept(&self, spec: &AttentionSpec, options: &EngineOptions) -> Result<KvPool, Error> {
-        KvPool::new(spec.kv_heads, spec.head_dim, options)
+    fn kept(&self, spec: &Attending, options: &EngineOptions) -> Result<KvPool, Error> {
+        KvPool::new(spec, options)
     }
 
     fn keep(
@@ -151,16 +152,16 @@ impl Device for Cpu {
         kept: &mut KvPool,
         step: &Step<'_>,
         keys: &Rows,
-        values: &Rows,
+        values: Option<&Rows>,
     ) -> Result<(), Error> {
-        kept.append(&step.rows, &keys.values, &values.values);
+        kept.append(&step.rows, &keys.values, values.map(|values| &values.values[..]));
         Ok(())
     }
 
     fn attend(
         &self,
         kept: &KvPool,
-        spec: &AttentionSpec,
+        spec: &Attending,
         step: &Step<'_>,
         queries: &Rows,
     ) -> Result<Rows, Error> {
@@ -198,6 +199,26 @@ impl Device for Cpu {
 
     fn add(&self, a: Rows, b: Rows) -> Result<Rows, Error> {
         Ok(a.with(add(&a.values, &b.values)))
+    }
+
+    fn columns(&self, x: &Rows, period: usize, columns: Range<usize>) -> Result<Rows, Error> {
+        let mut values = Vec::with_capacity(x.values.len() / period.max(1) * columns.len());
+        for piece in x.values.chunks_exact(period.max(1)) {
+            values.extend_from_slice(&piece[columns.clone()]);
+        }
+        Ok(Rows { values, width: x.width / period.max(1) * columns.len() })
+    }
+
+    fn join(&self, parts: &[(&Rows, usize)]) -> Result<Rows, Error> {
+        let width = parts.iter().map(|(part, _)| part.width).sum();
+        let mut values = Vec::with_capacity(parts.iter().map(|(part, _)| part.values.len()).sum());
+        let mut pieces: Vec<_> =
+            parts.iter().map(|(part, each)| part.values.chunks_exact((*each).max(1))).collect();
+        while let Some(first) = pieces.first_mut().and_then(Iterator::next) {
+            values.extend_from_slice(first);
+            pieces[1..].iter_mut().filter_map(Iterator::next).for_each(|it| values.extend(it));
+        }
+        Ok(Rows { values, width })
     }
 
     fn softmax(&self, x: Rows) -> Result<Vec<f32>, Error> {

@@ -5,6 +5,7 @@ use memmap2::MmapMut;
 
 use super::attention::KvView;
 use crate::batch::AttendRow;
+use crate::device::Attending;
 use crate::device::cpu::element::{Element, F16, F32, FloatType};
 use crate::error::Error;
 use crate::options::EngineOptions;
@@ -15,7 +16,8 @@ use crate::options::EngineOptions;
 /// Anonymous zeroed memory: a block that was never written costs no page.
 pub(crate) struct KvPool {
     keys: MmapMut,
-    values: MmapMut,
+    /// `None` where keys are the values, too.
+    values: Option<MmapMut>,
     float: FloatType,
     block_positions: usize,
     kv_heads: usize,
@@ -23,15 +25,12 @@ pub(crate) struct KvPool {
 }
 
 impl KvPool {
-    /// A pool for so many heads of this width.
+    /// A pool for what this keeps.
     ///
     /// # Errors
     /// [`Error::KvTooLarge`] or [`Error::KvMemory`] if there cannot be so much memory.
-    pub(crate) fn new(
-        kv_heads: usize,
-        head_dim: usize,
-        options: &EngineOptions,
-    ) -> Result<KvPool, Error> {
+    pub(crate) fn new(spec: &Attending, options: &EngineOptions) -> Result<KvPool, Error> {
+        let &Attending { kv_heads, head_dim, keys_alone, .. } = spec;
         let (blocks, block_positions) = (options.kv_blocks, options.block_positions);
         let float = match options.kv {
             KvDtype::F32 => FloatType::F32,
@@ -48,7 +47,7 @@ impl KvPool {
         };
         Ok(KvPool {
             keys: reserve()?,
-            values: reserve()?,
+            values: (!keys_alone).then(reserve).transpose()?,
             float,
             block_positions,
             kv_heads,
@@ -56,23 +55,31 @@ impl KvPool {
         })
     }
 
-    /// Writes the keys and values of `rows`, each `[rows, kv_heads × head_dim]`.
-    pub(crate) fn append(&mut self, rows: &[AttendRow<'_>], keys: &[f32], values: &[f32]) {
+    /// Writes the keys and, where they are kept, the values of `rows`, each `[rows, kv_heads × head_dim]`.
+    pub(crate) fn append(&mut self, rows: &[AttendRow<'_>], keys: &[f32], values: Option<&[f32]>) {
         match self.float {
             FloatType::F16 => self.append_as::<F16>(rows, keys, values),
             _ => self.append_as::<F32>(rows, keys, values),
         }
     }
 
-    fn append_as<E: Element>(&mut self, rows: &[AttendRow<'_>], keys: &[f32], values: &[f32]) {
+    fn append_as<E: Element>(
+        &mut self,
+        rows: &[AttendRow<'_>],
+        keys: &[f32],
+        values: Option<&[f32]>,
+    ) {
         let head_bytes = self.head_dim * E::BYTES;
-        let heads = keys.chunks_exact(self.head_dim).zip(values.chunks_exact(self.head_dim));
-        for (index, (key, value)) in heads.enumerate() {
+        let mut values = values.map(|values| values.chunks_exact(self.head_dim));
+        for (index, key) in keys.chunks_exact(self.head_dim).enumerate() {
             let (row, kv_head) = (&rows[index / self.kv_heads], index % self.kv_heads);
             let start = self.view().offset(row.blocks, row.position, kv_head);
             let range = start..start + head_bytes;
             E::store(key, &mut self.keys[range.clone()]);
-            E::store(value, &mut self.values[range]);
+            let value = values.as_mut().and_then(Iterator::next);
+            if let (Some(all), Some(value)) = (&mut self.values, value) {
+                E::store(value, &mut all[range]);
+            }
         }
     }
 
@@ -80,7 +87,7 @@ impl KvPool {
     pub(crate) fn view(&self) -> KvView<'_> {
         KvView {
             keys: &self.keys,
-            values: &self.values,
+            values: self.values.as_ref().unwrap_or(&self.keys),
             float: self.float,
             block_positions: self.block_positions,
             kv_heads: self.kv_heads,

@@ -18,11 +18,10 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Mutex;
 
-use cake_checkpoint::AttentionSpec;
-
 use self::call::{SPAN, TILE_QUERIES};
 use self::state::{Finish, State};
 use self::walk::{Scratch, Walk};
+use crate::device::Attending;
 use crate::device::cpu::buffer::{Uninit, UninitVec};
 use crate::device::cpu::isa::simd::LANES;
 use crate::device::cpu::isa::tier::Tier;
@@ -40,12 +39,7 @@ const TILE_BYTES: u64 = 3 * size_of::<Range<usize>>() as u64;
 
 /// An upper bound of the bytes that [`attend`] holds beside its arguments and its result, on all threads, for so many
 /// rows that see up to `context` positions.
-pub(crate) fn attend_bytes(
-    spec: &AttentionSpec,
-    rows: usize,
-    context: usize,
-    threads: usize,
-) -> u64 {
+pub(crate) fn attend_bytes(spec: &Attending, rows: usize, context: usize, threads: usize) -> u64 {
     let (kv_heads, head_dim) = (spec.kv_heads.max(1), spec.head_dim as u64);
     let group = spec.heads.div_ceil(kv_heads);
     let queries = group.saturating_mul(rows).min(group.max(TILE_QUERIES)) as u64;
