@@ -12,6 +12,7 @@ const ROUTED: &[&str] = &[
     "dots1",
     "minimax-m2",
     "ernie4-5-moe",
+    "deepseek-v3",
 ];
 /// Of so many rows of a prompt, or tokens of an answer, another expert may be chosen: a tenth.
 const MOST: usize = 10;

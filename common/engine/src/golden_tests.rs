@@ -45,6 +45,7 @@ const IN_BF16: &[&str] = &[
     "minimax-m2",
     "ernie4-5-moe",
     "mistral3",
+    "deepseek-v3",
 ];
 /// Those whose weights are packed.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];

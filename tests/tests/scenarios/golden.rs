@@ -45,6 +45,7 @@ const IN_BF16: &[&str] = &[
     "minimax-m2",
     "ernie4-5-moe",
     "mistral3",
+    "deepseek-v3",
 ];
 /// The models with packed weights.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];
@@ -133,6 +134,7 @@ answers_as_the_reference_does! {
     minimax_m2: "minimax-m2",
     ernie4_5_moe: "ernie4-5-moe",
     mistral3: "mistral3",
+    deepseek_v3: "deepseek-v3",
 }
 
 #[test]

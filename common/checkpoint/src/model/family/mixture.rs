@@ -1,8 +1,10 @@
 //! What families with experts share: reading mixtures and their routers.
 
+use serde_json::Value;
+
 use super::decoder::Decoder;
 use crate::model::error::ConfigError;
-use crate::model::fields::Fields;
+use crate::model::fields::{Fields, wrong};
 use crate::model::limit;
 use crate::model::spec::{
     CorrectionSpec, ExpertsSpec, GateUp, Joined, MlpSpec, Name, Op, RouterGroups, RouterScores,
@@ -189,6 +191,33 @@ pub(super) fn routed(
     let router = grouped(fields, defaults)?;
     let experts = decoder.experts(fields, Mixture::ROUTED, mlp, inner_size, router)?;
     Ok(with_shared(experts, mlp, SHARED, inner_size.saturating_mul(shared)))
+}
+
+/// Which layers have experts: those that `mlp_layer_types` says, else all but the first.
+///
+/// # Errors
+/// If the list is of another length, or has other words.
+pub(super) fn sparse_layers(
+    decoder: &Decoder,
+    fields: &Fields<'_>,
+    dense_first: usize,
+) -> Result<Vec<bool>, ConfigError> {
+    const TYPES: &str = "mlp_layer_types";
+    let dense = fields.optional_whole("first_k_dense_replace", 0, limit::LAYERS)?;
+    let dense = dense.unwrap_or(dense_first);
+    let Some(value) = fields.get(TYPES) else {
+        return Ok((0..decoder.num_layers).map(|layer| layer >= dense).collect());
+    };
+    let types = value.as_array().ok_or_else(|| wrong(TYPES, "a list", value))?;
+    if types.len() != decoder.num_layers {
+        return Err(decoder.unsupported(TYPES, &format!("{} entries", types.len())));
+    }
+    let is_sparse = |value: &Value| match value.as_str() {
+        Some("dense") => Ok(false),
+        Some("sparse") => Ok(true),
+        _ => Err(wrong(TYPES, "a list of dense and sparse", value)),
+    };
+    types.iter().map(is_sparse).collect()
 }
 
 /// The modules of the network beside experts, in most families.

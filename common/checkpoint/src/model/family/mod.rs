@@ -3,6 +3,7 @@
 mod arcee;
 mod cohere2;
 mod decoder;
+mod deepseek_v3;
 mod dots1;
 mod entry;
 mod ernie4_5;
@@ -14,6 +15,7 @@ mod glm4;
 mod glm4_moe;
 mod granite;
 mod hunyuan_dense;
+mod latent;
 mod llama;
 mod minimax_m2;
 mod ministral3;
@@ -65,6 +67,8 @@ pub const FAMILIES: &[Family] = &[
     ernie4_5_moe::FAMILY,
     ministral3::FAMILY,
     mistral3::FAMILY,
+    deepseek_v3::FAMILY,
+    deepseek_v3::KIMI_K2,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.
