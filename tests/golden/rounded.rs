@@ -13,6 +13,7 @@ const ROUTED: &[&str] = &[
     "minimax-m2",
     "ernie4-5-moe",
     "deepseek-v3",
+    "deepseek-v32",
 ];
 /// Of so many rows of a prompt, or tokens of an answer, another expert may be chosen: a tenth.
 const MOST: usize = 10;

@@ -46,6 +46,7 @@ const IN_BF16: &[&str] = &[
     "ernie4-5-moe",
     "mistral3",
     "deepseek-v3",
+    "deepseek-v32",
 ];
 /// Those whose weights are packed.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];

@@ -46,6 +46,7 @@ const IN_BF16: &[&str] = &[
     "ernie4-5-moe",
     "mistral3",
     "deepseek-v3",
+    "deepseek-v32",
 ];
 /// The models with packed weights.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];
@@ -135,6 +136,7 @@ answers_as_the_reference_does! {
     ernie4_5_moe: "ernie4-5-moe",
     mistral3: "mistral3",
     deepseek_v3: "deepseek-v3",
+    deepseek_v3_2: "deepseek-v32",
 }
 
 #[test]

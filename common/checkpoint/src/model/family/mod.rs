@@ -4,6 +4,7 @@ mod arcee;
 mod cohere2;
 mod decoder;
 mod deepseek_v3;
+mod deepseek_v32;
 mod dots1;
 mod entry;
 mod ernie4_5;
@@ -69,6 +70,7 @@ pub const FAMILIES: &[Family] = &[
     mistral3::FAMILY,
     deepseek_v3::FAMILY,
     deepseek_v3::KIMI_K2,
+    deepseek_v32::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.
