@@ -14,6 +14,7 @@ const ROUTED: &[&str] = &[
     "ernie4-5-moe",
     "deepseek-v3",
     "deepseek-v32",
+    "glm4-moe-lite",
 ];
 /// Of so many rows of a prompt, or tokens of an answer, another expert may be chosen: a tenth.
 const MOST: usize = 10;

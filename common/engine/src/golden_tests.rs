@@ -47,6 +47,7 @@ const IN_BF16: &[&str] = &[
     "mistral3",
     "deepseek-v3",
     "deepseek-v32",
+    "glm4-moe-lite",
 ];
 /// Those whose weights are packed.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];

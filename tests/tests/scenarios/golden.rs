@@ -47,6 +47,7 @@ const IN_BF16: &[&str] = &[
     "mistral3",
     "deepseek-v3",
     "deepseek-v32",
+    "glm4-moe-lite",
 ];
 /// The models with packed weights.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];
@@ -137,6 +138,7 @@ answers_as_the_reference_does! {
     mistral3: "mistral3",
     deepseek_v3: "deepseek-v3",
     deepseek_v3_2: "deepseek-v32",
+    glm4_moe_lite: "glm4-moe-lite",
 }
 
 #[test]

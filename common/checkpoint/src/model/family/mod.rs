@@ -14,6 +14,7 @@ mod gemma2;
 mod gemma3;
 mod glm4;
 mod glm4_moe;
+mod glm4_moe_lite;
 mod granite;
 mod hunyuan_dense;
 mod latent;
@@ -71,6 +72,7 @@ pub const FAMILIES: &[Family] = &[
     deepseek_v3::FAMILY,
     deepseek_v3::KIMI_K2,
     deepseek_v32::FAMILY,
+    glm4_moe_lite::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.
