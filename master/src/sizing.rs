@@ -300,4 +300,18 @@ mod tests {
         let read = (seconds * NOMINAL_BYTES_PER_SECOND).round() as u64;
         assert_eq!(read, bytes - idle);
     }
+
+    #[test]
+    fn latents_are_kept_as_they_are_and_what_is_turned_for_them_is_planned() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/deepseek-v3");
+        let checkpoint = Arc::new(Checkpoint::open(path).expect("a golden model"));
+        let model = Model { checkpoint, scheme: Scheme::AsStored };
+        let device = Candidate::what_if("phone", 1 << 30);
+        let input = input(&model, &promise(), &[device], &vec![None; 5], Vec::new());
+        // A latent of 24 numbers and a key of 8 in f16, of each of 64 positions.
+        assert!(input.layers.iter().all(|layer| layer.kv_bytes == 64 * (24 + 8) * 2));
+        // What makes 16 numbers of the keys of 4 heads of 24 of a latent.
+        let copied = 4 * 16 * 24 * 4;
+        assert_eq!(input.devices[0].layer_resident_bytes[0], input.layers[0].bytes + copied);
+    }
 }
