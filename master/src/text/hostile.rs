@@ -31,6 +31,7 @@ pub fn template(program: &Path, bytes: &[u8]) {
     let conversation = Conversation {
         messages: Cow::Owned(messages),
         tools: Cow::Borrowed(&[]),
+        variables: Cow::Owned(BTreeMap::new()),
         add_generation_prompt: true,
         special: Cow::Owned(BTreeMap::from([("bos_token".to_owned(), "<s>".to_owned())])),
         most_bytes: MOST_BYTES,

@@ -7,7 +7,7 @@ use minijinja::{Error, ErrorKind};
 use serde::Serialize;
 use serde_json::ser::Formatter;
 
-use super::guard;
+use super::{guard, python};
 
 /// Longest indentation that a template can ask for; a larger one is a mistake or an attack.
 const MAX_INDENT: usize = 64;
@@ -47,6 +47,9 @@ pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
         depth: 0,
         has_items: false,
     };
+    if python::is_nothing(value) {
+        return Ok("null".to_owned());
+    }
     let mut out = Vec::new();
     let mut serializer = serde_json::Serializer::with_formatter(&mut out, style);
     let written = if sort_keys.unwrap_or(false) {

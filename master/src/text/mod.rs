@@ -19,6 +19,9 @@ mod json;
 mod literals;
 mod plain;
 mod prompt;
+mod python;
+#[cfg(test)]
+mod rendered;
 mod room;
 #[cfg(test)]
 mod samples;

@@ -1,6 +1,7 @@
 //! Prompts: texts and conversations as token ids.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
@@ -177,6 +178,7 @@ impl Text {
         let conversation = Conversation {
             messages: Cow::Borrowed(messages),
             tools: Cow::Borrowed(tools),
+            variables: Cow::Owned(BTreeMap::new()),
             add_generation_prompt,
             special: Cow::Borrowed(&self.special),
             most_bytes,

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
 use super::error::Bound;
-use super::{Error, json, strftime};
+use super::{Error, json, python, strftime};
 
 /// Longest source; real ones stay under 100 KB.
 const MAX_SOURCE_BYTES: usize = 1 << 20;
@@ -34,6 +34,8 @@ pub(super) struct Conversation<'a> {
     pub(super) messages: Cow<'a, [Json]>,
     /// What the model is told of, if there are any.
     pub(super) tools: Cow<'a, [Json]>,
+    /// What else the template is told, by name: whether to think, for instance.
+    pub(super) variables: Cow<'a, BTreeMap<String, Json>>,
     /// Whether the text ends where the model's answer begins.
     pub(super) add_generation_prompt: bool,
     /// The named special tokens, `bos_token` and so on.
@@ -64,6 +66,7 @@ impl ChatTemplate {
         environment.set_auto_escape_callback(|_name| AutoEscape::None);
         environment
             .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        python::like_python(&mut environment);
         environment.add_filter("tojson", json::tojson);
         environment.add_function("raise_exception", raise_exception);
         environment
@@ -118,14 +121,18 @@ impl ChatTemplate {
     }
 
     fn render_on_this_stack(&self, conversation: &Conversation<'_>) -> Result<String, Error> {
-        let Conversation { messages, tools, add_generation_prompt, special, most_bytes } =
+        let Conversation { messages, tools, variables, add_generation_prompt, special, most_bytes } =
             conversation;
+        let special = special.iter().map(|(name, token)| (name, Json::from(token.as_str())));
+        // Of two that have one name the later.
+        let others: BTreeMap<&String, Json> =
+            special.chain(variables.iter().map(|(name, value)| (name, value.clone()))).collect();
         let variables = context! {
             messages => Value::from_serialize(messages),
             add_generation_prompt,
-            tools => if tools.is_empty() { Value::from(()) } else { Value::from_serialize(tools) },
-            documents => Value::from(()),
-            ..Value::from_serialize(special)
+            tools => if tools.is_empty() { python::nothing() } else { Value::from_serialize(tools) },
+            documents => python::nothing(),
+            ..Value::from_serialize(others)
         };
         let mut output = Output { bytes: Vec::new(), most: *most_bytes, is_full: false };
         let template = self.parsed()?;
@@ -253,6 +260,7 @@ mod tests {
         let conversation = Conversation {
             messages: turns.iter().map(message).collect(),
             tools: Cow::Borrowed(&[]),
+            variables: Cow::Owned(BTreeMap::new()),
             add_generation_prompt: true,
             special: Cow::Owned(special),
             most_bytes,
