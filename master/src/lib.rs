@@ -31,6 +31,7 @@ pub mod pace;
 pub mod pipeline;
 pub mod place;
 pub mod planner;
+mod reply;
 pub mod request_id;
 pub mod scheduler;
 pub mod sightings;

@@ -8,7 +8,7 @@ use super::Served;
 use super::error::ApiError;
 use crate::generate::Finish;
 use crate::scheduler::{Event, Generation, Request, Token};
-use crate::text::{Detokenizer, StopStrings};
+use crate::text::{Detokenizer, Marks, StopStrings};
 
 /// What is to be generated for one request.
 pub(super) struct Plan {
@@ -16,6 +16,8 @@ pub(super) struct Plan {
     pub(super) requests: Vec<Request>,
     /// Text that ends an answer.
     pub(super) stop: Vec<String>,
+    /// Special tokens that are text all the same, since they mark what it is.
+    pub(super) marks: Marks,
 }
 
 /// A part of one of the answers.
@@ -76,10 +78,11 @@ pub(super) fn begin(
     let (pieces, received) = mpsc::unbounded_channel();
     for (index, generation) in generations.into_iter().enumerate() {
         let (served, pieces, stop) = (served.clone(), pieces.clone(), plan.stop.clone());
+        let marks = plan.marks.clone();
         tokio::spawn(async move {
             let cancelled = pieces.clone();
             tokio::select! {
-                () = write(&served, generation, stop, index, pieces) => {}
+                () = write(&served, generation, (stop, marks), index, pieces) => {}
                 () = cancelled.closed() => {} // Nobody reads: the generation is dropped.
             }
         });
@@ -91,7 +94,7 @@ pub(super) fn begin(
 async fn write(
     served: &Served,
     mut generation: Generation,
-    stop: Vec<String>,
+    (stop, marks): (Vec<String>, Marks),
     index: usize,
     pieces: mpsc::UnboundedSender<Piece>,
 ) {
@@ -106,7 +109,10 @@ async fn write(
             Some(Event::Token(token)) => {
                 completion_tokens += 1;
                 // An id that no tokenizer entry has is no text, and no reason to end either.
-                let text = detokenizer.push(token.id).unwrap_or_default();
+                let text = match marks.get(&token.id) {
+                    Some(mark) => detokenizer.finish().unwrap_or_default() + mark,
+                    None => detokenizer.push(token.id).unwrap_or_default(),
+                };
                 let scan = stops.push(&text);
                 let text = What::Text { text: scan.emit, tokens: vec![token] };
                 if scan.stopped {

@@ -1,7 +1,6 @@
 //! `POST /v1/chat/completions`.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
 
 use axum::Extension;
 use axum::response::Response;
@@ -11,15 +10,19 @@ use super::error::ApiError;
 use super::measure::{MAX_TEXT_VALUES, parse_text};
 use super::params::Terms;
 use super::respond::{Sending, Shape, Whole, respond};
-use super::tools::{ToolCall, ToolChoice, ToolScan};
+use super::tools::{ToolCall, ToolChoice};
 use super::wire::{ChatLogprob, ChatLogprobs, ChatMessage, ChatRequest, Content, TokenLogprob};
 use super::wire::{Common, ResponseFormat, Tool};
 use super::{Body, Ready, Served, params};
 use crate::grammar::{Grammar, Grammars, bounds};
+use crate::reply::{Callable, Reply, Shown};
 use crate::scheduler::{Scope, Token};
+use crate::text::ChatPrompt;
 
 /// Most tools of a request, as OpenAI has it.
 const MAX_TOOLS: usize = 128;
+/// Longest word that a template is told.
+const MAX_WORD_BYTES: usize = 64;
 /// Longest name of a tool: OpenAI's are half as long.
 const MAX_TOOL_NAME_BYTES: usize = 128;
 /// Who may speak. Templates know other roles as well, but to them anybody who may write a role could give
@@ -31,13 +34,15 @@ pub(super) async fn create(
     Extension(scope): Extension<Scope>,
     Body(request, room): Body<ChatRequest>,
 ) -> Result<Response, ApiError> {
-    let Asked { messages, tools, choice, held_to, most_calls, logprobs, top_logprobs, common } =
-        Asked::new(request)?;
+    let asked = Asked::new(request)?;
+    let Asked { messages, tools, variables, choice, held_to, most_calls, .. } = asked;
+    let Asked { logprobs, top_logprobs, common, .. } = asked;
     let told: Vec<Value> = match choice {
         ToolChoice::None => Vec::new(),
         _ => tools.iter().map(|tool| json!(tool)).collect(),
     };
-    let prompts = vec![served.chat_ids(messages, told).await?];
+    let ChatPrompt { ids, thinks } = served.chat_ids(messages, told, variables).await?;
+    let prompts = vec![ids];
     let grammar = match held_to {
         Some(held_to) => Some(held_to.grammar(&served).await?),
         None => None,
@@ -46,15 +51,18 @@ pub(super) async fn create(
     let sending = Sending::new(&common, &prompts);
     let is_held = grammar.is_some();
     let terms = Terms { scope, top_logprobs, default_max_tokens: None, grammar };
-    let plan = params::plan(&served, &prompts, common, terms)?;
+    let mut plan = params::plan(&served, &prompts, common, terms)?;
     // An answer that is held to a format is no call.
     let looks_for_calls = match choice {
         ToolChoice::None => false,
         ToolChoice::Auto => !is_held,
         ToolChoice::Required(_) => true,
     };
-    let tools = looks_for_calls.then(|| tools.into_iter().map(|tool| tool.function.name).collect());
-    let chat = Chat { logprobs, tools, most_calls, scans: HashMap::new(), held: HashMap::new() };
+    plan.marks = served.text.marks(looks_for_calls).clone();
+    let tools = looks_for_calls.then(|| tools.into_iter().map(callable).collect());
+    // What is held to a format is that from its first token on.
+    let reply = Reply::new(tools, thinks.filter(|_| !is_held));
+    let chat = Chat { logprobs, reply, most_calls, replies: HashMap::new(), held: HashMap::new() };
     respond(served, plan, sending, chat).await
 }
 
@@ -62,6 +70,8 @@ pub(super) async fn create(
 pub(super) struct Asked {
     messages: Vec<Value>,
     tools: Vec<Tool>,
+    /// What the template is told beside these.
+    variables: BTreeMap<String, Value>,
     choice: ToolChoice,
     held_to: Option<HeldTo>,
     /// Most calls of an answer.
@@ -75,6 +85,8 @@ impl Asked {
     pub(super) fn new(request: ChatRequest) -> Result<Self, ApiError> {
         let ChatRequest { messages, logprobs, top_logprobs, common, .. } = request;
         common.unmet.check()?;
+        let kwargs = request.chat_template_kwargs.unwrap_or_default();
+        let variables = variables(kwargs, request.enable_thinking, request.reasoning_effort)?;
         let tools = request.tools.unwrap_or_default();
         check_tools(&tools)?;
         let choice = ToolChoice::new(&tools, request.tool_choice.as_ref())?;
@@ -95,8 +107,54 @@ impl Asked {
             _ => usize::MAX,
         };
         let top_logprobs = top_logprobs.unwrap_or(0);
-        Ok(Self { messages, tools, choice, held_to, most_calls, logprobs, top_logprobs, common })
+        Ok(Self {
+            messages,
+            tools,
+            variables,
+            choice,
+            held_to,
+            most_calls,
+            logprobs,
+            top_logprobs,
+            common,
+        })
     }
+}
+
+/// What a template is told beside messages and tools: flags, numbers and single words, as none of them is masked where it
+/// has a control token in it.
+fn variables(
+    kwargs: BTreeMap<String, Value>,
+    enable_thinking: Option<bool>,
+    reasoning_effort: Option<String>,
+) -> Result<BTreeMap<String, Value>, ApiError> {
+    let is_word = |text: &str| {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        text.len() <= MAX_WORD_BYTES && text.chars().all(is_plain)
+    };
+    let is_plain = |value: &Value| match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => true,
+        Value::String(text) => is_word(text),
+        Value::Array(_) | Value::Object(_) => false,
+    };
+    let expected = || format!("flags, numbers and words of at most {MAX_WORD_BYTES} letters");
+    if let Some((name, value)) = kwargs.iter().find(|(_, value)| !is_plain(value)) {
+        let found = format!("{} {}", quoted(name), quoted(&value.to_string()));
+        return Err(ApiError::parameter("chat_template_kwargs", found, expected()));
+    }
+    if let Some(effort) = reasoning_effort.as_ref().filter(|effort| !is_word(effort)) {
+        return Err(ApiError::parameter("reasoning_effort", quoted(effort), expected()));
+    }
+    let thinking = enable_thinking.map(|on| ("enable_thinking", json!(on)));
+    let effort = reasoning_effort.map(|effort| ("reasoning_effort", json!(effort)));
+    let named = thinking.into_iter().chain(effort);
+    let named = named.map(|(name, value)| (name.to_owned(), value));
+    Ok(named.chain(kwargs).collect())
+}
+
+/// What may be called of a tool.
+fn callable(tool: Tool) -> Callable {
+    Callable { name: tool.function.name, parameters: tool.function.parameters }
 }
 
 /// Looks whether tools are functions, not too many of them, and named as tools are.
@@ -228,7 +286,11 @@ fn message(message: ChatMessage, room: &mut usize) -> Result<Value, ApiError> {
         }
         fields["tool_calls"] = json!(calls);
     }
-    for (name, value) in [("tool_call_id", message.tool_call_id), ("name", message.name)] {
+    for (name, value) in [
+        ("reasoning_content", message.reasoning_content),
+        ("tool_call_id", message.tool_call_id),
+        ("name", message.name),
+    ] {
         if let Some(value) = value {
             fields[name] = json!(value);
         }
@@ -238,12 +300,12 @@ fn message(message: ChatMessage, room: &mut usize) -> Result<Value, ApiError> {
 
 struct Chat {
     logprobs: bool,
-    /// Names of the tools that may be called, if calls are looked for.
-    tools: Option<Arc<[String]>>,
+    /// What every answer begins as.
+    reply: Reply,
     /// Most calls of an answer; more are let go.
     most_calls: usize,
     /// How far each answer of a stream is looked through.
-    scans: HashMap<usize, ToolScan>,
+    replies: HashMap<usize, Reply>,
     /// Its tokens whose text is held back.
     held: HashMap<usize, Vec<Token>>,
 }
@@ -278,32 +340,29 @@ impl Shape for Chat {
         text: &str,
         tokens: &[Token],
     ) -> Option<Value> {
-        let Some(tools) = &self.tools else {
-            let logprobs = self.logprobs(served, tokens);
-            return Some(choice(index, &json!({ "content": text }), json!(logprobs), None));
-        };
-        let scan = self.scans.entry(index).or_insert_with(|| ToolScan::new(tools.clone()));
-        let shown = scan.push(text);
+        let reply = self.replies.entry(index).or_insert_with(|| self.reply.clone());
+        let shown = reply.push(text);
         let mut told = self.held.remove(&index).unwrap_or_default();
         told.extend_from_slice(tokens);
         // Perhaps a call: its tokens are told with its text, if it was none.
-        if shown.is_empty() {
+        if shown == Shown::default() {
             self.held.insert(index, told);
             return None;
         }
         let logprobs = self.logprobs(served, &told);
-        Some(choice(index, &json!({ "content": shown }), json!(logprobs), None))
+        Some(choice(index, &delta(&shown), json!(logprobs), None))
     }
 
     fn end(&mut self, served: &Served, index: usize, reason: &str) -> Vec<Value> {
-        let scan = self.scans.remove(&index);
-        let (rest, mut calls) = scan.map(ToolScan::finish).unwrap_or_default();
-        calls.truncate(self.most_calls);
+        let reply = self.replies.remove(&index);
+        let (rest, calls) = reply.map(Reply::finish).unwrap_or_default();
+        let calls: Vec<ToolCall> =
+            calls.into_iter().take(self.most_calls).map(ToolCall::from).collect();
         let mut choices = Vec::new();
-        if !rest.is_empty() {
-            let held = self.held.remove(&index).unwrap_or_default();
+        let held = self.held.remove(&index).unwrap_or_default();
+        if rest != Shown::default() || (calls.is_empty() && !held.is_empty()) {
             let logprobs = self.logprobs(served, &held);
-            choices.push(choice(index, &json!({ "content": rest }), json!(logprobs), None));
+            choices.push(choice(index, &delta(&rest), json!(logprobs), None));
         }
         if !calls.is_empty() {
             let numbered = calls.iter().enumerate().map(|(number, call)| {
@@ -319,17 +378,16 @@ impl Shape for Chat {
     }
 
     fn whole(&mut self, served: &Served, index: usize, answer: &Whole) -> Value {
-        let (content, calls) = match &self.tools {
-            None => (answer.text.clone(), Vec::new()),
-            Some(tools) => {
-                let mut scan = ToolScan::new(tools.clone());
-                let shown = scan.push(&answer.text);
-                let (rest, mut calls) = scan.finish();
-                calls.truncate(self.most_calls);
-                (shown + &rest, calls)
-            }
-        };
+        let mut reply = self.reply.clone();
+        let shown = reply.push(&answer.text);
+        let (rest, calls) = reply.finish();
+        let calls: Vec<ToolCall> =
+            calls.into_iter().take(self.most_calls).map(ToolCall::from).collect();
+        let (content, thought) = (shown.text + &rest.text, shown.thought + &rest.thought);
         let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
+        if !thought.is_empty() {
+            message["reasoning_content"] = json!(thought);
+        }
         if !calls.is_empty() {
             message["tool_calls"] = json!(calls);
             if content.is_empty() {
@@ -339,6 +397,15 @@ impl Shape for Chat {
         let logprobs = self.logprobs(served, &answer.tokens);
         let reason = finish(answer.why.reason, &calls);
         json!({ "index": index, "message": message, "logprobs": logprobs, "finish_reason": reason })
+    }
+}
+
+/// What a piece of a stream adds to a message.
+fn delta(Shown { thought, text }: &Shown) -> Value {
+    match thought.is_empty() {
+        true => json!({ "content": text }),
+        false if text.is_empty() => json!({ "reasoning_content": thought }),
+        false => json!({ "reasoning_content": thought, "content": text }),
     }
 }
 

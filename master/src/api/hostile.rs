@@ -2,8 +2,8 @@
 
 use super::chat::Asked;
 use super::measure::parse;
-use super::tools::ToolScan;
 use super::wire::{ChatRequest, CompletionRequest, EmbeddingsRequest};
+use crate::reply::{Callable, Reply};
 
 /// Takes bytes as the body of each kind of request, as far as no model is needed.
 pub fn request(bytes: &[u8]) {
@@ -18,19 +18,26 @@ pub fn request(bytes: &[u8]) {
 /// characters.
 ///
 /// # Panics
-/// If the pieces matter, or if text that calls nothing is not shown as it is.
+/// If the pieces matter, or if text without any mark is not shown as it is.
 pub fn tool_calls(bytes: &[u8], size: usize) {
     let text = String::from_utf8_lossy(bytes);
     let characters: Vec<char> = text.chars().collect();
     let pieces = characters.chunks(size.max(1)).map(|piece| piece.iter().collect::<String>());
-    let scanned = |pieces: &mut dyn Iterator<Item = String>| {
-        let mut scan = ToolScan::new(["f".to_owned(), "g".to_owned()].into());
-        let shown: String = pieces.map(|piece| scan.push(&piece)).collect();
-        let (rest, calls) = scan.finish();
-        let calls = calls.into_iter().map(|call| (call.function.name, call.function.arguments));
-        (shown + &rest, calls.collect::<Vec<_>>())
+    let callable = |name: &str| Callable { name: name.to_owned(), parameters: None };
+    let told_apart = |pieces: &mut dyn Iterator<Item = String>| {
+        let mut reply = Reply::new(Some([callable("f"), callable("g")].into()), None);
+        let mut all = crate::reply::Shown::default();
+        for piece in pieces {
+            let shown = reply.push(&piece);
+            all.thought += &shown.thought;
+            all.text += &shown.text;
+        }
+        let (rest, calls) = reply.finish();
+        (all.thought + &rest.thought, all.text + &rest.text, calls)
     };
-    let whole = scanned(&mut std::iter::once(text.to_string()));
-    assert_eq!(scanned(&mut { pieces }), whole, "the pieces matter");
-    assert!(!whole.1.is_empty() || whole.0 == text, "text is lost");
+    let whole = told_apart(&mut std::iter::once(text.to_string()));
+    assert_eq!(told_apart(&mut { pieces }), whole, "the pieces matter");
+    let (thought, said, calls) = whole;
+    let is_marked = !calls.is_empty() || text.contains('<') || text.contains('[');
+    assert!(is_marked || (thought.is_empty() && said == text), "text is lost");
 }

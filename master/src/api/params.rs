@@ -13,6 +13,7 @@ use super::error::ApiError;
 use super::wire::{Common, OneOrMany};
 use crate::grammar::Grammar;
 use crate::scheduler::{Choice, Goal, Limits, Refusal, Request, Scope};
+use crate::text::Marks;
 
 /// Most answers to one request.
 const MAX_ANSWERS: u64 = 16;
@@ -117,7 +118,7 @@ pub(super) fn plan(
     };
     let requests = prompts.iter().flat_map(|prompt| (0..count).map(move |index| (prompt, index)));
     let requests = requests.map(|(prompt, index)| request(prompt, index)).collect();
-    Ok(Plan { requests, stop })
+    Ok(Plan { requests, stop, marks: Marks::default() })
 }
 
 /// Refuses more answers than may ever run and wait, before anything is made for each of them.

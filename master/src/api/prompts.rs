@@ -1,5 +1,6 @@
 //! Prompts of requests as token ids: a few texts at a time, on threads where they hold up nobody.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -8,7 +9,7 @@ use super::Served;
 use super::error::ApiError;
 use super::wire::Prompt;
 use crate::aside::leaves_memory;
-use crate::text::{LARGE_BYTES, conversation_bytes};
+use crate::text::{ChatPrompt, LARGE_BYTES, conversation_bytes};
 
 impl Served {
     /// Prompts as token ids. Special tokens in them are read as such: many a client sends what a template made. Each
@@ -39,17 +40,18 @@ impl Served {
         Ok(all)
     }
 
-    /// A conversation as token ids.
+    /// A conversation as token ids; `variables` are what the template is told beside it.
     pub(super) async fn chat_ids(
         self: &Arc<Self>,
         messages: Vec<Value>,
         tools: Vec<Value>,
-    ) -> Result<Vec<u32>, ApiError> {
+        variables: BTreeMap<String, Value>,
+    ) -> Result<ChatPrompt, ApiError> {
         let bytes = conversation_bytes(&messages, &tools);
         let served = self.clone();
         let read = move || {
             let room = served.scheduler.limits().context;
-            Ok(served.text.encode_chat_within(&messages, &tools, room)?)
+            Ok(served.text.encode_chat_within(&messages, &tools, &variables, room)?)
         };
         self.turns.take(bytes, read).await
     }

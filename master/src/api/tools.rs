@@ -1,18 +1,12 @@
-//! Calls of tools: what the model is told of them, and calls found in what it writes.
-//!
-//! Two styles are read. ChatML models (Hermes, Qwen) write `<tool_call>{"name": …, "arguments": …}</tool_call>`
-//! after or instead of text; Llama 3 answers with `{"name": …, "parameters": …}` alone.
-
-use std::sync::Arc;
+//! Calls of tools: whether the model may make them, or must, and how clients get them.
 
 use serde::Serialize;
-use serde_json::{Deserializer, Map, Value, json};
+use serde_json::{Map, Value, json};
 
 use super::error::ApiError;
 use super::wire::Tool;
+use crate::reply::Call;
 
-const OPEN: &str = "<tool_call>";
-const CLOSE: &str = "</tool_call>";
 /// Where a schema keeps what it defines.
 const DEFINITIONS: &str = "$defs";
 
@@ -110,155 +104,17 @@ pub(super) struct Called {
     pub(super) arguments: String,
 }
 
-impl ToolCall {
-    /// The call that `value` is, if it is one of these tools.
-    fn of(value: &Value, tools: &[String]) -> Option<Self> {
-        let name = value.get("name")?.as_str()?.to_owned();
-        tools.contains(&name).then_some(())?;
-        let arguments = value.get("arguments").or_else(|| value.get("parameters"))?;
-        let arguments = match arguments {
-            Value::String(text) => text.clone(),
-            arguments => arguments.to_string(),
-        };
+impl From<Call> for ToolCall {
+    fn from(call: Call) -> Self {
         let id = format!("call_{}", cake_identity::random_token());
-        Some(Self { id, kind: "function", function: Called { name, arguments } })
-    }
-}
-
-/// Finds calls in text that comes piece by piece.
-#[derive(Clone, Debug)]
-pub(super) struct ToolScan {
-    /// Names of what may be called.
-    tools: Arc<[String]>,
-    /// What may be, or is, part of a call.
-    held: String,
-    state: State,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
-    /// Nothing but white space came.
-    #[default]
-    Beginning,
-    /// Text, in which a call may begin.
-    Text,
-    /// A call, or what looks like one so far.
-    Call,
-}
-
-impl ToolScan {
-    /// Looks for calls of tools of these names.
-    pub(super) fn new(tools: Arc<[String]>) -> Self {
-        Self { tools, held: String::new(), state: State::default() }
-    }
-
-    /// Takes more text and gives what is no part of a call for certain.
-    pub(super) fn push(&mut self, text: &str) -> String {
-        self.held.push_str(text);
-        if self.state == State::Beginning {
-            match self.held.trim_start().chars().next() {
-                None => return String::new(),
-                Some('{') => self.state = State::Call,
-                Some(_) => self.state = State::Text,
-            }
-        }
-        if self.state == State::Call {
-            return String::new();
-        }
-        let end = match self.held.find(OPEN) {
-            Some(at) => {
-                self.state = State::Call;
-                at
-            }
-            // Perhaps its beginning is here already.
-            None => {
-                let begun = (1..OPEN.len()).rev().find(|len| self.held.ends_with(&OPEN[..*len]));
-                self.held.len() - begun.unwrap_or(0)
-            }
-        };
-        let rest = self.held.split_off(end);
-        std::mem::replace(&mut self.held, rest)
-    }
-
-    /// Ends the text: what was held back and is no call after all, and the calls.
-    pub(super) fn finish(self) -> (String, Vec<ToolCall>) {
-        match self.state {
-            State::Call => calls(&self.held, &self.tools),
-            State::Beginning | State::Text => (self.held, Vec::new()),
-        }
-    }
-}
-
-/// The calls that `text` begins with, and what follows them; all of it if there are none.
-fn calls(text: &str, tools: &[String]) -> (String, Vec<ToolCall>) {
-    let (mut rest, mut calls) = (text, Vec::new());
-    loop {
-        let here = rest.trim_start_matches(|c: char| c.is_whitespace() || c == ';');
-        if let Some(after) = here.strip_prefix(OPEN).or_else(|| here.strip_prefix(CLOSE)) {
-            rest = after;
-            continue;
-        }
-        let mut values = Deserializer::from_str(here).into_iter::<Value>();
-        let value = values.next().and_then(Result::ok);
-        let Some(call) = value.and_then(|value| ToolCall::of(&value, tools)) else {
-            let left = if calls.is_empty() { text } else { here };
-            return (left.to_owned(), calls);
-        };
-        calls.push(call);
-        rest = &here[values.byte_offset()..];
+        let Call { name, arguments } = call;
+        Self { id, kind: "function", function: Called { name, arguments } }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// What comes out for text in pieces of so many characters.
-    fn scan(text: &str, size: usize) -> (String, Vec<(String, String)>) {
-        let mut scan = ToolScan::new(["f".to_owned(), "g".to_owned()].into());
-        let characters: Vec<char> = text.chars().collect();
-        let mut shown = String::new();
-        for piece in characters.chunks(size) {
-            shown += &scan.push(&piece.iter().collect::<String>());
-        }
-        let (rest, calls) = scan.finish();
-        let calls = calls.into_iter().map(|call| (call.function.name, call.function.arguments));
-        (shown + &rest, calls.collect())
-    }
-
-    #[test]
-    fn calls_are_found_in_both_styles_however_text_is_cut() {
-        let call = |name: &str, arguments: &str| (name.to_owned(), arguments.to_owned());
-        for size in [1, 3, 7, 1000] {
-            let hermes = "Let me see.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>\
-                \n<tool_call>{\"name\": \"g\", \"arguments\": {}}</tool_call>";
-            let (text, calls) = scan(hermes, size);
-            assert_eq!(text, "Let me see.\n");
-            assert_eq!(calls, [call("f", "{\"a\":1}"), call("g", "{}")]);
-            let llama = " {\"name\": \"f\", \"parameters\": {\"a\": \"};\"}}";
-            assert_eq!(scan(llama, size).1, [call("f", "{\"a\":\"};\"}")]);
-            let more = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>\nI will see.";
-            assert_eq!(scan(more, size), ("I will see.".to_owned(), vec![call("f", "{}")]));
-        }
-    }
-
-    #[test]
-    fn what_is_no_call_is_text() {
-        for text in [
-            "{\"a\": 1}",
-            "{ not JSON",
-            "1 < 2 <tool",
-            "<tool_call>none",
-            "",
-            "  ",
-            "a {\"name\": 1}",
-            "{\"name\": \"h\", \"parameters\": {}}",
-        ] {
-            for size in [1, 4, 100] {
-                assert_eq!(scan(text, size), (text.to_owned(), vec![]), "{text:?}");
-            }
-        }
-    }
 
     #[test]
     fn a_schema_that_moves_refers_to_itself_as_before() {

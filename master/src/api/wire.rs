@@ -79,6 +79,15 @@ pub(super) struct ChatRequest {
     pub(super) parallel_tool_calls: Option<bool>,
     #[serde(default)]
     pub(super) response_format: Option<ResponseFormat>,
+    /// What the template is told beside messages and tools, by name;
+    #[serde(default)]
+    pub(super) chat_template_kwargs: Option<BTreeMap<String, Value>>,
+    /// one of these by itself,
+    #[serde(default)]
+    pub(super) enable_thinking: Option<bool>,
+    /// and another.
+    #[serde(default)]
+    pub(super) reasoning_effort: Option<String>,
     #[serde(flatten)]
     pub(super) common: Common,
 }
@@ -121,6 +130,9 @@ pub(super) struct ChatMessage {
     pub(super) role: String,
     #[serde(default)]
     pub(super) content: Option<Content>,
+    /// What it thought before.
+    #[serde(default)]
+    pub(super) reasoning_content: Option<String>,
     /// What an assistant's earlier turn called.
     #[serde(default)]
     pub(super) tool_calls: Option<Vec<Value>>,
@@ -189,6 +201,7 @@ impl Measured for ChatRequest {
             values: 2 * bounds::MAX_VALUES,
         },
         Bound { field: "tool_choice", bytes: 4 << 10, values: 64 },
+        Bound { field: "chat_template_kwargs", bytes: 4 << 10, values: 64 },
     ];
 }
 

@@ -145,7 +145,7 @@ async fn answer(
 ) -> Result<(), Error> {
     let checkpoint = &prepared.model.checkpoint;
     let text = block_in_place(|| Text::of(&checkpoint.texts))?;
-    let prompt = text.encode_chat(&[Message::new("user", question)])?;
+    let prompt = text.encode_chat(&[Message::new("user", question)])?.ids;
     let pipeline = prepared.open(pushed).await?;
     let ends = prepared.ends()?;
     let options = Options {

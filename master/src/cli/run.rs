@@ -12,8 +12,10 @@ use super::told::{Words, warn};
 use super::{Error, announce, out, report};
 use crate::deployment::{PlanRequest, prepare};
 use crate::generate::{Answer, Finish, Options, Timing};
+use crate::reply::{Reply, Shown};
 use crate::scheduler::Generator;
 use crate::state::State;
+use crate::text::Marks;
 use crate::text::{Detokenizer, Message, StopStrings, Text};
 
 /// Most bytes of a prompt on standard input: more than any context holds, and little to hold.
@@ -91,7 +93,7 @@ impl Args {
         if let Some(path) = &self.logits_out {
             block_in_place(|| write_logits(path, &answer, checkpoint.config.vocab_size))?;
         }
-        let output = output?;
+        let output = output?.text;
         if self.json {
             let timing = report::RunTiming {
                 ready_seconds,
@@ -145,7 +147,7 @@ impl Args {
         let system = self.system.as_deref().map(|content| Message::new("system", content));
         let messages: Vec<Message> =
             system.into_iter().chain([Message::new("user", prompt)]).collect();
-        Ok(text.encode_chat(&messages)?)
+        Ok(text.encode_chat(&messages)?.ids)
     }
 }
 
@@ -208,9 +210,19 @@ pub(super) fn tell_ending(answer: &Answer, context: usize, way_out: &str) {
 pub(super) struct Writer<'a> {
     detokenizer: Detokenizer<'a>,
     stops: StopStrings,
-    text: String,
+    /// What tells thoughts from text, and the tokens that mark these, where thoughts are not shown.
+    folds: Option<(Reply, Marks)>,
+    written: Written,
     show: bool,
     failed: Option<Error>, // Why it is not shown any more.
+}
+
+/// What a model wrote.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Written {
+    pub(super) text: String,
+    /// What it thought before, where that is told apart.
+    pub(super) thought: String,
 }
 
 impl<'a> Writer<'a> {
@@ -219,16 +231,28 @@ impl<'a> Writer<'a> {
         Self {
             detokenizer: Detokenizer::new(text),
             stops: StopStrings::new(stops.to_vec()),
-            text: String::new(),
+            folds: None,
+            written: Written::default(),
             show,
             failed: None,
         }
     }
 
+    /// Keeps back what the model thinks, and says so. `thinks`: what ends the thoughts that its prompt has begun.
+    pub(super) fn folding(text: &'a Text, stops: &[String], thinks: Option<&'static str>) -> Self {
+        let folds = Some((Reply::new(None, thinks), text.marks(false).clone()));
+        Self { folds, ..Self::new(text, stops, true) }
+    }
+
     /// Takes the next id; false once a stop string is complete or nobody takes the text any more.
     pub(super) fn token(&mut self, id: u32) -> bool {
         // An id that no tokenizer entry has is no text, and no reason to stop either.
-        let Ok(piece) = self.detokenizer.push(id) else { return true };
+        let mark = self.folds.as_ref().and_then(|(_, marks)| marks.get(&id)).cloned();
+        let piece = match mark {
+            Some(mark) => self.detokenizer.finish().map(|rest| rest + &mark),
+            None => self.detokenizer.push(id),
+        };
+        let Ok(piece) = piece else { return true };
         let scan = self.stops.push(&piece);
         self.emit(&scan.emit);
         !scan.stopped && self.failed.is_none()
@@ -238,7 +262,7 @@ impl<'a> Writer<'a> {
     ///
     /// # Errors
     /// If a part of it could not be shown.
-    pub(super) fn finish(mut self) -> Result<String, Error> {
+    pub(super) fn finish(mut self) -> Result<Written, Error> {
         let rest = self.detokenizer.finish().unwrap_or_default();
         let scan = self.stops.push(&rest);
         self.emit(&scan.emit);
@@ -246,13 +270,30 @@ impl<'a> Writer<'a> {
             let tail = self.stops.finish();
             self.emit(&tail);
         }
-        self.failed.map_or(Ok(self.text), Err)
+        if let Some((reply, _)) = self.folds.take() {
+            let (rest, _no_calls) = reply.finish();
+            self.show(&rest);
+        }
+        self.failed.map_or(Ok(self.written), Err)
     }
 
     fn emit(&mut self, piece: &str) {
-        self.text.push_str(piece);
+        let shown = match &mut self.folds {
+            Some((reply, _)) => reply.push(piece),
+            None => Shown { text: piece.to_owned(), thought: String::new() },
+        };
+        self.show(&shown);
+    }
+
+    fn show(&mut self, Shown { thought, text }: &Shown) {
+        let Written { text: said, thought: thoughts } = &mut self.written;
+        if thoughts.is_empty() && !thought.is_empty() {
+            out::note("(thinking; /thoughts shows it afterwards)");
+        }
+        thoughts.push_str(thought);
+        said.push_str(text);
         if self.show && self.failed.is_none() {
-            self.failed = out::text(piece).err();
+            self.failed = out::text(text).err();
         }
     }
 }

@@ -164,8 +164,8 @@ export class Chat {
         stats.usage = usage ?? stats.usage;
         const choice = choices?.[0];
         end = choice?.finish_details?.type === "context" ? "context" : (choice?.finish_reason ?? end);
-        const text = choice?.delta?.content;
-        if (typeof text !== "string" || (text === "" && choice.delta.role)) {
+        const { role, content, reasoning_content: thought } = choice?.delta ?? {};
+        if (role || (typeof content !== "string" && typeof thought !== "string")) {
           continue; // The opening says only who speaks.
         }
         // There is a piece for every token, also for those whose letters are not complete yet.
@@ -173,7 +173,8 @@ export class Chat {
         stats.pieces += 1;
         stats.first ??= now;
         stats.seconds = now - stats.first;
-        turn.answer += text;
+        turn.thought += thought ?? "";
+        turn.answer += content ?? "";
         drawing ??= setTimeout(() => {
           drawing = null;
           this.#draw(turn);
@@ -219,10 +220,10 @@ export class Chat {
   #body(turn) {
     const system = byId("system").value.trim();
     const messages = system === "" ? [] : [{ role: "system", content: system }];
-    for (const { question, said } of this.#turns.slice(this.#from, this.#turns.indexOf(turn))) {
+    for (const { question, answer } of this.#turns.slice(this.#from, this.#turns.indexOf(turn))) {
       // Templates want questions and answers in turn: a question without an answer is left out.
-      if (said !== "") {
-        messages.push({ role: "user", content: question }, { role: "assistant", content: said });
+      if (answer !== "") {
+        messages.push({ role: "user", content: question }, { role: "assistant", content: answer });
       }
     }
     messages.push({ role: "user", content: turn.question });

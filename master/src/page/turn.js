@@ -13,8 +13,10 @@ export class Turn {
   #nodes = null;
 
   /** As it was kept, or with nothing but a question. */
-  constructor({ question, answer = "", end = null, trouble = null, stats = null, forgotten = 0 }) {
+  constructor({ question, thought = "", answer = "", end = null, trouble = null, stats = null, forgotten = 0 }) {
     this.question = question;
+    /** What some models write before their answer. */
+    this.thought = thought;
     this.answer = answer;
     /** "running", then the master's reason, "context" if that is full, "stopped" by whoever reads, or "failed". */
     this.end = end;
@@ -26,14 +28,9 @@ export class Turn {
     this.forgotten = forgotten;
   }
 
-  /** The answer without the thoughts before it. */
-  get said() {
-    return parted(this.answer).said;
-  }
-
   /** Forgets the answer for another one. */
   begin() {
-    Object.assign(this, { answer: "", end: "running", trouble: null, stats: null, forgotten: 0 });
+    Object.assign(this, { thought: "", answer: "", end: "running", trouble: null, stats: null, forgotten: 0 });
   }
 
   /** Makes its nodes at the end of `parent`; `again` is what Retry does. */
@@ -61,13 +58,13 @@ export class Turn {
   draw(isLast) {
     const nodes = this.#nodes;
     const isRunning = this.end === "running";
-    const { thought, said } = parted(this.answer);
+    const { thought, answer } = this;
     // Screen readers wait until an answer is complete, instead of reading pieces of words.
     nodes.article.setAttribute("aria-busy", String(isRunning));
     nodes.thought.hidden = thought.trim() === "";
-    drawMarkdown(nodes.thoughtText, thought, isRunning && said === "");
-    drawMarkdown(nodes.answer, said, isRunning);
-    nodes.waiting.hidden = !isRunning || said.trim() !== "";
+    drawMarkdown(nodes.thoughtText, thought, isRunning && answer === "");
+    drawMarkdown(nodes.answer, answer, isRunning);
+    nodes.waiting.hidden = !isRunning || answer.trim() !== "";
     say(nodes.note, [forgottenInWords(this.forgotten), NOTES[this.end] ?? ""].join(" ").trim());
     say(nodes.stats, isRunning ? "" : statsInWords(this.stats));
     nodes.trouble.hidden = this.trouble === null;
@@ -84,16 +81,6 @@ function forgottenInWords(count) {
 function say(node, text) {
   node.hidden = text === "";
   node.textContent = text;
-}
-
-/** The thoughts that some models write before their answer, and what they say then. */
-function parted(answer) {
-  const begin = /^\s*<think>/.exec(answer)?.[0].length ?? 0;
-  const end = answer.indexOf("</think>"); // Some are asked to think, and write only the end of it.
-  if (end >= 0) {
-    return { thought: answer.slice(begin, end), said: answer.slice(end + "</think>".length).trimStart() };
-  }
-  return begin > 0 ? { thought: answer.slice(begin), said: "" } : { thought: "", said: answer };
 }
 
 function statsInWords(stats) {

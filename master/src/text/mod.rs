@@ -31,8 +31,9 @@ mod template;
 mod token_bytes;
 mod tokenizer;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use cake_checkpoint::TextFiles;
@@ -42,9 +43,10 @@ use tokenizers::Tokenizer;
 pub use apart::{COMMAND as RENDER, render_apart, render_for_parent};
 pub use detokenize::Detokenizer;
 pub use error::{Bound, Error};
-pub use prompt::{LARGE_BYTES, conversation_bytes};
+pub use prompt::{ChatPrompt, LARGE_BYTES, conversation_bytes};
 pub use stop::{StopScan, StopStrings};
 
+use crate::reply::{Marked, marks as marks_what};
 use apart::Apart;
 use config::TextConfig;
 use guard::Guard;
@@ -65,6 +67,8 @@ pub struct Text {
     bytes_per_token: Option<usize>,
     /// Whether some tokens swallow the white space beside them.
     swallows_space: bool,
+    /// Special tokens that mark thoughts, and those that mark calls as well.
+    marks: (Marks, Marks),
     /// Special tokens by their key, such as `bos_token`; templates see them under these names.
     special: BTreeMap<String, String>,
     eos_id: Option<u32>,
@@ -75,6 +79,9 @@ pub struct Text {
     /// What was wrong with optional files, one sentence each.
     pub warnings: Vec<String>,
 }
+
+/// Tokens that have no text but for those who look for what they mark, and that text.
+pub type Marks = Arc<HashMap<u32, String>>;
 
 /// One turn of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -137,6 +144,7 @@ impl Text {
         Ok(Text {
             guard: guard.map_err(invalid)?,
             bytes_per_token: density::bytes_per_token(&tokenizer),
+            marks: (marks(&tokenizer, false), marks(&tokenizer, true)),
             swallows_space: added.any(|token| token.lstrip || token.rstrip),
             tokenizer,
             template,
@@ -160,6 +168,12 @@ impl Text {
     pub fn decode(&self, ids: &[u32]) -> Result<String, Error> {
         guarded(|| self.tokenizer.decode(ids, true))
             .map_err(|source| Error::Decode { tokens: ids.len(), source })
+    }
+
+    /// The special tokens that mark what of a reply is thoughts and, if they are looked for, calls of tools.
+    pub fn marks(&self, calls: bool) -> &Marks {
+        let (thoughts, all) = &self.marks;
+        if calls { all } else { thoughts }
     }
 
     /// Whether the checkpoint brings a chat template (that it works is not promised).
@@ -195,6 +209,22 @@ impl Text {
         let special = self.tokenizer.get_added_vocabulary().is_special_token(&token);
         (!special).then_some(token)
     }
+}
+
+/// The special tokens that mark thoughts and, if `calls`, calls of tools; parts of channels only where there are channels.
+fn marks(tokenizer: &Tokenizer, calls: bool) -> Marks {
+    let added = tokenizer.get_added_tokens_decoder();
+    let special = || added.iter().filter(|(_, token)| token.special);
+    let has_channels =
+        special().any(|(_, token)| marks_what(&token.content) == Some(Marked::Channel));
+    let is_one = |token: &str| match marks_what(token) {
+        None => false,
+        Some(Marked::Thoughts) => true,
+        Some(Marked::Calls) => calls,
+        Some(Marked::Channel | Marked::InChannels) => has_channels,
+    };
+    let marks = special().filter(|(_, token)| is_one(&token.content));
+    Arc::new(marks.map(|(id, token)| (*id, token.content.clone())).collect())
 }
 
 impl Around {
@@ -253,7 +283,8 @@ mod tests {
                 serde_json::from_value(case[key].clone()).expect("token ids")
             };
             let question = case["question"].as_str().expect("a question");
-            assert_eq!(text.encode_chat(&user(question)).expect("encodes"), ids("prompt_ids"));
+            let prompt = text.encode_chat(&user(question)).expect("encodes");
+            assert_eq!((prompt.ids, prompt.thinks), (ids("prompt_ids"), None));
             assert_eq!(text.decode(&ids("greedy_ids")).expect("decodes"), case["text"]);
             let mut detokenizer = Detokenizer::new(text);
             let mut streamed = String::new();
@@ -278,7 +309,7 @@ mod tests {
             assert!(text.has_chat_template() && text.eos_id().is_some(), "{}", path.display());
             let ids = text.encode("Hello, wörld 🦉!", false).expect("encodes");
             assert_eq!(text.decode(&ids).expect("decodes"), "Hello, wörld 🦉!");
-            assert!(!text.encode_chat(&user("Hello")).expect("encodes").is_empty());
+            assert!(!text.encode_chat(&user("Hello")).expect("encodes").ids.is_empty());
             opened += 1;
         }
         assert!(opened >= 7, "only {opened} golden checkpoints");
@@ -293,7 +324,7 @@ mod tests {
         let inside = |texts| TextFiles::Inside { file: "model.one".into(), texts };
         let there = Text::of(&directory).expect("opens");
         let here = Text::of(&inside(texts.into())).expect("opens");
-        let ids = |text: &Text| text.encode_chat(&user("Hello, wörld 🦉!")).expect("encodes");
+        let ids = |text: &Text| text.encode_chat(&user("Hello, wörld 🦉!")).expect("encodes").ids;
         assert_eq!(ids(&here), ids(&there));
         assert_eq!((here.eos_id(), here.warnings), (there.eos_id(), there.warnings));
 
@@ -349,7 +380,7 @@ mod tests {
         )]);
         let text = Text::open(directory.path()).expect("opens");
         assert_eq!(text.render_chat(&user("ab"), true).expect("renders"), "<s>ab");
-        let ids = text.encode_chat(&user("ab")).expect("encodes");
+        let ids = text.encode_chat(&user("ab")).expect("encodes").ids;
         assert_eq!(ids.iter().filter(|&&id| id == 1).count(), 1);
         assert_eq!(ids.first(), Some(&1));
         assert_eq!(text.decode(&ids).expect("decodes"), "ab");

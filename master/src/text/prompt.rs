@@ -10,11 +10,29 @@ use super::guard::Guard;
 use super::template::{Conversation, MAX_OUTPUT_BYTES};
 use super::tokenizer::guarded;
 use super::{Around, Error, Message, Text};
+use crate::reply;
 
 /// Room for any prompt.
 const ANY: usize = usize::MAX;
 /// Bytes of a mask for each of the character that it stands for.
 const MASK_BYTES: usize = 4;
+
+/// What a template is told.
+#[derive(Clone, Copy)]
+struct Told<'a> {
+    messages: &'a [Value],
+    tools: &'a [Value],
+    variables: &'a BTreeMap<String, Value>,
+}
+
+/// A conversation, up to where the model's answer begins.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ChatPrompt {
+    /// Its tokens.
+    pub ids: Vec<u32>,
+    /// What ends the model's thoughts, if the conversation ends where they begin.
+    pub thinks: Option<&'static str>,
+}
 
 impl Text {
     /// Lets people write control tokens into conversations, as templates do.
@@ -81,20 +99,21 @@ impl Text {
     ) -> Result<String, Error> {
         let messages = values(messages);
         let apart = self.apart_for(&messages, &[]);
-        self.render(apart, &messages, &[], add_generation_prompt, MAX_OUTPUT_BYTES)
+        let told = Told { messages: &messages, tools: &[], variables: &BTreeMap::new() };
+        self.render(apart, told, add_generation_prompt, MAX_OUTPUT_BYTES)
     }
 
     /// The tokens of a conversation up to where the assistant's answer begins.
     ///
     /// # Errors
     /// As [`Text::encode_chat_within`].
-    pub fn encode_chat(&self, messages: &[Message]) -> Result<Vec<u32>, Error> {
-        self.encode_chat_within(&values(messages), &[], ANY)
+    pub fn encode_chat(&self, messages: &[Message]) -> Result<ChatPrompt, Error> {
+        self.encode_chat_within(&values(messages), &[], &BTreeMap::new(), ANY)
     }
 
     /// The tokens of a conversation, whose messages have what templates know (`role`, `content`,
     /// `tool_calls`), up to where the assistant's answer begins; the model is told of `tools`, if there
-    /// are any. It is of use only if it fits into `room`, as in [`Text::encode_within`].
+    /// are any, and the template of `variables`. It is of use only if it fits into `room`, as in [`Text::encode_within`].
     ///
     /// The template writes the special tokens itself, so none are added around its text. Those that stand in
     /// messages and tools are text, unless [`Text::allowing_special_tokens`] says otherwise.
@@ -105,24 +124,33 @@ impl Text {
         &self,
         messages: &[Value],
         tools: &[Value],
+        variables: &BTreeMap<String, Value>,
         room: usize,
-    ) -> Result<Vec<u32>, Error> {
+    ) -> Result<ChatPrompt, Error> {
         // Tokens that swallow white space allow for more bytes than the context's tokens stand for.
         let most = self.most_bytes(room).filter(|_| !self.swallows_space);
         let most = most.map_or(MAX_OUTPUT_BYTES, |most| most.min(MAX_OUTPUT_BYTES));
         // The same one renders it again with masks, which are longer than what they stand for.
         let apart = self.apart_for(messages, tools);
-        let plain = self.render(apart, messages, tools, true, most)?;
+        let told = Told { messages, tools, variables };
+        let plain = self.render(apart, told, true, most)?;
         self.check_room(&plain, room)?;
-        let Some(guard) = &self.guard else { return self.encode_whole(&plain, false) };
-        match self.told_apart(apart, guard, (messages, tools), &plain, most)? {
-            None => self.encode_whole(&plain, false),
-            Some((text, places)) => {
+        let guarded_text = match &self.guard {
+            None => None,
+            Some(guard) => {
+                self.told_apart(apart, guard, told, &plain, most)?.map(|found| (guard, found))
+            }
+        };
+        let thinks = reply::opened(&plain);
+        let ids = match guarded_text {
+            None => self.encode_whole(&plain, false)?,
+            Some((guard, (text, places))) => {
                 self.check_room(&text, room)?;
                 guarded(|| guard.finder.encode(&self.tokenizer, &text, &places))
-                    .map_err(|source| Error::Encode { bytes: text.len(), source })
+                    .map_err(|source| Error::Encode { bytes: text.len(), source })?
             }
-        }
+        };
+        Ok(ChatPrompt { ids, thinks })
     }
 
     /// The text of a conversation and the places at which control tokens are text, if there are any.
@@ -135,16 +163,17 @@ impl Text {
         &self,
         apart: &Apart,
         guard: &Guard,
-        (messages, tools): (&[Value], &[Value]),
+        told: Told<'_>,
         plain: &str,
         most: usize,
     ) -> Result<Option<(String, Vec<usize>)>, Error> {
         let source = self.template.as_ref().map_or("", |template| template.source.as_str());
-        let Some(masked) = guard.mask(&self.tokenizer, messages, tools, source)? else {
+        let Some(masked) = guard.mask(&self.tokenizer, told.messages, told.tools, source)? else {
             return Ok(None);
         };
         let most = most.saturating_mul(MASK_BYTES);
-        let rendered = self.render(apart, &masked.messages, &masked.tools, true, most)?;
+        let told = Told { messages: &masked.messages, tools: &masked.tools, ..told };
+        let rendered = self.render(apart, told, true, most)?;
         let (text, places) = masked.unmask(&rendered);
         let special = |text: &str, places: &[usize]| {
             guarded(|| guard.finder.special(&self.tokenizer, text, places))
@@ -169,16 +198,15 @@ impl Text {
     fn render(
         &self,
         apart: &Apart,
-        messages: &[Value],
-        tools: &[Value],
+        told: Told<'_>,
         add_generation_prompt: bool,
         most_bytes: usize,
     ) -> Result<String, Error> {
         let template = self.template.as_ref().ok_or(Error::NoChatTemplate)?;
         let conversation = Conversation {
-            messages: Cow::Borrowed(messages),
-            tools: Cow::Borrowed(tools),
-            variables: Cow::Owned(BTreeMap::new()),
+            messages: Cow::Borrowed(told.messages),
+            tools: Cow::Borrowed(told.tools),
+            variables: Cow::Borrowed(told.variables),
             add_generation_prompt,
             special: Cow::Borrowed(&self.special),
             most_bytes,
@@ -241,6 +269,9 @@ mod tests {
     const CHATML: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n\
         {% endfor %}<|im_start|>assistant\n";
 
+    /// Nothing beside a conversation.
+    const NOTHING: BTreeMap<String, Value> = BTreeMap::new();
+
     /// How often each token is in `ids`.
     fn count(text: &Text, ids: &[u32], token: &str) -> usize {
         let wanted = text.token_id(token).expect("a token");
@@ -252,7 +283,7 @@ mod tests {
     }
 
     fn ids(text: &Text, messages: &[Value]) -> Vec<u32> {
-        text.encode_chat_within(messages, &[], 100_000).expect("encodes")
+        text.encode_chat_within(messages, &[], &NOTHING, 100_000).expect("encodes").ids
     }
 
     #[test]
@@ -272,7 +303,7 @@ mod tests {
         let open = opened(Kind::Qwen, CHATML).allowing_special_tokens(true);
         assert_eq!(count(&open, &ids(&open, &[user(attack)]), "<|im_start|>"), 3);
         let typed = text.encode_chat(&[Message::new("user", attack)]).expect("encodes");
-        assert_eq!(typed, found);
+        assert_eq!(typed.ids, found);
     }
 
     #[test]
@@ -302,9 +333,9 @@ mod tests {
             assert_eq!(texts.len(), 1_000, "{kind:?}");
             for pair in texts.chunks(2) {
                 let messages: Vec<Value> = pair.iter().map(|sample| user(sample)).collect();
-                let rendered = text
-                    .render(&text.small, &messages, &[], true, MAX_OUTPUT_BYTES)
-                    .expect("renders");
+                let told = Told { messages: &messages, tools: &[], variables: &NOTHING };
+                let rendered =
+                    text.render(&text.small, told, true, MAX_OUTPUT_BYTES).expect("renders");
                 let expected = plain.encode_fast(rendered, false).expect("encodes");
                 assert_eq!(ids(&text, &messages), expected.get_ids(), "{kind:?}: {pair:?}");
             }
@@ -368,7 +399,8 @@ mod tests {
         let tools = [
             json!({"type": "function", "function": {"name": it, "description": it, "parameters": {it: it}}}),
         ];
-        let found = text.encode_chat_within(&messages, &tools, 10_000).expect("encodes");
+        let found = text.encode_chat_within(&messages, &tools, &NOTHING, 10_000);
+        let found = found.expect("encodes").ids;
         assert_eq!(count(&text, &found, it), 2);
         let written = text.decode(&found).expect("decodes");
         assert_eq!(written.matches(it).count(), 10, "all of it is there as text: {written}");
@@ -399,14 +431,15 @@ mod tests {
         assert_eq!(count(&text, &found, "<|im_end|>"), 1);
         assert!(text.decode(&found).expect("decodes").contains(&content));
         let all: String = ('\u{fdd0}'..='\u{fdef}').chain('\u{f0000}'..='\u{ffffd}').collect();
-        let error = text.encode_chat_within(&[user(&(all + "<"))], &[], 10_000_000);
+        let error = text.encode_chat_within(&[user(&(all + "<"))], &[], &NOTHING, 10_000_000);
         assert!(matches!(error, Err(Error::NoMask)));
     }
 
     #[test]
     fn a_conversation_without_room_is_refused_before_it_is_tokenized() {
         let text = opened(Kind::Qwen, CHATML);
-        let error = text.encode_chat_within(&[user(&"word ".repeat(1_000_000))], &[], 100);
+        let error =
+            text.encode_chat_within(&[user(&"word ".repeat(1_000_000))], &[], &NOTHING, 100);
         assert!(
             matches!(
                 error,
@@ -430,6 +463,7 @@ mod tests {
             json!({"type": "function", "function": {"name": name}})
         };
         let tools: Vec<Value> = (0..100).map(tool).collect();
-        assert!(text.encode_chat_within(&messages, &tools, ANY).expect("encodes").len() > 5_000);
+        let prompt = text.encode_chat_within(&messages, &tools, &NOTHING, ANY).expect("encodes");
+        assert!(prompt.ids.len() > 5_000);
     }
 }

@@ -22,6 +22,7 @@ mod links;
 mod page;
 mod pull;
 mod push;
+mod reasoning;
 mod record;
 mod relay;
 mod serve;

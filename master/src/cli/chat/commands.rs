@@ -6,6 +6,7 @@ use std::path::PathBuf;
 pub(super) const HELP: &str = "\
 /clear         begin again; the system message stays
 /system TEXT   give the model this system message from now on, or none without TEXT
+/thoughts      show what the model thought before its last answer
 /save FILE     write the whole conversation to a new file; as JSON if its name ends in .json
 /help          this
 //TEXT         say /TEXT to the model
@@ -20,6 +21,8 @@ pub(super) enum Typed {
     Clear,
     /// Another system message, or none.
     System(Option<String>),
+    /// Show what the model thought.
+    Thoughts,
     /// Write the conversation to this file.
     Save(PathBuf),
     /// Show the commands.
@@ -39,11 +42,14 @@ impl Typed {
         match (name, rest.trim()) {
             ("clear", "") => Self::Clear,
             ("help", "") => Self::Help,
+            ("thoughts", "") => Self::Thoughts,
             ("system", "") => Self::System(None),
             ("system", said) => Self::System(Some(said.to_owned())),
             ("save", "") => Self::Wrong("/save needs the name of a file".to_owned()),
             ("save", file) => Self::Save(file.into()),
-            ("clear" | "help", _) => Self::Wrong(format!("/{name} takes nothing after it")),
+            ("clear" | "help" | "thoughts", _) => {
+                Self::Wrong(format!("/{name} takes nothing after it"))
+            }
             _ => Self::Wrong(format!(
                 "/{name} is no command: /help lists them, //{name} says it to the model"
             )),
@@ -65,6 +71,7 @@ mod tests {
         assert_eq!(Typed::parse("/system"), Typed::System(None));
         assert_eq!(Typed::parse("/save my chat.json"), Typed::Save("my chat.json".into()));
         assert_eq!(Typed::parse("/help"), Typed::Help);
+        assert_eq!(Typed::parse("/thoughts"), Typed::Thoughts);
         for wrong in ["/quit", "/", "/save", "/clear all", "/Help"] {
             assert!(matches!(Typed::parse(wrong), Typed::Wrong(_)), "{wrong}");
         }
@@ -78,7 +85,7 @@ mod tests {
 
     #[test]
     fn help_names_every_command() {
-        for name in ["/clear", "/system", "/save", "/help", "//"] {
+        for name in ["/clear", "/system", "/thoughts", "/save", "/help", "//"] {
             assert!(HELP.contains(name), "{name}");
         }
     }

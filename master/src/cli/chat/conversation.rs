@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
+use crate::cli::run::Written;
 use crate::text::Message;
 
 /// Of what a prompt may have, so much is left once turns are forgotten, in quarters: were one forgotten at every turn,
@@ -15,6 +16,8 @@ const KEPT_QUARTERS: usize = 3;
 pub(super) struct Conversation {
     system: Option<String>,
     turns: Vec<Turn>,
+    /// What the model thought before its last answer.
+    thought: String,
     /// The oldest turns, of which the model is told nothing any more.
     forgotten: usize,
 }
@@ -41,6 +44,7 @@ impl Conversation {
     /// Begins again. The system message stays.
     pub(super) fn clear(&mut self) {
         self.turns.clear();
+        self.thought.clear();
         self.forgotten = 0;
     }
 
@@ -49,9 +53,15 @@ impl Conversation {
         self.system = system;
     }
 
-    /// Adds a turn.
-    pub(super) fn add(&mut self, question: String, answer: String) {
+    /// Adds a turn. Of what the model thought it is told nothing in the next one, as these are made to be used.
+    pub(super) fn add(&mut self, question: String, Written { text: answer, thought }: Written) {
         self.turns.push(Turn { question, answer });
+        self.thought = thought;
+    }
+
+    /// What the model thought before its last answer.
+    pub(super) fn thought(&self) -> &str {
+        &self.thought
     }
 
     /// Whether the model is told of any turn.
@@ -144,7 +154,8 @@ mod tests {
     fn of_turns(count: usize) -> Conversation {
         let mut conversation = Conversation::new(Some("sys".into()));
         for turn in 0..count {
-            conversation.add(format!("q{turn}"), format!("answer {turn}"));
+            let written = Written { text: format!("answer {turn}"), ..Written::default() };
+            conversation.add(format!("q{turn}"), written);
         }
         conversation
     }

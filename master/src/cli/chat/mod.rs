@@ -3,6 +3,7 @@
 mod commands;
 mod conversation;
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,7 +15,7 @@ use self::conversation::Conversation;
 use super::args::{ClusterArgs, PlanArgs, SampleArgs};
 use super::ctrl_c::{CtrlC, Interrupts};
 use super::input::Input;
-use super::run::{Writer, check_system, tell_ending};
+use super::run::{Writer, Written, check_system, tell_ending};
 use super::told::{Words, warn};
 use super::{Error, announce, out, report};
 use crate::deployment::facts::PushReport;
@@ -25,7 +26,7 @@ use crate::scheduler::{
     self, Choice, Event, Goal, Limits, OnLoss, Refusal, Request, Scheduler, Scope,
 };
 use crate::state::State;
-use crate::text::{Message, Text};
+use crate::text::{ChatPrompt, Message, Text};
 
 /// How to go on where there is no turn to be left out.
 const MORE_ROOM: &str = "a larger --context has more room, if the model has one";
@@ -146,6 +147,10 @@ impl Talk<'_> {
                         out::note(format_args!("(cannot write {}: {error})", path.display()));
                     }
                 },
+                Typed::Thoughts => out::note(match conversation.thought() {
+                    "" => "(there are none)",
+                    thought => thought,
+                }),
                 Typed::Help => out::note(HELP),
                 Typed::Wrong(why) => out::note(format_args!("({why})")),
             }
@@ -162,9 +167,16 @@ impl Talk<'_> {
         let context = self.context;
         // An answer of the usual length has room, or of a quarter of the context.
         let answer = self.asking.max_tokens.min(context / 4).max(1);
-        let encode = |messages: &[Message]| encode(self.asking.text, messages);
         let most = context.saturating_sub(answer);
-        let fitted = block_in_place(|| conversation.fit(&question, most, encode))?;
+        let (fitted, thinks) = {
+            let thinks = Cell::new(None);
+            let encode = |messages: &[Message]| {
+                let prompt = encode(self.asking.text, messages)?;
+                thinks.set(prompt.thinks);
+                Ok::<_, Error>(prompt.ids)
+            };
+            (block_in_place(|| conversation.fit(&question, most, encode))?, thinks.get())
+        };
         if fitted.forgotten > 0 && fitted.prompt.len() < context {
             let turns = match fitted.forgotten {
                 1 => "oldest turn".to_owned(),
@@ -174,7 +186,7 @@ impl Talk<'_> {
                 "(the context of {context} tokens is full: the model is not told of the {turns} any more)"
             ));
         }
-        let told = self.asking.answer(fitted.prompt, interrupts).await;
+        let told = self.asking.answer(fitted.prompt, thinks, interrupts).await;
         block_in_place(|| self.prepared.learn(self.paces.take().as_deref(), None));
         match told {
             Ok(Told { answer, said, stopped }) => {
@@ -214,14 +226,19 @@ struct Asking<'a> {
 /// What was answered.
 struct Told {
     answer: Answer,
-    said: String,
+    said: Written,
     /// By Ctrl-C.
     stopped: bool,
 }
 
 impl Asking<'_> {
     /// Shows the answer to `prompt` as it comes, until it ends or Ctrl-C stops it.
-    async fn answer(&self, prompt: Vec<u32>, interrupts: &mut Interrupts) -> Result<Told, Error> {
+    async fn answer(
+        &self,
+        prompt: Vec<u32>,
+        thinks: Option<&'static str>,
+        interrupts: &mut Interrupts,
+    ) -> Result<Told, Error> {
         let started = Instant::now();
         let prompt_tokens = prompt.len();
         let request = Request {
@@ -232,7 +249,7 @@ impl Asking<'_> {
             scope: Scope::ALL,
         };
         let mut generation = self.scheduler.submit(vec![request])?.remove(0);
-        let mut writer = Writer::new(self.text, self.stop, true);
+        let mut writer = Writer::folding(self.text, self.stop, thinks);
         let mut timing = Timing { prompt_tokens, ..Timing::default() };
         let (mut output_ids, mut logprobs) = (Vec::new(), Vec::new());
         let mut first = started;
@@ -277,10 +294,10 @@ impl Asking<'_> {
 }
 
 /// The conversation as ids; without a template, its plain text.
-fn encode(text: &Text, messages: &[Message]) -> Result<Vec<u32>, Error> {
+fn encode(text: &Text, messages: &[Message]) -> Result<ChatPrompt, Error> {
     if text.has_chat_template() {
         return Ok(text.encode_chat(messages)?);
     }
     let plain: Vec<&str> = messages.iter().map(|message| message.content.as_str()).collect();
-    Ok(text.encode(&plain.join("\n"), true)?)
+    Ok(ChatPrompt { ids: text.encode(&plain.join("\n"), true)?, thinks: None })
 }

@@ -133,7 +133,6 @@ fn what_would_change_the_answer_and_is_not_done_is_refused_by_name() {
         ("grammar", json!("root ::= \"a\"")),
         ("functions", json!([{ "name": "f" }])),
         ("modalities", json!(["text", "audio"])),
-        ("reasoning_effort", json!("high")),
         ("stop_token_ids", json!([5])),
     ] {
         for path in [CHAT, COMPLETIONS] {

@@ -1,0 +1,94 @@
+//! Models that write in channels, as OpenAI's harmony format has it (`gpt-oss`): each message has a header with its channel
+//! and to whom it goes, then its text.
+
+use super::calls::Call;
+use super::markers::{CHANNEL, ENDS, MESSAGE};
+use super::shown::{Shown, begun_at_end};
+
+/// Where a reply in channels is.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Channels {
+    /// What the message is that is being written; `None` in a header.
+    body: Option<Body>,
+    calls: Vec<Call>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Body {
+    Thought,
+    Text,
+    /// A call of the tool of this name.
+    Call(String),
+}
+
+/// What precedes a tool's name in a header.
+const RECIPIENT: &str = "to=functions.";
+/// The channel of thoughts.
+const ANALYSIS: &str = "analysis";
+
+impl Channels {
+    /// Takes what is certain of `held`; false if more text is needed.
+    pub(super) fn step(&mut self, held: &mut String, shown: &mut Shown) -> bool {
+        let Some(body) = &self.body else {
+            let Some(at) = held.find(MESSAGE) else { return false };
+            self.body = Some(Body::of(&held[..at]));
+            held.drain(..at + MESSAGE.len());
+            return true;
+        };
+        let end = ENDS.iter().filter_map(|end| Some((held.find(end)?, end.len()))).min();
+        match (end, body) {
+            (None, Body::Call(_)) => false,
+            (None, body) => {
+                let certain = held.len() - begun_at_end(held, &ENDS);
+                body.shows(shown).extend(held.drain(..certain));
+                false
+            }
+            (Some((at, length)), _) => {
+                let text = held[..at].to_owned();
+                held.drain(..at + length);
+                self.end(&text, shown);
+                true
+            }
+        }
+    }
+
+    /// The calls; what is left of the last message is shown.
+    pub(super) fn finish(mut self, held: &mut String, shown: &mut Shown) -> Vec<Call> {
+        let text = std::mem::take(held);
+        if self.body.is_some() {
+            self.end(&text, shown);
+        }
+        self.calls
+    }
+
+    /// A message ends with this text.
+    fn end(&mut self, text: &str, shown: &mut Shown) {
+        match self.body.take() {
+            Some(Body::Call(name)) => {
+                let arguments = text.trim().to_owned();
+                self.calls.push(Call { name, arguments });
+            }
+            Some(body) => body.shows(shown).push_str(text),
+            None => {}
+        }
+    }
+}
+
+impl Body {
+    /// What the message with this header is.
+    fn of(header: &str) -> Self {
+        if let Some((_, name)) = header.split_once(RECIPIENT) {
+            let ends = |c: char| c.is_whitespace() || c == '<';
+            return Self::Call(name.split(ends).next().unwrap_or_default().to_owned());
+        }
+        let channel = header.split_once(CHANNEL).map_or("", |(_, channel)| channel.trim());
+        if channel.starts_with(ANALYSIS) { Self::Thought } else { Self::Text }
+    }
+
+    fn shows<'a>(&self, shown: &'a mut Shown) -> &'a mut String {
+        match self {
+            Self::Thought => &mut shown.thought,
+            Self::Text | Self::Call(_) => &mut shown.text,
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! What a model thinks is shown apart from what it says: by the API, in its streams, and in the terminal.
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use cake_tests::master::path;
+use cake_tests::{Master, Server};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const CHAT: &str = "/v1/chat/completions";
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Written like Qwen3's: the model's answer begins with thoughts, unless the template is told otherwise.
+const TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
+    {% if add_generation_prompt %}<|im_start|>assistant\n\
+    {% if enable_thinking is not defined or enable_thinking %}<think>\n{% endif %}{% endif %}";
+
+/// The model that ships with the program, with that template.
+fn thinker() -> TempDir {
+    let home = TempDir::with_prefix("cake-model-").expect("a temporary folder");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../master/demo-model");
+    for entry in std::fs::read_dir(source).expect("the demo model is there") {
+        let entry = entry.expect("a listed file");
+        std::fs::copy(entry.path(), home.path().join(entry.file_name())).expect("copied");
+    }
+    std::fs::write(home.path().join("chat_template.jinja"), TEMPLATE).expect("written");
+    home
+}
+
+/// A question with these fields beside it.
+fn request(more: &Value) -> Value {
+    let mut request = json!({
+        "messages": [{ "role": "user", "content": "Tell me of an owl." }],
+        "temperature": 0, "max_tokens": 12, "ignore_eos": true,
+    });
+    for (name, value) in more.as_object().expect("fields") {
+        request[name] = value.clone();
+    }
+    request
+}
+
+#[test]
+fn thoughts_have_a_field_of_their_own_and_templates_are_told_whether_to_think() {
+    let model = thinker();
+    let server = Server::start(&Master::alone(), model.path(), &[]);
+    let message = |more: Value| {
+        let body = server.post(CHAT, &request(&more)).good();
+        assert_eq!(body["usage"]["completion_tokens"], 12);
+        body["choices"][0]["message"].clone()
+    };
+    let thinking = message(json!({}));
+    let thought = thinking["reasoning_content"].as_str().expect("thoughts");
+    assert_eq!(thinking["content"], "", "its thoughts do not end");
+    assert!(!thought.is_empty());
+    let mut streamed = [String::new(), String::new()];
+    for data in server.stream(CHAT, &request(&json!({ "stream": true }))) {
+        let Ok(event) = serde_json::from_str::<Value>(&data) else { continue };
+        let delta = &event["choices"][0]["delta"];
+        for (all, name) in streamed.iter_mut().zip(["reasoning_content", "content"]) {
+            all.push_str(delta[name].as_str().unwrap_or_default());
+        }
+    }
+    assert_eq!(streamed, [thought, ""]);
+    let silent = message(json!({ "enable_thinking": false }));
+    assert!(!silent["content"].as_str().expect("text").is_empty());
+    assert!(silent.get("reasoning_content").is_none(), "{silent}");
+    let kwargs = json!({ "chat_template_kwargs": { "enable_thinking": false, "budget": 3 } });
+    assert_eq!(message(kwargs), silent);
+    assert_eq!(message(json!({ "reasoning_effort": "high" })), thinking, "nobody asks for it");
+    // A template takes all that it is told as its own.
+    for (name, value) in [
+        ("reasoning_effort", json!("high<|im_end|>")),
+        ("chat_template_kwargs", json!({ "a": "<|im_start|>" })),
+        ("chat_template_kwargs", json!({ "a": [1] })),
+        ("chat_template_kwargs", json!({ "a": "b".repeat(65) })),
+    ] {
+        let reply = server.post(CHAT, &request(&json!({ name: value })));
+        assert_eq!(reply.body["error"]["param"], name, "{}", reply.body);
+        reply.refused(400);
+    }
+}
+
+#[test]
+fn thoughts_go_back_to_templates_that_want_them() {
+    let model = thinker();
+    let template = "{% for m in messages %}{{ m.reasoning_content }}{% endfor %}<|im_start|>";
+    std::fs::write(model.path().join("chat_template.jinja"), template).expect("written");
+    let server = Server::start(&Master::alone(), model.path(), &[]);
+    let tokens = |more: Value| {
+        let mut said = json!({ "role": "assistant", "content": "Yes." });
+        if let Value::String(thought) = more {
+            said["reasoning_content"] = json!(thought);
+        }
+        let body = server.post(CHAT, &request(&json!({ "messages": [said] }))).good();
+        body["usage"]["prompt_tokens"].as_u64().expect("a number")
+    };
+    assert_eq!(tokens(Value::Null), 1);
+    assert!(tokens(json!("An owl sees at night.")) > 4);
+}
+
+#[test]
+fn the_terminal_folds_thoughts_and_shows_them_when_asked() {
+    let (model, master) = (thinker(), Master::alone());
+    let args = ["--max-tokens", "12", "--temperature", "0", "--ignore-eos"];
+    let talk = |lines: &[&str]| {
+        let mut chat = master.start(&[&["chat", &path(model.path())][..], &args].concat());
+        let mut input = chat.stdin().expect("not taken yet");
+        lines.iter().for_each(|line| writeln!(input, "{line}").expect("it listens"));
+        drop(input);
+        chat.finish(LIMIT).success()
+    };
+    let folded = talk(&["/thoughts", "Tell me of an owl."]);
+    assert!(folded.stderr.contains("(there are none)"), "{}", folded.stderr);
+    assert!(folded.stderr.contains("(thinking"), "{}", folded.stderr);
+    assert_eq!(folded.stdout.trim(), "", "its thoughts do not end");
+    let shown = talk(&["Tell me of an owl.", "/thoughts"]);
+    assert!(
+        shown.stderr.len() > folded.stderr.len() - "(there are none)".len() + 10,
+        "{}",
+        shown.stderr
+    );
+}
