@@ -126,6 +126,13 @@ pub(super) fn written() -> Vec<Vec<u8>> {
             <tool_call>{\"name\": \"g\", \"arguments\": {}}</tool_call>",
         "\x01 {\"name\": \"f\", \"parameters\": {\"a\": \"};\"}}; {\"name\": \"g\", \"parameters\": \"x\"}",
         "\x07<tool_call>{\"name\": \"h\", \"arguments\": {}}</tool_call>",
+        "\x02<think>\na </think\n</think>\n\n<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>",
+        "\x05<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>commentary to=functions.f \
+            <|constrain|>json<|message|>{}<|call|><|start|>assistant<|channel|>final<|message|>b<|return|>",
+        "\x03[THINK]a[/THINK][TOOL_CALLS]f[CALL_ID]1[ARGS]{\"a\": 1}[TOOL_CALLS][{\"name\": \"g\", \"arguments\": {}}]",
+        "\x04<tool_call>f<arg_key>a</arg_key>\n<arg_value>1</arg_value></tool_call><minimax:tool_call><invoke \
+            name=\"f\"><parameter name=\"a\">1</parameter></invoke></minimax:tool_call>",
+        "\x06<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{}\n```<｜tool▁call▁end｜>",
     ];
     all.map(|text| text.as_bytes().to_vec()).to_vec()
 }
