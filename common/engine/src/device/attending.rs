@@ -26,11 +26,6 @@ impl Attending {
     pub(crate) fn q_dim(&self) -> usize {
         self.heads * self.head_dim
     }
-
-    /// Width of the keys of one position.
-    pub(crate) fn kv_dim(&self) -> usize {
-        self.kv_heads * self.head_dim
-    }
 }
 
 impl From<&AttentionSpec> for Attending {

@@ -285,7 +285,7 @@ impl Device for Candle {
             KvDtype::F32 => (DType::F32, 4),
             KvDtype::F16 => (DType::F16, 2),
         };
-        let width = spec.kv_dim();
+        let width = spec.kv_heads * spec.head_dim;
         let positions = blocks.checked_mul(block_positions);
         let all = positions.and_then(|positions| {
             let bytes = positions.checked_mul(width * bytes)?;
