@@ -129,20 +129,26 @@ impl StoredMatrix {
     /// [`Error::WeightMemory`] if there is no memory for it.
     pub(crate) fn transposed(&self, rows: Range<usize>) -> Result<StoredMatrix, Error> {
         let (count, columns) = (rows.len(), self.columns);
-        let (bytes, float) = match self.encoding {
-            Encoding::Float(float) => (Cow::Borrowed(self.stored(rows)), float),
-            _ => {
-                let numbers = self.decode(rows).into_iter().flat_map(f32::to_le_bytes).collect();
-                (Cow::Owned(numbers), cake_checkpoint::FloatType::F32)
-            }
+        let float = match self.encoding {
+            Encoding::Float(float) => float,
+            _ => cake_checkpoint::FloatType::F32,
         };
-        let refused = |source| Error::WeightMemory { bytes: bytes.len() as u64, source };
-        let mut memory = Memory::zeroed(bytes.len()).map_err(refused)?;
         let width = float.bytes();
-        for (column, piece) in memory.chunks_mut((count * width).max(1)).enumerate() {
-            let numbers = bytes.chunks_exact((columns * width).max(1));
-            for (out, row) in piece.chunks_exact_mut(width).zip(numbers) {
-                out.copy_from_slice(&row[column * width..][..width]);
+        let bytes = count.saturating_mul(columns).saturating_mul(width);
+        let refused = |source| Error::WeightMemory { bytes: bytes as u64, source };
+        let mut memory = Memory::zeroed(bytes).map_err(refused)?;
+        // A row at a time, so that no more than one is there twice.
+        for (index, row) in rows.enumerate() {
+            let numbers = match self.encoding {
+                Encoding::Float(_) => Cow::Borrowed(self.stored(row..row + 1)),
+                _ => {
+                    let numbers = self.decode(row..row + 1).into_iter();
+                    Cow::Owned(numbers.flat_map(f32::to_le_bytes).collect())
+                }
+            };
+            let columns = memory.chunks_mut((count * width).max(1));
+            for (column, number) in columns.zip(numbers.chunks_exact(width)) {
+                column[index * width..][..width].copy_from_slice(number);
             }
         }
         let shape = vec![columns as u64, count as u64];

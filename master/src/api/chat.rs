@@ -15,7 +15,7 @@ use super::wire::{ChatLogprob, ChatLogprobs, ChatMessage, ChatRequest, Content, 
 use super::wire::{Common, ResponseFormat, Tool};
 use super::{Body, Ready, Served, params};
 use crate::grammar::{Grammar, Grammars, bounds};
-use crate::reply::{Callable, Reply, Shown};
+use crate::reply::{Callable, Opening, Reply, Shown};
 use crate::scheduler::{Scope, Token};
 use crate::text::ChatPrompt;
 
@@ -61,7 +61,11 @@ pub(super) async fn create(
     plan.marks = served.text.marks(looks_for_calls).clone();
     let tools = looks_for_calls.then(|| tools.into_iter().map(callable).collect());
     // What is held to a format is that from its first token on.
-    let reply = Reply::new(tools, thinks.filter(|_| !is_held));
+    let opening = match is_held {
+        true => Opening::default(),
+        false => Opening { thinks, channels: served.text.has_channels() },
+    };
+    let reply = Reply::new(tools, opening);
     let chat = Chat { logprobs, reply, most_calls, replies: HashMap::new(), held: HashMap::new() };
     respond(served, plan, sending, chat).await
 }

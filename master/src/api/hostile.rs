@@ -3,7 +3,7 @@
 use super::chat::Asked;
 use super::measure::parse;
 use super::wire::{ChatRequest, CompletionRequest, EmbeddingsRequest};
-use crate::reply::{Callable, Reply};
+use crate::reply::{Callable, Opening, Reply};
 
 /// Takes bytes as the body of each kind of request, as far as no model is needed.
 pub fn request(bytes: &[u8]) {
@@ -25,7 +25,8 @@ pub fn tool_calls(bytes: &[u8], size: usize) {
     let pieces = characters.chunks(size.max(1)).map(|piece| piece.iter().collect::<String>());
     let callable = |name: &str| Callable { name: name.to_owned(), parameters: None };
     let told_apart = |pieces: &mut dyn Iterator<Item = String>| {
-        let mut reply = Reply::new(Some([callable("f"), callable("g")].into()), None);
+        let opening = Opening { thinks: None, channels: true };
+        let mut reply = Reply::new(Some([callable("f"), callable("g")].into()), opening);
         let mut all = crate::reply::Shown::default();
         for piece in pieces {
             let shown = reply.push(&piece);

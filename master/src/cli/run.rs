@@ -12,7 +12,7 @@ use super::told::{Words, warn};
 use super::{Error, announce, out, report};
 use crate::deployment::{PlanRequest, prepare};
 use crate::generate::{Answer, Finish, Options, Timing};
-use crate::reply::{Reply, Shown};
+use crate::reply::{Opening, Reply, Shown};
 use crate::scheduler::Generator;
 use crate::state::State;
 use crate::text::Marks;
@@ -240,7 +240,8 @@ impl<'a> Writer<'a> {
 
     /// Keeps back what the model thinks, and says so. `thinks`: what ends the thoughts that its prompt has begun.
     pub(super) fn folding(text: &'a Text, stops: &[String], thinks: Option<&'static str>) -> Self {
-        let folds = Some((Reply::new(None, thinks), text.marks(false).clone()));
+        let opening = Opening { thinks, channels: text.has_channels() };
+        let folds = Some((Reply::new(None, opening), text.marks(false).clone()));
         Self { folds, ..Self::new(text, stops, true) }
     }
 

@@ -168,7 +168,7 @@ export class Chat {
         if (role || (typeof content !== "string" && typeof thought !== "string")) {
           continue; // The opening says only who speaks.
         }
-        // There is a piece for every token, also for those whose letters are not complete yet.
+        // Most tokens have a piece of their own; the master counts all of them in the end.
         const now = (performance.now() - began) / 1000;
         stats.pieces += 1;
         stats.first ??= now;

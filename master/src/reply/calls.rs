@@ -181,12 +181,26 @@ impl Callable {
     /// What a text stands for where the grammar does not tell numbers from texts: text, if its schema says so.
     fn typed(&self, key: &str, text: &str) -> Value {
         let schema = self.parameters.as_ref().and_then(|it| it.get("properties")?.get(key));
-        let is_text = |kind: &Value| kind == "string";
-        let says_text = schema.and_then(|schema| schema.get("type")).is_some_and(|kind| {
-            is_text(kind) || kind.as_array().is_some_and(|kinds| kinds.iter().any(is_text))
-        });
         let parsed = || serde_json::from_str(text.trim()).ok();
-        let value = if says_text { None } else { parsed() };
+        let value =
+            if schema.is_some_and(|it| may_be_text(it, MOST_LEVELS)) { None } else { parsed() };
         value.unwrap_or_else(|| Value::from(text))
     }
+}
+
+/// Schemas of alternatives that are looked into, one in the other.
+const MOST_LEVELS: usize = 4;
+
+/// Whether a schema says that a value may be text.
+fn may_be_text(schema: &Value, levels: usize) -> bool {
+    let kind = &schema["type"];
+    let list = |of: &Value| of.as_array().cloned().unwrap_or_default();
+    kind == "string"
+        || list(kind).iter().any(|kind| kind == "string")
+        || (kind.is_null() && list(&schema["enum"]).iter().any(Value::is_string))
+        || schema["const"].is_string()
+        || (levels > 0
+            && ["anyOf", "oneOf"]
+                .iter()
+                .any(|of| list(&schema[*of]).iter().any(|schema| may_be_text(schema, levels - 1))))
 }

@@ -2,8 +2,9 @@
 //! and to whom it goes, then its text.
 
 use super::calls::Call;
-use super::markers::{CHANNEL, ENDS, MESSAGE};
-use super::shown::{Shown, begun_at_end};
+use super::held::Held;
+use super::markers::{CHANNEL, ENDS, MESSAGE, START};
+use super::shown::Shown;
 
 /// Where a reply in channels is.
 #[derive(Clone, Debug, Default)]
@@ -11,6 +12,8 @@ pub(super) struct Channels {
     /// What the message is that is being written; `None` in a header.
     body: Option<Body>,
     calls: Vec<Call>,
+    /// Whether there were thoughts, and text.
+    told: (bool, bool),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,38 +28,48 @@ enum Body {
 const RECIPIENT: &str = "to=functions.";
 /// The channel of thoughts.
 const ANALYSIS: &str = "analysis";
+/// What is between two messages of one kind.
+const BETWEEN: &str = "\n\n";
 
 impl Channels {
     /// Takes what is certain of `held`; false if more text is needed.
-    pub(super) fn step(&mut self, held: &mut String, shown: &mut Shown) -> bool {
+    pub(super) fn step(&mut self, held: &mut Held, shown: &mut Shown) -> bool {
         let Some(body) = &self.body else {
-            let Some(at) = held.find(MESSAGE) else { return false };
-            self.body = Some(Body::of(&held[..at]));
-            held.drain(..at + MESSAGE.len());
+            let Some((at, length)) = held.find(&[MESSAGE]) else { return false };
+            let body = Body::of(&held.take(at));
+            held.take(length);
+            let (thought, text) = &mut self.told;
+            match body {
+                Body::Thought if std::mem::replace(thought, true) => shown.thought += BETWEEN,
+                Body::Text if std::mem::replace(text, true) => shown.text += BETWEEN,
+                _ => {}
+            }
+            self.body = Some(body);
             return true;
         };
-        let end = ENDS.iter().filter_map(|end| Some((held.find(end)?, end.len()))).min();
-        match (end, body) {
+        match (held.find(&ENDS), body) {
             (None, Body::Call(_)) => false,
             (None, body) => {
-                let certain = held.len() - begun_at_end(held, &ENDS);
-                body.shows(shown).extend(held.drain(..certain));
+                let certain = held.len() - held.begun(&ENDS);
+                body.shows(shown).push_str(&held.take(certain));
                 false
             }
             (Some((at, length)), _) => {
-                let text = held[..at].to_owned();
-                held.drain(..at + length);
+                let text = held.take(at);
+                held.take(length);
                 self.end(&text, shown);
                 true
             }
         }
     }
 
-    /// The calls; what is left of the last message is shown.
-    pub(super) fn finish(mut self, held: &mut String, shown: &mut Shown) -> Vec<Call> {
-        let text = std::mem::take(held);
+    /// The calls; what is left of the last message is shown, and what looked like a header.
+    pub(super) fn finish(mut self, held: &mut Held, shown: &mut Shown) -> Vec<Call> {
+        let text = held.take(held.len());
         if self.body.is_some() {
             self.end(&text, shown);
+        } else if ![START, CHANNEL].iter().any(|mark| text.trim_start().starts_with(mark)) {
+            shown.text.push_str(&text);
         }
         self.calls
     }

@@ -6,6 +6,7 @@
 
 mod calls;
 mod channels;
+mod held;
 mod markers;
 mod scan;
 mod shown;
@@ -14,5 +15,5 @@ mod tests;
 
 pub(crate) use calls::{Call, Callable};
 pub(crate) use markers::{Marked, marks, opened};
-pub(crate) use scan::Reply;
+pub(crate) use scan::{Opening, Reply};
 pub(crate) use shown::Shown;

@@ -4,16 +4,27 @@ use std::sync::Arc;
 
 use super::calls::{self, Call, Callable};
 use super::channels::Channels;
+use super::held::Held;
 use super::markers::{CALLS, CHANNEL, THOUGHTS};
-use super::shown::{Shown, begun_at_end};
+use super::shown::Shown;
+
+/// How a reply begins, as far as that is known before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Opening {
+    /// What ends the thoughts that the prompt has begun for the model, if it has.
+    pub(crate) thinks: Option<&'static str>,
+    /// Whether the model writes in channels: it has tokens for these.
+    pub(crate) channels: bool,
+}
 
 /// Tells apart what a model writes, piece by piece; how it is cut does not matter.
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {
     /// What may be called; `None` if calls are not looked for.
     tools: Option<Arc<[Callable]>>,
+    channels: bool,
     /// What is not certain yet.
-    held: String,
+    held: Held,
     state: State,
 }
 
@@ -39,18 +50,19 @@ enum State {
 const RECIPIENT: &str = "to=functions.";
 
 impl Reply {
-    /// A reply of a model that may call these tools. `thinks`: what ends the thoughts that its prompt has begun.
-    pub(crate) fn new(tools: Option<Arc<[Callable]>>, thinks: Option<&'static str>) -> Self {
+    /// A reply of a model that may call these tools.
+    pub(crate) fn new(tools: Option<Arc<[Callable]>>, opening: Opening) -> Self {
+        let Opening { thinks, channels } = opening;
         let state = match thinks {
             Some(end) => State::Thoughts { end, begun: false },
             None => State::Beginning { after_thoughts: false },
         };
-        Self { tools, held: String::new(), state }
+        Self { tools, channels, held: Held::default(), state }
     }
 
     /// Takes more text and gives what is certain.
     pub(crate) fn push(&mut self, piece: &str) -> Shown {
-        self.held.push_str(piece);
+        self.held.push(piece);
         let mut shown = Shown::default();
         while self.step(&mut shown) {}
         shown
@@ -61,19 +73,23 @@ impl Reply {
         let mut shown = Shown::default();
         let tools = self.tools.as_deref().unwrap_or_default();
         let mut found = Vec::new();
+        let held = self.held.as_str();
         match self.state {
             State::Thoughts { begun, .. } => {
-                let held = if begun { &*self.held } else { self.held.trim_start() };
+                let held = if begun { held } else { held.trim_start() };
                 shown.thought.push_str(held.trim_end());
             }
-            State::Beginning { after_thoughts: true } => {
-                shown.text.push_str(self.held.trim_start());
-            }
-            State::Beginning { after_thoughts: false } | State::Text => shown.text = self.held,
-            State::Call => (shown.text, found) = calls::read(&self.held, tools),
+            State::Beginning { after_thoughts: true } => shown.text.push_str(held.trim_start()),
+            State::Beginning { after_thoughts: false } | State::Text => shown.text.push_str(held),
+            State::Call => (shown.text, found) = calls::read(held, tools),
             State::Channels(channels) => {
-                found = channels.finish(&mut self.held, &mut shown);
-                found.retain(|call| tools.iter().any(|tool| tool.name == call.name));
+                let calls = channels.finish(&mut self.held, &mut shown);
+                let is_known = |call: &Call| tools.iter().any(|tool| tool.name == call.name);
+                let (known, unknown): (Vec<Call>, Vec<Call>) =
+                    calls.into_iter().partition(is_known);
+                // What calls nothing is text, as in any other grammar.
+                unknown.iter().for_each(|call| shown.text.push_str(&call.arguments));
+                found = known;
             }
         }
         (shown, found)
@@ -87,30 +103,30 @@ impl Reply {
                 self.begin(after_thoughts)
             }
             State::Thoughts { end, begun } => {
-                if !*begun {
-                    cut_start(&mut self.held);
-                    *begun = !self.held.is_empty();
-                }
-                if let Some(at) = self.held.find(*end) {
-                    shown.thought.push_str(self.held[..at].trim_end());
-                    self.held.drain(..at + end.len());
+                *begun = *begun || self.held.cut_start();
+                let end = *end;
+                if let Some((at, length)) = self.held.find(&[end]) {
+                    shown.thought.push_str(self.held.take(at).trim_end());
+                    self.held.take(length);
                     self.state = State::Beginning { after_thoughts: true };
                     return true;
                 }
                 // White space before the end is no part of them.
-                let certain = self.held.len() - begun_at_end(&self.held, &[*end]);
-                let certain = self.held[..certain].trim_end().len();
-                shown.thought.extend(self.held.drain(..certain));
+                let certain = self.held.len() - self.held.begun(&[end]);
+                let certain = self.held.trimmed(certain, end.len());
+                if certain > 0 {
+                    shown.thought.push_str(&self.held.take(certain));
+                }
                 false
             }
             State::Text if self.tools.is_none() => {
-                shown.text.push_str(&std::mem::take(&mut self.held));
+                shown.text.push_str(&self.held.take(self.held.len()));
                 false
             }
             State::Text => {
-                let first = CALLS.iter().filter_map(|begin| self.held.find(begin)).min();
-                let end = first.unwrap_or(self.held.len() - begun_at_end(&self.held, CALLS));
-                shown.text.extend(self.held.drain(..end));
+                let first = self.held.find(CALLS).map(|(at, _)| at);
+                let end = first.unwrap_or(self.held.len() - self.held.begun(CALLS));
+                shown.text.push_str(&self.held.take(end));
                 if first.is_some() {
                     self.state = State::Call;
                 }
@@ -123,26 +139,27 @@ impl Reply {
 
     /// Finds out what the reply begins with.
     fn begin(&mut self, after_thoughts: bool) -> bool {
-        let start = self.held.trim_start();
+        let space = self.held.start();
+        let start = &self.held.as_str()[space..];
         if start.is_empty() {
             return false;
         }
-        let (calls_tools, mut markers) = (self.tools.is_some(), vec![CHANNEL]);
-        if calls_tools {
-            markers.push(RECIPIENT);
-        }
+        let calls_tools = self.tools.is_some();
         if !after_thoughts {
-            for (begin, end) in THOUGHTS {
-                if let Some(rest) = start.strip_prefix(begin) {
-                    self.held = rest.to_owned();
-                    self.state = State::Thoughts { end, begun: false };
+            let mut markers: Vec<&str> = THOUGHTS.iter().map(|(begin, _)| *begin).collect();
+            if let Some((begin, end)) = THOUGHTS.iter().find(|(begin, _)| start.starts_with(begin))
+            {
+                self.held.take(space + begin.len());
+                self.state = State::Thoughts { end, begun: false };
+                return true;
+            }
+            if self.channels {
+                let begins = [CHANNEL, RECIPIENT];
+                if begins.iter().any(|begin| start.starts_with(begin)) {
+                    self.state = State::Channels(Channels::default());
                     return true;
                 }
-                markers.push(begin);
-            }
-            if [CHANNEL, RECIPIENT].iter().any(|it| markers.contains(it) && start.starts_with(it)) {
-                self.state = State::Channels(Channels::default());
-                return true;
+                markers.extend(begins);
             }
             if markers.iter().any(|marker| marker.starts_with(start)) {
                 return false;
@@ -150,15 +167,9 @@ impl Reply {
         }
         let is_call = calls_tools && start.starts_with('{');
         if after_thoughts {
-            cut_start(&mut self.held);
+            self.held.cut_start();
         }
         self.state = if is_call { State::Call } else { State::Text };
         true
     }
-}
-
-/// Takes the white space off the beginning.
-fn cut_start(text: &mut String) {
-    let space = text.len() - text.trim_start().len();
-    text.drain(..space);
 }

@@ -8,13 +8,3 @@ pub(crate) struct Shown {
     /// What it says.
     pub(crate) text: String,
 }
-
-/// How many bytes at the end of `text` may be the beginning of one of these: as many as can be.
-pub(super) fn begun_at_end(text: &str, markers: &[&str]) -> usize {
-    let of_marker = |marker: &&str| {
-        let beginnings = marker.char_indices().map(|(at, _)| &marker[..at]);
-        let last = beginnings.rev().find(|beginning| text.ends_with(beginning));
-        last.map_or(0, str::len)
-    };
-    markers.iter().map(of_marker).max().unwrap_or(0)
-}

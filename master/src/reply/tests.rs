@@ -55,13 +55,15 @@ fn tool(name: &str) -> Callable {
     let parameters = json!({ "type": "object", "properties": {
         "city": { "type": "string" }, "unit": { "type": "string" }, "days": { "type": "integer" },
         "at": { "type": ["string", "null"] }, "where": { "type": "array" },
+        "zip": { "anyOf": [{ "type": "string" }, { "type": "null" }] }, "floor": { "enum": ["1", "2"] },
     } });
     Callable { name: name.to_owned(), parameters: Some(parameters) }
 }
 
 /// What comes out for text in pieces of so many characters: thoughts, text, and calls.
 fn told(text: &str, size: usize, thinks: Option<&'static str>) -> (String, String, Vec<Call>) {
-    let mut reply = Reply::new(Some([tool("get_weather"), tool("f")].into()), thinks);
+    let opening = Opening { thinks, channels: true };
+    let mut reply = Reply::new(Some([tool("get_weather"), tool("f")].into()), opening);
     let characters: Vec<char> = text.chars().collect();
     let (mut thought, mut said) = (String::new(), String::new());
     for piece in characters.chunks(size) {
@@ -122,6 +124,21 @@ fn thoughts_are_told_from_what_is_said_however_text_is_cut() {
         ),
         ("<|channel|>final<|message|>c<|return|>", None, "", "c"),
         ("<|channel|>anal", None, "", ""),
+        (
+            "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>analysis<|message|>b<|end|>",
+            None,
+            "a\n\nb",
+            "",
+        ),
+        ("to=functions.f hi", None, "", "to=functions.f hi"),
+        ("<|channel|>commentary to=functions.h<|message|>{}<|call|>", None, "", "{}"),
+        ("<think>a\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n</think>b", None, "a", "b"),
+        (
+            "<think>a\n\n\n\n\n\n</thin\n\n\n\n\n\n\n\n\n\n\nk>",
+            None,
+            "a\n\n\n\n\n\n</thin\n\n\n\n\n\n\n\n\n\n\nk>",
+            "",
+        ),
     ] {
         for size in SIZES {
             let found = told(text, size, thinks);
@@ -154,11 +171,11 @@ fn calls_follow_thoughts_and_text_and_one_another() {
 #[test]
 fn values_without_quotes_are_what_the_tools_schema_says() {
     let text = "<tool_call>\n<function=f>\n<parameter=city>\n12\n</parameter>\n<parameter=days>\n12\n</parameter>\
-        <parameter=at>null</parameter><parameter=where>[1, 2]</parameter><parameter=more>true</parameter>\
+        <parameter=at>null</parameter><parameter=zip>12345</parameter><parameter=floor>1</parameter><parameter=where>[1, 2]</parameter><parameter=more>true</parameter>\
         <parameter=other>a\n\nb</parameter></function></tool_call>";
     let (_, _, calls) = told(text, 5, None);
     let arguments: Value = serde_json::from_str(&calls[0].arguments).unwrap();
-    let expected = json!({ "city": "12", "days": 12, "at": "null", "where": [1, 2], "more": true, "other": "a\n\nb" });
+    let expected = json!({ "city": "12", "days": 12, "at": "null", "where": [1, 2], "zip": "12345", "floor": "1", "more": true, "other": "a\n\nb" });
     assert_eq!(arguments, expected);
     let pairs = "<tool_call>f\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>";
     assert_eq!(told(pairs, 4, None).2[0].arguments, "{\"days\":3}");
@@ -212,4 +229,15 @@ fn tokens_mark_what_they_are_part_of() {
     assert_eq!(marks("<|channel|>"), Some(Marked::Channel));
     assert_eq!(marks("<|end|>"), Some(Marked::InChannels));
     assert_eq!((marks("<|im_end|>"), marks("think")), (None, None));
+}
+
+#[test]
+fn who_has_no_tokens_for_channels_writes_in_none() {
+    let text = "<|channel|> is a token of others.";
+    let mut reply = Reply::new(None, Opening::default());
+    let shown = reply.push(text);
+    assert_eq!(
+        (shown.text + &reply.finish().0.text, shown.thought),
+        (text.to_owned(), String::new())
+    );
 }

@@ -176,6 +176,12 @@ impl Text {
         if calls { all } else { thoughts }
     }
 
+    /// Whether the model has tokens for channels that it writes in.
+    pub(crate) fn has_channels(&self) -> bool {
+        let (thoughts, _) = &self.marks;
+        thoughts.values().any(|mark| marks_what(mark) == Some(Marked::Channel))
+    }
+
     /// Whether the checkpoint brings a chat template (that it works is not promised).
     pub fn has_chat_template(&self) -> bool {
         self.template.is_some()

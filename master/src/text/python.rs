@@ -118,6 +118,14 @@ fn write_repr(out: &mut String, value: &Value) {
     written.expect("a string takes what is written");
 }
 
+/// Whether Python writes a character by its code: controls, white space but for the plain one, and what has no shape.
+fn is_unprintable(character: char) -> bool {
+    let has_no_shape = matches!(character,
+        '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+            | '\u{e000}'..='\u{f8ff}' | '\u{f0000}'..='\u{10ffff}');
+    has_no_shape || character.is_control() || (character.is_whitespace() && character != ' ')
+}
+
 /// A string as `repr` writes it: in single quotes, unless only these are in it.
 fn write_quoted(out: &mut String, text: &str) {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
@@ -129,8 +137,14 @@ fn write_quoted(out: &mut String, text: &str) {
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
             _ if character == quote => out.extend(['\\', quote]),
-            _ if character.is_control() && u32::from(character) <= 0xff => {
-                let _written = write!(out, "\\x{:02x}", u32::from(character));
+            _ if is_unprintable(character) => {
+                let code = u32::from(character);
+                let written = match code {
+                    0..=0xff => write!(out, "\\x{code:02x}"),
+                    0x100..=0xffff => write!(out, "\\u{code:04x}"),
+                    _ => write!(out, "\\U{code:08x}"),
+                };
+                written.expect("a string takes what is written");
             }
             _ => out.push(character),
         }
@@ -163,6 +177,7 @@ mod tests {
         }
         assert_eq!(render("{{ value.a[4] }}{{ value.a[1] }}").unwrap(), "it's2.5");
         assert_eq!(render(r#"{{ ["a\\b", "\u0007"] }}"#).unwrap(), r"['a\\b', '\x07']");
+        assert_eq!(render("{{ ['\u{a0}\u{2028}é 😀'] }}").unwrap(), r"['\xa0\u2028é 😀']");
     }
 
     #[test]

@@ -123,6 +123,11 @@ impl ChatTemplate {
     fn render_on_this_stack(&self, conversation: &Conversation<'_>) -> Result<String, Error> {
         let Conversation { messages, tools, variables, add_generation_prompt, special, most_bytes } =
             conversation;
+        // A loop over it is refused, unless it is compared with the other kind.
+        let none = |name: &str| match self.compares_with_none(name) {
+            true => Value::from(()),
+            false => python::nothing(),
+        };
         let special = special.iter().map(|(name, token)| (name, Json::from(token.as_str())));
         // Of two that have one name the later.
         let others: BTreeMap<&String, Json> =
@@ -130,8 +135,8 @@ impl ChatTemplate {
         let variables = context! {
             messages => Value::from_serialize(messages),
             add_generation_prompt,
-            tools => if tools.is_empty() { python::nothing() } else { Value::from_serialize(tools) },
-            documents => python::nothing(),
+            tools => if tools.is_empty() { none("tools") } else { Value::from_serialize(tools) },
+            documents => none("documents"),
             ..Value::from_serialize(others)
         };
         let mut output = Output { bytes: Vec::new(), most: *most_bytes, is_full: false };
@@ -144,6 +149,14 @@ impl ChatTemplate {
                 Ok(()) => Ok(String::from_utf8(output.bytes).expect("templates write strings")),
             }
         })
+    }
+
+    /// Whether the template compares a variable with `none`, which is equal to itself alone.
+    fn compares_with_none(&self, name: &str) -> bool {
+        let source: String = self.source.split_whitespace().collect();
+        let compared = ["==", "!="].map(|sign| format!("{name}{sign}none"));
+        let source = source.to_ascii_lowercase();
+        compared.iter().any(|compared| source.contains(compared))
     }
 
     fn exceeds(&self, bound: Bound) -> Error {
@@ -369,6 +382,7 @@ mod tests {
                 "{%- set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + loop.index0 %}{% endfor %}{{ ns.n }}",
                 "1",
             ),
+            ("{{ tools == none }} {{ documents != None }} {{ tools is none }}", "True False True"),
             (
                 "{{ tools is none }} {{ documents is defined }} {{ x is defined }}",
                 "True True False",

@@ -213,7 +213,10 @@ fn warn_about(tensors: &[Tensor], config: &ModelSpec, warnings: &mut Vec<String>
         let found = tensors.iter().filter(is_there).count();
         if found > 0 {
             let module = beginning.trim_end_matches('.');
-            warnings.push(format!("{found} tensors of {module} of layers are not used"));
+            let most = config.max_position_embeddings;
+            warnings.push(format!(
+                "{found} tensors of {module} of layers are not used: that is right up to {most} positions, which a context may have"
+            ));
         }
     }
     for prefix in &config.other_prefixes {

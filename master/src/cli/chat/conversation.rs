@@ -110,17 +110,20 @@ impl Conversation {
 
     /// What the model is told.
     fn told(&self, question: &str) -> Vec<Message> {
-        self.messages(&self.turns[self.forgotten..])
-            .chain([Message::new("user", question)])
-            .collect()
+        // One whose answer ended in thoughts has none that a template would take.
+        let turns = self.turns[self.forgotten..].iter().filter(|turn| !turn.answer.is_empty());
+        self.messages(turns).chain([Message::new("user", question)]).collect()
     }
 
-    fn messages<'a>(&'a self, turns: &'a [Turn]) -> impl Iterator<Item = Message> + 'a {
+    fn messages<'a>(
+        &'a self,
+        turns: impl Iterator<Item = &'a Turn> + 'a,
+    ) -> impl Iterator<Item = Message> + 'a {
         let system = self.system.iter().map(|system| Message::new("system", system));
         let said = |turn: &Turn| {
             [Message::new("user", &turn.question), Message::new("assistant", &turn.answer)]
         };
-        system.chain(turns.iter().flat_map(said))
+        system.chain(turns.flat_map(said))
     }
 
     /// Writes all of it to a file that does not exist yet: as JSON if its name ends so, else as text.
@@ -128,7 +131,7 @@ impl Conversation {
     /// # Errors
     /// If it exists, or cannot be written.
     pub(super) fn save(&self, path: &Path) -> io::Result<()> {
-        let messages: Vec<Message> = self.messages(&self.turns).collect();
+        let messages: Vec<Message> = self.messages(self.turns.iter()).collect();
         let json = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
         let text = match json {
             true => serde_json::to_string_pretty(&messages)? + "\n",
@@ -182,6 +185,16 @@ mod tests {
     }
 
     #[test]
+    fn a_turn_whose_answer_ended_in_thoughts_is_saved_and_not_told() {
+        let mut conversation = of_turns(1);
+        let written = Written { text: String::new(), thought: "hm".into() };
+        conversation.add("q1".into(), written);
+        assert_eq!(told(&conversation), "sys q0 answer 0 q");
+        assert_eq!(conversation.messages(conversation.turns.iter()).count(), 5);
+        assert_eq!(conversation.thought(), "hm");
+    }
+
+    #[test]
     fn a_question_that_cannot_be_asked_costs_no_turn() {
         let mut conversation = of_turns(2);
         let fails = |messages: &[Message]| match messages.len() {
@@ -208,7 +221,7 @@ mod tests {
         assert_eq!(written.lines().filter(|line| !line.is_empty()).count(), 5, "{written}");
         assert!(written.starts_with("system: sys\n\nuser: q0\n"), "{written}");
         let read: Vec<Message> = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
-        assert_eq!(read, conversation.messages(&conversation.turns).collect::<Vec<_>>());
+        assert_eq!(read, conversation.messages(conversation.turns.iter()).collect::<Vec<_>>());
         assert_eq!(conversation.save(&json).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
     }
 }
