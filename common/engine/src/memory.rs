@@ -48,7 +48,7 @@ pub fn block_bytes(layers: &[LayerSpec], kv: KvDtype) -> u64 {
 pub fn copied_bytes(layers: &[LayerSpec]) -> u64 {
     let of_op = |op: &Op| match op {
         Op::Latent(it) => floats(it.heads, it.plain_dim).saturating_mul(it.rank as u64),
-        Op::Attention(_) | Op::Mlp(_) | Op::Experts(_) | Op::Sum(_) => 0,
+        Op::Attention(_) | Op::Mlp(_) | Op::Experts(_) | Op::Sum(_) | Op::Normed(_) => 0,
     };
     layers.iter().flat_map(LayerSpec::ops).map(of_op).fold(0, u64::saturating_add)
 }
@@ -75,6 +75,8 @@ pub(crate) struct StepMemory {
     ops: Vec<Op>,
     /// and whether results are added up before they are added to the hidden states.
     has_sums: bool,
+    /// and whether parts of these have norms of their own.
+    has_norms: bool,
 }
 
 impl StepMemory {
@@ -89,7 +91,13 @@ impl StepMemory {
         let rotations = model.rotations.iter().map(|rotation| rotation.dim).sum();
         let mut branches = layers.iter().flat_map(|layer| &layer.branches);
         let has_sums = branches.any(|branch| matches!(branch.op, Op::Sum(_)));
-        StepMemory { device, hidden_size: model.hidden_size, rotations, ops, has_sums }
+        let in_sum = |op: &Op| matches!(op, Op::Normed(_));
+        let has_norms = layers
+            .iter()
+            .flat_map(|layer| &layer.branches)
+            .any(|branch| matches!(&branch.op, Op::Sum(parts) if parts.iter().any(in_sum)));
+        let hidden_size = model.hidden_size;
+        StepMemory { device, hidden_size, rotations, ops, has_sums, has_norms }
     }
 
     /// Bytes of large blocks that the thread of a step of `rows` rows may have: its blocks, and its own part of what threads
@@ -115,7 +123,7 @@ impl StepMemory {
         let attention = self.ops.iter().map(|op| match op {
             Op::Attention(it) => (self.device.attention)(&it.into(), rows, context, threads),
             Op::Latent(it) => (self.device.attention)(&it.into(), rows, context, threads),
-            Op::Mlp(_) | Op::Experts(_) | Op::Sum(_) => 0,
+            Op::Mlp(_) | Op::Experts(_) | Op::Sum(_) | Op::Normed(_) => 0,
         });
         attention.max().unwrap_or(0)
     }
@@ -128,7 +136,7 @@ impl StepMemory {
             Op::Mlp(it) | Op::Experts(ExpertsSpec { expert: it, .. }) => {
                 vec![it.hidden_size, it.inner_size]
             }
-            Op::Sum(_) => Vec::new(),
+            Op::Sum(_) | Op::Normed(_) => Vec::new(),
         });
         (self.device.thread)(inputs.max().unwrap_or(0) as u64)
     }
@@ -147,7 +155,8 @@ impl StepMemory {
                 // Queries and keys, both before and after norm or rotation, and values.
                 Op::Attention(it) => {
                     let queries = floats(rows, it.q_dim()).saturating_mul(2);
-                    let keys_and_values = floats(rows, it.kv_dim()).saturating_mul(3);
+                    let kept = 3 + u64::from(it.value_norm.is_some());
+                    let keys_and_values = floats(rows, it.kv_dim()).saturating_mul(kept);
                     let products = total([product(it.hidden_size), product(it.q_dim())]);
                     attention = attention.max(total([queries, keys_and_values, products]));
                 }
@@ -163,14 +172,18 @@ impl StepMemory {
                     let shares =
                         (rows.saturating_mul(it.chosen) as u64).saturating_mul(SHARE_BYTES);
                     let experts = (it.count as u64).saturating_mul(EXPERT_BYTES);
-                    let ends = floats(rows, self.hidden_size).saturating_mul(2);
+                    let norms = [it.norm.is_some(), it.router.norm.is_some()].map(u64::from);
+                    let ends = 2 + norms.iter().sum::<u64>();
+                    let ends = floats(rows, self.hidden_size).saturating_mul(ends);
                     let expert = mlp(&it.expert, rows, product);
                     network = network.max(total([scores, shares, experts, ends, expert]));
                 }
-                Op::Sum(_) => {} // Its parts are counted.
+                Op::Sum(_) | Op::Normed(_) => {} // Their parts are counted.
             }
         }
-        let hidden = floats(rows, self.hidden_size).saturating_mul(2 + u64::from(self.has_sums));
+        // With sums another one, and with norms in these what is before and after both.
+        let hidden = 2 + u64::from(self.has_sums) + 2 * u64::from(self.has_norms);
+        let hidden = floats(rows, self.hidden_size).saturating_mul(hidden);
         let noted = (rows as u64).saturating_mul(ROW_BYTES).saturating_add(STEP_BYTES);
         total([hidden, attention, network, floats(rows, self.rotations), noted])
     }

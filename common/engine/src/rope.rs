@@ -22,7 +22,10 @@ impl Frequencies {
         let inverse = inverse_frequencies(&rotation.rope, rotation.dim);
         let factor = match rotation.rope.scaling {
             RopeScaling::Yarn { attention_factor, .. } => attention_factor as f32,
-            RopeScaling::None | RopeScaling::Linear { .. } | RopeScaling::Llama3 { .. } => 1.0,
+            RopeScaling::None
+            | RopeScaling::Linear { .. }
+            | RopeScaling::Llama3 { .. }
+            | RopeScaling::Proportional { .. } => 1.0,
         };
         Frequencies { inverse, factor, pairs: rotation.pairs }
     }
@@ -56,6 +59,13 @@ fn inverse_frequencies(rope: &Rope, rotary_dim: usize) -> Vec<f32> {
     match rope.scaling {
         RopeScaling::None => plain.collect(),
         RopeScaling::Linear { factor } => plain.map(|f| f / factor as f32).collect(),
+        RopeScaling::Proportional { rotating, factor } => {
+            let turns = |(pair, frequency): (usize, f32)| match pair < rotating {
+                true => frequency / factor as f32,
+                false => 0.0,
+            };
+            plain.enumerate().map(turns).collect()
+        }
         RopeScaling::Llama3 {
             factor,
             low_freq_factor,

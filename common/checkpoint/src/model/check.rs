@@ -9,7 +9,7 @@ use super::limit;
 use super::rotation::{Rope, RopeScaling, RotationSpec};
 use super::spec::{
     AttentionSpec, Branch, ExpertsSpec, GateUp, Joined, LayerSpec, MlpSpec, Name, NormSpec, Op,
-    PositionScale,
+    PositionScale, RouterNorm,
 };
 use super::whole::ModelSpec;
 
@@ -69,19 +69,42 @@ impl ModelSpec {
             }
             factor("multiplier", (*multiplier).into())?;
             let parts = op.parts();
-            size("number of operations in a sum", parts.len(), 1, limit::BRANCHES)?;
+            size("number of operations in a sum", op.parts().len(), 1, limit::BRANCHES)?;
+            self.normed(op)?;
             for op in parts {
                 match op {
                     Op::Attention(it) => self.attention(it)?,
                     Op::Latent(it) => self.latent(it)?,
                     Op::Mlp(it) => self.mlp(it)?,
                     Op::Experts(it) => self.experts(it)?,
-                    Op::Sum(_) => return Err(Fault::SumOfSums),
+                    Op::Sum(_) | Op::Normed(_) => return Err(Fault::SumOfSums),
                 }
             }
         }
+        if let Some(scalar) = &layer.scalar {
+            name("scalar of the layer", scalar)?;
+        }
         let count = experts_of(layer);
         size("number of experts of the layer", count, 0, limit::EXPERTS_OF_LAYER)
+    }
+
+    /// Checks what stands around operations: norms in sums, of which none has another one in it.
+    fn normed(&self, op: &Op) -> Result<(), Fault> {
+        let Op::Sum(parts) = op else {
+            return if matches!(op, Op::Normed(_)) { Err(Fault::SumOfSums) } else { Ok(()) };
+        };
+        for part in parts {
+            match part {
+                Op::Sum(_) => return Err(Fault::SumOfSums),
+                Op::Normed(it) => {
+                    for own in it.pre.iter().chain(&it.post) {
+                        norm("width of a norm in a sum", own, self.hidden_size)?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     fn attention(&self, it: &AttentionSpec) -> Result<(), Fault> {
@@ -100,6 +123,7 @@ impl ModelSpec {
             let expected = if head_norm.width == all { all } else { it.head_dim };
             norm("width of a norm of queries or keys", head_norm, expected)?;
         }
+        number("eps of a norm of values", it.value_norm.unwrap_or(1.0), LEAST, 1.0)?;
         number("scale", it.scale, LEAST, limit::FACTOR)?;
         if let Some(PositionScale { beta, span }) = it.query_scale {
             factor("growth of queries", beta)?;
@@ -177,6 +201,17 @@ impl ModelSpec {
         name("prefix of experts", &it.prefix)?;
         let router = &it.router;
         name("module of the router", &router.path)?;
+        if let Some(own) = &it.norm {
+            norm("width of the norm of experts", own, self.hidden_size)?;
+        }
+        if let Some(RouterNorm { scale, factor, eps }) = &router.norm {
+            name("scale of the router", scale)?;
+            self::factor("factor of the router's norm", *factor)?;
+            number("eps of the router's norm", *eps, LEAST, 1.0)?;
+        }
+        if let Some(scale) = &router.expert_scale {
+            name("scale of experts", scale)?;
+        }
         if let Some(correction) = &router.correction {
             name("correction of the router", &correction.name)?;
             size("axes of the correction", correction.axes, 1, MOST_AXES)?;
@@ -225,6 +260,10 @@ fn rotation(RotationSpec { rope, dim, pairs: _ }: &RotationSpec) -> Result<(), F
     match *scaling {
         RopeScaling::None => Ok(()),
         RopeScaling::Linear { factor } => divisor("factor", factor),
+        RopeScaling::Proportional { rotating, factor } => {
+            size("pairs that rotate", rotating, 0, dim / 2)?;
+            divisor("factor", factor)
+        }
         RopeScaling::Yarn {
             factor,
             beta_fast,

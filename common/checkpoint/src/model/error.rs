@@ -35,7 +35,7 @@ pub enum ConfigError {
     )]
     RotaryDim { rotary_dim: usize, head_dim: usize, factor: f64 },
     #[error(
-        "rope type {rope_type:?} in {field} is not supported; supported are default, linear, llama3 and yarn"
+        "rope type {rope_type:?} in {field} is not supported; supported are default, linear, llama3, yarn and proportional"
     )]
     UnsupportedRope { field: &'static str, rope_type: String },
     #[error("layer_types has {found} entries, num_hidden_layers is {expected}")]
@@ -96,7 +96,7 @@ pub enum Fault {
     Width { what: &'static str, found: usize, expected: usize },
     #[error("heads {heads} is not a multiple of kv_heads {kv_heads}")]
     HeadsNotDivisible { heads: usize, kv_heads: usize },
-    #[error("a sum is part of a sum")]
+    #[error("a sum, or an operation with norms of its own, is where it cannot be")]
     SumOfSums,
     #[error("rotation is {rotation}, there are {rotations}")]
     NoSuchRotation { rotation: usize, rotations: usize },

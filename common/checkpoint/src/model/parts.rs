@@ -159,6 +159,11 @@ impl<const N: usize> Joined<N> {
     }
 }
 
+/// A tensor of one axis that belongs to no module.
+pub(super) fn parameter(name: &Name, width: u64) -> TensorSpec {
+    TensorSpec { path: name.clone(), kind: TensorKind::Parameter, shape: vec![width] }
+}
+
 pub(super) fn linear(path: &Name, outputs: usize, inputs: usize, bias: bool) -> LinearSpec {
     LinearSpec { path: path.clone(), stored_rows: outputs, rows: 0..outputs, inputs, bias }
 }

@@ -10,6 +10,8 @@ use super::rotation::{Rope, RopeScaling, RotaryPairs, RotationSpec};
 pub(super) struct Rotary {
     /// Whether only the first `head_dim × partial_rotary_factor` numbers of a head may rotate.
     pub(super) partial: bool,
+    /// How wide heads are that have no window, where those are others.
+    pub(super) full_head_dim: Option<usize>,
     /// Where files say how wide a head is, or, of a head whose rotating part is by itself, that part.
     pub(super) head_dim: &'static str,
     /// Base of the frequencies.
@@ -39,6 +41,7 @@ impl Rotary {
     /// All of a head, alike in all layers.
     pub(super) const FULL: Self = Self {
         partial: false,
+        full_head_dim: None,
         head_dim: "head_dim",
         theta: 10_000.0,
         window_theta: None,
@@ -119,13 +122,18 @@ pub(super) fn read(
         let windowed = read(("rope_scaling", None), window_theta)?;
         return Ok(vec![full, windowed]);
     };
-    let of_type = |name, theta| {
+    let of_type = |name, theta, head_dim| {
         let dict = all.object(name)?;
         let missing = || ConfigError::Missing { field: format!("rope_parameters.{name}") };
-        read(("rope_parameters", Some(dict.ok_or_else(missing)?)), theta)
+        let (heads, dict) = (Heads { head_dim, ..heads }, dict.ok_or_else(missing)?);
+        let dict = ("rope_parameters", Some(dict));
+        rotation(fields, architecture, (rotary, heads), dict, theta)
     };
-    let rotations =
-        vec![of_type("full_attention", theta)?, of_type("sliding_attention", window_theta)?];
+    let full_head_dim = rotary.full_head_dim.unwrap_or(heads.head_dim);
+    let rotations = vec![
+        of_type("full_attention", theta, full_head_dim)?,
+        of_type("sliding_attention", window_theta, heads.head_dim)?,
+    ];
     all.refuse_others(architecture).map_err(|error| error.inside("rope_parameters"))?;
     Ok(rotations)
 }
@@ -186,6 +194,13 @@ fn rotation(
         }
         "default" | "none" => RopeScaling::None,
         "linear" => RopeScaling::Linear { factor: required("factor", 0.0)? },
+        "proportional" => {
+            let part = inside("partial_rotary_factor", 0.0, 1.0)?.unwrap_or(1.0);
+            let factor = inside("factor", 0.0, limit::FACTOR)?.unwrap_or(1.0);
+            // Rounded down twice, as the reference does.
+            let rotating = ((part * head_dim as f64) as usize) / 2;
+            RopeScaling::Proportional { rotating, factor }
+        }
         "llama3" => {
             let most = limit::FACTOR;
             let name = "original_max_position_embeddings";
@@ -241,6 +256,14 @@ fn rotation(
         dict.understand(OF_ROTATIONS);
         dict.understand(rotary.beside);
         dict.refuse_others(architecture).map_err(|error| error.inside(field))?;
+    }
+    if matches!(scaling, RopeScaling::Proportional { .. }) {
+        // All pairs are there, of which some do not rotate.
+        let rope = Rope { theta, scaling };
+        return match head_dim.is_multiple_of(2) {
+            true => Ok(RotationSpec { rope, dim: head_dim, pairs: rotary.pairs }),
+            false => Err(ConfigError::RotaryDim { rotary_dim: head_dim, head_dim, factor: 1.0 }),
+        };
     }
     let by_itself = match rotary.dim_field {
         Some(field) => fields.optional_size(field, head_dim)?,

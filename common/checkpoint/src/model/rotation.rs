@@ -76,6 +76,13 @@ pub enum RopeScaling {
         /// What sines and cosines are multiplied with.
         attention_factor: f64,
     },
+    /// The first pairs rotate, with frequencies as if all did, and the others do not (Gemma 4).
+    Proportional {
+        /// How many do.
+        rotating: usize,
+        /// The divisor of their frequencies.
+        factor: f64,
+    },
 }
 
 impl RopeScaling {
@@ -86,6 +93,7 @@ impl RopeScaling {
             RopeScaling::Linear { .. } => "linear",
             RopeScaling::Llama3 { .. } => "llama3",
             RopeScaling::Yarn { .. } => "yarn",
+            RopeScaling::Proportional { .. } => "proportional",
         }
     }
 }

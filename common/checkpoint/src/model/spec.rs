@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::kv::KvDtype;
 use super::latent::LatentSpec;
 pub use super::parts::{Joined, LinearSpec, Name, NormKind, NormSpec, TensorKind, TensorSpec};
-pub(super) use super::parts::{is_default, linear};
+pub(super) use super::parts::{is_default, linear, parameter};
 
 /// One layer: `x += multiplier · post(op(pre(x)))` for each branch, in order.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -16,6 +16,9 @@ pub(super) use super::parts::{is_default, linear};
 pub struct LayerSpec {
     /// At least one.
     pub branches: Vec<Branch>,
+    /// Name of a tensor `[1]`, below the layer: what the hidden states are multiplied with after all branches.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub scalar: Option<Name>,
 }
 
 /// One residual branch. Pre-norm, post-norm and sandwich norms, parallel attention and MLP, and layers of a single
@@ -47,6 +50,20 @@ pub enum Op {
     Experts(ExpertsSpec),
     /// The sum of what several compute of the same input; none of them is a sum.
     Sum(Vec<Op>),
+    /// An operation with norms of its own, as a part of a sum.
+    Normed(Box<NormedSpec>),
+}
+
+/// An operation between norms: no sum, and not another of these.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NormedSpec {
+    /// What its input goes through.
+    pub pre: Option<NormSpec>,
+    /// The operation.
+    pub op: Op,
+    /// What its result goes through.
+    pub post: Option<NormSpec>,
 }
 
 /// Grouped-query attention (arXiv:2305.13245) with rotary position embedding (arXiv:2104.09864).
@@ -74,6 +91,9 @@ pub struct AttentionSpec {
     /// Whether these come after the rotation.
     #[serde(default, skip_serializing_if = "is_default")]
     pub qk_norm_after_rotation: bool,
+    /// Epsilon of a norm over each head of the values, which has no weight.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub value_norm: Option<f64>,
     /// What products of queries and keys are multiplied with.
     pub scale: f64,
     /// What bounds these: `softcap · tanh(score / softcap)`.
@@ -138,6 +158,9 @@ pub enum GateUp {
 pub struct ExpertsSpec {
     /// What chooses experts.
     pub router: RouterSpec,
+    /// What rows go through before the experts, and not before the router.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub norm: Option<NormSpec>,
     /// How many experts there are.
     pub count: usize,
     /// How many of them a row goes to; at most `count`.
@@ -154,6 +177,9 @@ pub struct ExpertsSpec {
 pub struct RouterSpec {
     /// The matrix's module, below the layer.
     pub path: Name,
+    /// What rows go through before it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub norm: Option<RouterNorm>,
     /// What becomes of the products: the experts' scores, of which the largest are chosen.
     pub scores: RouterScores,
     /// What is added to the scores where experts are chosen, and not where they are weighted (arXiv:2408.15664).
@@ -166,6 +192,21 @@ pub struct RouterSpec {
     pub renormalise: Option<f32>,
     /// What the weights are multiplied with then.
     pub multiplier: f32,
+    /// Name of a tensor `[count]`, below the layer: what each expert's weight is multiplied with.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub expert_scale: Option<Name>,
+}
+
+/// A norm (RMS) before a router: its weight is a tensor by itself, times a factor.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RouterNorm {
+    /// Name of the tensor `[hidden_size]`, below the layer.
+    pub scale: Name,
+    /// What it is multiplied with.
+    pub factor: f64,
+    /// Added to the mean square.
+    pub eps: f64,
 }
 
 /// How a router's products become scores.
@@ -337,6 +378,17 @@ impl ExpertsSpec {
         Self { router, count: self.chosen, ..self.clone() }
     }
 
+    /// The weight of the norm before the router.
+    pub fn router_scale(&self) -> Option<TensorSpec> {
+        let width = self.expert.hidden_size as u64;
+        Some(parameter(&self.router.norm.as_ref()?.scale, width))
+    }
+
+    /// What each expert's weight is multiplied with.
+    pub fn expert_scale(&self) -> Option<TensorSpec> {
+        Some(parameter(self.router.expert_scale.as_ref()?, self.count as u64))
+    }
+
     /// What is added to scores where experts are chosen.
     pub fn correction(&self) -> Option<TensorSpec> {
         let CorrectionSpec { name, axes } = self.router.correction.as_ref()?;
@@ -361,6 +413,7 @@ impl Op {
                 [experts.router()].into_iter().chain(each).collect()
             }
             Op::Sum(parts) => parts.iter().flat_map(Op::linears).collect(),
+            Op::Normed(it) => it.op.linears(),
         }
     }
 
@@ -369,25 +422,32 @@ impl Op {
         match self {
             Op::Attention(attention) => attention.qk_norm.iter().flatten().collect(),
             Op::Latent(latent) => latent.norms().collect(),
-            Op::Mlp(_) | Op::Experts(_) => Vec::new(),
+            Op::Experts(experts) => experts.norm.iter().collect(),
+            Op::Mlp(_) => Vec::new(),
             Op::Sum(parts) => parts.iter().flat_map(Op::norms).collect(),
+            Op::Normed(it) => it.pre.iter().chain(it.op.norms()).chain(&it.post).collect(),
         }
     }
 
     /// Its tensors that belong to no module.
     pub fn parameters(&self) -> Vec<TensorSpec> {
         match self {
-            Op::Experts(experts) => experts.correction().into_iter().collect(),
+            Op::Experts(experts) => {
+                let scales = [experts.router_scale(), experts.expert_scale()];
+                [experts.correction()].into_iter().chain(scales).flatten().collect()
+            }
             Op::Attention(_) | Op::Latent(_) | Op::Mlp(_) => Vec::new(),
             Op::Sum(parts) => parts.iter().flat_map(Op::parameters).collect(),
+            Op::Normed(it) => it.op.parameters(),
         }
     }
 
-    /// What it is the sum of; itself alone, if it is none.
-    pub fn parts(&self) -> &[Op] {
+    /// What it is the sum of, without norms of their own; itself alone, if it is none.
+    pub fn parts(&self) -> Vec<&Op> {
         match self {
-            Op::Sum(parts) => parts,
-            one => std::slice::from_ref(one),
+            Op::Sum(parts) => parts.iter().flat_map(Op::parts).collect(),
+            Op::Normed(it) => vec![&it.op],
+            one => vec![one],
         }
     }
 }
@@ -396,7 +456,7 @@ impl LayerSpec {
     /// `x += op(norm(x))` for each of these.
     pub fn pre_norm(branches: impl IntoIterator<Item = (NormSpec, Op)>) -> LayerSpec {
         let branch = |(pre, op)| Branch { pre: Some(pre), op, post: None, multiplier: 1.0 };
-        LayerSpec { branches: branches.into_iter().map(branch).collect() }
+        LayerSpec { branches: branches.into_iter().map(branch).collect(), scalar: None }
     }
 
     /// A narrower layer of the same kind, to be timed: its operations with a part of their width, `share` of it, whole
@@ -413,7 +473,7 @@ impl LayerSpec {
                 let expert = it.expert.narrowed(share, granule);
                 Op::Experts(ExpertsSpec { expert, ..it.active() })
             }
-            Op::Sum(_) => unreachable!("its parts are narrowed"),
+            Op::Sum(_) | Op::Normed(_) => unreachable!("its parts are narrowed"),
         })
     }
 
@@ -427,12 +487,18 @@ impl LayerSpec {
     }
 
     fn with_ops(&self, op: impl Fn(&Op) -> Op) -> LayerSpec {
-        let changed = |whole: &Op| match whole {
-            Op::Sum(parts) => Op::Sum(parts.iter().map(&op).collect()),
-            one => op(one),
-        };
-        let branch = |branch: &Branch| Branch { op: changed(&branch.op), ..branch.clone() };
-        LayerSpec { branches: self.branches.iter().map(branch).collect() }
+        fn changed(whole: &Op, op: &impl Fn(&Op) -> Op) -> Op {
+            match whole {
+                Op::Sum(parts) => Op::Sum(parts.iter().map(|part| changed(part, op)).collect()),
+                Op::Normed(it) => {
+                    Op::Normed(Box::new(NormedSpec { op: op(&it.op), ..(**it).clone() }))
+                }
+                one => op(one),
+            }
+        }
+        let branch = |branch: &Branch| Branch { op: changed(&branch.op, &op), ..branch.clone() };
+        let branches = self.branches.iter().map(branch).collect();
+        LayerSpec { branches, scalar: self.scalar.clone() }
     }
 
     /// Bytes of weights that one decoded token reads, if the module at each path, below the layer, is stored in so
@@ -460,13 +526,19 @@ impl LayerSpec {
 
     /// Its tensors as its operations name them: one that several of these share is there for each.
     pub(super) fn all_tensors(&self) -> impl Iterator<Item = TensorSpec> {
-        self.branches.iter().flat_map(|branch| {
+        let of_branches = self.branches.iter().flat_map(|branch| {
             let norms = branch.pre.iter().chain(branch.op.norms()).chain(&branch.post);
             norms
                 .map(NormSpec::tensor)
                 .chain(branch.op.linears().into_iter().flat_map(LinearSpec::tensors))
                 .chain(branch.op.parameters())
-        })
+        });
+        of_branches.chain(self.scalar())
+    }
+
+    /// What the hidden states are multiplied with in the end.
+    pub fn scalar(&self) -> Option<TensorSpec> {
+        Some(parameter(self.scalar.as_ref()?, 1))
     }
 
     /// What it keeps of each position.
@@ -480,7 +552,7 @@ impl LayerSpec {
                 }
                 // Values are made of the same numbers.
                 Op::Latent(latent) => kept.keys += latent.kept_dim(),
-                Op::Mlp(_) | Op::Experts(_) | Op::Sum(_) => {}
+                Op::Mlp(_) | Op::Experts(_) | Op::Sum(_) | Op::Normed(_) => {}
             }
         }
         kept

@@ -12,13 +12,33 @@ use crate::encoding::Part;
 /// What precedes the number of an expert, at its end, and what MLX has in the place of both (`SwitchGLU` in mlx-lm).
 const OF_EACH: &str = "experts.";
 const OF_ALL: &str = "switch_mlp.";
-/// Families of which mlx-lm has another beginning there.
-const OTHERS: [(&str, &str); 1] = [("Dots1ForCausalLM", OF_EACH)];
+/// How a family's stacks are called.
+struct Stacks {
+    architecture: &'static str,
+    /// What they begin with, after what all of a mixture's modules do.
+    beginning: &'static str,
+    /// How the names of weights end.
+    weight: &'static str,
+}
 
-/// What a model's stacked modules begin with, after what all of a mixture's do.
-fn of_all(spec: &ModelSpec) -> &'static str {
-    let other = OTHERS.iter().find(|(architecture, _)| *architecture == spec.architecture);
-    other.map_or(OF_ALL, |(_, beginning)| beginning)
+/// As MLX has those of most.
+const USUAL: Stacks = Stacks { architecture: "", beginning: OF_ALL, weight: WEIGHT };
+/// Families with others: mlx-lm's `dots1`, and those that lie so in the files of the Hub.
+const OTHERS: [Stacks; 4] = [
+    Stacks { architecture: "Dots1ForCausalLM", beginning: OF_EACH, weight: WEIGHT },
+    Stacks { architecture: "Gemma4ForCausalLM", beginning: OF_EACH, weight: "" },
+    Stacks { architecture: "Gemma4ForConditionalGeneration", beginning: OF_EACH, weight: "" },
+    Stacks {
+        architecture: "Gemma4UnifiedForConditionalGeneration",
+        beginning: OF_EACH,
+        weight: "",
+    },
+];
+const WEIGHT: &str = ".weight";
+
+/// How this model's stacks are called.
+fn stacks(spec: &ModelSpec) -> &'static Stacks {
+    OTHERS.iter().find(|other| other.architecture == spec.architecture).unwrap_or(&USUAL)
 }
 
 /// Where MLX has a module or a tensor of one expert: together with those of all experts of the layer.
@@ -53,15 +73,20 @@ impl Mixture<'_> {
     fn across(&self, spec: &ModelSpec, leaf: &str, to: Side) -> Option<String> {
         let mut endings = Part::ALL.map(Part::ending).into_iter().chain([BIAS]);
         let module = endings.find_map(|ending| leaf.strip_suffix(ending)).unwrap_or(leaf);
-        let ending = &leaf[module.len()..];
         let names = self.modules();
+        let stacks = stacks(spec);
+        let ending = match (&leaf[module.len()..], to) {
+            (WEIGHT, Side::All) => stacks.weight,
+            (ending, Side::Each(_)) if ending == stacks.weight => WEIGHT,
+            (ending, _) => ending,
+        };
         let mut found = names.iter().filter_map(|(each, all)| match to {
             Side::All => (*each == module).then_some(*all),
             Side::Each(_) => (*all == module).then_some(*each),
         });
         let (found, base) = (found.next()?, self.base);
         let middle = match to {
-            Side::All => of_all(spec).to_owned(),
+            Side::All => stacks.beginning.to_owned(),
             Side::Each(expert) => format!("{OF_EACH}{expert}."),
         };
         Some(spec.layer_tensor_name(self.layer, &format!("{base}{middle}{found}{ending}")))
@@ -100,7 +125,7 @@ impl ModelSpec {
     /// The experts whose tensors are in the one of this name, and the rest of the name.
     fn stack<'a>(&'a self, name: &'a str) -> Option<(Mixture<'a>, &'a str)> {
         let (found, rest) = self.mixture(name)?;
-        let leaf = rest.strip_prefix(of_all(self))?;
+        let leaf = rest.strip_prefix(stacks(self).beginning)?;
         found.across(self, leaf, Side::Each(0))?;
         Some((found, leaf))
     }
@@ -111,7 +136,7 @@ impl ModelSpec {
         let layer = decimal(number)?;
         let mut experts = self.layers.get(layer)?.ops().filter_map(|op| match op {
             Op::Experts(experts) => Some(experts),
-            Op::Attention(_) | Op::Latent(_) | Op::Mlp(_) | Op::Sum(_) => None,
+            Op::Attention(_) | Op::Latent(_) | Op::Mlp(_) | Op::Sum(_) | Op::Normed(_) => None,
         });
         experts.find_map(|experts| {
             let base = experts.prefix.strip_suffix(OF_EACH)?;

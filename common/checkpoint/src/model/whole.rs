@@ -73,7 +73,7 @@ impl ModelSpec {
     /// Full names of the layers' tensors that belong to no module.
     pub fn parameters(&self) -> impl Iterator<Item = String> {
         self.layers.iter().enumerate().flat_map(move |(number, layer)| {
-            let parameters = layer.ops().flat_map(Op::parameters);
+            let parameters = layer.ops().flat_map(Op::parameters).chain(layer.scalar());
             parameters.map(move |tensor| self.layer_tensor_name(number, &tensor.leaf()))
         })
     }

@@ -1,6 +1,6 @@
 //! Attention of one decoder layer: projections, rotation, what is kept of the past, weighted values.
 
-use cake_checkpoint::AttentionSpec;
+use cake_checkpoint::{AttentionSpec, NormKind};
 
 use crate::device::{Attending, Device};
 use crate::error::Error;
@@ -17,6 +17,8 @@ pub(crate) struct Attention<D: Device> {
     o_proj: D::Weight,
     /// Norms of queries and keys.
     qk_norm: Option<[D::Norm; 2]>,
+    /// That of values, which has no weight.
+    v_norm: Option<D::Norm>,
     spec: AttentionSpec,
     attending: Attending,
     kept: D::Kept,
@@ -33,12 +35,16 @@ impl<D: Device> Attention<D> {
             None => None,
             Some([q, k]) => Some([loader.norm(q)?, loader.norm(k)?]),
         };
+        let ones = |eps: f64| {
+            loader.device.norm_weight(vec![1.0; spec.head_dim], NormKind::Rms, eps as f32)
+        };
+        let v_norm = spec.value_norm.map(ones).transpose()?;
         let o_proj = linear(&spec.output())?;
         loader.device.precede(&mut q_proj, &[&o_proj]);
         let attending = Attending::from(spec);
         let kept = loader.device.kept(&attending, loader.options)?;
         let spec = spec.clone();
-        Ok(Attention { q_proj, k_proj, v_proj, o_proj, qk_norm, spec, attending, kept })
+        Ok(Attention { q_proj, k_proj, v_proj, o_proj, qk_norm, v_norm, spec, attending, kept })
     }
 
     /// The first products of a step.
@@ -69,7 +75,10 @@ impl<D: Device> Attention<D> {
         step: &Step<'_>,
     ) -> Result<D::Rows, Error> {
         // [rows, heads × head_dim], and twice [rows, kv_heads × head_dim]
-        let [mut q, mut k, v] = device.linear(self.first(), hidden, &step.kinds)?;
+        let [mut q, mut k, mut v] = device.linear(self.first(), hidden, &step.kinds)?;
+        if let Some(norm) = &self.v_norm {
+            v = device.norm(norm, &v)?;
+        }
         if !self.spec.qk_norm_after_rotation {
             (q, k) = self.normed(device, q, k)?;
         }

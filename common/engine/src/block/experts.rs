@@ -1,6 +1,6 @@
 //! A mixture of experts: many gated networks of which a router chooses some for each row.
 
-use cake_checkpoint::{Activation, ExpertsSpec, RouterGroups, RouterScores, RouterSpec};
+use cake_checkpoint::{Activation, ExpertsSpec, NormKind, RouterGroups, RouterScores, RouterSpec};
 
 use super::mlp::Mlp;
 use crate::batch::RowKinds;
@@ -15,6 +15,10 @@ use crate::options::Precision;
 /// summed up in the order of its experts' numbers, so that it depends on nothing but the row.
 pub(crate) struct Experts<D: Device> {
     router: D::Weight,
+    /// What rows go through before the router,
+    router_norm: Option<D::Norm>,
+    /// and before the experts.
+    norm: Option<D::Norm>,
     choice: Choice,
     experts: Vec<Mlp<D>>,
 }
@@ -24,6 +28,8 @@ struct Choice {
     router: RouterSpec,
     /// What is added to each expert's score where experts are chosen.
     correction: Option<Vec<f32>>,
+    /// What each expert's weight is multiplied with.
+    scale: Option<Vec<f32>>,
     /// How many experts a row goes to.
     chosen: usize,
 }
@@ -43,8 +49,18 @@ impl<D: Device> Experts<D> {
         let expert = |index| Mlp::load(loader, &spec.expert(index));
         let experts = (0..spec.count).map(expert).collect::<Result<Vec<_>, Error>>()?;
         let correction = spec.correction().map(|tensor| loader.parameter(&tensor)).transpose()?;
-        let choice = Choice { router: spec.router.clone(), correction, chosen: spec.chosen };
-        Ok(Experts { router, choice, experts })
+        let scale = spec.expert_scale().map(|tensor| loader.parameter(&tensor)).transpose()?;
+        let choice = Choice { router: spec.router.clone(), correction, scale, chosen: spec.chosen };
+        let router_norm = match (&spec.router.norm, spec.router_scale()) {
+            (Some(norm), Some(tensor)) => {
+                let mut weight = loader.parameter(&tensor)?;
+                weight.iter_mut().for_each(|weight| *weight *= norm.factor as f32);
+                Some(loader.device.norm_weight(weight, NormKind::Rms, norm.eps as f32)?)
+            }
+            _ => None,
+        };
+        let norm = spec.norm.as_ref().map(|norm| loader.norm(norm)).transpose()?;
+        Ok(Experts { router, router_norm, norm, choice, experts })
     }
 
     /// The first product of a step.
@@ -61,7 +77,14 @@ impl<D: Device> Experts<D> {
     ) -> Result<D::Rows, Error> {
         // A choice between experts that are nearly alike turns on the last bits: no row is rounded as a prompt's.
         let unrounded = RowKinds::generated(kinds.rows());
-        let [products] = device.linear([&self.router], hidden, &unrounded)?; // [rows, experts]
+        let normed = |norm: &Option<D::Norm>| {
+            norm.as_ref().map(|norm| device.norm(norm, hidden)).transpose()
+        };
+        let seen = normed(&self.router_norm)?;
+        let seen = seen.as_ref().unwrap_or(hidden);
+        let [products] = device.linear([&self.router], seen, &unrounded)?; // [rows, experts]
+        let normed = normed(&self.norm)?;
+        let hidden = normed.as_ref().unwrap_or(hidden);
         let scores = match self.choice.router.scores {
             RouterScores::Softmax => device.softmax(products)?,
             RouterScores::Sigmoid => {
@@ -111,7 +134,9 @@ impl Choice {
         order.truncate(self.chosen);
         let sum: f32 = order.iter().map(|&expert| scores[expert]).sum();
         let divisor = self.router.renormalise.map_or(1.0, |least| sum.max(least));
-        let weight = |expert: usize| scores[expert] / divisor * self.router.multiplier;
+        let scale = |expert: usize| self.scale.as_ref().map_or(1.0, |scale| scale[expert]);
+        let weight =
+            |expert: usize| scores[expert] / divisor * self.router.multiplier * scale(expert);
         order.into_iter().map(|expert| (expert, weight(expert))).collect()
     }
 }
@@ -149,8 +174,10 @@ mod tests {
             groups: None,
             renormalise: renormalise.then_some(0.0),
             multiplier: 1.0,
+            norm: None,
+            expert_scale: None,
         };
-        Choice { router, correction: None, chosen: 2 }
+        Choice { router, correction: None, scale: None, chosen: 2 }
     }
 
     fn chosen(renormalise: bool, probabilities: &[f32]) -> Vec<(usize, f32)> {

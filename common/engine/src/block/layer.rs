@@ -14,6 +14,8 @@ use crate::step::Step;
 /// `x += multiplier · post(op(pre(x)))` for each branch, in order.
 pub(crate) struct DecoderLayer<D: Device> {
     branches: Vec<Branch<D>>,
+    /// What the hidden states are multiplied with in the end.
+    scalar: Option<f32>,
 }
 
 /// A residual branch.
@@ -24,6 +26,13 @@ struct Branch<D: Device> {
     multiplier: f32,
 }
 
+/// An operation between norms of its own.
+struct Normed<D: Device> {
+    pre: Option<D::Norm>,
+    op: Operation<D>,
+    post: Option<D::Norm>,
+}
+
 /// What a branch computes.
 enum Operation<D: Device> {
     Attention(Box<Attention<D>>),
@@ -31,6 +40,7 @@ enum Operation<D: Device> {
     Mlp(Box<Mlp<D>>),
     Experts(Box<Experts<D>>),
     Sum(Vec<Operation<D>>),
+    Normed(Box<Normed<D>>),
 }
 
 impl<D: Device> DecoderLayer<D> {
@@ -49,7 +59,9 @@ impl<D: Device> DecoderLayer<D> {
             let (before, later) = branches.split_at_mut(index);
             before[index - 1].op.precede(loader.device, &later[0].op);
         }
-        Ok(DecoderLayer { branches })
+        let scalar = spec.scalar().map(|tensor| loader.parameter(&tensor)).transpose()?;
+        let scalar = scalar.and_then(|numbers| numbers.first().copied());
+        Ok(DecoderLayer { branches, scalar })
     }
 
     /// Says which layer comes after this one.
@@ -80,7 +92,10 @@ impl<D: Device> DecoderLayer<D> {
             }
             hidden = device.add(hidden, result)?;
         }
-        Ok(hidden)
+        match self.scalar {
+            Some(scalar) => device.scale(hidden, scalar),
+            None => Ok(hidden),
+        }
     }
 }
 
@@ -99,6 +114,11 @@ impl<D: Device> Operation<D> {
                     before[index - 1].precede(loader.device, &later[0]);
                 }
                 Operation::Sum(parts)
+            }
+            Op::Normed(it) => {
+                let norm = |norm: &Option<_>| norm.as_ref().map(|it| loader.norm(it)).transpose();
+                let (pre, op) = (norm(&it.pre)?, Operation::load(loader, &it.op)?);
+                Operation::Normed(Box::new(Normed { pre, op, post: norm(&it.post)? }))
             }
         })
     }
@@ -121,6 +141,14 @@ impl<D: Device> Operation<D> {
                 }
                 sum.map_or_else(|| device.zeros_like(input), Ok)
             }
+            Operation::Normed(it) => {
+                let Normed { pre, op, post } = &mut **it;
+                let normed = pre.as_ref().map(|norm| device.norm(norm, input)).transpose()?;
+                let result = op.forward(device, normed.as_ref().unwrap_or(input), step)?;
+                post.as_ref()
+                    .map_or(Ok(None), |norm| device.norm(norm, &result).map(Some))
+                    .map(|normed| normed.unwrap_or(result))
+            }
         }
     }
 
@@ -132,6 +160,7 @@ impl<D: Device> Operation<D> {
             Operation::Mlp(mlp) => mlp.first(),
             Operation::Experts(experts) => vec![experts.first()],
             Operation::Sum(parts) => parts.first().map(Operation::first).unwrap_or_default(),
+            Operation::Normed(it) => it.op.first(),
         }
     }
 
@@ -143,6 +172,7 @@ impl<D: Device> Operation<D> {
             Operation::Mlp(mlp) => mlp.precede(device, &later.first()),
             // Which of its products is the last one is not known before.
             Operation::Experts(_) => {}
+            Operation::Normed(it) => it.op.precede(device, later),
             Operation::Sum(parts) => {
                 if let Some(last) = parts.last_mut() {
                     last.precede(device, later);

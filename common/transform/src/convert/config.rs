@@ -84,7 +84,7 @@ pub(super) fn say_in_older_keys(
     let attention = || {
         model.layers.iter().flat_map(LayerSpec::ops).filter_map(|op| match op {
             Op::Attention(attention) => Some(attention),
-            Op::Latent(_) | Op::Mlp(_) | Op::Experts(_) | Op::Sum(_) => None,
+            Op::Latent(_) | Op::Mlp(_) | Op::Experts(_) | Op::Sum(_) | Op::Normed(_) => None,
         })
     };
     if let Some(whole) = attention().map(|it| it.head_dim).find(|whole| *whole != full.dim) {
@@ -110,7 +110,13 @@ pub(super) fn say_in_older_keys(
 }
 
 /// Families that mlx-lm reads by the keys of transformers 5, as they came after it.
-const KNOWN_BY_NEWER_KEYS: &[&str] = &["Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"];
+const KNOWN_BY_NEWER_KEYS: &[&str] = &[
+    "Ministral3ForCausalLM",
+    "Mistral3ForConditionalGeneration",
+    "Gemma4ForCausalLM",
+    "Gemma4ForConditionalGeneration",
+    "Gemma4UnifiedForConditionalGeneration",
+];
 /// Families whose number of experts had another name before.
 const COUNTED_AS_NUM_EXPERTS: &[&str] = &["Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM"];
 /// Families of which mlx-lm knows only a number that says which layers see a window.
@@ -129,7 +135,9 @@ fn say_number(config: &mut Map<String, Value>, key: &str, value: f64) {
 fn scaling(scaling: &RopeScaling) -> Option<Value> {
     let parameters = match scaling {
         RopeScaling::None => return None,
-        RopeScaling::Linear { factor } => json!({ "factor": factor }),
+        RopeScaling::Linear { factor } | RopeScaling::Proportional { factor, .. } => {
+            json!({ "factor": factor })
+        }
         RopeScaling::Llama3 {
             factor,
             low_freq_factor,

@@ -139,7 +139,7 @@ impl Shape<'_> {
         let (inner_size, experts) = match second {
             Op::Experts(it) => (it.expert.inner_size * it.chosen, Some(it)),
             Op::Mlp(it) => (it.inner_size, None),
-            Op::Attention(_) | Op::Latent(_) | Op::Sum(_) => {
+            Op::Attention(_) | Op::Latent(_) | Op::Sum(_) | Op::Normed(_) => {
                 return Err(missing("a network after attention"));
             }
         };
@@ -167,7 +167,7 @@ fn check_ends(arch: &Arch, spec: &ModelSpec) -> Result<(), Unsupported> {
             RopeScaling::None => true,
             RopeScaling::Linear { .. } => index == 0,
             RopeScaling::Llama3 { .. } => arch.divisors && index == 0,
-            RopeScaling::Yarn { .. } => false,
+            RopeScaling::Yarn { .. } | RopeScaling::Proportional { .. } => false,
         };
         if !is_fixed {
             let what =
@@ -198,7 +198,7 @@ fn check_layer(
         }
         Op::Experts(experts) if arch.experts => &experts.expert,
         Op::Mlp(_) => return refuse("a network beside experts"),
-        Op::Experts(_) | Op::Attention(_) | Op::Latent(_) | Op::Sum(_) => {
+        Op::Experts(_) | Op::Attention(_) | Op::Latent(_) | Op::Sum(_) | Op::Normed(_) => {
             return refuse("another operation than a network");
         }
     };

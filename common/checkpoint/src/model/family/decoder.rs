@@ -31,7 +31,7 @@ pub(super) struct Decoder {
     pub(super) head_dim: usize,
     inner_size: usize,
     vocab_size: usize,
-    eps: f64,
+    pub(super) eps: f64,
     max_position_embeddings: usize,
     pub(super) rotations: Vec<RotationSpec>,
     /// What the weights of norms are stored less.
@@ -130,6 +130,7 @@ impl Decoder {
             output_bias: false,
             qk_norm: None,
             qk_norm_after_rotation: false,
+            value_norm: None,
             scale: (self.head_dim as f64).powf(-0.5),
             softcap: None,
             query_scale: None,
@@ -185,6 +186,7 @@ impl Decoder {
                 branch(Op::Attention(attention), "post_attention_layernorm"),
                 branch(Op::Mlp(mlp.clone()), "post_feedforward_layernorm"),
             ],
+            scalar: None,
         }
     }
 
@@ -202,6 +204,7 @@ impl Decoder {
                 branch(before, Op::Attention(attention), after),
                 branch(before_mlp, Op::Mlp(mlp.clone()), after_mlp),
             ],
+            scalar: None,
         }
     }
 

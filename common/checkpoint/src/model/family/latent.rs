@@ -108,7 +108,8 @@ fn stretched(decoder: &Decoder, fields: &Fields<'_>) -> Result<f64, ConfigError>
         RopeScaling::None => 1.0,
         RopeScaling::Linear { factor }
         | RopeScaling::Llama3 { factor, .. }
-        | RopeScaling::Yarn { factor, .. } => factor,
+        | RopeScaling::Yarn { factor, .. }
+        | RopeScaling::Proportional { factor, .. } => factor,
     };
     // Of a scale of zero it is one, as it is of a context that was not stretched.
     Ok(if factor <= 1.0 { 1.0 } else { (0.1 * scale * factor.ln() + 1.0).powi(2) })

@@ -14,6 +14,7 @@ pub(super) const FAMILY: Family =
 
 const WRAPPER: Wrapper = Wrapper {
     architecture: FAMILY.architecture,
+    replaced: "",
     prefix: "language_model.",
     texts: &[("ministral3", ministral3::read), ("mistral", mistral::read)],
     others: &["vision_tower.", "multi_modal_projector."],

@@ -52,6 +52,8 @@ pub(super) fn softmax(path: &'static str, renormalise: bool) -> RouterSpec {
         groups: None,
         renormalise: renormalise.then_some(0.0),
         multiplier: 1.0,
+        norm: None,
+        expert_scale: None,
     }
 }
 
@@ -135,6 +137,7 @@ impl Decoder {
         let [gate, up, down] = names.modules;
         Ok(ExpertsSpec {
             router,
+            norm: None,
             count,
             chosen: fields.size(names.chosen, count)?,
             prefix: Name::Borrowed(names.prefix),

@@ -12,7 +12,9 @@ type Read = fn(&Fields<'_>) -> Result<ModelSpec, ConfigError>;
 pub(super) struct Wrapper {
     /// As in `architectures`.
     pub(super) architecture: &'static str,
-    /// What precedes the names that the text model has by itself.
+    /// How names of the text model begin that have another beginning here,
+    pub(super) replaced: &'static str,
+    /// and which.
     pub(super) prefix: &'static str,
     /// The kinds of text models (`model_type` of `text_config`) that it may have.
     pub(super) texts: &'static [(&'static str, Read)],
@@ -53,7 +55,10 @@ impl Wrapper {
 
     /// The text model with the names that it has here.
     fn around(&self, model: ModelSpec) -> ModelSpec {
-        let named = |name: &Name| Name::Owned(format!("{}{name}", self.prefix));
+        let named = |name: &Name| match name.strip_prefix(self.replaced) {
+            Some(rest) => Name::Owned(format!("{}{rest}", self.prefix)),
+            None => name.clone(),
+        };
         let mut final_norm = model.final_norm.clone();
         final_norm.path = named(&final_norm.path);
         ModelSpec {

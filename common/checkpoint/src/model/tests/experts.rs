@@ -98,7 +98,7 @@ fn a_token_reads_the_chosen_experts_and_everything_else() {
 }
 
 /// The operations of a layer's network: the experts, and what is beside them.
-fn parts(model: &ModelSpec, layer: usize) -> &[Op] {
+fn parts(model: &ModelSpec, layer: usize) -> Vec<&Op> {
     model.layers[layer].branches.last().unwrap().op.parts()
 }
 
@@ -107,12 +107,12 @@ fn a_network_beside_experts_is_as_wide_as_the_family_says() {
     for (name, width) in [("qwen2-moe", 64), ("glm4-moe", 48), ("dots1", 32), ("ernie4-5-moe", 32)]
     {
         let model = golden(name);
-        let [Op::Experts(_), Op::Mlp(shared)] = parts(&model, 3) else { panic!("{name}") };
+        let [Op::Experts(_), Op::Mlp(shared)] = parts(&model, 3)[..] else { panic!("{name}") };
         assert_eq!(shared.inner_size, width, "{name}");
         assert_eq!(shared.output_gate.is_some(), name == "qwen2-moe");
     }
     let none = with(configuration("glm4-moe"), json!({"n_shared_experts": 0}));
-    assert!(matches!(parts(&parse(&none).unwrap(), 3), [Op::Experts(_)]));
+    assert!(matches!(parts(&parse(&none).unwrap(), 3)[..], [Op::Experts(_)]));
 }
 
 #[test]

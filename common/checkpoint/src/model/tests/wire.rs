@@ -182,7 +182,7 @@ fn what_few_models_have_is_refused_by_its_name_too() {
             "cohere2",
             "/model/layers/1/branches/0/op/sum/0".to_owned(),
             json!({"sum": []}),
-            "a sum is part of a sum",
+            "is where it cannot be",
         ),
         (
             "arcee",
