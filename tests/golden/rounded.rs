@@ -15,6 +15,7 @@ const ROUTED: &[&str] = &[
     "deepseek-v3",
     "deepseek-v32",
     "glm4-moe-lite",
+    "gemma4-moe",
 ];
 /// Of so many rows of a prompt, or tokens of an answer, another expert may be chosen: a tenth.
 const MOST: usize = 10;

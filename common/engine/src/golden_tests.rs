@@ -48,6 +48,7 @@ const IN_BF16: &[&str] = &[
     "deepseek-v3",
     "deepseek-v32",
     "glm4-moe-lite",
+    "gemma4-moe",
 ];
 /// Those whose weights are packed.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];

@@ -48,6 +48,7 @@ const IN_BF16: &[&str] = &[
     "deepseek-v3",
     "deepseek-v32",
     "glm4-moe-lite",
+    "gemma4-moe",
 ];
 /// The models with packed weights.
 const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];
@@ -139,6 +140,7 @@ answers_as_the_reference_does! {
     deepseek_v3: "deepseek-v3",
     deepseek_v3_2: "deepseek-v32",
     glm4_moe_lite: "glm4-moe-lite",
+    gemma4_moe: "gemma4-moe",
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod dense;
 mod experts;
 mod families;
+mod gemma4;
 mod latent;
 mod rotations;
 mod wire;

@@ -12,6 +12,7 @@ mod ernie4_5_moe;
 mod exaone4;
 mod gemma2;
 mod gemma3;
+mod gemma4;
 mod glm4;
 mod glm4_moe;
 mod glm4_moe_lite;
@@ -69,6 +70,9 @@ pub const FAMILIES: &[Family] = &[
     ernie4_5_moe::FAMILY,
     ministral3::FAMILY,
     mistral3::FAMILY,
+    gemma4::TEXT,
+    gemma4::FAMILY,
+    gemma4::UNIFIED,
     deepseek_v3::FAMILY,
     deepseek_v3::KIMI_K2,
     deepseek_v32::FAMILY,
