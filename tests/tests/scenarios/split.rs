@@ -37,6 +37,22 @@ fn every_cut_of_a_model_with_biases_gives_the_same_bits() {
 }
 
 #[test]
+fn every_family_gives_the_same_bits_over_three_workers_and_in_other_chunks() {
+    let names = ["a", "b", "c"];
+    let workers = TestWorker::several(&names);
+    let master = Master::over(&workers);
+    for name in &golden::names() {
+        let golden = golden(name);
+        let alone = Master::alone().answer(&golden, &[], &["--chunk", "8"]);
+        let third = golden.num_layers / 3;
+        let place = [("a", 0, third), ("b", third, 2 * third), ("c", 2 * third, golden.num_layers)];
+        let split = master.answer(&golden, &place, &["--chunk", "5"]);
+        assert_eq!(split.stages.len(), 3, "{name}");
+        assert_same(&split, &alone, name);
+    }
+}
+
+#[test]
 fn random_splits_over_one_to_four_workers_give_the_same_bits() {
     println!("seed {SEED}");
     let golden = golden("llama-sharded");
