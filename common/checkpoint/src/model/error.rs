@@ -35,7 +35,7 @@ pub enum ConfigError {
     )]
     RotaryDim { rotary_dim: usize, head_dim: usize, factor: f64 },
     #[error(
-        "rope type {rope_type:?} in {field} is not supported; supported are default, linear, llama3, yarn and proportional"
+        "rope type {rope_type:?} in {field} is not supported; supported are default, linear, llama3 and yarn"
     )]
     UnsupportedRope { field: &'static str, rope_type: String },
     #[error("layer_types has {found} entries, num_hidden_layers is {expected}")]

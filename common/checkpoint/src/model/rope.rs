@@ -194,7 +194,7 @@ fn rotation(
         }
         "default" | "none" => RopeScaling::None,
         "linear" => RopeScaling::Linear { factor: required("factor", 0.0)? },
-        "proportional" => {
+        "proportional" if rotary.full_head_dim.is_some() => {
             let part = inside("partial_rotary_factor", 0.0, 1.0)?.unwrap_or(1.0);
             let factor = inside("factor", 0.0, limit::FACTOR)?.unwrap_or(1.0);
             // Rounded down twice, as the reference does.

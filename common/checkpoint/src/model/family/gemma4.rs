@@ -102,6 +102,10 @@ fn read_unified_text(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
 }
 
 fn read_with(fields: &Fields<'_>, defaults: Defaults) -> Result<ModelSpec, ConfigError> {
+    if fields.object("rope_parameters")?.is_none() {
+        // The reference has rotations of its own then, and passes what older files say by.
+        return Err(ConfigError::Missing { field: "rope_parameters".to_owned() });
+    }
     let (full_head_dim, full_kv_heads) = full_heads(fields)?;
     let rotary = Rotary { full_head_dim: Some(full_head_dim), ..ROTARY };
     let decoder = Decoder::read(fields, TEXT.architecture, rotary)?;

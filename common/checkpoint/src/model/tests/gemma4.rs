@@ -110,12 +110,17 @@ fn what_the_smallest_have_is_refused_by_its_name() {
         (json!({ "hidden_size_per_layer_input": 8 }), "hidden_size_per_layer_input"),
         (json!({ "hidden_size_per_layer_input": null }), "hidden_size_per_layer_input \"256\""),
         (json!({ "num_kv_shared_layers": 2 }), "num_kv_shared_layers"),
+        (json!({ "rope_parameters": null }), "rope_parameters is missing"),
         (json!({ "use_bidirectional_attention": "all" }), "use_bidirectional_attention"),
     ] {
         let error = changed(changes).unwrap_err().to_string();
         assert!(error.contains(field), "{error}");
     }
     assert!(changed(json!({ "use_bidirectional_attention": "vision" })).is_ok());
+    // No other family has its rotation.
+    let rope = json!({ "rope_type": "proportional", "partial_rotary_factor": 0.25 });
+    let error = refused(json!({ "rope_scaling": rope }));
+    assert!(matches!(error, ConfigError::UnsupportedRope { .. }), "{error}");
 }
 
 #[test]
