@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use cake_checkpoint::units::format_bytes;
 use cake_checkpoint::{Digest, KvDtype, LayerSpec, Manifest};
 use cake_engine::{DeviceKind, Numerics};
-use cake_proto::WireFormat;
+use cake_proto::{WireFormat, limits};
 use cake_stage::{ResidentCosts, stage_scratch_bytes};
 
 use crate::cluster::{Measured, Member, OfferedDevice};
@@ -70,6 +70,8 @@ pub struct Promise {
     pub parallel: usize,
     /// Element type of the KV cache.
     pub kv: KvDtype,
+    /// Slots for the state of recurrent layers; none where the model has no such layer.
+    pub state_slots: usize,
     /// How exactly products are computed.
     pub numerics: Numerics,
     /// Most prompt rows in one step.
@@ -79,6 +81,12 @@ pub struct Promise {
 }
 
 impl Promise {
+    /// Slots for the state of recurrent layers of so many sequences at once: where each one is, and two that it can be
+    /// gone on from.
+    pub fn state_slots_for(parallel: usize) -> usize {
+        parallel.saturating_mul(3).min(limits::STATE_SLOTS)
+    }
+
     /// KV blocks that every stage's pool has.
     pub fn kv_blocks(&self) -> usize {
         cake_engine::blocks_for(self.context) * self.parallel
@@ -205,6 +213,7 @@ pub fn input(
     let kept = |layer: &LayerSpec| {
         let layer = std::slice::from_ref(layer);
         cake_engine::kv_bytes(layer, promise.context, promise.parallel, promise.kv)
+            .saturating_add(cake_engine::state_bytes(layer, promise.state_slots))
     };
     let layers = config.layers.iter().enumerate();
     let layers: Vec<LayerCost> = layers
@@ -280,6 +289,7 @@ mod tests {
             context: 64,
             parallel: 1,
             kv: KvDtype::F16,
+            state_slots: 0,
             numerics: Numerics::Fast,
             chunk: 16,
             wire: WireFormat::F32,

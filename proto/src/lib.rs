@@ -24,7 +24,7 @@ pub mod wire_format;
 pub use client::{Client, ConnectError, Tag, connect};
 pub use error::ProtocolError;
 pub use failure::{Failure, FailureKind};
-pub use step::{Assembler, Incoming, Step, StepItem};
+pub use step::{Assembler, Incoming, StateSlots, Step, StepItem};
 pub use trace::TraceContext;
 pub use wire_format::WireFormat;
 

@@ -10,6 +10,8 @@ pub const ROWS: usize = 8192;
 pub const ITEMS: usize = 1024;
 /// Most KV blocks named by one step item.
 pub const BLOCKS: usize = 1 << 17;
+/// Most slots for the state of recurrent layers.
+pub const STATE_SLOTS: usize = 1 << 12;
 /// Widest hidden state accepted.
 pub const HIDDEN_SIZE: usize = 1 << 16;
 /// Most stages in a pipeline.

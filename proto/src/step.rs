@@ -44,8 +44,21 @@ pub struct StepItem {
     pub prompt: bool,
     /// KV blocks that hold positions `[0, position + rows)`.
     pub blocks: Vec<u32>,
+    /// Positions whose keys and values are there already and stay as they are; some of its own rows' perhaps.
+    pub known: usize,
+    /// Where the state of recurrent layers is, if the model has such.
+    pub state: Option<StateSlots>,
     /// The trace that stages go on with, if it is traced.
     pub trace: Option<TraceContext>,
+}
+
+/// The slots of the state of recurrent layers that one item reads and writes, of those that the master numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateSlots {
+    /// Holds the state before the item's rows; `None` where these are the sequence's first.
+    pub from: Option<u32>,
+    /// Gets the state after them; may be the same.
+    pub to: u32,
 }
 
 /// What a stream of frames says, one step at a time.
@@ -98,6 +111,8 @@ impl Step {
                     rows: item.rows as u32,
                     prompt: item.prompt,
                     blocks: item.blocks,
+                    known: item.known as u32,
+                    state: item.state.map(|StateSlots { from, to }| wire::StateSlots { from, to }),
                     trace: item.trace.map(|trace| trace.to_vec().into()).unwrap_or_default(),
                 })
                 .collect(),
@@ -245,6 +260,8 @@ impl Assembler {
                 rows: item.rows as usize,
                 prompt: item.prompt,
                 blocks: item.blocks,
+                known: item.known as usize,
+                state: item.state.map(|wire::StateSlots { from, to }| StateSlots { from, to }),
                 trace: match item.trace.as_ref() {
                     [] => None,
                     trace => Some(
@@ -284,6 +301,8 @@ mod tests {
                 rows,
                 prompt: true,
                 blocks: vec![0, 4],
+                known: 1,
+                state: Some(StateSlots { from: Some(3), to: 1 }),
                 trace: Some([7; 25]),
             }],
             rows,

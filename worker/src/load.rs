@@ -28,6 +28,7 @@ pub struct Load {
     /// As its name was given: which devices there are is not a question of the request.
     device: String,
     kv_blocks: usize,
+    state_slots: usize,
     max_positions: usize,
     max_rows: usize,
     planned_bytes: u64,
@@ -126,6 +127,7 @@ impl TryFrom<wire::LoadRequest> for Load {
         at_most("blobs", request.blobs.len(), limits::BLOBS)?;
         at_most("max_rows", request.max_rows as usize, limits::ROWS)?;
         at_most("kv_blocks", request.kv_blocks as usize, limits::BLOCKS)?;
+        at_most("state_slots", request.state_slots as usize, limits::STATE_SLOTS)?;
         let model = ModelSpec::from_wire(&request.model)?;
         at_most("hidden_size", model.hidden_size, limits::HIDDEN_SIZE)?;
         at_most("max_positions", request.max_positions as usize, model.max_position_embeddings)?;
@@ -153,6 +155,7 @@ impl TryFrom<wire::LoadRequest> for Load {
             wire: request.wire.try_into().map_err(unknown)?,
             kv: kv.map_err(|_| field("kv_dtype", &request.kv_dtype, "f32 or f16"))?,
             kv_blocks: request.kv_blocks as usize,
+            state_slots: request.state_slots as usize,
             max_positions: request.max_positions as usize,
             max_rows: request.max_rows as usize,
             planned_bytes: request.planned_bytes,
@@ -198,6 +201,7 @@ impl Load {
             kv: self.kv,
             kv_blocks: self.kv_blocks,
             block_positions: cake_engine::BLOCK_POSITIONS,
+            state_slots: self.state_slots,
             max_positions: self.max_positions,
             threads,
             device: offer.device,
@@ -256,7 +260,8 @@ impl Load {
         let (rows, positions) = (self.max_rows, self.max_positions);
         let scratch = stage_scratch_bytes(device, &self.model, rows, positions, context.threads);
         let copied = cake_engine::copied_bytes(layers);
-        let later = [kv, scratch, copied].into_iter().fold(0, u64::saturating_add);
+        let state = cake_engine::state_bytes(layers, self.state_slots);
+        let later = [kv, state, scratch, copied].into_iter().fold(0, u64::saturating_add);
         later.max(context.placement.copy_bytes())
     }
 }

@@ -29,6 +29,20 @@ pub struct BatchItem {
     pub prompt: bool,
     /// The blocks that hold positions `0..position + rows`, in order; more are ignored.
     pub blocks: Vec<u32>,
+    /// Positions whose keys and values are in the blocks already and stay as they are; some of its own rows' perhaps,
+    /// which then are computed for the state of recurrent layers.
+    pub known: usize,
+    /// Where the state of recurrent layers is; needed by stages that have such.
+    pub state: Option<StateSlots>,
+}
+
+/// The slots of the state of recurrent layers that one item reads and writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StateSlots {
+    /// Holds the state before the item's rows; `None` where these are the sequence's first, which begin with zeros.
+    pub from: Option<u32>,
+    /// Gets the state after them, over what was there; may be the same.
+    pub to: u32,
 }
 
 impl Batch {
@@ -149,7 +163,15 @@ mod tests {
     use super::*;
 
     fn item(position: usize, rows: usize, blocks: &[u32]) -> BatchItem {
-        BatchItem { sequence: 7, position, rows, prompt: false, blocks: blocks.to_vec() }
+        BatchItem {
+            sequence: 7,
+            position,
+            rows,
+            prompt: false,
+            blocks: blocks.to_vec(),
+            known: 0,
+            state: None,
+        }
     }
 
     fn check(item: BatchItem) -> Result<usize, Error> {

@@ -170,7 +170,15 @@ impl Model {
 
     /// Rows of a prompt.
     fn item(&self, sequence: u64, position: usize, rows: usize) -> BatchItem {
-        BatchItem { sequence, position, rows, prompt: true, blocks: self.blocks.clone() }
+        BatchItem {
+            sequence,
+            position,
+            rows,
+            prompt: true,
+            blocks: self.blocks.clone(),
+            known: 0,
+            state: None,
+        }
     }
 
     /// Logits of every row of one step.

@@ -39,7 +39,7 @@ mod step;
 #[cfg(test)]
 mod testing;
 
-pub use batch::{Batch, BatchItem};
+pub use batch::{Batch, BatchItem, StateSlots};
 pub use device::choice::own_devices;
 pub use device::cpu::agreement::{MatrixKinds, arithmetic, arithmetic_of, same_bits};
 pub use device::cpu::isa::choice::cpu_tier;
@@ -49,7 +49,9 @@ pub use device::cpu::pool::processors::default_threads;
 pub use embedding::Embedding;
 pub use error::Error;
 pub use head::Head;
-pub use memory::{block_bytes, blocks_for, copied_bytes, kv_bytes, resident_bytes, scratch_bytes};
+pub use memory::{
+    block_bytes, blocks_for, copied_bytes, kv_bytes, resident_bytes, scratch_bytes, state_bytes,
+};
 pub use options::{BLOCK_POSITIONS, DeviceKind, DeviceMemory, EngineOptions, Numerics};
 pub use probe::{HeadProbe, LayerProbe, PROBED_BYTES, probe_head, probe_layer};
 pub use reuse::{Reuse, give_back, keep_little, share_addresses};

@@ -43,6 +43,13 @@ pub fn block_bytes(layers: &[LayerSpec], kv: KvDtype) -> u64 {
     of_layers.fold(0, u64::saturating_add).saturating_mul(BLOCK_POSITIONS as u64)
 }
 
+/// Bytes of the state of recurrent layers among these, in so many slots.
+pub fn state_bytes(layers: &[LayerSpec], slots: usize) -> u64 {
+    let numbers = layers.iter().map(|layer| layer.kept().state as u64);
+    let numbers = numbers.fold(0, u64::saturating_add);
+    numbers.saturating_mul(F32_BYTES).saturating_mul(slots as u64)
+}
+
 /// Bytes that loading these layers takes beside their weights as they are stored: what is multiplied in another order than
 /// it is stored in, in f32 where it is packed.
 pub fn copied_bytes(layers: &[LayerSpec]) -> u64 {

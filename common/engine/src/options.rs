@@ -199,6 +199,8 @@ pub struct EngineOptions {
     pub kv_blocks: usize,
     /// Positions in one block.
     pub block_positions: usize,
+    /// Slots for the state of recurrent layers; slot numbers are below this.
+    pub state_slots: usize,
     /// Positions a sequence may have at most.
     pub max_positions: usize,
     /// Threads for the arithmetic; 0 for as many as [`default_threads`](crate::default_threads).
@@ -217,6 +219,7 @@ impl EngineOptions {
             kv: KvDtype::F32,
             kv_blocks,
             block_positions: BLOCK_POSITIONS,
+            state_slots: 0,
             max_positions: kv_blocks.saturating_mul(BLOCK_POSITIONS),
             threads: 0,
             device: DeviceKind::Cpu,

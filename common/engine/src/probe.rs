@@ -117,7 +117,15 @@ pub fn probe_layer(
     let layers = LayerRange::new(0, depth);
     let mut stage = Stage::load(&narrow, layers, &|name| weights.get(name).cloned(), &options)?;
     let blocks = (0..options.kv_blocks as u32).collect();
-    let item = BatchItem { sequence: 0, position: POSITION, rows: 1, prompt: false, blocks };
+    let item = BatchItem {
+        sequence: 0,
+        position: POSITION,
+        rows: 1,
+        prompt: false,
+        blocks,
+        known: 0,
+        state: None,
+    };
     let batch = Batch { items: vec![item] };
     let hidden = vec![0.01; narrow.hidden_size];
     let Timed { each, quiet } =

@@ -39,8 +39,15 @@ fn model(sparse_step: usize, (count, chosen, renormalise): (usize, usize, bool))
 
 /// What the stage makes of all rows, each a generated one of a sequence of its own.
 fn computed(made: &Made, options: &EngineOptions) -> Vec<f32> {
-    let item =
-        |sequence| BatchItem { sequence, position: 0, rows: 1, prompt: false, blocks: vec![0] };
+    let item = |sequence| BatchItem {
+        sequence,
+        position: 0,
+        rows: 1,
+        prompt: false,
+        blocks: vec![0],
+        known: 0,
+        state: None,
+    };
     let batch = Batch { items: (0..ROWS as u64).map(item).collect() };
     made.stage(options).forward(&batch, hidden(ROWS, made.model.hidden_size)).unwrap()
 }

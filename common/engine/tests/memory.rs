@@ -76,7 +76,7 @@ impl Layout {
         let blocks: Vec<u32> = (0..context.div_ceil(16) as u32).collect();
         let item = |sequence, rows, prompt| {
             let (position, blocks) = (context - rows, blocks.clone());
-            BatchItem { sequence, position, rows, prompt, blocks }
+            BatchItem { sequence, position, rows, prompt, blocks, known: 0, state: None }
         };
         let prompt = match self {
             Layout::Prompt => rows,

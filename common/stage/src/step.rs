@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use cake_checkpoint::{DamagedFile, LayerRange};
 use cake_engine::{self as engine, Batch, BatchItem, Stage};
 use cake_proto::failure::first_non_finite;
-use cake_proto::{Failure, FailureKind, Step, StepItem};
+use cake_proto::{Failure, FailureKind, StateSlots, Step, StepItem};
 use tracing::{Span, debug_span, warn};
 
 /// A step that waits for a stage, and the time that it spends there as a part of what each of its
@@ -177,5 +177,7 @@ fn item(item: &StepItem) -> BatchItem {
         rows: item.rows,
         prompt: item.prompt,
         blocks: item.blocks.clone(),
+        known: item.known,
+        state: item.state.map(|StateSlots { from, to }| engine::StateSlots { from, to }),
     }
 }

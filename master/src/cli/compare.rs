@@ -16,7 +16,7 @@ use crate::deployment::{PlanRequest, Prepared, prepare};
 use crate::pipeline::{self, Opening, Pipeline, StageSpec};
 use crate::planner::PlannedStage;
 use crate::state::State;
-use cake_proto::StepItem;
+use cake_proto::{StateSlots, StepItem};
 
 /// Rows of the probe: enough that positions and attention count.
 const ROWS: usize = 16;
@@ -217,9 +217,10 @@ impl Prepared {
 
 /// The answer to one step of the probe.
 async fn answer(pipeline: &Pipeline, hidden: Vec<f32>) -> Result<Vec<f32>, Error> {
+    let state = Some(StateSlots { from: None, to: 0 }); // Where no layer has one, nobody looks.
     let blocks = (0..ROWS.div_ceil(BLOCK_POSITIONS) as u32).collect();
     let (sequence, position, rows, prompt) = (1, 0, ROWS, true);
-    let item = StepItem { sequence, position, rows, blocks, prompt, trace: None };
+    let item = StepItem { sequence, position, rows, blocks, prompt, known: 0, state, trace: None };
     let wanted = (0..ROWS as u32).collect();
     let lost = crate::generate::Error::from;
     let ticket = pipeline.submit(vec![item], hidden, wanted).await.map_err(lost)?;

@@ -161,6 +161,7 @@ impl Prepared {
             kv: self.chosen.promise.kv,
             kv_blocks: self.chosen.promise.kv_blocks(),
             block_positions: cake_engine::BLOCK_POSITIONS,
+            state_slots: self.chosen.promise.state_slots,
             max_positions: self.chosen.promise.context,
             threads: self.threads,
             device: self.device,

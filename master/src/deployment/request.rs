@@ -64,9 +64,11 @@ impl PlanRequest {
         if blocks > limits::BLOCKS {
             return Err(Error::TooManyBlocks { context, parallel, blocks });
         }
+        let is_recurrent = checkpoint.config.layers.iter().any(|layer| layer.kept().state > 0);
         Ok(Promise {
             context,
             parallel,
+            state_slots: if is_recurrent { Promise::state_slots_for(parallel) } else { 0 },
             kv: self.kv.unwrap_or(match self.numerics {
                 Numerics::Exact => KvDtype::F32,
                 Numerics::Fast => KvDtype::F16,

@@ -415,6 +415,8 @@ mod tests {
             rows: 1,
             prompt: false,
             blocks: vec![0],
+            known: 0,
+            state: None,
             trace: None,
         };
         for wrong in [

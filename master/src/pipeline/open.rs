@@ -169,6 +169,7 @@ async fn load(spec: &StageSpec<'_>, opening: &Opening<'_>, model: Bytes) -> Resu
         numerics: promise.numerics.to_string(),
         wire: wire::WireFormat::from(promise.wire).into(),
         device: spec.device.to_owned(),
+        state_slots: promise.state_slots as u32,
     };
     let mut client = spec.member.client.clone();
     let mut events = within(name, "load its layers", client.load(request)).await?;

@@ -84,7 +84,16 @@ mod tests {
     use super::*;
 
     fn item(rows: usize, prompt: bool) -> StepItem {
-        StepItem { sequence: 1, position: 7, rows, prompt, blocks: vec![0], trace: None }
+        StepItem {
+            sequence: 1,
+            position: 7,
+            rows,
+            prompt,
+            blocks: vec![0],
+            known: 0,
+            state: None,
+            trace: None,
+        }
     }
 
     /// So many steps that took the stages these times.

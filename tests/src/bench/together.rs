@@ -7,8 +7,8 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use cake_checkpoint::{Checkpoint, KvDtype, LayerRange, MappedTensor, Scheme};
 use cake_engine::{
-    Batch, BatchItem, Embedding, EngineOptions, Head, SamplingOptions, Stage, Weights, blocks_for,
-    sample,
+    Batch, BatchItem, Embedding, EngineOptions, Head, SamplingOptions, Stage, StateSlots, Weights,
+    blocks_for, sample,
 };
 use cake_master::model::Model;
 use cake_master::place::OwnWeights;
@@ -123,6 +123,7 @@ impl Whole {
             kv: KvDtype::F16,
             max_positions: PROMPT + ANSWER,
             threads: THREADS,
+            state_slots: MANY,
             ..EngineOptions::new(MANY * blocks_for(PROMPT + ANSWER))
         };
         let layers = LayerRange::new(0, config.layers.len());
@@ -174,6 +175,8 @@ impl Whole {
             rows: ids.len() / sequences,
             prompt: position == 0,
             blocks: (sequence * blocks..(sequence + 1) * blocks).collect(),
+            known: 0,
+            state: Some(StateSlots { from: (position > 0).then_some(sequence), to: sequence }),
         };
         let batch = Batch { items: (0..sequences as u32).map(item).collect() };
         Ok(self.stage.forward(&batch, self.embedding.forward(ids)?)?)

@@ -1,6 +1,6 @@
 //! Every message that a master or a worker takes, and what is made of it.
 use cake_master::cluster::Offer;
-use cake_proto::{Assembler, Step, WireFormat, shut_out, wire};
+use cake_proto::{Assembler, StateSlots, Step, StepItem, WireFormat, shut_out, wire};
 use cake_worker::load::Load;
 use prost::Message;
 
@@ -102,12 +102,14 @@ fn load() -> wire::LoadRequest {
 }
 
 fn step() -> Step {
-    let item = cake_proto::StepItem {
+    let item = StepItem {
         sequence: 3,
         position: 0,
         rows: 2,
         blocks: vec![0, 1],
         prompt: true,
+        known: 1,
+        state: Some(StateSlots { from: Some(2), to: 1 }),
         trace: None,
     };
     Step {

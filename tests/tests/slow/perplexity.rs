@@ -61,7 +61,15 @@ impl Scorer {
     /// Negative log-likelihood of every token but the first, summed.
     fn score(&mut self, ids: &[u32]) -> f64 {
         let (rows, blocks) = (ids.len(), self.blocks.clone());
-        let item = BatchItem { sequence: 1, position: 0, rows, prompt: true, blocks };
+        let item = BatchItem {
+            sequence: 1,
+            position: 0,
+            rows,
+            prompt: true,
+            blocks,
+            known: 0,
+            state: None,
+        };
         let hidden = self.embedding.forward(ids).expect("known tokens");
         let hidden = self.stage.forward(&Batch { items: vec![item] }, hidden).expect("a step");
         let logits = self.head.forward(hidden, rows).expect("logits");

@@ -254,13 +254,15 @@ pub enum Activation {
     Sigmoid,
 }
 
-/// What a layer keeps of each position of a sequence, in numbers.
+/// What a layer keeps of a sequence, in numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Kept {
-    /// Of keys.
+    /// Of keys, of each position.
     pub keys: usize,
-    /// Of values.
+    /// Of values, of each position.
     pub values: usize,
+    /// Of recurrent state, in f32, however many positions there are.
+    pub state: usize,
 }
 
 impl Kept {

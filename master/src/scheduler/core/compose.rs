@@ -46,6 +46,8 @@ impl ComposedStep {
             rows,
             prompt,
             blocks: lease.blocks(end).to_vec(),
+            known: begin,
+            state: None,
             trace: None,
         });
         let chooses = end == sampler.ids().len();

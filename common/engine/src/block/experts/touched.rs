@@ -95,7 +95,15 @@ fn a_decoded_token_reads_the_experts_that_it_goes_to_and_no_others() {
     let loaded = touched(&file);
     let mut random = Random::new(11);
     let hidden = (0..model.hidden_size).map(|_| random.signed()).collect();
-    let item = BatchItem { sequence: 0, position: 0, rows: 1, prompt: false, blocks: vec![0] };
+    let item = BatchItem {
+        sequence: 0,
+        position: 0,
+        rows: 1,
+        prompt: false,
+        known: 0,
+        state: None,
+        blocks: vec![0],
+    };
     let after = stage.forward(&Batch { items: vec![item] }, hidden).unwrap();
     assert!(after.iter().all(|value| value.is_finite()));
     let read = touched(&file);
