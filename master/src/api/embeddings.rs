@@ -87,6 +87,7 @@ pub(super) async fn create(
 /// How many of these prompts, from the first, find room at once where nobody else runs; at least one.
 fn runs_together(prompts: &[Vec<u32>], limits: &Limits) -> usize {
     let most = limits.most_running.min(limits.queue.saturating_add(limits.parallel));
+    let most = if limits.state_slots > 0 { most.min(limits.state_slots) } else { most };
     let mut free = limits.kv_blocks;
     let fits = prompts.iter().take(most).take_while(|ids| {
         let left = free.checked_sub(blocks_for(ids.len()));
@@ -126,6 +127,7 @@ mod tests {
             parallel: 2,
             most_running: 20,
             kv_blocks: 2 * blocks_for(1024),
+            state_slots: 0,
             chunk: Chunk::exactly(64),
             prompt_rows: 64,
             queue: 10,
@@ -134,6 +136,8 @@ mod tests {
         assert_eq!(runs_together(&texts(50, 1), &limits), 12, "places");
         let limits = Limits { queue: 64, ..limits };
         assert_eq!(runs_together(&texts(50, 1), &limits), 20, "sequences");
+        let recurrent = Limits { state_slots: 6, ..limits };
+        assert_eq!(runs_together(&texts(50, 1), &recurrent), 6, "slots");
         assert_eq!(runs_together(&texts(3, 1), &limits), 3, "texts");
         assert_eq!(runs_together(&texts(50, 512), &limits), 4, "blocks");
         assert_eq!(runs_together(&texts(50, 5000), &limits), 1, "too long: refused by itself");

@@ -228,6 +228,7 @@ mod tests {
             parallel: 4,
             most_running: 20,
             kv_blocks: 64,
+            state_slots: 0,
             chunk: Chunk::exactly(64),
             prompt_rows: 64,
             queue: 60,

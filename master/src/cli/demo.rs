@@ -159,8 +159,7 @@ async fn answer(
     out::line(format_args!("\n> {question}\n"))?;
     let mut writer = Writer::new(&text, &[], true);
     let mut first_token = None;
-    let kv_blocks = prepared.promise().kv_blocks();
-    let generator = Generator { pipeline: &pipeline, ends: &ends, kv_blocks };
+    let generator = Generator { pipeline: &pipeline, ends: &ends, promise: prepared.promise() };
     let answer = generator
         .generate(&prompt, &options, |id| {
             first_token.get_or_insert_with(|| started.elapsed());

@@ -83,8 +83,8 @@ impl Args {
         let pipeline = prepared.open(&mut pushed).await?;
         let ends = prepared.ends()?;
         let ready_seconds = started.elapsed().as_secs_f64();
-        let kv_blocks = prepared.promise().kv_blocks();
-        let generator = Generator { pipeline: &pipeline, ends: &ends, kv_blocks };
+        let promise = prepared.promise();
+        let generator = Generator { pipeline: &pipeline, ends: &ends, promise };
         let mut writer = Writer::new(&text, &self.sample.stop, !self.json);
         let answer = generator.generate(&prompt, &options, |id| writer.token(id)).await?;
         let output = writer.finish();

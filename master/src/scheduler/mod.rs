@@ -8,12 +8,12 @@
 //! master's head. The task is watched: its end is an error that everybody hears ([`Scheduler::ended`]).
 //!
 //! Invariants:
-//! - A sequence that was admitted never waits for blocks: all that it may need are promised to it. The loss of a stage
-//!   is the one exception: what sequences shared they hold for themselves then, until everything is computed again, and
-//!   whoever finds no room waits, before all that were never admitted.
+//! - A sequence that was admitted never waits for blocks, nor for a slot for its state: all that it may need are promised
+//!   to it. The loss of a stage is the one exception: what sequences shared they hold for themselves then, until everything
+//!   is computed again, and whoever finds no room waits, before all that were never admitted.
 //! - Those that wait are admitted in the order in which they came.
 //! - Steps pass every stage in the order of their submission, so that blocks can be given to another
-//!   sequence as soon as no later step reads them for the first.
+//!   sequence as soon as no later step reads them for the first. The same holds for slots.
 
 mod actor;
 mod cache;

@@ -24,6 +24,9 @@ pub struct Limits {
     pub most_running: usize,
     /// KV blocks of every stage.
     pub kv_blocks: usize,
+    /// Slots of every stage for the state of recurrent layers, and so the most sequences at once; 0 if the model has no
+    /// such layer.
+    pub state_slots: usize,
     /// How a prompt is cut into steps.
     pub chunk: Chunk,
     /// Most prompt rows in one step, of all prompts.
@@ -212,6 +215,8 @@ pub struct Load {
     pub steps: usize,
     /// KV blocks of every stage.
     pub kv_blocks: Usage,
+    /// Slots of every stage for the state of recurrent layers; none if the model has no such layer.
+    pub state_slots: Usage,
 }
 
 impl Limits {
@@ -222,6 +227,7 @@ impl Limits {
             parallel: promise.parallel,
             most_running: promise.most_sequences(),
             kv_blocks: promise.kv_blocks(),
+            state_slots: promise.state_slots,
             chunk,
             prompt_rows: promise.chunk,
             queue,

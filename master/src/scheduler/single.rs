@@ -13,6 +13,7 @@ use super::want::{Chosen, Want};
 use super::{Choice, Error, Event, Goal, Limits, OnLoss, Request, Scope};
 use crate::generate::{self, Answer, Ends, Finish, Options, StepTiming, Timing};
 use crate::pipeline::{Pipeline, Ticket};
+use crate::sizing::Promise;
 
 /// Its number on every stage.
 const SEQUENCE: u64 = 1;
@@ -23,8 +24,8 @@ pub struct Generator<'a> {
     pub pipeline: &'a Pipeline,
     /// The master's own parts.
     pub ends: &'a Ends,
-    /// KV blocks of every stage.
-    pub kv_blocks: usize,
+    /// What the pipeline has room for.
+    pub promise: &'a Promise,
 }
 
 impl Generator<'_> {
@@ -67,7 +68,9 @@ impl Generator<'_> {
             context,
             parallel: 1,
             most_running: 1,
-            kv_blocks: self.kv_blocks,
+            kv_blocks: self.promise.kv_blocks(),
+            // Nobody begins where this one was: it needs no snapshots, only a slot if there are any.
+            state_slots: self.promise.state_slots.min(1),
             chunk,
             prompt_rows: context,
             queue: 0,

@@ -227,8 +227,7 @@ async fn token(generation: &mut Generation) -> u32 {
 async fn both(bench: &Bench, prompt: Vec<u32>, max_tokens: usize) -> [(Vec<u32>, String); 2] {
     let Promise { context, .. } = bench.promise;
     let (pipeline, ends) = (bench.pipeline().await, bench.ends());
-    let kv_blocks = bench.promise.kv_blocks();
-    let generator = Generator { pipeline: &pipeline, ends: &ends, kv_blocks };
+    let generator = Generator { pipeline: &pipeline, ends: &ends, promise: &bench.promise };
     let options = generate::Options {
         sampling: Default::default(),
         max_tokens,

@@ -1,4 +1,6 @@
-//! KV blocks of all sequences: which are free, which are held, and which keep a prefix for later.
+//! KV blocks of all sequences: which are free, which are held, and which keep a prefix for later. Beside them are the
+//! slots for the state of recurrent layers (`states`), if the model has such: a sequence holds blocks and a state, and both
+//! come to be known by the same prefix.
 //!
 //! A block is in one of three states:
 //!
@@ -13,12 +15,20 @@
 //! A known block is full and never written again, so every sequence that begins with its prefix may read
 //! it. It is found by the block before it and its own token ids, compared as they are: no hash decides. The first
 //! block of a chain is found by the scope that computed it: nobody learns what prompts of another scope began with.
+//!
+//! With recurrent layers, a sequence that finds known blocks shares them all the same, but begins at the last of them
+//! that has a snapshot of the state, or at position 0: rows up to the end of those blocks are computed once more for the
+//! state alone, and write no keys and values.
 
 use std::collections::{BTreeMap, HashMap};
 
 use cake_engine::{BLOCK_POSITIONS, blocks_for};
+use cake_proto::StateSlots;
 use serde::Serialize;
 
+use states::{StateIn, States};
+
+mod states;
 #[cfg(test)]
 mod tests;
 
@@ -51,9 +61,10 @@ impl Scope {
     }
 }
 
-/// The blocks of every stage's pool: all stages have the same ones.
+/// The blocks and slots of every stage's pools: all stages have the same ones.
 #[derive(Debug)]
 pub(super) struct KvCache {
+    states: States,
     free: Vec<u32>,
     /// Known blocks.
     nodes: HashMap<NodeId, Node>,
@@ -76,24 +87,40 @@ struct Node {
     idle_since: Option<u64>,
 }
 
-/// The blocks that one sequence holds. Given back with [`KvCache::release`].
+/// The blocks that one sequence holds, and where its state is. Given back with [`KvCache::release`].
 #[derive(Debug, Default)]
 pub(super) struct Lease {
     scope: Scope,
     blocks: Vec<u32>,
     /// The first blocks of it that are known, which others may hold too.
     known: Vec<NodeId>,
+    /// How many of them were known when it began.
+    shared: usize,
     /// No later block can become known, since an equal one is known already.
     private: bool,
     /// Blocks that it may still take.
     promised: usize,
+    state: StateIn,
+    /// The block after which it last kept its state until it would do so again.
+    kept: Option<NodeId>,
+}
+
+/// How long the state after some rows is worth a slot, if they end a known block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keep {
+    /// It is not.
+    No,
+    /// Until the slot is needed: others may begin there.
+    Long,
+    /// Until the sequence keeps a later one: whoever goes on with all of it begins at the last.
+    UntilNext,
 }
 
 /// There is no room now; there will be once others have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full;
 
-/// How blocks are used.
+/// How blocks are used, or slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Usage {
     /// All there are.
@@ -107,9 +134,10 @@ pub struct Usage {
 }
 
 impl KvCache {
-    /// A pool of `total` blocks, all free.
-    pub(super) fn new(total: usize) -> Self {
+    /// Pools of `total` blocks and of `state_slots` slots, all free. Without recurrent layers there are no slots.
+    pub(super) fn new(total: usize, state_slots: usize) -> Self {
         Self {
+            states: States::new(state_slots),
             // Taken from the end: low numbers first, so that a short sequence touches little memory.
             free: (0..total as u32).rev().collect(),
             nodes: HashMap::new(),
@@ -123,10 +151,10 @@ impl KvCache {
     }
 
     /// A lease for a sequence of `scope` that begins with `prompt` and grows to at most `positions` tokens, and how
-    /// many of the prompt's tokens are there already. The last one never is: its logits are needed.
+    /// many of the prompt's tokens need not be computed. The last one always is: its logits are needed.
     ///
     /// # Errors
-    /// [`Full`] if the blocks that it may come to need cannot be promised now.
+    /// [`Full`] if the blocks that it may come to need, or a slot, cannot be promised now.
     pub(super) fn admit(
         &mut self,
         scope: Scope,
@@ -141,6 +169,7 @@ impl KvCache {
         if available < self.promised + promised {
             return Err(Full);
         }
+        let (state, begin) = self.states.begin(&known)?;
         for node in &known {
             let node = self.nodes.get_mut(node).expect("found above");
             node.holders += 1;
@@ -150,8 +179,10 @@ impl KvCache {
         }
         self.promised += promised;
         let blocks = known.iter().map(|node| self.nodes[node].block).collect();
-        let reused = known.len() * BLOCK_POSITIONS;
-        Ok((Lease { scope, blocks, known, private: false, promised }, reused))
+        let shared = known.len();
+        let lease =
+            Lease { scope, blocks, known, shared, private: false, promised, state, kept: None };
+        Ok((lease, begin * BLOCK_POSITIONS))
     }
 
     /// The longest chain of known blocks of `scope` that `ids` begins with.
@@ -193,6 +224,7 @@ impl KvCache {
         if self.children.get(&node.key) == Some(&id) {
             self.children.remove(&node.key);
         }
+        self.states.drop_idle(id); // Nobody is at a snapshot of a block that nobody holds.
         node.block
     }
 
@@ -217,8 +249,32 @@ impl KvCache {
         }
     }
 
-    /// Takes back what a sequence held; known blocks stay until their room is needed.
+    /// Lets a sequence go on by rows that end at position `end`, after they were covered and published: the slots that
+    /// they read and write, if the model has a state. What is written is kept there for as long as `keep` says, unless it
+    /// does not end a known block, or that has a snapshot already.
+    pub(super) fn advance(
+        &mut self,
+        lease: &mut Lease,
+        end: usize,
+        keep: Keep,
+    ) -> Option<StateSlots> {
+        let slots = self.states.advance(&mut lease.state)?;
+        let is_border = end.is_multiple_of(BLOCK_POSITIONS);
+        let block = (end / BLOCK_POSITIONS).checked_sub(1).filter(|_| is_border);
+        if keep != Keep::No
+            && let Some(node) = block.and_then(|block| lease.known.get(block))
+            && self.states.keep(&mut lease.state, *node)
+            && keep == Keep::UntilNext
+            && let Some(before) = lease.kept.replace(*node)
+        {
+            self.states.drop_idle(before);
+        }
+        Some(slots)
+    }
+
+    /// Takes back what a sequence held; known blocks and snapshots stay until their room is needed.
     pub(super) fn release(&mut self, lease: Lease) {
+        self.states.end(lease.state);
         self.promised -= lease.promised;
         self.free.extend(lease.blocks[lease.known.len()..].iter().rev());
         // From the end, so that of a chain the last block goes first.
@@ -241,12 +297,18 @@ impl KvCache {
         }
         // Those that are held are not found any more.
         self.children.clear();
+        self.states.forget();
     }
 
-    /// How they are used.
+    /// How blocks are used.
     pub(super) fn usage(&self) -> Usage {
         let (free, idle) = (self.free.len(), self.idle.len());
         Usage { total: self.total, held: self.total - free - idle, idle, free }
+    }
+
+    /// How slots are used; there are none without recurrent layers.
+    pub(super) fn state_usage(&self) -> Usage {
+        self.states.usage()
     }
 }
 
@@ -261,5 +323,16 @@ impl Lease {
     /// The blocks of positions `[0, positions)`, in order.
     pub(super) fn blocks(&self, positions: usize) -> &[u32] {
         &self.blocks[..blocks_for(positions)]
+    }
+
+    /// Positions whose keys and values were there when it began; more perhaps than need not be computed.
+    pub(super) fn shared(&self) -> usize {
+        self.shared * BLOCK_POSITIONS
+    }
+
+    /// Whether its state is in a snapshot.
+    #[cfg(test)]
+    pub(super) fn is_at_snapshot(&self) -> bool {
+        matches!(self.state, StateIn::Snapshot(_))
     }
 }

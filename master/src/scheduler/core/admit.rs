@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::effect::Effect;
-use super::sequence::{Running, Waiting};
+use super::sequence::{Running, Waiting, stops};
 use super::shape::PipelineShape;
 use super::state::Core;
 use crate::scheduler::request::{Goal, Request};
@@ -66,6 +66,11 @@ impl Core {
             unreachable!("it was there a moment ago");
         };
         let prompt_len = request.prompt.len();
+        let stops = match request.goal {
+            // In the only slot nothing is kept: the next rows of the same sequence go on in it.
+            Goal::Answer(_) if self.limits.state_slots > 1 => stops(lease.shared(), prompt_len),
+            _ => Vec::new(),
+        };
         self.effects.push(Effect::Begun {
             sequence,
             waited: now.saturating_sub(since),
@@ -80,6 +85,7 @@ impl Core {
         self.running.push(Running {
             sequence,
             scope: request.scope,
+            shares: lease.shared() > 0,
             lease: Some(lease),
             known: prompt_len,
             submitted: reused,
@@ -87,6 +93,7 @@ impl Core {
             losses: 0,
             lost_since: None,
             prompt_len,
+            stops,
             chunk_rows: pipeline.chunk.rows(prompt_len - reused),
             longest,
             stop_ids: request.stop_ids,
@@ -96,7 +103,6 @@ impl Core {
             pool,
             sampler: Some(Box::new(Sampler::new(request.prompt, choice))),
             admitted_before: self.next_step,
-            shares: reused > 0,
         });
         true
     }

@@ -33,21 +33,23 @@ impl ComposedStep {
 
     /// Adds the next `rows` rows of a sequence that has a place and whose sampler is here.
     fn add(&mut self, cache: &mut KvCache, one: &mut Running, rows: usize) {
+        let (begin, end) = (one.submitted, one.submitted + rows);
+        let keep = one.keep(end);
         let Some(lease) = &mut one.lease else { return };
         let Some(sampler) = one.sampler.take() else { return };
-        let (begin, end) = (one.submitted, one.submitted + rows);
         // What it is decides its arithmetic: a prompt's rows and generated ones are never one item.
         let prompt = begin < sampler.prompt_len();
         cache.cover(lease, end);
         cache.publish(lease, &sampler.ids()[..end]);
+        let state = cache.advance(lease, end, keep);
         self.items.push(StepItem {
             sequence: one.sequence,
             position: begin,
             rows,
             prompt,
             blocks: lease.blocks(end).to_vec(),
-            known: begin,
-            state: None,
+            known: begin.max(lease.shared()),
+            state,
             trace: None,
         });
         let chooses = end == sampler.ids().len();

@@ -35,7 +35,7 @@ impl Core {
             let error = Error::LostAgain { losses: MOST_LOSSES };
             self.end(sequence, Some(Event::Failed(error)));
         }
-        self.cache = KvCache::new(self.limits.kv_blocks);
+        self.cache = KvCache::new(self.limits.kv_blocks, self.limits.state_slots);
         for one in &mut self.running {
             one.rewind(now);
             one.chunk_rows = pipeline.chunk.rows(one.known);

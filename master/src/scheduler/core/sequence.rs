@@ -4,10 +4,20 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::scheduler::cache::{Lease, Scope};
+use cake_engine::BLOCK_POSITIONS;
+
+use crate::scheduler::cache::{Keep, Lease, Scope};
 use crate::scheduler::request::Request;
 use crate::scheduler::sampler::Sampler;
 use crate::scheduler::want::Pool;
+
+/// Positions of a prompt after which its state is kept for others, ascending. One is where it parts from prompts of which
+/// it shares the first `shared` positions: what is common to them others may begin with, too. The other one is the last
+/// where the same prompt could be gone on from: whole blocks before its last token, which is always computed.
+pub(super) fn stops(shared: usize, prompt_len: usize) -> Vec<usize> {
+    let last = prompt_len.saturating_sub(1) / BLOCK_POSITIONS * BLOCK_POSITIONS;
+    vec![shared, last]
+}
 
 /// A sequence that has no place yet.
 pub(super) struct Waiting {
@@ -38,6 +48,8 @@ pub(super) struct Running {
     /// When the first of them was.
     pub(super) lost_since: Option<Duration>,
     pub(super) prompt_len: usize,
+    /// Positions of its prompt after which its state is kept for others, as [`stops`] gives them; none without a state.
+    pub(super) stops: Vec<usize>,
     /// Most rows of it in one step.
     pub(super) chunk_rows: usize,
     /// Tokens that it may grow to.
@@ -59,12 +71,23 @@ impl Running {
         if self.is_ready || self.lease.is_none() { 0 } else { self.known - self.submitted }
     }
 
-    /// Those of them that may go into the next step: of the prompt or generated ones, which are
+    /// Those of them that may go into the next step: of the prompt up to its next stop, or generated ones, which are
     /// computed in different ways.
     pub(super) fn next_unread(&self) -> usize {
-        let prompt = self.prompt_len.saturating_sub(self.submitted).min(self.unread());
+        let stop = self.stops.iter().find(|stop| **stop > self.submitted);
+        let prompt_end = stop.copied().unwrap_or(self.prompt_len);
+        let prompt = prompt_end.saturating_sub(self.submitted).min(self.unread());
         let alike = if prompt > 0 { prompt } else { self.unread() };
         alike.min(self.chunk_rows)
+    }
+
+    /// How long the state after the rows up to `end` is of use to anybody.
+    pub(super) fn keep(&self, end: usize) -> Keep {
+        match end > self.prompt_len {
+            true => Keep::UntilNext,
+            false if self.stops.contains(&end) => Keep::Long,
+            false => Keep::No,
+        }
     }
 
     /// Forgets what the stages held of it. If they held something, it may be the cause of their loss.

@@ -1,13 +1,14 @@
 //! Seeded simulations of the core over a small model of stages: steps in flight, answers that come late and out of
 //! order, losses of the pipeline at any moment, steps that fail, cancels, full pools, ends of context, embeddings beside
-//! answers, and prefixes that several scopes share.
+//! answers, and prefixes that several scopes share, with recurrent layers and without.
 //!
-//! Whatever happens, no token is lost, repeated or another one; no block is lost; whoever asked is heard in order of
-//! arrival, and nobody waits for ever.
+//! Whatever happens, no token is lost, repeated or another one; no block and no slot is lost; whoever asked is heard in
+//! order of arrival, and nobody waits for ever.
 
 mod asked;
 mod model;
 mod seen;
+mod slots;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -22,6 +23,7 @@ use crate::scheduler::want::{Chosen, Failed};
 use asked::{Asked, Dice, ids, pipeline, request};
 use model::{Stages, check, mix};
 use seen::{Seen, What};
+use slots::Before;
 
 /// Simulations; each takes a millisecond where nothing is optimized.
 const SEEDS: u64 = 12_000;
@@ -95,9 +97,16 @@ impl Simulation {
         let kv_blocks = parallel * cake_engine::blocks_for(context);
         let pipeline = pipeline(&mut dice, prompt_rows);
         let PipelineShape { chunk, prompt_rows, .. } = pipeline;
-        let queue = usize::MAX;
-        let limits =
-            Limits { context, parallel, most_running, kv_blocks, chunk, prompt_rows, queue };
+        let limits = Limits {
+            context,
+            parallel,
+            most_running,
+            kv_blocks,
+            state_slots: if dice.one_in(3) { 0 } else { dice.between(1, 3 * parallel) },
+            chunk,
+            prompt_rows,
+            queue: usize::MAX,
+        };
         let on_loss = if dice.one_in(8) { OnLoss::Fail } else { OnLoss::Wait };
         let prefixes = (0..3).map(|_| ids(&mut dice, 70)).collect();
         let (to_ask, calm) = (dice.between(1, 10), dice.one_in(3));
@@ -108,7 +117,7 @@ impl Simulation {
             on_loss,
             core: Core::new(limits, on_loss, pipeline),
             now: Duration::ZERO,
-            stages: Some(Stages::new(pipeline, kv_blocks, seed)),
+            stages: Some(Stages::new(pipeline, &limits, seed)),
             pipelines: 0,
             arrived: Vec::new(),
             in_flight: BTreeMap::new(),
@@ -136,13 +145,15 @@ impl Simulation {
         }
         assert!(self.core.is_idle() && self.core.ready.is_empty());
         assert_eq!(self.core.prompt_rows_out, 0);
-        let total = self.limits.kv_blocks;
-        let usage = self.core.cache.usage();
-        assert_eq!((usage.held, usage.idle + usage.free), (0, total), "every block comes back");
+        let Limits { kv_blocks: total, state_slots, .. } = self.limits;
+        let (blocks, slots) = (self.core.cache.usage(), self.core.cache.state_usage());
+        assert_eq!((blocks.held, blocks.idle + blocks.free), (0, total), "every block comes back");
+        assert_eq!((slots.held, slots.idle + slots.free), (0, state_slots), "and every slot");
         let all = self.core.cache.admit(Scope::ALL, &[], total * cake_engine::BLOCK_POSITIONS);
         self.core.cache.release(all.expect("nothing is promised to anybody any more").0);
         self.core.cache.forget();
         assert_eq!(self.core.cache.usage().free, total);
+        assert_eq!(self.core.cache.state_usage().free, state_slots);
         self.seen
     }
 
@@ -164,8 +175,9 @@ impl Simulation {
     fn ask(&mut self) {
         self.to_ask -= 1;
         self.last_asked += 1;
-        let request = request(&mut self.dice, self.limits.context, &self.prefixes);
-        let asked = Asked::new(&request, self.limits.context);
+        let context = self.limits.context;
+        let request = request(&mut self.dice, context, &self.prefixes, &self.history);
+        let asked = Asked::new(&request, context, self.is_recurrent());
         self.history.push((request.scope, [&request.prompt[..], &asked.tokens].concat()));
         self.asked.insert(self.last_asked, asked);
         self.core.submit(self.last_asked, request, self.now);
@@ -180,19 +192,27 @@ impl Simulation {
             self.seen.note(What::FullPool, usize::from(!self.core.waiting.is_empty()));
             let unplaced = self.core.running.iter().any(|one| one.lease.is_none());
             self.seen.note(What::Unplaced, usize::from(unplaced));
+            let before = Before::of(&self.core);
             let Some(step) = self.core.compose(self.now) else { return };
+            before.note(&self.core, &step, &mut self.seen);
             self.leave(step);
         }
     }
 
+    fn is_recurrent(&self) -> bool {
+        self.limits.state_slots > 0
+    }
+
     fn leave(&mut self, step: ComposedStep) {
         let stages = self.stages.as_mut().expect("only a pipeline has room for steps");
-        check(&step, stages.pipeline.prompt_rows + self.limits.parallel, self.limits.kv_blocks);
+        check(&step, stages.pipeline.prompt_rows + self.limits.parallel, &self.limits);
         for item in &step.items {
             let asked = &self.asked[&item.sequence];
             let prompt = item.position < asked.prompt_len;
             assert_eq!(item.prompt, prompt, "what a row is decides its arithmetic");
             assert!(!prompt || item.position + item.rows <= asked.prompt_len);
+            // What it shares others have written, perhaps in another arithmetic.
+            assert_eq!(item.known, item.position.max(self.shared_by(item.sequence)));
         }
         let sequences: Vec<u64> = step.items.iter().map(|item| item.sequence).collect();
         self.in_flight.insert(step.number, sequences);
@@ -367,11 +387,8 @@ impl Simulation {
         }
         let pipeline = pipeline(&mut self.dice, self.limits.prompt_rows);
         self.pipelines += 1;
-        self.stages = Some(Stages::new(
-            pipeline,
-            self.limits.kv_blocks,
-            mix(self.pipelines, self.now.as_nanos() as u64),
-        ));
+        let litter = mix(self.pipelines, self.now.as_nanos() as u64);
+        self.stages = Some(Stages::new(pipeline, &self.limits, litter));
         for asked in self.asked.values_mut() {
             (asked.passed_over, asked.shares_from) = (0, None);
             if asked.losses == 0 {
@@ -401,17 +418,21 @@ impl Simulation {
                     self.last_begun = sequence;
                     let asked = self.asked.get_mut(&sequence).expect("it was asked for");
                     assert_eq!(prompt_tokens, asked.prompt_len);
-                    assert!(reused_tokens < prompt_tokens);
+                    let shared = self.shared_by(sequence);
+                    assert!(reused_tokens <= shared && shared < prompt_tokens);
+                    assert!(reused_tokens == shared || self.is_recurrent());
                     let (others, known) = self.history.split_at(sequence as usize - 1);
                     let (scope, ids) = &known[0];
                     let mut theirs = others.iter().filter(|(other, _)| other == scope);
-                    let same =
-                        |(_, other): &(Scope, Vec<u32>)| other.starts_with(&ids[..reused_tokens]);
-                    assert!(reused_tokens == 0 || theirs.any(same), "of its own scope");
+                    let same = |(_, other): &(Scope, Vec<u32>)| other.starts_with(&ids[..shared]);
+                    assert!(shared == 0 || theirs.any(same), "of its own scope");
+                    let asked = self.asked.get_mut(&sequence).expect("as above");
                     assert!(asked.reused.replace(reused_tokens).is_none(), "once");
-                    asked.shares_from = (reused_tokens > 0).then_some(self.next_step);
+                    asked.shares_from = (shared > 0).then_some(self.next_step);
                     asked.losses = 0;
-                    self.seen.note(What::Reuse, usize::from(reused_tokens > 0));
+                    let from_snapshot = self.is_recurrent() && reused_tokens > 0;
+                    self.seen.note(What::Reuse, usize::from(shared > 0));
+                    self.seen.note(What::FromSnapshot, usize::from(from_snapshot));
                 }
                 Effect::Token { sequence, token, is_first, .. } => {
                     let asked = self.asked.get_mut(&sequence).expect("it was asked for");
@@ -430,6 +451,12 @@ impl Simulation {
                 Effect::PipelineLost { .. } => self.close(),
             }
         }
+    }
+
+    /// Positions whose keys and values are there as a sequence begins.
+    fn shared_by(&self, sequence: u64) -> usize {
+        let one = self.core.running.iter().find(|one| one.sequence == sequence).expect("it runs");
+        one.lease.as_ref().expect("it has begun").shared()
     }
 
     fn over(&mut self, sequence: u64, asked: &Asked, event: Event) {

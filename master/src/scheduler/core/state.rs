@@ -45,7 +45,7 @@ pub(super) struct InFlight {
 }
 
 impl Core {
-    /// Nobody waits, and all blocks are free.
+    /// Nobody waits, and all blocks and slots are free.
     pub(in crate::scheduler) fn new(
         limits: Limits,
         on_loss: OnLoss,
@@ -56,7 +56,7 @@ impl Core {
             on_loss,
             pipeline: Some(pipeline),
             pipeline_number: 0,
-            cache: KvCache::new(limits.kv_blocks),
+            cache: KvCache::new(limits.kv_blocks, limits.state_slots),
             waiting: VecDeque::new(),
             running: Vec::new(),
             ready: VecDeque::new(),
@@ -86,6 +86,7 @@ impl Core {
             running,
             steps: self.in_flight.len(),
             kv_blocks: self.cache.usage(),
+            state_slots: self.cache.state_usage(),
         }
     }
 

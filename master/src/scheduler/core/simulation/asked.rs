@@ -48,11 +48,26 @@ pub(super) fn pipeline(dice: &mut Dice, prompt_rows: usize) -> PipelineShape {
     PipelineShape::new(stages, alone, chunk, dice.between(1, prompt_rows))
 }
 
-/// What somebody might ask for where sequences may have `context` tokens; beginnings of prompts are from `prefixes`.
-pub(super) fn request(dice: &mut Dice, context: usize, prefixes: &[Vec<u32>]) -> Request {
+/// What somebody might ask for where sequences may have `context` tokens: prompts begin as others do with a part of one of
+/// `prefixes`, or go on with all that one of `earlier` sequences came to.
+pub(super) fn request(
+    dice: &mut Dice,
+    context: usize,
+    prefixes: &[Vec<u32>],
+    earlier: &[(Scope, Vec<u32>)],
+) -> Request {
     let most = context - 1;
+    let scope = match dice.below(4) {
+        0 => Scope::of_key(0),
+        1 => Scope::of_key(1),
+        _ => Scope::ALL,
+    };
     let prefix = &prefixes[dice.below(prefixes.len())];
     let shared = dice.below(prefix.len().min(most) + 1);
+    let (scope, prefix, shared) = match earlier.get(dice.below(3 * earlier.len())) {
+        Some((scope, ids)) => (*scope, ids, ids.len().min(most)),
+        None => (scope, prefix, shared),
+    };
     let own = dice.between(usize::from(shared == 0), (most - shared).clamp(1, 12));
     let mut prompt = [&prefix[..shared], &ids(dice, own)].concat();
     prompt.truncate(most);
@@ -63,11 +78,6 @@ pub(super) fn request(dice: &mut Dice, context: usize, prefixes: &[Vec<u32>]) ->
     let goal = match dice.one_in(6) {
         true => Goal::Embedding,
         false => Goal::Answer(Box::<Choice>::default()),
-    };
-    let scope = match dice.below(4) {
-        0 => Scope::of_key(0),
-        1 => Scope::of_key(1),
-        _ => Scope::ALL,
     };
     let max_tokens = match dice.one_in(4) {
         true => dice.between(1, 200),
@@ -97,9 +107,9 @@ pub(super) struct Asked {
 
 impl Asked {
     /// Nothing of it has been heard yet.
-    pub(super) fn new(request: &Request, context: usize) -> Self {
+    pub(super) fn new(request: &Request, context: usize, is_recurrent: bool) -> Self {
         let prompt = &request.prompt;
-        let (mut truth, mut tokens) = (Truth::new(), Vec::new());
+        let (mut truth, mut tokens) = (Truth::new(is_recurrent), Vec::new());
         let mut next = truth.next(prompt);
         let is_answer = matches!(request.goal, Goal::Answer(_));
         let finish = loop {
@@ -120,7 +130,7 @@ impl Asked {
         };
         Self {
             prompt_len: prompt.len(),
-            embedding: (!is_answer).then(|| Truth::embedding(prompt)),
+            embedding: (!is_answer).then(|| Truth::embedding(prompt, is_recurrent)),
             tokens,
             finish,
             heard: 0,

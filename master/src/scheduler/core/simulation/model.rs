@@ -1,13 +1,17 @@
 //! What stands for the stages in a simulation: a pool of cells that steps write and read as the blocks say which they
-//! carry, and a language model whose next token is a pure function of the ids that were sent for each position.
+//! carry, slots for states if the model is recurrent, and a language model whose next token is a pure function of the ids
+//! that were sent for each position. Without a recurrent layer it is one of the cells; with one, of both, and the state is
+//! one of the cells as well: as layers that read each other's hidden states have it.
 //!
 //! All stages take all steps in one order, so that one pool stands for those of all of them.
 
 use std::collections::VecDeque;
 
 use cake_engine::{BLOCK_POSITIONS, blocks_for};
+use cake_proto::StateSlots;
 
 use super::super::{ComposedStep, PipelineShape};
+use crate::scheduler::request::Limits;
 use crate::scheduler::want::{Chosen, Want};
 
 /// Ids that there are.
@@ -24,6 +28,11 @@ pub(super) fn mix(before: u64, value: u64) -> u64 {
 /// What a stage keeps of the id at a position, after what it keeps of the position before it.
 fn kept(before: u64, id: u32, position: usize) -> u64 {
     mix(mix(before, u64::from(id)), position as u64)
+}
+
+/// The state after a position, of which a cell keeps so much.
+fn state_after(before: u64, cell: u64, id: u32, position: usize) -> u64 {
+    kept(mix(before, cell), id, position)
 }
 
 /// What is there before the first position.
@@ -43,32 +52,41 @@ fn row_of(hidden: u64, position: usize) -> [f32; 2] {
 pub(super) struct Truth {
     position: usize,
     kept: u64,
-    hidden: u64,
+    attended: u64,
+    state: u64,
+    is_recurrent: bool,
 }
 
 impl Truth {
-    pub(super) fn new() -> Self {
-        Self { position: 0, kept: NOTHING, hidden: NOTHING }
+    pub(super) fn new(is_recurrent: bool) -> Self {
+        Self { position: 0, kept: NOTHING, attended: NOTHING, state: NOTHING, is_recurrent }
     }
 
     fn push(&mut self, id: u32) {
         self.kept = kept(self.kept, id, self.position);
-        self.hidden = mix(self.hidden, self.kept);
+        self.attended = mix(self.attended, self.kept);
+        if self.is_recurrent {
+            self.state = state_after(self.state, self.kept, id, self.position);
+        }
         self.position += 1;
+    }
+
+    fn hidden(&self) -> u64 {
+        mix(self.attended, self.state)
     }
 
     /// The token after these ids, which follow those before.
     pub(super) fn next(&mut self, ids: &[u32]) -> u32 {
         ids.iter().for_each(|id| self.push(*id));
-        token_of(self.hidden)
+        token_of(self.hidden())
     }
 
     /// The mean row of a prompt.
-    pub(super) fn embedding(prompt: &[u32]) -> Vec<f32> {
-        let (mut truth, mut sum) = (Self::new(), [0.0; 2]);
+    pub(super) fn embedding(prompt: &[u32], is_recurrent: bool) -> Vec<f32> {
+        let (mut truth, mut sum) = (Self::new(is_recurrent), [0.0; 2]);
         for (position, id) in prompt.iter().enumerate() {
             truth.push(*id);
-            let row = row_of(truth.hidden, position);
+            let row = row_of(truth.hidden(), position);
             sum = [sum[0] + row[0], sum[1] + row[1]];
         }
         sum.iter().map(|sum| sum / prompt.len() as f32).collect()
@@ -80,6 +98,8 @@ pub(super) struct Stages {
     pub(super) pipeline: PipelineShape,
     /// What each block holds at each of its positions; at first what others have left there.
     cells: Vec<[u64; BLOCK_POSITIONS]>,
+    /// The state that each slot holds; at first what others have left there, too.
+    slots: Vec<u64>,
     /// Steps on their way, the first to leave first.
     pub(super) queue: VecDeque<ComposedStep>,
     /// Nothing comes through any more.
@@ -87,9 +107,11 @@ pub(super) struct Stages {
 }
 
 impl Stages {
-    pub(super) fn new(pipeline: PipelineShape, blocks: usize, litter: u64) -> Self {
-        let cells = (0..blocks as u64).map(|block| [mix(litter, block); BLOCK_POSITIONS]).collect();
-        Self { pipeline, cells, queue: VecDeque::new(), broken: false }
+    pub(super) fn new(pipeline: PipelineShape, limits: &Limits, litter: u64) -> Self {
+        let Limits { kv_blocks, state_slots, .. } = *limits;
+        let cells = (0..kv_blocks as u64).map(|block| [mix(litter, block); BLOCK_POSITIONS]);
+        let slots = (0..state_slots as u64).map(|slot| mix(!litter, slot)).collect();
+        Self { pipeline, cells: cells.collect(), slots, queue: VecDeque::new(), broken: false }
     }
 
     /// Computes the step that left first, and chooses what it was to choose.
@@ -101,6 +123,8 @@ impl Stages {
             let cell = |position: usize| {
                 (item.blocks[position / BLOCK_POSITIONS] as usize, position % BLOCK_POSITIONS)
             };
+            let from = item.state.and_then(|slots| slots.from);
+            let mut state = from.map_or(NOTHING, |slot| self.slots[slot as usize]);
             for position in item.position..item.position + item.rows {
                 let id = ids.next().expect("as many ids as rows");
                 let before = match position.checked_sub(1).map(cell) {
@@ -108,16 +132,24 @@ impl Stages {
                     None => NOTHING,
                 };
                 let (block, at) = cell(position);
-                self.cells[block][at] = kept(before, id, position);
+                if position >= item.known {
+                    self.cells[block][at] = kept(before, id, position);
+                }
+                if item.state.is_some() {
+                    state = state_after(state, self.cells[block][at], id, position);
+                }
                 if wanted.next_if_eq(&row).is_some() {
                     // It attends to all positions, as the blocks of this step say where they are.
                     let cells = (0..=position).map(|position| {
                         let (block, at) = cell(position);
                         self.cells[block][at]
                     });
-                    hidden.push_back(cells.fold(NOTHING, mix));
+                    hidden.push_back(mix(cells.fold(NOTHING, mix), state));
                 }
                 row += 1;
+            }
+            if let Some(StateSlots { to, .. }) = item.state {
+                self.slots[to as usize] = state;
             }
         }
         assert!(wanted.next().is_none() && ids.next().is_none(), "rows, ids and wanted rows agree");
@@ -143,7 +175,8 @@ fn choose(want: Want, hidden: &mut VecDeque<u64>) -> Chosen {
 }
 
 /// Whether a step is one that stages could take: its numbers agree, and its rows are as many as they have room for.
-pub(super) fn check(step: &ComposedStep, most_rows: usize, blocks: usize) {
+pub(super) fn check(step: &ComposedStep, most_rows: usize, limits: &Limits) {
+    let Limits { kv_blocks, state_slots, .. } = *limits;
     assert!(!step.items.is_empty() && step.ids.len() <= most_rows);
     assert_eq!(step.items.iter().map(|item| item.rows).sum::<usize>(), step.ids.len());
     assert_eq!(step.wants.iter().map(Want::rows).sum::<usize>(), step.wanted.len());
@@ -152,6 +185,15 @@ pub(super) fn check(step: &ComposedStep, most_rows: usize, blocks: usize) {
         assert!(item.rows > 0);
         assert!(step.items[..index].iter().all(|other| other.sequence != item.sequence));
         assert_eq!(item.blocks.len(), blocks_for(item.position + item.rows));
-        assert!(item.blocks.iter().all(|block| (*block as usize) < blocks));
+        assert!(item.blocks.iter().all(|block| (*block as usize) < kv_blocks));
+        assert!(item.known >= item.position && (state_slots > 0 || item.known == item.position));
+        assert_eq!(item.state.is_some(), state_slots > 0);
+        let Some(StateSlots { from, to }) = item.state else { continue };
+        assert_eq!(from.is_none(), item.position == 0, "the first rows begin with zeros");
+        assert!(from.into_iter().chain([to]).all(|slot| (slot as usize) < state_slots));
+        for earlier in step.items[..index].iter().filter_map(|earlier| earlier.state) {
+            // An earlier item may read what this one writes over, but not the other way round.
+            assert!(earlier.to != to && Some(earlier.to) != from, "{:?}", step.items);
+        }
     }
 }

@@ -7,6 +7,11 @@ pub(super) enum What {
     Embedding,
     FullContext,
     Reuse,
+    FromSnapshot,
+    BranchSnapshot,
+    AnswerSnapshot,
+    Eviction,
+    TakeOver,
     FullPool,
     Cancel,
     LostLine,
@@ -18,11 +23,16 @@ pub(super) enum What {
 }
 
 impl What {
-    pub(super) const ALL: [Self; 12] = [
+    pub(super) const ALL: [Self; 17] = [
         Self::Answer,
         Self::Embedding,
         Self::FullContext,
         Self::Reuse,
+        Self::FromSnapshot,
+        Self::BranchSnapshot,
+        Self::AnswerSnapshot,
+        Self::Eviction,
+        Self::TakeOver,
         Self::FullPool,
         Self::Cancel,
         Self::LostLine,
