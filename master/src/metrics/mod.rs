@@ -18,6 +18,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 use serde::Serialize;
 
+use crate::scheduler::Load;
 pub use http::{Ended, Http};
 use label::Label;
 use rates::Rates;
@@ -42,6 +43,7 @@ pub struct Metrics {
     sequences: Family<Label, Gauge>,
     steps: Gauge,
     kv_blocks: Family<Label, Gauge>,
+    state_slots: Family<Label, Gauge>,
     pushed: Counter,
     reused: Counter,
     recovery: Histogram,
@@ -69,23 +71,6 @@ pub struct StepSeen {
     pub stage_us: Vec<u32>,
     /// Microseconds that each stage had nothing to compute before it.
     pub idle_us: Vec<u32>,
-}
-
-/// How busy the service is at the moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Occupancy {
-    /// Sequences that wait.
-    pub waiting: usize,
-    /// Sequences that run.
-    pub running: usize,
-    /// Steps on their way.
-    pub steps: usize,
-    /// KV blocks held by sequences.
-    pub held: usize,
-    /// KV blocks that keep a prefix and that nobody holds.
-    pub idle: usize,
-    /// Empty KV blocks.
-    pub free: usize,
 }
 
 /// Tokens per second in the last seconds.
@@ -126,6 +111,7 @@ impl Default for Metrics {
             sequences: Family::default(),
             steps: Gauge::default(),
             kv_blocks: Family::default(),
+            state_slots: Family::default(),
             pushed: Counter::default(),
             reused: Counter::default(),
             recovery: seconds(),
@@ -166,13 +152,15 @@ impl Metrics {
         let help = "Sequences in a step";
         to.register("batch_sequences", help, self.batch.clone());
         to.register_with_unit("prompt", "Prompt tokens taken", t(), self.prompt_tokens.clone());
-        let help = "Prompt tokens whose keys and values were there already";
+        let help = "Prompt tokens that need not be computed";
         to.register_with_unit("prompt_cached", help, t(), self.cached_tokens.clone());
         to.register_with_unit("generated", "Tokens made", t(), self.generated_tokens.clone());
         to.register("requests", "Answers that ended, by how", self.requests.clone());
         to.register("sequences", "Sequences that run or wait", self.sequences.clone());
         to.register("steps_in_flight", "Steps on their way", self.steps.clone());
         to.register("kv_blocks", "KV blocks of every stage, by use", self.kv_blocks.clone());
+        let help = "Slots of recurrent state of every stage, by use";
+        to.register("state_slots", help, self.state_slots.clone());
         let help = "Blob bytes sent to workers";
         to.register_with_unit("pushed", help, Unit::Bytes, self.pushed.clone());
         let help = "Blob bytes sent to workers as copies for a loss of another one";
@@ -249,15 +237,19 @@ impl Metrics {
     }
 
     /// How busy the service is now.
-    pub fn occupied(&self, now: Occupancy) {
+    pub fn occupied(&self, now: &Load) {
         let set = |family: &Family<Label, Gauge>, state: &str, value: usize| {
             family.get_or_create(&[("state", state.to_owned())]).set(value as i64);
         };
         set(&self.sequences, "running", now.running);
         set(&self.sequences, "waiting", now.waiting);
-        set(&self.kv_blocks, "held", now.held);
-        set(&self.kv_blocks, "idle", now.idle);
-        set(&self.kv_blocks, "free", now.free);
+        for (family, usage) in
+            [(&self.kv_blocks, now.kv_blocks), (&self.state_slots, now.state_slots)]
+        {
+            set(family, "held", usage.held);
+            set(family, "idle", usage.idle);
+            set(family, "free", usage.free);
+        }
         self.steps.set(now.steps as i64);
     }
 
@@ -337,6 +329,7 @@ fn stage(name: &str) -> Label {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scheduler::Usage;
 
     #[test]
     fn what_is_recorded_is_in_the_text_with_its_unit() {
@@ -345,7 +338,9 @@ mod tests {
         metrics.first_token(Duration::from_millis(300));
         metrics.next_token(Duration::from_millis(50));
         metrics.ended("stop");
-        metrics.occupied(Occupancy { running: 2, held: 7, ..Occupancy::default() });
+        let kv_blocks = Usage { held: 7, ..Usage::default() };
+        let state_slots = Usage { idle: 3, ..Usage::default() };
+        metrics.occupied(&Load { running: 2, kv_blocks, state_slots, ..Load::default() });
         metrics.pushed(1000, 24);
         let seen = StepSeen {
             sequences: 3,
@@ -367,6 +362,7 @@ mod tests {
             "cake_requests_total{outcome=\"stop\"} 1",
             "cake_sequences{state=\"running\"} 2",
             "cake_kv_blocks{state=\"held\"} 7",
+            "cake_state_slots{state=\"idle\"} 3",
             "cake_pushed_bytes_total 1000",
             "cake_push_reused_bytes_total 24",
             "cake_batch_sequences_sum 3.0",

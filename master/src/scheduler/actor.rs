@@ -12,14 +12,12 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tracing::{Span, debug_span, warn};
 
-use super::cache::Usage;
 use super::core::{ComposedStep, Core, Effect, PipelineShape};
 use super::step::{Part, Seen, choose};
 use super::want::{Chosen, Failed, Want};
-use super::{Command, Error, Event, Limits, Load, OnLoss, Resumed, Shared};
+use super::{Command, Error, Event, Limits, OnLoss, Resumed, Shared};
 use crate::chunk::Chunk;
 use crate::generate::Ends;
-use crate::metrics::Occupancy;
 use crate::pipeline::{Pipeline, Ticket};
 
 /// Runs until nobody can submit any more and everything has ended, or the master's own weights are damaged, which it says
@@ -126,9 +124,7 @@ impl Actor {
     fn tell(&self) {
         let load = self.core.load();
         *self.shared.load() = load;
-        let Usage { held, idle, free, .. } = load.kv_blocks;
-        let Load { waiting, running, steps, .. } = load;
-        self.shared.metrics.occupied(Occupancy { waiting, running, steps, held, idle, free });
+        self.shared.metrics.occupied(&load);
     }
 
     fn obey(&mut self, command: Command) {
