@@ -4,6 +4,7 @@ mod found;
 
 use std::path::PathBuf;
 
+use cake_checkpoint::ModelSpec;
 use safetensors::SafeTensors;
 use serde_json::Value;
 
@@ -44,17 +45,18 @@ pub fn names() -> Vec<String> {
 #[track_caller]
 pub fn golden(name: &str) -> Golden {
     let path = directory().join(name);
-    let json = |file: &str| -> Value {
-        let text = std::fs::read(path.join(file)).unwrap_or_else(|e| panic!("{name}/{file}: {e}"));
-        serde_json::from_slice(&text).unwrap_or_else(|e| panic!("{name}/{file}: {e}"))
+    let read = |file: &str| {
+        std::fs::read(path.join(file)).unwrap_or_else(|e| panic!("{name}/{file}: {e}"))
     };
-    let (expected, config) = (json("expected.json"), json("config.json"));
+    let expected: Value = serde_json::from_slice(&read("expected.json"))
+        .unwrap_or_else(|e| panic!("{name}/expected.json: {e}"));
+    let model = ModelSpec::parse(&read("config.json"))
+        .unwrap_or_else(|e| panic!("{name}/config.json: {e}"));
     let ids = |field: &str| -> Vec<u32> {
         let ids = expected[field].as_array().unwrap_or_else(|| panic!("{name}: no {field}"));
         ids.iter().map(|id| id.as_u64().expect("an id") as u32).collect()
     };
-    let text = config.get("text_config").unwrap_or(&config);
-    let num_layers = text["num_hidden_layers"].as_u64().expect("a number of layers") as usize;
+    let num_layers = model.layers.len();
     let closest = expected["smallest_greedy_margin"].as_f64().expect("a margin") as f32;
     let logits = read_logits(&path.join("expected.safetensors"));
     Golden {

@@ -1,5 +1,6 @@
 //! The layout of one step: which rows belong to which sequence, and where their past lies.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 use crate::error::Error;
@@ -52,12 +53,43 @@ impl Batch {
         for item in &self.items {
             item.check(options)?;
             // `rows` is at most `max_positions` here, and the caller compares with `hidden`.
-            rows.extend(
-                (0..item.rows)
-                    .map(|row| AttendRow { position: item.position + row, blocks: &item.blocks }),
-            );
+            rows.extend((item.position..item.position + item.rows).map(|position| AttendRow {
+                position,
+                blocks: &item.blocks,
+                is_known: position < item.known,
+            }));
         }
         Ok(rows)
+    }
+
+    /// Checks that every item says where the state of its sequence is, and that none overwrites what another one needs.
+    ///
+    /// # Errors
+    /// [`Error::NoState`], [`Error::NoSuchSlot`], [`Error::WrongState`] or [`Error::SlotInUse`].
+    pub(crate) fn check_states(&self, options: &EngineOptions) -> Result<(), Error> {
+        let mut written = HashSet::new();
+        // An item without rows changes nothing, whatever it says.
+        for &BatchItem { sequence, position, state, .. } in
+            self.items.iter().filter(|item| item.rows > 0)
+        {
+            let StateSlots { from, to } = state.ok_or(Error::NoState { sequence })?;
+            let state_slots = options.state_slots;
+            let mut named = from.into_iter().chain([to]);
+            if let Some(slot) = named.find(|slot| *slot as usize >= state_slots) {
+                return Err(Error::NoSuchSlot { sequence, slot, state_slots });
+            }
+            if from.is_some() != (position > 0) {
+                return Err(Error::WrongState { sequence, position, from });
+            }
+            // Items pass one after the other: what comes later may overwrite what was read.
+            if let Some(slot) = from.filter(|slot| written.contains(slot)) {
+                return Err(Error::SlotInUse { sequence, slot });
+            }
+            if !written.insert(to) {
+                return Err(Error::SlotInUse { sequence, slot: to });
+            }
+        }
+        Ok(())
     }
 
     /// What kind of arithmetic each row gets.
@@ -82,6 +114,8 @@ pub(crate) struct AttendRow<'a> {
     pub(crate) position: usize,
     /// The blocks of its sequence, in order of position.
     pub(crate) blocks: &'a [u32],
+    /// Whether these have its key and value from before, which stay as they are.
+    pub(crate) is_known: bool,
 }
 
 /// Which rows of a step may have their activations rounded as a prompt's, as runs of rows of one kind.
@@ -215,6 +249,34 @@ mod tests {
     fn rejects_a_block_outside_the_pool() {
         let error = check(item(0, 1, &[4])).unwrap_err();
         assert!(matches!(error, Error::NoSuchBlock { block: 4, kv_blocks: 4, .. }));
+    }
+
+    #[test]
+    fn rejects_states_that_are_nowhere_or_overwritten_too_early() {
+        let options = EngineOptions { state_slots: 3, ..EngineOptions::new(4) };
+        type Slots = Option<(Option<u32>, u32)>;
+        let check = |items: &[(usize, Slots)]| {
+            let state = |(from, to)| StateSlots { from, to };
+            let item = |&(position, slots): &(usize, Slots)| BatchItem {
+                state: slots.map(state),
+                ..item(position, 1, &[0])
+            };
+            Batch { items: items.iter().map(item).collect() }.check_states(&options)
+        };
+        assert!(matches!(check(&[(0, None)]), Err(Error::NoState { sequence: 7 })));
+        let outside = check(&[(4, Some((Some(3), 0)))]);
+        assert!(matches!(outside, Err(Error::NoSuchSlot { slot: 3, state_slots: 3, .. })));
+        let outside = check(&[(0, Some((None, 3)))]);
+        assert!(matches!(outside, Err(Error::NoSuchSlot { slot: 3, .. })));
+        for wrong in [(0, Some((Some(1), 1))), (4, Some((None, 1)))] {
+            assert!(matches!(check(&[wrong]), Err(Error::WrongState { .. })));
+        }
+        // What was read may be overwritten, what was written not be read, nor written once more.
+        assert!(check(&[(4, Some((Some(1), 0))), (0, Some((None, 1)))]).is_ok());
+        for (second, slot) in [((4, Some((Some(0), 2))), 0), ((0, Some((None, 0))), 0)] {
+            let found = check(&[(4, Some((Some(1), 0))), second]);
+            assert!(matches!(found, Err(Error::SlotInUse { slot: it, .. }) if it == slot));
+        }
     }
 
     #[test]

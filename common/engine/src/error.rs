@@ -36,6 +36,8 @@ pub enum Error {
     KvMemory { bytes: u64, source: std::io::Error },
     #[error("a KV pool of {blocks} blocks of {block_positions} positions does not fit in memory")]
     KvTooLarge { blocks: usize, block_positions: usize },
+    #[error("cannot reserve {slots} slots of {numbers} numbers for the state of a recurrent layer")]
+    StateMemory { slots: usize, numbers: usize },
     #[error("no memory for {bytes} bytes of weights in f32: {source}")]
     WeightMemory { bytes: u64, source: std::io::Error },
     #[error("cannot start {threads} threads: {source}")]
@@ -70,6 +72,17 @@ pub enum Error {
          the context ends at {max_positions}"
     )]
     ContextFull { sequence: u64, position: usize, rows: usize, max_positions: usize },
+    #[error("sequence {sequence} does not say where the state of recurrent layers is")]
+    NoState { sequence: u64 },
+    #[error("sequence {sequence} names slot {slot} for its state, there are {state_slots}")]
+    NoSuchSlot { sequence: u64, slot: u32, state_slots: usize },
+    #[error(
+        "sequence {sequence} goes on at position {position} from the state in {from:?}: the first rows have none before \
+         them, and all others have one"
+    )]
+    WrongState { sequence: u64, position: usize, from: Option<u32> },
+    #[error("sequence {sequence} needs slot {slot}, which an earlier part of the step overwrites")]
+    SlotInUse { sequence: u64, slot: u32 },
     #[error("token {token} is not in a vocabulary of {vocab_size}")]
     NoSuchToken { token: u32, vocab_size: usize },
 

@@ -6,52 +6,17 @@ mod found;
 #[path = "../../../tests/golden/rounded.rs"]
 mod rounded;
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 
-use rounded::Rounded;
+use rounded::{IN_BF16, PACKED, Rounded};
 
 use cake_checkpoint::{Affine, Checkpoint, Encoding, FloatType, KvDtype, LayerRange, Scheme};
 
 use crate::{
     Batch, BatchItem, DeviceKind, Embedding, EngineOptions, Error, Head, Numerics, SamplingOptions,
-    Stage, sample,
+    Stage, StateSlots, sample,
 };
-
-/// Those whose weights are bf16.
-const IN_BF16: &[&str] = &[
-    "llama3-tied",
-    "llama-sharded",
-    "qwen2",
-    "qwen3",
-    "phi3",
-    "gemma3",
-    "qwen3-moe",
-    "gemma2",
-    "olmo2",
-    "smollm3",
-    "exaone4",
-    "glm4",
-    "granite",
-    "seed-oss",
-    "ernie4-5",
-    "hunyuan-dense",
-    "cohere2",
-    "mixtral",
-    "arcee",
-    "olmo3",
-    "qwen2-moe",
-    "glm4-moe",
-    "dots1",
-    "minimax-m2",
-    "ernie4-5-moe",
-    "mistral3",
-    "deepseek-v3",
-    "deepseek-v32",
-    "glm4-moe-lite",
-    "gemma4-moe",
-];
-/// Those whose weights are packed.
-const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];
 
 /// Largest difference of a logit from the reference's: both compute in f32, in different orders; the
 /// logits are some units large and pass through four to twelve layers.
@@ -121,10 +86,18 @@ struct Model {
     stages: Vec<Stage>,
     head: Head,
     blocks: Vec<u32>,
+    /// Where the state of each sequence after so many positions is,
+    slots: HashMap<(u64, usize), u32>,
+    /// and how many slots were written: they are taken in turn.
+    written: usize,
 }
 
+/// Slots for state.
+const SLOTS: usize = 128;
+
 fn options(device: DeviceKind, threads: usize) -> EngineOptions {
-    EngineOptions { threads, device, numerics: Numerics::Exact, ..EngineOptions::new(16) }
+    let (numerics, state_slots) = (Numerics::Exact, SLOTS);
+    EngineOptions { threads, device, numerics, state_slots, ..EngineOptions::new(16) }
 }
 
 /// Our kernels with their default numerics.
@@ -164,21 +137,20 @@ impl Model {
             stages,
             head: Head::new(config, norm, head, options).unwrap(),
             // Out of order, so that a position that is taken for a slot is found out.
-            blocks: vec![5, 2, 11, 0, 7, 15],
+            blocks: vec![5, 2, 11, 0, 7, 15, 13, 4, 8, 10, 6, 12],
+            slots: HashMap::new(),
+            written: 0,
         }
     }
 
     /// Rows of a prompt.
-    fn item(&self, sequence: u64, position: usize, rows: usize) -> BatchItem {
-        BatchItem {
-            sequence,
-            position,
-            rows,
-            prompt: true,
-            blocks: self.blocks.clone(),
-            known: 0,
-            state: None,
-        }
+    fn item(&mut self, sequence: u64, position: usize, rows: usize) -> BatchItem {
+        let from = (position > 0).then(|| self.slots[&(sequence, position)]);
+        let to = (self.written % SLOTS) as u32;
+        self.written += 1;
+        self.slots.insert((sequence, position + rows), to);
+        let (blocks, state) = (self.blocks.clone(), Some(StateSlots { from, to }));
+        BatchItem { sequence, position, rows, prompt: true, blocks, known: 0, state }
     }
 
     /// Logits of every row of one step.
@@ -328,12 +300,12 @@ fn going_back_does_not_change_a_bit() {
     for name in &names() {
         let prompt = expected(name).prompt_ids;
         let mut model = Model::load(name, &[], &fast(2));
-        let whole = model.logits(0, &prompt);
-        let tail = whole.len() / prompt.len() * 9;
+        model.logits(0, &prompt[..9]);
+        let tail = model.logits(9, &prompt[9..]);
         // Other tokens from position 9 on and past the end, then the right ones again.
         model.logits(9, &[3; 20]);
         let again = model.logits(9, &prompt[9..]);
-        assert!(again == whole[tail..], "{name}");
+        assert!(again == tail, "{name}");
     }
 }
 
@@ -352,6 +324,39 @@ fn sequences_in_one_step_do_not_change_a_bit() {
         let together = model.step(&Batch { items: vec![one, other] }, &ids);
         assert!(together[..alone.len()] == alone, "{name}");
         assert!(together[alone.len()..] == whole, "{name}");
+    }
+}
+
+#[test]
+fn long_prompts_in_chunks_are_what_the_reference_says() {
+    for name in &names() {
+        let json = std::fs::read(directory(name).join("expected.json")).unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+        let Some(prompt) = json.get("long_prompt_ids") else { continue };
+        let ids = |list: &serde_json::Value| -> Vec<u32> {
+            list.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+        };
+        let (prompt, greedy) = (ids(prompt), ids(&json["long_greedy_ids"]));
+        let file = std::fs::read(directory(name).join("expected.safetensors")).unwrap();
+        let tensors = safetensors::SafeTensors::deserialize(&file).unwrap();
+        let last = tensors.tensor("long_last_logits").unwrap();
+        let last: Vec<f32> =
+            last.data().as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+        for (device, chunk) in [(DeviceKind::Cpu, 64), (DeviceKind::Candle, 150)] {
+            if !DeviceKind::on_processor().any(|it| it == device) {
+                continue;
+            }
+            let mut model = Model::load(name, &[2], &options(device, 2));
+            let mut logits = model.chunked(&prompt, chunk);
+            logits.drain(..logits.len() - last.len());
+            let off = largest_difference(&logits, &last);
+            assert!(off <= LOGIT_TOLERANCE, "{name} on {device:?}: logits differ by {off}");
+            for (at, &token) in (prompt.len()..).zip(&greedy) {
+                let found = sample(&logits, &prompt, at as u64, &SamplingOptions::default());
+                assert_eq!(found.token, token, "{name} on {device:?} after {at} tokens");
+                logits = model.next_logits(at, token);
+            }
+        }
     }
 }
 

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use cake_checkpoint::{
-    LinearSpec, MappedMatrix, MappedTensor, ModelSpec, NormSpec, Part, TensorSpec,
+    ConvolutionSpec, LinearSpec, MappedMatrix, MappedTensor, ModelSpec, NormSpec, Part, TensorSpec,
 };
 
-use crate::device::{Device, StoredLinear};
+use crate::device::{Convolution, Device, StoredLinear};
 use crate::error::Error;
 use crate::matrix::{StoredMatrix, numbers, vector};
 use crate::options::{EngineOptions, Precision};
@@ -38,10 +38,26 @@ impl<D: Device> LayerLoader<'_, D> {
         norm_weight(self.device, &name, &tensor, norm)
     }
 
+    /// The weight of a norm.
+    pub(crate) fn norm_values(&self, norm: &NormSpec) -> Result<Vec<f32>, Error> {
+        let (name, tensor) = self.find(&format!("{}.weight", norm.path))?;
+        norm_values(&name, &tensor, norm)
+    }
+
     /// The numbers of a tensor that belongs to no module.
     pub(crate) fn parameter(&self, spec: &TensorSpec) -> Result<Vec<f32>, Error> {
         let (name, tensor) = self.find(&spec.leaf())?;
         numbers(&name, &tensor, &spec.shape)
+    }
+
+    /// A convolution, its weights tap by tap.
+    pub(crate) fn convolution(&self, spec: &ConvolutionSpec) -> Result<Convolution, Error> {
+        let &ConvolutionSpec { channels, taps, .. } = spec;
+        let by_channel = self.parameter(&spec.weight())?; // [channels, taps]
+        let tap = |tap| by_channel.iter().skip(tap).step_by(taps).copied();
+        let weights = (0..taps).flat_map(tap).collect();
+        let bias = spec.bias().map(|bias| self.parameter(&bias)).transpose()?;
+        Ok(Convolution { weights, bias, channels, taps })
     }
 
     /// A linear layer. Activations of prompts are rounded to `precision`, where numerics let them be.
@@ -113,7 +129,12 @@ pub(crate) fn norm_weight<D: Device>(
     tensor: &MappedTensor,
     norm: &NormSpec,
 ) -> Result<D::Norm, Error> {
+    device.norm_weight(norm_values(name, tensor, norm)?, norm.kind, norm.eps as f32)
+}
+
+/// What values are multiplied with by such a norm.
+fn norm_values(name: &str, tensor: &MappedTensor, norm: &NormSpec) -> Result<Vec<f32>, Error> {
     let mut weight = vector(name, tensor, norm.width)?;
     weight.iter_mut().for_each(|weight| *weight += norm.offset);
-    device.norm_weight(weight, norm.kind, norm.eps as f32)
+    Ok(weight)
 }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use cake_checkpoint::{Dtype, Encoding, MappedMatrix, MappedTensor, Memory, PartSpec};
+use cake_checkpoint::{Dtype, Encoding, MappedMatrix, MappedTensor, Memory, PartSpec, same_vector};
 
 use crate::device::cpu::element::FloatType;
 use crate::device::cpu::gemm::affine::exact::dequantize;
@@ -237,9 +237,11 @@ pub(crate) fn vector(name: &str, tensor: &MappedTensor, width: usize) -> Result<
     numbers(name, tensor, &[width as u64])
 }
 
-/// The numbers of the tensor `name`, of this shape.
+/// The numbers of the tensor `name`, of this shape; a vector may have axes of 1.
 pub(crate) fn numbers(name: &str, tensor: &MappedTensor, shape: &[u64]) -> Result<Vec<f32>, Error> {
-    check_shape(name, tensor, shape)?;
+    if !same_vector(tensor.shape(), shape) {
+        check_shape(name, tensor, shape)?;
+    }
     Ok(float_type(name, tensor)?.widen(tensor.bytes()))
 }
 

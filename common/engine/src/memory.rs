@@ -1,6 +1,9 @@
 //! What a stage costs in memory: the numbers that the planner, the worker and the master share.
 
-use cake_checkpoint::{Dtype, ExpertsSpec, KvDtype, LatentSpec, LayerSpec, MlpSpec, ModelSpec, Op};
+use cake_checkpoint::{
+    ConvolutionSpec, DeltaSpec, Dtype, ExpertsSpec, KvDtype, LatentSpec, LayerSpec, MambaSpec,
+    MlpSpec, ModelSpec, Op,
+};
 
 use crate::device::{DeviceScratch, scratch_of};
 use crate::options::{BLOCK_POSITIONS, DeviceKind};
@@ -51,11 +54,11 @@ pub fn state_bytes(layers: &[LayerSpec], slots: usize) -> u64 {
 }
 
 /// Bytes that loading these layers takes beside their weights as they are stored: what is multiplied in another order than
-/// it is stored in, in f32 where it is packed.
+/// it is stored in, in f32 where it is packed or met number by number.
 pub fn copied_bytes(layers: &[LayerSpec]) -> u64 {
     let of_op = |op: &Op| match op {
         Op::Latent(it) => floats(it.heads, it.plain_dim).saturating_mul(it.rank as u64),
-        Op::Attention(_) | Op::Mlp(_) | Op::Experts(_) | Op::Sum(_) | Op::Normed(_) => 0,
+        other => total(other.convolutions().into_iter().map(taps)),
     };
     layers.iter().flat_map(LayerSpec::ops).map(of_op).fold(0, u64::saturating_add)
 }
@@ -130,7 +133,7 @@ impl StepMemory {
         let attention = self.ops.iter().map(|op| match op {
             Op::Attention(it) => (self.device.attention)(&it.into(), rows, context, threads),
             Op::Latent(it) => (self.device.attention)(&it.into(), rows, context, threads),
-            Op::Mlp(_) | Op::Experts(_) | Op::Sum(_) | Op::Normed(_) => 0,
+            _ => 0,
         });
         attention.max().unwrap_or(0)
     }
@@ -140,6 +143,9 @@ impl StepMemory {
         let inputs = self.ops.iter().flat_map(|op| match op {
             Op::Attention(it) => vec![it.hidden_size, it.q_dim()],
             Op::Latent(it) => latent_inputs(it),
+            Op::ShortConvolution(it) => vec![it.hidden_size],
+            Op::Delta(it) => delta_inputs(it),
+            Op::Mamba(it) => vec![it.hidden_size, it.inner_dim()],
             Op::Mlp(it) | Op::Experts(ExpertsSpec { expert: it, .. }) => {
                 vec![it.hidden_size, it.inner_size]
             }
@@ -161,7 +167,8 @@ impl StepMemory {
             match op {
                 // Queries and keys, both before and after norm or rotation, and values.
                 Op::Attention(it) => {
-                    let queries = floats(rows, it.q_dim()).saturating_mul(2);
+                    let gates = if it.output_gate { 4 } else { 0 }; // With queries and apart, and what they multiply.
+                    let queries = floats(rows, it.q_dim()).saturating_mul(2 + gates);
                     let kept = 3 + u64::from(it.value_norm.is_some());
                     let keys_and_values = floats(rows, it.kv_dim()).saturating_mul(kept);
                     let products = total([product(it.hidden_size), product(it.q_dim())]);
@@ -171,6 +178,22 @@ impl StepMemory {
                     let floats = floats(rows, latent_floats(it));
                     let products = latent_inputs(it).into_iter().map(product);
                     attention = attention.max(total(products.chain([floats])));
+                }
+                // Thirds of the input, two of them multiplied, what the convolution makes of that, and with the last one.
+                Op::ShortConvolution(it) => {
+                    let products = product(it.hidden_size).saturating_mul(2);
+                    let floats = floats(rows, it.hidden_size).saturating_mul(6);
+                    attention = attention.max(floats.saturating_add(products));
+                }
+                Op::Delta(it) => {
+                    let floats = floats(rows, delta_floats(it));
+                    let products = delta_inputs(it).into_iter().map(product);
+                    attention = attention.max(total(products.chain([floats])));
+                }
+                Op::Mamba(it) => {
+                    let floats = floats(rows, mamba_floats(it));
+                    let products = [it.hidden_size, it.hidden_size, it.inner_dim()].map(product);
+                    attention = attention.max(total(products.into_iter().chain([floats])));
                 }
                 Op::Mlp(it) => network = network.max(mlp(it, rows, product)),
                 // The scores as products and as probabilities, who goes where, and an expert's rows and results.
@@ -210,6 +233,40 @@ fn latent_floats(it: &LatentSpec) -> usize {
     let (kept, rank) = (it.kept_dim(), it.rank);
     let of_head = 4 * rank + 2 * kept + 2 * it.value_dim + it.plain_dim + 2 * it.rotary_dim;
     2 * short + 2 * it.q_dim() + 4 * kept + it.heads * of_head
+}
+
+/// Inputs of the products of a delta rule: of each of its projections, those of the same input included.
+fn delta_inputs(it: &DeltaSpec) -> Vec<usize> {
+    let inputs = it.inputs().into_iter().map(|linear| linear.inputs);
+    inputs.chain([it.values_dim()]).collect()
+}
+
+/// Numbers that a delta rule makes of a row: queries, keys, values and gates, as they come and apart; the first three before
+/// and after the convolution, after its activation and apart; queries and keys of their lengths; what comes out by heads,
+/// by rows, normalised and gated; and what is forgotten and corrected, before and after their functions.
+fn delta_floats(it: &DeltaSpec) -> usize {
+    let (keys, values, heads) = (it.keys_dim(), it.values_dim(), it.value_heads);
+    let qkv = 2 * keys + values;
+    2 * (qkv + values)
+        + 4 * qkv
+        + 2 * keys
+        + 4 * values
+        + 2 * it.decays()
+        + 3 * heads
+        + 2 * it.key_dim
+}
+
+/// Numbers that a state space makes of a row: gates; what the convolution takes, perhaps multiplied in parts, before and
+/// after it, after its activation and in parts; steps; and what comes out by heads, by rows, gated and normalised in parts.
+fn mamba_floats(it: &MambaSpec) -> usize {
+    let inner = it.inner_dim();
+    let convolved = inner + 2 * it.groups_dim();
+    2 * inner + 6 * convolved + 3 * it.heads + 6 * inner
+}
+
+/// Bytes of the weights of a convolution, tap by tap.
+fn taps(it: &ConvolutionSpec) -> u64 {
+    floats(it.taps + 1, it.channels)
 }
 
 /// Gate, up and their product, and what is made of the inputs of both products.

@@ -15,10 +15,10 @@ use cake_checkpoint::{
     ModelSpec, Part, PartSpec, TensorKind, TensorSpec,
 };
 
-use crate::batch::{Batch, BatchItem};
+use crate::batch::{Batch, BatchItem, StateSlots};
 use crate::error::Error;
 use crate::head::Head;
-use crate::memory::{blocks_for, copied_bytes, kv_bytes, resident_bytes};
+use crate::memory::{blocks_for, copied_bytes, kv_bytes, resident_bytes, state_bytes};
 use crate::options::{DeviceKind, EngineOptions};
 use crate::random::mix;
 use crate::stage::Stage;
@@ -91,7 +91,8 @@ pub fn probe_layer(
     let whole = config.layers.first().ok_or(Error::NoSuchLayers { layers, num_layers: 0 })?;
     let whole = whole.active(); // What no token reads takes no time.
     let bytes = layer_bytes(&whole, encoding);
-    let kv = kv_bytes(std::slice::from_ref(&whole), POSITION + 1, 1, KvDtype::F16);
+    let alone = std::slice::from_ref(&whole);
+    let kv = kv_bytes(alone, POSITION + 1, 1, KvDtype::F16).saturating_add(state_bytes(alone, 1));
     let held = |layer: &LayerSpec| {
         let copied = copied_bytes(std::slice::from_ref(layer));
         held_bytes(device, layer, encoding).saturating_add(copied)
@@ -124,7 +125,7 @@ pub fn probe_layer(
         prompt: false,
         blocks,
         known: 0,
-        state: None,
+        state: Some(StateSlots { from: Some(0), to: 0 }),
     };
     let batch = Batch { items: vec![item] };
     let hidden = vec![0.01; narrow.hidden_size];
@@ -174,7 +175,8 @@ fn no_memory(need: u64, max_bytes: u64) -> Error {
 
 fn options(device: DeviceKind, threads: usize) -> EngineOptions {
     let blocks = blocks_for(POSITION + 1);
-    EngineOptions { device, threads, kv: KvDtype::F16, ..EngineOptions::new(blocks) }
+    let (kv, state_slots) = (KvDtype::F16, 1);
+    EngineOptions { device, threads, kv, state_slots, ..EngineOptions::new(blocks) }
 }
 
 /// How many layers to time one after the other.

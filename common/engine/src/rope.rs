@@ -182,7 +182,7 @@ mod tests {
         close(&frequencies(false), &[1.0, between, 0.0025, 0.00025]);
         let rope = Rope { theta: 10000.0, scaling: scaling(true) };
         let rotation = RotationSpec { rope, dim: 8, pairs: RotaryPairs::Halves };
-        let rows = [AttendRow { position: 0, blocks: &[] }];
+        let rows = [AttendRow { position: 0, blocks: &[], is_known: false }];
         let angles = Frequencies::new(&rotation).rotation(&rows);
         assert_eq!((angles.cos, angles.sin), (vec![2.0; 4], vec![0.0; 4]));
     }

@@ -16,11 +16,14 @@ use crate::step::Step;
 
 /// Decoder layers `[start, end)` of a model, ready to run steps.
 ///
-/// The weights stay in the memory they were mapped to. Steps are idempotent: running one again
-/// writes the same keys and values and returns the same hidden states.
+/// The weights stay in the memory they were mapped to. Steps are idempotent, but where one puts the state of recurrent
+/// layers in the slot that it is taken from: running another one again writes the same keys and values and returns the
+/// same hidden states.
 pub struct Stage {
     layers: LayerRange,
     hidden_size: usize,
+    /// Whether one of its layers has recurrent state.
+    is_recurrent: bool,
     /// One per rotation of the model.
     frequencies: Vec<Frequencies>,
     parts: Box<dyn Parts>,
@@ -124,6 +127,7 @@ impl Stage {
         Ok(Stage {
             layers,
             hidden_size: model.hidden_size,
+            is_recurrent: layers.iter().any(|layer| model.layers[layer].kept().state > 0),
             frequencies: model.rotations.iter().map(Frequencies::new).collect(),
             parts,
             options,
@@ -134,7 +138,8 @@ impl Stage {
     /// Runs one step: `hidden` and the result are `[rows, hidden_size]`, row-major, the rows in the
     /// order of the batch's items.
     ///
-    /// Keys and values of the rows are written into the blocks the items name, over what was there.
+    /// Keys and values of the rows are written into the blocks the items name, over what was there, and the state of recurrent
+    /// layers into their slots.
     /// Blocks until done; the work is shared out between this thread and the stage's own.
     ///
     /// # Errors
@@ -147,6 +152,9 @@ impl Stage {
             return Err(Error::WrongHidden { rows, width, found: hidden.len() });
         }
         let rows = batch.rows(&self.options)?;
+        if self.is_recurrent {
+            batch.check_states(&self.options)?;
+        }
         if rows.is_empty() {
             return Ok(hidden);
         }

@@ -7,7 +7,6 @@ use crate::rope::Rotation;
 /// One step, checked, as its layers see it.
 pub(crate) struct Step<'a> {
     /// The parts of the step.
-    #[cfg_attr(not(feature = "candle"), expect(dead_code, reason = "kernels take rows"))]
     pub(crate) items: &'a [BatchItem],
     /// Every row of them, in order.
     pub(crate) rows: Vec<AttendRow<'a>>,

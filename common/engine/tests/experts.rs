@@ -63,11 +63,9 @@ impl Layer<'_> {
         for Branch { pre, op, .. } in &self.made.model.layers[self.index].branches {
             let normed = self.norm(pre.as_ref().unwrap(), x);
             let result = match op {
-                Op::Attention(_) | Op::Latent(_) | Op::Sum(_) | Op::Normed(_) => {
-                    unreachable!("there is none")
-                }
                 Op::Mlp(it) => self.mlp(it, &normed),
                 Op::Experts(it) => self.experts(it, &normed),
+                _ => unreachable!("there is none"),
             };
             x.iter_mut().zip(result).for_each(|(x, result)| *x += result);
         }

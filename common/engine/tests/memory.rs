@@ -10,7 +10,9 @@ mod made;
 use std::path::PathBuf;
 
 use cake_checkpoint::{Affine, Checkpoint, Encoding, FloatType, ModelSpec};
-use cake_engine::{Batch, BatchItem, DeviceKind, EngineOptions, Numerics, Reuse, scratch_bytes};
+use cake_engine::{
+    Batch, BatchItem, DeviceKind, EngineOptions, Numerics, Reuse, StateSlots, scratch_bytes,
+};
 
 use counted::Count;
 use made::{Made, hidden};
@@ -36,6 +38,16 @@ const MANY: usize = 512;
 /// The most that may be planned for each byte that a step of many rows takes, what threads keep aside: plans count
 /// processors with other kernels, too, and experts that all rows go to.
 const MOST: f64 = 4.0;
+
+/// One of each kind of operation.
+const GOLDEN: [&str; 6] = [
+    "llama",
+    "gemma3",
+    "qwen2-mlx4",
+    "llama-mlx8",
+    "qwen3-moe",
+    "deepseek-v3",
+];
 
 /// A model of so many layers, dense if no experts are said: how many, how many a row goes to, and their width.
 fn model(layers: usize, hidden_size: usize, experts: Option<[usize; 3]>) -> ModelSpec {
@@ -76,14 +88,16 @@ impl Layout {
         let blocks: Vec<u32> = (0..context.div_ceil(16) as u32).collect();
         let item = |sequence, rows, prompt| {
             let (position, blocks) = (context - rows, blocks.clone());
-            BatchItem { sequence, position, rows, prompt, blocks, known: 0, state: None }
+            let (slot, known) = (sequence as u32, 0);
+            let state = Some(StateSlots { from: (position > 0).then_some(slot), to: slot });
+            BatchItem { sequence, position, rows, prompt, blocks, known, state }
         };
         let prompt = match self {
             Layout::Prompt => rows,
             Layout::Mixed => rows / 2,
         };
         let generated = (prompt..rows).map(|row| item(row as u64, 1, false));
-        Batch { items: [item(0, prompt, true)].into_iter().chain(generated).collect() }
+        Batch { items: [item(rows as u64, prompt, true)].into_iter().chain(generated).collect() }
     }
 }
 
@@ -97,7 +111,9 @@ fn step(
 ) -> Count {
     let rows = batch.items.iter().map(|item| item.rows).sum();
     let blocks = batch.items.iter().map(|item| item.blocks.len()).max().unwrap_or(0);
-    let options = EngineOptions { threads, device, numerics, ..EngineOptions::new(blocks) };
+    let state_slots = rows + 1; // By the numbers of sequences.
+    let options =
+        EngineOptions { threads, device, numerics, state_slots, ..EngineOptions::new(blocks) };
     let run = || {
         let mut stage = made.stage(&options);
         counted::count(|| stage.forward(batch, hidden(rows, made.model.hidden_size)).unwrap())
@@ -140,7 +156,7 @@ fn check(
 
 #[test]
 fn a_step_takes_what_is_planned() {
-    for name in ["llama", "gemma3", "qwen2-mlx4", "llama-mlx8", "qwen3-moe"] {
+    for name in GOLDEN {
         check(name, &golden(name), Numerics::Fast, true, THREADS);
         check_on_candle(name, &golden(name));
     }

@@ -6,7 +6,7 @@ mod rounded;
 use cake_tests::golden::{max_difference, read_logits};
 use cake_tests::master::path;
 use cake_tests::{Golden, Master, TestWorker, WorkerOptions, golden, not_shown};
-use rounded::Rounded;
+use rounded::{IN_BF16, PACKED, Rounded};
 
 /// Largest difference of a prompt logit from the reference, which sums in another order: the
 /// golden checkpoints' logits are of order 1 to 10, f32 carries 7 digits, and a wrong rotation or
@@ -17,41 +17,6 @@ const LOGITS_TOLERANCE: f32 = 2e-3;
 const DEFAULT_LOGITS_TOLERANCE: f32 = 5e-2;
 /// The same where a prompt's activations are rounded to 8 bits in MLPs, and packed weights are, too.
 const BF16_LOGITS_TOLERANCE: f32 = 2e-1;
-/// The models with weights in bf16.
-const IN_BF16: &[&str] = &[
-    "llama3-tied",
-    "llama-sharded",
-    "qwen2",
-    "qwen3",
-    "phi3",
-    "gemma3",
-    "qwen3-moe",
-    "gemma2",
-    "olmo2",
-    "smollm3",
-    "exaone4",
-    "glm4",
-    "granite",
-    "seed-oss",
-    "ernie4-5",
-    "hunyuan-dense",
-    "cohere2",
-    "mixtral",
-    "arcee",
-    "olmo3",
-    "qwen2-moe",
-    "glm4-moe",
-    "dots1",
-    "minimax-m2",
-    "ernie4-5-moe",
-    "mistral3",
-    "deepseek-v3",
-    "deepseek-v32",
-    "glm4-moe-lite",
-    "gemma4-moe",
-];
-/// The models with packed weights.
-const PACKED: &[&str] = &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4"];
 
 /// Answers the golden prompt and compares ids and logits; says where the layers were.
 #[track_caller]

@@ -6,7 +6,7 @@ use super::error::CatalogError;
 use super::tensor::Tensor;
 use crate::dtype::Dtype;
 use crate::encoding::{Encoding, ModuleFormat, ModuleTensors, Part, recognise};
-use crate::model::{ModelSpec, Required, TensorKind};
+use crate::model::{ModelSpec, Required, TensorKind, same_vector};
 
 /// Element types of what is no matrix.
 const PLAIN: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::BF16];
@@ -22,6 +22,8 @@ pub(super) struct Expected {
     encoding: Option<Encoding>,
     /// and whether it is its weight.
     is_weight: bool,
+    /// Whether it belongs to no module: its axes of 1 are for nothing but its numbers' order.
+    is_numbers: bool,
 }
 
 /// What must be there, given what is there: a matrix that has scales must be packed.
@@ -42,7 +44,9 @@ pub(super) fn expected_tensors(
         };
         let Some((module, encoding, matrix)) = matrix else {
             let types = (&PLAIN[..], "weights must be F32, F16 or BF16");
-            all.push(Expected { name, layer, shape, types, encoding: None, is_weight: false });
+            let is_numbers = kind == TensorKind::Parameter;
+            let (encoding, is_weight) = (None, false);
+            all.push(Expected { name, layer, shape, types, encoding, is_weight, is_numbers });
             continue;
         };
         let parts = encoding.parts(matrix).ok_or_else(|| {
@@ -56,6 +60,7 @@ pub(super) fn expected_tensors(
             types: (part.types, part.must),
             encoding: Some(encoding),
             is_weight: part.part == Part::Weight,
+            is_numbers: false,
         }));
     }
     Ok(all)
@@ -113,7 +118,9 @@ impl Expected {
         if !types.contains(&dtype) {
             return Err(CatalogError::UnsupportedDtype { tensor: name(), dtype, expected });
         }
-        if tensor.shape == self.shape {
+        if tensor.shape == self.shape
+            || (self.is_numbers && same_vector(&tensor.shape, &self.shape))
+        {
             return Ok(());
         }
         let (expected, found) = (self.shape.clone(), tensor.shape.clone());

@@ -15,6 +15,10 @@ pub(super) const INNER: usize = 1 << 22;
 pub(super) const EXPERTS: usize = 1 << 16;
 /// Of one layer: no model has a thousand.
 pub(super) const EXPERTS_OF_LAYER: usize = 1 << 12;
+/// Numbers of recurrent state of one operation.
+pub(super) const STATE: usize = 1 << 28;
+/// Rows that a convolution is over; models have three or four.
+pub(super) const TAPS: usize = 64;
 pub(super) const BRANCHES: usize = 16;
 pub(super) const ROTATIONS: usize = 16;
 pub(super) const END_TOKENS: usize = 64;

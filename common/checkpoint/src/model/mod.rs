@@ -3,11 +3,12 @@
 //! Catalog, loader, probe, memory formulae and the planner's costs derive from it. Whatever is not supported is refused
 //! here, naming the field: nothing is loaded as something else.
 //!
-//! Start with `whole` (the model) and `spec` (a layer; `parts` is what its operations are made of). `parse` makes them of a configuration, `wire` of what a master sent;
+//! Start with `whole` (the model) and `spec` (a layer; `parts` is what its operations are made of, and `latent`, `network`, `experts` and `recurrent` are some of these). `parse` makes them of a configuration, `wire` of what a master sent;
 //! `check` is what holds of both.
 
 mod check;
 mod error;
+mod experts;
 mod family;
 mod fields;
 mod harmless;
@@ -15,9 +16,11 @@ mod kv;
 mod latent;
 mod limit;
 mod names;
+mod network;
 mod parse;
 mod parts;
 mod quantization;
+mod recurrent;
 mod required;
 mod rope;
 mod rotation;
@@ -36,7 +39,9 @@ pub use latent::{LatentQueries, LatentSpec};
 pub use limit::MAX_CONFIG_BYTES;
 pub(crate) use names::Names;
 pub use names::Role;
+pub use parts::same_vector;
 pub use quantization::Quantization;
+pub use recurrent::{ConvolutionSpec, DeltaInputs, DeltaSpec, MambaSpec, ShortConvolutionSpec};
 pub(crate) use required::Required;
 pub use rotation::{Rope, RopeScaling, RotaryPairs, RotationSpec};
 pub use spec::{

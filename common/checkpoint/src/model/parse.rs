@@ -1,11 +1,47 @@
 //! From the bytes of a `config.json` to a specification.
 
+use std::borrow::Cow;
+
 use super::error::ConfigError;
 use super::family;
 use super::fields::Fields;
 use super::limit::MAX_CONFIG_BYTES;
 use super::quantization;
 use super::whole::ModelSpec;
+
+/// What Python writes for numbers that JSON has no words for.
+const NO_NUMBERS: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
+
+/// The same JSON with these words as strings, which are refused where a number is asked for, and nowhere else.
+pub(super) fn quoted(json: &[u8]) -> Cow<'_, [u8]> {
+    let mut out: Option<Vec<u8>> = None;
+    let (mut at, mut copied, mut in_string) = (0, 0, false);
+    while at < json.len() {
+        match json[at] {
+            b'\\' if in_string => at += 1, // Whatever is escaped ends no string.
+            b'"' => in_string = !in_string,
+            _ if in_string => {}
+            _ => {
+                if let Some(word) = NO_NUMBERS.iter().find(|word| json[at..].starts_with(word)) {
+                    let out = out.get_or_insert_default();
+                    out.extend_from_slice(&json[copied..at]);
+                    out.extend([&b"\""[..], word, b"\""].concat());
+                    at += word.len();
+                    copied = at;
+                    continue;
+                }
+            }
+        }
+        at += 1;
+    }
+    match out {
+        None => Cow::Borrowed(json),
+        Some(mut out) => {
+            out.extend_from_slice(&json[copied..]);
+            Cow::Owned(out)
+        }
+    }
+}
 
 impl ModelSpec {
     /// Reads a `config.json` as written by transformers 4 or 5.
@@ -18,7 +54,7 @@ impl ModelSpec {
         if config_json.len() > MAX_CONFIG_BYTES {
             return Err(ConfigError::TooLarge { bytes: config_json.len() });
         }
-        let value = serde_json::from_slice(config_json).map_err(ConfigError::Json)?;
+        let value = serde_json::from_slice(&quoted(config_json)).map_err(ConfigError::Json)?;
         let fields = Fields::new(&value)?;
         let family = family::of(&fields)?;
         let mut spec = (family.read)(&fields)?;
@@ -32,5 +68,22 @@ impl ModelSpec {
         fields.refuse_others(family.architecture)?;
         spec.check()?;
         Ok(spec)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_for_what_is_no_number_are_strings_outside_of_strings() {
+        let quoted = |json: &str| String::from_utf8(quoted(json.as_bytes()).into_owned()).unwrap();
+        assert_eq!(
+            quoted(r#"{"a": [0.0, Infinity], "b": -Infinity, "c":NaN}"#),
+            r#"{"a": [0.0, "Infinity"], "b": "-Infinity", "c":"NaN"}"#
+        );
+        for same in [r#"{"NaN": "Infinity \" NaN"}"#, r#""\\""#, "\"\\", "[1, 2]", ""] {
+            assert_eq!(quoted(same), same);
+        }
     }
 }

@@ -159,6 +159,11 @@ impl<const N: usize> Joined<N> {
     }
 }
 
+/// Whether a tensor is the vector that is expected, but for axes of 1, which programs write or do not.
+pub fn same_vector(found: &[u64], expected: &[u64]) -> bool {
+    expected.len() == 1 && found.iter().filter(|axis| **axis != 1).eq(expected)
+}
+
 /// A tensor of one axis that belongs to no module.
 pub(super) fn parameter(name: &Name, width: u64) -> TensorSpec {
     TensorSpec { path: name.clone(), kind: TensorKind::Parameter, shape: vec![width] }

@@ -5,10 +5,15 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
+pub use super::experts::{
+    CorrectionSpec, ExpertsSpec, RouterGroups, RouterNorm, RouterScores, RouterSpec,
+};
 use super::kv::KvDtype;
 use super::latent::LatentSpec;
+pub use super::network::{Activation, GateUp, MlpSpec};
 pub use super::parts::{Joined, LinearSpec, Name, NormKind, NormSpec, TensorKind, TensorSpec};
 pub(super) use super::parts::{is_default, linear, parameter};
+use super::recurrent::{ConvolutionSpec, DeltaSpec, MambaSpec, ShortConvolutionSpec};
 
 /// One layer: `x += multiplier · post(op(pre(x)))` for each branch, in order.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -44,6 +49,12 @@ pub enum Op {
     Attention(AttentionSpec),
     /// Attention over latents.
     Latent(LatentSpec),
+    /// A gated short convolution.
+    ShortConvolution(ShortConvolutionSpec),
+    /// The gated delta rule.
+    Delta(DeltaSpec),
+    /// A selective state space.
+    Mamba(MambaSpec),
     /// A gated feed-forward network.
     Mlp(MlpSpec),
     /// A mixture of such networks.
@@ -64,6 +75,9 @@ pub struct NormedSpec {
     pub op: Op,
     /// What its result goes through.
     pub post: Option<NormSpec>,
+    /// What that is multiplied with, if anything.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub multiplier: Option<f32>,
 }
 
 /// Grouped-query attention (arXiv:2305.13245) with rotary position embedding (arXiv:2104.09864).
@@ -94,6 +108,10 @@ pub struct AttentionSpec {
     /// Epsilon of a norm over each head of the values, which has no weight.
     #[serde(default, skip_serializing_if = "is_default")]
     pub value_norm: Option<f64>,
+    /// Whether the queries' module has behind each head's query its gate, as wide: the sigmoid of that multiplies what the
+    /// head attends to (arXiv:2505.06708).
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub output_gate: bool,
     /// What products of queries and keys are multiplied with.
     pub scale: f64,
     /// What bounds these: `softcap · tanh(score / softcap)`.
@@ -118,140 +136,6 @@ pub struct PositionScale {
     pub beta: f64,
     /// So many positions from the first on have the factor 1.
     pub span: f64,
-}
-
-/// `down(act(gate(x)) · up(x))`, or `down(act(up(x)))`.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct MlpSpec {
-    /// Width of what comes in and goes out.
-    pub hidden_size: usize,
-    /// Width inside.
-    pub inner_size: usize,
-    /// What goes into `down`.
-    pub gate_up: GateUp,
-    /// Module of down.
-    pub down: Name,
-    /// Whether all of them have biases.
-    pub bias: bool,
-    /// Of the gate, or of up where there is none.
-    pub activation: Activation,
-    /// Module of a matrix `[1, hidden_size]`: the result is multiplied with the sigmoid of its product with the input.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub output_gate: Option<Name>,
-}
-
-/// What goes into the last projection of a feed-forward network.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum GateUp {
-    /// The product of gate and up: their modules.
-    Gated(Joined<2>),
-    /// Up alone: its module.
-    Plain(Name),
-}
-
-/// A mixture of experts (arXiv:1701.06538): a router chooses some of many gated networks for each row, and the row's
-/// result is the sum of theirs, each times the weight that the router gives it.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ExpertsSpec {
-    /// What chooses experts.
-    pub router: RouterSpec,
-    /// What rows go through before the experts, and not before the router.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub norm: Option<NormSpec>,
-    /// How many experts there are.
-    pub count: usize,
-    /// How many of them a row goes to; at most `count`.
-    pub chosen: usize,
-    /// What precedes the number of an expert in the names of its modules.
-    pub prefix: Name,
-    /// One expert, its modules below the expert.
-    pub expert: MlpSpec,
-}
-
-/// What chooses experts for a row: a function of the products of the row with a matrix `[count, hidden_size]`.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RouterSpec {
-    /// The matrix's module, below the layer.
-    pub path: Name,
-    /// What rows go through before it.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub norm: Option<RouterNorm>,
-    /// What becomes of the products: the experts' scores, of which the largest are chosen.
-    pub scores: RouterScores,
-    /// What is added to the scores where experts are chosen, and not where they are weighted (arXiv:2408.15664).
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub correction: Option<CorrectionSpec>,
-    /// The groups of which some are chosen first.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub groups: Option<RouterGroups>,
-    /// Whether the chosen scores are divided by their sum, or by this if that is less.
-    pub renormalise: Option<f32>,
-    /// What the weights are multiplied with then.
-    pub multiplier: f32,
-    /// Name of a tensor `[count]`, below the layer: what each expert's weight is multiplied with.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub expert_scale: Option<Name>,
-}
-
-/// A norm (RMS) before a router: its weight is a tensor by itself, times a factor.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RouterNorm {
-    /// Name of the tensor `[hidden_size]`, below the layer.
-    pub scale: Name,
-    /// What it is multiplied with.
-    pub factor: f64,
-    /// Added to the mean square.
-    pub eps: f64,
-}
-
-/// How a router's products become scores.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum RouterScores {
-    /// The softmax over all experts.
-    Softmax,
-    /// The sigmoid of each.
-    Sigmoid,
-}
-
-/// A number for each expert, stored by itself.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CorrectionSpec {
-    /// The tensor's name below the layer, all of it.
-    pub name: Name,
-    /// How many axes it has; all but the last are 1.
-    pub axes: usize,
-}
-
-/// Experts in groups of equal size, as their numbers follow each other. A group's score is the sum of its two best experts'
-/// (arXiv:2412.19437).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RouterGroups {
-    /// How many there are.
-    pub count: usize,
-    /// How many of them experts are chosen of.
-    pub chosen: usize,
-}
-
-/// A function of each number.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Activation {
-    /// `x / (1 + e⁻ˣ)`.
-    Silu,
-    /// `x / (1 + e⁻²ᶻ)` with `z = √(2/π) · (x + 0.044715 x³)`: GELU by way of the hyperbolic tangent (arXiv:1606.08415).
-    GeluTanh,
-    /// `max(x, 0)²` (arXiv:2109.08668).
-    Relu2,
-    /// `1 / (1 + e⁻ˣ)`.
-    Sigmoid,
 }
 
 /// What a layer keeps of a sequence, in numbers.
@@ -283,9 +167,10 @@ impl AttentionSpec {
         self.kv_heads * self.head_dim
     }
 
-    /// The projections of queries, keys and values.
+    /// The projections of queries (with their gates, if there are such), keys and values.
     pub fn qkv(&self) -> [LinearSpec; 3] {
-        let outputs = [self.q_dim(), self.kv_dim(), self.kv_dim()];
+        let queries = self.q_dim() * (1 + usize::from(self.output_gate));
+        let outputs = [queries, self.kv_dim(), self.kv_dim()];
         self.qkv.linears(outputs, self.hidden_size, self.qkv_bias)
     }
 
@@ -319,87 +204,6 @@ impl PositionScale {
     }
 }
 
-impl MlpSpec {
-    /// The projections that the last one's input is made of: gate and up, or up alone.
-    pub fn gate_up(&self) -> Vec<LinearSpec> {
-        let (inner, hidden, bias) = (self.inner_size, self.hidden_size, self.bias);
-        match &self.gate_up {
-            GateUp::Gated(modules) => modules.linears([inner; 2], hidden, bias).into(),
-            GateUp::Plain(module) => vec![linear(module, inner, hidden, bias)],
-        }
-    }
-
-    /// The last projection.
-    pub fn down(&self) -> LinearSpec {
-        linear(&self.down, self.hidden_size, self.inner_size, self.bias)
-    }
-
-    /// The layer whose product's sigmoid multiplies the result, if any does.
-    pub fn output_gate(&self) -> Option<LinearSpec> {
-        let module = self.output_gate.as_ref()?;
-        Some(linear(module, 1, self.hidden_size, false))
-    }
-
-    /// Its linear layers.
-    fn linears(&self) -> impl Iterator<Item = LinearSpec> {
-        self.gate_up().into_iter().chain([self.down()]).chain(self.output_gate())
-    }
-
-    /// The same with a part of its width inside: `share` of it, rounded up to a multiple of `granule`.
-    #[must_use]
-    pub fn narrowed(&self, share: f64, granule: usize) -> Self {
-        let inner_size = ((self.inner_size as f64 * share) as usize).max(1);
-        Self { inner_size: inner_size.next_multiple_of(granule), ..self.clone() }
-    }
-}
-
-impl ExpertsSpec {
-    /// The router's matrix.
-    pub fn router(&self) -> LinearSpec {
-        linear(&self.router.path, self.count, self.expert.hidden_size, false)
-    }
-
-    /// The expert of this number, its modules below the layer.
-    pub fn expert(&self, index: usize) -> MlpSpec {
-        let named = |path: &Name| Name::Owned(format!("{}{index}.{path}", self.prefix));
-        let gate_up = match &self.expert.gate_up {
-            GateUp::Gated(Joined::Separate(paths)) => {
-                GateUp::Gated(Joined::Separate(std::array::from_fn(|it| named(&paths[it]))))
-            }
-            GateUp::Gated(Joined::Fused(path)) => GateUp::Gated(Joined::Fused(named(path))),
-            GateUp::Plain(path) => GateUp::Plain(named(path)),
-        };
-        let output_gate = self.expert.output_gate.as_ref().map(named);
-        MlpSpec { gate_up, down: named(&self.expert.down), output_gate, ..self.expert.clone() }
-    }
-
-    /// The mixture of only as many experts as a row goes to: what a decoded token reads.
-    #[must_use]
-    pub fn active(&self) -> Self {
-        let router = RouterSpec { groups: None, ..self.router.clone() };
-        Self { router, count: self.chosen, ..self.clone() }
-    }
-
-    /// The weight of the norm before the router.
-    pub fn router_scale(&self) -> Option<TensorSpec> {
-        let width = self.expert.hidden_size as u64;
-        Some(parameter(&self.router.norm.as_ref()?.scale, width))
-    }
-
-    /// What each expert's weight is multiplied with.
-    pub fn expert_scale(&self) -> Option<TensorSpec> {
-        Some(parameter(self.router.expert_scale.as_ref()?, self.count as u64))
-    }
-
-    /// What is added to scores where experts are chosen.
-    pub fn correction(&self) -> Option<TensorSpec> {
-        let CorrectionSpec { name, axes } = self.router.correction.as_ref()?;
-        let mut shape = vec![1; axes.saturating_sub(1)];
-        shape.push(self.count as u64);
-        Some(TensorSpec { path: name.clone(), kind: TensorKind::Parameter, shape })
-    }
-}
-
 impl Op {
     /// Its linear layers.
     pub fn linears(&self) -> Vec<LinearSpec> {
@@ -408,6 +212,9 @@ impl Op {
                 attention.qkv().into_iter().chain([attention.output()]).collect()
             }
             Op::Latent(latent) => latent.linears().collect(),
+            Op::ShortConvolution(it) => it.linears().collect(),
+            Op::Delta(it) => it.linears().collect(),
+            Op::Mamba(it) => it.linears().collect(),
             Op::Mlp(mlp) => mlp.linears().collect(),
             Op::Experts(experts) => {
                 let each = (0..experts.count)
@@ -424,10 +231,24 @@ impl Op {
         match self {
             Op::Attention(attention) => attention.qk_norm.iter().flatten().collect(),
             Op::Latent(latent) => latent.norms().collect(),
+            Op::Delta(it) => vec![&it.norm],
+            Op::Mamba(it) => it.norm.iter().collect(),
             Op::Experts(experts) => experts.norm.iter().collect(),
-            Op::Mlp(_) => Vec::new(),
+            Op::Mlp(_) | Op::ShortConvolution(_) => Vec::new(),
             Op::Sum(parts) => parts.iter().flat_map(Op::norms).collect(),
             Op::Normed(it) => it.pre.iter().chain(it.op.norms()).chain(&it.post).collect(),
+        }
+    }
+
+    /// Its convolutions.
+    pub fn convolutions(&self) -> Vec<&ConvolutionSpec> {
+        match self {
+            Op::ShortConvolution(it) => vec![&it.convolution],
+            Op::Delta(it) => it.convolutions.iter().collect(),
+            Op::Mamba(it) => vec![&it.convolution],
+            Op::Attention(_) | Op::Latent(_) | Op::Mlp(_) | Op::Experts(_) => Vec::new(),
+            Op::Sum(parts) => parts.iter().flat_map(Op::convolutions).collect(),
+            Op::Normed(it) => it.op.convolutions(),
         }
     }
 
@@ -438,6 +259,9 @@ impl Op {
                 let scales = [experts.router_scale(), experts.expert_scale()];
                 [experts.correction()].into_iter().chain(scales).flatten().collect()
             }
+            Op::ShortConvolution(it) => it.convolution.tensors().collect(),
+            Op::Delta(it) => it.parameters().collect(),
+            Op::Mamba(it) => it.parameters().collect(),
             Op::Attention(_) | Op::Latent(_) | Op::Mlp(_) => Vec::new(),
             Op::Sum(parts) => parts.iter().flat_map(Op::parameters).collect(),
             Op::Normed(it) => it.op.parameters(),
@@ -470,6 +294,9 @@ impl LayerSpec {
                 Op::Attention(AttentionSpec { window: None, ..it.narrowed(share) })
             }
             Op::Latent(it) => Op::Latent(it.narrowed(share)),
+            Op::ShortConvolution(it) => Op::ShortConvolution(it.clone()), // As wide as hidden states.
+            Op::Delta(it) => Op::Delta(it.narrowed(share)),
+            Op::Mamba(it) => Op::Mamba(it.narrowed(share)),
             Op::Mlp(it) => Op::Mlp(it.narrowed(share, granule)),
             Op::Experts(it) => {
                 let expert = it.expert.narrowed(share, granule);
@@ -543,7 +370,7 @@ impl LayerSpec {
         Some(parameter(self.scalar.as_ref()?, 1))
     }
 
-    /// What it keeps of each position.
+    /// What it keeps of a sequence.
     pub fn kept(&self) -> Kept {
         let mut kept = Kept::default();
         for op in self.ops() {
@@ -554,6 +381,9 @@ impl LayerSpec {
                 }
                 // Values are made of the same numbers.
                 Op::Latent(latent) => kept.keys += latent.kept_dim(),
+                Op::ShortConvolution(it) => kept.state += it.convolution.state(),
+                Op::Delta(it) => kept.state += it.state(),
+                Op::Mamba(it) => kept.state += it.state(),
                 Op::Mlp(_) | Op::Experts(_) | Op::Sum(_) | Op::Normed(_) => {}
             }
         }

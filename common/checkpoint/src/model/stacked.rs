@@ -1,4 +1,5 @@
-//! Experts that lie one after the other in one tensor, `[count, rows, columns]`, as MLX has those of a layer.
+//! Experts that lie one after the other in one tensor, `[count, rows, columns]`, as MLX and some of the Hub's files have those
+//! of a layer; of each perhaps the rows of gate and up behind each other.
 //!
 //! Everything else knows the experts of a layer as modules of their own; here is which slice of which tensor each is.
 
@@ -12,33 +13,46 @@ use crate::encoding::Part;
 /// What precedes the number of an expert, at its end, and what MLX has in the place of both (`SwitchGLU` in mlx-lm).
 const OF_EACH: &str = "experts.";
 const OF_ALL: &str = "switch_mlp.";
-/// How a family's stacks are called.
+const WEIGHT: &str = ".weight";
+
+/// How tensors of all experts are called.
 struct Stacks {
-    architecture: &'static str,
     /// What they begin with, after what all of a mixture's modules do.
     beginning: &'static str,
     /// How the names of weights end.
     weight: &'static str,
+    /// Gate and up, the rows of one behind those of the other.
+    both: &'static str,
+    /// Down.
+    down: &'static str,
 }
 
 /// As MLX has those of most.
-const USUAL: Stacks = Stacks { architecture: "", beginning: OF_ALL, weight: WEIGHT };
-/// Families with others: mlx-lm's `dots1`, and those that lie so in the files of the Hub.
-const OTHERS: [Stacks; 4] = [
-    Stacks { architecture: "Dots1ForCausalLM", beginning: OF_EACH, weight: WEIGHT },
-    Stacks { architecture: "Gemma4ForCausalLM", beginning: OF_EACH, weight: "" },
-    Stacks { architecture: "Gemma4ForConditionalGeneration", beginning: OF_EACH, weight: "" },
-    Stacks {
-        architecture: "Gemma4UnifiedForConditionalGeneration",
-        beginning: OF_EACH,
-        weight: "",
-    },
-];
-const WEIGHT: &str = ".weight";
+const USUAL: Stacks =
+    Stacks { beginning: OF_ALL, weight: WEIGHT, both: "gate_up_proj", down: "down_proj" };
+/// As the Hub's files have those of some.
+const OF_HUB: Stacks = Stacks { beginning: OF_EACH, weight: "", ..USUAL };
+/// As mlx-lm has those of `dots1`.
+const OF_DOTS: Stacks = Stacks { beginning: OF_EACH, ..USUAL };
+/// As Granite's files have them.
+const OF_GRANITE: Stacks =
+    Stacks { beginning: "", weight: WEIGHT, both: "input_linear", down: "output_linear" };
 
-/// How this model's stacks are called.
-fn stacks(spec: &ModelSpec) -> &'static Stacks {
-    OTHERS.iter().find(|other| other.architecture == spec.architecture).unwrap_or(&USUAL)
+/// Families with others, by architecture; the first of them is what is written.
+const OTHERS: [(&str, &[Stacks]); 7] = [
+    ("Dots1ForCausalLM", &[OF_DOTS]),
+    ("Gemma4ForCausalLM", &[OF_HUB]),
+    ("Gemma4ForConditionalGeneration", &[OF_HUB]),
+    ("Gemma4UnifiedForConditionalGeneration", &[OF_HUB]),
+    ("Qwen3_5MoeForCausalLM", &[USUAL, OF_HUB]),
+    ("Qwen3_5MoeForConditionalGeneration", &[USUAL, OF_HUB]),
+    ("GraniteMoeHybridForCausalLM", &[USUAL, OF_GRANITE]),
+];
+
+/// How this model's stacks may be called.
+fn stacks(spec: &ModelSpec) -> &'static [Stacks] {
+    let others = OTHERS.iter().find(|(architecture, _)| *architecture == spec.architecture);
+    others.map_or(&[USUAL], |(_, stacks)| stacks)
 }
 
 /// Where MLX has a module or a tensor of one expert: together with those of all experts of the layer.
@@ -60,51 +74,64 @@ struct Mixture<'a> {
     base: &'a str,
 }
 
-/// Whose names: ours, or those that all experts' tensors have together.
-#[derive(Clone, Copy)]
-enum Side {
-    Each(usize),
-    All,
-}
-
 impl Mixture<'_> {
-    /// The name on the other side of an expert's module, or a module's tensor, that is called `leaf` on this one; `None` if
-    /// an expert has none of that name.
-    fn across(&self, spec: &ModelSpec, leaf: &str, to: Side) -> Option<String> {
-        let mut endings = Part::ALL.map(Part::ending).into_iter().chain([BIAS]);
-        let module = endings.find_map(|ending| leaf.strip_suffix(ending)).unwrap_or(leaf);
-        let names = self.modules();
-        let stacks = stacks(spec);
-        let ending = match (&leaf[module.len()..], to) {
-            (WEIGHT, Side::All) => stacks.weight,
-            (ending, Side::Each(_)) if ending == stacks.weight => WEIGHT,
-            (ending, _) => ending,
-        };
-        let mut found = names.iter().filter_map(|(each, all)| match to {
-            Side::All => (*each == module).then_some(*all),
-            Side::Each(_) => (*all == module).then_some(*each),
-        });
-        let (found, base) = (found.next()?, self.base);
-        let middle = match to {
-            Side::All => stacks.beginning.to_owned(),
-            Side::Each(expert) => format!("{OF_EACH}{expert}."),
-        };
-        Some(spec.layer_tensor_name(self.layer, &format!("{base}{middle}{found}{ending}")))
+    /// What a tensor is called that has those of all experts that are called `leaf` in each; `None` if an expert has none of
+    /// that name.
+    fn name_of_all(&self, spec: &ModelSpec, stacks: &Stacks, leaf: &str) -> Option<String> {
+        let (module, ending) = split(leaf, WEIGHT);
+        let modules = self.modules(stacks);
+        let (_, all) = modules.iter().find(|(each, _)| each[..] == [module])?;
+        let ending = if ending == WEIGHT { stacks.weight } else { ending };
+        let leaf = format!("{}{}{all}{ending}", self.base, stacks.beginning);
+        Some(spec.layer_tensor_name(self.layer, &leaf))
     }
 
-    /// An expert's modules, each with what MLX calls it, whatever a family does (`SwitchGLU` and `SwitchMLP` in mlx-lm).
-    fn modules(&self) -> Vec<(&str, &str)> {
+    /// What those of one expert are called whose rows lie behind each other in what is called `leaf` of all; none if there
+    /// is no such name.
+    fn names_of_each(
+        &self,
+        spec: &ModelSpec,
+        stacks: &Stacks,
+        leaf: &str,
+        expert: usize,
+    ) -> Vec<String> {
+        let (module, ending) = split(leaf, stacks.weight);
+        let modules = self.modules(stacks);
+        let Some((each, _)) = modules.iter().find(|(_, all)| *all == module) else {
+            return Vec::new();
+        };
+        let ending = if ending == stacks.weight { WEIGHT } else { ending };
+        let name = |module| {
+            let leaf = format!("{}{OF_EACH}{expert}.{module}{ending}", self.base);
+            spec.layer_tensor_name(self.layer, &leaf)
+        };
+        each.iter().map(name).collect()
+    }
+
+    /// An expert's modules, those that may lie in one beside each other, and what that one is called, whatever a family calls
+    /// them (`SwitchGLU` and `SwitchMLP` in mlx-lm).
+    fn modules(&self, stacks: &Stacks) -> Vec<(Vec<&str>, &'static str)> {
         let MlpSpec { gate_up, down, .. } = &self.experts.expert;
         match gate_up {
-            GateUp::Gated(Joined::Separate([gate, up])) => {
-                vec![(&**gate, "gate_proj"), (&**up, "up_proj"), (&**down, "down_proj")]
-            }
+            GateUp::Gated(Joined::Separate([gate, up])) => vec![
+                (vec![gate], "gate_proj"),
+                (vec![up], "up_proj"),
+                (vec![gate, up], stacks.both),
+                (vec![down], stacks.down),
+            ],
             GateUp::Gated(Joined::Fused(both)) => {
-                vec![(&**both, "gate_up_proj"), (&**down, "down_proj")]
+                vec![(vec![both], stacks.both), (vec![down], stacks.down)]
             }
-            GateUp::Plain(up) => vec![(&**up, "fc1"), (&**down, "fc2")],
+            GateUp::Plain(up) => vec![(vec![up], "fc1"), (vec![down], "fc2")],
         }
     }
+}
+
+/// A module and the ending of one of its tensors, of which weights have this one; no ending for a module by itself.
+fn split<'a>(leaf: &'a str, weight: &str) -> (&'a str, &'a str) {
+    let parts = Part::ALL.map(Part::ending).into_iter().chain([BIAS]);
+    let module = parts.chain([weight]).find_map(|ending| leaf.strip_suffix(ending));
+    leaf.split_at(module.unwrap_or(leaf).len())
 }
 
 impl ModelSpec {
@@ -113,7 +140,8 @@ impl ModelSpec {
         let (found, rest) = self.mixture(name)?;
         let (number, leaf) = rest.strip_prefix(OF_EACH)?.split_once('.')?;
         let (index, count) = (decimal(number)?, found.experts.count);
-        let name = found.across(self, leaf, Side::All).filter(|_| index < count)?;
+        let stacks = stacks(self).first()?;
+        let name = found.name_of_all(self, stacks, leaf).filter(|_| index < count)?;
         Some(ExpertSlice { name, index, count })
     }
 
@@ -122,12 +150,14 @@ impl ModelSpec {
         self.stack(name).is_some()
     }
 
-    /// The experts whose tensors are in the one of this name, and the rest of the name.
-    fn stack<'a>(&'a self, name: &'a str) -> Option<(Mixture<'a>, &'a str)> {
+    /// The experts whose tensors are in the one of this name, how that is called, and the rest of the name.
+    fn stack<'a>(&'a self, name: &'a str) -> Option<(Mixture<'a>, &'static Stacks, &'a str)> {
         let (found, rest) = self.mixture(name)?;
-        let leaf = rest.strip_prefix(stacks(self).beginning)?;
-        found.across(self, leaf, Side::Each(0))?;
-        Some((found, leaf))
+        let (stacks, leaf) = stacks(self).iter().find_map(|stacks| {
+            let leaf = rest.strip_prefix(stacks.beginning)?;
+            (!found.names_of_each(self, stacks, leaf, 0).is_empty()).then_some((stacks, leaf))
+        })?;
+        Some((found, stacks, leaf))
     }
 
     /// The experts that something of this name may belong to, and what follows the beginning of their names.
@@ -136,7 +166,7 @@ impl ModelSpec {
         let layer = decimal(number)?;
         let mut experts = self.layers.get(layer)?.ops().filter_map(|op| match op {
             Op::Experts(experts) => Some(experts),
-            Op::Attention(_) | Op::Latent(_) | Op::Mlp(_) | Op::Sum(_) | Op::Normed(_) => None,
+            _ => None,
         });
         experts.find_map(|experts| {
             let base = experts.prefix.strip_suffix(OF_EACH)?;
@@ -158,26 +188,34 @@ pub fn unstack(
 ) -> Result<Vec<StoredTensor>, CatalogError> {
     let mut all = Vec::with_capacity(tensors.len());
     for tensor in tensors {
-        let Some((found, leaf)) = spec.stack(&tensor.name) else {
+        let Some((found, stacks, leaf)) = spec.stack(&tensor.name) else {
             all.push(tensor);
             continue;
         };
-        let count = found.experts.count as u64;
-        let slice = match tensor.shape.split_first() {
-            Some((first, rest)) if *first == count && tensor.bytes.is_multiple_of(count) => rest,
+        let names = |expert| found.names_of_each(spec, stacks, leaf, expert);
+        let (count, each) = (found.experts.count as u64, names(0).len() as u64);
+        let whole = |bytes: u64| bytes.is_multiple_of(count * each);
+        let shape = match &tensor.shape[..] {
+            [first, rest @ ..] if *first == count && each == 1 && whole(tensor.bytes) => {
+                rest.to_vec()
+            }
+            [first, rows, rest @ ..]
+                if *first == count && rows.is_multiple_of(each) && whole(tensor.bytes) =>
+            {
+                [&[rows / each], rest].concat()
+            }
             _ => {
                 let (tensor, found) = (tensor.name, tensor.shape);
                 return Err(CatalogError::NotOfAllExperts { tensor, experts: count, found });
             }
         };
-        let bytes = tensor.bytes / count;
-        let of = |index: u64| {
-            let name = found.across(spec, leaf, Side::Each(index as usize))?;
-            // Below its end, which is in the file.
-            let (shape, offset) = (slice.to_vec(), tensor.offset + index * bytes);
-            Some(StoredTensor { name, shape, offset, bytes, ..tensor })
-        };
-        all.extend((0..count).filter_map(of));
+        let bytes = tensor.bytes / (count * each);
+        let parts = (0..found.experts.count).flat_map(names);
+        // Below its end, which is in the file.
+        let offsets = (0..).map(|index: u64| tensor.offset + index * bytes);
+        let part =
+            |(name, offset)| StoredTensor { name, shape: shape.clone(), offset, bytes, ..tensor };
+        all.extend(parts.zip(offsets).map(part));
     }
     Ok(all)
 }

@@ -1,5 +1,17 @@
 //! Configurations in both spellings, and one test for each that must be refused.
 
+macro_rules! refuses {
+    ($($name:ident: $config:expr, $pattern:pat, $words:expr;)*) => {$(
+        #[test]
+        fn $name() {
+            let error = parse(&$config).expect_err("must be refused");
+            assert!(matches!(error, $pattern), "{error:?}");
+            let text = error.to_string();
+            assert!(text.contains($words), "{text}");
+        }
+    )*};
+}
+
 mod dense;
 mod experts;
 mod families;
@@ -10,6 +22,7 @@ mod wire;
 
 use serde_json::{Value, json};
 
+use super::parse::quoted;
 use super::{
     Activation, AttentionSpec, ConfigError, KvDtype, MlpSpec, ModelSpec, Op, Rope, RopeScaling,
 };
@@ -60,7 +73,8 @@ fn refused(changes: Value) -> ConfigError {
 }
 
 fn configuration(name: &str) -> Value {
-    serde_json::from_slice(&std::fs::read(golden_path(name).join("config.json")).unwrap()).unwrap()
+    let json = std::fs::read(golden_path(name).join("config.json")).unwrap();
+    serde_json::from_slice(&quoted(&json)).unwrap()
 }
 
 /// What arrives of a specification: all but what only its files need.
@@ -93,18 +107,6 @@ fn windows_of(model: &ModelSpec) -> Vec<Option<usize>> {
 
 fn rope(model: &ModelSpec) -> &Rope {
     &model.rotations[0].rope
-}
-
-macro_rules! refuses {
-    ($($name:ident: $config:expr, $pattern:pat, $words:expr;)*) => {$(
-        #[test]
-        fn $name() {
-            let error = parse(&$config).expect_err("must be refused");
-            assert!(matches!(error, $pattern), "{error:?}");
-            let text = error.to_string();
-            assert!(text.contains($words), "{text}");
-        }
-    )*};
 }
 
 use ConfigError as E;
@@ -215,8 +217,21 @@ refuses! {
 }
 
 #[test]
+fn what_python_writes_for_no_number_is_none() {
+    for (words, is_fine) in
+        [("\"time_step_limit\": [0.0, Infinity]", false), ("\"_name_or_path\": NaN", true)]
+    {
+        let text = llama().to_string().replacen('{', &format!("{{{words},"), 1);
+        assert_eq!(ModelSpec::parse(text.as_bytes()).is_ok(), is_fine, "{words}");
+    }
+    let eps = without(llama(), "rms_norm_eps").to_string();
+    let error = ModelSpec::parse(eps.replacen('{', "{\"rms_norm_eps\": NaN,", 1).as_bytes());
+    assert!(matches!(error, Err(ConfigError::WrongType { .. })), "{error:?}");
+}
+
+#[test]
 fn refuses_what_is_not_json() {
-    for text in [&b""[..], b"{", b"<html>", b"\xff\xfe", b"{\"rms_norm_eps\": NaN}"] {
+    for text in [&b""[..], b"{", b"<html>", b"\xff\xfe", b"{\"a\": nan}"] {
         assert!(matches!(ModelSpec::parse(text), Err(ConfigError::Json(_))), "{text:?}");
     }
     let nested = "[".repeat(1_000_000);

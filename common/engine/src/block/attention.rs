@@ -1,6 +1,6 @@
 //! Attention of one decoder layer: projections, rotation, what is kept of the past, weighted values.
 
-use cake_checkpoint::{AttentionSpec, NormKind};
+use cake_checkpoint::{Activation, AttentionSpec, NormKind};
 
 use crate::device::{Attending, Device};
 use crate::error::Error;
@@ -76,6 +76,12 @@ impl<D: Device> Attention<D> {
     ) -> Result<D::Rows, Error> {
         // [rows, heads × head_dim], and twice [rows, kv_heads × head_dim]
         let [mut q, mut k, mut v] = device.linear(self.first(), hidden, &step.kinds)?;
+        let width = self.spec.head_dim;
+        let mut gate = None;
+        if self.spec.output_gate {
+            gate = Some(device.columns(&q, 2 * width, width..2 * width)?);
+            q = device.columns(&q, 2 * width, 0..width)?;
+        }
         if let Some(norm) = &self.v_norm {
             v = device.norm(norm, &v)?;
         }
@@ -101,6 +107,10 @@ impl<D: Device> Attention<D> {
         drop((k, v));
         let attended = device.attend(&self.kept, &self.attending, step, &q)?;
         drop(q);
+        let attended = match gate {
+            Some(gate) => device.gate(Activation::Sigmoid, gate, attended)?,
+            None => attended,
+        };
         let [output] = device.linear([&self.o_proj], &attended, &step.kinds)?;
         Ok(output)
     }

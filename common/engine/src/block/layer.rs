@@ -3,9 +3,12 @@
 use cake_checkpoint::{LayerSpec, Op};
 
 use super::attention::Attention;
+use super::delta::Delta;
 use super::experts::Experts;
 use super::latent::Latent;
+use super::mamba::Mamba;
 use super::mlp::Mlp;
+use super::short_convolution::ShortConvolution;
 use crate::device::Device;
 use crate::error::Error;
 use crate::loader::LayerLoader;
@@ -31,12 +34,16 @@ struct Normed<D: Device> {
     pre: Option<D::Norm>,
     op: Operation<D>,
     post: Option<D::Norm>,
+    multiplier: Option<f32>,
 }
 
 /// What a branch computes.
 enum Operation<D: Device> {
     Attention(Box<Attention<D>>),
     Latent(Box<Latent<D>>),
+    ShortConvolution(Box<ShortConvolution<D>>),
+    Delta(Box<Delta<D>>),
+    Mamba(Box<Mamba<D>>),
     Mlp(Box<Mlp<D>>),
     Experts(Box<Experts<D>>),
     Sum(Vec<Operation<D>>),
@@ -104,6 +111,11 @@ impl<D: Device> Operation<D> {
         Ok(match spec {
             Op::Attention(it) => Operation::Attention(Box::new(Attention::load(loader, it)?)),
             Op::Latent(it) => Operation::Latent(Box::new(Latent::load(loader, it)?)),
+            Op::ShortConvolution(it) => {
+                Operation::ShortConvolution(Box::new(ShortConvolution::load(loader, it)?))
+            }
+            Op::Delta(it) => Operation::Delta(Box::new(Delta::load(loader, it)?)),
+            Op::Mamba(it) => Operation::Mamba(Box::new(Mamba::load(loader, it)?)),
             Op::Mlp(it) => Operation::Mlp(Box::new(Mlp::load(loader, it)?)),
             Op::Experts(it) => Operation::Experts(Box::new(Experts::load(loader, it)?)),
             Op::Sum(parts) => {
@@ -118,7 +130,8 @@ impl<D: Device> Operation<D> {
             Op::Normed(it) => {
                 let norm = |norm: &Option<_>| norm.as_ref().map(|it| loader.norm(it)).transpose();
                 let (pre, op) = (norm(&it.pre)?, Operation::load(loader, &it.op)?);
-                Operation::Normed(Box::new(Normed { pre, op, post: norm(&it.post)? }))
+                let (post, multiplier) = (norm(&it.post)?, it.multiplier);
+                Operation::Normed(Box::new(Normed { pre, op, post, multiplier }))
             }
         })
     }
@@ -128,6 +141,9 @@ impl<D: Device> Operation<D> {
         match self {
             Operation::Attention(attention) => attention.forward(device, input, step),
             Operation::Latent(latent) => latent.forward(device, input, step),
+            Operation::ShortConvolution(it) => it.forward(device, input, step),
+            Operation::Delta(delta) => delta.forward(device, input, step),
+            Operation::Mamba(mamba) => mamba.forward(device, input, step),
             Operation::Mlp(mlp) => mlp.forward(device, input, &step.kinds),
             Operation::Experts(experts) => experts.forward(device, input, &step.kinds),
             Operation::Sum(parts) => {
@@ -142,12 +158,16 @@ impl<D: Device> Operation<D> {
                 sum.map_or_else(|| device.zeros_like(input), Ok)
             }
             Operation::Normed(it) => {
-                let Normed { pre, op, post } = &mut **it;
+                let Normed { pre, op, post, multiplier } = &mut **it;
                 let normed = pre.as_ref().map(|norm| device.norm(norm, input)).transpose()?;
-                let result = op.forward(device, normed.as_ref().unwrap_or(input), step)?;
-                post.as_ref()
-                    .map_or(Ok(None), |norm| device.norm(norm, &result).map(Some))
-                    .map(|normed| normed.unwrap_or(result))
+                let mut result = op.forward(device, normed.as_ref().unwrap_or(input), step)?;
+                if let Some(norm) = post {
+                    result = device.norm(norm, &result)?;
+                }
+                match multiplier {
+                    Some(multiplier) => device.scale(result, *multiplier),
+                    None => Ok(result),
+                }
             }
         }
     }
@@ -157,6 +177,9 @@ impl<D: Device> Operation<D> {
         match self {
             Operation::Attention(attention) => attention.first().into(),
             Operation::Latent(latent) => latent.first().into(),
+            Operation::ShortConvolution(it) => it.first().into(),
+            Operation::Delta(delta) => delta.first(),
+            Operation::Mamba(mamba) => mamba.first().into(),
             Operation::Mlp(mlp) => mlp.first(),
             Operation::Experts(experts) => vec![experts.first()],
             Operation::Sum(parts) => parts.first().map(Operation::first).unwrap_or_default(),
@@ -169,6 +192,9 @@ impl<D: Device> Operation<D> {
         match self {
             Operation::Attention(attention) => attention.precede(device, &later.first()),
             Operation::Latent(latent) => latent.precede(device, &later.first()),
+            Operation::ShortConvolution(it) => it.precede(device, &later.first()),
+            Operation::Delta(delta) => delta.precede(device, &later.first()),
+            Operation::Mamba(mamba) => mamba.precede(device, &later.first()),
             Operation::Mlp(mlp) => mlp.precede(device, &later.first()),
             // Which of its products is the last one is not known before.
             Operation::Experts(_) => {}

@@ -13,6 +13,7 @@ pub(crate) struct Mlp<D: Device> {
     inner: Inner<D>,
     down_proj: D::Weight,
     activation: Activation,
+    gate_multiplier: Option<f32>,
     output_gate: Option<D::Weight>,
 }
 
@@ -46,7 +47,8 @@ impl<D: Device> Mlp<D> {
         let output_gate = spec.output_gate();
         let output_gate =
             output_gate.map(|gate| loader.linear(&gate, Precision::Bf16x2)).transpose()?;
-        Ok(Mlp { inner, down_proj, activation: spec.activation, output_gate })
+        let &MlpSpec { activation, gate_multiplier, .. } = spec;
+        Ok(Mlp { inner, down_proj, activation, gate_multiplier, output_gate })
     }
 
     /// The first products of a step.
@@ -71,7 +73,10 @@ impl<D: Device> Mlp<D> {
     ) -> Result<D::Rows, Error> {
         let product = match &self.inner {
             Inner::Gated([gate, up]) => {
-                let [gate, up] = device.linear([gate, up], hidden, kinds)?; // [rows, inner_size]
+                let [mut gate, up] = device.linear([gate, up], hidden, kinds)?; // [rows, inner_size]
+                if let Some(multiplier) = self.gate_multiplier {
+                    gate = device.scale(gate, multiplier)?;
+                }
                 device.gate(self.activation, gate, up)?
             }
             Inner::Plain(up) => {

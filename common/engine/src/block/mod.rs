@@ -2,9 +2,12 @@
 //! once, over whatever device computes.
 
 mod attention;
+mod delta;
 mod experts;
 mod latent;
 mod layer;
+mod mamba;
 mod mlp;
+mod short_convolution;
 
 pub(crate) use layer::DecoderLayer;

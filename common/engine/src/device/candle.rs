@@ -1,11 +1,13 @@
 //! Candle as a device: its own operations on weights widened to f32. On the processor this is slow, large and readable,
-//! the reference that our kernels are tested against; on a GPU (`cuda`, `metal`) it is the way to compute at all.
+//! the reference that our kernels are tested against (what is recurrent it has no operations for: that is computed as
+//! `recurrent.rs` says it); on a GPU (`cuda`, `metal`) it is the way to compute at all.
 
 use std::ops::Range;
 
 use cake_checkpoint::{Activation, KvDtype, NormKind, RotaryPairs};
 use candle_core::{D, DType, Result, Tensor};
 
+use super::recurrent::{Convolution, Recurrence, Recurring, States, softplus_plainly};
 use super::{Attending, Device, DeviceScratch, StoredLinear, candle_scratch};
 use crate::batch::{AttendRow, BatchItem, RowKinds};
 use crate::error::Error;
@@ -160,7 +162,7 @@ impl Candle {
     ) -> Result<()> {
         for (all, new) in [(&kept.keys, keys)].into_iter().chain(kept.values.as_ref().zip(values)) {
             let new = new.to_dtype(all.dtype())?.contiguous()?;
-            for (index, row) in rows.iter().enumerate() {
+            for (index, row) in rows.iter().enumerate().filter(|(_, row)| !row.is_known) {
                 all.slice_set(&new.narrow(0, index, 1)?, 0, kept.place(row.blocks, row.position))?;
             }
         }
@@ -195,6 +197,7 @@ impl Device for Candle {
     type Weight = Weight;
     type Norm = Norm;
     type Kept = Kept;
+    type State = States;
 
     fn scratch() -> DeviceScratch {
         candle_scratch::SCRATCH
@@ -323,6 +326,64 @@ impl Device for Candle {
         queries: &Tensor,
     ) -> std::result::Result<Tensor, Error> {
         self.attended(kept, spec, step, queries).map_err(failed)
+    }
+
+    fn convolution_state(
+        &self,
+        convolution: &Convolution,
+        options: &EngineOptions,
+    ) -> std::result::Result<States, Error> {
+        convolution.states(options)
+    }
+
+    fn convolve(
+        &self,
+        convolution: &Convolution,
+        state: &mut States,
+        step: &Step<'_>,
+        x: &Tensor,
+    ) -> std::result::Result<Tensor, Error> {
+        let found = convolution.plainly(state, step.items, &self.values(x.clone())?);
+        self.rows(found, convolution.channels)
+    }
+
+    fn recurrence_state(
+        &self,
+        recurrence: &Recurrence,
+        options: &EngineOptions,
+    ) -> std::result::Result<States, Error> {
+        recurrence.states(options)
+    }
+
+    fn recur(
+        &self,
+        recurrence: &Recurrence,
+        state: &mut States,
+        step: &Step<'_>,
+        of: Recurring<'_, Tensor>,
+    ) -> std::result::Result<Tensor, Error> {
+        let there = |x: &Tensor| self.values(x.clone());
+        let (keys, queries, values) = (there(of.keys)?, there(of.queries)?, there(of.values)?);
+        let (steps, weights) = (there(of.steps)?, there(of.weights)?);
+        let of = Recurring {
+            keys: &keys[..],
+            queries: &queries,
+            values: &values,
+            steps: &steps,
+            weights: &weights,
+        };
+        let found = recurrence.plainly(state, step.items, of);
+        self.rows(found, recurrence.heads * recurrence.value_dim)
+    }
+
+    fn softplus(&self, x: Tensor, bias: &[f32]) -> std::result::Result<Tensor, Error> {
+        let mut values = self.values(x)?;
+        softplus_plainly(&mut values, bias);
+        self.rows(values, bias.len())
+    }
+
+    fn multiply(&self, a: Tensor, b: &Tensor) -> std::result::Result<Tensor, Error> {
+        (a * b).map_err(failed)
     }
 
     fn gate(

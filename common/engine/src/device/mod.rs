@@ -7,9 +7,11 @@ mod candle;
 mod candle_scratch;
 pub(crate) mod choice;
 pub(crate) mod cpu;
+pub(crate) mod recurrent;
 
 pub(crate) use attending::Attending;
 pub(crate) use choice::{OnDevice, on, scratch_of};
+pub(crate) use recurrent::{Convolution, Recurrence, Recurring};
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -61,6 +63,8 @@ pub(crate) trait Device: Send + Sync {
     type Norm: Send + Sync;
     /// Keys and values of one layer, in blocks that the master numbers.
     type Kept: Send + Sync;
+    /// Recurrent state of one operation, in slots that the master numbers.
+    type State: Send + Sync;
 
     /// What such a device takes of memory for parts of a step.
     fn scratch() -> DeviceScratch;
@@ -138,6 +142,51 @@ pub(crate) trait Device: Send + Sync {
         step: &Step<'_>,
         queries: &Self::Rows,
     ) -> Result<Self::Rows, Error>;
+
+    /// Reserves memory for what a convolution keeps.
+    ///
+    /// # Errors
+    /// [`Error::StateMemory`] if there cannot be so much.
+    fn convolution_state(
+        &self,
+        convolution: &Convolution,
+        options: &EngineOptions,
+    ) -> Result<Self::State, Error>;
+
+    /// The convolution of the step's rows, `[rows, channels]`, each sequence's with those before it; what its next rows will
+    /// meet is kept.
+    fn convolve(
+        &self,
+        convolution: &Convolution,
+        state: &mut Self::State,
+        step: &Step<'_>,
+        x: &Self::Rows,
+    ) -> Result<Self::Rows, Error>;
+
+    /// Reserves memory for the matrices of a recurrence.
+    ///
+    /// # Errors
+    /// [`Error::StateMemory`] if there cannot be so much.
+    fn recurrence_state(
+        &self,
+        recurrence: &Recurrence,
+        options: &EngineOptions,
+    ) -> Result<Self::State, Error>;
+
+    /// What comes out of the step's rows, `[rows, heads × value_dim]`, as each changes its sequence's matrices.
+    fn recur(
+        &self,
+        recurrence: &Recurrence,
+        state: &mut Self::State,
+        step: &Step<'_>,
+        of: Recurring<'_, Self::Rows>,
+    ) -> Result<Self::Rows, Error>;
+
+    /// `ln(1 + exp(x + bias))` of each row, `[rows, as many as the bias has]`.
+    fn softplus(&self, x: Self::Rows, bias: &[f32]) -> Result<Self::Rows, Error>;
+
+    /// `a · b`, elementwise.
+    fn multiply(&self, a: Self::Rows, b: &Self::Rows) -> Result<Self::Rows, Error>;
 
     /// `activation(gate) · up`, elementwise.
     fn gate(

@@ -84,7 +84,7 @@ pub(super) fn say_in_older_keys(
     let attention = || {
         model.layers.iter().flat_map(LayerSpec::ops).filter_map(|op| match op {
             Op::Attention(attention) => Some(attention),
-            Op::Latent(_) | Op::Mlp(_) | Op::Experts(_) | Op::Sum(_) | Op::Normed(_) => None,
+            _ => None,
         })
     };
     if let Some(whole) = attention().map(|it| it.head_dim).find(|whole| *whole != full.dim) {

@@ -4,7 +4,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use cake_checkpoint::container::safetensors::CONFIG;
-use cake_checkpoint::{Affine, Checkpoint, Dtype, Encoding, FloatType, Part, Scheme};
+use cake_checkpoint::{
+    Affine, Checkpoint, Dtype, Encoding, FloatType, LayerSpec, ModelSpec, Op, Part, Scheme,
+};
 
 use super::affine::AffineForm;
 use super::stacks::Stacks;
@@ -55,6 +57,7 @@ pub fn to_hub(
     let spec = &checkpoint.config;
     source.unstack(spec)?;
     let mlx = format == HubFormat::Mlx;
+    keeps_form(spec, format, encode)?;
     let all = Numbers::of(&source, Some(checkpoint));
     let mut groups = Vec::with_capacity(all.len());
     let mut stacks = Stacks::default();
@@ -126,6 +129,25 @@ pub fn to_hub(
     pieces.push(Piece::Known { bytes, place });
     add_texts(&mut source, &[CONFIG], &mut outputs, &mut pieces)?;
     Ok(Job { source, target, outputs, pieces })
+}
+
+/// Refuses to write a model with convolutions for those who have these, and some norms, in another form: that is MLX's form
+/// for packed files and for MLX, and the other one for the rest.
+fn keeps_form(spec: &ModelSpec, format: HubFormat, encode: Encode) -> Result<(), Error> {
+    let convolutions = spec.layers.iter().flat_map(LayerSpec::ops).flat_map(Op::convolutions);
+    let packed = match encode {
+        Encode::AsStored => spec.quantization.is_some(),
+        Encode::Affine(scheme) => scheme.of_layers().is_some(),
+        Encode::Float(_) | Encode::Q8_0 | Encode::Q4_0 => false,
+    };
+    let of_mlx = packed || format == HubFormat::Mlx;
+    if convolutions.into_iter().all(|it| it.taps_first == of_mlx) {
+        return Ok(());
+    }
+    let (architecture, format) = (spec.architecture.to_string(), format.name());
+    let hint =
+        ": convolutions and norms would be in the form of another program, which is not written";
+    Err(Unsupported::Architecture { architecture, format, hint }.into())
 }
 
 /// What a tensor becomes.

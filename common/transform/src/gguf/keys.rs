@@ -139,7 +139,7 @@ impl Shape<'_> {
         let (inner_size, experts) = match second {
             Op::Experts(it) => (it.expert.inner_size * it.chosen, Some(it)),
             Op::Mlp(it) => (it.inner_size, None),
-            Op::Attention(_) | Op::Latent(_) | Op::Sum(_) | Op::Normed(_) => {
+            _ => {
                 return Err(missing("a network after attention"));
             }
         };
@@ -198,7 +198,7 @@ fn check_layer(
         }
         Op::Experts(experts) if arch.experts => &experts.expert,
         Op::Mlp(_) => return refuse("a network beside experts"),
-        Op::Experts(_) | Op::Attention(_) | Op::Latent(_) | Op::Sum(_) | Op::Normed(_) => {
+        _ => {
             return refuse("another operation than a network");
         }
     };

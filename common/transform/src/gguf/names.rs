@@ -66,7 +66,7 @@ pub(super) fn of_layer(
     let full = |leaf: &str| format!("blk.{layer}.{leaf}");
     let experts = spec.ops().find_map(|op| match op {
         Op::Experts(experts) => Some((experts, module.strip_prefix(&*experts.prefix)?)),
-        Op::Attention(_) | Op::Latent(_) | Op::Mlp(_) | Op::Sum(_) | Op::Normed(_) => None,
+        _ => None,
     });
     if let Some((experts, rest)) = experts {
         let (number, leaf) = rest.split_once('.')?;

@@ -99,7 +99,7 @@ impl<'a> Reader<'a> {
                 let [q, k, _] = it.qkv();
                 (q.path == module || k.path == module).then_some(it.head_dim as u64)
             }
-            Op::Latent(_) | Op::Mlp(_) | Op::Experts(_) | Op::Sum(_) | Op::Normed(_) => None,
+            _ => None,
         });
         turned.map_or(Order::Same, |head_rows| Order::HalvesToPairs { head_rows })
     }

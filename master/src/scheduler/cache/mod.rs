@@ -24,17 +24,16 @@ use std::collections::{BTreeMap, HashMap};
 
 use cake_engine::{BLOCK_POSITIONS, blocks_for};
 use cake_proto::StateSlots;
-use serde::Serialize;
 
 use states::{StateIn, States};
+pub(super) use terms::Full;
+use terms::NodeId;
+pub use terms::Usage;
 
 mod states;
+mod terms;
 #[cfg(test)]
 mod tests;
-
-/// Names a known block for as long as the process runs; a block that is taken and becomes known again
-/// has another one.
-type NodeId = u64;
 
 /// What a known block is found by: what comes before it, and its token ids.
 type Key = (Before, Box<[u32]>);
@@ -114,23 +113,6 @@ pub(super) enum Keep {
     Long,
     /// Until the sequence keeps a later one: whoever goes on with all of it begins at the last.
     UntilNext,
-}
-
-/// There is no room now; there will be once others have ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Full;
-
-/// How blocks are used, or slots.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Usage {
-    /// All there are.
-    pub total: usize,
-    /// Held by sequences.
-    pub held: usize,
-    /// Kept for a prefix that may come again, held by nobody.
-    pub idle: usize,
-    /// Empty.
-    pub free: usize,
 }
 
 impl KvCache {

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use cake_proto::StateSlots;
 
-use super::{Full, NodeId, Usage};
+use super::terms::{Full, NodeId, Usage};
 
 /// Where the state of a sequence is. Given back with [`States::end`].
 #[derive(Debug, Default, PartialEq, Eq)]

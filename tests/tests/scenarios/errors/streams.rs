@@ -48,6 +48,7 @@ impl Loaded {
             blobs: vec![manifest.name().to_string()],
             kv_dtype: "f32".to_owned(),
             kv_blocks: 4,
+            state_slots: 0,
             max_positions: 64,
             max_rows: 8,
             planned_bytes: 1,

@@ -3,7 +3,7 @@
 //!
 //! `Cohere2ForCausalLM` in Hugging Face transformers.
 
-use super::decoder::Decoder;
+use super::decoder::{Decoder, Reading};
 use super::entry::Family;
 use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
@@ -19,13 +19,15 @@ pub(super) const FAMILY: Family =
 
 const ROTARY: Rotary = Rotary { pairs: RotaryPairs::Neighbours, ..Rotary::FULL };
 const WINDOWS: WindowRule = WindowRule::All { default: Some(4096), but_each: Some(4) };
+const READING: Reading =
+    Reading { norm_kind: NormKind::Layer, eps: "layer_norm_eps", ..Reading::USUAL };
 /// What older files say beside what counts, and what it can only be.
 const WORDS: [(&str, &str); 2] =
     [("order_of_interleaved_layers", "local_attn_first"), ("position_embedding_type", "rope_gptj")];
 
 fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
-    let (architecture, kind) = (FAMILY.architecture, NormKind::Layer);
-    let decoder = Decoder::read_with(fields, architecture, ROTARY, kind, "layer_norm_eps")?;
+    let architecture = FAMILY.architecture;
+    let decoder = Decoder::read_with(fields, architecture, ROTARY, READING)?;
     for (field, only) in WORDS {
         match fields.text(field)? {
             Some(other) if other != only => return Err(decoder.unsupported(field, other)),

@@ -29,7 +29,8 @@ pub(super) struct Decoder {
     pub(super) heads: usize,
     pub(super) kv_heads: usize,
     pub(super) head_dim: usize,
-    inner_size: usize,
+    /// Of a network, where the configuration says it.
+    pub(super) inner_size: Option<usize>,
     vocab_size: usize,
     pub(super) eps: f64,
     max_position_embeddings: usize,
@@ -41,6 +42,27 @@ pub(super) struct Decoder {
     tie_word_embeddings: Option<bool>,
 }
 
+/// What a family's norms do, and where its configurations say what most say elsewhere.
+#[derive(Clone, Copy)]
+pub(super) struct Reading {
+    pub(super) norm_kind: NormKind,
+    /// Where the epsilon of norms stands,
+    pub(super) eps: &'static str,
+    /// and how long a sequence may be.
+    pub(super) positions: &'static str,
+    /// How many layers are listed, where lists say it, too.
+    pub(super) num_layers: Option<usize>,
+}
+
+impl Reading {
+    pub(super) const USUAL: Self = Self {
+        norm_kind: NormKind::Rms,
+        eps: "rms_norm_eps",
+        positions: "max_position_embeddings",
+        num_layers: None,
+    };
+}
+
 impl Decoder {
     /// Reads the sizes and the rotations of a family with RMS norms.
     pub(super) fn read(
@@ -48,18 +70,20 @@ impl Decoder {
         architecture: &'static str,
         rotary: Rotary,
     ) -> Result<Self, ConfigError> {
-        Self::read_with(fields, architecture, rotary, NormKind::Rms, "rms_norm_eps")
+        Self::read_with(fields, architecture, rotary, Reading::USUAL)
     }
 
-    /// The same of one with norms of that kind, whose epsilon has a name of its own.
+    /// The same of one that calls some of it otherwise.
     pub(super) fn read_with(
         fields: &Fields<'_>,
         architecture: &'static str,
         rotary: Rotary,
-        norm_kind: NormKind,
-        eps: &str,
+        Reading { norm_kind, eps, positions, num_layers }: Reading,
     ) -> Result<Self, ConfigError> {
-        let num_layers = fields.size("num_hidden_layers", limit::LAYERS)?;
+        let num_layers = match num_layers {
+            Some(listed) => fields.optional_size("num_hidden_layers", listed)?.unwrap_or(listed),
+            None => fields.size("num_hidden_layers", limit::LAYERS)?,
+        };
         let hidden_size = fields.size("hidden_size", limit::HIDDEN)?;
         let heads = fields.size("num_attention_heads", limit::HEADS)?;
         let kv_heads = fields.optional_size("num_key_value_heads", limit::HEADS)?.unwrap_or(heads);
@@ -74,7 +98,7 @@ impl Decoder {
             None if hidden_size % heads == 0 => hidden_size / heads,
             None => return Err(ConfigError::HiddenNotDivisible { hidden_size, heads }),
         };
-        let max_position_embeddings = fields.size("max_position_embeddings", limit::POSITIONS)?;
+        let max_position_embeddings = fields.size(positions, limit::POSITIONS)?;
         let heads_that_rotate = Heads { head_dim, max_position_embeddings };
         Ok(Self {
             architecture,
@@ -83,7 +107,7 @@ impl Decoder {
             heads,
             kv_heads,
             head_dim,
-            inner_size: fields.size("intermediate_size", limit::INNER)?,
+            inner_size: fields.optional_size("intermediate_size", limit::INNER)?,
             vocab_size: fields.size("vocab_size", limit::VOCAB)?,
             eps: fields.number(eps, 0.0, 1.0)?,
             max_position_embeddings,
@@ -131,6 +155,7 @@ impl Decoder {
             qk_norm: None,
             qk_norm_after_rotation: false,
             value_norm: None,
+            output_gate: false,
             scale: (self.head_dim as f64).powf(-0.5),
             softcap: None,
             query_scale: None,
@@ -156,6 +181,20 @@ impl Decoder {
         fields: &Fields<'_>,
         activation: Activation,
     ) -> Result<MlpSpec, ConfigError> {
+        let missing = || ConfigError::Missing { field: "intermediate_size".to_owned() };
+        self.mlp_of(fields, activation, self.inner_size.ok_or_else(missing)?)
+    }
+
+    /// The same of this width inside.
+    ///
+    /// # Errors
+    /// If the configuration names another activation.
+    pub(super) fn mlp_of(
+        &self,
+        fields: &Fields<'_>,
+        activation: Activation,
+        inner_size: usize,
+    ) -> Result<MlpSpec, ConfigError> {
         for field in ["hidden_act", "hidden_activation"] {
             match fields.text(field)? {
                 Some(other) if !names(activation).contains(&other) => {
@@ -166,13 +205,14 @@ impl Decoder {
         }
         Ok(MlpSpec {
             hidden_size: self.hidden_size,
-            inner_size: self.inner_size,
+            inner_size,
             gate_up: GateUp::Gated(Joined::Separate(
                 ["mlp.gate_proj", "mlp.up_proj"].map(Name::Borrowed),
             )),
             down: Name::Borrowed("mlp.down_proj"),
             bias: false,
             activation,
+            gate_multiplier: None,
             output_gate: None,
         })
     }

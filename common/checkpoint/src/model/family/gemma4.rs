@@ -222,7 +222,9 @@ fn network(decoder: &Decoder, fields: &Fields<'_>, mlp: MlpSpec) -> Result<Branc
         expert: MlpSpec { gate_up, ..experts.expert },
         ..experts
     };
-    let normed = |pre, op, post| Op::Normed(Box::new(NormedSpec { pre, op, post: norm(post) }));
+    let normed = |pre, op, post| {
+        Op::Normed(Box::new(NormedSpec { pre, op, post: norm(post), multiplier: None }))
+    };
     let op = Op::Sum(vec![
         normed(norm(before), Op::Mlp(mlp), "post_feedforward_layernorm_1"),
         normed(None, Op::Experts(experts), "post_feedforward_layernorm_2"),

@@ -77,8 +77,8 @@ fn the_unified_model_has_defaults_of_its_own() {
 fn the_router_sees_what_no_norm_of_the_experts_has_changed() {
     let model = golden("gemma4-moe");
     let [Op::Normed(network), Op::Normed(mixture)] = parts(&model) else { panic!("two") };
-    assert!(matches!(&**network, NormedSpec { pre: Some(_), op: Op::Mlp(_), post: Some(_) }));
-    let NormedSpec { pre: None, op: Op::Experts(experts), post: Some(_) } = &**mixture else {
+    assert!(matches!(&**network, NormedSpec { pre: Some(_), op: Op::Mlp(_), post: Some(_), .. }));
+    let NormedSpec { pre: None, op: Op::Experts(experts), post: Some(_), .. } = &**mixture else {
         panic!("{mixture:?}")
     };
     let ExpertsSpec { router, norm: Some(norm), .. } = experts else { panic!("{experts:?}") };
@@ -142,7 +142,8 @@ fn norms_of_their_own_are_parts_of_sums_and_of_nothing_else() {
         ModelSpec::from_wire(&model.to_wire()).map(drop).map_err(|error| error.to_string())
     };
     sent(&|_| {}).unwrap();
-    let normed = |op: Op| Op::Normed(Box::new(NormedSpec { pre: None, op, post: None }));
+    let normed =
+        |op: Op| Op::Normed(Box::new(NormedSpec { pre: None, op, post: None, multiplier: None }));
     let alone = |model: &mut ModelSpec| {
         let branch = &mut model.layers[0].branches[0];
         branch.op = normed(branch.op.clone());

@@ -13,8 +13,12 @@ use super::isa::tier::Tier;
 use super::kv::KvPool;
 use super::linear::Linear;
 use super::pool::Pool;
+use super::recurrent::{convolve, recur, softplus};
 use crate::batch::RowKinds;
-use crate::device::{Attending, Device, DeviceScratch, StoredLinear};
+use crate::device::recurrent::States;
+use crate::device::{
+    Attending, Convolution, Device, DeviceScratch, Recurrence, Recurring, StoredLinear,
+};
 use crate::error::Error;
 use crate::options::EngineOptions;
 use crate::reuse;
@@ -65,6 +69,7 @@ impl Device for Cpu {
     type Weight = Linear;
     type Norm = Norm;
     type Kept = KvPool;
+    type State = States;
 
     fn scratch() -> DeviceScratch {
         DeviceScratch {
@@ -174,6 +179,59 @@ impl Device for Cpu {
             window: spec.window,
         };
         Ok(queries.with(attend(self.tier, &call, &queries.values)))
+    }
+
+    fn convolution_state(
+        &self,
+        convolution: &Convolution,
+        options: &EngineOptions,
+    ) -> Result<States, Error> {
+        convolution.states(options)
+    }
+
+    fn convolve(
+        &self,
+        convolution: &Convolution,
+        state: &mut States,
+        step: &Step<'_>,
+        x: &Rows,
+    ) -> Result<Rows, Error> {
+        Ok(x.with(convolve(self.tier, convolution, state, step.items, &x.values)))
+    }
+
+    fn recurrence_state(
+        &self,
+        recurrence: &Recurrence,
+        options: &EngineOptions,
+    ) -> Result<States, Error> {
+        recurrence.states(options)
+    }
+
+    fn recur(
+        &self,
+        recurrence: &Recurrence,
+        state: &mut States,
+        step: &Step<'_>,
+        of: Recurring<'_, Rows>,
+    ) -> Result<Rows, Error> {
+        let all = Recurring {
+            keys: &of.keys.values[..],
+            queries: &of.queries.values,
+            values: &of.values.values,
+            steps: &of.steps.values,
+            weights: &of.weights.values,
+        };
+        Ok(of.values.with(recur(self.tier, recurrence, state, step.items, all)))
+    }
+
+    fn softplus(&self, mut x: Rows, bias: &[f32]) -> Result<Rows, Error> {
+        softplus(self.tier, &mut x.values, bias);
+        Ok(x)
+    }
+
+    fn multiply(&self, mut a: Rows, b: &Rows) -> Result<Rows, Error> {
+        a.values.iter_mut().zip(&b.values).for_each(|(a, b)| *a *= b);
+        Ok(a)
     }
 
     fn gate(&self, activation: Activation, gate: Rows, up: Rows) -> Result<Rows, Error> {

@@ -12,7 +12,7 @@ use crate::rope::Rotation;
 
 /// Calls `work(first row, rows)` on pieces of `out`, `[rows, width]`, which together are all of it, in parallel if
 /// it pays.
-fn by_rows(out: &mut Uninit, width: usize, work: impl Fn(usize, &mut Uninit) + Sync) {
+pub(super) fn by_rows(out: &mut Uninit, width: usize, work: impl Fn(usize, &mut Uninit) + Sync) {
     let rows = out.len() / width;
     if rows < 2 || out.len() < PARALLEL_WORK {
         return work(0, out);

@@ -55,7 +55,7 @@ impl KvPool {
         })
     }
 
-    /// Writes the keys and, where they are kept, the values of `rows`, each `[rows, kv_heads × head_dim]`.
+    /// Writes the keys and, where they are kept, the values of `rows` that are not known, each `[rows, kv_heads × head_dim]`.
     pub(crate) fn append(&mut self, rows: &[AttendRow<'_>], keys: &[f32], values: Option<&[f32]>) {
         match self.float {
             FloatType::F16 => self.append_as::<F16>(rows, keys, values),
@@ -73,10 +73,13 @@ impl KvPool {
         let mut values = values.map(|values| values.chunks_exact(self.head_dim));
         for (index, key) in keys.chunks_exact(self.head_dim).enumerate() {
             let (row, kv_head) = (&rows[index / self.kv_heads], index % self.kv_heads);
+            let value = values.as_mut().and_then(Iterator::next);
+            if row.is_known {
+                continue;
+            }
             let start = self.view().offset(row.blocks, row.position, kv_head);
             let range = start..start + head_bytes;
             E::store(key, &mut self.keys[range.clone()]);
-            let value = values.as_mut().and_then(Iterator::next);
             if let (Some(all), Some(value)) = (&mut self.values, value) {
                 E::store(value, &mut all[range]);
             }

@@ -26,6 +26,7 @@ mod kv;
 mod linear;
 pub mod placement;
 pub(crate) mod pool;
+mod recurrent;
 #[cfg(test)]
 mod small;
 

@@ -154,7 +154,8 @@ fn attention_over_blocks() {
         kv_heads,
         head_dim,
     };
-    let rows: Vec<_> = (8..11).map(|position| AttendRow { position, blocks: &blocks }).collect();
+    let rows: Vec<_> =
+        (8..11).map(|position| AttendRow { position, blocks: &blocks, is_known: false }).collect();
     let q = numbers(&mut random, rows.len() * heads * head_dim);
     let view = Attend { kv, rows: &rows, heads, scale: 0.5, softcap: None, window: None };
     let found = both(|| attend(TIER, &view, &q));

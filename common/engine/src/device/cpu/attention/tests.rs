@@ -73,7 +73,11 @@ impl Case {
         let q = &self.q[rows.start * width..rows.end * width];
         let rows: Vec<_> = self.rows[rows]
             .iter()
-            .map(|&(position, sequence)| AttendRow { position, blocks: &self.blocks[sequence] })
+            .map(|&(position, sequence)| AttendRow {
+                position,
+                blocks: &self.blocks[sequence],
+                is_known: false,
+            })
             .collect();
         let kv = KvView {
             keys: &self.keys,

@@ -1,0 +1,87 @@
+//! Feed-forward networks.
+
+use serde::{Deserialize, Serialize};
+
+use super::parts::{Joined, LinearSpec, Name, is_default, linear};
+
+/// `down(act(gate(x)) · up(x))`, or `down(act(up(x)))`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MlpSpec {
+    /// Width of what comes in and goes out.
+    pub hidden_size: usize,
+    /// Width inside.
+    pub inner_size: usize,
+    /// What goes into `down`.
+    pub gate_up: GateUp,
+    /// Module of down.
+    pub down: Name,
+    /// Whether all of them have biases.
+    pub bias: bool,
+    /// Of the gate, or of up where there is none.
+    pub activation: Activation,
+    /// What the gate is multiplied with before that, if anything.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub gate_multiplier: Option<f32>,
+    /// Module of a matrix `[1, hidden_size]`: the result is multiplied with the sigmoid of its product with the input.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub output_gate: Option<Name>,
+}
+
+/// What goes into the last projection of a feed-forward network.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum GateUp {
+    /// The product of gate and up: their modules.
+    Gated(Joined<2>),
+    /// Up alone: its module.
+    Plain(Name),
+}
+
+/// A function of each number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Activation {
+    /// `x / (1 + e⁻ˣ)`.
+    Silu,
+    /// `x / (1 + e⁻²ᶻ)` with `z = √(2/π) · (x + 0.044715 x³)`: GELU by way of the hyperbolic tangent (arXiv:1606.08415).
+    GeluTanh,
+    /// `max(x, 0)²` (arXiv:2109.08668).
+    Relu2,
+    /// `1 / (1 + e⁻ˣ)`.
+    Sigmoid,
+}
+
+impl MlpSpec {
+    /// The projections that the last one's input is made of: gate and up, or up alone.
+    pub fn gate_up(&self) -> Vec<LinearSpec> {
+        let (inner, hidden, bias) = (self.inner_size, self.hidden_size, self.bias);
+        match &self.gate_up {
+            GateUp::Gated(modules) => modules.linears([inner; 2], hidden, bias).into(),
+            GateUp::Plain(module) => vec![linear(module, inner, hidden, bias)],
+        }
+    }
+
+    /// The last projection.
+    pub fn down(&self) -> LinearSpec {
+        linear(&self.down, self.hidden_size, self.inner_size, self.bias)
+    }
+
+    /// The layer whose product's sigmoid multiplies the result, if any does.
+    pub fn output_gate(&self) -> Option<LinearSpec> {
+        let module = self.output_gate.as_ref()?;
+        Some(linear(module, 1, self.hidden_size, false))
+    }
+
+    /// Its linear layers.
+    pub(super) fn linears(&self) -> impl Iterator<Item = LinearSpec> {
+        self.gate_up().into_iter().chain([self.down()]).chain(self.output_gate())
+    }
+
+    /// The same with a part of its width inside: `share` of it, rounded up to a multiple of `granule`.
+    #[must_use]
+    pub fn narrowed(&self, share: f64, granule: usize) -> Self {
+        let inner_size = ((self.inner_size as f64 * share) as usize).max(1);
+        Self { inner_size: inner_size.next_multiple_of(granule), ..self.clone() }
+    }
+}
