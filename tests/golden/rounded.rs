@@ -33,6 +33,7 @@ pub(crate) const IN_BF16: &[&str] = &[
     "deepseek-v32",
     "glm4-moe-lite",
     "gemma4-moe",
+    "lfm2",
 ];
 /// Those whose weights are packed.
 pub(crate) const PACKED: &[&str] =

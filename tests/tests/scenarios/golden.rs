@@ -106,6 +106,8 @@ answers_as_the_reference_does! {
     deepseek_v3_2: "deepseek-v32",
     glm4_moe_lite: "glm4-moe-lite",
     gemma4_moe: "gemma4-moe",
+    lfm2: "lfm2",
+    lfm2_mlx4: "lfm2-mlx4",
 }
 
 #[test]

@@ -18,7 +18,9 @@ mod glm4_moe;
 mod glm4_moe_lite;
 mod granite;
 mod hunyuan_dense;
+mod hybrid;
 mod latent;
+mod lfm2;
 mod llama;
 mod minimax_m2;
 mod ministral3;
@@ -77,6 +79,7 @@ pub const FAMILIES: &[Family] = &[
     deepseek_v3::KIMI_K2,
     deepseek_v32::FAMILY,
     glm4_moe_lite::FAMILY,
+    lfm2::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.
