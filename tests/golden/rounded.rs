@@ -34,6 +34,7 @@ pub(crate) const IN_BF16: &[&str] = &[
     "glm4-moe-lite",
     "gemma4-moe",
     "lfm2",
+    "lfm2-moe",
 ];
 /// Those whose weights are packed.
 pub(crate) const PACKED: &[&str] =
@@ -53,6 +54,7 @@ const ROUTED: &[&str] = &[
     "deepseek-v32",
     "glm4-moe-lite",
     "gemma4-moe",
+    "lfm2-moe",
 ];
 /// Of so many rows of a prompt, or tokens of an answer, another expert may be chosen: a tenth.
 const MOST: usize = 10;
@@ -61,7 +63,9 @@ const AFTERWARDS: f32 = 0.5;
 /// and those that go on from a state that it changed.
 const IN_STATE: f32 = 1.0;
 /// Models with routers whose layers keep such a state.
-const RECURRENT: &[&str] = &[];
+const RECURRENT: &[&str] = &[
+    "lfm2-moe",
+];
 
 /// What may differ of a model's answers where the logits of no row are off by more than `tolerance`, unless other experts
 /// are chosen.

@@ -107,6 +107,7 @@ answers_as_the_reference_does! {
     glm4_moe_lite: "glm4-moe-lite",
     gemma4_moe: "gemma4-moe",
     lfm2: "lfm2",
+    lfm2_moe: "lfm2-moe",
     lfm2_mlx4: "lfm2-mlx4",
 }
 

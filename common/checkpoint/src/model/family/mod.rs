@@ -21,6 +21,7 @@ mod hunyuan_dense;
 mod hybrid;
 mod latent;
 mod lfm2;
+mod lfm2_moe;
 mod llama;
 mod minimax_m2;
 mod ministral3;
@@ -80,6 +81,7 @@ pub const FAMILIES: &[Family] = &[
     deepseek_v32::FAMILY,
     glm4_moe_lite::FAMILY,
     lfm2::FAMILY,
+    lfm2_moe::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.
