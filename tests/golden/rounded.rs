@@ -35,6 +35,7 @@ pub(crate) const IN_BF16: &[&str] = &[
     "gemma4-moe",
     "lfm2",
     "lfm2-moe",
+    "qwen3-next",
 ];
 /// Those whose weights are packed.
 pub(crate) const PACKED: &[&str] =
@@ -55,6 +56,8 @@ const ROUTED: &[&str] = &[
     "glm4-moe-lite",
     "gemma4-moe",
     "lfm2-moe",
+    "qwen3-next",
+    "qwen3-next-mlx4",
 ];
 /// Of so many rows of a prompt, or tokens of an answer, another expert may be chosen: a tenth.
 const MOST: usize = 10;
@@ -65,6 +68,8 @@ const IN_STATE: f32 = 1.0;
 /// Models with routers whose layers keep such a state.
 const RECURRENT: &[&str] = &[
     "lfm2-moe",
+    "qwen3-next",
+    "qwen3-next-mlx4",
 ];
 
 /// What may differ of a model's answers where the logits of no row are off by more than `tolerance`, unless other experts

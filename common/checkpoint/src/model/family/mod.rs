@@ -36,6 +36,7 @@ mod qwen2;
 mod qwen2_moe;
 mod qwen3;
 mod qwen3_moe;
+mod qwen3_next;
 mod seed_oss;
 mod smollm3;
 mod wrapper;
@@ -82,6 +83,7 @@ pub const FAMILIES: &[Family] = &[
     glm4_moe_lite::FAMILY,
     lfm2::FAMILY,
     lfm2_moe::FAMILY,
+    qwen3_next::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.
