@@ -35,6 +35,7 @@ pub(crate) const IN_BF16: &[&str] = &[
     "gemma4-moe",
     "lfm2",
     "lfm2-moe",
+    "qwen3_5",
     "qwen3-next",
 ];
 /// Those whose weights are packed.

@@ -35,6 +35,7 @@ mod phi3;
 mod qwen2;
 mod qwen2_moe;
 mod qwen3;
+mod qwen3_5;
 mod qwen3_moe;
 mod qwen3_next;
 mod seed_oss;
@@ -83,6 +84,8 @@ pub const FAMILIES: &[Family] = &[
     glm4_moe_lite::FAMILY,
     lfm2::FAMILY,
     lfm2_moe::FAMILY,
+    qwen3_5::TEXT,
+    qwen3_5::FAMILY,
     qwen3_next::FAMILY,
 ];
 
