@@ -36,6 +36,7 @@ pub(crate) const IN_BF16: &[&str] = &[
     "lfm2",
     "lfm2-moe",
     "qwen3_5",
+    "qwen3_5-moe",
     "qwen3-next",
 ];
 /// Those whose weights are packed.
@@ -57,6 +58,7 @@ const ROUTED: &[&str] = &[
     "glm4-moe-lite",
     "gemma4-moe",
     "lfm2-moe",
+    "qwen3_5-moe",
     "qwen3-next",
     "qwen3-next-mlx4",
 ];
@@ -69,6 +71,7 @@ const IN_STATE: f32 = 1.0;
 /// Models with routers whose layers keep such a state.
 const RECURRENT: &[&str] = &[
     "lfm2-moe",
+    "qwen3_5-moe",
     "qwen3-next",
     "qwen3-next-mlx4",
 ];

@@ -110,6 +110,7 @@ answers_as_the_reference_does! {
     lfm2_moe: "lfm2-moe",
     lfm2_mlx4: "lfm2-mlx4",
     qwen3_5: "qwen3_5",
+    qwen3_5_moe: "qwen3_5-moe",
     qwen3_5_mlx4: "qwen3_5-mlx4",
     qwen3_next: "qwen3-next",
     qwen3_next_mlx4: "qwen3-next-mlx4",

@@ -36,6 +36,7 @@ mod qwen2;
 mod qwen2_moe;
 mod qwen3;
 mod qwen3_5;
+mod qwen3_5_moe;
 mod qwen3_moe;
 mod qwen3_next;
 mod seed_oss;
@@ -86,6 +87,8 @@ pub const FAMILIES: &[Family] = &[
     lfm2_moe::FAMILY,
     qwen3_5::TEXT,
     qwen3_5::FAMILY,
+    qwen3_5_moe::TEXT,
+    qwen3_5_moe::FAMILY,
     qwen3_next::FAMILY,
 ];
 
