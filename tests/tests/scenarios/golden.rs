@@ -114,6 +114,7 @@ answers_as_the_reference_does! {
     qwen3_5_mlx4: "qwen3_5-mlx4",
     qwen3_next: "qwen3-next",
     qwen3_next_mlx4: "qwen3-next-mlx4",
+    granite_hybrid: "granite-hybrid",
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod glm4;
 mod glm4_moe;
 mod glm4_moe_lite;
 mod granite;
+mod granite_hybrid;
 mod hunyuan_dense;
 mod hybrid;
 mod latent;
@@ -41,6 +42,7 @@ mod qwen3_moe;
 mod qwen3_next;
 mod seed_oss;
 mod smollm3;
+mod state_space;
 mod wrapper;
 
 use super::error::ConfigError;
@@ -90,6 +92,7 @@ pub const FAMILIES: &[Family] = &[
     qwen3_5_moe::TEXT,
     qwen3_5_moe::FAMILY,
     qwen3_next::FAMILY,
+    granite_hybrid::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.
