@@ -39,6 +39,7 @@ pub(crate) const IN_BF16: &[&str] = &[
     "qwen3_5-moe",
     "qwen3-next",
     "granite-hybrid",
+    "nemotron-h",
 ];
 /// Those whose weights are packed.
 pub(crate) const PACKED: &[&str] =
@@ -63,6 +64,7 @@ const ROUTED: &[&str] = &[
     "qwen3-next",
     "qwen3-next-mlx4",
     "granite-hybrid",
+    "nemotron-h",
 ];
 /// Of so many rows of a prompt, or tokens of an answer, another expert may be chosen: a tenth.
 const MOST: usize = 10;
@@ -77,6 +79,7 @@ const RECURRENT: &[&str] = &[
     "qwen3-next",
     "qwen3-next-mlx4",
     "granite-hybrid",
+    "nemotron-h",
 ];
 
 /// What may differ of a model's answers where the logits of no row are off by more than `tolerance`, unless other experts

@@ -115,6 +115,7 @@ answers_as_the_reference_does! {
     qwen3_next: "qwen3-next",
     qwen3_next_mlx4: "qwen3-next-mlx4",
     granite_hybrid: "granite-hybrid",
+    nemotron_h: "nemotron-h",
 }
 
 #[test]

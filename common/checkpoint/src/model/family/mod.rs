@@ -30,6 +30,7 @@ mod mistral;
 mod mistral3;
 mod mixtral;
 mod mixture;
+mod nemotron_h;
 mod olmo2;
 mod olmo3;
 mod phi3;
@@ -93,6 +94,7 @@ pub const FAMILIES: &[Family] = &[
     qwen3_5_moe::FAMILY,
     qwen3_next::FAMILY,
     granite_hybrid::FAMILY,
+    nemotron_h::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.
