@@ -40,6 +40,7 @@ pub(crate) const IN_BF16: &[&str] = &[
     "qwen3-next",
     "granite-hybrid",
     "nemotron-h",
+    "kimi-linear",
 ];
 /// Those whose weights are packed.
 pub(crate) const PACKED: &[&str] =
@@ -65,6 +66,7 @@ const ROUTED: &[&str] = &[
     "qwen3-next-mlx4",
     "granite-hybrid",
     "nemotron-h",
+    "kimi-linear",
 ];
 /// Of so many rows of a prompt, or tokens of an answer, another expert may be chosen: a tenth.
 const MOST: usize = 10;
@@ -80,6 +82,7 @@ const RECURRENT: &[&str] = &[
     "qwen3-next-mlx4",
     "granite-hybrid",
     "nemotron-h",
+    "kimi-linear",
 ];
 
 /// What may differ of a model's answers where the logits of no row are off by more than `tolerance`, unless other experts

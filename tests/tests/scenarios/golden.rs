@@ -116,6 +116,7 @@ answers_as_the_reference_does! {
     qwen3_next_mlx4: "qwen3-next-mlx4",
     granite_hybrid: "granite-hybrid",
     nemotron_h: "nemotron-h",
+    kimi_linear: "kimi-linear",
 }
 
 #[test]

@@ -57,7 +57,11 @@ pub(super) fn read(fields: &Fields<'_>, family: Latent) -> Result<ModelSpec, Con
     Ok(decoder.model(layers, false))
 }
 
-fn attention(decoder: &Decoder, fields: &Fields<'_>) -> Result<LatentSpec, ConfigError> {
+/// Latent attention as DeepSeek's configurations say it.
+///
+/// # Errors
+/// If a field is missing or out of range.
+pub(super) fn attention(decoder: &Decoder, fields: &Fields<'_>) -> Result<LatentSpec, ConfigError> {
     let dim = |field| fields.size(field, limit::HEAD_DIM);
     let (plain_dim, rank) = (dim("qk_nope_head_dim")?, dim("kv_lora_rank")?);
     let bias = fields.flag("attention_bias")?.unwrap_or(false);

@@ -20,6 +20,7 @@ mod granite;
 mod granite_hybrid;
 mod hunyuan_dense;
 mod hybrid;
+mod kimi_linear;
 mod latent;
 mod lfm2;
 mod lfm2_moe;
@@ -95,6 +96,7 @@ pub const FAMILIES: &[Family] = &[
     qwen3_next::FAMILY,
     granite_hybrid::FAMILY,
     nemotron_h::FAMILY,
+    kimi_linear::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.
