@@ -41,6 +41,7 @@ pub(crate) const IN_BF16: &[&str] = &[
     "granite-hybrid",
     "nemotron-h",
     "kimi-linear",
+    "falcon-h1",
 ];
 /// Those whose weights are packed.
 pub(crate) const PACKED: &[&str] =

@@ -117,6 +117,7 @@ answers_as_the_reference_does! {
     granite_hybrid: "granite-hybrid",
     nemotron_h: "nemotron-h",
     kimi_linear: "kimi-linear",
+    falcon_h1: "falcon-h1",
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod entry;
 mod ernie4_5;
 mod ernie4_5_moe;
 mod exaone4;
+mod falcon_h1;
 mod gemma2;
 mod gemma3;
 mod gemma4;
@@ -97,6 +98,7 @@ pub const FAMILIES: &[Family] = &[
     granite_hybrid::FAMILY,
     nemotron_h::FAMILY,
     kimi_linear::FAMILY,
+    falcon_h1::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.
