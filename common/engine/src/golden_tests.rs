@@ -310,6 +310,25 @@ fn going_back_does_not_change_a_bit() {
 }
 
 #[test]
+fn rows_that_are_known_write_no_keys_and_take_their_state_along() {
+    for name in ["llama", "qwen3_5", "falcon-h1"] {
+        let prompt = expected(name).prompt_ids;
+        let mut model = Model::load(name, &[], &fast(2));
+        let whole = model.logits(0, &prompt);
+        let next = model.next_logits(prompt.len(), 3);
+        // Whatever the ids were, their keys stay; the state is that of the first rows once more.
+        let first = BatchItem { known: 16, ..model.item(2, 0, 16) };
+        model.step(&Batch { items: vec![first] }, &prompt[..16]);
+        let rest = BatchItem { known: 16, ..model.item(2, 16, prompt.len() - 16) };
+        let again = model.step(&Batch { items: vec![rest] }, &prompt[16..]);
+        assert!(again == whole[whole.len() - again.len()..], "{name}");
+        let litter = BatchItem { known: 16, ..model.item(3, 0, 16) };
+        model.step(&Batch { items: vec![litter] }, &[9; 16]);
+        assert!(model.next_logits(prompt.len(), 3) == next, "{name}");
+    }
+}
+
+#[test]
 fn sequences_in_one_step_do_not_change_a_bit() {
     for name in &names() {
         let prompt = expected(name).prompt_ids;

@@ -40,13 +40,19 @@ const MANY: usize = 512;
 const MOST: f64 = 4.0;
 
 /// One of each kind of operation.
-const GOLDEN: [&str; 6] = [
+const GOLDEN: [&str; 12] = [
     "llama",
     "gemma3",
     "qwen2-mlx4",
     "llama-mlx8",
     "qwen3-moe",
     "deepseek-v3",
+    "lfm2-moe",
+    "qwen3_5",
+    "qwen3-next",
+    "nemotron-h",
+    "kimi-linear",
+    "falcon-h1",
 ];
 
 /// A model of so many layers, dense if no experts are said: how many, how many a row goes to, and their width.
@@ -69,6 +75,16 @@ fn model(layers: usize, hidden_size: usize, experts: Option<[usize; 3]>) -> Mode
         "head_dim":64,"intermediate_size":{inner_size},"vocab_size":64,"rms_norm_eps":1e-6,
         "max_position_embeddings":4096{experts}}}"#
     );
+    ModelSpec::parse(config.as_bytes()).unwrap()
+}
+
+/// One of delta rules and attention at widths of a model.
+fn hybrid() -> ModelSpec {
+    let config = r#"{"architectures":["Qwen3_5ForCausalLM"],"model_type":"qwen3_5_text","hidden_size":512,
+        "num_hidden_layers":4,"num_attention_heads":10,"num_key_value_heads":2,"head_dim":64,
+        "intermediate_size":1536,"vocab_size":64,"rms_norm_eps":1e-6,"max_position_embeddings":4096,
+        "linear_num_key_heads":4,"linear_num_value_heads":8,"linear_key_head_dim":64,
+        "linear_value_head_dim":64}"#;
     ModelSpec::parse(config.as_bytes()).unwrap()
 }
 
@@ -160,6 +176,9 @@ fn a_step_takes_what_is_planned() {
         check(name, &golden(name), Numerics::Fast, true, THREADS);
         check_on_candle(name, &golden(name));
     }
+    let hybrid = Made::new(hybrid(), BF16);
+    check("hybrid", &hybrid, Numerics::Fast, false, THREADS);
+    check_on_candle("hybrid", &hybrid);
     check_on_candle("dense", &Made::new(model(2, 512, None), BF16));
     check_on_candle("wide experts", &Made::new(model(2, 256, Some([4, 1, 1024])), BF16));
     check_on_candle("many experts", &Made::new(model(1, 1024, Some([128, 8, 64])), BF16));

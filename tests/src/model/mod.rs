@@ -10,7 +10,7 @@ mod random;
 mod shape;
 mod tensors;
 
-pub use shape::{Experts, ModelShape};
+pub use shape::{Delta, Experts, ModelShape};
 
 use random::Weights;
 use tensors::{Content, Tensor};

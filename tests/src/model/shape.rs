@@ -5,10 +5,13 @@ use serde_json::{Value, json};
 /// What a made-up model looks like.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelShape {
-    /// Qwen2, with biases on queries, keys and values; else Llama, or Qwen3 if there are experts.
+    /// Qwen2, with biases on queries, keys and values; else Llama, Qwen3 if there are experts, or Qwen3.5 if there is a delta
+    /// rule.
     pub qwen2: bool,
     /// A mixture of experts in place of the feed-forward part of every layer.
     pub experts: Option<Experts>,
+    /// A delta rule in place of attention, as in Qwen3.5, but on each fourth layer.
+    pub delta: Option<Delta>,
     /// How matrices are packed, as MLX does it; plain numbers if `None`.
     pub packed: Option<Affine>,
     /// Width of hidden states.
@@ -52,10 +55,32 @@ pub struct Experts {
     pub inner_size: usize,
 }
 
+/// The heads of a delta rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delta {
+    /// Heads of queries and keys.
+    pub key_heads: usize,
+    /// Heads of values.
+    pub value_heads: usize,
+    /// Width of one head of any kind.
+    pub head_dim: usize,
+}
+
+impl Delta {
+    /// As Qwen3.5 9B and 4B have it.
+    pub const QWEN: Self = Self { key_heads: 16, value_heads: 32, head_dim: 128 };
+}
+
 impl ModelShape {
     /// Names that [`ModelShape::named`] knows.
-    pub const NAMES: &[&str] =
-        &["llama-1b", "llama-small", "llama-tiny", "qwen2.5-7b-mlx4", "qwen3-moe-4b"];
+    pub const NAMES: &[&str] = &[
+        "llama-1b",
+        "llama-small",
+        "llama-tiny",
+        "qwen2.5-7b-mlx4",
+        "qwen3-moe-4b",
+        "qwen3.5-2b-half",
+    ];
 
     /// A shape by name.
     pub fn named(name: &str) -> Option<Self> {
@@ -65,6 +90,7 @@ impl ModelShape {
             "llama-tiny" => Some(Self::tiny()),
             "qwen2.5-7b-mlx4" => Some(Self::qwen_7b_mlx4()),
             "qwen3-moe-4b" => Some(Self::qwen3_moe_4b()),
+            "qwen3.5-2b-half" => Some(Self::qwen3_5_half()),
             _ => None,
         }
     }
@@ -74,6 +100,7 @@ impl ModelShape {
         Self {
             qwen2: false,
             experts: None,
+            delta: None,
             packed: None,
             hidden_size: 2048,
             intermediate_size: 8192,
@@ -97,6 +124,7 @@ impl ModelShape {
         Self {
             qwen2: false,
             experts: None,
+            delta: None,
             packed: None,
             hidden_size: 512,
             intermediate_size: 1536,
@@ -134,6 +162,7 @@ impl ModelShape {
         Self {
             qwen2: true,
             experts: None,
+            delta: None,
             packed: Some(Affine::Q4),
             hidden_size: 3584,
             intermediate_size: 18_944,
@@ -169,6 +198,23 @@ impl ModelShape {
         }
     }
 
+    /// Half of the 32 layers of Qwen3.5 4B, with a small vocabulary: 3.3 GiB in bf16.
+    pub fn qwen3_5_half() -> Self {
+        Self {
+            delta: Some(Delta::QWEN),
+            hidden_size: 2560,
+            intermediate_size: 9216,
+            layers: 16,
+            heads: 16,
+            kv_heads: 4,
+            head_dim: 256,
+            max_positions: 40_960,
+            tied: false,
+            rope_theta: 10_000_000.0,
+            ..Self::small()
+        }
+    }
+
     /// Its `config.json`.
     pub(super) fn config(&self) -> Value {
         let dtype = match self.dtype {
@@ -185,6 +231,7 @@ impl ModelShape {
             .map(|format| json!({ "group_size": format.group(), "bits": format.bits() }));
         let (architecture, model_type) = match self.experts {
             Some(_) => ("Qwen3MoeForCausalLM", "qwen3_moe"),
+            None if self.delta.is_some() => ("Qwen3_5ForCausalLM", "qwen3_5_text"),
             None if self.qwen2 => ("Qwen2ForCausalLM", "qwen2"),
             None => ("LlamaForCausalLM", "llama"),
         };
@@ -216,6 +263,12 @@ impl ModelShape {
             config["num_experts_per_tok"] = json!(chosen);
             config["moe_intermediate_size"] = json!(inner_size);
             config["norm_topk_prob"] = json!(true);
+        }
+        if let Some(Delta { key_heads, value_heads, head_dim }) = self.delta {
+            config["linear_num_key_heads"] = json!(key_heads);
+            config["linear_num_value_heads"] = json!(value_heads);
+            config["linear_key_head_dim"] = json!(head_dim);
+            config["linear_value_head_dim"] = json!(head_dim);
         }
         config
     }

@@ -8,6 +8,9 @@ const NORM_SPREAD: f32 = 0.1;
 /// How far scales and biases of a packed matrix lie from their middle, as a part of it.
 const PARAM_SPREAD: f32 = 0.1;
 
+/// How far weights of convolutions lie from 0.
+const CONVOLUTION_SPREAD: f32 = 0.5;
+
 #[derive(Debug)]
 pub(super) struct Tensor {
     pub(super) name: String,
@@ -69,6 +72,13 @@ impl ModelShape {
         match (kind, shape) {
             (TensorKind::Matrix, &[rows, columns]) => {
                 self.matrix(name, rows as usize, columns as usize)
+            }
+            // What is forgotten of a position is little: half of it is there after some to some hundred others.
+            (TensorKind::Parameter, _) if name.ends_with(".dt_bias") => {
+                vec![self.numbers(name, shape, -4.0, 2.0)]
+            }
+            (TensorKind::Parameter, [_, _, _]) => {
+                vec![self.numbers(name, shape, 0.0, CONVOLUTION_SPREAD)]
             }
             (TensorKind::Bias | TensorKind::Parameter, _) => {
                 vec![self.numbers(name, shape, 0.0, NORM_SPREAD)]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use cake_master::text::{Message, Text};
 use cake_tests::master::{path, pins};
+use cake_tests::model::Delta;
 use cake_tests::{
     Far, Golden, Master, ModelShape, Server, TestWorker, WorkerOptions, budget_for, golden, model,
     until,
@@ -186,15 +187,26 @@ fn a_second_turn_computes_what_is_new() {
 /// Over two stages, in the words of a conversation.
 #[test]
 fn a_turn_after_two_thousand_tokens_computes_its_own() {
+    second_turn(ModelShape::tiny());
+}
+
+/// The same where layers keep a state, which cannot be cut back: the second turn begins from a copy of it.
+#[test]
+fn a_turn_goes_on_from_the_state_after_two_thousand_tokens() {
+    second_turn(ModelShape { delta: Some(Delta::QWEN), layers: 5, ..ModelShape::tiny() });
+}
+
+fn second_turn(shape: ModelShape) {
     const BLOCK: usize = 16;
     let home = tempfile::tempdir().expect("a temporary folder");
-    let shape = ModelShape { max_positions: 4096, ..ModelShape::tiny() };
+    let shape = ModelShape { max_positions: 4096, ..shape };
     model::make(home.path(), &shape, 11).expect("written");
     let text = Text::open(home.path()).expect("a tokenizer");
     let workers = TestWorker::several(&["a", "b"]);
     let args = ["--context", "3072", "--place", "a=0..2", "--place", "b=2..5"];
-    let server = Server::start(&Master::over(&workers), home.path(), &args);
-    let ask = |messages: &[Message]| {
+    let master = Master::over(&workers);
+    let server = Server::start(&master, home.path(), &args);
+    let ask = |server: &Server, messages: &[Message]| {
         let messages: Vec<Value> = messages
             .iter()
             .map(|message| json!({ "role": message.role, "content": message.content }))
@@ -211,15 +223,18 @@ fn a_turn_after_two_thousand_tokens_computes_its_own() {
     let mut turns = vec![Message::new("user", &question)];
     let first = text.encode_chat(&turns).expect("ids").ids;
     assert!((2000..3000).contains(&first.len()), "{} tokens", first.len());
-    let (answer, tokens, cached) = ask(&turns);
+    let (answer, tokens, cached) = ask(&server, &turns);
     assert_eq!((tokens, cached), (first.len(), 0));
     turns.extend([Message::new("assistant", &answer), Message::new("user", "Go on.")]);
     let second = text.encode_chat(&turns).expect("ids").ids;
     let common = first.iter().zip(&second).take_while(|(one, other)| one == other).count();
-    let (_, tokens, cached) = ask(&turns);
+    let (said, tokens, cached) = ask(&server, &turns);
     assert_eq!(tokens, second.len());
     eprintln!("{tokens} tokens, {common} of them known, {} computed", tokens - cached);
     assert!(common >= 2000 && tokens - cached <= tokens - common + BLOCK);
+    drop(server);
+    let fresh = Server::start(&master, home.path(), &args);
+    assert_eq!(ask(&fresh, &turns), (said, tokens, 0), "as who computes all of it");
 }
 
 #[test]

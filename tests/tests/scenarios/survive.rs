@@ -6,7 +6,7 @@ use cake_proto::{Tag, wire};
 use cake_tests::streams::{COMPLETIONS, count, prompt, together};
 use cake_tests::{
     Cgroup, Link, Master, ModelShape, Server, TestWorker, Weather, WorkerOptions, budget_for, dial,
-    master, model, not_shown, until,
+    golden, master, model, not_shown, until,
 };
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -96,6 +96,42 @@ fn every_stream_goes_on_whoever_dies_and_whenever() {
             assert_eq!((&shown()["phase"], holders(&server).len()), (&json!("ready"), 2));
             let held = || shown()["load"]["kv_blocks"]["held"].clone();
             until("the blocks to be free", LIMIT, || held() == 0);
+        }
+    }
+}
+
+/// One family of each kind: what is kept of a sequence is latents, or a state that cannot be cut back, or a step goes to
+/// other experts for each row.
+#[test]
+fn layers_of_every_kind_go_on_whoever_dies() {
+    const TOKENS: usize = 60;
+    for name in ["qwen3-moe", "deepseek-v3", "qwen3_5", "granite-hybrid"] {
+        let golden = golden(name);
+        let third = golden.num_layers / 3;
+        let place = [("a", 0, third), ("b", third, 2 * third), ("c", 2 * third, golden.num_layers)];
+        let pins = master::pins(&place);
+        let more = ["--context", "256", "--chunk", "16", "--parallel", "8", "--local-memory", "0"];
+        let args: Vec<&str> = pins.iter().map(String::as_str).chain(more).collect();
+        let mut whole = None;
+        for index in 0..NAMES.len() {
+            let mut workers = TestWorker::several(&NAMES);
+            let master = Master::over(&workers);
+            let server = Server::start(&master, &golden.path, &args);
+            let expected = whole.get_or_insert_with(|| together(&server, TOKENS, || {}));
+            let before = count(&server, "cake_generated_tokens_total");
+            let answers = together(&server, TOKENS, || {
+                until("some tokens", LIMIT, || {
+                    count(&server, "cake_generated_tokens_total") > before + 100.0
+                });
+                workers[index].kill();
+                until("the loss to be mended", LIMIT, || mended(&server) == 1.0);
+            });
+            assert!(answers == *expected, "{name}: {} killed", NAMES[index]);
+            let held = || server.get("/api/cluster").good()["load"].clone();
+            until("blocks and slots to be free", LIMIT, || {
+                let load = held();
+                load["kv_blocks"]["held"] == 0 && load["state_slots"]["held"] == 0
+            });
         }
     }
 }

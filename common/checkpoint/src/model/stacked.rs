@@ -275,6 +275,35 @@ mod tests {
     }
 
     #[test]
+    fn gate_and_up_may_lie_in_one() {
+        let config = r#"{"architectures":["Qwen3_5MoeForCausalLM"],"model_type":"qwen3_5_moe_text",
+            "hidden_size":64,"num_hidden_layers":1,"num_attention_heads":2,"head_dim":8,"vocab_size":32,
+            "rms_norm_eps":1e-6,"max_position_embeddings":64,"num_experts":2,"num_experts_per_tok":1,
+            "moe_intermediate_size":4,"shared_expert_intermediate_size":4}"#;
+        let model = ModelSpec::parse(config.as_bytes()).unwrap();
+        let mlp = "model.layers.0.mlp";
+        let whole = tensor(&format!("{mlp}.experts.gate_up_proj"), &[2, 8, 64]);
+        let found = unstack(vec![whole], &model).unwrap();
+        let [half, all] = [4 * 64 * 2, 8 * 64 * 2];
+        let expected = [("0.gate", 0), ("0.up", half), ("1.gate", all), ("1.up", all + half)];
+        assert_eq!(found.len(), expected.len());
+        for (found, (name, offset)) in found.iter().zip(expected) {
+            assert_eq!(found.name, format!("{mlp}.experts.{name}_proj.weight"));
+            assert_eq!(
+                (found.offset, found.bytes, &found.shape[..]),
+                (1000 + offset, half, &[4, 64][..])
+            );
+        }
+        let other = tensor(&format!("{mlp}.switch_mlp.up_proj.weight"), &[2, 4, 64]);
+        assert_eq!(
+            unstack(vec![other], &model).unwrap()[1].name,
+            format!("{mlp}.experts.1.up_proj.weight")
+        );
+        let odd = tensor(&format!("{mlp}.experts.gate_up_proj"), &[2, 7, 64]);
+        assert!(matches!(unstack(vec![odd], &model), Err(CatalogError::NotOfAllExperts { .. })));
+    }
+
+    #[test]
     fn what_is_no_expert_stays() {
         let model = model();
         for name in [

@@ -17,6 +17,7 @@ mod experts;
 mod families;
 mod gemma4;
 mod latent;
+mod recurrent;
 mod rotations;
 mod wire;
 

@@ -8,6 +8,7 @@ use std::path::Path;
 use cake_checkpoint::{Encoding, FloatType, Scheme};
 
 use super::{Encode, HubFormat, to_hub};
+use crate::error::Unsupported;
 use crate::testing::{Quiet, golden};
 use crate::{Error, Job, Numbers, Options, Source, Target, compare};
 
@@ -119,4 +120,23 @@ fn encodings_are_called_by_their_names() {
     }
     let error = "q5".parse::<Encode>().unwrap_err().to_string();
     assert!(error.contains("as-stored, f32, f16, bf16, q8, q4, q8_0, q4_0"), "{error}");
+}
+
+#[test]
+fn what_mlx_has_in_another_form_is_not_written_for_it_nor_back() {
+    let home = tempfile::tempdir().unwrap();
+    let (hub, mlx) = (HubFormat::Safetensors, HubFormat::Mlx);
+    let refused = |name: &str, format, encode| {
+        let error = job(name, format, encode, home.path()).err();
+        matches!(error, Some(Error::Unsupported(Unsupported::Architecture { .. })))
+    };
+    let (q4, f16) = (Encode::Affine(Scheme::Q4), Encode::Float(FloatType::F16));
+    for name in ["lfm2", "qwen3_5", "granite-hybrid", "falcon-h1"] {
+        assert!(refused(name, mlx, Encode::AsStored) && refused(name, hub, q4), "{name}");
+        assert!(job(name, hub, f16, home.path()).is_ok(), "{name}");
+    }
+    assert!(refused("lfm2-mlx4", hub, f16));
+    for format in [hub, mlx] {
+        assert!(job("lfm2-mlx4", format, Encode::AsStored, home.path()).is_ok());
+    }
 }
