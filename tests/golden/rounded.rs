@@ -42,6 +42,8 @@ pub(crate) const IN_BF16: &[&str] = &[
     "nemotron-h",
     "kimi-linear",
     "falcon-h1",
+    "laguna",
+    "apertus",
 ];
 /// Those whose weights are packed.
 pub(crate) const PACKED: &[&str] =
@@ -68,6 +70,7 @@ const ROUTED: &[&str] = &[
     "granite-hybrid",
     "nemotron-h",
     "kimi-linear",
+    "laguna",
 ];
 /// Of so many rows of a prompt, or tokens of an answer, another expert may be chosen: a tenth.
 const MOST: usize = 10;

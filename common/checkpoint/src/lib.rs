@@ -65,8 +65,8 @@ pub use model::{
     Activation, AttentionSpec, Branch, ConfigError, ConvolutionSpec, CorrectionSpec, DeltaInputs,
     DeltaSpec, ExpertSlice, ExpertsSpec, FAMILIES, Family, Fault, GateUp, Joined, Kept, KvDtype,
     LatentQueries, LatentSpec, LayerSpec, LinearSpec, LogitsSpec, MAX_SPEC_BYTES, MambaSpec,
-    MlpSpec, ModelSpec, Name, NormKind, NormSpec, Op, PositionScale, Quantization, Role, Rope,
-    RopeScaling, RotaryPairs, RotationSpec, RouterGroups, RouterScores, RouterSpec,
+    MlpSpec, ModelSpec, Name, NormKind, NormSpec, Op, OutputGate, PositionScale, Quantization,
+    Role, Rope, RopeScaling, RotaryPairs, RotationSpec, RouterGroups, RouterScores, RouterSpec,
     ShortConvolutionSpec, SpecError, TensorKind, TensorSpec, same_vector, unstack,
 };
 pub use range::LayerRange;

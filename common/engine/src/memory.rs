@@ -167,7 +167,7 @@ impl StepMemory {
             match op {
                 // Queries and keys, both before and after norm or rotation, and values.
                 Op::Attention(it) => {
-                    let gates = if it.output_gate { 4 } else { 0 }; // With queries and apart, and what they multiply.
+                    let gates = if it.output_gate.is_some() { 4 } else { 0 }; // With queries and apart, and what they multiply.
                     let queries = floats(rows, it.q_dim()).saturating_mul(2 + gates);
                     let kept = 3 + u64::from(it.value_norm.is_some());
                     let keys_and_values = floats(rows, it.kv_dim()).saturating_mul(kept);

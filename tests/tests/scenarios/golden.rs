@@ -118,6 +118,8 @@ answers_as_the_reference_does! {
     nemotron_h: "nemotron-h",
     kimi_linear: "kimi-linear",
     falcon_h1: "falcon-h1",
+    laguna: "laguna",
+    apertus: "apertus",
 }
 
 #[test]

@@ -9,8 +9,8 @@ use super::limit;
 use super::recurrent::{ConvolutionSpec, DeltaInputs, DeltaSpec, MambaSpec, ShortConvolutionSpec};
 use super::rotation::{Rope, RopeScaling, RotationSpec};
 use super::spec::{
-    AttentionSpec, Branch, ExpertsSpec, GateUp, Joined, LayerSpec, MlpSpec, Name, NormSpec, Op,
-    PositionScale, RouterNorm,
+    Activation, AttentionSpec, Branch, ExpertsSpec, GateUp, Joined, LayerSpec, MlpSpec, Name,
+    NormSpec, Op, OutputGate, PositionScale, RouterNorm,
 };
 use super::whole::ModelSpec;
 
@@ -124,6 +124,9 @@ impl ModelSpec {
         }
         joined("module of queries, keys or values", &it.qkv)?;
         name("module of the output", &it.output)?;
+        if let Some(OutputGate::Softplus { module, .. }) = &it.output_gate {
+            name("module of the gates of heads", module)?;
+        }
         for (head_norm, all) in it.qk_norm.iter().flatten().zip([it.q_dim(), it.kv_dim()]) {
             let expected = if head_norm.width == all { all } else { it.head_dim };
             norm("width of a norm of queries or keys", head_norm, expected)?;
@@ -271,6 +274,15 @@ impl ModelSpec {
             GateUp::Plain(module) => name("module of up", module)?,
         }
         factor("multiplier of a gate", it.gate_multiplier.unwrap_or(1.0).into())?;
+        let has_numbers = it.activation == Activation::Xielu;
+        if it.activation_numbers.is_some() != has_numbers
+            || (has_numbers && matches!(it.gate_up, GateUp::Gated(_)))
+        {
+            return Err(Fault::ActivationNumbers);
+        }
+        if let Some(numbers) = &it.activation_numbers {
+            name("numbers of an activation", numbers)?;
+        }
         if let Some(gate) = &it.output_gate {
             name("module of an output's gate", gate)?;
         }
@@ -279,6 +291,9 @@ impl ModelSpec {
 
     fn experts(&self, it: &ExpertsSpec) -> Result<(), Fault> {
         self.mlp(&it.expert)?;
+        if it.expert.activation_numbers.is_some() {
+            return Err(Fault::ActivationNumbers);
+        }
         size("count of experts", it.count, 1, limit::EXPERTS_OF_LAYER)?;
         size("chosen experts", it.chosen, 1, it.count)?;
         name("prefix of experts", &it.prefix)?;

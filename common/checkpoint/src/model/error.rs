@@ -96,6 +96,8 @@ pub enum Fault {
     Width { what: &'static str, found: usize, expected: usize },
     #[error("heads {heads} is not a multiple of kv_heads {kv_heads}")]
     HeadsNotDivisible { heads: usize, kv_heads: usize },
+    #[error("an activation with numbers of its own is where it cannot be, or has none")]
+    ActivationNumbers,
     #[error("a sum, or an operation with norms of its own, is where it cannot be")]
     SumOfSums,
     #[error("rotation is {rotation}, there are {rotations}")]

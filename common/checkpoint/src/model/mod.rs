@@ -46,8 +46,8 @@ pub(crate) use required::Required;
 pub use rotation::{Rope, RopeScaling, RotaryPairs, RotationSpec};
 pub use spec::{
     Activation, AttentionSpec, Branch, CorrectionSpec, ExpertsSpec, GateUp, Joined, Kept,
-    LayerSpec, LinearSpec, MlpSpec, Name, NormKind, NormSpec, NormedSpec, Op, PositionScale,
-    RouterGroups, RouterNorm, RouterScores, RouterSpec, TensorKind, TensorSpec,
+    LayerSpec, LinearSpec, MlpSpec, Name, NormKind, NormSpec, NormedSpec, Op, OutputGate,
+    PositionScale, RouterGroups, RouterNorm, RouterScores, RouterSpec, TensorKind, TensorSpec,
 };
 pub use stacked::{ExpertSlice, unstack};
 pub use whole::{LogitsSpec, ModelSpec};

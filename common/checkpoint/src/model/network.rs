@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::parts::{Joined, LinearSpec, Name, is_default, linear};
+use super::parts::{Joined, LinearSpec, Name, TensorSpec, is_default, linear, parameter};
 
 /// `down(act(gate(x)) · up(x))`, or `down(act(up(x)))`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -20,6 +20,9 @@ pub struct MlpSpec {
     pub bias: bool,
     /// Of the gate, or of up where there is none.
     pub activation: Activation,
+    /// What precedes the names of the numbers that the activation has, if it has such.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub activation_numbers: Option<Name>,
     /// What the gate is multiplied with before that, if anything.
     #[serde(default, skip_serializing_if = "is_default")]
     pub gate_multiplier: Option<f32>,
@@ -50,6 +53,9 @@ pub enum Activation {
     Relu2,
     /// `1 / (1 + e⁻ˣ)`.
     Sigmoid,
+    /// `p x² + b x` where `x` is positive, else `n (e^min(x, ε) − 1 − x) + b x`, with `p`, `n`, `b` and `ε` of numbers of the
+    /// network's own (xIELU, arXiv:2411.13010).
+    Xielu,
 }
 
 impl MlpSpec {
@@ -65,6 +71,13 @@ impl MlpSpec {
     /// The last projection.
     pub fn down(&self) -> LinearSpec {
         linear(&self.down, self.hidden_size, self.inner_size, self.bias)
+    }
+
+    /// The numbers of the activation, one each: what `p` and `n` are made of, `b` and `ε`.
+    pub fn activation_numbers(&self) -> Option<[TensorSpec; 4]> {
+        let prefix = self.activation_numbers.as_ref()?;
+        let names = ["alpha_p", "alpha_n", "beta", "eps"];
+        Some(names.map(|name| parameter(&Name::Owned(format!("{prefix}{name}")), 1)))
     }
 
     /// The layer whose product's sigmoid multiplies the result, if any does.

@@ -161,7 +161,9 @@ impl<const N: usize> Joined<N> {
 
 /// Whether a tensor is the vector that is expected, but for axes of 1, which programs write or do not.
 pub fn same_vector(found: &[u64], expected: &[u64]) -> bool {
-    expected.len() == 1 && found.iter().filter(|axis| **axis != 1).eq(expected)
+    let of_one =
+        |shape: &[u64]| shape.iter().copied().filter(|axis| *axis != 1).collect::<Vec<_>>();
+    expected.len() == 1 && of_one(found) == of_one(expected)
 }
 
 /// A tensor of one axis that belongs to no module.

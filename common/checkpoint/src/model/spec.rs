@@ -108,10 +108,9 @@ pub struct AttentionSpec {
     /// Epsilon of a norm over each head of the values, which has no weight.
     #[serde(default, skip_serializing_if = "is_default")]
     pub value_norm: Option<f64>,
-    /// Whether the queries' module has behind each head's query its gate, as wide: the sigmoid of that multiplies what the
-    /// head attends to (arXiv:2505.06708).
+    /// What multiplies what heads attend to, if anything does.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub output_gate: bool,
+    pub output_gate: Option<OutputGate>,
     /// What products of queries and keys are multiplied with.
     pub scale: f64,
     /// What bounds these: `softcap · tanh(score / softcap)`.
@@ -125,6 +124,21 @@ pub struct AttentionSpec {
     /// Which of the model's rotations turns queries and keys; `None` for layers that know no positions (NoPE,
     /// arXiv:2305.19466).
     pub rotation: Option<usize>,
+}
+
+/// What multiplies what a head attends to (arXiv:2505.06708).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum OutputGate {
+    /// The sigmoid of what the queries' module has behind each head's query, as wide.
+    WithQueries,
+    /// `ln(1 + eˣ)` of a product of the input with a matrix of its own.
+    Softplus {
+        /// Its module.
+        module: Name,
+        /// Whether there is one for each number of a head, and not one for each head.
+        each_number: bool,
+    },
 }
 
 /// A factor that grows with the position: `1 + beta · ln(1 + ⌊position / span⌋)` (`get_llama_4_attn_scale` in Hugging Face
@@ -169,9 +183,19 @@ impl AttentionSpec {
 
     /// The projections of queries (with their gates, if there are such), keys and values.
     pub fn qkv(&self) -> [LinearSpec; 3] {
-        let queries = self.q_dim() * (1 + usize::from(self.output_gate));
+        let gates = usize::from(self.output_gate == Some(OutputGate::WithQueries));
+        let queries = self.q_dim() * (1 + gates);
         let outputs = [queries, self.kv_dim(), self.kv_dim()];
         self.qkv.linears(outputs, self.hidden_size, self.qkv_bias)
+    }
+
+    /// The projection to gates that are not the queries'.
+    pub fn gate(&self) -> Option<LinearSpec> {
+        let Some(OutputGate::Softplus { module, each_number }) = &self.output_gate else {
+            return None;
+        };
+        let gates = if *each_number { self.q_dim() } else { self.heads };
+        Some(linear(module, gates, self.hidden_size, false))
     }
 
     /// The projection of the weighted values.
@@ -209,7 +233,8 @@ impl Op {
     pub fn linears(&self) -> Vec<LinearSpec> {
         match self {
             Op::Attention(attention) => {
-                attention.qkv().into_iter().chain([attention.output()]).collect()
+                let others = [attention.output()].into_iter().chain(attention.gate());
+                attention.qkv().into_iter().chain(others).collect()
             }
             Op::Latent(latent) => latent.linears().collect(),
             Op::ShortConvolution(it) => it.linears().collect(),
@@ -262,7 +287,8 @@ impl Op {
             Op::ShortConvolution(it) => it.convolution.tensors().collect(),
             Op::Delta(it) => it.parameters().collect(),
             Op::Mamba(it) => it.parameters().collect(),
-            Op::Attention(_) | Op::Latent(_) | Op::Mlp(_) => Vec::new(),
+            Op::Mlp(it) => it.activation_numbers().into_iter().flatten().collect(),
+            Op::Attention(_) | Op::Latent(_) => Vec::new(),
             Op::Sum(parts) => parts.iter().flat_map(Op::parameters).collect(),
             Op::Normed(it) => it.op.parameters(),
         }

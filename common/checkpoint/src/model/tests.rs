@@ -15,6 +15,7 @@ macro_rules! refuses {
 mod dense;
 mod experts;
 mod families;
+mod gates;
 mod gemma4;
 mod latent;
 mod recurrent;

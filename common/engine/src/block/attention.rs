@@ -1,6 +1,6 @@
 //! Attention of one decoder layer: projections, rotation, what is kept of the past, weighted values.
 
-use cake_checkpoint::{Activation, AttentionSpec, NormKind};
+use cake_checkpoint::{Activation, AttentionSpec, LinearSpec, NormKind, OutputGate};
 
 use crate::device::{Attending, Device};
 use crate::error::Error;
@@ -15,6 +15,8 @@ pub(crate) struct Attention<D: Device> {
     k_proj: D::Weight,
     v_proj: D::Weight,
     o_proj: D::Weight,
+    /// What makes gates that are not the queries'.
+    g_proj: Option<D::Weight>,
     /// Norms of queries and keys.
     qk_norm: Option<[D::Norm; 2]>,
     /// That of values, which has no weight.
@@ -28,7 +30,7 @@ impl<D: Device> Attention<D> {
     /// Loads the projections. Their activations keep two bf16 of each number, since scores magnify what is lost before
     /// them.
     pub(crate) fn load(loader: &LayerLoader<'_, D>, spec: &AttentionSpec) -> Result<Self, Error> {
-        let linear = |spec| loader.linear(spec, Precision::Bf16x2);
+        let linear = |spec: &LinearSpec| loader.linear(spec, Precision::Bf16x2);
         let [q, k, v] = spec.qkv();
         let (mut q_proj, k_proj, v_proj) = (linear(&q)?, linear(&k)?, linear(&v)?);
         let qk_norm = match &spec.qk_norm {
@@ -43,8 +45,20 @@ impl<D: Device> Attention<D> {
         loader.device.precede(&mut q_proj, &[&o_proj]);
         let attending = Attending::from(spec);
         let kept = loader.device.kept(&attending, loader.options)?;
+        let g_proj = spec.gate().map(|gate| linear(&gate)).transpose()?;
         let spec = spec.clone();
-        Ok(Attention { q_proj, k_proj, v_proj, o_proj, qk_norm, v_norm, spec, attending, kept })
+        Ok(Attention {
+            q_proj,
+            k_proj,
+            v_proj,
+            o_proj,
+            g_proj,
+            qk_norm,
+            v_norm,
+            spec,
+            attending,
+            kept,
+        })
     }
 
     /// The first products of a step.
@@ -78,9 +92,16 @@ impl<D: Device> Attention<D> {
         let [mut q, mut k, mut v] = device.linear(self.first(), hidden, &step.kinds)?;
         let width = self.spec.head_dim;
         let mut gate = None;
-        if self.spec.output_gate {
-            gate = Some(device.columns(&q, 2 * width, width..2 * width)?);
+        if self.spec.output_gate == Some(OutputGate::WithQueries) {
+            let with_queries = device.columns(&q, 2 * width, width..2 * width)?;
+            gate = Some(device.activate(Activation::Sigmoid, with_queries)?);
             q = device.columns(&q, 2 * width, 0..width)?;
+        }
+        if let Some(g_proj) = &self.g_proj {
+            let [product] = device.linear([g_proj], hidden, &step.kinds)?;
+            let gates = self.spec.gate().map_or(1, |gate| gate.stored_rows);
+            let softplus = device.softplus(product, &vec![0.0; gates])?;
+            gate = Some(device.spread(softplus, self.spec.q_dim() / gates)?);
         }
         if let Some(norm) = &self.v_norm {
             v = device.norm(norm, &v)?;
@@ -108,7 +129,7 @@ impl<D: Device> Attention<D> {
         let attended = device.attend(&self.kept, &self.attending, step, &q)?;
         drop(q);
         let attended = match gate {
-            Some(gate) => device.gate(Activation::Sigmoid, gate, attended)?,
+            Some(gate) => device.multiply(attended, &gate)?,
             None => attended,
         };
         let [output] = device.linear([&self.o_proj], &attended, &step.kinds)?;

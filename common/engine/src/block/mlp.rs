@@ -1,9 +1,9 @@
 //! The feed-forward network of a layer.
 
-use cake_checkpoint::{Activation, MlpSpec};
+use cake_checkpoint::{Activation, MlpSpec, TensorSpec};
 
 use crate::batch::RowKinds;
-use crate::device::Device;
+use crate::device::{Device, Xielu};
 use crate::error::Error;
 use crate::loader::LayerLoader;
 use crate::options::Precision;
@@ -13,6 +13,7 @@ pub(crate) struct Mlp<D: Device> {
     inner: Inner<D>,
     down_proj: D::Weight,
     activation: Activation,
+    xielu: Option<Xielu>,
     gate_multiplier: Option<f32>,
     output_gate: Option<D::Weight>,
 }
@@ -48,7 +49,9 @@ impl<D: Device> Mlp<D> {
         let output_gate =
             output_gate.map(|gate| loader.linear(&gate, Precision::Bf16x2)).transpose()?;
         let &MlpSpec { activation, gate_multiplier, .. } = spec;
-        Ok(Mlp { inner, down_proj, activation, gate_multiplier, output_gate })
+        let numbers = spec.activation_numbers();
+        let xielu = numbers.map(|numbers| xielu(loader, &numbers)).transpose()?;
+        Ok(Mlp { inner, down_proj, activation, xielu, gate_multiplier, output_gate })
     }
 
     /// The first products of a step.
@@ -81,7 +84,10 @@ impl<D: Device> Mlp<D> {
             }
             Inner::Plain(up) => {
                 let [up] = device.linear([up], hidden, kinds)?;
-                device.activate(self.activation, up)?
+                match &self.xielu {
+                    Some(numbers) => device.xielu(numbers, up)?,
+                    None => device.activate(self.activation, up)?,
+                }
             }
         };
         let [output] = device.linear([&self.down_proj], &product, kinds)?;
@@ -92,5 +98,25 @@ impl<D: Device> Mlp<D> {
         let mut gated = device.zeros_like(hidden)?;
         device.scatter_add(&mut gated, &rows, &weights, &output)?;
         Ok(gated)
+    }
+}
+
+/// The numbers of an activation: `p = ln(1 + e^a)`, `n = b + ln(1 + e^a)` of what is stored (`XIELUActivation` in Hugging Face
+/// transformers).
+fn xielu<D: Device>(
+    loader: &LayerLoader<'_, D>,
+    numbers: &[TensorSpec; 4],
+) -> Result<Xielu, Error> {
+    let mut all = Vec::with_capacity(numbers.len());
+    for number in numbers {
+        all.extend(loader.parameter(number)?);
+    }
+    let softplus = |x: f32| f64::from(x).exp().ln_1p() as f32;
+    match all[..] {
+        [positive, negative, beta, eps] => {
+            let (positive, negative) = (softplus(positive), beta + softplus(negative));
+            Ok(Xielu { positive, negative, beta, eps })
+        }
+        _ => unreachable!("each is one number"),
     }
 }

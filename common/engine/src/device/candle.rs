@@ -8,7 +8,7 @@ use cake_checkpoint::{Activation, KvDtype, NormKind, RotaryPairs};
 use candle_core::{D, DType, Result, Tensor};
 
 use super::recurrent::{Convolution, Recurrence, Recurring, States, softplus_plainly};
-use super::{Attending, Device, DeviceScratch, StoredLinear, candle_scratch};
+use super::{Attending, Device, DeviceScratch, StoredLinear, Xielu, candle_scratch};
 use crate::batch::{AttendRow, BatchItem, RowKinds};
 use crate::error::Error;
 use crate::options::EngineOptions;
@@ -184,6 +184,7 @@ fn activated(activation: Activation, x: &Tensor) -> Result<Tensor> {
         Activation::GeluTanh => x.gelu(),
         Activation::Relu2 => x.relu()?.sqr(),
         Activation::Sigmoid => candle_nn::ops::sigmoid(x),
+        Activation::Xielu => unreachable!("it has numbers of its own"),
     }
 }
 
@@ -380,6 +381,28 @@ impl Device for Candle {
         let mut values = self.values(x)?;
         softplus_plainly(&mut values, bias);
         self.rows(values, bias.len())
+    }
+
+    fn spread(&self, x: Tensor, times: usize) -> std::result::Result<Tensor, Error> {
+        let spread = || {
+            let (rows, width) = x.dims2()?;
+            x.reshape((rows, width, 1))?
+                .broadcast_as((rows, width, times))?
+                .contiguous()?
+                .reshape((rows, width * times))
+        };
+        spread().map_err(failed)
+    }
+
+    fn xielu(&self, of: &Xielu, x: Tensor) -> std::result::Result<Tensor, Error> {
+        let made = || {
+            let [positive, negative, beta] = [of.positive, of.negative, of.beta].map(f64::from);
+            let (above, below) = (x.relu()?, x.minimum(0.0)?);
+            let power = (below.minimum(f64::from(of.eps))?.exp()? - 1.0)?;
+            let below = ((power - below)? * negative)?;
+            ((above.sqr()? * positive)? + below)? + (&x * beta)?
+        };
+        made().map_err(failed)
     }
 
     fn multiply(&self, a: Tensor, b: &Tensor) -> std::result::Result<Tensor, Error> {

@@ -39,6 +39,19 @@ pub(crate) struct StoredLinear {
     pub(crate) precision: Precision,
 }
 
+/// The numbers of an activation ([`Activation::Xielu`]).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Xielu {
+    /// What squares of positive numbers are multiplied with.
+    pub(crate) positive: f32,
+    /// What is multiplied where numbers are negative.
+    pub(crate) negative: f32,
+    /// What all are multiplied with.
+    pub(crate) beta: f32,
+    /// The largest exponent.
+    pub(crate) eps: f32,
+}
+
 /// What a device takes of memory for parts of a step, beside their operands and results: upper bounds, in bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct DeviceScratch {
@@ -184,6 +197,12 @@ pub(crate) trait Device: Send + Sync {
 
     /// `ln(1 + exp(x + bias))` of each row, `[rows, as many as the bias has]`.
     fn softplus(&self, x: Self::Rows, bias: &[f32]) -> Result<Self::Rows, Error>;
+
+    /// Each number of `x` so many times: `[rows, width × times]`.
+    fn spread(&self, x: Self::Rows, times: usize) -> Result<Self::Rows, Error>;
+
+    /// xIELU of each number.
+    fn xielu(&self, numbers: &Xielu, x: Self::Rows) -> Result<Self::Rows, Error>;
 
     /// `a · b`, elementwise.
     fn multiply(&self, a: Self::Rows, b: &Self::Rows) -> Result<Self::Rows, Error>;

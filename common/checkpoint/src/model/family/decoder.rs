@@ -18,6 +18,7 @@ fn names(activation: Activation) -> &'static [&'static str] {
         Activation::GeluTanh => &["gelu_pytorch_tanh"],
         Activation::Relu2 => &["relu2"],
         Activation::Sigmoid => &["sigmoid"],
+        Activation::Xielu => &["xielu"],
     }
 }
 
@@ -155,7 +156,7 @@ impl Decoder {
             qk_norm: None,
             qk_norm_after_rotation: false,
             value_norm: None,
-            output_gate: false,
+            output_gate: None,
             scale: (self.head_dim as f64).powf(-0.5),
             softcap: None,
             query_scale: None,
@@ -212,6 +213,7 @@ impl Decoder {
             down: Name::Borrowed("mlp.down_proj"),
             bias: false,
             activation,
+            activation_numbers: None,
             gate_multiplier: None,
             output_gate: None,
         })

@@ -4,9 +4,9 @@
 
 use super::decoder::Decoder;
 use super::entry::Family;
+use super::multipliers::{Multipliers, multipliers};
 use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
-use crate::model::limit;
 use crate::model::rope::Rotary;
 use crate::model::spec::{AttentionSpec, MlpSpec};
 use crate::model::whole::{LogitsSpec, ModelSpec};
@@ -31,32 +31,4 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
     let model = decoder.model(layers, false);
     let logits = LogitsSpec { multiplier: (1.0 / divisor) as f32, softcap: None };
     Ok(ModelSpec { embedding_multiplier: embedding as f32, logits, ..model })
-}
-
-/// What Granite multiplies with.
-pub(super) struct Multipliers {
-    pub(super) embedding: f64,
-    /// Of products of queries and keys.
-    pub(super) scale: f64,
-    /// Of what a branch adds.
-    pub(super) residual: f64,
-    /// What logits are divided by.
-    pub(super) divisor: f64,
-}
-
-/// Each of them is one where that is not said.
-///
-/// # Errors
-/// If one is out of range.
-pub(super) fn multipliers(fields: &Fields<'_>) -> Result<Multipliers, ConfigError> {
-    let factor = |field| {
-        let given = fields.optional_number(field, 0.0, limit::FACTOR)?;
-        Ok::<_, ConfigError>(given.unwrap_or(1.0))
-    };
-    Ok(Multipliers {
-        embedding: factor("embedding_multiplier")?,
-        scale: factor("attention_multiplier")?,
-        residual: factor("residual_multiplier")?,
-        divisor: factor("logits_scaling")?,
-    })
 }

@@ -5,8 +5,8 @@
 
 use super::decoder::Decoder;
 use super::entry::Family;
-use super::granite::{Multipliers, multipliers};
 use super::mixture::{self, Mixture};
+use super::multipliers::{Multipliers, multipliers};
 use super::{hybrid, state_space};
 use crate::model::error::ConfigError;
 use crate::model::fields::Fields;

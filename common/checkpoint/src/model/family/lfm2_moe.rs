@@ -4,7 +4,7 @@
 
 use super::entry::Family;
 use super::mixture::{self, Mixture};
-use super::{hybrid, lfm2};
+use super::{hybrid, lfm};
 use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
 use crate::model::limit;
@@ -24,7 +24,7 @@ const MIXTURE: Mixture = Mixture {
 const LEAST_SUM: f32 = 1e-6;
 
 fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
-    let decoder = lfm2::decoder(fields, FAMILY.architecture)?;
+    let decoder = lfm::decoder(fields, FAMILY.architecture)?;
     // Of the family without experts, whose widths are adjusted.
     fields.understand(&[
         "block_auto_adjust_ff_dim",
@@ -33,7 +33,7 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
         "block_multiple_of",
     ]);
     let missing = || ConfigError::Missing { field: "intermediate_size".to_owned() };
-    let mlp = lfm2::network(&decoder, fields, decoder.inner_size.ok_or_else(missing)?)?;
+    let mlp = lfm::network(&decoder, fields, decoder.inner_size.ok_or_else(missing)?)?;
     // MLX calls those of the first layers as it does experts.
     let names = ["gate_proj", "up_proj", "down_proj"].map(|it| format!("feed_forward.{it}"));
     let [gate, up, down] = names.map(Name::Owned);
@@ -56,7 +56,7 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
     let inner_size = fields.size("moe_intermediate_size", limit::INNER)?;
     let experts = decoder.experts(fields, MIXTURE, &mlp, inner_size, router)?;
     let dense = fields.optional_whole("num_dense_layers", 0, limit::LAYERS)?.unwrap_or(2);
-    lfm2::model(decoder, fields, |layer| match layer < dense {
+    lfm::model(decoder, fields, |layer| match layer < dense {
         true => Op::Mlp(dense_mlp.clone()),
         false => Op::Experts(experts.clone()),
     })

@@ -223,6 +223,18 @@ pub(super) fn sparse_layers(
     types.iter().map(is_sparse).collect()
 }
 
+/// Which layers have experts, in Qwen2 and those after it: all but those that are listed, or each so-and-so-manieth.
+///
+/// # Errors
+/// If a number is out of range.
+pub(super) fn sparse_layers_but(
+    fields: &Fields<'_>,
+) -> Result<impl Fn(usize) -> bool + use<>, ConfigError> {
+    let dense = fields.wholes("mlp_only_layers", limit::LAYERS)?;
+    let step = fields.optional_size("decoder_sparse_step", limit::LAYERS)?.unwrap_or(1);
+    Ok(move |layer: usize| !dense.contains(&layer) && (layer + 1).is_multiple_of(step))
+}
+
 /// The modules of the network beside experts, in most families.
 pub(super) const SHARED: [&str; 3] =
     ["mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj", "mlp.shared_experts.down_proj"];

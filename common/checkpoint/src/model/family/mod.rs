@@ -1,5 +1,6 @@
 //! The families of models that run: each turns the fields of a configuration into a [`ModelSpec`], in a file of its own.
 
+mod apertus;
 mod arcee;
 mod cohere2;
 mod decoder;
@@ -11,6 +12,7 @@ mod ernie4_5;
 mod ernie4_5_moe;
 mod exaone4;
 mod falcon_h1;
+mod gated_delta;
 mod gemma2;
 mod gemma3;
 mod gemma4;
@@ -22,7 +24,9 @@ mod granite_hybrid;
 mod hunyuan_dense;
 mod hybrid;
 mod kimi_linear;
+mod laguna;
 mod latent;
+mod lfm;
 mod lfm2;
 mod lfm2_moe;
 mod llama;
@@ -32,10 +36,12 @@ mod mistral;
 mod mistral3;
 mod mixtral;
 mod mixture;
+mod multipliers;
 mod nemotron_h;
 mod olmo2;
 mod olmo3;
 mod phi3;
+mod qwen;
 mod qwen2;
 mod qwen2_moe;
 mod qwen3;
@@ -99,6 +105,8 @@ pub const FAMILIES: &[Family] = &[
     nemotron_h::FAMILY,
     kimi_linear::FAMILY,
     falcon_h1::FAMILY,
+    laguna::FAMILY,
+    apertus::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.

@@ -6,7 +6,6 @@
 use super::decoder::Decoder;
 use super::entry::Family;
 use super::mixture::{self, Mixture};
-use super::qwen3_moe::sparse_layers;
 use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
 use crate::model::limit;
@@ -36,7 +35,7 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
     let output_gate = Some(Name::Borrowed("mlp.shared_expert_gate"));
     let gated = MlpSpec { output_gate, ..mlp.clone() };
     let sparse = mixture::with_shared(experts, &gated, SHARED, shared_size);
-    let is_sparse = sparse_layers(fields)?;
+    let is_sparse = mixture::sparse_layers_but(fields)?;
     let layer = |index| {
         let attention = AttentionSpec { qkv_bias, ..decoder.attention() };
         let op = if is_sparse(index) { sparse.clone() } else { Op::Mlp(mlp.clone()) };

@@ -3,10 +3,8 @@
 //! `Qwen3_5MoeForConditionalGeneration` in Hugging Face transformers, of which the text model runs.
 
 use super::entry::Family;
-use super::hybrid;
-use super::qwen3_5::{self, ROTARY, WRAPPER};
-use super::qwen3_next;
 use super::wrapper::Wrapper;
+use super::{gated_delta, hybrid, qwen};
 use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
 use crate::model::whole::ModelSpec;
@@ -21,18 +19,12 @@ pub(super) const FAMILY: Family =
     Family { architecture: "Qwen3_5MoeForConditionalGeneration", model_type: "qwen3_5_moe", read };
 
 fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
-    let wrapper = Wrapper {
-        architecture: FAMILY.architecture,
-        texts: &[("qwen3_5_moe_text", read_text)],
-        ..WRAPPER
+    let architecture = FAMILY.architecture;
+    let wrapper = match hybrid::is_of_mlx(fields) {
+        false => Wrapper { texts: &[("qwen3_5_moe_text", read_text)], ..qwen::WRAPPER },
+        true => Wrapper { texts: &[("qwen3_5_moe_text", read_mlx)], ..qwen::of_mlx(qwen::WRAPPER) },
     };
-    match hybrid::is_of_mlx(fields) {
-        false => wrapper.read(fields),
-        true => {
-            let texts = &[("qwen3_5_moe_text", read_mlx as _)];
-            Wrapper { texts, ..qwen3_5::of_mlx(wrapper) }.read(fields)
-        }
-    }
+    Wrapper { architecture, ..wrapper }.read(fields)
 }
 
 fn read_text(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
@@ -44,10 +36,10 @@ fn read_mlx(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
 }
 
 fn read_with(fields: &Fields<'_>, mlx: bool) -> Result<ModelSpec, ConfigError> {
-    let decoder = qwen3_next::decoder(fields, TEXT.architecture, ROTARY, mlx)?;
+    let decoder = gated_delta::decoder(fields, TEXT.architecture, qwen::ROTARY, mlx)?;
     decoder.require(fields, &["attn_output_gate", "norm_topk_prob"])?;
     decoder.only(fields, "output_gate_type", &["swish"])?;
-    qwen3_5::understand(fields);
-    let sparse = qwen3_next::mixture(&decoder, fields, true)?;
-    qwen3_next::model(decoder, fields, qwen3_5::inputs(), mlx, |_| sparse.clone())
+    qwen::understand(fields);
+    let sparse = gated_delta::mixture(&decoder, fields, true)?;
+    gated_delta::model(decoder, fields, qwen::inputs(), mlx, |_| sparse.clone())
 }

@@ -27,7 +27,7 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
     let inner_size = fields.size("moe_intermediate_size", limit::INNER)?;
     let router = mixture::softmax("mlp.gate", renormalise);
     let experts = decoder.experts(fields, Mixture::USUAL, &mlp, inner_size, router)?;
-    let is_sparse = sparse_layers(fields)?;
+    let is_sparse = mixture::sparse_layers_but(fields)?;
     let norms = ["self_attn.q_norm", "self_attn.k_norm"].map(|path| decoder.head_norm(path));
     let layer = |index: usize| {
         let attention = AttentionSpec {
@@ -42,13 +42,4 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
     };
     let layers = (0..decoder.num_layers).map(layer).collect();
     Ok(decoder.model(layers, false))
-}
-
-/// Which layers have experts, in Qwen2 and Qwen3.
-pub(super) fn sparse_layers(
-    fields: &Fields<'_>,
-) -> Result<impl Fn(usize) -> bool + use<>, ConfigError> {
-    let dense = fields.wholes("mlp_only_layers", limit::LAYERS)?;
-    let step = fields.optional_size("decoder_sparse_step", limit::LAYERS)?.unwrap_or(1);
-    Ok(move |layer: usize| !dense.contains(&layer) && (layer + 1).is_multiple_of(step))
 }

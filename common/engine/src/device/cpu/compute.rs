@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cake_checkpoint::{Activation, NormKind};
 
 use super::attention::{Attend, attend, attend_bytes};
-use super::elementwise::{activated, add, gated, layer_norm, rms_norm, rotate, softmax};
+use super::elementwise::{activated, add, gated, layer_norm, rms_norm, rotate, softmax, xielu};
 use super::gemm::table;
 use super::isa::choice::chosen;
 use super::isa::tier::Tier;
@@ -17,7 +17,7 @@ use super::recurrent::{convolve, recur, softplus};
 use crate::batch::RowKinds;
 use crate::device::recurrent::States;
 use crate::device::{
-    Attending, Convolution, Device, DeviceScratch, Recurrence, Recurring, StoredLinear,
+    Attending, Convolution, Device, DeviceScratch, Recurrence, Recurring, StoredLinear, Xielu,
 };
 use crate::error::Error;
 use crate::options::EngineOptions;
@@ -227,6 +227,17 @@ impl Device for Cpu {
     fn softplus(&self, mut x: Rows, bias: &[f32]) -> Result<Rows, Error> {
         softplus(self.tier, &mut x.values, bias);
         Ok(x)
+    }
+
+    fn spread(&self, x: Rows, times: usize) -> Result<Rows, Error> {
+        let values = x.values.iter().flat_map(|value| std::iter::repeat_n(*value, times));
+        let mut spread = Vec::with_capacity(x.values.len() * times);
+        spread.extend(values);
+        Ok(Rows { values: spread, width: x.width * times })
+    }
+
+    fn xielu(&self, numbers: &Xielu, x: Rows) -> Result<Rows, Error> {
+        Ok(x.with(xielu(self.tier, *numbers, &x.values)))
     }
 
     fn multiply(&self, mut a: Rows, b: &Rows) -> Result<Rows, Error> {

@@ -4,6 +4,7 @@ use std::mem::MaybeUninit;
 
 use cake_checkpoint::{Activation, RotaryPairs};
 
+use crate::device::Xielu;
 use crate::device::cpu::buffer::{Uninit, UninitVec};
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 use crate::device::cpu::isa::tier::Tier;
@@ -145,9 +146,21 @@ fn activations(tier: Tier, activation: Activation, x: &[f32], up: Option<&[f32]>
             Activation::GeluTanh => tier.run(Activate { x, up, out, function: GeluTanh }),
             Activation::Relu2 => tier.run(Activate { x, up, out, function: Relu2 }),
             Activation::Sigmoid => tier.run(Activate { x, up, out, function: Sigmoid }),
+            Activation::Xielu => unreachable!("it has numbers of its own"),
         }
     });
     // SAFETY: the kernel writes all of its vectors and what is left behind them.
+    unsafe { out.assume_init() }
+}
+
+/// xIELU of each number.
+pub(crate) fn xielu(tier: Tier, function: Xielu, x: &[f32]) -> Vec<f32> {
+    let mut out = UninitVec::new(x.len());
+    by_rows(out.uninit(), LANES, |row, out| {
+        let x = &x[row * LANES..][..out.len()];
+        tier.run(Activate { x, up: None, out, function });
+    });
+    // SAFETY: as above.
     unsafe { out.assume_init() }
 }
 
@@ -207,6 +220,19 @@ impl Function for Sigmoid {
     #[inline(always)]
     fn of<S: Simd>(self, simd: S, x: S::V) -> S::V {
         through(simd, simd.splat(1.0), simd.sub(simd.splat(0.0), x))
+    }
+}
+
+impl Function for Xielu {
+    #[inline(always)]
+    fn of<S: Simd>(self, simd: S, x: S::V) -> S::V {
+        let zero = simd.splat(0.0);
+        let (above, below) = (simd.max(x, zero), simd.min(x, zero));
+        let power = exp(simd, simd.min(below, simd.splat(self.eps)));
+        let below = simd.sub(simd.sub(power, simd.splat(1.0)), below);
+        let sum =
+            simd.mul_add(below, simd.splat(self.negative), simd.mul(x, simd.splat(self.beta)));
+        simd.mul_add(simd.mul(above, above), simd.splat(self.positive), sum)
     }
 }
 
