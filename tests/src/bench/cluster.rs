@@ -192,7 +192,7 @@ impl Ask {
     pub(crate) fn answer(self, prompt: usize, tokens: usize) -> Ask {
         // Any ids do, as long as they are spread over the vocabulary.
         let ids: Vec<String> =
-            (0..prompt).map(|index| (index * 7919 % 128_000).to_string()).collect();
+            (0..prompt).map(|index| (index * 7919 % 32_000).to_string()).collect();
         let (ids, tokens) = (ids.join(","), tokens.to_string());
         let sample = ["--max-tokens", &tokens, "--temperature", "0", "--ignore-eos"];
         self.and(&["--prompt-ids", &ids]).and(&sample)

@@ -1,6 +1,6 @@
 //! Prefill and decode in every encoding, alone and over two pinned workers, beside others.
 use anyhow::Result;
-use cake_tests::Master;
+use cake_tests::{Master, ModelShape};
 
 use super::bandwidth::read_bandwidth;
 use super::cluster::{Ask, Run, pinned};
@@ -203,9 +203,19 @@ pub(super) fn alone(ask: &Ask) -> Result<Rates> {
 
 /// The same over two pinned workers.
 pub(super) fn over_workers(lab: &Lab, ask: &Ask) -> Result<Rates> {
+    over_workers_cut(lab, ask, CUT, &one_b())
+}
+
+/// The same of any model, of which the first worker has so many layers.
+pub(super) fn over_workers_cut(
+    lab: &Lab,
+    ask: &Ask,
+    cut: usize,
+    shape: &ModelShape,
+) -> Result<Rates> {
     let (_home, workers) = pinned(lab)?;
     let master = Master::over(&workers);
-    both(&ask.clone().cut(CUT, &one_b()), |ask| ask.with(&master))
+    both(&ask.clone().cut(cut, shape), |ask| ask.with(&master))
 }
 
 /// How fast a long prompt is read, and how fast tokens are made after next to none: what the peers measure.

@@ -12,6 +12,7 @@ mod cluster;
 mod context;
 mod demo;
 mod engine;
+mod experts;
 mod files;
 mod fill;
 mod hops;
@@ -21,6 +22,7 @@ mod memory;
 mod models;
 mod packed7b;
 mod peers;
+mod plans;
 mod predictions;
 mod pull;
 mod push;
@@ -61,6 +63,10 @@ pub(crate) enum Part {
     /// Prefill and decode in every encoding, beside llama.cpp and PyTorch; several sequences
     /// together; a long context; plain instructions; a packed 7B (not part of the above).
     Engine,
+    /// A mixture of experts at the widths of Qwen3 30B-A3B in 4 bits, beside llama.cpp; makes 10 GiB (not part of main).
+    Experts,
+    /// Plans for models of which only headers are there (not part of main).
+    Plans,
     /// `serve`: many streams at once, the first token beside a long prompt, small questions (not part of
     /// main).
     Serve,
@@ -136,6 +142,16 @@ const ENGINE: &[Figure] = &[
     Figure { name: "hops", bar: hops::BAR, measure: |lab, _, table| hops::measure(lab, table) },
     Figure { name: "packed 7B", bar: packed7b::BAR, measure: packed7b::measure },
 ];
+const EXPERTS: &[Figure] = &[Figure {
+    name: "experts",
+    bar: experts::BAR,
+    measure: |lab, _, table| experts::measure(lab, table),
+}];
+const PLANS: &[Figure] = &[Figure {
+    name: "plans",
+    bar: plans::BAR,
+    measure: |lab, _, table| plans::measure(lab, table),
+}];
 const SERVE: &[Figure] = &[
     Figure {
         name: "throughput",
@@ -288,6 +304,8 @@ pub(crate) fn measure(
         Part::FirstAnswer => &[FIRST_ANSWER],
         Part::Speed => &[SPEED],
         Part::Engine => &[ENGINE],
+        Part::Experts => &[EXPERTS],
+        Part::Plans => &[PLANS],
         Part::Serve => &[SERVE],
         Part::Trust => &[TRUST],
         Part::Predictions => &[PREDICTIONS],

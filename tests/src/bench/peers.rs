@@ -40,7 +40,19 @@ impl Peers {
     /// # Errors
     /// If it is not there or fails.
     pub(crate) fn llama(&self, kind: &str) -> Result<Rates> {
-        self.llama_bench(kind, &["-t", "2", "-ngl", "0", "-p", "512", "-n", "64"])
+        self.llama_of(&self.gguf(kind))
+    }
+
+    /// The same of any GGUF file.
+    ///
+    /// # Errors
+    /// As [`Peers::llama`].
+    pub(crate) fn llama_of(&self, model: &Path) -> Result<Rates> {
+        self.llama_bench(model, &["-t", "2", "-ngl", "0", "-p", "512", "-n", "64"])
+    }
+
+    fn gguf(&self, kind: &str) -> PathBuf {
+        self.0.join(format!("gguf/{kind}.gguf"))
     }
 
     /// llama.cpp over two RPC servers of one thread, each pinned to a core.
@@ -48,6 +60,14 @@ impl Peers {
     /// # Errors
     /// As [`Peers::llama`].
     pub(crate) fn llama_rpc(&self, kind: &str) -> Result<Rates> {
+        self.llama_rpc_of(&self.gguf(kind))
+    }
+
+    /// The same of any GGUF file.
+    ///
+    /// # Errors
+    /// As [`Peers::llama`].
+    pub(crate) fn llama_rpc_of(&self, model: &Path) -> Result<Rates> {
         let _servers = (0..)
             .zip(RPC_PORTS)
             .map(|(core, port)| self.rpc_server(core, port))
@@ -58,7 +78,7 @@ impl Peers {
         for batch in RPC_BATCHES {
             let fixed = ["--rpc", &servers, "-ngl", "99", "-ts", "1/1", "-t", "1"];
             let sizes = ["-p", "512", "-n", "64", "-ub", batch];
-            let rates = self.llama_bench(kind, &[&fixed[..], &sizes[..]].concat())?;
+            let rates = self.llama_bench(model, &[&fixed[..], &sizes[..]].concat())?;
             best.prefill = best.prefill.max(rates.prefill);
             best.decode = best.decode.max(rates.decode);
         }
@@ -82,8 +102,7 @@ impl Peers {
         program.is_file().then_some(Quantizer(program))
     }
 
-    fn llama_bench(&self, kind: &str, args: &[&str]) -> Result<Rates> {
-        let model = self.0.join(format!("gguf/{kind}.gguf"));
+    fn llama_bench(&self, model: &Path, args: &[&str]) -> Result<Rates> {
         let mut command = Command::new(self.0.join("build/bin/llama-bench"));
         let said =
             output(command.arg("-m").arg(model).args(["-r", "1", "-o", "jsonl"]).args(args))?;

@@ -42,7 +42,7 @@ type Rewrite = &'static [&'static str];
 const COPIES: [Rewrite; 2] = [&["merge"], &["split", "--max-shard-size", "500MB"]];
 const GGUF_BF16: Rewrite = &["convert", "--to", "gguf", "--encode", "bf16"];
 const GGUF_Q8: Rewrite = &["convert", "--to", "gguf", "--encode", "q8_0"];
-const GGUF_Q4: Rewrite = &["convert", "--to", "gguf", "--encode", "q4_0"];
+pub(super) const GGUF_Q4: Rewrite = &["convert", "--to", "gguf", "--encode", "q4_0"];
 const MLX_Q8: Rewrite = &["convert", "--to", "mlx", "--encode", "q8"];
 const MLX_Q4: Rewrite = &["convert", "--to", "mlx", "--encode", "q4"];
 const CONVERSIONS: [Rewrite; 11] = [
@@ -230,7 +230,7 @@ fn rewrite(lab: &Lab, model: &Path, how: &[&str]) -> Result<(Finished, f64)> {
 }
 
 /// Writes `model` anew; how long that took, until it was on the disk.
-fn write(model: &Path, how: &[&str], out: &Path) -> Result<(Finished, f64)> {
+pub(super) fn write(model: &Path, how: &[&str], out: &Path) -> Result<(Finished, f64)> {
     let (model, out) = (path(model), path(out));
     let args = [how, &[&model, "--out", &out]].concat();
     let started = Instant::now();

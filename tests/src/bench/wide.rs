@@ -35,7 +35,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// One layer with as many experts as a layer may have, each with 6 MiB in three matrices.
 fn shape() -> ModelShape {
     let experts = Experts { count: 4096, chosen: 8, inner_size: 512 };
-    ModelShape { layers: 1, experts: Some(experts), ..ModelShape::qwen3_moe_4b() }
+    ModelShape { layers: 1, experts: Some(experts), vocab_size: 384, ..ModelShape::qwen3_moe_4b() }
 }
 
 /// Plans, pushes and runs it.

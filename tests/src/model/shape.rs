@@ -191,6 +191,7 @@ impl ModelShape {
             heads: 32,
             kv_heads: 4,
             head_dim: 128,
+            vocab_size: 32_768,
             max_positions: 40_960,
             tied: false,
             rope_theta: 1_000_000.0,

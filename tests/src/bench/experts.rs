@@ -1,0 +1,92 @@
+//! A mixture of experts in 4 bits: prefill and decode, alone and over two pinned workers, beside llama.cpp.
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use cake_checkpoint::{Checkpoint, Scheme};
+use cake_master::model::Model;
+use cake_tests::ModelShape;
+
+use super::bandwidth::read_bandwidth;
+use super::cluster::Ask;
+use super::engine::{alone, over_workers_cut};
+use super::files;
+use super::lab::Lab;
+use super::rates::{median, medians};
+use super::rewrite::{GGUF_Q4, write};
+use super::table::{Measured, Table};
+
+pub(super) const BAR: &str = "ahead of llama.cpp";
+const NAME: &str = "qwen3-moe-4b";
+const THREADS: usize = 2;
+const CONTEXT: usize = 1024;
+const SCHEME: Scheme = Scheme::Q4;
+/// Bits of a weight of the head, as the scheme packs it: in groups of 64, with a scale and a bias of 16 bits each.
+const HEAD_BITS: f64 = 8.5;
+
+/// Measures the mixture, turn about with the peer if it is there.
+pub(super) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
+    let shape = ModelShape::qwen3_moe_4b();
+    let model = lab.model(NAME, &shape)?;
+    let gguf = lab.peers().map(|_| gguf(lab, &model)).transpose()?;
+    files::warm(&model)?;
+    let active = active_bytes(&model, &shape)?;
+    let scheme = SCHEME.to_string();
+    let ask = Ask::within("run", &model, CONTEXT).and(&["--encode", &scheme]);
+    let (mut memory, mut ours, mut over) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut peer, mut rpc) = (Vec::new(), Vec::new());
+    for round in 0..lab.rounds() {
+        eprintln!("round {} of {}", round + 1, lab.rounds());
+        memory.push(read_bandwidth(THREADS, true)?);
+        ours.push(alone(&ask)?);
+        over.push(over_workers_cut(lab, &ask, shape.layers / 2, &shape)?);
+        if let (Some(peers), Some(gguf)) = (lab.peers(), &gguf) {
+            peer.push(peers.llama_of(gguf)?);
+            rpc.push(peers.llama_rpc_of(gguf)?);
+        }
+    }
+    let parts = memory.iter().zip(&ours).map(|(memory, ours)| ours.decode * active / memory);
+    let (part, limit) = (median(parts.collect()), median(memory.clone()) / active);
+    let (ours, over) = (medians(&ours), medians(&over));
+    let words = format!("{:.1} tok/s, {part:.2} of limit {limit:.1}", ours.decode);
+    let (what, bar) = ("decode, 2 threads, q4", "≥ 1.2 × llama.cpp, ≥ 0.7 of limit");
+    if gguf.is_none() {
+        table.inform(what, Measured::new(ours.decode, words));
+        let words = format!("{:.0} tok/s", ours.prefill);
+        table.inform("prefill 512, 2 threads, q4", Measured::new(ours.prefill, words));
+        let words = format!("decode {:.1}, prefill {:.0} tok/s", over.decode, over.prefill);
+        table.inform("over 2 pinned workers, q4", Measured::new(over.decode, words));
+        table.not_shown("q4 beside llama.cpp", bar, "no --peers directory".into());
+        return Ok(());
+    }
+    let (peer, rpc) = (medians(&peer), medians(&rpc));
+    let ratio = ours.decode / peer.decode;
+    let words = format!("{words}; llama.cpp {:.1}: {ratio:.2} ×", peer.decode);
+    table.judged(what, Measured::new(ratio, words), bar, ratio >= 1.2 && part >= 0.7);
+    let mut beside = |what: &str, ours: f64, peer: f64, least: f64| {
+        let ratio = ours / peer;
+        let words = format!("{ours:.1} tok/s; llama.cpp {peer:.1}: {ratio:.2} ×");
+        let bar = format!("≥ {least} × llama.cpp");
+        table.judged(what, Measured::new(ratio, words), &bar, ratio >= least);
+    };
+    beside("prefill 512, 2 threads, q4", ours.prefill, peer.prefill, 1.5);
+    beside("decode over 2 pinned workers of 1 thread, q4", over.decode, rpc.decode, 2.0);
+    Ok(())
+}
+
+/// Bytes of weights that a decoded token reads: of layers, and of the head.
+fn active_bytes(model: &Path, shape: &ModelShape) -> Result<f64> {
+    let checkpoint = Checkpoint::open(model.to_str().context("the model's path is not UTF-8")?)?;
+    let model = Model { checkpoint: Arc::new(checkpoint), scheme: SCHEME };
+    let layers: u64 = (0..shape.layers).map(|layer| model.active_bytes(layer)).sum();
+    Ok(layers as f64 + (shape.hidden_size * shape.vocab_size) as f64 * HEAD_BITS / 8.0)
+}
+
+/// The same model as the peer reads it, made unless an earlier run made it.
+fn gguf(lab: &Lab, model: &Path) -> Result<PathBuf> {
+    let file = lab.directory().join(format!("{NAME}-q4_0.gguf"));
+    if !file.exists() {
+        write(model, GGUF_Q4, &file)?;
+    }
+    Ok(file)
+}
