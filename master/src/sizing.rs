@@ -100,7 +100,11 @@ impl Promise {
     /// Most sequences at once, however short they are. The master computes the logits of so many rows in one step at
     /// most, as many as its vocabulary is large for each.
     pub fn most_sequences(&self) -> usize {
-        self.parallel.saturating_mul(SHORT_FOR_LONG).min(MOST_SHORT).max(self.parallel)
+        let most = match self.state_slots {
+            0 => MOST_SHORT,
+            slots => MOST_SHORT.min(slots), // Each has one.
+        };
+        self.parallel.saturating_mul(SHORT_FOR_LONG).min(most).max(self.parallel)
     }
 }
 
@@ -213,11 +217,14 @@ pub fn input(
     let kept = |layer: &LayerSpec| {
         let layer = std::slice::from_ref(layer);
         cake_engine::kv_bytes(layer, promise.context, promise.parallel, promise.kv)
-            .saturating_add(cake_engine::state_bytes(layer, promise.state_slots))
     };
     let layers = config.layers.iter().enumerate();
     let layers: Vec<LayerCost> = layers
-        .map(|(index, layer)| LayerCost { bytes: model.blob_bytes(index), kv_bytes: kept(layer) })
+        .map(|(index, layer)| LayerCost {
+            bytes: model.blob_bytes(index),
+            kv_bytes: kept(layer),
+            state_bytes: cake_engine::state_bytes(std::slice::from_ref(layer), promise.state_slots),
+        })
         .collect();
     let active: Vec<u64> = (0..layers.len()).map(|layer| model.active_bytes(layer)).collect();
     let stored: Vec<_> = (0..layers.len()).map(|layer| model.stored(layer)).collect();

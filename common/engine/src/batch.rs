@@ -16,7 +16,8 @@ pub struct Batch {
 /// Consecutive rows of one sequence.
 ///
 /// A stage keeps no length of a sequence, so rolling back needs no call: an item whose `position` is
-/// lower than before overwrites what lay there, and rows see no position after their own.
+/// lower than before overwrites what lay there, and rows see no position after their own. Of recurrent layers that needs a
+/// slot in which the state at that position was left.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BatchItem {
     /// The sequence, for messages only.

@@ -144,7 +144,7 @@ impl Stage {
     ///
     /// # Errors
     /// If the batch and `hidden` disagree or name positions or blocks that do not exist; the KV cache
-    /// is then unchanged. [`Error::Damaged`] if a file of weights was: then the cache has what was made of zeros.
+    /// and all slots are then unchanged. [`Error::Damaged`] if a file of weights was: then the cache has what was made of zeros.
     pub fn forward(&mut self, batch: &Batch, hidden: Vec<f32>) -> Result<Vec<f32>, Error> {
         let width = self.hidden_size;
         let rows = batch.row_count().unwrap_or(usize::MAX);

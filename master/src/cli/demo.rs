@@ -282,7 +282,8 @@ fn room_for(layers: usize, model: &Model, promise: &Promise) -> u64 {
     let config = &model.checkpoint.config;
     let first = &config.layers[..1]; // All are alike.
     let kv = cake_engine::kv_bytes(first, CONTEXT, promise.parallel, promise.kv);
-    let layer = model.blob_bytes(0) + kv;
+    let state = cake_engine::state_bytes(first, promise.state_slots);
+    let layer = model.blob_bytes(0) + kv + state + cake_engine::copied_bytes(first);
     let device = DeviceKind::from_env().unwrap_or_default();
     let scratch = cake_stage::stage_scratch_bytes(device, config, promise.max_rows(), CONTEXT, 1);
     cake_stage::OVERHEAD_BYTES + scratch + layer * layers as u64 + layer / 2

@@ -90,7 +90,8 @@ fn extend(input: &Input, chain: &mut Chain, everything: &mut Everything) {
 
 pub(super) fn need(input: &Input, index: usize, layers: LayerRange) -> u64 {
     let device = &input.devices[index];
-    let of_layer = |layer: usize| device.layer_resident_bytes[layer] + input.layers[layer].kv_bytes;
+    let of_layer =
+        |layer: usize| device.layer_resident_bytes[layer] + input.layers[layer].kept_bytes();
     device.overhead_bytes + device.scratch_bytes + layers.iter().map(of_layer).sum::<u64>()
 }
 
@@ -171,6 +172,7 @@ impl Random {
         let layers: Vec<LayerCost> = self.list(count, alike, |random| LayerCost {
             bytes: random.number(1, 40),
             kv_bytes: random.number(0, 4) * context_tokens / 64,
+            state_bytes: random.number(0, 2),
         });
         let mut devices: Vec<Device> = (0..self.number(1, 4))
             .map(|_| Device {

@@ -33,6 +33,15 @@ pub struct LayerCost {
     pub bytes: u64,
     /// KV cache of this layer for the promised context of all sequences together.
     pub kv_bytes: u64,
+    /// Recurrent state of this layer, whatever the context is.
+    pub state_bytes: u64,
+}
+
+impl LayerCost {
+    /// What the layer keeps of all sequences.
+    pub fn kept_bytes(&self) -> u64 {
+        self.kv_bytes.saturating_add(self.state_bytes)
+    }
 }
 
 /// What one device offers and how fast it is.
@@ -121,7 +130,7 @@ pub struct PlannedStage {
 pub struct StageMemory {
     /// Resident weights.
     pub weights: u64,
-    /// KV cache for the promised context.
+    /// KV cache for the promised context, and recurrent state.
     pub kv: u64,
     /// Scratch of a step.
     pub scratch: u64,

@@ -248,7 +248,7 @@ pub(super) fn does_not_fit(input: &Input, pins: &[FoundPin], space: &Space) -> R
     let placed = most_placed(space, &Terms::new(input, pins, Blobs::Any));
     let missing: u128 = input.layers[placed..]
         .iter()
-        .map(|layer| u128::from(layer.bytes) + u128::from(layer.kv_bytes))
+        .map(|layer| u128::from(layer.bytes) + u128::from(layer.kept_bytes()))
         .sum();
     let devices = 0..input.devices.len();
     let smaller_context = smaller_context(input, pins);

@@ -1,7 +1,7 @@
 //! The planner's input as sums and limits: what a stage of given layers costs, and which are
 //! allowed.
 
-use super::{Input, LayerCost};
+use super::Input;
 use cake_checkpoint::LayerRange;
 
 /// A pin whose device has been found: `(index of the device, its layers)`.
@@ -142,8 +142,8 @@ pub(super) fn fixed_bytes(input: &Input, device: usize) -> u128 {
 
 /// Weights and KV cache of one layer on a device.
 pub(super) fn one_layer_bytes(input: &Input, device: usize, layer: usize) -> u128 {
-    let LayerCost { kv_bytes, .. } = input.layers[layer];
-    u128::from(input.devices[device].layer_resident_bytes[layer]) + u128::from(kv_bytes)
+    let kept = input.layers[layer].kept_bytes();
+    u128::from(input.devices[device].layer_resident_bytes[layer]) + u128::from(kept)
 }
 
 /// `sums[i]` is the sum of the first `i` values.

@@ -11,7 +11,7 @@ const MIB: u64 = 1 << 20;
 /// `count` equal layers of 100 MiB of weights and 10 MiB of KV cache.
 fn model(count: usize) -> Input {
     Input {
-        layers: vec![LayerCost { bytes: 100 * MIB, kv_bytes: 10 * MIB }; count],
+        layers: vec![LayerCost { bytes: 100 * MIB, kv_bytes: 10 * MIB, state_bytes: 0 }; count],
         devices: Vec::new(),
         parallel: 1,
         pins: Vec::new(),

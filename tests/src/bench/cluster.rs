@@ -190,7 +190,7 @@ impl Ask {
 
     /// A greedy answer of `tokens` tokens to a prompt of as many ids as asked.
     pub(crate) fn answer(self, prompt: usize, tokens: usize) -> Ask {
-        // Any ids do, as long as they are spread over the vocabulary.
+        // Any ids do that every model has.
         let ids: Vec<String> =
             (0..prompt).map(|index| (index * 7919 % 32_000).to_string()).collect();
         let (ids, tokens) = (ids.join(","), tokens.to_string());

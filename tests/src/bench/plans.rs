@@ -3,7 +3,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use cake_checkpoint::units::format_bytes;
-use cake_tests::model::{Delta, Experts, ModelShape, make_hollow};
+use cake_tests::model::{Delta, ModelShape, make_hollow};
 
 use super::cluster::Ask;
 use super::lab::Lab;
@@ -81,7 +81,6 @@ fn coder_30b() -> ModelShape {
 fn dense_27b() -> ModelShape {
     ModelShape {
         delta: Some(Delta { value_heads: 48, ..Delta::QWEN }),
-        experts: None::<Experts>,
         hidden_size: 5120,
         intermediate_size: 17_408,
         layers: 64,

@@ -21,6 +21,8 @@ pub(super) fn run(bytes: &[u8]) {
             black_box(cake_engine::scratch_bytes(*device, &model, most, most, most));
         }
         black_box(cake_engine::kv_bytes(&model.layers, most, most, KvDtype::F16));
+        black_box(cake_engine::state_bytes(&model.layers, most));
+        black_box(cake_engine::copied_bytes(&model.layers));
     }
     let mut layers = model.layers.iter();
     layers.clone().for_each(layer);

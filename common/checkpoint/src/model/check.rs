@@ -216,6 +216,9 @@ impl ModelSpec {
         let mut pairs = it.convolutions.iter().zip(channels);
         pairs.try_for_each(|(it, channels)| convolution(it, channels))?;
         name("rates of a delta rule", &it.rate)?;
+        if it.gate == Activation::Xielu {
+            return Err(Fault::ActivationNumbers);
+        }
         name("bias of a delta rule", &it.bias)?;
         norm("width of the norm of a delta rule", &it.norm, it.value_dim)?;
         name("module of the output", &it.output)
@@ -244,9 +247,10 @@ impl ModelSpec {
         name("rates of a state space", &it.rate)?;
         name("bias of a state space's steps", &it.bias)?;
         name("what a state space skips", &it.skip)?;
-        size("parts that are normalised", it.norm_groups, 1, inner)?;
-        let in_each = inner / it.norm_groups;
-        width("normalised parts of one size", in_each * it.norm_groups, inner)?;
+        size("parts that are normalised", it.norm_groups, 1, it.groups)?;
+        // Whole groups, as a narrower layer has as many of them.
+        let in_each = it.groups / it.norm_groups;
+        width("groups of normalised parts", in_each * it.norm_groups, it.groups)?;
         if let Some(own) = &it.norm {
             norm("width of the norm of a state space", own, inner)?;
         }

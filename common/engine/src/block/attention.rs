@@ -17,6 +17,8 @@ pub(crate) struct Attention<D: Device> {
     o_proj: D::Weight,
     /// What makes gates that are not the queries'.
     g_proj: Option<D::Weight>,
+    /// Nothing, which is added to these.
+    no_bias: Vec<f32>,
     /// Norms of queries and keys.
     qk_norm: Option<[D::Norm; 2]>,
     /// That of values, which has no weight.
@@ -45,7 +47,9 @@ impl<D: Device> Attention<D> {
         loader.device.precede(&mut q_proj, &[&o_proj]);
         let attending = Attending::from(spec);
         let kept = loader.device.kept(&attending, loader.options)?;
-        let g_proj = spec.gate().map(|gate| linear(&gate)).transpose()?;
+        let gate = spec.gate();
+        let g_proj = gate.as_ref().map(linear).transpose()?;
+        let no_bias = vec![0.0; gate.map_or(0, |gate| gate.stored_rows)];
         let spec = spec.clone();
         Ok(Attention {
             q_proj,
@@ -53,6 +57,7 @@ impl<D: Device> Attention<D> {
             v_proj,
             o_proj,
             g_proj,
+            no_bias,
             qk_norm,
             v_norm,
             spec,
@@ -99,9 +104,8 @@ impl<D: Device> Attention<D> {
         }
         if let Some(g_proj) = &self.g_proj {
             let [product] = device.linear([g_proj], hidden, &step.kinds)?;
-            let gates = self.spec.gate().map_or(1, |gate| gate.stored_rows);
-            let softplus = device.softplus(product, &vec![0.0; gates])?;
-            gate = Some(device.spread(softplus, self.spec.q_dim() / gates)?);
+            let softplus = device.softplus(product, &self.no_bias)?;
+            gate = Some(device.spread(softplus, self.spec.q_dim() / self.no_bias.len().max(1))?);
         }
         if let Some(norm) = &self.v_norm {
             v = device.norm(norm, &v)?;

@@ -111,13 +111,15 @@ pub(crate) fn begin(
 }
 
 /// Items with rows, each with its rows in the step and its slots.
+///
+/// # Panics
+/// If one does not say where its state is: a stage with such layers refuses it before (`Batch::check_states`).
 pub(crate) fn parts_of(items: &[BatchItem]) -> impl Iterator<Item = (Range<usize>, StateSlots)> {
     let mut end = 0;
     items.iter().filter_map(move |item| {
         let start = end;
         end += item.rows;
-        // Whoever has layers with state checked that all items say where it is.
-        (item.rows > 0).then_some((start..end, item.state?))
+        (item.rows > 0).then(|| (start..end, item.state.expect("checked before the step")))
     })
 }
 

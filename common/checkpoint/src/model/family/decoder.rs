@@ -31,7 +31,7 @@ pub(super) struct Decoder {
     pub(super) kv_heads: usize,
     pub(super) head_dim: usize,
     /// Of a network, where the configuration says it.
-    pub(super) inner_size: Option<usize>,
+    inner_size: Option<usize>,
     vocab_size: usize,
     pub(super) eps: f64,
     max_position_embeddings: usize,
@@ -182,8 +182,16 @@ impl Decoder {
         fields: &Fields<'_>,
         activation: Activation,
     ) -> Result<MlpSpec, ConfigError> {
+        self.mlp_of(fields, activation, self.inner_size()?)
+    }
+
+    /// The width of a network inside.
+    ///
+    /// # Errors
+    /// [`ConfigError::Missing`] if the configuration does not say it.
+    pub(super) fn inner_size(&self) -> Result<usize, ConfigError> {
         let missing = || ConfigError::Missing { field: "intermediate_size".to_owned() };
-        self.mlp_of(fields, activation, self.inner_size.ok_or_else(missing)?)
+        self.inner_size.ok_or_else(missing)
     }
 
     /// The same of this width inside.

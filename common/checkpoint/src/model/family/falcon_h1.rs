@@ -24,7 +24,7 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
     decoder
         .refuse(fields, &["attention_bias", "mamba_proj_bias", "mlp_bias", "projectors_bias"])?;
     decoder.require(fields, &["mamba_use_mlp"])?;
-    fields.understand(&["mlp_expansion_factor", "time_step_rank"]); // Nobody asks for them.
+    fields.understand(&["mlp_expansion_factor"]); // Nobody asks for it.
     let factor = |field| {
         let given = fields.optional_number(field, 0.0, limit::FACTOR)?;
         Ok::<_, ConfigError>(given.unwrap_or(1.0))

@@ -12,9 +12,6 @@ use crate::model::rope::Rotary;
 use crate::model::spec::{Activation, AttentionSpec, MlpSpec, Name, NormSpec, Op, OutputGate};
 use crate::model::whole::ModelSpec;
 
-const SHARED: [&str; 3] =
-    ["mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj", "mlp.shared_expert.down_proj"];
-
 /// Reads the sizes. MLX has norms whole.
 pub(super) fn decoder(
     fields: &Fields<'_>,
@@ -40,7 +37,7 @@ pub(super) fn mixture(
     let experts = decoder.experts(fields, Mixture::USUAL, &mlp, inner_size, router)?;
     let output_gate = Some(Name::Borrowed("mlp.shared_expert_gate"));
     let gated = MlpSpec { output_gate, ..mlp };
-    Ok(mixture::with_shared(experts, &gated, SHARED, shared_size))
+    Ok(mixture::with_shared(experts, &gated, mixture::SHARED_EXPERT, shared_size))
 }
 
 /// The model whose layers have, after a delta rule or attention, what `second` says.

@@ -55,7 +55,9 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
         "init_method",
         "normalization_function",
     ]);
-    state_space::understand_steps(&decoder, fields)?;
+    if mamba.is_none() {
+        state_space::understand_steps(&decoder, fields)?;
+    }
     let plain = decoder.attention();
     let attention = AttentionSpec { qkv_bias: bias, output_bias: bias, scale, rotation, ..plain };
     let second = second(&decoder, fields)?;

@@ -3,6 +3,7 @@
 use super::decoder::Decoder;
 use crate::model::error::ConfigError;
 use crate::model::fields::{Fields, wrong};
+use crate::model::spec::Op;
 use crate::model::whole::ModelSpec;
 
 /// The kind of every layer: as the list `layer_types` has it in these words, or as `default` says where there is no list.
@@ -40,9 +41,8 @@ pub(super) fn is_of_mlx(fields: &Fields<'_>) -> bool {
     fields.object("quantization").is_ok_and(|it| it.is_some())
 }
 
-/// The model with convolutions as MLX has them.
+/// The model with convolutions as MLX has them, but for those that are parts of sums.
 pub(super) fn with_taps_first(mut model: ModelSpec) -> ModelSpec {
-    use crate::model::spec::Op;
     for branch in model.layers.iter_mut().flat_map(|layer| &mut layer.branches) {
         match &mut branch.op {
             Op::ShortConvolution(it) => it.convolution.taps_first = true,

@@ -21,8 +21,6 @@ const ROTARY: Rotary = Rotary {
     window_theta: Some(WindowTheta { field: "rope_local_base_freq", default: 10_000.0 }),
     ..Rotary::PARTIAL
 };
-const SHARED: [&str; 3] =
-    ["mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj", "mlp.shared_expert.down_proj"];
 
 fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
     if fields.object("rope_parameters")?.is_none() {
@@ -107,5 +105,5 @@ fn mixture(decoder: &Decoder, fields: &Fields<'_>) -> Result<Op, ConfigError> {
     let inner_size = fields.size("moe_intermediate_size", limit::INNER)?;
     let shared = fields.size("shared_expert_intermediate_size", limit::INNER)?;
     let experts = decoder.experts(fields, Mixture::USUAL, &mlp, inner_size, router)?;
-    Ok(mixture::with_shared(experts, &mlp, SHARED, shared))
+    Ok(mixture::with_shared(experts, &mlp, mixture::SHARED_EXPERT, shared))
 }

@@ -22,9 +22,10 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
 
 /// The width of networks, which is less than what is said of it unless that is said.
 fn adjusted(decoder: &Decoder, fields: &Fields<'_>) -> Result<usize, ConfigError> {
-    let given = fields.optional_size("block_ff_dim", limit::INNER)?.or(decoder.inner_size);
-    let missing = || ConfigError::Missing { field: "intermediate_size".to_owned() };
-    let width = given.ok_or_else(missing)?;
+    let width = match fields.optional_size("block_ff_dim", limit::INNER)? {
+        Some(older) => older,
+        None => decoder.inner_size()?,
+    };
     let multiple = fields.optional_size("block_multiple_of", limit::INNER)?.unwrap_or(256);
     let factor = fields.optional_number("block_ffn_dim_multiplier", 0.0, limit::FACTOR)?;
     if !fields.flag("block_auto_adjust_ff_dim")?.unwrap_or(true) {

@@ -32,8 +32,7 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
         "block_ffn_dim_multiplier",
         "block_multiple_of",
     ]);
-    let missing = || ConfigError::Missing { field: "intermediate_size".to_owned() };
-    let mlp = lfm::network(&decoder, fields, decoder.inner_size.ok_or_else(missing)?)?;
+    let mlp = lfm::network(&decoder, fields, decoder.inner_size()?)?;
     // MLX calls those of the first layers as it does experts.
     let names = ["gate_proj", "up_proj", "down_proj"].map(|it| format!("feed_forward.{it}"));
     let [gate, up, down] = names.map(Name::Owned);

@@ -223,11 +223,11 @@ pub(super) fn sparse_layers(
     types.iter().map(is_sparse).collect()
 }
 
-/// Which layers have experts, in Qwen2 and those after it: all but those that are listed, or each so-and-so-manieth.
+/// Which layers have experts, in Qwen2 and those after it: every n-th, but for those that are listed.
 ///
 /// # Errors
 /// If a number is out of range.
-pub(super) fn sparse_layers_but(
+pub(super) fn sparse_layers_by_step(
     fields: &Fields<'_>,
 ) -> Result<impl Fn(usize) -> bool + use<>, ConfigError> {
     let dense = fields.wholes("mlp_only_layers", limit::LAYERS)?;
@@ -235,6 +235,9 @@ pub(super) fn sparse_layers_but(
     Ok(move |layer: usize| !dense.contains(&layer) && (layer + 1).is_multiple_of(step))
 }
 
+/// The modules of the network beside experts where it is one more of them.
+pub(super) const SHARED_EXPERT: [&str; 3] =
+    ["mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj", "mlp.shared_expert.down_proj"];
 /// The modules of the network beside experts, in most families.
 pub(super) const SHARED: [&str; 3] =
     ["mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj", "mlp.shared_experts.down_proj"];

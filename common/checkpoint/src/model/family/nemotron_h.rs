@@ -77,7 +77,6 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
         "norm_eps",
         "rms_norm_eps",
         "rescale_prenorm_residual",
-        "sliding_window",
         "use_mamba_kernels",
     ]);
     let has = |kind| kinds.contains(&kind);
@@ -207,9 +206,7 @@ fn plain(
 }
 
 fn network(decoder: &Decoder, fields: &Fields<'_>) -> Result<MlpSpec, ConfigError> {
-    let missing = || ConfigError::Missing { field: "intermediate_size".to_owned() };
-    let width = decoder.inner_size.ok_or_else(missing)?;
-    plain(decoder, fields, ["mixer.up_proj", "mixer.down_proj"], width)
+    plain(decoder, fields, ["mixer.up_proj", "mixer.down_proj"], decoder.inner_size()?)
 }
 
 fn experts(decoder: &Decoder, fields: &Fields<'_>) -> Result<Op, ConfigError> {

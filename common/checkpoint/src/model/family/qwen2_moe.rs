@@ -17,9 +17,6 @@ use crate::model::window::{self, WindowRule};
 pub(super) const FAMILY: Family =
     Family { architecture: "Qwen2MoeForCausalLM", model_type: "qwen2_moe", read };
 
-const SHARED: [&str; 3] =
-    ["mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj", "mlp.shared_expert.down_proj"];
-
 fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
     let decoder = Decoder::read(fields, FAMILY.architecture, Rotary::FULL)?;
     let qkv_bias = fields.flag("qkv_bias")?.unwrap_or(true);
@@ -34,8 +31,8 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
     let experts = decoder.experts(fields, Mixture::USUAL, &mlp, inner_size, router)?;
     let output_gate = Some(Name::Borrowed("mlp.shared_expert_gate"));
     let gated = MlpSpec { output_gate, ..mlp.clone() };
-    let sparse = mixture::with_shared(experts, &gated, SHARED, shared_size);
-    let is_sparse = mixture::sparse_layers_but(fields)?;
+    let sparse = mixture::with_shared(experts, &gated, mixture::SHARED_EXPERT, shared_size);
+    let is_sparse = mixture::sparse_layers_by_step(fields)?;
     let layer = |index| {
         let attention = AttentionSpec { qkv_bias, ..decoder.attention() };
         let op = if is_sparse(index) { sparse.clone() } else { Op::Mlp(mlp.clone()) };

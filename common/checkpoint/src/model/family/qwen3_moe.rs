@@ -27,7 +27,7 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
     let inner_size = fields.size("moe_intermediate_size", limit::INNER)?;
     let router = mixture::softmax("mlp.gate", renormalise);
     let experts = decoder.experts(fields, Mixture::USUAL, &mlp, inner_size, router)?;
-    let is_sparse = mixture::sparse_layers_but(fields)?;
+    let is_sparse = mixture::sparse_layers_by_step(fields)?;
     let norms = ["self_attn.q_norm", "self_attn.k_norm"].map(|path| decoder.head_norm(path));
     let layer = |index: usize| {
         let attention = AttentionSpec {

@@ -3,7 +3,7 @@
 //! `Qwen3NextForCausalLM` in Hugging Face transformers.
 
 use super::entry::Family;
-use super::mixture::sparse_layers_but;
+use super::mixture::sparse_layers_by_step;
 use super::{gated_delta, hybrid};
 use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
@@ -23,7 +23,7 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
     let mlp = decoder.mlp(fields)?;
     let renormalise = fields.flag("norm_topk_prob")?.unwrap_or(true);
     let sparse = gated_delta::mixture(&decoder, fields, renormalise)?;
-    let is_sparse = sparse_layers_but(fields)?;
+    let is_sparse = sparse_layers_by_step(fields)?;
     let inputs = DeltaInputs::ByHead {
         qkv_gate: Name::Borrowed("linear_attn.in_proj_qkvz"),
         correction_decay: Name::Borrowed("linear_attn.in_proj_ba"),

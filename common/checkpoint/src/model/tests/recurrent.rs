@@ -115,7 +115,8 @@ fn multipliers_that_meet_are_one() {
 #[test]
 fn what_specifications_of_recurrent_layers_may_not_say_is_refused() {
     type Change = fn(&mut DeltaSpec);
-    let changes: [(Change, &str); 6] = [
+    let changes: [(Change, &str); 7] = [
+        (|it| it.gate = Activation::Xielu, "activation"),
         (|it| it.value_heads = 5, "5"),
         (|it| it.key_dim = 0, "numbers of a key"),
         (|it| it.convolutions.clear(), "number of convolutions"),
@@ -138,6 +139,12 @@ fn what_specifications_of_recurrent_layers_may_not_say_is_refused() {
         other => panic!("{other:?}"),
     }
     assert!(ModelSpec::from_wire(&model.to_wire()).is_err(), "seven heads in two groups");
+    let mut model = golden("granite-hybrid");
+    match &mut model.layers[0].branches[0].op {
+        Op::Mamba(it) => it.norm_groups = 7,
+        other => panic!("{other:?}"),
+    }
+    assert!(ModelSpec::from_wire(&model.to_wire()).is_err(), "parts of a group");
 }
 
 #[test]
@@ -216,6 +223,8 @@ refuses! {
         E::Unsupported { .. }, "gate_lower_bound";
     refuses_experts_of_another_width: with(configuration("nemotron-h"), json!({"moe_latent_size": 16})),
         E::Unsupported { .. }, "moe_latent_size";
+    refuses_a_window: with(configuration("nemotron-h"), json!({"sliding_window": 128})),
+        E::Unsupported { .. }, "sliding_window";
     refuses_a_character_that_is_no_layer:
         with(configuration("nemotron-h"), json!({"hybrid_override_pattern": "MEM*E-*X"})),
         E::UnsupportedLayerType { layer: 7, .. }, "X";

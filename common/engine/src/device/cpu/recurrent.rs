@@ -34,7 +34,7 @@ pub(crate) fn convolve(
         }
     });
     convolution.keep(states, items, x);
-    // SAFETY: there is a row for each of the items' rows, and the kernel writes all channels of it.
+    // SAFETY: `parts_of` has every row of the step once, or panics, and the kernel writes all channels of it.
     unsafe { out.assume_init() }
 }
 
@@ -142,7 +142,7 @@ pub(crate) fn recur(
             tier.run(Recur { recurrence, head, first: rows.start, of, state, out });
         }
     });
-    // SAFETY: each head's task writes the values of all rows of the step, which are those of its items.
+    // SAFETY: each head's task writes the values of all rows of the step, which `parts_of` has once each, or panics.
     let by_head = unsafe { by_head.assume_init() };
     if heads == 1 || rows == 1 {
         return by_head;
