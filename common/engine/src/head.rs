@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cake_checkpoint::{LogitsSpec, MappedMatrix, MappedTensor, ModelSpec, NormSpec, Watch};
 
 use crate::batch::RowKinds;
-use crate::device::cpu::elementwise::capped;
+use crate::device::cpu::exponential::capped;
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::{Device, OnDevice, StoredLinear, on};
 use crate::error::Error;

@@ -5,24 +5,25 @@
 //! timed when nothing else runs here, as far as that can be had: what is taken beside other work says so.
 
 mod quiet;
+mod stored;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
 use cake_checkpoint::{
-    Dtype, Encoding, FloatType, KvDtype, LayerRange, LayerSpec, MappedMatrix, MappedTensor, Memory,
-    ModelSpec, Part, PartSpec, TensorKind, TensorSpec,
+    Dtype, Encoding, KvDtype, LayerRange, LayerSpec, MappedMatrix, MappedTensor, ModelSpec,
+    TensorKind, TensorSpec,
 };
 
 use crate::batch::{Batch, BatchItem, StateSlots};
 use crate::error::Error;
 use crate::head::Head;
-use crate::memory::{blocks_for, copied_bytes, kv_bytes, resident_bytes, state_bytes};
+use crate::memory::{blocks_for, copied_bytes, kv_bytes, state_bytes};
 use crate::options::{DeviceKind, EngineOptions};
-use crate::random::mix;
 use crate::stage::Stage;
 use quiet::Watch;
+use stored::{Stored, scratch_weights, stored};
 
 /// Time that a measurement takes. Longer than the 100 ms in which a system hands out a
 /// process's share of a CPU: in less, a process held to a quarter of one may look as fast as any.
@@ -193,62 +194,6 @@ fn numbered(
     spec.tensors().into_iter().map(move |tensor| (layer, tensor))
 }
 
-/// A tensor that something is stored in.
-struct Stored {
-    name: String,
-    dtype: Dtype,
-    shape: Vec<u64>,
-    /// Of the weight of a matrix.
-    encoding: Option<Encoding>,
-}
-
-impl Stored {
-    fn bytes(&self) -> u64 {
-        resident_bytes(self.dtype, self.shape.iter().product())
-    }
-
-    /// The same with what the device keeps beside them.
-    fn held_bytes(&self, device: DeviceKind) -> u64 {
-        let permille = self.encoding.map_or(1000, |encoding| device.resident_permille(encoding));
-        let held = (u128::from(self.bytes()) * u128::from(permille)).div_ceil(1000);
-        u64::try_from(held).unwrap_or(u64::MAX)
-    }
-
-    /// The tensor with small numbers in it.
-    fn filled(&self) -> std::io::Result<MappedTensor> {
-        Ok(scratch_weights(self.dtype, &self.shape)?.with_encoding(self.encoding))
-    }
-}
-
-/// The tensors that one of this kind and shape is stored in: a matrix as `encoding`, where that has matrices of this
-/// shape, else as numbers, as all else is.
-fn stored(name: &str, kind: TensorKind, shape: &[u64], encoding: Encoding) -> Vec<Stored> {
-    let float = match encoding {
-        Encoding::Float(float) => float,
-        Encoding::Affine(_) | Encoding::Ggml(_) | Encoding::Apr(_) => FloatType::BF16,
-    };
-    let numbers = |encoding| {
-        vec![Stored {
-            name: name.to_owned(),
-            dtype: float.dtype(),
-            shape: shape.to_vec(),
-            encoding,
-        }]
-    };
-    let (TensorKind::Matrix, &[rows, columns]) = (kind, shape) else { return numbers(None) };
-    let module = name.strip_suffix(Part::Weight.ending()).unwrap_or(name);
-    let Some(parts) = encoding.parts([rows, columns]) else {
-        return numbers(Some(Encoding::Float(float)));
-    };
-    let stored = |spec: PartSpec| Stored {
-        name: format!("{module}{}", spec.part.ending()),
-        dtype: spec.dtype(float.dtype()),
-        shape: spec.shape,
-        encoding: (spec.part == Part::Weight).then_some(encoding),
-    };
-    parts.into_iter().map(stored).collect()
-}
-
 /// Bytes of a layer stored so.
 fn layer_bytes(layer: &LayerSpec, encoding: Encoding) -> u64 {
     layer_stored(layer, encoding).map(|it| it.bytes()).sum()
@@ -283,27 +228,6 @@ fn narrowed(
         }
         share /= 2.0;
     }
-}
-
-/// Small numbers of no meaning, written so that every page is really there: huge pages where the system gives them,
-/// as weights that are computed with lie in them where that pays.
-fn scratch_weights(dtype: Dtype, shape: &[u64]) -> std::io::Result<MappedTensor> {
-    /// Longer than a page and no multiple of one, so that pages differ.
-    const PATTERN_WORDS: u64 = 1031;
-    let pattern: Vec<u8> = (0..PATTERN_WORDS)
-        .flat_map(|word| {
-            // Exponent bits of about 2^-7 whether read as one f32, two bf16 or two f16.
-            let bits = (mix(word) as u32 & 0x83ff_83ff) | 0x3c00_3c00;
-            bits.to_le_bytes()
-        })
-        .collect();
-    let bytes = resident_bytes(dtype, shape.iter().product());
-    let bytes = usize::try_from(bytes).map_err(|_| std::io::ErrorKind::OutOfMemory)?;
-    let mut memory = Memory::zeroed(bytes)?;
-    for piece in memory.chunks_mut(pattern.len()) {
-        piece.copy_from_slice(&pattern[..piece.len()]);
-    }
-    MappedTensor::from_memory(memory, dtype, shape.to_vec())
 }
 
 /// The mean over a window.
@@ -367,6 +291,8 @@ fn settled(seen: &[Timed], enough: bool) -> Option<Timed> {
 #[cfg(test)]
 mod tests {
     use cake_checkpoint::{Affine, Op};
+
+    use cake_checkpoint::FloatType;
 
     use super::*;
 

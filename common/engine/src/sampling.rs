@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-use crate::device::cpu::elementwise::{largest, sum_exp};
+use crate::device::cpu::elementwise::largest;
+use crate::device::cpu::exponential::sum_exp;
 use crate::device::cpu::isa::tier::Tier;
 use crate::random;
 

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use cake_checkpoint::{Activation, NormKind};
 
+use super::activation::{activated, gated, xielu};
 use super::attention::{Attend, attend, attend_bytes};
-use super::elementwise::{activated, add, gated, layer_norm, rms_norm, rotate, softmax, xielu};
+use super::elementwise::{add, layer_norm, rms_norm, rotate};
+use super::exponential::softmax;
 use super::gemm::table;
 use super::isa::choice::chosen;
 use super::isa::tier::Tier;

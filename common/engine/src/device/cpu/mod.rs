@@ -14,12 +14,14 @@
 //!   processors without it rounds twice per step and agrees within rounding.
 //! - No kernel dequantizes a matrix as a whole.
 
+mod activation;
 pub(crate) mod agreement;
 pub(crate) mod attention;
 pub(crate) mod buffer;
 mod compute;
 pub(crate) mod element;
 pub(crate) mod elementwise;
+pub(crate) mod exponential;
 pub(crate) mod gemm;
 pub(crate) mod isa;
 mod kv;

@@ -4,7 +4,8 @@
 use std::mem::MaybeUninit;
 
 use super::buffer::{Uninit, UninitVec};
-use super::elementwise::{by_rows, exp, load_tail};
+use super::elementwise::{by_rows, load_tail};
+use super::exponential::exp;
 use super::isa::simd::{Kernel, LANES, Simd};
 use super::isa::tier::Tier;
 use super::pool::for_each_mut;

@@ -3,9 +3,10 @@
 
 use cake_checkpoint::{Activation, RotaryPairs};
 
+use super::activation::gated;
 use super::attention::{Attend, KvView, attend};
 use super::element::{Bf16, Element, F16, F32, FloatType};
-use super::elementwise::{add, gated, rms_norm, rotate};
+use super::elementwise::{add, rms_norm, rotate};
 use super::gemm::affine::exact::dequantize;
 use super::gemm::case::RowClass;
 use super::gemm::float::Float;

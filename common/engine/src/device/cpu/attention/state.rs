@@ -1,7 +1,7 @@
 //! Weighted values of part of the past, and how parts become one.
 
 use crate::device::cpu::buffer::{Uninit, kept};
-use crate::device::cpu::elementwise::exp;
+use crate::device::cpu::exponential::exp;
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 
 /// What each query of a tile has summed over some positions.

@@ -6,7 +6,7 @@ use super::call::{Attend, SPAN};
 use super::state::State;
 use crate::device::cpu::buffer::kept;
 use crate::device::cpu::element::{Element, F16, F32, FloatType};
-use crate::device::cpu::elementwise::{cap, exp};
+use crate::device::cpu::exponential::{cap, exp};
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 
 /// Queries that are computed together; queries are padded to whole quads.

@@ -1,0 +1,194 @@
+//! Activations, alone or as gates.
+
+use std::mem::MaybeUninit;
+
+use cake_checkpoint::Activation;
+
+use crate::device::Xielu;
+use crate::device::cpu::buffer::{Uninit, UninitVec};
+use crate::device::cpu::elementwise::{by_rows, load_tail};
+use crate::device::cpu::exponential::exp;
+use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
+use crate::device::cpu::isa::tier::Tier;
+
+/// `activation(gate) · up`, elementwise.
+pub(crate) fn gated(tier: Tier, activation: Activation, gate: &[f32], up: &[f32]) -> Vec<f32> {
+    assert_eq!(gate.len(), up.len(), "one up for each gate");
+    activations(tier, activation, gate, Some(up))
+}
+
+/// `activation(x)`, elementwise.
+pub(crate) fn activated(tier: Tier, activation: Activation, x: &[f32]) -> Vec<f32> {
+    activations(tier, activation, x, None)
+}
+
+/// `activation(x)`, times `up` if there is such.
+fn activations(tier: Tier, activation: Activation, x: &[f32], up: Option<&[f32]>) -> Vec<f32> {
+    let mut out = UninitVec::new(x.len());
+    by_rows(out.uninit(), LANES, |row, out| {
+        let start = row * LANES;
+        let x = &x[start..][..out.len()];
+        let up = up.map(|up| &up[start..][..out.len()]);
+        match activation {
+            Activation::Silu => tier.run(Activate { x, up, out, function: Silu }),
+            Activation::GeluTanh => tier.run(Activate { x, up, out, function: GeluTanh }),
+            Activation::Relu2 => tier.run(Activate { x, up, out, function: Relu2 }),
+            Activation::Sigmoid => tier.run(Activate { x, up, out, function: Sigmoid }),
+            Activation::Xielu => unreachable!("it has numbers of its own"),
+        }
+    });
+    // SAFETY: the kernel writes all of its vectors and what is left behind them.
+    unsafe { out.assume_init() }
+}
+
+/// xIELU of each number.
+pub(crate) fn xielu(tier: Tier, function: Xielu, x: &[f32]) -> Vec<f32> {
+    let mut out = UninitVec::new(x.len());
+    by_rows(out.uninit(), LANES, |row, out| {
+        let x = &x[row * LANES..][..out.len()];
+        tier.run(Activate { x, up: None, out, function });
+    });
+    // SAFETY: as above.
+    unsafe { out.assume_init() }
+}
+
+/// An activation, sixteen numbers at once.
+trait Function: Copy {
+    fn of<S: Simd>(self, simd: S, x: S::V) -> S::V;
+}
+
+/// `x / (1 + exp(exponent))`.
+#[inline(always)]
+fn through<S: Simd>(simd: S, x: S::V, exponent: S::V) -> S::V {
+    simd.div(x, simd.add(simd.splat(1.0), exp(simd, exponent)))
+}
+
+/// The exponent is `-x`.
+#[derive(Clone, Copy)]
+struct Silu;
+
+impl Function for Silu {
+    #[inline(always)]
+    fn of<S: Simd>(self, simd: S, x: S::V) -> S::V {
+        through(simd, x, simd.sub(simd.splat(0.0), x))
+    }
+}
+
+/// The exponent is `-2 √(2/π) · (x + 0.044715 x³)`, since `(1 + tanh z) / 2 = 1 / (1 + exp(-2 z))`.
+#[derive(Clone, Copy)]
+struct GeluTanh;
+
+impl Function for GeluTanh {
+    #[inline(always)]
+    fn of<S: Simd>(self, simd: S, x: S::V) -> S::V {
+        const LINEAR: f32 = -1.595_769_121_605_730_7_f64 as f32;
+        const CUBIC: f32 = -0.071_354_816_272_600_25_f64 as f32;
+        let cubic = simd.mul(simd.mul(x, x), simd.splat(CUBIC));
+        through(simd, x, simd.mul(x, simd.add(simd.splat(LINEAR), cubic)))
+    }
+}
+
+/// `max(x, 0)²`.
+#[derive(Clone, Copy)]
+struct Relu2;
+
+impl Function for Relu2 {
+    #[inline(always)]
+    fn of<S: Simd>(self, simd: S, x: S::V) -> S::V {
+        let positive = simd.max(simd.splat(0.0), x);
+        simd.mul(positive, positive)
+    }
+}
+
+/// `1 / (1 + exp(-x))`.
+#[derive(Clone, Copy)]
+struct Sigmoid;
+
+impl Function for Sigmoid {
+    #[inline(always)]
+    fn of<S: Simd>(self, simd: S, x: S::V) -> S::V {
+        through(simd, simd.splat(1.0), simd.sub(simd.splat(0.0), x))
+    }
+}
+
+impl Function for Xielu {
+    #[inline(always)]
+    fn of<S: Simd>(self, simd: S, x: S::V) -> S::V {
+        let zero = simd.splat(0.0);
+        let (above, below) = (simd.max(x, zero), simd.min(x, zero));
+        let power = exp(simd, simd.min(below, simd.splat(self.eps)));
+        let below = simd.sub(simd.sub(power, simd.splat(1.0)), below);
+        let sum =
+            simd.mul_add(below, simd.splat(self.negative), simd.mul(x, simd.splat(self.beta)));
+        simd.mul_add(simd.mul(above, above), simd.splat(self.positive), sum)
+    }
+}
+
+struct Activate<'a, F> {
+    x: &'a [f32],
+    up: Option<&'a [f32]>,
+    out: &'a mut Uninit,
+    function: F,
+}
+
+impl<F: Function> Kernel for Activate<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let (xs, x_tail) = self.x.as_chunks::<LANES>();
+        let (outs, out_tail) = self.out.as_chunks_mut::<LANES>();
+        let (ups, up_tail) = self.up.map(|up| up.as_chunks::<LANES>()).unzip();
+        let value = |x: S::V, up: Option<S::V>| {
+            let value = self.function.of(simd, x);
+            up.map_or(value, |up| simd.mul(value, up))
+        };
+        for (index, (x, out)) in xs.iter().zip(outs).enumerate() {
+            // By way of an array, which stays in a register: a store takes numbers that are set.
+            let mut lanes = [0.0; LANES];
+            let up = ups.map(|ups| simd.load(&ups[index]));
+            simd.store(value(simd.load(x), up), &mut lanes);
+            *out = lanes.map(MaybeUninit::new);
+        }
+        let mut last = [0.0; LANES];
+        let up = up_tail.map(|up| load_tail(simd, up, 0.0));
+        simd.store(value(load_tail(simd, x_tail, 0.0), up), &mut last);
+        out_tail.iter_mut().zip(last).for_each(|(out, last)| _ = out.write(last));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Random;
+
+    #[test]
+    fn gated_agrees_with_f64_at_any_length() {
+        let silu = |x: f64| x / (1.0 + (-x).exp());
+        let inner = |x: f64| (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
+        let gelu = |x: f64| 0.5 * x * (1.0 + inner(x).tanh());
+        // Left of zero the tangent itself loses digits, also in f64, which the other form keeps.
+        let squared = |x: f64| x.max(0.0).powi(2);
+        let table: [(_, &dyn Fn(f64) -> f64, f64); 3] = [
+            (Activation::Silu, &silu, 1e-12),
+            (Activation::GeluTanh, &gelu, 1e-6),
+            (Activation::Relu2, &squared, 0.0),
+        ];
+        let mut random = Random::new(21);
+        for length in [1, 15, 16, 17, 100] {
+            let gate: Vec<f32> = (0..length).map(|_| random.signed() * 20.0).collect();
+            let up: Vec<f32> = (0..length).map(|_| random.signed()).collect();
+            for (tier, (activation, exact, least)) in
+                Tier::all().into_iter().flat_map(|tier| table.map(|row| (tier, row)))
+            {
+                let (ones, alone) = (vec![1.0; length], activated(tier, activation, &gate));
+                assert_eq!(alone, gated(tier, activation, &gate, &ones), "{activation:?}");
+                for (i, found) in gated(tier, activation, &gate, &up).into_iter().enumerate() {
+                    let exact = exact(f64::from(gate[i])) * f64::from(up[i]);
+                    let error = (f64::from(found) - exact).abs();
+                    assert!(error <= 1e-6 * exact.abs() + least, "{activation:?}: {found} {exact}");
+                }
+            }
+        }
+    }
+}
