@@ -332,7 +332,14 @@ mod tests {
             state: DeviceState::Waiting,
             layers: LayerRange::new(start, end),
             direct: true,
-            memory: StageMemory { weights: 1, kv: 2, scratch: 3, overhead: 4, budget: 20 },
+            memory: StageMemory {
+                weights: 1,
+                kv: 2,
+                state: 0,
+                scratch: 3,
+                overhead: 4,
+                budget: 20,
+            },
             hop_seconds: (!local).then_some(0.001),
         }
     }

@@ -21,6 +21,7 @@ pub fn budget_for(model: &Path, layers: usize, args: &[&str]) -> u64 {
     let plan = Master::over(&workers).json(&all);
     let memory = &plan["plan"]["stages"][0]["memory"];
     let part = |name: &str| memory[name].as_u64().unwrap_or_else(|| panic!("no {name} in {plan}"));
-    let (layer_bytes, rest) = (part("weights") + part("kv"), part("scratch") + part("overhead"));
+    let layer_bytes = part("weights") + part("kv") + part("state");
+    let rest = part("scratch") + part("overhead");
     layer_bytes + rest + layer_bytes / layers as u64 / 2
 }

@@ -2,6 +2,7 @@
 //!
 //! Start with the function that you need: [`free_memory`] and [`default_budget`] (what a device can offer),
 //! [`process_memory`] (what this process holds), [`free_space`] (a disk's room), [`is_at`] (a file that is locked),
+//! [`is_hollow`] (a file of which only the beginning is there),
 //! [`raise_open_files`] (how many files may be open), [`battery`], [`host_name`], [`give_way`] and [`process_gives_way`]
 //! (priorities), [`return_freed_memory`] (the allocator), [`interrupts`] (Ctrl-C).
 //!
@@ -18,6 +19,7 @@ mod cgroup;
 mod descriptors;
 mod disk;
 mod held;
+mod hollow;
 mod interrupts;
 mod memory;
 mod priority;
@@ -27,6 +29,7 @@ pub use battery::{Battery, battery};
 pub use descriptors::raise_open_files;
 pub use disk::{DiskSpace, free_space};
 pub use held::is_at;
+pub use hollow::is_hollow;
 pub use interrupts::interrupts;
 pub use memory::{MemoryOffer, ProcessMemory, default_budget, free_memory, process_memory};
 pub use priority::{give_way, process_gives_way};

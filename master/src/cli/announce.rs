@@ -24,6 +24,15 @@ pub(super) fn notes(prepared: &Prepared) {
                      without this note"
                 ));
             }
+            Note::Hollow { file, count } => {
+                let files = match count {
+                    1 => format!("{} holds", file.display()),
+                    count => format!("{} and {} more hold", file.display(), count - 1),
+                };
+                out::note(format_args!(
+                    "note: {files} headers and no weights: this model can be planned, and cannot run"
+                ));
+            }
         }
     }
 }

@@ -45,6 +45,7 @@ struct Summary<'a> {
     max_position_embeddings: usize,
     tie_word_embeddings: bool,
     rope_theta: f64,
+    /// [`NO_ROPE`] where nothing rotates.
     rope: &'static str,
     files: Vec<FileLine>,
     layer_bytes: Vec<u64>,
@@ -54,12 +55,17 @@ struct Summary<'a> {
     /// Of all layers, what a decoded token reads.
     active_layer_bytes: u64,
     kv_bytes_per_token_f32: u64,
+    /// What recurrent layers keep of a sequence, whatever its length.
+    state_bytes_per_sequence: u64,
     warnings: &'a [String],
     #[serde(skip_serializing_if = "Option::is_none")]
     tensors: Option<Vec<TensorLine<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stats: Option<Vec<Stats>>,
 }
+
+/// What a model without rotations says of them.
+const NO_ROPE: &str = "none";
 
 /// A mixture of experts.
 #[derive(Debug, Serialize)]
@@ -155,7 +161,7 @@ fn summary(checkpoint: &Arc<Checkpoint>, tensors: bool) -> Summary<'_> {
         max_position_embeddings: config.max_position_embeddings,
         tie_word_embeddings: config.tie_word_embeddings,
         rope_theta: rope.map_or(0.0, |it| it.theta),
-        rope: rope.map_or("none", |it| it.scaling.name()),
+        rope: rope.map_or(NO_ROPE, |it| it.scaling.name()),
         files: checkpoint
             .files
             .iter()
@@ -167,6 +173,7 @@ fn summary(checkpoint: &Arc<Checkpoint>, tensors: bool) -> Summary<'_> {
         total_bytes: checkpoint.total_bytes(),
         active_layer_bytes: active.sum(),
         kv_bytes_per_token_f32: config.kv_bytes_per_token(cake_checkpoint::KvDtype::F32),
+        state_bytes_per_sequence: cake_engine::state_bytes(&config.layers, 1),
         warnings: &checkpoint.warnings,
         tensors: tensors.then(|| lines.collect()),
         stats: None,
@@ -191,12 +198,19 @@ fn describe(summary: &Summary<'_>) -> String {
             }
         },
         format!("  vocabulary   {} ({tied} head)", summary.vocab_size),
-        format!(
-            "  positions    {}, rope {} theta {}",
-            summary.max_position_embeddings, summary.rope, summary.rope_theta
-        ),
+        match summary.rope {
+            NO_ROPE => format!("  positions    {}, no rotation", summary.max_position_embeddings),
+            rope => format!(
+                "  positions    {}, rope {rope} theta {}",
+                summary.max_position_embeddings, summary.rope_theta
+            ),
+        },
         format!("  KV cache     {} per token (f32)", format_bytes(summary.kv_bytes_per_token_f32)),
     ];
+    if summary.state_bytes_per_sequence > 0 {
+        let bytes = format_bytes(summary.state_bytes_per_sequence);
+        lines.push(format!("  state        {bytes} per sequence (f32)"));
+    }
     let files = summary.files.iter();
     lines.extend(
         files.map(|file| format!("  file         {} ({})", file.path, format_bytes(file.bytes))),

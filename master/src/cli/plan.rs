@@ -29,7 +29,12 @@ pub(super) struct Args {
 impl Args {
     /// Plans and prints.
     pub(super) async fn run(self) -> Result<(), Error> {
-        let request = PlanRequest { predict: true, what_if: self.what_if, ..self.plan.try_into()? };
+        let request = PlanRequest {
+            predict: true,
+            headers_suffice: true,
+            what_if: self.what_if,
+            ..self.plan.try_into()?
+        };
         let state = State::open()?;
         let (cluster, _door) = self.cluster.whereabouts().await?;
         let told = Arc::new(Words::unless(self.json));

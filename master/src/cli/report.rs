@@ -123,6 +123,8 @@ pub(super) struct PlanReport<'a> {
     pub idle: &'a [Idle],
     /// Members that joined and could not be used, each with why.
     pub missing: &'a [String],
+    /// Whether weights are missing, so that the model can be planned and cannot run.
+    pub headers_only: bool,
     /// What was pushed, by `push`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pushed: Option<&'a [Pushed]>,
@@ -143,6 +145,7 @@ impl<'a> PlanReport<'a> {
             missing_bytes: prepared.missing_bytes().iter().sum(),
             idle: &prepared.chosen.idle,
             missing: &prepared.missing,
+            headers_only: prepared.headers_only,
             pushed: push.map(|push| push.workers.as_slice()),
             push_seconds: push.map(|push| push.seconds),
         }

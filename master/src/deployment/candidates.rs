@@ -2,7 +2,7 @@
 use std::collections::HashSet;
 
 use cake_checkpoint::Encoding;
-use cake_engine::{DeviceMemory, Placement};
+use cake_engine::{DeviceMemory, PROBED_BYTES, Placement};
 
 use super::rates::{Asking, Rates};
 use super::{Error, PlanRequest, WrongArgument};
@@ -78,6 +78,10 @@ impl Candidates {
     }
 }
 
+/// Scratch memory (bytes) in which the head is timed where no device of the plan exists: enough for a figure that is
+/// about right, in a process that stays small.
+const ROUGH_SCRATCH: u64 = 96 << 20;
+
 /// Checks the names given, measures the workers, and lists who could hold layers.
 ///
 /// # Errors
@@ -100,11 +104,14 @@ pub(crate) async fn gather(
     let with_devices = able.iter().filter_map(|seat| seat.device(members));
     let with_devices: Vec<_> = with_devices.collect();
     let measured = asking.workers(&with_devices).await?;
+    // Where nobody is there whose layers' speed is known, the head's need not be known better.
+    let imagined = able.is_empty() && request.local_memory.unwrap_or(0) == 0 && !wished.is_empty();
+    let scratch = if imagined { ROUGH_SCRATCH } else { PROBED_BYTES };
     let mut found = Candidates {
         all: Vec::new(),
         seats: Vec::new(),
         warnings: Vec::new(),
-        ends_seconds: asking.ends(request.predict),
+        ends_seconds: asking.ends(request.predict.then_some(scratch)),
         unable,
         own_offer: None,
     };

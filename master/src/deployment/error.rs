@@ -1,4 +1,5 @@
 //! Why a model cannot be planned, pushed or started.
+use std::path::PathBuf;
 use std::time::Duration;
 
 use cake_proto::limits;
@@ -51,6 +52,18 @@ pub enum Error {
     /// The checkpoint cannot be used.
     #[error(transparent)]
     Checkpoint(#[from] cake_checkpoint::Error),
+    /// There is nothing to compute with.
+    #[error(
+        "{} holds a header and no weights{}: this model can be planned (`cake-master plan`), and cannot run",
+        .file.display(),
+        if *count > 1 { format!(", as {} other files of it", count - 1) } else { String::new() }
+    )]
+    Hollow {
+        /// One of the files.
+        file: PathBuf,
+        /// How many there are.
+        count: usize,
+    },
     /// A worker cannot be used.
     #[error(transparent)]
     Cluster(#[from] cluster::Error),

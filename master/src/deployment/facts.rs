@@ -1,4 +1,6 @@
 //! Facts about a plan and its push, for whoever tells people of them.
+use std::path::PathBuf;
+
 use cake_checkpoint::Scheme;
 use serde::Serialize;
 
@@ -83,5 +85,12 @@ pub(crate) enum Note {
     Alone {
         /// Whether workers could join this master.
         has_authority: bool,
+    },
+    /// Of so many of the model's files only the headers are there.
+    Hollow {
+        /// One of them.
+        file: PathBuf,
+        /// How many.
+        count: usize,
     },
 }

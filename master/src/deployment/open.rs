@@ -91,7 +91,7 @@ impl Prepared {
             weights.extend(self.model.mapped_layer(layer)?);
         }
         let tensors = weights.iter_mut().map(|(name, tensor)| (name.clone(), tensor)).collect();
-        let later = memory.kv.saturating_add(memory.scratch);
+        let later = memory.beside_weights();
         let offered = memory.free().saturating_add(later);
         self.settle(tensors, offered, later)?;
         let find = |name: &str| weights.get(name).cloned();
@@ -108,8 +108,8 @@ impl Prepared {
 
     fn load_ends(&self) -> Result<Ends, Error> {
         let mut weights = self.model.ends()?;
-        // The KV cache of the master's own stage may still be without pages.
-        let later = self.local_plan().map_or(0, |stage| stage.memory.kv + stage.memory.scratch);
+        // What the master's own stage keeps of sequences may still be without pages.
+        let later = self.local_plan().map_or(0, |stage| stage.memory.beside_weights());
         self.settle(weights.read_whole(), u64::MAX, later)?;
         self.own_weights.keep(weights.embedding.parts.iter())?;
         Ok(Ends::new(&self.model.checkpoint.config, weights, &self.engine_options())?)

@@ -10,6 +10,7 @@ use super::candidates::Seat;
 use super::choice::With;
 use super::event::{Event, Observer};
 use super::facts::Note;
+use super::hollow::hollow_files;
 use super::prepared::{Prepared, master_name};
 use super::rates::Probing;
 use super::{Error, PlanRequest};
@@ -32,9 +33,16 @@ pub(crate) async fn prepare(
     let warn = |warning: &String| observer.tell(&Event::Warning(warning));
     checkpoint.warnings.iter().for_each(warn);
     let promise = request.promise(&checkpoint)?;
+    let hollow = hollow_files(&checkpoint);
+    let hollow = hollow.first().map(|file| (file.to_path_buf(), hollow.len()));
+    if let Some((file, count)) = hollow.clone().filter(|_| !request.headers_suffice) {
+        return Err(Error::Hollow { file, count });
+    }
     let Held { members, missing } = cluster.hold(&master_name()).await?;
     let (request, missing) = with_whom(request, &members, missing)?;
-    let notes = notes(cluster, &members, &missing, &request);
+    let mut notes = notes(cluster, &members, &missing, &request);
+    let headers_only = hollow.is_some();
+    notes.extend(hollow.map(|(file, count)| Note::Hollow { file, count }));
     let missing: Vec<String> = missing.iter().map(Missing::to_string).collect();
     let device = DeviceKind::from_env()?;
     let threads = cake_engine::default_threads();
@@ -78,6 +86,7 @@ pub(crate) async fn prepare(
             own_weights,
             missing,
             notes: Mutex::new(notes),
+            headers_only,
             cut: HashSet::new(),
             monitor: None,
             observer: observer.clone(),

@@ -35,6 +35,8 @@ pub(crate) struct Prepared {
     pub(crate) own_weights: OwnWeights,
     /// Members that joined and are not used, each with why.
     pub(crate) missing: Vec<String>,
+    /// Whether weights are missing, so that it can be planned and nothing else.
+    pub(crate) headers_only: bool,
     /// What people should know before it goes on, until it has been told.
     pub(super) notes: Mutex<Vec<Note>>,
     /// Ways between two processes of workers that let nothing through, by their instances: from, to.

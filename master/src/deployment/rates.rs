@@ -144,9 +144,10 @@ impl Asking<'_> {
         })
     }
 
-    /// Seconds of the master's own part of a token, timed if they are `needed` and not known; 0 where they cannot be
-    /// had. Embedding a token is to read a row: nothing beside the head.
-    pub(crate) fn ends(&self, needed: bool) -> f64 {
+    /// Seconds of the master's own part of a token, timed with scratch memory of so many bytes if they are not known; 0
+    /// where they cannot be had, or nobody needs them (`None`). Embedding a token is to read a row: nothing beside the
+    /// head.
+    pub(crate) fn ends(&self, scratch: Option<u64>) -> f64 {
         let Self { model, state, device, threads, probing } = *self;
         let key = ends_key(model, device, threads);
         let known = match self.remembered(&key) {
@@ -154,12 +155,12 @@ impl Asking<'_> {
             Err(uncertain) => uncertain,
         };
         let known = || known.map_or(0.0, |known| known.decode_seconds);
-        if !needed || probing == Probing::Strangers {
+        let Some(scratch) = scratch.filter(|_| probing != Probing::Strangers) else {
             return known();
-        }
+        };
         let (encoding, config) = (model.head_encoding(), &model.checkpoint.config);
         // Of a memory of the device's own nobody tells how much is free: no more than of the system's.
-        let max_bytes = cake_platform::free_memory() / SCRATCH_PART;
+        let max_bytes = scratch.min(cake_platform::free_memory() / SCRATCH_PART);
         let probe = || {
             let head = cake_engine::probe_head(device, config, encoding, threads, max_bytes)?;
             Ok::<_, cake_engine::Error>((head, choice_seconds(config.vocab_size)))
@@ -167,6 +168,10 @@ impl Asking<'_> {
         match block_in_place(probe) {
             Ok((head, choice)) => {
                 let measured = own(head.decode.as_secs_f64() + choice, 1, head.quiet);
+                // With less, caches make it another figure.
+                if scratch < PROBED_BYTES {
+                    return measured.decode_seconds;
+                }
                 state.remember(&key, measured).decode_seconds
             }
             Err(error) => {

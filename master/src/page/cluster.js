@@ -57,6 +57,10 @@ export class Cluster {
     say(parts.waiting, load ? `running, ${load.waiting} waiting` : "");
     say(parts.held, blocks ? `${blocks.held}` : "–");
     say(parts.blocks, blocks ? `of ${blocks.total} used, ${blocks.idle} kept` : "");
+    const slots = load?.state_slots; // Of models with recurrent layers.
+    parts["slots-tile"].hidden = !slots?.total;
+    say(parts["held-slots"], slots ? `${slots.held}` : "–");
+    say(parts.slots, slots ? `of ${slots.total} used, ${slots.idle} kept` : "");
     this.#drawSpeed(rates?.generated_tokens_per_second ?? 0);
     this.#chain.dataset.busy = String(phase === "ready" && (load?.steps ?? 0) > 0);
     this.#drawChain(state);
@@ -134,14 +138,16 @@ function drawMemory(parts, memory) {
   if (!memory) {
     return;
   }
-  const amounts = { weights: memory.weights, kv: memory.kv, scratch: memory.scratch + memory.overhead };
+  const { weights, kv, state } = memory;
+  const amounts = { weights, kv, state, scratch: memory.scratch + memory.overhead };
   const used = sum(Object.values(amounts));
   const all = Math.max(memory.budget, used, 1);
   for (const [kind, amount] of Object.entries(amounts)) {
     const bar = parts.memory.querySelector(`i[data-kind=${kind}]`);
     bar.style.setProperty("--share", amount / all);
-    say(parts[kind], bytes(amount));
+    say(parts[kind === "state" ? "state-bytes" : kind], bytes(amount));
   }
+  parts["kept-state"].hidden = !state;
   say(parts["free-label"], `Free of ${bytes(memory.budget)}`);
   say(parts.free, bytes(Math.max(memory.budget - used, 0)));
 }

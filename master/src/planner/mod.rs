@@ -123,7 +123,8 @@ fn describe(input: &Input, terms: &Terms, chain: &[(usize, LayerRange)], kept: b
                 memory: StageMemory {
                     // These sums are within the budget, which is a u64.
                     weights: device.layer_resident_bytes[of_range.clone()].iter().sum(),
-                    kv: input.layers[of_range].iter().map(LayerCost::kept_bytes).sum(),
+                    kv: input.layers[of_range.clone()].iter().map(|layer| layer.kv_bytes).sum(),
+                    state: input.layers[of_range].iter().map(|layer| layer.state_bytes).sum(),
                     scratch: device.scratch_bytes,
                     overhead: device.overhead_bytes,
                     budget: device.budget_bytes,

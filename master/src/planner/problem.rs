@@ -130,8 +130,10 @@ pub struct PlannedStage {
 pub struct StageMemory {
     /// Resident weights.
     pub weights: u64,
-    /// KV cache for the promised context, and recurrent state.
+    /// KV cache for the promised context.
     pub kv: u64,
+    /// What recurrent layers keep of sequences, whatever their length.
+    pub state: u64,
     /// Scratch of a step.
     pub scratch: u64,
     /// The process itself.
@@ -141,9 +143,14 @@ pub struct StageMemory {
 }
 
 impl StageMemory {
+    /// What comes once weights are there: what is kept of sequences, and scratch.
+    pub fn beside_weights(&self) -> u64 {
+        [self.kv, self.state, self.scratch].into_iter().fold(0, u64::saturating_add)
+    }
+
     /// Everything the stage needs together.
     pub fn total(&self) -> u64 {
-        [self.weights, self.kv, self.scratch, self.overhead]
+        [self.weights, self.kv, self.state, self.scratch, self.overhead]
             .into_iter()
             .fold(0, u64::saturating_add)
     }

@@ -4,15 +4,20 @@ use super::{Plan, PlannedStage};
 use cake_checkpoint::units::format_bytes;
 
 const HEADINGS: [&str; COLUMNS] =
-    ["device", "layers", "weights", "KV", "scratch + process", "total of budget", "time"];
-const COLUMNS: usize = 7;
+    ["device", "layers", "weights", "KV", "state", "scratch + process", "total of budget", "time"];
+const COLUMNS: usize = 8;
+/// The column that is left out where no layer keeps a state.
+const STATE: usize = 4;
 
 /// The plan as a table, one line per stage in chain order, each ending in a newline.
 ///
 /// The last column is the stage's share of a step; what the shares leave of 100 % is the network's and the head's.
 pub fn render(plan: &Plan) -> String {
-    let mut rows = vec![HEADINGS.map(String::from)];
-    rows.extend(plan.stages.iter().map(|stage| cells(plan, stage)));
+    let mut rows = vec![Vec::from(HEADINGS.map(String::from))];
+    rows.extend(plan.stages.iter().map(|stage| Vec::from(cells(plan, stage))));
+    if plan.stages.iter().all(|stage| stage.memory.state == 0) {
+        rows.iter_mut().for_each(|row| _ = row.remove(STATE));
+    }
     let mut widths = [0; COLUMNS];
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -53,6 +58,7 @@ fn cells(plan: &Plan, stage: &PlannedStage) -> [String; COLUMNS] {
         stage.layers.to_string(),
         format_bytes(memory.weights),
         format_bytes(memory.kv),
+        format_bytes(memory.state),
         format_bytes(memory.scratch.saturating_add(memory.overhead)),
         format!("{} of {}", format_bytes(memory.total()), format_bytes(memory.budget)),
         share,
@@ -60,7 +66,7 @@ fn cells(plan: &Plan, stage: &PlannedStage) -> [String; COLUMNS] {
 }
 
 /// The first column is text and starts at the left, the others are figures and end at the right.
-fn line(row: &[String; COLUMNS], widths: &[usize; COLUMNS]) -> String {
+fn line(row: &[String], widths: &[usize; COLUMNS]) -> String {
     let mut line = format!("{:<width$}", row[0], width = widths[0]);
     for (cell, width) in row.iter().zip(widths).skip(1) {
         line.push_str(&format!("  {cell:>width$}"));

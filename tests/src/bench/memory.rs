@@ -168,7 +168,8 @@ impl Stage {
         let memory = &report["plan"]["stages"][index]["memory"];
         let part =
             |name: &str| memory[name].as_u64().with_context(|| format!("no {name} in the plan"));
-        let planned = part("weights")? + part("kv")? + part("scratch")? + part("overhead")?;
+        let planned =
+            part("weights")? + part("kv")? + part("state")? + part("scratch")? + part("overhead")?;
         Ok(Stage { planned, offered: part("budget")? })
     }
 }

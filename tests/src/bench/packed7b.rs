@@ -149,5 +149,5 @@ fn planned(plan: &Value) -> Result<u64> {
     let stages = plan["plan"]["stages"].as_array().context("no stages in the plan")?;
     let memory = &stages.last().context("the plan has no stage")?["memory"];
     let part = |name: &str| memory[name].as_u64().with_context(|| format!("no {name} in the plan"));
-    Ok(part("weights")? + part("kv")? + part("scratch")?)
+    Ok(part("weights")? + part("kv")? + part("state")? + part("scratch")?)
 }

@@ -1,7 +1,8 @@
 //! A layer of 24 GiB, the largest in use: planned, pushed over gRPC, and computed with by a worker whose machine may
 //! have less memory. Its weights are zeros, which are holes in the files on both sides: only their number matters here,
 //! and the disk is not what is measured.
-use std::os::unix::fs::MetadataExt;
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -90,6 +91,9 @@ impl Place {
         let home = lab.scratch()?;
         let model = home.path().join("model");
         model::make_hollow(&model, &shape())?;
+        // The last byte is there, or it would be refused as a model of which only headers are.
+        let file = File::options().write(true).open(model.join("model.safetensors"))?;
+        file.write_all_at(&[0], file.metadata()?.len() - 1)?;
         let worker = TestWorker::start(
             "wide",
             WorkerOptions {
@@ -195,5 +199,5 @@ impl Place {
 fn beside_weights(report: &Value) -> Result<u64> {
     let memory = &report["plan"]["stages"][0]["memory"];
     let part = |name: &str| memory[name].as_u64().with_context(|| format!("no {name} in the plan"));
-    Ok(part("kv")? + part("scratch")? + part("overhead")?)
+    Ok(part("kv")? + part("state")? + part("scratch")? + part("overhead")?)
 }

@@ -30,7 +30,7 @@ fn planned(master: &Master, model: &Path, place: &[(&str, usize, usize)]) -> Vec
     let stages = report["plan"]["stages"].as_array().expect("stages");
     let total = |stage: &serde_json::Value| -> u64 {
         let part = |name: &str| stage["memory"][name].as_u64().expect("bytes");
-        ["weights", "kv", "scratch", "overhead"].into_iter().map(part).sum()
+        ["weights", "kv", "state", "scratch", "overhead"].into_iter().map(part).sum()
     };
     stages.iter().map(total).collect()
 }

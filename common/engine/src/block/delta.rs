@@ -62,7 +62,8 @@ impl<D: Device> Delta<D> {
             key_heads: spec.key_heads,
             key_dim: spec.key_dim,
             value_dim: spec.value_dim,
-            rates: rates.into_iter().map(f32::exp).collect(),
+            // In f64, as C libraries round e^x in f32 each in its own way.
+            rates: rates.into_iter().map(|rate| f64::from(rate).exp() as f32).collect(),
             steps_by_key: spec.decays() != spec.value_heads,
             corrects: true,
             skips: None,

@@ -38,7 +38,8 @@ impl<D: Device> Mamba<D> {
             key_heads: spec.groups,
             key_dim: spec.state_dim,
             value_dim: spec.head_dim,
-            rates: rates.into_iter().map(f32::exp).collect(),
+            // In f64, as C libraries round e^x in f32 each in its own way.
+            rates: rates.into_iter().map(|rate| f64::from(rate).exp() as f32).collect(),
             steps_by_key: false,
             corrects: false,
             skips: Some(loader.parameter(&spec.skip())?),

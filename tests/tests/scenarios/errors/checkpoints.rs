@@ -152,3 +152,30 @@ fn a_model_that_is_nowhere_says_where_it_was_looked_for() {
     let hub = path(hub.path());
     assert_says(&finished.refusal(), &["kitchen/missing-model", "looked for", &hub]);
 }
+
+/// Headers are enough to plan with, before a model is downloaded; to all that would push or compute, the model is not there.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_model_of_headers_alone_is_planned_and_nothing_else() {
+    let model = copy_of("llama-sharded");
+    for file in std::fs::read_dir(model.path()).expect("a directory") {
+        let file = file.expect("a file").path();
+        if file.extension().is_some_and(|extension| extension == "safetensors") {
+            let whole = std::fs::read(&file).expect("the weights");
+            let header = 8 + u64::from_le_bytes(whole[..8].try_into().expect("eight")) as usize;
+            std::fs::write(&file, &whole[..header]).expect("the header");
+            let hollow = std::fs::File::options().write(true).open(&file).expect("there");
+            hollow.set_len(whole.len() as u64).expect("a hole");
+        }
+    }
+    let plan = |more: &[&str]| {
+        let model = path(model.path());
+        Master::alone().run(&[&["plan", &model, "--what-if", "phone:1GiB"], more].concat())
+    };
+    let planned = plan(&["--json"]).json();
+    assert_eq!(planned["headers_only"], true, "{planned}");
+    assert_eq!(planned["plan"]["stages"][0]["device"], "phone");
+    let said = plan(&[]).success().stderr;
+    assert_says(&said, &["and 5 more hold", "can be planned, and cannot run"]);
+    assert_says(&refusal(model.path()), &["holds a header and no weights", "5 other files"]);
+}
