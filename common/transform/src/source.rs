@@ -11,7 +11,7 @@ use cake_checkpoint::{
 };
 
 use crate::bytes::read_exact_at;
-use crate::error::Error;
+use crate::error::{Error, Unsupported};
 
 /// A checkpoint as something to be read from: whatever model it is, also one that this project does not run.
 #[derive(Debug)]
@@ -70,14 +70,39 @@ impl Source {
     }
 
     /// Takes tensors apart that have those of several experts of this model, which [`Source::checkpoint`] opened: from then on each
-    /// is by itself, as in the checkpoint.
+    /// is by itself, as in the checkpoint. Those whose matrices are turned stay whole: what is read here are bytes that follow
+    /// each other.
     ///
     /// # Errors
     /// [`Error::Checkpoint`] for one that has not as many slices as there are experts.
     pub fn unstack(&mut self, model: &ModelSpec) -> Result<(), Error> {
-        self.tensors = unstack(std::mem::take(&mut self.tensors), model)
-            .map_err(cake_checkpoint::Error::from)?;
+        let all = std::mem::take(&mut self.tensors);
+        let (turned, others): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|tensor| model.is_turned(&tensor.name));
+        self.tensors = unstack(others, model).map_err(cake_checkpoint::Error::from)?;
+        self.tensors.extend(turned);
+        self.tensors.sort_by_key(|tensor| (tensor.file, tensor.offset));
         Ok(())
+    }
+
+    /// Refuses a model that has experts whose matrices are turned, for a format or an encoding that has no such.
+    ///
+    /// # Errors
+    /// [`Unsupported::Architecture`]
+    pub(crate) fn refuse_turned(
+        &self,
+        model: &ModelSpec,
+        format: &'static str,
+    ) -> Result<(), Unsupported> {
+        if !self.tensors.iter().any(|tensor| model.is_turned(&tensor.name)) {
+            return Ok(());
+        }
+        let hint = ": its experts are stored column by column, which safetensors for transformers keep, as stored or as f32, f16 or bf16";
+        Err(Unsupported::Architecture {
+            architecture: model.architecture.to_string(),
+            format,
+            hint,
+        })
     }
 
     /// Adds a file, such as a text that is copied as it is; its index.

@@ -124,9 +124,10 @@ impl BlobTensor<'_> {
             return Err(Error::OutOfRange { what, offset, end, bytes: self.bytes });
         }
         let pieces = pieces(offset, buffer, recipe.part_bytes(part), recipe.format);
+        let origin = Origin::of(checkpoint, self.source, recipe, &pieces)?;
         pieces.into_par_iter().try_for_each_init(Scratch::default, |scratch, piece| {
             let Piece { groups, skip, out } = piece;
-            let weights = scratch.weights(checkpoint, self.source, recipe, groups.clone())?;
+            let weights = scratch.weights(&origin, recipe, groups.clone())?;
             let bytes = groups.len() * recipe.part_bytes(part);
             if out.len() == bytes {
                 return recipe.encode(self.source, groups.start, weights, recipe.sink(part, out));
@@ -158,6 +159,7 @@ pub(crate) fn encode_matrix(
     let (mut codes, mut scales) = (memory(groups * code_bytes)?, memory(groups * param_bytes)?);
     let mut biases = memory(groups * param_bytes)?;
     let step = PIECE_WEIGHTS / format.group();
+    let origin = Origin { checkpoint, source, gathered: None };
     codes
         .par_chunks_mut(step * code_bytes)
         .zip(scales.par_chunks_mut(step * param_bytes))
@@ -166,7 +168,7 @@ pub(crate) fn encode_matrix(
         .try_for_each_init(Scratch::default, |scratch, (index, ((codes, scales), biases))| {
             let start = index * step;
             let range = start..start + codes.len() / code_bytes;
-            let weights = scratch.weights(checkpoint, source, recipe, range)?;
+            let weights = scratch.weights(&origin, recipe, range)?;
             let sink = Sink { codes: Some(codes), scales: Some(scales), biases: Some(biases) };
             recipe.encode(source, start, weights, sink)
         })?;
@@ -216,6 +218,46 @@ impl Recipe {
     }
 }
 
+/// Where weights are read before they are encoded.
+struct Origin<'a> {
+    checkpoint: &'a Checkpoint,
+    source: &'a Tensor,
+    /// Of a matrix whose numbers lie apart, what all pieces need of it, and where that begins: a column is no piece's alone.
+    gathered: Option<(u64, Vec<u8>)>,
+}
+
+impl<'a> Origin<'a> {
+    /// That of these pieces, which follow each other: of a matrix whose numbers lie apart, up to 64 times as many bytes as are
+    /// asked for are held, and no more than it has.
+    fn of(
+        checkpoint: &'a Checkpoint,
+        source: &'a Tensor,
+        recipe: Recipe,
+        pieces: &[Piece<'_>],
+    ) -> Result<Self, Error> {
+        let mut gathered = None;
+        if let (Some(_), [first, ..], [.., last]) = (source.strides, pieces, pieces) {
+            let group = (recipe.format.group() * recipe.float.bytes()) as u64;
+            let start = first.groups.start as u64 * group;
+            let end = (last.groups.end as u64 * group).min(source.bytes);
+            let mut bytes = vec![0; end.saturating_sub(start) as usize];
+            checkpoint.read_at(source, start, &mut bytes)?;
+            gathered = Some((start, bytes));
+        }
+        Ok(Self { checkpoint, source, gathered })
+    }
+
+    /// Fills `buffer` from the matrix's bytes, beginning `offset` into it.
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), Error> {
+        let Some((start, bytes)) = &self.gathered else {
+            return self.checkpoint.read_at(self.source, offset, buffer);
+        };
+        // All pieces' groups were gathered, and each is inside the matrix.
+        buffer.copy_from_slice(&bytes[(offset - start) as usize..][..buffer.len()]);
+        Ok(())
+    }
+}
+
 /// What is read and widened before it is encoded, used again from piece to piece.
 #[derive(Default)]
 struct Scratch {
@@ -224,11 +266,10 @@ struct Scratch {
 }
 
 impl Scratch {
-    /// The weights of those groups of `source`.
+    /// The weights of those groups.
     fn weights(
         &mut self,
-        checkpoint: &Checkpoint,
-        source: &Tensor,
+        origin: &Origin<'_>,
         recipe: Recipe,
         groups: Range<usize>,
     ) -> Result<&[f32], Error> {
@@ -236,7 +277,7 @@ impl Scratch {
         self.bytes.resize(count * recipe.float.bytes(), 0);
         self.weights.resize(count, 0.0);
         let start = groups.start * recipe.format.group() * recipe.float.bytes();
-        checkpoint.read_at(source, start as u64, &mut self.bytes)?;
+        origin.read(start as u64, &mut self.bytes)?;
         recipe.float.widen(&self.bytes, &mut self.weights);
         Ok(&self.weights)
     }

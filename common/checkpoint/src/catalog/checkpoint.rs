@@ -3,7 +3,9 @@
 use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::strided;
 use super::tensor::Tensor;
+use crate::anonymous::Memory;
 use crate::blob::{Digest, Hasher};
 use crate::container::{CheckpointFile, TextFiles};
 use crate::encoding::{ENCODER_VERSION, Scheme};
@@ -119,20 +121,27 @@ impl Checkpoint {
                 bytes: tensor.bytes,
             });
         }
-        let offset = tensor.offset + offset_in_tensor;
-        read_exact_at(&self.handles[tensor.file], buffer, offset)
-            .map_err(|cause| Error::io("read", &self.files[tensor.file].path, cause))
+        let handle = &self.handles[tensor.file];
+        let read = match tensor.strides {
+            Some(strides) => strided::read(handle, tensor, strides, offset_in_tensor, buffer),
+            None => read_exact_at(handle, buffer, tensor.offset + offset_in_tensor),
+        };
+        read.map_err(|cause| Error::io("read", &self.files[tensor.file].path, cause))
     }
 
-    /// The tensor's bytes in place, through a map of its file that all its tensors share.
+    /// The tensor's bytes in place, through a map of its file that all its tensors share; in memory of their own where its
+    /// numbers lie apart in the file.
     ///
     /// Pages that are touched count as memory of this process: for what it computes with itself, not
     /// for what it sends.
     ///
     /// # Errors
-    /// [`Error::Io`] if the file cannot be mapped; [`Error::OutOfRange`] if it was cut since it was
-    /// opened.
+    /// [`Error::Io`] if the file cannot be mapped or read; [`Error::OutOfRange`] if it was cut since it was
+    /// opened; [`Error::Memory`] if there is none.
     pub fn map(&self, tensor: &Tensor) -> Result<MappedTensor, Error> {
+        if tensor.strides.is_some() {
+            return self.gathered(tensor);
+        }
         let path = &self.files[tensor.file].path;
         // A panic while the lock is held leaves either no map or a whole one.
         let mut slot = self.maps[tensor.file].lock().unwrap_or_else(PoisonError::into_inner);
@@ -155,6 +164,16 @@ impl Checkpoint {
                 end,
                 bytes,
             })
+    }
+
+    /// The tensor's bytes, row by row, in memory of their own.
+    fn gathered(&self, tensor: &Tensor) -> Result<MappedTensor, Error> {
+        let bytes = tensor.bytes as usize; // Of a file that was mapped, or could be.
+        let refused = |cause| Error::memory(&tensor.name, bytes, cause);
+        let mut memory = Memory::zeroed(bytes).map_err(refused)?;
+        self.read_at(tensor, 0, &mut memory)?;
+        let gathered = MappedTensor::from_memory(memory, tensor.dtype, tensor.shape.clone());
+        Ok(gathered.map_err(refused)?.with_encoding(tensor.encoding))
     }
 
     /// A text that changes whenever a file of the checkpoint may have: the key under which what was

@@ -6,6 +6,7 @@ mod error;
 mod expected;
 mod matrix;
 mod open;
+mod strided;
 mod tensor;
 #[cfg(test)]
 mod tests;

@@ -104,7 +104,16 @@ impl Container for Flat {
             let (start, bytes) = (offset, bytes.len() as u64);
             offset += bytes;
             let dtype = Dtype::parse(dtype).unwrap();
-            StoredTensor { name, file: 0, dtype, shape, offset: start, bytes, encoding: None }
+            StoredTensor {
+                name,
+                file: 0,
+                dtype,
+                shape,
+                offset: start,
+                bytes,
+                strides: None,
+                encoding: None,
+            }
         };
         let tensors = (self.0)().files.into_values().flatten().rev().map(&mut stored).collect();
         let file = CheckpointFile {

@@ -1,5 +1,6 @@
 //! Experts that lie one after the other in one tensor, `[count, rows, columns]`, as MLX and some of the Hub's files have those
-//! of a layer; of each perhaps the rows of gate and up behind each other.
+//! of a layer; of each perhaps the rows of gate and up behind each other. Or each expert's matrices are turned, `[count, columns,
+//! rows]`: then their numbers lie apart.
 //!
 //! Everything else knows the experts of a layer as modules of their own; here is which slice of which tensor each is.
 
@@ -7,7 +8,8 @@ use super::names::{BIAS, decimal};
 use super::spec::{ExpertsSpec, GateUp, Joined, MlpSpec, Op};
 use super::whole::ModelSpec;
 use crate::catalog::CatalogError;
-use crate::container::StoredTensor;
+use crate::container::{StoredTensor, Strides};
+use crate::dtype::Dtype;
 use crate::encoding::Part;
 
 /// What precedes the number of an expert, at its end, and what MLX has in the place of both (`SwitchGLU` in mlx-lm).
@@ -19,27 +21,52 @@ const WEIGHT: &str = ".weight";
 struct Stacks {
     /// What they begin with, after what all of a mixture's modules do.
     beginning: &'static str,
-    /// How the names of weights end.
+    /// How the names of weights end,
     weight: &'static str,
-    /// Gate and up, the rows of one behind those of the other.
+    /// and of biases.
+    bias: &'static str,
+    /// Gate and up in one.
     both: &'static str,
     /// Down.
     down: &'static str,
+    /// How the numbers of one expert lie.
+    layout: Layout,
+}
+
+/// How the numbers of one expert lie in a tensor that has those of all.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Layout {
+    /// Row by row, those of up behind those of gate.
+    Rows,
+    /// Column by column, in each the numbers of up behind those of gate,
+    Columns,
+    /// or those of gate and up in turn, as are their biases.
+    ColumnsInTurn,
 }
 
 /// As MLX has those of most.
-const USUAL: Stacks =
-    Stacks { beginning: OF_ALL, weight: WEIGHT, both: "gate_up_proj", down: "down_proj" };
+const USUAL: Stacks = Stacks {
+    beginning: OF_ALL,
+    weight: WEIGHT,
+    bias: BIAS,
+    both: "gate_up_proj",
+    down: "down_proj",
+    layout: Layout::Rows,
+};
 /// As the Hub's files have those of some.
 const OF_HUB: Stacks = Stacks { beginning: OF_EACH, weight: "", ..USUAL };
 /// As mlx-lm has those of `dots1`.
 const OF_DOTS: Stacks = Stacks { beginning: OF_EACH, ..USUAL };
+/// As the Hub's files have those of Llama 4,
+const OF_LLAMA4: Stacks = Stacks { layout: Layout::Columns, ..OF_HUB };
+/// and of gpt-oss.
+const OF_GPT_OSS: Stacks = Stacks { layout: Layout::ColumnsInTurn, bias: "_bias", ..OF_HUB };
 /// As Granite's files have them.
 const OF_GRANITE: Stacks =
-    Stacks { beginning: "", weight: WEIGHT, both: "input_linear", down: "output_linear" };
+    Stacks { beginning: "", both: "input_linear", down: "output_linear", ..USUAL };
 
 /// Families with others, by architecture; the first of them is what is written.
-const OTHERS: [(&str, &[Stacks]); 7] = [
+const OTHERS: [(&str, &[Stacks]); 10] = [
     ("Dots1ForCausalLM", &[OF_DOTS]),
     ("Gemma4ForCausalLM", &[OF_HUB]),
     ("Gemma4ForConditionalGeneration", &[OF_HUB]),
@@ -47,6 +74,9 @@ const OTHERS: [(&str, &[Stacks]); 7] = [
     ("Qwen3_5MoeForCausalLM", &[USUAL, OF_HUB]),
     ("Qwen3_5MoeForConditionalGeneration", &[USUAL, OF_HUB]),
     ("GraniteMoeHybridForCausalLM", &[USUAL, OF_GRANITE]),
+    ("GptOssForCausalLM", &[OF_GPT_OSS]),
+    ("Llama4ForCausalLM", &[OF_LLAMA4]),
+    ("Llama4ForConditionalGeneration", &[OF_LLAMA4]),
 ];
 
 /// How this model's stacks may be called.
@@ -78,10 +108,14 @@ impl Mixture<'_> {
     /// What a tensor is called that has those of all experts that are called `leaf` in each; `None` if an expert has none of
     /// that name.
     fn name_of_all(&self, spec: &ModelSpec, stacks: &Stacks, leaf: &str) -> Option<String> {
-        let (module, ending) = split(leaf, WEIGHT);
+        let (module, ending) = split(leaf, [WEIGHT, BIAS]);
         let modules = self.modules(stacks);
         let (_, all) = modules.iter().find(|(each, _)| each[..] == [module])?;
-        let ending = if ending == WEIGHT { stacks.weight } else { ending };
+        let ending = match ending {
+            WEIGHT => stacks.weight,
+            BIAS => stacks.bias,
+            other => other,
+        };
         let leaf = format!("{}{}{all}{ending}", self.base, stacks.beginning);
         Some(spec.layer_tensor_name(self.layer, &leaf))
     }
@@ -95,12 +129,17 @@ impl Mixture<'_> {
         leaf: &str,
         expert: usize,
     ) -> Vec<String> {
-        let (module, ending) = split(leaf, stacks.weight);
+        let (module, ending) = split(leaf, [stacks.weight, stacks.bias]);
         let modules = self.modules(stacks);
         let Some((each, _)) = modules.iter().find(|(_, all)| *all == module) else {
             return Vec::new();
         };
-        let ending = if ending == stacks.weight { WEIGHT } else { ending };
+        let ending = match ending {
+            weight if weight == stacks.weight => WEIGHT,
+            bias if bias == stacks.bias => BIAS,
+            _ if stacks.layout != Layout::Rows => return Vec::new(), // Nobody packs what is turned.
+            other => other,
+        };
         let name = |module| {
             let leaf = format!("{}{OF_EACH}{expert}.{module}{ending}", self.base);
             spec.layer_tensor_name(self.layer, &leaf)
@@ -113,6 +152,9 @@ impl Mixture<'_> {
     fn modules(&self, stacks: &Stacks) -> Vec<(Vec<&str>, &'static str)> {
         let MlpSpec { gate_up, down, .. } = &self.experts.expert;
         match gate_up {
+            GateUp::Gated(Joined::Separate([gate, up])) if stacks.layout != Layout::Rows => {
+                vec![(vec![gate, up], stacks.both), (vec![down], stacks.down)]
+            }
             GateUp::Gated(Joined::Separate([gate, up])) => vec![
                 (vec![gate], "gate_proj"),
                 (vec![up], "up_proj"),
@@ -127,9 +169,9 @@ impl Mixture<'_> {
     }
 }
 
-/// A module and the ending of one of its tensors, of which weights have this one; no ending for a module by itself.
-fn split<'a>(leaf: &'a str, weight: &str) -> (&'a str, &'a str) {
-    let parts = Part::ALL.map(Part::ending).into_iter().chain([BIAS]);
+/// A module and the ending of one of its tensors, of which weights and biases have these; no ending for a module by itself.
+fn split<'a>(leaf: &'a str, [weight, bias]: [&str; 2]) -> (&'a str, &'a str) {
+    let parts = Part::ALL.map(Part::ending).into_iter().chain([bias]);
     let module = parts.chain([weight]).find_map(|ending| leaf.strip_suffix(ending));
     leaf.split_at(module.unwrap_or(leaf).len())
 }
@@ -148,6 +190,11 @@ impl ModelSpec {
     /// Whether a tensor of this name has those of all experts of a layer.
     pub(crate) fn is_stacked(&self, name: &str) -> bool {
         self.stack(name).is_some()
+    }
+
+    /// Whether a tensor of this name has those of all experts of a layer, and these are turned: their numbers lie apart.
+    pub fn is_turned(&self, name: &str) -> bool {
+        self.stack(name).is_some_and(|(_, stacks, _)| stacks.layout != Layout::Rows)
     }
 
     /// The experts whose tensors are in the one of this name, how that is called, and the rest of the name.
@@ -193,31 +240,92 @@ pub fn unstack(
             continue;
         };
         let names = |expert| found.names_of_each(spec, stacks, leaf, expert);
-        let (count, each) = (found.experts.count as u64, names(0).len() as u64);
-        let whole = |bytes: u64| bytes.is_multiple_of(count * each);
-        let shape = match &tensor.shape[..] {
-            [first, rest @ ..] if *first == count && each == 1 && whole(tensor.bytes) => {
-                rest.to_vec()
-            }
-            [first, rows, rest @ ..]
-                if *first == count && rows.is_multiple_of(each) && whole(tensor.bytes) =>
-            {
-                [&[rows / each], rest].concat()
-            }
-            _ => {
-                let (tensor, found) = (tensor.name, tensor.shape);
-                return Err(CatalogError::NotOfAllExperts { tensor, experts: count, found });
-            }
+        let slices = Slices {
+            tensor: &tensor,
+            count: found.experts.count as u64,
+            each: names(0).len() as u64,
         };
-        let bytes = tensor.bytes / (count * each);
-        let parts = (0..found.experts.count).flat_map(names);
-        // Below its end, which is in the file.
-        let offsets = (0..).map(|index: u64| tensor.offset + index * bytes);
-        let part =
-            |(name, offset)| StoredTensor { name, shape: shape.clone(), offset, bytes, ..tensor };
-        all.extend(parts.zip(offsets).map(part));
+        let is_number = matches!(tensor.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16);
+        if stacks.layout != Layout::Rows && !is_number {
+            let (dtype, expected) = (tensor.dtype, "experts stored so must be F32, F16 or BF16");
+            return Err(CatalogError::UnsupportedDtype { tensor: tensor.name, dtype, expected });
+        }
+        let places = match stacks.layout {
+            Layout::Rows => slices.of_rows(),
+            Layout::Columns => slices.of_columns(false),
+            Layout::ColumnsInTurn => slices.of_columns(true),
+        };
+        let Some(Place { shape, bytes, between, strides }) = places else {
+            let (experts, found) = (slices.count, tensor.shape.clone());
+            return Err(CatalogError::NotOfAllExperts { tensor: tensor.name, experts, found });
+        };
+        for expert in 0..found.experts.count {
+            // Below the tensor's end, which is in the file.
+            let first = tensor.offset + expert as u64 * (tensor.bytes / slices.count);
+            for (part, name) in (0..).zip(names(expert)) {
+                let (shape, offset) = (shape.clone(), first + part * between);
+                all.push(StoredTensor { name, shape, offset, bytes, strides, ..tensor });
+            }
+        }
     }
     Ok(all)
+}
+
+/// A tensor that has those of `count` experts, of each `each` matrices or vectors.
+struct Slices<'a> {
+    tensor: &'a StoredTensor,
+    count: u64,
+    each: u64,
+}
+
+/// Where each of these lies.
+struct Place {
+    shape: Vec<u64>,
+    bytes: u64,
+    /// From the first byte of one of an expert's to that of its next.
+    between: u64,
+    strides: Option<Strides>,
+}
+
+impl Slices<'_> {
+    /// Those that lie behind each other; `None` if there are not as many.
+    fn of_rows(&self) -> Option<Place> {
+        let (each, bytes) = (self.each, self.tensor.bytes);
+        if !bytes.is_multiple_of(self.count * each) {
+            return None;
+        }
+        let shape = match &self.tensor.shape[..] {
+            [first, rest @ ..] if *first == self.count && each == 1 => rest.to_vec(),
+            [first, rows, rest @ ..] if *first == self.count && rows.is_multiple_of(each) => {
+                [&[rows / each], rest].concat()
+            }
+            _ => return None,
+        };
+        let bytes = bytes / (self.count * each);
+        Some(Place { shape, bytes, between: bytes, strides: None })
+    }
+
+    /// Those whose rows are columns of the tensor, `[count, columns, rows]`, or of a vector, `[count, rows]`: those of the one
+    /// and of the other behind each other or in turn. `None` if there are not as many.
+    fn of_columns(&self, in_turn: bool) -> Option<Place> {
+        let (columns, all) = match self.tensor.shape[..] {
+            [first, all] if first == self.count => (None, all),
+            [first, columns, all] if first == self.count => (Some(columns), all),
+            _ => return None,
+        };
+        if !all.is_multiple_of(self.each) {
+            return None;
+        }
+        let rows = all / self.each;
+        let width = self.tensor.dtype.bits() / 8;
+        let row = if in_turn { self.each } else { 1 };
+        Some(Place {
+            shape: [rows].into_iter().chain(columns).collect(),
+            bytes: self.tensor.bytes / (self.count * self.each),
+            between: if in_turn { width } else { rows * width }, // No more than a slice has.
+            strides: Some(Strides { row, column: all }),
+        })
+    }
 }
 
 #[cfg(test)]
@@ -237,7 +345,8 @@ mod tests {
         let (name, shape) = (name.to_owned(), shape.to_vec());
         let bytes = 2 * shape.iter().product::<u64>();
         let (dtype, encoding) = (Dtype::BF16, None);
-        StoredTensor { name, file: 1, dtype, shape, offset: 1000, bytes, encoding }
+        let strides = None;
+        StoredTensor { name, file: 1, dtype, shape, offset: 1000, bytes, strides, encoding }
     }
 
     #[test]

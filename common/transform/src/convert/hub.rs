@@ -58,6 +58,9 @@ pub fn to_hub(
     source.unstack(spec)?;
     let mlx = format == HubFormat::Mlx;
     keeps_form(spec, format, encode)?;
+    if mlx || matches!(encode, Encode::Affine(_) | Encode::Q8_0 | Encode::Q4_0) {
+        source.refuse_turned(spec, format.name())?;
+    }
     let all = Numbers::of(&source, Some(checkpoint));
     let mut groups = Vec::with_capacity(all.len());
     let mut stacks = Stacks::default();

@@ -35,6 +35,7 @@ fn parts(tensor: TensorInfo) -> Vec<StoredTensor> {
         shape,
         offset,
         bytes,
+        strides: None,
         encoding,
     };
     match (kind, &shape[..]) {

@@ -47,7 +47,16 @@ fn stored(path: &Path, spec: Option<&ModelSpec>) -> Result<Stored, Error> {
     let place = |(file, tensor): (usize, TensorInfo)| {
         let TensorInfo { name, dtype, shape, start, end } = tensor;
         let offset = weights.files[file].header.data_start + start;
-        StoredTensor { name, file, dtype, shape, offset, bytes: end - start, encoding: None }
+        StoredTensor {
+            name,
+            file,
+            dtype,
+            shape,
+            offset,
+            bytes: end - start,
+            strides: None,
+            encoding: None,
+        }
     };
     let tensors = weights.tensors.into_iter().map(place).collect();
     let opened = |file: OpenFile| {
