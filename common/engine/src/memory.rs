@@ -1,8 +1,8 @@
 //! What a stage costs in memory: the numbers that the planner, the worker and the master share.
 
 use cake_checkpoint::{
-    ConvolutionSpec, DeltaSpec, Dtype, ExpertsSpec, KvDtype, LatentSpec, LayerSpec, MambaSpec,
-    MlpSpec, ModelSpec, Op,
+    AttentionSpec, ConvolutionSpec, DeltaSpec, Dtype, ExpertsSpec, KvDtype, LatentSpec, LayerSpec,
+    MambaSpec, MlpSpec, ModelSpec, Op,
 };
 
 use crate::device::{DeviceScratch, scratch_of};
@@ -16,6 +16,8 @@ const ALLOCATOR_SLACK: u64 = 4;
 const ROW_BYTES: u64 = 512;
 /// The same of a row that goes to an expert: its number and its weight, three times while vectors grow.
 const SHARE_BYTES: u64 = 3 * (size_of::<usize>() + size_of::<f32>()) as u64;
+/// The same of one that is chosen before it has a score: its number, its product and its score, and both in a list.
+const PICKED_BYTES: u64 = (2 * size_of::<(usize, f32)>() + size_of::<usize>()) as u64;
 /// The same of an expert: who goes there, and its place in an order.
 const EXPERT_BYTES: u64 = 256;
 /// The same of a step, for all of its sections and tasks.
@@ -54,10 +56,15 @@ pub fn state_bytes(layers: &[LayerSpec], slots: usize) -> u64 {
 }
 
 /// Bytes that loading these layers takes beside their weights as they are stored: what is multiplied in another order than
-/// it is stored in, in f32 where it is packed or met number by number.
+/// it is stored in, in f32 where it is packed or met number by number; and sinks and experts' biases, in f32.
 pub fn copied_bytes(layers: &[LayerSpec]) -> u64 {
     let of_op = |op: &Op| match op {
         Op::Latent(it) => floats(it.heads, it.plain_dim).saturating_mul(it.rank as u64),
+        Op::Attention(AttentionSpec { sinks: Some(_), heads, .. }) => floats(1, *heads),
+        Op::Experts(ExpertsSpec { count, expert, .. }) if expert.bias => {
+            let outputs = expert.gate_up().into_iter().chain([expert.down()]);
+            floats(*count, outputs.map(|linear| linear.rows.len()).sum())
+        }
         other => total(other.convolutions().into_iter().map(taps)),
     };
     layers.iter().flat_map(LayerSpec::ops).map(of_op).fold(0, u64::saturating_add)
@@ -206,7 +213,12 @@ impl StepMemory {
                     let ends = 2 + norms.iter().sum::<u64>();
                     let ends = floats(rows, self.hidden_size).saturating_mul(ends);
                     let expert = mlp(&it.expert, rows, product);
-                    network = network.max(total([scores, shares, experts, ends, expert]));
+                    // Who is chosen by products, these, and what they become.
+                    let picked = (rows.saturating_mul(it.chosen) as u64).saturating_mul(
+                        if it.router.scores.are_of_chosen() { PICKED_BYTES } else { 0 },
+                    );
+                    let parts = [scores, shares, experts, ends, expert, picked];
+                    network = network.max(total(parts));
                 }
                 Op::Sum(_) | Op::Normed(_) => {} // Their parts are counted.
             }

@@ -79,7 +79,7 @@ fn inverse_frequencies(rope: &Rope, rotary_dim: usize) -> Vec<f32> {
                 let wavelength = std::f32::consts::TAU / frequency;
                 if wavelength < shortest {
                     frequency
-                } else if wavelength > longest {
+                } else if wavelength >= longest {
                     frequency / factor
                 } else {
                     let smooth = (original_max_position as f32 / wavelength

@@ -9,8 +9,8 @@ use super::limit;
 use super::recurrent::{ConvolutionSpec, DeltaInputs, DeltaSpec, MambaSpec, ShortConvolutionSpec};
 use super::rotation::{Rope, RopeScaling, RotationSpec};
 use super::spec::{
-    Activation, AttentionSpec, Branch, ExpertsSpec, GateUp, Joined, LayerSpec, MlpSpec, Name,
-    NormSpec, Op, OutputGate, PositionScale, RouterNorm,
+    Activation, AttentionSpec, Branch, ClampedGate, ExpertsSpec, GateUp, Joined, LayerSpec,
+    MlpSpec, Name, NormSpec, Op, OutputGate, PositionScale, RouterNorm,
 };
 use super::whole::ModelSpec;
 
@@ -131,14 +131,20 @@ impl ModelSpec {
             let expected = if head_norm.width == all { all } else { it.head_dim };
             norm("width of a norm of queries or keys", head_norm, expected)?;
         }
+        number("eps of a norm of turned heads", it.turned_norm.unwrap_or(1.0), LEAST, 1.0)?;
         number("eps of a norm of values", it.value_norm.unwrap_or(1.0), LEAST, 1.0)?;
         number("scale", it.scale, LEAST, limit::FACTOR)?;
-        if let Some(PositionScale { beta, span }) = it.query_scale {
+        if let Some(PositionScale { beta, span, first }) = it.query_scale {
+            size("number of the first position", first, 0, 1)?;
             factor("growth of queries", beta)?;
             number("positions before queries grow", span, 1.0, limit::FACTOR)?;
         }
         number("softcap", it.softcap.unwrap_or(1.0), LEAST, limit::FACTOR)?;
+        if let Some(sinks) = &it.sinks {
+            name("sinks of attention", sinks)?;
+        }
         size("window", it.window.unwrap_or(1), 1, limit::POSITIONS)?;
+        size("segment", it.segment.unwrap_or(1), 1, limit::POSITIONS)?;
         self.turns(it.rotation, it.head_dim)
     }
 
@@ -287,6 +293,13 @@ impl ModelSpec {
         if let Some(numbers) = &it.activation_numbers {
             name("numbers of an activation", numbers)?;
         }
+        if let Some(ClampedGate { alpha, limit }) = it.clamped {
+            if it.activation != Activation::Silu || matches!(it.gate_up, GateUp::Plain(_)) {
+                return Err(Fault::ClampedGate);
+            }
+            number("alpha of a clamped gate", alpha.into(), LEAST, limit::FACTOR)?;
+            number("limit of a clamped gate", limit.into(), LEAST, limit::FACTOR)?;
+        }
         if let Some(gate) = &it.output_gate {
             name("module of an output's gate", gate)?;
         }
@@ -305,6 +318,10 @@ impl ModelSpec {
         name("module of the router", &router.path)?;
         if let Some(own) = &it.norm {
             norm("width of the norm of experts", own, self.hidden_size)?;
+        }
+        let changed = router.correction.is_some() || router.groups.is_some();
+        if router.scores.are_of_chosen() && (changed || router.renormalise.is_some()) {
+            return Err(Fault::ScoresOfChosen);
         }
         if let Some(RouterNorm { scale, factor, eps }) = &router.norm {
             name("scale of the router", scale)?;
@@ -389,7 +406,7 @@ fn rotation(RotationSpec { rope, dim, pairs: _ }: &RotationSpec) -> Result<(), F
             divisor("factor", factor)?;
             divisor("low_freq_factor", low)?;
             divisor("high_freq_factor", high)?;
-            divisor("high_freq_factor − low_freq_factor", high - low)?;
+            number("high_freq_factor − low_freq_factor", high - low, 0.0, limit::FACTOR)?;
             divisor("original_max_position", original_max_position)
         }
     }

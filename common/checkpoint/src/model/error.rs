@@ -98,6 +98,10 @@ pub enum Fault {
     HeadsNotDivisible { heads: usize, kv_heads: usize },
     #[error("an activation with numbers of its own is where it cannot be, or has none")]
     ActivationNumbers,
+    #[error("a gate that is clamped is where there is none, or has another activation than SiLU")]
+    ClampedGate,
+    #[error("scores of those chosen alone cannot be corrected, grouped or divided by their sum")]
+    ScoresOfChosen,
     #[error("a sum, or an operation with norms of its own, is where it cannot be")]
     SumOfSums,
     #[error("rotation is {rotation}, there are {rotations}")]

@@ -33,6 +33,9 @@ pub struct ExpertsSpec {
 pub struct RouterSpec {
     /// The matrix's module, below the layer.
     pub path: Name,
+    /// Whether it has a bias.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub bias: bool,
     /// What rows go through before it.
     #[serde(default, skip_serializing_if = "is_default")]
     pub norm: Option<RouterNorm>,
@@ -48,6 +51,9 @@ pub struct RouterSpec {
     pub renormalise: Option<f32>,
     /// What the weights are multiplied with then.
     pub multiplier: f32,
+    /// Whether they multiply what experts get, and not what these make of it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub weighs_inputs: bool,
     /// Name of a tensor `[count]`, below the layer: what each expert's weight is multiplied with.
     #[serde(default, skip_serializing_if = "is_default")]
     pub expert_scale: Option<Name>,
@@ -73,6 +79,10 @@ pub enum RouterScores {
     Softmax,
     /// The sigmoid of each.
     Sigmoid,
+    /// The softmax over those that are chosen, which are those with the largest products,
+    SoftmaxOfChosen,
+    /// and the sigmoid of each of these.
+    SigmoidOfChosen,
 }
 
 /// A number for each expert, stored by itself.
@@ -96,10 +106,17 @@ pub struct RouterGroups {
     pub chosen: usize,
 }
 
+impl RouterScores {
+    /// Whether experts are chosen by the products themselves, and scores are made of theirs alone.
+    pub fn are_of_chosen(self) -> bool {
+        matches!(self, RouterScores::SoftmaxOfChosen | RouterScores::SigmoidOfChosen)
+    }
+}
+
 impl ExpertsSpec {
     /// The router's matrix.
     pub fn router(&self) -> LinearSpec {
-        linear(&self.router.path, self.count, self.expert.hidden_size, false)
+        linear(&self.router.path, self.count, self.expert.hidden_size, self.router.bias)
     }
 
     /// The expert of this number, its modules below the layer.

@@ -45,8 +45,8 @@ pub use recurrent::{ConvolutionSpec, DeltaInputs, DeltaSpec, MambaSpec, ShortCon
 pub(crate) use required::Required;
 pub use rotation::{Rope, RopeScaling, RotaryPairs, RotationSpec};
 pub use spec::{
-    Activation, AttentionSpec, Branch, CorrectionSpec, ExpertsSpec, GateUp, Joined, Kept,
-    LayerSpec, LinearSpec, MlpSpec, Name, NormKind, NormSpec, NormedSpec, Op, OutputGate,
+    Activation, AttentionSpec, Branch, ClampedGate, CorrectionSpec, ExpertsSpec, GateUp, Joined,
+    Kept, LayerSpec, LinearSpec, MlpSpec, Name, NormKind, NormSpec, NormedSpec, Op, OutputGate,
     PositionScale, RouterGroups, RouterNorm, RouterScores, RouterSpec, TensorKind, TensorSpec,
 };
 pub use stacked::{ExpertSlice, unstack};

@@ -26,6 +26,9 @@ pub struct MlpSpec {
     /// What the gate is multiplied with before that, if anything.
     #[serde(default, skip_serializing_if = "is_default")]
     pub gate_multiplier: Option<f32>,
+    /// What is made of gate and up instead of `activation(gate) · up`, if anything.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub clamped: Option<ClampedGate>,
     /// Module of a matrix `[1, hidden_size]`: the result is multiplied with the sigmoid of its product with the input.
     #[serde(default, skip_serializing_if = "is_default")]
     pub output_gate: Option<Name>,
@@ -39,6 +42,17 @@ pub enum GateUp {
     Gated(Joined<2>),
     /// Up alone: its module.
     Plain(Name),
+}
+
+/// `g / (1 + e^(−alpha · g)) · (u + 1)` of a gate `g`, at most `limit`, and up `u`, between `−limit` and `limit`
+/// (`GptOssExperts` in Hugging Face transformers).
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClampedGate {
+    /// What the gate is multiplied with in the exponent.
+    pub alpha: f32,
+    /// What bounds gate and up.
+    pub limit: f32,
 }
 
 /// A function of each number.

@@ -209,10 +209,19 @@ fn rotation(
                 None => inside(name, 0.0, most)?,
             };
             let low_freq_factor = required("low_freq_factor", 0.0)?;
+            let high_freq_factor = required("high_freq_factor", 0.0)?;
+            if high_freq_factor < low_freq_factor {
+                return Err(ConfigError::OutOfRange {
+                    field: format!("{field}.high_freq_factor"),
+                    found: high_freq_factor.to_string(),
+                    least: low_freq_factor.to_string(),
+                    most: most.to_string(),
+                });
+            }
             RopeScaling::Llama3 {
                 factor: required("factor", 0.0)?,
                 low_freq_factor,
-                high_freq_factor: required("high_freq_factor", low_freq_factor)?,
+                high_freq_factor,
                 original_max_position: original.unwrap_or(max_position_embeddings as f64),
             }
         }

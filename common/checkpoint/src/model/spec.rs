@@ -10,7 +10,7 @@ pub use super::experts::{
 };
 use super::kv::KvDtype;
 use super::latent::LatentSpec;
-pub use super::network::{Activation, GateUp, MlpSpec};
+pub use super::network::{Activation, ClampedGate, GateUp, MlpSpec};
 pub use super::parts::{Joined, LinearSpec, Name, NormKind, NormSpec, TensorKind, TensorSpec};
 pub(super) use super::parts::{is_default, linear, parameter};
 use super::recurrent::{ConvolutionSpec, DeltaSpec, MambaSpec, ShortConvolutionSpec};
@@ -105,6 +105,9 @@ pub struct AttentionSpec {
     /// Whether these come after the rotation.
     #[serde(default, skip_serializing_if = "is_default")]
     pub qk_norm_after_rotation: bool,
+    /// Epsilon of a norm over each head of queries and keys after the rotation, which has no weight.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub turned_norm: Option<f64>,
     /// Epsilon of a norm over each head of the values, which has no weight.
     #[serde(default, skip_serializing_if = "is_default")]
     pub value_norm: Option<f64>,
@@ -119,8 +122,15 @@ pub struct AttentionSpec {
     /// What queries are multiplied with, by their position.
     #[serde(default, skip_serializing_if = "is_default")]
     pub query_scale: Option<PositionScale>,
+    /// Name of a tensor `[heads]`, below the layer: of each head a score beside those of its positions, which takes a part of
+    /// the softmax and has no value (arXiv:2309.17453).
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub sinks: Option<Name>,
     /// Positions that a row sees, its own included; `None` for all.
     pub window: Option<usize>,
+    /// Positions in a segment, the first of which begins at 0, if a row sees none of earlier segments.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub segment: Option<usize>,
     /// Which of the model's rotations turns queries and keys; `None` for layers that know no positions (NoPE,
     /// arXiv:2305.19466).
     pub rotation: Option<usize>,
@@ -141,8 +151,8 @@ pub enum OutputGate {
     },
 }
 
-/// A factor that grows with the position: `1 + beta · ln(1 + ⌊position / span⌋)` (`get_llama_4_attn_scale` in Hugging Face
-/// transformers, after arXiv:2501.19399).
+/// A factor that grows with the position: `1 + beta · ln(1 + ⌊(position + first) / span⌋)` (`get_llama_4_attn_scale` in Hugging
+/// Face transformers, after arXiv:2501.19399).
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PositionScale {
@@ -150,6 +160,9 @@ pub struct PositionScale {
     pub beta: f64,
     /// So many positions from the first on have the factor 1.
     pub span: f64,
+    /// The number of the first position: 0, or 1 where they are counted from one.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub first: usize,
 }
 
 /// What a layer keeps of a sequence, in numbers.
@@ -198,6 +211,11 @@ impl AttentionSpec {
         Some(linear(module, gates, self.hidden_size, false))
     }
 
+    /// The scores beside those of positions.
+    pub fn sinks(&self) -> Option<TensorSpec> {
+        Some(parameter(self.sinks.as_ref()?, self.heads as u64))
+    }
+
     /// The projection of the weighted values.
     pub fn output(&self) -> LinearSpec {
         linear(&self.output, self.hidden_size, self.q_dim(), self.output_bias)
@@ -223,7 +241,7 @@ impl AttentionSpec {
 impl PositionScale {
     /// The factor of a position.
     pub fn at(&self, position: usize) -> f32 {
-        let spans = (position as f64 / self.span).floor();
+        let spans = ((position as f64 + self.first as f64) / self.span).floor();
         (1.0 + self.beta * (1.0 + spans).ln()) as f32
     }
 }
@@ -288,7 +306,8 @@ impl Op {
             Op::Delta(it) => it.parameters().collect(),
             Op::Mamba(it) => it.parameters().collect(),
             Op::Mlp(it) => it.activation_numbers().into_iter().flatten().collect(),
-            Op::Attention(_) | Op::Latent(_) => Vec::new(),
+            Op::Attention(it) => it.sinks().into_iter().collect(),
+            Op::Latent(_) => Vec::new(),
             Op::Sum(parts) => parts.iter().flat_map(Op::parameters).collect(),
             Op::Normed(it) => it.op.parameters(),
         }
@@ -317,7 +336,8 @@ impl LayerSpec {
     pub fn narrowed(&self, share: f64, granule: usize) -> LayerSpec {
         self.with_ops(|op| match op {
             Op::Attention(it) => {
-                Op::Attention(AttentionSpec { window: None, ..it.narrowed(share) })
+                let (window, segment) = (None, None);
+                Op::Attention(AttentionSpec { window, segment, ..it.narrowed(share) })
             }
             Op::Latent(it) => Op::Latent(it.narrowed(share)),
             Op::ShortConvolution(it) => Op::ShortConvolution(it.clone()), // As wide as hidden states.

@@ -154,8 +154,8 @@ refuses! {
         E::Missing { .. }, "rope_scaling.factor";
     refuses_linear_without_a_factor: with(llama(), json!({"rope_scaling": {"type": "linear"}})),
         E::Missing { .. }, "rope_scaling.factor";
-    refuses_equal_llama3_frequencies: with(llama(), json!({"rope_scaling":
-        {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4.0, "high_freq_factor": 4.0}})),
+    refuses_llama3_frequencies_that_cross: with(llama(), json!({"rope_scaling":
+        {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4.0, "high_freq_factor": 3.5}})),
         E::OutOfRange { .. }, "high_freq_factor";
     refuses_rope_per_layer_type: with(llama(), json!({"rope_parameters":
         {"full_attention": {"rope_type": "default"}}})), E::Unsupported { .. }, "rope_parameters";

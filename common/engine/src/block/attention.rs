@@ -21,8 +21,11 @@ pub(crate) struct Attention<D: Device> {
     no_bias: Vec<f32>,
     /// Norms of queries and keys.
     qk_norm: Option<[D::Norm; 2]>,
-    /// That of values, which has no weight.
+    /// That of queries and keys after the rotation, and that of values, which have no weights.
+    turned_norm: Option<D::Norm>,
     v_norm: Option<D::Norm>,
+    /// Of each head, a score beside those of positions.
+    sinks: Option<Vec<f32>>,
     spec: AttentionSpec,
     attending: Attending,
     kept: D::Kept,
@@ -43,6 +46,8 @@ impl<D: Device> Attention<D> {
             loader.device.norm_weight(vec![1.0; spec.head_dim], NormKind::Rms, eps as f32)
         };
         let v_norm = spec.value_norm.map(ones).transpose()?;
+        let turned_norm = spec.turned_norm.map(ones).transpose()?;
+        let sinks = spec.sinks().map(|tensor| loader.parameter(&tensor)).transpose()?;
         let o_proj = linear(&spec.output())?;
         loader.device.precede(&mut q_proj, &[&o_proj]);
         let attending = Attending::from(spec);
@@ -59,7 +64,9 @@ impl<D: Device> Attention<D> {
             g_proj,
             no_bias,
             qk_norm,
+            turned_norm,
             v_norm,
+            sinks,
             spec,
             attending,
             kept,
@@ -122,6 +129,9 @@ impl<D: Device> Attention<D> {
         if self.spec.qk_norm_after_rotation {
             (q, k) = self.normed(device, q, k)?;
         }
+        if let Some(norm) = &self.turned_norm {
+            (q, k) = (device.norm(norm, &q)?, device.norm(norm, &k)?);
+        }
         if let Some(scale) = self.spec.query_scale {
             let factors: Vec<f32> = step.rows.iter().map(|row| scale.at(row.position)).collect();
             if factors.iter().any(|factor| *factor != 1.0) {
@@ -130,7 +140,8 @@ impl<D: Device> Attention<D> {
         }
         device.keep(&mut self.kept, step, &k, Some(&v))?;
         drop((k, v));
-        let attended = device.attend(&self.kept, &self.attending, step, &q)?;
+        let sinks = self.sinks.as_deref();
+        let attended = device.attend(&self.kept, &self.attending, step, &q, sinks)?;
         drop(q);
         let attended = match gate {
             Some(gate) => device.multiply(attended, &gate)?,

@@ -30,7 +30,9 @@ struct Choice {
     correction: Option<Vec<f32>>,
     /// What each expert's weight is multiplied with.
     scale: Option<Vec<f32>>,
-    /// How many experts a row goes to.
+    /// How many experts there are,
+    count: usize,
+    /// and how many of them a row goes to.
     chosen: usize,
 }
 
@@ -50,7 +52,8 @@ impl<D: Device> Experts<D> {
         let experts = (0..spec.count).map(expert).collect::<Result<Vec<_>, Error>>()?;
         let correction = spec.correction().map(|tensor| loader.parameter(&tensor)).transpose()?;
         let scale = spec.expert_scale().map(|tensor| loader.parameter(&tensor)).transpose()?;
-        let choice = Choice { router: spec.router.clone(), correction, scale, chosen: spec.chosen };
+        let &ExpertsSpec { count, chosen, .. } = spec;
+        let choice = Choice { router: spec.router.clone(), correction, scale, count, chosen };
         let router_norm = match (&spec.router.norm, spec.router_scale()) {
             (Some(norm), Some(tensor)) => {
                 let mut weight = loader.parameter(&tensor)?;
@@ -85,42 +88,79 @@ impl<D: Device> Experts<D> {
         let [products] = device.linear([&self.router], seen, &unrounded)?; // [rows, experts]
         let normed = normed(&self.norm)?;
         let hidden = normed.as_ref().unwrap_or(hidden);
-        let scores = match self.choice.router.scores {
-            RouterScores::Softmax => device.softmax(products)?,
-            RouterScores::Sigmoid => {
-                device.values(device.activate(Activation::Sigmoid, products)?)?
-            }
-        };
-        let shares = self.shares(&scores);
-        drop(scores);
+        let shares = self.choice.shares(device, products)?;
         let mut sums = device.zeros_like(hidden)?;
         for (expert, Share { rows, weights }) in self.experts.iter().zip(shares) {
             if rows.is_empty() {
                 continue;
             }
             device.apart(|| {
-                let gathered = device.gather(hidden, &rows)?;
+                let mut gathered = device.gather(hidden, &rows)?;
+                let mut weights = weights;
+                if self.choice.router.weighs_inputs {
+                    gathered = device.scale_rows(gathered, &weights)?;
+                    weights.fill(1.0);
+                }
                 let results = expert.forward(device, &gathered, &kinds.select(&rows))?;
                 device.scatter_add(&mut sums, &rows, &weights, &results)
             })?;
         }
         Ok(sums)
     }
-
-    /// Each expert's rows in a step with these scores, `[rows, experts]`, and the rows' weights.
-    fn shares(&self, scores: &[f32]) -> Vec<Share> {
-        let mut shares: Vec<Share> = self.experts.iter().map(|_| Share::default()).collect();
-        for (row, scores) in scores.chunks_exact(self.experts.len()).enumerate() {
-            for (expert, weight) in self.choice.of(scores) {
-                shares[expert].rows.push(row);
-                shares[expert].weights.push(weight);
-            }
-        }
-        shares
-    }
 }
 
 impl Choice {
+    /// Each expert's rows in a step with these products, `[rows, experts]`, and the rows' weights.
+    fn shares<D: Device>(&self, device: &D, products: D::Rows) -> Result<Vec<Share>, Error> {
+        let mut shares: Vec<Share> = (0..self.count).map(|_| Share::default()).collect();
+        let mut give = |row: usize, (expert, weight): (usize, f32)| {
+            shares[expert].rows.push(row);
+            shares[expert].weights.push(weight);
+        };
+        let scores = match self.router.scores {
+            RouterScores::Softmax => device.softmax(products)?,
+            RouterScores::Sigmoid => sigmoid(device, products)?,
+            RouterScores::SoftmaxOfChosen | RouterScores::SigmoidOfChosen => {
+                let of_rows = self.of_chosen(device, &device.values(products)?)?;
+                let rows = (0..).flat_map(|row| std::iter::repeat_n(row, self.chosen));
+                rows.zip(of_rows).for_each(|(row, it)| give(row, it));
+                return Ok(shares);
+            }
+        };
+        for (row, scores) in scores.chunks_exact(self.count).enumerate() {
+            self.of(scores).into_iter().for_each(|it| give(row, it));
+        }
+        Ok(shares)
+    }
+
+    /// The experts of rows with these products, those of a row behind each other, where only those that are chosen, by their
+    /// products, have scores: these are made as all scores are, so that they have the same bits everywhere.
+    fn of_chosen<D: Device>(
+        &self,
+        device: &D,
+        products: &[f32],
+    ) -> Result<Vec<(usize, f32)>, Error> {
+        let best = |products: &[f32]| descending(products).into_iter().take(self.chosen);
+        let rows = products.chunks_exact(self.count);
+        let chosen: Vec<usize> = rows.clone().flat_map(best).collect();
+        let of_row = |(products, chosen): (&[f32], &[usize])| -> Vec<f32> {
+            chosen.iter().map(|&expert| products[expert]).collect()
+        };
+        let products = rows.zip(chosen.chunks(self.chosen)).flat_map(of_row).collect();
+        let products = device.rows(products, self.chosen)?;
+        let scores = match self.router.scores {
+            RouterScores::SoftmaxOfChosen => device.softmax(products)?,
+            _ => sigmoid(device, products)?,
+        };
+        let weight = |(expert, score)| (expert, score * self.multiplier(expert));
+        Ok(chosen.into_iter().zip(scores).map(weight).collect())
+    }
+
+    /// What the weight of an expert is multiplied with.
+    fn multiplier(&self, expert: usize) -> f32 {
+        self.router.multiplier * self.scale.as_ref().map_or(1.0, |scale| scale[expert])
+    }
+
     /// The experts of a row with these scores, the best first, each with its weight. Of equal experts the first is chosen.
     fn of(&self, scores: &[f32]) -> Vec<(usize, f32)> {
         let mut corrected = scores.to_vec();
@@ -139,6 +179,11 @@ impl Choice {
             |expert: usize| scores[expert] / divisor * self.router.multiplier * scale(expert);
         order.into_iter().map(|expert| (expert, weight(expert))).collect()
     }
+}
+
+/// The sigmoid of each number, brought back.
+fn sigmoid<D: Device>(device: &D, x: D::Rows) -> Result<Vec<f32>, Error> {
+    device.values(device.activate(Activation::Sigmoid, x)?)
 }
 
 /// Indices of the largest first.
@@ -169,15 +214,17 @@ mod tests {
     fn choice(renormalise: bool) -> Choice {
         let router = RouterSpec {
             path: "gate".into(),
+            bias: false,
             scores: RouterScores::Softmax,
             correction: None,
             groups: None,
             renormalise: renormalise.then_some(0.0),
             multiplier: 1.0,
+            weighs_inputs: false,
             norm: None,
             expert_scale: None,
         };
-        Choice { router, correction: None, scale: None, chosen: 2 }
+        Choice { router, correction: None, scale: None, count: 4, chosen: 2 }
     }
 
     fn chosen(renormalise: bool, probabilities: &[f32]) -> Vec<(usize, f32)> {
@@ -194,6 +241,36 @@ mod tests {
         assert_eq!(corrected.of(&scores), weights);
         corrected.router.renormalise = Some(2.0);
         assert_eq!(corrected.of(&scores), [(0, 0.125 / 2.0 * 2.5), (1, 0.5 / 2.0 * 2.5)]);
+    }
+
+    #[test]
+    fn those_chosen_by_their_products_share_what_all_would() {
+        let options = crate::EngineOptions { threads: 1, ..crate::EngineOptions::new(1) };
+        let device = crate::device::cpu::Cpu::new(&options).unwrap();
+        let of = |scores: RouterScores, products: Vec<f32>| {
+            let mut choice = choice(false);
+            choice.router.scores = scores;
+            choice.router.multiplier = 2.0;
+            let products = device.rows(products, 4).unwrap();
+            let shares = choice.shares(&device, products).unwrap();
+            shares.into_iter().map(|share| (share.rows, share.weights)).collect::<Vec<_>>()
+        };
+        // Two rows; of sigmoids of the second's first two, f32 knows no larger one.
+        let products = vec![1.0, -2.0, 3.0, 0.5, 40.0, 30.0, 41.0, -1.0];
+        let found = of(RouterScores::SigmoidOfChosen, products.clone());
+        let rows = |found: &[(Vec<usize>, Vec<f32>)]| -> Vec<Vec<usize>> {
+            found.iter().map(|(rows, _)| rows.clone()).collect()
+        };
+        assert_eq!(rows(&found), [vec![0, 1], vec![], vec![0, 1], vec![]]);
+        let near = |found: f32, expected: f64| (f64::from(found) - expected).abs() < 1e-6;
+        let sigmoid = |x: f64| 2.0 / (1.0 + (-x).exp());
+        assert!(near(found[0].1[0], sigmoid(1.0)) && near(found[2].1[0], sigmoid(3.0)));
+        assert_eq!((found[0].1[1], found[2].1[1]), (2.0, 2.0));
+        let found = of(RouterScores::SoftmaxOfChosen, products);
+        assert_eq!(rows(&found), [vec![0, 1], vec![], vec![0, 1], vec![]]);
+        let part = |x: f64, other: f64| 2.0 / (1.0 + (other - x).exp());
+        assert!(near(found[0].1[0], part(1.0, 3.0)) && near(found[2].1[0], part(3.0, 1.0)));
+        assert!(near(found[0].1[1], part(40.0, 41.0)) && near(found[2].1[1], part(41.0, 40.0)));
     }
 
     #[test]

@@ -118,7 +118,7 @@ impl<D: Device> Latent<D> {
         let plain = by_head(device, &self.keys, &plain, (plain_dim, rank), step)?;
         let queries = device.join(&[(&plain, rank), (&turning, rotary_dim)])?; // [rows, heads × kept_dim]
         drop((plain, turning));
-        let attended = device.attend(&self.kept, &self.attending, step, &queries)?;
+        let attended = device.attend(&self.kept, &self.attending, step, &queries, None)?;
         drop(queries);
         let latents = device.columns(&attended, kept_dim, 0..rank)?; // [rows, heads × rank]
         drop(attended);

@@ -1,6 +1,6 @@
 //! The feed-forward network of a layer.
 
-use cake_checkpoint::{Activation, MlpSpec, TensorSpec};
+use cake_checkpoint::{Activation, ClampedGate, MlpSpec, TensorSpec};
 
 use crate::batch::RowKinds;
 use crate::device::{Device, Xielu};
@@ -15,6 +15,7 @@ pub(crate) struct Mlp<D: Device> {
     activation: Activation,
     xielu: Option<Xielu>,
     gate_multiplier: Option<f32>,
+    clamped: Option<ClampedGate>,
     output_gate: Option<D::Weight>,
 }
 
@@ -48,10 +49,10 @@ impl<D: Device> Mlp<D> {
         let output_gate = spec.output_gate();
         let output_gate =
             output_gate.map(|gate| loader.linear(&gate, Precision::Bf16x2)).transpose()?;
-        let &MlpSpec { activation, gate_multiplier, .. } = spec;
+        let &MlpSpec { activation, gate_multiplier, clamped, .. } = spec;
         let numbers = spec.activation_numbers();
         let xielu = numbers.map(|numbers| xielu(loader, &numbers)).transpose()?;
-        Ok(Mlp { inner, down_proj, activation, xielu, gate_multiplier, output_gate })
+        Ok(Mlp { inner, down_proj, activation, xielu, gate_multiplier, clamped, output_gate })
     }
 
     /// The first products of a step.
@@ -80,7 +81,10 @@ impl<D: Device> Mlp<D> {
                 if let Some(multiplier) = self.gate_multiplier {
                     gate = device.scale(gate, multiplier)?;
                 }
-                device.gate(self.activation, gate, up)?
+                match self.clamped {
+                    Some(of) => device.clamped(of, gate, up)?,
+                    None => device.gate(self.activation, gate, up)?,
+                }
             }
             Inner::Plain(up) => {
                 let [up] = device.linear([up], hidden, kinds)?;

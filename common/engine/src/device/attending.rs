@@ -17,8 +17,12 @@ pub(crate) struct Attending {
     pub(crate) scale: f64,
     /// What bounds them then: `softcap · tanh(score / softcap)`.
     pub(crate) softcap: Option<f64>,
+    /// Whether each head has a score beside those of its positions, which has no value.
+    pub(crate) has_sinks: bool,
     /// Positions that a row sees, its own included; `None` for all.
     pub(crate) window: Option<usize>,
+    /// Positions in a segment, if a row sees none of earlier segments.
+    pub(crate) segment: Option<usize>,
 }
 
 impl Attending {
@@ -26,12 +30,22 @@ impl Attending {
     pub(crate) fn q_dim(&self) -> usize {
         self.heads * self.head_dim
     }
+
+    /// The first position that a row at `position` sees; the last one is its own.
+    pub(crate) fn first_seen(&self, position: usize) -> usize {
+        let in_window = self.window.map_or(0, |window| (position + 1).saturating_sub(window));
+        let in_segment = self.segment.map_or(0, |segment| position - position % segment.max(1));
+        in_window.max(in_segment)
+    }
 }
 
 impl From<&AttentionSpec> for Attending {
     fn from(spec: &AttentionSpec) -> Self {
-        let &AttentionSpec { heads, kv_heads, head_dim, scale, softcap, window, .. } = spec;
-        Self { heads, kv_heads, head_dim, keys_alone: false, scale, softcap, window }
+        let &AttentionSpec { heads, kv_heads, head_dim, scale, softcap, window, segment, .. } =
+            spec;
+        let has_sinks = spec.sinks.is_some();
+        let keys_alone = false;
+        Self { heads, kv_heads, head_dim, keys_alone, scale, softcap, has_sinks, window, segment }
     }
 }
 
@@ -40,7 +54,16 @@ impl From<&LatentSpec> for Attending {
     fn from(spec: &LatentSpec) -> Self {
         let (head_dim, scale) = (spec.kept_dim(), spec.scale);
         let (kv_heads, keys_alone) = (1, true);
-        let (softcap, window) = (None, None);
-        Self { heads: spec.heads, kv_heads, head_dim, keys_alone, scale, softcap, window }
+        Self {
+            heads: spec.heads,
+            kv_heads,
+            head_dim,
+            keys_alone,
+            scale,
+            softcap: None,
+            has_sinks: false,
+            window: None,
+            segment: None,
+        }
     }
 }

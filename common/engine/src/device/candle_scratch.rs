@@ -24,7 +24,10 @@ fn product_bytes(inputs: u64, rows: u64) -> u64 {
 fn attention_bytes(spec: &Attending, rows: usize, context: usize, _: usize) -> u64 {
     let (rows, context, width) = (rows as u64, context as u64, spec.q_dim() as u64);
     let past = context.saturating_mul(width).saturating_mul(6);
-    let scores = rows.saturating_mul(context).saturating_mul(6 * spec.heads as u64 + 3);
+    // With sinks, what is one wider than the context, and what is left of it.
+    let (sinks, times) = if spec.has_sinks { (1, 8) } else { (0, 6) };
+    let seen = context.saturating_add(sinks);
+    let scores = rows.saturating_mul(seen).saturating_mul(times * spec.heads as u64 + 3);
     let queries = rows.saturating_mul(width).saturating_mul(6);
     let floats = [past, scores, queries].into_iter().fold(0, u64::saturating_add);
     floats.saturating_mul(F32_BYTES)

@@ -16,7 +16,7 @@ pub(crate) use recurrent::{Convolution, Recurrence, Recurring};
 use std::ops::Range;
 use std::sync::Arc;
 
-use cake_checkpoint::{Activation, NormKind};
+use cake_checkpoint::{Activation, ClampedGate, NormKind};
 
 use crate::batch::RowKinds;
 use crate::error::Error;
@@ -147,13 +147,14 @@ pub(crate) trait Device: Send + Sync {
     ) -> Result<(), Error>;
 
     /// Attention of `queries`, `[rows, heads × head_dim]`, over what is kept of each row's past: the weighted values, of
-    /// the same shape.
+    /// the same shape. `sinks`, `[heads]`, are the scores beside those of positions, where there are such.
     fn attend(
         &self,
         kept: &Self::Kept,
         spec: &Attending,
         step: &Step<'_>,
         queries: &Self::Rows,
+        sinks: Option<&[f32]>,
     ) -> Result<Self::Rows, Error>;
 
     /// Reserves memory for what a convolution keeps.
@@ -211,6 +212,14 @@ pub(crate) trait Device: Send + Sync {
     fn gate(
         &self,
         activation: Activation,
+        gate: Self::Rows,
+        up: Self::Rows,
+    ) -> Result<Self::Rows, Error>;
+
+    /// What a clamped gate makes of gate and up, elementwise.
+    fn clamped(
+        &self,
+        of: ClampedGate,
         gate: Self::Rows,
         up: Self::Rows,
     ) -> Result<Self::Rows, Error>;

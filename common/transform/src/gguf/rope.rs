@@ -17,7 +17,7 @@ pub(super) fn divisors(rotation: &RotationSpec) -> Option<Vec<f32>> {
         let turns = original_max_position * frequency / std::f64::consts::TAU;
         if turns > high_freq_factor {
             1.0
-        } else if turns < low_freq_factor {
+        } else if turns <= low_freq_factor {
             factor
         } else {
             let kept = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor);

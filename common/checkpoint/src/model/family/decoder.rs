@@ -155,12 +155,15 @@ impl Decoder {
             output_bias: false,
             qk_norm: None,
             qk_norm_after_rotation: false,
+            turned_norm: None,
             value_norm: None,
             output_gate: None,
             scale: (self.head_dim as f64).powf(-0.5),
             softcap: None,
             query_scale: None,
+            sinks: None,
             window: None,
+            segment: None,
             rotation: Some(0),
         }
     }
@@ -223,6 +226,7 @@ impl Decoder {
             activation,
             activation_numbers: None,
             gate_multiplier: None,
+            clamped: None,
             output_gate: None,
         })
     }

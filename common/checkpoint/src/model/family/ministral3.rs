@@ -37,7 +37,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
         Some(beta) => {
             let span = "original_max_position_embeddings";
             let span = rotation.number(span, 0.0, limit::FACTOR)?;
-            Some(PositionScale { beta, span })
+            Some(PositionScale { beta, span, first: 0 })
         }
     };
     let mlp = decoder.mlp(fields)?;

@@ -47,11 +47,13 @@ impl Mixture {
 pub(super) fn softmax(path: &'static str, renormalise: bool) -> RouterSpec {
     RouterSpec {
         path: Name::Borrowed(path),
+        bias: false,
         scores: RouterScores::Softmax,
         correction: None,
         groups: None,
         renormalise: renormalise.then_some(0.0),
         multiplier: 1.0,
+        weighs_inputs: false,
         norm: None,
         expert_scale: None,
     }

@@ -199,7 +199,7 @@ fn ministral_3_runs_inside_of_what_sees_under_the_names_that_it_has_there() {
     assert_eq!(mistral.layer_prefix, "language_model.model.layers.");
     assert_eq!(mistral.head, "language_model.lm_head.weight");
     let scale = attention(&mistral, 0).query_scale.unwrap();
-    assert_eq!(scale, PositionScale { beta: 0.3, span: 8.0 });
+    assert_eq!(scale, PositionScale { beta: 0.3, span: 8.0, first: 0 });
     assert_eq!((scale.at(7), scale.at(8)), (1.0, (1.0 + 0.3 * 2f64.ln()) as f32));
     let none = with(text["rope_parameters"].clone(), json!({"llama_4_scaling_beta": 0.0}));
     let none = with(text.clone(), json!({ "rope_parameters": none }));

@@ -69,20 +69,20 @@ fn another_version_is_told_from_what_is_malformed() {
 fn what_is_not_known_is_refused_by_its_name() {
     let text = String::from_utf8(golden("qwen3-moe").to_wire()).unwrap();
     for (known, unknown) in [
-        (r#"{"version":2,"#, r#"{"version":2,"sinks":1,"#),
-        (r#""hidden_size":"#, r#""sinks":1,"hidden_size":"#),
-        (r#""heads":"#, r#""sinks":1,"heads":"#),
-        (r#""chosen":"#, r#""sinks":1,"chosen":"#),
-        (r#""eps":"#, r#""sinks":1,"eps":"#),
-        (r#""theta":"#, r#""sinks":1,"theta":"#),
-        (r#""renormalise":"#, r#""sinks":1,"renormalise":"#),
-        (r#"{"attention":"#, r#"{"sinks":"#),
-        (r#""silu""#, r#""sinks""#),
+        (r#"{"version":2,"#, r#"{"version":2,"tides":1,"#),
+        (r#""hidden_size":"#, r#""tides":1,"hidden_size":"#),
+        (r#""heads":"#, r#""tides":1,"heads":"#),
+        (r#""chosen":"#, r#""tides":1,"chosen":"#),
+        (r#""eps":"#, r#""tides":1,"eps":"#),
+        (r#""theta":"#, r#""tides":1,"theta":"#),
+        (r#""renormalise":"#, r#""tides":1,"renormalise":"#),
+        (r#"{"attention":"#, r#"{"tides":"#),
+        (r#""silu""#, r#""tides""#),
     ] {
         assert!(text.contains(known), "{known} in {text}");
         let error = ModelSpec::from_wire(text.replacen(known, unknown, 1).as_bytes()).unwrap_err();
         assert!(
-            matches!(&error, SpecError::Json(it) if it.to_string().contains("sinks")),
+            matches!(&error, SpecError::Json(it) if it.to_string().contains("tides")),
             "{error}"
         );
     }
@@ -205,6 +205,7 @@ fn what_few_models_have_is_refused_by_its_name_too() {
         ("glm4-moe", format!("{mixture}/renormalise"), json!(-1.0), "sum of weights is -1"),
         ("glm4-moe", format!("{mixture}/correction/name"), json!(""), "correction of the router"),
         ("glm4-moe", format!("{mixture}/correction/axes"), json!(0), "axes of the correction is 0"),
+        ("glm4-moe", format!("{mixture}/scores"), json!("sigmoid_of_chosen"), "chosen alone"),
     ];
     for (name, place, value, words) in cases {
         let shown = format!("{name} {place} {value}");
@@ -238,8 +239,9 @@ fn stretched_rotations_divide_by_numbers_that_are_there() {
             assert!(error.contains(field), "{error}");
         }
     }
-    let error = sent("llama3-tied", &place("high_freq_factor"), json!(1.0)).unwrap_err();
-    assert!(error.to_string().contains("high_freq_factor − low_freq_factor is 0"), "{error}");
+    let error = sent("llama3-tied", &place("high_freq_factor"), json!(0.5)).unwrap_err();
+    assert!(error.to_string().contains("high_freq_factor − low_freq_factor is -0.5"), "{error}");
+    sent("llama3-tied", &place("high_freq_factor"), json!(1.0)).unwrap(); // Then nothing blends.
     let linear = json!({"linear": {"factor": 0.0}});
     let error = sent("llama", "/model/rotations/0/rope/scaling", linear).unwrap_err();
     assert!(error.to_string().contains("factor is 0"), "{error}");

@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use cake_checkpoint::Activation;
+use cake_checkpoint::{Activation, ClampedGate};
 
 use crate::device::Xielu;
 use crate::device::cpu::buffer::{Uninit, UninitVec};
@@ -41,6 +41,18 @@ fn activations(tier: Tier, activation: Activation, x: &[f32], up: Option<&[f32]>
     unsafe { out.assume_init() }
 }
 
+/// What a clamped gate makes of gate and up, elementwise.
+pub(crate) fn clamped(tier: Tier, function: ClampedGate, gate: &[f32], up: &[f32]) -> Vec<f32> {
+    assert_eq!(gate.len(), up.len(), "one up for each gate");
+    let mut out = UninitVec::new(gate.len());
+    by_rows(out.uninit(), LANES, |row, out| {
+        let (x, up) = (&gate[row * LANES..][..out.len()], &up[row * LANES..][..out.len()]);
+        tier.run(Activate { x, up: Some(up), out, function });
+    });
+    // SAFETY: as above.
+    unsafe { out.assume_init() }
+}
+
 /// xIELU of each number.
 pub(crate) fn xielu(tier: Tier, function: Xielu, x: &[f32]) -> Vec<f32> {
     let mut out = UninitVec::new(x.len());
@@ -55,6 +67,12 @@ pub(crate) fn xielu(tier: Tier, function: Xielu, x: &[f32]) -> Vec<f32> {
 /// An activation, sixteen numbers at once.
 trait Function: Copy {
     fn of<S: Simd>(self, simd: S, x: S::V) -> S::V;
+
+    /// What it is as a gate of `up`.
+    #[inline(always)]
+    fn with_up<S: Simd>(self, simd: S, x: S::V, up: S::V) -> S::V {
+        simd.mul(self.of(simd, x), up)
+    }
 }
 
 /// `x / (1 + exp(exponent))`.
@@ -124,6 +142,20 @@ impl Function for Xielu {
     }
 }
 
+impl Function for ClampedGate {
+    #[inline(always)]
+    fn of<S: Simd>(self, simd: S, x: S::V) -> S::V {
+        let x = simd.min(simd.splat(self.limit), x); // What is no number stays so.
+        through(simd, x, simd.mul(x, simd.splat(-self.alpha)))
+    }
+
+    #[inline(always)]
+    fn with_up<S: Simd>(self, simd: S, x: S::V, up: S::V) -> S::V {
+        let up = simd.max(simd.splat(-self.limit), simd.min(simd.splat(self.limit), up));
+        simd.mul(self.of(simd, x), simd.add(up, simd.splat(1.0)))
+    }
+}
+
 struct Activate<'a, F> {
     x: &'a [f32],
     up: Option<&'a [f32]>,
@@ -139,9 +171,9 @@ impl<F: Function> Kernel for Activate<'_, F> {
         let (xs, x_tail) = self.x.as_chunks::<LANES>();
         let (outs, out_tail) = self.out.as_chunks_mut::<LANES>();
         let (ups, up_tail) = self.up.map(|up| up.as_chunks::<LANES>()).unzip();
-        let value = |x: S::V, up: Option<S::V>| {
-            let value = self.function.of(simd, x);
-            up.map_or(value, |up| simd.mul(value, up))
+        let value = |x: S::V, up: Option<S::V>| match up {
+            None => self.function.of(simd, x),
+            Some(up) => self.function.with_up(simd, x, up),
         };
         for (index, (x, out)) in xs.iter().zip(outs).enumerate() {
             // By way of an array, which stays in a register: a store takes numbers that are set.
@@ -189,6 +221,28 @@ mod tests {
                     assert!(error <= 1e-6 * exact.abs() + least, "{activation:?}: {found} {exact}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_clamped_gate_agrees_with_f64_and_what_is_no_number_stays_so() {
+        let of = ClampedGate { alpha: 1.702, limit: 7.0 };
+        let mut random = Random::new(22);
+        for length in [1, 15, 16, 17, 100] {
+            let mut numbers = || (0..length).map(|_| random.signed() * 20.0).collect::<Vec<f32>>();
+            let (gate, up) = (numbers(), numbers());
+            for tier in Tier::all() {
+                for (i, found) in clamped(tier, of, &gate, &up).into_iter().enumerate() {
+                    let (g, u) = (f64::from(gate[i]).min(7.0), f64::from(up[i]).clamp(-7.0, 7.0));
+                    let exact = (u + 1.0) * g / (1.0 + (-f64::from(of.alpha) * g).exp());
+                    let error = (f64::from(found) - exact).abs();
+                    assert!(error <= 1e-6 * exact.abs() + 1e-12, "{tier:?}: {found} {exact}");
+                }
+            }
+        }
+        for tier in Tier::all() {
+            let found = clamped(tier, of, &[f32::NAN, 1.0, -1e30], &[1.0, f32::NAN, 1e30]);
+            assert!(found[0].is_nan() && found[1].is_nan() && found[2].abs() < 1e-6, "{found:?}");
         }
     }
 }

@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use cake_checkpoint::{Activation, NormKind};
+use cake_checkpoint::{Activation, ClampedGate, NormKind};
 
-use super::activation::{activated, gated, xielu};
+use super::activation::{activated, clamped, gated, xielu};
 use super::attention::{Attend, attend, attend_bytes};
 use super::elementwise::{add, layer_norm, rms_norm, rotate};
 use super::exponential::softmax;
@@ -171,15 +171,9 @@ impl Device for Cpu {
         spec: &Attending,
         step: &Step<'_>,
         queries: &Rows,
+        sinks: Option<&[f32]>,
     ) -> Result<Rows, Error> {
-        let call = Attend {
-            kv: kept.view(),
-            rows: &step.rows,
-            heads: spec.heads,
-            scale: spec.scale as f32,
-            softcap: spec.softcap.map(|softcap| softcap as f32),
-            window: spec.window,
-        };
+        let call = Attend { kv: kept.view(), rows: &step.rows, spec, sinks };
         Ok(queries.with(attend(self.tier, &call, &queries.values)))
     }
 
@@ -249,6 +243,10 @@ impl Device for Cpu {
 
     fn gate(&self, activation: Activation, gate: Rows, up: Rows) -> Result<Rows, Error> {
         Ok(gate.with(gated(self.tier, activation, &gate.values, &up.values)))
+    }
+
+    fn clamped(&self, of: ClampedGate, gate: Rows, up: Rows) -> Result<Rows, Error> {
+        Ok(gate.with(clamped(self.tier, of, &gate.values, &up.values)))
     }
 
     fn activate(&self, activation: Activation, x: Rows) -> Result<Rows, Error> {

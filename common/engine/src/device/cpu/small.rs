@@ -16,6 +16,7 @@ use super::isa::simd::Portable;
 use super::isa::tier::Tier;
 use super::pool::Pool;
 use crate::batch::AttendRow;
+use crate::device::Attending;
 use crate::options::Numerics;
 use crate::rope::Rotation;
 use crate::testing::{Random, product};
@@ -158,7 +159,19 @@ fn attention_over_blocks() {
     let rows: Vec<_> =
         (8..11).map(|position| AttendRow { position, blocks: &blocks, is_known: false }).collect();
     let q = numbers(&mut random, rows.len() * heads * head_dim);
-    let view = Attend { kv, rows: &rows, heads, scale: 0.5, softcap: None, window: None };
+    let spec = Attending {
+        heads,
+        kv_heads,
+        head_dim,
+        keys_alone: false,
+        scale: 0.5,
+        softcap: None,
+        has_sinks: true,
+        window: None,
+        segment: None,
+    };
+    let sinks = numbers(&mut random, heads);
+    let view = Attend { kv, rows: &rows, spec: &spec, sinks: Some(&sinks) };
     let found = both(|| attend(TIER, &view, &q));
     let mut expected = Vec::new();
     for (row, q) in rows.iter().zip(q.chunks_exact(heads * head_dim)) {
@@ -170,7 +183,7 @@ fn attention_over_blocks() {
                 (0.5 * q.iter().zip(key).map(|(q, k)| q * k).sum::<f32>()).exp()
             });
             let weights: Vec<f32> = weights.collect();
-            let total: f32 = weights.iter().sum();
+            let total = sinks[head].exp() + weights.iter().sum::<f32>();
             for element in 0..head_dim {
                 let sum: f32 = (0..=row.position)
                     .map(|position| weights[position] * values[at(position) + element])

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::batch::AttendRow;
+use crate::device::Attending;
 use crate::device::cpu::element::FloatType;
 
 /// The cached keys and values of one layer, each `[blocks, kv_heads, block_positions, head_dim]`.
@@ -57,14 +58,10 @@ pub(crate) struct Attend<'a> {
     pub(crate) kv: KvView<'a>,
     /// One per row.
     pub(crate) rows: &'a [AttendRow<'a>],
-    /// Query heads, a multiple of `kv.kv_heads`; consecutive ones share a head of the cache.
-    pub(crate) heads: usize,
-    /// What scores are multiplied with before the softmax.
-    pub(crate) scale: f32,
-    /// What bounds them then: `softcap · tanh(score / softcap)`.
-    pub(crate) softcap: Option<f32>,
-    /// How many positions a row sees, its own included; all of them if `None`.
-    pub(crate) window: Option<usize>,
+    /// Its heads, what scores go through, and which positions a row sees.
+    pub(crate) spec: &'a Attending,
+    /// Of each query head a score beside those of positions, which has no value.
+    pub(crate) sinks: Option<&'a [f32]>,
 }
 
 /// Positions whose softmax is taken at once. Part of the numerics.
@@ -76,13 +73,18 @@ pub(super) const TILE_QUERIES: usize = 64;
 impl Attend<'_> {
     /// The positions that a row at `position` sees.
     pub(super) fn seen(&self, position: usize) -> Range<usize> {
-        let end = position + 1;
-        self.window.map_or(0, |window| end.saturating_sub(window))..end
+        self.spec.first_seen(position)..position + 1
     }
 
     /// Query heads that share a head of the cache.
     pub(super) fn group(&self) -> usize {
-        self.heads / self.kv.kv_heads
+        self.spec.heads / self.kv.kv_heads
+    }
+
+    /// The sinks of the query heads that share a head of the cache.
+    pub(super) fn sinks(&self, kv_head: usize) -> Option<&[f32]> {
+        let group = self.group();
+        self.sinks.map(|sinks| &sinks[kv_head * group..][..group])
     }
 
     /// Rows in tiles of consecutive positions of one sequence.

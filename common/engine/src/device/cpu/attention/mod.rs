@@ -6,7 +6,8 @@
 //! - A score is one chain (the additions to one accumulator in order) over the elements of a head.
 //! - Positions are taken in spans of [`SPAN`], aligned to position 0. In each span the softmax is taken by itself: lane
 //!   `position % 16` of maximum and sum, values in order of position.
-//! - Spans are then merged in order. Any thread may compute a span, so that several can share the past of a single row.
+//! - Spans are then merged in order, and after them a sink, which takes its part of the sum alone. Any thread may compute a
+//!   span, so that several can share the past of a single row.
 
 mod call;
 mod state;
@@ -68,9 +69,11 @@ thread_local! {
 pub(crate) fn attend(tier: Tier, attend: &Attend<'_>, q: &[f32]) -> Vec<f32> {
     let kv_heads = attend.kv.kv_heads;
     let tiles = attend.tiles();
-    let width = attend.heads * attend.kv.head_dim;
+    let heads = attend.spec.heads;
+    let width = heads * attend.kv.head_dim;
     assert_eq!(q.len(), attend.rows.len() * width, "a query for each head of each row");
-    assert_eq!(attend.heads % kv_heads, 0, "the heads of a row are all in some group");
+    assert_eq!(heads % kv_heads, 0, "the heads of a row are all in some group");
+    assert!(attend.sinks.is_none_or(|sinks| sinks.len() == heads), "a sink for each head");
     let mut out = UninitVec::new(q.len());
     let mut tasks = tasks(attend, &tiles, out.uninit());
     let walk = |task: &Task<'_>, spans: Range<usize>, state: &mut State| {
@@ -79,13 +82,17 @@ pub(crate) fn attend(tier: Tier, attend: &Attend<'_>, q: &[f32]) -> Vec<f32> {
             tier.run(Walk { attend, rows, kv_head, q, spans, state, scratch });
         });
     };
+    let finish = |task: &mut Task<'_>, states: &[State]| {
+        let (head_dim, sinks) = (attend.kv.head_dim, attend.sinks(task.kv_head));
+        tier.run(Finish { states, head_dim, sinks, out: &mut task.out });
+    };
     let whole = |task: &mut Task<'_>| {
         let mut state = State::default();
         walk(task, attend.spans(&task.rows), &mut state);
-        tier.run(Finish { states: &[state], head_dim: attend.kv.head_dim, out: &mut task.out });
+        finish(task, &[state]);
     };
     let seen: usize = attend.rows.iter().map(|row| attend.seen(row.position).len()).sum();
-    if seen * attend.heads * attend.kv.head_dim < PARALLEL_WORK {
+    if seen * heads * attend.kv.head_dim < PARALLEL_WORK {
         tasks.iter_mut().for_each(whole);
     } else if tiles.len() * kv_heads >= TASKS_PER_THREAD * current_threads() {
         for_each_mut(&mut tasks, |_, task| whole(task));
@@ -99,7 +106,7 @@ pub(crate) fn attend(tier: Tier, attend: &Attend<'_>, q: &[f32]) -> Vec<f32> {
         let mut left = &states[..];
         for task in &mut tasks {
             let (states, others) = left.split_at(spans(task).len());
-            tier.run(Finish { states, head_dim: attend.kv.head_dim, out: &mut task.out });
+            finish(task, states);
             left = others;
         }
     }

@@ -62,6 +62,8 @@ impl State {
 pub(super) struct Finish<'a, 'b> {
     pub(super) states: &'a [State],
     pub(super) head_dim: usize,
+    /// `[group]`: scores of which only the exponentials count.
+    pub(super) sinks: Option<&'a [f32]>,
     /// One per row, `[group, head_dim]`.
     pub(super) out: &'a mut [&'b mut Uninit],
 }
@@ -89,12 +91,30 @@ impl Kernel for Finish<'_, '_> {
             "one for each head of each row, which are all written"
         );
         assert_eq!(state.sums.len(), queries * vectors, "all elements of each");
+        let group = queries / self.out.len().max(1);
         let heads = self.out.iter_mut().flat_map(|row| row.chunks_exact_mut(self.head_dim));
-        for ((out, sums), total) in heads.zip(state.sums.chunks_exact(vectors)).zip(&state.totals) {
-            let scale = 1.0 / total;
+        for (query, (out, sums)) in heads.zip(state.sums.chunks_exact(vectors)).enumerate() {
+            let scale = match self.sinks {
+                None => 1.0 / state.totals[query],
+                Some(sinks) => beside(simd, state, query, sinks[query % group]),
+            };
             for (out, sum) in out.iter_mut().zip(sums.as_flattened()) {
                 out.write(sum * scale);
             }
         }
     }
+}
+
+/// What the sums of a query are multiplied with where a sink takes its part of the softmax.
+#[inline(always)]
+fn beside<S: Simd>(simd: S, state: &State, query: usize, sink: f32) -> f32 {
+    let (largest, total) = (state.largest[query], state.totals[query]);
+    // So that a sink that is no number stays so, as a score does.
+    let most = if largest > sink { largest } else { sink };
+    let mut powers = [0.0; LANES];
+    powers[0] = largest - most;
+    powers[1] = sink - most;
+    let power = exp(simd, simd.load(&powers));
+    simd.store(power, &mut powers);
+    powers[0] / (total * powers[0] + powers[1])
 }

@@ -18,6 +18,8 @@ struct Case {
     head_dim: usize,
     heads: usize,
     window: Option<usize>,
+    segment: Option<usize>,
+    sinks: Option<Vec<f32>>,
     blocks: Vec<Vec<u32>>,
     /// One per row: position and sequence, an index into `blocks`.
     rows: Vec<(usize, usize)>,
@@ -54,7 +56,28 @@ impl Case {
         }
         let window = [None, Some(1 + random.below(12)), Some(600)][random.below(3)];
         let q = (0..rows.len() * heads * head_dim).map(|_| random.signed()).collect();
-        Case { keys, values, float, kv_heads, head_dim, heads, window, blocks, rows, q }
+        let (segment, sinks) = (None, None);
+        Case {
+            keys,
+            values,
+            float,
+            kv_heads,
+            head_dim,
+            heads,
+            window,
+            segment,
+            sinks,
+            blocks,
+            rows,
+            q,
+        }
+    }
+
+    /// The same with segments and sinks, of which some are larger than any score and some smaller.
+    fn with_more(self, random: &mut Random) -> Case {
+        let segment = [None, Some(1 + random.below(12)), Some(SPAN), Some(700)][random.below(4)];
+        let sinks = (0..self.heads).map(|_| random.signed() * 12.0).collect();
+        Case { segment, sinks: Some(sinks), ..self }
     }
 
     /// `rows` rows of one prompt from `first` on.
@@ -87,8 +110,18 @@ impl Case {
             kv_heads: self.kv_heads,
             head_dim: self.head_dim,
         };
-        let (heads, window, softcap) = (self.heads, self.window, None);
-        attend(tier, &Attend { kv, rows: &rows, heads, scale: 0.5, softcap, window }, q)
+        let spec = Attending {
+            heads: self.heads,
+            kv_heads: self.kv_heads,
+            head_dim: self.head_dim,
+            keys_alone: false,
+            scale: 0.5,
+            softcap: None,
+            has_sinks: self.sinks.is_some(),
+            window: self.window,
+            segment: self.segment,
+        };
+        attend(tier, &Attend { kv, rows: &rows, spec: &spec, sinks: self.sinks.as_deref() }, q)
     }
 
     /// Where a head of the cache starts, in elements.
@@ -105,9 +138,12 @@ impl Case {
             for head in 0..self.heads {
                 let kv_head = head / (self.heads / self.kv_heads);
                 let q = &self.q[(row * self.heads + head) * self.head_dim..][..self.head_dim];
-                let (mut total, mut sums) = (0.0, vec![0.0; self.head_dim]);
+                let sink = self.sinks.as_ref().map_or(0.0, |sinks| f64::from(sinks[head]).exp());
+                let (mut total, mut sums) = (sink, vec![0.0; self.head_dim]);
                 for j in 0..=position {
-                    if self.window.is_some_and(|window| j + window <= position) {
+                    if self.window.is_some_and(|window| j + window <= position)
+                        || self.segment.is_some_and(|size| j / size != position / size)
+                    {
                         continue;
                     }
                     let at = self.element(sequence, j, kv_head);
@@ -150,6 +186,26 @@ fn agrees_with_f64_for_random_shapes_windows_and_blocks() {
                 assert!(error < 1e-5, "seed {seed} {tier:?}: {found} {exact}");
             }
         }
+    }
+}
+
+#[test]
+fn segments_and_sinks_agree_with_f64_and_no_chunk_or_thread_changes_a_bit() {
+    for seed in 0..40 {
+        let mut random = Random::new(seed);
+        let case = Case::random(&mut random).with_more(&mut random);
+        let exact = case.exact();
+        for tier in Tier::all() {
+            for (found, exact) in case.run(tier).into_iter().zip(&exact) {
+                let error = (f64::from(found) - exact).abs();
+                assert!(error < 1e-5, "seed {seed} {tier:?}: {found} {exact}");
+            }
+        }
+        let case = Case::prompt(&mut random, SPAN - 30, 60).with_more(&mut random);
+        let whole = with_threads(1, || case.run(Tier::detect()));
+        assert!(with_threads(3, || case.run(Tier::detect())) == whole, "seed {seed}");
+        let rows = |row: usize| case.run_rows(Tier::detect(), row..(row + 7).min(60));
+        assert!((0..60).step_by(7).flat_map(rows).collect::<Vec<_>>() == whole, "seed {seed}");
     }
 }
 

@@ -79,7 +79,7 @@ impl Walk<'_> {
         let queries = kept(queries, quads * head_dim, [0.0; QUAD]);
         for query in 0..count {
             let (row, head) = (self.rows.start + query / group, query % group);
-            let head = row * self.attend.heads + self.kv_head * group + head;
+            let head = row * self.attend.spec.heads + self.kv_head * group + head;
             let quad = &mut queries[query / QUAD * head_dim..];
             for (to, from) in quad.iter_mut().zip(&self.q[head * head_dim..][..head_dim]) {
                 to[query % QUAD] = *from;
@@ -118,7 +118,8 @@ impl Walk<'_> {
                 let together = if S::WIDE_TILES { 2 } else { 1 };
                 let scores = scores.chunks_mut(together * QUAD * SPAN_VECTORS);
                 for (queries, scores) in queries.chunks(together * head_dim).zip(scores) {
-                    let (scale, scores) = (self.attend.scale, &mut scores[block..]);
+                    let scale = self.attend.spec.scale as f32;
+                    let scores = &mut scores[block..];
                     match queries.len() > head_dim {
                         true => dots::<S, 2>(simd, queries, keys, scale, scores),
                         false => dots::<S, 1>(simd, queries, keys, scale, scores),
@@ -130,9 +131,9 @@ impl Walk<'_> {
             for (query, scores) in scores.chunks_exact_mut(SPAN_VECTORS).take(count).enumerate() {
                 let seen = of_query(query);
                 if !seen.is_empty() {
-                    if let Some(softcap) = self.attend.softcap {
+                    if let Some(softcap) = self.attend.spec.softcap {
                         let blocks = seen.start / LANES..seen.end.div_ceil(LANES);
-                        scores[blocks].iter_mut().for_each(|it| cap(simd, softcap, it));
+                        scores[blocks].iter_mut().for_each(|it| cap(simd, softcap as f32, it));
                     }
                     (state.largest[query], state.totals[query]) = softmax(simd, scores, seen);
                 }
