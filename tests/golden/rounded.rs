@@ -44,6 +44,7 @@ pub(crate) const IN_BF16: &[&str] = &[
     "falcon-h1",
     "laguna",
     "apertus",
+    "gpt-oss",
 ];
 /// Those whose weights are packed.
 pub(crate) const PACKED: &[&str] =
@@ -71,6 +72,7 @@ const ROUTED: &[&str] = &[
     "nemotron-h",
     "kimi-linear",
     "laguna",
+    "gpt-oss",
 ];
 /// Of so many rows of a prompt, or tokens of an answer, another expert may be chosen: a tenth.
 const MOST: usize = 10;

@@ -40,7 +40,7 @@ const MANY: usize = 512;
 const MOST: f64 = 4.0;
 
 /// One of each kind of operation.
-const GOLDEN: [&str; 12] = [
+const GOLDEN: [&str; 13] = [
     "llama",
     "gemma3",
     "qwen2-mlx4",
@@ -53,6 +53,7 @@ const GOLDEN: [&str; 12] = [
     "nemotron-h",
     "kimi-linear",
     "falcon-h1",
+    "gpt-oss",
 ];
 
 /// A model of so many layers, dense if no experts are said: how many, how many a row goes to, and their width.

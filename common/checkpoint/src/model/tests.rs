@@ -17,6 +17,7 @@ mod experts;
 mod families;
 mod gates;
 mod gemma4;
+mod gpt_oss;
 mod latent;
 mod recurrent;
 mod rotations;

@@ -19,6 +19,7 @@ mod gemma4;
 mod glm4;
 mod glm4_moe;
 mod glm4_moe_lite;
+mod gpt_oss;
 mod granite;
 mod granite_hybrid;
 mod hunyuan_dense;
@@ -107,6 +108,7 @@ pub const FAMILIES: &[Family] = &[
     falcon_h1::FAMILY,
     laguna::FAMILY,
     apertus::FAMILY,
+    gpt_oss::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.

@@ -170,6 +170,8 @@ fn what_few_models_have_is_refused_by_its_name_too() {
     let mixture = "/model/layers/1/branches/1/op/sum/0/experts/router";
     let attention = "/model/layers/1/branches/0/op/attention";
     let yarn = "/model/rotations/0/rope/scaling/yarn";
+    let of_experts = "/model/layers/1/branches/1/op/experts/expert";
+    let clamped = format!("{of_experts}/clamped");
     let cases = [
         ("gemma2", "/model/logits/softcap".to_owned(), json!(0.0), "softcap of logits is 0"),
         ("granite", "/model/logits/multiplier".to_owned(), json!(1e20), "multiplier of logits"),
@@ -206,6 +208,16 @@ fn what_few_models_have_is_refused_by_its_name_too() {
         ("glm4-moe", format!("{mixture}/correction/name"), json!(""), "correction of the router"),
         ("glm4-moe", format!("{mixture}/correction/axes"), json!(0), "axes of the correction is 0"),
         ("glm4-moe", format!("{mixture}/scores"), json!("sigmoid_of_chosen"), "chosen alone"),
+        ("gpt-oss", format!("{attention}/sinks"), json!(""), "sinks of attention"),
+        ("gpt-oss", format!("{clamped}/alpha"), json!(0.0), "alpha of a clamped gate is 0"),
+        ("gpt-oss", format!("{clamped}/limit"), json!(-7.0), "limit of a clamped gate is -7"),
+        ("gpt-oss", format!("{of_experts}/activation"), json!("relu2"), "gate that is clamped"),
+        (
+            "gpt-oss",
+            format!("{of_experts}/gate_up"),
+            json!({"plain": "up"}),
+            "gate that is clamped",
+        ),
     ];
     for (name, place, value, words) in cases {
         let shown = format!("{name} {place} {value}");
