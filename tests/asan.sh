@@ -50,7 +50,7 @@ is_watched() {
 export ASAN_COMPILES=1 RUSTC_WORKSPACE_WRAPPER=$PWD/tests/asan.sh ASAN_OPTIONS="detect_leaks=0:allocator_may_return_null=1"
 export CARGO_INCREMENTAL=0
 # One of each type and encoding of weights, and of each kind of operation.
-export CAKE_GOLDEN=${CAKE_GOLDEN:-llama,mistral,llama3-tied,qwen2-mlx4,llama-mlx8,qwen3-moe-mlx4,deepseek-v3,gemma4-moe,cohere2,qwen3_5,nemotron-h,lfm2,gpt-oss}
+export CAKE_GOLDEN=${CAKE_GOLDEN:-llama,mistral,llama3-tied,qwen2-mlx4,llama-mlx8,qwen3-moe-mlx4,deepseek-v3,gemma4-moe,cohere2,qwen3_5,nemotron-h,lfm2,gpt-oss,llama4}
 # The engine is built without candle, whose code is not ours to watch.
 packages+=(--no-default-features)
 cargo test --lib "${packages[@]}" --no-run 2>&1 | tee "$probe/built"

@@ -45,6 +45,7 @@ pub(crate) const IN_BF16: &[&str] = &[
     "laguna",
     "apertus",
     "gpt-oss",
+    "llama4",
 ];
 /// Those whose weights are packed.
 pub(crate) const PACKED: &[&str] =
@@ -73,6 +74,7 @@ const ROUTED: &[&str] = &[
     "kimi-linear",
     "laguna",
     "gpt-oss",
+    "llama4",
 ];
 /// Of so many rows of a prompt, or tokens of an answer, another expert may be chosen: a tenth.
 const MOST: usize = 10;

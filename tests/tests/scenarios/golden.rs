@@ -121,6 +121,7 @@ answers_as_the_reference_does! {
     laguna: "laguna",
     apertus: "apertus",
     gpt_oss: "gpt-oss",
+    llama4: "llama4",
 }
 
 #[test]

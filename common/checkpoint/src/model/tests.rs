@@ -19,6 +19,7 @@ mod gates;
 mod gemma4;
 mod gpt_oss;
 mod latent;
+mod llama4;
 mod recurrent;
 mod rotations;
 mod wire;

@@ -162,3 +162,55 @@ fn the_ends_are_encoded_into_memory_with_8_bits() {
     assert_eq!(matrix.encoding, head.encoding);
     assert_eq!(matrix.parts[0].bytes(), mlx.map(head.parts[0]).unwrap().bytes());
 }
+
+#[test]
+fn experts_that_are_stored_column_by_column_are_sent_and_encoded_row_by_row() {
+    for (name, layer, of_experts) in
+        [("gpt-oss", 2, "mlp.experts"), ("llama4", 3, "feed_forward.experts")]
+    {
+        let checkpoint = golden(name);
+        let module = format!("model.layers.{layer}.{of_experts}");
+        let stored = bytes_of(&BlobSource::new(&checkpoint, layer));
+        let blob = SafeTensors::deserialize(&stored).unwrap();
+        // Number by number, of what the file has.
+        let path = &checkpoint.files[0].path;
+        let whole = std::fs::read(path).unwrap();
+        let whole = SafeTensors::deserialize(&whole).unwrap();
+        let both = whole.tensor(&format!("{module}.gate_up_proj")).unwrap();
+        let &[_, inputs, outputs] = both.shape() else { panic!("three axes") };
+        let (inner, expert) = (outputs / 2, 1);
+        for (part, leaf) in ["gate", "up"].into_iter().enumerate() {
+            let found = blob.tensor(&format!("{module}.{expert}.{leaf}_proj.weight")).unwrap();
+            assert_eq!(found.shape(), [inner, inputs]);
+            for (row, column) in [(0, 0), (1, 0), (0, 1), (inner - 1, inputs - 1), (5, 17)] {
+                let at = if name == "gpt-oss" { 2 * row + part } else { part * inner + row };
+                let from = ((expert * inputs + column) * outputs + at) * 2;
+                let to = (row * inputs + column) * 2;
+                assert_eq!(found.data()[to..to + 2], both.data()[from..from + 2], "{leaf}");
+            }
+        }
+        let bytes = bytes_of(&BlobSource::encoded(&checkpoint, layer, Scheme::Q4));
+        let blob = SafeTensors::deserialize(&bytes).unwrap();
+        let up = format!("{module}.{expert}.up_proj");
+        let expected = encoded_at_once(&checkpoint, &format!("{up}.weight"), Scheme::Q4);
+        let data = |part: &str| blob.tensor(&format!("{up}.{part}")).unwrap().data().to_vec();
+        assert_eq!(data("weight"), expected.codes);
+        assert_eq!((data("scales"), data("biases")), (expected.scales, expected.biases));
+    }
+}
+
+#[test]
+fn reads_of_any_range_gather_the_same_bytes() {
+    for scheme in [Scheme::AsStored, Scheme::Q8] {
+        let checkpoint = golden("gpt-oss");
+        let source = BlobSource::encoded(&checkpoint, 1, scheme);
+        let whole = bytes_of(&source);
+        for seed in 0..200usize {
+            let start = seed * 7919 * 31 % whole.len();
+            let length = (seed * seed + seed % 3).min(whole.len() - start);
+            let mut piece = vec![0; length];
+            source.read(start as u64, &mut piece).unwrap();
+            assert!(piece == whole[start..start + length], "{scheme} {start} + {length}");
+        }
+    }
+}

@@ -31,6 +31,7 @@ mod lfm;
 mod lfm2;
 mod lfm2_moe;
 mod llama;
+mod llama4;
 mod minimax_m2;
 mod ministral3;
 mod mistral;
@@ -109,6 +110,8 @@ pub const FAMILIES: &[Family] = &[
     laguna::FAMILY,
     apertus::FAMILY,
     gpt_oss::FAMILY,
+    llama4::TEXT,
+    llama4::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.

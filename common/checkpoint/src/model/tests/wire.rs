@@ -218,6 +218,14 @@ fn what_few_models_have_is_refused_by_its_name_too() {
             json!({"plain": "up"}),
             "gate that is clamped",
         ),
+        ("llama4", format!("{attention}/turned_norm"), json!(0.0), "norm of turned heads is 0"),
+        ("llama4", format!("{attention}/segment"), json!(0), "segment is 0"),
+        (
+            "llama4",
+            "/model/layers/2/branches/0/op/attention/query_scale/first".to_owned(),
+            json!(2),
+            "the first position is 2",
+        ),
     ];
     for (name, place, value, words) in cases {
         let shown = format!("{name} {place} {value}");

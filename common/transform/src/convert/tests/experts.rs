@@ -197,3 +197,45 @@ fn a_stack_is_finished_after_a_stop_anywhere() {
         assert!(read(&path) == whole, "after {stop}");
     }
 }
+
+#[test]
+fn experts_stored_column_by_column_stay_so_or_are_refused() {
+    let home = tempfile::tempdir().unwrap();
+    for name in ["gpt-oss", "llama4"] {
+        let before = golden(name);
+        let path = home.path().join(format!("{name}-same"));
+        let same = converted(name, HubFormat::Safetensors, Encode::AsStored, &path);
+        let difference = compare((&before, None), (&same, None), 2, &Quiet).unwrap();
+        assert_eq!(difference.equal, before.tensors.len(), "{difference:?}");
+        assert_eq!(same.tensors.len(), before.tensors.len());
+        let path = home.path().join(format!("{name}-wide"));
+        let encode = Encode::Float(FloatType::F32);
+        let wide = converted(name, HubFormat::Safetensors, encode, &path);
+        let [before, wide] = [&before, &wide].map(|source| source.checkpoint().unwrap());
+        let expert =
+            before.tensors.iter().find(|it| it.name.ends_with(".experts.2.up_proj.weight"));
+        let expert = expert.unwrap();
+        let narrow = before.map(expert).unwrap();
+        let found = wide.map(wide.tensor(&expert.name).unwrap()).unwrap();
+        assert_eq!(found.shape(), narrow.shape());
+        let (found, _) = found.bytes().as_chunks::<4>();
+        let (narrow, _) = narrow.bytes().as_chunks::<2>();
+        // A bf16 is the first half of the same f32.
+        assert!(found.iter().zip(narrow).all(|(wide, half)| wide[2..] == half[..]));
+        let refused = |error: Error| {
+            let error = error.to_string();
+            assert!(error.contains("ForCausalLM") && error.contains("column by column"), "{error}");
+        };
+        let no = home.path().join("no");
+        for (format, encode) in [
+            (HubFormat::Mlx, Encode::AsStored),
+            (HubFormat::Mlx, Encode::Affine(Scheme::Q4)),
+            (HubFormat::Safetensors, Encode::Affine(Scheme::Q4)),
+        ] {
+            refused(job(name, format, encode, &no).map(|_| ()).unwrap_err());
+        }
+        let target = Target::File(no);
+        let job = crate::apr::convert(golden(name), &before, Encode::AsStored, target);
+        refused(job.map(|_| ()).unwrap_err());
+    }
+}
