@@ -1,5 +1,7 @@
 //! Why the tensors that are there do not make a model.
 
+use std::path::PathBuf;
+
 use crate::dtype::Dtype;
 use crate::encoding::Encoding;
 use crate::listed::listed;
@@ -32,6 +34,11 @@ pub enum CatalogError {
         "tensor {tensor:?} has shape {found:?}; it must have a part for each of {experts} experts"
     )]
     NotOfAllExperts { tensor: String, experts: u64, found: Vec<u64> },
+    #[error(
+        "tensor {tensor:?} in {} has {found} for expert {expert}: experts could not be chosen by it",
+        file.display()
+    )]
+    NotFinite { tensor: String, file: PathBuf, expert: usize, found: f32 },
     #[error("tensor {tensor:?} is {dtype}; {expected}")]
     UnsupportedDtype { tensor: String, dtype: Dtype, expected: &'static str },
     #[error("tensor {tensor:?} has shape {found:?}; stored as {encoding} it has {expected:?}")]

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::sync::Mutex;
 
 use super::checkpoint::{Checkpoint, OuterTensors};
+use super::choosing;
 use super::ends::has_own_head;
 use super::error::CatalogError;
 use super::expected::{Expected, check_params, expected_tensors};
@@ -80,7 +81,7 @@ fn open(location: Location) -> Result<Checkpoint, Error> {
     };
     let maps = files.iter().map(|_| Mutex::new(None)).collect();
     let (files, handles) = files.into_iter().unzip();
-    Ok(Checkpoint {
+    let checkpoint = Checkpoint {
         location,
         config,
         texts,
@@ -92,7 +93,9 @@ fn open(location: Location) -> Result<Checkpoint, Error> {
         maps,
         layers,
         outer,
-    })
+    };
+    choosing::check(&checkpoint)?;
+    Ok(checkpoint)
 }
 
 /// Checks what a container promises of its tensors, so that nothing after it need trust a format: no name twice, and all

@@ -236,3 +236,31 @@ fn generation_defaults_override_end_tokens() {
     assert!(warned(&checkpoint, "generation_config.json"));
     assert_eq!(checkpoint.stop_token_ids(), [1]);
 }
+
+#[test]
+fn numbers_that_cannot_choose_experts_are_refused_with_their_tensor_and_file() {
+    for (model, name, bytes) in [
+        ("gpt-oss", "model.layers.2.mlp.router.bias", [0x80, 0x7f]), // Infinite.
+        ("glm4-moe", "model.layers.3.mlp.gate.e_score_correction_bias", [0xff, 0xff]),
+        ("gemma4-moe", "model.language_model.layers.1.router.per_expert_scale", [0xc0, 0xff]),
+    ] {
+        let home = tempfile::tempdir().unwrap();
+        for entry in std::fs::read_dir(golden_path(model)).unwrap().flatten() {
+            std::fs::copy(entry.path(), home.path().join(entry.file_name())).unwrap();
+        }
+        let before = open(home.path()).unwrap();
+        let tensor = before.tensor(name).unwrap();
+        assert_eq!(tensor.dtype.tensor_bytes(&[1]), Ok(bytes.len() as u64), "{name}");
+        let path = before.files[tensor.file].path.clone();
+        let mut file = std::fs::read(&path).unwrap();
+        let second = tensor.offset as usize + bytes.len();
+        file[second..second + bytes.len()].copy_from_slice(&bytes);
+        std::fs::write(&path, file).unwrap();
+        let error = open(home.path()).unwrap_err();
+        let is_it =
+            |error: &CatalogError| matches!(error, CatalogError::NotFinite { expert: 1, .. });
+        assert!(matches!(&error, Error::Catalog(error) if is_it(error)), "{error}");
+        let text = error.to_string();
+        assert!(text.contains(name) && text.contains(path.to_str().unwrap()), "{text}");
+    }
+}

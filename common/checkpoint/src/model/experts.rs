@@ -140,6 +140,12 @@ impl ExpertsSpec {
         Self { router, count: self.chosen, ..self.clone() }
     }
 
+    /// The tensors that have a number of each expert: the router's bias, and what changes its scores.
+    pub(super) fn choosing_tensors(&self) -> Vec<TensorSpec> {
+        let bias = self.router().tensors().filter(|tensor| tensor.kind == TensorKind::Bias);
+        bias.chain(self.correction()).chain(self.expert_scale()).collect()
+    }
+
     /// The weight of the norm before the router.
     pub fn router_scale(&self) -> Option<TensorSpec> {
         let width = self.expert.hidden_size as u64;

@@ -78,6 +78,18 @@ impl ModelSpec {
         })
     }
 
+    /// Full names of the tensors that have a number of each expert, by which experts are chosen or weighed.
+    pub(crate) fn choosing_tensors(&self) -> impl Iterator<Item = String> {
+        self.layers.iter().enumerate().flat_map(move |(number, layer)| {
+            let of_op = |op: &Op| match op {
+                Op::Experts(it) => it.choosing_tensors(),
+                _ => Vec::new(),
+            };
+            let tensors = layer.ops().flat_map(of_op);
+            tensors.map(move |tensor| self.layer_tensor_name(number, &tensor.leaf()))
+        })
+    }
+
     /// Full name of a layer's tensor.
     pub fn layer_tensor_name(&self, layer: usize, leaf: &str) -> String {
         format!("{}{layer}.{leaf}", self.layer_prefix)
