@@ -139,11 +139,12 @@ impl Ends {
         weights: EndWeights,
         options: &EngineOptions,
     ) -> Result<Self, cake_engine::Error> {
-        let EndWeights { embedding, head, norm } = weights;
+        let EndWeights { embedding, head, norm, others } = weights;
+        let others = |name: &str| others.get(name).cloned();
         let head = head.unwrap_or_else(|| embedding.clone());
         Ok(Self {
             embedding: Embedding::new(config, embedding)?,
-            head: Head::new(config, norm, head, options)?,
+            head: Head::new(config, norm, head, &others, options)?,
             vocab_size: config.vocab_size,
         })
     }

@@ -44,6 +44,7 @@ pub(crate) const IN_BF16: &[&str] = &[
     "falcon-h1",
     "laguna",
     "apertus",
+    "starcoder2",
 ];
 /// Those whose weights are packed.
 pub(crate) const PACKED: &[&str] =

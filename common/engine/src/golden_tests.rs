@@ -135,7 +135,7 @@ impl Model {
         Model {
             embedding: Embedding::new(config, embedding).unwrap(),
             stages,
-            head: Head::new(config, norm, head, options).unwrap(),
+            head: Head::new(config, norm, head, &weights, options).unwrap(),
             // Out of order, so that a position that is taken for a slot is found out.
             blocks: vec![5, 2, 11, 0, 7, 15, 13, 4, 8, 10, 6, 12],
             slots: HashMap::new(),

@@ -1,15 +1,16 @@
 //! Hidden states to logits: the final norm and the output head.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
-use cake_checkpoint::{LogitsSpec, MappedMatrix, MappedTensor, ModelSpec, NormSpec, Watch};
+use cake_checkpoint::{LogitsSpec, MappedMatrix, MappedTensor, ModelSpec, Part, Watch};
 
 use crate::batch::RowKinds;
 use crate::device::cpu::exponential::capped;
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::{Device, OnDevice, StoredLinear, on};
 use crate::error::Error;
-use crate::loader::norm_weight;
+use crate::loader::{LayerLoader, Weights};
 use crate::matrix::StoredMatrix;
 use crate::options::{EngineOptions, Precision};
 
@@ -59,36 +60,39 @@ impl<D: Device> Parts for PartsOn<D> {
 
 /// What the head is loaded from.
 struct Load<'a> {
-    norm: &'a MappedTensor,
-    norm_spec: &'a NormSpec,
+    model: &'a ModelSpec,
+    weights: &'a Weights<'a>,
     head: StoredLinear,
-    logits: LogitsSpec,
+    options: &'a EngineOptions,
 }
 
 impl OnDevice for Load<'_> {
     type Output = Box<dyn Parts>;
 
     fn run<D: Device + 'static>(self, device: D) -> Result<Box<dyn Parts>, Error> {
-        let norm = norm_weight(&device, "final norm", self.norm, self.norm_spec)?;
-        let head = device.weight(self.head)?;
-        Ok(Box::new(PartsOn { device, norm, head, logits: self.logits }))
+        let Self { model, weights, head, options } = self;
+        let loader = LayerLoader { device: &device, weights, model, layer: None, options };
+        let norm = loader.norm(&model.final_norm)?;
+        let head = device.weight(head)?;
+        Ok(Box::new(PartsOn { device, norm, head, logits: model.logits }))
     }
 }
 
 impl Head {
-    /// `norm` is `[hidden_size]`, `head` is `[vocab_size, hidden_size]` (the embedding when tied).
+    /// `norm` is `[hidden_size]`, `head` is `[vocab_size, hidden_size]` (the embedding when tied); `others` finds what else
+    /// is outside the layers, by full checkpoint name.
     ///
     /// # Errors
-    /// If a tensor is not that, threads cannot be started, or [`cpu_tier`](crate::cpu_tier) fails.
+    /// If a tensor is missing or is not that, threads cannot be started, or [`cpu_tier`](crate::cpu_tier) fails.
     pub fn new(
         config: &ModelSpec,
         norm: MappedTensor,
         head: MappedMatrix,
+        others: &dyn Fn(&str) -> Option<MappedTensor>,
         options: &EngineOptions,
     ) -> Result<Head, Error> {
         let (hidden_size, vocab_size) = (config.hidden_size, config.vocab_size);
         let mut watch = Watch::default();
-        watch.add(&norm);
         head.parts.iter().for_each(|tensor| watch.add(tensor));
         let head = StoredMatrix::new("output head", head, hidden_size)?;
         if head.rows() != vocab_size {
@@ -102,8 +106,14 @@ impl Head {
             numerics: options.numerics,
             precision: Precision::Bf16x2,
         };
-        let (norm_spec, logits) = (&config.final_norm, config.logits);
-        let parts = on(options, Load { norm: &norm, norm_spec, head, logits })?;
+        let of_norm = format!("{}{}", config.final_norm.path, Part::Weight.ending());
+        let watch = RefCell::new(watch);
+        let weights: &Weights<'_> = &|name| {
+            let found = if name == of_norm { Some(norm.clone()) } else { others(name) };
+            found.inspect(|tensor| watch.borrow_mut().add(tensor))
+        };
+        let parts = on(options, Load { model: config, weights, head, options })?;
+        let watch = watch.into_inner();
         watch.check()?; // The norm was read just now.
         Ok(Head { parts, hidden_size, watch })
     }

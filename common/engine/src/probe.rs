@@ -162,9 +162,10 @@ pub fn probe_head(
     let encoding = parts.first().and_then(MappedTensor::encoding).unwrap_or(encoding);
     let norm =
         scratch_weights(Dtype::F32, &[width]).map_err(|_| no_memory(4 * width, max_bytes))?;
-    let narrow = ModelSpec { vocab_size: rows as usize, ..config.clone() };
+    let mut narrow = ModelSpec { vocab_size: rows as usize, ..config.clone() };
+    narrow.final_norm.bias = false; // No time.
     let options = options(device, threads);
-    let head = Head::new(&narrow, norm, MappedMatrix { encoding, parts }, &options)?;
+    let head = Head::new(&narrow, norm, MappedMatrix { encoding, parts }, &|_| None, &options)?;
     let hidden = vec![0.01; config.hidden_size];
     let Timed { each, quiet } = sustained(device, || head.forward(hidden.clone(), 1).map(drop))?;
     Ok(HeadProbe { decode: each.mul_f64(config.vocab_size as f64 / rows as f64), quiet })

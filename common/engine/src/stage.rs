@@ -84,7 +84,8 @@ impl OnDevice for Load<'_> {
     fn run<D: Device + 'static>(self, device: D) -> Result<Box<dyn Parts>, Error> {
         let Self { model, layers, weights, options } = self;
         let load = |layer| {
-            let loader = LayerLoader { device: &device, weights, model, layer, options };
+            let loader =
+                LayerLoader { device: &device, weights, model, layer: Some(layer), options };
             DecoderLayer::load(&loader, &model.layers[layer])
         };
         let memory = StepMemory::new(D::scratch(), model, &model.layers[layers.start..layers.end]);

@@ -120,6 +120,7 @@ answers_as_the_reference_does! {
     falcon_h1: "falcon-h1",
     laguna: "laguna",
     apertus: "apertus",
+    starcoder2: "starcoder2",
 }
 
 #[test]

@@ -253,6 +253,9 @@ impl ModelSpec {
         width("groups of normalised parts", in_each * it.norm_groups, it.groups)?;
         if let Some(own) = &it.norm {
             norm("width of the norm of a state space", own, inner)?;
+            if own.bias {
+                return Err(Fault::NormBias); // Its parts are normalised by themselves.
+            }
         }
         name("module of the output", &it.output)
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::spec::{LayerSpec, TensorKind};
+use super::spec::{LayerSpec, TensorKind, TensorSpec};
 use super::whole::ModelSpec;
 use crate::catalog::CatalogError;
 use crate::encoding::Part;
@@ -23,6 +23,8 @@ pub enum Role {
     FinalNorm,
     /// The output head.
     Head(Part),
+    /// Part of something else outside the layers, with the master as these are.
+    Outer,
     /// Nothing that inference needs: buffers of old files, prediction layers past the last one.
     Ignored,
 }
@@ -56,11 +58,16 @@ pub(super) fn decimal(number: &str) -> Option<usize> {
 /// The names of a model's tensors.
 pub(crate) struct Names<'a> {
     spec: &'a ModelSpec,
+    /// The modules outside the layers beside embedding, final norm and head, and tensors that belong to none.
+    outer: Modules,
     /// Of each layer the modules, and tensors that belong to none.
-    layers: Vec<HashMap<String, Owner>>,
+    layers: Vec<Modules>,
 }
 
-/// What a name below a layer is.
+/// Modules by name, and tensors that belong to none.
+type Modules = HashMap<String, Owner>;
+
+/// What a name is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Owner {
     /// A module with a matrix.
@@ -73,19 +80,9 @@ enum Owner {
 
 impl<'a> Names<'a> {
     pub(crate) fn of(spec: &'a ModelSpec) -> Self {
-        let modules = |layer: &LayerSpec| {
-            let mut modules = HashMap::new();
-            for tensor in layer.tensors() {
-                let owner = match tensor.kind {
-                    TensorKind::Matrix | TensorKind::Bias => Owner::Linear,
-                    TensorKind::Vector => Owner::Norm,
-                    TensorKind::Parameter => Owner::Parameter,
-                };
-                modules.insert(tensor.path.into_owned(), owner);
-            }
-            modules
-        };
-        Self { spec, layers: spec.layers.iter().map(modules).collect() }
+        let of_layer = |layer: &LayerSpec| modules(layer.tensors());
+        let outer = modules(spec.other_outer_tensors());
+        Self { spec, outer, layers: spec.layers.iter().map(of_layer).collect() }
     }
 
     /// The model.
@@ -128,6 +125,9 @@ impl<'a> Names<'a> {
         if let Some(part) = part_of(name, &spec.head) {
             return Ok(Role::Head(part));
         }
+        if is_of(&self.outer, name) {
+            return Ok(Role::Outer);
+        }
         let mut others = spec.other_prefixes.iter().map(|prefix| &**prefix);
         let mut predictions = PREDICTION_PREFIXES.into_iter();
         let begins = |prefix: &str| name.starts_with(prefix);
@@ -151,19 +151,39 @@ impl<'a> Names<'a> {
         if spec.other_modules.iter().any(|beginning| leaf.starts_with(&**beginning)) {
             return Ok(Role::Ignored);
         }
-        if modules.get(leaf) == Some(&Owner::Parameter) {
-            return Ok(Role::Layer { layer, leaf: leaf.to_owned() });
+        match is_of(modules, leaf) {
+            true => Ok(Role::Layer { layer, leaf: leaf.to_owned() }),
+            false => Err(unknown()),
         }
-        let bias = || leaf.strip_suffix(BIAS).map(|module| (module, None));
-        let part = Part::split(leaf).map(|(module, part)| (module, Some(part)));
-        let (module, part) = part.or_else(bias).ok_or_else(unknown)?;
-        match modules.get(module) {
-            Some(Owner::Linear) => Ok(Role::Layer { layer, leaf: leaf.to_owned() }),
-            Some(Owner::Norm) if part == Some(Part::Weight) => {
-                Ok(Role::Layer { layer, leaf: leaf.to_owned() })
-            }
-            _ => Err(unknown()),
-        }
+    }
+}
+
+fn modules(tensors: impl IntoIterator<Item = TensorSpec>) -> Modules {
+    let mut modules = Modules::new();
+    for tensor in tensors {
+        let owner = match tensor.kind {
+            TensorKind::Matrix | TensorKind::Bias => Owner::Linear,
+            TensorKind::Vector => Owner::Norm,
+            TensorKind::Parameter => Owner::Parameter,
+        };
+        modules.insert(tensor.path.into_owned(), owner);
+    }
+    modules
+}
+
+/// Whether a name is that of one of these, or of a part of one. (The bias of a norm makes its module look like that of a
+/// matrix; whoever knows what there should be finds out.)
+fn is_of(modules: &Modules, name: &str) -> bool {
+    if modules.get(name) == Some(&Owner::Parameter) {
+        return true;
+    }
+    let bias = || name.strip_suffix(BIAS).map(|module| (module, None));
+    let part = Part::split(name).map(|(module, part)| (module, Some(part)));
+    let Some((module, part)) = part.or_else(bias) else { return false };
+    match modules.get(module) {
+        Some(Owner::Linear) => true,
+        Some(Owner::Norm) => part == Some(Part::Weight),
+        Some(Owner::Parameter) | None => false,
     }
 }
 

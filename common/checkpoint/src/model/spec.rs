@@ -384,7 +384,7 @@ impl LayerSpec {
         let of_branches = self.branches.iter().flat_map(|branch| {
             let norms = branch.pre.iter().chain(branch.op.norms()).chain(&branch.post);
             norms
-                .map(NormSpec::tensor)
+                .flat_map(NormSpec::tensors)
                 .chain(branch.op.linears().into_iter().flat_map(LinearSpec::tensors))
                 .chain(branch.op.parameters())
         });

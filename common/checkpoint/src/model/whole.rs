@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::kv::KvDtype;
 use super::quantization::Quantization;
 use super::rotation::RotationSpec;
-use super::spec::{LayerSpec, Name, NormSpec, Op, TensorKind, is_default};
+use super::spec::{LayerSpec, Name, NormSpec, Op, TensorKind, TensorSpec, is_default};
 
 /// One model: its ends, and what each of its layers is.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -87,10 +87,16 @@ impl ModelSpec {
     pub fn outer_tensors(&self) -> Vec<(String, TensorKind, Vec<u64>)> {
         let (vocab, hidden) = (self.vocab_size as u64, self.hidden_size as u64);
         let matrix = |name: &Name| (name.to_string(), TensorKind::Matrix, vec![vocab, hidden]);
-        let norm = self.final_norm.tensor();
-        let norm = (norm.leaf(), norm.kind, norm.shape);
+        let named = |tensor: TensorSpec| (tensor.leaf(), tensor.kind, tensor.shape);
+        let norm = named(self.final_norm.weight());
         let head = (!self.tie_word_embeddings).then(|| matrix(&self.head));
-        [matrix(&self.embedding), norm].into_iter().chain(head).collect()
+        let others = self.other_outer_tensors().map(named);
+        [matrix(&self.embedding), norm].into_iter().chain(head).chain(others).collect()
+    }
+
+    /// Those of them that are neither embedding, nor head, nor the final norm's weight: their paths are whole names.
+    pub(super) fn other_outer_tensors(&self) -> impl Iterator<Item = TensorSpec> {
+        self.final_norm.bias().into_iter()
     }
 
     /// Bytes of keys and values of one position in all layers.

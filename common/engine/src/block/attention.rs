@@ -1,8 +1,8 @@
 //! Attention of one decoder layer: projections, rotation, what is kept of the past, weighted values.
 
-use cake_checkpoint::{Activation, AttentionSpec, LinearSpec, NormKind, OutputGate};
+use cake_checkpoint::{Activation, AttentionSpec, LinearSpec, OutputGate};
 
-use crate::device::{Attending, Device};
+use crate::device::{Attending, Device, StoredNorm};
 use crate::error::Error;
 use crate::loader::LayerLoader;
 use crate::options::Precision;
@@ -40,7 +40,7 @@ impl<D: Device> Attention<D> {
             Some([q, k]) => Some([loader.norm(q)?, loader.norm(k)?]),
         };
         let ones = |eps: f64| {
-            loader.device.norm_weight(vec![1.0; spec.head_dim], NormKind::Rms, eps as f32)
+            loader.device.norm_weight(StoredNorm::rms(vec![1.0; spec.head_dim], eps as f32))
         };
         let v_norm = spec.value_norm.map(ones).transpose()?;
         let o_proj = linear(&spec.output())?;

@@ -8,7 +8,7 @@ use cake_checkpoint::{Activation, KvDtype, NormKind, RotaryPairs};
 use candle_core::{D, DType, Result, Tensor};
 
 use super::recurrent::{Convolution, Recurrence, Recurring, States, softplus_plainly};
-use super::{Attending, Device, DeviceScratch, StoredLinear, Xielu, candle_scratch};
+use super::{Attending, Device, DeviceScratch, StoredLinear, StoredNorm, Xielu, candle_scratch};
 use crate::batch::{AttendRow, BatchItem, RowKinds};
 use crate::error::Error;
 use crate::options::EngineOptions;
@@ -26,9 +26,11 @@ pub(crate) struct Weight {
     bias: Option<Tensor>,
 }
 
-/// The weight of a norm.
+/// A norm.
 pub(crate) struct Norm {
     weight: Tensor,
+    /// What is added, or nothing.
+    bias: Option<Tensor>,
     kind: NormKind,
     eps: f32,
 }
@@ -247,15 +249,11 @@ impl Device for Candle {
         Ok(products.try_into().expect("a product for each weight"))
     }
 
-    fn norm_weight(
-        &self,
-        weight: Vec<f32>,
-        kind: NormKind,
-        eps: f32,
-    ) -> std::result::Result<Norm, Error> {
+    fn norm_weight(&self, norm: StoredNorm) -> std::result::Result<Norm, Error> {
+        let StoredNorm { weight, bias, kind, eps } = norm;
         let width = weight.len();
-        let weight = Tensor::from_vec(weight, width, &self.0).map_err(failed)?;
-        Ok(Norm { weight, kind, eps })
+        let tensor = |values| Tensor::from_vec(values, width, &self.0).map_err(failed);
+        Ok(Norm { weight: tensor(weight)?, bias: bias.map(tensor).transpose()?, kind, eps })
     }
 
     fn norm(&self, norm: &Norm, x: &Tensor) -> std::result::Result<Tensor, Error> {
@@ -267,6 +265,10 @@ impl Device for Candle {
                     let zeros = norm.weight.zeros_like()?;
                     candle_nn::ops::layer_norm(&rows, &norm.weight, &zeros, norm.eps)?
                 }
+            };
+            let normed = match &norm.bias {
+                None => normed,
+                Some(bias) => normed.broadcast_add(bias)?,
             };
             normed.reshape(x.shape())
         };

@@ -52,6 +52,7 @@ impl<'a> Reader<'a> {
         };
         let (module, order, norm) = match self.roles.get(name) {
             None | Some(Role::Ignored) => return Ok(None),
+            Some(Role::Outer) => (None, Order::Same, None),
             Some(Role::Embedding(_)) => (outer(names::EMBEDDING), Order::Same, None),
             Some(Role::Head(_)) => (outer(names::HEAD), Order::Same, None),
             Some(Role::FinalNorm) => {

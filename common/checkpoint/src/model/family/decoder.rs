@@ -40,6 +40,8 @@ pub(super) struct Decoder {
     pub(super) norm_offset: f32,
     /// What norms do.
     norm_kind: NormKind,
+    /// Whether norms have biases.
+    pub(super) norm_bias: bool,
     tie_word_embeddings: Option<bool>,
 }
 
@@ -115,6 +117,7 @@ impl Decoder {
             rotations: rope::read(fields, architecture, rotary, heads_that_rotate)?,
             norm_offset: 0.0,
             norm_kind,
+            norm_bias: false,
             tie_word_embeddings: fields.flag("tie_word_embeddings")?,
         })
     }
@@ -122,7 +125,8 @@ impl Decoder {
     /// A norm of the hidden state.
     pub(super) fn norm(&self, path: &'static str) -> NormSpec {
         let (width, eps, offset) = (self.hidden_size, self.eps, self.norm_offset);
-        NormSpec { path: Name::Borrowed(path), kind: self.norm_kind, width, eps, offset }
+        let (kind, bias) = (self.norm_kind, self.norm_bias);
+        NormSpec { path: Name::Borrowed(path), kind, width, eps, offset, bias }
     }
 
     /// A norm over each head.

@@ -51,6 +51,7 @@ mod qwen3_moe;
 mod qwen3_next;
 mod seed_oss;
 mod smollm3;
+mod starcoder2;
 mod state_space;
 mod wrapper;
 
@@ -107,6 +108,7 @@ pub const FAMILIES: &[Family] = &[
     falcon_h1::FAMILY,
     laguna::FAMILY,
     apertus::FAMILY,
+    starcoder2::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.
