@@ -80,11 +80,7 @@ impl<D: Device> LayerLoader<'_, D> {
         linear: &LinearSpec,
         precision: Precision,
     ) -> Result<D::Weight, Error> {
-        let (name, matrix) = self.matrix(linear)?;
-        if matrix.rows() != linear.stored_rows {
-            let (expected, found) = (linear.stored_rows, matrix.rows());
-            return Err(Error::WrongRows { name, expected, found });
-        }
+        let matrix = self.matrix(linear)?;
         let bias = match linear.bias {
             true => {
                 let (name, tensor) = self.find(&format!("{}{BIAS}", linear.path))?;
@@ -104,18 +100,14 @@ impl<D: Device> LayerLoader<'_, D> {
         linear: &LinearSpec,
         precision: Precision,
     ) -> Result<D::Weight, Error> {
-        let (name, matrix) = self.matrix(linear)?;
-        if matrix.rows() != linear.stored_rows {
-            let (expected, found) = (linear.stored_rows, matrix.rows());
-            return Err(Error::WrongRows { name, expected, found });
-        }
+        let matrix = self.matrix(linear)?;
         let matrix = Arc::new(matrix.transposed(linear.rows.clone())?);
         let (rows, bias, numerics) = (0..matrix.rows(), None, self.options.numerics);
         self.device.weight(StoredLinear { matrix, rows, bias, numerics, precision })
     }
 
     /// The matrix of a linear layer, whose weight's tag says how it is stored.
-    fn matrix(&self, linear: &LinearSpec) -> Result<(String, StoredMatrix), Error> {
+    pub(crate) fn matrix(&self, linear: &LinearSpec) -> Result<StoredMatrix, Error> {
         let (name, weight) = self.find(&format!("{}{}", linear.path, Part::Weight.ending()))?;
         let Some(encoding) = weight.encoding() else {
             return Err(Error::NoEncoding { name });
@@ -132,7 +124,11 @@ impl<D: Device> LayerLoader<'_, D> {
             parts.push(other?.1);
         }
         let matrix = StoredMatrix::new(&name, MappedMatrix { encoding, parts }, linear.inputs)?;
-        Ok((name, matrix))
+        if matrix.rows() != linear.stored_rows {
+            let (expected, found) = (linear.stored_rows, matrix.rows());
+            return Err(Error::WrongRows { name, expected, found });
+        }
+        Ok(matrix)
     }
 }
 

@@ -79,6 +79,8 @@ pub fn scratch_bytes(
 pub(crate) struct StepMemory {
     device: DeviceScratch,
     hidden_size: usize,
+    /// Numbers of the widest row that comes.
+    row_width: usize,
     /// Numbers that all rotations have for a row.
     rotations: usize,
     /// The operations of the layers, each kind once,
@@ -107,7 +109,8 @@ impl StepMemory {
             .flat_map(|layer| &layer.branches)
             .any(|branch| matches!(&branch.op, Op::Sum(parts) if parts.iter().any(in_sum)));
         let hidden_size = model.hidden_size;
-        StepMemory { device, hidden_size, rotations, ops, has_sums, has_norms }
+        let row_width = model.row_width(0);
+        StepMemory { device, hidden_size, row_width, rotations, ops, has_sums, has_norms }
     }
 
     /// Bytes of large blocks that the thread of a step of `rows` rows may have: its blocks, and its own part of what threads
@@ -116,12 +119,12 @@ impl StepMemory {
         total([self.blocks(rows), self.attention(rows, context, 1), self.thread()])
     }
 
-    /// An upper bound of the bytes that a step of `rows` rows takes: its blocks, the hidden states that come and, twice,
+    /// An upper bound of the bytes that a step of `rows` rows takes: its blocks, the rows that come and, twice,
     /// those that leave, what threads take, and a quarter more for the allocator's rounding.
     pub(crate) fn all(&self, rows: usize, context: usize, threads: usize) -> u64 {
         let bytes = total([
             self.blocks(rows),
-            floats(rows, self.hidden_size).saturating_mul(3),
+            floats(rows, self.row_width).saturating_mul(3),
             self.attention(rows, context, threads),
             self.thread().saturating_mul(threads.max(1) as u64),
         ]);
@@ -149,6 +152,7 @@ impl StepMemory {
             Op::Mlp(it) | Op::Experts(ExpertsSpec { expert: it, .. }) => {
                 vec![it.hidden_size, it.inner_size]
             }
+            Op::WithGiven(it) => vec![it.hidden_size, it.width],
             Op::Sum(_) | Op::Normed(_) => Vec::new(),
         });
         (self.device.thread)(inputs.max().unwrap_or(0) as u64)
@@ -196,6 +200,12 @@ impl StepMemory {
                     attention = attention.max(total(products.into_iter().chain([floats])));
                 }
                 Op::Mlp(it) => network = network.max(mlp(it, rows, product)),
+                // The gate, what is given, and their product.
+                Op::WithGiven(it) => {
+                    let floats = floats(rows, it.width).saturating_mul(3);
+                    let products = [it.hidden_size, it.width].map(product);
+                    network = network.max(total(products.into_iter().chain([floats])));
+                }
                 // The scores as products and as probabilities, who goes where, and an expert's rows and results.
                 Op::Experts(it) => {
                     let scores = floats(rows, it.count).saturating_mul(2);

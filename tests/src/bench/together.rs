@@ -139,7 +139,7 @@ impl Whole {
         let others = |name: &str| ends.others.get(name).cloned();
         let head = ends.head.unwrap_or_else(|| ends.embedding.clone());
         Ok(Whole {
-            embedding: Embedding::new(config, ends.embedding)?,
+            embedding: Embedding::new(config, ends.embedding, &others, &options)?,
             stage: Stage::load(config, layers, &find, &options)?,
             head: Head::new(config, ends.norm, head, &others, &options)?,
             hidden_size: config.hidden_size,

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use super::error::{Fault, SpecError};
+use super::given::{GivenSpec, WithGivenSpec};
 use super::latent::{LatentQueries, LatentSpec};
 use super::limit;
 use super::recurrent::{ConvolutionSpec, DeltaInputs, DeltaSpec, MambaSpec, ShortConvolutionSpec};
@@ -30,6 +31,7 @@ impl ModelSpec {
         for (layer, spec) in self.layers.iter().enumerate() {
             let in_layer = |fault| SpecError::Layer { layer, fault };
             self.check_layer(spec).map_err(in_layer)?;
+            self.check_keys(layer).map_err(in_layer)?;
             experts += experts_of(spec); // Each layer's were bounded just now.
             let all = size("number of experts up to here", experts, 0, limit::EXPERTS);
             all.map_err(in_layer)?;
@@ -59,7 +61,57 @@ impl ModelSpec {
         size("number of end tokens", self.eos_token_ids.len(), 0, limit::END_TOKENS)?;
         size("number of rotations", self.rotations.len(), 0, limit::ROTATIONS)?;
         self.rotations.iter().try_for_each(rotation)?;
-        size("number of layers", self.layers.len(), 1, limit::LAYERS)
+        size("number of layers", self.layers.len(), 1, limit::LAYERS)?;
+        self.given.as_ref().map_or(Ok(()), |given| self.check_given(given))
+    }
+
+    fn check_given(&self, it: &GivenSpec) -> Result<(), Fault> {
+        size("numbers that a layer is given", it.width, 1, limit::HIDDEN)?;
+        size("rows of the table of what layers are given", it.rows, 1, limit::VOCAB)?;
+        name("table of what layers are given", &it.table)?;
+        name("projection to what layers are given", &it.projection)?;
+        norm("width of the norm of what layers are given", &it.norm, it.width)?;
+        for multiplier in [it.row_multiplier, it.product_multiplier, it.multiplier] {
+            factor("multiplier of what layers are given", multiplier.into())?;
+        }
+        // All are bounded: no overflow.
+        size("numbers of a row", self.row_width(0), 1, limit::HIDDEN)
+    }
+
+    /// Checks whose keys a layer attends to: those of one layer before it, which makes as many.
+    fn check_keys(&self, layer: usize) -> Result<(), Fault> {
+        for op in self.layers[layer].ops() {
+            let Op::Attention(it) = op else { continue };
+            let Some(keys_of) = it.keys_of else { continue };
+            if matches!(it.qkv, Joined::Fused(_)) {
+                return Err(Fault::KeysOf { keys_of });
+            }
+            let earlier = self.layers.get(keys_of).filter(|_| keys_of < layer);
+            let ops = earlier.into_iter().flat_map(LayerSpec::ops);
+            let mut makers =
+                ops.filter_map(|op| if let Op::Attention(it) = op { Some(it) } else { None });
+            let alike = |maker: &AttentionSpec| {
+                maker.keys_of.is_none()
+                    && (maker.kv_heads, maker.head_dim) == (it.kv_heads, it.head_dim)
+            };
+            match (makers.next(), makers.next()) {
+                (Some(only), None) if alike(only) => {}
+                _ => return Err(Fault::KeysOf { keys_of }),
+            }
+        }
+        Ok(())
+    }
+
+    fn with_given(&self, it: &WithGivenSpec) -> Result<(), Fault> {
+        width("hidden_size of what a layer is given", it.hidden_size, self.hidden_size)?;
+        size("numbers that a layer is given", it.width, 1, limit::HIDDEN)?;
+        width("numbers that a layer is given", it.width, self.given_width())?;
+        name("gate of what a layer is given", &it.gate)?;
+        name("output of what a layer is given", &it.output)?;
+        match it.activation {
+            Activation::Xielu => Err(Fault::ActivationNumbers),
+            _ => Ok(()),
+        }
     }
 
     fn check_layer(&self, layer: &LayerSpec) -> Result<(), Fault> {
@@ -81,6 +133,7 @@ impl ModelSpec {
                     Op::Mamba(it) => self.mamba(it)?,
                     Op::Mlp(it) => self.mlp(it)?,
                     Op::Experts(it) => self.experts(it)?,
+                    Op::WithGiven(it) => self.with_given(it)?,
                     Op::Sum(_) | Op::Normed(_) => return Err(Fault::SumOfSums),
                 }
             }

@@ -98,6 +98,8 @@ pub enum Fault {
     HeadsNotDivisible { heads: usize, kv_heads: usize },
     #[error("an activation with numbers of its own is where it cannot be, or has none")]
     ActivationNumbers,
+    #[error("keys of layer {keys_of} are none that it could attend to")]
+    KeysOf { keys_of: usize },
     #[error("the norm of a state space has a bias")]
     NormBias,
     #[error("a sum, or an operation with norms of its own, is where it cannot be")]

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::spec::{LayerSpec, TensorKind, TensorSpec};
+use super::spec::{LayerSpec, Op, TensorKind, TensorSpec};
 use super::whole::ModelSpec;
 use crate::catalog::CatalogError;
 use crate::encoding::Part;
@@ -76,11 +76,22 @@ enum Owner {
     Norm,
     /// A tensor.
     Parameter,
+    /// A module that another layer's stands for.
+    Unused,
 }
 
 impl<'a> Names<'a> {
     pub(crate) fn of(spec: &'a ModelSpec) -> Self {
-        let of_layer = |layer: &LayerSpec| modules(layer.tensors());
+        let of_layer = |layer: &LayerSpec| {
+            let mut modules = modules(layer.tensors());
+            for op in layer.ops() {
+                let Op::Attention(it) = op else { continue };
+                it.unused().for_each(|path| {
+                    modules.entry(path.into_owned()).or_insert(Owner::Unused);
+                });
+            }
+            modules
+        };
         let outer = modules(spec.other_outer_tensors());
         Self { spec, outer, layers: spec.layers.iter().map(of_layer).collect() }
     }
@@ -125,7 +136,7 @@ impl<'a> Names<'a> {
         if let Some(part) = part_of(name, &spec.head) {
             return Ok(Role::Head(part));
         }
-        if is_of(&self.outer, name) {
+        if owner(&self.outer, name).is_some() {
             return Ok(Role::Outer);
         }
         let mut others = spec.other_prefixes.iter().map(|prefix| &**prefix);
@@ -151,9 +162,10 @@ impl<'a> Names<'a> {
         if spec.other_modules.iter().any(|beginning| leaf.starts_with(&**beginning)) {
             return Ok(Role::Ignored);
         }
-        match is_of(modules, leaf) {
-            true => Ok(Role::Layer { layer, leaf: leaf.to_owned() }),
-            false => Err(unknown()),
+        match owner(modules, leaf) {
+            Some(Owner::Unused) => Ok(Role::Ignored),
+            Some(_) => Ok(Role::Layer { layer, leaf: leaf.to_owned() }),
+            None => Err(unknown()),
         }
     }
 }
@@ -171,20 +183,21 @@ fn modules(tensors: impl IntoIterator<Item = TensorSpec>) -> Modules {
     modules
 }
 
-/// Whether a name is that of one of these, or of a part of one. (The bias of a norm makes its module look like that of a
+/// What the one of these is whose name it is, or of whose part. (The bias of a norm makes its module look like that of a
 /// matrix; whoever knows what there should be finds out.)
-fn is_of(modules: &Modules, name: &str) -> bool {
+fn owner(modules: &Modules, name: &str) -> Option<Owner> {
     if modules.get(name) == Some(&Owner::Parameter) {
-        return true;
+        return Some(Owner::Parameter);
     }
     let bias = || name.strip_suffix(BIAS).map(|module| (module, None));
     let part = Part::split(name).map(|(module, part)| (module, Some(part)));
-    let Some((module, part)) = part.or_else(bias) else { return false };
-    match modules.get(module) {
-        Some(Owner::Linear) => true,
-        Some(Owner::Norm) => part == Some(Part::Weight),
-        Some(Owner::Parameter) | None => false,
-    }
+    let (module, part) = part.or_else(bias)?;
+    let found = modules.get(module).copied();
+    found.filter(|owner| match owner {
+        Owner::Linear | Owner::Unused => true,
+        Owner::Norm => part == Some(Part::Weight),
+        Owner::Parameter => false,
+    })
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 pub use super::experts::{
     CorrectionSpec, ExpertsSpec, RouterGroups, RouterNorm, RouterScores, RouterSpec,
 };
+use super::given::WithGivenSpec;
 use super::kv::KvDtype;
 use super::latent::LatentSpec;
 pub use super::network::{Activation, GateUp, MlpSpec};
@@ -59,6 +60,8 @@ pub enum Op {
     Mlp(MlpSpec),
     /// A mixture of such networks.
     Experts(ExpertsSpec),
+    /// What the layer makes of what it is given beside hidden states.
+    WithGiven(WithGivenSpec),
     /// The sum of what several compute of the same input; none of them is a sum.
     Sum(Vec<Op>),
     /// An operation with norms of its own, as a part of a sum.
@@ -124,6 +127,10 @@ pub struct AttentionSpec {
     /// Which of the model's rotations turns queries and keys; `None` for layers that know no positions (NoPE,
     /// arXiv:2305.19466).
     pub rotation: Option<usize>,
+    /// The layer whose keys and values it attends to, if it makes none of its own: an earlier one. Modules and norm of
+    /// these are then not used, whether a checkpoint has them or not.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub keys_of: Option<usize>,
 }
 
 /// What multiplies what a head attends to (arXiv:2505.06708).
@@ -181,8 +188,27 @@ impl AttentionSpec {
         self.kv_heads * self.head_dim
     }
 
-    /// The projections of queries (with their gates, if there are such), keys and values.
-    pub fn qkv(&self) -> [LinearSpec; 3] {
+    /// The projections of queries (with their gates, if there are such), and of keys and values, unless these are another
+    /// layer's.
+    pub fn qkv(&self) -> Vec<LinearSpec> {
+        let own = if self.keys_of.is_some() { 1 } else { 3 };
+        self.all_projections().into_iter().take(own).collect()
+    }
+
+    /// The norms of queries and of keys, as far as it has them.
+    pub fn qk_norms(&self) -> impl Iterator<Item = &NormSpec> {
+        let own = if self.keys_of.is_some() { 1 } else { 2 };
+        self.qk_norm.iter().flat_map(move |norms| &norms[..own])
+    }
+
+    /// Modules of keys and values that another layer's stand for.
+    pub fn unused(&self) -> impl Iterator<Item = Name> {
+        let projections = self.all_projections().into_iter().skip(1).map(|linear| linear.path);
+        let norms = self.qk_norm.iter().map(|[_, keys]| keys.path.clone());
+        projections.chain(norms).filter(|_| self.keys_of.is_some())
+    }
+
+    fn all_projections(&self) -> [LinearSpec; 3] {
         let gates = usize::from(self.output_gate == Some(OutputGate::WithQueries));
         let queries = self.q_dim() * (1 + gates);
         let outputs = [queries, self.kv_dim(), self.kv_dim()];
@@ -241,6 +267,7 @@ impl Op {
             Op::Delta(it) => it.linears().collect(),
             Op::Mamba(it) => it.linears().collect(),
             Op::Mlp(mlp) => mlp.linears().collect(),
+            Op::WithGiven(it) => vec![it.gate(), it.output()],
             Op::Experts(experts) => {
                 let each = (0..experts.count)
                     .flat_map(|index| experts.expert(index).linears().collect::<Vec<_>>());
@@ -254,12 +281,12 @@ impl Op {
     /// Its norms.
     pub fn norms(&self) -> Vec<&NormSpec> {
         match self {
-            Op::Attention(attention) => attention.qk_norm.iter().flatten().collect(),
+            Op::Attention(attention) => attention.qk_norms().collect(),
             Op::Latent(latent) => latent.norms().collect(),
             Op::Delta(it) => vec![&it.norm],
             Op::Mamba(it) => it.norm.iter().collect(),
             Op::Experts(experts) => experts.norm.iter().collect(),
-            Op::Mlp(_) | Op::ShortConvolution(_) => Vec::new(),
+            Op::Mlp(_) | Op::ShortConvolution(_) | Op::WithGiven(_) => Vec::new(),
             Op::Sum(parts) => parts.iter().flat_map(Op::norms).collect(),
             Op::Normed(it) => it.pre.iter().chain(it.op.norms()).chain(&it.post).collect(),
         }
@@ -271,7 +298,9 @@ impl Op {
             Op::ShortConvolution(it) => vec![&it.convolution],
             Op::Delta(it) => it.convolutions.iter().collect(),
             Op::Mamba(it) => vec![&it.convolution],
-            Op::Attention(_) | Op::Latent(_) | Op::Mlp(_) | Op::Experts(_) => Vec::new(),
+            Op::Attention(_) | Op::Latent(_) | Op::Mlp(_) | Op::Experts(_) | Op::WithGiven(_) => {
+                Vec::new()
+            }
             Op::Sum(parts) => parts.iter().flat_map(Op::convolutions).collect(),
             Op::Normed(it) => it.op.convolutions(),
         }
@@ -288,7 +317,7 @@ impl Op {
             Op::Delta(it) => it.parameters().collect(),
             Op::Mamba(it) => it.parameters().collect(),
             Op::Mlp(it) => it.activation_numbers().into_iter().flatten().collect(),
-            Op::Attention(_) | Op::Latent(_) => Vec::new(),
+            Op::Attention(_) | Op::Latent(_) | Op::WithGiven(_) => Vec::new(),
             Op::Sum(parts) => parts.iter().flat_map(Op::parameters).collect(),
             Op::Normed(it) => it.op.parameters(),
         }
@@ -317,7 +346,8 @@ impl LayerSpec {
     pub fn narrowed(&self, share: f64, granule: usize) -> LayerSpec {
         self.with_ops(|op| match op {
             Op::Attention(it) => {
-                Op::Attention(AttentionSpec { window: None, ..it.narrowed(share) })
+                // By itself, as it is timed.
+                Op::Attention(AttentionSpec { window: None, keys_of: None, ..it.narrowed(share) })
             }
             Op::Latent(it) => Op::Latent(it.narrowed(share)),
             Op::ShortConvolution(it) => Op::ShortConvolution(it.clone()), // As wide as hidden states.
@@ -328,6 +358,7 @@ impl LayerSpec {
                 let expert = it.expert.narrowed(share, granule);
                 Op::Experts(ExpertsSpec { expert, ..it.active() })
             }
+            Op::WithGiven(it) => Op::WithGiven(it.clone()), // As narrow as it is.
             Op::Sum(_) | Op::Normed(_) => unreachable!("its parts are narrowed"),
         })
     }
@@ -401,6 +432,7 @@ impl LayerSpec {
         let mut kept = Kept::default();
         for op in self.ops() {
             match op {
+                Op::Attention(AttentionSpec { keys_of: Some(_), .. }) => {}
                 Op::Attention(attention) => {
                     kept.keys += attention.kv_dim();
                     kept.values += attention.kv_dim();
@@ -410,10 +442,17 @@ impl LayerSpec {
                 Op::ShortConvolution(it) => kept.state += it.convolution.state(),
                 Op::Delta(it) => kept.state += it.state(),
                 Op::Mamba(it) => kept.state += it.state(),
-                Op::Mlp(_) | Op::Experts(_) | Op::Sum(_) | Op::Normed(_) => {}
+                Op::Mlp(_) | Op::Experts(_) | Op::WithGiven(_) | Op::Sum(_) | Op::Normed(_) => {}
             }
         }
         kept
+    }
+
+    /// The layer whose keys and values it attends to, if it makes none of its own; of several the earliest.
+    pub fn keys_of(&self) -> Option<usize> {
+        let attentions =
+            self.ops().filter_map(|op| if let Op::Attention(it) = op { Some(it) } else { None });
+        attentions.filter_map(|it| it.keys_of).min()
     }
 
     /// Its operations; of sums, what they are the sums of.

@@ -2,10 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::given::GivenSpec;
 use super::kv::KvDtype;
 use super::quantization::Quantization;
 use super::rotation::RotationSpec;
 use super::spec::{LayerSpec, Name, NormSpec, Op, TensorKind, TensorSpec, is_default};
+use crate::range::LayerRange;
 
 /// One model: its ends, and what each of its layers is.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -33,6 +35,9 @@ pub struct ModelSpec {
     pub head: Name,
     /// Whether the output head is the embedding.
     pub tie_word_embeddings: bool,
+    /// What layers are given of a token beside hidden states, if anything.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub given: Option<GivenSpec>,
     /// What becomes of the head's products.
     #[serde(default, skip_serializing_if = "is_default")]
     pub logits: LogitsSpec,
@@ -96,7 +101,41 @@ impl ModelSpec {
 
     /// Those of them that are neither embedding, nor head, nor the final norm's weight: their paths are whole names.
     pub(super) fn other_outer_tensors(&self) -> impl Iterator<Item = TensorSpec> {
-        self.final_norm.bias().into_iter()
+        let (layers, hidden) = (self.layers.len(), self.hidden_size);
+        let given = self.given.iter().flat_map(move |given| given.tensors(layers, hidden));
+        self.final_norm.bias().into_iter().chain(given)
+    }
+
+    /// Numbers that a row carries between layers before this one (or after the last one): hidden states, and behind them what
+    /// this layer and those after it are given beside.
+    pub fn row_width(&self, layer: usize) -> usize {
+        self.hidden_width() + self.given_width() * self.layers.len().saturating_sub(layer)
+    }
+
+    /// Of these the hidden states.
+    pub fn hidden_width(&self) -> usize {
+        self.hidden_size
+    }
+
+    /// Numbers that each layer is given of a row beside hidden states.
+    pub fn given_width(&self) -> usize {
+        self.given.as_ref().map_or(0, |given| given.width)
+    }
+
+    /// Whether a stage may begin with this layer: neither it nor one after it attends to keys of one before it.
+    pub fn may_begin(&self, layer: usize) -> bool {
+        let later = self.layers.iter().skip(layer);
+        later.filter_map(LayerSpec::keys_of).all(|source| source >= layer)
+    }
+
+    /// The shortest stages that these layers may be parted into.
+    pub fn pieces(&self, layers: LayerRange) -> Vec<LayerRange> {
+        let mut begins: Vec<usize> = layers
+            .iter()
+            .filter(|layer| *layer == layers.start || self.may_begin(*layer))
+            .collect();
+        begins.push(layers.end);
+        begins.windows(2).map(|pair| LayerRange::new(pair[0], pair[1])).collect()
     }
 
     /// Bytes of keys and values of one position in all layers.

@@ -9,5 +9,6 @@ mod layer;
 mod mamba;
 mod mlp;
 mod short_convolution;
+mod with_given;
 
 pub(crate) use layer::DecoderLayer;

@@ -32,7 +32,7 @@ pub(super) struct Decoder {
     pub(super) head_dim: usize,
     /// Of a network, where the configuration says it.
     inner_size: Option<usize>,
-    vocab_size: usize,
+    pub(super) vocab_size: usize,
     pub(super) eps: f64,
     max_position_embeddings: usize,
     pub(super) rotations: Vec<RotationSpec>,
@@ -166,6 +166,7 @@ impl Decoder {
             query_scale: None,
             window: None,
             rotation: Some(0),
+            keys_of: None,
         }
     }
 
@@ -294,6 +295,7 @@ impl Decoder {
             final_norm: self.norm("model.norm"),
             head: Name::Borrowed("lm_head.weight"),
             tie_word_embeddings: self.tie_word_embeddings.unwrap_or(tied),
+            given: None,
             logits: LogitsSpec::default(),
             other_prefixes: Vec::new(),
             other_modules: Vec::new(),

@@ -22,7 +22,10 @@ fn layers_without_a_window_have_other_heads_and_values_of_what_makes_keys() {
     assert_eq!((slides.head_dim, slides.kv_heads, slides.window), (16, 2, Some(8)));
     assert_eq!((sees.head_dim, sees.kv_heads, sees.window), (32, 1, None));
     assert_eq!([slides.rotation, sees.rotation], [Some(1), Some(0)]);
-    let modules = |layer: usize| attention(&model, layer).qkv().map(|it| it.path.into_owned());
+    let modules = |layer: usize| {
+        let paths = attention(&model, layer).qkv().into_iter().map(|it| it.path.into_owned());
+        paths.collect::<Vec<_>>()
+    };
     assert_eq!(modules(0)[2], "self_attn.v_proj");
     assert_eq!(modules(2)[1..], ["self_attn.k_proj", "self_attn.k_proj"]);
     let leaves = |layer: usize| -> Vec<String> {
