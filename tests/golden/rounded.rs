@@ -45,6 +45,7 @@ pub(crate) const IN_BF16: &[&str] = &[
     "laguna",
     "apertus",
     "starcoder2",
+    "gemma4-e",
 ];
 /// Those whose weights are packed.
 pub(crate) const PACKED: &[&str] =

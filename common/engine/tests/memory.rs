@@ -40,7 +40,7 @@ const MANY: usize = 512;
 const MOST: f64 = 4.0;
 
 /// One of each kind of operation.
-const GOLDEN: [&str; 12] = [
+const GOLDEN: [&str; 13] = [
     "llama",
     "gemma3",
     "qwen2-mlx4",
@@ -53,6 +53,7 @@ const GOLDEN: [&str; 12] = [
     "nemotron-h",
     "kimi-linear",
     "falcon-h1",
+    "gemma4-e",
 ];
 
 /// A model of so many layers, dense if no experts are said: how many, how many a row goes to, and their width.
@@ -132,7 +133,7 @@ fn step(
         EngineOptions { threads, device, numerics, state_slots, ..EngineOptions::new(blocks) };
     let run = || {
         let mut stage = made.stage(&options);
-        counted::count(|| stage.forward(batch, hidden(rows, made.model.hidden_size)).unwrap())
+        counted::count(|| stage.forward(batch, hidden(rows, made.model.row_width(0))).unwrap())
     };
     std::thread::scope(|scope| scope.spawn(run).join().unwrap())
 }

@@ -50,6 +50,7 @@ mod qwen3_5_moe;
 mod qwen3_moe;
 mod qwen3_next;
 mod seed_oss;
+mod small_gemma;
 mod smollm3;
 mod starcoder2;
 mod state_space;
