@@ -42,7 +42,7 @@ impl Embedding {
         let watch = RefCell::new(std::mem::take(&mut embedding.watch));
         let weights: &Weights<'_> =
             &|name| others(name).inspect(|tensor| watch.borrow_mut().add(tensor));
-        embedding.first = on(options, first::Load { model, weights, options })?;
+        embedding.first = Some(on(options, first::Load { model, weights, options })?);
         embedding.watch = watch.into_inner();
         embedding.watch.check()?; // Small weights were read just now.
         Ok(embedding)

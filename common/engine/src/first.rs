@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::loader::{LayerLoader, Weights};
 use crate::matrix::StoredMatrix;
 use crate::options::{EngineOptions, Precision};
+use crate::streams::StreamProducts;
 
 /// Makes whole rows of embeddings.
 pub(crate) trait FirstRows: Send + Sync {
@@ -20,7 +21,8 @@ pub(crate) trait FirstRows: Send + Sync {
 struct On<D: Device> {
     device: D,
     hidden_size: usize,
-    given: Given<D>,
+    streams: StreamProducts<D>,
+    given: Option<Given<D>>,
 }
 
 /// What makes the numbers that layers are given.
@@ -41,28 +43,33 @@ pub(crate) struct Load<'a> {
 }
 
 impl OnDevice for Load<'_> {
-    type Output = Option<Box<dyn FirstRows>>;
+    type Output = Box<dyn FirstRows>;
 
     fn run<D: Device + 'static>(self, device: D) -> Result<Self::Output, Error> {
         let Self { model, weights, options } = self;
-        let Some(spec) = &model.given else { return Ok(None) };
         let loader = LayerLoader { device: &device, weights, model, layer: None, options };
-        let given = Given::load(&loader, spec)?;
-        Ok(Some(Box::new(On { device, hidden_size: model.hidden_size, given })))
+        let given = model.given.as_ref().map(|spec| Given::load(&loader, spec)).transpose()?;
+        let hidden_size = model.hidden_size;
+        let begin = model.streams.iter().flat_map(|streams| streams.begin(hidden_size));
+        let streams = StreamProducts::load(&loader, begin)?;
+        Ok(Box::new(On { device, hidden_size, streams, given }))
     }
 }
 
 impl<D: Device> FirstRows for On<D> {
     fn rows(&self, ids: &[u32], hidden: Vec<f32>) -> Result<Vec<f32>, Error> {
-        let Self { device, hidden_size, given } = self;
-        // Two products and a norm: what they free does not pile up.
+        let Self { device, hidden_size, streams, given } = self;
+        // A few products and a norm: what they free does not pile up.
         device.compute(u64::MAX, || {
+            let Some(given) = given else { return streams.begin(device, hidden) };
             let embedded = device.rows(hidden.clone(), *hidden_size)?;
             let given = given.numbers(device, ids, &embedded)?;
-            let width = given.len() / ids.len().max(1);
+            drop(embedded);
+            let hidden = streams.begin(device, hidden)?;
+            let each = |all: &[f32]| (all.len() / ids.len().max(1)).max(1);
             let mut rows = Vec::with_capacity(hidden.len() + given.len());
-            let given = given.chunks_exact(width.max(1));
-            for (hidden, given) in hidden.chunks_exact(*hidden_size).zip(given) {
+            let parts = given.chunks_exact(each(&given));
+            for (hidden, given) in hidden.chunks_exact(each(&hidden)).zip(parts) {
                 rows.extend_from_slice(hidden);
                 rows.extend_from_slice(given);
             }

@@ -13,35 +13,45 @@ use crate::error::Error;
 use crate::loader::{LayerLoader, Weights};
 use crate::matrix::StoredMatrix;
 use crate::options::{EngineOptions, Precision};
+use crate::streams::StreamProducts;
 
 /// The final norm and the output head of a model, with threads of their own.
 pub struct Head {
     parts: Box<dyn Parts>,
-    hidden_size: usize,
+    /// Numbers of a row after the last layer.
+    row_width: usize,
     /// The files that it is read from.
     watch: Watch,
 }
 
 /// Norm and matrix on the device that computes them.
 trait Parts: Send + Sync {
-    /// `hidden` is `[rows, width]`; its norm, of the same shape, or the logits, `[rows, vocab_size]`.
-    fn forward(&self, hidden: Vec<f32>, width: usize, logits: bool) -> Result<Vec<f32>, Error>;
+    /// Of `rows` after the last layer their norm, `[rows, hidden_size]`, or the logits, `[rows, vocab_size]`.
+    fn forward(&self, rows: Vec<f32>, logits: bool) -> Result<Vec<f32>, Error>;
 }
 
 struct PartsOn<D: Device> {
     device: D,
     norm: D::Norm,
     head: D::Weight,
+    /// What streams of hidden states end in, where there are several.
+    streams: StreamProducts<D>,
+    /// Numbers of a row after the last layer,
+    row_width: usize,
+    /// and of what is normed.
+    hidden_size: usize,
     logits: LogitsSpec,
 }
 
 impl<D: Device> Parts for PartsOn<D> {
-    fn forward(&self, hidden: Vec<f32>, width: usize, logits: bool) -> Result<Vec<f32>, Error> {
-        let Self { device, norm, head, logits: LogitsSpec { multiplier, softcap } } = self;
-        let kinds = RowKinds::generated(hidden.len() / width.max(1)); // No row counts as one of a prompt.
-        // One norm and one product: what they free does not pile up.
+    fn forward(&self, rows: Vec<f32>, logits: bool) -> Result<Vec<f32>, Error> {
+        let Self { device, norm, head, streams, row_width, hidden_size, .. } = self;
+        let LogitsSpec { multiplier, softcap } = &self.logits;
+        let kinds = RowKinds::generated(rows.len() / (*row_width).max(1)); // No row counts as one of a prompt.
+        // One norm and few products: what they free does not pile up.
         device.compute(u64::MAX, || {
-            let normed = device.norm(norm, &device.rows(hidden, width)?)?;
+            let hidden = streams.end(device, rows)?;
+            let normed = device.norm(norm, &device.rows(hidden, *hidden_size)?)?;
             if !logits {
                 return device.values(normed);
             }
@@ -74,7 +84,11 @@ impl OnDevice for Load<'_> {
         let loader = LayerLoader { device: &device, weights, model, layer: None, options };
         let norm = loader.norm(&model.final_norm)?;
         let head = device.weight(head)?;
-        Ok(Box::new(PartsOn { device, norm, head, logits: model.logits }))
+        let (row_width, hidden_size) = (model.hidden_width(), model.hidden_size);
+        let end = model.streams.iter().flat_map(|streams| streams.end(hidden_size));
+        let streams = StreamProducts::load(&loader, end)?;
+        let logits = model.logits;
+        Ok(Box::new(PartsOn { device, norm, head, streams, row_width, hidden_size, logits }))
     }
 }
 
@@ -115,10 +129,10 @@ impl Head {
         let parts = on(options, Load { model: config, weights, head, options })?;
         let watch = watch.into_inner();
         watch.check()?; // The norm was read just now.
-        Ok(Head { parts, hidden_size, watch })
+        Ok(Head { parts, row_width: config.hidden_width(), watch })
     }
 
-    /// Logits `[rows, vocab_size]` of `hidden`, `[rows, hidden_size]`.
+    /// Logits `[rows, vocab_size]` of `hidden`: rows as they are after the last layer ([`ModelSpec::row_width`]).
     ///
     /// # Errors
     /// [`Error::WrongHidden`] if `hidden` is not `rows` rows, [`Error::Damaged`] if a file of weights was.
@@ -126,7 +140,7 @@ impl Head {
         self.run(hidden, rows, true)
     }
 
-    /// The final hidden states `[rows, hidden_size]`: `hidden`, of the same shape, after the norm.
+    /// The final hidden states `[rows, hidden_size]`: the same after the norm.
     ///
     /// # Errors
     /// [`Error::WrongHidden`] if `hidden` is not `rows` rows, [`Error::Damaged`] if a file of weights was.
@@ -135,14 +149,14 @@ impl Head {
     }
 
     fn run(&self, hidden: Vec<f32>, rows: usize, logits: bool) -> Result<Vec<f32>, Error> {
-        let width = self.hidden_size;
+        let width = self.row_width;
         if rows.checked_mul(width) != Some(hidden.len()) {
             return Err(Error::WrongHidden { rows, width, found: hidden.len() });
         }
         if rows == 0 {
             return Ok(Vec::new());
         }
-        let values = self.parts.forward(hidden, width, logits);
+        let values = self.parts.forward(hidden, logits);
         self.watch.check()?;
         values
     }

@@ -38,6 +38,7 @@ mod row;
 mod sampling;
 mod stage;
 mod step;
+mod streams;
 #[cfg(test)]
 mod testing;
 

@@ -163,7 +163,7 @@ pub fn probe_head(
     let norm =
         scratch_weights(Dtype::F32, &[width]).map_err(|_| no_memory(4 * width, max_bytes))?;
     let mut narrow = ModelSpec { vocab_size: rows as usize, ..config.clone() };
-    (narrow.final_norm.bias, narrow.given) = (false, None); // No time.
+    (narrow.final_norm.bias, narrow.given, narrow.streams) = (false, None, None); // No time.
     let options = options(device, threads);
     let head = Head::new(&narrow, norm, MappedMatrix { encoding, parts }, &|_| None, &options)?;
     let hidden = vec![0.01; config.hidden_size];

@@ -1,10 +1,11 @@
 //! What holds of every specification, wherever it came from: whoever computes sizes, shapes, memory or angles from one
 //! relies on it, and neither overflows, divides by zero, nor looks for what is not there.
 
+mod beside;
+
 use std::collections::HashMap;
 
 use super::error::{Fault, SpecError};
-use super::given::{GivenSpec, WithGivenSpec};
 use super::latent::{LatentQueries, LatentSpec};
 use super::limit;
 use super::recurrent::{ConvolutionSpec, DeltaInputs, DeltaSpec, MambaSpec, ShortConvolutionSpec};
@@ -62,65 +63,34 @@ impl ModelSpec {
         size("number of rotations", self.rotations.len(), 0, limit::ROTATIONS)?;
         self.rotations.iter().try_for_each(rotation)?;
         size("number of layers", self.layers.len(), 1, limit::LAYERS)?;
-        self.given.as_ref().map_or(Ok(()), |given| self.check_given(given))
-    }
-
-    fn check_given(&self, it: &GivenSpec) -> Result<(), Fault> {
-        size("numbers that a layer is given", it.width, 1, limit::HIDDEN)?;
-        size("rows of the table of what layers are given", it.rows, 1, limit::VOCAB)?;
-        name("table of what layers are given", &it.table)?;
-        name("projection to what layers are given", &it.projection)?;
-        norm("width of the norm of what layers are given", &it.norm, it.width)?;
-        for multiplier in [it.row_multiplier, it.product_multiplier, it.multiplier] {
-            factor("multiplier of what layers are given", multiplier.into())?;
+        if let Some(streams) = &self.streams {
+            size("streams of hidden states", streams.begin.len() + 1, 2, limit::STREAMS)?;
+            width("ends of streams", streams.end.len(), streams.begin.len())?;
+            let mut modules = streams.begin.iter().chain(&streams.end);
+            modules.try_for_each(|module| name("module of a stream", module))?;
+        }
+        if let Some(given) = &self.given {
+            self.check_given(given)?;
         }
         // All are bounded: no overflow.
         size("numbers of a row", self.row_width(0), 1, limit::HIDDEN)
     }
 
-    /// Checks whose keys a layer attends to: those of one layer before it, which makes as many.
-    fn check_keys(&self, layer: usize) -> Result<(), Fault> {
-        for op in self.layers[layer].ops() {
-            let Op::Attention(it) = op else { continue };
-            let Some(keys_of) = it.keys_of else { continue };
-            if matches!(it.qkv, Joined::Fused(_)) {
-                return Err(Fault::KeysOf { keys_of });
-            }
-            let earlier = self.layers.get(keys_of).filter(|_| keys_of < layer);
-            let ops = earlier.into_iter().flat_map(LayerSpec::ops);
-            let mut makers =
-                ops.filter_map(|op| if let Op::Attention(it) = op { Some(it) } else { None });
-            let alike = |maker: &AttentionSpec| {
-                maker.keys_of.is_none()
-                    && (maker.kv_heads, maker.head_dim) == (it.kv_heads, it.head_dim)
-            };
-            match (makers.next(), makers.next()) {
-                (Some(only), None) if alike(only) => {}
-                _ => return Err(Fault::KeysOf { keys_of }),
-            }
-        }
-        Ok(())
-    }
-
-    fn with_given(&self, it: &WithGivenSpec) -> Result<(), Fault> {
-        width("hidden_size of what a layer is given", it.hidden_size, self.hidden_size)?;
-        size("numbers that a layer is given", it.width, 1, limit::HIDDEN)?;
-        width("numbers that a layer is given", it.width, self.given_width())?;
-        name("gate of what a layer is given", &it.gate)?;
-        name("output of what a layer is given", &it.output)?;
-        match it.activation {
-            Activation::Xielu => Err(Fault::ActivationNumbers),
-            _ => Ok(()),
-        }
-    }
-
     fn check_layer(&self, layer: &LayerSpec) -> Result<(), Fault> {
         size("number of branches", layer.branches.len(), 1, limit::BRANCHES)?;
-        for Branch { pre, op, post, multiplier } in &layer.branches {
+        match &layer.streams {
+            Some(streams) => self.layer_streams(streams, layer.others.as_ref())?,
+            None if layer.others.is_some() => return Err(Fault::OtherStreams),
+            None => {}
+        }
+        let streams = layer.streams.as_ref().map_or(1, |streams| streams.count);
+        width("streams of the layer", streams, self.stream_count())?;
+        for Branch { pre, op, post, multiplier, residual } in layer.all_branches() {
             for outer in pre.iter().chain(post) {
                 norm("width of a norm before or after an operation", outer, self.hidden_size)?;
             }
             factor("multiplier", (*multiplier).into())?;
+            factor("multiplier of hidden states", residual.unwrap_or(1.0).into())?;
             let parts = op.parts();
             size("number of operations in a sum", op.parts().len(), 1, limit::BRANCHES)?;
             self.normed(op)?;
@@ -134,6 +104,7 @@ impl ModelSpec {
                     Op::Mlp(it) => self.mlp(it)?,
                     Op::Experts(it) => self.experts(it)?,
                     Op::WithGiven(it) => self.with_given(it)?,
+                    Op::LowRank(it) => self.low_rank(it)?,
                     Op::Sum(_) | Op::Normed(_) => return Err(Fault::SumOfSums),
                 }
             }
@@ -334,6 +305,10 @@ impl ModelSpec {
             GateUp::Plain(module) => name("module of up", module)?,
         }
         factor("multiplier of a gate", it.gate_multiplier.unwrap_or(1.0).into())?;
+        factor("bound of gates", it.gate_cutoff.unwrap_or(0.0).into())?;
+        if it.gate_cutoff.is_some() && !matches!(it.gate_up, GateUp::Gated(_)) {
+            return Err(Fault::NoGate);
+        }
         let has_numbers = it.activation == Activation::Xielu;
         if it.activation_numbers.is_some() != has_numbers
             || (has_numbers && matches!(it.gate_up, GateUp::Gated(_)))

@@ -100,6 +100,10 @@ pub enum Fault {
     ActivationNumbers,
     #[error("keys of layer {keys_of} are none that it could attend to")]
     KeysOf { keys_of: usize },
+    #[error("what is added to other streams is not there, or cannot be that")]
+    OtherStreams,
+    #[error("gates are bounded where there are none")]
+    NoGate,
     #[error("the norm of a state space has a bias")]
     NormBias,
     #[error("a sum, or an operation with norms of its own, is where it cannot be")]

@@ -27,6 +27,7 @@ mod rope;
 mod rotation;
 mod spec;
 mod stacked;
+mod streams;
 #[cfg(test)]
 mod tests;
 mod whole;
@@ -48,9 +49,11 @@ pub(crate) use required::Required;
 pub use rotation::{Rope, RopeScaling, RotaryPairs, RotationSpec};
 pub use spec::{
     Activation, AttentionSpec, Branch, CorrectionSpec, ExpertsSpec, GateUp, Joined, Kept,
-    LayerSpec, LinearSpec, MlpSpec, Name, NormKind, NormSpec, NormedSpec, Op, OutputGate,
-    PositionScale, RouterGroups, RouterNorm, RouterScores, RouterSpec, TensorKind, TensorSpec,
+    LayerSpec, LinearSpec, LowRankSpec, MlpSpec, Name, NormKind, NormSpec, NormedSpec, Op,
+    OutputGate, PositionScale, RouterGroups, RouterNorm, RouterScores, RouterSpec, TensorKind,
+    TensorSpec,
 };
 pub use stacked::{ExpertSlice, unstack};
+pub use streams::{LayerStreamsSpec, StreamsSpec};
 pub use whole::{LogitsSpec, ModelSpec};
 pub use wire::MAX_SPEC_BYTES;

@@ -11,10 +11,11 @@ pub use super::experts::{
 use super::given::WithGivenSpec;
 use super::kv::KvDtype;
 use super::latent::LatentSpec;
-pub use super::network::{Activation, GateUp, MlpSpec};
+pub use super::network::{Activation, GateUp, LowRankSpec, MlpSpec};
 pub use super::parts::{Joined, LinearSpec, Name, NormKind, NormSpec, TensorKind, TensorSpec};
 pub(super) use super::parts::{is_default, linear, parameter};
 use super::recurrent::{ConvolutionSpec, DeltaSpec, MambaSpec, ShortConvolutionSpec};
+use super::streams::LayerStreamsSpec;
 
 /// One layer: `x += multiplier · post(op(pre(x)))` for each branch, in order.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -25,6 +26,12 @@ pub struct LayerSpec {
     /// Name of a tensor `[1]`, below the layer: what the hidden states are multiplied with after all branches.
     #[serde(default, skip_serializing_if = "is_default")]
     pub scalar: Option<Name>,
+    /// How it goes on from several streams of hidden states, in a model that has such.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub streams: Option<LayerStreamsSpec>,
+    /// What is then added to all streams but the first; without a norm before it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub others: Option<Branch>,
 }
 
 /// One residual branch. Pre-norm, post-norm and sandwich norms, parallel attention and MLP, and layers of a single
@@ -40,6 +47,9 @@ pub struct Branch {
     pub post: Option<NormSpec>,
     /// What its result is multiplied with before it is added.
     pub multiplier: f32,
+    /// What the hidden states are multiplied with before it is added to them, if anything.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub residual: Option<f32>,
 }
 
 /// What a branch computes, from `[rows, hidden_size]` to the same.
@@ -62,6 +72,8 @@ pub enum Op {
     Experts(ExpertsSpec),
     /// What the layer makes of what it is given beside hidden states.
     WithGiven(WithGivenSpec),
+    /// A residual of few numbers.
+    LowRank(LowRankSpec),
     /// The sum of what several compute of the same input; none of them is a sum.
     Sum(Vec<Op>),
     /// An operation with norms of its own, as a part of a sum.
@@ -127,8 +139,7 @@ pub struct AttentionSpec {
     /// Which of the model's rotations turns queries and keys; `None` for layers that know no positions (NoPE,
     /// arXiv:2305.19466).
     pub rotation: Option<usize>,
-    /// The layer whose keys and values it attends to, if it makes none of its own: an earlier one. Modules and norm of
-    /// these are then not used, whether a checkpoint has them or not.
+    /// The earlier layer whose keys and values it attends to, if it makes none: modules and norm of its own are not used.
     #[serde(default, skip_serializing_if = "is_default")]
     pub keys_of: Option<usize>,
 }
@@ -268,6 +279,7 @@ impl Op {
             Op::Mamba(it) => it.linears().collect(),
             Op::Mlp(mlp) => mlp.linears().collect(),
             Op::WithGiven(it) => vec![it.gate(), it.output()],
+            Op::LowRank(it) => it.linears().into(),
             Op::Experts(experts) => {
                 let each = (0..experts.count)
                     .flat_map(|index| experts.expert(index).linears().collect::<Vec<_>>());
@@ -285,6 +297,7 @@ impl Op {
             Op::Latent(latent) => latent.norms().collect(),
             Op::Delta(it) => vec![&it.norm],
             Op::Mamba(it) => it.norm.iter().collect(),
+            Op::LowRank(it) => vec![&it.norm],
             Op::Experts(experts) => experts.norm.iter().collect(),
             Op::Mlp(_) | Op::ShortConvolution(_) | Op::WithGiven(_) => Vec::new(),
             Op::Sum(parts) => parts.iter().flat_map(Op::norms).collect(),
@@ -298,9 +311,12 @@ impl Op {
             Op::ShortConvolution(it) => vec![&it.convolution],
             Op::Delta(it) => it.convolutions.iter().collect(),
             Op::Mamba(it) => vec![&it.convolution],
-            Op::Attention(_) | Op::Latent(_) | Op::Mlp(_) | Op::Experts(_) | Op::WithGiven(_) => {
-                Vec::new()
-            }
+            Op::Attention(_)
+            | Op::Latent(_)
+            | Op::Mlp(_)
+            | Op::Experts(_)
+            | Op::WithGiven(_)
+            | Op::LowRank(_) => Vec::new(),
             Op::Sum(parts) => parts.iter().flat_map(Op::convolutions).collect(),
             Op::Normed(it) => it.op.convolutions(),
         }
@@ -317,7 +333,7 @@ impl Op {
             Op::Delta(it) => it.parameters().collect(),
             Op::Mamba(it) => it.parameters().collect(),
             Op::Mlp(it) => it.activation_numbers().into_iter().flatten().collect(),
-            Op::Attention(_) | Op::Latent(_) | Op::WithGiven(_) => Vec::new(),
+            Op::Attention(_) | Op::Latent(_) | Op::WithGiven(_) | Op::LowRank(_) => Vec::new(),
             Op::Sum(parts) => parts.iter().flat_map(Op::parameters).collect(),
             Op::Normed(it) => it.op.parameters(),
         }
@@ -333,11 +349,23 @@ impl Op {
     }
 }
 
+impl Branch {
+    /// `x += post(op(pre(x)))`.
+    pub fn new(pre: Option<NormSpec>, op: Op, post: Option<NormSpec>) -> Branch {
+        Branch { pre, op, post, multiplier: 1.0, residual: None }
+    }
+}
+
 impl LayerSpec {
+    /// These branches, one after the other.
+    pub fn of(branches: Vec<Branch>) -> LayerSpec {
+        LayerSpec { branches, scalar: None, streams: None, others: None }
+    }
+
     /// `x += op(norm(x))` for each of these.
     pub fn pre_norm(branches: impl IntoIterator<Item = (NormSpec, Op)>) -> LayerSpec {
-        let branch = |(pre, op)| Branch { pre: Some(pre), op, post: None, multiplier: 1.0 };
-        LayerSpec { branches: branches.into_iter().map(branch).collect(), scalar: None }
+        let branch = |(pre, op)| Branch::new(Some(pre), op, None);
+        LayerSpec::of(branches.into_iter().map(branch).collect())
     }
 
     /// A narrower layer of the same kind, to be timed: its operations with a part of their width, `share` of it, whole
@@ -350,7 +378,6 @@ impl LayerSpec {
                 Op::Attention(AttentionSpec { window: None, keys_of: None, ..it.narrowed(share) })
             }
             Op::Latent(it) => Op::Latent(it.narrowed(share)),
-            Op::ShortConvolution(it) => Op::ShortConvolution(it.clone()), // As wide as hidden states.
             Op::Delta(it) => Op::Delta(it.narrowed(share)),
             Op::Mamba(it) => Op::Mamba(it.narrowed(share)),
             Op::Mlp(it) => Op::Mlp(it.narrowed(share, granule)),
@@ -358,7 +385,8 @@ impl LayerSpec {
                 let expert = it.expert.narrowed(share, granule);
                 Op::Experts(ExpertsSpec { expert, ..it.active() })
             }
-            Op::WithGiven(it) => Op::WithGiven(it.clone()), // As narrow as it is.
+            // As wide as hidden states, or narrow.
+            Op::ShortConvolution(_) | Op::WithGiven(_) | Op::LowRank(_) => op.clone(),
             Op::Sum(_) | Op::Normed(_) => unreachable!("its parts are narrowed"),
         })
     }
@@ -384,7 +412,7 @@ impl LayerSpec {
         }
         let branch = |branch: &Branch| Branch { op: changed(&branch.op, &op), ..branch.clone() };
         let branches = self.branches.iter().map(branch).collect();
-        LayerSpec { branches, scalar: self.scalar.clone() }
+        LayerSpec { branches, ..self.clone() }
     }
 
     /// Bytes of weights that one decoded token reads, if the module at each path, below the layer, is stored in so
@@ -412,14 +440,15 @@ impl LayerSpec {
 
     /// Its tensors as its operations name them: one that several of these share is there for each.
     pub(super) fn all_tensors(&self) -> impl Iterator<Item = TensorSpec> {
-        let of_branches = self.branches.iter().flat_map(|branch| {
+        let of_branches = self.all_branches().flat_map(|branch| {
             let norms = branch.pre.iter().chain(branch.op.norms()).chain(&branch.post);
             norms
                 .flat_map(NormSpec::tensors)
                 .chain(branch.op.linears().into_iter().flat_map(LinearSpec::tensors))
                 .chain(branch.op.parameters())
         });
-        of_branches.chain(self.scalar())
+        let of_streams = self.streams.iter().flat_map(LayerStreamsSpec::tensors);
+        of_branches.chain(of_streams).chain(self.scalar())
     }
 
     /// What the hidden states are multiplied with in the end.
@@ -442,7 +471,12 @@ impl LayerSpec {
                 Op::ShortConvolution(it) => kept.state += it.convolution.state(),
                 Op::Delta(it) => kept.state += it.state(),
                 Op::Mamba(it) => kept.state += it.state(),
-                Op::Mlp(_) | Op::Experts(_) | Op::WithGiven(_) | Op::Sum(_) | Op::Normed(_) => {}
+                Op::Mlp(_)
+                | Op::Experts(_)
+                | Op::WithGiven(_)
+                | Op::LowRank(_)
+                | Op::Sum(_)
+                | Op::Normed(_) => {}
             }
         }
         kept
@@ -450,13 +484,17 @@ impl LayerSpec {
 
     /// The layer whose keys and values it attends to, if it makes none of its own; of several the earliest.
     pub fn keys_of(&self) -> Option<usize> {
-        let attentions =
-            self.ops().filter_map(|op| if let Op::Attention(it) = op { Some(it) } else { None });
-        attentions.filter_map(|it| it.keys_of).min()
+        let of = |op: &Op| if let Op::Attention(it) = op { it.keys_of } else { None };
+        self.ops().filter_map(of).min()
     }
 
     /// Its operations; of sums, what they are the sums of.
     pub fn ops(&self) -> impl Iterator<Item = &Op> {
-        self.branches.iter().flat_map(|branch| branch.op.parts())
+        self.all_branches().flat_map(|branch| branch.op.parts())
+    }
+
+    /// Its branches, also the one that is added to other streams.
+    pub fn all_branches(&self) -> impl Iterator<Item = &Branch> {
+        self.branches.iter().chain(&self.others)
     }
 }

@@ -7,6 +7,7 @@ use super::kv::KvDtype;
 use super::quantization::Quantization;
 use super::rotation::RotationSpec;
 use super::spec::{LayerSpec, Name, NormSpec, Op, TensorKind, TensorSpec, is_default};
+use super::streams::{LayerStreamsSpec, StreamsSpec};
 use crate::range::LayerRange;
 
 /// One model: its ends, and what each of its layers is.
@@ -38,6 +39,9 @@ pub struct ModelSpec {
     /// What layers are given of a token beside hidden states, if anything.
     #[serde(default, skip_serializing_if = "is_default")]
     pub given: Option<GivenSpec>,
+    /// The streams of hidden states between layers, where there are several.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub streams: Option<StreamsSpec>,
     /// What becomes of the head's products.
     #[serde(default, skip_serializing_if = "is_default")]
     pub logits: LogitsSpec,
@@ -78,7 +82,9 @@ impl ModelSpec {
     /// Full names of the layers' tensors that belong to no module.
     pub fn parameters(&self) -> impl Iterator<Item = String> {
         self.layers.iter().enumerate().flat_map(move |(number, layer)| {
+            let of_streams = layer.streams.iter().map(LayerStreamsSpec::scale);
             let parameters = layer.ops().flat_map(Op::parameters).chain(layer.scalar());
+            let parameters = parameters.chain(of_streams);
             parameters.map(move |tensor| self.layer_tensor_name(number, &tensor.leaf()))
         })
     }
@@ -103,7 +109,8 @@ impl ModelSpec {
     pub(super) fn other_outer_tensors(&self) -> impl Iterator<Item = TensorSpec> {
         let (layers, hidden) = (self.layers.len(), self.hidden_size);
         let given = self.given.iter().flat_map(move |given| given.tensors(layers, hidden));
-        self.final_norm.bias().into_iter().chain(given)
+        let streams = self.streams.iter().flat_map(move |streams| streams.tensors(hidden));
+        self.final_norm.bias().into_iter().chain(given).chain(streams)
     }
 
     /// Numbers that a row carries between layers before this one (or after the last one): hidden states, and behind them what
@@ -112,9 +119,14 @@ impl ModelSpec {
         self.hidden_width() + self.given_width() * self.layers.len().saturating_sub(layer)
     }
 
-    /// Of these the hidden states.
+    /// Of these the hidden states, of all streams.
     pub fn hidden_width(&self) -> usize {
-        self.hidden_size
+        self.hidden_size * self.stream_count()
+    }
+
+    /// Streams of hidden states between layers.
+    pub fn stream_count(&self) -> usize {
+        self.streams.as_ref().map_or(1, StreamsSpec::count)
     }
 
     /// Numbers that each layer is given of a row beside hidden states.

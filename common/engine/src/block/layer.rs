@@ -6,9 +6,11 @@ use super::attention::Attention;
 use super::delta::Delta;
 use super::experts::Experts;
 use super::latent::Latent;
+use super::low_rank::LowRank;
 use super::mamba::Mamba;
 use super::mlp::Mlp;
 use super::short_convolution::ShortConvolution;
+use super::streams::Streams;
 use super::with_given::WithGiven;
 use crate::device::Device;
 use crate::error::Error;
@@ -20,6 +22,9 @@ pub(crate) struct DecoderLayer<D: Device> {
     branches: Vec<Branch<D>>,
     /// What the hidden states are multiplied with in the end.
     scalar: Option<f32>,
+    /// Where there are several streams of hidden states: what predicts and corrects them, and what is added to all but the
+    /// first.
+    streams: Option<(Streams<D>, Branch<D>)>,
 }
 
 /// A residual branch.
@@ -28,6 +33,7 @@ struct Branch<D: Device> {
     op: Operation<D>,
     post: Option<D::Norm>,
     multiplier: f32,
+    residual: Option<f32>,
 }
 
 /// An operation between norms of its own.
@@ -48,6 +54,7 @@ enum Operation<D: Device> {
     Mlp(Box<Mlp<D>>),
     Experts(Box<Experts<D>>),
     WithGiven(Box<WithGiven<D>>),
+    LowRank(Box<LowRank<D>>),
     Sum(Vec<Operation<D>>),
     Normed(Box<Normed<D>>),
 }
@@ -61,6 +68,7 @@ impl<D: Device> DecoderLayer<D> {
                 op: Operation::load(loader, &spec.op)?,
                 post: norm(&spec.post)?,
                 multiplier: spec.multiplier,
+                residual: spec.residual,
             })
         };
         let mut branches = spec.branches.iter().map(load).collect::<Result<Vec<_>, Error>>()?;
@@ -70,7 +78,11 @@ impl<D: Device> DecoderLayer<D> {
         }
         let scalar = spec.scalar().map(|tensor| loader.parameter(&tensor)).transpose()?;
         let scalar = scalar.and_then(|numbers| numbers.first().copied());
-        Ok(DecoderLayer { branches, scalar })
+        let streams = match (&spec.streams, &spec.others) {
+            (Some(streams), Some(others)) => Some((Streams::load(loader, streams)?, load(others)?)),
+            _ => None,
+        };
+        Ok(DecoderLayer { branches, scalar, streams })
     }
 
     /// Says which layer comes after this one.
@@ -93,23 +105,63 @@ impl<D: Device> DecoderLayer<D> {
         step: &Step<'_>,
         earlier: &[DecoderLayer<D>],
     ) -> Result<D::Rows, Error> {
-        let mut hidden = hidden;
-        for Branch { pre, op, post, multiplier } in &mut self.branches {
-            let normed = pre.as_ref().map(|norm| device.norm(norm, &hidden)).transpose()?;
-            let input = normed.as_ref().unwrap_or(&hidden);
-            let mut result = op.forward(device, input, step, earlier)?;
-            drop(normed);
-            if let Some(norm) = post {
-                result = device.norm(norm, &result)?;
+        let Self { branches, scalar, streams } = self;
+        let hidden = match streams {
+            None => through(branches, device, hidden, step, earlier)?,
+            Some((streams, others)) => {
+                let (predicted, active) = streams.predict(device, hidden, &step.kinds)?;
+                let found = through(branches, device, active, step, earlier)?;
+                let (corrected, active) = streams.correct(device, predicted, found, &step.kinds)?;
+                let result = others.forward(device, &active, step, earlier)?;
+                drop(active);
+                streams.together(device, corrected, &result, &step.kinds)?
             }
-            if *multiplier != 1.0 {
-                result = device.scale(result, *multiplier)?;
-            }
-            hidden = device.add(hidden, result)?;
-        }
-        match self.scalar {
-            Some(scalar) => device.scale(hidden, scalar),
+        };
+        match scalar {
+            Some(scalar) => device.scale(hidden, *scalar),
             None => Ok(hidden),
+        }
+    }
+}
+
+/// What hidden states, `[rows, hidden_size]`, become by these branches.
+fn through<D: Device>(
+    branches: &mut [Branch<D>],
+    device: &D,
+    hidden: D::Rows,
+    step: &Step<'_>,
+    earlier: &[DecoderLayer<D>],
+) -> Result<D::Rows, Error> {
+    let mut hidden = hidden;
+    for branch in branches {
+        let result = branch.forward(device, &hidden, step, earlier)?;
+        if let Some(residual) = branch.residual {
+            hidden = device.scale(hidden, residual)?;
+        }
+        hidden = device.add(hidden, result)?;
+    }
+    Ok(hidden)
+}
+
+impl<D: Device> Branch<D> {
+    /// What is added to hidden states, `[rows, hidden_size]`.
+    fn forward(
+        &mut self,
+        device: &D,
+        hidden: &D::Rows,
+        step: &Step<'_>,
+        earlier: &[DecoderLayer<D>],
+    ) -> Result<D::Rows, Error> {
+        let Branch { pre, op, post, multiplier, .. } = self;
+        let normed = pre.as_ref().map(|norm| device.norm(norm, hidden)).transpose()?;
+        let mut result = op.forward(device, normed.as_ref().unwrap_or(hidden), step, earlier)?;
+        drop(normed);
+        if let Some(norm) = post {
+            result = device.norm(norm, &result)?;
+        }
+        match *multiplier {
+            1.0 => Ok(result),
+            multiplier => device.scale(result, multiplier),
         }
     }
 }
@@ -126,6 +178,7 @@ impl<D: Device> Operation<D> {
             Op::Mamba(it) => Operation::Mamba(Box::new(Mamba::load(loader, it)?)),
             Op::Mlp(it) => Operation::Mlp(Box::new(Mlp::load(loader, it)?)),
             Op::Experts(it) => Operation::Experts(Box::new(Experts::load(loader, it)?)),
+            Op::LowRank(it) => Operation::LowRank(Box::new(LowRank::load(loader, it)?)),
             Op::WithGiven(it) => Operation::WithGiven(Box::new(WithGiven::load(loader, it)?)),
             Op::Sum(parts) => {
                 let load = |part| Operation::load(loader, part);
@@ -176,6 +229,7 @@ impl<D: Device> Operation<D> {
             Operation::Mlp(mlp) => mlp.forward(device, input, &step.kinds),
             Operation::Experts(experts) => experts.forward(device, input, &step.kinds),
             Operation::WithGiven(it) => it.forward(device, input, step),
+            Operation::LowRank(it) => it.forward(device, input, &step.kinds),
             Operation::Sum(parts) => {
                 let mut sum = None;
                 for part in parts {
@@ -214,6 +268,7 @@ impl<D: Device> Operation<D> {
             Operation::Mlp(mlp) => mlp.first(),
             Operation::Experts(experts) => vec![experts.first()],
             Operation::WithGiven(it) => it.first().into(),
+            Operation::LowRank(it) => it.first().into(),
             Operation::Sum(parts) => parts.first().map(Operation::first).unwrap_or_default(),
             Operation::Normed(it) => it.op.first(),
         }
@@ -229,6 +284,7 @@ impl<D: Device> Operation<D> {
             Operation::Mamba(mamba) => mamba.precede(device, &later.first()),
             Operation::Mlp(mlp) => mlp.precede(device, &later.first()),
             Operation::WithGiven(it) => it.precede(device, &later.first()),
+            Operation::LowRank(it) => it.precede(device, &later.first()),
             // Which of its products is the last one is not known before.
             Operation::Experts(_) => {}
             Operation::Normed(it) => it.op.precede(device, later),

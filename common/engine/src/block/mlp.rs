@@ -14,6 +14,7 @@ pub(crate) struct Mlp<D: Device> {
     down_proj: D::Weight,
     activation: Activation,
     xielu: Option<Xielu>,
+    gate_cutoff: Option<f32>,
     gate_multiplier: Option<f32>,
     output_gate: Option<D::Weight>,
 }
@@ -48,10 +49,10 @@ impl<D: Device> Mlp<D> {
         let output_gate = spec.output_gate();
         let output_gate =
             output_gate.map(|gate| loader.linear(&gate, Precision::Bf16x2)).transpose()?;
-        let &MlpSpec { activation, gate_multiplier, .. } = spec;
+        let &MlpSpec { activation, gate_cutoff, gate_multiplier, .. } = spec;
         let numbers = spec.activation_numbers();
         let xielu = numbers.map(|numbers| xielu(loader, &numbers)).transpose()?;
-        Ok(Mlp { inner, down_proj, activation, xielu, gate_multiplier, output_gate })
+        Ok(Mlp { inner, down_proj, activation, xielu, gate_cutoff, gate_multiplier, output_gate })
     }
 
     /// The first products of a step.
@@ -79,6 +80,9 @@ impl<D: Device> Mlp<D> {
                 let [mut gate, up] = device.linear([gate, up], hidden, kinds)?; // [rows, inner_size]
                 if let Some(multiplier) = self.gate_multiplier {
                     gate = device.scale(gate, multiplier)?;
+                }
+                if let Some(deviations) = self.gate_cutoff {
+                    gate = device.above(gate, deviations)?;
                 }
                 device.gate(self.activation, gate, up)?
             }

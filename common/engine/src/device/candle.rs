@@ -433,6 +433,20 @@ impl Device for Candle {
         scaled().map_err(failed)
     }
 
+    fn scale_columns(&self, x: Tensor, factors: &[f32]) -> std::result::Result<Tensor, Error> {
+        let scaled = || x.broadcast_mul(&self.matrix(factors.to_vec(), 1, factors.len())?);
+        scaled().map_err(failed)
+    }
+
+    fn above(&self, x: Tensor, deviations: f32) -> std::result::Result<Tensor, Error> {
+        let above = || {
+            let centred = x.broadcast_sub(&x.mean_keepdim(1)?)?;
+            let deviation = centred.sqr()?.mean_keepdim(1)?.sqrt()?;
+            centred.broadcast_sub(&(deviation * f64::from(deviations))?)?.relu()
+        };
+        above().map_err(failed)
+    }
+
     fn add(&self, a: Tensor, b: Tensor) -> std::result::Result<Tensor, Error> {
         (a + b).map_err(failed)
     }

@@ -243,6 +243,12 @@ pub(crate) trait Device: Send + Sync {
     /// Each row of `x`, `[rows, width]`, times its factor.
     fn scale_rows(&self, x: Self::Rows, factors: &[f32]) -> Result<Self::Rows, Error>;
 
+    /// Each number of each row of `x`, `[rows, width]`, times its factor.
+    fn scale_columns(&self, x: Self::Rows, factors: &[f32]) -> Result<Self::Rows, Error>;
+
+    /// `max(x − bound, 0)` of each number, where the bound is so many standard deviations above the mean of its row.
+    fn above(&self, x: Self::Rows, deviations: f32) -> Result<Self::Rows, Error>;
+
     /// `a + b`, elementwise.
     fn add(&self, a: Self::Rows, b: Self::Rows) -> Result<Self::Rows, Error>;
 

@@ -155,17 +155,16 @@ fn read_with(fields: &Fields<'_>, defaults: Defaults) -> Result<ModelSpec, Confi
             keys_of,
             ..plain
         };
-        let attention = Branch {
-            pre: Some(decoder.norm("input_layernorm")),
-            op: Op::Attention(attention),
-            post: Some(decoder.norm("post_attention_layernorm")),
-            multiplier: 1.0,
-        };
+        let attention = Branch::new(
+            Some(decoder.norm("input_layernorm")),
+            Op::Attention(attention),
+            Some(decoder.norm("post_attention_layernorm")),
+        );
         let scalar = Some(Name::Borrowed("layer_scalar"));
         let second = if twice_as_wide && keys_of.is_some() { &wider } else { &second };
         let given = width.map(|width| small_gemma::with_given(&decoder, width));
         let branches = [attention, second.clone()].into_iter().chain(given).collect();
-        LayerSpec { branches, scalar }
+        LayerSpec { scalar, ..LayerSpec::of(branches) }
     };
     let layers = windows.into_iter().zip(keys_of).map(layer).collect();
     let model = decoder.model(layers, true);
@@ -217,7 +216,7 @@ fn network(decoder: &Decoder, fields: &Fields<'_>, mlp: MlpSpec) -> Result<Branc
     if !fields.flag("enable_moe_block")?.unwrap_or(false) {
         fields.understand(&["num_experts", "top_k_experts", "moe_intermediate_size"]);
         let op = Op::Mlp(mlp);
-        return Ok(Branch { pre: norm(before), op, post: after, multiplier: 1.0 });
+        return Ok(Branch::new(norm(before), op, after));
     }
     let inner_size = fields.size("moe_intermediate_size", limit::INNER)?;
     let router = RouterSpec {
@@ -243,5 +242,5 @@ fn network(decoder: &Decoder, fields: &Fields<'_>, mlp: MlpSpec) -> Result<Branc
         normed(norm(before), Op::Mlp(mlp), "post_feedforward_layernorm_1"),
         normed(None, Op::Experts(experts), "post_feedforward_layernorm_2"),
     ]);
-    Ok(Branch { pre: None, op, post: after, multiplier: 1.0 })
+    Ok(Branch::new(None, op, after))
 }

@@ -41,8 +41,7 @@ pub(super) fn with_given(decoder: &Decoder, width: usize) -> Branch {
         activation: Activation::GeluTanh,
         output: Name::Borrowed("per_layer_projection"),
     });
-    let post = Some(decoder.norm("post_per_layer_input_norm"));
-    Branch { pre: None, op, post, multiplier: 1.0 }
+    Branch::new(None, op, Some(decoder.norm("post_per_layer_input_norm")))
 }
 
 /// The layer whose keys and values each layer attends to, if it makes none: for the last `num_kv_shared_layers` the last one

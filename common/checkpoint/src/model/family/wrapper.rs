@@ -4,6 +4,7 @@ use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
 use crate::model::given::GivenSpec;
 use crate::model::spec::{Name, NormSpec};
+use crate::model::streams::StreamsSpec;
 use crate::model::whole::ModelSpec;
 
 /// What reads the text model's part of a configuration.
@@ -67,6 +68,11 @@ impl Wrapper {
             norm: norm(given.norm),
             ..given
         });
+        let modules = |modules: Vec<Name>| modules.iter().map(named).collect();
+        let streams = model.streams.map(|StreamsSpec { begin, end }| StreamsSpec {
+            begin: modules(begin),
+            end: modules(end),
+        });
         ModelSpec {
             architecture: Name::Borrowed(self.architecture),
             embedding: named(&model.embedding),
@@ -74,6 +80,7 @@ impl Wrapper {
             head: named(&model.head),
             final_norm: norm(model.final_norm),
             given,
+            streams,
             other_prefixes: self.others.iter().map(|prefix| Name::Borrowed(*prefix)).collect(),
             ..model
         }

@@ -7,7 +7,7 @@ use cake_checkpoint::{Activation, NormKind};
 
 use super::activation::{activated, gated, xielu};
 use super::attention::{Attend, attend, attend_bytes};
-use super::elementwise::{add, layer_norm, rms_norm, rotate};
+use super::elementwise::{above, add, layer_norm, rms_norm, rotate};
 use super::exponential::softmax;
 use super::gemm::table;
 use super::isa::choice::chosen;
@@ -265,6 +265,18 @@ impl Device for Cpu {
             row.iter_mut().for_each(|value| *value *= factor);
         }
         Ok(x)
+    }
+
+    fn scale_columns(&self, mut x: Rows, factors: &[f32]) -> Result<Rows, Error> {
+        for row in x.values.chunks_exact_mut(factors.len().max(1)) {
+            row.iter_mut().zip(factors).for_each(|(value, factor)| *value *= factor);
+        }
+        Ok(x)
+    }
+
+    fn above(&self, x: Rows, deviations: f32) -> Result<Rows, Error> {
+        let found = above(self.tier, &x.values, x.width, deviations);
+        Ok(x.with(found))
     }
 
     fn add(&self, a: Rows, b: Rows) -> Result<Rows, Error> {
