@@ -19,7 +19,7 @@ RULES = [
     (
         "a device of candle's",
         r"\bcandle_core\b|\bDevice::(Cpu|new_cuda|new_metal)\b",
-        [ENGINE + "device/candle.rs"],
+        [ENGINE + "device/candle.rs", ENGINE + "device/candle/"],
     ),
     (
         "which device computes",

@@ -2,6 +2,8 @@
 //! the reference that our kernels are tested against (what is recurrent it has no operations for: that is computed as
 //! `recurrent.rs` says it); on a GPU (`cuda`, `metal`) it is the way to compute at all.
 
+mod attention;
+
 use std::ops::Range;
 
 use cake_checkpoint::{Activation, KvDtype, NormKind, RotaryPairs};
@@ -9,7 +11,7 @@ use candle_core::{D, DType, Result, Tensor};
 
 use super::recurrent::{Convolution, Recurrence, Recurring, States, softplus_plainly};
 use super::{Attending, Device, DeviceScratch, StoredLinear, StoredNorm, Xielu, candle_scratch};
-use crate::batch::{AttendRow, BatchItem, RowKinds};
+use crate::batch::RowKinds;
 use crate::error::Error;
 use crate::options::EngineOptions;
 use crate::rope::Rotation;
@@ -99,84 +101,6 @@ impl Candle {
         Tensor::cat(&[&turned, &rest.contiguous()?], 3)?
             .transpose(1, 2)?
             .reshape((rows, heads * head_dim))
-    }
-
-    /// Attention sequence by sequence: gather, repeat, multiply, mask.
-    fn attended(
-        &self,
-        kept: &Kept,
-        spec: &Attending,
-        step: &Step<'_>,
-        queries: &Tensor,
-    ) -> Result<Tensor> {
-        let &Attending { heads, kv_heads, head_dim, scale, softcap, window, .. } = spec;
-        let mut outputs = Vec::new();
-        let mut first = 0; // Row of the step that the item starts at.
-        for item in step.items.iter().filter(|item| item.rows > 0) {
-            let (rows, seen) = (item.rows, item.position + item.rows);
-            let places =
-                self.indices((0..seen).map(|position| kept.place(&item.blocks, position)))?;
-            let by_head = |all: &Tensor| {
-                all.index_select(&places, 0)?
-                    .to_dtype(DType::F32)?
-                    .reshape((seen, kv_heads, 1, head_dim))?
-                    .broadcast_as((seen, kv_heads, heads / kv_heads, head_dim))?
-                    .reshape((seen, heads, head_dim))?
-                    .transpose(0, 1)?
-                    .contiguous() // [heads, seen, head_dim]
-            };
-            let k = by_head(&kept.keys)?;
-            let v = kept.values.as_ref().map(by_head).transpose()?.unwrap_or_else(|| k.clone());
-            let q = queries.narrow(0, first, rows)?.reshape((rows, heads, head_dim))?;
-            let q = q.transpose(0, 1)?.contiguous()?; // [heads, rows, head_dim]
-            let scores = (q.matmul(&k.t()?)? * scale)?; // [heads, rows, seen]
-            let scores = match softcap {
-                None => scores,
-                Some(softcap) => ((scores / softcap)?.tanh()? * softcap)?,
-            };
-            let scores = scores.broadcast_add(&self.mask(item, seen, window)?)?;
-            let weights = candle_nn::ops::softmax(&scores, D::Minus1)?;
-            let attended = weights.matmul(&v)?.transpose(0, 1)?; // [rows, heads, head_dim]
-            outputs.push(attended.reshape((rows, heads * head_dim))?);
-            first += rows;
-        }
-        Tensor::cat(&outputs, 0)
-    }
-
-    /// `[rows, seen]`: 0 where the key is visible, minus infinity elsewhere.
-    fn mask(&self, item: &BatchItem, seen: usize, window: Option<usize>) -> Result<Tensor> {
-        let visible =
-            |row: usize, key: usize| key <= row && window.is_none_or(|window| key + window > row);
-        let mask = (item.position..seen)
-            .flat_map(|row| (0..seen).map(move |key| (row, key)))
-            .map(|(row, key)| if visible(row, key) { 0.0 } else { f32::NEG_INFINITY })
-            .collect();
-        self.matrix(mask, item.rows, seen)
-    }
-
-    /// Writes rows into what is kept, which the tensors of a layer share with nobody.
-    fn written(
-        &self,
-        kept: &Kept,
-        rows: &[AttendRow<'_>],
-        keys: &Tensor,
-        values: Option<&Tensor>,
-    ) -> Result<()> {
-        for (all, new) in [(&kept.keys, keys)].into_iter().chain(kept.values.as_ref().zip(values)) {
-            let new = new.to_dtype(all.dtype())?.contiguous()?;
-            for (index, row) in rows.iter().enumerate().filter(|(_, row)| !row.is_known) {
-                all.slice_set(&new.narrow(0, index, 1)?, 0, kept.place(row.blocks, row.position))?;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Kept {
-    /// The row of a position of the sequence with these blocks, which were checked to hold it.
-    fn place(&self, blocks: &[u32], position: usize) -> usize {
-        let block = blocks[position / self.block_positions] as usize;
-        block * self.block_positions + position % self.block_positions
     }
 }
 
