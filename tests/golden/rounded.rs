@@ -46,6 +46,7 @@ pub(crate) const IN_BF16: &[&str] = &[
     "apertus",
     "starcoder2",
     "gemma4-e",
+    "gemma3n",
 ];
 /// Those whose weights are packed.
 pub(crate) const PACKED: &[&str] =

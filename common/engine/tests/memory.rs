@@ -40,7 +40,7 @@ const MANY: usize = 512;
 const MOST: f64 = 4.0;
 
 /// One of each kind of operation.
-const GOLDEN: [&str; 13] = [
+const GOLDEN: [&str; 14] = [
     "llama",
     "gemma3",
     "qwen2-mlx4",
@@ -54,6 +54,7 @@ const GOLDEN: [&str; 13] = [
     "kimi-linear",
     "falcon-h1",
     "gemma4-e",
+    "gemma3n",
 ];
 
 /// A model of so many layers, dense if no experts are said: how many, how many a row goes to, and their width.

@@ -114,6 +114,7 @@ answers_as_the_reference_does! {
     apertus: "apertus",
     starcoder2: "starcoder2",
     gemma4_whose_layers_are_given_more: "gemma4-e",
+    gemma3n: "gemma3n",
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod falcon_h1;
 mod gated_delta;
 mod gemma2;
 mod gemma3;
+mod gemma3n;
 mod gemma4;
 mod glm4;
 mod glm4_moe;
@@ -110,6 +111,8 @@ pub const FAMILIES: &[Family] = &[
     laguna::FAMILY,
     apertus::FAMILY,
     starcoder2::FAMILY,
+    gemma3n::TEXT,
+    gemma3n::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.
