@@ -139,11 +139,12 @@ impl Ends {
         weights: EndWeights,
         options: &EngineOptions,
     ) -> Result<Self, cake_engine::Error> {
-        let EndWeights { embedding, head, norm } = weights;
+        let EndWeights { embedding, head, norm, others } = weights;
+        let others = |name: &str| others.get(name).cloned();
         let head = head.unwrap_or_else(|| embedding.clone());
         Ok(Self {
-            embedding: Embedding::new(config, embedding)?,
-            head: Head::new(config, norm, head, options)?,
+            embedding: Embedding::new(config, embedding, &others, options)?,
+            head: Head::new(config, norm, head, &others, options)?,
             vocab_size: config.vocab_size,
         })
     }
@@ -153,7 +154,7 @@ impl Ends {
         self.vocab_size
     }
 
-    /// Hidden states `[ids, hidden_size]` of ids of the vocabulary.
+    /// What the first layer takes of ids of the vocabulary, `[ids, row_width]` ([`ModelSpec::row_width`]).
     ///
     /// # Errors
     /// If an id is not in it.

@@ -8,7 +8,7 @@ use cake_checkpoint::{
 };
 use cake_engine::{DeviceKind, MatrixKinds};
 
-/// Embedding, head and final norm as the master computes with them.
+/// What is outside the layers, as the master computes with it.
 #[derive(Debug)]
 pub struct EndWeights {
     /// `[vocab_size, hidden_size]`.
@@ -17,6 +17,8 @@ pub struct EndWeights {
     pub head: Option<MappedMatrix>,
     /// `[hidden_size]`.
     pub norm: MappedTensor,
+    /// What else is outside the layers, by name.
+    pub others: HashMap<String, MappedTensor>,
 }
 
 impl EndWeights {
@@ -99,7 +101,7 @@ impl Model {
         blob.tensors().iter().map(&mut read).collect()
     }
 
-    /// Embedding, head and final norm: mapped where they stay as they are, else encoded into memory, in
+    /// Embedding, head, final norm and what else is outside the layers: mapped where they stay as they are, else encoded into memory, in
     /// huge pages where the system gives them.
     ///
     /// # Errors
@@ -107,10 +109,12 @@ impl Model {
     pub fn ends(&self) -> Result<EndWeights, Error> {
         let checkpoint = &self.checkpoint;
         let encoded = |matrix| checkpoint.encoded_matrix(&matrix, self.scheme);
+        let other = |tensor: &Tensor| Ok((tensor.name.clone(), checkpoint.map(tensor)?));
         Ok(EndWeights {
             embedding: encoded(checkpoint.embedding_matrix())?,
             head: checkpoint.head_matrix().map(encoded).transpose()?,
             norm: checkpoint.map(checkpoint.final_norm())?,
+            others: checkpoint.other_ends().map(other).collect::<Result<_, Error>>()?,
         })
     }
 
@@ -162,7 +166,7 @@ impl Model {
         kinds
     }
 
-    /// Bytes of embedding, final norm and head, as the master holds them: of a head for which the processor has no kernels,
+    /// Bytes of embedding, final norm, head and what else is outside the layers, as the master holds them: of a head for which the processor has no kernels,
     /// a copy in f32, too.
     pub fn ends_bytes(&self) -> u64 {
         let checkpoint = &self.checkpoint;
@@ -173,6 +177,8 @@ impl Model {
         let copy = (u128::from(product) * u128::from(permille.saturating_sub(1000))).div_ceil(1000);
         let stored = bytes(&embedding) + head.as_ref().map_or(0, bytes);
         let copy = u64::try_from(copy).unwrap_or(u64::MAX);
-        stored.saturating_add(checkpoint.final_norm().bytes).saturating_add(copy)
+        let others = checkpoint.other_ends().chain([checkpoint.final_norm()]);
+        let others = others.map(|tensor| tensor.bytes).fold(0, u64::saturating_add);
+        stored.saturating_add(others).saturating_add(copy)
     }
 }

@@ -54,11 +54,16 @@ impl OwnMemory {
     }
 }
 
-/// What the master needs for its own part whoever holds the layers (bytes): embedding, norm and head, and the scores
+/// What the master needs for its own part whoever holds the layers (bytes): embedding, norm and head, what rows are given beside, and the scores
 /// of each sequence's next token as they are computed and while one of them is chosen.
 pub fn ends_bytes(model: &Model, promise: &Promise) -> u64 {
-    let scores = (model.checkpoint.config.vocab_size as u64).saturating_mul(2 * 4);
-    model.ends_bytes().saturating_add(scores.saturating_mul(promise.most_sequences() as u64))
+    let config = &model.checkpoint.config;
+    let scores = (config.vocab_size as u64).saturating_mul(2 * 4);
+    let scores = scores.saturating_mul(promise.most_sequences() as u64);
+    // Of rows that carry more than hidden states: as products, as norms of these, and as they leave.
+    let beside = (config.row_width(0) - config.hidden_size) as u64;
+    let beside = beside.saturating_mul(3 * 4).saturating_mul(promise.max_rows() as u64);
+    [model.ends_bytes(), scores, beside].into_iter().fold(0, u64::saturating_add)
 }
 
 /// What is promised to the person: it fixes memory beyond the weights.
@@ -224,11 +229,12 @@ pub fn input(
             bytes: model.blob_bytes(index),
             kv_bytes: kept(layer),
             state_bytes: cake_engine::state_bytes(std::slice::from_ref(layer), promise.state_slots),
+            joined: !config.may_begin(index),
         })
         .collect();
     let active: Vec<u64> = (0..layers.len()).map(|layer| model.active_bytes(layer)).collect();
     let stored: Vec<_> = (0..layers.len()).map(|layer| model.stored(layer)).collect();
-    let activation_bytes = promise.wire.row_bytes(config.hidden_size) as u64;
+    let activation_bytes = promise.wire.row_bytes(config.row_width(0)) as u64;
     let devices = candidates.iter().map(|device| Device {
         name: device.name.clone(),
         budget_bytes: device.budget_bytes,

@@ -12,7 +12,7 @@ pub const ITEMS: usize = 1024;
 pub const BLOCKS: usize = 1 << 17;
 /// Most slots for the state of recurrent layers.
 pub const STATE_SLOTS: usize = 1 << 12;
-/// Widest hidden state accepted.
+/// Most numbers of a row accepted.
 pub const HIDDEN_SIZE: usize = 1 << 16;
 /// Most stages in a pipeline.
 pub const STAGES: usize = 256;

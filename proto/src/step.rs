@@ -27,7 +27,7 @@ pub struct Step {
     pub stage_us: Vec<u32>,
     /// Microseconds each stage so far had nothing to compute before it.
     pub idle_us: Vec<u32>,
-    /// `[rows, hidden_size]`, row-major.
+    /// `[rows, width]`, row-major: hidden states, and what is given to layers beside them.
     pub hidden: Vec<f32>,
 }
 
@@ -86,8 +86,8 @@ pub enum Incoming {
 impl Step {
     /// Keeps of the hidden states what was wanted back: the answer to a step.
     pub fn into_answer(mut self) -> Self {
-        let hidden_size = self.hidden.len().checked_div(self.rows).unwrap_or(0);
-        let row = |row: &u32| *row as usize * hidden_size..(*row as usize + 1) * hidden_size;
+        let width = self.hidden.len().checked_div(self.rows).unwrap_or(0);
+        let row = |row: &u32| *row as usize * width..(*row as usize + 1) * width;
         // Every wanted row is one of the step's: the assembler, or the master itself, saw to it.
         let wanted = self.wanted.iter().filter_map(|wanted| self.hidden.get(row(wanted)));
         self.hidden = wanted.flatten().copied().collect();
@@ -99,8 +99,8 @@ impl Step {
 
     /// Cuts the step into frames of at most [`limits::FRAME_BYTES`] of hidden states in `format`, in order.
     pub fn into_frames(self, relay: bool, format: WireFormat) -> Vec<wire::StepFrame> {
-        let hidden_size = self.hidden.len().checked_div(self.rows).unwrap_or(0);
-        let mut hidden = Bytes::from(format.encode(&self.hidden, hidden_size));
+        let width = self.hidden.len().checked_div(self.rows).unwrap_or(0);
+        let mut hidden = Bytes::from(format.encode(&self.hidden, width));
         let head = wire::StepHead {
             items: self
                 .items
@@ -152,7 +152,7 @@ pub fn announcement_frame() -> wire::StepFrame {
 /// Puts the frames of one stream together again. Holds at most one step, of at most `max_rows` rows.
 #[derive(Debug)]
 pub struct Assembler {
-    hidden_size: usize,
+    width: usize,
     max_rows: usize,
     partial: Option<Partial>,
 }
@@ -167,9 +167,9 @@ struct Partial {
 }
 
 impl Assembler {
-    /// For hidden states of `hidden_size` values and steps of at most `max_rows` rows.
-    pub fn new(hidden_size: usize, max_rows: usize) -> Self {
-        Self { hidden_size, max_rows: max_rows.min(limits::ROWS), partial: None }
+    /// For rows of `width` numbers and steps of at most `max_rows` rows.
+    pub fn new(width: usize, max_rows: usize) -> Self {
+        Self { width, max_rows: max_rows.min(limits::ROWS), partial: None }
     }
 
     /// Takes the next frame; gives the step that it completes, if it does.
@@ -275,11 +275,11 @@ impl Assembler {
         if !items.is_empty() && item_rows != rows {
             return Err(ProtocolError::Rows { step, rows, item_rows });
         }
-        let hidden = Vec::with_capacity(rows * self.hidden_size);
+        let hidden = Vec::with_capacity(rows * self.width);
         let (wanted, stage_us, idle_us) = (head.wanted, head.stage_us, head.idle_us);
         let step = Step { step, generation, items, rows, wanted, stage_us, idle_us, hidden };
-        let hidden_bytes = rows * format.row_bytes(self.hidden_size);
-        let decoder = Decoder::new(format, self.hidden_size);
+        let hidden_bytes = rows * format.row_bytes(self.width);
+        let decoder = Decoder::new(format, self.width);
         Ok(Partial { step, relay, hidden_bytes, received_bytes: 0, decoder })
     }
 }

@@ -46,6 +46,9 @@ pub(crate) const IN_BF16: &[&str] = &[
     "apertus",
     "gpt-oss",
     "llama4",
+    "starcoder2",
+    "gemma4-e",
+    "gemma3n",
 ];
 /// Those whose weights are packed.
 pub(crate) const PACKED: &[&str] =

@@ -15,6 +15,8 @@ pub struct Golden {
     pub path: PathBuf,
     /// Decoder layers.
     pub num_layers: usize,
+    /// Those that a stage may begin with.
+    pub begins: Vec<usize>,
     /// Prompt of the recorded answers.
     pub prompt_ids: Vec<u32>,
     /// The greedy answer, going on past any end token.
@@ -23,6 +25,26 @@ pub struct Golden {
     pub closest: f32,
     /// Logits of the prompt, `[prompt_ids.len(), vocab_size]` row-major.
     pub logits: Vec<f32>,
+}
+
+impl Golden {
+    /// The layers in as equal parts as they can be parted into, on as many workers as get one.
+    pub fn spread<'a>(&self, workers: &[&'a str]) -> Vec<(&'a str, usize, usize)> {
+        spread(self.num_layers, &self.begins, workers)
+    }
+}
+
+/// So many layers, of which a stage may begin with these, in as equal parts as they can be parted into, on as many workers as
+/// get one.
+pub fn spread<'a>(
+    num_layers: usize,
+    begins: &[usize],
+    workers: &[&'a str],
+) -> Vec<(&'a str, usize, usize)> {
+    let count = workers.len().min(begins.len());
+    let cut = |part: usize| begins.get(begins.len() * part / count).copied().unwrap_or(num_layers);
+    let part = |(index, name): (usize, &&'a str)| (*name, cut(index), cut(index + 1));
+    workers[..count].iter().enumerate().map(part).collect()
 }
 
 /// Where golden checkpoints are.
@@ -57,10 +79,12 @@ pub fn golden(name: &str) -> Golden {
         ids.iter().map(|id| id.as_u64().expect("an id") as u32).collect()
     };
     let num_layers = model.layers.len();
+    let begins = (0..num_layers).filter(|layer| model.may_begin(*layer)).collect();
     let closest = expected["smallest_greedy_margin"].as_f64().expect("a margin") as f32;
     let logits = read_logits(&path.join("expected.safetensors"));
     Golden {
         num_layers,
+        begins,
         closest,
         prompt_ids: ids("prompt_ids"),
         greedy_ids: ids("greedy_ids"),

@@ -129,13 +129,13 @@ impl TryFrom<wire::LoadRequest> for Load {
         at_most("kv_blocks", request.kv_blocks as usize, limits::BLOCKS)?;
         at_most("state_slots", request.state_slots as usize, limits::STATE_SLOTS)?;
         let model = ModelSpec::from_wire(&request.model)?;
-        at_most("hidden_size", model.hidden_size, limits::HIDDEN_SIZE)?;
         at_most("max_positions", request.max_positions as usize, model.max_position_embeddings)?;
         at_most("layer_end", request.layer_end as usize, model.layers.len())?;
         if request.layer_start >= request.layer_end {
             return Err(field("layer_start", request.layer_start, "less than layer_end"));
         }
         let layers = LayerRange::new(request.layer_start as usize, request.layer_end as usize);
+        at_most("hidden_size", model.row_width(layers.start), limits::HIDDEN_SIZE)?;
         if request.blobs.len() != layers.len() {
             let expected = format!("{}, one per layer of {layers}", layers.len());
             return Err(field("blobs", request.blobs.len(), &expected));
@@ -220,7 +220,7 @@ impl Load {
         let about = About {
             generation: self.generation,
             layers: self.layers,
-            hidden_size: self.model.hidden_size,
+            row_width: self.model.row_width(self.layers.start),
             max_rows: self.max_rows,
             wire: self.wire,
         };

@@ -52,8 +52,8 @@ pub struct About {
     pub generation: u64,
     /// Its layers.
     pub layers: LayerRange,
-    /// Width of hidden states.
-    pub hidden_size: usize,
+    /// Numbers of a row that comes; one that leaves has no more.
+    pub row_width: usize,
     /// Most rows in a step.
     pub max_rows: usize,
     /// How it sends hidden states.
@@ -63,7 +63,7 @@ pub struct About {
 impl About {
     /// How many frames may wait for its link before the stage itself waits.
     pub fn frames_queued(&self) -> usize {
-        limits::frames_queued(self.max_rows.saturating_mul(self.hidden_size).saturating_mul(4))
+        limits::frames_queued(self.max_rows.saturating_mul(self.row_width).saturating_mul(4))
     }
 }
 
@@ -397,7 +397,7 @@ mod tests {
     }
 
     /// A step of so many rows, all of them wanted.
-    fn step(number: u64, rows: usize, hidden_size: usize) -> Step {
+    fn step(number: u64, rows: usize, row_width: usize) -> Step {
         Step {
             step: number,
             generation: 1,
@@ -406,22 +406,22 @@ mod tests {
             wanted: (0..).take(rows).collect(),
             stage_us: Vec::new(),
             idle_us: Vec::new(),
-            hidden: vec![0.5; rows * hidden_size],
+            hidden: vec![0.5; rows * row_width],
         }
     }
 
     #[tokio::test]
     async fn a_stage_does_not_wait_until_its_largest_result_has_left() {
-        for (max_rows, hidden_size) in [(1, 8), (600, 2048), (1024, 2048)] {
+        for (max_rows, row_width) in [(1, 8), (600, 2048), (1024, 2048)] {
             let layers = LayerRange { start: 0, end: 1 };
             let wire = WireFormat::F32;
-            let about = About { generation: 1, layers, hidden_size, max_rows, wire };
+            let about = About { generation: 1, layers, row_width, max_rows, wire };
             let routes = Routes::new("a", wire, about.frames_queued());
             let (master, frames) = mpsc::channel(about.frames_queued());
             routes.set_master(master);
-            let sending = routes.send(step(1, max_rows, hidden_size));
-            assert!(sending.now_or_never().is_some(), "{max_rows} rows of {hidden_size}");
-            assert_eq!(frames.len(), (max_rows * hidden_size * 4).div_ceil(limits::FRAME_BYTES));
+            let sending = routes.send(step(1, max_rows, row_width));
+            assert!(sending.now_or_never().is_some(), "{max_rows} rows of {row_width}");
+            assert_eq!(frames.len(), (max_rows * row_width * 4).div_ceil(limits::FRAME_BYTES));
         }
     }
 

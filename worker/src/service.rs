@@ -417,7 +417,7 @@ impl Service {
         mut frames: Streaming<wire::StepFrame>,
         mut ticket: Ticket,
     ) -> Result<(), Status> {
-        let mut assembler = Assembler::new(ticket.about.hidden_size, ticket.about.max_rows);
+        let mut assembler = Assembler::new(ticket.about.row_width, ticket.about.max_rows);
         loop {
             let frame = tokio::select! {
                 frame = frames.message() => frame?,

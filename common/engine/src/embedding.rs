@@ -1,27 +1,51 @@
 //! Token ids to hidden states.
 
-use cake_checkpoint::{MappedMatrix, ModelSpec, Watch};
+use std::cell::RefCell;
+
+use cake_checkpoint::{MappedMatrix, MappedTensor, ModelSpec, Watch};
 
 use crate::device::cpu::isa::tier::Tier;
+use crate::device::on;
 use crate::error::Error;
+use crate::first::{self, FirstRows};
+use crate::loader::Weights;
 use crate::matrix::StoredMatrix;
+use crate::options::EngineOptions;
 
 /// The embedding matrix, `[vocab_size, hidden_size]`; rows are looked up where they are stored.
 pub struct Embedding {
     matrix: StoredMatrix,
     multiplier: f32,
     tier: Tier,
+    /// What rows carry beside, if anything.
+    first: Option<Box<dyn FirstRows>>,
     /// The files that it is read from.
     watch: Watch,
 }
 
 impl Embedding {
-    /// The embedding of a model.
+    /// The embedding of a model; `others` finds what else is outside the layers, by full checkpoint name.
     ///
     /// # Errors
-    /// If it is not a matrix as wide as the hidden state in a supported type.
-    pub fn new(model: &ModelSpec, matrix: MappedMatrix) -> Result<Embedding, Error> {
-        Self::of(matrix, model.hidden_size, model.embedding_multiplier)
+    /// If it is not a matrix as wide as the hidden state in a supported type, another tensor is missing or not what `model`
+    /// says, or threads cannot be started.
+    pub fn new(
+        model: &ModelSpec,
+        matrix: MappedMatrix,
+        others: &dyn Fn(&str) -> Option<MappedTensor>,
+        options: &EngineOptions,
+    ) -> Result<Embedding, Error> {
+        let mut embedding = Self::of(matrix, model.hidden_size, model.embedding_multiplier)?;
+        if model.row_width(0) == model.hidden_size {
+            return Ok(embedding);
+        }
+        let watch = RefCell::new(std::mem::take(&mut embedding.watch));
+        let weights: &Weights<'_> =
+            &|name| others(name).inspect(|tensor| watch.borrow_mut().add(tensor));
+        embedding.first = Some(on(options, first::Load { model, weights, options })?);
+        embedding.watch = watch.into_inner();
+        embedding.watch.check()?; // Small weights were read just now.
+        Ok(embedding)
     }
 
     /// An embedding of `hidden_size` values per token.
@@ -29,10 +53,10 @@ impl Embedding {
         let mut watch = Watch::default();
         matrix.parts.iter().for_each(|tensor| watch.add(tensor));
         let matrix = StoredMatrix::new("embedding", matrix, hidden_size)?;
-        Ok(Embedding { matrix, multiplier, tier: Tier::detect(), watch })
+        Ok(Embedding { matrix, multiplier, tier: Tier::detect(), first: None, watch })
     }
 
-    /// The rows of `ids`, `[ids, hidden_size]`.
+    /// The rows of `ids` as the first layer takes them, `[ids, row_width]` ([`ModelSpec::row_width`]).
     ///
     /// # Errors
     /// [`Error::NoSuchToken`] for an id past the last row, [`Error::Damaged`] if a file of weights was.
@@ -47,15 +71,19 @@ impl Embedding {
             let values = self.matrix.widen(self.tier, row..row + 1);
             hidden.extend(values.iter().map(|value| value * self.multiplier));
         }
+        let rows = match &self.first {
+            Some(first) if !ids.is_empty() => first.rows(ids, hidden)?,
+            _ => hidden,
+        };
         self.watch.check()?;
-        Ok(hidden)
+        Ok(rows)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cake_checkpoint::{Affine, Dtype, Encoding, FloatType, MappedTensor};
+    use cake_checkpoint::{Affine, Dtype, Encoding, FloatType};
 
     fn tensor(dtype: Dtype, shape: &[u64]) -> MappedMatrix {
         let elements: u64 = shape.iter().product();

@@ -63,6 +63,10 @@ pub enum Error {
     /// The step breaks the contract between master and stage.
     #[error("hidden has {found} values, expected {rows} rows of {width}")]
     WrongHidden { rows: usize, width: usize, found: usize },
+    #[error("rows bring nothing for layer {layer} beside hidden states")]
+    NothingGiven { layer: usize },
+    #[error("layer {layer} attends to keys of layer {keys_of}, which is not in the same stage")]
+    KeysElsewhere { layer: usize, keys_of: usize },
     #[error("sequence {sequence} names block {block}, the pool has {kv_blocks}")]
     NoSuchBlock { sequence: u64, block: u32, kv_blocks: usize },
     #[error("sequence {sequence} needs {need} blocks for {positions} positions, has {have}")]

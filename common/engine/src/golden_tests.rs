@@ -120,7 +120,8 @@ impl Model {
             Some(checkpoint.map(tensor).unwrap())
         };
         let mut bounds = vec![0];
-        bounds.extend(cuts.iter().filter(|cut| **cut < config.layers.len()));
+        let may = |cut: &&usize| **cut < config.layers.len() && config.may_begin(**cut);
+        bounds.extend(cuts.iter().filter(may));
         bounds.push(config.layers.len());
         let stages = bounds
             .windows(2)
@@ -133,9 +134,9 @@ impl Model {
         let head = checkpoint.head_matrix().map(matrix);
         let head = head.unwrap_or_else(|| embedding.clone());
         Model {
-            embedding: Embedding::new(config, embedding).unwrap(),
+            embedding: Embedding::new(config, embedding, &weights, options).unwrap(),
             stages,
-            head: Head::new(config, norm, head, options).unwrap(),
+            head: Head::new(config, norm, head, &weights, options).unwrap(),
             // Out of order, so that a position that is taken for a slot is found out.
             blocks: vec![5, 2, 11, 0, 7, 15, 13, 4, 8, 10, 6, 12],
             slots: HashMap::new(),

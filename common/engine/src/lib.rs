@@ -22,6 +22,7 @@ mod block;
 mod device;
 mod embedding;
 mod error;
+mod first;
 #[cfg(test)]
 mod golden_tests;
 mod head;
@@ -33,9 +34,11 @@ mod probe;
 mod random;
 mod reuse;
 mod rope;
+mod row;
 mod sampling;
 mod stage;
 mod step;
+mod streams;
 #[cfg(test)]
 mod testing;
 

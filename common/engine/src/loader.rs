@@ -6,7 +6,7 @@ use cake_checkpoint::{
     ConvolutionSpec, LinearSpec, MappedMatrix, MappedTensor, ModelSpec, NormSpec, Part, TensorSpec,
 };
 
-use crate::device::{Convolution, Device, StoredLinear};
+use crate::device::{Convolution, Device, StoredLinear, StoredNorm};
 use crate::error::Error;
 use crate::matrix::{StoredMatrix, numbers, vector};
 use crate::options::{EngineOptions, Precision};
@@ -14,18 +14,25 @@ use crate::options::{EngineOptions, Precision};
 /// Where the tensors of a model come from, by full checkpoint name.
 pub(crate) type Weights<'a> = dyn Fn(&str) -> Option<MappedTensor> + 'a;
 
-/// Loads the parts of one layer.
+/// What the name of a bias ends in.
+const BIAS: &str = ".bias";
+
+/// Loads the parts of one layer, or what is outside of all layers.
 pub(crate) struct LayerLoader<'a, D> {
     pub(crate) device: &'a D,
     pub(crate) weights: &'a Weights<'a>,
     pub(crate) model: &'a ModelSpec,
-    pub(crate) layer: usize,
+    /// `None` for what is outside of layers, whose modules have whole names.
+    pub(crate) layer: Option<usize>,
     pub(crate) options: &'a EngineOptions,
 }
 
 impl<D: Device> LayerLoader<'_, D> {
     fn find(&self, leaf: &str) -> Result<(String, MappedTensor), Error> {
-        let name = self.model.layer_tensor_name(self.layer, leaf);
+        let name = match self.layer {
+            Some(layer) => self.model.layer_tensor_name(layer, leaf),
+            None => leaf.to_owned(),
+        };
         match (self.weights)(&name) {
             Some(tensor) => Ok((name, tensor)),
             None => Err(Error::MissingTensor { name }),
@@ -34,8 +41,15 @@ impl<D: Device> LayerLoader<'_, D> {
 
     /// A norm.
     pub(crate) fn norm(&self, norm: &NormSpec) -> Result<D::Norm, Error> {
-        let (name, tensor) = self.find(&format!("{}.weight", norm.path))?;
-        norm_weight(self.device, &name, &tensor, norm)
+        let (name, tensor) = self.find(&format!("{}{}", norm.path, Part::Weight.ending()))?;
+        let weight = norm_values(&name, &tensor, norm)?;
+        let bias = || {
+            let (name, bias) = self.find(&format!("{}{BIAS}", norm.path))?;
+            vector(&name, &bias, norm.width)
+        };
+        let bias = norm.bias.then(bias).transpose()?;
+        let (kind, eps) = (norm.kind, norm.eps as f32);
+        self.device.norm_weight(StoredNorm { weight, bias, kind, eps })
     }
 
     /// The weight of a norm.
@@ -66,14 +80,10 @@ impl<D: Device> LayerLoader<'_, D> {
         linear: &LinearSpec,
         precision: Precision,
     ) -> Result<D::Weight, Error> {
-        let (name, matrix) = self.matrix(linear)?;
-        if matrix.rows() != linear.stored_rows {
-            let (expected, found) = (linear.stored_rows, matrix.rows());
-            return Err(Error::WrongRows { name, expected, found });
-        }
+        let matrix = self.matrix(linear)?;
         let bias = match linear.bias {
             true => {
-                let (name, tensor) = self.find(&format!("{}.bias", linear.path))?;
+                let (name, tensor) = self.find(&format!("{}{BIAS}", linear.path))?;
                 let all = vector(&name, &tensor, linear.stored_rows)?;
                 Some(all[linear.rows.clone()].to_vec())
             }
@@ -90,18 +100,14 @@ impl<D: Device> LayerLoader<'_, D> {
         linear: &LinearSpec,
         precision: Precision,
     ) -> Result<D::Weight, Error> {
-        let (name, matrix) = self.matrix(linear)?;
-        if matrix.rows() != linear.stored_rows {
-            let (expected, found) = (linear.stored_rows, matrix.rows());
-            return Err(Error::WrongRows { name, expected, found });
-        }
+        let matrix = self.matrix(linear)?;
         let matrix = Arc::new(matrix.transposed(linear.rows.clone())?);
         let (rows, bias, numerics) = (0..matrix.rows(), None, self.options.numerics);
         self.device.weight(StoredLinear { matrix, rows, bias, numerics, precision })
     }
 
     /// The matrix of a linear layer, whose weight's tag says how it is stored.
-    fn matrix(&self, linear: &LinearSpec) -> Result<(String, StoredMatrix), Error> {
+    pub(crate) fn matrix(&self, linear: &LinearSpec) -> Result<StoredMatrix, Error> {
         let (name, weight) = self.find(&format!("{}{}", linear.path, Part::Weight.ending()))?;
         let Some(encoding) = weight.encoding() else {
             return Err(Error::NoEncoding { name });
@@ -118,18 +124,12 @@ impl<D: Device> LayerLoader<'_, D> {
             parts.push(other?.1);
         }
         let matrix = StoredMatrix::new(&name, MappedMatrix { encoding, parts }, linear.inputs)?;
-        Ok((name, matrix))
+        if matrix.rows() != linear.stored_rows {
+            let (expected, found) = (linear.stored_rows, matrix.rows());
+            return Err(Error::WrongRows { name, expected, found });
+        }
+        Ok(matrix)
     }
-}
-
-/// A norm whose weight is stored as the tensor `name`, `[width]`.
-pub(crate) fn norm_weight<D: Device>(
-    device: &D,
-    name: &str,
-    tensor: &MappedTensor,
-    norm: &NormSpec,
-) -> Result<D::Norm, Error> {
-    device.norm_weight(norm_values(name, tensor, norm)?, norm.kind, norm.eps as f32)
 }
 
 /// What values are multiplied with by such a norm.

@@ -86,6 +86,10 @@ pub fn scratch_bytes(
 pub(crate) struct StepMemory {
     device: DeviceScratch,
     hidden_size: usize,
+    /// Streams of hidden states,
+    streams: usize,
+    /// Numbers of the widest row that comes.
+    row_width: usize,
     /// Numbers that all rotations have for a row.
     rotations: usize,
     /// The operations of the layers, each kind once,
@@ -114,7 +118,9 @@ impl StepMemory {
             .flat_map(|layer| &layer.branches)
             .any(|branch| matches!(&branch.op, Op::Sum(parts) if parts.iter().any(in_sum)));
         let hidden_size = model.hidden_size;
-        StepMemory { device, hidden_size, rotations, ops, has_sums, has_norms }
+        let row_width = model.row_width(0);
+        let streams = model.stream_count();
+        StepMemory { device, hidden_size, streams, row_width, rotations, ops, has_sums, has_norms }
     }
 
     /// Bytes of large blocks that the thread of a step of `rows` rows may have: its blocks, and its own part of what threads
@@ -123,12 +129,12 @@ impl StepMemory {
         total([self.blocks(rows), self.attention(rows, context, 1), self.thread()])
     }
 
-    /// An upper bound of the bytes that a step of `rows` rows takes: its blocks, the hidden states that come and, twice,
+    /// An upper bound of the bytes that a step of `rows` rows takes: its blocks, the rows that come and, twice,
     /// those that leave, what threads take, and a quarter more for the allocator's rounding.
     pub(crate) fn all(&self, rows: usize, context: usize, threads: usize) -> u64 {
         let bytes = total([
             self.blocks(rows),
-            floats(rows, self.hidden_size).saturating_mul(3),
+            floats(rows, self.row_width).saturating_mul(3),
             self.attention(rows, context, threads),
             self.thread().saturating_mul(threads.max(1) as u64),
         ]);
@@ -156,6 +162,8 @@ impl StepMemory {
             Op::Mlp(it) | Op::Experts(ExpertsSpec { expert: it, .. }) => {
                 vec![it.hidden_size, it.inner_size]
             }
+            Op::WithGiven(it) => vec![it.hidden_size, it.width],
+            Op::LowRank(it) => vec![it.hidden_size, it.rank],
             Op::Sum(_) | Op::Normed(_) => Vec::new(),
         });
         (self.device.thread)(inputs.max().unwrap_or(0) as u64)
@@ -203,6 +211,18 @@ impl StepMemory {
                     attention = attention.max(total(products.into_iter().chain([floats])));
                 }
                 Op::Mlp(it) => network = network.max(mlp(it, rows, product)),
+                // Few numbers, their product, and its norm.
+                Op::LowRank(it) => {
+                    let floats = floats(rows, it.rank + 2 * it.hidden_size);
+                    let products = [it.hidden_size, it.rank].map(product);
+                    network = network.max(total(products.into_iter().chain([floats])));
+                }
+                // The gate, what is given, and their product.
+                Op::WithGiven(it) => {
+                    let floats = floats(rows, it.width).saturating_mul(3);
+                    let products = [it.hidden_size, it.width].map(product);
+                    network = network.max(total(products.into_iter().chain([floats])));
+                }
                 // The scores as products and as probabilities, who goes where, and an expert's rows and results.
                 Op::Experts(it) => {
                     let scores = floats(rows, it.count).saturating_mul(2);
@@ -226,8 +246,18 @@ impl StepMemory {
         // With sums another one, and with norms in these what is before and after both.
         let hidden = 2 + u64::from(self.has_sums) + 2 * u64::from(self.has_norms);
         let hidden = floats(rows, self.hidden_size).saturating_mul(hidden);
+        let streams = match self.streams {
+            1 => 0,
+            // All of them before and after they are parted, and as predicted; the active one as it is taken, what came of it,
+            // and norms of these; and what weighs them, with the numbers of rows.
+            count => {
+                let hidden = floats(rows, self.hidden_size).saturating_mul(3 * count as u64 + 4);
+                let weights = floats(rows, 2 * count * count + 8 * count + 16);
+                total([hidden, weights])
+            }
+        };
         let noted = (rows as u64).saturating_mul(ROW_BYTES).saturating_add(STEP_BYTES);
-        total([hidden, attention, network, floats(rows, self.rotations), noted])
+        total([hidden, streams, attention, network, floats(rows, self.rotations), noted])
     }
 }
 
@@ -283,7 +313,8 @@ fn taps(it: &ConvolutionSpec) -> u64 {
 
 /// Gate, up and their product, and what is made of the inputs of both products.
 fn mlp(mlp: &MlpSpec, rows: usize, product: impl Fn(usize) -> u64) -> u64 {
-    let inner = floats(rows, mlp.inner_size).saturating_mul(3);
+    let bounded = u64::from(mlp.gate_cutoff.is_some());
+    let inner = floats(rows, mlp.inner_size).saturating_mul(3 + bounded);
     // What is multiplied, and by what; both products and both lists of that.
     let gate = mlp.output_gate.as_ref().map_or(0, |_| {
         let noted = (rows as u64).saturating_mul(SHARE_BYTES);

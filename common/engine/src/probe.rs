@@ -129,7 +129,7 @@ pub fn probe_layer(
         state: Some(StateSlots { from: Some(0), to: 0 }),
     };
     let batch = Batch { items: vec![item] };
-    let hidden = vec![0.01; narrow.hidden_size];
+    let hidden = vec![0.01; narrow.row_width(0)];
     let Timed { each, quiet } =
         sustained(device, || stage.forward(&batch, hidden.clone()).map(drop))?;
     let scale = bytes as f64 / narrow_bytes as f64 / depth as f64;
@@ -162,9 +162,10 @@ pub fn probe_head(
     let encoding = parts.first().and_then(MappedTensor::encoding).unwrap_or(encoding);
     let norm =
         scratch_weights(Dtype::F32, &[width]).map_err(|_| no_memory(4 * width, max_bytes))?;
-    let narrow = ModelSpec { vocab_size: rows as usize, ..config.clone() };
+    let mut narrow = ModelSpec { vocab_size: rows as usize, ..config.clone() };
+    (narrow.final_norm.bias, narrow.given, narrow.streams) = (false, None, None); // No time.
     let options = options(device, threads);
-    let head = Head::new(&narrow, norm, MappedMatrix { encoding, parts }, &options)?;
+    let head = Head::new(&narrow, norm, MappedMatrix { encoding, parts }, &|_| None, &options)?;
     let hidden = vec![0.01; config.hidden_size];
     let Timed { each, quiet } = sustained(device, || head.forward(hidden.clone(), 1).map(drop))?;
     Ok(HeadProbe { decode: each.mul_f64(config.vocab_size as f64 / rows as f64), quiet })

@@ -12,6 +12,7 @@ use crate::loader::{LayerLoader, Weights};
 use crate::memory::StepMemory;
 use crate::options::EngineOptions;
 use crate::rope::Frequencies;
+use crate::row::RowLayout;
 use crate::step::Step;
 
 /// Decoder layers `[start, end)` of a model, ready to run steps.
@@ -21,7 +22,7 @@ use crate::step::Step;
 /// same hidden states.
 pub struct Stage {
     layers: LayerRange,
-    hidden_size: usize,
+    row: RowLayout,
     /// Whether one of its layers has recurrent state.
     is_recurrent: bool,
     /// One per rotation of the model.
@@ -62,8 +63,9 @@ impl<D: Device> Parts for PartsOn<D> {
         let context = step.rows.iter().map(|row| row.position + 1).max().unwrap_or(0);
         device.compute(memory.limit(step.rows.len(), context), || {
             let mut hidden = device.rows(hidden, width)?;
-            for layer in layers {
-                hidden = layer.forward(device, hidden, step)?;
+            for index in 0..layers.len() {
+                let (earlier, rest) = layers.split_at_mut(index);
+                hidden = rest[0].forward(device, hidden, step, earlier)?;
             }
             device.values(hidden)
         })
@@ -84,7 +86,8 @@ impl OnDevice for Load<'_> {
     fn run<D: Device + 'static>(self, device: D) -> Result<Box<dyn Parts>, Error> {
         let Self { model, layers, weights, options } = self;
         let load = |layer| {
-            let loader = LayerLoader { device: &device, weights, model, layer, options };
+            let loader =
+                LayerLoader { device: &device, weights, model, layer: Some(layer), options };
             DecoderLayer::load(&loader, &model.layers[layer])
         };
         let memory = StepMemory::new(D::scratch(), model, &model.layers[layers.start..layers.end]);
@@ -114,6 +117,12 @@ impl Stage {
         if layers.start > layers.end || layers.end > num_layers {
             return Err(Error::NoSuchLayers { layers, num_layers });
         }
+        for layer in layers.iter() {
+            let elsewhere = model.layers[layer].keys_of().filter(|of| *of < layers.start);
+            if let Some(keys_of) = elsewhere {
+                return Err(Error::KeysElsewhere { layer, keys_of });
+            }
+        }
         let options = EngineOptions {
             block_positions: options.block_positions.max(1), // Zero would divide nothing.
             ..options.clone()
@@ -126,7 +135,7 @@ impl Stage {
         watch.check()?; // Small weights were read just now.
         Ok(Stage {
             layers,
-            hidden_size: model.hidden_size,
+            row: RowLayout::new(model, layers),
             is_recurrent: layers.iter().any(|layer| model.layers[layer].kept().state > 0),
             frequencies: model.rotations.iter().map(Frequencies::new).collect(),
             parts,
@@ -135,8 +144,8 @@ impl Stage {
         })
     }
 
-    /// Runs one step: `hidden` and the result are `[rows, hidden_size]`, row-major, the rows in the
-    /// order of the batch's items.
+    /// Runs one step: `hidden` is `[rows, width]`, row-major, the rows in the order of the batch's items, and so is the
+    /// result, each as wide as [`ModelSpec::row_width`] says before the stage's first layer and after its last one.
     ///
     /// Keys and values of the rows are written into the blocks the items name, over what was there, and the state of recurrent
     /// layers into their slots.
@@ -146,7 +155,7 @@ impl Stage {
     /// If the batch and `hidden` disagree or name positions or blocks that do not exist; the KV cache
     /// and all slots are then unchanged. [`Error::Damaged`] if a file of weights was: then the cache has what was made of zeros.
     pub fn forward(&mut self, batch: &Batch, hidden: Vec<f32>) -> Result<Vec<f32>, Error> {
-        let width = self.hidden_size;
+        let width = self.row.before;
         let rows = batch.row_count().unwrap_or(usize::MAX);
         if rows.checked_mul(width) != Some(hidden.len()) {
             return Err(Error::WrongHidden { rows, width, found: hidden.len() });
@@ -158,12 +167,14 @@ impl Stage {
         if rows.is_empty() {
             return Ok(hidden);
         }
+        let first_layer = self.layers.start;
+        let (hidden, given) = self.row.apart(hidden, first_layer);
         let rotations = self.frequencies.iter().map(|it| it.rotation(&rows)).collect();
         let kinds = batch.kinds(self.options.numerics);
-        let step = Step { items: &batch.items, rows, kinds, rotations };
-        let hidden = self.parts.forward(hidden, width, &step);
+        let step = Step { items: &batch.items, rows, kinds, rotations, first_layer, given };
+        let hidden = self.parts.forward(hidden, self.row.hidden, &step);
         self.watch.check()?;
-        hidden
+        Ok(self.row.together(hidden?, &step.given))
     }
 
     /// The layers of this stage.

@@ -3,6 +3,7 @@
 use crate::batch::{AttendRow, BatchItem, RowKinds};
 use crate::error::Error;
 use crate::rope::Rotation;
+use crate::row::Given;
 
 /// One step, checked, as its layers see it.
 pub(crate) struct Step<'a> {
@@ -14,6 +15,10 @@ pub(crate) struct Step<'a> {
     pub(crate) kinds: RowKinds,
     /// The rows' rotations, as layers name them.
     pub(crate) rotations: Vec<Rotation>,
+    /// The first layer of the stage.
+    pub(crate) first_layer: usize,
+    /// What rows bring for each layer beside hidden states.
+    pub(crate) given: Given,
 }
 
 impl Step<'_> {

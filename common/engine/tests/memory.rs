@@ -40,7 +40,7 @@ const MANY: usize = 512;
 const MOST: f64 = 4.0;
 
 /// One of each kind of operation.
-const GOLDEN: [&str; 14] = [
+const GOLDEN: [&str; 16] = [
     "llama",
     "gemma3",
     "qwen2-mlx4",
@@ -55,6 +55,8 @@ const GOLDEN: [&str; 14] = [
     "falcon-h1",
     "gpt-oss",
     "llama4",
+    "gemma4-e",
+    "gemma3n",
 ];
 
 /// A model of so many layers, dense if no experts are said: how many, how many a row goes to, and their width.
@@ -134,7 +136,7 @@ fn step(
         EngineOptions { threads, device, numerics, state_slots, ..EngineOptions::new(blocks) };
     let run = || {
         let mut stage = made.stage(&options);
-        counted::count(|| stage.forward(batch, hidden(rows, made.model.hidden_size)).unwrap())
+        counted::count(|| stage.forward(batch, hidden(rows, made.model.row_width(0))).unwrap())
     };
     std::thread::scope(|scope| scope.spawn(run).join().unwrap())
 }

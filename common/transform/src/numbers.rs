@@ -76,7 +76,7 @@ impl Numbers {
                     encoding,
                     is_matrix: known.is_some_and(|known| known.encoding.is_some()),
                     is_end: known.is_some_and(|known| {
-                        matches!(known.role, Role::Embedding(_) | Role::Head(_))
+                        matches!(known.role, Role::Embedding(_) | Role::Head(_) | Role::Outer)
                     }),
                     is_ignored: known.is_some_and(|known| known.role == Role::Ignored),
                     shape: shape(tensor, encoding),

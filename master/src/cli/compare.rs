@@ -77,13 +77,13 @@ impl Args {
         let mut next = 0;
         for (stage, member) in prepared.remotes() {
             // Layers between two workers' are the master's own.
-            hidden = prepared.here(hidden, next..stage.layers.start).await?;
+            hidden = prepared.here(hidden, LayerRange::new(next, stage.layers.start)).await?;
             let verdict = prepared.verify(stage, member, &hidden, self.tolerance).await?;
             if !self.json {
                 out::line(verdict.text())?;
             }
             verdicts.push(verdict);
-            hidden = prepared.here(hidden, stage.layers.iter()).await?;
+            hidden = prepared.here(hidden, stage.layers).await?;
             next = stage.layers.end;
         }
         prepared.release().await;
@@ -121,25 +121,22 @@ impl Verdict {
 }
 
 impl Prepared {
-    /// Hidden states `[ROWS, hidden_size]` to begin with: numbers of the size that embeddings have,
-    /// the same ones every time.
+    /// Rows as the first layer takes them, to begin with: numbers of the size that embeddings have, the same ones every
+    /// time.
     fn probe(&self) -> Vec<f32> {
-        let values = ROWS * self.model.checkpoint.config.hidden_size;
+        let values = ROWS * self.model.checkpoint.config.row_width(0);
         (0..values).map(|at| ((at * 37 % 255) as f32 - 127.0) / 1024.0).collect()
     }
 
-    /// What these layers make of `hidden` on this machine, one after the other.
-    async fn here(
-        &self,
-        mut hidden: Vec<f32>,
-        layers: impl Iterator<Item = usize>,
-    ) -> Result<Vec<f32>, Error> {
-        for layer in layers {
-            let weights = block_in_place(|| self.model.mapped_layer(layer))?;
-            let weights: HashMap<_, _> = weights.into_iter().collect();
+    /// What these layers make of `hidden` on this machine, one after the other, as far as they can be apart.
+    async fn here(&self, mut hidden: Vec<f32>, layers: LayerRange) -> Result<Vec<f32>, Error> {
+        let config = &self.model.checkpoint.config;
+        for layers in config.pieces(layers) {
+            let mut weights: HashMap<_, _> = HashMap::new();
+            for layer in layers.iter() {
+                weights.extend(block_in_place(|| self.model.mapped_layer(layer))?);
+            }
             let find = |name: &str| weights.get(name).cloned();
-            let layers = LayerRange::new(layer, layer + 1);
-            let config = &self.model.checkpoint.config;
             let stage = Stage::load(config, layers, &find, &self.engine_options())?;
             let pipeline = self.part(Some((stage, layers)), Vec::new()).await?;
             hidden = answer(&pipeline, hidden).await?;
@@ -181,7 +178,8 @@ impl Prepared {
         .await?)
     }
 
-    /// Compares a stage with the same layers here; if they differ, each layer by itself.
+    /// Compares a stage with the same layers here; if they differ, each layer by itself, or with those that it cannot be
+    /// apart from.
     async fn verify(
         &self,
         stage: &PlannedStage,
@@ -190,7 +188,7 @@ impl Prepared {
         tolerance: f64,
     ) -> Result<Verdict, Error> {
         let there = self.there((stage, member), stage.layers, hidden.to_vec()).await?;
-        let here = self.here(hidden.to_vec(), stage.layers.iter()).await?;
+        let here = self.here(hidden.to_vec(), stage.layers).await?;
         let difference = relative(&there, &here);
         let mut verdict = Verdict {
             worker: member.name().to_owned(),
@@ -201,13 +199,13 @@ impl Prepared {
             layer_difference: None,
         };
         let mut hidden = hidden.to_vec();
-        for layer in stage.layers.iter().take_while(|_| !verdict.ok) {
-            let one = LayerRange::new(layer, layer + 1);
+        let pieces = self.model.checkpoint.config.pieces(stage.layers);
+        for one in pieces.into_iter().take_while(|_| !verdict.ok) {
             let there = self.there((stage, member), one, hidden.clone()).await?;
-            hidden = self.here(hidden, one.iter()).await?;
+            hidden = self.here(hidden, one).await?;
             let difference = relative(&there, &hidden);
             if difference.is_none_or(|by| by > tolerance) {
-                (verdict.layer, verdict.layer_difference) = (Some(layer), difference);
+                (verdict.layer, verdict.layer_difference) = (Some(one.start), difference);
                 break;
             }
         }

@@ -26,7 +26,7 @@ impl Shared {
         max_rows: usize,
     ) {
         let worker = || self.remotes[index].name.clone();
-        let mut assembler = Assembler::new(self.hidden_size, max_rows);
+        let mut assembler = Assembler::new(self.remotes[index].row_width, max_rows);
         let error = loop {
             let lost = |reason: &str| Error::Lost { worker: worker(), reason: reason.to_owned() };
             let frame = match stream.message().await {

@@ -68,7 +68,7 @@ pub(super) async fn look_out(shared: Arc<Shared>, stages: Stages) {
                     _ => info!(step = number, waited = ?since.elapsed(), "a step is late"),
                 }
                 before = (number, heard);
-                Some(Instant::now() + stages.pause(rows, shared.hidden_size))
+                Some(Instant::now() + stages.pause(rows, shared.row_width))
             }
         };
         tokio::select! {
@@ -89,8 +89,8 @@ async fn until(at: Option<Instant>) {
 
 impl Stages {
     /// How long it takes until something must have moved, where a step of so many rows is on its way.
-    fn pause(&self, rows: usize, hidden_size: usize) -> Duration {
-        let frame_rows = limits::FRAME_BYTES.checked_div(hidden_size * 4).unwrap_or(1).max(1);
+    fn pause(&self, rows: usize, row_width: usize) -> Duration {
+        let frame_rows = limits::FRAME_BYTES.checked_div(row_width * 4).unwrap_or(1).max(1);
         let seconds = FRAMES * self.hop_seconds.max(0.0) * rows.min(frame_rows) as f64;
         AGAIN.max(Duration::try_from_secs_f64(seconds).unwrap_or(MOST)).min(MOST)
     }

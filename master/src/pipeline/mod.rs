@@ -64,7 +64,7 @@ pub struct StageInfo {
 /// What the last stage answered.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
-    /// `[wanted rows, hidden_size]`, row-major.
+    /// `[wanted rows, width]`, row-major: as rows are after the last layer.
     pub hidden: Vec<f32>,
     /// Rows of `hidden`.
     pub rows: usize,
@@ -77,7 +77,8 @@ pub struct Answer {
 #[derive(Debug)]
 struct Shared {
     generation: u64,
-    hidden_size: usize,
+    /// Numbers of the widest row.
+    row_width: usize,
     wire: WireFormat,
     next_step: AtomicU64,
     /// The last step that left, for those who tell stages about it.
@@ -132,6 +133,8 @@ struct Waiting {
 struct Remote {
     name: String,
     frames: mpsc::Sender<wire::StepFrame>,
+    /// Numbers of a row that it sends.
+    row_width: usize,
 }
 
 /// Whether a step of a pipeline is late: it comes back, or the pipeline breaks.
@@ -199,7 +202,7 @@ impl Pipeline {
 
     /// Sends a step; waits while as many are in flight as the pipeline takes.
     ///
-    /// * `hidden`: `[rows, hidden_size]`, rows in the order of `items`.
+    /// * `hidden`: `[rows, width]`, as rows are before the first layer, in the order of `items`.
     /// * `wanted`: rows wanted back, ascending.
     ///
     /// # Errors

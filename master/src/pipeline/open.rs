@@ -98,7 +98,8 @@ pub async fn open(opening: Opening<'_>) -> Result<Pipeline, Error> {
         let mut client = spec.member.client.clone();
         let call = client.steps(ReceiverStream::new(outgoing));
         streams.push(within(spec.member.name(), "open a stream of steps", call).await?);
-        remotes.push(Remote { name: spec.member.name().to_owned(), frames });
+        let row_width = opening.model.row_width(spec.layers.end);
+        remotes.push(Remote { name: spec.member.name().to_owned(), frames, row_width });
     }
     let mut stages = Vec::new();
     // The last one has no next stage: what it makes is the answer.
@@ -106,7 +107,7 @@ pub async fn open(opening: Opening<'_>) -> Result<Pipeline, Error> {
     let relayed = ways.map(|(index, direct)| !direct && index + 1 < directs.len()).collect();
     let shared = Arc::new(Shared {
         generation: opening.generation,
-        hidden_size: opening.model.hidden_size,
+        row_width: opening.model.row_width(0),
         wire: opening.promise.wire,
         next_step: AtomicU64::new(1), // 0 stands for every step in flight.
         sent: watch::channel(0).0,

@@ -16,10 +16,10 @@ const FRAMES: usize = 4;
 /// Two remote stages that take 4 ms each, as the last answer said, and what is sent to them.
 pub(super) fn shared() -> (Arc<Shared>, [Receiver<wire::StepFrame>; 2]) {
     let ((first, a), (second, b)) = (mpsc::channel(FRAMES), mpsc::channel(FRAMES));
-    let remote = |name: &str, frames| Remote { name: name.to_owned(), frames };
+    let remote = |name: &str, frames| Remote { name: name.to_owned(), frames, row_width: 4 };
     let shared = Shared {
         generation: 1,
-        hidden_size: 4,
+        row_width: 4,
         wire: WireFormat::F32,
         next_step: AtomicU64::new(1),
         sent: watch::channel(0).0,

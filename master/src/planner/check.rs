@@ -1,7 +1,7 @@
 //! Checks before any planning: does the input agree with itself, can the pins be honoured.
 
 use super::refusal::{Refusal, clamp};
-use super::terms::{FoundPin, fixed_bytes, layer_bytes};
+use super::terms::{FoundPin, fixed_bytes, layer_bytes, may_cut};
 use super::{Device, Input, Pin};
 use cake_checkpoint::LayerRange;
 
@@ -75,6 +75,10 @@ fn check_pin(input: &Input, pin: &Pin) -> Result<FoundPin, Refusal> {
     if layers.end > model_layers {
         return Err(Refusal::PinOutOfRange { device: name, layers, model_layers });
     }
+    if let Some(&cut) = [layers.start, layers.end].iter().find(|layer| !may_cut(input, **layer)) {
+        let together = piece_with(input, cut);
+        return Err(Refusal::PinCuts { device: name, layers, together });
+    }
     let device = &input.devices[index];
     if device.local && layers.start > 0 {
         return Err(Refusal::PinLocalNotFirst { device: name, layers });
@@ -90,6 +94,13 @@ fn check_pin(input: &Input, pin: &Pin) -> Result<FoundPin, Refusal> {
         });
     }
     Ok((index, layers))
+}
+
+/// The layers that must be in one stage, of which this is one.
+fn piece_with(input: &Input, layer: usize) -> LayerRange {
+    let start = (0..=layer).rev().find(|layer| may_cut(input, *layer)).unwrap_or(0);
+    let end = (layer + 1..).find(|layer| may_cut(input, *layer));
+    LayerRange::new(start, end.unwrap_or(layer + 1))
 }
 
 /// What is wrong with the pins together; sorts them by layer.

@@ -53,7 +53,7 @@ const WORTH_A_PUSH: f64 = 1.15;
 ///
 /// With up to eight remote devices that have no pin, every order of every subset is searched: the
 /// plan is the best there is. With more, a fixed list of orders is searched: the cost is still the
-/// best there is when layers are alike and nothing is pinned, and otherwise may not be; a model
+/// best there is when layers are alike, may be parted anywhere, and nothing is pinned, and otherwise may not be; a model
 /// that fits only in an order not listed is then refused.
 ///
 /// # Errors

@@ -72,7 +72,8 @@ fn extend(input: &Input, chain: &mut Chain, everything: &mut Everything) {
         if taken || (device.local && !chain.is_empty()) {
             continue;
         }
-        for end in start + 1..=input.layers.len() {
+        let may_cut = |end: &usize| !input.layers.get(*end).is_some_and(|layer| layer.joined);
+        for end in (start + 1..=input.layers.len()).filter(may_cut) {
             let layers = LayerRange::new(start, end);
             let clashes = |pin: &Pin| {
                 let apart = pin.layers.end <= start || end <= pin.layers.start;
@@ -169,11 +170,15 @@ impl Random {
         let count = self.number(1, 6) as usize;
         let alike = self.once_in(2);
         let context_tokens = 256;
-        let layers: Vec<LayerCost> = self.list(count, alike, |random| LayerCost {
+        let mut layers: Vec<LayerCost> = self.list(count, alike, |random| LayerCost {
             bytes: random.number(1, 40),
             kv_bytes: random.number(0, 4) * context_tokens / 64,
             state_bytes: random.number(0, 2),
+            joined: false,
         });
+        if self.once_in(4) {
+            layers.iter_mut().for_each(|layer| layer.joined = self.once_in(3));
+        }
         let mut devices: Vec<Device> = (0..self.number(1, 4))
             .map(|_| Device {
                 name: String::new(),

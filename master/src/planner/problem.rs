@@ -14,7 +14,7 @@ pub struct Input {
     pub parallel: usize,
     /// Stages that a person has fixed.
     pub pins: Vec<Pin>,
-    /// Bytes of one row of hidden state on the wire.
+    /// Bytes of one row on the wire, where it is widest.
     pub activation_bytes: u64,
     /// How much slower than the fastest a plan may be, relative to it, that has fewer bytes to push: 0 unless
     /// somebody waits for the push.
@@ -35,6 +35,8 @@ pub struct LayerCost {
     pub kv_bytes: u64,
     /// Recurrent state of this layer, whatever the context is.
     pub state_bytes: u64,
+    /// Whether no stage may begin with it, as it or a layer after it needs what one before it keeps.
+    pub joined: bool,
 }
 
 impl LayerCost {

@@ -2,7 +2,9 @@
 
 use super::search::most_placed;
 use super::space::Space;
-use super::terms::{Blobs, FoundPin, Terms, fixed_bytes, one_layer_bytes};
+use super::terms::{
+    Blobs, FoundPin, Terms, fixed_bytes, layer_bytes, may_cut, one_layer_bytes, pieces,
+};
 use super::{Device, Input, LayerCost};
 use cake_checkpoint::LayerRange;
 use cake_checkpoint::units::format_bytes;
@@ -117,6 +119,18 @@ pub enum Refusal {
         /// Layers of the model.
         model_layers: usize,
     },
+    /// A pin parts layers that must be in one stage.
+    #[error(
+        "layers {layers} are placed on {device}, but one device must have all of {together}, which share what they keep"
+    )]
+    PinCuts {
+        /// The device.
+        device: String,
+        /// Its range.
+        layers: LayerRange,
+        /// Layers that cannot be parted.
+        together: LayerRange,
+    },
     /// Two pins share a layer.
     #[error("layers {first_layers} on {first} and {second_layers} on {second} overlap")]
     PinOverlap {
@@ -168,8 +182,8 @@ pub enum Refusal {
     /// The devices together are too small.
     #[error(
         "the model does not fit: at most {placed} of {layers} layers can be placed and {} is left \
-         over; {}{}",
-        format_bytes(*missing_bytes), join(devices),
+         over; {}{}{}",
+        format_bytes(*missing_bytes), join(devices), joined(*together),
         advice(*smaller_context, *smaller_parallel, *another_device_bytes)
     )]
     DoesNotFit {
@@ -181,6 +195,9 @@ pub enum Refusal {
         missing_bytes: u64,
         /// What each device could take.
         devices: Vec<Shortfall>,
+        /// The most layers that must be on one device, where there are such.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        together: Option<LayerRange>,
         /// The largest smaller context, in tokens per sequence, with which everything would fit.
         smaller_context: Option<u64>,
         /// The most sequences at once with which everything would fit, where that is fewer.
@@ -199,8 +216,10 @@ pub struct Shortfall {
     pub budget_bytes: u64,
     /// Its process and scratch, needed before any layer.
     pub fixed_bytes: u64,
-    /// Weights and KV cache of the layer that costs it least.
+    /// Weights and KV cache of the layer that costs it least, or of the layers that must be together.
     pub smallest_layer_bytes: u64,
+    /// How many layers these are.
+    pub smallest_layers: usize,
     /// Weights and KV cache of the layer that costs it most.
     pub largest_layer_bytes: u64,
     /// The longest run of layers that fits it.
@@ -226,10 +245,11 @@ impl fmt::Display for Shortfall {
         let own = format_bytes(self.fixed_bytes);
         let layer = format_bytes(self.smallest_layer_bytes);
         if self.layers_that_fit == 0 {
-            return write!(
-                f,
-                "{device} offers {budget}; one layer needs {layer} + {own} of its own"
-            );
+            let layers = match self.smallest_layers {
+                0 | 1 => "one layer needs".to_owned(),
+                together => format!("{together} layers that must be together need"),
+            };
+            return write!(f, "{device} offers {budget}; {layers} {layer} + {own} of its own");
         }
         let fit = self.layers_that_fit;
         let layers = plural(fit, "layer", "layers");
@@ -257,6 +277,7 @@ pub(super) fn does_not_fit(input: &Input, pins: &[FoundPin], space: &Space) -> R
         placed,
         missing_bytes: clamp(missing),
         devices: devices.map(|device| shortfall(input, device)).collect(),
+        together: pieces(input).into_iter().max_by_key(|it| it.len()).filter(|it| it.len() > 1),
         smaller_context,
         smaller_parallel: smaller_context.and_then(|tokens| smaller_parallel(input, tokens)),
         another_device_bytes: another_device(input, pins, missing),
@@ -269,21 +290,31 @@ pub(super) fn shortfall(input: &Input, index: usize) -> Shortfall {
     let device = &input.devices[index];
     let costs = || (0..layers).map(|layer| one_layer_bytes(input, index, layer));
     let fixed = fixed_bytes(input, index);
+    let pieces = pieces(input).into_iter();
+    let smallest = pieces.map(|piece| (layer_bytes(input, index, piece), piece.len())).min();
+    let (smallest, smallest_layers) = smallest.unwrap_or_default();
     let run_from = |start: usize| {
         let mut need = fixed;
         let fits = |cost: &u128| {
             need += cost;
             need <= u128::from(device.budget_bytes)
         };
-        costs().skip(start).take_while(fits).count()
+        let fit = start + costs().skip(start).take_while(fits).count();
+        // No more than up to where a stage may end.
+        (start..=fit).rev().find(|end| may_cut(input, *end)).unwrap_or(start) - start
     };
     Shortfall {
         device: device.name.clone(),
         budget_bytes: device.budget_bytes,
         fixed_bytes: clamp(fixed),
-        smallest_layer_bytes: clamp(costs().min().unwrap_or(0)),
+        smallest_layer_bytes: clamp(smallest),
+        smallest_layers,
         largest_layer_bytes: clamp(costs().max().unwrap_or(0)),
-        layers_that_fit: (0..layers).map(run_from).max().unwrap_or(0),
+        layers_that_fit: (0..layers)
+            .filter(|start| may_cut(input, *start))
+            .map(run_from)
+            .max()
+            .unwrap_or(0),
         why: None,
     }
 }
@@ -354,6 +385,12 @@ fn plural(count: usize, one: &'static str, many: &'static str) -> &'static str {
 fn join(parts: &[impl fmt::Display]) -> String {
     let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();
     parts.join("; ")
+}
+
+/// Which layers must be together.
+fn joined(together: Option<LayerRange>) -> String {
+    together
+        .map_or(String::new(), |layers| format!("; one device must have all of layers {layers}"))
 }
 
 /// The end of the sentence: what would make it fit.

@@ -132,8 +132,8 @@ fn some_orders(orders: &[Vec<usize>]) -> Vec<Node> {
 
 /// The orders searched when there are too many devices to search all.
 ///
-/// The first, farthest device first, is enough for the best cost when layers are alike and nothing
-/// is pinned. Proof: memory and time of a stage then depend only on its device and its number of
+/// The first, farthest device first, is enough for the best cost when layers are alike, may be parted
+/// anywhere, and nothing is pinned. Proof: memory and time of a stage then depend only on its device and its number of
 /// layers, so for a set of devices and their numbers of layers, every arrangement fits or none
 /// does, the slowest stage is the same, and the sum differs only by the hop back from the last
 /// stage. It is least with the nearest device last, which is where this order has it, whichever

@@ -27,9 +27,8 @@ pub(super) struct Terms {
     hops: Vec<f64>,
     /// Place of each device when all are sorted by name.
     name_ranks: Vec<usize>,
-    /// `ends[device][start]`: the ends a stage from `start` may have, first and last; empty when
-    /// first > last.
-    ends: Vec<Vec<(usize, usize)>>,
+    /// `ends[device][start]`: the ends a stage from `start` may have, ascending.
+    ends: Vec<Vec<Vec<usize>>>,
 }
 
 impl Terms {
@@ -76,9 +75,12 @@ impl Terms {
     }
 
     /// Ends that a stage of `device` from layer `start` may have: it fits and it honours the pins.
-    pub(super) fn ends(&self, device: usize, start: usize) -> std::ops::RangeInclusive<usize> {
-        let (first, last) = self.ends[device][start];
-        first..=last
+    pub(super) fn ends(
+        &self,
+        device: usize,
+        start: usize,
+    ) -> impl Iterator<Item = usize> + use<'_> {
+        self.ends[device][start].iter().copied()
     }
 
     /// Seconds of arithmetic of a stage for one row.
@@ -157,7 +159,7 @@ fn sums<V: Copy + Default + std::ops::Add<Output = V>>(values: impl Iterator<Ite
     sums
 }
 
-/// First and last end of the stages that `device` may run from layer `start`.
+/// Ends of the stages that `device` may run from layer `start`.
 ///
 /// Other devices keep out of a pinned range, so that only the pinned device can cover it: a chain
 /// that covers every layer has then used every pin.
@@ -167,15 +169,14 @@ fn allowed_ends(
     blobs: Blobs,
     device: usize,
     start: usize,
-) -> (usize, usize) {
-    const NONE: (usize, usize) = (1, 0);
+) -> Vec<usize> {
     let offer = &input.devices[device];
-    if offer.local && start > 0 {
-        return NONE;
+    if (offer.local && start > 0) || !may_cut(input, start) {
+        return Vec::new();
     }
     let (first, limit) = match pins.iter().find(|(pinned, _)| *pinned == device) {
         Some((_, layers)) if layers.start == start => (layers.end, layers.end),
-        Some(_) => return NONE,
+        Some(_) => return Vec::new(),
         None => {
             let later = pins.iter().filter(|(_, layers)| layers.end > start);
             let limit = later.map(|(_, layers)| layers.start).min();
@@ -192,5 +193,17 @@ fn allowed_ends(
         }
         last += 1;
     }
-    if last < first { NONE } else { (first, last) }
+    (first..=last).filter(|end| may_cut(input, *end)).collect()
+}
+
+/// Whether a stage may begin with this layer, so that one may end before it.
+pub(super) fn may_cut(input: &Input, layer: usize) -> bool {
+    layer == 0 || input.layers.get(layer).is_none_or(|layer| !layer.joined)
+}
+
+/// The shortest stages that there could be: most often one layer each.
+pub(super) fn pieces(input: &Input) -> Vec<LayerRange> {
+    let layers = input.layers.len();
+    let begins: Vec<usize> = (0..=layers).filter(|layer| may_cut(input, *layer)).collect();
+    begins.windows(2).map(|pair| LayerRange::new(pair[0], pair[1])).collect()
 }

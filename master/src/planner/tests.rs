@@ -11,7 +11,15 @@ const MIB: u64 = 1 << 20;
 /// `count` equal layers of 100 MiB of weights and 10 MiB of KV cache.
 fn model(count: usize) -> Input {
     Input {
-        layers: vec![LayerCost { bytes: 100 * MIB, kv_bytes: 10 * MIB, state_bytes: 0 }; count],
+        layers: vec![
+            LayerCost {
+                bytes: 100 * MIB,
+                kv_bytes: 10 * MIB,
+                state_bytes: 0,
+                joined: false
+            };
+            count
+        ],
         devices: Vec::new(),
         parallel: 1,
         pins: Vec::new(),
@@ -153,6 +161,32 @@ fn the_master_alone_uses_no_network() {
     let alone = plan(&model(4).device("master", 700, 8).local()).unwrap();
     assert_eq!((alone.step_seconds, alone.wire_bytes_per_row, alone.push_bytes), (0.032, 0, 0));
     assert!(!alone.kept);
+}
+
+#[test]
+fn layers_that_share_what_they_keep_are_on_one_device() {
+    let joined = |mut input: Input, joined: std::ops::Range<usize>| {
+        input.layers[joined].iter_mut().for_each(|layer| layer.joined = true);
+        input
+    };
+    // Layers 4 to 9 in one stage: more than either device would get.
+    let input = model(10).device("laptop", 30 + 7 * 110, 2).device("phone", 30 + 7 * 110, 2);
+    let input = joined(input.parallel(2), 5..10);
+    assert_eq!(placed(&plan(&input).unwrap()), ["laptop 0..4", "phone 4..10"]);
+    let small = model(10).device("laptop", 30 + 7 * 110, 2).device("phone", 30 + 5 * 110, 2);
+    let small = joined(small, 3..10);
+    let refusal = plan(&small).unwrap_err();
+    assert!(matches!(refusal, Refusal::DoesNotFit { placed: 2, .. }), "{refusal:?}");
+    let said = refusal.to_string();
+    assert!(said.contains("one device must have all of layers 2..10"), "{said}");
+    assert!(said.contains("room for 2 layers"), "of which each is at a place to cut: {said}");
+    for (start, end) in [(0, 6), (6, 10)] {
+        let refusal = plan(&input.clone().pin("laptop", start, end)).unwrap_err();
+        let together = LayerRange::new(4, 10);
+        assert!(matches!(&refusal, Refusal::PinCuts { together: it, .. } if *it == together));
+        assert!(refusal.to_string().contains("must have all of 4..10"), "{refusal}");
+    }
+    assert!(plan(&input.clone().pin("laptop", 4, 10)).is_ok());
 }
 
 #[test]

@@ -136,11 +136,12 @@ impl Whole {
         let read_whole = layer.chain(ends.read_whole()).collect();
         OwnWeights::new(Weights::Auto, false).settle(read_whole, u64::MAX, 0, THREADS)?;
         let find = |name: &str| weights.get(name).cloned();
+        let others = |name: &str| ends.others.get(name).cloned();
         let head = ends.head.unwrap_or_else(|| ends.embedding.clone());
         Ok(Whole {
-            embedding: Embedding::new(config, ends.embedding)?,
+            embedding: Embedding::new(config, ends.embedding, &others, &options)?,
             stage: Stage::load(config, layers, &find, &options)?,
-            head: Head::new(config, ends.norm, head, &options)?,
+            head: Head::new(config, ends.norm, head, &others, &options)?,
             hidden_size: config.hidden_size,
             vocab_size: config.vocab_size,
         })

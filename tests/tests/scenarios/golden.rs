@@ -38,23 +38,15 @@ fn check(name: &str, golden: &Golden, master: &Master, place: &[(&str, usize, us
     assert_eq!(answer.stages, expected, "{name}: who computed what");
 }
 
-/// The layers in as equal parts as they have, on as many workers as get one.
-fn spread<'a>(layers: usize, workers: &[&'a str]) -> Vec<(&'a str, usize, usize)> {
-    let count = workers.len().min(layers);
-    let cut = |part: usize| layers * part / count;
-    let part = |(index, name): (usize, &&'a str)| (*name, cut(index), cut(index + 1));
-    workers[..count].iter().enumerate().map(part).collect()
-}
-
 fn check_everywhere(name: &str) {
     let golden = golden(name);
     check(name, &golden, &Master::alone(), &[]);
     let names = ["a", "b", "c", "d"];
     let workers = TestWorker::several(&names);
     let two = Master::over(&workers[..2]);
-    check(name, &golden, &two, &spread(golden.num_layers, &names[..2]));
+    check(name, &golden, &two, &golden.spread(&names[..2]));
     let four = Master::over(&workers);
-    check(name, &golden, &four, &spread(golden.num_layers, &names));
+    check(name, &golden, &four, &golden.spread(&names));
 }
 
 macro_rules! answers_as_the_reference_does {
@@ -122,6 +114,9 @@ answers_as_the_reference_does! {
     apertus: "apertus",
     gpt_oss: "gpt-oss",
     llama4: "llama4",
+    starcoder2: "starcoder2",
+    gemma4_whose_layers_are_given_more: "gemma4-e",
+    gemma3n: "gemma3n",
 }
 
 #[test]
@@ -187,6 +182,6 @@ fn workers_that_find_no_checkpoint_where_it_lies_answer_all_the_same() {
         let seen = format!("/proc/{}/root{}", worker.pid(), golden.path.display());
         assert!(!std::path::Path::new(&seen).exists(), "{} sees the checkpoint", worker.name);
     }
-    let place = spread(golden.num_layers, &["a", "b"]);
+    let place = golden.spread(&["a", "b"]);
     check("llama, hidden from the workers", &golden, &Master::over(&workers), &place);
 }

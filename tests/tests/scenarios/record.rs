@@ -29,6 +29,8 @@ struct Asked {
     name: String,
     path: PathBuf,
     layers: usize,
+    /// Those that a stage may begin with.
+    begins: Vec<usize>,
     kinds: MatrixKinds,
     prompt_ids: Vec<u32>,
     tokens: usize,
@@ -65,7 +67,7 @@ fn models() -> Vec<Asked> {
             let kinds = kinds(&golden.path);
             let (path, prompt_ids) = (golden.path, golden.prompt_ids);
             let (layers, tokens) = (golden.num_layers, golden.greedy_ids.len());
-            Asked { name, path, layers, kinds, prompt_ids, tokens }
+            Asked { name, path, layers, begins: golden.begins, kinds, prompt_ids, tokens }
         })
         .collect();
     let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../master/demo-model"));
@@ -74,6 +76,7 @@ fn models() -> Vec<Asked> {
         name: "demo".to_owned(),
         kinds: kinds(&path),
         layers: config.layers.len(),
+        begins: (0..config.layers.len()).collect(),
         prompt_ids: (1..=21).map(|id| id * 5).collect(),
         tokens: DEMO_TOKENS,
         path,
@@ -159,9 +162,7 @@ fn every_model_answers_to_the_bit_as_it_was_recorded() {
                 let answer = asked.answer(master, &[], numerics.0);
                 compare(&mut record, asked, numerics, arithmetic, (answer, "alone"));
             }
-            let cut = |part: usize| asked.layers * part / WORKERS.len();
-            let part = |index: usize| (WORKERS[index], cut(index), cut(index + 1));
-            let place: Vec<_> = (0..WORKERS.len()).map(part).filter(|it| it.1 < it.2).collect();
+            let place = golden::spread(asked.layers, &asked.begins, &WORKERS);
             let answer = asked.answer(&spread, &place, numerics.0);
             compare(&mut record, asked, numerics, own, (answer, "over workers"));
         }

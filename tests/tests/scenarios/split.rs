@@ -18,7 +18,7 @@ fn every_cut(golden: &Golden) {
     let chunk = ["--chunk", "8"];
     let alone = Master::alone().answer(golden, &[], &chunk);
     assert_eq!(alone.output_ids, golden.greedy_ids);
-    for cut in 1..golden.num_layers {
+    for &cut in &golden.begins[1..] {
         let place = [("a", 0, cut), ("b", cut, golden.num_layers)];
         let split = master.answer(golden, &place, &chunk);
         assert_eq!(split.stages.len(), 2, "cut at {cut}");
@@ -37,6 +37,11 @@ fn every_cut_of_a_model_with_biases_gives_the_same_bits() {
 }
 
 #[test]
+fn every_cut_of_a_model_whose_rows_carry_more_gives_the_same_bits() {
+    every_cut(&golden("gemma4-e"));
+}
+
+#[test]
 fn every_family_gives_the_same_bits_over_three_workers_and_in_other_chunks() {
     let names = ["a", "b", "c"];
     let workers = TestWorker::several(&names);
@@ -44,10 +49,9 @@ fn every_family_gives_the_same_bits_over_three_workers_and_in_other_chunks() {
     for name in &golden::names() {
         let golden = golden(name);
         let alone = Master::alone().answer(&golden, &[], &["--chunk", "8"]);
-        let third = golden.num_layers / 3;
-        let place = [("a", 0, third), ("b", third, 2 * third), ("c", 2 * third, golden.num_layers)];
+        let place = golden.spread(&names);
         let split = master.answer(&golden, &place, &["--chunk", "5"]);
-        assert_eq!(split.stages.len(), 3, "{name}");
+        assert_eq!(split.stages.len(), golden.begins.len().min(3), "{name}");
         assert_same(&split, &alone, name);
     }
 }

@@ -50,10 +50,11 @@ impl Scorer {
         let embedding = matrix(checkpoint.embedding_matrix());
         let head = checkpoint.head_matrix().map_or_else(|| embedding.clone(), matrix);
         let norm = checkpoint.map(checkpoint.final_norm()).expect("readable");
+        let others = |name: &str| checkpoint.tensor(name).and_then(|it| checkpoint.map(it).ok());
         Scorer {
-            embedding: Embedding::new(config, embedding).expect("an embedding"),
+            embedding: Embedding::new(config, embedding, &others, &options).expect("an embedding"),
             stage: Stage::load(config, layers, &find, &options).expect("a stage"),
-            head: Head::new(config, norm, head, &options).expect("a head"),
+            head: Head::new(config, norm, head, &others, &options).expect("a head"),
             blocks: (0..blocks as u32).collect(),
         }
     }

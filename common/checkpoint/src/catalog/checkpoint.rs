@@ -77,6 +77,11 @@ impl Checkpoint {
         self.outer.head.map(|index| &self.tensors[index])
     }
 
+    /// The tensors outside the layers that are neither embedding, nor head, nor the final norm's weight.
+    pub fn other_ends(&self) -> impl Iterator<Item = &Tensor> {
+        self.tensors.iter().filter(|tensor| tensor.role == Role::Outer)
+    }
+
     /// Bytes of the tensors of one layer.
     pub fn layer_bytes(&self, layer: usize) -> u64 {
         self.layer_tensors(layer).iter().map(|tensor| tensor.bytes).sum()

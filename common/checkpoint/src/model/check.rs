@@ -1,6 +1,8 @@
 //! What holds of every specification, wherever it came from: whoever computes sizes, shapes, memory or angles from one
 //! relies on it, and neither overflows, divides by zero, nor looks for what is not there.
 
+mod beside;
+
 use std::collections::HashMap;
 
 use super::error::{Fault, SpecError};
@@ -30,6 +32,7 @@ impl ModelSpec {
         for (layer, spec) in self.layers.iter().enumerate() {
             let in_layer = |fault| SpecError::Layer { layer, fault };
             self.check_layer(spec).map_err(in_layer)?;
+            self.check_keys(layer).map_err(in_layer)?;
             experts += experts_of(spec); // Each layer's were bounded just now.
             let all = size("number of experts up to here", experts, 0, limit::EXPERTS);
             all.map_err(in_layer)?;
@@ -59,16 +62,35 @@ impl ModelSpec {
         size("number of end tokens", self.eos_token_ids.len(), 0, limit::END_TOKENS)?;
         size("number of rotations", self.rotations.len(), 0, limit::ROTATIONS)?;
         self.rotations.iter().try_for_each(rotation)?;
-        size("number of layers", self.layers.len(), 1, limit::LAYERS)
+        size("number of layers", self.layers.len(), 1, limit::LAYERS)?;
+        if let Some(streams) = &self.streams {
+            size("streams of hidden states", streams.begin.len() + 1, 2, limit::STREAMS)?;
+            width("ends of streams", streams.end.len(), streams.begin.len())?;
+            let mut modules = streams.begin.iter().chain(&streams.end);
+            modules.try_for_each(|module| name("module of a stream", module))?;
+        }
+        if let Some(given) = &self.given {
+            self.check_given(given)?;
+        }
+        // All are bounded: no overflow.
+        size("numbers of a row", self.row_width(0), 1, limit::HIDDEN)
     }
 
     fn check_layer(&self, layer: &LayerSpec) -> Result<(), Fault> {
         size("number of branches", layer.branches.len(), 1, limit::BRANCHES)?;
-        for Branch { pre, op, post, multiplier } in &layer.branches {
+        match &layer.streams {
+            Some(streams) => self.layer_streams(streams, layer.others.as_ref())?,
+            None if layer.others.is_some() => return Err(Fault::OtherStreams),
+            None => {}
+        }
+        let streams = layer.streams.as_ref().map_or(1, |streams| streams.count);
+        width("streams of the layer", streams, self.stream_count())?;
+        for Branch { pre, op, post, multiplier, residual } in layer.all_branches() {
             for outer in pre.iter().chain(post) {
                 norm("width of a norm before or after an operation", outer, self.hidden_size)?;
             }
             factor("multiplier", (*multiplier).into())?;
+            factor("multiplier of hidden states", residual.unwrap_or(1.0).into())?;
             let parts = op.parts();
             size("number of operations in a sum", op.parts().len(), 1, limit::BRANCHES)?;
             self.normed(op)?;
@@ -81,6 +103,8 @@ impl ModelSpec {
                     Op::Mamba(it) => self.mamba(it)?,
                     Op::Mlp(it) => self.mlp(it)?,
                     Op::Experts(it) => self.experts(it)?,
+                    Op::WithGiven(it) => self.with_given(it)?,
+                    Op::LowRank(it) => self.low_rank(it)?,
                     Op::Sum(_) | Op::Normed(_) => return Err(Fault::SumOfSums),
                 }
             }
@@ -259,6 +283,9 @@ impl ModelSpec {
         width("groups of normalised parts", in_each * it.norm_groups, it.groups)?;
         if let Some(own) = &it.norm {
             norm("width of the norm of a state space", own, inner)?;
+            if own.bias {
+                return Err(Fault::NormBias); // Its parts are normalised by themselves.
+            }
         }
         name("module of the output", &it.output)
     }
@@ -284,6 +311,10 @@ impl ModelSpec {
             GateUp::Plain(module) => name("module of up", module)?,
         }
         factor("multiplier of a gate", it.gate_multiplier.unwrap_or(1.0).into())?;
+        factor("bound of gates", it.gate_cutoff.unwrap_or(0.0).into())?;
+        if it.gate_cutoff.is_some() && !matches!(it.gate_up, GateUp::Gated(_)) {
+            return Err(Fault::NoGate);
+        }
         let has_numbers = it.activation == Activation::Xielu;
         if it.activation_numbers.is_some() != has_numbers
             || (has_numbers && matches!(it.gate_up, GateUp::Gated(_)))

@@ -102,6 +102,14 @@ pub enum Fault {
     ClampedGate,
     #[error("scores of those chosen alone cannot be corrected, grouped or divided by their sum")]
     ScoresOfChosen,
+    #[error("keys of layer {keys_of} are none that it could attend to")]
+    KeysOf { keys_of: usize },
+    #[error("what is added to other streams is not there, or cannot be that")]
+    OtherStreams,
+    #[error("gates are bounded where there are none")]
+    NoGate,
+    #[error("the norm of a state space has a bias")]
+    NormBias,
     #[error("a sum, or an operation with norms of its own, is where it cannot be")]
     SumOfSums,
     #[error("rotation is {rotation}, there are {rotations}")]

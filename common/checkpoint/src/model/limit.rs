@@ -20,6 +20,8 @@ pub(super) const STATE: usize = 1 << 28;
 /// Rows that a convolution is over; models have three or four.
 pub(super) const TAPS: usize = 64;
 pub(super) const BRANCHES: usize = 16;
+/// Of hidden states.
+pub(super) const STREAMS: usize = 16;
 pub(super) const ROTATIONS: usize = 16;
 pub(super) const END_TOKENS: usize = 64;
 /// Bytes; the longest in use has some thirty.

@@ -3,7 +3,7 @@
 //! Catalog, loader, probe, memory formulae and the planner's costs derive from it. Whatever is not supported is refused
 //! here, naming the field: nothing is loaded as something else.
 //!
-//! Start with `whole` (the model) and `spec` (a layer; `parts` is what its operations are made of, and `latent`, `network`, `experts` and `recurrent` are some of these). `parse` makes them of a configuration, `wire` of what a master sent;
+//! Start with `whole` (the model) and `spec` (a layer; `parts` is what its operations are made of, and `latent`, `network`, `experts` and `recurrent` are some of these; `given` is what travels beside hidden states). `parse` makes them of a configuration, `wire` of what a master sent;
 //! `check` is what holds of both.
 
 mod check;
@@ -11,6 +11,7 @@ mod error;
 mod experts;
 mod family;
 mod fields;
+mod given;
 mod harmless;
 mod kv;
 mod latent;
@@ -26,6 +27,7 @@ mod rope;
 mod rotation;
 mod spec;
 mod stacked;
+mod streams;
 #[cfg(test)]
 mod tests;
 mod whole;
@@ -34,6 +36,7 @@ mod wire;
 
 pub use error::{ConfigError, Fault, SpecError};
 pub use family::{FAMILIES, Family};
+pub use given::{GivenSpec, WithGivenSpec};
 pub use kv::{KvDtype, KvDtypeError};
 pub use latent::{LatentQueries, LatentSpec};
 pub use limit::MAX_CONFIG_BYTES;
@@ -46,9 +49,11 @@ pub(crate) use required::Required;
 pub use rotation::{Rope, RopeScaling, RotaryPairs, RotationSpec};
 pub use spec::{
     Activation, AttentionSpec, Branch, ClampedGate, CorrectionSpec, ExpertsSpec, GateUp, Joined,
-    Kept, LayerSpec, LinearSpec, MlpSpec, Name, NormKind, NormSpec, NormedSpec, Op, OutputGate,
-    PositionScale, RouterGroups, RouterNorm, RouterScores, RouterSpec, TensorKind, TensorSpec,
+    Kept, LayerSpec, LinearSpec, LowRankSpec, MlpSpec, Name, NormKind, NormSpec, NormedSpec, Op,
+    OutputGate, PositionScale, RouterGroups, RouterNorm, RouterScores, RouterSpec, TensorKind,
+    TensorSpec,
 };
 pub use stacked::{ExpertSlice, unstack};
+pub use streams::{LayerStreamsSpec, StreamsSpec};
 pub use whole::{LogitsSpec, ModelSpec};
 pub use wire::MAX_SPEC_BYTES;

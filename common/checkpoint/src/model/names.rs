@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::spec::{LayerSpec, TensorKind};
+use super::spec::{LayerSpec, Op, TensorKind, TensorSpec};
 use super::whole::ModelSpec;
 use crate::catalog::CatalogError;
 use crate::encoding::Part;
@@ -23,6 +23,8 @@ pub enum Role {
     FinalNorm,
     /// The output head.
     Head(Part),
+    /// Part of something else outside the layers, with the master as these are.
+    Outer,
     /// Nothing that inference needs: buffers of old files, prediction layers past the last one.
     Ignored,
 }
@@ -56,11 +58,16 @@ pub(super) fn decimal(number: &str) -> Option<usize> {
 /// The names of a model's tensors.
 pub(crate) struct Names<'a> {
     spec: &'a ModelSpec,
+    /// The modules outside the layers beside embedding, final norm and head, and tensors that belong to none.
+    outer: Modules,
     /// Of each layer the modules, and tensors that belong to none.
-    layers: Vec<HashMap<String, Owner>>,
+    layers: Vec<Modules>,
 }
 
-/// What a name below a layer is.
+/// Modules by name, and tensors that belong to none.
+type Modules = HashMap<String, Owner>;
+
+/// What a name is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Owner {
     /// A module with a matrix.
@@ -69,23 +76,24 @@ enum Owner {
     Norm,
     /// A tensor.
     Parameter,
+    /// A module that another layer's stands for.
+    Unused,
 }
 
 impl<'a> Names<'a> {
     pub(crate) fn of(spec: &'a ModelSpec) -> Self {
-        let modules = |layer: &LayerSpec| {
-            let mut modules = HashMap::new();
-            for tensor in layer.tensors() {
-                let owner = match tensor.kind {
-                    TensorKind::Matrix | TensorKind::Bias => Owner::Linear,
-                    TensorKind::Vector => Owner::Norm,
-                    TensorKind::Parameter => Owner::Parameter,
-                };
-                modules.insert(tensor.path.into_owned(), owner);
+        let of_layer = |layer: &LayerSpec| {
+            let mut modules = modules(layer.tensors());
+            for op in layer.ops() {
+                let Op::Attention(it) = op else { continue };
+                it.unused().for_each(|path| {
+                    modules.entry(path.into_owned()).or_insert(Owner::Unused);
+                });
             }
             modules
         };
-        Self { spec, layers: spec.layers.iter().map(modules).collect() }
+        let outer = modules(spec.other_outer_tensors());
+        Self { spec, outer, layers: spec.layers.iter().map(of_layer).collect() }
     }
 
     /// The model.
@@ -128,6 +136,9 @@ impl<'a> Names<'a> {
         if let Some(part) = part_of(name, &spec.head) {
             return Ok(Role::Head(part));
         }
+        if owner(&self.outer, name).is_some() {
+            return Ok(Role::Outer);
+        }
         let mut others = spec.other_prefixes.iter().map(|prefix| &**prefix);
         let mut predictions = PREDICTION_PREFIXES.into_iter();
         let begins = |prefix: &str| name.starts_with(prefix);
@@ -151,20 +162,42 @@ impl<'a> Names<'a> {
         if spec.other_modules.iter().any(|beginning| leaf.starts_with(&**beginning)) {
             return Ok(Role::Ignored);
         }
-        if modules.get(leaf) == Some(&Owner::Parameter) {
-            return Ok(Role::Layer { layer, leaf: leaf.to_owned() });
-        }
-        let bias = || leaf.strip_suffix(BIAS).map(|module| (module, None));
-        let part = Part::split(leaf).map(|(module, part)| (module, Some(part)));
-        let (module, part) = part.or_else(bias).ok_or_else(unknown)?;
-        match modules.get(module) {
-            Some(Owner::Linear) => Ok(Role::Layer { layer, leaf: leaf.to_owned() }),
-            Some(Owner::Norm) if part == Some(Part::Weight) => {
-                Ok(Role::Layer { layer, leaf: leaf.to_owned() })
-            }
-            _ => Err(unknown()),
+        match owner(modules, leaf) {
+            Some(Owner::Unused) => Ok(Role::Ignored),
+            Some(_) => Ok(Role::Layer { layer, leaf: leaf.to_owned() }),
+            None => Err(unknown()),
         }
     }
+}
+
+fn modules(tensors: impl IntoIterator<Item = TensorSpec>) -> Modules {
+    let mut modules = Modules::new();
+    for tensor in tensors {
+        let owner = match tensor.kind {
+            TensorKind::Matrix | TensorKind::Bias => Owner::Linear,
+            TensorKind::Vector => Owner::Norm,
+            TensorKind::Parameter => Owner::Parameter,
+        };
+        modules.insert(tensor.path.into_owned(), owner);
+    }
+    modules
+}
+
+/// What the one of these is whose name it is, or of whose part. (The bias of a norm makes its module look like that of a
+/// matrix; whoever knows what there should be finds out.)
+fn owner(modules: &Modules, name: &str) -> Option<Owner> {
+    if modules.get(name) == Some(&Owner::Parameter) {
+        return Some(Owner::Parameter);
+    }
+    let bias = || name.strip_suffix(BIAS).map(|module| (module, None));
+    let part = Part::split(name).map(|(module, part)| (module, Some(part)));
+    let (module, part) = part.or_else(bias)?;
+    let found = modules.get(module).copied();
+    found.filter(|owner| match owner {
+        Owner::Linear | Owner::Unused => true,
+        Owner::Norm => part == Some(Part::Weight),
+        Owner::Parameter => false,
+    })
 }
 
 #[cfg(test)]

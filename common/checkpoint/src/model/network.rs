@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::parts::{Joined, LinearSpec, Name, TensorSpec, is_default, linear, parameter};
+use super::parts::{Joined, LinearSpec, Name, NormSpec, TensorSpec, is_default, linear, parameter};
 
 /// `down(act(gate(x)) · up(x))`, or `down(act(up(x)))`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -23,6 +23,10 @@ pub struct MlpSpec {
     /// What precedes the names of the numbers that the activation has, if it has such.
     #[serde(default, skip_serializing_if = "is_default")]
     pub activation_numbers: Option<Name>,
+    /// Of gates only what is above a bound goes into it: so many standard deviations above the mean of a row's; the bound is
+    /// subtracted.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub gate_cutoff: Option<f32>,
     /// What the gate is multiplied with before that, if anything.
     #[serde(default, skip_serializing_if = "is_default")]
     pub gate_multiplier: Option<f32>,
@@ -32,6 +36,32 @@ pub struct MlpSpec {
     /// Module of a matrix `[1, hidden_size]`: the result is multiplied with the sigmoid of its product with the input.
     #[serde(default, skip_serializing_if = "is_default")]
     pub output_gate: Option<Name>,
+}
+
+/// `x + norm(second(first(x)))`, with few numbers between the two (LAuReL, arXiv:2411.07501).
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LowRankSpec {
+    /// Width of what comes in and goes out.
+    pub hidden_size: usize,
+    /// Width between the projections.
+    pub rank: usize,
+    /// Module of the first.
+    pub first: Name,
+    /// Module of the second.
+    pub second: Name,
+    /// The norm.
+    pub norm: NormSpec,
+}
+
+impl LowRankSpec {
+    /// Both projections.
+    pub fn linears(&self) -> [LinearSpec; 2] {
+        [
+            linear(&self.first, self.rank, self.hidden_size, false),
+            linear(&self.second, self.hidden_size, self.rank, false),
+        ]
+    }
 }
 
 /// What goes into the last projection of a feed-forward network.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// A name as a checkpoint has it: of this program, or from a peer.
 pub type Name = Cow<'static, str>;
 
-/// A norm over the last axis, with a weight for each value.
+/// A norm over the last axis, with a weight for each value, and perhaps a bias.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NormSpec {
@@ -23,6 +23,9 @@ pub struct NormSpec {
     pub eps: f64,
     /// Added to the stored weight: 1 where a checkpoint stores how far the weight is from one, else 0.
     pub offset: f32,
+    /// Whether its module has a bias, `[width]`, which is added in the end.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub bias: bool,
 }
 
 /// What a norm does.
@@ -83,7 +86,7 @@ pub enum TensorKind {
     Matrix,
     /// The weight of a norm.
     Vector,
-    /// What a linear layer adds.
+    /// What a linear layer or a norm adds.
     Bias,
     /// Numbers that belong to no module: the path is all of the name.
     Parameter,
@@ -95,9 +98,23 @@ pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 impl NormSpec {
-    pub(super) fn tensor(&self) -> TensorSpec {
-        let (path, shape) = (self.path.clone(), vec![self.width as u64]);
-        TensorSpec { path, kind: TensorKind::Vector, shape }
+    /// Its weight.
+    pub(super) fn weight(&self) -> TensorSpec {
+        self.tensor(TensorKind::Vector)
+    }
+
+    /// Its bias, if it has one.
+    pub(super) fn bias(&self) -> Option<TensorSpec> {
+        self.bias.then(|| self.tensor(TensorKind::Bias))
+    }
+
+    /// Its weight, and its bias if it has one.
+    pub(super) fn tensors(&self) -> impl Iterator<Item = TensorSpec> + use<> {
+        [self.weight()].into_iter().chain(self.bias())
+    }
+
+    fn tensor(&self, kind: TensorKind) -> TensorSpec {
+        TensorSpec { path: self.path.clone(), kind, shape: vec![self.width as u64] }
     }
 }
 

@@ -8,12 +8,14 @@ use serde::{Deserialize, Serialize};
 pub use super::experts::{
     CorrectionSpec, ExpertsSpec, RouterGroups, RouterNorm, RouterScores, RouterSpec,
 };
+use super::given::WithGivenSpec;
 use super::kv::KvDtype;
 use super::latent::LatentSpec;
-pub use super::network::{Activation, ClampedGate, GateUp, MlpSpec};
+pub use super::network::{Activation, ClampedGate, GateUp, LowRankSpec, MlpSpec};
 pub use super::parts::{Joined, LinearSpec, Name, NormKind, NormSpec, TensorKind, TensorSpec};
 pub(super) use super::parts::{is_default, linear, parameter};
 use super::recurrent::{ConvolutionSpec, DeltaSpec, MambaSpec, ShortConvolutionSpec};
+use super::streams::LayerStreamsSpec;
 
 /// One layer: `x += multiplier · post(op(pre(x)))` for each branch, in order.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -24,6 +26,12 @@ pub struct LayerSpec {
     /// Name of a tensor `[1]`, below the layer: what the hidden states are multiplied with after all branches.
     #[serde(default, skip_serializing_if = "is_default")]
     pub scalar: Option<Name>,
+    /// How it goes on from several streams of hidden states, in a model that has such.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub streams: Option<LayerStreamsSpec>,
+    /// What is then added to all streams but the first; without a norm before it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub others: Option<Branch>,
 }
 
 /// One residual branch. Pre-norm, post-norm and sandwich norms, parallel attention and MLP, and layers of a single
@@ -39,6 +47,9 @@ pub struct Branch {
     pub post: Option<NormSpec>,
     /// What its result is multiplied with before it is added.
     pub multiplier: f32,
+    /// What the hidden states are multiplied with before it is added to them, if anything.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub residual: Option<f32>,
 }
 
 /// What a branch computes, from `[rows, hidden_size]` to the same.
@@ -59,6 +70,10 @@ pub enum Op {
     Mlp(MlpSpec),
     /// A mixture of such networks.
     Experts(ExpertsSpec),
+    /// What the layer makes of what it is given beside hidden states.
+    WithGiven(WithGivenSpec),
+    /// A residual of few numbers.
+    LowRank(LowRankSpec),
     /// The sum of what several compute of the same input; none of them is a sum.
     Sum(Vec<Op>),
     /// An operation with norms of its own, as a part of a sum.
@@ -134,6 +149,9 @@ pub struct AttentionSpec {
     /// Which of the model's rotations turns queries and keys; `None` for layers that know no positions (NoPE,
     /// arXiv:2305.19466).
     pub rotation: Option<usize>,
+    /// The earlier layer whose keys and values it attends to, if it makes none: modules and norm of its own are not used.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub keys_of: Option<usize>,
 }
 
 /// What multiplies what a head attends to (arXiv:2505.06708).
@@ -194,8 +212,27 @@ impl AttentionSpec {
         self.kv_heads * self.head_dim
     }
 
-    /// The projections of queries (with their gates, if there are such), keys and values.
-    pub fn qkv(&self) -> [LinearSpec; 3] {
+    /// The projections of queries (with their gates, if there are such), and of keys and values, unless these are another
+    /// layer's.
+    pub fn qkv(&self) -> Vec<LinearSpec> {
+        let own = if self.keys_of.is_some() { 1 } else { 3 };
+        self.all_projections().into_iter().take(own).collect()
+    }
+
+    /// The norms of queries and of keys, as far as it has them.
+    pub fn qk_norms(&self) -> impl Iterator<Item = &NormSpec> {
+        let own = if self.keys_of.is_some() { 1 } else { 2 };
+        self.qk_norm.iter().flat_map(move |norms| &norms[..own])
+    }
+
+    /// Modules of keys and values that another layer's stand for.
+    pub fn unused(&self) -> impl Iterator<Item = Name> {
+        let projections = self.all_projections().into_iter().skip(1).map(|linear| linear.path);
+        let norms = self.qk_norm.iter().map(|[_, keys]| keys.path.clone());
+        projections.chain(norms).filter(|_| self.keys_of.is_some())
+    }
+
+    fn all_projections(&self) -> [LinearSpec; 3] {
         let gates = usize::from(self.output_gate == Some(OutputGate::WithQueries));
         let queries = self.q_dim() * (1 + gates);
         let outputs = [queries, self.kv_dim(), self.kv_dim()];
@@ -259,6 +296,8 @@ impl Op {
             Op::Delta(it) => it.linears().collect(),
             Op::Mamba(it) => it.linears().collect(),
             Op::Mlp(mlp) => mlp.linears().collect(),
+            Op::WithGiven(it) => vec![it.gate(), it.output()],
+            Op::LowRank(it) => it.linears().into(),
             Op::Experts(experts) => {
                 let each = (0..experts.count)
                     .flat_map(|index| experts.expert(index).linears().collect::<Vec<_>>());
@@ -272,12 +311,13 @@ impl Op {
     /// Its norms.
     pub fn norms(&self) -> Vec<&NormSpec> {
         match self {
-            Op::Attention(attention) => attention.qk_norm.iter().flatten().collect(),
+            Op::Attention(attention) => attention.qk_norms().collect(),
             Op::Latent(latent) => latent.norms().collect(),
             Op::Delta(it) => vec![&it.norm],
             Op::Mamba(it) => it.norm.iter().collect(),
+            Op::LowRank(it) => vec![&it.norm],
             Op::Experts(experts) => experts.norm.iter().collect(),
-            Op::Mlp(_) | Op::ShortConvolution(_) => Vec::new(),
+            Op::Mlp(_) | Op::ShortConvolution(_) | Op::WithGiven(_) => Vec::new(),
             Op::Sum(parts) => parts.iter().flat_map(Op::norms).collect(),
             Op::Normed(it) => it.pre.iter().chain(it.op.norms()).chain(&it.post).collect(),
         }
@@ -289,7 +329,12 @@ impl Op {
             Op::ShortConvolution(it) => vec![&it.convolution],
             Op::Delta(it) => it.convolutions.iter().collect(),
             Op::Mamba(it) => vec![&it.convolution],
-            Op::Attention(_) | Op::Latent(_) | Op::Mlp(_) | Op::Experts(_) => Vec::new(),
+            Op::Attention(_)
+            | Op::Latent(_)
+            | Op::Mlp(_)
+            | Op::Experts(_)
+            | Op::WithGiven(_)
+            | Op::LowRank(_) => Vec::new(),
             Op::Sum(parts) => parts.iter().flat_map(Op::convolutions).collect(),
             Op::Normed(it) => it.op.convolutions(),
         }
@@ -307,7 +352,7 @@ impl Op {
             Op::Mamba(it) => it.parameters().collect(),
             Op::Mlp(it) => it.activation_numbers().into_iter().flatten().collect(),
             Op::Attention(it) => it.sinks().into_iter().collect(),
-            Op::Latent(_) => Vec::new(),
+            Op::Latent(_) | Op::WithGiven(_) | Op::LowRank(_) => Vec::new(),
             Op::Sum(parts) => parts.iter().flat_map(Op::parameters).collect(),
             Op::Normed(it) => it.op.parameters(),
         }
@@ -323,11 +368,23 @@ impl Op {
     }
 }
 
+impl Branch {
+    /// `x += post(op(pre(x)))`.
+    pub fn new(pre: Option<NormSpec>, op: Op, post: Option<NormSpec>) -> Branch {
+        Branch { pre, op, post, multiplier: 1.0, residual: None }
+    }
+}
+
 impl LayerSpec {
+    /// These branches, one after the other.
+    pub fn of(branches: Vec<Branch>) -> LayerSpec {
+        LayerSpec { branches, scalar: None, streams: None, others: None }
+    }
+
     /// `x += op(norm(x))` for each of these.
     pub fn pre_norm(branches: impl IntoIterator<Item = (NormSpec, Op)>) -> LayerSpec {
-        let branch = |(pre, op)| Branch { pre: Some(pre), op, post: None, multiplier: 1.0 };
-        LayerSpec { branches: branches.into_iter().map(branch).collect(), scalar: None }
+        let branch = |(pre, op)| Branch::new(Some(pre), op, None);
+        LayerSpec::of(branches.into_iter().map(branch).collect())
     }
 
     /// A narrower layer of the same kind, to be timed: its operations with a part of their width, `share` of it, whole
@@ -336,11 +393,11 @@ impl LayerSpec {
     pub fn narrowed(&self, share: f64, granule: usize) -> LayerSpec {
         self.with_ops(|op| match op {
             Op::Attention(it) => {
-                let (window, segment) = (None, None);
-                Op::Attention(AttentionSpec { window, segment, ..it.narrowed(share) })
+                // By itself, as it is timed.
+                let (window, segment, keys_of) = (None, None, None);
+                Op::Attention(AttentionSpec { window, segment, keys_of, ..it.narrowed(share) })
             }
             Op::Latent(it) => Op::Latent(it.narrowed(share)),
-            Op::ShortConvolution(it) => Op::ShortConvolution(it.clone()), // As wide as hidden states.
             Op::Delta(it) => Op::Delta(it.narrowed(share)),
             Op::Mamba(it) => Op::Mamba(it.narrowed(share)),
             Op::Mlp(it) => Op::Mlp(it.narrowed(share, granule)),
@@ -348,6 +405,8 @@ impl LayerSpec {
                 let expert = it.expert.narrowed(share, granule);
                 Op::Experts(ExpertsSpec { expert, ..it.active() })
             }
+            // As wide as hidden states, or narrow.
+            Op::ShortConvolution(_) | Op::WithGiven(_) | Op::LowRank(_) => op.clone(),
             Op::Sum(_) | Op::Normed(_) => unreachable!("its parts are narrowed"),
         })
     }
@@ -373,7 +432,7 @@ impl LayerSpec {
         }
         let branch = |branch: &Branch| Branch { op: changed(&branch.op, &op), ..branch.clone() };
         let branches = self.branches.iter().map(branch).collect();
-        LayerSpec { branches, scalar: self.scalar.clone() }
+        LayerSpec { branches, ..self.clone() }
     }
 
     /// Bytes of weights that one decoded token reads, if the module at each path, below the layer, is stored in so
@@ -401,14 +460,15 @@ impl LayerSpec {
 
     /// Its tensors as its operations name them: one that several of these share is there for each.
     pub(super) fn all_tensors(&self) -> impl Iterator<Item = TensorSpec> {
-        let of_branches = self.branches.iter().flat_map(|branch| {
+        let of_branches = self.all_branches().flat_map(|branch| {
             let norms = branch.pre.iter().chain(branch.op.norms()).chain(&branch.post);
             norms
-                .map(NormSpec::tensor)
+                .flat_map(NormSpec::tensors)
                 .chain(branch.op.linears().into_iter().flat_map(LinearSpec::tensors))
                 .chain(branch.op.parameters())
         });
-        of_branches.chain(self.scalar())
+        let of_streams = self.streams.iter().flat_map(LayerStreamsSpec::tensors);
+        of_branches.chain(of_streams).chain(self.scalar())
     }
 
     /// What the hidden states are multiplied with in the end.
@@ -421,6 +481,7 @@ impl LayerSpec {
         let mut kept = Kept::default();
         for op in self.ops() {
             match op {
+                Op::Attention(AttentionSpec { keys_of: Some(_), .. }) => {}
                 Op::Attention(attention) => {
                     kept.keys += attention.kv_dim();
                     kept.values += attention.kv_dim();
@@ -430,14 +491,30 @@ impl LayerSpec {
                 Op::ShortConvolution(it) => kept.state += it.convolution.state(),
                 Op::Delta(it) => kept.state += it.state(),
                 Op::Mamba(it) => kept.state += it.state(),
-                Op::Mlp(_) | Op::Experts(_) | Op::Sum(_) | Op::Normed(_) => {}
+                Op::Mlp(_)
+                | Op::Experts(_)
+                | Op::WithGiven(_)
+                | Op::LowRank(_)
+                | Op::Sum(_)
+                | Op::Normed(_) => {}
             }
         }
         kept
     }
 
+    /// The layer whose keys and values it attends to, if it makes none of its own; of several the earliest.
+    pub fn keys_of(&self) -> Option<usize> {
+        let of = |op: &Op| if let Op::Attention(it) = op { it.keys_of } else { None };
+        self.ops().filter_map(of).min()
+    }
+
     /// Its operations; of sums, what they are the sums of.
     pub fn ops(&self) -> impl Iterator<Item = &Op> {
-        self.branches.iter().flat_map(|branch| branch.op.parts())
+        self.all_branches().flat_map(|branch| branch.op.parts())
+    }
+
+    /// Its branches, also the one that is added to other streams.
+    pub fn all_branches(&self) -> impl Iterator<Item = &Branch> {
+        self.branches.iter().chain(&self.others)
     }
 }

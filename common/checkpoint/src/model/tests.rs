@@ -16,6 +16,7 @@ mod dense;
 mod experts;
 mod families;
 mod gates;
+mod gemma3n;
 mod gemma4;
 mod gpt_oss;
 mod latent;

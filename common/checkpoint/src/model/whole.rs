@@ -2,10 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::given::GivenSpec;
 use super::kv::KvDtype;
 use super::quantization::Quantization;
 use super::rotation::RotationSpec;
-use super::spec::{LayerSpec, Name, NormSpec, Op, TensorKind, is_default};
+use super::spec::{LayerSpec, Name, NormSpec, Op, TensorKind, TensorSpec, is_default};
+use super::streams::{LayerStreamsSpec, StreamsSpec};
+use crate::range::LayerRange;
 
 /// One model: its ends, and what each of its layers is.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -33,6 +36,12 @@ pub struct ModelSpec {
     pub head: Name,
     /// Whether the output head is the embedding.
     pub tie_word_embeddings: bool,
+    /// What layers are given of a token beside hidden states, if anything.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub given: Option<GivenSpec>,
+    /// The streams of hidden states between layers, where there are several.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub streams: Option<StreamsSpec>,
     /// What becomes of the head's products.
     #[serde(default, skip_serializing_if = "is_default")]
     pub logits: LogitsSpec,
@@ -73,7 +82,9 @@ impl ModelSpec {
     /// Full names of the layers' tensors that belong to no module.
     pub fn parameters(&self) -> impl Iterator<Item = String> {
         self.layers.iter().enumerate().flat_map(move |(number, layer)| {
+            let of_streams = layer.streams.iter().map(LayerStreamsSpec::scale);
             let parameters = layer.ops().flat_map(Op::parameters).chain(layer.scalar());
+            let parameters = parameters.chain(of_streams);
             parameters.map(move |tensor| self.layer_tensor_name(number, &tensor.leaf()))
         })
     }
@@ -99,10 +110,56 @@ impl ModelSpec {
     pub fn outer_tensors(&self) -> Vec<(String, TensorKind, Vec<u64>)> {
         let (vocab, hidden) = (self.vocab_size as u64, self.hidden_size as u64);
         let matrix = |name: &Name| (name.to_string(), TensorKind::Matrix, vec![vocab, hidden]);
-        let norm = self.final_norm.tensor();
-        let norm = (norm.leaf(), norm.kind, norm.shape);
+        let named = |tensor: TensorSpec| (tensor.leaf(), tensor.kind, tensor.shape);
+        let norm = named(self.final_norm.weight());
         let head = (!self.tie_word_embeddings).then(|| matrix(&self.head));
-        [matrix(&self.embedding), norm].into_iter().chain(head).collect()
+        let others = self.other_outer_tensors().map(named);
+        [matrix(&self.embedding), norm].into_iter().chain(head).chain(others).collect()
+    }
+
+    /// Those of them that are neither embedding, nor head, nor the final norm's weight: their paths are whole names.
+    pub(super) fn other_outer_tensors(&self) -> impl Iterator<Item = TensorSpec> {
+        let (layers, hidden) = (self.layers.len(), self.hidden_size);
+        let given = self.given.iter().flat_map(move |given| given.tensors(layers, hidden));
+        let streams = self.streams.iter().flat_map(move |streams| streams.tensors(hidden));
+        self.final_norm.bias().into_iter().chain(given).chain(streams)
+    }
+
+    /// Numbers that a row carries between layers before this one (or after the last one): hidden states, and behind them what
+    /// this layer and those after it are given beside.
+    pub fn row_width(&self, layer: usize) -> usize {
+        self.hidden_width() + self.given_width() * self.layers.len().saturating_sub(layer)
+    }
+
+    /// Of these the hidden states, of all streams.
+    pub fn hidden_width(&self) -> usize {
+        self.hidden_size * self.stream_count()
+    }
+
+    /// Streams of hidden states between layers.
+    pub fn stream_count(&self) -> usize {
+        self.streams.as_ref().map_or(1, StreamsSpec::count)
+    }
+
+    /// Numbers that each layer is given of a row beside hidden states.
+    pub fn given_width(&self) -> usize {
+        self.given.as_ref().map_or(0, |given| given.width)
+    }
+
+    /// Whether a stage may begin with this layer: neither it nor one after it attends to keys of one before it.
+    pub fn may_begin(&self, layer: usize) -> bool {
+        let later = self.layers.iter().skip(layer);
+        later.filter_map(LayerSpec::keys_of).all(|source| source >= layer)
+    }
+
+    /// The shortest stages that these layers may be parted into.
+    pub fn pieces(&self, layers: LayerRange) -> Vec<LayerRange> {
+        let mut begins: Vec<usize> = layers
+            .iter()
+            .filter(|layer| *layer == layers.start || self.may_begin(*layer))
+            .collect();
+        begins.push(layers.end);
+        begins.windows(2).map(|pair| LayerRange::new(pair[0], pair[1])).collect()
     }
 
     /// Bytes of keys and values of one position in all layers.

@@ -1,9 +1,9 @@
 //! The gated delta rule of one decoder layer.
 
-use cake_checkpoint::{Activation, DeltaInputs, DeltaSpec, LinearSpec, NormKind};
+use cake_checkpoint::{Activation, DeltaInputs, DeltaSpec, LinearSpec};
 
 use crate::batch::RowKinds;
-use crate::device::{Convolution, Device, Recurrence, Recurring};
+use crate::device::{Convolution, Device, Recurrence, Recurring, StoredNorm};
 use crate::error::Error;
 use crate::loader::LayerLoader;
 use crate::options::Precision;
@@ -54,7 +54,7 @@ impl<D: Device> Delta<D> {
         let width = spec.key_dim as f64;
         let length = |scale: f64| {
             let weight = vec![(scale / width.sqrt()) as f32; spec.key_dim];
-            device.norm_weight(weight, NormKind::Rms, (LENGTH_EPS / width) as f32)
+            device.norm_weight(StoredNorm::rms(weight, (LENGTH_EPS / width) as f32))
         };
         let rates = loader.parameter(&spec.rate())?;
         let recurrence = Recurrence {

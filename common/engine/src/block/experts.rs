@@ -1,10 +1,10 @@
 //! A mixture of experts: many gated networks of which a router chooses some for each row.
 
-use cake_checkpoint::{Activation, ExpertsSpec, NormKind, RouterGroups, RouterScores, RouterSpec};
+use cake_checkpoint::{Activation, ExpertsSpec, RouterGroups, RouterScores, RouterSpec};
 
 use super::mlp::Mlp;
 use crate::batch::RowKinds;
-use crate::device::Device;
+use crate::device::{Device, StoredNorm};
 use crate::error::Error;
 use crate::loader::LayerLoader;
 use crate::options::Precision;
@@ -58,7 +58,7 @@ impl<D: Device> Experts<D> {
             (Some(norm), Some(tensor)) => {
                 let mut weight = loader.parameter(&tensor)?;
                 weight.iter_mut().for_each(|weight| *weight *= norm.factor as f32);
-                Some(loader.device.norm_weight(weight, NormKind::Rms, norm.eps as f32)?)
+                Some(loader.device.norm_weight(StoredNorm::rms(weight, norm.eps as f32))?)
             }
             _ => None,
         };

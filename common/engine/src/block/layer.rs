@@ -6,9 +6,12 @@ use super::attention::Attention;
 use super::delta::Delta;
 use super::experts::Experts;
 use super::latent::Latent;
+use super::low_rank::LowRank;
 use super::mamba::Mamba;
 use super::mlp::Mlp;
 use super::short_convolution::ShortConvolution;
+use super::streams::Streams;
+use super::with_given::WithGiven;
 use crate::device::Device;
 use crate::error::Error;
 use crate::loader::LayerLoader;
@@ -19,6 +22,9 @@ pub(crate) struct DecoderLayer<D: Device> {
     branches: Vec<Branch<D>>,
     /// What the hidden states are multiplied with in the end.
     scalar: Option<f32>,
+    /// Where there are several streams of hidden states: what predicts and corrects them, and what is added to all but the
+    /// first.
+    streams: Option<(Streams<D>, Branch<D>)>,
 }
 
 /// A residual branch.
@@ -27,6 +33,7 @@ struct Branch<D: Device> {
     op: Operation<D>,
     post: Option<D::Norm>,
     multiplier: f32,
+    residual: Option<f32>,
 }
 
 /// An operation between norms of its own.
@@ -46,6 +53,8 @@ enum Operation<D: Device> {
     Mamba(Box<Mamba<D>>),
     Mlp(Box<Mlp<D>>),
     Experts(Box<Experts<D>>),
+    WithGiven(Box<WithGiven<D>>),
+    LowRank(Box<LowRank<D>>),
     Sum(Vec<Operation<D>>),
     Normed(Box<Normed<D>>),
 }
@@ -59,6 +68,7 @@ impl<D: Device> DecoderLayer<D> {
                 op: Operation::load(loader, &spec.op)?,
                 post: norm(&spec.post)?,
                 multiplier: spec.multiplier,
+                residual: spec.residual,
             })
         };
         let mut branches = spec.branches.iter().map(load).collect::<Result<Vec<_>, Error>>()?;
@@ -68,7 +78,11 @@ impl<D: Device> DecoderLayer<D> {
         }
         let scalar = spec.scalar().map(|tensor| loader.parameter(&tensor)).transpose()?;
         let scalar = scalar.and_then(|numbers| numbers.first().copied());
-        Ok(DecoderLayer { branches, scalar })
+        let streams = match (&spec.streams, &spec.others) {
+            (Some(streams), Some(others)) => Some((Streams::load(loader, streams)?, load(others)?)),
+            _ => None,
+        };
+        Ok(DecoderLayer { branches, scalar, streams })
     }
 
     /// Says which layer comes after this one.
@@ -78,30 +92,76 @@ impl<D: Device> DecoderLayer<D> {
         }
     }
 
-    /// `hidden` is `[rows, hidden_size]`, and so is the result.
+    /// The keys and values that its only attention makes.
+    fn kept(&self) -> Option<&D::Kept> {
+        self.branches.iter().find_map(|branch| branch.op.kept())
+    }
+
+    /// `hidden` is `[rows, hidden_size]`, and so is the result; `earlier` are the layers of the stage before this one.
     pub(crate) fn forward(
         &mut self,
         device: &D,
         hidden: D::Rows,
         step: &Step<'_>,
+        earlier: &[DecoderLayer<D>],
     ) -> Result<D::Rows, Error> {
-        let mut hidden = hidden;
-        for Branch { pre, op, post, multiplier } in &mut self.branches {
-            let normed = pre.as_ref().map(|norm| device.norm(norm, &hidden)).transpose()?;
-            let input = normed.as_ref().unwrap_or(&hidden);
-            let mut result = op.forward(device, input, step)?;
-            drop(normed);
-            if let Some(norm) = post {
-                result = device.norm(norm, &result)?;
+        let Self { branches, scalar, streams } = self;
+        let hidden = match streams {
+            None => through(branches, device, hidden, step, earlier)?,
+            Some((streams, others)) => {
+                let (predicted, active) = streams.predict(device, hidden, &step.kinds)?;
+                let found = through(branches, device, active, step, earlier)?;
+                let (corrected, active) = streams.correct(device, predicted, found, &step.kinds)?;
+                let result = others.forward(device, &active, step, earlier)?;
+                drop(active);
+                streams.together(device, corrected, &result, &step.kinds)?
             }
-            if *multiplier != 1.0 {
-                result = device.scale(result, *multiplier)?;
-            }
-            hidden = device.add(hidden, result)?;
-        }
-        match self.scalar {
-            Some(scalar) => device.scale(hidden, scalar),
+        };
+        match scalar {
+            Some(scalar) => device.scale(hidden, *scalar),
             None => Ok(hidden),
+        }
+    }
+}
+
+/// What hidden states, `[rows, hidden_size]`, become by these branches.
+fn through<D: Device>(
+    branches: &mut [Branch<D>],
+    device: &D,
+    hidden: D::Rows,
+    step: &Step<'_>,
+    earlier: &[DecoderLayer<D>],
+) -> Result<D::Rows, Error> {
+    let mut hidden = hidden;
+    for branch in branches {
+        let result = branch.forward(device, &hidden, step, earlier)?;
+        if let Some(residual) = branch.residual {
+            hidden = device.scale(hidden, residual)?;
+        }
+        hidden = device.add(hidden, result)?;
+    }
+    Ok(hidden)
+}
+
+impl<D: Device> Branch<D> {
+    /// What is added to hidden states, `[rows, hidden_size]`.
+    fn forward(
+        &mut self,
+        device: &D,
+        hidden: &D::Rows,
+        step: &Step<'_>,
+        earlier: &[DecoderLayer<D>],
+    ) -> Result<D::Rows, Error> {
+        let Branch { pre, op, post, multiplier, .. } = self;
+        let normed = pre.as_ref().map(|norm| device.norm(norm, hidden)).transpose()?;
+        let mut result = op.forward(device, normed.as_ref().unwrap_or(hidden), step, earlier)?;
+        drop(normed);
+        if let Some(norm) = post {
+            result = device.norm(norm, &result)?;
+        }
+        match *multiplier {
+            1.0 => Ok(result),
+            multiplier => device.scale(result, multiplier),
         }
     }
 }
@@ -118,6 +178,8 @@ impl<D: Device> Operation<D> {
             Op::Mamba(it) => Operation::Mamba(Box::new(Mamba::load(loader, it)?)),
             Op::Mlp(it) => Operation::Mlp(Box::new(Mlp::load(loader, it)?)),
             Op::Experts(it) => Operation::Experts(Box::new(Experts::load(loader, it)?)),
+            Op::LowRank(it) => Operation::LowRank(Box::new(LowRank::load(loader, it)?)),
+            Op::WithGiven(it) => Operation::WithGiven(Box::new(WithGiven::load(loader, it)?)),
             Op::Sum(parts) => {
                 let load = |part| Operation::load(loader, part);
                 let mut parts = parts.iter().map(load).collect::<Result<Vec<_>, Error>>()?;
@@ -136,20 +198,42 @@ impl<D: Device> Operation<D> {
         })
     }
 
-    /// What it makes of `input`, `[rows, hidden_size]`, of the same shape.
-    fn forward(&mut self, device: &D, input: &D::Rows, step: &Step<'_>) -> Result<D::Rows, Error> {
+    /// The keys and values that it makes, if it attends to such.
+    fn kept(&self) -> Option<&D::Kept> {
         match self {
-            Operation::Attention(attention) => attention.forward(device, input, step),
+            Operation::Attention(attention) => attention.kept(),
+            Operation::Sum(parts) => parts.iter().find_map(Operation::kept),
+            Operation::Normed(it) => it.op.kept(),
+            _ => None,
+        }
+    }
+
+    /// What it makes of `input`, `[rows, hidden_size]`, of the same shape; `earlier` are the stage's layers before its own.
+    fn forward(
+        &mut self,
+        device: &D,
+        input: &D::Rows,
+        step: &Step<'_>,
+        earlier: &[DecoderLayer<D>],
+    ) -> Result<D::Rows, Error> {
+        match self {
+            Operation::Attention(attention) => {
+                let of = attention.keys_of().and_then(|of| of.checked_sub(step.first_layer));
+                let others = of.and_then(|place| earlier.get(place)?.kept());
+                attention.forward(device, input, step, others)
+            }
             Operation::Latent(latent) => latent.forward(device, input, step),
             Operation::ShortConvolution(it) => it.forward(device, input, step),
             Operation::Delta(delta) => delta.forward(device, input, step),
             Operation::Mamba(mamba) => mamba.forward(device, input, step),
             Operation::Mlp(mlp) => mlp.forward(device, input, &step.kinds),
             Operation::Experts(experts) => experts.forward(device, input, &step.kinds),
+            Operation::WithGiven(it) => it.forward(device, input, step),
+            Operation::LowRank(it) => it.forward(device, input, &step.kinds),
             Operation::Sum(parts) => {
                 let mut sum = None;
                 for part in parts {
-                    let result = part.forward(device, input, step)?;
+                    let result = part.forward(device, input, step, earlier)?;
                     sum = Some(match sum {
                         None => result,
                         Some(sum) => device.add(sum, result)?,
@@ -160,7 +244,8 @@ impl<D: Device> Operation<D> {
             Operation::Normed(it) => {
                 let Normed { pre, op, post, multiplier } = &mut **it;
                 let normed = pre.as_ref().map(|norm| device.norm(norm, input)).transpose()?;
-                let mut result = op.forward(device, normed.as_ref().unwrap_or(input), step)?;
+                let input = normed.as_ref().unwrap_or(input);
+                let mut result = op.forward(device, input, step, earlier)?;
                 if let Some(norm) = post {
                     result = device.norm(norm, &result)?;
                 }
@@ -175,13 +260,15 @@ impl<D: Device> Operation<D> {
     /// The first products of a step.
     fn first(&self) -> Vec<&D::Weight> {
         match self {
-            Operation::Attention(attention) => attention.first().into(),
+            Operation::Attention(attention) => attention.first(),
             Operation::Latent(latent) => latent.first().into(),
             Operation::ShortConvolution(it) => it.first().into(),
             Operation::Delta(delta) => delta.first(),
             Operation::Mamba(mamba) => mamba.first().into(),
             Operation::Mlp(mlp) => mlp.first(),
             Operation::Experts(experts) => vec![experts.first()],
+            Operation::WithGiven(it) => it.first().into(),
+            Operation::LowRank(it) => it.first().into(),
             Operation::Sum(parts) => parts.first().map(Operation::first).unwrap_or_default(),
             Operation::Normed(it) => it.op.first(),
         }
@@ -196,6 +283,8 @@ impl<D: Device> Operation<D> {
             Operation::Delta(delta) => delta.precede(device, &later.first()),
             Operation::Mamba(mamba) => mamba.precede(device, &later.first()),
             Operation::Mlp(mlp) => mlp.precede(device, &later.first()),
+            Operation::WithGiven(it) => it.precede(device, &later.first()),
+            Operation::LowRank(it) => it.precede(device, &later.first()),
             // Which of its products is the last one is not known before.
             Operation::Experts(_) => {}
             Operation::Normed(it) => it.op.precede(device, later),

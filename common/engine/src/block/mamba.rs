@@ -3,7 +3,7 @@
 use cake_checkpoint::{Activation, LinearSpec, MambaSpec, NormSpec};
 
 use crate::batch::RowKinds;
-use crate::device::{Convolution, Device, Recurrence, Recurring};
+use crate::device::{Convolution, Device, Recurrence, Recurring, StoredNorm};
 use crate::error::Error;
 use crate::loader::LayerLoader;
 use crate::options::Precision;
@@ -66,8 +66,10 @@ impl<D: Device> Mamba<D> {
         parts: usize,
     ) -> Result<Vec<D::Norm>, Error> {
         let weight = loader.norm_values(norm)?;
-        let of_part =
-            |weight: &[f32]| loader.device.norm_weight(weight.to_vec(), norm.kind, norm.eps as f32);
+        let of_part = |weight: &[f32]| {
+            let (weight, bias, eps) = (weight.to_vec(), None, norm.eps as f32);
+            loader.device.norm_weight(StoredNorm { weight, bias, kind: norm.kind, eps })
+        };
         weight.chunks((weight.len() / parts).max(1)).map(of_part).collect()
     }
 

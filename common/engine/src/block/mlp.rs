@@ -14,6 +14,7 @@ pub(crate) struct Mlp<D: Device> {
     down_proj: D::Weight,
     activation: Activation,
     xielu: Option<Xielu>,
+    gate_cutoff: Option<f32>,
     gate_multiplier: Option<f32>,
     clamped: Option<ClampedGate>,
     output_gate: Option<D::Weight>,
@@ -49,10 +50,19 @@ impl<D: Device> Mlp<D> {
         let output_gate = spec.output_gate();
         let output_gate =
             output_gate.map(|gate| loader.linear(&gate, Precision::Bf16x2)).transpose()?;
-        let &MlpSpec { activation, gate_multiplier, clamped, .. } = spec;
+        let &MlpSpec { activation, gate_cutoff, gate_multiplier, clamped, .. } = spec;
         let numbers = spec.activation_numbers();
         let xielu = numbers.map(|numbers| xielu(loader, &numbers)).transpose()?;
-        Ok(Mlp { inner, down_proj, activation, xielu, gate_multiplier, clamped, output_gate })
+        Ok(Mlp {
+            inner,
+            down_proj,
+            activation,
+            xielu,
+            gate_cutoff,
+            gate_multiplier,
+            clamped,
+            output_gate,
+        })
     }
 
     /// The first products of a step.
@@ -80,6 +90,9 @@ impl<D: Device> Mlp<D> {
                 let [mut gate, up] = device.linear([gate, up], hidden, kinds)?; // [rows, inner_size]
                 if let Some(multiplier) = self.gate_multiplier {
                     gate = device.scale(gate, multiplier)?;
+                }
+                if let Some(deviations) = self.gate_cutoff {
+                    gate = device.above(gate, deviations)?;
                 }
                 match self.clamped {
                     Some(of) => device.clamped(of, gate, up)?,

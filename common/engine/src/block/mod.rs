@@ -6,8 +6,11 @@ mod delta;
 mod experts;
 mod latent;
 mod layer;
+mod low_rank;
 mod mamba;
 mod mlp;
 mod short_convolution;
+mod streams;
+mod with_given;
 
 pub(crate) use layer::DecoderLayer;

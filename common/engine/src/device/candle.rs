@@ -10,8 +10,8 @@ use cake_checkpoint::{Activation, ClampedGate, KvDtype, NormKind, RotaryPairs};
 use candle_core::{D, DType, Result, Tensor};
 
 use super::recurrent::{Convolution, Recurrence, Recurring, States, softplus_plainly};
-use super::{Attending, Device, DeviceScratch, StoredLinear, Xielu, candle_scratch};
-use crate::batch::{AttendRow, RowKinds};
+use super::{Attending, Device, DeviceScratch, StoredLinear, StoredNorm, Xielu, candle_scratch};
+use crate::batch::RowKinds;
 use crate::error::Error;
 use crate::options::EngineOptions;
 use crate::rope::Rotation;
@@ -28,9 +28,11 @@ pub(crate) struct Weight {
     bias: Option<Tensor>,
 }
 
-/// The weight of a norm.
+/// A norm.
 pub(crate) struct Norm {
     weight: Tensor,
+    /// What is added, or nothing.
+    bias: Option<Tensor>,
     kind: NormKind,
     eps: f32,
 }
@@ -99,31 +101,6 @@ impl Candle {
         Tensor::cat(&[&turned, &rest.contiguous()?], 3)?
             .transpose(1, 2)?
             .reshape((rows, heads * head_dim))
-    }
-
-    /// Writes rows into what is kept, which the tensors of a layer share with nobody.
-    fn written(
-        &self,
-        kept: &Kept,
-        rows: &[AttendRow<'_>],
-        keys: &Tensor,
-        values: Option<&Tensor>,
-    ) -> Result<()> {
-        for (all, new) in [(&kept.keys, keys)].into_iter().chain(kept.values.as_ref().zip(values)) {
-            let new = new.to_dtype(all.dtype())?.contiguous()?;
-            for (index, row) in rows.iter().enumerate().filter(|(_, row)| !row.is_known) {
-                all.slice_set(&new.narrow(0, index, 1)?, 0, kept.place(row.blocks, row.position))?;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Kept {
-    /// The row of a position of the sequence with these blocks, which were checked to hold it.
-    fn place(&self, blocks: &[u32], position: usize) -> usize {
-        let block = blocks[position / self.block_positions] as usize;
-        block * self.block_positions + position % self.block_positions
     }
 }
 
@@ -196,15 +173,11 @@ impl Device for Candle {
         Ok(products.try_into().expect("a product for each weight"))
     }
 
-    fn norm_weight(
-        &self,
-        weight: Vec<f32>,
-        kind: NormKind,
-        eps: f32,
-    ) -> std::result::Result<Norm, Error> {
+    fn norm_weight(&self, norm: StoredNorm) -> std::result::Result<Norm, Error> {
+        let StoredNorm { weight, bias, kind, eps } = norm;
         let width = weight.len();
-        let weight = Tensor::from_vec(weight, width, &self.0).map_err(failed)?;
-        Ok(Norm { weight, kind, eps })
+        let tensor = |values| Tensor::from_vec(values, width, &self.0).map_err(failed);
+        Ok(Norm { weight: tensor(weight)?, bias: bias.map(tensor).transpose()?, kind, eps })
     }
 
     fn norm(&self, norm: &Norm, x: &Tensor) -> std::result::Result<Tensor, Error> {
@@ -216,6 +189,10 @@ impl Device for Candle {
                     let zeros = norm.weight.zeros_like()?;
                     candle_nn::ops::layer_norm(&rows, &norm.weight, &zeros, norm.eps)?
                 }
+            };
+            let normed = match &norm.bias {
+                None => normed,
+                Some(bias) => normed.broadcast_add(bias)?,
             };
             normed.reshape(x.shape())
         };
@@ -395,6 +372,20 @@ impl Device for Candle {
     fn scale_rows(&self, x: Tensor, factors: &[f32]) -> std::result::Result<Tensor, Error> {
         let scaled = || x.broadcast_mul(&self.matrix(factors.to_vec(), factors.len(), 1)?);
         scaled().map_err(failed)
+    }
+
+    fn scale_columns(&self, x: Tensor, factors: &[f32]) -> std::result::Result<Tensor, Error> {
+        let scaled = || x.broadcast_mul(&self.matrix(factors.to_vec(), 1, factors.len())?);
+        scaled().map_err(failed)
+    }
+
+    fn above(&self, x: Tensor, deviations: f32) -> std::result::Result<Tensor, Error> {
+        let above = || {
+            let centred = x.broadcast_sub(&x.mean_keepdim(1)?)?;
+            let deviation = centred.sqr()?.mean_keepdim(1)?.sqrt()?;
+            centred.broadcast_sub(&(deviation * f64::from(deviations))?)?.relu()
+        };
+        above().map_err(failed)
     }
 
     fn add(&self, a: Tensor, b: Tensor) -> std::result::Result<Tensor, Error> {

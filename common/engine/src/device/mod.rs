@@ -39,6 +39,25 @@ pub(crate) struct StoredLinear {
     pub(crate) precision: Precision,
 }
 
+/// A norm as it is stored.
+pub(crate) struct StoredNorm {
+    /// What values are multiplied with, `[width]`.
+    pub(crate) weight: Vec<f32>,
+    /// What is added then, `[width]`.
+    pub(crate) bias: Option<Vec<f32>>,
+    /// What it does.
+    pub(crate) kind: NormKind,
+    /// Added to the mean square, or to the variance.
+    pub(crate) eps: f32,
+}
+
+impl StoredNorm {
+    /// One by the root of the mean square, without a bias.
+    pub(crate) fn rms(weight: Vec<f32>, eps: f32) -> Self {
+        StoredNorm { weight, bias: None, kind: NormKind::Rms, eps }
+    }
+}
+
 /// The numbers of an activation ([`Activation::Xielu`]).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Xielu {
@@ -72,7 +91,7 @@ pub(crate) trait Device: Send + Sync {
     type Rows;
     /// The weight of a linear layer.
     type Weight: Send + Sync;
-    /// The weight of a norm.
+    /// A norm.
     type Norm: Send + Sync;
     /// Keys and values of one layer, in blocks that the master numbers.
     type Kept: Send + Sync;
@@ -114,10 +133,10 @@ pub(crate) trait Device: Send + Sync {
         kinds: &RowKinds,
     ) -> Result<[Self::Rows; N], Error>;
 
-    /// Makes the weight of a norm ready.
-    fn norm_weight(&self, weight: Vec<f32>, kind: NormKind, eps: f32) -> Result<Self::Norm, Error>;
+    /// Makes a norm ready.
+    fn norm_weight(&self, norm: StoredNorm) -> Result<Self::Norm, Error>;
 
-    /// `weight · x / sqrt(mean(x²) + eps)`, or the same of `x - mean(x)`; as many values as the weight has are normalised by
+    /// `weight · x / sqrt(mean(x²) + eps) + bias`, or the same of `x - mean(x)`; as many values as the weight has are normalised by
     /// themselves.
     fn norm(&self, norm: &Self::Norm, x: &Self::Rows) -> Result<Self::Rows, Error>;
 
@@ -232,6 +251,12 @@ pub(crate) trait Device: Send + Sync {
 
     /// Each row of `x`, `[rows, width]`, times its factor.
     fn scale_rows(&self, x: Self::Rows, factors: &[f32]) -> Result<Self::Rows, Error>;
+
+    /// Each number of each row of `x`, `[rows, width]`, times its factor.
+    fn scale_columns(&self, x: Self::Rows, factors: &[f32]) -> Result<Self::Rows, Error>;
+
+    /// `max(x − bound, 0)` of each number, where the bound is so many standard deviations above the mean of its row.
+    fn above(&self, x: Self::Rows, deviations: f32) -> Result<Self::Rows, Error>;
 
     /// `a + b`, elementwise.
     fn add(&self, a: Self::Rows, b: Self::Rows) -> Result<Self::Rows, Error>;

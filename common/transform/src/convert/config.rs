@@ -109,10 +109,13 @@ pub(super) fn say_in_older_keys(
     Ok(())
 }
 
-/// Families that mlx-lm reads by the keys of transformers 5, as they came after it.
+/// Families that mlx-lm reads by the keys of transformers 5, as they came after it, or by those that published files have in
+/// the text model's part.
 const KNOWN_BY_NEWER_KEYS: &[&str] = &[
     "Ministral3ForCausalLM",
     "Mistral3ForConditionalGeneration",
+    "Gemma3nForCausalLM",
+    "Gemma3nForConditionalGeneration",
     "Gemma4ForCausalLM",
     "Gemma4ForConditionalGeneration",
     "Gemma4UnifiedForConditionalGeneration",

@@ -123,6 +123,31 @@ fn encodings_are_called_by_their_names() {
 }
 
 #[test]
+fn what_is_outside_the_layers_and_unused_within_comes_along() {
+    let home = tempfile::tempdir().unwrap();
+    for name in ["starcoder2", "gemma4-e", "gemma3n"] {
+        for format in [HubFormat::Safetensors, HubFormat::Mlx] {
+            let path = home.path().join(format!("{name}-{format:?}"));
+            let found = converted(name, format, Encode::AsStored, &path);
+            let before = golden(name);
+            let (same, there) = (before.checkpoint().unwrap(), found.checkpoint().unwrap());
+            assert_eq!(there.config, same.config, "{name}");
+            let all = (&before, Some(&same));
+            let found = compare(all, (&found, Some(&there)), 2, &Quiet).unwrap();
+            assert!(found.added.is_empty() && found.removed.is_empty(), "{found:?}");
+            assert!(found.changed.is_empty(), "{found:?}");
+        }
+    }
+    let path = home.path().join("packed");
+    let found = converted("gemma3n", HubFormat::Safetensors, Encode::Affine(Scheme::Q4), &path);
+    let checkpoint = found.checkpoint().unwrap();
+    let stored = |name: &str| checkpoint.tensor(name).unwrap().encoding.unwrap().to_string();
+    assert_eq!(stored("model.layers.0.laurel.linear_left.weight"), "affine-4-64");
+    assert_eq!(stored("model.altup_projections.0.weight"), "affine-8-64", "as other ends");
+    assert_eq!(stored("model.layers.0.altup.prediction_coefs.weight"), "BF16", "rows of four");
+}
+
+#[test]
 fn what_mlx_has_in_another_form_is_not_written_for_it_nor_back() {
     let home = tempfile::tempdir().unwrap();
     let (hub, mlx) = (HubFormat::Safetensors, HubFormat::Mlx);

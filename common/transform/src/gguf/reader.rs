@@ -52,6 +52,7 @@ impl<'a> Reader<'a> {
         };
         let (module, order, norm) = match self.roles.get(name) {
             None | Some(Role::Ignored) => return Ok(None),
+            Some(Role::Outer) => (None, Order::Same, None),
             Some(Role::Embedding(_)) => (outer(names::EMBEDDING), Order::Same, None),
             Some(Role::Head(_)) => (outer(names::HEAD), Order::Same, None),
             Some(Role::FinalNorm) => {
@@ -96,8 +97,9 @@ impl<'a> Reader<'a> {
         let ops = self.checkpoint.config.layers[layer].ops();
         let turned = ops.filter(|_| self.arch.pairs).find_map(|op| match op {
             Op::Attention(it) => {
-                let [q, k, _] = it.qkv();
-                (q.path == module || k.path == module).then_some(it.head_dim as u64)
+                let projections = it.qkv().into_iter().take(2); // Of queries and keys.
+                let mut paths = projections.map(|linear| linear.path);
+                paths.any(|path| path == module).then_some(it.head_dim as u64)
             }
             _ => None,
         });

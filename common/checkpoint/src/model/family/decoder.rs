@@ -32,7 +32,7 @@ pub(super) struct Decoder {
     pub(super) head_dim: usize,
     /// Of a network, where the configuration says it.
     inner_size: Option<usize>,
-    vocab_size: usize,
+    pub(super) vocab_size: usize,
     pub(super) eps: f64,
     max_position_embeddings: usize,
     pub(super) rotations: Vec<RotationSpec>,
@@ -40,6 +40,8 @@ pub(super) struct Decoder {
     pub(super) norm_offset: f32,
     /// What norms do.
     norm_kind: NormKind,
+    /// Whether norms have biases.
+    pub(super) norm_bias: bool,
     tie_word_embeddings: Option<bool>,
 }
 
@@ -51,6 +53,8 @@ pub(super) struct Reading {
     pub(super) eps: &'static str,
     /// and how long a sequence may be.
     pub(super) positions: &'static str,
+    /// Whether the width of networks is one number,
+    pub(super) has_inner_size: bool,
     /// How many layers are listed, where lists say it, too.
     pub(super) num_layers: Option<usize>,
 }
@@ -60,6 +64,7 @@ impl Reading {
         norm_kind: NormKind::Rms,
         eps: "rms_norm_eps",
         positions: "max_position_embeddings",
+        has_inner_size: true,
         num_layers: None,
     };
 }
@@ -79,7 +84,7 @@ impl Decoder {
         fields: &Fields<'_>,
         architecture: &'static str,
         rotary: Rotary,
-        Reading { norm_kind, eps, positions, num_layers }: Reading,
+        Reading { norm_kind, eps, positions, has_inner_size, num_layers }: Reading,
     ) -> Result<Self, ConfigError> {
         let num_layers = match num_layers {
             Some(listed) => fields.optional_size("num_hidden_layers", listed)?.unwrap_or(listed),
@@ -108,13 +113,17 @@ impl Decoder {
             heads,
             kv_heads,
             head_dim,
-            inner_size: fields.optional_size("intermediate_size", limit::INNER)?,
+            inner_size: match has_inner_size {
+                true => fields.optional_size("intermediate_size", limit::INNER)?,
+                false => None,
+            },
             vocab_size: fields.size("vocab_size", limit::VOCAB)?,
             eps: fields.number(eps, 0.0, 1.0)?,
             max_position_embeddings,
             rotations: rope::read(fields, architecture, rotary, heads_that_rotate)?,
             norm_offset: 0.0,
             norm_kind,
+            norm_bias: false,
             tie_word_embeddings: fields.flag("tie_word_embeddings")?,
         })
     }
@@ -122,7 +131,8 @@ impl Decoder {
     /// A norm of the hidden state.
     pub(super) fn norm(&self, path: &'static str) -> NormSpec {
         let (width, eps, offset) = (self.hidden_size, self.eps, self.norm_offset);
-        NormSpec { path: Name::Borrowed(path), kind: self.norm_kind, width, eps, offset }
+        let (kind, bias) = (self.norm_kind, self.norm_bias);
+        NormSpec { path: Name::Borrowed(path), kind, width, eps, offset, bias }
     }
 
     /// A norm over each head.
@@ -165,6 +175,7 @@ impl Decoder {
             window: None,
             segment: None,
             rotation: Some(0),
+            keys_of: None,
         }
     }
 
@@ -225,6 +236,7 @@ impl Decoder {
             bias: false,
             activation,
             activation_numbers: None,
+            gate_cutoff: None,
             gate_multiplier: None,
             clamped: None,
             output_gate: None,
@@ -233,15 +245,11 @@ impl Decoder {
 
     /// A layer with a norm after attention and one after the network, and none before.
     pub(super) fn post_norm(&self, attention: AttentionSpec, mlp: &MlpSpec) -> LayerSpec {
-        let branch =
-            |op, post| Branch { pre: None, op, post: Some(self.norm(post)), multiplier: 1.0 };
-        LayerSpec {
-            branches: vec![
-                branch(Op::Attention(attention), "post_attention_layernorm"),
-                branch(Op::Mlp(mlp.clone()), "post_feedforward_layernorm"),
-            ],
-            scalar: None,
-        }
+        let branch = |op, post| Branch::new(None, op, Some(self.norm(post)));
+        LayerSpec::of(vec![
+            branch(Op::Attention(attention), "post_attention_layernorm"),
+            branch(Op::Mlp(mlp.clone()), "post_feedforward_layernorm"),
+        ])
     }
 
     /// A layer with norms before and after attention, and before and after the network, in this order.
@@ -252,14 +260,10 @@ impl Decoder {
         mlp: &MlpSpec,
     ) -> LayerSpec {
         let [before, after, before_mlp, after_mlp] = norms.map(|path| Some(self.norm(path)));
-        let branch = |pre, op, post| Branch { pre, op, post, multiplier: 1.0 };
-        LayerSpec {
-            branches: vec![
-                branch(before, Op::Attention(attention), after),
-                branch(before_mlp, Op::Mlp(mlp.clone()), after_mlp),
-            ],
-            scalar: None,
-        }
+        LayerSpec::of(vec![
+            Branch::new(before, Op::Attention(attention), after),
+            Branch::new(before_mlp, Op::Mlp(mlp.clone()), after_mlp),
+        ])
     }
 
     /// A layer with a norm before attention and one before the network.
@@ -294,6 +298,8 @@ impl Decoder {
             final_norm: self.norm("model.norm"),
             head: Name::Borrowed("lm_head.weight"),
             tie_word_embeddings: self.tie_word_embeddings.unwrap_or(tied),
+            given: None,
+            streams: None,
             logits: LogitsSpec::default(),
             other_prefixes: Vec::new(),
             other_modules: Vec::new(),

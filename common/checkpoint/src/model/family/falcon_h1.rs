@@ -51,15 +51,14 @@ fn read(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
         part(Op::Mamba(mamba), factor("ssm_out_multiplier")?),
         part(Op::Attention(attention), factor("attention_out_multiplier")? * input),
     ]);
-    let branch =
-        |norm, op, multiplier| Branch { pre: Some(decoder.norm(norm)), op, post: None, multiplier };
-    let layer = LayerSpec {
-        branches: vec![
-            branch("input_layernorm", both, 1.0),
-            branch("pre_ff_layernorm", Op::Mlp(mlp), network as f32),
-        ],
-        scalar: None,
+    let branch = |norm, op, multiplier| Branch {
+        multiplier,
+        ..Branch::new(Some(decoder.norm(norm)), op, None)
     };
+    let layer = LayerSpec::of(vec![
+        branch("input_layernorm", both, 1.0),
+        branch("pre_ff_layernorm", Op::Mlp(mlp), network as f32),
+    ]);
     let (embedding, logits) = (factor("embedding_multiplier")?, factor("lm_head_multiplier")?);
     let layers = vec![layer; decoder.num_layers];
     let final_norm = decoder.norm("model.final_layernorm");

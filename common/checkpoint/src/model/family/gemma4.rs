@@ -1,12 +1,13 @@
-//! Gemma 4 (31B, 26B-A4B, 12B): norms around every operation, heads of another width where a layer sees everything, values
-//! with a norm, perhaps made of what makes keys, and beside the network perhaps a mixture.
+//! Gemma 4 (31B, 26B-A4B, 12B, E4B, E2B): norms around every operation, heads of another width where a layer sees everything,
+//! values with a norm, perhaps made of what makes keys, and beside the network perhaps a mixture. Layers of its smallest
+//! models are given numbers of each token, and the last ones attend to keys and values of earlier ones.
 //!
-//! `Gemma4ForConditionalGeneration` in Hugging Face transformers, of which the text model runs. Its smallest models (E2B, E4B)
-//! have an embedding for each layer and share keys and values; they are refused.
+//! `Gemma4ForConditionalGeneration` in Hugging Face transformers, of which the text model runs.
 
 use super::decoder::Decoder;
 use super::entry::Family;
 use super::mixture::{self, Mixture};
+use super::small_gemma;
 use super::wrapper::Wrapper;
 use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
@@ -69,12 +70,12 @@ const ROTARY: Rotary = Rotary {
 struct Defaults {
     /// Positions of a window.
     window: usize,
-    /// Width of the embedding for each layer.
-    layer_input: usize,
+    /// Numbers that each layer is given of a token.
+    given: usize,
 }
 
-const OF_TEXT: Defaults = Defaults { window: 512, layer_input: 256 };
-const OF_UNIFIED: Defaults = Defaults { window: 1024, layer_input: 0 };
+const OF_TEXT: Defaults = Defaults { window: 512, given: 256 };
+const OF_UNIFIED: Defaults = Defaults { window: 1024, given: 0 };
 /// Width of heads without a window where a configuration does not say.
 const FULL_HEAD_DIM: usize = 512;
 const MIXTURE: Mixture = Mixture {
@@ -109,28 +110,26 @@ fn read_with(fields: &Fields<'_>, defaults: Defaults) -> Result<ModelSpec, Confi
     let (full_head_dim, full_kv_heads) = full_heads(fields)?;
     let rotary = Rotary { full_head_dim: Some(full_head_dim), ..ROTARY };
     let decoder = Decoder::read(fields, TEXT.architecture, rotary)?;
-    let unless_zero = |field, default| match fields.optional_whole(field, 0, limit::HIDDEN)? {
-        None if default == 0 => Ok(()),
-        Some(0) => Ok(()),
-        found => Err(decoder.unsupported(field, &found.unwrap_or(default).to_string())),
-    };
-    unless_zero("hidden_size_per_layer_input", defaults.layer_input)?;
-    unless_zero("num_kv_shared_layers", 0)?;
-    // Of embeddings for each layer, and of layers that share keys and values.
-    fields.understand(&["vocab_size_per_layer_input", "use_double_wide_mlp"]);
+    let given = small_gemma::given(fields, &decoder, defaults.given)?;
+    if let Some(given) = given.as_ref().filter(|given| given.rows < decoder.vocab_size) {
+        return Err(decoder.unsupported("vocab_size_per_layer_input", &given.rows.to_string()));
+    }
+    let twice_as_wide = fields.flag("use_double_wide_mlp")?.unwrap_or(false);
     // Of pictures; text sees what was before it.
     decoder.only(fields, "use_bidirectional_attention", &["vision"])?;
     let bias = fields.flag("attention_bias")?.unwrap_or(false);
     let shared = fields.flag("attention_k_eq_v")?.unwrap_or(false);
     let softcap = fields.optional_number("final_logit_softcapping", 0.0, limit::FACTOR)?;
     let mlp = decoder.mlp_with(fields, Activation::GeluTanh)?;
-    let second = network(&decoder, fields, mlp)?;
+    let (second, wider) = networks(&decoder, fields, mlp)?;
     let rule = WindowRule::All { default: Some(defaults.window), but_each: Some(6) };
     let mut windows = window::read(fields, TEXT.architecture, rule, decoder.num_layers)?;
     if let Some(last) = windows.last_mut() {
         *last = None; // Whatever is said of it.
     }
-    let layer = |window: Option<usize>| {
+    let keys_of = small_gemma::keys_of(fields, &decoder, &windows, 0)?;
+    let width = given.as_ref().map(|given| given.width);
+    let layer = |(window, keys_of): (Option<usize>, Option<usize>)| {
         let plain = decoder.attention();
         let (head_dim, kv_heads) = match window {
             Some(_) => (plain.head_dim, plain.kv_heads),
@@ -153,22 +152,25 @@ fn read_with(fields: &Fields<'_>, defaults: Defaults) -> Result<ModelSpec, Confi
             scale: 1.0,
             window,
             rotation: Some(usize::from(window.is_some())),
+            keys_of,
             ..plain
         };
-        let attention = Branch {
-            pre: Some(decoder.norm("input_layernorm")),
-            op: Op::Attention(attention),
-            post: Some(decoder.norm("post_attention_layernorm")),
-            multiplier: 1.0,
-        };
+        let attention = Branch::new(
+            Some(decoder.norm("input_layernorm")),
+            Op::Attention(attention),
+            Some(decoder.norm("post_attention_layernorm")),
+        );
         let scalar = Some(Name::Borrowed("layer_scalar"));
-        LayerSpec { branches: vec![attention, second.clone()], scalar }
+        let second = if twice_as_wide && keys_of.is_some() { &wider } else { &second };
+        let given = width.map(|width| small_gemma::with_given(&decoder, width));
+        let branches = [attention, second.clone()].into_iter().chain(given).collect();
+        LayerSpec { scalar, ..LayerSpec::of(branches) }
     };
-    let layers = windows.into_iter().map(layer).collect();
+    let layers = windows.into_iter().zip(keys_of).map(layer).collect();
     let model = decoder.model(layers, true);
     let embedding_multiplier = (model.hidden_size as f64).sqrt() as f32;
     let logits = LogitsSpec { multiplier: 1.0, softcap: softcap.map(|softcap| softcap as f32) };
-    Ok(ModelSpec { embedding_multiplier, logits, ..model })
+    Ok(ModelSpec { embedding_multiplier, given, logits, ..model })
 }
 
 /// Width and number of the heads of layers without a window: published files say both by themselves, newer versions of the
@@ -195,6 +197,17 @@ fn full_heads(fields: &Fields<'_>) -> Result<(usize, Option<usize>), ConfigError
     Ok(found)
 }
 
+/// The second branch of a layer with this network, and of one with a network that is twice as wide inside.
+fn networks(
+    decoder: &Decoder,
+    fields: &Fields<'_>,
+    mlp: MlpSpec,
+) -> Result<(Branch, Branch), ConfigError> {
+    let inner_size = mlp.inner_size.saturating_mul(2);
+    let wider = network(decoder, fields, MlpSpec { inner_size, ..mlp.clone() })?;
+    Ok((network(decoder, fields, mlp)?, wider))
+}
+
 /// The second branch of a layer: a network, or the sum of one and of a mixture, each with norms of its own; what chooses
 /// experts sees the hidden states themselves.
 fn network(decoder: &Decoder, fields: &Fields<'_>, mlp: MlpSpec) -> Result<Branch, ConfigError> {
@@ -203,7 +216,7 @@ fn network(decoder: &Decoder, fields: &Fields<'_>, mlp: MlpSpec) -> Result<Branc
     if !fields.flag("enable_moe_block")?.unwrap_or(false) {
         fields.understand(&["num_experts", "top_k_experts", "moe_intermediate_size"]);
         let op = Op::Mlp(mlp);
-        return Ok(Branch { pre: norm(before), op, post: after, multiplier: 1.0 });
+        return Ok(Branch::new(norm(before), op, after));
     }
     let inner_size = fields.size("moe_intermediate_size", limit::INNER)?;
     let router = RouterSpec {
@@ -229,5 +242,5 @@ fn network(decoder: &Decoder, fields: &Fields<'_>, mlp: MlpSpec) -> Result<Branc
         normed(norm(before), Op::Mlp(mlp), "post_feedforward_layernorm_1"),
         normed(None, Op::Experts(experts), "post_feedforward_layernorm_2"),
     ]);
-    Ok(Branch { pre: None, op, post: after, multiplier: 1.0 })
+    Ok(Branch::new(None, op, after))
 }

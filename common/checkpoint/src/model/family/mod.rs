@@ -15,6 +15,7 @@ mod falcon_h1;
 mod gated_delta;
 mod gemma2;
 mod gemma3;
+mod gemma3n;
 mod gemma4;
 mod glm4;
 mod glm4_moe;
@@ -52,7 +53,9 @@ mod qwen3_5_moe;
 mod qwen3_moe;
 mod qwen3_next;
 mod seed_oss;
+mod small_gemma;
 mod smollm3;
+mod starcoder2;
 mod state_space;
 mod wrapper;
 
@@ -112,6 +115,9 @@ pub const FAMILIES: &[Family] = &[
     gpt_oss::FAMILY,
     llama4::TEXT,
     llama4::FAMILY,
+    starcoder2::FAMILY,
+    gemma3n::TEXT,
+    gemma3n::FAMILY,
 ];
 
 /// The family that `architectures` and `model_type` name; where both are given they must agree.

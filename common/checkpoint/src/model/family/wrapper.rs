@@ -2,7 +2,9 @@
 
 use crate::model::error::ConfigError;
 use crate::model::fields::Fields;
-use crate::model::spec::Name;
+use crate::model::given::GivenSpec;
+use crate::model::spec::{Name, NormSpec};
+use crate::model::streams::StreamsSpec;
 use crate::model::whole::ModelSpec;
 
 /// What reads the text model's part of a configuration.
@@ -59,14 +61,26 @@ impl Wrapper {
             Some(rest) => Name::Owned(format!("{}{rest}", self.prefix)),
             None => name.clone(),
         };
-        let mut final_norm = model.final_norm.clone();
-        final_norm.path = named(&final_norm.path);
+        let norm = |norm: NormSpec| NormSpec { path: named(&norm.path), ..norm };
+        let given = model.given.map(|given| GivenSpec {
+            table: named(&given.table),
+            projection: named(&given.projection),
+            norm: norm(given.norm),
+            ..given
+        });
+        let modules = |modules: Vec<Name>| modules.iter().map(named).collect();
+        let streams = model.streams.map(|StreamsSpec { begin, end }| StreamsSpec {
+            begin: modules(begin),
+            end: modules(end),
+        });
         ModelSpec {
             architecture: Name::Borrowed(self.architecture),
             embedding: named(&model.embedding),
             layer_prefix: named(&model.layer_prefix),
             head: named(&model.head),
-            final_norm,
+            final_norm: norm(model.final_norm),
+            given,
+            streams,
             other_prefixes: self.others.iter().map(|prefix| Name::Borrowed(*prefix)).collect(),
             ..model
         }

@@ -190,6 +190,34 @@ fn arcee_has_no_gate_and_yarn() {
 }
 
 #[test]
+fn starcoder_2_has_biases_everywhere_and_norms_that_have_them() {
+    let star = golden("starcoder2");
+    assert!(star.tie_word_embeddings && star.final_norm.bias);
+    assert_eq!(star.final_norm.kind, NormKind::Layer);
+    let pre = star.layers[0].branches.iter().map(|branch| branch.pre.as_ref().unwrap());
+    assert!(pre.clone().count() == 2 && pre.clone().all(|norm| norm.bias));
+    assert!(attention(&star, 0).qkv_bias && attention(&star, 0).output_bias && mlp(&star).bias);
+    assert!(matches!(&mlp(&star).gate_up, GateUp::Plain(up) if up == "mlp.c_fc"));
+    assert!(windows_of(&star).iter().all(|window| *window == Some(8)));
+    let plain = changed("starcoder2", json!({"use_bias": false, "sliding_window": null})).unwrap();
+    assert!(!attention(&plain, 0).qkv_bias && !mlp(&plain).bias && plain.final_norm.bias);
+    assert_eq!(windows_of(&plain)[0], None);
+    let outer: Vec<_> = star.outer_tensors().into_iter().map(|(name, ..)| name).collect();
+    assert_eq!(outer, ["model.embed_tokens.weight", "model.norm.weight", "model.norm.bias"]);
+    refuses(
+        "starcoder2",
+        &[
+            json!({"hidden_act": "gelu"}),
+            json!({"norm_epsilon": -1}),
+            json!({"use_bias": "x"}),
+            json!({"norm_type": "rms_norm"}),
+            json!({"mlp_type": "gated"}),
+            json!({"attention_bias": true}),
+        ],
+    );
+}
+
+#[test]
 fn ministral_3_runs_inside_of_what_sees_under_the_names_that_it_has_there() {
     let mistral = golden("mistral3");
     let text = configuration("mistral3")["text_config"].clone();

@@ -1,11 +1,18 @@
 //! Gemma 4: two kinds of heads, sums of operations with norms of their own, stacks of experts.
 
 use super::*;
-use crate::model::{ExpertsSpec, NormedSpec};
+use crate::model::{
+    ExpertsSpec, GivenSpec, Joined, LayerSpec, Names, NormedSpec, Role, WithGivenSpec,
+};
+use crate::range::LayerRange;
 
 /// The golden configuration with these changes in its text model.
 fn changed(changes: Value) -> Result<ModelSpec, ConfigError> {
-    let mut config = configuration("gemma4-moe");
+    changed_of("gemma4-moe", changes)
+}
+
+fn changed_of(name: &str, changes: Value) -> Result<ModelSpec, ConfigError> {
+    let mut config = configuration(name);
     config["text_config"] = with(config["text_config"].clone(), changes);
     parse(&config)
 }
@@ -22,7 +29,10 @@ fn layers_without_a_window_have_other_heads_and_values_of_what_makes_keys() {
     assert_eq!((slides.head_dim, slides.kv_heads, slides.window), (16, 2, Some(8)));
     assert_eq!((sees.head_dim, sees.kv_heads, sees.window), (32, 1, None));
     assert_eq!([slides.rotation, sees.rotation], [Some(1), Some(0)]);
-    let modules = |layer: usize| attention(&model, layer).qkv().map(|it| it.path.into_owned());
+    let modules = |layer: usize| {
+        let paths = attention(&model, layer).qkv().into_iter().map(|it| it.path.into_owned());
+        paths.collect::<Vec<_>>()
+    };
     assert_eq!(modules(0)[2], "self_attn.v_proj");
     assert_eq!(modules(2)[1..], ["self_attn.k_proj", "self_attn.k_proj"]);
     let leaves = |layer: usize| -> Vec<String> {
@@ -105,11 +115,8 @@ fn the_last_layer_sees_everything_whatever_is_said_of_it() {
 }
 
 #[test]
-fn what_the_smallest_have_is_refused_by_its_name() {
+fn what_is_not_supported_is_refused_by_its_name() {
     for (changes, field) in [
-        (json!({ "hidden_size_per_layer_input": 8 }), "hidden_size_per_layer_input"),
-        (json!({ "hidden_size_per_layer_input": null }), "hidden_size_per_layer_input \"256\""),
-        (json!({ "num_kv_shared_layers": 2 }), "num_kv_shared_layers"),
         (json!({ "rope_parameters": null }), "rope_parameters is missing"),
         (json!({ "use_bidirectional_attention": "all" }), "use_bidirectional_attention"),
     ] {
@@ -160,4 +167,114 @@ fn norms_of_their_own_are_parts_of_sums_and_of_nothing_else() {
         part.post.as_mut().expect("one").width = 47;
     };
     assert!(sent(&narrow).unwrap_err().contains("norm in a sum is 47"));
+}
+
+#[test]
+fn layers_of_the_smallest_are_given_numbers_and_the_last_attend_to_keys_of_earlier_ones() {
+    let model = golden("gemma4-e");
+    let given = model.given.as_ref().expect("something");
+    assert_eq!((given.width, given.rows, model.given_width()), (8, 384, 8));
+    assert_eq!((given.row_multiplier, given.multiplier), (8f32.sqrt(), 0.5f32.sqrt()));
+    assert_eq!(given.table, "model.language_model.embed_tokens_per_layer");
+    let widths: Vec<usize> = (0..=8).map(|layer| model.row_width(layer)).collect();
+    assert_eq!(widths, [112, 104, 96, 88, 80, 72, 64, 56, 48]);
+    let keys_of: Vec<_> = model.layers.iter().map(LayerSpec::keys_of).collect();
+    assert_eq!(keys_of, [None, None, None, None, Some(3), Some(2), Some(3), Some(2)]);
+    let begins: Vec<usize> = (0..8).filter(|layer| model.may_begin(*layer)).collect();
+    assert_eq!(begins, [0, 1, 2]);
+    let pieces = model.pieces(LayerRange::new(1, 8));
+    assert_eq!(pieces, [LayerRange::new(1, 2), LayerRange::new(2, 8)]);
+    let inner = |layer: usize| match &model.layers[layer].branches[1].op {
+        Op::Mlp(mlp) => mlp.inner_size,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!([inner(3), inner(4)], [48, 96]);
+    let kept = |layer: usize| model.layers[layer].kept();
+    assert_eq!((kept(3).keys, kept(4).keys, kept(4).values), (16, 0, 0));
+    let leaves = |layer: usize| -> Vec<String> {
+        model.layers[layer].tensors().iter().map(|tensor| tensor.leaf()).collect()
+    };
+    let of_keys = ["self_attn.k_proj.weight", "self_attn.v_proj.weight", "self_attn.k_norm.weight"];
+    let has = |layer: usize| of_keys.map(|leaf| leaves(layer).contains(&leaf.to_owned()));
+    assert_eq!((has(3), has(4)), ([true; 3], [false; 3]));
+    let role = |leaf: &str| {
+        let name = format!("model.language_model.layers.4.{leaf}");
+        Names::of(&model).role(&name)
+    };
+    // Files have them all the same.
+    assert!(of_keys.iter().all(|leaf| matches!(role(leaf), Ok(Role::Ignored))));
+    assert!(matches!(role("self_attn.q_norm.weight"), Ok(Role::Layer { layer: 4, .. })));
+    assert!(role("self_attn.k_proj.sinks").is_err());
+    let outer = Names::of(&model).role("model.language_model.per_layer_projection_norm.weight");
+    assert!(matches!(outer, Ok(Role::Outer)));
+}
+
+#[test]
+fn what_the_smallest_cannot_say_is_refused_by_its_name() {
+    for (changes, field) in [
+        (json!({ "num_kv_shared_layers": 8 }), "num_kv_shared_layers"),
+        (json!({ "num_kv_shared_layers": 9 }), "num_kv_shared_layers"),
+        (json!({ "num_kv_shared_layers": 7 }), "num_kv_shared_layers"), // The first one has a window.
+        (json!({ "vocab_size_per_layer_input": 383 }), "vocab_size_per_layer_input"),
+        (json!({ "hidden_size_per_layer_input": 262_144 }), "numbers of a row"),
+        (json!({ "use_double_wide_mlp": 2 }), "use_double_wide_mlp"),
+    ] {
+        let error = changed_of("gemma4-e", changes).unwrap_err().to_string();
+        assert!(error.contains(field), "{error}");
+    }
+    let defaults = json!({ "hidden_size_per_layer_input": null, "vocab_size_per_layer_input": null,
+        "num_kv_shared_layers": null });
+    let defaults = changed_of("gemma4-e", defaults).unwrap();
+    let given = defaults.given.as_ref().expect("something");
+    assert_eq!((given.width, given.rows), (256, 262_144));
+    assert!((0..8).all(|layer| defaults.may_begin(layer)));
+    let none = changed_of("gemma4-e", json!({ "hidden_size_per_layer_input": 0 })).unwrap();
+    assert!(none.given.is_none() && none.row_width(0) == 48);
+    assert_eq!(none.layers[0].branches.len(), 2);
+}
+
+/// As it comes from a peer.
+#[test]
+fn what_specifications_may_not_say_of_given_numbers_and_keys_is_refused() {
+    let sent = |change: &dyn Fn(&mut ModelSpec)| {
+        let mut model = golden("gemma4-e");
+        change(&mut model);
+        ModelSpec::from_wire(&model.to_wire()).map(drop).map_err(|error| error.to_string())
+    };
+    sent(&|_| {}).unwrap();
+    fn given(model: &mut ModelSpec) -> &mut GivenSpec {
+        model.given.as_mut().expect("something")
+    }
+    fn attends(model: &mut ModelSpec, layer: usize) -> &mut AttentionSpec {
+        let Op::Attention(it) = &mut model.layers[layer].branches[0].op else { panic!("it does") };
+        it
+    }
+    fn with_given(model: &mut ModelSpec) -> &mut WithGivenSpec {
+        let Op::WithGiven(it) = &mut model.layers[1].branches[2].op else { panic!("it has one") };
+        it
+    }
+    type Change = fn(&mut ModelSpec);
+    let cases: [(Change, &str); 17] = [
+        (|it| it.given = None, "layer 0: numbers that a layer is given is 8, expected 0"),
+        (|it| given(it).width = 0, "numbers that a layer is given is 0"),
+        (|it| given(it).width = 7, "norm of what layers are given is 8, expected 7"),
+        (|it| given(it).rows = 0, "table of what layers are given is 0"),
+        (|it| given(it).table = "".into(), "table of what layers are given \"\""),
+        (|it| given(it).projection = "".into(), "projection to what layers are given"),
+        (|it| given(it).multiplier = 1e20, "multiplier of what layers are given"),
+        (|it| given(it).norm.eps = 0.0, "eps is 0"),
+        (|it| with_given(it).width = 9, "layer 1: numbers that a layer is given is 9, expected 8"),
+        (|it| with_given(it).hidden_size = 7, "hidden_size of what a layer is given is 7"),
+        (|it| with_given(it).gate = "".into(), "gate of what a layer is given"),
+        (|it| with_given(it).activation = Activation::Xielu, "activation"),
+        (|it| attends(it, 4).keys_of = Some(4), "layer 4: keys of layer 4"),
+        (|it| attends(it, 4).keys_of = Some(9), "layer 4: keys of layer 9"),
+        (|it| attends(it, 4).keys_of = Some(2), "layer 4: keys of layer 2"), // Wider heads.
+        (|it| attends(it, 6).keys_of = Some(4), "layer 6: keys of layer 4"), // It has none.
+        (|it| attends(it, 4).qkv = Joined::Fused("qkv".into()), "layer 4: keys of layer 3"),
+    ];
+    for (change, words) in cases {
+        let error = sent(&change).unwrap_err();
+        assert!(error.contains(words), "{words}: {error}");
+    }
 }

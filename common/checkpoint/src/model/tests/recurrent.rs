@@ -145,6 +145,13 @@ fn what_specifications_of_recurrent_layers_may_not_say_is_refused() {
         other => panic!("{other:?}"),
     }
     assert!(ModelSpec::from_wire(&model.to_wire()).is_err(), "parts of a group");
+    let mut model = golden("granite-hybrid");
+    match &mut model.layers[0].branches[0].op {
+        Op::Mamba(it) => it.norm.as_mut().unwrap().bias = true,
+        other => panic!("{other:?}"),
+    }
+    let error = ModelSpec::from_wire(&model.to_wire()).unwrap_err().to_string();
+    assert!(error.contains("norm of a state space has a bias"), "{error}");
 }
 
 #[test]

@@ -1,9 +1,9 @@
-//! Attention by candle's operations.
+//! Attention in candle's operations.
 
 use candle_core::{D, DType, Result, Tensor};
 
 use super::{Candle, Kept};
-use crate::batch::BatchItem;
+use crate::batch::{AttendRow, BatchItem};
 use crate::device::Attending;
 use crate::step::Step;
 
@@ -68,5 +68,30 @@ impl Candle {
             .map(|(row, key)| if visible(row, key) { 0.0 } else { f32::NEG_INFINITY })
             .collect();
         self.matrix(mask, item.rows, seen)
+    }
+
+    /// Writes rows into what is kept, which the tensors of a layer share with nobody.
+    pub(super) fn written(
+        &self,
+        kept: &Kept,
+        rows: &[AttendRow<'_>],
+        keys: &Tensor,
+        values: Option<&Tensor>,
+    ) -> Result<()> {
+        for (all, new) in [(&kept.keys, keys)].into_iter().chain(kept.values.as_ref().zip(values)) {
+            let new = new.to_dtype(all.dtype())?.contiguous()?;
+            for (index, row) in rows.iter().enumerate().filter(|(_, row)| !row.is_known) {
+                all.slice_set(&new.narrow(0, index, 1)?, 0, kept.place(row.blocks, row.position))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Kept {
+    /// The row of a position of the sequence with these blocks, which were checked to hold it.
+    fn place(&self, blocks: &[u32], position: usize) -> usize {
+        let block = blocks[position / self.block_positions] as usize;
+        block * self.block_positions + position % self.block_positions
     }
 }

@@ -7,7 +7,7 @@ use cake_checkpoint::{Activation, ClampedGate, NormKind};
 
 use super::activation::{activated, clamped, gated, xielu};
 use super::attention::{Attend, attend, attend_bytes};
-use super::elementwise::{add, layer_norm, rms_norm, rotate};
+use super::elementwise::{above, add, layer_norm, rms_norm, rotate};
 use super::exponential::softmax;
 use super::gemm::table;
 use super::isa::choice::chosen;
@@ -19,7 +19,8 @@ use super::recurrent::{convolve, recur, softplus};
 use crate::batch::RowKinds;
 use crate::device::recurrent::States;
 use crate::device::{
-    Attending, Convolution, Device, DeviceScratch, Recurrence, Recurring, StoredLinear, Xielu,
+    Attending, Convolution, Device, DeviceScratch, Recurrence, Recurring, StoredLinear, StoredNorm,
+    Xielu,
 };
 use crate::error::Error;
 use crate::options::EngineOptions;
@@ -39,13 +40,6 @@ pub(crate) struct Rows {
     values: Vec<f32>,
     /// Values of one row.
     width: usize,
-}
-
-/// The weight of a norm.
-pub(crate) struct Norm {
-    weight: Vec<f32>,
-    kind: NormKind,
-    eps: f32,
 }
 
 impl Cpu {
@@ -69,7 +63,7 @@ impl Rows {
 impl Device for Cpu {
     type Rows = Rows;
     type Weight = Linear;
-    type Norm = Norm;
+    type Norm = StoredNorm;
     type Kept = KvPool;
     type State = States;
 
@@ -124,19 +118,24 @@ impl Device for Cpu {
         Ok(results.map(|values| Rows { values, width: widths.next().unwrap_or(0) }))
     }
 
-    fn norm_weight(&self, weight: Vec<f32>, kind: NormKind, eps: f32) -> Result<Norm, Error> {
-        Ok(Norm { weight, kind, eps })
+    fn norm_weight(&self, norm: StoredNorm) -> Result<StoredNorm, Error> {
+        Ok(norm)
     }
 
-    fn norm(&self, norm: &Norm, x: &Rows) -> Result<Rows, Error> {
+    fn norm(&self, norm: &StoredNorm, x: &Rows) -> Result<Rows, Error> {
         let (found, width) = (x.values.len(), norm.weight.len());
         if found % width != 0 {
             return Err(Error::NotWholeRows { width, found });
         }
-        let normed = match norm.kind {
+        let mut normed = match norm.kind {
             NormKind::Rms => rms_norm(self.tier, &x.values, &norm.weight, norm.eps),
             NormKind::Layer => layer_norm(self.tier, &x.values, &norm.weight, norm.eps),
         };
+        if let Some(bias) = &norm.bias {
+            for row in normed.chunks_exact_mut(width) {
+                row.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
+            }
+        }
         Ok(x.with(normed))
     }
 
@@ -264,6 +263,18 @@ impl Device for Cpu {
             row.iter_mut().for_each(|value| *value *= factor);
         }
         Ok(x)
+    }
+
+    fn scale_columns(&self, mut x: Rows, factors: &[f32]) -> Result<Rows, Error> {
+        for row in x.values.chunks_exact_mut(factors.len().max(1)) {
+            row.iter_mut().zip(factors).for_each(|(value, factor)| *value *= factor);
+        }
+        Ok(x)
+    }
+
+    fn above(&self, x: Rows, deviations: f32) -> Result<Rows, Error> {
+        let found = above(self.tier, &x.values, x.width, deviations);
+        Ok(x.with(found))
     }
 
     fn add(&self, a: Rows, b: Rows) -> Result<Rows, Error> {

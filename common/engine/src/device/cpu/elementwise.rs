@@ -91,22 +91,67 @@ impl Kernel for LayerNorm<'_> {
     fn run<S: Simd>(self, simd: S) {
         let width = self.weight.len();
         for (x, out) in self.x.chunks_exact(width).zip(self.out.chunks_exact_mut(width)) {
-            let (whole, tail) = x.as_chunks::<LANES>();
-            let mut sums = load_tail(simd, tail, 0.0);
-            for chunk in whole {
-                sums = simd.add(sums, simd.load(chunk));
-            }
-            let mean = simd.sum(sums) / width as f32;
-            let centre = simd.splat(mean);
-            let difference = simd.sub(load_tail(simd, tail, mean), centre);
-            let mut squares = simd.mul(difference, difference);
-            for chunk in whole {
-                let difference = simd.sub(simd.load(chunk), centre);
-                squares = simd.mul_add(difference, difference, squares);
-            }
-            let scale = 1.0 / (simd.sum(squares) / width as f32 + self.eps).sqrt();
+            let (mean, variance) = moments(simd, x);
+            let scale = 1.0 / (variance + self.eps).sqrt();
             for ((out, x), weight) in out.iter_mut().zip(x).zip(self.weight) {
                 out.write(weight * ((x - mean) * scale));
+            }
+        }
+    }
+}
+
+/// The mean of a row, and the mean square of what differs from it.
+#[inline(always)]
+fn moments<S: Simd>(simd: S, x: &[f32]) -> (f32, f32) {
+    let width = x.len() as f32;
+    let (whole, tail) = x.as_chunks::<LANES>();
+    let mut sums = load_tail(simd, tail, 0.0);
+    for chunk in whole {
+        sums = simd.add(sums, simd.load(chunk));
+    }
+    let mean = simd.sum(sums) / width;
+    let centre = simd.splat(mean);
+    let difference = simd.sub(load_tail(simd, tail, mean), centre);
+    let mut squares = simd.mul(difference, difference);
+    for chunk in whole {
+        let difference = simd.sub(simd.load(chunk), centre);
+        squares = simd.mul_add(difference, difference, squares);
+    }
+    (mean, simd.sum(squares) / width)
+}
+
+/// `max(x − bound, 0)` of every number of `x`, `[rows, width]`, the bound so many standard deviations above the mean of its
+/// row. What is no number stays none.
+pub(crate) fn above(tier: Tier, x: &[f32], width: usize, deviations: f32) -> Vec<f32> {
+    assert!(x.len().is_multiple_of(width), "whole rows");
+    let mut out = UninitVec::new(x.len());
+    by_rows(out.uninit(), width, |row, out| {
+        let x = &x[row * width..][..out.len()];
+        tier.run(Above { x, width, deviations, out });
+    });
+    // SAFETY: the kernel writes as many elements of each row as there are, and the rows are whole.
+    unsafe { out.assume_init() }
+}
+
+struct Above<'a> {
+    x: &'a [f32],
+    width: usize,
+    deviations: f32,
+    out: &'a mut Uninit,
+}
+
+impl Kernel for Above<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let rows = self.x.chunks_exact(self.width).zip(self.out.chunks_exact_mut(self.width));
+        for (x, out) in rows {
+            let (mean, variance) = moments(simd, x);
+            let bound = mean + variance.sqrt() * self.deviations;
+            for (out, x) in out.iter_mut().zip(x) {
+                let over = x - bound;
+                out.write(if over < 0.0 { 0.0 } else { over });
             }
         }
     }
@@ -261,6 +306,29 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_is_above_a_bound_agrees_with_f64_and_hides_no_nan() {
+        let mut random = Random::new(9);
+        for width in [1, 5, 16, 33, 200] {
+            let x: Vec<f32> = (0..3 * width).map(|_| random.signed() * 3.0 + 1.0).collect();
+            for tier in Tier::all() {
+                let found = above(tier, &x, width, 1.25);
+                for (x, found) in x.chunks(width).zip(found.chunks(width)) {
+                    let numbers = || x.iter().map(|x| f64::from(*x));
+                    let mean = numbers().sum::<f64>() / width as f64;
+                    let variance = numbers().map(|x| (x - mean).powi(2)).sum::<f64>();
+                    let bound = mean + 1.25 * (variance / width as f64).sqrt();
+                    for (x, found) in numbers().zip(found) {
+                        let expected = (x - bound).max(0.0);
+                        assert!((f64::from(*found) - expected).abs() < 1e-5, "{tier:?} {width}");
+                    }
+                }
+            }
+        }
+        let tier = Tier::detect();
+        assert!(above(tier, &[1.0, f32::NAN, 2.0], 3, 1.0).iter().all(|it| it.is_nan()));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use cake_checkpoint::{Activation, RotaryPairs};
 use super::activation::gated;
 use super::attention::{Attend, KvView, attend};
 use super::element::{Bf16, Element, F16, F32, FloatType};
-use super::elementwise::{add, rms_norm, rotate};
+use super::elementwise::{above, add, rms_norm, rotate};
 use super::gemm::affine::exact::dequantize;
 use super::gemm::case::RowClass;
 use super::gemm::float::Float;
@@ -75,6 +75,10 @@ fn what_happens_between_products() {
     assert_near(&both(|| gated(TIER, Activation::GeluTanh, &x, &y)), &gelu, 1e-5);
     let sum: Vec<f32> = x.iter().zip(&y).map(|(x, y)| x + y).collect();
     assert_eq!(both(|| add(&x, &y)), sum);
+    let positive: Vec<f32> = x.iter().map(|x| x.max(0.0)).collect();
+    let centred: Vec<f32> = x.iter().flat_map(|x| [*x, -x]).collect(); // Pairs whose means are zero.
+    let bounded = both(|| above(TIER, &centred, 2, 0.0));
+    assert_eq!(bounded.iter().step_by(2).copied().collect::<Vec<_>>(), positive);
     for pairs in [RotaryPairs::Halves, RotaryPairs::Neighbours] {
         let (cos, sin) = (vec![1.0; 3 * 4], vec![0.0; 3 * 4]);
         let rotation = Rotation { cos, sin, half: 4, pairs };
