@@ -131,12 +131,18 @@ impl Model {
         stored
     }
 
-    /// How the largest matrix of the first layer is stored: what is timed on every device.
+    /// How the largest matrix of the first layer is stored, of all its parts if it is parted: what is timed on every
+    /// device.
     pub fn weight_encoding(&self) -> Encoding {
-        let blob = self.blob(0);
-        let matrices = blob.tensors().iter().filter(|tensor| tensor.encoding.is_some());
-        let largest = matrices.max_by_key(|tensor| tensor.bytes);
-        largest.and_then(|tensor| tensor.encoding).unwrap_or(Encoding::Float(FloatType::F32))
+        let config = &self.checkpoint.config;
+        let parts = (0..config.layers.len()).take_while(|part| config.number(*part) == 0);
+        let matrices = parts.flat_map(|part| {
+            let blob = self.blob(part);
+            let stored = blob.tensors().iter().map(|tensor| (tensor.bytes, tensor.encoding));
+            stored.filter_map(|(bytes, encoding)| Some((bytes, encoding?))).collect::<Vec<_>>()
+        });
+        let largest = matrices.max_by_key(|(bytes, _)| *bytes);
+        largest.map_or(Encoding::Float(FloatType::F32), |(_, encoding)| encoding)
     }
 
     /// How the output head is stored where the master computes with it.

@@ -61,7 +61,7 @@ pub fn ends_bytes(model: &Model, promise: &Promise) -> u64 {
     let scores = (config.vocab_size as u64).saturating_mul(2 * 4);
     let scores = scores.saturating_mul(promise.most_sequences() as u64);
     // Of rows that carry more than hidden states: as products, as norms of these, and as they leave.
-    let beside = (config.row_width(0) - config.hidden_size) as u64;
+    let beside = (config.widest_row() - config.hidden_size) as u64;
     let beside = beside.saturating_mul(3 * 4).saturating_mul(promise.max_rows() as u64);
     [model.ends_bytes(), scores, beside].into_iter().fold(0, u64::saturating_add)
 }
@@ -234,7 +234,7 @@ pub fn input(
         .collect();
     let active: Vec<u64> = (0..layers.len()).map(|layer| model.active_bytes(layer)).collect();
     let stored: Vec<_> = (0..layers.len()).map(|layer| model.stored(layer)).collect();
-    let activation_bytes = promise.wire.row_bytes(config.row_width(0)) as u64;
+    let activation_bytes = promise.wire.row_bytes(config.widest_row()) as u64;
     let devices = candidates.iter().map(|device| Device {
         name: device.name.clone(),
         budget_bytes: device.budget_bytes,

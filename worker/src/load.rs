@@ -135,7 +135,7 @@ impl TryFrom<wire::LoadRequest> for Load {
             return Err(field("layer_start", request.layer_start, "less than layer_end"));
         }
         let layers = LayerRange::new(request.layer_start as usize, request.layer_end as usize);
-        at_most("hidden_size", model.row_width(layers.start), limits::HIDDEN_SIZE)?;
+        at_most("numbers of a row", model.widest_row(), limits::HIDDEN_SIZE)?;
         if request.blobs.len() != layers.len() {
             let expected = format!("{}, one per layer of {layers}", layers.len());
             return Err(field("blobs", request.blobs.len(), &expected));
@@ -221,6 +221,10 @@ impl Load {
             generation: self.generation,
             layers: self.layers,
             row_width: self.model.row_width(self.layers.start),
+            widest_row: [self.layers.start, self.layers.end]
+                .map(|layer| self.model.row_width(layer))
+                .into_iter()
+                .fold(0, usize::max),
             max_rows: self.max_rows,
             wire: self.wire,
         };

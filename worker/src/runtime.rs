@@ -52,8 +52,10 @@ pub struct About {
     pub generation: u64,
     /// Its layers.
     pub layers: LayerRange,
-    /// Numbers of a row that comes; one that leaves has no more.
+    /// Numbers of a row that comes,
     pub row_width: usize,
+    /// and of the wider one of it and of one that leaves.
+    pub widest_row: usize,
     /// Most rows in a step.
     pub max_rows: usize,
     /// How it sends hidden states.
@@ -63,7 +65,7 @@ pub struct About {
 impl About {
     /// How many frames may wait for its link before the stage itself waits.
     pub fn frames_queued(&self) -> usize {
-        limits::frames_queued(self.max_rows.saturating_mul(self.row_width).saturating_mul(4))
+        limits::frames_queued(self.max_rows.saturating_mul(self.widest_row).saturating_mul(4))
     }
 }
 
@@ -415,7 +417,8 @@ mod tests {
         for (max_rows, row_width) in [(1, 8), (600, 2048), (1024, 2048)] {
             let layers = LayerRange { start: 0, end: 1 };
             let wire = WireFormat::F32;
-            let about = About { generation: 1, layers, row_width, max_rows, wire };
+            let about =
+                About { generation: 1, layers, row_width, widest_row: row_width, max_rows, wire };
             let routes = Routes::new("a", wire, about.frames_queued());
             let (master, frames) = mpsc::channel(about.frames_queued());
             routes.set_master(master);

@@ -5,6 +5,7 @@ mod apr;
 mod found;
 #[path = "../../../tests/golden/rounded.rs"]
 mod rounded;
+mod slices;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -113,7 +114,10 @@ fn has_prompt_arithmetic() -> bool {
 impl Model {
     /// `cuts`: the layers that start a new stage, as far as the model has them.
     fn load(name: &str, cuts: &[usize], options: &EngineOptions) -> Model {
-        let checkpoint = Checkpoint::open(directory(name).to_str().unwrap()).unwrap();
+        Model::of(&Checkpoint::open(directory(name).to_str().unwrap()).unwrap(), cuts, options)
+    }
+
+    fn of(checkpoint: &Checkpoint, cuts: &[usize], options: &EngineOptions) -> Model {
         let config = &checkpoint.config;
         let weights = |name: &str| {
             let tensor = checkpoint.tensors.iter().find(|tensor| tensor.name == name)?;

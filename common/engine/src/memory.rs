@@ -88,7 +88,7 @@ pub(crate) struct StepMemory {
     hidden_size: usize,
     /// Streams of hidden states,
     streams: usize,
-    /// Numbers of the widest row that comes.
+    /// Numbers of the widest row that comes or leaves.
     row_width: usize,
     /// Numbers that all rotations have for a row.
     rotations: usize,
@@ -118,7 +118,7 @@ impl StepMemory {
             .flat_map(|layer| &layer.branches)
             .any(|branch| matches!(&branch.op, Op::Sum(parts) if parts.iter().any(in_sum)));
         let hidden_size = model.hidden_size;
-        let row_width = model.row_width(0);
+        let row_width = model.widest_row();
         let streams = model.stream_count();
         StepMemory { device, hidden_size, streams, row_width, rotations, ops, has_sums, has_norms }
     }
@@ -244,7 +244,10 @@ impl StepMemory {
             }
         }
         // With sums another one, and with norms in these what is before and after both.
-        let hidden = 2 + u64::from(self.has_sums) + 2 * u64::from(self.has_norms);
+        // Within a layer that is parted, sums of experts go with hidden states.
+        let is_slice = |op: &Op| matches!(op, Op::Experts(it) if it.slice.is_some());
+        let sums = u64::from(self.ops.iter().any(is_slice));
+        let hidden = 2 + sums + u64::from(self.has_sums) + 2 * u64::from(self.has_norms);
         let hidden = floats(rows, self.hidden_size).saturating_mul(hidden);
         let streams = match self.streams {
             1 => 0,

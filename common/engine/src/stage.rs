@@ -12,7 +12,7 @@ use crate::loader::{LayerLoader, Weights};
 use crate::memory::StepMemory;
 use crate::options::EngineOptions;
 use crate::rope::Frequencies;
-use crate::row::RowLayout;
+use crate::row::{Hidden, RowLayout};
 use crate::step::Step;
 
 /// Decoder layers `[start, end)` of a model, ready to run steps.
@@ -35,13 +35,13 @@ pub struct Stage {
 
 /// The layers of a stage on the device that computes them.
 trait Parts: Send + Sync {
-    /// `hidden` is `[rows, width]`, and so is the result.
+    /// Hidden states are `[rows, width]`, and so are those of the result.
     fn forward(
         &mut self,
-        hidden: Vec<f32>,
+        hidden: Hidden<Vec<f32>>,
         width: usize,
         step: &Step<'_>,
-    ) -> Result<Vec<f32>, Error>;
+    ) -> Result<Hidden<Vec<f32>>, Error>;
 }
 
 struct PartsOn<D: Device> {
@@ -55,19 +55,21 @@ struct PartsOn<D: Device> {
 impl<D: Device> Parts for PartsOn<D> {
     fn forward(
         &mut self,
-        hidden: Vec<f32>,
+        hidden: Hidden<Vec<f32>>,
         width: usize,
         step: &Step<'_>,
-    ) -> Result<Vec<f32>, Error> {
+    ) -> Result<Hidden<Vec<f32>>, Error> {
         let Self { device, layers, memory } = self;
         let context = step.rows.iter().map(|row| row.position + 1).max().unwrap_or(0);
         device.compute(memory.limit(step.rows.len(), context), || {
-            let mut hidden = device.rows(hidden, width)?;
+            let sums = hidden.sums.map(|sums| device.rows(sums, width)).transpose()?;
+            let mut hidden = Hidden { states: device.rows(hidden.states, width)?, sums };
             for index in 0..layers.len() {
                 let (earlier, rest) = layers.split_at_mut(index);
                 hidden = rest[0].forward(device, hidden, step, earlier)?;
             }
-            device.values(hidden)
+            let sums = hidden.sums.map(|sums| device.values(sums)).transpose()?;
+            Ok(Hidden { states: device.values(hidden.states)?, sums })
         })
     }
 }

@@ -19,7 +19,7 @@ pub fn stage_scratch_bytes(
     context: usize,
     threads: usize,
 ) -> u64 {
-    let step = (rows as u64).saturating_mul(config.row_width(0) as u64).saturating_mul(4);
+    let step = (rows as u64).saturating_mul(config.widest_row() as u64).saturating_mul(4);
     // Being received, queued before the stage, and its result while it is cut into frames.
     let steps = step.saturating_mul(1 + limits::STEPS_QUEUED as u64 + 2);
     let frames = limits::frames_queued(usize::try_from(step).unwrap_or(usize::MAX)) as u64;

@@ -21,6 +21,8 @@ use crate::planner::Pin;
 
 /// Largest prompt chunk and number of sequences accepted.
 const MAX_CHUNK: usize = 4096;
+/// No device needs a finer one.
+const MAX_SLICES: usize = 64;
 const MAX_PARALLEL: usize = 1024;
 
 /// Longest that members may take to be found that are not where they were, or to open connections.
@@ -174,6 +176,10 @@ pub(super) struct PlanArgs {
     /// Give a worker exactly these layers (such as phone=0..8); repeatable.
     #[arg(long, value_name = "NAME=A..B", value_parser = parse_pin)]
     pub place: Vec<(String, LayerRange)>,
+    /// Part each layer that has experts: attention, and its experts in so many slices; --place then counts these parts.
+    /// 1 never parts a layer. Default: where no device has room for some layer, as few slices as fit (2, 4, 8 or 16).
+    #[arg(long, value_name = "N")]
+    pub expert_slices: Option<usize>,
     /// Leave a worker out; repeatable.
     #[arg(long, value_name = "NAME")]
     pub exclude: Vec<String>,
@@ -204,6 +210,7 @@ impl TryFrom<PlanArgs> for PlanRequest {
             weights: args.weights,
             lock_memory: args.lock_memory,
             pins: args.place.into_iter().map(|(device, layers)| Pin { device, layers }).collect(),
+            slices: within("--expert-slices", args.expert_slices, MAX_SLICES)?,
             exclude: args.exclude,
             reprobe: args.reprobe,
             ..Self::default()

@@ -123,6 +123,9 @@ pub(super) struct PlanReport<'a> {
     pub idle: &'a [Idle],
     /// Members that joined and could not be used, each with why.
     pub missing: &'a [String],
+    /// Layers of the model, if what the plan calls layers are parts of these: devices share them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parts_of: Option<usize>,
     /// Whether weights are missing, so that the model can be planned and cannot run.
     pub headers_only: bool,
     /// What was pushed, by `push`.
@@ -145,6 +148,7 @@ impl<'a> PlanReport<'a> {
             missing_bytes: prepared.missing_bytes().iter().sum(),
             idle: &prepared.chosen.idle,
             missing: &prepared.missing,
+            parts_of: prepared.parts_of(),
             headers_only: prepared.headers_only,
             pushed: push.map(|push| push.workers.as_slice()),
             push_seconds: push.map(|push| push.seconds),
@@ -158,11 +162,17 @@ pub(super) fn plan_text(outlook: &Outlook<'_>) -> String {
         Scheme::AsStored => String::new(),
         encoding => format!("weights are encoded as {encoding}; "),
     };
+    let parts = match outlook.parts_of {
+        Some(whole) => format!(
+            "what is called layers here are parts of {whole} layers: attention, and slices of experts\n"
+        ),
+        None => String::new(),
+    };
     let idle = outlook.idle.iter();
     let idle: String =
         idle.map(|Idle { device, why }| format!("{device} has no layers: {why}\n")).collect();
     format!(
-        "{}{idle}predicted: {}\n{encoding}embedding and head stay on the master ({}); context {} tokens × {}",
+        "{}{parts}{idle}predicted: {}\n{encoding}embedding and head stay on the master ({}); context {} tokens × {}",
         table::render(outlook.plan),
         table::summary(outlook.plan),
         format_bytes(outlook.ends_bytes),

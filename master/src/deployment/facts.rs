@@ -22,6 +22,8 @@ pub(crate) struct Outlook<'a> {
     pub context: usize,
     /// Sequences planned for.
     pub parallel: usize,
+    /// Layers of the model, if what the plan calls layers are parts of these.
+    pub parts_of: Option<usize>,
     /// What each worker lacks, if it lacks something, in chain order.
     pub pushes: Vec<PushAhead<'a>>,
 }

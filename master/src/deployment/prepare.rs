@@ -2,8 +2,9 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
-use cake_checkpoint::Checkpoint;
+use cake_checkpoint::{Checkpoint, ModelSpec, Scheme};
 use cake_engine::DeviceKind;
+use cake_proto::limits;
 use tokio::task::block_in_place;
 
 use super::candidates::Seat;
@@ -13,12 +14,18 @@ use super::facts::Note;
 use super::hollow::hollow_files;
 use super::prepared::{Prepared, master_name};
 use super::rates::Probing;
-use super::{Error, PlanRequest};
+use super::{Error, PlanRequest, WrongArgument};
 use crate::cluster::{self, Held, Member, Missing, Whereabouts};
 use crate::distributor::Manifests;
 use crate::model::Model;
 use crate::place::OwnWeights;
+use crate::planner::Refusal;
 use crate::state::State;
+
+/// Layers as they are.
+const WHOLE: usize = 1;
+/// Slices of each layer's experts that are tried where no plan fits.
+const SLICES: [usize; 5] = [WHOLE, 2, 4, 8, 16];
 
 /// Opens the model, takes the workers, measures them and plans. `state` is where the master
 /// remembers digests and measurements.
@@ -46,11 +53,20 @@ pub(crate) async fn prepare(
     let missing: Vec<String> = missing.iter().map(Missing::to_string).collect();
     let device = DeviceKind::from_env()?;
     let threads = cake_engine::default_threads();
-    let (widest, narrower) = request.encode.tried().split_first().expect("a choice is never empty");
-    let mut scheme = *widest;
-    let mut narrower = narrower.iter();
-    loop {
-        let model = Model { checkpoint: checkpoint.clone(), scheme };
+    let mut refused = None;
+    let mut probing = Probing::asked(&request);
+    for (scheme, slices) in ways(&request) {
+        let Some(checkpoint) = parted(&checkpoint, slices)? else {
+            if request.slices.is_some() {
+                let model = &checkpoint.location.name;
+                let expected = format!(
+                    "1, or fewer: {model} has no layer whose experts could be parted, or it would have too many parts"
+                );
+                return Err(WrongArgument::new("--expert-slices", slices, expected).into());
+            }
+            continue;
+        };
+        let model = Model { checkpoint, scheme };
         let manifests = Arc::new(Manifests::open(model.clone(), state.digests()?)?);
         let with = With {
             model: &model,
@@ -59,18 +75,21 @@ pub(crate) async fn prepare(
             device,
             threads,
             slack: 0.0,
-            probing: Probing::asked(&request),
+            probing,
             observer: &*observer,
         };
-        let chosen = match (with.plan(&members, &request, promise).await, narrower.next()) {
-            (Err(Error::Plan(_)), Some(next)) => {
-                scheme = *next;
+        let chosen = match with.plan(&members, &request, promise).await {
+            Err(Error::Plan(refusal)) if matches!(refusal, Refusal::DoesNotFit { .. }) => {
+                probing = Probing::Strangers; // Nobody is timed twice for one plan.
+                if slices == WHOLE || request.slices.is_some() {
+                    refused = Some(refusal); // Else it is said of the layers that people know.
+                }
                 continue;
             }
-            (Err(Error::Plan(refusal)), None) if !missing.is_empty() => {
+            Err(Error::Plan(refusal)) if !missing.is_empty() => {
                 return Err(Error::PlanWithout { refusal, missing });
             }
-            (chosen, _) => chosen?,
+            chosen => chosen?,
         };
         let own_weights = OwnWeights::new(request.weights, request.lock_memory);
         let is_worker = |seat: &Seat| matches!(seat, Seat::Worker { .. });
@@ -94,6 +113,39 @@ pub(crate) async fn prepare(
         prepared.own_shortfall().iter().for_each(warn);
         return Ok(prepared);
     }
+    let refusal = refused.expect("whole layers, or what was asked for, were tried");
+    Err(match missing.is_empty() {
+        true => Error::Plan(refusal),
+        false => Error::PlanWithout { refusal, missing },
+    })
+}
+
+/// What is tried, one after the other, until a plan fits: each way to store weights, widest first, with whole layers and
+/// then with finer and finer slices of their experts. Who says which layers a device has means whole ones.
+fn ways(request: &PlanRequest) -> Vec<(Scheme, usize)> {
+    let slices = match request.slices {
+        Some(slices) => vec![slices.get()],
+        None if request.pins.is_empty() => SLICES.to_vec(),
+        None => vec![WHOLE],
+    };
+    let schemes = request.encode.tried().iter();
+    schemes.flat_map(|scheme| slices.iter().map(|slices| (*scheme, *slices))).collect()
+}
+
+/// The checkpoint with its experts in so many slices; `None` where it has none, or more parts than a worker could be told
+/// of.
+fn parted(checkpoint: &Arc<Checkpoint>, slices: usize) -> Result<Option<Arc<Checkpoint>>, Error> {
+    if slices == WHOLE {
+        return Ok(Some(checkpoint.clone()));
+    }
+    let can_be = |parted: ModelSpec| {
+        parted.layers.len() <= limits::BLOBS && cluster::sendable(&parted).is_ok()
+    };
+    if !checkpoint.config.sliced(slices).is_some_and(can_be) {
+        return Ok(None);
+    }
+    let again = block_in_place(|| Checkpoint::open_at(checkpoint.location.clone()))?;
+    Ok(again.sliced(slices).map(Arc::new))
 }
 
 /// What is asked of the plan and who is missing from it, those that are to be left out anyway aside.

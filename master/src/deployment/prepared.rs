@@ -189,8 +189,16 @@ impl Prepared {
             ends_bytes: self.model.ends_bytes(),
             context: self.promise().context,
             parallel: self.promise().parallel,
+            parts_of: self.parts_of(),
             pushes: pushes.collect(),
         }
+    }
+
+    /// How many layers the model has, if what is planned is parts of them.
+    pub(crate) fn parts_of(&self) -> Option<usize> {
+        let checkpoint = &self.model.checkpoint;
+        let whole = checkpoint.whole().layers.len();
+        (whole != checkpoint.config.layers.len()).then_some(whole)
     }
 
     /// Tells whoever observes.

@@ -70,9 +70,9 @@ impl Asking<'_> {
             return Ok(Vec::new());
         }
         // Before anything is pushed, whether or not somebody must be timed.
-        let sent = &cluster::sendable(&self.model.checkpoint.config)?;
+        let sent = &cluster::sendable(self.model.checkpoint.whole())?;
         // What is timed takes memory: no more than an equal share.
-        let layers = self.model.checkpoint.config.layers.len() / workers.len().max(1);
+        let layers = self.model.checkpoint.whole().layers.len() / workers.len().max(1);
         let each = hosts.into_values().map(|indices| async move {
             let mut rates = Vec::with_capacity(indices.len());
             for index in indices {
@@ -125,7 +125,7 @@ impl Asking<'_> {
         if !needed {
             return known.map(Ok);
         }
-        let (encoding, config) = (model.weight_encoding(), &model.checkpoint.config);
+        let (encoding, config) = (model.weight_encoding(), model.checkpoint.whole());
         let max_bytes = match device.memory() {
             DeviceMemory::System => max_bytes.min(cake_platform::free_memory()),
             DeviceMemory::Own => max_bytes,
@@ -207,7 +207,7 @@ fn host(address: &str) -> &str {
 }
 
 fn shape(model: &Model) -> impl std::fmt::Display {
-    blake3::hash(&model.checkpoint.config.to_wire()).to_hex()
+    blake3::hash(&model.checkpoint.whole().to_wire()).to_hex()
 }
 
 /// What is measured of a device of a worker's process is remembered under this.

@@ -37,6 +37,8 @@ pub(crate) struct PlanRequest {
     pub lock_memory: bool,
     /// Workers that get exactly these layers.
     pub pins: Vec<Pin>,
+    /// Slices of each layer's experts, pins being of these parts of layers then; `None`: as few as it takes.
+    pub slices: Option<NonZeroUsize>,
     /// Names of workers that are left out.
     pub exclude: Vec<String>,
     /// Whether workers are timed again that were timed before.

@@ -107,7 +107,7 @@ pub async fn open(opening: Opening<'_>) -> Result<Pipeline, Error> {
     let relayed = ways.map(|(index, direct)| !direct && index + 1 < directs.len()).collect();
     let shared = Arc::new(Shared {
         generation: opening.generation,
-        row_width: opening.model.row_width(0),
+        row_width: opening.model.widest_row(),
         wire: opening.promise.wire,
         next_step: AtomicU64::new(1), // 0 stands for every step in flight.
         sent: watch::channel(0).0,

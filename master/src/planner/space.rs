@@ -6,6 +6,8 @@ use super::terms::FoundPin;
 /// Most remote, unpinned devices for which every order of every subset is searched: 256 nodes,
 /// which for 80 layers is a fraction of a second. Each further device would double it.
 const EVERY_ORDER: usize = 8;
+/// Nodes × layers² up to which that is done: 256 nodes of 160 layers. Parts of layers are many more.
+const MOST_WORK: usize = 256 * 160 * 160;
 
 /// A graph from [`Space::START`]; a path takes devices one after another, none twice. Edges lead to
 /// nodes of a higher number, except those of pinned devices, which lead back to their node: a
@@ -40,7 +42,9 @@ impl Space {
         let is_free = |device: &usize| pins.iter().all(|(pinned, _)| pinned != device);
         let free: Vec<usize> = (0..input.devices.len()).filter(is_free).collect();
         let remote = free.iter().filter(|device| !input.devices[**device].local).count();
-        let nodes = if remote <= EVERY_ORDER {
+        let layers = input.layers.len();
+        let work = layers.saturating_mul(layers).saturating_mul(1 << remote.min(EVERY_ORDER));
+        let nodes = if remote <= EVERY_ORDER && work <= MOST_WORK {
             every_order(input, &free)
         } else {
             some_orders(&orders(input, &free))

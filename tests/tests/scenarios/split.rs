@@ -57,6 +57,42 @@ fn every_family_gives_the_same_bits_over_three_workers_and_in_other_chunks() {
 }
 
 #[test]
+fn experts_in_slices_over_three_workers_give_the_same_bits() {
+    let names = ["a", "b", "c"];
+    let workers = TestWorker::several(&names);
+    let master = Master::over(&workers);
+    for name in
+        ["qwen3-moe", "qwen3-moe-mlx4", "qwen2-moe", "deepseek-v3", "gemma4-moe", "qwen3_5-moe"]
+    {
+        let golden = golden(name);
+        let alone = Master::alone().answer(&golden, &[], &["--chunk", "8"]);
+        let sliced = ["--chunk", "5", "--expert-slices", "2"];
+        let plan = |more: &[&str]| {
+            let model = path(&golden.path);
+            let args = ["plan", &model, "--json", "--expert-slices", "2"];
+            master.json(&[&args[..], more].concat())
+        };
+        let plan = plan(&[]);
+        assert_eq!(plan["parts_of"], golden.num_layers, "{plan}");
+        // Attention, a slice, and another one with what follows, in each layer that has experts.
+        let stages = plan["plan"]["stages"].as_array().expect("stages");
+        let last = stages.last().and_then(|stage| stage["layers"].as_str()).expect("a range");
+        let (_, parts) = last.split_once("..").expect("two numbers");
+        let parts: usize = parts.parse().expect("a number");
+        // Both cuts are within a layer: after its attention, and between its slices.
+        let (first, second) = (parts - 5, parts - 1);
+        let place = [("a", 0, first), ("b", first, second), ("c", second, parts)];
+        let split = master.answer(&golden, &place, &sliced);
+        assert_eq!(split.stages.len(), 3, "{name}");
+        assert_same(&split, &alone, name);
+    }
+    let dense = golden("llama");
+    let args = ["plan", &path(&dense.path), "--expert-slices", "2"];
+    let refusal = master.run(&args).refusal();
+    assert!(refusal.contains("--expert-slices is 2") && refusal.contains("no layer"), "{refusal}");
+}
+
+#[test]
 fn random_splits_over_one_to_four_workers_give_the_same_bits() {
     println!("seed {SEED}");
     let golden = golden("llama-sharded");

@@ -105,19 +105,35 @@ fn every_stream_goes_on_whoever_dies_and_whenever() {
 #[test]
 fn layers_of_every_kind_go_on_whoever_dies() {
     const TOKENS: usize = 60;
-    for name in ["qwen3-moe", "deepseek-v3", "qwen3_5", "granite-hybrid"] {
+    // Of the last one three parts of each layer, so that devices share layers.
+    for (name, slices) in [
+        ("qwen3-moe", "1"),
+        ("deepseek-v3", "1"),
+        ("qwen3_5", "1"),
+        ("granite-hybrid", "1"),
+        ("qwen3-moe", "2"),
+    ] {
         let golden = golden(name);
-        let third = golden.num_layers / 3;
-        let place = [("a", 0, third), ("b", third, 2 * third), ("c", 2 * third, golden.num_layers)];
+        // Where layers are parted, both cuts are between slices of experts.
+        let [first, second, layers] = match slices {
+            "1" => [1, 2, 3].map(|thirds| thirds * golden.num_layers / 3),
+            _ => [5, 11, 3 * golden.num_layers],
+        };
+        let place = [("a", 0, first), ("b", first, second), ("c", second, layers)];
         let pins = master::pins(&place);
+        let slices = ["--expert-slices", slices];
         let more = ["--context", "256", "--chunk", "16", "--parallel", "8", "--local-memory", "0"];
-        let args: Vec<&str> = pins.iter().map(String::as_str).chain(more).collect();
+        let args: Vec<&str> = pins.iter().map(String::as_str).chain(more).chain(slices).collect();
         let mut whole = None;
         for index in 0..NAMES.len() {
             let mut workers = TestWorker::several(&NAMES);
             let master = Master::over(&workers);
+            let expected = whole.get_or_insert_with(|| {
+                // Layers are whole here.
+                let server = Server::start(&master, &golden.path, &more);
+                together(&server, TOKENS, || {})
+            });
             let server = Server::start(&master, &golden.path, &args);
-            let expected = whole.get_or_insert_with(|| together(&server, TOKENS, || {}));
             let before = count(&server, "cake_generated_tokens_total");
             let answers = together(&server, TOKENS, || {
                 until("some tokens", LIMIT, || {

@@ -1,5 +1,6 @@
 //! A checkpoint that was opened.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,7 +9,7 @@ use super::tensor::Tensor;
 use crate::anonymous::Memory;
 use crate::blob::{Digest, Hasher};
 use crate::container::{CheckpointFile, TextFiles};
-use crate::encoding::{ENCODER_VERSION, Scheme};
+use crate::encoding::{ENCODER_VERSION, Part, Scheme};
 use crate::error::Error;
 use crate::file::read_exact_at;
 use crate::file_map::FileMap;
@@ -26,6 +27,8 @@ pub struct Checkpoint {
     pub location: Location,
     /// What the model is.
     pub config: ModelSpec,
+    /// The same before its layers were parted, if they are.
+    pub(super) whole: Option<Box<ModelSpec>>,
     /// Its tokenizer, chat template and defaults.
     pub texts: TextFiles,
     /// Defaults for generation.
@@ -80,6 +83,39 @@ impl Checkpoint {
     /// The tensors outside the layers that are neither embedding, nor head, nor the final norm's weight.
     pub fn other_ends(&self) -> impl Iterator<Item = &Tensor> {
         self.tensors.iter().filter(|tensor| tensor.role == Role::Outer)
+    }
+
+    /// The same checkpoint with its mixtures of experts in so many slices ([`ModelSpec::sliced`]): layers are then parts of
+    /// layers, and what chooses experts is in each slice. `None` where nothing is parted by that.
+    pub fn sliced(mut self, slices: usize) -> Option<Checkpoint> {
+        let config = self.whole().sliced(slices).filter(|_| self.whole.is_none())?;
+        let mut layers = Vec::with_capacity(config.layers.len());
+        for (layer, spec) in config.layers.iter().enumerate() {
+            let tensors = spec.tensors();
+            // Parts of a packed matrix go with its weight.
+            let owners: HashSet<String> = tensors
+                .iter()
+                .flat_map(|tensor| {
+                    [tensor.leaf(), format!("{}{}", tensor.path, Part::Weight.ending())]
+                })
+                .collect();
+            let is_here = |index: &&usize| {
+                let Role::Layer { leaf, .. } = &self.tensors[**index].role else { return false };
+                let weight = Part::split(leaf)
+                    .map(|(module, _)| format!("{module}{}", Part::Weight.ending()));
+                owners.contains(leaf) || weight.is_some_and(|weight| owners.contains(&weight))
+            };
+            let whole = &self.layers[config.number(layer)];
+            layers.push(whole.iter().filter(is_here).copied().collect());
+        }
+        self.whole = Some(Box::new(std::mem::replace(&mut self.config, config)));
+        self.layers = layers;
+        Some(self)
+    }
+
+    /// What the model is, with its layers whole.
+    pub fn whole(&self) -> &ModelSpec {
+        self.whole.as_deref().unwrap_or(&self.config)
     }
 
     /// Bytes of the tensors of one layer.
@@ -195,6 +231,11 @@ impl Checkpoint {
                 handle.metadata().map_err(|cause| Error::io("read", &file.path, cause))?;
             hasher.update(&stamp(&metadata, file));
             hasher.update(&file.header_digest);
+        }
+        if !self.config.numbers.is_empty() {
+            // What is layer 3 depends on how layers are parted.
+            let parts = self.layers.iter().map(|layer| layer.len().to_string());
+            hasher.update(parts.collect::<Vec<_>>().join(" ").as_bytes());
         }
         Ok(hasher.finish().to_string())
     }

@@ -35,10 +35,10 @@ pub enum CatalogError {
     )]
     NotOfAllExperts { tensor: String, experts: u64, found: Vec<u64> },
     #[error(
-        "tensor {tensor:?} in {} has {found} for expert {expert}: experts could not be chosen by it",
+        "tensor {tensor:?} in {} has {found} at {index}: experts could not be chosen by it",
         file.display()
     )]
-    NotFinite { tensor: String, file: PathBuf, expert: usize, found: f32 },
+    NotFinite { tensor: String, file: PathBuf, index: usize, found: f32 },
     #[error("tensor {tensor:?} is {dtype}; {expected}")]
     UnsupportedDtype { tensor: String, dtype: Dtype, expected: &'static str },
     #[error("tensor {tensor:?} has shape {found:?}; stored as {encoding} it has {expected:?}")]

@@ -84,6 +84,7 @@ fn open(location: Location) -> Result<Checkpoint, Error> {
     let checkpoint = Checkpoint {
         location,
         config,
+        whole: None,
         texts,
         generation,
         files,

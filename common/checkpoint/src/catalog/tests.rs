@@ -258,9 +258,32 @@ fn numbers_that_cannot_choose_experts_are_refused_with_their_tensor_and_file() {
         std::fs::write(&path, file).unwrap();
         let error = open(home.path()).unwrap_err();
         let is_it =
-            |error: &CatalogError| matches!(error, CatalogError::NotFinite { expert: 1, .. });
+            |error: &CatalogError| matches!(error, CatalogError::NotFinite { index: 1, .. });
         assert!(matches!(&error, Error::Catalog(error) if is_it(error)), "{error}");
         let text = error.to_string();
         assert!(text.contains(name) && text.contains(path.to_str().unwrap()), "{text}");
     }
+}
+
+#[test]
+fn digests_of_parts_are_remembered_for_one_way_to_part_alone() {
+    let path = golden_path("qwen3-moe").display().to_string();
+    let open = || crate::Checkpoint::open(&path).unwrap();
+    let ways = [Some(open()), open().sliced(2), open().sliced(3)];
+    let identities: Vec<String> = ways.iter().flatten().map(|it| it.identity().unwrap()).collect();
+    assert_eq!(identities.len(), 3);
+    assert!(identities[0] != identities[1] && identities[1] != identities[2]);
+    // All of the layer's tensors are in its parts, what chooses experts in each slice.
+    let [whole, halves, _] = ways.map(Option::unwrap);
+    let names = |it: &crate::Checkpoint, layers: std::ops::Range<usize>| -> Vec<String> {
+        let tensors = layers.flat_map(|layer| it.layer_tensors(layer));
+        tensors.map(|tensor| tensor.name.clone()).collect()
+    };
+    let (mut parts, of_whole) = (names(&halves, 3..6), names(&whole, 1..2));
+    assert_eq!(parts.len(), of_whole.len() + 2, "the router and the norm before it");
+    parts.sort();
+    parts.dedup();
+    let mut of_whole = of_whole;
+    of_whole.sort();
+    assert_eq!(parts, of_whole);
 }

@@ -38,6 +38,7 @@ impl ModelSpec {
             all.map_err(in_layer)?;
             one_shape_each(spec).map_err(in_layer)?; // Bounded as well, by now.
         }
+        self.check_slices()?;
         Ok(())
     }
 
@@ -344,6 +345,10 @@ impl ModelSpec {
         }
         size("count of experts", it.count, 1, limit::EXPERTS_OF_LAYER)?;
         size("chosen experts", it.chosen, 1, it.count)?;
+        if let Some(slice) = it.slice {
+            size("end of a slice of experts", slice.end, 1, it.count)?;
+            size("start of a slice of experts", slice.start, 0, slice.end - 1)?;
+        }
         name("prefix of experts", &it.prefix)?;
         let router = &it.router;
         name("module of the router", &router.path)?;
@@ -381,7 +386,7 @@ impl ModelSpec {
 
 /// How many experts a layer has, in all its branches.
 fn experts_of(layer: &LayerSpec) -> usize {
-    let counts = layer.ops().map(|op| if let Op::Experts(it) = op { it.count } else { 0 });
+    let counts = layer.ops().map(|op| if let Op::Experts(it) = op { it.here().len() } else { 0 });
     counts.fold(0, usize::saturating_add)
 }
 

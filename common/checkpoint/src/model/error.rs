@@ -112,6 +112,16 @@ pub enum Fault {
     NormBias,
     #[error("a sum, or an operation with norms of its own, is where it cannot be")]
     SumOfSums,
+    #[error("experts from {start} on do not follow those of the layer before")]
+    SliceDoesNotFollow { start: usize },
+    #[error(
+        "a slice of experts, of which later ones are elsewhere, has something beside it that cannot be there"
+    )]
+    SliceBesideOthers,
+    #[error("the last layer has a slice of experts, and nothing has the others")]
+    SliceWithoutNext,
+    #[error("numbers of layers do not follow each other, or are not those of parts of one layer")]
+    LayerNumbers,
     #[error("rotation is {rotation}, there are {rotations}")]
     NoSuchRotation { rotation: usize, rotations: usize },
     #[error("{dim} numbers of a head rotate; they must be an even number, at most {most}")]

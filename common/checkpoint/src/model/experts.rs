@@ -1,5 +1,7 @@
 //! Mixtures of experts, and the routers that choose among them.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use super::network::{GateUp, MlpSpec};
@@ -25,6 +27,19 @@ pub struct ExpertsSpec {
     pub prefix: Name,
     /// One expert, its modules below the expert.
     pub expert: MlpSpec,
+    /// Which of them are here; `None` for all.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub slice: Option<ExpertRange>,
+}
+
+/// Some of a mixture's experts, as their numbers follow each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExpertRange {
+    /// The first one.
+    pub start: usize,
+    /// The first one that is not of them.
+    pub end: usize,
 }
 
 /// What chooses experts for a row: a function of the products of the row with a matrix `[count, hidden_size]`.
@@ -114,6 +129,16 @@ impl RouterScores {
 }
 
 impl ExpertsSpec {
+    /// The experts that are here: all, unless the layer is parted.
+    pub fn here(&self) -> Range<usize> {
+        self.slice.map_or(0..self.count, |slice| slice.start..slice.end)
+    }
+
+    /// Whether later experts are elsewhere, so that what these make is no result yet.
+    pub fn is_partial(&self) -> bool {
+        self.here().end < self.count
+    }
+
     /// The router's matrix.
     pub fn router(&self) -> LinearSpec {
         linear(&self.router.path, self.count, self.expert.hidden_size, self.router.bias)
@@ -137,13 +162,14 @@ impl ExpertsSpec {
     #[must_use]
     pub fn active(&self) -> Self {
         let router = RouterSpec { groups: None, ..self.router.clone() };
-        Self { router, count: self.chosen, ..self.clone() }
+        Self { router, count: self.chosen, slice: None, ..self.clone() }
     }
 
     /// The tensors that have a number of each expert: the router's bias, and what changes its scores.
     pub(super) fn choosing_tensors(&self) -> Vec<TensorSpec> {
         let bias = self.router().tensors().filter(|tensor| tensor.kind == TensorKind::Bias);
-        bias.chain(self.correction()).chain(self.expert_scale()).collect()
+        let scales = [self.expert_scale(), self.router_scale()];
+        bias.chain(self.correction()).chain(scales.into_iter().flatten()).collect()
     }
 
     /// The weight of the norm before the router.

@@ -6,6 +6,7 @@
 //! Start with `whole` (the model) and `spec` (a layer; `parts` is what its operations are made of, and `latent`, `network`, `experts` and `recurrent` are some of these; `given` is what travels beside hidden states). `parse` makes them of a configuration, `wire` of what a master sent;
 //! `check` is what holds of both.
 
+mod attention;
 mod check;
 mod error;
 mod experts;
@@ -25,6 +26,7 @@ mod recurrent;
 mod required;
 mod rope;
 mod rotation;
+mod slices;
 mod spec;
 mod stacked;
 mod streams;
@@ -48,10 +50,10 @@ pub use recurrent::{ConvolutionSpec, DeltaInputs, DeltaSpec, MambaSpec, ShortCon
 pub(crate) use required::Required;
 pub use rotation::{Rope, RopeScaling, RotaryPairs, RotationSpec};
 pub use spec::{
-    Activation, AttentionSpec, Branch, ClampedGate, CorrectionSpec, ExpertsSpec, GateUp, Joined,
-    Kept, LayerSpec, LinearSpec, LowRankSpec, MlpSpec, Name, NormKind, NormSpec, NormedSpec, Op,
-    OutputGate, PositionScale, RouterGroups, RouterNorm, RouterScores, RouterSpec, TensorKind,
-    TensorSpec,
+    Activation, AttentionSpec, Branch, ClampedGate, CorrectionSpec, ExpertRange, ExpertsSpec,
+    GateUp, Joined, Kept, LayerSpec, LinearSpec, LowRankSpec, MlpSpec, Name, NormKind, NormSpec,
+    NormedSpec, Op, OutputGate, PositionScale, RouterGroups, RouterNorm, RouterScores, RouterSpec,
+    TensorKind, TensorSpec,
 };
 pub use stacked::{ExpertSlice, unstack};
 pub use streams::{LayerStreamsSpec, StreamsSpec};

@@ -23,13 +23,15 @@ mod latent;
 mod llama4;
 mod recurrent;
 mod rotations;
+mod slices;
 mod wire;
 
 use serde_json::{Value, json};
 
 use super::parse::quoted;
 use super::{
-    Activation, AttentionSpec, ConfigError, KvDtype, MlpSpec, ModelSpec, Op, Rope, RopeScaling,
+    Activation, AttentionSpec, ConfigError, KvDtype, LayerSpec, MlpSpec, ModelSpec, Op, Rope,
+    RopeScaling,
 };
 use crate::encoding::{Affine, Encoding, ModuleFormat};
 use crate::testing::{golden_names, golden_path};

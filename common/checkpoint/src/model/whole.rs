@@ -30,6 +30,9 @@ pub struct ModelSpec {
     pub layer_prefix: Name,
     /// The decoder layers, in order.
     pub layers: Vec<LayerSpec>,
+    /// Their numbers in the names of tensors, where these are not their places: where layers are parted.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub numbers: Vec<usize>,
     /// The norm after the last layer.
     pub final_norm: NormSpec,
     /// Name of the weight of the output head, `[vocab_size, hidden_size]`; absent from tied checkpoints.
@@ -103,7 +106,7 @@ impl ModelSpec {
 
     /// Full name of a layer's tensor.
     pub fn layer_tensor_name(&self, layer: usize, leaf: &str) -> String {
-        format!("{}{layer}.{leaf}", self.layer_prefix)
+        format!("{}{}.{leaf}", self.layer_prefix, self.number(layer))
     }
 
     /// The tensors outside the layers: name, kind and shape. The head is absent when it is tied.
@@ -125,10 +128,16 @@ impl ModelSpec {
         self.final_norm.bias().into_iter().chain(given).chain(streams)
     }
 
-    /// Numbers that a row carries between layers before this one (or after the last one): hidden states, and behind them what
-    /// this layer and those after it are given beside.
+    /// Numbers that a row carries between layers before this one (or after the last one): hidden states, behind them sums of
+    /// experts within a layer that is parted, and what this layer and those after it are given beside.
     pub fn row_width(&self, layer: usize) -> usize {
-        self.hidden_width() + self.given_width() * self.layers.len().saturating_sub(layer)
+        let sums = if self.carries_sums(layer) { self.hidden_size } else { 0 };
+        self.hidden_width() + sums + self.given_width() * self.layers.len().saturating_sub(layer)
+    }
+
+    /// Numbers of the widest row between layers.
+    pub fn widest_row(&self) -> usize {
+        (0..=self.layers.len()).map(|layer| self.row_width(layer)).max().unwrap_or(0)
     }
 
     /// Of these the hidden states, of all streams.

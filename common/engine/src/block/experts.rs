@@ -20,6 +20,9 @@ pub(crate) struct Experts<D: Device> {
     /// and before the experts.
     norm: Option<D::Norm>,
     choice: Choice,
+    /// The number of the first expert that is here.
+    start: usize,
+    /// Those that are.
     experts: Vec<Mlp<D>>,
 }
 
@@ -30,7 +33,7 @@ struct Choice {
     correction: Option<Vec<f32>>,
     /// What each expert's weight is multiplied with.
     scale: Option<Vec<f32>>,
-    /// How many experts there are,
+    /// How many experts there are, here or elsewhere,
     count: usize,
     /// and how many of them a row goes to.
     chosen: usize,
@@ -49,7 +52,7 @@ impl<D: Device> Experts<D> {
     pub(crate) fn load(loader: &LayerLoader<'_, D>, spec: &ExpertsSpec) -> Result<Self, Error> {
         let router = loader.linear(&spec.router(), Precision::Bf16x2)?;
         let expert = |index| Mlp::load(loader, &spec.expert(index));
-        let experts = (0..spec.count).map(expert).collect::<Result<Vec<_>, Error>>()?;
+        let experts = spec.here().map(expert).collect::<Result<Vec<_>, Error>>()?;
         let correction = spec.correction().map(|tensor| loader.parameter(&tensor)).transpose()?;
         let scale = spec.expert_scale().map(|tensor| loader.parameter(&tensor)).transpose()?;
         let &ExpertsSpec { count, chosen, .. } = spec;
@@ -63,7 +66,7 @@ impl<D: Device> Experts<D> {
             _ => None,
         };
         let norm = spec.norm.as_ref().map(|norm| loader.norm(norm)).transpose()?;
-        Ok(Experts { router, router_norm, norm, choice, experts })
+        Ok(Experts { router, router_norm, norm, choice, start: spec.here().start, experts })
     }
 
     /// The first product of a step.
@@ -71,12 +74,14 @@ impl<D: Device> Experts<D> {
         &self.router
     }
 
-    /// `hidden` is `[rows, hidden_size]`, its rows of these `kinds`, and so is the result.
+    /// `hidden` is `[rows, hidden_size]`, its rows of these `kinds`, and so is the result; `sums` are of the experts before
+    /// those that are here.
     pub(crate) fn forward(
         &self,
         device: &D,
         hidden: &D::Rows,
         kinds: &RowKinds,
+        sums: Option<D::Rows>,
     ) -> Result<D::Rows, Error> {
         // A choice between experts that are nearly alike turns on the last bits: no row is rounded as a prompt's.
         let unrounded = RowKinds::generated(kinds.rows());
@@ -89,7 +94,8 @@ impl<D: Device> Experts<D> {
         let normed = normed(&self.norm)?;
         let hidden = normed.as_ref().unwrap_or(hidden);
         let shares = self.choice.shares(device, products)?;
-        let mut sums = device.zeros_like(hidden)?;
+        let mut sums = sums.map_or_else(|| device.zeros_like(hidden), Ok)?;
+        let shares = shares.into_iter().skip(self.start);
         for (expert, Share { rows, weights }) in self.experts.iter().zip(shares) {
             if rows.is_empty() {
                 continue;

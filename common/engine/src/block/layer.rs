@@ -15,11 +15,14 @@ use super::with_given::WithGiven;
 use crate::device::Device;
 use crate::error::Error;
 use crate::loader::LayerLoader;
+use crate::row::Hidden;
 use crate::step::Step;
 
 /// `x += multiplier · post(op(pre(x)))` for each branch, in order.
 pub(crate) struct DecoderLayer<D: Device> {
     branches: Vec<Branch<D>>,
+    /// Whether it is a slice of experts of which later ones are elsewhere.
+    is_partial: bool,
     /// What the hidden states are multiplied with in the end.
     scalar: Option<f32>,
     /// Where there are several streams of hidden states: what predicts and corrects them, and what is added to all but the
@@ -42,6 +45,14 @@ struct Normed<D: Device> {
     op: Operation<D>,
     post: Option<D::Norm>,
     multiplier: Option<f32>,
+}
+
+/// What a layer's operations find beside their input.
+struct Around<'a, D: Device> {
+    /// The layers of the stage before this one.
+    earlier: &'a [DecoderLayer<D>],
+    /// The sums of the experts before those of this layer, `[rows, hidden_size]`, if it is a slice of them.
+    sums: Option<D::Rows>,
 }
 
 /// What a branch computes.
@@ -82,7 +93,7 @@ impl<D: Device> DecoderLayer<D> {
             (Some(streams), Some(others)) => Some((Streams::load(loader, streams)?, load(others)?)),
             _ => None,
         };
-        Ok(DecoderLayer { branches, scalar, streams })
+        Ok(DecoderLayer { branches, is_partial: spec.is_partial(), scalar, streams })
     }
 
     /// Says which layer comes after this one.
@@ -97,30 +108,38 @@ impl<D: Device> DecoderLayer<D> {
         self.branches.iter().find_map(|branch| branch.op.kept())
     }
 
-    /// `hidden` is `[rows, hidden_size]`, and so is the result; `earlier` are the layers of the stage before this one.
+    /// Hidden states are `[rows, hidden_size]`, and so are those of the result; `earlier` are the layers of the stage before
+    /// this one.
     pub(crate) fn forward(
         &mut self,
         device: &D,
-        hidden: D::Rows,
+        hidden: Hidden<D::Rows>,
         step: &Step<'_>,
         earlier: &[DecoderLayer<D>],
-    ) -> Result<D::Rows, Error> {
-        let Self { branches, scalar, streams } = self;
+    ) -> Result<Hidden<D::Rows>, Error> {
+        let Self { branches, is_partial, scalar, streams } = self;
+        let Hidden { states: hidden, sums } = hidden;
+        let mut around = Around { earlier, sums };
+        if let ([only], true) = (&mut branches[..], *is_partial) {
+            let sums = only.forward(device, &hidden, step, &mut around)?;
+            return Ok(Hidden { states: hidden, sums: Some(sums) });
+        }
         let hidden = match streams {
-            None => through(branches, device, hidden, step, earlier)?,
+            None => through(branches, device, hidden, step, &mut around)?,
             Some((streams, others)) => {
                 let (predicted, active) = streams.predict(device, hidden, &step.kinds)?;
-                let found = through(branches, device, active, step, earlier)?;
+                let found = through(branches, device, active, step, &mut around)?;
                 let (corrected, active) = streams.correct(device, predicted, found, &step.kinds)?;
-                let result = others.forward(device, &active, step, earlier)?;
+                let result = others.forward(device, &active, step, &mut around)?;
                 drop(active);
                 streams.together(device, corrected, &result, &step.kinds)?
             }
         };
-        match scalar {
-            Some(scalar) => device.scale(hidden, *scalar),
-            None => Ok(hidden),
-        }
+        let states = match scalar {
+            Some(scalar) => device.scale(hidden, *scalar)?,
+            None => hidden,
+        };
+        Ok(Hidden { states, sums: around.sums })
     }
 }
 
@@ -130,11 +149,11 @@ fn through<D: Device>(
     device: &D,
     hidden: D::Rows,
     step: &Step<'_>,
-    earlier: &[DecoderLayer<D>],
+    around: &mut Around<'_, D>,
 ) -> Result<D::Rows, Error> {
     let mut hidden = hidden;
     for branch in branches {
-        let result = branch.forward(device, &hidden, step, earlier)?;
+        let result = branch.forward(device, &hidden, step, around)?;
         if let Some(residual) = branch.residual {
             hidden = device.scale(hidden, residual)?;
         }
@@ -150,11 +169,11 @@ impl<D: Device> Branch<D> {
         device: &D,
         hidden: &D::Rows,
         step: &Step<'_>,
-        earlier: &[DecoderLayer<D>],
+        around: &mut Around<'_, D>,
     ) -> Result<D::Rows, Error> {
         let Branch { pre, op, post, multiplier, .. } = self;
         let normed = pre.as_ref().map(|norm| device.norm(norm, hidden)).transpose()?;
-        let mut result = op.forward(device, normed.as_ref().unwrap_or(hidden), step, earlier)?;
+        let mut result = op.forward(device, normed.as_ref().unwrap_or(hidden), step, around)?;
         drop(normed);
         if let Some(norm) = post {
             result = device.norm(norm, &result)?;
@@ -208,18 +227,18 @@ impl<D: Device> Operation<D> {
         }
     }
 
-    /// What it makes of `input`, `[rows, hidden_size]`, of the same shape; `earlier` are the stage's layers before its own.
+    /// What it makes of `input`, `[rows, hidden_size]`, of the same shape.
     fn forward(
         &mut self,
         device: &D,
         input: &D::Rows,
         step: &Step<'_>,
-        earlier: &[DecoderLayer<D>],
+        around: &mut Around<'_, D>,
     ) -> Result<D::Rows, Error> {
         match self {
             Operation::Attention(attention) => {
                 let of = attention.keys_of().and_then(|of| of.checked_sub(step.first_layer));
-                let others = of.and_then(|place| earlier.get(place)?.kept());
+                let others = of.and_then(|place| around.earlier.get(place)?.kept());
                 attention.forward(device, input, step, others)
             }
             Operation::Latent(latent) => latent.forward(device, input, step),
@@ -227,13 +246,15 @@ impl<D: Device> Operation<D> {
             Operation::Delta(delta) => delta.forward(device, input, step),
             Operation::Mamba(mamba) => mamba.forward(device, input, step),
             Operation::Mlp(mlp) => mlp.forward(device, input, &step.kinds),
-            Operation::Experts(experts) => experts.forward(device, input, &step.kinds),
+            Operation::Experts(experts) => {
+                experts.forward(device, input, &step.kinds, around.sums.take())
+            }
             Operation::WithGiven(it) => it.forward(device, input, step),
             Operation::LowRank(it) => it.forward(device, input, &step.kinds),
             Operation::Sum(parts) => {
                 let mut sum = None;
                 for part in parts {
-                    let result = part.forward(device, input, step, earlier)?;
+                    let result = part.forward(device, input, step, around)?;
                     sum = Some(match sum {
                         None => result,
                         Some(sum) => device.add(sum, result)?,
@@ -245,7 +266,7 @@ impl<D: Device> Operation<D> {
                 let Normed { pre, op, post, multiplier } = &mut **it;
                 let normed = pre.as_ref().map(|norm| device.norm(norm, input)).transpose()?;
                 let input = normed.as_ref().unwrap_or(input);
-                let mut result = op.forward(device, input, step, earlier)?;
+                let mut result = op.forward(device, input, step, around)?;
                 if let Some(norm) = post {
                     result = device.norm(norm, &result)?;
                 }

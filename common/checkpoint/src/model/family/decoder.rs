@@ -295,6 +295,7 @@ impl Decoder {
             embedding_multiplier: 1.0,
             layer_prefix: Name::Borrowed("model.layers."),
             layers,
+            numbers: Vec::new(),
             final_norm: self.norm("model.norm"),
             head: Name::Borrowed("lm_head.weight"),
             tie_word_embeddings: self.tie_word_embeddings.unwrap_or(tied),

@@ -82,7 +82,8 @@ fn read_text(fields: &Fields<'_>) -> Result<ModelSpec, ConfigError> {
         // The reference has no layer without.
         return Err(decoder.unsupported("hidden_size_per_layer_input", "0"));
     };
-    fields.understand(&["altup_coef_clip"]); // Of training.
+    // Of training, or of other programs: the reference reads none of them where it answers.
+    fields.understand(&["altup_coef_clip", "altup_lr_multiplier", "query_pre_attn_scalar"]);
     decoder.require(fields, &["altup_correct_scale"])?;
     let bias = fields.flag("attention_bias")?.unwrap_or(false);
     let count = fields.optional_whole("altup_num_inputs", 2, limit::STREAMS)?.unwrap_or(STREAMS);

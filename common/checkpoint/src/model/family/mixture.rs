@@ -149,6 +149,7 @@ impl Decoder {
                 down: Name::Borrowed(down),
                 ..mlp.clone()
             },
+            slice: None,
         })
     }
 }

@@ -181,3 +181,10 @@ fn what_specifications_may_not_say_of_streams_is_refused() {
     let error = ModelSpec::from_wire(&model.to_wire()).unwrap_err().to_string();
     assert!(error.contains("bound of gates"), "{error}");
 }
+
+#[test]
+fn fields_that_published_files_have_and_the_reference_does_not_read_change_nothing() {
+    let published =
+        json!({"altup_lr_multiplier": 1.0, "query_pre_attn_scalar": 256, "altup_coef_clip": 120.0});
+    assert_eq!(changed(published).unwrap(), golden("gemma3n"));
+}
