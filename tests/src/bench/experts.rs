@@ -30,7 +30,7 @@ pub(super) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
     let model = lab.model(NAME, &shape)?;
     let gguf = lab.peers().map(|_| gguf(lab, &model)).transpose()?;
     files::warm(&model)?;
-    let active = active_bytes(&model, &shape)?;
+    let active = active_bytes(&model, &shape, SCHEME, HEAD_BITS)?;
     let scheme = SCHEME.to_string();
     let ask = Ask::within("run", &model, CONTEXT).and(&["--encode", &scheme]);
     let (mut memory, mut ours, mut over) = (Vec::new(), Vec::new(), Vec::new());
@@ -74,12 +74,17 @@ pub(super) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of weights that a decoded token reads: of layers, and of the head.
-fn active_bytes(model: &Path, shape: &ModelShape) -> Result<f64> {
+/// Bytes of weights that a decoded token reads: of layers, and of the head with so many bits for each of its numbers.
+pub(super) fn active_bytes(
+    model: &Path,
+    shape: &ModelShape,
+    scheme: Scheme,
+    head_bits: f64,
+) -> Result<f64> {
     let checkpoint = Checkpoint::open(model.to_str().context("the model's path is not UTF-8")?)?;
-    let model = Model { checkpoint: Arc::new(checkpoint), scheme: SCHEME };
+    let model = Model { checkpoint: Arc::new(checkpoint), scheme };
     let layers: u64 = (0..shape.layers).map(|layer| model.active_bytes(layer)).sum();
-    Ok(layers as f64 + (shape.hidden_size * shape.vocab_size) as f64 * HEAD_BITS / 8.0)
+    Ok(layers as f64 + (shape.hidden_size * shape.vocab_size) as f64 * head_bits / 8.0)
 }
 
 /// The same model as the peer reads it, made unless an earlier run made it.

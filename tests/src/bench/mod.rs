@@ -27,7 +27,9 @@ mod predictions;
 mod pull;
 mod push;
 mod rates;
+mod real;
 mod recovery;
+mod recurrent;
 mod rewrite;
 mod serve;
 mod speed;
@@ -65,6 +67,10 @@ pub(crate) enum Part {
     Engine,
     /// A mixture of experts at the widths of Qwen3 30B-A3B in 4 bits, beside llama.cpp; makes 10 GiB (not part of main).
     Experts,
+    /// Qwen3 30B-A3B whole, in 4 bits, over three workers in control groups; makes and deletes 32 GiB (not part of main).
+    RealSize,
+    /// A model of delta rules and attention at the widths of Qwen3.5 4B in 8 bits, beside llama.cpp (not part of main).
+    Recurrent,
     /// Plans for models of which only headers are there (not part of main).
     Plans,
     /// `serve`: many streams at once, the first token beside a long prompt, small questions (not part of
@@ -146,6 +152,13 @@ const EXPERTS: &[Figure] = &[Figure {
     name: "experts",
     bar: experts::BAR,
     measure: |lab, _, table| experts::measure(lab, table),
+}];
+const REAL_SIZE: &[Figure] =
+    &[Figure { name: "real size", bar: real::BAR, measure: real::measure }];
+const RECURRENT: &[Figure] = &[Figure {
+    name: "recurrent",
+    bar: recurrent::BAR,
+    measure: |lab, _, table| recurrent::measure(lab, table),
 }];
 const PLANS: &[Figure] = &[Figure {
     name: "plans",
@@ -305,6 +318,8 @@ pub(crate) fn measure(
         Part::Speed => &[SPEED],
         Part::Engine => &[ENGINE],
         Part::Experts => &[EXPERTS],
+        Part::RealSize => &[REAL_SIZE],
+        Part::Recurrent => &[RECURRENT],
         Part::Plans => &[PLANS],
         Part::Serve => &[SERVE],
         Part::Trust => &[TRUST],

@@ -96,6 +96,16 @@ impl Peers {
         said.trim().parse().with_context(|| format!("PyTorch said {said:?}"))
     }
 
+    /// Writes a GGUF file of random weights in Q8_0 with the shapes of a model like Qwen3.5.
+    ///
+    /// # Errors
+    /// If numpy or the gguf package is not there, or it cannot be written.
+    pub(crate) fn write_recurrent(&self, config: &Path, out: &Path) -> Result<()> {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/recurrent_gguf.py");
+        let mut command = Command::new(self.0.join("venv/bin/python"));
+        output(command.arg(script).arg(out).arg(config)).map(drop)
+    }
+
     /// llama.cpp's program that encodes GGUF files, if it was built.
     pub(crate) fn quantizer(&self) -> Option<Quantizer> {
         let program = self.0.join("build/bin/llama-quantize");
