@@ -80,8 +80,10 @@ pub struct Planned {
     pub context: usize,
     /// Sequences at once.
     pub parallel: usize,
-    /// Layers of the model.
+    /// Layers of the model, or parts of them.
     pub layers: usize,
+    /// Layers of the model where the chain has parts of them.
+    pub parts_of: Option<usize>,
     /// The chain.
     pub devices: Vec<Device>,
 }
@@ -144,8 +146,10 @@ pub struct Snapshot {
     pub context: usize,
     /// Sequences at once.
     pub parallel: usize,
-    /// Layers of the model.
+    /// Layers of the model, or parts of them.
     pub layers: usize,
+    /// Layers of the model where the chain has parts of them.
+    pub parts_of: Option<usize>,
     /// The chain.
     pub devices: Vec<DeviceNow>,
     /// Workers that are there and hold no layers: the next plan may use them.
@@ -174,6 +178,7 @@ impl Monitor {
             context: 0,
             parallel: 0,
             layers: 0,
+            parts_of: None,
             devices: Vec::new(),
         };
         let state = State {
@@ -290,7 +295,8 @@ impl Monitor {
     /// Everything at this moment.
     pub fn snapshot(&self) -> Snapshot {
         let state = self.state();
-        let Planned { encoding, context, parallel, layers, devices } = state.planned.clone();
+        let Planned { encoding, context, parallel, layers, parts_of, devices } =
+            state.planned.clone();
         let push = |device: &Device| {
             let workers = &state.progress.as_ref()?.workers;
             let progress = workers.iter().find(|progress| progress.name == device.name)?;
@@ -309,6 +315,7 @@ impl Monitor {
             context,
             parallel,
             layers,
+            parts_of,
             devices: devices.into_iter().enumerate().map(now).collect(),
             spares: state.spares.clone(),
             set_aside: state.set_aside.clone(),
@@ -351,6 +358,7 @@ mod tests {
             context: 64,
             parallel: 2,
             layers: 5,
+            parts_of: None,
             devices: vec![device("master", true, (0, 2)), device("a", false, (2, 5))],
         });
         monitor

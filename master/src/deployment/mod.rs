@@ -21,6 +21,7 @@ mod hollow;
 pub(crate) mod keeper;
 mod learn;
 mod open;
+mod parts;
 mod prepare;
 mod prepared;
 mod push;

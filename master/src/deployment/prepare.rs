@@ -2,9 +2,8 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
-use cake_checkpoint::{Checkpoint, ModelSpec, Scheme};
+use cake_checkpoint::Checkpoint;
 use cake_engine::DeviceKind;
-use cake_proto::limits;
 use tokio::task::block_in_place;
 
 use super::candidates::Seat;
@@ -12,6 +11,7 @@ use super::choice::With;
 use super::event::{Event, Observer};
 use super::facts::Note;
 use super::hollow::hollow_files;
+use super::parts::{WHOLE, parted, ways};
 use super::prepared::{Prepared, master_name};
 use super::rates::Probing;
 use super::{Error, PlanRequest, WrongArgument};
@@ -21,11 +21,6 @@ use crate::model::Model;
 use crate::place::OwnWeights;
 use crate::planner::Refusal;
 use crate::state::State;
-
-/// Layers as they are.
-const WHOLE: usize = 1;
-/// Slices of each layer's experts that are tried where no plan fits.
-const SLICES: [usize; 5] = [WHOLE, 2, 4, 8, 16];
 
 /// Opens the model, takes the workers, measures them and plans. `state` is where the master
 /// remembers digests and measurements.
@@ -118,34 +113,6 @@ pub(crate) async fn prepare(
         true => Error::Plan(refusal),
         false => Error::PlanWithout { refusal, missing },
     })
-}
-
-/// What is tried, one after the other, until a plan fits: each way to store weights, widest first, with whole layers and
-/// then with finer and finer slices of their experts. Who says which layers a device has means whole ones.
-fn ways(request: &PlanRequest) -> Vec<(Scheme, usize)> {
-    let slices = match request.slices {
-        Some(slices) => vec![slices.get()],
-        None if request.pins.is_empty() => SLICES.to_vec(),
-        None => vec![WHOLE],
-    };
-    let schemes = request.encode.tried().iter();
-    schemes.flat_map(|scheme| slices.iter().map(|slices| (*scheme, *slices))).collect()
-}
-
-/// The checkpoint with its experts in so many slices; `None` where it has none, or more parts than a worker could be told
-/// of.
-fn parted(checkpoint: &Arc<Checkpoint>, slices: usize) -> Result<Option<Arc<Checkpoint>>, Error> {
-    if slices == WHOLE {
-        return Ok(Some(checkpoint.clone()));
-    }
-    let can_be = |parted: ModelSpec| {
-        parted.layers.len() <= limits::BLOBS && cluster::sendable(&parted).is_ok()
-    };
-    if !checkpoint.config.sliced(slices).is_some_and(can_be) {
-        return Ok(None);
-    }
-    let again = block_in_place(|| Checkpoint::open_at(checkpoint.location.clone()))?;
-    Ok(again.sliced(slices).map(Arc::new))
 }
 
 /// What is asked of the plan and who is missing from it, those that are to be left out anyway aside.

@@ -138,6 +138,7 @@ impl Prepared {
             context: self.chosen.promise.context,
             parallel: self.chosen.promise.parallel,
             layers: self.model.checkpoint.config.layers.len(),
+            parts_of: self.parts_of(),
             devices: self.chosen.plan.stages.iter().map(device).collect(),
         }
     }

@@ -6,10 +6,11 @@ use super::facts::Copies;
 use super::prepared::Prepared;
 use super::rates::Probing;
 use super::trust::LeftOut;
-use super::{Error, PlanRequest};
+use super::{Error, PlanRequest, parts};
 use crate::cluster::{self, Member};
-use crate::distributor::{self, Progress, WorkerProgress};
-use crate::planner::{Pin, Plan, PlannedStage};
+use crate::distributor::{self, Manifests, Progress, WorkerProgress};
+use crate::model::Model;
+use crate::planner::{Pin, Plan, PlannedStage, Refusal};
 use crate::sizing::LOCAL;
 
 /// How much slower than the fastest the plan after a loss may be, if less must be pushed for it: answers
@@ -40,17 +41,48 @@ impl Prepared {
                 tries.push(fewer);
             }
         }
-        let last = tries.len() - 1;
-        for (number, without) in tries.iter().enumerate() {
+        let mut refused = None;
+        for without in &tries {
             match self.plan_without(request, without, HURRY).await {
-                Err(Error::Plan(_)) if number < last => {}
+                Err(Error::Plan(refusal)) => refused = Some(refusal),
                 chosen => {
                     self.chosen = chosen?;
-                    break;
+                    return Ok(());
                 }
             }
         }
-        Ok(())
+        let refusal = refused.expect("something was tried");
+        let may_share = matches!(refusal, Refusal::DoesNotFit { .. });
+        match may_share && self.replan_in_parts(request, set_aside).await? {
+            true => Ok(()),
+            false => Err(Error::Plan(refusal)),
+        }
+    }
+
+    /// Plans with layers in finer parts, for those that are there but these: who is left may have no room for a layer as
+    /// they are. Answers go on as they began, since parts of a layer make the same numbers. False if that does not fit,
+    /// either.
+    async fn replan_in_parts(
+        &mut self,
+        request: &PlanRequest,
+        without: &[String],
+    ) -> Result<bool, Error> {
+        let checkpoint = self.model.checkpoint.clone();
+        for other in parts::finer(&checkpoint, request) {
+            let model = Model { checkpoint: other?, scheme: self.model.scheme };
+            let manifests = Manifests::open(model.clone(), self.state.digests()?)?;
+            let other = (&model, &Arc::new(manifests));
+            match self.plan_of(other, request, without, HURRY).await {
+                Err(Error::Plan(_)) => {}
+                chosen => {
+                    self.chosen = chosen?;
+                    self.manifests = other.1.clone();
+                    self.model = model;
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
     }
 
     /// Members that wait to be let go.
@@ -159,6 +191,17 @@ impl Prepared {
         without: &[String],
         slack: f64,
     ) -> Result<Chosen, Error> {
+        self.plan_of((&self.model, &self.manifests), request, without, slack).await
+    }
+
+    /// The same of this model, which may have its layers in other parts.
+    async fn plan_of(
+        &self,
+        (model, manifests): (&Model, &Arc<Manifests>),
+        request: &PlanRequest,
+        without: &[String],
+        slack: f64,
+    ) -> Result<Chosen, Error> {
         let names: Vec<&str> = self.members.iter().map(Member::name).collect();
         let there = |name: &str| name == LOCAL || names.contains(&name);
         let mut request = request.clone();
@@ -172,7 +215,7 @@ impl Prepared {
             // Without workers the master would take everything, which it did not do before.
             request.local_memory = Some(request.local_memory.unwrap_or(0));
         }
-        let Self { model, manifests, state, device, threads, observer, .. } = self;
+        let Self { state, device, threads, observer, .. } = self;
         // Answers wait, and who computes is not timed beside that.
         let probing = Probing::Strangers;
         let with = With {

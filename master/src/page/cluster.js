@@ -74,7 +74,7 @@ export class Cluster {
     this.#parts.speed.setAttribute("points", points.join(" "));
   }
 
-  #drawChain({ devices, layers, reason }) {
+  #drawChain({ devices, layers, parts_of: whole, reason }) {
     const chain = devices ?? [];
     while (this.#stages.length > chain.length) {
       this.#stages.pop().stage.remove();
@@ -92,12 +92,12 @@ export class Cluster {
       const isRelayed = before?.direct === false && !before.local;
       const hop = device.hop_seconds == null ? [] : [duration(device.hop_seconds)];
       say(parts.hop, [...hop, ...(isRelayed ? ["relayed by the master"] : [])].join(", "));
-      drawDevice(parts, device, layers, reason);
+      drawDevice(parts, device, layers, Boolean(whole), reason);
     });
   }
 }
 
-function drawDevice(parts, device, allLayers, reason) {
+function drawDevice(parts, device, allLayers, areParts, reason) {
   const { name, state = "waiting", push, memory } = device;
   const isLost = state === "lost";
   parts.card.dataset.device = name;
@@ -110,7 +110,7 @@ function drawDevice(parts, device, allLayers, reason) {
   const isMeant = reason?.includes(JSON.stringify(name));
   say(parts.lost, isLost ? sentence(isMeant ? reason : "the master has lost this device") : "");
   const range = layerRange(device.layers);
-  say(parts.layers, layersInWords(range));
+  say(parts.layers, layersInWords(range, areParts));
   say(parts.step, device.step_seconds == null ? "" : `${duration(device.step_seconds)} per step`);
   parts.strip.hidden = range === null || !(allLayers > 0);
   if (!parts.strip.hidden) {
@@ -174,9 +174,9 @@ function asideInWords({ worker, quarantine, seconds, reason }) {
   return `${worker} ${how}: ${reason}`;
 }
 
-function facts({ layers, encoding, context, parallel }) {
+function facts({ layers, parts_of: whole, encoding, context, parallel }) {
   const known = [
-    layers > 0 && `${layers} layers`,
+    layers > 0 && (whole ? `${whole} layers in ${layers} parts` : `${layers} layers`),
     encoding && `weights ${encoding}`,
     context > 0 && `context ${context}`,
     parallel > 0 && `room for ${parallel} of that length at once`,
@@ -190,12 +190,13 @@ function layerRange(text) {
   return start !== undefined && Number(start) < Number(end) ? { start: Number(start), end: Number(end) } : null;
 }
 
-function layersInWords(range) {
+function layersInWords(range, areParts) {
+  const one = areParts ? "part" : "layer";
   if (range === null) {
-    return "no layers";
+    return `no ${one}s`;
   }
   const last = range.end - 1;
-  return last === range.start ? `layer ${last}` : `layers ${range.start}–${last}`;
+  return last === range.start ? `${one} ${last}` : `${one}s ${range.start}–${last}`;
 }
 
 function bytesThere(push) {

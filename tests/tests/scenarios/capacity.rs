@@ -2,7 +2,6 @@
 use std::path::Path;
 
 use cake_tests::master::{Answer, path};
-use cake_tests::model::Experts;
 use cake_tests::{Cgroup, Master, ModelShape, TestWorker, WorkerOptions, model, not_shown};
 
 /// A worker's peak, counted by the system, for each byte that was planned.
@@ -93,41 +92,5 @@ fn workers_run_inside_memory_groups_as_large_as_their_offers() {
         );
         assert!(worker.alive());
         assert_eq!(group.oom_kills().unwrap_or(0), 0, "{}", worker.name);
-    }
-}
-
-/// Two layers of 64 experts, 3 MiB each: no worker has room for one.
-#[test]
-fn workers_too_small_for_a_layer_share_it() {
-    println!("seed {SEED}");
-    let experts = Experts { count: 64, chosen: 4, inner_size: 512 };
-    let shape = ModelShape { layers: 2, experts: Some(experts), ..shape() };
-    let home = tempfile::tempdir().expect("a temporary folder");
-    model::make(home.path(), &shape, SEED).expect("the model can be written");
-    let alone = answer(&Master::alone(), home.path(), &[]);
-    // So much a worker takes that holds the parts of half of all experts.
-    let ample = TestWorker::several(&["a"]);
-    let model = path(home.path());
-    let args = [&["plan", &model, "--json"], CONTEXT].concat();
-    let memory = Master::over(&ample).json(&args)["plan"]["stages"][0]["memory"].clone();
-    drop(ample);
-    let part = |name: &str| memory[name].as_u64().expect("bytes");
-    let layer = (part("weights") + part("kv")) / 2;
-    let offer = part("scratch") + part("overhead") + layer * 3 / 4;
-    let start = |name: &&str| {
-        let memory = offer;
-        TestWorker::start(name, WorkerOptions { memory, ..WorkerOptions::default() })
-    };
-    let workers: Vec<TestWorker> = ["a", "b", "c", "d"].iter().map(start).collect();
-    let master = Master::over(&workers);
-    let plan = master.json(&args);
-    assert_eq!(plan["parts_of"], 2, "{plan}");
-    let shared = answer(&master, home.path(), &[]);
-    assert!(shared.stages.len() >= 3, "{} workers", shared.stages.len());
-    assert_eq!(shared.output_ids, alone.output_ids);
-    assert_eq!(shared.logprob_bits, alone.logprob_bits);
-    for worker in &workers {
-        let peak = worker.vm_hwm();
-        assert!(peak as f64 <= PEAK_BAR * offer as f64, "{}: {peak} of {offer}", worker.name);
     }
 }

@@ -27,6 +27,7 @@ mod record;
 mod relay;
 mod serve;
 mod service;
+mod share;
 mod split;
 mod structured;
 mod survive;

@@ -1,0 +1,60 @@
+//! Ways to part the layers of a model, for devices of which none has room for a whole one.
+use std::sync::Arc;
+
+use cake_checkpoint::{Checkpoint, ModelSpec, Scheme};
+use cake_proto::limits;
+use tokio::task::block_in_place;
+
+use super::{Error, PlanRequest};
+use crate::cluster;
+
+/// Layers as they are.
+pub(super) const WHOLE: usize = 1;
+/// Slices of each layer's experts that are tried where no plan fits.
+const SLICES: [usize; 5] = [WHOLE, 2, 4, 8, 16];
+
+/// What is tried, one after the other, until a plan fits: each way to store weights, widest first, with whole layers and
+/// then with finer and finer slices of their experts. Who says which layers a device has means whole ones.
+pub(super) fn ways(request: &PlanRequest) -> Vec<(Scheme, usize)> {
+    let slices = match request.slices {
+        Some(slices) => vec![slices.get()],
+        None if request.pins.is_empty() => SLICES.to_vec(),
+        None => vec![WHOLE],
+    };
+    let schemes = request.encode.tried().iter();
+    schemes.flat_map(|scheme| slices.iter().map(|slices| (*scheme, *slices))).collect()
+}
+
+/// The checkpoint with its experts in so many slices; `None` where it has none, or more parts than a worker could be told
+/// of.
+pub(super) fn parted(
+    checkpoint: &Arc<Checkpoint>,
+    slices: usize,
+) -> Result<Option<Arc<Checkpoint>>, Error> {
+    if slices == WHOLE {
+        return Ok(Some(checkpoint.clone()));
+    }
+    let can_be = |parted: ModelSpec| {
+        parted.layers.len() <= limits::BLOBS && cluster::sendable(&parted).is_ok()
+    };
+    if !checkpoint.whole().sliced(slices).is_some_and(can_be) {
+        return Ok(None);
+    }
+    let again = block_in_place(|| Checkpoint::open_at(checkpoint.location.clone()))?;
+    Ok(again.sliced(slices).map(Arc::new))
+}
+
+/// The same checkpoint with layers in finer parts than it has, coarse ones first, as far as a request leaves them open.
+///
+/// # Errors
+/// A checkpoint that cannot be opened any more.
+pub(super) fn finer(
+    checkpoint: &Arc<Checkpoint>,
+    request: &PlanRequest,
+) -> impl Iterator<Item = Result<Arc<Checkpoint>, Error>> {
+    let is_open = request.slices.is_none() && request.pins.is_empty();
+    let parts = checkpoint.config.layers.len();
+    let others = SLICES.into_iter().filter(move |slices| is_open && *slices != WHOLE);
+    let others = others.filter_map(move |slices| parted(checkpoint, slices).transpose());
+    others.filter(move |other| other.as_ref().map_or(true, |it| it.config.layers.len() > parts))
+}
