@@ -47,7 +47,7 @@ pub use catalog::{CatalogError, Checkpoint, MatrixTensors, Tensor};
 pub use container::safetensors::WeightsError;
 pub use container::safetensors::header::{FileError, Header, HeaderError, TensorInfo};
 pub use container::{
-    CONTAINERS, CheckpointFile, Checksum, Container, Contents, Stored, StoredTensor, Strides,
+    CONTAINERS, CheckpointFile, Checksum, Container, Contents, Lies, Stored, StoredTensor, Strides,
     TextFiles,
 };
 pub use digest_cache::DigestCache;

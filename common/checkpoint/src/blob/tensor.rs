@@ -6,6 +6,7 @@ use rayon::prelude::*;
 
 use crate::anonymous::Memory;
 use crate::catalog::{Checkpoint, Tensor};
+use crate::container::Lies;
 use crate::container::safetensors::writer::Entry;
 use crate::dtype::Dtype;
 use crate::encoding::{Affine, Encoding, FloatType, Part, PartSpec, Scheme, Sink, encode_into};
@@ -236,7 +237,7 @@ impl<'a> Origin<'a> {
         pieces: &[Piece<'_>],
     ) -> Result<Self, Error> {
         let mut gathered = None;
-        if let (Some(_), [first, ..], [.., last]) = (source.strides, pieces, pieces) {
+        if let (Lies::Apart(_), [first, ..], [.., last]) = (source.lies, pieces, pieces) {
             let group = (recipe.format.group() * recipe.float.bytes()) as u64;
             let start = first.groups.start as u64 * group;
             let end = (last.groups.end as u64 * group).min(source.bytes);

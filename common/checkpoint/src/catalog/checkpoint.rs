@@ -8,7 +8,7 @@ use super::strided;
 use super::tensor::Tensor;
 use crate::anonymous::Memory;
 use crate::blob::{Digest, Hasher};
-use crate::container::{CheckpointFile, TextFiles};
+use crate::container::{CheckpointFile, Lies, TextFiles};
 use crate::encoding::{ENCODER_VERSION, Part, Scheme};
 use crate::error::Error;
 use crate::file::read_exact_at;
@@ -163,15 +163,17 @@ impl Checkpoint {
             });
         }
         let handle = &self.handles[tensor.file];
-        let read = match tensor.strides {
-            Some(strides) => strided::read(handle, tensor, strides, offset_in_tensor, buffer),
-            None => read_exact_at(handle, buffer, tensor.offset + offset_in_tensor),
+        let read = match tensor.lies {
+            Lies::Apart(strides) => {
+                strided::read(handle, tensor, strides, offset_in_tensor, buffer)
+            }
+            Lies::Together => read_exact_at(handle, buffer, tensor.offset + offset_in_tensor),
         };
         read.map_err(|cause| Error::io("read", &self.files[tensor.file].path, cause))
     }
 
-    /// The tensor's bytes in place, through a map of its file that all its tensors share; in memory of their own where its
-    /// numbers lie apart in the file.
+    /// The tensor's bytes in place, through a map of its file that all its tensors share; in memory of their own where
+    /// they do not follow each other in the file.
     ///
     /// Pages that are touched count as memory of this process: for what it computes with itself, not
     /// for what it sends.
@@ -180,7 +182,7 @@ impl Checkpoint {
     /// [`Error::Io`] if the file cannot be mapped or read; [`Error::OutOfRange`] if it was cut since it was
     /// opened; [`Error::Memory`] if there is none.
     pub fn map(&self, tensor: &Tensor) -> Result<MappedTensor, Error> {
-        if tensor.strides.is_some() {
+        if tensor.lies != Lies::Together {
             return self.gathered(tensor);
         }
         let path = &self.files[tensor.file].path;
@@ -207,7 +209,7 @@ impl Checkpoint {
             })
     }
 
-    /// The tensor's bytes, row by row, in memory of their own.
+    /// The tensor's bytes as everybody else knows them, in memory of their own.
     fn gathered(&self, tensor: &Tensor) -> Result<MappedTensor, Error> {
         let bytes = tensor.bytes as usize; // Of a file that was mapped, or could be.
         let refused = |cause| Error::memory(&tensor.name, bytes, cause);

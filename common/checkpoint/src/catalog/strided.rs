@@ -94,11 +94,12 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+    use crate::container::Lies;
     use crate::dtype::Dtype;
 
     /// What `tensor` is, number by number.
     fn expected(file: &[u8], tensor: &StoredTensor, width: usize) -> Vec<u8> {
-        let Strides { row, column } = tensor.strides.unwrap();
+        let Lies::Apart(Strides { row, column }) = tensor.lies else { panic!("{tensor:?}") };
         let columns = tensor.shape.get(1).copied().unwrap_or(1);
         let place =
             |index: u64| (index / columns * row + index % columns * column) as usize * width;
@@ -127,7 +128,7 @@ mod tests {
                     shape,
                     offset: 13,
                     bytes: count * width as u64,
-                    strides: Some(strides),
+                    lies: Lies::Apart(strides),
                     encoding: None,
                 };
                 let whole = expected(&bytes, &tensor, width);

@@ -84,12 +84,20 @@ pub struct StoredTensor {
     pub offset: u64,
     /// Size in bytes: what type and shape need. All of them are in the file.
     pub bytes: u64,
-    /// How far apart its numbers lie, if they do not follow each other; no format says so of a tensor, but what is taken
-    /// of a larger one may lie so.
-    pub strides: Option<Strides>,
+    /// How its bytes lie in the file.
+    pub lies: Lies,
     /// How the matrix is stored whose weight this is, where the format says it; where it does not, the parts that there are
     /// say it to whoever looks for the matrix.
     pub encoding: Option<Encoding>,
+}
+
+/// How the bytes of a tensor lie in its file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lies {
+    /// One after the other, as they are.
+    Together,
+    /// Its numbers lie apart: no format says so of a tensor, but what is taken of a larger one may lie so.
+    Apart(Strides),
 }
 
 /// How far apart the numbers of a matrix lie, or of a vector, whose rows are one number each; in numbers.

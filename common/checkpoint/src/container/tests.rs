@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-use super::{CheckpointFile, Container, Contents, Stored, StoredTensor, TextFiles};
+use super::{CheckpointFile, Container, Contents, Lies, Stored, StoredTensor, TextFiles};
 use crate::blob::BlobSource;
 use crate::catalog::{CatalogError, Checkpoint};
 use crate::dtype::Dtype;
@@ -111,7 +111,7 @@ impl Container for Flat {
                 shape,
                 offset: start,
                 bytes,
-                strides: None,
+                lies: Lies::Together,
                 encoding: None,
             }
         };

@@ -8,7 +8,7 @@ use super::names::{BIAS, decimal};
 use super::spec::{ExpertsSpec, GateUp, Joined, MlpSpec, Op};
 use super::whole::ModelSpec;
 use crate::catalog::CatalogError;
-use crate::container::{StoredTensor, Strides};
+use crate::container::{Lies, StoredTensor, Strides};
 use crate::dtype::Dtype;
 use crate::encoding::Part;
 
@@ -255,7 +255,7 @@ pub fn unstack(
             Layout::Columns => slices.of_columns(false),
             Layout::ColumnsInTurn => slices.of_columns(true),
         };
-        let Some(Place { shape, bytes, between, strides }) = places else {
+        let Some(Place { shape, bytes, between, lies }) = places else {
             let (experts, found) = (slices.count, tensor.shape.clone());
             return Err(CatalogError::NotOfAllExperts { tensor: tensor.name, experts, found });
         };
@@ -264,7 +264,7 @@ pub fn unstack(
             let first = tensor.offset + expert as u64 * (tensor.bytes / slices.count);
             for (part, name) in (0..).zip(names(expert)) {
                 let (shape, offset) = (shape.clone(), first + part * between);
-                all.push(StoredTensor { name, shape, offset, bytes, strides, ..tensor });
+                all.push(StoredTensor { name, shape, offset, bytes, lies, ..tensor });
             }
         }
     }
@@ -284,7 +284,7 @@ struct Place {
     bytes: u64,
     /// From the first byte of one of an expert's to that of its next.
     between: u64,
-    strides: Option<Strides>,
+    lies: Lies,
 }
 
 impl Slices<'_> {
@@ -302,7 +302,7 @@ impl Slices<'_> {
             _ => return None,
         };
         let bytes = bytes / (self.count * each);
-        Some(Place { shape, bytes, between: bytes, strides: None })
+        Some(Place { shape, bytes, between: bytes, lies: Lies::Together })
     }
 
     /// Those whose rows are columns of the tensor, `[count, columns, rows]`, or of a vector, `[count, rows]`: those of the one
@@ -323,7 +323,7 @@ impl Slices<'_> {
             shape: [rows].into_iter().chain(columns).collect(),
             bytes: self.tensor.bytes / (self.count * self.each),
             between: if in_turn { width } else { rows * width }, // No more than a slice has.
-            strides: Some(Strides { row, column: all }),
+            lies: Lies::Apart(Strides { row, column: all }),
         })
     }
 }
@@ -345,8 +345,8 @@ mod tests {
         let (name, shape) = (name.to_owned(), shape.to_vec());
         let bytes = 2 * shape.iter().product::<u64>();
         let (dtype, encoding) = (Dtype::BF16, None);
-        let strides = None;
-        StoredTensor { name, file: 1, dtype, shape, offset: 1000, bytes, strides, encoding }
+        let lies = Lies::Together;
+        StoredTensor { name, file: 1, dtype, shape, offset: 1000, bytes, lies, encoding }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::error::AprError;
 use super::index::TensorInfo;
 use super::kind::Kind;
-use crate::container::contents::StoredTensor;
+use crate::container::contents::{Lies, StoredTensor};
 use crate::dtype::Dtype;
 use crate::encoding::{AprType, Encoding, Part};
 
@@ -35,7 +35,7 @@ fn parts(tensor: TensorInfo) -> Vec<StoredTensor> {
         shape,
         offset,
         bytes,
-        strides: None,
+        lies: Lies::Together,
         encoding,
     };
     match (kind, &shape[..]) {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::header::TensorInfo;
 use super::weights::{OpenFile, gather, is_named};
-use crate::container::contents::{CheckpointFile, Contents, Stored, StoredTensor};
+use crate::container::contents::{CheckpointFile, Contents, Lies, Stored, StoredTensor};
 use crate::container::format::Container;
 use crate::container::texts::TextFiles;
 use crate::error::Error;
@@ -54,7 +54,7 @@ fn stored(path: &Path, spec: Option<&ModelSpec>) -> Result<Stored, Error> {
             shape,
             offset,
             bytes: end - start,
-            strides: None,
+            lies: Lies::Together,
             encoding: None,
         }
     };

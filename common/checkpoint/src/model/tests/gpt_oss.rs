@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::catalog::CatalogError;
-use crate::container::{StoredTensor, Strides};
+use crate::container::{Lies, StoredTensor, Strides};
 use crate::dtype::Dtype;
 use crate::model::{ClampedGate, RouterScores, unstack};
 
@@ -59,8 +59,8 @@ refuses! {
 fn tensor(name: &str, dtype: Dtype, shape: &[u64]) -> StoredTensor {
     let (name, shape) = (format!("model.layers.1.mlp.experts.{name}"), shape.to_vec());
     let bytes = dtype.tensor_bytes(&shape).unwrap();
-    let (strides, encoding) = (None, None);
-    StoredTensor { name, file: 0, dtype, shape, offset: 100, bytes, strides, encoding }
+    let (lies, encoding) = (Lies::Together, None);
+    StoredTensor { name, file: 0, dtype, shape, offset: 100, bytes, lies, encoding }
 }
 
 #[test]
@@ -78,15 +78,15 @@ fn gate_and_up_lie_in_turn_and_so_do_their_biases() {
         assert_eq!(name, format!("{expert}.{}_proj.weight", ["gate", "up"][is_up as usize]));
         assert_eq!((&slice.shape[..], slice.bytes), (&[160, 64][..], 160 * 64 * 2));
         assert_eq!(slice.offset, 100 + expert * 64 * 320 * 2 + is_up * 2);
-        assert_eq!(slice.strides, Some(Strides { row: 2, column: 320 }));
+        assert_eq!(slice.lies, Lies::Apart(Strides { row: 2, column: 320 }));
     }
     let (name, bias) = apart("gate_up_proj_bias", &[4, 320]).nth(7).unwrap();
     assert_eq!((&*name, &bias.shape[..]), ("3.up_proj.bias", &[160][..]));
     assert_eq!(bias.offset, 100 + 3 * 320 * 2 + 2);
-    assert_eq!(bias.strides, Some(Strides { row: 2, column: 320 }));
+    assert_eq!(bias.lies, Lies::Apart(Strides { row: 2, column: 320 }));
     let (name, down) = apart("down_proj", &[4, 160, 64]).nth(2).unwrap();
     assert_eq!((&*name, &down.shape[..]), ("2.down_proj.weight", &[64, 160][..]));
-    assert_eq!(down.strides, Some(Strides { row: 1, column: 64 }));
+    assert_eq!(down.lies, Lies::Apart(Strides { row: 1, column: 64 }));
     assert_eq!(apart("down_proj_bias", &[4, 64]).next().unwrap().0, "0.down_proj.bias");
     for (name, is_turned) in [("gate_up_proj", true), ("gate_up_proj.scales", false)] {
         let name = format!("model.layers.1.mlp.experts.{name}");

@@ -1,7 +1,7 @@
 //! Llama 4: segments, queries that grow, experts on some layers, and a model that sees around it.
 
 use super::*;
-use crate::container::{StoredTensor, Strides};
+use crate::container::{Lies, StoredTensor, Strides};
 use crate::dtype::Dtype;
 use crate::model::{PositionScale, RouterScores, unstack};
 
@@ -80,13 +80,13 @@ fn experts_get_rows_that_are_weighed_and_a_network_is_beside_them() {
     assert_eq!(mlp(&model).inner_size, 96);
     let name = "model.layers.1.feed_forward.experts.gate_up_proj".to_owned();
     let (dtype, shape, bytes) = (Dtype::F32, vec![4, 64, 64], 4 * 64 * 64 * 4);
-    let (strides, encoding) = (None, None);
-    let whole = StoredTensor { name, file: 0, dtype, shape, offset: 8, bytes, strides, encoding };
+    let (lies, encoding) = (Lies::Together, None);
+    let whole = StoredTensor { name, file: 0, dtype, shape, offset: 8, bytes, lies, encoding };
     let found = unstack(vec![whole], &model).unwrap();
     let up = &found[5];
     assert_eq!(up.name, "model.layers.1.feed_forward.experts.2.up_proj.weight");
     assert_eq!((&up.shape[..], up.offset), (&[32, 64][..], 8 + 2 * 64 * 64 * 4 + 32 * 4));
-    assert_eq!(up.strides, Some(Strides { row: 1, column: 64 }));
+    assert_eq!(up.lies, Lies::Apart(Strides { row: 1, column: 64 }));
 }
 
 #[test]
