@@ -1,5 +1,6 @@
 //! From a checkpoint and what the devices offer to the numbers that the planner works with.
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use cake_checkpoint::units::format_bytes;
 use cake_checkpoint::{Digest, KvDtype, LayerSpec, Manifest};
@@ -215,7 +216,7 @@ pub fn input(
     model: &Model,
     promise: &Promise,
     candidates: &[Candidate],
-    manifests: &[Option<Manifest>],
+    manifests: &[Option<Arc<Manifest>>],
     pins: Vec<Pin>,
 ) -> Input {
     let config = &model.checkpoint.config;

@@ -1,39 +1,34 @@
 //! The master's memory of manifests: what was hashed once is not read again.
 
-use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use crate::blob::{Digest, Manifest};
+use crate::blob::{Digest, MAX_MANIFEST_BYTES, Manifest};
 use crate::error::Error;
 
-/// Longest file read back; above it the weights are hashed again.
-const MAX_FILE_BYTES: u64 = 1 << 30;
+/// Longest file read back, a manifest and its name; above it the weights are hashed again.
+const MAX_FILE_BYTES: u64 = MAX_MANIFEST_BYTES as u64 + 1024;
 
-/// Manifests by checkpoint identity and layer, one JSON file per identity.
+/// Manifests by checkpoint identity and layer: a directory per identity, in it a JSON file per layer, so that what a layer
+/// costs to read or to write does not grow with the model.
 ///
 /// Only a memory: a file that is absent, damaged or of another version is ignored and written anew.
 /// Each manifest is stored with its name, which is checked when it is read.
 #[derive(Debug)]
 pub struct DigestCache {
     directory: PathBuf,
-    /// What was read or written so far, by file name.
-    known: Mutex<HashMap<String, Layers>>,
     /// Makes the names of temporary files differ within this process.
     temporary: AtomicU64,
 }
 
-type Layers = BTreeMap<usize, Remembered>;
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Remembered {
+#[derive(Serialize, Deserialize)]
+struct Remembered<M> {
     name: Digest,
-    manifest: Manifest,
+    manifest: M,
 }
 
 impl DigestCache {
@@ -42,55 +37,43 @@ impl DigestCache {
     /// # Errors
     /// [`Error::Io`] if it cannot be made.
     pub fn open(directory: &Path) -> Result<DigestCache, Error> {
-        fs::create_dir_all(directory)
-            .map_err(|cause| Error::io("create directory", directory, cause))?;
-        Ok(DigestCache {
-            directory: directory.into(),
-            known: Mutex::default(),
-            temporary: AtomicU64::new(0),
-        })
+        make(directory)?;
+        Ok(DigestCache { directory: directory.into(), temporary: AtomicU64::new(0) })
     }
 
     /// The manifest of one layer of the checkpoint with that identity, if it is remembered.
     pub fn get(&self, identity: &str, layer: usize) -> Option<Manifest> {
-        let file = file_name(identity);
-        let mut known = self.lock();
-        let layers = known.entry(file).or_insert_with_key(|file| self.load(file));
-        layers.get(&layer).map(|remembered| remembered.manifest.clone())
+        let path = self.file(identity, layer);
+        let usable = fs::metadata(&path).is_ok_and(|m| m.is_file() && m.len() <= MAX_FILE_BYTES);
+        let json = usable.then(|| fs::read(&path).ok()).flatten()?;
+        match serde_json::from_slice::<Remembered<Manifest>>(&json) {
+            Ok(Remembered { name, manifest }) => {
+                (manifest.check().is_ok() && manifest.name() == name).then_some(manifest)
+            }
+            Err(error) => {
+                tracing::debug!(path = %path.display(), %error, "remembered manifest ignored");
+                None
+            }
+        }
     }
 
     /// Remembers the manifest of one layer.
     ///
     /// # Errors
-    /// [`Error::Io`] if it cannot be written; it is then remembered by this process only.
+    /// [`Error::Io`] if it cannot be written.
     pub fn put(&self, identity: &str, layer: usize, manifest: &Manifest) -> Result<(), Error> {
-        let file = file_name(identity);
-        let mut known = self.lock();
-        // Read again: another process may have added layers of the same checkpoint.
-        let mut layers = self.load(&file);
-        layers.extend(known.remove(&file).unwrap_or_default());
-        layers.insert(layer, Remembered { name: manifest.name(), manifest: manifest.clone() });
-        let json = serde_json::to_vec(&layers).expect("strings and numbers always serialise");
-        known.insert(file.clone(), layers);
-        self.replace(&self.directory.join(file), &json)
+        let path = self.file(identity, layer);
+        if let Some(directory) = path.parent() {
+            make(directory)?;
+        }
+        let json = serde_json::to_vec(&Remembered { name: manifest.name(), manifest });
+        self.replace(&path, &json.expect("strings and numbers always serialise"))
     }
 
-    /// What a file remembers, without whatever in it is damaged.
-    fn load(&self, file: &str) -> Layers {
-        let path = self.directory.join(file);
-        let usable = fs::metadata(&path).is_ok_and(|m| m.is_file() && m.len() <= MAX_FILE_BYTES);
-        let json = if usable { fs::read(&path).unwrap_or_default() } else { Vec::new() };
-        let mut layers: Layers = match serde_json::from_slice(&json) {
-            Ok(layers) => layers,
-            Err(error) => {
-                if !json.is_empty() {
-                    tracing::debug!(path = %path.display(), %error, "digest cache ignored");
-                }
-                Layers::new()
-            }
-        };
-        layers.retain(|_, kept| kept.manifest.check().is_ok() && kept.manifest.name() == kept.name);
-        layers
+    /// The file of a layer. An identity has the directory of its own text if it is a digest, else of a digest of it.
+    fn file(&self, identity: &str, layer: usize) -> PathBuf {
+        let digest = identity.parse().unwrap_or_else(|_| Digest::of(identity.as_bytes()));
+        self.directory.join(digest.to_string()).join(format!("{layer}.json"))
     }
 
     /// Replaces a file in one step: readers see the old or the new one, whole.
@@ -105,17 +88,10 @@ impl DigestCache {
             Error::io("write", path, cause)
         })
     }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Layers>> {
-        // A panic elsewhere leaves at most a missing entry, which is read again.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-/// The file of an identity: its own text if it is a digest, else a digest of it.
-fn file_name(identity: &str) -> String {
-    let digest = identity.parse().unwrap_or_else(|_| Digest::of(identity.as_bytes()));
-    format!("{digest}.json")
+fn make(directory: &Path) -> Result<(), Error> {
+    fs::create_dir_all(directory).map_err(|cause| Error::io("create directory", directory, cause))
 }
 
 #[cfg(test)]
@@ -143,8 +119,8 @@ mod tests {
         assert_eq!(again.get(&identity, 1), Some(second));
         assert_eq!(again.get(&identity, 2), None);
         assert_eq!(again.get("another", 0), None);
-        let files = fs::read_dir(directory.path().join("new/deep")).unwrap().count();
-        assert_eq!(files, 1, "no temporary file stays");
+        let of_model = again.file(&identity, 0).parent().unwrap().to_owned();
+        assert_eq!(fs::read_dir(of_model).unwrap().count(), 2, "no temporary file stays");
     }
 
     #[test]
@@ -164,8 +140,9 @@ mod tests {
     fn garbage_is_ignored_and_rewritten() {
         let directory = tempfile::tempdir().unwrap();
         let (identity, first, _) = manifests();
-        let path = directory.path().join(file_name(&identity));
-        for garbage in ["", "{", "[]", "null", "{\"0\":{}}", "\0\0\0"] {
+        let path = DigestCache::open(directory.path()).unwrap().file(&identity, 0);
+        fs::create_dir(path.parent().unwrap()).unwrap();
+        for garbage in ["", "{", "[]", "null", "{\"name\":0}", "\0\0\0"] {
             fs::write(&path, garbage).unwrap();
             let cache = DigestCache::open(directory.path()).unwrap();
             assert_eq!(cache.get(&identity, 0), None, "{garbage:?}");
@@ -180,7 +157,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (identity, first, _) = manifests();
         DigestCache::open(directory.path()).unwrap().put(&identity, 0, &first).unwrap();
-        let path = directory.path().join(file_name(&identity));
+        let path = DigestCache::open(directory.path()).unwrap().file(&identity, 0);
         let digest = first.chunks[0].to_string();
         let damaged = fs::read_to_string(&path)
             .unwrap()

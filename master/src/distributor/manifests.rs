@@ -40,8 +40,8 @@ impl Manifests {
     }
 
     /// What is known of every layer, for the planner.
-    pub fn all_known(&self) -> Vec<Option<Manifest>> {
-        (0..self.layers.len()).map(|layer| self.known(layer).map(|m| (**m).clone())).collect()
+    pub fn all_known(&self) -> Vec<Option<Arc<Manifest>>> {
+        (0..self.layers.len()).map(|layer| self.known(layer).cloned()).collect()
     }
 
     /// Bytes of a layer's blob, from the headers alone.
