@@ -26,7 +26,7 @@ pub(super) struct Args {
 impl Args {
     /// Plans, pushes, prints.
     pub(super) async fn run(self) -> Result<(), Error> {
-        let request = PlanRequest { predict: true, ..self.plan.try_into()? };
+        let request = PlanRequest { predict: true, ends_roughly: true, ..self.plan.try_into()? };
         let (cluster, _door) = self.cluster.whereabouts().await?;
         if cluster.addresses().is_empty() {
             return Err(self.cluster.nobody("push to", &cluster));

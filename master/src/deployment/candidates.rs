@@ -78,9 +78,9 @@ impl Candidates {
     }
 }
 
-/// Scratch memory (bytes) in which the head is timed where no device of the plan exists: enough for a figure that is
-/// about right, in a process that stays small.
-const ROUGH_SCRATCH: u64 = 96 << 20;
+/// Scratch memory (bytes) in which the head is timed where no device of the plan exists, or nothing is computed after it:
+/// enough for a figure that is about right, in a process that stays small.
+const ROUGH_SCRATCH: u64 = 64 << 20;
 
 /// Checks the names given, measures the workers, and lists who could hold layers.
 ///
@@ -106,7 +106,8 @@ pub(crate) async fn gather(
     let measured = asking.workers(&with_devices).await?;
     // Where nobody is there whose layers' speed is known, the head's need not be known better.
     let imagined = able.is_empty() && request.local_memory.unwrap_or(0) == 0 && !wished.is_empty();
-    let scratch = if imagined { ROUGH_SCRATCH } else { PROBED_BYTES };
+    let roughly = imagined || request.ends_roughly;
+    let scratch = if roughly { ROUGH_SCRATCH } else { PROBED_BYTES };
     let mut found = Candidates {
         all: Vec::new(),
         seats: Vec::new(),

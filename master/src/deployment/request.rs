@@ -45,6 +45,8 @@ pub(crate) struct PlanRequest {
     pub reprobe: bool,
     /// Whether somebody is told what to expect, so that the master is timed, too, also where nobody competes with it.
     pub predict: bool,
+    /// Whether it is enough to know roughly how fast the master's own part is, as it computes nothing: it stays small.
+    pub ends_roughly: bool,
     /// Whether it is enough to know what a model needs: headers without weights do, as nothing is pushed.
     pub headers_suffice: bool,
     /// Workers that do not exist, by name, with the bytes that they would offer.
