@@ -54,7 +54,7 @@ pub use digest_cache::DigestCache;
 pub use dtype::Dtype;
 pub use encoding::{
     Affine, AprType, Codec, EncodeError, Encoding, EncodingParseError, FloatType, GgmlType,
-    ModuleFormat, Part, PartSpec, Scheme, SchemeParseError,
+    ModuleFormat, Part, PartSpec, Scheme, SchemeParseError, Unpacked,
 };
 pub use error::Error;
 pub use file_map::{DamagedFile, FileMap};

@@ -3,14 +3,16 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use cake_checkpoint::{Dtype, Encoding, MappedMatrix, MappedTensor, Memory, PartSpec, same_vector};
+use cake_checkpoint::{
+    Dtype, Encoding, MappedMatrix, MappedTensor, Memory, PartSpec, Unpacked, same_vector,
+};
 
 use crate::device::cpu::element::FloatType;
 use crate::device::cpu::gemm::affine::exact::dequantize;
 use crate::device::cpu::gemm::case::RowClass;
 use crate::device::cpu::gemm::product::Gemm;
 use crate::device::cpu::gemm::table::choose;
-use crate::device::cpu::gemm::weight::{AffineMatrix, Bits, Matrix, Weight};
+use crate::device::cpu::gemm::weight::{AffineMatrix, Bits, Coded, Decode, Matrix, Weight};
 use crate::device::cpu::isa::tier::Tier;
 use crate::error::Error;
 use crate::options::Numerics;
@@ -81,45 +83,11 @@ impl StoredMatrix {
 
     /// Some rows, widened: `[rows, columns]`.
     pub(crate) fn widen(&self, tier: Tier, rows: Range<usize>) -> Vec<f32> {
-        if !self.has_kernels() {
-            return self.decode(rows);
-        }
-        match self.weight(rows) {
+        match self.weight(rows.clone()) {
             Weight::Float(matrix) => matrix.float.widen(matrix.bytes),
             Weight::Affine(matrix) => dequantize(tier, matrix),
+            Weight::Coded(_) => self.decode(rows),
         }
-    }
-
-    /// Whether the processor has kernels that take the matrix as it is stored.
-    pub(crate) fn has_kernels(&self) -> bool {
-        matches!(self.encoding, Encoding::Float(_) | Encoding::Affine(_))
-    }
-
-    /// Some rows as a matrix of f32 in memory of its own: what the processor computes with where it has no kernels for the
-    /// encoding. [`DeviceKind::resident_permille`](crate::DeviceKind::resident_permille) counts it.
-    ///
-    /// # Errors
-    /// [`Error::WeightMemory`] if there is no memory for it.
-    pub(crate) fn decoded(&self, rows: Range<usize>) -> Result<StoredMatrix, Error> {
-        /// Weights that are decoded at once, in rows: they fit a core's cache.
-        const AT_ONCE: usize = 64 << 10;
-        let shape = vec![rows.len() as u64, self.columns as u64];
-        let bytes = Dtype::F32.tensor_bytes(&shape).unwrap_or(u64::MAX);
-        let refused = |source| Error::WeightMemory { bytes, source };
-        let no_room = |_| refused(std::io::ErrorKind::OutOfMemory.into());
-        let mut memory =
-            Memory::zeroed(usize::try_from(bytes).map_err(no_room)?).map_err(refused)?;
-        let step = (AT_ONCE / self.columns.max(1)).max(1);
-        let pieces = memory.chunks_mut((step * self.columns * size_of::<f32>()).max(1));
-        for (piece, start) in pieces.zip(rows.clone().step_by(step)) {
-            let weights = self.decode(start..rows.end.min(start + step));
-            let (out, _) = piece.as_chunks_mut();
-            out.iter_mut().zip(weights).for_each(|(out, weight)| *out = weight.to_le_bytes());
-        }
-        let part = MappedTensor::from_memory(memory, Dtype::F32, shape).map_err(refused)?;
-        let encoding = Encoding::Float(cake_checkpoint::FloatType::F32);
-        let parts = vec![part];
-        Ok(StoredMatrix { rows: rows.len(), columns: self.columns, encoding, parts })
     }
 
     /// Some rows turned into columns, `[columns, rows]`, in memory of its own: the same numbers where they are stored as
@@ -161,17 +129,25 @@ impl StoredMatrix {
     /// processor.
     pub(crate) fn decode(&self, rows: Range<usize>) -> Vec<f32> {
         let mut out = vec![0.0; rows.len() * self.columns];
-        let of_rows = |part: &MappedTensor| match part.shape() {
+        Decode::decode(self, rows, &mut out);
+        out
+    }
+
+    /// What codecs are given for some rows: of each part the type and the bytes.
+    fn parts_of(&self, rows: Range<usize>) -> Vec<(Dtype, &[u8])> {
+        let bytes = |part| &MappedTensor::bytes(part)[self.of_rows(part, rows.clone())];
+        self.parts.iter().map(|part| (part.dtype(), bytes(part))).collect()
+    }
+
+    /// Where some rows lie in a part.
+    fn of_rows(&self, part: &MappedTensor, rows: Range<usize>) -> Range<usize> {
+        match part.shape() {
             [all, _] if *all == self.rows as u64 => {
                 let row = part.bytes().len() / self.rows.max(1);
                 row * rows.start..row * rows.end
             }
             _ => 0..part.bytes().len(), // One for all rows.
-        };
-        let stored = |part| (MappedTensor::dtype(part), &MappedTensor::bytes(part)[of_rows(part)]);
-        let parts: Vec<_> = self.parts.iter().map(stored).collect();
-        self.encoding.decode_rows(&parts, &mut out);
-        out
+        }
     }
 
     /// Some rows, as kernels take them.
@@ -200,16 +176,33 @@ impl StoredMatrix {
                 };
                 Weight::Affine(matrix.rows(rows))
             }
-            (Encoding::Ggml(_) | Encoding::Apr(_), _) => {
-                unreachable!("no kernel takes them: they are decoded before")
+            (Encoding::Float(_) | Encoding::Affine(_), _) => {
+                unreachable!("checked when the matrix was made: it has the parts of its encoding")
             }
-            _ => unreachable!("checked when the matrix was made: it has the parts of its encoding"),
+            _ => Weight::Coded(Coded {
+                matrix: self,
+                first: rows.start,
+                outputs: rows.len(),
+                inputs: self.columns,
+                bytes: &self.parts[0].bytes()[self.of_rows(&self.parts[0], rows)],
+                group: self.encoding.unpacked_group(),
+            }),
         }
     }
 
     /// Some rows as they are stored, codes without their scales and biases.
     pub(crate) fn stored(&self, rows: Range<usize>) -> &[u8] {
         self.weight(rows).bytes()
+    }
+}
+
+impl Decode for StoredMatrix {
+    fn decode(&self, rows: Range<usize>, out: &mut [f32]) {
+        self.encoding.decode_rows(&self.parts_of(rows), out);
+    }
+
+    fn unpack(&self, rows: Range<usize>, out: Unpacked<'_>) {
+        self.encoding.unpack_rows(&self.parts_of(rows), out);
     }
 }
 

@@ -112,20 +112,17 @@ impl DeviceKind {
     }
 
     /// Resident bytes for each thousand stored bytes of matrices in this encoding: mapped weights cost their own bytes, and
-    /// what is not computed with as it is stored has a copy in f32 beside it: everything in candle's operations, and on the
-    /// processor what it has no kernels for.
+    /// candle's operations have a copy in f32 beside everything.
     pub fn resident_permille(self, encoding: Encoding) -> u32 {
-        let (copy, has_kernels) = match encoding {
-            Encoding::Float(float) => (4000 / float.bytes(), true),
-            Encoding::Affine(format) => (32_000 / format.bits(), true), // Of the codes.
-            Encoding::Ggml(kind) => ((4000 * kind.block()).div_ceil(kind.block_bytes()), false),
-            Encoding::Apr(AprType::Q8) => (4000, false), // Of the codes.
-            Encoding::Apr(AprType::Q4) => {
-                ((4000 * AprType::BLOCK).div_ceil(AprType::BLOCK_BYTES), false)
-            }
+        let copy = match encoding {
+            Encoding::Float(float) => 4000 / float.bytes(),
+            Encoding::Affine(format) => 32_000 / format.bits(), // Of the codes.
+            Encoding::Ggml(kind) => (4000 * kind.block()).div_ceil(kind.block_bytes()),
+            Encoding::Apr(AprType::Q8) => 4000, // Of the codes.
+            Encoding::Apr(AprType::Q4) => (4000 * AprType::BLOCK).div_ceil(AprType::BLOCK_BYTES),
         };
         match self {
-            DeviceKind::Cpu if has_kernels => 1000,
+            DeviceKind::Cpu => 1000,
             _ => 1000 + copy as u32, // No more than 8000.
         }
     }

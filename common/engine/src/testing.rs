@@ -3,6 +3,7 @@
 use std::mem::MaybeUninit;
 
 use crate::device::cpu::gemm::product::Gemm;
+use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::Weight;
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::run_all;
@@ -48,13 +49,11 @@ pub(crate) fn product(
     bias: Option<&[f32]>,
     x: &[f32],
 ) -> Vec<f32> {
-    let outputs = match weight {
-        Weight::Float(matrix) => matrix.outputs(),
-        Weight::Affine(matrix) => matrix.outputs(),
-    };
-    let mut y = vec![MaybeUninit::new(f32::NAN); x.len() / weight.inputs() * outputs];
+    let outputs = weight.outputs();
+    let rows = x.len() / weight.inputs();
+    let mut y = vec![MaybeUninit::new(f32::NAN); rows * outputs];
     let x = kernel.prepare(tier, &weight, x);
-    run_all(&[kernel.tasks(tier, weight, bias, &x, &mut y)]);
+    run_all(&[kernel.tasks(tier, weight, bias, &x, Target::new(&mut y, rows, outputs))]);
     // SAFETY: all of them were set, if not by the kernel.
     y.into_iter().map(|value| unsafe { value.assume_init() }).collect()
 }

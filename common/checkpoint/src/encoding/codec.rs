@@ -28,6 +28,33 @@ pub trait Codec: Sync {
     /// # Panics
     /// If the lengths do not belong together.
     fn decode_rows(&self, encoding: Encoding, parts: &[(Dtype, &[u8])], out: &mut [f32]);
+
+    /// How many weights of [`Codec::unpack_rows`] share a scale and a bias, 16 or 32; `None` where weights are no codes of a
+    /// byte.
+    fn unpacked_group(&self, encoding: Encoding) -> Option<usize> {
+        let _ = encoding;
+        None
+    }
+
+    /// The weights of whole rows as codes of a byte, each the sum of its bias and of its code times its scale; they are those
+    /// of [`Codec::decode_rows`] but for the rounding of a product and a sum. Kernels that multiply bytes take them so.
+    ///
+    /// # Panics
+    /// If there is no [`Codec::unpacked_group`], or the lengths do not belong together.
+    fn unpack_rows(&self, encoding: Encoding, parts: &[(Dtype, &[u8])], out: Unpacked<'_>) {
+        let _ = (parts, out);
+        panic!("weights in {encoding} are no codes of a byte");
+    }
+}
+
+/// Where the weights of some rows go as codes of a byte.
+pub struct Unpacked<'a> {
+    /// A code per weight.
+    pub codes: &'a mut [u8],
+    /// A scale per group.
+    pub scales: &'a mut [f32],
+    /// A bias per group.
+    pub biases: &'a mut [f32],
 }
 
 /// The tensors of one module of a checkpoint.

@@ -2,7 +2,7 @@
 
 use super::affine::AffineCodec;
 use super::apr::AprCodec;
-use super::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors};
+use super::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors, Unpacked};
 use super::float::FloatCodec;
 use super::ggml::GgmlCodec;
 use super::part::PartSpec;
@@ -44,5 +44,18 @@ impl Encoding {
     /// If the lengths do not belong together.
     pub fn decode_rows(self, parts: &[(Dtype, &[u8])], out: &mut [f32]) {
         self.codec().decode_rows(self, parts, out);
+    }
+
+    /// As [`Codec::unpacked_group`].
+    pub fn unpacked_group(self) -> Option<usize> {
+        self.codec().unpacked_group(self)
+    }
+
+    /// As [`Codec::unpack_rows`].
+    ///
+    /// # Panics
+    /// As there.
+    pub fn unpack_rows(self, parts: &[(Dtype, &[u8])], out: Unpacked<'_>) {
+        self.codec().unpack_rows(self, parts, out);
     }
 }

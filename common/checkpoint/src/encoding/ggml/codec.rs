@@ -2,8 +2,9 @@
 
 use super::decode::decode;
 use super::kind::GgmlType;
+use super::unpack;
 use crate::dtype::Dtype;
-use crate::encoding::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors};
+use crate::encoding::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors, Unpacked};
 use crate::encoding::part::{Part, PartSpec};
 use crate::encoding::tag::Encoding;
 
@@ -35,5 +36,17 @@ impl Codec for GgmlCodec {
             panic!("a matrix of blocks has one part");
         };
         decode(kind, bytes, out);
+    }
+
+    fn unpacked_group(&self, encoding: Encoding) -> Option<usize> {
+        let Encoding::Ggml(kind) = encoding else { return None };
+        Some(unpack::group(kind))
+    }
+
+    fn unpack_rows(&self, encoding: Encoding, parts: &[(Dtype, &[u8])], out: Unpacked<'_>) {
+        let (Encoding::Ggml(kind), &[(_, bytes)]) = (encoding, parts) else {
+            panic!("a matrix of blocks has one part");
+        };
+        unpack::unpack(kind, bytes, out);
     }
 }

@@ -31,7 +31,7 @@ fn each<const BYTES: usize, const WEIGHTS: usize>(
 }
 
 /// The f16 at the byte `at` of a block.
-fn scale(block: &[u8], at: usize) -> f32 {
+pub(super) fn scale(block: &[u8], at: usize) -> f32 {
     f16(u16::from_le_bytes([block[at], block[at + 1]]))
 }
 
@@ -71,7 +71,7 @@ fn q4_k(block: &[u8; 144], out: &mut [f32; 256]) {
 
 /// The 6 bits of scale and of minimum of a group of Q4_K: the first four groups have theirs in the low bits of bytes 0 to 7,
 /// the others the halves of bytes 8 to 11, and above them the top bits of bytes 0 to 7.
-fn scale_and_min(params: &[u8], group: usize) -> (u8, u8) {
+pub(super) fn scale_and_min(params: &[u8], group: usize) -> (u8, u8) {
     if group < 4 {
         return (params[group] & 63, params[group + 4] & 63);
     }

@@ -12,6 +12,7 @@ mod encode_tests;
 mod kind;
 pub mod q4_0;
 pub mod q8_0;
+mod unpack;
 
 pub(super) use codec::GgmlCodec;
 pub use encode::BLOCK;

@@ -1,7 +1,6 @@
 //! The processor as a device: our kernels, on weights as they are stored, on threads of their own.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use cake_checkpoint::{Activation, ClampedGate, NormKind};
 
@@ -94,12 +93,7 @@ impl Device for Cpu {
     }
 
     fn weight(&self, linear: StoredLinear) -> Result<Linear, Error> {
-        if linear.matrix.has_kernels() {
-            return Ok(Linear::new(self.tier, linear));
-        }
-        let matrix = Arc::new(linear.matrix.decoded(linear.rows.clone())?);
-        let rows = 0..matrix.rows();
-        Ok(Linear::new(self.tier, StoredLinear { matrix, rows, ..linear }))
+        Ok(Linear::new(self.tier, linear))
     }
 
     fn precede(&self, weight: &mut Linear, later: &[&Linear]) {

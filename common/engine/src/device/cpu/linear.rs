@@ -3,9 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::buffer::{Uninit, UninitVec};
+use super::buffer::UninitVec;
 use super::gemm::case::RowClass;
 use super::gemm::product::{Form, Gemm, Prepared};
+use super::gemm::target::Target;
 use super::gemm::weight::Weight;
 use super::isa::tier::Tier;
 use super::pool::{self, Tasks};
@@ -87,7 +88,8 @@ impl Linear {
                     .zip(these)
                     .map(|(layer, result)| {
                         let y = run.start * layer.outputs()..run.end * layer.outputs();
-                        layer.tasks(prompt, &ready, &mut result.uninit()[y])
+                        let y = &mut result.uninit()[y];
+                        layer.tasks(prompt, &ready, Target::new(y, run.len(), layer.outputs()))
                     })
                     .collect();
                 pool::expect(&upcoming);
@@ -115,7 +117,7 @@ impl Linear {
     }
 
     /// The product with rows of one class.
-    fn tasks<'a>(&'a self, prompt: bool, x: &'a Prepared<'a>, y: &'a mut Uninit) -> Tasks<'a> {
+    fn tasks<'a>(&'a self, prompt: bool, x: &'a Prepared<'a>, y: Target<'a>) -> Tasks<'a> {
         self.gemm(prompt).tasks(self.tier, self.weight(), self.bias.as_deref(), x, y)
     }
 

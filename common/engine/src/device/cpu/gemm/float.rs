@@ -3,7 +3,6 @@
 
 use std::ops::Range;
 
-use crate::device::cpu::buffer::Uninit;
 use crate::device::cpu::element::{Bf16, Element, F16, F32, FloatType};
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
@@ -52,7 +51,7 @@ unsafe impl Gemm for Float {
         weight: Weight<'a>,
         bias: Option<&'a [f32]>,
         x: &'a Prepared<'a>,
-        y: &'a mut Uninit,
+        y: Target<'a>,
     ) -> Tasks<'a> {
         let weight = weight.float();
         let (rows, outputs, parallel) = weight.check(x.values(), bias);
@@ -60,7 +59,7 @@ unsafe impl Gemm for Float {
             FloatType::Bf16 => x.made::<Vec<f32>>(Form::EvensFirst),
             FloatType::F32 | FloatType::F16 => x.values(),
         };
-        let target = Target::new(y, rows, outputs);
+        let target = y;
         let task_outputs = task_outputs(&weight, outputs, rows);
         let run = move |task: usize| {
             let start = task * task_outputs;

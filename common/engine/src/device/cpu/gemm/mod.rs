@@ -7,6 +7,7 @@ pub(crate) mod affine;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx;
 pub(crate) mod case;
+pub(crate) mod coded;
 pub(crate) mod float;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod panel;

@@ -11,7 +11,6 @@
 
 use std::arch::x86_64::*;
 use std::cell::RefCell;
-use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use crate::device::cpu::buffer::Uninit;
@@ -70,17 +69,17 @@ unsafe impl Gemm for Pairs {
         weight: Weight<'a>,
         bias: Option<&'a [f32]>,
         x: &'a Prepared<'a>,
-        y: &'a mut Uninit,
+        y: Target<'a>,
     ) -> Tasks<'a> {
         let (proof, precision) = (proof(tier), self.precision);
         let (rows, outputs, parallel) = weight.check(x.values(), bias);
         let x = x.made::<Activations>(self.form(weight.encoding()));
         let weight = weight.float();
-        y.fill(MaybeUninit::new(0.0)); // Every panel adds to it.
+        // SAFETY: no task has a part of it yet.
+        unsafe { y.zero() }; // Every panel adds to it.
         let panels = outputs.div_ceil(OUTPUTS);
         let parts = row_parts(rows, panels);
         let part_rows = rows.div_ceil(parts).next_multiple_of(ROWS);
-        let target = Target::new(y, rows, outputs);
         let run = move |task: usize| {
             let (panel, part) = (task % panels, task / panels);
             let first = panel * OUTPUTS;
@@ -90,7 +89,7 @@ unsafe impl Gemm for Pairs {
                 x,
                 outputs: first..(first + OUTPUTS).min(outputs),
                 rows: (part * part_rows).min(rows)..((part + 1) * part_rows).min(rows),
-                target,
+                target: y,
             };
             PANEL.with_borrow_mut(|panel| {
                 let _: Avx512Bf16 = proof;

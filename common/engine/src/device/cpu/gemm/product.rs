@@ -2,8 +2,8 @@
 
 use std::any::Any;
 
+use super::target::Target;
 use super::weight::{Bits, Encoding, Weight};
-use crate::device::cpu::buffer::Uninit;
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::Tasks;
 
@@ -32,7 +32,7 @@ pub(crate) unsafe trait Gemm: Sync {
         weight: Weight<'a>,
         bias: Option<&'a [f32]>,
         x: &'a Prepared<'a>,
-        y: &'a mut Uninit,
+        y: Target<'a>,
     ) -> Tasks<'a>;
 
     /// Upper bounds of the bytes that a product with `rows` rows of `inputs` activations holds beside its arguments

@@ -12,6 +12,10 @@
 //! | `affine-vnni` | AVX512-VNNI | affine | any | fast | codes of 16 bits as bytes | common |
 //! | `affine-words` | any | affine | any | fast | codes of 16 bits | common |
 //! | `affine-dequantized` | any | affine | any | exact | f32 | common |
+//! | `unpacked-tiles` | AMX | others, as codes with a scale per 32 | any | fast | codes of 16 bits as bytes, as tiles from four rows on | common |
+//! | `unpacked-vnni` | AVX512-VNNI, AMX | others, as codes | any | fast | codes of 16 bits as bytes | common |
+//! | `unpacked-words` | any | others, as codes | any | fast | codes of 16 bits | common |
+//! | `decoded` | any | others | any | any | f32 | common |
 //! | `float` | any | f32, f16, bf16 | any | any | f32 | common |
 //!
 //! How many rows travel together chooses nothing here: it may change the loops inside of a kernel, not one bit.
@@ -22,6 +26,7 @@ use super::affine::{tiles, vnni};
 #[cfg(target_arch = "x86_64")]
 use super::amx::float::{few::NarrowTiles, prompt::PromptTiles};
 use super::case::{Case, RowClass};
+use super::coded::{Decoded, Unpacked};
 use super::float;
 #[cfg(target_arch = "x86_64")]
 use super::panel;
@@ -130,6 +135,34 @@ pub(crate) static GEMMS: &[Entry] = &[
         bits: BitClass::Common,
         kernel: Some(&exact::Dequantized),
     },
+    Entry {
+        name: "unpacked-tiles",
+        takes: |case| {
+            case.isa == Isa::Amx && is_fast(case) && unpacked(case).is_some_and(|group| group >= 32)
+        },
+        bits: BitClass::Common,
+        kernel: x86!(Unpacked(tiles::ByteTiles)),
+    },
+    Entry {
+        name: "unpacked-vnni",
+        takes: |case| {
+            (case.isa == Isa::Amx || has_vnni(case)) && is_fast(case) && unpacked(case).is_some()
+        },
+        bits: BitClass::Common,
+        kernel: x86!(Unpacked(vnni::Vnni)),
+    },
+    Entry {
+        name: "unpacked-words",
+        takes: |case| is_fast(case) && unpacked(case).is_some(),
+        bits: BitClass::Common,
+        kernel: Some(&Unpacked(plain::Words)),
+    },
+    Entry {
+        name: "decoded",
+        takes: |case| matches!(case.encoding, Encoding::Coded { .. }),
+        bits: BitClass::Common,
+        kernel: Some(&Decoded),
+    },
     Entry { name: "float", takes: is_float, bits: BitClass::Common, kernel: Some(&float::Float) },
 ];
 
@@ -160,6 +193,14 @@ fn is_affine(case: &Case) -> bool {
     matches!(case.encoding, Encoding::Affine { .. })
 }
 
+/// Weights that share a scale and a bias where they are unpacked.
+fn unpacked(case: &Case) -> Option<usize> {
+    match case.encoding {
+        Encoding::Coded { group } => group,
+        _ => None,
+    }
+}
+
 fn has_pairs(case: &Case) -> bool {
     matches!(case.isa, Isa::Avx512 { bf16: true, .. })
 }
@@ -171,7 +212,7 @@ fn has_vnni(case: &Case) -> bool {
 /// The entry that computes such products.
 pub(crate) fn entry(case: &Case) -> &'static Entry {
     let found = GEMMS.iter().find(|entry| (entry.takes)(case));
-    found.expect("the last two entries take whatever is affine and whatever is not")
+    found.expect("the last entries take whatever is affine, whatever is a number, and all else")
 }
 
 /// The kernel of this processor for such products.
@@ -240,7 +281,15 @@ mod tests {
             assert_eq!(names(isa, bf16, fast), ["float"; 4]);
             assert_eq!(names(isa, affine, fast), ["affine-words"; 4]);
         }
+        let [long, short, none] = [Some(32), Some(16), None].map(|group| Encoding::Coded { group });
+        assert_eq!(names(Isa::Amx, long, fast), ["unpacked-tiles"; 4]);
+        assert_eq!(names(Isa::Amx, short, fast), ["unpacked-vnni"; 4]);
+        assert_eq!(names(avx512(true, true), long, fast), ["unpacked-vnni"; 4]);
+        assert_eq!(names(avx512(true, false), short, fast), ["unpacked-words"; 4]);
+        assert_eq!(names(Isa::Neon, long, fast), ["unpacked-words"; 4]);
+        assert_eq!(names(Isa::Amx, none, fast), ["decoded"; 4]);
         for isa in [Isa::Amx, avx512(true, true), Isa::Neon] {
+            assert_eq!(names(isa, long, exact), ["decoded"; 4]);
             assert_eq!(names(isa, bf16, exact), ["float"; 4]);
             assert_eq!(names(isa, affine, exact), ["affine-dequantized"; 4]);
             for float in [FloatType::F32, FloatType::F16] {

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use cake_checkpoint::Unpacked;
+
 use crate::device::cpu::element::FloatType;
 use crate::device::cpu::pool::PARALLEL_WORK;
 
@@ -41,9 +43,11 @@ impl Matrix<'_> {
 
 /// Codes that the widest group has; groups of every size divide it.
 pub(crate) const MAX_GROUP: usize = 128;
-/// Codes that the narrowest group has.
+/// Codes that the narrowest stored group has.
 #[cfg(target_arch = "x86_64")]
 pub(crate) const MIN_GROUP: usize = 32;
+/// Codes that the narrowest group has of what is unpacked.
+pub(crate) const SHORT_GROUP: usize = 16;
 
 /// Width of a code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,7 +81,7 @@ pub(crate) struct AffineMatrix<'a> {
     pub(crate) params: FloatType,
     /// The width of a code.
     pub(crate) bits: Bits,
-    /// Inputs that share a scale and a bias: 32, 64 or 128.
+    /// Inputs that share a scale and a bias: 32, 64 or 128; 16, of 8 bits each, only where they were unpacked.
     pub(crate) group: usize,
     /// Inputs per output: whole groups, at least one.
     pub(crate) inputs: usize,
@@ -123,7 +127,10 @@ impl<'a> AffineMatrix<'a> {
     /// element per output.
     pub(crate) fn check(&self, x: &[f32], bias: Option<&[f32]>) -> (usize, usize, bool) {
         assert!(self.inputs > 0 && self.inputs.is_multiple_of(self.group), "whole groups");
-        assert!(matches!(self.group, 32 | 64 | MAX_GROUP), "a group that kernels know");
+        assert!(
+            matches!(self.group, SHORT_GROUP | 32 | 64 | MAX_GROUP),
+            "a group that kernels know"
+        );
         let (rows, outputs) = (x.len() / self.inputs, self.outputs());
         assert_eq!(self.codes.len(), outputs * self.row_bytes(), "whole outputs");
         assert_eq!(self.scales.len(), outputs * self.param_bytes(), "a scale a group");
@@ -134,6 +141,62 @@ impl<'a> AffineMatrix<'a> {
     }
 }
 
+/// A matrix in an encoding that no kernel reads as it lies.
+pub(crate) trait Decode: Sync {
+    /// Fills `out` with the weights of some rows.
+    fn decode(&self, rows: Range<usize>, out: &mut [f32]);
+
+    /// Fills `out` with the same as codes of a byte.
+    ///
+    /// # Panics
+    /// If they are none.
+    fn unpack(&self, rows: Range<usize>, out: Unpacked<'_>);
+}
+
+/// Rows of such a matrix: `[outputs, inputs]`.
+#[derive(Clone, Copy)]
+pub(crate) struct Coded<'a> {
+    /// The matrix,
+    pub(crate) matrix: &'a dyn Decode,
+    /// and which of its rows is the first output.
+    pub(crate) first: usize,
+    /// Number of outputs.
+    pub(crate) outputs: usize,
+    /// Inputs per output.
+    pub(crate) inputs: usize,
+    /// The bytes that all outputs are read from, but for scales.
+    pub(crate) bytes: &'a [u8],
+    /// Weights that share a scale and a bias where they are unpacked; `None` where they can only be decoded.
+    pub(crate) group: Option<usize>,
+}
+
+impl Coded<'_> {
+    /// Fills `out` with the weights of some outputs.
+    pub(crate) fn decode(&self, outputs: Range<usize>, out: &mut [f32]) {
+        self.matrix.decode(self.rows(outputs), out);
+    }
+
+    /// Fills `out` with the same as codes of a byte.
+    ///
+    /// # Panics
+    /// If they have no `group`.
+    pub(crate) fn unpack(&self, outputs: Range<usize>, out: Unpacked<'_>) {
+        self.matrix.unpack(self.rows(outputs), out);
+    }
+
+    fn rows(&self, outputs: Range<usize>) -> Range<usize> {
+        self.first + outputs.start..self.first + outputs.end
+    }
+
+    /// As [`Matrix::check`].
+    fn check(&self, x: &[f32], bias: Option<&[f32]>) -> (usize, usize, bool) {
+        let rows = x.len() / self.inputs;
+        assert_eq!(x.len(), rows * self.inputs, "whole rows");
+        assert!(bias.is_none_or(|bias| bias.len() == self.outputs), "a bias each");
+        (rows, self.outputs, x.len() * self.outputs >= PARALLEL_WORK)
+    }
+}
+
 /// How a matrix is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Encoding {
@@ -141,6 +204,8 @@ pub(crate) enum Encoding {
     Float(FloatType),
     /// As codes, `group` of which share a scale and a bias.
     Affine { bits: Bits, group: usize },
+    /// As something else, which may be unpacked to codes of 8 bits, `group` of which share a scale and a bias.
+    Coded { group: Option<usize> },
 }
 
 impl Encoding {
@@ -151,7 +216,8 @@ impl Encoding {
     pub(crate) fn affine(self) -> (Bits, usize) {
         match self {
             Encoding::Affine { bits, group } => (bits, group),
-            Encoding::Float(_) => unreachable!("the table gives numbers to other kernels"),
+            Encoding::Coded { group: Some(group) } => (Bits::Eight, group),
+            _ => unreachable!("the table gives numbers to other kernels"),
         }
     }
 }
@@ -163,6 +229,8 @@ pub(crate) enum Weight<'a> {
     Float(Matrix<'a>),
     /// Codes with scales and biases.
     Affine(AffineMatrix<'a>),
+    /// Something else.
+    Coded(Coded<'a>),
 }
 
 impl<'a> Weight<'a> {
@@ -171,6 +239,7 @@ impl<'a> Weight<'a> {
         match self {
             Weight::Float(matrix) => Encoding::Float(matrix.float),
             Weight::Affine(matrix) => Encoding::Affine { bits: matrix.bits, group: matrix.group },
+            Weight::Coded(matrix) => Encoding::Coded { group: matrix.group },
         }
     }
 
@@ -179,6 +248,7 @@ impl<'a> Weight<'a> {
         match self {
             Weight::Float(matrix) => matrix.inputs,
             Weight::Affine(matrix) => matrix.inputs,
+            Weight::Coded(matrix) => matrix.inputs,
         }
     }
 
@@ -187,6 +257,17 @@ impl<'a> Weight<'a> {
         match self {
             Weight::Float(matrix) => matrix.bytes,
             Weight::Affine(matrix) => matrix.codes,
+            Weight::Coded(matrix) => matrix.bytes,
+        }
+    }
+
+    /// Number of outputs.
+    #[cfg(test)]
+    pub(crate) fn outputs(&self) -> usize {
+        match self {
+            Weight::Float(matrix) => matrix.outputs(),
+            Weight::Affine(matrix) => matrix.outputs(),
+            Weight::Coded(matrix) => matrix.outputs,
         }
     }
 
@@ -195,6 +276,7 @@ impl<'a> Weight<'a> {
         match self {
             Weight::Float(matrix) => matrix.check(x, bias),
             Weight::Affine(matrix) => matrix.check(x, bias),
+            Weight::Coded(matrix) => matrix.check(x, bias),
         }
     }
 
@@ -205,18 +287,35 @@ impl<'a> Weight<'a> {
     pub(crate) fn float(self) -> Matrix<'a> {
         match self {
             Weight::Float(matrix) => matrix,
-            Weight::Affine(_) => unreachable!("the table gives packed matrices to other kernels"),
+            _ => unreachable!("the table gives packed matrices to other kernels"),
         }
     }
 
-    /// The matrix of a kernel for packed ones.
+    /// The matrix of a kernel for packed ones; of what is unpacked to such, one without outputs, which says how activations
+    /// are prepared.
     ///
     /// # Panics
     /// If it is not packed.
     pub(crate) fn affine(self) -> AffineMatrix<'a> {
         match self {
             Weight::Affine(matrix) => matrix,
-            Weight::Float(_) => unreachable!("the table gives numbers to other kernels"),
+            Weight::Coded(Coded { inputs, group: Some(group), .. }) => {
+                let (params, bits) = (FloatType::F32, Bits::Eight);
+                let (codes, scales, biases) = (&[], &[], &[]);
+                AffineMatrix { codes, scales, biases, params, bits, group, inputs }
+            }
+            _ => unreachable!("the table gives numbers to other kernels"),
+        }
+    }
+
+    /// The matrix of a kernel for what no other reads.
+    ///
+    /// # Panics
+    /// If another one does.
+    pub(crate) fn coded(self) -> Coded<'a> {
+        match self {
+            Weight::Coded(matrix) => matrix,
+            _ => unreachable!("the table gives what kernels read to these"),
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::device::cpu::buffer::UninitVec;
 use crate::device::cpu::element::FloatType;
 use crate::device::cpu::gemm::case::RowClass;
 use crate::device::cpu::gemm::table::choose;
+use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::{Matrix, Weight};
 use crate::device::cpu::isa::prefetch::CACHE_LINE;
 use crate::device::cpu::isa::tier::Tier;
@@ -151,7 +152,8 @@ fn read_part(tensor: &MappedTensor, index: usize, parts: usize) -> usize {
     let row = vec![0.01; columns];
     let row = kernel.prepare(tier, &weight, &row);
     let mut product = UninitVec::<f32>::new(matrix.outputs());
-    run_all(&[kernel.tasks(tier, weight, None, &row, product.uninit())]);
+    let target = Target::new(product.uninit(), 1, matrix.outputs());
+    run_all(&[kernel.tasks(tier, weight, None, &row, target)]);
     black_box(&mut product);
     bytes.len()
 }

@@ -31,6 +31,11 @@ impl<'a> Tasks<'a> {
     ) -> Tasks<'a> {
         Tasks { count, cost, parallel, run: Box::new(run) }
     }
+
+    /// Runs all of them, one after the other, on this thread: for whoever is a task already.
+    pub(crate) fn run_here(&self) {
+        (0..self.count).for_each(&self.run);
+    }
 }
 
 /// Runs all tasks of `all`, as if they were one after the other, on the threads of the current pool: in as

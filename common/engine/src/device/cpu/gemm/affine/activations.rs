@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 
 use super::call::Call;
 use crate::device::cpu::buffer::{Uninit, UninitVec};
-use crate::device::cpu::gemm::weight::{Bits, MAX_GROUP};
+use crate::device::cpu::gemm::weight::{Bits, MAX_GROUP, SHORT_GROUP};
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::for_each_mut;
@@ -184,6 +184,7 @@ impl Kernel for &mut Row<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         match self.group {
+            SHORT_GROUP => self.quantize::<S, SHORT_GROUP>(simd),
             32 => self.quantize::<S, 32>(simd),
             64 => self.quantize::<S, 64>(simd),
             _ => self.quantize::<S, MAX_GROUP>(simd),

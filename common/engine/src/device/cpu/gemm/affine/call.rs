@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use crate::device::cpu::buffer::Uninit;
 use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::{AffineMatrix, Weight};
 use crate::device::cpu::pool::{Tasks, current_threads};
@@ -29,8 +28,8 @@ impl<'a> Call<'a> {
     /// # Panics
     /// As [`Weight::affine`], and as [`AffineMatrix::check`].
     pub(crate) fn new(weight: Weight<'a>, bias: Option<&'a [f32]>, x: &'a [f32]) -> Call<'a> {
-        let weight = weight.affine();
         let (_, _, parallel) = weight.check(x, bias);
+        let weight = weight.affine();
         Call { weight, bias, x, parallel }
     }
 
@@ -43,14 +42,13 @@ impl<'a> Call<'a> {
     pub(crate) fn by_outputs(
         &self,
         block: usize,
-        y: &'a mut Uninit,
+        y: Target<'a>,
         task: impl Fn(Range<usize>, Target<'a>) + Sync + 'a,
     ) -> Tasks<'a> {
         let outputs = self.weight.outputs();
-        let target = Target::new(y, self.rows(), outputs);
         let run = move |index: usize| {
             let start = index * block;
-            task(start..(start + block).min(outputs), target);
+            task(start..(start + block).min(outputs), y);
         };
         self.tasks(outputs.div_ceil(block), run)
     }

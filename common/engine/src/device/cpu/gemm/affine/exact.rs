@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use super::call::Call;
-use crate::device::cpu::buffer::Uninit;
 use crate::device::cpu::element::{Element, F32, FloatType};
 use crate::device::cpu::gemm::float::{Product, STRIP};
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
@@ -32,7 +31,7 @@ unsafe impl Gemm for Dequantized {
         weight: Weight<'a>,
         bias: Option<&'a [f32]>,
         x: &'a Prepared<'a>,
-        y: &'a mut Uninit,
+        y: Target<'a>,
     ) -> Tasks<'a> {
         let call = Call::new(weight, bias, x.values());
         let task = move |outputs, target| tier.run(Task { call, outputs, target });

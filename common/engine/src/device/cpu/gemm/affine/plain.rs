@@ -5,16 +5,16 @@
 //! With few rows codes are widened as they are multiplied; with many they are widened first and all
 //! rows pass over them.
 
-use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::activations::{Activations, Layout, row_bytes};
 use super::call::Call;
-use crate::device::cpu::buffer::Uninit;
 use crate::device::cpu::element::FloatType;
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
-use crate::device::cpu::gemm::weight::{AffineMatrix, Bits, Encoding, MAX_GROUP, Weight};
+use crate::device::cpu::gemm::weight::{
+    AffineMatrix, Bits, Encoding, MAX_GROUP, SHORT_GROUP, Weight,
+};
 use crate::device::cpu::isa::prefetch::{AHEAD, CACHE_LINE};
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 use crate::device::cpu::isa::tier::Tier;
@@ -29,15 +29,17 @@ pub(super) fn matmul<'a>(
     tier: Tier,
     call: Call<'a>,
     x: &'a Activations,
-    y: &'a mut Uninit,
+    y: Target<'a>,
 ) -> Tasks<'a> {
-    y.fill(MaybeUninit::new(0.0)); // Many rows add to it.
+    // SAFETY: no task has a part of it yet.
+    unsafe { y.zero() }; // Many rows add to it.
     call.by_outputs(call.share(LANES), y, move |outputs, target| {
         tier.run(Task { call, x, outputs, target });
     })
 }
 
 /// The product of whole numbers, with the instructions of any tier.
+#[derive(Clone, Copy)]
 pub(crate) struct Words;
 
 // SAFETY: `matmul` sets the result to zero before any task adds to it.
@@ -58,7 +60,7 @@ unsafe impl Gemm for Words {
         weight: Weight<'a>,
         bias: Option<&'a [f32]>,
         x: &'a Prepared<'a>,
-        y: &'a mut Uninit,
+        y: Target<'a>,
     ) -> Tasks<'a> {
         let call = Call::new(weight, bias, x.values());
         matmul(tier, call, x.made(self.form(weight.encoding())), y)
@@ -84,6 +86,7 @@ impl Kernel for Task<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         match (self.call.weight.group, self.call.weight.bits) {
+            (SHORT_GROUP, Bits::Eight) => self.all::<S, SHORT_GROUP, 8>(simd),
             (32, Bits::Four) => self.all::<S, 32, 4>(simd),
             (32, Bits::Eight) => self.all::<S, 32, 8>(simd),
             (64, Bits::Four) => self.all::<S, 64, 4>(simd),

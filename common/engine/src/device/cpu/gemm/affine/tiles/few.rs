@@ -10,8 +10,8 @@ use super::super::activations::Activations;
 use super::super::call::Call;
 use super::super::vnni::task::{PARAM_GROUPS, Task, own_ahead};
 use super::shape::{STEP, Tile, widen};
-use crate::device::cpu::buffer::Uninit;
 use crate::device::cpu::element::FloatType;
+use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::{Bits, MAX_GROUP, MIN_GROUP};
 use crate::device::cpu::isa::prefetch::CACHE_LINE;
 use crate::device::cpu::isa::simd::LANES;
@@ -89,7 +89,7 @@ pub(crate) fn matmul<'a>(
     proof: Amx,
     call: Call<'a>,
     (x, packed): (&'a Activations, &'a FewPacked),
-    y: &'a mut Uninit,
+    y: Target<'a>,
 ) -> Tasks<'a> {
     let Call { weight, bias, .. } = call;
     let rows = call.rows();

@@ -12,9 +12,10 @@ use super::super::call::Call;
 use super::super::vnni::task::{PARAM_GROUPS, Params, Task};
 use super::block::{Block, Dots};
 use super::shape::{STEP, STRIP, Tile, widen};
-use crate::device::cpu::buffer::{Uninit, kept};
+use crate::device::cpu::buffer::kept;
 use crate::device::cpu::gemm::amx::ahead::Ahead;
 use crate::device::cpu::gemm::amx::finish::Finish;
+use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::{MAX_GROUP, MIN_GROUP};
 use crate::device::cpu::isa::simd::LANES;
 use crate::device::cpu::isa::x86::tiles::{TILE_ROWS, Tiles, transpose_into};
@@ -68,7 +69,7 @@ pub(super) fn matmul<'a>(
     proof: Amx,
     call: Call<'a>,
     (x, packed): (&'a Activations, &'a Packed),
-    y: &'a mut Uninit,
+    y: Target<'a>,
 ) -> Tasks<'a> {
     let Call { weight, bias, .. } = call;
     let rows = call.rows();

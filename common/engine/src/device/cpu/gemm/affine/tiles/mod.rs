@@ -16,14 +16,15 @@ use self::many::Packed;
 use super::activations::{Activations, Layout, row_bytes};
 use super::call::Call;
 use super::vnni::direct::{self, DIRECT_ROWS};
-use crate::device::cpu::buffer::Uninit;
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
+use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::{Encoding, Weight};
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::isa::x86::Amx;
 use crate::device::cpu::pool::Tasks;
 
 /// The product of whole numbers, by tile registers where there are rows enough.
+#[derive(Clone, Copy)]
 pub(crate) struct ByteTiles;
 
 /// Activations as one of the three kernels takes them, which the number of rows chooses.
@@ -65,7 +66,7 @@ unsafe impl Gemm for ByteTiles {
         weight: Weight<'a>,
         bias: Option<&'a [f32]>,
         x: &'a Prepared<'a>,
-        y: &'a mut Uninit,
+        y: Target<'a>,
     ) -> Tasks<'a> {
         let (proof, call) = (proof(tier), Call::new(weight, bias, x.values()));
         let Ready { activations, tiles } = x.made(self.form(weight.encoding()));

@@ -11,7 +11,7 @@ use std::ops::Range;
 use super::super::activations::Activations;
 use super::super::call::Call;
 use super::task::{CHUNK, PARAM_GROUPS, Params, Task, own_ahead, padded_rows};
-use crate::device::cpu::buffer::Uninit;
+use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::{Bits, MAX_GROUP};
 use crate::device::cpu::isa::prefetch::{AHEAD, CACHE_LINE, prefetch, prefetch_near};
 use crate::device::cpu::isa::simd::LANES;
@@ -33,7 +33,7 @@ pub(crate) fn matmul<'a>(
     proof: Avx512Vnni,
     call: Call<'a>,
     x: &'a Activations,
-    y: &'a mut Uninit,
+    y: Target<'a>,
 ) -> Tasks<'a> {
     let Call { weight, bias, .. } = call;
     call.by_outputs(call.share(LANES), y, move |outputs, target| {

@@ -10,14 +10,15 @@ pub(crate) mod task;
 use self::direct::DIRECT_ROWS;
 use super::activations::{Activations, Layout, row_bytes};
 use super::call::Call;
-use crate::device::cpu::buffer::Uninit;
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
+use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::{Encoding, Weight};
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::isa::x86::Avx512;
 use crate::device::cpu::pool::Tasks;
 
 /// The product of whole numbers, by instructions that multiply bytes.
+#[derive(Clone, Copy)]
 pub(crate) struct Vnni;
 
 // SAFETY: `direct` writes as many rows as it is given here, of outputs of which `by_outputs` gives the tasks all; `panel`
@@ -39,7 +40,7 @@ unsafe impl Gemm for Vnni {
         weight: Weight<'a>,
         bias: Option<&'a [f32]>,
         x: &'a Prepared<'a>,
-        y: &'a mut Uninit,
+        y: Target<'a>,
     ) -> Tasks<'a> {
         let proof = tier.avx512().and_then(Avx512::vnni);
         let proof = proof.expect("the table gives this kernel to processors that multiply bytes");

@@ -5,15 +5,13 @@
 
 use std::arch::x86_64::*;
 use std::cell::RefCell;
-use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::super::activations::{Activations, Planes};
 use super::super::call::Call;
 use super::task::{CHUNK, PARAM_GROUPS, Params, Task, padded_rows};
-use crate::device::cpu::buffer::Uninit;
 use crate::device::cpu::gemm::target::Target;
-use crate::device::cpu::gemm::weight::{Bits, MAX_GROUP};
+use crate::device::cpu::gemm::weight::{Bits, MAX_GROUP, SHORT_GROUP};
 use crate::device::cpu::isa::prefetch::prefetch;
 use crate::device::cpu::isa::simd::LANES;
 use crate::device::cpu::isa::x86::{Avx512Vnni, Line, transposed};
@@ -25,9 +23,10 @@ const VECTORS: usize = 4;
 const OUTPUTS: usize = VECTORS * LANES;
 /// Rows computed together at most: then 24 of the 32 registers hold sums.
 const ROWS: usize = 6;
-/// Steps of four inputs that are multiplied without looking at anything else: those of the smallest
-/// group.
+/// Steps of four inputs that are multiplied without looking at anything else: those of a group of 32,
 const RUN: usize = 8;
+/// and those of one of 16.
+const SHORT_RUN: usize = 4;
 /// Rows up to which panels are shallow, so that weights are prefetched without a pause.
 const FEW_ROWS: usize = 8;
 /// Least rows that are worth transposing a panel once more for, so that another thread has work.
@@ -36,7 +35,7 @@ const PART_ROWS: usize = 48;
 /// Four codes of every output of a panel.
 type Step = [Line; VECTORS];
 /// What the steps of a run are multiplied with.
-type Fours = [[i8; 4]; RUN];
+type Fours<const RUN: usize> = [[i8; 4]; RUN];
 
 /// Most bytes of a panel.
 pub(crate) const PANEL_BYTES: u64 = (PARAM_GROUPS * MAX_GROUP / 4 * size_of::<Step>()) as u64;
@@ -51,12 +50,12 @@ pub(super) fn matmul<'a>(
     proof: Avx512Vnni,
     call: Call<'a>,
     x: &'a Activations,
-    y: &'a mut Uninit,
+    y: Target<'a>,
 ) -> Tasks<'a> {
     let Call { weight, bias, .. } = call;
     let (rows, outputs) = (call.rows(), weight.outputs());
-    y.fill(MaybeUninit::new(0.0)); // Every panel adds to it.
-    let target = Target::new(y, rows, outputs);
+    // SAFETY: no task has a part of it yet.
+    unsafe { y.zero() }; // Every panel adds to it.
     let panels = outputs.div_ceil(OUTPUTS);
     let wanted = (2 * current_threads()).div_ceil(panels.max(1));
     let parts = wanted.min(rows / PART_ROWS).max(1);
@@ -65,7 +64,7 @@ pub(super) fn matmul<'a>(
         let (panel, part) = (index % panels, index / panels);
         let rows = (part * part_rows).min(rows)..((part + 1) * part_rows).min(rows);
         let outputs = panel * OUTPUTS..((panel + 1) * OUTPUTS).min(outputs);
-        let task = Task { weight, bias, x, rows, outputs, target };
+        let task = Task { weight, bias, x, rows, outputs, target: y };
         let _: Avx512Vnni = proof;
         // SAFETY: `proof` is there, so the processor has the instructions.
         PANEL.with_borrow_mut(|panel| unsafe { task.panel(panel) });
@@ -109,17 +108,27 @@ impl Task<'_> {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
     #[inline]
     fn pass(&self, held: &Held<'_>) {
+        match self.weight.group {
+            SHORT_GROUP => self.rows::<SHORT_RUN>(held),
+            _ => self.rows::<RUN>(held),
+        }
+    }
+
+    /// The same, of groups that are whole runs.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
+    #[inline]
+    fn rows<const RUN: usize>(&self, held: &Held<'_>) {
         let mut row = self.rows.start;
         while row < self.rows.end {
             let left = self.rows.end - row;
             // As even as can be: two tiles of four rows rather than of six and two.
             row += match left.div_ceil(left.div_ceil(ROWS)) {
-                1 => self.tile::<1>(held, row),
-                2 => self.tile::<2>(held, row),
-                3 => self.tile::<3>(held, row),
-                4 => self.tile::<4>(held, row),
-                5 => self.tile::<5>(held, row),
-                _ => self.tile::<ROWS>(held, row),
+                1 => self.tile::<1, RUN>(held, row),
+                2 => self.tile::<2, RUN>(held, row),
+                3 => self.tile::<3, RUN>(held, row),
+                4 => self.tile::<4, RUN>(held, row),
+                5 => self.tile::<5, RUN>(held, row),
+                _ => self.tile::<ROWS, RUN>(held, row),
             };
         }
     }
@@ -196,7 +205,7 @@ impl Task<'_> {
     /// Continues the chains of `R` rows from `row` on with what is held; returns `R`.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
     #[inline]
-    fn tile<const R: usize>(&self, held: &Held<'_>, row: usize) -> usize {
+    fn tile<const R: usize, const RUN: usize>(&self, held: &Held<'_>, row: usize) -> usize {
         let mut y = [[_mm512_setzero_ps(); VECTORS]; R];
         if held.groups.start > 0 {
             for r in 0..R {
@@ -209,7 +218,7 @@ impl Task<'_> {
         let steps = held.steps.as_chunks::<RUN>().0.chunks_exact(runs);
         for (group, steps) in held.groups.clone().zip(steps) {
             let mut dots = [[_mm512_setzero_si512(); VECTORS]; R];
-            let mut planes: [[&[Fours]; R]; 2] = [[&[]; R]; 2];
+            let mut planes: [[&[Fours<RUN>]; R]; 2] = [[&[]; R]; 2];
             for r in 0..R {
                 let Planes { high, low } = self.x.planes(row + r);
                 for (plane, to) in [high, low].into_iter().zip(&mut planes) {
@@ -247,9 +256,9 @@ impl Task<'_> {
 /// Adds the products of the codes of a group and one plane `x` of the activations of `R` rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
 #[inline]
-fn multiply<const R: usize>(
+fn multiply<const R: usize, const RUN: usize>(
     steps: &[[Step; RUN]],
-    x: [&[Fours]; R],
+    x: [&[Fours<RUN>]; R],
     dots: &mut [[__m512i; VECTORS]; R],
 ) {
     for (run, steps) in steps.iter().enumerate() {

@@ -12,7 +12,6 @@ use std::ops::Range;
 
 use super::in_place::{InPlace, Prefetches, Step};
 use super::shape::{STEP, STRIP, Tile, proof, row_bytes};
-use crate::device::cpu::buffer::Uninit;
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::{Encoding, Matrix, Weight};
@@ -115,12 +114,12 @@ unsafe impl Gemm for NarrowTiles {
         weight: Weight<'a>,
         bias: Option<&'a [f32]>,
         x: &'a Prepared<'a>,
-        y: &'a mut Uninit,
+        y: Target<'a>,
     ) -> Tasks<'a> {
         let (proof, weight) = (proof(tier), weight.float());
-        let (rows, outputs, parallel) = weight.check(x.values(), bias);
+        let (_, outputs, parallel) = weight.check(x.values(), bias);
         let x = x.made::<FewActivations>(Form::NarrowBf16Tiles);
-        let target = Target::new(y, rows, outputs);
+        let target = y;
         let share = outputs.div_ceil(TASKS_PER_THREAD * current_threads());
         let share = match x.passes.len() {
             0 | 1 => share,

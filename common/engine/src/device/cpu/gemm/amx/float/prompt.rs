@@ -9,7 +9,7 @@ use super::block::{Block, Soon};
 use super::pack::{Packer, Unit};
 use super::shape::{PAIR, STRIP, STRIP_LINES, Tile, proof, row_bytes};
 use super::task::Task;
-use crate::device::cpu::buffer::{Uninit, kept};
+use crate::device::cpu::buffer::kept;
 use crate::device::cpu::gemm::amx::ahead::Ahead;
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
@@ -71,12 +71,12 @@ unsafe impl Gemm for PromptTiles {
         weight: Weight<'a>,
         bias: Option<&'a [f32]>,
         x: &'a Prepared<'a>,
-        y: &'a mut Uninit,
+        y: Target<'a>,
     ) -> Tasks<'a> {
         let proof = proof(tier);
-        let (rows, outputs, parallel) = weight.check(x.values(), bias);
+        let (_, outputs, parallel) = weight.check(x.values(), bias);
         let x = x.made::<Activations>(self.form(weight.encoding()));
-        let target = Target::new(y, rows, outputs);
+        let target = y;
         let share = outputs.div_ceil(TASKS_PER_THREAD * current_threads());
         let share = share.next_multiple_of(STRIP).max(STRIP);
         let run = move |task: usize| {

@@ -1,0 +1,143 @@
+//! Every tier, encoding and shape against f64, and what must not change a bit.
+
+use cake_checkpoint::{Dtype, Encoding, MappedMatrix, MappedTensor, Memory};
+
+use crate::device::cpu::gemm::case::RowClass;
+use crate::device::cpu::gemm::table::choose;
+use crate::device::cpu::isa::tier::Tier;
+use crate::device::cpu::pool::Pool;
+use crate::matrix::StoredMatrix;
+use crate::options::Numerics;
+use crate::testing::{Random, product};
+
+/// Relative to the sum of absolute products: 2^-24 per rounding, some hundred in a row at most.
+const TOLERANCE: f64 = 1e-5;
+
+/// Every encoding that no kernel reads as it lies.
+fn encodings() -> impl Iterator<Item = Encoding> {
+    let lies = |encoding: &Encoding| !matches!(encoding, Encoding::Float(_) | Encoding::Affine(_));
+    Encoding::all().into_iter().filter(lies)
+}
+
+/// A random matrix whose numbers are finite.
+fn random_matrix(random: &mut Random, encoding: Encoding, shape: [usize; 2]) -> StoredMatrix {
+    let specs = encoding.parts(shape.map(|dimension| dimension as u64)).unwrap();
+    let part = |spec: cake_checkpoint::PartSpec| {
+        let dtype = spec.types[0];
+        let len = dtype.tensor_bytes(&spec.shape).unwrap() as usize;
+        let mut memory = Memory::zeroed(len).unwrap();
+        match dtype {
+            Dtype::F32 => {
+                let numbers = memory.as_chunks_mut().0;
+                numbers.iter_mut().for_each(|to| *to = random.signed().to_le_bytes());
+            }
+            // What is the upper byte of a number of half precision makes it no infinity.
+            _ => memory.iter_mut().enumerate().for_each(|(at, to)| {
+                *to = random.below(256) as u8 & if at % 2 == 1 { 0xbb } else { 0xff };
+            }),
+        }
+        MappedTensor::from_memory(memory, dtype, spec.shape).unwrap()
+    };
+    let parts = specs.into_iter().map(part).collect();
+    StoredMatrix::new("it", MappedMatrix { encoding, parts }, shape[1]).unwrap()
+}
+
+fn signed(random: &mut Random, len: usize) -> Vec<f32> {
+    (0..len).map(|_| random.signed()).collect()
+}
+
+/// `x` as [`Numerics::Fast`] sees it beside codes of which `group` share a scale.
+fn rounded(x: &[f32], group: usize) -> Vec<f64> {
+    let round = |x: &[f32]| {
+        let scale = x.iter().fold(0f32, |largest, x| largest.max(x.abs())) / 32639.0;
+        let inverse = 1.0 / scale;
+        let code = move |x: &f32| f64::from(scale) * f64::from((x * inverse).round_ties_even());
+        x.iter().map(code).collect::<Vec<_>>()
+    };
+    x.chunks(group).flat_map(round).collect()
+}
+
+fn multiply(
+    tier: Tier,
+    numerics: Numerics,
+    matrix: &StoredMatrix,
+    bias: Option<&[f32]>,
+    x: &[f32],
+) -> Vec<f32> {
+    let weight = matrix.weight(0..matrix.rows());
+    product(choose(tier, weight.encoding(), RowClass::Decode, numerics), tier, weight, bias, x)
+}
+
+#[test]
+fn agrees_with_f64_for_odd_shapes_and_all_encodings() {
+    let mut random = Random::new(31);
+    for case in 0..3 {
+        for encoding in encodings() {
+            let shape = [1 + random.below(90), 256 * (1 + random.below(3))];
+            let rows = [1, 3, 1 + random.below(20)][case];
+            let [outputs, inputs] = shape;
+            let matrix = random_matrix(&mut random, encoding, shape);
+            let weights = matrix.decode(0..outputs);
+            let (bias, x) = (signed(&mut random, outputs), signed(&mut random, rows * inputs));
+            for numerics in [Numerics::Exact, Numerics::Fast] {
+                let seen: Vec<f64> = match (numerics, encoding.unpacked_group()) {
+                    (Numerics::Fast, Some(group)) => rounded(&x, group),
+                    _ => x.iter().map(|&x| f64::from(x)).collect(),
+                };
+                let results: Vec<Vec<f32>> = Tier::all()
+                    .into_iter()
+                    .map(|tier| multiply(tier, numerics, &matrix, Some(&bias), &x))
+                    .collect();
+                for at in 0..rows * outputs {
+                    let (row, output) = (at / outputs, at % outputs);
+                    let (x, weights) =
+                        (&seen[row * inputs..][..inputs], &weights[output * inputs..][..inputs]);
+                    let products = || x.iter().zip(weights).map(|(x, w)| x * f64::from(*w));
+                    let exact = f64::from(bias[output]) + products().sum::<f64>();
+                    // Codes are unsigned: a product may be of the size of the largest weight of its group.
+                    let largest = weights.iter().fold(0f32, |most, w| most.max(w.abs()));
+                    let size = x.iter().map(|x| x.abs()).sum::<f64>() * f64::from(largest) + 1.0;
+                    for (result, tier) in results.iter().zip(Tier::all()) {
+                        let off = (f64::from(result[at]) - exact).abs();
+                        assert!(
+                            off <= TOLERANCE * size,
+                            "{encoding} {numerics:?} {tier:?} {shape:?} {rows} rows: {} beside {exact}",
+                            result[at]
+                        );
+                    }
+                    let (first, others) = results.split_last().unwrap();
+                    let fused = others.iter().skip(1); // The portable tier rounds twice.
+                    for (other, tier) in fused.zip(Tier::all().into_iter().skip(1)) {
+                        assert_eq!(first[at].to_bits(), other[at].to_bits(), "{encoding} {tier:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn neither_rows_beside_nor_threads_nor_a_part_of_a_matrix_change_a_bit() {
+    let mut random = Random::new(32);
+    for encoding in encodings() {
+        let shape = [131, 512];
+        let matrix = random_matrix(&mut random, encoding, shape);
+        let x = signed(&mut random, 37 * shape[1]);
+        for tier in Tier::all() {
+            for numerics in [Numerics::Exact, Numerics::Fast] {
+                let all = multiply(tier, numerics, &matrix, None, &x);
+                let pool = Pool::new(3).unwrap();
+                let threads = pool.install(|| multiply(tier, numerics, &matrix, None, &x));
+                assert!(all == threads, "{encoding} {tier:?}");
+                for (row, x) in x.chunks_exact(shape[1]).enumerate().step_by(9) {
+                    let alone = multiply(tier, numerics, &matrix, None, x);
+                    assert!(alone == all[row * shape[0]..][..shape[0]], "{encoding} {tier:?}");
+                }
+                let weight = matrix.weight(40..90);
+                let kernel = choose(tier, weight.encoding(), RowClass::Decode, numerics);
+                let part = product(kernel, tier, weight, None, &x[..shape[1]]);
+                assert!(part == all[40..90], "{encoding} {tier:?}");
+            }
+        }
+    }
+}

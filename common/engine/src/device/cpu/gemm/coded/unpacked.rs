@@ -1,0 +1,106 @@
+//! Products of whole numbers: some outputs at a time are unpacked to codes of a byte with a scale and a bias per group, and
+//! multiplied as affine matrices of 8 bits are.
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use crate::device::cpu::buffer::kept;
+use crate::device::cpu::element::{Element, F32, FloatType};
+use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
+use crate::device::cpu::gemm::target::Target;
+use crate::device::cpu::gemm::weight::{AffineMatrix, Bits, Coded, Encoding, SHORT_GROUP, Weight};
+use crate::device::cpu::isa::simd::LANES;
+use crate::device::cpu::isa::tier::Tier;
+use crate::device::cpu::pool::Tasks;
+
+/// Outputs unpacked at once beside few rows: they stay in a core's first caches until they are multiplied.
+const FEW_OUTPUTS: usize = LANES;
+/// The same beside many rows, which all pass over them.
+const MANY_OUTPUTS: usize = 4 * LANES;
+/// Rows that are few.
+const FEW_ROWS: usize = 3;
+/// Groups that a task unpacks in all, at least: a task costs more than a few outputs do.
+const TASK_OUTPUTS: usize = 4 * LANES;
+
+/// Unpacked outputs.
+#[derive(Default)]
+struct Held {
+    codes: Vec<u8>,
+    /// Scales and biases as numbers,
+    scales: Vec<f32>,
+    biases: Vec<f32>,
+    /// and as the bytes that kernels read.
+    params: [Vec<u8>; 2],
+}
+
+thread_local! {
+    /// The outputs that a thread works on.
+    static HELD: RefCell<Held> = RefCell::default();
+}
+
+/// The product that `0` computes with codes of a byte, with what is unpacked to such.
+pub(crate) struct Unpacked<G>(pub(crate) G);
+
+// SAFETY: the kernel writes all rows of the outputs that it is given, and these are all outputs.
+unsafe impl<G: Gemm + Copy + Send + 'static> Gemm for Unpacked<G> {
+    fn form(&self, encoding: Encoding) -> Form {
+        self.0.form(encoding)
+    }
+
+    fn prepare<'x>(&self, tier: Tier, weight: &Weight<'_>, x: &'x [f32]) -> Prepared<'x> {
+        self.0.prepare(tier, weight, x)
+    }
+
+    fn tasks<'a>(
+        &self,
+        tier: Tier,
+        weight: Weight<'a>,
+        bias: Option<&'a [f32]>,
+        x: &'a Prepared<'a>,
+        y: Target<'a>,
+    ) -> Tasks<'a> {
+        let (rows, outputs, parallel) = weight.check(x.values(), bias);
+        let (weight, kernel) = (weight.coded(), self.0);
+        let at_once = if rows <= FEW_ROWS { FEW_OUTPUTS } else { MANY_OUTPUTS };
+        let run = move |task: usize| {
+            let all = task * TASK_OUTPUTS..((task + 1) * TASK_OUTPUTS).min(outputs);
+            HELD.with_borrow_mut(|held| {
+                for start in all.clone().step_by(at_once) {
+                    let range = start..(start + at_once).min(all.end);
+                    let bias = bias.map(|bias| &bias[range.clone()]);
+                    let weight = Weight::Affine(held.unpack(weight, range.clone()));
+                    kernel.tasks(tier, weight, bias, x, y.columns(range)).run_here();
+                }
+            });
+        };
+        Tasks::new(outputs.div_ceil(TASK_OUTPUTS), weight.bytes.len(), parallel, run)
+    }
+
+    fn scratch(&self, inputs: u64, rows: u64) -> Scratch {
+        let inner = self.0.scratch(inputs, rows);
+        let groups = inputs.div_ceil(SHORT_GROUP as u64);
+        // Codes, and scales and biases as numbers and as bytes.
+        let held = inputs.saturating_add(groups.saturating_mul(4 * size_of::<f32>() as u64));
+        let held = held.saturating_mul(MANY_OUTPUTS as u64);
+        Scratch { thread: inner.thread.saturating_add(held), buffers: "unpacked outputs", ..inner }
+    }
+}
+
+impl Held {
+    /// Some outputs as an affine matrix of 8 bits.
+    fn unpack(&mut self, weight: Coded<'_>, outputs: Range<usize>) -> AffineMatrix<'_> {
+        let (_, group) = Weight::Coded(weight).encoding().affine();
+        let (count, groups) =
+            (outputs.len() * weight.inputs, outputs.len() * weight.inputs / group);
+        let codes = kept(&mut self.codes, count, 0);
+        let scales = kept(&mut self.scales, groups, 0.0);
+        let biases = kept(&mut self.biases, groups, 0.0);
+        weight.unpack(outputs, cake_checkpoint::Unpacked { codes, scales, biases });
+        let [first, second] = &mut self.params;
+        let [first, second] = [first, second].map(|to| kept(to, groups * F32::BYTES, 0));
+        F32::store(scales, first);
+        F32::store(biases, second);
+        let (params, bits, inputs) = (FloatType::F32, Bits::Eight, weight.inputs);
+        AffineMatrix { codes, scales: first, biases: second, params, bits, group, inputs }
+    }
+}
