@@ -27,6 +27,7 @@ mod fault;
 mod file;
 pub mod file_map;
 pub mod generation;
+pub mod layout;
 mod listed;
 pub mod locate;
 pub mod mapped;
@@ -54,7 +55,7 @@ pub use digest_cache::DigestCache;
 pub use dtype::Dtype;
 pub use encoding::{
     Affine, AprType, Codec, EncodeError, Encoding, EncodingParseError, FloatType, GgmlType,
-    ModuleFormat, Part, PartSpec, Scheme, SchemeParseError,
+    ModuleFormat, Part, PartSpec, RowsAt, Scheme, SchemeParseError,
 };
 pub use error::Error;
 pub use file_map::{DamagedFile, FileMap};

@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use cake_checkpoint::{Dtype, Encoding, MappedMatrix, MappedTensor, Memory, PartSpec, same_vector};
+use cake_checkpoint::{
+    Dtype, Encoding, MappedMatrix, MappedTensor, Memory, PartSpec, RowsAt, same_vector,
+};
 
 use crate::device::cpu::element::FloatType;
 use crate::device::cpu::gemm::affine::exact::dequantize;
@@ -170,7 +172,8 @@ impl StoredMatrix {
         };
         let stored = |part| (MappedTensor::dtype(part), &MappedTensor::bytes(part)[of_rows(part)]);
         let parts: Vec<_> = self.parts.iter().map(stored).collect();
-        self.encoding.decode_rows(&parts, &mut out);
+        let at = RowsAt { first: rows.start, columns: self.columns };
+        self.encoding.decode_rows(at, &parts, &mut out);
         out
     }
 

@@ -2,7 +2,7 @@
 
 use super::affine::AffineCodec;
 use super::apr::AprCodec;
-use super::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors};
+use super::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors, RowsAt};
 use super::float::FloatCodec;
 use super::ggml::GgmlCodec;
 use super::part::PartSpec;
@@ -42,7 +42,7 @@ impl Encoding {
     ///
     /// # Panics
     /// If the lengths do not belong together.
-    pub fn decode_rows(self, parts: &[(Dtype, &[u8])], out: &mut [f32]) {
-        self.codec().decode_rows(self, parts, out);
+    pub fn decode_rows(self, at: RowsAt, parts: &[(Dtype, &[u8])], out: &mut [f32]) {
+        self.codec().decode_rows(self, at, parts, out);
     }
 }

@@ -17,7 +17,7 @@ pub use affine::{
     Affine, ENCODER_VERSION, EncodeError, Packed, Sink, decode_rows, encode_into, encode_rows,
 };
 pub use apr::AprType;
-pub use codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors};
+pub use codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors, RowsAt};
 pub use float::FloatType;
 pub use ggml::GgmlType;
 pub use list::{CODECS, recognise};

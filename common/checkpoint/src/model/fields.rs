@@ -24,7 +24,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn of(map: &'a Map<String, Value>) -> Self {
+    pub(super) fn of(map: &'a Map<String, Value>) -> Self {
         Self { map, understood: RefCell::default() }
     }
 

@@ -3,7 +3,7 @@
 use super::decode::decode;
 use super::kind::GgmlType;
 use crate::dtype::Dtype;
-use crate::encoding::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors};
+use crate::encoding::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors, RowsAt};
 use crate::encoding::part::{Part, PartSpec};
 use crate::encoding::tag::Encoding;
 
@@ -30,7 +30,13 @@ impl Codec for GgmlCodec {
         }])
     }
 
-    fn decode_rows(&self, encoding: Encoding, parts: &[(Dtype, &[u8])], out: &mut [f32]) {
+    fn decode_rows(
+        &self,
+        encoding: Encoding,
+        _: RowsAt,
+        parts: &[(Dtype, &[u8])],
+        out: &mut [f32],
+    ) {
         let (Encoding::Ggml(kind), &[(_, bytes)]) = (encoding, parts) else {
             panic!("a matrix of blocks has one part");
         };
