@@ -54,8 +54,8 @@ pub use container::{
 pub use digest_cache::DigestCache;
 pub use dtype::Dtype;
 pub use encoding::{
-    Affine, AprType, Codec, EncodeError, Encoding, EncodingParseError, FloatType, GgmlType,
-    ModuleFormat, Part, PartSpec, RowsAt, Scheme, SchemeParseError,
+    Affine, AprType, Codec, EncodeError, Encoding, EncodingParseError, FloatType, Fp4, Fp8,
+    GgmlType, ModuleFormat, Part, PartSpec, RowsAt, Scheme, SchemeParseError,
 };
 pub use error::Error;
 pub use file_map::{DamagedFile, FileMap};

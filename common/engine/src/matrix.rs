@@ -203,7 +203,7 @@ impl StoredMatrix {
                 };
                 Weight::Affine(matrix.rows(rows))
             }
-            (Encoding::Ggml(_) | Encoding::Apr(_), _) => {
+            (Encoding::Ggml(_) | Encoding::Apr(_) | Encoding::Fp8(_) | Encoding::Fp4(_), _) => {
                 unreachable!("no kernel takes them: they are decoded before")
             }
             _ => unreachable!("checked when the matrix was made: it has the parts of its encoding"),

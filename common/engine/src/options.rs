@@ -123,10 +123,12 @@ impl DeviceKind {
             Encoding::Apr(AprType::Q4) => {
                 ((4000 * AprType::BLOCK).div_ceil(AprType::BLOCK_BYTES), false)
             }
+            Encoding::Fp8(_) => (4000, false), // Of the numbers,
+            Encoding::Fp4(_) => (8000, false), // and of pairs of them.
         };
         match self {
             DeviceKind::Cpu if has_kernels => 1000,
-            _ => 1000 + copy as u32, // No more than 8000.
+            _ => 1000 + copy as u32, // No more than 8000 of a copy.
         }
     }
 }

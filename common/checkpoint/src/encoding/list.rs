@@ -4,13 +4,16 @@ use super::affine::AffineCodec;
 use super::apr::AprCodec;
 use super::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors, RowsAt};
 use super::float::FloatCodec;
+use super::fp4::Fp4Codec;
+use super::fp8::Fp8Codec;
 use super::ggml::GgmlCodec;
 use super::part::PartSpec;
 use super::tag::Encoding;
 use crate::dtype::Dtype;
 
 /// Every codec; the first that recognises a matrix has it.
-pub static CODECS: &[&dyn Codec] = &[&AffineCodec, &GgmlCodec, &AprCodec, &FloatCodec];
+pub static CODECS: &[&dyn Codec] =
+    &[&AffineCodec, &GgmlCodec, &AprCodec, &Fp8Codec, &Fp4Codec, &FloatCodec];
 
 /// How the matrix of a module is stored; `None` if no codec knows.
 pub fn recognise(module: &ModuleTensors<'_>, said: Option<ModuleFormat>) -> Option<Encoding> {
@@ -30,6 +33,8 @@ impl Encoding {
             Encoding::Affine(_) => &AffineCodec,
             Encoding::Ggml(_) => &GgmlCodec,
             Encoding::Apr(_) => &AprCodec,
+            Encoding::Fp8(_) => &Fp8Codec,
+            Encoding::Fp4(_) => &Fp4Codec,
         }
     }
 

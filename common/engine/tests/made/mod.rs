@@ -86,7 +86,7 @@ impl Random {
         let (packed, codes) = match encoding {
             Encoding::Float(_) => (false, 1),
             Encoding::Affine(format) => (true, 1 << format.bits()),
-            Encoding::Ggml(_) | Encoding::Apr(_) => panic!("no model is made in {encoding}"),
+            _ => panic!("no model is made in {encoding}"),
         };
         // Codes times these, less half of what that can be: as `spread` says.
         let scale = 2.0 * spread / codes as f32;
