@@ -76,7 +76,7 @@ fn stored(
     there: &HashMap<&str, &Tensor>,
 ) -> Result<Option<Encoding>, CatalogError> {
     let part = |part: Part| there.get(format!("{module}{}", part.ending()).as_str());
-    let said = config.quantization.as_ref().map(|it| it.said(module, config));
+    let said = config.module_format(module);
     let dtype = |it: Part| part(it).map(|tensor| tensor.dtype);
     let by_format = part(Part::Weight).and_then(|weight| weight.stored.encoding);
     let encoding = by_format.or_else(|| recognise(&ModuleTensors { dtype: &dtype }, said));

@@ -2,9 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::format::Layout;
+use super::list::layout;
 use super::module::{Module, ReadBytes};
-use super::{Layout, Word};
+use super::word::Word;
 use crate::container::StoredTensor;
+use crate::encoding::ModuleFormat;
 use crate::error::Error;
 use crate::model::ModelSpec;
 
@@ -31,13 +34,13 @@ pub fn canonical(
     let Some(quantization) = &spec.quantization else {
         return Ok(Canonical { tensors, called });
     };
-    let layout = quantization.packing().layout();
+    let layout = layout(quantization.packing());
     let words = layout.words();
     let mut modules: Vec<(String, Vec<(Word, StoredTensor)>)> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
     let mut all = Vec::with_capacity(tensors.len());
     for tensor in tensors {
-        let Some((path, word)) = split(layout, &tensor.name) else {
+        let Some((path, word)) = split(&*layout, &tensor.name) else {
             all.push(tensor);
             continue;
         };
@@ -48,7 +51,8 @@ pub fn canonical(
         modules[place].1.push((word, tensor));
     }
     for (path, tensors) in modules {
-        let (path, said, called) = (&*path, quantization.said(&path, spec), &mut called);
+        let said = spec.module_format(&path).unwrap_or(ModuleFormat::Plain);
+        let (path, called) = (&*path, &mut called);
         all.extend(layout.canonical(Module { path, said, tensors, words, called, read })?);
     }
     all.sort_by_key(|tensor| (tensor.file, tensor.offset));

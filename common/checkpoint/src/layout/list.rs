@@ -1,19 +1,18 @@
 //! The list of layouts.
 
-use super::{Layout, Mlx};
+use super::compressed_tensors::CompressedFloats;
+use super::format::Layout;
+use super::fp8::Fp8Files;
+use super::mlx::Mlx;
+use super::mxfp4::Mxfp4Files;
+use super::packing::Packing;
 
-/// How files name and lay out the tensors of packed matrices: which of the ways to, and what a configuration says of it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Packing {
-    /// As MLX does.
-    Mlx(Mlx),
-}
-
-impl Packing {
-    /// What is known of it.
-    pub(crate) fn layout(&self) -> &dyn Layout {
-        match self {
-            Packing::Mlx(layout) => layout,
-        }
+/// What is known of a layout.
+pub(super) fn layout(packing: &Packing) -> Box<dyn Layout> {
+    match packing {
+        Packing::Mlx => Box::new(Mlx),
+        Packing::Fp8(blocks) => Box::new(Fp8Files { blocks: *blocks }),
+        Packing::Mxfp4 => Box::new(Mxfp4Files),
+        Packing::CompressedFloats(blocks) => Box::new(CompressedFloats { blocks: *blocks }),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Word;
+use super::word::Word;
 use crate::catalog::CatalogError;
 use crate::container::StoredTensor;
 use crate::encoding::{ModuleFormat, Part};
@@ -24,6 +24,7 @@ pub(crate) struct Module<'a> {
     /// Where each is to be listed under the name that it gets, with that of the file.
     pub(crate) called: &'a mut BTreeMap<String, String>,
     /// For layouts whose tensors say how others are to be read.
+    #[allow(dead_code, reason = "none of those that there are has such tensors")]
     pub(crate) read: &'a ReadBytes<'a>,
 }
 
@@ -72,8 +73,14 @@ impl Module<'_> {
         format!("{}{ending}", self.path)
     }
 
+    /// Its parts, each as the file has it.
+    pub(crate) fn unchanged_parts(self) -> Vec<StoredTensor> {
+        let parts = self.tensors.into_iter().filter(|(word, _)| *word != Word::Beside);
+        parts.map(|(_, tensor)| tensor).collect()
+    }
+
     /// All its tensors, each as the file has it.
-    pub(crate) fn as_they_are(self) -> Vec<StoredTensor> {
+    pub(crate) fn unchanged(self) -> Vec<StoredTensor> {
         self.tensors.into_iter().map(|(_, tensor)| tensor).collect()
     }
 }
