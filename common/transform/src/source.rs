@@ -111,7 +111,12 @@ impl Source {
         if !model.turns_experts() {
             return Ok(());
         }
-        let hint = ": its experts are stored column by column, which safetensors for transformers keep, as stored or as f32, f16 or bf16";
+        let hint = match model.quantization {
+            None => {
+                ": its experts are stored column by column, which safetensors for transformers keep, as stored or as f32, f16 or bf16"
+            }
+            Some(_) => ": its experts are packed, and no other form of them is written",
+        };
         Err(Unsupported::Architecture {
             architecture: model.architecture.to_string(),
             format,
