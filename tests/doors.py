@@ -42,7 +42,7 @@ RULES = [
     (
         "how a matrix is packed, from shapes or numbers",
         r"\bpacked_shapes\b|\bpacked_format\b|\bAffine::new\(",
-        [CHECKPOINT + "encoding/", CHECKPOINT + "model/quantization.rs"],
+        [CHECKPOINT + "encoding/", CHECKPOINT + "model/quantization/"],
     ),
     (
         "what the parts of a matrix are called",

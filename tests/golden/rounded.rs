@@ -1,7 +1,7 @@
 //! How an answer may differ from the reference's where numbers are rounded: tests of several crates ask, and have this file
 //! in common.
 
-/// Those whose weights are bf16.
+/// Those whose weights are bf16, all or some.
 pub(crate) const IN_BF16: &[&str] = &[
     "llama3-tied",
     "llama-sharded",
@@ -49,10 +49,22 @@ pub(crate) const IN_BF16: &[&str] = &[
     "starcoder2",
     "gemma4-e",
     "gemma3n",
+    "qwen2-fp8-block",
+    "qwen3-moe-fp8",
+    "mistral3-fp8",
+    "llama-nvfp4",
+    "gpt-oss-mxfp4",
 ];
 /// Those whose weights are packed.
-pub(crate) const PACKED: &[&str] =
-    &["qwen2-mlx4", "llama-mlx8", "qwen3-moe-mlx4", "lfm2-mlx4", "qwen3_5-mlx4", "qwen3-next-mlx4"];
+pub(crate) const PACKED: &[&str] = &[
+    "qwen2-mlx4",
+    "llama-mlx8",
+    "qwen3-moe-mlx4",
+    "lfm2-mlx4",
+    "qwen3_5-mlx4",
+    "qwen3-next-mlx4",
+    "gpt-oss-mlx",
+];
 /// Models with routers. Between two experts whose scores are nearly equal, what is rounded may choose the other one: that
 /// row's result is another then, by more than rounding moves it, and those of later rows are a little.
 const ROUTED: &[&str] = &[
@@ -78,6 +90,9 @@ const ROUTED: &[&str] = &[
     "laguna",
     "gpt-oss",
     "llama4",
+    "qwen3-moe-fp8",
+    "gpt-oss-mxfp4",
+    "gpt-oss-mlx",
 ];
 /// Of so many rows of a prompt, or tokens of an answer, another expert may be chosen: a tenth.
 const MOST: usize = 10;

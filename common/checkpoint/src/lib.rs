@@ -27,6 +27,7 @@ mod fault;
 mod file;
 pub mod file_map;
 pub mod generation;
+pub mod layout;
 mod listed;
 pub mod locate;
 pub mod mapped;
@@ -53,8 +54,8 @@ pub use container::{
 pub use digest_cache::DigestCache;
 pub use dtype::Dtype;
 pub use encoding::{
-    Affine, AprType, Codec, EncodeError, Encoding, EncodingParseError, FloatType, GgmlType,
-    ModuleFormat, Part, PartSpec, Scheme, SchemeParseError, Unpacked,
+    Affine, AprType, Codec, EncodeError, Encoding, EncodingParseError, FloatType, Fp4, Fp8,
+    GgmlType, ModuleFormat, Part, PartSpec, RowsAt, Scheme, SchemeParseError, Unpacked,
 };
 pub use error::Error;
 pub use file_map::{DamagedFile, FileMap};

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use cake_checkpoint::{
-    Dtype, Encoding, MappedMatrix, MappedTensor, Memory, PartSpec, Unpacked, same_vector,
+    Dtype, Encoding, MappedMatrix, MappedTensor, Memory, PartSpec, RowsAt, Unpacked, same_vector,
 };
 
 use crate::device::cpu::element::FloatType;
@@ -139,6 +139,11 @@ impl StoredMatrix {
         self.parts.iter().map(|part| (part.dtype(), bytes(part))).collect()
     }
 
+    /// Where some rows lie in the matrix.
+    fn at(&self, rows: &Range<usize>) -> RowsAt {
+        RowsAt { first: rows.start, columns: self.columns }
+    }
+
     /// Where some rows lie in a part.
     fn of_rows(&self, part: &MappedTensor, rows: Range<usize>) -> Range<usize> {
         match part.shape() {
@@ -198,11 +203,11 @@ impl StoredMatrix {
 
 impl Decode for StoredMatrix {
     fn decode(&self, rows: Range<usize>, out: &mut [f32]) {
-        self.encoding.decode_rows(&self.parts_of(rows), out);
+        self.encoding.decode_rows(self.at(&rows), &self.parts_of(rows), out);
     }
 
     fn unpack(&self, rows: Range<usize>, out: Unpacked<'_>) {
-        self.encoding.unpack_rows(&self.parts_of(rows), out);
+        self.encoding.unpack_rows(self.at(&rows), &self.parts_of(rows), out);
     }
 }
 

@@ -120,10 +120,12 @@ impl DeviceKind {
             Encoding::Ggml(kind) => (4000 * kind.block()).div_ceil(kind.block_bytes()),
             Encoding::Apr(AprType::Q8) => 4000, // Of the codes.
             Encoding::Apr(AprType::Q4) => (4000 * AprType::BLOCK).div_ceil(AprType::BLOCK_BYTES),
+            Encoding::Fp8(_) => 4000, // Of the numbers,
+            Encoding::Fp4(_) => 8000, // and of pairs of them.
         };
         match self {
             DeviceKind::Cpu => 1000,
-            _ => 1000 + copy as u32, // No more than 8000.
+            _ => 1000 + copy as u32, // No more than 8000 of a copy.
         }
     }
 }

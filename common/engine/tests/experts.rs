@@ -4,7 +4,7 @@ mod made;
 
 use cake_checkpoint::{
     Affine, Branch, Encoding, ExpertsSpec, FloatType, LinearSpec, MlpSpec, ModelSpec, NormSpec, Op,
-    Part,
+    Part, RowsAt,
 };
 use cake_engine::{Batch, BatchItem, DeviceKind, EngineOptions, Numerics};
 
@@ -126,7 +126,8 @@ impl Layer<'_> {
             (tensor.dtype(), tensor.bytes())
         });
         let mut numbers = vec![0.0; (shape[0] * shape[1]) as usize];
-        encoding.decode_rows(&parts.collect::<Vec<_>>(), &mut numbers);
+        let at = RowsAt::start(shape[1] as usize);
+        encoding.decode_rows(at, &parts.collect::<Vec<_>>(), &mut numbers);
         numbers
     }
 }

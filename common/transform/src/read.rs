@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use cake_checkpoint::{Dtype, Encoding};
+use cake_checkpoint::{Dtype, Encoding, RowsAt};
 
 use crate::error::Error;
 use crate::numbers::Numbers;
@@ -85,7 +85,8 @@ impl<'a> Reader<'a> {
         let parts: Vec<(Dtype, &[u8])> =
             self.parts.iter().zip(&self.read).map(|(part, read)| (part.0, &read[..])).collect();
         self.numbers.resize((count * self.shape[1]) as usize, 0.0);
-        self.encoding.decode_rows(&parts, &mut self.numbers);
+        let at = RowsAt { first: rows.start as usize, columns: self.shape[1] as usize };
+        self.encoding.decode_rows(at, &parts, &mut self.numbers);
         Ok(&self.numbers)
     }
 }

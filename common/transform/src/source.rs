@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use cake_checkpoint::layout::canonical;
 use cake_checkpoint::{
     Checkpoint, CheckpointFile, Checksum, Location, ModelSpec, Stored, StoredTensor, TextFiles,
     locate, unstack,
@@ -69,20 +70,33 @@ impl Source {
         Ok(Checkpoint::open_at(self.location.clone())?)
     }
 
-    /// Takes tensors apart that have those of several experts of this model, which [`Source::checkpoint`] opened: from then on each
-    /// is by itself, as in the checkpoint. Those whose matrices are turned stay whole: what is read here are bytes that follow
+    /// Gives tensors of packed matrices the names and shapes that they have in the checkpoint, and takes those apart that have
+    /// those of several experts of this model, which [`Source::checkpoint`] opened: from then on each is by itself, as there. Those whose matrices are turned stay whole: what is read here are bytes that follow
     /// each other.
     ///
     /// # Errors
     /// [`Error::Checkpoint`] for one that has not as many slices as there are experts.
     pub fn unstack(&mut self, model: &ModelSpec) -> Result<(), Error> {
         let all = std::mem::take(&mut self.tensors);
+        let read = |tensor: &StoredTensor, offset: u64, buffer: &mut [u8]| {
+            let file = &self.files[tensor.file];
+            read_exact_at(&file.handle, buffer, tensor.offset + offset).map_err(|cause| {
+                let (action, path) = ("read", file.path.clone());
+                cake_checkpoint::Error::Io { action, path, cause }
+            })
+        };
+        let all = canonical(all, model, &read)?.tensors;
         let (turned, others): (Vec<_>, Vec<_>) =
             all.into_iter().partition(|tensor| model.is_turned(&tensor.name));
         self.tensors = unstack(others, model).map_err(cake_checkpoint::Error::from)?;
         self.tensors.extend(turned);
         self.tensors.sort_by_key(|tensor| (tensor.file, tensor.offset));
         Ok(())
+    }
+
+    /// Whether experts are here whose matrices are turned, or rows of gate and up in turn.
+    pub(crate) fn is_turned(&self, model: &ModelSpec) -> bool {
+        self.tensors.iter().any(|tensor| model.is_turned(&tensor.name))
     }
 
     /// Refuses a model that has experts whose matrices are turned, for a format or an encoding that has no such.
@@ -94,10 +108,15 @@ impl Source {
         model: &ModelSpec,
         format: &'static str,
     ) -> Result<(), Unsupported> {
-        if !self.tensors.iter().any(|tensor| model.is_turned(&tensor.name)) {
+        if !model.turns_experts() {
             return Ok(());
         }
-        let hint = ": its experts are stored column by column, which safetensors for transformers keep, as stored or as f32, f16 or bf16";
+        let hint = match model.quantization {
+            None => {
+                ": its experts are stored column by column, which safetensors for transformers keep, as stored or as f32, f16 or bf16"
+            }
+            Some(_) => ": its experts are packed, and no other form of them is written",
+        };
         Err(Unsupported::Architecture {
             architecture: model.architecture.to_string(),
             format,

@@ -4,12 +4,14 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use cake_checkpoint::units::format_bytes;
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 
+mod published;
 mod random;
 mod shape;
 mod tensors;
 
+pub use published::Published;
 pub use shape::{Delta, Experts, ModelShape};
 
 use random::Weights;
@@ -38,15 +40,32 @@ pub fn make_hollow(directory: &Path, shape: &ModelShape) -> io::Result<()> {
     write(directory, shape, None)
 }
 
+/// Writes a published model as [`make_hollow`] does.
+///
+/// # Errors
+/// If the directory cannot be written.
+pub fn make_published(directory: &Path, model: Published) -> io::Result<()> {
+    write_files(directory, &model.config(), &model.files(), None)
+}
+
 /// Writes a checkpoint with these weights, or with holes in place of them.
-fn write(directory: &Path, shape: &ModelShape, mut weights: Option<Weights>) -> io::Result<()> {
+fn write(directory: &Path, shape: &ModelShape, weights: Option<Weights>) -> io::Result<()> {
+    write_files(directory, &shape.config(), &files(shape), weights)
+}
+
+/// Writes a checkpoint of that configuration and these tensors, file by file.
+fn write_files(
+    directory: &Path,
+    config: &Value,
+    files: &[Vec<Tensor>],
+    mut weights: Option<Weights>,
+) -> io::Result<()> {
     std::fs::create_dir_all(directory)?;
-    std::fs::write(directory.join("config.json"), serde_json::to_vec_pretty(&shape.config())?)?;
+    std::fs::write(directory.join("config.json"), serde_json::to_vec_pretty(config)?)?;
     let golden = crate::golden::directory().join("llama");
     for name in TEXT_FILES {
         std::fs::copy(golden.join(name), directory.join(name))?;
     }
-    let files = files(shape);
     let mut map = Map::new();
     for (index, tensors) in files.iter().enumerate() {
         let name = match files.len() {
@@ -57,7 +76,8 @@ fn write(directory: &Path, shape: &ModelShape, mut weights: Option<Weights>) -> 
         map.extend(tensors.iter().map(|tensor| (tensor.name.clone(), json!(name))));
     }
     if files.len() > 1 {
-        let index = json!({ "metadata": { "total_size": shape.bytes() }, "weight_map": map });
+        let total: u64 = files.iter().flatten().map(Tensor::bytes).sum();
+        let index = json!({ "metadata": { "total_size": total }, "weight_map": map });
         let path = directory.join("model.safetensors.index.json");
         std::fs::write(path, serde_json::to_vec_pretty(&index)?)?;
     }

@@ -117,6 +117,12 @@ answers_as_the_reference_does! {
     starcoder2: "starcoder2",
     gemma4_whose_layers_are_given_more: "gemma4-e",
     gemma3n: "gemma3n",
+    numbers_of_a_byte_in_blocks: "qwen2-fp8-block",
+    experts_of_numbers_of_a_byte: "qwen3-moe-fp8",
+    numbers_of_a_byte_with_one_scale: "mistral3-fp8",
+    pairs_behind_two_scales: "llama-nvfp4",
+    gpt_oss_as_it_is_published: "gpt-oss-mxfp4",
+    gpt_oss_of_mlx: "gpt-oss-mlx",
 }
 
 #[test]

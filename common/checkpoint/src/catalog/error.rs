@@ -51,6 +51,27 @@ pub enum CatalogError {
     ParamTypesDiffer { module: String, scales: Dtype, biases: Dtype },
 }
 
+impl CatalogError {
+    /// The same with other names of tensors.
+    pub(super) fn with_names(mut self, rename: impl Fn(&mut String)) -> CatalogError {
+        match &mut self {
+            Self::TensorTwice { tensor }
+            | Self::TensorOutside { tensor, .. }
+            | Self::UnknownTensor { tensor, .. }
+            | Self::UnexpectedTensor { tensor, .. }
+            | Self::ShapeMismatch { tensor, .. }
+            | Self::NotOfAllExperts { tensor, .. }
+            | Self::NotFinite { tensor, .. }
+            | Self::UnsupportedDtype { tensor, .. }
+            | Self::PackedShapeMismatch { tensor, .. }
+            | Self::NotWholeGroups { tensor, .. } => rename(tensor),
+            Self::MissingTensors { tensors } => tensors.iter_mut().for_each(rename),
+            Self::LayerCountMismatch { .. } | Self::ParamTypesDiffer { .. } => {}
+        }
+        self
+    }
+}
+
 fn ranges(ranges: &[LayerRange]) -> String {
     let texts: Vec<String> = ranges.iter().map(LayerRange::to_string).collect();
     format!("layers {}", listed(&texts))

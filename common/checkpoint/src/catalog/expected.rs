@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::error::CatalogError;
 use super::tensor::Tensor;
 use crate::dtype::Dtype;
-use crate::encoding::{Encoding, ModuleFormat, ModuleTensors, Part, recognise};
+use crate::encoding::{Encoding, ModuleTensors, Part, recognise};
 use crate::model::{ModelSpec, Required, TensorKind, same_vector};
 
 /// Element types of what is no matrix.
@@ -76,7 +76,7 @@ fn stored(
     there: &HashMap<&str, &Tensor>,
 ) -> Result<Option<Encoding>, CatalogError> {
     let part = |part: Part| there.get(format!("{module}{}", part.ending()).as_str());
-    let said = module_format(module, config);
+    let said = config.module_format(module);
     let dtype = |it: Part| part(it).map(|tensor| tensor.dtype);
     let by_format = part(Part::Weight).and_then(|weight| weight.stored.encoding);
     let encoding = by_format.or_else(|| recognise(&ModuleTensors { dtype: &dtype }, said));
@@ -90,17 +90,6 @@ fn stored(
         return Err(CatalogError::UnexpectedTensor { tensor: scales.name.clone(), reason });
     }
     Ok(encoding)
-}
-
-/// What the configuration says of a module: by its name, or by that of the one that has it together with others.
-fn module_format(module: &str, config: &ModelSpec) -> Option<ModuleFormat> {
-    let quantization = config.quantization.as_ref()?;
-    let of_one = quantization.of(module);
-    let of_all = || Some(quantization.of(&config.expert_slice(module)?.name));
-    match of_one {
-        ModuleFormat::IfPacked(_) => Some(of_all().unwrap_or(of_one)),
-        ModuleFormat::Packed(_) | ModuleFormat::Plain => Some(of_one),
-    }
 }
 
 impl Expected {

@@ -7,6 +7,7 @@ mod error;
 mod expected;
 mod matrix;
 mod open;
+mod rows_apart;
 mod strided;
 mod tensor;
 #[cfg(test)]

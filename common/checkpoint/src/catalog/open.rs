@@ -13,7 +13,9 @@ use super::tensor::Tensor;
 use crate::container::{CheckpointFile, Contents, Stored, StoredTensor};
 use crate::encoding::{Encoding, Part};
 use crate::error::Error;
+use crate::file::read_exact_at;
 use crate::generation;
+use crate::layout::{Canonical, canonical};
 use crate::locate::{Location, locate};
 use crate::model::{ModelSpec, Names, Role, unstack};
 use crate::range::LayerRange;
@@ -43,6 +45,12 @@ fn open(location: Location) -> Result<Checkpoint, Error> {
     let Contents { spec: mut config, stored } = contents;
     let Stored { texts, files, tensors: stored, warnings: found } = stored;
     check_places(&files, &stored)?;
+    let read = |tensor: &StoredTensor, offset: u64, buffer: &mut [u8]| {
+        let (file, handle) = &files[tensor.file];
+        read_exact_at(handle, buffer, tensor.offset + offset)
+            .map_err(|cause| Error::io("read", &file.path, cause))
+    };
+    let Canonical { tensors: stored, called } = canonical(stored, &config, &read)?;
     let stored = unstack(stored, &config)?;
     check_places(&files, &stored)?; // A model may have an expert in a tensor of its own, too.
     if config.tie_word_embeddings && has_own_head(&files, &stored, &config)? {
@@ -57,7 +65,13 @@ fn open(location: Location) -> Result<Checkpoint, Error> {
         let role = role_of(&tensor, &names)?;
         tensors.push(Tensor { stored: tensor, role, encoding: None });
     }
-    let encodings = check_model(&tensors, &config)?;
+    let in_file = |name: &mut String| {
+        if let Some(called) = called.get(name) {
+            name.clone_from(called);
+        }
+    };
+    let checked = check_model(&tensors, &config);
+    let encodings = checked.map_err(|refusal| refusal.with_names(in_file))?;
     for (tensor, encoding) in tensors.iter_mut().zip(encodings) {
         tensor.encoding = encoding;
     }
@@ -147,8 +161,8 @@ fn check_model(
         expected.iter().map(|expected| (expected.name.as_str(), expected)).collect();
     for tensor in used() {
         let Some(expected) = by_name.get(tensor.name.as_str()) else {
-            let packed = [Part::Scales, Part::Biases].map(Part::ending);
-            let reason = match packed.iter().any(|ending| tensor.name.ends_with(ending)) {
+            let part = Part::split(&tensor.name).filter(|(_, part)| *part != Part::Weight);
+            let reason = match part.is_some() {
                 true => "its matrix is not packed",
                 false => "the configuration asks for no such bias or norm",
             };

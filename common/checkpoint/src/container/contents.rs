@@ -98,6 +98,8 @@ pub enum Lies {
     Together,
     /// Its numbers lie apart: no format says so of a tensor, but what is taken of a larger one may lie so.
     Apart(Strides),
+    /// Its rows lie apart, so many bytes from the first of one to the first of the next, each together.
+    RowsApart(u64),
 }
 
 /// How far apart the numbers of a matrix lie, or of a vector, whose rows are one number each; in numbers.

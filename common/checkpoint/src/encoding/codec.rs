@@ -22,12 +22,19 @@ pub trait Codec: Sync {
     /// The tensors of a matrix of that shape, the weight first; `None` if the encoding has no matrix of that shape.
     fn parts(&self, encoding: Encoding, shape: MatrixShape) -> Option<Vec<PartSpec>>;
 
-    /// Fills `out` with the weights of whole rows, whose bytes `parts` are, in the order of [`Codec::parts`]; of a part that
-    /// has no dimension of rows, which is one for all, they are all bytes. Bytes may lie at any address. This is what the encoding means: kernels are compared with it.
+    /// Fills `out` with the weights of whole rows that lie at `at`, whose bytes `parts` are, in the order of
+    /// [`Codec::parts`]; of a part that has not as many rows as the matrix, because several rows share one of its, they are
+    /// all bytes. Bytes may lie at any address. This is what the encoding means: kernels are compared with it.
     ///
     /// # Panics
     /// If the lengths do not belong together.
-    fn decode_rows(&self, encoding: Encoding, parts: &[(Dtype, &[u8])], out: &mut [f32]);
+    fn decode_rows(
+        &self,
+        encoding: Encoding,
+        at: RowsAt,
+        parts: &[(Dtype, &[u8])],
+        out: &mut [f32],
+    );
 
     /// How many weights of [`Codec::unpack_rows`] share a scale and a bias, 16 or 32; `None` where weights are no codes of a
     /// byte.
@@ -41,8 +48,14 @@ pub trait Codec: Sync {
     ///
     /// # Panics
     /// If there is no [`Codec::unpacked_group`], or the lengths do not belong together.
-    fn unpack_rows(&self, encoding: Encoding, parts: &[(Dtype, &[u8])], out: Unpacked<'_>) {
-        let _ = (parts, out);
+    fn unpack_rows(
+        &self,
+        encoding: Encoding,
+        at: RowsAt,
+        parts: &[(Dtype, &[u8])],
+        out: Unpacked<'_>,
+    ) {
+        let _ = (at, parts, out);
         panic!("weights in {encoding} are no codes of a byte");
     }
 }
@@ -55,6 +68,22 @@ pub struct Unpacked<'a> {
     pub scales: &'a mut [f32],
     /// A bias per group.
     pub biases: &'a mut [f32],
+}
+
+/// Where rows that are decoded lie in their matrix.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RowsAt {
+    /// The first of them, counted from the matrix's first.
+    pub first: usize,
+    /// Weights of a row.
+    pub columns: usize,
+}
+
+impl RowsAt {
+    /// Rows of so many weights from the matrix's first on.
+    pub const fn start(columns: usize) -> RowsAt {
+        RowsAt { first: 0, columns }
+    }
 }
 
 /// The tensors of one module of a checkpoint.

@@ -2,15 +2,18 @@
 
 use super::affine::AffineCodec;
 use super::apr::AprCodec;
-use super::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors, Unpacked};
+use super::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors, RowsAt, Unpacked};
 use super::float::FloatCodec;
+use super::fp4::Fp4Codec;
+use super::fp8::Fp8Codec;
 use super::ggml::GgmlCodec;
 use super::part::PartSpec;
 use super::tag::Encoding;
 use crate::dtype::Dtype;
 
 /// Every codec; the first that recognises a matrix has it.
-pub static CODECS: &[&dyn Codec] = &[&AffineCodec, &GgmlCodec, &AprCodec, &FloatCodec];
+pub static CODECS: &[&dyn Codec] =
+    &[&AffineCodec, &GgmlCodec, &AprCodec, &Fp8Codec, &Fp4Codec, &FloatCodec];
 
 /// How the matrix of a module is stored; `None` if no codec knows.
 pub fn recognise(module: &ModuleTensors<'_>, said: Option<ModuleFormat>) -> Option<Encoding> {
@@ -30,6 +33,8 @@ impl Encoding {
             Encoding::Affine(_) => &AffineCodec,
             Encoding::Ggml(_) => &GgmlCodec,
             Encoding::Apr(_) => &AprCodec,
+            Encoding::Fp8(_) => &Fp8Codec,
+            Encoding::Fp4(_) => &Fp4Codec,
         }
     }
 
@@ -42,8 +47,8 @@ impl Encoding {
     ///
     /// # Panics
     /// If the lengths do not belong together.
-    pub fn decode_rows(self, parts: &[(Dtype, &[u8])], out: &mut [f32]) {
-        self.codec().decode_rows(self, parts, out);
+    pub fn decode_rows(self, at: RowsAt, parts: &[(Dtype, &[u8])], out: &mut [f32]) {
+        self.codec().decode_rows(self, at, parts, out);
     }
 
     /// As [`Codec::unpacked_group`].
@@ -55,7 +60,7 @@ impl Encoding {
     ///
     /// # Panics
     /// As there.
-    pub fn unpack_rows(self, parts: &[(Dtype, &[u8])], out: Unpacked<'_>) {
-        self.codec().unpack_rows(self, parts, out);
+    pub fn unpack_rows(self, at: RowsAt, parts: &[(Dtype, &[u8])], out: Unpacked<'_>) {
+        self.codec().unpack_rows(self, at, parts, out);
     }
 }

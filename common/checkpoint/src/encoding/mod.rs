@@ -5,8 +5,11 @@ mod affine;
 mod apr;
 mod codec;
 mod float;
+mod fp4;
+mod fp8;
 pub mod ggml;
 mod list;
+mod narrow;
 mod part;
 mod scheme;
 mod tag;
@@ -17,8 +20,10 @@ pub use affine::{
     Affine, ENCODER_VERSION, EncodeError, Packed, Sink, decode_rows, encode_into, encode_rows,
 };
 pub use apr::AprType;
-pub use codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors, Unpacked};
+pub use codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors, RowsAt, Unpacked};
 pub use float::FloatType;
+pub use fp4::Fp4;
+pub use fp8::Fp8;
 pub use ggml::GgmlType;
 pub use list::{CODECS, recognise};
 pub use part::{Part, PartSpec};

@@ -11,11 +11,16 @@ pub enum Part {
     Scales,
     /// What a packed matrix adds to the products of scales and codes; not a layer's `bias`.
     Biases,
+    /// Whole numbers that are taken off the codes before they are scaled.
+    Zeros,
+    /// One factor of all scales.
+    Global,
 }
 
 impl Part {
     /// Every part that an encoding may have, the weight first.
-    pub const ALL: [Part; 3] = [Part::Weight, Part::Scales, Part::Biases];
+    pub const ALL: [Part; 5] =
+        [Part::Weight, Part::Scales, Part::Biases, Part::Zeros, Part::Global];
 
     /// What its name ends in, after the path of its module.
     pub const fn ending(self) -> &'static str {
@@ -23,6 +28,8 @@ impl Part {
             Part::Weight => ".weight",
             Part::Scales => ".scales",
             Part::Biases => ".biases",
+            Part::Zeros => ".zeros",
+            Part::Global => ".global",
         }
     }
 

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::affine::format::Affine;
 use super::apr::AprType;
 use super::float::element::FloatType;
+use super::fp4::Fp4;
+use super::fp8::Fp8;
 use super::ggml::GgmlType;
 use crate::dtype::Dtype;
 
@@ -34,6 +36,10 @@ pub enum Encoding {
     Ggml(GgmlType),
     /// As codes of APR files.
     Apr(AprType),
+    /// As numbers of a byte behind scales.
+    Fp8(Fp8),
+    /// As numbers of 4 bits behind scales.
+    Fp4(Fp4),
 }
 
 impl Encoding {
@@ -42,6 +48,7 @@ impl Encoding {
         match self {
             Encoding::Float(_) | Encoding::Affine(_) => false,
             Encoding::Ggml(_) | Encoding::Apr(_) => true,
+            Encoding::Fp8(_) | Encoding::Fp4(_) => true,
         }
     }
 }
@@ -55,6 +62,8 @@ impl fmt::Display for Encoding {
             }
             Encoding::Ggml(kind) => f.pad(&format!("ggml-{kind}")),
             Encoding::Apr(kind) => f.pad(&format!("apr-{kind}")),
+            Encoding::Fp8(format) => f.pad(&format!("fp8-{format}")),
+            Encoding::Fp4(kind) => f.pad(kind.name()),
         }
     }
 }
@@ -76,7 +85,9 @@ impl FromStr for Encoding {
             let name = text.strip_prefix("apr-")?;
             AprType::ALL.into_iter().find(|kind| kind.name() == name).map(Encoding::Apr)
         };
-        let found = float().or_else(affine).or_else(ggml).or_else(apr);
+        let fp8 = || text.strip_prefix("fp8-").and_then(Fp8::named).map(Encoding::Fp8);
+        let fp4 = || Fp4::ALL.into_iter().find(|kind| kind.name() == text).map(Encoding::Fp4);
+        let found = float().or_else(affine).or_else(ggml).or_else(apr).or_else(fp8).or_else(fp4);
         found.ok_or_else(|| EncodingParseError { text: text.to_owned() })
     }
 }

@@ -44,9 +44,7 @@ pub enum ConfigError {
     UnsupportedLayerType { layer: usize, found: String, architecture: &'static str },
     #[error("layer {layer} is to see a window (sliding_attention), but there is none: {reason}")]
     NoWindow { layer: usize, reason: &'static str },
-    #[error(
-        "{field} {found} is not supported; quantized weights must be MLX's affine ones with 4 or 8 bits in groups of 32, 64 or 128"
-    )]
+    #[error("{field} {found} is not supported; README.md says in which ways weights may be packed")]
     UnsupportedQuantization { field: String, found: String },
     #[error("{field} {found} is not supported for {architecture}")]
     Unsupported { field: String, found: String, architecture: &'static str },

@@ -24,7 +24,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn of(map: &'a Map<String, Value>) -> Self {
+    pub(super) fn of(map: &'a Map<String, Value>) -> Self {
         Self { map, understood: RefCell::default() }
     }
 
@@ -205,7 +205,7 @@ impl<'a> Fields<'a> {
 }
 
 /// Whether a value says that what it is about is not there.
-fn is_off(value: &Value) -> bool {
+pub(super) fn is_off(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::Bool(on) => !on,

@@ -19,6 +19,7 @@ mod latent;
 mod limit;
 mod names;
 mod network;
+mod packed;
 mod parse;
 mod parts;
 mod quantization;

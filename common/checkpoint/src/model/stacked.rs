@@ -5,7 +5,7 @@
 //! Everything else knows the experts of a layer as modules of their own; here is which slice of which tensor each is.
 
 use super::names::{BIAS, decimal};
-use super::spec::{ExpertsSpec, GateUp, Joined, MlpSpec, Op};
+use super::spec::{ExpertsSpec, GateUp, Joined, LayerSpec, MlpSpec, Op};
 use super::whole::ModelSpec;
 use crate::catalog::CatalogError;
 use crate::container::{Lies, StoredTensor, Strides};
@@ -42,6 +42,15 @@ enum Layout {
     Columns,
     /// or those of gate and up in turn, as are their biases.
     ColumnsInTurn,
+    /// Row by row, those of gate and up in turn.
+    RowsInTurn,
+}
+
+impl Layout {
+    /// Whether rows of an expert's matrices are columns of the tensor.
+    fn is_turned(self) -> bool {
+        matches!(self, Layout::Columns | Layout::ColumnsInTurn)
+    }
 }
 
 /// As MLX has those of most.
@@ -55,12 +64,15 @@ const USUAL: Stacks = Stacks {
 };
 /// As the Hub's files have those of some.
 const OF_HUB: Stacks = Stacks { beginning: OF_EACH, weight: "", ..USUAL };
-/// As mlx-lm has those of `dots1`.
+/// As mlx-lm has those of `dots1` and of gpt-oss.
 const OF_DOTS: Stacks = Stacks { beginning: OF_EACH, ..USUAL };
 /// As the Hub's files have those of Llama 4,
 const OF_LLAMA4: Stacks = Stacks { layout: Layout::Columns, ..OF_HUB };
 /// and of gpt-oss.
 const OF_GPT_OSS: Stacks = Stacks { layout: Layout::ColumnsInTurn, bias: "_bias", ..OF_HUB };
+/// The same where their matrices are packed, once their parts have their usual names.
+const OF_GPT_OSS_PACKED: Stacks =
+    Stacks { layout: Layout::RowsInTurn, weight: WEIGHT, ..OF_GPT_OSS };
 /// As Granite's files have them.
 const OF_GRANITE: Stacks =
     Stacks { beginning: "", both: "input_linear", down: "output_linear", ..USUAL };
@@ -74,7 +86,7 @@ const OTHERS: [(&str, &[Stacks]); 10] = [
     ("Qwen3_5MoeForCausalLM", &[USUAL, OF_HUB]),
     ("Qwen3_5MoeForConditionalGeneration", &[USUAL, OF_HUB]),
     ("GraniteMoeHybridForCausalLM", &[USUAL, OF_GRANITE]),
-    ("GptOssForCausalLM", &[OF_GPT_OSS]),
+    ("GptOssForCausalLM", &[OF_GPT_OSS, OF_GPT_OSS_PACKED, OF_DOTS]),
     ("Llama4ForCausalLM", &[OF_LLAMA4]),
     ("Llama4ForConditionalGeneration", &[OF_LLAMA4]),
 ];
@@ -137,7 +149,7 @@ impl Mixture<'_> {
         let ending = match ending {
             weight if weight == stacks.weight => WEIGHT,
             bias if bias == stacks.bias => BIAS,
-            _ if stacks.layout != Layout::Rows => return Vec::new(), // Nobody packs what is turned.
+            _ if stacks.layout.is_turned() => return Vec::new(), // Nobody packs what is turned.
             other => other,
         };
         let name = |module| {
@@ -192,9 +204,16 @@ impl ModelSpec {
         self.stack(name).is_some()
     }
 
-    /// Whether a tensor of this name has those of all experts of a layer, and these are turned: their numbers lie apart.
+    /// Whether a tensor of this name has those of all experts of a layer, and these are turned, or rows of gate and up are in
+    /// turn: their numbers lie apart.
     pub fn is_turned(&self, name: &str) -> bool {
         self.stack(name).is_some_and(|(_, stacks, _)| stacks.layout != Layout::Rows)
+    }
+
+    /// Whether this model's files have experts whose matrices are turned.
+    pub fn turns_experts(&self) -> bool {
+        let turned = stacks(self).first().is_some_and(|stacks| stacks.layout.is_turned());
+        turned && self.layers.iter().flat_map(LayerSpec::ops).any(|op| matches!(op, Op::Experts(_)))
     }
 
     /// The experts whose tensors are in the one of this name, how that is called, and the rest of the name.
@@ -246,12 +265,13 @@ pub fn unstack(
             each: names(0).len() as u64,
         };
         let is_number = matches!(tensor.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16);
-        if stacks.layout != Layout::Rows && !is_number {
+        if stacks.layout.is_turned() && !is_number {
             let (dtype, expected) = (tensor.dtype, "experts stored so must be F32, F16 or BF16");
             return Err(CatalogError::UnsupportedDtype { tensor: tensor.name, dtype, expected });
         }
         let places = match stacks.layout {
-            Layout::Rows => slices.of_rows(),
+            Layout::Rows => slices.of_rows(false),
+            Layout::RowsInTurn => slices.of_rows(true),
             Layout::Columns => slices.of_columns(false),
             Layout::ColumnsInTurn => slices.of_columns(true),
         };
@@ -288,8 +308,8 @@ struct Place {
 }
 
 impl Slices<'_> {
-    /// Those that lie behind each other; `None` if there are not as many.
-    fn of_rows(&self) -> Option<Place> {
+    /// Those that lie behind each other, or whose rows lie in turn; `None` if there are not as many.
+    fn of_rows(&self, in_turn: bool) -> Option<Place> {
         let (each, bytes) = (self.each, self.tensor.bytes);
         if !bytes.is_multiple_of(self.count * each) {
             return None;
@@ -302,7 +322,14 @@ impl Slices<'_> {
             _ => return None,
         };
         let bytes = bytes / (self.count * each);
-        Some(Place { shape, bytes, between: bytes, lies: Lies::Together })
+        let (between, lies) = match shape.first() {
+            Some(&rows) if in_turn && each > 1 => {
+                let row = bytes / rows.max(1); // Those of one have a whole number each.
+                (row, Lies::RowsApart(row * each))
+            }
+            _ => (bytes, Lies::Together),
+        };
+        Some(Place { shape, bytes, between, lies })
     }
 
     /// Those whose rows are columns of the tensor, `[count, columns, rows]`, or of a vector, `[count, rows]`: those of the one

@@ -21,6 +21,7 @@ mod gemma4;
 mod gpt_oss;
 mod latent;
 mod llama4;
+mod quantized;
 mod recurrent;
 mod rotations;
 mod slices;
@@ -173,8 +174,8 @@ refuses! {
         E::UnsupportedQuantization { .. }, "quantization.bits 3 is not supported";
     refuses_groups_of_16: quantized(json!({"group_size": 16, "bits": 4})),
         E::UnsupportedQuantization { .. }, "quantization.group_size 16";
-    refuses_another_mode: quantized(json!({"group_size": 32, "bits": 4, "mode": "mxfp4"})),
-        E::UnsupportedQuantization { .. }, "quantization.mode \"mxfp4\"";
+    refuses_another_mode: quantized(json!({"group_size": 32, "bits": 4, "mode": "nvfp8"})),
+        E::UnsupportedQuantization { .. }, "quantization.mode \"nvfp8\"";
     refuses_quantization_without_a_group: quantized(json!({"bits": 4})),
         E::Missing { .. }, "quantization.group_size is missing";
     refuses_quantization_that_is_no_object: quantized(json!(4)),

@@ -164,7 +164,9 @@ fn kind(
             Some(_) => Ok((Kind::Ggml(found), None)),
             None => refused(found.to_string(), PLAIN_FIRST),
         },
-        (_, Some(found @ Encoding::Affine(_))) => refused(found.to_string(), PLAIN_FIRST),
+        (_, Some(found @ (Encoding::Affine(_) | Encoding::Fp8(_) | Encoding::Fp4(_)))) => {
+            refused(found.to_string(), PLAIN_FIRST)
+        }
     }
 }
 

@@ -58,7 +58,9 @@ pub fn to_hub(
     source.unstack(spec)?;
     let mlx = format == HubFormat::Mlx;
     keeps_form(spec, format, encode)?;
-    if mlx || matches!(encode, Encode::Affine(_) | Encode::Q8_0 | Encode::Q4_0) {
+    let packed = matches!(encode, Encode::Affine(_) | Encode::Q8_0 | Encode::Q4_0);
+    // Packed ones are not read that way, and those of MLX would have names that nobody reads.
+    if mlx || packed || spec.quantization.is_some() || !source.is_turned(spec) {
         source.refuse_turned(spec, format.name())?;
     }
     let all = Numbers::of(&source, Some(checkpoint));
@@ -214,7 +216,7 @@ fn becomes(numbers: &Numbers, encode: Encode, format: HubFormat) -> Result<Becom
             }
         }
         (Encode::Affine(_), Some(Encoding::Affine(_))) => Becomes::Same,
-        (_, Some(found @ (Encoding::Ggml(_) | Encoding::Apr(_)))) => {
+        (_, Some(found)) => {
             return refused(found.to_string(), PLAIN_FIRST);
         }
     })

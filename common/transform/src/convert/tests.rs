@@ -1,6 +1,7 @@
 //! Conversions, by what comes out.
 
 mod experts;
+mod narrow;
 
 use std::fs;
 use std::path::Path;

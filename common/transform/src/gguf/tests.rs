@@ -5,7 +5,7 @@ mod oracle;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use cake_checkpoint::{Checkpoint, FloatType, Op};
+use cake_checkpoint::{Checkpoint, FloatType, Op, RowsAt};
 
 use self::oracle::{File, Value};
 use super::{GgufOptions, GgufType, convert};
@@ -91,7 +91,7 @@ fn expected(checkpoint: &Checkpoint, name: &str) -> Vec<f32> {
                 parts.iter().map(|it| read(&format!("{module}{}", it.part.ending()))).collect();
             let parts: Vec<_> = parts.iter().map(|(dtype, bytes)| (*dtype, &bytes[..])).collect();
             let mut values = vec![0.0; (shape[0] * shape[1]) as usize];
-            encoding.decode_rows(&parts, &mut values);
+            encoding.decode_rows(RowsAt::start(columns as usize), &parts, &mut values);
             values
         }
         None => {

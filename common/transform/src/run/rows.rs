@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use cake_checkpoint::Dtype;
+use cake_checkpoint::{Dtype, RowsAt};
 
 use super::bench::Bench;
 use super::written::Written;
@@ -116,14 +116,17 @@ fn decode(
                 })
                 .collect()
         };
+        let at = |row: u64| RowsAt { first: (range.start + row) as usize, columns };
         match rows.order {
-            Order::Same => rows.encoding.decode_rows(&stored(first, some), &mut bench.numbers),
+            Order::Same => {
+                rows.encoding.decode_rows(at(first), &stored(first, some), &mut bench.numbers);
+            }
             order => {
                 for (row, numbers) in (first..).zip(bench.numbers.chunks_exact_mut(columns.max(1)))
                 {
                     let block = row / order.block() * order.block();
                     let from = block + order.source(row - block);
-                    rows.encoding.decode_rows(&stored(from, 1), numbers);
+                    rows.encoding.decode_rows(at(from), &stored(from, 1), numbers);
                 }
             }
         }

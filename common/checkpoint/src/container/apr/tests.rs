@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::*;
 use crate::catalog::Checkpoint;
 use crate::container::{Container, StoredTensor};
-use crate::encoding::{AprType, Encoding, GgmlType, Part};
+use crate::encoding::{AprType, Encoding, GgmlType, Part, RowsAt};
 use crate::error::Error;
 use crate::file::read_exact_at;
 use crate::model::ConfigError;
@@ -51,7 +51,8 @@ fn decoded(checkpoint: &Checkpoint, name: &str) -> Vec<f32> {
     let stored: Vec<_> = parts.iter().map(|part| (part.dtype, bytes(part))).collect();
     let stored: Vec<_> = stored.iter().map(|(dtype, bytes)| (*dtype, &bytes[..])).collect();
     let mut out = vec![0.0; count];
-    encoding.decode_rows(&stored, &mut out);
+    let columns = count / (weight.shape[0] as usize).max(1);
+    encoding.decode_rows(RowsAt::start(columns), &stored, &mut out);
     out
 }
 

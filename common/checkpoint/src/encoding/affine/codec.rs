@@ -3,7 +3,7 @@
 use super::decode::decode_rows;
 use super::format::Affine;
 use crate::dtype::Dtype;
-use crate::encoding::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors};
+use crate::encoding::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors, RowsAt};
 use crate::encoding::float::element::{FLOATS, FloatType};
 use crate::encoding::part::{Part, PartSpec};
 use crate::encoding::tag::Encoding;
@@ -53,7 +53,13 @@ impl Codec for AffineCodec {
         Some(vec![codes, param(Part::Scales), param(Part::Biases)])
     }
 
-    fn decode_rows(&self, encoding: Encoding, parts: &[(Dtype, &[u8])], out: &mut [f32]) {
+    fn decode_rows(
+        &self,
+        encoding: Encoding,
+        _: RowsAt,
+        parts: &[(Dtype, &[u8])],
+        out: &mut [f32],
+    ) {
         let (Encoding::Affine(format), &[(_, codes), (dtype, scales), (_, biases)]) =
             (encoding, parts)
         else {

@@ -2,7 +2,7 @@
 
 use super::kind::AprType;
 use crate::dtype::Dtype;
-use crate::encoding::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors};
+use crate::encoding::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors, RowsAt};
 use crate::encoding::float::element::f16;
 use crate::encoding::part::{Part, PartSpec};
 use crate::encoding::tag::Encoding;
@@ -51,7 +51,13 @@ impl Codec for AprCodec {
         }
     }
 
-    fn decode_rows(&self, encoding: Encoding, parts: &[(Dtype, &[u8])], out: &mut [f32]) {
+    fn decode_rows(
+        &self,
+        encoding: Encoding,
+        _: RowsAt,
+        parts: &[(Dtype, &[u8])],
+        out: &mut [f32],
+    ) {
         match (encoding, parts) {
             (Encoding::Apr(AprType::Q8), &[(_, codes), (_, scale)]) => {
                 let scale = *scale.first_chunk().expect("the scale has four bytes");
@@ -101,12 +107,12 @@ mod tests {
     fn documented_examples_decode() {
         let (scale, codes) = (1f32.to_le_bytes(), [0x7f, 0x81, 0x01]);
         let mut out = [0.0; 3];
-        Q8.decode_rows(&[(Dtype::I8, &codes), (Dtype::F32, &scale)], &mut out);
+        Q8.decode_rows(RowsAt::start(3), &[(Dtype::I8, &codes), (Dtype::F32, &scale)], &mut out);
         assert_eq!(out, [127.0, -127.0, 1.0]);
         let mut block = [0; 18];
         block[..4].copy_from_slice(&[0x00, 0x3c, 0x1f, 0x89]);
         let mut out = [0.0; 32];
-        Q4.decode_rows(&[(Dtype::U8, &block)], &mut out);
+        Q4.decode_rows(RowsAt::start(32), &[(Dtype::U8, &block)], &mut out);
         assert_eq!(out[..5], [7.0, -7.0, 1.0, 0.0, -8.0]);
     }
 
@@ -115,12 +121,12 @@ mod tests {
         for bits in [0x7e00u16, 0x7c00, 0xfc00, 0x03ff, 0x0001, 0x83ff] {
             let block = [&bits.to_le_bytes()[..], &[0xff; 16]].concat();
             let mut out = [1.0; 32];
-            Q4.decode_rows(&[(Dtype::U8, &block)], &mut out);
+            Q4.decode_rows(RowsAt::start(32), &[(Dtype::U8, &block)], &mut out);
             assert_eq!(out, [0.0; 32], "{bits:#x}");
         }
         let block = [&0x0400u16.to_le_bytes()[..], &[0xff; 16]].concat();
         let mut out = [1.0; 32];
-        Q4.decode_rows(&[(Dtype::U8, &block)], &mut out);
+        Q4.decode_rows(RowsAt::start(32), &[(Dtype::U8, &block)], &mut out);
         assert_eq!(out, [7.0 * LEAST_SCALE; 32], "the smallest normal number counts");
     }
 

@@ -2,7 +2,7 @@
 
 use super::element::{FLOATS, FloatType};
 use crate::dtype::Dtype;
-use crate::encoding::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors};
+use crate::encoding::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors, RowsAt};
 use crate::encoding::part::{Part, PartSpec};
 use crate::encoding::tag::Encoding;
 
@@ -29,7 +29,13 @@ impl Codec for FloatCodec {
         Some(vec![PartSpec { part: Part::Weight, types, shape: shape.to_vec(), must }])
     }
 
-    fn decode_rows(&self, encoding: Encoding, parts: &[(Dtype, &[u8])], out: &mut [f32]) {
+    fn decode_rows(
+        &self,
+        encoding: Encoding,
+        _: RowsAt,
+        parts: &[(Dtype, &[u8])],
+        out: &mut [f32],
+    ) {
         let (Encoding::Float(float), &[(_, bytes)]) = (encoding, parts) else {
             panic!("a matrix of plain numbers has one part");
         };

@@ -4,7 +4,7 @@ use super::decode::decode;
 use super::kind::GgmlType;
 use super::unpack;
 use crate::dtype::Dtype;
-use crate::encoding::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors, Unpacked};
+use crate::encoding::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors, RowsAt, Unpacked};
 use crate::encoding::part::{Part, PartSpec};
 use crate::encoding::tag::Encoding;
 
@@ -31,7 +31,13 @@ impl Codec for GgmlCodec {
         }])
     }
 
-    fn decode_rows(&self, encoding: Encoding, parts: &[(Dtype, &[u8])], out: &mut [f32]) {
+    fn decode_rows(
+        &self,
+        encoding: Encoding,
+        _: RowsAt,
+        parts: &[(Dtype, &[u8])],
+        out: &mut [f32],
+    ) {
         let (Encoding::Ggml(kind), &[(_, bytes)]) = (encoding, parts) else {
             panic!("a matrix of blocks has one part");
         };
@@ -43,7 +49,13 @@ impl Codec for GgmlCodec {
         Some(unpack::group(kind))
     }
 
-    fn unpack_rows(&self, encoding: Encoding, parts: &[(Dtype, &[u8])], out: Unpacked<'_>) {
+    fn unpack_rows(
+        &self,
+        encoding: Encoding,
+        _: RowsAt,
+        parts: &[(Dtype, &[u8])],
+        out: Unpacked<'_>,
+    ) {
         let (Encoding::Ggml(kind), &[(_, bytes)]) = (encoding, parts) else {
             panic!("a matrix of blocks has one part");
         };

@@ -126,7 +126,7 @@ fn q6_k(block: &[u8; 210], codes: &mut [u8; 256]) -> [Param; 16] {
 mod tests {
     use super::*;
     use crate::dtype::Dtype;
-    use crate::encoding::Encoding;
+    use crate::encoding::{Encoding, RowsAt};
 
     #[test]
     fn codes_with_scales_and_biases_are_the_weights() {
@@ -141,9 +141,9 @@ mod tests {
             let (mut scales, mut biases) = (vec![0.0; count / group], vec![0.0; count / group]);
             let out = Unpacked { codes: &mut codes, scales: &mut scales, biases: &mut biases };
             let parts = [(Dtype::U8, &bytes[..])];
-            Encoding::Ggml(kind).unpack_rows(&parts, out);
+            Encoding::Ggml(kind).unpack_rows(RowsAt::start(count), &parts, out);
             let mut weights = vec![0.0; count];
-            Encoding::Ggml(kind).decode_rows(&parts, &mut weights);
+            Encoding::Ggml(kind).decode_rows(RowsAt::start(count), &parts, &mut weights);
             let mut compared = 0;
             for (at, weight) in weights.iter().enumerate() {
                 let (scale, bias) = (scales[at / group], biases[at / group]);

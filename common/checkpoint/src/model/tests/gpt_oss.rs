@@ -48,12 +48,6 @@ refuses! {
         E::OutOfRange { .. }, "swiglu_alpha";
     refuses_windows_without_a_size: with(configuration("gpt-oss"), json!({"sliding_window": null})),
         E::NoWindow { layer: 0, .. }, "sliding_window is null";
-    refuses_blocks_of_four_bits_as_they_are_published: with(configuration("gpt-oss"),
-        json!({"quantization_config": {"quant_method": "mxfp4"}})),
-        E::UnsupportedQuantization { .. }, "quantization_config.quant_method";
-    refuses_blocks_of_four_bits_as_mlx_has_them: with(configuration("gpt-oss"),
-        json!({"quantization": {"group_size": 32, "bits": 4, "mode": "mxfp4"}})),
-        E::UnsupportedQuantization { .. }, "quantization.mode";
 }
 
 fn tensor(name: &str, dtype: Dtype, shape: &[u64]) -> StoredTensor {
@@ -88,9 +82,40 @@ fn gate_and_up_lie_in_turn_and_so_do_their_biases() {
     assert_eq!((&*name, &down.shape[..]), ("2.down_proj.weight", &[64, 160][..]));
     assert_eq!(down.lies, Lies::Apart(Strides { row: 1, column: 64 }));
     assert_eq!(apart("down_proj_bias", &[4, 64]).next().unwrap().0, "0.down_proj.bias");
-    for (name, is_turned) in [("gate_up_proj", true), ("gate_up_proj.scales", false)] {
+    for (name, is_turned) in
+        [("gate_up_proj", true), ("gate_up_proj.scales", true), ("gate_proj.scales", false)]
+    {
         let name = format!("model.layers.1.mlp.experts.{name}");
         assert_eq!(model.is_turned(&name), is_turned, "{name}");
+    }
+    assert!(model.turns_experts());
+}
+
+#[test]
+fn rows_of_packed_gates_and_ups_lie_in_turn() {
+    let model = golden("gpt-oss-mxfp4");
+    let blocks = tensor("gate_up_proj.weight", Dtype::U8, &[4, 192, 32]);
+    let found = unstack(vec![blocks], &model).unwrap();
+    assert_eq!(found.len(), 8);
+    for (index, slice) in found.into_iter().enumerate() {
+        let (expert, is_up) = (index as u64 / 2, index as u64 % 2);
+        let part = ["gate", "up"][is_up as usize];
+        assert_eq!(slice.name, format!("model.layers.1.mlp.experts.{expert}.{part}_proj.weight"));
+        assert_eq!((&slice.shape[..], slice.bytes), (&[96, 32][..], 96 * 32));
+        assert_eq!(slice.offset, 100 + expert * 192 * 32 + is_up * 32);
+        assert_eq!(slice.lies, Lies::RowsApart(64));
+    }
+    let down = tensor("down_proj.scales", Dtype::F8E8M0, &[4, 64, 3]);
+    let slice = unstack(vec![down], &model).unwrap().pop().unwrap();
+    assert_eq!((&slice.shape[..], slice.lies), (&[64, 3][..], Lies::Together));
+    let of_mlx = tensor("up_proj.scales", Dtype::F8E8M0, &[4, 64, 2]);
+    let slice = unstack(vec![of_mlx], &model).unwrap().remove(1);
+    assert!(slice.name.ends_with("experts.1.up_proj.scales"), "{slice:?}");
+    for (name, shape) in
+        [("gate_up_proj.weight", &[4, 191, 32][..]), ("down_proj.scales", &[3, 64, 3])]
+    {
+        let error = unstack(vec![tensor(name, Dtype::U8, shape)], &model).unwrap_err();
+        assert!(matches!(error, CatalogError::NotOfAllExperts { experts: 4, .. }), "{error}");
     }
 }
 

@@ -35,7 +35,7 @@ impl MatrixKinds {
             cake_checkpoint::Encoding::Float(float) => self.bf16 |= float.dtype() == Dtype::BF16,
             cake_checkpoint::Encoding::Affine(_) => self.packed = true,
             // Computed with in f32.
-            cake_checkpoint::Encoding::Ggml(_) | cake_checkpoint::Encoding::Apr(_) => {}
+            _ => {}
         }
     }
 }

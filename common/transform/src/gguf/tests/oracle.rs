@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cake_checkpoint::{Encoding, FloatType};
+use cake_checkpoint::{Encoding, FloatType, RowsAt};
 
 use crate::gguf::form::GgufType;
 use crate::job::Job;
@@ -37,7 +37,7 @@ fn written(rows: &Rows, parts: &[(cake_checkpoint::Dtype, Vec<u8>)]) -> Vec<u8> 
     let [count, columns] = rows.shape.map(|size| size as usize);
     let mut values = vec![0.0; count * columns];
     let parts: Vec<_> = parts.iter().map(|(dtype, bytes)| (*dtype, &bytes[..])).collect();
-    rows.encoding.decode_rows(&parts, &mut values);
+    rows.encoding.decode_rows(RowsAt::start(columns), &parts, &mut values);
     let block = rows.order.block();
     let ordered: Vec<f32> = (0..count as u64)
         .map(|row| row / block * block + rows.order.source(row % block))

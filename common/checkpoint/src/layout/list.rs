@@ -1,0 +1,18 @@
+//! The list of layouts.
+
+use super::compressed_tensors::CompressedFloats;
+use super::format::Layout;
+use super::fp8::Fp8Files;
+use super::mlx::Mlx;
+use super::mxfp4::Mxfp4Files;
+use super::packing::Packing;
+
+/// What is known of a layout.
+pub(super) fn layout(packing: &Packing) -> Box<dyn Layout> {
+    match packing {
+        Packing::Mlx => Box::new(Mlx),
+        Packing::Fp8(blocks) => Box::new(Fp8Files { blocks: *blocks }),
+        Packing::Mxfp4 => Box::new(Mxfp4Files),
+        Packing::CompressedFloats(blocks) => Box::new(CompressedFloats { blocks: *blocks }),
+    }
+}
