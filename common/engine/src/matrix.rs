@@ -94,7 +94,11 @@ impl StoredMatrix {
 
     /// Whether the processor has kernels that take the matrix as it is stored.
     pub(crate) fn has_kernels(&self) -> bool {
-        matches!(self.encoding, Encoding::Float(_) | Encoding::Affine(_))
+        match self.encoding {
+            Encoding::Float(_) => true,
+            Encoding::Affine(format) => matches!(format.bits(), 4 | 8),
+            Encoding::Ggml(_) | Encoding::Apr(_) => false,
+        }
     }
 
     /// Some rows as a matrix of f32 in memory of its own: what the processor computes with where it has no kernels for the

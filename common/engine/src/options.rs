@@ -117,7 +117,9 @@ impl DeviceKind {
     pub fn resident_permille(self, encoding: Encoding) -> u32 {
         let (copy, has_kernels) = match encoding {
             Encoding::Float(float) => (4000 / float.bytes(), true),
-            Encoding::Affine(format) => (32_000 / format.bits(), true), // Of the codes.
+            Encoding::Affine(format) => {
+                (32_000usize.div_ceil(format.bits()), matches!(format.bits(), 4 | 8)) // Of the codes.
+            }
             Encoding::Ggml(kind) => ((4000 * kind.block()).div_ceil(kind.block_bytes()), false),
             Encoding::Apr(AprType::Q8) => (4000, false), // Of the codes.
             Encoding::Apr(AprType::Q4) => {
@@ -126,7 +128,7 @@ impl DeviceKind {
         };
         match self {
             DeviceKind::Cpu if has_kernels => 1000,
-            _ => 1000 + copy as u32, // No more than 8000.
+            _ => 1000 + copy as u32, // No more than 16000.
         }
     }
 }
