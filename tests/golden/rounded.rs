@@ -49,6 +49,9 @@ pub(crate) const IN_BF16: &[&str] = &[
     "starcoder2",
     "gemma4-e",
     "gemma3n",
+    "llama-awq4",
+    "llama-ct-int4",
+    "llama-gptq4",
 ];
 /// Those whose weights are packed.
 pub(crate) const PACKED: &[&str] =

@@ -97,7 +97,7 @@ impl StoredMatrix {
         match self.encoding {
             Encoding::Float(_) => true,
             Encoding::Affine(format) => matches!(format.bits(), 4 | 8),
-            Encoding::Ggml(_) | Encoding::Apr(_) => false,
+            Encoding::Ggml(_) | Encoding::Apr(_) | Encoding::Integer(_) => false,
         }
     }
 
@@ -207,7 +207,7 @@ impl StoredMatrix {
                 };
                 Weight::Affine(matrix.rows(rows))
             }
-            (Encoding::Ggml(_) | Encoding::Apr(_), _) => {
+            (Encoding::Ggml(_) | Encoding::Apr(_) | Encoding::Integer(_), _) => {
                 unreachable!("no kernel takes them: they are decoded before")
             }
             _ => unreachable!("checked when the matrix was made: it has the parts of its encoding"),

@@ -122,6 +122,7 @@ impl DeviceKind {
             }
             Encoding::Ggml(kind) => ((4000 * kind.block()).div_ceil(kind.block_bytes()), false),
             Encoding::Apr(AprType::Q8) => (4000, false), // Of the codes.
+            Encoding::Integer(format) => (32_000 / format.bits(), false), // Of the codes.
             Encoding::Apr(AprType::Q4) => {
                 ((4000 * AprType::BLOCK).div_ceil(AprType::BLOCK_BYTES), false)
             }

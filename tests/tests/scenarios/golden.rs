@@ -117,6 +117,9 @@ answers_as_the_reference_does! {
     starcoder2: "starcoder2",
     gemma4_whose_layers_are_given_more: "gemma4-e",
     gemma3n: "gemma3n",
+    llama_in_4_bits_of_awq: "llama-awq4",
+    llama_in_4_bits_of_compressed_tensors: "llama-ct-int4",
+    llama_in_4_bits_of_gptq: "llama-gptq4",
 }
 
 #[test]

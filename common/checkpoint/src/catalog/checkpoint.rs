@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::strided;
 use super::tensor::Tensor;
+use super::{across, strided};
 use crate::anonymous::Memory;
 use crate::blob::{Digest, Hasher};
 use crate::container::{CheckpointFile, Lies, TextFiles};
@@ -167,6 +167,7 @@ impl Checkpoint {
             Lies::Apart(strides) => {
                 strided::read(handle, tensor, strides, offset_in_tensor, buffer)
             }
+            Lies::Across(across) => across::read(handle, tensor, across, offset_in_tensor, buffer),
             Lies::Together => read_exact_at(handle, buffer, tensor.offset + offset_in_tensor),
         };
         read.map_err(|cause| Error::io("read", &self.files[tensor.file].path, cause))

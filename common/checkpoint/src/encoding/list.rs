@@ -5,12 +5,14 @@ use super::apr::AprCodec;
 use super::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors, RowsAt};
 use super::float::FloatCodec;
 use super::ggml::GgmlCodec;
+use super::integer::IntegerCodec;
 use super::part::PartSpec;
 use super::tag::Encoding;
 use crate::dtype::Dtype;
 
 /// Every codec; the first that recognises a matrix has it.
-pub static CODECS: &[&dyn Codec] = &[&AffineCodec, &GgmlCodec, &AprCodec, &FloatCodec];
+pub static CODECS: &[&dyn Codec] =
+    &[&AffineCodec, &GgmlCodec, &AprCodec, &IntegerCodec, &FloatCodec];
 
 /// How the matrix of a module is stored; `None` if no codec knows.
 pub fn recognise(module: &ModuleTensors<'_>, said: Option<ModuleFormat>) -> Option<Encoding> {
@@ -30,6 +32,7 @@ impl Encoding {
             Encoding::Affine(_) => &AffineCodec,
             Encoding::Ggml(_) => &GgmlCodec,
             Encoding::Apr(_) => &AprCodec,
+            Encoding::Integer(_) => &IntegerCodec,
         }
     }
 

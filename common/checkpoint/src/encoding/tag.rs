@@ -9,6 +9,7 @@ use super::affine::format::Affine;
 use super::apr::AprType;
 use super::float::element::FloatType;
 use super::ggml::GgmlType;
+use super::integer::Integer;
 use crate::dtype::Dtype;
 
 /// Why a text is not the tag of an encoding.
@@ -34,6 +35,8 @@ pub enum Encoding {
     Ggml(GgmlType),
     /// As codes of APR files.
     Apr(AprType),
+    /// As whole numbers with a scale per group and a zero point.
+    Integer(Integer),
 }
 
 impl Encoding {
@@ -41,7 +44,7 @@ impl Encoding {
     pub const fn is_only_said(self) -> bool {
         match self {
             Encoding::Float(_) | Encoding::Affine(_) => false,
-            Encoding::Ggml(_) | Encoding::Apr(_) => true,
+            Encoding::Ggml(_) | Encoding::Apr(_) | Encoding::Integer(_) => true,
         }
     }
 }
@@ -55,6 +58,7 @@ impl fmt::Display for Encoding {
             }
             Encoding::Ggml(kind) => f.pad(&format!("ggml-{kind}")),
             Encoding::Apr(kind) => f.pad(&format!("apr-{kind}")),
+            Encoding::Integer(format) => f.pad(&format!("int-{format}")),
         }
     }
 }
@@ -76,7 +80,11 @@ impl FromStr for Encoding {
             let name = text.strip_prefix("apr-")?;
             AprType::ALL.into_iter().find(|kind| kind.name() == name).map(Encoding::Apr)
         };
-        let found = float().or_else(affine).or_else(ggml).or_else(apr);
+        let integer = || {
+            let name = text.strip_prefix("int-")?;
+            Integer::all().find(|format| format.to_string() == name).map(Encoding::Integer)
+        };
+        let found = float().or_else(affine).or_else(ggml).or_else(apr).or_else(integer);
         found.ok_or_else(|| EncodingParseError { text: text.to_owned() })
     }
 }

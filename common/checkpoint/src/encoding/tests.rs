@@ -223,6 +223,12 @@ fn encodings_have_names() {
         "ggml-q5_k",
         "ggml-Q4_K",
         "apr-q5",
+        "int-4",
+        "int-4-0",
+        "int-4-16",
+        "int-3-64",
+        "int-4-64-zeros+2",
+        "int-4-row-ordered",
     ] {
         let refused = text.parse::<Encoding>().unwrap_err();
         assert_eq!(refused.text, text);

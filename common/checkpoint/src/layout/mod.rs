@@ -1,16 +1,25 @@
 //! How files of safetensors name and lay out the tensors of packed matrices, one file for each way to: when a checkpoint is
 //! opened they become those that everybody else knows ([`Part`](crate::Part)), and nothing after it asks how a file had them.
 
+mod awq;
 mod canonical;
+mod gptq;
+mod integers;
 mod list;
 mod mlx;
 mod module;
+mod pack_quantized;
+#[cfg(test)]
+mod tests;
 
+pub use awq::Awq;
 pub use canonical::{Canonical, canonical};
+pub use gptq::Gptq;
 pub use list::Packing;
 pub use mlx::Mlx;
 pub(crate) use module::Module;
 pub use module::ReadBytes;
+pub use pack_quantized::PackQuantized;
 
 use crate::container::StoredTensor;
 use crate::encoding::Part;

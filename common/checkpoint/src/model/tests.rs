@@ -166,9 +166,6 @@ refuses! {
         {"full_attention": {"rope_type": "default"}}})), E::Unsupported { .. }, "rope_parameters";
     refuses_an_unknown_quant_method: with(llama(), json!({"quantization_config":
         {"quant_method": "mystery", "bits": 7}})), E::UnsupportedQuantization { .. }, "mystery";
-    refuses_gptq: with(llama(), json!({"quantization_config":
-        {"quant_method": "gptq", "bits": 4, "group_size": 64}})),
-        E::UnsupportedQuantization { .. }, "quantization_config.quant_method \"gptq\"";
     refuses_seven_bits: quantized(json!({"group_size": 64, "bits": 7})),
         E::UnsupportedQuantization { .. }, "quantization.bits 7 is not supported";
     refuses_groups_of_16: quantized(json!({"group_size": 16, "bits": 4})),

@@ -45,7 +45,9 @@ pub(super) fn stored(
 ) -> Vec<Stored> {
     let float = match encoding {
         Encoding::Float(float) => float,
-        Encoding::Affine(_) | Encoding::Ggml(_) | Encoding::Apr(_) => FloatType::BF16,
+        Encoding::Affine(_) | Encoding::Ggml(_) | Encoding::Apr(_) | Encoding::Integer(_) => {
+            FloatType::BF16
+        }
     };
     let numbers = |encoding| {
         vec![Stored {

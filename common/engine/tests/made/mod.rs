@@ -86,7 +86,9 @@ impl Random {
         let (packed, codes) = match encoding {
             Encoding::Float(_) => (false, 1),
             Encoding::Affine(format) => (true, 1 << format.bits()),
-            Encoding::Ggml(_) | Encoding::Apr(_) => panic!("no model is made in {encoding}"),
+            Encoding::Ggml(_) | Encoding::Apr(_) | Encoding::Integer(_) => {
+                panic!("no model is made in {encoding}")
+            }
         };
         // Codes times these, less half of what that can be: as `spread` says.
         let scale = 2.0 * spread / codes as f32;
@@ -96,7 +98,9 @@ impl Random {
                 (Part::Weight, true) => self.codes(&spec.shape),
                 (Part::Scales, _) => self.numbers(&spec.shape, scale, 0.1 * scale),
                 (Part::Biases, _) => self.numbers(&spec.shape, -spread, 0.1 * spread),
-                (Part::Zeros | Part::Global, _) => panic!("no model is made in {encoding}"),
+                (Part::Zeros | Part::Global | Part::Groups, _) => {
+                    panic!("no model is made in {encoding}")
+                }
                 (Part::Weight, false) => self.numbers(&spec.shape, 0.0, spread),
             };
             let tag = (spec.part == Part::Weight).then_some(encoding);

@@ -55,6 +55,7 @@ pub fn to_hub(
     most_bytes: u64,
 ) -> Result<Job, Error> {
     let spec = &checkpoint.config;
+    Source::refuse_made(checkpoint, format.name())?;
     source.unstack(spec)?;
     let mlx = format == HubFormat::Mlx;
     keeps_form(spec, format, encode)?;
@@ -214,7 +215,7 @@ fn becomes(numbers: &Numbers, encode: Encode, format: HubFormat) -> Result<Becom
             }
         }
         (Encode::Affine(_), Some(Encoding::Affine(_))) => Becomes::Same,
-        (_, Some(found @ (Encoding::Ggml(_) | Encoding::Apr(_)))) => {
+        (_, Some(found @ (Encoding::Ggml(_) | Encoding::Apr(_) | Encoding::Integer(_)))) => {
             return refused(found.to_string(), PLAIN_FIRST);
         }
     })

@@ -1,6 +1,10 @@
 //! Which modules are stored quantized, and how: `quantization`, as MLX writes it, and `quantization_config`.
 
+mod awq;
+mod gptq;
+mod integers;
 mod mlx;
+mod pack_quantized;
 
 use std::collections::BTreeMap;
 
@@ -16,7 +20,8 @@ use crate::layout::Packing;
 type Read = fn(object: &Map<String, Value>, place: &str) -> Result<Quantization, ConfigError>;
 
 /// Every `quant_method`. MLX writes none.
-const METHODS: &[(&str, Read)] = &[];
+const METHODS: &[(&str, Read)] =
+    &[("awq", awq::read), ("compressed-tensors", pack_quantized::read), ("gptq", gptq::read)];
 
 /// How the matrices of a checkpoint are stored.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -39,7 +39,8 @@ impl MatrixKinds {
             // Computed with in f32.
             cake_checkpoint::Encoding::Affine(_)
             | cake_checkpoint::Encoding::Ggml(_)
-            | cake_checkpoint::Encoding::Apr(_) => {}
+            | cake_checkpoint::Encoding::Apr(_)
+            | cake_checkpoint::Encoding::Integer(_) => {}
         }
     }
 }
