@@ -4,14 +4,17 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 
-use crate::container::{Across, Places, StoredTensor};
+use crate::container::{Across, Places, StoredTensor, Strides};
 use crate::file::read_exact_at;
 
 /// Bits of a word.
 const WORD: u64 = 32;
 
+/// Most codes of a word.
+const MOST: usize = 8;
+
 /// Fills `buffer` with the bytes of a matrix of codes from `offset` on, which are all of it at most. What is read of the file
-/// at once is a stretch of its words: never more than those of one column and the rows asked for, or of one row.
+/// at once are stretches of its words: never more than those of eight columns and the rows asked for, or of one row.
 ///
 /// # Errors
 /// If the file cannot be read.
@@ -22,78 +25,115 @@ pub(super) fn read(
     offset: u64,
     buffer: &mut [u8],
 ) -> io::Result<()> {
-    buffer.fill(0);
-    let target = Target { across, offset, row_bytes: row_bytes(across) };
-    // All products are below the size of a tensor that is in the file.
-    let end = offset + buffer.len() as u64;
-    if buffer.is_empty() || target.row_bytes == 0 {
+    let Some(asked) = Asked::of(across, offset, buffer.len() as u64) else { return Ok(()) };
+    let Strides { row, column } = across.words;
+    let words_at = |word_row: u64, at: u64, read: &mut [[u8; 4]]| {
+        let first = (word_row * row + at * column) * (WORD / 8);
+        read_exact_at(file, read.as_flattened_mut(), tensor.offset + first)
+    };
+    let in_word = asked.in_word;
+    let Range { start: top, end: bottom } = asked.word_rows();
+    let Range { start: left, end: right } = asked.blocks;
+    if row <= column {
+        // Column by column, those of a block together: what lies close to each other is read at once.
+        let stretch = ((bottom - top - 1) * row + 1) as usize;
+        let mut read = vec![[0; 4]; stretch * in_word as usize];
+        for block in left..right {
+            let columns = block * in_word..((block + 1) * in_word).min(across.columns);
+            let count = (columns.end - columns.start) as usize;
+            for (column, read) in columns.zip(read.chunks_exact_mut(stretch)) {
+                words_at(top, column, read)?;
+            }
+            for (index, word_row) in (top..bottom).enumerate() {
+                let word = |at: usize| {
+                    let place = at * stretch + index * row as usize;
+                    if at < count { u32::from_le_bytes(read[place]) } else { 0 }
+                };
+                asked.put(std::array::from_fn(word), block, word_row, buffer);
+            }
+        }
         return Ok(());
     }
-    let rows = offset / target.row_bytes..(end - 1) / target.row_bytes + 1;
-    let columns = target.columns(&rows, end);
-    let Across { bits, words, .. } = across;
-    let in_word = WORD / u64::from(bits);
-    let word_rows = rows.start / in_word..(rows.end - 1) / in_word + 1;
-    // Along what lies closer together.
-    let by_column = words.row <= words.column;
-    let (outer, outer_step, inner, inner_step) = match by_column {
-        true => (columns, words.column, word_rows, words.row),
-        false => (word_rows, words.row, columns, words.column),
-    };
-    let stretch = (inner.end - inner.start - 1) * inner_step + 1;
-    let mut read = vec![[0; 4]; stretch as usize];
-    for outer in outer {
-        let first = (outer * outer_step + inner.start * inner_step) * (WORD / 8);
-        read_exact_at(file, read.as_flattened_mut(), tensor.offset + first)?;
-        for (word, inner) in read.iter().step_by(inner_step as usize).zip(inner.clone()) {
-            let (word_row, column) = if by_column { (inner, outer) } else { (outer, inner) };
-            let word = u32::from_le_bytes(*word);
-            target.put(word, column, word_row * in_word, &rows, buffer);
+    let first = left * in_word;
+    let count = (right * in_word).min(across.columns) - first;
+    let mut read = vec![[0; 4]; ((count - 1) * column + 1) as usize];
+    for word_row in top..bottom {
+        words_at(word_row, first, &mut read)?;
+        for block in left..right {
+            let word = |at: usize| {
+                let place = ((block - left) * in_word + at as u64) * column;
+                let is_of_block = (at as u64) < in_word;
+                let word = read.get(place as usize).filter(|_| is_of_block);
+                word.map_or(0, |word| u32::from_le_bytes(*word))
+            };
+            asked.put(std::array::from_fn(word), block, word_row, buffer);
         }
     }
     Ok(())
 }
 
-/// Bytes of a row as everybody else knows it.
-fn row_bytes(Across { bits, columns, .. }: Across) -> u64 {
-    (columns * u64::from(bits)).div_ceil(8)
-}
-
-/// What is asked for.
-struct Target {
+/// What is asked for. All products are below the size of a tensor that is in the file, or of what is made of it.
+struct Asked {
     across: Across,
+    /// Codes of a word.
+    in_word: u64,
     offset: u64,
+    /// Bytes of a row as everybody else knows it.
     row_bytes: u64,
+    rows: Range<u64>,
+    /// Blocks of as many columns as a word has codes: the words that a block has in the file become as many of as many rows.
+    blocks: Range<u64>,
 }
 
-impl Target {
-    /// Which columns are asked for in any of these rows, where all end at the byte `end`.
-    fn columns(&self, rows: &Range<u64>, end: u64) -> Range<u64> {
-        let Across { bits, columns, .. } = self.across;
-        if rows.end - rows.start > 1 {
-            return 0..columns;
-        }
-        let (start, in_byte) = (rows.start * self.row_bytes, 8 / u64::from(bits));
-        let (first, last) = ((self.offset - start) * in_byte, (end - start) * in_byte);
-        first..last.min(columns)
+impl Asked {
+    /// So many bytes from `offset` on; `None` if they are none.
+    fn of(across: Across, offset: u64, bytes: u64) -> Option<Asked> {
+        let row_bytes = (across.columns * u64::from(across.bits)).div_ceil(8);
+        let last = (offset + bytes).checked_sub(1).filter(|_| bytes > 0)?;
+        let rows = offset.checked_div(row_bytes)?..last / row_bytes + 1;
+        let blocks = match rows.end - rows.start {
+            1 => offset % row_bytes / (WORD / 8)..last % row_bytes / (WORD / 8) + 1,
+            _ => 0..row_bytes.div_ceil(WORD / 8),
+        };
+        let in_word = WORD / u64::from(across.bits);
+        Some(Asked { across, in_word, offset, row_bytes, rows, blocks })
     }
 
-    /// Puts the codes of a word, which are those of `column` in the rows from `first` on, where they belong in `buffer`.
-    fn put(&self, word: u32, column: u64, first: u64, rows: &Range<u64>, buffer: &mut [u8]) {
+    /// Which rows of words have those rows.
+    fn word_rows(&self) -> Range<u64> {
+        self.rows.start / self.in_word..(self.rows.end - 1) / self.in_word + 1
+    }
+
+    /// Puts the codes of a block of columns, of each of which there is one word, where they belong in `buffer`.
+    fn put(&self, words: [u32; MOST], block: u64, word_row: u64, buffer: &mut [u8]) {
         let Across { bits, places, .. } = self.across;
-        let (bits, in_word) = (u64::from(bits), WORD / u64::from(bits));
-        let (byte, shift) = (column * bits / 8, column * bits % 8);
-        for row in first.max(rows.start)..(first + in_word).min(rows.end) {
-            let at = row - first;
+        let bits = u32::from(bits);
+        let mask = u32::MAX >> (WORD as u32 - bits);
+        let first = word_row * self.in_word;
+        let in_row = block * (WORD / 8);
+        let length = (self.row_bytes - in_row).min(WORD / 8) as usize;
+        for row in first.max(self.rows.start)..(first + self.in_word).min(self.rows.end) {
+            let at = (row - first) as u32;
             let place = match places {
                 Places::InOrder => at,
-                Places::EvenFirst => at / 2 + at % 2 * (in_word / 2),
+                Places::EvenFirst => at / 2 + at % 2 * (self.in_word as u32 / 2),
             };
-            let code = (word >> (place * bits)) as u8 & (u8::MAX >> (8 - bits));
-            // The first and the last row may not be asked for as a whole.
-            let found = (row * self.row_bytes + byte).checked_sub(self.offset);
-            if let Some(found) = found.and_then(|it| buffer.get_mut(it as usize)) {
-                *found |= code << shift;
+            let code = |word: u32| word >> (place * bits) & mask;
+            let codes = words.iter().take(self.in_word as usize).rev();
+            let turned = codes.fold(0, |turned, word| turned << bits | code(*word));
+            let turned = &turned.to_le_bytes()[..length];
+            let start = row * self.row_bytes + in_row;
+            let place = start.checked_sub(self.offset).map(|start| start as usize);
+            if let Some(out) = place.and_then(|start| buffer.get_mut(start..start + length)) {
+                out.copy_from_slice(turned);
+                continue;
+            }
+            // The first and the last word may not be asked for as a whole.
+            for (byte, place) in turned.iter().zip(start..) {
+                let place = place.checked_sub(self.offset);
+                if let Some(out) = place.and_then(|place| buffer.get_mut(place as usize)) {
+                    *out = *byte;
+                }
             }
         }
     }
@@ -104,7 +144,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
-    use crate::container::{Lies, Strides};
+    use crate::container::Lies;
     use crate::dtype::Dtype;
 
     /// What the matrix is, code by code.
@@ -143,6 +183,8 @@ mod tests {
             (4, 16, 6, strides(1, 2), Places::EvenFirst),
             (4, 24, 7, strides(1, 5), Places::EvenFirst),
             (4, 13, 5, strides(5, 1), Places::InOrder), // The last word is filled up.
+            (4, 40, 19, strides(1, 6), Places::EvenFirst),
+            (4, 33, 17, strides(18, 1), Places::InOrder),
             (4, 8, 1, strides(1, 1), Places::InOrder),
             (8, 12, 5, strides(1, 3), Places::InOrder),
             (8, 7, 3, strides(3, 1), Places::InOrder),

@@ -223,7 +223,7 @@ impl Checkpoint {
     /// A text that changes whenever a file of the checkpoint may have: the key under which what was
     /// computed from the weights is remembered.
     ///
-    /// It covers device, inode, length, time of modification and header of every file.
+    /// It covers device, inode, length, time of modification and header of every file, and how matrices are packed.
     ///
     /// # Errors
     /// [`Error::Io`] if a file's metadata cannot be read.
@@ -234,6 +234,10 @@ impl Checkpoint {
                 handle.metadata().map_err(|cause| Error::io("read", &file.path, cause))?;
             hasher.update(&stamp(&metadata, file));
             hasher.update(&file.header_digest);
+        }
+        if let Some(quantization) = &self.config.quantization {
+            // What the configuration says of packed matrices decides what is made of their bytes.
+            hasher.update(format!("{quantization:?}").as_bytes());
         }
         if !self.config.numbers.is_empty() {
             // What is layer 3 depends on how layers are parted.

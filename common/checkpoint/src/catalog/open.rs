@@ -5,11 +5,11 @@ use std::fs::File;
 use std::sync::Mutex;
 
 use super::checkpoint::{Checkpoint, OuterTensors};
-use super::choosing;
 use super::ends::has_own_head;
 use super::error::CatalogError;
 use super::expected::{Expected, check_params, expected_tensors};
 use super::tensor::Tensor;
+use super::{biases, choosing};
 use crate::container::{CheckpointFile, Contents, Lies, Stored, StoredTensor};
 use crate::encoding::{Encoding, Part};
 use crate::error::Error;
@@ -65,6 +65,7 @@ fn open(location: Location) -> Result<Checkpoint, Error> {
         let role = role_of(&tensor, &names)?;
         tensors.push(Tensor { stored: tensor, role, encoding: None });
     }
+    warnings.extend(biases::ignore_zeros(&mut tensors, &config, &read)?);
     let in_file = |name: &mut String| {
         if let Some(called) = called.get(name) {
             name.clone_from(called);
