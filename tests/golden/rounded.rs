@@ -54,6 +54,9 @@ pub(crate) const IN_BF16: &[&str] = &[
     "mistral3-fp8",
     "llama-nvfp4",
     "gpt-oss-mxfp4",
+    "llama-awq4",
+    "llama-ct-int4",
+    "llama-gptq4",
 ];
 /// Those whose weights are packed.
 pub(crate) const PACKED: &[&str] = &[

@@ -48,14 +48,14 @@ pub use catalog::{CatalogError, Checkpoint, MatrixTensors, Tensor};
 pub use container::safetensors::WeightsError;
 pub use container::safetensors::header::{FileError, Header, HeaderError, TensorInfo};
 pub use container::{
-    CONTAINERS, CheckpointFile, Checksum, Container, Contents, Lies, Stored, StoredTensor, Strides,
-    TextFiles,
+    Across, CONTAINERS, CheckpointFile, Checksum, Container, Contents, Lies, Places, Stored,
+    StoredTensor, Strides, TextFiles,
 };
 pub use digest_cache::DigestCache;
 pub use dtype::Dtype;
 pub use encoding::{
     Affine, AprType, Codec, EncodeError, Encoding, EncodingParseError, FloatType, Fp4, Fp8,
-    GgmlType, ModuleFormat, Part, PartSpec, RowsAt, Scheme, SchemeParseError, Unpacked,
+    GgmlType, Integer, ModuleFormat, Part, PartSpec, RowsAt, Scheme, SchemeParseError, Unpacked,
 };
 pub use error::Error;
 pub use file_map::{DamagedFile, FileMap};

@@ -164,7 +164,9 @@ impl StoredMatrix {
                 let bytes = &weight.bytes()[rows.start * row_bytes..rows.end * row_bytes];
                 Weight::Float(Matrix { bytes, float, inputs: self.columns })
             }
-            (Encoding::Affine(format), [codes, scales, biases]) => {
+            (Encoding::Affine(format), [codes, scales, biases])
+                if matches!(format.bits(), 4 | 8) =>
+            {
                 let bits = match format.bits() {
                     4 => Bits::Four,
                     _ => Bits::Eight,
@@ -181,7 +183,7 @@ impl StoredMatrix {
                 };
                 Weight::Affine(matrix.rows(rows))
             }
-            (Encoding::Float(_) | Encoding::Affine(_), _) => {
+            (Encoding::Float(_), _) => {
                 unreachable!("checked when the matrix was made: it has the parts of its encoding")
             }
             _ => Weight::Coded(Coded {

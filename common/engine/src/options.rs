@@ -116,16 +116,17 @@ impl DeviceKind {
     pub fn resident_permille(self, encoding: Encoding) -> u32 {
         let copy = match encoding {
             Encoding::Float(float) => 4000 / float.bytes(),
-            Encoding::Affine(format) => 32_000 / format.bits(), // Of the codes.
+            Encoding::Affine(format) => 32_000usize.div_ceil(format.bits()), // Of the codes.
             Encoding::Ggml(kind) => (4000 * kind.block()).div_ceil(kind.block_bytes()),
             Encoding::Apr(AprType::Q8) => 4000, // Of the codes.
             Encoding::Apr(AprType::Q4) => (4000 * AprType::BLOCK).div_ceil(AprType::BLOCK_BYTES),
             Encoding::Fp8(_) => 4000, // Of the numbers,
             Encoding::Fp4(_) => 8000, // and of pairs of them.
+            Encoding::Integer(format) => 32_000 / format.bits(), // Of the codes.
         };
         match self {
             DeviceKind::Cpu => 1000,
-            _ => 1000 + copy as u32, // No more than 8000 of a copy.
+            _ => 1000 + copy as u32, // No more than 16000 of a copy.
         }
     }
 }

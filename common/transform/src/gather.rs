@@ -35,7 +35,9 @@ pub fn split(source: Source, target: Target, most_bytes: u64) -> Result<Job, Err
 
 fn gather(mut source: Source, target: Target, most_bytes: u64) -> Result<Job, Error> {
     for tensor in &source.tensors {
-        if let Some(found @ (Encoding::Ggml(_) | Encoding::Apr(_))) = tensor.encoding {
+        if let Some(found @ (Encoding::Ggml(_) | Encoding::Apr(_) | Encoding::Integer(_))) =
+            tensor.encoding
+        {
             let (tensor, found) = (tensor.name.clone(), found.to_string());
             let (format, hint) = ("safetensors", PLAIN_FIRST);
             return Err(Unsupported::Encoding { tensor, found, format, hint }.into());

@@ -130,6 +130,7 @@ fn shape(tensor: &StoredTensor, encoding: Option<Encoding>) -> Vec<u64> {
     // Whole groups and blocks, as was checked.
     *last = match encoding {
         Some(Encoding::Affine(format)) => *last * 32 / format.bits() as u64,
+        Some(Encoding::Integer(format)) => *last * 32 / format.bits() as u64,
         Some(Encoding::Ggml(kind)) => *last / kind.block_bytes() as u64 * kind.block() as u64,
         Some(Encoding::Apr(AprType::Q4)) => {
             *last / AprType::BLOCK_BYTES as u64 * AprType::BLOCK as u64

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use cake_checkpoint::layout::canonical;
 use cake_checkpoint::{
-    Checkpoint, CheckpointFile, Checksum, Location, ModelSpec, Stored, StoredTensor, TextFiles,
-    locate, unstack,
+    Checkpoint, CheckpointFile, Checksum, Encoding, Location, ModelSpec, Stored, StoredTensor,
+    TextFiles, locate, unstack,
 };
 
 use crate::bytes::read_exact_at;
@@ -122,6 +122,26 @@ impl Source {
             format,
             hint,
         })
+    }
+
+    /// Refuses a model whose matrices a checkpoint makes of words that files pack otherwise: what is read here are bytes that
+    /// follow each other.
+    ///
+    /// # Errors
+    /// [`Unsupported::Encoding`]
+    pub(crate) fn refuse_made(
+        checkpoint: &Checkpoint,
+        format: &'static str,
+    ) -> Result<(), Unsupported> {
+        let made = checkpoint.tensors.iter().find_map(|tensor| match tensor.encoding {
+            Some(found @ Encoding::Integer(_)) => Some((tensor.name.clone(), found.to_string())),
+            _ => None,
+        });
+        let hint = "; such files are copied as they are by merge and split alone";
+        match made {
+            None => Ok(()),
+            Some((tensor, found)) => Err(Unsupported::Encoding { tensor, found, format, hint }),
+        }
     }
 
     /// Adds a file, such as a text that is copied as it is; its index.

@@ -123,6 +123,9 @@ answers_as_the_reference_does! {
     pairs_behind_two_scales: "llama-nvfp4",
     gpt_oss_as_it_is_published: "gpt-oss-mxfp4",
     gpt_oss_of_mlx: "gpt-oss-mlx",
+    llama_in_4_bits_of_awq: "llama-awq4",
+    llama_in_4_bits_of_compressed_tensors: "llama-ct-int4",
+    llama_in_4_bits_of_gptq: "llama-gptq4",
 }
 
 #[test]

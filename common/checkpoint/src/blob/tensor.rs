@@ -191,7 +191,9 @@ impl Recipe {
     fn part_bytes(self, part: Part) -> usize {
         match part {
             Part::Weight => self.format.group_bytes(),
-            Part::Scales | Part::Biases | Part::Zeros | Part::Global => self.float.bytes(),
+            Part::Scales | Part::Biases | Part::Zeros | Part::Global | Part::Groups => {
+                self.float.bytes()
+            }
         }
     }
 
@@ -201,7 +203,9 @@ impl Recipe {
             Part::Weight => Sink { codes: Some(out), ..Sink::default() },
             Part::Scales => Sink { scales: Some(out), ..Sink::default() },
             Part::Biases => Sink { biases: Some(out), ..Sink::default() },
-            Part::Zeros | Part::Global => unreachable!("affine weights have no such part"),
+            Part::Zeros | Part::Global | Part::Groups => {
+                unreachable!("affine weights have no such part")
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::tensor::Tensor;
-use super::{rows_apart, strided};
+use super::{across, rows_apart, strided};
 use crate::anonymous::Memory;
 use crate::blob::{Digest, Hasher};
 use crate::container::{CheckpointFile, Lies, TextFiles};
@@ -170,6 +170,7 @@ impl Checkpoint {
             Lies::RowsApart(stride) => {
                 rows_apart::read(handle, tensor, stride, offset_in_tensor, buffer)
             }
+            Lies::Across(across) => across::read(handle, tensor, across, offset_in_tensor, buffer),
             Lies::Together => read_exact_at(handle, buffer, tensor.offset + offset_in_tensor),
         };
         read.map_err(|cause| Error::io("read", &self.files[tensor.file].path, cause))
@@ -225,7 +226,7 @@ impl Checkpoint {
     /// A text that changes whenever a file of the checkpoint may have: the key under which what was
     /// computed from the weights is remembered.
     ///
-    /// It covers device, inode, length, time of modification and header of every file.
+    /// It covers device, inode, length, time of modification and header of every file, and how matrices are packed.
     ///
     /// # Errors
     /// [`Error::Io`] if a file's metadata cannot be read.
@@ -236,6 +237,10 @@ impl Checkpoint {
                 handle.metadata().map_err(|cause| Error::io("read", &file.path, cause))?;
             hasher.update(&stamp(&metadata, file));
             hasher.update(&file.header_digest);
+        }
+        if let Some(quantization) = &self.config.quantization {
+            // What the configuration says of packed matrices decides what is made of their bytes.
+            hasher.update(format!("{quantization:?}").as_bytes());
         }
         if !self.config.numbers.is_empty() {
             // What is layer 3 depends on how layers are parted.

@@ -47,6 +47,8 @@ pub enum CatalogError {
         "tensor {tensor:?} has rows of {columns} weights, which cannot be stored as {encoding}"
     )]
     NotWholeGroups { tensor: String, columns: u64, encoding: Encoding },
+    #[error("tensor {tensor:?} gives column {index} the group {found}; there are {groups}")]
+    NoSuchGroup { tensor: String, index: u64, found: i32, groups: u64 },
     #[error("the scales of {module:?} are {scales} and its biases {biases}; they must be alike")]
     ParamTypesDiffer { module: String, scales: Dtype, biases: Dtype },
 }
@@ -64,7 +66,8 @@ impl CatalogError {
             | Self::NotFinite { tensor, .. }
             | Self::UnsupportedDtype { tensor, .. }
             | Self::PackedShapeMismatch { tensor, .. }
-            | Self::NotWholeGroups { tensor, .. } => rename(tensor),
+            | Self::NotWholeGroups { tensor, .. }
+            | Self::NoSuchGroup { tensor, .. } => rename(tensor),
             Self::MissingTensors { tensors } => tensors.iter_mut().for_each(rename),
             Self::LayerCountMismatch { .. } | Self::ParamTypesDiffer { .. } => {}
         }

@@ -1,5 +1,7 @@
 //! The catalog of a checkpoint: every tensor, in which file, at which bytes, in which layer.
 
+mod across;
+mod biases;
 mod checkpoint;
 mod choosing;
 mod ends;

@@ -5,12 +5,12 @@ use std::fs::File;
 use std::sync::Mutex;
 
 use super::checkpoint::{Checkpoint, OuterTensors};
-use super::choosing;
 use super::ends::has_own_head;
 use super::error::CatalogError;
 use super::expected::{Expected, check_params, expected_tensors};
 use super::tensor::Tensor;
-use crate::container::{CheckpointFile, Contents, Stored, StoredTensor};
+use super::{biases, choosing};
+use crate::container::{CheckpointFile, Contents, Lies, Stored, StoredTensor};
 use crate::encoding::{Encoding, Part};
 use crate::error::Error;
 use crate::file::read_exact_at;
@@ -65,6 +65,7 @@ fn open(location: Location) -> Result<Checkpoint, Error> {
         let role = role_of(&tensor, &names)?;
         tensors.push(Tensor { stored: tensor, role, encoding: None });
     }
+    warnings.extend(biases::ignore_zeros(&mut tensors, &config, &read)?);
     let in_file = |name: &mut String| {
         if let Some(called) = called.get(name) {
             name.clone_from(called);
@@ -120,13 +121,15 @@ fn check_places(
     stored: &[StoredTensor],
 ) -> Result<(), CatalogError> {
     let mut names = HashSet::with_capacity(stored.len());
-    for StoredTensor { name, file, offset, bytes, .. } in stored {
+    for StoredTensor { name, file, offset, bytes, lies, .. } in stored {
         let tensor = || name.clone();
         if !names.insert(name.as_str()) {
             return Err(CatalogError::TensorTwice { tensor: tensor() });
         }
         let there = files.get(*file).map_or(0, |(file, _)| file.bytes);
-        if offset.checked_add(*bytes).is_none_or(|end| end > there) {
+        // What is made of words has as many bytes as its rows take; the words were looked at before.
+        let is_made = matches!(lies, Lies::Across(_));
+        if !is_made && offset.checked_add(*bytes).is_none_or(|end| end > there) {
             let (file, offset, bytes) = (*file, *offset, *bytes);
             return Err(CatalogError::TensorOutside {
                 tensor: tensor(),

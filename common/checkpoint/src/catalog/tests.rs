@@ -155,6 +155,32 @@ fn a_bias_that_the_configuration_does_not_ask_for() {
 }
 
 #[test]
+fn biases_of_zeros_that_the_configuration_does_not_ask_for_are_not_used() {
+    let name = "model.layers.0.self_attn.q_proj.bias";
+    let mut tiny = TinyCheckpoint::single(1);
+    let plain = tiny.open().unwrap().total_bytes();
+    let mut zeros = made(name, &[4]);
+    zeros.3.fill(0);
+    tiny.file("model.safetensors").push(zeros);
+    let checkpoint = tiny.open().unwrap();
+    assert!(warned(&checkpoint, "1 biases") && checkpoint.total_bytes() == plain);
+    *tiny.tensor(name).3.last_mut().unwrap() = 1;
+    assert!(catalog_error(&tiny).to_string().contains(name));
+    // Where they are asked for, they are what the model adds.
+    tiny.config["attention_bias"] = json!(true);
+    for module in ["q", "k", "v", "o"] {
+        let name = format!("model.layers.0.self_attn.{module}_proj.bias");
+        tiny.file("model.safetensors").retain(|tensor| tensor.0 != name);
+        let mut zeros = made(&name, &[4]);
+        zeros.3.fill(0);
+        tiny.file("model.safetensors").push(zeros);
+    }
+    let checkpoint = tiny.open().unwrap();
+    assert_eq!(checkpoint.total_bytes(), plain + 4 * 8);
+    assert!(checkpoint.warnings.is_empty(), "{:?}", checkpoint.warnings);
+}
+
+#[test]
 fn an_untied_model_without_a_head() {
     let mut tiny = TinyCheckpoint::single(1);
     tiny.file("model.safetensors").retain(|made| made.0 != "lm_head.weight");

@@ -100,9 +100,35 @@ pub enum Lies {
     Apart(Strides),
     /// Its rows lie apart, so many bytes from the first of one to the first of the next, each together.
     RowsApart(u64),
+    /// It is made of codes that the file packs across rows: each of its rows takes one of each word.
+    Across(Across),
 }
 
-/// How far apart the numbers of a matrix lie, or of a vector, whose rows are one number each; in numbers.
+/// How the codes of a matrix lie that the file packs across rows: a word of 32 bits, little-endian, has those of one column and
+/// as many rows as go into it, whose last may be filled up. Everybody else knows them row by row, packed along the columns, in
+/// whole bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Across {
+    /// Bits of a code: 4 or 8.
+    pub bits: u8,
+    /// Codes of a row.
+    pub columns: u64,
+    /// How far apart words lie: those of some rows and of those after them, and those of a column and of the next.
+    pub words: Strides,
+    /// Where in its word a row's code is.
+    pub places: Places,
+}
+
+/// Where in a word the codes of rows are that it has, in codes from the lowest bits on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Places {
+    /// As the rows follow each other.
+    InOrder,
+    /// Those of the rows with even numbers first.
+    EvenFirst,
+}
+
+/// How far apart the numbers of a matrix lie, or of a vector, whose rows are one number each; in numbers, or in words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Strides {
     /// From one row to the next.

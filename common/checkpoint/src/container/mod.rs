@@ -10,7 +10,9 @@ pub mod safetensors;
 mod tests;
 mod texts;
 
-pub use contents::{CheckpointFile, Checksum, Contents, Lies, Stored, StoredTensor, Strides};
+pub use contents::{
+    Across, CheckpointFile, Checksum, Contents, Lies, Places, Stored, StoredTensor, Strides,
+};
 pub use format::Container;
 pub use list::{CONTAINERS, recognise};
 pub use texts::TextFiles;

@@ -7,13 +7,14 @@ use super::float::FloatCodec;
 use super::fp4::Fp4Codec;
 use super::fp8::Fp8Codec;
 use super::ggml::GgmlCodec;
+use super::integer::IntegerCodec;
 use super::part::PartSpec;
 use super::tag::Encoding;
 use crate::dtype::Dtype;
 
 /// Every codec; the first that recognises a matrix has it.
 pub static CODECS: &[&dyn Codec] =
-    &[&AffineCodec, &GgmlCodec, &AprCodec, &Fp8Codec, &Fp4Codec, &FloatCodec];
+    &[&AffineCodec, &GgmlCodec, &AprCodec, &IntegerCodec, &Fp8Codec, &Fp4Codec, &FloatCodec];
 
 /// How the matrix of a module is stored; `None` if no codec knows.
 pub fn recognise(module: &ModuleTensors<'_>, said: Option<ModuleFormat>) -> Option<Encoding> {
@@ -35,6 +36,7 @@ impl Encoding {
             Encoding::Apr(_) => &AprCodec,
             Encoding::Fp8(_) => &Fp8Codec,
             Encoding::Fp4(_) => &Fp4Codec,
+            Encoding::Integer(_) => &IntegerCodec,
         }
     }
 

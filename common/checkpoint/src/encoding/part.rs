@@ -15,12 +15,14 @@ pub enum Part {
     Zeros,
     /// One factor of all scales.
     Global,
+    /// Which of its groups each column of a packed matrix belongs to.
+    Groups,
 }
 
 impl Part {
     /// Every part that an encoding may have, the weight first.
-    pub const ALL: [Part; 5] =
-        [Part::Weight, Part::Scales, Part::Biases, Part::Zeros, Part::Global];
+    pub const ALL: [Part; 6] =
+        [Part::Weight, Part::Scales, Part::Biases, Part::Zeros, Part::Global, Part::Groups];
 
     /// What its name ends in, after the path of its module.
     pub const fn ending(self) -> &'static str {
@@ -30,6 +32,7 @@ impl Part {
             Part::Biases => ".biases",
             Part::Zeros => ".zeros",
             Part::Global => ".global",
+            Part::Groups => ".groups",
         }
     }
 

@@ -11,6 +11,7 @@ use super::float::element::FloatType;
 use super::fp4::Fp4;
 use super::fp8::Fp8;
 use super::ggml::GgmlType;
+use super::integer::Integer;
 use crate::dtype::Dtype;
 
 /// Why a text is not the tag of an encoding.
@@ -40,6 +41,8 @@ pub enum Encoding {
     Fp8(Fp8),
     /// As numbers of 4 bits behind scales.
     Fp4(Fp4),
+    /// As whole numbers with a scale per group and a zero point.
+    Integer(Integer),
 }
 
 impl Encoding {
@@ -47,7 +50,7 @@ impl Encoding {
     pub const fn is_only_said(self) -> bool {
         match self {
             Encoding::Float(_) | Encoding::Affine(_) => false,
-            Encoding::Ggml(_) | Encoding::Apr(_) => true,
+            Encoding::Ggml(_) | Encoding::Apr(_) | Encoding::Integer(_) => true,
             Encoding::Fp8(_) | Encoding::Fp4(_) => true,
         }
     }
@@ -64,6 +67,7 @@ impl fmt::Display for Encoding {
             Encoding::Apr(kind) => f.pad(&format!("apr-{kind}")),
             Encoding::Fp8(format) => f.pad(&format!("fp8-{format}")),
             Encoding::Fp4(kind) => f.pad(kind.name()),
+            Encoding::Integer(format) => f.pad(&format!("int-{format}")),
         }
     }
 }
@@ -87,7 +91,12 @@ impl FromStr for Encoding {
         };
         let fp8 = || text.strip_prefix("fp8-").and_then(Fp8::named).map(Encoding::Fp8);
         let fp4 = || Fp4::ALL.into_iter().find(|kind| kind.name() == text).map(Encoding::Fp4);
-        let found = float().or_else(affine).or_else(ggml).or_else(apr).or_else(fp8).or_else(fp4);
+        let integer = || {
+            let name = text.strip_prefix("int-")?;
+            Integer::all().find(|format| format.to_string() == name).map(Encoding::Integer)
+        };
+        let found = float().or_else(affine).or_else(ggml).or_else(apr);
+        let found = found.or_else(fp8).or_else(fp4).or_else(integer);
         found.ok_or_else(|| EncodingParseError { text: text.to_owned() })
     }
 }

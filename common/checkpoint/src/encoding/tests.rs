@@ -6,7 +6,8 @@ use crate::testing::golden;
 const TYPES: [FloatType; 3] = [FloatType::F32, FloatType::F16, FloatType::BF16];
 
 fn formats() -> Vec<Affine> {
-    let all = [4, 8].into_iter().flat_map(|bits| [32, 64, 128].map(|group| (bits, group)));
+    let all =
+        [2, 3, 4, 5, 6, 8].into_iter().flat_map(|bits| [32, 64, 128].map(|group| (bits, group)));
     all.map(|(bits, group)| Affine::new(bits, group).unwrap()).collect()
 }
 
@@ -214,7 +215,7 @@ fn encodings_have_names() {
     }
     for text in [
         "",
-        "affine-3-64",
+        "affine-7-64",
         "affine-4",
         "affine-4-64-1",
         "B16",
@@ -222,6 +223,12 @@ fn encodings_have_names() {
         "ggml-q5_k",
         "ggml-Q4_K",
         "apr-q5",
+        "int-4",
+        "int-4-0",
+        "int-4-16",
+        "int-3-64",
+        "int-4-64-zeros+2",
+        "int-4-row-ordered",
     ] {
         let refused = text.parse::<Encoding>().unwrap_err();
         assert_eq!(refused.text, text);

@@ -14,5 +14,8 @@ pub(super) fn layout(packing: &Packing) -> Box<dyn Layout> {
         Packing::Fp8(blocks) => Box::new(Fp8Files { blocks: *blocks }),
         Packing::Mxfp4 => Box::new(Mxfp4Files),
         Packing::CompressedFloats(blocks) => Box::new(CompressedFloats { blocks: *blocks }),
+        Packing::Gptq(layout) => Box::new(layout.clone()),
+        Packing::Awq(layout) => Box::new(layout.clone()),
+        Packing::PackQuantized(layout) => Box::new(layout.clone()),
     }
 }

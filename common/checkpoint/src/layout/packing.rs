@@ -1,5 +1,8 @@
 //! Which layout files have.
 
+use super::awq::Awq;
+use super::gptq::Gptq;
+use super::pack_quantized::PackQuantized;
 use crate::encoding::Fp8;
 
 /// How files name and lay out the tensors of packed matrices: which of the ways to, and what a configuration says of it.
@@ -14,4 +17,10 @@ pub enum Packing {
     Mxfp4,
     /// As compressed-tensors does with floating-point numbers; those of a byte in such blocks, or as [`Packing::Fp8`].
     CompressedFloats(Option<Fp8>),
+    /// As GPTQ does.
+    Gptq(Gptq),
+    /// As AWQ does.
+    Awq(Awq),
+    /// As compressed-tensors does with whole numbers.
+    PackQuantized(PackQuantized),
 }

@@ -30,7 +30,7 @@ pub enum Role {
 }
 
 /// What the name of a bias ends in.
-pub(super) const BIAS: &str = ".bias";
+pub(crate) const BIAS: &str = ".bias";
 /// Ends of names that old files carry and inference computes itself.
 const IGNORED_ENDS: &[&str] =
     &[".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias"];

@@ -167,11 +167,8 @@ refuses! {
         {"full_attention": {"rope_type": "default"}}})), E::Unsupported { .. }, "rope_parameters";
     refuses_an_unknown_quant_method: with(llama(), json!({"quantization_config":
         {"quant_method": "mystery", "bits": 7}})), E::UnsupportedQuantization { .. }, "mystery";
-    refuses_gptq: with(llama(), json!({"quantization_config":
-        {"quant_method": "gptq", "bits": 4, "group_size": 64}})),
-        E::UnsupportedQuantization { .. }, "quantization_config.quant_method \"gptq\"";
-    refuses_three_bits: quantized(json!({"group_size": 64, "bits": 3})),
-        E::UnsupportedQuantization { .. }, "quantization.bits 3 is not supported";
+    refuses_seven_bits: quantized(json!({"group_size": 64, "bits": 7})),
+        E::UnsupportedQuantization { .. }, "quantization.bits 7 is not supported";
     refuses_groups_of_16: quantized(json!({"group_size": 16, "bits": 4})),
         E::UnsupportedQuantization { .. }, "quantization.group_size 16";
     refuses_another_mode: quantized(json!({"group_size": 32, "bits": 4, "mode": "nvfp8"})),
@@ -182,9 +179,9 @@ refuses! {
         E::WrongType { .. }, "quantization is 4, expected an object";
     refuses_bits_as_text: quantized(json!({"group_size": 64, "bits": "4"})),
         E::WrongType { .. }, "quantization.bits";
-    refuses_two_bits_of_one_module: quantized(json!({"group_size": 64, "bits": 4,
-        "lm_head": {"group_size": 64, "bits": 2}})),
-        E::UnsupportedQuantization { .. }, "quantization[\"lm_head\"].bits 2";
+    refuses_one_bit_of_one_module: quantized(json!({"group_size": 64, "bits": 4,
+        "lm_head": {"group_size": 64, "bits": 1}})),
+        E::UnsupportedQuantization { .. }, "quantization[\"lm_head\"].bits 1";
     refuses_a_module_given_as_a_number: quantized(json!({"group_size": 64, "bits": 4,
         "lm_head": 8})), E::WrongType { .. }, "quantization[\"lm_head\"] is 8";
     refuses_another_activation: with(llama(), json!({"hidden_act": "gelu"})),

@@ -33,6 +33,7 @@ pub fn convert(
     encode: Encode,
     target: Target,
 ) -> Result<(Job, Vec<String>), Error> {
+    Source::refuse_made(checkpoint, FORMAT)?;
     source.unstack(&checkpoint.config)?;
     source.refuse_turned(&checkpoint.config, FORMAT)?;
     let mut all = Numbers::of(&source, Some(checkpoint));
@@ -164,9 +165,15 @@ fn kind(
             Some(_) => Ok((Kind::Ggml(found), None)),
             None => refused(found.to_string(), PLAIN_FIRST),
         },
-        (_, Some(found @ (Encoding::Affine(_) | Encoding::Fp8(_) | Encoding::Fp4(_)))) => {
-            refused(found.to_string(), PLAIN_FIRST)
-        }
+        (
+            _,
+            Some(
+                found @ (Encoding::Affine(_)
+                | Encoding::Integer(_)
+                | Encoding::Fp8(_)
+                | Encoding::Fp4(_)),
+            ),
+        ) => refused(found.to_string(), PLAIN_FIRST),
     }
 }
 

@@ -55,6 +55,7 @@ pub fn to_hub(
     most_bytes: u64,
 ) -> Result<Job, Error> {
     let spec = &checkpoint.config;
+    Source::refuse_made(checkpoint, format.name())?;
     source.unstack(spec)?;
     let mlx = format == HubFormat::Mlx;
     keeps_form(spec, format, encode)?;

@@ -38,6 +38,7 @@ pub fn convert(
     options: GgufOptions,
 ) -> Result<(Job, Vec<String>), Error> {
     let spec = &checkpoint.config;
+    Source::refuse_made(checkpoint, super::FORMAT)?;
     source.unstack(spec)?;
     let arch = arch::of(&spec.architecture)?;
     let mut lost = Vec::new();

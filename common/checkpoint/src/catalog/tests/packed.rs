@@ -5,7 +5,7 @@ use serde_json::json;
 use super::super::CatalogError;
 use super::catalog_error;
 use crate::dtype::Dtype;
-use crate::encoding::{Affine, Encoding, FloatType};
+use crate::encoding::{Affine, Encoding, FloatType, RowsAt};
 use crate::testing::{TinyCheckpoint, golden, made};
 
 const BF16: Encoding = Encoding::Float(FloatType::BF16);
@@ -67,6 +67,45 @@ fn single_modules_may_be_plain_or_packed_otherwise() {
     tiny.pack("model.embed_tokens", &[5, 64], Affine::Q8);
     let checkpoint = tiny.open().unwrap();
     assert_eq!(checkpoint.embedding_matrix().encoding, Encoding::Affine(Affine::Q8));
+}
+
+#[test]
+fn every_width_of_mlx_opens_and_decodes() {
+    for bits in [2, 3, 4, 5, 6, 8] {
+        let mut tiny = TinyCheckpoint::packed();
+        let format = Affine::new(bits, 64).unwrap();
+        tiny.config["quantization"] = json!({"bits": bits, "group_size": 64});
+        let shapes: Vec<_> = crate::testing::tensors(&tiny.config)
+            .into_iter()
+            .filter_map(|(name, _, shape, _)| {
+                Some((name.strip_suffix(".weight")?.to_owned(), shape)).filter(|it| it.1.len() == 2)
+            })
+            .collect();
+        shapes.iter().for_each(|(module, shape)| tiny.pack(module, shape, format));
+        tiny.tensor(&part(UP, "scales")).3.fill(0x3f); // 0.746…
+        tiny.tensor(&part(UP, "biases")).3.fill(0xc0); // -6.02…
+        let checkpoint = tiny.open().unwrap();
+        let read = |ending: &str| {
+            let tensor = checkpoint.tensor(&part(UP, ending)).unwrap();
+            (tensor.dtype, checkpoint.map(tensor).unwrap().bytes().to_vec())
+        };
+        let parts = ["weight", "scales", "biases"].map(read);
+        let parts: Vec<_> = parts.iter().map(|(dtype, bytes)| (*dtype, &bytes[..])).collect();
+        let mut found = vec![0.0; 128 * 64];
+        Encoding::Affine(format).decode_rows(RowsAt::start(64), &parts, &mut found);
+        let codes = parts[0].1;
+        for (index, found) in found.iter().enumerate() {
+            let bit = |at: u64| {
+                let at = index as u64 * bits + at;
+                u32::from(codes[at as usize / 8] >> (at % 8) & 1)
+            };
+            let code: u32 = (0..bits).map(|at| bit(at) << at).sum();
+            let [scale, bias] =
+                [0x3f3f_0000, 0xc0c0_0000].map(|bits| f64::from(f32::from_bits(bits)));
+            let expected = scale * f64::from(code) + bias;
+            assert_eq!(*found, expected as f32, "{bits} bits, weight {index}");
+        }
+    }
 }
 
 #[test]

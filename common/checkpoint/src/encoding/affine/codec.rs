@@ -32,7 +32,7 @@ impl Codec for AffineCodec {
 
     fn all(&self) -> Vec<Encoding> {
         let of_bits = |bits| [32, 64, 128].map(|group| Affine::new(bits, group));
-        [4, 8].into_iter().flat_map(of_bits).flatten().map(Encoding::Affine).collect()
+        [2, 3, 4, 5, 6, 8].into_iter().flat_map(of_bits).flatten().map(Encoding::Affine).collect()
     }
 
     fn parts(&self, encoding: Encoding, [rows, columns]: MatrixShape) -> Option<Vec<PartSpec>> {

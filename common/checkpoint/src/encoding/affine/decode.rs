@@ -32,12 +32,27 @@ pub fn decode_rows(
         let weight = |code: u8| scale * f32::from(code) + bias;
         match format.bits() {
             8 => out.iter_mut().zip(codes).for_each(|(out, &code)| *out = weight(code)),
-            _ => {
+            4 => {
                 let (pairs, _) = out.as_chunks_mut::<2>();
                 for (pair, &byte) in pairs.iter_mut().zip(codes) {
                     *pair = [weight(byte & 15), weight(byte >> 4)];
                 }
             }
+            bits => {
+                let (eights, _) = out.as_chunks_mut::<8>();
+                for (eight, bytes) in eights.iter_mut().zip(codes.chunks_exact(bits)) {
+                    let codes = unpacked(bytes, bits);
+                    eight.iter_mut().zip(codes).for_each(|(out, code)| *out = weight(code));
+                }
+            }
         }
     }
+}
+
+/// Eight codes of so many bits, in as many bytes.
+fn unpacked(bytes: &[u8], bits: usize) -> [u8; 8] {
+    let mut stream = [0; 8];
+    stream[..bits].copy_from_slice(bytes);
+    let stream = u64::from_le_bytes(stream);
+    std::array::from_fn(|at| (stream >> (at * bits)) as u8 & (u8::MAX >> (8 - bits)))
 }

@@ -174,12 +174,18 @@ fn encode_groups<const GROUP: usize>(
             let unpacked = codes_of(group, scale, bias, largest);
             match format.bits() {
                 8 => codes.copy_from_slice(&unpacked),
-                _ => {
+                4 => {
                     let (pairs, _) = unpacked.as_chunks::<2>();
                     codes
                         .iter_mut()
                         .zip(pairs)
                         .for_each(|(out, pair)| *out = pair[0] | pair[1] << 4);
+                }
+                bits => {
+                    let (eights, _) = unpacked.as_chunks::<8>();
+                    for (out, eight) in codes.chunks_exact_mut(bits).zip(eights) {
+                        out.copy_from_slice(&packed(eight, bits)[..bits]);
+                    }
                 }
             }
         }
@@ -247,6 +253,12 @@ fn codes_of<const GROUP: usize>(
     codes
 }
 
+/// Eight codes of so many bits as a little-endian bit stream, which as many bytes have.
+fn packed(codes: &[u8; 8], bits: usize) -> [u8; 8] {
+    let place = |(at, &code): (usize, &u8)| u64::from(code) << (at * bits);
+    codes.iter().enumerate().map(place).fold(0, |stream, code| stream | code).to_le_bytes()
+}
+
 fn not_finite(group: &[f32], start: usize) -> EncodeError {
     let inside = group.iter().position(|value| !value.is_finite()).unwrap_or(0);
     EncodeError::NotFinite { index: start + inside, value: group[inside] }
@@ -262,7 +274,7 @@ mod tests {
             .map(|index| f32::from_bits(index.wrapping_mul(0x9e37_79b9)))
             .map(|value| if value.abs() < 1e4 && value.is_normal() { value } else { 0.25 })
             .collect();
-        for (bits, group) in [(4, 32), (4, 128), (8, 64)] {
+        for (bits, group) in [(4, 32), (4, 128), (8, 64), (3, 64), (6, 32)] {
             let format = Affine::new(bits, group).unwrap();
             for params in [FloatType::F32, FloatType::F16, FloatType::BF16] {
                 let mut portable = encode_rows(&vec![0.0; values.len()], format, params).unwrap();

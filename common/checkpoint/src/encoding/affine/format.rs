@@ -20,10 +20,10 @@ impl Affine {
     /// Codes of 4 bits in groups of 64.
     pub const Q4: Affine = Affine { bits: 4, group: 64 };
 
-    /// The format of `bits` (4 or 8) and `group` (32, 64 or 128); `None` for what is not supported.
+    /// The format of `bits` (2, 3, 4, 5, 6 or 8) and `group` (32, 64 or 128); `None` for what is not supported.
     pub const fn new(bits: u64, group: u64) -> Option<Affine> {
         match (bits, group) {
-            (4 | 8, 32 | 64 | 128) => Some(Affine { bits: bits as u8, group: group as u8 }),
+            (2..=6 | 8, 32 | 64 | 128) => Some(Affine { bits: bits as u8, group: group as u8 }),
             _ => None,
         }
     }
@@ -77,11 +77,14 @@ mod tests {
         assert_eq!(wide.packed_shapes(384, 128), Some((vec![384, 32], vec![384, 4])));
         assert_eq!(wide.packed_shapes(384, 48), None);
         assert_eq!((wide.largest_code(), Affine::Q4.largest_code()), (255, 15));
+        let three = Affine::new(3, 32).unwrap();
+        assert_eq!(three.packed_shapes(9, 96), Some((vec![9, 9], vec![9, 3])));
+        assert_eq!(three.largest_code(), 7);
     }
 
     #[test]
     fn other_formats_are_none() {
-        for (bits, group) in [(2, 64), (3, 64), (6, 64), (16, 64), (4, 16), (4, 256), (260, 64)] {
+        for (bits, group) in [(1, 64), (7, 64), (0, 64), (16, 64), (4, 16), (4, 256), (260, 64)] {
             assert_eq!(Affine::new(bits, group), None, "{bits} {group}");
         }
         assert_eq!(Affine::new(4, 64), Some(Affine::Q4));

@@ -4,6 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::modules::Quantization;
+use super::pack_quantized;
 use super::refusal::{refuse_others, unsupported};
 use crate::encoding::{Encoding, Fp4, Fp8};
 use crate::layout::Packing;
@@ -37,6 +38,9 @@ const MIXED: &str = "mixed-precision";
 /// [`ConfigError::UnsupportedQuantization`] for other formats, numbers and groups, and for keys that are not known;
 /// [`ConfigError`] for what is malformed.
 pub(super) fn read(object: &Map<String, Value>, place: &str) -> Result<Quantization, ConfigError> {
+    if object.get("format").and_then(Value::as_str) == Some(pack_quantized::FORMAT) {
+        return pack_quantized::read(object, place);
+    }
     refuse_others(object, place, KNOWN)?;
     let format = object.get("format").filter(|format| !format.is_null());
     let known = |format: &&Value| {

@@ -1,10 +1,14 @@
 //! Which modules are stored quantized, and how: `quantization`, as MLX writes it, and `quantization_config`.
 
+mod awq;
 mod compressed_tensors;
 mod fp8;
+mod gptq;
+mod integers;
 mod mlx;
 mod modules;
 mod mxfp4;
+mod pack_quantized;
 mod refusal;
 
 pub use modules::Quantization;
@@ -19,8 +23,13 @@ use refusal::unsupported;
 type Read = fn(object: &Map<String, Value>, place: &str) -> Result<Quantization, ConfigError>;
 
 /// Every `quant_method`. MLX writes none.
-const METHODS: &[(&str, Read)] =
-    &[("fp8", fp8::read), ("mxfp4", mxfp4::read), ("compressed-tensors", compressed_tensors::read)];
+const METHODS: &[(&str, Read)] = &[
+    ("awq", awq::read),
+    ("compressed-tensors", compressed_tensors::read),
+    ("fp8", fp8::read),
+    ("gptq", gptq::read),
+    ("mxfp4", mxfp4::read),
+];
 
 /// Reads `quantization`, else `quantization_config`, which MLX writes as a copy without a
 /// `quant_method`.

@@ -33,7 +33,9 @@ impl MatrixKinds {
     pub fn add(&mut self, encoding: cake_checkpoint::Encoding) {
         match encoding {
             cake_checkpoint::Encoding::Float(float) => self.bf16 |= float.dtype() == Dtype::BF16,
-            cake_checkpoint::Encoding::Affine(_) => self.packed = true,
+            cake_checkpoint::Encoding::Affine(format) if matches!(format.bits(), 4 | 8) => {
+                self.packed = true;
+            }
             // Computed with in f32.
             _ => {}
         }

@@ -1,0 +1,93 @@
+//! As GPTQ's files have them: codes and zero points packed in words, everything turned (`[inputs, outputs]`).
+//!
+//! `P.qweight` I32 `[columns · bits / 32, rows]`: a word has the codes of neighbours in a row, the first in its lowest bits, so
+//! that whole words change places. `P.qzeros` I32 `[groups, rows · bits / 32]`: a word has those of neighbouring rows.
+//! `P.scales` `[groups, rows]`. `P.g_idx` I32 `[columns]`: the group of each column, which says something where the configuration
+//! has `desc_act`; elsewhere it counts up, and is neither read nor sent.
+
+use super::format::Layout;
+use super::integers::{groups, order, take, take_words, turned, weight, words, zeros};
+use super::module::Module;
+use super::word::Word;
+use crate::container::{Across, Places, StoredTensor, Strides};
+use crate::encoding::{
+    Encoding, Integer, Part,
+    integer::{Order, Zero},
+};
+use crate::error::Error;
+
+/// The layout of GPTQ.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Gptq {
+    /// Bits of a code: 4 or 8.
+    pub(crate) bits: u64,
+    /// Codes that share a scale; `None` if those of a row do.
+    pub(crate) group: Option<u64>,
+    /// What stored zero points mean, unless they all say the middle.
+    pub(crate) zero: Zero,
+    /// Whether the zero points should all say the middle.
+    pub(crate) is_symmetric: bool,
+    /// Whether columns may have groups of their own.
+    pub(crate) is_ordered: bool,
+}
+
+/// Bytes of zero points that are looked at.
+const LOOKED_AT: u64 = 4096;
+
+impl Gptq {
+    /// One of its formats, all of which there are: the configuration was refused otherwise.
+    pub(crate) fn format(&self, zero: Zero, order: Order) -> Option<Integer> {
+        Integer::new(self.bits, self.group, zero, order)
+    }
+
+    /// Whether the zero points of a module all say the middle. The configuration says that they do; some files say it one
+    /// way and have the zero points of the other (8, not 7, under the name of the version that adds 1), and some say it and
+    /// have others: the first of them decide.
+    fn is_middle(&self, module: &Module<'_>, zeros: &StoredTensor) -> Result<bool, Error> {
+        if !self.is_symmetric {
+            return Ok(false);
+        }
+        let mut found = vec![0; zeros.bytes.min(LOOKED_AT) as usize];
+        (module.read)(zeros, 0, &mut found)?;
+        let ways: [u8; 2] = if self.bits == 4 { [0x77, 0x88] } else { [0x7f, 0x80] };
+        Ok(ways.iter().any(|way| found.iter().all(|found| found == way)))
+    }
+}
+
+impl Layout for Gptq {
+    fn words(&self) -> &'static [(&'static str, Word)] {
+        &[
+            (".qweight", Word::Part(Part::Weight)),
+            (".scales", Word::Part(Part::Scales)),
+            (".qzeros", Word::Part(Part::Zeros)),
+            (".g_idx", Word::Part(Part::Groups)),
+        ]
+    }
+
+    fn canonical(&self, mut module: Module<'_>) -> Result<Vec<StoredTensor>, Error> {
+        let module = &mut module;
+        let plain = self.format(Zero::Middle, Order::Neighbours).expect("the format was read");
+        let encoding = Encoding::Integer(plain);
+        let in_word = super::integers::WORD / self.bits;
+        let [words_down, rows] = words(module)?;
+        let columns = words_down.saturating_mul(in_word);
+        let count = groups(module, plain, columns)?;
+        let scales = take(module, Part::Scales, encoding, &[count, rows])?;
+        let zeros_right = rows.div_ceil(in_word);
+        let stored = take_words(module, Part::Zeros, encoding, &[count, zeros_right])?;
+        let ordered = if self.is_ordered { order(module, plain, columns)? } else { None };
+        let zero = if self.is_middle(module, &stored)? { Zero::Middle } else { self.zero };
+        let order = if ordered.is_some() { Order::Chosen } else { Order::Neighbours };
+        let format = self.format(zero, order).expect("one group is never chosen");
+        let codes = take_words(module, Part::Weight, encoding, &[words_down, rows])?;
+        let across = Across {
+            bits: self.bits as u8,
+            columns: count,
+            words: Strides { row: 1, column: zeros_right },
+            places: Places::InOrder,
+        };
+        let stored = (zero != Zero::Middle).then(|| zeros(stored, rows, across));
+        let parts = [weight(turned(codes), format), turned(scales)].into_iter();
+        Ok(parts.chain(stored).chain(ordered).collect())
+    }
+}
