@@ -126,7 +126,7 @@ impl DeviceKind {
         };
         match self {
             DeviceKind::Cpu if has_kernels => 1000,
-            _ => 1000 + copy as u32, // No more than 8000.
+            _ => 1000 + copy as u32, // No more than 14,000.
         }
     }
 }
