@@ -5,4 +5,7 @@
 //! | "GGUF", version, counts | metadata: keys and values | tensors: names, shapes, types, places | data, tensor by tensor |
 //! ```
 
+mod tokenizer;
 pub(crate) mod value;
+
+pub use tokenizer::{DIGIT, ENDS, GPT2, SPLITS, Split, TokenizerError};
