@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::strided;
 use super::tensor::Tensor;
+use super::{paired, strided};
 use crate::anonymous::Memory;
 use crate::blob::{Digest, Hasher};
 use crate::container::{CheckpointFile, Lies, TextFiles};
@@ -166,6 +166,9 @@ impl Checkpoint {
         let read = match tensor.lies {
             Lies::Apart(strides) => {
                 strided::read(handle, tensor, strides, offset_in_tensor, buffer)
+            }
+            Lies::InPairs { heads } => {
+                paired::read(handle, tensor, heads, offset_in_tensor, buffer)
             }
             Lies::Together => read_exact_at(handle, buffer, tensor.offset + offset_in_tensor),
         };

@@ -7,6 +7,7 @@ mod error;
 mod expected;
 mod matrix;
 mod open;
+mod paired;
 mod strided;
 mod tensor;
 #[cfg(test)]

@@ -98,6 +98,11 @@ pub enum Lies {
     Together,
     /// Its numbers lie apart: no format says so of a tensor, but what is taken of a larger one may lie so.
     Apart(Strides),
+    /// Its rows, or the numbers of a vector, lie in pairs: of each head those of its first and of its second half in turn.
+    InPairs {
+        /// How many heads there are; of each it has as many rows, an even number.
+        heads: u64,
+    },
 }
 
 /// How far apart the numbers of a matrix lie, or of a vector, whose rows are one number each; in numbers.

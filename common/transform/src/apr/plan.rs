@@ -34,6 +34,7 @@ pub fn convert(
     target: Target,
 ) -> Result<(Job, Vec<String>), Error> {
     source.unstack(&checkpoint.config)?;
+    source.refuse_other_form(FORMAT)?;
     source.refuse_turned(&checkpoint.config, FORMAT)?;
     let mut all = Numbers::of(&source, Some(checkpoint));
     let mut lost = Vec::new();

@@ -54,6 +54,7 @@ pub fn to_hub(
     target: Target,
     most_bytes: u64,
 ) -> Result<Job, Error> {
+    source.refuse_other_form(format.name())?;
     let spec = &checkpoint.config;
     source.unstack(spec)?;
     let mlx = format == HubFormat::Mlx;

@@ -1,6 +1,7 @@
 //! What a GGUF file says of a model beside its tensors: values under keys, each asked for by the type that it must have.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 /// A value, whatever width its numbers have in the file.
 #[derive(Clone, PartialEq, Debug)]
@@ -91,11 +92,6 @@ impl Metadata {
         /// A list of numbers.
         floats: Floats -> &Vec<f32>, "a list of numbers with a point"
     }
-    getter! {
-        /// A list of yes and no.
-        bools: Bools -> &Vec<bool>, "a list of true and false"
-    }
-
     /// A whole number that is not negative, in whatever type it is written.
     ///
     /// # Errors
@@ -167,6 +163,20 @@ impl Value {
             Value::Integers(_) => "a list of whole numbers",
             Value::Floats(_) => "a list of numbers with a point",
             Value::Bools(_) => "a list of true and false",
+        }
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Unsigned(number) => number.fmt(f),
+            Value::Signed(number) => number.fmt(f),
+            Value::F32(number) => number.fmt(f),
+            Value::F64(number) => number.fmt(f),
+            Value::Bool(truth) => truth.fmt(f),
+            Value::Text(text) => fmt::Debug::fmt(&text.chars().take(60).collect::<String>(), f),
+            list => f.write_str(list.form()),
         }
     }
 }
