@@ -46,7 +46,7 @@ fn scored(other: &[(&str, Value)]) -> Metadata {
             "tokens",
             list(&["<unk>", "<s>", "</s>", "<0x0A>", "▁", "a", "▁a", "▁▁", "\n\n", "a\n\n"]),
         ),
-        ("scores", Value::Floats(vec![0.0, 0.0, 0.0, 0.0, -3.0, -4.0, -1.0, -2.0, -1.5, -1.0])),
+        ("scores", Value::Floats(vec![0.0, 0.0, 0.0, 0.0, -3.0, -4.0, -1.0, -2.0, -1.5, -0.5])),
         ("token_type", Value::Integers(vec![2, 3, 3, 6, 1, 1, 1, 1, 1, 1])),
     ];
     replaced(&own, other)
