@@ -1,6 +1,6 @@
 //! What is wrong with a tokenizer.
 
-use super::vocabulary::{MAX_TOKEN_BYTES, MAX_TOKENS};
+use super::limits::{MAX_TOKEN_BYTES, MAX_TOKENS};
 use crate::container::gguf::value::ValueError;
 
 /// Why the tokenizer of a GGUF file is not read.

@@ -6,14 +6,13 @@ use serde_json::{Value, json};
 
 use super::error::TokenizerError;
 use super::file::{Parts, SPACE, replace, split};
+use super::limits::MAX_MERGES;
 use super::splits::Split;
 use super::vocabulary::{Vocabulary, check_bytes};
 use crate::container::gguf::value::Metadata;
 
 /// Two pieces each, with a space between.
 const MERGES: &str = "tokenizer.ggml.merges";
-/// Most merges; the largest vocabularies in use have half a million.
-const MAX_MERGES: usize = 1 << 22;
 /// Lines are pieces of their own, each with those around it that are the same.
 const LINES: &str = r"[^\n]+|[\n]+";
 

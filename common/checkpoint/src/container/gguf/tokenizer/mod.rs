@@ -10,6 +10,7 @@
 
 mod error;
 mod file;
+mod limits;
 mod merged;
 mod roles;
 mod scored;

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use super::error::TokenizerError;
 use super::file::{Parts, SPACE, replace};
+use super::limits::MAX_MERGES;
 use super::roles::Roles;
 use super::vocabulary::{Kind, Vocabulary, check_length};
 use crate::container::gguf::value::{Metadata, Value as Said};
@@ -23,8 +24,6 @@ use crate::container::gguf::value::{Metadata, Value as Said};
 const SCORES: &str = "tokenizer.ggml.scores";
 /// Whether a space comes before the first word of a text, and behind each token that was found before text is cut.
 const PREFIX: &str = "tokenizer.ggml.add_space_prefix";
-/// Most merges that are made of scores; the largest vocabularies in use have half a million.
-const MAX_MERGES: usize = 1 << 22;
 
 /// All but the vocabulary.
 ///

@@ -4,19 +4,13 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use super::error::TokenizerError;
+use super::limits::{MAX_TEXT_BYTES, MAX_TOKEN_BYTES, MAX_TOKENS};
 use crate::container::gguf::value::Metadata;
 
 /// The texts of all tokens, by id.
 pub(super) const TOKENS: &str = "tokenizer.ggml.tokens";
 /// The kind of each.
 const TYPES: &str = "tokenizer.ggml.token_type";
-
-/// Most tokens: four times as many as the largest vocabularies in use have.
-pub(super) const MAX_TOKENS: usize = 1 << 20;
-/// Longest text of a token: the longest in use, 128 spaces in three bytes each, have a third of that.
-pub(super) const MAX_TOKEN_BYTES: usize = 1024;
-/// Most bytes of a list's texts together; the largest vocabularies in use have 4 MiB.
-pub(super) const MAX_TEXT_BYTES: usize = 64 << 20;
 
 /// What a token is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,6 +1,6 @@
 //! Blocks of 256 weights, in groups of 16 or 32 with scales of their own, which share one more.
 
-use super::scale;
+use super::bits::scale;
 
 /// 16 bytes, each a scale below and a minimum above, 64 of codes, then `d` and `dmin` f16: `d · scale · code - dmin · min`.
 /// Each half of the block has 32 bytes of codes, which are read four times, two bits at a time.

@@ -3,6 +3,7 @@
 //!
 //! `small.rs` has blocks of 32, `large.rs` those of 256, `table.rs` those whose codes are places in a table.
 
+mod bits;
 mod large;
 mod small;
 mod table;
@@ -10,7 +11,6 @@ mod table;
 mod tests;
 
 use super::kind::GgmlType;
-use crate::encoding::float::element::f16;
 
 /// Fills `out` with the weights of whole blocks.
 ///
@@ -45,9 +45,4 @@ fn each<const BYTES: usize, const WEIGHTS: usize>(
     assert!(cut.is_empty() && left.is_empty(), "rows are whole blocks");
     assert_eq!(blocks.len(), weights.len(), "as many blocks as weights");
     blocks.iter().zip(weights).for_each(|(block, weights)| decode(block, weights));
-}
-
-/// The f16 at the byte `at` of a block.
-fn scale(block: &[u8], at: usize) -> f32 {
-    f16(u16::from_le_bytes([block[at], block[at + 1]]))
 }

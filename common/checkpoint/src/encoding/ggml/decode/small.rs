@@ -1,16 +1,6 @@
 //! Blocks of 32 weights.
 
-use super::scale;
-
-/// Calls `weight` with the place and the 4 bits of each code of 16 bytes: their low halves are the first 16 codes, their high
-/// halves the others.
-pub(super) fn halves(bytes: &[u8], out: &mut [f32], weight: impl Fn(usize, u8) -> f32) {
-    let (low, high) = out.split_at_mut(16);
-    for (place, ((low, high), byte)) in low.iter_mut().zip(high).zip(bytes).enumerate() {
-        *low = weight(place, byte & 15);
-        *high = weight(place + 16, byte >> 4);
-    }
-}
+use super::bits::{halves, scale};
 
 /// `d` f16, then 16 bytes of codes: `d · (code - 8)`.
 pub(super) fn q4_0(block: &[u8; 18], out: &mut [f32; 32]) {

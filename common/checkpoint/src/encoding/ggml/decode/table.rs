@@ -1,7 +1,6 @@
 //! Blocks whose codes of 4 bits are places in a table.
 
-use super::scale;
-use super::small::halves;
+use super::bits::{halves, scale};
 
 /// The numbers of IQ4_NL and IQ4_XS: closer to each other around zero, where most weights are.
 const UNEVEN: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
