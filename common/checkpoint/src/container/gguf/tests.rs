@@ -105,11 +105,11 @@ fn experts_of_one_tensor_are_taken_apart_in_whole_blocks() {
     let file = golden_gguf("qwen3moe-q4_k_m");
     let (checkpoint, opened) = (open(&file), files::open(&file).unwrap());
     let find = |name: &str| opened[0].head.tensors.iter().find(|it| it.name == name).unwrap();
-    let whole = find("blk.2.ffn_down_exps.weight");
+    let whole = find("blk.1.ffn_down_exps.weight");
     let Kind::Blocks(kind) = whole.kind else { panic!("{whole:?}") };
     let &[count, rows, columns] = &whole.shape[..] else { panic!("{whole:?}") };
     for expert in 0..count {
-        let name = format!("model.layers.2.mlp.experts.{expert}.down_proj.weight");
+        let name = format!("model.layers.1.mlp.experts.{expert}.down_proj.weight");
         let slice = checkpoint.tensor(&name).unwrap();
         let bytes = whole.bytes / count;
         assert_eq!((slice.offset, slice.bytes), (whole.start + expert * bytes, bytes));

@@ -52,9 +52,13 @@ macro_rules! getter {
 }
 
 impl Metadata {
-    /// Keeps a value; `false` if there was one under that key.
+    /// Keeps a value; `false` if there is one under that key, which stays.
     pub(super) fn insert(&mut self, key: String, value: Value) -> bool {
-        !self.unreadable.contains(&key) && self.values.insert(key, value).is_none()
+        if self.unreadable.contains(&key) || self.values.contains_key(&key) {
+            return false;
+        }
+        self.values.insert(key, value);
+        true
     }
 
     /// Remembers that there is text under that key which is not UTF-8; `false` if there was a value under it.
