@@ -36,8 +36,8 @@ RULES = [
         "what the files of a model are called",
         r"\bconfig\.json\b|\bmodel\.safetensors\b|\.index\.json\b",
         # `locate` says what a person may name and tells a model from a folder of the Hub's cache, `demo.rs` writes a model.
-        # An APR file has the configuration as a text under its name on the Hub.
-        [CHECKPOINT + "container/safetensors/", CHECKPOINT + "container/apr/", CHECKPOINT + "locate", "master/src/cli/demo.rs"],
+        # APR and GGUF files have the configuration as a text under its name on the Hub.
+        [CHECKPOINT + "container/safetensors/", CHECKPOINT + "container/apr/", CHECKPOINT + "container/gguf/", CHECKPOINT + "locate", "master/src/cli/demo.rs"],
     ),
     (
         "how a matrix is packed, from shapes or numbers",

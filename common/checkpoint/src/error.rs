@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::blob::{BlobError, ManifestError};
 use crate::catalog::CatalogError;
 use crate::container::apr::AprError;
+use crate::container::gguf::GgufError;
 use crate::container::safetensors::WeightsError;
 use crate::container::safetensors::header::FileError;
 use crate::container::safetensors::index::IndexError;
@@ -38,6 +39,14 @@ pub enum Error {
         path: PathBuf,
         /// What is wrong in it.
         cause: AprError,
+    },
+    /// A GGUF file that is malformed, or of a kind that is not read.
+    #[error("{}: {cause}", path.display())]
+    Gguf {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong in it.
+        cause: GgufError,
     },
     /// A file whose bytes are not those that were written.
     #[error("{}: the checksum at the end of the file is {found:08x}, its bytes make {expected:08x}", path.display())]

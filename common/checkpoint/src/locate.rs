@@ -23,8 +23,8 @@ pub struct Location {
     pub name: String,
 }
 
-/// Finds a checkpoint: a directory, a `.safetensors` file (that file only), an index, an APR file, or `org/name` or
-/// `org/name@revision` in the local Hub cache. Nothing is downloaded.
+/// Finds a checkpoint: a directory, a `.safetensors` file (that file only), an index, an APR file, a GGUF file (the first of
+/// several that make one model), or `org/name` or `org/name@revision` in the local Hub cache. Nothing is downloaded.
 ///
 /// # Errors
 /// [`LocateError`], which lists where it looked.
@@ -92,17 +92,14 @@ pub fn hub_caches() -> Vec<PathBuf> {
 fn found(path: PathBuf, name: String) -> Result<Location, LocateError> {
     let Some(container) = recognise(&path) else {
         let found = match path.extension().and_then(|extension| extension.to_str()) {
-            Some("gguf") => "a GGUF file",
+            Some("gguf") => "a file that does not begin as a GGUF file",
             Some("apr") => "a file that does not begin as an APR file of version 2",
             Some("bin" | "pt" | "pth") => "a pickled PyTorch file",
             _ => "this file",
         };
         return Err(LocateError::UnsupportedFile { path, found });
     };
-    let name = match path.file_stem() {
-        Some(stem) if container.is_whole_model() => stem.to_string_lossy().into_owned(),
-        _ => name,
-    };
+    let name = container.model_name(&path).unwrap_or(name);
     Ok(Location { directory: directory_of(&path), path, container, name })
 }
 

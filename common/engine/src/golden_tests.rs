@@ -3,6 +3,7 @@
 mod apr;
 #[path = "../../../tests/golden/names.rs"]
 mod found;
+mod gguf;
 #[path = "../../../tests/golden/rounded.rs"]
 mod rounded;
 mod slices;

@@ -192,7 +192,7 @@ impl StoredMatrix {
                 outputs: rows.len(),
                 inputs: self.columns,
                 bytes: &self.parts[0].bytes()[self.of_rows(&self.parts[0], rows)],
-                group: self.encoding.unpacked_group(),
+                group: self.encoding.unpacked_group(self.columns),
             }),
         }
     }

@@ -52,13 +52,19 @@ pub struct By {
 /// means the same is equal.
 ///
 /// # Errors
-/// [`Error::Io`] or [`Error::Shrunk`] for a file that cannot be read, [`Error::Interrupted`].
+/// [`Error::Io`] or [`Error::Shrunk`] for a file that cannot be read, [`Error::Interrupted`]; [`Error::Unsupported`] if only one is
+/// in the Hub's form.
 pub fn compare(
     before: (&Source, Option<&Checkpoint>),
     after: (&Source, Option<&Checkpoint>),
     threads: usize,
     observer: &dyn Observer,
 ) -> Result<Difference, Error> {
+    // Of two in one form the same rows are compared, whichever that is.
+    if before.0.location.container.is_in_hub_form() != after.0.location.container.is_in_hub_form() {
+        before.0.refuse_other_form("what is compared with safetensors")?;
+        after.0.refuse_other_form("what is compared with safetensors")?;
+    }
     let by_name = |(source, checkpoint)| -> BTreeMap<String, Numbers> {
         let all = Numbers::of(source, checkpoint).into_iter();
         all.map(|numbers| (numbers.name.clone(), numbers)).collect()

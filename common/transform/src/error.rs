@@ -132,6 +132,11 @@ pub enum Unsupported {
     Encoding { tensor: String, found: String, format: &'static str, hint: &'static str },
     #[error("{architecture} cannot be written as {format}{hint}")]
     Architecture { architecture: String, format: &'static str, hint: &'static str },
+    #[error(
+        "{}: GGUF files have rows and norms in a form of their own, which is run and not yet turned into {format}",
+        path.display()
+    )]
+    Form { path: PathBuf, format: &'static str },
     #[error("{format} needs {what}, and the model has none")]
     Missing { format: &'static str, what: String },
     #[error("{format} cannot say {what}")]

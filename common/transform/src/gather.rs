@@ -34,6 +34,7 @@ pub fn split(source: Source, target: Target, most_bytes: u64) -> Result<Job, Err
 }
 
 fn gather(mut source: Source, target: Target, most_bytes: u64) -> Result<Job, Error> {
+    source.refuse_other_form("safetensors")?;
     for tensor in &source.tensors {
         if let Some(found @ (Encoding::Ggml(_) | Encoding::Apr(_) | Encoding::Integer(_))) =
             tensor.encoding

@@ -144,6 +144,18 @@ impl Source {
         }
     }
 
+    /// Refuses files whose tensors are not in the Hub's form, for a format that has them in it: what is read here are bytes as
+    /// they lie.
+    ///
+    /// # Errors
+    /// [`Unsupported::Form`]
+    pub(crate) fn refuse_other_form(&self, format: &'static str) -> Result<(), Unsupported> {
+        match self.location.container.is_in_hub_form() {
+            true => Ok(()),
+            false => Err(Unsupported::Form { path: self.location.path.clone(), format }),
+        }
+    }
+
     /// Adds a file, such as a text that is copied as it is; its index.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use crate::model::Model;
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Output")]
 pub(super) struct Args {
-    /// A checkpoint directory, a .safetensors or .apr file, or org/name of a model of the Hub.
+    /// A checkpoint directory, a .safetensors, .gguf or .apr file, or org/name of a model of the Hub.
     pub(super) model: String,
     /// List every tensor.
     #[arg(long)]

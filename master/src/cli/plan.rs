@@ -12,7 +12,7 @@ use crate::state::State;
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Plan")]
 pub(super) struct Args {
-    /// A checkpoint directory, a .safetensors or .apr file, or org/name of a model of the Hub.
+    /// A checkpoint directory, a .safetensors, .gguf or .apr file, or org/name of a model of the Hub.
     pub(super) model: String,
     #[command(flatten)]
     cluster: ClusterArgs,

@@ -25,7 +25,7 @@ const MOST_PIPED: u64 = 16 << 20;
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Prompt")]
 pub(super) struct Args {
-    /// A checkpoint directory, a .safetensors or .apr file, or org/name of a model of the Hub.
+    /// A checkpoint directory, a .safetensors, .gguf or .apr file, or org/name of a model of the Hub.
     pub(super) model: String,
     /// What to ask, or to continue with --raw; with -, or without it, what standard input says.
     prompt: Option<String>,

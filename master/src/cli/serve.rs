@@ -40,7 +40,7 @@ const DEFAULT_PARALLEL: NonZeroUsize = NonZeroUsize::new(8).expect("8 is not 0")
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Service")]
 pub(super) struct Args {
-    /// A checkpoint directory, a .safetensors or .apr file, or org/name of a model of the Hub.
+    /// A checkpoint directory, a .safetensors, .gguf or .apr file, or org/name of a model of the Hub.
     pub(super) model: String,
     /// Address to listen on (HOST:PORT, or PORT for this machine alone); port 0 lets the system choose.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]

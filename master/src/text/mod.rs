@@ -13,6 +13,8 @@ mod config;
 mod density;
 mod detokenize;
 mod error;
+#[cfg(test)]
+mod gguf;
 mod guard;
 pub mod hostile;
 mod json;

@@ -82,7 +82,7 @@ pub(super) fn golden_directory() -> PathBuf {
     in_repository("tests/golden")
 }
 
-fn in_repository(path: &str) -> PathBuf {
+pub(super) fn in_repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
 

@@ -3,6 +3,7 @@
 //!
 //! A target must neither panic nor allocate more than it says, whatever the bytes are.
 mod apr;
+mod gguf;
 mod golden;
 mod model;
 mod mutate;
@@ -41,6 +42,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "header", run: header, seeds: headers, most_bytes: 64 << 10 },
     // A configuration may have thousands of layers, as below.
     Target { name: "apr", run: apr::run, seeds: apr::seeds, most_bytes: 8 << 20 },
+    Target { name: "gguf", run: gguf::run, seeds: gguf::seeds, most_bytes: 8 << 20 },
     Target {
         name: "index",
         run: |bytes| drop(Index::parse(bytes)),

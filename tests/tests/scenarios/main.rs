@@ -15,6 +15,7 @@ mod discovery;
 mod errors;
 mod everyday;
 mod files;
+mod gguf;
 mod golden;
 mod hostile;
 mod intruders;

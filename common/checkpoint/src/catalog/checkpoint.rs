@@ -5,7 +5,7 @@ use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::tensor::Tensor;
-use super::{across, rows_apart, strided};
+use super::{across, paired, rows_apart, strided};
 use crate::anonymous::Memory;
 use crate::blob::{Digest, Hasher};
 use crate::container::{CheckpointFile, Lies, TextFiles};
@@ -171,6 +171,9 @@ impl Checkpoint {
                 rows_apart::read(handle, tensor, stride, offset_in_tensor, buffer)
             }
             Lies::Across(across) => across::read(handle, tensor, across, offset_in_tensor, buffer),
+            Lies::InPairs { heads } => {
+                paired::read(handle, tensor, heads, offset_in_tensor, buffer)
+            }
             Lies::Together => read_exact_at(handle, buffer, tensor.offset + offset_in_tensor),
         };
         read.map_err(|cause| Error::io("read", &self.files[tensor.file].path, cause))

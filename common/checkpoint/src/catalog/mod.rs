@@ -9,6 +9,7 @@ mod error;
 mod expected;
 mod matrix;
 mod open;
+mod paired;
 mod rows_apart;
 mod strided;
 mod tensor;

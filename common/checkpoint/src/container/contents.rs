@@ -102,6 +102,11 @@ pub enum Lies {
     RowsApart(u64),
     /// It is made of codes that the file packs across rows: each of its rows takes one of each word.
     Across(Across),
+    /// Its rows, or the numbers of a vector, lie in pairs: of each head those of its first and of its second half in turn.
+    InPairs {
+        /// How many heads there are; of each it has as many rows, an even number.
+        heads: u64,
+    },
 }
 
 /// How the codes of a matrix lie that the file packs across rows: a word of 32 bits, little-endian, has those of one column and

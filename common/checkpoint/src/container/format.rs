@@ -26,8 +26,15 @@ pub trait Container: Debug + Sync {
     /// As [`Container::open`], but for what makes it no model that runs.
     fn stored(&self, path: &Path) -> Result<Stored, Error>;
 
-    /// Whether one file has all of a model: then people know the model by the file's name, else by its directory's.
-    fn is_whole_model(&self) -> bool {
-        false
+    /// What people know the model in the file at `path` by, where that file says which model it is; `None` where they know it by
+    /// its directory's name.
+    fn model_name(&self, _path: &Path) -> Option<String> {
+        None
+    }
+
+    /// Whether its tensors have the numbers and the order of rows that the Hub's have, so that bytes may be moved to these as they
+    /// lie.
+    fn is_in_hub_form(&self) -> bool {
+        true
     }
 }

@@ -4,6 +4,7 @@
 pub mod apr;
 mod contents;
 mod format;
+pub mod gguf;
 mod list;
 pub mod safetensors;
 #[cfg(test)]

@@ -36,10 +36,10 @@ pub trait Codec: Sync {
         out: &mut [f32],
     );
 
-    /// How many weights of [`Codec::unpack_rows`] share a scale and a bias, 16 or 32; `None` where weights are no codes of a
-    /// byte.
-    fn unpacked_group(&self, encoding: Encoding) -> Option<usize> {
-        let _ = encoding;
+    /// How many weights of rows of so many `columns` share a scale and a bias in [`Codec::unpack_rows`]: 16, 32, 64 or 128,
+    /// whole groups to a row; `None` where weights are no codes of a byte.
+    fn unpacked_group(&self, encoding: Encoding, columns: usize) -> Option<usize> {
+        let _ = (encoding, columns);
         None
     }
 

@@ -54,8 +54,8 @@ impl Encoding {
     }
 
     /// As [`Codec::unpacked_group`].
-    pub fn unpacked_group(self) -> Option<usize> {
-        self.codec().unpacked_group(self)
+    pub fn unpacked_group(self, columns: usize) -> Option<usize> {
+        self.codec().unpacked_group(self, columns)
     }
 
     /// As [`Codec::unpack_rows`].

@@ -220,7 +220,7 @@ fn encodings_have_names() {
         "affine-4-64-1",
         "B16",
         "I8",
-        "ggml-q5_k",
+        "ggml-q5_2",
         "ggml-Q4_K",
         "apr-q5",
         "int-4",

@@ -12,6 +12,7 @@ mod error;
 mod experts;
 mod family;
 mod fields;
+mod folded;
 mod given;
 mod harmless;
 mod kv;

@@ -86,7 +86,7 @@ const OTHERS: [(&str, &[Stacks]); 10] = [
     ("Qwen3_5MoeForCausalLM", &[USUAL, OF_HUB]),
     ("Qwen3_5MoeForConditionalGeneration", &[USUAL, OF_HUB]),
     ("GraniteMoeHybridForCausalLM", &[USUAL, OF_GRANITE]),
-    ("GptOssForCausalLM", &[OF_GPT_OSS, OF_GPT_OSS_PACKED, OF_DOTS]),
+    ("GptOssForCausalLM", &[OF_GPT_OSS, OF_GPT_OSS_PACKED, OF_DOTS, USUAL]),
     ("Llama4ForCausalLM", &[OF_LLAMA4]),
     ("Llama4ForConditionalGeneration", &[OF_LLAMA4]),
 ];

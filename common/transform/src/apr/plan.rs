@@ -35,6 +35,7 @@ pub fn convert(
 ) -> Result<(Job, Vec<String>), Error> {
     Source::refuse_made(checkpoint, FORMAT)?;
     source.unstack(&checkpoint.config)?;
+    source.refuse_other_form(FORMAT)?;
     source.refuse_turned(&checkpoint.config, FORMAT)?;
     let mut all = Numbers::of(&source, Some(checkpoint));
     let mut lost = Vec::new();

@@ -54,6 +54,7 @@ pub fn to_hub(
     target: Target,
     most_bytes: u64,
 ) -> Result<Job, Error> {
+    source.refuse_other_form(format.name())?;
     let spec = &checkpoint.config;
     Source::refuse_made(checkpoint, format.name())?;
     source.unstack(spec)?;

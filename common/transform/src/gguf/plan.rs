@@ -7,7 +7,7 @@ use cake_checkpoint::Checkpoint;
 use super::form::GgufType;
 use super::reader::Reader;
 use super::writer::{Info, Value, lay_out};
-use super::{arch, keys, names, rope, tokenizer};
+use super::{FORMAT, arch, keys, names, rope, tokenizer};
 use crate::error::Error;
 use crate::job::{Job, Output, Target};
 use crate::piece::{Piece, Place};
@@ -37,6 +37,7 @@ pub fn convert(
     target: Target,
     options: GgufOptions,
 ) -> Result<(Job, Vec<String>), Error> {
+    source.refuse_other_form(FORMAT)?;
     let spec = &checkpoint.config;
     Source::refuse_made(checkpoint, super::FORMAT)?;
     source.unstack(spec)?;

@@ -1,5 +1,6 @@
 //! Golden models written as GGUF, by the simplest way to run a job, and read again.
 
+mod again;
 mod oracle;
 
 use std::collections::BTreeMap;

@@ -38,7 +38,7 @@ const QUEUE: usize = 1;
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Conversation")]
 pub(super) struct Args {
-    /// A checkpoint directory, a .safetensors or .apr file, or org/name of a model of the Hub.
+    /// A checkpoint directory, a .safetensors, .gguf or .apr file, or org/name of a model of the Hub.
     pub(in crate::cli) model: String,
     /// A system message before the first turn. Default: none.
     #[arg(long, value_name = "TEXT")]

@@ -38,8 +38,8 @@ impl Container for Apr {
         stored(path, opened, config)
     }
 
-    fn is_whole_model(&self) -> bool {
-        true
+    fn model_name(&self, path: &Path) -> Option<String> {
+        path.file_stem().map(|stem| stem.to_string_lossy().into_owned())
     }
 }
 

@@ -1,9 +1,9 @@
 //! What is known of grouped affine weights as an encoding.
 
-use super::decode::decode_rows;
+use super::decode::{decode_rows, unpack};
 use super::format::Affine;
 use crate::dtype::Dtype;
-use crate::encoding::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors, RowsAt};
+use crate::encoding::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors, RowsAt, Unpacked};
 use crate::encoding::float::element::{FLOATS, FloatType};
 use crate::encoding::part::{Part, PartSpec};
 use crate::encoding::tag::Encoding;
@@ -67,5 +67,28 @@ impl Codec for AffineCodec {
         };
         let params = FloatType::of(dtype).expect("scales are numbers");
         decode_rows(codes, scales, biases, format, params, out);
+    }
+
+    fn unpacked_group(&self, encoding: Encoding, _: usize) -> Option<usize> {
+        let Encoding::Affine(format) = encoding else { return None };
+        Some(format.group())
+    }
+
+    fn unpack_rows(
+        &self,
+        encoding: Encoding,
+        _: RowsAt,
+        parts: &[(Dtype, &[u8])],
+        out: Unpacked<'_>,
+    ) {
+        let (Encoding::Affine(format), &[(_, codes), (dtype, scales), (_, biases)]) =
+            (encoding, parts)
+        else {
+            panic!("a matrix of affine weights has three parts");
+        };
+        let params = FloatType::of(dtype).expect("scales are numbers");
+        params.widen(scales, out.scales);
+        params.widen(biases, out.biases);
+        unpack(codes, format, out.codes);
     }
 }

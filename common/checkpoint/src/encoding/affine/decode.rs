@@ -49,6 +49,28 @@ pub fn decode_rows(
     }
 }
 
+/// Fills `out` with the codes of whole groups, each in a byte of its own.
+///
+/// # Panics
+/// If the lengths do not belong together.
+pub(super) fn unpack(codes: &[u8], format: Affine, out: &mut [u8]) {
+    assert_eq!(codes.len() * 8, out.len() * format.bits(), "as many codes as weights");
+    match format.bits() {
+        8 => out.copy_from_slice(codes),
+        4 => {
+            for (pair, byte) in out.as_chunks_mut().0.iter_mut().zip(codes) {
+                *pair = [byte & 15, byte >> 4];
+            }
+        }
+        bits => {
+            let eights = out.as_chunks_mut::<8>().0.iter_mut();
+            eights
+                .zip(codes.chunks_exact(bits))
+                .for_each(|(to, bytes)| *to = unpacked(bytes, bits));
+        }
+    }
+}
+
 /// Eight codes of so many bits, in as many bytes.
 fn unpacked(bytes: &[u8], bits: usize) -> [u8; 8] {
     let mut stream = [0; 8];

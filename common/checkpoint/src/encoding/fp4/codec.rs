@@ -2,8 +2,8 @@
 
 use super::kind::Fp4;
 use crate::dtype::Dtype;
-use crate::encoding::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors, RowsAt};
-use crate::encoding::narrow::{E2M1, E4M3, e8m0};
+use crate::encoding::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors, RowsAt, Unpacked};
+use crate::encoding::narrow::{E2M1, E4M3, e8m0, twice_and_12};
 use crate::encoding::part::{Part, PartSpec};
 use crate::encoding::tag::Encoding;
 
@@ -55,24 +55,12 @@ impl Codec for Fp4Codec {
         parts: &[(Dtype, &[u8])],
         out: &mut [f32],
     ) {
-        let (codes, scales, global) = match (encoding, parts) {
-            (Encoding::Fp4(Fp4::NvDivided), &[(_, codes), (_, scales), (_, global)]) => {
-                let global = global.first_chunk().expect("the divisor has four bytes");
-                (codes, scales, Some(f32::from_le_bytes(*global)))
-            }
-            (Encoding::Fp4(_), &[(_, codes), (_, scales)]) => (codes, scales, None),
-            _ => panic!("a matrix of numbers of 4 bits has the parts of its kind"),
-        };
-        let Encoding::Fp4(kind) = encoding else { unreachable!("seen just now") };
+        let (kind, Stored { codes, scales, global }) = stored(encoding, parts);
         assert_eq!(codes.len() * 2, out.len(), "as many numbers as weights");
         assert_eq!(scales.len() * kind.group(), out.len(), "a scale for each group");
         let groups = codes.chunks_exact(kind.group() / 2).zip(out.chunks_exact_mut(kind.group()));
         for ((codes, out), scale) in groups.zip(scales) {
-            let scale = match kind {
-                Fp4::Mx => e8m0(*scale),
-                Fp4::Nv | Fp4::NvDivided => E4M3[usize::from(*scale)],
-            };
-            let scale = global.map_or(scale, |global| scale / global);
+            let scale = scale_of(kind, *scale, global);
             let (pairs, _) = out.as_chunks_mut::<2>();
             for ([even, odd], code) in pairs.iter_mut().zip(codes) {
                 *even = E2M1[usize::from(code & 15)] * scale;
@@ -80,6 +68,68 @@ impl Codec for Fp4Codec {
             }
         }
     }
+
+    fn unpacked_group(&self, encoding: Encoding, _: usize) -> Option<usize> {
+        let Encoding::Fp4(kind) = encoding else { return None };
+        Some(kind.group())
+    }
+
+    /// A code is twice the number, which is whole, and 12 more, so that none is below 0.
+    fn unpack_rows(
+        &self,
+        encoding: Encoding,
+        _: RowsAt,
+        parts: &[(Dtype, &[u8])],
+        out: Unpacked<'_>,
+    ) {
+        let (kind, Stored { codes, scales, global }) = stored(encoding, parts);
+        assert_eq!(codes.len() * 2, out.codes.len(), "as many numbers as weights");
+        assert_eq!(scales.len(), out.scales.len(), "a scale for each group");
+        for (pair, code) in out.codes.as_chunks_mut().0.iter_mut().zip(codes) {
+            *pair = [twice_and_12(code & 15), twice_and_12(code >> 4)];
+        }
+        for ((to, bias), scale) in out.scales.iter_mut().zip(out.biases).zip(scales) {
+            *to = 0.5 * scale_of(kind, *scale, global);
+            *bias = -12.0 * *to;
+        }
+    }
+}
+
+/// What a matrix is stored in.
+struct Stored<'a> {
+    /// Pairs of numbers, the even ones in the lower halves.
+    codes: &'a [u8],
+    /// A byte for each group.
+    scales: &'a [u8],
+    /// What divides all scales.
+    global: Option<f32>,
+}
+
+/// The parts of a matrix.
+///
+/// # Panics
+/// If it has others.
+fn stored<'a>(encoding: Encoding, parts: &[(Dtype, &'a [u8])]) -> (Fp4, Stored<'a>) {
+    match (encoding, parts) {
+        (Encoding::Fp4(Fp4::NvDivided), &[(_, codes), (_, scales), (_, global)]) => {
+            let global = global.first_chunk().expect("the divisor has four bytes");
+            let global = Some(f32::from_le_bytes(*global));
+            (Fp4::NvDivided, Stored { codes, scales, global })
+        }
+        (Encoding::Fp4(kind), &[(_, codes), (_, scales)]) => {
+            (kind, Stored { codes, scales, global: None })
+        }
+        _ => panic!("a matrix of numbers of 4 bits has the parts of its kind"),
+    }
+}
+
+/// The number that a scale's byte is, divided by what divides all.
+fn scale_of(kind: Fp4, byte: u8, global: Option<f32>) -> f32 {
+    let scale = match kind {
+        Fp4::Mx => e8m0(byte),
+        Fp4::Nv | Fp4::NvDivided => E4M3[usize::from(byte)],
+    };
+    global.map_or(scale, |global| scale / global)
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ impl Codec for GgmlCodec {
         decode(kind, bytes, out);
     }
 
-    fn unpacked_group(&self, encoding: Encoding) -> Option<usize> {
+    fn unpacked_group(&self, encoding: Encoding, _: usize) -> Option<usize> {
         let Encoding::Ggml(kind) = encoding else { return None };
         Some(unpack::group(kind))
     }

@@ -1,9 +1,10 @@
 //! Blocks of ggml, the library behind llama.cpp: `32` or `256` neighbours of a row share scales, and all numbers of a block
 //! lie behind each other. A matrix `[rows, columns]` is one tensor of bytes, `[rows, columns / block · bytes of a block]`.
 //!
-//! `decode.rs` decodes; [`q8_0`] and [`q4_0`] encode, to the same bytes as the quantizers of the `gguf` package for Python,
+//! `decode/` decodes all kinds; [`q8_0`] and [`q4_0`] encode, to the same bytes as the quantizers of the `gguf` package for Python,
 //! which are those of llama.cpp's reference.
 
+mod bits;
 mod codec;
 mod decode;
 mod encode;

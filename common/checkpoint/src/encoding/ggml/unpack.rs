@@ -1,14 +1,15 @@
 //! Blocks as codes of a byte with a scale and a bias for every 16 or 32, for kernels that multiply bytes.
 
-use super::decode::{scale, scale_and_min};
+use super::bits::{UNEVEN, half_power, scale, scale_and_min, scale_of_6_bits, scale_of_xs};
 use super::kind::GgmlType;
 use crate::encoding::codec::Unpacked;
+use crate::encoding::narrow::twice_and_12;
 
 /// Weights that share a scale and a bias.
 pub(super) const fn group(kind: GgmlType) -> usize {
     match kind {
-        GgmlType::Q8_0 | GgmlType::Q4_0 | GgmlType::Q4K => 32,
-        GgmlType::Q6K => 16,
+        GgmlType::Q2K | GgmlType::Q3K | GgmlType::Q6K => 16,
+        _ => 32,
     }
 }
 
@@ -18,10 +19,19 @@ pub(super) const fn group(kind: GgmlType) -> usize {
 /// If the lengths do not belong together.
 pub(super) fn unpack(kind: GgmlType, bytes: &[u8], out: Unpacked<'_>) {
     match kind {
-        GgmlType::Q8_0 => each(bytes, out, q8_0),
         GgmlType::Q4_0 => each(bytes, out, q4_0),
+        GgmlType::Q4_1 => each(bytes, out, q4_1),
+        GgmlType::Q5_0 => each(bytes, out, q5_0),
+        GgmlType::Q5_1 => each(bytes, out, q5_1),
+        GgmlType::Q8_0 => each(bytes, out, q8_0),
+        GgmlType::Q2K => each(bytes, out, q2_k),
+        GgmlType::Q3K => each(bytes, out, q3_k),
         GgmlType::Q4K => each(bytes, out, q4_k),
+        GgmlType::Q5K => each(bytes, out, q5_k),
         GgmlType::Q6K => each(bytes, out, q6_k),
+        GgmlType::Iq4Nl => each(bytes, out, iq4_nl),
+        GgmlType::Iq4Xs => each(bytes, out, iq4_xs),
+        GgmlType::Mxfp4 => each(bytes, out, mxfp4),
     }
 }
 
@@ -73,6 +83,70 @@ fn q4_0(block: &[u8; 18], codes: &mut [u8; 32]) -> [Param; 1] {
     [(d, -8.0 * d)]
 }
 
+#[inline(always)]
+fn q4_1(block: &[u8; 20], codes: &mut [u8; 32]) -> [Param; 1] {
+    halves(&block[4..], codes);
+    [(scale(block, 0), scale(block, 2))]
+}
+
+#[inline(always)]
+fn q5_0(block: &[u8; 22], codes: &mut [u8; 32]) -> [Param; 1] {
+    let d = scale(block, 0);
+    fifths(&block[2..], codes);
+    [(d, -16.0 * d)]
+}
+
+#[inline(always)]
+fn q5_1(block: &[u8; 24], codes: &mut [u8; 32]) -> [Param; 1] {
+    fifths(&block[4..], codes);
+    [(scale(block, 0), scale(block, 2))]
+}
+
+/// 4 bytes of fifth bits, then 16 of halves.
+#[inline(always)]
+fn fifths(bytes: &[u8], codes: &mut [u8; 32]) {
+    let (uppers, lowers) = bytes.split_at(4);
+    halves(lowers, codes);
+    for (place, code) in codes.iter_mut().enumerate() {
+        *code |= (uppers[place / 8] >> (place % 8) & 1) << 4;
+    }
+}
+
+#[inline(always)]
+fn iq4_nl(block: &[u8; 18], codes: &mut [u8; 32]) -> [Param; 1] {
+    let d = scale(block, 0);
+    uneven(&block[2..], codes);
+    [(d, -128.0 * d)]
+}
+
+#[inline(always)]
+fn iq4_xs(block: &[u8; 136], codes: &mut [u8; 256]) -> [Param; 8] {
+    let d = scale(block, 0);
+    for (bytes, codes) in block[8..].chunks_exact(16).zip(codes.chunks_exact_mut(32)) {
+        uneven(bytes, codes);
+    }
+    std::array::from_fn(|group| {
+        let step = d * f32::from(scale_of_xs(block, group));
+        (step, -128.0 * step)
+    })
+}
+
+/// The numbers of the table at the places that the halves of 16 bytes are, 128 more.
+#[inline(always)]
+fn uneven(bytes: &[u8], codes: &mut [u8]) {
+    halves(bytes, codes);
+    codes.iter_mut().for_each(|code| *code = (UNEVEN[usize::from(*code)] as u8) ^ 0x80);
+}
+
+/// Twice the number that a code says, 12 more.
+#[inline(always)]
+fn mxfp4(block: &[u8; 17], codes: &mut [u8; 32]) -> [Param; 1] {
+    halves(&block[1..], codes);
+    codes.iter_mut().for_each(|code| *code = twice_and_12(*code));
+    let half = half_power(block[0]);
+    [(half, -12.0 * half)]
+}
+
 /// The low halves of 16 or 32 bytes, then their high ones.
 #[inline(always)]
 fn halves(bytes: &[u8], codes: &mut [u8]) {
@@ -98,6 +172,59 @@ fn scales_and_mins(block: &[u8]) -> [Param; 8] {
         let (step, min) = scale_and_min(&block[4..16], group);
         (d * f32::from(step), -dmin * f32::from(min))
     })
+}
+
+/// As [`q4_k`], with a fifth bit: a byte has those of 8 codes, 32 apart.
+#[inline(always)]
+fn q5_k(block: &[u8; 176], codes: &mut [u8; 256]) -> [Param; 8] {
+    let uppers: &[u8; 32] = block[16..].first_chunk().expect("32 bytes of a block");
+    for (bytes, codes) in block[48..].chunks_exact(32).zip(codes.chunks_exact_mut(64)) {
+        halves(bytes, codes);
+    }
+    for (group, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        for (code, upper) in codes.iter_mut().zip(uppers) {
+            *code |= (upper >> group & 1) << 4;
+        }
+    }
+    scales_and_mins(block)
+}
+
+#[inline(always)]
+fn q2_k(block: &[u8; 84], codes: &mut [u8; 256]) -> [Param; 16] {
+    let (d, dmin) = (scale(block, 80), scale(block, 82));
+    quarters(&block[16..80], codes);
+    std::array::from_fn(|group| {
+        (d * f32::from(block[group] & 15), -dmin * f32::from(block[group] >> 4))
+    })
+}
+
+#[inline(always)]
+fn q3_k(block: &[u8; 110], codes: &mut [u8; 256]) -> [Param; 16] {
+    let d = scale(block, 108);
+    let uppers: &[u8; 32] = block.first_chunk().expect("32 bytes of a block");
+    quarters(&block[32..96], codes);
+    for (part, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        for (code, upper) in codes.iter_mut().zip(uppers) {
+            *code |= (upper >> part & 1) << 2;
+        }
+    }
+    std::array::from_fn(|group| {
+        let step = d * f32::from(scale_of_6_bits(&block[96..108], group));
+        (step, -4.0 * step)
+    })
+}
+
+/// Two bits of each of 32 bytes, the lowest of all first; then of the next 32.
+#[inline(always)]
+fn quarters(bytes: &[u8], codes: &mut [u8; 256]) {
+    let halves = bytes.as_chunks::<32>().0.iter().zip(codes.as_chunks_mut::<128>().0);
+    for (bytes, codes) in halves {
+        for (part, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            for (code, byte) in codes.iter_mut().zip(bytes) {
+                *code = byte >> (2 * part) & 3;
+            }
+        }
+    }
 }
 
 #[inline(always)]

@@ -2,8 +2,9 @@
 
 use super::decode::{Stored, decode_rows};
 use super::format::{Integer, Order, Zero};
+use super::unpack::unpack_rows;
 use crate::dtype::Dtype;
-use crate::encoding::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors, RowsAt};
+use crate::encoding::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors, RowsAt, Unpacked};
 use crate::encoding::float::element::{FLOATS, FloatType};
 use crate::encoding::part::{Part, PartSpec};
 use crate::encoding::tag::Encoding;
@@ -48,18 +49,45 @@ impl Codec for IntegerCodec {
         parts: &[(Dtype, &[u8])],
         out: &mut [f32],
     ) {
-        let Encoding::Integer(format) = encoding else {
-            panic!("not in whole numbers: {encoding}")
-        };
-        let [(_, codes), (dtype, scales), others @ ..] = parts else {
-            panic!("a matrix of whole numbers has codes and scales")
-        };
-        let mut others = others.iter().map(|&(_, bytes)| bytes);
-        let zeros = (format.zero() != Zero::Middle).then(|| others.next().expect("it has zeros"));
-        let groups =
-            (format.order() == Order::Chosen).then(|| others.next().expect("it has groups"));
-        let params = FloatType::of(*dtype).expect("scales are numbers");
-        let stored = Stored { codes, scales, params, zeros, groups };
+        let (format, stored) = stored(encoding, parts);
         decode_rows(format, &stored, at.columns, out);
     }
+
+    /// Columns that chose their groups would have to change places, and activations with them.
+    fn unpacked_group(&self, encoding: Encoding, columns: usize) -> Option<usize> {
+        let Encoding::Integer(format) = encoding else { return None };
+        let group = match format.group() {
+            Some(group) if columns.is_multiple_of(group) => group,
+            _ => 32, // Of a group that is larger, or the row.
+        };
+        let whole = columns.is_multiple_of(group) && format.order() == Order::Neighbours;
+        whole.then_some(group)
+    }
+
+    fn unpack_rows(
+        &self,
+        encoding: Encoding,
+        at: RowsAt,
+        parts: &[(Dtype, &[u8])],
+        out: Unpacked<'_>,
+    ) {
+        let (format, stored) = stored(encoding, parts);
+        unpack_rows(format, &stored, at.columns, out);
+    }
+}
+
+/// The parts of a matrix.
+///
+/// # Panics
+/// If it has others.
+fn stored<'a>(encoding: Encoding, parts: &[(Dtype, &'a [u8])]) -> (Integer, Stored<'a>) {
+    let Encoding::Integer(format) = encoding else { panic!("not in whole numbers: {encoding}") };
+    let &[(_, codes), (dtype, scales), ref others @ ..] = parts else {
+        panic!("a matrix of whole numbers has codes and scales")
+    };
+    let mut others = others.iter().map(|&(_, bytes)| bytes);
+    let zeros = (format.zero() != Zero::Middle).then(|| others.next().expect("it has zeros"));
+    let groups = (format.order() == Order::Chosen).then(|| others.next().expect("it has groups"));
+    let params = FloatType::of(dtype).expect("scales are numbers");
+    (format, Stored { codes, scales, params, zeros, groups })
 }

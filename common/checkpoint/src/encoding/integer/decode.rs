@@ -70,7 +70,8 @@ fn code(codes: &[u8], bits: usize, at: usize) -> u8 {
     }
 }
 
-fn zero_of(format: Integer, zeros: Option<&[u8]>, group: usize) -> f32 {
+/// What is taken of the codes of a group of a row with these zeros.
+pub(super) fn zero_of(format: Integer, zeros: Option<&[u8]>, group: usize) -> f32 {
     let stored = || f32::from(code(zeros.expect("it has zeros"), format.bits(), group));
     match format.zero() {
         Zero::Middle => f32::from(1u8 << (format.bits() - 1)),

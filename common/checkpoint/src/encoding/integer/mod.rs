@@ -5,6 +5,7 @@ mod decode;
 mod format;
 #[cfg(test)]
 mod tests;
+mod unpack;
 
 pub(super) use codec::IntegerCodec;
 pub use format::{Integer, Order, Zero};

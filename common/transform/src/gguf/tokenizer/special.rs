@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use cake_checkpoint::container::gguf::ENDS;
 use cake_checkpoint::{Checkpoint, TextFiles};
 use serde_json::Value as Json;
 
@@ -12,22 +13,6 @@ use crate::gguf::{FORMAT, texts};
 
 const CONFIG: &str = "tokenizer_config.json";
 const MAP: &str = "special_tokens_map.json";
-
-/// Tokens at which llama.cpp ends an answer because of their texts.
-const ENDS: &[&str] = &[
-    "<|eot_id|>",
-    "<|im_end|>",
-    "<|end|>",
-    "<|return|>",
-    "<|call|>",
-    "<|endoftext|>",
-    "<end_of_turn>",
-    "<|eom_id|>",
-    "<|end_of_text|>",
-    "</s>",
-    "<EOT>",
-    "<eos>",
-];
 
 /// `tokenizer_config.json`, and what is said of special tokens beside it.
 pub(super) struct TokenizerConfig {

@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""What the `gguf` package for Python makes of some blocks of 32 numbers: writes `blocks.bin` beside this file.
+"""What the `gguf` package for Python makes of some blocks: writes `blocks.bin` and `decoded.bin` beside this file.
 
     python3 -m venv DIR/venv && DIR/venv/bin/pip install gguf==0.19.0
     DIR/venv/bin/python make_blocks.py
 
-The file has, for each block, 32 numbers as F32, then the block as Q8_0, then as Q4_0.
+`blocks.bin` has, for each block, 32 numbers as F32, then the block as Q8_0, then as Q4_0. `decoded.bin` has, for each kind of block,
+its number and how many blocks there are (4 bytes each), then each block, of random bytes, with its weights as F32.
 """
 
 import os
 
 import numpy as np
 from gguf import GGMLQuantizationType as Type
-from gguf.quants import quantize
+from gguf import GGML_QUANT_SIZES as SIZES
+from gguf.quants import dequantize, quantize
 
 random = np.random.default_rng(19)
 f32 = np.float32
@@ -64,8 +66,30 @@ blocks += list(random.integers(-16, 17, (40, 32)) / 2)
 blocks = np.array(blocks, dtype=f32)
 with np.errstate(all="ignore"):
     encoded = [quantize(blocks, kind) for kind in (Type.Q8_0, Type.Q4_0)]
-path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "blocks.bin")
-with open(path, "wb") as file:
+here = os.path.dirname(os.path.abspath(__file__))
+with open(os.path.join(here, "blocks.bin"), "wb") as file:
     for block, *made in zip(blocks, *encoded):
         file.write(block.tobytes() + b"".join(one.tobytes() for one in made))
 print(f"{len(blocks)} blocks")
+
+# Where the f16 numbers of a block are; of Mxfp4, its first byte is an exponent.
+HALVES = {
+    Type.Q4_0: [0], Type.Q4_1: [0, 2], Type.Q5_0: [0], Type.Q5_1: [0, 2], Type.Q8_0: [0],
+    Type.Q2_K: [80, 82], Type.Q3_K: [108], Type.Q4_K: [0, 2], Type.Q5_K: [0, 2], Type.Q6_K: [208],
+    Type.IQ4_NL: [0], Type.IQ4_XS: [0], Type.MXFP4: [],
+}
+EXPONENTS = [0, 1, 2, 3, 100, 126, 127, 128, 253, 254, 255]
+with open(os.path.join(here, "decoded.bin"), "wb") as file:
+    for kind, places in HALVES.items():
+        weights, size = SIZES[kind]
+        bytes_ = random.integers(0, 256, (16 if weights == 32 else 8, size), dtype=np.uint8)
+        for place in places:
+            numbers = random.standard_normal(len(bytes_)).astype(np.float16)
+            numbers[:4] = [0.0, -0.0, 3e-7, 6e4]  # Nothing, a subnormal number, one near the largest.
+            bytes_[:, place : place + 2] = numbers.view(np.uint8).reshape(-1, 2)
+        if kind == Type.MXFP4:
+            bytes_[: len(EXPONENTS), 0] = EXPONENTS
+        file.write(np.array([kind, len(bytes_)], dtype="<u4").tobytes())
+        with np.errstate(all="ignore"):
+            for block in bytes_:
+                file.write(block.tobytes() + dequantize(block, kind).astype("<f4").tobytes())

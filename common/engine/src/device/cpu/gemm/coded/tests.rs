@@ -15,8 +15,12 @@ const TOLERANCE: f64 = 1e-5;
 
 /// Every encoding that no kernel reads as it lies.
 fn encodings() -> impl Iterator<Item = Encoding> {
-    let lies = |encoding: &Encoding| !matches!(encoding, Encoding::Float(_) | Encoding::Affine(_));
-    Encoding::all().into_iter().filter(lies)
+    let is_read = |encoding: &Encoding| match encoding {
+        Encoding::Float(_) => true,
+        Encoding::Affine(format) => matches!(format.bits(), 4 | 8),
+        _ => false,
+    };
+    Encoding::all().into_iter().filter(move |encoding| !is_read(encoding))
 }
 
 /// A random matrix whose numbers are finite.
@@ -80,7 +84,7 @@ fn agrees_with_f64_for_odd_shapes_and_all_encodings() {
             let weights = matrix.decode(0..outputs);
             let (bias, x) = (signed(&mut random, outputs), signed(&mut random, rows * inputs));
             for numerics in [Numerics::Exact, Numerics::Fast] {
-                let seen: Vec<f64> = match (numerics, encoding.unpacked_group()) {
+                let seen: Vec<f64> = match (numerics, encoding.unpacked_group(inputs)) {
                     (Numerics::Fast, Some(group)) => rounded(&x, group),
                     _ => x.iter().map(|&x| f64::from(x)).collect(),
                 };

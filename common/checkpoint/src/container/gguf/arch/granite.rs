@@ -1,0 +1,25 @@
+//! Granite 3.
+
+use serde_json::json;
+
+use super::llama::LLAMA;
+use super::row::Arch;
+
+/// Shaped like Llama, with factors of its own.
+pub(super) const GRANITE: Arch = Arch {
+    name: "granite",
+    class: "GraniteForCausalLM",
+    model_type: "granite",
+    more: |keys, _, fields| {
+        for (field, key) in [
+            ("embedding_multiplier", "embedding_scale"),
+            ("residual_multiplier", "residual_scale"),
+            ("attention_multiplier", "attention.scale"),
+            ("logits_scaling", "logit_scale"), // What logits are divided by, in both.
+        ] {
+            fields.insert(field.into(), json!(keys.needed(key)?));
+        }
+        Ok(())
+    },
+    ..LLAMA
+};

@@ -1,0 +1,22 @@
+//! The architectures of GGUF files that run: of each what the configuration of the same model on the Hub says, and what its
+//! tensors are called there. A file or a row for each, and a line in `list.rs`; families know nothing of it.
+
+mod config;
+mod gemma;
+mod glm;
+mod gpt_oss;
+mod granite;
+mod keys;
+mod list;
+mod llama;
+mod names;
+mod phi;
+mod qwen;
+mod rope;
+mod row;
+
+pub(super) use config::config;
+pub(super) use list::of;
+pub(super) use names::{Owner, place};
+pub(super) use rope::{DIVISORS, scaling_of};
+pub(super) use row::{Arch, Fields};

@@ -1,0 +1,56 @@
+//! What is said of one architecture.
+
+use serde_json::{Map, Value};
+
+use super::keys::Keys;
+use crate::container::gguf::error::GgufError;
+use crate::container::gguf::value::Metadata;
+
+/// Fields of a configuration.
+pub(crate) type Fields = Map<String, Value>;
+
+/// Whether a file has a tensor of that name.
+pub(crate) type There<'a> = dyn Fn(&str) -> bool + 'a;
+
+/// One architecture.
+#[derive(Debug)]
+pub(crate) struct Arch {
+    /// As in `general.architecture`.
+    pub(crate) name: &'static str,
+    /// Whether layers have experts.
+    pub(crate) experts: bool,
+    /// As in `architectures` of a configuration,
+    pub(crate) class: &'static str,
+    /// and as `model_type`.
+    pub(crate) model_type: &'static str,
+    /// Whether the rows of queries and keys lie in pairs: those of a head's first half and of its second in turn.
+    pub(crate) pairs: bool,
+    /// Whether a part of a head may rotate.
+    pub(crate) partial: bool,
+    /// What it calls otherwise than most.
+    pub(crate) names: &'static [(&'static str, &'static str)],
+    /// What it says beside what all do, given which tensors are there.
+    pub(crate) more: fn(&Keys<'_>, &There<'_>, &mut Fields) -> Result<(), GgufError>,
+}
+
+/// What most have in common.
+pub(super) const PLAIN: Arch = Arch {
+    name: "",
+    experts: false,
+    class: "",
+    model_type: "",
+    pairs: false,
+    partial: false,
+    names: &[],
+    more: |_, _, _| Ok(()),
+};
+
+impl Arch {
+    /// What a file says under the keys of the architecture.
+    ///
+    /// # Errors
+    /// As [`Keys::of`].
+    pub(crate) fn keys<'a>(&self, metadata: &'a Metadata) -> Result<Keys<'a>, GgufError> {
+        Keys::of(self.name, self.partial, metadata)
+    }
+}

@@ -1,0 +1,61 @@
+//! What most kinds of blocks have.
+
+use crate::encoding::float::element::f16;
+
+/// The f16 at the byte `at` of a block.
+#[inline(always)]
+pub(super) fn scale(block: &[u8], at: usize) -> f32 {
+    f16(u16::from_le_bytes([block[at], block[at + 1]]))
+}
+
+/// Calls `weight` with the place and the 4 bits of each code of 16 bytes: their low halves are the first 16 codes, their high
+/// halves the others.
+pub(super) fn halves(bytes: &[u8], out: &mut [f32], weight: impl Fn(usize, u8) -> f32) {
+    let (low, high) = out.split_at_mut(16);
+    for (place, ((low, high), byte)) in low.iter_mut().zip(high).zip(bytes).enumerate() {
+        *low = weight(place, byte & 15);
+        *high = weight(place + 16, byte >> 4);
+    }
+}
+
+/// The scale of a group of Q3_K, from -32 to 31: four bits of the first 8 bytes, the lower halves first, and above them two of the
+/// last 4.
+pub(super) fn scale_of_6_bits(params: &[u8], group: usize) -> i8 {
+    let low = params[group % 8] >> (group / 8 * 4) & 15;
+    let high = params[8 + group % 4] >> (group / 4 * 2) & 3;
+    (low | high << 4).cast_signed() - 32
+}
+
+/// The 6 bits of scale and of minimum of a group of Q4_K: the first four groups have theirs in the low bits of bytes 0 to 7,
+/// the others the halves of bytes 8 to 11, and above them the top bits of bytes 0 to 7.
+#[inline(always)]
+pub(super) fn scale_and_min(params: &[u8], group: usize) -> (u8, u8) {
+    if group < 4 {
+        return (params[group] & 63, params[group + 4] & 63);
+    }
+    let low = params[group + 4];
+    (low & 15 | params[group - 4] >> 6 << 4, low >> 4 | params[group] >> 6 << 4)
+}
+
+/// The scale of a group of IQ4_XS, from -32 to 31: four bits of bytes 4 to 7, and above them two of bytes 2 and 3.
+pub(super) fn scale_of_xs(block: &[u8; 136], group: usize) -> i8 {
+    let uppers = u16::from_le_bytes([block[2], block[3]]);
+    let low = block[4 + group / 2] >> (group % 2 * 4) & 15;
+    let high = (uppers >> (2 * group) & 3) as u8;
+    (low | high << 4).cast_signed() - 32
+}
+
+/// Half of `2^(e - 127)`.
+pub(super) fn half_power(e: u8) -> f32 {
+    match e {
+        tiny @ (0 | 1) => f32::from_bits(0x0020_0000 << tiny), // Subnormal: 2^-128 and 2^-127.
+        e => f32::from_bits(u32::from(e - 1) << 23),
+    }
+}
+
+/// The numbers of IQ4_NL and IQ4_XS: closer to each other around zero, where most weights are.
+pub(super) const UNEVEN: [i8; 16] =
+    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+/// Twice the numbers of the format E2M1.
+pub(super) const TWICE_E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];

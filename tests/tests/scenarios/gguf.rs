@@ -1,0 +1,56 @@
+//! Right: a model in GGUF files answers as the reference does, alone and over workers.
+use std::path::{Path, PathBuf};
+
+use cake_tests::{Master, TestWorker};
+use serde_json::Value;
+
+/// What is asked of a golden file: its prompt, what the reference answers, and how many layers there are.
+fn golden_gguf(name: &str) -> (PathBuf, Vec<u32>, Vec<u32>, usize) {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden-gguf").join(name);
+    let text = std::fs::read(directory.join("expected.json")).expect("golden data");
+    let json: Value = serde_json::from_slice(&text).expect("JSON");
+    let ids = |field: &str| -> Vec<u32> {
+        let ids = json[field].as_array().expect("a list of ids").iter();
+        ids.map(|id| id.as_u64().expect("an id") as u32).collect()
+    };
+    let layers = json["hf_config"]["num_hidden_layers"].as_u64().expect("a number of layers");
+    (directory, ids("prompt_ids"), ids("greedy_ids"), layers as usize)
+}
+
+/// Asks the model at `path`, a file or a directory, alone and over two workers.
+#[track_caller]
+fn check(path: &Path, name: &str) {
+    let (_, prompt, expected, layers) = golden_gguf(name);
+    let alone = Master::alone().answer_of(path, &prompt, expected.len(), &[], &[]);
+    assert_eq!(alone.output_ids, expected, "{name} alone");
+    let workers = TestWorker::several(&["a", "b"]);
+    let place = [("a", 0, 1), ("b", 1, layers)];
+    let spread = Master::over(&workers).answer_of(path, &prompt, expected.len(), &place, &[]);
+    assert_eq!(spread.output_ids, expected, "{name} over workers");
+    assert_eq!(spread.logprob_bits, alone.logprob_bits, "{name}: a split changes no bit");
+    assert!(spread.pushed_bytes > 0, "{name}");
+}
+
+#[test]
+fn rows_in_pairs_and_divisors_of_frequencies_reach_workers_as_the_hub_has_them() {
+    check(&golden_gguf("llama3-q4_k_m").0.join("model.gguf"), "llama3-q4_k_m");
+}
+
+#[test]
+fn norms_are_multiplied_with_as_the_file_has_them() {
+    check(&golden_gguf("gemma3-q5_1").0, "gemma3-q5_1");
+}
+
+#[test]
+fn experts_of_one_tensor_are_pushed_each_by_itself() {
+    for name in ["qwen3moe-q4_k_m", "gpt-oss-mxfp4"] {
+        check(&golden_gguf(name).0, name);
+    }
+}
+
+#[test]
+fn a_model_in_several_files_is_named_by_its_first_or_by_its_directory() {
+    let (directory, ..) = golden_gguf("qwen3-split-q8_0");
+    check(&directory, "qwen3-split-q8_0");
+    check(&directory.join("model-00001-of-00003.gguf"), "qwen3-split-q8_0");
+}
