@@ -51,16 +51,23 @@ impl Codec for Fp8Codec {
         assert_eq!(numbers.len(), out.len(), "a number for each weight");
         let [block_rows, block_columns] = format.shared();
         let width = usize::try_from(block_columns).unwrap_or(usize::MAX).min(at.columns).max(1);
-        let scales = widened(dtype, scales);
         let of_row = at.columns.div_ceil(width);
+        // Scales of single rows are those of the rows that are asked for; of others, which are all there are, some are.
+        let rows = numbers.len() / at.columns.max(1);
+        let scale_row = |row: usize| match block_rows {
+            1 => row - at.first,
+            _ => (row as u64 / block_rows) as usize,
+        };
+        let (first, end) = (scale_row(at.first), scale_row(at.first + rows.max(1) - 1) + 1);
+        let of_scale = FloatType::of(dtype).map_or(1, FloatType::bytes) * of_row;
+        let scales = match rows {
+            0 => Vec::new(),
+            _ => widened(dtype, &scales[first * of_scale..end * of_scale]),
+        };
         let rows =
             numbers.chunks_exact(at.columns.max(1)).zip(out.chunks_exact_mut(at.columns.max(1)));
         for (index, (numbers, out)) in rows.enumerate() {
-            // Scales of single rows are those of the rows that are asked for, others are all there are.
-            let row = match block_rows {
-                1 => index,
-                _ => ((at.first + index) as u64 / block_rows) as usize,
-            };
+            let row = scale_row(at.first + index) - first;
             let scales = &scales[row * of_row..][..of_row];
             for ((numbers, out), scale) in
                 numbers.chunks(width).zip(out.chunks_mut(width)).zip(scales)
