@@ -81,7 +81,11 @@ fn what_is_no_model_of_ours_is_refused() {
             |it| it.put("llama.attention.head_count", U32, [0; 4]),
             "\"llama.attention.head_count\" in the metadata is 0",
         ),
-        ("seven heads", |it| it.put("llama.attention.head_count", U32, [7, 0, 0, 0]), "expected"),
+        (
+            "seven heads",
+            |it| it.put("llama.attention.head_count", U32, [7, 0, 0, 0]),
+            "self_attn.o_proj.weight",
+        ),
         (
             "three heads of keys",
             |it| it.put("llama.attention.head_count_kv", U32, [3, 0, 0, 0]),
@@ -92,7 +96,7 @@ fn what_is_no_model_of_ours_is_refused() {
             |it| it.put("llama.attention.head_count_kv", LIST, list(U32, &[vec![2, 0, 0, 0]])),
             "\"llama.attention.head_count_kv\" in the metadata is a list",
         ),
-        ("another width", |it| it.put("llama.embedding_length", U32, [96, 0, 0, 0]), "expected"),
+        ("another width", |it| it.put("llama.embedding_length", U32, [96, 0, 0, 0]), "has shape"),
         (
             "an epsilon that is no number",
             |it| it.put("llama.attention.layer_norm_rms_epsilon", F32, f32::NAN.to_le_bytes()),
