@@ -339,15 +339,22 @@ mod tests {
         assert_eq!(depth(mib(600), 0, u64::MAX, 80), 1);
     }
 
+    /// An encoding of each kind.
+    fn one_of_each() -> Vec<Encoding> {
+        let mut all = Encoding::all();
+        all.dedup_by_key(|encoding| std::mem::discriminant(encoding));
+        all
+    }
+
     #[test]
     fn times_a_head_and_what_of_it_fits() {
-        for encoding in Encoding::all() {
+        for encoding in one_of_each() {
             for max_bytes in [u64::MAX, 100 * 2 * 256] {
                 let probe = probe_head(CPU, &config(), encoding, 1, max_bytes).unwrap();
                 assert!(probe.decode > Duration::ZERO);
             }
-            let error = probe_head(CPU, &config(), encoding, 1, 100).unwrap_err();
-            assert!(matches!(error, Error::ProbeMemory { max_bytes: 100, .. }));
+            let error = probe_head(CPU, &config(), encoding, 1, 10).unwrap_err();
+            assert!(matches!(error, Error::ProbeMemory { max_bytes: 10, .. }));
         }
     }
 
@@ -366,7 +373,7 @@ mod tests {
 
     #[test]
     fn times_layers_in_every_encoding() {
-        for encoding in Encoding::all() {
+        for encoding in one_of_each() {
             let probe = probe_layer(CPU, &config(), encoding, 1, u64::MAX, 1).unwrap();
             assert!(probe.decode > Duration::ZERO, "{encoding}");
         }

@@ -1,6 +1,6 @@
 //! Every tier, encoding and shape against f64, and what must not change a bit.
 
-use cake_checkpoint::{Dtype, Encoding, MappedMatrix, MappedTensor, Memory};
+use cake_checkpoint::{Dtype, Encoding, GgmlType, MappedMatrix, MappedTensor, Memory};
 
 use crate::device::cpu::gemm::case::RowClass;
 use crate::device::cpu::gemm::table::choose;
@@ -34,6 +34,15 @@ fn random_matrix(random: &mut Random, encoding: Encoding, shape: [usize; 2]) -> 
             Dtype::F32 => {
                 let numbers = memory.as_chunks_mut().0;
                 numbers.iter_mut().for_each(|to| *to = random.signed().to_le_bytes());
+            }
+            Dtype::F8E8M0 => memory.iter_mut().for_each(|to| *to = 120 + random.below(16) as u8),
+            Dtype::F8E4M3 => memory.iter_mut().for_each(|to| *to = random.below(127) as u8),
+            _ if encoding == Encoding::Ggml(GgmlType::Mxfp4) => {
+                let size = GgmlType::Mxfp4.block_bytes();
+                memory.iter_mut().enumerate().for_each(|(at, to)| {
+                    let exponent = at % size == 0;
+                    *to = if exponent { 120 + random.below(16) } else { random.below(256) } as u8;
+                });
             }
             // What is the upper byte of a number of half precision makes it no infinity.
             _ => memory.iter_mut().enumerate().for_each(|(at, to)| {
