@@ -18,7 +18,7 @@ pub(super) struct Parts<'a> {
     /// How tokens become text.
     pub(super) decoder: Value,
     /// Pairs of pieces that become one, the first ones first.
-    pub(super) merges: Vec<(Cow<'a>, Cow<'a>)>,
+    pub(super) merges: Pairs<'a>,
     /// Texts of tokens that are others in the file, by id, ascending.
     pub(super) renamed: Vec<(u32, String)>,
     /// The token for text without one.
@@ -30,6 +30,9 @@ pub(super) struct Parts<'a> {
 }
 
 type Cow<'a> = std::borrow::Cow<'a, str>;
+
+/// Pairs of pieces that become one.
+pub(super) type Pairs<'a> = Vec<(Cow<'a>, Cow<'a>)>;
 
 #[derive(Serialize)]
 struct File<'a> {

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde_json::{Value, json};
 
 use super::error::TokenizerError;
-use super::file::{Parts, SPACE, replace, split};
+use super::file::{Pairs, Parts, SPACE, replace, split};
 use super::limits::MAX_MERGES;
 use super::splits::Split;
 use super::vocabulary::{Vocabulary, check_bytes};
@@ -71,7 +71,7 @@ pub(super) fn parts<'a>(
 fn merges<'a>(
     metadata: &'a Metadata,
     vocabulary: &Vocabulary<'_>,
-) -> Result<Vec<(Cow<'a, str>, Cow<'a, str>)>, TokenizerError> {
+) -> Result<Pairs<'a>, TokenizerError> {
     let lines = Metadata::required(MERGES, metadata.texts(MERGES))?;
     if lines.len() > MAX_MERGES {
         let (found, limit) = (lines.len(), MAX_MERGES);

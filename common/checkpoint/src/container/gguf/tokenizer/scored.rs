@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde_json::{Value, json};
 
 use super::error::TokenizerError;
-use super::file::{Parts, SPACE, replace};
+use super::file::{Pairs, Parts, SPACE, replace};
 use super::limits::MAX_MERGES;
 use super::roles::Roles;
 use super::vocabulary::{Kind, Vocabulary, check_length};
@@ -124,7 +124,7 @@ fn merges<'a>(
     ids: &HashMap<&str, u32>,
     scores: &[f32],
     bare: &Bare,
-) -> Result<Vec<(Cow<'a, str>, Cow<'a, str>)>, TokenizerError> {
+) -> Result<Pairs<'a>, TokenizerError> {
     let renamed: HashMap<u32, &str> =
         bare.renamed.iter().map(|(id, named)| (*id, named.as_str())).collect();
     let name = |id: u32| match renamed.get(&id) {

@@ -51,12 +51,15 @@ fn check(kind: GgmlType, block: &[u8], expected: &[(usize, f32)], sum: f32) {
     assert_eq!(first.iter().sum::<f32>(), sum, "{kind}");
 }
 
+/// A kind, numbers at places of a block, weights of it, and the sum of all.
+type Case<const WEIGHTS: usize> = (GgmlType, &'static [(usize, u16)], [f32; WEIGHTS], f32);
+
 const QUARTER: u16 = 0x3400;
 const EIGHTH: u16 = 0x3000;
 
 #[test]
 fn blocks_of_32_are_what_ggml_says() {
-    let cases: [(GgmlType, &[(usize, u16)], [f32; 5], f32); 6] = [
+    let cases: [Case<5>; 6] = [
         (GgmlType::Q4_0, &[(0, QUARTER)], [-0.75, 0.5, -2.0, -0.75, 0.0], -5.25),
         (GgmlType::Q4_1, &[(0, QUARTER), (2, EIGHTH)], [3.875, 1.125, 2.625, 2.375, 3.125], 65.25),
         (GgmlType::Q5_0, &[(0, QUARTER)], [2.25, -0.5, -3.0, 3.5, 0.25], 3.75),
@@ -78,7 +81,7 @@ fn blocks_of_32_are_what_ggml_says() {
 #[test]
 fn blocks_of_256_are_what_ggml_says() {
     let places = [0, 1, 15, 16, 31, 32, 33, 64, 127, 128, 200, 255];
-    let cases: [(GgmlType, &[(usize, u16)], [f32; 12], f32); 6] = [
+    let cases: [Case<12>; 6] = [
         (
             GgmlType::Q2K,
             &[(80, QUARTER), (82, EIGHTH)],
