@@ -7,13 +7,13 @@ mod format;
 pub mod gguf;
 mod list;
 pub mod safetensors;
+mod tensor;
 #[cfg(test)]
 mod tests;
 mod texts;
 
-pub use contents::{
-    Across, CheckpointFile, Checksum, Contents, Lies, Places, Stored, StoredTensor, Strides,
-};
+pub use contents::{CheckpointFile, Checksum, Contents, Stored};
 pub use format::Container;
 pub use list::{CONTAINERS, recognise};
+pub use tensor::{Across, Lies, Places, StoredTensor, Strides};
 pub use texts::TextFiles;

@@ -11,6 +11,13 @@ use crate::container::{Across, Lies, Places, StoredTensor, Strides};
 use crate::encoding::{Encoding, Integer, Part};
 use crate::error::Error;
 
+/// What names end in.
+const WORDS: &[(&str, Word)] = &[
+    (".qweight", Word::Part(Part::Weight)),
+    (Part::Scales.ending(), Word::Part(Part::Scales)),
+    (".qzeros", Word::Part(Part::Zeros)),
+];
+
 /// The layout of AWQ.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Awq {
@@ -19,11 +26,7 @@ pub struct Awq {
 
 impl Layout for Awq {
     fn words(&self) -> &'static [(&'static str, Word)] {
-        &[
-            (".qweight", Word::Part(Part::Weight)),
-            (".scales", Word::Part(Part::Scales)),
-            (".qzeros", Word::Part(Part::Zeros)),
-        ]
+        WORDS
     }
 
     fn canonical(&self, mut module: Module<'_>) -> Result<Vec<StoredTensor>, Error> {

@@ -16,6 +16,14 @@ use crate::encoding::{
 };
 use crate::error::Error;
 
+/// What names end in.
+const WORDS: &[(&str, Word)] = &[
+    (".qweight", Word::Part(Part::Weight)),
+    (Part::Scales.ending(), Word::Part(Part::Scales)),
+    (".qzeros", Word::Part(Part::Zeros)),
+    (".g_idx", Word::Part(Part::Groups)),
+];
+
 /// The layout of GPTQ.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Gptq {
@@ -56,12 +64,7 @@ impl Gptq {
 
 impl Layout for Gptq {
     fn words(&self) -> &'static [(&'static str, Word)] {
-        &[
-            (".qweight", Word::Part(Part::Weight)),
-            (".scales", Word::Part(Part::Scales)),
-            (".qzeros", Word::Part(Part::Zeros)),
-            (".g_idx", Word::Part(Part::Groups)),
-        ]
+        WORDS
     }
 
     fn canonical(&self, mut module: Module<'_>) -> Result<Vec<StoredTensor>, Error> {

@@ -12,7 +12,7 @@ use super::index::{self, TensorInfo};
 use super::layout::{FOOTER_BYTES, HEADER_BYTES, flags};
 use super::metadata;
 use super::places::places;
-use crate::container::contents::StoredTensor;
+use crate::container::tensor::StoredTensor;
 use crate::encoding::Part;
 use crate::error::Error;
 use crate::file::read_exact_at;

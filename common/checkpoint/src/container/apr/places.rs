@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::error::AprError;
 use super::index::TensorInfo;
 use super::kind::Kind;
-use crate::container::contents::{Lies, StoredTensor};
+use crate::container::tensor::{Lies, StoredTensor};
 use crate::dtype::Dtype;
 use crate::encoding::{AprType, Encoding, Part};
 

@@ -5,8 +5,9 @@ use std::path::Path;
 
 use super::files::{self, Opened};
 use super::model::{Model, tensors};
-use crate::container::contents::{CheckpointFile, Contents, Stored, StoredTensor};
+use crate::container::contents::{CheckpointFile, Contents, Stored};
 use crate::container::format::Container;
+use crate::container::tensor::StoredTensor;
 use crate::container::texts::TextFiles;
 use crate::error::Error;
 use crate::model::ModelSpec;

@@ -200,8 +200,11 @@ pub(super) fn all_refused(cases: &[Case]) {
     }
 }
 
+/// What is changed of a file, and the change.
+type Change<'a> = (&'a str, fn(&mut Made));
+
 #[track_caller]
-pub(super) fn all_open(cases: &[(&str, fn(&mut Made))]) {
+pub(super) fn all_open(cases: &[Change<'_>]) {
     let good = Made::good();
     for (name, change) in cases {
         let mut made = good.clone();

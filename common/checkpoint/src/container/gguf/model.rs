@@ -9,7 +9,7 @@ use super::header::Head;
 use super::kind::Kind;
 use super::tensors::TensorInfo;
 use super::tokenizer;
-use crate::container::contents::{Lies, StoredTensor};
+use crate::container::tensor::{Lies, StoredTensor};
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::file::read_exact_at;

@@ -32,6 +32,9 @@ enum Said {
     Truth(bool),
 }
 
+/// Shape and numbers of what one expert has.
+type Numbers = (Vec<u64>, Vec<f32>);
+
 /// A model in another form.
 struct Row {
     golden: &'static str,
@@ -249,7 +252,7 @@ impl Row {
                 Said::Truth(it) => made.put(&key, BOOL, [u8::from(*it)]),
             }
         }
-        let mut all: BTreeMap<String, BTreeMap<usize, (Vec<u64>, Vec<f32>)>> = BTreeMap::new();
+        let mut all: BTreeMap<String, BTreeMap<usize, Numbers>> = BTreeMap::new();
         for tensor in &model.tensors {
             let (name, expert) = self.name(&tensor.name);
             let mut values = numbers(model, tensor);

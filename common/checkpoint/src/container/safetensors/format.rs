@@ -4,8 +4,9 @@ use std::path::Path;
 
 use super::header::TensorInfo;
 use super::weights::{OpenFile, gather, is_named};
-use crate::container::contents::{CheckpointFile, Contents, Lies, Stored, StoredTensor};
+use crate::container::contents::{CheckpointFile, Contents, Stored};
 use crate::container::format::Container;
+use crate::container::tensor::{Lies, StoredTensor};
 use crate::container::texts::TextFiles;
 use crate::error::Error;
 use crate::file::{directory_of, read_first};
