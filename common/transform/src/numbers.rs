@@ -48,7 +48,7 @@ impl Numbers {
             if let Encoding::Float(_) = encoding {
                 return None;
             }
-            let (module, _) = Part::split(&tensor.name)?;
+            let (module, Part::Weight) = Part::split(&tensor.name)? else { return None };
             let part =
                 |part: Part| place.get(format!("{module}{}", part.ending()).as_str()).copied();
             // Which parts it has does not depend on its shape.

@@ -145,7 +145,8 @@ pub(crate) fn row_bytes(
     let specs = encoding.parts(shape).unwrap_or_default();
     let of = |(index, (_, part)): (usize, &(Dtype, Stretch))| {
         let spec = specs.get(index);
-        let has_rows = spec.is_none_or(|spec| spec.shape.first() == Some(&shape[0]));
+        let has_rows =
+            spec.is_none_or(|spec| matches!(spec.shape[..], [all, _] if all == shape[0]));
         has_rows.then(|| part.bytes / shape[0].max(1))
     };
     parts.iter().enumerate().map(of).collect()

@@ -71,8 +71,8 @@ impl Source {
     }
 
     /// Gives tensors of packed matrices the names and shapes that they have in the checkpoint, and takes those apart that have
-    /// those of several experts of this model, which [`Source::checkpoint`] opened: from then on each is by itself, as there. Those whose matrices are turned stay whole: what is read here are bytes that follow
-    /// each other.
+    /// those of several experts of this model, which [`Source::checkpoint`] opened: from then on each is by itself, as there.
+    /// Those whose matrices are turned stay whole: what is read here are bytes that follow each other.
     ///
     /// # Errors
     /// [`Error::Checkpoint`] for one that has not as many slices as there are experts.
@@ -129,10 +129,7 @@ impl Source {
     ///
     /// # Errors
     /// [`Unsupported::Encoding`]
-    pub(crate) fn refuse_made(
-        checkpoint: &Checkpoint,
-        format: &'static str,
-    ) -> Result<(), Unsupported> {
+    pub fn refuse_made(checkpoint: &Checkpoint, format: &'static str) -> Result<(), Unsupported> {
         let made = checkpoint.tensors.iter().find_map(|tensor| match tensor.encoding {
             Some(found @ Encoding::Integer(_)) => Some((tensor.name.clone(), found.to_string())),
             _ => None,

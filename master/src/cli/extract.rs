@@ -77,6 +77,10 @@ fn extract(
         let expected = format!("layers within 0..{num_layers}");
         return Err(Error::argument("--layers", layers, expected));
     }
+    if !checkpoint.location.container.is_in_hub_form() {
+        let expected = "a model whose rows and norms are as the Hub has them, not a GGUF file";
+        return Err(Error::argument("MODEL", model, expected));
+    }
     let tensors = (layers.start..layers.end).flat_map(|layer| checkpoint.layer_tensors(layer));
     if let Some(encoding) =
         tensors.filter_map(|tensor| tensor.encoding).find(|encoding| encoding.is_only_said())

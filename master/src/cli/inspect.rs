@@ -112,6 +112,7 @@ impl Args {
         interrupts: Interrupts,
     ) -> Result<Vec<Stats>, Error> {
         let mut source = block_in_place(|| Source::open(&self.model))?;
+        Source::refuse_made(&checkpoint, "statistics").map_err(cake_transform::Error::from)?;
         source.unstack(&checkpoint.config)?;
         let place = source.location.path.clone();
         let read =

@@ -15,6 +15,7 @@ mod engine;
 mod experts;
 mod files;
 mod fill;
+mod gguf;
 mod hops;
 mod hostile;
 mod lab;
@@ -71,6 +72,8 @@ pub(crate) enum Part {
     RealSize,
     /// A model of delta rules and attention at the widths of Qwen3.5 4B in 8 bits, beside llama.cpp (not part of main).
     Recurrent,
+    /// A 1B model in files of llama-quantize, beside llama.cpp on the same files (not part of main).
+    Gguf,
     /// Plans for models of which only headers are there (not part of main).
     Plans,
     /// `serve`: many streams at once, the first token beside a long prompt, small questions (not part of
@@ -159,6 +162,11 @@ const RECURRENT: &[Figure] = &[Figure {
     name: "recurrent",
     bar: recurrent::BAR,
     measure: |lab, _, table| recurrent::measure(lab, table),
+}];
+const GGUF: &[Figure] = &[Figure {
+    name: "GGUF files",
+    bar: gguf::BAR,
+    measure: |lab, _, table| gguf::measure(lab, table),
 }];
 const PLANS: &[Figure] = &[Figure {
     name: "plans",
@@ -320,6 +328,7 @@ pub(crate) fn measure(
         Part::Experts => &[EXPERTS],
         Part::RealSize => &[REAL_SIZE],
         Part::Recurrent => &[RECURRENT],
+        Part::Gguf => &[GGUF],
         Part::Plans => &[PLANS],
         Part::Serve => &[SERVE],
         Part::Trust => &[TRUST],

@@ -40,7 +40,7 @@ const MORE_LAYERS: (usize, usize) = (21, 4);
 /// What is written, as the command's arguments but for the model and where it goes.
 type Rewrite = &'static [&'static str];
 const COPIES: [Rewrite; 2] = [&["merge"], &["split", "--max-shard-size", "500MB"]];
-const GGUF_BF16: Rewrite = &["convert", "--to", "gguf", "--encode", "bf16"];
+pub(super) const GGUF_BF16: Rewrite = &["convert", "--to", "gguf", "--encode", "bf16"];
 const GGUF_Q8: Rewrite = &["convert", "--to", "gguf", "--encode", "q8_0"];
 pub(super) const GGUF_Q4: Rewrite = &["convert", "--to", "gguf", "--encode", "q4_0"];
 const MLX_Q8: Rewrite = &["convert", "--to", "mlx", "--encode", "q8"];

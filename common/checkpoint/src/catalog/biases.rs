@@ -8,6 +8,8 @@ use crate::error::Error;
 use crate::layout::ReadBytes;
 use crate::model::{BIAS, ModelSpec, Role};
 
+/// Bytes that a bias has at most: those of a million numbers.
+const MOST: u64 = 4 << 20;
 /// Bytes that are read at once.
 const AT_ONCE: u64 = 64 << 10;
 
@@ -23,7 +25,8 @@ pub(super) fn ignore_zeros(
 ) -> Result<Option<String>, Error> {
     let is_bias = |tensor: &&mut Tensor| {
         let is_of_layer = matches!(tensor.role, Role::Layer { .. });
-        is_of_layer && tensor.name.ends_with(BIAS) && tensor.lies == Lies::Together
+        let is_small = tensor.shape.len() == 1 && tensor.bytes <= MOST;
+        is_of_layer && is_small && tensor.name.ends_with(BIAS) && tensor.lies == Lies::Together
     };
     let mut biases = tensors.iter_mut().filter(is_bias).peekable();
     if biases.peek().is_none() {

@@ -24,6 +24,8 @@ impl Layout for Fp8Files {
             (".weight_scale", Word::Part(Part::Scales)),
             (".activation_scale", Word::Beside),
             (".input_scale", Word::Beside),
+            (".output_scale", Word::Beside),
+            (".q_scale", Word::Beside),
             (".k_scale", Word::Beside),
             (".v_scale", Word::Beside),
         ]

@@ -2,8 +2,8 @@
 //!
 //! `P.qweight` I32 `[columns · bits / 32, rows]`: a word has the codes of neighbours in a row, the first in its lowest bits, so
 //! that whole words change places. `P.qzeros` I32 `[groups, rows · bits / 32]`: a word has those of neighbouring rows.
-//! `P.scales` `[groups, rows]`. `P.g_idx` I32 `[columns]`: the group of each column, which says something where the configuration
-//! has `desc_act`; elsewhere it counts up, and is neither read nor sent.
+//! `P.scales` `[groups, rows]`. `P.g_idx` I32 `[columns]`: the group of each column, which must be there where the
+//! configuration has `desc_act`; where it only counts up, it is not sent.
 
 use super::format::Layout;
 use super::integers::{groups, order, take, take_words, turned, weight, words, zeros};
@@ -78,7 +78,10 @@ impl Layout for Gptq {
         let scales = take(module, Part::Scales, encoding, &[count, rows])?;
         let zeros_right = rows.div_ceil(in_word);
         let stored = take_words(module, Part::Zeros, encoding, &[count, zeros_right])?;
-        let ordered = if self.is_ordered { order(module, plain, columns)? } else { None };
+        let ordered = match module.has(Part::Groups) || self.is_ordered {
+            true => order(module, plain, columns)?,
+            false => None,
+        };
         let zero = if self.is_middle(module, &stored)? { Zero::Middle } else { self.zero };
         let order = if ordered.is_some() { Order::Chosen } else { Order::Neighbours };
         let format = self.format(zero, order).expect("one group is never chosen");

@@ -24,7 +24,6 @@ pub(crate) struct Module<'a> {
     /// Where each is to be listed under the name that it gets, with that of the file.
     pub(crate) called: &'a mut BTreeMap<String, String>,
     /// For layouts whose tensors say how others are to be read.
-    #[allow(dead_code, reason = "none of those that there are has such tensors")]
     pub(crate) read: &'a ReadBytes<'a>,
 }
 

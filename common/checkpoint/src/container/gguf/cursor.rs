@@ -1,7 +1,7 @@
 //! Reading the beginning of a file, of which perhaps not all was read yet.
 
 use super::error::GgufError;
-use super::layout::MAX_KEY_BYTES;
+use super::limits::MAX_KEY_BYTES;
 
 /// Why nothing more was taken.
 #[derive(Debug)]

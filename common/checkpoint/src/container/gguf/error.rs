@@ -1,9 +1,11 @@
 //! What is wrong with a GGUF file.
 
 use super::kind::Kind;
-use super::layout::{MAX_HEADER_BYTES, MAX_ITEMS, MAX_KEYS, MAX_NAME_BYTES, MAX_RANK, MAX_TENSORS};
+use super::limits::{
+    MAX_ALL_ITEMS, MAX_HEADER_BYTES, MAX_ITEMS, MAX_KEYS, MAX_NAME_BYTES, MAX_RANK, MAX_TENSORS,
+};
 use super::tokenizer::TokenizerError;
-use super::value::ValueError;
+use super::value::{ValueError, short};
 
 /// Why a GGUF file is not read.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +40,10 @@ pub enum GgufError {
     Nested { key: String },
     #[error("{key:?} in the metadata is a list of {items} items, more than {MAX_ITEMS}")]
     TooManyItems { key: String, items: u64 },
+    #[error(
+        "the lists of the metadata have {items} items up to {key:?}, more than {MAX_ALL_ITEMS}"
+    )]
+    ManyItems { key: String, items: usize },
     #[error("{key:?} in the metadata has a number past 63 bits in its list")]
     LargeItem { key: String },
     #[error(
@@ -87,7 +93,10 @@ pub enum GgufError {
     Value(#[from] ValueError),
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    #[error("architecture {architecture:?} is not run; of GGUF files these are: {supported}")]
+    #[error(
+        "architecture {:?} is not run; of GGUF files these are: {supported}",
+        short(architecture)
+    )]
     Architecture { architecture: String, supported: String },
     #[error("{key:?} in the metadata is {found}, expected {expected}")]
     Unsupported { key: String, found: String, expected: String },

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::GgufError;
 use super::header::Head;
-use super::layout::MAGIC;
+use super::limits::MAGIC;
 use super::value::Metadata;
 use crate::error::Error;
 use crate::file::read_first;

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::files::{self, Opened};
 use super::model::{Model, tensors};
+use super::tokenizer;
 use crate::container::contents::{CheckpointFile, Contents, Stored};
 use crate::container::format::Container;
 use crate::container::tensor::StoredTensor;
@@ -32,7 +33,8 @@ impl Container for Gguf {
         spec.fold_norms(); // As the format has them.
         let tensors = tensors(&opened, Some(&model))?;
         let texts = texts(&opened[0], Some(model.config))?;
-        Ok(Contents { spec, stored: stored(opened, tensors, texts, Vec::new()) })
+        let warnings = tokenizer::cut_unsaid(&opened[0].head.metadata).into_iter().collect();
+        Ok(Contents { spec, stored: stored(opened, tensors, texts, warnings) })
     }
 
     fn stored(&self, path: &Path) -> Result<Stored, Error> {

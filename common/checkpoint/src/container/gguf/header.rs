@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::cursor::{Cursor, Stop};
 use super::error::GgufError;
-use super::layout::{
+use super::limits::{
     ALIGNMENT, ALIGNMENT_KEY, LEAST_KEY_BYTES, LEAST_TENSOR_BYTES, MAGIC, MAX_HEADER_BYTES,
     MAX_KEYS, MAX_TENSORS,
 };

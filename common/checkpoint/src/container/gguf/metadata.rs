@@ -2,7 +2,7 @@
 
 use super::cursor::{Cursor, Stop};
 use super::error::GgufError;
-use super::layout::{ALIGNMENT_KEY, MAX_ITEMS};
+use super::limits::{ALIGNMENT_KEY, MAX_ALL_ITEMS, MAX_ITEMS};
 use super::value::{Metadata, Value};
 
 /// The types of values, as the format numbers them; lists and texts are apart.
@@ -22,10 +22,17 @@ struct Unreadable;
 /// [`Stop`], naming the key.
 pub(super) fn parse(cursor: &mut Cursor<'_>, keys: u64) -> Result<Metadata, Stop> {
     let mut metadata = Metadata::default();
+    let mut items = 0;
     for number in 0..keys {
         let key = cursor.name(&format!("key {number} of the metadata"))?;
         let is_new = match value(cursor, &key)? {
-            Ok(value) => metadata.insert(key.clone(), value),
+            Ok(value) => {
+                items += value.items();
+                if items > MAX_ALL_ITEMS {
+                    return Err(GgufError::ManyItems { key, items }.into());
+                }
+                metadata.insert(key.clone(), value)
+            }
             Err(Unreadable) => metadata.insert_unreadable(key.clone()),
         };
         if !is_new {

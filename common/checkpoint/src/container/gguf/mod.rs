@@ -19,7 +19,7 @@ mod files;
 mod format;
 mod header;
 mod kind;
-mod layout;
+mod limits;
 #[cfg(test)]
 mod made;
 #[cfg(test)]
@@ -40,7 +40,7 @@ pub use error::GgufError;
 pub use format::Gguf;
 pub use header::Head;
 pub use kind::Kind;
-pub use layout::{MAGIC, MAX_HEADER_BYTES};
+pub use limits::{MAGIC, MAX_HEADER_BYTES};
 pub use tensors::TensorInfo;
 pub use tokenizer::{DIGIT, ENDS, GPT2, SPLITS, Split, TokenizerError};
 pub use value::ValueError;

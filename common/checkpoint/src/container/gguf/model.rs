@@ -97,9 +97,7 @@ impl Head {
         }
         Ok(text_of(&fields))
     }
-}
 
-impl Head {
     /// The texts that are made of what the file says, each under the name that its file has on the Hub.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::cursor::{Cursor, Stop};
 use super::error::GgufError;
 use super::kind::Kind;
-use super::layout::{MAX_NAME_BYTES, MAX_RANK};
+use super::limits::{MAX_NAME_BYTES, MAX_RANK};
 use crate::encoding::GgmlType;
 
 /// One tensor of a file.

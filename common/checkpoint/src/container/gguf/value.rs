@@ -144,6 +144,17 @@ impl Metadata {
 }
 
 impl Value {
+    /// How many items it has, if it is a list.
+    pub(crate) fn items(&self) -> usize {
+        match self {
+            Value::Texts(list) => list.len(),
+            Value::Integers(list) => list.len(),
+            Value::Floats(list) => list.len(),
+            Value::Bools(list) => list.len(),
+            _ => 0,
+        }
+    }
+
     /// The number that it is. An f32 stands for the shortest decimal that rounds to it: writers put 1e-5 into one, and mean it.
     pub(crate) fn number(&self) -> Option<f64> {
         match *self {
@@ -179,10 +190,15 @@ impl fmt::Display for Value {
             Value::F32(number) => number.fmt(f),
             Value::F64(number) => number.fmt(f),
             Value::Bool(truth) => truth.fmt(f),
-            Value::Text(text) => fmt::Debug::fmt(&text.chars().take(60).collect::<String>(), f),
+            Value::Text(text) => fmt::Debug::fmt(&short(text), f),
             list => f.write_str(list.form()),
         }
     }
+}
+
+/// As much of a text of a file as a sentence has room for.
+pub(crate) fn short(text: &str) -> String {
+    text.chars().take(60).collect()
 }
 
 #[cfg(test)]

@@ -56,6 +56,3 @@ pub(super) fn half_power(e: u8) -> f32 {
 /// The numbers of IQ4_NL and IQ4_XS: closer to each other around zero, where most weights are.
 pub(super) const UNEVEN: [i8; 16] =
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
-
-/// Twice the numbers of the format E2M1.
-pub(super) const TWICE_E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];

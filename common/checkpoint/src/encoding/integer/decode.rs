@@ -32,6 +32,10 @@ pub(super) fn decode_rows(format: Integer, stored: &Stored<'_>, columns: usize, 
     let mut widened = vec![0.0; rows * count];
     params.widen(scales, &mut widened);
     let groups = groups.map(|groups| group_of_each(groups, count));
+    assert!(
+        groups.as_ref().is_none_or(|groups| groups.len() == columns),
+        "a group for each column"
+    );
     let zero_bytes = (count * bits).div_ceil(8);
     let mut pairs = vec![(0.0, 0.0); count]; // Scale and zero of the groups of a row.
     for (row, out) in out.chunks_exact_mut(columns).enumerate() {

@@ -6,12 +6,28 @@ use serde_json::{Map, Value};
 
 use super::integers::{group_of, refused, text, whole};
 use super::modules::Quantization;
-use super::refusal::unsupported;
+use super::refusal::{refuse_others, unsupported};
 use crate::encoding::integer::{Order, Zero};
 use crate::encoding::{Encoding, Integer};
 use crate::layout::{Awq, Packing};
 use crate::model::error::ConfigError;
 use crate::model::fields::wrong;
+
+/// Keys that are read here, or name matrices that are plain, which are plain in the files, or say which program is to use
+/// the codes.
+const KNOWN: &[&str] = &[
+    "quant_method",
+    "bits",
+    "group_size",
+    "zero_point",
+    "version",
+    "modules_to_not_convert",
+    "do_fuse",
+    "backend",
+    "fuse_max_seq_len",
+    "modules_to_fuse",
+    "exllama_config",
+];
 
 /// Reads the object that is called `place`.
 ///
@@ -19,6 +35,7 @@ use crate::model::fields::wrong;
 /// [`ConfigError::UnsupportedQuantization`] for other bits, groups, versions, and for codes without zero points;
 /// [`ConfigError`] for what is malformed.
 pub(super) fn read(object: &Map<String, Value>, place: &str) -> Result<Quantization, ConfigError> {
+    refuse_others(object, place, KNOWN)?;
     let version = text(object, place, "version", "gemm")?;
     if !version.eq_ignore_ascii_case("gemm") {
         return Err(unsupported(format!("{place}.version"), &version.into()));

@@ -6,13 +6,26 @@ use serde_json::{Map, Value};
 
 use super::integers::{group_of, refused, text, whole};
 use super::modules::Quantization;
-use super::refusal::unsupported;
+use super::refusal::{refuse_others, unsupported};
 use crate::encoding::Encoding;
 use crate::encoding::integer::{Order, Zero};
 use crate::layout::{PackQuantized, Packing};
 use crate::model::error::ConfigError;
 use crate::model::fields::{shown, wrong};
 
+/// Keys that are read here, or name matrices that are plain, which are plain in the files, or say who made these.
+const KNOWN: &[&str] = &[
+    "quant_method",
+    "format",
+    "config_groups",
+    "ignore",
+    "kv_cache_scheme",
+    "sparsity_config",
+    "transform_config",
+    "quantization_status",
+    "global_compression_ratio",
+    "version",
+];
 /// What the format is called.
 pub(super) const FORMAT: &str = "pack-quantized";
 
@@ -28,6 +41,7 @@ pub(super) fn read(object: &Map<String, Value>, place: &str) -> Result<Quantizat
     if format != FORMAT {
         return Err(unsupported(format!("{place}.format"), &format.into()));
     }
+    refuse_others(object, place, KNOWN)?;
     refuse_other_arithmetic(object, place)?;
     let groups = format!("{place}.config_groups");
     let of_groups = object.get("config_groups").filter(|value| !value.is_null());
@@ -36,8 +50,12 @@ pub(super) fn read(object: &Map<String, Value>, place: &str) -> Result<Quantizat
     let mut layouts = Vec::new();
     for (name, group) in all {
         let place = format!("{groups}.{name}.weights");
-        let weights = group.get("weights").filter(|weights| !weights.is_null());
-        let weights = weights.ok_or_else(|| ConfigError::Missing { field: place.clone() })?;
+        if let Some(own) = group.get("format").filter(|own| !own.is_null() && *own != FORMAT) {
+            return Err(unsupported(format!("{groups}.{name}.format"), own));
+        }
+        let Some(weights) = group.get("weights").filter(|weights| !weights.is_null()) else {
+            continue; // Activations alone are rounded.
+        };
         let weights = weights.as_object().ok_or_else(|| wrong(&place, "an object", weights))?;
         layouts.push(layout_of(weights, &place)?);
     }

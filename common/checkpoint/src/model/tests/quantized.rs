@@ -77,6 +77,12 @@ refuses! {
         E::WrongType { .. }, "quantization_config.weight_block_size";
     refuses_what_nobody_knows_of_a_method: of("fp8", json!({"rotated": true})),
         E::UnsupportedQuantization { .. }, "quantization_config.rotated";
+    refuses_what_nobody_knows_of_gptq:
+        of("gptq", json!({"bits": 4, "group_size": 64, "rotated": true})),
+        E::UnsupportedQuantization { .. }, "quantization_config.rotated";
+    refuses_what_nobody_knows_of_awq:
+        of("awq", json!({"bits": 4, "group_size": 64, "rotated": true})),
+        E::UnsupportedQuantization { .. }, "quantization_config.rotated";
     refuses_what_nobody_knows_of_mxfp4: of("mxfp4", json!({"swizzle": "cdna"})),
         E::UnsupportedQuantization { .. }, "quantization_config.swizzle";
     refuses_a_format_of_compressed_tensors: of("compressed-tensors",

@@ -36,7 +36,7 @@ impl MatrixKinds {
             cake_checkpoint::Encoding::Affine(format) if matches!(format.bits(), 4 | 8) => {
                 self.packed = true;
             }
-            // Computed with in f32.
+            // Whatever they are decoded or unpacked to, all processors compute alike.
             _ => {}
         }
     }

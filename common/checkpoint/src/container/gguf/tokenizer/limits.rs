@@ -8,3 +8,5 @@ pub(super) const MAX_TOKEN_BYTES: usize = 1024;
 pub(super) const MAX_TEXT_BYTES: usize = 64 << 20;
 /// Most pairs of pieces that become one; the largest vocabularies in use have half a million.
 pub(super) const MAX_MERGES: usize = 1 << 22;
+/// Most that the squares of the lengths of scored pieces add up to (bytes, squared): what cutting them at every place takes.
+pub(super) const MAX_WORK: u64 = 1 << 30;

@@ -7,14 +7,12 @@ use serde_json::{Value, json};
 use super::error::TokenizerError;
 use super::file::{Pairs, Parts, SPACE, replace, split};
 use super::limits::MAX_MERGES;
-use super::splits::Split;
+use super::splits::{LINES, Split};
 use super::vocabulary::{Vocabulary, check_bytes};
 use crate::container::gguf::value::Metadata;
 
 /// Two pieces each, with a space between.
 const MERGES: &str = "tokenizer.ggml.merges";
-/// Lines are pieces of their own, each with those around it that are the same.
-const LINES: &str = r"[^\n]+|[\n]+";
 
 /// What the tokens are made of.
 pub(super) enum Alphabet {

@@ -71,3 +71,14 @@ pub(crate) fn texts(metadata: &Metadata) -> Result<Vec<(String, Vec<u8>)>, Token
     texts.extend(templates::texts(metadata)?);
     Ok(texts)
 }
+
+/// What is said of a file that does not say how text is cut before pieces are joined.
+pub(crate) fn cut_unsaid(metadata: &Metadata) -> Option<String> {
+    let joined = metadata.text(MODEL).ok().flatten().is_some_and(|model| model == "gpt2");
+    let said = metadata.text(PRE).ok().flatten().is_some();
+    (joined && !said).then(|| {
+        format!(
+            "{PRE:?} is not in the metadata: text is cut the default way, and its tokens may be others than the model's own"
+        )
+    })
+}

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::error::TokenizerError;
 use super::file::{Pairs, Parts, SPACE, replace};
-use super::limits::MAX_MERGES;
+use super::limits::{MAX_MERGES, MAX_TEXT_BYTES, MAX_WORK};
 use super::roles::Roles;
 use super::vocabulary::{Kind, Vocabulary, check_length};
 use crate::container::gguf::value::{Metadata, Value as Said};
@@ -131,7 +131,12 @@ fn merges<'a>(
         Some(named) => Cow::Owned((*named).to_owned()),
         None => Cow::Borrowed(vocabulary.text(id)),
     };
-    let mut merges = Vec::new();
+    let lengths = || vocabulary.texts.iter().map(|text| text.len() as u64);
+    let work = lengths().map(|length| length * length).sum::<u64>();
+    if work > MAX_WORK {
+        return Err(TokenizerError::LongPieces { found: work });
+    }
+    let (mut merges, mut bytes) = (Vec::new(), 0);
     for (text, id) in vocabulary.texts.iter().zip(0..) {
         if !is_made(vocabulary.kind(id)) {
             continue;
@@ -149,6 +154,7 @@ fn merges<'a>(
             if let (Some(left), Some(right)) = (piece(left), piece(right))
                 && name(id).strip_prefix(&*name(left)) == Some(&*name(right))
             {
+                bytes += text.len();
                 merges.push(Merge {
                     score: scores[id as usize],
                     bytes: text.len(),
@@ -157,6 +163,9 @@ fn merges<'a>(
                     right,
                 });
             }
+        }
+        if bytes > MAX_TEXT_BYTES {
+            return Err(TokenizerError::TooLong { key: SCORES, bytes, limit: MAX_TEXT_BYTES });
         }
         if merges.len() > MAX_MERGES {
             let (found, limit) = (merges.len(), MAX_MERGES);

@@ -24,7 +24,8 @@ pub const GPT2: &str =
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 /// Each digit by itself.
 pub const DIGIT: &str = r"\p{N}";
-const LINES: &str = r"[^\n]+|[\n]+";
+/// Lines are pieces of their own, and so are the breaks between them.
+pub(super) const LINES: &str = r"[^\n]+|[\n]+";
 const CHINESE_AND_KANA: &str = "[一-龥぀-ゟ゠-ヿ]+";
 
 /// Llama 3's, with numbers of up to three digits,

@@ -1,5 +1,7 @@
 //! Chat templates.
 
+use std::collections::BTreeSet;
+
 use super::error::TokenizerError;
 use crate::container::gguf::value::Metadata;
 
@@ -17,7 +19,9 @@ pub(super) fn texts(metadata: &Metadata) -> Result<Vec<(String, Vec<u8>)>, Token
     let text =
         |key: &str| Ok::<_, TokenizerError>(metadata.text(key)?.cloned().map(String::into_bytes));
     texts.extend(text(TEMPLATE)?.map(|text| ("chat_template.jinja".to_owned(), text)));
-    for name in metadata.texts(NAMES)?.into_iter().flatten().filter(|name| is_plain(name)) {
+    // A name may be there several times, and its template is one.
+    let names: BTreeSet<_> = metadata.texts(NAMES)?.into_iter().flatten().collect();
+    for name in names.into_iter().filter(|name| is_plain(name)) {
         let text = text(&format!("{TEMPLATE}.{name}"))?;
         texts.extend(text.map(|text| (format!("additional_chat_templates/{name}.jinja"), text)));
     }

@@ -182,7 +182,7 @@ fn recommendations_and_templates_come_along() {
         ("general.sampling.temp", Value::F32(0.6)),
         ("general.sampling.top_k", Value::Signed(20)),
         ("tokenizer.chat_template", text("{{ a }}")),
-        ("tokenizer.chat_templates", list(&["default", "tool_use", "../x"])),
+        ("tokenizer.chat_templates", list(&["tool_use", "default", "tool_use", "../x"])),
         ("tokenizer.chat_template.tool_use", text("{{ b }}")),
         ("tokenizer.chat_template.../x", text("{{ c }}")),
     ];

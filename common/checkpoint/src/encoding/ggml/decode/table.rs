@@ -1,6 +1,7 @@
 //! Blocks whose codes of 4 bits are places in a table.
 
-use crate::encoding::ggml::bits::{TWICE_E2M1, UNEVEN, half_power, halves, scale, scale_of_xs};
+use crate::encoding::ggml::bits::{UNEVEN, half_power, halves, scale, scale_of_xs};
+use crate::encoding::narrow::twice_and_12;
 
 /// `d` f16, then 16 bytes of codes: `d · table[code]`.
 pub(super) fn iq4_nl(block: &[u8; 18], out: &mut [f32; 32]) {
@@ -24,5 +25,5 @@ pub(super) fn iq4_xs(block: &[u8; 136], out: &mut [f32; 256]) {
 /// exponent is one like the others, and no sign of a number that is none.
 pub(super) fn mxfp4(block: &[u8; 17], out: &mut [f32; 32]) {
     let half = half_power(block[0]);
-    halves(&block[1..], out, |_, code| half * f32::from(TWICE_E2M1[usize::from(code)]));
+    halves(&block[1..], out, |_, code| half * (f32::from(twice_and_12(code)) - 12.0));
 }

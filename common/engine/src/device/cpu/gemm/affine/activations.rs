@@ -65,7 +65,7 @@ pub(crate) struct Planes<'a> {
 pub(crate) fn row_bytes(inputs: u64) -> u64 {
     // Two planes; a scale and a sum for each of the smallest groups.
     let planes = inputs.saturating_add(PADDING as u64).saturating_mul(2);
-    let params = inputs.div_ceil(ORDER as u64).saturating_mul(2 * size_of::<f32>() as u64);
+    let params = inputs.div_ceil(SHORT_GROUP as u64).saturating_mul(2 * size_of::<f32>() as u64);
     planes.saturating_add(params)
 }
 

@@ -11,7 +11,7 @@ use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::{AffineMatrix, Bits, Coded, Encoding, SHORT_GROUP, Weight};
 use crate::device::cpu::isa::simd::LANES;
 use crate::device::cpu::isa::tier::Tier;
-use crate::device::cpu::pool::Tasks;
+use crate::device::cpu::pool::{Tasks, current_threads};
 
 /// Outputs unpacked at once beside few rows: they stay in a core's first caches until they are multiplied.
 const FEW_OUTPUTS: usize = LANES;
@@ -19,8 +19,10 @@ const FEW_OUTPUTS: usize = LANES;
 const MANY_OUTPUTS: usize = 4 * LANES;
 /// Rows that are few.
 const FEW_ROWS: usize = 3;
-/// Groups that a task unpacks in all, at least: a task costs more than a few outputs do.
+/// Outputs of a task at most.
 const TASK_OUTPUTS: usize = 4 * LANES;
+/// Tasks per thread, so that a thread that is held up leaves its share to others.
+const TASKS_PER_THREAD: usize = 8;
 
 /// Unpacked outputs.
 #[derive(Default)]
@@ -62,8 +64,13 @@ unsafe impl<G: Gemm + Copy + Send + 'static> Gemm for Unpacked<G> {
         let (rows, outputs, parallel) = weight.check(x.values(), bias);
         let (weight, kernel) = (weight.coded(), self.0);
         let at_once = if rows <= FEW_ROWS { FEW_OUTPUTS } else { MANY_OUTPUTS };
+        let share = match rows <= FEW_ROWS {
+            true => outputs.div_ceil(current_threads() * TASKS_PER_THREAD),
+            false => TASK_OUTPUTS,
+        };
+        let share = share.next_multiple_of(LANES).clamp(LANES, TASK_OUTPUTS);
         let run = move |task: usize| {
-            let all = task * TASK_OUTPUTS..((task + 1) * TASK_OUTPUTS).min(outputs);
+            let all = task * share..((task + 1) * share).min(outputs);
             HELD.with_borrow_mut(|held| {
                 for start in all.clone().step_by(at_once) {
                     let range = start..(start + at_once).min(all.end);
@@ -73,16 +80,17 @@ unsafe impl<G: Gemm + Copy + Send + 'static> Gemm for Unpacked<G> {
                 }
             });
         };
-        Tasks::new(outputs.div_ceil(TASK_OUTPUTS), weight.bytes.len(), parallel, run)
+        Tasks::new(outputs.div_ceil(share), weight.bytes.len(), parallel, run)
     }
 
     fn scratch(&self, inputs: u64, rows: u64) -> Scratch {
-        let inner = self.0.scratch(inputs, rows);
+        let Scratch { activations, .. } = self.0.scratch(inputs, rows);
         let groups = inputs.div_ceil(SHORT_GROUP as u64);
         // Codes, and scales and biases as numbers and as bytes.
         let held = inputs.saturating_add(groups.saturating_mul(4 * size_of::<f32>() as u64));
         let held = held.saturating_mul(MANY_OUTPUTS as u64);
-        Scratch { thread: inner.thread.saturating_add(held), buffers: "unpacked outputs", ..inner }
+        // What the kernel itself keeps, its own entry counts.
+        Scratch { activations, thread: held, buffers: "unpacked outputs" }
     }
 }
 

@@ -10,6 +10,8 @@ pub(super) const MAX_TENSORS: u64 = 500_000;
 pub(super) const MAX_KEYS: u64 = 65_536;
 /// Most items of a list: the largest vocabularies have a quarter of a million tokens, and twice as many merges.
 pub(super) const MAX_ITEMS: u64 = 1 << 22;
+/// Most items of all lists.
+pub(super) const MAX_ALL_ITEMS: usize = 1 << 23;
 /// Longest key, in bytes: the format's own limit. Those of real files have some fifty.
 pub(super) const MAX_KEY_BYTES: u64 = 65_535;
 /// Longest name of a tensor, in bytes: the format's own limit.
