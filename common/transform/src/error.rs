@@ -130,6 +130,10 @@ pub enum TextFault {
 pub enum Unsupported {
     #[error("tensor {tensor:?} is stored as {found}, which {format} does not have{hint}")]
     Encoding { tensor: String, found: String, format: &'static str, hint: &'static str },
+    #[error(
+        "tensor {tensor:?} is stored as {found}, whose codes files pack across rows; {what} of such are not made"
+    )]
+    Across { tensor: String, found: String, what: &'static str },
     #[error("{architecture} cannot be written as {format}{hint}")]
     Architecture { architecture: String, format: &'static str, hint: &'static str },
     #[error(

@@ -45,6 +45,14 @@ pub struct SourceFile {
     pub(crate) handle: File,
 }
 
+/// A matrix that a checkpoint makes of words that files pack otherwise, and how it is stored.
+fn made(checkpoint: &Checkpoint) -> Option<(String, String)> {
+    checkpoint.tensors.iter().find_map(|tensor| match tensor.encoding {
+        Some(found @ Encoding::Integer(_)) => Some((tensor.name.clone(), found.to_string())),
+        _ => None,
+    })
+}
+
 impl Source {
     /// Finds (see [`locate()`]) and opens what `model` says; reads headers alone.
     ///
@@ -129,15 +137,25 @@ impl Source {
     ///
     /// # Errors
     /// [`Unsupported::Encoding`]
-    pub fn refuse_made(checkpoint: &Checkpoint, format: &'static str) -> Result<(), Unsupported> {
-        let made = checkpoint.tensors.iter().find_map(|tensor| match tensor.encoding {
-            Some(found @ Encoding::Integer(_)) => Some((tensor.name.clone(), found.to_string())),
-            _ => None,
-        });
+    pub(crate) fn refuse_made(
+        checkpoint: &Checkpoint,
+        format: &'static str,
+    ) -> Result<(), Unsupported> {
         let hint = "; such files are copied as they are by merge and split alone";
-        match made {
+        match made(checkpoint) {
             None => Ok(()),
             Some((tensor, found)) => Err(Unsupported::Encoding { tensor, found, format, hint }),
+        }
+    }
+
+    /// The same for `what` is made of numbers, such as statistics.
+    ///
+    /// # Errors
+    /// [`Unsupported::Across`]
+    pub fn refuse_across(checkpoint: &Checkpoint, what: &'static str) -> Result<(), Unsupported> {
+        match made(checkpoint) {
+            None => Ok(()),
+            Some((tensor, found)) => Err(Unsupported::Across { tensor, found, what }),
         }
     }
 

@@ -1,8 +1,9 @@
 //! `cake-master inspect MODEL`: what a checkpoint contains.
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cake_checkpoint::units::format_bytes;
-use cake_checkpoint::{Checkpoint, LayerRange, LayerSpec, Op, Scheme};
+use cake_checkpoint::{Checkpoint, LayerRange, LayerSpec, Op, Role, Scheme};
 use cake_transform::{Source, Stats, stats};
 use serde::Serialize;
 use tokio::task::block_in_place;
@@ -52,6 +53,8 @@ struct Summary<'a> {
     embedding_bytes: u64,
     head_bytes: u64,
     total_bytes: u64,
+    /// How matrices are stored, with the bytes of their numbers or codes.
+    encodings: BTreeMap<String, u64>,
     /// Of all layers, what a decoded token reads.
     active_layer_bytes: u64,
     kv_bytes_per_token_f32: u64,
@@ -112,7 +115,7 @@ impl Args {
         interrupts: Interrupts,
     ) -> Result<Vec<Stats>, Error> {
         let mut source = block_in_place(|| Source::open(&self.model))?;
-        Source::refuse_made(&checkpoint, "statistics").map_err(cake_transform::Error::from)?;
+        Source::refuse_across(&checkpoint, "statistics").map_err(cake_transform::Error::from)?;
         source.unstack(&checkpoint.config)?;
         let place = source.location.path.clone();
         let read =
@@ -144,6 +147,12 @@ fn summary(checkpoint: &Arc<Checkpoint>, tensors: bool) -> Summary<'_> {
         offset: tensor.offset,
         bytes: tensor.bytes,
     });
+    let mut encodings = BTreeMap::new();
+    for tensor in checkpoint.tensors.iter().filter(|tensor| tensor.role != Role::Ignored) {
+        if let Some(encoding) = tensor.encoding {
+            *encodings.entry(encoding.to_string()).or_default() += tensor.bytes;
+        }
+    }
     Summary {
         model: &checkpoint.location.name,
         architecture: &config.architecture,
@@ -172,6 +181,7 @@ fn summary(checkpoint: &Arc<Checkpoint>, tensors: bool) -> Summary<'_> {
         embedding_bytes: checkpoint.embedding().bytes,
         head_bytes: checkpoint.head().map_or(0, |head| head.bytes),
         total_bytes: checkpoint.total_bytes(),
+        encodings,
         active_layer_bytes: active.sum(),
         kv_bytes_per_token_f32: config.kv_bytes_per_token(cake_checkpoint::KvDtype::F32),
         state_bytes_per_sequence: cake_engine::state_bytes(&config.layers, 1),
@@ -227,6 +237,9 @@ fn describe(summary: &Summary<'_>) -> String {
     lines.push(format!("  embedding    {}", format_bytes(summary.embedding_bytes)));
     lines.push(format!("  head         {}", format_bytes(summary.head_bytes)));
     lines.push(format!("  all weights  {}", format_bytes(summary.total_bytes)));
+    let encodings = summary.encodings.iter();
+    let encodings = encodings.map(|(name, bytes)| format!("{name} ({})", format_bytes(*bytes)));
+    lines.push(format!("  matrices     {}", encodings.collect::<Vec<_>>().join(", ")));
     lines.extend(summary.warnings.iter().map(|warning| format!("  warning: {warning}")));
     lines.extend(summary.tensors.iter().flatten().map(|tensor| {
         let TensorLine { name, dtype, shape, bytes, .. } = tensor;

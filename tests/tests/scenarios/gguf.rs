@@ -54,3 +54,21 @@ fn a_model_in_several_files_is_named_by_its_first_or_by_its_directory() {
     check(&directory, "qwen3-split-q8_0");
     check(&directory.join("model-00001-of-00003.gguf"), "qwen3-split-q8_0");
 }
+
+#[test]
+fn commands_say_how_matrices_are_stored_and_refuse_what_they_would_get_wrong() {
+    let master = Master::alone();
+    let path = |path: PathBuf| path.to_str().expect("UTF-8").to_owned();
+    let said = master.json(&["inspect", &path(golden_gguf("llama3-q4_k_m").0), "--json"]);
+    assert!(said["encodings"]["ggml-q4_k"].as_u64() > Some(0), "{said}");
+    // Its rows lie in pairs: under the Hub's names they would be others.
+    let (out, plain) = (tempfile::tempdir().unwrap(), path(golden_gguf("llama-f16").0));
+    let file = path(out.path().join("layers.safetensors"));
+    let refusal = master.run(&["extract", &plain, "--layers", "0..1", "--out", &file]).refusal();
+    assert!(refusal.contains("GGUF"), "{refusal}");
+    assert!(!Path::new(&file).exists());
+    // Its codes are packed across rows: bytes that follow each other are no numbers of one.
+    let across = path(cake_tests::golden("llama-gptq4").path);
+    let refusal = master.run(&["inspect", &across, "--stats"]).refusal();
+    assert!(refusal.contains("int-4-64") && refusal.contains("statistics"), "{refusal}");
+}

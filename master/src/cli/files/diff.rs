@@ -62,7 +62,7 @@ fn apart(mut before: Read, mut after: Read) -> Result<(Read, Read), Error> {
     if let ((_, Some(_)), (_, Some(_))) = (&before, &after) {
         for (source, checkpoint) in [&mut before, &mut after] {
             if let Some(checkpoint) = checkpoint {
-                Source::refuse_made(checkpoint, "a list of differences")
+                Source::refuse_across(checkpoint, "differences")
                     .map_err(cake_transform::Error::from)?;
                 source.unstack(&checkpoint.config)?;
             }
