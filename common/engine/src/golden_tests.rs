@@ -445,3 +445,25 @@ fn a_stage_refuses_hidden_states_of_another_shape() {
     let none = model.stages[0].forward(&Batch::default(), Vec::new()).unwrap();
     assert!(none.is_empty());
 }
+
+/// Checks that the likeliest tokens after `ids`, whose rows gave `logits`, are those that the reference says, with its
+/// log-probabilities.
+#[track_caller]
+fn answers_greedily(
+    name: &str,
+    model: &mut Model,
+    mut ids: Vec<u32>,
+    mut logits: Vec<f32>,
+    said: impl Iterator<Item = (u32, f32)>,
+) {
+    let vocab_size = logits.len() / ids.len();
+    for (token, logprob) in said {
+        let last = &logits[logits.len() - vocab_size..];
+        let sampled = sample(last, &ids, ids.len() as u64, &SamplingOptions::default());
+        assert_eq!(sampled.token, token, "{name} after {} tokens", ids.len());
+        let difference = (sampled.logprob - logprob).abs();
+        assert!(difference <= LOGPROB_TOLERANCE, "{name}: logprob differs by {difference}");
+        logits = model.next_logits(ids.len(), token);
+        ids.push(token);
+    }
+}

@@ -2,8 +2,8 @@
 
 use cake_checkpoint::Checkpoint;
 
-use super::{LOGIT_TOLERANCE, LOGPROB_TOLERANCE, Model, directory, found, options};
-use crate::{DeviceKind, EngineOptions, SamplingOptions, sample};
+use super::{LOGIT_TOLERANCE, Model, answers_greedily, directory, found, options};
+use crate::{DeviceKind, EngineOptions};
 
 /// What the reference answers: transformers, in f32, on the weights as the `gguf` package decodes them.
 struct Expected {
@@ -36,24 +36,15 @@ fn expected(name: &str) -> Expected {
 }
 
 fn check(name: &str, cuts: &[usize], options: &EngineOptions) {
-    let Expected { prompt_ids: mut ids, greedy_ids, greedy_logprobs, logits: last } =
-        expected(name);
+    let Expected { prompt_ids: ids, greedy_ids, greedy_logprobs, logits: last } = expected(name);
     let checkpoint = Checkpoint::open(path(name).to_str().unwrap()).unwrap();
     let mut model = Model::of(&checkpoint, cuts, options);
-    let mut logits = model.logits(0, &ids);
+    let logits = model.logits(0, &ids);
     let vocab_size = last.len();
     let found = &logits[logits.len() - vocab_size..];
     let off = found.iter().zip(&last).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(off <= LOGIT_TOLERANCE, "{name}: logits differ by {off}");
-    for (token, logprob) in greedy_ids.into_iter().zip(greedy_logprobs) {
-        let last = &logits[logits.len() - vocab_size..];
-        let sampled = sample(last, &ids, ids.len() as u64, &SamplingOptions::default());
-        assert_eq!(sampled.token, token, "{name} after {} tokens", ids.len());
-        let difference = (sampled.logprob - logprob).abs();
-        assert!(difference <= LOGPROB_TOLERANCE, "{name}: logprob differs by {difference}");
-        logits = model.next_logits(ids.len(), token);
-        ids.push(token);
-    }
+    answers_greedily(name, &mut model, ids, logits, greedy_ids.into_iter().zip(greedy_logprobs));
 }
 
 #[test]
