@@ -8,6 +8,7 @@ use super::files;
 use super::lab::Lab;
 use super::models::{CUT, ONE_B, one_b};
 use super::peers::{Peers, Rates};
+use super::quiet::undisturbed;
 use super::rates::{median, medians, rates};
 use super::table::{Measured, Table};
 
@@ -27,8 +28,18 @@ struct Kind {
     /// Bytes of weights that a token reads: layers, then head.
     layer_bits: f64,
     head_bits: f64,
-    /// Decode alone, as a multiple of the peer and as a part of the limit.
-    decode: (f64, f64),
+    /// What is asked of processors with tiles of bf16 and bytes (AMX), and of all others.
+    with_tiles: Bars,
+    others: Bars,
+}
+
+/// What is asked of an encoding.
+#[derive(Clone, Copy)]
+struct Bars {
+    /// Decode alone, as a multiple of the peer.
+    decode: f64,
+    /// The same as a part of what memory gives.
+    part: f64,
     /// Prefill as a multiple of the peer; of PyTorch for bf16.
     prefill: f64,
     /// Decode over two workers, as a multiple of the peer.
@@ -37,6 +48,8 @@ struct Kind {
 
 /// An affine group of 64 has a scale and a bias of 16 bits each.
 const GROUPED: f64 = 32.0 / 64.0;
+/// Of the better placement's rate: the least that the chosen one has.
+const AUTO: f64 = 0.98;
 const AS_STORED: &str = "as-stored";
 const KINDS: [Kind; 3] = [
     Kind {
@@ -44,38 +57,37 @@ const KINDS: [Kind; 3] = [
         gguf: "bf16",
         layer_bits: 16.0,
         head_bits: 16.0,
-        decode: (1.2, 0.82),
-        prefill: 0.9,
-        workers: 1.15,
+        with_tiles: Bars { decode: 1.2, part: 0.85, prefill: 1.0, workers: 1.15 },
+        others: Bars { decode: 1.05, part: 0.85, prefill: 1.0, workers: 1.0 },
     },
     Kind {
         encode: "q8",
         gguf: "q8_0",
         layer_bits: 8.0 + GROUPED,
         head_bits: 8.0 + GROUPED,
-        decode: (1.05, 0.86),
-        prefill: 1.8,
-        workers: 1.5,
+        with_tiles: Bars { decode: 1.05, part: 0.86, prefill: 1.8, workers: 1.5 },
+        others: Bars { decode: 1.05, part: 0.85, prefill: 1.8, workers: 1.4 },
     },
     Kind {
         encode: "q4",
         gguf: "q4_0",
         layer_bits: 4.0 + GROUPED,
         head_bits: 8.0 + GROUPED,
-        decode: (1.15, 0.78),
-        prefill: 1.8,
-        workers: 2.3,
+        with_tiles: Bars { decode: 1.15, part: 0.85, prefill: 1.8, workers: 2.3 },
+        others: Bars { decode: 1.05, part: 0.85, prefill: 1.8, workers: 2.0 },
     },
 ];
 
 /// What one kind reached, a number per round.
 #[derive(Default)]
 struct Seen {
-    /// Bytes per second that two threads read right before `ours`.
+    /// Bytes per second that two threads read beside `ours`, and one beside `over`.
     memory: Vec<f64>,
+    memory_of_one: Vec<f64>,
     ours: Vec<Rates>,
-    /// From the mapped checkpoint, where weights are not encoded into memory anyway.
+    /// From the mapped checkpoint and from a copy of it, where weights are not encoded into memory anyway.
     mapped: Vec<Rates>,
+    copied: Vec<Rates>,
     peer: Vec<Rates>,
     over: Vec<Rates>,
     rpc: Vec<Rates>,
@@ -94,17 +106,23 @@ pub(crate) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
         for (kind, seen) in KINDS.iter().zip(&mut seen) {
             eprintln!("round {} of {rounds}: {}", round + 1, kind.encode);
             let ask = Ask::within("run", &model, CONTEXT).and(&["--encode", kind.encode]);
-            seen.memory.push(read_bandwidth(THREADS, true)?);
-            seen.ours.push(alone(&ask)?);
+            let (memory, ours) = undisturbed(THREADS, || alone(&ask))?;
+            seen.memory.push(memory);
+            seen.ours.push(ours);
             if kind.encode == AS_STORED {
-                seen.mapped.push(alone(&ask.clone().and(&["--weights", "map"]))?);
+                for (way, rates) in [("map", &mut seen.mapped), ("copy", &mut seen.copied)] {
+                    let ask = ask.clone().and(&["--weights", way]);
+                    rates.push(undisturbed(THREADS, || alone(&ask))?.1);
+                }
             }
             if let Some(peers) = peers {
-                seen.peer.push(peers.llama(kind.gguf)?);
+                seen.peer.push(undisturbed(THREADS, || peers.llama(kind.gguf))?.1);
             }
-            seen.over.push(over_workers(lab, &ask)?);
+            let (memory, over) = undisturbed(1, || over_workers(lab, &ask))?;
+            seen.memory_of_one.push(memory);
+            seen.over.push(over);
             if let Some(peers) = peers {
-                seen.rpc.push(peers.llama_rpc(kind.gguf)?);
+                seen.rpc.push(undisturbed(1, || peers.llama_rpc(kind.gguf))?.1);
             }
         }
         if let Some(peers) = peers {
@@ -134,66 +152,112 @@ fn report(kind: &Kind, seen: &Seen, torch: &[f64], peers: Option<&Peers>, table:
     let layers = shape.layers as f64 * shape.layer_bytes() as f64 / 2.0; // Two bytes per weight.
     let bytes = (layers * kind.layer_bits + head * kind.head_bits) / 8.0;
     let (ours, over) = (medians(&seen.ours), medians(&seen.over));
-    // Turn by turn, as memory is not the same all the time.
-    let parts =
-        seen.memory.iter().zip(&seen.ours).map(|(memory, ours)| ours.decode * bytes / memory);
-    let (part, limit) = (median(parts.collect()), median(seen.memory.clone()));
-    let (least_ratio, least_part) = kind.decode;
-    let bar = format!("≥ {least_ratio} × llama.cpp, ≥ {least_part} of limit");
-    let what = format!("decode, 2 threads, {name}");
-    let words = format!("{:.1} tok/s, {part:.2} of limit {:.1}", ours.decode, limit / bytes);
-    if !seen.mapped.is_empty() {
-        let mapped = medians(&seen.mapped).decode;
-        let gain = 100.0 * (ours.decode / mapped - 1.0);
-        let words = format!("{mapped:.1} tok/s mapped; auto {:.1}: {gain:+.1} %", ours.decode);
-        table.inform(&format!("{what}, --weights map"), Measured::new(mapped, words));
-    }
+    let bars = if has_tiles() { kind.with_tiles } else { kind.others };
+    let alone = Decoded::new(&seen.ours, &seen.memory, bytes);
+    let chained = Decoded::new(&seen.over, &seen.memory_of_one, bytes);
+    placements(name, seen, table);
     if peers.is_none() {
-        table.inform(&what, Measured::new(ours.decode, words));
+        table.inform(&decode(name), Measured::new(ours.decode, alone.words()));
         let words = format!("{:.0} tok/s", ours.prefill);
         table.inform(&format!("prefill {PROMPT}, {name}"), Measured::new(ours.prefill, words));
-        let words = format!("decode {:.1}, prefill {:.0} tok/s", over.decode, over.prefill);
+        let words = format!("decode {}, prefill {:.0} tok/s", chained.words(), over.prefill);
         table.inform(&format!("over 2 pinned workers, {name}"), Measured::new(over.decode, words));
+        let bar = format!("≥ {} × llama.cpp, ≥ {} of limit", bars.decode, bars.part);
         table.not_shown(&format!("{name} beside peers"), &bar, "no --peers directory".into());
         return;
     }
     let (peer, rpc) = (medians(&seen.peer), medians(&seen.rpc));
-    let ratio = ours.decode / peer.decode;
-    let words = format!("{words}; llama.cpp {:.1}: {ratio:.2} ×", peer.decode);
-    if part > 1.0 && ratio >= least_ratio {
-        // Nothing is faster than the limit: memory was slower while it was read.
-        table.not_shown(&what, &bar, format!("{words}; the limit was read too low"));
-    } else {
-        let met = ratio >= least_ratio && part >= least_part;
-        table.judged(&what, Measured::new(ratio, words), &bar, met);
-    }
-
+    alone.judge(&decode(name), ("llama.cpp", peer.decode), (bars.decode, bars.part), table);
     let (other, rate) = match kind.encode {
         AS_STORED => ("PyTorch", median(torch.to_vec())),
         _ => ("llama.cpp", peer.prefill),
     };
-    let ratio = ours.prefill / rate;
-    let words = format!("{:.0} tok/s; {other} {rate:.0}: {ratio:.2} ×", ours.prefill);
-    let bar = format!("≥ {} × {other}", kind.prefill);
     let what = format!("prefill {PROMPT}, 2 threads, {name}");
-    table.judged(&what, Measured::new(ratio, words), &bar, ratio >= kind.prefill);
-
-    let ratio = over.decode / rpc.decode;
-    let words = format!("{:.1} tok/s; llama.cpp RPC {:.1}: {ratio:.2} ×", over.decode, rpc.decode);
-    let bar = format!("≥ {} × llama.cpp RPC", kind.workers);
+    prefill(&what, ours.prefill, (other, rate), Some(bars.prefill), table);
     let what = format!("decode over 2 pinned workers of 1 thread, {name}");
-    table.judged(&what, Measured::new(ratio, words), &bar, ratio >= kind.workers);
-
-    let ratio = over.prefill / rpc.prefill;
-    let words =
-        format!("{:.0} tok/s; llama.cpp RPC {:.0}: {ratio:.2} ×", over.prefill, rpc.prefill);
+    chained.judge(&what, ("llama.cpp RPC", rpc.decode), (bars.workers, bars.part), table);
     let what = format!("prefill {PROMPT} over 2 pinned workers, {name}");
-    match kind.encode {
-        AS_STORED => {
-            table.judged(&what, Measured::new(ratio, words), "≥ 5 × llama.cpp RPC", ratio >= 5.0);
-        }
-        _ => table.inform(&what, Measured::new(ratio, words)),
+    let least = (kind.encode == AS_STORED).then_some(5.0);
+    prefill(&what, over.prefill, ("llama.cpp RPC", rpc.prefill), least, table);
+}
+
+fn decode(encode: &str) -> String {
+    format!("decode, 2 threads, {encode}")
+}
+
+/// How far the choice of where weights lie is behind the better of the two.
+fn placements(name: &str, seen: &Seen, table: &mut Table) {
+    if seen.mapped.is_empty() {
+        return;
     }
+    let [auto, map, copy] =
+        [&seen.ours, &seen.mapped, &seen.copied].map(|rates| medians(rates).decode);
+    let ratio = auto / map.max(copy);
+    let words = format!("{auto:.1} tok/s, mapped {map:.1}, copied {copy:.1}: {ratio:.3}");
+    let what = format!("{}, --weights auto ÷ the better", decode(name));
+    table.judged(&what, Measured::new(ratio, words), "≥ 0.98", ratio >= AUTO);
+}
+
+/// A rate of prompts beside another's, judged if something is asked of it.
+fn prefill(what: &str, ours: f64, peer: (&str, f64), least: Option<f64>, table: &mut Table) {
+    let (other, theirs) = peer;
+    let ratio = ours / theirs;
+    let words = format!("{ours:.0} tok/s; {other} {theirs:.0}: {ratio:.2} ×");
+    let measured = Measured::new(ratio, words).beside(other, ours, theirs);
+    match least {
+        Some(least) => {
+            table.judged(what, measured, &format!("≥ {least} × {other}"), ratio >= least);
+        }
+        None => table.inform(what, measured),
+    }
+}
+
+/// Tokens decoded per second, beside what memory gave in the same turns.
+struct Decoded {
+    /// The median of the rounds.
+    rate: f64,
+    /// Of the memory's limit, the median of the rounds, and that limit in tokens per second.
+    part: f64,
+    limit: f64,
+}
+
+impl Decoded {
+    /// `memory` is in bytes per second, a turn's at a time, as memory is not the same all the time.
+    fn new(rates: &[Rates], memory: &[f64], bytes: f64) -> Decoded {
+        let parts = memory.iter().zip(rates).map(|(memory, rate)| rate.decode * bytes / memory);
+        Decoded {
+            rate: medians(rates).decode,
+            part: median(parts.collect()),
+            limit: median(memory.to_vec()) / bytes,
+        }
+    }
+
+    fn words(&self) -> String {
+        format!("{:.1} tok/s, {:.2} of limit {:.1}", self.rate, self.part, self.limit)
+    }
+
+    /// Beside a peer's rate: `least` is how many times that, and which part of the limit.
+    fn judge(&self, what: &str, peer: (&str, f64), least: (f64, f64), table: &mut Table) {
+        let (other, theirs) = peer;
+        let (least, least_part) = least;
+        let ratio = self.rate / theirs;
+        let words = format!("{}; {other} {theirs:.1}: {ratio:.2} ×", self.words());
+        let bar = format!("≥ {least} × {other}, ≥ {least_part} of limit");
+        if self.part > 1.0 && ratio >= least {
+            // Nothing is faster than the limit: memory was slower while it was read.
+            table.not_shown(what, &bar, format!("{words}; the limit was read too low"));
+        } else {
+            let met = ratio >= least && self.part >= least_part;
+            let measured = Measured::new(ratio, words).beside(other, self.rate, theirs);
+            table.judged(what, measured, &bar, met);
+        }
+    }
+}
+
+/// Whether this processor multiplies tiles.
+fn has_tiles() -> bool {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    text.split_ascii_whitespace().any(|word| word == "amx_bf16")
 }
 
 /// Both rates of a master that knows no worker.

@@ -7,11 +7,11 @@ use cake_checkpoint::{Checkpoint, Scheme};
 use cake_master::model::Model;
 use cake_tests::ModelShape;
 
-use super::bandwidth::read_bandwidth;
 use super::cluster::Ask;
 use super::engine::{alone, over_workers_cut};
 use super::files;
 use super::lab::Lab;
+use super::quiet::undisturbed;
 use super::rates::{median, medians};
 use super::rewrite::{GGUF_Q4, write};
 use super::table::{Measured, Table};
@@ -37,8 +37,9 @@ pub(super) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
     let (mut peer, mut rpc) = (Vec::new(), Vec::new());
     for round in 0..lab.rounds() {
         eprintln!("round {} of {}", round + 1, lab.rounds());
-        memory.push(read_bandwidth(THREADS, true)?);
-        ours.push(alone(&ask)?);
+        let (rate, turn) = undisturbed(THREADS, || alone(&ask))?;
+        memory.push(rate);
+        ours.push(turn);
         over.push(over_workers_cut(lab, &ask, shape.layers / 2, &shape)?);
         if let (Some(peers), Some(gguf)) = (lab.peers(), &gguf) {
             peer.push(peers.llama_of(gguf)?);

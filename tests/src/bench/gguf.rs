@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use cake_tests::ModelShape;
 
-use super::bandwidth::read_bandwidth;
 use super::cluster::Ask;
 use super::engine::{alone, over_workers_cut};
 use super::files;
 use super::lab::Lab;
 use super::peers::Rates;
+use super::quiet::undisturbed;
 use super::rates::{median, medians};
 use super::rewrite::{GGUF_BF16, write};
 use super::table::{Measured, Table};
@@ -45,8 +45,9 @@ pub(super) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
         let (mut peer, mut rpc) = (Vec::new(), Vec::new());
         for round in 0..lab.rounds() {
             eprintln!("{kind}: round {} of {}", round + 1, lab.rounds());
-            memory.push(read_bandwidth(THREADS, true)?);
-            ours.push(alone(&ask)?);
+            let (rate, turn) = undisturbed(THREADS, || alone(&ask))?;
+            memory.push(rate);
+            ours.push(turn);
             peer.push(peers.llama_of(&file)?);
             over.push(over_workers_cut(lab, &ask, shape.layers / 2, &shape)?);
             rpc.push(peers.llama_rpc_of(&file)?);

@@ -1,7 +1,8 @@
 //! The figures that this project promises, measured with real processes from outside of them.
 //!
 //! [`lab`] is where it happens, [`cluster`] two workers and commands to a master, [`models`] what they run, [`rates`]
-//! how fast that was, [`files`] and [`fill`] the page cache, [`peers`] other systems, [`table`] the outcome; the figures
+//! how fast that was and [`quiet`] whether the machine was calm, [`files`] and [`fill`] the page cache, [`peers`] other
+//! systems, [`table`] the outcome and [`results`] what is kept of it; the figures
 //! themselves are in [`push`], [`memory`], [`speed`] and [`demo`]; those of the engine in [`engine`], [`hops`],
 //! [`together`], [`context`], [`tiers`] and [`packed7b`]; those of a service in [`serve`], the cost of
 //! encryption in [`tls`], the time after a loss in [`recovery`], what strangers can do to a service in [`hostile`]; what
@@ -27,10 +28,12 @@ mod plans;
 mod predictions;
 mod pull;
 mod push;
+mod quiet;
 mod rates;
 mod real;
 mod recovery;
 mod recurrent;
+mod results;
 mod rewrite;
 mod serve;
 mod speed;
@@ -46,6 +49,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, ensure};
 
+pub(crate) use results::{Record, tables_of};
 pub(crate) use table::Table;
 
 use lab::Lab;

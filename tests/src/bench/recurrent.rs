@@ -5,13 +5,13 @@ use anyhow::Result;
 use cake_checkpoint::Scheme;
 use cake_tests::ModelShape;
 
-use super::bandwidth::read_bandwidth;
 use super::cluster::Ask;
 use super::engine::alone;
 use super::experts::active_bytes;
 use super::files;
 use super::lab::Lab;
 use super::peers::Peers;
+use super::quiet::undisturbed;
 use super::rates::{median, medians};
 use super::table::{Measured, Table};
 
@@ -36,8 +36,9 @@ pub(super) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
     let (mut memory, mut ours, mut peer) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..lab.rounds() {
         eprintln!("round {} of {}", round + 1, lab.rounds());
-        memory.push(read_bandwidth(THREADS, true)?);
-        ours.push(alone(&ask)?);
+        let (rate, turn) = undisturbed(THREADS, || alone(&ask))?;
+        memory.push(rate);
+        ours.push(turn);
         if let (Some(peers), Some(gguf)) = (lab.peers(), &gguf) {
             peer.push(peers.llama_of(gguf)?);
         }

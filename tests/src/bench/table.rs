@@ -1,6 +1,6 @@
 //! What was measured, beside what was asked for: as an aligned table for people, as JSON for
 //! programs.
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// All figures of a run, in the order they were measured.
 #[derive(Debug, Serialize)]
@@ -19,8 +19,19 @@ struct Row {
     /// The number that is compared with the bar, or that informs.
     #[serde(skip_serializing_if = "Option::is_none")]
     value: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    beside: Option<Beside>,
     bar: String,
     verdict: Verdict,
+}
+
+/// A rate, and that of another program in the same turns.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Beside {
+    /// The other program.
+    pub(crate) other: String,
+    pub(crate) ours: f64,
+    pub(crate) theirs: f64,
 }
 
 /// How a figure stands to its bar.
@@ -40,17 +51,24 @@ enum Verdict {
 pub(crate) struct Measured {
     value: f64,
     text: String,
+    beside: Option<Beside>,
 }
 
 impl Measured {
     /// A number and its words.
     pub(crate) fn new(value: f64, text: String) -> Self {
-        Self { value, text }
+        Self { value, text, beside: None }
     }
 
     /// A ratio with four digits, and what it is made of.
     pub(crate) fn ratio(value: f64, made_of: &str) -> Self {
-        Self { value, text: format!("{value:.4} ({made_of})") }
+        Self::new(value, format!("{value:.4} ({made_of})"))
+    }
+
+    /// The same, with the rates that it is the ratio of.
+    pub(crate) fn beside(mut self, other: &str, ours: f64, theirs: f64) -> Self {
+        self.beside = Some(Beside { other: other.to_owned(), ours, theirs });
+        self
     }
 }
 
@@ -84,10 +102,21 @@ impl Table {
 
     fn push(&mut self, what: &str, measured: Option<Measured>, bar: &str, verdict: Verdict) {
         let value = measured.as_ref().map(|measured| measured.value);
-        let text = measured.map_or(String::from("-"), |measured| measured.text);
-        let row = Row { what: what.into(), measured: text, value, bar: bar.into(), verdict };
+        let (text, beside) =
+            measured.map_or((String::from("-"), None), |measured| (measured.text, measured.beside));
+        let (what, bar) = (what.into(), bar.into());
+        let row = Row { what, measured: text, value, beside, bar, verdict };
         eprintln!("  {}: {} [{}]", row.what, row.measured, row.verdict.text());
         self.rows.push(row);
+    }
+
+    /// Each figure: its name, what was measured, what that is beside, and how it stands to its bar.
+    pub(crate) fn figures(
+        &self,
+    ) -> impl Iterator<Item = (String, String, Option<Beside>, String)> + '_ {
+        self.rows.iter().map(|row| {
+            (row.what.clone(), row.measured.clone(), row.beside.clone(), row.verdict.text())
+        })
     }
 
     /// The machine, then a line per figure.

@@ -88,7 +88,8 @@ fn report(encoding: Scheme, seen: &Seen, table: &mut Table) {
         "{words}; llama.cpp's server {:.1} in all, {:.1} decoding: {ratio:.2} × its total; like for like {decoding:.2} × and {whole:.2} ×",
         peer.total, peer.decode,
     );
-    table.judged(&what, Measured::new(ratio, words), BAR, ratio >= RATIO);
+    let measured = Measured::new(ratio, words).beside("llama.cpp's server", ours.total, peer.total);
+    table.judged(&what, measured, BAR, ratio >= RATIO);
 }
 
 fn medians(rates: &[Together]) -> Together {

@@ -4,7 +4,8 @@ mod bench;
 
 use std::path::PathBuf;
 
-use clap::Parser;
+use anyhow::Context;
+use clap::{Parser, ValueEnum};
 
 #[global_allocator]
 static ALLOCATOR: cake_engine::Reuse = cake_engine::Reuse;
@@ -37,6 +38,12 @@ struct Cli {
     /// Keep the models of 4 and 10 GiB for the next time.
     #[arg(long)]
     keep: bool,
+    /// Add the outcome as a line to PART.jsonl in this directory: tests/benches/results keeps one for each machine.
+    #[arg(long, value_name = "DIR")]
+    record: Option<PathBuf>,
+    /// Measure nothing: print the README's tables of what was recorded in this directory.
+    #[arg(long, value_name = "DIR", conflicts_with = "record")]
+    tables: Option<PathBuf>,
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
@@ -44,10 +51,18 @@ struct Cli {
 
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
+    if let Some(directory) = &cli.tables {
+        print!("{}", bench::tables_of(directory)?);
+        return Ok(());
+    }
     anyhow::ensure!(!cfg!(debug_assertions), "measure what people use: cargo run --release");
     let only = cli.only.as_deref();
     let table =
         bench::measure(cli.part, only, cli.dir, cli.peers, cli.before, cli.rounds, cli.keep)?;
+    if let Some(directory) = &cli.record {
+        let part = cli.part.to_possible_value().context("a part without a name")?;
+        bench::Record::new(part.get_name(), cli.rounds, table.figures())?.append(directory)?;
+    }
     if cli.json {
         println!("{}", serde_json::to_string_pretty(&table)?);
     } else {
