@@ -1,6 +1,6 @@
 //! The bytes behind each token, as tokenizers write them in their vocabularies.
 
-use tokenizers::DecoderWrapper;
+use tokenizers::{Decoder, DecoderWrapper};
 
 use super::Text;
 use super::byte_chars::bytes_of_chars;
@@ -13,7 +13,9 @@ impl Text {
     /// ids without a token.
     pub fn token_bytes(&self, vocab_size: usize) -> Vec<Option<Vec<u8>>> {
         let added = self.tokenizer.get_added_tokens_decoder();
-        let bytes_of_chars = is_byte_level(self.tokenizer.get_decoder()).then(bytes_of_chars);
+        let decoders = steps(self.tokenizer.get_decoder());
+        let is_byte_level = decoders.iter().any(|it| matches!(it, DecoderWrapper::ByteLevel(_)));
+        let bytes_of_chars = is_byte_level.then(bytes_of_chars);
         let mut all = vec![None; vocab_size];
         for (token, id) in self.tokenizer.get_vocab(true) {
             let Some(place) = all.get_mut(id as usize) else { continue };
@@ -25,7 +27,7 @@ impl Text {
                         token.chars().filter_map(|c| bytes.get(&c)).copied().collect()
                     }
                     (None, Some(byte)) if self.byte_fallback => vec![byte],
-                    (None, _) => token.replace(SPACE, " ").into_bytes(),
+                    (None, _) => replaced(&decoders, token).replace(SPACE, " ").into_bytes(),
                 }),
             };
         }
@@ -39,14 +41,26 @@ fn byte(token: &str) -> Option<u8> {
     (digits.len() == 2).then(|| u8::from_str_radix(digits, 16).ok()).flatten()
 }
 
-fn is_byte_level(decoder: Option<&DecoderWrapper>) -> bool {
+/// The steps of a decoder, in their order.
+fn steps(decoder: Option<&DecoderWrapper>) -> Vec<&DecoderWrapper> {
     match decoder {
-        Some(DecoderWrapper::ByteLevel(_)) => true,
         Some(DecoderWrapper::Sequence(sequence)) => {
-            sequence.get_decoders().iter().any(|decoder| is_byte_level(Some(decoder)))
+            sequence.get_decoders().iter().flat_map(|decoder| steps(Some(decoder))).collect()
         }
-        _ => false,
+        other => other.into_iter().collect(),
     }
+}
+
+/// A token after what a decoder replaces in it: of pieces that are called otherwise in the vocabulary, the text.
+fn replaced(decoders: &[&DecoderWrapper], token: String) -> String {
+    let replace = |token: String, step: &&DecoderWrapper| match step {
+        DecoderWrapper::Replace(replace) => {
+            let pieces = replace.decode_chain(vec![token.clone()]);
+            pieces.map_or(token, |pieces| pieces.concat())
+        }
+        _ => token,
+    };
+    decoders.iter().fold(token, replace)
 }
 
 #[cfg(test)]
@@ -78,6 +92,22 @@ mod tests {
         let demo = samples::demo();
         let start = demo.token_id("<|im_start|>").expect("a special token");
         assert_eq!(demo.token_bytes(demo.vocab_size())[start as usize], None);
+    }
+
+    #[test]
+    fn pieces_under_other_names_have_the_bytes_of_their_text() {
+        let mut tokenizer = samples::byte_fallback_json();
+        tokenizer["model"]["vocab"]["<0x0A><0x0A>▁a"] = 17.into();
+        let decoders = tokenizer["decoder"]["decoders"].as_array_mut().expect("steps");
+        let named = serde_json::json!(
+            {"type": "Replace", "pattern": {"String": "<0x0A>"}, "content": "\n"}
+        );
+        decoders.insert(1, named);
+        let directory = samples::directory_with(&[("tokenizer.json", tokenizer)]);
+        let text = Text::open(directory.path()).expect("opens");
+        let bytes = text.token_bytes(text.vocab_size());
+        assert_eq!(bytes[17].as_deref(), Some(&b"\n\n a"[..]));
+        assert_eq!(bytes[3].as_deref(), Some(&b"\n"[..]), "a byte is one under its own name, too");
     }
 
     #[test]

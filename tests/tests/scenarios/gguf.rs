@@ -1,6 +1,7 @@
 //! Right: a model in GGUF files answers as the reference does, alone and over workers.
 use std::path::{Path, PathBuf};
 
+use cake_tests::golden::spread;
 use cake_tests::{Master, TestWorker};
 use serde_json::Value;
 
@@ -17,42 +18,46 @@ fn golden_gguf(name: &str) -> (PathBuf, Vec<u32>, Vec<u32>, usize) {
     (directory, ids("prompt_ids"), ids("greedy_ids"), layers as usize)
 }
 
-/// Asks the model at `path`, a file or a directory, alone and over two workers.
+/// The workers that all models are spread over.
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+/// Asks the model at `path`, a file or a directory, alone and over `workers`.
 #[track_caller]
-fn check(path: &Path, name: &str) {
+fn check(path: &Path, name: &str, workers: &[TestWorker]) {
     let (_, prompt, expected, layers) = golden_gguf(name);
     let alone = Master::alone().answer_of(path, &prompt, expected.len(), &[], &[]);
     assert_eq!(alone.output_ids, expected, "{name} alone");
-    let workers = TestWorker::several(&["a", "b"]);
-    let place = [("a", 0, 1), ("b", 1, layers)];
-    let spread = Master::over(&workers).answer_of(path, &prompt, expected.len(), &place, &[]);
-    assert_eq!(spread.output_ids, expected, "{name} over workers");
-    assert_eq!(spread.logprob_bits, alone.logprob_bits, "{name}: a split changes no bit");
-    assert!(spread.pushed_bytes > 0, "{name}");
+    let begins: Vec<usize> = (0..layers).collect();
+    let place = spread(layers, &begins, &NAMES);
+    let over = Master::over(workers).answer_of(path, &prompt, expected.len(), &place, &[]);
+    assert_eq!(over.output_ids, expected, "{name} over {place:?}");
+    assert_eq!(over.logprob_bits, alone.logprob_bits, "{name}: a split changes no bit");
+    assert_eq!(over.stages.len(), layers.min(NAMES.len()), "{name}");
+    assert!(over.pushed_bytes + over.reused_bytes > 0, "{name}");
 }
 
 #[test]
-fn rows_in_pairs_and_divisors_of_frequencies_reach_workers_as_the_hub_has_them() {
-    check(&golden_gguf("llama3-q4_k_m").0.join("model.gguf"), "llama3-q4_k_m");
-}
-
-#[test]
-fn norms_are_multiplied_with_as_the_file_has_them() {
-    check(&golden_gguf("gemma3-q5_1").0, "gemma3-q5_1");
-}
-
-#[test]
-fn experts_of_one_tensor_are_pushed_each_by_itself() {
-    for name in ["qwen3moe-q4_k_m", "gpt-oss-mxfp4"] {
-        check(&golden_gguf(name).0, name);
+fn every_file_answers_as_the_reference_does_alone_and_over_three_workers() {
+    let workers = TestWorker::several(&NAMES);
+    let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden-gguf");
+    let mut names: Vec<String> = std::fs::read_dir(all)
+        .expect("golden data")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.join("expected.json").is_file())
+        .filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()))
+        .collect();
+    names.sort();
+    assert!(names.len() >= 22, "{names:?}");
+    for name in &names {
+        check(&golden_gguf(name).0, name, &workers);
     }
 }
 
 #[test]
-fn a_model_in_several_files_is_named_by_its_first_or_by_its_directory() {
+fn a_model_in_several_files_is_named_by_its_first_too() {
     let (directory, ..) = golden_gguf("qwen3-split-q8_0");
-    check(&directory, "qwen3-split-q8_0");
-    check(&directory.join("model-00001-of-00003.gguf"), "qwen3-split-q8_0");
+    let first = directory.join("model-00001-of-00003.gguf");
+    check(&first, "qwen3-split-q8_0", &TestWorker::several(&NAMES));
 }
 
 #[test]
