@@ -1,6 +1,9 @@
 //! From what a person typed to the files of a checkpoint.
 
 mod error;
+mod kept;
+mod lm_studio;
+mod ollama;
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +11,8 @@ use crate::container::safetensors::index::unsafe_path_reason;
 use crate::container::{Container, recognise};
 use crate::file::directory_of;
 
-pub use error::LocateError;
+pub use error::{LocateError, OllamaError};
+use kept::Program;
 
 /// Where a checkpoint is.
 #[derive(Clone, Debug)]
@@ -24,15 +28,19 @@ pub struct Location {
 }
 
 /// Finds a checkpoint: a directory, a `.safetensors` file (that file only), an index, an APR file, a GGUF file (the first of
-/// several that make one model), or `org/name` or `org/name@revision` in the local Hub cache. Nothing is downloaded.
+/// several that make one model), `org/name` or `org/name@revision` in the local Hub cache, or `ollama:NAME` or `lmstudio:NAME`
+/// of a model that one of these programs keeps on this machine. Nothing is downloaded.
 ///
 /// # Errors
 /// [`LocateError`], which lists where it looked.
 pub fn locate(model: &str) -> Result<Location, LocateError> {
-    locate_in(model, &hub_caches())
+    match Program::of(model) {
+        Some((program, name)) => program.locate(name, &(program.folders)()),
+        None => locate_in(model, &hub_caches()),
+    }
 }
 
-/// The same with the Hub caches to look in, in order.
+/// The same of what no other program keeps, with the Hub caches to look in, in order.
 ///
 /// # Errors
 /// As [`locate`].

@@ -20,6 +20,11 @@ pub(crate) fn golden_path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(name)
 }
 
+/// Directory of a golden model in GGUF files.
+pub(crate) fn golden_gguf_path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden-gguf").join(name)
+}
+
 /// Every golden checkpoint.
 pub(crate) fn golden_names() -> Vec<String> {
     names::names(&golden_path(""))

@@ -19,6 +19,10 @@ use crate::deployment::{Encode, PlanRequest, WrongArgument};
 use crate::membership::Membership;
 use crate::planner::Pin;
 
+/// What a command's model may be: what [`cake_checkpoint::locate()`] finds.
+pub(super) const MODEL: &str = "A checkpoint directory (safetensors or GGUF files), a .safetensors, .gguf or .apr file, \
+    org/name of a model of the Hub, or ollama:NAME or lmstudio:NAME of one that these programs keep here";
+
 /// Largest prompt chunk and number of sequences accepted.
 const MAX_CHUNK: usize = 4096;
 /// No device needs a finer one.

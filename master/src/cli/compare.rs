@@ -7,7 +7,7 @@ use cake_engine::{BLOCK_POSITIONS, Numerics, Stage};
 use serde::Serialize;
 use tokio::task::block_in_place;
 
-use super::args::{ClusterArgs, PlanArgs};
+use super::args::{ClusterArgs, MODEL, PlanArgs};
 use super::out::{self, Tell};
 use super::told::Words;
 use super::{Error, announce, report};
@@ -25,7 +25,7 @@ const ROWS: usize = 16;
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Comparison")]
 pub(super) struct Args {
-    /// A checkpoint directory, a .safetensors, .gguf or .apr file, or org/name of a model of the Hub.
+    #[arg(help = MODEL)]
     pub(super) model: String,
     /// Largest difference that is let pass, relative to the largest number of a layer's output.
     #[arg(long, value_name = "RATIO", default_value_t = 1e-3)]

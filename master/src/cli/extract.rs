@@ -9,6 +9,7 @@ use cake_checkpoint::{BlobSource, Checkpoint, LayerRange};
 use serde::Serialize;
 use tempfile::NamedTempFile;
 
+use super::args::MODEL;
 use super::ctrl_c::Interrupts;
 use super::{Error, out, report};
 
@@ -16,7 +17,7 @@ use super::{Error, out, report};
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Output")]
 pub(super) struct Args {
-    /// A checkpoint directory, a .safetensors, .gguf or .apr file, or org/name of a model of the Hub.
+    #[arg(help = MODEL)]
     pub(super) model: String,
     /// Which layers, counted from 0, the end not included (such as 4..8).
     #[arg(long, value_name = "A..B")]

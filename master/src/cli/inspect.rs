@@ -8,6 +8,7 @@ use cake_transform::{Source, Stats, stats};
 use serde::Serialize;
 use tokio::task::block_in_place;
 
+use super::args::MODEL;
 use super::ctrl_c::Interrupts;
 use super::files::{Progress, threads, watched};
 use super::{Error, out, report};
@@ -17,7 +18,7 @@ use crate::model::Model;
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Output")]
 pub(super) struct Args {
-    /// A checkpoint directory, a .safetensors, .gguf or .apr file, or org/name of a model of the Hub.
+    #[arg(help = MODEL)]
     pub(super) model: String,
     /// List every tensor.
     #[arg(long)]

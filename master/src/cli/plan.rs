@@ -1,7 +1,7 @@
 //! `cake-master plan`: who would hold what. Changes nothing.
 use std::sync::Arc;
 
-use super::args::{ClusterArgs, PlanArgs, parse_what_if};
+use super::args::{ClusterArgs, MODEL, PlanArgs, parse_what_if};
 use super::out::{self, Tell};
 use super::told::Words;
 use super::{Error, announce, report};
@@ -12,7 +12,7 @@ use crate::state::State;
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Plan")]
 pub(super) struct Args {
-    /// A checkpoint directory, a .safetensors, .gguf or .apr file, or org/name of a model of the Hub.
+    #[arg(help = MODEL)]
     pub(super) model: String,
     #[command(flatten)]
     cluster: ClusterArgs,

@@ -1,7 +1,7 @@
 //! `cake-master push`: plan and push, then leave. The next run finds everything there.
 use std::sync::Arc;
 
-use super::args::{ClusterArgs, PlanArgs};
+use super::args::{ClusterArgs, MODEL, PlanArgs};
 use super::out::Tell;
 use super::told::Words;
 use super::{Error, announce, report};
@@ -12,7 +12,7 @@ use crate::state::State;
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Plan")]
 pub(super) struct Args {
-    /// A checkpoint directory, a .safetensors, .gguf or .apr file, or org/name of a model of the Hub.
+    #[arg(help = MODEL)]
     pub(super) model: String,
     #[command(flatten)]
     cluster: ClusterArgs,

@@ -7,7 +7,7 @@ use std::time::Instant;
 use cake_checkpoint::units::format_bytes;
 use tokio::task::block_in_place;
 
-use super::args::{ClusterArgs, PlanArgs, SampleArgs};
+use super::args::{ClusterArgs, MODEL, PlanArgs, SampleArgs};
 use super::told::{Words, warn};
 use super::{Error, announce, out, report};
 use crate::deployment::{PlanRequest, prepare};
@@ -25,7 +25,7 @@ const MOST_PIPED: u64 = 16 << 20;
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Prompt")]
 pub(super) struct Args {
-    /// A checkpoint directory, a .safetensors, .gguf or .apr file, or org/name of a model of the Hub.
+    #[arg(help = MODEL)]
     pub(super) model: String,
     /// What to ask, or to continue with --raw; with -, or without it, what standard input says.
     prompt: Option<String>,

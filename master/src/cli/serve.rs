@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::task::block_in_place;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
-use super::args::{ClusterArgs, PlanArgs, SampleArgs};
+use super::args::{ClusterArgs, MODEL, PlanArgs, SampleArgs};
 use super::ctrl_c::{CtrlC, Interrupts};
 use super::listen::bind;
 use super::told::{Words, warn};
@@ -40,7 +40,7 @@ const DEFAULT_PARALLEL: NonZeroUsize = NonZeroUsize::new(8).expect("8 is not 0")
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Service")]
 pub(super) struct Args {
-    /// A checkpoint directory, a .safetensors, .gguf or .apr file, or org/name of a model of the Hub.
+    #[arg(help = MODEL)]
     pub(super) model: String,
     /// Address to listen on (HOST:PORT, or PORT for this machine alone); port 0 lets the system choose.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]

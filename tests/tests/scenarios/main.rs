@@ -19,6 +19,7 @@ mod gguf;
 mod golden;
 mod hostile;
 mod intruders;
+mod kept;
 mod links;
 mod page;
 mod pull;

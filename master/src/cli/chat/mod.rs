@@ -12,7 +12,7 @@ use tokio::task::block_in_place;
 
 use self::commands::{HELP, Typed};
 use self::conversation::Conversation;
-use super::args::{ClusterArgs, PlanArgs, SampleArgs};
+use super::args::{ClusterArgs, MODEL, PlanArgs, SampleArgs};
 use super::ctrl_c::{CtrlC, Interrupts};
 use super::input::Input;
 use super::run::{Writer, Written, check_system, tell_ending};
@@ -38,7 +38,7 @@ const QUEUE: usize = 1;
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Conversation")]
 pub(super) struct Args {
-    /// A checkpoint directory, a .safetensors, .gguf or .apr file, or org/name of a model of the Hub.
+    #[arg(help = MODEL)]
     pub(in crate::cli) model: String,
     /// A system message before the first turn. Default: none.
     #[arg(long, value_name = "TEXT")]

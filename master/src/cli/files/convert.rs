@@ -10,6 +10,7 @@ use clap::ValueEnum;
 use tokio::task::block_in_place;
 
 use super::{WriteArgs, open, size};
+use crate::cli::args::MODEL;
 use crate::cli::ctrl_c::Interrupts;
 use crate::cli::{Error, out};
 
@@ -20,7 +21,7 @@ const SHARD_BYTES: u64 = 5_000_000_000;
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct Args {
-    /// A checkpoint directory, a file of a format that is read, or org/name of a model of the Hub.
+    #[arg(help = MODEL)]
     pub(in crate::cli) model: String,
     /// The format to write.
     #[arg(long, value_name = "FORMAT", required = true)]

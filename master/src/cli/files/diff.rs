@@ -6,6 +6,7 @@ use cake_transform::{By, Changed, Difference, Source, compare};
 use tokio::task::block_in_place;
 
 use super::{MOST_ASKED, Progress, open, threads, watched};
+use crate::cli::args::MODEL;
 use crate::cli::ctrl_c::Interrupts;
 use crate::cli::{Error, out, report};
 
@@ -13,7 +14,7 @@ use crate::cli::{Error, out, report};
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct Args {
-    /// A checkpoint directory, a file of a format that is read, or org/name of a model of the Hub.
+    #[arg(help = MODEL)]
     pub(in crate::cli) before: String,
     /// The one to compare with it.
     pub(in crate::cli) after: String,

@@ -9,6 +9,7 @@ use serde::Serialize;
 use tokio::task::block_in_place;
 
 use super::{MOST_ASKED, Progress, open, threads, watched};
+use crate::cli::args::MODEL;
 use crate::cli::ctrl_c::Interrupts;
 use crate::cli::{Error, out, report};
 
@@ -16,7 +17,7 @@ use crate::cli::{Error, out, report};
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Digests")]
 pub(crate) struct Args {
-    /// A checkpoint directory, a file of a format that is read, or org/name of a model of the Hub.
+    #[arg(help = MODEL)]
     pub(in crate::cli) model: String,
     /// Compare with the digests in this file: a line for each tensor, BLAKE3 in hexadecimal, two spaces, its name.
     /// Default: nothing to compare with.

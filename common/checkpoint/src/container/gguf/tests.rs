@@ -14,10 +14,7 @@ use crate::encoding::{Encoding, GgmlType};
 use crate::locate::locate_in;
 use crate::model::{ModelSpec, NormSpec, Op};
 
-/// The directory of a golden file.
-pub(super) fn golden_gguf(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden-gguf").join(name)
-}
+pub(super) use crate::testing::golden_gguf_path as golden_gguf;
 
 fn open(path: &Path) -> Checkpoint {
     let location = locate_in(path.to_str().unwrap(), &[]).unwrap();

@@ -1,0 +1,122 @@
+//! Everyday: models that other programs keep on this machine are run under those programs' names.
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use cake_tests::master::{answer_args, strs};
+use cake_tests::{Finished, Master, Running, TestWorker, golden};
+use serde_json::{Value, json};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A person's machine, in whose home these programs keep models.
+struct Home {
+    master: Master,
+}
+
+impl Home {
+    fn of(master: Master) -> Home {
+        Home { master }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.master.state().join("home")
+    }
+
+    /// Lays a file out as `ollama pull` does, under a name of its library.
+    fn ollama(&self, name: &str, file: &Path) {
+        let folder = self.path().join(".ollama/models");
+        let hex = "5a".repeat(32);
+        let bytes = file.metadata().expect("a file").len();
+        let layer = |kind: &str, digest: &str, size: u64| {
+            let kind = format!("application/vnd.ollama.image.{kind}");
+            json!({ "mediaType": kind, "digest": digest, "size": size })
+        };
+        let model = layer("model", &format!("sha256:{hex}"), bytes);
+        let manifest =
+            json!({ "schemaVersion": 2, "layers": [layer("template", "sha256:0", 3), model] });
+        let manifests = folder.join("manifests/registry.ollama.ai/library").join(name);
+        fs::create_dir_all(&manifests).expect("a folder");
+        fs::write(manifests.join("latest"), manifest.to_string()).expect("a manifest");
+        fs::create_dir_all(folder.join("blobs")).expect("a folder");
+        fs::copy(file, folder.join("blobs").join(format!("sha256-{hex}"))).expect("a blob");
+    }
+
+    /// Runs a command in this home to its end.
+    fn finish(&self, mut command: Command) -> Finished {
+        command.env("HOME", self.path()).env_remove("OLLAMA_MODELS");
+        Running::start(&mut command).finish(LIMIT)
+    }
+
+    /// Runs a command that asks no worker.
+    fn run(&self, args: &[&str]) -> Finished {
+        self.finish(self.master.bare(args))
+    }
+
+    /// The greedy answer of the model of that name to a golden prompt.
+    fn answer(&self, model: &str, expected: &Value) -> Value {
+        let ids = serde_json::from_value::<Vec<u32>>(expected["prompt_ids"].clone()).expect("ids");
+        let tokens = expected["greedy_ids"].as_array().expect("ids").len();
+        let args = answer_args(Path::new(model), &ids, tokens);
+        self.finish(self.master.command(&strs(&args))).json()
+    }
+}
+
+fn expected(directory: &Path) -> Value {
+    let text = fs::read(directory.join("expected.json")).expect("golden data");
+    serde_json::from_slice(&text).expect("JSON")
+}
+
+#[test]
+fn ollamas_file_is_run_where_it_lies() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden-gguf/qwen3-q8_0");
+    let worker = TestWorker::new("a");
+    let home = Home::of(Master::over([&worker]));
+    home.ollama("tiny", &golden.join("model.gguf"));
+    let expected = expected(&golden);
+    let said = home.answer("ollama:tiny", &expected);
+    assert_eq!(said["output_ids"], expected["greedy_ids"]);
+    assert!(said["pushed_bytes"].as_u64() > Some(0), "{said}");
+    let said = home.run(&["inspect", "ollama:tiny:latest", "--json"]).json();
+    assert_eq!(said["model"], "tiny:latest", "{said}");
+    home.run(&["verify", "ollama:tiny"]).success();
+    let refusal = home.run(&["run", "ollama:large", "--alone", "x"]).refusal();
+    assert!(refusal.contains("Ollama keeps no model \"large\" here"), "{refusal}");
+    assert!(refusal.contains("there are ollama:tiny"), "{refusal}");
+    assert!(refusal.contains(home.path().join(".ollama/models").to_str().unwrap()), "{refusal}");
+}
+
+#[test]
+fn lm_studios_folders_are_models_as_they_are() {
+    let home = Home::of(Master::alone());
+    let models = home.path().join(".lmstudio/models");
+    let gguf = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden-gguf/llama-q4_0");
+    let (one, two) = (models.join("someone/Tiny-GGUF"), models.join("someone/Two-GGUF"));
+    for (folder, name) in [(&one, "tiny.gguf"), (&two, "a.gguf"), (&two, "b.gguf")] {
+        fs::create_dir_all(folder).expect("a folder");
+        fs::copy(gguf.join("model.gguf"), folder.join(name)).expect("a file");
+    }
+    let hub = models.join("mlx-community/packed");
+    fs::create_dir_all(&hub).expect("a folder");
+    let packed = golden("qwen2-mlx4").path;
+    for entry in packed.read_dir().expect("golden data").flatten() {
+        fs::copy(entry.path(), hub.join(entry.file_name())).expect("a file");
+    }
+    for (name, golden) in [
+        ("lmstudio:someone/Tiny-GGUF", &gguf),
+        ("lmstudio:Tiny-GGUF", &gguf),
+        ("lmstudio:someone/Two-GGUF/b.gguf", &gguf),
+        ("lmstudio:mlx-community/packed", &packed),
+    ] {
+        let expected = expected(golden);
+        assert_eq!(home.answer(name, &expected)["output_ids"], expected["greedy_ids"], "{name}");
+    }
+    let refusal = home.run(&["inspect", "lmstudio:Two-GGUF"]).refusal();
+    assert!(refusal.contains("a.gguf, b.gguf"), "{refusal}");
+    let refusal = home.run(&["plan", "lmstudio:none"]).refusal();
+    assert!(
+        refusal.contains("lmstudio:mlx-community/packed, lmstudio:someone/Tiny-GGUF"),
+        "{refusal}"
+    );
+}
