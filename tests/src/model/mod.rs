@@ -6,11 +6,15 @@ use std::path::Path;
 use cake_checkpoint::units::format_bytes;
 use serde_json::{Map, Value, json};
 
+mod gguf;
+mod packed;
 mod published;
 mod random;
 mod shape;
 mod tensors;
 
+pub use gguf::GgufModel;
+pub use packed::Packing;
 pub use published::Published;
 pub use shape::{Delta, Experts, ModelShape};
 
@@ -20,6 +24,8 @@ use tensors::{Content, Tensor};
 /// Files beside the weights, taken from a golden checkpoint.
 const TEXT_FILES: &[&str] =
     &["tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"];
+/// Bits of a byte with which numbers of any kind are finite and small: their exponents are below the middle.
+const SMALL: u8 = 0x1f;
 /// Bytes written at once.
 const BUFFER: usize = 1 << 20;
 
@@ -29,7 +35,7 @@ const BUFFER: usize = 1 << 20;
 /// # Errors
 /// If the directory cannot be written, or the dtype is none that weights can have.
 pub fn make(directory: &Path, shape: &ModelShape, seed: u64) -> io::Result<()> {
-    write(directory, shape, Some(Weights::new(shape.dtype, seed)?))
+    write(directory, shape, Some(Weights::new(seed)))
 }
 
 /// Writes a checkpoint whose weights are zeros, which are holes in its files: whatever its size, it takes little disk.
@@ -46,6 +52,20 @@ pub fn make_hollow(directory: &Path, shape: &ModelShape) -> io::Result<()> {
 /// If the directory cannot be written.
 pub fn make_published(directory: &Path, model: Published) -> io::Result<()> {
     write_files(directory, &model.config(), &model.files(), None)
+}
+
+/// Writes a Llama of that shape, or a model of the family that has the packing, with its layers' matrices packed so.
+///
+/// # Errors
+/// If the directory cannot be written.
+pub fn make_packed(
+    directory: &Path,
+    shape: &ModelShape,
+    packing: Packing,
+    seed: u64,
+) -> io::Result<()> {
+    let (config, tensors) = (packing.config(shape), packing.tensors(shape));
+    write_files(directory, &config, &[tensors], Some(Weights::new(seed)))
 }
 
 /// Writes a checkpoint with these weights, or with holes in place of them.
@@ -135,15 +155,22 @@ fn write_file(path: &Path, tensors: &[Tensor], weights: Option<&mut Weights>) ->
         return out.into_inner()?.set_len((8 + header.len()) as u64 + start);
     };
     for tensor in tensors {
-        let (name, elements) = (&tensor.name, tensor.elements());
-        match tensor.content {
-            Content::Numbers { centre, spread } => {
-                weights.write(&mut out, name, elements, centre, spread)?;
-            }
-            Content::Codes => weights.write_codes(&mut out, name, elements)?,
-        }
+        write_tensor(&mut out, tensor, weights)?;
     }
     out.flush()
+}
+
+fn write_tensor(out: &mut dyn Write, tensor: &Tensor, weights: &mut Weights) -> io::Result<()> {
+    let name = &tensor.name;
+    match &tensor.content {
+        Content::Numbers { centre, spread } => {
+            let (dtype, elements) = (tensor.dtype, tensor.elements());
+            weights.write(out, name, dtype, elements, [*centre, *spread])
+        }
+        Content::Codes => weights.write_codes(out, name, tensor.bytes(), u8::MAX),
+        Content::Small => weights.write_codes(out, name, tensor.bytes(), SMALL),
+        Content::Bytes(bytes) => out.write_all(bytes),
+    }
 }
 
 #[cfg(test)]
@@ -217,6 +244,55 @@ mod tests {
         assert_eq!(checkpoint.layer_tensors(0).len(), 26);
         let head = checkpoint.head_matrix().expect("one of its own");
         assert_eq!(Some(head.encoding), shape.packed.map(Encoding::Affine));
+    }
+
+    /// As small as every packing can be.
+    fn packable() -> ModelShape {
+        let (hidden_size, intermediate_size, head_dim) = (256, 512, 64);
+        ModelShape { hidden_size, intermediate_size, head_dim, layers: 2, ..ModelShape::tiny() }
+    }
+
+    #[test]
+    fn a_model_in_every_packing_opens_as_what_it_is() {
+        let shape = packable();
+        for packing in Packing::ALL {
+            let home = tempfile::tempdir().expect("a temporary folder");
+            make_packed(home.path(), &shape, packing, 3).expect("written");
+            let name = packing.name();
+            let checkpoint = Checkpoint::open(&home.path().display().to_string());
+            let checkpoint = checkpoint.unwrap_or_else(|error| panic!("{name}: {error}"));
+            let encodings: Vec<String> = checkpoint
+                .layer_tensors(1)
+                .iter()
+                .filter_map(|it| it.encoding)
+                .map(|it| it.to_string())
+                .collect();
+            let plain = ["f32", "bf16", "f16"].map(str::to_owned);
+            let packed = encodings.iter().filter(|it| !plain.contains(it)).count();
+            assert!(packed >= 7, "{name}: {encodings:?}");
+            let files = home.path().join("model.safetensors").metadata().expect("a file").len();
+            assert!(packing.layers_bytes(&shape) < files, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_gguf_model_opens_with_its_vocabulary_and_weights_or_holes() {
+        let shape = packable();
+        for kind in cake_checkpoint::GgmlType::ALL {
+            let home = tempfile::tempdir().expect("a temporary folder");
+            let model = GgufModel::new(&shape, |_| kind);
+            let (full, hollow) = (home.path().join("full.gguf"), home.path().join("hollow.gguf"));
+            model.write(&full, Some(3)).expect("written");
+            model.write(&hollow, None).expect("written");
+            let open = |path: &Path| Checkpoint::open(&path.display().to_string());
+            let (full, hollow) = (open(&full).expect("a model"), open(&hollow).expect("a model"));
+            assert_eq!(full.total_bytes(), hollow.total_bytes());
+            let bytes = |layer| full.layer_tensors(layer).iter().map(|it| it.bytes).sum::<u64>();
+            let layers: u64 = (0..shape.layers).map(bytes).sum();
+            assert_eq!(layers, model.layers_bytes(), "{kind}");
+            assert_ne!(layer(&full, 0), layer(&hollow, 0));
+            assert_ne!(layer(&full, 0), layer(&full, 1));
+        }
     }
 
     #[test]

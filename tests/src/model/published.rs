@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use cake_checkpoint::{Dtype, Encoding, Fp4, Fp8, ModelSpec, TensorKind};
 use serde_json::{Value, json};
 
-use super::tensors::{Content, Tensor};
+use super::tensors::{Content, Tensor, of_layers};
 
 /// A file has no more bytes than this, unless a tensor has.
 const FILE_BYTES: u64 = 4 << 30;
@@ -96,16 +96,14 @@ impl Published {
 
     /// All its tensors, under the names of its files.
     fn tensors(self) -> Vec<Tensor> {
-        let model = self.model();
-        let layers = model.layers.iter().enumerate().flat_map(|(number, layer)| {
-            let tensors = layer.tensors().into_iter();
-            tensors
-                .map(|it| (model.layer_tensor_name(number, &it.leaf()), it.kind, it.shape))
-                .collect::<Vec<_>>()
-        });
+        self.tensors_of(&self.model())
+    }
+
+    /// Those of a model as it is, whatever its size.
+    pub(super) fn tensors_of(self, model: &ModelSpec) -> Vec<Tensor> {
         let mut all = Vec::new();
         let mut stacks = BTreeMap::new();
-        for (name, kind, shape) in layers {
+        for (name, kind, shape) in of_layers(model) {
             match self {
                 Published::GptOss120b if name.contains(".experts.") => {
                     stack(&mut stacks, &name, &shape)
@@ -180,12 +178,13 @@ impl Stack {
 }
 
 fn plain(name: String, shape: &[u64]) -> Tensor {
-    tensor(name, Dtype::BF16, shape)
+    let content = Content::Numbers { centre: 0.0, spread: 0.05 };
+    Tensor { content, ..tensor(name, Dtype::BF16, shape) }
 }
 
 fn tensor(name: String, dtype: Dtype, shape: &[u64]) -> Tensor {
     let shape = shape.iter().map(|axis| *axis as usize).collect();
-    Tensor { name, dtype, shape, content: Content::Codes }
+    Tensor { name, dtype, shape, content: Content::Small }
 }
 
 fn gpt_oss_120b() -> Value {

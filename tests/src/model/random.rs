@@ -6,42 +6,41 @@ use cake_checkpoint::Dtype;
 /// Different weights that a tensor can have: as many as 16 random bits tell apart.
 const LEVELS: usize = 1 << 16;
 
-/// Makes weights of one dtype. What a tensor gets depends on its name and the seed alone.
+/// Makes weights. What a tensor gets depends on its name and the seed alone.
 pub(super) struct Weights {
-    dtype: Dtype,
     seed: u64,
     table: Table,
 }
 
 /// The encodings of `LEVELS` evenly spaced numbers.
 struct Table {
+    dtype: Dtype,
     centre: f32,
     bound: f32,
     bytes: Vec<u8>,
 }
 
 impl Weights {
-    pub(super) fn new(dtype: Dtype, seed: u64) -> io::Result<Self> {
-        if !matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
-            let what = format!("weights of {dtype} are not made, only F32, F16 and BF16");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
-        }
-        Ok(Self { dtype, seed, table: Table { centre: f32::NAN, bound: f32::NAN, bytes: vec![] } })
+    pub(super) fn new(seed: u64) -> Self {
+        let none = Table { dtype: Dtype::F32, centre: f32::NAN, bound: f32::NAN, bytes: vec![] };
+        Self { seed, table: none }
     }
 
-    /// Random words of 32 bits.
+    /// Random bytes, with those bits alone that are in `mask`.
     pub(super) fn write_codes(
         &self,
         out: &mut dyn Write,
         name: &str,
-        words: u64,
+        bytes: u64,
+        mask: u8,
     ) -> io::Result<()> {
+        let mask = u64::from_le_bytes([mask; 8]);
         let mut state = start(self.seed, name);
         let mut buffer = vec![0u8; 64 << 10];
-        let mut left = words * 4;
+        let mut left = bytes;
         while left > 0 {
             for word in buffer.as_chunks_mut::<8>().0 {
-                *word = next(&mut state).to_le_bytes();
+                *word = (next(&mut state) & mask).to_le_bytes();
             }
             let piece = left.min(buffer.len() as u64);
             out.write_all(&buffer[..piece as usize])?;
@@ -51,19 +50,27 @@ impl Weights {
     }
 
     /// Uniform in `centre` ± `bound`.
+    ///
+    /// # Errors
+    /// What the system says, and `InvalidInput` for a dtype that weights do not have.
     pub(super) fn write(
         &mut self,
         out: &mut dyn Write,
         name: &str,
+        dtype: Dtype,
         elements: u64,
-        centre: f32,
-        bound: f32,
+        [centre, bound]: [f32; 2],
     ) -> io::Result<()> {
-        if (self.table.centre, self.table.bound) != (centre, bound) {
-            self.table = Table { centre, bound, bytes: encode(self.dtype, centre, bound) };
+        if !matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
+            let what = format!("weights of {dtype} are not made, only F32, F16 and BF16");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        let table = &self.table;
+        if (table.dtype, table.centre, table.bound) != (dtype, centre, bound) {
+            self.table = Table { dtype, centre, bound, bytes: encode(dtype, centre, bound) };
         }
         let mut state = start(self.seed, name);
-        match self.dtype {
+        match dtype {
             Dtype::F32 => fill::<4>(out, &self.table.bytes, elements, &mut state),
             _ => fill::<2>(out, &self.table.bytes, elements, &mut state),
         }

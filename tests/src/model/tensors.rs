@@ -23,8 +23,12 @@ pub(super) struct Tensor {
 pub(super) enum Content {
     /// Uniform in `centre` ± `spread`.
     Numbers { centre: f32, spread: f32 },
-    /// Random words.
+    /// Random bytes.
     Codes,
+    /// Random bytes with small bits alone: whatever numbers they are read as, these are finite and small.
+    Small,
+    /// These bytes.
+    Bytes(Vec<u8>),
 }
 
 impl Tensor {
@@ -35,6 +39,17 @@ impl Tensor {
     pub(super) fn bytes(&self) -> u64 {
         self.dtype.bits() / 8 * self.elements()
     }
+}
+
+/// The tensors of all layers, as a specification has them: name, kind and shape.
+pub(super) fn of_layers(model: &ModelSpec) -> Vec<(String, TensorKind, Vec<u64>)> {
+    let layers = model.layers.iter().enumerate();
+    let tensors = layers.flat_map(|(number, layer)| {
+        let named =
+            move |it: TensorSpec| (model.layer_tensor_name(number, &it.leaf()), it.kind, it.shape);
+        layer.tensors().into_iter().map(named)
+    });
+    tensors.collect()
 }
 
 impl ModelShape {
@@ -57,12 +72,7 @@ impl ModelShape {
         let model = ModelSpec::parse(config.as_bytes()).expect("a configuration that runs");
         let mut outer = model.outer_tensors().into_iter();
         let embedding = outer.next();
-        let layers = model.layers.iter().enumerate().flat_map(|(number, layer)| {
-            let named =
-                |it: TensorSpec| (model.layer_tensor_name(number, &it.leaf()), it.kind, it.shape);
-            layer.tensors().into_iter().map(named).collect::<Vec<_>>()
-        });
-        let all = embedding.into_iter().chain(layers).chain(outer);
+        let all = embedding.into_iter().chain(of_layers(&model)).chain(outer);
         all.flat_map(|(name, kind, shape)| self.stored(name, kind, &shape)).collect()
     }
 
