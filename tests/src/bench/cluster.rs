@@ -176,8 +176,12 @@ impl Ask {
 
     /// The same with room for another number of tokens.
     pub(crate) fn within(command: &str, model: &Path, context: usize) -> Ask {
-        let context = context.to_string();
-        Ask(vec![command.into(), path(model)]).and(&["--json", "--context", &context])
+        Ask::of(command, model).and(&["--context", &context.to_string()])
+    }
+
+    /// The same of a command that makes room for none.
+    pub(crate) fn of(command: &str, model: &Path) -> Ask {
+        Ask(vec![command.into(), path(model), "--json".into()])
     }
 
     /// Layers before `at` to the first worker, the rest of `shape` to the second.

@@ -22,6 +22,7 @@ mod hostile;
 mod lab;
 mod memory;
 mod models;
+mod opening;
 mod packed7b;
 mod peers;
 mod plans;
@@ -78,7 +79,7 @@ pub(crate) enum Part {
     Recurrent,
     /// A 1B model in files of llama-quantize, beside llama.cpp on the same files (not part of main).
     Gguf,
-    /// Plans for models of which only headers are there (not part of main).
+    /// Plans for models of which only headers are there; one in a GGUF file of 20 GB opened (not part of main).
     Plans,
     /// `serve`: many streams at once, the first token beside a long prompt, small questions (not part of
     /// main).
@@ -172,11 +173,14 @@ const GGUF: &[Figure] = &[Figure {
     bar: gguf::BAR,
     measure: |lab, _, table| gguf::measure(lab, table),
 }];
-const PLANS: &[Figure] = &[Figure {
-    name: "plans",
-    bar: plans::BAR,
-    measure: |lab, _, table| plans::measure(lab, table),
-}];
+const PLANS: &[Figure] = &[
+    Figure { name: "plans", bar: plans::BAR, measure: |lab, _, table| plans::measure(lab, table) },
+    Figure {
+        name: "opening",
+        bar: opening::BAR,
+        measure: |lab, _, table| opening::measure(lab, table),
+    },
+];
 const SERVE: &[Figure] = &[
     Figure {
         name: "throughput",
