@@ -6,7 +6,7 @@
 //! themselves are in [`push`], [`memory`], [`speed`] and [`demo`]; those of the engine in [`engine`], [`hops`],
 //! [`together`], [`context`], [`tiers`] and [`packed7b`]; those of a service in [`serve`], the cost of
 //! encryption in [`tls`], the time after a loss in [`recovery`], what strangers can do to a service in [`hostile`]; what
-//! a plan promises beside what comes of it in [`predictions`]; an earlier version beside this one in [`versions`]; the
+//! what packed weights take of wires and memory in [`packed`]; a plan's promises beside what comes of it in [`predictions`]; an earlier version beside this one in [`versions`]; the
 //! largest layer there is in [`wide`]; a model from a hub in [`pull`].
 mod bandwidth;
 mod cluster;
@@ -23,6 +23,7 @@ mod lab;
 mod memory;
 mod models;
 mod opening;
+mod packed;
 mod packed7b;
 mod peers;
 mod plans;
@@ -81,6 +82,9 @@ pub(crate) enum Part {
     Gguf,
     /// Plans for models of which only headers are there; one in a GGUF file of 20 GB opened (not part of main).
     Plans,
+    /// Pushed and resident bytes ÷ those of the files, in every layout of packed weights; makes and deletes up to 0.6 GB
+    /// for each (not part of main).
+    Packed,
     /// `serve`: many streams at once, the first token beside a long prompt, small questions (not part of
     /// main).
     Serve,
@@ -179,6 +183,18 @@ const PLANS: &[Figure] = &[
         name: "opening",
         bar: opening::BAR,
         measure: |lab, _, table| opening::measure(lab, table),
+    },
+];
+const PACKED: &[Figure] = &[
+    Figure {
+        name: "GGUF blocks",
+        bar: packed::BAR,
+        measure: |lab, _, table| packed::blocks(lab, table),
+    },
+    Figure {
+        name: "safetensors layouts",
+        bar: packed::BAR,
+        measure: |lab, _, table| packed::layouts(lab, table),
     },
 ];
 const SERVE: &[Figure] = &[
@@ -338,6 +354,7 @@ pub(crate) fn measure(
         Part::Recurrent => &[RECURRENT],
         Part::Gguf => &[GGUF],
         Part::Plans => &[PLANS],
+        Part::Packed => &[PACKED],
         Part::Serve => &[SERVE],
         Part::Trust => &[TRUST],
         Part::Predictions => &[PREDICTIONS],
