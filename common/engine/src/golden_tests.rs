@@ -4,6 +4,7 @@ mod apr;
 #[path = "../../../tests/golden/names.rs"]
 mod found;
 mod gguf;
+mod kv;
 #[path = "../../../tests/golden/rounded.rs"]
 mod rounded;
 mod slices;
@@ -240,14 +241,6 @@ fn our_kernels_say_what_the_reference_says() {
 fn candle_operations_say_what_the_reference_says() {
     for name in &names() {
         check(name, &options(DeviceKind::Candle, 2), LOGIT_TOLERANCE);
-    }
-}
-
-#[test]
-fn half_precision_keys_and_values_say_nearly_the_same() {
-    for name in &names() {
-        let options = EngineOptions { kv: KvDtype::F16, ..options(DeviceKind::Cpu, 1) };
-        check(name, &options, LOGIT_TOLERANCE_KV_F16);
     }
 }
 

@@ -49,6 +49,7 @@ pub use device::cpu::isa::choice::cpu_tier;
 pub use device::cpu::placement;
 pub use device::cpu::placement::{Placement, Weights};
 pub use device::cpu::pool::processors::default_threads;
+pub use device::kv_codes::{KvError, kv_error};
 pub use embedding::Embedding;
 pub use error::Error;
 pub use head::Head;

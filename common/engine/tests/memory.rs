@@ -9,7 +9,7 @@ mod made;
 
 use std::path::PathBuf;
 
-use cake_checkpoint::{Affine, Checkpoint, Encoding, FloatType, ModelSpec};
+use cake_checkpoint::{Affine, Checkpoint, Encoding, FloatType, KvDtype, ModelSpec};
 use cake_engine::{
     Batch, BatchItem, DeviceKind, EngineOptions, Numerics, Reuse, StateSlots, scratch_bytes,
 };
@@ -122,18 +122,13 @@ impl Layout {
 }
 
 /// What one step of a stage takes, on a thread of its own: neither it nor the stage's others have computed before.
-fn step(
-    made: &Made,
-    batch: &Batch,
-    device: DeviceKind,
-    numerics: Numerics,
-    threads: usize,
-) -> Count {
+fn step(made: &Made, batch: &Batch, options: &EngineOptions) -> Count {
     let rows = batch.items.iter().map(|item| item.rows).sum();
     let blocks = batch.items.iter().map(|item| item.blocks.len()).max().unwrap_or(0);
     let state_slots = rows + 1; // By the numbers of sequences.
+    let EngineOptions { threads, device, numerics, kv, .. } = *options;
     let options =
-        EngineOptions { threads, device, numerics, state_slots, ..EngineOptions::new(blocks) };
+        EngineOptions { threads, device, numerics, kv, state_slots, ..EngineOptions::new(blocks) };
     let run = || {
         let mut stage = made.stage(&options);
         counted::count(|| stage.forward(batch, hidden(rows, made.model.row_width(0))).unwrap())
@@ -161,7 +156,8 @@ fn check(
 ) -> [usize; STEPS.len()] {
     STEPS.map(|(rows, layout, past)| {
         let context = rows + past;
-        let count = step(made, &layout.batch(rows, context), DeviceKind::Cpu, numerics, threads);
+        let options = EngineOptions { threads, numerics, ..EngineOptions::new(0) };
+        let count = step(made, &layout.batch(rows, context), &options);
         let planned = |rows| scratch_bytes(DeviceKind::Cpu, &made.model, rows, context, threads);
         let (taken, all) = (count.peak, planned(rows));
         let ratio = (all - planned(0)) as f64 / taken as f64;
@@ -180,6 +176,10 @@ fn a_step_takes_what_is_planned() {
         check(name, &golden(name), Numerics::Fast, true, THREADS);
         check_on_candle(name, &golden(name));
     }
+    for name in ["llama", "gemma3", "deepseek-v3", "gpt-oss"] {
+        check_kept_on_candle(name, &golden(name), KvDtype::Q8);
+    }
+    check_kept_on_candle("dense", &Made::new(model(2, 512, None), BF16), KvDtype::Q8);
     let hybrid = Made::new(hybrid(), BF16);
     check("hybrid", &hybrid, Numerics::Fast, false, THREADS);
     check_on_candle("hybrid", &hybrid);
@@ -212,12 +212,18 @@ fn a_step_takes_what_is_planned() {
 
 /// Candle takes memory as it likes and keeps none.
 fn check_on_candle(name: &str, made: &Made) {
+    check_kept_on_candle(name, made, KvDtype::F32);
+}
+
+fn check_kept_on_candle(name: &str, made: &Made, kv: KvDtype) {
+    let (device, numerics, threads) = (CANDLE, Numerics::Exact, THREADS);
+    let options = EngineOptions { threads, device, numerics, kv, ..EngineOptions::new(0) };
     for (rows, layout, past) in STEPS {
         let context = rows + past;
         let batch = layout.batch(rows, context);
-        let taken = step(made, &batch, CANDLE, Numerics::Exact, THREADS).peak;
+        let taken = step(made, &batch, &options).peak;
         let planned = scratch_bytes(CANDLE, &made.model, rows, context, THREADS);
-        let what = format!("{name} on candle, {rows} rows of {layout:?} after {past}");
+        let what = format!("{name} in {kv} on candle, {rows} rows of {layout:?} after {past}");
         assert!(taken <= planned, "{what}: {taken} bytes, {planned} planned");
     }
 }

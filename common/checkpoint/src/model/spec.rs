@@ -103,6 +103,8 @@ pub struct Kept {
     pub keys: usize,
     /// Of values, of each position.
     pub values: usize,
+    /// Groups of all these numbers, of each position: [`KvDtype::GROUP`] neighbours of one head at most.
+    pub groups: usize,
     /// Of recurrent state, in f32, however many positions there are.
     pub state: usize,
 }
@@ -110,7 +112,9 @@ pub struct Kept {
 impl Kept {
     /// Bytes of one position.
     pub fn bytes(self, kv: KvDtype) -> u64 {
-        (self.keys as u64).saturating_add(self.values as u64).saturating_mul(kv.bytes())
+        let numbers = (self.keys as u64).saturating_add(self.values as u64);
+        let scales = (self.groups as u64).saturating_mul(kv.scale_bytes() as u64);
+        numbers.saturating_mul(kv.number_bytes() as u64).saturating_add(scales)
     }
 }
 
@@ -316,9 +320,13 @@ impl LayerSpec {
                 Op::Attention(attention) => {
                     kept.keys += attention.kv_dim();
                     kept.values += attention.kv_dim();
+                    kept.groups += 2 * attention.kv_heads * KvDtype::groups(attention.head_dim);
                 }
                 // Values are made of the same numbers.
-                Op::Latent(latent) => kept.keys += latent.kept_dim(),
+                Op::Latent(latent) => {
+                    kept.keys += latent.kept_dim();
+                    kept.groups += KvDtype::groups(latent.kept_dim());
+                }
                 Op::ShortConvolution(it) => kept.state += it.convolution.state(),
                 Op::Delta(it) => kept.state += it.state(),
                 Op::Mamba(it) => kept.state += it.state(),

@@ -394,9 +394,16 @@ fn key_value_bytes_per_position() {
     let config = golden("llama");
     assert_eq!(config.layers[0].kept().bytes(KvDtype::F32), 2 * 2 * 16 * 4);
     assert_eq!(config.kv_bytes_per_token(KvDtype::F16), 5 * 2 * 2 * 16 * 2);
-    assert_eq!("f16".parse(), Ok(KvDtype::F16));
-    assert_eq!(KvDtype::F32.to_string(), "f32");
-    assert!("bf16".parse::<KvDtype>().unwrap_err().to_string().contains("f16"));
+    // Two heads of 16, each with a scale of its own, of keys and of values.
+    assert_eq!(config.kv_bytes_per_token(KvDtype::Q8), 5 * 2 * 2 * (16 + 2));
+    for kv in KvDtype::ALL {
+        let of_heads = 2 * 2 * kv.head_bytes(16);
+        assert_eq!(config.layers[0].kept().bytes(kv), of_heads as u64, "{kv}");
+        assert_eq!(kv.to_string().parse(), Ok(kv));
+    }
+    assert_eq!(KvDtype::Q8.head_bytes(70), 70 + 3 * 2);
+    let refused = "bf16".parse::<KvDtype>().unwrap_err().to_string();
+    assert_eq!(refused, "\"bf16\" is not a KV cache type; write f32, f16 or q8");
 }
 
 proptest::proptest! {

@@ -3,12 +3,14 @@
 //! `recurrent.rs` says it); on a GPU (`cuda`, `metal`) it is the way to compute at all.
 
 mod attention;
+mod numbers;
 
 use std::ops::Range;
 
-use cake_checkpoint::{Activation, ClampedGate, KvDtype, NormKind, RotaryPairs};
-use candle_core::{D, DType, Result, Tensor};
+use cake_checkpoint::{Activation, ClampedGate, NormKind, RotaryPairs};
+use candle_core::{D, Result, Tensor};
 
+use self::numbers::Numbers;
 use super::recurrent::{Convolution, Recurrence, Recurring, States, softplus_plainly};
 use super::{Attending, Device, DeviceScratch, StoredLinear, StoredNorm, Xielu, candle_scratch};
 use crate::batch::RowKinds;
@@ -39,9 +41,9 @@ pub(crate) struct Norm {
 
 /// Keys and values of one layer, each `[blocks × block_positions, kv_heads × head_dim]`.
 pub(crate) struct Kept {
-    keys: Tensor,
+    keys: Numbers,
     /// `None` where keys are the values, too.
-    values: Option<Tensor>,
+    values: Option<Numbers>,
     block_positions: usize,
 }
 
@@ -210,15 +212,11 @@ impl Device for Candle {
     }
 
     fn kept(&self, spec: &Attending, options: &EngineOptions) -> std::result::Result<Kept, Error> {
-        let EngineOptions { kv_blocks: blocks, block_positions, .. } = *options;
-        let (dtype, bytes) = match options.kv {
-            KvDtype::F32 => (DType::F32, 4),
-            KvDtype::F16 => (DType::F16, 2),
-        };
-        let width = spec.kv_heads * spec.head_dim;
+        let EngineOptions { kv, kv_blocks: blocks, block_positions, .. } = *options;
+        let (heads, head_dim) = (spec.kv_heads, spec.head_dim);
         let positions = blocks.checked_mul(block_positions);
         let all = positions.and_then(|positions| {
-            let bytes = positions.checked_mul(width * bytes)?;
+            let bytes = positions.checked_mul(heads * kv.head_bytes(head_dim))?;
             isize::try_from(bytes).ok()?;
             Some((positions, bytes))
         });
@@ -228,7 +226,7 @@ impl Device for Candle {
             if let Some(error) = self.refuses(bytes) {
                 return Err(refused(error));
             }
-            let zeros = Tensor::zeros((positions, width), dtype, &self.0);
+            let zeros = Numbers::zeros(kv, positions, (heads, head_dim), &self.0);
             zeros.map_err(|error| refused(std::io::Error::other(error)))
         };
         let values = (!spec.keys_alone).then(zeros).transpose()?;

@@ -7,6 +7,7 @@ mod candle;
 mod candle_scratch;
 pub(crate) mod choice;
 pub(crate) mod cpu;
+pub(crate) mod kv_codes;
 pub(crate) mod recurrent;
 
 pub(crate) use attending::Attending;

@@ -1,8 +1,8 @@
 //! Attention in candle's operations.
 
-use candle_core::{D, DType, Result, Tensor};
+use candle_core::{D, Result, Tensor};
 
-use super::{Candle, Kept};
+use super::{Candle, Kept, Numbers};
 use crate::batch::{AttendRow, BatchItem};
 use crate::device::Attending;
 use crate::step::Step;
@@ -24,9 +24,8 @@ impl Candle {
             let (rows, seen) = (item.rows, item.position + item.rows);
             let places =
                 self.indices((0..seen).map(|position| kept.place(&item.blocks, position)))?;
-            let by_head = |all: &Tensor| {
-                all.index_select(&places, 0)?
-                    .to_dtype(DType::F32)?
+            let by_head = |all: &Numbers| {
+                all.read(&places)?
                     .reshape((seen, kv_heads, 1, head_dim))?
                     .broadcast_as((seen, kv_heads, heads / kv_heads, head_dim))?
                     .reshape((seen, heads, head_dim))?
@@ -78,11 +77,12 @@ impl Candle {
         keys: &Tensor,
         values: Option<&Tensor>,
     ) -> Result<()> {
+        let of_row = |(index, row): (usize, &AttendRow<'_>)| {
+            (!row.is_known).then(|| (index, kept.place(row.blocks, row.position)))
+        };
+        let places: Vec<_> = rows.iter().enumerate().filter_map(of_row).collect();
         for (all, new) in [(&kept.keys, keys)].into_iter().chain(kept.values.as_ref().zip(values)) {
-            let new = new.to_dtype(all.dtype())?.contiguous()?;
-            for (index, row) in rows.iter().enumerate().filter(|(_, row)| !row.is_known) {
-                all.slice_set(&new.narrow(0, index, 1)?, 0, kept.place(row.blocks, row.position))?;
-            }
+            all.write(new, &places)?;
         }
         Ok(())
     }

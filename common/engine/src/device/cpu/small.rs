@@ -1,7 +1,7 @@
 //! Every kernel of the portable tier on numbers so few that Miri sees all of them within minutes: it knows of memory
 //! that was not set, of bytes outside and of two threads at one place. `tests/miri.sh` runs these.
 
-use cake_checkpoint::{Activation, RotaryPairs};
+use cake_checkpoint::{Activation, KvDtype, RotaryPairs};
 
 use super::activation::gated;
 use super::attention::{Attend, KvView, attend};
@@ -155,7 +155,7 @@ fn attention_over_blocks() {
     let kv = KvView {
         keys: &key_bytes,
         values: &value_bytes,
-        float: FloatType::F32,
+        kv: KvDtype::F32,
         block_positions,
         kv_heads,
         head_dim,

@@ -2,19 +2,21 @@
 
 use std::ops::Range;
 
+use cake_checkpoint::KvDtype;
+
 use crate::batch::AttendRow;
 use crate::device::Attending;
-use crate::device::cpu::element::FloatType;
 
-/// The cached keys and values of one layer, each `[blocks, kv_heads, block_positions, head_dim]`.
+/// The cached keys and values of one layer, each `[blocks, kv_heads, block_positions, head_dim]`, a head of a position
+/// with its scales, if there are such.
 #[derive(Clone, Copy)]
 pub(crate) struct KvView<'a> {
     /// Keys, little-endian.
     pub(crate) keys: &'a [u8],
     /// Values, little-endian.
     pub(crate) values: &'a [u8],
-    /// How both are stored: f32 or f16.
-    pub(crate) float: FloatType,
+    /// How both are stored.
+    pub(crate) kv: KvDtype,
     /// Positions in one block.
     pub(crate) block_positions: usize,
     /// Heads of the cache.
@@ -24,11 +26,16 @@ pub(crate) struct KvView<'a> {
 }
 
 impl KvView<'_> {
+    /// Bytes of the head of one position.
+    pub(crate) fn head_bytes(&self) -> usize {
+        self.kv.head_bytes(self.head_dim)
+    }
+
     /// Where the head of a position starts, in bytes; the next position of the block follows.
     pub(crate) fn offset(&self, blocks: &[u32], position: usize, kv_head: usize) -> usize {
         let block = blocks[position / self.block_positions] as usize;
         let slot = (block * self.kv_heads + kv_head) * self.block_positions;
-        (slot + position % self.block_positions) * self.head_dim * self.float.bytes()
+        (slot + position % self.block_positions) * self.head_bytes()
     }
 
     /// [`KvView::offset`] of all `positions`, in order.
@@ -38,7 +45,7 @@ impl KvView<'_> {
         positions: Range<usize>,
         kv_head: usize,
     ) -> Vec<usize> {
-        let head_bytes = self.head_dim * self.float.bytes();
+        let head_bytes = self.head_bytes();
         let mut offsets = Vec::with_capacity(positions.len());
         let mut position = positions.start;
         while position < positions.end {

@@ -11,6 +11,7 @@
 
 mod call;
 mod state;
+mod stored;
 #[cfg(test)]
 mod tests;
 mod walk;
@@ -29,6 +30,7 @@ use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::{PARALLEL_WORK, current_threads, for_each_mut};
 
 pub(crate) use self::call::{Attend, KvView};
+pub(crate) use self::stored::store;
 
 /// Tasks per thread below which the past of each row is shared out too.
 const TASKS_PER_THREAD: usize = 2;

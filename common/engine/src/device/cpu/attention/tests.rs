@@ -1,9 +1,12 @@
 //! Attention against its definition, and what must not change a bit.
 
+use cake_checkpoint::KvDtype;
+
 use super::*;
 use crate::batch::AttendRow;
-use crate::device::cpu::element::{Element, F16, F32, FloatType};
+use crate::device::cpu::element::FloatType;
 use crate::device::cpu::pool::Pool;
+use crate::device::kv_codes::decode;
 use crate::testing::{Random, digest};
 
 const BLOCK: usize = 4;
@@ -13,7 +16,7 @@ const POSITIONS: usize = 1200;
 struct Case {
     keys: Vec<u8>,
     values: Vec<u8>,
-    float: FloatType,
+    kv: KvDtype,
     kv_heads: usize,
     head_dim: usize,
     heads: usize,
@@ -27,15 +30,25 @@ struct Case {
 }
 
 impl Case {
+    /// In plain numbers.
     fn random(random: &mut Random) -> Case {
+        Case::kept(random, &[KvDtype::F32, KvDtype::F16])
+    }
+
+    /// In codes.
+    fn coded(random: &mut Random) -> Case {
+        Case::kept(random, &[KvDtype::Q8])
+    }
+
+    fn kept(random: &mut Random, kinds: &[KvDtype]) -> Case {
         let (kv_heads, head_dim) = (1 + random.below(3), 2 * (1 + random.below(35)));
         let heads = kv_heads * (1 + random.below(7));
-        let float = [FloatType::F32, FloatType::F16][random.below(2)];
+        let kv = kinds[random.below(kinds.len())];
         let pool = 2 * POSITIONS / BLOCK;
         let elements = pool * BLOCK * kv_heads * head_dim;
         let mut cache = || {
             let values: Vec<f32> = (0..elements).map(|_| random.signed()).collect();
-            store(float, &values)
+            stored(kv, &values, head_dim)
         };
         let (keys, values) = (cache(), cache());
         let blocks = (0..3)
@@ -60,7 +73,7 @@ impl Case {
         Case {
             keys,
             values,
-            float,
+            kv,
             kv_heads,
             head_dim,
             heads,
@@ -82,7 +95,12 @@ impl Case {
 
     /// `rows` rows of one prompt from `first` on.
     fn prompt(random: &mut Random, first: usize, rows: usize) -> Case {
-        let case = Case::random(random);
+        Case::random(random).of_prompt(random, first, rows)
+    }
+
+    /// The same cache with `rows` rows of one prompt from `first` on.
+    fn of_prompt(self, random: &mut Random, first: usize, rows: usize) -> Case {
+        let case = self;
         let q = (0..rows * case.heads * case.head_dim).map(|_| random.signed()).collect();
         Case { rows: (first..first + rows).map(|position| (position, 0)).collect(), q, ..case }
     }
@@ -105,7 +123,7 @@ impl Case {
         let kv = KvView {
             keys: &self.keys,
             values: &self.values,
-            float: self.float,
+            kv: self.kv,
             block_positions: BLOCK,
             kv_heads: self.kv_heads,
             head_dim: self.head_dim,
@@ -130,9 +148,23 @@ impl Case {
         ((block * self.kv_heads + kv_head) * BLOCK + position % BLOCK) * self.head_dim
     }
 
+    /// The numbers that a part of the cache holds.
+    fn widened(&self, cache: &[u8]) -> Vec<f32> {
+        let plain = match self.kv {
+            KvDtype::F32 => FloatType::F32,
+            KvDtype::F16 => FloatType::F16,
+            KvDtype::Q8 => {
+                let heads = cache.chunks_exact(self.kv.head_bytes(self.head_dim));
+                let parts = heads.map(|head| head.split_at(self.head_dim));
+                return parts.flat_map(|(codes, scales)| decode(codes, scales)).collect();
+            }
+        };
+        plain.widen(cache)
+    }
+
     /// The same in f64, from the definition.
     fn exact(&self) -> Vec<f64> {
-        let (keys, values) = (self.float.widen(&self.keys), self.float.widen(&self.values));
+        let (keys, values) = (self.widened(&self.keys), self.widened(&self.values));
         let mut out = Vec::new();
         for (row, &(position, sequence)) in self.rows.iter().enumerate() {
             for head in 0..self.heads {
@@ -162,11 +194,11 @@ impl Case {
     }
 }
 
-fn store(float: FloatType, values: &[f32]) -> Vec<u8> {
-    let mut bytes = vec![0; values.len() * float.bytes()];
-    match float {
-        FloatType::F16 => F16::store(values, &mut bytes),
-        _ => F32::store(values, &mut bytes),
+fn stored(kv: KvDtype, values: &[f32], head_dim: usize) -> Vec<u8> {
+    let heads = values.chunks_exact(head_dim);
+    let mut bytes = vec![0; heads.len() * kv.head_bytes(head_dim)];
+    for (head, bytes) in heads.zip(bytes.chunks_exact_mut(kv.head_bytes(head_dim))) {
+        store(kv, head, bytes);
     }
     bytes
 }
@@ -177,8 +209,9 @@ fn with_threads<R>(threads: usize, work: impl FnOnce() -> R) -> R {
 
 #[test]
 fn agrees_with_f64_for_random_shapes_windows_and_blocks() {
-    for seed in 0..80 {
-        let case = Case::random(&mut Random::new(seed));
+    for seed in 0..120 {
+        let kept = if seed < 80 { Case::random } else { Case::coded };
+        let case = kept(&mut Random::new(seed));
         let exact = case.exact();
         for tier in Tier::all() {
             for (found, exact) in case.run(tier).into_iter().zip(&exact) {
@@ -211,18 +244,24 @@ fn segments_and_sinks_agree_with_f64_and_no_chunk_or_thread_changes_a_bit() {
 
 #[test]
 fn fused_tiers_agree_to_the_bit() {
-    let cases: Vec<Case> = (0..50).map(|seed| Case::random(&mut Random::new(seed))).collect();
-    for tier in Tier::fused() {
-        let all: Vec<f32> = cases.iter().flat_map(|case| case.run(tier)).collect();
-        let found = digest(&all);
-        assert_eq!(found, 0xbfca_22ea_b024_4dc0, "{tier:?}: {found:#018x}");
+    let kinds: [(fn(&mut Random) -> Case, u64); 2] =
+        [(Case::random, 0xbfca_22ea_b024_4dc0), (Case::coded, 0x54e4_fdd1_357f_7bac)];
+    for (kept, expected) in kinds {
+        let cases: Vec<Case> = (0..50).map(|seed| kept(&mut Random::new(seed))).collect();
+        for tier in Tier::fused() {
+            let all: Vec<f32> = cases.iter().flat_map(|case| case.run(tier)).collect();
+            let found = digest(&all);
+            assert_eq!(found, expected, "{tier:?}: {found:#018x}");
+        }
     }
 }
 
 #[test]
 fn chunks_and_threads_do_not_change_a_bit() {
-    for (seed, first) in [(1, 0), (2, 3), (3, SPAN - 50), (4, 2 * SPAN - 1)] {
-        let case = Case::prompt(&mut Random::new(seed), first, 150);
+    for (seed, first) in [(1, 0), (2, 3), (3, SPAN - 50), (4, 2 * SPAN - 1), (5, SPAN - 50)] {
+        let mut random = Random::new(seed);
+        let case = if seed < 5 { Case::random(&mut random) } else { Case::coded(&mut random) };
+        let case = case.of_prompt(&mut random, first, 150);
         for tier in Tier::all() {
             let whole = with_threads(1, || case.run(tier));
             for threads in [2, 3, 16] {
@@ -242,8 +281,9 @@ fn chunks_and_threads_do_not_change_a_bit() {
 
 #[test]
 fn rows_of_different_sequences_do_not_change_a_bit() {
-    for seed in 0..30 {
-        let case = Case::random(&mut Random::new(seed));
+    for seed in 0..40 {
+        let kept = if seed < 30 { Case::random } else { Case::coded };
+        let case = kept(&mut Random::new(seed));
         for tier in Tier::all() {
             let alone = (0..case.rows.len()).flat_map(|row| case.run_rows(tier, row..row + 1));
             assert!(case.run(tier) == alone.collect::<Vec<_>>(), "seed {seed} {tier:?}");
@@ -257,8 +297,7 @@ fn what_lies_past_a_row_or_before_its_window_is_not_seen() {
     case.window = Some(30);
     let rows = 5..15;
     let before = case.run_rows(Tier::detect(), rows.clone());
-    let mut keys = case.float.widen(&case.keys);
-    let mut values = case.float.widen(&case.values);
+    let (mut keys, mut values) = (case.widened(&case.keys), case.widened(&case.values));
     for position in (0..=65 - 30).chain(75..POSITIONS) {
         for kv_head in 0..case.kv_heads {
             let start = case.element(0, position, kv_head);
@@ -266,7 +305,8 @@ fn what_lies_past_a_row_or_before_its_window_is_not_seen() {
             values[start..start + case.head_dim].fill(f32::NAN);
         }
     }
-    (case.keys, case.values) = (store(case.float, &keys), store(case.float, &values));
+    let again = |numbers: &[f32]| stored(case.kv, numbers, case.head_dim);
+    (case.keys, case.values) = (again(&keys), again(&values));
     assert_eq!(case.run_rows(Tier::detect(), rows), before);
     assert!(case.run_rows(Tier::detect(), 15..16).iter().any(|value| value.is_nan()));
 }

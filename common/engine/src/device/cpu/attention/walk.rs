@@ -2,10 +2,13 @@
 
 use std::ops::Range;
 
+use cake_checkpoint::KvDtype;
+
 use super::call::{Attend, SPAN};
 use super::state::State;
+use super::stored::{Codes, Stored};
 use crate::device::cpu::buffer::kept;
-use crate::device::cpu::element::{Element, F16, F32, FloatType};
+use crate::device::cpu::element::{F16, F32};
 use crate::device::cpu::exponential::{cap, exp};
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 
@@ -60,16 +63,17 @@ impl Kernel for Walk<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        match self.attend.kv.float {
-            FloatType::F16 => self.run_as::<S, F16>(simd),
-            _ => self.run_as::<S, F32>(simd),
+        match self.attend.kv.kv {
+            KvDtype::F32 => self.run_as::<S, F32>(simd),
+            KvDtype::F16 => self.run_as::<S, F16>(simd),
+            KvDtype::Q8 => self.run_as::<S, Codes>(simd),
         }
     }
 }
 
 impl Walk<'_> {
     #[inline(always)]
-    fn run_as<S: Simd, E: Element>(self, simd: S) {
+    fn run_as<S: Simd, K: Stored>(self, simd: S) {
         let (group, head_dim) = (self.attend.group(), self.attend.kv.head_dim);
         let vectors = head_dim.div_ceil(LANES);
         let count = self.rows.len() * group;
@@ -104,11 +108,12 @@ impl Walk<'_> {
             let tile = seen(first.position).start..seen(last).end;
             let cached = start + tile.start..start + tile.end;
             let offsets = self.attend.kv.offsets(first.blocks, cached, self.kv_head);
-            let part = Part::<E> {
+            let part = Part::<K> {
                 offsets: &offsets,
                 first: tile.start,
-                head_bytes: head_dim * E::BYTES,
-                elements: std::marker::PhantomData,
+                head_dim,
+                head_bytes: self.attend.kv.head_bytes(),
+                stored: std::marker::PhantomData,
             };
 
             for block in tile.start / LANES..tile.end.div_ceil(LANES) {
@@ -172,16 +177,17 @@ impl Walk<'_> {
 }
 
 /// The cached positions of one span that a tile sees, for one head.
-struct Part<'a, E> {
+struct Part<'a, K> {
     /// Where the head of each position starts, in bytes.
     offsets: &'a [usize],
     /// The first of these positions, counted from the start of the span.
     first: usize,
+    head_dim: usize,
     head_bytes: usize,
-    elements: std::marker::PhantomData<E>,
+    stored: std::marker::PhantomData<K>,
 }
 
-impl<E: Element> Part<'_, E> {
+impl<K: Stored> Part<'_, K> {
     /// The head of `position`, counted from the start of the span, if the tile sees it. Asks for
     /// the one sixteen positions later.
     #[inline(always)]
@@ -199,20 +205,16 @@ impl<E: Element> Part<'_, E> {
     /// the tile does not see are zero.
     #[inline(always)]
     fn transpose<S: Simd>(&self, simd: S, cache: &[u8], block: usize, keys: &mut [[f32; LANES]]) {
-        let mut heads: [(&[E::Chunk], &[u8]); LANES] = [(&[], &[]); LANES];
-        for (lane, chunks) in heads.iter_mut().enumerate() {
+        let mut heads = [K::head(&[], self.head_dim); LANES];
+        for (lane, parts) in heads.iter_mut().enumerate() {
             if let Some(head) = self.head(simd, cache, block * LANES + lane) {
-                *chunks = E::chunks(head);
+                *parts = K::head(head, self.head_dim);
             }
         }
         for (vector, keys) in keys.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
             let mut square = [simd.splat(0.0); LANES];
             for lane in 0..LANES {
-                let (whole, tail) = heads[lane];
-                square[lane] = match whole.get(vector) {
-                    Some(chunk) => E::load(simd, chunk),
-                    None => E::load_tail(simd, tail),
-                };
+                square[lane] = K::load(simd, heads[lane], vector);
             }
             let columns = simd.transpose(square);
             for lane in 0..LANES {
@@ -235,13 +237,7 @@ impl<E: Element> Part<'_, E> {
         for position in positions {
             let head = self.head(simd, cache, position).unwrap_or(&[]);
             let values = &mut values[(position - start) * vectors..][..vectors];
-            let (whole, tail) = E::chunks(head);
-            for (chunk, value) in whole.iter().zip(&mut *values) {
-                simd.store(E::load(simd, chunk), value);
-            }
-            if !tail.is_empty() {
-                simd.store(E::load_tail(simd, tail), &mut values[vectors - 1]);
-            }
+            K::widen(simd, K::head(head, self.head_dim), values);
         }
     }
 }

@@ -112,6 +112,20 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
+    fn load_i8(self, from: &[u8; LANES]) -> Self::V {
+        instructions!({
+            let bytes = vld1q_s8(from.as_ptr().cast());
+            let (low, high) = (vmovl_s8(vget_low_s8(bytes)), vmovl_s8(vget_high_s8(bytes)));
+            [
+                vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))),
+                vcvtq_f32_s32(vmovl_s16(vget_high_s16(low))),
+                vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))),
+                vcvtq_f32_s32(vmovl_s16(vget_high_s16(high))),
+            ]
+        })
+    }
+
+    #[inline(always)]
     fn store(self, value: Self::V, to: &mut [f32; LANES]) {
         for (part, to) in value.into_iter().zip(to.as_chunks_mut::<4>().0) {
             instructions!(vst1q_f32(to.as_mut_ptr(), part));

@@ -32,6 +32,8 @@ pub(crate) trait Simd: Copy + Send + Sync {
     /// Reads 32 little-endian bf16 at any address: those at even places, then those at odd ones,
     /// which are next to each other in a word of 32 bits. Exact.
     fn load_bf16_pairs(self, from: &[u8; 64]) -> (Self::V, Self::V);
+    /// Reads sixteen signed bytes; exact.
+    fn load_i8(self, from: &[u8; LANES]) -> Self::V;
     /// Writes sixteen values.
     fn store(self, value: Self::V, to: &mut [f32; LANES]);
     /// `a + b`.
@@ -154,6 +156,11 @@ impl Simd for Portable {
             odd[lane] = f32::from_bits(pair & 0xffff_0000);
         }
         (even, odd)
+    }
+
+    #[inline(always)]
+    fn load_i8(self, from: &[u8; LANES]) -> Self::V {
+        from.map(|code| f32::from(code as i8))
     }
 
     #[inline(always)]
@@ -294,6 +301,7 @@ mod tests {
                 simd.load_f16(&odd[0]),
                 simd.load_f16(&odd[1]),
                 simd.load_bf16(&odd[0]),
+                simd.load_i8(bytes[1..].first_chunk().unwrap()),
                 pairs.0,
                 pairs.1,
                 simd.add(va, vb),

@@ -65,6 +65,17 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn load_i8(self, from: &[u8; LANES]) -> Self::V {
+        instructions!({
+            let bytes = _mm_loadu_si128(from.as_ptr().cast());
+            (
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128::<8>(bytes))),
+            )
+        })
+    }
+
+    #[inline(always)]
     fn store(self, value: Self::V, to: &mut [f32; LANES]) {
         let to = to.as_mut_ptr();
         instructions!({

@@ -50,6 +50,14 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn load_i8(self, from: &[u8; LANES]) -> Self::V {
+        instructions!({
+            let bytes = _mm_loadu_si128(from.as_ptr().cast());
+            _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))
+        })
+    }
+
+    #[inline(always)]
     fn store(self, value: Self::V, to: &mut [f32; LANES]) {
         instructions!(_mm512_storeu_ps(to.as_mut_ptr(), value))
     }
