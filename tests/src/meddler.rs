@@ -312,6 +312,7 @@ impl Worker for Meddling {
         let state = self.0.state();
         for device in &mut said.get_mut().devices {
             device.resident_permille.retain(|encoding, _| !state.unknown.contains(encoding));
+            device.kv_dtypes.retain(|kv| !state.unknown.contains(kv));
         }
         Ok(said)
     }

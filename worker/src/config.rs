@@ -2,6 +2,7 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
+use cake_checkpoint::KvDtype;
 use cake_checkpoint::units::format_bytes;
 use cake_engine::{DeviceKind, DeviceMemory, Weights};
 use cake_identity::JoinToken;
@@ -62,6 +63,7 @@ impl DeviceOffer {
             budget_bytes,
             resident_permille: ResidentCosts::of(device).names(),
             arithmetic: cake_engine::arithmetic_of(device).unwrap_or_default().to_owned(),
+            kv_dtypes: KvDtype::ALL.iter().map(ToString::to_string).collect(),
         }
     }
 }
@@ -267,6 +269,7 @@ mod tests {
             let said = DeviceOffer { device: *device, budget_bytes: 7 }.describe();
             assert_eq!((&*said.name, said.budget_bytes), (*name, 7));
             assert!(said.resident_permille.contains_key("BF16"), "{said:?}");
+            assert_eq!(said.kv_dtypes, ["f32", "f16", "q8"]);
             assert!(told.insert(said.arithmetic), "{name} has bits of its own");
         }
         assert!(told.len() <= limits::DEVICES);

@@ -153,7 +153,7 @@ impl TryFrom<wire::LoadRequest> for Load {
             blobs: request.blobs.iter().map(digest).collect::<Result<_, _>>()?,
             numerics: request.numerics.parse()?,
             wire: request.wire.try_into().map_err(unknown)?,
-            kv: kv.map_err(|_| field("kv_dtype", &request.kv_dtype, "f32 or f16"))?,
+            kv: kv.map_err(|_| field("kv_dtype", &request.kv_dtype, &KvDtype::names()))?,
             kv_blocks: request.kv_blocks as usize,
             state_slots: request.state_slots as usize,
             max_positions: request.max_positions as usize,

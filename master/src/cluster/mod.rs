@@ -33,7 +33,7 @@ pub use error::{Error, Missing, ago_text};
 pub use expected::ExpectedWorker;
 pub use measure::{Measured, measure, sendable};
 pub use names::LOCAL;
-pub use offer::{Offer, OfferError, OfferedDevice};
+pub use offer::{Demands, Offer, OfferError, OfferedDevice};
 pub use whereabouts::{Held, Whereabouts};
 
 /// How long one that was there a moment ago may.

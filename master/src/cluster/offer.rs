@@ -1,7 +1,7 @@
 //! What a worker says of itself, made fit for numbers and terminals.
 use std::collections::{HashMap, HashSet};
 
-use cake_checkpoint::{Digest, Encoding};
+use cake_checkpoint::{Digest, Encoding, KvDtype};
 use cake_proto::{limits, wire};
 use cake_stage::ResidentCosts;
 use serde::{Serialize, Serializer};
@@ -56,6 +56,39 @@ pub struct OfferedDevice {
     pub resident: ResidentCosts,
     /// Its arithmetic, as [`cake_engine::arithmetic_of`] names it, if it says.
     pub arithmetic: Option<String>,
+    /// What keys and values may be kept as there.
+    #[serde(rename = "kv_dtypes", serialize_with = "kv_by_name")]
+    pub kv: Vec<KvDtype>,
+}
+
+/// What a device has to do for a model.
+#[derive(Clone, Copy, Debug)]
+pub struct Demands<'a> {
+    /// How the matrices are stored that it multiplies with.
+    pub encodings: &'a [Encoding],
+    /// What it keeps keys and values as.
+    pub kv: KvDtype,
+}
+
+/// What every worker keeps keys and values as, also one that says nothing of that.
+const KV_OF_ALL: [KvDtype; 2] = [KvDtype::F32, KvDtype::F16];
+
+impl Demands<'_> {
+    /// Those that not every worker meets, for people.
+    pub fn names(&self) -> Vec<String> {
+        names(self.encodings, (!KV_OF_ALL.contains(&self.kv)).then_some(self.kv))
+    }
+
+    /// Those that this device does not meet, for people.
+    fn not_met(&self, device: &OfferedDevice) -> Vec<String> {
+        let kv = (!device.kv.contains(&self.kv)).then_some(self.kv);
+        names(&device.resident.lacks(self.encodings), kv)
+    }
+}
+
+fn names(encodings: &[Encoding], kv: Option<KvDtype>) -> Vec<String> {
+    let kv = kv.map(|kv| format!("{kv} keys and values"));
+    encodings.iter().map(Encoding::to_string).chain(kv).collect()
 }
 
 /// A description that no worker gives.
@@ -81,14 +114,14 @@ impl Offer {
         self.devices.first().map_or(0, |device| device.budget_bytes)
     }
 
-    /// The place of the device that plans use for matrices in these encodings: the first that computes with all of them.
+    /// The place of the device that plans use where so much is demanded: the first that does all of it.
     ///
     /// # Errors
-    /// The encodings that the first device does not compute with, if none computes with all.
-    pub fn device_for(&self, encodings: &[Encoding]) -> Result<usize, Vec<Encoding>> {
-        let lacks = |device: &OfferedDevice| device.resident.lacks(encodings);
+    /// What the first device does not do, for people, if none does all.
+    pub fn device_for(&self, demands: Demands<'_>) -> Result<usize, Vec<String>> {
+        let lacks = |device: &OfferedDevice| demands.not_met(device);
         let able = self.devices.iter().position(|device| lacks(device).is_empty());
-        able.ok_or_else(|| self.devices.first().map_or_else(|| encodings.to_vec(), lacks))
+        able.ok_or_else(|| self.devices.first().map_or_else(|| demands.names(), lacks))
     }
 }
 
@@ -136,6 +169,11 @@ impl From<wire::Device> for OfferedDevice {
             budget_bytes: said.budget_bytes,
             resident: ResidentCosts::from_names(&said.resident_permille),
             arithmetic: Some(plain(said.arithmetic, "-")).filter(|name| !name.is_empty()),
+            kv: match said.kv_dtypes.is_empty() {
+                true => KV_OF_ALL.to_vec(),
+                // Those that are not known here are passed over.
+                false => said.kv_dtypes.iter().filter_map(|name| name.parse().ok()).collect(),
+            },
         }
     }
 }
@@ -149,6 +187,10 @@ pub(super) fn plain(mut word: String, others: &str) -> String {
 
 fn by_name<S: Serializer>(costs: &ResidentCosts, to: S) -> Result<S::Ok, S::Error> {
     costs.names().serialize(to)
+}
+
+fn kv_by_name<S: Serializer>(kinds: &[KvDtype], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(kinds.iter().map(KvDtype::to_string))
 }
 
 #[cfg(test)]
@@ -182,10 +224,29 @@ mod tests {
         };
         let devices = vec![with("cpu", &[plain]), with("cuda", &[plain, packed])];
         let offer = described(devices).expect("two");
-        assert_eq!(offer.device_for(&[plain]), Ok(0));
-        assert_eq!(offer.device_for(&[plain, packed]), Ok(1));
+        let device_for = |encodings: &[Encoding], kv| offer.device_for(Demands { encodings, kv });
+        assert_eq!(device_for(&[plain], KvDtype::F16), Ok(0));
+        assert_eq!(device_for(&[plain, packed], KvDtype::F16), Ok(1));
         let f32 = Encoding::Float(cake_checkpoint::FloatType::F32);
-        assert_eq!(offer.device_for(&[plain, packed, f32]), Err(vec![packed, f32]));
+        let lacking = vec!["affine-4-64".to_owned(), "F32".to_owned()];
+        assert_eq!(device_for(&[plain, packed, f32], KvDtype::F16), Err(lacking));
+    }
+
+    #[test]
+    fn a_worker_that_says_nothing_of_keys_and_values_keeps_what_the_first_ones_did() {
+        let with = |name: &str, kinds: &[&str]| {
+            let kv_dtypes = kinds.iter().map(|kind| (*kind).to_owned()).collect();
+            wire::Device { kv_dtypes, ..device(name) }
+        };
+        let device_for = |offer: &Offer, kv| offer.device_for(Demands { encodings: &[], kv });
+        let old = described(vec![device("cpu")]).expect("one");
+        assert_eq!(device_for(&old, KvDtype::F32), Ok(0));
+        assert_eq!(device_for(&old, KvDtype::F16), Ok(0));
+        let lacking = Err(vec!["q8 keys and values".to_owned()]);
+        assert_eq!(device_for(&old, KvDtype::Q8), lacking);
+        let new = described(vec![with("cpu", &["f16"]), with("cuda", &["q2", "q8"])]).expect("two");
+        assert_eq!(device_for(&new, KvDtype::Q8), Ok(1));
+        assert_eq!(device_for(&new, KvDtype::F32), Err(vec!["f32 keys and values".to_owned()]));
     }
 
     #[test]

@@ -1,12 +1,11 @@
 //! Everyone who could hold layers: workers with their measured rates, imagined ones, the master itself.
 use std::collections::HashSet;
 
-use cake_checkpoint::Encoding;
 use cake_engine::{DeviceMemory, PROBED_BYTES, Placement};
 
 use super::rates::{Asking, Rates};
 use super::{Error, PlanRequest, WrongArgument};
-use crate::cluster::{Measured, Member, Offer, OfferedDevice};
+use crate::cluster::{Demands, Measured, Member, Offer, OfferedDevice};
 use crate::planner::{Idle, Pin, Refusal, Why};
 use crate::sizing::{self, Candidate, LOCAL, OwnMemory, Promise};
 
@@ -99,7 +98,8 @@ pub(crate) async fn gather(
     let wished: Vec<_> = request.what_if.iter().filter(|(name, _)| kept(name)).collect();
     let encodings = asking.model.encodings();
     let offers = used.into_iter().map(|member| (member, names[member], &members[member].offer));
-    let (able, unable) = who_runs(&encodings, offers);
+    let demands = Demands { encodings: &encodings, kv: promise.kv };
+    let (able, unable) = who_runs(demands, offers);
     check_pins(&request.pins, &unable)?;
     let with_devices = able.iter().filter_map(|seat| seat.device(members));
     let with_devices: Vec<_> = with_devices.collect();
@@ -144,29 +144,44 @@ pub(crate) async fn gather(
         found.add(Seat::Imagined, Candidate::what_if(name, *bytes));
     }
     if found.all.is_empty() && !found.unable.is_empty() {
-        let devices = found.unable.into_iter().map(|idle| idle.device).collect();
-        return Err(Refusal::NobodyRuns { encodings: by_name(&encodings), devices }.into());
+        return Err(nobody_runs(found.unable).into());
     }
     Ok(found)
 }
 
-/// The seats of those workers (their places among the members, their names and what they offer) that compute with
-/// matrices in all of these encodings, each on the device that plans use; the others, with what they do not compute with.
+/// The seats of those workers (their places among the members, their names and what they offer) that do all that is
+/// demanded, each on the device that plans use; the others, with what they do not do.
 fn who_runs<'a>(
-    encodings: &[Encoding],
+    demands: Demands<'_>,
     workers: impl Iterator<Item = (usize, &'a str, &'a Offer)>,
 ) -> (Vec<Seat>, Vec<Idle>) {
     let (mut able, mut unable) = (Vec::new(), Vec::new());
     for (member, name, offer) in workers {
-        match offer.device_for(encodings) {
+        match offer.device_for(demands) {
             Ok(device) => able.push(Seat::Worker { member, device }),
             Err(lacking) => {
-                let why = Why::DoesNotRun { encodings: by_name(&lacking) };
+                let why = Why::DoesNotRun { encodings: lacking };
                 unable.push(Idle { device: name.to_owned(), why });
             }
         }
     }
     (able, unable)
+}
+
+/// The refusal where none of those who are there does all that is demanded.
+fn nobody_runs(unable: Vec<Idle>) -> Refusal {
+    let (mut lacking, mut devices) = (Vec::new(), Vec::new());
+    for Idle { device, why } in unable {
+        devices.push(device);
+        if let Why::DoesNotRun { encodings } = why {
+            for name in encodings {
+                if !lacking.contains(&name) {
+                    lacking.push(name);
+                }
+            }
+        }
+    }
+    Refusal::NobodyRuns { encodings: lacking, devices }
 }
 
 /// Refuses layers that people gave to who cannot compute with them.
@@ -180,10 +195,6 @@ fn check_pins(pins: &[Pin], unable: &[Idle]) -> Result<(), Refusal> {
         }
     }
     Ok(())
-}
-
-fn by_name(encodings: &[Encoding]) -> Vec<String> {
-    encodings.iter().map(Encoding::to_string).collect()
 }
 
 /// What the master may take unasked of the memory that it computes in.
@@ -235,7 +246,7 @@ fn list<'a>(names: impl IntoIterator<Item = &'a &'a str>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use cake_checkpoint::{Affine, FloatType, LayerRange};
+    use cake_checkpoint::{Affine, Encoding, FloatType, KvDtype, LayerRange};
     use cake_proto::wire;
 
     use super::*;
@@ -260,7 +271,7 @@ mod tests {
         let attic = offer(&[("cpu", &[PLAIN]), ("cuda", &[PLAIN, PACKED])]);
         let who = |encodings: &[Encoding]| {
             let workers = [(0, "kitchen", &kitchen), (4, "attic", &attic)];
-            who_runs(encodings, workers.into_iter())
+            who_runs(Demands { encodings, kv: KvDtype::F16 }, workers.into_iter())
         };
         let (able, unable) = who(&[PLAIN]);
         let seat = |member, device| Seat::Worker { member, device };
@@ -282,11 +293,13 @@ mod tests {
     #[test]
     fn layers_are_not_placed_on_who_does_not_run_them() {
         let kitchen = offer(&[("cpu", &[])]);
-        let (_, unable) = who_runs(&[PACKED], [(0, "kitchen", &kitchen)].into_iter());
+        let demands = Demands { encodings: &[PACKED], kv: KvDtype::Q8 };
+        let (_, unable) = who_runs(demands, [(0, "kitchen", &kitchen)].into_iter());
         let pin = |device: &str| Pin { device: device.to_owned(), layers: LayerRange::new(0, 4) };
         assert_eq!(check_pins(&[pin("attic")], &unable), Ok(()));
         let error = check_pins(&[pin("attic"), pin("kitchen")], &unable).expect_err("refused");
-        let said = "layers 0..4 are placed on kitchen, which does not run affine-4-64";
+        let said =
+            "layers 0..4 are placed on kitchen, which does not run affine-4-64, q8 keys and values";
         assert_eq!(error.to_string(), said);
     }
 

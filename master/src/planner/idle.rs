@@ -29,9 +29,9 @@ pub enum Why {
     Excluded,
     /// It asked to go.
     Leaving,
-    /// It does not compute with matrices that are stored so.
+    /// It does not compute with matrices, or with keys and values, that are stored so.
     DoesNotRun {
-        /// By name.
+        /// How they are stored, by name.
         encodings: Vec<String>,
     },
 }

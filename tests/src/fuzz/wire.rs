@@ -81,6 +81,7 @@ fn device(name: &str) -> wire::Device {
         budget_bytes: 1 << 30,
         resident_permille: [("affine-4-64".to_owned(), 1000), ("BF16".to_owned(), 3000)].into(),
         arithmetic: "neon".to_owned(),
+        kv_dtypes: vec!["f16".to_owned(), "q8".to_owned()],
     }
 }
 
