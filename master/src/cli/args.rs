@@ -143,8 +143,10 @@ pub(super) struct PlanArgs {
     /// have, take less, and as many run as there is room for. Default: 8 to serve, else 1.
     #[arg(long, value_name = "N")]
     pub parallel: Option<usize>,
-    /// Element type of the KV cache. Default: f16, or f32 with --numerics exact.
-    #[arg(long, value_name = "f32|f16")]
+    /// How keys and values of past tokens are kept: f32, f16 in half the bytes, or q8 in a little more than a quarter, as
+    /// 8-bit codes that share a scale by 32. Longer contexts and more answers at once fit so; q8 rounds, which changes some
+    /// answers a little. `plan` says how many bytes and how much error. Default: f16, or f32 with --numerics exact.
+    #[arg(long, value_name = "f32|f16|q8")]
     pub kv: Option<KvDtype>,
     /// Turn weights into 8 or 4 bits on their way to the workers; auto takes the widest that fits.
     #[arg(long, value_name = "as-stored|q8|q4|auto", default_value = "as-stored")]

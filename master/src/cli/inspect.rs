@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cake_checkpoint::units::format_bytes;
-use cake_checkpoint::{Checkpoint, LayerRange, LayerSpec, Op, Role, Scheme};
+use cake_checkpoint::{Checkpoint, KvDtype, LayerRange, LayerSpec, Op, Role, Scheme};
 use cake_transform::{Source, Stats, stats};
 use serde::Serialize;
 use tokio::task::block_in_place;
@@ -59,6 +59,8 @@ struct Summary<'a> {
     /// Of all layers, what a decoded token reads.
     active_layer_bytes: u64,
     kv_bytes_per_token_f32: u64,
+    kv_bytes_per_token_f16: u64,
+    kv_bytes_per_token_q8: u64,
     /// What recurrent layers keep of a sequence, whatever its length.
     state_bytes_per_sequence: u64,
     warnings: &'a [String],
@@ -184,7 +186,9 @@ fn summary(checkpoint: &Arc<Checkpoint>, tensors: bool) -> Summary<'_> {
         total_bytes: checkpoint.total_bytes(),
         encodings,
         active_layer_bytes: active.sum(),
-        kv_bytes_per_token_f32: config.kv_bytes_per_token(cake_checkpoint::KvDtype::F32),
+        kv_bytes_per_token_f32: config.kv_bytes_per_token(KvDtype::F32),
+        kv_bytes_per_token_f16: config.kv_bytes_per_token(KvDtype::F16),
+        kv_bytes_per_token_q8: config.kv_bytes_per_token(KvDtype::Q8),
         state_bytes_per_sequence: cake_engine::state_bytes(&config.layers, 1),
         warnings: &checkpoint.warnings,
         tensors: tensors.then(|| lines.collect()),
@@ -217,7 +221,12 @@ fn describe(summary: &Summary<'_>) -> String {
                 summary.max_position_embeddings, summary.rope_theta
             ),
         },
-        format!("  KV cache     {} per token (f32)", format_bytes(summary.kv_bytes_per_token_f32)),
+        format!(
+            "  KV cache     {} per token (f32), {} (f16), {} (q8)",
+            format_bytes(summary.kv_bytes_per_token_f32),
+            format_bytes(summary.kv_bytes_per_token_f16),
+            format_bytes(summary.kv_bytes_per_token_q8),
+        ),
     ];
     if summary.state_bytes_per_sequence > 0 {
         let bytes = format_bytes(summary.state_bytes_per_sequence);

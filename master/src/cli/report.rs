@@ -1,10 +1,10 @@
 //! Words and JSON about plans, pushes and answers.
-use cake_checkpoint::Scheme;
 use cake_checkpoint::units::{format_bytes, format_rate};
+use cake_checkpoint::{KvDtype, Scheme};
 use serde::Serialize;
 
 use super::{Error, out};
-use crate::deployment::facts::{Outlook, PushAhead, PushReport};
+use crate::deployment::facts::{KvFacts, Outlook, PushAhead, PushReport};
 use crate::deployment::{self, Prepared};
 use crate::distributor::Pushed;
 use crate::generate::Timing;
@@ -115,6 +115,9 @@ pub(super) struct PlanReport<'a> {
     pub context: usize,
     /// Sequences planned for.
     pub parallel: usize,
+    /// How keys and values are kept, and how far they are off by that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv: Option<KvFacts>,
     /// The plan.
     pub plan: &'a Plan,
     /// Blob bytes that workers lack.
@@ -144,6 +147,7 @@ impl<'a> PlanReport<'a> {
             encoding: prepared.model.scheme.to_string(),
             context: prepared.promise().context,
             parallel: prepared.promise().parallel,
+            kv: prepared.kv(),
             plan: prepared.plan(),
             missing_bytes: prepared.missing_bytes().iter().sum(),
             idle: &prepared.chosen.idle,
@@ -171,14 +175,33 @@ pub(super) fn plan_text(outlook: &Outlook<'_>) -> String {
     let idle = outlook.idle.iter();
     let idle: String =
         idle.map(|Idle { device, why }| format!("{device} has no layers: {why}\n")).collect();
+    let kv =
+        outlook.kv.as_ref().and_then(kv_text).map_or(String::new(), |text| format!("\n{text}"));
     format!(
-        "{}{parts}{idle}predicted: {}\n{encoding}embedding and head stay on the master ({}); context {} tokens × {}",
+        "{}{parts}{idle}predicted: {}\n{encoding}embedding and head stay on the master ({}); context {} tokens × {}{kv}",
         table::render(outlook.plan),
         table::summary(outlook.plan),
         format_bytes(outlook.ends_bytes),
         outlook.context,
         outlook.parallel,
     )
+}
+
+/// What people should know of keys and values that are kept in 8 bits: what that saves, and what it loses.
+fn kv_text(kv: &KvFacts) -> Option<String> {
+    if kv.dtype != KvDtype::Q8 {
+        return None;
+    }
+    let KvFacts { bytes, bytes_in_f16, head_dim, .. } = kv;
+    let (most, typical) = kv.most_error.zip(kv.typical_error)?;
+    let (bytes, in_f16) = (format_bytes(*bytes), format_bytes(*bytes_in_f16));
+    Some(format!(
+        "keys and values are kept in 8 bits: {bytes}, where f16 takes {in_f16}; each is off by {:.2} % at most of the largest \
+         of the {} that share a scale, a head of {head_dim} by {:.2} % of its length (measured on normally distributed numbers)",
+        most * 100.0,
+        KvDtype::GROUP.min(*head_dim),
+        typical * 100.0,
+    ))
 }
 
 /// What a command that was asked for JSON prints when it fails.
@@ -238,6 +261,24 @@ mod tests {
         let failed = Failed { error: "interrupted".into(), refusal: None };
         let expected = serde_json::json!({ "error": "interrupted" });
         assert_eq!(serde_json::to_value(failed).expect("JSON"), expected);
+    }
+
+    #[test]
+    fn keys_and_values_in_8_bits_are_told_with_their_error() {
+        let kv = KvFacts {
+            dtype: KvDtype::Q8,
+            bytes_per_token: 17 << 10,
+            bytes: 17 << 20,
+            bytes_in_f16: 32 << 20,
+            head_dim: 64,
+            most_error: Some(0.5 / 127.0),
+            typical_error: Some(0.0047),
+        };
+        let text = kv_text(&kv).expect("told");
+        for part in ["17 MiB, where f16 takes 32 MiB", "0.39 % at most", "of the 32 ", "0.47 %"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert_eq!(kv_text(&KvFacts { dtype: KvDtype::F16, ..kv }), None);
     }
 
     #[test]

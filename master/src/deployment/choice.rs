@@ -1,6 +1,7 @@
 //! Which plan is taken: for the workers that are there, with steps as large as fit and pay.
 use std::num::NonZeroUsize;
 
+use cake_checkpoint::KvDtype;
 use cake_engine::{DeviceKind, Numerics};
 use tokio::task::block_in_place;
 
@@ -9,12 +10,15 @@ use super::event::{Event, Observer};
 use super::rates::{Asking, Probing};
 use super::{Error, PlanRequest};
 use crate::chunk::{self, Chunk};
-use crate::cluster::Member;
+use crate::cluster::{Member, OfferedDevice};
 use crate::distributor::Manifests;
 use crate::model::Model;
 use crate::planner::{self, Idle, Plan, PlannedStage, Refusal, Why};
 use crate::sizing::{self, LOCAL, Promise};
 use crate::state::State;
+
+/// What takes the fewest bytes of keys and values.
+const NARROWEST: KvDtype = KvDtype::Q8;
 
 /// What planning needs beside the workers.
 pub(crate) struct With<'a> {
@@ -65,9 +69,15 @@ impl With<'_> {
         };
         // It may take a while for many workers, and somebody else's bytes move meanwhile.
         let plan = |promise: &Promise| planner::plan(&input(promise));
-        let fitting = block_in_place(|| fitting(plan, promise, request.chunk, &seats));
-        let (plan, promise, chunk) = fitting.map_err(|mut refusal| {
+        let fits = |promise| block_in_place(|| fitting(&plan, promise, request.chunk, &seats));
+        let (plan, promise, chunk) = fits(promise).map_err(|mut refusal| {
             own_offer.iter().for_each(|why| refusal.explain(LOCAL, why));
+            let keeps = |device: &OfferedDevice| device.kv.contains(&NARROWEST);
+            let mut devices = seats.iter().filter_map(|seat| seat.device(members));
+            let narrower = promise.kv != NARROWEST && devices.all(|(_, device)| keeps(device));
+            if narrower && fits(Promise { kv: NARROWEST, ..promise }).is_ok() {
+                refusal.suggest_kv(&NARROWEST.to_string());
+            }
             Error::Plan(*refusal)
         })?;
         warnings.iter().for_each(|warning| observer.tell(&Event::Warning(warning)));

@@ -1,11 +1,13 @@
 //! Facts about a plan and its push, for whoever tells people of them.
 use std::path::PathBuf;
 
-use cake_checkpoint::Scheme;
-use serde::Serialize;
+use cake_checkpoint::{KvDtype, ModelSpec, Op, Scheme};
+use cake_engine::KvError;
+use serde::{Serialize, Serializer};
 
 use crate::distributor::Pushed;
 use crate::planner::{Idle, Plan};
+use crate::sizing::Promise;
 
 /// What is to be expected of a plan.
 #[derive(Debug)]
@@ -22,10 +24,60 @@ pub(crate) struct Outlook<'a> {
     pub context: usize,
     /// Sequences planned for.
     pub parallel: usize,
+    /// How keys and values are kept, where there are such.
+    pub kv: Option<KvFacts>,
     /// Layers of the model, if what the plan calls layers are parts of these.
     pub parts_of: Option<usize>,
     /// What each worker lacks, if it lacks something, in chain order.
     pub pushes: Vec<PushAhead<'a>>,
+}
+
+/// How keys and values are kept, what that takes, and what it loses.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct KvFacts {
+    /// Element type.
+    #[serde(serialize_with = "by_name")]
+    pub dtype: KvDtype,
+    /// Bytes of one position in all layers.
+    pub bytes_per_token: u64,
+    /// Bytes of all that is promised, in whole blocks.
+    pub bytes: u64,
+    /// The same in f16.
+    pub bytes_in_f16: u64,
+    /// Numbers of a head, in the first layer that keeps such.
+    pub head_dim: usize,
+    /// The most that a number is off, if numbers are rounded ([`KvError::most`]).
+    pub most_error: Option<f64>,
+    /// What heads are off, measured ([`KvError::typical`]).
+    pub typical_error: Option<f64>,
+}
+
+impl KvFacts {
+    /// Those of a promise; `None` if no layer keeps keys and values.
+    pub(crate) fn of(model: &ModelSpec, promise: &Promise) -> Option<Self> {
+        let head_dim = |op: &Op| match op {
+            Op::Attention(it) => Some(it.head_dim),
+            Op::Latent(it) => Some(it.kept_dim()),
+            _ => None,
+        };
+        let Promise { context, parallel, kv, .. } = *promise;
+        let head_dim = model.layers.iter().flat_map(|layer| layer.ops()).find_map(head_dim)?;
+        let bytes = |kv| cake_engine::kv_bytes(&model.layers, context, parallel, kv);
+        let error: Option<KvError> = cake_engine::kv_error(kv, head_dim);
+        Some(Self {
+            dtype: kv,
+            bytes_per_token: model.kv_bytes_per_token(kv),
+            bytes: bytes(kv),
+            bytes_in_f16: bytes(KvDtype::F16),
+            head_dim,
+            most_error: error.map(|error| error.most),
+            typical_error: error.map(|error| error.typical),
+        })
+    }
+}
+
+fn by_name<S: Serializer>(kv: &KvDtype, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(kv)
 }
 
 /// What one worker lacks.

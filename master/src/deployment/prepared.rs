@@ -8,7 +8,7 @@ use cake_engine::{DeviceKind, DeviceMemory};
 use super::candidates::Seat;
 use super::choice::Chosen;
 use super::event::{Event, Observer};
-use super::facts::{Note, Outlook, PushAhead};
+use super::facts::{KvFacts, Note, Outlook, PushAhead};
 use crate::chunk::Chunk;
 use crate::cluster::{self, Member, Whereabouts};
 use crate::distributor::{self, Assignment, Manifests};
@@ -190,9 +190,15 @@ impl Prepared {
             ends_bytes: self.model.ends_bytes(),
             context: self.promise().context,
             parallel: self.promise().parallel,
+            kv: self.kv(),
             parts_of: self.parts_of(),
             pushes: pushes.collect(),
         }
+    }
+
+    /// How keys and values are kept, if the model has such.
+    pub(crate) fn kv(&self) -> Option<KvFacts> {
+        KvFacts::of(&self.model.checkpoint.config, self.promise())
     }
 
     /// How many layers the model has, if what is planned is parts of them.

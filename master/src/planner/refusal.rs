@@ -184,7 +184,7 @@ pub enum Refusal {
         "the model does not fit: at most {placed} of {layers} layers can be placed and {} is left \
          over; {}{}{}",
         format_bytes(*missing_bytes), join(devices), joined(*together),
-        advice(*smaller_context, *smaller_parallel, *another_device_bytes)
+        advice(*smaller_context, *smaller_parallel, narrower_kv.as_deref(), *another_device_bytes)
     )]
     DoesNotFit {
         /// Layers of the model.
@@ -202,6 +202,9 @@ pub enum Refusal {
         smaller_context: Option<u64>,
         /// The most sequences at once with which everything would fit, where that is fewer.
         smaller_parallel: Option<usize>,
+        /// What to keep keys and values as, so that everything would fit, where that is known to help.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        narrower_kv: Option<String>,
         /// The budget of one more device with which everything would fit.
         another_device_bytes: Option<u64>,
     },
@@ -235,6 +238,12 @@ impl Refusal {
         let Self::DoesNotFit { devices, .. } = self else { return };
         let meant = devices.iter_mut().filter(|shortfall| shortfall.device == device);
         meant.for_each(|shortfall| shortfall.why = Some(why.to_owned()));
+    }
+
+    /// Adds what to keep keys and values as, so that everything would fit.
+    pub fn suggest_kv(&mut self, kv: &str) {
+        let Self::DoesNotFit { narrower_kv, .. } = self else { return };
+        *narrower_kv = Some(kv.to_owned());
     }
 }
 
@@ -280,6 +289,7 @@ pub(super) fn does_not_fit(input: &Input, pins: &[FoundPin], space: &Space) -> R
         together: pieces(input).into_iter().max_by_key(|it| it.len()).filter(|it| it.len() > 1),
         smaller_context,
         smaller_parallel: smaller_context.and_then(|tokens| smaller_parallel(input, tokens)),
+        narrower_kv: None, // Not to be seen in bytes.
         another_device_bytes: another_device(input, pins, missing),
     }
 }
@@ -397,13 +407,15 @@ fn joined(together: Option<LayerRange>) -> String {
 fn advice(
     smaller_context: Option<u64>,
     smaller_parallel: Option<usize>,
+    narrower_kv: Option<&str>,
     another_device_bytes: Option<u64>,
 ) -> String {
     let context = smaller_context.map(|tokens| format!("a context of {tokens} tokens"));
     let parallel = smaller_parallel.map(|sequences| format!("--parallel {sequences}"));
+    let kv = narrower_kv.map(|kv| format!("--kv {kv}"));
     let device = another_device_bytes
         .map(|bytes| format!("one more device that offers {}", format_bytes(bytes)));
-    let ways: Vec<String> = context.into_iter().chain(parallel).chain(device).collect();
+    let ways: Vec<String> = context.into_iter().chain(parallel).chain(kv).chain(device).collect();
     if ways.is_empty() {
         String::new()
     } else {

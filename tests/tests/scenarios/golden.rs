@@ -1,7 +1,7 @@
 //! Right: every family answers as the reference implementation does, alone and over workers.
 
 #[path = "../../golden/rounded.rs"]
-mod rounded;
+pub(crate) mod rounded;
 
 use cake_tests::golden::{max_difference, read_logits};
 use cake_tests::master::path;

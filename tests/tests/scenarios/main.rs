@@ -20,6 +20,7 @@ mod golden;
 mod hostile;
 mod intruders;
 mod kept;
+mod kv;
 mod links;
 mod page;
 mod pull;

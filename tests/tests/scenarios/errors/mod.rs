@@ -36,7 +36,7 @@ fn edit_config(model: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
 
 /// Checks that a sentence contains all of these.
 #[track_caller]
-fn assert_says(sentence: &str, parts: &[&str]) {
+pub(crate) fn assert_says(sentence: &str, parts: &[&str]) {
     for part in parts {
         assert!(sentence.contains(part), "{sentence:?} does not say {part:?}");
     }
