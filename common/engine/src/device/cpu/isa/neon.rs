@@ -58,6 +58,9 @@ macro_rules! each {
 impl Simd for Neon {
     type V = [float32x4_t; PARTS]; // Lanes 0..4, 4..8, 8..12 and 12..16.
     const WIDE_TILES: bool = false; // Of 32 registers a vector takes four.
+    type Part = float32x4_t;
+    const PARTS: usize = PARTS;
+    const MANY_REGISTERS: bool = true;
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::V {
@@ -123,6 +126,31 @@ impl Simd for Neon {
                 vcvtq_f32_s32(vmovl_s16(vget_high_s16(high))),
             ]
         })
+    }
+
+    #[inline(always)]
+    fn load_part(self, from: &[f32; LANES], part: usize) -> Self::Part {
+        instructions!(vld1q_f32(from.as_ptr().add(4 * (part % PARTS))))
+    }
+
+    #[inline(always)]
+    fn store_part(self, value: Self::Part, to: &mut [f32; LANES], part: usize) {
+        instructions!(vst1q_f32(to.as_mut_ptr().add(4 * (part % PARTS)), value))
+    }
+
+    #[inline(always)]
+    fn mul_add_part(self, a: Self::Part, b: Self::Part, c: Self::Part) -> Self::Part {
+        instructions!(vfmaq_f32(c, a, b))
+    }
+
+    #[inline(always)]
+    fn apart<K: Kernel>(self, kernel: K) -> K::Output {
+        #[target_feature(enable = "neon")]
+        #[inline(never)]
+        fn compiled<K: Kernel>(simd: Neon, kernel: K) -> K::Output {
+            kernel.run(simd)
+        }
+        instructions!(compiled(self, kernel))
     }
 
     #[inline(always)]

@@ -8,6 +8,26 @@ pub(crate) const AHEAD: usize = 64 << 10;
 /// Bytes that a prefetch brings.
 pub(crate) const CACHE_LINE: usize = 64;
 
+/// What of the bytes that a product reads is prefetched. Some processors' own prefetchers are the faster ones, and what helps
+/// one of them holds up another. No result depends on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Prefetch {
+    /// Lines that are [`AHEAD`] in the order that they lie in, into the second-level cache.
+    pub(crate) far: bool,
+    /// Lines that are a little ahead in each row, into the first-level cache.
+    pub(crate) near: bool,
+}
+
+impl Prefetch {
+    /// Nothing.
+    pub(crate) const NONE: Prefetch = Prefetch { far: false, near: false };
+
+    /// What this process prefetches of weights that lie in memory: what helped on the first processors that this ran on.
+    pub(crate) fn here() -> Prefetch {
+        Prefetch { far: true, near: true }
+    }
+}
+
 /// Prefetches the cache line at `address`, which need not be valid, into the second-level cache, which waits for more
 /// lines at a time than the first.
 ///

@@ -18,6 +18,12 @@ pub(crate) trait Simd: Copy + Send + Sync {
     type V: Copy;
     /// Whether sixteen and more vectors can be kept in registers at once.
     const WIDE_TILES: bool;
+    /// Those lanes of a vector that one register holds: [`LANES`] / [`Simd::PARTS`] of them.
+    type Part: Copy;
+    /// Registers of a vector.
+    const PARTS: usize;
+    /// Whether there are 32 registers, and not just sixteen.
+    const MANY_REGISTERS: bool;
 
     /// All lanes `value`.
     fn splat(self, value: f32) -> Self::V;
@@ -34,6 +40,12 @@ pub(crate) trait Simd: Copy + Send + Sync {
     fn load_bf16_pairs(self, from: &[u8; 64]) -> (Self::V, Self::V);
     /// Reads sixteen signed bytes; exact.
     fn load_i8(self, from: &[u8; LANES]) -> Self::V;
+    /// Reads one part of sixteen values, the one of this number modulo [`Simd::PARTS`].
+    fn load_part(self, from: &[f32; LANES], part: usize) -> Self::Part;
+    /// Writes one part of sixteen values, the one of this number modulo [`Simd::PARTS`].
+    fn store_part(self, value: Self::Part, to: &mut [f32; LANES], part: usize);
+    /// As [`Simd::mul_add`], of one part.
+    fn mul_add_part(self, a: Self::Part, b: Self::Part, c: Self::Part) -> Self::Part;
     /// Writes sixteen values.
     fn store(self, value: Self::V, to: &mut [f32; LANES]);
     /// `a + b`.
@@ -52,6 +64,8 @@ pub(crate) trait Simd: Copy + Send + Sync {
     fn min(self, a: Self::V, b: Self::V) -> Self::V;
     /// `2^n` for lanes that hold `1.5 * 2^23 + n`, `-126 <= n <= 127`.
     fn pow2_of_shifted(self, shifted: Self::V) -> Self::V;
+    /// Runs `kernel` as a function that is never inlined: whatever its caller has in registers, they are all its own.
+    fn apart<K: Kernel>(self, kernel: K) -> K::Output;
     /// Sum of the lanes: lane `i` with `i + 8`, then `+ 4`, `+ 2`, `+ 1`.
     fn sum(self, value: Self::V) -> f32;
     /// Transposes: lane `j` of row `i` goes to lane `i` of row `j`.
@@ -109,6 +123,9 @@ pub(crate) fn widen_f16(bits: u16) -> f32 {
 impl Simd for Portable {
     type V = [f32; LANES];
     const WIDE_TILES: bool = cfg!(target_arch = "aarch64");
+    type Part = [f32; 4];
+    const PARTS: usize = LANES / 4;
+    const MANY_REGISTERS: bool = cfg!(target_arch = "aarch64");
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::V {
@@ -161,6 +178,29 @@ impl Simd for Portable {
     #[inline(always)]
     fn load_i8(self, from: &[u8; LANES]) -> Self::V {
         from.map(|code| f32::from(code as i8))
+    }
+
+    #[inline(always)]
+    fn load_part(self, from: &[f32; LANES], part: usize) -> Self::Part {
+        from.as_chunks().0[part % Self::PARTS]
+    }
+
+    #[inline(always)]
+    fn store_part(self, value: Self::Part, to: &mut [f32; LANES], part: usize) {
+        to.as_chunks_mut().0[part % Self::PARTS] = value;
+    }
+
+    #[inline(always)]
+    fn mul_add_part(self, a: Self::Part, b: Self::Part, mut c: Self::Part) -> Self::Part {
+        for (lane, c) in c.iter_mut().enumerate() {
+            *c = mul_add(a[lane], b[lane], *c);
+        }
+        c
+    }
+
+    #[inline(never)]
+    fn apart<K: Kernel>(self, kernel: K) -> K::Output {
+        kernel.run(self)
     }
 
     #[inline(always)]
@@ -350,6 +390,35 @@ mod tests {
                         assert!(same, "case {case} {tier:?} result {index}: {found} {plain}");
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn the_parts_of_a_vector_are_computed_as_the_whole_is() {
+        struct Parts<'a>(&'a [[f32; LANES]; 3]);
+        impl Kernel for Parts<'_> {
+            type Output = [[f32; LANES]; 2];
+            #[inline(always)]
+            fn run<S: Simd>(self, simd: S) -> Self::Output {
+                let [a, b, c] = self.0;
+                let mut results = [[f32::NAN; LANES]; 2];
+                for part in 0..S::PARTS {
+                    let (a, b) = (simd.load_part(a, part), simd.load_part(b, part));
+                    let sum = simd.mul_add_part(a, b, simd.load_part(c, part));
+                    simd.store_part(sum, &mut results[0], part);
+                }
+                let sum = simd.mul_add(simd.load(a), simd.load(b), simd.load(c));
+                simd.store(sum, &mut results[1]);
+                results
+            }
+        }
+        let mut random = Random::new(63);
+        for case in 0..50 {
+            let numbers = std::array::from_fn(|_| std::array::from_fn(|_| random.signed()));
+            for tier in Tier::all() {
+                let [parts, whole] = tier.run(Parts(&numbers));
+                assert_eq!(parts, whole, "case {case} {tier:?}");
             }
         }
     }

@@ -1,10 +1,11 @@
 //! Products in f32: weights are dequantized a few outputs at a time and multiplied as f32 matrices are.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use super::call::Call;
 use crate::device::cpu::element::{Element, F32, FloatType};
-use crate::device::cpu::gemm::float::{Product, STRIP};
+use crate::device::cpu::gemm::float::{self, Held, OUTPUTS, Product, with_held};
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::{AffineMatrix, Bits, Encoding, Matrix, Weight};
@@ -34,13 +35,15 @@ unsafe impl Gemm for Dequantized {
         y: Target<'a>,
     ) -> Tasks<'a> {
         let call = Call::new(weight, bias, x.values());
-        let task = move |outputs, target| tier.run(Task { call, outputs, target });
-        call.by_outputs(call.share(STRIP), y, task)
+        let task = move |outputs, target| {
+            with_held(|held| tier.run(Task { call, outputs, target, held }));
+        };
+        call.by_outputs(call.share(OUTPUTS), y, task)
     }
 
     fn scratch(&self, inputs: u64, _: u64) -> Scratch {
         // Some dequantized outputs, as numbers and as the bytes that are multiplied.
-        let thread = inputs.saturating_mul((2 * STRIP * size_of::<f32>()) as u64);
+        let thread = inputs.saturating_mul((2 * OUTPUTS * size_of::<f32>()) as u64);
         Scratch { activations: 0, thread, buffers: "dequantized outputs" }
     }
 }
@@ -50,6 +53,8 @@ struct Task<'a> {
     call: Call<'a>,
     outputs: Range<usize>,
     target: Target<'a>,
+    /// For products of many rows.
+    held: &'a RefCell<Held>,
 }
 
 impl Kernel for Task<'_> {
@@ -58,19 +63,21 @@ impl Kernel for Task<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Call { weight, bias, x, .. } = self.call;
-        let mut values = vec![0.0; STRIP * weight.inputs];
+        let mut values = vec![0.0; OUTPUTS * weight.inputs];
         let mut bytes = vec![0; values.len() * F32::BYTES];
         let mut origin = self.outputs.start;
         while origin < self.outputs.end {
-            let range = origin..(origin + STRIP).min(self.outputs.end);
+            let range = origin..(origin + OUTPUTS).min(self.outputs.end);
             let values = &mut values[..range.len() * weight.inputs];
             let bytes = &mut bytes[..values.len() * F32::BYTES];
             Dequantize { weight: weight.rows(range.clone()), values }.run(simd);
             F32::store(values, bytes);
             let weight = Matrix { bytes, float: FloatType::F32, inputs: weight.inputs };
             let (rows, target) = (self.call.rows(), self.target);
-            origin = range.end;
-            Product { weight, origin: range.start, bias, x, rows, range, target }.run(simd);
+            let (prefetch, end) = (None, range.end);
+            let call = float::Call { weight, origin, bias, x, rows, range, target, prefetch };
+            Product { call, held: self.held }.run(simd);
+            origin = end;
         }
     }
 }

@@ -5,15 +5,13 @@ use std::ops::Range;
 
 use crate::device::cpu::buffer::kept;
 use crate::device::cpu::element::{Element, F32, FloatType};
-use crate::device::cpu::gemm::float::{Product, STRIP};
+use crate::device::cpu::gemm::float::{Call, OUTPUTS, Product, with_held};
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::{Coded, Encoding, Matrix, Weight};
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::{Tasks, current_threads};
 
-/// Outputs decoded at once: all rows of activations pass over them.
-const OUTPUTS: usize = 4 * STRIP;
 /// Tasks per thread, so that a thread that is held up leaves its share to others.
 const TASKS_PER_THREAD: usize = 8;
 
@@ -53,10 +51,10 @@ unsafe impl Gemm for Decoded {
                 for start in all.clone().step_by(OUTPUTS) {
                     let range = start..(start + OUTPUTS).min(all.end);
                     let weight = decoded(weight, range.clone(), numbers, bytes);
-                    let product =
-                        Product { weight, origin: start, bias, x, rows, range, target: y };
+                    let (origin, target, prefetch) = (start, y, None);
                     // Ranges of different tasks do not overlap, as `Target` demands.
-                    tier.run(product);
+                    let call = Call { weight, origin, bias, x, rows, range, target, prefetch };
+                    with_held(|held| tier.run(Product { call, held }));
                 }
             });
         };

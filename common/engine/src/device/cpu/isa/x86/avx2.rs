@@ -4,11 +4,14 @@ use std::arch::x86_64::*;
 
 use super::vector::{Avx2, instructions};
 use crate::device::cpu::isa::prefetch::{prefetch, prefetch_near};
-use crate::device::cpu::isa::simd::{LANES, Simd};
+use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 
 impl Simd for Avx2 {
     type V = (__m256, __m256); // Lanes 0..8 and 8..16.
     const WIDE_TILES: bool = false;
+    type Part = __m256;
+    const PARTS: usize = 2;
+    const MANY_REGISTERS: bool = false;
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::V {
@@ -73,6 +76,31 @@ impl Simd for Avx2 {
                 _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128::<8>(bytes))),
             )
         })
+    }
+
+    #[inline(always)]
+    fn load_part(self, from: &[f32; LANES], part: usize) -> Self::Part {
+        instructions!(_mm256_loadu_ps(from.as_ptr().add(8 * (part % Self::PARTS))))
+    }
+
+    #[inline(always)]
+    fn store_part(self, value: Self::Part, to: &mut [f32; LANES], part: usize) {
+        instructions!(_mm256_storeu_ps(to.as_mut_ptr().add(8 * (part % Self::PARTS)), value))
+    }
+
+    #[inline(always)]
+    fn mul_add_part(self, a: Self::Part, b: Self::Part, c: Self::Part) -> Self::Part {
+        instructions!(_mm256_fmadd_ps(a, b, c))
+    }
+
+    #[inline(always)]
+    fn apart<K: Kernel>(self, kernel: K) -> K::Output {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        #[inline(never)]
+        fn compiled<K: Kernel>(simd: Avx2, kernel: K) -> K::Output {
+            kernel.run(simd)
+        }
+        instructions!(compiled(self, kernel))
     }
 
     #[inline(always)]

@@ -6,11 +6,14 @@ use super::avx2::sum8;
 use super::line::transposed;
 use super::vector::{Avx512, instructions};
 use crate::device::cpu::isa::prefetch::{prefetch, prefetch_near};
-use crate::device::cpu::isa::simd::{LANES, Simd};
+use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 
 impl Simd for Avx512 {
     type V = __m512;
     const WIDE_TILES: bool = true;
+    type Part = __m512;
+    const PARTS: usize = 1;
+    const MANY_REGISTERS: bool = true;
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::V {
@@ -55,6 +58,31 @@ impl Simd for Avx512 {
             let bytes = _mm_loadu_si128(from.as_ptr().cast());
             _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))
         })
+    }
+
+    #[inline(always)]
+    fn load_part(self, from: &[f32; LANES], _: usize) -> Self::Part {
+        self.load(from)
+    }
+
+    #[inline(always)]
+    fn store_part(self, value: Self::Part, to: &mut [f32; LANES], _: usize) {
+        self.store(value, to);
+    }
+
+    #[inline(always)]
+    fn mul_add_part(self, a: Self::Part, b: Self::Part, c: Self::Part) -> Self::Part {
+        self.mul_add(a, b, c)
+    }
+
+    #[inline(always)]
+    fn apart<K: Kernel>(self, kernel: K) -> K::Output {
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+        #[inline(never)]
+        fn compiled<K: Kernel>(simd: Avx512, kernel: K) -> K::Output {
+            kernel.run(simd)
+        }
+        instructions!(compiled(self, kernel))
     }
 
     #[inline(always)]
