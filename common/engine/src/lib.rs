@@ -47,7 +47,7 @@ pub use device::choice::own_devices;
 pub use device::cpu::agreement::{MatrixKinds, arithmetic, arithmetic_of, same_bits};
 pub use device::cpu::isa::choice::cpu_tier;
 pub use device::cpu::placement;
-pub use device::cpu::placement::{Placement, Weights};
+pub use device::cpu::placement::{Placement, Tuning, Weights, set_tuning, tuning};
 pub use device::cpu::pool::processors::default_threads;
 pub use device::kv_codes::{KvError, kv_error};
 pub use embedding::Embedding;

@@ -17,10 +17,11 @@ use cake_checkpoint::{
 };
 
 use crate::batch::{Batch, BatchItem, StateSlots};
+use crate::device::cpu::placement::tune;
 use crate::error::Error;
 use crate::head::Head;
 use crate::memory::{blocks_for, copied_bytes, kv_bytes, state_bytes};
-use crate::options::{DeviceKind, EngineOptions};
+use crate::options::{DeviceKind, DeviceMemory, EngineOptions};
 use crate::stage::Stage;
 use quiet::Watch;
 use stored::{Stored, scratch_weights, stored};
@@ -114,6 +115,9 @@ pub fn probe_layer(
             let tensor = stored.filled().map_err(|_| no_memory(bytes, max_bytes))?;
             weights.insert(stored.name, tensor);
         }
+    }
+    if device.memory() == DeviceMemory::System {
+        tune(weights.values(), threads);
     }
     let options = options(device, threads);
     let layers = LayerRange::new(0, depth);

@@ -2,14 +2,18 @@
 
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
 use std::arch::asm;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Least bytes by which prefetches go ahead of products: what arrives while memory answers.
 pub(crate) const AHEAD: usize = 64 << 10;
 /// Bytes that a prefetch brings.
 pub(crate) const CACHE_LINE: usize = 64;
 
+/// The [bits](Prefetch::bits) of what is prefetched.
+static CHOSEN: AtomicU8 = AtomicU8::new(Prefetch::DEFAULT.bits());
+
 /// What of the bytes that a product reads is prefetched. Some processors' own prefetchers are the faster ones, and what helps
-/// one of them holds up another. No result depends on it.
+/// one of them holds up another, so that is measured (`tuning`). No result depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Prefetch {
     /// Lines that are [`AHEAD`] in the order that they lie in, into the second-level cache.
@@ -22,9 +26,22 @@ impl Prefetch {
     /// Nothing.
     pub(crate) const NONE: Prefetch = Prefetch { far: false, near: false };
 
-    /// What this process prefetches of weights that lie in memory: what helped on the first processors that this ran on.
+    /// What helped on the first processors that this ran on.
+    pub(crate) const DEFAULT: Prefetch = Prefetch { far: true, near: true };
+
+    /// What this process prefetches of weights that lie in memory.
     pub(crate) fn here() -> Prefetch {
-        Prefetch { far: true, near: true }
+        let bits = CHOSEN.load(Ordering::Relaxed);
+        Prefetch { far: bits & 1 != 0, near: bits & 2 != 0 }
+    }
+
+    /// Makes this what the process prefetches.
+    pub(crate) fn choose(self) {
+        CHOSEN.store(self.bits(), Ordering::Relaxed);
+    }
+
+    const fn bits(self) -> u8 {
+        self.far as u8 | (self.near as u8) << 1
     }
 }
 

@@ -116,7 +116,7 @@ fn best(tensors: &[MappedTensor], threads: usize) -> Duration {
 }
 
 /// Time to read all the tensors, a part of each by every thread.
-fn read(tensors: &[MappedTensor], threads: usize) -> Duration {
+pub(super) fn read(tensors: &[MappedTensor], threads: usize) -> Duration {
     let threads = threads.max(1);
     let started = Instant::now();
     std::thread::scope(|scope| {

@@ -4,9 +4,11 @@
 //! A mapped file costs no memory of its own: its pages are clean, and the system drops them under
 //! pressure. A copy in huge pages is read somewhat faster on systems where walking the page tables
 //! of small pages holds up the memory, and where in its file a tensor does not begin with a cache line. [`Placement`]
-//! knows when; what it measures it measures once for each kind of tensor.
+//! knows when; what it measures it measures once for each kind of tensor. Before that, [`tune`] measures how they are read
+//! fastest.
 mod measure;
 mod pages;
+mod tuning;
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,6 +19,8 @@ use cake_checkpoint::{HUGE_PAGE_BYTES, MappedTensor};
 
 pub use measure::Measured;
 pub use pages::LockError;
+pub(crate) use tuning::tune;
+pub use tuning::{Tuning, set_tuning, tuning};
 
 use measure::{Kind, measure, sample};
 use pages::{gives_huge_pages, lock, unlock};
@@ -176,6 +180,7 @@ impl Placement {
             // For now: those of a stage that ended may be kept, and pages that are copied are to be given back.
             mapped.clone().for_each(|tensor| unlock(tensor.bytes()));
         }
+        tune(parts.iter().flatten().map(|(_, tensor)| &**tensor), threads);
         let choice = self.choose(mapped, room_bytes, threads);
         tracing::info!(weights = %choice, "weights placed");
         let gathers = gives_huge_pages() && room_bytes >= TOGETHER_BYTES as u64;
