@@ -84,6 +84,7 @@ impl Worker {
     pub async fn bind(mut config: Config) -> Result<Self, Error> {
         let store = Store::open(&config.store, config.store_limit)?;
         let mut worker_id = identity(&config.store, &config.name)?;
+        cake_stage::recall_tuning(&config.store, &cake_platform::processor());
         let listener = match config.listen {
             Some(address) => Some(bind(address).await?),
             None => None,

@@ -162,12 +162,14 @@ impl WorkerRpc for Service {
         let own = stage_scratch_bytes(device, &model, 1, 1, threads).saturating_add(OVERHEAD_BYTES);
         let scratch = budget_bytes.saturating_sub(own);
         let layers = request.layers.max(1) as usize;
-        let runtime = self.shared.runtime.clone();
+        let shared = self.shared.clone();
         let probe = blocking(move || {
             let _work = work;
-            runtime.clear(); // The probe's scratch memory needs the room.
-            cake_engine::probe_layer(device, &model, encoding, threads, scratch, layers)
-                .map_err(|error| Status::failed_precondition(error.to_string()))
+            shared.runtime.clear(); // The probe's scratch memory needs the room.
+            let probe =
+                cake_engine::probe_layer(device, &model, encoding, threads, scratch, layers);
+            shared.keep_tuning();
+            probe.map_err(|error| Status::failed_precondition(error.to_string()))
         })
         .await?;
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
@@ -461,6 +463,7 @@ impl Service {
             still_wanted,
         };
         let outcome = load.run(&context, &mut report)?;
+        self.shared.keep_tuning();
         let corrupt = match outcome {
             Outcome::Loaded => Vec::new(),
             Outcome::Corrupt(names) => names.iter().map(ToString::to_string).collect(),

@@ -8,7 +8,7 @@ use cake_engine::Placement;
 use cake_identity::random_token;
 use cake_proto::{PROTOCOL, VERSION, limits, shut_out, wire};
 use tokio::sync::{RwLock, watch};
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use crate::NOTES;
 use crate::config::{Config, DeviceOffer};
@@ -129,6 +129,8 @@ impl Shared {
             system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
             devices: config.devices.iter().map(DeviceOffer::describe).collect(),
             instance: self.instance.clone(),
+            processor: cake_platform::processor(),
+            prefetch: cake_engine::tuning().map_or_else(String::new, |tuning| tuning.to_string()),
             store_limit_bytes: store.limit_bytes().unwrap_or(0),
             stored_bytes: store.stored_bytes(),
             partial: store
@@ -147,6 +149,14 @@ impl Shared {
             version: VERSION.to_owned(),
             protocol: PROTOCOL,
             ..wire::Description::default()
+        }
+    }
+
+    /// Keeps what was measured of the processor, for the next start.
+    pub(crate) fn keep_tuning(&self) {
+        let kept = cake_stage::keep_tuning(&self.config.store, &cake_platform::processor());
+        if let Err(error) = kept {
+            warn!(%error, "what was measured of the processor will be measured again");
         }
     }
 

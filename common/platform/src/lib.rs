@@ -4,7 +4,7 @@
 //! [`process_memory`] (what this process holds), [`free_space`] (a disk's room), [`is_at`] (a file that is locked),
 //! [`is_hollow`] (a file of which only the beginning is there),
 //! [`raise_open_files`] (how many files may be open), [`battery`], [`host_name`], [`give_way`] and [`process_gives_way`]
-//! (priorities), [`return_freed_memory`] (the allocator), [`interrupts`] (Ctrl-C).
+//! (priorities), [`processor`] (its model), [`return_freed_memory`] (the allocator), [`interrupts`] (Ctrl-C).
 //!
 //! Invariants:
 //! - Nothing here decides anything beyond the default of what a device offers: callers get numbers and choose.
@@ -23,6 +23,7 @@ mod hollow;
 mod interrupts;
 mod memory;
 mod priority;
+mod processor;
 
 pub use allocator::return_freed_memory;
 pub use battery::{Battery, battery};
@@ -33,6 +34,7 @@ pub use hollow::is_hollow;
 pub use interrupts::interrupts;
 pub use memory::{MemoryOffer, ProcessMemory, default_budget, free_memory, process_memory};
 pub use priority::{give_way, process_gives_way};
+pub use processor::processor;
 
 /// This device's name without its domain, or `worker` where the system does not tell one.
 pub fn host_name() -> String {

@@ -2,6 +2,7 @@
 //!
 //! Start with [`StepEngine`] (one [`Job`] after the other through a loaded stage, and why a result is not sent on), then
 //! [`stage_scratch_bytes`] (what the master's planner counts and a worker checks before it loads).
+//! [`recall_tuning`] is for the start of a program.
 //!
 //! Invariants:
 //! - A stage computes the same bits whoever runs it: neither program has arithmetic or a memory model of its own.
@@ -11,6 +12,8 @@
 
 mod memory;
 mod step;
+mod tuning;
 
 pub use memory::{OVERHEAD_BYTES, ResidentCosts, stage_scratch_bytes};
 pub use step::{Job, StepEngine, StepError};
+pub use tuning::{keep_tuning, recall_tuning};

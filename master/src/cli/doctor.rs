@@ -238,6 +238,11 @@ async fn examine(
         "memory",
         format!("offers {}, {} threads", devices(&offer.devices), offer.threads),
     ));
+    let measured = offer.prefetch.as_ref().map_or_else(
+        || "what to prefetch is measured with the first weights".to_owned(),
+        |what| format!("prefetches {what}, as measured"),
+    );
+    checks.push(Check::good(name, "processor", format!("{}: {measured}", offer.processor)));
     let disk = format!("{} free", format_bytes(offer.free_disk_bytes));
     checks.push(if offer.free_disk_bytes >= LITTLE_DISK {
         Check::good(name, "disk", disk)

@@ -42,6 +42,10 @@ pub struct Offer {
     pub instance: String,
     /// Operating system and architecture.
     pub system: String,
+    /// Model of its processor.
+    pub processor: String,
+    /// What was measured to help that to read weights, if that was measured.
+    pub prefetch: Option<String>,
 }
 
 /// Something that computes stages on a worker.
@@ -158,6 +162,8 @@ impl TryFrom<wire::Description> for Offer {
             blobs: said.blobs.iter().filter_map(|name| name.parse().ok()).collect(),
             instance: said.instance,
             system: plain(said.system, "-_. "),
+            processor: plain(said.processor, "-_. @()"),
+            prefetch: Some(plain(said.prefetch, "+-")).filter(|it| !it.is_empty()),
         })
     }
 }

@@ -122,7 +122,12 @@ impl Prepared {
         offered: u64,
         later: u64,
     ) -> Result<(), Error> {
-        Ok(self.own_weights.settle(tensors, offered, later, self.threads)?)
+        self.own_weights.settle(tensors, offered, later, self.threads)?;
+        let directory = self.state.directory();
+        if let Err(error) = cake_stage::keep_tuning(directory, &cake_platform::processor()) {
+            tracing::warn!(%error, "what was measured of the processor will be measured again");
+        }
+        Ok(())
     }
 
     /// Lets workers that are held but have no part in the plan put away what rests of the last one, all at a time.

@@ -31,6 +31,7 @@ pub(crate) async fn prepare(
     request: &PlanRequest,
     observer: Arc<dyn Observer>,
 ) -> Result<Prepared, Error> {
+    cake_stage::recall_tuning(state.directory(), &cake_platform::processor());
     let checkpoint = Arc::new(block_in_place(|| Checkpoint::open(model))?);
     let warn = |warning: &String| observer.tell(&Event::Warning(warning));
     checkpoint.warnings.iter().for_each(warn);
