@@ -193,6 +193,10 @@ impl StoredMatrix {
                 inputs: self.columns,
                 bytes: &self.parts[0].bytes()[self.of_rows(&self.parts[0], rows)],
                 group: self.encoding.unpacked_group(self.columns),
+                blocks: match self.encoding {
+                    Encoding::Ggml(kind) => Some(kind),
+                    _ => None,
+                },
             }),
         }
     }

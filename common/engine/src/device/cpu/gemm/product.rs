@@ -50,6 +50,8 @@ pub(crate) enum Form {
     EvensFirst,
     /// Codes of 16 bits, with a scale for each group of inputs.
     Words { bits: Bits, group: usize },
+    /// The same codes in the order in which vectors of words come apart.
+    Lanes { bits: Bits, group: usize },
     /// The same codes as two planes of bytes.
     Bytes { bits: Bits, group: usize },
     /// The same bytes, and where several rows are multiplied together, as tiles, too.

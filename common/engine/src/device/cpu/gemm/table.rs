@@ -10,19 +10,24 @@
 //! | `bf16x2-pairs` | AVX512-BF16 | bf16 | prefill, two bf16 | fast | pairs of two bf16 | pairs |
 //! | `affine-tiles` | AMX | affine | any | fast | codes of 16 bits as bytes, as tiles from four rows on | common |
 //! | `affine-vnni` | AVX512-VNNI | affine | any | fast | codes of 16 bits as bytes | common |
+//! | `affine-avx2` | AVX2, AVX-512 | affine | any | fast | codes of 16 bits, in the order of vectors of words | common |
 //! | `affine-words` | any | affine | any | fast | codes of 16 bits | common |
 //! | `affine-dequantized` | any | affine | any | exact | f32 | common |
 //! | `unpacked-tiles` | AMX | others, as codes with a scale per 32 | any | fast | codes of 16 bits as bytes, as tiles from four rows on | common |
 //! | `unpacked-vnni` | AVX512-VNNI, AMX | others, as codes | any | fast | codes of 16 bits as bytes | common |
+//! | `blocks-avx2` | AVX2, AVX-512 | GGUF's of 4, 5, 6 and 8 bits | any | fast | codes of 16 bits, in the order of vectors of words | common |
+//! | `unpacked-avx2` | AVX2, AVX-512 | others, as codes | any | fast | codes of 16 bits, in the order of vectors of words | common |
 //! | `unpacked-words` | any | others, as codes | any | fast | codes of 16 bits | common |
 //! | `decoded` | any | others | any | any | f32 | common |
 //! | `float` | any | f32, f16, bf16 | any | any | f32 | common |
 //!
 //! How many rows travel together chooses nothing here: it may change the loops inside of a kernel, not one bit.
 
-use super::affine::{exact, plain};
+use cake_checkpoint::GgmlType;
+
 #[cfg(target_arch = "x86_64")]
-use super::affine::{tiles, vnni};
+use super::affine::{avx2, tiles, vnni};
+use super::affine::{exact, plain};
 #[cfg(target_arch = "x86_64")]
 use super::amx::float::{few::NarrowTiles, prompt::PromptTiles};
 use super::case::{Case, RowClass};
@@ -124,6 +129,12 @@ pub(crate) static GEMMS: &[Entry] = &[
         kernel: x86!(vnni::Vnni),
     },
     Entry {
+        name: "affine-avx2",
+        takes: |case| has_avx2(case) && is_affine(case) && is_fast(case),
+        bits: BitClass::Common,
+        kernel: x86!(avx2::WordPairs),
+    },
+    Entry {
         name: "affine-words",
         takes: |case| is_affine(case) && is_fast(case),
         bits: BitClass::Common,
@@ -150,6 +161,18 @@ pub(crate) static GEMMS: &[Entry] = &[
         },
         bits: BitClass::Common,
         kernel: x86!(Unpacked(vnni::Vnni)),
+    },
+    Entry {
+        name: "blocks-avx2",
+        takes: |case| has_avx2(case) && is_fast(case) && is_blocks(case),
+        bits: BitClass::Common,
+        kernel: x86!(avx2::BlockPairs),
+    },
+    Entry {
+        name: "unpacked-avx2",
+        takes: |case| has_avx2(case) && is_fast(case) && unpacked(case).is_some(),
+        bits: BitClass::Common,
+        kernel: x86!(Unpacked(avx2::WordPairs)),
     },
     Entry {
         name: "unpacked-words",
@@ -196,9 +219,16 @@ fn is_affine(case: &Case) -> bool {
 /// Weights that share a scale and a bias where they are unpacked.
 fn unpacked(case: &Case) -> Option<usize> {
     match case.encoding {
-        Encoding::Coded { group } => group,
+        Encoding::Coded { group, .. } => group,
         _ => None,
     }
+}
+
+/// Blocks of GGUF that a kernel reads as they lie.
+fn is_blocks(case: &Case) -> bool {
+    use GgmlType::{Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
+    let Encoding::Coded { blocks: Some(kind), .. } = case.encoding else { return false };
+    matches!(kind, Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q4K | Q5K | Q6K)
 }
 
 fn has_pairs(case: &Case) -> bool {
@@ -207,6 +237,11 @@ fn has_pairs(case: &Case) -> bool {
 
 fn has_vnni(case: &Case) -> bool {
     matches!(case.isa, Isa::Avx512 { vnni: true, .. })
+}
+
+/// Processors with AVX-512 have AVX2, too.
+fn has_avx2(case: &Case) -> bool {
+    matches!(case.isa, Isa::Avx2 | Isa::Avx512 { .. })
 }
 
 /// The entry that computes such products.
@@ -276,18 +311,32 @@ mod tests {
         let bytes = ["affine-tiles", "rounded-affine-tiles", "affine-tiles", "affine-tiles"];
         assert_eq!(names(Isa::Amx, affine, fast), bytes);
         assert_eq!(names(avx512(false, true), affine, fast), ["affine-vnni"; 4]);
-        assert_eq!(names(avx512(true, false), affine, fast), ["affine-words"; 4]);
-        for isa in [Isa::Portable { fused: false }, Isa::Avx2, Isa::Neon, avx512(false, false)] {
+        assert_eq!(names(avx512(true, false), affine, fast), ["affine-avx2"; 4]);
+        for isa in [Isa::Avx2, avx512(false, false)] {
+            assert_eq!(names(isa, bf16, fast), ["float"; 4]);
+            assert_eq!(names(isa, affine, fast), ["affine-avx2"; 4]);
+        }
+        for isa in [Isa::Portable { fused: false }, Isa::Neon] {
             assert_eq!(names(isa, bf16, fast), ["float"; 4]);
             assert_eq!(names(isa, affine, fast), ["affine-words"; 4]);
         }
-        let [long, short, none] = [Some(32), Some(16), None].map(|group| Encoding::Coded { group });
+        let coded = |group, blocks| Encoding::Coded { group, blocks };
+        let [long, short, none] = [Some(32), Some(16), None].map(|group| coded(group, None));
         assert_eq!(names(Isa::Amx, long, fast), ["unpacked-tiles"; 4]);
         assert_eq!(names(Isa::Amx, short, fast), ["unpacked-vnni"; 4]);
         assert_eq!(names(avx512(true, true), long, fast), ["unpacked-vnni"; 4]);
-        assert_eq!(names(avx512(true, false), short, fast), ["unpacked-words"; 4]);
+        assert_eq!(names(avx512(true, false), short, fast), ["unpacked-avx2"; 4]);
         assert_eq!(names(Isa::Neon, long, fast), ["unpacked-words"; 4]);
         assert_eq!(names(Isa::Amx, none, fast), ["decoded"; 4]);
+        let blocks = coded(Some(32), Some(GgmlType::Q4K));
+        assert_eq!(names(Isa::Avx2, blocks, fast), ["blocks-avx2"; 4]);
+        assert_eq!(names(avx512(true, false), blocks, fast), ["blocks-avx2"; 4]);
+        assert_eq!(names(avx512(false, true), blocks, fast), ["unpacked-vnni"; 4]);
+        assert_eq!(
+            names(Isa::Avx2, coded(Some(16), Some(GgmlType::Q2K)), fast),
+            ["unpacked-avx2"; 4]
+        );
+        assert_eq!(names(Isa::Avx2, blocks, exact), ["decoded"; 4]);
         for isa in [Isa::Amx, avx512(true, true), Isa::Neon] {
             assert_eq!(names(isa, long, exact), ["decoded"; 4]);
             assert_eq!(names(isa, bf16, exact), ["float"; 4]);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use cake_checkpoint::Unpacked;
+use cake_checkpoint::{GgmlType, Unpacked};
 
 use crate::device::cpu::element::FloatType;
 use crate::device::cpu::pool::PARALLEL_WORK;
@@ -168,6 +168,8 @@ pub(crate) struct Coded<'a> {
     pub(crate) bytes: &'a [u8],
     /// Weights that share a scale and a bias where they are unpacked; `None` where they can only be decoded.
     pub(crate) group: Option<usize>,
+    /// The type of the blocks, if `bytes` are such of GGUF.
+    pub(crate) blocks: Option<GgmlType>,
 }
 
 impl Coded<'_> {
@@ -204,8 +206,9 @@ pub(crate) enum Encoding {
     Float(FloatType),
     /// As codes, `group` of which share a scale and a bias.
     Affine { bits: Bits, group: usize },
-    /// As something else, which may be unpacked to codes of 8 bits, `group` of which share a scale and a bias.
-    Coded { group: Option<usize> },
+    /// As something else, which may be unpacked to codes of 8 bits, `group` of which share a scale and a bias; perhaps as
+    /// GGUF's `blocks` of some type.
+    Coded { group: Option<usize>, blocks: Option<GgmlType> },
 }
 
 impl Encoding {
@@ -216,7 +219,7 @@ impl Encoding {
     pub(crate) fn affine(self) -> (Bits, usize) {
         match self {
             Encoding::Affine { bits, group } => (bits, group),
-            Encoding::Coded { group: Some(group) } => (Bits::Eight, group),
+            Encoding::Coded { group: Some(group), .. } => (Bits::Eight, group),
             _ => unreachable!("the table gives numbers to other kernels"),
         }
     }
@@ -239,7 +242,7 @@ impl<'a> Weight<'a> {
         match self {
             Weight::Float(matrix) => Encoding::Float(matrix.float),
             Weight::Affine(matrix) => Encoding::Affine { bits: matrix.bits, group: matrix.group },
-            Weight::Coded(matrix) => Encoding::Coded { group: matrix.group },
+            Weight::Coded(matrix) => Encoding::Coded { group: matrix.group, blocks: matrix.blocks },
         }
     }
 

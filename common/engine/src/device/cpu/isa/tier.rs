@@ -43,6 +43,15 @@ impl Tier {
         }
     }
 
+    /// Proof of AVX2, if this tier has it.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn avx2(self) -> Option<x86::Avx2> {
+        match self {
+            Tier::Avx2(simd) => Some(simd),
+            _ => Some(self.avx512()?.avx2()),
+        }
+    }
+
     /// Proof of AVX-512, if this tier has it.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn avx512(self) -> Option<x86::Avx512> {

@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 
 use super::call::Call;
-use crate::device::cpu::buffer::{Uninit, UninitVec};
+use crate::device::cpu::buffer::{Number, Uninit, UninitVec};
 use crate::device::cpu::gemm::weight::{Bits, MAX_GROUP, SHORT_GROUP};
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 use crate::device::cpu::isa::tier::Tier;
@@ -15,6 +15,8 @@ const ORDER: usize = 32;
 const ROUND: f32 = 12_582_912.0; // 1.5 · 2^23
 /// Largest magnitude of a code: the largest whose bytes both have a sign, 127 · 256 + 127.
 const MAX_CODE: f32 = 32_639.0;
+/// Vectors of a piece of [`Layout::Lanes`] beside 4-bit weights, see [`lanes`]; beside others it is half of it.
+const MAX_VECTORS: usize = 4;
 /// Bytes between rows of a plane beyond their codes: vectors may reach past the end of a row, and
 /// rows of a power of two do not compete for the same places of the cache.
 const PADDING: usize = 128;
@@ -24,6 +26,9 @@ const PADDING: usize = 128;
 pub(crate) enum Layout {
     /// As numbers of 16 bits.
     Words,
+    /// As numbers of 16 bits in the order in which vectors of words come apart, see [`lanes`].
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for them"))]
+    Lanes,
     /// As two bytes, `code = 256 · high + low`, both signed: for instructions that multiply bytes.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for bytes"))]
     Planes,
@@ -37,9 +42,9 @@ pub(crate) enum Layout {
 /// that what is computed with it is none either.
 ///
 /// Beside 4-bit weights, the codes of every 32 inputs come in another order: the 16 even ones, then
-/// the 16 odd ones, which is how half bytes come apart.
+/// the 16 odd ones, which is how half bytes come apart. [`Layout::Lanes`] has an order of its own.
 pub(crate) struct Activations {
-    /// `[rows, inputs]` of [`Layout::Words`], else empty.
+    /// `[rows, inputs]` of [`Layout::Words`]; rows of [`Layout::Lanes`], [`lanes_stride`] apart; else empty.
     words: Vec<i16>,
     /// Rows of the upper bytes of [`Layout::Planes`], `stride` apart, else empty.
     high: Vec<i8>,
@@ -73,16 +78,27 @@ impl Activations {
     /// Quantizes the rows of `call` for the groups and bits of its weight.
     pub(crate) fn quantize(tier: Tier, call: &Call<'_>, layout: Layout) -> Activations {
         let (rows, inputs, groups) = (call.rows(), call.weight.inputs, call.weight.groups());
-        let stride = inputs + PADDING;
+        let stride = match layout {
+            Layout::Words => inputs,
+            Layout::Lanes => lanes_stride(inputs),
+            Layout::Planes => inputs + PADDING,
+        };
         let (word_count, plane_bytes) = match layout {
-            Layout::Words => (rows * inputs, 0),
+            Layout::Words | Layout::Lanes => (rows * stride, 0),
             Layout::Planes => (0, rows * stride),
         };
         let (mut words, mut high, mut low) =
             (UninitVec::new(word_count), UninitVec::new(plane_bytes), UninitVec::new(plane_bytes));
         let (mut scales, mut sums) = (vec![0.0; rows * groups], vec![0.0; rows * groups]);
+        let (bits, group) = (call.weight.bits, call.weight.group);
         let codes: Vec<Codes<'_>> = match layout {
             Layout::Words => words.uninit().chunks_exact_mut(inputs).map(Codes::Words).collect(),
+            Layout::Lanes => {
+                // The last group may be half of a piece, which leaves gaps.
+                let whole = inputs - inputs % (MAX_VECTORS * LANES);
+                let rows = words.uninit().chunks_exact_mut(stride);
+                rows.map(|row| Codes::Lanes { to: padded(row, whole), bits }).collect()
+            }
             Layout::Planes => {
                 let low = low.uninit().chunks_exact_mut(stride).map(|low| padded(low, inputs));
                 let high = high.uninit().chunks_exact_mut(stride).map(|high| padded(high, inputs));
@@ -91,7 +107,6 @@ impl Activations {
             }
         };
         let params = scales.chunks_exact_mut(groups).zip(sums.chunks_exact_mut(groups));
-        let (bits, group) = (call.weight.bits, call.weight.group);
         let each = codes.into_iter().zip(params).zip(call.x.chunks_exact(inputs));
         let row = |((codes, (scales, sums)), x)| Row { x, bits, group, codes, scales, sums };
         let mut each: Vec<Row<'_>> = each.map(row).collect();
@@ -103,7 +118,7 @@ impl Activations {
             }
         });
         // SAFETY: each row's codes are written group by group, and its inputs are whole groups, as `check` has
-        // seen; behind those of a plane, `padded` has written the rest.
+        // seen; behind those of a plane or of lanes, `padded` has written the rest.
         let (words, high, low) =
             unsafe { (words.assume_init(), high.assume_init(), low.assume_init()) };
         Activations { words, high, low, stride, groups, scales, sums }
@@ -123,6 +138,13 @@ impl Activations {
         &self.words
     }
 
+    /// The codes of the rows from `row` on, of [`Layout::Lanes`], and how many lie between one row and the next.
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for them"))]
+    pub(crate) fn lanes(&self, row: usize) -> (&[i16], usize) {
+        (&self.words[row * self.stride..], self.stride)
+    }
+
     /// The scales of the groups of one row.
     #[inline(always)]
     pub(crate) fn scales(&self, row: usize) -> &[f32] {
@@ -136,16 +158,22 @@ impl Activations {
     }
 }
 
-/// The codes of a row of a plane, the rest of which is set to zero.
-fn padded(row: &mut Uninit<i8>, inputs: usize) -> &mut Uninit<i8> {
-    let (codes, padding) = row.split_at_mut(inputs);
-    padding.fill(MaybeUninit::new(0));
-    codes
+/// Numbers from one row of [`Layout::Lanes`] to the next: whole pieces, and a line more, so that rows of a power of two
+/// do not compete for the same places of the cache.
+fn lanes_stride(inputs: usize) -> usize {
+    inputs.next_multiple_of(MAX_VECTORS * LANES) + 2 * LANES
+}
+
+/// A row, set to zero from `from` on.
+fn padded<T: Number + Default>(row: &mut Uninit<T>, from: usize) -> &mut Uninit<T> {
+    row[from..].fill(MaybeUninit::new(T::default()));
+    row
 }
 
 /// Where the codes of a row go.
 enum Codes<'a> {
     Words(&'a mut Uninit<i16>),
+    Lanes { to: &'a mut Uninit<i16>, bits: Bits },
     Planes { high: &'a mut Uninit<i8>, low: &'a mut Uninit<i8> },
 }
 
@@ -164,6 +192,10 @@ impl Codes<'_> {
                 let high = &mut high.as_chunks_mut().0[group];
                 split(shifted, high, &mut low.as_chunks_mut().0[group]);
             }
+            Codes::Lanes { to, bits: Bits::Four } => {
+                lanes::<GROUP, MAX_VECTORS>(to, group, shifted)
+            }
+            Codes::Lanes { to, bits: Bits::Eight } => lanes::<GROUP, 2>(to, group, shifted),
         }
     }
 }
@@ -200,7 +232,7 @@ impl Row<'_> {
             let (scale, inverse) = scale(largest(simd, x));
             let mut shifted = [0.0; GROUP];
             let sum = round(simd, x, inverse, &mut shifted);
-            if self.bits == Bits::Four {
+            if self.bits == Bits::Four && !matches!(self.codes, Codes::Lanes { .. }) {
                 for block in shifted.as_chunks_mut().0 {
                     *block = evens_first(block);
                 }
@@ -267,6 +299,29 @@ fn round<S: Simd>(simd: S, x: &[f32], inverse: f32, shifted: &mut [f32]) -> f32 
 #[inline(always)]
 fn code(shifted: f32) -> i32 {
     shifted.to_bits().wrapping_sub(ROUND.to_bits()) as i32
+}
+
+/// Writes the codes of group `group` of a row of [`Layout::Lanes`]. Its pieces are `V` vectors of words: input `i` of a piece
+/// goes to place `i / V` of vector `i % V`. So come codes apart that lie `V` in a word, or of which every other byte of a
+/// vector of bytes is one.
+#[inline(always)]
+fn lanes<const GROUP: usize, const V: usize>(
+    row: &mut Uninit<i16>,
+    group: usize,
+    shifted: &[f32; GROUP],
+) {
+    let piece = V * LANES;
+    let places = piece.min(GROUP) / V; // In a vector.
+    for (part, shifted) in shifted.chunks_exact(V * places).enumerate() {
+        let first = group * GROUP + part * piece;
+        let to = &mut row[first - first % piece..][..piece];
+        for (v, to) in to.chunks_exact_mut(LANES).enumerate() {
+            let to = &mut to[first % piece / V..][..places];
+            for (i, to) in to.iter_mut().enumerate() {
+                to.write(code(shifted[V * i + v]) as i16);
+            }
+        }
+    }
 }
 
 /// The signed bytes of codes: `code = 256 · high + low`.
@@ -374,6 +429,30 @@ mod tests {
                 assert!(rounded(&x).0.is_nan(), "{bad} at {at}");
             }
         }
+    }
+
+    #[test]
+    fn lanes_hold_inputs_that_lie_side_by_side_one_vector_apart() {
+        fn places<const GROUP: usize, const V: usize>() {
+            let inputs = 3 * GROUP;
+            let mut row = vec![MaybeUninit::new(-1i16); lanes_stride(inputs)];
+            for group in 0..3 {
+                let input = |i: usize| (group * GROUP + i) as f32 + ROUND;
+                lanes::<GROUP, V>(&mut row, group, &std::array::from_fn(input));
+            }
+            for input in 0..inputs {
+                let (piece, place) = (input / (V * LANES) * (V * LANES), input % (V * LANES));
+                let at = piece + place % V * LANES + place / V;
+                // SAFETY: all of them were set.
+                assert_eq!(unsafe { row[at].assume_init() }, input as i16, "{GROUP} {V}");
+            }
+        }
+        places::<SHORT_GROUP, 2>();
+        places::<32, 2>();
+        places::<128, 2>();
+        places::<32, MAX_VECTORS>();
+        places::<64, MAX_VECTORS>();
+        places::<128, MAX_VECTORS>();
     }
 
     #[test]

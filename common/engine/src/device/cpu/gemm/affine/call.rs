@@ -58,10 +58,15 @@ impl<'a> Call<'a> {
         Tasks::new(count, self.weight.codes.len(), self.parallel, run)
     }
 
-    /// Outputs of a task when every thread gets some, a multiple of `multiple`.
+    /// As [`share`].
     pub(crate) fn share(&self, multiple: usize) -> usize {
-        let tasks = current_threads() * TASKS_PER_THREAD;
-        let share = self.weight.outputs().div_ceil(tasks).min(TASK_BYTES / self.weight.row_bytes());
-        share.next_multiple_of(multiple).max(multiple)
+        share(self.weight.outputs(), self.weight.row_bytes(), multiple)
     }
+}
+
+/// Outputs of a task when every thread gets some, a multiple of `multiple`; each has `row_bytes` bytes of codes.
+pub(crate) fn share(outputs: usize, row_bytes: usize, multiple: usize) -> usize {
+    let tasks = current_threads() * TASKS_PER_THREAD;
+    let share = outputs.div_ceil(tasks).min(TASK_BYTES / row_bytes);
+    share.next_multiple_of(multiple).max(multiple)
 }

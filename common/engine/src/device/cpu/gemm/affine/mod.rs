@@ -16,6 +16,8 @@
 //!   tiles and threads.
 
 mod activations;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
 mod call;
 pub(crate) mod exact;
 pub(crate) mod plain;

@@ -2,6 +2,8 @@
 
 use cake_checkpoint::{Dtype, Encoding, GgmlType, MappedMatrix, MappedTensor, Memory};
 
+use super::Unpacked;
+use crate::device::cpu::gemm::affine::plain::Words;
 use crate::device::cpu::gemm::case::RowClass;
 use crate::device::cpu::gemm::table::choose;
 use crate::device::cpu::isa::tier::Tier;
@@ -124,6 +126,25 @@ fn agrees_with_f64_for_odd_shapes_and_all_encodings() {
                         assert_eq!(first[at].to_bits(), other[at].to_bits(), "{encoding} {tier:?}");
                     }
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_kernel_computes_what_plain_code_does_with_unpacked_codes() {
+    let mut random = Random::new(33);
+    let unpacked = |encoding: &Encoding| encoding.unpacked_group(512).is_some();
+    for encoding in encodings().filter(unpacked) {
+        for (outputs, blocks, rows) in [(1, 1, 1), (37, 3, 2), (21, 2, 3), (77, 5, 13)] {
+            let shape = [outputs, 256 * blocks];
+            let matrix = random_matrix(&mut random, encoding, shape);
+            let (bias, x) = (signed(&mut random, outputs), signed(&mut random, rows * shape[1]));
+            for tier in Tier::fused() {
+                let found = multiply(tier, Numerics::Fast, &matrix, Some(&bias), &x);
+                let weight = matrix.weight(0..outputs);
+                let plain = product(&Unpacked(Words), tier, weight, Some(&bias), &x);
+                assert!(found == plain, "{encoding} {tier:?} {shape:?} {rows} rows");
             }
         }
     }

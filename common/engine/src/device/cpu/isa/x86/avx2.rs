@@ -213,7 +213,7 @@ pub(super) unsafe fn sum8(value: __m256) -> f32 {
 /// # Safety
 /// The processor has AVX2, and the caller is compiled for it.
 #[inline(always)]
-unsafe fn transposed8(rows: [__m256; 8]) -> [__m256; 8] {
+pub(crate) unsafe fn transposed8(rows: [__m256; 8]) -> [__m256; 8] {
     // SAFETY: by the caller's promise.
     unsafe {
         let mut pairs = rows; // Within 128 bits: 2 × 2 of 32 bits, then 2 × 2 of 64.

@@ -64,6 +64,13 @@ impl Avx512 {
     }
 }
 
+impl Avx512 {
+    /// The tier below, which every such processor has: `detect` asks for both.
+    pub(crate) fn avx2(self) -> Avx2 {
+        Avx2(())
+    }
+}
+
 /// Proof of AVX512-BF16 beside [`Avx512`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Avx512Bf16(());

@@ -1,0 +1,320 @@
+//! Matrices of GGUF's blocks: how each type's codes, scales and biases come into registers as it lies in the file.
+//!
+//! The codes, scales and biases are those that the checkpoint's codec unpacks to, to the bit.
+
+use std::arch::x86_64::*;
+use std::marker::PhantomData;
+
+use super::packed::split;
+use super::stored::{LANES, Params, Stored, WORDS};
+
+/// Codes that come into a register at once.
+const PIECE: usize = 2 * WORDS;
+
+/// A type of blocks.
+///
+/// # Safety
+/// Whoever implements it promises that the methods read the bytes of one block each, or of as many as they are told.
+pub(super) unsafe trait Block: Copy + Send + Sync {
+    /// Codes of a block: whole pieces of 32.
+    const CODES: usize;
+    /// Bytes of a block.
+    const BYTES: usize;
+    /// Codes that share a scale and a bias.
+    const GROUP: usize;
+
+    /// The codes of a piece of the block that begins `block` bytes behind `row`, in their order, as unsigned bytes. The
+    /// addresses of eight outputs' pieces differ by their rows alone.
+    ///
+    /// # Safety
+    /// There are such a block and such a piece, and the caller is compiled for AVX2.
+    unsafe fn codes(row: *const u8, block: usize, piece: usize) -> __m256i;
+
+    /// Scales and biases of `count` groups, at most [`LANES`], of eight outputs, of which the blocks are these. If a block
+    /// has several groups, they are eight from group `first` of it on; else they are those of as many blocks.
+    ///
+    /// # Safety
+    /// There are such groups, and the caller is compiled for AVX2, FMA and F16C.
+    unsafe fn params(blocks: &[*const u8; LANES], first: usize, count: usize) -> Params;
+}
+
+/// A matrix of such blocks, row after row.
+#[derive(Clone, Copy)]
+pub(super) struct Blocks<'a, B> {
+    bytes: &'a [u8],
+    outputs: usize,
+    /// Bytes of an output.
+    row_bytes: usize,
+    kind: PhantomData<B>,
+}
+
+impl<'a, B: Block> Blocks<'a, B> {
+    /// `outputs` of `inputs` each.
+    ///
+    /// # Panics
+    /// If `bytes` are not so many.
+    pub(super) fn new(bytes: &'a [u8], outputs: usize, inputs: usize) -> Blocks<'a, B> {
+        assert!(inputs > 0 && inputs.is_multiple_of(B::CODES), "whole blocks");
+        let row_bytes = inputs / B::CODES * B::BYTES;
+        assert_eq!(bytes.len(), outputs * row_bytes, "whole outputs");
+        Blocks { bytes, outputs, row_bytes, kind: PhantomData }
+    }
+}
+
+// SAFETY: what is read are blocks of a row that there are, by the promises of `Block` and of the caller.
+unsafe impl<B: Block> Stored<2> for Blocks<'_, B> {
+    type Row = *const u8;
+    const GROUP: usize = B::GROUP;
+    const PIECE_BYTES: usize = (B::BYTES * PIECE).div_ceil(B::CODES);
+
+    fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    fn groups(&self) -> usize {
+        self.row_bytes / B::BYTES * (B::CODES / B::GROUP)
+    }
+
+    fn bytes(&self) -> (*const u8, usize) {
+        (self.bytes.as_ptr(), self.row_bytes)
+    }
+
+    #[inline(always)]
+    fn row(&self, output: usize) -> *const u8 {
+        self.bytes.as_ptr().wrapping_add(output * self.row_bytes)
+    }
+
+    #[inline(always)]
+    unsafe fn codes(&self, row: *const u8, piece: usize) -> [__m256i; 2] {
+        let pieces = B::CODES / PIECE;
+        // SAFETY: the caller's promises.
+        unsafe { split(B::codes(row, piece / pieces * B::BYTES, piece % pieces)) }
+    }
+
+    #[inline(always)]
+    unsafe fn params(&self, rows: &[*const u8; LANES], first: usize, count: usize) -> Params {
+        let groups = B::CODES / B::GROUP;
+        let blocks = rows.map(|row| row.wrapping_add(first / groups * B::BYTES));
+        // SAFETY: the caller's promises.
+        unsafe { B::params(&blocks, first % groups, count) }
+    }
+}
+
+/// Declares types of blocks: codes, bytes and group, then how codes and parameters of a block are found.
+macro_rules! blocks {
+    ($($(#[$doc:meta])* $name:ident: $codes:literal codes in $bytes:literal bytes, groups of $group:literal,
+        |$row:ident, $block:ident, $piece:ident| $load:expr,
+        |$blocks:ident, $first:ident, $count:ident| $params:expr;)+) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        pub(super) struct $name;
+
+        // SAFETY: every access is inside of the block as the type is defined.
+        unsafe impl Block for $name {
+            const CODES: usize = $codes;
+            const BYTES: usize = $bytes;
+            const GROUP: usize = $group;
+
+            #[inline(always)]
+            unsafe fn codes($row: *const u8, $block: usize, $piece: usize) -> __m256i {
+                // SAFETY: the caller's promises.
+                unsafe { $load }
+            }
+
+            #[inline(always)]
+            unsafe fn params($blocks: &[*const u8; LANES], $first: usize, $count: usize) -> Params {
+                // SAFETY: the caller's promises.
+                unsafe { $params }
+            }
+        }
+    )+};
+}
+
+blocks! {
+    /// A scale, then halves.
+    Q4_0: 32 codes in 18 bytes, groups of 32,
+        |row, block, _piece| halves(row.add(block + 2)),
+        |blocks, _first, count| one_scale(blocks, 18, count, -8.0);
+    /// A scale and a minimum, then halves.
+    Q4_1: 32 codes in 20 bytes, groups of 32,
+        |row, block, _piece| halves(row.add(block + 4)),
+        |blocks, _first, count| scale_and_minimum(blocks, 20, count);
+    /// A scale, 32 fifth bits, then halves.
+    Q5_0: 32 codes in 22 bytes, groups of 32,
+        |row, block, _piece| {
+            _mm256_or_si256(halves(row.add(block + 6)), fifths(row.add(block + 2)))
+        },
+        |blocks, _first, count| one_scale(blocks, 22, count, -16.0);
+    /// A scale and a minimum, 32 fifth bits, then halves.
+    Q5_1: 32 codes in 24 bytes, groups of 32,
+        |row, block, _piece| {
+            _mm256_or_si256(halves(row.add(block + 8)), fifths(row.add(block + 4)))
+        },
+        |blocks, _first, count| scale_and_minimum(blocks, 24, count);
+    /// A scale, then signed bytes: 128 more makes them unsigned.
+    Q8_0: 32 codes in 34 bytes, groups of 32,
+        |row, block, _piece| {
+            _mm256_xor_si256(bytes(row.add(block + 2)), _mm256_set1_epi8(i8::MIN))
+        },
+        |blocks, _first, count| one_scale(blocks, 34, count, -128.0);
+    /// A scale of scales and one of minima, 12 bytes of both, then halves: of 32 bytes the lower ones, then the upper ones.
+    Q4K: 256 codes in 144 bytes, groups of 32,
+        |row, block, piece| upper_or_lower(row, block + 16, piece),
+        |blocks, _first, _count| Params::of_outputs(|lane| scales_and_minima(blocks[lane]));
+    /// As [`Q4K`], and before the halves 32 bytes with fifth bits: bit `i` is that of piece `i`.
+    Q5K: 256 codes in 176 bytes, groups of 32,
+        |row, block, piece| {
+            let fifth = _mm256_and_si256(shifted(row.add(block + 16), piece), _mm256_set1_epi8(1));
+            let fifth = _mm256_slli_epi16::<4>(fifth);
+            _mm256_or_si256(upper_or_lower(row, block + 48, piece), fifth)
+        },
+        |blocks, _first, _count| Params::of_outputs(|lane| scales_and_minima(blocks[lane]));
+    /// 128 bytes of halves, 64 of pairs of bits above them, 16 scales and a scale of these. Half of a block has 64 bytes of
+    /// halves, whose lower ones come first, and 32 of pairs, of which piece `i` of it has pair `i`.
+    Q6K: 256 codes in 210 bytes, groups of 16,
+        |row, block, piece| {
+            let (half, part) = (piece / 4, piece % 4);
+            let low = shifted(row.add(block + 64 * half + 32 * (part % 2)), part / 2 * 4);
+            let upper = shifted(row.add(block + 128 + 32 * half), 2 * part);
+            let upper = _mm256_slli_epi16::<4>(_mm256_and_si256(upper, _mm256_set1_epi8(3)));
+            _mm256_or_si256(_mm256_and_si256(low, _mm256_set1_epi8(15)), upper)
+        },
+        |blocks, first, _count| Params::of_outputs(|lane| {
+            let steps = _mm_loadl_epi64(blocks[lane].add(192 + first).cast());
+            let steps = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(steps));
+            centred(_mm256_mul_ps(half(blocks[lane].add(208)), steps), -32.0)
+        });
+}
+
+/// Scales, and each of them times `centre`: codes that are this much less.
+#[inline(always)]
+unsafe fn centred(scales: __m256, centre: f32) -> (__m256, __m256) {
+    // SAFETY: the caller is compiled for AVX2.
+    unsafe { (scales, _mm256_mul_ps(_mm256_set1_ps(centre), scales)) }
+}
+
+/// Those of `count` blocks of `bytes` that begin with a scale, one after the other.
+#[inline(always)]
+unsafe fn one_scale(
+    blocks: &[*const u8; LANES],
+    bytes: usize,
+    count: usize,
+    centre: f32,
+) -> Params {
+    // SAFETY: the caller's promises.
+    unsafe { per_block(count, |at| centred(scales(blocks, at * bytes), centre)) }
+}
+
+/// Those of `count` blocks of `bytes` that begin with a scale and a minimum.
+#[inline(always)]
+unsafe fn scale_and_minimum(blocks: &[*const u8; LANES], bytes: usize, count: usize) -> Params {
+    // SAFETY: the caller's promises.
+    unsafe { per_block(count, |at| (scales(blocks, at * bytes), scales(blocks, at * bytes + 2))) }
+}
+
+/// Scales and biases of `count` groups, each of eight outputs.
+#[inline(always)]
+unsafe fn per_block(count: usize, block: impl Fn(usize) -> (__m256, __m256)) -> Params {
+    // SAFETY: the caller is compiled for AVX2.
+    let zero = unsafe { [_mm256_setzero_ps(); LANES] };
+    let mut params = Params { scales: zero, biases: zero };
+    for at in 0..count.min(LANES) {
+        (params.scales[at], params.biases[at]) = block(at);
+    }
+    params
+}
+
+/// 32 bytes.
+#[inline(always)]
+unsafe fn bytes(from: *const u8) -> __m256i {
+    // SAFETY: the caller's promises.
+    unsafe { _mm256_loadu_si256(from.cast()) }
+}
+
+/// 32 bytes, in words shifted to the right by so many bits.
+#[inline(always)]
+unsafe fn shifted(from: *const u8, bits: usize) -> __m256i {
+    // SAFETY: the caller's promises.
+    unsafe { _mm256_srl_epi16(bytes(from), _mm_cvtsi32_si128(bits as i32)) }
+}
+
+/// The lower halves of 16 bytes, then the upper ones.
+#[inline(always)]
+unsafe fn halves(from: *const u8) -> __m256i {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let twice = _mm256_broadcastsi128_si256(_mm_loadu_si128(from.cast()));
+        let bits = _mm256_set_epi64x(4, 4, 0, 0);
+        _mm256_and_si256(_mm256_srlv_epi64(twice, bits), _mm256_set1_epi8(15))
+    }
+}
+
+/// The halves of 32 bytes of every two pieces: the lower ones of even pieces, the upper ones of odd ones.
+#[inline(always)]
+unsafe fn upper_or_lower(row: *const u8, at: usize, piece: usize) -> __m256i {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let bytes = shifted(row.add(at + piece / 2 * 32), piece % 2 * 4);
+        _mm256_and_si256(bytes, _mm256_set1_epi8(15))
+    }
+}
+
+/// 32 bits as the fifth bits of as many bytes.
+#[inline(always)]
+unsafe fn fifths(from: *const u8) -> __m256i {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let bits = _mm256_set1_epi32(from.cast::<i32>().read_unaligned());
+        // Each byte eight times, then bit `i` of byte `i` of eight.
+        let places = _mm256_set_epi64x(
+            0x0303_0303_0303_0303,
+            0x0202_0202_0202_0202,
+            0x0101_0101_0101_0101,
+            0,
+        );
+        let own = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
+        let set = _mm256_and_si256(_mm256_shuffle_epi8(bits, places), own);
+        _mm256_and_si256(_mm256_cmpeq_epi8(set, own), _mm256_set1_epi8(16))
+    }
+}
+
+/// The f16 at `from`, in all lanes.
+#[inline(always)]
+unsafe fn half(from: *const u8) -> __m256 {
+    // SAFETY: the caller's promises.
+    unsafe { _mm256_cvtph_ps(_mm_set1_epi16(from.cast::<i16>().read_unaligned())) }
+}
+
+/// The f16 `at` bytes behind the beginnings of eight outputs' blocks.
+#[inline(always)]
+unsafe fn scales(blocks: &[*const u8; LANES], at: usize) -> __m256 {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let half = |lane: usize| blocks[lane].add(at).cast::<i16>().read_unaligned();
+        let [a, b, c, d, e, f, g, h] =
+            [half(0), half(1), half(2), half(3), half(4), half(5), half(6), half(7)];
+        _mm256_cvtph_ps(_mm_setr_epi16(a, b, c, d, e, f, g, h))
+    }
+}
+
+/// Those of the eight groups of a block that begins with two scales and 12 bytes: six bits each, as `scale_and_min` of the
+/// checkpoint's codec has them.
+#[inline(always)]
+unsafe fn scales_and_minima(block: *const u8) -> (__m256, __m256) {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let word = |at: usize| block.add(4 + 4 * at).cast::<u32>().read_unaligned();
+        let [first, second, third] = [word(0), word(1), word(2)];
+        let upper = |own: u32, third: u32| {
+            u64::from(third & 0x0f0f_0f0f | (own >> 6 & 0x0303_0303) << 4) << 32
+                | u64::from(own & 0x3f3f_3f3f)
+        };
+        let widened =
+            |six: u64| _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(six as i64)));
+        let minus = _mm256_xor_ps(half(block.add(2)), _mm256_set1_ps(-0.0));
+        (
+            _mm256_mul_ps(half(block), widened(upper(first, third))),
+            _mm256_mul_ps(minus, widened(upper(second, third >> 4))),
+        )
+    }
+}

@@ -1,0 +1,255 @@
+//! Many rows: codes are transposed, widened to words, into a panel that all rows pass over, so that a lane belongs to one
+//! output and the sums of several rows fill the registers.
+
+#![allow(clippy::needless_range_loop, reason = "tiles are indexed by row and vector throughout")]
+
+use std::arch::x86_64::*;
+use std::cell::RefCell;
+use std::ops::Range;
+
+use super::stored::{LANES, Params, Stored, WORDS};
+use super::task::Task;
+use crate::device::cpu::gemm::weight::SHORT_GROUP;
+use crate::device::cpu::isa::prefetch::{AHEAD, CACHE_LINE, prefetch};
+use crate::device::cpu::isa::x86::transposed8;
+
+/// Vectors of outputs in a panel.
+const VECTORS: usize = 2;
+/// Outputs of a panel.
+pub(super) const OUTPUTS: usize = VECTORS * LANES;
+/// Rows computed together at most: their sums take 12 of the 16 registers.
+pub(super) const ROWS: usize = 6;
+/// Inputs of a panel: 16 KiB of words, half of a first-level cache.
+const DEPTH: usize = 512;
+/// Steps, of two inputs each, of half a vector of words.
+const HALF: usize = 4;
+
+/// A pair of words of every output of a panel.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Step([__m256i; VECTORS]);
+
+/// What a thread works on.
+struct Panel {
+    steps: [Step; DEPTH / 2],
+    /// Of [`LANES`] groups each.
+    params: [[Params; VECTORS]; DEPTH / SHORT_GROUP / LANES],
+}
+
+/// Bytes that a thread keeps.
+pub(super) const PANEL_BYTES: u64 = size_of::<Panel>() as u64;
+
+thread_local! {
+    /// The panel that a thread works on.
+    static PANEL: RefCell<Option<Box<Panel>>> = const { RefCell::new(None) };
+}
+
+/// All of `task`.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn panels<S: Stored<V>, const V: usize>(task: &Task<'_>, stored: S) {
+    PANEL.with_borrow_mut(|panel| {
+        // SAFETY: zeros are vectors.
+        let panel = panel.get_or_insert_with(|| unsafe { Box::new_zeroed().assume_init() });
+        for first in task.outputs.clone().step_by(OUTPUTS) {
+            let (total, depth) = (stored.groups(), DEPTH / S::GROUP);
+            for start in (0..total).step_by(depth) {
+                let groups = start..(start + depth).min(total);
+                fill(task, stored, first, &groups, panel);
+                let (count, each) = match S::HALVES {
+                    true => (S::GROUP / (2 * HALF), 2),
+                    false => (1, 1),
+                };
+                let runs = Runs { count, each, steps: S::GROUP / (2 * count) };
+                let finished = groups.end == total;
+                task.pass(&Held { panel, first, groups, finished, runs });
+            }
+        }
+    });
+}
+
+/// Transposes codes, scales and biases of `groups` of the outputs from `first` on.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn fill<S: Stored<V>, const V: usize>(
+    task: &Task<'_>,
+    stored: S,
+    first: usize,
+    groups: &Range<usize>,
+    panel: &mut Panel,
+) {
+    let (bytes, row_bytes) = stored.bytes();
+    let inputs = groups.start * S::GROUP..groups.end * S::GROUP;
+    let pieces = inputs.start / (V * WORDS)..inputs.end.div_ceil(V * WORDS);
+    let piece_bytes = S::PIECE_BYTES;
+    let ahead = first * row_bytes + OUTPUTS * pieces.start * piece_bytes;
+    let mut ahead = bytes.wrapping_add(ahead + AHEAD.max(OUTPUTS * row_bytes));
+    for vector in 0..VECTORS {
+        let first = first + vector * LANES;
+        if first >= task.outputs.end {
+            break;
+        }
+        let rows = task.eight(stored, first);
+        for (at, start) in groups.clone().step_by(LANES).enumerate() {
+            let count = LANES.min(groups.end - start);
+            // SAFETY: outputs of the matrix and groups of them; this function has the instructions.
+            panel.params[at][vector] = unsafe { stored.params(&rows, start, count) };
+        }
+        for (piece, steps) in pieces.clone().zip(panel.steps.chunks_exact_mut(V * WORDS / 2)) {
+            let mut all = [[_mm256_setzero_ps(); LANES]; V];
+            for lane in 0..LANES {
+                // SAFETY: an output of the matrix and a piece of it; this function has the instructions.
+                let codes = unsafe { stored.codes(rows[lane], piece) };
+                for v in 0..V {
+                    all[v][lane] = _mm256_castsi256_ps(codes[v]);
+                }
+            }
+            for line in (0..LANES * piece_bytes).step_by(CACHE_LINE) {
+                prefetch(ahead.wrapping_add(line));
+            }
+            ahead = ahead.wrapping_add(LANES * piece_bytes);
+            for v in 0..V {
+                // SAFETY: this function has the instructions.
+                let columns = unsafe { transposed8(all[v]) };
+                for pair in 0..LANES {
+                    steps[v * LANES + pair].0[vector] = _mm256_castps_si256(columns[pair]);
+                }
+            }
+        }
+    }
+}
+
+/// What a panel holds.
+struct Held<'a> {
+    panel: &'a Panel,
+    /// Groups of the outputs from this one on.
+    first: usize,
+    groups: Range<usize>,
+    /// Whether there are no more groups.
+    finished: bool,
+    runs: Runs,
+}
+
+/// Which steps are those of a group: `count` runs of `steps` that follow each other, `each` runs apart; those of the next
+/// groups are between them.
+#[derive(Clone, Copy)]
+struct Runs {
+    count: usize,
+    each: usize,
+    steps: usize,
+}
+
+impl Runs {
+    /// The first step of group `group` of those held.
+    fn first(self, group: usize) -> usize {
+        (group / self.each * self.each * self.count + group % self.each) * self.steps
+    }
+}
+
+/// What a tile needs of a row.
+#[derive(Clone, Copy)]
+struct Row<'a> {
+    /// The codes that the first step of the panel is multiplied with, and what is behind them.
+    codes: &'a [i16],
+    /// The scales and the sums of the groups that are held.
+    scales: &'a [f32],
+    sums: &'a [f32],
+}
+
+impl Task<'_> {
+    /// All rows over what is held.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn pass(&self, held: &Held<'_>) {
+        let mut row = self.rows.start;
+        while row < self.rows.end {
+            let left = self.rows.end - row;
+            // As even as can be: two tiles of four rows rather than of six and two.
+            row += match left.div_ceil(left.div_ceil(ROWS)) {
+                1 => self.tile::<1>(held, row),
+                2 => self.tile::<2>(held, row),
+                3 => self.tile::<3>(held, row),
+                4 => self.tile::<4>(held, row),
+                5 => self.tile::<5>(held, row),
+                _ => self.tile::<ROWS>(held, row),
+            };
+        }
+    }
+
+    /// Continues the chains of `R` rows from `row` on with what is held; returns `R`.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    fn tile<const R: usize>(&self, held: &Held<'_>, row: usize) -> usize {
+        let Held { first, ref groups, finished, runs, .. } = *held;
+        let vectors = (self.outputs.end - first).div_ceil(LANES).min(VECTORS);
+        let mut y = [[_mm256_setzero_ps(); VECTORS]; R];
+        if groups.start > 0 {
+            for r in 0..R {
+                for v in 0..vectors {
+                    y[r][v] = self.read_target(row + r, first + v * LANES);
+                }
+            }
+        }
+        let mut rows = [Row { codes: &[], scales: &[], sums: &[] }; R];
+        for r in 0..R {
+            rows[r] = Row {
+                codes: &self.x.lanes(row + r).0[2 * groups.start * runs.count * runs.steps..],
+                scales: &self.x.scales(row + r)[groups.clone()],
+                sums: &self.x.sums(row + r)[groups.clone()],
+            };
+        }
+        chains(held, &rows, &mut y);
+        for r in 0..R {
+            for v in 0..vectors {
+                self.write_target(row + r, first + v * LANES, y[r][v], finished);
+            }
+        }
+        R
+    }
+}
+
+/// Continues the chains `y` of `R` rows with what is held.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline(never)] // Inlined, rows become one address with a stride, of which every product computes its own.
+fn chains<const R: usize>(held: &Held<'_>, rows: &[Row<'_>; R], y: &mut [[__m256; VECTORS]; R]) {
+    let Held { panel, ref groups, runs, .. } = *held;
+    for group in 0..groups.len() {
+        let dots = dots(&panel.steps, rows, runs.first(group), runs);
+        let params = &panel.params[group / LANES];
+        for r in 0..R {
+            let scale = _mm256_set1_ps(rows[r].scales[group]);
+            let sum = _mm256_set1_ps(rows[r].sums[group]);
+            for v in 0..VECTORS {
+                y[r][v] = params[v].chain(group % LANES, (scale, sum), dots[r][v], y[r][v]);
+            }
+        }
+    }
+}
+
+/// Products with `R` rows of the steps of a group, of which `first` is the first.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn dots<const R: usize>(
+    steps: &[Step],
+    rows: &[Row<'_>; R],
+    first: usize,
+    runs: Runs,
+) -> [[__m256i; VECTORS]; R] {
+    let mut dots = [[_mm256_setzero_si256(); VECTORS]; R];
+    let end = first + (runs.each * (runs.count - 1) + 1) * runs.steps;
+    assert!(end <= steps.len() && rows.iter().all(|row| 2 * end <= row.codes.len()));
+    let x: [*const i32; R] = rows.map(|row| row.codes.as_ptr().cast());
+    for run in 0..runs.count {
+        let at = first + run * runs.each * runs.steps;
+        // One step in an iteration: of more the compiler adds up the products first, and the registers do not suffice.
+        for step in at..at + runs.steps {
+            // SAFETY: before the end, as was asserted.
+            let codes = unsafe { steps.get_unchecked(step).0 };
+            for r in 0..R {
+                // SAFETY: as above.
+                let pair = _mm256_set1_epi32(unsafe { x[r].add(step).read_unaligned() });
+                for v in 0..VECTORS {
+                    dots[r][v] = _mm256_add_epi32(dots[r][v], _mm256_madd_epi16(codes[v], pair));
+                }
+            }
+        }
+    }
+    dots
+}

@@ -1,0 +1,60 @@
+//! One product, cut into tasks.
+
+use super::super::activations::Activations;
+use super::super::call::share;
+use super::direct::{DIRECT_ROWS, direct};
+use super::panel::{OUTPUTS, ROWS, panels};
+use super::stored::{LANES, Stored};
+use super::task::Task;
+use crate::device::cpu::gemm::target::Target;
+use crate::device::cpu::isa::x86::Avx2;
+use crate::device::cpu::pool::{Tasks, current_threads};
+
+/// Outputs of a task beside many rows at most, so that a thread that is held up leaves its share to others.
+const TASK_OUTPUTS: usize = 4 * OUTPUTS;
+/// Least rows that are worth transposing a panel once more for, so that another thread has work.
+const PART_ROWS: usize = 48;
+
+/// A product with some matrix.
+pub(super) struct Product<'a> {
+    pub(super) proof: Avx2,
+    pub(super) rows: usize,
+    pub(super) parallel: bool,
+    pub(super) bias: Option<&'a [f32]>,
+    /// In lanes.
+    pub(super) x: &'a Activations,
+    pub(super) y: Target<'a>,
+}
+
+impl<'a> Product<'a> {
+    /// The product with the matrix `stored`.
+    pub(super) fn tasks<S: Stored<V> + 'a, const V: usize>(self, stored: S) -> Tasks<'a> {
+        let Product { proof, rows, parallel, bias, x, y: target } = self;
+        let outputs = stored.outputs();
+        let row_bytes = stored.bytes().1;
+        let few = rows <= DIRECT_ROWS;
+        let share = match few {
+            true => share(outputs, row_bytes, LANES),
+            false => share(outputs, row_bytes, OUTPUTS).min(TASK_OUTPUTS),
+        };
+        let shares = outputs.div_ceil(share);
+        let wanted = (2 * current_threads()).div_ceil(shares.max(1));
+        let parts = wanted.min(rows / PART_ROWS).max(1);
+        let part_rows = rows.div_ceil(parts).next_multiple_of(ROWS);
+        let run = move |index: usize| {
+            let (index, part) = (index % shares, index / shares);
+            let rows = (part * part_rows).min(rows)..((part + 1) * part_rows).min(rows);
+            let outputs = index * share..((index + 1) * share).min(outputs);
+            let task = Task { bias, x, rows, outputs, target };
+            let _: Avx2 = proof;
+            // SAFETY: `proof` is there, so the processor has the instructions.
+            unsafe {
+                match few {
+                    true => direct(&task, stored),
+                    false => panels(&task, stored),
+                }
+            }
+        };
+        Tasks::new(shares * parts, outputs * row_bytes, parallel, run)
+    }
+}

@@ -1,0 +1,96 @@
+//! How the weights of an encoding come into registers.
+
+use std::arch::x86_64::*;
+
+use crate::device::cpu::isa::x86::transposed8;
+
+/// Lanes of a vector: outputs that are computed together, and groups whose scales are transposed at once.
+pub(super) const LANES: usize = 8;
+/// Words of a vector.
+pub(super) const WORDS: usize = 16;
+
+/// The weights of a matrix, `[outputs, inputs]`, as whole groups of codes with a scale and a bias, in pieces of `V` vectors
+/// of words. The order of the codes is that of activations in [`Layout::Lanes`](super::super::activations::Layout), beside
+/// codes of 4 bits where `V` is 4 and of 8 where it is 2.
+///
+/// # Safety
+/// Whoever implements it promises that the methods read no other memory than the matrix's for the arguments that they allow.
+pub(super) unsafe trait Stored<const V: usize>: Copy + Send + Sync {
+    /// Where an output lies.
+    type Row: Copy;
+    /// Codes that share a scale and a bias.
+    const GROUP: usize;
+    /// Bytes of a piece, rounded up.
+    const PIECE_BYTES: usize;
+    /// Whether the halves of the vectors of a piece belong to two groups; else whole pieces make a group.
+    const HALVES: bool = Self::GROUP < V * WORDS;
+    /// Pieces of a unit, the products of which are added up first: those of a group, or the one of two.
+    const PIECES: usize = if Self::HALVES { 1 } else { Self::GROUP / (V * WORDS) };
+
+    /// Number of outputs.
+    fn outputs(&self) -> usize;
+
+    /// Groups of an output.
+    fn groups(&self) -> usize;
+
+    /// Where the codes begin, and bytes from one output to the next: what is prefetched.
+    fn bytes(&self) -> (*const u8, usize);
+
+    /// Where an output of the matrix lies.
+    fn row(&self, output: usize) -> Self::Row;
+
+    /// The codes of a piece, as words from 0 to 255; of half a piece, the last one of an output, zeros in the upper halves.
+    ///
+    /// # Safety
+    /// There are such an output and such a piece, and the caller is compiled for AVX2.
+    unsafe fn codes(&self, row: Self::Row, piece: usize) -> [__m256i; V];
+
+    /// Scales and biases of groups, at most [`LANES`], of as many outputs: `count` from `first` on, a multiple of [`LANES`].
+    ///
+    /// # Safety
+    /// There are such outputs and such groups, and the caller is compiled for AVX2, FMA and F16C.
+    unsafe fn params(&self, rows: &[Self::Row; LANES], first: usize, count: usize) -> Params;
+}
+
+/// Scales and biases of [`LANES`] groups of as many outputs: a vector of outputs for each group, of no meaning where there
+/// is none.
+#[derive(Clone, Copy)]
+pub(super) struct Params {
+    pub(super) scales: [__m256; LANES],
+    pub(super) biases: [__m256; LANES],
+}
+
+impl Params {
+    /// Scales and biases from vectors of groups, one of each for every output.
+    ///
+    /// # Safety
+    /// The caller is compiled for AVX2, FMA and F16C.
+    #[inline(always)]
+    pub(super) unsafe fn of_outputs(mut output: impl FnMut(usize) -> (__m256, __m256)) -> Params {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let zero = [_mm256_setzero_ps(); LANES];
+            let (mut scales, mut biases) = (zero, zero);
+            for lane in 0..LANES {
+                (scales[lane], biases[lane]) = output(lane);
+            }
+            Params { scales: transposed8(scales), biases: transposed8(biases) }
+        }
+    }
+
+    /// Adds group `group` of those here to `y`, with the scale of the activations and that scale times the sum of their
+    /// codes.
+    #[target_feature(enable = "avx2,fma")]
+    #[inline]
+    pub(super) fn chain(
+        &self,
+        group: usize,
+        (scale, sum): (__m256, __m256),
+        dot: __m256i,
+        y: __m256,
+    ) -> __m256 {
+        let scale = _mm256_mul_ps(self.scales[group], scale);
+        let y = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(dot), y);
+        _mm256_fmadd_ps(self.biases[group], sum, y)
+    }
+}
