@@ -35,14 +35,45 @@ impl EndWeights {
 pub struct Model {
     /// The weights and what describes them.
     pub checkpoint: Arc<Checkpoint>,
-    /// What they are turned into on their way.
+    /// What they are turned into on their way; of layers, those that `layers` says nothing of.
     pub scheme: Scheme,
+    /// What each layer is turned into, by the number of the whole layer, where they are not all alike.
+    pub layers: Option<Arc<[Scheme]>>,
 }
 
 impl Model {
+    /// A checkpoint whose layers are all turned into the same.
+    pub fn new(checkpoint: Arc<Checkpoint>, scheme: Scheme) -> Model {
+        Model { checkpoint, scheme, layers: None }
+    }
+
+    /// Whether something is turned into anything.
+    pub fn is_encoded(&self) -> bool {
+        self.layers.is_some() || self.scheme != Scheme::AsStored
+    }
+
+    /// What a layer is turned into.
+    pub fn scheme_of(&self, layer: usize) -> Scheme {
+        let number = self.checkpoint.config.number(layer);
+        let of_layer = self.layers.as_ref().and_then(|layers| layers.get(number));
+        of_layer.copied().unwrap_or(self.scheme)
+    }
+
+    /// What weights are turned into, for people: `q4`, or `q8 in 3 layers, q4 in 13` where layers differ.
+    pub fn encoding(&self) -> String {
+        let Some(layers) = &self.layers else { return self.scheme.to_string() };
+        let count = |scheme: &Scheme| layers.iter().filter(|it| *it == scheme).count();
+        let counts = Scheme::ALL.iter().map(|scheme| (scheme, count(scheme)));
+        let words = counts.filter(|(_, count)| *count > 0).map(|(scheme, count)| {
+            let layers = if count == 1 { "layer" } else { "layers" };
+            format!("{scheme} in {count} {layers}")
+        });
+        words.collect::<Vec<_>>().join(", ")
+    }
+
     /// The blob of one layer: what is pushed, stored and mapped.
     pub fn blob(&self, layer: usize) -> BlobSource<'_> {
-        BlobSource::encoded(&self.checkpoint, layer, self.scheme)
+        BlobSource::encoded(&self.checkpoint, layer, self.scheme_of(layer))
     }
 
     /// Bytes of that blob, header included, from the headers alone.
@@ -72,7 +103,10 @@ impl Model {
     /// # Errors
     /// If the checkpoint's files cannot be examined.
     pub fn identity(&self) -> Result<String, Error> {
-        self.checkpoint.identity_encoded(self.scheme)
+        match &self.layers {
+            None => self.checkpoint.identity_encoded(self.scheme),
+            Some(layers) => self.checkpoint.identity_encoded_each(layers),
+        }
     }
 
     /// The tensors of one layer as the master computes with them itself, by name: mapped where they
@@ -81,7 +115,7 @@ impl Model {
     /// # Errors
     /// If the checkpoint cannot be read or mapped, or a tensor cannot be encoded.
     pub fn mapped_layer(&self, layer: usize) -> Result<Vec<(String, MappedTensor)>, Error> {
-        if self.scheme == Scheme::AsStored {
+        if self.scheme_of(layer) == Scheme::AsStored {
             let tensors = self.checkpoint.layer_tensors(layer).into_iter();
             let mapped = |tensor: &Tensor| Ok((tensor.name.clone(), self.checkpoint.map(tensor)?));
             return tensors.map(mapped).collect();

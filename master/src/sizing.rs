@@ -314,7 +314,7 @@ mod tests {
     fn a_layer_takes_the_time_of_what_a_token_reads_and_the_memory_of_everything() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/qwen3-moe");
         let checkpoint = Arc::new(Checkpoint::open(path).expect("a golden model"));
-        let model = Model { checkpoint, scheme: Scheme::AsStored };
+        let model = Model::new(checkpoint, Scheme::AsStored);
         let device = Candidate::what_if("phone", 1 << 30);
         let input = input(&model, &promise(), &[device], &vec![None; 5], Vec::new());
         // Of eight experts of 3 × 48 × 64 numbers in bf16 a token reads two.
@@ -329,7 +329,7 @@ mod tests {
     fn latents_are_kept_as_they_are_and_what_is_turned_for_them_is_planned() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/deepseek-v3");
         let checkpoint = Arc::new(Checkpoint::open(path).expect("a golden model"));
-        let model = Model { checkpoint, scheme: Scheme::AsStored };
+        let model = Model::new(checkpoint, Scheme::AsStored);
         let device = Candidate::what_if("phone", 1 << 30);
         let input = input(&model, &promise(), &[device], &vec![None; 5], Vec::new());
         // A latent of 24 numbers and a key of 8 in f16, of each of 64 positions.

@@ -30,6 +30,7 @@ pub mod model;
 pub mod process;
 pub mod programs;
 pub mod proxy;
+pub mod quality;
 pub mod recorder;
 pub mod server;
 pub mod streams;

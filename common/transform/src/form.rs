@@ -2,7 +2,8 @@
 
 use std::fmt::Debug;
 
-use cake_checkpoint::{EncodeError, FloatType};
+use cake_checkpoint::encoding::ENCODER_VERSION;
+use cake_checkpoint::{EncodeError, Encoding, FloatType};
 
 /// A way to write rows of numbers. One file per form, or one beside its like.
 pub trait Form: Debug + Send + Sync {
@@ -64,5 +65,36 @@ impl Form for FloatForm {
         let [out] = out else { panic!("plain numbers have one part") };
         let beyond = |index| EncodeError::Beyond { index, value: rows[index], float: self.0 };
         self.0.narrow(rows, out).map_err(beyond)
+    }
+}
+
+/// An encoding that plain numbers are turned into, part by part; scales and the like have the type `params` where there is a
+/// choice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PackedForm {
+    pub(crate) encoding: Encoding,
+    pub(crate) params: FloatType,
+}
+
+impl Form for PackedForm {
+    fn identity(&self) -> String {
+        format!("{} {:?} {ENCODER_VERSION}", self.encoding, self.params)
+    }
+
+    fn row_bytes(&self, columns: u64) -> Vec<u64> {
+        let group = self.encoding.encoded_group().expect("there is an encoder") as u64;
+        let units = self.encoding.encoded_bytes(self.params).into_iter();
+        units.map(|unit| columns / group * unit as u64).collect()
+    }
+
+    fn write(
+        &self,
+        rows: &[f32],
+        _: usize,
+        _: f32,
+        out: &mut [&mut [u8]],
+    ) -> Result<(), EncodeError> {
+        let mut out: Vec<Option<&mut [u8]>> = out.iter_mut().map(|it| Some(&mut **it)).collect();
+        self.encoding.encode(rows, self.params, &mut out)
     }
 }

@@ -19,6 +19,7 @@ mod compare;
 pub mod convert;
 pub mod digests;
 mod error;
+mod foreign;
 mod form;
 mod gather;
 pub mod gguf;

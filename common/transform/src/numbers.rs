@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 
-use cake_checkpoint::{AprType, Checkpoint, Dtype, Encoding, FloatType, Part, Role, StoredTensor};
+use cake_checkpoint::{
+    AprType, Checkpoint, Dtype, Encoding, FloatType, Lies, Part, Role, StoredTensor,
+};
 
-use crate::piece::Stretch;
+use crate::piece::{Order, Stretch};
 use crate::source::Source;
 
 /// A tensor of numbers.
@@ -24,6 +26,8 @@ pub struct Numbers {
     pub parts: Vec<usize>,
     /// Dimensions of what it means, outermost first.
     pub shape: Vec<u64>,
+    /// How its rows get into the order in which everybody else knows them.
+    pub order: Order,
 }
 
 impl Numbers {
@@ -80,14 +84,19 @@ impl Numbers {
                     }),
                     is_ignored: known.is_some_and(|known| known.role == Role::Ignored),
                     shape: shape(tensor, encoding),
+                    order: order(tensor),
                     parts,
                 }
             })
             .collect()
     }
 
-    /// Rows and columns: a vector is one row, and whatever has more dimensions as many rows as all but the last have.
+    /// Rows and columns: a vector is one row (one column, where its numbers change places), and whatever has more dimensions as
+    /// many rows as all but the last have.
     pub fn matrix_shape(&self) -> [u64; 2] {
+        if let (&[count], true) = (&self.shape[..], self.order != Order::Same) {
+            return [count, 1];
+        }
         match self.shape.split_last() {
             None => [1, 1],
             Some((&columns, rows)) => [rows.iter().product(), columns],
@@ -113,6 +122,16 @@ impl Numbers {
                 (dtype, Stretch { file, offset, bytes })
             })
             .collect()
+    }
+}
+
+/// How the rows of a tensor get into the order in which everybody else knows them.
+fn order(tensor: &StoredTensor) -> Order {
+    match (tensor.lies, tensor.shape.first()) {
+        (Lies::InPairs { heads }, Some(rows)) if heads > 0 => {
+            Order::PairsToHalves { head_rows: rows / heads }
+        }
+        _ => Order::Same,
     }
 }
 

@@ -85,6 +85,11 @@ pub enum Order {
         /// Rows of a head; even, and the matrix has whole heads.
         head_rows: u64,
     },
+    /// The other way: of a head first rows 0, 2, 4 and so on, then the others.
+    PairsToHalves {
+        /// As above.
+        head_rows: u64,
+    },
 }
 
 impl Piece {
@@ -157,7 +162,7 @@ impl Order {
     pub fn block(self) -> u64 {
         match self {
             Order::Same => 1,
-            Order::HalvesToPairs { head_rows } => head_rows,
+            Order::HalvesToPairs { head_rows } | Order::PairsToHalves { head_rows } => head_rows,
         }
     }
 
@@ -166,6 +171,7 @@ impl Order {
         match self {
             Order::Same => row,
             Order::HalvesToPairs { head_rows } => row % 2 * (head_rows / 2) + row / 2,
+            Order::PairsToHalves { head_rows } => row % (head_rows / 2) * 2 + row / (head_rows / 2),
         }
     }
 }
@@ -175,8 +181,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads_go_from_halves_to_pairs() {
+    fn heads_go_from_halves_to_pairs_and_back() {
         let to = Order::HalvesToPairs { head_rows: 6 };
         assert_eq!((0..6).map(|row| to.source(row)).collect::<Vec<_>>(), [0, 3, 1, 4, 2, 5]);
+        let back = Order::PairsToHalves { head_rows: 6 };
+        assert_eq!((0..6).map(|row| back.source(row)).collect::<Vec<_>>(), [0, 2, 4, 1, 3, 5]);
+        assert!((0..6).all(|row| back.source(to.source(row)) == row));
     }
 }

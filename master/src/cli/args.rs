@@ -148,8 +148,9 @@ pub(super) struct PlanArgs {
     /// answers a little. `plan` says how many bytes and how much error. Default: f16, or f32 with --numerics exact.
     #[arg(long, value_name = "f32|f16|q8")]
     pub kv: Option<KvDtype>,
-    /// Turn weights into 8 or 4 bits on their way to the workers; auto takes the widest that fits.
-    #[arg(long, value_name = "as-stored|q8|q4|auto", default_value = "as-stored")]
+    /// Turn weights into 8, 6, 5 or 4 bits on their way to the workers, or into numbers of 4 bits (mxfp4); embedding and
+    /// head then have 8. auto takes the widest that fits, and layers that lose most get more where memory is left.
+    #[arg(long, value_name = "as-stored|q8|q6|q5|q4|mxfp4|auto", default_value = "as-stored")]
     pub encode: Encode,
     /// Arithmetic: exact keeps activations in f32; beside bf16 weights, fast rounds those of
     /// prompts to one or two bf16 and others to two, and beside 8- and 4-bit weights all to 16 bits,

@@ -261,7 +261,7 @@ fn lock(text: &Mutex<Vec<u8>>) -> MutexGuard<'_, Vec<u8>> {
 
 async fn start_workers(home: &Path, checkpoint: Checkpoint) -> Result<Vec<DemoWorker>, Error> {
     let promise = request().promise(&checkpoint)?;
-    let model = Model { checkpoint: Arc::new(checkpoint), scheme: Scheme::AsStored };
+    let model = Model::new(Arc::new(checkpoint), Scheme::AsStored);
     let mut workers = Vec::new();
     for (name, layers) in WORKERS {
         let budget = room_for(*layers, &model, &promise);

@@ -139,7 +139,7 @@ fn summary(checkpoint: &Arc<Checkpoint>, tensors: bool) -> Summary<'_> {
     let (num_heads, num_kv_heads, head_dim) = heads.unwrap_or_default();
     let mlp = ops().find_map(|op| if let Op::Mlp(it) = op { Some(it) } else { None });
     let experts = ops().find_map(|op| if let Op::Experts(it) = op { Some(it) } else { None });
-    let model = Model { checkpoint: checkpoint.clone(), scheme: Scheme::AsStored };
+    let model = Model::new(checkpoint.clone(), Scheme::AsStored);
     let active = (0..config.layers.len()).map(|layer| model.active_bytes(layer));
     let rope = config.rotations.first().map(|rotation| &rotation.rope);
     let lines = checkpoint.tensors.iter().map(|tensor| TensorLine {

@@ -21,6 +21,9 @@ pub(super) struct Args {
     /// Plan as if there were one more worker (such as phone:3GiB); repeatable.
     #[arg(long, value_name = "NAME:SIZE", value_parser = parse_what_if)]
     what_if: Vec<(String, u64)>,
+    /// Say what each layer loses by each encoding, measured on a sample of its rows.
+    #[arg(long)]
+    why: bool,
     /// Print JSON.
     #[arg(long, help_heading = "Output")]
     pub(super) json: bool,
@@ -32,6 +35,7 @@ impl Args {
         let request = PlanRequest {
             predict: true,
             headers_suffice: true,
+            why: self.why,
             what_if: self.what_if,
             ..self.plan.try_into()?
         };
@@ -44,6 +48,9 @@ impl Args {
             return report::print_json(&report::PlanReport::new(&prepared, None));
         }
         announce::announce(&prepared, Tell::Output, "would ")?;
+        if let (true, Some(losses)) = (self.why, &prepared.losses) {
+            out::line(report::losses_text(losses))?;
+        }
         if !request.what_if.is_empty() && !prepared.uses_imagined() {
             let names: Vec<&str> = request.what_if.iter().map(|(name, _)| name.as_str()).collect();
             let names = names.join(" and ");

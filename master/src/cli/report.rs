@@ -1,10 +1,11 @@
 //! Words and JSON about plans, pushes and answers.
+use cake_checkpoint::KvDtype;
 use cake_checkpoint::units::{format_bytes, format_rate};
-use cake_checkpoint::{KvDtype, Scheme};
 use serde::Serialize;
 
 use super::{Error, out};
 use crate::deployment::facts::{KvFacts, Outlook, PushAhead, PushReport};
+use crate::deployment::widths::LayerLoss;
 use crate::deployment::{self, Prepared};
 use crate::distributor::Pushed;
 use crate::generate::Timing;
@@ -111,6 +112,9 @@ pub(super) struct PlanReport<'a> {
     pub model: &'a str,
     /// What its weights are turned into.
     pub encoding: String,
+    /// What each layer loses by each encoding, and which it gets, where that was asked or decided about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub losses: Option<&'a [LayerLoss]>,
     /// Tokens of context planned for.
     pub context: usize,
     /// Sequences planned for.
@@ -144,7 +148,8 @@ impl<'a> PlanReport<'a> {
     pub(super) fn new(prepared: &'a Prepared, push: Option<&'a PushReport>) -> Self {
         Self {
             model: &prepared.model.checkpoint.location.name,
-            encoding: prepared.model.scheme.to_string(),
+            encoding: prepared.model.encoding(),
+            losses: prepared.losses.as_deref(),
             context: prepared.promise().context,
             parallel: prepared.promise().parallel,
             kv: prepared.kv(),
@@ -162,9 +167,9 @@ impl<'a> PlanReport<'a> {
 
 /// The plan as people read it: who holds what, what to expect of it, what stays on the master.
 pub(super) fn plan_text(outlook: &Outlook<'_>) -> String {
-    let encoding = match outlook.encoding {
-        Scheme::AsStored => String::new(),
-        encoding => format!("weights are encoded as {encoding}; "),
+    let encoding = match &outlook.encoding {
+        None => String::new(),
+        Some(encoding) => format!("weights are encoded as {encoding}; "),
     };
     let parts = match outlook.parts_of {
         Some(whole) => format!(
@@ -202,6 +207,22 @@ fn kv_text(kv: &KvFacts) -> Option<String> {
         KvDtype::GROUP.min(*head_dim),
         typical * 100.0,
     ))
+}
+
+/// What each layer loses by each encoding: the squared error for each squared weight, in thousandths.
+pub(super) fn losses_text(losses: &[LayerLoss]) -> String {
+    let mut text = String::from(
+        "squared error for each squared weight, in thousandths, by a sample of each matrix's rows",
+    );
+    if let Some(first) = losses.first() {
+        let names = first.loss.iter().map(|(name, _)| format!("{name:>9}")).collect::<String>();
+        text.push_str(&format!("\nlayer{names}  gets"));
+    }
+    for LayerLoss { layer, encoding, loss } in losses {
+        let numbers = loss.iter().map(|(_, loss)| format!("{:>9.3}", loss * 1e3));
+        text.push_str(&format!("\n{layer:>5}{}  {encoding}", numbers.collect::<String>()));
+    }
+    text
 }
 
 /// What a command that was asked for JSON prints when it fails.

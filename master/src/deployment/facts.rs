@@ -1,7 +1,7 @@
 //! Facts about a plan and its push, for whoever tells people of them.
 use std::path::PathBuf;
 
-use cake_checkpoint::{KvDtype, ModelSpec, Op, Scheme};
+use cake_checkpoint::{KvDtype, ModelSpec, Op};
 use cake_engine::KvError;
 use serde::{Serialize, Serializer};
 
@@ -16,8 +16,8 @@ pub(crate) struct Outlook<'a> {
     pub plan: &'a Plan,
     /// Who is there and has no layers, and why.
     pub idle: &'a [Idle],
-    /// What weights are turned into.
-    pub encoding: Scheme,
+    /// What weights are turned into, if they are.
+    pub encoding: Option<String>,
     /// Stored bytes of embedding, final norm and head, which stay with the master.
     pub ends_bytes: u64,
     /// Tokens of context planned for.

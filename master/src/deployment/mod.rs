@@ -29,6 +29,7 @@ mod rates;
 mod replan;
 mod request;
 pub(crate) mod trust;
+pub(crate) mod widths;
 
 pub use error::{Error, WrongArgument};
 pub(crate) use prepare::prepare;

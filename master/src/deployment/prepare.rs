@@ -2,24 +2,27 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
-use cake_checkpoint::Checkpoint;
+use cake_checkpoint::{Checkpoint, LayerRange, Scheme};
 use cake_engine::DeviceKind;
 use tokio::task::block_in_place;
 
 use super::candidates::Seat;
-use super::choice::With;
+use super::choice::{Chosen, With};
 use super::event::{Event, Observer};
 use super::facts::Note;
 use super::hollow::hollow_files;
 use super::parts::{WHOLE, parted, ways};
 use super::prepared::{Prepared, master_name};
 use super::rates::Probing;
+use super::request::Encode;
+use super::widths::Losses;
 use super::{Error, PlanRequest, WrongArgument};
 use crate::cluster::{self, Held, Member, Missing, Whereabouts};
 use crate::distributor::Manifests;
 use crate::model::Model;
 use crate::place::OwnWeights;
-use crate::planner::Refusal;
+use crate::planner::{PlannedStage, Refusal};
+use crate::sizing::Promise;
 use crate::state::State;
 
 /// Opens the model, takes the workers, measures them and plans. `state` is where the master
@@ -62,7 +65,7 @@ pub(crate) async fn prepare(
             }
             continue;
         };
-        let model = Model { checkpoint, scheme };
+        let model = Model::new(checkpoint, scheme);
         let manifests = Arc::new(Manifests::open(model.clone(), state.digests()?)?);
         let with = With {
             model: &model,
@@ -87,6 +90,18 @@ pub(crate) async fn prepare(
             }
             chosen => chosen?,
         };
+        let spends = request.encode.is_open() && slices == WHOLE && scheme != Scheme::AsStored;
+        let losses = match (spends || request.why) && !headers_only {
+            true => Some(block_in_place(|| losses_of(&model, &request))?),
+            false => None,
+        };
+        let wider = match losses.as_ref().filter(|_| spends) {
+            Some(losses) => wider(&with, &chosen, losses, &members, &request, promise).await?,
+            None => None,
+        };
+        let (model, manifests, chosen) =
+            wider.unwrap_or_else(|| (model.clone(), manifests.clone(), chosen));
+        let losses = losses.map(|losses| losses.table(&model));
         let own_weights = OwnWeights::new(request.weights, request.lock_memory);
         let is_worker = |seat: &Seat| matches!(seat, Seat::Worker { .. });
         let prepared = Prepared {
@@ -99,6 +114,7 @@ pub(crate) async fn prepare(
             device,
             threads,
             own_weights,
+            losses,
             missing,
             notes: Mutex::new(notes),
             headers_only,
@@ -114,6 +130,54 @@ pub(crate) async fn prepare(
         true => Error::Plan(refusal),
         false => Error::PlanWithout { refusal, missing },
     })
+}
+
+/// What layers lose by what they may be turned into, or by all that there is.
+///
+/// # Errors
+/// Weights that cannot be read or encoded.
+fn losses_of(model: &Model, request: &PlanRequest) -> Result<Losses, Error> {
+    let all = Encode::auto();
+    let tried = if request.encode.is_open() { &request.encode } else { &all };
+    Ok(Losses::measure(&model.checkpoint, tried.tried())?)
+}
+
+/// The model in which layers that lose most are wider, as far as the devices of a plan have room for that, and the plan for
+/// it; `None` where all are alike, or there is no such plan, as a device's memory holds more than blobs have.
+///
+/// # Errors
+/// As [`With::plan`], but for refusals.
+async fn wider(
+    with: &With<'_>,
+    chosen: &Chosen,
+    losses: &Losses,
+    members: &[Member],
+    request: &PlanRequest,
+    promise: Promise,
+) -> Result<Option<(Model, Arc<Manifests>, Chosen)>, Error> {
+    let checkpoint = &with.model.checkpoint;
+    let Some(layers) = block_in_place(|| losses.spend(checkpoint, &room(chosen))) else {
+        return Ok(None);
+    };
+    let model = Model { layers: Some(layers.into()), ..with.model.clone() };
+    let manifests = Arc::new(Manifests::open(model.clone(), with.state.digests()?)?);
+    let again = With { model: &model, manifests: &manifests, probing: Probing::Strangers, ..*with };
+    let planned = again.plan(members, request, promise).await;
+    match planned {
+        Ok(chosen) => Ok(Some((model, manifests, chosen))),
+        Err(Error::Plan(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The stages of a plan, each with the bytes that its device has for the weights of its layers.
+fn room(chosen: &Chosen) -> Vec<(LayerRange, u64)> {
+    let stages = chosen.plan.stages.iter();
+    let room = |stage: &PlannedStage| {
+        let others = stage.memory.total().saturating_sub(stage.memory.weights);
+        (stage.layers, stage.memory.budget.saturating_sub(others))
+    };
+    stages.map(room).collect()
 }
 
 /// What is asked of the plan and who is missing from it, those that are to be left out anyway aside.

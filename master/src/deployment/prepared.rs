@@ -9,6 +9,7 @@ use super::candidates::Seat;
 use super::choice::Chosen;
 use super::event::{Event, Observer};
 use super::facts::{KvFacts, Note, Outlook, PushAhead};
+use super::widths::LayerLoss;
 use crate::chunk::Chunk;
 use crate::cluster::{self, Member, Whereabouts};
 use crate::distributor::{self, Assignment, Manifests};
@@ -33,6 +34,8 @@ pub(crate) struct Prepared {
     pub(crate) device: DeviceKind,
     pub(crate) threads: usize,
     pub(crate) own_weights: OwnWeights,
+    /// What each layer loses by each encoding, where that was asked or decided about.
+    pub(crate) losses: Option<Vec<LayerLoss>>,
     /// Members that joined and are not used, each with why.
     pub(crate) missing: Vec<String>,
     /// Whether weights are missing, so that it can be planned and nothing else.
@@ -134,7 +137,7 @@ impl Prepared {
             }
         };
         Planned {
-            encoding: self.model.scheme.to_string(),
+            encoding: self.model.encoding(),
             context: self.chosen.promise.context,
             parallel: self.chosen.promise.parallel,
             layers: self.model.checkpoint.config.layers.len(),
@@ -186,7 +189,7 @@ impl Prepared {
         Outlook {
             plan: self.plan(),
             idle: &self.chosen.idle,
-            encoding: self.model.scheme,
+            encoding: self.model.is_encoded().then(|| self.model.encoding()),
             ends_bytes: self.model.ends_bytes(),
             context: self.promise().context,
             parallel: self.promise().parallel,

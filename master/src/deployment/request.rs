@@ -49,6 +49,8 @@ pub(crate) struct PlanRequest {
     pub ends_roughly: bool,
     /// Whether it is enough to know what a model needs: headers without weights do, as nothing is pushed.
     pub headers_suffice: bool,
+    /// Whether it is asked what each layer loses by each encoding.
+    pub why: bool,
     /// Workers that do not exist, by name, with the bytes that they would offer.
     pub what_if: Vec<(String, u64)>,
 }
@@ -91,9 +93,19 @@ impl PlanRequest {
 pub(crate) struct Encode(Vec<Scheme>);
 
 impl Encode {
+    /// Whatever fits: but for numbers of 4 bits, which are further off than codes of as many and hardly smaller.
+    pub(crate) fn auto() -> Self {
+        Self(Scheme::ALL.into_iter().filter(|it| *it != Scheme::Mxfp4).collect())
+    }
+
     /// What may be used, widest first; never empty.
     pub(crate) fn tried(&self) -> &[Scheme] {
         &self.0
+    }
+
+    /// Whether layers may be turned into different ones of them.
+    pub(crate) fn is_open(&self) -> bool {
+        self.0.len() > 1
     }
 }
 
@@ -108,7 +120,7 @@ impl FromStr for Encode {
 
     fn from_str(text: &str) -> Result<Self, SchemeParseError> {
         match text {
-            "auto" => Ok(Self(Scheme::ALL.to_vec())),
+            "auto" => Ok(Self::auto()),
             _ => Ok(Self(vec![text.parse()?])),
         }
     }

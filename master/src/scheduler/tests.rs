@@ -36,7 +36,7 @@ impl Bench {
             chunk: CHUNK,
             wire: WireFormat::default(),
         };
-        Self { model: Model { checkpoint, scheme: Scheme::AsStored }, promise }
+        Self { model: Model::new(checkpoint, Scheme::AsStored), promise }
     }
 
     fn options(&self) -> EngineOptions {

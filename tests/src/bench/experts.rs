@@ -83,7 +83,7 @@ pub(super) fn active_bytes(
     head_bits: f64,
 ) -> Result<f64> {
     let checkpoint = Checkpoint::open(model.to_str().context("the model's path is not UTF-8")?)?;
-    let model = Model { checkpoint: Arc::new(checkpoint), scheme };
+    let model = Model::new(Arc::new(checkpoint), scheme);
     let layers: u64 = (0..shape.layers).map(|layer| model.active_bytes(layer)).sum();
     Ok(layers as f64 + (shape.hidden_size * shape.vocab_size) as f64 * head_bits / 8.0)
 }

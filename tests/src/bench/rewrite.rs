@@ -43,9 +43,10 @@ const COPIES: [Rewrite; 2] = [&["merge"], &["split", "--max-shard-size", "500MB"
 pub(super) const GGUF_BF16: Rewrite = &["convert", "--to", "gguf", "--encode", "bf16"];
 const GGUF_Q8: Rewrite = &["convert", "--to", "gguf", "--encode", "q8_0"];
 pub(super) const GGUF_Q4: Rewrite = &["convert", "--to", "gguf", "--encode", "q4_0"];
+const GGUF_Q4_K: Rewrite = &["convert", "--to", "gguf", "--encode", "q4_k"];
 const MLX_Q8: Rewrite = &["convert", "--to", "mlx", "--encode", "q8"];
 const MLX_Q4: Rewrite = &["convert", "--to", "mlx", "--encode", "q4"];
-const CONVERSIONS: [Rewrite; 11] = [
+const CONVERSIONS: [Rewrite; 12] = [
     &["convert", "--to", "safetensors", "--encode", "f16"],
     &["convert", "--to", "mlx"],
     MLX_Q8,
@@ -53,6 +54,7 @@ const CONVERSIONS: [Rewrite; 11] = [
     &["convert", "--to", "gguf", "--encode", "f16"],
     GGUF_Q8,
     GGUF_Q4,
+    GGUF_Q4_K,
     &["convert", "--to", "apr"],
     &["convert", "--to", "apr", "--encode", "f16"],
     &["convert", "--to", "apr", "--encode", "q8"],

@@ -117,7 +117,7 @@ impl Whole {
     /// Room for [`MANY`] sequences of a prompt and an answer.
     fn open(path: &Path, encoding: Scheme) -> Result<Whole> {
         let path = path.to_str().context("the model's path is not UTF-8")?;
-        let model = Model { checkpoint: Arc::new(Checkpoint::open(path)?), scheme: encoding };
+        let model = Model::new(Arc::new(Checkpoint::open(path)?), encoding);
         let checkpoint = &model.checkpoint;
         let config = &checkpoint.config;
         let options = EngineOptions {

@@ -61,6 +61,24 @@ fn a_model_in_several_files_is_named_by_its_first_too() {
 }
 
 #[test]
+fn what_is_made_of_a_file_for_others_answers_as_the_file_does() {
+    for (name, to) in [
+        ("llama3-q4_k_m", "safetensors"),
+        ("gemma3-q5_1", "safetensors"),
+        ("qwen3moe-q4_k_m", "apr"),
+    ] {
+        let (from, prompt, expected, _) = golden_gguf(name);
+        let master = Master::alone();
+        let out = master.state().join(if to == "apr" { "model.apr" } else { "model" });
+        let [from, out] = [&from, &out].map(|path| path.to_str().expect("UTF-8").to_owned());
+        let args = ["convert", &from, "--to", to, "--encode", "f32", "--out", &out];
+        master.run(&args).success();
+        let answer = master.answer_of(Path::new(&out), &prompt, expected.len(), &[], &[]);
+        assert_eq!(answer.output_ids, expected, "{name} as {to}");
+    }
+}
+
+#[test]
 fn commands_say_how_matrices_are_stored_and_refuse_what_they_would_get_wrong() {
     let master = Master::alone();
     let path = |path: PathBuf| path.to_str().expect("UTF-8").to_owned();

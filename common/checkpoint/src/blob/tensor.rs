@@ -9,7 +9,7 @@ use crate::catalog::{Checkpoint, Tensor};
 use crate::container::Lies;
 use crate::container::safetensors::writer::Entry;
 use crate::dtype::Dtype;
-use crate::encoding::{Affine, Encoding, FloatType, Part, PartSpec, Scheme, Sink, encode_into};
+use crate::encoding::{Encoding, FloatType, Part, PartSpec, Scheme};
 use crate::error::Error;
 use crate::mapped::MappedTensor;
 use crate::mapped_matrix::MappedMatrix;
@@ -32,33 +32,36 @@ pub struct BlobTensor<'a> {
     pub encoding: Option<Encoding>,
     /// What it is made from.
     source: &'a Tensor,
-    /// How, if it is not copied.
-    recipe: Option<(Recipe, Part)>,
+    /// How, if it is not copied, and which of the parts that come of it this is.
+    recipe: Option<(Recipe, usize)>,
 }
 
 /// How a matrix of plain numbers is packed.
 #[derive(Clone, Copy, Debug)]
 struct Recipe {
-    format: Affine,
-    /// Element type of the matrix, and of its scales and biases.
+    /// What comes of it.
+    encoding: Encoding,
+    /// Neighbours that are encoded together.
+    group: usize,
+    /// Element type of the matrix, and of what comes of it where there is a choice.
     float: FloatType,
 }
 
-/// What tensors of a layer become: a matrix whose rows are whole groups becomes codes, scales and
-/// biases (of the matrix's type) under the names that MLX gives them; all else stays.
+/// What tensors of a layer become: a matrix whose rows are whole groups becomes the parts of what the scheme makes of it,
+/// scales and biases of the matrix's type where there is a choice; all else stays.
 pub fn encoded_tensors<'a>(tensors: &[&'a Tensor], encoding: Scheme) -> Vec<BlobTensor<'a>> {
-    let format = encoding.of_layers();
-    tensors.iter().flat_map(|tensor| encoded(tensor, format)).collect()
+    let to = encoding.of_layers();
+    tensors.iter().flat_map(|tensor| encoded(tensor, to)).collect()
 }
 
 /// Bytes of what a tensor becomes.
-pub(crate) fn encoded_bytes(source: &Tensor, format: Option<Affine>) -> u64 {
-    encoded(source, format).iter().map(|tensor| tensor.bytes).sum()
+pub(crate) fn encoded_bytes(source: &Tensor, to: Option<Encoding>) -> u64 {
+    encoded(source, to).iter().map(|tensor| tensor.bytes).sum()
 }
 
 /// The tensors that one becomes.
-fn encoded(source: &Tensor, format: Option<Affine>) -> Vec<BlobTensor<'_>> {
-    match format.and_then(|format| packable(source, format)) {
+fn encoded(source: &Tensor, to: Option<Encoding>) -> Vec<BlobTensor<'_>> {
+    match to.and_then(|to| packable(source, to)) {
         None => vec![BlobTensor {
             name: source.name.clone(),
             dtype: source.dtype,
@@ -69,7 +72,7 @@ fn encoded(source: &Tensor, format: Option<Affine>) -> Vec<BlobTensor<'_>> {
             recipe: None,
         }],
         Some((recipe, module, parts)) => {
-            let made = |spec: PartSpec| {
+            let made = |(index, spec): (usize, PartSpec)| {
                 let dtype = spec.dtype(recipe.float.dtype());
                 let bytes = dtype.tensor_bytes(&spec.shape);
                 BlobTensor {
@@ -77,24 +80,29 @@ fn encoded(source: &Tensor, format: Option<Affine>) -> Vec<BlobTensor<'_>> {
                     dtype,
                     shape: spec.shape,
                     bytes: bytes.expect("smaller than the tensor it is made from"),
-                    encoding: (spec.part == Part::Weight).then_some(recipe.encoding()),
+                    encoding: (spec.part == Part::Weight).then_some(recipe.encoding),
                     source,
-                    recipe: Some((recipe, spec.part)),
+                    recipe: Some((recipe, index)),
                 }
             };
-            parts.into_iter().map(made).collect()
+            parts.into_iter().enumerate().map(made).collect()
         }
     }
 }
 
+/// Whether a tensor is a matrix of plain numbers that becomes `to`.
+pub(super) fn becomes(source: &Tensor, to: Encoding) -> bool {
+    packable(source, to).is_some()
+}
+
 /// How to pack a matrix of plain numbers, the path of its module, and what it becomes; `None` for what
 /// stays as it is.
-fn packable(source: &Tensor, format: Affine) -> Option<(Recipe, &str, Vec<PartSpec>)> {
+fn packable(source: &Tensor, to: Encoding) -> Option<(Recipe, &str, Vec<PartSpec>)> {
     let Some(Encoding::Float(float)) = source.encoding else { return None };
     let module = source.name.strip_suffix(Part::Weight.ending())?;
     let &[rows, columns] = &source.shape[..] else { return None };
-    let recipe = Recipe { format, float };
-    let parts = recipe.encoding().parts([rows, columns])?;
+    let recipe = Recipe { encoding: to, group: to.encoded_group()?, float };
+    let parts = to.parts([rows, columns])?;
     Some((recipe, module, parts))
 }
 
@@ -124,17 +132,24 @@ impl BlobTensor<'_> {
             let what = format!("tensor {:?}", self.name);
             return Err(Error::OutOfRange { what, offset, end, bytes: self.bytes });
         }
-        let pieces = pieces(offset, buffer, recipe.part_bytes(part), recipe.format);
+        let units = recipe.units();
+        let (of_parts, unit) = (units.len(), units[part]);
+        let pieces = pieces(offset, buffer, unit, recipe.group);
         let origin = Origin::of(checkpoint, self.source, recipe, &pieces)?;
         pieces.into_par_iter().try_for_each_init(Scratch::default, |scratch, piece| {
             let Piece { groups, skip, out } = piece;
             let weights = scratch.weights(&origin, recipe, groups.clone())?;
-            let bytes = groups.len() * recipe.part_bytes(part);
+            let encode = |out: &mut [u8]| {
+                let mut all: Vec<Option<&mut [u8]>> = (0..of_parts).map(|_| None).collect();
+                all[part] = Some(out);
+                recipe.encode(self.source, groups.start, weights, &mut all)
+            };
+            let bytes = groups.len() * unit;
             if out.len() == bytes {
-                return recipe.encode(self.source, groups.start, weights, recipe.sink(part, out));
+                return encode(out);
             }
             let mut whole = vec![0; bytes];
-            recipe.encode(self.source, groups.start, weights, recipe.sink(part, &mut whole))?;
+            encode(&mut whole)?;
             out.copy_from_slice(&whole[skip..skip + out.len()]);
             Ok(())
         })
@@ -148,78 +163,57 @@ impl BlobTensor<'_> {
 pub(crate) fn encode_matrix(
     checkpoint: &Checkpoint,
     source: &Tensor,
-    format: Affine,
+    to: Encoding,
 ) -> Result<Option<MappedMatrix>, Error> {
-    let Some((recipe, _, specs)) = packable(source, format) else {
+    let Some((recipe, _, specs)) = packable(source, to) else {
         return Ok(None);
     };
-    let groups = (source.bytes / recipe.float.bytes() as u64) as usize / format.group();
-    let (code_bytes, param_bytes) = (format.group_bytes(), recipe.float.bytes());
+    let groups = (source.bytes / recipe.float.bytes() as u64) as usize / recipe.group;
+    let units = recipe.units();
     let refused = |bytes: usize| move |cause| Error::memory(&source.name, bytes, cause);
-    let memory = |bytes: usize| Memory::zeroed(bytes).map_err(refused(bytes));
-    let (mut codes, mut scales) = (memory(groups * code_bytes)?, memory(groups * param_bytes)?);
-    let mut biases = memory(groups * param_bytes)?;
-    let step = PIECE_WEIGHTS / format.group();
+    let memory = |unit: &usize| Memory::zeroed(groups * unit).map_err(refused(groups * unit));
+    let mut parts = units.iter().map(memory).collect::<Result<Vec<_>, _>>()?;
+    let step = PIECE_WEIGHTS / recipe.group;
     let origin = Origin { checkpoint, source, gathered: None };
-    codes
-        .par_chunks_mut(step * code_bytes)
-        .zip(scales.par_chunks_mut(step * param_bytes))
-        .zip(biases.par_chunks_mut(step * param_bytes))
-        .enumerate()
-        .try_for_each_init(Scratch::default, |scratch, (index, ((codes, scales), biases))| {
+    let mut pieces: Vec<Vec<Option<&mut [u8]>>> = Vec::new();
+    pieces.resize_with(groups.div_ceil(step), Vec::new);
+    for (part, unit) in parts.iter_mut().zip(&units) {
+        let of_part = pieces.iter_mut().zip(part.chunks_mut(step * unit));
+        of_part.for_each(|(piece, bytes)| piece.push(Some(bytes)));
+    }
+    pieces.into_par_iter().enumerate().try_for_each_init(
+        Scratch::default,
+        |scratch, (index, mut piece)| {
             let start = index * step;
-            let range = start..start + codes.len() / code_bytes;
-            let weights = scratch.weights(&origin, recipe, range)?;
-            let sink = Sink { codes: Some(codes), scales: Some(scales), biases: Some(biases) };
-            recipe.encode(source, start, weights, sink)
-        })?;
+            let weights = scratch.weights(&origin, recipe, start..groups.min(start + step))?;
+            recipe.encode(source, start, weights, &mut piece)
+        },
+    )?;
     let tensor = |(memory, spec): (Memory, PartSpec)| {
         let (bytes, dtype) = (memory.len(), spec.dtype(source.dtype));
         MappedTensor::from_memory(memory, dtype, spec.shape).map_err(refused(bytes))
     };
-    let parts = [codes, scales, biases].into_iter().zip(specs).map(tensor);
-    Ok(Some(MappedMatrix { encoding: recipe.encoding(), parts: parts.collect::<Result<_, _>>()? }))
+    let parts = parts.into_iter().zip(specs).map(tensor);
+    Ok(Some(MappedMatrix { encoding: recipe.encoding, parts: parts.collect::<Result<_, _>>()? }))
 }
 
 impl Recipe {
-    /// What comes of it.
-    fn encoding(self) -> Encoding {
-        Encoding::Affine(self.format)
+    /// Bytes of one group in each part.
+    fn units(self) -> Vec<usize> {
+        self.encoding.encoded_bytes(self.float)
     }
 
-    /// Bytes of one part of one group.
-    fn part_bytes(self, part: Part) -> usize {
-        match part {
-            Part::Weight => self.format.group_bytes(),
-            Part::Scales | Part::Biases | Part::Zeros | Part::Global | Part::Groups => {
-                self.float.bytes()
-            }
-        }
-    }
-
-    /// Only that part.
-    fn sink(self, part: Part, out: &mut [u8]) -> Sink<'_> {
-        match part {
-            Part::Weight => Sink { codes: Some(out), ..Sink::default() },
-            Part::Scales => Sink { scales: Some(out), ..Sink::default() },
-            Part::Biases => Sink { biases: Some(out), ..Sink::default() },
-            Part::Zeros | Part::Global | Part::Groups => {
-                unreachable!("affine weights have no such part")
-            }
-        }
-    }
-
-    /// Encodes weights that begin with the group `first` of `source`.
+    /// Encodes weights that begin with the group `first` of `source`; `out` as [`Encoding::encode`] has it.
     fn encode(
         self,
         source: &Tensor,
         first: usize,
         weights: &[f32],
-        sink: Sink<'_>,
+        out: &mut [Option<&mut [u8]>],
     ) -> Result<(), Error> {
-        encode_into(weights, self.format, self.float, sink).map_err(|cause| Error::Encode {
+        self.encoding.encode(weights, self.float, out).map_err(|cause| Error::Encode {
             tensor: source.name.clone(),
-            cause: cause.after(first * self.format.group()),
+            cause: cause.after(first * self.group),
         })
     }
 }
@@ -243,7 +237,7 @@ impl<'a> Origin<'a> {
     ) -> Result<Self, Error> {
         let mut gathered = None;
         if let (Lies::Apart(_), [first, ..], [.., last]) = (source.lies, pieces, pieces) {
-            let group = (recipe.format.group() * recipe.float.bytes()) as u64;
+            let group = (recipe.group * recipe.float.bytes()) as u64;
             let start = first.groups.start as u64 * group;
             let end = (last.groups.end as u64 * group).min(source.bytes);
             let mut bytes = vec![0; end.saturating_sub(start) as usize];
@@ -279,10 +273,10 @@ impl Scratch {
         recipe: Recipe,
         groups: Range<usize>,
     ) -> Result<&[f32], Error> {
-        let count = groups.len() * recipe.format.group();
+        let count = groups.len() * recipe.group;
         self.bytes.resize(count * recipe.float.bytes(), 0);
         self.weights.resize(count, 0.0);
-        let start = groups.start * recipe.format.group() * recipe.float.bytes();
+        let start = groups.start * recipe.group * recipe.float.bytes();
         origin.read(start as u64, &mut self.bytes)?;
         recipe.float.widen(&self.bytes, &mut self.weights);
         Ok(&self.weights)
@@ -297,9 +291,9 @@ struct Piece<'a> {
     out: &'a mut [u8],
 }
 
-/// Cuts a read from `offset` on, of a part with `unit` bytes per group, into pieces of bounded size.
-fn pieces(offset: u64, mut buffer: &mut [u8], unit: usize, format: Affine) -> Vec<Piece<'_>> {
-    let step = PIECE_WEIGHTS / format.group();
+/// Cuts a read from `offset` on, of a part with `unit` bytes per group of so many weights, into pieces of bounded size.
+fn pieces(offset: u64, mut buffer: &mut [u8], unit: usize, weights: usize) -> Vec<Piece<'_>> {
+    let step = PIECE_WEIGHTS / weights;
     let mut group = (offset / unit as u64) as usize; // Within a file on this machine.
     let mut skip = (offset % unit as u64) as usize;
     let mut pieces = Vec::with_capacity(buffer.len() / (step * unit) + 2);

@@ -259,14 +259,21 @@ impl Checkpoint {
     /// # Errors
     /// As [`Checkpoint::identity`].
     pub fn identity_encoded(&self, encoding: Scheme) -> Result<String, Error> {
+        self.identity_encoded_each(&[encoding])
+    }
+
+    /// The same for layers of which each is in an encoding of its own: that of its number, or of the last.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::identity`].
+    pub fn identity_encoded_each(&self, layers: &[Scheme]) -> Result<String, Error> {
         let identity = self.identity()?;
-        Ok(match encoding {
-            Scheme::AsStored => identity,
-            _ => {
-                let text = format!("{identity} {encoding} {ENCODER_VERSION}");
-                Digest::of(text.as_bytes()).to_string()
-            }
-        })
+        if layers.iter().all(|scheme| *scheme == Scheme::AsStored) {
+            return Ok(identity);
+        }
+        let schemes: Vec<String> = layers.iter().map(Scheme::to_string).collect();
+        let text = format!("{identity} {} {ENCODER_VERSION}", schemes.join(" "));
+        Ok(Digest::of(text.as_bytes()).to_string())
     }
 }
 

@@ -33,7 +33,7 @@ impl MatrixTensors<'_> {
     /// How [`Checkpoint::encoded_matrix`] stores it.
     pub fn encoded(&self, scheme: Scheme) -> Encoding {
         match (self.encoding, scheme.of_ends()) {
-            (Encoding::Float(_), Some(format)) => Encoding::Affine(format),
+            (Encoding::Float(_), Some(encoded)) => encoded,
             (encoding, _) => encoding,
         }
     }

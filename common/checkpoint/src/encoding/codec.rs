@@ -1,5 +1,7 @@
 //! What a codec is.
 
+use super::encode_error::EncodeError;
+use super::float::FloatType;
 use super::part::{Part, PartSpec};
 use super::tag::Encoding;
 use crate::dtype::Dtype;
@@ -57,6 +59,33 @@ pub trait Codec: Sync {
     ) {
         let _ = (at, parts, out);
         panic!("weights in {encoding} are no codes of a byte");
+    }
+
+    /// How many neighbours of a row are encoded together in [`Codec::encode`]; `None` where no plain numbers are turned
+    /// into this encoding.
+    fn encoded_group(&self, encoding: Encoding) -> Option<usize> {
+        let _ = encoding;
+        None
+    }
+
+    /// Encodes whole groups of plain numbers; scales and the like have the type `params` where there is a choice. For each
+    /// part, in the order of [`Codec::parts`], `out` has just as many bytes as those groups take there, or nothing where
+    /// nobody asks for the part. Equal weights give equal bytes on every machine.
+    ///
+    /// # Errors
+    /// [`EncodeError`] for a weight that is not finite, or that the encoding does not reach.
+    ///
+    /// # Panics
+    /// If there is no [`Codec::encoded_group`], or the lengths do not belong together.
+    fn encode(
+        &self,
+        encoding: Encoding,
+        weights: &[f32],
+        params: FloatType,
+        out: &mut [Option<&mut [u8]>],
+    ) -> Result<(), EncodeError> {
+        let _ = (weights, params, out);
+        panic!("nothing is turned into {encoding}");
     }
 }
 

@@ -3,7 +3,9 @@
 use super::affine::AffineCodec;
 use super::apr::AprCodec;
 use super::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors, RowsAt, Unpacked};
+use super::encode_error::EncodeError;
 use super::float::FloatCodec;
+use super::float::FloatType;
 use super::fp4::Fp4Codec;
 use super::fp8::Fp8Codec;
 use super::ggml::GgmlCodec;
@@ -64,5 +66,35 @@ impl Encoding {
     /// As there.
     pub fn unpack_rows(self, at: RowsAt, parts: &[(Dtype, &[u8])], out: Unpacked<'_>) {
         self.codec().unpack_rows(self, at, parts, out);
+    }
+
+    /// As [`Codec::encoded_group`].
+    pub fn encoded_group(self) -> Option<usize> {
+        self.codec().encoded_group(self)
+    }
+
+    /// As [`Codec::encode`].
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn encode(
+        self,
+        weights: &[f32],
+        params: FloatType,
+        out: &mut [Option<&mut [u8]>],
+    ) -> Result<(), EncodeError> {
+        self.codec().encode(self, weights, params, out)
+    }
+
+    /// Bytes that a group of [`Encoding::encoded_group`] takes in each part, where scales and the like have the type
+    /// `params`; nothing where no plain numbers are turned into this encoding.
+    pub fn encoded_bytes(self, params: FloatType) -> Vec<usize> {
+        let group = self.encoded_group().and_then(|group| self.parts([1, group as u64]));
+        let bytes = |spec: PartSpec| spec.dtype(params.dtype()).tensor_bytes(&spec.shape);
+        let parts = group.unwrap_or_default().into_iter();
+        parts.map(|spec| bytes(spec).expect("a group is small") as usize).collect()
     }
 }

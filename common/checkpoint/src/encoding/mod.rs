@@ -4,6 +4,7 @@
 mod affine;
 mod apr;
 mod codec;
+mod encode_error;
 mod float;
 mod fp4;
 mod fp8;
@@ -17,11 +18,10 @@ mod tag;
 #[cfg(test)]
 mod tests;
 
-pub use affine::{
-    Affine, ENCODER_VERSION, EncodeError, Packed, Sink, decode_rows, encode_into, encode_rows,
-};
+pub use affine::{Affine, ENCODER_VERSION, Packed, Sink, decode_rows, encode_into, encode_rows};
 pub use apr::AprType;
 pub use codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors, RowsAt, Unpacked};
+pub use encode_error::EncodeError;
 pub use float::FloatType;
 pub use fp4::Fp4;
 pub use fp8::Fp8;

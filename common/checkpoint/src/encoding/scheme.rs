@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::affine::format::Affine;
+use super::fp4::Fp4;
+use super::tag::Encoding;
 
 /// What weights are turned into on their way from the checkpoint. Matrices that the checkpoint
 /// already has packed stay as they are.
@@ -14,13 +16,21 @@ pub enum Scheme {
     AsStored,
     /// 8 bits in groups of 64.
     Q8,
-    /// 4 bits in groups of 64; embedding and head have 8 bits.
+    /// 6 bits in groups of 64; embedding and head have 8 bits, as in all that are narrower.
+    Q6,
+    /// 5 bits in groups of 64.
+    Q5,
+    /// 4 bits in groups of 64.
     Q4,
+    /// Numbers of 4 bits in groups of 32 with a power of two.
+    Mxfp4,
 }
 
 /// Why a text is not a scheme.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{text:?} is no encoding that weights are turned into; write as-stored, q8 or q4")]
+#[error(
+    "{text:?} is no encoding that weights are turned into; write as-stored, q8, q6, q5, q4 or mxfp4"
+)]
 pub struct SchemeParseError {
     /// What was given.
     pub text: String,
@@ -28,22 +38,28 @@ pub struct SchemeParseError {
 
 impl Scheme {
     /// Every scheme, widest first.
-    pub const ALL: [Scheme; 3] = [Scheme::AsStored, Scheme::Q8, Scheme::Q4];
+    pub const ALL: [Scheme; 6] =
+        [Scheme::AsStored, Scheme::Q8, Scheme::Q6, Scheme::Q5, Scheme::Q4, Scheme::Mxfp4];
 
     /// What the matrices of layers become; `None` if they stay.
-    pub const fn of_layers(self) -> Option<Affine> {
+    pub const fn of_layers(self) -> Option<Encoding> {
         match self {
             Scheme::AsStored => None,
-            Scheme::Q8 => Some(Affine::Q8),
-            Scheme::Q4 => Some(Affine::Q4),
+            Scheme::Q8 => Some(Encoding::Affine(Affine::Q8)),
+            Scheme::Q6 => Some(Encoding::Affine(Affine::Q6)),
+            Scheme::Q5 => Some(Encoding::Affine(Affine::Q5)),
+            Scheme::Q4 => Some(Encoding::Affine(Affine::Q4)),
+            Scheme::Mxfp4 => Some(Encoding::Fp4(Fp4::Mx)),
         }
     }
 
     /// What embedding and head become; `None` if they stay.
-    pub const fn of_ends(self) -> Option<Affine> {
+    pub const fn of_ends(self) -> Option<Encoding> {
         match self {
             Scheme::AsStored => None,
-            Scheme::Q8 | Scheme::Q4 => Some(Affine::Q8),
+            Scheme::Q8 | Scheme::Q6 | Scheme::Q5 | Scheme::Q4 | Scheme::Mxfp4 => {
+                Some(Encoding::Affine(Affine::Q8))
+            }
         }
     }
 }
@@ -53,7 +69,10 @@ impl fmt::Display for Scheme {
         f.pad(match self {
             Scheme::AsStored => "as-stored",
             Scheme::Q8 => "q8",
+            Scheme::Q6 => "q6",
+            Scheme::Q5 => "q5",
             Scheme::Q4 => "q4",
+            Scheme::Mxfp4 => "mxfp4",
         })
     }
 }
@@ -76,6 +95,6 @@ mod tests {
         for encoding in Scheme::ALL {
             assert_eq!(encoding.to_string().parse(), Ok(encoding));
         }
-        assert!("q5".parse::<Scheme>().unwrap_err().to_string().contains("q8 or q4"));
+        assert!("q3".parse::<Scheme>().unwrap_err().to_string().contains("q4 or mxfp4"));
     }
 }

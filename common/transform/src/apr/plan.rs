@@ -13,10 +13,11 @@ use super::form::{Q4, Q8};
 use super::{FORMAT, metadata};
 use crate::convert::Encode;
 use crate::error::{Error, PLAIN_FIRST, Unsupported};
+use crate::foreign::Foreign;
 use crate::form::{FloatForm, Form};
 use crate::job::{Job, Output, Target};
 use crate::numbers::Numbers;
-use crate::piece::{Order, Piece, Place, Rows};
+use crate::piece::{Piece, Place, Rows};
 use crate::source::Source;
 
 /// What the only file is called in a directory.
@@ -35,9 +36,10 @@ pub fn convert(
 ) -> Result<(Job, Vec<String>), Error> {
     Source::refuse_made(checkpoint, FORMAT)?;
     source.unstack(&checkpoint.config)?;
-    source.refuse_other_form(FORMAT)?;
+    let foreign = Foreign::of(&source, checkpoint)?;
     source.refuse_turned(&checkpoint.config, FORMAT)?;
     let mut all = Numbers::of(&source, Some(checkpoint));
+    foreign.retain_named(&mut all);
     let mut lost = Vec::new();
     // What the model has no use for is no reason to refuse it.
     all.retain(|numbers| {
@@ -50,7 +52,11 @@ pub fn convert(
     });
     let mut tensors = Vec::with_capacity(all.len());
     for numbers in &all {
-        tensors.push(Tensor::of(&source, numbers, encode)?);
+        tensors.push(Tensor::of(&source, numbers, encode, &foreign)?);
+    }
+    let turned = tensors.iter().filter(|tensor| tensor.is_turned).count();
+    if turned > 0 {
+        lost.push(format!("{turned} matrices whose rows change places are written as F16"));
     }
     let total = tensors.iter().map(|tensor| tensor.bytes).sum();
     let count = all.iter().map(Numbers::count).sum();
@@ -78,11 +84,27 @@ struct Tensor<'a> {
     bytes: u64,
     /// What it is written in, if it is not copied.
     form: Option<Arc<dyn Form>>,
+    /// What is added to its numbers.
+    add: f32,
+    /// Whether its blocks became plain numbers, as rows change places.
+    is_turned: bool,
 }
 
 impl<'a> Tensor<'a> {
-    fn of(source: &Source, numbers: &'a Numbers, encode: Encode) -> Result<Tensor<'a>, Error> {
-        let (kind, form) = kind(source, numbers, encode)?;
+    fn of(
+        source: &Source,
+        numbers: &'a Numbers,
+        encode: Encode,
+        foreign: &Foreign,
+    ) -> Result<Tensor<'a>, Error> {
+        let (mut kind, mut form) = kind(source, numbers, encode)?;
+        let is_moved = form.is_none() && foreign.changes(numbers);
+        let is_turned = is_moved && matches!(numbers.encoding, Some(Encoding::Ggml(_)));
+        if let (true, Some(found)) = (is_moved, numbers.encoding) {
+            let float = if let Encoding::Float(float) = found { float } else { FloatType::F16 };
+            kind = Kind::Plain(float.dtype());
+            form = Some(Arc::new(FloatForm(float)));
+        }
         let cannot = |what: String| Unsupported::Cannot { format: FORMAT, what };
         let Numbers { name, shape, .. } = numbers;
         if name.len() > MAX_NAME_BYTES {
@@ -92,12 +114,12 @@ impl<'a> Tensor<'a> {
             return Err(cannot(format!("the {} dimensions of {name:?}", shape.len())).into());
         }
         let bytes = kind.bytes(shape).ok_or_else(|| cannot(format!("the size of {name:?}")))?;
-        Ok(Tensor { numbers, kind, bytes, form })
+        Ok(Tensor { numbers, kind, bytes, form, add: foreign.added(numbers), is_turned })
     }
 
     /// What fills it, from `offset` on.
     fn pieces(self, source: &Source, offset: u64) -> Vec<Piece> {
-        let Tensor { numbers, form, .. } = self;
+        let Tensor { numbers, form, add, .. } = self;
         let stretches = numbers.stretches(source);
         if let Some(form) = form {
             let rows = Rows {
@@ -105,8 +127,8 @@ impl<'a> Tensor<'a> {
                 encoding: numbers.encoding.expect("only what is known is written in another form"),
                 parts: stretches,
                 shape: numbers.matrix_shape(),
-                order: Order::Same,
-                add: 0.0,
+                order: numbers.order,
+                add,
                 form,
                 places: vec![at(offset)],
             };
@@ -140,7 +162,7 @@ fn kind(
         Ok((Kind::Plain(float.dtype()), Some(form)))
     };
     match (encode, numbers.encoding) {
-        (Encode::Q8_0 | Encode::Q4_0, _) => {
+        (Encode::Blocks(_) | Encode::Affine(Scheme::Q6 | Scheme::Q5 | Scheme::Mxfp4), _) => {
             refused(encode.to_string(), "; q8 and q4 are what it has of that kind")
         }
         (_, None) => {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use cake_checkpoint::{Encoding, FloatType, Scheme, StoredTensor};
+use cake_checkpoint::{Encoding, FloatType, GgmlType, Scheme, StoredTensor};
 
 use super::convert;
 use crate::convert::Encode;
@@ -153,6 +153,6 @@ fn what_apr_cannot_say_is_refused_by_name() {
     };
     let said = refusal("qwen2-mlx4", Encode::AsStored);
     assert!(said.contains("affine-4-64, which APR does not have; convert with --encode"), "{said}");
-    let said = refusal("llama", Encode::Q8_0);
+    let said = refusal("llama", Encode::Blocks(GgmlType::Q8_0));
     assert!(said.contains("q8_0, which APR does not have"), "{said}");
 }

@@ -14,7 +14,7 @@ const PACKED: [&str; 2] = ["quantization", "quantization_config"];
 const TYPES: [&str; 2] = ["dtype", "torch_dtype"];
 
 /// The configuration, as text to be changed.
-pub(super) fn read(texts: &TextFiles) -> Result<Map<String, Value>, Error> {
+pub(crate) fn read(texts: &TextFiles) -> Result<Map<String, Value>, Error> {
     let path = texts.path(CONFIG);
     let text = texts.read(CONFIG, MAX_BYTES).map_err(|cause| Error::io("read", &path, cause))?;
     let value = text.ok().and_then(|text| serde_json::from_slice(&text).ok());
@@ -212,7 +212,7 @@ pub(super) fn rename_modules(
 }
 
 /// As the file's text.
-pub(super) fn to_text(config: &Map<String, Value>) -> Vec<u8> {
+pub(crate) fn to_text(config: &Map<String, Value>) -> Vec<u8> {
     let mut text = serde_json::to_vec_pretty(config).expect("it was JSON");
     text.push(b'\n');
     text

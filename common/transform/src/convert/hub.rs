@@ -8,16 +8,16 @@ use cake_checkpoint::{
     Affine, Checkpoint, Dtype, Encoding, FloatType, LayerSpec, ModelSpec, Op, Part, Scheme,
 };
 
-use super::affine::AffineForm;
 use super::stacks::Stacks;
 use super::{Encode, config};
 use crate::error::{Error, PLAIN_FIRST, Unsupported};
-use crate::form::{FloatForm, Form};
+use crate::foreign::Foreign;
+use crate::form::{FloatForm, Form, PackedForm};
 use crate::gather::as_stored;
 use crate::hub::{Files, Filled, Group, lay_out};
 use crate::job::{Job, Output, Target};
 use crate::numbers::Numbers;
-use crate::piece::{Order, Piece, Place, Rows};
+use crate::piece::{Piece, Place, Rows};
 use crate::safetensors::TensorToWrite;
 use crate::source::Source;
 use crate::texts::add_texts;
@@ -54,18 +54,19 @@ pub fn to_hub(
     target: Target,
     most_bytes: u64,
 ) -> Result<Job, Error> {
-    source.refuse_other_form(format.name())?;
+    let foreign = Foreign::of(&source, checkpoint)?;
     let spec = &checkpoint.config;
     Source::refuse_made(checkpoint, format.name())?;
     source.unstack(spec)?;
     let mlx = format == HubFormat::Mlx;
     keeps_form(spec, format, encode)?;
-    let packed = matches!(encode, Encode::Affine(_) | Encode::Q8_0 | Encode::Q4_0);
+    let packed = matches!(encode, Encode::Affine(_) | Encode::Blocks(_));
     // Packed ones are not read that way, and those of MLX would have names that nobody reads.
     if mlx || packed || spec.quantization.is_some() || !source.is_turned(spec) {
         source.refuse_turned(spec, format.name())?;
     }
-    let all = Numbers::of(&source, Some(checkpoint));
+    let mut all = Numbers::of(&source, Some(checkpoint));
+    foreign.retain_named(&mut all);
     let mut groups = Vec::with_capacity(all.len());
     let mut stacks = Stacks::default();
     let mut modules = Vec::new();
@@ -83,6 +84,8 @@ pub fn to_hub(
             true => Becomes::Same,
             false => becomes(numbers, encode, format)?,
         };
+        let becomes = becomes.changed(numbers, foreign.changes(numbers));
+        let add = foreign.added(numbers);
         let slice = |name: &str| spec.expert_slice(name).filter(|_| mlx && !numbers.is_ignored);
         if let (true, Some(module)) = (numbers.is_matrix, module(&numbers.name)) {
             let packed = becomes.packed(numbers);
@@ -92,7 +95,7 @@ pub fn to_hub(
                 Some(_) => {} // The first spoke for all.
             }
         }
-        for mut group in becomes.groups(&source, numbers) {
+        for mut group in becomes.groups(&source, numbers, add) {
             let mut place = None;
             for tensor in &mut group.tensors {
                 if let Some(all) = slice(&tensor.name) {
@@ -120,12 +123,12 @@ pub fn to_hub(
         Encode::AsStored => {}
         Encode::Float(float) => config::say_plain(&mut config, float),
         Encode::Affine(scheme) => {
-            if let Some(usual) = scheme.of_layers() {
+            if let Some(usual) = scheme.of_layers().and_then(affine) {
                 modules.retain(|(_, packed)| *packed != Some(usual));
                 config::say_packed(&mut config, usual, &modules);
             }
         }
-        Encode::Q8_0 | Encode::Q4_0 => {} // Refused above, unless there was nothing to refuse.
+        Encode::Blocks(_) => {} // Refused above, unless there was nothing to refuse.
     }
     if mlx {
         config::say_in_older_keys(&mut config, spec)?;
@@ -145,7 +148,7 @@ fn keeps_form(spec: &ModelSpec, format: HubFormat, encode: Encode) -> Result<(),
     let packed = match encode {
         Encode::AsStored => spec.quantization.is_some(),
         Encode::Affine(scheme) => scheme.of_layers().is_some(),
-        Encode::Float(_) | Encode::Q8_0 | Encode::Q4_0 => false,
+        Encode::Float(_) | Encode::Blocks(_) => false,
     };
     let of_mlx = packed || format == HubFormat::Mlx;
     if convolutions.into_iter().all(|it| it.taps_first == of_mlx) {
@@ -162,31 +165,39 @@ fn keeps_form(spec: &ModelSpec, format: HubFormat, encode: Encode) -> Result<(),
 enum Becomes {
     Same,
     Float(FloatType),
-    Affine(AffineForm),
+    Packed(PackedForm),
 }
 
 impl Becomes {
     /// The tensors that it is then, those of one form together.
-    fn groups(self, source: &Source, numbers: &Numbers) -> Vec<Group> {
+    fn groups(self, source: &Source, numbers: &Numbers, add: f32) -> Vec<Group> {
         match self {
             Becomes::Same => {
                 numbers.parts.iter().map(|&part| as_stored(&source.tensors[part])).collect()
             }
             Becomes::Float(float) => {
                 let tensors = vec![tensor(&numbers.name, float.dtype(), numbers.shape.clone())];
-                vec![rows(source, numbers, Arc::new(FloatForm(float)), tensors)]
+                vec![rows(source, numbers, add, Arc::new(FloatForm(float)), tensors)]
             }
-            Becomes::Affine(form) => {
+            Becomes::Packed(form) => {
                 let tensors = parts(numbers, form);
-                vec![rows(source, numbers, Arc::new(form), tensors)]
+                vec![rows(source, numbers, add, Arc::new(form), tensors)]
             }
+        }
+    }
+
+    /// The same for numbers that change, or change places: plain ones of the same type instead of the same bytes.
+    fn changed(self, numbers: &Numbers, changes: bool) -> Becomes {
+        match (self, numbers.encoding) {
+            (Becomes::Same, Some(Encoding::Float(float))) if changes => Becomes::Float(float),
+            (becomes, _) => becomes,
         }
     }
 
     /// How the matrix is packed then; `None` if it is not.
     fn packed(self, numbers: &Numbers) -> Option<Affine> {
         match (self, numbers.encoding) {
-            (Becomes::Affine(form), _) => Some(form.format),
+            (Becomes::Packed(form), _) => affine(form.encoding),
             (Becomes::Same, Some(Encoding::Affine(format))) => Some(format),
             _ => None,
         }
@@ -199,8 +210,8 @@ fn becomes(numbers: &Numbers, encode: Encode, format: HubFormat) -> Result<Becom
         Err(Unsupported::Encoding { tensor, found, format, hint }.into())
     };
     Ok(match (encode, numbers.encoding) {
-        (Encode::Q8_0 | Encode::Q4_0, _) => {
-            return refused(encode.to_string(), "; q8 and q4 are what it has of that kind");
+        (Encode::Blocks(_), _) => {
+            return refused(encode.to_string(), "; q8, q6, q5 and q4 are what it has of that kind");
         }
         // What nobody computes with stays, too, whatever it is.
         (_, None) => Becomes::Same,
@@ -210,10 +221,10 @@ fn becomes(numbers: &Numbers, encode: Encode, format: HubFormat) -> Result<Becom
         (Encode::Float(float), Some(_)) => Becomes::Float(float),
         (Encode::Affine(scheme), Some(Encoding::Float(params))) => {
             let shape = numbers.matrix_shape();
-            let packable = |&format: &Affine| Encoding::Affine(format).parts(shape).is_some();
+            let packable = |encoding: &Encoding| encoding.parts(shape).is_some();
             let is_module = numbers.is_matrix && module(&numbers.name).is_some();
-            match affine(numbers, scheme).filter(packable) {
-                Some(format) if is_module => Becomes::Affine(AffineForm { format, params }),
+            match packed_as(numbers, scheme).filter(packable) {
+                Some(encoding) if is_module => Becomes::Packed(PackedForm { encoding, params }),
                 _ => Becomes::Same,
             }
         }
@@ -225,10 +236,18 @@ fn becomes(numbers: &Numbers, encode: Encode, format: HubFormat) -> Result<Becom
 }
 
 /// What a matrix becomes by that scheme.
-fn affine(numbers: &Numbers, scheme: Scheme) -> Option<Affine> {
+fn packed_as(numbers: &Numbers, scheme: Scheme) -> Option<Encoding> {
     match numbers.is_end {
         true => scheme.of_ends(),
         false => scheme.of_layers(),
+    }
+}
+
+/// How the configuration says an encoding of grouped affine codes; `None` for others.
+fn affine(encoding: Encoding) -> Option<Affine> {
+    match encoding {
+        Encoding::Affine(format) => Some(format),
+        _ => None,
     }
 }
 
@@ -238,8 +257,8 @@ fn module(name: &str) -> Option<&str> {
 }
 
 /// The tensors of a packed matrix.
-fn parts(numbers: &Numbers, form: AffineForm) -> Vec<TensorToWrite> {
-    let specs = Encoding::Affine(form.format).parts(numbers.matrix_shape()).unwrap_or_default();
+fn parts(numbers: &Numbers, form: PackedForm) -> Vec<TensorToWrite> {
+    let specs = form.encoding.parts(numbers.matrix_shape()).unwrap_or_default();
     let module = module(&numbers.name).unwrap_or(&numbers.name);
     let part = |spec: cake_checkpoint::PartSpec| {
         let name = format!("{module}{}", spec.part.ending());
@@ -257,6 +276,7 @@ fn tensor(name: &str, dtype: Dtype, shape: Vec<u64>) -> TensorToWrite {
 fn rows(
     source: &Source,
     numbers: &Numbers,
+    add: f32,
     form: Arc<dyn Form>,
     tensors: Vec<TensorToWrite>,
 ) -> Group {
@@ -265,8 +285,8 @@ fn rows(
         encoding: numbers.encoding.expect("only what is known is written in another form"),
         parts: numbers.stretches(source),
         shape: numbers.matrix_shape(),
-        order: Order::Same,
-        add: 0.0,
+        order: numbers.order,
+        add,
         form,
         places: Vec::new(),
     };

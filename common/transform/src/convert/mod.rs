@@ -1,7 +1,6 @@
 //! From one format or encoding to another.
 
-mod affine;
-mod config;
+pub(crate) mod config;
 mod hub;
 mod stacks;
 #[cfg(test)]
@@ -12,7 +11,7 @@ pub use hub::{HubFormat, to_hub};
 use std::fmt;
 use std::str::FromStr;
 
-use cake_checkpoint::{FloatType, Scheme};
+use cake_checkpoint::{FloatType, GgmlType, Scheme};
 
 /// What matrices become.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -22,12 +21,10 @@ pub enum Encode {
     AsStored,
     /// Plain numbers of one type, and all other tensors of numbers too.
     Float(FloatType),
-    /// Grouped affine codes, as workers get them.
+    /// Grouped affine codes, as workers get them by that scheme.
     Affine(Scheme),
-    /// Blocks of 32 with 8 bits each.
-    Q8_0,
-    /// Blocks of 32 with 4 bits each.
-    Q4_0,
+    /// Blocks of ggml.
+    Blocks(GgmlType),
 }
 
 /// Why a text says no encoding.
@@ -39,15 +36,20 @@ pub struct EncodeParseError {
 
 impl Encode {
     /// All that there are.
-    pub const ALL: [Encode; 8] = [
+    pub const ALL: [Encode; 13] = [
         Encode::AsStored,
         Encode::Float(FloatType::F32),
         Encode::Float(FloatType::F16),
         Encode::Float(FloatType::BF16),
         Encode::Affine(Scheme::Q8),
+        Encode::Affine(Scheme::Q6),
+        Encode::Affine(Scheme::Q5),
         Encode::Affine(Scheme::Q4),
-        Encode::Q8_0,
-        Encode::Q4_0,
+        Encode::Blocks(GgmlType::Q8_0),
+        Encode::Blocks(GgmlType::Q4_0),
+        Encode::Blocks(GgmlType::Q6K),
+        Encode::Blocks(GgmlType::Q5K),
+        Encode::Blocks(GgmlType::Q4K),
     ];
 }
 
@@ -61,8 +63,7 @@ impl fmt::Display for Encode {
             Encode::AsStored => f.pad("as-stored"),
             Encode::Float(float) => f.pad(&float.dtype().name().to_lowercase()),
             Encode::Affine(scheme) => f.pad(&scheme.to_string()),
-            Encode::Q8_0 => f.pad("q8_0"),
-            Encode::Q4_0 => f.pad("q4_0"),
+            Encode::Blocks(kind) => f.pad(kind.name()),
         }
     }
 }

@@ -1,12 +1,13 @@
 //! Conversions, by what comes out.
 
 mod experts;
+mod foreign;
 mod narrow;
 
 use std::fs;
 use std::path::Path;
 
-use cake_checkpoint::{Encoding, FloatType, Scheme};
+use cake_checkpoint::{Encoding, FloatType, GgmlType, Scheme};
 
 use super::{Encode, HubFormat, to_hub};
 use crate::error::Unsupported;
@@ -30,7 +31,9 @@ fn converted(golden: &str, format: HubFormat, encode: Encode, path: &Path) -> So
 #[test]
 fn packed_weights_are_what_workers_get_and_the_configuration_says_so() {
     let home = tempfile::tempdir().unwrap();
-    for (encode, layers) in [(Scheme::Q8, "affine-8-64"), (Scheme::Q4, "affine-4-64")] {
+    let schemes = [(Scheme::Q8, 8), (Scheme::Q6, 6), (Scheme::Q5, 5), (Scheme::Q4, 4)];
+    for (encode, bits) in schemes {
+        let layers = format!("affine-{bits}-64");
         for format in [HubFormat::Safetensors, HubFormat::Mlx] {
             let path = home.path().join(format!("{encode}-{format:?}"));
             let found = converted("llama3-tied", format, Encode::Affine(encode), &path);
@@ -49,7 +52,7 @@ fn packed_weights_are_what_workers_get_and_the_configuration_says_so() {
             let all = (&before, Some(&same));
             let found = compare(all, (&found, Some(&checkpoint)), 2, &Quiet).unwrap();
             assert!(found.added.is_empty() && found.removed.is_empty(), "{found:?}");
-            let steps = f64::from([15u32, 255][usize::from(encode == Scheme::Q8)]);
+            let steps = f64::from((1u32 << bits) - 1);
             for changed in &found.changed {
                 let by = changed.by.unwrap();
                 assert!(by.largest < 1.0 / steps && by.odd == 0, "{changed:?}");
@@ -106,7 +109,8 @@ fn packed_weights_become_plain_ones_in_files_of_some_size() {
 #[test]
 fn what_a_format_does_not_have_is_refused_by_name() {
     let home = tempfile::tempdir().unwrap();
-    let error = job("llama", HubFormat::Safetensors, Encode::Q8_0, home.path()).unwrap_err();
+    let error = job("llama", HubFormat::Safetensors, Encode::Blocks(GgmlType::Q8_0), home.path())
+        .unwrap_err();
     assert!(
         error.to_string().contains("stored as q8_0, which safetensors does not have"),
         "{error}"

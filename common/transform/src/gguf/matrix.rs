@@ -34,7 +34,7 @@ impl Matrix {
         // What is small, or chooses, stays as exact as it can be.
         let kind = match to.unwrap_or_else(|| GgufType::of(self.encoding)) {
             _ if self.is_vector || name.ends_with(names::ROUTER) => GgufType::F32,
-            GgufType::Q4_0 if is_end => GgufType::Q8_0.of_row(columns),
+            to if is_end => to.of_end().of_row(columns),
             to => to.of_row(columns),
         };
         let shape = match expert {

@@ -67,6 +67,7 @@ pub fn convert(
         matrices.push((matrix, slot));
     }
 
+    lost.extend(fallback(&infos, to));
     let mostly = to.unwrap_or_else(|| mostly(&infos));
     let mut keys = keys::keys(arch, spec, &checkpoint.location.name, mostly, &mut lost)?;
     keys.extend(tokenizer::keys(checkpoint, options.guess_pre_tokenizer, &mut lost)?);
@@ -87,6 +88,22 @@ pub fn convert(
     let name = name.unwrap_or_else(|| FILE.to_owned());
     let outputs = vec![Output { name, bytes: layout.bytes }];
     Ok((Job { source, target, outputs, pieces }, lost))
+}
+
+/// What is said of matrices whose rows are no whole blocks of what was asked for, and that are blocks of another kind.
+fn fallback(infos: &[Info], to: Option<GgufType>) -> Option<String> {
+    let to = to?;
+    let is_whole =
+        |info: &&Info| info.shape.last().is_some_and(|columns| to.of_row(*columns) == to);
+    let is_matrix = |info: &&Info| info.shape.len() > 1 && info.kind != GgufType::F32;
+    let others = infos.iter().filter(|info| is_matrix(info) && !is_whole(info));
+    let mut kinds: Vec<String> = others.clone().map(|info| info.kind.to_string()).collect();
+    kinds.sort();
+    kinds.dedup();
+    let (count, kinds) = (others.count(), kinds.join(" or "));
+    (count > 0).then(|| {
+        format!("{count} tensors whose rows are no whole blocks of {to} are written as {kinds}")
+    })
 }
 
 /// The type that most bytes of the tensors have.
@@ -124,8 +141,8 @@ mod tests {
     #[test]
     fn a_file_is_mostly_what_most_of_its_bytes_are() {
         let info = |shape: &[u64], kind| Info { name: "w".into(), shape: shape.into(), kind };
-        let infos = [info(&[4, 32], GgufType::F32), info(&[12, 32], GgufType::Bf16)];
-        assert_eq!(mostly(&infos), GgufType::Bf16);
+        let infos = [info(&[4, 32], GgufType::F32), info(&[12, 32], GgufType::BF16)];
+        assert_eq!(mostly(&infos), GgufType::BF16);
         assert_eq!(mostly(&infos[..1]), GgufType::F32);
     }
 }

@@ -6,7 +6,7 @@ mod oracle;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use cake_checkpoint::{Checkpoint, FloatType, Op, RowsAt};
+use cake_checkpoint::{Checkpoint, FloatType, GgmlType, Op, RowsAt};
 
 use self::oracle::{File, Value};
 use super::{GgufOptions, GgufType, convert};
@@ -53,7 +53,7 @@ fn matrices_stay_what_they_are_where_nobody_says_what_they_become() {
     let stays = [
         ("llama", GgufType::F32),
         ("mistral", GgufType::F16),
-        ("qwen3-moe", GgufType::Bf16),
+        ("qwen3-moe", GgufType::BF16),
         ("qwen2-mlx4", GgufType::F16),
     ];
     for (name, to) in stays {
@@ -165,21 +165,25 @@ fn check_tensors(file: &File, model: &Path, to: GgufType) {
         let allowed = match kind {
             GgufType::F32 => 0.0,
             GgufType::F16 => largest / 1024.0,
-            GgufType::Bf16 => largest / 128.0,
+            GgufType::BF16 => largest / 128.0,
             GgufType::Q8_0 => largest / 127.0,
             GgufType::Q4_0 => largest / 7.0,
+            GgufType::Blocks(_) => largest / 15.0, // Of 5 bits.
         };
         let is_small = tensor.shape.len() == 1 || name.contains("ffn_gate_inp");
         let columns = values.len() as u64 / tensor.shape[0];
+        let is_end =
+            name == "output.weight" || (name == "token_embd.weight" && spec.tie_word_embeddings);
         match (is_small, to) {
             (true, _) => assert_eq!(kind, GgufType::F32, "{name}"),
-            (_, GgufType::Q8_0 | GgufType::Q4_0) if !columns.is_multiple_of(32) => {
+            (_, GgufType::Blocks(_)) if !columns.is_multiple_of(32) => {
                 assert_eq!(kind, GgufType::F16, "{name}");
             }
-            (_, GgufType::Q4_0) if name == "output.weight" => assert_eq!(kind, GgufType::Q8_0),
-            (_, GgufType::Q4_0) if name == "token_embd.weight" && spec.tie_word_embeddings => {
-                assert_eq!(kind, GgufType::Q8_0);
-            }
+            (_, GgufType::Blocks(_)) if is_end => assert_eq!(kind, GgufType::Q8_0, "{name}"),
+            // No row has 256 numbers.
+            (_, GgufType::Blocks(GgmlType::Q4K)) => assert_eq!(kind.to_string(), "q5_0", "{name}"),
+            (_, GgufType::Blocks(GgmlType::Q5K)) => assert_eq!(kind.to_string(), "q5_1", "{name}"),
+            (_, GgufType::Blocks(GgmlType::Q6K)) => assert_eq!(kind, GgufType::Q8_0, "{name}"),
             _ => assert_eq!(kind, to, "{name}"),
         }
         assert_eq!(values.len(), found.len(), "{name}");
@@ -234,7 +238,7 @@ fn rows_move_and_grow_only_where_they_must() {
     // All of a layer but queries and keys, and the ends.
     assert_eq!(copies(&pieces("llama", GgufType::F32)), 5 * 7 + 3);
     // No norms and biases, which are F32, in a file of BF16.
-    assert_eq!(copies(&pieces("qwen2", GgufType::Bf16)), 5 * 7 + 1);
+    assert_eq!(copies(&pieces("qwen2", GgufType::BF16)), 5 * 7 + 1);
     assert_eq!(copies(&pieces("qwen2", GgufType::F16)), 0);
     assert_eq!(copies(&pieces("qwen2-mlx4", GgufType::Q4_0)), 0);
     for piece in pieces("gemma3", GgufType::F16) {

@@ -1,7 +1,6 @@
 //! `cake-master convert MODEL --to mlx --encode q4 --out DIR`: the model in another format or encoding.
 use std::path::PathBuf;
 
-use cake_checkpoint::FloatType;
 use cake_checkpoint::units::format_bytes;
 use cake_transform::convert::{Encode, HubFormat, to_hub};
 use cake_transform::gguf::{GgufOptions, GgufType};
@@ -26,8 +25,9 @@ pub(crate) struct Args {
     /// The format to write.
     #[arg(long, value_name = "FORMAT", required = true)]
     to: Format,
-    /// What weights become: as-stored, f32, f16 or bf16; for safetensors and mlx q8 or q4, codes of 8 or 4 bits in groups
-    /// of 64; for apr q8 or q4, its own codes; for gguf q8_0 or q4_0, blocks of 32. With 4 bits, embedding and head have 8.
+    /// What weights become: as-stored, f32, f16 or bf16; for safetensors and mlx q8, q6, q5 or q4, codes of so many bits in
+    /// groups of 64; for apr q8 or q4, its own codes; for gguf q8_0 or q4_0, blocks of 32, or q6_k, q5_k or q4_k, blocks of
+    /// 256. With less than 8 bits, embedding and head have 8, or 6 in blocks of 256.
     #[arg(long, value_name = "ENCODING", default_value_t = Encode::AsStored)]
     encode: Encode,
     /// Most bytes of tensors in a file of safetensors or mlx, such as 900MiB; a larger tensor gets a file of its own.
@@ -119,13 +119,11 @@ fn target(args: &Args, extension: &str) -> Target {
 fn gguf_type(encode: Encode) -> Result<Option<GgufType>, Error> {
     Ok(Some(match encode {
         Encode::AsStored => return Ok(None),
-        Encode::Float(FloatType::F32) => GgufType::F32,
-        Encode::Float(FloatType::F16) => GgufType::F16,
-        Encode::Float(FloatType::BF16) => GgufType::Bf16,
-        Encode::Q8_0 => GgufType::Q8_0,
-        Encode::Q4_0 => GgufType::Q4_0,
+        Encode::Float(float) => GgufType::Float(float),
+        Encode::Blocks(kind) => GgufType::Blocks(kind),
         Encode::Affine(scheme) => {
-            return Err(Error::argument("--encode", scheme, "one that GGUF has: q8_0 or q4_0"));
+            let expected = "one that GGUF has: q8_0, q6_k, q5_k, q4_k or q4_0";
+            return Err(Error::argument("--encode", scheme, expected));
         }
     }))
 }

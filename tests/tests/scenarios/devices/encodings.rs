@@ -1,5 +1,7 @@
-//! What plans do about devices that do not compute with matrices as the model's are stored.
-use cake_tests::{Golden, Master, Meddler, TestWorker, golden, master};
+//! What plans do about devices that do not compute with matrices as the model's are stored, or have room for narrower ones.
+use cake_tests::{
+    Golden, Master, Meddler, ModelShape, TestWorker, WorkerOptions, golden, master, model,
+};
 
 /// How matrices of the golden model are stored.
 const ENCODING: &str = "affine-4-64";
@@ -60,4 +62,42 @@ fn where_no_worker_runs_an_encoding_the_master_does_unless_it_may_not() {
     assert_eq!(said["idle"][0]["device"], "kitchen");
     let refused = kitchen.run(&["plan", &model, "--local-memory", "0"]).refusal();
     assert_eq!(refused, "no device that may have layers runs affine-4-64: kitchen does not");
+}
+
+/// What else a plan makes room for; with less to a step, wider layers would fit.
+const PROMISE: &[&str] = &["--context", "128", "--chunk", "64"];
+
+#[test]
+fn memory_that_is_left_goes_to_the_layers_that_lose_most() {
+    let home = tempfile::tempdir().expect("a temporary folder");
+    let shape = ModelShape::small();
+    model::make(home.path(), &shape, 5).expect("the model can be written");
+    let path = master::path(home.path());
+    let plan = |worker: &TestWorker, encode: &str| {
+        let args = ["plan", &path, "--json", "--encode", encode];
+        Master::over([worker]).json(&[&args[..], PROMISE].concat())
+    };
+    let roomy = TestWorker::new("a");
+    let memory = |encode: &str, part: &str| {
+        let said = plan(&roomy, encode);
+        said["plan"]["stages"][0]["memory"][part].as_u64().expect("bytes")
+    };
+    let weights = |encode: &str| memory(encode, "weights");
+    let parts = ["weights", "kv", "state", "scratch", "overhead"];
+    let narrow: u64 = parts.iter().map(|part| memory("q4", part)).sum();
+    // Half of the layers may have a bit more.
+    let memory = narrow + (weights("q5") - weights("q4")) / 2 + (64 << 10);
+    let tight = TestWorker::start("a", WorkerOptions { memory, ..WorkerOptions::default() });
+    let said = plan(&tight, "auto");
+    let half = shape.layers / 2;
+    assert_eq!(said["encoding"], format!("q5 in {half} layers, q4 in {half} layers"));
+    let losses = said["losses"].as_array().expect("a list");
+    let wider = losses.iter().filter(|layer| layer["encoding"] == "q5").count();
+    assert_eq!((losses.len(), wider), (shape.layers, half));
+    let args = ["plan", &path, "--encode", "auto", "--why"];
+    let told = Master::over([&tight]).run(&[&args[..], PROMISE].concat()).success().stdout;
+    assert!(told.contains("weights are encoded as q5 in") && told.contains("gets\n"), "{told}");
+    let auto = [&["--encode", "auto"], PROMISE].concat();
+    let answer = Master::over([&tight]).answer_of(home.path(), &[2, 3, 4], 4, &[], &auto);
+    assert_eq!(answer.output_ids.len(), 4);
 }

@@ -120,8 +120,13 @@ fn what_cannot_be_written_is_refused_by_name_and_nothing_is() {
         assert!(!ended.status.success() && !out.exists(), "{}", ended.stdout);
         ended.stderr
     };
-    let said = convert(&llama, &["--to", "mlx", "--encode", "q5"]);
-    assert!(said.contains("write as-stored, f32, f16, bf16, q8, q4"), "{said}");
+    let said = convert(&llama, &["--to", "mlx", "--encode", "q3"]);
+    assert!(
+        said.contains(
+            "write as-stored, f32, f16, bf16, q8, q6, q5, q4, q8_0, q4_0, q6_k, q5_k, q4_k"
+        ),
+        "{said}"
+    );
     let said = convert(&llama, &["--to", "apr", "--max-shard-size", "1GB"]);
     assert!(said.contains("--max-shard-size") && said.contains("safetensors or mlx"), "{said}");
     let said = convert(&llama, &["--to", "mlx", "--guess-pre-tokenizer"]);

@@ -36,6 +36,13 @@ fn models_in_another_format_answer_as_before() {
 }
 
 #[test]
+fn models_in_gguf_answer_as_before() {
+    for name in ["llama", "qwen2", "gemma3", "qwen3-moe"] {
+        answers_as_before(name, "convert", &["--to", "gguf"], "model.gguf");
+    }
+}
+
+#[test]
 fn weights_that_were_packed_before_answer_as_those_that_are_packed_on_their_way() {
     let golden = golden("llama3-tied");
     let master = Master::alone();

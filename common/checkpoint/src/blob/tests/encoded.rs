@@ -6,7 +6,7 @@ use super::super::{BlobSource, encoded_tensors};
 use super::{Blob, CHUNK_BYTES, bytes_of};
 use crate::catalog::Checkpoint;
 use crate::dtype::Dtype;
-use crate::encoding::{Affine, Encoding, FloatType, Packed, Scheme, encode_rows};
+use crate::encoding::{Affine, Encoding, FloatType, Scheme};
 use crate::error::Error;
 use crate::testing::{TinyCheckpoint, golden, tensors};
 
@@ -29,22 +29,39 @@ fn wide() -> (TinyCheckpoint, Checkpoint) {
     (tiny, checkpoint)
 }
 
-/// What the codec makes of a whole matrix at once.
-fn encoded_at_once(checkpoint: &Checkpoint, name: &str, encoding: Scheme) -> Packed {
+/// What weights are turned into.
+fn narrower() -> impl Iterator<Item = Scheme> {
+    Scheme::ALL.into_iter().filter(|scheme| *scheme != Scheme::AsStored)
+}
+
+/// What the codec makes of a whole matrix at once: the bytes of each part, by what its name ends in.
+fn encoded_at_once(
+    checkpoint: &Checkpoint,
+    name: &str,
+    scheme: Scheme,
+) -> Vec<(&'static str, Vec<u8>)> {
     let mapped = checkpoint.map(checkpoint.tensor(name).unwrap()).unwrap();
     let float = FloatType::of(mapped.dtype()).unwrap();
     let mut values = vec![0.0; mapped.bytes().len() / float.bytes()];
     float.widen(mapped.bytes(), &mut values);
-    encode_rows(&values, encoding.of_layers().unwrap(), float).unwrap()
+    let encoding = scheme.of_layers().unwrap();
+    let groups = values.len() / encoding.encoded_group().unwrap();
+    let units = encoding.encoded_bytes(float).into_iter();
+    let mut parts: Vec<Vec<u8>> = units.map(|unit| vec![0; groups * unit]).collect();
+    let mut out: Vec<Option<&mut [u8]>> = parts.iter_mut().map(|it| Some(&mut it[..])).collect();
+    encoding.encode(&values, float, &mut out).unwrap();
+    let specs = encoding.parts([1, 4096]).unwrap().into_iter();
+    specs.map(|spec| spec.part.ending()).zip(parts).collect()
 }
 
 #[test]
 fn an_encoded_blob_holds_what_the_codec_makes_of_each_matrix() {
     let (_directory, checkpoint) = wide();
-    for encoding in [Scheme::Q8, Scheme::Q4] {
-        let bytes = bytes_of(&BlobSource::encoded(&checkpoint, 1, encoding));
+    for scheme in narrower() {
+        let bytes = bytes_of(&BlobSource::encoded(&checkpoint, 1, scheme));
         let blob = SafeTensors::deserialize(&bytes).unwrap();
-        assert_eq!(blob.len(), 2 + 7 * 3);
+        let parts = if scheme == Scheme::Mxfp4 { 2 } else { 3 };
+        assert_eq!(blob.len(), 2 + 7 * parts);
         for tensor in checkpoint.layer_tensors(1) {
             let data = |name: &str| blob.tensor(name).unwrap().data().to_vec();
             if tensor.shape.len() == 1 {
@@ -52,10 +69,14 @@ fn an_encoded_blob_holds_what_the_codec_makes_of_each_matrix() {
                 continue;
             }
             let module = tensor.name.strip_suffix(".weight").unwrap();
-            let expected = encoded_at_once(&checkpoint, &tensor.name, encoding);
-            assert_eq!(data(&tensor.name), expected.codes, "{module}");
-            assert_eq!(data(&format!("{module}.scales")), expected.scales, "{module}");
-            assert_eq!(data(&format!("{module}.biases")), expected.biases, "{module}");
+            let expected = encoded_at_once(&checkpoint, &tensor.name, scheme);
+            assert_eq!(expected.len(), parts);
+            for (ending, expected) in expected {
+                assert!(
+                    data(&format!("{module}{ending}")) == expected,
+                    "{scheme} {module}{ending}"
+                );
+            }
         }
     }
 }
@@ -63,17 +84,21 @@ fn an_encoded_blob_holds_what_the_codec_makes_of_each_matrix() {
 #[test]
 fn reads_of_any_range_encode_the_same_bytes() {
     let (_directory, checkpoint) = wide();
-    let source = BlobSource::encoded(&checkpoint, 0, Scheme::Q4);
-    let whole = bytes_of(&source);
-    assert_eq!(source.file_bytes(), whole.len() as u64);
-    assert!(whole.len() as u64 > CHUNK_BYTES);
-    for seed in 0..300usize {
-        let start = seed * 7919 * 31 % whole.len();
-        let length = (seed * seed * 17 + seed % 3).min(whole.len() - start);
-        let mut piece = vec![0; length];
-        source.read(start as u64, &mut piece).unwrap();
-        assert!(piece == whole[start..start + length], "seed {seed}: {start} + {length}");
+    // Codes that fill bytes and some that do not, and parts of another kind.
+    for scheme in [Scheme::Q4, Scheme::Q5, Scheme::Mxfp4] {
+        let source = BlobSource::encoded(&checkpoint, 0, scheme);
+        let whole = bytes_of(&source);
+        assert_eq!(source.file_bytes(), whole.len() as u64);
+        assert!(whole.len() as u64 > CHUNK_BYTES);
+        for seed in 0..100usize {
+            let start = seed * 7919 * 31 % whole.len();
+            let length = (seed * seed * 151 + seed % 3).min(whole.len() - start);
+            let mut piece = vec![0; length];
+            source.read(start as u64, &mut piece).unwrap();
+            assert!(piece == whole[start..start + length], "{scheme} {seed}: {start} + {length}");
+        }
     }
+    let source = BlobSource::encoded(&checkpoint, 0, Scheme::Q4);
     let past = source.read(source.file_bytes() - 1, &mut [0; 2]);
     assert!(matches!(past, Err(Error::OutOfRange { .. })));
 }
@@ -81,18 +106,24 @@ fn reads_of_any_range_encode_the_same_bytes() {
 #[test]
 fn an_encoded_manifest_describes_the_bytes_and_the_blob_opens() {
     let (_directory, checkpoint) = wide();
-    let source = BlobSource::encoded(&checkpoint, 0, Scheme::Q8);
-    let manifest = source.manifest().unwrap();
-    manifest.check().unwrap();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("blob.safetensors");
-    std::fs::write(&path, bytes_of(&source)).unwrap();
-    let blob = Blob::open(&path, &manifest).unwrap();
-    blob.verify(&mut |_| {}).unwrap();
-    let scales = blob.tensor("model.layers.0.mlp.down_proj.scales").unwrap();
-    assert_eq!((scales.dtype(), scales.shape()), (Dtype::BF16, &[192, 65][..]));
     let plain = BlobSource::new(&checkpoint, 0).manifest().unwrap();
-    assert_ne!(plain.name(), manifest.name());
+    for scheme in narrower() {
+        let source = BlobSource::encoded(&checkpoint, 0, scheme);
+        let manifest = source.manifest().unwrap();
+        manifest.check().unwrap();
+        std::fs::write(&path, bytes_of(&source)).unwrap();
+        let blob = Blob::open(&path, &manifest).unwrap();
+        blob.verify(&mut |_| {}).unwrap();
+        let scales = blob.tensor("model.layers.0.mlp.down_proj.scales").unwrap();
+        let (dtype, columns) = match scheme {
+            Scheme::Mxfp4 => (Dtype::F8E8M0, 130),
+            _ => (Dtype::BF16, 65),
+        };
+        assert_eq!((scales.dtype(), scales.shape()), (dtype, &[192, columns][..]));
+        assert_ne!(plain.name(), manifest.name());
+    }
 }
 
 #[test]
@@ -133,8 +164,10 @@ fn each_encoding_is_remembered_apart() {
     let checkpoint = golden("llama");
     let identity = |encoding| checkpoint.identity_encoded(encoding).unwrap();
     assert_eq!(identity(Scheme::AsStored), checkpoint.identity().unwrap());
-    assert_ne!(identity(Scheme::Q8), identity(Scheme::AsStored));
-    assert_ne!(identity(Scheme::Q8), identity(Scheme::Q4));
+    let all = Scheme::ALL.map(identity);
+    for (at, one) in all.iter().enumerate() {
+        assert!(!all[..at].contains(one), "{}", Scheme::ALL[at]);
+    }
 }
 
 #[test]
@@ -142,14 +175,14 @@ fn the_ends_are_encoded_into_memory_with_8_bits() {
     let (_directory, checkpoint) = wide();
     let embedding = checkpoint.embedding_matrix();
     let expected = encoded_at_once(&checkpoint, "model.embed_tokens.weight", Scheme::Q8);
-    for encoding in [Scheme::Q8, Scheme::Q4] {
+    for encoding in narrower() {
         let matrix = checkpoint.encoded_matrix(&embedding, encoding).unwrap();
         assert_eq!(matrix.encoding, Encoding::Affine(Affine::Q8));
-        let [codes, scales, biases] = &matrix.parts[..] else { panic!("three parts") };
+        let [codes, _, biases] = &matrix.parts[..] else { panic!("three parts") };
         assert_eq!(codes.shape(), [5, 48]);
-        assert_eq!(codes.bytes(), expected.codes);
-        assert_eq!(scales.bytes(), expected.scales);
-        assert_eq!(biases.bytes(), expected.biases);
+        for (part, (ending, expected)) in matrix.parts.iter().zip(&expected) {
+            assert!(part.bytes() == expected, "{encoding} {ending}");
+        }
         assert_eq!((biases.dtype(), biases.shape()), (Dtype::BF16, &[5, 3][..]));
     }
     let stored = checkpoint.encoded_matrix(&embedding, Scheme::AsStored).unwrap();
@@ -193,9 +226,9 @@ fn experts_that_are_stored_column_by_column_are_sent_and_encoded_row_by_row() {
         let blob = SafeTensors::deserialize(&bytes).unwrap();
         let up = format!("{module}.{expert}.up_proj");
         let expected = encoded_at_once(&checkpoint, &format!("{up}.weight"), Scheme::Q4);
-        let data = |part: &str| blob.tensor(&format!("{up}.{part}")).unwrap().data().to_vec();
-        assert_eq!(data("weight"), expected.codes);
-        assert_eq!((data("scales"), data("biases")), (expected.scales, expected.biases));
+        for (ending, expected) in expected {
+            assert!(blob.tensor(&format!("{up}{ending}")).unwrap().data() == expected, "{ending}");
+        }
     }
 }
 

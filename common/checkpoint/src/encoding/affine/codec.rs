@@ -1,9 +1,11 @@
 //! What is known of grouped affine weights as an encoding.
 
 use super::decode::{decode_rows, unpack};
+use super::encode::{Sink, encode_into};
 use super::format::Affine;
 use crate::dtype::Dtype;
 use crate::encoding::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors, RowsAt, Unpacked};
+use crate::encoding::encode_error::EncodeError;
 use crate::encoding::float::element::{FLOATS, FloatType};
 use crate::encoding::part::{Part, PartSpec};
 use crate::encoding::tag::Encoding;
@@ -90,5 +92,24 @@ impl Codec for AffineCodec {
         params.widen(scales, out.scales);
         params.widen(biases, out.biases);
         unpack(codes, format, out.codes);
+    }
+
+    fn encoded_group(&self, encoding: Encoding) -> Option<usize> {
+        let Encoding::Affine(format) = encoding else { return None };
+        Some(format.group())
+    }
+
+    fn encode(
+        &self,
+        encoding: Encoding,
+        weights: &[f32],
+        params: FloatType,
+        out: &mut [Option<&mut [u8]>],
+    ) -> Result<(), EncodeError> {
+        let (Encoding::Affine(format), [codes, scales, biases]) = (encoding, out) else {
+            panic!("a matrix of affine weights has three parts");
+        };
+        let (codes, scales) = (codes.as_deref_mut(), scales.as_deref_mut());
+        encode_into(weights, format, params, Sink { codes, scales, biases: biases.as_deref_mut() })
     }
 }

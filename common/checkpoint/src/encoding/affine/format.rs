@@ -17,6 +17,10 @@ pub struct Affine {
 impl Affine {
     /// Codes of 8 bits in groups of 64.
     pub const Q8: Affine = Affine { bits: 8, group: 64 };
+    /// Codes of 6 bits in groups of 64.
+    pub const Q6: Affine = Affine { bits: 6, group: 64 };
+    /// Codes of 5 bits in groups of 64.
+    pub const Q5: Affine = Affine { bits: 5, group: 64 };
     /// Codes of 4 bits in groups of 64.
     pub const Q4: Affine = Affine { bits: 4, group: 64 };
 

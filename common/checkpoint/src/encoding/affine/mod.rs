@@ -7,5 +7,5 @@ pub(super) mod format;
 
 pub(super) use codec::AffineCodec;
 pub use decode::decode_rows;
-pub use encode::{ENCODER_VERSION, EncodeError, Packed, Sink, encode_into, encode_rows};
+pub use encode::{ENCODER_VERSION, Packed, Sink, encode_into, encode_rows};
 pub use format::Affine;

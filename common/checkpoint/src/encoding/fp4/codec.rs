@@ -1,8 +1,11 @@
 //! What is known of numbers of 4 bits behind scales as an encoding.
 
+use super::encode::encode_mx;
 use super::kind::Fp4;
 use crate::dtype::Dtype;
 use crate::encoding::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors, RowsAt, Unpacked};
+use crate::encoding::encode_error::EncodeError;
+use crate::encoding::float::FloatType;
 use crate::encoding::narrow::{E2M1, E4M3, e8m0, twice_and_12};
 use crate::encoding::part::{Part, PartSpec};
 use crate::encoding::tag::Encoding;
@@ -92,6 +95,24 @@ impl Codec for Fp4Codec {
             *to = 0.5 * scale_of(kind, *scale, global);
             *bias = -12.0 * *to;
         }
+    }
+
+    /// Of those whose scales are powers of two.
+    fn encoded_group(&self, encoding: Encoding) -> Option<usize> {
+        (encoding == Encoding::Fp4(Fp4::Mx)).then_some(Fp4::Mx.group())
+    }
+
+    fn encode(
+        &self,
+        encoding: Encoding,
+        weights: &[f32],
+        _: FloatType,
+        out: &mut [Option<&mut [u8]>],
+    ) -> Result<(), EncodeError> {
+        let (Encoding::Fp4(Fp4::Mx), [codes, scales]) = (encoding, out) else {
+            panic!("only numbers with powers of two are made of others, and have two parts");
+        };
+        encode_mx(weights, codes.as_deref_mut(), scales.as_deref_mut())
     }
 }
 

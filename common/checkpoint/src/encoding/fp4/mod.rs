@@ -3,6 +3,7 @@
 //! each 16, which are divided by one factor of the matrix, if there is one.
 
 mod codec;
+mod encode;
 mod kind;
 
 pub(super) use codec::Fp4Codec;

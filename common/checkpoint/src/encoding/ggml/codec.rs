@@ -2,9 +2,11 @@
 
 use super::decode::decode;
 use super::kind::GgmlType;
-use super::unpack;
+use super::{large, q4_0, q5_0, q5_1, q8_0, unpack};
 use crate::dtype::Dtype;
 use crate::encoding::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors, RowsAt, Unpacked};
+use crate::encoding::encode_error::EncodeError;
+use crate::encoding::float::FloatType;
 use crate::encoding::part::{Part, PartSpec};
 use crate::encoding::tag::Encoding;
 
@@ -60,5 +62,46 @@ impl Codec for GgmlCodec {
             panic!("a matrix of blocks has one part");
         };
         unpack::unpack(kind, bytes, out);
+    }
+
+    fn encoded_group(&self, encoding: Encoding) -> Option<usize> {
+        let Encoding::Ggml(kind) = encoding else { return None };
+        encoder(kind).map(|_| kind.block())
+    }
+
+    fn encode(
+        &self,
+        encoding: Encoding,
+        weights: &[f32],
+        _: FloatType,
+        out: &mut [Option<&mut [u8]>],
+    ) -> Result<(), EncodeError> {
+        let (Encoding::Ggml(kind), [out]) = (encoding, out) else {
+            panic!("a matrix of blocks has one part");
+        };
+        let encode = encoder(kind).unwrap_or_else(|| panic!("nothing is turned into {encoding}"));
+        out.as_deref_mut().map_or(Ok(()), |out| encode(weights, out))
+    }
+}
+
+/// Encodes whole blocks into as many.
+type Encode = fn(&[f32], &mut [u8]) -> Result<(), EncodeError>;
+
+/// What encodes blocks of a kind; `None` where nothing does.
+fn encoder(kind: GgmlType) -> Option<Encode> {
+    match kind {
+        GgmlType::Q8_0 => Some(q8_0::encode_rows),
+        GgmlType::Q4_0 => Some(q4_0::encode_rows),
+        GgmlType::Q5_0 => Some(q5_0::encode_rows),
+        GgmlType::Q5_1 => Some(q5_1::encode_rows),
+        GgmlType::Q4K => Some(|weights, out| large::encode_rows(weights, out, large::q4_k)),
+        GgmlType::Q5K => Some(|weights, out| large::encode_rows(weights, out, large::q5_k)),
+        GgmlType::Q6K => Some(|weights, out| large::encode_rows(weights, out, large::q6_k)),
+        GgmlType::Q4_1
+        | GgmlType::Q2K
+        | GgmlType::Q3K
+        | GgmlType::Iq4Nl
+        | GgmlType::Iq4Xs
+        | GgmlType::Mxfp4 => None,
     }
 }

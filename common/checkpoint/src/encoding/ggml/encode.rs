@@ -1,14 +1,14 @@
 //! What the quantizers have in common: blocks of 32 neighbours, each with its scale.
 
-use crate::encoding::affine::EncodeError;
+use crate::encoding::encode_error::EncodeError;
 use crate::encoding::float::element::{FloatType, nearest_f16};
 
 /// Neighbours that share a scale; a row is whole blocks.
-pub const BLOCK: usize = 32;
+pub(super) const BLOCK: usize = 32;
 /// 2²³: added to a number from 0 to 2²², it leaves the nearest whole number in the lowest bits.
 const ROUNDER: f32 = 8_388_608.0;
 /// The half precision bits of infinity.
-const INFINITY: u16 = 0x7c00;
+pub(super) const INFINITY: u16 = 0x7c00;
 
 /// Encodes block by block, in the widest registers that the processor has: the same operations, and the same bytes, in all.
 ///

@@ -1,10 +1,10 @@
 //! `Q4_0`: a scale in half precision, then 32 codes of four bits. `weight = scale · (code - 8)`.
 
 use super::encode::{self, BLOCK, Extremes, floor, inverse, stored};
-use crate::encoding::affine::EncodeError;
+use crate::encoding::encode_error::EncodeError;
 
 /// Bytes of a block.
-pub const BLOCK_BYTES: usize = 2 + BLOCK / 2;
+pub(super) const BLOCK_BYTES: usize = 2 + BLOCK / 2;
 
 /// Encodes whole rows (or whole blocks).
 ///
@@ -13,7 +13,7 @@ pub const BLOCK_BYTES: usize = 2 + BLOCK / 2;
 ///
 /// # Panics
 /// If `values` are not whole blocks, or `out` does not have as many.
-pub fn encode_rows(values: &[f32], out: &mut [u8]) -> Result<(), EncodeError> {
+pub(super) fn encode_rows(values: &[f32], out: &mut [u8]) -> Result<(), EncodeError> {
     encode::encode_rows::<BLOCK_BYTES>(values, out, encode)
 }
 

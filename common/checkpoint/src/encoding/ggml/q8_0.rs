@@ -1,10 +1,10 @@
 //! `Q8_0`: a scale in half precision, then 32 signed codes of a byte. `weight = scale · code`.
 
 use super::encode::{self, BLOCK, Extremes, inverse, round_half_up, stored};
-use crate::encoding::affine::EncodeError;
+use crate::encoding::encode_error::EncodeError;
 
 /// Bytes of a block.
-pub const BLOCK_BYTES: usize = 2 + BLOCK;
+pub(super) const BLOCK_BYTES: usize = 2 + BLOCK;
 
 /// Encodes whole rows (or whole blocks).
 ///
@@ -13,7 +13,7 @@ pub const BLOCK_BYTES: usize = 2 + BLOCK;
 ///
 /// # Panics
 /// If `values` are not whole blocks, or `out` does not have as many.
-pub fn encode_rows(values: &[f32], out: &mut [u8]) -> Result<(), EncodeError> {
+pub(super) fn encode_rows(values: &[f32], out: &mut [u8]) -> Result<(), EncodeError> {
     encode::encode_rows::<BLOCK_BYTES>(values, out, encode)
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cake_checkpoint::{Encoding, FloatType, RowsAt};
+use cake_checkpoint::{Dtype, Encoding, FloatType, GgmlType, RowsAt};
 
 use crate::gguf::form::GgufType;
 use crate::job::Job;
@@ -154,7 +154,9 @@ impl File {
             let (name, count) = (reader.text(), reader.whole(4));
             let shape: Vec<u64> = (0..count).map(|_| reader.whole(8)).collect();
             let (id, offset) = (reader.whole(4), reader.whole(8));
-            let kind = GgufType::ALL.into_iter().find(|it| u64::from(it.id()) == id).unwrap();
+            let blocks = GgmlType::ALL.map(GgufType::Blocks).into_iter();
+            let mut kinds = blocks.chain(GgufType::ALL);
+            let kind = kinds.find(|it| u64::from(it.id()) == id).unwrap();
             assert_eq!(offset, next, "{name}");
             let rows: u64 = shape[1..].iter().product();
             next = (offset + kind.row_bytes(shape[0]).unwrap() * rows).next_multiple_of(32);
@@ -180,9 +182,17 @@ impl File {
         let float = match kind {
             GgufType::F32 => FloatType::F32,
             GgufType::F16 => FloatType::F16,
-            GgufType::Bf16 => FloatType::BF16,
+            GgufType::BF16 => FloatType::BF16,
             GgufType::Q8_0 => return bytes.chunks(34).flat_map(q8_0).collect(),
             GgufType::Q4_0 => return bytes.chunks(18).flat_map(q4_0).collect(),
+            GgufType::Blocks(kind) => {
+                // As was compared with the reference where it is decoded.
+                let columns = shape[0] as usize;
+                let mut values = vec![0.0; rows * columns];
+                let parts = [(Dtype::U8, bytes)];
+                Encoding::Ggml(kind).decode_rows(RowsAt::start(columns), &parts, &mut values);
+                return values;
+            }
         };
         let mut values = vec![0.0; bytes.len() / float.bytes()];
         float.widen(bytes, &mut values);

@@ -1,0 +1,99 @@
+//! How much of a layer's weights each encoding loses, by a sample of their rows.
+
+use super::tensor::becomes;
+use crate::catalog::Checkpoint;
+use crate::dtype::Dtype;
+use crate::encoding::{EncodeError, Encoding, FloatType, RowsAt, Scheme};
+use crate::error::Error;
+
+/// Rows that are looked at of each matrix, as far apart as they can be.
+const ROWS: u64 = 8;
+/// Matrices that are looked at of each layer, likewise: some have thousands of experts.
+const MATRICES: usize = 24;
+
+impl Checkpoint {
+    /// The squared error that `scheme` makes in the matrices of a layer, for each squared weight: the mean over up to 24
+    /// matrices that it changes, each by up to 8 of its rows. Nothing where it changes none.
+    ///
+    /// What an error of a layer does to answers is not in it: all layers, and all matrices of one, count the same.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if weights cannot be read, [`Error::Encode`] if they cannot be encoded.
+    pub fn encoding_loss(&self, layer: usize, scheme: Scheme) -> Result<f64, Error> {
+        let Some(to) = scheme.of_layers() else { return Ok(0.0) };
+        let tensors = self.layer_tensors(layer);
+        let changed: Vec<_> = tensors.into_iter().filter(|tensor| becomes(tensor, to)).collect();
+        let apart = changed.len().div_ceil(MATRICES).max(1);
+        let (mut sum, mut count) = (0.0, 0.0);
+        for tensor in changed.into_iter().step_by(apart) {
+            let (&[rows, columns], Some(float)) = (&tensor.shape[..], FloatType::of(tensor.dtype))
+            else {
+                continue; // None that is packable.
+            };
+            let (mut missed, mut all) = (0.0, 0.0);
+            for row in (0..rows).step_by(rows.div_ceil(ROWS).max(1) as usize) {
+                let mut bytes = vec![0; columns as usize * float.bytes()];
+                self.read_at(tensor, row * bytes.len() as u64, &mut bytes)?;
+                let mut weights = vec![0.0; columns as usize];
+                float.widen(&bytes, &mut weights);
+                let found = there_and_back(to, float, &weights).map_err(|cause| Error::Encode {
+                    tensor: tensor.name.clone(),
+                    cause: cause.after((row * columns) as usize),
+                })?;
+                for (weight, found) in weights.iter().zip(&found) {
+                    missed += (f64::from(*weight) - f64::from(*found)).powi(2);
+                    all += f64::from(*weight).powi(2);
+                }
+            }
+            sum += if all > 0.0 { missed / all } else { 0.0 };
+            count += 1.0;
+        }
+        Ok(if count > 0.0 { sum / count } else { 0.0 })
+    }
+}
+
+/// A row as it is once it was encoded, and decoded again.
+fn there_and_back(
+    to: Encoding,
+    float: FloatType,
+    weights: &[f32],
+) -> Result<Vec<f32>, EncodeError> {
+    let columns = weights.len();
+    let specs = to.parts([1, columns as u64]).unwrap_or_default();
+    let dtypes: Vec<Dtype> = specs.iter().map(|spec| spec.dtype(float.dtype())).collect();
+    let groups = columns / to.encoded_group().unwrap_or(columns.max(1));
+    let units = to.encoded_bytes(float).into_iter();
+    let mut parts: Vec<Vec<u8>> = units.map(|unit| vec![0; groups * unit]).collect();
+    let mut out: Vec<Option<&mut [u8]>> = parts.iter_mut().map(|it| Some(&mut it[..])).collect();
+    to.encode(weights, float, &mut out)?;
+    let parts: Vec<(Dtype, &[u8])> =
+        dtypes.into_iter().zip(parts.iter().map(|part| &part[..])).collect();
+    let mut found = vec![0.0; columns];
+    to.decode_rows(RowsAt::start(columns), &parts, &mut found);
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::golden;
+
+    #[test]
+    fn narrower_codes_lose_more_and_what_stays_loses_nothing() {
+        let checkpoint = golden("llama3-tied");
+        for layer in 0..checkpoint.config.layers.len() {
+            let loss = |scheme| checkpoint.encoding_loss(layer, scheme).unwrap();
+            let all = Scheme::ALL.map(loss);
+            assert_eq!(all[0], 0.0);
+            assert!(all.windows(2).all(|pair| pair[0] < pair[1]), "{all:?}");
+            // A bit more is a quarter of the squared error, for steps between the same edges.
+            let [_, q8, q6, q5, q4, _] = all;
+            for (wider, narrower, steps) in [(q6, q5, 2.0), (q5, q4, 2.0), (q8, q6, 4.0)] {
+                let ratio: f64 = narrower / wider / (steps * steps);
+                assert!((0.5..2.0).contains(&ratio), "{layer}: {ratio}");
+            }
+        }
+        // Already packed.
+        assert_eq!(golden("qwen2-mlx4").encoding_loss(0, Scheme::Q4).unwrap(), 0.0);
+    }
+}

@@ -1,0 +1,71 @@
+//! `quality MODEL`: what each way to store a model costs, as its perplexity on a fixed text; `tests/benches/README.md` says more.
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use cake_checkpoint::{Checkpoint, KvDtype, Scheme};
+use cake_engine::Numerics;
+use cake_master::text::Text;
+use cake_tests::quality::{Scorer, Setting};
+use clap::Parser;
+
+#[global_allocator]
+static ALLOCATOR: cake_engine::Reuse = cake_engine::Reuse;
+
+/// The text where nobody gives another.
+const TEXT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/real/text.txt");
+
+/// Prints a model's perplexity on a text for each --encode, beside that of its weights as they are. A model that is packed
+/// already stays as it is: convert it with --encode bf16 first.
+#[derive(Debug, Parser)]
+#[command(name = "quality")]
+struct Cli {
+    /// A checkpoint, as commands of cake-master take it.
+    model: String,
+    /// The text, in UTF-8. Default: tests/real/text.txt.
+    #[arg(long, value_name = "FILE", default_value = TEXT)]
+    text: PathBuf,
+    /// Only these ways to store weights; repeatable. Default: all.
+    #[arg(long, value_name = "ENCODING")]
+    encode: Vec<Scheme>,
+    /// Element types of keys and values; repeatable. Default: f16.
+    #[arg(long, value_name = "TYPE")]
+    kv: Vec<KvDtype>,
+    /// Arithmetic.
+    #[arg(long, value_name = "fast|exact", default_value = "fast")]
+    numerics: Numerics,
+    /// Tokens of each piece of the text, which is scored by itself.
+    #[arg(long, value_name = "TOKENS", default_value_t = 1024)]
+    context: usize,
+    /// Score no more than so many tokens.
+    #[arg(long, value_name = "TOKENS")]
+    tokens: Option<usize>,
+}
+
+fn main() -> Result<()> {
+    let cli = Cli::parse();
+    let checkpoint = Checkpoint::open(&cli.model)?;
+    let tokenizer = Text::of(&checkpoint.texts)?;
+    let text = std::fs::read_to_string(&cli.text)
+        .with_context(|| format!("cannot read {}", cli.text.display()))?;
+    let mut ids = tokenizer.encode(&text, false)?;
+    ids.truncate(cli.tokens.unwrap_or(usize::MAX));
+    ensure!(cli.context > 1 && ids.len() > 1, "there is nothing to predict");
+    let pieces: Vec<Vec<u32>> = ids.chunks(cli.context).map(<[u32]>::to_vec).collect();
+    println!("{}: {} tokens in pieces of {}", cli.model, ids.len(), cli.context);
+    println!("| weights | keys and values | bytes of layers | perplexity | beside as-stored |");
+    println!("|---|---|---|---|---|");
+    let schemes = if cli.encode.is_empty() { Scheme::ALL.to_vec() } else { cli.encode };
+    let kinds = if cli.kv.is_empty() { vec![KvDtype::F16] } else { cli.kv };
+    let mut first = None;
+    for kv in kinds {
+        for &scheme in &schemes {
+            let setting = Setting { scheme, numerics: cli.numerics, kv };
+            let mut scorer = Scorer::open(&checkpoint.location.path, setting, cli.context)?;
+            let perplexity = scorer.perplexity(&pieces)?;
+            let first = *first.get_or_insert(perplexity);
+            let (bytes, change) = (scorer.layer_bytes, 100.0 * (perplexity / first - 1.0));
+            println!("| {scheme} | {kv} | {bytes} | {perplexity:.4} | {change:+.3} % |");
+        }
+    }
+    Ok(())
+}
