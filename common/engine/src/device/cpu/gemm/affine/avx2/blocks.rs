@@ -160,7 +160,7 @@ blocks! {
     /// A scale of scales and one of minima, 12 bytes of both, then halves: of 32 bytes the lower ones, then the upper ones.
     Q4K: 256 codes in 144 bytes, groups of 32,
         |row, block, piece| upper_or_lower(row, block + 16, piece),
-        |blocks, _first, _count| Params::of_outputs(|lane| scales_and_minima(blocks[lane]));
+        |blocks, _first, _count| scales_and_minima(blocks);
     /// As [`Q4K`], and before the halves 32 bytes with fifth bits: bit `i` is that of piece `i`.
     Q5K: 256 codes in 176 bytes, groups of 32,
         |row, block, piece| {
@@ -168,7 +168,7 @@ blocks! {
             let fifth = _mm256_slli_epi16::<4>(fifth);
             _mm256_or_si256(upper_or_lower(row, block + 48, piece), fifth)
         },
-        |blocks, _first, _count| Params::of_outputs(|lane| scales_and_minima(blocks[lane]));
+        |blocks, _first, _count| scales_and_minima(blocks);
     /// 128 bytes of halves, 64 of pairs of bits above them, 16 scales and a scale of these. Half of a block has 64 bytes of
     /// halves, whose lower ones come first, and 32 of pairs, of which piece `i` of it has pair `i`.
     Q6K: 256 codes in 210 bytes, groups of 16,
@@ -179,11 +179,18 @@ blocks! {
             let upper = _mm256_slli_epi16::<4>(_mm256_and_si256(upper, _mm256_set1_epi8(3)));
             _mm256_or_si256(_mm256_and_si256(low, _mm256_set1_epi8(15)), upper)
         },
-        |blocks, first, _count| Params::of_outputs(|lane| {
-            let steps = _mm_loadl_epi64(blocks[lane].add(192 + first).cast());
-            let steps = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(steps));
-            centred(_mm256_mul_ps(half(blocks[lane].add(208)), steps), -32.0)
-        });
+        |blocks, first, _count| {
+            let d = scales(blocks, 208);
+            let words = words(blocks, 192);
+            per_group(|group| {
+                let at = (first + group) / 4;
+                let step = _mm256_srai_epi32::<24>(_mm256_sll_epi32(
+                    words[at],
+                    _mm_cvtsi32_si128(24 - 8 * (group % 4) as i32),
+                ));
+                centred(_mm256_mul_ps(d, _mm256_cvtepi32_ps(step)), -32.0)
+            })
+        };
 }
 
 /// Scales, and each of them times `centre`: codes that are this much less.
@@ -210,6 +217,13 @@ unsafe fn one_scale(
 unsafe fn scale_and_minimum(blocks: &[*const u8; LANES], bytes: usize, count: usize) -> Params {
     // SAFETY: the caller's promises.
     unsafe { per_block(count, |at| (scales(blocks, at * bytes), scales(blocks, at * bytes + 2))) }
+}
+
+/// Scales and biases of eight groups, each of eight outputs.
+#[inline(always)]
+unsafe fn per_group(group: impl Fn(usize) -> (__m256, __m256)) -> Params {
+    // SAFETY: the caller is compiled for AVX2.
+    unsafe { per_block(LANES, group) }
 }
 
 /// Scales and biases of `count` groups, each of eight outputs.
@@ -278,13 +292,6 @@ unsafe fn fifths(from: *const u8) -> __m256i {
     }
 }
 
-/// The f16 at `from`, in all lanes.
-#[inline(always)]
-unsafe fn half(from: *const u8) -> __m256 {
-    // SAFETY: the caller's promises.
-    unsafe { _mm256_cvtph_ps(_mm_set1_epi16(from.cast::<i16>().read_unaligned())) }
-}
-
 /// The f16 `at` bytes behind the beginnings of eight outputs' blocks.
 #[inline(always)]
 unsafe fn scales(blocks: &[*const u8; LANES], at: usize) -> __m256 {
@@ -297,24 +304,53 @@ unsafe fn scales(blocks: &[*const u8; LANES], at: usize) -> __m256 {
     }
 }
 
-/// Those of the eight groups of a block that begins with two scales and 12 bytes: six bits each, as `scale_and_min` of the
-/// checkpoint's codec has them.
+/// Four words `at` bytes behind the beginnings of eight outputs' blocks: a vector of outputs for each.
 #[inline(always)]
-unsafe fn scales_and_minima(block: *const u8) -> (__m256, __m256) {
+unsafe fn words(blocks: &[*const u8; LANES], at: usize) -> [__m256i; 4] {
     // SAFETY: the caller's promises.
     unsafe {
-        let word = |at: usize| block.add(4 + 4 * at).cast::<u32>().read_unaligned();
-        let [first, second, third] = [word(0), word(1), word(2)];
-        let upper = |own: u32, third: u32| {
-            u64::from(third & 0x0f0f_0f0f | (own >> 6 & 0x0303_0303) << 4) << 32
-                | u64::from(own & 0x3f3f_3f3f)
+        // Outputs `i` and `i + 4`.
+        let two =
+            |i: usize| _mm256_loadu2_m128i(blocks[i + 4].add(at).cast(), blocks[i].add(at).cast());
+        let [a, b, c, d] = [two(0), two(1), two(2), two(3)];
+        let [low, high] = [_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b)];
+        let [more_low, more_high] = [_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d)];
+        [
+            _mm256_unpacklo_epi64(low, more_low),
+            _mm256_unpackhi_epi64(low, more_low),
+            _mm256_unpacklo_epi64(high, more_high),
+            _mm256_unpackhi_epi64(high, more_high),
+        ]
+    }
+}
+
+/// Those of the eight groups of blocks that begin with two scales and 12 bytes: six bits each, as `scale_and_min` of the
+/// checkpoint's codec has them.
+#[inline(always)]
+unsafe fn scales_and_minima(blocks: &[*const u8; LANES]) -> Params {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let [both, first, second, third] = words(blocks, 0);
+        // The lower f16 of all outputs, then the upper ones.
+        let lower = _mm256_and_si256(both, _mm256_set1_epi32(0xffff));
+        let halves = _mm256_packus_epi32(lower, _mm256_srli_epi32::<16>(both));
+        let halves = _mm256_permute4x64_epi64::<0b11_01_10_00>(halves);
+        let d = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
+        let dmin = _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(halves));
+        let minus = _mm256_xor_ps(dmin, _mm256_set1_ps(-0.0));
+        let and = |a: __m256i, bits: i32| _mm256_and_si256(a, _mm256_set1_epi32(bits));
+        // Four bits of the last groups, under the top bits of the first ones.
+        let last = |own: __m256i, low: __m256i| {
+            let top = _mm256_slli_epi32::<4>(and(_mm256_srli_epi32::<6>(own), 0x0303_0303));
+            _mm256_or_si256(and(low, 0x0f0f_0f0f), top)
         };
-        let widened =
-            |six: u64| _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(six as i64)));
-        let minus = _mm256_xor_ps(half(block.add(2)), _mm256_set1_ps(-0.0));
-        (
-            _mm256_mul_ps(half(block), widened(upper(first, third))),
-            _mm256_mul_ps(minus, widened(upper(second, third >> 4))),
-        )
+        let steps = [and(first, 0x3f3f_3f3f), last(first, third)];
+        let minima = [and(second, 0x3f3f_3f3f), last(second, _mm256_srli_epi32::<4>(third))];
+        per_group(|group| {
+            let bits = _mm_cvtsi32_si128(8 * (group % 4) as i32);
+            let six = |words: __m256i| _mm256_cvtepi32_ps(and(_mm256_srl_epi32(words, bits), 0xff));
+            let (step, min) = (six(steps[group / 4]), six(minima[group / 4]));
+            (_mm256_mul_ps(d, step), _mm256_mul_ps(minus, min))
+        })
     }
 }

@@ -40,14 +40,13 @@ fn few<S: Stored<V>, const V: usize, const R: usize>(task: &Task<'_>, stored: S)
     }
     for first in task.outputs.clone().step_by(LANES) {
         // In the order that rows lie in, which memory is fastest in.
-        let ahead = bytes.wrapping_add(first * row_bytes + AHEAD.max(LANES * row_bytes));
+        let mut ahead = bytes.wrapping_add(first * row_bytes + AHEAD.max(LANES * row_bytes));
         let rows = task.eight(stored, first);
         let mut y = [_mm256_setzero_ps(); R];
         for start in (0..total).step_by(LANES) {
             let groups = start..(start + LANES).min(total);
             // SAFETY: outputs of the matrix and groups of them; this function has the instructions.
             let params = unsafe { stored.params(&rows, start, groups.len()) };
-            let mut ahead = ahead.wrapping_add(start * row_bytes / total * LANES);
             for group in groups.clone().step_by(step) {
                 let sums = sums::<S, V, R>(task, stored, &rows, group / step, ahead);
                 ahead = ahead.wrapping_add(S::PIECES * S::PIECE_BYTES * LANES);
