@@ -69,7 +69,7 @@ impl With<'_> {
         };
         // It may take a while for many workers, and somebody else's bytes move meanwhile.
         let plan = |promise: &Promise| planner::plan(&input(promise));
-        let fits = |promise| block_in_place(|| fitting(&plan, promise, request.chunk, &seats));
+        let fits = |promise| block_in_place(|| fitting(plan, promise, request.chunk, &seats));
         let (plan, promise, chunk) = fits(promise).map_err(|mut refusal| {
             own_offer.iter().for_each(|why| refusal.explain(LOCAL, why));
             let keeps = |device: &OfferedDevice| device.kv.contains(&NARROWEST);

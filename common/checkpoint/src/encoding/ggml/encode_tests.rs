@@ -44,7 +44,9 @@ fn blocks_are_those_of_the_reference() {
                 let mut expected = expected[..bytes].to_vec();
                 if bytes == q5_1::BLOCK_BYTES && values.iter().all(|it| *it >= 0.0) {
                     // Of zeros of both signs, which one is the least depends on how they are gone through.
-                    [&mut found, &mut expected].map(|block| block[3] &= 0x7f);
+                    for block in [&mut found, &mut expected] {
+                        block[3] &= 0x7f;
+                    }
                 }
                 assert_eq!(found, expected, "block {index}, {bytes} bytes: {values:?}");
             }

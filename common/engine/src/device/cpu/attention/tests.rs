@@ -244,7 +244,8 @@ fn segments_and_sinks_agree_with_f64_and_no_chunk_or_thread_changes_a_bit() {
 
 #[test]
 fn fused_tiers_agree_to_the_bit() {
-    let kinds: [(fn(&mut Random) -> Case, u64); 2] =
+    type Made = fn(&mut Random) -> Case;
+    let kinds: [(Made, u64); 2] =
         [(Case::random, 0xbfca_22ea_b024_4dc0), (Case::coded, 0x54e4_fdd1_357f_7bac)];
     for (kept, expected) in kinds {
         let cases: Vec<Case> = (0..50).map(|seed| kept(&mut Random::new(seed))).collect();

@@ -190,8 +190,8 @@ impl Call<'_> {
     ) {
         let inputs = self.weight.inputs;
         let mut whole: [&[[f32; LANES]]; R] = [&[]; R];
-        for r in 0..R {
-            whole[r] = self.x[(row + r) * inputs..][block.inputs.clone()].as_chunks().0;
+        for (r, whole) in whole.iter_mut().enumerate() {
+            *whole = self.x[(row + r) * inputs..][block.inputs.clone()].as_chunks().0;
         }
         let mut alone = [Step::ZERO; R];
         let at = (row - block.rows.start) * block.strips() + strip * R;
@@ -206,9 +206,9 @@ impl Call<'_> {
         }
         if !tail.is_empty() {
             let mut last = [[[0.0; LANES]]; R]; // Inputs that are no whole vector.
-            for r in 0..R {
+            for (r, last) in last.iter_mut().enumerate() {
                 let x = self.x[(row + r) * inputs..][block.inputs.clone()].as_chunks::<LANES>().1;
-                last[r][0][..x.len()].copy_from_slice(x);
+                last[0][..x.len()].copy_from_slice(x);
             }
             let last: [&[[f32; LANES]]; R] = last.each_ref().map(|last| &last[..]);
             for part in 0..S::PARTS {
@@ -268,9 +268,9 @@ impl<const R: usize> Kernel for Part<'_, R> {
     fn run<S: Simd>(self, simd: S) {
         let Part { x, weights, part, sums, ahead } = self;
         let mut held = [[simd.load_part(&sums[0].0[0], part); WIDTH]; R];
-        for r in 0..R {
-            for o in 0..WIDTH {
-                held[r][o] = simd.load_part(&sums[r].0[o], part);
+        for (held, sums) in held.iter_mut().zip(&*sums) {
+            for (held, sum) in held.iter_mut().zip(&sums.0) {
+                *held = simd.load_part(sum, part);
             }
         }
         for (index, weights) in weights.chunks(BETWEEN).enumerate() {
@@ -286,17 +286,17 @@ impl<const R: usize> Kernel for Part<'_, R> {
                 for r in 0..R {
                     x[r] = simd.load_part(&now[r][i], part);
                 }
-                for o in 0..WIDTH {
-                    let weight = simd.load_part(&weights.0[o], part);
+                for (o, weight) in weights.0.iter().enumerate() {
+                    let weight = simd.load_part(weight, part);
                     for r in 0..R {
                         held[r][o] = simd.mul_add_part(weight, x[r], held[r][o]);
                     }
                 }
             }
         }
-        for r in 0..R {
-            for o in 0..WIDTH {
-                simd.store_part(held[r][o], &mut sums[r].0[o], part);
+        for (held, sums) in held.into_iter().zip(sums) {
+            for (held, sum) in held.into_iter().zip(&mut sums.0) {
+                simd.store_part(held, sum, part);
             }
         }
     }

@@ -171,9 +171,8 @@ unsafe fn whole_params(float: FloatType, rows: &[Row; LANES], at: usize) -> Para
     let all = transposed_words(all);
     let zero = [_mm256_setzero_ps(); LANES];
     let mut params = Params { scales: zero, biases: zero };
-    for group in 0..LANES {
-        let (scales, biases) =
-            (_mm256_castsi256_si128(all[group]), _mm256_extracti128_si256::<1>(all[group]));
+    for (group, both) in all.into_iter().enumerate() {
+        let (scales, biases) = (_mm256_castsi256_si128(both), _mm256_extracti128_si256::<1>(both));
         (params.scales[group], params.biases[group]) = match float {
             FloatType::F16 => (_mm256_cvtph_ps(scales), _mm256_cvtph_ps(biases)),
             _ => (widened(scales), widened(biases)),

@@ -48,8 +48,14 @@ thread_local! {
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn panels<S: Stored<V>, const V: usize>(task: &Task<'_>, stored: S) {
     PANEL.with_borrow_mut(|panel| {
-        // SAFETY: zeros are vectors.
-        let panel = panel.get_or_insert_with(|| unsafe { Box::new_zeroed().assume_init() });
+        let panel = panel.get_or_insert_with(|| {
+            let mut panel = Box::<Panel>::new_uninit();
+            // SAFETY: there is room for one, and zeros are vectors.
+            unsafe {
+                panel.as_mut_ptr().write_bytes(0, 1);
+                panel.assume_init()
+            }
+        });
         for first in task.outputs.clone().step_by(OUTPUTS) {
             let (total, depth) = (stored.groups(), DEPTH / S::GROUP);
             for start in (0..total).step_by(depth) {
