@@ -60,7 +60,9 @@ pub use encoding::{
 pub use error::Error;
 pub use file_map::{DamagedFile, FileMap};
 pub use generation::GenerationConfig;
-pub use locate::{LocateError, Location, OllamaError, hub_caches, hub_folder, locate, locate_in};
+pub use locate::{
+    KeptError, LocateError, Location, OllamaError, hub_caches, hub_folder, locate, locate_in,
+};
 pub use mapped::MappedTensor;
 pub use mapped_matrix::MappedMatrix;
 pub use model::{

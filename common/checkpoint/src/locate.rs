@@ -1,9 +1,12 @@
 //! From what a person typed to the files of a checkpoint.
 
 mod error;
-mod kept;
+mod kept_error;
+mod list;
 mod lm_studio;
+mod names;
 mod ollama;
+mod program;
 
 use std::path::{Path, PathBuf};
 
@@ -11,8 +14,13 @@ use crate::container::safetensors::index::unsafe_path_reason;
 use crate::container::{Container, recognise};
 use crate::file::directory_of;
 
-pub use error::{LocateError, OllamaError};
-use kept::Program;
+pub use error::LocateError;
+pub use kept_error::{KeptError, OllamaError};
+use list::program_of;
+use program::Program;
+
+/// Most names in a refusal, which is for people to read.
+const MAX_LISTED: usize = 40;
 
 /// Where a checkpoint is.
 #[derive(Clone, Debug)]
@@ -34,10 +42,32 @@ pub struct Location {
 /// # Errors
 /// [`LocateError`], which lists where it looked.
 pub fn locate(model: &str) -> Result<Location, LocateError> {
-    match Program::of(model) {
-        Some((program, name)) => program.locate(name, &(program.folders)()),
+    match program_of(model) {
+        Some((program, name)) => kept_in(program, name, &(program.folders)()),
         None => locate_in(model, &hub_caches()),
     }
+}
+
+/// Finds the model that a program keeps under that name in the first of these folders that has it; it keeps the name.
+///
+/// # Errors
+/// [`LocateError::NotKept`], which says where was looked and what is there, or [`LocateError::Kept`] for what is wrong with the
+/// model there.
+fn kept_in(program: &Program, name: &str, folders: &[PathBuf]) -> Result<Location, LocateError> {
+    for folder in folders {
+        if let Some(path) = (program.find)(folder, name)? {
+            let name = name.to_owned();
+            return Ok(Location { name: name.clone(), ..found(path, name)? });
+        }
+    }
+    let names = folders.iter().flat_map(|folder| (program.names)(folder)).take(names::MAX_ENTRIES);
+    let mut kept: Vec<String> = names.map(|name| format!("{}:{name}", program.scheme)).collect();
+    kept.sort();
+    kept.dedup();
+    let more = kept.len().saturating_sub(MAX_LISTED);
+    kept.truncate(MAX_LISTED);
+    let (program, looked) = (program.called, folders.to_vec());
+    Err(LocateError::NotKept { program, name: name.to_owned(), looked, kept, more })
 }
 
 /// The same of what no other program keeps, with the Hub caches to look in, in order.

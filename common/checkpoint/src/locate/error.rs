@@ -1,9 +1,8 @@
 //! Why no checkpoint was found.
 
-use std::io;
 use std::path::PathBuf;
 
-pub use super::ollama::OllamaError;
+use super::kept_error::KeptError;
 
 /// Why no checkpoint was found. Each sentence says where was looked.
 #[derive(Debug, thiserror::Error)]
@@ -32,12 +31,8 @@ pub enum LocateError {
         /// Models there beside those in `kept`.
         more: usize,
     },
-    #[error("several models are called {name:?}; name one of them: {}", names.join(", "))]
-    SeveralKept { name: String, names: Vec<String> },
-    #[error("{}: this manifest of Ollama's gives no model: {cause}", path.display())]
-    Manifest { path: PathBuf, cause: OllamaError },
-    #[error("could not read {}: {cause}", path.display())]
-    Unreadable { path: PathBuf, cause: io::Error },
+    #[error(transparent)]
+    Kept(#[from] KeptError),
 }
 
 /// What to do if it may be a model of the Hub.

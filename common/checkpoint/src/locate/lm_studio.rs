@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::kept::{Program, is_plain, names_in};
-use super::{LocateError, Location, found};
+use super::kept_error::KeptError;
+use super::names::{is_plain, names_in};
+use super::program::Program;
 use crate::file::read_bounded;
 
 pub(super) const LM_STUDIO: Program =
@@ -33,7 +34,7 @@ fn folders_of(home: &Path) -> Vec<PathBuf> {
 }
 
 /// The model `REPO`, `PUBLISHER/REPO` or `PUBLISHER/REPO/FILE` in one of its folders; of several files one must be named.
-fn find(folder: &Path, name: &str) -> Result<Option<Location>, LocateError> {
+fn find(folder: &Path, name: &str) -> Result<Option<PathBuf>, KeptError> {
     let parts: Vec<&str> = name.split('/').collect();
     if !parts.iter().all(|part| is_plain(part)) {
         return Ok(None);
@@ -44,20 +45,13 @@ fn find(folder: &Path, name: &str) -> Result<Option<Location>, LocateError> {
             [publisher] => folder.join(publisher).join(repo),
             several => {
                 let names = several.iter().map(|it| format!("lmstudio:{it}/{repo}")).collect();
-                return Err(LocateError::SeveralKept { name: name.to_owned(), names });
+                return Err(KeptError::Several { name: name.to_owned(), names });
             }
         },
         [_, _] | [_, _, _] => folder.join(name),
         _ => return Ok(None),
     };
-    if !path.exists() {
-        return Ok(None);
-    }
-    let called = match parts[..] {
-        [_, repo, _] => repo,
-        _ => name,
-    };
-    found(path, called.to_owned()).map(Some)
+    Ok(path.exists().then_some(path))
 }
 
 /// Those that have a model of that name.
@@ -82,6 +76,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::locate::{LocateError, Location, kept_in};
     use crate::testing::{golden_gguf_path, golden_path};
 
     /// A folder as LM Studio has it: a model of one GGUF file, one of two, and one as the Hub has it.
@@ -106,23 +101,23 @@ mod tests {
     }
 
     fn locate(folder: &Path, name: &str) -> Result<Location, LocateError> {
-        LM_STUDIO.locate(name, &[folder.join("no-such-folder"), folder.to_owned()])
+        kept_in(&LM_STUDIO, name, &[folder.join("no-such-folder"), folder.to_owned()])
     }
 
     #[test]
     fn a_model_is_named_by_its_folder_with_or_without_its_publisher() {
         let folder = folder();
-        for (name, called) in [
-            ("someone/Tiny-GGUF", "someone/Tiny-GGUF"),
-            ("Tiny-GGUF", "Tiny-GGUF"),
-            ("someone/Tiny-GGUF/Tiny-Q4_0.gguf", "Tiny-Q4_0"),
-            ("someone/Two-GGUF/Two-Q8_0.gguf", "Two-Q8_0"),
-            ("other/Two-GGUF", "other/Two-GGUF"),
-            ("mlx-community/Tiny", "mlx-community/Tiny"),
-            ("Tiny", "Tiny"),
+        for name in [
+            "someone/Tiny-GGUF",
+            "Tiny-GGUF",
+            "someone/Tiny-GGUF/Tiny-Q4_0.gguf",
+            "someone/Two-GGUF/Two-Q8_0.gguf",
+            "other/Two-GGUF",
+            "mlx-community/Tiny",
+            "Tiny",
         ] {
             let location = locate(folder.path(), name).unwrap();
-            assert_eq!(location.name, called, "{name}");
+            assert_eq!(location.name, name);
             crate::Checkpoint::open_at(location).unwrap();
         }
     }

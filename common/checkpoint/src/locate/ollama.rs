@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::kept::{Program, is_plain, names_in};
-use super::{LocateError, Location, found};
+use super::kept_error::{ADAPTER, KeptError, MAX_MANIFEST_BYTES, MODEL, OllamaError};
+use super::names::{is_plain, names_in};
+use super::program::Program;
 use crate::file::read_bounded;
 
 pub(super) const OLLAMA: Program =
@@ -19,35 +20,6 @@ pub(super) const OLLAMA: Program =
 const HOST: &str = "registry.ollama.ai";
 const NAMESPACE: &str = "library";
 const TAG: &str = "latest";
-/// Longest manifest read: they list a handful of layers.
-const MAX_MANIFEST_BYTES: u64 = 4 << 20;
-/// The kinds of layers that are weights.
-const MODEL: &str = "application/vnd.ollama.image.model";
-const ADAPTER: &str = "application/vnd.ollama.image.adapter";
-
-/// Why a manifest says of no GGUF file that it is the model.
-#[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the sentences say what the fields are")]
-pub enum OllamaError {
-    #[error("it has {bytes} bytes, more than {MAX_MANIFEST_BYTES}")]
-    TooLong { bytes: u64 },
-    #[error("it is not the JSON of a manifest (line {line}, column {column})")]
-    Json { line: usize, column: usize },
-    #[error(
-        "it lists {found} GGUF files (layers of {MODEL}), expected one; safetensors of Ollama's are not read"
-    )]
-    Models { found: usize },
-    #[error(
-        "it changes the model's weights by an adapter (a layer of {ADAPTER}), which is not supported"
-    )]
-    Adapter,
-    #[error("expected sha256: and 64 hexadecimal digits for the model, found {digest:?}")]
-    Digest { digest: String },
-    #[error("the model's file {} is missing; `ollama pull` fetches it", blob.display())]
-    NoBlob { blob: PathBuf },
-    #[error("the model's file {} has {found} bytes, expected {expected}", blob.display())]
-    BlobBytes { blob: PathBuf, expected: u64, found: u64 },
-}
 
 #[derive(Deserialize)]
 struct Manifest {
@@ -73,12 +45,10 @@ fn folders() -> Vec<PathBuf> {
 }
 
 /// The model `[[HOST/]NAMESPACE/]MODEL[:TAG]` in one of its folders.
-fn find(folder: &Path, name: &str) -> Result<Option<Location>, LocateError> {
+fn find(folder: &Path, name: &str) -> Result<Option<PathBuf>, KeptError> {
     let manifest = parts(name).map(|parts| folder.join("manifests").join(parts.join("/")));
     let Some(manifest) = manifest.filter(|manifest| manifest.is_file()) else { return Ok(None) };
-    let blob = blob(folder, &manifest)?;
-    // Blobs are called by their digests: people know the model by the name that they gave.
-    Ok(Some(Location { name: name.to_owned(), ..found(blob, name.to_owned())? }))
+    blob(folder, &manifest).map(Some)
 }
 
 /// Host, namespace, model and tag of a name; `None` if it cannot be one.
@@ -101,9 +71,9 @@ fn parts(name: &str) -> Option<[&str; 4]> {
 }
 
 /// The only GGUF file of a manifest.
-fn blob(folder: &Path, manifest: &Path) -> Result<PathBuf, LocateError> {
-    let wrong = |cause| LocateError::Manifest { path: manifest.to_owned(), cause };
-    let unreadable = |cause| LocateError::Unreadable { path: manifest.to_owned(), cause };
+fn blob(folder: &Path, manifest: &Path) -> Result<PathBuf, KeptError> {
+    let wrong = |cause| KeptError::Manifest { path: manifest.to_owned(), cause };
+    let unreadable = |cause| KeptError::Unreadable { path: manifest.to_owned(), cause };
     let bytes = read_bounded(manifest, MAX_MANIFEST_BYTES)
         .map_err(unreadable)?
         .map_err(|bytes| wrong(OllamaError::TooLong { bytes }))?;
@@ -169,6 +139,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
+    use crate::locate::{LocateError, Location, kept_in};
     use crate::testing::golden_gguf_path;
 
     const FILE: &str = "llama-q4_0";
@@ -203,7 +174,7 @@ mod tests {
     }
 
     fn locate(folder: &Path, name: &str) -> Result<Location, LocateError> {
-        OLLAMA.locate(name, &[folder.join("no-such-folder"), folder.to_owned()])
+        kept_in(&OLLAMA, name, &[folder.join("no-such-folder"), folder.to_owned()])
     }
 
     fn refusal(folder: &TempDir, name: &str) -> String {
@@ -248,7 +219,7 @@ mod tests {
             assert!(error.contains(&path) && error.contains("no-such-folder"), "{error}");
             assert!(error.ends_with("ollama:hf.co/org/other:Q4, ollama:tiny"), "{error}");
         }
-        let error = OLLAMA.locate("x", &[folder.path().join("none")]).unwrap_err().to_string();
+        let error = kept_in(&OLLAMA, "x", &[folder.path().join("none")]).unwrap_err().to_string();
         assert!(error.ends_with("there is none"), "{error}");
     }
 
