@@ -7,6 +7,7 @@ use super::*;
 const LOGIT_TOLERANCE_KV_Q8: f32 = 7e-1;
 /// What two devices differ by then: where the order of sums moves a number over the middle between two codes, it has the other
 /// code.
+#[cfg(feature = "candle")]
 const LOGIT_TOLERANCE_OTHER_CODES: f32 = 2e-2;
 
 #[test]
