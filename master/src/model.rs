@@ -59,7 +59,7 @@ impl Model {
         of_layer.copied().unwrap_or(self.scheme)
     }
 
-    /// What weights are turned into, for people: `q4`, or `q8 in 3 layers, q4 in 13` where layers differ.
+    /// What weights are turned into, for people: `q4`, or `q8 in 3 layers, q4 in 13 layers` where layers differ.
     pub fn encoding(&self) -> String {
         let Some(layers) = &self.layers else { return self.scheme.to_string() };
         let count = |scheme: &Scheme| layers.iter().filter(|it| *it == scheme).count();

@@ -74,7 +74,9 @@ impl With<'_> {
             own_offer.iter().for_each(|why| refusal.explain(LOCAL, why));
             let keeps = |device: &OfferedDevice| device.kv.contains(&NARROWEST);
             let mut devices = seats.iter().filter_map(|seat| seat.device(members));
-            let narrower = promise.kv != NARROWEST && devices.all(|(_, device)| keeps(device));
+            let is_room = matches!(*refusal, Refusal::DoesNotFit { .. });
+            let narrower =
+                is_room && promise.kv != NARROWEST && devices.all(|(_, device)| keeps(device));
             if narrower && fits(Promise { kv: NARROWEST, ..promise }).is_ok() {
                 refusal.suggest_kv(&NARROWEST.to_string());
             }

@@ -23,6 +23,17 @@ pub(crate) trait Observer: Send + Sync {
     ) -> BoxFuture<'static, ()>;
 }
 
+/// Nobody listens.
+pub(crate) struct Quiet;
+
+impl Observer for Quiet {
+    fn tell(&self, _: &Event<'_>) {}
+
+    fn follow(&self, _: Arc<Progress>, ended: oneshot::Receiver<()>) -> BoxFuture<'static, ()> {
+        Box::pin(async { drop(ended.await) })
+    }
+}
+
 /// Something that happened.
 pub(crate) enum Event<'a> {
     /// Something is not as it should be but does not stop anything; one sentence.

@@ -8,14 +8,14 @@ use tokio::task::block_in_place;
 
 use super::candidates::Seat;
 use super::choice::{Chosen, With};
-use super::event::{Event, Observer};
+use super::event::{Event, Observer, Quiet};
 use super::facts::Note;
 use super::hollow::hollow_files;
 use super::parts::{WHOLE, parted, ways};
 use super::prepared::{Prepared, master_name};
 use super::rates::Probing;
 use super::request::Encode;
-use super::widths::Losses;
+use super::widths::{Losses, spare};
 use super::{Error, PlanRequest, WrongArgument};
 use crate::cluster::{self, Held, Member, Missing, Whereabouts};
 use crate::distributor::Manifests;
@@ -156,12 +156,19 @@ async fn wider(
     promise: Promise,
 ) -> Result<Option<(Model, Arc<Manifests>, Chosen)>, Error> {
     let checkpoint = &with.model.checkpoint;
-    let Some(layers) = block_in_place(|| losses.spend(checkpoint, &room(chosen))) else {
+    let (fits, room) = (with.model.scheme, room(chosen));
+    let Some(layers) = block_in_place(|| losses.spend(checkpoint, fits, &room)) else {
         return Ok(None);
     };
     let model = Model { layers: Some(layers.into()), ..with.model.clone() };
     let manifests = Arc::new(Manifests::open(model.clone(), with.state.digests()?)?);
-    let again = With { model: &model, manifests: &manifests, probing: Probing::Strangers, ..*with };
+    let again = With {
+        model: &model,
+        manifests: &manifests,
+        probing: Probing::Strangers,
+        observer: &Quiet, // What there is to warn of was told of the first plan.
+        ..*with
+    };
     let planned = again.plan(members, request, promise).await;
     match planned {
         Ok(chosen) => Ok(Some((model, manifests, chosen))),
@@ -170,14 +177,12 @@ async fn wider(
     }
 }
 
-/// The stages of a plan, each with the bytes that its device has for the weights of its layers.
+/// The stages of a plan, each with the bytes that its layers may take beside what they take in it.
 fn room(chosen: &Chosen) -> Vec<(LayerRange, u64)> {
-    let stages = chosen.plan.stages.iter();
-    let room = |stage: &PlannedStage| {
-        let others = stage.memory.total().saturating_sub(stage.memory.weights);
-        (stage.layers, stage.memory.budget.saturating_sub(others))
-    };
-    stages.map(room).collect()
+    let stages = &chosen.plan.stages;
+    let memory = |stage: &PlannedStage| (stage.memory.budget, stage.memory.total());
+    let spare = spare(&stages.iter().map(memory).collect::<Vec<_>>());
+    stages.iter().map(|stage| stage.layers).zip(spare).collect()
 }
 
 /// What is asked of the plan and who is missing from it, those that are to be left out anyway aside.

@@ -51,27 +51,30 @@ impl Losses {
         Ok(Losses { schemes, loss })
     }
 
-    /// What each layer becomes, beginning with the narrowest, so that each stage (its layers, and the bytes that it has
-    /// for their weights) has room for its layers. `None` where all are alike.
+    /// What each layer becomes, `fits` at least, in which all of them fit, so that the layers of each stage take no more
+    /// bytes than it has beside those. `None` where all are alike.
     pub(crate) fn spend(
         &self,
         checkpoint: &Arc<Checkpoint>,
+        fits: Scheme,
         stages: &[(LayerRange, u64)],
     ) -> Option<Vec<Scheme>> {
+        let first = self.schemes.iter().position(|scheme| *scheme == fits)?;
+        let schemes = &self.schemes[first..];
         let models: Vec<Model> =
-            self.schemes.iter().map(|it| Model::new(checkpoint.clone(), *it)).collect();
+            schemes.iter().map(|it| Model::new(checkpoint.clone(), *it)).collect();
         let width = |layer: usize, at: usize| Width {
             bytes: models[at].blob_bytes(layer),
-            loss: self.loss[layer][at],
+            loss: self.loss[layer][first + at],
         };
-        let mut chosen = vec![*self.schemes.first()?; self.loss.len()];
-        for (layers, bytes) in stages {
+        let mut chosen = vec![fits; self.loss.len()];
+        for (layers, spare) in stages {
             let widths: Vec<Vec<Width>> = layers
                 .iter()
                 .map(|layer| (0..models.len()).map(|at| width(layer, at)).collect())
                 .collect();
-            for (layer, at) in layers.iter().zip(widen(&widths, *bytes)) {
-                chosen[layer] = self.schemes[at];
+            for (layer, at) in layers.iter().zip(widen(&widths, *spare)) {
+                chosen[layer] = schemes[at];
             }
         }
         let is_mixed = chosen.windows(2).any(|pair| pair[0] != pair[1]);
@@ -97,12 +100,28 @@ impl Losses {
     }
 }
 
-/// Which of its widths (narrowest first) each layer gets of so many bytes for all: again and again the step from one layer's
-/// width to a wider one of it that saves most for each byte, as long as there is room for one.
-fn widen(layers: &[Vec<Width>], bytes: u64) -> Vec<usize> {
+/// What each stage may spend of the bytes that its device has left, `(all that it may take, what the plan takes of that)` of
+/// each: all of them, but where the plan without its largest device would still fit into the others, no more than that leaves,
+/// in equal parts of each, so that a loss can still be made up for.
+pub(crate) fn spare(stages: &[(u64, u64)]) -> Vec<u64> {
+    let left = stages.iter().map(|(budget, taken)| budget.saturating_sub(*taken));
+    let all: u64 = left.clone().fold(0, u64::saturating_add);
+    let budgets = stages.iter().map(|(budget, _)| *budget);
+    let largest = budgets.clone().max().unwrap_or(0);
+    let others = budgets.fold(0, u64::saturating_add).saturating_sub(largest);
+    let taken = stages.iter().map(|(_, taken)| *taken).fold(0, u64::saturating_add);
+    match others.checked_sub(taken) {
+        Some(beside) if beside < all => left
+            .map(|left| (u128::from(left) * u128::from(beside) / u128::from(all)) as u64)
+            .collect(),
+        _ => left.collect(),
+    }
+}
+
+/// Which of its widths (narrowest first) each layer gets, of so many bytes beyond the narrowest of all: again and again the
+/// step from one layer's width to a wider one of it that saves most for each byte, as long as there is room for one.
+fn widen(layers: &[Vec<Width>], mut spare: u64) -> Vec<usize> {
     let mut chosen = vec![0; layers.len()];
-    let narrowest = layers.iter().filter_map(|widths| widths.first());
-    let mut spare = bytes.saturating_sub(narrowest.map(|width| width.bytes).sum());
     loop {
         let mut best: Option<(f64, usize, usize, u64)> = None;
         for (layer, widths) in layers.iter().enumerate() {
@@ -134,15 +153,25 @@ mod tests {
         let calm = vec![width(4, 0.010), width(5, 0.002), width(8, 0.0)];
         let touchy = vec![width(4, 0.040), width(5, 0.010), width(8, 0.0)];
         let layers = [calm, touchy];
-        let of = |bytes| widen(&layers, bytes);
-        assert_eq!(of(0), [0, 0]); // Too little even for these: whoever plans says so.
-        assert_eq!(of(8), [0, 0]);
-        assert_eq!(of(9), [0, 1]);
-        assert_eq!(of(10), [1, 1]);
-        assert_eq!(of(12), [1, 1]);
-        assert_eq!(of(13), [1, 2]);
-        assert_eq!(of(16), [2, 2]);
+        let of = |spare| widen(&layers, spare);
+        assert_eq!(of(0), [0, 0]);
+        assert_eq!(of(1), [0, 1]);
+        assert_eq!(of(2), [1, 1]);
+        assert_eq!(of(4), [1, 1]);
+        assert_eq!(of(5), [1, 2]);
+        assert_eq!(of(8), [2, 2]);
         assert_eq!(of(u64::MAX), [2, 2]);
+    }
+
+    #[test]
+    fn room_for_the_layers_of_a_lost_device_is_not_spent() {
+        assert_eq!(spare(&[(100, 60)]), [40], "nobody could take its layers anyway");
+        assert_eq!(spare(&[(100, 60), (100, 70)]), [40, 30], "and here not");
+        // Two of three hold 200: of the 150 beside what is taken, 50 may be spent.
+        assert_eq!(spare(&[(100, 50), (100, 50), (100, 50)]), [16, 16, 16]);
+        assert_eq!(spare(&[(300, 10), (50, 20), (50, 30)]), [34, 3, 2]);
+        assert_eq!(spare(&[]), [0u64; 0]);
+        assert_eq!(spare(&[(u64::MAX, 1), (u64::MAX, 1)]).len(), 2);
     }
 
     #[test]
@@ -163,8 +192,8 @@ mod tests {
                 })
                 .collect();
             let least: u64 = layers.iter().map(|widths| widths[0].bytes).sum();
-            let bytes = least + next(60);
-            let chosen = widen(&layers, bytes);
+            let spare = next(60);
+            let (bytes, chosen) = (least + spare, widen(&layers, spare));
             let taken: u64 = layers.iter().zip(&chosen).map(|(widths, &at)| widths[at].bytes).sum();
             assert!(taken <= bytes, "seed {seed}: {taken} of {bytes}");
             for (widths, &at) in layers.iter().zip(&chosen) {

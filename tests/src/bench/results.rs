@@ -115,23 +115,27 @@ pub(crate) fn tables_of(directory: &Path) -> Result<String> {
     Ok(tables(&Record::all(&lines).with_context(|| path.display().to_string())?))
 }
 
-/// Of each processor the newest record, as a table.
+/// Of each processor the newest figures, as a table.
 fn tables(records: &[Record]) -> String {
-    let mut newest: Vec<&Record> = Vec::new();
+    let mut processors: Vec<Vec<&Record>> = Vec::new();
     for record in records {
-        match newest.iter_mut().find(|other| other.processor == record.processor) {
-            Some(older) => *older = record,
-            None => newest.push(record),
+        let of_it = |others: &&mut Vec<&Record>| others[0].processor == record.processor;
+        match processors.iter_mut().find(of_it) {
+            Some(others) => others.insert(0, record),
+            None => processors.push(vec![record]),
         }
     }
-    let tables = newest.into_iter().map(|record| {
+    let tables = processors.into_iter().map(|newest| {
+        let record = newest[0];
+        // Some runs measure a part of it.
+        let beside = |what: String| newest.iter().find_map(|record| record.beside(&what));
         let [first, second, third] = COLUMNS.map(|(name, _)| name);
         let mut text = format!(
             "{} ({}, medians of {} turns):\n\n| tokens per second | {first} | {second} | {third} |\n|---|---|---|---|\n",
             record.processor, record.date, record.rounds,
         );
         for (name, begins) in ROWS {
-            let cells = COLUMNS.map(|(_, ends)| record.beside(&format!("{begins}{ends}")));
+            let cells = COLUMNS.map(|(_, ends)| beside(format!("{begins}{ends}")));
             if cells.iter().any(Option::is_some) {
                 let [first, second, third] = cells.map(|cell| cell.map_or("".into(), cell_text));
                 text += &format!("| {name} | {first} | {second} | {third} |\n");

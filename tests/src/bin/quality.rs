@@ -52,7 +52,7 @@ fn main() -> Result<()> {
     ensure!(cli.context > 1 && ids.len() > 1, "there is nothing to predict");
     let pieces: Vec<Vec<u32>> = ids.chunks(cli.context).map(<[u32]>::to_vec).collect();
     println!("{}: {} tokens in pieces of {}", cli.model, ids.len(), cli.context);
-    println!("| weights | keys and values | bytes of layers | perplexity | beside as-stored |");
+    println!("| weights | keys and values | bytes of layers | perplexity | beside the first |");
     println!("|---|---|---|---|---|");
     let schemes = if cli.encode.is_empty() { Scheme::ALL.to_vec() } else { cli.encode };
     let kinds = if cli.kv.is_empty() { vec![KvDtype::F16] } else { cli.kv };

@@ -83,7 +83,7 @@ fn ollamas_file_is_run_where_it_lies() {
     home.run(&["verify", "ollama:tiny"]).success();
     let refusal = home.run(&["run", "ollama:large", "--alone", "x"]).refusal();
     assert!(refusal.contains("Ollama keeps no model \"large\" here"), "{refusal}");
-    assert!(refusal.contains("there are ollama:tiny"), "{refusal}");
+    assert!(refusal.contains("ollama:tiny"), "{refusal}");
     assert!(refusal.contains(home.path().join(".ollama/models").to_str().unwrap()), "{refusal}");
 }
 

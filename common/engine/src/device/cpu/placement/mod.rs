@@ -4,7 +4,7 @@
 //! A mapped file costs no memory of its own: its pages are clean, and the system drops them under
 //! pressure. A copy in huge pages is read somewhat faster on systems where walking the page tables
 //! of small pages holds up the memory, and where in its file a tensor does not begin with a cache line. [`Placement`]
-//! knows when; what it measures it measures once for each kind of tensor. Before that, [`tune`] measures how they are read
+//! knows when; what it measures it measures once for each kind of tensor. Before that, `tune` measures how they are read
 //! fastest.
 mod measure;
 mod pages;
