@@ -13,7 +13,8 @@ pub(super) trait Stored {
 
     /// The parts of a head of so many numbers, or of an empty one.
     fn head(bytes: &[u8], head_dim: usize) -> Self::Head<'_>;
-    /// The numbers of one vector of the head; lanes past its end are zero.
+    /// The numbers of one vector of the head; lanes past its end are zero, or no number where the scale beside
+    /// them is none.
     fn load<S: Simd>(simd: S, head: Self::Head<'_>, vector: usize) -> S::V;
     /// All numbers of a head, in as many vectors.
     fn widen<S: Simd>(simd: S, head: Self::Head<'_>, values: &mut [[f32; LANES]]);

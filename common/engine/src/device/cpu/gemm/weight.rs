@@ -131,6 +131,7 @@ impl<'a> AffineMatrix<'a> {
             matches!(self.group, SHORT_GROUP | 32 | 64 | MAX_GROUP),
             "a group that kernels know"
         );
+        assert!(self.group != SHORT_GROUP || self.bits == Bits::Eight, "short groups have bytes");
         let (rows, outputs) = (x.len() / self.inputs, self.outputs());
         assert_eq!(self.codes.len(), outputs * self.row_bytes(), "whole outputs");
         assert_eq!(self.scales.len(), outputs * self.param_bytes(), "a scale a group");

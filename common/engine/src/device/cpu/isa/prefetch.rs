@@ -12,7 +12,7 @@ pub(crate) const CACHE_LINE: usize = 64;
 /// The [bits](Prefetch::bits) of what is prefetched.
 static CHOSEN: AtomicU8 = AtomicU8::new(Prefetch::DEFAULT.bits());
 
-/// What of the bytes that a product reads is prefetched. Some processors' own prefetchers are the faster ones, and what helps
+/// What of the bytes that a product of a few rows with plain numbers reads is prefetched. Some processors' own prefetchers are the faster ones, and what helps
 /// one of them holds up another, so that is measured (`tuning`). No result depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Prefetch {
@@ -29,7 +29,7 @@ impl Prefetch {
     /// What helped on the first processors that this ran on.
     pub(crate) const DEFAULT: Prefetch = Prefetch { far: true, near: true };
 
-    /// What this process prefetches of weights that lie in memory.
+    /// What this process prefetches of them.
     pub(crate) fn here() -> Prefetch {
         let bits = CHOSEN.load(Ordering::Relaxed);
         Prefetch { far: bits & 1 != 0, near: bits & 2 != 0 }

@@ -93,11 +93,12 @@ fn spread(sizes: &[usize], bytes: usize) -> Vec<usize> {
 /// Reads the tensors where they are mapped, then from copies, then where they are mapped again: not
 /// turn about, so that none is resident in both places and a load's peak stays what was planned.
 pub(super) fn measure(sample: &[MappedTensor], threads: usize) -> std::io::Result<Measured> {
-    let before = best(sample, threads);
+    let best = |tensors: &[MappedTensor]| best(tensors, threads);
+    let before = best(sample);
     let copies: Vec<_> = sample.iter().map(MappedTensor::to_anonymous).collect::<Result<_, _>>()?;
-    let copy = best(&copies, threads);
+    let copy = best(&copies);
     drop(copies);
-    let map = before.min(best(sample, threads));
+    let map = before.min(best(sample));
     let bytes: usize = sample.iter().map(|tensor| tensor.bytes().len()).sum();
     let rate = |time: Duration| bytes as f64 / time.as_secs_f64().max(1e-9);
     Ok(Measured { map: rate(map), copy: rate(copy) })
@@ -110,19 +111,20 @@ fn best(tensors: &[MappedTensor], threads: usize) -> Duration {
         if round >= MIN_ROUNDS && started.elapsed() > MAX_TIME {
             break;
         }
-        best = best.min(read(tensors, threads));
+        best = best.min(read(tensors, threads, Numerics::Fast));
     }
     best
 }
 
-/// Time to read all the tensors, a part of each by every thread.
-pub(super) fn read(tensors: &[MappedTensor], threads: usize) -> Duration {
+/// Time to read all the tensors, a part of each by every thread, as products of these numerics do.
+pub(super) fn read(tensors: &[MappedTensor], threads: usize, numerics: Numerics) -> Duration {
     let threads = threads.max(1);
     let started = Instant::now();
     std::thread::scope(|scope| {
         for index in 0..threads {
             let own = move || {
-                tensors.iter().map(|tensor| read_part(tensor, index, threads)).sum::<usize>()
+                let part = |tensor| read_part(tensor, index, threads, numerics);
+                tensors.iter().map(part).sum::<usize>()
             };
             if index + 1 == threads {
                 own(); // The last part here: one thread fewer to start.
@@ -136,7 +138,7 @@ pub(super) fn read(tensors: &[MappedTensor], threads: usize) -> Duration {
 
 /// Reads one of `parts` of a tensor: multiplies a row with a matrix of numbers, adds up the words of anything else.
 /// Returns how many bytes the part has.
-fn read_part(tensor: &MappedTensor, index: usize, parts: usize) -> usize {
+fn read_part(tensor: &MappedTensor, index: usize, parts: usize, numerics: Numerics) -> usize {
     let columns = tensor.shape().last().map_or(0, |&columns| columns as usize);
     let float = FloatType::of(tensor.dtype()).filter(|_| tensor.shape().len() == 2 && columns > 0);
     let row_bytes = float.map_or(1, |float| columns * float.bytes());
@@ -148,7 +150,7 @@ fn read_part(tensor: &MappedTensor, index: usize, parts: usize) -> usize {
     };
     let matrix = Matrix { bytes, float, inputs: columns };
     let (tier, weight) = (Tier::detect(), Weight::Float(matrix));
-    let kernel = choose(tier, weight.encoding(), RowClass::Decode, Numerics::Fast);
+    let kernel = choose(tier, weight.encoding(), RowClass::Decode, numerics);
     let row = vec![0.01; columns];
     let row = kernel.prepare(tier, &weight, &row);
     let mut product = UninitVec::<f32>::new(matrix.outputs());
@@ -237,8 +239,9 @@ mod tests {
         ] {
             let tensor = tensor(dtype, shape);
             for parts in [1, 2, 7] {
-                let read: Vec<usize> =
-                    (0..parts).map(|index| read_part(&tensor, index, parts)).collect();
+                let read: Vec<usize> = (0..parts)
+                    .map(|index| read_part(&tensor, index, parts, Numerics::Fast))
+                    .collect();
                 assert_eq!(read.iter().sum::<usize>(), tensor.bytes().len(), "{parts} parts");
                 assert!(read.iter().all(|bytes| bytes % row_bytes == 0), "{read:?}");
             }

@@ -9,12 +9,12 @@ use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use cake_checkpoint::MappedTensor;
+use cake_checkpoint::{Encoding, MappedTensor};
 
 use super::measure::{read, sample};
-use crate::device::cpu::element::FloatType;
 use crate::device::cpu::isa::prefetch::Prefetch;
 use crate::device::cpu::pool::processors::default_threads;
+use crate::options::Numerics;
 
 /// Each candidate is timed so often, in turn, and the best time counts: others use the memory, too.
 const ROUNDS: usize = 3;
@@ -30,6 +30,8 @@ pub struct Tuning(Prefetch);
 
 /// The answer, once there is one.
 static FOUND: Mutex<Option<Tuning>> = Mutex::new(None);
+/// Held by who measures it, which takes a while.
+static MEASURING: Mutex<()> = Mutex::new(());
 
 /// What was measured here, or [told](set_tuning); `None` before.
 pub fn tuning() -> Option<Tuning> {
@@ -45,23 +47,24 @@ pub fn set_tuning(tuning: Tuning) {
 /// Measures with those of `tensors` that are large matrices of numbers how `threads` threads (0: as many as by default)
 /// read them fastest, if that is not known and there are enough of them.
 pub(crate) fn tune<'a>(tensors: impl Iterator<Item = &'a MappedTensor>, threads: usize) {
-    let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
-    if found.is_some() {
+    let _measuring = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
+    if tuning().is_some() {
         return;
     }
-    let numbers = |it: &&MappedTensor| FloatType::of(it.dtype()).is_some() && it.shape().len() == 2;
+    // Scales of packed matrices are numbers, too, and nobody multiplies them.
+    let numbers = |it: &&MappedTensor| matches!(it.encoding(), Some(Encoding::Float(_)));
     let Some(sample) = sample(tensors.filter(numbers)) else { return };
     let threads = if threads == 0 { default_threads() } else { threads };
     let mut times = [Duration::MAX; CANDIDATES.len()];
     for _ in 0..ROUNDS {
         for (candidate, time) in CANDIDATES.iter().zip(&mut times) {
             candidate.choose();
-            *time = read(&sample, threads).min(*time);
+            // Exact products have one kernel on every processor, the one that asks what to prefetch.
+            *time = read(&sample, threads, Numerics::Exact).min(*time);
         }
     }
     let tuning = Tuning(CANDIDATES[fastest(&times)]);
-    tuning.0.choose();
-    *found = Some(tuning);
+    set_tuning(tuning);
     tracing::info!(prefetch = %tuning, ?times, "measured what helps to read weights");
 }
 

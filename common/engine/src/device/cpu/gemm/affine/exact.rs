@@ -4,8 +4,11 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use super::call::Call;
+use crate::device::cpu::buffer::kept;
 use crate::device::cpu::element::{Element, F32, FloatType};
-use crate::device::cpu::gemm::float::{self, Held, OUTPUTS, Product, with_held};
+use crate::device::cpu::gemm::float::{
+    self, Held, Product, decoded_scratch, outputs_at_once, with_decoded, with_held,
+};
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::{AffineMatrix, Bits, Encoding, Matrix, Weight};
@@ -36,15 +39,15 @@ unsafe impl Gemm for Dequantized {
     ) -> Tasks<'a> {
         let call = Call::new(weight, bias, x.values());
         let task = move |outputs, target| {
-            with_held(|held| tier.run(Task { call, outputs, target, held }));
+            with_decoded(|numbers, bytes| {
+                with_held(|held| tier.run(Task { call, outputs, target, numbers, bytes, held }));
+            });
         };
-        call.by_outputs(call.share(OUTPUTS), y, task)
+        call.by_outputs(call.share(outputs_at_once(call.rows())), y, task)
     }
 
     fn scratch(&self, inputs: u64, _: u64) -> Scratch {
-        // Some dequantized outputs, as numbers and as the bytes that are multiplied.
-        let thread = inputs.saturating_mul((2 * OUTPUTS * size_of::<f32>()) as u64);
-        Scratch { activations: 0, thread, buffers: "dequantized outputs" }
+        decoded_scratch(inputs)
     }
 }
 
@@ -53,7 +56,10 @@ struct Task<'a> {
     call: Call<'a>,
     outputs: Range<usize>,
     target: Target<'a>,
-    /// For products of many rows.
+    /// For some dequantized outputs, and for the bytes that are multiplied,
+    numbers: &'a mut Vec<f32>,
+    bytes: &'a mut Vec<u8>,
+    /// and for products of many rows.
     held: &'a RefCell<Held>,
 }
 
@@ -63,11 +69,12 @@ impl Kernel for Task<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Call { weight, bias, x, .. } = self.call;
-        let mut values = vec![0.0; OUTPUTS * weight.inputs];
-        let mut bytes = vec![0; values.len() * F32::BYTES];
+        let at_once = outputs_at_once(self.call.rows());
+        let values = kept(self.numbers, at_once * weight.inputs, 0.0);
+        let bytes = kept(self.bytes, values.len() * F32::BYTES, 0);
         let mut origin = self.outputs.start;
         while origin < self.outputs.end {
-            let range = origin..(origin + OUTPUTS).min(self.outputs.end);
+            let range = origin..(origin + at_once).min(self.outputs.end);
             let values = &mut values[..range.len() * weight.inputs];
             let bytes = &mut bytes[..values.len() * F32::BYTES];
             Dequantize { weight: weight.rows(range.clone()), values }.run(simd);

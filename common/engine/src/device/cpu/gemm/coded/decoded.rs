@@ -1,11 +1,12 @@
 //! Products in f32: a few outputs at a time are decoded and multiplied as f32 matrices are.
 
-use std::cell::RefCell;
 use std::ops::Range;
 
 use crate::device::cpu::buffer::kept;
 use crate::device::cpu::element::{Element, F32, FloatType};
-use crate::device::cpu::gemm::float::{Call, OUTPUTS, Product, with_held};
+use crate::device::cpu::gemm::float::{
+    Call, Product, decoded_scratch, outputs_at_once, with_decoded, with_held,
+};
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::{Coded, Encoding, Matrix, Weight};
@@ -14,11 +15,6 @@ use crate::device::cpu::pool::{Tasks, current_threads};
 
 /// Tasks per thread, so that a thread that is held up leaves its share to others.
 const TASKS_PER_THREAD: usize = 8;
-
-thread_local! {
-    /// The outputs that a thread works on, as numbers and as the bytes that are multiplied.
-    static OUTPUTS_HELD: RefCell<(Vec<f32>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
-}
 
 /// The product in f32 with what is decoded.
 pub(crate) struct Decoded;
@@ -44,12 +40,13 @@ unsafe impl Gemm for Decoded {
         let (rows, outputs, parallel) = weight.check(x.values(), bias);
         let (weight, x) = (weight.coded(), x.values());
         let share = outputs.div_ceil(current_threads() * TASKS_PER_THREAD);
-        let share = share.next_multiple_of(OUTPUTS).max(OUTPUTS);
+        let at_once = outputs_at_once(rows);
+        let share = share.next_multiple_of(at_once).max(at_once);
         let run = move |task: usize| {
             let all = task * share..((task + 1) * share).min(outputs);
-            OUTPUTS_HELD.with_borrow_mut(|(numbers, bytes)| {
-                for start in all.clone().step_by(OUTPUTS) {
-                    let range = start..(start + OUTPUTS).min(all.end);
+            with_decoded(|numbers, bytes| {
+                for start in all.clone().step_by(at_once) {
+                    let range = start..(start + at_once).min(all.end);
                     let weight = decoded(weight, range.clone(), numbers, bytes);
                     let (origin, target, prefetch) = (start, y, None);
                     // Ranges of different tasks do not overlap, as `Target` demands.
@@ -62,8 +59,7 @@ unsafe impl Gemm for Decoded {
     }
 
     fn scratch(&self, inputs: u64, _: u64) -> Scratch {
-        let thread = inputs.saturating_mul((2 * OUTPUTS * size_of::<f32>()) as u64);
-        Scratch { activations: 0, thread, buffers: "decoded outputs" }
+        decoded_scratch(inputs)
     }
 }
 

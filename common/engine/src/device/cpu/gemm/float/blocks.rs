@@ -20,10 +20,11 @@ pub(super) const LEAST_ROWS: usize = 12;
 /// many sums as there are registers for.
 const WIDTH: usize = 4;
 /// Outputs of a block.
-pub(crate) const OUTPUTS: usize = 32;
-/// Inputs of a block, and tiles of rows that follow each other on the same weights of a strip: both these weights and the
-/// activations of these rows stay in the first-level cache, since the second gives fewer bytes than are multiplied.
+pub(super) const OUTPUTS: usize = 32;
+/// Inputs of a block: weights of a strip and the activations of [`GROUP`] tiles of rows stay in the first-level cache, since
+/// the second gives fewer bytes than are multiplied.
 const INPUTS: usize = 512;
+/// Tiles of rows that follow each other on the same weights of a strip.
 const GROUP: usize = 3;
 /// Steps between requests for lines of the next block: many at a time hold up the loads behind them.
 const BETWEEN: usize = 8;
@@ -40,7 +41,6 @@ impl Step {
 }
 
 /// What a thread holds while it computes.
-#[derive(Default)]
 pub(crate) struct Held {
     /// `[outputs / WIDTH, steps]`: the weights of a block.
     weights: Vec<Step>,

@@ -1,4 +1,4 @@
-//! A few rows with an f32, f16 or bf16 matrix: weights are widened as they come from memory, once for each row or two.
+//! A few rows with an f32, f16 or bf16 matrix: weights are widened as they come from memory, once for each tile of one row, two or four.
 
 use super::call::Call;
 use crate::device::cpu::element::{Bf16, Element, F16, F32, FloatType};

@@ -13,8 +13,8 @@ mod tests;
 
 use std::cell::RefCell;
 
-use self::blocks::LEAST_ROWS;
-pub(super) use self::blocks::{Held, OUTPUTS};
+pub(super) use self::blocks::Held;
+use self::blocks::{LEAST_ROWS, OUTPUTS};
 pub(super) use self::call::Call;
 use self::direct::STRIP;
 use crate::device::cpu::element::FloatType;
@@ -32,8 +32,28 @@ const TASK_BYTES: usize = 256 << 10;
 /// Tasks per thread, so that a thread that is held up leaves its share to others.
 const TASKS_PER_THREAD: usize = 8;
 
+/// Outputs that are decoded at once beside few rows, which gain nothing by blocks.
+const FEW_OUTPUTS: usize = 2 * STRIP;
+
 thread_local! {
     static HELD: RefCell<Held> = const { RefCell::new(Held::new()) };
+    static DECODED: RefCell<(Vec<f32>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
+}
+
+/// How many outputs that are no plain numbers to decode at once, which so many rows are multiplied with then.
+pub(super) fn outputs_at_once(rows: usize) -> usize {
+    if rows < LEAST_ROWS { FEW_OUTPUTS } else { OUTPUTS }
+}
+
+/// Lends out what a thread keeps for them: for the numbers, and for the bytes that are multiplied.
+pub(super) fn with_decoded<R>(use_it: impl FnOnce(&mut Vec<f32>, &mut Vec<u8>) -> R) -> R {
+    DECODED.with_borrow_mut(|(numbers, bytes)| use_it(numbers, bytes))
+}
+
+/// What these take, of outputs of so many inputs.
+pub(super) fn decoded_scratch(inputs: u64) -> Scratch {
+    let thread = inputs.saturating_mul((2 * OUTPUTS * size_of::<f32>()) as u64);
+    Scratch { activations: 0, thread, buffers: "decoded outputs" }
 }
 
 /// Lends out what a thread keeps for products of many rows.

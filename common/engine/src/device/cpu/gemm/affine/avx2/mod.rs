@@ -31,7 +31,7 @@ use crate::device::cpu::pool::Tasks;
 #[derive(Clone, Copy)]
 pub(crate) struct WordPairs;
 
-// SAFETY: `Task::tasks` gives the tasks all rows of all outputs, and each writes all of its own.
+// SAFETY: `Product::tasks` gives the tasks all rows of all outputs, and each writes all of its own.
 unsafe impl Gemm for WordPairs {
     fn form(&self, encoding: Encoding) -> Form {
         form(encoding)

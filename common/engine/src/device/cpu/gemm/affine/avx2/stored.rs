@@ -45,7 +45,8 @@ pub(super) unsafe trait Stored<const V: usize>: Copy + Send + Sync {
     /// There are such an output and such a piece, and the caller is compiled for AVX2.
     unsafe fn codes(&self, row: Self::Row, piece: usize) -> [__m256i; V];
 
-    /// Scales and biases of groups, at most [`LANES`], of as many outputs: `count` from `first` on, a multiple of [`LANES`].
+    /// Scales and biases of groups, at most [`LANES`], of as many outputs: `count` from `first` on, a multiple
+    /// of [`LANES`] where a block of codes has several groups.
     ///
     /// # Safety
     /// There are such outputs and such groups, and the caller is compiled for AVX2, FMA and F16C.
