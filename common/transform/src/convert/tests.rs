@@ -123,8 +123,11 @@ fn encodings_are_called_by_their_names() {
     for encode in Encode::ALL {
         assert_eq!(encode.to_string().parse(), Ok(encode));
     }
-    let error = "q5".parse::<Encode>().unwrap_err().to_string();
-    assert!(error.contains("as-stored, f32, f16, bf16, q8, q4, q8_0, q4_0"), "{error}");
+    let error = "q3".parse::<Encode>().unwrap_err().to_string();
+    assert!(
+        error.contains("as-stored, f32, f16, bf16, q8, q6, q5, q4, q8_0, q4_0, q6_k, q5_k, q4_k"),
+        "{error}"
+    );
 }
 
 #[test]

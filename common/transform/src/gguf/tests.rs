@@ -167,7 +167,7 @@ fn check_tensors(file: &File, model: &Path, to: GgufType) {
             GgufType::F16 => largest / 1024.0,
             GgufType::BF16 => largest / 128.0,
             GgufType::Q8_0 => largest / 127.0,
-            GgufType::Q4_0 => largest / 7.0,
+            GgufType::Q4_0 | GgufType::Blocks(GgmlType::Q4K) => largest / 7.0,
             GgufType::Blocks(_) => largest / 15.0, // Of 5 bits.
         };
         let is_small = tensor.shape.len() == 1 || name.contains("ffn_gate_inp");
@@ -180,7 +180,7 @@ fn check_tensors(file: &File, model: &Path, to: GgufType) {
                 assert_eq!(kind, GgufType::F16, "{name}");
             }
             (_, GgufType::Blocks(_)) if is_end => assert_eq!(kind, GgufType::Q8_0, "{name}"),
-            // No row has 256 numbers.
+            _ if columns.is_multiple_of(256) => assert_eq!(kind, to, "{name}"),
             (_, GgufType::Blocks(GgmlType::Q4K)) => assert_eq!(kind.to_string(), "q5_0", "{name}"),
             (_, GgufType::Blocks(GgmlType::Q5K)) => assert_eq!(kind.to_string(), "q5_1", "{name}"),
             (_, GgufType::Blocks(GgmlType::Q6K)) => assert_eq!(kind, GgufType::Q8_0, "{name}"),
