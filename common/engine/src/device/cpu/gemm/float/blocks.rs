@@ -31,13 +31,33 @@ const BETWEEN: usize = 8;
 /// Rows whose sums wait, in the cache, for the next block of the same outputs.
 const ROWS: usize = 192;
 
-/// One vector of inputs for each output of a tile.
+/// One vector of inputs for each output of a tile. Of weights, the parts of all outputs that are used together lie together,
+/// `[part, output, lane of the part]`: several loads in a cycle have to be from different banks of the first-level cache,
+/// which are, on some processors, different halves of a line.
 #[derive(Clone, Copy)]
 #[repr(align(64))] // No vector reaches over two cache lines.
 struct Step([[f32; LANES]; WIDTH]);
 
 impl Step {
     const ZERO: Step = Step([[0.0; LANES]; WIDTH]);
+
+    /// Sets the weights of an output.
+    #[inline(always)]
+    fn set<S: Simd>(&mut self, simd: S, output: usize, weights: S::V) {
+        let mut lanes = [0.0; LANES];
+        simd.store(weights, &mut lanes);
+        for part in 0..S::PARTS {
+            let at = part * WIDTH + output;
+            simd.store_part(simd.load_part(&lanes, part), &mut self.0[at / S::PARTS], at);
+        }
+    }
+
+    /// A part of the weights of an output.
+    #[inline(always)]
+    fn part<S: Simd>(&self, simd: S, output: usize, part: usize) -> S::Part {
+        let at = part % S::PARTS * WIDTH + output;
+        simd.load_part(&self.0[at / S::PARTS], at)
+    }
 }
 
 /// What a thread holds while it computes.
@@ -163,14 +183,14 @@ impl Call<'_> {
                 let (pairs, single) = whole.as_chunks();
                 for (from, to) in pairs.iter().zip(to.as_chunks_mut::<2>().0) {
                     let (first, second) = E::load_two(simd, from);
-                    simd.store(first, &mut to[0].0[o]);
-                    simd.store(second, &mut to[1].0[o]);
+                    to[0].set(simd, o, first);
+                    to[1].set(simd, o, second);
                 }
                 if let (Some(from), Some(to)) = (single.first(), to.last_mut()) {
-                    simd.store(E::load(simd, from), &mut to.0[o]);
+                    to.set(simd, o, E::load(simd, from));
                 }
                 if let Some(to) = last.first_mut() {
-                    simd.store(E::load_tail(simd, tail), &mut to.0[o]);
+                    to.set(simd, o, E::load_tail(simd, tail));
                 }
             }
         }
@@ -267,10 +287,10 @@ impl<const R: usize> Kernel for Part<'_, R> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Part { x, weights, part, sums, ahead } = self;
-        let mut held = [[simd.load_part(&sums[0].0[0], part); WIDTH]; R];
-        for (held, sums) in held.iter_mut().zip(&*sums) {
-            for (held, sum) in held.iter_mut().zip(&sums.0) {
-                *held = simd.load_part(sum, part);
+        let mut held = [[simd.load_part(&sums[0].0[0], part); R]; WIDTH];
+        for (o, held) in held.iter_mut().enumerate() {
+            for (held, sums) in held.iter_mut().zip(&*sums) {
+                *held = simd.load_part(&sums.0[o], part);
             }
         }
         for (index, weights) in weights.chunks(BETWEEN).enumerate() {
@@ -286,17 +306,17 @@ impl<const R: usize> Kernel for Part<'_, R> {
                 for r in 0..R {
                     x[r] = simd.load_part(&now[r][i], part);
                 }
-                for (o, weight) in weights.0.iter().enumerate() {
-                    let weight = simd.load_part(weight, part);
-                    for r in 0..R {
-                        held[r][o] = simd.mul_add_part(weight, x[r], held[r][o]);
+                for (o, held) in held.iter_mut().enumerate() {
+                    let weight = weights.part(simd, o, part);
+                    for (held, x) in held.iter_mut().zip(x) {
+                        *held = simd.mul_add_part(weight, x, *held);
                     }
                 }
             }
         }
-        for (held, sums) in held.into_iter().zip(sums) {
-            for (held, sum) in held.into_iter().zip(&mut sums.0) {
-                simd.store_part(held, sum, part);
+        for (o, held) in held.into_iter().enumerate() {
+            for (held, sums) in held.into_iter().zip(&mut *sums) {
+                simd.store_part(held, &mut sums.0[o], part);
             }
         }
     }
