@@ -40,7 +40,7 @@ impl<'a> Product<'a> {
         let shares = outputs.div_ceil(share);
         let wanted = (2 * current_threads()).div_ceil(shares.max(1));
         let parts = wanted.min(rows / PART_ROWS).max(1);
-        let part_rows = rows.div_ceil(parts).next_multiple_of(ROWS);
+        let part_rows = rows.div_ceil(parts).next_multiple_of(ROWS).max(ROWS);
         let parts = rows.div_ceil(part_rows).max(1); // Tiles are whole: fewer may do.
         let run = move |index: usize| {
             let (index, part) = (index % shares, index / shares);
