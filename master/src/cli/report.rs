@@ -215,11 +215,11 @@ pub(super) fn losses_text(losses: &[LayerLoss]) -> String {
         "squared error for each squared weight, in thousandths, by a sample of each matrix's rows",
     );
     if let Some(first) = losses.first() {
-        let names = first.loss.iter().map(|(name, _)| format!("{name:>9}")).collect::<String>();
+        let names = first.loss.iter().map(|(name, _)| format!("{name:>10}")).collect::<String>();
         text.push_str(&format!("\nlayer{names}  gets"));
     }
     for LayerLoss { layer, encoding, loss } in losses {
-        let numbers = loss.iter().map(|(_, loss)| format!("{:>9.3}", loss * 1e3));
+        let numbers = loss.iter().map(|(_, loss)| format!("{:>10.3}", loss * 1e3));
         text.push_str(&format!("\n{layer:>5}{}  {encoding}", numbers.collect::<String>()));
     }
     text
