@@ -121,7 +121,8 @@ macro_rules! blocks {
                 unsafe { $load }
             }
 
-            #[inline(always)]
+            #[target_feature(enable = "avx2,fma,f16c")] // Closures in it have these instructions, too.
+            #[inline]
             unsafe fn params($blocks: &[*const u8; LANES], $first: usize, $count: usize) -> Params {
                 // SAFETY: the caller's promises.
                 unsafe { $params }
@@ -201,7 +202,8 @@ unsafe fn centred(scales: __m256, centre: f32) -> (__m256, __m256) {
 }
 
 /// Those of `count` blocks of `bytes` that begin with a scale, one after the other.
-#[inline(always)]
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
 unsafe fn one_scale(
     blocks: &[*const u8; LANES],
     bytes: usize,
@@ -213,24 +215,26 @@ unsafe fn one_scale(
 }
 
 /// Those of `count` blocks of `bytes` that begin with a scale and a minimum.
-#[inline(always)]
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
 unsafe fn scale_and_minimum(blocks: &[*const u8; LANES], bytes: usize, count: usize) -> Params {
     // SAFETY: the caller's promises.
     unsafe { per_block(count, |at| (scales(blocks, at * bytes), scales(blocks, at * bytes + 2))) }
 }
 
 /// Scales and biases of eight groups, each of eight outputs.
-#[inline(always)]
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
 unsafe fn per_group(group: impl Fn(usize) -> (__m256, __m256)) -> Params {
     // SAFETY: the caller is compiled for AVX2.
     unsafe { per_block(LANES, group) }
 }
 
 /// Scales and biases of `count` groups, each of eight outputs.
-#[inline(always)]
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
 unsafe fn per_block(count: usize, block: impl Fn(usize) -> (__m256, __m256)) -> Params {
-    // SAFETY: the caller is compiled for AVX2.
-    let zero = unsafe { [_mm256_setzero_ps(); LANES] };
+    let zero = [_mm256_setzero_ps(); LANES];
     let mut params = Params { scales: zero, biases: zero };
     for at in 0..count.min(LANES) {
         (params.scales[at], params.biases[at]) = block(at);
@@ -293,7 +297,8 @@ unsafe fn fifths(from: *const u8) -> __m256i {
 }
 
 /// The f16 `at` bytes behind the beginnings of eight outputs' blocks.
-#[inline(always)]
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
 unsafe fn scales(blocks: &[*const u8; LANES], at: usize) -> __m256 {
     // SAFETY: the caller's promises.
     unsafe {
@@ -305,7 +310,8 @@ unsafe fn scales(blocks: &[*const u8; LANES], at: usize) -> __m256 {
 }
 
 /// Four words `at` bytes behind the beginnings of eight outputs' blocks: a vector of outputs for each.
-#[inline(always)]
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
 unsafe fn words(blocks: &[*const u8; LANES], at: usize) -> [__m256i; 4] {
     // SAFETY: the caller's promises.
     unsafe {
@@ -326,7 +332,8 @@ unsafe fn words(blocks: &[*const u8; LANES], at: usize) -> [__m256i; 4] {
 
 /// Those of the eight groups of blocks that begin with two scales and 12 bytes: six bits each, as `scale_and_min` of the
 /// checkpoint's codec has them.
-#[inline(always)]
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
 unsafe fn scales_and_minima(blocks: &[*const u8; LANES]) -> Params {
     // SAFETY: the caller's promises.
     unsafe {
