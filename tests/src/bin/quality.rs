@@ -14,8 +14,8 @@ static ALLOCATOR: cake_engine::Reuse = cake_engine::Reuse;
 /// The text where nobody gives another.
 const TEXT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/real/text.txt");
 
-/// Prints a model's perplexity on a text for each --encode, beside that of its weights as they are. A model that is packed
-/// already stays as it is: convert it with --encode bf16 first.
+/// Prints a model's perplexity on a text for each --encode, beside the first one's. A model that is packed already
+/// stays as it is: convert it with --encode bf16 first.
 #[derive(Debug, Parser)]
 #[command(name = "quality")]
 struct Cli {
