@@ -93,7 +93,7 @@ fn fused_tiers_agree_to_the_bit() {
 #[test]
 fn rows_that_pass_over_several_blocks_are_those_alone() {
     let mut random = Random::new(14);
-    let (inputs, outputs, rows) = (2 * 512 + 52, 2 * OUTPUTS + 7, 197);
+    let (inputs, outputs, rows) = (2 * 1024 + 52, 2 * OUTPUTS + 7, 197);
     for float in [FloatType::F32, FloatType::F16, FloatType::Bf16] {
         let (bytes, _) = weights(&mut random, float, inputs * outputs);
         let matrix = Matrix { bytes: &bytes[1..], float, inputs };
