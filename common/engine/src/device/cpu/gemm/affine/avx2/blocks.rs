@@ -8,27 +8,26 @@ use std::marker::PhantomData;
 use super::packed::split;
 use super::stored::{LANES, Params, Stored, WORDS};
 
-/// Codes that come into a register at once.
-const PIECE: usize = 2 * WORDS;
-
-/// A type of blocks.
+/// A type of blocks, of which a piece has `V` vectors of words in `N` sheaves.
 ///
 /// # Safety
 /// Whoever implements it promises that the methods read the bytes of one block each, or of as many as they are told.
-pub(super) unsafe trait Block: Copy + Send + Sync {
-    /// Codes of a block: whole pieces of 32.
+pub(super) unsafe trait Block<const V: usize, const N: usize>:
+    Copy + Send + Sync
+{
+    /// Codes of a block: whole pieces.
     const CODES: usize;
     /// Bytes of a block.
     const BYTES: usize;
     /// Codes that share a scale and a bias.
     const GROUP: usize;
 
-    /// The codes of a piece of the block that begins `block` bytes behind `row`, in their order, as unsigned bytes. The
-    /// addresses of eight outputs' pieces differ by their rows alone.
+    /// The codes of a piece of the block that begins `block` bytes behind `row`. The addresses of eight outputs' pieces
+    /// differ by their rows alone.
     ///
     /// # Safety
     /// There are such a block and such a piece, and the caller is compiled for AVX2.
-    unsafe fn codes(row: *const u8, block: usize, piece: usize) -> __m256i;
+    unsafe fn codes(row: *const u8, block: usize, piece: usize) -> [__m256i; V];
 
     /// Scales and biases of `count` groups, at most [`LANES`], of eight outputs, of which the blocks are these. If a block
     /// has several groups, they are eight from group `first` of it on; else they are those of as many blocks.
@@ -48,12 +47,19 @@ pub(super) struct Blocks<'a, B> {
     kind: PhantomData<B>,
 }
 
-impl<'a, B: Block> Blocks<'a, B> {
+impl<'a, B> Blocks<'a, B> {
     /// `outputs` of `inputs` each.
     ///
     /// # Panics
     /// If `bytes` are not so many.
-    pub(super) fn new(bytes: &'a [u8], outputs: usize, inputs: usize) -> Blocks<'a, B> {
+    pub(super) fn new<const V: usize, const N: usize>(
+        bytes: &'a [u8],
+        outputs: usize,
+        inputs: usize,
+    ) -> Blocks<'a, B>
+    where
+        B: Block<V, N>,
+    {
         assert!(inputs > 0 && inputs.is_multiple_of(B::CODES), "whole blocks");
         let row_bytes = inputs / B::CODES * B::BYTES;
         assert_eq!(bytes.len(), outputs * row_bytes, "whole outputs");
@@ -62,10 +68,10 @@ impl<'a, B: Block> Blocks<'a, B> {
 }
 
 // SAFETY: what is read are blocks of a row that there are, by the promises of `Block` and of the caller.
-unsafe impl<B: Block> Stored<2> for Blocks<'_, B> {
+unsafe impl<B: Block<V, N>, const V: usize, const N: usize> Stored<V, N> for Blocks<'_, B> {
     type Row = *const u8;
     const GROUP: usize = B::GROUP;
-    const PIECE_BYTES: usize = (B::BYTES * PIECE).div_ceil(B::CODES);
+    const PIECE_BYTES: usize = (B::BYTES * V * WORDS).div_ceil(B::CODES);
 
     fn outputs(&self) -> usize {
         self.outputs
@@ -85,10 +91,10 @@ unsafe impl<B: Block> Stored<2> for Blocks<'_, B> {
     }
 
     #[inline(always)]
-    unsafe fn codes(&self, row: *const u8, piece: usize) -> [__m256i; 2] {
-        let pieces = B::CODES / PIECE;
+    unsafe fn codes(&self, row: *const u8, piece: usize) -> [__m256i; V] {
+        let pieces = B::CODES / (V * WORDS);
         // SAFETY: the caller's promises.
-        unsafe { split(B::codes(row, piece / pieces * B::BYTES, piece % pieces)) }
+        unsafe { B::codes(row, piece / pieces * B::BYTES, piece % pieces) }
     }
 
     #[inline(always)]
@@ -100,9 +106,11 @@ unsafe impl<B: Block> Stored<2> for Blocks<'_, B> {
     }
 }
 
-/// Declares types of blocks: codes, bytes and group, then how codes and parameters of a block are found.
+/// Declares types of blocks: codes, bytes, group, vectors and sheaves of a piece, then how codes and parameters of a block
+/// are found.
 macro_rules! blocks {
     ($($(#[$doc:meta])* $name:ident: $codes:literal codes in $bytes:literal bytes, groups of $group:literal,
+        pieces of $v:literal vectors in $n:literal sheaves,
         |$row:ident, $block:ident, $piece:ident| $load:expr,
         |$blocks:ident, $first:ident, $count:ident| $params:expr;)+) => {$(
         $(#[$doc])*
@@ -110,13 +118,13 @@ macro_rules! blocks {
         pub(super) struct $name;
 
         // SAFETY: every access is inside of the block as the type is defined.
-        unsafe impl Block for $name {
+        unsafe impl Block<$v, $n> for $name {
             const CODES: usize = $codes;
             const BYTES: usize = $bytes;
             const GROUP: usize = $group;
 
             #[inline(always)]
-            unsafe fn codes($row: *const u8, $block: usize, $piece: usize) -> __m256i {
+            unsafe fn codes($row: *const u8, $block: usize, $piece: usize) -> [__m256i; $v] {
                 // SAFETY: the caller's promises.
                 unsafe { $load }
             }
@@ -133,52 +141,73 @@ macro_rules! blocks {
 
 blocks! {
     /// A scale, then halves.
-    Q4_0: 32 codes in 18 bytes, groups of 32,
-        |row, block, _piece| halves(row.add(block + 2)),
+    Q4_0: 32 codes in 18 bytes, groups of 32, pieces of 2 vectors in 1 sheaves,
+        |row, block, _piece| word_halves(row.add(block + 2)),
         |blocks, _first, count| one_scale(blocks, 18, count, -8.0);
     /// A scale and a minimum, then halves.
-    Q4_1: 32 codes in 20 bytes, groups of 32,
-        |row, block, _piece| halves(row.add(block + 4)),
+    Q4_1: 32 codes in 20 bytes, groups of 32, pieces of 2 vectors in 1 sheaves,
+        |row, block, _piece| word_halves(row.add(block + 4)),
         |blocks, _first, count| scale_and_minimum(blocks, 20, count);
     /// A scale, 32 fifth bits, then halves.
-    Q5_0: 32 codes in 22 bytes, groups of 32,
+    Q5_0: 32 codes in 22 bytes, groups of 32, pieces of 2 vectors in 1 sheaves,
         |row, block, _piece| {
-            _mm256_or_si256(halves(row.add(block + 6)), fifths(row.add(block + 2)))
+            split(_mm256_or_si256(halves(row.add(block + 6)), fifths(row.add(block + 2))))
         },
         |blocks, _first, count| one_scale(blocks, 22, count, -16.0);
     /// A scale and a minimum, 32 fifth bits, then halves.
-    Q5_1: 32 codes in 24 bytes, groups of 32,
+    Q5_1: 32 codes in 24 bytes, groups of 32, pieces of 2 vectors in 1 sheaves,
         |row, block, _piece| {
-            _mm256_or_si256(halves(row.add(block + 8)), fifths(row.add(block + 4)))
+            split(_mm256_or_si256(halves(row.add(block + 8)), fifths(row.add(block + 4))))
         },
         |blocks, _first, count| scale_and_minimum(blocks, 24, count);
     /// A scale, then signed bytes: 128 more makes them unsigned.
-    Q8_0: 32 codes in 34 bytes, groups of 32,
+    Q8_0: 32 codes in 34 bytes, groups of 32, pieces of 2 vectors in 1 sheaves,
         |row, block, _piece| {
-            _mm256_xor_si256(bytes(row.add(block + 2)), _mm256_set1_epi8(i8::MIN))
+            split(_mm256_xor_si256(bytes(row.add(block + 2)), _mm256_set1_epi8(i8::MIN)))
         },
         |blocks, _first, count| one_scale(blocks, 34, count, -128.0);
     /// A scale of scales and one of minima, 12 bytes of both, then halves: of 32 bytes the lower ones, then the upper ones.
-    Q4K: 256 codes in 144 bytes, groups of 32,
-        |row, block, piece| upper_or_lower(row, block + 16, piece),
-        |blocks, _first, _count| scales_and_minima(blocks);
-    /// As [`Q4K`], and before the halves 32 bytes with fifth bits: bit `i` is that of piece `i`.
-    Q5K: 256 codes in 176 bytes, groups of 32,
+    Q4K: 256 codes in 144 bytes, groups of 32, pieces of 4 vectors in 2 sheaves,
         |row, block, piece| {
-            let fifth = _mm256_and_si256(shifted(row.add(block + 16), piece), _mm256_set1_epi8(1));
-            let fifth = _mm256_slli_epi16::<4>(fifth);
-            _mm256_or_si256(upper_or_lower(row, block + 48, piece), fifth)
+            let [bytes, low] = [bytes(row.add(block + 16 + 32 * piece)), _mm256_set1_epi16(15)];
+            [
+                _mm256_and_si256(bytes, low),
+                _mm256_and_si256(_mm256_srli_epi16::<8>(bytes), low),
+                _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), low),
+                _mm256_srli_epi16::<12>(bytes),
+            ]
+        },
+        |blocks, _first, _count| scales_and_minima(blocks);
+    /// As [`Q4K`], and before the halves 32 bytes with fifth bits: bit `i` is that of group `i`.
+    Q5K: 256 codes in 176 bytes, groups of 32, pieces of 4 vectors in 2 sheaves,
+        |row, block, piece| {
+            let fifths = _mm_cvtsi32_si128(2 * piece as i32);
+            let fifths = _mm256_srl_epi16(bytes(row.add(block + 16)), fifths);
+            let bytes = bytes(row.add(block + 48 + 32 * piece));
+            let [low, fifth] = [_mm256_set1_epi8(15), _mm256_set1_epi8(16)];
+            let first = _mm256_and_si256(_mm256_slli_epi16::<4>(fifths), fifth);
+            let last = _mm256_and_si256(_mm256_slli_epi16::<3>(fifths), fifth);
+            let first = _mm256_or_si256(_mm256_and_si256(bytes, low), first);
+            let upper = _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), low);
+            let [[a, b], [c, d]] = [split(first), split(_mm256_or_si256(upper, last))];
+            [a, b, c, d]
         },
         |blocks, _first, _count| scales_and_minima(blocks);
     /// 128 bytes of halves, 64 of pairs of bits above them, 16 scales and a scale of these. Half of a block has 64 bytes of
-    /// halves, whose lower ones come first, and 32 of pairs, of which piece `i` of it has pair `i`.
-    Q6K: 256 codes in 210 bytes, groups of 16,
+    /// halves, whose lower ones come first, and 32 of pairs, of which 32 codes after the other have one.
+    Q6K: 256 codes in 210 bytes, groups of 16, pieces of 8 vectors in 4 sheaves,
         |row, block, piece| {
-            let (half, part) = (piece / 4, piece % 4);
-            let low = shifted(row.add(block + 64 * half + 32 * (part % 2)), part / 2 * 4);
-            let upper = shifted(row.add(block + 128 + 32 * half), 2 * part);
-            let upper = _mm256_slli_epi16::<4>(_mm256_and_si256(upper, _mm256_set1_epi8(3)));
-            _mm256_or_si256(_mm256_and_si256(low, _mm256_set1_epi8(15)), upper)
+            let [low, pair] = [_mm256_set1_epi8(15), _mm256_set1_epi8(0x30)];
+            let first = bytes(row.add(block + 64 * piece));
+            let last = bytes(row.add(block + 64 * piece + 32));
+            let pairs = bytes(row.add(block + 128 + 32 * piece));
+            let upper = |bytes| _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), low);
+            let with = |low, pairs| split(_mm256_or_si256(low, _mm256_and_si256(pairs, pair)));
+            let [a, b] = with(_mm256_and_si256(first, low), _mm256_slli_epi16::<4>(pairs));
+            let [c, d] = with(_mm256_and_si256(last, low), _mm256_slli_epi16::<2>(pairs));
+            let [e, f] = with(upper(first), pairs);
+            let [g, h] = with(upper(last), _mm256_srli_epi16::<2>(pairs));
+            [a, b, c, d, e, f, g, h]
         },
         |blocks, first, _count| {
             let d = scales(blocks, 208);
@@ -211,15 +240,20 @@ unsafe fn one_scale(
     centre: f32,
 ) -> Params {
     // SAFETY: the caller's promises.
-    unsafe { per_block(count, |at| centred(scales(blocks, at * bytes), centre)) }
+    unsafe { per_block(count, |at| centred(_mm256_cvtph_ps(pairs(blocks, at * bytes)[0]), centre)) }
 }
 
 /// Those of `count` blocks of `bytes` that begin with a scale and a minimum.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 unsafe fn scale_and_minimum(blocks: &[*const u8; LANES], bytes: usize, count: usize) -> Params {
-    // SAFETY: the caller's promises.
-    unsafe { per_block(count, |at| (scales(blocks, at * bytes), scales(blocks, at * bytes + 2))) }
+    // SAFETY: the caller's promises; blocks have more than four bytes.
+    unsafe {
+        per_block(count, |at| {
+            let [scales, minima] = pairs(blocks, at * bytes);
+            (_mm256_cvtph_ps(scales), _mm256_cvtph_ps(minima))
+        })
+    }
 }
 
 /// Scales and biases of eight groups, each of eight outputs.
@@ -249,13 +283,6 @@ unsafe fn bytes(from: *const u8) -> __m256i {
     unsafe { _mm256_loadu_si256(from.cast()) }
 }
 
-/// 32 bytes, in words shifted to the right by so many bits.
-#[inline(always)]
-unsafe fn shifted(from: *const u8, bits: usize) -> __m256i {
-    // SAFETY: the caller's promises.
-    unsafe { _mm256_srl_epi16(bytes(from), _mm_cvtsi32_si128(bits as i32)) }
-}
-
 /// The lower halves of 16 bytes, then the upper ones.
 #[inline(always)]
 unsafe fn halves(from: *const u8) -> __m256i {
@@ -267,13 +294,17 @@ unsafe fn halves(from: *const u8) -> __m256i {
     }
 }
 
-/// The halves of 32 bytes of every two pieces: the lower ones of even pieces, the upper ones of odd ones.
+/// The same as words: the even ones, then the odd ones.
 #[inline(always)]
-unsafe fn upper_or_lower(row: *const u8, at: usize, piece: usize) -> __m256i {
+unsafe fn word_halves(from: *const u8) -> [__m256i; 2] {
     // SAFETY: the caller's promises.
     unsafe {
-        let bytes = shifted(row.add(at + piece / 2 * 32), piece % 2 * 4);
-        _mm256_and_si256(bytes, _mm256_set1_epi8(15))
+        let twice = _mm256_broadcastsi128_si256(_mm_loadu_si128(from.cast()));
+        // What comes from a word's neighbour lies above its lowest four bits.
+        let even = _mm256_srlv_epi64(twice, _mm256_set_epi64x(4, 4, 0, 0));
+        let odd = _mm256_srlv_epi64(twice, _mm256_set_epi64x(12, 12, 8, 8));
+        let low = _mm256_set1_epi16(15);
+        [_mm256_and_si256(even, low), _mm256_and_si256(odd, low)]
     }
 }
 
@@ -306,6 +337,21 @@ unsafe fn scales(blocks: &[*const u8; LANES], at: usize) -> __m256 {
         let [a, b, c, d, e, f, g, h] =
             [half(0), half(1), half(2), half(3), half(4), half(5), half(6), half(7)];
         _mm256_cvtph_ps(_mm_setr_epi16(a, b, c, d, e, f, g, h))
+    }
+}
+
+/// The two numbers of 16 bits `at` bytes behind the beginnings of eight outputs' blocks.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+unsafe fn pairs(blocks: &[*const u8; LANES], at: usize) -> [__m128i; 2] {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let pair =
+            |lane: usize| _mm_cvtsi32_si128(blocks[lane].add(at).cast::<i32>().read_unaligned());
+        let [a, b] = [_mm_unpacklo_epi16(pair(0), pair(1)), _mm_unpacklo_epi16(pair(2), pair(3))];
+        let [c, d] = [_mm_unpacklo_epi16(pair(4), pair(5)), _mm_unpacklo_epi16(pair(6), pair(7))];
+        let [first, last] = [_mm_unpacklo_epi32(a, b), _mm_unpacklo_epi32(c, d)];
+        [_mm_unpacklo_epi64(first, last), _mm_unpackhi_epi64(first, last)]
     }
 }
 

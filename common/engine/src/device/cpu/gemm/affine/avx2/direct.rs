@@ -7,7 +7,7 @@
 
 use std::arch::x86_64::*;
 
-use super::lanes::half_sums;
+use super::lanes::{four_sums, halves};
 use super::stored::{LANES, Stored, WORDS};
 use super::task::Task;
 use crate::device::cpu::isa::prefetch::{AHEAD, CACHE_LINE, prefetch};
@@ -17,21 +17,23 @@ pub(super) const DIRECT_ROWS: usize = 3;
 
 /// All of `task`, which has at most [`DIRECT_ROWS`] rows.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn direct<S: Stored<V>, const V: usize>(task: &Task<'_>, stored: S) {
+pub(super) fn direct<S: Stored<V, N>, const V: usize, const N: usize>(task: &Task<'_>, stored: S) {
     match task.rows.len() {
         0 => {}
-        1 => few::<S, V, 1>(task, stored),
-        2 => few::<S, V, 2>(task, stored),
-        _ => few::<S, V, DIRECT_ROWS>(task, stored),
+        1 => few::<S, V, N, 1>(task, stored),
+        2 => few::<S, V, N, 2>(task, stored),
+        _ => few::<S, V, N, DIRECT_ROWS>(task, stored),
     }
 }
 
 /// All of `task`, which has `R` rows.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn few<S: Stored<V>, const V: usize, const R: usize>(task: &Task<'_>, stored: S) {
+fn few<S: Stored<V, N>, const V: usize, const N: usize, const R: usize>(
+    task: &Task<'_>,
+    stored: S,
+) {
     let total = stored.groups();
     let (bytes, row_bytes) = stored.bytes();
-    let step = if S::HALVES { 2 } else { 1 };
     // Scales, and these times sums of codes, of the groups of each row.
     let mut groups_of: [(&[f32], &[f32]); R] = [(&[], &[]); R];
     for r in 0..R {
@@ -47,24 +49,26 @@ fn few<S: Stored<V>, const V: usize, const R: usize>(task: &Task<'_>, stored: S)
             let groups = start..(start + LANES).min(total);
             // SAFETY: outputs of the matrix and groups of them; this function has the instructions.
             let params = unsafe { stored.params(&rows, start, groups.len()) };
-            for group in groups.clone().step_by(step) {
-                let sums = sums::<S, V, R>(task, stored, &rows, group / step, ahead);
+            for unit in groups.clone().step_by(S::GROUPS) {
+                let sums = sums::<S, V, N, R>(task, stored, &rows, unit / S::GROUPS, ahead);
                 ahead = ahead.wrapping_add(S::PIECES * S::PIECE_BYTES * LANES);
                 for r in 0..R {
-                    let (low, high) = half_sums(sums[r]);
-                    let with = |group: usize| {
-                        let (scales, sums) = groups_of[r];
-                        (_mm256_set1_ps(scales[group]), _mm256_set1_ps(sums[group]))
-                    };
-                    let at = group - start;
-                    if S::HALVES {
-                        y[r] = params.chain(at, with(group), low, y[r]);
-                        if group + 1 < groups.end {
-                            y[r] = params.chain(at + 1, with(group + 1), high, y[r]);
+                    for n in 0..N {
+                        let mut chain = |group: usize, dot: __m256i| {
+                            let (scales, sums) = groups_of[r];
+                            let with = (_mm256_set1_ps(scales[group]), _mm256_set1_ps(sums[group]));
+                            y[r] = params.chain(group - start, with, dot, y[r]);
+                        };
+                        let (low, high) = halves(sums[r][n]);
+                        if S::HALVES {
+                            let group = unit + 2 * n;
+                            chain(group, low);
+                            if group + 1 < groups.end {
+                                chain(group + 1, high);
+                            }
+                        } else {
+                            chain(unit + n, _mm256_add_epi32(low, high));
                         }
-                    } else {
-                        let dot = _mm256_add_epi32(low, high);
-                        y[r] = params.chain(at, with(group), dot, y[r]);
                     }
                 }
             }
@@ -75,44 +79,53 @@ fn few<S: Stored<V>, const V: usize, const R: usize>(task: &Task<'_>, stored: S)
     }
 }
 
-/// Products of unit `unit`, of [`Stored::PIECES`] pieces, of each of eight outputs with as much of `R` rows. Asks memory for
-/// as many bytes from `ahead` on.
+/// Products of unit `unit`, of [`Stored::PIECES`] pieces, of each of eight outputs with as much of `R` rows: of each sheaf
+/// the sums of the first four outputs, then of the last ones. Asks memory for as many bytes from `ahead` on.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-fn sums<S: Stored<V>, const V: usize, const R: usize>(
+fn sums<S: Stored<V, N>, const V: usize, const N: usize, const R: usize>(
     task: &Task<'_>,
     stored: S,
     rows: &[S::Row; LANES],
     unit: usize,
     ahead: *const u8,
-) -> [[__m256i; LANES]; R] {
+) -> [[[__m256i; 2]; N]; R] {
     let (x, stride) = task.x.lanes(task.rows.start);
     let x = &x[unit * S::PIECES * V * WORDS..];
     assert!(x.len() >= (R - 1) * stride + S::PIECES * V * WORDS, "whole pieces of each row");
     let x = x.as_ptr();
     let lines = (S::PIECES * S::PIECE_BYTES * LANES).div_ceil(CACHE_LINE);
-    let mut sums = [[_mm256_setzero_si256(); LANES]; R];
-    // Written out eight times, since the compiler makes a loop of it, whose addresses cost as much as the products.
+    let mut all = [[[_mm256_setzero_si256(); 2]; N]; R];
+    // Written out, since the compiler makes a loop of it, whose addresses cost as much as the products.
     macro_rules! outputs {
-        ($($lane:literal)+) => {$({
-            for line in $lane * lines / LANES..($lane + 1) * lines / LANES {
-                prefetch(ahead.wrapping_add(line * CACHE_LINE));
-            }
-            for piece in 0..S::PIECES {
-                // SAFETY: an output of the matrix and a piece of it; this function has the instructions.
-                let codes = unsafe { stored.codes(rows[$lane], unit * S::PIECES + piece) };
-                for r in 0..R {
-                    for v in 0..V {
-                        let x = x.wrapping_add(r * stride + (piece * V + v) * WORDS);
-                        // SAFETY: a whole vector, as was asserted.
-                        let x = unsafe { _mm256_loadu_si256(x.cast()) };
-                        let products = _mm256_madd_epi16(codes[v], x);
-                        sums[r][$lane] = _mm256_add_epi32(sums[r][$lane], products);
+        ($half:literal: $($lane:literal)+) => {{
+            let mut sums = [[[_mm256_setzero_si256(); LANES / 2]; N]; R];
+            $({
+                for line in $lane * lines / LANES..($lane + 1) * lines / LANES {
+                    prefetch(ahead.wrapping_add(line * CACHE_LINE));
+                }
+                for piece in 0..S::PIECES {
+                    // SAFETY: an output of the matrix and a piece of it; this function has the instructions.
+                    let codes = unsafe { stored.codes(rows[$lane], unit * S::PIECES + piece) };
+                    for r in 0..R {
+                        for v in 0..V {
+                            let x = x.wrapping_add(r * stride + (piece * V + v) * WORDS);
+                            // SAFETY: a whole vector, as was asserted.
+                            let x = unsafe { _mm256_loadu_si256(x.cast()) };
+                            let sum = &mut sums[r][v / (V / N)][$lane % (LANES / 2)];
+                            *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(codes[v], x));
+                        }
                     }
                 }
+            })+
+            for r in 0..R {
+                for n in 0..N {
+                    all[r][n][$half] = four_sums(sums[r][n]);
+                }
             }
-        })+};
+        }};
     }
-    outputs!(0 1 2 3 4 5 6 7);
-    sums
+    outputs!(0: 0 1 2 3);
+    outputs!(1: 4 5 6 7);
+    all
 }

@@ -4,15 +4,19 @@ use std::arch::x86_64::*;
 
 use super::stored::LANES;
 
-/// Sums of the four lanes of each half: of the lower halves of all vectors, and of the upper ones. Lane `i` is that of
-/// `sums[i]`.
+/// Sums of the four lanes of each half: lane `i` of a half is that of `sums[i]`.
 #[target_feature(enable = "avx2")]
 #[inline]
-pub(super) fn half_sums(sums: [__m256i; LANES]) -> (__m256i, __m256i) {
+pub(super) fn four_sums(sums: [__m256i; LANES / 2]) -> __m256i {
     let pair = |a, b| _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
-    let quad = |a, b| _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
-    let first = quad(pair(sums[0], sums[1]), pair(sums[2], sums[3]));
-    let last = quad(pair(sums[4], sums[5]), pair(sums[6], sums[7]));
+    let [a, b] = [pair(sums[0], sums[1]), pair(sums[2], sums[3])];
+    _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b))
+}
+
+/// The lower halves of both, and the upper ones.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn halves([first, last]: [__m256i; 2]) -> (__m256i, __m256i) {
     (_mm256_permute2x128_si256::<0x20>(first, last), _mm256_permute2x128_si256::<0x31>(first, last))
 }
 

@@ -61,7 +61,7 @@ macro_rules! shared {
 }
 
 // SAFETY: what is read are whole pieces of a row, the half of one, or whole scales and biases of it.
-unsafe impl<const GROUP: usize> Stored<4> for Nibbles<'_, GROUP> {
+unsafe impl<const GROUP: usize> Stored<4, 1> for Nibbles<'_, GROUP> {
     shared!();
 
     #[inline(always)]
@@ -81,7 +81,7 @@ unsafe impl<const GROUP: usize> Stored<4> for Nibbles<'_, GROUP> {
 }
 
 // SAFETY: as above.
-unsafe impl<const GROUP: usize> Stored<2> for Bytes<'_, GROUP> {
+unsafe impl<const GROUP: usize> Stored<2, 1> for Bytes<'_, GROUP> {
     shared!();
 
     #[inline(always)]

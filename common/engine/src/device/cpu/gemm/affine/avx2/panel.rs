@@ -46,7 +46,7 @@ thread_local! {
 
 /// All of `task`.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn panels<S: Stored<V>, const V: usize>(task: &Task<'_>, stored: S) {
+pub(super) fn panels<S: Stored<V, N>, const V: usize, const N: usize>(task: &Task<'_>, stored: S) {
     PANEL.with_borrow_mut(|panel| {
         let panel = panel.get_or_insert_with(|| {
             let mut panel = Box::<Panel>::new_uninit();
@@ -75,7 +75,7 @@ pub(super) fn panels<S: Stored<V>, const V: usize>(task: &Task<'_>, stored: S) {
 
 /// Transposes codes, scales and biases of `groups` of the outputs from `first` on.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn fill<S: Stored<V>, const V: usize>(
+fn fill<S: Stored<V, N>, const V: usize, const N: usize>(
     task: &Task<'_>,
     stored: S,
     first: usize,
@@ -143,13 +143,6 @@ struct Runs {
     steps: usize,
 }
 
-impl Runs {
-    /// The first step of group `group` of those held.
-    fn first(self, group: usize) -> usize {
-        (group / self.each * self.each * self.count + group % self.each) * self.steps
-    }
-}
-
 /// What a tile needs of a row.
 #[derive(Clone, Copy)]
 struct Row<'a> {
@@ -201,7 +194,7 @@ impl Task<'_> {
                 sums: &self.x.sums(row + r)[groups.clone()],
             };
         }
-        chains(held, &rows, &mut y);
+        y = chains(held, &rows, y);
         for r in 0..R {
             for v in 0..vectors {
                 self.write_target(row + r, first + v * LANES, y[r][v], finished);
@@ -214,39 +207,59 @@ impl Task<'_> {
 /// Continues the chains `y` of `R` rows with what is held.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline(never)] // Inlined, rows become one address with a stride, of which every product computes its own.
-fn chains<const R: usize>(held: &Held<'_>, rows: &[Row<'_>; R], y: &mut [[__m256; VECTORS]; R]) {
+fn chains<const R: usize>(
+    held: &Held<'_>,
+    rows: &[Row<'_>; R],
+    mut y: [[__m256; VECTORS]; R],
+) -> [[__m256; VECTORS]; R] {
     let Held { panel, ref groups, runs, .. } = *held;
-    for group in 0..groups.len() {
-        let dots = dots(&panel.steps, rows, runs.first(group), runs);
-        let params = &panel.params[group / LANES];
+    let count = groups.len();
+    // All steps of all groups, the last of which may have no neighbour, and what is multiplied with them.
+    let steps = (count.next_multiple_of(runs.each) * runs.count - (runs.each - 1)) * runs.steps;
+    let whole = |row: &Row<'_>| {
+        2 * steps <= row.codes.len() && count <= row.scales.len() && count <= row.sums.len()
+    };
+    assert!(steps <= panel.steps.len() && count <= LANES * panel.params.len());
+    assert!(rows.iter().all(whole), "codes, scales and sums of all groups");
+    for group in 0..count {
+        let behind = group & (runs.each - 1); // There is one of two.
+        let first = ((group - behind) * runs.count + behind) * runs.steps;
+        // SAFETY: the steps of a group of those above.
+        let dots = unsafe { dots(&panel.steps, rows, first, runs) };
+        // SAFETY: the group is one of as many as there are of each.
+        let params = unsafe { panel.params.get_unchecked(group / LANES) };
         for r in 0..R {
-            let scale = _mm256_set1_ps(rows[r].scales[group]);
-            let sum = _mm256_set1_ps(rows[r].sums[group]);
+            // SAFETY: as above.
+            let [scale, sum] = unsafe {
+                [rows[r].scales, rows[r].sums].map(|of| _mm256_set1_ps(*of.get_unchecked(group)))
+            };
             for v in 0..VECTORS {
                 y[r][v] = params[v].chain(group % LANES, (scale, sum), dots[r][v], y[r][v]);
             }
         }
     }
+    y
 }
 
 /// Products with `R` rows of the steps of a group, of which `first` is the first.
+///
+/// # Safety
+/// There are as many `steps` and, of each row, codes.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-fn dots<const R: usize>(
+unsafe fn dots<const R: usize>(
     steps: &[Step],
     rows: &[Row<'_>; R],
     first: usize,
     runs: Runs,
 ) -> [[__m256i; VECTORS]; R] {
     let mut dots = [[_mm256_setzero_si256(); VECTORS]; R];
-    let end = first + (runs.each * (runs.count - 1) + 1) * runs.steps;
-    assert!(end <= steps.len() && rows.iter().all(|row| 2 * end <= row.codes.len()));
     let x: [*const i32; R] = rows.map(|row| row.codes.as_ptr().cast());
     for run in 0..runs.count {
         let at = first + run * runs.each * runs.steps;
         // One step in an iteration: of more the compiler adds up the products first, and the registers do not suffice.
         for step in at..at + runs.steps {
-            // SAFETY: before the end, as was asserted.
+            // SAFETY: the caller's promise.
             let codes = unsafe { steps.get_unchecked(step).0 };
             for r in 0..R {
                 // SAFETY: as above.

@@ -28,7 +28,10 @@ pub(super) struct Product<'a> {
 
 impl<'a> Product<'a> {
     /// The product with the matrix `stored`.
-    pub(super) fn tasks<S: Stored<V> + 'a, const V: usize>(self, stored: S) -> Tasks<'a> {
+    pub(super) fn tasks<S: Stored<V, N> + 'a, const V: usize, const N: usize>(
+        self,
+        stored: S,
+    ) -> Tasks<'a> {
         let Product { proof, rows, parallel, bias, x, y: target } = self;
         let outputs = stored.outputs();
         let row_bytes = stored.bytes().1;

@@ -10,22 +10,27 @@ pub(super) const LANES: usize = 8;
 pub(super) const WORDS: usize = 16;
 
 /// The weights of a matrix, `[outputs, inputs]`, as whole groups of codes with a scale and a bias, in pieces of `V` vectors
-/// of words. The order of the codes is that of activations in [`Layout::Lanes`](super::super::activations::Layout), beside
-/// codes of 4 bits where `V` is 4 and of 8 where it is 2.
+/// of words: `N` sheaves, each of vectors whose products are added up. The order of the codes of a sheaf is that of
+/// activations in [`Layout::Lanes`](super::super::activations::Layout), beside codes of 4 bits where it has four vectors
+/// and of 8 where it has two.
 ///
 /// # Safety
 /// Whoever implements it promises that the methods read no other memory than the matrix's for the arguments that they allow.
-pub(super) unsafe trait Stored<const V: usize>: Copy + Send + Sync {
+pub(super) unsafe trait Stored<const V: usize, const N: usize>:
+    Copy + Send + Sync
+{
     /// Where an output lies.
     type Row: Copy;
     /// Codes that share a scale and a bias.
     const GROUP: usize;
     /// Bytes of a piece, rounded up.
     const PIECE_BYTES: usize;
-    /// Whether the halves of the vectors of a piece belong to two groups; else whole pieces make a group.
-    const HALVES: bool = Self::GROUP < V * WORDS;
-    /// Pieces of a unit, the products of which are added up first: those of a group, or the one of two.
-    const PIECES: usize = if Self::HALVES { 1 } else { Self::GROUP / (V * WORDS) };
+    /// Whether the halves of the vectors of a sheaf belong to two groups; else whole sheaves make a group.
+    const HALVES: bool = Self::GROUP < V / N * WORDS;
+    /// Pieces of a unit, the products of which are added up first: those of a group, or the one of several.
+    const PIECES: usize = if Self::GROUP > V * WORDS { Self::GROUP / (V * WORDS) } else { 1 };
+    /// Groups of a unit.
+    const GROUPS: usize = if Self::HALVES { 2 * N } else { N };
 
     /// Number of outputs.
     fn outputs(&self) -> usize;

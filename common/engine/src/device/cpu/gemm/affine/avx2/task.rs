@@ -22,7 +22,7 @@ pub(super) struct Task<'a> {
 impl Task<'_> {
     /// Where the eight outputs from `first` on lie; past the end, the last one.
     #[inline(always)]
-    pub(super) fn eight<S: Stored<V>, const V: usize>(
+    pub(super) fn eight<S: Stored<V, N>, const V: usize, const N: usize>(
         &self,
         stored: S,
         first: usize,
