@@ -39,7 +39,7 @@ pub(super) unsafe trait Stored<const V: usize>: Copy + Send + Sync {
     /// Where an output of the matrix lies.
     fn row(&self, output: usize) -> Self::Row;
 
-    /// The codes of a piece, as words from 0 to 255; of half a piece, the last one of an output, zeros in the upper halves.
+    /// The codes of a piece, as words from 0 to 255; of half a piece, the last one of an output, whatever in the upper halves.
     ///
     /// # Safety
     /// There are such an output and such a piece, and the caller is compiled for AVX2.
@@ -94,4 +94,11 @@ impl Params {
         let y = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(dot), y);
         _mm256_fmadd_ps(self.biases[group], sum, y)
     }
+}
+
+/// Scales, and each of them times `centre`: codes that are this much less.
+#[inline(always)]
+pub(super) unsafe fn centred(scales: __m256, centre: f32) -> (__m256, __m256) {
+    // SAFETY: the caller is compiled for AVX2.
+    unsafe { (scales, _mm256_mul_ps(_mm256_set1_ps(centre), scales)) }
 }
