@@ -9,6 +9,9 @@ pub(super) const LANES: usize = 8;
 /// Words of a vector.
 pub(super) const WORDS: usize = 16;
 
+/// Rows up to which transposing sums costs less than transposing weights, at most.
+pub(super) const DIRECT_ROWS: usize = 4;
+
 /// The weights of a matrix, `[outputs, inputs]`, as whole groups of codes with a scale and a bias, in pieces of `V` vectors
 /// of words. The order of the codes is that of activations in [`Layout::Lanes`](super::super::activations::Layout), beside
 /// codes of 4 bits where `V` is 4 and of 8 where it is 2.
@@ -26,6 +29,10 @@ pub(super) unsafe trait Stored<const V: usize>: Copy + Send + Sync {
     const HALVES: bool = Self::GROUP < V * WORDS;
     /// Pieces of a unit, the products of which are added up first: those of a group, or the one of two.
     const PIECES: usize = if Self::HALVES { 1 } else { Self::GROUP / (V * WORDS) };
+
+    /// Rows up to which transposing sums costs less than transposing weights, as was measured (Zen 3): beside four rows it
+    /// costs more where groups are of 16, but for NVFP4's, and elsewhere the same or up to a fifth less.
+    const DIRECT_ROWS: usize = if Self::GROUP < 32 { DIRECT_ROWS - 1 } else { DIRECT_ROWS };
 
     /// Number of outputs.
     fn outputs(&self) -> usize;
