@@ -12,7 +12,9 @@ use crate::device::cpu::gemm::affine::exact::dequantize;
 use crate::device::cpu::gemm::case::RowClass;
 use crate::device::cpu::gemm::product::Gemm;
 use crate::device::cpu::gemm::table::choose;
-use crate::device::cpu::gemm::weight::{AffineMatrix, Bits, Coded, Decode, Matrix, Weight};
+use crate::device::cpu::gemm::weight::{
+    AffineMatrix, Bits, Coded, Decode, InPlace, Matrix, Weight,
+};
 use crate::device::cpu::isa::tier::Tier;
 use crate::error::Error;
 use crate::options::Numerics;
@@ -186,18 +188,34 @@ impl StoredMatrix {
             (Encoding::Float(_), _) => {
                 unreachable!("checked when the matrix was made: it has the parts of its encoding")
             }
-            _ => Weight::Coded(Coded {
-                matrix: self,
-                first: rows.start,
-                outputs: rows.len(),
-                inputs: self.columns,
-                bytes: &self.parts[0].bytes()[self.of_rows(&self.parts[0], rows)],
-                group: self.encoding.unpacked_group(self.columns),
-                blocks: match self.encoding {
-                    Encoding::Ggml(kind) => Some(kind),
-                    _ => None,
-                },
-            }),
+            _ => Weight::Coded(self.coded(rows)),
+        }
+    }
+
+    /// Some rows of a matrix that is neither numbers nor affine, as kernels take them.
+    fn coded(&self, rows: Range<usize>) -> Coded<'_> {
+        let of_rows = |part| self.of_rows(part, rows.clone());
+        let (in_place, scales, divisor) = match (self.encoding, &self.parts[..]) {
+            (Encoding::Ggml(kind), _) => (Some(InPlace::Blocks(kind)), &[][..], None),
+            (Encoding::Fp4(kind), [_, scales, divisors @ ..]) => {
+                let divisor = divisors.first().map(|divisor| {
+                    let bytes = divisor.bytes().first_chunk();
+                    f32::from_le_bytes(*bytes.expect("checked when the matrix was made: one F32"))
+                });
+                (Some(InPlace::Fp4(kind)), &scales.bytes()[of_rows(scales)], divisor)
+            }
+            _ => (None, &[][..], None),
+        };
+        Coded {
+            matrix: self,
+            first: rows.start,
+            outputs: rows.len(),
+            inputs: self.columns,
+            bytes: &self.parts[0].bytes()[of_rows(&self.parts[0])],
+            group: self.encoding.unpacked_group(self.columns),
+            in_place,
+            scales,
+            divisor,
         }
     }
 

@@ -15,15 +15,13 @@
 //! | `affine-dequantized` | any | affine | any | exact | f32 | common |
 //! | `unpacked-tiles` | AMX | others, as codes with a scale per 32 | any | fast | codes of 16 bits as bytes, as tiles from four rows on | common |
 //! | `unpacked-vnni` | AVX512-VNNI, AMX | others, as codes | any | fast | codes of 16 bits as bytes | common |
-//! | `blocks-avx2` | AVX2, AVX-512 | GGUF's of 4, 5, 6 and 8 bits | any | fast | codes of 16 bits, in the order of vectors of words | common |
+//! | `in-place-avx2` | AVX2, AVX-512 | GGUF's blocks, MXFP4, NVFP4 | any | fast | codes of 16 bits, in the order of vectors of words | common |
 //! | `unpacked-avx2` | AVX2, AVX-512 | others, as codes | any | fast | codes of 16 bits, in the order of vectors of words | common |
 //! | `unpacked-words` | any | others, as codes | any | fast | codes of 16 bits | common |
 //! | `decoded` | any | others | any | any | f32 | common |
 //! | `float` | any | f32, f16, bf16 | any | any | f32 | common |
 //!
 //! How many rows travel together chooses nothing here: it may change the loops inside of a kernel, not one bit.
-
-use cake_checkpoint::GgmlType;
 
 #[cfg(target_arch = "x86_64")]
 use super::affine::{avx2, tiles, vnni};
@@ -163,10 +161,10 @@ pub(crate) static GEMMS: &[Entry] = &[
         kernel: x86!(Unpacked(vnni::Vnni)),
     },
     Entry {
-        name: "blocks-avx2",
-        takes: |case| has_avx2(case) && is_fast(case) && is_blocks(case),
+        name: "in-place-avx2",
+        takes: |case| has_avx2(case) && is_fast(case) && is_in_place(case),
         bits: BitClass::Common,
-        kernel: x86!(avx2::BlockPairs),
+        kernel: x86!(avx2::InPlacePairs),
     },
     Entry {
         name: "unpacked-avx2",
@@ -224,11 +222,9 @@ fn unpacked(case: &Case) -> Option<usize> {
     }
 }
 
-/// Blocks of GGUF that a kernel reads as they lie.
-fn is_blocks(case: &Case) -> bool {
-    use GgmlType::{Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
-    let Encoding::Coded { blocks: Some(kind), .. } = case.encoding else { return false };
-    matches!(kind, Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q4K | Q5K | Q6K)
+/// What has an [`InPlace`](super::weight::InPlace): all of these there are kernels for.
+fn is_in_place(case: &Case) -> bool {
+    matches!(case.encoding, Encoding::Coded { in_place: Some(_), .. })
 }
 
 fn has_pairs(case: &Case) -> bool {
@@ -284,8 +280,10 @@ fn merged(all: impl Iterator<Item = Scratch>) -> Scratch {
 
 #[cfg(test)]
 mod tests {
+    use cake_checkpoint::{Fp4, GgmlType};
+
     use super::*;
-    use crate::device::cpu::gemm::weight::Bits;
+    use crate::device::cpu::gemm::weight::{Bits, InPlace};
 
     const PREFILL: [RowClass; 3] = [
         RowClass::Prefill(Precision::Bf16),
@@ -320,7 +318,7 @@ mod tests {
             assert_eq!(names(isa, bf16, fast), ["float"; 4]);
             assert_eq!(names(isa, affine, fast), ["affine-words"; 4]);
         }
-        let coded = |group, blocks| Encoding::Coded { group, blocks };
+        let coded = |group, in_place| Encoding::Coded { group, in_place };
         let [long, short, none] = [Some(32), Some(16), None].map(|group| coded(group, None));
         assert_eq!(names(Isa::Amx, long, fast), ["unpacked-tiles"; 4]);
         assert_eq!(names(Isa::Amx, short, fast), ["unpacked-vnni"; 4]);
@@ -328,15 +326,16 @@ mod tests {
         assert_eq!(names(avx512(true, false), short, fast), ["unpacked-avx2"; 4]);
         assert_eq!(names(Isa::Neon, long, fast), ["unpacked-words"; 4]);
         assert_eq!(names(Isa::Amx, none, fast), ["decoded"; 4]);
-        let blocks = coded(Some(32), Some(GgmlType::Q4K));
-        assert_eq!(names(Isa::Avx2, blocks, fast), ["blocks-avx2"; 4]);
-        assert_eq!(names(avx512(true, false), blocks, fast), ["blocks-avx2"; 4]);
-        assert_eq!(names(avx512(false, true), blocks, fast), ["unpacked-vnni"; 4]);
-        assert_eq!(
-            names(Isa::Avx2, coded(Some(16), Some(GgmlType::Q2K)), fast),
-            ["unpacked-avx2"; 4]
-        );
-        assert_eq!(names(Isa::Avx2, blocks, exact), ["decoded"; 4]);
+        assert_eq!(names(Isa::Avx2, short, fast), ["unpacked-avx2"; 4]);
+        let blocks = coded(Some(32), Some(InPlace::Blocks(GgmlType::Q4K)));
+        let apart = coded(Some(16), Some(InPlace::Fp4(Fp4::Nv)));
+        for encoding in [blocks, apart] {
+            assert_eq!(names(Isa::Avx2, encoding, fast), ["in-place-avx2"; 4]);
+            assert_eq!(names(avx512(true, false), encoding, fast), ["in-place-avx2"; 4]);
+            assert_eq!(names(avx512(false, true), encoding, fast), ["unpacked-vnni"; 4]);
+            assert_eq!(names(Isa::Neon, encoding, fast), ["unpacked-words"; 4]);
+            assert_eq!(names(Isa::Avx2, encoding, exact), ["decoded"; 4]);
+        }
         for isa in [Isa::Amx, avx512(true, true), Isa::Neon] {
             assert_eq!(names(isa, long, exact), ["decoded"; 4]);
             assert_eq!(names(isa, bf16, exact), ["float"; 4]);

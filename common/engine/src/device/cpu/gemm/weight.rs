@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use cake_checkpoint::{GgmlType, Unpacked};
+use cake_checkpoint::{Fp4, GgmlType, Unpacked};
 
 use crate::device::cpu::element::FloatType;
 use crate::device::cpu::pool::PARALLEL_WORK;
@@ -142,7 +142,7 @@ impl<'a> AffineMatrix<'a> {
     }
 }
 
-/// A matrix in an encoding that no kernel reads as it lies.
+/// A matrix that its codec decodes, and perhaps unpacks.
 pub(crate) trait Decode: Sync {
     /// Fills `out` with the weights of some rows.
     fn decode(&self, rows: Range<usize>, out: &mut [f32]);
@@ -165,12 +165,27 @@ pub(crate) struct Coded<'a> {
     pub(crate) outputs: usize,
     /// Inputs per output.
     pub(crate) inputs: usize,
-    /// The bytes that all outputs are read from, but for scales.
+    /// The bytes that all outputs are read from, but for scales that lie apart.
     pub(crate) bytes: &'a [u8],
     /// Weights that share a scale and a bias where they are unpacked; `None` where they can only be decoded.
     pub(crate) group: Option<usize>,
-    /// The type of the blocks, if `bytes` are such of GGUF.
-    pub(crate) blocks: Option<GgmlType>,
+    /// What a kernel has to know that reads them as they lie, if there may be one.
+    pub(crate) in_place: Option<InPlace>,
+    /// The scales that such a kernel reads beside `bytes`,
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for them"))]
+    pub(crate) scales: &'a [u8],
+    /// and what divides them all.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for them"))]
+    pub(crate) divisor: Option<f32>,
+}
+
+/// Encodings, beside numbers and affine ones, that kernels may read as they lie.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum InPlace {
+    /// GGUF's blocks, which have their scales among them.
+    Blocks(GgmlType),
+    /// Numbers of 4 bits, with a byte apart from them for each group's scale.
+    Fp4(Fp4),
 }
 
 impl Coded<'_> {
@@ -207,9 +222,9 @@ pub(crate) enum Encoding {
     Float(FloatType),
     /// As codes, `group` of which share a scale and a bias.
     Affine { bits: Bits, group: usize },
-    /// As something else, which may be unpacked to codes of 8 bits, `group` of which share a scale and a bias; perhaps as
-    /// GGUF's `blocks` of some type.
-    Coded { group: Option<usize>, blocks: Option<GgmlType> },
+    /// As something else, which may be unpacked to codes of 8 bits, `group` of which share a scale and a bias, and perhaps be
+    /// read `in_place`.
+    Coded { group: Option<usize>, in_place: Option<InPlace> },
 }
 
 impl Encoding {
@@ -243,7 +258,9 @@ impl<'a> Weight<'a> {
         match self {
             Weight::Float(matrix) => Encoding::Float(matrix.float),
             Weight::Affine(matrix) => Encoding::Affine { bits: matrix.bits, group: matrix.group },
-            Weight::Coded(matrix) => Encoding::Coded { group: matrix.group, blocks: matrix.blocks },
+            Weight::Coded(matrix) => {
+                Encoding::Coded { group: matrix.group, in_place: matrix.in_place }
+            }
         }
     }
 

@@ -8,20 +8,18 @@
 use std::arch::x86_64::*;
 
 use super::lanes::{four_sums, halves};
-use super::stored::{LANES, Stored, WORDS};
+use super::stored::{DIRECT_ROWS, LANES, Stored, WORDS};
 use super::task::Task;
 use crate::device::cpu::isa::prefetch::{AHEAD, CACHE_LINE, prefetch};
 
-/// Rows up to which transposing sums costs less than transposing weights.
-pub(super) const DIRECT_ROWS: usize = 3;
-
-/// All of `task`, which has at most [`DIRECT_ROWS`] rows.
+/// All of `task`, which has at most [`Stored::DIRECT_ROWS`] rows.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn direct<S: Stored<V, N>, const V: usize, const N: usize>(task: &Task<'_>, stored: S) {
     match task.rows.len() {
         0 => {}
         1 => few::<S, V, N, 1>(task, stored),
         2 => few::<S, V, N, 2>(task, stored),
+        3 => few::<S, V, N, 3>(task, stored),
         _ => few::<S, V, N, DIRECT_ROWS>(task, stored),
     }
 }

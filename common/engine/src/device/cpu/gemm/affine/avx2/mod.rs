@@ -6,7 +6,9 @@
 
 mod blocks;
 mod direct;
+mod fp4;
 mod lanes;
+mod narrow;
 mod packed;
 mod panel;
 mod product;
@@ -14,15 +16,18 @@ mod stored;
 mod task;
 
 use self::blocks::Blocks;
+use self::fp4::{Mx, Nv};
 use self::packed::{Bytes, Nibbles};
 use self::product::Product;
-use cake_checkpoint::GgmlType;
+use cake_checkpoint::{Fp4, GgmlType};
 
 use super::activations::{Activations, Layout, row_bytes};
 use super::call::Call;
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
-use crate::device::cpu::gemm::weight::{Bits, Coded, Encoding, SHORT_GROUP, Weight};
+use crate::device::cpu::gemm::weight::{
+    AffineMatrix, Bits, Coded, Encoding, InPlace, SHORT_GROUP, Weight,
+};
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::isa::x86::Avx2;
 use crate::device::cpu::pool::Tasks;
@@ -34,11 +39,11 @@ pub(crate) struct WordPairs;
 // SAFETY: `Product::tasks` gives the tasks all rows of all outputs, and each writes all of its own.
 unsafe impl Gemm for WordPairs {
     fn form(&self, encoding: Encoding) -> Form {
-        form(encoding)
+        form(encoding.affine())
     }
 
     fn prepare<'x>(&self, tier: Tier, weight: &Weight<'_>, x: &'x [f32]) -> Prepared<'x> {
-        prepare(tier, weight, x)
+        prepare(tier, weight, x, weight.encoding().affine())
     }
 
     fn tasks<'a>(
@@ -50,7 +55,7 @@ unsafe impl Gemm for WordPairs {
         y: Target<'a>,
     ) -> Tasks<'a> {
         let (rows, _, parallel) = weight.check(x.values(), bias);
-        let x = x.made(form(weight.encoding()));
+        let x = x.made(form(weight.encoding().affine()));
         let weight = weight.affine();
         let call = Product { proof: proof(tier), rows, parallel, bias, x, y };
         match (weight.bits, weight.group) {
@@ -69,17 +74,17 @@ unsafe impl Gemm for WordPairs {
     }
 }
 
-/// The same with matrices of GGUF's blocks, in place.
-pub(crate) struct BlockPairs;
+/// The same with matrices that are not affine, in place.
+pub(crate) struct InPlacePairs;
 
 // SAFETY: as above.
-unsafe impl Gemm for BlockPairs {
+unsafe impl Gemm for InPlacePairs {
     fn form(&self, encoding: Encoding) -> Form {
-        form(encoding)
+        form(codes_in_place(encoding))
     }
 
     fn prepare<'x>(&self, tier: Tier, weight: &Weight<'_>, x: &'x [f32]) -> Prepared<'x> {
-        prepare(tier, weight, x)
+        prepare(tier, weight, x, codes_in_place(weight.encoding()))
     }
 
     fn tasks<'a>(
@@ -91,24 +96,31 @@ unsafe impl Gemm for BlockPairs {
         y: Target<'a>,
     ) -> Tasks<'a> {
         let (rows, _, parallel) = weight.check(x.values(), bias);
-        let x = x.made(form(weight.encoding()));
-        let Coded { bytes, outputs, inputs, blocks, .. } = weight.coded();
+        let x = x.made(form(codes_in_place(weight.encoding())));
+        let Coded { bytes, scales, divisor, outputs, inputs, in_place, .. } = weight.coded();
         let product = Product { proof: proof(tier), rows, parallel, bias, x, y };
-        macro_rules! tasks {
+        let (parts, shape) = ([bytes, scales], [outputs, inputs]);
+        macro_rules! blocks {
             ($block:ident) => {
                 product.tasks(Blocks::<blocks::$block>::new(bytes, outputs, inputs))
             };
         }
-        match blocks {
-            Some(GgmlType::Q4_0) => tasks!(Q4_0),
-            Some(GgmlType::Q4_1) => tasks!(Q4_1),
-            Some(GgmlType::Q5_0) => tasks!(Q5_0),
-            Some(GgmlType::Q5_1) => tasks!(Q5_1),
-            Some(GgmlType::Q8_0) => tasks!(Q8_0),
-            Some(GgmlType::Q4K) => tasks!(Q4K),
-            Some(GgmlType::Q5K) => tasks!(Q5K),
-            Some(GgmlType::Q6K) => tasks!(Q6K),
-            _ => unreachable!("the table gives other types to other kernels"),
+        match in_place.expect("the table gives other matrices to other kernels") {
+            InPlace::Blocks(GgmlType::Q4_0) => blocks!(Q4_0),
+            InPlace::Blocks(GgmlType::Q4_1) => blocks!(Q4_1),
+            InPlace::Blocks(GgmlType::Q5_0) => blocks!(Q5_0),
+            InPlace::Blocks(GgmlType::Q5_1) => blocks!(Q5_1),
+            InPlace::Blocks(GgmlType::Q8_0) => blocks!(Q8_0),
+            InPlace::Blocks(GgmlType::Q2K) => blocks!(Q2K),
+            InPlace::Blocks(GgmlType::Q3K) => blocks!(Q3K),
+            InPlace::Blocks(GgmlType::Q4K) => blocks!(Q4K),
+            InPlace::Blocks(GgmlType::Q5K) => blocks!(Q5K),
+            InPlace::Blocks(GgmlType::Q6K) => blocks!(Q6K),
+            InPlace::Blocks(GgmlType::Iq4Nl) => blocks!(Iq4Nl),
+            InPlace::Blocks(GgmlType::Iq4Xs) => blocks!(Iq4Xs),
+            InPlace::Blocks(GgmlType::Mxfp4) => blocks!(Mxfp4),
+            InPlace::Fp4(Fp4::Mx) => product.tasks(Mx::new(parts, shape)),
+            InPlace::Fp4(Fp4::Nv | Fp4::NvDivided) => product.tasks(Nv::new(parts, shape, divisor)),
         }
     }
 
@@ -117,14 +129,32 @@ unsafe impl Gemm for BlockPairs {
     }
 }
 
-fn form(encoding: Encoding) -> Form {
-    let (bits, group) = encoding.affine();
+/// Width and group of codes as they lie: numbers of 4 bits that follow each other are read as affine codes are, all else is
+/// made bytes of in registers.
+fn codes_in_place(encoding: Encoding) -> (Bits, usize) {
+    match encoding {
+        Encoding::Coded { group: Some(group), in_place: Some(InPlace::Fp4(Fp4::Mx)) } => {
+            (Bits::Four, group)
+        }
+        other => other.affine(),
+    }
+}
+
+fn form((bits, group): (Bits, usize)) -> Form {
     Form::Lanes { bits, group }
 }
 
-fn prepare<'x>(tier: Tier, weight: &Weight<'_>, x: &'x [f32]) -> Prepared<'x> {
-    let codes = Activations::quantize(tier, &Call::new(*weight, None, x), Layout::Lanes);
-    Prepared::new(x, form(weight.encoding()), codes)
+/// `x` for a product with a matrix whose codes have this width and group.
+fn prepare<'x>(
+    tier: Tier,
+    weight: &Weight<'_>,
+    x: &'x [f32],
+    codes: (Bits, usize),
+) -> Prepared<'x> {
+    let call = Call::new(*weight, None, x);
+    let weight = AffineMatrix { bits: codes.0, ..call.weight };
+    let made = Activations::quantize(tier, &Call { weight, ..call }, Layout::Lanes);
+    Prepared::new(x, form(codes), made)
 }
 
 fn scratch(inputs: u64, rows: u64) -> Scratch {

@@ -2,7 +2,7 @@
 
 use super::super::activations::Activations;
 use super::super::call::share;
-use super::direct::{DIRECT_ROWS, direct};
+use super::direct::direct;
 use super::panel::{OUTPUTS, ROWS, panels};
 use super::stored::{LANES, Stored};
 use super::task::Task;
@@ -35,7 +35,7 @@ impl<'a> Product<'a> {
         let Product { proof, rows, parallel, bias, x, y: target } = self;
         let outputs = stored.outputs();
         let row_bytes = stored.bytes().1;
-        let few = rows <= DIRECT_ROWS;
+        let few = rows <= S::DIRECT_ROWS;
         let share = match few {
             true => share(outputs, row_bytes, LANES),
             false => share(outputs, row_bytes, OUTPUTS).min(TASK_OUTPUTS),

@@ -9,6 +9,9 @@ pub(super) const LANES: usize = 8;
 /// Words of a vector.
 pub(super) const WORDS: usize = 16;
 
+/// Rows up to which transposing sums costs less than transposing weights, at most.
+pub(super) const DIRECT_ROWS: usize = 4;
+
 /// The weights of a matrix, `[outputs, inputs]`, as whole groups of codes with a scale and a bias, in pieces of `V` vectors
 /// of words: `N` sheaves, each of vectors whose products are added up. The order of the codes of a sheaf is that of
 /// activations in [`Layout::Lanes`](super::super::activations::Layout), beside codes of 4 bits where it has four vectors
@@ -32,6 +35,10 @@ pub(super) unsafe trait Stored<const V: usize, const N: usize>:
     /// Groups of a unit.
     const GROUPS: usize = if Self::HALVES { 2 * N } else { N };
 
+    /// Rows up to which transposing sums costs less than transposing weights, as was measured (Zen 3): beside four rows it
+    /// costs more where groups are of 16, but for NVFP4's, and elsewhere the same or up to a fifth less.
+    const DIRECT_ROWS: usize = if Self::GROUP < 32 { DIRECT_ROWS - 1 } else { DIRECT_ROWS };
+
     /// Number of outputs.
     fn outputs(&self) -> usize;
 
@@ -44,7 +51,7 @@ pub(super) unsafe trait Stored<const V: usize, const N: usize>:
     /// Where an output of the matrix lies.
     fn row(&self, output: usize) -> Self::Row;
 
-    /// The codes of a piece, as words from 0 to 255; of half a piece, the last one of an output, zeros in the upper halves.
+    /// The codes of a piece, as words from 0 to 255; of half a piece, the last one of an output, whatever in the upper halves.
     ///
     /// # Safety
     /// There are such an output and such a piece, and the caller is compiled for AVX2.
@@ -99,4 +106,11 @@ impl Params {
         let y = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(dot), y);
         _mm256_fmadd_ps(self.biases[group], sum, y)
     }
+}
+
+/// Scales, and each of them times `centre`: codes that are this much less.
+#[inline(always)]
+pub(super) unsafe fn centred(scales: __m256, centre: f32) -> (__m256, __m256) {
+    // SAFETY: the caller is compiled for AVX2.
+    unsafe { (scales, _mm256_mul_ps(_mm256_set1_ps(centre), scales)) }
 }

@@ -1,0 +1,68 @@
+//! What a type of blocks is.
+
+use std::arch::x86_64::*;
+
+use super::super::stored::{LANES, Params};
+
+/// A type of blocks, of which a piece has `V` vectors of words in `N` sheaves.
+///
+/// # Safety
+/// Whoever implements it promises that the methods read the bytes of one block each, or of as many as they are told.
+pub(in super::super) unsafe trait Block<const V: usize, const N: usize>:
+    Copy + Send + Sync
+{
+    /// Codes of a block: whole pieces.
+    const CODES: usize;
+    /// Bytes of a block.
+    const BYTES: usize;
+    /// Codes that share a scale and a bias.
+    const GROUP: usize;
+
+    /// The codes of a piece of the block that begins `block` bytes behind `row`. The addresses of eight outputs' pieces
+    /// differ by their rows alone.
+    ///
+    /// # Safety
+    /// There are such a block and such a piece, and the caller is compiled for AVX2.
+    unsafe fn codes(row: *const u8, block: usize, piece: usize) -> [__m256i; V];
+
+    /// Scales and biases of `count` groups, at most [`LANES`], of eight outputs, of which the blocks are these. If a block
+    /// has several groups, they are eight from group `first` of it on; else they are those of as many blocks.
+    ///
+    /// # Safety
+    /// There are such groups, and the caller is compiled for AVX2, FMA and F16C.
+    unsafe fn params(blocks: &[*const u8; LANES], first: usize, count: usize) -> Params;
+}
+
+/// Declares types of blocks: codes, bytes and group, vectors and sheaves of a piece, then how codes and parameters of a block
+/// are found.
+macro_rules! blocks {
+    ($($(#[$doc:meta])* $name:ident: $codes:literal codes in $bytes:literal bytes, groups of $group:literal,
+        pieces of $v:literal vectors, $n:literal sheaves,
+        |$row:ident, $block:ident, $piece:ident| $load:expr,
+        |$blocks:ident, $first:ident, $count:ident| $params:expr;)+) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        pub(in super::super) struct $name;
+
+        // SAFETY: every access is inside of the block as the type is defined.
+        unsafe impl Block<$v, $n> for $name {
+            const CODES: usize = $codes;
+            const BYTES: usize = $bytes;
+            const GROUP: usize = $group;
+
+            #[inline(always)]
+            unsafe fn codes($row: *const u8, $block: usize, $piece: usize) -> [__m256i; $v] {
+                // SAFETY: the caller's promises.
+                unsafe { $load }
+            }
+
+            #[target_feature(enable = "avx2,fma,f16c")] // Closures in it have these instructions, too.
+            #[inline]
+            unsafe fn params($blocks: &[*const u8; LANES], $first: usize, $count: usize) -> Params {
+                // SAFETY: the caller's promises.
+                unsafe { $params }
+            }
+        }
+    )+};
+}
+pub(super) use blocks;

@@ -1,0 +1,147 @@
+//! Blocks of 32 codes, which are a piece and share all that they have.
+
+use std::arch::x86_64::*;
+
+use super::super::narrow::{TWICE_AND_12, UNEVEN_AND_128, half_powers, looked_up};
+use super::super::packed::split;
+use super::super::stored::{LANES, Params, centred};
+use super::bits::{bytes, halves};
+use super::block::{Block, blocks};
+
+blocks! {
+    /// A scale, then halves.
+    Q4_0: 32 codes in 18 bytes, groups of 32, pieces of 2 vectors, 1 sheaves,
+        |row, block, _piece| word_halves(row.add(block + 2)),
+        |blocks, _first, count| one_scale(blocks, 18, count, -8.0);
+    /// A scale and a minimum, then halves.
+    Q4_1: 32 codes in 20 bytes, groups of 32, pieces of 2 vectors, 1 sheaves,
+        |row, block, _piece| word_halves(row.add(block + 4)),
+        |blocks, _first, count| scale_and_minimum(blocks, 20, count);
+    /// A scale, 32 fifth bits, then halves.
+    Q5_0: 32 codes in 22 bytes, groups of 32, pieces of 2 vectors, 1 sheaves,
+        |row, block, _piece| {
+            split(_mm256_or_si256(halves(row.add(block + 6)), fifths(row.add(block + 2))))
+        },
+        |blocks, _first, count| one_scale(blocks, 22, count, -16.0);
+    /// A scale and a minimum, 32 fifth bits, then halves.
+    Q5_1: 32 codes in 24 bytes, groups of 32, pieces of 2 vectors, 1 sheaves,
+        |row, block, _piece| {
+            split(_mm256_or_si256(halves(row.add(block + 8)), fifths(row.add(block + 4))))
+        },
+        |blocks, _first, count| scale_and_minimum(blocks, 24, count);
+    /// A scale, then signed bytes: 128 more makes them unsigned.
+    Q8_0: 32 codes in 34 bytes, groups of 32, pieces of 2 vectors, 1 sheaves,
+        |row, block, _piece| {
+            split(_mm256_xor_si256(bytes(row.add(block + 2)), _mm256_set1_epi8(i8::MIN)))
+        },
+        |blocks, _first, count| one_scale(blocks, 34, count, -128.0);
+    /// A scale, then halves, which are places in a table.
+    Iq4Nl: 32 codes in 18 bytes, groups of 32, pieces of 2 vectors, 1 sheaves,
+        |row, block, _piece| split(looked_up(&UNEVEN_AND_128, halves(row.add(block + 2)))),
+        |blocks, _first, count| one_scale(blocks, 18, count, -128.0);
+    /// A scale that is a power of two, then halves, which are numbers of their own.
+    Mxfp4: 32 codes in 17 bytes, groups of 32, pieces of 2 vectors, 1 sheaves,
+        |row, block, _piece| split(looked_up(&TWICE_AND_12, halves(row.add(block + 1)))),
+        |blocks, _first, count| {
+            per_block(count, |at| centred(half_powers(exponents(blocks, at * 17)), -12.0))
+        };
+}
+
+/// Those of `count` blocks of `bytes` that begin with a scale, one after the other.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+unsafe fn one_scale(
+    blocks: &[*const u8; LANES],
+    bytes: usize,
+    count: usize,
+    centre: f32,
+) -> Params {
+    // SAFETY: the caller's promises.
+    unsafe { per_block(count, |at| centred(_mm256_cvtph_ps(pairs(blocks, at * bytes)[0]), centre)) }
+}
+
+/// Those of `count` blocks of `bytes` that begin with a scale and a minimum.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+unsafe fn scale_and_minimum(blocks: &[*const u8; LANES], bytes: usize, count: usize) -> Params {
+    // SAFETY: the caller's promises.
+    unsafe {
+        per_block(count, |at| {
+            let [scales, minima] = pairs(blocks, at * bytes);
+            (_mm256_cvtph_ps(scales), _mm256_cvtph_ps(minima))
+        })
+    }
+}
+
+/// Scales and biases of `count` blocks, each of eight outputs.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+unsafe fn per_block(count: usize, block: impl Fn(usize) -> (__m256, __m256)) -> Params {
+    let zero = [_mm256_setzero_ps(); LANES];
+    let mut params = Params { scales: zero, biases: zero };
+    for at in 0..count.min(LANES) {
+        (params.scales[at], params.biases[at]) = block(at);
+    }
+    params
+}
+
+/// The lower halves of 16 bytes, then the upper ones, as words: the even ones, then the odd ones.
+#[inline(always)]
+unsafe fn word_halves(from: *const u8) -> [__m256i; 2] {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let twice = _mm256_broadcastsi128_si256(_mm_loadu_si128(from.cast()));
+        // What comes from a word's neighbour lies above its lowest four bits.
+        let even = _mm256_srlv_epi64(twice, _mm256_set_epi64x(4, 4, 0, 0));
+        let odd = _mm256_srlv_epi64(twice, _mm256_set_epi64x(12, 12, 8, 8));
+        let low = _mm256_set1_epi16(15);
+        [_mm256_and_si256(even, low), _mm256_and_si256(odd, low)]
+    }
+}
+
+/// 32 bits as the fifth bits of as many bytes.
+#[inline(always)]
+unsafe fn fifths(from: *const u8) -> __m256i {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let bits = _mm256_set1_epi32(from.cast::<i32>().read_unaligned());
+        // Each byte eight times, then bit `i` of byte `i` of eight.
+        let places = _mm256_set_epi64x(
+            0x0303_0303_0303_0303,
+            0x0202_0202_0202_0202,
+            0x0101_0101_0101_0101,
+            0,
+        );
+        let own = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
+        let set = _mm256_and_si256(_mm256_shuffle_epi8(bits, places), own);
+        _mm256_and_si256(_mm256_cmpeq_epi8(set, own), _mm256_set1_epi8(16))
+    }
+}
+
+/// The two numbers of 16 bits `at` bytes behind the beginnings of eight outputs' blocks.
+#[target_feature(enable = "avx2")]
+#[inline]
+unsafe fn pairs(blocks: &[*const u8; LANES], at: usize) -> [__m128i; 2] {
+    // SAFETY: the caller's promises; there are codes behind them.
+    unsafe {
+        let pair =
+            |lane: usize| _mm_cvtsi32_si128(blocks[lane].add(at).cast::<i32>().read_unaligned());
+        let [a, b] = [_mm_unpacklo_epi16(pair(0), pair(1)), _mm_unpacklo_epi16(pair(2), pair(3))];
+        let [c, d] = [_mm_unpacklo_epi16(pair(4), pair(5)), _mm_unpacklo_epi16(pair(6), pair(7))];
+        let [first, last] = [_mm_unpacklo_epi32(a, b), _mm_unpacklo_epi32(c, d)];
+        [_mm_unpacklo_epi64(first, last), _mm_unpackhi_epi64(first, last)]
+    }
+}
+
+/// The bytes `at` bytes behind the beginnings of eight outputs' blocks, as numbers.
+#[target_feature(enable = "avx2")]
+#[inline]
+unsafe fn exponents(blocks: &[*const u8; LANES], at: usize) -> __m256i {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let byte = |lane: usize| blocks[lane].add(at).cast::<i8>().read();
+        let [a, b, c, d] = [byte(0), byte(1), byte(2), byte(3)];
+        let [e, f, g, h] = [byte(4), byte(5), byte(6), byte(7)];
+        _mm256_cvtepu8_epi32(_mm_setr_epi8(a, b, c, d, e, f, g, h, 0, 0, 0, 0, 0, 0, 0, 0))
+    }
+}

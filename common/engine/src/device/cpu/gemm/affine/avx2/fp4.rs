@@ -1,0 +1,251 @@
+//! Numbers of 4 bits (E2M1), two in a byte, the even ones in the lower halves, with scales of a byte apart from them.
+//!
+//! A code is twice the number and 12 more, a scale half of what the byte says: what the checkpoint's codec unpacks to, to the
+//! bit.
+
+use std::arch::x86_64::*;
+
+use super::narrow::{TWICE_AND_12, e4m3, half_e8m0, looked_up};
+use super::stored::{LANES, Params, Stored, WORDS, centred};
+
+/// A matrix of such numbers.
+#[derive(Clone, Copy)]
+pub(super) struct Numbers<'a> {
+    codes: &'a [u8],
+    scales: &'a [u8],
+    outputs: usize,
+    /// Bytes of the codes of an output,
+    row_bytes: usize,
+    /// and of its scales.
+    groups: usize,
+}
+
+impl<'a> Numbers<'a> {
+    /// `outputs` of `inputs` each, of which `group` share a scale.
+    ///
+    /// # Panics
+    /// If the parts are not so many.
+    pub(super) fn new(
+        [codes, scales]: [&'a [u8]; 2],
+        [outputs, inputs]: [usize; 2],
+        group: usize,
+    ) -> Numbers<'a> {
+        assert!(inputs > 0 && inputs.is_multiple_of(group), "whole groups");
+        let (row_bytes, groups) = (inputs / 2, inputs / group);
+        assert_eq!(codes.len(), outputs * row_bytes, "whole outputs");
+        assert_eq!(scales.len(), outputs * groups, "a scale a group");
+        Numbers { codes, scales, outputs, row_bytes, groups }
+    }
+}
+
+/// 32 to a power of two.
+#[derive(Clone, Copy)]
+pub(super) struct Mx<'a>(Numbers<'a>);
+
+/// 16 to an E4M3, which is divided by a number if there is one.
+#[derive(Clone, Copy)]
+pub(super) struct Nv<'a>(Numbers<'a>, Option<f32>);
+
+impl<'a> Mx<'a> {
+    /// As [`Numbers::new`].
+    pub(super) fn new(parts: [&'a [u8]; 2], shape: [usize; 2]) -> Mx<'a> {
+        Mx(Numbers::new(parts, shape, Self::GROUP))
+    }
+}
+
+impl<'a> Nv<'a> {
+    /// As [`Numbers::new`].
+    pub(super) fn new(parts: [&'a [u8]; 2], shape: [usize; 2], divisor: Option<f32>) -> Nv<'a> {
+        Nv(Numbers::new(parts, shape, Self::GROUP), divisor)
+    }
+}
+
+/// Where the codes and the scales of an output begin.
+#[derive(Clone, Copy)]
+pub(super) struct Row {
+    codes: *const u8,
+    scales: *const u8,
+}
+
+/// What is the same of both, but for the width of a group and the bytes of a piece.
+macro_rules! shared {
+    ($group:literal, $piece_bytes:expr) => {
+        type Row = Row;
+        const GROUP: usize = $group;
+        const PIECE_BYTES: usize = $piece_bytes;
+
+        fn outputs(&self) -> usize {
+            self.0.outputs
+        }
+
+        fn groups(&self) -> usize {
+            self.0.groups
+        }
+
+        fn bytes(&self) -> (*const u8, usize) {
+            (self.0.codes.as_ptr(), self.0.row_bytes)
+        }
+
+        #[inline(always)]
+        fn row(&self, output: usize) -> Row {
+            Row {
+                codes: self.0.codes.as_ptr().wrapping_add(output * self.0.row_bytes),
+                scales: self.0.scales.as_ptr().wrapping_add(output * self.0.groups),
+            }
+        }
+    };
+}
+
+// SAFETY: what is read are whole pieces of a row, the half of one, or scales of it that there are.
+unsafe impl Stored<4, 1> for Mx<'_> {
+    shared!(32, 2 * WORDS);
+
+    #[inline(always)]
+    unsafe fn codes(&self, row: Row, piece: usize) -> [__m256i; 4] {
+        let at = piece * Self::PIECE_BYTES;
+        let from = row.codes.wrapping_add(at);
+        // SAFETY: the caller's promises; AVX2.
+        unsafe {
+            let bytes = match at + Self::PIECE_BYTES > self.0.row_bytes {
+                true => _mm256_zextsi128_si256(_mm_loadu_si128(from.cast())),
+                false => _mm256_loadu_si256(from.cast()),
+            };
+            let fifteen = _mm256_set1_epi8(15);
+            let even = looked_up(&TWICE_AND_12, _mm256_and_si256(bytes, fifteen));
+            let odd = _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), fifteen);
+            let odd = looked_up(&TWICE_AND_12, odd);
+            let low = _mm256_set1_epi16(0xff);
+            [
+                _mm256_and_si256(even, low),
+                _mm256_and_si256(odd, low),
+                _mm256_srli_epi16::<8>(even),
+                _mm256_srli_epi16::<8>(odd),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn params(&self, rows: &[Row; LANES], first: usize, count: usize) -> Params {
+        // SAFETY: the caller's promises.
+        unsafe { mx_params(rows, first, count) }
+    }
+}
+
+// SAFETY: as above.
+unsafe impl Stored<2, 1> for Nv<'_> {
+    shared!(16, WORDS);
+
+    #[inline(always)]
+    unsafe fn codes(&self, row: Row, piece: usize) -> [__m256i; 2] {
+        // SAFETY: the caller's promises; AVX2.
+        unsafe {
+            let at = piece * Self::PIECE_BYTES;
+            let from = row.codes.wrapping_add(at);
+            let bytes = match at + Self::PIECE_BYTES > self.0.row_bytes {
+                true => _mm_loadl_epi64(from.cast()),
+                false => _mm_loadu_si128(from.cast()),
+            };
+            // A byte as a word with the top bit set: where a place has that, the table's answer is 0.
+            let to_words = _mm256_setr_epi8(
+                0, -1, 1, -1, 2, -1, 3, -1, 4, -1, 5, -1, 6, -1, 7, -1, //
+                8, -1, 9, -1, 10, -1, 11, -1, 12, -1, 13, -1, 14, -1, 15, -1,
+            );
+            let words = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(bytes), to_words);
+            let words = _mm256_or_si256(words, _mm256_set1_epi16(i16::MIN));
+            let low = _mm256_and_si256(words, _mm256_set1_epi16(i16::MIN | 15));
+            let high = _mm256_srai_epi16::<4>(words);
+            [looked_up(&TWICE_AND_12, low), looked_up(&TWICE_AND_12, high)]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn params(&self, rows: &[Row; LANES], first: usize, count: usize) -> Params {
+        // SAFETY: the caller's promises.
+        unsafe { nv_params(rows, first, count, self.1) }
+    }
+}
+
+/// Those of [`Mx`].
+///
+/// # Safety
+/// As [`Stored::params`].
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn mx_params(rows: &[Row; LANES], first: usize, count: usize) -> Params {
+    // SAFETY: the caller's promises.
+    unsafe { params(rows, first, count, |bytes| half_e8m0(bytes)) }
+}
+
+/// Those of [`Nv`].
+///
+/// # Safety
+/// As [`Stored::params`].
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn nv_params(
+    rows: &[Row; LANES],
+    first: usize,
+    count: usize,
+    divisor: Option<f32>,
+) -> Params {
+    let half = _mm256_set1_ps(0.5);
+    // SAFETY: the caller's promises.
+    unsafe {
+        match divisor {
+            None => params(rows, first, count, |bytes| _mm256_mul_ps(half, e4m3(bytes))),
+            Some(divisor) => params(rows, first, count, |bytes| {
+                _mm256_mul_ps(half, _mm256_div_ps(e4m3(bytes), _mm256_set1_ps(divisor)))
+            }),
+        }
+    }
+}
+
+/// Scales and biases of some groups of eight outputs; `scale` makes scales of the lower eight bytes that it is given.
+///
+/// # Safety
+/// As [`Stored::params`].
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+unsafe fn params(
+    rows: &[Row; LANES],
+    first: usize,
+    count: usize,
+    scale: impl Fn(__m128i) -> __m256,
+) -> Params {
+    let mut bytes = [_mm_setzero_si128(); LANES];
+    for (to, row) in bytes.iter_mut().zip(rows) {
+        let from = row.scales.wrapping_add(first);
+        if count < LANES {
+            let mut copy = [0u8; LANES];
+            // SAFETY: so many are there, by the caller's promise.
+            copy[..count].copy_from_slice(unsafe { std::slice::from_raw_parts(from, count) });
+            *to = _mm_cvtsi64_si128(i64::from_le_bytes(copy));
+        } else {
+            // SAFETY: eight are there, by the caller's promise.
+            *to = unsafe { _mm_loadl_epi64(from.cast()) };
+        }
+    }
+    let zero = [_mm256_setzero_ps(); LANES];
+    let mut params = Params { scales: zero, biases: zero };
+    for (group, bytes) in transposed_bytes(bytes).into_iter().enumerate() {
+        // SAFETY: this function has the instructions.
+        (params.scales[group], params.biases[group]) = unsafe { centred(scale(bytes), -12.0) };
+    }
+    params
+}
+
+/// Bytes `i` of all rows, as the lower ones of vector `i`.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn transposed_bytes(rows: [__m128i; LANES]) -> [__m128i; LANES] {
+    let [a, b, c, d, e, f, g, h] = rows;
+    let [ab, cd] = [_mm_unpacklo_epi8(a, b), _mm_unpacklo_epi8(c, d)];
+    let [ef, gh] = [_mm_unpacklo_epi8(e, f), _mm_unpacklo_epi8(g, h)];
+    let [low, more_low] = [_mm_unpacklo_epi16(ab, cd), _mm_unpacklo_epi16(ef, gh)];
+    let [high, more_high] = [_mm_unpackhi_epi16(ab, cd), _mm_unpackhi_epi16(ef, gh)];
+    // Two columns each.
+    let first = _mm_unpacklo_epi32(low, more_low);
+    let second = _mm_unpackhi_epi32(low, more_low);
+    let third = _mm_unpacklo_epi32(high, more_high);
+    let fourth = _mm_unpackhi_epi32(high, more_high);
+    let upper = |both| _mm_unpackhi_epi64(both, both);
+    [first, upper(first), second, upper(second), third, upper(third), fourth, upper(fourth)]
+}
