@@ -57,6 +57,8 @@ pub(crate) const IN_BF16: &[&str] = &[
     "llama-awq4",
     "llama-ct-int4",
     "llama-gptq4",
+    "llama-nf4",
+    "qwen2-nf4-plain",
 ];
 /// Those whose weights are packed.
 pub(crate) const PACKED: &[&str] = &[

@@ -54,8 +54,9 @@ pub use container::{
 pub use digest_cache::DigestCache;
 pub use dtype::Dtype;
 pub use encoding::{
-    Affine, AprType, Codec, EncodeError, Encoding, EncodingParseError, FloatType, Fp4, Fp8,
-    GgmlType, Integer, ModuleFormat, Part, PartSpec, RowsAt, Scheme, SchemeParseError, Unpacked,
+    Affine, AprType, Bnb, Codec, EncodeError, Encoding, EncodingParseError, FloatType, Fp4, Fp8,
+    GgmlType, Integer, Levels, ModuleFormat, Part, PartSpec, RowsAt, Scheme, SchemeParseError,
+    Unpacked,
 };
 pub use error::Error;
 pub use file_map::{DamagedFile, FileMap};

@@ -121,7 +121,8 @@ impl DeviceKind {
             Encoding::Apr(AprType::Q8) => 4000, // Of the codes.
             Encoding::Apr(AprType::Q4) => (4000 * AprType::BLOCK).div_ceil(AprType::BLOCK_BYTES),
             Encoding::Fp8(_) => 4000, // Of the numbers,
-            Encoding::Fp4(_) => 8000, // and of pairs of them.
+            Encoding::Fp4(_) => 8000, // and of pairs of them,
+            Encoding::Bnb(_) => 8000, // or of pairs of codes.
             Encoding::Integer(format) => 32_000 / format.bits(), // Of the codes.
         };
         match self {

@@ -131,7 +131,7 @@ pub enum Unsupported {
     #[error("tensor {tensor:?} is stored as {found}, which {format} does not have{hint}")]
     Encoding { tensor: String, found: String, format: &'static str, hint: &'static str },
     #[error(
-        "tensor {tensor:?} is stored as {found}, whose codes files pack across rows; {what} of such are not made"
+        "tensor {tensor:?} is stored as {found}, parts of which files have in another form; {what} of such are not made"
     )]
     Across { tensor: String, found: String, what: &'static str },
     #[error("{architecture} cannot be written as {format}{hint}")]

@@ -154,7 +154,7 @@ fn shape(tensor: &StoredTensor, encoding: Option<Encoding>) -> Vec<u64> {
         Some(Encoding::Apr(AprType::Q4)) => {
             *last / AprType::BLOCK_BYTES as u64 * AprType::BLOCK as u64
         }
-        Some(Encoding::Fp4(_)) => *last * 2,
+        Some(Encoding::Fp4(_) | Encoding::Bnb(_)) => *last * 2,
         Some(Encoding::Apr(AprType::Q8) | Encoding::Fp8(_) | Encoding::Float(_)) | None => *last,
     };
     shape

@@ -45,10 +45,14 @@ pub struct SourceFile {
     pub(crate) handle: File,
 }
 
-/// A matrix that a checkpoint makes of words that files pack otherwise, and how it is stored.
+/// A matrix that a checkpoint makes of words that files pack otherwise, or of which files have a part as text, and how it is
+/// stored.
 fn made(checkpoint: &Checkpoint) -> Option<(String, String)> {
     checkpoint.tensors.iter().find_map(|tensor| match tensor.encoding {
         Some(found @ Encoding::Integer(_)) => Some((tensor.name.clone(), found.to_string())),
+        Some(found @ Encoding::Bnb(format)) if format.is_nested() => {
+            Some((tensor.name.clone(), found.to_string()))
+        }
         _ => None,
     })
 }
@@ -132,8 +136,8 @@ impl Source {
         })
     }
 
-    /// Refuses a model whose matrices a checkpoint makes of words that files pack otherwise: what is read here are bytes that
-    /// follow each other.
+    /// Refuses a model whose matrices a checkpoint makes of what files have otherwise: what is read here are bytes that follow
+    /// each other.
     ///
     /// # Errors
     /// [`Unsupported::Encoding`]

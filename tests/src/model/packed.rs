@@ -1,5 +1,5 @@
 //! Models as tools publish them packed: every layout of safetensors that is read, with random weights.
-use cake_checkpoint::{Affine, Dtype, ModelSpec, TensorKind};
+use cake_checkpoint::{Affine, Bnb, Dtype, Levels, ModelSpec, TensorKind};
 use serde_json::{Value, json};
 
 use super::published::Published;
@@ -12,6 +12,8 @@ const GROUP: usize = 128;
 const SMALL_GROUP: usize = 32;
 /// The same in NVFP4.
 const NV_GROUP: usize = 16;
+/// The same in 4 bits of bitsandbytes.
+const BLOCK: usize = 64;
 /// Experts of the model in MXFP4, and to how many a token goes.
 const EXPERTS: usize = 4;
 const CHOSEN: usize = 2;
@@ -35,6 +37,11 @@ pub enum Packing {
     Gptq,
     /// AWQ in 4 bits.
     Awq,
+    /// NF4 by bitsandbytes, with one scale or two.
+    Nf4 {
+        /// Whether scales have scales.
+        nested: bool,
+    },
     /// MLX's affine packing in so many bits.
     Mlx(usize),
     /// MLX's mode `mxfp4`.
@@ -47,7 +54,7 @@ pub enum Packing {
 
 impl Packing {
     /// All of them.
-    pub const ALL: [Packing; 17] = [
+    pub const ALL: [Packing; 19] = [
         Packing::Fp8Blocks,
         Packing::Fp8Rows,
         Packing::Fp8Matrices,
@@ -56,6 +63,8 @@ impl Packing {
         Packing::PackQuantized,
         Packing::Gptq,
         Packing::Awq,
+        Packing::Nf4 { nested: false },
+        Packing::Nf4 { nested: true },
         Packing::Mlx(2),
         Packing::Mlx(3),
         Packing::Mlx(4),
@@ -78,6 +87,8 @@ impl Packing {
             Packing::PackQuantized => "compressed-tensors int4".into(),
             Packing::Gptq => "GPTQ 4".into(),
             Packing::Awq => "AWQ 4".into(),
+            Packing::Nf4 { nested: false } => "NF4".into(),
+            Packing::Nf4 { nested: true } => "NF4, double".into(),
             Packing::Mlx(bits) => format!("MLX {bits}"),
             Packing::MlxMxfp4 => "MLX mxfp4".into(),
             Packing::MlxMxfp8 => "MLX mxfp8".into(),
@@ -128,6 +139,10 @@ impl Packing {
             }),
             Packing::Awq => json!({
                 "quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": true, "version": "gemm",
+            }),
+            Packing::Nf4 { nested } => json!({
+                "quant_method": "bitsandbytes", "load_in_4bit": true, "bnb_4bit_quant_type": "nf4",
+                "bnb_4bit_use_double_quant": nested, "bnb_4bit_quant_storage": "uint8",
             }),
             Packing::Mlx(bits) => mlx(bits, Affine::Q4.group(), "affine"),
             Packing::MlxMxfp4 => mlx(4, SMALL_GROUP, "mxfp4"),
@@ -218,6 +233,7 @@ impl Packing {
                 module.codes("qzeros", Dtype::I32, &[columns / GROUP, rows / 8]),
                 scale("scales", Dtype::F16, &[columns / GROUP, rows]),
             ],
+            Packing::Nf4 { nested } => module.nf4(nested),
             Packing::Mlx(bits) => {
                 let groups = [rows, columns / Affine::Q4.group()];
                 vec![
@@ -264,6 +280,41 @@ impl Module<'_> {
 
     fn numbers(&self, part: &str, dtype: Dtype, shape: &[usize], centre: f32) -> Tensor {
         self.part(part, dtype, shape, Content::Numbers { centre, spread: centre / 10.0 })
+    }
+
+    /// Codes of NF4, and all that bitsandbytes has beside them.
+    fn nf4(&self, nested: bool) -> Vec<Tensor> {
+        let count = self.rows * self.columns;
+        let blocks = count / BLOCK;
+        let mut state = json!({
+            "quant_type": "nf4", "blocksize": BLOCK, "dtype": "bfloat16", "shape": [self.rows, self.columns],
+        });
+        let levels = Levels::Nf4.table().iter().flat_map(|level| level.to_le_bytes()).collect();
+        let mut all = vec![
+            self.codes("weight", Dtype::U8, &[count / 2, 1]),
+            self.part("weight.quant_map", Dtype::F32, &[16], Content::Bytes(levels)),
+        ];
+        if nested {
+            let shared = [blocks.div_ceil(Bnb::NESTED_BLOCK as usize)];
+            for (field, value) in [
+                ("nested_blocksize", json!(Bnb::NESTED_BLOCK)),
+                ("nested_dtype", json!("float32")),
+                ("nested_offset", json!(0.05)),
+            ] {
+                state[field] = value;
+            }
+            all.extend([
+                self.codes("weight.absmax", Dtype::U8, &[blocks]),
+                self.numbers("weight.nested_absmax", Dtype::F32, &shared, 0.01),
+                self.numbers("weight.nested_quant_map", Dtype::F32, &[256], 0.5),
+            ]);
+        } else {
+            all.push(self.numbers("weight.absmax", Dtype::F32, &[blocks], 0.05));
+        }
+        let text = state.to_string().into_bytes();
+        let (name, shape) = ("weight.quant_state.bitsandbytes__nf4", [text.len()]);
+        all.push(self.part(name, Dtype::U8, &shape, Content::Bytes(text)));
+        all
     }
 
     fn bytes_of_numbers(&self) -> Tensor {

@@ -126,6 +126,8 @@ answers_as_the_reference_does! {
     llama_in_4_bits_of_awq: "llama-awq4",
     llama_in_4_bits_of_compressed_tensors: "llama-ct-int4",
     llama_in_4_bits_of_gptq: "llama-gptq4",
+    codes_of_levels_behind_scales_with_scales: "llama-nf4",
+    codes_of_levels_behind_scales: "qwen2-nf4-plain",
 }
 
 #[test]

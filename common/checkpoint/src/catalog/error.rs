@@ -49,6 +49,19 @@ pub enum CatalogError {
     NotWholeGroups { tensor: String, columns: u64, encoding: Encoding },
     #[error("tensor {tensor:?} gives column {index} the group {found}; there are {groups}")]
     NoSuchGroup { tensor: String, index: u64, found: i32, groups: u64 },
+    #[error("tensor {tensor:?} does not say how a matrix is packed: {cause}")]
+    PackedText { tensor: String, cause: serde_json::Error },
+    #[error("tensor {tensor:?} says {field} {found}; it must be {expected}")]
+    PackedFieldMismatch {
+        tensor: String,
+        field: &'static str,
+        expected: &'static str,
+        found: String,
+    },
+    #[error(
+        "tensor {tensor:?} has the level {found} for code {code}; in {encoding} it is {expected}"
+    )]
+    PackedLevels { tensor: String, encoding: Encoding, code: usize, expected: f32, found: f32 },
     #[error("the scales of {module:?} are {scales} and its biases {biases}; they must be alike")]
     ParamTypesDiffer { module: String, scales: Dtype, biases: Dtype },
 }
@@ -67,7 +80,10 @@ impl CatalogError {
             | Self::UnsupportedDtype { tensor, .. }
             | Self::PackedShapeMismatch { tensor, .. }
             | Self::NotWholeGroups { tensor, .. }
-            | Self::NoSuchGroup { tensor, .. } => rename(tensor),
+            | Self::NoSuchGroup { tensor, .. }
+            | Self::PackedText { tensor, .. }
+            | Self::PackedFieldMismatch { tensor, .. }
+            | Self::PackedLevels { tensor, .. } => rename(tensor),
             Self::MissingTensors { tensors } => tensors.iter_mut().for_each(rename),
             Self::LayerCountMismatch { .. } | Self::ParamTypesDiffer { .. } => {}
         }

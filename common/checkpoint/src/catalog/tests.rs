@@ -1,5 +1,6 @@
 //! Whole checkpoints: golden ones, and tensors that do not make the model.
 
+mod bitsandbytes;
 mod narrow;
 mod packed;
 

@@ -41,6 +41,9 @@ pub enum Lies {
         /// How many heads there are; of each it has as many rows, an even number.
         heads: u64,
     },
+    /// It is no bytes of the file: a number in F32, of these bytes, which the file has as text where the tensor is said to
+    /// begin.
+    Said([u8; 4]),
 }
 
 /// How the codes of a matrix lie that the file packs across rows: a word of 32 bits, little-endian, has those of one column and

@@ -2,6 +2,7 @@
 
 use super::affine::AffineCodec;
 use super::apr::AprCodec;
+use super::bnb::BnbCodec;
 use super::codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors, RowsAt, Unpacked};
 use super::encode_error::EncodeError;
 use super::float::FloatCodec;
@@ -15,8 +16,16 @@ use super::tag::Encoding;
 use crate::dtype::Dtype;
 
 /// Every codec; the first that recognises a matrix has it.
-pub static CODECS: &[&dyn Codec] =
-    &[&AffineCodec, &GgmlCodec, &AprCodec, &IntegerCodec, &Fp8Codec, &Fp4Codec, &FloatCodec];
+pub static CODECS: &[&dyn Codec] = &[
+    &AffineCodec,
+    &GgmlCodec,
+    &AprCodec,
+    &IntegerCodec,
+    &Fp8Codec,
+    &Fp4Codec,
+    &BnbCodec,
+    &FloatCodec,
+];
 
 /// How the matrix of a module is stored; `None` if no codec knows.
 pub fn recognise(module: &ModuleTensors<'_>, said: Option<ModuleFormat>) -> Option<Encoding> {
@@ -39,6 +48,7 @@ impl Encoding {
             Encoding::Fp8(_) => &Fp8Codec,
             Encoding::Fp4(_) => &Fp4Codec,
             Encoding::Integer(_) => &IntegerCodec,
+            Encoding::Bnb(_) => &BnbCodec,
         }
     }
 

@@ -3,6 +3,7 @@
 
 mod affine;
 mod apr;
+mod bnb;
 mod codec;
 mod encode_error;
 mod float;
@@ -20,6 +21,7 @@ mod tests;
 
 pub use affine::{Affine, ENCODER_VERSION, Packed, Sink, decode_rows, encode_into, encode_rows};
 pub use apr::AprType;
+pub use bnb::{Bnb, Levels};
 pub use codec::{Codec, MatrixShape, ModuleFormat, ModuleTensors, RowsAt, Unpacked};
 pub use encode_error::EncodeError;
 pub use float::FloatType;

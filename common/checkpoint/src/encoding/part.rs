@@ -17,12 +17,27 @@ pub enum Part {
     Global,
     /// Which of its groups each column of a packed matrix belongs to.
     Groups,
+    /// The scales of a packed matrix's scales,
+    ScaleScales,
+    /// what the codes of its scales mean,
+    ScaleLevels,
+    /// and what is added to each of its scales.
+    ScaleOffset,
 }
 
 impl Part {
     /// Every part that an encoding may have, the weight first.
-    pub const ALL: [Part; 6] =
-        [Part::Weight, Part::Scales, Part::Biases, Part::Zeros, Part::Global, Part::Groups];
+    pub const ALL: [Part; 9] = [
+        Part::Weight,
+        Part::Scales,
+        Part::Biases,
+        Part::Zeros,
+        Part::Global,
+        Part::Groups,
+        Part::ScaleScales,
+        Part::ScaleLevels,
+        Part::ScaleOffset,
+    ];
 
     /// What its name ends in, after the path of its module.
     pub const fn ending(self) -> &'static str {
@@ -33,6 +48,9 @@ impl Part {
             Part::Zeros => ".zeros",
             Part::Global => ".global",
             Part::Groups => ".groups",
+            Part::ScaleScales => ".scale_scales",
+            Part::ScaleLevels => ".scale_levels",
+            Part::ScaleOffset => ".scale_offset",
         }
     }
 

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::affine::format::Affine;
 use super::apr::AprType;
+use super::bnb::Bnb;
 use super::float::element::FloatType;
 use super::fp4::Fp4;
 use super::fp8::Fp8;
@@ -43,6 +44,8 @@ pub enum Encoding {
     Fp4(Fp4),
     /// As whole numbers with a scale per group and a zero point.
     Integer(Integer),
+    /// As codes of levels of bitsandbytes.
+    Bnb(Bnb),
 }
 
 impl Encoding {
@@ -51,7 +54,7 @@ impl Encoding {
         match self {
             Encoding::Float(_) | Encoding::Affine(_) => false,
             Encoding::Ggml(_) | Encoding::Apr(_) | Encoding::Integer(_) => true,
-            Encoding::Fp8(_) | Encoding::Fp4(_) => true,
+            Encoding::Fp8(_) | Encoding::Fp4(_) | Encoding::Bnb(_) => true,
         }
     }
 }
@@ -68,6 +71,7 @@ impl fmt::Display for Encoding {
             Encoding::Fp8(format) => f.pad(&format!("fp8-{format}")),
             Encoding::Fp4(kind) => f.pad(kind.name()),
             Encoding::Integer(format) => f.pad(&format!("int-{format}")),
+            Encoding::Bnb(format) => f.pad(&format!("bnb-{format}")),
         }
     }
 }
@@ -95,8 +99,12 @@ impl FromStr for Encoding {
             let name = text.strip_prefix("int-")?;
             Integer::all().find(|format| format.to_string() == name).map(Encoding::Integer)
         };
+        let bnb = || {
+            let name = text.strip_prefix("bnb-")?;
+            Bnb::all().find(|format| format.to_string() == name).map(Encoding::Bnb)
+        };
         let found = float().or_else(affine).or_else(ggml).or_else(apr);
-        let found = found.or_else(fp8).or_else(fp4).or_else(integer);
+        let found = found.or_else(fp8).or_else(fp4).or_else(integer).or_else(bnb);
         found.ok_or_else(|| EncodingParseError { text: text.to_owned() })
     }
 }

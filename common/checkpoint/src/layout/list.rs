@@ -1,5 +1,6 @@
 //! The list of layouts.
 
+use super::bitsandbytes::BitsandbytesFiles;
 use super::compressed_tensors::CompressedFloats;
 use super::format::Layout;
 use super::fp8::Fp8Files;
@@ -16,6 +17,7 @@ pub(super) fn layout(packing: &Packing) -> Box<dyn Layout> {
         Packing::CompressedFloats(blocks) => Box::new(CompressedFloats { blocks: *blocks }),
         Packing::Gptq(layout) => Box::new(layout.clone()),
         Packing::Awq(layout) => Box::new(layout.clone()),
+        Packing::Bitsandbytes => Box::new(BitsandbytesFiles),
         Packing::PackQuantized(layout) => Box::new(layout.clone()),
     }
 }

@@ -2,6 +2,7 @@
 //! opened they become those that everybody else knows ([`Part`](crate::Part)), and nothing after it asks how a file had them.
 
 mod awq;
+mod bitsandbytes;
 mod canonical;
 mod compressed_tensors;
 mod format;

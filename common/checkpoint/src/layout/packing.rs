@@ -21,6 +21,8 @@ pub enum Packing {
     Gptq(Gptq),
     /// As AWQ does.
     Awq(Awq),
+    /// As bitsandbytes does in 4 bits.
+    Bitsandbytes,
     /// As compressed-tensors does with whole numbers.
     PackQuantized(PackQuantized),
 }

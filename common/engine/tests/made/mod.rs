@@ -96,10 +96,8 @@ impl Random {
                 (Part::Weight, true) => self.codes(&spec.shape),
                 (Part::Scales, _) => self.numbers(&spec.shape, scale, 0.1 * scale),
                 (Part::Biases, _) => self.numbers(&spec.shape, -spread, 0.1 * spread),
-                (Part::Zeros | Part::Global | Part::Groups, _) => {
-                    panic!("no model is made in {encoding}")
-                }
                 (Part::Weight, false) => self.numbers(&spec.shape, 0.0, spread),
+                _ => panic!("no model is made in {encoding}"),
             };
             let tag = (spec.part == Part::Weight).then_some(encoding);
             made.push((format!("{path}{}", spec.part.ending()), tensor.with_encoding(tag)));

@@ -194,7 +194,8 @@ fn kind(
                 found @ (Encoding::Affine(_)
                 | Encoding::Integer(_)
                 | Encoding::Fp8(_)
-                | Encoding::Fp4(_)),
+                | Encoding::Fp4(_)
+                | Encoding::Bnb(_)),
             ),
         ) => refused(found.to_string(), PLAIN_FIRST),
     }

@@ -11,6 +11,8 @@ fn layers_of_packed_numbers_survive_blob_and_manifest_byte_for_byte() {
         "llama-nvfp4",
         "gpt-oss-mxfp4",
         "gpt-oss-mlx",
+        "llama-nf4",
+        "qwen2-nf4-plain",
     ] {
         let checkpoint = golden(name);
         let source = BlobSource::new(&checkpoint, 1);

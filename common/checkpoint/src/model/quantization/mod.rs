@@ -1,6 +1,7 @@
 //! Which modules are stored quantized, and how: `quantization`, as MLX writes it, and `quantization_config`.
 
 mod awq;
+mod bitsandbytes;
 mod compressed_tensors;
 mod fp8;
 mod gptq;
@@ -25,6 +26,7 @@ type Read = fn(object: &Map<String, Value>, place: &str) -> Result<Quantization,
 /// Every `quant_method`. MLX writes none.
 const METHODS: &[(&str, Read)] = &[
     ("awq", awq::read),
+    ("bitsandbytes", bitsandbytes::read),
     ("compressed-tensors", compressed_tensors::read),
     ("fp8", fp8::read),
     ("gptq", gptq::read),

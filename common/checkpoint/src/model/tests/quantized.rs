@@ -119,3 +119,35 @@ refuses! {
     refuses_a_group_that_a_mode_has_not: quantized(json!({"mode": "nvfp4", "bits": 4, "group_size": 32})),
         E::UnsupportedQuantization { .. }, "quantization.group_size 32";
 }
+
+/// A configuration of bitsandbytes with these fields beside those that it must have.
+fn bitsandbytes(fields: Value) -> Value {
+    of("bitsandbytes", with(json!({"load_in_4bit": true, "bnb_4bit_quant_type": "nf4"}), fields))
+}
+
+#[test]
+fn bitsandbytes_says_levels_and_whether_scales_have_scales() {
+    // As transformers writes it.
+    let all = json!({"_load_in_4bit": true, "_load_in_8bit": false, "load_in_8bit": false,
+        "bnb_4bit_compute_dtype": "bfloat16", "bnb_4bit_quant_storage": "uint8",
+        "bnb_4bit_use_double_quant": true, "llm_int8_enable_fp32_cpu_offload": false,
+        "llm_int8_has_fp16_weight": false, "llm_int8_skip_modules": ["lm_head"], "llm_int8_threshold": 6.0});
+    assert_eq!(said(&bitsandbytes(all)), "bnb-nf4-64-nested");
+    assert_eq!(said(&bitsandbytes(json!({}))), "bnb-nf4-64");
+    assert_eq!(said(&of("bitsandbytes", json!({"_load_in_4bit": true}))), "bnb-fp4-64");
+}
+
+refuses! {
+    refuses_numbers_of_a_byte_of_bitsandbytes: of("bitsandbytes", json!({"load_in_8bit": true})),
+        E::UnsupportedQuantization { .. }, "quantization_config.load_in_8bit true";
+    refuses_bitsandbytes_of_no_width: of("bitsandbytes", json!({"bnb_4bit_quant_type": "nf4"})),
+        E::UnsupportedQuantization { .. }, "quantization_config.load_in_4bit";
+    refuses_other_levels: bitsandbytes(json!({"bnb_4bit_quant_type": "af4"})),
+        E::UnsupportedQuantization { .. }, "quantization_config.bnb_4bit_quant_type \"af4\"";
+    refuses_codes_in_wider_numbers: bitsandbytes(json!({"bnb_4bit_quant_storage": "bfloat16"})),
+        E::UnsupportedQuantization { .. }, "quantization_config.bnb_4bit_quant_storage \"bfloat16\"";
+    refuses_what_nobody_knows_of_bitsandbytes: bitsandbytes(json!({"rotated": true})),
+        E::UnsupportedQuantization { .. }, "quantization_config.rotated";
+    refuses_a_flag_of_bitsandbytes_that_is_none: bitsandbytes(json!({"bnb_4bit_use_double_quant": "yes"})),
+        E::WrongType { .. }, "quantization_config.bnb_4bit_use_double_quant";
+}
