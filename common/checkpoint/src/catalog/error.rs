@@ -49,8 +49,12 @@ pub enum CatalogError {
     NotWholeGroups { tensor: String, columns: u64, encoding: Encoding },
     #[error("tensor {tensor:?} gives column {index} the group {found}; there are {groups}")]
     NoSuchGroup { tensor: String, index: u64, found: i32, groups: u64 },
-    #[error("tensor {tensor:?} does not say how a matrix is packed: {cause}")]
+    #[error("tensor {tensor:?} does not say how a matrix is packed: {}", cause.to_string().escape_debug())]
     PackedText { tensor: String, cause: serde_json::Error },
+    #[error(
+        "tensor {tensor:?} has no text that says how a matrix is packed, but zeros; all of the file must be here"
+    )]
+    PackedTextIsZeros { tensor: String },
     #[error("tensor {tensor:?} says {field} {found}; it must be {expected}")]
     PackedFieldMismatch {
         tensor: String,
@@ -82,6 +86,7 @@ impl CatalogError {
             | Self::NotWholeGroups { tensor, .. }
             | Self::NoSuchGroup { tensor, .. }
             | Self::PackedText { tensor, .. }
+            | Self::PackedTextIsZeros { tensor }
             | Self::PackedFieldMismatch { tensor, .. }
             | Self::PackedLevels { tensor, .. } => rename(tensor),
             Self::MissingTensors { tensors } => tensors.iter_mut().for_each(rename),

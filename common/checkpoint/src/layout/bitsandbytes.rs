@@ -123,7 +123,8 @@ impl Text {
 ///
 /// # Errors
 /// [`CatalogError::MissingTensors`], [`CatalogError::TensorTwice`], [`CatalogError::UnsupportedDtype`],
-/// [`CatalogError::UnexpectedTensor`] and [`CatalogError::PackedText`], by the file's name; [`Error::Io`].
+/// [`CatalogError::UnexpectedTensor`], [`CatalogError::PackedText`] and [`CatalogError::PackedTextIsZeros`], by the file's
+/// name; [`Error::Io`].
 fn said(module: &mut Module<'_>) -> Result<Said, Error> {
     let name = module.part(Part::ScaleOffset).map(|tensor| tensor.name.clone());
     let it = module.take(Part::ScaleOffset)?;
@@ -138,6 +139,10 @@ fn said(module: &mut Module<'_>) -> Result<Said, Error> {
     }
     let mut text = vec![0; it.bytes as usize];
     (module.read)(&it, 0, &mut text)?;
+    // So it is where only the file's header was downloaded.
+    if !text.is_empty() && text.iter().all(|byte| *byte == 0) {
+        return Err(CatalogError::PackedTextIsZeros { tensor: name }.into());
+    }
     match serde_json::from_slice(&text) {
         Ok(state) => Ok(Said { tensor: Text { it, name }, state }),
         Err(cause) => Err(CatalogError::PackedText { tensor: name, cause }.into()),
@@ -176,7 +181,8 @@ fn format(module: &Module<'_>, tensor: &Text, state: &State) -> Result<Bnb, Cata
 /// Reads the levels that the file has.
 ///
 /// # Errors
-/// [`CatalogError::MissingTensors`] and [`CatalogError::PackedLevels`], by the file's name; [`Error::Io`].
+/// [`CatalogError::MissingTensors`], [`CatalogError::PackedShapeMismatch`], [`CatalogError::UnsupportedDtype`] and
+/// [`CatalogError::PackedLevels`], by the file's name; [`Error::Io`].
 fn check_levels(module: &Module<'_>, format: Bnb) -> Result<(), Error> {
     let name = || format!("{}{LEVELS}", module.path);
     let found = module.tensors.iter().find(|(_, tensor)| tensor.name == name());

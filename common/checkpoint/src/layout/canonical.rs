@@ -39,8 +39,12 @@ pub fn canonical(
     let mut modules: Vec<(String, Vec<(Word, StoredTensor)>)> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
     let mut all = Vec::with_capacity(tensors.len());
+    // What is for something else than text may be packed as nobody here has to know.
+    let is_other =
+        |name: &str| spec.other_prefixes.iter().any(|prefix| name.starts_with(&**prefix));
     for tensor in tensors {
-        let Some((path, word)) = split(&*layout, &tensor.name) else {
+        let module = split(&*layout, &tensor.name).filter(|_| !is_other(&tensor.name));
+        let Some((path, word)) = module else {
             all.push(tensor);
             continue;
         };
@@ -64,4 +68,33 @@ fn split<'a>(layout: &dyn Layout, name: &'a str) -> Option<(&'a str, Word)> {
     let fits = layout.words().iter().filter(|(ending, _)| name.ends_with(ending));
     let (ending, word) = fits.max_by_key(|(ending, _)| ending.len())?;
     Some((name.strip_suffix(ending)?, *word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::container::Lies;
+    use crate::dtype::Dtype;
+    use crate::testing::golden;
+
+    #[test]
+    fn what_is_for_something_else_is_left_as_it_is() {
+        let mut spec = golden("llama-nf4").config.clone();
+        let tensor = |name: &str, shape: &[u64]| StoredTensor {
+            name: name.to_owned(),
+            file: 0,
+            dtype: Dtype::U8,
+            shape: shape.to_vec(),
+            offset: 0,
+            bytes: shape.iter().product(),
+            lies: Lies::Together,
+            encoding: None,
+        };
+        // Rows that are no whole blocks, and nothing that says so.
+        let tensors = vec![tensor("vision.fc2.weight", &[8 * 4304 / 2, 1])];
+        let read = |_: &StoredTensor, _, _: &mut [u8]| unreachable!("nothing of it is read");
+        assert!(canonical(tensors.clone(), &spec, &read).is_err());
+        spec.other_prefixes = vec!["vision.".into()];
+        assert_eq!(canonical(tensors.clone(), &spec, &read).unwrap().tensors, tensors);
+    }
 }

@@ -266,12 +266,18 @@ fn levels_that_bitsandbytes_has_not() {
 
 #[test]
 fn texts_that_say_something_else() {
-    for text in ["", "{", "[]", "null", "{}", "\u{0}", r#"{"quant_type": 4}"#] {
+    let control = "{\"\\u001b]0;owned\\u0007\": 1}";
+    for text in ["", "{", "[]", "null", "{}", r#"{"quant_type": 4}"#, control] {
         let mut tiny = tiny(true);
         say(&mut tiny, text);
         let error = refuses(&tiny, STATE, &[]);
         assert!(matches!(error, CatalogError::PackedText { .. }), "{error}");
+        assert!(!error.to_string().chars().any(char::is_control), "{error}");
     }
+    let mut zeros = tiny(true);
+    say(&mut zeros, "\u{0}\u{0}");
+    let error = refuses(&zeros, STATE, &["all of the file"]);
+    assert!(matches!(error, CatalogError::PackedTextIsZeros { .. }), "{error}");
     for (field, value, words) in [
         ("quant_type", json!("af4"), &["quant_type", "af4", "nf4"][..]),
         ("blocksize", json!(32), &["blocksize 32", "64 or 128"]),

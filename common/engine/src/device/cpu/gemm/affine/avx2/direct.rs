@@ -15,6 +15,7 @@ use crate::device::cpu::isa::prefetch::{AHEAD, CACHE_LINE, prefetch};
 /// All of `task`, which has at most [`Stored::DIRECT_ROWS`] rows.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn direct<S: Stored<V, N>, const V: usize, const N: usize>(task: &Task<'_>, stored: S) {
+    const { assert!(S::DIRECT_ROWS <= DIRECT_ROWS, "all rows are written") };
     match task.rows.len() {
         0 => {}
         1 => few::<S, V, N, 1>(task, stored),

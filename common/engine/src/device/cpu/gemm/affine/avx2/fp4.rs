@@ -6,7 +6,7 @@
 use std::arch::x86_64::*;
 
 use super::narrow::{TWICE_AND_12, e4m3, half_e8m0, looked_up};
-use super::stored::{LANES, Params, Stored, WORDS, centred};
+use super::stored::{DIRECT_ROWS, LANES, Params, Stored, WORDS, centred};
 
 /// A matrix of such numbers.
 #[derive(Clone, Copy)]
@@ -134,6 +134,7 @@ unsafe impl Stored<4, 1> for Mx<'_> {
 // SAFETY: as above.
 unsafe impl Stored<2, 1> for Nv<'_> {
     shared!(16, WORDS);
+    const DIRECT_ROWS: usize = DIRECT_ROWS;
 
     #[inline(always)]
     unsafe fn codes(&self, row: Row, piece: usize) -> [__m256i; 2] {

@@ -36,7 +36,8 @@ pub(super) unsafe trait Stored<const V: usize, const N: usize>:
     const GROUPS: usize = if Self::HALVES { 2 * N } else { N };
 
     /// Rows up to which transposing sums costs less than transposing weights, as was measured (Zen 3): beside four rows it
-    /// costs more where groups are of 16, but for NVFP4's, and elsewhere the same or up to a fifth less.
+    /// costs more where groups are of 16, but for NVFP4's, and elsewhere the same or up to a fifth less. [`DIRECT_ROWS`] at
+    /// most.
     const DIRECT_ROWS: usize = if Self::GROUP < 32 { DIRECT_ROWS - 1 } else { DIRECT_ROWS };
 
     /// Number of outputs.
