@@ -56,6 +56,7 @@ pub use dtype::Dtype;
 pub use encoding::{
     Affine, AprType, Codec, EncodeError, Encoding, EncodingParseError, FloatType, Fp4, Fp8,
     GgmlType, Integer, ModuleFormat, Part, PartSpec, RowsAt, Scheme, SchemeParseError, Unpacked,
+    e8m0,
 };
 pub use error::Error;
 pub use file_map::{DamagedFile, FileMap};
