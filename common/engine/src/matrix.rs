@@ -10,6 +10,7 @@ use cake_checkpoint::{
 use crate::device::cpu::element::FloatType;
 use crate::device::cpu::gemm::affine::exact::dequantize;
 use crate::device::cpu::gemm::case::RowClass;
+use crate::device::cpu::gemm::fp8::{Fp8Matrix, ScaleType};
 use crate::device::cpu::gemm::product::Gemm;
 use crate::device::cpu::gemm::table::choose;
 use crate::device::cpu::gemm::weight::{
@@ -27,6 +28,8 @@ pub(crate) struct StoredMatrix {
     encoding: Encoding,
     /// Its tensors, in the order of [`Encoding::parts`].
     parts: Vec<MappedTensor>,
+    /// Whether its scales are ones that the kernel of its encoding takes; if not, it is decoded.
+    is_taken: bool,
 }
 
 impl StoredMatrix {
@@ -65,7 +68,11 @@ impl StoredMatrix {
         if let Some(dtype) = types.find(|dtype| Some(*dtype) != first) {
             return Err(Error::UnsupportedDtype { name: name.to_owned(), dtype });
         }
-        Ok(StoredMatrix { rows: rows as usize, columns, encoding, parts })
+        let is_taken = match (encoding, &parts[..]) {
+            (Encoding::Fp8(_), [_, scales]) => ScaleType::of(scales.dtype()).takes(scales.bytes()),
+            _ => true,
+        };
+        Ok(StoredMatrix { rows: rows as usize, columns, encoding, parts, is_taken })
     }
 
     /// Number of rows.
@@ -88,7 +95,7 @@ impl StoredMatrix {
         match self.weight(rows.clone()) {
             Weight::Float(matrix) => matrix.float.widen(matrix.bytes),
             Weight::Affine(matrix) => dequantize(tier, matrix),
-            Weight::Coded(_) => self.decode(rows),
+            Weight::Fp8(_) | Weight::Coded(_) => self.decode(rows),
         }
     }
 
@@ -124,7 +131,7 @@ impl StoredMatrix {
         let shape = vec![columns as u64, count as u64];
         let part = MappedTensor::from_memory(memory, float.dtype(), shape).map_err(refused)?;
         let (encoding, parts) = (Encoding::Float(float), vec![part]);
-        Ok(StoredMatrix { rows: columns, columns: count, encoding, parts })
+        Ok(StoredMatrix { rows: columns, columns: count, encoding, parts, is_taken: true })
     }
 
     /// Some rows as the encoding defines them, `[rows, columns]`: slower than [`StoredMatrix::widen`], by no kernel of a
@@ -185,6 +192,14 @@ impl StoredMatrix {
                 };
                 Weight::Affine(matrix.rows(rows))
             }
+            (Encoding::Fp8(format), [numbers, scales]) if self.is_taken => Weight::Fp8(Fp8Matrix {
+                numbers: &numbers.bytes()[self.of_rows(numbers, rows.clone())],
+                scales: scales.bytes(),
+                scale: ScaleType::of(scales.dtype()),
+                shared: format.shared().map(|size| usize::try_from(size).unwrap_or(usize::MAX)),
+                first: rows.start,
+                inputs: self.columns,
+            }),
             (Encoding::Float(_), _) => {
                 unreachable!("checked when the matrix was made: it has the parts of its encoding")
             }

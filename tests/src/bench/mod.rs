@@ -6,7 +6,7 @@
 //! themselves are in [`push`], [`memory`], [`speed`] and [`demo`]; those of the engine in [`engine`], [`hops`],
 //! [`together`], [`context`], [`tiers`] and [`packed7b`]; those of a service in [`serve`], the cost of
 //! encryption in [`tls`], the time after a loss in [`recovery`], what strangers can do to a service in [`hostile`]; what
-//! what packed weights take of wires and memory in [`packed`]; a plan's promises beside what comes of it in [`predictions`]; an earlier version beside this one in [`versions`]; the
+//! packed weights take of wires and memory in [`packed`], how fast those in FP8 are in [`fp8`]; a plan's promises beside what comes of it in [`predictions`]; an earlier version beside this one in [`versions`]; the
 //! largest layer there is in [`wide`]; a model from a hub in [`pull`].
 mod bandwidth;
 mod cluster;
@@ -16,6 +16,7 @@ mod engine;
 mod experts;
 mod files;
 mod fill;
+mod fp8;
 mod gguf;
 mod hops;
 mod hostile;
@@ -82,8 +83,8 @@ pub(crate) enum Part {
     Gguf,
     /// Plans for models of which only headers are there; one in a GGUF file of 20 GB opened (not part of main).
     Plans,
-    /// Pushed and resident bytes ÷ those of the files, in every layout of packed weights; makes and deletes up to 0.6 GB
-    /// for each (not part of main).
+    /// Pushed and resident bytes ÷ those of the files, in every layout of packed weights; decode of a 1B model in FP8 beside
+    /// the memory's pace; makes and deletes up to 0.6 GB for each, and 1.5 GB (not part of main).
     Packed,
     /// `serve`: many streams at once, the first token beside a long prompt, small questions (not part of
     /// main).
@@ -196,6 +197,7 @@ const PACKED: &[Figure] = &[
         bar: packed::BAR,
         measure: |lab, _, table| packed::layouts(lab, table),
     },
+    Figure { name: "FP8's pace", bar: fp8::BAR, measure: |lab, _, table| fp8::measure(lab, table) },
 ];
 const SERVE: &[Figure] = &[
     Figure {

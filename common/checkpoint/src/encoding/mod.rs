@@ -30,6 +30,7 @@ pub use fp8::Fp8;
 pub use ggml::GgmlType;
 pub use integer::Integer;
 pub use list::{CODECS, recognise};
+pub use narrow::e8m0;
 pub use part::{Part, PartSpec};
 pub use scheme::{Scheme, SchemeParseError};
 pub use tag::{Encoding, EncodingParseError};

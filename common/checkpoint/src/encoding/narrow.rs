@@ -27,7 +27,8 @@ const fn e4m3(byte: u32) -> f32 {
 }
 
 /// E8M0: a power of two, `2^(byte - 127)`; all ones is no number.
-pub(crate) fn e8m0(byte: u8) -> f32 {
+#[inline]
+pub fn e8m0(byte: u8) -> f32 {
     match byte {
         0 => f32::from_bits(1 << 22), // Below the least normal number.
         0xff => f32::NAN,

@@ -53,7 +53,7 @@ impl Fp8 {
     }
 
     /// Rows and columns that share a scale, in a matrix of any size.
-    pub(super) const fn shared(self) -> [u64; 2] {
+    pub const fn shared(self) -> [u64; 2] {
         match self {
             Fp8::Matrix => [u64::MAX, u64::MAX],
             Fp8::Row => [1, u64::MAX],

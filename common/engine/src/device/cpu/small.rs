@@ -10,6 +10,7 @@ use super::elementwise::{above, add, rms_norm, rotate};
 use super::gemm::affine::exact::dequantize;
 use super::gemm::case::RowClass;
 use super::gemm::float::Float;
+use super::gemm::fp8::{Fp8, Fp8Matrix, ScaleType};
 use super::gemm::table::choose;
 use super::gemm::weight::{AffineMatrix, Bits, MAX_GROUP, Matrix, Weight};
 use super::isa::simd::Portable;
@@ -136,6 +137,35 @@ fn products_with_packed_weights() {
                 assert_near(&y, &expected, largest * inputs as f32 / 32_000.0);
             }
         }
+    }
+}
+
+#[test]
+fn products_with_numbers_of_a_byte() {
+    let mut random = Random::new(5);
+    let (inputs, outputs) = (128 + 32 + 5, 5);
+    let numbers_of_a_byte: Vec<u8> =
+        (0..outputs * inputs).map(|_| random.below(127) as u8).collect();
+    let scales: Vec<u8> = (0..3 * 2).map(|_| 120 + random.below(8) as u8).collect();
+    let (scale, shared) = (ScaleType::E8m0, [2, 128]);
+    let weight =
+        Fp8Matrix { numbers: &numbers_of_a_byte, scales: &scales, scale, shared, first: 0, inputs };
+    let defined: Vec<f32> = (0..outputs * inputs)
+        .map(|at| {
+            let number = usize::from(numbers_of_a_byte[at]);
+            let scale = scales[at / inputs / 2 * 2 + at % inputs / 128];
+            let number = match (number >> 3, (number & 7) as f32) {
+                (0, fraction) => fraction / 512.0,
+                (exponent, fraction) => (1.0 + fraction / 8.0) * 2f32.powi(exponent as i32 - 7),
+            };
+            number * 2f32.powi(i32::from(scale) - 127)
+        })
+        .collect();
+    for rows in [1, 2, 3, 5] {
+        let (x, bias) = (numbers(&mut random, rows * inputs), numbers(&mut random, outputs));
+        let expected = by_definition(&x, &defined, &bias);
+        let y = both(|| product(&Fp8, TIER, Weight::Fp8(weight), Some(&bias), &x));
+        assert_near(&y, &expected, 1e-1);
     }
 }
 

@@ -9,6 +9,7 @@ pub(crate) mod amx;
 pub(crate) mod case;
 pub(crate) mod coded;
 pub(crate) mod float;
+pub(crate) mod fp8;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod panel;
 pub(crate) mod product;

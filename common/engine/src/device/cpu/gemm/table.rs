@@ -18,6 +18,7 @@
 //! | `in-place-avx2` | AVX2, AVX-512 | GGUF's blocks, MXFP4, NVFP4 | any | fast | codes of 16 bits, in the order of vectors of words | common |
 //! | `unpacked-avx2` | AVX2, AVX-512 | others, as codes | any | fast | codes of 16 bits, in the order of vectors of words | common |
 //! | `unpacked-words` | any | others, as codes | any | fast | codes of 16 bits | common |
+//! | `fp8` | any | numbers of a byte (E4M3) behind scales | any | any | f32 | common |
 //! | `decoded` | any | others | any | any | f32 | common |
 //! | `float` | any | f32, f16, bf16 | any | any | f32 | common |
 //!
@@ -31,6 +32,7 @@ use super::amx::float::{few::NarrowTiles, prompt::PromptTiles};
 use super::case::{Case, RowClass};
 use super::coded::{Decoded, Unpacked};
 use super::float;
+use super::fp8::Fp8;
 #[cfg(target_arch = "x86_64")]
 use super::panel;
 use super::product::{Gemm, Scratch};
@@ -177,6 +179,12 @@ pub(crate) static GEMMS: &[Entry] = &[
         takes: |case| is_fast(case) && unpacked(case).is_some(),
         bits: BitClass::Common,
         kernel: Some(&Unpacked(plain::Words)),
+    },
+    Entry {
+        name: "fp8",
+        takes: |case| case.encoding == Encoding::Fp8,
+        bits: BitClass::Common,
+        kernel: Some(&Fp8),
     },
     Entry {
         name: "decoded",
@@ -338,6 +346,9 @@ mod tests {
         }
         for isa in [Isa::Amx, avx512(true, true), Isa::Neon] {
             assert_eq!(names(isa, long, exact), ["decoded"; 4]);
+            for numerics in [fast, exact] {
+                assert_eq!(names(isa, Encoding::Fp8, numerics), ["fp8"; 4]);
+            }
             assert_eq!(names(isa, bf16, exact), ["float"; 4]);
             assert_eq!(names(isa, affine, exact), ["affine-dequantized"; 4]);
             for float in [FloatType::F32, FloatType::F16] {

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use cake_checkpoint::{Fp4, GgmlType, Unpacked};
 
+use super::fp8::Fp8Matrix;
 use crate::device::cpu::element::FloatType;
 use crate::device::cpu::pool::PARALLEL_WORK;
 
@@ -222,6 +223,8 @@ pub(crate) enum Encoding {
     Float(FloatType),
     /// As codes, `group` of which share a scale and a bias.
     Affine { bits: Bits, group: usize },
+    /// As numbers of a byte (E4M3) behind scales.
+    Fp8,
     /// As something else, which may be unpacked to codes of 8 bits, `group` of which share a scale and a bias, and perhaps be
     /// read `in_place`.
     Coded { group: Option<usize>, in_place: Option<InPlace> },
@@ -248,6 +251,8 @@ pub(crate) enum Weight<'a> {
     Float(Matrix<'a>),
     /// Codes with scales and biases.
     Affine(AffineMatrix<'a>),
+    /// Numbers of a byte behind scales.
+    Fp8(Fp8Matrix<'a>),
     /// Something else.
     Coded(Coded<'a>),
 }
@@ -258,6 +263,7 @@ impl<'a> Weight<'a> {
         match self {
             Weight::Float(matrix) => Encoding::Float(matrix.float),
             Weight::Affine(matrix) => Encoding::Affine { bits: matrix.bits, group: matrix.group },
+            Weight::Fp8(_) => Encoding::Fp8,
             Weight::Coded(matrix) => {
                 Encoding::Coded { group: matrix.group, in_place: matrix.in_place }
             }
@@ -269,6 +275,7 @@ impl<'a> Weight<'a> {
         match self {
             Weight::Float(matrix) => matrix.inputs,
             Weight::Affine(matrix) => matrix.inputs,
+            Weight::Fp8(matrix) => matrix.inputs,
             Weight::Coded(matrix) => matrix.inputs,
         }
     }
@@ -278,6 +285,7 @@ impl<'a> Weight<'a> {
         match self {
             Weight::Float(matrix) => matrix.bytes,
             Weight::Affine(matrix) => matrix.codes,
+            Weight::Fp8(matrix) => matrix.numbers,
             Weight::Coded(matrix) => matrix.bytes,
         }
     }
@@ -288,6 +296,7 @@ impl<'a> Weight<'a> {
         match self {
             Weight::Float(matrix) => matrix.outputs(),
             Weight::Affine(matrix) => matrix.outputs(),
+            Weight::Fp8(matrix) => matrix.outputs(),
             Weight::Coded(matrix) => matrix.outputs,
         }
     }
@@ -297,6 +306,7 @@ impl<'a> Weight<'a> {
         match self {
             Weight::Float(matrix) => matrix.check(x, bias),
             Weight::Affine(matrix) => matrix.check(x, bias),
+            Weight::Fp8(matrix) => matrix.check(x, bias),
             Weight::Coded(matrix) => matrix.check(x, bias),
         }
     }
@@ -326,6 +336,17 @@ impl<'a> Weight<'a> {
                 AffineMatrix { codes, scales, biases, params, bits, group, inputs }
             }
             _ => unreachable!("the table gives numbers to other kernels"),
+        }
+    }
+
+    /// The matrix of the kernel for numbers of a byte.
+    ///
+    /// # Panics
+    /// If it has others.
+    pub(crate) fn fp8(self) -> Fp8Matrix<'a> {
+        match self {
+            Weight::Fp8(matrix) => matrix,
+            _ => unreachable!("the table gives everything else to other kernels"),
         }
     }
 

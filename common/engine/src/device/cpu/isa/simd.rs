@@ -40,6 +40,19 @@ pub(crate) trait Simd: Copy + Send + Sync {
     fn load_bf16_pairs(self, from: &[u8; 64]) -> (Self::V, Self::V);
     /// Reads sixteen signed bytes; exact.
     fn load_i8(self, from: &[u8; LANES]) -> Self::V;
+    /// Turns 128 numbers of a byte (E4M3) into f16, little-endian, of which each is the 256th part of the number; exact, and
+    /// what is no number stays none.
+    #[inline(always)]
+    fn halves_of_e4m3(self, from: &[u8; 128], to: &mut [u8; 256]) {
+        // An exponent is a 256th part where it is of bias 15 and not 7; loops, which compilers make vectors of.
+        let to = to.as_chunks_mut::<2>().0;
+        for i in 0..128 {
+            let half = (i16::from(from[i] as i8) << 7) as u16 & 0xbfff;
+            // All ones carry into the bit that makes its exponent that of what is no number.
+            let none = half.wrapping_add(0x80) & 0x4000;
+            to[i] = (half | none).to_le_bytes();
+        }
+    }
     /// Reads one part of sixteen values, the one of this number modulo [`Simd::PARTS`].
     fn load_part(self, from: &[f32; LANES], part: usize) -> Self::Part;
     /// Writes one part of sixteen values, the one of this number modulo [`Simd::PARTS`].
@@ -388,6 +401,40 @@ mod tests {
                         // Of what is no number, processors keep different bits.
                         let same = same || (found.is_nan() && plain.is_nan());
                         assert!(same, "case {case} {tier:?} result {index}: {found} {plain}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_number_of_a_byte_becomes_the_half_of_its_256th_part_in_every_tier() {
+        struct Halve<'a>(&'a [u8; 128]);
+        impl Kernel for Halve<'_> {
+            type Output = [u8; 256];
+            #[inline(always)]
+            fn run<S: Simd>(self, simd: S) -> [u8; 256] {
+                let mut halves = [0; 256];
+                simd.halves_of_e4m3(self.0, &mut halves);
+                halves
+            }
+        }
+        // All numbers twice, once without what is none among them.
+        for numbers in [0..128, 128..256, 0..127, 128..255] {
+            let len = numbers.len();
+            let line = std::array::from_fn(|index| (numbers.start + index % len) as u8);
+            for tier in Tier::all() {
+                for (byte, half) in line.iter().zip(tier.run(Halve(&line)).as_chunks::<2>().0) {
+                    let found = 256.0 * half::f16::from_le_bytes(*half).to_f32();
+                    let (exponent, fraction) = (i32::from(byte >> 3 & 15), f32::from(byte & 7));
+                    let magnitude = match exponent {
+                        0 => fraction / 512.0,
+                        _ => (1.0 + fraction / 8.0) * 2f32.powi(exponent - 7),
+                    };
+                    let expected = if *byte < 128 { magnitude } else { -magnitude };
+                    match byte & 0x7f {
+                        0x7f => assert!(found.is_nan(), "{byte:#x} {tier:?}"),
+                        _ => assert_eq!(found.to_bits(), expected.to_bits(), "{byte:#x} {tier:?}"),
                     }
                 }
             }

@@ -9,17 +9,17 @@ use crate::device::cpu::gemm::float::{
 };
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
-use crate::device::cpu::gemm::weight::{Coded, Encoding, Matrix, Weight};
+use crate::device::cpu::gemm::weight::{Encoding, Matrix, Weight};
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::{Tasks, current_threads};
 
 /// Tasks per thread, so that a thread that is held up leaves its share to others.
-const TASKS_PER_THREAD: usize = 8;
+pub(in crate::device::cpu::gemm) const TASKS_PER_THREAD: usize = 8;
 
 /// The product in f32 with what is decoded.
 pub(crate) struct Decoded;
 
-// SAFETY: `Product` writes all rows of its outputs, and the tasks' ranges are all outputs.
+// SAFETY: the tasks of `multiplied` write all rows of all outputs.
 unsafe impl Gemm for Decoded {
     fn form(&self, _: Encoding) -> Form {
         Form::F32
@@ -37,25 +37,12 @@ unsafe impl Gemm for Decoded {
         x: &'a Prepared<'a>,
         y: Target<'a>,
     ) -> Tasks<'a> {
-        let (rows, outputs, parallel) = weight.check(x.values(), bias);
-        let (weight, x) = (weight.coded(), x.values());
-        let share = outputs.div_ceil(current_threads() * TASKS_PER_THREAD);
-        let at_once = outputs_at_once(rows);
-        let share = share.next_multiple_of(at_once).max(at_once);
-        let run = move |task: usize| {
-            let all = task * share..((task + 1) * share).min(outputs);
-            with_decoded(|numbers, bytes| {
-                for start in all.clone().step_by(at_once) {
-                    let range = start..(start + at_once).min(all.end);
-                    let weight = decoded(weight, range.clone(), numbers, bytes);
-                    let (origin, target, prefetch) = (start, y, None);
-                    // Ranges of different tasks do not overlap, as `Target` demands.
-                    let call = Call { weight, origin, bias, x, rows, range, target, prefetch };
-                    with_held(|held| tier.run(Product { call, held }));
-                }
-            });
-        };
-        Tasks::new(outputs.div_ceil(share), weight.bytes.len(), parallel, run)
+        let coded = weight.coded();
+        multiplied(tier, weight, bias, x, y, move |outputs, numbers, to| {
+            let numbers = kept(numbers, outputs.len() * coded.inputs, 0.0);
+            coded.decode(outputs, numbers);
+            F32::store(numbers, to);
+        })
     }
 
     fn scratch(&self, inputs: u64, _: u64) -> Scratch {
@@ -63,17 +50,35 @@ unsafe impl Gemm for Decoded {
     }
 }
 
-/// Some outputs as a matrix of f32.
-fn decoded<'b>(
-    weight: Coded<'_>,
-    outputs: Range<usize>,
-    numbers: &mut Vec<f32>,
-    bytes: &'b mut Vec<u8>,
-) -> Matrix<'b> {
-    let count = outputs.len() * weight.inputs;
-    let numbers = kept(numbers, count, 0.0);
-    weight.decode(outputs, numbers);
-    let bytes = kept(bytes, count * F32::BYTES, 0);
-    F32::store(numbers, bytes);
-    Matrix { bytes, float: FloatType::F32, inputs: weight.inputs }
+/// The product with a matrix some outputs of which `decode` gives as little-endian f32, `[outputs, inputs]`, written to what
+/// it is given last; the numbers before are its own to use. The tasks write all rows of all outputs.
+pub(in crate::device::cpu::gemm) fn multiplied<'a>(
+    tier: Tier,
+    weight: Weight<'a>,
+    bias: Option<&'a [f32]>,
+    x: &'a Prepared<'a>,
+    y: Target<'a>,
+    decode: impl Fn(Range<usize>, &mut Vec<f32>, &mut [u8]) + Sync + 'a,
+) -> Tasks<'a> {
+    let (rows, outputs, parallel) = weight.check(x.values(), bias);
+    let (inputs, x) = (weight.inputs(), x.values());
+    let share = outputs.div_ceil(current_threads() * TASKS_PER_THREAD);
+    let at_once = outputs_at_once(rows);
+    let share = share.next_multiple_of(at_once).max(at_once);
+    let run = move |task: usize| {
+        let all = task * share..((task + 1) * share).min(outputs);
+        with_decoded(|numbers, bytes| {
+            for start in all.clone().step_by(at_once) {
+                let range = start..(start + at_once).min(all.end);
+                let bytes = kept(bytes, range.len() * inputs * F32::BYTES, 0);
+                decode(range.clone(), numbers, bytes);
+                let weight = Matrix { bytes, float: FloatType::F32, inputs };
+                let (origin, target, prefetch) = (start, y, None);
+                // Ranges of different tasks do not overlap, as `Target` demands.
+                let call = Call { weight, origin, bias, x, rows, range, target, prefetch };
+                with_held(|held| tier.run(Product { call, held }));
+            }
+        });
+    };
+    Tasks::new(outputs.div_ceil(share), weight.bytes().len(), parallel, run)
 }

@@ -8,4 +8,5 @@ mod tests;
 mod unpacked;
 
 pub(crate) use decoded::Decoded;
+pub(super) use decoded::{TASKS_PER_THREAD, multiplied};
 pub(crate) use unpacked::Unpacked;

@@ -15,7 +15,7 @@ use crate::testing::{Random, product};
 /// Relative to the sum of absolute products: 2^-24 per rounding, some hundred in a row at most.
 const TOLERANCE: f64 = 1e-5;
 
-/// Every encoding that is neither numbers nor affine, as kernels know these.
+/// Every encoding whose matrices are neither plain numbers nor affine.
 fn encodings() -> impl Iterator<Item = Encoding> {
     let is_read = |encoding: &Encoding| match encoding {
         Encoding::Float(_) => true,

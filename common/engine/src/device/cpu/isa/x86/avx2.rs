@@ -1,10 +1,11 @@
 //! The operations of the tier with AVX2: a vector is two registers.
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::vector::{Avx2, instructions};
 use crate::device::cpu::isa::prefetch::{prefetch, prefetch_near};
-use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
+use crate::device::cpu::isa::simd::{Kernel, LANES, Portable, Simd};
 
 impl Simd for Avx2 {
     type V = (__m256, __m256); // Lanes 0..8 and 8..16.
@@ -75,6 +76,32 @@ impl Simd for Avx2 {
                 _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
                 _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128::<8>(bytes))),
             )
+        })
+    }
+
+    #[inline(always)]
+    fn halves_of_e4m3(self, from: &[u8; 128], to: &mut [u8; 256]) {
+        let numbers = from.as_ptr().cast::<__m256i>();
+        let none = instructions!({
+            // The sign goes away, so that all ones are the largest byte that there is.
+            let mut most = _mm256_setzero_si256();
+            for at in 0..4 {
+                let numbers = _mm256_loadu_si256(numbers.add(at));
+                most = _mm256_max_epu8(most, _mm256_add_epi8(numbers, numbers));
+            }
+            _mm256_movemask_epi8(_mm256_cmpeq_epi8(most, _mm256_set1_epi8(0xfe_u8 as i8)))
+        });
+        if none != 0 {
+            return halves_with_none(from, to);
+        }
+        let to = to.as_mut_ptr().cast::<__m256i>();
+        instructions!({
+            let bits = _mm256_set1_epi16(0xbfff_u16 as i16);
+            for (line, numbers) in from.as_chunks().0.iter().enumerate() {
+                for (index, words) in shifted_words(numbers).into_iter().enumerate() {
+                    _mm256_storeu_si256(to.add(4 * line + index), _mm256_and_si256(words, bits));
+                }
+            }
         })
     }
 
@@ -194,6 +221,44 @@ impl Simd for Avx2 {
     fn prefetch_near(self, address: *const u8) {
         prefetch_near(address);
     }
+}
+
+/// [`Simd::halves_of_e4m3`] where one is no number; apart, so that it takes no registers from anybody.
+#[cold]
+#[inline(never)]
+fn halves_with_none(from: &[u8; 128], to: &mut [u8; 256]) {
+    Portable.halves_of_e4m3(from, to);
+}
+
+/// Bytes as words, with their signs, times 128.
+///
+/// Written out, because the compiler takes bytes that it has in a register already from there, which is another shuffle, and
+/// shifts instead of multiplying, which waits for the same part of the processor as shuffles do.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn shifted_words(from: &[u8; 64]) -> [__m256i; 4] {
+    let (a, b, c, d);
+    // SAFETY: it reads the array; the function is compiled for the instructions.
+    unsafe {
+        asm!(
+            "vpmovsxbw {a}, xmmword ptr [{from}]",
+            "vpmovsxbw {b}, xmmword ptr [{from} + 16]",
+            "vpmovsxbw {c}, xmmword ptr [{from} + 32]",
+            "vpmovsxbw {d}, xmmword ptr [{from} + 48]",
+            "vpmullw {a}, {a}, {by}",
+            "vpmullw {b}, {b}, {by}",
+            "vpmullw {c}, {c}, {by}",
+            "vpmullw {d}, {d}, {by}",
+            a = out(ymm_reg) a,
+            b = out(ymm_reg) b,
+            c = out(ymm_reg) c,
+            d = out(ymm_reg) d,
+            by = in(ymm_reg) _mm256_set1_epi16(128),
+            from = in(reg) from.as_ptr(),
+            options(pure, readonly, nostack, preserves_flags),
+        );
+    }
+    [a, b, c, d]
 }
 
 /// Sum of eight lanes: `i` with `i + 4`, then `+ 2`, `+ 1`.

@@ -61,6 +61,11 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn halves_of_e4m3(self, from: &[u8; 128], to: &mut [u8; 256]) {
+        self.avx2().halves_of_e4m3(from, to);
+    }
+
+    #[inline(always)]
     fn load_part(self, from: &[f32; LANES], _: usize) -> Self::Part {
         self.load(from)
     }

@@ -34,7 +34,9 @@ pub(super) fn part<'a>(weight: &Weight<'a>, steps: &Range<usize>) -> Part<'a> {
             let group_steps = group / STEP;
             Part::Affine(Affine { codes, scales, biases, params, bits, groups, group_steps })
         }
-        Weight::Coded(_) => unreachable!("the table gives what is not rounded to other kernels"),
+        Weight::Fp8(_) | Weight::Coded(_) => {
+            unreachable!("the table gives what is not rounded to other kernels")
+        }
     }
 }
 
