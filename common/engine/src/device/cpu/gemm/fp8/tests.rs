@@ -88,7 +88,9 @@ impl Stored {
             inputs: self.inputs,
             bytes: &self.numbers,
             group: None,
-            blocks: None,
+            in_place: None,
+            scales: &[],
+            divisor: None,
         })
     }
 }
