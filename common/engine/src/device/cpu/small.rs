@@ -142,23 +142,34 @@ fn products_with_packed_weights() {
 
 #[test]
 fn products_with_numbers_of_a_byte() {
+    // Less than is read at a time, and more, where outputs that are computed together share their scales.
+    for (inputs, block) in [(128 + 32 + 5, 2), (512 + 32 + 5, 4)] {
+        numbers_of_a_byte(inputs, block);
+    }
+}
+
+/// With blocks of `block` outputs and 128 inputs.
+fn numbers_of_a_byte(inputs: usize, block: usize) {
     let mut random = Random::new(5);
-    let (inputs, outputs) = (128 + 32 + 5, 5);
-    let numbers_of_a_byte: Vec<u8> =
-        (0..outputs * inputs).map(|_| random.below(127) as u8).collect();
-    let scales: Vec<u8> = (0..3 * 2).map(|_| 120 + random.below(8) as u8).collect();
-    let (scale, shared) = (ScaleType::E8m0, [2, 128]);
+    let outputs = 5usize;
+    let byte = |random: &mut Random| (random.below(127) + 128 * random.below(2)) as u8;
+    let numbers_of_a_byte: Vec<u8> = (0..outputs * inputs).map(|_| byte(&mut random)).collect();
+    let blocks = inputs.div_ceil(128);
+    let scales = 0..outputs.div_ceil(block) * blocks;
+    let scales: Vec<u8> = scales.map(|_| 120 + random.below(8) as u8).collect();
+    let (scale, shared) = (ScaleType::E8m0, [block, 128]);
     let weight =
         Fp8Matrix { numbers: &numbers_of_a_byte, scales: &scales, scale, shared, first: 0, inputs };
     let defined: Vec<f32> = (0..outputs * inputs)
         .map(|at| {
-            let number = usize::from(numbers_of_a_byte[at]);
-            let scale = scales[at / inputs / 2 * 2 + at % inputs / 128];
+            let byte = usize::from(numbers_of_a_byte[at]);
+            let scale = scales[at / inputs / block * blocks + at % inputs / 128];
+            let (number, sign) = (byte & 127, if byte < 128 { 1.0 } else { -1.0 });
             let number = match (number >> 3, (number & 7) as f32) {
                 (0, fraction) => fraction / 512.0,
                 (exponent, fraction) => (1.0 + fraction / 8.0) * 2f32.powi(exponent as i32 - 7),
             };
-            number * 2f32.powi(i32::from(scale) - 127)
+            sign * number * 2f32.powi(i32::from(scale) - 127)
         })
         .collect();
     for rows in [1, 2, 3, 5] {

@@ -18,7 +18,7 @@ static CHOSEN: AtomicU8 = AtomicU8::new(Prefetch::DEFAULT.bits());
 pub(crate) struct Prefetch {
     /// Lines that are [`AHEAD`] in the order that they lie in, into the second-level cache; those of numbers of a byte, too.
     pub(crate) far: bool,
-    /// Lines that are a little ahead in each row, into the first-level cache.
+    /// Lines that are a little ahead in each row of plain numbers, into the first-level cache.
     pub(crate) near: bool,
 }
 

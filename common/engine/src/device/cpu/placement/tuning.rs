@@ -59,7 +59,7 @@ pub(crate) fn tune<'a>(tensors: impl Iterator<Item = &'a MappedTensor>, threads:
     for _ in 0..ROUNDS {
         for (candidate, time) in CANDIDATES.iter().zip(&mut times) {
             candidate.choose();
-            // Exact products have one kernel on every processor, the one that asks what to prefetch.
+            // Exact products with plain numbers have one kernel on every processor, and that asks what to prefetch.
             *time = read(&sample, threads, Numerics::Exact).min(*time);
         }
     }

@@ -10,7 +10,7 @@ use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::isa::prefetch::{AHEAD, Prefetch};
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 
-/// Rows that are few: as many as have their sums in registers beside those of two outputs.
+/// Rows that are few: as many as one output's sums stay in registers for.
 pub(super) const FEW_ROWS: usize = 3;
 /// Outputs of one row that are computed together.
 pub(super) const STRIP: usize = 4;
@@ -84,13 +84,12 @@ impl Direct<'_> {
         for (o, w) in w.iter_mut().enumerate() {
             *w = self.weight.row(output + o);
         }
-        // The strips to come are prefetched in the order that they lie in, which memory is fastest in; or else what is read.
+        // The strips to come are prefetched in the order that they lie in, which memory is fastest in; or else these.
         let distance = if self.prefetch.far { AHEAD.max(OUTS * inputs) } else { 0 };
-        let per_chunk = if width <= CHUNK { CHUNK / width } else { 0 };
         let mut ahead = w[0].numbers.as_ptr().wrapping_add(distance);
 
         let mut sums = [[[0.0; LANES]; ROWS]; OUTS];
-        let (mut start, mut block) = (0, 0);
+        let mut start = 0;
         while start < inputs {
             let end = (start + CHUNK).min(inputs);
             simd.apart(Halve { w: &w, start, ahead, halves: &mut *halves });
@@ -99,9 +98,8 @@ impl Direct<'_> {
             for r in 0..ROWS {
                 of_chunk[r] = &x[r].0[start / LANES..end / LANES];
             }
-            let (w, x, sums) = (&w, of_chunk, &mut sums);
+            let (w, x, sums, block) = (&w, of_chunk, &mut sums, start / width);
             simd.apart(Multiply::<_, _, SHARED> { halves, w, block, width, x, sums });
-            block += per_chunk;
             start = end;
         }
         let tail = inputs % LANES;

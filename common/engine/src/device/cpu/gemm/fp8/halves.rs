@@ -6,7 +6,7 @@ use crate::device::cpu::isa::prefetch::CACHE_LINE;
 use crate::device::cpu::isa::simd::{LANES, Simd};
 
 /// Inputs that become f16 at a time: so many that what there is to do for each time is little, and so few that f16 of some
-/// outputs stay in the first-level cache. Blocks that share a scale divide it, or are all inputs.
+/// outputs stay in the first-level cache. Of several blocks that share a scale, each divides it or is a multiple of it.
 pub(super) const CHUNK: usize = 512;
 /// Numbers that a tier takes at a time.
 const PIECE: usize = 128;
@@ -18,8 +18,8 @@ pub(super) struct Halves([u8; 2 * CHUNK]);
 impl Halves {
     pub(super) const ZERO: Halves = Halves([0; 2 * CHUNK]);
 
-    /// Those of the numbers from `start` on, as many as there are and fit. Beside each cache line of them one from `ahead` on
-    /// is prefetched.
+    /// Those of the numbers from `start` on, as many as there are and fit. Beside each cache line of whole pieces
+    /// one from `ahead` on is prefetched.
     #[inline(always)]
     pub(super) fn set<S: Simd>(&mut self, simd: S, row: &Row<'_>, start: usize, ahead: *const u8) {
         let end = (start + CHUNK).min(row.numbers.len());

@@ -36,7 +36,9 @@ impl ScaleType {
     pub(crate) fn takes(self, scales: &[u8]) -> bool {
         let is_taken = |scale: f32| !scale.is_finite() || (256.0 * scale).is_finite();
         match self {
-            ScaleType::Float(float) => float.widen(scales).into_iter().all(is_taken),
+            ScaleType::Float(float) => {
+                (0..scales.len() / float.bytes()).all(|index| is_taken(float.value(scales, index)))
+            }
             ScaleType::E8m0 => scales.iter().all(|scale| is_taken(e8m0(*scale))),
         }
     }
@@ -51,8 +53,8 @@ pub(crate) struct Fp8Matrix<'a> {
     pub(crate) scales: &'a [u8],
     /// Their type.
     pub(crate) scale: ScaleType,
-    /// Rows and inputs that share a scale; more than there are where all do. Several blocks of inputs are each a multiple of
-    /// 32 wide.
+    /// Rows and inputs that share a scale; more than there are where all do. Several blocks of inputs are each as
+    /// wide as a multiple of 32 that divides [`CHUNK`](super::halves::CHUNK), or as one of that.
     pub(crate) shared: [usize; 2],
     /// Which row of that matrix is the first output.
     pub(crate) first: usize,
