@@ -46,15 +46,33 @@ fn random_matrix(random: &mut Random, encoding: Encoding, shape: [usize; 2]) -> 
                     *to = if exponent { 120 + random.below(16) } else { random.below(256) } as u8;
                 });
             }
-            // What is the upper byte of a number of half precision makes it no infinity.
             _ => memory.iter_mut().enumerate().for_each(|(at, to)| {
-                *to = random.below(256) as u8 & if at % 2 == 1 { 0xbb } else { 0xff };
+                let mask = if ends_a_half(encoding, dtype, at) { 0xbb } else { 0xff };
+                *to = random.below(256) as u8 & mask;
             }),
         }
         MappedTensor::from_memory(memory, dtype, spec.shape).unwrap()
     };
     let parts = specs.into_iter().map(part).collect();
     StoredMatrix::new("it", MappedMatrix { encoding, parts }, shape[1]).unwrap()
+}
+
+/// Whether this byte of a part may be the upper one of a number of half precision, which some bits make an infinity.
+fn ends_a_half(encoding: Encoding, dtype: Dtype, at: usize) -> bool {
+    use GgmlType::{Iq4Nl, Iq4Xs, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
+    let Encoding::Ggml(kind) = encoding else {
+        let has_none = matches!(dtype, Dtype::U8 | Dtype::U32 | Dtype::I32);
+        return at % 2 == 1 && (!has_none || matches!(encoding, Encoding::Apr(_)));
+    };
+    let ends: &[usize] = match kind {
+        Q4_0 | Q5_0 | Q8_0 | Iq4Nl | Iq4Xs => &[1],
+        Q4_1 | Q5_1 | Q4K | Q5K => &[1, 3],
+        Q2K => &[81, 83],
+        Q3K => &[109],
+        Q6K => &[209],
+        Mxfp4 => &[],
+    };
+    ends.contains(&(at % kind.block_bytes()))
 }
 
 fn signed(random: &mut Random, len: usize) -> Vec<f32> {
