@@ -20,7 +20,7 @@ impl Checkpoint {
     /// # Errors
     /// [`Error::Io`] if weights cannot be read, [`Error::Encode`] if they cannot be encoded.
     pub fn encoding_loss(&self, layer: usize, scheme: Scheme) -> Result<f64, Error> {
-        let Some(to) = scheme.of_layers() else { return Ok(0.0) };
+        let Some(to) = self.layers_become(scheme) else { return Ok(0.0) };
         let tensors = self.layer_tensors(layer);
         let changed: Vec<_> = tensors.into_iter().filter(|tensor| becomes(tensor, to)).collect();
         let apart = changed.len().div_ceil(MATRICES).max(1);
@@ -53,7 +53,7 @@ impl Checkpoint {
 }
 
 /// A row as it is once it was encoded, and decoded again.
-fn there_and_back(
+pub(super) fn there_and_back(
     to: Encoding,
     float: FloatType,
     weights: &[f32],

@@ -5,6 +5,7 @@
 
 mod digest;
 mod error;
+mod group;
 mod loss;
 mod manifest;
 mod mapped;

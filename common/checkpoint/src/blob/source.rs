@@ -33,15 +33,16 @@ impl<'a> BlobSource<'a> {
 
     /// The blob of one layer in that encoding; see [`encoded_tensors`].
     pub fn encoded(checkpoint: &'a Checkpoint, layer: usize, encoding: Scheme) -> BlobSource<'a> {
-        let tensors = encoded_tensors(&checkpoint.layer_tensors(layer), encoding);
+        let tensors = encoded_tensors(checkpoint, &checkpoint.layer_tensors(layer), encoding);
         BlobSource::of_tensors(checkpoint, tensors)
     }
 
     /// A file with the tensors of several layers, in blob order and ready to be written.
     pub fn of_layers(checkpoint: &'a Checkpoint, layers: LayerRange) -> BlobSource<'a> {
         let known = layers.start..layers.end.min(checkpoint.config.layers.len());
-        let tensors: Vec<_> = known.flat_map(|layer| checkpoint.layer_tensors(layer)).collect();
-        BlobSource::of_tensors(checkpoint, encoded_tensors(&tensors, Scheme::AsStored))
+        let layers: Vec<_> = known.flat_map(|layer| checkpoint.layer_tensors(layer)).collect();
+        let tensors = encoded_tensors(checkpoint, &layers, Scheme::AsStored);
+        BlobSource::of_tensors(checkpoint, tensors)
     }
 
     fn of_tensors(checkpoint: &'a Checkpoint, mut tensors: Vec<BlobTensor<'a>>) -> BlobSource<'a> {

@@ -49,8 +49,12 @@ struct Recipe {
 
 /// What tensors of a layer become: a matrix whose rows are whole groups becomes the parts of what the scheme makes of it,
 /// scales and biases of the matrix's type where there is a choice; all else stays.
-pub fn encoded_tensors<'a>(tensors: &[&'a Tensor], encoding: Scheme) -> Vec<BlobTensor<'a>> {
-    let to = encoding.of_layers();
+pub fn encoded_tensors<'a>(
+    checkpoint: &Checkpoint,
+    tensors: &[&'a Tensor],
+    scheme: Scheme,
+) -> Vec<BlobTensor<'a>> {
+    let to = checkpoint.layers_become(scheme);
     tensors.iter().flat_map(|tensor| encoded(tensor, to)).collect()
 }
 

@@ -1,6 +1,7 @@
 //! Blobs made from checkpoints: read by the reference library, aligned, verified, refused.
 
 mod encoded;
+mod group;
 mod narrow;
 
 use std::collections::BTreeMap;

@@ -3,14 +3,14 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::tensor::Tensor;
 use super::{across, paired, rows_apart, strided};
 use crate::anonymous::Memory;
 use crate::blob::{Digest, Hasher};
 use crate::container::{CheckpointFile, Lies, TextFiles};
-use crate::encoding::{ENCODER_VERSION, Part, Scheme};
+use crate::encoding::{ENCODER_VERSION, Group, Part, Scheme};
 use crate::error::Error;
 use crate::file::read_exact_at;
 use crate::file_map::FileMap;
@@ -47,6 +47,8 @@ pub struct Checkpoint {
     /// For each layer: its tensors in blob order, as indices into `tensors`.
     pub(super) layers: Vec<Vec<usize>>,
     pub(super) outer: OuterTensors,
+    /// What [`Checkpoint::group`] found, once someone asked for it.
+    pub(crate) group: OnceLock<Group>,
 }
 
 /// Indices into [`Checkpoint::tensors`].

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 use super::checkpoint::{Checkpoint, OuterTensors};
 use super::ends::has_own_head;
@@ -109,6 +109,7 @@ fn open(location: Location) -> Result<Checkpoint, Error> {
         maps,
         layers,
         outer,
+        group: OnceLock::new(),
     };
     choosing::check(&checkpoint)?;
     Ok(checkpoint)

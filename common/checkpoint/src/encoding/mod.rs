@@ -32,5 +32,5 @@ pub use integer::Integer;
 pub use list::{CODECS, recognise};
 pub use narrow::e8m0;
 pub use part::{Part, PartSpec};
-pub use scheme::{Scheme, SchemeParseError};
+pub use scheme::{Group, Scheme, SchemeParseError};
 pub use tag::{Encoding, EncodingParseError};

@@ -16,14 +16,24 @@ pub enum Scheme {
     AsStored,
     /// 8 bits in groups of 64.
     Q8,
-    /// 6 bits in groups of 64; embedding and head have 8 bits, as in all that are narrower.
+    /// 6 bits in groups of 64, or of 32 where weights have been codes in such groups before; embedding and head have 8
+    /// bits, as in all that are narrower.
     Q6,
-    /// 5 bits in groups of 64.
+    /// 5 bits in groups likewise.
     Q5,
-    /// 4 bits in groups of 64.
+    /// 4 bits in groups likewise.
     Q4,
     /// Numbers of 4 bits in groups of 32 with a power of two.
     Mxfp4,
+}
+
+/// How many neighbours share a scale and a bias in what weights become, where there is a choice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Group {
+    /// 64: the fewest bytes that lose little.
+    Of64,
+    /// 32: weights were codes of 4 bits in such groups before, and stay exactly those.
+    Of32,
 }
 
 /// Why a text is not a scheme.
@@ -41,16 +51,18 @@ impl Scheme {
     pub const ALL: [Scheme; 6] =
         [Scheme::AsStored, Scheme::Q8, Scheme::Q6, Scheme::Q5, Scheme::Q4, Scheme::Mxfp4];
 
-    /// What the matrices of layers become; `None` if they stay.
-    pub const fn of_layers(self) -> Option<Encoding> {
-        match self {
-            Scheme::AsStored => None,
-            Scheme::Q8 => Some(Encoding::Affine(Affine::Q8)),
-            Scheme::Q6 => Some(Encoding::Affine(Affine::Q6)),
-            Scheme::Q5 => Some(Encoding::Affine(Affine::Q5)),
-            Scheme::Q4 => Some(Encoding::Affine(Affine::Q4)),
-            Scheme::Mxfp4 => Some(Encoding::Fp4(Fp4::Mx)),
-        }
+    /// What the matrices of layers become whose weights lie on steps of their own in groups of so many
+    /// ([`Checkpoint::group`](crate::Checkpoint::group)); `None` if they stay.
+    pub const fn of_layers(self, group: Group) -> Option<Encoding> {
+        let formats = match self {
+            Scheme::AsStored => return None,
+            Scheme::Mxfp4 => return Some(Encoding::Fp4(Fp4::Mx)),
+            Scheme::Q8 => [Affine::Q8, Affine::Q8],
+            Scheme::Q6 => [Affine::Q6, Affine::Q6_32],
+            Scheme::Q5 => [Affine::Q5, Affine::Q5_32],
+            Scheme::Q4 => [Affine::Q4, Affine::Q4_32],
+        };
+        Some(Encoding::Affine(formats[group as usize]))
     }
 
     /// What embedding and head become; `None` if they stay.

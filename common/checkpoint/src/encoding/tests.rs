@@ -54,9 +54,79 @@ fn decoded(packed: &Packed, format: Affine, params: FloatType) -> Vec<f32> {
     out
 }
 
+/// The squared error of a group in codes from 0 to `largest` between the edges of its range, scale and bias not rounded.
+fn error_between_edges(group: &[f32], largest: u8) -> f64 {
+    let edge = |of: fn(f64, f64) -> f64| group.iter().map(|&it| f64::from(it)).reduce(of).unwrap();
+    let (low, high) = (edge(f64::min), edge(f64::max));
+    let step = (high - low) / f64::from(largest);
+    let missed = |weight: &f32| {
+        let exact = (f64::from(*weight) - low) / step.max(f64::MIN_POSITIVE);
+        (exact.round() - exact) * step
+    };
+    group.iter().map(|weight| missed(weight).powi(2)).sum()
+}
+
+fn squared_error(values: &[f32], found: &[f64]) -> f64 {
+    values.iter().zip(found).map(|(&value, found)| (found - f64::from(value)).powi(2)).sum()
+}
+
 #[test]
-fn no_weight_moves_by_more_than_half_a_step() {
-    for (seed, format) in formats().into_iter().enumerate() {
+fn narrow_codes_miss_by_less_than_those_between_the_edges() {
+    for format in formats().into_iter().filter(|it| it.bits() < 8) {
+        for params in TYPES {
+            let values = weights(64 * 128, format.bits() as u64 + 40, params);
+            let packed = encode_rows(&values, format, params).unwrap();
+            let back = by_definition(&packed, format, params);
+            let groups = || values.chunks(format.group()).zip(back.chunks(format.group()));
+            let edges = |group| error_between_edges(group, format.largest_code());
+            let (mut found, mut usual) = (0.0, 0.0);
+            for (group, back) in groups() {
+                let (missed, between) = (squared_error(group, back), edges(group));
+                (found, usual) = (found + missed, usual + between);
+                // Scale and bias are rounded here, by a part in 128 at most: of the largest weight, and of its range.
+                let largest = group.iter().fold(0f64, |all, it| all.max(f64::from(it.abs())));
+                let rounded = largest * largest / 1024.0 * group.len() as f64;
+                assert!(missed <= between + rounded, "{format} {params:?}: {missed} {between}");
+            }
+            if params == FloatType::F32 {
+                assert!(found < 0.95 * usual, "{format}: {found} of {usual}");
+            }
+        }
+    }
+}
+
+#[test]
+fn weights_that_were_codes_of_4_bits_stay_what_they_are() {
+    let mut codes = weights(64 * 128, 5, FloatType::F32).into_iter();
+    let mut values = Vec::new();
+    for group in 0..64 {
+        // Some reach both ends of their range, others neither.
+        let (least, most) = (group % 3, 15 - group % 4);
+        let (scale, bias) = (0.01 + group as f32 * 1e-3, -0.11 + group as f32 * 2e-3);
+        for at in 0..128 {
+            let code = (codes.next().unwrap().abs() * 977.0) as usize % (most - least + 1) + least;
+            let code = if at < 2 { [least, most][at] } else { code };
+            values.push(scale * code as f32 + bias);
+        }
+    }
+    for format in formats().into_iter().filter(|it| (4..8).contains(&it.bits())) {
+        let all: f64 = values.iter().map(|&it| f64::from(it).powi(2)).sum();
+        let loss = |values: &[f32], params| {
+            let packed = encode_rows(values, format, params).unwrap();
+            squared_error(values, &by_definition(&packed, format, params)) / all
+        };
+        assert!(loss(&values, FloatType::F32) < 1e-12, "{format}");
+        assert!(loss(&values, FloatType::F16) < 1e-6, "{format}");
+        // Widened to numbers that have less of a fraction than the codes' scale.
+        let coarse = |value: &f32| FloatType::BF16.nearest(*value);
+        let coarse: Vec<f32> = values.iter().map(coarse).collect();
+        assert!(loss(&coarse, FloatType::BF16) < 1e-4, "{format}");
+    }
+}
+
+#[test]
+fn no_weight_in_8_bits_moves_by_more_than_half_a_step() {
+    for (seed, format) in formats().into_iter().filter(|it| it.bits() == 8).enumerate() {
         for params in TYPES {
             let values = weights(5 * 3 * 128, seed as u64 + 1, params);
             let packed = encode_rows(&values, format, params).unwrap();

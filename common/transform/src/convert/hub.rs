@@ -82,7 +82,7 @@ pub fn to_hub(
     for numbers in all.iter().filter(|it| encode == Encode::AsStored || !is_copy(it)) {
         let becomes = match parameters.contains(&numbers.name) {
             true => Becomes::Same,
-            false => becomes(numbers, encode, format)?,
+            false => becomes(checkpoint, numbers, encode, format)?,
         };
         let becomes = becomes.changed(numbers, foreign.changes(numbers));
         let add = foreign.added(numbers);
@@ -123,7 +123,7 @@ pub fn to_hub(
         Encode::AsStored => {}
         Encode::Float(float) => config::say_plain(&mut config, float),
         Encode::Affine(scheme) => {
-            if let Some(usual) = scheme.of_layers().and_then(affine) {
+            if let Some(usual) = checkpoint.layers_become(scheme).and_then(affine) {
                 modules.retain(|(_, packed)| *packed != Some(usual));
                 config::say_packed(&mut config, usual, &modules);
             }
@@ -147,7 +147,7 @@ fn keeps_form(spec: &ModelSpec, format: HubFormat, encode: Encode) -> Result<(),
     let convolutions = spec.layers.iter().flat_map(LayerSpec::ops).flat_map(Op::convolutions);
     let packed = match encode {
         Encode::AsStored => spec.quantization.is_some(),
-        Encode::Affine(scheme) => scheme.of_layers().is_some(),
+        Encode::Affine(scheme) => scheme != Scheme::AsStored,
         Encode::Float(_) | Encode::Blocks(_) => false,
     };
     let of_mlx = packed || format == HubFormat::Mlx;
@@ -204,7 +204,12 @@ impl Becomes {
     }
 }
 
-fn becomes(numbers: &Numbers, encode: Encode, format: HubFormat) -> Result<Becomes, Error> {
+fn becomes(
+    checkpoint: &Checkpoint,
+    numbers: &Numbers,
+    encode: Encode,
+    format: HubFormat,
+) -> Result<Becomes, Error> {
     let refused = |found: String, hint| {
         let (tensor, format) = (numbers.name.clone(), format.name());
         Err(Unsupported::Encoding { tensor, found, format, hint }.into())
@@ -223,7 +228,7 @@ fn becomes(numbers: &Numbers, encode: Encode, format: HubFormat) -> Result<Becom
             let shape = numbers.matrix_shape();
             let packable = |encoding: &Encoding| encoding.parts(shape).is_some();
             let is_module = numbers.is_matrix && module(&numbers.name).is_some();
-            match packed_as(numbers, scheme).filter(packable) {
+            match packed_as(checkpoint, numbers, scheme).filter(packable) {
                 Some(encoding) if is_module => Becomes::Packed(PackedForm { encoding, params }),
                 _ => Becomes::Same,
             }
@@ -236,10 +241,10 @@ fn becomes(numbers: &Numbers, encode: Encode, format: HubFormat) -> Result<Becom
 }
 
 /// What a matrix becomes by that scheme.
-fn packed_as(numbers: &Numbers, scheme: Scheme) -> Option<Encoding> {
+fn packed_as(checkpoint: &Checkpoint, numbers: &Numbers, scheme: Scheme) -> Option<Encoding> {
     match numbers.is_end {
         true => scheme.of_ends(),
-        false => scheme.of_layers(),
+        false => checkpoint.layers_become(scheme),
     }
 }
 

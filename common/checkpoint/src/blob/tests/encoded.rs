@@ -44,7 +44,7 @@ fn encoded_at_once(
     let float = FloatType::of(mapped.dtype()).unwrap();
     let mut values = vec![0.0; mapped.bytes().len() / float.bytes()];
     float.widen(mapped.bytes(), &mut values);
-    let encoding = scheme.of_layers().unwrap();
+    let encoding = checkpoint.layers_become(scheme).unwrap();
     let groups = values.len() / encoding.encoded_group().unwrap();
     let units = encoding.encoded_bytes(float).into_iter();
     let mut parts: Vec<Vec<u8>> = units.map(|unit| vec![0; groups * unit]).collect();
@@ -130,7 +130,7 @@ fn an_encoded_manifest_describes_the_bytes_and_the_blob_opens() {
 fn what_cannot_or_need_not_be_packed_stays() {
     let names = |checkpoint: &Checkpoint, encoding| {
         let tensors = checkpoint.layer_tensors(0);
-        let encoded = encoded_tensors(&tensors, encoding);
+        let encoded = encoded_tensors(checkpoint, &tensors, encoding);
         encoded.iter().map(|tensor| (tensor.name.clone(), tensor.dtype)).collect::<Vec<_>>()
     };
     // Already packed; rows of 4 and 6 numbers.

@@ -3,22 +3,24 @@
 //! As in MLX, the edge of a group's range that has the larger magnitude becomes the bias, and the
 //! scale leads from it to the other edge, so a scale may be negative. Unlike MLX, codes are chosen for
 //! the scale and the bias as they are stored: the scale is rounded away from zero, so that the codes
-//! span the whole range, and no weight is further than half a step from what it was.
+//! span the whole range, and no weight is further than half a step from what it was. Codes of fewer
+//! than 8 bits have [`closest`]'s scale and bias instead, where those make the squared error smaller.
 //!
 //! Only additions, divisions and comparisons of IEEE 754, in an order that does not depend on the
 //! machine: equal weights give equal bytes everywhere.
 
+use super::closest::closest;
 use super::format::Affine;
 use crate::encoding::encode_error::EncodeError;
 use crate::encoding::float::FloatType;
 
 /// Changes whenever the same weights give other bytes than before.
-pub const ENCODER_VERSION: u32 = 1;
+pub const ENCODER_VERSION: u32 = 2;
 
 /// Lanes in which the edges of a group are searched; each group is a multiple.
-const LANES: usize = 16;
+pub(super) const LANES: usize = 16;
 /// 2²³: added to a number from 0 to 2²², it leaves the nearest whole number in the lowest bits.
-const ROUNDER: f32 = 8_388_608.0;
+pub(super) const ROUNDER: f32 = 8_388_608.0;
 
 /// Rows packed, as three tensors of a file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -132,9 +134,13 @@ fn encode_groups<const GROUP: usize>(
         }
         let (bias, far) = if low.abs() > high.abs() { (low, high) } else { (high, low) };
         let stored = scale_and_bias(bias, far, largest, params);
-        let Some((scale, bias)) = stored else {
+        let Some(mut stored) = stored else {
             return Err(EncodeError::TooLarge { index: index * GROUP, value: bias, params });
         };
+        if format.bits() < 8 {
+            stored = closest(group, (bias, far), stored, largest, params);
+        }
+        let (scale, bias) = stored;
         if let Some(scales) = &mut sink.scales {
             params.store(scale, scales, index);
         }
@@ -187,7 +193,7 @@ fn edges<const GROUP: usize>(group: &[f32; GROUP]) -> (f32, f32) {
 
 /// Lanes joined in halves.
 #[inline(always)]
-fn reduce(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
+pub(super) fn reduce(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
     let mut half = LANES / 2;
     while half > 0 {
         for lane in 0..half {
@@ -219,6 +225,7 @@ fn codes_of<const GROUP: usize>(
     let mut codes = [0; GROUP];
     for (code, weight) in codes.iter_mut().zip(group) {
         let exact = (weight - bias) / step;
+        let exact = if exact > 0.0 { exact } else { 0.0 };
         let exact = if exact > largest { largest } else { exact };
         *code = (exact + ROUNDER).to_bits() as u8;
     }
@@ -246,7 +253,7 @@ mod tests {
             .map(|index| f32::from_bits(index.wrapping_mul(0x9e37_79b9)))
             .map(|value| if value.abs() < 1e4 && value.is_normal() { value } else { 0.25 })
             .collect();
-        for (bits, group) in [(4, 32), (4, 128), (8, 64), (3, 64), (6, 32)] {
+        for (bits, group) in [(4, 32), (4, 128), (8, 64), (3, 64), (6, 32), (5, 64)] {
             let format = Affine::new(bits, group).unwrap();
             for params in [FloatType::F32, FloatType::F16, FloatType::BF16] {
                 let mut portable = encode_rows(&vec![0.0; values.len()], format, params).unwrap();

@@ -23,6 +23,12 @@ impl Affine {
     pub const Q5: Affine = Affine { bits: 5, group: 64 };
     /// Codes of 4 bits in groups of 64.
     pub const Q4: Affine = Affine { bits: 4, group: 64 };
+    /// Codes of 6 bits in groups of 32.
+    pub const Q6_32: Affine = Affine { bits: 6, group: 32 };
+    /// Codes of 5 bits in groups of 32.
+    pub const Q5_32: Affine = Affine { bits: 5, group: 32 };
+    /// Codes of 4 bits in groups of 32.
+    pub const Q4_32: Affine = Affine { bits: 4, group: 32 };
 
     /// The format of `bits` (2, 3, 4, 5, 6 or 8) and `group` (32, 64 or 128); `None` for what is not supported.
     pub const fn new(bits: u64, group: u64) -> Option<Affine> {

@@ -1,5 +1,6 @@
 //! Grouped affine weights, as MLX writes them.
 
+mod closest;
 mod codec;
 mod decode;
 mod encode;

@@ -140,6 +140,16 @@ impl FloatType {
         (magnitude <= largest).then(|| magnitude.copysign(value) as f32)
     }
 
+    /// The number of this type that is nearest to `value`, of two alike the even one; infinite beyond its range.
+    #[inline(always)]
+    pub(crate) fn nearest(self, value: f32) -> f32 {
+        match self {
+            FloatType::F32 => value,
+            FloatType::F16 => f16(nearest_f16(value)),
+            FloatType::BF16 => f32::from_bits(u32::from(nearest_bf16(value)) << 16),
+        }
+    }
+
     /// Stores a number of this type as the element `index` of `bytes`, little-endian.
     #[inline(always)]
     pub(crate) fn store(self, value: f32, bytes: &mut [u8], index: usize) {

@@ -25,7 +25,8 @@ fn mlx_has_the_experts_of_a_layer_in_one_tensor_and_they_come_back_as_they_were(
         assert!(difference.added.is_empty() && difference.removed.is_empty(), "{difference:?}");
         assert_eq!(difference.changed.is_empty(), encode == Encode::AsStored);
         for changed in &difference.changed {
-            assert!(changed.by.unwrap().largest < 1.0 / 15.0, "{changed:?}");
+            let by = changed.by.unwrap();
+            assert!(by.mean < 0.3 / 15.0 && by.largest < 4.0 / 15.0, "{changed:?}");
         }
         // Modules of their own again, for transformers.
         let (hub, again) = (HubFormat::Safetensors, home.path().join(format!("{encode}-again")));
