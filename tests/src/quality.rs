@@ -29,7 +29,7 @@ impl Setting {
     pub fn usual(scheme: Scheme, numerics: Numerics) -> Self {
         let kv = match numerics {
             Numerics::Exact => KvDtype::F32,
-            Numerics::Fast => KvDtype::F16,
+            Numerics::Fast | Numerics::Int8 => KvDtype::F16,
         };
         Self { scheme, numerics, kv }
     }

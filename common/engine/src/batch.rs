@@ -97,7 +97,7 @@ impl Batch {
     pub(crate) fn kinds(&self, numerics: Numerics) -> RowKinds {
         let mut kinds = RowKinds { runs: Vec::new() };
         for item in &self.items {
-            kinds.push(item.prompt && numerics == Numerics::Fast, item.rows);
+            kinds.push(item.prompt && numerics.rounds(), item.rows);
         }
         kinds
     }

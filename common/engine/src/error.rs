@@ -42,7 +42,7 @@ pub enum Error {
     WeightMemory { bytes: u64, source: std::io::Error },
     #[error("cannot start {threads} threads: {source}")]
     Threads { threads: usize, source: std::io::Error },
-    #[error("{found:?} is no numerics; write exact or fast")]
+    #[error("{found:?} is no numerics; write exact, fast or int8")]
     UnknownNumerics { found: String },
     #[error(
         "this program was built without candle's operations; build it with the feature candle of cake-engine"

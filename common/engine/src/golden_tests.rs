@@ -32,6 +32,8 @@ const LOGIT_TOLERANCE_KV_F16: f32 = 5e-2;
 /// The same with activations of prompts, and packed weights, rounded to bf16 in MLPs, which has 8 bits.
 /// These models are small and random: their sums are short.
 const LOGIT_TOLERANCE_BF16: f32 = 2e-1;
+/// The same with activations of 8 bits beside codes of 4, in MLPs.
+const LOGIT_TOLERANCE_INT8: f32 = 5e-1;
 /// Largest difference of a log-probability: as a logit's.
 const LOGPROB_TOLERANCE: f32 = 2e-3;
 
@@ -256,6 +258,30 @@ fn default_numerics_say_what_the_reference_says() {
         let difference = check(name, &options, tolerance.max(LOGIT_TOLERANCE_KV_F16));
         println!("{name} with f16 keys: logits differ by {difference:e}");
     }
+}
+
+#[test]
+fn activations_in_bytes_say_nearly_the_same() {
+    // 4-bit codes of each kind, and numbers of 4 bits. The models are small and random, so their sums are short.
+    for name in
+        ["qwen2-mlx4", "lfm2-mlx4", "llama-awq4", "llama-ct-int4", "llama-gptq4", "llama-nvfp4"]
+    {
+        let prompt = expected(name).prompt_ids;
+        let logits = |numerics| {
+            Model::load(name, &[], &EngineOptions { numerics, ..fast(2) }).logits(0, &prompt)
+        };
+        let [exact, fast, int8] = [Numerics::Exact, Numerics::Fast, Numerics::Int8].map(logits);
+        let (fast, int8) = (largest_difference(&fast, &exact), largest_difference(&int8, &exact));
+        println!("{name}: logits differ by {fast:e} and {int8:e}");
+        assert!(int8 > fast && int8 < LOGIT_TOLERANCE_INT8, "{name}: {int8}");
+    }
+    // What has more bits stays.
+    let prompt = expected("llama-mlx8").prompt_ids;
+    let logits = |numerics| {
+        let options = EngineOptions { numerics, ..fast(2) };
+        Model::load("llama-mlx8", &[], &options).logits(0, &prompt)
+    };
+    assert!(logits(Numerics::Int8) == logits(Numerics::Fast));
 }
 
 #[test]

@@ -14,11 +14,11 @@ use crate::device::cpu::gemm::fp8::{Fp8Matrix, ScaleType};
 use crate::device::cpu::gemm::product::Gemm;
 use crate::device::cpu::gemm::table::choose;
 use crate::device::cpu::gemm::weight::{
-    AffineMatrix, Bits, Coded, Decode, InPlace, Matrix, Weight,
+    Acts, AffineMatrix, Bits, Coded, Decode, InPlace, Matrix, Weight,
 };
 use crate::device::cpu::isa::tier::Tier;
 use crate::error::Error;
-use crate::options::Numerics;
+use crate::options::{Numerics, Precision};
 
 /// A matrix `[rows, columns]` that stays as it is stored, whose tensors have the sizes that go
 /// with it.
@@ -28,6 +28,8 @@ pub(crate) struct StoredMatrix {
     encoding: Encoding,
     /// Its tensors, in the order of [`Encoding::parts`].
     parts: Vec<MappedTensor>,
+    /// The codes of activations beside it, where products are of whole numbers.
+    acts: Acts,
     /// Whether its scales are ones that the kernel of its encoding takes; if not, it is decoded.
     is_taken: bool,
 }
@@ -72,7 +74,21 @@ impl StoredMatrix {
             (Encoding::Fp8(_), [_, scales]) => ScaleType::of(scales.dtype()).takes(scales.bytes()),
             _ => true,
         };
-        Ok(StoredMatrix { rows: rows as usize, columns, encoding, parts, is_taken })
+        let acts = Acts::Words;
+        Ok(StoredMatrix { rows: rows as usize, columns, encoding, parts, acts, is_taken })
+    }
+
+    /// The same where activations of prompts may be rounded to `precision`: if that is 8 bits, [`Numerics::Int8`] rounds all of
+    /// them to so many, beside narrow codes.
+    pub(crate) fn beside(mut self, precision: Precision, numerics: Numerics) -> StoredMatrix {
+        let is_coarse = numerics == Numerics::Int8 && precision != Precision::Bf16x2;
+        self.acts = if is_coarse && self.is_narrow() { Acts::Bytes } else { Acts::Words };
+        self
+    }
+
+    /// Whether it is codes below 64.
+    fn is_narrow(&self) -> bool {
+        self.encoding.largest_code() < 64
     }
 
     /// Number of rows.
@@ -131,7 +147,14 @@ impl StoredMatrix {
         let shape = vec![columns as u64, count as u64];
         let part = MappedTensor::from_memory(memory, float.dtype(), shape).map_err(refused)?;
         let (encoding, parts) = (Encoding::Float(float), vec![part]);
-        Ok(StoredMatrix { rows: columns, columns: count, encoding, parts, is_taken: true })
+        Ok(StoredMatrix {
+            rows: columns,
+            columns: count,
+            encoding,
+            parts,
+            acts: Acts::Words,
+            is_taken: true,
+        })
     }
 
     /// Some rows as the encoding defines them, `[rows, columns]`: slower than [`StoredMatrix::widen`], by no kernel of a
@@ -187,6 +210,7 @@ impl StoredMatrix {
                     biases: biases.bytes(),
                     params: params.expect("checked when the matrix was made"),
                     bits,
+                    acts: self.acts,
                     group: format.group(),
                     inputs: self.columns,
                 };
@@ -228,6 +252,8 @@ impl StoredMatrix {
             inputs: self.columns,
             bytes: &self.parts[0].bytes()[of_rows(&self.parts[0])],
             group: self.encoding.unpacked_group(self.columns),
+            is_narrow: self.is_narrow(),
+            acts: self.acts,
             in_place,
             scales,
             divisor,

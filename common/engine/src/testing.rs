@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 
 use crate::device::cpu::gemm::product::Gemm;
 use crate::device::cpu::gemm::target::Target;
-use crate::device::cpu::gemm::weight::Weight;
+use crate::device::cpu::gemm::weight::{Acts, Weight};
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::run_all;
 use crate::random::mix;
@@ -89,4 +89,19 @@ pub(crate) fn assert_product(
         let close = (f64::from(found) - exact).abs() <= tolerance * scale;
         assert!(close, "{what} at {row},{output}: {found}, not {exact}");
     }
+}
+
+/// `x` as fast numerics see it beside codes of which `group` share a scale, from the definition.
+pub(crate) fn rounded(x: &[f32], group: usize, acts: Acts) -> Vec<f64> {
+    let most = match acts {
+        Acts::Words => 32639.0,
+        Acts::Bytes => 127.0,
+    };
+    let round = |x: &[f32]| {
+        let scale = x.iter().fold(0f32, |largest, x| largest.max(x.abs())) / most;
+        let inverse = 1.0 / scale;
+        let code = move |x: &f32| f64::from(scale) * f64::from((x * inverse).round_ties_even());
+        x.iter().map(code).collect::<Vec<_>>()
+    };
+    x.chunks(group).flat_map(round).collect()
 }

@@ -79,7 +79,7 @@ impl PlanRequest {
             state_slots: if is_recurrent { Promise::state_slots_for(parallel) } else { 0 },
             kv: self.kv.unwrap_or(match self.numerics {
                 Numerics::Exact => KvDtype::F32,
-                Numerics::Fast => KvDtype::F16,
+                Numerics::Fast | Numerics::Int8 => KvDtype::F16,
             }),
             numerics: self.numerics,
             chunk: self.chunk.map_or_else(|| first_bound(context), NonZeroUsize::get),

@@ -31,7 +31,7 @@ struct Cli {
     #[arg(long, value_name = "TYPE")]
     kv: Vec<KvDtype>,
     /// Arithmetic.
-    #[arg(long, value_name = "fast|exact", default_value = "fast")]
+    #[arg(long, value_name = "fast|exact|int8", default_value = "fast")]
     numerics: Numerics,
     /// Tokens of each piece of the text, which is scored by itself.
     #[arg(long, value_name = "TOKENS", default_value_t = 1024)]

@@ -122,6 +122,7 @@ fn the_prompt_chunk_changes_nothing_alone_or_over_workers() {
         ("qwen2", "exact"),
         ("qwen2-mlx4", "exact"),
         ("qwen2-mlx4", "fast"),
+        ("qwen2-mlx4", "int8"),
     ] {
         let golden = golden(name);
         let workers = TestWorker::several(&["a", "b"]);
@@ -133,7 +134,10 @@ fn the_prompt_chunk_changes_nothing_alone_or_over_workers() {
             let alone = Master::alone().answer(&golden, &[], &arguments(chunk));
             let split = master.answer(&golden, &place, &arguments(chunk));
             let what = format!("{name}, {numerics}, chunk {chunk}");
-            assert_eq!(split.output_ids, golden.greedy_ids, "{what}");
+            // So coarse that another token may be chosen.
+            if numerics != "int8" {
+                assert_eq!(split.output_ids, golden.greedy_ids, "{what}");
+            }
             assert_same(&split, &alone, &what);
             // Stronger than promised: a row's arithmetic does not depend on the rows beside it.
             assert_same(&alone, &whole, &format!("{what} against 64"));

@@ -45,6 +45,12 @@ pub trait Codec: Sync {
         None
     }
 
+    /// The largest code that [`Codec::unpack_rows`] writes.
+    fn largest_code(&self, encoding: Encoding) -> u8 {
+        let _ = encoding;
+        u8::MAX
+    }
+
     /// The weights of whole rows as codes of a byte, each the sum of its bias and of its code times its scale; they are those
     /// of [`Codec::decode_rows`] but for the rounding of a product and a sum. Kernels that multiply bytes take them so.
     ///

@@ -70,6 +70,11 @@ impl Encoding {
         self.codec().unpacked_group(self, columns)
     }
 
+    /// As [`Codec::largest_code`].
+    pub fn largest_code(self) -> u8 {
+        self.codec().largest_code(self)
+    }
+
     /// As [`Codec::unpack_rows`].
     ///
     /// # Panics

@@ -8,7 +8,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::encode::{LANES, ROUNDER, reduce};
+use super::lanes::{LANES, ROUNDER, reduce};
 use crate::encoding::float::FloatType;
 
 /// Steps between the edges of a range of weights that have been codes of 4 bits; fewer come of a narrower part of them.

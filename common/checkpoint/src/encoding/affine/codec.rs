@@ -76,6 +76,11 @@ impl Codec for AffineCodec {
         Some(format.group())
     }
 
+    fn largest_code(&self, encoding: Encoding) -> u8 {
+        let Encoding::Affine(format) = encoding else { return u8::MAX };
+        format.largest_code()
+    }
+
     fn unpack_rows(
         &self,
         encoding: Encoding,

@@ -11,16 +11,12 @@
 
 use super::closest::closest;
 use super::format::Affine;
+use super::lanes::{LANES, ROUNDER, reduce};
 use crate::encoding::encode_error::EncodeError;
 use crate::encoding::float::FloatType;
 
 /// Changes whenever the same weights give other bytes than before.
 pub const ENCODER_VERSION: u32 = 2;
-
-/// Lanes in which the edges of a group are searched; each group is a multiple.
-pub(super) const LANES: usize = 16;
-/// 2²³: added to a number from 0 to 2²², it leaves the nearest whole number in the lowest bits.
-pub(super) const ROUNDER: f32 = 8_388_608.0;
 
 /// Rows packed, as three tensors of a file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -189,19 +185,6 @@ fn edges<const GROUP: usize>(group: &[f32; GROUP]) -> (f32, f32) {
     let largest = reduce(high, |a, b| if b > a { b } else { a });
     let odd = reduce(odd, |a, b| a + b);
     (smallest + odd, largest + odd)
-}
-
-/// Lanes joined in halves.
-#[inline(always)]
-pub(super) fn reduce(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
-    let mut half = LANES / 2;
-    while half > 0 {
-        for lane in 0..half {
-            lanes[lane] = join(lanes[lane], lanes[lane + half]);
-        }
-        half /= 2;
-    }
-    lanes[0]
 }
 
 /// The scale and the bias as stored, so that codes from 0 to `largest` reach from `near` to `far`.

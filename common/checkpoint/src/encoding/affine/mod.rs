@@ -5,6 +5,7 @@ mod codec;
 mod decode;
 mod encode;
 pub(super) mod format;
+mod lanes;
 
 pub(super) use codec::AffineCodec;
 pub use decode::decode_rows;

@@ -77,6 +77,10 @@ impl Codec for Fp4Codec {
         Some(kind.group())
     }
 
+    fn largest_code(&self, _: Encoding) -> u8 {
+        24
+    }
+
     /// A code is twice the number, which is whole, and 12 more, so that none is below 0.
     fn unpack_rows(
         &self,

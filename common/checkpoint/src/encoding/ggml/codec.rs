@@ -51,6 +51,11 @@ impl Codec for GgmlCodec {
         Some(unpack::group(kind))
     }
 
+    fn largest_code(&self, encoding: Encoding) -> u8 {
+        let Encoding::Ggml(kind) = encoding else { return u8::MAX };
+        unpack::largest_code(kind)
+    }
+
     fn unpack_rows(
         &self,
         encoding: Encoding,

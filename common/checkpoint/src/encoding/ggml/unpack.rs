@@ -13,6 +13,19 @@ pub(super) const fn group(kind: GgmlType) -> usize {
     }
 }
 
+/// The largest code; of places in a table, what the largest stands for.
+pub(super) const fn largest_code(kind: GgmlType) -> u8 {
+    match kind {
+        GgmlType::Q2K => 3,
+        GgmlType::Q3K => 7,
+        GgmlType::Q4_0 | GgmlType::Q4_1 | GgmlType::Q4K => 15,
+        GgmlType::Mxfp4 => 24,
+        GgmlType::Q5_0 | GgmlType::Q5_1 | GgmlType::Q5K => 31,
+        GgmlType::Q6K => 63,
+        GgmlType::Q8_0 | GgmlType::Iq4Nl | GgmlType::Iq4Xs => u8::MAX,
+    }
+}
+
 /// Unpacks whole blocks.
 ///
 /// # Panics

@@ -64,6 +64,11 @@ impl Codec for IntegerCodec {
         whole.then_some(group)
     }
 
+    fn largest_code(&self, encoding: Encoding) -> u8 {
+        let Encoding::Integer(format) = encoding else { return u8::MAX };
+        u8::MAX >> (8 - format.bits())
+    }
+
     fn unpack_rows(
         &self,
         encoding: Encoding,

@@ -5,7 +5,7 @@ use cake_checkpoint::Dtype;
 use super::element::FloatType;
 use super::gemm::case::{Case, RowClass};
 use super::gemm::table::{BitClass, entry};
-use super::gemm::weight::{Bits, Encoding};
+use super::gemm::weight::{Acts, Bits, CodeForm, Encoding};
 use super::isa::choice::chosen;
 use super::isa::instructions::Isa;
 use crate::error::Error;
@@ -79,8 +79,8 @@ pub fn same_bits(one: &str, other: &str, numerics: Numerics, kinds: MatrixKinds)
 
 /// The bits of every product with such matrices, as the table has them.
 fn classes(isa: Isa, numerics: Numerics, kinds: MatrixKinds) -> impl Iterator<Item = BitClass> {
-    // Widths of codes and of groups decide no kernel.
-    let packed = Encoding::Affine { bits: Bits::Four, group: 64 };
+    // Widths of codes, of groups and of activations decide no kernel.
+    let packed = Encoding::Affine(CodeForm { bits: Bits::Four, group: 64, acts: Acts::Words });
     let bf16 = Encoding::Float(FloatType::Bf16);
     let stored = [
         (true, Encoding::Float(FloatType::F32)),

@@ -12,7 +12,7 @@ use super::gemm::case::RowClass;
 use super::gemm::float::Float;
 use super::gemm::fp8::{Fp8, Fp8Matrix, ScaleType};
 use super::gemm::table::choose;
-use super::gemm::weight::{AffineMatrix, Bits, MAX_GROUP, Matrix, Weight};
+use super::gemm::weight::{Acts, AffineMatrix, Bits, MAX_GROUP, Matrix, Weight};
 use super::isa::simd::Portable;
 use super::isa::tier::Tier;
 use super::pool::Pool;
@@ -110,13 +110,21 @@ fn products_with_plain_weights() {
 #[test]
 fn products_with_packed_weights() {
     let mut random = Random::new(3);
-    for (bits, group) in [(Bits::Four, 32), (Bits::Eight, 64), (Bits::Eight, MAX_GROUP)] {
+    let (bytes, words) = (Acts::Bytes, Acts::Words);
+    for (bits, acts, group) in [
+        (Bits::Four, bytes, 32),
+        (Bits::Six, words, 32),
+        (Bits::Eight, words, 64),
+        (Bits::Eight, words, MAX_GROUP),
+    ] {
         for rows in [1, 5] {
             let (inputs, outputs) = (MAX_GROUP, 3);
             let x = numbers(&mut random, rows * inputs);
             let bias = numbers(&mut random, outputs);
-            let codes: Vec<u8> =
-                (0..outputs * inputs / bits.per_byte()).map(|_| random.below(256) as u8).collect();
+            let below = if bits == Bits::Six { 64 } else { 256 };
+            let codes: Vec<u8> = (0..outputs * inputs / bits.per_byte())
+                .map(|_| random.below(below) as u8)
+                .collect();
             let mut params = || {
                 let values = numbers(&mut random, outputs * inputs / group);
                 let mut bytes = vec![0; values.len() * 4];
@@ -126,15 +134,16 @@ fn products_with_packed_weights() {
             let (scales, biases) = (params(), params());
             let (scales, biases, params) = (&*scales, &*biases, FloatType::F32);
             let weight =
-                AffineMatrix { codes: &codes, scales, biases, params, bits, group, inputs };
+                AffineMatrix { codes: &codes, scales, biases, params, bits, acts, group, inputs };
             let expected = by_definition(&x, &dequantize(TIER, weight), &bias);
             let largest = expected.iter().fold(1.0f32, |largest, y| largest.max(y.abs()));
             for numerics in [Numerics::Exact, Numerics::Fast] {
                 let weight = Weight::Affine(weight);
                 let kernel = choose(TIER, weight.encoding(), RowClass::Decode, numerics);
                 let y = product(kernel, TIER, weight, Some(&bias), &x);
-                // Activations have 16 bits, and a row's sum has as many terms as there are inputs.
-                assert_near(&y, &expected, largest * inputs as f32 / 32_000.0);
+                // Activations have 16 bits, or 8, and a row's sum has as many terms as there are inputs.
+                let steps = if acts == bytes { 120.0 } else { 32_000.0 };
+                assert_near(&y, &expected, largest * inputs as f32 / steps);
             }
         }
     }

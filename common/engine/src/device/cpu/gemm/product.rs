@@ -3,7 +3,7 @@
 use std::any::Any;
 
 use super::target::Target;
-use super::weight::{Bits, Encoding, Weight};
+use super::weight::{CodeForm, Encoding, Weight};
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::Tasks;
 
@@ -48,14 +48,14 @@ pub(crate) enum Form {
     F32,
     /// f32, of every 32 inputs those at even places first.
     EvensFirst,
-    /// Codes of 16 bits, with a scale for each group of inputs.
-    Words { bits: Bits, group: usize },
-    /// The same codes in the order in which vectors of words come apart.
-    Lanes { bits: Bits, group: usize },
+    /// Codes of 16 bits or of 8, with a scale for each group of inputs.
+    Words(CodeForm),
+    /// The same codes in the order in which vectors of weights come apart.
+    Lanes(CodeForm),
     /// The same codes as two planes of bytes.
-    Bytes { bits: Bits, group: usize },
+    Bytes(CodeForm),
     /// The same bytes, and where several rows are multiplied together, as tiles, too.
-    ByteTiles { bits: Bits, group: usize },
+    ByteTiles(CodeForm),
     /// Pairs of bf16: one plane of them, or two whose sum an activation is.
     Bf16Pairs { planes: usize },
     /// Tiles of bf16, in one plane or two.

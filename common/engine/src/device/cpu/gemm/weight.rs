@@ -55,6 +55,8 @@ pub(crate) const SHORT_GROUP: usize = 16;
 pub(crate) enum Bits {
     /// Two codes in a byte, the earlier one in the low half.
     Four,
+    /// One code in a byte, below 64.
+    Six,
     /// One code in a byte.
     Eight,
 }
@@ -64,9 +66,34 @@ impl Bits {
     pub(crate) fn per_byte(self) -> usize {
         match self {
             Bits::Four => 2,
-            Bits::Eight => 1,
+            Bits::Six | Bits::Eight => 1,
         }
     }
+
+    /// Whether codes are below 64: half as fine as a byte with a sign, at most.
+    pub(crate) fn is_narrow(self) -> bool {
+        self != Bits::Eight
+    }
+}
+
+/// The codes of activations beside a matrix's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Acts {
+    /// Of 16 bits.
+    Words,
+    /// Of 8 bits: where weights are [narrow](Bits::is_narrow), and as little as that may be left of activations.
+    Bytes,
+}
+
+/// What products of whole numbers depend on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct CodeForm {
+    /// The width of a weight's code.
+    pub(crate) bits: Bits,
+    /// Inputs that share a scale and a bias.
+    pub(crate) group: usize,
+    /// What they are multiplied with.
+    pub(crate) acts: Acts,
 }
 
 /// A grouped-affine matrix `[outputs, inputs]`, row-major, at any address.
@@ -82,6 +109,8 @@ pub(crate) struct AffineMatrix<'a> {
     pub(crate) params: FloatType,
     /// The width of a code.
     pub(crate) bits: Bits,
+    /// What these are multiplied with.
+    pub(crate) acts: Acts,
     /// Inputs that share a scale and a bias: 32, 64 or 128; 16, of 8 bits each, only where they were unpacked.
     pub(crate) group: usize,
     /// Inputs per output: whole groups, at least one.
@@ -132,7 +161,8 @@ impl<'a> AffineMatrix<'a> {
             matches!(self.group, SHORT_GROUP | 32 | 64 | MAX_GROUP),
             "a group that kernels know"
         );
-        assert!(self.group != SHORT_GROUP || self.bits == Bits::Eight, "short groups have bytes");
+        assert!(self.acts == Acts::Words || self.bits.is_narrow(), "bytes beside narrow codes");
+        assert!(self.group != SHORT_GROUP || self.bits != Bits::Four, "short groups have bytes");
         let (rows, outputs) = (x.len() / self.inputs, self.outputs());
         assert_eq!(self.codes.len(), outputs * self.row_bytes(), "whole outputs");
         assert_eq!(self.scales.len(), outputs * self.param_bytes(), "a scale a group");
@@ -170,6 +200,10 @@ pub(crate) struct Coded<'a> {
     pub(crate) bytes: &'a [u8],
     /// Weights that share a scale and a bias where they are unpacked; `None` where they can only be decoded.
     pub(crate) group: Option<usize>,
+    /// Whether these codes are below 64.
+    pub(crate) is_narrow: bool,
+    /// What they are multiplied with.
+    pub(crate) acts: Acts,
     /// What a kernel has to know that reads them as they lie, if there may be one.
     pub(crate) in_place: Option<InPlace>,
     /// The scales that such a kernel reads beside `bytes`,
@@ -222,23 +256,25 @@ pub(crate) enum Encoding {
     /// As numbers.
     Float(FloatType),
     /// As codes, `group` of which share a scale and a bias.
-    Affine { bits: Bits, group: usize },
+    Affine(CodeForm),
     /// As numbers of a byte (E4M3) behind scales.
     Fp8,
-    /// As something else, which may be unpacked to codes of 8 bits, `group` of which share a scale and a bias, and perhaps be
-    /// read `in_place`.
-    Coded { group: Option<usize>, in_place: Option<InPlace> },
+    /// As something else, which may be unpacked to codes of a byte, `group` of which share a scale and a bias, and which
+    /// are below 64 if `is_narrow`, and perhaps be read `in_place`.
+    Coded { group: Option<usize>, is_narrow: bool, acts: Acts, in_place: Option<InPlace> },
 }
 
 impl Encoding {
-    /// Width and group of codes.
+    /// The form of its codes.
     ///
     /// # Panics
     /// If there are none.
-    pub(crate) fn affine(self) -> (Bits, usize) {
+    pub(crate) fn affine(self) -> CodeForm {
         match self {
-            Encoding::Affine { bits, group } => (bits, group),
-            Encoding::Coded { group: Some(group), .. } => (Bits::Eight, group),
+            Encoding::Affine(form) => form,
+            Encoding::Coded { group: Some(group), is_narrow, acts, .. } => {
+                CodeForm { bits: if is_narrow { Bits::Six } else { Bits::Eight }, group, acts }
+            }
             _ => unreachable!("the table gives numbers to other kernels"),
         }
     }
@@ -262,10 +298,13 @@ impl<'a> Weight<'a> {
     pub(crate) fn encoding(&self) -> Encoding {
         match self {
             Weight::Float(matrix) => Encoding::Float(matrix.float),
-            Weight::Affine(matrix) => Encoding::Affine { bits: matrix.bits, group: matrix.group },
+            Weight::Affine(AffineMatrix { bits, group, acts, .. }) => {
+                Encoding::Affine(CodeForm { bits: *bits, group: *group, acts: *acts })
+            }
             Weight::Fp8(_) => Encoding::Fp8,
             Weight::Coded(matrix) => {
-                Encoding::Coded { group: matrix.group, in_place: matrix.in_place }
+                let Coded { group, is_narrow, acts, in_place, .. } = *matrix;
+                Encoding::Coded { group, is_narrow, acts, in_place }
             }
         }
     }
@@ -330,10 +369,11 @@ impl<'a> Weight<'a> {
     pub(crate) fn affine(self) -> AffineMatrix<'a> {
         match self {
             Weight::Affine(matrix) => matrix,
-            Weight::Coded(Coded { inputs, group: Some(group), .. }) => {
-                let (params, bits) = (FloatType::F32, Bits::Eight);
+            Weight::Coded(Coded { inputs, .. }) => {
+                let (params, CodeForm { bits, group, acts }) =
+                    (FloatType::F32, self.encoding().affine());
                 let (codes, scales, biases) = (&[], &[], &[]);
-                AffineMatrix { codes, scales, biases, params, bits, group, inputs }
+                AffineMatrix { codes, scales, biases, params, bits, acts, group, inputs }
             }
             _ => unreachable!("the table gives numbers to other kernels"),
         }

@@ -1,10 +1,10 @@
-//! Activations rounded to 16 bits, each group of inputs with a scale of its own.
+//! Activations rounded to 16 bits, or to 8, each group of inputs with a scale of its own.
 
 use std::mem::MaybeUninit;
 
 use super::call::Call;
 use crate::device::cpu::buffer::{Number, Uninit, UninitVec};
-use crate::device::cpu::gemm::weight::{Bits, MAX_GROUP, SHORT_GROUP};
+use crate::device::cpu::gemm::weight::{Acts, AffineMatrix, Bits, MAX_GROUP, SHORT_GROUP};
 use crate::device::cpu::isa::simd::{Kernel, LANES, Simd};
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::for_each_mut;
@@ -15,8 +15,13 @@ const ORDER: usize = 32;
 const ROUND: f32 = 12_582_912.0; // 1.5 · 2^23
 /// Largest magnitude of a code: the largest whose bytes both have a sign, 127 · 256 + 127.
 const MAX_CODE: f32 = 32_639.0;
-/// Vectors of a piece of [`Layout::Lanes`] beside 4-bit weights, see [`lanes`]; beside others it is half of it.
-const MAX_VECTORS: usize = 4;
+/// The same of [`Acts::Bytes`]. Squared, what that rounds is a few hundredths of what rounding the weights to so few steps
+/// did, and instructions that multiply bytes do so twice as fast.
+const MAX_BYTE_CODE: f32 = 127.0;
+/// Codes of a piece of [`Layout::Lanes`] at most, see [`lanes`]: whole rows of them are whole pieces of all kinds.
+const PIECE: usize = 64;
+/// Bytes in a vector of [`Layout::Lanes`].
+const VECTOR_BYTES: usize = 32;
 /// Bytes between rows of a plane beyond their codes: vectors may reach past the end of a row, and
 /// rows of a power of two do not compete for the same places of the cache.
 const PADDING: usize = 128;
@@ -26,7 +31,7 @@ const PADDING: usize = 128;
 pub(crate) enum Layout {
     /// As numbers of 16 bits.
     Words,
-    /// As numbers of 16 bits in the order in which vectors of words come apart, see [`lanes`].
+    /// In the order in which vectors of weights come apart, see [`lanes`].
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for them"))]
     Lanes,
     /// As two bytes, `code = 256 · high + low`, both signed: for instructions that multiply bytes.
@@ -36,19 +41,19 @@ pub(crate) enum Layout {
 
 /// Quantized rows.
 ///
-/// A group of activations is `scale · code` with `scale = max |x| / 32639` and codes rounded to the
-/// nearest whole number, ties to even. A group of magnitudes below what f32 has full precision for
+/// A group of activations is `scale · code` with `scale = max |x| / 32639`, or `max |x| / 127` of
+/// [`Acts::Bytes`], and codes rounded to the nearest whole number, ties to even. A group of magnitudes below what f32 has full precision for
 /// counts as zero; a group with a value that is not finite gets a scale that is not a number, so
 /// that what is computed with it is none either.
 ///
 /// Beside 4-bit weights, the codes of every 32 inputs come in another order: the 16 even ones, then
 /// the 16 odd ones, which is how half bytes come apart. [`Layout::Lanes`] has an order of its own.
 pub(crate) struct Activations {
-    /// `[rows, inputs]` of [`Layout::Words`]; rows of [`Layout::Lanes`], [`lanes_stride`] apart; else empty.
+    /// `[rows, inputs]` of [`Layout::Words`]; rows of [`Layout::Lanes`] as numbers of 16 bits, `stride` apart; else empty.
     words: Vec<i16>,
     /// Rows of the upper bytes of [`Layout::Planes`], `stride` apart, else empty.
     high: Vec<i8>,
-    /// As `high`, of the lower bytes.
+    /// As `high`, of the lower bytes, or the only ones of [`Layout::Lanes`].
     low: Vec<i8>,
     stride: usize,
     groups: usize,
@@ -78,24 +83,29 @@ impl Activations {
     /// Quantizes the rows of `call` for the groups and bits of its weight.
     pub(crate) fn quantize(tier: Tier, call: &Call<'_>, layout: Layout) -> Activations {
         let (rows, inputs, groups) = (call.rows(), call.weight.inputs, call.weight.groups());
+        let AffineMatrix { bits, acts, group, .. } = call.weight;
         let stride = match layout {
             Layout::Words => inputs,
             Layout::Lanes => lanes_stride(inputs),
             Layout::Planes => inputs + PADDING,
         };
-        let (word_count, plane_bytes) = match layout {
-            Layout::Words | Layout::Lanes => (rows * stride, 0),
-            Layout::Planes => (0, rows * stride),
+        let (words, high, low) = match layout {
+            Layout::Lanes if acts == Acts::Bytes => (0, 0, rows * stride),
+            Layout::Words | Layout::Lanes => (rows * stride, 0, 0),
+            Layout::Planes => (0, rows * stride, rows * stride),
         };
         let (mut words, mut high, mut low) =
-            (UninitVec::new(word_count), UninitVec::new(plane_bytes), UninitVec::new(plane_bytes));
+            (UninitVec::new(words), UninitVec::new(high), UninitVec::new(low));
         let (mut scales, mut sums) = (vec![0.0; rows * groups], vec![0.0; rows * groups]);
-        let (bits, group) = (call.weight.bits, call.weight.group);
+        // The last group may be half of a piece, which leaves gaps.
+        let whole = inputs - inputs % PIECE;
         let codes: Vec<Codes<'_>> = match layout {
             Layout::Words => words.uninit().chunks_exact_mut(inputs).map(Codes::Words).collect(),
+            Layout::Lanes if acts == Acts::Bytes => {
+                let rows = low.uninit().chunks_exact_mut(stride);
+                rows.map(|row| Codes::ByteLanes { to: padded(row, whole), bits }).collect()
+            }
             Layout::Lanes => {
-                // The last group may be half of a piece, which leaves gaps.
-                let whole = inputs - inputs % (MAX_VECTORS * LANES);
                 let rows = words.uninit().chunks_exact_mut(stride);
                 rows.map(|row| Codes::Lanes { to: padded(row, whole), bits }).collect()
             }
@@ -108,7 +118,7 @@ impl Activations {
         };
         let params = scales.chunks_exact_mut(groups).zip(sums.chunks_exact_mut(groups));
         let each = codes.into_iter().zip(params).zip(call.x.chunks_exact(inputs));
-        let row = |((codes, (scales, sums)), x)| Row { x, bits, group, codes, scales, sums };
+        let row = |((codes, (scales, sums)), x)| Row { x, bits, acts, group, codes, scales, sums };
         let mut each: Vec<Row<'_>> = each.map(row).collect();
         // One row takes a microsecond or two: less than a task costs.
         let task_rows = if call.parallel { 4 } else { rows.max(1) };
@@ -138,11 +148,17 @@ impl Activations {
         &self.words
     }
 
-    /// The codes of the rows from `row` on, of [`Layout::Lanes`], and how many lie between one row and the next.
+    /// The bytes of the codes of the rows from `row` on, of [`Layout::Lanes`], and how many lie between one row and the next.
     #[inline(always)]
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for them"))]
-    pub(crate) fn lanes(&self, row: usize) -> (&[i16], usize) {
-        (&self.words[row * self.stride..], self.stride)
+    pub(crate) fn lanes(&self, row: usize) -> (&[u8], usize) {
+        let (start, width, count) = match self.words.is_empty() {
+            true => (self.low.as_ptr().cast::<u8>(), 1, self.low.len()),
+            false => (self.words.as_ptr().cast::<u8>(), size_of::<i16>(), self.words.len()),
+        };
+        // SAFETY: the bytes of all numbers of one kind, which any bytes are as good as.
+        let bytes = unsafe { std::slice::from_raw_parts(start, count * width) };
+        (&bytes[row * self.stride * width..], self.stride * width)
     }
 
     /// The scales of the groups of one row.
@@ -158,10 +174,10 @@ impl Activations {
     }
 }
 
-/// Numbers from one row of [`Layout::Lanes`] to the next: whole pieces, and a line more, so that rows of a power of two
-/// do not compete for the same places of the cache.
+/// Numbers from one row of [`Layout::Lanes`] to the next: whole pieces, and a line or two more, so that rows of a power of
+/// two do not compete for the same places of the cache.
 fn lanes_stride(inputs: usize) -> usize {
-    inputs.next_multiple_of(MAX_VECTORS * LANES) + 2 * LANES
+    inputs.next_multiple_of(PIECE) + PIECE
 }
 
 /// A row, set to zero from `from` on.
@@ -174,6 +190,7 @@ fn padded<T: Number + Default>(row: &mut Uninit<T>, from: usize) -> &mut Uninit<
 enum Codes<'a> {
     Words(&'a mut Uninit<i16>),
     Lanes { to: &'a mut Uninit<i16>, bits: Bits },
+    ByteLanes { to: &'a mut Uninit<i8>, bits: Bits },
     Planes { high: &'a mut Uninit<i8>, low: &'a mut Uninit<i8> },
 }
 
@@ -193,9 +210,13 @@ impl Codes<'_> {
                 split(shifted, high, &mut low.as_chunks_mut().0[group]);
             }
             Codes::Lanes { to, bits: Bits::Four } => {
-                lanes::<GROUP, MAX_VECTORS>(to, group, shifted)
+                lanes::<i16, GROUP, 4>(to, group, shifted, word)
             }
-            Codes::Lanes { to, bits: Bits::Eight } => lanes::<GROUP, 2>(to, group, shifted),
+            Codes::Lanes { to, .. } => lanes::<i16, GROUP, 2>(to, group, shifted, word),
+            Codes::ByteLanes { to, bits: Bits::Four } => {
+                lanes::<i8, GROUP, 2>(to, group, shifted, low_byte);
+            }
+            Codes::ByteLanes { to, .. } => lanes::<i8, GROUP, 1>(to, group, shifted, low_byte),
         }
     }
 }
@@ -204,6 +225,7 @@ impl Codes<'_> {
 struct Row<'a> {
     x: &'a [f32],
     bits: Bits,
+    acts: Acts,
     group: usize,
     codes: Codes<'a>,
     scales: &'a mut [f32],
@@ -228,11 +250,16 @@ impl Row<'_> {
     /// `GROUP` is that of the weight.
     #[inline(always)]
     fn quantize<S: Simd, const GROUP: usize>(&mut self, simd: S) {
+        let most = match self.acts {
+            Acts::Words => MAX_CODE,
+            Acts::Bytes => MAX_BYTE_CODE,
+        };
+        let is_in_order = !matches!(self.codes, Codes::Lanes { .. } | Codes::ByteLanes { .. });
         for (group, x) in self.x.as_chunks::<GROUP>().0.iter().enumerate() {
-            let (scale, inverse) = scale(largest(simd, x));
+            let (scale, inverse) = scale(largest(simd, x), most);
             let mut shifted = [0.0; GROUP];
             let sum = round(simd, x, inverse, &mut shifted);
-            if self.bits == Bits::Four && !matches!(self.codes, Codes::Lanes { .. }) {
+            if self.bits == Bits::Four && is_in_order {
                 for block in shifted.as_chunks_mut().0 {
                     *block = evens_first(block);
                 }
@@ -267,10 +294,10 @@ fn largest<S: Simd>(simd: S, x: &[f32]) -> f32 {
     lanes[0] + simd.sum(zeros)
 }
 
-/// The scale of a group and the factor that takes activations to codes.
+/// The scale of a group and the factor that takes activations to codes, of which `most` is the largest.
 #[inline(always)]
-fn scale(largest: f32) -> (f32, f32) {
-    let scale = largest / MAX_CODE;
+fn scale(largest: f32, most: f32) -> (f32, f32) {
+    let scale = largest / most;
     if !largest.is_finite() {
         (f32::NAN, 0.0)
     } else if scale < f32::MIN_POSITIVE {
@@ -280,7 +307,7 @@ fn scale(largest: f32) -> (f32, f32) {
     }
 }
 
-/// Rounds `x · inverse`: within ±32639 for finite `x`, as that is but for two roundings. What is written
+/// Rounds `x · inverse`: within the largest code for finite `x`, as that is but for two roundings. What is written
 /// is the result `+` [`ROUND`], see [`code`]; what is returned is the sum, which is exact: at most 128 codes
 /// below 2^15. Where `x` is not finite they are anything.
 #[inline(always)]
@@ -301,24 +328,25 @@ fn code(shifted: f32) -> i32 {
     shifted.to_bits().wrapping_sub(ROUND.to_bits()) as i32
 }
 
-/// Writes the codes of group `group` of a row of [`Layout::Lanes`]. Its pieces are `V` vectors of words: input `i` of a piece
-/// goes to place `i / V` of vector `i % V`. So come codes apart that lie `V` in a word, or of which every other byte of a
-/// vector of bytes is one.
+/// Writes the codes of group `group` of a row of [`Layout::Lanes`]. Its pieces are `V` vectors: input `i` of a piece goes to
+/// place `i / V` of vector `i % V`. So come codes apart that lie two in a byte, or in words every other byte of a vector.
 #[inline(always)]
-fn lanes<const GROUP: usize, const V: usize>(
-    row: &mut Uninit<i16>,
+fn lanes<T, const GROUP: usize, const V: usize>(
+    row: &mut Uninit<T>,
     group: usize,
     shifted: &[f32; GROUP],
+    narrowed: impl Fn(i32) -> T,
 ) {
-    let piece = V * LANES;
+    let in_vector = VECTOR_BYTES / size_of::<T>();
+    let piece = V * in_vector;
     let places = piece.min(GROUP) / V; // In a vector.
     for (part, shifted) in shifted.chunks_exact(V * places).enumerate() {
         let first = group * GROUP + part * piece;
         let to = &mut row[first - first % piece..][..piece];
-        for (v, to) in to.chunks_exact_mut(LANES).enumerate() {
+        for (v, to) in to.chunks_exact_mut(in_vector).enumerate() {
             let to = &mut to[first % piece / V..][..places];
             for (i, to) in to.iter_mut().enumerate() {
-                to.write(code(shifted[V * i + v]) as i16);
+                to.write(narrowed(code(shifted[V * i + v])));
             }
         }
     }
@@ -333,9 +361,27 @@ fn split<const N: usize>(
 ) {
     for i in 0..N {
         let code = code(shifted[i]);
-        low[i].write(code as i8);
-        high[i].write(((code + 128) >> 8) as i8);
+        low[i].write(low_byte(code));
+        high[i].write(high_byte(code));
     }
+}
+
+/// A code as one number.
+#[inline(always)]
+fn word(code: i32) -> i16 {
+    code as i16
+}
+
+/// The lower of them.
+#[inline(always)]
+fn low_byte(code: i32) -> i8 {
+    code as i8
+}
+
+/// The upper one.
+#[inline(always)]
+fn high_byte(code: i32) -> i8 {
+    ((code + 128) >> 8) as i8
 }
 
 #[inline(always)]
@@ -356,19 +402,23 @@ mod tests {
 
     /// Scale, codes and their sum, which every tier finds.
     fn rounded(x: &[f32; ORDER]) -> (f32, [i32; ORDER], f32) {
-        struct Rounded<'a>(&'a [f32; ORDER]);
+        rounded_to(x, MAX_CODE)
+    }
+
+    fn rounded_to(x: &[f32; ORDER], most: f32) -> (f32, [i32; ORDER], f32) {
+        struct Rounded<'a>(&'a [f32; ORDER], f32);
         impl Kernel for Rounded<'_> {
             type Output = (f32, [i32; ORDER], f32);
 
             #[inline(always)]
             fn run<S: Simd>(self, simd: S) -> Self::Output {
-                let (scale, inverse) = scale(largest(simd, self.0));
+                let (scale, inverse) = scale(largest(simd, self.0), self.1);
                 let mut shifted = [0.0; ORDER];
                 let sum = round(simd, self.0, inverse, &mut shifted);
                 (scale, shifted.map(code), sum)
             }
         }
-        let mut all = Tier::all().into_iter().map(|tier| tier.run(Rounded(x)));
+        let mut all = Tier::all().into_iter().map(|tier| tier.run(Rounded(x, most)));
         let first = all.next().unwrap();
         assert!(all.all(|other| other == first || other.0.is_nan() && first.0.is_nan()));
         first
@@ -382,6 +432,10 @@ mod tests {
         assert_eq!(scale, 2.0);
         assert_eq!(codes[..8], [-LARGEST, 0, 2, 2, -2, 1, LARGEST, 0]);
         assert_eq!(sum, 3.0);
+        let mut x = [0.0; ORDER];
+        x[..5].copy_from_slice(&[-254.0, 1.0, 3.0, 5.0, 253.9]);
+        assert_eq!(rounded_to(&x, MAX_BYTE_CODE).0, 2.0);
+        assert_eq!(rounded_to(&x, MAX_BYTE_CODE).1[..6], [-127, 0, 2, 2, 127, 0]);
     }
 
     #[test]
@@ -433,26 +487,34 @@ mod tests {
 
     #[test]
     fn lanes_hold_inputs_that_lie_side_by_side_one_vector_apart() {
-        fn places<const GROUP: usize, const V: usize>() {
-            let inputs = 3 * GROUP;
-            let mut row = vec![MaybeUninit::new(-1i16); lanes_stride(inputs)];
+        fn places<T, const GROUP: usize, const V: usize>(from: fn(i32) -> T)
+        where
+            T: Copy + PartialEq + std::fmt::Debug,
+        {
+            let (inputs, in_vector) = (3 * GROUP, VECTOR_BYTES / size_of::<T>());
+            let mut row = vec![MaybeUninit::new(from(-1)); lanes_stride(inputs)];
             for group in 0..3 {
                 let input = |i: usize| (group * GROUP + i) as f32 + ROUND;
-                lanes::<GROUP, V>(&mut row, group, &std::array::from_fn(input));
+                lanes::<T, GROUP, V>(&mut row, group, &std::array::from_fn(input), from);
             }
             for input in 0..inputs {
-                let (piece, place) = (input / (V * LANES) * (V * LANES), input % (V * LANES));
-                let at = piece + place % V * LANES + place / V;
+                let piece = input / (V * in_vector) * (V * in_vector);
+                let at = piece + (input - piece) % V * in_vector + (input - piece) / V;
                 // SAFETY: all of them were set.
-                assert_eq!(unsafe { row[at].assume_init() }, input as i16, "{GROUP} {V}");
+                assert_eq!(unsafe { row[at].assume_init() }, from(input as i32), "{GROUP} {V}");
             }
         }
-        places::<SHORT_GROUP, 2>();
-        places::<32, 2>();
-        places::<128, 2>();
-        places::<32, MAX_VECTORS>();
-        places::<64, MAX_VECTORS>();
-        places::<128, MAX_VECTORS>();
+        places::<i16, SHORT_GROUP, 2>(word);
+        places::<i16, 32, 2>(word);
+        places::<i16, 128, 2>(word);
+        places::<i16, 32, 4>(word);
+        places::<i16, 64, 4>(word);
+        places::<i16, 128, 4>(word);
+        places::<i8, SHORT_GROUP, 1>(low_byte);
+        places::<i8, 32, 1>(low_byte);
+        places::<i8, 32, 2>(low_byte);
+        places::<i8, 64, 2>(low_byte);
+        places::<i8, 128, 2>(low_byte);
     }
 
     #[test]

@@ -123,7 +123,7 @@ impl Kernel for Dequantize<'_> {
                         widen(nibbles(codes), to);
                     }
                 }
-                Bits::Eight => {
+                Bits::Six | Bits::Eight => {
                     for (codes, to) in codes.as_chunks().0.iter().zip(values) {
                         widen(bytes(codes), to);
                     }

@@ -45,8 +45,7 @@ pub(crate) struct Words;
 // SAFETY: `matmul` sets the result to zero before any task adds to it.
 unsafe impl Gemm for Words {
     fn form(&self, encoding: Encoding) -> Form {
-        let (bits, group) = encoding.affine();
-        Form::Words { bits, group }
+        Form::Words(encoding.affine())
     }
 
     fn prepare<'x>(&self, tier: Tier, weight: &Weight<'_>, x: &'x [f32]) -> Prepared<'x> {
@@ -86,13 +85,13 @@ impl Kernel for Task<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         match (self.call.weight.group, self.call.weight.bits) {
-            (SHORT_GROUP, Bits::Eight) => self.all::<S, SHORT_GROUP, 8>(simd),
+            (SHORT_GROUP, Bits::Six | Bits::Eight) => self.all::<S, SHORT_GROUP, 8>(simd),
             (32, Bits::Four) => self.all::<S, 32, 4>(simd),
-            (32, Bits::Eight) => self.all::<S, 32, 8>(simd),
+            (32, Bits::Six | Bits::Eight) => self.all::<S, 32, 8>(simd),
             (64, Bits::Four) => self.all::<S, 64, 4>(simd),
-            (64, Bits::Eight) => self.all::<S, 64, 8>(simd),
+            (64, Bits::Six | Bits::Eight) => self.all::<S, 64, 8>(simd),
             (_, Bits::Four) => self.all::<S, MAX_GROUP, 4>(simd),
-            (_, Bits::Eight) => self.all::<S, MAX_GROUP, 8>(simd),
+            (_, Bits::Six | Bits::Eight) => self.all::<S, MAX_GROUP, 8>(simd),
         }
     }
 }

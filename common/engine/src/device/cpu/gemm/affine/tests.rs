@@ -5,11 +5,11 @@ use super::plain::Words;
 use crate::device::cpu::element::{Bf16, Element, F16, F32, FloatType};
 use crate::device::cpu::gemm::case::RowClass;
 use crate::device::cpu::gemm::table::choose;
-use crate::device::cpu::gemm::weight::{AffineMatrix, Bits, Weight};
+use crate::device::cpu::gemm::weight::{Acts, AffineMatrix, Bits, Weight};
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::Pool;
 use crate::options::Numerics;
-use crate::testing::{Random, digest, product};
+use crate::testing::{Random, digest, product, rounded};
 
 /// Relative to the sum of absolute products: 2^-24 per rounding, some hundred in a row at most.
 const TOLERANCE: f64 = 1e-5;
@@ -21,9 +21,13 @@ struct Stored {
     biases: Vec<u8>,
     params: FloatType,
     bits: Bits,
+    acts: Acts,
     group: usize,
     inputs: usize,
 }
+
+/// Width of codes, and what they are multiplied with; codes of a group; the type of scales and biases.
+type Kind = ((Bits, Acts), usize, FloatType);
 
 fn store(float: FloatType, values: &[f32]) -> Vec<u8> {
     let mut bytes = vec![0; 1 + values.len() * float.bytes()];
@@ -43,14 +47,15 @@ impl Stored {
     fn random(
         random: &mut Random,
         (outputs, inputs): (usize, usize),
-        (bits, group, params): (Bits, usize, FloatType),
+        ((bits, acts), group, params): Kind,
     ) -> Stored {
         let code_bytes = outputs * inputs / bits.per_byte();
-        let codes = (0..1 + code_bytes).map(|_| random.below(256) as u8).collect();
+        let below = if bits == Bits::Six { 64 } else { 256 };
+        let codes = (0..1 + code_bytes).map(|_| random.below(below) as u8).collect();
         let param_count = outputs * inputs / group;
         let scales = store(params, &signed(random, param_count));
         let biases = store(params, &signed(random, param_count));
-        Stored { codes, scales, biases, params, bits, group, inputs }
+        Stored { codes, scales, biases, params, bits, acts, group, inputs }
     }
 
     fn matrix(&self) -> AffineMatrix<'_> {
@@ -60,6 +65,7 @@ impl Stored {
             biases: &self.biases[1..],
             params: self.params,
             bits: self.bits,
+            acts: self.acts,
             group: self.group,
             inputs: self.inputs,
         }
@@ -71,7 +77,7 @@ impl Stored {
         let (scales, biases) = (widen(&self.scales), widen(&self.biases));
         let code = |at: usize| match self.bits {
             Bits::Four => (self.codes[1 + at / 2] >> (4 * (at % 2))) & 0xf,
-            Bits::Eight => self.codes[1 + at],
+            Bits::Six | Bits::Eight => self.codes[1 + at],
         };
         let count = scales.len() * self.group;
         let params = |at: usize| (scales[at / self.group], biases[at / self.group]);
@@ -81,22 +87,12 @@ impl Stored {
     }
 }
 
-/// `x` as [`Numerics::Fast`] sees it, from the definition.
-fn rounded(x: &[f32], group: usize) -> Vec<f64> {
-    x.chunks(group)
-        .flat_map(|x| {
-            let largest = x.iter().fold(0f32, |largest, x| largest.max(x.abs()));
-            let scale = largest / 32639.0;
-            let inverse = 1.0 / scale;
-            x.iter().map(move |x| f64::from(scale) * f64::from((x * inverse).round_ties_even()))
-        })
-        .collect()
-}
-
 /// Every kind of matrix.
-fn kinds() -> impl Iterator<Item = (Bits, usize, FloatType)> {
+fn kinds() -> impl Iterator<Item = Kind> {
     let floats = [FloatType::F32, FloatType::F16, FloatType::Bf16];
-    [Bits::Four, Bits::Eight].into_iter().flat_map(move |bits| {
+    let narrow = [Bits::Four, Bits::Six].into_iter();
+    let codes = narrow.flat_map(|bits| [(bits, Acts::Bytes), (bits, Acts::Words)]);
+    codes.chain([(Bits::Eight, Acts::Words)]).flat_map(move |bits| {
         [32, 64, 128]
             .into_iter()
             .flat_map(move |group| floats.into_iter().map(move |float| (bits, group, float)))
@@ -130,7 +126,7 @@ fn agrees_with_f64_for_odd_shapes_kinds_and_addresses() {
             for numerics in [Numerics::Exact, Numerics::Fast] {
                 let seen: Vec<f64> = match numerics {
                     Numerics::Exact => x.iter().map(|&x| f64::from(x)).collect(),
-                    Numerics::Fast => rounded(&x, kind.1),
+                    Numerics::Fast | Numerics::Int8 => rounded(&x, kind.1, kind.0.1),
                 };
                 let results: Vec<Vec<f32>> = Tier::all()
                     .into_iter()
@@ -218,10 +214,14 @@ fn instructions_for_bytes_do_not_change_a_bit() {
 fn the_largest_sums_of_products_do_not_overflow() {
     for kind in kinds() {
         let mut stored = Stored::random(&mut Random::new(27), (33, 2 * kind.1), kind);
-        stored.codes.fill(255);
+        let (byte, code) = match kind.0.0 {
+            Bits::Four => (255, 15.0),
+            Bits::Six => (63, 63.0),
+            Bits::Eight => (255, 255.0),
+        };
+        stored.codes.fill(byte);
         stored.scales = store(kind.2, &[1.0; 66]);
         stored.biases = store(kind.2, &[0.0; 66]);
-        let code = if kind.0 == Bits::Four { 15.0 } else { 255.0 };
         for one in [1.0, -1.0] {
             let x = vec![one; 5 * stored.inputs];
             let expected = one * code * stored.inputs as f32;
@@ -255,7 +255,8 @@ fn what_is_not_finite_stays_so_and_stays_in_its_row() {
 #[test]
 fn zeros_give_the_bias_and_no_rows_give_nothing() {
     let mut random = Random::new(25);
-    let stored = Stored::random(&mut random, (20, 64), (Bits::Four, 32, FloatType::F16));
+    let stored =
+        Stored::random(&mut random, (20, 64), ((Bits::Four, Acts::Bytes), 32, FloatType::F16));
     let bias = signed(&mut random, 20);
     for tier in Tier::all() {
         for numerics in [Numerics::Exact, Numerics::Fast] {
@@ -278,6 +279,7 @@ fn widens_as_documented() {
         biases: &biases,
         params: FloatType::F32,
         bits: Bits::Four,
+        acts: Acts::Words,
         group: 32,
         inputs: 32,
     };
@@ -309,7 +311,7 @@ fn some_rows_are_those_rows() {
 #[test]
 fn fused_tiers_agree_to_the_bit() {
     for (numerics, expected) in
-        [(Numerics::Exact, 0x1f63_d3dc_947d_15ad), (Numerics::Fast, 0xccf5_b4a7_a7fe_cf6f)]
+        [(Numerics::Exact, 0xbbfa_4b6d_d4f3_5fea), (Numerics::Fast, 0x5d4c_4f6c_73ea_6648)]
     {
         let mut random = Random::new(27);
         let mut cases = Vec::new();
@@ -331,7 +333,8 @@ fn fused_tiers_agree_to_the_bit() {
 fn what_a_thread_computed_before_does_not_matter() {
     let mut random = Random::new(28);
     // Its last tile of outputs, its last group and its rows fill no tile.
-    for (bits, group) in [(Bits::Eight, 32), (Bits::Four, 64)] {
+    let kinds = [((Bits::Eight, Acts::Words), 32), ((Bits::Four, Acts::Bytes), 64)];
+    for (bits, group) in kinds {
         let large = Stored::random(&mut random, (300, group * 40), (bits, group, FloatType::F16));
         let small = Stored::random(&mut random, (37, group * 3), (bits, group, FloatType::F16));
         let infinite = vec![f32::INFINITY; 21 * group * 40];

@@ -6,11 +6,12 @@ use super::Unpacked;
 use crate::device::cpu::gemm::affine::plain::Words;
 use crate::device::cpu::gemm::case::RowClass;
 use crate::device::cpu::gemm::table::choose;
+use crate::device::cpu::gemm::weight::Acts;
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::Pool;
 use crate::matrix::StoredMatrix;
-use crate::options::Numerics;
-use crate::testing::{Random, product};
+use crate::options::{Numerics, Precision};
+use crate::testing::{Random, product, rounded};
 
 /// Relative to the sum of absolute products: 2^-24 per rounding, some hundred in a row at most.
 const TOLERANCE: f64 = 1e-5;
@@ -79,17 +80,6 @@ fn signed(random: &mut Random, len: usize) -> Vec<f32> {
     (0..len).map(|_| random.signed()).collect()
 }
 
-/// `x` as [`Numerics::Fast`] sees it beside codes of which `group` share a scale.
-fn rounded(x: &[f32], group: usize) -> Vec<f64> {
-    let round = |x: &[f32]| {
-        let scale = x.iter().fold(0f32, |largest, x| largest.max(x.abs())) / 32639.0;
-        let inverse = 1.0 / scale;
-        let code = move |x: &f32| f64::from(scale) * f64::from((x * inverse).round_ties_even());
-        x.iter().map(code).collect::<Vec<_>>()
-    };
-    x.chunks(group).flat_map(round).collect()
-}
-
 fn multiply(
     tier: Tier,
     numerics: Numerics,
@@ -110,11 +100,17 @@ fn agrees_with_f64_for_odd_shapes_and_all_encodings() {
             let rows = [1, 3, 1 + random.below(20)][case];
             let [outputs, inputs] = shape;
             let matrix = random_matrix(&mut random, encoding, shape);
+            let matrix = matrix.beside(
+                [Precision::Bf16, Precision::Bf16x2, Precision::Bf16Both][case],
+                Numerics::Int8,
+            );
+            let is_coarse = case != 1 && encoding.largest_code() < 64;
+            let acts = if is_coarse { Acts::Bytes } else { Acts::Words };
             let weights = matrix.decode(0..outputs);
             let (bias, x) = (signed(&mut random, outputs), signed(&mut random, rows * inputs));
             for numerics in [Numerics::Exact, Numerics::Fast] {
                 let seen: Vec<f64> = match (numerics, encoding.unpacked_group(inputs)) {
-                    (Numerics::Fast, Some(group)) => rounded(&x, group),
+                    (Numerics::Fast, Some(group)) => rounded(&x, group, acts),
                     _ => x.iter().map(|&x| f64::from(x)).collect(),
                 };
                 let results: Vec<Vec<f32>> = Tier::all()
@@ -163,13 +159,19 @@ fn every_kernel_computes_what_plain_code_does_with_unpacked_codes() {
         let all = shapes.into_iter().chain(narrow);
         for (outputs, inputs, rows) in all.filter(|shape| unpacked(&encoding, shape.1)) {
             let shape = [outputs, inputs];
-            let matrix = random_matrix(&mut random, encoding, shape);
+            let mut matrix = random_matrix(&mut random, encoding, shape);
             let (bias, x) = (signed(&mut random, outputs), signed(&mut random, rows * shape[1]));
-            for tier in Tier::fused() {
-                let found = multiply(tier, Numerics::Fast, &matrix, Some(&bias), &x);
-                let weight = matrix.weight(0..outputs);
-                let plain = product(&Unpacked(Words), tier, weight, Some(&bias), &x);
-                assert!(found == plain, "{encoding} {tier:?} {shape:?} {rows} rows");
+            for precision in [Precision::Bf16, Precision::Bf16x2] {
+                matrix = matrix.beside(precision, Numerics::Int8);
+                for tier in Tier::fused() {
+                    let found = multiply(tier, Numerics::Fast, &matrix, Some(&bias), &x);
+                    let weight = matrix.weight(0..outputs);
+                    let plain = product(&Unpacked(Words), tier, weight, Some(&bias), &x);
+                    assert!(
+                        found == plain,
+                        "{encoding} {precision:?} {tier:?} {shape:?} {rows} rows"
+                    );
+                }
             }
         }
     }
@@ -180,7 +182,8 @@ fn neither_rows_beside_nor_threads_nor_a_part_of_a_matrix_change_a_bit() {
     let mut random = Random::new(32);
     for encoding in encodings() {
         let shape = [131, 512];
-        let matrix = random_matrix(&mut random, encoding, shape);
+        let matrix =
+            random_matrix(&mut random, encoding, shape).beside(Precision::Bf16, Numerics::Int8);
         let x = signed(&mut random, 37 * shape[1]);
         for tier in Tier::all() {
             for numerics in [Numerics::Exact, Numerics::Fast] {

@@ -1,5 +1,5 @@
 //! Products of whole numbers: some outputs at a time are unpacked to codes of a byte with a scale and a bias per group, and
-//! multiplied as affine matrices of 8 bits are.
+//! multiplied as affine matrices are.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -8,7 +8,9 @@ use crate::device::cpu::buffer::kept;
 use crate::device::cpu::element::{Element, F32, FloatType};
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
-use crate::device::cpu::gemm::weight::{AffineMatrix, Bits, Coded, Encoding, SHORT_GROUP, Weight};
+use crate::device::cpu::gemm::weight::{
+    AffineMatrix, CodeForm, Coded, Encoding, SHORT_GROUP, Weight,
+};
 use crate::device::cpu::isa::simd::LANES;
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::pool::{Tasks, current_threads};
@@ -95,9 +97,9 @@ unsafe impl<G: Gemm + Copy + Send + 'static> Gemm for Unpacked<G> {
 }
 
 impl Held {
-    /// Some outputs as an affine matrix of 8 bits.
+    /// Some outputs as an affine matrix with a code in each byte.
     fn unpack(&mut self, weight: Coded<'_>, outputs: Range<usize>) -> AffineMatrix<'_> {
-        let (_, group) = Weight::Coded(weight).encoding().affine();
+        let CodeForm { bits, group, acts } = Weight::Coded(weight).encoding().affine();
         let (count, groups) =
             (outputs.len() * weight.inputs, outputs.len() * weight.inputs / group);
         let codes = kept(&mut self.codes, count, 0);
@@ -108,7 +110,7 @@ impl Held {
         let [first, second] = [first, second].map(|to| kept(to, groups * F32::BYTES, 0));
         F32::store(scales, first);
         F32::store(biases, second);
-        let (params, bits, inputs) = (FloatType::F32, Bits::Eight, weight.inputs);
-        AffineMatrix { codes, scales: first, biases: second, params, bits, group, inputs }
+        let (params, inputs) = (FloatType::F32, weight.inputs);
+        AffineMatrix { codes, scales: first, biases: second, params, bits, acts, group, inputs }
     }
 }

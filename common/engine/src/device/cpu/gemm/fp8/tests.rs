@@ -9,7 +9,7 @@ use cake_checkpoint::{
 use super::*;
 use crate::device::cpu::element::{Bf16, Element, F16, F32};
 use crate::device::cpu::gemm::coded::Decoded;
-use crate::device::cpu::gemm::weight::{Coded, Decode};
+use crate::device::cpu::gemm::weight::{Acts, Coded, Decode};
 use crate::device::cpu::pool::Pool;
 use crate::matrix::StoredMatrix;
 use crate::testing::{Random, digest, product};
@@ -82,6 +82,8 @@ impl Stored {
     /// The same as the kernel takes them that decodes.
     fn coded(&self, outputs: Range<usize>) -> Weight<'_> {
         Weight::Coded(Coded {
+            is_narrow: false,
+            acts: Acts::Words,
             matrix: self,
             first: outputs.start,
             outputs: outputs.len(),

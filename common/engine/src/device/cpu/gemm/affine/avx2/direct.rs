@@ -8,26 +8,30 @@
 use std::arch::x86_64::*;
 
 use super::lanes::{four_sums, halves};
-use super::stored::{DIRECT_ROWS, LANES, Stored, WORDS};
+use super::packed::split;
+use super::stored::{BYTES, DIRECT_ROWS, LANES, Stored, VECTOR_BYTES, WIDENED, WORDS};
 use super::task::Task;
 use crate::device::cpu::isa::prefetch::{AHEAD, CACHE_LINE, prefetch};
 
 /// All of `task`, which has at most [`Stored::DIRECT_ROWS`] rows.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn direct<S: Stored<V, N>, const V: usize, const N: usize>(task: &Task<'_>, stored: S) {
+pub(super) fn direct<S: Stored<V, N>, const V: usize, const N: usize, const WAY: u8>(
+    task: &Task<'_>,
+    stored: S,
+) {
     const { assert!(S::DIRECT_ROWS <= DIRECT_ROWS, "all rows are written") };
     match task.rows.len() {
         0 => {}
-        1 => few::<S, V, N, 1>(task, stored),
-        2 => few::<S, V, N, 2>(task, stored),
-        3 => few::<S, V, N, 3>(task, stored),
-        _ => few::<S, V, N, DIRECT_ROWS>(task, stored),
+        1 => few::<S, V, N, 1, WAY>(task, stored),
+        2 => few::<S, V, N, 2, WAY>(task, stored),
+        3 => few::<S, V, N, 3, WAY>(task, stored),
+        _ => few::<S, V, N, DIRECT_ROWS, WAY>(task, stored),
     }
 }
 
 /// All of `task`, which has `R` rows.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn few<S: Stored<V, N>, const V: usize, const N: usize, const R: usize>(
+fn few<S: Stored<V, N>, const V: usize, const N: usize, const R: usize, const WAY: u8>(
     task: &Task<'_>,
     stored: S,
 ) {
@@ -49,7 +53,7 @@ fn few<S: Stored<V, N>, const V: usize, const N: usize, const R: usize>(
             // SAFETY: outputs of the matrix and groups of them; this function has the instructions.
             let params = unsafe { stored.params(&rows, start, groups.len()) };
             for unit in groups.clone().step_by(S::GROUPS) {
-                let sums = sums::<S, V, N, R>(task, stored, &rows, unit / S::GROUPS, ahead);
+                let sums = sums::<S, V, N, R, WAY>(task, stored, &rows, unit / S::GROUPS, ahead);
                 ahead = ahead.wrapping_add(S::PIECES * S::PIECE_BYTES * LANES);
                 for r in 0..R {
                     for n in 0..N {
@@ -82,18 +86,23 @@ fn few<S: Stored<V, N>, const V: usize, const N: usize, const R: usize>(
 /// the sums of the first four outputs, then of the last ones. Asks memory for as many bytes from `ahead` on.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-fn sums<S: Stored<V, N>, const V: usize, const N: usize, const R: usize>(
+fn sums<S: Stored<V, N>, const V: usize, const N: usize, const R: usize, const WAY: u8>(
     task: &Task<'_>,
     stored: S,
     rows: &[S::Row; LANES],
     unit: usize,
     ahead: *const u8,
 ) -> [[[__m256i; 2]; N]; R] {
+    // Vectors of activations beside one of weights.
+    let beside = if WAY == WIDENED { 2 } else { 1 };
     let (x, stride) = task.x.lanes(task.rows.start);
-    let x = &x[unit * S::PIECES * V * WORDS..];
-    assert!(x.len() >= (R - 1) * stride + S::PIECES * V * WORDS, "whole pieces of each row");
+    let unit_bytes = S::PIECES * V * beside * VECTOR_BYTES;
+    let x = &x[unit * unit_bytes..];
+    assert!(x.len() >= (R - 1) * stride + unit_bytes, "whole pieces of each row");
     let x = x.as_ptr();
     let lines = (S::PIECES * S::PIECE_BYTES * LANES).div_ceil(CACHE_LINE);
+    // Whether all products of a unit may be added up as words.
+    let in_words = WAY == BYTES && S::PIECES * (V / N) <= S::SUMMED;
     let mut all = [[[_mm256_setzero_si256(); 2]; N]; R];
     // Written out, since the compiler makes a loop of it, whose addresses cost as much as the products.
     macro_rules! outputs {
@@ -108,18 +117,37 @@ fn sums<S: Stored<V, N>, const V: usize, const N: usize, const R: usize>(
                     let codes = unsafe { stored.codes(rows[$lane], unit * S::PIECES + piece) };
                     for r in 0..R {
                         for v in 0..V {
-                            let x = x.wrapping_add(r * stride + (piece * V + v) * WORDS);
-                            // SAFETY: a whole vector, as was asserted.
-                            let x = unsafe { _mm256_loadu_si256(x.cast()) };
-                            let sum = &mut sums[r][v / (V / N)][$lane % (LANES / 2)];
-                            *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(codes[v], x));
+                            let sheaf = V / N;
+                            // Of a sheaf that is widened, the even words of all vectors, then the odd ones.
+                            let first = piece * V * beside + v / sheaf * sheaf * beside + v % sheaf;
+                            let load = |vector: usize| {
+                                let at = r * stride + vector * VECTOR_BYTES;
+                                // SAFETY: a whole vector, as was asserted.
+                                unsafe { _mm256_loadu_si256(x.add(at).cast()) }
+                            };
+                            let sum = &mut sums[r][v / sheaf][$lane % (LANES / 2)];
+                            *sum = match (WAY, in_words) {
+                                (WORDS, _) => add_words(*sum, codes[v], load(first)),
+                                (WIDENED, _) => {
+                                    // SAFETY: this function has the instructions.
+                                    let [even, odd] = unsafe { split(codes[v]) };
+                                    let both = add_words(*sum, even, load(first));
+                                    add_words(both, odd, load(first + sheaf))
+                                }
+                                (_, false) => add_bytes(*sum, codes[v], load(first)),
+                                (_, true) => add_as_words(*sum, codes[v], load(first)),
+                            };
                         }
                     }
                 }
             })+
             for r in 0..R {
                 for n in 0..N {
-                    all[r][n][$half] = four_sums(sums[r][n]);
+                    let of_four = match in_words {
+                        true => sums[r][n].map(|words| in_lanes(words)),
+                        false => sums[r][n],
+                    };
+                    all[r][n][$half] = four_sums(of_four);
                 }
             }
         }};
@@ -127,4 +155,32 @@ fn sums<S: Stored<V, N>, const V: usize, const N: usize, const R: usize>(
     outputs!(0: 0 1 2 3);
     outputs!(1: 4 5 6 7);
     all
+}
+
+/// `sum` and the products of words, two of which belong to a lane.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn add_words(sum: __m256i, codes: __m256i, x: __m256i) -> __m256i {
+    _mm256_add_epi32(sum, _mm256_madd_epi16(codes, x))
+}
+
+/// `sum` and the products of bytes, four of which belong to a lane.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn add_bytes(sum: __m256i, codes: __m256i, x: __m256i) -> __m256i {
+    _mm256_add_epi32(sum, in_lanes(_mm256_maddubs_epi16(codes, x)))
+}
+
+/// Sums of two words that belong to a lane.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn in_lanes(words: __m256i) -> __m256i {
+    _mm256_madd_epi16(words, _mm256_set1_epi16(1))
+}
+
+/// `sum` and the products of bytes, two of which belong to a word.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn add_as_words(sum: __m256i, codes: __m256i, x: __m256i) -> __m256i {
+    _mm256_add_epi16(sum, _mm256_maddubs_epi16(codes, x))
 }

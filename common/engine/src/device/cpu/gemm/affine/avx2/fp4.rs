@@ -6,7 +6,8 @@
 use std::arch::x86_64::*;
 
 use super::narrow::{TWICE_AND_12, e4m3, half_e8m0, looked_up};
-use super::stored::{DIRECT_ROWS, LANES, Params, Stored, WORDS, centred};
+use super::packed::nibbles;
+use super::stored::{DIRECT_ROWS, LANES, Params, Stored, VECTOR_BYTES, centred};
 
 /// A matrix of such numbers.
 #[derive(Clone, Copy)]
@@ -72,6 +73,7 @@ macro_rules! shared {
     ($group:literal, $piece_bytes:expr) => {
         type Row = Row;
         const GROUP: usize = $group;
+        const LARGEST: usize = 24;
         const PIECE_BYTES: usize = $piece_bytes;
 
         fn outputs(&self) -> usize {
@@ -97,11 +99,11 @@ macro_rules! shared {
 }
 
 // SAFETY: what is read are whole pieces of a row, the half of one, or scales of it that there are.
-unsafe impl Stored<4, 1> for Mx<'_> {
-    shared!(32, 2 * WORDS);
+unsafe impl Stored<2, 1> for Mx<'_> {
+    shared!(32, VECTOR_BYTES);
 
     #[inline(always)]
-    unsafe fn codes(&self, row: Row, piece: usize) -> [__m256i; 4] {
+    unsafe fn codes(&self, row: Row, piece: usize) -> [__m256i; 2] {
         let at = piece * Self::PIECE_BYTES;
         let from = row.codes.wrapping_add(at);
         // SAFETY: the caller's promises; AVX2.
@@ -110,17 +112,7 @@ unsafe impl Stored<4, 1> for Mx<'_> {
                 true => _mm256_zextsi128_si256(_mm_loadu_si128(from.cast())),
                 false => _mm256_loadu_si256(from.cast()),
             };
-            let fifteen = _mm256_set1_epi8(15);
-            let even = looked_up(&TWICE_AND_12, _mm256_and_si256(bytes, fifteen));
-            let odd = _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), fifteen);
-            let odd = looked_up(&TWICE_AND_12, odd);
-            let low = _mm256_set1_epi16(0xff);
-            [
-                _mm256_and_si256(even, low),
-                _mm256_and_si256(odd, low),
-                _mm256_srli_epi16::<8>(even),
-                _mm256_srli_epi16::<8>(odd),
-            ]
+            nibbles(bytes).map(|places| looked_up(&TWICE_AND_12, places))
         }
     }
 
@@ -132,12 +124,12 @@ unsafe impl Stored<4, 1> for Mx<'_> {
 }
 
 // SAFETY: as above.
-unsafe impl Stored<2, 1> for Nv<'_> {
-    shared!(16, WORDS);
+unsafe impl Stored<1, 1> for Nv<'_> {
+    shared!(16, VECTOR_BYTES / 2);
     const DIRECT_ROWS: usize = DIRECT_ROWS;
 
     #[inline(always)]
-    unsafe fn codes(&self, row: Row, piece: usize) -> [__m256i; 2] {
+    unsafe fn codes(&self, row: Row, piece: usize) -> [__m256i; 1] {
         // SAFETY: the caller's promises; AVX2.
         unsafe {
             let at = piece * Self::PIECE_BYTES;
@@ -146,16 +138,10 @@ unsafe impl Stored<2, 1> for Nv<'_> {
                 true => _mm_loadl_epi64(from.cast()),
                 false => _mm_loadu_si128(from.cast()),
             };
-            // A byte as a word with the top bit set: where a place has that, the table's answer is 0.
-            let to_words = _mm256_setr_epi8(
-                0, -1, 1, -1, 2, -1, 3, -1, 4, -1, 5, -1, 6, -1, 7, -1, //
-                8, -1, 9, -1, 10, -1, 11, -1, 12, -1, 13, -1, 14, -1, 15, -1,
-            );
-            let words = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(bytes), to_words);
-            let words = _mm256_or_si256(words, _mm256_set1_epi16(i16::MIN));
-            let low = _mm256_and_si256(words, _mm256_set1_epi16(i16::MIN | 15));
-            let high = _mm256_srai_epi16::<4>(words);
-            [looked_up(&TWICE_AND_12, low), looked_up(&TWICE_AND_12, high)]
+            // A byte as a word: its lower half at the even place, its upper half at the odd one.
+            let words = _mm256_cvtepu8_epi16(bytes);
+            let both = _mm256_or_si256(words, _mm256_slli_epi16::<4>(words));
+            [looked_up(&TWICE_AND_12, _mm256_and_si256(both, _mm256_set1_epi8(15)))]
         }
     }
 

@@ -1,6 +1,6 @@
-//! Whole-number products with AVX2, which multiplies 16 pairs of words and adds up neighbours.
+//! Whole-number products with AVX2, which multiplies 16 pairs of words, or 32 of bytes, and adds up neighbours.
 //!
-//! Codes are widened to words in registers. With few rows (`direct`) they are multiplied as they lie and the sums are
+//! Codes come apart in registers: to bytes where they are narrow, so that sums of two products are words, else to words. With few rows (`direct`) they are multiplied as they lie and the sums are
 //! transposed; with many (`panel`) they are transposed first and all rows pass over them. How the codes, scales and biases
 //! of an encoding come into registers is a type of its own (`Stored`); nothing else depends on it.
 
@@ -17,7 +17,7 @@ mod task;
 
 use self::blocks::Blocks;
 use self::fp4::{Mx, Nv};
-use self::packed::{Bytes, Nibbles};
+use self::packed::{Bytes, Narrow, Nibbles};
 use self::product::Product;
 use cake_checkpoint::{Fp4, GgmlType};
 
@@ -26,7 +26,7 @@ use super::call::Call;
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::{
-    AffineMatrix, Bits, Coded, Encoding, InPlace, SHORT_GROUP, Weight,
+    AffineMatrix, Bits, CodeForm, Coded, Encoding, InPlace, SHORT_GROUP, Weight,
 };
 use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::isa::x86::Avx2;
@@ -57,11 +57,15 @@ unsafe impl Gemm for WordPairs {
         let (rows, _, parallel) = weight.check(x.values(), bias);
         let x = x.made(form(weight.encoding().affine()));
         let weight = weight.affine();
-        let call = Product { proof: proof(tier), rows, parallel, bias, x, y };
+        let call = Product { proof: proof(tier), rows, parallel, acts: weight.acts, bias, x, y };
         match (weight.bits, weight.group) {
             (Bits::Four, 32) => call.tasks(Nibbles::<32>(weight)),
             (Bits::Four, 64) => call.tasks(Nibbles::<64>(weight)),
             (Bits::Four, _) => call.tasks(Nibbles::<128>(weight)),
+            (Bits::Six, SHORT_GROUP) => call.tasks(Narrow::<SHORT_GROUP>(weight)),
+            (Bits::Six, 32) => call.tasks(Narrow::<32>(weight)),
+            (Bits::Six, 64) => call.tasks(Narrow::<64>(weight)),
+            (Bits::Six, _) => call.tasks(Narrow::<128>(weight)),
             (Bits::Eight, SHORT_GROUP) => call.tasks(Bytes::<SHORT_GROUP>(weight)),
             (Bits::Eight, 32) => call.tasks(Bytes::<32>(weight)),
             (Bits::Eight, 64) => call.tasks(Bytes::<64>(weight)),
@@ -97,8 +101,8 @@ unsafe impl Gemm for InPlacePairs {
     ) -> Tasks<'a> {
         let (rows, _, parallel) = weight.check(x.values(), bias);
         let x = x.made(form(codes_in_place(weight.encoding())));
-        let Coded { bytes, scales, divisor, outputs, inputs, in_place, .. } = weight.coded();
-        let product = Product { proof: proof(tier), rows, parallel, bias, x, y };
+        let Coded { bytes, scales, divisor, outputs, inputs, in_place, acts, .. } = weight.coded();
+        let product = Product { proof: proof(tier), rows, parallel, acts, bias, x, y };
         let (parts, shape) = ([bytes, scales], [outputs, inputs]);
         macro_rules! blocks {
             ($block:ident) => {
@@ -129,30 +133,26 @@ unsafe impl Gemm for InPlacePairs {
     }
 }
 
-/// Width and group of codes as they lie: numbers of 4 bits that follow each other are read as affine codes are, all else is
-/// made bytes of in registers.
-fn codes_in_place(encoding: Encoding) -> (Bits, usize) {
+/// The form of codes as they lie: numbers of 4 bits that follow each other are read as affine codes are, all else is made
+/// bytes of in registers.
+fn codes_in_place(encoding: Encoding) -> CodeForm {
+    let form = encoding.affine();
     match encoding {
-        Encoding::Coded { group: Some(group), in_place: Some(InPlace::Fp4(Fp4::Mx)) } => {
-            (Bits::Four, group)
+        Encoding::Coded { in_place: Some(InPlace::Fp4(Fp4::Mx)), .. } => {
+            CodeForm { bits: Bits::Four, ..form }
         }
-        other => other.affine(),
+        _ => form,
     }
 }
 
-fn form((bits, group): (Bits, usize)) -> Form {
-    Form::Lanes { bits, group }
+fn form(codes: CodeForm) -> Form {
+    Form::Lanes(codes)
 }
 
-/// `x` for a product with a matrix whose codes have this width and group.
-fn prepare<'x>(
-    tier: Tier,
-    weight: &Weight<'_>,
-    x: &'x [f32],
-    codes: (Bits, usize),
-) -> Prepared<'x> {
+/// `x` for a product with a matrix whose codes have this form.
+fn prepare<'x>(tier: Tier, weight: &Weight<'_>, x: &'x [f32], codes: CodeForm) -> Prepared<'x> {
     let call = Call::new(*weight, None, x);
-    let weight = AffineMatrix { bits: codes.0, ..call.weight };
+    let weight = AffineMatrix { bits: codes.bits, ..call.weight };
     let made = Activations::quantize(tier, &Call { weight, ..call }, Layout::Lanes);
     Prepared::new(x, form(codes), made)
 }

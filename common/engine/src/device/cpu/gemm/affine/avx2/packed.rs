@@ -3,13 +3,17 @@
 use std::arch::x86_64::*;
 
 use super::lanes::transposed_words;
-use super::stored::{LANES, Params, Stored, WORDS};
+use super::stored::{LANES, Params, Stored, VECTOR_BYTES};
 use crate::device::cpu::element::FloatType;
 use crate::device::cpu::gemm::weight::AffineMatrix;
 
 /// Codes of 4 bits, `GROUP` to a scale.
 #[derive(Clone, Copy)]
 pub(super) struct Nibbles<'a, const GROUP: usize>(pub(super) AffineMatrix<'a>);
+
+/// Codes of a byte that are below 64, `GROUP` to a scale.
+#[derive(Clone, Copy)]
+pub(super) struct Narrow<'a, const GROUP: usize>(pub(super) AffineMatrix<'a>);
 
 /// Codes of 8 bits, `GROUP` to a scale.
 #[derive(Clone, Copy)]
@@ -23,12 +27,13 @@ pub(super) struct Row {
     biases: *const u8,
 }
 
-/// What is the same of both.
+/// What is the same of all.
 macro_rules! shared {
-    () => {
+    ($largest:literal) => {
         type Row = Row;
         const GROUP: usize = GROUP;
-        const PIECE_BYTES: usize = 2 * WORDS;
+        const LARGEST: usize = $largest;
+        const PIECE_BYTES: usize = VECTOR_BYTES;
 
         fn outputs(&self) -> usize {
             self.0.outputs()
@@ -61,28 +66,30 @@ macro_rules! shared {
 }
 
 // SAFETY: what is read are whole pieces of a row, the half of one, or whole scales and biases of it.
-unsafe impl<const GROUP: usize> Stored<4, 1> for Nibbles<'_, GROUP> {
-    shared!();
+unsafe impl<const GROUP: usize> Stored<2, 1> for Nibbles<'_, GROUP> {
+    shared!(15);
 
     #[inline(always)]
-    unsafe fn codes(&self, row: Row, piece: usize) -> [__m256i; 4] {
+    unsafe fn codes(&self, row: Row, piece: usize) -> [__m256i; 2] {
         // SAFETY: the caller's promises; AVX2.
-        unsafe {
-            let bytes = piece_bytes(row, piece, Self::HALVES, self.0.row_bytes());
-            let low = _mm256_set1_epi16(0xf);
-            [
-                _mm256_and_si256(bytes, low),
-                _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), low),
-                _mm256_and_si256(_mm256_srli_epi16::<8>(bytes), low),
-                _mm256_srli_epi16::<12>(bytes),
-            ]
-        }
+        unsafe { nibbles(piece_bytes(row, piece, Self::HALVES, self.0.row_bytes())) }
+    }
+}
+
+// SAFETY: as above.
+unsafe impl<const GROUP: usize> Stored<1, 1> for Narrow<'_, GROUP> {
+    shared!(63);
+
+    #[inline(always)]
+    unsafe fn codes(&self, row: Row, piece: usize) -> [__m256i; 1] {
+        // SAFETY: the caller's promises; AVX2.
+        unsafe { [piece_bytes(row, piece, Self::HALVES, self.0.row_bytes())] }
     }
 }
 
 // SAFETY: as above.
 unsafe impl<const GROUP: usize> Stored<2, 1> for Bytes<'_, GROUP> {
-    shared!();
+    shared!(255);
 
     #[inline(always)]
     unsafe fn codes(&self, row: Row, piece: usize) -> [__m256i; 2] {
@@ -97,14 +104,27 @@ unsafe impl<const GROUP: usize> Stored<2, 1> for Bytes<'_, GROUP> {
 /// There is such a piece, and the caller is compiled for AVX2.
 #[inline(always)]
 unsafe fn piece_bytes(row: Row, piece: usize, halves: bool, row_bytes: usize) -> __m256i {
-    let at = piece * 2 * WORDS;
+    let at = piece * VECTOR_BYTES;
     let from = row.codes.wrapping_add(at);
     // SAFETY: the caller's promises.
     unsafe {
-        match halves && at + 2 * WORDS > row_bytes {
+        match halves && at + VECTOR_BYTES > row_bytes {
             true => _mm256_zextsi128_si256(_mm_loadu_si128(from.cast())),
             false => _mm256_loadu_si256(from.cast()),
         }
+    }
+}
+
+/// The lower halves of 32 bytes, and the upper ones, as bytes.
+///
+/// # Safety
+/// The caller is compiled for AVX2.
+#[inline(always)]
+pub(super) unsafe fn nibbles(bytes: __m256i) -> [__m256i; 2] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let low = _mm256_set1_epi8(15);
+        [_mm256_and_si256(bytes, low), _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), low)]
     }
 }
 

@@ -1,4 +1,4 @@
-//! Many rows: codes are transposed, widened to words, into a panel that all rows pass over, so that a lane belongs to one
+//! Many rows: codes are transposed, as words or narrow ones as bytes, into a panel that all rows pass over, so that a lane belongs to one
 //! output and the sums of several rows fill the registers.
 
 #![allow(clippy::needless_range_loop, reason = "tiles are indexed by row and vector throughout")]
@@ -7,9 +7,10 @@ use std::arch::x86_64::*;
 use std::cell::RefCell;
 use std::ops::Range;
 
-use super::stored::{LANES, Params, Stored, WORDS};
+use super::direct::{add_as_words, add_words, in_lanes};
+use super::packed::split;
+use super::stored::{BYTES, LANES, Params, Stored, WIDENED, in_lane};
 use super::task::Task;
-use crate::device::cpu::gemm::weight::SHORT_GROUP;
 use crate::device::cpu::isa::prefetch::{AHEAD, CACHE_LINE, prefetch};
 use crate::device::cpu::isa::x86::transposed8;
 
@@ -19,21 +20,29 @@ const VECTORS: usize = 2;
 pub(super) const OUTPUTS: usize = VECTORS * LANES;
 /// Rows computed together at most: their sums take 12 of the 16 registers.
 pub(super) const ROWS: usize = 6;
-/// Inputs of a panel: 16 KiB of words, half of a first-level cache.
-const DEPTH: usize = 512;
-/// Steps, of two inputs each, of half a vector of words.
-const HALF: usize = 4;
+/// Steps of a panel: 16 KiB, half of a first-level cache.
+const STEPS: usize = 256;
+/// Groups of a panel at most.
+const GROUPS: usize = 32;
+/// Steps of half a vector.
+const HALF: usize = LANES / 2;
+/// In the place of how many steps' products of bytes are added up as words: those of a group, all of them,
+const AT_ONCE: usize = usize::MAX;
+/// or none, as they are words.
+const NONE: usize = 0;
+/// Bytes of a step of a row.
+const STEP_BYTES: usize = size_of::<i32>();
 
-/// A pair of words of every output of a panel.
+/// A pair of words, or four bytes, of every output of a panel.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Step([__m256i; VECTORS]);
 
 /// What a thread works on.
 struct Panel {
-    steps: [Step; DEPTH / 2],
+    steps: [Step; STEPS],
     /// Of [`LANES`] groups each.
-    params: [[Params; VECTORS]; DEPTH / SHORT_GROUP / LANES],
+    params: [[Params; VECTORS]; GROUPS / LANES],
 }
 
 /// Bytes that a thread keeps.
@@ -46,7 +55,10 @@ thread_local! {
 
 /// All of `task`.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn panels<S: Stored<V, N>, const V: usize, const N: usize>(task: &Task<'_>, stored: S) {
+pub(super) fn panels<S: Stored<V, N>, const V: usize, const N: usize, const WAY: u8>(
+    task: &Task<'_>,
+    stored: S,
+) {
     PANEL.with_borrow_mut(|panel| {
         let panel = panel.get_or_insert_with(|| {
             let mut panel = Box::<Panel>::new_uninit();
@@ -57,17 +69,26 @@ pub(super) fn panels<S: Stored<V, N>, const V: usize, const N: usize>(task: &Tas
             }
         });
         for first in task.outputs.clone().step_by(OUTPUTS) {
-            let (total, depth) = (stored.groups(), DEPTH / S::GROUP);
+            let (total, depth) = (stored.groups(), (STEPS * in_lane(WAY) / S::GROUP).min(GROUPS));
             for start in (0..total).step_by(depth) {
                 let groups = start..(start + depth).min(total);
-                fill(task, stored, first, &groups, panel);
+                fill::<S, V, N, WAY>(task, stored, first, &groups, panel);
                 let (count, each) = match S::HALVES {
-                    true => (S::GROUP / (2 * HALF), 2),
+                    true => (S::GROUP / (in_lane(WAY) * HALF), 2),
                     false => (1, 1),
                 };
-                let runs = Runs { count, each, steps: S::GROUP / (2 * count) };
+                let runs = Runs { count, each, steps: S::GROUP / (in_lane(WAY) * count) };
                 let finished = groups.end == total;
-                task.pass(&Held { panel, first, groups, finished, runs });
+                let held = Held { panel, first, groups, finished, runs };
+                // Whether the products of a whole group may be added up as words.
+                let at_once = S::GROUP / in_lane(BYTES) <= S::SUMMED;
+                match (WAY, at_once, S::SUMMED) {
+                    (BYTES, true, _) => task.pass::<AT_ONCE>(&held),
+                    (BYTES, false, 8..) => task.pass::<8>(&held),
+                    (BYTES, false, 4..8) => task.pass::<4>(&held),
+                    (BYTES, false, _) => task.pass::<2>(&held),
+                    _ => task.pass::<NONE>(&held),
+                }
             }
         }
     });
@@ -75,7 +96,7 @@ pub(super) fn panels<S: Stored<V, N>, const V: usize, const N: usize>(task: &Tas
 
 /// Transposes codes, scales and biases of `groups` of the outputs from `first` on.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn fill<S: Stored<V, N>, const V: usize, const N: usize>(
+fn fill<S: Stored<V, N>, const V: usize, const N: usize, const WAY: u8>(
     task: &Task<'_>,
     stored: S,
     first: usize,
@@ -84,7 +105,7 @@ fn fill<S: Stored<V, N>, const V: usize, const N: usize>(
 ) {
     let (bytes, row_bytes) = stored.bytes();
     let inputs = groups.start * S::GROUP..groups.end * S::GROUP;
-    let pieces = inputs.start / (V * WORDS)..inputs.end.div_ceil(V * WORDS);
+    let pieces = inputs.start / S::IN_PIECE..inputs.end.div_ceil(S::IN_PIECE);
     let piece_bytes = S::PIECE_BYTES;
     let ahead = first * row_bytes + OUTPUTS * pieces.start * piece_bytes;
     let mut ahead = bytes.wrapping_add(ahead + AHEAD.max(OUTPUTS * row_bytes));
@@ -99,7 +120,9 @@ fn fill<S: Stored<V, N>, const V: usize, const N: usize>(
             // SAFETY: outputs of the matrix and groups of them; this function has the instructions.
             panel.params[at][vector] = unsafe { stored.params(&rows, start, count) };
         }
-        for (piece, steps) in pieces.clone().zip(panel.steps.chunks_exact_mut(V * WORDS / 2)) {
+        for (piece, steps) in
+            pieces.clone().zip(panel.steps.chunks_exact_mut(S::IN_PIECE / in_lane(WAY)))
+        {
             let mut all = [[_mm256_setzero_ps(); LANES]; V];
             for lane in 0..LANES {
                 // SAFETY: an output of the matrix and a piece of it; this function has the instructions.
@@ -112,11 +135,28 @@ fn fill<S: Stored<V, N>, const V: usize, const N: usize>(
                 prefetch(ahead.wrapping_add(line));
             }
             ahead = ahead.wrapping_add(LANES * piece_bytes);
+            let sheaf = V / N;
             for v in 0..V {
-                // SAFETY: this function has the instructions.
-                let columns = unsafe { transposed8(all[v]) };
-                for pair in 0..LANES {
-                    steps[v * LANES + pair].0[vector] = _mm256_castps_si256(columns[pair]);
+                let mut put = |at: usize, rows: [__m256; LANES]| {
+                    // SAFETY: this function has the instructions.
+                    let columns = unsafe { transposed8(rows) };
+                    for step in 0..LANES {
+                        steps[at * LANES + step].0[vector] = _mm256_castps_si256(columns[step]);
+                    }
+                };
+                if WAY == WIDENED {
+                    // Of a sheaf the even words of all vectors, then the odd ones.
+                    let first = 2 * (v / sheaf * sheaf) + v % sheaf;
+                    let mut words = [[_mm256_setzero_ps(); LANES]; 2];
+                    for lane in 0..LANES {
+                        // SAFETY: this function has the instructions.
+                        let both = unsafe { split(_mm256_castps_si256(all[v][lane])) };
+                        [words[0][lane], words[1][lane]] = both.map(|it| _mm256_castsi256_ps(it));
+                    }
+                    put(first, words[0]);
+                    put(first + sheaf, words[1]);
+                } else {
+                    put(v, all[v]);
                 }
             }
         }
@@ -146,28 +186,29 @@ struct Runs {
 /// What a tile needs of a row.
 #[derive(Clone, Copy)]
 struct Row<'a> {
-    /// The codes that the first step of the panel is multiplied with, and what is behind them.
-    codes: &'a [i16],
+    /// The bytes of the codes that the first step of the panel is multiplied with, and what is behind them.
+    codes: &'a [u8],
     /// The scales and the sums of the groups that are held.
     scales: &'a [f32],
     sums: &'a [f32],
 }
 
 impl Task<'_> {
-    /// All rows over what is held.
+    /// All rows over what is held: words ([`NONE`]), or bytes, of which the products of so many steps, a power of two, are added up
+    /// as words, or those of a group [`AT_ONCE`].
     #[target_feature(enable = "avx2,fma,f16c")]
-    fn pass(&self, held: &Held<'_>) {
+    fn pass<const SUMMED: usize>(&self, held: &Held<'_>) {
         let mut row = self.rows.start;
         while row < self.rows.end {
             let left = self.rows.end - row;
             // As even as can be: two tiles of four rows rather than of six and two.
             row += match left.div_ceil(left.div_ceil(ROWS)) {
-                1 => self.tile::<1>(held, row),
-                2 => self.tile::<2>(held, row),
-                3 => self.tile::<3>(held, row),
-                4 => self.tile::<4>(held, row),
-                5 => self.tile::<5>(held, row),
-                _ => self.tile::<ROWS>(held, row),
+                1 => self.tile::<1, SUMMED>(held, row),
+                2 => self.tile::<2, SUMMED>(held, row),
+                3 => self.tile::<3, SUMMED>(held, row),
+                4 => self.tile::<4, SUMMED>(held, row),
+                5 => self.tile::<5, SUMMED>(held, row),
+                _ => self.tile::<ROWS, SUMMED>(held, row),
             };
         }
     }
@@ -175,7 +216,7 @@ impl Task<'_> {
     /// Continues the chains of `R` rows from `row` on with what is held; returns `R`.
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
-    fn tile<const R: usize>(&self, held: &Held<'_>, row: usize) -> usize {
+    fn tile<const R: usize, const SUMMED: usize>(&self, held: &Held<'_>, row: usize) -> usize {
         let Held { first, ref groups, finished, runs, .. } = *held;
         let vectors = (self.outputs.end - first).div_ceil(LANES).min(VECTORS);
         let mut y = [[_mm256_setzero_ps(); VECTORS]; R];
@@ -186,15 +227,16 @@ impl Task<'_> {
                 }
             }
         }
+        let start = groups.start * runs.count * runs.steps * STEP_BYTES;
         let mut rows = [Row { codes: &[], scales: &[], sums: &[] }; R];
         for r in 0..R {
             rows[r] = Row {
-                codes: &self.x.lanes(row + r).0[2 * groups.start * runs.count * runs.steps..],
+                codes: &self.x.lanes(row + r).0[start..],
                 scales: &self.x.scales(row + r)[groups.clone()],
                 sums: &self.x.sums(row + r)[groups.clone()],
             };
         }
-        y = chains(held, &rows, y);
+        y = chains::<R, SUMMED>(held, &rows, y);
         for r in 0..R {
             for v in 0..vectors {
                 self.write_target(row + r, first + v * LANES, y[r][v], finished);
@@ -207,7 +249,7 @@ impl Task<'_> {
 /// Continues the chains `y` of `R` rows with what is held.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline(never)] // Inlined, rows become one address with a stride, of which every product computes its own.
-fn chains<const R: usize>(
+fn chains<const R: usize, const SUMMED: usize>(
     held: &Held<'_>,
     rows: &[Row<'_>; R],
     mut y: [[__m256; VECTORS]; R],
@@ -217,7 +259,9 @@ fn chains<const R: usize>(
     // All steps of all groups, the last of which may have no neighbour, and what is multiplied with them.
     let steps = (count.next_multiple_of(runs.each) * runs.count - (runs.each - 1)) * runs.steps;
     let whole = |row: &Row<'_>| {
-        2 * steps <= row.codes.len() && count <= row.scales.len() && count <= row.sums.len()
+        steps * STEP_BYTES <= row.codes.len()
+            && count <= row.scales.len()
+            && count <= row.sums.len()
     };
     assert!(steps <= panel.steps.len() && count <= LANES * panel.params.len());
     assert!(rows.iter().all(whole), "codes, scales and sums of all groups");
@@ -225,7 +269,7 @@ fn chains<const R: usize>(
         let behind = group & (runs.each - 1); // There is one of two.
         let first = ((group - behind) * runs.count + behind) * runs.steps;
         // SAFETY: the steps of a group of those above.
-        let dots = unsafe { dots(&panel.steps, rows, first, runs) };
+        let dots = unsafe { dots::<R, SUMMED>(&panel.steps, rows, first, runs) };
         // SAFETY: the group is one of as many as there are of each.
         let params = unsafe { panel.params.get_unchecked(group / LANES) };
         for r in 0..R {
@@ -247,26 +291,53 @@ fn chains<const R: usize>(
 /// There are as many `steps` and, of each row, codes.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-unsafe fn dots<const R: usize>(
+unsafe fn dots<const R: usize, const SUMMED: usize>(
     steps: &[Step],
     rows: &[Row<'_>; R],
     first: usize,
     runs: Runs,
 ) -> [[__m256i; VECTORS]; R] {
-    let mut dots = [[_mm256_setzero_si256(); VECTORS]; R];
     let x: [*const i32; R] = rows.map(|row| row.codes.as_ptr().cast());
+    // One step in an iteration: of more the compiler adds up the products first, and the registers do not suffice.
+    macro_rules! add {
+        ($sums:ident, $steps:expr, $add:expr) => {
+            for step in $steps {
+                // SAFETY: the caller's promise.
+                let codes = unsafe { steps.get_unchecked(step).0 };
+                for r in 0..R {
+                    // SAFETY: as above.
+                    let lane = _mm256_set1_epi32(unsafe { x[r].add(step).read_unaligned() });
+                    for v in 0..VECTORS {
+                        $sums[r][v] = $add($sums[r][v], codes[v], lane);
+                    }
+                }
+            }
+        };
+    }
+    let mut dots = [[_mm256_setzero_si256(); VECTORS]; R];
     for run in 0..runs.count {
         let at = first + run * runs.each * runs.steps;
-        // One step in an iteration: of more the compiler adds up the products first, and the registers do not suffice.
-        for step in at..at + runs.steps {
-            // SAFETY: the caller's promise.
-            let codes = unsafe { steps.get_unchecked(step).0 };
-            for r in 0..R {
-                // SAFETY: as above.
-                let pair = _mm256_set1_epi32(unsafe { x[r].add(step).read_unaligned() });
-                for v in 0..VECTORS {
-                    dots[r][v] = _mm256_add_epi32(dots[r][v], _mm256_madd_epi16(codes[v], pair));
+        match SUMMED {
+            NONE => add!(dots, at..at + runs.steps, add_words),
+            AT_ONCE => add!(dots, at..at + runs.steps, add_as_words),
+            _ => {
+                for at in (at..at + runs.steps).step_by(SUMMED) {
+                    let mut words = [[_mm256_setzero_si256(); VECTORS]; R];
+                    add!(words, at..at + SUMMED.min(runs.steps), add_as_words);
+                    for r in 0..R {
+                        for v in 0..VECTORS {
+                            let ones = _mm256_set1_epi16(1);
+                            dots[r][v] = add_words(dots[r][v], words[r][v], ones);
+                        }
+                    }
                 }
+            }
+        }
+    }
+    if SUMMED == AT_ONCE {
+        for r in 0..R {
+            for v in 0..VECTORS {
+                dots[r][v] = in_lanes(dots[r][v]);
             }
         }
     }

@@ -4,9 +4,10 @@ use super::super::activations::Activations;
 use super::super::call::share;
 use super::direct::direct;
 use super::panel::{OUTPUTS, ROWS, panels};
-use super::stored::{LANES, Stored};
+use super::stored::{BYTES, LANES, Stored, WIDENED, WORDS};
 use super::task::Task;
 use crate::device::cpu::gemm::target::Target;
+use crate::device::cpu::gemm::weight::Acts;
 use crate::device::cpu::isa::x86::Avx2;
 use crate::device::cpu::pool::{Tasks, current_threads};
 
@@ -20,6 +21,8 @@ pub(super) struct Product<'a> {
     pub(super) proof: Avx2,
     pub(super) rows: usize,
     pub(super) parallel: bool,
+    /// What weights are multiplied with.
+    pub(super) acts: Acts,
     pub(super) bias: Option<&'a [f32]>,
     /// In lanes.
     pub(super) x: &'a Activations,
@@ -32,7 +35,7 @@ impl<'a> Product<'a> {
         self,
         stored: S,
     ) -> Tasks<'a> {
-        let Product { proof, rows, parallel, bias, x, y: target } = self;
+        let Product { proof, rows, parallel, acts, bias, x, y: target } = self;
         let outputs = stored.outputs();
         let row_bytes = stored.bytes().1;
         let few = rows <= S::DIRECT_ROWS;
@@ -53,9 +56,13 @@ impl<'a> Product<'a> {
             let _: Avx2 = proof;
             // SAFETY: `proof` is there, so the processor has the instructions.
             unsafe {
-                match few {
-                    true => direct(&task, stored),
-                    false => panels(&task, stored),
+                match (few, S::NARROW, acts) {
+                    (true, false, _) => direct::<S, V, N, WORDS>(&task, stored),
+                    (true, true, Acts::Words) => direct::<S, V, N, WIDENED>(&task, stored),
+                    (true, true, Acts::Bytes) => direct::<S, V, N, BYTES>(&task, stored),
+                    (false, false, _) => panels::<S, V, N, WORDS>(&task, stored),
+                    (false, true, Acts::Words) => panels::<S, V, N, WIDENED>(&task, stored),
+                    (false, true, Acts::Bytes) => panels::<S, V, N, BYTES>(&task, stored),
                 }
             }
         };

@@ -6,16 +6,18 @@ use crate::device::cpu::isa::x86::transposed8;
 
 /// Lanes of a vector: outputs that are computed together, and groups whose scales are transposed at once.
 pub(super) const LANES: usize = 8;
-/// Words of a vector.
-pub(super) const WORDS: usize = 16;
+/// Bytes of a vector.
+pub(super) const VECTOR_BYTES: usize = 32;
+/// Largest magnitude of the code of an activation that is a byte.
+const LARGEST_BYTE: usize = 127;
 
 /// Rows up to which transposing sums costs less than transposing weights, at most.
 pub(super) const DIRECT_ROWS: usize = 4;
 
-/// The weights of a matrix, `[outputs, inputs]`, as whole groups of codes with a scale and a bias, in pieces of `V` vectors
-/// of words: `N` sheaves, each of vectors whose products are added up. The order of the codes of a sheaf is that of
-/// activations in [`Layout::Lanes`](super::super::activations::Layout), beside codes of 4 bits where it has four vectors
-/// and of 8 where it has two.
+/// The weights of a matrix, `[outputs, inputs]`, as whole groups of codes with a scale and a bias, in pieces of `V` vectors:
+/// `N` sheaves, each of vectors whose products are added up. Codes are words, or bytes where they are narrow. The order of
+/// those of a sheaf is that of activations in [`Layout::Lanes`](super::super::activations::Layout); beside words of these,
+/// bytes become words, of which the even ones come first.
 ///
 /// # Safety
 /// Whoever implements it promises that the methods read no other memory than the matrix's for the arguments that they allow.
@@ -26,12 +28,22 @@ pub(super) unsafe trait Stored<const V: usize, const N: usize>:
     type Row: Copy;
     /// Codes that share a scale and a bias.
     const GROUP: usize;
+    /// The largest code, 255 at most.
+    const LARGEST: usize;
     /// Bytes of a piece, rounded up.
     const PIECE_BYTES: usize;
+
+    /// Whether codes are bytes; else they are words.
+    const NARROW: bool = Self::LARGEST < 64;
+    /// How many products of two pairs of bytes, added up as a word, do not overflow when they are added up.
+    const SUMMED: usize = i16::MAX as usize / (2 * LARGEST_BYTE * Self::LARGEST);
+    /// Codes of a piece.
+    const IN_PIECE: usize = V * if Self::NARROW { VECTOR_BYTES } else { VECTOR_BYTES / 2 };
     /// Whether the halves of the vectors of a sheaf belong to two groups; else whole sheaves make a group.
-    const HALVES: bool = Self::GROUP < V / N * WORDS;
+    const HALVES: bool = Self::GROUP < Self::IN_PIECE / N;
     /// Pieces of a unit, the products of which are added up first: those of a group, or the one of several.
-    const PIECES: usize = if Self::GROUP > V * WORDS { Self::GROUP / (V * WORDS) } else { 1 };
+    const PIECES: usize =
+        if Self::GROUP > Self::IN_PIECE { Self::GROUP / Self::IN_PIECE } else { 1 };
     /// Groups of a unit.
     const GROUPS: usize = if Self::HALVES { 2 * N } else { N };
 
@@ -52,7 +64,7 @@ pub(super) unsafe trait Stored<const V: usize, const N: usize>:
     /// Where an output of the matrix lies.
     fn row(&self, output: usize) -> Self::Row;
 
-    /// The codes of a piece, as words from 0 to 255; of half a piece, the last one of an output, whatever in the upper halves.
+    /// The codes of a piece, from 0 to the largest; of half a piece, the last one of an output, whatever in the upper halves.
     ///
     /// # Safety
     /// There are such an output and such a piece, and the caller is compiled for AVX2.
@@ -114,4 +126,16 @@ impl Params {
 pub(super) unsafe fn centred(scales: __m256, centre: f32) -> (__m256, __m256) {
     // SAFETY: the caller is compiled for AVX2.
     unsafe { (scales, _mm256_mul_ps(_mm256_set1_ps(centre), scales)) }
+}
+
+/// A way to multiply: codes that are words,
+pub(super) const WORDS: u8 = 0;
+/// codes that are bytes with activations that are words,
+pub(super) const WIDENED: u8 = 1;
+/// and with activations that are bytes.
+pub(super) const BYTES: u8 = 2;
+
+/// Codes of a lane of 32 bits.
+pub(super) const fn in_lane(way: u8) -> usize {
+    if way == BYTES { 4 } else { 2 }
 }

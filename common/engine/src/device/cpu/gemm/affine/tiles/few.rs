@@ -100,9 +100,9 @@ pub(crate) fn matmul<'a>(
         // SAFETY: `proof` is there, so the processor has the instructions.
         unsafe {
             match (SPAN / weight.group, weight.bits) {
-                (1, Bits::Eight) => task.run_few::<1, 2>(&tiles, packed),
-                (2, Bits::Eight) => task.run_few::<2, 2>(&tiles, packed),
-                (4, Bits::Eight) => task.run_few::<4, 2>(&tiles, packed),
+                (1, Bits::Six | Bits::Eight) => task.run_few::<1, 2>(&tiles, packed),
+                (2, Bits::Six | Bits::Eight) => task.run_few::<2, 2>(&tiles, packed),
+                (4, Bits::Six | Bits::Eight) => task.run_few::<4, 2>(&tiles, packed),
                 (1, Bits::Four) => task.run_few::<1, 1>(&tiles, packed),
                 (2, Bits::Four) => task.run_few::<2, 1>(&tiles, packed),
                 (4, Bits::Four) => task.run_few::<4, 1>(&tiles, packed),
@@ -234,7 +234,7 @@ impl Task<'_> {
         let at = span * SPAN / bits.per_byte();
         let whole = codes.len() >= OUTPUTS * row_bytes && at + SPAN / bits.per_byte() <= row_bytes;
         match (whole, bits) {
-            (true, Bits::Eight) => {
+            (true, Bits::Six | Bits::Eight) => {
                 return Codes { from: codes[at..].as_ptr(), stride: row_bytes, step: STEP };
             }
             // SAFETY: spans of 16 rows are there.

@@ -45,8 +45,7 @@ enum Tiled {
 // SAFETY: in each of the three a task writes all rows of its outputs, and `by_outputs` gives the tasks all outputs.
 unsafe impl Gemm for ByteTiles {
     fn form(&self, encoding: Encoding) -> Form {
-        let (bits, group) = encoding.affine();
-        Form::ByteTiles { bits, group }
+        Form::ByteTiles(encoding.affine())
     }
 
     fn prepare<'x>(&self, tier: Tier, weight: &Weight<'_>, x: &'x [f32]) -> Prepared<'x> {

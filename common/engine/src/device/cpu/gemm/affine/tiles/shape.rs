@@ -20,7 +20,7 @@ pub(crate) type Tile = [Line; TILE_ROWS];
 pub(crate) fn widen(bits: Bits, codes: &[u8], line: &mut Line) {
     let codes = read_bytes(codes);
     line.write(match bits {
-        Bits::Eight => codes,
+        Bits::Six | Bits::Eight => codes,
         Bits::Four => {
             // 16 bytes are 32 codes: 16 low halves, then 16 high ones.
             let low = _mm512_set1_epi8(0xf);

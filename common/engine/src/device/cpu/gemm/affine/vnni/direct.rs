@@ -44,7 +44,7 @@ pub(crate) fn matmul<'a>(
         unsafe {
             match weight.bits {
                 Bits::Four => task.direct::<4, 1>(),
-                Bits::Eight => task.direct::<8, 2>(),
+                Bits::Six | Bits::Eight => task.direct::<8, 2>(),
             }
         }
     })

@@ -25,8 +25,7 @@ pub(crate) struct Vnni;
 // sets the result to zero before any task adds to it.
 unsafe impl Gemm for Vnni {
     fn form(&self, encoding: Encoding) -> Form {
-        let (bits, group) = encoding.affine();
-        Form::Bytes { bits, group }
+        Form::Bytes(encoding.affine())
     }
 
     fn prepare<'x>(&self, tier: Tier, weight: &Weight<'_>, x: &'x [f32]) -> Prepared<'x> {

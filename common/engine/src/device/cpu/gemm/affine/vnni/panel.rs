@@ -194,7 +194,7 @@ impl Task<'_> {
                     }
                 }
             }
-            Bits::Eight => {
+            Bits::Six | Bits::Eight => {
                 for (step, word) in steps.iter_mut().zip(square) {
                     step[vector].write(word);
                 }

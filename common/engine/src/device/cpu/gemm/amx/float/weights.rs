@@ -130,7 +130,7 @@ impl Affine<'_> {
             let bias = _mm512_permutexvar_ps(lane, biases);
             let steps = group * self.group_steps..(group + 1) * self.group_steps;
             match self.bits {
-                Bits::Eight => {
+                Bits::Six | Bits::Eight => {
                     let codes = &codes.as_chunks::<STEP>().0[steps.clone()];
                     for (codes, step) in codes.iter().zip(steps) {
                         lines[step * STRIP_LINES].write(eights(codes, scale, bias));
@@ -227,7 +227,7 @@ mod tests {
             .map(|at| {
                 let code = match matrix.bits {
                     Bits::Four => (matrix.codes[at / 2] >> (4 * (at % 2))) & 0xf,
-                    Bits::Eight => matrix.codes[at],
+                    Bits::Six | Bits::Eight => matrix.codes[at],
                 };
                 let scale = matrix.params.value(matrix.scales, at / matrix.group);
                 let bias = matrix.params.value(matrix.biases, at / matrix.group);
@@ -260,7 +260,9 @@ mod tests {
             let [scales, biases] =
                 [(), ()].map(|()| params(&mut random, float, outputs * inputs / group));
             let (codes, scales, biases) = (&codes[1..], &scales[1..], &biases[1..]);
-            let packed = AffineMatrix { codes, scales, biases, params: float, bits, group, inputs };
+            let acts = crate::device::cpu::gemm::weight::Acts::Words;
+            let packed =
+                AffineMatrix { codes, scales, biases, params: float, bits, acts, group, inputs };
             let stored = rounded(&packed);
             let stored = Matrix { bytes: &stored, float: FloatType::Bf16, inputs };
             let x: Vec<f32> = (0..rows * inputs).map(|_| random.signed()).collect();

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::super::stored::{LANES, Params};
 
-/// A type of blocks, of which a piece has `V` vectors of words in `N` sheaves.
+/// A type of blocks, of which a piece has `V` vectors in `N` sheaves.
 ///
 /// # Safety
 /// Whoever implements it promises that the methods read the bytes of one block each, or of as many as they are told.
@@ -17,6 +17,8 @@ pub(in super::super) unsafe trait Block<const V: usize, const N: usize>:
     const BYTES: usize;
     /// Codes that share a scale and a bias.
     const GROUP: usize;
+    /// The largest code.
+    const LARGEST: usize;
 
     /// The codes of a piece of the block that begins `block` bytes behind `row`. The addresses of eight outputs' pieces
     /// differ by their rows alone.
@@ -33,10 +35,10 @@ pub(in super::super) unsafe trait Block<const V: usize, const N: usize>:
     unsafe fn params(blocks: &[*const u8; LANES], first: usize, count: usize) -> Params;
 }
 
-/// Declares types of blocks: codes, bytes and group, vectors and sheaves of a piece, then how codes and parameters of a block
+/// Declares types of blocks: codes, bytes, group and largest code, vectors and sheaves of a piece, then how codes and parameters of a block
 /// are found.
 macro_rules! blocks {
-    ($($(#[$doc:meta])* $name:ident: $codes:literal codes in $bytes:literal bytes, groups of $group:literal,
+    ($($(#[$doc:meta])* $name:ident: $codes:literal codes in $bytes:literal bytes, groups of $group:literal up to $largest:literal,
         pieces of $v:literal vectors, $n:literal sheaves,
         |$row:ident, $block:ident, $piece:ident| $load:expr,
         |$blocks:ident, $first:ident, $count:ident| $params:expr;)+) => {$(
@@ -49,6 +51,7 @@ macro_rules! blocks {
             const CODES: usize = $codes;
             const BYTES: usize = $bytes;
             const GROUP: usize = $group;
+            const LARGEST: usize = $largest;
 
             #[inline(always)]
             unsafe fn codes($row: *const u8, $block: usize, $piece: usize) -> [__m256i; $v] {

@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::super::narrow::{UNEVEN_AND_128, looked_up};
-use super::super::packed::split;
+use super::super::packed::{nibbles, split};
 use super::super::stored::{LANES, Params, centred};
 use super::bits::{bytes, halves, scales, shifted};
 use super::block::{Block, blocks};
@@ -11,8 +11,8 @@ use super::block::{Block, blocks};
 blocks! {
     /// 16 bytes, each the step and the minimum of a group, 64 of pairs of bits, then a scale of steps and one of minima. Half
     /// of a block has 32 bytes of pairs, of which piece `i` of it has pair `i`.
-    Q2K: 256 codes in 84 bytes, groups of 16, pieces of 2 vectors, 1 sheaves,
-        |row, block, piece| split(pairs(row.add(block + 16), piece)),
+    Q2K: 256 codes in 84 bytes, groups of 16 up to 3, pieces of 1 vectors, 1 sheaves,
+        |row, block, piece| [pairs(row.add(block + 16), piece)],
         |blocks, first, _count| {
             let (d, dmin) = (scales(blocks, 80), scales(blocks, 82));
             let minus = _mm256_xor_ps(dmin, _mm256_set1_ps(-0.0));
@@ -26,11 +26,11 @@ blocks! {
         };
     /// 32 bytes with third bits, of which bit `i` is that of piece `i`, 64 of pairs of bits as [`Q2K`] has them, 12 of steps
     /// and a scale of these.
-    Q3K: 256 codes in 110 bytes, groups of 16, pieces of 2 vectors, 1 sheaves,
+    Q3K: 256 codes in 110 bytes, groups of 16 up to 7, pieces of 1 vectors, 1 sheaves,
         |row, block, piece| {
             let third = _mm256_and_si256(shifted(row.add(block), piece), _mm256_set1_epi8(1));
             let third = _mm256_slli_epi16::<2>(third);
-            split(_mm256_or_si256(pairs(row.add(block + 32), piece), third))
+            [_mm256_or_si256(pairs(row.add(block + 32), piece), third)]
         },
         |blocks, first, _count| {
             // Four bytes before the steps, since there are not so many behind them.
@@ -47,47 +47,35 @@ blocks! {
             per_group(|group| centred(_mm256_mul_ps(d, signed(steps, group)), -4.0))
         };
     /// A scale of scales and one of minima, 12 bytes of both, then halves: of 32 bytes the lower ones, then the upper ones.
-    Q4K: 256 codes in 144 bytes, groups of 32, pieces of 4 vectors, 2 sheaves,
-        |row, block, piece| {
-            let [bytes, low] = [bytes(row.add(block + 16 + 32 * piece)), _mm256_set1_epi16(15)];
-            [
-                _mm256_and_si256(bytes, low),
-                _mm256_and_si256(_mm256_srli_epi16::<8>(bytes), low),
-                _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), low),
-                _mm256_srli_epi16::<12>(bytes),
-            ]
-        },
+    Q4K: 256 codes in 144 bytes, groups of 32 up to 15, pieces of 2 vectors, 2 sheaves,
+        |row, block, piece| nibbles(bytes(row.add(block + 16 + 32 * piece))),
         |blocks, _first, _count| scales_and_minima(blocks);
     /// As [`Q4K`], and before the halves 32 bytes with fifth bits: bit `i` is that of group `i`.
-    Q5K: 256 codes in 176 bytes, groups of 32, pieces of 4 vectors, 2 sheaves,
+    Q5K: 256 codes in 176 bytes, groups of 32 up to 31, pieces of 2 vectors, 2 sheaves,
         |row, block, piece| {
             let fifths = shifted(row.add(block + 16), 2 * piece);
-            let bytes = bytes(row.add(block + 48 + 32 * piece));
-            let [low, fifth] = [_mm256_set1_epi8(15), _mm256_set1_epi8(16)];
+            let [lower, upper] = nibbles(bytes(row.add(block + 48 + 32 * piece)));
+            let fifth = _mm256_set1_epi8(16);
             let first = _mm256_and_si256(_mm256_slli_epi16::<4>(fifths), fifth);
             let last = _mm256_and_si256(_mm256_slli_epi16::<3>(fifths), fifth);
-            let lower = _mm256_and_si256(bytes, low);
-            let upper = _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), low);
-            let [a, b] = split(_mm256_or_si256(lower, first));
-            let [c, d] = split(_mm256_or_si256(upper, last));
-            [a, b, c, d]
+            [_mm256_or_si256(lower, first), _mm256_or_si256(upper, last)]
         },
         |blocks, _first, _count| scales_and_minima(blocks);
     /// 128 bytes of halves, 64 of pairs of bits above them, 16 scales and a scale of these. Half of a block has 64 bytes of
     /// halves, whose lower ones come first, and 32 of pairs, of which 32 codes after the other have one.
-    Q6K: 256 codes in 210 bytes, groups of 16, pieces of 8 vectors, 4 sheaves,
+    Q6K: 256 codes in 210 bytes, groups of 16 up to 63, pieces of 4 vectors, 4 sheaves,
         |row, block, piece| {
-            let [low, pair] = [_mm256_set1_epi8(15), _mm256_set1_epi8(0x30)];
-            let first = bytes(row.add(block + 64 * piece));
-            let last = bytes(row.add(block + 64 * piece + 32));
+            let [a, c] = nibbles(bytes(row.add(block + 64 * piece)));
+            let [b, d] = nibbles(bytes(row.add(block + 64 * piece + 32)));
             let pairs = bytes(row.add(block + 128 + 32 * piece));
-            let upper = |bytes| _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), low);
-            let with = |low, pairs| split(_mm256_or_si256(low, _mm256_and_si256(pairs, pair)));
-            let [a, b] = with(_mm256_and_si256(first, low), _mm256_slli_epi16::<4>(pairs));
-            let [c, d] = with(_mm256_and_si256(last, low), _mm256_slli_epi16::<2>(pairs));
-            let [e, f] = with(upper(first), pairs);
-            let [g, h] = with(upper(last), _mm256_srli_epi16::<2>(pairs));
-            [a, b, c, d, e, f, g, h]
+            let pair = _mm256_set1_epi8(0x30);
+            let with = |low, pairs| _mm256_or_si256(low, _mm256_and_si256(pairs, pair));
+            [
+                with(a, _mm256_slli_epi16::<4>(pairs)),
+                with(b, _mm256_slli_epi16::<2>(pairs)),
+                with(c, pairs),
+                with(d, _mm256_srli_epi16::<2>(pairs)),
+            ]
         },
         |blocks, first, _count| {
             let (d, steps) = (scales(blocks, 208), two_words(blocks, 192 + first));
@@ -95,7 +83,7 @@ blocks! {
         };
     /// A scale, 2 bytes with the upper pairs of bits of eight steps, 4 with the lower halves, then for each group 16 bytes of
     /// halves, which are places in a table.
-    Iq4Xs: 256 codes in 136 bytes, groups of 32, pieces of 2 vectors, 1 sheaves,
+    Iq4Xs: 256 codes in 136 bytes, groups of 32 up to 255, pieces of 2 vectors, 1 sheaves,
         |row, block, piece| {
             split(looked_up(&UNEVEN_AND_128, halves(row.add(block + 8 + 16 * piece))))
         },

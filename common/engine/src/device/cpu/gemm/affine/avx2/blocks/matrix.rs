@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
-use super::super::stored::{LANES, Params, Stored, WORDS};
+use super::super::stored::{LANES, Params, Stored};
 use super::block::Block;
 
 /// A matrix of blocks, row after row.
@@ -40,7 +40,8 @@ impl<'a, B> Blocks<'a, B> {
 unsafe impl<B: Block<V, N>, const V: usize, const N: usize> Stored<V, N> for Blocks<'_, B> {
     type Row = *const u8;
     const GROUP: usize = B::GROUP;
-    const PIECE_BYTES: usize = (B::BYTES * V * WORDS).div_ceil(B::CODES);
+    const LARGEST: usize = B::LARGEST;
+    const PIECE_BYTES: usize = (B::BYTES * Self::IN_PIECE).div_ceil(B::CODES);
 
     fn outputs(&self) -> usize {
         self.outputs
@@ -61,7 +62,7 @@ unsafe impl<B: Block<V, N>, const V: usize, const N: usize> Stored<V, N> for Blo
 
     #[inline(always)]
     unsafe fn codes(&self, row: *const u8, piece: usize) -> [__m256i; V] {
-        let pieces = B::CODES / (V * WORDS);
+        let pieces = B::CODES / Self::IN_PIECE;
         // SAFETY: the caller's promises.
         unsafe { B::codes(row, piece / pieces * B::BYTES, piece % pieces) }
     }

@@ -10,38 +10,38 @@ use super::block::{Block, blocks};
 
 blocks! {
     /// A scale, then halves.
-    Q4_0: 32 codes in 18 bytes, groups of 32, pieces of 2 vectors, 1 sheaves,
-        |row, block, _piece| word_halves(row.add(block + 2)),
+    Q4_0: 32 codes in 18 bytes, groups of 32 up to 15, pieces of 1 vectors, 1 sheaves,
+        |row, block, _piece| [halves(row.add(block + 2))],
         |blocks, _first, count| one_scale(blocks, 18, count, -8.0);
     /// A scale and a minimum, then halves.
-    Q4_1: 32 codes in 20 bytes, groups of 32, pieces of 2 vectors, 1 sheaves,
-        |row, block, _piece| word_halves(row.add(block + 4)),
+    Q4_1: 32 codes in 20 bytes, groups of 32 up to 15, pieces of 1 vectors, 1 sheaves,
+        |row, block, _piece| [halves(row.add(block + 4))],
         |blocks, _first, count| scale_and_minimum(blocks, 20, count);
     /// A scale, 32 fifth bits, then halves.
-    Q5_0: 32 codes in 22 bytes, groups of 32, pieces of 2 vectors, 1 sheaves,
+    Q5_0: 32 codes in 22 bytes, groups of 32 up to 31, pieces of 1 vectors, 1 sheaves,
         |row, block, _piece| {
-            split(_mm256_or_si256(halves(row.add(block + 6)), fifths(row.add(block + 2))))
+            [_mm256_or_si256(halves(row.add(block + 6)), fifths(row.add(block + 2)))]
         },
         |blocks, _first, count| one_scale(blocks, 22, count, -16.0);
     /// A scale and a minimum, 32 fifth bits, then halves.
-    Q5_1: 32 codes in 24 bytes, groups of 32, pieces of 2 vectors, 1 sheaves,
+    Q5_1: 32 codes in 24 bytes, groups of 32 up to 31, pieces of 1 vectors, 1 sheaves,
         |row, block, _piece| {
-            split(_mm256_or_si256(halves(row.add(block + 8)), fifths(row.add(block + 4))))
+            [_mm256_or_si256(halves(row.add(block + 8)), fifths(row.add(block + 4)))]
         },
         |blocks, _first, count| scale_and_minimum(blocks, 24, count);
     /// A scale, then signed bytes: 128 more makes them unsigned.
-    Q8_0: 32 codes in 34 bytes, groups of 32, pieces of 2 vectors, 1 sheaves,
+    Q8_0: 32 codes in 34 bytes, groups of 32 up to 255, pieces of 2 vectors, 1 sheaves,
         |row, block, _piece| {
             split(_mm256_xor_si256(bytes(row.add(block + 2)), _mm256_set1_epi8(i8::MIN)))
         },
         |blocks, _first, count| one_scale(blocks, 34, count, -128.0);
     /// A scale, then halves, which are places in a table.
-    Iq4Nl: 32 codes in 18 bytes, groups of 32, pieces of 2 vectors, 1 sheaves,
+    Iq4Nl: 32 codes in 18 bytes, groups of 32 up to 255, pieces of 2 vectors, 1 sheaves,
         |row, block, _piece| split(looked_up(&UNEVEN_AND_128, halves(row.add(block + 2)))),
         |blocks, _first, count| one_scale(blocks, 18, count, -128.0);
     /// A scale that is a power of two, then halves, which are numbers of their own.
-    Mxfp4: 32 codes in 17 bytes, groups of 32, pieces of 2 vectors, 1 sheaves,
-        |row, block, _piece| split(looked_up(&TWICE_AND_12, halves(row.add(block + 1)))),
+    Mxfp4: 32 codes in 17 bytes, groups of 32 up to 24, pieces of 1 vectors, 1 sheaves,
+        |row, block, _piece| [looked_up(&TWICE_AND_12, halves(row.add(block + 1)))],
         |blocks, _first, count| {
             per_block(count, |at| centred(half_powers(exponents(blocks, at * 17)), -12.0))
         };
@@ -83,20 +83,6 @@ unsafe fn per_block(count: usize, block: impl Fn(usize) -> (__m256, __m256)) -> 
         (params.scales[at], params.biases[at]) = block(at);
     }
     params
-}
-
-/// The lower halves of 16 bytes, then the upper ones, as words: the even ones, then the odd ones.
-#[inline(always)]
-unsafe fn word_halves(from: *const u8) -> [__m256i; 2] {
-    // SAFETY: the caller's promises.
-    unsafe {
-        let twice = _mm256_broadcastsi128_si256(_mm_loadu_si128(from.cast()));
-        // What comes from a word's neighbour lies above its lowest four bits.
-        let even = _mm256_srlv_epi64(twice, _mm256_set_epi64x(4, 4, 0, 0));
-        let odd = _mm256_srlv_epi64(twice, _mm256_set_epi64x(12, 12, 8, 8));
-        let low = _mm256_set1_epi16(15);
-        [_mm256_and_si256(even, low), _mm256_and_si256(odd, low)]
-    }
 }
 
 /// 32 bits as the fifth bits of as many bytes.
