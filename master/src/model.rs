@@ -76,7 +76,7 @@ impl Model {
         BlobSource::encoded(&self.checkpoint, layer, self.scheme_of(layer))
     }
 
-    /// Bytes of that blob, header included, from the headers alone.
+    /// Bytes of that blob, header included: from the headers, and what [`Checkpoint::group`] finds.
     pub fn blob_bytes(&self, layer: usize) -> u64 {
         self.blob(layer).file_bytes()
     }

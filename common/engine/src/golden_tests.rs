@@ -273,7 +273,9 @@ fn activations_in_bytes_say_nearly_the_same() {
         let [exact, fast, int8] = [Numerics::Exact, Numerics::Fast, Numerics::Int8].map(logits);
         let (fast, int8) = (largest_difference(&fast, &exact), largest_difference(&int8, &exact));
         println!("{name}: logits differ by {fast:e} and {int8:e}");
-        assert!(int8 > fast && int8 < LOGIT_TOLERANCE_INT8, "{name}: {int8}");
+        // With AMX, `fast` rounds most of MLPs as much.
+        let is_coarser = int8 > fast || crate::cpu_tier().unwrap() == "amx";
+        assert!(is_coarser && int8 < LOGIT_TOLERANCE_INT8, "{name}: {int8}");
     }
     // What has more bits stays.
     let prompt = expected("llama-mlx8").prompt_ids;

@@ -78,10 +78,10 @@ impl StoredMatrix {
         Ok(StoredMatrix { rows: rows as usize, columns, encoding, parts, acts, is_taken })
     }
 
-    /// The same where activations of prompts may be rounded to `precision`: if that is 8 bits, [`Numerics::Int8`] rounds all of
-    /// them to so many, beside narrow codes.
+    /// The same beside activations that may be rounded to `precision`: where 8 bits are enough, [`Numerics::Int8`] leaves no
+    /// more of them, if codes are narrow.
     pub(crate) fn beside(mut self, precision: Precision, numerics: Numerics) -> StoredMatrix {
-        let is_coarse = numerics == Numerics::Int8 && precision != Precision::Bf16x2;
+        let is_coarse = numerics == Numerics::Int8 && precision.is_coarse();
         self.acts = if is_coarse && self.is_narrow() { Acts::Bytes } else { Acts::Words };
         self
     }

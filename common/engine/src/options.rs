@@ -145,9 +145,10 @@ pub enum Numerics {
     /// two in attention, off by one in 2^17, as are generated rows on processors with tile registers.
     #[default]
     Fast,
-    /// As [`Numerics::Fast`], but in MLPs, beside weights whose codes are below 64 (those of at most 6 bits, and numbers of
-    /// 4), activations are rounded to 8 bits, off by no more than one part in 254 of the largest of the group. That is
-    /// faster on processors with AVX2 alone; every processor computes the same.
+    /// As [`Numerics::Fast`], but in MLPs, beside weights whose codes are below 64 as kernels take them, activations are
+    /// rounded to 8 bits, off by no more than one part in 254 of the largest of the group. Such are codes of at most 6
+    /// bits and E2M1, but not what stands for numbers of 8 bits (IQ4) or is decoded (bitsandbytes, APR, GPTQ with a chosen
+    /// order). That is faster on processors with AVX2 alone; where `Fast` computes alike, so does this.
     Int8,
 }
 
@@ -181,7 +182,8 @@ impl FromStr for Numerics {
 }
 
 /// How many bits of an activation of a prompt a product takes, where [`Numerics`] let it be rounded and the processor
-/// multiplies pairs of bf16. A layer's operations say it of each of their matrices; a device may take more.
+/// multiplies pairs of bf16; and which products [`Numerics::Int8`] rounds more. A layer's operations say it of each of their
+/// matrices; a device may take more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Precision {
     /// The activation is rounded to bf16: 8 significant bits.
@@ -192,9 +194,14 @@ pub(crate) enum Precision {
     Bf16x2,
 }
 
-#[cfg(target_arch = "x86_64")]
 impl Precision {
+    /// Whether 8 bits of an activation are enough.
+    pub(crate) fn is_coarse(self) -> bool {
+        self != Precision::Bf16x2
+    }
+
     /// How many bf16 an activation is.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn planes(self) -> usize {
         match self {
             Precision::Bf16 | Precision::Bf16Both => 1,

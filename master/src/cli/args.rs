@@ -154,8 +154,8 @@ pub(super) struct PlanArgs {
     pub encode: Encode,
     /// Arithmetic: exact keeps activations in f32; beside bf16 weights, fast rounds those of
     /// prompts to one or two bf16 and others to two, and beside 8- and 4-bit weights all to 16 bits,
-    /// where that is faster. int8 rounds those of MLPs to 8 bits beside weights of at most 6, which is faster with AVX2
-    /// alone and may cost about as much as 8 bits of weights do.
+    /// where that is faster. int8 rounds those of MLPs to 8 bits beside most weights of at most 6 bits, which is
+    /// faster with AVX2 alone and may cost about as much as 8 bits of weights do.
     #[arg(
         long,
         value_name = "fast|exact|int8",

@@ -54,6 +54,10 @@ pub(crate) async fn prepare(
     let threads = cake_engine::default_threads();
     let mut refused = None;
     let mut probing = Probing::asked(&request);
+    // Sizes depend on a sample of weights, which is remembered.
+    if request.encode.tried().iter().any(|scheme| *scheme != Scheme::AsStored) {
+        block_in_place(|| checkpoint.group());
+    }
     for (scheme, slices) in ways(&request) {
         let Some(checkpoint) = parted(&checkpoint, slices)? else {
             if request.slices.is_some() {

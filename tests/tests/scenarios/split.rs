@@ -134,7 +134,7 @@ fn the_prompt_chunk_changes_nothing_alone_or_over_workers() {
             let alone = Master::alone().answer(&golden, &[], &arguments(chunk));
             let split = master.answer(&golden, &place, &arguments(chunk));
             let what = format!("{name}, {numerics}, chunk {chunk}");
-            // So coarse that another token may be chosen.
+            // Activations of 8 bits may choose another token.
             if numerics != "int8" {
                 assert_eq!(split.output_ids, golden.greedy_ids, "{what}");
             }

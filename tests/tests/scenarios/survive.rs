@@ -436,7 +436,7 @@ fn a_device_whose_memory_runs_low_leaves_and_comes_back() {
 fn a_device_that_is_nearer_is_taken_in_while_answers_go_on() {
     const TOKENS: usize = 24;
     // So far away that it has no part in the better pipeline, also where a busy machine finds slow what is near.
-    const AWAY: Duration = Duration::from_millis(50);
+    const AWAY: Duration = Duration::from_millis(150);
     let home = Home::new();
     let kept = tempfile::tempdir().expect("a temporary folder");
     let large = |listen: &str, memory: u64| {

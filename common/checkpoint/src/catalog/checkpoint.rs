@@ -275,7 +275,12 @@ impl Checkpoint {
         if layers.iter().all(|scheme| *scheme == Scheme::AsStored) {
             return Ok(identity);
         }
-        let schemes: Vec<String> = layers.iter().map(Scheme::to_string).collect();
+        // What a scheme makes of weights depends on these.
+        let made = |scheme: &Scheme| match self.layers_become(*scheme) {
+            Some(encoding) => format!("{scheme}={encoding}"),
+            None => scheme.to_string(),
+        };
+        let schemes: Vec<String> = layers.iter().map(made).collect();
         let text = format!("{identity} {} {ENCODER_VERSION}", schemes.join(" "));
         Ok(Digest::of(text.as_bytes()).to_string())
     }

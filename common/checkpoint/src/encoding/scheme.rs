@@ -32,7 +32,7 @@ pub enum Scheme {
 pub enum Group {
     /// 64: the fewest bytes that lose little.
     Of64,
-    /// 32: weights were codes of 4 bits in such groups before, and stay exactly those.
+    /// 32: weights were codes of 4 bits in such groups before, and stay those but for the rounding of scale and bias.
     Of32,
 }
 

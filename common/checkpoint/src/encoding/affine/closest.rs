@@ -13,6 +13,10 @@ use crate::encoding::float::FloatType;
 
 /// Steps between the edges of a range of weights that have been codes of 4 bits; fewer come of a narrower part of them.
 const STEPS_OF_4_BITS: RangeInclusive<u8> = 8..=15;
+/// How many steps fewer or more are tried, and one for each so many codes: of normal numbers the best were hardly ever
+/// further away.
+const MORE_STEPS: u8 = 3;
+const MORE_EACH: u8 = 16;
 /// How often the line through the weights is looked for.
 const LINES: usize = 2;
 
@@ -24,8 +28,8 @@ struct Choice {
     error: f32,
 }
 
-/// Of `edges`, the bias's and the other, and `between`, a scale and a bias that lead from the one to the other in `largest` steps: scale and bias,
-/// both numbers of type `params`, with an error that is no larger.
+/// A scale and a bias, numbers of type `params`, with an error that is no larger than that of the given ones, which lead in
+/// `largest` steps from the edge `near` of the group's range to the edge `far`.
 ///
 /// Sums have one order, and no product is fused with one: equal weights give equal numbers everywhere.
 #[inline(always)]
@@ -50,10 +54,10 @@ pub(super) fn closest<const GROUP: usize>(
     };
     let bias = params.nearest(near);
     let about = largest as u8;
-    let more = 3 + about / 16;
-    let fewer = (about.saturating_sub(more).max(1)..=about + more)
+    let more = MORE_STEPS + about / MORE_EACH;
+    let counts = (about.saturating_sub(more).max(1)..=about + more)
         .chain(STEPS_OF_4_BITS.filter(|steps| steps + more < about));
-    for steps in fewer {
+    for steps in counts {
         attempt(&mut best, params.nearest((far - bias) / f32::from(steps)), bias);
     }
     for _ in 0..LINES {

@@ -3,10 +3,10 @@
 //! As in MLX, the edge of a group's range that has the larger magnitude becomes the bias, and the
 //! scale leads from it to the other edge, so a scale may be negative. Unlike MLX, codes are chosen for
 //! the scale and the bias as they are stored: the scale is rounded away from zero, so that the codes
-//! span the whole range, and no weight is further than half a step from what it was. Codes of fewer
-//! than 8 bits have [`closest`]'s scale and bias instead, where those make the squared error smaller.
+//! span the whole range, and no weight in 8 bits is further than half a step from what it was. Codes of
+//! fewer have [`closest`]'s scale and bias instead, where those make the squared error smaller.
 //!
-//! Only additions, divisions and comparisons of IEEE 754, in an order that does not depend on the
+//! Only sums, products, divisions and comparisons of IEEE 754, none of them fused, in an order that does not depend on the
 //! machine: equal weights give equal bytes everywhere.
 
 use super::closest::closest;

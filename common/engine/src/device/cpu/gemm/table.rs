@@ -23,7 +23,7 @@
 //! | `float` | any | f32, f16, bf16 | any | any | f32 | common |
 //!
 //! Where numerics are `int8`, which takes what `fast` does here, codes of activations have 8 bits instead of 16 in MLPs beside
-//! codes of weights that are below 64: those of at most 6 bits, and numbers of 4.
+//! codes of weights that are below 64.
 //!
 //! How many rows travel together chooses nothing here: it may change the loops inside of a kernel, not one bit.
 

@@ -70,7 +70,7 @@ impl Bits {
         }
     }
 
-    /// Whether codes are below 64: half as fine as a byte with a sign, at most.
+    /// Whether codes are below 64, so that two sums of two products with bytes fit 16 bits.
     pub(crate) fn is_narrow(self) -> bool {
         self != Bits::Eight
     }
@@ -81,7 +81,7 @@ impl Bits {
 pub(crate) enum Acts {
     /// Of 16 bits.
     Words,
-    /// Of 8 bits: where weights are [narrow](Bits::is_narrow), and as little as that may be left of activations.
+    /// Of 8 bits, beside [narrow](Bits::is_narrow) ones.
     Bytes,
 }
 
@@ -111,7 +111,7 @@ pub(crate) struct AffineMatrix<'a> {
     pub(crate) bits: Bits,
     /// What these are multiplied with.
     pub(crate) acts: Acts,
-    /// Inputs that share a scale and a bias: 32, 64 or 128; 16, of 8 bits each, only where they were unpacked.
+    /// Inputs that share a scale and a bias: 32, 64 or 128; 16, of a byte each, only where they were unpacked.
     pub(crate) group: usize,
     /// Inputs per output: whole groups, at least one.
     pub(crate) inputs: usize,

@@ -41,10 +41,10 @@ pub(crate) enum Layout {
 
 /// Quantized rows.
 ///
-/// A group of activations is `scale · code` with `scale = max |x| / 32639`, or `max |x| / 127` of
-/// [`Acts::Bytes`], and codes rounded to the nearest whole number, ties to even. A group of magnitudes below what f32 has full precision for
-/// counts as zero; a group with a value that is not finite gets a scale that is not a number, so
-/// that what is computed with it is none either.
+/// A group of activations is `scale · code` with `scale = max |x| / 32639`, or `max |x| / 127` of [`Acts::Bytes`], and
+/// codes rounded to the nearest whole number, ties to even. A group of magnitudes below what f32 has full precision
+/// for counts as zero; a group with a value that is not finite gets a scale that is not a number, so that what is
+/// computed with it is none either.
 ///
 /// Beside 4-bit weights, the codes of every 32 inputs come in another order: the 16 even ones, then
 /// the 16 odd ones, which is how half bytes come apart. [`Layout::Lanes`] has an order of its own.
@@ -156,7 +156,7 @@ impl Activations {
             true => (self.low.as_ptr().cast::<u8>(), 1, self.low.len()),
             false => (self.words.as_ptr().cast::<u8>(), size_of::<i16>(), self.words.len()),
         };
-        // SAFETY: the bytes of all numbers of one kind, which any bytes are as good as.
+        // SAFETY: all numbers of a vector, which were set, read as bytes.
         let bytes = unsafe { std::slice::from_raw_parts(start, count * width) };
         (&bytes[row * self.stride * width..], self.stride * width)
     }

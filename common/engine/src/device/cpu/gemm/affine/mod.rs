@@ -6,8 +6,8 @@
 //!
 //! - [`Numerics::Exact`](crate::options::Numerics::Exact): activations stay f32; a weight is dequantized with one multiply-add and the
 //!   product is that of [`float`](super::float), in its order of summation.
-//! - [`Numerics::Fast`](crate::options::Numerics::Fast): each group of an activation row is rounded to 16 bits (`activations`), or
-//!   in [`Numerics::Int8`](crate::options::Numerics::Int8) where it may to 8, and
+//! - [`Numerics::Fast`](crate::options::Numerics::Fast): each group of an activation row is rounded to 16 bits (`activations`; to 8
+//!   in MLPs where numerics are [`Numerics::Int8`](crate::options::Numerics::Int8)) and
 //!   multiplied with the codes in whole numbers, which no order of summation changes. An output is
 //!   one chain over the groups in order, from a sum of zero:
 //!   `y = mul_add(scale · s, dot, y); y = mul_add(bias, s · sum, y)`, then `+ layer bias`, where `s`

@@ -1,8 +1,9 @@
 //! Whole-number products with AVX2, which multiplies 16 pairs of words, or 32 of bytes, and adds up neighbours.
 //!
-//! Codes come apart in registers: to bytes where they are narrow, so that sums of two products are words, else to words. With few rows (`direct`) they are multiplied as they lie and the sums are
-//! transposed; with many (`panel`) they are transposed first and all rows pass over them. How the codes, scales and biases
-//! of an encoding come into registers is a type of its own (`Stored`); nothing else depends on it.
+//! Codes come apart in registers: to bytes where they are narrow, so that sums of two products are words, else to
+//! words. With few rows (`direct`) they are multiplied as they lie and the sums are transposed; with many (`panel`)
+//! they are transposed first and all rows pass over them. How the codes, scales and biases of an encoding come into
+//! registers is a type of its own (`Stored`); nothing else depends on it.
 
 mod blocks;
 mod direct;
@@ -32,7 +33,7 @@ use crate::device::cpu::isa::tier::Tier;
 use crate::device::cpu::isa::x86::Avx2;
 use crate::device::cpu::pool::Tasks;
 
-/// The product of whole numbers with packed matrices, by instructions that multiply words.
+/// The product of whole numbers with packed matrices, by instructions that multiply words or bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct WordPairs;
 

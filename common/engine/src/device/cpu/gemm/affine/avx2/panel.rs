@@ -1,5 +1,5 @@
-//! Many rows: codes are transposed, as words or narrow ones as bytes, into a panel that all rows pass over, so that a lane belongs to one
-//! output and the sums of several rows fill the registers.
+//! Many rows: codes are transposed, as words or narrow ones as bytes, into a panel that all rows pass over, so that a
+//! lane belongs to one output and the sums of several rows fill the registers.
 
 #![allow(clippy::needless_range_loop, reason = "tiles are indexed by row and vector throughout")]
 
@@ -26,9 +26,9 @@ const STEPS: usize = 256;
 const GROUPS: usize = 32;
 /// Steps of half a vector.
 const HALF: usize = LANES / 2;
-/// In the place of how many steps' products of bytes are added up as words: those of a group, all of them,
+/// Of how many steps the products of bytes are added up as words, if it is all of a group's.
 const AT_ONCE: usize = usize::MAX;
-/// or none, as they are words.
+/// The same of codes that are words.
 const NONE: usize = 0;
 /// Bytes of a step of a row.
 const STEP_BYTES: usize = size_of::<i32>();
@@ -59,6 +59,11 @@ pub(super) fn panels<S: Stored<V, N>, const V: usize, const N: usize, const WAY:
     task: &Task<'_>,
     stored: S,
 ) {
+    const {
+        assert!(!S::NARROW || S::SUMMED >= 2, "as few as are added up as words");
+        assert!((STEPS * in_lane(WAY)).is_multiple_of(S::IN_PIECE), "panels of whole pieces");
+        assert!((GROUPS * S::GROUP).is_multiple_of(S::IN_PIECE), "pieces in so many groups");
+    }
     PANEL.with_borrow_mut(|panel| {
         let panel = panel.get_or_insert_with(|| {
             let mut panel = Box::<Panel>::new_uninit();
@@ -194,8 +199,8 @@ struct Row<'a> {
 }
 
 impl Task<'_> {
-    /// All rows over what is held: words ([`NONE`]), or bytes, of which the products of so many steps, a power of two, are added up
-    /// as words, or those of a group [`AT_ONCE`].
+    /// All rows over what is held: words ([`NONE`]), or bytes, of which the products of so many steps, a power of two,
+    /// are added up as words, or those of a group [`AT_ONCE`].
     #[target_feature(enable = "avx2,fma,f16c")]
     fn pass<const SUMMED: usize>(&self, held: &Held<'_>) {
         let mut row = self.rows.start;
@@ -288,7 +293,7 @@ fn chains<const R: usize, const SUMMED: usize>(
 /// Products with `R` rows of the steps of a group, of which `first` is the first.
 ///
 /// # Safety
-/// There are as many `steps` and, of each row, codes.
+/// There are as many `steps` and, of each row, codes as the runs from `first` on reach.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 unsafe fn dots<const R: usize, const SUMMED: usize>(

@@ -35,8 +35,8 @@ pub(in super::super) unsafe trait Block<const V: usize, const N: usize>:
     unsafe fn params(blocks: &[*const u8; LANES], first: usize, count: usize) -> Params;
 }
 
-/// Declares types of blocks: codes, bytes, group and largest code, vectors and sheaves of a piece, then how codes and parameters of a block
-/// are found.
+/// Declares types of blocks: codes, bytes, group and largest code, vectors and sheaves of a piece, then how codes and
+/// parameters of a block are found.
 macro_rules! blocks {
     ($($(#[$doc:meta])* $name:ident: $codes:literal codes in $bytes:literal bytes, groups of $group:literal up to $largest:literal,
         pieces of $v:literal vectors, $n:literal sheaves,
