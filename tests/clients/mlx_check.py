@@ -3,8 +3,9 @@
 
     mlx_check.py WRITTEN_DIRECTORY MODEL_DIRECTORY
 
-Plain tensors must be equal. Packed ones are unpacked by MLX; their errors, the largest and the mean of squares, are
-compared with those of what `mlx.core.quantize` makes of the same numbers: over all tensors they must not be larger.
+Plain tensors must be equal. Packed ones are unpacked by MLX; the sum of their squared errors is compared with that of what
+`mlx.core.quantize` makes of the same numbers: over all tensors it must not be larger. The largest errors are shown beside
+it: in 8 bits ours must not be larger, too; with fewer, a scale that cuts the furthest weights off often makes the sum smaller.
 
 Needs mlx, numpy and safetensors. Ends with 1 if anything differs.
 """
@@ -52,6 +53,7 @@ def main():
     with open(os.path.join(written, "config.json")) as file:
         said = json.load(file).get("quantization", {})
     bad = packed = 0
+    bits = set()
     errors = {"ours": [0.0, 0.0], "mlx": [0.0, 0.0]}
     for name, array in before.items():
         module = name.removesuffix(".weight")
@@ -70,6 +72,7 @@ def main():
             off = numbers(mx.dequantize(*stored, **form)) - numbers(array)
             errors[who][0] = max(errors[who][0], np.abs(off).max())
             errors[who][1] += (off**2).sum()
+        bits.add(form["bits"])
     extra = [name for name in ours if name not in before and name.rpartition(".")[2] not in ("scales", "biases")]
     if extra:
         bad += len(extra)
@@ -78,7 +81,7 @@ def main():
         for index, what in enumerate(("largest", "sum of squares")):
             mine, other = errors["ours"][index], errors["mlx"][index]
             print(f"{what} error of {packed} packed tensors: {mine:.6g}, MLX's own {other:.6g}")
-            bad += int(mine > other)
+            bad += int(mine > other and (what != "largest" or bits == {8}))
     print(f"{len(before)} tensors, {bad} of them wrong" if bad else f"all {len(before)} tensors are what they were")
     sys.exit(1 if bad else 0)
 

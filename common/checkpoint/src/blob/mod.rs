@@ -3,6 +3,7 @@
 //! [`BlobSource`] streams a layer of a checkpoint, as it is or encoded, as blob bytes, [`Manifest`]
 //! says what those bytes must be, [`Blob`] is the file on a worker's disk.
 
+mod beside;
 mod digest;
 mod error;
 mod group;

@@ -12,8 +12,9 @@ use crate::range::LayerRange;
 
 /// One layer (or a range of them) of a checkpoint, readable at any position as a blob file.
 ///
-/// Nothing is copied or cached: every read goes to the checkpoint file at the right place, and what is
-/// encoded is encoded for that read, so memory does not grow with the layer.
+/// Nothing is copied: every read goes to the checkpoint file at the right place, and what is encoded is encoded for that read.
+/// Of what is encoded, the scales and biases that come beside the codes stay until they are read: up to a fifth of the blob,
+/// and no more than 32 MiB of a matrix.
 #[derive(Debug)]
 pub struct BlobSource<'a> {
     checkpoint: &'a Checkpoint,

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::beside::Beside;
 use crate::anonymous::Memory;
 use crate::catalog::{Checkpoint, Tensor};
 use crate::container::Lies;
@@ -34,6 +35,8 @@ pub struct BlobTensor<'a> {
     source: &'a Tensor,
     /// How, if it is not copied, and which of the parts that come of it this is.
     recipe: Option<(Recipe, usize)>,
+    /// What is known of the parts beside the first of what is encoded.
+    beside: Beside,
 }
 
 /// How a matrix of plain numbers is packed.
@@ -74,8 +77,10 @@ fn encoded(source: &Tensor, to: Option<Encoding>) -> Vec<BlobTensor<'_>> {
             encoding: source.encoding,
             source,
             recipe: None,
+            beside: Beside::default(),
         }],
         Some((recipe, module, parts)) => {
+            let beside = Beside::default();
             let made = |(index, spec): (usize, PartSpec)| {
                 let dtype = spec.dtype(recipe.float.dtype());
                 let bytes = dtype.tensor_bytes(&spec.shape);
@@ -87,6 +92,7 @@ fn encoded(source: &Tensor, to: Option<Encoding>) -> Vec<BlobTensor<'_>> {
                     encoding: (spec.part == Part::Weight).then_some(recipe.encoding),
                     source,
                     recipe: Some((recipe, index)),
+                    beside: beside.clone(),
                 }
             };
             parts.into_iter().enumerate().map(made).collect()
@@ -117,7 +123,7 @@ impl BlobTensor<'_> {
     }
 
     /// Fills `buffer` with the tensor's bytes from `offset` on. What must be encoded is encoded on all
-    /// cores, in small pieces: nothing is kept from one call to the next.
+    /// cores, in small pieces; what comes of a matrix beside its codes is kept for who reads that later.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] past the end, [`Error::Io`], and [`Error::Encode`] for weights that cannot
@@ -137,26 +143,44 @@ impl BlobTensor<'_> {
             return Err(Error::OutOfRange { what, offset, end, bytes: self.bytes });
         }
         let units = recipe.units();
-        let (of_parts, unit) = (units.len(), units[part]);
+        let unit = units[part];
+        // Within a file on this machine.
+        if self.beside.copy(part, unit, offset as usize, buffer) {
+            return Ok(());
+        }
+        let all = recipe.groups(self.source);
         let pieces = pieces(offset, buffer, unit, recipe.group);
+        let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return Ok(()) };
+        let (groups, step) = (first.groups.start..last.groups.end, PIECE_WEIGHTS / recipe.group);
         let origin = Origin::of(checkpoint, self.source, recipe, &pieces)?;
-        pieces.into_par_iter().try_for_each_init(Scratch::default, |scratch, piece| {
-            let Piece { groups, skip, out } = piece;
-            let weights = scratch.weights(&origin, recipe, groups.clone())?;
-            let encode = |out: &mut [u8]| {
-                let mut all: Vec<Option<&mut [u8]>> = (0..of_parts).map(|_| None).collect();
-                all[part] = Some(out);
-                recipe.encode(self.source, groups.start, weights, &mut all)
-            };
-            let bytes = groups.len() * unit;
-            if out.len() == bytes {
-                return encode(out);
+        let encode = |beside: Vec<&mut [u8]>| {
+            // For every piece where each of the other parts goes, if it is kept.
+            let mut others: Vec<Vec<Option<&mut [u8]>>> = Vec::new();
+            others.resize_with(pieces.len(), Vec::new);
+            for (kept, unit) in beside.into_iter().zip(&units[1..]) {
+                let of_part = others.iter_mut().zip(kept.chunks_mut(step * unit));
+                of_part.for_each(|(piece, bytes)| piece.push(Some(bytes)));
             }
-            let mut whole = vec![0; bytes];
-            encode(&mut whole)?;
-            out.copy_from_slice(&whole[skip..skip + out.len()]);
-            Ok(())
-        })
+            let pieces = pieces.into_par_iter().zip(others);
+            pieces.try_for_each_init(Scratch::default, |scratch, (piece, others)| {
+                let Piece { groups, skip, out } = piece;
+                let weights = scratch.weights(&origin, recipe, groups.clone())?;
+                let mut whole = Vec::new();
+                let bytes = groups.len() * unit;
+                let in_place = out.len() == bytes;
+                whole.resize(if in_place { 0 } else { bytes }, 0);
+                let mut parts: Vec<Option<&mut [u8]>> = vec![None];
+                parts.extend(others);
+                parts.resize_with(units.len(), || None);
+                parts[part] = Some(if in_place { &mut *out } else { &mut whole });
+                recipe.encode(self.source, groups.start, weights, &mut parts)?;
+                if !in_place {
+                    out.copy_from_slice(&whole[skip..skip + out.len()]);
+                }
+                Ok(())
+            })
+        };
+        if part == 0 { self.beside.fill(groups, all, &units, encode) } else { encode(Vec::new()) }
     }
 }
 
@@ -172,7 +196,7 @@ pub(crate) fn encode_matrix(
     let Some((recipe, _, specs)) = packable(source, to) else {
         return Ok(None);
     };
-    let groups = (source.bytes / recipe.float.bytes() as u64) as usize / recipe.group;
+    let groups = recipe.groups(source);
     let units = recipe.units();
     let refused = |bytes: usize| move |cause| Error::memory(&source.name, bytes, cause);
     let memory = |unit: &usize| Memory::zeroed(groups * unit).map_err(refused(groups * unit));
@@ -205,6 +229,11 @@ impl Recipe {
     /// Bytes of one group in each part.
     fn units(self) -> Vec<usize> {
         self.encoding.encoded_bytes(self.float)
+    }
+
+    /// Groups of a matrix.
+    fn groups(self, source: &Tensor) -> usize {
+        (source.bytes / self.float.bytes() as u64) as usize / self.group
     }
 
     /// Encodes weights that begin with the group `first` of `source`; `out` as [`Encoding::encode`] has it.

@@ -45,26 +45,37 @@ pub(super) fn closest<const GROUP: usize>(
     if !(best.error > 0.0 && best.error < f32::INFINITY) {
         return (scale, bias);
     }
-    let attempt = |best: &mut Choice, scale: f32, bias: f32| {
-        let error = error(group, scale, bias, largest);
-        // False for what is no number.
-        if error < best.error && scale != 0.0 {
-            *best = Choice { scale, bias, error };
-        }
-    };
     let bias = params.nearest(near);
     let about = largest as u8;
     let more = MORE_STEPS + about / MORE_EACH;
-    let counts = (about.saturating_sub(more).max(1)..=about + more)
-        .chain(STEPS_OF_4_BITS.filter(|steps| steps + more < about));
-    for steps in counts {
-        attempt(&mut best, params.nearest((far - bias) / f32::from(steps)), bias);
+    let fewest = about.saturating_sub(more).max(1);
+    let of_codes = STEPS_OF_4_BITS.filter(|&steps| steps < fewest);
+    for steps in (fewest..=about + more).chain(of_codes) {
+        best.or(group, params.nearest((far - bias) / f32::from(steps)), bias, largest);
     }
     for _ in 0..LINES {
         let (slope, start) = line(group, &best, largest);
-        attempt(&mut best, params.nearest(slope), params.nearest(start));
+        best.or(group, params.nearest(slope), params.nearest(start), largest);
     }
     (best.scale, best.bias)
+}
+
+impl Choice {
+    /// That scale and bias instead, where their error is smaller.
+    #[inline(always)]
+    fn or<const GROUP: usize>(
+        &mut self,
+        group: &[f32; GROUP],
+        scale: f32,
+        bias: f32,
+        largest: f32,
+    ) {
+        let error = error(group, scale, bias, largest);
+        // False for what is no number.
+        if error < self.error && scale != 0.0 {
+            *self = Choice { scale, bias, error };
+        }
+    }
 }
 
 /// The code that is nearest to a weight, as a number.
@@ -80,37 +91,34 @@ fn code(weight: f32, per_step: f32, bias: f32, largest: f32) -> f32 {
 #[inline(always)]
 fn error<const GROUP: usize>(group: &[f32; GROUP], scale: f32, bias: f32, largest: f32) -> f32 {
     let per_step = 1.0 / scale;
-    let mut sums = [0f32; LANES];
-    for chunk in group.as_chunks::<LANES>().0 {
-        for lane in 0..LANES {
-            let missed = code(chunk[lane], per_step, bias, largest) * scale + bias - chunk[lane];
-            sums[lane] += missed * missed;
-        }
-    }
-    reduce(sums, |a, b| a + b)
+    sum::<GROUP>(|at| {
+        let missed = code(group[at], per_step, bias, largest) * scale + bias - group[at];
+        missed * missed
+    })
 }
 
 /// Slope and start of the line through the weights over their codes that misses them by the least squares.
 #[inline(always)]
 fn line<const GROUP: usize>(group: &[f32; GROUP], of: &Choice, largest: f32) -> (f32, f32) {
     let per_step = 1.0 / of.scale;
-    let (mut codes, mut weights) = ([0f32; LANES], [0f32; LANES]);
-    for chunk in group.as_chunks::<LANES>().0 {
-        for lane in 0..LANES {
-            codes[lane] += code(chunk[lane], per_step, of.bias, largest);
-            weights[lane] += chunk[lane];
-        }
-    }
-    let mean = |sums: [f32; LANES]| reduce(sums, |a, b| a + b) / GROUP as f32;
-    let (mean_code, mean_weight) = (mean(codes), mean(weights));
-    let (mut squares, mut products) = ([0f32; LANES], [0f32; LANES]);
-    for chunk in group.as_chunks::<LANES>().0 {
-        for lane in 0..LANES {
-            let apart = code(chunk[lane], per_step, of.bias, largest) - mean_code;
-            squares[lane] += apart * apart;
-            products[lane] += apart * (chunk[lane] - mean_weight);
-        }
-    }
-    let slope = reduce(products, |a, b| a + b) / reduce(squares, |a, b| a + b);
+    let codes = group.map(|weight| code(weight, per_step, of.bias, largest));
+    let mean_code = sum::<GROUP>(|at| codes[at]) / GROUP as f32;
+    let mean_weight = sum::<GROUP>(|at| group[at]) / GROUP as f32;
+    let apart = |at: usize| codes[at] - mean_code;
+    let squares = sum::<GROUP>(|at| apart(at) * apart(at));
+    let slope = sum::<GROUP>(|at| apart(at) * (group[at] - mean_weight)) / squares;
     (slope, mean_weight - slope * mean_code)
+}
+
+/// The sum of a group's numbers, in lanes that are joined at the end. The loop over lanes is the outer one: that is the one
+/// of which compilers make vectors.
+#[inline(always)]
+fn sum<const GROUP: usize>(number: impl Fn(usize) -> f32) -> f32 {
+    let mut sums = [0f32; LANES];
+    for (lane, sum) in sums.iter_mut().enumerate() {
+        for chunk in 0..GROUP / LANES {
+            *sum += number(chunk * LANES + lane);
+        }
+    }
+    reduce(sums, |a, b| a + b)
 }
