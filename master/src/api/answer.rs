@@ -57,8 +57,8 @@ pub(super) enum What {
     Begun { cached_tokens: usize },
     /// More text, often none, and the tokens that came since the last one.
     Text { text: String, tokens: Vec<Token> },
-    /// The end.
-    Ended { why: Why, completion_tokens: usize },
+    /// The end, and the stop string that was it, if one was.
+    Ended { why: Why, stop: Option<String>, completion_tokens: usize },
     /// The end: it broke off.
     Failed(ApiError),
 }
@@ -119,7 +119,8 @@ async fn write(
                     if pieces.send(Piece { index, what: text }).is_err() {
                         return;
                     }
-                    (What::Ended { why: Why::STOP, completion_tokens }, true)
+                    let stop = stops.found().map(str::to_owned);
+                    (What::Ended { why: Why::STOP, stop, completion_tokens }, true)
                 } else {
                     (text, false)
                 }
@@ -138,7 +139,8 @@ async fn write(
                     }
                 }
                 let why = if scan.stopped { Why::STOP } else { finish.into() };
-                (What::Ended { why, completion_tokens }, true)
+                let stop = stops.found().map(str::to_owned);
+                (What::Ended { why, stop, completion_tokens }, true)
             }
             Some(Event::Failed(error)) => (What::Failed(error.into()), true),
             // No answer ends with an embedding.

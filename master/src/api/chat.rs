@@ -1,11 +1,15 @@
 //! `POST /v1/chat/completions`.
 
 use std::collections::{BTreeMap, HashMap};
+use std::mem::take;
+use std::sync::Arc;
 
 use axum::Extension;
 use axum::response::Response;
 use serde_json::{Value, json};
 
+use super::answer::Plan;
+use super::bodies::Room;
 use super::error::ApiError;
 use super::measure::{MAX_TEXT_VALUES, parse_text};
 use super::params::Terms;
@@ -34,40 +38,21 @@ pub(super) async fn create(
     Extension(scope): Extension<Scope>,
     Body(request, room): Body<ChatRequest>,
 ) -> Result<Response, ApiError> {
-    let asked = Asked::new(request)?;
-    let Asked { messages, tools, variables, choice, held_to, most_calls, .. } = asked;
-    let Asked { logprobs, top_logprobs, common, .. } = asked;
-    let told: Vec<Value> = match choice {
-        ToolChoice::None => Vec::new(),
-        _ => tools.iter().map(|tool| json!(tool)).collect(),
-    };
-    let ChatPrompt { ids, thinks } = served.chat_ids(messages, told, variables).await?;
-    let prompts = vec![ids];
-    let grammar = match held_to {
-        Some(held_to) => Some(held_to.grammar(&served).await?),
-        None => None,
-    };
-    drop(room); // Of what was sent, ids and a grammar are left.
-    let sending = Sending::new(&common, &prompts);
-    let is_held = grammar.is_some();
-    let terms = Terms { scope, top_logprobs, default_max_tokens: None, grammar };
-    let mut plan = params::plan(&served, &prompts, common, terms)?;
-    // An answer that is held to a format is no call.
-    let looks_for_calls = match choice {
-        ToolChoice::None => false,
-        ToolChoice::Auto => !is_held,
-        ToolChoice::Required(_) => true,
-    };
-    plan.marks = served.text.marks(looks_for_calls).clone();
-    let tools = looks_for_calls.then(|| tools.into_iter().map(callable).collect());
-    // What is held to a format is that from its first token on.
-    let opening = match is_held {
-        true => Opening::default(),
-        false => Opening { thinks, channels: served.text.has_channels() },
-    };
-    let reply = Reply::new(tools, opening);
+    let prepared = Asked::new(request)?.prepare(&served, scope, room).await?;
+    let Prepared { plan, sending, reply, most_calls, logprobs } = prepared;
     let chat = Chat { logprobs, reply, most_calls, replies: HashMap::new(), held: HashMap::new() };
     respond(served, plan, sending, chat).await
+}
+
+/// A chat whose prompt is read: nothing is left to do but to begin it.
+pub(super) struct Prepared {
+    pub(super) plan: Plan,
+    pub(super) sending: Sending,
+    /// What every answer begins as.
+    pub(super) reply: Reply,
+    /// Most calls of an answer; more are let go.
+    pub(super) most_calls: usize,
+    pub(super) logprobs: bool,
 }
 
 /// What a request asks for, as far as that can be known without a model.
@@ -122,6 +107,56 @@ impl Asked {
             top_logprobs,
             common,
         })
+    }
+
+    /// The model that is asked for, if one is named.
+    pub(super) fn model(&self) -> Option<&str> {
+        self.common.model.as_deref()
+    }
+
+    /// The prompt as token ids.
+    pub(super) async fn prompt(&mut self, served: &Arc<Served>) -> Result<ChatPrompt, ApiError> {
+        let told: Vec<Value> = match self.choice {
+            ToolChoice::None => Vec::new(),
+            _ => self.tools.iter().map(|tool| json!(tool)).collect(),
+        };
+        let (messages, variables) = (take(&mut self.messages), take(&mut self.variables));
+        served.chat_ids(messages, told, variables).await
+    }
+
+    /// Reads the prompt and checks all else; `room` is what the request takes until then.
+    pub(super) async fn prepare(
+        mut self,
+        served: &Arc<Served>,
+        scope: Scope,
+        room: Room,
+    ) -> Result<Prepared, ApiError> {
+        let ChatPrompt { ids, thinks } = self.prompt(served).await?;
+        let Self { tools, choice, held_to, most_calls, logprobs, top_logprobs, common, .. } = self;
+        let prompts = vec![ids];
+        let grammar = match held_to {
+            Some(held_to) => Some(held_to.grammar(served).await?),
+            None => None,
+        };
+        drop(room); // Of what was sent, ids and a grammar are left.
+        let sending = Sending::new(&common, &prompts);
+        let is_held = grammar.is_some();
+        let terms = Terms { scope, top_logprobs, default_max_tokens: None, grammar };
+        let mut plan = params::plan(served, &prompts, common, terms)?;
+        // An answer that is held to a format is no call.
+        let looks_for_calls = match choice {
+            ToolChoice::None => false,
+            ToolChoice::Auto => !is_held,
+            ToolChoice::Required(_) => true,
+        };
+        plan.marks = served.text.marks(looks_for_calls).clone();
+        let tools = looks_for_calls.then(|| tools.into_iter().map(callable).collect());
+        // What is held to a format is that from its first token on.
+        let opening = match is_held {
+            true => Opening::default(),
+            false => Opening { thinks, channels: served.text.has_channels() },
+        };
+        Ok(Prepared { plan, sending, reply: Reply::new(tools, opening), most_calls, logprobs })
     }
 }
 

@@ -1,4 +1,6 @@
-//! Errors as OpenAI's API gives them.
+//! Errors as OpenAI's API gives them, and as Anthropic's does.
+
+use std::sync::Arc;
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -94,7 +96,9 @@ pub(super) enum ApiError {
     )]
     Host { host: String },
     /// A key is asked for, and this is not it.
-    #[error("the API key is missing or wrong: send it as `Authorization: Bearer KEY`")]
+    #[error(
+        "the API key is missing or wrong: send it as `Authorization: Bearer KEY` or `x-api-key: KEY`"
+    )]
     Unauthorized,
 }
 
@@ -174,6 +178,38 @@ impl ApiError {
         json!({ "error": { "message": message, "type": kind, "param": param, "code": code } })
     }
 
+    /// Anthropic's error object, which also ends a stream that breaks off.
+    pub(super) fn of_messages(&self) -> Value {
+        let (status, ..) = self.kind();
+        let kind = match status {
+            StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::FORBIDDEN => "permission_error",
+            StatusCode::NOT_FOUND => "not_found_error",
+            StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
+            StatusCode::REQUEST_TIMEOUT => "timeout_error",
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+            StatusCode::INTERNAL_SERVER_ERROR => "api_error",
+            _ => "invalid_request_error",
+        };
+        // It has other names for some parameters.
+        let named = |param: &'static str| match param {
+            "stop" => "stop_sequences",
+            "reasoning_effort" => "output_config.effort",
+            _ if param.starts_with("response_format") => "output_config.format",
+            _ => param,
+        };
+        let message = match self {
+            Self::Parameter { param, found, expected } => {
+                format!("{} is {found}, expected {expected}", named(param))
+            }
+            Self::Schema { param, error } => format!("{}: {error}", named(param)),
+            _ => self.to_string(),
+        };
+        let message = shortened(message);
+        json!({ "type": "error", "error": { "type": kind, "message": message } })
+    }
+
     /// The whole answer as bytes, to a request of this id whose connection is closed after it.
     pub(super) fn whole(&self, id: &RequestId) -> Vec<u8> {
         let ((status, ..), body) = (self.kind(), self.json().to_string());
@@ -207,7 +243,10 @@ impl IntoResponse for ApiError {
             let seconds = HeaderValue::from(RETRY_AFTER_SECONDS);
             response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }
-        if status == StatusCode::UNAUTHORIZED {
+        let unauthorized = status == StatusCode::UNAUTHORIZED;
+        // For who has another form for it.
+        response.extensions_mut().insert(Arc::new(self));
+        if unauthorized {
             let scheme = HeaderValue::from_static("Bearer");
             response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
         }

@@ -15,6 +15,9 @@ use crate::scheduler::Scope;
 /// Longest name there is; more of what is none is not repeated.
 const LONGEST_NAME: usize = 253;
 
+/// Where clients of Anthropic's bring their key.
+pub(super) const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
 /// Lets those through who may ask.
 pub(super) async fn authorized(
     State(server): State<Arc<Server>>,
@@ -93,8 +96,10 @@ fn check_origin(server: &Server, headers: &HeaderMap) -> Result<(), ApiError> {
 fn check_key(server: &Server, headers: &HeaderMap) -> Result<Scope, ApiError> {
     let given = text(headers, header::AUTHORIZATION).and_then(|value| value.split_once(' '));
     let given = given.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    // Clients of Anthropic's have a header of their own for it.
+    let given = given.map(|(_, key)| key).or_else(|| text(headers, API_KEY)).unwrap_or_default();
     // All keys are compared, and digests of them: how long that takes tells nothing.
-    let given = blake3::hash(given.map_or("", |(_, key)| key.trim()).as_bytes());
+    let given = blake3::hash(given.trim().as_bytes());
     let keys = server.keys.iter().enumerate();
     let matching = keys.filter(|(_, key)| blake3::hash(key.as_bytes()) == given);
     match matching.fold(None, |_, (index, _)| Some(index)) {

@@ -2,6 +2,7 @@
 
 use super::chat::Asked;
 use super::measure::parse;
+use super::messages::{self, MessagesRequest};
 use super::wire::{ChatRequest, CompletionRequest, EmbeddingsRequest};
 use crate::reply::{Callable, Opening, Reply};
 
@@ -9,6 +10,9 @@ use crate::reply::{Callable, Opening, Reply};
 pub fn request(bytes: &[u8]) {
     if let Ok(request) = parse::<ChatRequest>(bytes) {
         Asked::new(request).ok();
+    }
+    if let Ok(request) = parse::<MessagesRequest>(bytes) {
+        messages::asked(request).ok();
     }
     parse::<CompletionRequest>(bytes).ok();
     parse::<EmbeddingsRequest>(bytes).ok();

@@ -1,4 +1,4 @@
-//! The OpenAI API over HTTP: what clients send becomes requests of the scheduler, what it generates
+//! The OpenAI API over HTTP, and Anthropic's: what clients send becomes requests of the scheduler, what it generates
 //! becomes JSON.
 //!
 //! Start at [`serve`]. Connections come in through the `door`, every request gets an id and a line in the log
@@ -6,13 +6,14 @@
 //! and `page`. A request is checked (`params`, `unmet`), its prompts become token ids (`prompts`), its
 //! answers are turned into pieces of text as they come (`answer`), and these into one object or a stream
 //! of events (`respond`) in the shape of its kind (`chat` with `tools`, `completions`); `embeddings`
-//! answers by itself. What a body holds is counted before it is parsed (`measure`), what a schema asks for before it is
-//! compiled (`grammar::bounds`).
+//! answers by itself, `messages` are chats in Anthropic's words. What a body holds is counted before it is
+//! parsed (`measure`), what a schema asks for before it is compiled (`grammar::bounds`).
 //!
 //! Invariants:
-//! - Nothing outside this module names a field of OpenAI's JSON.
+//! - Nothing outside this module names a field of OpenAI's JSON, or of Anthropic's.
 //! - Whoever goes away is not computed for any longer: an answer that nobody reads is cancelled.
-//! - Every refusal has OpenAI's form, also in the middle of a stream.
+//! - Every refusal has the form of the API that was asked, also in the middle of a stream; OpenAI's where no request was
+//!   read.
 //! - What a client can hold of memory, files and time has a bound, however many requests it sends and however it sends
 //!   them.
 
@@ -27,6 +28,7 @@ mod error;
 mod guard;
 pub mod hostile;
 mod measure;
+mod messages;
 mod page;
 mod params;
 mod prompts;
@@ -40,6 +42,7 @@ mod watch;
 mod wire;
 
 use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
 use axum::extract::{OriginalUri, Path, State};
 use axum::http::{HeaderMap, Method, StatusCode};
@@ -78,6 +81,8 @@ pub fn router(server: Arc<Server>) -> Router {
         .route("/v1/chat/completions", post(chat::create))
         .route("/v1/completions", post(completions::create))
         .route("/v1/embeddings", post(embeddings::create))
+        .route(messages::PATH, post(messages::create))
+        .route(&format!("{}/count_tokens", messages::PATH), post(messages::count_tokens))
         .route("/v1/models", get(models))
         .route("/v1/models/{*name}", get(model))
         .route("/api/cluster", get(watch::cluster))
@@ -122,7 +127,14 @@ async fn ready(State(server): State<Arc<Server>>, headers: HeaderMap) -> (Status
 }
 
 async fn models(Ready(served): Ready) -> Json<Value> {
-    Json(json!({ "object": "list", "data": [model_object(&served)] }))
+    // Of this list both APIs are fond, each of fields of its own.
+    Json(json!({
+        "object": "list",
+        "data": [model_object(&served)],
+        "has_more": false,
+        "first_id": served.name,
+        "last_id": served.name,
+    }))
 }
 
 async fn model(Ready(served): Ready, Path(name): Path<String>) -> Result<Json<Value>, ApiError> {
@@ -134,12 +146,18 @@ async fn model(Ready(served): Ready, Path(name): Path<String>) -> Result<Json<Va
 
 fn model_object(served: &Served) -> Value {
     let limits = served.scheduler.limits();
+    let loaded = UNIX_EPOCH + Duration::from_secs(served.created);
     json!({
         "id": served.name,
         "object": "model",
         "created": served.created,
         "owned_by": "cake",
+        "type": "model",
+        "display_name": served.name,
+        "created_at": humantime::format_rfc3339_seconds(loaded).to_string(),
         "context_length": limits.context,
+        "max_input_tokens": limits.context,
+        "lifecycle": "active",
     })
 }
 

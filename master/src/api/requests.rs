@@ -7,9 +7,10 @@ use std::task::{Context, Poll};
 
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
-use axum::http::{HeaderValue, Method, Request, Response, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, header};
 use axum::response::IntoResponse;
 use hyper::body::{Frame, Incoming, SizeHint};
+use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tower::ServiceExt;
@@ -17,7 +18,7 @@ use tracing::info;
 
 use super::door::Place;
 use super::error::ApiError;
-use super::{Server, Stop};
+use super::{Server, Stop, messages};
 use crate::request_id::{self, RequestId};
 
 /// Most characters of a path and of a method that are logged.
@@ -42,6 +43,7 @@ pub(super) async fn handle(
         bytes: 0,
         whole: false,
     };
+    let api = Api::of(request.uri().path(), request.headers());
     let resting = Resting(place.clone());
     request.extensions_mut().insert(place);
     let answer = id.clone().scope(router.oneshot(request));
@@ -49,12 +51,17 @@ pub(super) async fn handle(
         Ok(response) = answer => response,
         () = ends(server.stopping.clone()) => ApiError::Closed.into_response(),
     };
+    let error = response.extensions_mut().remove::<Arc<ApiError>>();
+    if let Some(error) = error.filter(|_| api == Api::Messages) {
+        *response.body_mut() = Body::from(api.said(&error).to_string());
+        response.headers_mut().remove(header::CONTENT_LENGTH); // It was that of the other words.
+    }
     response.headers_mut().insert(request_id::HEADER, id.header());
     line.status = response.status().as_u16();
     let kind = response.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
     let is_stream = kind.is_some_and(|kind| kind.starts_with(b"text/event-stream"));
     let end = is_stream.then(|| Box::pin(ends(server.stopping.clone())) as Pin<Box<_>>);
-    response.map(|inner| Body::new(Told { inner, end, over: false, line, _resting: resting }))
+    response.map(|inner| Body::new(Told { inner, end, over: false, api, line, _resting: resting }))
 }
 
 /// Completes when answers are to end now.
@@ -64,9 +71,42 @@ async fn ends(mut stopping: watch::Receiver<Stop>) {
     }
 }
 
-/// What a stream of events says last when it is ended: why, and that nothing more comes.
-fn last_words() -> Bytes {
-    format!("data: {}\n\ndata: [DONE]\n\n", ApiError::Closed.json()).into()
+/// Whose words an answer is in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Api {
+    OpenAi,
+    /// Anthropic's.
+    Messages,
+}
+
+impl Api {
+    /// That of who asks there, or of who says which version of Anthropic's it speaks.
+    fn of(path: &str, headers: &HeaderMap) -> Self {
+        let beneath = path.strip_prefix(messages::PATH);
+        let is_there = beneath.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        match is_there || headers.contains_key(messages::VERSION) {
+            true => Self::Messages,
+            false => Self::OpenAi,
+        }
+    }
+
+    /// An error.
+    fn said(self, error: &ApiError) -> Value {
+        match self {
+            Self::OpenAi => error.json(),
+            Self::Messages => error.of_messages(),
+        }
+    }
+
+    /// What a stream of events says last when it is ended: why, and that nothing more comes.
+    fn last_words(self) -> Bytes {
+        let why = self.said(&ApiError::Closed);
+        let words = match self {
+            Self::OpenAi => format!("data: {why}\n\ndata: [DONE]\n\n"),
+            Self::Messages => format!("event: error\ndata: {why}\n\n"),
+        };
+        words.into()
+    }
 }
 
 /// The body of an answer, which is told of when it is over.
@@ -75,6 +115,7 @@ struct Told {
     /// Of a stream: when it is to be ended.
     end: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     over: bool,
+    api: Api,
     line: Line,
     _resting: Resting,
 }
@@ -95,7 +136,7 @@ impl HttpBody for Told {
             // What it has said so far is whole events.
             true => {
                 self.over = true;
-                Some(Ok(Frame::data(last_words())))
+                Some(Ok(Frame::data(self.api.last_words())))
             }
             false => std::task::ready!(Pin::new(&mut self.inner).poll_frame(cx)),
         };

@@ -18,7 +18,7 @@ use super::wire::{Common, PromptTokensDetails, Usage};
 use crate::scheduler::Token;
 
 /// How often a stream that has nothing to say shows that it is alive.
-const KEEP_ALIVE: Duration = Duration::from_secs(10);
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// What differs between the kinds of answers.
 pub(super) trait Shape: Send + Sync + 'static {
@@ -49,6 +49,8 @@ pub(super) struct Whole {
     pub(super) text: String,
     pub(super) tokens: Vec<Token>,
     pub(super) why: Why,
+    /// The stop string that ended it, if one did.
+    pub(super) stop: Option<String>,
 }
 
 /// How the answers to one request go out.
@@ -139,14 +141,14 @@ pub fn unix_seconds() -> u64 {
 }
 
 /// Counts tokens and answers that have ended.
-struct Tally {
-    usage: Usage,
+pub(super) struct Tally {
+    pub(super) usage: Usage,
     answers_each: usize,
     open: usize,
 }
 
 impl Tally {
-    fn new(sending: &Sending, answers: usize) -> Self {
+    pub(super) fn new(sending: &Sending, answers: usize) -> Self {
         let prompt_tokens = sending.prompt_tokens;
         Self {
             usage: Usage { prompt_tokens, total_tokens: prompt_tokens, ..Usage::default() },
@@ -155,7 +157,7 @@ impl Tally {
         }
     }
 
-    fn count(&mut self, piece: &Piece) {
+    pub(super) fn count(&mut self, piece: &Piece) {
         match &piece.what {
             // Of several answers to one prompt, the first one.
             What::Begun { cached_tokens } if piece.index.is_multiple_of(self.answers_each) => {
@@ -174,7 +176,7 @@ impl Tally {
 }
 
 /// Waits for all answers.
-async fn collect(
+pub(super) async fn collect(
     mut received: mpsc::UnboundedReceiver<Piece>,
     answers: usize,
     tally: &mut Tally,
@@ -190,7 +192,7 @@ async fn collect(
                 whole.text.push_str(&text);
                 whole.tokens.extend(tokens);
             }
-            What::Ended { why, .. } => whole.why = why,
+            What::Ended { why, stop, .. } => (whole.why, whole.stop) = (why, stop),
             What::Failed(error) => return Err(error),
         }
     }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::marker::PhantomData;
 
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -65,7 +66,7 @@ impl<T> OneOrMany<T> {
 /// `POST /v1/chat/completions`.
 #[derive(Debug, Deserialize)]
 pub(super) struct ChatRequest {
-    #[serde(deserialize_with = "messages")]
+    #[serde(deserialize_with = "listed")]
     pub(super) messages: Vec<ChatMessage>,
     #[serde(default)]
     pub(super) logprobs: Option<bool>,
@@ -144,14 +145,18 @@ pub(super) struct ChatMessage {
 }
 
 /// Most messages of a request: some hundred bytes each while a template looks at them.
-const MAX_MESSAGES: usize = 10_000;
+pub(super) const MAX_MESSAGES: usize = 10_000;
 
 /// Reads messages as long as there are not too many.
-fn messages<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<ChatMessage>, D::Error> {
-    struct Messages;
+pub(super) fn listed<'de, D, T>(from: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    struct Listed<T>(PhantomData<T>);
 
-    impl<'de> Visitor<'de> for Messages {
-        type Value = Vec<ChatMessage>;
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Listed<T> {
+        type Value = Vec<T>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             write!(f, "a list of at most {MAX_MESSAGES} messages")
@@ -171,7 +176,7 @@ fn messages<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<ChatMessage>, D::E
         }
     }
 
-    from.deserialize_seq(Messages)
+    from.deserialize_seq(Listed(PhantomData))
 }
 
 /// What a message says: as a string or in parts.

@@ -5,11 +5,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
-use axum::http::{HeaderValue, Method, header};
+use axum::http::{HeaderValue, Method};
 use cake_checkpoint::Checkpoint;
 use tokio::sync::watch;
 use tokio::task::block_in_place;
-use tower_http::cors::{AllowOrigin, CorsLayer};
+use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 use super::args::{ClusterArgs, MODEL, PlanArgs, SampleArgs};
 use super::ctrl_c::{CtrlC, Interrupts};
@@ -215,7 +215,8 @@ impl Args {
         let cors = CorsLayer::new()
             .allow_origin(origins)
             .allow_methods([Method::GET, Method::POST])
-            .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE, request_id::HEADER])
+            // Clients send headers of their own beside a key; who may ask at all is said by the origin.
+            .allow_headers(AllowHeaders::mirror_request())
             .expose_headers([request_id::HEADER]);
         Ok(router.layer(cors))
     }

@@ -12,7 +12,8 @@ pub struct StopStrings {
     stops: Vec<String>,
     /// The end of the text so far that begins some stop string; always shorter than that string.
     held: String,
-    stopped: bool,
+    /// Which of them was found.
+    found: Option<usize>,
 }
 
 /// What one piece of text brought.
@@ -28,17 +29,17 @@ impl StopStrings {
     /// Watches for `stops`; empty strings among them are ignored.
     pub fn new(mut stops: Vec<String>) -> StopStrings {
         stops.retain(|stop| !stop.is_empty());
-        StopStrings { stops, held: String::new(), stopped: false }
+        StopStrings { stops, held: String::new(), found: None }
     }
 
     /// Takes the next piece of text.
     pub fn push(&mut self, text: &str) -> StopScan {
-        if self.stopped {
+        if self.found.is_some() {
             return StopScan { emit: String::new(), stopped: true };
         }
         self.held.push_str(text);
-        if let Some(start) = self.first_stop() {
-            self.stopped = true;
+        if let Some((start, index)) = self.first_stop() {
+            self.found = Some(index);
             self.held.truncate(start);
             return StopScan { emit: std::mem::take(&mut self.held), stopped: true };
         }
@@ -51,13 +52,18 @@ impl StopStrings {
         std::mem::take(&mut self.held)
     }
 
-    /// Where the stop string that is complete first begins in `held`.
-    fn first_stop(&self) -> Option<usize> {
-        let found = self.stops.iter().filter_map(|stop| {
+    /// The stop string that was found.
+    pub fn found(&self) -> Option<&str> {
+        self.found.map(|index| self.stops[index].as_str())
+    }
+
+    /// Where the stop string that is complete first begins in `held`, and which it is.
+    fn first_stop(&self) -> Option<(usize, usize)> {
+        let found = self.stops.iter().enumerate().filter_map(|(index, stop)| {
             let start = self.held.find(stop.as_str())?;
-            Some((start + stop.len(), start))
+            Some((start + stop.len(), start, index))
         });
-        found.min().map(|(_end, start)| start)
+        found.min().map(|(_end, start, index)| (start, index))
     }
 
     /// Length of the longest end of `held` that begins a stop string.
@@ -99,6 +105,7 @@ mod tests {
         assert_eq!(watcher.push("Hello <"), StopScan { emit: "Hello ".into(), stopped: false });
         assert_eq!(watcher.push("en"), StopScan { emit: String::new(), stopped: false });
         assert_eq!(watcher.push("d> more"), StopScan { emit: String::new(), stopped: true });
+        assert_eq!(watcher.found(), Some("<end>"));
         assert_eq!(watcher.push("still more"), StopScan { emit: String::new(), stopped: true });
         assert_eq!(watcher.finish(), "");
     }

@@ -8,17 +8,16 @@ use cake_master::model::Model;
 use cake_tests::ModelShape;
 
 use super::cluster::Ask;
-use super::engine::{alone, over_workers_cut};
 use super::files;
 use super::lab::Lab;
-use super::quiet::undisturbed;
+use super::peers::Rates;
 use super::rates::{median, medians};
 use super::rewrite::{GGUF_Q4, write};
 use super::table::{Measured, Table};
+use super::turns::{NUMERICS, Turns};
 
 pub(super) const BAR: &str = "ahead of llama.cpp";
 const NAME: &str = "qwen3-moe-4b";
-const THREADS: usize = 2;
 const CONTEXT: usize = 1024;
 const SCHEME: Scheme = Scheme::Q4;
 /// Bits of a weight of the head, as the scheme packs it: in groups of 64, with a scale and a bias of 16 bits each.
@@ -32,47 +31,61 @@ pub(super) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
     files::warm(&model)?;
     let active = active_bytes(&model, &shape, SCHEME, HEAD_BITS)?;
     let scheme = SCHEME.to_string();
-    let ask = Ask::within("run", &model, CONTEXT).and(&["--encode", &scheme]);
-    let (mut memory, mut ours, mut over) = (Vec::new(), Vec::new(), Vec::new());
+    let ask = |numerics| {
+        Ask::within("run", &model, CONTEXT).and(&["--encode", &scheme, "--numerics", numerics])
+    };
+    let mut ours = NUMERICS.map(|numerics| (numerics, Turns::default()));
     let (mut peer, mut rpc) = (Vec::new(), Vec::new());
     for round in 0..lab.rounds() {
         eprintln!("round {} of {}", round + 1, lab.rounds());
-        let (rate, turn) = undisturbed(THREADS, || alone(&ask))?;
-        memory.push(rate);
-        ours.push(turn);
-        over.push(over_workers_cut(lab, &ask, shape.layers / 2, &shape)?);
+        for (numerics, turns) in &mut ours {
+            turns.take(lab, &ask(numerics), &shape)?;
+        }
         if let (Some(peers), Some(gguf)) = (lab.peers(), &gguf) {
             peer.push(peers.llama_of(gguf)?);
             rpc.push(peers.llama_rpc_of(gguf)?);
         }
     }
-    let parts = memory.iter().zip(&ours).map(|(memory, ours)| ours.decode * active / memory);
-    let (part, limit) = (median(parts.collect()), median(memory.clone()) / active);
-    let (ours, over) = (medians(&ours), medians(&over));
-    let words = format!("{:.1} tok/s, {part:.2} of limit {limit:.1}", ours.decode);
-    let (what, bar) = ("decode, 2 threads, q4", "≥ 1.2 × llama.cpp, ≥ 0.7 of limit");
-    if gguf.is_none() {
-        table.inform(what, Measured::new(ours.decode, words));
-        let words = format!("{:.0} tok/s", ours.prefill);
-        table.inform("prefill 512, 2 threads, q4", Measured::new(ours.prefill, words));
-        let words = format!("decode {:.1}, prefill {:.0} tok/s", over.decode, over.prefill);
-        table.inform("over 2 pinned workers, q4", Measured::new(over.decode, words));
-        table.not_shown("q4 beside llama.cpp", bar, "no --peers directory".into());
-        return Ok(());
+    let beside = gguf.is_some().then(|| (medians(&peer), medians(&rpc)));
+    for (numerics, turns) in &ours {
+        judge(numerics, turns, active, beside.as_ref(), table);
     }
-    let (peer, rpc) = (medians(&peer), medians(&rpc));
+    Ok(())
+}
+
+/// The rows of one way to compute, beside the peer alone and over two workers.
+fn judge(
+    numerics: &str,
+    turns: &Turns,
+    active: f64,
+    beside: Option<&(Rates, Rates)>,
+    table: &mut Table,
+) {
+    let (part, limit) = (turns.part(active), median(turns.memory.clone()) / active);
+    let (ours, over) = (medians(&turns.alone), medians(&turns.over));
+    let words = format!("{:.1} tok/s, {part:.2} of limit {limit:.1}", ours.decode);
+    let of = |what: &str| format!("{what}, q4, {numerics}");
+    let (what, bar) = (of("decode, 2 threads"), "≥ 1.2 × llama.cpp, ≥ 0.7 of limit");
+    let Some((peer, rpc)) = beside else {
+        table.inform(&what, Measured::new(ours.decode, words));
+        let words = format!("{:.0} tok/s", ours.prefill);
+        table.inform(&of("prefill 512, 2 threads"), Measured::new(ours.prefill, words));
+        let words = format!("decode {:.1}, prefill {:.0} tok/s", over.decode, over.prefill);
+        table.inform(&of("over 2 pinned workers"), Measured::new(over.decode, words));
+        table.not_shown(&of("beside llama.cpp"), bar, "no --peers directory".into());
+        return;
+    };
     let ratio = ours.decode / peer.decode;
     let words = format!("{words}; llama.cpp {:.1}: {ratio:.2} ×", peer.decode);
-    table.judged(what, Measured::new(ratio, words), bar, ratio >= 1.2 && part >= 0.7);
-    let mut beside = |what: &str, ours: f64, peer: f64, least: f64| {
+    table.judged(&what, Measured::new(ratio, words), bar, ratio >= 1.2 && part >= 0.7);
+    let mut row = |what: &str, ours: f64, peer: f64, least: f64| {
         let ratio = ours / peer;
         let words = format!("{ours:.1} tok/s; llama.cpp {peer:.1}: {ratio:.2} ×");
         let bar = format!("≥ {least} × llama.cpp");
-        table.judged(what, Measured::new(ratio, words), &bar, ratio >= least);
+        table.judged(&of(what), Measured::new(ratio, words), &bar, ratio >= least);
     };
-    beside("prefill 512, 2 threads, q4", ours.prefill, peer.prefill, 1.5);
-    beside("decode over 2 pinned workers of 1 thread, q4", over.decode, rpc.decode, 2.0);
-    Ok(())
+    row("prefill 512, 2 threads", ours.prefill, peer.prefill, 1.5);
+    row("decode over 2 pinned workers of 1 thread", over.decode, rpc.decode, 2.0);
 }
 
 /// Bytes of weights that a decoded token reads: of layers, and of the head with so many bits for each of its numbers.

@@ -1,23 +1,21 @@
 //! GGUF files of llama.cpp's quantizer: prefill and decode, alone and over two pinned workers, beside llama.cpp on the same
-//! file.
+//! file: as the engine computes by default, and with activations of 8 bits in MLPs, as llama.cpp has them everywhere.
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use cake_tests::ModelShape;
 
 use super::cluster::Ask;
-use super::engine::{alone, over_workers_cut};
 use super::files;
 use super::lab::Lab;
 use super::peers::Rates;
-use super::quiet::undisturbed;
-use super::rates::{median, medians};
+use super::rates::medians;
 use super::rewrite::{GGUF_BF16, write};
 use super::table::{Measured, Table};
+use super::turns::{NUMERICS, Turns};
 
 pub(super) const BAR: &str = "ahead of llama.cpp on its own files";
 const MODEL: &str = "llama-1b";
-const THREADS: usize = 2;
 const CONTEXT: usize = 1024;
 /// Of the memory's rate for the bytes of a file: the least that decoding reaches.
 const PART: f64 = 0.75;
@@ -40,24 +38,23 @@ pub(super) fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
     for (kind, least) in KINDS {
         let file = made(lab, kind, |out| quantizer.run(&whole, out, kind, "2"))?;
         files::warm(&file)?;
-        let ask = Ask::within("run", &file, CONTEXT);
-        let (mut memory, mut ours, mut over) = (Vec::new(), Vec::new(), Vec::new());
+        let ask = |numerics| Ask::within("run", &file, CONTEXT).and(&["--numerics", numerics]);
+        let mut ours = NUMERICS.map(|numerics| (numerics, Turns::default()));
         let (mut peer, mut rpc) = (Vec::new(), Vec::new());
         for round in 0..lab.rounds() {
             eprintln!("{kind}: round {} of {}", round + 1, lab.rounds());
-            let (rate, turn) = undisturbed(THREADS, || alone(&ask))?;
-            memory.push(rate);
-            ours.push(turn);
+            for (numerics, turns) in &mut ours {
+                turns.take(lab, &ask(numerics), &shape)?;
+            }
             peer.push(peers.llama_of(&file)?);
-            over.push(over_workers_cut(lab, &ask, shape.layers / 2, &shape)?);
             rpc.push(peers.llama_rpc_of(&file)?);
         }
         // All of a file is read for a token: its embedding is its head.
         let bytes = file.metadata()?.len() as f64;
-        let parts = memory.iter().zip(&ours).map(|(memory, ours)| ours.decode * bytes / memory);
-        let part = median(parts.collect());
-        let rates = [&ours, &peer, &over, &rpc].map(|rates| medians(rates));
-        judge(kind, least, part, rates, table);
+        for (numerics, turns) in &ours {
+            let rates = [&turns.alone, &peer, &turns.over, &rpc].map(|rates| medians(rates));
+            judge(&format!("{kind}, {numerics}"), least, turns.part(bytes), rates, table);
+        }
     }
     Ok(())
 }

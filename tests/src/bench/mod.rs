@@ -44,6 +44,7 @@ mod table;
 mod tiers;
 mod tls;
 mod together;
+mod turns;
 mod versions;
 mod wide;
 

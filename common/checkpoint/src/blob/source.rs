@@ -13,7 +13,7 @@ use crate::range::LayerRange;
 /// One layer (or a range of them) of a checkpoint, readable at any position as a blob file.
 ///
 /// Nothing is copied: every read goes to the checkpoint file at the right place, and what is encoded is encoded for that read.
-/// Of what is encoded, the scales and biases that come beside the codes stay until they are read: up to a fifth of the blob,
+/// Of what is encoded, the scales and biases that come beside the codes stay as long as this does: up to a fifth of the blob,
 /// and no more than 32 MiB of a matrix.
 #[derive(Debug)]
 pub struct BlobSource<'a> {

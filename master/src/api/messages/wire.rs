@@ -1,0 +1,175 @@
+//! Anthropic's JSON, as clients send it. Fields that are not known are let be.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value};
+
+use crate::api::measure::{Bound, Measured};
+use crate::api::wire::listed;
+use crate::grammar::bounds;
+
+/// The body of a request.
+#[derive(Debug, Deserialize)]
+pub(in crate::api) struct MessagesRequest {
+    #[serde(default)]
+    pub(super) model: Option<String>,
+    #[serde(default)]
+    pub(super) max_tokens: Option<u64>,
+    #[serde(deserialize_with = "listed")]
+    pub(super) messages: Vec<Turn>,
+    #[serde(default)]
+    pub(super) system: Option<Said<TextBlock>>,
+    #[serde(default)]
+    pub(super) stream: Option<bool>,
+    #[serde(default)]
+    pub(super) temperature: Option<f32>,
+    #[serde(default)]
+    pub(super) top_p: Option<f32>,
+    #[serde(default)]
+    pub(super) top_k: Option<u64>,
+    #[serde(default)]
+    pub(super) stop_sequences: Option<Vec<String>>,
+    #[serde(default)]
+    pub(super) tools: Option<Vec<Tool>>,
+    #[serde(default)]
+    pub(super) tool_choice: Option<Choice>,
+    #[serde(default)]
+    pub(super) thinking: Option<Kind>,
+    #[serde(default)]
+    pub(super) output_config: Option<OutputConfig>,
+    /// Tools that this server would have to call.
+    #[serde(default)]
+    pub(super) mcp_servers: Option<Vec<Value>>,
+}
+
+/// What one of both sides said in its turn.
+#[derive(Debug, Deserialize)]
+pub(super) struct Turn {
+    pub(super) role: String,
+    pub(super) content: Said<Block>,
+}
+
+/// A text, or blocks. Read as it comes, and of no type that contains itself: a body may be nested as deeply as JSON is read.
+#[derive(Debug)]
+pub(super) enum Said<T> {
+    Text(String),
+    Blocks(Vec<T>),
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Said<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(SaidVisitor(PhantomData))
+    }
+}
+
+struct SaidVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for SaidVisitor<T> {
+    type Value = Said<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a text, or a list of blocks")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Said<T>, E> {
+        Ok(Said::Text(text.to_owned()))
+    }
+
+    fn visit_string<E>(self, text: String) -> Result<Said<T>, E> {
+        Ok(Said::Text(text))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Said<T>, A::Error> {
+        let mut blocks = Vec::new();
+        while let Some(block) = list.next_element()? {
+            blocks.push(block);
+        }
+        Ok(Said::Blocks(blocks))
+    }
+}
+
+/// A block of which nothing but text is known.
+#[derive(Debug, Deserialize)]
+pub(super) struct TextBlock {
+    #[serde(rename = "type")]
+    pub(super) kind: String,
+    #[serde(default)]
+    pub(super) text: Option<String>,
+}
+
+/// A block: which of these fields it has, its kind says.
+#[derive(Debug, Deserialize)]
+pub(super) struct Block {
+    #[serde(rename = "type")]
+    pub(super) kind: String,
+    #[serde(default)]
+    pub(super) text: Option<String>,
+    #[serde(default)]
+    pub(super) thinking: Option<String>,
+    #[serde(default)]
+    pub(super) id: Option<String>,
+    #[serde(default)]
+    pub(super) name: Option<String>,
+    #[serde(default)]
+    pub(super) input: Option<Value>,
+    #[serde(default)]
+    pub(super) tool_use_id: Option<String>,
+    /// Of a tool's answer.
+    #[serde(default)]
+    pub(super) content: Option<Said<TextBlock>>,
+}
+
+/// A tool that the client calls.
+#[derive(Debug, Deserialize)]
+pub(super) struct Tool {
+    #[serde(default, rename = "type")]
+    pub(super) kind: Option<String>,
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) input_schema: Option<Value>,
+    #[serde(default)]
+    pub(super) description: Option<String>,
+}
+
+/// Whether a tool is called.
+#[derive(Debug, Deserialize)]
+pub(super) struct Choice {
+    #[serde(rename = "type")]
+    pub(super) kind: String,
+    #[serde(default)]
+    pub(super) name: Option<String>,
+    #[serde(default)]
+    pub(super) disable_parallel_tool_use: Option<bool>,
+}
+
+/// Something of which only the kind matters here.
+#[derive(Debug, Deserialize)]
+pub(super) struct Kind {
+    #[serde(rename = "type")]
+    pub(super) kind: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct OutputConfig {
+    pub(super) effort: Option<String>,
+    /// What the answer is held to.
+    pub(super) format: Option<Map<String, Value>>,
+}
+
+impl Measured for MessagesRequest {
+    // As those of a chat.
+    const BOUNDS: &'static [Bound] = &[
+        Bound { field: "tools", bytes: 512 << 10, values: bounds::MAX_VALUES },
+        Bound {
+            field: "output_config",
+            bytes: 2 * bounds::MAX_BYTES,
+            values: 2 * bounds::MAX_VALUES,
+        },
+        Bound { field: "tool_choice", bytes: 4 << 10, values: 64 },
+        Bound { field: "mcp_servers", bytes: 4 << 10, values: 64 },
+    ];
+}
