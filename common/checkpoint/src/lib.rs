@@ -34,6 +34,7 @@ pub mod mapped;
 mod mapped_matrix;
 pub mod model;
 pub mod range;
+mod room;
 #[cfg(test)]
 mod testing;
 pub mod units;

@@ -6,8 +6,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
-/// Most that is kept of one matrix; of a larger one every read encodes anew.
-const MOST_BYTES: usize = 32 << 20;
+use crate::room::{Room, Share};
 
 /// All parts of one matrix but the first, for groups that follow each other. Clones share it.
 #[derive(Clone, Debug, Default)]
@@ -19,6 +18,8 @@ struct Kept {
     groups: Range<usize>,
     /// The bytes of each part but the first, of all groups; empty before the first is known.
     parts: Vec<Vec<u8>>,
+    /// Room for these.
+    share: Option<Share>,
 }
 
 impl Beside {
@@ -47,9 +48,11 @@ impl Beside {
     }
 
     /// Lets `fill` write the parts of some groups, of so many bytes each, with `units` bytes of a group in each part, the first
-    /// part's among them. They are known once that went well; not where the matrix, which has `all` groups, is too large.
+    /// part's among them. They are known once that went well; not where `room` does not have enough for all of the matrix,
+    /// which has `all` groups: then every read encodes anew.
     pub(super) fn fill<E>(
         &self,
+        room: &Arc<Room>,
         groups: Range<usize>,
         all: usize,
         units: &[usize],
@@ -57,12 +60,13 @@ impl Beside {
     ) -> Result<(), E> {
         let bytes = |unit: &usize| all.saturating_mul(*unit);
         let others = units.get(1..).unwrap_or_default();
-        if others.iter().map(bytes).fold(0, usize::saturating_add) > MOST_BYTES {
-            return fill(Vec::new());
-        }
         let Some(mut kept) = self.free() else { return fill(Vec::new()) };
-        let Kept { groups: known, parts } = &mut *kept;
-        if parts.is_empty() {
+        let Kept { groups: known, parts, share } = &mut *kept;
+        if share.is_none() {
+            *share = room.take(others.iter().map(bytes).fold(0, usize::saturating_add));
+            if share.is_none() {
+                return fill(Vec::new());
+            }
             parts.extend(others.iter().map(|unit| vec![0; bytes(unit)]));
         }
         // Nothing is, should `fill` not come to its end.
@@ -81,11 +85,14 @@ impl Beside {
 mod tests {
     use super::*;
 
+    /// As much as every test here takes.
+    const BYTES: usize = 150;
+
     /// Fills groups with a byte for each, or fails.
     fn fill(beside: &Beside, groups: Range<usize>, all: usize, result: Result<(), ()>) -> usize {
         let mut parts = 0;
         let first = groups.start;
-        let filled = beside.fill(groups, all, &[32, 2, 1], |slices| {
+        let filled = beside.fill(&Room::of(BYTES), groups, all, &[32, 2, 1], |slices| {
             parts = slices.len();
             for (slice, unit) in slices.into_iter().zip([2, 1]) {
                 let bytes = slice.chunks_mut(unit).enumerate();
@@ -125,7 +132,7 @@ mod tests {
         fill(&beside, 0..10, 50, Ok(()));
         fill(&beside, 10..20, 50, Err(()));
         assert!(!known(&beside, 0..10) && !known(&beside, 10..20));
-        assert_eq!(fill(&Beside::default(), 0..10, MOST_BYTES / 3 + 1, Ok(())), 0);
+        assert_eq!(fill(&Beside::default(), 0..10, BYTES / 3 + 1, Ok(())), 0);
     }
 
     #[test]
@@ -137,7 +144,7 @@ mod tests {
             assert_eq!(fill(&beside, 0..10, 50, Ok(())), 0);
             Ok::<(), ()>(())
         };
-        beside.fill(0..10, 50, &[32, 2, 1], meanwhile).unwrap();
+        beside.fill(&Room::of(BYTES), 0..10, 50, &[32, 2, 1], meanwhile).unwrap();
         assert!(known(&beside, 0..10));
     }
 }

@@ -13,8 +13,8 @@ use crate::range::LayerRange;
 /// One layer (or a range of them) of a checkpoint, readable at any position as a blob file.
 ///
 /// Nothing is copied: every read goes to the checkpoint file at the right place, and what is encoded is encoded for that read.
-/// Of what is encoded, the scales and biases that come beside the codes stay as long as this does: up to a fifth of the blob,
-/// and no more than 32 MiB of a matrix.
+/// Of what is encoded, the scales and biases that come beside the codes stay as long as this does, those of all blobs of a
+/// checkpoint in 32 MiB: memory does not grow with the layer.
 #[derive(Debug)]
 pub struct BlobSource<'a> {
     checkpoint: &'a Checkpoint,

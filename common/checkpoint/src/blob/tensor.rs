@@ -180,7 +180,10 @@ impl BlobTensor<'_> {
                 Ok(())
             })
         };
-        if part == 0 { self.beside.fill(groups, all, &units, encode) } else { encode(Vec::new()) }
+        match part {
+            0 => self.beside.fill(&checkpoint.beside, groups, all, &units, encode),
+            _ => encode(Vec::new()),
+        }
     }
 }
 

@@ -19,6 +19,7 @@ use crate::locate::Location;
 use crate::mapped::MappedTensor;
 use crate::model::ModelSpec;
 use crate::model::Role;
+use crate::room::Room;
 
 /// An opened and fully checked checkpoint: each tensor the model needs is there, once, in the right
 /// shape. Only headers were read.
@@ -49,6 +50,8 @@ pub struct Checkpoint {
     pub(super) outer: OuterTensors,
     /// What [`Checkpoint::group`] found, once someone asked for it.
     pub(crate) group: OnceLock<Group>,
+    /// What its blobs may keep of what comes beside codes.
+    pub(crate) beside: Arc<Room>,
 }
 
 /// Indices into [`Checkpoint::tensors`].

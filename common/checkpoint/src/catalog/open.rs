@@ -19,6 +19,10 @@ use crate::layout::{Canonical, canonical};
 use crate::locate::{Location, locate};
 use crate::model::{ModelSpec, Names, Role, unstack};
 use crate::range::LayerRange;
+use crate::room::Room;
+
+/// Most bytes that the blobs of a checkpoint keep of what comes beside codes.
+const MOST_BESIDE: usize = 32 << 20;
 
 impl Checkpoint {
     /// Finds (see [`locate`]) and opens a checkpoint.
@@ -110,6 +114,7 @@ fn open(location: Location) -> Result<Checkpoint, Error> {
         layers,
         outer,
         group: OnceLock::new(),
+        beside: Room::of(MOST_BESIDE),
     };
     choosing::check(&checkpoint)?;
     Ok(checkpoint)
