@@ -1,25 +1,13 @@
 """Anthropic's own Python client against a running `cake-master serve` of the demo model.
 
     python anthropic_client.py http://127.0.0.1:8080 MODEL
-
-Every check is an assertion; the last line says how many there were.
 """
 
-import sys
-
 import anthropic
-
-CHECKS = []
-
-
-def check(function):
-    CHECKS.append(function)
-    return function
-
+from checks import QUESTION, check, run
 
 # The client has no parameter for it any more; the API has.
 GREEDY = {"temperature": 0}
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 TOOL = {
     "name": "get_weather",
     "description": "The weather in a city.",
@@ -151,13 +139,4 @@ def errors(client, model):
     raise AssertionError("a stream of what is refused began")
 
 
-def main():
-    url, model = sys.argv[1:]
-    client = anthropic.Anthropic(base_url=url, api_key="unused", max_retries=0, timeout=120)
-    for function in CHECKS:
-        function(client, model)
-        print(f"{function.__name__}: ok", flush=True)
-    print(f"{len(CHECKS)} checks passed with anthropic {anthropic.__version__}")
-
-
-main()
+run(lambda url: anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=60), anthropic)

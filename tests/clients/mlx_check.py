@@ -5,7 +5,8 @@
 
 Plain tensors must be equal. Packed ones are unpacked by MLX; the sum of their squared errors is compared with that of what
 `mlx.core.quantize` makes of the same numbers: over all tensors it must not be larger. The largest errors are shown beside
-it: in 8 bits ours must not be larger, too; with fewer, a scale that cuts the furthest weights off often makes the sum smaller.
+it: in 8 bits ours must not be larger, too; with fewer, a scale that cuts the furthest weights off often makes the sum smaller,
+and ours must not be larger than one and a half of MLX's.
 
 Needs mlx, numpy and safetensors. Ends with 1 if anything differs.
 """
@@ -81,7 +82,8 @@ def main():
         for index, what in enumerate(("largest", "sum of squares")):
             mine, other = errors["ours"][index], errors["mlx"][index]
             print(f"{what} error of {packed} packed tensors: {mine:.6g}, MLX's own {other:.6g}")
-            bad += int(mine > other and (what != "largest" or bits == {8}))
+            most = other if what != "largest" or bits == {8} else 1.5 * other
+            bad += int(mine > most)
     print(f"{len(before)} tensors, {bad} of them wrong" if bad else f"all {len(before)} tensors are what they were")
     sys.exit(1 if bad else 0)
 

@@ -1,24 +1,13 @@
 """OpenAI's own Python client against a running `cake-master serve` of the demo model.
 
     python openai_client.py http://127.0.0.1:8080 MODEL
-
-Every check is an assertion; the last line says how many there were.
 """
 
 import json
-import sys
 
 import openai
+from checks import QUESTION, check, run
 
-CHECKS = []
-
-
-def check(function):
-    CHECKS.append(function)
-    return function
-
-
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 TOOL = {
     "type": "function",
     "function": {
@@ -169,13 +158,4 @@ def errors(client, model):
     assert refused(openai.BadRequestError, tools=[TOOL], tool_choice="sometimes").param == "tool_choice"
 
 
-def main():
-    url, model = sys.argv[1:]
-    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60)
-    for function in CHECKS:
-        function(client, model)
-        print(f"{function.__name__}: ok", flush=True)
-    print(f"{len(CHECKS)} checks passed with openai {openai.__version__}")
-
-
-main()
+run(lambda url: openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60), openai)

@@ -165,15 +165,20 @@ impl ApiError {
         }
     }
 
+    /// The parameter that is to blame.
+    fn param(&self) -> Option<&'static str> {
+        match self {
+            Self::Parameter { param, .. }
+            | Self::Unsupported { param }
+            | Self::Schema { param, .. } => Some(param),
+            Self::UnknownModel { .. } => Some("model"),
+            _ => None,
+        }
+    }
+
     /// OpenAI's error object, which also ends a stream that breaks off.
     pub(super) fn json(&self) -> Value {
-        let (_, kind, code) = self.kind();
-        let param = match self {
-            Self::Parameter { param, .. } | Self::Unsupported { param } => Some(*param),
-            Self::UnknownModel { .. } => Some("model"),
-            Self::Schema { param, .. } => Some(*param),
-            _ => None,
-        };
+        let ((_, kind, code), param) = (self.kind(), self.param());
         let message = shortened(self.to_string());
         json!({ "error": { "message": message, "type": kind, "param": param, "code": code } })
     }
@@ -199,14 +204,12 @@ impl ApiError {
             _ if param.starts_with("response_format") => "output_config.format",
             _ => param,
         };
-        let message = match self {
-            Self::Parameter { param, found, expected } => {
-                format!("{} is {found}, expected {expected}", named(param))
-            }
-            Self::Schema { param, error } => format!("{}: {error}", named(param)),
-            _ => self.to_string(),
-        };
-        let message = shortened(message);
+        let message = self.to_string();
+        let renamed = self.param().and_then(|param| {
+            let rest = message.strip_prefix(param)?;
+            Some(named(param).to_owned() + rest)
+        });
+        let message = shortened(renamed.unwrap_or(message));
         json!({ "type": "error", "error": { "type": kind, "message": message } })
     }
 

@@ -16,7 +16,7 @@ use crate::scheduler::Scope;
 const LONGEST_NAME: usize = 253;
 
 /// Where clients of Anthropic's bring their key.
-pub(super) const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// Lets those through who may ask.
 pub(super) async fn authorized(

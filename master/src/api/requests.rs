@@ -71,8 +71,11 @@ async fn ends(mut stopping: watch::Receiver<Stop>) {
     }
 }
 
+/// What both APIs have.
+const MODELS: &str = "/v1/models";
+
 /// Whose words an answer is in.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Api {
     OpenAi,
     /// Anthropic's.
@@ -80,11 +83,12 @@ enum Api {
 }
 
 impl Api {
-    /// That of who asks there, or of who says which version of Anthropic's it speaks.
+    /// That of who asks there; where both are asked, of who says which version of Anthropic's it speaks.
     fn of(path: &str, headers: &HeaderMap) -> Self {
         let beneath = path.strip_prefix(messages::PATH);
         let is_there = beneath.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-        match is_there || headers.contains_key(messages::VERSION) {
+        let is_both = path.starts_with(MODELS) && headers.contains_key(messages::VERSION);
+        match is_there || is_both {
             true => Self::Messages,
             false => Self::OpenAi,
         }
@@ -202,5 +206,47 @@ impl Drop for Line {
         // Only of an answer that did not reach its end.
         let broke_off = (!*whole).then_some(true);
         info!(%method, %path, status, seconds, bytes = *bytes, request_id = %id, broke_off, "request");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_for_messages_hears_anthropics_words() {
+        let (none, mut version) = (HeaderMap::new(), HeaderMap::new());
+        version.insert(messages::VERSION, HeaderValue::from_static("2023-06-01"));
+        for path in ["/v1/messages", "/v1/messages/", "/v1/messages/count_tokens"] {
+            assert_eq!(Api::of(path, &none), Api::Messages, "{path}");
+        }
+        for path in ["/v1/messagesx", "/v1/chat/completions", "/", "/v1/models"] {
+            assert_eq!(Api::of(path, &none), Api::OpenAi, "{path}");
+        }
+        assert_eq!(Api::of("/v1/models/a", &version), Api::Messages);
+        assert_eq!(Api::of("/v1/chat/completions", &version), Api::OpenAi);
+    }
+
+    #[test]
+    fn a_stream_that_is_ended_ends_in_the_words_of_its_api() {
+        let words = String::from_utf8(Api::Messages.last_words().to_vec()).unwrap();
+        let data =
+            words.strip_prefix("event: error\ndata: ").unwrap().strip_suffix("\n\n").unwrap();
+        let said: Value = serde_json::from_str(data).unwrap();
+        assert_eq!(
+            (&said["type"], &said["error"]["type"]),
+            (&"error".into(), &"overloaded_error".into())
+        );
+        let words = String::from_utf8(Api::OpenAi.last_words().to_vec()).unwrap();
+        assert!(words.ends_with("\n\ndata: [DONE]\n\n"), "{words}");
+    }
+
+    #[test]
+    fn parameters_have_the_names_that_the_client_gave_them() {
+        let refused = |param| ApiError::parameter(param, "odd", "even");
+        let said = |param| Api::Messages.said(&refused(param))["error"]["message"].clone();
+        assert_eq!(said("stop"), "stop_sequences is odd, expected even");
+        assert_eq!(said("response_format.type"), "output_config.format is odd, expected even");
+        assert_eq!(said("max_tokens"), "max_tokens is odd, expected even");
     }
 }

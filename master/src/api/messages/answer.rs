@@ -20,7 +20,7 @@ use crate::reply::{Call, Reply, Shown};
 
 /// Begins the answer and sends it: in one piece, or as it comes.
 pub(super) async fn respond(served: Arc<Served>, prepared: Prepared) -> Result<Response, ApiError> {
-    let Prepared { plan, sending, reply, most_calls, .. } = prepared;
+    let Prepared { plan, sending, mut reply, most_calls, .. } = prepared;
     let mut tally = Tally::new(&sending, plan.requests.len());
     let received = begin(&served, plan)?;
     let id = format!("msg_{}", cake_identity::random_token());
@@ -34,7 +34,6 @@ pub(super) async fn respond(served: Arc<Served>, prepared: Prepared) -> Result<R
     }
     let mut wholes = collect(received, 1, &mut tally).await?;
     let whole = wholes.pop().ok_or(ApiError::Closed)?;
-    let mut reply = reply;
     let shown = reply.push(&whole.text);
     let (rest, calls) = reply.finish();
     let (text, calls) = told(calls, most_calls);

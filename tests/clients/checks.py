@@ -1,0 +1,24 @@
+"""What the scripts of clients share: checks of a running `cake-master serve` of the demo model.
+
+Every check is an assertion; the last line says how many there were.
+"""
+
+import sys
+
+CHECKS = []
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+def check(function):
+    CHECKS.append(function)
+    return function
+
+
+def run(connect, package):
+    """Makes all checks with the client that `connect` gives for a URL."""
+    url, model = sys.argv[1:]
+    client = connect(url)
+    for function in CHECKS:
+        function(client, model)
+        print(f"{function.__name__}: ok", flush=True)
+    print(f"{len(CHECKS)} checks passed with {package.__name__} {package.__version__}")
