@@ -148,7 +148,7 @@ pub enum Numerics {
     /// As [`Numerics::Fast`], but in MLPs, beside weights whose codes are below 64 as kernels take them, activations are
     /// rounded to 8 bits, off by no more than one part in 254 of the largest of the group. Such are codes of at most 6
     /// bits and E2M1, but not what stands for numbers of 8 bits (IQ4) or is decoded (bitsandbytes, APR, GPTQ with a chosen
-    /// order). That is faster on processors with AVX2 alone; where `Fast` computes alike, so does this.
+    /// order). That is faster on processors with AVX2 or AVX512-VNNI; where `Fast` computes alike, so does this.
     Int8,
 }
 

@@ -155,7 +155,7 @@ pub(super) struct PlanArgs {
     /// Arithmetic: exact keeps activations in f32; beside bf16 weights, fast rounds those of
     /// prompts to one or two bf16 and others to two, and beside 8- and 4-bit weights all to 16 bits,
     /// where that is faster. int8 rounds those of MLPs to 8 bits beside most weights of at most 6 bits, which is
-    /// faster with AVX2 alone and may cost about as much as 8 bits of weights do.
+    /// faster with AVX2 or AVX512-VNNI and may cost about as much as 8 bits of weights do.
     #[arg(
         long,
         value_name = "fast|exact|int8",

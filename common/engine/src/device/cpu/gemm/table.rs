@@ -14,8 +14,8 @@
 //! | `affine-words` | any | affine | any | fast | codes of 16 bits | common |
 //! | `affine-dequantized` | any | affine | any | exact | f32 | common |
 //! | `unpacked-tiles` | AMX | others, as codes with a scale per 32 | any | fast | codes of 16 bits as bytes, as tiles from four rows on | common |
+//! | `in-place` | AVX2, AVX-512; many rows with AVX512-VNNI where there is | GGUF's blocks, MXFP4, NVFP4 | any | fast | codes of 16 bits, in the order of vectors of words | common |
 //! | `unpacked-vnni` | AVX512-VNNI, AMX | others, as codes | any | fast | codes of 16 bits as bytes | common |
-//! | `in-place-avx2` | AVX2, AVX-512 | GGUF's blocks, MXFP4, NVFP4 | any | fast | codes of 16 bits, in the order of vectors of words | common |
 //! | `unpacked-avx2` | AVX2, AVX-512 | others, as codes | any | fast | codes of 16 bits, in the order of vectors of words | common |
 //! | `unpacked-words` | any | others, as codes | any | fast | codes of 16 bits | common |
 //! | `fp8` | any | numbers of a byte (E4M3) behind scales | any | any | f32 | common |
@@ -158,18 +158,18 @@ pub(crate) static GEMMS: &[Entry] = &[
         kernel: x86!(Unpacked(tiles::ByteTiles)),
     },
     Entry {
+        name: "in-place",
+        takes: |case| has_avx2(case) && is_fast(case) && is_in_place(case),
+        bits: BitClass::Common,
+        kernel: x86!(avx2::InPlacePairs),
+    },
+    Entry {
         name: "unpacked-vnni",
         takes: |case| {
             (case.isa == Isa::Amx || has_vnni(case)) && is_fast(case) && unpacked(case).is_some()
         },
         bits: BitClass::Common,
         kernel: x86!(Unpacked(vnni::Vnni)),
-    },
-    Entry {
-        name: "in-place-avx2",
-        takes: |case| has_avx2(case) && is_fast(case) && is_in_place(case),
-        bits: BitClass::Common,
-        kernel: x86!(avx2::InPlacePairs),
     },
     Entry {
         name: "unpacked-avx2",
@@ -341,10 +341,13 @@ mod tests {
         assert_eq!(names(Isa::Avx2, short, fast), ["unpacked-avx2"; 4]);
         let blocks = coded(Some(32), Some(InPlace::Blocks(GgmlType::Q4K)));
         let apart = coded(Some(16), Some(InPlace::Fp4(Fp4::Nv)));
+        // Tiles of bytes are faster still; groups of 16 are too short for them.
+        assert_eq!(names(Isa::Amx, blocks, fast), ["unpacked-tiles"; 4]);
+        assert_eq!(names(Isa::Amx, apart, fast), ["unpacked-vnni"; 4]);
         for encoding in [blocks, apart] {
-            assert_eq!(names(Isa::Avx2, encoding, fast), ["in-place-avx2"; 4]);
-            assert_eq!(names(avx512(true, false), encoding, fast), ["in-place-avx2"; 4]);
-            assert_eq!(names(avx512(false, true), encoding, fast), ["unpacked-vnni"; 4]);
+            assert_eq!(names(Isa::Avx2, encoding, fast), ["in-place"; 4]);
+            assert_eq!(names(avx512(true, false), encoding, fast), ["in-place"; 4]);
+            assert_eq!(names(avx512(false, true), encoding, fast), ["in-place"; 4]);
             assert_eq!(names(Isa::Neon, encoding, fast), ["unpacked-words"; 4]);
             assert_eq!(names(Isa::Avx2, encoding, exact), ["decoded"; 4]);
         }

@@ -21,6 +21,7 @@ const MAX_CODE: f32 = 32_639.0;
 /// The same of [`Acts::Bytes`]. Squared, what that rounds is a few hundredths of what rounding the weights to so few steps
 /// did, and instructions that multiply bytes do so twice as fast.
 const MAX_BYTE_CODE: f32 = 127.0;
+const _: () = assert!(MAX_BYTE_CODE <= 127.0, "codes of one signed byte");
 /// Codes of a piece of [`Layout::Lanes`] at most, see [`lanes`]: whole rows of them are whole pieces of all kinds.
 const PIECE: usize = 64;
 /// Bytes in a vector of [`Layout::Lanes`].
@@ -37,7 +38,8 @@ pub(crate) enum Layout {
     /// In the order in which vectors of weights come apart, see [`lanes`].
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for them"))]
     Lanes,
-    /// As two bytes, `code = 256 · high + low`, both signed: for instructions that multiply bytes.
+    /// As two bytes, `code = 256 · high + low`, both signed: for instructions that multiply bytes. Of [`Acts::Bytes`] the
+    /// upper ones are zero, or the group's scale is no number, and need not be multiplied.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for bytes"))]
     Planes,
 }
@@ -162,6 +164,15 @@ impl Activations {
         // SAFETY: all numbers of a vector, which were set, read as bytes.
         let bytes = unsafe { std::slice::from_raw_parts(start, count * width) };
         (&bytes[row * self.stride * width..], self.stride * width)
+    }
+
+    /// The scales of the groups of the rows from `row` on, these times the sums of their codes, and how many lie between one
+    /// row and the next.
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no kernel for them"))]
+    pub(crate) fn params(&self, row: usize) -> (&[f32], &[f32], usize) {
+        let first = row * self.groups;
+        (&self.scales[first..], &self.sums[first..], self.groups)
     }
 
     /// The scales of the groups of one row.

@@ -13,7 +13,7 @@
 //!   `y = mul_add(scale · s, dot, y); y = mul_add(bias, s · sum, y)`, then `+ layer bias`, where `s`
 //!   is the scale of the activations of the group, `sum` the sum of their codes and `dot` the sum of
 //!   the products, rounded to f32 once. Kernels that multiply bytes take the two bytes of an activation
-//!   one after the other. All tiers with fused multiply-add give the same bits for any number of rows,
+//!   one after the other, and the lower one alone of those that have 8 bits. All tiers with fused multiply-add give the same bits for any number of rows,
 //!   tiles and threads.
 
 mod activations;

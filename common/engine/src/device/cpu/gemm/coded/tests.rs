@@ -203,3 +203,36 @@ fn neither_rows_beside_nor_threads_nor_a_part_of_a_matrix_change_a_bit() {
         }
     }
 }
+
+/// Numbers of threads, and of rows that they share: every size of a tile, and parts of many rows.
+const TOGETHER: [(usize, &[usize]); 2] =
+    [(1, &[5, 8, 11, 12, 14, 17, 20, 23, 24]), (5, &[12, 110])];
+
+#[test]
+fn tiles_of_every_size_compute_what_plain_code_does() {
+    let mut random = Random::new(34);
+    let blocks = [GgmlType::Q4K, GgmlType::Q6K, GgmlType::Q8_0].map(Encoding::Ggml);
+    let apart = encodings().filter(|it| matches!(it, Encoding::Fp4(_)));
+    for encoding in blocks.into_iter().chain(apart) {
+        let shape = [37, 768];
+        let x = signed(&mut random, 110 * shape[1]);
+        for precision in [Precision::Bf16, Precision::Bf16x2] {
+            let matrix =
+                random_matrix(&mut random, encoding, shape).beside(precision, Numerics::Int8);
+            for tier in Tier::fused() {
+                let weight = matrix.weight(0..shape[0]);
+                let plain = product(&Unpacked(Words), tier, weight, None, &x);
+                for (threads, rows) in TOGETHER {
+                    let pool = Pool::new(threads).unwrap();
+                    for &rows in rows {
+                        let x = &x[..rows * shape[1]];
+                        let found =
+                            pool.install(|| multiply(tier, Numerics::Fast, &matrix, None, x));
+                        let same = found == plain[..rows * shape[0]];
+                        assert!(same, "{encoding} {precision:?} {tier:?} {rows} rows");
+                    }
+                }
+            }
+        }
+    }
+}

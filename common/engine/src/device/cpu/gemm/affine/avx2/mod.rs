@@ -2,7 +2,7 @@
 //!
 //! Codes come apart in registers: to bytes where they are narrow, so that sums of two products are words, else to
 //! words. With few rows (`direct`) they are multiplied as they lie and the sums are transposed; with many (`panel`)
-//! they are transposed first and all rows pass over them. How the codes, scales and biases of an encoding come into
+//! they are transposed first and all rows pass over them, on processors with AVX512-VNNI in tiles of their own (`wide`). How the codes, scales and biases of an encoding come into
 //! registers is a type of its own (`Stored`); nothing else depends on it.
 
 mod blocks;
@@ -15,6 +15,7 @@ mod panel;
 mod product;
 mod stored;
 mod task;
+mod wide;
 
 use self::blocks::Blocks;
 use self::fp4::{Mx, Nv};
@@ -27,10 +28,10 @@ use super::call::Call;
 use crate::device::cpu::gemm::product::{Form, Gemm, Prepared, Scratch};
 use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::{
-    AffineMatrix, Bits, CodeForm, Coded, Encoding, InPlace, SHORT_GROUP, Weight,
+    Acts, AffineMatrix, Bits, CodeForm, Coded, Encoding, InPlace, SHORT_GROUP, Weight,
 };
 use crate::device::cpu::isa::tier::Tier;
-use crate::device::cpu::isa::x86::Avx2;
+use crate::device::cpu::isa::x86::Avx512;
 use crate::device::cpu::pool::Tasks;
 
 /// The product of whole numbers with packed matrices, by instructions that multiply words or bytes.
@@ -58,7 +59,7 @@ unsafe impl Gemm for WordPairs {
         let (rows, _, parallel) = weight.check(x.values(), bias);
         let x = x.made(form(weight.encoding().affine()));
         let weight = weight.affine();
-        let call = Product { proof: proof(tier), rows, parallel, acts: weight.acts, bias, x, y };
+        let call = product(tier, (rows, parallel), weight.acts, bias, x, y);
         match (weight.bits, weight.group) {
             (Bits::Four, 32) => call.tasks(Nibbles::<32>(weight)),
             (Bits::Four, 64) => call.tasks(Nibbles::<64>(weight)),
@@ -103,7 +104,7 @@ unsafe impl Gemm for InPlacePairs {
         let (rows, _, parallel) = weight.check(x.values(), bias);
         let x = x.made(form(codes_in_place(weight.encoding())));
         let Coded { bytes, scales, divisor, outputs, inputs, in_place, acts, .. } = weight.coded();
-        let product = Product { proof: proof(tier), rows, parallel, acts, bias, x, y };
+        let product = product(tier, (rows, parallel), acts, bias, x, y);
         let (parts, shape) = ([bytes, scales], [outputs, inputs]);
         macro_rules! blocks {
             ($block:ident) => {
@@ -163,6 +164,18 @@ fn scratch(inputs: u64, rows: u64) -> Scratch {
     Scratch { activations, thread: panel::PANEL_BYTES, buffers: "word panel" }
 }
 
-fn proof(tier: Tier) -> Avx2 {
-    tier.avx2().expect("the table gives these kernels to processors that multiply words")
+/// A product of `rows`, by the best instructions that the tier has. Where that is AVX512-VNNI the table has other kernels for
+/// affine matrices.
+fn product<'a>(
+    tier: Tier,
+    (rows, parallel): (usize, bool),
+    acts: Acts,
+    bias: Option<&'a [f32]>,
+    x: &'a Activations,
+    y: Target<'a>,
+) -> Product<'a> {
+    let proof = tier.avx2();
+    let proof = proof.expect("the table gives these kernels to processors that multiply words");
+    let vnni = tier.avx512().and_then(Avx512::vnni);
+    Product { proof, vnni, rows, parallel, acts, bias, x, y }
 }

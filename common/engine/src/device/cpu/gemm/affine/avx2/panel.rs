@@ -31,18 +31,18 @@ const AT_ONCE: usize = usize::MAX;
 /// The same of codes that are words.
 const NONE: usize = 0;
 /// Bytes of a step of a row.
-const STEP_BYTES: usize = size_of::<i32>();
+pub(super) const STEP_BYTES: usize = size_of::<i32>();
 
 /// A pair of words, or four bytes, of every output of a panel.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Step([__m256i; VECTORS]);
+pub(super) struct Step([__m256i; VECTORS]);
 
 /// What a thread works on.
-struct Panel {
-    steps: [Step; STEPS],
+pub(super) struct Panel {
+    pub(super) steps: [Step; STEPS],
     /// Of [`LANES`] groups each.
-    params: [[Params; VECTORS]; GROUPS / LANES],
+    pub(super) params: [[Params; VECTORS]; GROUPS / LANES],
 }
 
 /// Bytes that a thread keeps.
@@ -85,6 +85,13 @@ pub(super) fn panels<S: Stored<V, N>, const V: usize, const N: usize, const WAY:
                 let runs = Runs { count, each, steps: S::GROUP / (in_lane(WAY) * count) };
                 let finished = groups.end == total;
                 let held = Held { panel, first, groups, finished, runs };
+                if let Some(proof) = task.vnni {
+                    match WAY {
+                        BYTES => task.wide_pass::<true>(proof, &held),
+                        _ => task.wide_pass::<false>(proof, &held),
+                    }
+                    continue;
+                }
                 // Whether the products of a whole group may be added up as words.
                 let at_once = S::GROUP / in_lane(BYTES) <= S::SUMMED;
                 match (WAY, at_once, S::SUMMED) {
@@ -169,23 +176,53 @@ fn fill<S: Stored<V, N>, const V: usize, const N: usize, const WAY: u8>(
 }
 
 /// What a panel holds.
-struct Held<'a> {
-    panel: &'a Panel,
+pub(super) struct Held<'a> {
+    pub(super) panel: &'a Panel,
     /// Groups of the outputs from this one on.
-    first: usize,
-    groups: Range<usize>,
+    pub(super) first: usize,
+    pub(super) groups: Range<usize>,
     /// Whether there are no more groups.
-    finished: bool,
-    runs: Runs,
+    pub(super) finished: bool,
+    pub(super) runs: Runs,
 }
 
 /// Which steps are those of a group: `count` runs of `steps` that follow each other, `each` runs apart; those of the next
 /// groups are between them.
 #[derive(Clone, Copy)]
-struct Runs {
+pub(super) struct Runs {
     count: usize,
     each: usize,
-    steps: usize,
+    pub(super) steps: usize,
+}
+
+impl Held<'_> {
+    /// The first steps of the runs of group `group` of those held.
+    #[inline(always)]
+    pub(super) fn runs_of(&self, group: usize) -> impl Iterator<Item = usize> {
+        let Runs { count, each, steps } = self.runs;
+        let behind = group & (each - 1); // There is one of two.
+        let first = ((group - behind) * count + behind) * steps;
+        (0..count).map(move |run| first + run * each * steps)
+    }
+
+    /// The step of a row that the first one of the panel is multiplied with.
+    pub(super) fn first_step(&self) -> usize {
+        self.groups.start * self.runs.count * self.runs.steps
+    }
+
+    /// How many steps all groups take, which are there, as are their scales and biases.
+    ///
+    /// # Panics
+    /// If they are not.
+    #[inline(always)]
+    pub(super) fn steps(&self) -> usize {
+        let Held { panel, ref groups, runs, .. } = *self;
+        let count = groups.len();
+        // Those of a neighbour are there, too, that the last group has not.
+        let steps = count.next_multiple_of(runs.each) * runs.count * runs.steps;
+        assert!(steps <= panel.steps.len() && count <= LANES * panel.params.len());
+        steps
+    }
 }
 
 /// What a tile needs of a row.
@@ -222,7 +259,7 @@ impl Task<'_> {
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
     fn tile<const R: usize, const SUMMED: usize>(&self, held: &Held<'_>, row: usize) -> usize {
-        let Held { first, ref groups, finished, runs, .. } = *held;
+        let Held { first, ref groups, finished, .. } = *held;
         let vectors = (self.outputs.end - first).div_ceil(LANES).min(VECTORS);
         let mut y = [[_mm256_setzero_ps(); VECTORS]; R];
         if groups.start > 0 {
@@ -232,7 +269,7 @@ impl Task<'_> {
                 }
             }
         }
-        let start = groups.start * runs.count * runs.steps * STEP_BYTES;
+        let start = held.first_step() * STEP_BYTES;
         let mut rows = [Row { codes: &[], scales: &[], sums: &[] }; R];
         for r in 0..R {
             rows[r] = Row {
@@ -259,22 +296,17 @@ fn chains<const R: usize, const SUMMED: usize>(
     rows: &[Row<'_>; R],
     mut y: [[__m256; VECTORS]; R],
 ) -> [[__m256; VECTORS]; R] {
-    let Held { panel, ref groups, runs, .. } = *held;
-    let count = groups.len();
-    // All steps of all groups, the last of which may have no neighbour, and what is multiplied with them.
-    let steps = (count.next_multiple_of(runs.each) * runs.count - (runs.each - 1)) * runs.steps;
+    let Held { panel, ref groups, .. } = *held;
+    let (steps, count) = (held.steps(), groups.len());
     let whole = |row: &Row<'_>| {
         steps * STEP_BYTES <= row.codes.len()
             && count <= row.scales.len()
             && count <= row.sums.len()
     };
-    assert!(steps <= panel.steps.len() && count <= LANES * panel.params.len());
     assert!(rows.iter().all(whole), "codes, scales and sums of all groups");
     for group in 0..count {
-        let behind = group & (runs.each - 1); // There is one of two.
-        let first = ((group - behind) * runs.count + behind) * runs.steps;
         // SAFETY: the steps of a group of those above.
-        let dots = unsafe { dots::<R, SUMMED>(&panel.steps, rows, first, runs) };
+        let dots = unsafe { dots::<R, SUMMED>(held, rows, group) };
         // SAFETY: the group is one of as many as there are of each.
         let params = unsafe { panel.params.get_unchecked(group / LANES) };
         for r in 0..R {
@@ -290,18 +322,18 @@ fn chains<const R: usize, const SUMMED: usize>(
     y
 }
 
-/// Products with `R` rows of the steps of a group, of which `first` is the first.
+/// Products with `R` rows of the steps of group `group` of those held.
 ///
 /// # Safety
-/// There are as many `steps` and, of each row, codes as the runs from `first` on reach.
+/// There are as many steps and, of each row, codes as the runs of the group reach.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 unsafe fn dots<const R: usize, const SUMMED: usize>(
-    steps: &[Step],
+    held: &Held<'_>,
     rows: &[Row<'_>; R],
-    first: usize,
-    runs: Runs,
+    group: usize,
 ) -> [[__m256i; VECTORS]; R] {
+    let Held { panel: Panel { steps, .. }, runs, .. } = *held;
     let x: [*const i32; R] = rows.map(|row| row.codes.as_ptr().cast());
     // One step in an iteration: of more the compiler adds up the products first, and the registers do not suffice.
     macro_rules! add {
@@ -320,8 +352,7 @@ unsafe fn dots<const R: usize, const SUMMED: usize>(
         };
     }
     let mut dots = [[_mm256_setzero_si256(); VECTORS]; R];
-    for run in 0..runs.count {
-        let at = first + run * runs.each * runs.steps;
+    for at in held.runs_of(group) {
         match SUMMED {
             NONE => add!(dots, at..at + runs.steps, add_words),
             AT_ONCE => add!(dots, at..at + runs.steps, add_as_words),

@@ -6,9 +6,10 @@ use super::direct::direct;
 use super::panel::{OUTPUTS, ROWS, panels};
 use super::stored::{BYTES, LANES, Stored, WIDENED, WORDS};
 use super::task::Task;
+use super::wide;
 use crate::device::cpu::gemm::target::Target;
 use crate::device::cpu::gemm::weight::Acts;
-use crate::device::cpu::isa::x86::Avx2;
+use crate::device::cpu::isa::x86::{Avx2, Avx512Vnni};
 use crate::device::cpu::pool::{Tasks, current_threads};
 
 /// Outputs of a task beside many rows at most, so that a thread that is held up leaves its share to others.
@@ -19,6 +20,8 @@ const PART_ROWS: usize = 48;
 /// A product with some matrix.
 pub(super) struct Product<'a> {
     pub(super) proof: Avx2,
+    /// Proof that the processor multiplies and adds up at once, in vectors of 64 bytes, if it does.
+    pub(super) vnni: Option<Avx512Vnni>,
     pub(super) rows: usize,
     pub(super) parallel: bool,
     /// What weights are multiplied with.
@@ -35,7 +38,7 @@ impl<'a> Product<'a> {
         self,
         stored: S,
     ) -> Tasks<'a> {
-        let Product { proof, rows, parallel, acts, bias, x, y: target } = self;
+        let Product { proof, vnni, rows, parallel, acts, bias, x, y: target } = self;
         let outputs = stored.outputs();
         let row_bytes = stored.bytes().1;
         let few = rows <= S::DIRECT_ROWS;
@@ -46,13 +49,14 @@ impl<'a> Product<'a> {
         let shares = outputs.div_ceil(share);
         let wanted = (2 * current_threads()).div_ceil(shares.max(1));
         let parts = wanted.min(rows / PART_ROWS).max(1);
-        let part_rows = rows.div_ceil(parts).next_multiple_of(ROWS).max(ROWS);
+        let tile = if vnni.is_some() { wide::ROWS } else { ROWS };
+        let part_rows = rows.div_ceil(parts).next_multiple_of(tile).max(tile);
         let parts = rows.div_ceil(part_rows).max(1); // Tiles are whole: fewer may do.
         let run = move |index: usize| {
             let (index, part) = (index % shares, index / shares);
             let rows = (part * part_rows).min(rows)..((part + 1) * part_rows).min(rows);
             let outputs = index * share..((index + 1) * share).min(outputs);
-            let task = Task { bias, x, rows, outputs, target };
+            let task = Task { bias, x, rows, outputs, vnni, target };
             let _: Avx2 = proof;
             // SAFETY: `proof` is there, so the processor has the instructions.
             unsafe {

@@ -7,6 +7,7 @@ use std::ops::Range;
 use super::super::activations::Activations;
 use super::stored::{LANES, Stored};
 use crate::device::cpu::gemm::target::Target;
+use crate::device::cpu::isa::x86::Avx512Vnni;
 
 /// Some rows, some outputs.
 pub(super) struct Task<'a> {
@@ -15,6 +16,8 @@ pub(super) struct Task<'a> {
     pub(super) x: &'a Activations,
     pub(super) rows: Range<usize>,
     pub(super) outputs: Range<usize>,
+    /// Proof that the processor multiplies and adds up at once, in vectors of 64 bytes, if it does.
+    pub(super) vnni: Option<Avx512Vnni>,
     /// Other tasks have other elements of it.
     pub(super) target: Target<'a>,
 }

@@ -12,7 +12,7 @@ use super::super::activations::Activations;
 use super::super::call::Call;
 use super::task::{CHUNK, PARAM_GROUPS, Params, Task, own_ahead, padded_rows};
 use crate::device::cpu::gemm::target::Target;
-use crate::device::cpu::gemm::weight::{Bits, MAX_GROUP};
+use crate::device::cpu::gemm::weight::{Acts, Bits, MAX_GROUP};
 use crate::device::cpu::isa::prefetch::{AHEAD, CACHE_LINE, prefetch, prefetch_near};
 use crate::device::cpu::isa::simd::LANES;
 use crate::device::cpu::isa::x86::{Avx512Vnni, Line};
@@ -42,9 +42,11 @@ pub(crate) fn matmul<'a>(
         let task = Task { weight, bias, x, rows, outputs, target };
         // SAFETY: `proof` is there, so the processor has the instructions.
         unsafe {
-            match weight.bits {
-                Bits::Four => task.direct::<4, 1>(),
-                Bits::Six | Bits::Eight => task.direct::<8, 2>(),
+            match (weight.bits, weight.acts) {
+                (Bits::Four, Acts::Words) => task.direct::<4, 1, 2>(),
+                (Bits::Four, Acts::Bytes) => task.direct::<4, 1, 1>(),
+                (Bits::Six | Bits::Eight, Acts::Words) => task.direct::<8, 2, 2>(),
+                (Bits::Six | Bits::Eight, Acts::Bytes) => task.direct::<8, 2, 1>(),
             }
         }
     })
@@ -95,9 +97,9 @@ impl Ahead {
 }
 
 impl Task<'_> {
-    /// All of the task; `BITS` are those of the weight, `CHUNKS` what a span has of them.
+    /// All of the task; `BITS` are those of the weight, `CHUNKS` what a span has of them, `PLANES` the bytes of an activation.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
-    fn direct<const BITS: usize, const CHUNKS: usize>(&self) {
+    fn direct<const BITS: usize, const CHUNKS: usize, const PLANES: usize>(&self) {
         let mut params = Params::<1>::ZERO;
         let row_bytes = self.weight.row_bytes();
         let span = SPAN / self.weight.group; // Groups in a span.
@@ -125,7 +127,7 @@ impl Task<'_> {
                     };
                     let at = Span { from, stride, ahead, groups };
                     // SAFETY: whole spans of whole rows by the condition, or a copy of that size.
-                    unsafe { self.span::<BITS, CHUNKS>(&at, &params, &mut y) };
+                    unsafe { self.span::<BITS, CHUNKS, PLANES>(&at, &params, &mut y) };
                 }
             }
             for (row, y) in self.rows.clone().zip(y) {
@@ -161,7 +163,7 @@ impl Task<'_> {
         reason = "calls of iterators' adapters stay calls here: a fifth of the time beside 4-bit codes"
     )]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
-    unsafe fn span<const BITS: usize, const CHUNKS: usize>(
+    unsafe fn span<const BITS: usize, const CHUNKS: usize, const PLANES: usize>(
         &self,
         span: &Span,
         params: &Params<1>,
@@ -183,9 +185,15 @@ impl Task<'_> {
                 // SAFETY: the caller's promise.
                 quarters[chunk] = unsafe {
                     match (first_row, ahead.in_order) {
-                        (true, true) => chunk_sums::<BITS, true, true>(from, stride, x, beside),
-                        (true, false) => chunk_sums::<BITS, true, false>(from, stride, x, beside),
-                        (false, _) => chunk_sums::<BITS, false, false>(from, stride, x, beside),
+                        (true, true) => {
+                            chunk_sums::<BITS, PLANES, true, true>(from, stride, x, beside)
+                        }
+                        (true, false) => {
+                            chunk_sums::<BITS, PLANES, true, false>(from, stride, x, beside)
+                        }
+                        (false, _) => {
+                            chunk_sums::<BITS, PLANES, false, false>(from, stride, x, beside)
+                        }
                     }
                 };
             }
@@ -236,7 +244,12 @@ macro_rules! ask {
 /// The codes lie at `from` and after it, `stride` bytes apart.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 #[inline(never)] // Inlined, its requests to memory come many at a time: a fifth slower beside 8-bit codes.
-unsafe fn chunk_sums<const BITS: usize, const ASK: bool, const IN_ORDER: bool>(
+unsafe fn chunk_sums<
+    const BITS: usize,
+    const PLANES: usize,
+    const ASK: bool,
+    const IN_ORDER: bool,
+>(
     mut from: *const u8,
     stride: usize,
     [high, low]: [&[i8]; 2],
@@ -258,7 +271,7 @@ unsafe fn chunk_sums<const BITS: usize, const ASK: bool, const IN_ORDER: bool>(
                 }
                 // SAFETY: the caller's promise.
                 let codes = unsafe { _mm512_loadu_si512(from.wrapping_add($at).cast()) };
-                output_sums::<BITS>(codes, high, low)
+                output_sums::<BITS, PLANES>(codes, high, low)
             }};
         }
         *to = quarter_sums([
@@ -283,24 +296,29 @@ unsafe fn chunk_sums<const BITS: usize, const ASK: bool, const IN_ORDER: bool>(
     ]
 }
 
-/// Products of [`CHUNK`] bytes of codes of one output with the [`operands`] of both planes: a sum for every four bytes.
+/// Products of [`CHUNK`] bytes of codes of one output with the [`operands`] of both planes, or of the lower one alone: a sum
+/// for every four bytes.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 #[inline]
-fn output_sums<const BITS: usize>(
+fn output_sums<const BITS: usize, const PLANES: usize>(
     codes: __m512i,
     high: (__m512i, __m512i),
     low: (__m512i, __m512i),
 ) -> __m512i {
-    let zero = _mm512_setzero_si512();
+    let mut sum = _mm512_setzero_si512();
     if BITS == 4 {
         let half = _mm512_set1_epi8(0xf);
         let even = _mm512_and_si512(codes, half);
         let odd = _mm512_and_si512(_mm512_srli_epi16::<4>(codes), half);
-        let sum = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(zero, even, high.0), odd, high.1);
-        let sum = _mm512_slli_epi32::<8>(sum);
+        if PLANES == 2 {
+            sum = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sum, even, high.0), odd, high.1);
+            sum = _mm512_slli_epi32::<8>(sum);
+        }
         _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sum, even, low.0), odd, low.1)
     } else {
-        let sum = _mm512_slli_epi32::<8>(_mm512_dpbusd_epi32(zero, codes, high.0));
+        if PLANES == 2 {
+            sum = _mm512_slli_epi32::<8>(_mm512_dpbusd_epi32(sum, codes, high.0));
+        }
         _mm512_dpbusd_epi32(sum, codes, low.0)
     }
 }

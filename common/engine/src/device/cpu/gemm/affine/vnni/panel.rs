@@ -11,7 +11,7 @@ use super::super::activations::{Activations, Planes};
 use super::super::call::Call;
 use super::task::{CHUNK, PARAM_GROUPS, Params, Task, padded_rows};
 use crate::device::cpu::gemm::target::Target;
-use crate::device::cpu::gemm::weight::{Bits, MAX_GROUP, SHORT_GROUP};
+use crate::device::cpu::gemm::weight::{Acts, Bits, MAX_GROUP, SHORT_GROUP};
 use crate::device::cpu::isa::prefetch::prefetch;
 use crate::device::cpu::isa::simd::LANES;
 use crate::device::cpu::isa::x86::{Avx512Vnni, Line, transposed};
@@ -225,15 +225,18 @@ impl Task<'_> {
                     to[r] = &plane.as_chunks().0.as_chunks().0[group * runs..][..runs];
                 }
             }
-            for x in planes {
-                // What the upper bytes gave counts 256 times.
+            let [high, low] = planes;
+            // Activations of a byte have no upper ones.
+            if self.weight.acts == Acts::Words {
+                multiply(steps, high, &mut dots);
+                // What these gave counts 256 times.
                 for r in 0..R {
                     for v in 0..VECTORS {
                         dots[r][v] = _mm512_slli_epi32::<8>(dots[r][v]);
                     }
                 }
-                multiply(steps, x, &mut dots);
             }
+            multiply(steps, low, &mut dots);
             let at = group % PARAM_GROUPS;
             for r in 0..R {
                 let scale = _mm512_set1_ps(self.x.scales(row + r)[group]);
