@@ -34,6 +34,7 @@ mod params;
 mod prompts;
 mod requests;
 mod respond;
+mod said;
 mod server;
 mod tools;
 mod turns;

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::marker::PhantomData;
 
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -11,6 +10,7 @@ use serde_json::Value;
 
 use super::bodies::MAX_BODY_BYTES;
 use super::measure::{Bound, MAX_IDS, Measured};
+use super::said::listed;
 use super::unmet::Unmet;
 use crate::grammar::bounds;
 
@@ -126,7 +126,7 @@ pub(super) struct Function {
     pub(super) more: serde_json::Map<String, Value>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 pub(super) struct ChatMessage {
     pub(super) role: String,
     #[serde(default)]
@@ -144,39 +144,11 @@ pub(super) struct ChatMessage {
     pub(super) name: Option<String>,
 }
 
-/// Most messages of a request: some hundred bytes each while a template looks at them.
-pub(super) const MAX_MESSAGES: usize = 10_000;
-
-/// Reads messages as long as there are not too many.
-pub(super) fn listed<'de, D, T>(from: D) -> Result<Vec<T>, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    struct Listed<T>(PhantomData<T>);
-
-    impl<'de, T: Deserialize<'de>> Visitor<'de> for Listed<T> {
-        type Value = Vec<T>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "a list of at most {MAX_MESSAGES} messages")
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-            let mut messages = Vec::new();
-            while let Some(message) = list.next_element()? {
-                if messages.len() == MAX_MESSAGES {
-                    return Err(de::Error::custom(format!(
-                        "there are more than {MAX_MESSAGES} messages"
-                    )));
-                }
-                messages.push(message);
-            }
-            Ok(messages)
-        }
+impl ChatMessage {
+    /// One of this role that says `text`.
+    pub(super) fn new(role: &str, text: String) -> Self {
+        Self { role: role.to_owned(), content: Some(Content::Text(text)), ..Self::default() }
     }
-
-    from.deserialize_seq(Listed(PhantomData))
 }
 
 /// What a message says: as a string or in parts.

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
-use super::wire::{Block, Choice, MessagesRequest, OutputConfig, Said, TextBlock, Tool, Turn};
+use super::wire::{Block, Choice, MessagesRequest, OutputConfig, TextBlock, Tool, Turn};
 use crate::api::error::ApiError;
+use crate::api::said::{MAX_MESSAGES, Said};
 use crate::api::wire::{
-    self, ChatMessage, ChatRequest, Common, Content, Function, JsonSchema, MAX_MESSAGES, OneOrMany,
-    ResponseFormat,
+    self, ChatMessage, ChatRequest, Common, Function, JsonSchema, OneOrMany, ResponseFormat,
 };
 
 /// The same request as for a chat.
@@ -90,14 +90,14 @@ fn messages(
 ) -> Result<Vec<ChatMessage>, ApiError> {
     let mut messages = Vec::new();
     if let Some(system) = system {
-        messages.push(message("system", Some(texts(system)?)));
+        messages.push(ChatMessage::new("system", texts(system)?));
     }
     let mut called = HashMap::new();
     for Turn { role, content } in turns {
         match role.as_str() {
             "user" => user(content, &called, &mut messages)?,
             "assistant" => messages.push(assistant(content, &mut called)?),
-            "system" => messages.push(message("system", Some(all_text(content)?))),
+            "system" => messages.push(ChatMessage::new("system", all_text(content)?)),
             _ => {
                 let found: String = role.chars().take(64).collect();
                 let expected = "\"user\", \"assistant\" or \"system\"";
@@ -112,17 +112,6 @@ fn messages(
     Ok(messages)
 }
 
-fn message(role: &str, content: Option<String>) -> ChatMessage {
-    ChatMessage {
-        role: role.to_owned(),
-        content: content.map(Content::Text),
-        reasoning_content: None,
-        tool_calls: None,
-        tool_call_id: None,
-        name: None,
-    }
-}
-
 /// What a user says: texts, and what the tools that were called answered.
 fn user(
     content: Said<Block>,
@@ -131,7 +120,7 @@ fn user(
 ) -> Result<(), ApiError> {
     let blocks = match content {
         Said::Text(text) => {
-            messages.push(message("user", Some(text)));
+            messages.push(ChatMessage::new("user", text));
             return Ok(());
         }
         Said::Blocks(blocks) => blocks,
@@ -139,7 +128,7 @@ fn user(
     let mut said = Vec::new();
     let flush = |said: &mut Vec<String>, messages: &mut Vec<ChatMessage>| {
         if !said.is_empty() {
-            messages.push(message("user", Some(std::mem::take(said).join("\n"))));
+            messages.push(ChatMessage::new("user", std::mem::take(said).join("\n")));
         }
     };
     let is_empty = blocks.is_empty();
@@ -149,7 +138,7 @@ fn user(
                 flush(&mut said, messages);
                 let answer = block.content.map(texts).transpose()?.unwrap_or_default();
                 let name = called.get(&id).cloned();
-                let of_tool = message("tool", Some(answer));
+                let of_tool = ChatMessage::new("tool", answer);
                 messages.push(ChatMessage { tool_call_id: Some(id), name, ..of_tool });
             }
             _ => said.push(text_of(block.kind, block.text)?),
@@ -168,7 +157,7 @@ fn assistant(
     called: &mut HashMap<String, String>,
 ) -> Result<ChatMessage, ApiError> {
     let blocks = match content {
-        Said::Text(text) => return Ok(message("assistant", Some(text))),
+        Said::Text(text) => return Ok(ChatMessage::new("assistant", text)),
         Said::Blocks(blocks) => blocks,
     };
     let (mut said, mut thought, mut calls) = (Vec::new(), Vec::new(), Vec::new());
@@ -192,31 +181,18 @@ fn assistant(
     Ok(ChatMessage {
         reasoning_content: (!thought.is_empty()).then(|| thought.join("\n")),
         tool_calls: (!calls.is_empty()).then_some(calls),
-        ..message("assistant", Some(said.join("\n")))
+        ..ChatMessage::new("assistant", said.join("\n"))
     })
 }
 
 /// Texts joined.
 fn texts(said: Said<TextBlock>) -> Result<String, ApiError> {
-    joined(said, |block| text_of(block.kind, block.text))
+    said.joined(|block| text_of(block.kind, block.text))
 }
 
 /// The same of blocks that might be others, and may not.
 fn all_text(said: Said<Block>) -> Result<String, ApiError> {
-    joined(said, |block| text_of(block.kind, block.text))
-}
-
-fn joined<T>(
-    said: Said<T>,
-    text: impl Fn(T) -> Result<String, ApiError>,
-) -> Result<String, ApiError> {
-    match said {
-        Said::Text(text) => Ok(text),
-        Said::Blocks(blocks) => {
-            let texts = blocks.into_iter().map(text);
-            Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
-        }
-    }
+    said.joined(|block| text_of(block.kind, block.text))
 }
 
 /// The text of a block, which may be of no other kind.
@@ -234,6 +210,7 @@ fn text_of(kind: String, text: Option<String>) -> Result<String, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::wire::Content;
 
     /// The messages of a chat, as far as they are text.
     fn chat_of(request: Value) -> Result<(ChatRequest, Vec<(String, String)>), ApiError> {
@@ -320,8 +297,8 @@ mod tests {
     #[test]
     fn results_are_counted_and_nothing_is_copied_for_each_level() {
         let result = json!({ "type": "tool_result", "tool_use_id": "" });
-        let many = vec![result; MAX_MESSAGES + 1];
-        let request = json!({ "messages": [{ "role": "user", "content": many }] });
+        let turn = json!({ "role": "user", "content": vec![result; MAX_MESSAGES / 2 + 1] });
+        let request = json!({ "messages": [turn, turn] });
         assert!(chat_of(request).map(drop).unwrap_err().to_string().contains("at most 10000"));
         // As deep as JSON is read: refused for its kind, as what a tool answers has no results in it.
         let mut deep = json!("a");

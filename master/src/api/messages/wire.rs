@@ -1,14 +1,10 @@
 //! Anthropic's JSON, as clients send it. Fields that are not known are let be.
 
-use std::fmt;
-use std::marker::PhantomData;
-
-use serde::de::{SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::api::measure::{Bound, Measured};
-use crate::api::wire::listed;
+use crate::api::said::{Said, listed};
 use crate::grammar::bounds;
 
 /// The body of a request.
@@ -50,45 +46,6 @@ pub(in crate::api) struct MessagesRequest {
 pub(super) struct Turn {
     pub(super) role: String,
     pub(super) content: Said<Block>,
-}
-
-/// A text, or blocks. Read as it comes, and of no type that contains itself: a body may be nested as deeply as JSON is read.
-#[derive(Debug)]
-pub(super) enum Said<T> {
-    Text(String),
-    Blocks(Vec<T>),
-}
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Said<T> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(SaidVisitor(PhantomData))
-    }
-}
-
-struct SaidVisitor<T>(PhantomData<T>);
-
-impl<'de, T: Deserialize<'de>> Visitor<'de> for SaidVisitor<T> {
-    type Value = Said<T>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a text, or a list of blocks")
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<Said<T>, E> {
-        Ok(Said::Text(text.to_owned()))
-    }
-
-    fn visit_string<E>(self, text: String) -> Result<Said<T>, E> {
-        Ok(Said::Text(text))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Said<T>, A::Error> {
-        let mut blocks = Vec::new();
-        while let Some(block) = list.next_element()? {
-            blocks.push(block);
-        }
-        Ok(Said::Blocks(blocks))
-    }
 }
 
 /// A block of which nothing but text is known.
