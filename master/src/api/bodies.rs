@@ -44,6 +44,21 @@ pub struct Bodies {
 pub(super) struct Room(Option<OwnedSemaphorePermit>);
 
 impl Room {
+    /// So many bytes of it by themselves, or as many as there are.
+    pub(super) fn part(&mut self, bytes: usize) -> Self {
+        let room = self.0.as_mut();
+        Self(room.and_then(|room| room.split(bytes.min(room.num_permits()))))
+    }
+
+    /// Takes another room in.
+    pub(super) fn join(&mut self, other: Self) {
+        match (&mut self.0, other.0) {
+            (Some(room), Some(other)) => room.merge(other),
+            (room @ None, other) => *room = other,
+            (Some(_), None) => {}
+        }
+    }
+
     /// Keeps so many bytes of it at most.
     pub(super) fn keep(&mut self, bytes: usize) {
         if let Some(room) = &mut self.0 {
@@ -62,6 +77,14 @@ impl Bodies {
     /// Bytes for which room is kept.
     pub(super) fn held_bytes(&self) -> usize {
         MOST_BYTES - self.room.available_permits()
+    }
+
+    /// Room for what is not sent and yet read as a body; as little as a small one needs none.
+    pub(super) async fn more(&self, bytes: usize) -> Result<Room, ApiError> {
+        match bytes > FREE_BYTES {
+            true => Ok(Room(Some(self.room(bytes).await?))),
+            false => Ok(Room::default()),
+        }
     }
 
     /// Waits for room, not for long.
@@ -277,7 +300,23 @@ mod tests {
         assert_eq!(bodies.held_bytes(), 3 * FREE_BYTES);
         room.keep(FREE_BYTES);
         assert_eq!(bodies.held_bytes(), FREE_BYTES);
+        // A part of it stays when the rest is gone, and takes more in.
+        let mut part = room.part(1000);
+        assert_eq!(
+            room.part(2 * FREE_BYTES).0.map(|room| room.num_permits()),
+            Some(FREE_BYTES - 1000)
+        );
         drop(room);
+        assert_eq!(bodies.held_bytes(), 1000);
+        part.join(bodies.more(FREE_BYTES + 1).await.expect("room"));
+        part.join(bodies.more(FREE_BYTES).await.expect("none is needed"));
+        assert_eq!(bodies.held_bytes(), FREE_BYTES + 1001);
+        drop(part);
+        let mut none = Room::default();
+        assert!(none.part(1).0.is_none());
+        none.join(bodies.more(FREE_BYTES + 1).await.expect("room"));
+        assert_eq!(bodies.held_bytes(), FREE_BYTES + 1);
+        drop(none);
         assert_eq!(bodies.held_bytes(), 0);
     }
 

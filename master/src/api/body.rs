@@ -6,7 +6,7 @@ use axum::extract::{FromRequest, Request};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use super::bodies::{FREE_BYTES, PATIENCE, Room};
+use super::bodies::{Bodies, FREE_BYTES, PATIENCE, Room};
 use super::door::Place;
 use super::error::ApiError;
 use super::measure::{self, Measured};
@@ -26,20 +26,27 @@ impl<T: DeserializeOwned + Measured + Send + 'static> FromRequest<Arc<Server>> f
         let (parts, body) = request.into_parts();
         let place = parts.extensions.get::<Arc<Place>>().cloned();
         let (content, room) = server.bodies.read(body, place.as_deref()).await?;
-        let parsed = match content.len() {
-            ..FREE_BYTES => measure::parse(&content),
-            FREE_BYTES..LARGE_BYTES => tokio::task::block_in_place(|| measure::parse(&content)),
-            _ => {
-                let turn = timeout(PATIENCE, server.bodies.turn.clone().acquire_owned()).await;
-                let turn = turn.map_err(|_| ApiError::ManyLargeTexts)?;
-                let parse = move || {
-                    let _turn = turn;
-                    measure::parse(&content)
-                };
-                let parsed = aside(parse).await.ok().flatten();
-                parsed.unwrap_or_else(|| Err(ApiError::Body("it cannot be read now".to_owned())))
-            }
-        };
-        Ok(Self(parsed?, room))
+        Ok(Self(parsed(&server.bodies, content).await?, room))
+    }
+}
+
+/// What JSON of this size says, read where that holds up nobody.
+pub(super) async fn parsed<T>(bodies: &Bodies, content: Vec<u8>) -> Result<T, ApiError>
+where
+    T: DeserializeOwned + Measured + Send + 'static,
+{
+    match content.len() {
+        ..FREE_BYTES => measure::parse(&content),
+        FREE_BYTES..LARGE_BYTES => tokio::task::block_in_place(|| measure::parse(&content)),
+        _ => {
+            let turn = timeout(PATIENCE, bodies.turn.clone().acquire_owned()).await;
+            let turn = turn.map_err(|_| ApiError::ManyLargeTexts)?;
+            let parse = move || {
+                let _turn = turn;
+                measure::parse(&content)
+            };
+            let parsed = aside(parse).await.ok().flatten();
+            parsed.unwrap_or_else(|| Err(ApiError::Body("it cannot be read now".to_owned())))
+        }
     }
 }

@@ -351,16 +351,21 @@ struct Chat {
 
 impl Chat {
     fn logprobs(&self, served: &Served, tokens: &[Token]) -> Option<ChatLogprobs> {
-        let entry = |id, logprob| {
-            let token = served.token_text(id);
-            TokenLogprob { bytes: token.clone().into_bytes(), token, logprob }
-        };
-        let content = tokens.iter().map(|token| ChatLogprob {
-            token: entry(token.id, token.logprob),
-            top_logprobs: token.top.iter().map(|(id, logprob)| entry(*id, *logprob)).collect(),
-        });
-        self.logprobs.then(|| ChatLogprobs { content: content.collect() })
+        self.logprobs.then(|| ChatLogprobs { content: logprobs(served, tokens) })
     }
+}
+
+/// How likely tokens were, and others in their places.
+pub(super) fn logprobs(served: &Served, tokens: &[Token]) -> Vec<ChatLogprob> {
+    let entry = |id, logprob| {
+        let token = served.token_text(id);
+        TokenLogprob { bytes: token.clone().into_bytes(), token, logprob }
+    };
+    let all = tokens.iter().map(|token| ChatLogprob {
+        token: entry(token.id, token.logprob),
+        top_logprobs: token.top.iter().map(|(id, logprob)| entry(*id, *logprob)).collect(),
+    });
+    all.collect()
 }
 
 impl Shape for Chat {

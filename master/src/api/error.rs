@@ -1,4 +1,4 @@
-//! Errors as OpenAI's API gives them, and as Anthropic's does.
+//! Errors as OpenAI's APIs give them, and as Anthropic's does.
 
 use std::sync::Arc;
 
@@ -34,6 +34,11 @@ pub(super) enum ApiError {
     /// Another model than the one that is served.
     #[error("the model {found:?} is not served here, {served:?} is")]
     UnknownModel { found: String, served: String },
+    /// No response of this id, of those that who asks has; `param` named it, or the path did.
+    #[error(
+        "there is no response {id:?} here: it was not stored, was deleted, or gave way to newer ones"
+    )]
+    UnknownResponse { id: String, param: Option<&'static str> },
     /// No such path.
     #[error("there is nothing at {path}")]
     UnknownPath { path: String },
@@ -137,6 +142,10 @@ impl ApiError {
             },
             Self::PromptPanicked => (StatusCode::INTERNAL_SERVER_ERROR, "server_error", None),
             Self::UnknownModel { .. } => (StatusCode::NOT_FOUND, INVALID, Some("model_not_found")),
+            Self::UnknownResponse { param, .. } => {
+                let code = param.map(|_| "previous_response_not_found");
+                (StatusCode::NOT_FOUND, INVALID, code)
+            }
             Self::UnknownPath { .. } => (StatusCode::NOT_FOUND, INVALID, None),
             Self::Method { .. } => (StatusCode::METHOD_NOT_ALLOWED, INVALID, None),
             Self::Origin { .. } => (StatusCode::FORBIDDEN, INVALID, Some("origin_not_allowed")),
@@ -171,6 +180,7 @@ impl ApiError {
             Self::Parameter { param, .. }
             | Self::Unsupported { param }
             | Self::Schema { param, .. } => Some(param),
+            Self::UnknownResponse { param, .. } => *param,
             Self::UnknownModel { .. } => Some("model"),
             _ => None,
         }
@@ -178,9 +188,35 @@ impl ApiError {
 
     /// OpenAI's error object, which also ends a stream that breaks off.
     pub(super) fn json(&self) -> Value {
-        let ((_, kind, code), param) = (self.kind(), self.param());
-        let message = shortened(self.to_string());
+        self.naming(|param| param)
+    }
+
+    /// The same of Responses, which have other names for some parameters.
+    pub(super) fn of_responses(&self) -> Value {
+        self.naming(|param| match param {
+            "max_completion_tokens" => "max_output_tokens",
+            "reasoning_effort" => "reasoning.effort",
+            _ if param.starts_with("response_format") => "text.format",
+            _ if param.starts_with("messages") => "input",
+            _ => param,
+        })
+    }
+
+    /// OpenAI's error object with parameters by other names.
+    fn naming(&self, named: fn(&'static str) -> &'static str) -> Value {
+        let (_, kind, code) = self.kind();
+        let (param, message) = (self.param().map(named), self.message(named));
         json!({ "error": { "message": message, "type": kind, "param": param, "code": code } })
+    }
+
+    /// What is said, with the parameter that it begins with by another name.
+    fn message(&self, named: fn(&'static str) -> &'static str) -> String {
+        let message = self.to_string();
+        let renamed = self.param().and_then(|param| {
+            let rest = message.strip_prefix(param)?;
+            Some(named(param).to_owned() + rest)
+        });
+        shortened(renamed.unwrap_or(message))
     }
 
     /// Anthropic's error object, which also ends a stream that breaks off.
@@ -198,18 +234,12 @@ impl ApiError {
             _ => "invalid_request_error",
         };
         // It has other names for some parameters.
-        let named = |param: &'static str| match param {
+        let message = self.message(|param| match param {
             "stop" => "stop_sequences",
             "reasoning_effort" => "output_config.effort",
             _ if param.starts_with("response_format") => "output_config.format",
             _ => param,
-        };
-        let message = self.to_string();
-        let renamed = self.param().and_then(|param| {
-            let rest = message.strip_prefix(param)?;
-            Some(named(param).to_owned() + rest)
         });
-        let message = shortened(renamed.unwrap_or(message));
         json!({ "type": "error", "error": { "type": kind, "message": message } })
     }
 

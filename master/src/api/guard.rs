@@ -10,7 +10,7 @@ use axum::response::Response;
 
 use super::Server;
 use super::error::ApiError;
-use crate::scheduler::Scope;
+use super::owner::Owner;
 
 /// Longest name there is; more of what is none is not repeated.
 const LONGEST_NAME: usize = 253;
@@ -24,8 +24,9 @@ pub(super) async fn authorized(
     mut request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
-    let scope = check(&server, request.headers())?;
-    request.extensions_mut().insert(scope);
+    let owner = check(&server, request.headers())?;
+    request.extensions_mut().insert(owner);
+    request.extensions_mut().insert(owner.scope(server.share_prefixes));
     Ok(next.run(request).await)
 }
 
@@ -39,8 +40,8 @@ pub(super) async fn named(
     Ok(next.run(request).await)
 }
 
-/// Refuses those who may not ask, and tells with whom the others share what their prompts begin with.
-pub(super) fn check(server: &Server, headers: &HeaderMap) -> Result<Scope, ApiError> {
+/// Refuses those who may not ask, and tells who the others are.
+pub(super) fn check(server: &Server, headers: &HeaderMap) -> Result<Owner, ApiError> {
     check_host(server, headers)?;
     check_origin(server, headers)?;
     check_key(server, headers)
@@ -92,8 +93,8 @@ fn check_origin(server: &Server, headers: &HeaderMap) -> Result<(), ApiError> {
     }
 }
 
-/// Refuses those who do not bring a key, if one is asked for. Says whose prefixes the others share.
-fn check_key(server: &Server, headers: &HeaderMap) -> Result<Scope, ApiError> {
+/// Refuses those who do not bring a key, if one is asked for. Says whose the others' is.
+fn check_key(server: &Server, headers: &HeaderMap) -> Result<Owner, ApiError> {
     let given = text(headers, header::AUTHORIZATION).and_then(|value| value.split_once(' '));
     let given = given.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
     // Clients of Anthropic's have a header of their own for it.
@@ -104,8 +105,8 @@ fn check_key(server: &Server, headers: &HeaderMap) -> Result<Scope, ApiError> {
     let matching = keys.filter(|(_, key)| blake3::hash(key.as_bytes()) == given);
     match matching.fold(None, |_, (index, _)| Some(index)) {
         None if !server.keys.is_empty() => Err(ApiError::Unauthorized),
-        Some(index) if !server.share_prefixes => Ok(Scope::of_key(index)),
-        _ => Ok(Scope::ALL),
+        Some(index) => Ok(Owner::of_key(index)),
+        None => Ok(Owner::ALL),
     }
 }
 

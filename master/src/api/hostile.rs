@@ -3,6 +3,7 @@
 use super::chat::Asked;
 use super::measure::parse;
 use super::messages::{self, MessagesRequest};
+use super::responses::{self, ResponsesRequest};
 use super::wire::{ChatRequest, CompletionRequest, EmbeddingsRequest};
 use crate::reply::{Callable, Opening, Reply};
 
@@ -13,6 +14,9 @@ pub fn request(bytes: &[u8]) {
     }
     if let Ok(request) = parse::<MessagesRequest>(bytes) {
         messages::asked(request).ok();
+    }
+    if let Ok(request) = parse::<ResponsesRequest>(bytes) {
+        responses::first(request).ok();
     }
     parse::<CompletionRequest>(bytes).ok();
     parse::<EmbeddingsRequest>(bytes).ok();

@@ -6,7 +6,7 @@
 //! and `page`. A request is checked (`params`, `unmet`), its prompts become token ids (`prompts`), its
 //! answers are turned into pieces of text as they come (`answer`), and these into one object or a stream
 //! of events (`respond`) in the shape of its kind (`chat` with `tools`, `completions`); `embeddings`
-//! answers by itself, `messages` are chats in Anthropic's words. What a body holds is counted before it is
+//! answers by itself, `messages` are chats in Anthropic's words, `responses` in OpenAI's newer ones. What a body holds is counted before it is
 //! parsed (`measure`), what a schema asks for before it is compiled (`grammar::bounds`).
 //!
 //! Invariants:
@@ -29,11 +29,13 @@ mod guard;
 pub mod hostile;
 mod measure;
 mod messages;
+mod owner;
 mod page;
 mod params;
 mod prompts;
 mod requests;
 mod respond;
+mod responses;
 mod said;
 mod server;
 mod tools;
@@ -61,6 +63,7 @@ pub use door::Bounds;
 use error::ApiError;
 pub use params::{default_max_tokens, default_sampling};
 pub use respond::unix_seconds;
+pub use responses::Store;
 use server::Ready;
 pub use server::{Served, Server, Stop};
 pub use turns::Turns;
@@ -84,6 +87,12 @@ pub fn router(server: Arc<Server>) -> Router {
         .route("/v1/embeddings", post(embeddings::create))
         .route(messages::PATH, post(messages::create))
         .route(&format!("{}/count_tokens", messages::PATH), post(messages::count_tokens))
+        .route(responses::PATH, post(responses::create))
+        .route(
+            &format!("{}/{{id}}", responses::PATH),
+            get(responses::retrieve).delete(responses::delete),
+        )
+        .route(&format!("{}/{{id}}/input_items", responses::PATH), get(responses::input_items))
         .route("/v1/models", get(models))
         .route("/v1/models/{*name}", get(model))
         .route("/api/cluster", get(watch::cluster))

@@ -18,7 +18,7 @@ use tracing::info;
 
 use super::door::Place;
 use super::error::ApiError;
-use super::{Server, Stop, messages};
+use super::{Server, Stop, messages, responses};
 use crate::request_id::{self, RequestId};
 
 /// Most characters of a path and of a method that are logged.
@@ -52,7 +52,7 @@ pub(super) async fn handle(
         () = ends(server.stopping.clone()) => ApiError::Closed.into_response(),
     };
     let error = response.extensions_mut().remove::<Arc<ApiError>>();
-    if let Some(error) = error.filter(|_| api == Api::Messages) {
+    if let Some(error) = error.filter(|_| api != Api::OpenAi) {
         *response.body_mut() = Body::from(api.said(&error).to_string());
         response.headers_mut().remove(header::CONTENT_LENGTH); // It was that of the other words.
     }
@@ -71,13 +71,15 @@ async fn ends(mut stopping: watch::Receiver<Stop>) {
     }
 }
 
-/// What both APIs have.
+/// What OpenAI's API and Anthropic's both have.
 const MODELS: &str = "/v1/models";
 
 /// Whose words an answer is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Api {
     OpenAi,
+    /// OpenAI's newer one.
+    Responses,
     /// Anthropic's.
     Messages,
 }
@@ -85,11 +87,14 @@ enum Api {
 impl Api {
     /// That of who asks there; where both are asked, of who says which version of Anthropic's it speaks.
     fn of(path: &str, headers: &HeaderMap) -> Self {
-        let beneath = path.strip_prefix(messages::PATH);
-        let is_there = beneath.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        let is_beneath = |above| {
+            let beneath = path.strip_prefix(above);
+            beneath.is_some_and(|rest: &str| rest.is_empty() || rest.starts_with('/'))
+        };
         let is_both = path.starts_with(MODELS) && headers.contains_key(messages::VERSION);
-        match is_there || is_both {
+        match is_beneath(messages::PATH) || is_both {
             true => Self::Messages,
+            false if is_beneath(responses::PATH) => Self::Responses,
             false => Self::OpenAi,
         }
     }
@@ -98,15 +103,22 @@ impl Api {
     fn said(self, error: &ApiError) -> Value {
         match self {
             Self::OpenAi => error.json(),
+            Self::Responses => error.of_responses(),
             Self::Messages => error.of_messages(),
         }
     }
 
     /// What a stream of events says last when it is ended: why, and that nothing more comes.
     fn last_words(self) -> Bytes {
-        let why = self.said(&ApiError::Closed);
+        let mut why = self.said(&ApiError::Closed);
         let words = match self {
             Self::OpenAi => format!("data: {why}\n\ndata: [DONE]\n\n"),
+            // As an event of its own kind: without a number, as nobody knows here how many came before.
+            Self::Responses => {
+                let mut error = why["error"].take();
+                error["type"] = "error".into();
+                format!("event: error\ndata: {error}\n\n")
+            }
             Self::Messages => format!("event: error\ndata: {why}\n\n"),
         };
         words.into()
@@ -220,7 +232,10 @@ mod tests {
         for path in ["/v1/messages", "/v1/messages/", "/v1/messages/count_tokens"] {
             assert_eq!(Api::of(path, &none), Api::Messages, "{path}");
         }
-        for path in ["/v1/messagesx", "/v1/chat/completions", "/", "/v1/models"] {
+        for path in ["/v1/responses", "/v1/responses/resp_1/input_items"] {
+            assert_eq!(Api::of(path, &none), Api::Responses, "{path}");
+        }
+        for path in ["/v1/messagesx", "/v1/responsesx", "/v1/chat/completions", "/", "/v1/models"] {
             assert_eq!(Api::of(path, &none), Api::OpenAi, "{path}");
         }
         assert_eq!(Api::of("/v1/models/a", &version), Api::Messages);
@@ -237,6 +252,10 @@ mod tests {
             (&said["type"], &said["error"]["type"]),
             (&"error".into(), &"overloaded_error".into())
         );
+        let words = String::from_utf8(Api::Responses.last_words().to_vec()).unwrap();
+        let data = words.strip_prefix("event: error\ndata: ").unwrap();
+        let said: Value = serde_json::from_str(data.strip_suffix("\n\n").unwrap()).unwrap();
+        assert_eq!((&said["type"], said["message"].is_string()), (&"error".into(), true));
         let words = String::from_utf8(Api::OpenAi.last_words().to_vec()).unwrap();
         assert!(words.ends_with("\n\ndata: [DONE]\n\n"), "{words}");
     }
@@ -248,5 +267,11 @@ mod tests {
         assert_eq!(said("stop"), "stop_sequences is odd, expected even");
         assert_eq!(said("response_format.type"), "output_config.format is odd, expected even");
         assert_eq!(said("max_tokens"), "max_tokens is odd, expected even");
+        let said = |param| Api::Responses.said(&refused(param))["error"].take();
+        let found = said("max_completion_tokens");
+        assert_eq!(found["message"], "max_output_tokens is odd, expected even");
+        assert_eq!(found["param"], "max_output_tokens");
+        assert_eq!(said("messages.role")["param"], "input");
+        assert_eq!(said("response_format.json_schema")["param"], "text.format");
     }
 }

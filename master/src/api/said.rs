@@ -19,6 +19,14 @@ pub(super) enum Said<T> {
 }
 
 impl<T> Said<T> {
+    /// Whether nothing is said.
+    pub(super) fn is_empty(&self) -> bool {
+        match self {
+            Self::Text(text) => text.is_empty(),
+            Self::Blocks(blocks) => blocks.is_empty(),
+        }
+    }
+
     /// All of it as one text, where `text` gives that of a part.
     pub(super) fn joined<E>(self, text: impl Fn(T) -> Result<String, E>) -> Result<String, E> {
         match self {

@@ -10,6 +10,7 @@ use tokio::sync::watch::Receiver;
 
 use super::bodies::Bodies;
 use super::error::ApiError;
+use super::responses::Store;
 use super::turns::Turns;
 use crate::grammar::{self, Grammars};
 use crate::monitor::{Monitor, Phase};
@@ -32,6 +33,8 @@ pub struct Server {
     pub stopping: Receiver<Stop>,
     /// Room for what requests bring.
     pub bodies: Bodies,
+    /// Responses that were given, to go on from.
+    pub responses: Store,
 }
 
 /// How a server ends.

@@ -16,7 +16,7 @@ use super::ctrl_c::{CtrlC, Interrupts};
 use super::listen::bind;
 use super::told::{Words, warn};
 use super::{Error, announce, out};
-use crate::api::{self, Bodies, Bounds, Served, Server, Stop};
+use crate::api::{self, Bodies, Bounds, Served, Server, Stop, Store};
 use crate::aside::tidy;
 use crate::cluster::Whereabouts;
 use crate::deployment::keeper::Keeper;
@@ -105,6 +105,7 @@ impl Args {
             served: OnceLock::new(),
             stopping,
             bodies: Bodies::default(),
+            responses: Store::default(),
         });
         let router = self.router(&server)?;
         if let Some(remark) = bounds.remark() {

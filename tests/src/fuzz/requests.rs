@@ -110,6 +110,17 @@ pub(super) fn bodies() -> Vec<Vec<u8>> {
         json!({ "prompt": [[1, 2], [3]], "max_tokens": 4, "echo": true, "stop": "x", "top_p": 0.5 }),
         json!({ "prompt": "Once", "logprobs": 2, "best_of": 1, "suffix": "" }),
         json!({ "input": ["one", "two"], "encoding_format": "base64", "model": "m" }),
+        json!({
+            "model": "m", "instructions": "Be short.", "input": [
+                { "role": "user", "content": [{ "type": "input_text", "text": "Hello" }] },
+                { "type": "reasoning", "summary": [{ "type": "summary_text", "text": "Hm." }] },
+                { "type": "function_call", "call_id": "1", "name": "f", "arguments": "{\"a\": 1}" },
+                { "type": "function_call_output", "call_id": "1", "output": "2" },
+            ],
+            "tools": [{ "type": "function", "name": "f", "parameters": schema }],
+            "tool_choice": { "type": "function", "name": "f" }, "store": false, "max_output_tokens": 5,
+            "text": { "format": { "type": "json_object" } }, "reasoning": { "effort": "low" },
+        }),
     ];
     all.iter().map(|body| body.to_string().into_bytes()).collect()
 }

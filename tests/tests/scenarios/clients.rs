@@ -12,8 +12,8 @@ fn python(package: &str) -> Option<PathBuf> {
     imports.is_ok_and(|output| output.status.success()).then_some(python)
 }
 
-/// Has the script of a client make so many checks of the demo model over two workers.
-fn finds_what_it_expects(package: &str, checks: usize) {
+/// Has the script of a client, which needs this package, make so many checks of the demo model over two workers.
+fn finds_what_it_expects(script: &str, package: &str, checks: usize) {
     let Some(python) = python(package) else {
         let how = "tests/clients/install.sh gets it";
         return not_shown(format!("no Python with the package {package}: {how}"));
@@ -23,7 +23,7 @@ fn finds_what_it_expects(package: &str, checks: usize) {
     let place = ["--place", "a=0..6", "--place", "b=6..12", "--model-name", "demo"];
     let server = Server::start(&Master::over(&workers), &model, &place);
     let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients");
-    let script = clients.join(format!("{package}_client.py"));
+    let script = clients.join(script);
     let output = Command::new(python).arg(script).args([&server.url, "demo"]).output();
     let output = output.expect("it starts");
     let said = String::from_utf8_lossy(&output.stdout);
@@ -34,10 +34,20 @@ fn finds_what_it_expects(package: &str, checks: usize) {
 
 #[test]
 fn the_openai_client_for_python_finds_everything_it_expects() {
-    finds_what_it_expects("openai", 9);
+    finds_what_it_expects("openai_client.py", "openai", 9);
+}
+
+#[test]
+fn the_openai_client_for_python_goes_on_from_its_responses() {
+    finds_what_it_expects("responses_client.py", "openai", 9);
+}
+
+#[test]
+fn agents_of_openais_sdk_answer_and_call_tools() {
+    finds_what_it_expects("agents_client.py", "agents", 3);
 }
 
 #[test]
 fn the_anthropic_client_for_python_finds_everything_it_expects() {
-    finds_what_it_expects("anthropic", 8);
+    finds_what_it_expects("anthropic_client.py", "anthropic", 8);
 }
