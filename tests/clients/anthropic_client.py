@@ -69,6 +69,18 @@ def ends(client, model):
 
 
 @check
+def continues(client, model):
+    asked = dict(model=model, max_tokens=40, extra_body=GREEDY)
+    whole = text_of(client.messages.create(**asked, messages=QUESTION))
+    begun = whole[: whole.index(" ", 4)]
+    blocks = [{"type": "text", "text": begun}]
+    turns = QUESTION + [{"role": "assistant", "content": blocks}]
+    assert begun + text_of(client.messages.create(**asked, messages=turns)) == whole
+    with client.messages.stream(**asked, messages=turns) as stream:
+        assert begun + "".join(stream.text_stream) == whole
+
+
+@check
 def counts_tokens(client, model):
     short = client.messages.count_tokens(model=model, messages=QUESTION)
     long = client.messages.count_tokens(model=model, messages=QUESTION, system="Be brief.", tools=[TOOL])
@@ -129,7 +141,8 @@ def errors(client, model):
     image = [{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}]
     refused(anthropic.BadRequestError, "invalid_request_error", messages=[{"role": "user", "content": image}])
     begun = QUESTION + [{"role": "assistant", "content": "It is"}]
-    refused(anthropic.BadRequestError, "invalid_request_error", messages=begun)
+    held = {"type": "any"}
+    refused(anthropic.BadRequestError, "invalid_request_error", messages=begun, tools=[TOOL], tool_choice=held)
     long = [{"role": "user", "content": "word " * 20_000}]
     refused(anthropic.BadRequestError, "invalid_request_error", messages=long)
     try:

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Gets what the tests with programs and models of others need, as far as it is not there: OpenAI's (the client and
-# the agents' SDK) and Anthropic's packages for Python, that for GGUF files, MLX and mlx-lm, and one with a real model (SmolLM2 135M Instruct) in a virtual environment
+# the agents' SDK), Anthropic's and Ollama's packages for Python, that for GGUF files, MLX and mlx-lm, and one with a real model (SmolLM2 135M Instruct) in a virtual environment
 # and Prometheus' promtool beside this file, Debian's chromium with its driver, and its libfaketime (root).
 set -euo pipefail
 cd "$(dirname "$0")"
 openai_version=3.54.0
 openai_agents_version=0.24.0
 anthropic_version=2.14.0
+ollama_version=0.6.3
 gguf_version=0.19.0
 mlx_version=0.32.4
 mlx_lm_version=0.32.2
@@ -27,6 +28,9 @@ if ! venv/bin/pip --disable-pip-version-check show openai-agents 2>/dev/null | g
 fi
 if ! venv/bin/python -c "import anthropic; assert anthropic.__version__ == '$anthropic_version'" 2>/dev/null; then
   venv/bin/pip install --quiet --disable-pip-version-check "anthropic==$anthropic_version"
+fi
+if ! venv/bin/pip --disable-pip-version-check show ollama 2>/dev/null | grep -qx "Version: $ollama_version"; then
+  venv/bin/pip install --quiet --disable-pip-version-check "ollama==$ollama_version"
 fi
 if ! venv/bin/pip --disable-pip-version-check show gguf 2>/dev/null | grep -qx "Version: $gguf_version"; then
   venv/bin/pip install --quiet --disable-pip-version-check "gguf==$gguf_version"

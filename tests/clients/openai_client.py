@@ -36,6 +36,15 @@ SCHEMA = {
 }
 
 
+def beside(client):
+    """A client for what other servers of this API have beside it."""
+    return client.with_options(base_url=str(client.base_url).removesuffix("v1/"))
+
+
+def post(client, path, **body):
+    return beside(client).post(f"/{path}", body=body, cast_to=object)
+
+
 @check
 def models(client, model):
     assert [found.id for found in client.models.list()] == [model]
@@ -81,6 +90,81 @@ def completions(client, model):
     pieces = client.completions.create(model=model, prompt="The sun", max_tokens=8, temperature=0, stream=True)
     text = "".join(piece.choices[0].text for piece in pieces)
     assert "The sun" + text == answer.choices[0].text
+
+
+@check
+def prompts_are_scored(client, model):
+    asked = dict(model=model, temperature=0, logprobs=2)
+    chosen = client.completions.create(**asked, prompt="The sun", max_tokens=8).choices[0]
+    text = "The sun" + chosen.text
+    echoed = client.completions.create(**asked, prompt=text, max_tokens=0, echo=True).choices[0]
+    said = echoed.logprobs
+    assert echoed.text == text and echoed.finish_reason == "length"
+    assert said.token_logprobs[0] is None and said.top_logprobs[0] is None
+    assert len(said.tokens) == len(said.token_logprobs) == len(said.top_logprobs) == len(said.text_offset)
+    for token, offset in zip(said.tokens, said.text_offset):
+        assert text[offset : offset + len(token)] == token
+    count = len(chosen.logprobs.tokens)
+    assert said.tokens[-count:] == chosen.logprobs.tokens, "the text is cut as the model wrote it"
+    for found, expected in zip(said.token_logprobs[-count:], chosen.logprobs.token_logprobs):
+        assert abs(found - expected) < 0.05, (said, chosen.logprobs)
+    # As lm-evaluation-harness asks: token ids of several prompts, and one new token.
+    ids = [post(client, "tokenize", prompt=one)["tokens"] for one in (text, "A cat sleeps.")]
+    answer = client.completions.create(**{**asked, "logprobs": 1}, prompt=ids, max_tokens=1, echo=True, seed=1234)
+    for choice, one in zip(answer.choices, ids):
+        lists = choice.logprobs
+        assert len(lists.token_logprobs) == len(one) + 1
+        pairs = list(zip(lists.token_logprobs, lists.top_logprobs))[1:]
+        assert all(logprob <= max(top.values()) for logprob, top in pairs)
+        assert pairs[-1][0] == max(pairs[-1][1].values()), "greedy"
+    assert answer.choices[0].logprobs.tokens[:-1] == said.tokens
+    # In a stream the prompt comes first, in one piece.
+    asked = dict(**asked, prompt=text, max_tokens=2, echo=True)
+    pieces = [piece.choices[0] for piece in client.completions.create(**asked, stream=True)]
+    assert pieces[0].text == text and pieces[0].logprobs.tokens == said.tokens
+    whole = client.completions.create(**asked).choices[0]
+    assert "".join(piece.text for piece in pieces) == whole.text
+    joined = [offset for piece in pieces if piece.logprobs for offset in piece.logprobs.text_offset]
+    assert joined == whole.logprobs.text_offset
+
+
+@check
+def answers_are_continued(client, model):
+    asked = dict(model=model, temperature=0, logprobs=True, max_tokens=40)
+    whole = client.chat.completions.create(**asked, messages=QUESTION).choices[0]
+    begun = "".join(token.token for token in whole.logprobs.content[:3])
+    messages = QUESTION + [{"role": "assistant", "content": begun}]
+    goes_on = {"continue_final_message": True, "add_generation_prompt": False}
+    rest = client.chat.completions.create(**asked, messages=messages, extra_body=goes_on).choices[0]
+    assert begun and begun + rest.message.content == whole.message.content, (begun, rest)
+    text = post(client, "apply-template", messages=messages, **goes_on)["prompt"]
+    assert text == post(client, "apply-template", messages=QUESTION)["prompt"] + begun
+    try:
+        client.chat.completions.create(**asked, messages=QUESTION, extra_body=goes_on)
+    except openai.BadRequestError as error:
+        assert error.param == "continue_final_message"
+        return
+    raise AssertionError("a question was continued")
+
+
+@check
+def what_the_model_is_told(client, model):
+    found = post(client, "tokenize", messages=QUESTION, return_token_strs=True)
+    assert found["count"] == len(found["tokens"]) == len(found["token_strs"]) < found["max_model_len"]
+    text = post(client, "apply-template", messages=QUESTION)["prompt"]
+    assert post(client, "tokenize", prompt=text, add_special_tokens=False)["tokens"] == found["tokens"]
+    assert post(client, "detokenize", tokens=found["tokens"])["prompt"] == text
+    info = beside(client).get("/tokenizer_info", cast_to=object)
+    assert info["eos_token"] and info["chat_template"]
+    used = client.chat.completions.create(model=model, messages=QUESTION, max_tokens=1).usage
+    assert used.prompt_tokens == found["count"]
+    for path, body in [("tokenize", {}), ("detokenize", {"tokens": [1 << 30]}), ("apply-template", {"messages": []})]:
+        try:
+            post(client, path, **body)
+        except openai.BadRequestError as error:
+            assert error.param, error
+        else:
+            raise AssertionError(f"{path} took {body}")
 
 
 @check

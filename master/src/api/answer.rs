@@ -18,6 +18,8 @@ pub(super) struct Plan {
     pub(super) stop: Vec<String>,
     /// Special tokens that are text all the same, since they mark what it is.
     pub(super) marks: Marks,
+    /// What the answers' text goes on from, if they are not texts of their own.
+    pub(super) after: Vec<u32>,
 }
 
 /// A part of one of the answers.
@@ -55,6 +57,8 @@ impl From<Finish> for Why {
 pub(super) enum What {
     /// The prompt is being read.
     Begun { cached_tokens: usize },
+    /// All tokens of the prompt but the first, scored; before any text, if they were asked for.
+    Scored(Vec<Token>),
     /// More text, often none, and the tokens that came since the last one.
     Text { text: String, tokens: Vec<Token> },
     /// The end, and the stop string that was it, if one was.
@@ -72,17 +76,18 @@ pub(super) fn begin(
     served: &Arc<Served>,
     plan: Plan,
 ) -> Result<mpsc::UnboundedReceiver<Piece>, ApiError> {
-    let generations = served.scheduler.submit(plan.requests)?;
+    let Plan { requests, stop, marks, after } = plan;
+    let generations = served.scheduler.submit(requests)?;
     // What a slow client has not read is bounded by its own max_tokens; were writing to wait for it, its
     // sequence would run past a stop string.
     let (pieces, received) = mpsc::unbounded_channel();
+    let reading = Reading { stop, marks, after: after.into() };
     for (index, generation) in generations.into_iter().enumerate() {
-        let (served, pieces, stop) = (served.clone(), pieces.clone(), plan.stop.clone());
-        let marks = plan.marks.clone();
+        let (served, pieces, reading) = (served.clone(), pieces.clone(), reading.clone());
         tokio::spawn(async move {
             let cancelled = pieces.clone();
             tokio::select! {
-                () = write(&served, generation, (stop, marks), index, pieces) => {}
+                () = write(&served, generation, reading, index, pieces) => {}
                 () = cancelled.closed() => {} // Nobody reads: the generation is dropped.
             }
         });
@@ -90,15 +95,23 @@ pub(super) fn begin(
     Ok(received)
 }
 
+/// How the text of an answer is read from its tokens: what [`Plan`] says.
+#[derive(Clone)]
+struct Reading {
+    stop: Vec<String>,
+    marks: Marks,
+    after: Arc<[u32]>,
+}
+
 /// Turns what is generated into pieces until it ends or nobody takes them.
 async fn write(
     served: &Served,
     mut generation: Generation,
-    (stop, marks): (Vec<String>, Marks),
+    Reading { stop, marks, after }: Reading,
     index: usize,
     pieces: mpsc::UnboundedSender<Piece>,
 ) {
-    let mut detokenizer = Detokenizer::new(&served.text);
+    let mut detokenizer = Detokenizer::after(&served.text, &after);
     let mut stops = StopStrings::new(stop);
     let mut completion_tokens = 0;
     loop {
@@ -106,6 +119,7 @@ async fn write(
             Some(Event::Begun { reused_tokens }) => {
                 (What::Begun { cached_tokens: reused_tokens }, false)
             }
+            Some(Event::Scored(tokens)) => (What::Scored(tokens), false),
             Some(Event::Token(token)) => {
                 completion_tokens += 1;
                 // An id that no tokenizer entry has is no text, and no reason to end either.

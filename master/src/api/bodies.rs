@@ -44,12 +44,6 @@ pub struct Bodies {
 pub(super) struct Room(Option<OwnedSemaphorePermit>);
 
 impl Room {
-    /// So many bytes of it by themselves, or as many as there are.
-    pub(super) fn part(&mut self, bytes: usize) -> Self {
-        let room = self.0.as_mut();
-        Self(room.and_then(|room| room.split(bytes.min(room.num_permits()))))
-    }
-
     /// Takes another room in.
     pub(super) fn join(&mut self, other: Self) {
         match (&mut self.0, other.0) {
@@ -300,20 +294,12 @@ mod tests {
         assert_eq!(bodies.held_bytes(), 3 * FREE_BYTES);
         room.keep(FREE_BYTES);
         assert_eq!(bodies.held_bytes(), FREE_BYTES);
-        // A part of it stays when the rest is gone, and takes more in.
-        let mut part = room.part(1000);
-        assert_eq!(
-            room.part(2 * FREE_BYTES).0.map(|room| room.num_permits()),
-            Some(FREE_BYTES - 1000)
-        );
+        // It takes more in.
+        room.join(bodies.more(FREE_BYTES + 1).await.expect("room"));
+        room.join(bodies.more(FREE_BYTES).await.expect("none is needed"));
+        assert_eq!(bodies.held_bytes(), 2 * FREE_BYTES + 1);
         drop(room);
-        assert_eq!(bodies.held_bytes(), 1000);
-        part.join(bodies.more(FREE_BYTES + 1).await.expect("room"));
-        part.join(bodies.more(FREE_BYTES).await.expect("none is needed"));
-        assert_eq!(bodies.held_bytes(), FREE_BYTES + 1001);
-        drop(part);
         let mut none = Room::default();
-        assert!(none.part(1).0.is_none());
         none.join(bodies.more(FREE_BYTES + 1).await.expect("room"));
         assert_eq!(bodies.held_bytes(), FREE_BYTES + 1);
         drop(none);

@@ -10,18 +10,21 @@ use serde_json::{Value, json};
 
 use super::answer::Plan;
 use super::bodies::Room;
+use super::ending::{CONTINUES, ending};
 use super::error::ApiError;
 use super::measure::{MAX_TEXT_VALUES, parse_text};
 use super::params::Terms;
+use super::prompts::Talk;
 use super::respond::{Sending, Shape, Whole, respond};
+use super::telling::Telling;
 use super::tools::{ToolCall, ToolChoice};
 use super::wire::{ChatLogprob, ChatLogprobs, ChatMessage, ChatRequest, Content, TokenLogprob};
-use super::wire::{Common, ResponseFormat, Tool};
+use super::wire::{Common, Prompt, ResponseFormat, Tool};
 use super::{Body, Ready, Served, params};
 use crate::grammar::{Grammar, Grammars, bounds};
 use crate::reply::{Callable, Opening, Reply, Shown};
 use crate::scheduler::{Scope, Token};
-use crate::text::ChatPrompt;
+use crate::text::{ChatPrompt, Detokenizer, Ending, Text};
 
 /// Most tools of a request, as OpenAI has it.
 const MAX_TOOLS: usize = 128;
@@ -40,7 +43,7 @@ pub(super) async fn create(
 ) -> Result<Response, ApiError> {
     let prepared = Asked::new(request)?.prepare(&served, scope, room).await?;
     let Prepared { plan, sending, reply, most_calls, logprobs } = prepared;
-    let chat = Chat { logprobs, reply, most_calls, replies: HashMap::new(), held: HashMap::new() };
+    let chat = Chat { logprobs, begin: Telling::new(reply, most_calls), begun: HashMap::new() };
     respond(served, plan, sending, chat).await
 }
 
@@ -58,9 +61,12 @@ pub(super) struct Prepared {
 /// What a request asks for, as far as that can be known without a model.
 pub(super) struct Asked {
     messages: Vec<Value>,
+    /// Whether the last message is the prompt as it is, without a template.
+    raw: bool,
     tools: Vec<Tool>,
     /// What the template is told beside these.
     variables: BTreeMap<String, Value>,
+    ending: Ending,
     choice: ToolChoice,
     held_to: Option<HeldTo>,
     /// Most calls of an answer.
@@ -87,10 +93,17 @@ impl Asked {
         if messages.is_empty() {
             return Err(ApiError::parameter("messages", "empty", "at least one"));
         }
+        let (adds, continues) = (request.add_generation_prompt, request.continue_final_message);
+        let ending = ending(adds, continues, messages.last())?;
         let mut room = MAX_TEXT_VALUES;
         let messages = messages.into_iter().map(|one| message(one, &mut room));
         let messages = messages.collect::<Result<_, _>>()?;
         let held_to = held_to(&tools, &choice, request.response_format)?;
+        if ending == Ending::Content && held_to.is_some() {
+            // It would be held to it from here on, without what was said before.
+            let found = "beside a format, or a call that must be made";
+            return Err(ApiError::parameter(CONTINUES, found, "neither"));
+        }
         let most_calls = match request.parallel_tool_calls {
             Some(false) => 1,
             _ => usize::MAX,
@@ -98,8 +111,10 @@ impl Asked {
         let top_logprobs = top_logprobs.unwrap_or(0);
         Ok(Self {
             messages,
+            raw: false,
             tools,
             variables,
+            ending,
             choice,
             held_to,
             most_calls,
@@ -114,14 +129,43 @@ impl Asked {
         self.common.model.as_deref()
     }
 
+    /// The same of the last message's text as it is, without a template.
+    pub(super) fn raw(self) -> Self {
+        Self { raw: true, ..self }
+    }
+
+    /// Whether the model is to be told of tools that it may call as it likes.
+    pub(super) fn offers_tools(&self) -> bool {
+        !self.tools.is_empty() && self.choice == ToolChoice::Auto
+    }
+
     /// The prompt as token ids.
     pub(super) async fn prompt(&mut self, served: &Arc<Served>) -> Result<ChatPrompt, ApiError> {
-        let told: Vec<Value> = match self.choice {
+        if self.raw {
+            let content = self.messages.pop().map(|mut last| last["content"].take());
+            let text = match content {
+                Some(Value::String(text)) => text,
+                _ => String::new(), // There is a message, and its content is a text.
+            };
+            let ids = served.ids(Prompt::Texts(vec![text])).await?.pop().unwrap_or_default();
+            return Ok(ChatPrompt { ids, thinks: None });
+        }
+        served.read_chat(self.talk(), Text::encode_chat_within).await
+    }
+
+    /// The prompt as the template writes it.
+    pub(super) async fn text(&mut self, served: &Arc<Served>) -> Result<String, ApiError> {
+        served.read_chat(self.talk(), Text::render_chat_within).await
+    }
+
+    /// What the template is told; it can be asked for once.
+    fn talk(&mut self) -> Talk {
+        let tools = match self.choice {
             ToolChoice::None => Vec::new(),
             _ => self.tools.iter().map(|tool| json!(tool)).collect(),
         };
         let (messages, variables) = (take(&mut self.messages), take(&mut self.variables));
-        served.chat_ids(messages, told, variables).await
+        Talk { messages, tools, variables, ending: self.ending }
     }
 
     /// Reads the prompt and checks all else; `room` is what the request takes until then.
@@ -132,7 +176,8 @@ impl Asked {
         room: Room,
     ) -> Result<Prepared, ApiError> {
         let ChatPrompt { ids, thinks } = self.prompt(served).await?;
-        let Self { tools, choice, held_to, most_calls, logprobs, top_logprobs, common, .. } = self;
+        let Self { tools, ending, choice, held_to, most_calls, logprobs, top_logprobs, .. } = self;
+        let common = self.common;
         let prompts = vec![ids];
         let grammar = match held_to {
             Some(held_to) => Some(held_to.grammar(served).await?),
@@ -141,7 +186,14 @@ impl Asked {
         drop(room); // Of what was sent, ids and a grammar are left.
         let sending = Sending::new(&common, &prompts);
         let is_held = grammar.is_some();
-        let terms = Terms { scope, top_logprobs, default_max_tokens: None, grammar };
+        let terms = Terms {
+            scope,
+            top_logprobs,
+            scores_prompt: false,
+            least_tokens: 1,
+            default_max_tokens: None,
+            grammar,
+        };
         let mut plan = params::plan(served, &prompts, common, terms)?;
         // An answer that is held to a format is no call.
         let looks_for_calls = match choice {
@@ -149,12 +201,16 @@ impl Asked {
             ToolChoice::Auto => !is_held,
             ToolChoice::Required(_) => true,
         };
+        let goes_on = ending == Ending::Content;
+        if goes_on {
+            plan.after = Detokenizer::tail(&prompts[0]).to_vec();
+        }
         plan.marks = served.text.marks(looks_for_calls).clone();
         let tools = looks_for_calls.then(|| tools.into_iter().map(callable).collect());
         // What is held to a format is that from its first token on.
         let opening = match is_held {
             true => Opening::default(),
-            false => Opening { thinks, channels: served.text.has_channels() },
+            false => Opening { thinks, channels: served.text.has_channels(), is_begun: goes_on },
         };
         Ok(Prepared { plan, sending, reply: Reply::new(tools, opening), most_calls, logprobs })
     }
@@ -337,35 +393,31 @@ fn message(message: ChatMessage, room: &mut usize) -> Result<Value, ApiError> {
     Ok(fields)
 }
 
+/// Log-probabilities of tokens and of the alternatives to them.
+pub(super) fn logprobs(served: &Served, tokens: &[Token]) -> Vec<ChatLogprob> {
+    let entry = |id, logprob| {
+        let token = served.token_text(id);
+        TokenLogprob { bytes: token.clone().into_bytes(), token, logprob }
+    };
+    let of_token = |token: &Token| ChatLogprob {
+        token: entry(token.id, token.logprob),
+        top_logprobs: token.top.iter().map(|(id, logprob)| entry(*id, *logprob)).collect(),
+    };
+    tokens.iter().map(of_token).collect()
+}
+
 struct Chat {
     logprobs: bool,
     /// What every answer begins as.
-    reply: Reply,
-    /// Most calls of an answer; more are let go.
-    most_calls: usize,
-    /// How far each answer of a stream is looked through.
-    replies: HashMap<usize, Reply>,
-    /// Its tokens whose text is held back.
-    held: HashMap<usize, Vec<Token>>,
+    begin: Telling,
+    /// How far each answer of a stream is told.
+    begun: HashMap<usize, Telling>,
 }
 
 impl Chat {
     fn logprobs(&self, served: &Served, tokens: &[Token]) -> Option<ChatLogprobs> {
         self.logprobs.then(|| ChatLogprobs { content: logprobs(served, tokens) })
     }
-}
-
-/// How likely tokens were, and others in their places.
-pub(super) fn logprobs(served: &Served, tokens: &[Token]) -> Vec<ChatLogprob> {
-    let entry = |id, logprob| {
-        let token = served.token_text(id);
-        TokenLogprob { bytes: token.clone().into_bytes(), token, logprob }
-    };
-    let all = tokens.iter().map(|token| ChatLogprob {
-        token: entry(token.id, token.logprob),
-        top_logprobs: token.top.iter().map(|(id, logprob)| entry(*id, *logprob)).collect(),
-    });
-    all.collect()
 }
 
 impl Shape for Chat {
@@ -384,26 +436,17 @@ impl Shape for Chat {
         text: &str,
         tokens: &[Token],
     ) -> Option<Value> {
-        let reply = self.replies.entry(index).or_insert_with(|| self.reply.clone());
-        let shown = reply.push(text);
-        let mut told = self.held.remove(&index).unwrap_or_default();
-        told.extend_from_slice(tokens);
-        // Perhaps a call: its tokens are told with its text, if it was none.
-        if shown == Shown::default() {
-            self.held.insert(index, told);
-            return None;
-        }
+        let telling = self.begun.entry(index).or_insert_with(|| self.begin.clone());
+        let (shown, told) = telling.push(text, tokens)?;
         let logprobs = self.logprobs(served, &told);
         Some(choice(index, &delta(&shown), json!(logprobs), None))
     }
 
     fn end(&mut self, served: &Served, index: usize, reason: &str) -> Vec<Value> {
-        let reply = self.replies.remove(&index);
-        let (rest, calls) = reply.map(Reply::finish).unwrap_or_default();
-        let calls: Vec<ToolCall> =
-            calls.into_iter().take(self.most_calls).map(ToolCall::from).collect();
+        let telling = self.begun.remove(&index);
+        let (rest, held, calls) = telling.map(Telling::finish).unwrap_or_default();
+        let calls: Vec<ToolCall> = calls.into_iter().map(ToolCall::from).collect();
         let mut choices = Vec::new();
-        let held = self.held.remove(&index).unwrap_or_default();
         if rest != Shown::default() || (calls.is_empty() && !held.is_empty()) {
             let logprobs = self.logprobs(served, &held);
             choices.push(choice(index, &delta(&rest), json!(logprobs), None));
@@ -422,11 +465,10 @@ impl Shape for Chat {
     }
 
     fn whole(&mut self, served: &Served, index: usize, answer: &Whole) -> Value {
-        let mut reply = self.reply.clone();
-        let shown = reply.push(&answer.text);
-        let (rest, calls) = reply.finish();
-        let calls: Vec<ToolCall> =
-            calls.into_iter().take(self.most_calls).map(ToolCall::from).collect();
+        let mut telling = self.begin.clone();
+        let (shown, _) = telling.push(&answer.text, &[]).unwrap_or_default();
+        let (rest, _, calls) = telling.finish();
+        let calls: Vec<ToolCall> = calls.into_iter().map(ToolCall::from).collect();
         let (content, thought) = (shown.text + &rest.text, shown.thought + &rest.thought);
         let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
         if !thought.is_empty() {

@@ -1,10 +1,11 @@
 //! `POST /v1/completions`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use axum::Extension;
 use axum::response::Response;
 use serde_json::{Value, json};
+use tokio::task::block_in_place;
 
 use super::error::ApiError;
 use super::params::Terms;
@@ -17,6 +18,9 @@ use crate::scheduler::{Scope, Token};
 const DEFAULT_MAX_TOKENS: usize = 16;
 /// Most prompts in one request.
 const MAX_PROMPTS: usize = 64;
+/// Most log-probabilities of a request's prompts, alternatives among them: as many as a body may have values. Each takes
+/// some hundred bytes until the answer is written.
+const MAX_SCORES: usize = 1 << 18;
 
 pub(super) async fn create(
     Ready(served): Ready,
@@ -34,68 +38,127 @@ pub(super) async fn create(
         return Err(ApiError::parameter("best_of", found, format!("n, which is {answers}")));
     }
     let echo = echo.unwrap_or(false);
-    if echo && logprobs.is_some() {
-        return Err(ApiError::parameter("echo", "true", "false beside logprobs"));
+    let scores_prompt = echo && logprobs.is_some();
+    if scores_prompt && answers > 1 {
+        // All of them would say the same of the prompt.
+        return Err(ApiError::parameter("n", answers, "1 beside echo and logprobs"));
     }
     if !(1..=MAX_PROMPTS).contains(&prompt.count()) {
         let found = format!("{} prompts", prompt.count());
         return Err(ApiError::parameter("prompt", found, format!("1 to {MAX_PROMPTS}")));
     }
     let prompts = served.ids(prompt).await?;
+    let top_logprobs = logprobs.unwrap_or(0);
+    if scores_prompt {
+        check_scores(prompts.iter().map(Vec::len).sum(), top_logprobs)?;
+    }
     let sending = Sending::new(&common, &prompts);
     let terms = Terms {
         scope,
-        top_logprobs: logprobs.unwrap_or(0),
+        top_logprobs,
+        scores_prompt,
+        least_tokens: u64::from(!echo),
         default_max_tokens: Some(DEFAULT_MAX_TOKENS),
         grammar: None,
     };
     let plan = params::plan(&served, &prompts, common, terms)?;
     drop(room); // Of what was sent, ids are left.
+    let text =
+        |ids: &Vec<u32>| Ok(Echo { first: ids.first().copied(), text: served.text.decode(ids)? });
     let echoes = match echo {
-        true => prompts.iter().map(|ids| served.text.decode(ids)).collect::<Result<_, _>>()?,
+        true => block_in_place(|| prompts.iter().map(text).collect::<Result<_, ApiError>>())?,
         false => Vec::new(),
     };
     let answers_each = plan.requests.len() / prompts.len();
-    let shape =
-        Completion { logprobs: logprobs.is_some(), echoes, answers_each, offsets: HashMap::new() };
+    let logprobs = logprobs.is_some();
+    let shape = Completion { logprobs, echoes, answers_each, offsets: HashMap::new() };
     respond(served, plan, sending, shape).await
+}
+
+/// Refuses to score so many tokens of prompts, if what is said of them would be more than is kept.
+fn check_scores(tokens: usize, top_logprobs: u64) -> Result<(), ApiError> {
+    let each = usize::try_from(top_logprobs).unwrap_or(usize::MAX).saturating_add(1);
+    let scores = tokens.saturating_mul(each);
+    if scores > MAX_SCORES {
+        let found = format!("given for {tokens} tokens of prompts, with {each} numbers for each");
+        let expected = format!("at most {MAX_SCORES} numbers");
+        return Err(ApiError::parameter("logprobs", found, expected));
+    }
+    Ok(())
+}
+
+/// A prompt that comes before its answers.
+struct Echo {
+    /// Its first token, of which nothing is known. An empty prompt, which is refused later, has none.
+    first: Option<u32>,
+    text: String,
 }
 
 struct Completion {
     logprobs: bool,
-    /// The prompts' texts, if they are to come before the answers.
-    echoes: Vec<String>,
+    /// The prompts, if they are to come before the answers.
+    echoes: Vec<Echo>,
     answers_each: usize,
     /// Characters of each answer so far.
     offsets: HashMap<usize, usize>,
 }
 
 impl Completion {
-    fn echo(&self, index: usize) -> &str {
-        self.echoes.get(index / self.answers_each).map_or("", String::as_str)
+    fn echo(&self, index: usize) -> Option<&Echo> {
+        self.echoes.get(index / self.answers_each)
     }
 
+    /// What is known of the next tokens of an answer, after `begun`, if log-probabilities are asked for.
     fn logprobs(
         &mut self,
         served: &Served,
         index: usize,
+        begun: Option<CompletionLogprobs>,
         tokens: &[Token],
     ) -> Option<CompletionLogprobs> {
         if !self.logprobs {
             return None;
         }
+        let mut all = begun.unwrap_or_default();
         let offset = self.offsets.entry(index).or_default();
-        let mut all = CompletionLogprobs::default();
         for token in tokens {
-            let text = served.token_text(token.id);
-            all.text_offset.push(*offset);
-            *offset += text.chars().count();
-            all.tokens.push(text);
-            all.token_logprobs.push(token.logprob);
-            let top = token.top.iter().map(|(id, logprob)| (served.token_text(*id), *logprob));
-            all.top_logprobs.push(top.collect());
+            all.push(served.token_text(token.id), Some(token.logprob), offset);
+            let mut top = BTreeMap::new();
+            for (id, logprob) in &token.top {
+                // Of two with one text the more probable one, which comes first.
+                top.entry(served.token_text(*id)).or_insert(*logprob);
+            }
+            // The token itself is among them, also where others are more probable.
+            top.entry(served.token_text(token.id)).or_insert(token.logprob);
+            all.top_logprobs.push(Some(top));
         }
         Some(all)
+    }
+
+    /// The same of a prompt whose tokens from the second on are `tokens`.
+    fn of_prompt(
+        &mut self,
+        served: &Served,
+        index: usize,
+        tokens: &[Token],
+    ) -> Option<CompletionLogprobs> {
+        let first = self.echo(index).filter(|_| self.logprobs)?.first?;
+        let mut all = CompletionLogprobs::default();
+        let offset = self.offsets.entry(index).or_default();
+        all.push(served.token_text(first), None, offset);
+        all.top_logprobs.push(None);
+        // Of a long prompt this takes a while.
+        block_in_place(|| self.logprobs(served, index, Some(all), tokens))
+    }
+}
+
+impl CompletionLogprobs {
+    /// Adds a token whose text begins at `offset`, in characters, and moves that to its end.
+    fn push(&mut self, text: String, logprob: Option<f32>, offset: &mut usize) {
+        self.text_offset.push(*offset);
+        *offset += text.chars().count();
+        self.tokens.push(text);
+        self.token_logprobs.push(logprob);
     }
 }
 
@@ -104,8 +167,14 @@ impl Shape for Completion {
     const PREFIX: &'static str = "cmpl";
 
     fn opening(&self, index: usize) -> Option<Value> {
-        let text = Some(self.echo(index)).filter(|text| !text.is_empty())?;
-        Some(json!({ "index": index, "text": text, "logprobs": null, "finish_reason": null }))
+        // With log-probabilities it comes when they do.
+        let echo = self.echo(index).filter(|echo| !echo.text.is_empty() && !self.logprobs)?;
+        Some(piece(index, &echo.text, None))
+    }
+
+    fn scored(&mut self, served: &Served, index: usize, tokens: &[Token]) -> Option<Value> {
+        let logprobs = self.of_prompt(served, index, tokens);
+        self.echo(index).map(|echo| piece(index, &echo.text, logprobs))
     }
 
     fn piece(
@@ -115,8 +184,8 @@ impl Shape for Completion {
         text: &str,
         tokens: &[Token],
     ) -> Option<Value> {
-        let logprobs = self.logprobs(served, index, tokens);
-        Some(json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": null }))
+        let logprobs = self.logprobs(served, index, None, tokens);
+        Some(piece(index, text, logprobs))
     }
 
     fn end(&mut self, _: &Served, index: usize, reason: &str) -> Vec<Value> {
@@ -124,8 +193,15 @@ impl Shape for Completion {
     }
 
     fn whole(&mut self, served: &Served, index: usize, answer: &Whole) -> Value {
-        let logprobs = self.logprobs(served, index, &answer.tokens);
-        let text = format!("{}{}", self.echo(index), answer.text);
+        let prompt = self.of_prompt(served, index, &answer.scored);
+        let logprobs = self.logprobs(served, index, prompt, &answer.tokens);
+        let echo = self.echo(index).map_or("", |echo| &echo.text);
+        let text = format!("{echo}{}", answer.text);
         json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": answer.why.reason })
     }
+}
+
+/// A choice of a stream that is not the last one.
+fn piece(index: usize, text: &str, logprobs: Option<CompletionLogprobs>) -> Value {
+    json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": null })
 }

@@ -11,10 +11,11 @@ use base64::engine::general_purpose::STANDARD;
 use cake_engine::blocks_for;
 use serde_json::{Value, json};
 
+use super::bodies::Room;
 use super::error::ApiError;
 use super::params::check_model;
-use super::wire::{EmbeddingsRequest, MAX_LISTED};
-use super::{Body, Ready};
+use super::wire::{EmbeddingsRequest, MAX_LISTED, Prompt};
+use super::{Body, Ready, Served};
 use crate::scheduler::{Event, Generation, Goal, Limits, Refusal, Request, Scope};
 
 /// Most texts in one request: as OpenAI has it.
@@ -25,7 +26,7 @@ const PATIENCE: Duration = Duration::from_millis(50);
 pub(super) async fn create(
     Ready(served): Ready,
     Extension(scope): Extension<Scope>,
-    Body(request, mut room): Body<EmbeddingsRequest>,
+    Body(request, room): Body<EmbeddingsRequest>,
 ) -> Result<Json<Value>, ApiError> {
     let EmbeddingsRequest { model, input, encoding_format, dimensions, unmet } = request;
     unmet.check()?;
@@ -41,6 +42,29 @@ pub(super) async fn create(
             return Err(ApiError::parameter("encoding_format", found, "\"float\" or \"base64\""));
         }
     };
+    let Embedded { embeddings, tokens } = embed(&served, scope, input, room, write).await?;
+    let entry = |(index, embedding): (usize, Value)| json!({ "object": "embedding", "index": index, "embedding": embedding });
+    let data: Vec<Value> = embeddings.into_iter().enumerate().map(entry).collect();
+    let usage = json!({ "prompt_tokens": tokens, "total_tokens": tokens });
+    Ok(Json(json!({ "object": "list", "data": data, "model": served.name, "usage": usage })))
+}
+
+/// What came of texts.
+pub(super) struct Embedded {
+    /// Their embeddings as they were to be written, in the same order.
+    pub(super) embeddings: Vec<Value>,
+    /// How many tokens the texts have.
+    pub(super) tokens: usize,
+}
+
+/// The embeddings of `input`, each as `write` has it; `room` is what the request takes until its texts are ids.
+pub(super) async fn embed(
+    served: &Arc<Served>,
+    scope: Scope,
+    input: Prompt,
+    mut room: Room,
+    write: fn(&[f32]) -> Value,
+) -> Result<Embedded, ApiError> {
     if !(1..=MAX_INPUTS).contains(&input.count()) {
         let found = format!("{} texts", input.count());
         return Err(ApiError::parameter("input", found, format!("1 to {MAX_INPUTS}")));
@@ -55,7 +79,7 @@ pub(super) async fn create(
         goal: Goal::Embedding,
         scope,
     };
-    let mut data: Vec<Value> = Vec::with_capacity(prompts.len());
+    let mut embeddings: Vec<Value> = Vec::with_capacity(prompts.len());
     let mut left = prompts;
     while !left.is_empty() {
         // Of what was sent, the ids of those that are still to come are left. They wait here: no queue bounds them.
@@ -67,7 +91,7 @@ pub(super) async fn create(
             match served.scheduler.submit(requests) {
                 Err(Refusal::Busy { .. }) if count > 1 => count /= 2,
                 // Of those that have begun none is sent away.
-                Err(Refusal::Busy { .. }) if !data.is_empty() => {
+                Err(Refusal::Busy { .. }) if !embeddings.is_empty() => {
                     tokio::time::sleep(PATIENCE).await;
                 }
                 submitted => break submitted?,
@@ -75,13 +99,10 @@ pub(super) async fn create(
         };
         left.drain(..count);
         for generation in generations {
-            let embedding = embedding(generation).await?;
-            let (index, embedding) = (data.len(), write(&embedding));
-            data.push(json!({ "object": "embedding", "index": index, "embedding": embedding }));
+            embeddings.push(write(&embedding(generation).await?));
         }
     }
-    let usage = json!({ "prompt_tokens": tokens, "total_tokens": tokens });
-    Ok(Json(json!({ "object": "list", "data": data, "model": served.name, "usage": usage })))
+    Ok(Embedded { embeddings, tokens })
 }
 
 /// How many of these prompts, from the first, find room at once where nobody else runs; at least one.
@@ -103,7 +124,7 @@ async fn embedding(mut generation: Generation) -> Result<Vec<f32>, ApiError> {
         match generation.next().await {
             Some(Event::Embedding(embedding)) => return Ok(embedding),
             Some(Event::Failed(error)) => return Err(error.into()),
-            Some(Event::Begun { .. } | Event::Token(_)) => {}
+            Some(Event::Begun { .. } | Event::Scored(_) | Event::Token(_)) => {}
             Some(Event::Ended(_)) | None => return Err(ApiError::Closed),
         }
     }

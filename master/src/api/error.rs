@@ -1,5 +1,6 @@
-//! Errors as OpenAI's APIs give them, and as Anthropic's does.
+//! Errors as OpenAI's APIs give them, and as Anthropic's and Ollama's do.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::Json;
@@ -7,6 +8,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+use super::ollama;
 use crate::grammar;
 use crate::monitor::Phase;
 use crate::request_id::{self, RequestId};
@@ -18,6 +20,9 @@ const RETRY_AFTER_SECONDS: u64 = 1;
 
 /// Longest message: a sentence with names in it is a third of that.
 const MAX_MESSAGE_CHARS: usize = 600;
+
+/// What a parameter is called in another API.
+type Named = fn(&'static str) -> Cow<'static, str>;
 
 /// Why a request has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +44,11 @@ pub(super) enum ApiError {
         "there is no response {id:?} here: it was not stored, was deleted, or gave way to newer ones"
     )]
     UnknownResponse { id: String, param: Option<&'static str> },
+    /// Models are not changed from elsewhere.
+    #[error(
+        "{path} is not done here: {served:?} alone is served, from when the server starts until it ends"
+    )]
+    OnlyServed { path: String, served: String },
     /// No such path.
     #[error("there is nothing at {path}")]
     UnknownPath { path: String },
@@ -147,6 +157,7 @@ impl ApiError {
                 (StatusCode::NOT_FOUND, INVALID, code)
             }
             Self::UnknownPath { .. } => (StatusCode::NOT_FOUND, INVALID, None),
+            Self::OnlyServed { .. } => (StatusCode::NOT_IMPLEMENTED, INVALID, None),
             Self::Method { .. } => (StatusCode::METHOD_NOT_ALLOWED, INVALID, None),
             Self::Origin { .. } => (StatusCode::FORBIDDEN, INVALID, Some("origin_not_allowed")),
             Self::Host { .. } => (StatusCode::FORBIDDEN, INVALID, Some("host_not_allowed")),
@@ -188,33 +199,33 @@ impl ApiError {
 
     /// OpenAI's error object, which also ends a stream that breaks off.
     pub(super) fn json(&self) -> Value {
-        self.naming(|param| param)
+        self.naming(Cow::Borrowed)
     }
 
     /// The same of Responses, which have other names for some parameters.
     pub(super) fn of_responses(&self) -> Value {
         self.naming(|param| match param {
-            "max_completion_tokens" => "max_output_tokens",
-            "reasoning_effort" => "reasoning.effort",
-            _ if param.starts_with("response_format") => "text.format",
-            _ if param.starts_with("messages") => "input",
-            _ => param,
+            "max_completion_tokens" => "max_output_tokens".into(),
+            "reasoning_effort" => "reasoning.effort".into(),
+            _ if param.starts_with("response_format") => "text.format".into(),
+            _ if param.starts_with("messages") => "input".into(),
+            _ => param.into(),
         })
     }
 
     /// OpenAI's error object with parameters by other names.
-    fn naming(&self, named: fn(&'static str) -> &'static str) -> Value {
+    fn naming(&self, named: Named) -> Value {
         let (_, kind, code) = self.kind();
         let (param, message) = (self.param().map(named), self.message(named));
         json!({ "error": { "message": message, "type": kind, "param": param, "code": code } })
     }
 
     /// What is said, with the parameter that it begins with by another name.
-    fn message(&self, named: fn(&'static str) -> &'static str) -> String {
+    fn message(&self, named: Named) -> String {
         let message = self.to_string();
         let renamed = self.param().and_then(|param| {
             let rest = message.strip_prefix(param)?;
-            Some(named(param).to_owned() + rest)
+            Some(named(param).into_owned() + rest)
         });
         shortened(renamed.unwrap_or(message))
     }
@@ -235,12 +246,25 @@ impl ApiError {
         };
         // It has other names for some parameters.
         let message = self.message(|param| match param {
-            "stop" => "stop_sequences",
-            "reasoning_effort" => "output_config.effort",
-            _ if param.starts_with("response_format") => "output_config.format",
-            _ => param,
+            "stop" => "stop_sequences".into(),
+            "reasoning_effort" => "output_config.effort".into(),
+            "continue_final_message" => "the assistant's turn at the end of messages".into(),
+            _ if param.starts_with("response_format") => "output_config.format".into(),
+            _ => param.into(),
         });
         json!({ "type": "error", "error": { "type": kind, "message": message } })
+    }
+
+    /// Ollama's error object, which also ends a stream that breaks off.
+    pub(super) fn of_ollama(&self) -> Value {
+        let message = match self {
+            // Programs look for these words, and then offer to fetch it.
+            Self::UnknownModel { found, served } => {
+                shortened(format!("model {found:?} not found: {served:?} is what is served here"))
+            }
+            _ => self.message(ollama::named),
+        };
+        json!({ "error": message })
     }
 
     /// The whole answer as bytes, to a request of this id whose connection is closed after it.

@@ -3,7 +3,9 @@
 use super::chat::Asked;
 use super::measure::parse;
 use super::messages::{self, MessagesRequest};
+use super::ollama;
 use super::responses::{self, ResponsesRequest};
+use super::tokens::{DetokenizeRequest, TokenizeRequest};
 use super::wire::{ChatRequest, CompletionRequest, EmbeddingsRequest};
 use crate::reply::{Callable, Opening, Reply};
 
@@ -18,7 +20,10 @@ pub fn request(bytes: &[u8]) {
     if let Ok(request) = parse::<ResponsesRequest>(bytes) {
         responses::first(request).ok();
     }
+    ollama::hostile(bytes);
     parse::<CompletionRequest>(bytes).ok();
+    parse::<TokenizeRequest>(bytes).ok();
+    parse::<DetokenizeRequest>(bytes).ok();
     parse::<EmbeddingsRequest>(bytes).ok();
 }
 
@@ -33,7 +38,7 @@ pub fn tool_calls(bytes: &[u8], size: usize) {
     let pieces = characters.chunks(size.max(1)).map(|piece| piece.iter().collect::<String>());
     let callable = |name: &str| Callable { name: name.to_owned(), parameters: None };
     let told_apart = |pieces: &mut dyn Iterator<Item = String>| {
-        let opening = Opening { thinks: None, channels: true };
+        let opening = Opening { channels: true, ..Opening::default() };
         let mut reply = Reply::new(Some([callable("f"), callable("g")].into()), opening);
         let mut all = crate::reply::Shown::default();
         for piece in pieces {

@@ -1,4 +1,4 @@
-//! The OpenAI API over HTTP, and Anthropic's: what clients send becomes requests of the scheduler, what it generates
+//! The OpenAI API over HTTP, and Anthropic's and Ollama's: what clients send becomes requests of the scheduler, what it generates
 //! becomes JSON.
 //!
 //! Start at [`serve`]. Connections come in through the `door`, every request gets an id and a line in the log
@@ -6,17 +6,19 @@
 //! and `page`. A request is checked (`params`, `unmet`), its prompts become token ids (`prompts`), its
 //! answers are turned into pieces of text as they come (`answer`), and these into one object or a stream
 //! of events (`respond`) in the shape of its kind (`chat` with `tools`, `completions`); `embeddings`
-//! answers by itself, `messages` are chats in Anthropic's words, `responses` in OpenAI's newer ones. What a body holds is counted before it is
+//! answers by itself, `messages` are chats in Anthropic's words, `responses` in OpenAI's newer ones, `ollama` is Ollama's API,
+//! and `tokens` tell what a model is told. What a body holds is counted before it is
 //! parsed (`measure`), what a schema asks for before it is compiled (`grammar::bounds`).
 //!
 //! Invariants:
-//! - Nothing outside this module names a field of OpenAI's JSON, or of Anthropic's.
+//! - Nothing outside this module names a field of OpenAI's JSON, of Anthropic's, or of Ollama's.
 //! - Whoever goes away is not computed for any longer: an answer that nobody reads is cancelled.
 //! - Every refusal has the form of the API that was asked, also in the middle of a stream; OpenAI's where no request was
 //!   read.
 //! - What a client can hold of memory, files and time has a bound, however many requests it sends and however it sends
 //!   them.
 
+mod about;
 mod answer;
 mod bodies;
 mod body;
@@ -24,11 +26,13 @@ mod chat;
 mod completions;
 mod door;
 mod embeddings;
+mod ending;
 mod error;
 mod guard;
 pub mod hostile;
 mod measure;
 mod messages;
+mod ollama;
 mod owner;
 mod page;
 mod params;
@@ -38,6 +42,8 @@ mod respond;
 mod responses;
 mod said;
 mod server;
+mod telling;
+mod tokens;
 mod tools;
 mod turns;
 mod unmet;
@@ -57,6 +63,7 @@ use tokio::net::TcpListener;
 
 use crate::monitor::Phase;
 use crate::request_id::RequestId;
+pub use about::About;
 pub use bodies::Bodies;
 use body::Body;
 pub use door::Bounds;
@@ -68,15 +75,20 @@ use server::Ready;
 pub use server::{Served, Server, Stop};
 pub use turns::Turns;
 
-/// Answers what comes to `listener`, with `router` as [`router()`] makes it, until the server is to stop and answers are
-/// out or have been ended.
-pub async fn serve(listener: TcpListener, bounds: Bounds, server: Arc<Server>, router: Router) {
+/// Answers what comes to any of `listeners`, with `router` as [`router()`] makes it, until the server is to stop and answers
+/// are out or have been ended. `bounds` are those of all of them together.
+pub async fn serve(
+    listeners: Vec<TcpListener>,
+    bounds: Bounds,
+    server: Arc<Server>,
+    router: Router,
+) {
     let (counts, stop) = (server.monitor.metrics.http.clone(), server.stopping.clone());
     let connections = bounds.connections;
     let full = move || ApiError::Full { connections }.whole(&RequestId::made());
     let answer =
         move |request, place| requests::handle(server.clone(), router.clone(), request, place);
-    door::open(listener, bounds, counts, stop, full, answer).await;
+    door::open(listeners, bounds, counts, stop, full, answer).await;
 }
 
 /// Everything that can be asked for.
@@ -93,11 +105,16 @@ pub fn router(server: Arc<Server>) -> Router {
             get(responses::retrieve).delete(responses::delete),
         )
         .route(&format!("{}/{{id}}/input_items", responses::PATH), get(responses::input_items))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
+        .route("/apply-template", post(tokens::apply_template))
+        .route("/tokenizer_info", get(tokens::tokenizer_info))
         .route("/v1/models", get(models))
         .route("/v1/models/{*name}", get(model))
         .route("/api/cluster", get(watch::cluster))
         .route("/api/events", get(watch::events))
         .route("/metrics", get(watch::metrics))
+        .merge(ollama::routes())
         .layer(middleware::from_fn_with_state(server.clone(), guard::authorized));
     let page = Router::new()
         .route("/", get(page::index))

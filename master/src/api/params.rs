@@ -56,6 +56,10 @@ pub(super) struct Terms {
     pub(super) scope: Scope,
     /// Alternatives to each token.
     pub(super) top_logprobs: u64,
+    /// Whether the tokens of the prompts are scored, too.
+    pub(super) scores_prompt: bool,
+    /// Fewest new tokens that may be asked for.
+    pub(super) least_tokens: u64,
     /// Most new tokens where the request does not say, if not as many as in a chat.
     pub(super) default_max_tokens: Option<usize>,
     /// What answers are held to.
@@ -69,12 +73,12 @@ pub(super) fn plan(
     common: Common,
     terms: Terms,
 ) -> Result<Plan, ApiError> {
-    let Terms { scope, top_logprobs, default_max_tokens, grammar } = terms;
+    let Terms { scope, top_logprobs, scores_prompt, least_tokens, .. } = terms;
     check_model(served, common.model.as_deref())?;
     let count = within("n", common.n, 1, MAX_ANSWERS)?.unwrap_or(1);
     check_answers(&served.scheduler.limits(), prompts.len(), count)?;
-    let max_tokens = max_tokens(common.max_tokens, common.max_completion_tokens)?;
-    let max_tokens = max_tokens.or(default_max_tokens).unwrap_or(served.max_tokens);
+    let max_tokens = max_tokens(common.max_tokens, common.max_completion_tokens, least_tokens)?;
+    let max_tokens = max_tokens.or(terms.default_max_tokens).unwrap_or(served.max_tokens);
     if top_logprobs > MAX_TOP_LOGPROBS {
         let expected = format!("at most {MAX_TOP_LOGPROBS}");
         return Err(ApiError::parameter("top_logprobs", top_logprobs, expected));
@@ -99,9 +103,12 @@ pub(super) fn plan(
         presence_penalty: penalty("presence_penalty", common.presence_penalty)?,
         frequency_penalty: penalty("frequency_penalty", common.frequency_penalty)?,
         top_logprobs: top_logprobs as usize,
-        grammar,
+        scores_prompt,
+        grammar: terms.grammar,
     };
-    let stop_ids = match common.ignore_eos.unwrap_or(false) {
+    // One token after a prompt that is scored is told even if it would end the answer: clients count on it.
+    let is_told_anyway = scores_prompt && max_tokens == 1;
+    let stop_ids = match common.ignore_eos.unwrap_or(false) || is_told_anyway {
         true => Arc::new(HashSet::new()),
         false => served.stop_ids.clone(),
     };
@@ -118,7 +125,7 @@ pub(super) fn plan(
     };
     let requests = prompts.iter().flat_map(|prompt| (0..count).map(move |index| (prompt, index)));
     let requests = requests.map(|(prompt, index)| request(prompt, index)).collect();
-    Ok(Plan { requests, stop, marks: Marks::default() })
+    Ok(Plan { requests, stop, marks: Marks::default(), after: Vec::new() })
 }
 
 /// Refuses more answers than may ever run and wait, before anything is made for each of them.
@@ -152,13 +159,15 @@ fn stops(stop: Option<OneOrMany<String>>) -> Result<Vec<String>, ApiError> {
 }
 
 /// Either name; the newer one first.
-fn max_tokens(old: Option<u64>, new: Option<u64>) -> Result<Option<usize>, ApiError> {
+fn max_tokens(old: Option<u64>, new: Option<u64>, least: u64) -> Result<Option<usize>, ApiError> {
     let (param, value) = match (new, old) {
         (Some(new), _) => ("max_completion_tokens", Some(new)),
         (None, old) => ("max_tokens", old),
     };
     match value {
-        Some(0) => Err(ApiError::parameter(param, 0, "at least 1")),
+        Some(found) if found < least => {
+            Err(ApiError::parameter(param, found, format!("at least {least}")))
+        }
         value => Ok(value.map(|value| usize::try_from(value).unwrap_or(usize::MAX))),
     }
 }

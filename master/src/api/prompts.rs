@@ -9,7 +9,16 @@ use super::Served;
 use super::error::ApiError;
 use super::wire::Prompt;
 use crate::aside::leaves_memory;
-use crate::text::{ChatPrompt, LARGE_BYTES, conversation_bytes};
+use crate::text::{self, Ending, LARGE_BYTES, Text, Told, conversation_bytes};
+
+/// What a template is told of a request.
+pub(super) struct Talk {
+    pub(super) messages: Vec<Value>,
+    pub(super) tools: Vec<Value>,
+    /// What it is told beside these.
+    pub(super) variables: BTreeMap<String, Value>,
+    pub(super) ending: Ending,
+}
 
 impl Served {
     /// Prompts as token ids. Special tokens in them are read as such: many a client sends what a template made. Each
@@ -30,29 +39,38 @@ impl Served {
     async fn ids_of(self: &Arc<Self>, texts: Vec<String>) -> Result<Vec<Vec<u32>>, ApiError> {
         let mut all = Vec::with_capacity(texts.len());
         for text in texts {
-            let (served, bytes) = (self.clone(), text.len());
-            let read = move || {
-                let room = served.scheduler.limits().context;
-                Ok(served.text.encode_within(&text, true, room)?)
-            };
-            all.push(self.turns.take(bytes, read).await?);
+            all.push(self.text_ids(text, true).await?);
         }
         Ok(all)
     }
 
-    /// A conversation as token ids; `variables` are what the template is told beside it.
-    pub(super) async fn chat_ids(
+    /// A text as token ids, with the tokens around it that the model expects there if `add_special`.
+    pub(super) async fn text_ids(
         self: &Arc<Self>,
-        messages: Vec<Value>,
-        tools: Vec<Value>,
-        variables: BTreeMap<String, Value>,
-    ) -> Result<ChatPrompt, ApiError> {
-        let bytes = conversation_bytes(&messages, &tools);
-        let served = self.clone();
+        text: String,
+        add_special: bool,
+    ) -> Result<Vec<u32>, ApiError> {
+        let (served, bytes) = (self.clone(), text.len());
         let read = move || {
             let room = served.scheduler.limits().context;
-            Ok(served.text.encode_chat_within(&messages, &tools, &variables, room)?)
+            Ok(served.text.encode_within(&text, add_special, room)?)
         };
         self.turns.take(bytes, read).await
+    }
+
+    /// What `read` makes of a conversation, within so many tokens.
+    pub(super) async fn read_chat<T: Send + 'static>(
+        self: &Arc<Self>,
+        talk: Talk,
+        read: impl FnOnce(&Text, Told<'_>, usize) -> Result<T, text::Error> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let bytes = conversation_bytes(&talk.messages, &talk.tools);
+        let served = self.clone();
+        let work = move || {
+            let Talk { messages, tools, variables, ending } = &talk;
+            let told = Told { messages, tools, variables, ending: *ending };
+            Ok(read(&served.text, told, served.scheduler.limits().context)?)
+        };
+        self.turns.take(bytes, work).await
     }
 }

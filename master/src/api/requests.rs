@@ -18,7 +18,7 @@ use tracing::info;
 
 use super::door::Place;
 use super::error::ApiError;
-use super::{Server, Stop, messages, responses};
+use super::{Server, Stop, messages, ollama, responses};
 use crate::request_id::{self, RequestId};
 
 /// Most characters of a path and of a method that are logged.
@@ -59,7 +59,9 @@ pub(super) async fn handle(
     response.headers_mut().insert(request_id::HEADER, id.header());
     line.status = response.status().as_u16();
     let kind = response.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
-    let is_stream = kind.is_some_and(|kind| kind.starts_with(b"text/event-stream"));
+    let is_stream = kind.is_some_and(|kind| {
+        kind.starts_with(b"text/event-stream") || kind == ollama::LINES.as_bytes()
+    });
     let end = is_stream.then(|| Box::pin(ends(server.stopping.clone())) as Pin<Box<_>>);
     response.map(|inner| Body::new(Told { inner, end, over: false, api, line, _resting: resting }))
 }
@@ -82,6 +84,7 @@ enum Api {
     Responses,
     /// Anthropic's.
     Messages,
+    Ollama,
 }
 
 impl Api {
@@ -95,6 +98,7 @@ impl Api {
         match is_beneath(messages::PATH) || is_both {
             true => Self::Messages,
             false if is_beneath(responses::PATH) => Self::Responses,
+            false if ollama::is_asked(path) => Self::Ollama,
             false => Self::OpenAi,
         }
     }
@@ -105,10 +109,11 @@ impl Api {
             Self::OpenAi => error.json(),
             Self::Responses => error.of_responses(),
             Self::Messages => error.of_messages(),
+            Self::Ollama => error.of_ollama(),
         }
     }
 
-    /// What a stream of events says last when it is ended: why, and that nothing more comes.
+    /// What a stream says last when it is ended: why, and that nothing more comes.
     fn last_words(self) -> Bytes {
         let mut why = self.said(&ApiError::Closed);
         let words = match self {
@@ -120,6 +125,7 @@ impl Api {
                 format!("event: error\ndata: {error}\n\n")
             }
             Self::Messages => format!("event: error\ndata: {why}\n\n"),
+            Self::Ollama => format!("{why}\n"),
         };
         words.into()
     }
@@ -149,7 +155,7 @@ impl HttpBody for Told {
         }
         let ended = self.end.as_mut().is_some_and(|end| end.as_mut().poll(cx).is_ready());
         let frame = match ended {
-            // What it has said so far is whole events.
+            // What it has said so far is whole events, or whole lines.
             true => {
                 self.over = true;
                 Some(Ok(Frame::data(self.api.last_words())))
@@ -238,6 +244,12 @@ mod tests {
         for path in ["/v1/messagesx", "/v1/responsesx", "/v1/chat/completions", "/", "/v1/models"] {
             assert_eq!(Api::of(path, &none), Api::OpenAi, "{path}");
         }
+        for path in ["/api/chat", "/api/tags", "/api/blobs/sha256:1", "/api/of_a_later_version"] {
+            assert_eq!(Api::of(path, &none), Api::Ollama, "{path}");
+        }
+        for path in ["/api/cluster", "/api/events", "/api", "/apix/chat"] {
+            assert_eq!(Api::of(path, &none), Api::OpenAi, "{path}");
+        }
         assert_eq!(Api::of("/v1/models/a", &version), Api::Messages);
         assert_eq!(Api::of("/v1/chat/completions", &version), Api::OpenAi);
     }
@@ -258,11 +270,19 @@ mod tests {
         assert_eq!((&said["type"], said["message"].is_string()), (&"error".into(), true));
         let words = String::from_utf8(Api::OpenAi.last_words().to_vec()).unwrap();
         assert!(words.ends_with("\n\ndata: [DONE]\n\n"), "{words}");
+        let words = String::from_utf8(Api::Ollama.last_words().to_vec()).unwrap();
+        let said: Value = serde_json::from_str(words.strip_suffix('\n').unwrap()).unwrap();
+        assert_eq!(said, serde_json::json!({ "error": ApiError::Closed.to_string() }));
     }
 
     #[test]
     fn parameters_have_the_names_that_the_client_gave_them() {
         let refused = |param| ApiError::parameter(param, "odd", "even");
+        let said = |param| Api::Ollama.said(&refused(param))["error"].clone();
+        assert_eq!(said("repetition_penalty"), "options.repeat_penalty is odd, expected even");
+        assert_eq!(said("mirostat"), "options.mirostat is odd, expected even");
+        assert_eq!(said("response_format"), "format is odd, expected even");
+        assert_eq!(said("template"), "template is odd, expected even");
         let said = |param| Api::Messages.said(&refused(param))["error"]["message"].clone();
         assert_eq!(said("stop"), "stop_sequences is odd, expected even");
         assert_eq!(said("response_format.type"), "output_config.format is odd, expected even");

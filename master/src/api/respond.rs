@@ -29,6 +29,10 @@ pub(super) trait Shape: Send + Sync + 'static {
 
     /// What is said of an answer before its first text, if anything.
     fn opening(&self, index: usize) -> Option<Value>;
+    /// The choice of a stream for its prompt, all tokens of which but the first are scored, if that is said.
+    fn scored(&mut self, _: &Served, _index: usize, _tokens: &[Token]) -> Option<Value> {
+        None
+    }
     /// The choice of a stream for more text, unless it is held back.
     fn piece(
         &mut self,
@@ -46,6 +50,8 @@ pub(super) trait Shape: Send + Sync + 'static {
 /// An answer that is complete.
 #[derive(Debug, Default)]
 pub(super) struct Whole {
+    /// The prompt's tokens but the first, if they were scored.
+    pub(super) scored: Vec<Token>,
     pub(super) text: String,
     pub(super) tokens: Vec<Token>,
     pub(super) why: Why,
@@ -170,7 +176,7 @@ impl Tally {
                 self.usage.total_tokens += completion_tokens;
                 self.open -= 1;
             }
-            What::Begun { .. } | What::Text { .. } | What::Failed(_) => {}
+            What::Begun { .. } | What::Scored(_) | What::Text { .. } | What::Failed(_) => {}
         }
     }
 }
@@ -188,6 +194,7 @@ pub(super) async fn collect(
         let whole = &mut wholes[piece.index];
         match piece.what {
             What::Begun { .. } => {}
+            What::Scored(tokens) => whole.scored = tokens,
             What::Text { text, tokens } => {
                 whole.text.push_str(&text);
                 whole.tokens.extend(tokens);
@@ -238,6 +245,9 @@ impl<S: Shape> Outgoing<S> {
         let index = piece.index;
         let choices = match piece.what {
             What::Begun { .. } => self.shape.opening(index).into_iter().collect(),
+            What::Scored(tokens) => {
+                self.shape.scored(&self.served, index, &tokens).into_iter().collect()
+            }
             What::Text { text, tokens } if text.is_empty() && tokens.is_empty() => Vec::new(),
             What::Text { text, tokens } => {
                 self.shape.piece(&self.served, index, &text, &tokens).into_iter().collect()

@@ -82,12 +82,16 @@ where
             write!(f, "a list of at most {MAX_MESSAGES} messages")
         }
 
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(Vec::new()) // `null`, as some programs write a list without anything in it.
+        }
+
         fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Self::Value, A::Error> {
             items(list)
         }
     }
 
-    from.deserialize_seq(Listed(PhantomData))
+    from.deserialize_any(Listed(PhantomData))
 }
 
 fn items<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(mut list: A) -> Result<Vec<T>, A::Error> {

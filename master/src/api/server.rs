@@ -8,6 +8,7 @@ use axum::http::request::Parts;
 use cake_engine::SamplingOptions;
 use tokio::sync::watch::Receiver;
 
+use super::about::About;
 use super::bodies::Bodies;
 use super::error::ApiError;
 use super::responses::Store;
@@ -54,6 +55,8 @@ pub struct Served {
     pub name: String,
     /// When it was loaded, in seconds since 1970.
     pub created: u64,
+    /// What it is, for whoever asks.
+    pub about: About,
     /// Its words.
     pub text: Text,
     /// Whose prompts are read.

@@ -112,6 +112,19 @@ impl From<Call> for ToolCall {
     }
 }
 
+/// The first calls by their names and arguments, for APIs that have these as objects; what is none, as it was cut off, is text.
+pub(super) fn told(calls: Vec<Call>, most: usize) -> (String, Vec<(String, Value)>) {
+    let (mut text, mut told) = (String::new(), Vec::new());
+    for Call { name, arguments } in calls.into_iter().take(most) {
+        match serde_json::from_str(&arguments) {
+            Ok(object @ Value::Object(_)) => told.push((name, object)),
+            _ if arguments.is_empty() => told.push((name, json!({}))),
+            _ => text.push_str(&arguments),
+        }
+    }
+    (text, told)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -149,5 +162,14 @@ mod tests {
         assert!(choose(json!({ "function": { "name": "g" } })).is_err());
         assert!(choose(json!("sometimes")).is_err() && choose(json!(3)).is_err());
         assert!(ToolChoice::new(&[], Some(&json!("required"))).is_err());
+    }
+
+    #[test]
+    fn arguments_are_an_object_and_what_was_cut_off_is_text() {
+        let call = |arguments: &str| Call { name: "f".into(), arguments: arguments.into() };
+        let calls = [r#"{"a": [1]}"#, "[1]", "", r#"{"path": "/a"#, "{}"].map(call);
+        let (text, told) = told(calls.into(), 4);
+        assert_eq!(text, r#"[1]{"path": "/a"#);
+        assert_eq!(told, [("f".to_owned(), json!({ "a": [1] })), ("f".to_owned(), json!({}))]);
     }
 }

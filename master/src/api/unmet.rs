@@ -1,8 +1,9 @@
-//! Parameters that clients send to servers of this API and that this one does not follow. Those that would change the
+//! Parameters that clients send to servers of an API and that this one does not follow. Those that would change the
 //! answer are refused by name, unless they say what is done anyway; all others are let be, as clients of newer versions
 //! send some. `master/API.md` lists both.
 
 use std::fmt;
+use std::marker::PhantomData;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
@@ -10,7 +11,7 @@ use super::error::ApiError;
 
 /// Values of a parameter that ask for nothing which is not done. `null` never does.
 #[derive(Clone, Copy, Debug)]
-enum Harmless {
+pub(super) enum Harmless {
     /// None.
     Never,
     /// An empty text, list or object.
@@ -24,6 +25,20 @@ enum Harmless {
 }
 
 use Harmless::{Empty, Flag, Never, Number, Words};
+
+/// Parameters of one place, such as the body of a request, that would change an answer.
+pub(super) trait Refused {
+    /// Their names, with what they may say all the same.
+    const REFUSED: &'static [(&'static str, Harmless)];
+}
+
+/// Those of OpenAI's requests.
+#[derive(Debug, Default)]
+pub(super) struct OpenAi;
+
+impl Refused for OpenAi {
+    const REFUSED: &'static [(&'static str, Harmless)] = REFUSED;
+}
 
 /// What would change an answer: OpenAI's own parameters first, then those of other servers.
 const REFUSED: &[(&str, Harmless)] = &[
@@ -86,34 +101,34 @@ const REFUSED: &[(&str, Harmless)] = &[
 
 /// The first of a request's parameters that would have to be followed and is not.
 #[derive(Debug, Default)]
-pub(super) struct Unmet(Option<&'static str>);
+pub(super) struct Unmet<R = OpenAi>(Option<&'static str>, PhantomData<R>);
 
-impl Unmet {
+impl<R> Unmet<R> {
     /// Refuses the request, if there is one.
     pub(super) fn check(&self) -> Result<(), ApiError> {
         self.0.map_or(Ok(()), |param| Err(ApiError::Unsupported { param }))
     }
 }
 
-impl<'de> Deserialize<'de> for Unmet {
+impl<'de, R: Refused> Deserialize<'de> for Unmet<R> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(UnmetVisitor)
+        deserializer.deserialize_map(UnmetVisitor(PhantomData))
     }
 }
 
-struct UnmetVisitor;
+struct UnmetVisitor<R>(PhantomData<R>);
 
-impl<'de> Visitor<'de> for UnmetVisitor {
-    type Value = Unmet;
+impl<'de, R: Refused> Visitor<'de> for UnmetVisitor<R> {
+    type Value = Unmet<R>;
 
     fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("parameters")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Unmet, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Unmet<R>, A::Error> {
         let mut unmet = None;
         while let Some(name) = map.next_key::<String>()? {
-            match REFUSED.iter().find(|(refused, _)| *refused == name) {
+            match R::REFUSED.iter().find(|(refused, _)| *refused == name) {
                 Some((name, harmless)) => {
                     let said = map.next_value::<Said>()?;
                     if unmet.is_none() && !harmless.covers(&said) {
@@ -123,7 +138,7 @@ impl<'de> Visitor<'de> for UnmetVisitor {
                 None => drop(map.next_value::<IgnoredAny>()?),
             }
         }
-        Ok(Unmet(unmet))
+        Ok(Unmet(unmet, PhantomData))
     }
 }
 
@@ -244,7 +259,8 @@ mod tests {
         for (name, _) in REFUSED {
             let of_chat = ["tools", "tool_choice", "response_format", "top_logprobs"];
             let of_template = ["chat_template_kwargs", "enable_thinking", "reasoning_effort"];
-            if of_chat.contains(name) || of_template.contains(name) {
+            let of_ending = ["add_generation_prompt", "continue_final_message"];
+            if [&of_chat[..], &of_template, &of_ending].concat().contains(name) {
                 continue; // A chat has these.
             }
             assert_eq!(unmet(json!({ *name: { "a": 1 } })), Some(*name));

@@ -66,7 +66,8 @@ impl<T> OneOrMany<T> {
 /// `POST /v1/chat/completions`.
 #[derive(Debug, Deserialize)]
 pub(super) struct ChatRequest {
-    #[serde(deserialize_with = "listed")]
+    /// None if they are missing.
+    #[serde(default, deserialize_with = "listed")]
     pub(super) messages: Vec<ChatMessage>,
     #[serde(default)]
     pub(super) logprobs: Option<bool>,
@@ -89,6 +90,12 @@ pub(super) struct ChatRequest {
     /// and another.
     #[serde(default)]
     pub(super) reasoning_effort: Option<String>,
+    /// Whether the template writes what an answer begins with;
+    #[serde(default)]
+    pub(super) add_generation_prompt: Option<bool>,
+    /// if not, whether the model goes on with the last message.
+    #[serde(default)]
+    pub(super) continue_final_message: Option<bool>,
     #[serde(flatten)]
     pub(super) common: Common,
 }
@@ -191,7 +198,7 @@ impl Measured for EmbeddingsRequest {
 }
 
 /// A field with texts or token ids in it: of those an id takes little, and of texts and lists not many are read.
-const fn token_ids(field: &'static str) -> Bound {
+pub(super) const fn token_ids(field: &'static str) -> Bound {
     Bound { field, bytes: MAX_BODY_BYTES, values: MAX_IDS }
 }
 
@@ -371,11 +378,11 @@ pub(super) struct TokenLogprob {
     pub(super) bytes: Vec<u8>,
 }
 
-/// Log-probabilities of a plain completion, one element per token in each list.
+/// Log-probabilities of a plain completion, one element per token in each list: of a prompt's first token there are none.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct CompletionLogprobs {
     pub(super) tokens: Vec<String>,
-    pub(super) token_logprobs: Vec<f32>,
-    pub(super) top_logprobs: Vec<BTreeMap<String, f32>>,
+    pub(super) token_logprobs: Vec<Option<f32>>,
+    pub(super) top_logprobs: Vec<Option<BTreeMap<String, f32>>>,
     pub(super) text_offset: Vec<usize>,
 }

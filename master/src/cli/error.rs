@@ -137,7 +137,7 @@ pub enum Error {
     },
     /// The address for clients is another program's.
     #[error(
-        "cannot listen on {address}: {} listens there already; end it, or choose another port, as with --listen {other}",
+        "cannot listen on {address}: {} listens there already; end it, or choose another port, as with {other}",
         holder.as_deref().unwrap_or("another program")
     )]
     InUse {
@@ -145,7 +145,7 @@ pub enum Error {
         address: String,
         /// Which program, where that can be known.
         holder: Option<String>,
-        /// An address beside it.
+        /// The argument with an address beside it.
         other: String,
     },
     /// A system message for a model that has no place for one.

@@ -9,15 +9,18 @@ use super::Error;
 /// Where a port alone means: this machine.
 const LOOPBACK: &str = "127.0.0.1";
 
-/// Listens at `given`.
+/// Listens at what was `given` as this argument.
 ///
 /// # Errors
 /// [`Error::Argument`] if it is no address, [`Error::InUse`] if another program listens there, [`Error::Listen`] if the
 /// system gives another reason.
-pub(super) async fn bind(given: &str) -> Result<(TcpListener, SocketAddr), Error> {
-    let address = meant(given)?;
+pub(super) async fn bind(
+    argument: &'static str,
+    given: &str,
+) -> Result<(TcpListener, SocketAddr), Error> {
+    let address = meant(argument, given)?;
     let failed = |source: std::io::Error| match source.kind() {
-        ErrorKind::AddrInUse => in_use(&address),
+        ErrorKind::AddrInUse => in_use(argument, &address),
         _ => Error::Listen { address: address.clone(), source },
     };
     let listener = TcpListener::bind(&address).await.map_err(failed)?;
@@ -26,7 +29,7 @@ pub(super) async fn bind(given: &str) -> Result<(TcpListener, SocketAddr), Error
 }
 
 /// The address with its host.
-fn meant(given: &str) -> Result<String, Error> {
+fn meant(argument: &'static str, given: &str) -> Result<String, Error> {
     let is_port = |text: &str| text.parse::<u16>().is_ok();
     if is_port(given) {
         return Ok(format!("{LOOPBACK}:{given}"));
@@ -44,17 +47,17 @@ fn meant(given: &str) -> Result<String, Error> {
         }
         _ => format!("HOST:PORT, such as {LOOPBACK}:8080, or a port from 0 to 65535"),
     };
-    Err(Error::argument("--listen", format!("{given:?}"), expected))
+    Err(Error::argument(argument, format!("{given:?}"), expected))
 }
 
-fn in_use(address: &str) -> Error {
+fn in_use(argument: &'static str, address: &str) -> Error {
     let (host, port) = address.rsplit_once(':').unwrap_or((LOOPBACK, address));
     let port = port.parse::<u16>().unwrap_or_default();
     let other = port.checked_add(1).unwrap_or(8080);
     Error::InUse {
         address: address.to_owned(),
         holder: tokio::task::block_in_place(|| holder::of(port)),
-        other: format!("{host}:{other}"),
+        other: format!("{argument}={host}:{other}"),
     }
 }
 
@@ -118,13 +121,13 @@ mod tests {
             ("localhost:8080", "localhost:8080"),
             ("[::1]:8080", "[::1]:8080"),
         ] {
-            assert_eq!(meant(given).expect("an address"), expected);
+            assert_eq!(meant("--listen", given).expect("an address"), expected);
         }
     }
 
     #[test]
     fn what_is_no_address_is_refused_with_what_would_be() {
-        let refused = |given: &str| meant(given).expect_err("refused").to_string();
+        let refused = |given: &str| meant("--listen", given).expect_err("refused").to_string();
         let said = refused(":8080");
         assert!(said.contains("127.0.0.1:8080") && said.contains("0.0.0.0:8080"), "{said}");
         for given in ["", "localhost", "65536", "host:65536", "host:", "::1", "fe80::1:80", "-1"] {
@@ -134,9 +137,10 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_port_that_is_taken_is_refused_with_who_has_it() {
-        let (_taken, address) = bind("0").await.expect("any port");
-        let said = bind(&address.to_string()).await.expect_err("refused").to_string();
-        assert!(said.contains("listens there already") && said.contains("--listen 127"), "{said}");
+        let (_taken, address) = bind("--listen", "0").await.expect("any port");
+        let said = bind("--ollama", &address.to_string()).await.expect_err("refused").to_string();
+        let other = said.contains("as with --ollama=127.0.0.1:");
+        assert!(said.contains("listens there already") && other, "{said}");
         if cfg!(target_os = "linux") {
             let me = format!("(process {})", std::process::id());
             assert!(said.contains(&me), "{said}");

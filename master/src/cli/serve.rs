@@ -1,4 +1,5 @@
-//! `cake-master serve MODEL`: the OpenAI API, many requests at once.
+//! `cake-master serve MODEL`: the OpenAI API and others, many requests at once.
+use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -7,6 +8,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::{HeaderValue, Method};
 use cake_checkpoint::Checkpoint;
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::block_in_place;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
@@ -16,7 +18,7 @@ use super::ctrl_c::{CtrlC, Interrupts};
 use super::listen::bind;
 use super::told::{Words, warn};
 use super::{Error, announce, out};
-use crate::api::{self, Bodies, Bounds, Served, Server, Stop, Store};
+use crate::api::{self, About, Bodies, Bounds, Served, Server, Stop, Store};
 use crate::aside::tidy;
 use crate::cluster::Whereabouts;
 use crate::deployment::keeper::Keeper;
@@ -33,6 +35,8 @@ use crate::text::Text;
 const LAST_ANSWERS: Duration = Duration::from_secs(10);
 /// How long clients may take to be told that the scheduler has ended, before the server ends as well.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Where Ollama listens, and programs that are made for it ask.
+const OLLAMA_PORT: u16 = 11434;
 /// Sequences at once unless told otherwise.
 const DEFAULT_PARALLEL: NonZeroUsize = NonZeroUsize::new(8).expect("8 is not 0");
 
@@ -45,6 +49,10 @@ pub(super) struct Args {
     /// Address to listen on (HOST:PORT, or PORT for this machine alone); port 0 lets the system choose.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     listen: String,
+    /// Listen there as well, for programs that are made for Ollama (HOST:PORT, or PORT for this machine alone).
+    /// Default: nowhere; without an address, port 11434 of the host of --listen, which such programs ask.
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    ollama: Option<String>,
     /// Name of the model for clients. Default: that of its directory.
     #[arg(long, value_name = "NAME")]
     model_name: Option<String>,
@@ -89,7 +97,9 @@ impl Args {
         let keys = self.keys()?;
         let bounds = Bounds::of_this_machine();
         // Before anything that takes long: perhaps it cannot be had.
-        let (listener, address) = bind(&self.listen).await?;
+        let (listener, address) = bind("--listen", &self.listen).await?;
+        let (ollama, ollama_address) = self.listen_as_ollama(address).await?.unzip();
+        let listeners = [listener].into_iter().chain(ollama).collect();
         let checkpoint = block_in_place(|| Checkpoint::open(&self.model))?;
         let directory = checkpoint.location.directory.file_name();
         let name = self.model_name.clone().unwrap_or_else(|| {
@@ -112,7 +122,10 @@ impl Args {
             out::note(format_args!("warning: {remark}"));
         }
         out::note(format_args!("the page is at http://{address}/"));
-        let http = tokio::spawn(api::serve(listener, bounds, server.clone(), router));
+        if let Some(address) = ollama_address {
+            out::note(format_args!("programs made for Ollama are answered at http://{address}"));
+        }
+        let http = tokio::spawn(api::serve(listeners, bounds, server.clone(), router));
         let (cluster, _door) = self.cluster.whereabouts_with_door().await?;
         let (keeper, served) = self.load(&name, &monitor, cluster).await?;
         let scheduler = served.scheduler.clone();
@@ -127,6 +140,15 @@ impl Args {
             http.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
         };
         while_whole(http, keeper.run(), &scheduler).await
+    }
+
+    /// Listens where Ollama would, on the host of `address` unless told otherwise, if that is asked for.
+    async fn listen_as_ollama(
+        &self,
+        address: SocketAddr,
+    ) -> Result<Option<(TcpListener, SocketAddr)>, Error> {
+        let Some(given) = &self.ollama else { return Ok(None) };
+        bind("--ollama", &ollama_address(given, address)).await.map(Some)
     }
 
     /// Plans, pushes and loads, and tells `monitor` how far it is.
@@ -147,6 +169,7 @@ impl Args {
         let checkpoint = &prepared.model.checkpoint;
         let text = block_in_place(|| Text::of(&checkpoint.texts))?;
         warn(&text.warnings);
+        let about = block_in_place(|| About::of(&prepared.model))?;
         let defaults = api::default_sampling(&checkpoint.generation);
         let stop_ids = Arc::new(SampleArgs::default().stop_ids(checkpoint, text.eos_id()));
         let context = prepared.promise().context;
@@ -183,6 +206,7 @@ impl Args {
         let served = Served {
             name,
             created,
+            about,
             text: text.allowing_special_tokens(self.allow_special_tokens),
             turns: api::Turns::default(),
             scheduler,
@@ -235,6 +259,14 @@ impl Args {
             }
             false => Ok(keys),
         }
+    }
+}
+
+/// Where to listen as Ollama does: there, or at its port of the host that the server listens on.
+fn ollama_address(given: &str, server: SocketAddr) -> String {
+    match given {
+        "" => SocketAddr::new(server.ip(), OLLAMA_PORT).to_string(),
+        given => given.to_owned(),
     }
 }
 
@@ -305,6 +337,19 @@ mod tests {
 
     use super::*;
     use crate::scheduler::tests::{Bench, LIMIT};
+
+    #[test]
+    fn without_an_address_it_is_ollamas_port_of_the_same_host() {
+        for (server, expected) in [
+            ("127.0.0.1:8080", "127.0.0.1:11434"),
+            ("0.0.0.0:80", "0.0.0.0:11434"),
+            ("[::1]:8080", "[::1]:11434"),
+        ] {
+            assert_eq!(ollama_address("", server.parse().expect("an address")), expected);
+        }
+        let given = ollama_address("11435", ([127, 0, 0, 1], 8080).into());
+        assert_eq!(given, "11435");
+    }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn the_end_of_the_scheduler_ends_the_service() {

@@ -32,6 +32,11 @@ const ANALYSIS: &str = "analysis";
 const BETWEEN: &str = "\n\n";
 
 impl Channels {
+    /// Within a message that is said.
+    pub(super) fn in_text() -> Self {
+        Self { body: Some(Body::Text), calls: Vec::new(), told: (false, true) }
+    }
+
     /// Takes what is certain of `held`; false if more text is needed.
     pub(super) fn step(&mut self, held: &mut Held, shown: &mut Shown) -> bool {
         let Some(body) = &self.body else {

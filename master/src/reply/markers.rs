@@ -93,3 +93,12 @@ pub(crate) fn opened(prompt: &str) -> Option<&'static str> {
     let mut pairs = THOUGHTS.iter();
     pairs.find_map(|(begin, end)| prompt.ends_with(begin).then_some(*end))
 }
+
+/// What ends the thoughts that a text has begun and not ended, if it has.
+pub(crate) fn unclosed(text: &str) -> Option<&'static str> {
+    let mut pairs = THOUGHTS.iter();
+    pairs.find_map(|(begin, end)| {
+        let (_, thought) = text.rsplit_once(begin)?;
+        (!thought.contains(end)).then_some(*end)
+    })
+}

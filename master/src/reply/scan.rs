@@ -15,6 +15,8 @@ pub(crate) struct Opening {
     pub(crate) thinks: Option<&'static str>,
     /// Whether the model writes in channels: it has tokens for these.
     pub(crate) channels: bool,
+    /// Whether the prompt ends within what is said or, if it [`thinks`](Self::thinks), within thoughts.
+    pub(crate) is_begun: bool,
 }
 
 /// Tells apart what a model writes, piece by piece; how it is cut does not matter.
@@ -52,9 +54,11 @@ const RECIPIENT: &str = "to=functions.";
 impl Reply {
     /// A reply of a model that may call these tools.
     pub(crate) fn new(tools: Option<Arc<[Callable]>>, opening: Opening) -> Self {
-        let Opening { thinks, channels } = opening;
+        let Opening { thinks, channels, is_begun } = opening;
         let state = match thinks {
-            Some(end) => State::Thoughts { end, begun: false },
+            Some(end) => State::Thoughts { end, begun: is_begun },
+            None if is_begun && channels => State::Channels(Channels::in_text()),
+            None if is_begun => State::Text,
             None => State::Beginning { after_thoughts: false },
         };
         Self { tools, channels, held: Held::default(), state }

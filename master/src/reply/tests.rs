@@ -62,7 +62,7 @@ fn tool(name: &str) -> Callable {
 
 /// What comes out for text in pieces of so many characters: thoughts, text, and calls.
 fn told(text: &str, size: usize, thinks: Option<&'static str>) -> (String, String, Vec<Call>) {
-    let opening = Opening { thinks, channels: true };
+    let opening = Opening { thinks, channels: true, is_begun: false };
     let mut reply = Reply::new(Some([tool("get_weather"), tool("f")].into()), opening);
     let characters: Vec<char> = text.chars().collect();
     let (mut thought, mut said) = (String::new(), String::new());

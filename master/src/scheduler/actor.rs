@@ -236,6 +236,11 @@ impl Actor {
                         client.tell(Event::Begun { reused_tokens });
                     }
                 }
+                Effect::Scored { sequence, tokens } => {
+                    if let Some(client) = self.clients.get(&sequence) {
+                        client.tell(Event::Scored(tokens));
+                    }
+                }
                 Effect::Token { sequence, token, took, is_first } => {
                     match is_first {
                         true => self.shared.metrics.first_token(took),

@@ -67,6 +67,8 @@ pub enum Event {
         /// Prompt tokens that need not be computed.
         reused_tokens: usize,
     },
+    /// The prompt's tokens from the second on, if they were to be scored: before the first new one.
+    Scored(Vec<Token>),
     /// One more token.
     Token(Token),
     /// The mean of the final hidden states of all rows of the prompt, `[hidden_size]`: the last event.

@@ -19,11 +19,13 @@ pub struct Choice {
     pub frequency_penalty: f32,
     /// So many of the most probable tokens come with each chosen one.
     pub top_logprobs: usize,
+    /// Whether the prompt's own tokens are scored before the first one is chosen.
+    pub scores_prompt: bool,
     /// What the answer must keep to.
     pub grammar: Option<Grammar>,
 }
 
-/// A token that was chosen.
+/// A token that was chosen, or one of a prompt that is scored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Token {
     /// Its id.
@@ -40,11 +42,13 @@ pub(super) struct Sampler {
     ids: Vec<u32>,
     prompt_len: usize,
     choice: Choice,
+    /// The prompt's tokens from the second on, as far as they are scored.
+    scores: Vec<Token>,
 }
 
 impl Sampler {
     pub(super) fn new(prompt: Vec<u32>, choice: Choice) -> Self {
-        Self { prompt_len: prompt.len(), ids: prompt, choice }
+        Self { prompt_len: prompt.len(), ids: prompt, choice, scores: Vec::new() }
     }
 
     /// Prompt and generated ids.
@@ -55,6 +59,32 @@ impl Sampler {
     /// How many of them are the prompt's.
     pub(super) fn prompt_len(&self) -> usize {
         self.prompt_len
+    }
+
+    /// Of the rows at positions `[begin, end)`, how many have logits that are wanted: always the last ones. The last of
+    /// all rows chooses a token; where the prompt is scored, each other row of it scores the token after its own, once.
+    pub(super) fn wanted(&self, begin: usize, end: usize) -> usize {
+        let chooses = usize::from(end == self.ids.len());
+        match self.choice.scores_prompt {
+            true => {
+                end.min(self.prompt_len - 1).saturating_sub(begin.max(self.scores.len())) + chooses
+            }
+            false => chooses,
+        }
+    }
+
+    /// Scores the next of the prompt's tokens by the model's `logits` of the row before it, one for each id.
+    pub(super) fn score(&mut self, logits: &[f32]) {
+        if let Some(&id) = self.ids[..self.prompt_len].get(self.scores.len() + 1) {
+            let token = scored(id, logits, self.choice.top_logprobs);
+            self.scores.push(token);
+        }
+    }
+
+    /// The prompt's tokens from the second on, scored; given once, and only if they were to be scored.
+    pub(super) fn take_scores(&mut self) -> Option<Vec<Token>> {
+        let scores_prompt = std::mem::take(&mut self.choice.scores_prompt);
+        scores_prompt.then(|| std::mem::take(&mut self.scores))
     }
 
     /// Whether the answer is complete, whatever the model might go on with.
@@ -72,19 +102,15 @@ impl Sampler {
         let chosen =
             sample(scores.as_deref().unwrap_or(logits), &self.ids, position, &self.choice.options);
         // Those of the model alone, also where the scores were changed.
-        let (logprob, top) = match (&scores, self.choice.top_logprobs) {
-            (None, 0) => (chosen.logprob, Vec::new()),
-            (_, count) => {
-                let logprob = logprobs(logits);
-                let top = best(logits, count).into_iter().map(|id| (id, logprob(id))).collect();
-                (logprob(chosen.token), top)
-            }
+        let token = match (&scores, self.choice.top_logprobs) {
+            (None, 0) => Token { id: chosen.token, logprob: chosen.logprob, top: Vec::new() },
+            (_, count) => scored(chosen.token, logits, count),
         };
         if let Some(grammar) = &mut self.choice.grammar {
             grammar.take(chosen.token)?;
         }
         self.ids.push(chosen.token);
-        Ok(Token { id: chosen.token, logprob, top })
+        Ok(token)
     }
 
     /// The scores with bias, penalties and what the grammar forbids, if there is any of it.
@@ -117,16 +143,23 @@ impl Sampler {
     }
 }
 
+/// The token of this id by the model's `logits`, with the `count` most probable ones.
+fn scored(id: u32, logits: &[f32], count: usize) -> Token {
+    let logprob = logprobs(logits);
+    let top = best(logits, count).into_iter().map(|id| (id, logprob(id))).collect();
+    Token { id, logprob: logprob(id), top }
+}
+
 /// The ids of the `count` highest scores, the best first and of equals the lowest; what is no number
 /// is none of them.
 fn best(logits: &[f32], count: usize) -> Vec<u32> {
-    if count == 0 {
-        return Vec::new();
-    }
-    let mut ids: Vec<u32> =
-        (0..logits.len() as u32).filter(|id| !logits[*id as usize].is_nan()).collect();
+    let numbers = (0..logits.len() as u32).filter(|id| !logits[*id as usize].is_nan());
     let rank =
         |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
+    if count <= 1 {
+        return numbers.min_by(rank).into_iter().take(count).collect();
+    }
+    let mut ids: Vec<u32> = numbers.collect();
     if count < ids.len() {
         ids.select_nth_unstable_by(count - 1, rank);
         ids.truncate(count);
@@ -174,6 +207,30 @@ mod tests {
         let mut present = sampler(Choice { presence_penalty: 1.0, ..Choice::default() });
         let chosen: Vec<u32> = (0..3).map(|_| present.choose(&logits).unwrap().id).collect();
         assert_eq!(chosen, [1, 0, 1]);
+    }
+
+    #[test]
+    fn every_token_of_a_prompt_but_the_first_is_scored_once_by_the_row_before_it() {
+        let choice = Choice { scores_prompt: true, top_logprobs: 1, ..Choice::default() };
+        let mut sampler = Sampler::new(vec![2, 0, 1, 1], choice);
+        assert_eq!((sampler.wanted(0, 2), sampler.wanted(0, 4), sampler.wanted(3, 4)), (2, 4, 1));
+        let rows = [[0.0, 1.0, 2.0], [3.0, 1.0, 0.5], [0.0, 9.0, 0.0]];
+        rows[..2].iter().for_each(|logits| sampler.score(logits));
+        // Computed once more, after a loss: what is scored is not wanted again.
+        assert_eq!((sampler.wanted(0, 2), sampler.wanted(0, 3), sampler.wanted(2, 4)), (0, 1, 2));
+        sampler.score(&rows[2]);
+        assert_eq!((sampler.wanted(0, 3), sampler.wanted(0, 4)), (0, 1));
+        sampler.choose(&[1.0, 0.0, 0.0]).unwrap();
+        assert_eq!((sampler.wanted(0, 4), sampler.wanted(4, 5)), (0, 1));
+        let scores = sampler.take_scores().expect("asked for");
+        assert_eq!(scores.iter().map(|token| token.id).collect::<Vec<_>>(), [0, 1, 1]);
+        for (token, logits) in scores.iter().zip(&rows) {
+            assert_eq!(token.logprob, logprobs(logits)(token.id));
+        }
+        let best: Vec<u32> = scores.iter().map(|token| token.top[0].0).collect();
+        assert_eq!((best, sampler.take_scores()), (vec![2, 0, 1], None));
+        let plain = Sampler::new(vec![2, 0, 1], Choice::default());
+        assert_eq!((plain.wanted(0, 2), plain.wanted(0, 3)), (0, 1));
     }
 
     #[test]

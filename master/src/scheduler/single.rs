@@ -176,7 +176,7 @@ impl Run<'_> {
             all.extend_from_slice(&logits);
         }
         let chosen = match want {
-            Some(Want::Token { sequence, sampler }) => {
+            Some(Want::Token { sequence, sampler, .. }) => {
                 if prompt {
                     self.timing.prefill_seconds = self.started.elapsed().as_secs_f64();
                 } else {
@@ -208,7 +208,7 @@ impl Run<'_> {
             self.timing.first_token_seconds = self.started.elapsed().as_secs_f64();
             self.decode_started = Instant::now();
         }
-        Ok(Chosen::Token { sequence, sampler, token })
+        Ok(Chosen::Token { sequence, sampler, token: Some(token) })
     }
 
     /// Takes in what the core decided.
@@ -225,6 +225,7 @@ impl Run<'_> {
                     self.logprobs.push(token.logprob);
                     self.token = Some(token.id);
                 }
+                Effect::Scored { .. } => {} // Nobody asks for it here.
                 Effect::Over { event: Some(Event::Ended(finish)), .. } => self.over = Some(finish),
                 Effect::Over { event: Some(Event::Failed(error)), .. }
                 | Effect::StepFailed { error, .. }

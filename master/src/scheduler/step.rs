@@ -72,6 +72,10 @@ pub(super) async fn choose(
     chosen.map_err(|error| Failed { error, wants: Vec::new() })
 }
 
+/// Rows of a prompt that are scored at once: as many as keep the head's weights busy, and of whose logits, one for each
+/// id of the vocabulary, there is room whatever the prompt's length is.
+const SCORED_AT_ONCE: usize = 32;
+
 /// What comes of `hidden`, `[rows, hidden_size]`: the rows that `wants` name, in their order.
 fn fulfil(
     ends: &Ends,
@@ -87,9 +91,17 @@ fn fulfil(
         let end = row + want.rows();
         let part = &hidden[row * width..end * width];
         match want {
-            Want::Token { sequence, sampler } => {
-                samplers.push((sequence, sampler));
-                to_score.extend_from_slice(part);
+            Want::Token { sequence, mut sampler, rows, chooses } => {
+                let (scored, last) = part.split_at((rows - usize::from(chooses)) * width);
+                for rows in scored.chunks(SCORED_AT_ONCE * width.max(1)) {
+                    let logits = ends.score(rows.to_vec(), rows.len() / width)?;
+                    logits.chunks_exact(ends.vocab_size()).for_each(|row| sampler.score(row));
+                }
+                match chooses {
+                    true => samplers.push((sequence, sampler)),
+                    false => chosen.push(Chosen::Token { sequence, sampler, token: None }),
+                }
+                to_score.extend_from_slice(last);
             }
             Want::Pooled { sequence, position, rows: count } => {
                 let rows = ends.normed(part.to_vec(), count)?;
@@ -103,7 +115,7 @@ fn fulfil(
     let rows = logits.chunks_exact(ends.vocab_size());
     chosen.extend(samplers.into_iter().zip(rows).map(|((sequence, mut sampler), logits)| {
         match sampler.choose(logits) {
-            Ok(token) => Chosen::Token { sequence, sampler, token },
+            Ok(token) => Chosen::Token { sequence, sampler, token: Some(token) },
             Err(error) => Chosen::Failed { sequence, error },
         }
     }));

@@ -216,6 +216,55 @@ async fn after_a_loss_sequences_that_shared_blocks_wait_for_their_own() {
     assert_eq!(scheduler.load().waiting, 0);
 }
 
+/// What the model says of a token is the same, to the bit, whether it was chosen or a prompt has it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prompt_is_scored_as_its_tokens_were_when_they_were_chosen() {
+    // More rows than go into a step, and more than are scored at once.
+    const TOKENS: usize = 2 * CHUNK + 22;
+    let scheduler = Bench::new(3, 4 * CHUNK).scheduler().await;
+    let asked = |prompt: Vec<u32>, max_tokens: usize, scores_prompt: bool| {
+        let choice = Choice { scores_prompt, top_logprobs: 2, ..Choice::default() };
+        Request { goal: Goal::Answer(Box::new(choice)), ..request(prompt, max_tokens) }
+    };
+    let begin = prompt(7, 20);
+    let mut generation = submit(&scheduler, asked(begin.clone(), TOKENS, false));
+    let mut chosen = Vec::new();
+    while let Some(event) = generation.next().await {
+        chosen.extend(if let Event::Token(token) = event { Some(token) } else { None });
+    }
+    assert_eq!(chosen.len(), TOKENS);
+    let ids: Vec<u32> = begin.iter().copied().chain(chosen.iter().map(|one| one.id)).collect();
+    // Its blocks are known: it is computed all the same, beside another one and an answer.
+    let cut = ids.len() - 3;
+    let requests = vec![
+        asked(prompt(9, 30), 40, false),
+        asked(ids.clone(), 0, true),
+        asked(ids[..cut].to_vec(), 3, true),
+    ];
+    let mut together = scheduler.submit(requests).expect("taken");
+    let mut scored = Vec::new();
+    for generation in &mut together[1..] {
+        assert!(matches!(next(generation).await, Event::Begun { reused_tokens: 0 }));
+        let Event::Scored(mut tokens) = next(generation).await else { panic!("not scored") };
+        loop {
+            match next(generation).await {
+                Event::Token(token) => tokens.push(token),
+                Event::Ended(Finish::Length) => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(tokens.iter().map(|token| token.id).collect::<Vec<_>>(), ids[1..]);
+        scored.push(tokens);
+    }
+    let [whole, with_answer] = &scored[..] else { panic!() };
+    assert_eq!(whole, with_answer, "{cut} tokens of it, and three chosen once more");
+    assert_eq!(whole[begin.len() - 1..], chosen);
+    // One token has nothing before it that could say anything of it.
+    let mut one = submit(&scheduler, asked(vec![5], 0, true));
+    assert!(matches!(next(&mut one).await, Event::Begun { .. }));
+    assert!(matches!(next(&mut one).await, Event::Scored(tokens) if tokens.is_empty()));
+}
+
 async fn token(generation: &mut Generation) -> u32 {
     match next(generation).await {
         Event::Token(token) => token.id,

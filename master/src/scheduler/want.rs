@@ -9,8 +9,8 @@ use crate::grammar;
 /// What is to come of the wanted rows of a sequence.
 #[derive(Debug)]
 pub(super) enum Want {
-    /// The next token, by the logits of one row.
-    Token { sequence: u64, sampler: Box<Sampler> },
+    /// The next token, by the logits of the last of so many rows if it `chooses`; the others score tokens of the prompt.
+    Token { sequence: u64, sampler: Box<Sampler>, rows: usize, chooses: bool },
     /// The final hidden states of so many rows, from a position on.
     Pooled { sequence: u64, position: usize, rows: usize },
 }
@@ -26,16 +26,15 @@ impl Want {
     /// How many they are.
     pub(super) fn rows(&self) -> usize {
         match self {
-            Self::Token { .. } => 1,
-            Self::Pooled { rows, .. } => *rows,
+            Self::Token { rows, .. } | Self::Pooled { rows, .. } => *rows,
         }
     }
 }
 
 /// What came of a sequence's wanted rows.
 pub(super) enum Chosen {
-    /// Its next token, and its sampler is back.
-    Token { sequence: u64, sampler: Box<Sampler>, token: Token },
+    /// Its next token, unless it was only scored, and its sampler is back.
+    Token { sequence: u64, sampler: Box<Sampler>, token: Option<Token> },
     /// No token: its grammar cannot go on.
     Failed { sequence: u64, error: grammar::Error },
     /// The final hidden states of so many of its rows, from a position on.

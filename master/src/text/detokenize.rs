@@ -2,6 +2,9 @@
 
 use super::{Error, Text};
 
+/// Tokens of a text before that are looked at: a decoder looks at the one before at most, which may be without text.
+const CONTEXT_TOKENS: usize = 8;
+
 /// Joins tokens to text as they come; every piece it gives is final.
 ///
 /// A character whose bytes are spread over several tokens comes out whole, with the token that
@@ -27,6 +30,25 @@ impl<'a> Detokenizer<'a> {
     /// Begins a text made of `text`'s tokens.
     pub fn new(text: &'a Text) -> Detokenizer<'a> {
         Detokenizer { text, window: Vec::new(), complete: 0, shown: String::new() }
+    }
+
+    /// What [`after`](Self::after) looks at of a text before.
+    pub fn tail(ids: &[u32]) -> &[u32] {
+        &ids[ids.len().saturating_sub(CONTEXT_TOKENS)..]
+    }
+
+    /// Goes on with a text that ends with these tokens: nothing of them is given again, and what follows is not the first
+    /// of a text. If they end within a character, or might, it is.
+    pub fn after(text: &'a Text, ids: &[u32]) -> Detokenizer<'a> {
+        let mut window = Self::tail(ids).to_vec();
+        let last = window.iter().rev().find_map(|id| text.visible_token(*id));
+        let shown = text.decode(&window).unwrap_or_default();
+        let is_byte = last.is_none_or(|token| text.byte_fallback && looks_like_a_byte(&token));
+        if is_byte || shown.ends_with(char::REPLACEMENT_CHARACTER) {
+            return Self::new(text);
+        }
+        window.retain(|id| text.visible_token(*id).is_some());
+        Detokenizer { text, complete: window.len(), window, shown }
     }
 
     /// Takes the next token and gives the text that is now certain, often none or one word.
@@ -100,6 +122,23 @@ mod tests {
             ids.iter().map(|&id| detokenizer.push(id).expect("decodes")).collect();
         pieces.push(detokenizer.finish().expect("decodes"));
         pieces
+    }
+
+    #[test]
+    fn a_text_that_is_gone_on_with_keeps_the_space_between_words() {
+        let (demo, tiny) = (samples::demo(), samples::byte_fallback());
+        let words = ["▁b", "▁a", "b", "▁b"].map(|token| tiny.token_id(token).expect("known"));
+        let sun = demo.encode("the sun is there", false).expect("encodes");
+        for (text, ids, whole) in [(demo, &sun[..], "the sun is there"), (tiny, &words, "b ab b")] {
+            for cut in 1..ids.len() {
+                let before = text.decode(&ids[..cut]).expect("decodes");
+                let mut detokenizer = Detokenizer::after(text, &ids[..cut]);
+                let rest: String =
+                    ids[cut..].iter().map(|&id| detokenizer.push(id).expect("decodes")).collect();
+                let rest = rest + &detokenizer.finish().expect("decodes");
+                assert_eq!(before + &rest, whole, "{cut} of {ids:?}");
+            }
+        }
     }
 
     #[test]

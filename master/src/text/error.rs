@@ -96,6 +96,11 @@ pub enum Error {
         "the messages use all the private characters by which control tokens are told from text"
     )]
     NoMask,
+    /// A template that does not write the last message's content as it is.
+    #[error(
+        "the chat template leaves out some of the last message's content, so that it cannot be continued"
+    )]
+    NotContinued,
     /// A prompt that cannot fit, whatever its tokens are.
     #[error("the prompt of {bytes} bytes is longer than the context of {room} tokens can hold")]
     PromptTooLong {
@@ -178,7 +183,7 @@ mod tests {
     fn every_error_is_one_clear_sentence() {
         let inner = || -> tokenizers::Error { "inner cause".into() };
         let path = || PathBuf::from("model/tokenizer.json");
-        let table: [(Error, &str); 18] = [
+        let table: [(Error, &str); 19] = [
             (
                 Error::MissingTokenizer { directory: "model".into(), found: None },
                 "no tokenizer.json in model",
@@ -239,6 +244,11 @@ mod tests {
                 Error::NoMask,
                 "the messages use all the private characters by which control tokens are told from \
                  text",
+            ),
+            (
+                Error::NotContinued,
+                "the chat template leaves out some of the last message's content, so that it cannot \
+                 be continued",
             ),
             (
                 Error::PromptTooLong { bytes: 100, room: 8 },

@@ -32,6 +32,7 @@ mod strftime;
 mod template;
 mod token_bytes;
 mod tokenizer;
+mod told;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -47,6 +48,7 @@ pub use detokenize::Detokenizer;
 pub use error::{Bound, Error};
 pub use prompt::{ChatPrompt, LARGE_BYTES, conversation_bytes};
 pub use stop::{StopScan, StopStrings};
+pub use told::{Ending, Told};
 
 use crate::reply::{Marked, marks as marks_what};
 use apart::Apart;
@@ -168,7 +170,19 @@ impl Text {
     /// # Errors
     /// [`Error::Decode`] if the tokenizer fails.
     pub fn decode(&self, ids: &[u32]) -> Result<String, Error> {
-        guarded(|| self.tokenizer.decode(ids, true))
+        self.decoded(ids, true)
+    }
+
+    /// The same with special tokens, as they are written.
+    ///
+    /// # Errors
+    /// [`Error::Decode`] if the tokenizer fails.
+    pub fn decode_all(&self, ids: &[u32]) -> Result<String, Error> {
+        self.decoded(ids, false)
+    }
+
+    fn decoded(&self, ids: &[u32], skip_special: bool) -> Result<String, Error> {
+        guarded(|| self.tokenizer.decode(ids, skip_special))
             .map_err(|source| Error::Decode { tokens: ids.len(), source })
     }
 
@@ -182,6 +196,16 @@ impl Text {
     pub(crate) fn has_channels(&self) -> bool {
         let (thoughts, _) = &self.marks;
         thoughts.values().any(|mark| marks_what(mark) == Some(Marked::Channel))
+    }
+
+    /// The special tokens that have a name, such as `bos_token`, by it.
+    pub fn special_tokens(&self) -> &BTreeMap<String, String> {
+        &self.special
+    }
+
+    /// The chat template as it stands in the checkpoint, but for marks of what is trained on.
+    pub fn chat_template(&self) -> Option<&str> {
+        self.template.as_ref().map(|template| template.source.as_str())
     }
 
     /// Whether the checkpoint brings a chat template (that it works is not promised).

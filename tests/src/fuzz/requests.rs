@@ -109,6 +109,11 @@ pub(super) fn bodies() -> Vec<Vec<u8>> {
         }),
         json!({ "prompt": [[1, 2], [3]], "max_tokens": 4, "echo": true, "stop": "x", "top_p": 0.5 }),
         json!({ "prompt": "Once", "logprobs": 2, "best_of": 1, "suffix": "" }),
+        json!({
+            "messages": [{ "role": "assistant", "content": "It" }], "continue_final_message": true,
+            "add_generation_prompt": false, "return_token_strs": true, "add_special_tokens": false,
+        }),
+        json!({ "tokens": [1, 2, 70_000] }),
         json!({ "input": ["one", "two"], "encoding_format": "base64", "model": "m" }),
         json!({
             "model": "m", "instructions": "Be short.", "input": [

@@ -34,7 +34,7 @@ fn finds_what_it_expects(script: &str, package: &str, checks: usize) {
 
 #[test]
 fn the_openai_client_for_python_finds_everything_it_expects() {
-    finds_what_it_expects("openai_client.py", "openai", 9);
+    finds_what_it_expects("openai_client.py", "openai", 12);
 }
 
 #[test]
@@ -49,5 +49,10 @@ fn agents_of_openais_sdk_answer_and_call_tools() {
 
 #[test]
 fn the_anthropic_client_for_python_finds_everything_it_expects() {
-    finds_what_it_expects("anthropic_client.py", "anthropic", 8);
+    finds_what_it_expects("anthropic_client.py", "anthropic", 9);
+}
+
+#[test]
+fn the_ollama_client_for_python_finds_everything_it_expects() {
+    finds_what_it_expects("ollama_client.py", "ollama", 10);
 }

@@ -15,11 +15,12 @@ mod descriptors;
 mod places;
 mod wire;
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -56,10 +57,10 @@ const PAUSE: Duration = Duration::from_millis(100);
 const TELL: Duration = Duration::from_secs(60);
 /// How long last words may take to leave once answers have been ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// Takes connections until `stop` says that it is over, then waits for the answers that have begun, until it says that
-/// they end now. What has no place hears what `full` makes, a whole answer.
+/// Takes connections from all of `listeners` until `stop` says that it is over, then waits for the answers that have begun,
+/// until it says that they end now. What has no place hears what `full` makes, a whole answer.
 pub(super) async fn open<A, F>(
-    listener: TcpListener,
+    listeners: Vec<TcpListener>,
     bounds: Bounds,
     counts: Http,
     mut stop: watch::Receiver<Stop>,
@@ -75,7 +76,7 @@ pub(super) async fn open<A, F>(
     let mut told: Option<Instant> = None;
     loop {
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+            accepted = accept(&listeners) => accepted,
             Some(_) = connections.join_next() => {
                 counts.connected(places.count());
                 continue;
@@ -110,7 +111,7 @@ pub(super) async fn open<A, F>(
         let visit = Visit { bounds, counts: counts.clone(), stop: stop.clone(), guest, file };
         connections.spawn(visit.serve(stream, from, answer.clone()));
     }
-    drop(listener);
+    drop(listeners);
     let all = async { while connections.join_next().await.is_some() {} };
     let mut all = pin!(all);
     tokio::select! {
@@ -119,6 +120,15 @@ pub(super) async fn open<A, F>(
     }
     // What has not left by then sees its connection closed.
     timeout(LAST_WORDS, all).await.ok();
+}
+
+/// The next connection that comes to one of them; whoever no longer waits for it loses none.
+async fn accept(listeners: &[TcpListener]) -> io::Result<(TcpStream, SocketAddr)> {
+    poll_fn(|cx| {
+        let mut accepted = listeners.iter().map(|listener| listener.poll_accept(cx));
+        accepted.find(Poll::is_ready).unwrap_or(Poll::Pending)
+    })
+    .await
 }
 
 /// Whether the system means the connection that it would have given, and others may be well.

@@ -55,7 +55,7 @@ async fn open_with(bounds: Bounds) -> Open {
     };
     let metrics = Metrics::default();
     let counts = metrics.http.clone();
-    let door = tokio::spawn(open(listener, bounds, counts, stop, || FULL.to_vec(), answer));
+    let door = tokio::spawn(open(vec![listener], bounds, counts, stop, || FULL.to_vec(), answer));
     Open { address, tell, begun, finish, metrics, door }
 }
 

@@ -15,8 +15,9 @@ use crate::api::answer::{Piece, What, Why, begin};
 use crate::api::chat::Prepared;
 use crate::api::error::ApiError;
 use crate::api::respond::{KEEP_ALIVE, Tally, collect};
+use crate::api::tools::told;
 use crate::api::wire::Usage;
-use crate::reply::{Call, Reply, Shown};
+use crate::reply::{Reply, Shown};
 
 /// Begins the answer and sends it: in one piece, or as it comes.
 pub(super) async fn respond(served: Arc<Served>, prepared: Prepared) -> Result<Response, ApiError> {
@@ -96,19 +97,6 @@ fn tool_use(name: String, input: Value) -> Value {
     json!({ "type": "tool_use", "id": id, "name": name, "input": input })
 }
 
-/// The first calls by their names and arguments, which the API has as objects; what is none, as it was cut off, is text.
-fn told(calls: Vec<Call>, most: usize) -> (String, Vec<(String, Value)>) {
-    let (mut text, mut told) = (String::new(), Vec::new());
-    for Call { name, arguments } in calls.into_iter().take(most) {
-        match serde_json::from_str(&arguments) {
-            Ok(object @ Value::Object(_)) => told.push((name, object)),
-            _ if arguments.is_empty() => told.push((name, json!({}))),
-            _ => text.push_str(&arguments),
-        }
-    }
-    (text, told)
-}
-
 /// The events of a stream: it ends with `message_stop`, or with an error if it broke off.
 fn events(outgoing: Outgoing) -> impl Stream<Item = Result<Event, Infallible>> {
     let batches = stream::unfold(outgoing, |mut outgoing| async move {
@@ -150,6 +138,7 @@ impl Outgoing {
                 let message = message(&self.id, &self.served.name, self.tally.usage);
                 vec![json!({ "type": "message_start", "message": message })]
             }
+            What::Scored(_) => Vec::new(), // Nobody asks for it here.
             What::Text { text, .. } => {
                 let shown = self.reply.push(&text);
                 self.blocks.say(&shown)
@@ -291,14 +280,5 @@ mod tests {
         assert_eq!(ended(None, None, false), only("end_turn"));
         assert_eq!(ended(None, Some("a"), true), only("tool_use"));
         assert_eq!(ended(Some("max_tokens"), None, true), only("max_tokens"));
-    }
-
-    #[test]
-    fn arguments_are_an_object_and_what_was_cut_off_is_text() {
-        let call = |arguments: &str| Call { name: "f".into(), arguments: arguments.into() };
-        let calls = [r#"{"a": [1]}"#, "[1]", "", r#"{"path": "/a"#, "{}"].map(call);
-        let (text, told) = told(calls.into(), 4);
-        assert_eq!(text, r#"[1]{"path": "/a"#);
-        assert_eq!(told, [("f".to_owned(), json!({ "a": [1] })), ("f".to_owned(), json!({}))]);
     }
 }

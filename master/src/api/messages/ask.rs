@@ -19,11 +19,8 @@ pub(super) fn chat(request: MessagesRequest) -> Result<ChatRequest, ApiError> {
     if request.mcp_servers.is_some_and(|servers| !servers.is_empty()) {
         return Err(ApiError::Unsupported { param: "mcp_servers" });
     }
-    if request.messages.last().is_some_and(|turn| turn.role == "assistant") {
-        let found = "the assistant's at the end";
-        let expected = "the user's last: an answer that was begun is not continued here";
-        return Err(ApiError::parameter("messages", found, expected));
-    }
+    // An answer that was begun is continued.
+    let is_begun = request.messages.last().is_some_and(|turn| turn.role == "assistant");
     let OutputConfig { effort, format } = request.output_config.unwrap_or_default();
     let choice = request.tool_choice;
     let at_once = choice.as_ref().and_then(|choice| choice.disable_parallel_tool_use);
@@ -44,6 +41,8 @@ pub(super) fn chat(request: MessagesRequest) -> Result<ChatRequest, ApiError> {
         // Who does not ask for thoughts gets none, where the template lets them be left out.
         enable_thinking: Some(thinks),
         reasoning_effort: effort,
+        add_generation_prompt: None,
+        continue_final_message: Some(is_begun),
         common: Common {
             model: request.model,
             stream: request.stream,
@@ -280,7 +279,6 @@ mod tests {
             ("messages", block(json!({ "type": "image", "source": {} })), "\"image\""),
             ("messages", block(json!({ "type": "text" })), "not whole"),
             ("messages", json!([{ "role": "tool", "content": "a" }]), "messages.role"),
-            ("messages", json!([{ "role": "assistant", "content": "a" }]), "at the end"),
             ("tools", json!([{ "type": "web_search_20250305", "name": "w" }]), "web_search"),
             ("tool_choice", json!({ "type": "tool" }), "tool_choice"),
             ("mcp_servers", json!([{ "type": "url" }]), "mcp_servers"),
@@ -292,6 +290,11 @@ mod tests {
         }
         let (request, _) = chat_of(json!({ "messages": user, "mcp_servers": [] })).unwrap();
         assert_eq!(request.enable_thinking, Some(false));
+        assert_eq!(request.continue_final_message, Some(false));
+        let begun =
+            json!([{ "role": "user", "content": "a" }, { "role": "assistant", "content": "b" }]);
+        let (request, said) = chat_of(json!({ "messages": begun })).unwrap();
+        assert_eq!((request.continue_final_message, said.len()), (Some(true), 2));
     }
 
     #[test]

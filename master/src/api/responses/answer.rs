@@ -9,13 +9,12 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, StreamExt, stream};
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::ask::{Kept, Record, decimal};
 use super::output::{Kind, Output};
 use super::store::Stored;
 use crate::api::answer::{Piece, What, Why, begin};
-use crate::api::bodies::Room;
 use crate::api::chat::{Prepared, logprobs};
 use crate::api::error::ApiError;
 use crate::api::owner::Owner;
@@ -38,7 +37,7 @@ pub(super) async fn respond(
     asker: Asker,
     prepared: Prepared,
     record: Record,
-    room: Room,
+    room: Option<OwnedSemaphorePermit>,
 ) -> Result<Response, ApiError> {
     let Prepared { plan, sending, reply, most_calls, logprobs } = prepared;
     let tally = Tally::new(&sending, plan.requests.len());
@@ -85,6 +84,15 @@ fn told(mut repeated: Value, served: &Served) -> Value {
     repeated
 }
 
+/// Items without how likely their words were, which is of no use to what goes on from them.
+fn without_logprobs(mut items: Value) -> Value {
+    let items_of = items.as_array_mut().into_iter().flatten();
+    let contents = items_of.filter_map(|item| item.get_mut("content")?.as_array_mut());
+    let parts = contents.flatten().filter_map(Value::as_object_mut);
+    parts.for_each(|part| drop(part.remove("logprobs")));
+    items
+}
+
 /// A response that is being made.
 struct Answer {
     id: String,
@@ -107,7 +115,7 @@ struct Answer {
     /// The response once it has ended.
     whole: Option<Value>,
     /// What was sent, as far as it is here until then.
-    _room: Room,
+    _room: Option<OwnedSemaphorePermit>,
 }
 
 impl Answer {
@@ -119,6 +127,7 @@ impl Answer {
         self.tally.count(&piece);
         match piece.what {
             What::Begun { .. } => Ok(vec![self.event("in_progress")]),
+            What::Scored(_) => Ok(Vec::new()), // Nobody asks for it here.
             What::Text { text, tokens } => {
                 let shown = self.reply.push(&text);
                 self.held.extend(tokens);
@@ -188,13 +197,12 @@ impl Answer {
 
     /// Stores the response, so that the next request can go on from it.
     fn keep(&mut self, whole: &Value) {
-        let Some(Kept { before, input }) = self.kept.take() else { return };
-        let stored = Stored {
-            before,
-            input,
-            output: whole["output"].to_string(),
-            response: whole.to_string().into(),
-        };
+        let Some(Kept { before, mut input }) = self.kept.take() else { return };
+        let output = without_logprobs(whole["output"].clone());
+        let (mut output, mut response) = (output.to_string(), whole.to_string());
+        // What is counted is what there is.
+        [&mut input, &mut output, &mut response].into_iter().for_each(String::shrink_to_fit);
+        let stored = Stored { before, input, output, response: response.into() };
         self.asker.server.responses.put(self.asker.owner, self.id.clone(), stored);
     }
 
@@ -294,5 +302,20 @@ impl Outgoing {
         self.next += 1;
         let name = value["type"].as_str().unwrap_or_default().to_owned();
         Event::default().event(name).data(value.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_gone_on_from_has_no_log_probabilities() {
+        let text = json!({ "type": "output_text", "text": "Yes" });
+        let mut told = text.clone();
+        told["logprobs"] = json!([{ "token": "Yes", "logprob": -0.5 }]);
+        let items =
+            |part| json!([{ "type": "function_call" }, { "type": "message", "content": [part] }]);
+        assert_eq!(without_logprobs(items(told)), items(text));
     }
 }

@@ -34,6 +34,12 @@ impl Record {
         let kept = self.kept.as_ref().map_or(0, |kept| kept.input.len());
         kept + self.repeated.to_string().len()
     }
+
+    /// Stores nothing, and says so.
+    pub(super) fn forget(&mut self) {
+        self.kept = None;
+        self.repeated["store"] = json!(false);
+    }
 }
 
 /// The same request as for a chat that goes on from `earlier`.
@@ -74,6 +80,8 @@ pub(super) fn chat(
         chat_template_kwargs: None,
         enable_thinking: effort.as_ref().filter(|effort| *effort == "none").map(|_| false),
         reasoning_effort: effort,
+        add_generation_prompt: None,
+        continue_final_message: None,
         common: Common {
             max_completion_tokens: request.max_output_tokens,
             max_tokens: None,

@@ -53,8 +53,12 @@ pub(super) async fn create(
         }
         None => Vec::new(),
     };
-    let (asked, record) = asked(request, earlier)?;
-    let kept = room.part(record.bytes());
+    let (asked, mut record) = asked(request, earlier)?;
+    // Whoever reads slowly keeps no room from others' bodies: what waits to be stored has its own.
+    let kept = server.responses.room(record.bytes());
+    if kept.is_none() {
+        record.forget();
+    }
     let prepared = asked.prepare(&served, scope, room).await?;
     respond(Asker { server, served, owner }, prepared, record, kept).await
 }

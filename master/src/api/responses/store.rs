@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::body::Bytes;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::api::bodies::MAX_BODY_BYTES;
 use crate::api::owner::Owner;
 
 /// Most responses: as many turns as a few dozen conversations have.
@@ -34,8 +36,18 @@ impl Stored {
 
 /// Responses by their ids, each for who asked for it and for nobody else. Where there is no room for one more, that which
 /// nobody has used for longest goes.
-#[derive(Debug, Default)]
-pub struct Store(Mutex<Shelf>);
+#[derive(Debug)]
+pub struct Store {
+    shelf: Mutex<Shelf>,
+    /// Bytes of what is to be stored with answers that are being made.
+    room: Arc<Semaphore>,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Self { shelf: Mutex::default(), room: Arc::new(Semaphore::new(MOST_BYTES)) }
+    }
+}
 
 #[derive(Debug, Default)]
 struct Shelf {
@@ -54,6 +66,12 @@ struct Entry {
 }
 
 impl Store {
+    /// Room for so many bytes until they are stored, if there is any: no more than one body has.
+    pub(super) fn room(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let bytes = u32::try_from(bytes).ok().filter(|_| bytes <= MAX_BODY_BYTES)?;
+        self.room.clone().try_acquire_many_owned(bytes).ok()
+    }
+
     /// Keeps a response of `owner`'s under a new id.
     pub(super) fn put(&self, owner: Owner, id: String, stored: Stored) {
         self.within(|shelf| shelf.put(owner, id, stored, (MOST_RESPONSES, MOST_BYTES)));
@@ -88,7 +106,7 @@ impl Store {
     }
 
     fn within<T>(&self, work: impl FnOnce(&mut Shelf) -> T) -> T {
-        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        work(&mut self.shelf.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -138,6 +156,16 @@ mod tests {
         let before = before.map(str::to_owned);
         let response = vec![b'x'; bytes - before.as_ref().map_or(0, String::len)].into();
         Stored { before, input: String::new(), output: String::new(), response }
+    }
+
+    #[test]
+    fn what_waits_to_be_stored_has_a_bound() {
+        let store = Store::default();
+        assert!(store.room(MAX_BODY_BYTES + 1).is_none());
+        let mut held: Vec<_> = (0..4).map(|_| store.room(MAX_BODY_BYTES)).collect();
+        assert!(held.iter().all(Option::is_some) && store.room(1).is_none());
+        held.pop();
+        assert!(store.room(MAX_BODY_BYTES).is_some());
     }
 
     #[test]

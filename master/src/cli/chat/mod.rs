@@ -275,6 +275,7 @@ impl Asking<'_> {
                 }
                 Some(Event::Ended(finish)) => break (finish, false),
                 Some(Event::Failed(error)) => return Err(error.into()),
+                Some(Event::Scored(_)) => {} // Nobody asks for it here.
                 Some(Event::Embedding(_)) | None => {
                     return Err(scheduler::Error::NoEnd.into());
                 }

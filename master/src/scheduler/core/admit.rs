@@ -54,10 +54,10 @@ impl Core {
     fn admit_first(&mut self, pipeline: &PipelineShape, now: Duration) -> bool {
         let Some(Waiting { request, .. }) = self.waiting.front() else { return false };
         let longest = self.limits.longest(request);
-        // An embedding needs the hidden states of all rows, which no block keeps.
-        let known: &[u32] = match request.goal {
-            Goal::Answer(_) => &request.prompt,
-            Goal::Embedding => &[],
+        // An embedding needs the hidden states of all rows, which no block keeps, and so does a prompt that is scored.
+        let known: &[u32] = match &request.goal {
+            Goal::Answer(choice) if !choice.scores_prompt => &request.prompt,
+            Goal::Answer(_) | Goal::Embedding => &[],
         };
         let Ok((lease, reused)) = self.cache.admit(request.scope, known, longest) else {
             return false;

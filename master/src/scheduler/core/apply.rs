@@ -44,7 +44,7 @@ impl Core {
     /// Takes back what was to come of steps that came to nothing.
     fn take_back(&mut self, wants: Vec<Want>) {
         for want in wants {
-            if let Want::Token { sequence, sampler } = want
+            if let Want::Token { sequence, sampler, .. } = want
                 && let Some(one) = self.running.iter_mut().find(|one| one.sequence == sequence)
             {
                 one.sampler = Some(sampler);
@@ -78,11 +78,24 @@ impl Core {
         }
     }
 
-    fn take_token(&mut self, sequence: u64, sampler: Box<Sampler>, token: Token, now: Duration) {
+    fn take_token(
+        &mut self,
+        sequence: u64,
+        mut sampler: Box<Sampler>,
+        token: Option<Token>,
+        now: Duration,
+    ) {
         let Some(one) = self.running.iter_mut().find(|one| one.sequence == sequence) else {
             return; // It was cancelled meanwhile.
         };
+        let Some(token) = token else {
+            one.sampler = Some(sampler); // A part of its prompt is scored.
+            return;
+        };
         let (length, complete) = (sampler.ids().len(), sampler.is_complete());
+        if let Some(tokens) = sampler.take_scores() {
+            self.effects.push(Effect::Scored { sequence, tokens });
+        }
         one.sampler = Some(sampler);
         one.known = length;
         (one.losses, one.lost_since) = (0, None);

@@ -52,7 +52,7 @@ impl ComposedStep {
             state,
             trace: None,
         });
-        let chooses = end == sampler.ids().len();
+        let (chooses, wanted) = (end == sampler.ids().len(), sampler.wanted(begin, end));
         self.ids.extend_from_slice(&sampler.ids()[begin..end]);
         one.submitted = end;
         let here = self.ids.len() as u32;
@@ -60,9 +60,10 @@ impl ComposedStep {
             self.wanted.extend(here - rows as u32..here);
             self.wants.push(Want::Pooled { sequence: one.sequence, position: begin, rows });
             one.sampler = Some(sampler);
-        } else if chooses {
-            self.wanted.push(here - 1);
-            self.wants.push(Want::Token { sequence: one.sequence, sampler });
+        } else if wanted > 0 {
+            self.wanted.extend(here - wanted as u32..here);
+            let sequence = one.sequence;
+            self.wants.push(Want::Token { sequence, sampler, rows: wanted, chooses });
         } else {
             one.sampler = Some(sampler);
         }

@@ -17,6 +17,8 @@ pub(in crate::scheduler) enum Effect {
         /// Prompt tokens that need not be computed.
         reused_tokens: usize,
     },
+    /// All tokens of a sequence's prompt from the second on, scored, before its first token.
+    Scored { sequence: u64, tokens: Vec<Token> },
     /// A sequence has one more token.
     Token {
         sequence: u64,

@@ -33,7 +33,8 @@ pub(super) struct Running {
     pub(super) scope: Scope,
     /// Its blocks; none from the loss of a stage until there is room for it once more.
     pub(super) lease: Option<Lease>,
-    /// Away while a step is in flight whose logits choose the next token.
+    /// Away while a step is in flight whose logits choose the next token, or score the prompt's: then no other step of it
+    /// is.
     pub(super) sampler: Option<Box<Sampler>>,
     /// Its final hidden states so far, if it is computed for its embedding.
     pub(super) pool: Option<Pool>,
@@ -66,9 +67,10 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Rows that are still to be read: of its prompt, or of all of it once more.
+    /// Rows that are still to be read, and may be now: of its prompt, or of all of it once more.
     pub(super) fn unread(&self) -> usize {
-        if self.is_ready || self.lease.is_none() { 0 } else { self.known - self.submitted }
+        let may_be_read = !self.is_ready && self.lease.is_some() && self.sampler.is_some();
+        if may_be_read { self.known - self.submitted } else { 0 }
     }
 
     /// Those of them that may go into the next step: of the prompt up to its next stop, or generated ones, which are

@@ -302,7 +302,7 @@ impl Simulation {
                 self.to_fail = fail.collect();
             }
             Ok(chosen) if pipeline < self.pipelines => {
-                let is_token = |one: &&Chosen| matches!(one, Chosen::Token { .. });
+                let is_token = |one: &&Chosen| matches!(one, Chosen::Token { token: Some(_), .. });
                 self.seen.note(What::LateToken, chosen.iter().filter(is_token).count());
             }
             _ => {}
@@ -434,9 +434,16 @@ impl Simulation {
                     self.seen.note(What::Reuse, usize::from(shared > 0));
                     self.seen.note(What::FromSnapshot, usize::from(from_snapshot));
                 }
+                Effect::Scored { sequence, tokens } => {
+                    let asked = self.asked.get_mut(&sequence).expect("it was asked for");
+                    assert_eq!((asked.reused, asked.heard), (Some(0), 0), "all of it, and first");
+                    let found = tokens.iter().map(|token| (token.id, token.top[0].0)).collect();
+                    assert_eq!(asked.scores.take(), Some(found));
+                    self.seen.note(What::Scored, 1);
+                }
                 Effect::Token { sequence, token, is_first, .. } => {
                     let asked = self.asked.get_mut(&sequence).expect("it was asked for");
-                    assert!(asked.reused.is_some(), "it has begun");
+                    assert!(asked.reused.is_some() && asked.scores.is_none(), "it has begun");
                     assert_eq!(is_first, asked.heard == 0);
                     assert_eq!(Some(&token.id), asked.tokens.get(asked.heard), "the next token");
                     asked.heard += 1;
@@ -463,6 +470,7 @@ impl Simulation {
         match event {
             Event::Ended(finish) => {
                 assert_eq!((asked.heard, finish), (asked.tokens.len(), asked.finish));
+                assert_eq!(asked.scores, None, "they were told");
                 self.seen.note(What::Answer, 1);
                 self.seen.note(What::FullContext, usize::from(finish == Finish::Context));
             }
@@ -483,7 +491,9 @@ impl Simulation {
                 assert!(self.to_fail.remove(&sequence), "{sequence} fails: {error}");
                 self.seen.note(What::Failure, 1);
             }
-            Event::Begun { .. } | Event::Token(_) => panic!("{event:?} is not the end"),
+            Event::Begun { .. } | Event::Scored(_) | Event::Token(_) => {
+                panic!("{event:?} is not the end")
+            }
         }
     }
 }

@@ -413,3 +413,28 @@ fn where_to_listen_may_be_a_port_and_what_cannot_be_is_said() {
     }
     assert!(refusal("localhost").contains("HOST:PORT, such as 127.0.0.1:8080"));
 }
+
+#[test]
+fn programs_made_for_ollama_have_an_address_of_their_own() {
+    let golden = golden("llama");
+    let (master, model) = (Master::alone(), master::path(&golden.path));
+    let serve = ["serve", &model, "--listen", "0"];
+    let mut serving = Serving::start(&mut master.command(&[&serve[..], &["--ollama=0"]].concat()));
+    let said = serving.running.stderr();
+    let told =
+        said.lines().find_map(|line| line.split_once("made for Ollama are answered at http://"));
+    let address = told.expect("it says where").1.to_owned();
+    for address in [serving.address.clone(), address.clone()] {
+        serving.address = address;
+        let answer = serving.get("/api/tags", "");
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.contains(":latest"), "{answer}");
+    }
+    let taken = format!("--ollama={address}");
+    let said = master.run(&[&serve[..], &[&taken]].concat()).refusal();
+    let other = said.contains("as with --ollama=127.0.0.1:");
+    assert!(said.contains("listens there already") && other, "{said}");
+    let said = master.run(&[&serve[..], &["--ollama=here"]].concat()).refusal();
+    assert!(said.contains("--ollama") && said.contains("HOST:PORT"), "{said}");
+    serving.running.signal(Signal::INT);
+    serving.running.finish(LIMIT).success();
+}

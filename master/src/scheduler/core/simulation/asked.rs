@@ -77,7 +77,10 @@ pub(super) fn request(
     };
     let goal = match dice.one_in(6) {
         true => Goal::Embedding,
-        false => Goal::Answer(Box::<Choice>::default()),
+        false => {
+            let scores_prompt = dice.one_in(4);
+            Goal::Answer(Box::new(Choice { scores_prompt, top_logprobs: 1, ..Choice::default() }))
+        }
     };
     let max_tokens = match dice.one_in(4) {
         true => dice.between(1, 200),
@@ -90,6 +93,8 @@ pub(super) fn request(
 pub(super) struct Asked {
     pub(super) prompt_len: usize,
     pub(super) embedding: Option<Vec<f32>>,
+    /// If its prompt is to be scored and was not yet: each token of it but the first, and what is most probable there.
+    pub(super) scores: Option<Vec<(u32, u32)>>,
     /// The tokens that are to come, and how they end.
     pub(super) tokens: Vec<u32>,
     pub(super) finish: Finish,
@@ -112,6 +117,11 @@ impl Asked {
         let (mut truth, mut tokens) = (Truth::new(is_recurrent), Vec::new());
         let mut next = truth.next(prompt);
         let is_answer = matches!(request.goal, Goal::Answer(_));
+        let is_scored = matches!(&request.goal, Goal::Answer(choice) if choice.scores_prompt);
+        let scores = is_scored.then(|| {
+            let mut truth = Truth::new(is_recurrent);
+            prompt.windows(2).map(|ids| (ids[1], truth.next(&ids[..1]))).collect()
+        });
         let finish = loop {
             if is_answer && request.max_tokens == 0 {
                 break Finish::Length;
@@ -131,6 +141,7 @@ impl Asked {
         Self {
             prompt_len: prompt.len(),
             embedding: (!is_answer).then(|| Truth::embedding(prompt, is_recurrent)),
+            scores,
             tokens,
             finish,
             heard: 0,

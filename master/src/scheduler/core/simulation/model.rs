@@ -161,10 +161,14 @@ impl Stages {
 fn choose(want: Want, hidden: &mut VecDeque<u64>) -> Chosen {
     let mut next = || hidden.pop_front().expect("as many wanted rows as wants have");
     match want {
-        Want::Token { sequence, mut sampler } => {
-            let mut logits = [0.0; VOCAB];
-            logits[token_of(next()) as usize] = 1.0;
-            let token = sampler.choose(&logits).expect("it has no grammar");
+        Want::Token { sequence, mut sampler, rows, chooses } => {
+            let mut logits = || {
+                let mut logits = [0.0; VOCAB];
+                logits[token_of(next()) as usize] = 1.0;
+                logits
+            };
+            (0..rows - usize::from(chooses)).for_each(|_| sampler.score(&logits()));
+            let token = chooses.then(|| sampler.choose(&logits()).expect("it has no grammar"));
             Chosen::Token { sequence, sampler, token }
         }
         Want::Pooled { sequence, position, rows: count } => {

@@ -5,6 +5,7 @@
 pub(super) enum What {
     Answer,
     Embedding,
+    Scored,
     FullContext,
     Reuse,
     FromSnapshot,
@@ -23,9 +24,10 @@ pub(super) enum What {
 }
 
 impl What {
-    pub(super) const ALL: [Self; 17] = [
+    pub(super) const ALL: [Self; 18] = [
         Self::Answer,
         Self::Embedding,
+        Self::Scored,
         Self::FullContext,
         Self::Reuse,
         Self::FromSnapshot,

@@ -1,0 +1,154 @@
+//! Ollama's JSON, as clients send it. Fields that are not known are let be, but for those that are refused by name.
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::Value;
+
+use super::options::Options;
+use crate::api::measure::{Bound, Measured};
+use crate::api::said::listed;
+use crate::api::unmet::{Harmless, Refused, Unmet};
+use crate::api::wire::{Prompt, Tool, token_ids};
+use crate::grammar::bounds;
+
+/// `POST /api/chat`.
+#[derive(Debug, Deserialize)]
+pub(super) struct ChatRequest {
+    #[serde(default, deserialize_with = "listed")]
+    pub(super) messages: Vec<Message>,
+    #[serde(default)]
+    pub(super) tools: Option<Vec<Tool>>,
+    /// As in a chat of OpenAI's API: Ollama's has none.
+    #[serde(default)]
+    pub(super) tool_choice: Option<Value>,
+    #[serde(flatten)]
+    pub(super) shared: Shared,
+}
+
+/// `POST /api/generate`.
+#[derive(Debug, Deserialize)]
+pub(super) struct GenerateRequest {
+    #[serde(default)]
+    pub(super) prompt: Option<String>,
+    #[serde(default)]
+    pub(super) system: Option<String>,
+    /// Whether the prompt is to be read as it is, without a template.
+    #[serde(default)]
+    pub(super) raw: Option<bool>,
+    #[serde(flatten)]
+    pub(super) shared: Shared,
+}
+
+/// What both have.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Shared {
+    pub(super) model: Option<String>,
+    pub(super) stream: Option<bool>,
+    /// `"json"`, or a schema.
+    pub(super) format: Option<Value>,
+    pub(super) think: Option<Think>,
+    pub(super) logprobs: Option<bool>,
+    pub(super) top_logprobs: Option<u64>,
+    pub(super) options: Option<Options>,
+    /// Of all that is not named here.
+    #[serde(flatten)]
+    pub(super) unmet: Unmet<InRequests>,
+}
+
+/// What would change an answer and is not followed.
+#[derive(Debug, Default)]
+pub(super) struct InRequests;
+
+impl Refused for InRequests {
+    const REFUSED: &'static [(&'static str, Harmless)] = &[
+        ("context", Harmless::Empty),
+        ("images", Harmless::Empty),
+        ("suffix", Harmless::Empty),
+        ("template", Harmless::Empty),
+    ];
+}
+
+/// Whether to think, or how much.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Think {
+    Whether(bool),
+    Level(String),
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Message {
+    pub(super) role: String,
+    #[serde(default)]
+    pub(super) content: Option<String>,
+    #[serde(default)]
+    pub(super) thinking: Option<String>,
+    #[serde(default)]
+    pub(super) images: Option<Vec<IgnoredAny>>,
+    #[serde(default)]
+    pub(super) tool_calls: Option<Vec<Value>>,
+    /// Of a tool's answer.
+    #[serde(default)]
+    pub(super) tool_name: Option<String>,
+    #[serde(default)]
+    pub(super) tool_call_id: Option<String>,
+}
+
+/// `POST /api/embed`, and `/api/embeddings` with one text as `prompt`.
+#[derive(Debug, Deserialize)]
+pub(super) struct EmbedRequest {
+    #[serde(default)]
+    pub(super) model: Option<String>,
+    #[serde(default, alias = "prompt")]
+    pub(super) input: Option<Prompt>,
+    #[serde(default)]
+    pub(super) dimensions: Option<u64>,
+}
+
+/// Requests that name a model and ask nothing of it.
+#[derive(Debug, Deserialize)]
+pub(super) struct NameRequest {
+    #[serde(default)]
+    pub(super) model: Option<String>,
+    /// Its former name; some clients send both, one of them empty.
+    #[serde(default)]
+    pub(super) name: Option<String>,
+    #[serde(default)]
+    pub(super) stream: Option<bool>,
+}
+
+impl NameRequest {
+    /// The model that is named, if one is.
+    pub(super) fn named(self) -> Option<String> {
+        [self.model, self.name].into_iter().flatten().find(|name| !name.is_empty())
+    }
+}
+
+/// A schema's names and texts, and what JSON writes around them.
+const FORMAT: Bound =
+    Bound { field: "format", bytes: 2 * bounds::MAX_BYTES, values: 2 * bounds::MAX_VALUES };
+/// As many stop strings as are taken, however they are written, and a page of others.
+const OPTIONS: Bound = Bound { field: "options", bytes: 128 << 10, values: 1 << 10 };
+
+impl Measured for ChatRequest {
+    const BOUNDS: &'static [Bound] = &[
+        // As those of a chat.
+        Bound { field: "tools", bytes: 512 << 10, values: bounds::MAX_VALUES },
+        Bound { field: "tool_choice", bytes: 4 << 10, values: 64 },
+        FORMAT,
+        OPTIONS,
+    ];
+}
+
+impl Measured for GenerateRequest {
+    const BOUNDS: &'static [Bound] = &[FORMAT, OPTIONS];
+}
+
+impl Measured for EmbedRequest {
+    const BOUNDS: &'static [Bound] = &[token_ids("input"), token_ids("prompt")];
+}
+
+impl Measured for NameRequest {
+    const BOUNDS: &'static [Bound] = &[];
+}

@@ -1,0 +1,134 @@
+//! What a model is told: `POST /tokenize`, `/detokenize` and `/apply-template`, and `GET /tokenizer_info`, as vLLM and
+//! llama.cpp have them.
+
+use axum::Json;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::task::block_in_place;
+
+use super::chat::Asked;
+use super::error::ApiError;
+use super::measure::{Bound, Measured};
+use super::params::check_model;
+use super::wire::{ChatRequest, token_ids};
+use super::{Body, Ready};
+
+/// About how many bytes of text a token stands for.
+const TOKEN_BYTES: usize = 4;
+
+/// `POST /tokenize`: a text, or a chat.
+#[derive(Debug, Deserialize)]
+pub(super) struct TokenizeRequest {
+    #[serde(default)]
+    prompt: Option<String>,
+    /// Whether a text gets the tokens around it that the model expects there.
+    #[serde(default)]
+    add_special_tokens: Option<bool>,
+    /// Whether each token's text is told, too.
+    #[serde(default)]
+    return_token_strs: Option<bool>,
+    #[serde(flatten)]
+    chat: ChatRequest,
+}
+
+/// `POST /detokenize`.
+#[derive(Debug, Deserialize)]
+pub(super) struct DetokenizeRequest {
+    #[serde(default)]
+    model: Option<String>,
+    tokens: Vec<u32>,
+}
+
+impl Measured for TokenizeRequest {
+    const BOUNDS: &'static [Bound] = ChatRequest::BOUNDS;
+}
+
+impl Measured for DetokenizeRequest {
+    const BOUNDS: &'static [Bound] = &[token_ids("tokens")];
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Tokenized {
+    count: usize,
+    /// Tokens of the longest sequence.
+    max_model_len: usize,
+    tokens: Vec<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_strs: Option<Vec<String>>,
+}
+
+/// The tokens of a text or of a chat, as far as they fit into the context.
+pub(super) async fn tokenize(
+    Ready(served): Ready,
+    Body(request, room): Body<TokenizeRequest>,
+) -> Result<Json<Tokenized>, ApiError> {
+    let TokenizeRequest { prompt, add_special_tokens, return_token_strs, chat } = request;
+    check_model(&served, chat.common.model.as_deref())?;
+    let tokens = match (prompt, chat.messages.is_empty()) {
+        (Some(prompt), true) => {
+            chat.common.unmet.check()?;
+            served.text_ids(prompt, add_special_tokens.unwrap_or(true)).await?
+        }
+        (None, false) => {
+            if add_special_tokens.unwrap_or(false) {
+                let expected = "false beside messages: the template writes all there are";
+                return Err(ApiError::parameter("add_special_tokens", true, expected));
+            }
+            Asked::new(chat)?.prompt(&served).await?.ids
+        }
+        (Some(_), false) => {
+            return Err(ApiError::parameter("prompt", "there beside messages", "one of both"));
+        }
+        (None, true) => {
+            return Err(ApiError::parameter("prompt", "missing", "a text, or messages"));
+        }
+    };
+    drop(room);
+    let token_strs = return_token_strs
+        .unwrap_or(false)
+        .then(|| block_in_place(|| tokens.iter().map(|id| served.token_text(*id)).collect()));
+    let max_model_len = served.scheduler.limits().context;
+    Ok(Json(Tokenized { count: tokens.len(), max_model_len, tokens, token_strs }))
+}
+
+/// The text of tokens, of which there may be as many as fit into the context.
+pub(super) async fn detokenize(
+    Ready(served): Ready,
+    Body(request, _room): Body<DetokenizeRequest>,
+) -> Result<Json<Value>, ApiError> {
+    let DetokenizeRequest { model, tokens } = request;
+    check_model(&served, model.as_deref())?;
+    let most = served.scheduler.limits().context;
+    if tokens.len() > most {
+        let expected = format!("at most {most}, the context");
+        return Err(ApiError::parameter("tokens", format!("{} ids", tokens.len()), expected));
+    }
+    let vocab_size = served.scheduler.vocab_size();
+    if let Some(id) = tokens.iter().find(|id| **id as usize >= vocab_size) {
+        let expected = format!("ids below {vocab_size}");
+        return Err(ApiError::parameter("tokens", format!("a list with {id}"), expected));
+    }
+    let (decoding, bytes) = (served.clone(), tokens.len().saturating_mul(TOKEN_BYTES));
+    let decode = move || Ok(decoding.text.decode_all(&tokens)?);
+    let prompt = served.turns.take(bytes, decode).await?;
+    Ok(Json(json!({ "prompt": prompt })))
+}
+
+/// The special tokens and the template, under the names that they have in `tokenizer_config.json`.
+pub(super) async fn tokenizer_info(Ready(served): Ready) -> Json<Value> {
+    let mut info = json!(served.text.special_tokens());
+    info["chat_template"] = json!(served.text.chat_template());
+    Json(info)
+}
+
+/// The text that the template makes of a chat.
+pub(super) async fn apply_template(
+    Ready(served): Ready,
+    Body(request, room): Body<ChatRequest>,
+) -> Result<Json<Value>, ApiError> {
+    let mut asked = Asked::new(request)?;
+    check_model(&served, asked.model())?;
+    let prompt = asked.text(&served).await?;
+    drop(room);
+    Ok(Json(json!({ "prompt": prompt })))
+}
