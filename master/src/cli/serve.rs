@@ -53,7 +53,8 @@ pub(super) struct Args {
     /// Default: nowhere; without an address, port 11434 of the host of --listen, which such programs ask.
     #[arg(long, value_name = "ADDR", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     ollama: Option<String>,
-    /// Name of the model for clients. Default: that of its directory.
+    /// Name of the model for clients. Default: ORG/NAME of the Hub's, NAME of another program's, what a GGUF file calls
+    /// itself, else that of its directory.
     #[arg(long, value_name = "NAME")]
     model_name: Option<String>,
     /// A file with one API key per line, of which requests must bring one. Default: none is asked for.
@@ -101,10 +102,7 @@ impl Args {
         let (ollama, ollama_address) = self.listen_as_ollama(address).await?.unzip();
         let listeners = [listener].into_iter().chain(ollama).collect();
         let checkpoint = block_in_place(|| Checkpoint::open(&self.model))?;
-        let directory = checkpoint.location.directory.file_name();
-        let name = self.model_name.clone().unwrap_or_else(|| {
-            directory.map_or("model".into(), |name| name.to_string_lossy().into_owned())
-        });
+        let name = self.model_name.clone().unwrap_or_else(|| checkpoint.location.name.clone());
         let monitor = Arc::new(Monitor::new(&name));
         let (tell, stopping) = watch::channel(Stop::No);
         let server = Arc::new(Server {
