@@ -65,7 +65,11 @@ pub use worker::{TestWorker, WorkerOptions, dial};
 /// `tests/not-shown.sh` makes a failure unless `tests/not-shown.txt` has the name. The scenario returns after it.
 pub fn not_shown(why: impl std::fmt::Display) {
     let thread = std::thread::current(); // The library of tests calls a test's thread as the test.
-    let name = thread.name().filter(|name| *name != "main").unwrap_or("some test");
+    not_shown_of(thread.name().filter(|name| *name != "main").unwrap_or("some test"), why);
+}
+
+/// The same of a part of a test, by a name of its own, which has no colon that a space follows.
+pub fn not_shown_of(name: &str, why: impl std::fmt::Display) {
     let why = why.to_string();
     let why = why.lines().next().unwrap_or_default();
     // Not by `eprintln!`, whose output is captured where the test passes.
