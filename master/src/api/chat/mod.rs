@@ -1,6 +1,13 @@
-//! `POST /v1/chat/completions`.
+//! `POST /v1/chat/completions`, and what a request of any API asks for that becomes a chat.
+//!
+//! Messages become those of templates (`message`), a format or a call that must be made a grammar (`held`), and answers
+//! objects or pieces of a stream (`answer`).
 
-use std::collections::{BTreeMap, HashMap};
+mod answer;
+mod held;
+mod message;
+
+use std::collections::BTreeMap;
 use std::mem::take;
 use std::sync::Arc;
 
@@ -12,19 +19,22 @@ use super::answer::Plan;
 use super::bodies::Room;
 use super::ending::{CONTINUES, ending};
 use super::error::ApiError;
-use super::measure::{MAX_TEXT_VALUES, parse_text};
+use super::measure::MAX_TEXT_VALUES;
 use super::params::Terms;
 use super::prompts::Talk;
-use super::respond::{Sending, Shape, Whole, respond};
+use super::respond::{Sending, respond};
 use super::telling::Telling;
-use super::tools::{ToolCall, ToolChoice};
-use super::wire::{ChatLogprob, ChatLogprobs, ChatMessage, ChatRequest, Content, TokenLogprob};
-use super::wire::{Common, Prompt, ResponseFormat, Tool};
+use super::tools::ToolChoice;
+use super::wire::{ChatRequest, Common, Prompt, Tool};
 use super::{Body, Ready, Served, params};
-use crate::grammar::{Grammar, Grammars, bounds};
-use crate::reply::{Callable, Opening, Reply, Shown};
-use crate::scheduler::{Scope, Token};
+use crate::reply::{Callable, Opening, Reply};
+use crate::scheduler::Scope;
 use crate::text::{ChatPrompt, Detokenizer, Ending, Text};
+use answer::Chat;
+use held::{HeldTo, held_to};
+use message::message;
+
+pub(super) use answer::logprobs;
 
 /// Most tools of a request, as OpenAI has it.
 const MAX_TOOLS: usize = 128;
@@ -32,10 +42,6 @@ const MAX_TOOLS: usize = 128;
 const MAX_WORD_BYTES: usize = 64;
 /// Longest name of a tool: OpenAI's are half as long.
 const MAX_TOOL_NAME_BYTES: usize = 128;
-/// Who may speak. Templates know other roles as well, but to them anybody who may write a role could give
-/// any header that the model was trained on.
-const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
-
 pub(super) async fn create(
     Ready(served): Ready,
     Extension(scope): Extension<Scope>,
@@ -43,7 +49,7 @@ pub(super) async fn create(
 ) -> Result<Response, ApiError> {
     let prepared = Asked::new(request)?.prepare(&served, scope, room).await?;
     let Prepared { plan, sending, reply, most_calls, logprobs } = prepared;
-    let chat = Chat { logprobs, begin: Telling::new(reply, most_calls), begun: HashMap::new() };
+    let chat = Chat::new(Telling::new(reply, most_calls), logprobs);
     respond(served, plan, sending, chat).await
 }
 
@@ -278,229 +284,4 @@ fn check_tools(tools: &[Tool]) -> Result<(), ApiError> {
 /// The beginning of what a client sent, in quotes: as many bytes as a name may have.
 fn quoted(text: &str) -> String {
     format!("{:?}", &text[..text.floor_char_boundary(MAX_TOOL_NAME_BYTES)])
-}
-
-/// What an answer is held to.
-struct HeldTo {
-    schema: Value,
-    /// The parameter that asks for it.
-    param: &'static str,
-}
-
-/// What the answer is held to, if to anything: a call that must be made, or a format. Its bounds are looked at before
-/// anything is made of it.
-fn held_to(
-    tools: &[Tool],
-    choice: &ToolChoice,
-    format: Option<ResponseFormat>,
-) -> Result<Option<HeldTo>, ApiError> {
-    let held_to = match (choice.schema(tools), format) {
-        (Some(schema), _) => Some(HeldTo { schema, param: "tools" }),
-        (None, Some(format)) => {
-            format.schema()?.map(|schema| HeldTo { schema, param: "response_format" })
-        }
-        (None, None) => None,
-    };
-    if let Some(HeldTo { schema, param }) = &held_to {
-        bounds::check(schema)
-            .map_err(|refusal| ApiError::Schema { param, error: refusal.into() })?;
-    }
-    Ok(held_to)
-}
-
-impl HeldTo {
-    async fn grammar(self, served: &Served) -> Result<Grammar, ApiError> {
-        // They are made of all tokens when they are needed first.
-        let grammars = tokio::task::block_in_place(|| served.grammars().cloned())?;
-        let compiled = grammars.json_schema(self.schema).await;
-        compiled.map_err(|error| ApiError::Schema { param: self.param, error })
-    }
-}
-
-impl ResponseFormat {
-    /// The schema that it asks for, if for any.
-    fn schema(self) -> Result<Option<Value>, ApiError> {
-        let Self { kind, json_schema } = self;
-        match kind.as_str() {
-            "text" => Ok(None),
-            "json_object" => Ok(Some(Grammars::any_object())),
-            "json_schema" => match json_schema.and_then(|format| format.schema) {
-                Some(schema) => Ok(Some(schema)),
-                None => {
-                    let expected = "an object with a \"schema\"";
-                    Err(ApiError::parameter("response_format.json_schema", "none", expected))
-                }
-            },
-            other => {
-                let expected = "\"text\", \"json_object\" or \"json_schema\"";
-                Err(ApiError::parameter("response_format.type", json!(other), expected))
-            }
-        }
-    }
-}
-
-/// A message as templates take it: its parts joined, arguments of calls as objects, which take of `room`.
-fn message(message: ChatMessage, room: &mut usize) -> Result<Value, ApiError> {
-    if !ROLES.contains(&message.role.as_str()) {
-        let expected = format!("one of {}", ROLES.join(", "));
-        return Err(ApiError::parameter("messages.role", json!(message.role), expected));
-    }
-    let content = match message.content {
-        None => String::new(),
-        Some(Content::Text(text)) => text,
-        Some(Content::Parts(parts)) => {
-            let text = parts.into_iter().map(|part| match (part.kind.as_str(), part.text) {
-                ("text", Some(text)) => Ok(text),
-                (kind, _) => {
-                    let found = format!("a part of type {kind:?}");
-                    Err(ApiError::parameter("messages", found, "parts of type \"text\""))
-                }
-            });
-            text.collect::<Result<Vec<_>, _>>()?.join("\n")
-        }
-    };
-    // What was the system's role is called the developer's now; templates know the former.
-    let role = match message.role.as_str() {
-        "developer" => "system".to_owned(),
-        _ => message.role,
-    };
-    let mut fields = json!({ "role": role });
-    fields["content"] = Value::String(content); // Moved: it may be long.
-    if let Some(mut calls) = message.tool_calls {
-        for call in &mut calls {
-            let function = call.get_mut("function");
-            let Some(arguments) = function.and_then(|function| function.get_mut("arguments"))
-            else {
-                let expected = "calls of functions with arguments";
-                return Err(ApiError::parameter("messages.tool_calls", call, expected));
-            };
-            let parsed = arguments.as_str().map(|text| parse_text(text, room)).transpose()?;
-            if let Some(parsed) = parsed.flatten() {
-                *arguments = parsed;
-            }
-        }
-        fields["tool_calls"] = json!(calls);
-    }
-    for (name, value) in [
-        ("reasoning_content", message.reasoning_content),
-        ("tool_call_id", message.tool_call_id),
-        ("name", message.name),
-    ] {
-        if let Some(value) = value {
-            fields[name] = json!(value);
-        }
-    }
-    Ok(fields)
-}
-
-/// Log-probabilities of tokens and of the alternatives to them.
-pub(super) fn logprobs(served: &Served, tokens: &[Token]) -> Vec<ChatLogprob> {
-    let entry = |id, logprob| {
-        let token = served.token_text(id);
-        TokenLogprob { bytes: token.clone().into_bytes(), token, logprob }
-    };
-    let of_token = |token: &Token| ChatLogprob {
-        token: entry(token.id, token.logprob),
-        top_logprobs: token.top.iter().map(|(id, logprob)| entry(*id, *logprob)).collect(),
-    };
-    tokens.iter().map(of_token).collect()
-}
-
-struct Chat {
-    logprobs: bool,
-    /// What every answer begins as.
-    begin: Telling,
-    /// How far each answer of a stream is told.
-    begun: HashMap<usize, Telling>,
-}
-
-impl Chat {
-    fn logprobs(&self, served: &Served, tokens: &[Token]) -> Option<ChatLogprobs> {
-        self.logprobs.then(|| ChatLogprobs { content: logprobs(served, tokens) })
-    }
-}
-
-impl Shape for Chat {
-    const OBJECTS: (&'static str, &'static str) = ("chat.completion", "chat.completion.chunk");
-    const PREFIX: &'static str = "chatcmpl";
-
-    fn opening(&self, index: usize) -> Option<Value> {
-        let delta = json!({ "role": "assistant", "content": "" });
-        Some(choice(index, &delta, Value::Null, None))
-    }
-
-    fn piece(
-        &mut self,
-        served: &Served,
-        index: usize,
-        text: &str,
-        tokens: &[Token],
-    ) -> Option<Value> {
-        let telling = self.begun.entry(index).or_insert_with(|| self.begin.clone());
-        let (shown, told) = telling.push(text, tokens)?;
-        let logprobs = self.logprobs(served, &told);
-        Some(choice(index, &delta(&shown), json!(logprobs), None))
-    }
-
-    fn end(&mut self, served: &Served, index: usize, reason: &str) -> Vec<Value> {
-        let telling = self.begun.remove(&index);
-        let (rest, held, calls) = telling.map(Telling::finish).unwrap_or_default();
-        let calls: Vec<ToolCall> = calls.into_iter().map(ToolCall::from).collect();
-        let mut choices = Vec::new();
-        if rest != Shown::default() || (calls.is_empty() && !held.is_empty()) {
-            let logprobs = self.logprobs(served, &held);
-            choices.push(choice(index, &delta(&rest), json!(logprobs), None));
-        }
-        if !calls.is_empty() {
-            let numbered = calls.iter().enumerate().map(|(number, call)| {
-                let mut call = json!(call);
-                call["index"] = json!(number);
-                call
-            });
-            let calls: Vec<Value> = numbered.collect();
-            choices.push(choice(index, &json!({ "tool_calls": calls }), Value::Null, None));
-        }
-        choices.push(choice(index, &json!({}), Value::Null, Some(finish(reason, &calls))));
-        choices
-    }
-
-    fn whole(&mut self, served: &Served, index: usize, answer: &Whole) -> Value {
-        let mut telling = self.begin.clone();
-        let (shown, _) = telling.push(&answer.text, &[]).unwrap_or_default();
-        let (rest, _, calls) = telling.finish();
-        let calls: Vec<ToolCall> = calls.into_iter().map(ToolCall::from).collect();
-        let (content, thought) = (shown.text + &rest.text, shown.thought + &rest.thought);
-        let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
-        if !thought.is_empty() {
-            message["reasoning_content"] = json!(thought);
-        }
-        if !calls.is_empty() {
-            message["tool_calls"] = json!(calls);
-            if content.is_empty() {
-                message["content"] = Value::Null;
-            }
-        }
-        let logprobs = self.logprobs(served, &answer.tokens);
-        let reason = finish(answer.why.reason, &calls);
-        json!({ "index": index, "message": message, "logprobs": logprobs, "finish_reason": reason })
-    }
-}
-
-/// What a piece of a stream adds to a message.
-fn delta(Shown { thought, text }: &Shown) -> Value {
-    match thought.is_empty() {
-        true => json!({ "content": text }),
-        false if text.is_empty() => json!({ "reasoning_content": thought }),
-        false => json!({ "reasoning_content": thought, "content": text }),
-    }
-}
-
-/// A choice of a stream.
-fn choice(index: usize, delta: &Value, logprobs: Value, reason: Option<&str>) -> Value {
-    json!({ "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason })
-}
-
-/// Why an answer ended, in OpenAI's words.
-fn finish<'a>(reason: &'a str, calls: &[ToolCall]) -> &'a str {
-    if calls.is_empty() { reason } else { "tool_calls" }
 }
