@@ -69,32 +69,21 @@ pub(super) struct ChatRequest {
     /// None if they are missing.
     #[serde(default, deserialize_with = "listed")]
     pub(super) messages: Vec<ChatMessage>,
-    #[serde(default)]
     pub(super) logprobs: Option<bool>,
-    #[serde(default)]
     pub(super) top_logprobs: Option<u64>,
-    #[serde(default)]
     pub(super) tools: Option<Vec<Tool>>,
-    #[serde(default)]
     pub(super) tool_choice: Option<Value>,
-    #[serde(default)]
     pub(super) parallel_tool_calls: Option<bool>,
-    #[serde(default)]
     pub(super) response_format: Option<ResponseFormat>,
     /// What the template is told beside messages and tools, by name;
-    #[serde(default)]
     pub(super) chat_template_kwargs: Option<BTreeMap<String, Value>>,
     /// one of these by itself,
-    #[serde(default)]
     pub(super) enable_thinking: Option<bool>,
     /// and another.
-    #[serde(default)]
     pub(super) reasoning_effort: Option<String>,
     /// Whether the template writes what an answer begins with;
-    #[serde(default)]
     pub(super) add_generation_prompt: Option<bool>,
     /// if not, whether the model goes on with the last message.
-    #[serde(default)]
     pub(super) continue_final_message: Option<bool>,
     #[serde(flatten)]
     pub(super) common: Common,
@@ -104,13 +93,11 @@ pub(super) struct ChatRequest {
 pub(super) struct ResponseFormat {
     #[serde(rename = "type")]
     pub(super) kind: String,
-    #[serde(default)]
     pub(super) json_schema: Option<JsonSchema>,
 }
 
 #[derive(Debug, Deserialize)]
 pub(super) struct JsonSchema {
-    #[serde(default)]
     pub(super) schema: Option<Value>,
 }
 
@@ -126,7 +113,7 @@ pub(super) struct Tool {
 pub(super) struct Function {
     pub(super) name: String,
     /// The schema of its arguments.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) parameters: Option<Value>,
     /// What else templates may look at, such as its description.
     #[serde(flatten)]
@@ -136,18 +123,13 @@ pub(super) struct Function {
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct ChatMessage {
     pub(super) role: String,
-    #[serde(default)]
     pub(super) content: Option<Content>,
     /// What it thought before.
-    #[serde(default)]
     pub(super) reasoning_content: Option<String>,
     /// What an assistant's earlier turn called.
-    #[serde(default)]
     pub(super) tool_calls: Option<Vec<Value>>,
     /// Of a tool's answer.
-    #[serde(default)]
     pub(super) tool_call_id: Option<String>,
-    #[serde(default)]
     pub(super) name: Option<String>,
 }
 
@@ -170,7 +152,6 @@ pub(super) enum Content {
 pub(super) struct Part {
     #[serde(rename = "type")]
     pub(super) kind: String,
-    #[serde(default)]
     pub(super) text: Option<String>,
 }
 
@@ -206,13 +187,9 @@ pub(super) const fn token_ids(field: &'static str) -> Bound {
 #[derive(Debug, Deserialize)]
 pub(super) struct CompletionRequest {
     pub(super) prompt: Prompt,
-    #[serde(default)]
     pub(super) logprobs: Option<u64>,
-    #[serde(default)]
     pub(super) echo: Option<bool>,
-    #[serde(default)]
     pub(super) suffix: Option<String>,
-    #[serde(default)]
     pub(super) best_of: Option<u64>,
     #[serde(flatten)]
     pub(super) common: Common,
@@ -221,12 +198,9 @@ pub(super) struct CompletionRequest {
 /// `POST /v1/embeddings`.
 #[derive(Debug, Deserialize)]
 pub(super) struct EmbeddingsRequest {
-    #[serde(default)]
     pub(super) model: Option<String>,
     pub(super) input: Prompt,
-    #[serde(default)]
     pub(super) encoding_format: Option<String>,
-    #[serde(default)]
     pub(super) dimensions: Option<u64>,
     #[serde(flatten)]
     pub(super) unmet: Unmet,

@@ -10,34 +10,21 @@ use crate::grammar::bounds;
 /// The body of a request.
 #[derive(Debug, Deserialize)]
 pub(in crate::api) struct MessagesRequest {
-    #[serde(default)]
     pub(super) model: Option<String>,
-    #[serde(default)]
     pub(super) max_tokens: Option<u64>,
     #[serde(deserialize_with = "listed")]
     pub(super) messages: Vec<Turn>,
-    #[serde(default)]
     pub(super) system: Option<Said<TextBlock>>,
-    #[serde(default)]
     pub(super) stream: Option<bool>,
-    #[serde(default)]
     pub(super) temperature: Option<f32>,
-    #[serde(default)]
     pub(super) top_p: Option<f32>,
-    #[serde(default)]
     pub(super) top_k: Option<u64>,
-    #[serde(default)]
     pub(super) stop_sequences: Option<Vec<String>>,
-    #[serde(default)]
     pub(super) tools: Option<Vec<Tool>>,
-    #[serde(default)]
     pub(super) tool_choice: Option<Choice>,
-    #[serde(default)]
     pub(super) thinking: Option<Kind>,
-    #[serde(default)]
     pub(super) output_config: Option<OutputConfig>,
     /// Tools that this server would have to call.
-    #[serde(default)]
     pub(super) mcp_servers: Option<Vec<Value>>,
 }
 
@@ -53,7 +40,6 @@ pub(super) struct Turn {
 pub(super) struct TextBlock {
     #[serde(rename = "type")]
     pub(super) kind: String,
-    #[serde(default)]
     pub(super) text: Option<String>,
 }
 
@@ -62,20 +48,13 @@ pub(super) struct TextBlock {
 pub(super) struct Block {
     #[serde(rename = "type")]
     pub(super) kind: String,
-    #[serde(default)]
     pub(super) text: Option<String>,
-    #[serde(default)]
     pub(super) thinking: Option<String>,
-    #[serde(default)]
     pub(super) id: Option<String>,
-    #[serde(default)]
     pub(super) name: Option<String>,
-    #[serde(default)]
     pub(super) input: Option<Value>,
-    #[serde(default)]
     pub(super) tool_use_id: Option<String>,
     /// Of a tool's answer.
-    #[serde(default)]
     pub(super) content: Option<Said<TextBlock>>,
 }
 
@@ -85,9 +64,7 @@ pub(super) struct Tool {
     #[serde(default, rename = "type")]
     pub(super) kind: Option<String>,
     pub(super) name: String,
-    #[serde(default)]
     pub(super) input_schema: Option<Value>,
-    #[serde(default)]
     pub(super) description: Option<String>,
 }
 
@@ -96,9 +73,7 @@ pub(super) struct Tool {
 pub(super) struct Choice {
     #[serde(rename = "type")]
     pub(super) kind: String,
-    #[serde(default)]
     pub(super) name: Option<String>,
-    #[serde(default)]
     pub(super) disable_parallel_tool_use: Option<bool>,
 }
 

@@ -16,10 +16,8 @@ use crate::grammar::bounds;
 pub(super) struct ChatRequest {
     #[serde(default, deserialize_with = "listed")]
     pub(super) messages: Vec<Message>,
-    #[serde(default)]
     pub(super) tools: Option<Vec<Tool>>,
     /// As in a chat of OpenAI's API: Ollama's has none.
-    #[serde(default)]
     pub(super) tool_choice: Option<Value>,
     #[serde(flatten)]
     pub(super) shared: Shared,
@@ -28,12 +26,9 @@ pub(super) struct ChatRequest {
 /// `POST /api/generate`.
 #[derive(Debug, Deserialize)]
 pub(super) struct GenerateRequest {
-    #[serde(default)]
     pub(super) prompt: Option<String>,
-    #[serde(default)]
     pub(super) system: Option<String>,
     /// Whether the prompt is to be read as it is, without a template.
-    #[serde(default)]
     pub(super) raw: Option<bool>,
     #[serde(flatten)]
     pub(super) shared: Shared,
@@ -80,41 +75,30 @@ pub(super) enum Think {
 #[derive(Debug, Deserialize)]
 pub(super) struct Message {
     pub(super) role: String,
-    #[serde(default)]
     pub(super) content: Option<String>,
-    #[serde(default)]
     pub(super) thinking: Option<String>,
-    #[serde(default)]
     pub(super) images: Option<Vec<IgnoredAny>>,
-    #[serde(default)]
     pub(super) tool_calls: Option<Vec<Value>>,
     /// Of a tool's answer.
-    #[serde(default)]
     pub(super) tool_name: Option<String>,
-    #[serde(default)]
     pub(super) tool_call_id: Option<String>,
 }
 
 /// `POST /api/embed`, and `/api/embeddings` with one text as `prompt`.
 #[derive(Debug, Deserialize)]
 pub(super) struct EmbedRequest {
-    #[serde(default)]
     pub(super) model: Option<String>,
     #[serde(default, alias = "prompt")]
     pub(super) input: Option<Prompt>,
-    #[serde(default)]
     pub(super) dimensions: Option<u64>,
 }
 
 /// Requests that name a model and ask nothing of it.
 #[derive(Debug, Deserialize)]
 pub(super) struct NameRequest {
-    #[serde(default)]
     pub(super) model: Option<String>,
     /// Its former name; some clients send both, one of them empty.
-    #[serde(default)]
     pub(super) name: Option<String>,
-    #[serde(default)]
     pub(super) stream: Option<bool>,
 }
 

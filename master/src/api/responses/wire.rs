@@ -15,42 +15,25 @@ use crate::grammar::bounds;
 #[derive(Debug, Deserialize)]
 pub(in crate::api) struct ResponsesRequest {
     pub(super) input: Said<Item>,
-    #[serde(default)]
     pub(super) instructions: Option<String>,
-    #[serde(default)]
     pub(super) previous_response_id: Option<String>,
-    #[serde(default)]
     pub(super) store: Option<bool>,
-    #[serde(default)]
     pub(super) tools: Option<Vec<Tool>>,
-    #[serde(default)]
     pub(super) tool_choice: Option<Value>,
-    #[serde(default)]
     pub(super) parallel_tool_calls: Option<bool>,
-    #[serde(default)]
     pub(super) text: Option<TextConfig>,
-    #[serde(default)]
     pub(super) max_output_tokens: Option<u64>,
-    #[serde(default)]
     pub(super) top_logprobs: Option<u64>,
-    #[serde(default)]
     pub(super) include: Option<Vec<String>>,
-    #[serde(default)]
     pub(super) reasoning: Option<Reasoning>,
-    #[serde(default)]
     pub(super) metadata: Option<BTreeMap<String, String>>,
-    #[serde(default)]
     pub(super) truncation: Option<String>,
-    #[serde(default)]
     pub(super) background: Option<bool>,
     /// What only OpenAI's servers have: a conversation that they keep,
-    #[serde(default)]
     pub(super) conversation: Option<IgnoredAny>,
     /// a prompt that somebody wrote there,
-    #[serde(default)]
     pub(super) prompt: Option<IgnoredAny>,
     /// and a way to make a long conversation shorter.
-    #[serde(default)]
     pub(super) context_management: Option<IgnoredAny>,
     /// How tokens are chosen, and what else a chat has.
     #[serde(flatten)]
@@ -60,32 +43,32 @@ pub(in crate::api) struct ResponsesRequest {
 /// One step of a conversation: which of these fields it has, its type says. It is written as it is read.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Item {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) id: Option<String>,
     /// A message, if it is left out.
-    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub(super) kind: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) status: Option<String>,
     /// Of a message.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) role: Option<String>,
     /// Of a thought.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) summary: Option<Vec<Part>>,
     /// Of a message or a thought.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) content: Option<Said<Part>>,
     /// Of a call, and of what came of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) call_id: Option<String>,
     /// Of a call.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) name: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) arguments: Option<String>,
     /// Of what came of a call.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) output: Option<Said<Part>>,
 }
 
@@ -94,7 +77,7 @@ pub(super) struct Item {
 pub(super) struct Part {
     #[serde(rename = "type")]
     pub(super) kind: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) text: Option<String>,
     /// Of what the model said: none, as it looks nothing up.
     #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
@@ -108,11 +91,8 @@ pub(super) struct Tool {
     pub(super) kind: String,
     #[serde(default)]
     pub(super) name: String,
-    #[serde(default)]
     pub(super) description: Option<String>,
-    #[serde(default)]
     pub(super) parameters: Option<Value>,
-    #[serde(default)]
     pub(super) strict: Option<bool>,
 }
 
@@ -128,13 +108,13 @@ pub(super) struct TextConfig {
 pub(super) struct Format {
     #[serde(rename = "type")]
     pub(super) kind: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) name: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) description: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) schema: Option<Value>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) strict: Option<bool>,
 }
 
