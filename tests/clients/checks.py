@@ -7,6 +7,21 @@ import sys
 
 CHECKS = []
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+# What a tool is told, which a small model that is held to it can write.
+PLACE = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "maxLength": 12},
+        "unit": {"enum": ["celsius", "fahrenheit"]},
+    },
+    "required": ["city", "unit"],
+    "additionalProperties": False,
+}
+# A tool as OpenAI's chats and Ollama's have it.
+TOOL = {
+    "type": "function",
+    "function": {"name": "get_weather", "description": "The weather in a city.", "parameters": PLACE},
+}
 
 
 def check(function):

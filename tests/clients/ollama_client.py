@@ -7,7 +7,7 @@ import json
 from importlib import metadata
 
 import ollama
-from checks import QUESTION, check, run
+from checks import QUESTION, TOOL, check, run
 
 ollama.__version__ = metadata.version("ollama")
 GREEDY = {"temperature": 0, "num_predict": 40}
@@ -16,19 +16,6 @@ SCHEMA = {
     "properties": {"age": {"type": "integer", "minimum": 0, "maximum": 150}},
     "required": ["age"],
     "additionalProperties": False,
-}
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "The weather in a city.",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string", "maxLength": 12}, "unit": {"enum": ["celsius", "fahrenheit"]}},
-            "required": ["city", "unit"],
-            "additionalProperties": False,
-        },
-    },
 }
 
 
@@ -82,6 +69,16 @@ def chat(client, model):
     assert lines.headers["content-type"] == "application/x-ndjson"
     said = [json.loads(line) for line in lines.text.splitlines()]
     assert "".join(line["message"]["content"] for line in said) == answer.message.content
+
+
+@check
+def continues(client, model):
+    whole = client.chat(model, QUESTION, options=GREEDY).message.content
+    begun = whole[: whole.index(" ", 4)]
+    turns = QUESTION + [{"role": "assistant", "content": begun}]
+    assert begun + client.chat(model, turns, options=GREEDY).message.content == whole
+    parts = client.chat(model, turns, options=GREEDY, stream=True)
+    assert begun + "".join(part.message.content for part in parts) == whole
 
 
 @check

@@ -6,24 +6,8 @@
 import json
 
 import openai
-from checks import QUESTION, check, run
+from checks import QUESTION, TOOL, check, run
 
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "The weather in a city.",
-        "parameters": {
-            "type": "object",
-            "properties": {
-                "city": {"type": "string", "maxLength": 12},
-                "unit": {"enum": ["celsius", "fahrenheit"]},
-            },
-            "required": ["city", "unit"],
-            "additionalProperties": False,
-        },
-    },
-}
 SCHEMA = {
     "type": "object",
     "properties": {

@@ -6,22 +6,14 @@
 import json
 
 import openai
-from checks import QUESTION, check, run
+from checks import PLACE, QUESTION, check, run
 
 TOOL = {
     "type": "function",
     "name": "get_weather",
     "description": "The weather in a city.",
     "strict": True,
-    "parameters": {
-        "type": "object",
-        "properties": {
-            "city": {"type": "string", "maxLength": 12},
-            "unit": {"enum": ["celsius", "fahrenheit"]},
-        },
-        "required": ["city", "unit"],
-        "additionalProperties": False,
-    },
+    "parameters": PLACE,
 }
 ASKED = QUESTION[0]["content"]
 

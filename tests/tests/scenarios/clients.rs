@@ -54,5 +54,5 @@ fn the_anthropic_client_for_python_finds_everything_it_expects() {
 
 #[test]
 fn the_ollama_client_for_python_finds_everything_it_expects() {
-    finds_what_it_expects("ollama_client.py", "ollama", 10);
+    finds_what_it_expects("ollama_client.py", "ollama", 11);
 }

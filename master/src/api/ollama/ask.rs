@@ -246,6 +246,12 @@ mod tests {
             let said = refused(chat_of(request));
             assert!(said.starts_with(named), "{said}");
         }
+        // Behind its calls, and where a format holds it, the model begins anew.
+        let call = json!({ "function": { "name": "f", "arguments": {} } });
+        let called = json!([{ "role": "assistant", "content": "", "tool_calls": [call] }]);
+        assert!(chat_of(json!({ "messages": called })).is_ok());
+        let said = json!([{ "role": "assistant", "content": "a" }]);
+        assert!(chat_of(json!({ "messages": said, "format": "json" })).is_ok());
         for (field, value, named) in [
             ("template", json!("{{ .Prompt }}"), "template is not"),
             ("suffix", json!("b"), "suffix is not"),
