@@ -1,5 +1,5 @@
-//! What a model is told: `POST /tokenize`, `/detokenize` and `/apply-template`, and `GET /tokenizer_info`, as vLLM and
-//! llama.cpp have them.
+//! What a model is told: `POST /tokenize` and `/detokenize` and `GET /tokenizer_info` as vLLM has them, `POST /apply-template` as
+//! llama.cpp has it.
 
 use axum::Json;
 use serde::{Deserialize, Serialize};
@@ -19,13 +19,10 @@ const TOKEN_BYTES: usize = 4;
 /// `POST /tokenize`: a text, or a chat.
 #[derive(Debug, Deserialize)]
 pub(super) struct TokenizeRequest {
-    #[serde(default)]
     prompt: Option<String>,
     /// Whether a text gets the tokens around it that the model expects there.
-    #[serde(default)]
     add_special_tokens: Option<bool>,
     /// Whether each token's text is told, too.
-    #[serde(default)]
     return_token_strs: Option<bool>,
     #[serde(flatten)]
     chat: ChatRequest,
@@ -34,7 +31,6 @@ pub(super) struct TokenizeRequest {
 /// `POST /detokenize`.
 #[derive(Debug, Deserialize)]
 pub(super) struct DetokenizeRequest {
-    #[serde(default)]
     model: Option<String>,
     tokens: Vec<u32>,
 }

@@ -2,8 +2,9 @@
 //!
 //! Codes come apart in registers: to bytes where they are narrow, so that sums of two products are words, else to
 //! words. With few rows (`direct`) they are multiplied as they lie and the sums are transposed; with many (`panel`)
-//! they are transposed first and all rows pass over them, on processors with AVX512-VNNI in tiles of their own (`wide`). How the codes, scales and biases of an encoding come into
-//! registers is a type of its own (`Stored`); nothing else depends on it.
+//! they are transposed first and all rows pass over them, on processors with AVX512-VNNI in tiles of their own
+//! (`wide`). How the codes, scales and biases of an encoding come into registers is a type of its own (`Stored`);
+//! nothing else depends on it.
 
 mod blocks;
 mod direct;
