@@ -28,8 +28,9 @@ while [ $# -gt 0 ]; do
 done
 
 has() {
-  # Without optimizations it is there in half the time, and checks for some seconds longer.
-  command -v "cargo-$1" >/dev/null || { $install && cargo install --debug --locked --quiet "cargo-$1@$2"; }
+  # Without optimizations and line tables it is there in half the time, and checks for some seconds longer.
+  command -v "cargo-$1" >/dev/null ||
+    { $install && CARGO_PROFILE_DEV_DEBUG=false cargo install --debug --locked --quiet "cargo-$1@$2"; }
 }
 
 has deny "$deny_version" || { not_shown "supply chain" "cargo-deny is not installed" && exit 3; }

@@ -49,7 +49,8 @@ pub struct Manners {
     pub pointer: Option<String>,
     /// In place of that file comes a page to log in to.
     pub page: Option<String>,
-    /// After so many bytes of files nothing more comes, and connections stay open, until somebody says so.
+    /// After so many bytes of files nothing more comes of those that are sent in several pieces, and connections stay open,
+    /// until somebody says so.
     pub hangs_after: Option<u64>,
 }
 
@@ -451,7 +452,7 @@ fn send(
         if at == 0 && is(&manners.wrong) {
             piece[0] ^= 1;
         }
-        while state.hangs() {
+        while whole > PIECE as u64 && state.hangs() {
             if state.closed.load(Ordering::SeqCst) {
                 return Ok(false);
             }

@@ -8,30 +8,40 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use cake_checkpoint::{Checkpoint, KvDtype, LayerRange, MappedTensor, Scheme};
 use cake_engine::{Batch, BatchItem, Embedding, EngineOptions, Head, Numerics, Stage};
-use cake_master::model::Model;
+use cake_master::model::{EndWeights, Model};
 
 /// Rows of which logits are held at once.
 const ROWS: usize = 128;
 
-/// A way to store a model and to compute with it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Setting {
-    /// What weights are turned into.
-    pub scheme: Scheme,
-    /// How exactly products are computed.
-    pub numerics: Numerics,
-    /// Element type of keys and values.
-    pub kv: KvDtype,
+/// A model's weights, encoded.
+pub struct Weights {
+    model: Model,
+    layers: HashMap<String, MappedTensor>,
+    ends: EndWeights,
 }
 
-impl Setting {
-    /// With the keys and values that these numerics have where nobody says another type.
-    pub fn usual(scheme: Scheme, numerics: Numerics) -> Self {
-        let kv = match numerics {
-            Numerics::Exact => KvDtype::F32,
-            Numerics::Fast | Numerics::Int8 => KvDtype::F16,
-        };
-        Self { scheme, numerics, kv }
+impl Weights {
+    /// Reads the model at `path` and turns its weights into `scheme`.
+    ///
+    /// # Errors
+    /// A model that cannot be opened, or whose layers keep a state: texts are scored piece by piece.
+    pub fn open(path: &Path, scheme: Scheme) -> Result<Self> {
+        let checkpoint = Arc::new(Checkpoint::open(&path.to_string_lossy())?);
+        let model = Model::new(checkpoint, scheme);
+        let config = &model.checkpoint.config;
+        let keeps_state = config.layers.iter().any(|layer| layer.kept().state > 0);
+        ensure!(!keeps_state, "models with recurrent layers are not scored");
+        let mut layers = HashMap::new();
+        for layer in 0..config.layers.len() {
+            layers.extend(model.mapped_layer(layer)?);
+        }
+        Ok(Self { layers, ends: model.ends()?, model })
+    }
+
+    /// Bytes of the layers' blobs.
+    pub fn layer_bytes(&self) -> u64 {
+        let layers = 0..self.model.checkpoint.config.layers.len();
+        layers.map(|layer| self.model.blob_bytes(layer)).sum()
     }
 }
 
@@ -41,39 +51,32 @@ pub struct Scorer {
     stage: Stage,
     head: Head,
     blocks: Vec<u32>,
-    /// Bytes of the layers' blobs.
-    pub layer_bytes: u64,
 }
 
 impl Scorer {
-    /// Opens the model at `path`, for texts of at most `context` tokens.
+    /// Loads weights to compute with `numerics` and to keep keys and values as `kv`, for texts of at most `context` tokens.
     ///
     /// # Errors
-    /// A model that cannot be opened, or whose layers keep a state: texts are scored piece by piece.
-    pub fn open(path: &Path, setting: Setting, context: usize) -> Result<Scorer> {
-        let Setting { scheme, numerics, kv } = setting;
-        let checkpoint = Arc::new(Checkpoint::open(&path.to_string_lossy())?);
-        let model = Model::new(checkpoint, scheme);
+    /// Weights that the engine refuses.
+    pub fn load(
+        weights: &Weights,
+        numerics: Numerics,
+        kv: KvDtype,
+        context: usize,
+    ) -> Result<Scorer> {
+        let Weights { model, layers, ends } = weights;
         let config = &model.checkpoint.config;
-        let keeps_state = config.layers.iter().any(|layer| layer.kept().state > 0);
-        ensure!(!keeps_state, "models with recurrent layers are not scored");
         let blocks = cake_engine::blocks_for(context);
         let threads = cake_engine::default_threads();
         let options = EngineOptions { kv, numerics, threads, ..EngineOptions::new(blocks) };
-        let layers = LayerRange::new(0, config.layers.len());
-        let mut weights: HashMap<String, MappedTensor> = HashMap::new();
-        for layer in layers.iter() {
-            weights.extend(model.mapped_layer(layer)?);
-        }
-        let ends = model.ends()?;
         let others = |name: &str| ends.others.get(name).cloned();
-        let head = ends.head.unwrap_or_else(|| ends.embedding.clone());
+        let head = ends.head.clone().unwrap_or_else(|| ends.embedding.clone());
+        let range = LayerRange::new(0, config.layers.len());
         Ok(Scorer {
-            stage: Stage::load(config, layers, &|name: &str| weights.get(name).cloned(), &options)?,
-            embedding: Embedding::new(config, ends.embedding, &others, &options)?,
-            head: Head::new(config, ends.norm, head, &others, &options)?,
+            stage: Stage::load(config, range, &|name: &str| layers.get(name).cloned(), &options)?,
+            embedding: Embedding::new(config, ends.embedding.clone(), &others, &options)?,
+            head: Head::new(config, ends.norm.clone(), head, &others, &options)?,
             blocks: (0..blocks as u32).collect(),
-            layer_bytes: layers.iter().map(|layer| model.blob_bytes(layer)).sum(),
         })
     }
 

@@ -35,6 +35,8 @@ const STEPS: [(usize, Layout, usize); 6] = [
 ];
 /// Rows for which a plan is held to what is taken.
 const MANY: usize = 512;
+/// The most rows of a step on candle, which computes for each sequence apart.
+const MANY_ON_CANDLE: usize = 128;
 /// The most that may be planned for each byte that a step of many rows takes, what threads keep aside: plans count
 /// processors with other kernels, too, and experts that all rows go to.
 const MOST: f64 = 4.0;
@@ -219,6 +221,7 @@ fn check_kept_on_candle(name: &str, made: &Made, kv: KvDtype) {
     let (device, numerics, threads) = (CANDLE, Numerics::Exact, THREADS);
     let options = EngineOptions { threads, device, numerics, kv, ..EngineOptions::new(0) };
     for (rows, layout, past) in STEPS {
+        let rows = rows.min(MANY_ON_CANDLE);
         let context = rows + past;
         let batch = layout.batch(rows, context);
         let taken = step(made, &batch, &options).peak;

@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use cake_checkpoint::{Checkpoint, KvDtype, Scheme};
 use cake_engine::Numerics;
 use cake_master::text::Text;
-use cake_tests::quality::{Scorer, Setting};
+use cake_tests::quality::{Scorer, Weights};
 use clap::Parser;
 
 #[global_allocator]
@@ -57,13 +57,13 @@ fn main() -> Result<()> {
     let schemes = if cli.encode.is_empty() { Scheme::ALL.to_vec() } else { cli.encode };
     let kinds = if cli.kv.is_empty() { vec![KvDtype::F16] } else { cli.kv };
     let mut first = None;
-    for kv in kinds {
-        for &scheme in &schemes {
-            let setting = Setting { scheme, numerics: cli.numerics, kv };
-            let mut scorer = Scorer::open(&checkpoint.location.path, setting, cli.context)?;
+    for scheme in schemes {
+        let weights = Weights::open(&checkpoint.location.path, scheme)?;
+        for &kv in &kinds {
+            let mut scorer = Scorer::load(&weights, cli.numerics, kv, cli.context)?;
             let perplexity = scorer.perplexity(&pieces)?;
             let first = *first.get_or_insert(perplexity);
-            let (bytes, change) = (scorer.layer_bytes, 100.0 * (perplexity / first - 1.0));
+            let (bytes, change) = (weights.layer_bytes(), 100.0 * (perplexity / first - 1.0));
             println!("| {scheme} | {kv} | {bytes} | {perplexity:.4} | {change:+.3} % |");
         }
     }

@@ -72,10 +72,10 @@ fn section(handover: &Handover, cells: &Cells) {
     }
 }
 
-/// Two sections, one after the other.
-fn twice(handover: &Handover) {
+/// Sections, one after the other.
+fn sections(handover: &Handover, count: usize) {
     let cells = Cells::new();
-    for sections in 1..=2 {
+    for sections in 1..=count {
         section(handover, &cells);
         assert_eq!(cells.all(), [sections; 2]);
     }
@@ -137,9 +137,9 @@ fn of_two_callers_one_has_the_helper_and_both_get_their_tasks_done() {
         });
         let other = thread::spawn({
             let handover = handover.clone();
-            move || twice(&handover)
+            move || sections(&handover, 1)
         });
-        twice(&handover);
+        sections(&handover, 2);
         other.join().unwrap();
         handover.stop();
         helper.join().unwrap();
