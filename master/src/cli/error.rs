@@ -111,6 +111,9 @@ pub enum Error {
     /// The hidden worker failed.
     #[error(transparent)]
     Worker(#[from] cake_worker::cli::Error),
+    /// The settings file cannot be used.
+    #[error(transparent)]
+    Settings(#[from] cake_settings::Error),
     /// The runtime could not start.
     #[error("cannot start: {source}")]
     Start {

@@ -113,6 +113,11 @@ pub(super) const TOKEN: &str = r#"Examples:
   cake-master token --wait
   cake-master token --uses 5 --ttl 10m --no-qr"#;
 
+/// Of `cake-master config`.
+pub(super) const CONFIG: &str = r#"Examples:
+  cake-master config
+  cake-master config serve --json"#;
+
 /// Of `cake-master workers`.
 pub(super) const WORKERS: &str = r#"Examples:
   cake-master workers list

@@ -5,6 +5,7 @@ mod args;
 mod ask;
 mod chat;
 mod compare;
+mod config;
 mod ctrl_c;
 mod demo;
 mod doctor;
@@ -35,13 +36,22 @@ mod workers;
 use std::process::ExitCode;
 
 use cake_platform::interrupts;
-use clap::{Parser, Subcommand};
+use cake_settings::{ConfigArgs, Program};
+use clap::{CommandFactory, Parser, Subcommand};
 use tokio::task::block_in_place;
 
 use self::ctrl_c::CtrlC;
 use crate::text;
 
 pub use error::Error;
+
+/// Sections of a settings file: one for each command, and these for whatever several of them have.
+pub const SETTINGS: Program = Program {
+    name: "cake-master",
+    own: None,
+    shared: &[("cluster", "ClusterArgs"), ("planning", "PlanArgs"), ("answers", "SampleArgs")],
+    others: false,
+};
 
 /// Runs a language model that no single device could hold, its layers spread over workers.
 #[derive(Debug, Parser)]
@@ -52,6 +62,8 @@ pub struct Cli {
     verbose: u8,
     #[command(flatten, next_help_heading = "Logs and traces")]
     telemetry: cake_telemetry::Options,
+    #[command(flatten)]
+    config: ConfigArgs,
     #[command(subcommand)]
     command: Command,
 }
@@ -121,6 +133,9 @@ enum Command {
     /// Who joined and is there; shut a worker out, or forget one that will not come back.
     #[command(after_help = examples::WORKERS)]
     Workers(workers::Args),
+    /// Show what the settings file says, and what holds where it says nothing.
+    #[command(after_help = examples::CONFIG)]
+    Config(config::Args),
     /// A worker in this process; `demo` starts three.
     #[command(hide = true)]
     Worker(cake_worker::cli::ServeArgs),
@@ -154,6 +169,9 @@ impl Cli {
         let _telemetry = self.telemetry.start("cake-master", level)?;
         let command = match self.command {
             Command::Worker(args) => return Ok(args.run()?), // Has a runtime of its own.
+            Command::Config(args) => {
+                return args.run(&SETTINGS, Self::command(), self.config.config.as_deref());
+            }
             command => command,
         };
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -184,6 +202,7 @@ impl Command {
             Self::Rm(args) => args.json,
             Self::Doctor(args) => args.json,
             Self::Token(args) => args.json,
+            Self::Config(args) => args.json,
             Self::Compare(args) => args.json,
             Self::Verify(args) => args.json,
             Self::Diff(args) => args.json,
@@ -252,7 +271,6 @@ async fn dispatch(command: Command, ctrl_c: CtrlC) -> Result<(), Error> {
         Command::Init(args) => block_in_place(|| args.run()),
         Command::Token(args) => args.run().await,
         Command::Workers(args) => args.run().await,
-        Command::Worker(args) => Ok(args.run()?),
-        Command::Render => Ok(()), // Done before there was a runtime.
+        Command::Config(_) | Command::Worker(_) | Command::Render => Ok(()), // Done before there was a runtime.
     }
 }

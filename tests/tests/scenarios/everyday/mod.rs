@@ -3,3 +3,7 @@
 mod chat;
 mod commands;
 mod logs;
+mod settings;
+
+/// How long a command may take.
+const LIMIT: std::time::Duration = std::time::Duration::from_secs(30);
