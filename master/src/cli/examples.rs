@@ -25,6 +25,21 @@ pub(super) const SERVE: &str = r#"Examples:
   cake-master serve ~/models/llama-3.2-1b
   cake-master serve ~/models/llama-3.2-1b --listen 0.0.0.0:8080 --api-key-file keys.txt --parallel 16"#;
 
+/// Of `cake-master status`.
+pub(super) const STATUS: &str = r#"Examples:
+  cake-master status --watch
+  cake-master status --at http://192.168.1.2:8080 --json"#;
+
+/// Of `cake-master ps`.
+pub(super) const PS: &str = r#"Examples:
+  cake-master ps
+  cake-master ps --at http://192.168.1.2:8080 --json"#;
+
+/// Of `cake-master logs`.
+pub(super) const LOGS: &str = r#"Examples:
+  cake-master logs --follow
+  cake-master logs --json"#;
+
 /// Of `cake-master plan`.
 pub(super) const PLAN: &str = r#"Examples:
   cake-master plan ~/models/llama-3.2-1b --encode auto

@@ -28,6 +28,7 @@ mod report;
 mod rm;
 mod run;
 mod serve;
+mod service;
 mod show;
 mod token;
 mod told;
@@ -82,6 +83,15 @@ enum Command {
     /// Serve the OpenAI API and a page: many requests at once.
     #[command(after_help = examples::SERVE)]
     Serve(Box<serve::Args>),
+    /// Show what a running service does: its model, who computes which layers, how busy it is.
+    #[command(after_help = examples::STATUS)]
+    Status(service::status::Args),
+    /// List the requests that a running service computes now.
+    #[command(after_help = examples::PS)]
+    Ps(service::ps::Args),
+    /// Tell what happened lately in a running service: who came, was lost, which layers moved, what failed.
+    #[command(after_help = examples::LOGS)]
+    Logs(service::logs::Args),
     /// Show which worker would hold which layers, and change nothing.
     #[command(after_help = examples::PLAN)]
     Plan(plan::Args),
@@ -202,6 +212,9 @@ impl Command {
             Self::Rm(args) => args.json,
             Self::Doctor(args) => args.json,
             Self::Token(args) => args.json,
+            Self::Status(args) => args.json,
+            Self::Ps(args) => args.json,
+            Self::Logs(args) => args.json,
             Self::Config(args) => args.json,
             Self::Compare(args) => args.json,
             Self::Verify(args) => args.json,
@@ -254,6 +267,9 @@ async fn dispatch(command: Command, ctrl_c: CtrlC) -> Result<(), Error> {
         Command::Run(args) => args.run().await,
         Command::Chat(args) => args.run(ctrl_c).await,
         Command::Serve(args) => args.run(ctrl_c).await,
+        Command::Status(args) => args.run().await,
+        Command::Ps(args) => args.run(),
+        Command::Logs(args) => args.run().await,
         Command::Plan(args) => args.run().await,
         Command::Push(args) => args.run().await,
         Command::Inspect(args) => args.run(ctrl_c.take_over()).await,

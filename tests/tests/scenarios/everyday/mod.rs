@@ -3,6 +3,7 @@
 mod chat;
 mod commands;
 mod logs;
+mod running;
 mod settings;
 
 /// How long a command may take.
