@@ -40,6 +40,11 @@ pub(super) const LOGS: &str = r#"Examples:
   cake-master logs --follow
   cake-master logs --json"#;
 
+/// Of `cake-master bench`.
+pub(super) const BENCH: &str = r#"Examples:
+  cake-master bench ~/models/llama-3.2-1b
+  cake-master bench --alone --runs 3 --json"#;
+
 /// Of `cake-master plan`.
 pub(super) const PLAN: &str = r#"Examples:
   cake-master plan ~/models/llama-3.2-1b --encode auto

@@ -3,6 +3,7 @@
 mod announce;
 mod args;
 mod ask;
+mod bench;
 mod chat;
 mod compare;
 mod config;
@@ -92,6 +93,9 @@ enum Command {
     /// Tell what happened lately in a running service: who came, was lost, which layers moved, what failed.
     #[command(after_help = examples::LOGS)]
     Logs(service::logs::Args),
+    /// Measure how fast a model is over this cluster, and where the time goes.
+    #[command(after_help = examples::BENCH)]
+    Bench(Box<bench::Args>),
     /// Show which worker would hold which layers, and change nothing.
     #[command(after_help = examples::PLAN)]
     Plan(plan::Args),
@@ -212,6 +216,7 @@ impl Command {
             Self::Rm(args) => args.json,
             Self::Doctor(args) => args.json,
             Self::Token(args) => args.json,
+            Self::Bench(args) => args.json,
             Self::Status(args) => args.json,
             Self::Ps(args) => args.json,
             Self::Logs(args) => args.json,
@@ -236,6 +241,7 @@ impl Command {
             Self::Run(args) => vec![&args.model],
             Self::Chat(args) => vec![&args.model],
             Self::Serve(args) => vec![&args.model],
+            Self::Bench(args) => args.model.as_deref().into_iter().collect(),
             Self::Plan(args) => vec![&args.model],
             Self::Push(args) => vec![&args.model],
             Self::Inspect(args) => vec![&args.model],
@@ -267,6 +273,7 @@ async fn dispatch(command: Command, ctrl_c: CtrlC) -> Result<(), Error> {
         Command::Run(args) => args.run().await,
         Command::Chat(args) => args.run(ctrl_c).await,
         Command::Serve(args) => args.run(ctrl_c).await,
+        Command::Bench(args) => args.run().await,
         Command::Status(args) => args.run().await,
         Command::Ps(args) => args.run(),
         Command::Logs(args) => args.run().await,

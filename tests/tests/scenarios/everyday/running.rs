@@ -1,5 +1,5 @@
-//! What people see of a service that runs: `status`, `ps`, `logs`.
-use cake_tests::{Far, Master, Running, Server, golden, until};
+//! What people see of a service that runs: `status`, `ps`, `logs`; and how fast it is: `bench`.
+use cake_tests::{Far, Master, Running, Server, TestWorker, WorkerOptions, golden, until};
 use serde_json::{Value, json};
 
 use super::LIMIT;
@@ -67,4 +67,29 @@ fn a_service_with_keys_answers_whoever_has_one_and_of_two_one_is_named() {
     let _second = Server::start(&master, &model, &[]);
     let sentence = ask(&master, &["logs"]).refusal();
     assert!(sentence.contains("2 services run here: --at says which"), "{sentence}");
+}
+
+#[test]
+fn a_bench_says_how_fast_a_cluster_is_beside_what_was_planned() {
+    let worker = TestWorker::start("kitchen", WorkerOptions::default());
+    let master = Master::over([&worker]);
+    let model = golden("llama").path;
+    let model = model.to_str().expect("a path");
+    let short = ["--prompt-tokens", "8", "--answer-tokens", "12", "--runs", "2"];
+    let told = master.run(&[&["bench", model, "--json"], &short[..]].concat()).success().json();
+    assert_eq!((told["runs"].as_u64(), told["answer_tokens"].as_u64()), (Some(2), Some(12)));
+    assert_eq!(
+        (told["devices"][0]["device"].as_str(), told["links"][0]["device"].as_str()),
+        (Some("kitchen"), Some("kitchen"))
+    );
+    for part in ["token", "network", "master"] {
+        assert!(
+            told[part]["measured"].is_f64() && told[part]["planned"].is_f64(),
+            "{part}: {told}"
+        );
+    }
+    let median = |name: &str| told[name]["median"].as_f64().expect("a number");
+    assert!(median("prompt_tokens_per_second") > 0.0 && median("first_token_seconds") > 0.0);
+    let refused = master.run(&["bench", model, "--answer-tokens", "1"]).refusal();
+    assert!(refused.contains("--answer-tokens is 1, expected 2 or more"), "{refused}");
 }
