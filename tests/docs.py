@@ -4,6 +4,7 @@
 - Every page is in `SUMMARY.md`, and every link of pages, of `README.md` and of `SUMMARY.md` leads to a file.
 - Every message in `troubleshooting.md` (a quoted line, with … for what changes) is in the sources: its parts, in order, in one
   file.
+- Every variable of the environment that the sources name is in `reference/environment.md`.
 - Every command in a code block is one that the reference has.
 
     tests/docs.py        # ends with 1 if there is anything
@@ -16,6 +17,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGES = os.path.join(ROOT, "docs", "src")
 SOURCES = ["master/src", "worker/src", "common"]
+VARIABLE = re.compile(r'"((?:CAKE|HF|OLLAMA)_(?!GOLDEN)[A-Z_]+|OTEL_EXPORTER_OTLP_ENDPOINT|NO_COLOR|CLICOLOR_FORCE)"')
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -66,6 +68,13 @@ def unsaid(path, sources):
             yield f"quotes {message!r}, which no program says"
 
 
+def unnamed(path, sources):
+    """Variables that people are not told of."""
+    text = read(path)
+    names = {name for source in sources for name in VARIABLE.findall(source)}
+    yield from (f"lacks {name}" for name in sorted(names) if f"`{name}`" not in text and "TEST" not in name)
+
+
 def unknown(path, commands):
     """Commands that there are not."""
     for block in re.findall(r"^```\w*\n(.*?)^```", read(path), re.M | re.S):
@@ -85,6 +94,8 @@ def main():
         found += [(page, what) for what in unknown(page, commands)]
     troubles = os.path.join(PAGES, "troubleshooting.md")
     found += [(troubles, what) for what in unsaid(troubles, sources)]
+    variables = os.path.join(PAGES, "reference", "environment.md")
+    found += [(variables, what) for what in unnamed(variables, sources)]
     for page, what in found:
         print(f"{os.path.relpath(page, ROOT)} {what}")
     if not commands or len(pages) < 10 or not any(True for _ in re.findall(r"^> ", read(troubles), re.M)):
