@@ -34,3 +34,29 @@ impl Args {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use crate::cli::{Cli, SETTINGS};
+
+    #[test]
+    fn every_shared_section_is_of_a_group_that_there_is() {
+        let file = tempfile::NamedTempFile::new().expect("an empty file");
+        for (section, key) in
+            [("cluster", "worker"), ("planning", "kv"), ("answers", "top-p"), ("service", "at")]
+        {
+            assert!(SETTINGS.shared.iter().any(|(name, _)| *name == section), "{section}");
+            let told = cake_settings::settings(
+                &SETTINGS,
+                Cli::command(),
+                Some(file.path()),
+                Some(section),
+            );
+            let told = told.expect("there is such a section");
+            assert!(told.iter().any(|setting| setting.key == key), "{section}: {told:?}");
+        }
+        assert_eq!(SETTINGS.shared.len(), 4);
+    }
+}

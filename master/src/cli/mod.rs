@@ -51,7 +51,12 @@ pub use error::Error;
 pub const SETTINGS: Program = Program {
     name: "cake-master",
     own: None,
-    shared: &[("cluster", "ClusterArgs"), ("planning", "PlanArgs"), ("answers", "SampleArgs")],
+    shared: &[
+        ("cluster", "ClusterArgs"),
+        ("planning", "PlanArgs"),
+        ("answers", "SampleArgs"),
+        ("service", "ServiceArgs"),
+    ],
     others: false,
 };
 
