@@ -16,6 +16,7 @@
 
 pub mod api;
 mod aside;
+pub mod chronicle;
 pub mod chunk;
 pub mod cli;
 pub mod cluster;
@@ -33,6 +34,7 @@ pub mod place;
 pub mod planner;
 mod reply;
 pub mod request_id;
+pub mod running;
 pub mod scheduler;
 pub mod sightings;
 pub mod sign;

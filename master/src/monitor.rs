@@ -12,11 +12,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cake_checkpoint::LayerRange;
 use serde::Serialize;
 
+use crate::chronicle::Chronicle;
 use crate::cluster::conduct::SetAside;
 use crate::distributor::{Progress, WorkerProgress};
 use crate::metrics::Metrics;
 use crate::pipeline::{self, StageInfo};
 use crate::planner::StageMemory;
+use crate::running::Running;
 
 /// How far a service is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -117,6 +119,10 @@ impl Push {
 pub struct Monitor {
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// What happened lately.
+    pub chronicle: Arc<Chronicle>,
+    /// The requests that are computed.
+    pub running: Arc<Running>,
     model: String,
     state: Mutex<State>,
 }
@@ -189,7 +195,13 @@ impl Monitor {
             set_aside: Vec::new(),
             progress: None,
         };
-        Self { metrics: Arc::default(), model: model.to_owned(), state: Mutex::new(state) }
+        Self {
+            metrics: Arc::default(),
+            chronicle: Arc::default(),
+            running: Arc::default(),
+            model: model.to_owned(),
+            state: Mutex::new(state),
+        }
     }
 
     /// Name of the model.

@@ -32,6 +32,7 @@ pub mod programs;
 pub mod proxy;
 pub mod quality;
 pub mod recorder;
+pub mod reference;
 pub mod server;
 pub mod streams;
 pub mod template;

@@ -244,6 +244,7 @@ fn command(name: &str, options: &WorkerOptions<'_>, directory: &Path, store: &Pa
         .arg(store)
         .args(&options.args)
         .current_dir(directory)
+        .env("CAKE_CONFIG", "")
         .env_remove("CAKE_LOG")
         .env_remove("CAKE_DEVICE")
         .envs(environment())

@@ -8,7 +8,8 @@ use cake_checkpoint::units::{format_bytes, parse_bytes};
 use cake_engine::Weights;
 use cake_identity::JoinToken;
 use cake_platform::interrupts;
-use clap::{ArgAction, Args, Parser, Subcommand};
+use cake_settings::{ConfigArgs, Program};
+use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 use futures_util::{FutureExt, StreamExt};
 use tokio::sync::watch;
 
@@ -27,12 +28,19 @@ const EXAMPLES: &str = "Examples:
 const STORE_EXAMPLES: &str = "Examples:
   cake-worker store list
   cake-worker store prune --keep 5GiB";
+const CONFIG_EXAMPLES: &str = "Examples:
+  cake-worker config
+  cake-worker config --json";
 const LIST_EXAMPLES: &str = "Examples:
   cake-worker store list
   cake-worker store list --store /data/cake --json";
 const PRUNE_EXAMPLES: &str = "Examples:
   cake-worker store prune --keep 5GiB
   cake-worker store prune --store /data/cake";
+
+/// A settings file has one section for a worker, which a master's may stand beside.
+pub const SETTINGS: Program =
+    Program { name: "cake-worker", own: Some("worker"), shared: &[], others: true };
 
 /// Why a worker's command failed: one sentence for the person who typed it.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +63,9 @@ pub enum Error {
     /// Traces cannot be sent.
     #[error(transparent)]
     Telemetry(#[from] cake_telemetry::Error),
+    /// The settings file cannot be used.
+    #[error(transparent)]
+    Settings(#[from] cake_settings::Error),
     /// Standard output takes nothing more.
     #[error("cannot write to standard output: {source}")]
     Output {
@@ -76,6 +87,8 @@ pub struct Cli {
     serve: ServeArgs,
     #[command(flatten, next_help_heading = "Logs and traces")]
     telemetry: cake_telemetry::Options,
+    #[command(flatten)]
+    config: ConfigArgs,
     /// Say more on standard error: -v what happens here, -vv everything. Without it: who holds this worker, what it
     /// loaded and how many tokens it computed, and what went wrong.
     #[arg(short, long, global = true, action = ArgAction::Count)]
@@ -87,6 +100,13 @@ enum Command {
     /// Look at or clean the blobs kept on this device.
     #[command(after_help = STORE_EXAMPLES)]
     Store(StoreArgs),
+    /// Show all settings of a worker, and where each comes from.
+    #[command(after_help = CONFIG_EXAMPLES)]
+    Config {
+        /// Print JSON.
+        #[arg(long, help_heading = "Output")]
+        json: bool,
+    },
 }
 
 /// Arguments of a serving worker.
@@ -203,6 +223,15 @@ impl Cli {
         match self.command {
             None => self.serve.run(),
             Some(Command::Store(StoreArgs { action })) => action.run(),
+            Some(Command::Config { json }) => {
+                let (config, section) = (self.config.config.as_deref(), SETTINGS.own);
+                let settings =
+                    cake_settings::settings(&SETTINGS, Self::command(), config, section)?;
+                print(&match json {
+                    true => format!("{}\n", serde_json::json!(settings)),
+                    false => cake_settings::text(&settings),
+                })
+            }
         }
     }
 }
@@ -406,7 +435,7 @@ mod tests {
 
     #[test]
     fn every_commands_help_has_groups_defaults_and_examples_that_can_be_typed() {
-        use clap::{ArgAction, CommandFactory};
+        use clap::ArgAction;
         let mut command = Cli::command();
         command.build();
         let mut left = vec![command];
@@ -438,7 +467,7 @@ mod tests {
             }
             seen += 1;
         }
-        assert_eq!(seen, 4, "commands");
+        assert_eq!(seen, 5, "commands");
     }
 
     #[test]

@@ -32,6 +32,37 @@ const LINES: usize = 4;
 const GRACE: Duration = Duration::from_secs(2);
 
 /// A worker bound to its address, not yet serving.
+///
+/// A program may have one inside, and whoever has its address asks it what it offers:
+///
+/// ```
+/// use cake_engine::DeviceKind;
+/// use cake_identity::Security;
+/// use cake_proto::client::{Tag, connect};
+/// use cake_proto::wire::DescribeRequest;
+/// use cake_worker::config::{Config, DeviceOffer};
+/// use cake_worker::server::Worker;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = tempfile::tempdir()?;
+/// let offers = vec![DeviceOffer { device: DeviceKind::Cpu, budget_bytes: 1 << 30 }];
+/// let (directory, name) = (store.path().to_owned(), "attic".to_owned());
+/// let config = Config::checked("127.0.0.1:0", offers, directory, None, name, 1, false)?;
+/// let worker = Worker::bind(config).await?;
+/// let address = worker.address().expect("it listens").to_string();
+/// let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+/// let serving = tokio::spawn(worker.run(async { drop(stopped.await) }, async {}));
+///
+/// let (mut client, _) = connect(&Security::default(), &address, None, Tag::default()).await?;
+/// let described = client.describe(DescribeRequest::default()).await?.into_inner();
+/// assert_eq!(described.name, "attic");
+///
+/// drop((client, stop));
+/// serving.await??;
+/// # Ok(())
+/// # }
+/// ```
 pub struct Worker {
     service: Service,
     listener: Option<TcpListener>,

@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 use super::Served;
 use super::error::ApiError;
 use crate::generate::Finish;
+use crate::running::{self, Ticket};
 use crate::scheduler::{Event, Generation, Request, Token};
 use crate::text::{Detokenizer, Marks, StopStrings};
 
@@ -77,11 +78,13 @@ pub(super) fn begin(
     plan: Plan,
 ) -> Result<mpsc::UnboundedReceiver<Piece>, ApiError> {
     let Plan { requests, stop, marks, after } = plan;
+    let prompt_tokens = requests.iter().map(|request| request.prompt.len()).sum();
+    let ticket = running::enter(&served.name, requests.len(), prompt_tokens);
     let generations = served.scheduler.submit(requests)?;
     // What a slow client has not read is bounded by its own max_tokens; were writing to wait for it, its
     // sequence would run past a stop string.
     let (pieces, received) = mpsc::unbounded_channel();
-    let reading = Reading { stop, marks, after: after.into() };
+    let reading = Reading { stop, marks, after: after.into(), ticket };
     for (index, generation) in generations.into_iter().enumerate() {
         let (served, pieces, reading) = (served.clone(), pieces.clone(), reading.clone());
         tokio::spawn(async move {
@@ -101,13 +104,15 @@ struct Reading {
     stop: Vec<String>,
     marks: Marks,
     after: Arc<[u32]>,
+    /// Its place on the list of what runs.
+    ticket: Option<Arc<Ticket>>,
 }
 
 /// Turns what is generated into pieces until it ends or nobody takes them.
 async fn write(
     served: &Served,
     mut generation: Generation,
-    Reading { stop, marks, after }: Reading,
+    Reading { stop, marks, after, ticket }: Reading,
     index: usize,
     pieces: mpsc::UnboundedSender<Piece>,
 ) {
@@ -117,11 +122,13 @@ async fn write(
     loop {
         let (what, over) = match generation.next().await {
             Some(Event::Begun { reused_tokens }) => {
+                ticket.iter().for_each(|ticket| ticket.begun(reused_tokens));
                 (What::Begun { cached_tokens: reused_tokens }, false)
             }
             Some(Event::Scored(tokens)) => (What::Scored(tokens), false),
             Some(Event::Token(token)) => {
                 completion_tokens += 1;
+                ticket.iter().for_each(|ticket| ticket.token());
                 // An id that no tokenizer entry has is no text, and no reason to end either.
                 let text = match marks.get(&token.id) {
                     Some(mark) => detokenizer.finish().unwrap_or_default() + mark,
@@ -156,7 +163,10 @@ async fn write(
                 let stop = stops.found().map(str::to_owned);
                 (What::Ended { why, stop, completion_tokens }, true)
             }
-            Some(Event::Failed(error)) => (What::Failed(error.into()), true),
+            Some(Event::Failed(error)) => {
+                ticket.iter().for_each(|ticket| ticket.failed(&error));
+                (What::Failed(error.into()), true)
+            }
             // No answer ends with an embedding.
             Some(Event::Embedding(_)) | None => (What::Failed(ApiError::Closed), true),
         };

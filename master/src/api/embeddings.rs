@@ -16,6 +16,7 @@ use super::error::ApiError;
 use super::params::check_model;
 use super::wire::{EmbeddingsRequest, MAX_LISTED, Prompt};
 use super::{Body, Ready, Served};
+use crate::running;
 use crate::scheduler::{Event, Generation, Goal, Limits, Refusal, Request, Scope};
 
 /// Most texts in one request: as OpenAI has it.
@@ -79,6 +80,7 @@ pub(super) async fn embed(
         goal: Goal::Embedding,
         scope,
     };
+    let _ticket = running::enter(&served.name, prompts.len(), tokens);
     let mut embeddings: Vec<Value> = Vec::with_capacity(prompts.len());
     let mut left = prompts;
     while !left.is_empty() {

@@ -113,6 +113,8 @@ pub fn router(server: Arc<Server>) -> Router {
         .route("/v1/models/{*name}", get(model))
         .route("/api/cluster", get(watch::cluster))
         .route("/api/events", get(watch::events))
+        .route("/api/requests", get(watch::requests))
+        .route("/api/log", get(watch::log))
         .route("/metrics", get(watch::metrics))
         .merge(ollama::routes())
         .layer(middleware::from_fn_with_state(server.clone(), guard::authorized));

@@ -15,6 +15,11 @@ impl Owner {
         Self(Some(index))
     }
 
+    /// Which line of the list of keys it has, from 1, where keys are asked for.
+    pub(super) fn key(self) -> Option<usize> {
+        self.0.map(|index| index + 1)
+    }
+
     /// With whom it shares what prompts begin with.
     pub(super) fn scope(self, share_prefixes: bool) -> Scope {
         match self.0 {

@@ -18,8 +18,9 @@ use tracing::info;
 
 use super::door::Place;
 use super::error::ApiError;
-use super::{Server, Stop, messages, ollama, responses};
+use super::{Server, Stop, guard, messages, ollama, responses};
 use crate::request_id::{self, RequestId};
+use crate::running::Asker;
 
 /// Most characters of a path and of a method that are logged.
 const LOGGED: usize = 200;
@@ -44,9 +45,12 @@ pub(super) async fn handle(
         whole: false,
     };
     let api = Api::of(request.uri().path(), request.headers());
+    let client = client(&server, request.headers());
+    let (running, chronicle) = (server.monitor.running.clone(), server.monitor.chronicle.clone());
+    let asker = Asker { running, chronicle, client };
     let resting = Resting(place.clone());
     request.extensions_mut().insert(place);
-    let answer = id.clone().scope(router.oneshot(request));
+    let answer = id.clone().scope(asker.scope(router.oneshot(request)));
     let mut response = tokio::select! {
         Ok(response) = answer => response,
         () = ends(server.stopping.clone()) => ApiError::Closed.into_response(),
@@ -64,6 +68,17 @@ pub(super) async fn handle(
     });
     let end = is_stream.then(|| Box::pin(ends(server.stopping.clone())) as Pin<Box<_>>);
     response.map(|inner| Body::new(Told { inner, end, over: false, api, line, _resting: resting }))
+}
+
+/// Who asks, for people who watch: the program as it calls itself, and which key it has where one is asked for.
+fn client(server: &Server, headers: &HeaderMap) -> String {
+    let agent = headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok());
+    let agent = agent.and_then(|agent| agent.split_whitespace().next()).unwrap_or("unnamed");
+    let agent: String = agent.chars().take(LOGGED).collect();
+    match guard::check(server, headers) {
+        Ok(owner) => owner.key().map_or(agent.clone(), |key| format!("{agent}, key {key}")),
+        Err(_) => agent, // It gets nothing that would be listed.
+    }
 }
 
 /// Completes when answers are to end now.

@@ -1,11 +1,11 @@
-//! What people and programs watch: `/api/cluster`, `/api/events`, `/metrics`.
+//! What people and programs watch: `/api/cluster`, `/api/events`, `/api/requests`, `/api/log`, `/metrics`.
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, Uri, header};
 use axum::response::IntoResponse;
 use axum::response::sse::{Event, Sse};
 use axum::{Extension, Json};
@@ -13,9 +13,13 @@ use futures_util::Stream;
 use serde::Serialize;
 
 use super::door::Place;
+use super::error::ApiError;
+use super::respond::unix_seconds;
 use super::{Served, Server, Stop};
-use crate::metrics::TokenRates;
+use crate::chronicle::Entry;
+use crate::metrics::{TokenRates, Totals};
 use crate::monitor::Snapshot;
+use crate::running::RequestNow;
 use crate::scheduler::Load;
 
 /// How often the page hears how the cluster is.
@@ -29,12 +33,18 @@ pub(super) struct Cluster {
     /// How busy it is, once it is ready.
     load: Option<Load>,
     rates: TokenRates,
+    totals: Totals,
+    /// When the service began, in seconds since 1970.
+    since_seconds: u64,
 }
 
 impl Cluster {
     fn of(server: &Server) -> Self {
         let load = |served: &Arc<Served>| served.scheduler.load();
+        let (totals, up) = server.monitor.metrics.totals();
         Self {
+            totals,
+            since_seconds: unix_seconds().saturating_sub(up.as_secs()),
             snapshot: server.monitor.snapshot(),
             load: server.served.get().map(load),
             rates: server.monitor.metrics.token_rates(),
@@ -44,6 +54,38 @@ impl Cluster {
 
 pub(super) async fn cluster(State(server): State<Arc<Server>>) -> Json<Cluster> {
     Json(Cluster::of(&server))
+}
+
+/// The requests that are computed or wait.
+#[derive(Debug, Serialize)]
+pub(super) struct Requests {
+    requests: Vec<RequestNow>,
+}
+
+pub(super) async fn requests(State(server): State<Arc<Server>>) -> Json<Requests> {
+    Json(Requests { requests: server.monitor.running.now() })
+}
+
+/// What happened lately.
+#[derive(Debug, Serialize)]
+pub(super) struct Log {
+    entries: Vec<Entry>,
+}
+
+pub(super) async fn log(
+    State(server): State<Arc<Server>>,
+    uri: Uri,
+) -> Result<Json<Log>, ApiError> {
+    let after = after(uri.query())?;
+    Ok(Json(Log { entries: server.monitor.chronicle.after(after) }))
+}
+
+/// The number of the last entry that somebody has seen, 0 if that is not said.
+fn after(query: Option<&str>) -> Result<u64, ApiError> {
+    let mut fields = query.unwrap_or_default().split('&');
+    let given = fields.find_map(|field| field.strip_prefix("after="));
+    let refused = |_| ApiError::parameter("after", "no number", "that of the last entry seen");
+    given.map_or(Ok(0), |number| number.parse().map_err(refused))
 }
 
 /// The cluster again and again, until the server stops or somebody needs the place.
@@ -103,6 +145,14 @@ fn wants_open_metrics<'a>(accepted: impl Iterator<Item = &'a str>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_somebody_has_seen_is_a_number_or_nothing() {
+        let number = |query| after(query).ok();
+        assert_eq!([None, Some(""), Some("x=1")].map(number), [Some(0); 3]);
+        assert_eq!(number(Some("x=1&after=7")), Some(7));
+        assert_eq!([Some("after="), Some("after=-1"), Some("after=x")].map(number), [None; 3]);
+    }
 
     #[test]
     fn openmetrics_is_for_those_who_name_it() {

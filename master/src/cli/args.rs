@@ -69,29 +69,31 @@ impl ClusterArgs {
     pub(super) async fn whereabouts(&self) -> Result<(Whereabouts, Option<Door>), Error> {
         let cluster = self.workers().await?;
         match self.join.is_some() || cluster.needs_lines() {
-            true => self.with_door(cluster).await,
+            true => self.with_door(cluster, Words::loud()).await,
             false => Ok((cluster, None)),
         }
     }
 
-    /// The same, and the door anyway if there is an authority.
+    /// The same, and the door anyway if there is an authority; `told` who joins there.
     ///
     /// # Errors
     /// As [`ClusterArgs::whereabouts`].
-    pub(super) async fn whereabouts_with_door(&self) -> Result<(Whereabouts, Option<Door>), Error> {
-        self.with_door(self.workers().await?).await
+    pub(super) async fn whereabouts_with_door(
+        &self,
+        told: Words,
+    ) -> Result<(Whereabouts, Option<Door>), Error> {
+        self.with_door(self.workers().await?, told).await
     }
 
     /// Opens the door, and gives members that are not where they were the time to come to it.
-    async fn with_door(&self, cluster: Whereabouts) -> Result<(Whereabouts, Option<Door>), Error> {
+    async fn with_door(
+        &self,
+        cluster: Whereabouts,
+        told: Words,
+    ) -> Result<(Whereabouts, Option<Door>), Error> {
         let membership = &cluster.membership;
-        let door = door::open(
-            membership,
-            self.join.as_deref(),
-            !self.no_discovery,
-            Arc::new(Words::loud()),
-        )
-        .await?;
+        let door = door::open(membership, self.join.as_deref(), !self.no_discovery, Arc::new(told))
+            .await?;
         if let Some(door) = &door
             && (door.discovers && cluster.is_of_members() || cluster.needs_lines())
         {

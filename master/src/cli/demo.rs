@@ -177,7 +177,7 @@ async fn answer(
 }
 
 /// Writes the embedded model below `home`.
-fn unpack(home: &Path) -> Result<PathBuf, Error> {
+pub(super) fn unpack(home: &Path) -> Result<PathBuf, Error> {
     let directory = home.join("crumb");
     let write = || {
         std::fs::create_dir_all(&directory)?;

@@ -111,6 +111,12 @@ pub enum Error {
     /// The hidden worker failed.
     #[error(transparent)]
     Worker(#[from] cake_worker::cli::Error),
+    /// A running service says nothing of use.
+    #[error(transparent)]
+    Service(#[from] super::service::Error),
+    /// The settings file cannot be used.
+    #[error(transparent)]
+    Settings(#[from] cake_settings::Error),
     /// The runtime could not start.
     #[error("cannot start: {source}")]
     Start {

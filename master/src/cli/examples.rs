@@ -25,6 +25,26 @@ pub(super) const SERVE: &str = r#"Examples:
   cake-master serve ~/models/llama-3.2-1b
   cake-master serve ~/models/llama-3.2-1b --listen 0.0.0.0:8080 --api-key-file keys.txt --parallel 16"#;
 
+/// Of `cake-master status`.
+pub(super) const STATUS: &str = r#"Examples:
+  cake-master status --watch
+  cake-master status --at http://192.168.1.2:8080 --json"#;
+
+/// Of `cake-master ps`.
+pub(super) const PS: &str = r#"Examples:
+  cake-master ps
+  cake-master ps --at http://192.168.1.2:8080 --json"#;
+
+/// Of `cake-master logs`.
+pub(super) const LOGS: &str = r#"Examples:
+  cake-master logs --follow
+  cake-master logs --json"#;
+
+/// Of `cake-master bench`.
+pub(super) const BENCH: &str = r#"Examples:
+  cake-master bench ~/models/llama-3.2-1b
+  cake-master bench --alone --runs 3 --json"#;
+
 /// Of `cake-master plan`.
 pub(super) const PLAN: &str = r#"Examples:
   cake-master plan ~/models/llama-3.2-1b --encode auto
@@ -112,6 +132,11 @@ pub(super) const INIT: &str = r#"Examples:
 pub(super) const TOKEN: &str = r#"Examples:
   cake-master token --wait
   cake-master token --uses 5 --ttl 10m --no-qr"#;
+
+/// Of `cake-master config`.
+pub(super) const CONFIG: &str = r#"Examples:
+  cake-master config
+  cake-master config serve --json"#;
 
 /// Of `cake-master workers`.
 pub(super) const WORKERS: &str = r#"Examples:

@@ -3,8 +3,10 @@
 mod announce;
 mod args;
 mod ask;
+mod bench;
 mod chat;
 mod compare;
+mod config;
 mod ctrl_c;
 mod demo;
 mod doctor;
@@ -27,6 +29,7 @@ mod report;
 mod rm;
 mod run;
 mod serve;
+mod service;
 mod show;
 mod token;
 mod told;
@@ -35,13 +38,27 @@ mod workers;
 use std::process::ExitCode;
 
 use cake_platform::interrupts;
-use clap::{Parser, Subcommand};
+use cake_settings::{ConfigArgs, Program};
+use clap::{CommandFactory, Parser, Subcommand};
 use tokio::task::block_in_place;
 
 use self::ctrl_c::CtrlC;
 use crate::text;
 
 pub use error::Error;
+
+/// Sections of a settings file: one for each command, and these for whatever several of them have.
+pub const SETTINGS: Program = Program {
+    name: "cake-master",
+    own: None,
+    shared: &[
+        ("cluster", "ClusterArgs"),
+        ("planning", "PlanArgs"),
+        ("answers", "SampleArgs"),
+        ("service", "ServiceArgs"),
+    ],
+    others: false,
+};
 
 /// Runs a language model that no single device could hold, its layers spread over workers.
 #[derive(Debug, Parser)]
@@ -52,6 +69,8 @@ pub struct Cli {
     verbose: u8,
     #[command(flatten, next_help_heading = "Logs and traces")]
     telemetry: cake_telemetry::Options,
+    #[command(flatten)]
+    config: ConfigArgs,
     #[command(subcommand)]
     command: Command,
 }
@@ -70,6 +89,18 @@ enum Command {
     /// Serve the OpenAI API and a page: many requests at once.
     #[command(after_help = examples::SERVE)]
     Serve(Box<serve::Args>),
+    /// Show what a running service does: its model, who computes which layers, how busy it is.
+    #[command(after_help = examples::STATUS)]
+    Status(service::status::Args),
+    /// List the requests that a running service computes now.
+    #[command(after_help = examples::PS)]
+    Ps(service::ps::Args),
+    /// Tell what happened lately in a running service: who came, was lost, which layers moved, what failed.
+    #[command(after_help = examples::LOGS)]
+    Logs(service::logs::Args),
+    /// Measure how fast a model is over this cluster, and where the time goes.
+    #[command(after_help = examples::BENCH)]
+    Bench(Box<bench::Args>),
     /// Show which worker would hold which layers, and change nothing.
     #[command(after_help = examples::PLAN)]
     Plan(plan::Args),
@@ -121,6 +152,9 @@ enum Command {
     /// Who joined and is there; shut a worker out, or forget one that will not come back.
     #[command(after_help = examples::WORKERS)]
     Workers(workers::Args),
+    /// Show what the settings file says, and what holds where it says nothing.
+    #[command(after_help = examples::CONFIG)]
+    Config(config::Args),
     /// A worker in this process; `demo` starts three.
     #[command(hide = true)]
     Worker(cake_worker::cli::ServeArgs),
@@ -154,6 +188,9 @@ impl Cli {
         let _telemetry = self.telemetry.start("cake-master", level)?;
         let command = match self.command {
             Command::Worker(args) => return Ok(args.run()?), // Has a runtime of its own.
+            Command::Config(args) => {
+                return args.run(&SETTINGS, Self::command(), self.config.config.as_deref());
+            }
             command => command,
         };
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -184,6 +221,11 @@ impl Command {
             Self::Rm(args) => args.json,
             Self::Doctor(args) => args.json,
             Self::Token(args) => args.json,
+            Self::Bench(args) => args.json,
+            Self::Status(args) => args.json,
+            Self::Ps(args) => args.json,
+            Self::Logs(args) => args.json,
+            Self::Config(args) => args.json,
             Self::Compare(args) => args.json,
             Self::Verify(args) => args.json,
             Self::Diff(args) => args.json,
@@ -204,6 +246,7 @@ impl Command {
             Self::Run(args) => vec![&args.model],
             Self::Chat(args) => vec![&args.model],
             Self::Serve(args) => vec![&args.model],
+            Self::Bench(args) => args.model.as_deref().into_iter().collect(),
             Self::Plan(args) => vec![&args.model],
             Self::Push(args) => vec![&args.model],
             Self::Inspect(args) => vec![&args.model],
@@ -235,6 +278,10 @@ async fn dispatch(command: Command, ctrl_c: CtrlC) -> Result<(), Error> {
         Command::Run(args) => args.run().await,
         Command::Chat(args) => args.run(ctrl_c).await,
         Command::Serve(args) => args.run(ctrl_c).await,
+        Command::Bench(args) => args.run().await,
+        Command::Status(args) => args.run().await,
+        Command::Ps(args) => args.run(),
+        Command::Logs(args) => args.run().await,
         Command::Plan(args) => args.run().await,
         Command::Push(args) => args.run().await,
         Command::Inspect(args) => args.run(ctrl_c.take_over()).await,
@@ -252,7 +299,6 @@ async fn dispatch(command: Command, ctrl_c: CtrlC) -> Result<(), Error> {
         Command::Init(args) => block_in_place(|| args.run()),
         Command::Token(args) => args.run().await,
         Command::Workers(args) => args.run().await,
-        Command::Worker(args) => Ok(args.run()?),
-        Command::Render => Ok(()), // Done before there was a runtime.
+        Command::Config(_) | Command::Worker(_) | Command::Render => Ok(()), // Done before there was a runtime.
     }
 }

@@ -20,6 +20,7 @@ use super::told::{Words, warn};
 use super::{Error, announce, out};
 use crate::api::{self, About, Bodies, Bounds, Served, Server, Stop, Store};
 use crate::aside::tidy;
+use crate::chronicle::Kind;
 use crate::cluster::Whereabouts;
 use crate::deployment::keeper::Keeper;
 use crate::deployment::trust::Trust;
@@ -124,11 +125,13 @@ impl Args {
             out::note(format_args!("programs made for Ollama are answered at http://{address}"));
         }
         let http = tokio::spawn(api::serve(listeners, bounds, server.clone(), router));
-        let (cluster, _door) = self.cluster.whereabouts_with_door().await?;
+        let (cluster, _door) =
+            self.cluster.whereabouts_with_door(Words::kept(&monitor.chronicle)).await?;
         let (keeper, served) = self.load(&name, &monitor, cluster).await?;
         let scheduler = served.scheduler.clone();
         server.served.set(Arc::new(served)).ok(); // Nobody else sets it.
         monitor.ready();
+        monitor.chronicle.add(Kind::Service, format!("{name} is ready at http://{address}"));
         tokio::spawn(end(ctrl_c.take_over(), scheduler.clone(), tell));
         tokio::spawn(tidy());
         out::line(format_args!("listening on http://{address}"))?;
@@ -160,7 +163,7 @@ impl Args {
         let parallel = asked.parallel.or(Some(DEFAULT_PARALLEL));
         let predict = !cluster.addresses().is_empty();
         let request = PlanRequest { parallel, predict, ..asked };
-        let told = Arc::new(Words::loud());
+        let told = Arc::new(Words::kept(&monitor.chronicle));
         let mut prepared = prepare(State::open()?, &self.model, &cluster, &request, told).await?;
         prepared.monitor = Some(monitor.clone());
         monitor.planned(prepared.planned());

@@ -82,7 +82,10 @@ pub async fn measure(
 }
 
 /// Seconds for a message there and back, and bytes per second to the worker.
-async fn link(member: &Member) -> Result<(f64, f64), Error> {
+///
+/// # Errors
+/// [`Error::Call`].
+pub async fn link(member: &Member) -> Result<(f64, f64), Error> {
     let mut client = member.client.clone();
     let name = member.name();
     let mut trips = Vec::with_capacity(ROUND_TRIPS);

@@ -31,7 +31,7 @@ use crate::membership::Membership;
 pub use calls::{ANSWER_TIMEOUT, within, within_time};
 pub use error::{Error, Missing, ago_text};
 pub use expected::ExpectedWorker;
-pub use measure::{Measured, measure, sendable};
+pub use measure::{Measured, link, measure, sendable};
 pub use names::LOCAL;
 pub use offer::{Demands, Offer, OfferError, OfferedDevice};
 pub use whereabouts::{Held, Whereabouts};

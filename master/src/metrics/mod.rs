@@ -7,6 +7,7 @@ mod label;
 mod plain;
 mod rates;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,8 @@ pub struct Metrics {
     cached_tokens: Counter,
     generated_tokens: Counter,
     requests: Family<Label, Counter>,
+    /// All of these together.
+    answers: AtomicU64,
     sequences: Family<Label, Gauge>,
     steps: Gauge,
     kv_blocks: Family<Label, Gauge>,
@@ -71,6 +74,17 @@ pub struct StepSeen {
     pub stage_us: Vec<u32>,
     /// Microseconds that each stage had nothing to compute before it.
     pub idle_us: Vec<u32>,
+}
+
+/// What was done since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Totals {
+    /// Answers that ended, however they did.
+    pub answers: u64,
+    /// Tokens of prompts, those that need not be computed among them.
+    pub prompt_tokens: u64,
+    /// Tokens made.
+    pub generated_tokens: u64,
 }
 
 /// Tokens per second in the last seconds.
@@ -108,6 +122,7 @@ impl Default for Metrics {
             cached_tokens: Counter::default(),
             generated_tokens: Counter::default(),
             requests: Family::default(),
+            answers: AtomicU64::new(0),
             sequences: Family::default(),
             steps: Gauge::default(),
             kv_blocks: Family::default(),
@@ -233,6 +248,7 @@ impl Metrics {
 
     /// An answer ended, in one word.
     pub fn ended(&self, how: &str) {
+        self.answers.fetch_add(1, Ordering::Relaxed);
         self.requests.get_or_create(&[("outcome", how.to_owned())]).inc();
     }
 
@@ -291,6 +307,16 @@ impl Metrics {
     /// A pipeline has taken the place of one that was lost.
     pub fn recovered(&self, seconds: f64) {
         self.recovery.observe(seconds);
+    }
+
+    /// What was done since the start, and for how long that is.
+    pub fn totals(&self) -> (Totals, Duration) {
+        let totals = Totals {
+            answers: self.answers.load(Ordering::Relaxed),
+            prompt_tokens: self.prompt_tokens.get(),
+            generated_tokens: self.generated_tokens.get(),
+        };
+        (totals, self.started.elapsed())
     }
 
     /// Tokens per second in the last seconds.
@@ -382,6 +408,8 @@ mod tests {
             };
             assert!(text.lines().any(counted), "the dashboard asks for {name}");
         }
+        let expected = Totals { answers: 1, prompt_tokens: 100, generated_tokens: 2 };
+        assert_eq!(metrics.totals().0, expected);
         assert_eq!(metrics.recent_step_seconds(1), Some(0.002));
         assert_eq!(metrics.recent_step_seconds(2), None);
     }

@@ -59,6 +59,41 @@ const WORTH_A_PUSH: f64 = 1.15;
 /// # Errors
 /// A [`Refusal`] when the input contradicts itself, when a pin cannot be honoured, or when the
 /// layers do not fit; it says which device, how much was needed and how much there was.
+///
+/// ```
+/// use cake_master::planner::{Device, Input, LayerCost, plan};
+///
+/// // Four layers of 3 bytes, and two devices with room for two of them each.
+/// let device = |name: &str, seconds: f64| Device {
+///     name: name.to_owned(),
+///     budget_bytes: 7,
+///     overhead_bytes: 0,
+///     scratch_bytes: 1,
+///     layer_resident_bytes: vec![3; 4],
+///     layer_time: vec![seconds; 4],
+///     hop: 0.001,
+///     push_bytes_per_second: None,
+///     held: vec![false; 4],
+///     local: false,
+/// };
+/// let mut input = Input {
+///     layers: vec![LayerCost { bytes: 3, kv_bytes: 0, state_bytes: 0, joined: false }; 4],
+///     devices: vec![device("phone", 0.02), device("laptop", 0.01)],
+///     parallel: 1,
+///     pins: Vec::new(),
+///     activation_bytes: 1,
+///     slack: 0.0,
+///     context_tokens: 1,
+///     ends_seconds: 0.0,
+/// };
+/// let chain = plan(&input).expect("all layers fit");
+/// assert_eq!(chain.stages.len(), 2);
+/// assert_eq!(chain.stages[0].layers.to_string(), "0..2");
+///
+/// input.devices.pop();
+/// let refusal = plan(&input).expect_err("two layers are left over");
+/// assert!(refusal.to_string().contains("at most 2 of 4 layers"));
+/// ```
 pub fn plan(input: &Input) -> Result<Plan, Refusal> {
     let pins = check::check(input)?;
     let space = Space::new(input, &pins);

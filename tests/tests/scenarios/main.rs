@@ -12,6 +12,7 @@ mod commands;
 mod demo;
 mod devices;
 mod discovery;
+mod docs;
 mod errors;
 mod everyday;
 mod files;

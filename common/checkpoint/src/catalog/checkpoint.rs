@@ -23,6 +23,21 @@ use crate::room::Room;
 
 /// An opened and fully checked checkpoint: each tensor the model needs is there, once, in the right
 /// shape. Only headers were read.
+///
+/// ```
+/// use cake_checkpoint::Checkpoint;
+///
+/// # fn main() -> Result<(), cake_checkpoint::Error> {
+/// let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/llama");
+/// let checkpoint = Checkpoint::open(model)?;
+/// for tensor in &checkpoint.tensors {
+///     println!("{:?}: {} {:?}", tensor.role, tensor.stored.name, tensor.stored.shape);
+/// }
+/// assert!(!checkpoint.layer_tensors(0).is_empty());
+/// assert_eq!(checkpoint.embedding().stored.shape[1], checkpoint.config.hidden_size as u64);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Checkpoint {
     /// Where it is.

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 /// The content type of a stream: JSON, a line for each value.
 pub(in crate::api) const LINES: &str = "application/x-ndjson";
 /// What is beneath `/api/` and not Ollama's.
-const OURS: [&str; 2] = ["cluster", "events"];
+const OURS: [&str; 4] = ["cluster", "events", "requests", "log"];
 
 /// Options that are followed or refused and have the same name in chats of other APIs, if one at all.
 const OPTIONS: [&str; 14] = [

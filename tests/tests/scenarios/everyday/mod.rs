@@ -3,3 +3,8 @@
 mod chat;
 mod commands;
 mod logs;
+mod running;
+mod settings;
+
+/// How long a command may take.
+const LIMIT: std::time::Duration = std::time::Duration::from_secs(30);

@@ -1,0 +1,121 @@
+//! The recent past of a service, one sentence for each thing that happened, for people who ask afterwards.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+/// How many are kept; the oldest go first.
+const KEPT: usize = 1024;
+/// Longest sentence kept (bytes): what others said may be in it.
+const LONGEST: usize = 2048;
+
+/// What a thing is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// The service itself: when it is ready, and when it is not.
+    Service,
+    /// Who came or was lost, and what a device did.
+    Worker,
+    /// Who holds which layers.
+    Layers,
+    /// Requests that failed.
+    Request,
+    /// What is not as it should be but stops nothing.
+    Warning,
+}
+
+impl Kind {
+    /// In a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Service => "service",
+            Self::Worker => "worker",
+            Self::Layers => "layers",
+            Self::Request => "request",
+            Self::Warning => "warning",
+        }
+    }
+}
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// 1 for the first since the start, and one more for each.
+    pub number: u64,
+    /// When, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// What it is about.
+    pub kind: Kind,
+    /// What happened.
+    pub words: String,
+}
+
+/// What happened lately, in order.
+#[derive(Debug, Default)]
+pub struct Chronicle {
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    entries: VecDeque<Entry>,
+    last: u64,
+}
+
+impl Chronicle {
+    /// Writes down what happened just now.
+    pub fn add(&self, kind: Kind, words: impl Into<String>) {
+        let mut words: String = words.into();
+        words.truncate(words.floor_char_boundary(LONGEST));
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut kept = self.kept();
+        kept.last += 1;
+        let entry = Entry { number: kept.last, at_ms: since.as_millis() as u64, kind, words };
+        kept.entries.push_back(entry);
+        if kept.entries.len() > KEPT {
+            kept.entries.pop_front();
+        }
+    }
+
+    /// What happened after the entry of this number, 0 for all that is kept.
+    pub fn after(&self, number: u64) -> Vec<Entry> {
+        let kept = self.kept();
+        kept.entries.iter().filter(|entry| entry.number > number).cloned().collect()
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        // Each change leaves it whole.
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_are_kept_and_numbers_go_on() {
+        let chronicle = Chronicle::default();
+        for number in 1..=KEPT + 3 {
+            chronicle.add(Kind::Worker, format!("thing {number}"));
+        }
+        let all = chronicle.after(0);
+        assert_eq!((all.len(), all[0].number), (KEPT, 4));
+        let last = chronicle.after(KEPT as u64 + 2);
+        assert_eq!(last.len(), 1);
+        assert_eq!(last[0].words, format!("thing {}", KEPT + 3));
+        assert_eq!(chronicle.after(u64::MAX), []);
+    }
+
+    #[test]
+    fn what_is_long_is_cut_between_characters() {
+        let chronicle = Chronicle::default();
+        chronicle.add(Kind::Warning, "é".repeat(LONGEST));
+        assert_eq!(chronicle.after(0)[0].words.len(), LONGEST);
+        chronicle.add(Kind::Warning, format!("a{}", "é".repeat(LONGEST)));
+        assert_eq!(chronicle.after(1)[0].words.len(), LONGEST - 1);
+    }
+}
