@@ -13,7 +13,7 @@ use futures_util::Stream;
 use serde::Serialize;
 
 use super::door::Place;
-use super::{Served, Server, Stop};
+use super::{Server, Stop};
 use crate::metrics::TokenRates;
 use crate::monitor::Snapshot;
 use crate::scheduler::Load;
@@ -26,17 +26,16 @@ const EVERY: Duration = Duration::from_secs(1);
 pub(super) struct Cluster {
     #[serde(flatten)]
     snapshot: Snapshot,
-    /// How busy it is, once it is ready.
+    /// How busy it is, if a model is loaded.
     load: Option<Load>,
     rates: TokenRates,
 }
 
 impl Cluster {
     fn of(server: &Server) -> Self {
-        let load = |served: &Arc<Served>| served.scheduler.load();
         Self {
             snapshot: server.monitor.snapshot(),
-            load: server.served.get().map(load),
+            load: server.desk.load(),
             rates: server.monitor.metrics.token_rates(),
         }
     }
