@@ -12,7 +12,7 @@ use crate::model::Model;
 /// Where models come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// One that a person named: what [`locate`] finds.
+    /// One that a person named: what [`locate()`] finds.
     Named(String),
     /// Each directory and each file in a directory that is a model.
     Folder(PathBuf),
