@@ -5,7 +5,7 @@
 //! offer), [`sizing`] (numbers for the planner), [`planner`] (pure), [`distributor`] (blobs to workers),
 //! [`place`] (where the master's own weights lie), [`pipeline`] (steps through the stages), [`generate`]
 //! (tokens), [`text`] (words). A service goes on with [`scheduler`] (many sequences), [`metrics`] (what it
-//! counts), [`monitor`] (what it shows) and [`api`] (HTTP).
+//! counts), [`monitor`] (what it shows), [`shelf`] (the models at hand) and [`api`] (HTTP).
 //!
 //! Invariants:
 //! - The planner is a pure function: numbers in, plan or refusal out.
@@ -36,6 +36,8 @@ mod reply;
 pub mod request_id;
 pub mod running;
 pub mod scheduler;
+mod service;
+pub mod shelf;
 pub mod sightings;
 pub mod sign;
 pub mod sizing;

@@ -2,9 +2,10 @@
 //!
 //! ```text
 //! planning ──▶ pushing ──▶ loading ──▶ ready ──▶ recovering ──▶ broken
-//!                 ▲           │                       │            │
-//!                 ├───────────┘ a blob was damaged    │            │
-//!                 └───────────────────────────────────┴────────────┘
+//!    ▲            ▲           │          │            │            │
+//!    │            ├───────────┘ damaged  │            │            │
+//!    │            └──────────────────────│────────────┴────────────┘
+//!    └── idle ◀── the model is put away ─┘
 //! ```
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,6 +25,8 @@ use crate::running::Running;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
+    /// No model is loaded: who asks for one waits until it is.
+    Idle,
     /// Workers are asked what they offer.
     Planning,
     /// Blobs are on their way.
@@ -123,12 +126,12 @@ pub struct Monitor {
     pub chronicle: Arc<Chronicle>,
     /// The requests that are computed.
     pub running: Arc<Running>,
-    model: String,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
+    model: String,
     phase: Phase,
     reason: Option<String>,
     planned: Planned,
@@ -137,10 +140,33 @@ struct State {
     progress: Option<Arc<Progress>>,
 }
 
+impl State {
+    /// Nothing is planned yet.
+    fn new(model: &str, phase: Phase, reason: Option<String>) -> Self {
+        let planned = Planned {
+            encoding: String::new(),
+            context: 0,
+            parallel: 0,
+            layers: 0,
+            parts_of: None,
+            devices: Vec::new(),
+        };
+        Self {
+            model: model.to_owned(),
+            phase,
+            reason,
+            planned,
+            spares: Vec::new(),
+            set_aside: Vec::new(),
+            progress: None,
+        }
+    }
+}
+
 /// All of it at one moment, as `/api/cluster` tells it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Snapshot {
-    /// The model's name for clients.
+    /// The name for clients of the model that is loaded, or being loaded; empty if there is none.
     pub model: String,
     /// How far the service is.
     pub phase: Phase,
@@ -179,34 +205,25 @@ pub struct DeviceNow {
 impl Monitor {
     /// Of a service that serves a model by this name; nothing is planned yet.
     pub fn new(model: &str) -> Self {
-        let planned = Planned {
-            encoding: String::new(),
-            context: 0,
-            parallel: 0,
-            layers: 0,
-            parts_of: None,
-            devices: Vec::new(),
-        };
-        let state = State {
-            phase: Phase::Planning,
-            reason: None,
-            planned,
-            spares: Vec::new(),
-            set_aside: Vec::new(),
-            progress: None,
-        };
+        let state = State::new(model, Phase::Planning, None);
         Self {
             metrics: Arc::default(),
             chronicle: Arc::default(),
             running: Arc::default(),
-            model: model.to_owned(),
             state: Mutex::new(state),
         }
     }
 
-    /// Name of the model.
-    pub fn model(&self) -> &str {
-        &self.model
+    /// The model of this name is about to be loaded in the place of whatever was.
+    pub fn begins(&self, model: &str) {
+        *self.state() = State::new(model, Phase::Planning, Some(format!("loading {model}")));
+    }
+
+    /// No model is loaded, for this reason if there is one beside that nobody asked.
+    pub fn idle(&self, why: Option<&str>) {
+        let reason =
+            why.map_or("no model is loaded".to_owned(), |why| format!("no model is loaded: {why}"));
+        *self.state() = State::new("", Phase::Idle, Some(reason));
     }
 
     /// There is a plan.
@@ -320,7 +337,7 @@ impl Monitor {
             device,
         };
         Snapshot {
-            model: self.model.clone(),
+            model: state.model.clone(),
             phase: state.phase,
             reason: state.reason.clone(),
             encoding,
@@ -407,6 +424,23 @@ mod tests {
         assert_eq!(monitor.phase(), (Phase::Broken, Some("nobody has room".to_owned())));
         monitor.ready();
         assert_eq!(monitor.phase(), (Phase::Ready, None));
+    }
+
+    #[test]
+    fn a_model_takes_the_place_of_another() {
+        let monitor = monitor();
+        monitor.ready();
+        monitor.begins("n");
+        let begun = monitor.snapshot();
+        assert_eq!(
+            (begun.model.as_str(), begun.phase, begun.devices.len()),
+            ("n", Phase::Planning, 0)
+        );
+        assert_eq!(begun.reason.as_deref(), Some("loading n"));
+        monitor.idle(Some("it is damaged"));
+        let idle = serde_json::to_value(monitor.snapshot()).unwrap();
+        assert_eq!((&idle["phase"], &idle["model"]), (&"idle".into(), &"".into()));
+        assert_eq!(idle["reason"], "no model is loaded: it is damaged");
     }
 
     #[test]

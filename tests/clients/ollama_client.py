@@ -117,8 +117,9 @@ def options(client, model):
 
 @check
 def loading(client, model):
-    for answer in (client.chat(model, []), client.generate(model, "", keep_alive=0)):
-        assert answer.done and answer.done_reason == "load" and answer.eval_count is None
+    for keep, reason in (("5m", "load"), (0, "unload"), (-1, "load")):
+        for answer in (client.chat(model, [], keep_alive=keep), client.generate(model, "", keep_alive=keep)):
+            assert answer.done and answer.done_reason == reason and answer.eval_count is None
     [status] = client.pull(model, stream=True)
     assert status.status == client.pull(f"{model}:latest").status == "success"
 

@@ -41,11 +41,29 @@ impl Server {
     /// If it does not listen in time.
     #[track_caller]
     pub fn start(master: &Master, model: &Path, args: &[&str]) -> Self {
-        let model = path(model);
+        Self::of_several(master, &[model], args)
+    }
+
+    /// The same of several models.
+    ///
+    /// # Panics
+    /// As [`Server::start`].
+    #[track_caller]
+    pub fn of_several(master: &Master, models: &[&Path], args: &[&str]) -> Self {
+        let models: Vec<String> = models.iter().map(|model| path(model)).collect();
         let listen = format!("{}:0", master.ip());
-        let first = ["serve", &model, "--listen", &listen];
-        let all: Vec<&str> = first.into_iter().chain(args.iter().copied()).collect();
-        let mut command: Command = master.command(&all);
+        let first = ["serve"].into_iter().chain(models.iter().map(String::as_str));
+        let all: Vec<&str> =
+            first.chain(["--listen", &listen]).chain(args.iter().copied()).collect();
+        Self::from_command(master.command(&all))
+    }
+
+    /// Runs a command that serves.
+    ///
+    /// # Panics
+    /// As [`Server::start`].
+    #[track_caller]
+    pub fn from_command(mut command: Command) -> Self {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = command.spawn().expect("cake-master can be started");
         let stdout = child.stdout.take().expect("piped above");
@@ -183,6 +201,21 @@ impl Server {
         let request = self.agent.post(format!("{}{path}", self.url));
         let response = request.send(body.to_string().as_bytes());
         events(response.unwrap_or_else(|error| panic!("POST {path}: {error}")))
+    }
+
+    /// The lines of JSON that come back for `body`, as they come.
+    ///
+    /// # Panics
+    /// If nothing comes back, or no JSON.
+    #[track_caller]
+    pub fn lines(&self, path: &str, body: &Value) -> impl Iterator<Item = Value> + use<> {
+        let request = self.agent.post(format!("{}{path}", self.url));
+        let response = request.send(body.to_string().as_bytes());
+        let response = response.unwrap_or_else(|error| panic!("POST {path}: {error}"));
+        let lines = BufReader::new(response.into_body().into_reader()).lines();
+        let read =
+            |line: String| serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"));
+        lines.map_while(Result::ok).map(read)
     }
 
     /// The data of the events at `path`, as they come.

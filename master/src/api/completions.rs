@@ -23,7 +23,7 @@ const MAX_PROMPTS: usize = 64;
 const MAX_SCORES: usize = 1 << 18;
 
 pub(super) async fn create(
-    Ready(served): Ready,
+    Ready(server): Ready,
     Extension(scope): Extension<Scope>,
     Body(request, room): Body<CompletionRequest>,
 ) -> Result<Response, ApiError> {
@@ -47,6 +47,7 @@ pub(super) async fn create(
         let found = format!("{} prompts", prompt.count());
         return Err(ApiError::parameter("prompt", found, format!("1 to {MAX_PROMPTS}")));
     }
+    let served = server.model(common.model.as_deref(), None).await?;
     let prompts = served.ids(prompt).await?;
     let top_logprobs = logprobs.unwrap_or(0);
     if scores_prompt {

@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 
 use super::bodies::Room;
 use super::error::ApiError;
-use super::params::check_model;
 use super::wire::{EmbeddingsRequest, MAX_LISTED, Prompt};
 use super::{Body, Ready, Served};
 use crate::running;
@@ -25,13 +24,12 @@ const MAX_INPUTS: usize = MAX_LISTED;
 const PATIENCE: Duration = Duration::from_millis(50);
 
 pub(super) async fn create(
-    Ready(served): Ready,
+    Ready(server): Ready,
     Extension(scope): Extension<Scope>,
     Body(request, room): Body<EmbeddingsRequest>,
 ) -> Result<Json<Value>, ApiError> {
     let EmbeddingsRequest { model, input, encoding_format, dimensions, unmet } = request;
     unmet.check()?;
-    check_model(&served, model.as_deref())?;
     if dimensions.is_some() {
         return Err(ApiError::Unsupported { param: "dimensions" });
     }
@@ -43,6 +41,7 @@ pub(super) async fn create(
             return Err(ApiError::parameter("encoding_format", found, "\"float\" or \"base64\""));
         }
     };
+    let served = server.model(model.as_deref(), None).await?;
     let Embedded { embeddings, tokens } = embed(&served, scope, input, room, write).await?;
     let entry = |(index, embedding): (usize, Value)| json!({ "object": "embedding", "index": index, "embedding": embedding });
     let data: Vec<Value> = embeddings.into_iter().enumerate().map(entry).collect();

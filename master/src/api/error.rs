@@ -13,6 +13,7 @@ use crate::grammar;
 use crate::monitor::Phase;
 use crate::request_id::{self, RequestId};
 use crate::scheduler::{self, Refusal};
+use crate::shelf::WhyNot;
 use crate::text;
 
 /// Seconds after which a client may try again when the queue is full or the model loads.
@@ -36,19 +37,23 @@ pub(super) enum ApiError {
     /// A parameter that is not known how to follow.
     #[error("{param} is not supported here")]
     Unsupported { param: &'static str },
-    /// Another model than the one that is served.
-    #[error("the model {found:?} is not served here, {served:?} is")]
-    UnknownModel { found: String, served: String },
+    /// Another model than those at hand.
+    #[error("the model {found:?} is not served here, {}", are(at_hand))]
+    UnknownModel { found: String, at_hand: Vec<String> },
+    /// It is at hand, and could not be loaded.
+    #[error("the model {model:?} cannot be loaded: {why}")]
+    NotLoaded { model: String, why: WhyNot },
+    /// It cannot be fetched.
+    #[error(transparent)]
+    Hub(#[from] cake_hub::Error),
     /// No response of this id, of those that who asks has; `param` named it, or the path did.
     #[error(
         "there is no response {id:?} here: it was not stored, was deleted, or gave way to newer ones"
     )]
     UnknownResponse { id: String, param: Option<&'static str> },
     /// Models are not changed from elsewhere.
-    #[error(
-        "{path} is not done here: {served:?} alone is served, from when the server starts until it ends"
-    )]
-    OnlyServed { path: String, served: String },
+    #[error("{path} is not done here: models are changed where the server runs")]
+    OnlyServed { path: String },
     /// No such path.
     #[error("there is nothing at {path}")]
     UnknownPath { path: String },
@@ -152,6 +157,13 @@ impl ApiError {
             },
             Self::PromptPanicked => (StatusCode::INTERNAL_SERVER_ERROR, "server_error", None),
             Self::UnknownModel { .. } => (StatusCode::NOT_FOUND, INVALID, Some("model_not_found")),
+            Self::Hub(cake_hub::Error::Name { .. }) => (StatusCode::BAD_REQUEST, INVALID, None),
+            Self::Hub(_) => {
+                (StatusCode::INTERNAL_SERVER_ERROR, "server_error", Some("model_not_fetched"))
+            }
+            Self::NotLoaded { .. } => {
+                (StatusCode::INTERNAL_SERVER_ERROR, "server_error", Some("model_not_loaded"))
+            }
             Self::UnknownResponse { param, .. } => {
                 let code = param.map(|_| "previous_response_not_found");
                 (StatusCode::NOT_FOUND, INVALID, code)
@@ -192,7 +204,7 @@ impl ApiError {
             | Self::Unsupported { param }
             | Self::Schema { param, .. } => Some(param),
             Self::UnknownResponse { param, .. } => *param,
-            Self::UnknownModel { .. } => Some("model"),
+            Self::UnknownModel { .. } | Self::NotLoaded { .. } => Some("model"),
             _ => None,
         }
     }
@@ -259,8 +271,8 @@ impl ApiError {
     pub(super) fn of_ollama(&self) -> Value {
         let message = match self {
             // Programs look for these words, and then offer to fetch it.
-            Self::UnknownModel { found, served } => {
-                shortened(format!("model {found:?} not found: {served:?} is what is served here"))
+            Self::UnknownModel { found, at_hand } => {
+                shortened(format!("model {found:?} not found: here {}", are(at_hand)))
             }
             _ => self.message(ollama::named),
         };
@@ -279,6 +291,18 @@ impl ApiError {
             "connection: close".to_owned(),
         ];
         format!("{}\r\n\r\n{body}", head.join("\r\n")).into_bytes()
+    }
+}
+
+/// What is there instead.
+fn are(at_hand: &[String]) -> String {
+    match at_hand {
+        [] => "no model is".to_owned(),
+        [one] => format!("{one:?} is"),
+        several => {
+            let names: Vec<String> = several.iter().map(|name| format!("{name:?}")).collect();
+            format!("{} are", names.join(", "))
+        }
     }
 }
 

@@ -18,12 +18,12 @@
 //! - What a client can hold of memory, files and time has a bound, however many requests it sends and however it sends
 //!   them.
 
-mod about;
 mod answer;
 mod bodies;
 mod body;
 mod chat;
 mod completions;
+mod desk;
 mod door;
 mod embeddings;
 mod ending;
@@ -41,6 +41,7 @@ mod requests;
 mod respond;
 mod responses;
 mod said;
+mod served;
 mod server;
 mod telling;
 mod tokens;
@@ -63,16 +64,18 @@ use tokio::net::TcpListener;
 
 use crate::monitor::Phase;
 use crate::request_id::RequestId;
-pub use about::About;
+use crate::shelf::AtHand;
 pub use bodies::Bodies;
 use body::Body;
+pub use desk::{Desk, Want};
 pub use door::Bounds;
 use error::ApiError;
 pub use params::{default_max_tokens, default_sampling};
 pub use respond::unix_seconds;
 pub use responses::Store;
+pub use served::Served;
 use server::Ready;
-pub use server::{Served, Server, Stop};
+pub use server::{Server, Stop};
 pub use turns::Turns;
 
 /// Answers what comes to any of `listeners`, with `router` as [`router()`] makes it, until the server is to stop and answers
@@ -137,13 +140,14 @@ async fn health() -> Json<Value> {
     Json(json!({ "status": "ok" }))
 }
 
-/// Whether it answers requests: 200 where it does, also in part of its strength, 503 where requests wait or are
-/// refused. `degraded` is what it says while a loss is made good, and while a worker is not used for what it did. Why,
+/// Whether it answers requests: 200 where it does, also in part of its strength or once their model is loaded, 503 where
+/// requests wait or are refused. `degraded` is what it says while a loss is made good, and while a worker is not used for what it did. Why,
 /// it says only to those who may ask more.
 async fn ready(State(server): State<Arc<Server>>, headers: HeaderMap) -> (StatusCode, Json<Value>) {
     let (phase, reason) = server.monitor.phase();
     let aside = server.monitor.aside();
     let (code, status) = match phase {
+        Phase::Idle => (StatusCode::OK, json!(phase)),
         Phase::Ready if aside.is_empty() => (StatusCode::OK, json!(phase)),
         Phase::Ready => (StatusCode::OK, json!("degraded")),
         Phase::Recovering => (StatusCode::SERVICE_UNAVAILABLE, json!("degraded")),
@@ -155,39 +159,48 @@ async fn ready(State(server): State<Arc<Server>>, headers: HeaderMap) -> (Status
     (code, Json(json!({ "status": status, "phase": phase, "reason": reason })))
 }
 
-async fn models(Ready(served): Ready) -> Json<Value> {
+async fn models(Ready(server): Ready) -> Json<Value> {
+    let models = server.models();
+    let name = |one: Option<&(Arc<AtHand>, _)>| one.map(|(model, _)| model.name.clone());
     // Of this list both APIs are fond, each of fields of its own.
     Json(json!({
         "object": "list",
-        "data": [model_object(&served)],
+        "data": models.iter().map(|(one, served)| model_object(one, served.as_deref())).collect::<Vec<_>>(),
         "has_more": false,
-        "first_id": served.name,
-        "last_id": served.name,
+        "first_id": name(models.first()),
+        "last_id": name(models.last()),
     }))
 }
 
-async fn model(Ready(served): Ready, Path(name): Path<String>) -> Result<Json<Value>, ApiError> {
-    match name == served.name {
-        true => Ok(Json(model_object(&served))),
-        false => Err(ApiError::UnknownModel { found: name, served: served.name.clone() }),
-    }
+async fn model(Ready(server): Ready, Path(name): Path<String>) -> Result<Json<Value>, ApiError> {
+    let model = server.at_hand(&name)?;
+    let served = server.desk.loaded().filter(|served| served.name == name);
+    Ok(Json(model_object(&model, served.as_deref())))
 }
 
-fn model_object(served: &Served) -> Value {
-    let limits = served.scheduler.limits();
-    let loaded = UNIX_EPOCH + Duration::from_secs(served.created);
-    json!({
-        "id": served.name,
+/// What is told of a model, and of how it is loaded if it is.
+fn model_object(model: &AtHand, served: Option<&Served>) -> Value {
+    let there = model.since.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let created = served.map_or(there, |served| served.created);
+    let date = UNIX_EPOCH + Duration::from_secs(created);
+    let mut object = json!({
+        "id": model.name,
         "object": "model",
-        "created": served.created,
+        "created": created,
         "owned_by": "cake",
         "type": "model",
-        "display_name": served.name,
-        "created_at": humantime::format_rfc3339_seconds(loaded).to_string(),
-        "context_length": limits.context,
-        "max_input_tokens": limits.context,
+        "display_name": model.name,
+        "created_at": humantime::format_rfc3339_seconds(date).to_string(),
         "lifecycle": "active",
-    })
+        "loaded": served.is_some(),
+        "bytes": model.about.as_ref().map_or(0, |about| about.bytes),
+    });
+    if let Some(served) = served {
+        let context = served.scheduler.limits().context;
+        object["context_length"] = json!(context);
+        object["max_input_tokens"] = json!(context);
+    }
+    object
 }
 
 async fn unknown_path(OriginalUri(uri): OriginalUri) -> ApiError {

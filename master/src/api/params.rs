@@ -74,7 +74,6 @@ pub(super) fn plan(
     terms: Terms,
 ) -> Result<Plan, ApiError> {
     let Terms { scope, top_logprobs, scores_prompt, least_tokens, .. } = terms;
-    check_model(served, common.model.as_deref())?;
     let count = within("n", common.n, 1, MAX_ANSWERS)?.unwrap_or(1);
     check_answers(&served.scheduler.limits(), prompts.len(), count)?;
     let max_tokens = max_tokens(common.max_tokens, common.max_completion_tokens, least_tokens)?;
@@ -133,16 +132,6 @@ fn check_answers(limits: &Limits, prompts: usize, count: u64) -> Result<(), Refu
     let most = limits.queue.saturating_add(limits.parallel);
     let answers = prompts.saturating_mul(usize::try_from(count).unwrap_or(usize::MAX));
     if answers > most { Err(Refusal::TooMany { answers, most }) } else { Ok(()) }
-}
-
-/// The model may be left out, but not another one's name.
-pub(super) fn check_model(served: &Served, found: Option<&str>) -> Result<(), ApiError> {
-    match found {
-        Some(found) if found != served.name => {
-            Err(ApiError::UnknownModel { found: found.to_owned(), served: served.name.clone() })
-        }
-        _ => Ok(()),
-    }
 }
 
 fn stops(stop: Option<OneOrMany<String>>) -> Result<Vec<String>, ApiError> {

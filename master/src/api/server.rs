@@ -1,24 +1,22 @@
-//! What a server has, from the start and once its model is there.
+//! What a server has from the start, and how its requests come to their models.
 
-use std::collections::HashSet;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use cake_engine::SamplingOptions;
+use tokio::sync::Semaphore;
 use tokio::sync::watch::Receiver;
+use tokio::task::block_in_place;
 
-use super::about::About;
 use super::bodies::Bodies;
+use super::desk::Desk;
 use super::error::ApiError;
 use super::responses::Store;
-use super::turns::Turns;
-use crate::grammar::{self, Grammars};
+use super::served::Served;
 use crate::monitor::{Monitor, Phase};
-use crate::scheduler::Scheduler;
-use crate::text::Text;
+use crate::shelf::{AtHand, Keep, Shelf};
 
-/// A server, which answers from the start: its model comes later.
+/// A server, which answers from the start: its models come later.
 pub struct Server {
     /// What is shown and counted.
     pub monitor: Arc<Monitor>,
@@ -28,8 +26,12 @@ pub struct Server {
     pub share_prefixes: bool,
     /// Origins whose pages may ask beside its own; `*` stands for all.
     pub origins: Vec<String>,
-    /// The model once it is there.
-    pub served: OnceLock<Arc<Served>>,
+    /// The models at hand.
+    pub shelf: Arc<Shelf>,
+    /// Where requests get theirs.
+    pub desk: Arc<Desk>,
+    /// Who fetches one from the Hub: one at a time.
+    pub pulls: Arc<Semaphore>,
     /// When it ends.
     pub stopping: Receiver<Stop>,
     /// Room for what requests bring.
@@ -49,58 +51,82 @@ pub enum Stop {
     Now,
 }
 
-/// A model that is served.
-pub struct Served {
-    /// Its name for clients.
-    pub name: String,
-    /// When it was loaded, in seconds since 1970.
-    pub created: u64,
-    /// What it is, for whoever asks.
-    pub about: About,
-    /// Its words.
-    pub text: Text,
-    /// Whose prompts are read.
-    pub turns: Turns,
-    /// Its sequences.
-    pub scheduler: Scheduler,
-    /// How it chooses tokens unless a request says otherwise.
-    pub defaults: SamplingOptions,
-    /// Most new tokens of an answer in a chat unless a request says otherwise.
-    pub max_tokens: usize,
-    /// Ids that end an answer.
-    pub stop_ids: Arc<HashSet<u32>>,
-    /// Grammars over its tokens, made when the first one is needed.
-    pub grammars: OnceLock<Result<Grammars, grammar::Error>>,
-}
-
-impl Served {
-    /// Grammars over its tokens. Takes a while the first time.
-    pub(super) fn grammars(&self) -> Result<&Grammars, ApiError> {
-        let ends: Vec<u32> = self.stop_ids.iter().copied().collect();
-        let vocab_size = self.scheduler.vocab_size();
-        let make = || Grammars::new(&self.text.token_bytes(vocab_size), &ends);
-        let made = self.grammars.get_or_init(make);
-        made.as_ref().map_err(|error| ApiError::Grammar(error.clone()))
+impl Server {
+    /// The model that a request names, or that is meant where it names none. If it is not loaded, that is waited for; it
+    /// stays for `keep` after its last use, or as long as usual.
+    ///
+    /// # Errors
+    /// [`ApiError::UnknownModel`], and as [`Desk::take`].
+    pub(super) async fn model(
+        &self,
+        named: Option<&str>,
+        keep: Option<Keep>,
+    ) -> Result<Arc<Served>, ApiError> {
+        let name = self.meant(named)?;
+        match self.desk.given(&name, keep) {
+            Some(served) => {
+                let (phase, reason) = self.monitor.phase();
+                match phase {
+                    Phase::Broken => Err(ApiError::NotReady { phase, reason }),
+                    // While a lost stage is being replaced, requests wait.
+                    _ => Ok(served),
+                }
+            }
+            None => self.desk.take(self.at_hand(&name)?, keep).await,
+        }
     }
 
-    /// The text of a token by itself.
-    pub(super) fn token_text(&self, id: u32) -> String {
-        self.text.decode(&[id]).unwrap_or_default()
+    /// The name of the model that is meant: where none is named, the loaded one's, or the only one's.
+    ///
+    /// # Errors
+    /// [`ApiError::Parameter`] where one of several has to be named.
+    pub(super) fn meant(&self, named: Option<&str>) -> Result<String, ApiError> {
+        let loaded = || self.desk.loaded().map(|served| served.name.clone());
+        let only = || self.shelf.only().map(|one| one.name.clone());
+        named.map(str::to_owned).or_else(loaded).or_else(only).ok_or_else(|| {
+            let expected = format!("one of those at hand: {}", self.names().join(", "));
+            ApiError::parameter("model", "missing", expected)
+        })
+    }
+
+    /// The model of that name.
+    ///
+    /// # Errors
+    /// [`ApiError::UnknownModel`].
+    pub(super) fn at_hand(&self, name: &str) -> Result<Arc<AtHand>, ApiError> {
+        let found = block_in_place(|| self.shelf.find(name));
+        let unknown = || ApiError::UnknownModel { found: name.to_owned(), at_hand: self.names() };
+        found.ok_or_else(unknown)
+    }
+
+    /// What may be asked for.
+    pub(super) fn names(&self) -> Vec<String> {
+        block_in_place(|| self.shelf.names())
+    }
+
+    /// All models that may be asked for, each with what is loaded of it.
+    pub(super) fn models(&self) -> Vec<(Arc<AtHand>, Option<Arc<Served>>)> {
+        let all = block_in_place(|| self.shelf.all());
+        let loaded = self.desk.loaded();
+        let of = |one: &AtHand| loaded.clone().filter(|served| served.name == one.name);
+        let open = all.into_iter().filter(|one| one.about.is_ok());
+        open.map(|one| (one.clone(), of(&one))).collect()
     }
 }
 
-/// The model, for requests that need it.
-pub(super) struct Ready(pub(super) Arc<Served>);
+/// The server, for requests that need a model: there is one, or can be.
+pub(super) struct Ready(pub(super) Arc<Server>);
 
 impl FromRequestParts<Arc<Server>> for Ready {
     type Rejection = ApiError;
 
     async fn from_request_parts(_: &mut Parts, server: &Arc<Server>) -> Result<Self, ApiError> {
-        let (phase, reason) = server.monitor.phase();
-        match server.served.get() {
-            // While a lost stage is being replaced, requests wait.
-            Some(served) if phase != Phase::Broken => Ok(Self(served.clone())),
-            _ => Err(ApiError::NotReady { phase, reason }),
+        match server.desk.is_open() {
+            true => Ok(Self(server.clone())),
+            false => {
+                let (phase, reason) = server.monitor.phase();
+                Err(ApiError::NotReady { phase, reason })
+            }
         }
     }
 }

@@ -9,7 +9,6 @@ use tokio::task::block_in_place;
 use super::chat::Asked;
 use super::error::ApiError;
 use super::measure::{Bound, Measured};
-use super::params::check_model;
 use super::wire::{ChatRequest, token_ids};
 use super::{Body, Ready};
 
@@ -55,11 +54,11 @@ pub(super) struct Tokenized {
 
 /// The tokens of a text or of a chat, as far as they fit into the context.
 pub(super) async fn tokenize(
-    Ready(served): Ready,
+    Ready(server): Ready,
     Body(request, room): Body<TokenizeRequest>,
 ) -> Result<Json<Tokenized>, ApiError> {
     let TokenizeRequest { prompt, add_special_tokens, return_token_strs, chat } = request;
-    check_model(&served, chat.common.model.as_deref())?;
+    let served = server.model(chat.common.model.as_deref(), None).await?;
     let tokens = match (prompt, chat.messages.is_empty()) {
         (Some(prompt), true) => {
             chat.common.unmet.check()?;
@@ -89,11 +88,11 @@ pub(super) async fn tokenize(
 
 /// The text of tokens, of which there may be as many as fit into the context.
 pub(super) async fn detokenize(
-    Ready(served): Ready,
+    Ready(server): Ready,
     Body(request, _room): Body<DetokenizeRequest>,
 ) -> Result<Json<Value>, ApiError> {
     let DetokenizeRequest { model, tokens } = request;
-    check_model(&served, model.as_deref())?;
+    let served = server.model(model.as_deref(), None).await?;
     let most = served.scheduler.limits().context;
     if tokens.len() > most {
         let expected = format!("at most {most}, the context");
@@ -110,20 +109,21 @@ pub(super) async fn detokenize(
     Ok(Json(json!({ "prompt": prompt })))
 }
 
-/// The special tokens and the template, under the names that they have in `tokenizer_config.json`.
-pub(super) async fn tokenizer_info(Ready(served): Ready) -> Json<Value> {
+/// The special tokens and the template of the loaded model, under the names that they have in `tokenizer_config.json`.
+pub(super) async fn tokenizer_info(Ready(server): Ready) -> Result<Json<Value>, ApiError> {
+    let served = server.model(None, None).await?;
     let mut info = json!(served.text.special_tokens());
     info["chat_template"] = json!(served.text.chat_template());
-    Json(info)
+    Ok(Json(info))
 }
 
 /// The text that the template makes of a chat.
 pub(super) async fn apply_template(
-    Ready(served): Ready,
+    Ready(server): Ready,
     Body(request, room): Body<ChatRequest>,
 ) -> Result<Json<Value>, ApiError> {
     let mut asked = Asked::new(request)?;
-    check_model(&served, asked.model())?;
+    let served = server.model(asked.model(), None).await?;
     let prompt = asked.text(&served).await?;
     drop(room);
     Ok(Json(json!({ "prompt": prompt })))

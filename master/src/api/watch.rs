@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::door::Place;
 use super::error::ApiError;
 use super::respond::unix_seconds;
-use super::{Served, Server, Stop};
+use super::{Server, Stop};
 use crate::chronicle::Entry;
 use crate::metrics::{TokenRates, Totals};
 use crate::monitor::Snapshot;
@@ -30,7 +30,7 @@ const EVERY: Duration = Duration::from_secs(1);
 pub(super) struct Cluster {
     #[serde(flatten)]
     snapshot: Snapshot,
-    /// How busy it is, once it is ready.
+    /// How busy it is, if a model is loaded.
     load: Option<Load>,
     rates: TokenRates,
     totals: Totals,
@@ -40,13 +40,12 @@ pub(super) struct Cluster {
 
 impl Cluster {
     fn of(server: &Server) -> Self {
-        let load = |served: &Arc<Served>| served.scheduler.load();
         let (totals, up) = server.monitor.metrics.totals();
         Self {
             totals,
             since_seconds: unix_seconds().saturating_sub(up.as_secs()),
             snapshot: server.monitor.snapshot(),
-            load: server.served.get().map(load),
+            load: server.desk.load(),
             rates: server.monitor.metrics.token_rates(),
         }
     }

@@ -22,6 +22,9 @@ pub enum Error {
     /// A checkpoint cannot be written anew.
     #[error(transparent)]
     Transform(#[from] cake_transform::Error),
+    /// The models that were named cannot be served.
+    #[error(transparent)]
+    Shelf(#[from] crate::shelf::Error),
     /// A model cannot be fetched, found or deleted.
     #[error(transparent)]
     Hub(#[from] cake_hub::Error),

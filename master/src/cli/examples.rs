@@ -23,7 +23,33 @@ pub(super) const CHAT: &str = r#"Examples:
 /// Of `cake-master serve`.
 pub(super) const SERVE: &str = r#"Examples:
   cake-master serve ~/models/llama-3.2-1b
-  cake-master serve ~/models/llama-3.2-1b --listen 0.0.0.0:8080 --api-key-file keys.txt --parallel 16"#;
+  cake-master serve ~/models/llama-3.2-1b --listen 0.0.0.0:8080 --api-key-file keys.txt --parallel 16
+  cake-master serve --ollama --keep-alive 10m"#;
+
+/// Of `cake-master models`.
+pub(super) const MODELS: &str = r#"Examples:
+  cake-master models list
+  cake-master models pull Qwen/Qwen2.5-0.5B-Instruct"#;
+
+/// Of `cake-master models list`.
+pub(super) const MODELS_LIST: &str = r#"Examples:
+  cake-master models list
+  cake-master models list --json"#;
+
+/// Of `cake-master models pull`.
+pub(super) const MODELS_PULL: &str = r#"Examples:
+  cake-master models pull meta-llama/Llama-3.2-1B-Instruct
+  cake-master models pull Qwen/Qwen3-30B-A3B@main --only-layers 0..16"#;
+
+/// Of `cake-master models rm`.
+pub(super) const MODELS_RM: &str = r#"Examples:
+  cake-master models rm meta-llama/Llama-3.2-1B-Instruct
+  cake-master models rm Qwen/Qwen3-30B-A3B@main --yes"#;
+
+/// Of `cake-master models show`.
+pub(super) const MODELS_SHOW: &str = r#"Examples:
+  cake-master models show ~/models/llama-3.2-1b
+  cake-master models show ollama:llama3.2 --json"#;
 
 /// Of `cake-master status`.
 pub(super) const STATUS: &str = r#"Examples:

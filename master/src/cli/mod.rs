@@ -19,6 +19,7 @@ mod input;
 mod inspect;
 mod list;
 mod listen;
+mod models;
 mod offer;
 mod out;
 mod plan;
@@ -86,7 +87,7 @@ enum Command {
     /// Talk with the model, turn after turn.
     #[command(after_help = examples::CHAT)]
     Chat(Box<chat::Args>),
-    /// Serve the OpenAI API and a page: many requests at once.
+    /// Serve the OpenAI API and a page: many requests at once, one model or those at hand.
     #[command(after_help = examples::SERVE)]
     Serve(Box<serve::Args>),
     /// Show what a running service does: its model, who computes which layers, how busy it is.
@@ -128,6 +129,9 @@ enum Command {
     /// Delete a model, or a revision of it, from the Hub's cache.
     #[command(after_help = examples::RM)]
     Rm(rm::Args),
+    /// The models that are here, under one name: list, pull, rm, show.
+    #[command(after_help = examples::MODELS)]
+    Models(models::Args),
     /// Check every worker: reachable, versions, disk, clock, links. One fix per line.
     #[command(after_help = examples::DOCTOR)]
     Doctor(doctor::Args),
@@ -219,6 +223,7 @@ impl Command {
             Self::Pull(args) => args.json,
             Self::List(args) => args.json,
             Self::Rm(args) => args.json,
+            Self::Models(args) => args.json(),
             Self::Doctor(args) => args.json,
             Self::Token(args) => args.json,
             Self::Bench(args) => args.json,
@@ -245,7 +250,8 @@ impl Command {
         match self {
             Self::Run(args) => vec![&args.model],
             Self::Chat(args) => vec![&args.model],
-            Self::Serve(args) => vec![&args.model],
+            Self::Models(args) => args.model().into_iter().collect(),
+            Self::Serve(args) => args.models.iter().map(String::as_str).collect(),
             Self::Bench(args) => args.model.as_deref().into_iter().collect(),
             Self::Plan(args) => vec![&args.model],
             Self::Push(args) => vec![&args.model],
@@ -291,6 +297,7 @@ async fn dispatch(command: Command, ctrl_c: CtrlC) -> Result<(), Error> {
         Command::Pull(args) => args.run(ctrl_c).await,
         Command::List(args) => block_in_place(|| args.run()),
         Command::Rm(args) => args.run().await,
+        Command::Models(args) => args.run(ctrl_c).await,
         Command::Doctor(args) => args.run().await,
         Command::Compare(args) => args.run().await,
         Command::Verify(args) => args.run(ctrl_c.take_over()).await,

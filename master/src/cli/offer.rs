@@ -6,9 +6,9 @@ use tokio::task::block_in_place;
 use tracing::info;
 
 use super::ctrl_c::CtrlC;
-use super::pull::CONNECTIONS;
 use super::pulling::Pulling;
 use super::{Error, ask};
+use crate::shelf::CONNECTIONS;
 
 /// Set where the Hub must not be asked, as its own tools have it.
 const OFFLINE: &str = "HF_HUB_OFFLINE";

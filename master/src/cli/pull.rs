@@ -11,9 +11,7 @@ use super::ctrl_c::CtrlC;
 use super::pulling::Pulling;
 use super::report::duration;
 use super::{Error, out, report};
-
-/// How many files or parts of files are fetched at once, unless told otherwise.
-pub(super) const CONNECTIONS: usize = 8;
+use crate::shelf::CONNECTIONS;
 
 /// Arguments of `pull`.
 #[derive(clap::Args, Debug)]

@@ -24,12 +24,19 @@ pub struct Whereabouts {
     /// The addresses given.
     typed: Vec<String>,
     alone: bool,
+    /// Whether those will do that are there.
+    some_suffice: bool,
 }
 
 impl Whereabouts {
     /// `typed` are the addresses given; with `alone` not even those that joined are meant.
     pub fn new(membership: Membership, typed: Vec<String>, alone: bool) -> Self {
-        Self { membership, typed, alone }
+        Self { membership, typed, alone, some_suffice: false }
+    }
+
+    /// The same, where those at the addresses given that are not there are told of, and do without.
+    pub fn some_suffice(&self) -> Self {
+        Self { some_suffice: true, ..self.clone() }
     }
 
     /// Whether those that joined are meant, wherever they are.
@@ -75,12 +82,15 @@ impl Whereabouts {
         self.alone
     }
 
-    /// Holds them for the master called `master`. All that were named have to be there; of those that joined, the
-    /// ones that are, and the others are told with why they are not.
+    /// Holds them for the master called `master`. All that were named have to be there, unless some suffice; of those that
+    /// joined, the ones that are, and the others are told with why they are not.
     ///
     /// # Errors
     /// As [`hold_all`].
     pub async fn hold(&self, master: &str) -> Result<Held, Error> {
+        if !self.is_of_members() && self.some_suffice {
+            return Ok(self.hold_some(master).await);
+        }
         if !self.is_of_members() {
             let members = hold_all(&self.membership, &self.addresses(), master).await?;
             return Ok(Held { members, missing: Vec::new() });
@@ -110,6 +120,27 @@ impl Whereabouts {
         let missing = self.missing(&entries, &members, refused).await;
         super::make_names_unique(&mut members);
         Ok(Held { members, missing })
+    }
+
+    /// Those at the addresses given that are there; the others are called by these.
+    async fn hold_some(&self, master: &str) -> Held {
+        let addresses = self.addresses();
+        let holds = addresses.iter().map(|address| Member::hold(&self.membership, address, master));
+        let mut held = Held::default();
+        for (hold, address) in
+            futures_util::future::join_all(holds).await.into_iter().zip(&addresses)
+        {
+            match hold {
+                Ok(member) if held.members.iter().any(|known| is_same(known, &member)) => {}
+                Ok(member) => held.members.push(member),
+                Err(why) => {
+                    let (name, address) = (address.clone(), address.clone());
+                    held.missing.push(Missing { name, address, last_seen: None, why });
+                }
+            }
+        }
+        super::make_names_unique(&mut held.members);
+        held
     }
 
     /// Those of `entries` that are not among `members`, each with why it could not be held.

@@ -118,6 +118,8 @@ pub(crate) async fn gather(
     };
     // Also where nobody who is there can compute with the model.
     let alone = able.is_empty() && wished.is_empty();
+    // In a hurry nobody is timed again for the next plan.
+    let told = request.predict && !request.hurry;
     // What the master offers, and what of that its own part takes beside layers.
     let own = match request.local_memory {
         Some(bytes) => Some((bytes, 0)).filter(|_| bytes > 0),
@@ -131,13 +133,13 @@ pub(crate) async fn gather(
     if let Some((local, ends)) = own {
         // Alone there is nobody to compare with.
         let rates = asking.own(local, !alone || request.predict);
-        let rates = rates.and_then(|rates| found.known("the master", rates, request.predict));
+        let rates = rates.and_then(|rates| found.known("the master", rates, told));
         let device = (asking.device, asking.threads);
         let copy_bytes = Placement::new(request.weights, false).copy_bytes();
         found.add(Seat::Master, Candidate::local(local, device, rates, copy_bytes, ends));
     }
     for ((seat, (worker, device)), rates) in able.into_iter().zip(with_devices).zip(measured) {
-        let rates = found.known(worker.name(), rates, request.predict);
+        let rates = found.known(worker.name(), rates, told);
         found.add(seat, Candidate::worker(worker, device, rates));
     }
     for (name, bytes) in wished {

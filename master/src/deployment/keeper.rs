@@ -12,7 +12,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::block_in_place;
 
 use super::choice::Chosen;
@@ -79,8 +79,16 @@ enum News {
 }
 
 impl Keeper {
-    /// Watches and rebuilds for as long as it is polled, and the scheduler lives.
-    pub(crate) async fn run(mut self) {
+    /// Watches and rebuilds until it is to stop, or the scheduler is gone.
+    pub(crate) async fn run(mut self, stop: oneshot::Receiver<()>) -> Self {
+        tokio::select! {
+            () = self.keep() => {}
+            _ = stop => {}
+        }
+        self
+    }
+
+    async fn keep(&mut self) {
         loop {
             let news = self.news().await;
             let mut since = Instant::now();
@@ -129,6 +137,17 @@ impl Keeper {
             self.monitor.ready();
             self.prepared.tell(&Event::Whole { after });
         }
+    }
+
+    /// Lets the pipeline, the workers and the master's own weights go, where nobody has sequences any more. Returns how
+    /// members behaved.
+    pub(crate) async fn put_away(self) -> Trust {
+        let Self { prepared, scheduler, trust, .. } = self;
+        scheduler.suspend().await;
+        let ended = scheduler.ended();
+        drop((scheduler, prepared));
+        ended.await;
+        trust
     }
 
     /// Waits for something to do. Meanwhile workers that come back are taken, and copies brought for losses

@@ -14,6 +14,7 @@ use super::hollow::hollow_files;
 use super::parts::{WHOLE, parted, ways};
 use super::prepared::{Prepared, master_name};
 use super::rates::Probing;
+use super::replan::WORTH;
 use super::request::Encode;
 use super::widths::{Losses, spare};
 use super::{Error, PlanRequest, WrongArgument};
@@ -58,6 +59,7 @@ pub(crate) async fn prepare(
     if request.encode.tried().iter().any(|scheme| *scheme != Scheme::AsStored) {
         block_in_place(|| checkpoint.group());
     }
+    let slack = if request.hurry { WORTH.recip() - 1.0 } else { 0.0 };
     for (scheme, slices) in ways(&request) {
         let Some(checkpoint) = parted(&checkpoint, slices)? else {
             if request.slices.is_some() {
@@ -77,7 +79,7 @@ pub(crate) async fn prepare(
             state: &state,
             device,
             threads,
-            slack: 0.0,
+            slack,
             probing,
             observer: &*observer,
         };

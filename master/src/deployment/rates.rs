@@ -37,7 +37,11 @@ pub(crate) enum Probing {
 impl Probing {
     /// As is asked for.
     pub(crate) fn asked(request: &PlanRequest) -> Self {
-        if request.reprobe { Self::All } else { Self::Uncertain }
+        match (request.reprobe, request.hurry) {
+            (true, _) => Self::All,
+            (false, true) => Self::Strangers,
+            (false, false) => Self::Uncertain,
+        }
     }
 }
 

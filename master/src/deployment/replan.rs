@@ -17,7 +17,7 @@ use crate::sizing::LOCAL;
 /// wait for the push.
 const HURRY: f64 = 0.5;
 /// Another plan is worth the change if it is predicted to take at most this part of the present one's time.
-const WORTH: f64 = 0.85;
+pub(super) const WORTH: f64 = 0.85;
 
 impl Prepared {
     /// Finds out who is there still, and what they offer; returns the names of those that are slow to say.

@@ -43,6 +43,9 @@ pub(crate) struct PlanRequest {
     pub exclude: Vec<String>,
     /// Whether workers are timed again that were timed before.
     pub reprobe: bool,
+    /// Whether somebody waits: who was timed before is not timed again, and of plans that are about as fast one is taken with
+    /// as few bytes to push as may be.
+    pub hurry: bool,
     /// Whether somebody is told what to expect, so that the master is timed, too, also where nobody competes with it.
     pub predict: bool,
     /// Whether it is enough to know roughly how fast the master's own part is, as it computes nothing: it stays small.

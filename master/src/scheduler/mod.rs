@@ -84,10 +84,11 @@ impl Scheduler {
         Self { commands, shared, end }
     }
 
-    /// Waits for the end of the task that owns all sequences, which only a mistake of ours brings about. Whoever waits
-    /// for an answer has been told by then or is told at once; later requests are, too.
-    pub async fn ended(&self) -> Error {
-        how(self.end.clone()).await
+    /// Waits for the end of the task that owns all sequences, which only a mistake of ours brings about while there are
+    /// handles to it; the waiting is none. Whoever waits for an answer has been told by then or is told at once; later
+    /// requests are, too.
+    pub fn ended(&self) -> impl Future<Output = Error> + use<> {
+        how(self.end.clone())
     }
 
     /// Queues requests, all or none.

@@ -7,7 +7,7 @@
 //! [`together`], [`context`], [`tiers`] and [`packed7b`]; those of a service in [`serve`], the cost of
 //! encryption in [`tls`], the time after a loss in [`recovery`], what strangers can do to a service in [`hostile`]; what
 //! packed weights take of wires and memory in [`packed`], how fast those in FP8 are in [`fp8`]; a plan's promises beside what comes of it in [`predictions`]; an earlier version beside this one in [`versions`]; the
-//! largest layer there is in [`wide`]; a model from a hub in [`pull`].
+//! largest layer there is in [`wide`]; a model from a hub in [`pull`], one in the place of another in [`switch`].
 mod bandwidth;
 mod cluster;
 mod context;
@@ -40,6 +40,7 @@ mod results;
 mod rewrite;
 mod serve;
 mod speed;
+mod switch;
 mod table;
 mod tiers;
 mod tls;
@@ -98,6 +99,8 @@ pub(crate) enum Part {
     Hostile,
     /// These programs beside those of an earlier version, turn about (not part of main; needs `--before`).
     Versions,
+    /// `serve` with two 1B models over three workers that hold both, one in the place of the other (not part of main).
+    Switch,
     /// A model of 2 GiB from a hub on loopback: several connections beside one, dropped ones (not part of main).
     Pull,
     /// One turn of `versions`, which runs itself again for each (not part of main).
@@ -317,6 +320,11 @@ const PULL: &[Figure] = &[
         measure: |lab, _, table| pull::drops(lab, table),
     },
 ];
+const SWITCH: &[Figure] = &[Figure {
+    name: "switch",
+    bar: switch::BAR,
+    measure: |lab, _, table| switch::measure(lab, table),
+}];
 const MEMORY: &[Figure] = &[
     Figure {
         name: "worker's memory",
@@ -366,6 +374,7 @@ pub(crate) fn measure(
         Part::Wide => &[WIDE],
         Part::Files => &[FILES],
         Part::Pull => &[PULL],
+        Part::Switch => &[SWITCH],
     };
     let figures: Vec<&Figure> = figures.iter().copied().flatten().collect();
     let names = figures.iter().map(|figure| figure.name).collect::<Vec<_>>().join(", ");

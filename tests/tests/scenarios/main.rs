@@ -23,6 +23,7 @@ mod intruders;
 mod kept;
 mod kv;
 mod links;
+mod models;
 mod page;
 mod pull;
 mod push;

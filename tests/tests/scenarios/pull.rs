@@ -5,9 +5,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use cake_tests::hub::COMMIT;
-use cake_tests::{Finished, Hub, Manners, Master, Running, golden, not_shown, until};
+use cake_tests::{Finished, Hub, Manners, Master, Running, Server, golden, not_shown, until};
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const REPO: &str = "org/tiny";
@@ -152,6 +152,34 @@ fn a_pulled_model_is_found_by_its_name() {
         words.stdout.contains("org/tiny is in ") && words.stdout.contains("all there already"),
         "{words:?}"
     );
+}
+
+#[test]
+fn a_service_fetches_a_model_and_has_it_at_hand() {
+    let place = Place::golden();
+    place.pull_config(); // Begun, and not finished.
+    std::fs::remove_dir_all(place.folder().join("snapshots")).expect("it is there");
+    let server = Server::from_command(place.command(&["serve", "--listen", "0", "--alone"]));
+    assert_eq!(server.get("/api/tags").good(), json!({ "models": [] }));
+    let ask = json!({ "model": REPO, "prompt": [1, 2, 3], "max_tokens": 2 });
+    let refused = server.post("/v1/completions", &ask).refused(404);
+    assert_eq!(refused, "the model \"org/tiny\" is not served here, no model is");
+    let no_such = json!({ "model": "org/other", "stream": false });
+    let refused = server.post("/api/pull", &no_such);
+    assert_eq!(refused.body["error"], "the hub has no model \"org/other\": it answered 404");
+    let lines = server.lines("/api/pull", &json!({ "model": format!("hf.co/{REPO}:latest") }));
+    let said: Vec<Value> = lines.collect();
+    assert_eq!(said.first().expect("lines")["status"], "pulling manifest");
+    assert_eq!(said.last().expect("lines"), &json!({ "status": "success" }), "{said:?}");
+    assert_eq!(server.get("/api/tags").good()["models"][0]["name"], "org/tiny:latest");
+    assert_eq!(server.post("/v1/completions", &ask).good()["model"], REPO);
+    let served = place.hub.served();
+    assert_eq!(server.post("/api/pull", &json!({ "model": REPO, "stream": false })).status, 200);
+    assert_eq!(place.hub.served(), served, "it is at hand");
+    let listed = place.run(&["models", "list", "--json"]).json();
+    assert_eq!(listed[0]["model"], REPO);
+    let shown = place.run(&["models", "show", REPO, "--json"]).json();
+    assert_eq!(shown["layers"], 12);
 }
 
 #[test]

@@ -43,11 +43,13 @@ const MAX_WORD_BYTES: usize = 64;
 /// Longest name of a tool: OpenAI's are half as long.
 const MAX_TOOL_NAME_BYTES: usize = 128;
 pub(super) async fn create(
-    Ready(served): Ready,
+    Ready(server): Ready,
     Extension(scope): Extension<Scope>,
     Body(request, room): Body<ChatRequest>,
 ) -> Result<Response, ApiError> {
-    let prepared = Asked::new(request)?.prepare(&served, scope, room).await?;
+    let asked = Asked::new(request)?;
+    let served = server.model(asked.model(), None).await?;
+    let prepared = asked.prepare(&served, scope, room).await?;
     let Prepared { plan, sending, reply, most_calls, logprobs } = prepared;
     let chat = Chat::new(Telling::new(reply, most_calls), logprobs);
     respond(served, plan, sending, chat).await

@@ -16,7 +16,6 @@ use self::ask::chat;
 pub(super) use self::wire::MessagesRequest;
 use super::chat::Asked;
 use super::error::ApiError;
-use super::params::check_model;
 use super::{Body, Ready};
 use crate::scheduler::Scope;
 
@@ -26,21 +25,23 @@ pub(super) const PATH: &str = "/v1/messages";
 pub(super) const VERSION: &str = "anthropic-version";
 
 pub(super) async fn create(
-    Ready(served): Ready,
+    Ready(server): Ready,
     Extension(scope): Extension<Scope>,
     Body(request, room): Body<MessagesRequest>,
 ) -> Result<Response, ApiError> {
-    let prepared = asked(request)?.prepare(&served, scope, room).await?;
+    let asked = asked(request)?;
+    let served = server.model(asked.model(), None).await?;
+    let prepared = asked.prepare(&served, scope, room).await?;
     respond(served, prepared).await.map(IntoResponse::into_response)
 }
 
 /// How many tokens a request's prompt has.
 pub(super) async fn count_tokens(
-    Ready(served): Ready,
+    Ready(server): Ready,
     Body(request, room): Body<MessagesRequest>,
 ) -> Result<Json<Value>, ApiError> {
     let mut asked = asked(request)?;
-    check_model(&served, asked.model())?;
+    let served = server.model(asked.model(), None).await?;
     let prompt = asked.prompt(&served).await?;
     drop(room);
     Ok(Json(json!({ "input_tokens": prompt.ids.len() })))

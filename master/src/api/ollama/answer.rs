@@ -70,9 +70,9 @@ pub(super) async fn respond(
 }
 
 impl Manner {
-    /// What whoever asks nothing is told: the model is there.
-    pub(super) fn loaded(&self) -> Response {
-        let end = End { reason: "load", counts: None };
+    /// What whoever asks nothing is told: what became of the model.
+    pub(super) fn done(&self, reason: &'static str) -> Response {
+        let end = End { reason, counts: None };
         Json(self.line(Part { end: Some(end), ..Part::default() })).into_response()
     }
 

@@ -12,8 +12,6 @@ const LEVELS: [&str; 4] = ["low", "medium", "high", "max"];
 
 /// What a request asks for, as far as that can be known without a model.
 pub(super) struct Asking {
-    /// The model by the name that the client has for it, if it names one.
-    pub(super) model: Option<String>,
     /// Whether it is to think; the template decides where nobody says.
     pub(super) thinks: bool,
     /// `None` where nothing is asked.
@@ -91,7 +89,6 @@ impl Shared {
         };
         let is_asked = !messages.is_empty();
         Ok(Asking {
-            model: self.model,
             thinks: enable_thinking == Some(true),
             asked: is_asked.then(|| ask(request(messages))).transpose()?,
         })
@@ -189,7 +186,7 @@ mod tests {
     fn whoever_asks_nothing_has_the_model_loaded() {
         for messages in [json!([]), Value::Null] {
             let asking = chat_of(json!({ "model": "m", "messages": messages })).unwrap();
-            assert!(asking.asked.is_none() && asking.model.as_deref() == Some("m"));
+            assert!(asking.asked.is_none());
         }
         assert!(chat_of(json!({})).unwrap().asked.is_none());
         for request in [json!({}), json!({ "prompt": "" }), json!({ "system": "Be brief." })] {

@@ -1,7 +1,5 @@
 //! `POST /api/embed`, and `/api/embeddings`, which was before it: as `/v1/embeddings`, of length 1.
 
-use std::sync::Arc;
-
 use axum::{Extension, Json};
 use serde_json::{Value, json};
 
@@ -12,43 +10,43 @@ use crate::api::bodies::Room;
 use crate::api::embeddings::{Embedded, embed};
 use crate::api::error::ApiError;
 use crate::api::wire::Prompt;
-use crate::api::{Body, Ready, Served};
+use crate::api::{Body, Ready, Server};
 use crate::scheduler::Scope;
 
 pub(super) async fn several(
-    Ready(served): Ready,
+    Ready(server): Ready,
     Extension(scope): Extension<Scope>,
     Body(request, room): Body<EmbedRequest>,
 ) -> Result<Json<Value>, ApiError> {
     let clock = Clock::start();
-    let (model, Embedded { embeddings, tokens }) = embedded(&served, scope, request, room).await?;
+    let (model, Embedded { embeddings, tokens }) = embedded(&server, scope, request, room).await?;
     Ok(Json(json!({
         "model": model,
         "embeddings": embeddings,
         "total_duration": clock.elapsed(),
-        "load_duration": 0, // The model was there.
+        "load_duration": 0, // It is not told apart from the rest.
         "prompt_eval_count": tokens,
     })))
 }
 
 pub(super) async fn one(
-    Ready(served): Ready,
+    Ready(server): Ready,
     Extension(scope): Extension<Scope>,
     Body(request, room): Body<EmbedRequest>,
 ) -> Result<Json<Value>, ApiError> {
-    let (_, Embedded { mut embeddings, .. }) = embedded(&served, scope, request, room).await?;
+    let (_, Embedded { mut embeddings, .. }) = embedded(&server, scope, request, room).await?;
     Ok(Json(json!({ "embedding": embeddings.pop().unwrap_or_else(|| json!([])) })))
 }
 
 /// The model's name for the client, and the embeddings: none where nothing is asked.
 async fn embedded(
-    served: &Arc<Served>,
+    server: &Server,
     scope: Scope,
     request: EmbedRequest,
     room: Room,
 ) -> Result<(String, Embedded), ApiError> {
-    let EmbedRequest { model, input, dimensions } = request;
-    let model = called(served, model)?;
+    let EmbedRequest { model, input, dimensions, keep_alive } = request;
+    let (model, name) = called(server, model)?;
     if dimensions.is_some_and(|count| count > 0) {
         return Err(ApiError::Unsupported { param: "dimensions" });
     }
@@ -56,8 +54,9 @@ async fn embedded(
         Prompt::Texts(texts) => texts.iter().any(|text| !text.is_empty()),
         Prompt::Ids(ids) => !ids.is_empty(),
     };
+    let served = server.model(Some(&name), keep_alive).await?;
     let embedded = match input.filter(is_asked) {
-        Some(input) => embed(served, scope, input, room, |values| json!(unit(values))).await?,
+        Some(input) => embed(&served, scope, input, room, |values| json!(unit(values))).await?,
         None => Embedded { embeddings: Vec::new(), tokens: 0 },
     };
     Ok((model, embedded))

@@ -2,7 +2,8 @@
 //!
 //! A chat, or a prompt, becomes a request for a chat (`ask`, with `options`), which is read, bounded and computed as any
 //! other; its answer goes out in lines of JSON (`answer`), its refusals with the `names` that things have here. `embed`
-//! answers as `embeddings` does, and `models` says what is served under the name that Ollama would give it.
+//! answers as `embeddings` does, `models` says what is at hand under the names that Ollama would give it, and `pull` fetches
+//! more from the Hub.
 
 mod answer;
 mod ask;
@@ -10,6 +11,7 @@ mod embed;
 mod models;
 mod names;
 mod options;
+mod pull;
 mod wire;
 
 use std::sync::Arc;
@@ -28,6 +30,7 @@ use super::error::ApiError;
 use super::measure::parse;
 use super::{Body, Ready, Served, Server};
 use crate::scheduler::Scope;
+use crate::shelf::Keep;
 
 pub(super) fn routes() -> Router<Arc<Server>> {
     let mut routes = Router::new()
@@ -39,42 +42,74 @@ pub(super) fn routes() -> Router<Arc<Server>> {
         .route("/api/ps", get(models::running))
         .route("/api/show", post(models::show))
         .route("/api/version", get(models::version))
-        .route("/api/pull", post(models::pull));
+        .route("/api/pull", post(pull::pull));
     for path in ["/api/push", "/api/create", "/api/copy", "/api/delete", "/api/blobs/{digest}"] {
-        routes = routes.route(path, any(models::only_served));
+        routes = routes.route(path, any(models::only_told));
     }
     routes
 }
 
 async fn chat(
-    Ready(served): Ready,
+    Ready(server): Ready,
     Extension(scope): Extension<Scope>,
     Body(request, room): Body<ChatRequest>,
 ) -> Result<Response, ApiError> {
-    let context = served.scheduler.limits().context;
-    answer(served, Kind::Chat, scope, ask::chat(request, context)?, room).await
+    let asks = !request.messages.is_empty();
+    let named = (request.shared.model.clone(), request.shared.keep_alive);
+    let found = find(&server, Kind::Chat, named, asks).await?;
+    answer(found, scope, |context| ask::chat(request, context), room).await
 }
 
 async fn generate(
-    Ready(served): Ready,
+    Ready(server): Ready,
     Extension(scope): Extension<Scope>,
     Body(request, room): Body<GenerateRequest>,
 ) -> Result<Response, ApiError> {
-    let context = served.scheduler.limits().context;
-    answer(served, Kind::Generate, scope, ask::generate(request, context)?, room).await
+    let asks = request.prompt.as_ref().is_some_and(|prompt| !prompt.is_empty());
+    let named = (request.shared.model.clone(), request.shared.keep_alive);
+    let found = find(&server, Kind::Generate, named, asks).await?;
+    answer(found, scope, |context| ask::generate(request, context), room).await
+}
+
+/// A model that a request is for.
+struct Found {
+    /// None where it is only to be let go.
+    served: Option<Arc<Served>>,
+    manner: Manner,
+    clock: Clock,
+}
+
+/// The model that a request names, loaded unless nothing is asked but that it goes.
+async fn find(
+    server: &Server,
+    kind: Kind,
+    (model, keep): (Option<String>, Option<Keep>),
+    asks: bool,
+) -> Result<Found, ApiError> {
+    let clock = Clock::start();
+    let (model, name) = called(server, model)?;
+    let manner = Manner { kind, model };
+    let served = match !asks && keep == Some(Keep::NOT) {
+        true => {
+            server.at_hand(&name)?;
+            server.desk.given(&name, keep);
+            None
+        }
+        false => Some(server.model(Some(&name), keep).await?),
+    };
+    Ok(Found { served, manner, clock })
 }
 
 async fn answer(
-    served: Arc<Served>,
-    kind: Kind,
+    Found { served, manner, clock }: Found,
     scope: Scope,
-    asking: Asking,
+    ask: impl FnOnce(usize) -> Result<Asking, ApiError>,
     room: Room,
 ) -> Result<Response, ApiError> {
-    let clock = Clock::start();
-    let manner = Manner { kind, model: called(&served, asking.model)? };
+    let Some(served) = served else { return Ok(manner.done("unload")) };
+    let asking = ask(served.scheduler.limits().context)?;
     // Nothing is asked: programs have Ollama load a model so.
-    let Some(asked) = asking.asked else { return Ok(manner.loaded()) };
+    let Some(asked) = asking.asked else { return Ok(manner.done("load")) };
     capable(&served, asking.thinks, asked.offers_tools())?;
     let prepared = asked.prepare(&served, scope, room).await?;
     answer::respond(served, prepared, manner, clock).await

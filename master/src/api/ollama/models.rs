@@ -1,39 +1,39 @@
-//! What is served, as Ollama's API tells of models: one, which is always loaded.
+//! The models at hand, as Ollama's API tells of them, and of the one that is loaded.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use axum::Json;
 use axum::extract::OriginalUri;
-use axum::http::header;
-use axum::response::{IntoResponse, Response};
+use cake_checkpoint::Checkpoint;
 use serde_json::{Value, json};
+use tokio::task::block_in_place;
 
-use super::names::LINES;
 use super::wire::NameRequest;
 use crate::api::error::ApiError;
-use crate::api::params::check_model;
-use crate::api::{Body, Ready, Served};
+use crate::api::{Body, Ready, Served, Server};
+use crate::shelf::{About, AtHand, WhyNot};
+use crate::text::Text;
 
 /// The version of Ollama whose API this is: programs ask whether it has what they need. It is the first with
 /// log-probabilities.
 const VERSION: &str = "0.12.11";
 /// What Ollama calls a model of which nobody says which one it is.
-const USUAL_TAG: &str = ":latest";
-/// For so long nothing that is served is let go of, says `/api/ps`: for ever, in dates that every program can read.
+pub(super) const USUAL_TAG: &str = ":latest";
+/// What `/api/ps` says of a model that stays for ever, in dates that every program can read.
 const LOADED_FOR: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-/// The name by which a client calls the served model: its own, with Ollama's usual tag or without, and Ollama's where it says
-/// none.
+/// The name by which a client calls a model, and the model's own: the client's with Ollama's usual tag or without, and
+/// Ollama's where it says none.
 ///
 /// # Errors
-/// [`ApiError::UnknownModel`].
-pub(super) fn called(served: &Served, found: Option<String>) -> Result<String, ApiError> {
-    let Some(found) = found else { return Ok(tagged(&served.name)) };
-    match found.strip_suffix(USUAL_TAG) {
-        Some(name) if name == served.name => {}
-        _ => check_model(served, Some(&found))?,
-    }
-    Ok(found)
+/// As [`Server::meant`].
+pub(super) fn called(server: &Server, found: Option<String>) -> Result<(String, String), ApiError> {
+    let found = found.filter(|found| !found.is_empty());
+    let Some(found) = found else { return server.meant(None).map(|name| (tagged(&name), name)) };
+    let untagged = found.strip_suffix(USUAL_TAG).filter(|name| server.at_hand(name).is_ok());
+    let name = untagged.unwrap_or(&found).to_owned();
+    Ok((found, name))
 }
 
 /// A model's name as Ollama lists it.
@@ -71,73 +71,95 @@ pub(super) async fn version() -> Json<Value> {
     Json(json!({ "version": VERSION }))
 }
 
-pub(super) async fn tags(Ready(served): Ready) -> Json<Value> {
-    let mut entry = entry(&served);
-    entry["modified_at"] = json!(date(loaded(&served)));
-    Json(json!({ "models": [entry] }))
+pub(super) async fn tags(Ready(server): Ready) -> Json<Value> {
+    let models = server.models().into_iter();
+    let entries = models.filter_map(|(model, served)| {
+        let about = about(&model, served.as_deref())?;
+        let mut entry = entry(&model.name, about);
+        entry["modified_at"] = json!(date(model.since));
+        Some(entry)
+    });
+    Json(json!({ "models": entries.collect::<Vec<_>>() }))
 }
 
-pub(super) async fn running(Ready(served): Ready) -> Json<Value> {
-    let mut entry = entry(&served);
-    entry["expires_at"] = json!(date(SystemTime::now() + LOADED_FOR));
-    entry["size_vram"] = json!(0); // Whose memory it is in, `/api/cluster` says.
-    entry["context_length"] = json!(served.scheduler.limits().context);
-    Json(json!({ "models": [entry] }))
+pub(super) async fn running(Ready(server): Ready) -> Json<Value> {
+    let left = server.desk.keeps().map_or(LOADED_FOR, |left| left.min(LOADED_FOR));
+    let entries = server.desk.loaded().map(|served| {
+        let mut entry = entry(&served.name, &served.about);
+        entry["expires_at"] = json!(date(SystemTime::now() + left));
+        entry["size_vram"] = json!(0); // Whose memory it is in, `/api/cluster` says.
+        entry["context_length"] = json!(served.scheduler.limits().context);
+        entry
+    });
+    Json(json!({ "models": entries.into_iter().collect::<Vec<_>>() }))
 }
 
 pub(super) async fn show(
-    Ready(served): Ready,
+    Ready(server): Ready,
     Body(request, _): Body<NameRequest>,
 ) -> Result<Json<Value>, ApiError> {
-    let name = called(&served, request.named())?;
-    let template = served.text.chat_template().unwrap_or_default();
+    let (name, own) = called(&server, request.named())?;
+    let model = server.at_hand(&own)?;
+    let served = server.desk.loaded().filter(|served| served.name == own);
+    let not_loaded = |why: WhyNot| ApiError::NotLoaded { model: own.clone(), why };
+    let about = match (&served, &model.about) {
+        (Some(served), _) => &served.about,
+        (None, Ok(about)) => about,
+        (None, Err(why)) => return Err(not_loaded(why.clone())),
+    };
+    let template = match &served {
+        Some(served) => served.text.chat_template().map(str::to_owned),
+        None => {
+            // Whoever asks for many has them read one after the other.
+            let _turn = server.bodies.turn.acquire().await.map_err(|_| ApiError::Closed)?;
+            block_in_place(|| template(&model)).map_err(not_loaded)?
+        }
+    };
+    let template = template.unwrap_or_default();
     let mut capabilities = vec!["completion"];
-    capabilities.extend(can_call(template).then_some("tools"));
-    capabilities.extend(can_think(template).then_some("thinking"));
+    capabilities.extend(can_call(&template).then_some("tools"));
+    capabilities.extend(can_think(&template).then_some("thinking"));
     Ok(Json(json!({
         "modelfile": format!("FROM {name}\n"),
-        "parameters": parameters(&served),
+        "parameters": served.as_deref().map_or_else(String::new, parameters),
         "template": template,
-        "details": details(&served),
-        "model_info": info(&served),
+        "details": details(about),
+        "model_info": info(about, served.as_deref()),
         "capabilities": capabilities,
-        "modified_at": date(loaded(&served)),
+        "modified_at": date(model.since),
     })))
 }
 
-/// What is served is here already; anything else is not fetched.
-pub(super) async fn pull(
-    Ready(served): Ready,
-    Body(request, _): Body<NameRequest>,
-) -> Result<Response, ApiError> {
-    let is_stream = request.stream.unwrap_or(true);
-    called(&served, request.named())?;
-    let done = json!({ "status": "success" });
-    match is_stream {
-        true => Ok(([(header::CONTENT_TYPE, LINES)], format!("{done}\n")).into_response()),
-        false => Ok(Json(done).into_response()),
-    }
+/// The chat template of a model that is not loaded, if it has one.
+fn template(model: &AtHand) -> Result<Option<String>, WhyNot> {
+    let checkpoint = Checkpoint::open(&model.model).map_err(|error| Arc::new(error) as WhyNot)?;
+    let text = Text::of(&checkpoint.texts).map_err(|error| Arc::new(error) as WhyNot)?;
+    Ok(text.chat_template().map(str::to_owned))
 }
 
 /// Refuses what would change which models there are.
-pub(super) async fn only_served(Ready(served): Ready, OriginalUri(uri): OriginalUri) -> ApiError {
-    ApiError::OnlyServed { path: uri.path().to_owned(), served: served.name.clone() }
+pub(super) async fn only_told(OriginalUri(uri): OriginalUri) -> ApiError {
+    ApiError::OnlyServed { path: uri.path().to_owned() }
 }
 
-/// What both lists say of it.
-fn entry(served: &Served) -> Value {
-    let name = tagged(&served.name);
+/// What is told of a model: as it is loaded, if it is.
+fn about<'a>(model: &'a AtHand, served: Option<&'a Served>) -> Option<&'a About> {
+    served.map(|served| &served.about).or(model.about.as_ref().ok())
+}
+
+/// What both lists say of a model.
+fn entry(name: &str, about: &About) -> Value {
+    let name = tagged(name);
     json!({
         "name": name,
         "model": name,
-        "size": served.about.bytes,
-        "digest": served.about.digest,
-        "details": details(served),
+        "size": about.bytes,
+        "digest": about.digest,
+        "details": details(about),
     })
 }
 
-fn details(served: &Served) -> Value {
-    let about = &served.about;
+fn details(about: &About) -> Value {
     let family = family(&about.architecture);
     json!({
         "parent_model": "",
@@ -150,18 +172,21 @@ fn details(served: &Served) -> Value {
 }
 
 /// Facts under the names that GGUF files have for them. The context is what the server has room for, since programs ask for
-/// as much as is said here.
-fn info(served: &Served) -> Value {
-    let about = &served.about;
+/// as much as is said here; how much that is, is known of a model that is loaded.
+fn info(about: &About, served: Option<&Served>) -> Value {
     let family = family(&about.architecture);
-    json!({
+    let mut info = json!({
         "general.architecture": family,
         "general.parameter_count": about.parameters,
         format!("{family}.block_count"): about.layers,
-        format!("{family}.context_length"): served.scheduler.limits().context,
         format!("{family}.embedding_length"): about.hidden_size,
         format!("{family}.vocab_size"): about.vocab_size,
-    })
+    });
+    if let Some(served) = served {
+        let context = served.scheduler.limits().context;
+        info[format!("{family}.context_length")] = json!(context);
+    }
+    info
 }
 
 /// How tokens are chosen unless a request says otherwise, a line for each parameter.
@@ -193,10 +218,6 @@ fn short(parameters: u64) -> String {
         1_000_000.. => format!("{:.1}M", number / 1e6),
         _ => format!("{:.1}K", number / 1e3),
     }
-}
-
-fn loaded(served: &Served) -> SystemTime {
-    UNIX_EPOCH + Duration::from_secs(served.created)
 }
 
 fn date(time: SystemTime) -> String {

@@ -1,7 +1,7 @@
 //! Ollama's JSON, as clients send it. Fields that are not known are let be, but for those that are refused by name.
 
-use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde::de::{Error as _, IgnoredAny};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use super::options::Options;
@@ -10,6 +10,7 @@ use crate::api::said::listed;
 use crate::api::unmet::{Harmless, Refused, Unmet};
 use crate::api::wire::{Prompt, Tool, token_ids};
 use crate::grammar::bounds;
+use crate::shelf::Keep;
 
 /// `POST /api/chat`.
 #[derive(Debug, Deserialize)]
@@ -46,6 +47,9 @@ pub(super) struct Shared {
     pub(super) logprobs: Option<bool>,
     pub(super) top_logprobs: Option<u64>,
     pub(super) options: Option<Options>,
+    /// How long the model stays loaded after this.
+    #[serde(deserialize_with = "keep_alive")]
+    pub(super) keep_alive: Option<Keep>,
     /// Of all that is not named here.
     #[serde(flatten)]
     pub(super) unmet: Unmet<InRequests>,
@@ -91,6 +95,15 @@ pub(super) struct EmbedRequest {
     #[serde(default, alias = "prompt")]
     pub(super) input: Option<Prompt>,
     pub(super) dimensions: Option<u64>,
+    #[serde(default, deserialize_with = "keep_alive")]
+    pub(super) keep_alive: Option<Keep>,
+}
+
+/// How long a model is to stay loaded, if that is said; what is wrong with it is said by its name.
+fn keep_alive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Keep>, D::Error> {
+    let said = Option::<Value>::deserialize(deserializer)?;
+    let keep = said.map(serde_json::from_value).transpose();
+    keep.map_err(|error| D::Error::custom(format!("keep_alive: {error}")))
 }
 
 /// Requests that name a model and ask nothing of it.

@@ -38,8 +38,7 @@ use crate::scheduler::Scope;
 pub(super) const PATH: &str = "/v1/responses";
 
 pub(super) async fn create(
-    State(server): State<Arc<Server>>,
-    Ready(served): Ready,
+    Ready(server): Ready,
     Extension(scope): Extension<Scope>,
     Extension(owner): Extension<Owner>,
     Body(request, mut room): Body<ResponsesRequest>,
@@ -54,6 +53,7 @@ pub(super) async fn create(
         None => Vec::new(),
     };
     let (asked, mut record) = asked(request, earlier)?;
+    let served = server.model(asked.model(), None).await?;
     // Whoever reads slowly keeps no room from others' bodies: what waits to be stored has its own.
     let kept = server.responses.room(record.bytes());
     if kept.is_none() {

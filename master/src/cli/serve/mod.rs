@@ -1,36 +1,36 @@
-//! `cake-master serve MODEL`: the OpenAI API and others, many requests at once.
+//! `cake-master serve [MODEL]...`: the OpenAI API and others, many requests at once, for one model or those at hand.
+mod load;
+
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::http::{HeaderValue, Method};
-use cake_checkpoint::Checkpoint;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::block_in_place;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
-use super::args::{ClusterArgs, MODEL, PlanArgs, SampleArgs};
+use self::load::Loader;
+use super::args::{ClusterArgs, MODEL, PlanArgs};
 use super::ctrl_c::{CtrlC, Interrupts};
 use super::listen::bind;
-use super::told::{Words, warn};
-use super::{Error, announce, out};
-use crate::api::{self, About, Bodies, Bounds, Served, Server, Stop, Store};
+use super::told::Words;
+use super::{Error, out};
+use crate::api::{self, Bodies, Bounds, Desk, Server, Stop, Store};
 use crate::aside::tidy;
-use crate::chronicle::Kind;
 use crate::cluster::Whereabouts;
-use crate::deployment::keeper::Keeper;
-use crate::deployment::trust::Trust;
-use crate::deployment::{PlanRequest, master_name, prepare};
+use crate::deployment::{PlanRequest, master_name};
 use crate::monitor::Monitor;
 use crate::request_id;
-use crate::scheduler::{Limits, OnLoss, Scheduler};
+use crate::scheduler;
+use crate::service::Changer;
+use crate::shelf::{Keep, Shelf, Source};
 use crate::sign::{ServiceSign, Sign};
 use crate::state::State;
-use crate::text::Text;
 
 /// How long answers that have begun may go on once the server is asked to stop.
 const LAST_ANSWERS: Duration = Duration::from_secs(10);
@@ -45,8 +45,16 @@ const DEFAULT_PARALLEL: NonZeroUsize = NonZeroUsize::new(8).expect("8 is not 0")
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Service")]
 pub(super) struct Args {
-    #[arg(help = MODEL)]
-    pub(super) model: String,
+    #[arg(value_name = "MODEL", help = format!("{MODEL}. Of several, each is loaded when a request names it, in the place of the \
+        one before. Default: the models of --models, else those of the Hub's cache"))]
+    pub(super) models: Vec<String>,
+    /// Serve each model in this directory as well: its directories and files; repeatable.
+    #[arg(long = "models", value_name = "DIR")]
+    folders: Vec<PathBuf>,
+    /// How long a model stays loaded after its last use, where requests do not say: a duration (5m), a number of seconds, or
+    /// forever, which is until another one is asked for.
+    #[arg(long, value_name = "DURATION", default_value = "forever")]
+    keep_alive: Keep,
     /// Address to listen on (HOST:PORT, or PORT for this machine alone); port 0 lets the system choose.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     listen: String,
@@ -54,7 +62,7 @@ pub(super) struct Args {
     /// Default: nowhere; without an address, port 11434 of the host of --listen, which such programs ask.
     #[arg(long, value_name = "ADDR", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     ollama: Option<String>,
-    /// Name of the model for clients. Default: ORG/NAME of the Hub's, NAME of another program's, what a GGUF file calls
+    /// Name of the model for clients, where one alone is served. Default: ORG/NAME of the Hub's, NAME of another program's, what a GGUF file calls
     /// itself, else that of its directory.
     #[arg(long, value_name = "NAME")]
     model_name: Option<String>,
@@ -65,7 +73,7 @@ pub(super) struct Args {
     /// cached then tells the user of one key what others have asked. Default: within a key only.
     #[arg(long, requires = "api_key_file")]
     share_prefixes: bool,
-    /// Requests that may wait for room in the KV cache; more are refused.
+    /// Requests that may wait for room in the KV cache, and for other models; more are refused.
     #[arg(long, value_name = "N", default_value_t = 256)]
     queue: usize,
     /// Most new tokens of an answer in a chat whose request does not say. Default: what the model's
@@ -102,16 +110,20 @@ impl Args {
         let (listener, address) = bind("--listen", &self.listen).await?;
         let (ollama, ollama_address) = self.listen_as_ollama(address).await?.unzip();
         let listeners = [listener].into_iter().chain(ollama).collect();
-        let checkpoint = block_in_place(|| Checkpoint::open(&self.model))?;
-        let name = self.model_name.clone().unwrap_or_else(|| checkpoint.location.name.clone());
-        let monitor = Arc::new(Monitor::new(&name));
+        let shelf = Arc::new(self.shelf()?);
+        let only = shelf.only();
+        let monitor = Arc::new(Monitor::new(only.as_ref().map_or("", |model| &model.name)));
+        let (desk, wanted) = Desk::new(self.queue, self.keep_alive);
+        let desk = Arc::new(desk);
         let (tell, stopping) = watch::channel(Stop::No);
         let server = Arc::new(Server {
             monitor: monitor.clone(),
             keys,
             share_prefixes: self.share_prefixes,
             origins: self.cors_origin.clone(),
-            served: OnceLock::new(),
+            shelf: shelf.clone(),
+            desk: desk.clone(),
+            pulls: Arc::new(Semaphore::new(1)),
             stopping,
             bodies: Bodies::default(),
             responses: Store::default(),
@@ -127,12 +139,19 @@ impl Args {
         let http = tokio::spawn(api::serve(listeners, bounds, server.clone(), router));
         let (cluster, _door) =
             self.cluster.whereabouts_with_door(Words::kept(&monitor.chronicle)).await?;
-        let (keeper, served) = self.load(&name, &monitor, cluster).await?;
-        let scheduler = served.scheduler.clone();
-        server.served.set(Arc::new(served)).ok(); // Nobody else sets it.
-        monitor.ready();
-        monitor.chronicle.add(Kind::Service, format!("{name} is ready at http://{address}"));
-        tokio::spawn(end(ctrl_c.take_over(), scheduler.clone(), tell));
+        let mut loader = self.loader(cluster, &monitor)?;
+        let changer = match &only {
+            Some(model) => {
+                let loaded = loader.first(model).await?;
+                Changer::with(desk.clone(), wanted, monitor, loader, loaded)
+            }
+            None => {
+                out::note(format_args!("{}", at_hand(&block_in_place(|| shelf.names()))));
+                Changer::without(desk.clone(), wanted, monitor, loader)
+            }
+        };
+        desk.open();
+        tokio::spawn(end(ctrl_c.take_over(), desk, tell));
         tokio::spawn(tidy());
         out::line(format_args!("listening on http://{address}"))?;
         let url = format!("http://{address}");
@@ -140,7 +159,40 @@ impl Args {
         let http = async {
             http.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
         };
-        while_whole(http, keeper.run(), &scheduler).await
+        while_whole(http, changer.run()).await
+    }
+
+    /// The models at hand: those that are named, else those of the Hub's cache.
+    fn shelf(&self) -> Result<Shelf, Error> {
+        let named = self.models.iter().cloned().map(Source::Named);
+        let sources = named.chain(self.folders.iter().cloned().map(Source::Folder));
+        let mut sources: Vec<Source> = sources.collect();
+        if let Some(name) =
+            self.model_name.as_ref().filter(|_| !matches!(sources[..], [Source::Named(_)]))
+        {
+            return Err(Error::argument("--model-name", name, "it beside one MODEL alone"));
+        }
+        if sources.is_empty() {
+            sources.push(Source::Hub);
+        }
+        Ok(block_in_place(|| Shelf::open(sources, self.model_name.clone()))?)
+    }
+
+    /// What loads models over these workers.
+    fn loader(&self, cluster: Whereabouts, monitor: &Arc<Monitor>) -> Result<Loader, Error> {
+        let asked = PlanRequest::try_from(self.plan.clone())?;
+        let parallel = asked.parallel.or(Some(DEFAULT_PARALLEL));
+        let predict = !cluster.addresses().is_empty();
+        Ok(Loader {
+            request: PlanRequest { parallel, predict, ..asked },
+            cluster,
+            monitor: monitor.clone(),
+            queue: self.queue,
+            default_max_tokens: self.default_max_tokens,
+            allow_special_tokens: self.allow_special_tokens,
+            spares: self.spares,
+            grace: Duration::from_secs(self.grace),
+        })
     }
 
     /// Listens where Ollama would, on the host of `address` unless told otherwise, if that is asked for.
@@ -150,73 +202,6 @@ impl Args {
     ) -> Result<Option<(TcpListener, SocketAddr)>, Error> {
         let Some(given) = &self.ollama else { return Ok(None) };
         bind("--ollama", &ollama_address(given, address)).await.map(Some)
-    }
-
-    /// Plans, pushes and loads, and tells `monitor` how far it is.
-    async fn load(
-        &self,
-        name: &str,
-        monitor: &Arc<Monitor>,
-        cluster: Whereabouts,
-    ) -> Result<(Keeper, Served), Error> {
-        let asked = PlanRequest::try_from(self.plan.clone())?;
-        let parallel = asked.parallel.or(Some(DEFAULT_PARALLEL));
-        let predict = !cluster.addresses().is_empty();
-        let request = PlanRequest { parallel, predict, ..asked };
-        let told = Arc::new(Words::kept(&monitor.chronicle));
-        let mut prepared = prepare(State::open()?, &self.model, &cluster, &request, told).await?;
-        prepared.monitor = Some(monitor.clone());
-        monitor.planned(prepared.planned());
-        let checkpoint = &prepared.model.checkpoint;
-        let text = block_in_place(|| Text::of(&checkpoint.texts))?;
-        warn(&text.warnings);
-        let about = block_in_place(|| About::of(&prepared.model))?;
-        let defaults = api::default_sampling(&checkpoint.generation);
-        let stop_ids = Arc::new(SampleArgs::default().stop_ids(checkpoint, text.eos_id()));
-        let context = prepared.promise().context;
-        let usual = api::default_max_tokens(&checkpoint.generation, context);
-        let max_tokens = self.default_max_tokens.map_or(usual, NonZeroUsize::get);
-        let tell = announce::tell_of(&prepared, false);
-        let mut pushed = announce::announce_and_push(&prepared, tell).await?;
-        monitor.loading();
-        let pipeline = prepared.open(&mut pushed).await?;
-        monitor.metrics.pushed(pushed.pushed_bytes, pushed.reused_bytes);
-        monitor.wired(pipeline.stages());
-        let (broken, paces) = (pipeline.watch(), pipeline.paces());
-        let lateness = pipeline.lateness();
-        let ends = prepared.ends()?;
-        let limits = Limits::of(prepared.promise(), prepared.chunk(), self.queue);
-        let metrics = monitor.metrics.clone();
-        let scheduler = Scheduler::start(pipeline, ends, limits, OnLoss::Wait, metrics);
-        let keeper = Keeper {
-            prepared,
-            cluster,
-            spares: self.spares,
-            request,
-            grace: Duration::from_secs(self.grace),
-            scheduler: scheduler.clone(),
-            monitor: monitor.clone(),
-            trust: Trust::new(),
-            broken,
-            paces,
-            lateness,
-        };
-        let created = api::unix_seconds();
-        let name = name.to_owned();
-        let grammars = OnceLock::new();
-        let served = Served {
-            name,
-            created,
-            about,
-            text: text.allowing_special_tokens(self.allow_special_tokens),
-            turns: api::Turns::default(),
-            scheduler,
-            defaults,
-            max_tokens,
-            stop_ids,
-            grammars,
-        };
-        Ok((keeper, served))
     }
 
     /// What answers requests, also those of pages from other origins if they may ask.
@@ -271,19 +256,22 @@ fn ollama_address(given: &str, server: SocketAddr) -> String {
     }
 }
 
-/// Serves until that ends, or until nothing can be answered any more: the scheduler, or the keeper, which holds the
-/// workers, has ended, as neither does while all is well.
+/// What can be asked for, in a line.
+fn at_hand(names: &[String]) -> String {
+    match names {
+        [] => "no model is at hand: `cake-master pull ORG/NAME` brings one".to_owned(),
+        names => format!("at hand, each loaded when it is asked for: {}", names.join(", ")),
+    }
+}
+
+/// Serves until that ends, or until nothing can be answered any more, as never happens while all is well: `broken` then
+/// says why.
 async fn while_whole(
     http: impl Future<Output = ()>,
-    keeper: impl Future<Output = ()>,
-    scheduler: &Scheduler,
+    broken: impl Future<Output = scheduler::Error>,
 ) -> Result<(), Error> {
     let broken = async {
-        tokio::select! {
-            _ = scheduler.ended() => {}
-            () = keeper => {}
-        }
-        let error = scheduler.ended().await;
+        let error = broken.await;
         tokio::time::sleep(LAST_WORDS).await;
         error
     };
@@ -295,10 +283,10 @@ async fn while_whole(
 
 /// Asks the server to end: at the first interrupt when its answers are out, at the second one, or when they take too
 /// long, at once.
-async fn end(mut interrupts: Interrupts, scheduler: Scheduler, tell: watch::Sender<Stop>) {
+async fn end(mut interrupts: Interrupts, desk: Arc<Desk>, tell: watch::Sender<Stop>) {
     interrupts.next().await;
     let answers = || {
-        let load = scheduler.load();
+        let load = desk.load()?;
         match load.running + load.waiting {
             0 => None,
             1 => Some("1 answer".to_owned()),
@@ -355,11 +343,17 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn the_end_of_the_scheduler_ends_the_service() {
         let scheduler = Bench::new(1, 128).scheduler().await;
-        let served = while_whole(async {}, pending(), &scheduler).await;
+        let served = while_whole(async {}, pending()).await;
         assert!(served.is_ok(), "{served:?}");
         scheduler.panic();
-        let served = tokio::time::timeout(LIMIT, while_whole(pending(), pending(), &scheduler));
+        let served = tokio::time::timeout(LIMIT, while_whole(pending(), scheduler.ended()));
         let error = served.await.expect("in time").expect_err("nothing can be answered");
         assert!(matches!(error, Error::Answer(_)), "{error:?}");
+    }
+
+    #[test]
+    fn what_is_at_hand_is_told() {
+        assert!(at_hand(&[]).contains("cake-master pull"));
+        assert!(at_hand(&["a".into(), "b".into()]).ends_with(": a, b"));
     }
 }

@@ -1,0 +1,137 @@
+//! From a model at hand to one that is served: planned, pushed, loaded, and told of.
+use std::num::NonZeroUsize;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use cake_checkpoint::Checkpoint;
+use tokio::sync::oneshot;
+use tokio::task::block_in_place;
+
+use crate::api::{self, Served};
+use crate::cli::args::SampleArgs;
+use crate::cli::told::{Words, warn};
+use crate::cli::{Error, announce};
+use crate::cluster::Whereabouts;
+use crate::deployment::keeper::Keeper;
+use crate::deployment::trust::Trust;
+use crate::deployment::{PlanRequest, prepare};
+use crate::monitor::Monitor;
+use crate::scheduler::{Limits, OnLoss, Scheduler};
+use crate::service::{Load, Loaded};
+use crate::shelf::{About, AtHand, WhyNot};
+use crate::state::State;
+use crate::text::Text;
+
+/// Loads models over the same workers, all as the same arguments say.
+pub(super) struct Loader {
+    /// What is asked of each plan.
+    pub(super) request: PlanRequest,
+    pub(super) cluster: Whereabouts,
+    pub(super) monitor: Arc<Monitor>,
+    /// How many requests may wait.
+    pub(super) queue: usize,
+    pub(super) default_max_tokens: Option<NonZeroUsize>,
+    pub(super) allow_special_tokens: bool,
+    pub(super) spares: bool,
+    /// How long requests may wait where a worker was lost.
+    pub(super) grace: Duration,
+}
+
+impl Load for Loader {
+    fn check(&self, model: &AtHand) -> Result<(), WhyNot> {
+        block_in_place(|| self.opens(model)).map_err(|error| Arc::new(error) as WhyNot)
+    }
+
+    async fn load(&mut self, model: &AtHand, trust: Trust) -> Result<Loaded, WhyNot> {
+        // A worker that is lost may be away for longer than the next model can wait.
+        let cluster = self.cluster.some_suffice();
+        let loaded = self.load_over(model, &cluster, trust).await;
+        self.request.reprobe = false; // Once is enough.
+        self.request.hurry = true;
+        loaded.map_err(|error| Arc::new(error) as WhyNot)
+    }
+}
+
+impl Loader {
+    /// Loads the only model that there is, for which all workers that were named have to be there.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub(super) async fn first(&mut self, model: &AtHand) -> Result<Loaded, Error> {
+        let loaded = self.load_over(model, &self.cluster, Trust::new()).await;
+        self.request.reprobe = false;
+        self.request.hurry = true; // Whatever is loaded from now on, somebody waits for.
+        loaded
+    }
+
+    /// Looks whether there is a model, with texts, for which the context that was asked for is not too long.
+    fn opens(&self, model: &AtHand) -> Result<(), Error> {
+        let checkpoint = Checkpoint::open(&model.model)?;
+        self.request.promise(&checkpoint)?;
+        Text::of(&checkpoint.texts)?;
+        Ok(())
+    }
+
+    /// Plans, pushes and loads, and tells the monitor how far it is.
+    async fn load_over(
+        &self,
+        model: &AtHand,
+        cluster: &Whereabouts,
+        trust: Trust,
+    ) -> Result<Loaded, Error> {
+        let Self { request, monitor, .. } = self;
+        let told = Arc::new(Words::kept(&monitor.chronicle));
+        let mut prepared = prepare(State::open()?, &model.model, cluster, request, told).await?;
+        prepared.monitor = Some(monitor.clone());
+        monitor.planned(prepared.planned());
+        let checkpoint = &prepared.model.checkpoint;
+        let text = block_in_place(|| Text::of(&checkpoint.texts))?;
+        warn(&text.warnings);
+        let about = block_in_place(|| About::of(&prepared.model))?;
+        let defaults = api::default_sampling(&checkpoint.generation);
+        let stop_ids = Arc::new(SampleArgs::default().stop_ids(checkpoint, text.eos_id()));
+        let context = prepared.promise().context;
+        let usual = api::default_max_tokens(&checkpoint.generation, context);
+        let max_tokens = self.default_max_tokens.map_or(usual, NonZeroUsize::get);
+        let tell = announce::tell_of(&prepared, false);
+        let mut pushed = announce::announce_and_push(&prepared, tell).await?;
+        monitor.loading();
+        let pipeline = prepared.open(&mut pushed).await?;
+        monitor.metrics.pushed(pushed.pushed_bytes, pushed.reused_bytes);
+        monitor.wired(pipeline.stages());
+        let (broken, paces) = (pipeline.watch(), pipeline.paces());
+        let lateness = pipeline.lateness();
+        let ends = prepared.ends()?;
+        let limits = Limits::of(prepared.promise(), prepared.chunk(), self.queue);
+        let metrics = monitor.metrics.clone();
+        let scheduler = Scheduler::start(pipeline, ends, limits, OnLoss::Wait, metrics);
+        let keeper = Keeper {
+            prepared,
+            cluster: self.cluster.clone(),
+            spares: self.spares,
+            request: request.clone(),
+            grace: self.grace,
+            scheduler: scheduler.clone(),
+            monitor: monitor.clone(),
+            trust,
+            broken,
+            paces,
+            lateness,
+        };
+        let (in_use, used) = oneshot::channel();
+        let served = Arc::new(Served {
+            name: model.name.clone(),
+            created: api::unix_seconds(),
+            about,
+            text: text.allowing_special_tokens(self.allow_special_tokens),
+            turns: api::Turns::default(),
+            scheduler,
+            defaults,
+            max_tokens,
+            stop_ids,
+            grammars: OnceLock::new(),
+            used: in_use,
+        });
+        Ok(Loaded { served, keeper, used })
+    }
+}
