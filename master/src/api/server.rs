@@ -14,6 +14,7 @@ use super::error::ApiError;
 use super::responses::Store;
 use super::turns::Turns;
 use crate::grammar::{self, Grammars};
+use crate::membership::Membership;
 use crate::monitor::{Monitor, Phase};
 use crate::scheduler::Scheduler;
 use crate::text::Text;
@@ -36,6 +37,8 @@ pub struct Server {
     pub bodies: Bodies,
     /// Responses that were given, to go on from.
     pub responses: Store,
+    /// Who joined, once the cluster is looked for.
+    pub membership: OnceLock<Membership>,
 }
 
 /// How a server ends.

@@ -21,6 +21,7 @@ use super::{Error, announce, out};
 use crate::api::{self, About, Bodies, Bounds, Served, Server, Stop, Store};
 use crate::aside::tidy;
 use crate::cluster::Whereabouts;
+use crate::deployment::chronicle::Noting;
 use crate::deployment::keeper::Keeper;
 use crate::deployment::trust::Trust;
 use crate::deployment::{PlanRequest, master_name, prepare};
@@ -114,6 +115,7 @@ impl Args {
             stopping,
             bodies: Bodies::default(),
             responses: Store::default(),
+            membership: OnceLock::new(),
         });
         let router = self.router(&server)?;
         if let Some(remark) = bounds.remark() {
@@ -125,6 +127,7 @@ impl Args {
         }
         let http = tokio::spawn(api::serve(listeners, bounds, server.clone(), router));
         let (cluster, _door) = self.cluster.whereabouts_with_door().await?;
+        server.membership.set(cluster.membership.clone()).ok(); // Nobody else sets it.
         let (keeper, served) = self.load(&name, &monitor, cluster).await?;
         let scheduler = served.scheduler.clone();
         server.served.set(Arc::new(served)).ok(); // Nobody else sets it.
@@ -160,7 +163,7 @@ impl Args {
         let parallel = asked.parallel.or(Some(DEFAULT_PARALLEL));
         let predict = !cluster.addresses().is_empty();
         let request = PlanRequest { parallel, predict, ..asked };
-        let told = Arc::new(Words::loud());
+        let told = Arc::new(Noting { monitor: monitor.clone(), then: Words::loud() });
         let mut prepared = prepare(State::open()?, &self.model, &cluster, &request, told).await?;
         prepared.monitor = Some(monitor.clone());
         monitor.planned(prepared.planned());

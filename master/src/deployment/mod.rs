@@ -13,6 +13,7 @@
 
 mod candidates;
 mod choice;
+pub(crate) mod chronicle;
 pub(crate) mod door;
 mod error;
 pub(crate) mod event;
