@@ -1,6 +1,8 @@
 // Talks to the master. Server-sent events are read out of the bodies of answers to `fetch`, since an
 // EventSource can send neither a key nor a question.
 
+import { plainly } from "./words.js";
+
 /** Where this tab keeps the API key. */
 const KEY = "cake.api-key";
 /** Between attempts to follow the cluster, in milliseconds: the first delay, and the longest it grows to. */
@@ -33,7 +35,7 @@ export function inWords(error) {
 
 /** What the master itself says about a failure, as a sentence. */
 export function saidByMaster({ message, code } = {}, status = 0) {
-  const words = String(message ?? "").trim() || "something went wrong";
+  const words = plainly(String(message ?? "").trim()) || "something went wrong";
   return new Trouble(`The master says: ${words}${/[.!?]$/.test(words) ? "" : "."}`, status, code ?? null);
 }
 

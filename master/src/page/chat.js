@@ -13,6 +13,9 @@ const KEEP_EVERY = 2_000;
 /** Whoever has scrolled up by more than so many pixels reads, and is not taken along to the end. */
 const NEAR_END = 80;
 
+/** Frames until a conversation that was opened stands still. */
+const SETTLING = 6;
+
 const byId = (id) => document.getElementById(id);
 
 export class Chat {
@@ -76,7 +79,7 @@ export class Chat {
     this.#settings.show(this.#talk.kept);
     this.#models.choose(this.#talk.kept.model);
     this.#show();
-    this.#scrollToEnd();
+    this.#scrollToEnd(SETTLING);
   }
 
   /** What is asked with has changed. */
@@ -310,12 +313,12 @@ export class Chat {
     const { leaf } = talk.kept;
     talk.kept = { ...kept, leaf }; // This tab stays on the way that it shows.
     this.#settings.show(kept);
-    for (const turn of turns) {
+    for (const turn of turns.sort((one, other) => one.made - other.made)) {
       const own = talk.turn(turn.id);
       own ? own.take(turn) : talk.learn(new Turn(turn));
     }
+    this.#show();
     this.#path.forEach((turn) => this.#draw(turn));
-    this.#update();
   }
 
   #draw(turn) {
@@ -331,9 +334,13 @@ export class Chat {
     }
   }
 
-  #scrollToEnd() {
+  /** Goes to the end, and in the next `frames` once more: how high turns are is known once they are seen. */
+  #scrollToEnd(frames = 0) {
     const conversation = byId("conversation");
     conversation.scrollTop = conversation.scrollHeight;
+    if (frames > 0) {
+      requestAnimationFrame(() => this.#scrollToEnd(frames - 1));
+    }
   }
 
   /** What can be pressed now. */

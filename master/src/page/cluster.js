@@ -1,7 +1,7 @@
 // The cluster as a picture: its devices in the order in which a token passes them. Nodes stay, and only
 // what has changed is written, so that nothing jumps under whoever reads, looks or listens.
 
-import { batteryInWords, bytes, duration, layerRange, numbersInWords, partsOf, perSecond, say, sentence } from "./words.js";
+import { bytes, duration, layerRange, machineInWords, numbersInWords, partsOf, perSecond, say, sentence } from "./words.js";
 
 /** Seconds of tokens per second that are drawn; one comes about every second. */
 const SPEEDS = 60;
@@ -125,8 +125,7 @@ function drawDevice(parts, device, allLayers, areParts, reason, present) {
   say(parts.where, device.local ? "the master itself" : "");
   const isLeaving = state === "ready" && present?.duty === "leaving";
   say(parts.state, isFreed ? "being freed" : isLeaving ? "leaving" : state);
-  const machine = present && [present.system, present.threads > 0 && `${present.threads} threads`, batteryInWords(present)];
-  say(parts.machine, (machine || []).filter(Boolean).join(" · "));
+  say(parts.machine, present ? machineInWords({ ...present, processor: "" }) : "");
   parts.lost.hidden = !isLost;
   // A reason quotes the name of the device that it is about.
   const isMeant = reason?.includes(JSON.stringify(name));

@@ -38,7 +38,7 @@ export class Library {
     say(
       byId("kept"),
       store.lasts
-        ? "Kept in this browser alone."
+        ? "The latest 1,000 are kept, in this browser alone."
         : "This browser keeps nothing: conversations last as long as this page.",
     );
     this.#startDialog();

@@ -2,7 +2,7 @@
 
 import { inWords } from "./api.js";
 import { drain, rename, revoke, whatIf, whoJoined } from "./household.js";
-import { ago, batteryInWords, bytes, layerRange, numbersInWords, partsOf, perSecond, say, sentence } from "./words.js";
+import { ago, bytes, layerRange, machineInWords, numbersInWords, partsOf, perSecond, plainly, say, sentence } from "./words.js";
 
 /** Milliseconds after which it is asked again who joined: who is away says nothing by itself. */
 const ASK_AGAIN = 30_000;
@@ -121,7 +121,7 @@ export class Members {
     const { worker_id: id, duty, why } = member;
     const words = why ? sentence(why) : (WHYS[duty] ?? "");
     const [name, state] = [this.nameOf(id) ?? member.name, DUTIES[duty] ?? duty];
-    return { id, name, state, facts: machineInWords(member), why: words };
+    return { id, name, state, facts: offerInWords(member), why: words };
   }
 
   #startDialog() {
@@ -161,7 +161,7 @@ export class Members {
     const name = joined?.name ?? held?.name ?? id;
     this.#meant = id;
     say(byId("device-title"), name);
-    const ofHeld = held && [machineInWords(held), `${bytes(held.free_disk_bytes)} of disk free`, `version ${held.version}`];
+    const ofHeld = held && [offerInWords(held), `${bytes(held.free_disk_bytes)} of disk free`, `version ${held.version}`];
     const known = [...(ofHeld ?? []), `id ${id}`];
     say(byId("device-facts"), known.join(" · "));
     byId("device-name").value = name;
@@ -182,10 +182,8 @@ export class Members {
   }
 }
 
-function machineInWords(member) {
-  const { budget_bytes: budget, system, processor, threads } = member;
-  const known = [`${bytes(budget)} offered`, system, processor, threads > 0 && `${threads} threads`, batteryInWords(member)];
-  return known.filter(Boolean).join(" · ");
+function offerInWords(member) {
+  return `${bytes(member.budget_bytes)} offered · ${machineInWords(member)}`;
 }
 
 function awayInWords({ worker_id: id, name, revoked, online, held_by: holder, seen_seconds: seen, memory_bytes: memory }) {
@@ -201,7 +199,7 @@ function drawHappenings(happened, names) {
   byId("happened").hidden = happened.length === 0;
   const isNamed = (words) => names.some((name) => words.startsWith(`${name} `));
   const texts = happened.toReversed().map(({ seconds, words }) => {
-    return [new Date(seconds * 1000), isNamed(words) ? `${words}.` : sentence(words)];
+    return [new Date(seconds * 1000), isNamed(words) ? `${plainly(words)}.` : sentence(words)];
   });
   const list = byId("happenings");
   const seen = JSON.stringify(happened);

@@ -44,10 +44,12 @@ export class Talk {
     this.kept.leaf = turn.id;
   }
 
-  /** Takes a turn that another tab has added, without going there. */
+  /** Takes a turn that another tab has added; goes there only if it goes on from what is shown. */
   learn(turn) {
     this.#turns.set(turn.id, turn);
-    this.kept.leaf ??= turn.id;
+    if (turn.parent === this.kept.leaf) {
+      this.kept.leaf = turn.id;
+    }
   }
 
   /** The turns that are shown, the first one first. */

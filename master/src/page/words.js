@@ -35,8 +35,15 @@ export function ago(seconds) {
 }
 
 /** How full a device's battery is, if it has one and tells. */
-export function batteryInWords({ battery }) {
+function batteryInWords({ battery }) {
   return battery ? `battery ${battery.percent} %${battery.draining ? ", discharging" : ""}` : "";
+}
+
+/** The system of a worker and what it computes with. */
+export function machineInWords(member) {
+  const { system, processor, threads } = member;
+  const many = threads > 0 && `${threads} ${threads === 1 ? "thread" : "threads"}`;
+  return [system, processor, many, batteryInWords(member)].filter(Boolean).join(" · ");
 }
 
 /** A rate without its unit; a dash where none is known. */
@@ -55,8 +62,14 @@ export function numbersInWords({ start, end }) {
   return end - start === 1 ? `${start}` : `${start}–${end - 1}`;
 }
 
+/** Without what libraries say of a connection that broke, which tells people nothing more. */
+export function plainly(words) {
+  return words.replace(/:? *(?:transport error|h2 protocol error[^;,]*|error reading a body from connection)/g, "");
+}
+
 /** With a capital and a stop, as whole sentences have them. */
-export function sentence(words) {
+export function sentence(said) {
+  const words = plainly(said);
   const stop = /[.!?]$/.test(words) ? "" : ".";
   return `${words.charAt(0).toUpperCase()}${words.slice(1)}${stop}`;
 }
