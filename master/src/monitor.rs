@@ -227,6 +227,7 @@ impl Monitor {
         let mut state = self.state();
         let before = std::mem::replace(&mut state.planned.members, members);
         state.note_changes(&before);
+        state.miss();
     }
 
     /// This happened, as a sentence without its capital and stop.
@@ -365,6 +366,17 @@ impl State {
     fn note_changes(&mut self, before: &[Present]) {
         let words = changes(before, &self.planned.members);
         words.into_iter().for_each(|words| self.chronicle.note(words));
+    }
+
+    /// While nothing is computed, whoever is not held any more is lost, too: one loss is told of, and there may be more.
+    fn miss(&mut self) {
+        if !matches!(self.phase, Phase::Recovering | Phase::Broken) {
+            return;
+        }
+        let Planned { devices, members, .. } = &mut self.planned;
+        let is_held = |id: &String| members.iter().any(|member| member.worker_id == *id);
+        let gone = |device: &&mut Device| device.worker_id.as_ref().is_some_and(|id| !is_held(id));
+        devices.iter_mut().filter(gone).for_each(|device| device.state = DeviceState::Lost);
     }
 
     /// Says of a member that gets no layers for what it did.

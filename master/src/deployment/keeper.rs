@@ -252,6 +252,7 @@ impl Keeper {
         let before = Gone::of(&self.prepared.members);
         self.trust.doubt(loss, &mut self.prepared.members);
         let mut slow = Some(self.prepared.refresh().await);
+        self.monitor.members(self.prepared.present());
         let Prepared { members, observer, .. } = &self.prepared;
         self.trust.blame(loss, members, &before, &self.monitor, &**observer);
         loop {
@@ -283,6 +284,7 @@ impl Keeper {
             pause = (pause * 3 / 2).min(LOOK_AGAIN);
             // Not at once: who was lost a moment ago may take long to say nothing.
             self.prepared.rejoin(&self.cluster).await;
+            self.monitor.members(self.prepared.present());
         }
     }
 

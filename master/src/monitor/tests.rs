@@ -55,6 +55,10 @@ fn a_service_comes_up_and_loses_a_worker() {
     assert_eq!(without.reason.as_deref(), Some("lost worker \"a\": it is gone"));
     let states = without.devices.iter().map(|now| now.device.state).collect::<Vec<_>>();
     assert_eq!(states, [DeviceState::Ready, DeviceState::Lost]);
+    monitor.members(Vec::new());
+    let more = monitor.snapshot().devices;
+    let states = more.iter().map(|now| now.device.state).collect::<Vec<_>>();
+    assert_eq!(states, [DeviceState::Ready, DeviceState::Lost], "the master itself is there");
     monitor.broken("nobody has room");
     assert_eq!(monitor.phase(), (Phase::Broken, Some("nobody has room".to_owned())));
     monitor.ready();
