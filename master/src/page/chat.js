@@ -338,8 +338,16 @@ export class Chat {
   #scrollToEnd(frames = 0) {
     const conversation = byId("conversation");
     conversation.scrollTop = conversation.scrollHeight;
+    const before = conversation.scrollTop;
+    const settle = () => {
+      const { scrollTop, scrollHeight, clientHeight } = conversation;
+      const isLeft = scrollTop < before && scrollHeight - scrollTop - clientHeight > NEAR_END;
+      if (!isLeft) {
+        this.#scrollToEnd(frames - 1); // Else somebody has gone elsewhere meanwhile.
+      }
+    };
     if (frames > 0) {
-      requestAnimationFrame(() => this.#scrollToEnd(frames - 1));
+      requestAnimationFrame(settle);
     }
   }
 
