@@ -18,6 +18,7 @@ mod files;
 mod gguf;
 mod golden;
 mod hostile;
+mod household;
 mod intruders;
 mod kept;
 mod kv;
