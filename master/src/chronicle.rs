@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 
 /// How many are kept; the oldest go first.
 const KEPT: usize = 1024;
+/// How many of them pages show.
+const SHOWN: usize = 20;
 /// Longest sentence kept (bytes): what others said may be in it.
 const LONGEST: usize = 2048;
 
@@ -86,6 +88,15 @@ impl Chronicle {
         kept.entries.iter().filter(|entry| entry.number > number).cloned().collect()
     }
 
+    /// The latest of what is not about requests.
+    pub fn of_cluster(&self) -> Vec<Entry> {
+        let kept = self.kept();
+        let latest = kept.entries.iter().rev().filter(|entry| entry.kind != Kind::Request);
+        let mut latest: Vec<Entry> = latest.take(SHOWN).cloned().collect();
+        latest.reverse();
+        latest
+    }
+
     fn kept(&self) -> MutexGuard<'_, Kept> {
         // Each change leaves it whole.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
@@ -108,6 +119,18 @@ mod tests {
         assert_eq!(last.len(), 1);
         assert_eq!(last[0].words, format!("thing {}", KEPT + 3));
         assert_eq!(chronicle.after(u64::MAX), []);
+    }
+
+    #[test]
+    fn the_latest_of_the_cluster_are_shown_in_order() {
+        let chronicle = Chronicle::default();
+        for number in 1..=SHOWN + 2 {
+            chronicle.add(Kind::Worker, number.to_string());
+            chronicle.add(Kind::Request, "failed");
+        }
+        let shown = chronicle.of_cluster();
+        let (first, last) = (&shown[0].words, &shown[SHOWN - 1].words);
+        assert_eq!((shown.len(), &**first, &**last), (SHOWN, "3", "22"));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The master's side of trust: its authority, the workers that joined, and how it connects.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cake_identity::{Authority, Security, WorkerEntry};
@@ -57,8 +57,10 @@ pub struct Membership {
     authority: Option<Arc<Authority>>,
     /// When members were last heard of.
     sightings: Option<Sightings>,
-    /// Woken when a worker that is held says something.
+    /// Woken when a worker that is held says something, or its owner of it.
     pub news: Arc<Notify>,
+    /// Ids of workers that are to have no layers, as their owner says, for as long as this process lives.
+    draining: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl Membership {
@@ -91,7 +93,13 @@ impl Membership {
         let security = Security::mutual(&authority.master_identity()?)?;
         read_revoked(&security, &authority);
         let news = Arc::default();
-        let membership = Self { security, authority: Some(authority.clone()), sightings, news };
+        let membership = Self {
+            security,
+            authority: Some(authority.clone()),
+            sightings,
+            news,
+            draining: Arc::default(),
+        };
         tokio::spawn(follow(
             Arc::downgrade(&membership.news),
             membership.security.clone(),
@@ -162,6 +170,28 @@ impl Membership {
         let (sightings, worker_id) = (self.sightings.clone(), worker_id.to_owned());
         let forget = move || sightings.iter().for_each(|known| known.forget(&worker_id));
         tokio::task::spawn_blocking(forget).await.ok();
+    }
+
+    /// Has the layers of the worker of this id go elsewhere, or lets it have some again.
+    pub fn drain(&self, worker_id: &str, drain: bool) {
+        let mut draining = self.draining.lock().unwrap_or_else(PoisonError::into_inner);
+        match drain {
+            true => _ = draining.insert(worker_id.to_owned()),
+            false => _ = draining.remove(worker_id),
+        }
+        self.news.notify_one();
+    }
+
+    /// Whether the worker of this id is to have no layers.
+    pub fn is_draining(&self, worker_id: &str) -> bool {
+        self.draining.lock().unwrap_or_else(PoisonError::into_inner).contains(worker_id)
+    }
+
+    /// What its owner calls the worker of this id, if they named it.
+    pub fn name_given(&self, worker_id: &str) -> Option<String> {
+        let members = self.members().into_iter();
+        let mut given = members.filter(|member| member.named && member.worker_id == worker_id);
+        given.next().map(|member| member.name)
     }
 
     /// Ids of workers that are shut out.

@@ -13,13 +13,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cake_checkpoint::LayerRange;
 use serde::Serialize;
 
-use crate::chronicle::Chronicle;
+use crate::chronicle::{Chronicle, Entry, Kind};
 use crate::cluster::conduct::SetAside;
 use crate::distributor::{Progress, WorkerProgress};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Recent};
 use crate::pipeline::{self, StageInfo};
 use crate::planner::StageMemory;
+use crate::present::{Duty, Present, changes};
 use crate::running::Running;
+use crate::wonder::Questions;
 
 /// How far a service is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -62,6 +64,8 @@ pub enum DeviceState {
 pub struct Device {
     /// Its name.
     pub name: String,
+    /// Its id; none of the master.
+    pub worker_id: Option<String>,
     /// Whether it is the master itself.
     pub local: bool,
     /// How far it is.
@@ -91,6 +95,8 @@ pub struct Planned {
     pub parts_of: Option<usize>,
     /// The chain.
     pub devices: Vec<Device>,
+    /// Workers that are held.
+    pub members: Vec<Present>,
 }
 
 /// Blobs of one device on their way.
@@ -126,6 +132,8 @@ pub struct Monitor {
     pub chronicle: Arc<Chronicle>,
     /// The requests that are computed.
     pub running: Arc<Running>,
+    /// What people want to know of plans.
+    pub(crate) questions: Questions,
     state: Mutex<State>,
 }
 
@@ -135,7 +143,6 @@ struct State {
     phase: Phase,
     reason: Option<String>,
     planned: Planned,
-    spares: Vec<String>,
     set_aside: Vec<SetAside>,
     progress: Option<Arc<Progress>>,
 }
@@ -150,13 +157,13 @@ impl State {
             layers: 0,
             parts_of: None,
             devices: Vec::new(),
+            members: Vec::new(),
         };
         Self {
             model: model.to_owned(),
             phase,
             reason,
             planned,
-            spares: Vec::new(),
             set_aside: Vec::new(),
             progress: None,
         }
@@ -186,6 +193,10 @@ pub struct Snapshot {
     pub devices: Vec<DeviceNow>,
     /// Workers that are there and hold no layers: the next plan may use them.
     pub spares: Vec<String>,
+    /// Workers that are held, those of the chain among them.
+    pub members: Vec<Present>,
+    /// What happened lately, the latest last.
+    pub happened: Vec<Entry>,
     /// Workers that get no layers for now, for what they did.
     pub set_aside: Vec<SetAside>,
 }
@@ -198,8 +209,9 @@ pub struct DeviceNow {
     pub device: Device,
     /// Its blobs on their way.
     pub push: Option<Push>,
-    /// Seconds that it computes for a step, lately.
-    pub step_seconds: Option<f64>,
+    /// What it did lately.
+    #[serde(flatten)]
+    pub recent: Recent,
 }
 
 impl Monitor {
@@ -210,6 +222,7 @@ impl Monitor {
             metrics: Arc::default(),
             chronicle: Arc::default(),
             running: Arc::default(),
+            questions: Questions::default(),
             state: Mutex::new(state),
         }
     }
@@ -228,12 +241,25 @@ impl Monitor {
 
     /// There is a plan.
     pub fn planned(&self, planned: Planned) {
-        self.state().planned = planned;
+        self.metrics.other_stages();
+        let mut state = self.state();
+        let before = std::mem::replace(&mut state.planned, planned);
+        if state.phase != Phase::Planning {
+            self.note_changes(&before.members, &state.planned.members);
+        }
     }
 
-    /// These workers are there, too.
-    pub fn spares(&self, names: Vec<String>) {
-        self.state().spares = names;
+    /// These workers are held now.
+    pub fn members(&self, members: Vec<Present>) {
+        let mut state = self.state();
+        let before = std::mem::replace(&mut state.planned.members, members);
+        self.note_changes(&before, &state.planned.members);
+        state.miss();
+    }
+
+    /// Notes who came and who went between two looks.
+    fn note_changes(&self, before: &[Present], now: &[Present]) {
+        changes(before, now).into_iter().for_each(|words| self.chronicle.add(Kind::Worker, words));
     }
 
     /// These workers get no layers for now.
@@ -324,8 +350,11 @@ impl Monitor {
     /// Everything at this moment.
     pub fn snapshot(&self) -> Snapshot {
         let state = self.state();
-        let Planned { encoding, context, parallel, layers, parts_of, devices } =
+        let Planned { encoding, context, parallel, layers, parts_of, devices, mut members } =
             state.planned.clone();
+        members.iter_mut().for_each(|member| state.judge(member));
+        let has_none = |member: &&Present| devices.iter().all(|device| device.name != member.name);
+        let spares = members.iter().filter(has_none).map(|member| member.name.clone()).collect();
         let push = |device: &Device| {
             let workers = &state.progress.as_ref()?.workers;
             let progress = workers.iter().find(|progress| progress.name == device.name)?;
@@ -333,7 +362,7 @@ impl Monitor {
         };
         let now = |(index, device): (usize, Device)| DeviceNow {
             push: if device.local { None } else { push(&device) },
-            step_seconds: self.metrics.recent_step_seconds(index),
+            recent: self.metrics.recent(index),
             device,
         };
         Snapshot {
@@ -346,7 +375,9 @@ impl Monitor {
             layers,
             parts_of,
             devices: devices.into_iter().enumerate().map(now).collect(),
-            spares: state.spares.clone(),
+            spares,
+            members,
+            happened: self.chronicle.of_cluster(),
             set_aside: state.set_aside.clone(),
         }
     }
@@ -357,121 +388,27 @@ impl Monitor {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn device(name: &str, local: bool, (start, end): (usize, usize)) -> Device {
-        Device {
-            name: name.to_owned(),
-            local,
-            state: DeviceState::Waiting,
-            layers: LayerRange::new(start, end),
-            direct: true,
-            memory: StageMemory {
-                weights: 1,
-                kv: 2,
-                state: 0,
-                scratch: 3,
-                overhead: 4,
-                budget: 20,
-            },
-            hop_seconds: (!local).then_some(0.001),
+impl State {
+    /// While nothing is computed, whoever is not held any more is lost, too: one loss is told of, and there may be more.
+    fn miss(&mut self) {
+        if !matches!(self.phase, Phase::Recovering | Phase::Broken) {
+            return;
         }
+        let Planned { devices, members, .. } = &mut self.planned;
+        let is_held = |id: &String| members.iter().any(|member| member.worker_id == *id);
+        let gone = |device: &&mut Device| device.worker_id.as_ref().is_some_and(|id| !is_held(id));
+        devices.iter_mut().filter(gone).for_each(|device| device.state = DeviceState::Lost);
     }
 
-    fn monitor() -> Monitor {
-        let monitor = Monitor::new("m");
-        monitor.planned(Planned {
-            encoding: "q8".into(),
-            context: 64,
-            parallel: 2,
-            layers: 5,
-            parts_of: None,
-            devices: vec![device("master", true, (0, 2)), device("a", false, (2, 5))],
-        });
-        monitor
-    }
-
-    #[test]
-    fn a_service_comes_up_and_loses_a_worker() {
-        let monitor = monitor();
-        assert_eq!(monitor.phase(), (Phase::Planning, None));
-        let progress = Progress { workers: vec![WorkerProgress::new("a", 100)] };
-        monitor.pushing(&Arc::new(progress));
-        let pushing = monitor.snapshot();
-        let push = Push { total_bytes: 100, sent_bytes: 0, reused_bytes: 0, finished: false };
-        assert_eq!((pushing.devices[0].push, pushing.devices[1].push), (None, Some(push)));
-        assert_eq!(pushing.devices[1].device.state, DeviceState::Pushing);
-        monitor.loading();
-        let stage = |worker: &str, direct| StageInfo {
-            worker: worker.into(),
-            layers: LayerRange::new(0, 1),
-            direct,
+    /// Says of a member that gets no layers for what it did.
+    fn judge(&self, member: &mut Present) {
+        let Some(aside) = self.set_aside.iter().find(|aside| aside.worker == member.name) else {
+            return;
         };
-        monitor.wired(&[stage("master", true), stage("a", false)]);
-        monitor.ready();
-        let ready = monitor.snapshot();
-        assert!(ready.phase == Phase::Ready && !ready.devices[1].device.direct);
-        let lost = pipeline::Error::Lost { worker: "a".into(), reason: "it is gone".into() };
-        monitor.lost(&lost);
-        let without = monitor.snapshot();
-        assert_eq!(without.phase, Phase::Recovering);
-        assert_eq!(without.reason.as_deref(), Some("lost worker \"a\": it is gone"));
-        let states = without.devices.iter().map(|now| now.device.state).collect::<Vec<_>>();
-        assert_eq!(states, [DeviceState::Ready, DeviceState::Lost]);
-        monitor.broken("nobody has room");
-        assert_eq!(monitor.phase(), (Phase::Broken, Some("nobody has room".to_owned())));
-        monitor.ready();
-        assert_eq!(monitor.phase(), (Phase::Ready, None));
-    }
-
-    #[test]
-    fn a_model_takes_the_place_of_another() {
-        let monitor = monitor();
-        monitor.ready();
-        monitor.begins("n");
-        let begun = monitor.snapshot();
-        assert_eq!(
-            (begun.model.as_str(), begun.phase, begun.devices.len()),
-            ("n", Phase::Planning, 0)
-        );
-        assert_eq!(begun.reason.as_deref(), Some("loading n"));
-        monitor.idle(Some("it is damaged"));
-        let idle = serde_json::to_value(monitor.snapshot()).unwrap();
-        assert_eq!((&idle["phase"], &idle["model"]), (&"idle".into(), &"".into()));
-        assert_eq!(idle["reason"], "no model is loaded: it is damaged");
-    }
-
-    #[test]
-    fn who_is_set_aside_is_told_with_the_reason() {
-        let monitor = monitor();
-        assert_eq!(monitor.aside(), "");
-        let set_aside = |quarantine| SetAside {
-            worker: "a".into(),
-            quarantine,
-            seconds: 7,
-            reason: "it answered 3 rows".into(),
-        };
-        monitor.set_aside(vec![set_aside(true)]);
-        assert_eq!(monitor.aside(), "; \"a\" is in quarantine: it answered 3 rows");
-        let text = monitor.metrics.text();
-        assert!(text.contains("cake_workers_set_aside{state=\"quarantine\"} 1\n"), "{text}");
-        monitor.set_aside(vec![set_aside(false)]);
-        assert_eq!(monitor.aside(), "; \"a\" gets no layers for 7 s: it answered 3 rows");
-        let json = serde_json::to_value(monitor.snapshot()).unwrap();
-        assert_eq!(json["set_aside"][0]["worker"], "a");
-        assert_eq!(json["set_aside"][0]["quarantine"], false);
-    }
-
-    #[test]
-    fn the_page_reads_these_names() {
-        let json = serde_json::to_value(monitor().snapshot()).unwrap();
-        assert_eq!(json["phase"], "planning");
-        assert_eq!(json["devices"][1]["layers"], "2..5");
-        assert_eq!(json["devices"][1]["state"], "waiting");
-        assert_eq!(json["devices"][1]["memory"]["budget"], 20);
-        assert_eq!(json["devices"][0]["hop_seconds"], serde_json::Value::Null);
-        assert_eq!(json["devices"][0]["step_seconds"], serde_json::Value::Null);
+        member.duty = if aside.quarantine { Duty::Quarantined } else { Duty::Paused };
+        member.why = Some(aside.reason.clone());
     }
 }
+
+#[cfg(test)]
+mod tests;

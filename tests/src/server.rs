@@ -171,6 +171,26 @@ impl Server {
         Reply::read(response.unwrap_or_else(|error| panic!("POST {path}: {error}")))
     }
 
+    /// What whoever brings `key` gets for a body, with one more header.
+    ///
+    /// # Panics
+    /// As [`Server::get`].
+    #[track_caller]
+    pub fn post_with(
+        &self,
+        path: &str,
+        body: &Value,
+        (header, value): (&str, &str),
+        key: Option<&str>,
+    ) -> Reply {
+        let mut request = self.agent.post(format!("{}{path}", self.url)).header(header, value);
+        if let Some(key) = key {
+            request = request.header("authorization", format!("Bearer {key}"));
+        }
+        let response = request.send(body.to_string());
+        Reply::read(response.unwrap_or_else(|error| panic!("POST {path}: {error}")))
+    }
+
     /// What a page of `origin` gets that sends an empty object to `path`.
     ///
     /// # Panics

@@ -12,6 +12,7 @@
 //! - Bytes from a peer never panic the process, and sizes are bounded before they are allocated.
 
 mod announce;
+mod battery;
 pub mod cli;
 pub mod config;
 pub mod lease;

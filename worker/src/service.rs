@@ -13,6 +13,7 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 use tracing::info;
 
+use crate::battery::Told;
 use crate::config::{self, Config, DeviceOffer};
 use crate::lease;
 use crate::load::{Load, LoadContext, Outcome};
@@ -119,21 +120,24 @@ impl WorkerRpc for Service {
         let granted = wire::HoldEvent { lease, ..wire::HoldEvent::default() };
         let granted = tokio_stream::once(Ok(granted));
         // The stream owns the lease: when the connection goes, tonic drops it and the worker is free.
-        let state = Some((held, leaving, misled));
+        let state = Some((held, leaving, misled, Told::default()));
         let rest = futures_util::stream::unfold(state, |state| async move {
-            let (held, mut leaving, mut misled) = state?;
+            let (held, mut leaving, mut misled, mut battery) = state?;
             tokio::select! {
-                changed = leaving.changed() => {
-                    changed.ok()?; // What it belongs to is in `held`.
-                    let leaves = leaving.borrow_and_update().is_some();
-                    let event = wire::HoldEvent { leaving: leaves, ..wire::HoldEvent::default() };
-                    Some((Ok(event), Some((held, leaving, misled))))
-                }
+                changed = leaving.changed() => changed.ok()?, // What it belongs to is in `held`.
+                () = battery.changed() => {}
                 _ = misled.changed() => {
                     let why = "this worker does not know who is shut out, and lets go of its master";
-                    Some((Err(Status::failed_precondition(why)), None))
+                    return Some((Err(Status::failed_precondition(why)), None));
                 }
             }
+            let leaves = leaving.borrow_and_update().is_some();
+            let event = wire::HoldEvent {
+                leaving: leaves,
+                battery: battery.wire(),
+                ..wire::HoldEvent::default()
+            };
+            Some((Ok(event), Some((held, leaving, misled, battery))))
         });
         Ok(Response::new(Box::pin(granted.chain(rest))))
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::entry::WorkerEntry;
+use crate::entry::{NAME, WorkerEntry};
 use crate::error::Error;
 use crate::peer::{MOST_REVOKED, is_worker_id};
 use crate::token::JoinToken;
@@ -15,8 +15,6 @@ use crate::{files, hex, random_token};
 
 const FILE: &str = "workers.json";
 const WHAT: &str = "the list of workers";
-/// Longest name of a worker.
-pub(crate) const NAME: usize = 63;
 /// How long a token that cannot be used any more is remembered, so that its bearer hears why.
 const TOKEN_MEMORY: Duration = Duration::from_secs(24 * 3600);
 
@@ -166,6 +164,30 @@ impl Book {
         Ok(worker.clone())
     }
 
+    /// Calls the worker of this id, or that is meant as by [`Book::revoke`], so from now on, and returns its entry as it is
+    /// then.
+    ///
+    /// # Errors
+    /// [`NameError`]: nobody is meant, or the name is no name, or another member's.
+    pub fn rename(&mut self, name: &str, new: &str) -> Result<WorkerEntry, NameError> {
+        let members: Vec<&WorkerEntry> = self.members().collect();
+        if members.is_empty() {
+            return Err(NameError::Nobody { name: name.to_owned(), joined: self.workers.len() });
+        }
+        let worker_id = members[meant(&members, name)?].worker_id.clone();
+        let is_name = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if !(1..=NAME).contains(&new.len()) || !new.chars().all(is_name) {
+            return Err(NameError::Unfit { name: new.to_owned() });
+        }
+        if self.free_name(new, &worker_id) != new {
+            return Err(NameError::Taken { name: new.to_owned() });
+        }
+        let worker = self.member_mut(&worker_id).expect("found among the members just now");
+        new.clone_into(&mut worker.name);
+        worker.named = true;
+        Ok(worker.clone())
+    }
+
     /// Whether as many are shut out as every worker can be told.
     fn is_full(&self) -> bool {
         self.revoked().count() >= MOST_REVOKED
@@ -267,6 +289,7 @@ mod tests {
             joined_seconds: 0,
             expires_seconds: 0,
             revoked: false,
+            named: false,
         }
     }
 
@@ -410,6 +433,22 @@ mod tests {
         book.workers.push(worker(&random_token(), &long));
         let next = book.free_name(&long, &ids[2]);
         assert!(next.len() == NAME && next.ends_with("x-2"), "{next}");
+    }
+
+    #[test]
+    fn a_name_that_its_owner_gave_is_a_members_alone() {
+        let ids = [(); 2].map(|()| random_token());
+        let workers = vec![worker(&ids[0], "tablet"), worker(&ids[1], "phone")];
+        let mut book = Book { workers, ..Book::default() };
+        let refused = |book: &mut Book, new: &str| book.rename(&ids[0], new).expect_err("refused");
+        assert!(matches!(refused(&mut book, "phone"), NameError::Taken { .. }));
+        for unfit in ["", "a b", "é", "<b>", &"x".repeat(NAME + 1)] {
+            assert!(matches!(refused(&mut book, unfit), NameError::Unfit { .. }), "{unfit}");
+        }
+        let renamed = book.rename("tablet", "kitchen").expect("free");
+        assert!(renamed.named && renamed.name == "kitchen" && renamed.worker_id == ids[0]);
+        assert_eq!(book.workers[0], renamed);
+        assert!(book.rename("tablet", "attic").is_err(), "nobody is called so any more");
     }
 
     #[test]

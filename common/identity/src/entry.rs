@@ -1,12 +1,15 @@
 //! What is remembered of a worker.
 use serde::{Deserialize, Serialize};
 
+/// Longest name of a worker.
+pub(crate) const NAME: usize = 63;
+
 /// A worker that joined.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerEntry {
     /// The id that its certificate names.
     pub worker_id: String,
-    /// What it calls itself.
+    /// What it calls itself, or its owner calls it.
     pub name: String,
     /// Where it was last said to listen (HOST:PORT), or [`crate::lines::address`] if its master cannot connect to it.
     pub address: String,
@@ -16,4 +19,7 @@ pub struct WorkerEntry {
     pub expires_seconds: u64,
     /// Whether it is shut out.
     pub revoked: bool,
+    /// Whether its owner gave it the name: what it calls itself changes nothing then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub named: bool,
 }

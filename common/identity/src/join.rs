@@ -30,7 +30,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use crate::book::{NAME, seconds};
+use crate::book::seconds;
+use crate::entry::NAME;
 use crate::fingerprint::fingerprint;
 use crate::listener::take_all;
 use crate::security::{client_config, server_config};
@@ -245,7 +246,7 @@ fn decide(
                 if !looks {
                     member.address.clone_from(&address);
                 }
-                if let Some(name) = name {
+                if let Some(name) = name.filter(|_| !member.named) {
                     member.name = name;
                 }
                 Some(member.name.clone())
@@ -294,6 +295,7 @@ fn decide(
                     joined_seconds: seconds(now),
                     expires_seconds: expires_seconds(&certificate),
                     revoked: false,
+                    named: false,
                 };
                 match book.member_mut(&worker_id) {
                     Some(known) => *known = entry,

@@ -1,5 +1,5 @@
 //! Which worker a person means.
-use crate::entry::WorkerEntry;
+use crate::entry::{NAME, WorkerEntry};
 use crate::peer::MOST_REVOKED;
 
 /// Why nobody is meant by this name.
@@ -30,6 +30,20 @@ pub enum NameError {
          `cake-master init` in another directory, and let those join it that are to stay"
     )]
     TooMany,
+    /// A name that no worker can have.
+    #[error(
+        "{name:?} is no name for a worker, expected 1 to {NAME} letters, digits, `-`, `_` and `.`"
+    )]
+    Unfit {
+        /// As given.
+        name: String,
+    },
+    /// A name that is another member's.
+    #[error("another worker is called {name:?} already")]
+    Taken {
+        /// As given.
+        name: String,
+    },
     /// More than one.
     #[error("{} workers are called {name:?}: say which by its id, {}", .ids.len(), .ids.join(" or "))]
     Several {

@@ -8,13 +8,16 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+use super::not_done::NotDone;
 use super::ollama;
 use crate::grammar;
+use crate::membership;
 use crate::monitor::Phase;
 use crate::request_id::{self, RequestId};
 use crate::scheduler::{self, Refusal};
 use crate::shelf::WhyNot;
 use crate::text;
+use crate::wonder;
 
 /// Seconds after which a client may try again when the queue is full or the model loads.
 const RETRY_AFTER_SECONDS: u64 = 1;
@@ -115,6 +118,9 @@ pub(super) enum ApiError {
         "this server does not know itself as {host:?}: start it with --cors-origin http://{host} if that is its name, or ask for it by its IP address"
     )]
     Host { host: String },
+    /// What is done with devices was not done.
+    #[error(transparent)]
+    NotDone(#[from] NotDone),
     /// A key is asked for, and this is not it.
     #[error(
         "the API key is missing or wrong: send it as `Authorization: Bearer KEY` or `x-api-key: KEY`"
@@ -181,6 +187,19 @@ impl ApiError {
             Self::NotReady { .. } => {
                 (StatusCode::SERVICE_UNAVAILABLE, "server_error", Some("not_ready"))
             }
+            Self::NotDone(error) => match error {
+                NotDone::NotOwner => (StatusCode::FORBIDDEN, INVALID, Some("not_owner")),
+                NotDone::Nobody { .. } => (StatusCode::NOT_FOUND, INVALID, None),
+                NotDone::Name(_)
+                | NotDone::Wonder(wonder::Error::Refused(_))
+                | NotDone::Membership(membership::Error::NoAuthority { .. }) => {
+                    (StatusCode::CONFLICT, INVALID, None)
+                }
+                NotDone::Wonder(wonder::Error::Busy) => {
+                    (StatusCode::SERVICE_UNAVAILABLE, "server_error", Some("overloaded"))
+                }
+                NotDone::Membership(_) => (StatusCode::INTERNAL_SERVER_ERROR, "server_error", None),
+            },
             Self::Unauthorized => (StatusCode::UNAUTHORIZED, INVALID, Some("invalid_api_key")),
             Self::Refused(Refusal::Busy { .. }) => {
                 (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", Some("queue_full"))

@@ -3,18 +3,23 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, header};
 use axum::middleware::Next;
 use axum::response::Response;
 
 use super::Server;
+use super::door::Place;
 use super::error::ApiError;
+use super::not_done::NotDone;
 use super::owner::Owner;
 
 /// Longest name there is; more of what is none is not repeated.
 const LONGEST_NAME: usize = 253;
 
+/// What a proxy says of whom it asks for.
+const PASSED_ON: [&str; 4] = ["forwarded", "x-forwarded-for", "x-real-ip", "via"];
 /// Where clients of Anthropic's bring their key.
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
@@ -38,6 +43,29 @@ pub(super) async fn named(
 ) -> Result<Response, ApiError> {
     check_host(&server, request.headers())?;
     Ok(next.run(request).await)
+}
+
+/// Lets the owner of the devices through, of those who may ask.
+pub(super) async fn owned(
+    State(server): State<Arc<Server>>,
+    Extension(place): Extension<Arc<Place>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, ApiError> {
+    match is_owner(!server.keys.is_empty(), &place, request.headers()) {
+        true => Ok(next.run(request).await),
+        false => Err(NotDone::NotOwner.into()),
+    }
+}
+
+/// Whether the owner of the devices asks, of those who may: whoever brings a key, or where none is asked for, whoever
+/// asks from this machine, without another one in between. Pages of other origins are nobody's own, also where they may
+/// ask for answers.
+pub(super) fn is_owner(has_key: bool, place: &Place, headers: &HeaderMap) -> bool {
+    let is_passed_on = PASSED_ON.iter().any(|name| headers.contains_key(*name));
+    let is_here = place.is_of_this_machine() && !is_passed_on;
+    let is_elsewhere = headers.contains_key(header::ORIGIN) && !is_own_origin(headers);
+    !is_elsewhere && (is_here || has_key)
 }
 
 /// Refuses those who may not ask, and tells who the others are.
@@ -85,12 +113,18 @@ fn is_own(host: &str) -> bool {
 /// Refuses pages of origins that may not ask: browsers send some of their requests without asking first.
 fn check_origin(server: &Server, headers: &HeaderMap) -> Result<(), ApiError> {
     let Some(origin) = text(headers, header::ORIGIN) else { return Ok(()) };
-    let own =
-        origin.split_once("://").is_some_and(|(_, host)| Some(host) == text(headers, header::HOST));
-    match own || server.origins.iter().any(|allowed| allowed == "*" || allowed == origin) {
+    match is_own_origin(headers)
+        || server.origins.iter().any(|allowed| allowed == "*" || allowed == origin)
+    {
         true => Ok(()),
         false => Err(ApiError::Origin { origin: origin.to_owned() }),
     }
+}
+
+/// Whether a page of the server's own asks.
+fn is_own_origin(headers: &HeaderMap) -> bool {
+    let host = text(headers, header::ORIGIN).and_then(|origin| origin.split_once("://"));
+    host.is_some_and(|(_, host)| Some(host) == text(headers, header::HOST))
 }
 
 /// Refuses those who do not bring a key, if one is asked for. Says whose the others' is.

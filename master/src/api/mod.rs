@@ -3,7 +3,7 @@
 //!
 //! Start at [`serve`]. Connections come in through the `door`, every request gets an id and a line in the log
 //! (`requests`), and its body is read within bounds (`body`, `bodies`). Who may ask is in `guard`, what people watch in `watch`
-//! and `page`. A request is checked (`params`, `unmet`), its prompts become token ids (`prompts`), its
+//! and `page`, what the owner of the devices may do with them in `household`. A request is checked (`params`, `unmet`), its prompts become token ids (`prompts`), its
 //! answers are turned into pieces of text as they come (`answer`), and these into one object or a stream
 //! of events (`respond`) in the shape of its kind (`chat` with `tools`, `completions`); `embeddings`
 //! answers by itself, `messages` are chats in Anthropic's words, `responses` in OpenAI's newer ones, `ollama` is Ollama's API,
@@ -30,8 +30,10 @@ mod ending;
 mod error;
 mod guard;
 pub mod hostile;
+mod household;
 mod measure;
 mod messages;
+mod not_done;
 mod ollama;
 mod owner;
 mod page;
@@ -119,6 +121,7 @@ pub fn router(server: Arc<Server>) -> Router {
         .route("/api/requests", get(watch::requests))
         .route("/api/log", get(watch::log))
         .route("/metrics", get(watch::metrics))
+        .merge(household::routes(server.clone()))
         .merge(ollama::routes())
         .layer(middleware::from_fn_with_state(server.clone(), guard::authorized));
     let page = Router::new()

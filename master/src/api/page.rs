@@ -14,13 +14,29 @@ const CSS: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const FILES: &[File] = &[
     ("style.css", CSS, include_str!("../page/style.css")),
+    ("chat.css", CSS, include_str!("../page/chat.css")),
+    ("devices.css", CSS, include_str!("../page/devices.css")),
     ("app.js", SCRIPT, include_str!("../page/app.js")),
     ("api.js", SCRIPT, include_str!("../page/api.js")),
     ("chat.js", SCRIPT, include_str!("../page/chat.js")),
+    ("talk.js", SCRIPT, include_str!("../page/talk.js")),
     ("turn.js", SCRIPT, include_str!("../page/turn.js")),
-    ("cluster.js", SCRIPT, include_str!("../page/cluster.js")),
+    ("library.js", SCRIPT, include_str!("../page/library.js")),
+    ("store.js", SCRIPT, include_str!("../page/store.js")),
+    ("export.js", SCRIPT, include_str!("../page/export.js")),
+    ("settings.js", SCRIPT, include_str!("../page/settings.js")),
+    ("models.js", SCRIPT, include_str!("../page/models.js")),
     ("markdown.js", SCRIPT, include_str!("../page/markdown.js")),
     ("inline.js", SCRIPT, include_str!("../page/inline.js")),
+    ("highlight.js", SCRIPT, include_str!("../page/highlight.js")),
+    ("math.js", SCRIPT, include_str!("../page/math.js")),
+    ("symbols.js", SCRIPT, include_str!("../page/symbols.js")),
+    ("cluster.js", SCRIPT, include_str!("../page/cluster.js")),
+    ("members.js", SCRIPT, include_str!("../page/members.js")),
+    ("household.js", SCRIPT, include_str!("../page/household.js")),
+    ("invite.js", SCRIPT, include_str!("../page/invite.js")),
+    ("copy.js", SCRIPT, include_str!("../page/copy.js")),
+    ("words.js", SCRIPT, include_str!("../page/words.js")),
 ];
 /// Nothing from elsewhere, nothing inline: what a model writes cannot become a script.
 const POLICY: &str = "default-src 'self'; img-src 'self' data:; style-src 'self'; \

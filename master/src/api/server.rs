@@ -1,6 +1,6 @@
 //! What a server has from the start, and how its requests come to their models.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -13,6 +13,7 @@ use super::desk::Desk;
 use super::error::ApiError;
 use super::responses::Store;
 use super::served::Served;
+use crate::membership::Membership;
 use crate::monitor::{Monitor, Phase};
 use crate::shelf::{AtHand, Keep, Shelf};
 
@@ -38,6 +39,8 @@ pub struct Server {
     pub bodies: Bodies,
     /// Responses that were given, to go on from.
     pub responses: Store,
+    /// Who joined, once the cluster is looked for.
+    pub membership: OnceLock<Membership>,
 }
 
 /// How a server ends.

@@ -1,20 +1,15 @@
 //! `cake-master workers`: who joined, who of them is there, and who is shut out.
-use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cake_checkpoint::units::format_bytes;
-use cake_identity::{Peer, WorkerEntry, lines};
+use cake_identity::{WorkerEntry, lines};
 use clap::Subcommand;
-use futures_util::future::join_all;
-use serde::Serialize;
 
 use super::{Error, out, report};
-use crate::cluster::{ago_text, look};
+use crate::cluster::ago_text;
 use crate::membership::{self, Membership};
+use crate::roll::{self, Known};
 use crate::sightings::Sighting;
-
-/// How long a member may take to say that it is there.
-const LOOK: Duration = Duration::from_secs(2);
 
 /// Arguments of `workers`.
 #[derive(clap::Args, Debug)]
@@ -32,6 +27,14 @@ enum Action {
         #[arg(long, help_heading = "Output")]
         json: bool,
     },
+    /// Call a worker otherwise, whatever it calls itself. Plans use the name from when it is held the next time.
+    #[command(after_help = super::examples::WORKERS_RENAME)]
+    Rename {
+        /// Its name, its id, or the beginning of its id.
+        name: String,
+        /// What it is to be called: letters, digits, `-`, `_` and `.`.
+        new: String,
+    },
     /// Shut a worker out: its connections end within seconds, and it cannot make new ones.
     #[command(after_help = super::examples::WORKERS_REVOKE)]
     Revoke {
@@ -44,22 +47,6 @@ enum Action {
         /// Its name, its id, or the beginning of its id.
         name: String,
     },
-}
-
-/// A worker that joined, as it is now.
-#[derive(Debug, Serialize)]
-struct Known<'a> {
-    #[serde(flatten)]
-    entry: &'a WorkerEntry,
-    /// Whether it answers; none of one that connects by itself, as it may be connected to another process of this
-    /// master, and of one that is shut out, which is not asked.
-    online: Option<bool>,
-    /// Which master holds it.
-    held_by: Option<String>,
-    /// When it was last heard of, in seconds since 1970.
-    seen_seconds: Option<u64>,
-    /// What it last offered.
-    memory_bytes: Option<u64>,
 }
 
 impl Args {
@@ -76,11 +63,16 @@ impl Args {
         match self.action {
             Action::List { json } => {
                 let workers = authority.book().read().map_err(failed)?.workers;
-                let known = look_at(&membership, &workers).await;
+                let known = roll::call(&membership, workers).await;
                 match json {
                     true => report::print_json(&known),
                     false => list(&known),
                 }
+            }
+            Action::Rename { name, new } => {
+                let renamed = authority.book().update(|book| book.rename(&name, &new));
+                let WorkerEntry { name: called, worker_id, .. } = renamed.map_err(failed)??;
+                out::line(format_args!("{name} ({worker_id}) is called {called}"))
             }
             Action::Revoke { name } => {
                 let revoked = authority.book().update(|book| book.revoke(&name));
@@ -99,40 +91,7 @@ impl Args {
     }
 }
 
-/// Asks all members at once whether they are there.
-async fn look_at<'a>(membership: &Membership, workers: &'a [WorkerEntry]) -> Vec<Known<'a>> {
-    let offers = join_all(workers.iter().map(|entry| async move {
-        let asked = !entry.revoked && lines::worker_at(&entry.address).is_none();
-        if !asked {
-            return None;
-        }
-        // Somebody else may be where it was.
-        let expected = Peer::Worker(entry.worker_id.clone());
-        let security = membership.security();
-        let said = tokio::time::timeout(LOOK, look(security, &entry.address)).await;
-        let offer = said.ok().and_then(Result::ok).map(|(_, offer)| offer);
-        Some(offer.filter(|offer| expected == Peer::Worker(offer.worker_id.clone())))
-    }));
-    let offers = offers.await;
-    let there = workers.iter().zip(&offers).filter_map(|(entry, offer)| {
-        Some((entry.worker_id.clone(), Some(offer.as_ref()?.as_ref()?.budget_bytes())))
-    });
-    membership.seen(there.collect()).await;
-    let sightings: BTreeMap<String, Sighting> = membership.sightings().await;
-    let known = workers.iter().zip(offers).map(|(entry, offer)| {
-        let sighting = sightings.get(&entry.worker_id);
-        Known {
-            entry,
-            online: offer.as_ref().map(Option::is_some),
-            held_by: offer.flatten().and_then(|offer| offer.held_by),
-            seen_seconds: sighting.map(|sighting| sighting.seen_seconds),
-            memory_bytes: sighting.and_then(|sighting| sighting.memory_bytes),
-        }
-    });
-    known.collect()
-}
-
-fn list(workers: &[Known<'_>]) -> Result<(), Error> {
+fn list(workers: &[Known]) -> Result<(), Error> {
     if workers.is_empty() {
         return out::line("nobody has joined yet: `cake-master token` lets a worker in");
     }
@@ -142,7 +101,7 @@ fn list(workers: &[Known<'_>]) -> Result<(), Error> {
         "name", "id", "address", "joined", "valid to", "memory", "last seen", "state"
     ))?;
     workers.iter().try_for_each(|worker| {
-        let WorkerEntry { name, worker_id, address, .. } = worker.entry;
+        let WorkerEntry { name, worker_id, address, .. } = &worker.entry;
         let address = match lines::worker_at(address) {
             Some(_) => "connects by itself",
             None => address,
@@ -150,26 +109,24 @@ fn list(workers: &[Known<'_>]) -> Result<(), Error> {
         let (joined, end) = (day(worker.entry.joined_seconds), day(worker.entry.expires_seconds));
         let memory = worker.memory_bytes.map_or("-".to_owned(), format_bytes);
         let state = state(worker);
-        let seen = worker.seen_text();
+        let seen = seen_text(worker);
         out::line(format_args!(
             "{name:<width$}  {worker_id:<32}  {address:<21}  {joined:<10}  {end:<10}  {memory:<9}  {seen:<23}  {state}"
         ))
     })
 }
 
-impl Known<'_> {
-    fn seen_text(&self) -> String {
-        let ago = |seen_seconds| Sighting { seen_seconds, memory_bytes: None }.ago();
-        match (self.online, self.seen_seconds) {
-            (Some(true), _) => "now".to_owned(),
-            (_, Some(seconds)) => ago_text(ago(seconds)),
-            (_, None) => "not known".to_owned(),
-        }
+fn seen_text(worker: &Known) -> String {
+    let ago = |seen_seconds| Sighting { seen_seconds, memory_bytes: None }.ago();
+    match (worker.online, worker.seen_seconds) {
+        (Some(true), _) => "now".to_owned(),
+        (_, Some(seconds)) => ago_text(ago(seconds)),
+        (_, None) => "not known".to_owned(),
     }
 }
 
 /// In a few words.
-fn state(worker: &Known<'_>) -> String {
+fn state(worker: &Known) -> String {
     match (worker.entry.revoked, worker.online, &worker.held_by) {
         (true, ..) => "shut out".to_owned(),
         (_, Some(true), Some(master)) => format!("online, at work for {master}"),

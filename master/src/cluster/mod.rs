@@ -12,6 +12,7 @@ mod names;
 mod offer;
 mod upkeep;
 mod whereabouts;
+mod word;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -35,6 +36,8 @@ pub use measure::{Measured, link, measure, sendable};
 pub use names::LOCAL;
 pub use offer::{Demands, Offer, OfferError, OfferedDevice};
 pub use whereabouts::{Held, Whereabouts};
+pub use word::Battery;
+use word::Word;
 
 /// How long one that was there a moment ago may.
 const ALIVE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -55,7 +58,7 @@ pub struct Member {
     pub client: Client,
     lease: String,
     membership: Membership,
-    leaving: Arc<AtomicBool>,
+    word: Arc<Word>,
     /// What it keeps in memory is not to be believed.
     distrusted: bool,
     hold: Hold,
@@ -81,7 +84,10 @@ impl Member {
     /// # Errors
     /// [`Error`]: unreachable, another protocol, or held by another master.
     pub async fn hold(membership: &Membership, address: &str, master: &str) -> Result<Self, Error> {
-        let (mut client, offer) = look(membership.security(), address).await?;
+        let (mut client, mut offer) = look(membership.security(), address).await?;
+        if let Some(name) = membership.name_given(&offer.worker_id) {
+            offer.name = name;
+        }
         if offer.version != VERSION {
             let (theirs, worker) = (&offer.version, &offer.name);
             warn!(%worker, %theirs, ours = VERSION, "another version: answers may differ in the last digits");
@@ -95,18 +101,18 @@ impl Member {
             .map_err(|status| Error::call(&offer.name, "grant a lease", &status))?;
         let lease = granted.map(|event| event.lease).unwrap_or_default();
         let client = open(membership.security(), address, &offer, &lease).await?;
-        let leaving = Arc::new(AtomicBool::new(false));
+        let word = Arc::<Word>::default();
         let upkeep = upkeep::hold(
             hold,
             client.clone(),
             membership.clone(),
             offer.worker_id.clone(),
-            leaving.clone(),
+            word.clone(),
         );
         let hold = Hold { upkeep: tokio::spawn(upkeep), let_go: AtomicBool::new(false) };
         let (address, membership) = (address.to_owned(), membership.clone());
         let distrusted = false;
-        Ok(Self { address, offer, client, lease, membership, leaving, distrusted, hold })
+        Ok(Self { address, offer, client, lease, membership, word, distrusted, hold })
     }
 
     /// The next time that it puts away what it computed with, nothing of that stays in its memory: whatever it
@@ -155,7 +161,17 @@ impl Member {
 
     /// Whether it was asked to stop, and waits to be let go.
     pub fn is_leaving(&self) -> bool {
-        self.is_held() && self.leaving.load(Ordering::Relaxed)
+        self.is_held() && self.word.is_leaving()
+    }
+
+    /// Its battery, if it has one and tells.
+    pub fn battery(&self) -> Option<Battery> {
+        self.word.battery()
+    }
+
+    /// Whether its owner wants it to have no layers.
+    pub fn is_draining(&self) -> bool {
+        self.membership.is_draining(&self.offer.worker_id)
     }
 
     /// Ends the lease. It keeps its place among the members until it is back or a plan is made without it.

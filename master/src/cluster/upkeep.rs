@@ -1,7 +1,6 @@
 //! What goes on beside the work for as long as a worker is held: who is shut out, and its certificate.
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cake_proto::shut_out::pack;
@@ -11,6 +10,7 @@ use tonic::Streaming;
 use tracing::error;
 
 use super::ANSWER_TIMEOUT;
+use super::word::Word;
 use crate::membership::Membership;
 
 /// Pause before a list that did not arrive is sent again.
@@ -24,7 +24,7 @@ pub(super) async fn hold(
     mut client: Client,
     membership: Membership,
     worker_id: String,
-    leaving: Arc<AtomicBool>,
+    word: Arc<Word>,
 ) {
     let lifetime = membership.authority().map_or(LOOK.1, |authority| authority.lifetime());
     let mut look = tokio::time::interval((lifetime / 12).clamp(LOOK.0, LOOK.1));
@@ -35,7 +35,7 @@ pub(super) async fn hold(
         tokio::select! {
             event = stream.message() => match event {
                 Ok(Some(event)) => {
-                    leaving.store(event.leaving, Ordering::Relaxed);
+                    word.hear(&event);
                     membership.news.notify_one();
                 }
                 _ => return,

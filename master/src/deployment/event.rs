@@ -1,7 +1,9 @@
 //! What happens to a deployment, for whoever watches it: nothing here is printed.
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cake_checkpoint::units::format_bytes;
 use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
 
@@ -70,4 +72,68 @@ pub(crate) enum Event<'a> {
     NoDoor(&'a Error),
     /// A worker joined at the door.
     Joined { name: &'a str, address: &'a str, worker_id: &'a str },
+}
+
+impl fmt::Display for Event<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Warning(words) => f.write_str(words),
+            Self::Planned(ref outlook) => {
+                let stages = outlook.plan.stages.iter();
+                let stages = stages.map(|stage| format!("{} {}", stage.device, stage.layers));
+                write!(f, "layers are planned: {}", stages.collect::<Vec<_>>().join(", "))
+            }
+            Self::Pushed(pushed) => {
+                write!(f, "{} pushed", format_bytes(pushed.pushed_bytes))
+            }
+            Self::Damaged { worker, blobs } => {
+                let things = if blobs == 1 { "blob" } else { "blobs" };
+                write!(
+                    f,
+                    "worker {worker:?} found {blobs} damaged {things} and discarded them: pushing again"
+                )
+            }
+            Self::Lost(error) => write!(f, "{error}: layers move to who is left"),
+            Self::Moving { why } => write!(f, "{why}: layers move"),
+            Self::NotMoved(error) => write!(f, "layers could not move: {error}"),
+            Self::Staying(error) => write!(f, "layers stay where they are: {error}"),
+            Self::Waiting(error) => write!(f, "cannot go on yet: {error}"),
+            Self::Whole { after } => write!(f, "whole again after {:.1} s", after.as_secs_f64()),
+            Self::Copied(Copies { pushed_bytes, covered, of }) => {
+                let bytes = format_bytes(pushed_bytes);
+                write!(
+                    f,
+                    "copies are there for a loss of {covered} of {of} workers ({bytes} pushed for that)"
+                )
+            }
+            Self::NotCopied(error) => write!(f, "no copies for a loss yet: {error}"),
+            Self::Rerouted { from, to, pause, error } => {
+                let pause = seconds(pause);
+                write!(f, "what {from:?} makes goes to {to:?} over the master for {pause}: {error}")
+            }
+            Self::SetAside { worker, pause, reason } => {
+                write!(f, "{worker:?} gets no layers for {}: {reason}", seconds(pause))
+            }
+            Self::Quarantined { worker, pause, reason } => {
+                let pause = seconds(pause);
+                write!(
+                    f,
+                    "{worker:?} is in quarantine for {pause} or until it is started again: {reason}"
+                )
+            }
+            Self::NoDoor(error) => write!(f, "no door for workers: {error}"),
+            Self::Joined { name, address, worker_id } => {
+                write!(f, "{name} at {address} joined as member {worker_id}")
+            }
+        }
+    }
+}
+
+/// A pause in words.
+pub(crate) fn seconds(pause: Duration) -> String {
+    match pause.as_secs() {
+        0..120 => format!("{:.1} s", pause.as_secs_f64()),
+        120..7200 => format!("{} minutes", pause.as_secs() / 60),
+        _ => format!("{} hours", pause.as_secs() / 3600),
+    }
 }

@@ -16,14 +16,15 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::block_in_place;
 
 use super::choice::Chosen;
-use super::event::Event;
+use super::event::{Event, seconds};
 use super::prepared::Prepared;
-use super::trust::{Gone, LeftOut, Trust, seconds};
+use super::trust::{Gone, LeftOut, Trust};
 use super::{Error, PlanRequest};
 use crate::cluster::Whereabouts;
 use crate::monitor::Monitor;
 use crate::pipeline::{self, Lateness, Paces, Pipeline};
 use crate::scheduler::Scheduler;
+use crate::wonder::Wonder;
 
 /// Pause before what did not succeed is tried again, at first.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -162,7 +163,7 @@ impl Keeper {
             monitor.metrics.copied(0, 0);
             prepared.release_unused().await;
             loop {
-                let left_out = trust.left_out(&prepared.members);
+                let left_out = left_out(trust, prepared);
                 trust.tell(&prepared.members, monitor);
                 // Whoever may be used again comes, as it were.
                 let (there, leaving) = (prepared.instances(&left_out.all()), prepared.leaving());
@@ -170,7 +171,7 @@ impl Keeper {
                     .as_ref()
                     .is_some_and(|before| there.iter().any(|instance| !before.contains(instance)));
                 let changed = present.as_ref() != Some(&there);
-                monitor.spares(prepared.spares());
+                monitor.members(prepared.present());
                 let tried = if !leaving.is_empty() {
                     let why = format!("{} leaves", leaving.join(" and "));
                     let better =
@@ -223,6 +224,11 @@ impl Keeper {
                 tokio::select! {
                     () = tokio::time::sleep(LOOK_AGAIN) => {}
                     () = cluster.membership.news.notified() => {}
+                    wonder = monitor.questions.next() => {
+                        let Wonder { name, bytes, answer } = wonder;
+                        let foreseen = prepared.foresee(request, &left_out, (name, bytes)).await;
+                        answer.send(foreseen).ok(); // Who asked may be gone.
+                    }
                 }
                 prepared.rejoin(cluster).await;
             }
@@ -265,6 +271,7 @@ impl Keeper {
         let before = Gone::of(&self.prepared.members);
         self.trust.doubt(loss, &mut self.prepared.members);
         let mut slow = Some(self.prepared.refresh().await);
+        self.monitor.members(self.prepared.present());
         let Prepared { members, observer, .. } = &self.prepared;
         self.trust.blame(loss, members, &before, &self.monitor, &**observer);
         loop {
@@ -296,6 +303,7 @@ impl Keeper {
             pause = (pause * 3 / 2).min(LOOK_AGAIN);
             // Not at once: who was lost a moment ago may take long to say nothing.
             self.prepared.rejoin(&self.cluster).await;
+            self.monitor.members(self.prepared.present());
         }
     }
 
@@ -313,7 +321,7 @@ impl Keeper {
             Some(slow) => slow,
             None => self.prepared.refresh().await,
         };
-        let LeftOut { set_aside, mut avoided } = self.trust.left_out(&self.prepared.members);
+        let LeftOut { set_aside, mut avoided } = left_out(&self.trust, &self.prepared);
         avoided.extend(slow);
         self.prepared.replan(&self.request, &LeftOut { set_aside, avoided }).await?;
         let used = self.prepared.remotes().into_iter().map(|(_, member)| member);
@@ -336,6 +344,13 @@ impl Keeper {
         self.monitor.wired(pipeline.stages());
         Ok(pipeline)
     }
+}
+
+/// Members that the next plan does without: for what they did, or because their owner wants that.
+fn left_out(trust: &Trust, prepared: &Prepared) -> LeftOut {
+    let mut left_out = trust.left_out(&prepared.members);
+    left_out.avoided.extend(prepared.draining());
+    left_out
 }
 
 /// Waits until a worker wants to leave.

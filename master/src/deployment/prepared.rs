@@ -11,12 +11,13 @@ use super::event::{Event, Observer};
 use super::facts::{KvFacts, Note, Outlook, PushAhead};
 use super::widths::LayerLoss;
 use crate::chunk::Chunk;
-use crate::cluster::{self, Member, Whereabouts};
+use crate::cluster::{self, Member, Offer, Whereabouts};
 use crate::distributor::{self, Assignment, Manifests};
 use crate::model::Model;
 use crate::monitor::{Device, DeviceState, Monitor, Planned};
 use crate::place::OwnWeights;
 use crate::planner::{Plan, PlannedStage};
+use crate::present::{Duty, Present};
 use crate::sizing::{self, OwnMemory, Promise};
 use crate::state::State;
 
@@ -102,16 +103,41 @@ impl Prepared {
         self.plan().stages.iter().any(|stage| seat(stage) == Some(Seat::Imagined))
     }
 
-    /// Names of the workers that are held and have no layers, though some of them may be left out of plans.
-    pub(crate) fn spares(&self) -> Vec<String> {
-        let used = |name: &str| self.chosen.plan.stages.iter().any(|stage| stage.device == name);
-        self.names().into_iter().filter(|name| !used(name)).collect()
+    /// Whether a member of this name has layers.
+    pub(crate) fn has_layers(&self, name: &str) -> bool {
+        self.plan().stages.iter().any(|stage| stage.device == name)
     }
 
-    /// Names of all workers that are held.
-    pub(crate) fn names(&self) -> Vec<String> {
+    /// The workers that are held, for people who watch the service.
+    pub(crate) fn present(&self) -> Vec<Present> {
         let held = self.members.iter().filter(|member| member.is_held());
-        held.map(|member| member.name().to_owned()).collect()
+        held.map(|member| self.present_one(member)).collect()
+    }
+
+    fn present_one(&self, member: &Member) -> Present {
+        let Offer { worker_id, name, system, processor, version, .. } = member.offer.clone();
+        let duty = match () {
+            () if member.is_leaving() => Duty::Leaving,
+            () if member.is_draining() => Duty::Draining,
+            () if self.has_layers(&name) => Duty::Layers,
+            () => Duty::Spare,
+        };
+        let idle = self.chosen.idle.iter().find(|idle| idle.device == name);
+        Present {
+            why: idle.filter(|_| duty == Duty::Spare).map(|idle| idle.why.to_string()),
+            duty,
+            worker_id,
+            name,
+            budget_bytes: member.offer.budget_bytes(),
+            system,
+            processor,
+            threads: member.offer.threads,
+            version,
+            devices: member.offer.devices.iter().map(|device| device.name.clone()).collect(),
+            free_disk_bytes: member.offer.free_disk_bytes,
+            stored_bytes: member.offer.stored_bytes,
+            battery: member.battery(),
+        }
     }
 
     /// Which processes of workers are held but those of these names: one that was started again may offer
@@ -125,9 +151,12 @@ impl Prepared {
     /// The plan, for people who watch the service.
     pub(crate) fn planned(&self) -> Planned {
         let device = |stage: &PlannedStage| {
-            let local = self.chosen.seats.get(stage.device_index) == Some(&Seat::Master);
+            let seat = self.chosen.seats.get(stage.device_index);
+            let local = seat == Some(&Seat::Master);
+            let member = seat.and_then(|seat| seat.device(&self.members));
             Device {
                 name: stage.device.clone(),
+                worker_id: member.map(|(member, _)| member.offer.worker_id.clone()),
                 local,
                 state: DeviceState::Waiting,
                 layers: stage.layers,
@@ -143,6 +172,7 @@ impl Prepared {
             layers: self.model.checkpoint.config.layers.len(),
             parts_of: self.parts_of(),
             devices: self.chosen.plan.stages.iter().map(device).collect(),
+            members: self.present(),
         }
     }
 

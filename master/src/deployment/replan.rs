@@ -1,6 +1,7 @@
 //! Planning again: after a loss, before a worker leaves, and for losses that may come.
 use std::sync::Arc;
 
+use super::candidates::Seat;
 use super::choice::{Chosen, With};
 use super::facts::Copies;
 use super::prepared::Prepared;
@@ -12,6 +13,7 @@ use crate::distributor::{self, Manifests, Progress, WorkerProgress};
 use crate::model::Model;
 use crate::planner::{Pin, Plan, PlannedStage, Refusal};
 use crate::sizing::LOCAL;
+use crate::wonder::{self, Foreseen, Speed};
 
 /// How much slower than the fastest the plan after a loss may be, if less must be pushed for it: answers
 /// wait for the push.
@@ -85,10 +87,17 @@ impl Prepared {
         Ok(false)
     }
 
-    /// Members that wait to be let go.
+    /// Members that wait to be let go, and those with layers of which their owner wants that they have none.
     pub(crate) fn leaving(&self) -> Vec<String> {
-        let leaving = self.members.iter().filter(|member| member.is_leaving());
+        let is_drained = |member: &Member| member.is_draining() && self.has_layers(member.name());
+        let leaving = self.members.iter().filter(|it| it.is_leaving() || is_drained(it));
         leaving.map(|member| member.name().to_owned()).collect()
+    }
+
+    /// Members of which their owner wants that they have no layers.
+    pub(crate) fn draining(&self) -> Vec<String> {
+        let draining = self.members.iter().filter(|member| member.is_draining());
+        draining.map(|member| member.name().to_owned()).collect()
     }
 
     /// Lets go of those that wait for it and have no layers any more.
@@ -105,7 +114,7 @@ impl Prepared {
         request: &PlanRequest,
         left_out: &LeftOut,
     ) -> Result<Chosen, Error> {
-        let without = [self.leaving(), left_out.set_aside.clone()].concat();
+        let without = [self.leaving(), self.draining(), left_out.set_aside.clone()].concat();
         let chosen = self.plan_without(request, &without, HURRY).await?;
         self.bring(&chosen).await?;
         Ok(chosen)
@@ -132,13 +141,45 @@ impl Prepared {
     /// What the present plan costs by what is known now: devices are known better once they have worked, and two
     /// plans are compared by the same figures.
     async fn present_cost(&self, request: &PlanRequest) -> f64 {
+        let known = self.known_now(request).await;
+        known.map_or(self.plan().cost_seconds, |plan| plan.cost_seconds)
+    }
+
+    /// The present plan with what is predicted of it now, if it could still be made.
+    async fn known_now(&self, request: &PlanRequest) -> Option<Plan> {
         let stages = self.plan().stages.iter();
         let pin = |stage: &PlannedStage| Pin { device: stage.device.clone(), layers: stage.layers };
         let pinned = PlanRequest { pins: stages.map(pin).collect(), ..request.clone() };
-        match self.plan_without(&pinned, &[], 0.0).await {
-            Ok(now) if same_stages(&now.plan, self.plan()) => now.plan.cost_seconds,
-            _ => self.plan().cost_seconds,
-        }
+        let now = self.plan_without(&pinned, &[], 0.0).await.ok()?.plan;
+        same_stages(&now, self.plan()).then_some(now)
+    }
+
+    /// What one more worker would change, of this name and with so many bytes. Moves nothing.
+    ///
+    /// # Errors
+    /// [`wonder::Error::Refused`].
+    pub(crate) async fn foresee(
+        &self,
+        request: &PlanRequest,
+        left_out: &LeftOut,
+        imagined: (String, u64),
+    ) -> Result<Foreseen, wonder::Error> {
+        let known = self.known_now(request).await;
+        let before = Speed::of(known.as_ref().unwrap_or(self.plan()));
+        let wished = PlanRequest { what_if: vec![imagined], ..request.clone() };
+        let planned = self.plan_without(&wished, &left_out.all(), 0.0).await;
+        let chosen = planned.map_err(|error| wonder::Error::Refused(error.to_string()))?;
+        let is_imagined =
+            |stage: &PlannedStage| chosen.seats.get(stage.device_index) == Some(&Seat::Imagined);
+        let stages = chosen.plan.stages.iter();
+        Ok(Foreseen {
+            used: stages.clone().any(is_imagined),
+            before,
+            after: Speed::of(&chosen.plan),
+            stages: stages
+                .map(|it| wonder::Stage { device: it.device.clone(), layers: it.layers })
+                .collect(),
+        })
     }
 
     /// Makes this the plan, now that its blobs are there and nothing is computed any more.
@@ -210,7 +251,6 @@ impl Prepared {
         let gone = self.members.iter().filter(|member| !member.is_held());
         let gone = gone.map(|member| member.name().to_owned()).chain(without.iter().cloned());
         request.exclude.extend(gone);
-        request.what_if.clear(); // Nobody imagined takes over layers.
         if !self.alone {
             // Without workers the master would take everything, which it did not do before.
             request.local_memory = Some(request.local_memory.unwrap_or(0));

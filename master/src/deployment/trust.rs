@@ -207,12 +207,3 @@ impl Gone {
         members.iter().map(gone).collect()
     }
 }
-
-/// A pause in words.
-pub(crate) fn seconds(pause: Duration) -> String {
-    match pause.as_secs() {
-        0..120 => format!("{:.1} s", pause.as_secs_f64()),
-        120..7200 => format!("{} minutes", pause.as_secs() / 60),
-        _ => format!("{} hours", pause.as_secs() / 3600),
-    }
-}

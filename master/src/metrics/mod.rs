@@ -6,6 +6,7 @@ mod http;
 mod label;
 mod plain;
 mod rates;
+mod recent;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,6 +24,7 @@ use crate::scheduler::Load;
 pub use http::{Ended, Http};
 use label::Label;
 use rates::Rates;
+pub use recent::Recent;
 
 /// Everything that is counted. All of it may be recorded from any thread.
 #[derive(Debug)]
@@ -56,7 +58,7 @@ pub struct Metrics {
     pipelines: Counter,
     worker_failures: Family<Label, Counter>,
     aside: Family<Label, Gauge>,
-    recent: Mutex<Vec<f64>>,
+    recent: Mutex<Vec<Recent>>,
     /// Of the door for clients.
     pub http: Http,
 }
@@ -66,6 +68,8 @@ pub struct Metrics {
 pub struct StepSeen {
     /// Sequences in it.
     pub sequences: usize,
+    /// Rows of prompts in it; it generates with all of its sequences if there are none.
+    pub prompt_rows: usize,
     /// From its submission to its answer.
     pub elapsed: Duration,
     /// Messages between machines on its way.
@@ -95,9 +99,6 @@ pub struct TokenRates {
     /// Generated.
     pub generated_tokens_per_second: f64,
 }
-
-/// Weight of the latest step in a stage's recent time.
-const RECENT: f64 = 0.2;
 
 /// From a millisecond to some two minutes.
 fn seconds() -> Histogram {
@@ -228,14 +229,13 @@ impl Metrics {
         self.batch.observe(seen.sequences as f64);
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         let mut computed = 0.0;
+        recent.resize(stages.len(), Recent::default());
         for (index, (name, us)) in stages.iter().zip(&seen.stage_us).enumerate() {
             let seconds = f64::from(*us) / 1e6;
             computed += seconds;
             self.stage.get_or_create(&stage(name)).observe(seconds);
-            match recent.get_mut(index) {
-                Some(recent) => *recent += RECENT * (seconds - *recent),
-                None => recent.push(seconds),
-            }
+            let idle = seen.idle_us.get(index).map(|us| f64::from(*us) / 1e6);
+            recent[index].step(seconds, idle, seen.sequences, seen.prompt_rows);
         }
         for (name, us) in stages.iter().zip(&seen.idle_us) {
             self.stage_idle.get_or_create(&stage(name)).inc_by(f64::from(*us) / 1e6);
@@ -325,9 +325,15 @@ impl Metrics {
         TokenRates { prompt_tokens_per_second: prompt, generated_tokens_per_second: generated }
     }
 
-    /// Seconds that a stage computed for its last steps, the latest weighing most.
-    pub fn recent_step_seconds(&self, stage: usize) -> Option<f64> {
-        self.recent.lock().unwrap_or_else(PoisonError::into_inner).get(stage).copied()
+    /// What a stage did lately.
+    pub fn recent(&self, stage: usize) -> Recent {
+        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.get(stage).copied().unwrap_or_default()
+    }
+
+    /// Other stages are there: what those before did says nothing of them.
+    pub fn other_stages(&self) {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// Everything as OpenMetrics text.
@@ -370,6 +376,7 @@ mod tests {
         metrics.pushed(1000, 24);
         let seen = StepSeen {
             sequences: 3,
+            prompt_rows: 0,
             elapsed: Duration::from_millis(10),
             hops: 2,
             stage_us: vec![4000, 2000],
@@ -410,7 +417,10 @@ mod tests {
         }
         let expected = Totals { answers: 1, prompt_tokens: 100, generated_tokens: 2 };
         assert_eq!(metrics.totals().0, expected);
-        assert_eq!(metrics.recent_step_seconds(1), Some(0.002));
-        assert_eq!(metrics.recent_step_seconds(2), None);
+        let recent = metrics.recent(1);
+        assert_eq!((recent.step_seconds, recent.decode_seconds), (Some(0.002), Some(0.002)));
+        assert_eq!(metrics.recent(2), Recent::default());
+        metrics.other_stages();
+        assert_eq!(metrics.recent(1), Recent::default());
     }
 }

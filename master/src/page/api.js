@@ -1,6 +1,8 @@
 // Talks to the master. Server-sent events are read out of the bodies of answers to `fetch`, since an
 // EventSource can send neither a key nor a question.
 
+import { plainly } from "./words.js";
+
 /** Where this tab keeps the API key. */
 const KEY = "cake.api-key";
 /** Between attempts to follow the cluster, in milliseconds: the first delay, and the longest it grows to. */
@@ -22,9 +24,18 @@ export class Trouble extends Error {
   }
 }
 
+/** Why something was not done, as a sentence; what is a mistake of this page is told to the console alone. */
+export function inWords(error) {
+  if (error instanceof Trouble) {
+    return error.message;
+  }
+  console.error(error);
+  return "The answer cannot be read: it is not in the form that this page knows.";
+}
+
 /** What the master itself says about a failure, as a sentence. */
 export function saidByMaster({ message, code } = {}, status = 0) {
-  const words = String(message ?? "").trim() || "something went wrong";
+  const words = plainly(String(message ?? "").trim()) || "something went wrong";
   return new Trouble(`The master says: ${words}${/[.!?]$/.test(words) ? "" : "."}`, status, code ?? null);
 }
 
@@ -114,10 +125,10 @@ async function refusal(response) {
   return error?.message ? saidByMaster(error, status) : new Trouble(`The master answers with status ${status}.`, status);
 }
 
-/** The model that is served, as `/v1/models` describes it; null if there is none yet. */
-export async function servedModel() {
+/** The models that can be asked, as `/v1/models` describes them. */
+export async function servedModels() {
   const { data } = await (await request("/v1/models")).json();
-  return data?.[0] ?? null;
+  return (data ?? []).filter((model) => typeof model?.id === "string");
 }
 
 /**

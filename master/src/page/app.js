@@ -1,15 +1,26 @@
-// The page of `cake-master serve`: a chat with the model, and the cluster it runs on.
+// The page of `cake-master serve`: a chat with a model, and the devices it runs on.
 //
-//   api.js      talks to the master: the key, requests, server-sent events
-//   chat.js     the conversation; turn.js draws a question and its answer
-//   markdown.js draws the blocks of an answer, inline.js what is inside a line
-//   cluster.js  draws the devices and their numbers
+//   api.js       talks to the master: the key, requests, server-sent events
+//   chat.js      the conversation that is shown; talk.js is its tree of turns, turn.js draws a question and its answer
+//   library.js   the list of conversations, which store.js keeps in the browser and export.js writes to files
+//   settings.js  what a conversation is answered with; models.js which model is asked
+//   markdown.js  draws the blocks of an answer, inline.js what is inside a line, highlight.js the colours of code,
+//                math.js formulas by the tables of symbols.js
+//   cluster.js   draws the devices that have layers, and their numbers; members.js the others, and what is done with
+//                each by household.js; invite.js shows how another one joins
+//   words.js     numbers and sentences for people; copy.js the clipboard
 //
 // Here they are joined: the cluster's events say what is shown and whether questions can be asked.
 
-import { followCluster, onKeyNeeded, servedModel } from "./api.js";
+import { followCluster, onKeyNeeded } from "./api.js";
 import { Chat } from "./chat.js";
 import { Cluster, whatGoesOn } from "./cluster.js";
+import { startInvite } from "./invite.js";
+import { Library } from "./library.js";
+import { Members } from "./members.js";
+import { Models } from "./models.js";
+import { Settings } from "./settings.js";
+import { openStore } from "./store.js";
 
 /** Where the browser keeps the colours that somebody chose. */
 const THEME = "cake.theme";
@@ -18,53 +29,59 @@ const byId = (id) => document.getElementById(id);
 
 startTheme();
 startViews();
+startInvite();
 onKeyNeeded(askForKey);
-const chat = new Chat();
-const cluster = new Cluster(byId("cluster"));
-let readyModel = null; // What the cluster called the model when it was last known to be ready.
-
-const tryNow = followCluster({
-  onState(state) {
-    showConnection("");
-    byId("phase").textContent = state.phase;
-    byId("phase").dataset.phase = state.phase;
-    cluster.setStale(false);
-    cluster.show(state);
-    const { text, share } = whatGoesOn(state);
-    chat.allow(state.phase === "ready", text, share);
-    if (state.phase === "ready" && readyModel !== state.model) {
-      learnModel(state);
-    }
-    readyModel = state.phase === "ready" ? state.model : null;
-  },
-  onDown(trouble) {
-    const isLocked = trouble.status === 401;
-    const why = trouble.status > 0 ? trouble.message : "Connection to the master lost.";
-    readyModel = null;
-    showConnection(isLocked ? why : `${why} Trying again.`);
-    byId("connect").textContent = isLocked ? "Enter the key" : "Try now";
-    byId("phase").textContent = isLocked ? "locked" : "not connected";
-    byId("phase").dataset.phase = "down";
-    cluster.setStale(true);
-    chat.allow(false, isLocked ? "An API key is needed." : "Waiting for the master.");
-  },
+const settings = new Settings(() => chat?.changed());
+const models = new Models(() => {
+  settings.setContext(models.context);
+  chat?.changed();
 });
-byId("connect").addEventListener("click", tryNow);
+const members = new Members();
+const cluster = new Cluster(byId("cluster"), members);
+let chat = null;
+let readyModel = null; // What the cluster called the model when it was last known to be ready; empty if none was loaded.
+start();
+
+async function start() {
+  const store = await openStore();
+  const library = new Library(store);
+  chat = new Chat({ store, settings, models, onKept: () => library.refresh() });
+  await chat.open();
+  byId("connect").addEventListener("click", followCluster({ onState, onDown }));
+}
+
+function onState(state) {
+  showConnection("");
+  byId("phase").textContent = state.phase;
+  byId("phase").dataset.phase = state.phase;
+  cluster.setStale(false);
+  members.show(state);
+  cluster.show(state);
+  const { text, share } = whatGoesOn(state);
+  const isReady = state.phase === "ready" || state.phase === "idle"; // Whoever asks has a model loaded.
+  chat.allow(isReady, text, share);
+  if (isReady && readyModel !== state.model) {
+    document.title = [state.model, "Cake"].filter(Boolean).join(" · ");
+    models.learn(state.model, state.context);
+  }
+  readyModel = isReady ? state.model : null;
+}
+
+function onDown(trouble) {
+  const isLocked = trouble.status === 401;
+  const why = trouble.status > 0 ? trouble.message : "Connection to the master lost.";
+  readyModel = null;
+  showConnection(isLocked ? why : `${why} Trying again.`);
+  byId("connect").textContent = isLocked ? "Enter the key" : "Try now";
+  byId("phase").textContent = isLocked ? "locked" : "not connected";
+  byId("phase").dataset.phase = "down";
+  cluster.setStale(true);
+  chat.allow(false, isLocked ? "An API key is needed." : "Waiting for the master.");
+}
+
 byId("key-cancel").addEventListener("click", () => byId("key-dialog").close());
 if (matchMedia("(hover: hover)").matches) {
   byId("prompt").focus(); // Elsewhere this would bring up a keyboard that hides half of the page.
-}
-
-/** Asks the API what the model is called there; the cluster's own word has to do if it does not say. */
-async function learnModel({ model, context }) {
-  chat.setModel(model, context);
-  document.title = `${model} · Cake`;
-  try {
-    const served = await servedModel();
-    chat.setModel(served?.id ?? model, served?.context_length ?? context);
-  } catch (error) {
-    console.warn(error); // Whoever asks a question is told what is wrong.
-  }
 }
 
 /** Says in a line below the top why the picture stands still; nothing if it does not. */

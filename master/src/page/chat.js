@@ -1,26 +1,39 @@
-// The conversation: asks the master, writes down what comes, and keeps it in this tab.
+// The conversation that is shown: asks the master, writes down what comes, and has the browser keep it.
 
-import { Trouble, request, saidByMaster, serverSentEvents } from "./api.js";
+import { Trouble, inWords, request, saidByMaster, serverSentEvents } from "./api.js";
+import { shownId } from "./library.js";
+import { Talk, newConversation, titleOf } from "./talk.js";
 import { Turn } from "./turn.js";
+import { say } from "./words.js";
 
-/** Where this tab keeps the conversation. */
-const KEPT = "cake.chat";
 /** Milliseconds between drawings of a growing answer: the model may need this very processor. */
 const DRAW_EVERY = 60;
+/** Milliseconds after which what there is of an answer is kept. */
+const KEEP_EVERY = 2_000;
 /** Whoever has scrolled up by more than so many pixels reads, and is not taken along to the end. */
 const NEAR_END = 80;
+
+/** Frames until a conversation that was opened stands still. */
+const SETTLING = 6;
 
 const byId = (id) => document.getElementById(id);
 
 export class Chat {
-  #turns = [];
-  #from = 0; // The first turn that the model is told of: those before no longer fit into its context.
-  #running = null; // The AbortController of the answer that is on its way.
+  #store;
+  #settings;
+  #models;
+  #onKept;
+  #talk = new Talk(newConversation());
+  #path = []; // The turns that are on the screen.
+  #atWork = new Map(); // Conversations with an answer on its way, also those that are not shown.
   #isReady = false;
-  #model = null;
-  #options = [...document.querySelectorAll("[data-option]")];
 
-  constructor() {
+  /** `onKept` is called when this tab has changed a conversation. */
+  constructor({ store, settings, models, onKept }) {
+    this.#store = store;
+    this.#settings = settings;
+    this.#models = models;
+    this.#onKept = onKept;
     const prompt = byId("prompt");
     byId("composer").addEventListener("submit", (event) => {
       event.preventDefault();
@@ -34,8 +47,8 @@ export class Chat {
       }
     });
     document.addEventListener("keydown", (event) => {
-      if (event.key === "Escape" && !document.querySelector("dialog[open]")) {
-        this.#running?.abort();
+      if (event.key === "Escape" && !document.querySelector("dialog[open], [popover]:popover-open")) {
+        this.#talk.running?.abort();
       }
     });
     byId("welcome").addEventListener("click", (event) => {
@@ -44,114 +57,161 @@ export class Chat {
         this.#ask(suggestion.textContent);
       }
     });
-    byId("stop").addEventListener("click", () => this.#running?.abort());
-    byId("regenerate").addEventListener("click", () => this.#again());
-    byId("clear").addEventListener("click", () => this.#clear());
-    addEventListener("pagehide", () => this.#keep());
-    this.#restore();
+    byId("stop").addEventListener("click", () => this.#talk.running?.abort());
+    addEventListener("hashchange", () => this.open());
+    addEventListener("pagehide", () => this.#atWork.forEach((talk) => this.#keepTurn(talk.path().at(-1))));
+    store.onChange((id) => this.#learn(id));
     this.#update();
   }
 
-  /** The name to ask for, and how many tokens its context has, if that is known. */
-  setModel(name, context) {
-    this.#model = name;
-    if (context) {
-      byId("max-tokens").max = context;
-      byId("max-tokens-range").textContent = `1 to ${context}`;
+  /** Shows the conversation that the tab's address names, or a new one. */
+  async open() {
+    const id = shownId();
+    if (id === this.#talk.id && this.#path.length > 0) {
+      return;
+    }
+    const kept = id && !this.#atWork.has(id) ? await this.#store.conversation(id) : null;
+    const turns = kept ? (await this.#store.turns(id)).map((turn) => new Turn(stopped(turn))) : [];
+    if (id !== shownId()) {
+      return; // Somebody went on meanwhile.
+    }
+    this.#talk = this.#atWork.get(id) ?? new Talk(kept ?? newConversation(), turns);
+    this.#settings.show(this.#talk.kept);
+    this.#models.choose(this.#talk.kept.model);
+    this.#show();
+    this.#scrollToEnd(SETTLING);
+  }
+
+  /** What is asked with has changed. */
+  changed() {
+    const { kept } = this.#talk;
+    // Until the master says which models it has, a conversation keeps the one that it had.
+    Object.assign(kept, this.#settings.get(), { model: this.#models.chosen ?? kept.model });
+    if (this.#path.length > 0) {
+      const { id, system, options, model } = kept;
+      this.#keep(this.#store.change(id, { system, options, model }));
     }
   }
 
   /** Whether questions can be asked; if not, what goes on, and which share of it is done. */
   allow(isReady, text = "", share = "") {
     this.#isReady = isReady;
-    // Only what has changed is written, so that screen readers say each sentence once.
-    const gate = { "gate-text": isReady ? "" : text, "gate-share": isReady ? "" : share };
-    for (const [id, words] of Object.entries(gate)) {
-      if (byId(id).textContent !== words) {
-        byId(id).textContent = words;
-      }
-    }
+    say(byId("gate-text"), isReady ? "" : text);
+    say(byId("gate-share"), isReady ? "" : share);
     this.#update();
   }
 
+  #mayAsk() {
+    return this.#isReady && !this.#talk.running && this.#settings.areSound();
+  }
+
   #ask(question) {
-    if (!this.#isReady || this.#running || question.trim() === "" || !this.#hasSoundOptions()) {
+    if (question.trim() === "" || !this.#mayAsk()) {
       return;
     }
     const prompt = byId("prompt");
     if (prompt.value === question) {
       prompt.value = ""; // A suggestion leaves alone what was begun here.
     }
-    this.#add(new Turn({ question: question.trim() }));
-    this.#scrollToEnd();
-    this.#answer(this.#turns.at(-1));
+    this.#begin(question.trim(), this.#path.at(-1)?.id ?? null);
   }
 
-  /** Another answer to the last question. */
-  #again() {
-    const turn = this.#turns.at(-1);
-    if (turn && this.#isReady && !this.#running && this.#hasSoundOptions()) {
-      this.#answer(turn);
+  /** Asks `question` after the turn of this id: beside what was asked there before. */
+  #begin(question, parent) {
+    const talk = this.#talk;
+    const turn = new Turn({ conversation: talk.id, parent, question, model: this.#models.chosen });
+    const isNew = talk.kept.title === "";
+    talk.add(turn);
+    talk.kept.changed = turn.made;
+    if (isNew) {
+      Object.assign(talk.kept, this.#settings.get(), { title: titleOf(question), model: this.#models.chosen });
+      history.replaceState(null, "", `#${talk.id}`);
     }
+    const { id, changed, leaf } = talk.kept;
+    this.#keep(isNew ? this.#store.add({ ...talk.kept }) : this.#store.change(id, { changed, leaf }));
+    this.#show();
+    this.#scrollToEnd();
+    this.#answer(talk, turn);
   }
 
-  #clear() {
-    this.#running?.abort();
-    this.#running = null;
-    this.#turns = [];
-    this.#from = 0;
-    byId("messages").replaceChildren();
+  #does = {
+    retry: (turn) => this.#mayAsk() && this.#answer(this.#talk, turn),
+    again: (turn) => this.#mayAsk() && this.#begin(turn.question, turn.parent),
+    edit: (turn, question) => this.#mayAsk() && this.#begin(question, turn.parent),
+    choose: (turn, step) => {
+      const talk = this.#talk;
+      const versions = talk.versions(turn);
+      const other = versions[versions.indexOf(turn) + step];
+      if (!other || talk.running) {
+        return;
+      }
+      talk.choose(other);
+      this.#keep(this.#store.change(talk.id, { leaf: talk.kept.leaf }));
+      this.#show();
+      other.focusVersions(step);
+    },
+  };
+
+  /** Brings the screen to the way that is shown now; turns that stay there keep their nodes. */
+  #show() {
+    const path = this.#talk.path();
+    let same = 0;
+    while (same < path.length && this.#path[same] === path[same]) {
+      same += 1;
+    }
+    const messages = byId("messages");
+    while (messages.children.length > same) {
+      messages.lastElementChild.remove();
+    }
+    this.#path = path;
+    path.slice(same).forEach((turn) => turn.mount(messages, this.#does));
+    path.slice(Math.max(same - 1, 0)).forEach((turn) => this.#draw(turn));
     this.#update();
-    this.#keep();
-    byId("prompt").focus();
   }
 
-  #add(turn) {
-    this.#turns.push(turn);
-    turn.mount(byId("messages"), () => this.#again());
-  }
-
-  async #answer(turn) {
+  async #answer(talk, turn) {
     const running = new AbortController();
     const wasPressed = document.activeElement instanceof HTMLButtonElement;
-    this.#running = running;
+    talk.running = running;
+    this.#atWork.set(talk.id, talk);
     turn.begin();
-    this.#turns.forEach((each) => this.#draw(each)); // Those before it lose their Retry.
+    this.#path.slice(-2).forEach((each) => this.#draw(each)); // The one before it loses its Retry.
     this.#update();
+    this.#keepTurn(turn);
     if (wasPressed) {
       byId("stop").focus(); // What was pressed is gone or of no use now.
     }
     try {
-      turn.end = await this.#receive(turn, running.signal);
+      turn.end = await this.#receive(talk, turn, running.signal);
     } catch (error) {
       turn.end = running.signal.aborted ? "stopped" : "failed";
       turn.trouble = running.signal.aborted ? null : inWords(error);
     }
-    if (this.#running !== running) {
-      return; // Cleared meanwhile.
-    }
     const wasOnStop = document.activeElement === byId("stop");
-    this.#running = null;
+    talk.running = null;
+    this.#atWork.delete(talk.id);
     if (turn.end === "context") {
-      this.#forget(turn); // Another answer, or the next one, has more room.
+      this.#forget(talk, turn); // Another answer, or the next one, has more room.
     }
     this.#draw(turn);
     this.#update();
-    if (wasOnStop) {
+    if (wasOnStop && talk === this.#talk) {
       byId("send").focus();
     }
-    this.#keep();
+    this.#keepTurn(turn);
+    this.#keep(this.#store.change(talk.id, { from: talk.kept.from }));
   }
 
   /** Asks for the answer of `turn` and writes down what comes. Returns the reason why it ended. */
-  async #receive(turn, signal) {
+  async #receive(talk, turn, signal) {
     const began = performance.now();
     // Seconds until the first token and from it to the last one, pieces of text, and the master's own count.
     const stats = { first: null, seconds: 0, pieces: 0, usage: null };
     turn.stats = stats;
-    const response = await this.#send(turn, signal);
+    const response = await this.#send(talk, turn, signal);
     let end = "stop";
     let drawing = null;
+    let kept = began;
     try {
       for await (const { data } of serverSentEvents(response.body)) {
         if (data === "[DONE]") {
@@ -169,12 +229,16 @@ export class Chat {
           continue; // The opening says only who speaks.
         }
         // Most tokens have a piece of their own; the master counts all of them in the end.
-        const now = (performance.now() - began) / 1000;
+        const now = performance.now();
         stats.pieces += 1;
-        stats.first ??= now;
-        stats.seconds = now - stats.first;
+        stats.first ??= (now - began) / 1000;
+        stats.seconds = (now - began) / 1000 - stats.first;
         turn.thought += thought ?? "";
         turn.answer += content ?? "";
+        if (now - kept > KEEP_EVERY) {
+          kept = now;
+          this.#keepTurn(turn);
+        }
         drawing ??= setTimeout(() => {
           drawing = null;
           this.#draw(turn);
@@ -187,17 +251,16 @@ export class Chat {
   }
 
   /** Sends the question of `turn`, with as many of the turns before it as fit into the context. */
-  async #send(turn, signal) {
-    const from = this.#from;
+  async #send(talk, turn, signal) {
+    const { from } = talk.kept;
     for (;;) {
       try {
-        const response = await request("/v1/chat/completions", { body: this.#body(turn), signal });
-        turn.forgotten = this.#from > from ? this.#from : 0;
+        const response = await request("/v1/chat/completions", { body: this.#body(talk, turn), signal });
+        turn.forgotten = talk.kept.from > from ? talk.kept.from : 0;
         return response;
       } catch (error) {
-        if (error.code !== "context_length_exceeded" || !this.#forget(turn)) {
-          // The question itself is too long, or something else is wrong; or all was cleared meanwhile.
-          this.#from = this.#turns.includes(turn) ? from : this.#from;
+        if (error.code !== "context_length_exceeded" || !this.#forget(talk, turn)) {
+          talk.kept.from = from; // The question itself is too long, or something else is wrong.
           throw error;
         }
       }
@@ -208,107 +271,119 @@ export class Chat {
    * Leaves the oldest turns before `turn` out of what the model is told from now on; false if there is none. A quarter
    * at a time: of a conversation that began elsewhere at every turn, nothing would ever be in the cache.
    */
-  #forget(turn) {
-    const before = this.#turns.indexOf(turn) - this.#from;
+  #forget(talk, turn) {
+    const before = talk.path().indexOf(turn) - talk.kept.from;
     if (before <= 0) {
       return false;
     }
-    this.#from += Math.ceil(before / 4);
+    talk.kept.from += Math.ceil(before / 4);
     return true;
   }
 
-  #body(turn) {
-    const system = byId("system").value.trim();
-    const messages = system === "" ? [] : [{ role: "system", content: system }];
-    for (const { question, answer } of this.#turns.slice(this.#from, this.#turns.indexOf(turn))) {
+  #body(talk, turn) {
+    const { system, options, from, model } = talk.kept;
+    const messages = system.trim() === "" ? [] : [{ role: "system", content: system.trim() }];
+    const path = talk.path();
+    for (const { question, answer } of path.slice(from, path.indexOf(turn))) {
       // Templates want questions and answers in turn: a question without an answer is left out.
       if (answer !== "") {
         messages.push({ role: "user", content: question }, { role: "assistant", content: answer });
       }
     }
     messages.push({ role: "user", content: turn.question });
-    const given = this.#options.filter((input) => input.value !== "");
-    return {
-      model: this.#model ?? undefined,
-      messages,
-      stream: true,
-      stream_options: { include_usage: true },
-      ...Object.fromEntries(given.map((input) => [input.dataset.option, Number(input.value)])),
-    };
+    const numbers = Object.entries(options).map(([name, value]) => [name, Number(value)]);
+    const stream = { stream: true, stream_options: { include_usage: true } };
+    return { model, messages, ...stream, ...Object.fromEntries(numbers) };
   }
 
-  /** Whether the settings can be sent. Shows the first one that cannot. */
-  #hasSoundOptions() {
-    const wrong = this.#options.find((input) => !input.checkValidity());
-    if (wrong) {
-      byId("settings").open = true; // What is folded away cannot be pointed at.
-      wrong.reportValidity();
+  /** Another tab has changed this conversation: what it added is known, and what it answered shown. */
+  async #learn(id) {
+    const talk = this.#talk;
+    if (id !== talk.id || talk.running) {
+      return;
     }
-    return !wrong;
+    const [kept, turns] = await Promise.all([this.#store.conversation(id), this.#store.turns(id)]);
+    if (talk !== this.#talk || talk.running) {
+      return;
+    }
+    if (!kept) {
+      history.replaceState(null, "", location.pathname);
+      return this.open();
+    }
+    const { leaf } = talk.kept;
+    talk.kept = { ...kept, leaf }; // This tab stays on the way that it shows.
+    this.#settings.show(kept);
+    for (const turn of turns.sort((one, other) => one.made - other.made)) {
+      const own = talk.turn(turn.id);
+      own ? own.take(turn) : talk.learn(new Turn(turn));
+    }
+    this.#show();
+    this.#path.forEach((turn) => this.#draw(turn));
   }
 
   #draw(turn) {
+    const at = this.#path.indexOf(turn);
+    if (at < 0) {
+      return; // Its conversation is not shown.
+    }
     const { scrollHeight, scrollTop, clientHeight } = byId("conversation");
-    turn.draw(turn === this.#turns.at(-1));
+    const versions = this.#talk.versions(turn);
+    turn.draw(at === this.#path.length - 1, versions.indexOf(turn) + 1, versions.length);
     if (scrollHeight - scrollTop - clientHeight < NEAR_END) {
       this.#scrollToEnd();
     }
   }
 
-  #scrollToEnd() {
-    byId("conversation").scrollTop = byId("conversation").scrollHeight;
+  /** Goes to the end, and in the next `frames` once more: how high turns are is known once they are seen. */
+  #scrollToEnd(frames = 0) {
+    const conversation = byId("conversation");
+    conversation.scrollTop = conversation.scrollHeight;
+    const before = conversation.scrollTop;
+    const settle = () => {
+      const { scrollTop, scrollHeight, clientHeight } = conversation;
+      const isLeft = scrollTop < before && scrollHeight - scrollTop - clientHeight > NEAR_END;
+      if (!isLeft) {
+        this.#scrollToEnd(frames - 1); // Else somebody has gone elsewhere meanwhile.
+      }
+    };
+    if (frames > 0) {
+      requestAnimationFrame(settle);
+    }
   }
 
   /** What can be pressed now. */
   #update() {
-    const isFree = this.#isReady && !this.#running;
-    byId("welcome").hidden = this.#turns.length > 0;
-    byId("stop").hidden = !this.#running;
-    byId("send").hidden = Boolean(this.#running);
+    const running = Boolean(this.#talk.running);
+    byId("welcome").hidden = this.#path.length > 0;
+    byId("stop").hidden = !running;
+    byId("send").hidden = running;
     byId("send").disabled = !this.#isReady;
-    byId("clear").disabled = this.#turns.length === 0;
-    byId("regenerate").disabled = !isFree || this.#turns.length === 0;
+    byId("chat").dataset.free = String(this.#isReady && !running); // Buttons of turns look at it, too.
     for (const button of document.querySelectorAll("[data-asks]")) {
-      button.disabled = !isFree;
+      button.disabled = !this.#isReady || running;
     }
   }
 
-  #keep() {
-    const options = this.#options.map((input) => [input.dataset.option, input.value]);
-    const system = byId("system").value;
-    const kept = { turns: this.#turns, from: this.#from, system, options: Object.fromEntries(options) };
-    try {
-      sessionStorage.setItem(KEPT, JSON.stringify(kept));
-    } catch {
-      // Too long for the browser, or it keeps nothing: the conversation lasts as long as the page.
+  #keepTurn(turn) {
+    if (turn) {
+      this.#keep(this.#store.write({ ...turn }));
     }
   }
 
-  #restore() {
-    let kept = null;
+  async #keep(keeping) {
     try {
-      kept = JSON.parse(sessionStorage.getItem(KEPT));
-    } catch {
-      // As above.
+      await keeping;
+      say(byId("not-kept"), "");
+      this.#onKept();
+    } catch (error) {
+      console.warn(error);
+      say(byId("not-kept"), "This browser has no room to keep more: delete conversations that you do not need.");
     }
-    byId("system").value = kept?.system ?? "";
-    for (const input of this.#options) {
-      input.value = kept?.options?.[input.dataset.option] ?? "";
-    }
-    for (const turn of kept?.turns ?? []) {
-      // What ran when the page was left was stopped by that.
-      this.#add(new Turn({ ...turn, end: turn.end === "running" ? "stopped" : turn.end }));
-    }
-    this.#from = Math.min(kept?.from ?? 0, this.#turns.length);
-    this.#turns.forEach((turn) => this.#draw(turn));
-    this.#scrollToEnd();
+    byId("not-kept").hidden = byId("not-kept").textContent === "";
   }
 }
 
-function inWords(error) {
-  if (error instanceof Trouble) {
-    return error.message;
-  }
-  console.error(error);
-  return `The answer cannot be read: ${error.message}`;
+/** A turn as it was kept: what ran when its page was left was stopped by that. */
+function stopped(turn) {
+  return turn.end === "running" ? { ...turn, end: "stopped" } : turn;
 }

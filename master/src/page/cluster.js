@@ -1,11 +1,14 @@
 // The cluster as a picture: its devices in the order in which a token passes them. Nodes stay, and only
 // what has changed is written, so that nothing jumps under whoever reads, looks or listens.
 
+import { bytes, duration, layerRange, machineInWords, numbersInWords, partsOf, perSecond, say, sentence } from "./words.js";
+
 /** Seconds of tokens per second that are drawn; one comes about every second. */
 const SPEEDS = 60;
 
 /** What goes on in each phase before answers can be had. */
 const PHASES = {
+  idle: "No model is loaded: whoever asks one has it loaded.",
   planning: "The master is planning which device gets which layers.",
   pushing: "Layers are on their way to the devices.",
   loading: "The devices are loading their layers.",
@@ -26,20 +29,33 @@ export function whatGoesOn({ phase, reason, devices }) {
 
 export class Cluster {
   #root;
+  #members;
   #parts;
   #chain;
   #stages = []; // The parts of each device's card, in the order of the chain.
   #speeds = [];
 
-  constructor(root) {
+  /** Draws below `root`; `members` knows what devices are called and who may look after them. */
+  constructor(root, members) {
     this.#root = root;
+    this.#members = members;
     this.#parts = partsOf(root);
     this.#chain = root.querySelector("#chain");
   }
 
-  /** Whether what is shown may have changed unseen. */
+  /** Whether what is shown may have changed unseen: then nothing of it is said to be so now. */
   setStale(isStale) {
     this.#root.toggleAttribute("data-stale", isStale);
+    if (isStale) {
+      this.#root.querySelectorAll(".device, .member").forEach((card) => {
+        card.dataset.state = "unknown";
+        say(card.querySelector(".state"), "not known");
+      });
+      const { generated, read, running, waiting, held, blocks, slots } = this.#parts;
+      [generated, read, running, held, this.#parts["held-slots"]].forEach((number) => say(number, "–"));
+      [waiting, blocks, slots].forEach((words) => say(words, ""));
+      this.#chain.dataset.busy = "false";
+    }
   }
 
   show(state) {
@@ -74,7 +90,7 @@ export class Cluster {
     this.#parts.speed.setAttribute("points", points.join(" "));
   }
 
-  #drawChain({ devices, layers, parts_of: whole, reason }) {
+  #drawChain({ devices, layers, parts_of: whole, reason, members }) {
     const chain = devices ?? [];
     while (this.#stages.length > chain.length) {
       this.#stages.pop().stage.remove();
@@ -92,26 +108,32 @@ export class Cluster {
       const isRelayed = before?.direct === false && !before.local;
       const hop = device.hop_seconds == null ? [] : [duration(device.hop_seconds)];
       say(parts.hop, [...hop, ...(isRelayed ? ["relayed by the master"] : [])].join(", "));
-      drawDevice(parts, device, layers, Boolean(whole), reason);
+      const present = members?.find((member) => member.worker_id === device.worker_id);
+      drawDevice(parts, device, layers, Boolean(whole), reason, present);
+      const name = this.#members.nameOf(device.worker_id) ?? device.name;
+      say(parts.name, name);
+      this.#members.setManage(parts.manage, device.worker_id, name);
     });
   }
 }
 
-function drawDevice(parts, device, allLayers, areParts, reason) {
+function drawDevice(parts, device, allLayers, areParts, reason, present) {
   const { name, state = "waiting", push, memory } = device;
   const isLost = state === "lost";
   parts.card.dataset.device = name;
+  const isFreed = state === "ready" && present?.duty === "draining";
   parts.card.dataset.state = state;
-  say(parts.name, name);
   say(parts.where, device.local ? "the master itself" : "");
-  say(parts.state, state);
+  const isLeaving = state === "ready" && present?.duty === "leaving";
+  say(parts.state, isFreed ? "being freed" : isLeaving ? "leaving" : state);
+  say(parts.machine, present ? machineInWords({ ...present, processor: "" }) : "");
   parts.lost.hidden = !isLost;
   // A reason quotes the name of the device that it is about.
   const isMeant = reason?.includes(JSON.stringify(name));
   say(parts.lost, isLost ? sentence(isMeant ? reason : "the master has lost this device") : "");
   const range = layerRange(device.layers);
   say(parts.layers, layersInWords(range, areParts));
-  say(parts.step, device.step_seconds == null ? "" : `${duration(device.step_seconds)} per step`);
+  drawPaces(parts, device);
   parts.strip.hidden = range === null || !(allLayers > 0);
   if (!parts.strip.hidden) {
     parts.strip.style.setProperty("--from", range.start / allLayers);
@@ -119,6 +141,17 @@ function drawDevice(parts, device, allLayers, areParts, reason) {
   }
   drawPush(parts, push);
   drawMemory(parts, memory);
+}
+
+/** How fast a device generates and reads, each with the time of a step. */
+function drawPaces(parts, device) {
+  const isKnown = (rate, seconds) => rate != null && seconds != null;
+  const words = (rate, seconds) => `${perSecond(rate)} tokens/s · ${duration(seconds)} a step`;
+  const pace = (rate, seconds) => (isKnown(rate, seconds) ? words(rate, seconds) : "–");
+  parts.paces.hidden = device.step_seconds == null;
+  say(parts.decode, pace(device.decode_tokens_per_second, device.decode_seconds));
+  say(parts.prefill, pace(device.prefill_tokens_per_second, device.prefill_seconds));
+  say(parts.load, device.load == null ? "–" : `${Math.round(100 * device.load)} % of the time while answering`);
 }
 
 function drawPush(parts, push) {
@@ -152,17 +185,6 @@ function drawMemory(parts, memory) {
   say(parts.free, bytes(Math.max(memory.budget - used, 0)));
 }
 
-/** The nodes below `root` that are written to, by their names in the page. */
-function partsOf(root) {
-  return Object.fromEntries([...root.querySelectorAll("[data-part]")].map((part) => [part.dataset.part, part]));
-}
-
-function say(node, text) {
-  if (node.textContent !== text) {
-    node.textContent = text;
-  }
-}
-
 // Words and numbers.
 
 /** Why a worker is given no layers for now. */
@@ -184,19 +206,9 @@ function facts({ layers, parts_of: whole, encoding, context, parallel }) {
   return known.filter(Boolean).join(" · ");
 }
 
-/** `0..4` as numbers, the end not being part of it; null if there is no such range. */
-function layerRange(text) {
-  const [, start, end] = /^(\d+)\.\.(\d+)$/.exec(text ?? "") ?? [];
-  return start !== undefined && Number(start) < Number(end) ? { start: Number(start), end: Number(end) } : null;
-}
-
 function layersInWords(range, areParts) {
   const one = areParts ? "part" : "layer";
-  if (range === null) {
-    return `no ${one}s`;
-  }
-  const last = range.end - 1;
-  return last === range.start ? `${one} ${last}` : `${one}s ${range.start}–${last}`;
+  return range === null ? `no ${one}s` : `${range.end - range.start === 1 ? one : `${one}s`} ${numbersInWords(range)}`;
 }
 
 function bytesThere(push) {
@@ -205,36 +217,4 @@ function bytesThere(push) {
 
 function sum(numbers) {
   return numbers.reduce((all, number) => all + number, 0);
-}
-
-/** As the master's own command line writes them. */
-function bytes(count) {
-  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-  let value = count;
-  let unit = 0;
-  // Compared after rounding, so that nothing reads "1024 KiB".
-  while (Math.round(value) >= 1024 && unit + 1 < units.length) {
-    value /= 1024;
-    unit += 1;
-  }
-  const digits = unit === 0 || value >= 99.95 ? 0 : 1;
-  return `${value.toFixed(digits)} ${units[unit]}`;
-}
-
-function duration(seconds) {
-  const milliseconds = seconds * 1000;
-  if (milliseconds >= 10_000) {
-    return `${seconds.toFixed(1)} s`;
-  }
-  return `${milliseconds.toFixed(milliseconds < 10 ? 2 : milliseconds < 100 ? 1 : 0)} ms`;
-}
-
-function perSecond(rate) {
-  return rate == null ? "–" : rate.toFixed(rate < 100 ? 1 : 0);
-}
-
-/** With a capital and a stop, as whole sentences have them. */
-function sentence(words) {
-  const stop = /[.!?]$/.test(words) ? "" : ".";
-  return `${words.charAt(0).toUpperCase()}${words.slice(1)}${stop}`;
 }

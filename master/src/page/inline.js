@@ -1,5 +1,7 @@
-// What Markdown has inside a line: emphasis, code, links. `write` reads from left to right; at each place
+// What Markdown has inside a line: emphasis, code, links, formulas. `write` reads from left to right; at each place
 // the first rule that matches makes a node, and what no rule takes is text.
+
+import { formula } from "./math.js";
 
 /** Emphasis may hold emphasis this deep; beyond, its marks are text. */
 const DEEPEST = 6;
@@ -10,6 +12,10 @@ const EMPHASIS = /\*(?=[^\s*])([^]{0,1500}?[^\s*])\*(?!\*)/y;
 const STRONG_LOW = /__(?=[^\s_])([^]{0,1500}?[^\s_])__(?![\p{L}\p{N}_])/uy;
 const EMPHASIS_LOW = /_(?=[^\s_])([^]{0,1500}?[^\s_])_(?![\p{L}\p{N}_])/uy;
 const STRUCK = /~~(?=[^\s~])([^]{0,1500}?[^\s~])~~/y;
+// No space beside the signs, and no digit behind them: prices are no formulas.
+const MATH = /\$(?![\s$])([^$\n]{0,1500}?[^\s$\\])\$(?![\d$])/y;
+const MATH_BLOCK = /\$\$([^$]{1,4000})\$\$|\\\[([^]{1,4000}?)\\\]/y;
+const MATH_IN_BRACKETS = /\\\(([^]{1,1500}?)\\\)/y;
 const CODE = /(`+)(?!`)([^]{0,4000}?[^`])\1(?!`)/y;
 // A label, which may have brackets in it, and an address, which may have parentheses; a title is dropped.
 const LINK = /!?\[((?:[^[\]\\]|\\.|\[[^[\]]{0,500}\]){0,500})\]\(\s*<?((?:[^\s()<>]|\([^\s()<>]{0,500}\)){0,2000})>?(?:\s+"[^"]*")?\s*\)/y;
@@ -21,6 +27,9 @@ const OPEN_CODE = /`+(?!`)([^`]+)$/y;
 const OPEN_LINK = /!?\[([^[\]]*)\]\([^\s)]*$/y;
 
 const RULES = [
+  { pattern: MATH_BLOCK, node: ([, tex, other]) => formula(tex ?? other, true) },
+  { pattern: MATH_IN_BRACKETS, node: ([, tex]) => formula(tex, false) },
+  { pattern: MATH, node: ([, tex]) => formula(tex, false), afterWord: false },
   { pattern: /\\([!-/:-@[-`{-~])/y, node: ([, sign]) => sign },
   { pattern: CODE, node: ([, , text]) => element("code", unpadded(text)) },
   { pattern: LINK, node: ([, label, address], place) => link(address, label, place) },
@@ -41,7 +50,7 @@ const OPEN_RULES = [
 ];
 
 /** Text up to the next sign with which a rule may begin. */
-const PLAIN = /[^\\`*_~[!<h]+/iy;
+const PLAIN = /[^\\`*_~[!<h$]+/iy;
 const WORD = /[\p{L}\p{N}_]$/u;
 
 /** Appends `text` to `parent`. If it is `open`, more is to come, and what has begun is drawn as if it had ended. */

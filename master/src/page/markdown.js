@@ -5,17 +5,20 @@
 // were keep their nodes: what is selected or has the focus in them is left alone. The last block of an
 // answer that still grows is `open`: what has begun there but not ended yet is drawn as if it had.
 
+import { copied } from "./copy.js";
+import { colour } from "./highlight.js";
 import { write } from "./inline.js";
+import { formula } from "./math.js";
 
 /** Quotes and lists may hold each other this deep; beyond, they are text. */
 const DEEPEST = 6;
-/** How long a copy button says that it did it, in milliseconds. */
-const COPIED = 2_000;
 
 const FENCE = /^[ \t]*(`{3,}|~{3,})[ \t]*([^\s`]*)[^`]*$/;
 const HEADING = /^ {0,3}(#{1,6})(?:[ \t]+(.*?))?(?:[ \t]+#+)?[ \t]*$/;
 const RULE = /^ {0,3}([-*_])(?:[ \t]*\1){2,}[ \t]*$/;
 const QUOTE = /^ {0,3}> ?/;
+const MATH = /^\s*(\$\$|\\\[)/;
+const TASK = /^\[([ xX])\][ \t]+/;
 const ITEM = /^[ \t]*([-*+]|\d{1,9}[.)])(?:[ \t]+(.*))?$/;
 const UNDER_TABLE_HEAD = /^\s*\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?\s*$/;
 
@@ -37,7 +40,7 @@ export function drawMarkdown(container, text, open = false) {
   const [before, now] = [old[same], blocks[same]];
   if (before?.kind === "code" && now?.kind === "code" && before.language === now.language) {
     // Code that grows keeps its place if it was scrolled.
-    before.node.querySelector("code").textContent = now.text;
+    colour(before.node.querySelector("code"), now.text, now.language);
     now.node = before.node;
     same += 1;
   }
@@ -60,7 +63,7 @@ function cut(text) {
       at += 1;
       continue;
     }
-    const kinds = [code, heading, rule, quote, table, list];
+    const kinds = [code, math, heading, rule, quote, table, list];
     const block = kinds.reduce((found, kind) => found ?? kind(lines, at), null) ?? paragraph(lines, at);
     block.source = lines.slice(at, block.end).join("\n");
     blocks.push(block);
@@ -82,6 +85,28 @@ function code(lines, at) {
   const shift = indent(lines[at]);
   const inside = lines.slice(at + 1, end).map((line) => dedent(line, shift));
   return { kind: "code", language, text: inside.join("\n"), end: Math.min(end + 1, lines.length) };
+}
+
+/** A formula on lines of its own; one that has not ended yet is text. */
+function math(lines, at) {
+  const [, mark] = MATH.exec(lines[at]) ?? [];
+  if (mark === undefined) {
+    return null;
+  }
+  const last = mark === "$$" ? "$$" : "\\]";
+  const first = lines[at].trim().slice(2);
+  let end = at;
+  while (end < lines.length && !(end === at ? first : lines[end]).trim().endsWith(last)) {
+    if (isBlank(lines[end])) {
+      return null;
+    }
+    end += 1;
+  }
+  if (end === lines.length) {
+    return null;
+  }
+  const inside = [first, ...lines.slice(at + 1, end + 1)].join("\n").trim().slice(0, -2);
+  return inside.includes(mark) || inside.trim() === "" ? null : { kind: "math", text: inside, end: end + 1 };
 }
 
 function heading(lines, at) {
@@ -178,7 +203,8 @@ function paragraph(lines, at) {
 
 /** Whether a block that is no paragraph begins here. */
 function begins(lines, at) {
-  return [FENCE, HEADING, RULE, QUOTE, ITEM].some((kind) => kind.test(lines[at])) || isTable(lines, at);
+  const isBlock = [FENCE, HEADING, RULE, QUOTE, ITEM].some((kind) => kind.test(lines[at]));
+  return isBlock || isTable(lines, at) || math(lines, at) !== null;
 }
 
 function isBlank(line) {
@@ -218,6 +244,8 @@ function draw(block, depth) {
   switch (kind) {
     case "code":
       return drawCode(block);
+    case "math":
+      return element("div", formula(text, true));
     case "heading":
       return written(`h${Math.min(block.level + 2, 6)}`, text, open); // The page's own are h1 and h2.
     case "rule":
@@ -249,13 +277,25 @@ function drawList({ start, items, open }, depth) {
   if (start !== null) {
     made.start = start;
   }
-  items.forEach((text, index) => {
+  items.forEach((item, index) => {
+    const [mark, done] = TASK.exec(item) ?? [""];
+    const text = item.slice(mark.length);
     const parts = inner(text, open && index === items.length - 1, depth);
     // Without blank lines between them, items are lines of text rather than paragraphs.
     const isTight = !text.includes("\n\n");
     const unwrapped = parts.map((part) => (isTight && part.tagName === "P" ? [...part.childNodes] : [part]));
-    made.append(element("li", ...unwrapped.flat()));
+    const line = element("li", ...(mark ? [box(done !== " ")] : []), ...unwrapped.flat());
+    line.classList.toggle("task", mark !== "");
+    made.append(line);
   });
+  return made;
+}
+
+/** The box of a task: to look at, not to press. */
+function box(isDone) {
+  const made = element("span", isDone ? "☑" : "☐");
+  made.setAttribute("role", "img");
+  made.setAttribute("aria-label", isDone ? "done" : "to do");
   return made;
 }
 
@@ -278,30 +318,14 @@ function drawTable({ head, sides, rows }) {
 }
 
 function drawCode({ language, text }) {
-  const body = element("code", text);
+  const body = element("code");
+  colour(body, text, language);
   const copy = element("button", "Copy");
   copy.type = "button";
-  copy.addEventListener("click", async () => {
-    copy.textContent = (await copied(body)) ? "Copied" : "Selected";
-    setTimeout(() => {
-      copy.textContent = "Copy";
-    }, COPIED);
-  });
+  copy.addEventListener("click", () => copied(copy, body.textContent, body));
   const pre = element("pre", body);
   pre.tabIndex = 0;
   const made = element("div", element("div", element("span", language || "text"), copy), pre);
   made.className = "code";
   return made;
-}
-
-/** Copies what `node` says; if the browser does not let us, it is selected at least. */
-async function copied(node) {
-  try {
-    await navigator.clipboard.writeText(node.textContent);
-    return true;
-  } catch {
-    // Browsers have no clipboard for pages over plain HTTP from another machine, but this old command.
-    getSelection().selectAllChildren(node);
-    return document.execCommand("copy");
-  }
 }

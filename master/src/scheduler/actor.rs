@@ -182,7 +182,8 @@ impl Actor {
             let submitted_at = Instant::now();
             let now = submitted_at.saturating_duration_since(self.started);
             let Some(mut step) = self.core.compose(now) else { return };
-            self.shared.metrics.read(step.prompt_rows());
+            let prompt_rows = step.prompt_rows();
+            self.shared.metrics.read(prompt_rows);
             let number = step.number;
             let spans = self.spans(&mut step);
             let sequences = step.items.len();
@@ -193,6 +194,7 @@ impl Actor {
                         shared: self.shared.clone(),
                         stages: stages.names.clone(),
                         sequences,
+                        prompt_rows,
                         hops: stages.pipeline.hops(),
                         submitted_at,
                         spans,

@@ -25,6 +25,7 @@ pub(super) struct Seen {
     /// Names of the stages.
     pub(super) stages: Arc<[String]>,
     pub(super) sequences: usize,
+    pub(super) prompt_rows: usize,
     pub(super) hops: usize,
     pub(super) submitted_at: Instant,
     /// For each of its sequences.
@@ -35,6 +36,7 @@ impl Seen {
     fn note(&self, answer: &Answer) {
         let seen = StepSeen {
             sequences: self.sequences,
+            prompt_rows: self.prompt_rows,
             elapsed: self.submitted_at.elapsed(),
             hops: self.hops,
             stage_us: answer.stage_us.clone(),

@@ -19,6 +19,7 @@ mod files;
 mod gguf;
 mod golden;
 mod hostile;
+mod household;
 mod intruders;
 mod kept;
 mod kv;

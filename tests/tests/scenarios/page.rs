@@ -1,4 +1,7 @@
 //! The page in a real browser: a chat, the cluster, and a worker that is lost.
+mod access;
+mod talks;
+
 use std::path::{Path, PathBuf};
 
 use cake_tests::browser::Browser;
@@ -9,6 +12,12 @@ const ANSWER: &str = "document.querySelector('#messages [data-role=assistant]')"
 
 fn demo_model() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../master/demo-model")
+}
+
+/// Whether the page can be asked.
+fn is_ready() -> &'static str {
+    "return document.querySelector('#phase').dataset.phase === 'ready' \
+        && !document.querySelector('#send').disabled && !document.querySelector('#send').hidden"
 }
 
 /// Where screenshots go, if somebody wants to look at them.
@@ -88,12 +97,10 @@ fn a_conversation_goes_on_when_the_context_is_full() {
     let args = ["--context", "160", "--default-max-tokens", "24", "--model-name", "demo"];
     let server = Server::start(&Master::alone(), &demo_model(), &args);
     browser.open(&format!("{}/", server.url));
-    let ready = "return document.querySelector('#phase').dataset.phase === 'ready' \
-        && !document.querySelector('#send').disabled && !document.querySelector('#send').hidden";
     let notes =
         "Array.from(document.querySelectorAll('#messages .note'), note => note.textContent)";
     for turn in 1..=8 {
-        browser.wait("a question to be possible", ready);
+        browser.wait("a question to be possible", is_ready());
         browser.type_into("#prompt", "Tell me a story about an owl and a fox.");
         browser.type_into("#prompt", ENTER);
         let answered = format!(

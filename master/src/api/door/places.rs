@@ -156,6 +156,11 @@ impl Doing {
 }
 
 impl Place {
+    /// Whether whoever is there is a program of this machine.
+    pub(in crate::api) fn is_of_this_machine(&self) -> bool {
+        self.whose.is_loopback()
+    }
+
     /// Bytes came.
     pub(super) fn heard(&self) {
         let mut doing = self.doing();

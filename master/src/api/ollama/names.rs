@@ -5,7 +5,7 @@ use std::borrow::Cow;
 /// The content type of a stream: JSON, a line for each value.
 pub(in crate::api) const LINES: &str = "application/x-ndjson";
 /// What is beneath `/api/` and not Ollama's.
-const OURS: [&str; 4] = ["cluster", "events", "requests", "log"];
+const OURS: [&str; 6] = ["cluster", "events", "requests", "log", "members", "what-if"];
 
 /// Options that are followed or refused and have the same name in chats of other APIs, if one at all.
 const OPTIONS: [&str; 14] = [
@@ -27,7 +27,8 @@ const OPTIONS: [&str; 14] = [
 
 /// Whether whoever asks for `path` speaks Ollama's API.
 pub(in crate::api) fn is_asked(path: &str) -> bool {
-    path.strip_prefix("/api/").is_some_and(|rest| !OURS.contains(&rest))
+    let first = |rest: &str| rest.split('/').next().is_some_and(|first| OURS.contains(&first));
+    path.strip_prefix("/api/").is_some_and(|rest| !first(rest))
 }
 
 /// The name that a parameter of a chat has here.

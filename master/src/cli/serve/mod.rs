@@ -4,7 +4,7 @@ mod load;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
@@ -127,6 +127,7 @@ impl Args {
             stopping,
             bodies: Bodies::default(),
             responses: Store::default(),
+            membership: OnceLock::new(),
         });
         let router = self.router(&server)?;
         if let Some(remark) = bounds.remark() {
@@ -139,6 +140,7 @@ impl Args {
         let http = tokio::spawn(api::serve(listeners, bounds, server.clone(), router));
         let (cluster, _door) =
             self.cluster.whereabouts_with_door(Words::kept(&monitor.chronicle)).await?;
+        server.membership.set(cluster.membership.clone()).ok(); // Nobody else sets it.
         let mut loader = self.loader(cluster, &monitor)?;
         let changer = match &only {
             Some(model) => {

@@ -1,0 +1,220 @@
+//! What the owner of the devices alone may do: `/api/members`, where workers are let in, named, freed and shut out, and
+//! `/api/what-if`, which plans as if there were one more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Path, State};
+use axum::http::HeaderMap;
+use axum::middleware;
+use axum::routing::{get, post};
+use axum::{Extension, Json, Router};
+use cake_identity::{NameError, WorkerEntry};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::task::block_in_place;
+
+use super::door::Place;
+use super::error::ApiError;
+use super::guard;
+use super::measure::{Bound, Measured};
+use super::not_done::NotDone;
+use super::server::Server;
+use super::{Body, Ready};
+use crate::chronicle::Kind;
+use crate::deployment::door;
+use crate::invitation::{Invitation, MOST_USES, TTL, open_door};
+use crate::membership::{self, Membership};
+use crate::roll::{self, Known};
+use crate::wonder::Foreseen;
+
+/// How long a token is good for, and for how many workers, unless it is said.
+const USUAL: (u64, u32) = (3600, 1);
+/// Bytes that a worker that does not exist may offer: from what hardly runs a process to what no machine has.
+const IMAGINED: (u64, u64) = (1 << 20, 1 << 50);
+/// What it is called.
+const NOBODY: &str = "another-device";
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Invite {
+    ttl_seconds: Option<u64>,
+    uses: Option<u32>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rename {
+    name: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Drain {
+    drain: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WhatIf {
+    bytes: u64,
+}
+
+macro_rules! small {
+    ($($body:ty),*) => {
+        $(impl Measured for $body {
+            const BOUNDS: &'static [Bound] = &[];
+        })*
+    };
+}
+small!(Invite, Rename, Drain, Nothing, WhatIf);
+
+/// What can be asked.
+pub(super) fn routes(server: Arc<Server>) -> Router<Arc<Server>> {
+    let owned = Router::new()
+        .route("/api/members/invite", post(invite))
+        .route("/api/members/{id}/rename", post(rename))
+        .route("/api/members/{id}/drain", post(drain))
+        .route("/api/members/{id}/revoke", post(revoke))
+        .route("/api/what-if", post(what_if))
+        .layer(middleware::from_fn_with_state(server, guard::owned));
+    owned.route("/api/members", get(members))
+}
+
+/// Who joined, for the owner; others hear that they are not.
+#[derive(Default, Serialize)]
+struct Members {
+    owner: bool,
+    /// Whether there is an authority that others could join.
+    authority: bool,
+    members: Vec<Known>,
+}
+
+async fn members(
+    State(server): State<Arc<Server>>,
+    Extension(place): Extension<Arc<Place>>,
+    headers: HeaderMap,
+) -> Result<Json<Members>, ApiError> {
+    if !guard::is_owner(!server.keys.is_empty(), &place, &headers) {
+        return Ok(Json(Members::default()));
+    }
+    let membership = household(&server)?;
+    let Some(authority) = membership.authority() else {
+        return Ok(Json(Members { owner: true, ..Members::default() }));
+    };
+    let book = block_in_place(|| authority.book().read()).map_err(failed)?;
+    let members = roll::call(membership, book.workers).await;
+    Ok(Json(Members { owner: true, authority: true, members }))
+}
+
+/// A token, as text, as a QR code and as what is typed on the device.
+async fn invite(
+    State(server): State<Arc<Server>>,
+    Body(asked, _room): Body<Invite>,
+) -> Result<Json<Value>, ApiError> {
+    let membership = household(&server)?;
+    let (ttl_seconds, uses) = (asked.ttl_seconds.unwrap_or(USUAL.0), asked.uses.unwrap_or(USUAL.1));
+    let ttl = Duration::from_secs(ttl_seconds);
+    if !(TTL.0..=TTL.1).contains(&ttl) {
+        let expected = format!("{} to {}", TTL.0.as_secs(), TTL.1.as_secs());
+        return Err(ApiError::parameter("ttl_seconds", ttl_seconds, expected));
+    }
+    if !(1..=MOST_USES).contains(&uses) {
+        return Err(ApiError::parameter("uses", uses, format!("1 to {MOST_USES}")));
+    }
+    let authority =
+        membership.authority().ok_or_else(Membership::missing).map_err(NotDone::from)?;
+    let own = door::own_address();
+    let made =
+        block_in_place(|| Invitation::make(authority, (ttl, uses), open_door(membership), own));
+    let made = made.map_err(NotDone::from)?;
+    Ok(Json(json!({ "invitation": made, "command": made.command(), "code": made.code() })))
+}
+
+async fn rename(
+    State(server): State<Arc<Server>>,
+    Path(worker_id): Path<String>,
+    Body(Rename { name }, _room): Body<Rename>,
+) -> Result<Json<WorkerEntry>, ApiError> {
+    let entry = in_book(&server, |book| book.rename(&worker_id, &name))?;
+    server
+        .monitor
+        .chronicle
+        .add(Kind::Worker, format!("{name} is the name of a worker from now on"));
+    Ok(Json(entry))
+}
+
+async fn revoke(
+    State(server): State<Arc<Server>>,
+    Path(worker_id): Path<String>,
+    Body(Nothing {}, _room): Body<Nothing>,
+) -> Result<Json<WorkerEntry>, ApiError> {
+    let entry = in_book(&server, |book| book.revoke(&worker_id))?;
+    server.monitor.chronicle.add(Kind::Worker, format!("{} is shut out by its owner", entry.name));
+    Ok(Json(entry))
+}
+
+async fn drain(
+    State(server): State<Arc<Server>>,
+    Path(worker_id): Path<String>,
+    Body(Drain { drain }, _room): Body<Drain>,
+) -> Result<Json<Value>, ApiError> {
+    let membership = household(&server)?;
+    let members = server.monitor.snapshot().members;
+    let Some(member) = members.iter().find(|member| member.worker_id == worker_id) else {
+        return Err(NotDone::Nobody { worker_id }.into());
+    };
+    membership.drain(&worker_id, drain);
+    let words = match drain {
+        true => format!("{} is to be free: its layers go elsewhere", member.name),
+        false => format!("{} may have layers again", member.name),
+    };
+    server.monitor.chronicle.add(Kind::Worker, words);
+    Ok(Json(json!({ "worker_id": worker_id, "draining": drain })))
+}
+
+async fn what_if(
+    _ready: Ready,
+    State(server): State<Arc<Server>>,
+    Body(WhatIf { bytes }, _room): Body<WhatIf>,
+) -> Result<Json<Foreseen>, ApiError> {
+    if !(IMAGINED.0..=IMAGINED.1).contains(&bytes) {
+        let expected = format!("{} to {}", IMAGINED.0, IMAGINED.1);
+        return Err(ApiError::parameter("bytes", bytes, expected));
+    }
+    if server.desk.loaded().is_none() {
+        let (phase, reason) = server.monitor.phase();
+        return Err(ApiError::NotReady { phase, reason });
+    }
+    let foreseen = server.monitor.questions.ask(NOBODY.to_owned(), bytes).await;
+    Ok(Json(foreseen.map_err(NotDone::from)?))
+}
+
+/// Who joined, and how they are spoken to; not before the cluster is looked for.
+fn household(server: &Server) -> Result<&Membership, ApiError> {
+    server.membership.get().ok_or_else(|| {
+        let (phase, reason) = server.monitor.phase();
+        ApiError::NotReady { phase, reason }
+    })
+}
+
+/// Changes the list of those that joined. Waits for a disk.
+fn in_book(
+    server: &Server,
+    change: impl FnOnce(&mut cake_identity::Book) -> Result<WorkerEntry, NameError>,
+) -> Result<WorkerEntry, ApiError> {
+    let membership = household(server)?;
+    let authority =
+        membership.authority().ok_or_else(Membership::missing).map_err(NotDone::from)?;
+    let changed = block_in_place(|| authority.book().update(change)).map_err(failed)?;
+    membership.news.notify_one();
+    Ok(changed.map_err(NotDone::from)?)
+}
+
+fn failed(error: cake_identity::Error) -> ApiError {
+    NotDone::from(membership::Error::from(error)).into()
+}

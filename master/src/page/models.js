@@ -1,0 +1,85 @@
+// Which model is asked: those that the master has, and the one that was chosen.
+
+import { servedModels } from "./api.js";
+import { bytes } from "./words.js";
+
+/** Where the browser keeps which model was asked last. */
+const KEPT = "cake.model";
+
+const byId = (id) => document.getElementById(id);
+
+export class Models {
+  #all = [];
+  #wanted = lastChosen(); // There may be no such model, or none yet.
+  #onChange;
+
+  /** `onChange` is called when another model is chosen. */
+  constructor(onChange) {
+    this.#onChange = onChange;
+    byId("model").addEventListener("change", () => {
+      this.#wanted = byId("model").value;
+      try {
+        localStorage.setItem(KEPT, this.#wanted);
+      } catch {
+        // A browser that keeps nothing: the choice lasts as long as the page.
+      }
+      onChange();
+    });
+  }
+
+  /** The name to ask for; undefined if none is known. */
+  get chosen() {
+    return byId("model").value || undefined;
+  }
+
+  /** How many tokens the chosen model's context has, if that is known. */
+  get context() {
+    return this.#all.find((model) => model.id === this.chosen)?.context_length;
+  }
+
+  /** Chooses `name`, or what was chosen last, as soon as there is such a model. */
+  choose(name) {
+    this.#wanted = name ?? lastChosen();
+    this.#select();
+  }
+
+  /** Asks the master for its models. Until it says, there is the one of this name, if one is loaded, with this context. */
+  async learn(name, context) {
+    this.#show(name ? [{ id: name, context_length: context }] : []);
+    try {
+      const models = await servedModels();
+      if (models.length > 0) {
+        this.#show(models);
+      }
+    } catch (error) {
+      console.warn(error); // Whoever asks a question is told what is wrong.
+    }
+  }
+
+  #show(models) {
+    this.#all = models;
+    byId("model").replaceChildren(...models.map((model) => new Option(inWords(model), model.id)));
+    byId("model").hidden = models.length < 2;
+    this.#select();
+  }
+
+  #select() {
+    const wanted = this.#all.find((model) => model.id === this.#wanted);
+    const usual = this.#all.find((model) => model.loaded) ?? this.#all[0];
+    byId("model").value = (wanted ?? usual)?.id ?? "";
+    this.#onChange();
+  }
+}
+
+function inWords({ id, bytes: size, loaded }) {
+  const known = [size > 0 && bytes(size), loaded === false && "loads when asked"].filter(Boolean);
+  return [id, ...known].join(" · ");
+}
+
+function lastChosen() {
+  try {
+    return localStorage.getItem(KEPT);
+  } catch {
+    return null;
+  }
+}
