@@ -60,6 +60,7 @@ in_background environment envs/langchain langchain-openai==1.7.4
 in_background environment envs/llama-index llama-index-llms-openai-like==0.8.1
 in_background environment envs/instructor instructor==1.17.0
 in_background environment envs/llm llm==0.36
+in_background environment envs/schemathesis schemathesis==4.32.5
 in_background environment envs/lm-eval --override lm_eval/unneeded.txt 'lm-eval[api]==0.4.13'
 for one in "${made[@]}"; do wait "$one"; done
 

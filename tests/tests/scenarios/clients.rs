@@ -12,7 +12,7 @@ struct Client {
 }
 
 /// Clients in environments of their own, as far as packages do not agree on one.
-const APART: [Client; 8] = [
+const APART: [Client; 9] = [
     Client { script: "litellm_client.py", program: "envs/litellm/bin/python", checks: 6 },
     Client { script: "langchain_client.py", program: "envs/langchain/bin/python", checks: 6 },
     Client { script: "llama_index_client.py", program: "envs/llama-index/bin/python", checks: 5 },
@@ -20,6 +20,7 @@ const APART: [Client; 8] = [
     Client { script: "llm_client.py", program: "envs/llm/bin/python", checks: 4 },
     Client { script: "lm_eval_client.py", program: "envs/lm-eval/bin/python", checks: 2 },
     Client { script: "openai_client.mjs", program: "envs/node/bin/node", checks: 8 },
+    Client { script: "openapi_client.py", program: "envs/schemathesis/bin/python", checks: 6 },
     Client { script: "ai_client.mjs", program: "envs/node/bin/node", checks: 6 },
 ];
 
@@ -112,4 +113,21 @@ fn clients_of_one_server_side_by_side_find_everything_they_expect() {
     for (client, child) in begun {
         found_what_it_expects(client.script, child, client.checks);
     }
+}
+
+#[test]
+fn answers_are_as_the_service_describes_them() {
+    if !clients().join("envs/schemathesis/bin/schemathesis").exists() {
+        return not_shown("no schemathesis: tests/clients/install.sh gets it");
+    }
+    let (_workers, server) = demo();
+    let mut command = Command::new("bash");
+    command.arg(clients().join("schemathesis.sh")).args([&server.url, "0"]);
+    let output = command.output().expect("it starts");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}{errors}");
+    let counted = said.lines().find_map(|line| line.trim().split_once(" generated, "));
+    let asked: usize = counted.and_then(|(asked, _)| asked.parse().ok()).expect("a count");
+    assert!(asked > 2_000, "{said}");
 }

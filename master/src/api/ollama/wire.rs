@@ -12,8 +12,9 @@ use crate::api::wire::{Prompt, Tool, token_ids};
 use crate::grammar::bounds;
 
 /// `POST /api/chat`.
-#[derive(Debug, Deserialize)]
-pub(super) struct ChatRequest {
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
+#[schemars(rename = "OllamaChatRequest")]
+pub(in crate::api) struct ChatRequest {
     #[serde(default, deserialize_with = "listed")]
     pub(super) messages: Vec<Message>,
     pub(super) tools: Option<Vec<Tool>>,
@@ -24,8 +25,8 @@ pub(super) struct ChatRequest {
 }
 
 /// `POST /api/generate`.
-#[derive(Debug, Deserialize)]
-pub(super) struct GenerateRequest {
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
+pub(in crate::api) struct GenerateRequest {
     pub(super) prompt: Option<String>,
     pub(super) system: Option<String>,
     /// Whether the prompt is to be read as it is, without a template.
@@ -35,7 +36,7 @@ pub(super) struct GenerateRequest {
 }
 
 /// What both have.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(default)]
 pub(super) struct Shared {
     pub(super) model: Option<String>,
@@ -65,18 +66,20 @@ impl Refused for InRequests {
 }
 
 /// Whether to think, or how much.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
 #[serde(untagged)]
 pub(super) enum Think {
     Whether(bool),
     Level(String),
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
+#[schemars(rename = "OllamaMessage")]
 pub(super) struct Message {
     pub(super) role: String,
     pub(super) content: Option<String>,
     pub(super) thinking: Option<String>,
+    #[schemars(with = "Option<Vec<Value>>")]
     pub(super) images: Option<Vec<IgnoredAny>>,
     pub(super) tool_calls: Option<Vec<Value>>,
     /// Of a tool's answer.
@@ -85,8 +88,8 @@ pub(super) struct Message {
 }
 
 /// `POST /api/embed`, and `/api/embeddings` with one text as `prompt`.
-#[derive(Debug, Deserialize)]
-pub(super) struct EmbedRequest {
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
+pub(in crate::api) struct EmbedRequest {
     pub(super) model: Option<String>,
     #[serde(default, alias = "prompt")]
     pub(super) input: Option<Prompt>,
@@ -94,8 +97,8 @@ pub(super) struct EmbedRequest {
 }
 
 /// Requests that name a model and ask nothing of it.
-#[derive(Debug, Deserialize)]
-pub(super) struct NameRequest {
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
+pub(in crate::api) struct NameRequest {
     pub(super) model: Option<String>,
     /// Its former name; some clients send both, one of them empty.
     pub(super) name: Option<String>,
